@@ -1,0 +1,22 @@
+#include "kernels/backend.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/reference/reference_backend.h"
+
+namespace eta {
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
+  if (options.name == "cpu") return cpu::MakeBackend(options.num_threads);
+  if (options.name == "reference") return reference::MakeBackend();
+  return absl::NotFoundError(absl::StrCat("backend: this build has ",
+                                          absl::StrJoin(BackendNames(), ", "), ", not '",
+                                          options.name, "'"));
+}
+
+std::vector<std::string> BackendNames() {
+  return {"cpu", "reference"};
+}
+
+}  // namespace eta

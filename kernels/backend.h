@@ -1,0 +1,123 @@
+// A backend runs every op of the model on one device. The same calls in the same order serve the
+// reference (double precision, plain loops), the CPU and the GPU; all of them meet
+// eta-semantics.md.
+//
+// Thread rules: one caller at a time. Plan() is given the rows of a step, then the ops are called
+// in the model's order, then Finish(). Ops may run asynchronously until Finish().
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/batch.h"
+#include "kernels/params.h"
+
+namespace eta {
+
+// Memory of a backend; freed on destruction. Aligned for any op, contents undefined.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ protected:
+  Buffer(std::byte* data, size_t size) : data_(data), size_(size) {}
+
+ private:
+  std::byte* data_;
+  size_t size_;
+};
+
+// How a weight matrix is kept: as it is in the checkpoint (float32, or 16 bits as bfloat16), or as
+// 8-bit integers with one scale per output channel (half the bytes, a small loss of precision).
+enum class WeightFormat : uint8_t { kNative, kInt8 };
+
+// A weight [N, K] in the backend's own arrangement. Immutable.
+class Matrix {
+ public:
+  virtual ~Matrix() = default;
+  int64_t rows() const { return rows_; }  // N
+  int64_t cols() const { return cols_; }  // K
+  virtual size_t bytes() const = 0;
+
+ protected:
+  Matrix(int64_t rows, int64_t cols) : rows_(rows), cols_(cols) {}
+
+ private:
+  int64_t rows_;
+  int64_t cols_;
+};
+
+// A matrix as it is in the checkpoint, in host memory, row-major.
+struct HostMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;  // float32, float16 or bfloat16
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+// The record of one full block and KV head, unpacked: for tests and inspection.
+struct BlockRecord {
+  std::vector<float> mu;       // [d], float16 values
+  std::vector<float> sigma;    // [d], float16 values
+  float max_norm = 0.0f;       // M
+  std::vector<float> v_total;  // [d]
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;    // "reference", "cpu", "cuda"
+  virtual std::string description() const = 0;  // device, instruction set, threads
+
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
+  virtual void Upload(std::byte* to, const void* from, size_t bytes) = 0;
+  virtual void Download(void* to, const std::byte* from, size_t bytes) = 0;
+  // Stacks `parts` (equal cols) into one matrix [sum of rows, cols].
+  virtual absl::StatusOr<std::unique_ptr<Matrix>> Pack(std::span<const HostMatrix> parts,
+                                                       WeightFormat format) = 0;
+  // InvalidArgument, naming the field, for a geometry that the backend does not support.
+  virtual absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const = 0;
+  virtual BlockRecord ReadRecord(const KvGeometry& geometry, const KvLayerView& kv, int32_t block,
+                                 int32_t kv_head) const = 0;
+
+  // `batch` and everything it points to must live until Finish().
+  virtual void Plan(const BatchView& batch) = 0;
+
+  virtual void Embed(const EmbedParams& params) = 0;
+  virtual void RmsNorm(const RmsNormParams& params) = 0;
+  virtual void MatMul(const MatMulParams& params) = 0;
+  virtual void Rope(const RopeParams& params) = 0;
+  virtual void AppendKv(const AppendKvParams& params) = 0;
+  virtual void PredictThresholds(const ThresholdParams& params) = 0;
+  virtual void SelectBlocks(const SelectBlocksParams& params) = 0;
+  virtual void DecodeAttention(const AttentionParams& params) = 0;
+  virtual void PrefillAttention(const AttentionParams& params) = 0;
+  virtual void CountRecall(const RecallParams& params) = 0;
+  virtual void SwiGlu(const SwiGluParams& params) = 0;
+  virtual void Sample(const SampleParams& params) = 0;
+
+  // Waits for the ops since Plan(). An error means the device is lost: nothing of the step counts.
+  virtual absl::Status Finish() = 0;
+};
+
+struct BackendOptions {
+  std::string name = "cpu";
+  int num_threads = 0;  // 0: one per core that this process may use
+};
+
+// NotFound, listing the backends of this build, for an unknown name.
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
+std::vector<std::string> BackendNames();
+
+}  // namespace eta

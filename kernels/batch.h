@@ -1,0 +1,46 @@
+// The rows of one step, as kernels see them: ragged, paged, in plain structs without ownership.
+//
+// Shape letters used everywhere: R rows of the step (one token each), S sequences, L layers,
+// D model_dim, F ffn_dim, V vocab_size, HQ query heads, HKV key-value heads, G = HQ / HKV group
+// size, d head_dim, b block_size (tokens per KV block), T keys of a row (kv_len), N = floor(T/b).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace eta {
+
+// How a row attends: prefill reads every causal key; decode reads the blocks it selects.
+enum class RowKind : uint8_t { kPrefill, kDecode };
+
+// Operating point of one sequence (eta-semantics.md, "Selection" and "Defaults").
+struct AttentionOptions {
+  float offset = 0.0f;         // a: tau_eff = tau - a; larger admits more
+  float z = 1.5f;              // width of the bound in deviations
+  int32_t pinned_blocks = 2;   // lwb: last full blocks, always admitted
+  int32_t rescue_chunk = 128;  // c: full blocks among which an empty head rescues its best one
+  bool uniform_floor = true;   // pruned keys keep weight exp(0) (needs the SiLU gate)
+  bool admit_all = false;      // full attention: every block is admitted, nothing is pruned
+};
+
+// The consecutive rows that one sequence brings to a step. Row i stands at position
+// `position + i` and attends to T = position + i + 1 keys, its own included. All rows' K and V are
+// appended before any row attends, so later rows of the same sequence may share a block with it.
+struct SequenceRows {
+  int32_t row_begin = 0;
+  int32_t num_rows = 0;
+  int32_t position = 0;
+  RowKind kind = RowKind::kDecode;
+  float rope_theta = 0.0f;  // base of the rotation, fixed per request
+  AttentionOptions attention{};
+  const float* frozen_thresholds = nullptr;  // [L, HQ], host; null: the predictor's
+  std::span<const int32_t> block_table{};    // [ceil((position + num_rows) / b)] physical blocks
+};
+
+struct BatchView {
+  std::span<const int32_t> tokens;          // [R]
+  std::span<const SequenceRows> sequences;  // [S], row ranges ascending, disjoint, covering [0, R)
+  int32_t num_rows() const { return static_cast<int32_t>(tokens.size()); }
+};
+
+}  // namespace eta

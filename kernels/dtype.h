@@ -1,0 +1,42 @@
+// Number formats of tensors, weights and the KV cache, and their scalar conversions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace eta {
+
+enum class DType : uint8_t {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kInt8,
+  kFloat64,
+  kInt32,
+  kInt64,
+  kUInt8
+};
+
+// Bytes per element.
+size_t SizeOf(DType dtype);
+
+// "float32", "float16", ...: the names used by flags, files and answers.
+std::string_view Name(DType dtype);
+std::optional<DType> ParseDType(std::string_view name);
+
+// Conversions of the 16-bit formats, rounding to nearest even; NaN stays NaN.
+float HalfToFloat(uint16_t half);
+uint16_t FloatToHalf(float value);
+float BFloat16ToFloat(uint16_t value);
+uint16_t FloatToBFloat16(float value);
+
+// `value` as it reads back after being stored as `dtype` (float32, float16 or bfloat16).
+float RoundTo(DType dtype, float value);
+
+// Reads or writes element `i` of an array of floating-point `dtype` (float32, float16, bfloat16).
+float LoadElement(DType dtype, const void* array, int64_t i);
+void StoreElement(DType dtype, void* array, int64_t i, float value);
+
+}  // namespace eta

@@ -1,0 +1,141 @@
+// The block index: what is kept of a full block so that a query can bound its scores unread
+// (eta-semantics.md, "Block index").
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/reference/ops.h"
+
+namespace eta::reference {
+namespace {
+
+size_t RecordBytes(const KvGeometry& geometry) {
+  const size_t d = static_cast<size_t>(geometry.head_dim);
+  const size_t bytes = d * sizeof(double) + (2 * d + 1) * sizeof(float);
+  return (bytes + alignof(double) - 1) / alignof(double) * alignof(double);
+}
+
+float RoundToHalf(double value) {
+  return RoundTo(DType::kFloat16, static_cast<float>(value));
+}
+
+// Deviation of coordinate i from `mean` over the block: flat, or the largest over sub-blocks.
+double Deviation(const KvPages& pages, int64_t first_slot, int32_t kv_head, int32_t i,
+                 double mean) {
+  const int32_t b = pages.geometry().block_size;
+  const int32_t part = pages.geometry().sub_block > 0 ? pages.geometry().sub_block : b;
+  double largest = 0.0;
+  for (int32_t begin = 0; begin < b; begin += part) {
+    double sum = 0.0;
+    for (int32_t t = begin; t < begin + part; ++t) {
+      const double distance = pages.Key(first_slot + t, kv_head, i) - mean;
+      sum += distance * distance;
+    }
+    largest = std::max(largest, std::sqrt(sum / part));
+  }
+  return largest;
+}
+
+// Writes the record of the full block `ordinal` of a sequence.
+void WriteRecord(const KvPages& pages, const SequenceRows& sequence, int32_t ordinal,
+                 int32_t kv_head) {
+  const int32_t b = pages.geometry().block_size;
+  const int32_t d = pages.geometry().head_dim;
+  const int32_t block = KvPages::Block(sequence, ordinal);
+  const int64_t first_slot = static_cast<int64_t>(block) * b;
+  const Record record = pages.RecordOf(block, kv_head);
+
+  double max_norm = 0.0;
+  for (int32_t t = 0; t < b; ++t) {
+    double sum = 0.0;
+    for (int32_t i = 0; i < d; ++i) {
+      const double k = pages.Key(first_slot + t, kv_head, i);
+      sum += k * k;
+    }
+    max_norm = std::max(max_norm, std::sqrt(sum));
+  }
+  *record.max_norm = static_cast<float>(max_norm);
+
+  for (int32_t i = 0; i < d; ++i) {
+    double key_sum = 0.0;
+    double value_sum = 0.0;
+    for (int32_t t = 0; t < b; ++t) {
+      key_sum += pages.Key(first_slot + t, kv_head, i);
+      value_sum += pages.Value(first_slot + t, kv_head, i);
+    }
+    const double mean = key_sum / b;
+    record.mu[i] = RoundToHalf(mean);
+    record.sigma[i] = RoundToHalf(Deviation(pages, first_slot, kv_head, i, mean));
+    const double before =
+        ordinal > 0 ? pages.RecordOf(KvPages::Block(sequence, ordinal - 1), kv_head).v_total[i]
+                    : 0.0;
+    record.v_total[i] = before + value_sum;
+  }
+}
+
+}  // namespace
+
+KvLayout KvPages::Layout(const KvGeometry& geometry) {
+  const size_t heads = static_cast<size_t>(geometry.num_kv_heads);
+  const size_t values_per_block =
+      2 * heads * static_cast<size_t>(geometry.block_size) * static_cast<size_t>(geometry.head_dim);
+  return {values_per_block * SizeOf(geometry.dtype), heads * RecordBytes(geometry)};
+}
+
+int32_t KvPages::Block(const SequenceRows& sequence, int64_t ordinal) {
+  return sequence.block_table[static_cast<size_t>(ordinal)];
+}
+
+int64_t KvPages::Slot(const SequenceRows& sequence, int32_t position) const {
+  const int32_t b = geometry_.block_size;
+  return static_cast<int64_t>(Block(sequence, position / b)) * b + position % b;
+}
+
+int64_t KvPages::Element(int64_t slot, int value, int32_t kv_head) const {
+  return ((slot * 2 + value) * geometry_.num_kv_heads + kv_head) * geometry_.head_dim;
+}
+
+float KvPages::Key(int64_t slot, int32_t kv_head, int32_t i) const {
+  return LoadElement(geometry_.dtype, kv_.tiles, Element(slot, 0, kv_head) + i);
+}
+
+float KvPages::Value(int64_t slot, int32_t kv_head, int32_t i) const {
+  return LoadElement(geometry_.dtype, kv_.tiles, Element(slot, 1, kv_head) + i);
+}
+
+void KvPages::Store(int64_t slot, int32_t kv_head, const float* key, const float* value) const {
+  for (int32_t i = 0; i < geometry_.head_dim; ++i) {
+    StoreElement(geometry_.dtype, kv_.tiles, Element(slot, 0, kv_head) + i, key[i]);
+    StoreElement(geometry_.dtype, kv_.tiles, Element(slot, 1, kv_head) + i, value[i]);
+  }
+}
+
+Record KvPages::RecordOf(int32_t block, int32_t kv_head) const {
+  const size_t d = static_cast<size_t>(geometry_.head_dim);
+  const size_t index = static_cast<size_t>(block) * static_cast<size_t>(geometry_.num_kv_heads) +
+                       static_cast<size_t>(kv_head);
+  std::byte* at = kv_.records + index * RecordBytes(geometry_);
+  auto* v_total = reinterpret_cast<double*>(at);
+  auto* mu = reinterpret_cast<float*>(at + d * sizeof(double));
+  return {v_total, mu, mu + d, mu + 2 * d};
+}
+
+void AppendKv(const BatchView& batch, const AppendKvParams& params) {
+  const KvPages pages(params.geometry, params.kv);
+  const int32_t d = params.geometry.head_dim;
+  ForEachRow(batch, [&](const Row& row) {
+    for (int32_t h = 0; h < params.geometry.num_kv_heads; ++h) {
+      pages.Store(pages.Slot(row.sequence, row.position), h, params.k.row(row.index) + h * d,
+                  params.v.row(row.index) + h * d);
+    }
+  });
+  ForEachRow(batch, [&](const Row& row) {
+    if (row.num_keys() % params.geometry.block_size != 0) return;
+    const int32_t filled = row.num_full_blocks(params.geometry.block_size) - 1;
+    for (int32_t h = 0; h < params.geometry.num_kv_heads; ++h) {
+      WriteRecord(pages, row.sequence, filled, h);
+    }
+  });
+}
+
+}  // namespace eta::reference

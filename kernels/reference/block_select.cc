@@ -1,0 +1,110 @@
+// Which blocks a decode row reads: the threshold against a bound on every block's scores
+// (eta-semantics.md, "Selection", steps 1 to 4).
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/reference/ops.h"
+
+namespace eta::reference {
+namespace {
+
+// No key of the block scores higher, as long as it lies within z deviations of the mean along the
+// query; the Cauchy-Schwarz ceiling |q| M holds always. In float32: the contract compares the bound
+// with the threshold in this precision.
+float Bound(const Record& record, const float* q, int32_t d, float z, float softmax_scale) {
+  float mean = 0.0f;
+  float variance = 0.0f;
+  float norm = 0.0f;
+  for (int32_t i = 0; i < d; ++i) {
+    mean += q[i] * record.mu[i];
+    variance += q[i] * q[i] * record.sigma[i] * record.sigma[i];
+    norm += q[i] * q[i];
+  }
+  return softmax_scale *
+         std::min(mean + z * std::sqrt(variance), std::sqrt(norm) * *record.max_norm);
+}
+
+// One query head's choice among the row's full blocks.
+std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
+                        const AttentionOptions& options) {
+  const int64_t n = static_cast<int64_t>(bounds.size());
+  std::vector<bool> admitted(bounds.size());
+  for (int64_t j = 0; j < n; ++j) {
+    const bool pinned = j >= n - options.pinned_blocks;
+    admitted[static_cast<size_t>(j)] =
+        options.admit_all || pinned || bounds[static_cast<size_t>(j)] >= threshold;
+  }
+  // Rescue: an empty first chunk lends the head its most promising block.
+  const auto chunk = static_cast<int64_t>(std::min<int64_t>(options.rescue_chunk, n));
+  if (chunk > 0 &&
+      std::find(admitted.begin(), admitted.begin() + chunk, true) == admitted.begin() + chunk) {
+    const auto best = std::max_element(bounds.begin(), bounds.begin() + chunk);
+    admitted[static_cast<size_t>(best - bounds.begin())] = true;
+  }
+  return admitted;
+}
+
+// Lists and counts of one (row, KV head): the union of its query heads' blocks.
+void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, const Row& row,
+                     int32_t kv_head) {
+  const int32_t b = params.geometry.block_size;
+  const int32_t d = params.geometry.head_dim;
+  const int32_t n = row.num_full_blocks(b);
+  const int32_t tail = row.num_keys() - n * b;
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  const AttentionOptions& options = row.sequence.attention;
+
+  std::vector<uint32_t> heads(static_cast<size_t>(n), 0);
+  for (int32_t g = 0; g < group; ++g) {
+    const int32_t h = kv_head * group + g;
+    const float* q = params.q.row(row.index) + static_cast<int64_t>(h) * d;
+    std::vector<float> bounds;
+    for (int32_t j = 0; j < n; ++j) {
+      const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
+      bounds.push_back(Bound(record, q, d, options.z, params.softmax_scale));
+    }
+    const float threshold = params.thresholds.row(row.index)[h] - options.offset;
+    const std::vector<bool> admitted = Admit(bounds, threshold, options);
+    int32_t attended = tail;
+    for (size_t j = 0; j < admitted.size(); ++j) {
+      if (!admitted[j]) continue;
+      heads[j] |= uint32_t{1} << g;
+      attended += b;
+    }
+    params.counts.tokens_attended[static_cast<int64_t>(row.index) * params.num_query_heads + h] =
+        attended;
+  }
+
+  const int64_t list = static_cast<int64_t>(row.index) * params.geometry.num_kv_heads + kv_head;
+  uint32_t* blocks_out = params.selection.blocks + list * params.selection.capacity;
+  uint32_t* heads_out = params.selection.heads + list * params.selection.capacity;
+  int32_t count = 0;
+  for (int32_t j = 0; j < n; ++j) {
+    if (heads[static_cast<size_t>(j)] == 0) continue;
+    blocks_out[count] = static_cast<uint32_t>(j);
+    heads_out[count] = heads[static_cast<size_t>(j)];
+    ++count;
+  }
+  params.selection.counts[list] = count;
+  params.counts.tokens_read[list] = count * b + tail;
+}
+
+}  // namespace
+
+void SelectBlocks(const BatchView& batch, const SelectBlocksParams& params) {
+  const KvPages pages(params.geometry, params.kv);
+  const int32_t kv_heads = params.geometry.num_kv_heads;
+  ForEachRow(batch, [&](const Row& row) {
+    for (int32_t h = 0; h < kv_heads; ++h) {
+      if (row.sequence.kind == RowKind::kDecode) {
+        SelectForKvHead(params, pages, row, h);
+      } else {
+        params.selection.counts[static_cast<int64_t>(row.index) * kv_heads + h] = 0;
+      }
+    }
+  });
+}
+
+}  // namespace eta::reference

@@ -1,0 +1,116 @@
+// Attention over the blocks that a decode row selected: the gate, the softmax and the floor under
+// the pruned keys (eta-semantics.md, "Gate" and "Selection", steps 5 to 7).
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/reference/ops.h"
+
+namespace eta::reference {
+namespace {
+
+// S~: the gate tempers a score below the threshold towards 0.
+double GatedLogit(double score, double threshold, double beta) {
+  return score / (1.0 + std::exp(-beta * (score - threshold)));
+}
+
+// Coordinate i of the sum of V over all of the row's keys: the last full block's record holds the
+// sum up to its end, the tail is added.
+double TotalValue(const KvPages& pages, const Row& row, int32_t kv_head, int32_t i) {
+  const int32_t b = pages.geometry().block_size;
+  const int32_t n = row.num_full_blocks(b);
+  double total = 0.0;
+  if (n > 0) total = pages.RecordOf(KvPages::Block(row.sequence, n - 1), kv_head).v_total[i];
+  for (int32_t t = n * b; t < row.num_keys(); ++t) {
+    total += pages.Value(pages.Slot(row.sequence, t), kv_head, i);
+  }
+  return total;
+}
+
+}  // namespace
+
+double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_head,
+             float softmax_scale) {
+  double dot = 0.0;
+  for (int32_t i = 0; i < pages.geometry().head_dim; ++i) {
+    dot += static_cast<double>(query[i]) * pages.Key(slot, kv_head, i);
+  }
+  return softmax_scale * dot;
+}
+
+void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
+            std::span<const int32_t> positions, bool floor) {
+  const KvPages pages(params.geometry, params.kv);
+  const int32_t d = params.geometry.head_dim;
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  const int32_t kv_head = query_head / group;
+  const float* q = params.q.row(row.index) + static_cast<int64_t>(query_head) * d;
+  float* out = params.out.row(row.index) + static_cast<int64_t>(query_head) * d;
+  const double threshold = static_cast<double>(params.thresholds.row(row.index)[query_head]) -
+                           row.sequence.attention.offset;
+  const auto num_pruned =
+      static_cast<int64_t>(row.num_keys()) - static_cast<int64_t>(positions.size());
+
+  std::vector<double> weights;
+  for (const int32_t t : positions) {
+    const double score =
+        Score(pages, q, pages.Slot(row.sequence, t), kv_head, params.softmax_scale);
+    const bool gated = params.gate == Gate::kSilu && t != row.position;
+    weights.push_back(gated ? GatedLogit(score, threshold, params.beta) : score);
+  }
+  // A pruned key's logit is 0 and takes part in the maximum.
+  const double pruned_logit = floor && num_pruned > 0 ? 0.0 : -HUGE_VAL;
+  double max = pruned_logit;
+  for (const double logit : weights) max = std::max(max, logit);
+  double denominator = 0.0;
+  for (double& weight : weights) {
+    weight = std::exp(weight - max);
+    denominator += weight;
+  }
+  const double pruned_weight = pruned_logit == 0.0 ? std::exp(-max) : 0.0;
+  denominator += pruned_weight * static_cast<double>(num_pruned);
+
+  for (int32_t i = 0; i < d; ++i) {
+    double sum = 0.0;
+    double admitted = 0.0;
+    for (size_t n = 0; n < positions.size(); ++n) {
+      const double v = pages.Value(pages.Slot(row.sequence, positions[n]), kv_head, i);
+      sum += weights[n] * v;
+      admitted += v;
+    }
+    if (pruned_weight > 0.0) sum += pruned_weight * (TotalValue(pages, row, kv_head, i) - admitted);
+    out[i] = denominator > 0.0 ? static_cast<float>(sum / denominator) : 0.0f;
+  }
+}
+
+std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row& row,
+                                       int32_t query_head) {
+  const int32_t b = params.geometry.block_size;
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  const uint32_t head_bit = uint32_t{1} << (query_head % group);
+  const int64_t list =
+      static_cast<int64_t>(row.index) * params.geometry.num_kv_heads + query_head / group;
+  const uint32_t* blocks = params.selection.blocks + list * params.selection.capacity;
+  const uint32_t* heads = params.selection.heads + list * params.selection.capacity;
+
+  std::vector<int32_t> positions;
+  for (int32_t n = 0; n < params.selection.counts[list]; ++n) {
+    if ((heads[n] & head_bit) == 0) continue;  // read for another head of the group
+    const int32_t begin = static_cast<int32_t>(blocks[n]) * b;
+    for (int32_t t = begin; t < begin + b; ++t) positions.push_back(t);
+  }
+  for (int32_t t = row.num_full_blocks(b) * b; t < row.num_keys(); ++t) positions.push_back(t);
+  return positions;
+}
+
+void DecodeAttention(const BatchView& batch, const AttentionParams& params) {
+  ForEachRow(batch, RowKind::kDecode, [&](const Row& row) {
+    const bool floor = row.sequence.attention.uniform_floor && params.gate == Gate::kSilu;
+    for (int32_t h = 0; h < params.num_query_heads; ++h) {
+      Attend(params, row, h, AdmittedPositions(params, row, h), floor);
+    }
+  });
+}
+
+}  // namespace eta::reference

@@ -1,0 +1,94 @@
+// The ops of the reference, one file each, in the order of a layer. What they compute is in
+// kernels/params.h; together they are the method written down, and read best in this order:
+// block_index, block_select, decode_attention.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace eta::reference {
+
+// One row of the planned step: a token at `position` that attends to keys 0 .. position.
+struct Row {
+  const SequenceRows& sequence;
+  int32_t index;     // row of the activations
+  int32_t position;  // of the token in its sequence
+
+  int32_t num_keys() const { return position + 1; }                                      // T
+  int32_t num_full_blocks(int32_t block_size) const { return num_keys() / block_size; }  // N
+};
+
+// Calls `visit` for every row of the step, in order; the second form takes one kind only.
+void ForEachRow(const BatchView& batch, const std::function<void(const Row&)>& visit);
+void ForEachRow(const BatchView& batch, RowKind kind, const std::function<void(const Row&)>& visit);
+
+// The index record of one block and KV head.
+struct Record {
+  double* v_total;  // [d], sum of V from position 0 to the end of this block
+  float* mu;        // [d], float16 values
+  float* sigma;     // [d], float16 values
+  float* max_norm;  // M
+};
+
+// One layer's KV cache: tiles [block][token of the block][K, V][HKV][d] in the cache's type,
+// records [block][HKV].
+class KvPages {
+ public:
+  KvPages(const KvGeometry& geometry, const KvLayerView& kv) : geometry_(geometry), kv_(kv) {}
+
+  static KvLayout Layout(const KvGeometry& geometry);
+
+  const KvGeometry& geometry() const { return geometry_; }
+
+  // Physical block of a position, and the token slot in the pool: block * b + offset.
+  static int32_t Block(const SequenceRows& sequence, int64_t ordinal);
+  int64_t Slot(const SequenceRows& sequence, int32_t position) const;
+
+  float Key(int64_t slot, int32_t kv_head, int32_t i) const;
+  float Value(int64_t slot, int32_t kv_head, int32_t i) const;
+  void Store(int64_t slot, int32_t kv_head, const float* key, const float* value) const;
+
+  Record RecordOf(int32_t block, int32_t kv_head) const;
+
+ private:
+  int64_t Element(int64_t slot, int value, int32_t kv_head) const;
+
+  KvGeometry geometry_;
+  KvLayerView kv_;
+};
+
+// S = s * <q, k>
+double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_head,
+             float softmax_scale);
+
+// Softmax attention of one query head over the keys at `positions`, all of them causal. With
+// `floor`, the row's other keys weigh exp(0) each. No key at all gives zeros.
+void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
+            std::span<const int32_t> positions, bool floor);
+
+// Positions that query head `query_head` of a decode row attends to: its blocks and the tail.
+std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row& row,
+                                       int32_t query_head);
+
+std::unique_ptr<Matrix> PackMatrix(std::span<const HostMatrix> parts, WeightFormat format);
+
+void Embed(const BatchView& batch, const EmbedParams& params);                  // matmul.cc
+void RmsNorm(const RmsNormParams& params);                                      // pointwise.cc
+void MatMul(const MatMulParams& params);                                        // matmul.cc
+void Rope(const BatchView& batch, const RopeParams& params);                    // pointwise.cc
+void AppendKv(const BatchView& batch, const AppendKvParams& params);            // block_index.cc
+void PredictThresholds(const BatchView& batch, const ThresholdParams& params);  // pointwise.cc
+void SelectBlocks(const BatchView& batch, const SelectBlocksParams& params);    // block_select.cc
+void DecodeAttention(const BatchView& batch, const AttentionParams& params);  // decode_attention.cc
+void PrefillAttention(const BatchView& batch,
+                      const AttentionParams& params);                  // prefill_attention.cc
+void CountRecall(const BatchView& batch, const RecallParams& params);  // recall.cc
+void SwiGlu(const SwiGluParams& params);                               // pointwise.cc
+void Sample(const SampleParams& params);                               // sampling.cc
+
+}  // namespace eta::reference

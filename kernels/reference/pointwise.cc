@@ -1,0 +1,87 @@
+// Ops that treat every row, or every element, by itself: RMSNorm, RoPE, threshold predictor,
+// SwiGLU.
+
+#include <cmath>
+
+#include "kernels/reference/ops.h"
+
+namespace eta::reference {
+
+void RmsNorm(const RmsNormParams& params) {
+  for (int64_t r = 0; r < params.out.rows; ++r) {
+    const float* x = params.x.row(params.rows.empty() ? r : params.rows[static_cast<size_t>(r)]);
+    float* out = params.out.row(r);
+    double squares = 0.0;
+    for (int64_t i = 0; i < params.x.cols; ++i) squares += static_cast<double>(x[i]) * x[i];
+    const double scale = 1.0 / std::sqrt(squares / static_cast<double>(params.x.cols) + params.eps);
+    for (int64_t i = 0; i < params.x.cols; ++i) {
+      out[i] = static_cast<float>(x[i] * scale * params.weight[i]);
+    }
+  }
+}
+
+namespace {
+
+// Rotates every head of one row by its position's angles.
+void Rotate(const TensorView& x, const Row& row, int32_t head_dim) {
+  const int32_t half = head_dim / 2;
+  for (int32_t i = 0; i < half; ++i) {
+    const double angle =
+        row.position * std::pow(static_cast<double>(row.sequence.rope_theta), -2.0 * i / head_dim);
+    const double cosine = std::cos(angle);
+    const double sine = std::sin(angle);
+    for (int64_t head = 0; head < x.cols / head_dim; ++head) {
+      float* at = x.row(row.index) + head * head_dim;
+      const double a = at[i];
+      const double b = at[i + half];
+      at[i] = static_cast<float>(a * cosine - b * sine);
+      at[i + half] = static_cast<float>(b * cosine + a * sine);
+    }
+  }
+}
+
+}  // namespace
+
+void Rope(const BatchView& batch, const RopeParams& params) {
+  ForEachRow(batch, [&](const Row& row) {
+    Rotate(params.q, row, params.head_dim);
+    Rotate(params.k, row, params.head_dim);
+  });
+}
+
+void PredictThresholds(const BatchView& batch, const ThresholdParams& params) {
+  const int64_t num_heads = params.out.cols;
+  const int64_t width = params.q.cols;
+  ForEachRow(batch, [&](const Row& row) {
+    const float* frozen = row.sequence.frozen_thresholds;
+    const float* q = params.q.row(row.index);
+    for (int64_t h = 0; h < num_heads; ++h) {
+      float& threshold = params.out.row(row.index)[h];
+      if (frozen != nullptr) {
+        threshold = frozen[params.layer * num_heads + h];
+      } else if (params.weight == nullptr) {
+        threshold = 0.0f;
+      } else {
+        double sum = params.bias[h];
+        for (int64_t i = 0; i < width; ++i) {
+          sum += static_cast<double>(q[i]) * params.weight[h * width + i];
+        }
+        threshold = static_cast<float>(sum);
+      }
+    }
+  });
+}
+
+void SwiGlu(const SwiGluParams& params) {
+  const int64_t f = params.out.cols;
+  for (int64_t r = 0; r < params.out.rows; ++r) {
+    const float* gate = params.gate_up.row(r);
+    const float* up = gate + f;
+    for (int64_t i = 0; i < f; ++i) {
+      const double g = gate[i];
+      params.out.row(r)[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * up[i]);
+    }
+  }
+}
+
+}  // namespace eta::reference

@@ -1,0 +1,135 @@
+#include "kernels/reference/reference_backend.h"
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "kernels/reference/ops.h"
+
+namespace eta::reference {
+
+void ForEachRow(const BatchView& batch, const std::function<void(const Row&)>& visit) {
+  for (const SequenceRows& sequence : batch.sequences) {
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      visit({sequence, sequence.row_begin + i, sequence.position + i});
+    }
+  }
+}
+
+void ForEachRow(const BatchView& batch, RowKind kind,
+                const std::function<void(const Row&)>& visit) {
+  ForEachRow(batch, [&](const Row& row) {
+    if (row.sequence.kind == kind) visit(row);
+  });
+}
+
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+class HostBuffer final : public Buffer {
+ public:
+  HostBuffer(std::byte* data, size_t size) : Buffer(data, size) {}
+  ~HostBuffer() override { ::operator delete(data(), kAlignment); }
+};
+
+class ReferenceBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string description() const override { return "plain loops in double precision, 1 thread"; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
+    void* memory = ::operator new(bytes, kAlignment, std::nothrow);
+    if (memory == nullptr) return absl::ResourceExhaustedError("memory: the host has none left");
+    return std::make_unique<HostBuffer>(static_cast<std::byte*>(memory), bytes);
+  }
+
+  void Upload(std::byte* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+
+  void Download(void* to, const std::byte* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<Matrix>> Pack(std::span<const HostMatrix> parts,
+                                               WeightFormat format) override {
+    for (const HostMatrix& part : parts) {
+      if (part.cols != parts.front().cols) {
+        return absl::InvalidArgumentError("parts: stacked matrices must have equal cols");
+      }
+      if (part.dtype != DType::kFloat32 && part.dtype != DType::kFloat16 &&
+          part.dtype != DType::kBFloat16) {
+        return absl::InvalidArgumentError("dtype: a weight is float32, float16 or bfloat16");
+      }
+    }
+    return PackMatrix(parts, format);
+  }
+
+  absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
+    if (geometry.num_kv_heads < 1) {
+      return absl::InvalidArgumentError("num_kv_heads: must be at least 1");
+    }
+    if (geometry.head_dim < 2 || geometry.head_dim % 2 != 0) {
+      return absl::InvalidArgumentError("head_dim: must be even and at least 2");
+    }
+    if (geometry.block_size < 1) {
+      return absl::InvalidArgumentError("block_size: must be at least 1");
+    }
+    if (geometry.sub_block < 0 ||
+        (geometry.sub_block > 0 && geometry.block_size % geometry.sub_block != 0)) {
+      return absl::InvalidArgumentError("sub_block: must be 0 or divide block_size");
+    }
+    if (geometry.dtype != DType::kFloat32 && geometry.dtype != DType::kFloat16 &&
+        geometry.dtype != DType::kBFloat16) {
+      return absl::InvalidArgumentError("dtype: the KV cache is float32, float16 or bfloat16");
+    }
+    return KvPages::Layout(geometry);
+  }
+
+  BlockRecord ReadRecord(const KvGeometry& geometry, const KvLayerView& kv, int32_t block,
+                         int32_t kv_head) const override {
+    const Record record = KvPages(geometry, kv).RecordOf(block, kv_head);
+    const int32_t d = geometry.head_dim;
+    return {{record.mu, record.mu + d},
+            {record.sigma, record.sigma + d},
+            *record.max_norm,
+            {record.v_total, record.v_total + d}};
+  }
+
+  void Plan(const BatchView& batch) override { batch_ = batch; }
+
+  void Embed(const EmbedParams& params) override { reference::Embed(batch_, params); }
+  void RmsNorm(const RmsNormParams& params) override { reference::RmsNorm(params); }
+  void MatMul(const MatMulParams& params) override { reference::MatMul(params); }
+  void Rope(const RopeParams& params) override { reference::Rope(batch_, params); }
+  void AppendKv(const AppendKvParams& params) override { reference::AppendKv(batch_, params); }
+  void PredictThresholds(const ThresholdParams& params) override {
+    reference::PredictThresholds(batch_, params);
+  }
+  void SelectBlocks(const SelectBlocksParams& params) override {
+    reference::SelectBlocks(batch_, params);
+  }
+  void DecodeAttention(const AttentionParams& params) override {
+    reference::DecodeAttention(batch_, params);
+  }
+  void PrefillAttention(const AttentionParams& params) override {
+    reference::PrefillAttention(batch_, params);
+  }
+  void CountRecall(const RecallParams& params) override { reference::CountRecall(batch_, params); }
+  void SwiGlu(const SwiGluParams& params) override { reference::SwiGlu(params); }
+  void Sample(const SampleParams& params) override { reference::Sample(params); }
+
+  absl::Status Finish() override { return absl::OkStatus(); }
+
+ private:
+  BatchView batch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeBackend() {
+  return std::make_unique<ReferenceBackend>();
+}
+
+}  // namespace eta::reference
