@@ -1,0 +1,173 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/block_index.cc"
+#include "hwy/foreach_target.h"
+// The target list must come before anything that includes Highway.
+#include <algorithm>
+#include <cmath>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/kv_elements-inl.h"
+#include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/scratch.h"
+
+#ifndef ETA_KERNELS_CPU_BLOCK_INDEX_ONCE_
+#define ETA_KERNELS_CPU_BLOCK_INDEX_ONCE_
+namespace eta::cpu {
+
+// One thread's working memory.
+struct AppendScratch {
+  alignas(64) float keys[128 * 256];     // [tokens][d], as stored (the first half for 16 bits)
+  alignas(64) float distances[128];      // [key_stride], squared
+  alignas(64) float squared_norms[128];  // [key_stride]
+};
+
+}  // namespace eta::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace eta::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class Elements>
+void StoreRow(const float* from, size_t d, typename Elements::Stored* to) {
+  const hn::ScalableTag<float> df;
+  for (size_t i = 0; i < d; i += hn::Lanes(df)) {
+    StoreElements(Elements(), df, hn::LoadU(df, from + i), to + i);
+  }
+}
+
+// mu, sigma and M of a full block from its stored keys.
+template <class Elements>
+void WriteKeyStatistics(const KvTile& tile, const typename Elements::Stored* keys,
+                        int32_t sub_block, std::byte* record, AppendScratch& scratch) {
+  const hn::ScalableTag<float> df;
+  const size_t lanes = hn::Lanes(df);
+  const auto d = static_cast<size_t>(tile.head_dim);
+  const auto b = static_cast<size_t>(tile.block_size);
+  const auto stride = static_cast<size_t>(tile.key_stride);
+  const size_t part = sub_block > 0 ? static_cast<size_t>(sub_block) : b;
+  std::fill_n(scratch.squared_norms, stride, 0.0f);
+  for (size_t i = 0; i < d; ++i) {
+    const typename Elements::Stored* coordinate = keys + i * stride;
+    auto sum = hn::Zero(df);
+    for (size_t t = 0; t < b; t += lanes) {
+      const auto key =
+          hn::IfThenElseZero(hn::FirstN(df, b - t), LoadElements(Elements(), df, coordinate + t));
+      sum = hn::Add(sum, key);
+      float* norms = scratch.squared_norms + t;
+      hn::Store(hn::MulAdd(key, key, hn::Load(df, norms)), df, norms);
+    }
+    const float mean = hn::GetLane(hn::SumOfLanes(df, sum)) / static_cast<float>(b);
+    for (size_t t = 0; t < b; t += lanes) {
+      const auto distance =
+          hn::Sub(LoadElements(Elements(), df, coordinate + t), hn::Set(df, mean));
+      hn::Store(hn::Mul(distance, distance), df, scratch.distances + t);
+    }
+    float largest = 0.0f;
+    for (size_t begin = 0; begin < b; begin += part) {
+      float squares = 0.0f;
+      for (size_t t = begin; t < begin + part; ++t) squares += scratch.distances[t];
+      largest = std::max(largest, squares);
+    }
+    tile.Mu(record)[i] = FloatToHalf(mean);
+    tile.Sigma(record)[i] = FloatToHalf(std::sqrt(largest / static_cast<float>(part)));
+  }
+  *tile.MaxNorm(record) =
+      std::sqrt(*std::max_element(scratch.squared_norms, scratch.squared_norms + b));
+}
+
+// v_total = that of the block before + this block's values; `before` null: the first block.
+template <class Elements>
+void WriteValueTotal(const KvTile& tile, const typename Elements::Stored* values,
+                     const float* before, float* total) {
+  const hn::ScalableTag<float> df;
+  const auto d = static_cast<size_t>(tile.head_dim);
+  for (size_t i = 0; i < d; i += hn::Lanes(df)) {
+    auto sum = hn::Zero(df);
+    for (size_t t = 0; t < static_cast<size_t>(tile.block_size); ++t) {
+      sum = hn::Add(sum, LoadElements(Elements(), df, values + t * d + i));
+    }
+    if (before != nullptr) sum = hn::Add(hn::LoadU(df, before + i), sum);
+    hn::StoreU(sum, df, total + i);
+  }
+}
+
+// Rows of one sequence and KV head, in order: a record's V total needs the one before.
+template <class Elements>
+void AppendSequence(const AppendKvParams& params, const SequenceRows& sequence, int32_t kv_head,
+                    AppendScratch& scratch) {
+  using Stored = typename Elements::Stored;
+  const KvTile tile(params.geometry);
+  const auto d = static_cast<size_t>(tile.head_dim);
+  const auto b = static_cast<size_t>(tile.block_size);
+  const auto column = static_cast<int64_t>(kv_head) * tile.head_dim;
+  auto* staged = reinterpret_cast<Stored*>(scratch.keys);
+
+  int32_t row = 0;
+  while (row < sequence.num_rows) {
+    const int32_t position = sequence.position + row;
+    const auto ordinal = static_cast<size_t>(position / tile.block_size);
+    const auto slot = static_cast<size_t>(position % tile.block_size);
+    const size_t count = std::min(b - slot, static_cast<size_t>(sequence.num_rows - row));
+    const int32_t block = sequence.block_table[ordinal];
+    auto* keys = reinterpret_cast<Stored*>(tile.K(params.kv, block, kv_head));
+    auto* values = reinterpret_cast<Stored*>(tile.V(params.kv, block, kv_head));
+    for (size_t t = 0; t < count; ++t) {
+      const int64_t from = sequence.row_begin + row + static_cast<int64_t>(t);
+      StoreRow<Elements>(params.k.row(from) + column, d, staged + t * d);
+      StoreRow<Elements>(params.v.row(from) + column, d, values + (slot + t) * d);
+    }
+    const auto stride = static_cast<size_t>(tile.key_stride);
+    for (size_t i = 0; i < d; ++i) {
+      for (size_t t = 0; t < count; ++t) keys[i * stride + slot + t] = staged[t * d + i];
+    }
+    if (slot + count == b) {
+      std::byte* record = tile.Record(params.kv, block, kv_head);
+      const float* before =
+          ordinal > 0
+              ? tile.VTotal(tile.Record(params.kv, sequence.block_table[ordinal - 1], kv_head))
+              : nullptr;
+      WriteKeyStatistics<Elements>(tile, keys, params.geometry.sub_block, record, scratch);
+      WriteValueTotal<Elements>(tile, values, before, tile.VTotal(record));
+    }
+    row += static_cast<int32_t>(count);
+  }
+}
+
+void AppendTask(const AppendKvParams& params, const SequenceRows& sequence, int32_t kv_head,
+                AppendScratch& scratch) {
+  switch (params.geometry.dtype) {
+    case DType::kFloat16:
+      return AppendSequence<Float16Elements>(params, sequence, kv_head, scratch);
+    case DType::kBFloat16:
+      return AppendSequence<BFloat16Elements>(params, sequence, kv_head, scratch);
+    default:
+      return AppendSequence<Float32Elements>(params, sequence, kv_head, scratch);
+  }
+}
+
+}  // namespace eta::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eta::cpu {
+
+HWY_EXPORT(AppendTask);
+
+void AppendKv(const Context& context, const AppendKvParams& params) {
+  static thread_local Scratch memory;
+  auto* scratch = memory.Reserve<AppendScratch>(static_cast<size_t>(context.workers.num_threads()));
+  const auto append = HWY_DYNAMIC_DISPATCH(AppendTask);
+  const auto sequences = context.batch.sequences;
+  const int64_t kv_heads = params.geometry.num_kv_heads;
+  context.workers.Run(static_cast<int64_t>(sequences.size()) * kv_heads,
+                      [&](int64_t task, int thread) {
+                        append(params, sequences[static_cast<size_t>(task / kv_heads)],
+                               static_cast<int32_t>(task % kv_heads), scratch[thread]);
+                      });
+}
+
+}  // namespace eta::cpu
+#endif

@@ -1,0 +1,14 @@
+// What every op of the CPU backend is given besides its parameters.
+#pragma once
+
+#include "kernels/batch.h"
+#include "kernels/cpu/workers.h"
+
+namespace eta::cpu {
+
+struct Context {
+  Workers& workers;
+  const BatchView& batch;  // the planned step
+};
+
+}  // namespace eta::cpu

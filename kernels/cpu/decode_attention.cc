@@ -1,0 +1,451 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/decode_attention.cc"
+#include "hwy/foreach_target.h"
+// The target list must come before anything that includes Highway.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd_math-inl.h"
+#include "kernels/cpu/tile_product-inl.h"
+
+#ifndef ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
+#define ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
+namespace eta::cpu {
+
+inline constexpr size_t kMaxGroup = 32;
+inline constexpr size_t kRowFloats = 272;
+// A segment: the part of a row's list that one task reads. A constant, so that the order of the
+// sums depends on the row alone.
+inline constexpr int32_t kSegmentTokens = 2048;
+
+// One decode row and KV head: its list of blocks, and the tail.
+struct DecodeGroup {
+  const SequenceRows* sequence;
+  int32_t row;
+  int32_t num_keys;  // T
+  int32_t kv_head;
+  const uint32_t* blocks;  // [count]
+  const uint32_t* heads;   // [count]
+  int32_t count;
+  uint32_t pruning_heads;  // bit g: head g did not admit every full block
+  int32_t first_task;
+  int32_t num_tasks;
+};
+
+struct DecodeTask {
+  int32_t group;
+  int32_t segment;
+};
+
+// What a task leaves for the merge: m [G], l [G], sums [G, d].
+inline size_t PartialFloats(size_t group, size_t d) {
+  return group * (d + 2);
+}
+
+// One thread's working memory; rows are kRowFloats apart.
+struct DecodeScratch {
+  alignas(64) float queries[kMaxGroup * kRowFloats];   // all heads, times s
+  alignas(64) float admitted[kMaxGroup * kRowFloats];  // those of the heads that take the block
+  alignas(64) float weights[kMaxGroup * kRowFloats];   // scores, then weights, of those heads
+  alignas(64) float sums[kMaxGroup * kRowFloats];      // all heads, sum of weight * V
+  alignas(64) float totals[kMaxGroup * 16];            // all heads, sum of weights, by lane
+  float max[kMaxGroup];
+  float thresholds[kMaxGroup];  // tau_eff
+};
+
+}  // namespace eta::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace eta::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+static_assert(kRowFloats == kTileRowStride);
+
+using Floats = hn::ScalableTag<float>;
+using Vector = hn::Vec<Floats>;
+
+HWY_INLINE float ExpScalar(float x) {
+  const Floats df;
+  return hn::GetLane(Exp(df, hn::Set(df, x)));
+}
+
+HWY_INLINE void Scale(float* HWY_RESTRICT values, size_t count, float factor) {
+  const Floats df;
+  for (size_t i = 0; i < count; i += hn::Lanes(df)) {
+    hn::Store(hn::Mul(hn::Load(df, values + i), hn::Set(df, factor)), df, values + i);
+  }
+}
+
+// Scores S of one head become gated logits; returns their maximum. kPartial: only `valid` tokens
+// count, and token `own` (the row's; past the end: none) is not gated.
+template <bool kGated, bool kPartial>
+HWY_INLINE float GateScores(float* HWY_RESTRICT scores, size_t padded, size_t valid, size_t own,
+                            float threshold, float beta) {
+  const Floats df;
+  Vector max = hn::Set(df, -std::numeric_limits<float>::infinity());
+  const Vector tau = hn::Set(df, threshold);
+  const Vector slope = hn::Set(df, beta);
+  for (size_t i = 0; i < padded; i += hn::Lanes(df)) {
+    const Vector score = hn::Load(df, scores + i);
+    Vector logit = score;
+    if constexpr (kGated) {
+      logit = hn::Mul(score, SigmoidOfNegated(df, hn::Mul(slope, hn::Sub(tau, score))));
+    }
+    if constexpr (kPartial) {
+      const Vector token = hn::Iota(df, static_cast<float>(i));
+      const auto is_own = hn::Eq(token, hn::Set(df, static_cast<float>(own)));
+      const auto counts = hn::Lt(token, hn::Set(df, static_cast<float>(valid)));
+      logit = hn::IfThenElse(is_own, score, logit);
+      logit = hn::IfThenElse(counts, logit, hn::Set(df, -std::numeric_limits<float>::infinity()));
+    }
+    hn::Store(logit, df, scores + i);
+    max = hn::Max(max, logit);
+  }
+  return hn::GetLane(hn::MaxOfLanes(df, max));
+}
+
+// Logits become weights e^(logit - max) - floor_weight; their sum is added to totals, lane by lane.
+HWY_INLINE void WeighLogits(float* HWY_RESTRICT logits, size_t padded, float max,
+                            float floor_weight, float* HWY_RESTRICT totals) {
+  const Floats df;
+  Vector total = hn::Load(df, totals);
+  for (size_t i = 0; i < padded; i += hn::Lanes(df)) {
+    const Vector logit = hn::Load(df, logits + i);
+    const Vector weight =
+        hn::Sub(ExpNonPositive(df, hn::Sub(logit, hn::Set(df, max))), hn::Set(df, floor_weight));
+    hn::Store(weight, df, logits + i);
+    total = hn::Add(total, weight);
+  }
+  hn::Store(total, df, totals);
+}
+
+HWY_INLINE float GateBlock(float* scores, size_t padded, size_t valid, size_t own, bool gated,
+                           float threshold, float beta) {
+  const bool partial = valid < padded || own < padded;
+  if (gated) {
+    return partial ? GateScores<true, true>(scores, padded, valid, own, threshold, beta)
+                   : GateScores<true, false>(scores, padded, valid, own, threshold, beta);
+  }
+  return partial ? GateScores<false, true>(scores, padded, valid, own, threshold, beta)
+                 : GateScores<false, false>(scores, padded, valid, own, threshold, beta);
+}
+
+// Heads whose pruned keys keep the floor's weight. A head that pruned none must go without: its sum
+// of e^S~ - floor would cancel against the floor added at the merge.
+uint32_t FloorHeads(const AttentionParams& params, const DecodeGroup& group) {
+  const bool floor = group.sequence->attention.uniform_floor && params.gate == Gate::kSilu;
+  return floor ? group.pruning_heads : 0;
+}
+
+// One segment of a row's list, for the G heads of one KV head; the last segment takes the tail too.
+template <class Elements>
+class SegmentReader {
+ public:
+  SegmentReader(const AttentionParams& params, const DecodeGroup& group, DecodeScratch& scratch)
+      : params_(params),
+        group_(group),
+        scratch_(scratch),
+        tile_(params.geometry),
+        d_(static_cast<size_t>(tile_.head_dim)),
+        b_(static_cast<size_t>(tile_.block_size)),
+        key_stride_(static_cast<size_t>(tile_.key_stride)),
+        num_heads_(static_cast<size_t>(params.num_query_heads / tile_.num_kv_heads)),
+        all_heads_(num_heads_ == 32 ? ~uint32_t{0} : (uint32_t{1} << num_heads_) - 1),
+        floor_heads_(FloorHeads(params, group)) {}
+
+  void Read(int32_t begin, int32_t end, bool with_tail, float* partial) {
+    Start();
+    const int32_t full_blocks = group_.num_keys / tile_.block_size;
+    const auto tail = static_cast<size_t>(group_.num_keys % tile_.block_size);
+    for (int32_t i = begin; i < end; ++i) {
+      const auto ordinal = static_cast<int32_t>(group_.blocks[i]);
+      int32_t next = ordinal;
+      if (i + 1 < end) {
+        next = static_cast<int32_t>(group_.blocks[i + 1]);
+      } else if (with_tail && tail > 0) {
+        next = full_blocks;
+      }
+      ReadBlock(ordinal, group_.heads[i], b_, next);
+    }
+    if (with_tail && tail > 0) ReadBlock(full_blocks, all_heads_, tail, full_blocks);
+    Finish(partial);
+  }
+
+ private:
+  using Stored = typename Elements::Stored;
+
+  bool HasFloor(size_t head) const { return (floor_heads_ >> head & 1) != 0; }
+
+  void Start() {
+    const Floats df;
+    const auto column = static_cast<size_t>(group_.kv_head) * num_heads_;
+    const float* q = params_.q.row(group_.row) + column * d_;
+    const float* thresholds = params_.thresholds.row(group_.row) + column;
+    for (size_t h = 0; h < num_heads_; ++h) {
+      float* query = scratch_.queries + h * kRowFloats;
+      for (size_t i = 0; i < d_; i += hn::Lanes(df)) {
+        const Vector scaled =
+            hn::Mul(hn::LoadU(df, q + h * d_ + i), hn::Set(df, params_.softmax_scale));
+        hn::Store(scaled, df, query + i);
+      }
+      scratch_.thresholds[h] = thresholds[h] - group_.sequence->attention.offset;
+      // Under the floor pruned keys, whose logit is 0, take part in the maximum.
+      scratch_.max[h] = HasFloor(h) ? 0.0f : -std::numeric_limits<float>::infinity();
+      std::fill_n(scratch_.sums + h * kRowFloats, d_, 0.0f);
+      std::fill_n(scratch_.totals + h * 16, 16, 0.0f);
+    }
+  }
+
+  // Packs the queries of the heads in `mask`; returns where they stand.
+  const float* Admit(uint32_t mask) {
+    if (mask != mask_) {
+      mask_ = mask;
+      num_admitted_ = 0;
+      for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        const auto h = static_cast<size_t>(std::countr_zero(rest));
+        admitted_[num_admitted_] = static_cast<uint8_t>(h);
+        if (mask != all_heads_) {
+          std::copy_n(scratch_.queries + h * kRowFloats, d_,
+                      scratch_.admitted + num_admitted_ * kRowFloats);
+        }
+        ++num_admitted_;
+      }
+    }
+    return mask == all_heads_ ? scratch_.queries : scratch_.admitted;
+  }
+
+  void ReadBlock(int32_t ordinal, uint32_t mask, size_t valid, int32_t next_ordinal) {
+    const float* queries = Admit(mask);
+    const auto table = group_.sequence->block_table;
+    const std::byte* k = tile_.K(params_.kv, table[static_cast<size_t>(ordinal)], group_.kv_head);
+    const std::byte* next =
+        tile_.K(params_.kv, table[static_cast<size_t>(next_ordinal)], group_.kv_head);
+    const ptrdiff_t distance = (next - k) / static_cast<ptrdiff_t>(sizeof(Stored));
+    const auto* keys = reinterpret_cast<const Stored*>(k);
+    const auto* values = reinterpret_cast<const Stored*>(k + tile_.tile_bytes);
+    const size_t padded = (valid + 15) / 16 * 16;
+    const bool last = ordinal == (group_.num_keys - 1) / tile_.block_size;
+    const size_t own =
+        last ? static_cast<size_t>((group_.num_keys - 1) % tile_.block_size) : kRowFloats;
+    const bool gated = params_.gate == Gate::kSilu;
+
+    Multiply<Elements, false>(queries, Tile<Elements>{keys, key_stride_, d_, padded, distance},
+                              num_admitted_, kIdentity.data(), scratch_.weights);
+    for (size_t r = 0; r < num_admitted_; ++r) {
+      block_max_[r] = GateBlock(scratch_.weights + r * kRowFloats, padded, valid, own, gated,
+                                scratch_.thresholds[admitted_[r]], params_.beta);
+    }
+    for (size_t r = 0; r < num_admitted_; ++r) {
+      const size_t h = admitted_[r];
+      if (block_max_[r] > scratch_.max[h]) {
+        const float factor = ExpScalar(scratch_.max[h] - block_max_[r]);
+        scratch_.max[h] = block_max_[r];
+        Scale(scratch_.sums + h * kRowFloats, d_, factor);
+        Scale(scratch_.totals + h * 16, hn::MaxLanes(Floats()), factor);
+      }
+      // The tail has no part in the total of full blocks that the merge adds.
+      const float floor_weight = HasFloor(h) && valid == b_ ? ExpScalar(-scratch_.max[h]) : 0.0f;
+      WeighLogits(scratch_.weights + r * kRowFloats, padded, scratch_.max[h], floor_weight,
+                  scratch_.totals + h * 16);
+      // Padding weighs exp(-infinity) - floor_weight: only blocks of no whole vectors have both.
+      scratch_.totals[h * 16] += floor_weight * static_cast<float>(padded - valid);
+    }
+    Multiply<Elements, true>(scratch_.weights, Tile<Elements>{values, d_, valid, d_, distance},
+                             num_admitted_, admitted_, scratch_.sums);
+  }
+
+  void Finish(float* partial) {
+    const Floats df;
+    for (size_t h = 0; h < num_heads_; ++h) {
+      partial[h] = scratch_.max[h];
+      partial[num_heads_ + h] =
+          hn::GetLane(hn::SumOfLanes(df, hn::Load(df, scratch_.totals + h * 16)));
+      std::copy_n(scratch_.sums + h * kRowFloats, d_, partial + 2 * num_heads_ + h * d_);
+    }
+  }
+
+  static constexpr std::array<uint8_t, kMaxGroup> kIdentity = [] {
+    std::array<uint8_t, kMaxGroup> rows{};
+    for (size_t i = 0; i < kMaxGroup; ++i) rows[i] = static_cast<uint8_t>(i);
+    return rows;
+  }();
+
+  const AttentionParams& params_;
+  const DecodeGroup& group_;
+  DecodeScratch& scratch_;
+  const KvTile tile_;
+  const size_t d_;
+  const size_t b_;
+  const size_t key_stride_;
+  const size_t num_heads_;
+  const uint32_t all_heads_;
+  const uint32_t floor_heads_;
+  uint32_t mask_ = 0;
+  size_t num_admitted_ = 0;
+  uint8_t admitted_[kMaxGroup];
+  float block_max_[kMaxGroup];
+};
+
+// Partials in segment order, then the floor, then the division.
+void MergeSegments(const AttentionParams& params, const DecodeGroup& group, const float* partials) {
+  const Floats df;
+  const KvTile tile(params.geometry);
+  const auto d = static_cast<size_t>(tile.head_dim);
+  const auto heads = static_cast<size_t>(params.num_query_heads / tile.num_kv_heads);
+  const int32_t full_blocks = group.num_keys / tile.block_size;
+  const uint32_t floor_heads = FloorHeads(params, group);
+  const float* v_total =
+      floor_heads != 0
+          ? tile.VTotal(tile.Record(
+                params.kv, group.sequence->block_table[static_cast<size_t>(full_blocks) - 1],
+                group.kv_head))
+          : nullptr;
+  float* out = params.out.row(group.row) + static_cast<size_t>(group.kv_head) * heads * d;
+  const size_t stride = PartialFloats(heads, d);
+  for (size_t h = 0; h < heads; ++h, out += d) {
+    float max = -std::numeric_limits<float>::infinity();
+    for (int32_t s = 0; s < group.num_tasks; ++s) {
+      max = std::max(max, partials[static_cast<size_t>(s) * stride + h]);
+    }
+    std::fill_n(out, d, 0.0f);
+    if (max == -std::numeric_limits<float>::infinity()) continue;  // no key at all
+    float total = 0.0f;
+    const auto add = [&](const float* sums, float weight, float factor) {
+      total += weight * factor;
+      for (size_t i = 0; i < d; ++i) out[i] += sums[i] * factor;
+    };
+    for (int32_t s = 0; s < group.num_tasks; ++s) {
+      const float* partial = partials + static_cast<size_t>(s) * stride;
+      add(partial + 2 * heads + h * d, partial[heads + h], ExpScalar(partial[h] - max));
+    }
+    if ((floor_heads >> h & 1) != 0) {
+      add(v_total, static_cast<float>(full_blocks * tile.block_size), ExpScalar(-max));
+    }
+    for (size_t i = 0; i < d; i += hn::Lanes(df)) {
+      hn::StoreU(hn::Div(hn::LoadU(df, out + i), hn::Set(df, total)), df, out + i);
+    }
+  }
+}
+
+void ReadSegment(const AttentionParams& params, const DecodeGroup& group, int32_t segment,
+                 DecodeScratch& scratch, float* partial) {
+  const int32_t length = kSegmentTokens / params.geometry.block_size;
+  const int32_t begin = segment * length;
+  const int32_t end = std::min(group.count, begin + length);
+  const bool last = segment == group.num_tasks - 1;
+  switch (params.geometry.dtype) {
+    case DType::kFloat16:
+      SegmentReader<Float16Elements>(params, group, scratch).Read(begin, end, last, partial);
+      return;
+    case DType::kBFloat16:
+      SegmentReader<BFloat16Elements>(params, group, scratch).Read(begin, end, last, partial);
+      return;
+    default:
+      SegmentReader<Float32Elements>(params, group, scratch).Read(begin, end, last, partial);
+  }
+}
+
+}  // namespace eta::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eta::cpu {
+
+HWY_EXPORT(ReadSegment);
+HWY_EXPORT(MergeSegments);
+
+namespace {
+
+// The step's work, kept between calls for its memory.
+struct DecodePlan {
+  std::vector<DecodeGroup> groups;
+  std::vector<DecodeTask> tasks;
+  std::unique_ptr<std::atomic<int32_t>[]> unfinished;  // [groups], tasks left
+  size_t capacity = 0;
+  Scratch partials;
+  Scratch scratch;
+
+  void Build(const BatchView& batch, const AttentionParams& params);
+};
+
+uint32_t PruningHeads(const uint32_t* heads, int32_t count, int32_t full_blocks) {
+  if (count < full_blocks) return ~uint32_t{0};
+  uint32_t admitted_all = ~uint32_t{0};
+  for (int32_t i = 0; i < count; ++i) admitted_all &= heads[i];
+  return ~admitted_all;
+}
+
+void DecodePlan::Build(const BatchView& batch, const AttentionParams& params) {
+  groups.clear();
+  tasks.clear();
+  const int32_t kv_heads = params.geometry.num_kv_heads;
+  const int32_t length = kSegmentTokens / params.geometry.block_size;
+  for (const SequenceRows& sequence : batch.sequences) {
+    if (sequence.kind != RowKind::kDecode) continue;
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      for (int32_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
+        const int32_t row = sequence.row_begin + i;
+        const int64_t list = static_cast<int64_t>(row) * kv_heads + kv_head;
+        const int64_t at = list * params.selection.capacity;
+        const int32_t count = params.selection.counts[list];
+        const int32_t segments = std::max(1, (count + length - 1) / length);
+        for (int32_t s = 0; s < segments; ++s) {
+          tasks.push_back({static_cast<int32_t>(groups.size()), s});
+        }
+        const int32_t num_keys = sequence.position + i + 1;
+        const uint32_t* heads = params.selection.heads + at;
+        groups.push_back({&sequence, row, num_keys, kv_head, params.selection.blocks + at, heads,
+                          count, PruningHeads(heads, count, num_keys / params.geometry.block_size),
+                          static_cast<int32_t>(tasks.size()) - segments, segments});
+      }
+    }
+  }
+  if (groups.size() > capacity) {
+    capacity = groups.size();
+    unfinished = std::make_unique<std::atomic<int32_t>[]>(capacity);
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
+    unfinished[g].store(groups[g].num_tasks, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+void DecodeAttention(const Context& context, const AttentionParams& params) {
+  static thread_local DecodePlan plan;
+  plan.Build(context.batch, params);
+  if (plan.tasks.empty()) return;
+  const size_t partial_floats =
+      PartialFloats(static_cast<size_t>(params.num_query_heads / params.geometry.num_kv_heads),
+                    static_cast<size_t>(params.geometry.head_dim));
+  auto* partials = plan.partials.Reserve<float>(plan.tasks.size() * partial_floats);
+  auto* scratch =
+      plan.scratch.Reserve<DecodeScratch>(static_cast<size_t>(context.workers.num_threads()));
+  const auto read = HWY_DYNAMIC_DISPATCH(ReadSegment);
+  const auto merge = HWY_DYNAMIC_DISPATCH(MergeSegments);
+  DecodePlan& shared = plan;
+  context.workers.Run(static_cast<int64_t>(shared.tasks.size()), [&](int64_t index, int thread) {
+    const DecodeTask& task = shared.tasks[static_cast<size_t>(index)];
+    const auto g = static_cast<size_t>(task.group);
+    const DecodeGroup& group = shared.groups[g];
+    read(params, group, task.segment, scratch[thread],
+         partials + static_cast<size_t>(index) * partial_floats);
+    if (shared.unfinished[g].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      merge(params, group, partials + static_cast<size_t>(group.first_task) * partial_floats);
+    }
+  });
+}
+
+}  // namespace eta::cpu
+#endif

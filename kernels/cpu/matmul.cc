@@ -1,0 +1,379 @@
+// Products with packed weights, and the embedding look-up.
+//
+// Few rows (decode): weights are the traffic. Each panel is read once for all rows and widened in
+// registers; with few rows several panels run side by side, else the chain of additions would be
+// slower than memory. Many rows (prefill): arithmetic is the limit. A panel is widened once into a
+// thread's scratch and multiplied with all row blocks of the task, which stay in L2.
+// Either way an element is the same sum in the same order (gemm_tile-inl.h), so the bits agree.
+
+#include "kernels/cpu/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/matmul.cc"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/cpu/gemm_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace eta::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kPanelWidth = static_cast<size_t>(kPanelCols);
+constexpr size_t kHalfPanel = kPanelWidth / 2;
+
+// More rows than this are worth widening a panel in advance.
+constexpr int64_t kFewRows = 2 * kTileRows;
+
+// Row blocks of a task: what shares L2 with a panel.
+constexpr size_t kRowGroupBytes = size_t{1} << 20;
+
+// How far ahead of the product a panel is requested from memory.
+constexpr size_t kPrefetchBytes = 1024;
+
+// One row of a panel as vectors: columns [lane, lane + L) and [lane + 16, lane + 16 + L).
+template <Storage kStorage>
+HWY_INLINE void LoadColumns(const std::byte* row, size_t lane, Floats& low, Floats& high) {
+  const Float d;
+  if constexpr (kStorage == Storage::kFloat32) {
+    const auto* from = reinterpret_cast<const float*>(row) + lane;
+    low = hn::LoadU(d, from);
+    high = hn::LoadU(d, from + kHalfPanel);
+  } else if constexpr (kStorage == Storage::kBFloat16) {
+    const hn::RebindToUnsigned<Float> du;
+    const auto pairs = hn::LoadU(du, reinterpret_cast<const uint32_t*>(row) + lane);
+    low = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
+    high = hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000u)));
+  } else {
+    const hn::Rebind<int32_t, Float> di;
+    const hn::Rebind<int8_t, Float> d8;
+    const auto* from = reinterpret_cast<const int8_t*>(row) + lane;
+    low = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from)));
+    high = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + kHalfPanel)));
+  }
+}
+
+template <Storage kStorage, int kPanels>
+struct PanelRows {
+  const std::byte* first;
+  size_t panel_bytes;
+  size_t lane;
+
+  HWY_INLINE void Load(size_t k, Floats (&columns)[2 * kPanels]) const {
+    constexpr size_t kRowBytes = kPanelWidth * StorageBytes(kStorage);
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      const std::byte* row = first + static_cast<size_t>(p) * panel_bytes + k * kRowBytes;
+      for (size_t line = 0; line < kRowBytes; line += 64) {
+        hwy::Prefetch(row + line + kPrefetchBytes);
+      }
+      LoadColumns<kStorage>(row, lane, columns[2 * p], columns[2 * p + 1]);
+    }
+  }
+};
+
+// A panel widened in advance, or stored as float32, that many row blocks share.
+struct WidePanelRows {
+  const float* first;
+  size_t lane;
+
+  HWY_INLINE void Load(size_t k, Floats (&columns)[2]) const {
+    LoadColumns<Storage::kFloat32>(reinterpret_cast<const std::byte*>(first + k * kPanelWidth),
+                                   lane, columns[0], columns[1]);
+  }
+};
+
+struct Output {
+  TensorView out;
+  const float* scales;  // per channel, or null
+  bool accumulate;
+};
+
+HWY_INLINE Floats Finish(Floats sum, const Output& output, int64_t channel, const float* old) {
+  const Float d;
+  if (output.scales != nullptr) {
+    const Floats scale = hn::LoadU(d, output.scales + channel);
+    if (output.accumulate) return hn::MulAdd(sum, scale, hn::LoadU(d, old));
+    return hn::Mul(sum, scale);
+  }
+  return output.accumulate ? hn::Add(sum, hn::LoadU(d, old)) : sum;
+}
+
+// Channels [channel, channel + L) of one row; those past N are dropped.
+HWY_INLINE void StoreColumns(Floats sum, const Output& output, int64_t row, int64_t channel) {
+  const Float d;
+  const int64_t valid = output.out.cols - channel;
+  float* to = output.out.row(row) + channel;
+  if (HWY_LIKELY(valid >= static_cast<int64_t>(kLanes))) {
+    hn::StoreU(Finish(sum, output, channel, to), d, to);
+  } else if (valid > 0) {
+    HWY_ALIGN float edge[kLanes] = {};
+    std::memcpy(edge, to, static_cast<size_t>(valid) * sizeof(float));
+    hn::Store(Finish(sum, output, channel, edge), d, edge);
+    std::memcpy(to, edge, static_cast<size_t>(valid) * sizeof(float));
+  }
+}
+
+// Rows [row, row + num_rows) of one block, num_rows <= kRows; `a` is packed [K][kRows].
+template <int kRows, int kPanels, class LoadB>
+HWY_NOINLINE void Product(const float* a, size_t depth, LoadB b, const Output& output, int64_t row,
+                          int64_t num_rows, int64_t panel) {
+  for (b.lane = 0; b.lane < kHalfPanel; b.lane += kLanes) {
+    Floats acc[kRows][2 * kPanels];
+    ClearTile(acc);
+    MultiplyTile<kRows, 2 * kPanels, kRows, 1>(a, depth, b, acc);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= num_rows) break;
+#pragma GCC unroll 8
+      for (int v = 0; v < 2 * kPanels; ++v) {
+        const int64_t channel = panel * kPanelCols + static_cast<int64_t>(b.lane) +
+                                v * static_cast<int64_t>(kHalfPanel);
+        StoreColumns(acc[r][v], output, row + r, channel);
+      }
+    }
+  }
+}
+
+// Panels that run side by side for so many rows.
+constexpr int PanelsAtOnce(int rows) {
+  const int fit = kMaxAccumulators / (2 * rows);
+  return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
+// Tile heights that exist as code; a block is padded to the next one.
+constexpr int Height(int64_t rows) {
+  for (const int height : {1, 2, 3, 4, 6, 8}) {
+    if (rows <= height && height < kTileRows) return height;
+  }
+  return kTileRows;
+}
+
+// Calls fn.operator()<kRows>() for a height.
+template <class Fn>
+HWY_INLINE void WithHeight(int height, const Fn& fn) {
+  switch (height) {
+    case 1:
+      return fn.template operator()<1>();
+    case 2:
+      return fn.template operator()<2>();
+    case 3:
+      return fn.template operator()<3>();
+    case 4:
+      return fn.template operator()<4>();
+#if HWY_MAX_BYTES >= 64
+    case 6:
+      return fn.template operator()<6>();
+    case 8:
+      return fn.template operator()<8>();
+#endif
+    default:
+      return fn.template operator()<kTileRows>();
+  }
+}
+
+// Blocks of rows, each packed [K][height] one after the other.
+struct RowBlocks {
+  const float* packed;
+  size_t depth;
+  int64_t num_rows;
+
+  int64_t count() const { return (num_rows + kTileRows - 1) / kTileRows; }
+  int64_t row(int64_t block) const { return block * kTileRows; }
+  int64_t rows(int64_t block) const { return std::min<int64_t>(kTileRows, num_rows - row(block)); }
+  int height(int64_t block) const { return Height(rows(block)); }
+  const float* data(int64_t block) const {
+    return packed + static_cast<size_t>(row(block)) * depth;
+  }
+};
+
+void PackBlock(const TensorView& x, int64_t row, int64_t num_rows, float* to) {
+  const auto padded = static_cast<size_t>(Height(num_rows));
+  const auto depth = static_cast<size_t>(x.cols);
+  const hn::CappedTag<float, 4> d4;
+  size_t r = 0;
+  for (; r + 4 <= static_cast<size_t>(num_rows) && hn::Lanes(d4) == 4; r += 4) {
+    const float* from[4];
+    for (size_t i = 0; i < 4; ++i) from[i] = x.row(row + static_cast<int64_t>(r + i));
+    size_t k = 0;
+    for (; k + 4 <= depth; k += 4) {
+      const auto r0 = hn::LoadU(d4, from[0] + k);
+      const auto r1 = hn::LoadU(d4, from[1] + k);
+      const auto r2 = hn::LoadU(d4, from[2] + k);
+      const auto r3 = hn::LoadU(d4, from[3] + k);
+      const auto low02 = hn::InterleaveLower(d4, r0, r2);
+      const auto low13 = hn::InterleaveLower(d4, r1, r3);
+      const auto high02 = hn::InterleaveUpper(d4, r0, r2);
+      const auto high13 = hn::InterleaveUpper(d4, r1, r3);
+      float* at = to + k * padded + r;
+      hn::StoreU(hn::InterleaveLower(d4, low02, low13), d4, at);
+      hn::StoreU(hn::InterleaveUpper(d4, low02, low13), d4, at + padded);
+      hn::StoreU(hn::InterleaveLower(d4, high02, high13), d4, at + 2 * padded);
+      hn::StoreU(hn::InterleaveUpper(d4, high02, high13), d4, at + 3 * padded);
+    }
+    for (; k < depth; ++k) {
+      for (size_t i = 0; i < 4; ++i) to[k * padded + r + i] = from[i][k];
+    }
+  }
+  for (; r < padded; ++r) {
+    const float* from =
+        static_cast<int64_t>(r) < num_rows ? x.row(row + static_cast<int64_t>(r)) : nullptr;
+    for (size_t k = 0; k < depth; ++k) to[k * padded + r] = from != nullptr ? from[k] : 0.0f;
+  }
+}
+
+template <int kRows, Storage kStorage>
+void FewRowsTile(const RowBlocks& blocks, int64_t block, const PackedMatrix& weight,
+                 const Output& output, int64_t begin, int64_t end) {
+  constexpr int kPanels = PanelsAtOnce(kRows);
+  int64_t panel = begin;
+  for (; panel + kPanels <= end; panel += kPanels) {
+    Product<kRows, kPanels>(
+        blocks.data(block), blocks.depth,
+        PanelRows<kStorage, kPanels>{weight.panel(panel), weight.panel_bytes(), 0}, output,
+        blocks.row(block), blocks.rows(block), panel);
+  }
+  for (; kPanels > 1 && panel < end; ++panel) {
+    Product<kRows, 1>(blocks.data(block), blocks.depth,
+                      PanelRows<kStorage, 1>{weight.panel(panel), weight.panel_bytes(), 0}, output,
+                      blocks.row(block), blocks.rows(block), panel);
+  }
+}
+
+void FewRowsPanels(const RowBlocks& blocks, const PackedMatrix& weight, const Output& output,
+                   int64_t begin, int64_t end) {
+  for (int64_t block = 0; block < blocks.count(); ++block) {
+    WithHeight(blocks.height(block), [&]<int kRows>() {
+      switch (weight.storage()) {
+        case Storage::kFloat32:
+          return FewRowsTile<kRows, Storage::kFloat32>(blocks, block, weight, output, begin, end);
+        case Storage::kBFloat16:
+          return FewRowsTile<kRows, Storage::kBFloat16>(blocks, block, weight, output, begin, end);
+        case Storage::kInt8:
+          return FewRowsTile<kRows, Storage::kInt8>(blocks, block, weight, output, begin, end);
+      }
+    });
+  }
+}
+
+template <Storage kStorage>
+void Widen(const std::byte* from, size_t depth, float* to) {
+  const Float d;
+  for (size_t k = 0; k < depth; ++k) {
+    const std::byte* row = from + k * kPanelWidth * StorageBytes(kStorage);
+    for (size_t lane = 0; lane < kHalfPanel; lane += kLanes) {
+      Floats low;
+      Floats high;
+      LoadColumns<kStorage>(row, lane, low, high);
+      hn::StoreU(low, d, to + k * kPanelWidth + lane);
+      hn::StoreU(high, d, to + k * kPanelWidth + kHalfPanel + lane);
+    }
+  }
+}
+
+// The panel as float32: itself, or widened into this thread's scratch.
+const float* WidePanel(const PackedMatrix& weight, int64_t panel) {
+  const std::byte* from = weight.panel(panel);
+  if (weight.storage() == Storage::kFloat32) return reinterpret_cast<const float*>(from);
+  thread_local Scratch scratch;
+  const auto depth = static_cast<size_t>(weight.cols());
+  float* wide = scratch.Reserve<float>(depth * kPanelWidth);
+  if (weight.storage() == Storage::kBFloat16) {
+    Widen<Storage::kBFloat16>(from, depth, wide);
+  } else {
+    Widen<Storage::kInt8>(from, depth, wide);
+  }
+  return wide;
+}
+
+void ManyRowsPanel(const RowBlocks& blocks, int64_t begin, int64_t end, const PackedMatrix& weight,
+                   const Output& output, int64_t panel) {
+  const WidePanelRows rows{WidePanel(weight, panel), 0};
+  for (int64_t block = begin; block < end; ++block) {
+    WithHeight(blocks.height(block), [&]<int kRows>() {
+      Product<kRows, 1>(blocks.data(block), blocks.depth, rows, output, blocks.row(block),
+                        blocks.rows(block), panel);
+    });
+  }
+}
+
+void MultiplyFewRows(const Context& context, const RowBlocks& blocks, const PackedMatrix& weight,
+                     const Output& output) {
+  // Four panels run side by side at best; about four tasks per thread even out their speeds.
+  const int64_t num_threads = context.workers.num_threads();
+  const int64_t least = weight.num_panels() >= 4 * num_threads ? 4 : 1;
+  const int64_t per_task = std::max(least, weight.num_panels() / (4 * num_threads) / 4 * 4);
+  const int64_t num_tasks = (weight.num_panels() + per_task - 1) / per_task;
+  context.workers.Run(num_tasks, [&](int64_t task, int) {
+    const int64_t begin = task * per_task;
+    FewRowsPanels(blocks, weight, output, begin, std::min(begin + per_task, weight.num_panels()));
+  });
+}
+
+void MultiplyManyRows(const Context& context, const RowBlocks& blocks, const PackedMatrix& weight,
+                      const Output& output) {
+  const size_t block_bytes = std::max<size_t>(1, blocks.depth * kTileRows * sizeof(float));
+  const auto blocks_per_group =
+      static_cast<int64_t>(std::max<size_t>(2, kRowGroupBytes / block_bytes));
+  const int64_t num_groups = (blocks.count() + blocks_per_group - 1) / blocks_per_group;
+  context.workers.Run(num_groups * weight.num_panels(), [&](int64_t task, int) {
+    const int64_t begin = task / weight.num_panels() * blocks_per_group;
+    const int64_t end = std::min(begin + blocks_per_group, blocks.count());
+    ManyRowsPanel(blocks, begin, end, weight, output, task % weight.num_panels());
+  });
+}
+
+void MatMulOnTarget(const Context& context, const MatMulParams& params) {
+  const auto& weight = static_cast<const PackedMatrix&>(*params.weight);
+  const int64_t rows = params.out.rows;
+  if (rows == 0 || weight.rows() == 0) return;
+  thread_local Scratch scratch;
+  const auto depth = static_cast<size_t>(weight.cols());
+  const auto padded_rows = static_cast<size_t>((rows + kTileRows - 1) / kTileRows * kTileRows);
+  float* packed = scratch.Reserve<float>(padded_rows * depth);
+  const RowBlocks blocks{packed, depth, rows};
+  context.workers.Run(blocks.count(), [&](int64_t block, int) {
+    PackBlock(params.x, blocks.row(block), blocks.rows(block),
+              packed + static_cast<size_t>(blocks.row(block)) * depth);
+  });
+  const Output output{params.out, weight.scales(), params.accumulate};
+  if (rows <= kFewRows) {
+    MultiplyFewRows(context, blocks, weight, output);
+  } else {
+    MultiplyManyRows(context, blocks, weight, output);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace eta::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eta::cpu {
+
+HWY_EXPORT(MatMulOnTarget);
+
+void MatMul(const Context& context, const MatMulParams& params) {
+  HWY_DYNAMIC_DISPATCH(MatMulOnTarget)(context, params);
+}
+
+void Embed(const Context& context, const EmbedParams& params) {
+  const auto& table = static_cast<const PackedMatrix&>(*params.table);
+  constexpr int64_t kRowsPerTask = 16;
+  const int64_t rows = context.batch.num_rows();
+  context.workers.Run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
+    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int64_t r = task * kRowsPerTask; r < end; ++r) {
+      table.ReadRow(context.batch.tokens[static_cast<size_t>(r)], params.out.row(r));
+    }
+  });
+}
+
+}  // namespace eta::cpu
+#endif  // HWY_ONCE

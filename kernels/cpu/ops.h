@@ -1,0 +1,30 @@
+// The ops of the CPU backend, one file each, in the order of a layer. Each one spreads its work
+// over context.workers; semantics and shapes stand in kernels/params.h.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/context.h"
+#include "kernels/params.h"
+
+namespace eta::cpu {
+
+std::unique_ptr<Matrix> PackMatrix(std::span<const HostMatrix> parts, WeightFormat format);
+
+void Embed(const Context& context, const EmbedParams& params);                  // matmul.cc
+void RmsNorm(const Context& context, const RmsNormParams& params);              // pointwise.cc
+void MatMul(const Context& context, const MatMulParams& params);                // matmul.cc
+void Rope(const Context& context, const RopeParams& params);                    // pointwise.cc
+void AppendKv(const Context& context, const AppendKvParams& params);            // block_index.cc
+void PredictThresholds(const Context& context, const ThresholdParams& params);  // pointwise.cc
+void SelectBlocks(const Context& context, const SelectBlocksParams& params);    // block_select.cc
+void DecodeAttention(const Context& context, const AttentionParams& params);  // decode_attention.cc
+void PrefillAttention(const Context& context,
+                      const AttentionParams& params);                  // prefill_attention.cc
+void CountRecall(const Context& context, const RecallParams& params);  // recall.cc
+void SwiGlu(const Context& context, const SwiGluParams& params);       // pointwise.cc
+void Sample(const Context& context, const SampleParams& params);       // sampling.cc
+
+}  // namespace eta::cpu

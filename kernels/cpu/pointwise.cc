@@ -1,0 +1,286 @@
+// Ops that treat every row by itself: RMSNorm, RoPE, threshold predictor, SwiGLU. A row's sums run
+// in one fixed order, so its bits do not depend on the batch.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "kernels/cpu/ops.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/pointwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/cpu/simd_math-inl.h"
+
+#ifndef ETA_KERNELS_CPU_POINTWISE_ONCE
+#define ETA_KERNELS_CPU_POINTWISE_ONCE
+namespace eta::cpu {
+namespace {
+
+// Rows of a task: enough work to be worth handing out.
+constexpr int32_t kRowsPerTask = 8;
+
+void ForRowRanges(Workers& workers, int64_t rows,
+                  const std::function<void(int64_t begin, int64_t end)>& work) {
+  workers.Run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
+    work(task * kRowsPerTask, std::min(rows, (task + 1) * kRowsPerTask));
+  });
+}
+
+// Turns per token of each coordinate pair, theta^(-2i/d) / 2 pi, padded to whole vectors.
+struct Frequencies {
+  float theta = 0.0f;
+  int32_t head_dim = 0;
+  std::vector<double> turns;
+
+  void Prepare(float new_theta, int32_t new_head_dim) {
+    if (theta == new_theta && head_dim == new_head_dim) return;
+    theta = new_theta;
+    head_dim = new_head_dim;
+    constexpr int32_t kWidest = 16;
+    constexpr double kTurn = 6.283185307179586;
+    const int32_t half = head_dim / 2;
+    turns.assign(static_cast<size_t>((half + kWidest - 1) / kWidest * kWidest), 0.0);
+    for (int32_t i = 0; i < half; ++i) {
+      turns[static_cast<size_t>(i)] =
+          std::pow(static_cast<double>(theta), -2.0 * i / head_dim) / kTurn;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace eta::cpu
+#endif  // ETA_KERNELS_CPU_POINTWISE_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace eta::cpu {
+namespace HWY_NAMESPACE {
+
+using Float = hn::ScalableTag<float>;
+using Floats = hn::Vec<Float>;
+
+// Sum of a[i] * b[i] over four chains of vectors, then the rest one by one.
+HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t count) {
+  const Float d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  Floats s0 = hn::Zero(d);
+  Floats s1 = s0;
+  Floats s2 = s0;
+  Floats s3 = s0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    s0 = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), s0);
+    s1 = hn::MulAdd(hn::LoadU(d, a + i + lanes), hn::LoadU(d, b + i + lanes), s1);
+    s2 = hn::MulAdd(hn::LoadU(d, a + i + 2 * lanes), hn::LoadU(d, b + i + 2 * lanes), s2);
+    s3 = hn::MulAdd(hn::LoadU(d, a + i + 3 * lanes), hn::LoadU(d, b + i + 3 * lanes), s3);
+  }
+  for (; i + lanes <= count; i += lanes) {
+    s0 = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), s0);
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+  for (; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void RmsNormOnTarget(const Context& context, const RmsNormParams& params) {
+  const int64_t cols = params.x.cols;
+  const auto norm_row = [&](const float* x, float* out) HWY_ATTR {
+    const Float d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    const float mean = Dot(x, x, cols) / static_cast<float>(cols);
+    const float scale = 1.0f / std::sqrt(mean + params.eps);
+    const Floats scales = hn::Set(d, scale);
+    int64_t i = 0;
+    for (; i + lanes <= cols; i += lanes) {
+      const Floats scaled = hn::Mul(hn::LoadU(d, x + i), scales);
+      hn::StoreU(hn::Mul(scaled, hn::LoadU(d, params.weight + i)), d, out + i);
+    }
+    for (; i < cols; ++i) out[i] = x[i] * scale * params.weight[i];
+  };
+  ForRowRanges(context.workers, params.out.rows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t from = params.rows.empty() ? r : params.rows[static_cast<size_t>(r)];
+      norm_row(params.x.row(from), params.out.row(r));
+    }
+  });
+}
+
+// Cosine and sine of position * frequency for every pair of one row. The angle is reduced in double
+// precision to an eighth of a turn either side of a quadrant's axis, so far positions lose nothing.
+HWY_INLINE void Rotations(int32_t position, const std::vector<double>& turns, float* cosines,
+                          float* sines) {
+  const hn::ScalableTag<double> dd;
+  const hn::Rebind<float, decltype(dd)> df;
+  const hn::RebindToSigned<decltype(df)> di;
+  using V = hn::Vec<decltype(df)>;
+  const auto at = hn::Set(dd, static_cast<double>(position));
+  for (size_t i = 0; i < turns.size(); i += hn::Lanes(dd)) {
+    const auto quarters = hn::Mul(hn::Mul(at, hn::LoadU(dd, turns.data() + i)), hn::Set(dd, 4.0));
+    const auto quadrant = hn::Round(quarters);
+    const auto rest = hn::Sub(quarters, quadrant);  // in [-1/2, 1/2] quarter turns
+    const auto cycle =
+        hn::NegMulAdd(hn::Floor(hn::Mul(quadrant, hn::Set(dd, 0.25))), hn::Set(dd, 4.0), quadrant);
+    const V x = hn::DemoteTo(df, hn::Mul(rest, hn::Set(dd, 1.5707963267948966)));
+    const auto q = hn::DemoteTo(di, cycle);  // 0 .. 3
+
+    // Minimax polynomials on [-pi/4, pi/4], error below 1e-8.
+    const V xx = hn::Mul(x, x);
+    V sine = hn::MulAdd(hn::Set(df, -1.9515295891e-4f), xx, hn::Set(df, 8.3321608736e-3f));
+    sine = hn::MulAdd(sine, xx, hn::Set(df, -1.6666654611e-1f));
+    sine = hn::MulAdd(hn::Mul(sine, xx), x, x);
+    V cosine =
+        hn::MulAdd(hn::Set(df, 2.443315711809948e-5f), xx, hn::Set(df, -1.388731625493765e-3f));
+    cosine = hn::MulAdd(cosine, xx, hn::Set(df, 4.166664568298827e-2f));
+    cosine = hn::MulAdd(hn::Mul(cosine, xx), xx,
+                        hn::NegMulAdd(hn::Set(df, 0.5f), xx, hn::Set(df, 1.0f)));
+
+    // A quarter turn maps (cos, sin) to (-sin, cos).
+    const auto odd = hn::RebindMask(df, hn::Ne(hn::And(q, hn::Set(di, 1)), hn::Zero(di)));
+    const auto second = hn::ShiftLeft<30>(hn::And(q, hn::Set(di, 2)));
+    const auto between = hn::ShiftLeft<30>(hn::And(hn::Add(q, hn::Set(di, 1)), hn::Set(di, 2)));
+    const V c = hn::IfThenElse(odd, sine, cosine);
+    const V s = hn::IfThenElse(odd, cosine, sine);
+    hn::StoreU(hn::Xor(c, hn::BitCast(df, between)), df, cosines + i);
+    hn::StoreU(hn::Xor(s, hn::BitCast(df, second)), df, sines + i);
+  }
+}
+
+HWY_INLINE void RotateRow(float* x, int64_t width, int32_t head_dim, const float* cosines,
+                          const float* sines) {
+  const Float d;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int32_t half = head_dim / 2;
+  for (float* head = x; head < x + width; head += head_dim) {
+    int32_t i = 0;
+    for (; i + lanes <= half; i += lanes) {
+      const Floats a = hn::LoadU(d, head + i);
+      const Floats b = hn::LoadU(d, head + half + i);
+      const Floats c = hn::LoadU(d, cosines + i);
+      const Floats s = hn::LoadU(d, sines + i);
+      hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, head + i);
+      hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, head + half + i);
+    }
+    for (; i < half; ++i) {
+      const float a = head[i];
+      const float b = head[half + i];
+      head[i] = a * cosines[i] - b * sines[i];
+      head[half + i] = b * cosines[i] + a * sines[i];
+    }
+  }
+}
+
+void RopeOnTarget(const Context& context, const RopeParams& params) {
+  struct Rows {
+    const SequenceRows* sequence;
+    int32_t begin;
+    int32_t end;
+  };
+  std::vector<Rows> tasks;
+  for (const SequenceRows& sequence : context.batch.sequences) {
+    for (int32_t begin = 0; begin < sequence.num_rows; begin += kRowsPerTask) {
+      tasks.push_back({&sequence, begin, std::min(begin + kRowsPerTask, sequence.num_rows)});
+    }
+  }
+  const auto rotate = [&](const Rows& rows) HWY_ATTR {
+    thread_local Frequencies frequencies;
+    thread_local std::vector<float> table;
+    frequencies.Prepare(rows.sequence->rope_theta, params.head_dim);
+    const size_t padded = frequencies.turns.size();
+    table.resize(2 * padded);
+    for (int32_t i = rows.begin; i < rows.end; ++i) {
+      Rotations(rows.sequence->position + i, frequencies.turns, table.data(),
+                table.data() + padded);
+      for (const TensorView* x : {&params.q, &params.k}) {
+        RotateRow(x->row(rows.sequence->row_begin + i), x->cols, params.head_dim, table.data(),
+                  table.data() + padded);
+      }
+    }
+  };
+  context.workers.Run(static_cast<int64_t>(tasks.size()),
+                      [&](int64_t i, int) { rotate(tasks[static_cast<size_t>(i)]); });
+}
+
+void PredictThresholdsOnTarget(const Context& context, const ThresholdParams& params) {
+  const int64_t heads = params.out.cols;
+  const int64_t width = params.q.cols;
+  const auto predict_row = [&](int64_t row) HWY_ATTR {
+    for (int64_t h = 0; h < heads; ++h) {
+      params.out.row(row)[h] =
+          Dot(params.q.row(row), params.weight + h * width, width) + params.bias[h];
+    }
+  };
+  std::vector<const float*> frozen(static_cast<size_t>(params.out.rows), nullptr);
+  for (const SequenceRows& sequence : context.batch.sequences) {
+    if (sequence.frozen_thresholds == nullptr) continue;
+    std::fill_n(frozen.begin() + sequence.row_begin, sequence.num_rows,
+                sequence.frozen_thresholds + params.layer * heads);
+  }
+  ForRowRanges(context.workers, params.out.rows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      if (frozen[static_cast<size_t>(r)] != nullptr) {
+        std::copy_n(frozen[static_cast<size_t>(r)], heads, params.out.row(r));
+      } else if (params.weight == nullptr) {
+        std::fill_n(params.out.row(r), heads, 0.0f);
+      } else {
+        predict_row(r);
+      }
+    }
+  });
+}
+
+void SwiGluOnTarget(const Context& context, const SwiGluParams& params) {
+  const int64_t cols = params.out.cols;
+  const auto row = [&](const float* gate, float* out) HWY_ATTR {
+    const Float d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    const float* up = gate + cols;
+    int64_t i = 0;
+    for (; i + lanes <= cols; i += lanes) {
+      const Floats g = hn::LoadU(d, gate + i);
+      hn::StoreU(hn::Mul(hn::Mul(g, Sigmoid(d, g)), hn::LoadU(d, up + i)), d, out + i);
+    }
+    if (i < cols) {  // the rest in a padded vector: the same arithmetic
+      HWY_ALIGN float rest[3][hn::MaxLanes(d)] = {};
+      const auto bytes = static_cast<size_t>(cols - i) * sizeof(float);
+      std::memcpy(rest[0], gate + i, bytes);
+      std::memcpy(rest[1], up + i, bytes);
+      const Floats g = hn::Load(d, rest[0]);
+      hn::Store(hn::Mul(hn::Mul(g, Sigmoid(d, g)), hn::Load(d, rest[1])), d, rest[2]);
+      std::memcpy(out + i, rest[2], bytes);
+    }
+  };
+  ForRowRanges(context.workers, params.out.rows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) row(params.gate_up.row(r), params.out.row(r));
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace eta::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eta::cpu {
+
+HWY_EXPORT(RmsNormOnTarget);
+HWY_EXPORT(RopeOnTarget);
+HWY_EXPORT(PredictThresholdsOnTarget);
+HWY_EXPORT(SwiGluOnTarget);
+
+void RmsNorm(const Context& context, const RmsNormParams& params) {
+  HWY_DYNAMIC_DISPATCH(RmsNormOnTarget)(context, params);
+}
+void Rope(const Context& context, const RopeParams& params) {
+  HWY_DYNAMIC_DISPATCH(RopeOnTarget)(context, params);
+}
+void PredictThresholds(const Context& context, const ThresholdParams& params) {
+  HWY_DYNAMIC_DISPATCH(PredictThresholdsOnTarget)(context, params);
+}
+void SwiGlu(const Context& context, const SwiGluParams& params) {
+  HWY_DYNAMIC_DISPATCH(SwiGluOnTarget)(context, params);
+}
+
+}  // namespace eta::cpu
+#endif  // HWY_ONCE

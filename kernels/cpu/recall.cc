@@ -1,0 +1,152 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/recall.cc"
+#include "hwy/foreach_target.h"
+// The target list must come before anything that includes Highway.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/tile_product-inl.h"
+
+#ifndef ETA_KERNELS_CPU_RECALL_ONCE_
+#define ETA_KERNELS_CPU_RECALL_ONCE_
+namespace eta::cpu {
+
+inline constexpr size_t kMaxRecallHeads = 32;
+
+// One decode row and KV head.
+struct RecallTask {
+  const SequenceRows* sequence;
+  int32_t row;
+  int32_t num_keys;  // T
+  int32_t kv_head;
+  std::array<int64_t, kMaxRecallHeads> above{};
+  std::array<int64_t, kMaxRecallHeads> above_admitted{};
+};
+
+// One thread's working memory.
+struct RecallScratch {
+  alignas(64) float queries[kMaxRecallHeads * 272];
+  alignas(64) float scores[kMaxRecallHeads * 272];
+};
+
+}  // namespace eta::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace eta::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+static_assert(kTileRowStride == 272);
+
+HWY_INLINE int64_t CountAbove(const float* scores, size_t count, float threshold) {
+  const hn::ScalableTag<float> df;
+  int64_t above = 0;
+  for (size_t i = 0; i < count; i += hn::Lanes(df)) {
+    const auto valid = hn::FirstN(df, count - i);
+    const auto hit = hn::Ge(hn::Load(df, scores + i), hn::Set(df, threshold));
+    above += static_cast<int64_t>(hn::CountTrue(df, hn::And(valid, hit)));
+  }
+  return above;
+}
+
+template <class Elements>
+void CountRow(const AttentionParams& params, RecallTask& task, RecallScratch& scratch) {
+  const hn::ScalableTag<float> df;
+  const KvTile tile(params.geometry);
+  const auto d = static_cast<size_t>(tile.head_dim);
+  const auto num_heads = static_cast<size_t>(params.num_query_heads / tile.num_kv_heads);
+  const size_t first_head = static_cast<size_t>(task.kv_head) * num_heads;
+  const float* q = params.q.row(task.row) + first_head * d;
+  uint8_t rows[kMaxRecallHeads];
+  for (size_t h = 0; h < num_heads; ++h) {
+    rows[h] = static_cast<uint8_t>(h);
+    for (size_t i = 0; i < d; i += hn::Lanes(df)) {
+      hn::Store(hn::Mul(hn::LoadU(df, q + h * d + i), hn::Set(df, params.softmax_scale)), df,
+                scratch.queries + h * kTileRowStride + i);
+    }
+  }
+  const int64_t list = static_cast<int64_t>(task.row) * tile.num_kv_heads + task.kv_head;
+  const uint32_t* blocks = params.selection.blocks + list * params.selection.capacity;
+  const uint32_t* heads = params.selection.heads + list * params.selection.capacity;
+  const int32_t listed = params.selection.counts[list];
+  int32_t at = 0;
+  for (int32_t first = 0, ordinal = 0; first < task.num_keys; first += tile.block_size, ++ordinal) {
+    const auto valid = static_cast<size_t>(std::min(tile.block_size, task.num_keys - first));
+    uint32_t mask = 0;
+    if (valid < static_cast<size_t>(tile.block_size)) {
+      mask = ~uint32_t{0};  // the tail: every head attends to it
+    } else if (at < listed && blocks[at] == static_cast<uint32_t>(ordinal)) {
+      mask = heads[at++];
+    }
+    const int32_t block = task.sequence->block_table[static_cast<size_t>(ordinal)];
+    const auto* keys =
+        reinterpret_cast<const typename Elements::Stored*>(tile.K(params.kv, block, task.kv_head));
+    const size_t padded = (valid + 15) / 16 * 16;
+    Multiply<Elements, false>(
+        scratch.queries, Tile<Elements>{keys, static_cast<size_t>(tile.key_stride), d, padded, 0},
+        num_heads, rows, scratch.scores);
+    for (size_t h = 0; h < num_heads; ++h) {
+      const float threshold =
+          params.thresholds.row(task.row)[first_head + h] - task.sequence->attention.offset;
+      const int64_t above = CountAbove(scratch.scores + h * kTileRowStride, valid, threshold);
+      task.above[h] += above;
+      if ((mask >> h & 1) != 0) task.above_admitted[h] += above;
+    }
+  }
+}
+
+void CountTask(const AttentionParams& params, RecallTask& task, RecallScratch& scratch) {
+  switch (params.geometry.dtype) {
+    case DType::kFloat16:
+      return CountRow<Float16Elements>(params, task, scratch);
+    case DType::kBFloat16:
+      return CountRow<BFloat16Elements>(params, task, scratch);
+    default:
+      return CountRow<Float32Elements>(params, task, scratch);
+  }
+}
+
+}  // namespace eta::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eta::cpu {
+
+HWY_EXPORT(CountTask);
+
+void CountRecall(const Context& context, const RecallParams& params) {
+  const AttentionParams& attention = params.attention;
+  const int32_t kv_heads = attention.geometry.num_kv_heads;
+  std::vector<RecallTask> tasks;
+  for (const SequenceRows& sequence : context.batch.sequences) {
+    if (sequence.kind != RowKind::kDecode) continue;
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      for (int32_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
+        tasks.push_back(
+            {&sequence, sequence.row_begin + i, sequence.position + i + 1, kv_head, {}, {}});
+      }
+    }
+  }
+  Scratch memory;
+  auto* scratch = memory.Reserve<RecallScratch>(static_cast<size_t>(context.workers.num_threads()));
+  const auto count = HWY_DYNAMIC_DISPATCH(CountTask);
+  context.workers.Run(static_cast<int64_t>(tasks.size()), [&](int64_t index, int thread) {
+    count(attention, tasks[static_cast<size_t>(index)], scratch[thread]);
+  });
+  const int32_t group = attention.num_query_heads / kv_heads;
+  for (const RecallTask& task : tasks) {
+    for (int32_t h = 0; h < group; ++h) {
+      params.above[task.kv_head * group + h] += task.above[static_cast<size_t>(h)];
+      params.above_admitted[task.kv_head * group + h] +=
+          task.above_admitted[static_cast<size_t>(h)];
+    }
+  }
+}
+
+}  // namespace eta::cpu
+#endif

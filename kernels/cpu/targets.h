@@ -1,0 +1,20 @@
+// Instruction sets of the CPU backend: what this build and this machine share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace eta::cpu {
+
+// Targets that can run here, best first; never empty. Values are Highway's HWY_* bits.
+std::vector<int64_t> AttainableTargets();
+
+// All later ops run on `target`, one of AttainableTargets(); 0 returns to the automatic choice.
+// For tests and measurements; not to be called while an op runs.
+void ForceTarget(int64_t target);
+
+// "AVX3", "AVX2", "SSSE3", "NEON", ...
+std::string TargetName(int64_t target);
+
+}  // namespace eta::cpu

@@ -1,0 +1,57 @@
+// A fixed set of threads that run the tasks of one op together with the calling thread.
+//
+// Run() is called by one thread at a time. Task i runs exactly once; which thread runs it is not
+// fixed, so a task's result must not depend on the thread (the per-thread index is for scratch).
+// Worker threads, and the caller while inside Run(), flush denormals to zero: denormal weights
+// slow attention several times over and carry no information.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace eta::cpu {
+
+// Cores that this process may use, by its affinity mask. At least 1.
+int UsableCores();
+
+class Workers {
+ public:
+  // num_threads >= 1, the caller included.
+  explicit Workers(int num_threads);
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
+
+  // Calls task(index, thread) for index 0 .. num_tasks - 1, thread in [0, num_threads), and waits.
+  // A thread that wakes after the last task was taken is not waited for.
+  void Run(int64_t num_tasks, const std::function<void(int64_t index, int thread)>& task);
+
+ private:
+  void Loop(int thread);
+  void AwaitChange(uint64_t seen);
+  bool Join();
+  void Drain(int thread);
+
+  static constexpr int kClosed = -1;
+
+  std::vector<std::thread> threads_;
+  // Written by the caller while joined_ is kClosed, read by threads that have joined.
+  const std::function<void(int64_t, int)>* task_ = nullptr;
+  int64_t num_tasks_ = 0;
+  std::atomic<int64_t> next_{0};
+  std::atomic<int> joined_{kClosed};  // worker threads inside the current op
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int> sleeping_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+};
+
+}  // namespace eta::cpu
