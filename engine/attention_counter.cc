@@ -1,0 +1,47 @@
+#include "engine/attention_counter.h"
+
+namespace eta {
+
+AttentionCounter::AttentionCounter(const ModelConfig& config, const KvGeometry& geometry)
+    : num_query_heads_(config.num_query_heads),
+      num_kv_heads_(config.num_kv_heads),
+      token_bytes_(2 * geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.dtype))),
+      record_bytes_(2 * geometry.head_dim * 2 + 4),
+      layers_(static_cast<size_t>(config.num_layers)) {}
+
+void AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attended,
+                                const int32_t* tokens_read, int32_t kv_len, int32_t screened) {
+  int64_t attended = 0;
+  for (int32_t head = 0; head < num_query_heads_; ++head) attended += tokens_attended[head];
+  int64_t read = 0;
+  for (int32_t head = 0; head < num_kv_heads_; ++head) read += tokens_read[head];
+  Layer& layer = layers_[layer_idx];
+  layer.head_density +=
+      static_cast<double>(attended) / (static_cast<double>(kv_len) * num_query_heads_);
+  layer.union_density += static_cast<double>(read) / (static_cast<double>(kv_len) * num_kv_heads_);
+  tokens_read_ += read;
+  tokens_dense_ += static_cast<int64_t>(kv_len) * num_kv_heads_;
+  records_read_ += static_cast<int64_t>(screened) * num_kv_heads_;
+}
+
+AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
+  AttentionStatistics statistics;
+  statistics.decode_rows = rows_;
+  statistics.kv_bytes_read = tokens_read_ * token_bytes_;
+  statistics.kv_bytes_dense = tokens_dense_ * token_bytes_;
+  statistics.index_bytes_read = records_read_ * record_bytes_;
+  if (rows_ == 0) return statistics;
+  const auto rows = static_cast<double>(rows_);
+  for (const Layer& layer : layers_) {
+    statistics.head_density += layer.head_density / rows;
+    statistics.union_density += layer.union_density / rows;
+    if (with_layers) {
+      statistics.layers.push_back({layer.head_density / rows, layer.union_density / rows});
+    }
+  }
+  statistics.head_density /= static_cast<double>(layers_.size());
+  statistics.union_density /= static_cast<double>(layers_.size());
+  return statistics;
+}
+
+}  // namespace eta

@@ -1,0 +1,43 @@
+// Adds up what the decode rows of one request read (eta-semantics.md, "What is counted").
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/model_config.h"
+#include "engine/request.h"
+#include "kernels/params.h"
+
+namespace eta {
+
+class AttentionCounter {
+ public:
+  AttentionCounter(const ModelConfig& config, const KvGeometry& geometry);
+
+  // One decode row in one layer: tokens [HQ] attended, tokens [HKV] read, of kv_len; `screened` is
+  // the number of records that selection looked at.
+  void AddLayer(int32_t layer_idx, const int32_t* tokens_attended, const int32_t* tokens_read,
+                int32_t kv_len, int32_t screened);
+  // All layers of one row are in.
+  void AddRow() { ++rows_; }
+
+  AttentionStatistics Statistics(bool with_layers) const;
+
+ private:
+  struct Layer {
+    double head_density = 0.0;  // sum over rows of the mean over heads
+    double union_density = 0.0;
+  };
+
+  int32_t num_query_heads_;
+  int32_t num_kv_heads_;
+  int64_t token_bytes_;   // K and V of one token and KV head
+  int64_t record_bytes_;  // mu, sigma and M of one block and KV head
+  int64_t rows_ = 0;
+  int64_t tokens_read_ = 0;  // summed over KV heads, layers and rows
+  int64_t tokens_dense_ = 0;
+  int64_t records_read_ = 0;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace eta

@@ -1,0 +1,62 @@
+#include "engine/block_pool.h"
+
+#include <cassert>
+
+namespace eta {
+
+BlockPool::BlockPool(int32_t num_blocks) : blocks_(static_cast<size_t>(num_blocks)) {
+  free_.reserve(blocks_.size());
+  for (int32_t block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
+}
+
+std::optional<int32_t> BlockPool::Allocate() {
+  int32_t block;
+  if (!free_.empty()) {
+    block = free_.back();
+    free_.pop_back();
+  } else if (!cached_.empty()) {
+    block = cached_.front();
+    cached_.pop_front();
+    by_key_.erase(blocks_[block].key);
+    blocks_[block].named = false;
+  } else {
+    return std::nullopt;
+  }
+  blocks_[block].references = 1;
+  return block;
+}
+
+void BlockPool::Release(int32_t block) {
+  Block& entry = blocks_[block];
+  assert(entry.references > 0);
+  if (--entry.references > 0) return;
+  if (entry.named) {
+    entry.cached = cached_.insert(cached_.end(), block);
+  } else {
+    free_.push_back(block);
+  }
+}
+
+std::optional<int32_t> BlockPool::Acquire(const PrefixKey& key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return std::nullopt;
+  Block& entry = blocks_[found->second];
+  if (entry.references++ == 0) cached_.erase(entry.cached);
+  return found->second;
+}
+
+BlockPool::Holder BlockPool::Find(const PrefixKey& key) const {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return Holder::kNobody;
+  return blocks_[found->second].references > 0 ? Holder::kUsed : Holder::kCached;
+}
+
+void BlockPool::Publish(int32_t block, const PrefixKey& key) {
+  Block& entry = blocks_[block];
+  assert(entry.references > 0);
+  if (entry.named || !by_key_.emplace(key, block).second) return;
+  entry.named = true;
+  entry.key = key;
+}
+
+}  // namespace eta

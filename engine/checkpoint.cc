@@ -1,0 +1,195 @@
+#include "engine/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "engine/json_check.h"
+#include "engine/sha256.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kConfig[] = "config.json";
+constexpr char kTokenizer[] = "tokenizer.model";
+constexpr char kSingleFile[] = "model.safetensors";
+constexpr char kIndex[] = "model.safetensors.index.json";
+constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxTokenizerBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxIndexBytes = uint64_t{16} << 20;
+constexpr size_t kMaxShards = 1000;
+
+// Path of `name` with every symbolic link resolved, if that lies in `folder` (itself resolved).
+absl::StatusOr<std::string> Locate(const fs::path& folder, const std::string& name) {
+  std::error_code error;
+  const fs::path path = fs::canonical(folder / name, error);
+  if (error) return absl::NotFoundError(absl::StrCat("file ", Quoted(name), " does not exist"));
+  const auto parts = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
+  if (parts.first != folder.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("file ", Quoted(name), " is a link to outside the checkpoint's folder"));
+  }
+  return path.string();
+}
+
+bool IsShardName(const std::string& name) {
+  constexpr std::string_view kSuffix = ".safetensors";
+  const auto allowed = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  };
+  return name.size() > kSuffix.size() && name.size() <= 255 && name.front() != '.' &&
+         std::string_view(name).substr(name.size() - kSuffix.size()) == kSuffix &&
+         std::all_of(name.begin(), name.end(), allowed);
+}
+
+// Hashes a file and holds the digest against the allow-list.
+absl::Status Admit(const InputFile& file, const std::string& name, const CheckpointOptions& options,
+                   std::map<std::string, std::string>& sha256) {
+  const auto digest = file.Sha256Hex();
+  if (!digest.ok()) return digest.status();
+  sha256[name] = *digest;
+  if (options.expected_sha256.empty()) return absl::OkStatus();
+  const auto expected = options.expected_sha256.find(name);
+  if (expected == options.expected_sha256.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("file ", Quoted(name), " is not on the list of expected SHA-256 digests"));
+  }
+  if (absl::AsciiStrToLower(expected->second) != *digest) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("file ", Quoted(name), " does not have the expected SHA-256 digest"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view text) {
+  const absl::Status valid = CheckJson("shard index", text, {kMaxIndexBytes, 4});
+  if (!valid.ok()) return valid;
+  const auto json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
+  const auto map = json.find("weight_map");
+  if (map == json.end() || !map->is_object() || map->empty()) {
+    return absl::InvalidArgumentError("shard index has no weight_map");
+  }
+  std::map<std::string, std::string> index;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string() || !IsShardName(file.get<std::string>())) {
+      return absl::InvalidArgumentError(absl::StrCat("shard index gives tensor ", Quoted(tensor),
+                                                     " a file name that is not allowed"));
+    }
+    index.emplace(tensor, file.get<std::string>());
+  }
+  return index;
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
+                                            const CheckpointOptions& options) {
+  std::error_code error;
+  const fs::path root = fs::canonical(folder, error);
+  if (error || !fs::is_directory(root, error)) {
+    return absl::NotFoundError("the checkpoint's folder does not exist");
+  }
+  Checkpoint checkpoint;
+  const InputFileOptions file_options{options.allow_writable_by_others};
+  const auto read_text = [&](const std::string& name,
+                             uint64_t max_bytes) -> absl::StatusOr<std::string> {
+    const auto path = Locate(root, name);
+    if (!path.ok()) return path.status();
+    const auto file = InputFile::Open(*path, file_options);
+    if (!file.ok()) return file.status();
+    auto text = file->ReadAll(max_bytes);
+    if (!text.ok()) return text.status();
+    const absl::Status admitted = Admit(*file, name, options, checkpoint.sha256_);
+    if (!admitted.ok()) return admitted;
+    return text;
+  };
+  const auto open_shard = [&](const std::string& name) -> absl::Status {
+    const auto path = Locate(root, name);
+    if (!path.ok()) return path.status();
+    auto shard = SafetensorsFile::Open(*path, file_options);
+    if (!shard.ok()) return shard.status();
+    checkpoint.files_.push_back(*std::move(shard));
+    return Admit(checkpoint.files_.back().file(), name, options, checkpoint.sha256_);
+  };
+
+  auto config = read_text(kConfig, kMaxConfigBytes);
+  if (!config.ok()) return config.status();
+  checkpoint.config_json_ = *std::move(config);
+  auto tokenizer = read_text(kTokenizer, kMaxTokenizerBytes);
+  if (!tokenizer.ok()) return tokenizer.status();
+  checkpoint.tokenizer_model_ = *std::move(tokenizer);
+
+  std::map<std::string, std::string> index;  // empty: one file
+  std::set<std::string> shards = {kSingleFile};
+  if (!fs::exists(root / kSingleFile, error) && fs::exists(root / kIndex, error)) {
+    const auto text = read_text(kIndex, kMaxIndexBytes);
+    if (!text.ok()) return text.status();
+    auto parsed = ParseShardIndex(*text);
+    if (!parsed.ok()) return parsed.status();
+    index = *std::move(parsed);
+    shards.clear();
+    for (const auto& entry : index) shards.insert(entry.second);
+    if (shards.size() > kMaxShards) {
+      return absl::InvalidArgumentError("shard index names over 1000 files");
+    }
+  }
+  for (const std::string& shard : shards) {
+    const absl::Status opened = open_shard(shard);
+    if (!opened.ok()) return opened;
+    const size_t file = checkpoint.files_.size() - 1;
+    for (const auto& [name, info] : checkpoint.files_[file].tensors()) {
+      if (!index.empty()) {
+        const auto entry = index.find(name);
+        if (entry == index.end() || entry->second != shard) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "shard index does not give tensor ", Quoted(name), " to the file that holds it"));
+        }
+      }
+      checkpoint.tensors_.emplace(name, info);
+      checkpoint.file_of_.emplace(name, file);
+    }
+  }
+  for (const auto& entry : index) {
+    if (!checkpoint.tensors_.contains(entry.first)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "shard index names tensor ", Quoted(entry.first), ", which its file does not hold"));
+    }
+  }
+
+  std::string digests;
+  for (const auto& [name, digest] : checkpoint.sha256_)
+    absl::StrAppend(&digests, digest, "  ", name, "\n");
+  const auto fingerprint = Sha256Hex(digests);
+  if (!fingerprint.ok()) return fingerprint.status();
+  checkpoint.fingerprint_ = *fingerprint;
+  return checkpoint;
+}
+
+absl::StatusOr<const SafetensorsFile*> Checkpoint::FileOf(const std::string& name) const {
+  const auto it = file_of_.find(name);
+  if (it == file_of_.end()) {
+    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
+  }
+  return &files_[it->second];
+}
+
+absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name) const {
+  const auto file = FileOf(name);
+  if (!file.ok()) return file.status();
+  return (*file)->Read(name);
+}
+
+absl::Status Checkpoint::ReadInto(const std::string& name, std::span<std::byte> out) const {
+  const auto file = FileOf(name);
+  if (!file.ok()) return file.status();
+  return (*file)->ReadInto(name, out);
+}
+
+}  // namespace eta

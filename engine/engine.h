@@ -1,0 +1,90 @@
+// The engine: takes requests, batches them continuously, answers through their sinks.
+//
+// One step thread owns the model, the KV cache and every sequence. Submit and Cancel may be called
+// from any thread. Destruction ends what is left with UNAVAILABLE.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/limits.h"
+#include "engine/model_config.h"
+#include "engine/observer.h"
+#include "engine/request.h"
+#include "kernels/backend.h"
+
+namespace eta {
+
+struct EngineOptions {
+  std::string model_dir;
+  std::string model_name;  // empty: the folder's name
+  BackendOptions backend;
+  DType kv_dtype = DType::kFloat16;  // float32 doubles the cache's bytes per token
+  WeightFormat weights = WeightFormat::kNative;
+  int64_t kv_pool_bytes = int64_t{1} << 30;  // reserved at start; bounds the tokens in flight
+  int32_t max_running = 64;                  // sequences in one batch
+  int32_t max_step_tokens = 256;             // rows of one step: larger prefills faster, and holds
+                                             // running streams up for longer
+  bool prefix_cache = true;                  // share full prompt blocks between requests
+  bool allow_nonfinite_weights = false;
+  std::map<std::string, std::string>
+      sha256;  // file name -> hex digest that it must have; empty: any
+  Limits limits;
+};
+
+struct EngineInfo {
+  std::string model_name;
+  std::string model_fingerprint;  // SHA-256 over the checkpoint's files
+  ModelConfig config;
+  std::string backend;  // its description
+  DType kv_dtype;
+  int32_t num_blocks;
+  size_t weight_bytes;
+  size_t kv_bytes;
+};
+
+struct EngineSnapshot {
+  int32_t running = 0;
+  int32_t waiting = 0;
+  int64_t waiting_tokens = 0;
+  int32_t blocks_used = 0;
+  int32_t blocks_cached = 0;
+  int32_t blocks_free = 0;
+  int64_t steps = 0;
+  Clock::time_point last_step{};  // end of the newest step; the default before the first
+  bool device_lost = false;       // every call is refused with UNAVAILABLE; restart the process
+};
+
+class Engine {
+ public:
+  // Loads the model and starts the step thread. `observer` may be null and must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        Observer* observer = nullptr);
+  virtual ~Engine() = default;
+
+  virtual const EngineInfo& info() const = 0;
+  virtual const Limits& limits() const = 0;
+
+  // Validates, tokenises on the calling thread and queues. On success the sink receives events,
+  // the last of them Finished or Failed; on error it receives none. Errors: see
+  // request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL),
+  // DEADLINE_EXCEEDED, UNAVAILABLE (DRAINING, DEVICE_ERROR). A deadline that leaves no time for
+  // what waits ahead and for the part of the prompt that is not cached fails through the sink,
+  // before Started (DEADLINE_TOO_SHORT).
+  virtual absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) = 0;
+
+  // Ends a request with CANCELLED before the next step; its blocks are free after it. Unknown or
+  // finished handles are ignored.
+  virtual void Cancel(uint64_t handle) = 0;
+
+  // Refuses new requests from now on; returns when all others have ended. What is left at
+  // `deadline` ends with UNAVAILABLE before the next step, for which this waits.
+  virtual void Drain(Clock::time_point deadline) = 0;
+
+  virtual EngineSnapshot Snapshot() const = 0;
+};
+
+}  // namespace eta

@@ -1,0 +1,29 @@
+// Errors with a machine-readable reason. Inside the product an error is an absl::Status; what a
+// client may switch on rides along as a payload, and the edge turns it into google.rpc details.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace eta {
+
+struct ErrorDetail {
+  std::string reason;                           // upper snake case, e.g. CONTEXT_TOO_LONG
+  std::string field;                            // of the request, e.g. sampling.top_p; may be empty
+  std::map<std::string, std::string> metadata;  // numbers and names behind the sentence
+  std::optional<std::chrono::milliseconds> retry_after;  // set: the same call may succeed later
+};
+
+absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorDetail detail);
+
+// A bad field of a request: INVALID_ARGUMENT, reason INVALID_FIELD, message "field: sentence".
+absl::Status InvalidField(const std::string& field, const std::string& sentence);
+
+// The detail of an error made by MakeError; an empty reason for any other status.
+ErrorDetail GetErrorDetail(const absl::Status& status);
+
+}  // namespace eta

@@ -1,0 +1,29 @@
+// Checks a request against the model and the limits before any work is done for it.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/limits.h"
+#include "engine/model_config.h"
+#include "engine/request.h"
+
+namespace eta {
+
+// Every bound stated in request.h, UTF-8 of text fields, token ids against the vocabulary. The
+// first violation is returned as InvalidField, or FAILED_PRECONDITION where the model lacks what is
+// asked (dynamic thresholds or a floor of a model without them). Prompt length in tokens is not
+// known here: CheckContext does that after tokenising.
+absl::Status ValidateRequest(const Request& request, const ModelConfig& config,
+                             const Limits& limits);
+
+// 1 to 64 printable ASCII characters: safe in logs and in metadata.
+bool IsRequestId(const std::string& id);
+
+// CONTEXT_TOO_LONG, with both numbers, if prompt + max_tokens passes limits.max_context.
+absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits);
+
+// REQUIRES: ValidateRequest passed.
+ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelConfig& config);
+
+}  // namespace eta

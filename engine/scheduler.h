@@ -1,0 +1,69 @@
+// Who runs in the next step: a pure function from a snapshot to a plan.
+//
+// Rules. Every decoding sequence gets one row. The rest of the step's rows go to sequences with
+// tokens to catch up on (prompts, and answers replayed after a preemption): half to the one that
+// has waited longest, then to those that need least, so that a short prompt overtakes a long one
+// and the long one still moves. A sequence that needs a block when none is left takes it from the
+// running sequence of the latest rank, which loses all of its own; the earliest rank therefore
+// always advances. Rank is arrival, moved by priority: a level of priority is worth
+// kPriorityBonus of waiting, so nothing starves. A sequence whose reader is slow is paused: it gets
+// no rows, takes no seat from others, and is the first to lose its blocks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace eta {
+
+inline constexpr std::chrono::seconds kPriorityBonus{10};
+
+// Blocks that hold `tokens`.
+inline int32_t BlocksFor(int32_t tokens, int32_t block_size) {
+  return (tokens + block_size - 1) / block_size;
+}
+
+// Smaller runs first.
+Clock::time_point Rank(Clock::time_point arrival, Priority priority);
+
+struct RunningSequence {
+  Clock::time_point rank;
+  int32_t num_tokens = 0;    // prompt and answer so far
+  int32_t num_computed = 0;  // of these, how many stand in the cache; at least one does not
+  int32_t num_blocks = 0;    // blocks held
+  bool paused = false;       // its reader is slow
+};
+
+struct WaitingSequence {
+  Clock::time_point rank;
+  int32_t blocks_needed = 0;  // to hold its tokens, less those shared with running sequences
+  int32_t num_tokens = 0;
+  int32_t num_computed = 0;  // tokens that shared blocks will cover
+  bool paused = false;       // it was running and its reader is slow: not admitted again yet
+};
+
+struct SchedulerInput {
+  std::vector<RunningSequence> running;
+  std::vector<WaitingSequence> waiting;  // ascending by rank
+  int32_t available_blocks = 0;
+  int32_t block_size = 64;
+  int32_t max_running = 64;
+  int32_t max_step_tokens = 256;
+};
+
+struct StepPlan {
+  struct Work {
+    int32_t index = 0;  // into running, or running.size() + i for admitted[i]
+    int32_t num_rows = 0;
+    int32_t new_blocks = 0;  // to allocate before the step
+  };
+  std::vector<int32_t> preempted;  // indices into running: blocks freed before any is allocated
+  std::vector<int32_t> admitted;   // indices into waiting, ascending
+  std::vector<Work> work;
+};
+
+StepPlan PlanStep(const SchedulerInput& input);
+
+}  // namespace eta
