@@ -1,0 +1,24 @@
+// A mean over tokens of a text with its 95 % confidence interval.
+//
+// Neighbouring tokens are not independent, so the tokens are taken in blocks of consecutive ones
+// and the interval is Student's over the block means: mean +- t(0.975, n - 1) * s / sqrt(n).
+#pragma once
+
+#include <optional>
+#include <span>
+
+namespace eta {
+
+inline constexpr int kIntervalBlock = 256;  // tokens
+
+struct MeanInterval {
+  double mean = 0.0;
+  std::optional<double> half_width;  // absent with fewer than kMinIntervalBlocks whole blocks
+};
+
+inline constexpr int kMinIntervalBlocks = 4;
+
+// The mean is over all values; a last partial block is left out of the deviation only.
+MeanInterval BlockMeanInterval(std::span<const float> values);
+
+}  // namespace eta

@@ -1,0 +1,47 @@
+// One decode step of one sequence and layer, run through a backend's own ops: append K and V into a
+// paged cache, take frozen thresholds, select blocks, attend. What a backend is judged by.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+
+namespace eta {
+
+// Shapes as in kernels/batch.h; the last token is the decode row's own.
+struct KernelCase {
+  KvGeometry geometry;
+  int32_t num_query_heads = 0;
+  int32_t num_tokens = 0;  // T
+  Gate gate = Gate::kSilu;
+  float beta = 0.0f;
+  AttentionOptions attention;
+  std::vector<float> q;           // [HQ, d]
+  std::vector<float> k;           // [T, HKV, d], values of the cache's type
+  std::vector<float> v;           // [T, HKV, d]
+  std::vector<float> thresholds;  // [HQ]
+};
+
+struct KernelResult {
+  std::vector<float> out;                   // [HQ, d]
+  std::vector<uint8_t> admitted;            // [HQ, N]: 1 where the head admitted the full block
+  std::vector<int64_t> tokens_per_head;     // [HQ]
+  std::vector<int64_t> tokens_per_kv_head;  // [HKV]
+};
+
+// Tensors q, k, v and tau of a safetensors file, parameters in its metadata. InvalidArgument,
+// naming the field and its limit, for anything missing, out of range, of another shape or not
+// finite.
+absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path);
+
+// InvalidArgument for a geometry that the backend does not support.
+absl::StatusOr<KernelResult> RunKernelCase(const KernelCase& kernel_case, Backend& backend);
+
+// Tensors out (float64), admitted (uint8), tokens_per_head and tokens_per_kv_head (int64).
+absl::Status WriteKernelResult(const KernelCase& kernel_case, const KernelResult& result,
+                               const std::string& path);
+
+}  // namespace eta

@@ -1,0 +1,174 @@
+#include "calibration/evaluation/perplexity.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+namespace eta {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+// Adds up what the decode rows of the steps attended to and read, as shares of their keys.
+class DensityMeter {
+ public:
+  DensityMeter(const ModelConfig& config, int32_t max_rows)
+      : layers_(static_cast<size_t>(config.num_layers)),
+        query_heads_(static_cast<size_t>(config.num_query_heads)),
+        kv_heads_(static_cast<size_t>(config.num_kv_heads)),
+        attended_(layers_ * static_cast<size_t>(max_rows) * query_heads_),
+        read_(layers_ * static_cast<size_t>(max_rows) * kv_heads_),
+        above_(layers_ * query_heads_),
+        above_admitted_(layers_ * query_heads_) {}
+
+  ForwardOutputs Outputs(bool recall) {
+    return {.tokens_attended = attended_.data(),
+            .tokens_read = read_.data(),
+            .above = recall ? above_.data() : nullptr,
+            .above_admitted = recall ? above_admitted_.data() : nullptr};
+  }
+
+  // Takes in a step of `rows` decode rows, the first of them at `position`.
+  void Absorb(size_t rows, int32_t position) {
+    for (size_t row = 0; row < rows; ++row) {
+      const double keys = static_cast<double>(position) + static_cast<double>(row) + 1.0;
+      head_sum_ += RowSum(attended_, query_heads_, rows, row) / keys;
+      union_sum_ += RowSum(read_, kv_heads_, rows, row) / keys;
+    }
+    rows_ += rows;
+  }
+
+  double HeadDensity() const { return head_sum_ / Cells(query_heads_); }
+  double UnionDensity() const { return union_sum_ / Cells(kv_heads_); }
+  std::optional<double> Recall() const {
+    const auto above = std::accumulate(above_.begin(), above_.end(), int64_t{0});
+    const auto admitted =
+        std::accumulate(above_admitted_.begin(), above_admitted_.end(), int64_t{0});
+    if (above == 0) return std::nullopt;
+    return static_cast<double>(admitted) / static_cast<double>(above);
+  }
+
+ private:
+  // Over layers and heads of counts [L, rows, heads].
+  double RowSum(const std::vector<int32_t>& counts, size_t heads, size_t rows, size_t row) const {
+    int64_t sum = 0;
+    for (size_t layer = 0; layer < layers_; ++layer) {
+      const auto begin = counts.begin() + static_cast<std::ptrdiff_t>((layer * rows + row) * heads);
+      sum = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(heads), sum);
+    }
+    return static_cast<double>(sum);
+  }
+  double Cells(size_t heads) const { return static_cast<double>(rows_ * layers_ * heads); }
+
+  size_t layers_;
+  size_t query_heads_;
+  size_t kv_heads_;
+  std::vector<int32_t> attended_;        // [L, R, HQ]
+  std::vector<int32_t> read_;            // [L, R, HKV]
+  std::vector<int64_t> above_;           // [L, HQ]
+  std::vector<int64_t> above_admitted_;  // [L, HQ]
+  double head_sum_ = 0.0;
+  double union_sum_ = 0.0;
+  size_t rows_ = 0;
+};
+
+class Evaluation {
+ public:
+  Evaluation(SequenceRunner& runner, const PerplexityOptions& options, int64_t total_rows)
+      : runner_(runner),
+        options_(options),
+        total_rows_(total_rows),
+        logprobs_(static_cast<size_t>(runner.max_rows())) {}
+
+  absl::StatusOr<AttentionScore> Score(const EvaluatedAttention& attention,
+                                       std::span<const std::vector<int32_t>> windows) {
+    AttentionScore score;
+    DensityMeter meter(runner_.config(), runner_.max_rows());
+    const int64_t rows_before = rows_done_;
+    const auto start = std::chrono::steady_clock::now();
+    for (const std::vector<int32_t>& window : windows) {
+      const absl::Status status = Window(attention, window, meter, score);
+      if (!status.ok()) return status;
+    }
+    const Seconds taken = std::chrono::steady_clock::now() - start;
+    score.tokens_per_second = static_cast<double>(rows_done_ - rows_before) / taken.count();
+    score.loss = BlockMeanInterval(score.losses);
+    if (!attention.options.admit_all) {
+      score.head_density = meter.HeadDensity();
+      score.union_density = meter.UnionDensity();
+      if (options_.recall) score.recall = meter.Recall();
+    }
+    return score;
+  }
+
+ private:
+  absl::Status Window(const EvaluatedAttention& attention, std::span<const int32_t> window,
+                      DensityMeter& meter, AttentionScore& score) {
+    const size_t rows = window.size() - 1;
+    absl::Status status = runner_.Begin(
+        {.attention = attention.options,
+         .frozen_thresholds = attention.profile ? std::span(attention.profile->thresholds)
+                                                : std::span<const float>(),
+         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(rows))});
+    const auto prefill = static_cast<size_t>(options_.prefill);
+    const bool full = attention.options.admit_all;
+    size_t begin = 0;
+    while (status.ok() && begin < rows) {
+      const bool prompt = begin < prefill;
+      const size_t end =
+          std::min(begin + static_cast<size_t>(runner_.max_rows()), prompt ? prefill : rows);
+      const size_t count = end - begin;
+      RunnerStep step = {.tokens = window.subspan(begin, count),
+                         .kind = prompt || full ? RowKind::kPrefill : RowKind::kDecode};
+      if (!prompt) {
+        step.targets = window.subspan(begin + 1, count);
+        step.logprobs = std::span(logprobs_).first(count);
+        if (!full) step.outputs = meter.Outputs(options_.recall);
+      }
+      status = runner_.Run(step);
+      if (!status.ok()) break;
+      for (const float logprob : step.logprobs) score.losses.push_back(-logprob);
+      if (step.kind == RowKind::kDecode) meter.Absorb(count, static_cast<int32_t>(begin));
+      begin = end;
+      rows_done_ += static_cast<int64_t>(count);
+      if (options_.progress) options_.progress(rows_done_, total_rows_);
+    }
+    return status;
+  }
+
+  SequenceRunner& runner_;
+  const PerplexityOptions& options_;
+  int64_t total_rows_;
+  int64_t rows_done_ = 0;
+  std::vector<float> logprobs_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
+    SequenceRunner& runner, std::span<const std::vector<int32_t>> windows,
+    std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options) {
+  int64_t rows = 0;
+  for (const std::vector<int32_t>& window : windows) {
+    if (window.size() < static_cast<size_t>(options.prefill) + 2) {
+      return absl::InvalidArgumentError("prefill: must leave at least one row of a window");
+    }
+    rows += static_cast<int64_t>(window.size()) - 1;
+  }
+  Evaluation evaluation(runner, options, rows * static_cast<int64_t>(attentions.size()));
+  std::vector<AttentionScore> scores;
+  for (const EvaluatedAttention& attention : attentions) {
+    absl::StatusOr<AttentionScore> score = evaluation.Score(attention, windows);
+    if (!score.ok()) return score.status();
+    scores.push_back(*std::move(score));
+    std::vector<float> difference(scores.front().losses.size());
+    std::ranges::transform(scores.back().losses, scores.front().losses, difference.begin(),
+                           std::minus<>());
+    scores.back().loss_over_first = BlockMeanInterval(difference);
+  }
+  return scores;
+}
+
+}  // namespace eta

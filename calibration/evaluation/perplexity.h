@@ -1,0 +1,48 @@
+// Perplexity and densities of a model under several ways of attending, over the same windows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/interval.h"
+#include "calibration/evaluation/runner.h"
+#include "engine/threshold_profile.h"
+
+namespace eta {
+
+struct EvaluatedAttention {
+  std::string name;                                 // as the caller spelled it
+  AttentionOptions options;                         // admit_all: full attention
+  std::shared_ptr<const ThresholdProfile> profile;  // null: the predictor's thresholds
+};
+
+struct PerplexityOptions {
+  // Rows of a window that are fed as a prompt and not scored; every later one is a decode row.
+  // Rows of full attention are fed as prefill rows throughout: the same result, faster.
+  int32_t prefill = 0;
+  bool recall = true;                                         // reads every key once more
+  std::function<void(int64_t done, int64_t total)> progress;  // rows; may be empty
+};
+
+struct AttentionScore {
+  std::vector<float> losses;     // negative log-probability of every scored token, in text order
+  MeanInterval loss;             // nats per token; perplexity = exp
+  MeanInterval loss_over_first;  // paired difference to the first attention's, token by token
+  double head_density = 1.0;     // means over scored rows (eta-semantics.md, "What is counted")
+  double union_density = 1.0;
+  std::optional<double> recall;    // share of keys with S >= tau_eff that were admitted
+  double tokens_per_second = 0.0;  // of all rows fed
+};
+
+// One score per attention, in order. Windows are [context + 1] tokens, longer than prefill + 1.
+absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
+    SequenceRunner& runner, std::span<const std::vector<int32_t>> windows,
+    std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options);
+
+}  // namespace eta

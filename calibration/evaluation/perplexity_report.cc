@@ -1,0 +1,101 @@
+#include "calibration/evaluation/perplexity_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string IntervalMethod() {
+  return absl::StrCat("95 %, Student's t over the mean losses of blocks of ", kIntervalBlock,
+                      " consecutive tokens; ratios pair the same tokens");
+}
+
+std::string WithInterval(const MeanInterval& loss) {
+  if (!loss.half_width) return absl::StrFormat("%.4f", std::exp(loss.mean));
+  return absl::StrFormat("%.4f [%.4f, %.4f]", std::exp(loss.mean),
+                         std::exp(loss.mean - *loss.half_width),
+                         std::exp(loss.mean + *loss.half_width));
+}
+
+Json IntervalJson(const MeanInterval& loss) {
+  Json json = {{"value", std::exp(loss.mean)}, {"low", nullptr}, {"high", nullptr}};
+  if (loss.half_width) {
+    json["low"] = std::exp(loss.mean - *loss.half_width);
+    json["high"] = std::exp(loss.mean + *loss.half_width);
+  }
+  return json;
+}
+
+Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& score) {
+  Json json = {{"attention", attention.name}};
+  if (attention.profile) json["profile"] = attention.profile->name;
+  const AttentionOptions& options = attention.options;
+  if (!options.admit_all) {
+    json["z"] = options.z;
+    json["floor"] = options.uniform_floor ? "uniform" : "none";
+    json["offset"] = options.offset;
+    json["pinned_blocks"] = options.pinned_blocks;
+  }
+  json["tokens"] = score.losses.size();
+  json["loss"] = score.loss.mean;
+  json["perplexity"] = IntervalJson(score.loss);
+  json["perplexity_ratio_to_first"] = IntervalJson(score.loss_over_first);
+  json["head_density"] = score.head_density;
+  json["union_density"] = score.union_density;
+  json["recall"] = score.recall ? Json(*score.recall) : Json(nullptr);
+  json["tokens_per_second"] = score.tokens_per_second;
+  return json;
+}
+
+}  // namespace
+
+std::string PerplexityTable(const PerplexityRun& run,
+                            std::span<const EvaluatedAttention> attentions,
+                            std::span<const AttentionScore> scores) {
+  size_t width = 9;
+  for (const EvaluatedAttention& attention : attentions) {
+    width = std::max(width, attention.name.size());
+  }
+  const int name_width = static_cast<int>(width);
+  std::string table = absl::StrCat(run.windows, " windows of ", run.context, " tokens, the first ",
+                                   run.prefill, " of each as a prompt; ", run.backend,
+                                   "; KV cache ", run.kv_dtype, ", weights ", run.weights, "\n");
+  absl::StrAppend(&table, absl::StrFormat("%-*s  %-28s  %-26s  %6s  %6s  %7s  %9s\n", name_width,
+                                          "attention", "perplexity", "ratio to the first", "head",
+                                          "union", "recall", "tokens/s"));
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const AttentionScore& score = scores[i];
+    absl::StrAppend(
+        &table,
+        absl::StrFormat("%-*s  %-28s  %-26s  %6.4f  %6.4f  %7s  %9.1f\n", name_width,
+                        attentions[i].name, WithInterval(score.loss),
+                        i == 0 ? "" : WithInterval(score.loss_over_first), score.head_density,
+                        score.union_density,
+                        score.recall ? absl::StrFormat("%.5f", *score.recall) : std::string("-"),
+                        score.tokens_per_second));
+  }
+  absl::StrAppend(&table, "intervals: ", IntervalMethod(), "\n");
+  return table;
+}
+
+std::string PerplexityJson(const PerplexityRun& run, std::span<const EvaluatedAttention> attentions,
+                           std::span<const AttentionScore> scores) {
+  Json json = {
+      {"model", run.model},       {"text", run.text},       {"backend", run.backend},
+      {"kv_dtype", run.kv_dtype}, {"weights", run.weights}, {"context", run.context},
+      {"prefill", run.prefill},   {"windows", run.windows}, {"intervals", IntervalMethod()}};
+  json["results"] = Json::array();
+  for (size_t i = 0; i < scores.size(); ++i) {
+    json["results"].push_back(AttentionJson(attentions[i], scores[i]));
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace eta

@@ -1,0 +1,32 @@
+// The outcome of a perplexity evaluation, for people and for programs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "calibration/evaluation/perplexity.h"
+
+namespace eta {
+
+struct PerplexityRun {
+  std::string model;
+  std::string text;
+  std::string backend;
+  std::string kv_dtype;
+  std::string weights;
+  int32_t context = 0;
+  int32_t prefill = 0;
+  int64_t windows = 0;
+};
+
+// A table, one line per attention, and a line that states how the intervals are made.
+std::string PerplexityTable(const PerplexityRun& run,
+                            std::span<const EvaluatedAttention> attentions,
+                            std::span<const AttentionScore> scores);
+
+// One JSON object; what was not measured is null.
+std::string PerplexityJson(const PerplexityRun& run, std::span<const EvaluatedAttention> attentions,
+                           std::span<const AttentionScore> scores);
+
+}  // namespace eta

@@ -1,0 +1,77 @@
+#include "calibration/evaluation/profile_file.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/error.h"
+#include "engine/input_file.h"
+#include "engine/json_check.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+constexpr size_t kMaxBytes = size_t{16} << 20;
+constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxLayers = 1024;
+constexpr size_t kMaxHeads = 4096;
+
+absl::Status AppendLayer(const nlohmann::json& layer, size_t heads, ThresholdProfile& profile) {
+  const std::string field = absl::StrCat("thresholds[", profile.num_layers, "]");
+  if (!layer.is_array() || layer.empty() || layer.size() > kMaxHeads) {
+    return InvalidField(field, absl::StrCat("must be a list of 1 to ", kMaxHeads, " numbers"));
+  }
+  if (layer.size() != heads) {
+    return InvalidField(field, "must be as long as the first layer's list");
+  }
+  for (const nlohmann::json& value : layer) {
+    const float threshold =
+        value.is_number() ? value.get<float>() : std::numeric_limits<float>::quiet_NaN();
+    if (!std::isfinite(threshold)) return InvalidField(field, "holds what is no finite number");
+    profile.thresholds.push_back(threshold);
+  }
+  ++profile.num_layers;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ThresholdProfile> ReadProfileFile(const std::string& path) {
+  const absl::StatusOr<InputFile> file = InputFile::Open(path, {.allow_writable_by_others = true});
+  if (!file.ok()) return file.status();
+  const absl::StatusOr<std::string> text = file->ReadAll(kMaxBytes);
+  if (!text.ok()) return text.status();
+  const absl::Status sound = CheckJson("profile", *text, {.max_bytes = kMaxBytes, .max_depth = 3});
+  if (!sound.ok()) return sound;
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return InvalidField("profile", "is not a JSON object");
+
+  for (const auto& [key, value] : json.items()) {
+    if (key != "name" && key != "thresholds") {
+      return InvalidField("profile", "holds a field that is neither name nor thresholds");
+    }
+  }
+  if (!json.contains("name") || !json["name"].is_string() ||
+      json["name"].get_ref<const std::string&>().empty() ||
+      json["name"].get_ref<const std::string&>().size() > kMaxNameBytes) {
+    return InvalidField("name", absl::StrCat("must be text of 1 to ", kMaxNameBytes, " bytes"));
+  }
+  if (!json.contains("thresholds") || !json["thresholds"].is_array() ||
+      json["thresholds"].empty() || json["thresholds"].size() > kMaxLayers) {
+    return InvalidField("thresholds",
+                        absl::StrCat("must be a list of 1 to ", kMaxLayers, " layers"));
+  }
+
+  ThresholdProfile profile;
+  profile.name = json["name"].get<std::string>();
+  const nlohmann::json& layers = json["thresholds"];
+  for (const nlohmann::json& layer : layers) {
+    const absl::Status appended = AppendLayer(layer, layers.front().size(), profile);
+    if (!appended.ok()) return appended;
+  }
+  profile.num_query_heads = static_cast<int32_t>(layers.front().size());
+  return profile;
+}
+
+}  // namespace eta

@@ -1,0 +1,15 @@
+// Frozen thresholds in a file of their own, for evaluation by hand:
+// {"name": "...", "thresholds": [[number, ... HQ], ... L]}, nothing else.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/threshold_profile.h"
+
+namespace eta {
+
+// InvalidArgument, naming the field, for a file that says anything else; NotFound for none.
+absl::StatusOr<ThresholdProfile> ReadProfileFile(const std::string& path);
+
+}  // namespace eta

@@ -1,0 +1,127 @@
+#include "calibration/evaluation/runner.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint.h"
+
+namespace eta {
+
+absl::StatusOr<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(
+    const Checkpoint& checkpoint, Backend& backend, const RunnerOptions& options) {
+  absl::StatusOr<std::unique_ptr<Model>> model =
+      Model::Load(checkpoint, backend,
+                  {.weights = options.weights,
+                   .max_rows = options.max_rows,
+                   .max_context = options.max_context,
+                   .block_size = options.geometry.block_size});
+  if (!model.ok()) return model.status();
+  const int32_t block = options.geometry.block_size;
+  const auto num_blocks = static_cast<int32_t>((int64_t{options.max_context} + block - 1) / block);
+  absl::StatusOr<std::unique_ptr<KvCache>> cache =
+      KvCache::Create(backend, (*model)->config(), options.geometry, num_blocks);
+  if (!cache.ok()) return cache.status();
+  return std::unique_ptr<SequenceRunner>(
+      new SequenceRunner(*std::move(model), *std::move(cache), options));
+}
+
+SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvCache> cache,
+                               const RunnerOptions& options)
+    : model_(std::move(model)),
+      cache_(std::move(cache)),
+      max_context_(options.max_context),
+      max_rows_(options.max_rows),
+      block_table_(static_cast<size_t>(cache_->num_blocks())),
+      row_indices_(static_cast<size_t>(options.max_rows)),
+      samples_(static_cast<size_t>(options.max_rows)) {
+  std::iota(row_indices_.begin(), row_indices_.end(), 0);
+  std::iota(block_table_.begin(), block_table_.end(), 0);
+}
+
+absl::Status SequenceRunner::Begin(const SequenceSettings& settings) {
+  const size_t heads =
+      static_cast<size_t>(config().num_layers) * static_cast<size_t>(config().num_query_heads);
+  if (!settings.frozen_thresholds.empty() && settings.frozen_thresholds.size() != heads) {
+    return absl::InvalidArgumentError(absl::StrCat("thresholds: the model takes ",
+                                                   config().num_layers, " layers of ",
+                                                   config().num_query_heads, " query heads"));
+  }
+  settings_ = settings;
+  position_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status SequenceRunner::Check(const RunnerStep& step) const {
+  if (step.tokens.empty() || step.tokens.size() > static_cast<size_t>(max_rows_)) {
+    return absl::OutOfRangeError(absl::StrCat("tokens: a step takes 1 to ", max_rows_, " rows"));
+  }
+  if (step.tokens.size() > static_cast<size_t>(max_context_ - position_)) {
+    return absl::OutOfRangeError(
+        absl::StrCat("tokens: the sequence is longer than its ", max_context_, " positions"));
+  }
+  const auto outside = [this](int32_t id) { return id < 0 || id >= config().vocab_size; };
+  if (std::ranges::any_of(step.tokens, outside) || std::ranges::any_of(step.targets, outside)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens: an id lies outside the vocabulary of ", config().vocab_size));
+  }
+  return absl::OkStatus();
+}
+
+void SequenceRunner::TakeLogprobs(const RunnerStep& step) {
+  const auto rows = static_cast<int32_t>(step.targets.size());
+  for (int32_t begin = 0; begin < rows; begin += Model::max_logit_rows()) {
+    const int32_t count = std::min(Model::max_logit_rows(), rows - begin);
+    const auto first = static_cast<size_t>(begin);
+    const auto samples = std::span(samples_).subspan(first, static_cast<size_t>(count));
+    for (int32_t i = 0; i < count; ++i) {
+      SampleRow& sample = samples[static_cast<size_t>(i)];
+      sample = SampleRow();
+      sample.logits_row = i;
+      sample.forced = step.targets[first + static_cast<size_t>(i)];
+      sample.num_logprobs = 0;
+    }
+    model_->ComputeLogits(std::span(row_indices_).subspan(first, samples.size()));
+    model_->Sample(samples);
+  }
+}
+
+absl::Status SequenceRunner::Run(const RunnerStep& step) {
+  absl::Status status = Check(step);
+  if (!status.ok()) return status;
+  const auto num_rows = static_cast<int32_t>(step.tokens.size());
+  const int32_t block = cache_->geometry().block_size;
+  const auto blocks = static_cast<size_t>((position_ + num_rows + block - 1) / block);
+  const SequenceRows rows = {.row_begin = 0,
+                             .num_rows = num_rows,
+                             .position = position_,
+                             .kind = step.kind,
+                             .rope_theta = settings_.rope_theta,
+                             .attention = settings_.attention,
+                             .frozen_thresholds = settings_.frozen_thresholds.empty()
+                                                      ? nullptr
+                                                      : settings_.frozen_thresholds.data(),
+                             .block_table = std::span(block_table_).first(blocks)};
+  const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
+  status = model_->Forward(batch, *cache_, step.outputs);
+  if (!status.ok()) return status;
+  TakeLogprobs(step);
+  if (!step.logits.empty()) {
+    model_->ComputeLogits(std::span(row_indices_).subspan(step.tokens.size() - 1, 1));
+    model_->DownloadLogits(0, step.logits.data());
+  }
+  status = model_->Finish();
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < step.targets.size(); ++i) {
+    if (!samples_[i].finite) {
+      return absl::InternalError(
+          absl::StrCat("logits: not finite at position ", position_ + static_cast<int32_t>(i)));
+    }
+    step.logprobs[i] = samples_[i].logprob;
+  }
+  position_ += num_rows;
+  return absl::OkStatus();
+}
+
+}  // namespace eta

@@ -1,0 +1,81 @@
+// One sequence over a model and a cache of its own: rows are fed, log-probabilities and counts come
+// back. What evaluation and calibration run on; the engine serves many sequences instead.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/kv_cache.h"
+#include "engine/model.h"
+#include "engine/model_config.h"
+#include "kernels/backend.h"
+
+namespace eta {
+
+class Checkpoint;
+
+struct RunnerOptions {
+  KvGeometry geometry;
+  WeightFormat weights = WeightFormat::kNative;
+  int32_t max_context = 0;  // positions of the longest sequence; sets the cache's size
+  int32_t max_rows = 256;   // of one step
+};
+
+// How a sequence attends, from its first row to its last.
+struct SequenceSettings {
+  AttentionOptions attention = {};
+  std::span<const float> frozen_thresholds =
+      {};  // [L, HQ]; empty: the predictor's. Must outlive the use
+  float rope_theta = 0.0f;
+};
+
+// Rows of one step. Several decode rows in a step are what feeding them one by one is.
+struct RunnerStep {
+  std::span<const int32_t> tokens = {};  // [R], at most max_rows
+  RowKind kind = RowKind::kDecode;
+  std::span<const int32_t> targets =
+      {};                          // [R]: tokens whose log-probability each row gives; or empty
+  std::span<float> logprobs = {};  // [R], with targets
+  std::span<float> logits = {};    // [V] of the last row; or empty
+  ForwardOutputs outputs = {};
+};
+
+class SequenceRunner {
+ public:
+  static absl::StatusOr<std::unique_ptr<SequenceRunner>> Create(const Checkpoint& checkpoint,
+                                                                Backend& backend,
+                                                                const RunnerOptions& options);
+
+  const ModelConfig& config() const { return model_->config(); }
+  int32_t max_rows() const { return max_rows_; }
+  int32_t position() const { return position_; }  // of the next row
+
+  // Starts a new sequence. InvalidArgument for thresholds that are not [L, HQ].
+  absl::Status Begin(const SequenceSettings& settings);
+
+  // OutOfRange past max_rows or max_context; InvalidArgument for a token outside the vocabulary;
+  // Internal for logits that are not finite.
+  absl::Status Run(const RunnerStep& step);
+
+ private:
+  SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvCache> cache,
+                 const RunnerOptions& options);
+  absl::Status Check(const RunnerStep& step) const;
+  void TakeLogprobs(const RunnerStep& step);
+
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<KvCache> cache_;
+  int32_t max_context_;
+  int32_t max_rows_;
+  std::vector<int32_t> block_table_;
+  std::vector<int32_t> row_indices_;  // 0 .. max_rows - 1
+  std::vector<SampleRow> samples_;
+  SequenceSettings settings_;
+  int32_t position_ = 0;
+};
+
+}  // namespace eta

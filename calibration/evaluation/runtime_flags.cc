@@ -1,0 +1,69 @@
+#include "calibration/evaluation/runtime_flags.h"
+
+#include <charconv>
+#include <functional>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+
+namespace eta {
+
+void RegisterBackend(CLI::App& command, BackendOptions& backend) {
+  command.add_option("--backend", backend.name, "Backend that computes")
+      ->check(CLI::IsMember(BackendNames()))
+      ->capture_default_str();
+  command
+      .add_option("--threads", backend.num_threads,
+                  "Threads of the cpu backend; 0: one per core that this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+std::string CheckReal(const std::string& text, double low, double high) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  // Written so that NaN fails.
+  if (whole && value >= low && value <= high) return "";
+  return absl::StrCat("must be a number from ", low, " to ", high);
+}
+
+void RuntimeFlags::Register(CLI::App& command) {
+  command.add_option("--model", model_dir, "Folder of the checkpoint")->required();
+  RegisterBackend(command, backend);
+  const std::function<void(const std::string&)> set_dtype = [this](const std::string& name) {
+    kv_dtype = ParseDType(name).value_or(kv_dtype);
+  };
+  command.add_option_function("--kv_dtype", set_dtype, "Type of the KV cache")
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
+      ->default_str("float16");
+  const std::function<void(const std::string&)> set_weights = [this](const std::string& name) {
+    weights = name == "int8" ? WeightFormat::kInt8 : WeightFormat::kNative;
+  };
+  command
+      .add_option_function("--weights", set_weights,
+                           "Weights as the checkpoint has them, or rounded to 8 bits")
+      ->check(CLI::IsMember({"native", "int8"}))
+      ->default_str("native");
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(flags.model_dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(checkpoint->config_json());
+  if (!config.ok()) return config.status();
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(flags.backend);
+  if (!backend.ok()) return backend.status();
+  return std::unique_ptr<Runtime>(
+      new Runtime(*std::move(checkpoint), *std::move(config), *std::move(backend), flags.weights));
+}
+
+absl::StatusOr<std::unique_ptr<SequenceRunner>> Runtime::MakeRunner(const KvGeometry& geometry,
+                                                                    int32_t max_context) {
+  return SequenceRunner::Create(
+      checkpoint_, *backend_,
+      {.geometry = geometry, .weights = weights_, .max_context = max_context});
+}
+
+}  // namespace eta

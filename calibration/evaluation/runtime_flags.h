@@ -1,0 +1,63 @@
+// The flags that say what evaluation runs on, and the model that they name.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/runner.h"
+#include "engine/checkpoint.h"
+#include "engine/model_config.h"
+#include "kernels/backend.h"
+
+namespace CLI {
+class App;
+}
+
+namespace eta {
+
+// --backend and --threads
+void RegisterBackend(CLI::App& command, BackendOptions& backend);
+
+// What is wrong with a flag's number; empty if nothing is. NaN lies in no range.
+std::string CheckReal(const std::string& text, double low, double high);
+
+// Registered flags are written when the command line is parsed: must stay where it is until then.
+struct RuntimeFlags {
+  std::string model_dir;
+  BackendOptions backend;
+  DType kv_dtype = DType::kFloat16;
+  WeightFormat weights = WeightFormat::kNative;
+
+  // --model, --kv_dtype, --weights and those of RegisterBackend
+  void Register(CLI::App& command);
+};
+
+// A checkpoint and a backend, opened once.
+class Runtime {
+ public:
+  static absl::StatusOr<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const ModelConfig& config() const { return config_; }
+  const Backend& backend() const { return *backend_; }
+
+  // The runner must not outlive this.
+  absl::StatusOr<std::unique_ptr<SequenceRunner>> MakeRunner(const KvGeometry& geometry,
+                                                             int32_t max_context);
+
+ private:
+  Runtime(Checkpoint checkpoint, ModelConfig config, std::unique_ptr<Backend> backend,
+          WeightFormat weights)
+      : checkpoint_(std::move(checkpoint)),
+        config_(std::move(config)),
+        backend_(std::move(backend)),
+        weights_(weights) {}
+
+  Checkpoint checkpoint_;
+  ModelConfig config_;
+  std::unique_ptr<Backend> backend_;
+  WeightFormat weights_;
+};
+
+}  // namespace eta

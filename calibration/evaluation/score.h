@@ -1,0 +1,51 @@
+// A text forced through a model token by token: a prompt with full attention, then one decode step
+// per token with the case's attention, logits and counts of every step on the side.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/runner.h"
+
+namespace eta {
+
+struct ScoreCase {
+  std::vector<int32_t> tokens;  // [n]
+  int32_t prompt_tokens = 0;    // P
+  int32_t block_size = 0;
+  int32_t sub_block = 0;
+  float beta = 0.0f;                   // the checkpoint must have the same
+  bool dynamic = false;                // needs the predictor
+  AttentionOptions attention;          // of the decode rows
+  std::vector<float> thresholds = {};  // [L, HQ] frozen for prompt and decode rows alike; or empty
+
+  // Row 0 is the prompt's last position, row r the step that feeds token P + r - 1. The last token
+  // is there to be predicted and is not fed, unless nothing follows the prompt.
+  int32_t rows() const;
+};
+
+struct ScoreResult {
+  int64_t rows = 0;
+  std::vector<float> logits;             // [rows, V]
+  std::vector<float> thresholds;         // [L, HQ, rows], before the offset
+  std::vector<int32_t> tokens_attended;  // [L, HQ, rows]; row 0 counts the whole prompt
+  std::vector<int32_t> tokens_read;      // [L, HKV, rows]; likewise
+};
+
+// Tensors tokens and, in mode "frozen", profile [L, HQ] of a safetensors file; in its metadata
+// prompt_tokens, mode (full, eta, floor, frozen) and the parameters of attention. InvalidArgument,
+// naming the field and its limit, for anything missing or out of range.
+absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path);
+
+// What the runner's cache must be for a case.
+KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype);
+
+// InvalidArgument for a case that does not fit the model.
+absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner);
+
+absl::Status WriteScoreResult(const ScoreResult& result, const ModelConfig& config,
+                              const std::string& path);
+
+}  // namespace eta

@@ -1,0 +1,22 @@
+// A corpus as token windows for teacher-forced evaluation.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/text_source.h"
+
+namespace eta {
+
+class Tokenizer;
+
+// Documents one after the other, each as its tokens between begin- and end-of-text, cut into
+// windows of `context` predictions: context + 1 tokens, the next window beginning at the last token
+// of the one before. At most `max_windows` (0: all), and no further than needed is read. What does
+// not fill a window is left out. InvalidArgument for a text that fills none.
+absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source,
+                                                              const Tokenizer& tokenizer,
+                                                              int32_t context, int32_t max_windows);
+
+}  // namespace eta
