@@ -1,0 +1,27 @@
+// Conversion between the messages of the wire and the engine's structs, in one place.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/request.h"
+#include "eta/v1/generate.pb.h"
+
+namespace eta {
+
+// Takes what the fields say; ValidateRequest judges the values. Errors are those of the form alone:
+// no prompt, an enum value that this build does not know, half a logit bias, a profile's name that
+// none can have. Left to the caller: tenant, deadline, an absent request id, and the profile that
+// attention().profile() names.
+absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message);
+
+v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& model);
+v1::GenerateResponse ToMessage(const PrefillEvent& event);
+v1::GenerateResponse ToMessage(DeltaEvent event);
+v1::GenerateResponse ToMessage(const FinishedEvent& event);
+
+// Appends `next` to `last` if both are deltas, or both prefill progress: the reader sees the same
+// text, ids and log-probabilities in fewer messages. False: they cannot be one message.
+bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next);
+
+}  // namespace eta

@@ -1,0 +1,87 @@
+// etactl: the command line client of ETA Server.
+#include <grpcpp/client_context.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "service/etactl_connection.h"
+#include "service/etactl_error.h"
+#include "service/etactl_generate.h"
+#include "service/etactl_request.h"
+
+namespace eta::ctl {
+namespace {
+
+struct HealthFlags {
+  std::string server;
+  std::string service;
+  double timeout_seconds = 5.0;
+};
+
+CLI::App* AddHealthCommand(CLI::App& app, HealthFlags* flags) {
+  CLI::App* command = app.add_subcommand("health", "Ask whether the server is serving");
+  AddServerOption(command, &flags->server);
+  command->add_option("--service", flags->service,
+                      "Name of the health service; default: the server as a whole");
+  command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for the answer")
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  return command;
+}
+
+int RunHealth(const HealthFlags& flags) {
+  grpc::ClientContext context;
+  context.set_deadline(
+      std::chrono::system_clock::now() +
+      std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_seconds * 1000.0)));
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(flags.service);
+  grpc::health::v1::HealthCheckResponse response;
+  const auto stub = grpc::health::v1::Health::NewStub(Connect(flags.server));
+  const grpc::Status status = stub->Check(&context, request, &response);
+  if (!status.ok()) {
+    std::fprintf(stderr, "etactl: %s\n", DescribeError(status).c_str());
+    return ExitCodeOf(status);
+  }
+  using Health = grpc::health::v1::HealthCheckResponse;
+  std::printf("%s\n", Health::ServingStatus_Name(response.status()).c_str());
+  return response.status() == Health::SERVING ? kOk : kUnreachable;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Command line client of ETA Server.", "etactl");
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  etactl generate --temperature 0 --max_tokens 40 'The tower was built in'\n"
+      "  etactl generate --file report.txt --attention full --json | jq .finished.attention\n"
+      "Exit codes: 0 ok, 1 output not writable, 2 usage, 3 server unreachable or not serving,\n"
+      "  4 request refused, 5 no capacity or no time left, 6 server failure, 130 interrupted.");
+  GenerateFlags generate_flags;
+  HealthFlags health_flags;
+  CLI::App* generate = AddGenerateCommand(app, &generate_flags);
+  generate->footer(app.get_footer());
+  AddHealthCommand(app, &health_flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+  return generate->parsed() ? RunGenerate(generate_flags) : RunHealth(health_flags);
+}
+
+}  // namespace
+}  // namespace eta::ctl
+
+int main(int argc, char** argv) {
+  try {
+    return eta::ctl::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "etactl: %s\n", error.what());
+    return eta::ctl::kLocalError;
+  }
+}

@@ -1,0 +1,41 @@
+// How etactl reaches a server, and how Ctrl-C reaches a call.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace eta::ctl {
+
+void AddServerOption(CLI::App* command, std::string* server);
+
+// A channel without encryption to HOST:PORT or unix:PATH; connects with the first call.
+std::shared_ptr<grpc::Channel> Connect(const std::string& server);
+
+// While it lives, the first SIGINT or SIGTERM cancels the call; the second ends the process. To be
+// made before any other thread is: the signals must be blocked in all of them.
+class CancelOnInterrupt {
+ public:
+  explicit CancelOnInterrupt(grpc::ClientContext* context);
+  ~CancelOnInterrupt();
+  CancelOnInterrupt(const CancelOnInterrupt&) = delete;
+  CancelOnInterrupt& operator=(const CancelOnInterrupt&) = delete;
+
+  bool happened() const { return happened_; }
+
+ private:
+  void Wait(grpc::ClientContext* context);
+
+  sigset_t signals_;
+  std::atomic<bool> happened_{false};
+  std::atomic<bool> ending_{false};
+  std::thread waiter_;
+};
+
+}  // namespace eta::ctl

@@ -1,0 +1,29 @@
+// How etactl tells of a failed call: one line for people, one object for programs, an exit code.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+namespace eta::ctl {
+
+enum ExitCode : int {
+  kOk = 0,
+  kLocalError = 1,     // output could not be written
+  kUsage = 2,          // bad command line, or a file that cannot be read
+  kUnreachable = 3,    // no server there, or it is not serving
+  kRefused = 4,        // the request is invalid, not permitted, or names what does not exist
+  kExhausted = 5,      // no capacity, or no time left
+  kServerFailure = 6,  // a fault of the server
+  kInterrupted = 130,  // Ctrl-C
+};
+
+ExitCode ExitCodeOf(const grpc::Status& status);
+
+// "INVALID_ARGUMENT: message [reason INVALID_FIELD, field sampling.top_p, retry in 0.50 s]".
+std::string DescribeError(const grpc::Status& status);
+
+// {"error": {"code", "message", "reason", "field", "metadata", "retry_after_seconds"}} in one line.
+std::string ErrorJson(const grpc::Status& status);
+
+}  // namespace eta::ctl

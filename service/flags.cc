@@ -1,0 +1,232 @@
+#include "service/flags.h"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/time/time.h"
+
+namespace eta {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr char kDescription[] =
+    "eta-server: serves a language model over gRPC (eta.v1.EtaService) with Elastic Threshold "
+    "Attention.\n"
+    "Every flag may also be given in a configuration file (--config, lines of `name = value`) or "
+    "as "
+    "an environment variable (ETA_ and the flag's name in capitals). Command line wins over file, "
+    "file over environment.\n"
+    "SIGTERM or SIGINT drains, a second one ends running calls at once. Exit codes: 0 drained and "
+    "stopped, 2 flags or model unusable, 3 the device failed.";
+
+milliseconds ParseMilliseconds(const std::string& text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
+      duration > absl::Hours(24 * 365)) {
+    throw CLI::ValidationError("must be a duration such as 500ms, 60s or 15m: " + text);
+  }
+  return absl::ToChronoMilliseconds(duration);
+}
+
+void AddDuration(CLI::App& app, const std::string& name, milliseconds& value,
+                 const std::string& help) {
+  app.add_option_function<std::string>(
+         name, [&value](const std::string& text) { value = ParseMilliseconds(text); }, help)
+      ->type_name("DURATION")
+      ->default_str(absl::FormatDuration(absl::FromChrono(value)));
+}
+
+template <typename T>
+CLI::Option* AddBytes(CLI::App& app, const std::string& name, T& value, const std::string& help) {
+  return app.add_option(name, value, help)
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES")
+      ->capture_default_str();
+}
+
+template <typename T>
+CLI::Option* AddCount(CLI::App& app, const std::string& name, T& value, const std::string& help) {
+  return app.add_option(name, value, help)
+      ->check(CLI::Range(T{1}, std::numeric_limits<T>::max()))
+      ->type_name("COUNT")
+      ->capture_default_str();
+}
+
+template <typename T>
+void AddChoice(CLI::App& app, const std::string& name, T& value,
+               const std::map<std::string, T>& choices, const std::string& default_name,
+               const std::string& help) {
+  app.add_option_function<std::string>(
+         name, [&value, choices](const std::string& text) { value = choices.at(text); }, help)
+      ->check(CLI::IsMember(choices))
+      ->default_str(default_name);
+}
+
+void AddModelFlags(CLI::App& app, EngineOptions& options) {
+  app.add_option("--model", options.model_dir,
+                 "Folder with config.json, model.safetensors and tokenizer.model")
+      ->required()
+      ->check(CLI::ExistingDirectory)
+      ->group("Model");
+  app.add_option("--model_name", options.model_name,
+                 "Name that requests and answers use; default: the folder's name")
+      ->group("Model");
+  app.add_option_function<std::vector<std::string>>(
+         "--sha256",
+         [&options](const std::vector<std::string>& pairs) {
+           for (const std::string& pair : pairs) {
+             const size_t equals = pair.find('=');
+             const std::string digest =
+                 equals == std::string::npos ? "" : absl::AsciiStrToLower(pair.substr(equals + 1));
+             if (equals == 0 || digest.size() != 64 ||
+                 digest.find_first_not_of("0123456789abcdef") != std::string::npos) {
+               throw CLI::ValidationError("must be FILE=HEX with 64 hexadecimal digits: " + pair);
+             }
+             options.sha256[pair.substr(0, equals)] = digest;
+           }
+         },
+         "Digest that a file of the model must have, as FILE=HEX; may be given for several files")
+      ->group("Model");
+  app.add_flag("--allow_nonfinite_weights", options.allow_nonfinite_weights,
+               "Load a model whose weights hold NaN or infinity")
+      ->group("Model");
+}
+
+void AddEngineFlags(CLI::App& app, EngineOptions& options) {
+  app.add_option("--backend", options.backend.name, "Backend that computes")
+      ->check(CLI::IsMember(BackendNames()))
+      ->capture_default_str();
+  app.add_option("--threads", options.backend.num_threads,
+                 "Threads that compute; 0: one per core that this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  AddChoice<WeightFormat>(
+      app, "--weights", options.weights,
+      {{"native", WeightFormat::kNative}, {"int8", WeightFormat::kInt8}}, "native",
+      "Format of weights in memory: as in the checkpoint, or 8-bit integers with one scale per "
+      "output (half the bytes, a small loss of precision)");
+  AddChoice<DType>(
+      app, "--kv_dtype", options.kv_dtype,
+      {{"float16", DType::kFloat16}, {"bfloat16", DType::kBFloat16}, {"float32", DType::kFloat32}},
+      "float16", "Format of the KV cache; float32 doubles its bytes per token");
+  AddBytes(app, "--kv_pool_bytes", options.kv_pool_bytes,
+           "Memory of the KV cache, reserved at start; bounds the tokens in flight")
+      ->default_str("1GiB");
+  AddCount(app, "--max_running", options.max_running, "Requests in one batch");
+  AddCount(app, "--max_step_tokens", options.max_step_tokens,
+           "Tokens of one step: more prefills faster and holds running streams up for longer; at "
+           "least --max_running");
+  app.add_flag("--prefix_cache,!--no-prefix_cache", options.prefix_cache,
+               "Share full prompt blocks between requests")
+      ->default_str("true");
+}
+
+void AddLimitFlags(CLI::App& app, Limits& limits) {
+  AddCount(app, "--max_context", limits.max_context,
+           "Tokens of prompt and answer together; past the trained length the rotary embedding is "
+           "scaled");
+  AddCount(app, "--max_output_tokens", limits.max_output_tokens, "Largest max_tokens of a request");
+  AddBytes(app, "--max_prompt_bytes", limits.max_prompt_bytes, "Longest prompt text");
+  AddCount(app, "--max_waiting_requests", limits.max_waiting_requests,
+           "Requests that may wait; more are refused with RESOURCE_EXHAUSTED");
+  AddCount(app, "--max_waiting_tokens", limits.max_waiting_tokens,
+           "Prompt tokens that may wait; more are refused with RESOURCE_EXHAUSTED");
+  AddDuration(app, "--default_deadline", limits.default_deadline,
+              "Deadline of calls that set none");
+  AddDuration(app, "--slow_reader_timeout", limits.max_congestion,
+              "A client that reads more slowly than this is cut off");
+}
+
+void AddServerFlags(CLI::App& app, ServerOptions& options) {
+  app.add_option("--listen", options.listen,
+                 "Address: host:port, [IPv6]:port or unix:path; port 0 takes a free one and prints "
+                 "it")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_flag("--allow_unauthenticated_network", options.allow_unauthenticated_network,
+               "Listen where other hosts can reach: calls are neither authenticated nor encrypted, "
+               "so a proxy in front must do both");
+  app.add_flag("--reflection", options.reflection, "Let clients list the API (gRPC reflection)");
+  AddDuration(app, "--drain_delay", options.drain_delay,
+              "After a stop signal, readiness fails at once and new calls are still taken for this "
+              "long, for load balancers to notice; 5s on Kubernetes");
+  AddDuration(app, "--drain_timeout", options.drain_timeout,
+              "Then running calls have this long to end");
+  AddDuration(app, "--stall_timeout", options.stall_timeout,
+              "Liveness fails when requests run and no step ends for this long; longer than "
+              "--slow_reader_timeout");
+  AddBytes(app, "--max_message_bytes", options.max_message_bytes, "Largest request message");
+  AddBytes(app, "--max_metadata_bytes", options.max_metadata_bytes, "Largest metadata of a call");
+  AddCount(app, "--max_streams_per_connection", options.max_streams_per_connection,
+           "Calls at a time on one connection");
+  AddDuration(app, "--keepalive_interval", options.keepalive_interval,
+              "Time between pings that find dead clients");
+  AddDuration(app, "--keepalive_timeout", options.keepalive_timeout,
+              "A client that does not answer a ping for this long is gone");
+  AddDuration(app, "--min_client_ping_interval", options.min_client_ping_interval,
+              "Clients that ping faster are disconnected");
+  AddDuration(app, "--max_connection_idle", options.max_connection_idle,
+              "A connection without calls is closed after this");
+  AddDuration(app, "--max_connection_age", options.max_connection_age,
+              "A connection takes no new calls after this; running ones go on");
+}
+
+// Sets the environment variable and the group of the options that were added since `first`.
+void Finish(CLI::App& app, size_t first, const std::string& group) {
+  const std::vector<CLI::Option*> options = app.get_options();
+  for (size_t i = first; i < options.size(); ++i) {
+    options[i]->group(group);
+    options[i]->envname("ETA_" + absl::AsciiStrToUpper(options[i]->get_lnames().front()));
+  }
+}
+
+}  // namespace
+
+ParsedFlags ParseFlags(int argc, char** argv) {
+  Flags flags;
+  CLI::App app(kDescription, "eta-server");
+  app.set_help_flag("--help,-h", "Print this and exit");
+  app.set_version_flag("--version", ETA_VERSION, "Print the version and exit");
+  bool print_config = false;
+  app.add_flag("--print_config", print_config,
+               "Print the effective configuration, in the form that --config reads, and exit")
+      ->configurable(false);
+  app.set_config("--config", "", "Configuration file")->envname("ETA_CONFIG");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+
+  size_t first = app.get_options().size();
+  AddModelFlags(app, flags.engine);
+  Finish(app, first, "Model");
+  first = app.get_options().size();
+  AddEngineFlags(app, flags.engine);
+  Finish(app, first, "Engine");
+  first = app.get_options().size();
+  AddLimitFlags(app, flags.engine.limits);
+  Finish(app, first, "Limits of requests");
+  first = app.get_options().size();
+  AddServerFlags(app, flags.server);
+  Finish(app, first, "Server");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // help or version
+    return {.flags = {}, .exit_code = app.exit(request)};
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "eta-server: " << error.what() << " (see --help)\n";
+    return {.flags = {}, .exit_code = kExitBadStart};
+  }
+  if (print_config) {
+    std::cout << app.config_to_str(/*default_also=*/true, /*write_description=*/false);
+    return {};
+  }
+  return {.flags = std::move(flags), .exit_code = 0};
+}
+
+}  // namespace eta

@@ -1,0 +1,28 @@
+// The command line of eta-server, its environment variables and its configuration file.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "engine/engine.h"
+#include "service/server_options.h"
+
+namespace eta {
+
+struct Flags {
+  EngineOptions engine;
+  ServerOptions server;
+};
+
+// What the command line asks for: flags to run with, or an exit code after help, version, the
+// effective configuration or a one-line error was printed.
+struct ParsedFlags {
+  std::optional<Flags> flags;
+  int exit_code = 0;
+};
+
+inline constexpr int kExitBadStart = 2;  // flags or model unusable
+
+ParsedFlags ParseFlags(int argc, char** argv);
+
+}  // namespace eta

@@ -1,0 +1,104 @@
+#include "service/grpc_status.h"
+
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "engine/error.h"
+#include "eta/v1/generate.pb.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace eta {
+namespace {
+
+constexpr size_t kMaxMessageBytes = 1024;
+
+std::chrono::milliseconds Jitter(std::chrono::milliseconds delay) {
+  thread_local std::minstd_rand generator{std::random_device{}()};
+  std::uniform_real_distribution<double> factor(0.8, 1.2);
+  return std::chrono::milliseconds(
+      std::llround(static_cast<double>(delay.count()) * factor(generator)));
+}
+
+// The reason of a status that was made without one.
+v1::ErrorReason ReasonOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kCancelled:
+      return v1::CLIENT_CANCELLED;
+    case absl::StatusCode::kInvalidArgument:
+      return v1::INVALID_FIELD;
+    default:
+      return v1::INTERNAL_ERROR;
+  }
+}
+
+void AddResource(const ErrorDetail& detail, const std::string& type, const std::string& key,
+                 const std::string& message, google::rpc::Status& out) {
+  google::rpc::ResourceInfo resource;
+  resource.set_resource_type(type);
+  if (const auto name = detail.metadata.find(key); name != detail.metadata.end()) {
+    resource.set_resource_name(name->second);
+  }
+  resource.set_description(message);
+  out.add_details()->PackFrom(resource);
+}
+
+}  // namespace
+
+WireStatus ToWireStatus(const absl::Status& status) {
+  if (status.ok()) return {};
+  WireStatus result;
+  ErrorDetail detail = GetErrorDetail(status);
+  if (detail.reason.empty()) detail.reason = v1::ErrorReason_Name(ReasonOf(status.code()));
+  const std::string message(status.message().substr(0, kMaxMessageBytes));
+
+  google::rpc::Status details;
+  details.set_code(static_cast<int>(status.code()));
+  details.set_message(message);
+
+  google::rpc::ErrorInfo info;
+  info.set_reason(detail.reason);
+  info.set_domain(kErrorDomain);
+  info.mutable_metadata()->insert(detail.metadata.begin(), detail.metadata.end());
+  details.add_details()->PackFrom(info);
+
+  if (!detail.field.empty()) {
+    google::rpc::BadRequest bad_request;
+    auto* violation = bad_request.add_field_violations();
+    violation->set_field(detail.field);
+    violation->set_description(message);
+    details.add_details()->PackFrom(bad_request);
+  }
+  if (detail.reason == v1::ErrorReason_Name(v1::QUEUE_FULL) ||
+      detail.reason == v1::ErrorReason_Name(v1::TOKEN_BUDGET)) {
+    google::rpc::QuotaFailure quota;
+    auto* violation = quota.add_violations();
+    violation->set_subject("server");
+    violation->set_description(message);
+    details.add_details()->PackFrom(quota);
+  }
+  if (detail.reason == v1::ErrorReason_Name(v1::MODEL_NOT_FOUND)) {
+    AddResource(detail, "eta.v1/Model", "model", message, details);
+  }
+  if (detail.reason == v1::ErrorReason_Name(v1::PROFILE_NOT_FOUND)) {
+    AddResource(detail, "eta.v1/Profile", "profile", message, details);
+  }
+  if (detail.retry_after) {
+    const auto delay = Jitter(*detail.retry_after);
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_seconds(delay.count() / 1000);
+    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(delay.count() % 1000) * 1000000);
+    details.add_details()->PackFrom(retry);
+    result.retry_pushback = std::to_string(delay.count());
+  } else if (status.code() == absl::StatusCode::kResourceExhausted) {
+    result.retry_pushback = "-1";
+  }
+
+  result.status = grpc::Status(static_cast<grpc::StatusCode>(status.code()), message,
+                               details.SerializeAsString());
+  return result;
+}
+
+}  // namespace eta

@@ -1,0 +1,118 @@
+// eta-server: flags, engine, server; then signals until it is time to go.
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "engine/engine.h"
+#include "google/protobuf/stubs/logging.h"
+#include "service/flags.h"
+#include "service/profile_source.h"
+#include "service/server.h"
+
+namespace eta {
+namespace {
+
+constexpr int kExitDeviceLost = 3;
+constexpr timespec kPollInterval{.tv_sec = 1, .tv_nsec = 0};
+
+// Stop signals are taken with sigtimedwait, so every thread must inherit them blocked.
+sigset_t BlockStopSignals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+void Say(const std::string& line) {
+  std::cerr << "eta-server: " << line << std::endl;
+}
+
+void SayWhatIsInsecure(const Flags& flags) {
+  if (flags.server.allow_unauthenticated_network) {
+    Say("INSECURE: --allow_unauthenticated_network: whoever reaches " + flags.server.listen +
+        " may use it, and calls are not encrypted");
+  }
+  if (flags.server.reflection) Say("INSECURE: --reflection: clients may list the API");
+  if (flags.engine.allow_nonfinite_weights) {
+    Say("--allow_nonfinite_weights: the model's numbers are not checked");
+  }
+}
+
+int Run(const Flags& flags) {
+  const sigset_t signals = BlockStopSignals();
+  // One line per hostile message is too many: the caller gets the error.
+  google::protobuf::SetLogHandler(nullptr);
+
+  absl::Status listen = CheckListenAddress(flags.server);
+  if (!listen.ok()) {
+    Say(std::string(listen.message()));
+    return kExitBadStart;
+  }
+  SayWhatIsInsecure(flags);
+  auto engine = Engine::Create(flags.engine);
+  if (!engine.ok()) {
+    Say(std::string(engine.status().message()));
+    return kExitBadStart;
+  }
+  const NoProfiles profiles;
+  auto server = Server::Start(flags.server, **engine, profiles);
+  if (!server.ok()) {
+    Say(std::string(server.status().message()));
+    return kExitBadStart;
+  }
+  const EngineInfo& info = (*engine)->info();
+  Say("model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
+      info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
+      std::to_string(info.config.block_size) + " tokens");
+  std::cout << "listening on " << (*server)->address() << std::endl;
+
+  while (sigtimedwait(&signals, nullptr, &kPollInterval) < 0) {
+    if ((*engine)->Snapshot().device_lost) {
+      Say("the device has failed; exiting, to be started again");
+      return kExitDeviceLost;
+    }
+  }
+  Say("stopping: running calls have up to " +
+      std::to_string((flags.server.drain_delay + flags.server.drain_timeout).count() / 1000) +
+      " s");
+  std::atomic<bool> drained = false;
+  std::thread drain([&] {
+    (*server)->Drain();
+    drained = true;
+    kill(getpid(), SIGTERM);  // wakes the wait below
+  });
+  sigwaitinfo(&signals, nullptr);
+  if (!drained) {
+    Say("second signal: running calls end now");
+    (*server)->HurryDrain();
+  }
+  drain.join();
+  const bool device_lost = (*engine)->Snapshot().device_lost;
+  server->reset();
+  engine->reset();
+  Say("stopped");
+  return device_lost ? kExitDeviceLost : EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace eta
+
+int main(int argc, char** argv) {
+  const eta::ParsedFlags parsed = eta::ParseFlags(argc, argv);
+  if (!parsed.flags) return parsed.exit_code;
+  try {
+    return eta::Run(*parsed.flags);
+  } catch (const std::exception& failure) {  // no memory, no threads
+    std::cerr << "eta-server: " << failure.what() << std::endl;
+    return eta::kExitBadStart;
+  }
+}

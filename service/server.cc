@@ -1,0 +1,158 @@
+#include "service/server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "service/heartbeat.h"
+
+namespace eta {
+namespace {
+
+constexpr std::chrono::milliseconds kFlushGrace{1000};  // for what waits to be sent after the drain
+constexpr char kLiveness[] = "liveness";
+
+// Reflection is a plugin of all servers of the process, once it is loaded; this takes it out again.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins,
+                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
+  }
+};
+
+int Milliseconds(std::chrono::milliseconds duration) {
+  return static_cast<int>(std::clamp<int64_t>(duration.count(), 0, INT32_MAX));
+}
+
+void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+  // A compressed message is inflated before its size is known.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  const std::pair<const char*, int> arguments[] = {
+      {GRPC_ARG_ALLOW_REUSEPORT, 0},  // a port in use is an error, not a share of its calls
+      {GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection},
+      {GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes},
+      {GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_interval)},
+      {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(options.keepalive_timeout)},
+      {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
+      {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
+      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+       Milliseconds(options.min_client_ping_interval)},
+      {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2},
+      {GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(options.max_connection_idle)},
+      {GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(options.max_connection_age)},
+      {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000},
+  };
+  for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
+}
+
+std::string WithPort(const std::string& listen, int port) {
+  if (listen.rfind("unix:", 0) == 0) return listen;
+  return listen.substr(0, listen.rfind(':') + 1) + std::to_string(port);
+}
+
+}  // namespace
+
+Server::Server(const ServerOptions& options, Engine& engine, const ProfileSource& profiles)
+    : options_(options), engine_(engine), service_(engine, profiles) {}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Engine& engine,
+                                                      const ProfileSource& profiles) {
+  absl::Status status = CheckListenAddress(options);
+  if (!status.ok()) return status;
+  if (options.stall_timeout <= engine.limits().max_congestion) {
+    return absl::InvalidArgumentError(
+        "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits "
+        "for "
+        "its reader takes no steps");
+  }
+  std::unique_ptr<Server> server(new Server(options, engine, profiles));
+  status = server->Listen();
+  if (!status.ok()) return status;
+  return server;
+}
+
+absl::Status Server::Listen() {
+  grpc::EnableDefaultHealthCheckService(true);
+  if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  Configure(options_, builder);
+  if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
+  builder.RegisterService(&service_);
+  int port = 0;
+  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+  server_ = builder.BuildAndStart();
+  if (!server_ || port == 0) {
+    return absl::UnavailableError("--listen: cannot listen on " + options_.listen +
+                                  "; is the address of this host, and free?");
+  }
+  address_ = WithPort(options_.listen, port);
+  server_->GetHealthCheckService()->SetServingStatus(kLiveness, true);
+  SetReady(true);
+  watchdog_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+Server::~Server() {
+  if (!server_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (watchdog_.joinable()) watchdog_.join();
+  engine_.Drain(Clock::now());
+  server_->Shutdown(std::chrono::system_clock::now());
+  service_.WaitUntilIdle(Clock::time_point::max());
+}
+
+void Server::SetReady(bool ready) {
+  auto* health = server_->GetHealthCheckService();
+  health->SetServingStatus("", ready);
+  health->SetServingStatus("readiness", ready);
+  health->SetServingStatus(v1::EtaService::service_full_name(), ready);
+}
+
+void Server::Watch() {
+  const auto period = std::clamp<std::chrono::milliseconds>(
+      options_.stall_timeout / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
+  Heartbeat heartbeat(options_.stall_timeout, Clock::now());
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, period, [this] { return stopping_; })) {
+    lock.unlock();
+    const EngineSnapshot snapshot = engine_.Snapshot();
+    const bool alive = !snapshot.device_lost && heartbeat.Alive(snapshot, Clock::now());
+    server_->GetHealthCheckService()->SetServingStatus(kLiveness, alive);
+    if (snapshot.device_lost) SetReady(false);
+    lock.lock();
+  }
+}
+
+void Server::Drain() {
+  SetReady(false);
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, options_.drain_delay, [this] { return hurry_; });
+  }
+  const auto deadline = Clock::now() + options_.drain_timeout;
+  engine_.Drain(deadline);
+  service_.WaitUntilIdle(Clock::now() + kFlushGrace);
+  server_->Shutdown(std::chrono::system_clock::now());
+}
+
+void Server::HurryDrain() {
+  {
+    const std::lock_guard lock(mutex_);
+    hurry_ = true;
+  }
+  wake_.notify_all();
+  engine_.Drain(Clock::now());
+}
+
+}  // namespace eta

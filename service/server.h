@@ -1,0 +1,62 @@
+// The gRPC server around an engine: listening, health, drain.
+//
+// Health (grpc.health.v1): "readiness", "" and "eta.v1.EtaService" are SERVING from Start to Drain
+// while the device works; "liveness" is SERVING while the step loop is alive.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "grpcpp/server.h"
+#include "service/eta_service.h"
+#include "service/profile_source.h"
+#include "service/server_options.h"
+
+namespace eta {
+
+class Server {
+ public:
+  // Listens and serves. Engine and profiles must outlive the server. INVALID_ARGUMENT for options
+  // that make no sense or are not safe, UNAVAILABLE if the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Engine& engine,
+                                                       const ProfileSource& profiles);
+  // Ends what is left at once.
+  ~Server();
+
+  // Where it listens, with the port that was chosen if 0 was asked for.
+  const std::string& address() const { return address_; }
+
+  // Stops taking calls and returns when those that run have ended, when drain_timeout has passed,
+  // or soon after HurryDrain. Call once.
+  void Drain();
+  // From any thread, during Drain: what runs ends with UNAVAILABLE now.
+  void HurryDrain();
+
+ private:
+  Server(const ServerOptions& options, Engine& engine, const ProfileSource& profiles);
+  absl::Status Listen();
+  void SetReady(bool ready);
+  void Watch();
+
+  const ServerOptions options_;
+  Engine& engine_;
+  EtaService service_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  // Guarded by mutex_:
+  bool stopping_ = false;
+  bool hurry_ = false;
+
+  std::thread watchdog_;
+};
+
+}  // namespace eta

@@ -1,0 +1,54 @@
+#include "service/server_options.h"
+
+#include <arpa/inet.h>
+
+#include <optional>
+
+namespace eta {
+namespace {
+
+// The host part of host:port or [host]:port.
+std::optional<std::string> HostOf(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) return std::nullopt;
+  const std::string port = address.substr(colon + 1);
+  if (port.find_first_not_of("0123456789") != std::string::npos || port.size() > 5 ||
+      std::stoi(port) > 65535) {
+    return std::nullopt;
+  }
+  std::string host = address.substr(0, colon);
+  if (host.front() == '[') {
+    if (host.back() != ']') return std::nullopt;
+    return host.substr(1, host.size() - 2);
+  }
+  if (host.find(':') != std::string::npos) return std::nullopt;
+  return host;
+}
+
+bool IsLoopback(const std::string& host) {
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  return host == "localhost" || host == "::1";
+}
+
+}  // namespace
+
+absl::Status CheckListenAddress(const ServerOptions& options) {
+  if (options.listen.rfind("unix:", 0) == 0) {
+    if (options.listen.size() > 5) return absl::OkStatus();
+    return absl::InvalidArgumentError("--listen: unix: needs a path");
+  }
+  const std::optional<std::string> host = HostOf(options.listen);
+  if (!host) {
+    return absl::InvalidArgumentError(
+        "--listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535");
+  }
+  if (!IsLoopback(*host) && !options.allow_unauthenticated_network) {
+    return absl::InvalidArgumentError(
+        "--listen: other hosts could reach this address, and calls are neither authenticated nor "
+        "encrypted; put a proxy that does both in front and set --allow_unauthenticated_network");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eta

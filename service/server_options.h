@@ -1,0 +1,44 @@
+// What an operator may choose about the server; the model and its limits are EngineOptions.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace eta {
+
+struct ServerOptions {
+  // host:port, [IPv6]:port or unix:path. Port 0: any free one, which is printed.
+  std::string listen = "127.0.0.1:8471";
+  // Calls are neither authenticated nor encrypted, and the HTTP/2 stack is not hardened against
+  // hostile peers. Beyond this host that needs a proxy in front that does all three, and this flag.
+  bool allow_unauthenticated_network = false;
+  bool reflection = false;  // lists the API to anybody who asks
+
+  // After a stop signal new calls are still taken for this long, while load balancers see the
+  // server's readiness change.
+  std::chrono::milliseconds drain_delay{0};
+  // Then running calls have this long to end; what is left ends with UNAVAILABLE.
+  std::chrono::milliseconds drain_timeout{60'000};
+  // Requests run but no step ends for this long: the health service's "liveness" fails. Must be
+  // longer than Limits::max_congestion, since a request that waits for its reader takes no steps.
+  std::chrono::milliseconds stall_timeout{45'000};
+
+  int max_message_bytes = 1 << 20;       // of a request, above it RESOURCE_EXHAUSTED
+  int max_metadata_bytes = 8 * 1024;     // of a call
+  int max_streams_per_connection = 100;  // calls at a time
+  std::chrono::milliseconds keepalive_interval{30'000};        // pings to find dead peers
+  std::chrono::milliseconds keepalive_timeout{10'000};         // a ping unanswered: peer is gone
+  std::chrono::milliseconds min_client_ping_interval{20'000};  // faster clients are sent away
+  std::chrono::milliseconds max_connection_idle{900'000};
+  std::chrono::milliseconds max_connection_age{1'800'000};  // then no new calls on it; running ones
+                                                            // go on: spreads load after scale-out
+};
+
+// INVALID_ARGUMENT, naming the flag: an address of no known form; one that other hosts can reach,
+// unless that is allowed.
+absl::Status CheckListenAddress(const ServerOptions& options);
+
+}  // namespace eta

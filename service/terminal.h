@@ -1,0 +1,37 @@
+// What a person at a terminal needs: a progress line, safe text, readable numbers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace eta {
+
+bool IsTerminal(int fd);
+
+// `text` (UTF-8) with control characters other than newline and tab replaced by U+FFFD, so that
+// generated text cannot send commands to the terminal it is shown on.
+std::string WithoutControls(const std::string& text);
+
+// "17.3 MB"; decimal units.
+std::string ReadableBytes(int64_t bytes);
+
+// "0.84 s", "31.2 s", "4 min 05 s".
+std::string ReadableSeconds(double seconds);
+
+// One line of stderr, redrawn in place while something long goes on. Not enabled: does nothing.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool enabled) : enabled_(enabled) {}
+  ~ProgressLine() { Clear(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void Update(const std::string& label, int64_t done, int64_t total);
+  void Clear();
+
+ private:
+  const bool enabled_;
+  bool drawn_ = false;
+};
+
+}  // namespace eta
