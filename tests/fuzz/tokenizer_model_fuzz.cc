@@ -1,0 +1,30 @@
+// Any bytes as a tokenizer model: refused, or a model that encodes and decodes.
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "engine/piece_table.h"
+#include "engine/tokenizer.h"
+#include "engine/utf8.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto table = eta::ParsePieceTable(bytes);
+  if (!table.ok()) return 0;
+  eta::ModelConfig config;
+  config.vocab_size = static_cast<int32_t>(table->pieces.size());
+  const auto tokenizer = eta::Tokenizer::Load(bytes, config);
+  if (!tokenizer.ok()) std::abort();
+  std::string text = "a  the\n\xC3\xA9\xE2\x96\x81 1";
+  for (const eta::Piece& piece : table->pieces) text += piece.text.substr(0, 1) + piece.text;
+  text.resize(std::min<size_t>(text.size(), 4096));
+  while (eta::FirstInvalidUtf8(text)) text.pop_back();
+  const auto ids = (*tokenizer)->Encode(text, true);
+  if (!ids.ok()) std::abort();
+  for (const int32_t id : *ids) {
+    if (id < 0 || id >= config.vocab_size) std::abort();
+  }
+  if (eta::FirstInvalidUtf8((*tokenizer)->Decode(*ids))) std::abort();
+  return 0;
+}

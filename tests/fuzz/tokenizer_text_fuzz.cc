@@ -1,0 +1,46 @@
+// Any bytes as a prompt: refused exactly where they are not UTF-8; otherwise the ids are
+// SentencePiece's and decode to the text.
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_replace.h"
+#include "engine/tokenizer.h"
+#include "engine/utf8.h"
+#include "tests/unit/sentencepiece_reference.h"
+
+namespace {
+
+struct Models {
+  std::unique_ptr<eta::Tokenizer> tokenizer;
+  std::unique_ptr<eta::SentencePieceReference> reference;
+};
+
+const Models& Load() {
+  static const Models models = [] {
+    std::ostringstream file;
+    file << std::ifstream(ETA_SOURCE_DIR "/models/eta-27m/tokenizer.model", std::ios::binary)
+                .rdbuf();
+    eta::ModelConfig config;
+    config.vocab_size = 8192;
+    return Models{*eta::Tokenizer::Load(file.str(), config),
+                  std::make_unique<eta::SentencePieceReference>(file.str())};
+  }();
+  return models;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const Models& models = Load();
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  const auto ids = models.tokenizer->Encode(text, false);
+  if (ids.ok() == eta::FirstInvalidUtf8(text).has_value()) std::abort();
+  if (!ids.ok()) return 0;
+  if (*ids != models.reference->Encode(text)) std::abort();
+  const std::string expected = absl::StrReplaceAll(text, {{"\xE2\x96\x81", " "}});
+  if (models.tokenizer->Decode(*ids) != expected) std::abort();
+  return 0;
+}

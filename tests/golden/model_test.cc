@@ -1,0 +1,193 @@
+// The whole model against an independent float32 / float64 reference (golden numbers of
+// eta-semantics.md): real text, the embedded model, every way of attending. The cases in
+// golden/model are a choice; ETA_GOLDEN_MODEL_DIR names a folder of more.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "calibration/evaluation/case_tensors.h"
+#include "calibration/evaluation/score.h"
+#include "engine/checkpoint.h"
+#include "gtest/gtest.h"
+
+namespace eta {
+namespace {
+
+std::string CaseFolder() {
+  const char* folder = std::getenv("ETA_GOLDEN_MODEL_DIR");
+  return folder != nullptr ? folder : ETA_SOURCE_DIR "/tests/golden/model";
+}
+
+std::vector<std::string> CaseFiles() {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(CaseFolder(), error)) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string CaseName(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = std::filesystem::path(info.param).stem().string();
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+const Checkpoint& EmbeddedModel() {
+  static const absl::StatusOr<Checkpoint> checkpoint =
+      Checkpoint::Open(ETA_SOURCE_DIR "/models/eta-27m");
+  return *checkpoint;
+}
+
+struct Outcome {
+  ScoreResult result;
+  std::vector<float> expected_logits;  // [rows, V]
+  size_t vocab_size = 0;
+
+  std::span<const float> Logits(size_t row) const {
+    return std::span(result.logits).subspan(row * vocab_size, vocab_size);
+  }
+  std::span<const float> ExpectedLogits(size_t row) const {
+    return std::span(expected_logits).subspan(row * vocab_size, vocab_size);
+  }
+};
+
+Outcome RunCase(const std::string& path, const std::string& backend_name, DType kv_dtype) {
+  Outcome outcome;
+  const auto score_case = ReadScoreCase(path);
+  EXPECT_TRUE(score_case.ok()) << score_case.status();
+  const auto config = ParseModelConfig(EmbeddedModel().config_json());
+  EXPECT_TRUE(config.ok()) << config.status();
+  const auto backend = MakeBackend({.name = backend_name});
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  if (!score_case.ok() || !config.ok() || !backend.ok()) return outcome;
+  const auto runner =
+      SequenceRunner::Create(EmbeddedModel(), **backend,
+                             {.geometry = CaseGeometry(*score_case, *config, kv_dtype),
+                              .max_context = static_cast<int32_t>(score_case->tokens.size())});
+  EXPECT_TRUE(runner.ok()) << runner.status();
+  if (!runner.ok()) return outcome;
+  auto result = RunScore(*score_case, **runner);
+  EXPECT_TRUE(result.ok()) << result.status();
+  const auto file = OpenCase(path);
+  if (!result.ok() || !file.ok()) return outcome;
+  auto logits = ReadFloats(*file, "logits", DType::kFloat32, {result->rows, config->vocab_size});
+  EXPECT_TRUE(logits.ok()) << logits.status();
+  if (!logits.ok()) return outcome;
+  outcome.result = *std::move(result);
+  outcome.expected_logits = *std::move(logits);
+  outcome.vocab_size = static_cast<size_t>(config->vocab_size);
+  return outcome;
+}
+
+// Cases of full attention carry no counts: every row attends to all its keys.
+std::vector<int32_t> ExpectedCounts(const std::string& path, const std::string& name,
+                                    const std::vector<int32_t>& got) {
+  const auto file = OpenCase(path);
+  const auto score_case = ReadScoreCase(path);
+  if (file->tensors().contains(name)) {
+    return *ReadInt32s(*file, name, file->tensors().at(name).shape);
+  }
+  std::vector<int32_t> all(got.size());
+  const auto rows = static_cast<size_t>(score_case->rows());
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i] = score_case->prompt_tokens + static_cast<int32_t>(i % rows);
+  }
+  return all;
+}
+
+double LargestDifference(std::span<const float> a, std::span<const float> b) {
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+  }
+  return largest;
+}
+
+std::vector<float> ExpectedThresholds(const std::string& path) {
+  const auto file = OpenCase(path);
+  const auto values =
+      ReadFloats(*file, "thresholds", DType::kFloat32, file->tensors().at("thresholds").shape);
+  EXPECT_TRUE(values.ok()) << values.status();
+  return values.value_or(std::vector<float>());
+}
+
+void ExpectExact(const std::string& path, const std::string& backend, double logit_tolerance) {
+  const Outcome outcome = RunCase(path, backend, DType::kFloat32);
+  ASSERT_FALSE(outcome.result.logits.empty());
+  EXPECT_EQ(outcome.result.tokens_attended,
+            ExpectedCounts(path, "tokens_attended", outcome.result.tokens_attended));
+  EXPECT_EQ(outcome.result.tokens_read,
+            ExpectedCounts(path, "tokens_read", outcome.result.tokens_read));
+  const std::vector<float> thresholds = ExpectedThresholds(path);
+  ASSERT_EQ(thresholds.size(), outcome.result.thresholds.size());
+  EXPECT_LE(LargestDifference(outcome.result.thresholds, thresholds), 1e-4);
+  const double largest = LargestDifference(outcome.result.logits, outcome.expected_logits);
+  EXPECT_LE(largest, logit_tolerance);
+  ::testing::Test::RecordProperty("largest_logit_difference", std::to_string(largest));
+}
+
+class GoldenModel : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenModel, CpuReadsTheSameTokensAndGivesTheSameLogits) {
+  ExpectExact(GetParam(), "cpu", 2e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, GoldenModel, ::testing::ValuesIn(CaseFiles()), CaseName);
+
+// One case: plain loops in double precision take their time.
+TEST(GoldenModelReference, ReferenceReadsTheSameTokensAndGivesTheSameLogits) {
+  ExpectExact(CaseFolder() + "/code-floor.safetensors", "reference", 1e-4);
+}
+
+double LogSumExp(std::span<const float> logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(logit - max);
+  return max + std::log(sum);
+}
+
+double Divergence(std::span<const float> reference, std::span<const float> ours) {
+  const double reference_sum = LogSumExp(reference);
+  const double our_sum = LogSumExp(ours);
+  double divergence = 0.0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const double logprob = reference[i] - reference_sum;
+    divergence += std::exp(logprob) * (logprob - (ours[i] - our_sum));
+  }
+  return divergence;
+}
+
+std::ptrdiff_t Best(std::span<const float> logits) {
+  return std::max_element(logits.begin(), logits.end()) - logits.begin();
+}
+
+TEST(GoldenModelDefaultPrecision, HalfPrecisionCacheBarelyMovesThePredictions) {
+  double divergence = 0.0;
+  size_t rows = 0;
+  size_t same_best = 0;
+  for (const std::string& path : CaseFiles()) {
+    const Outcome outcome = RunCase(path, "cpu", DType::kFloat16);
+    ASSERT_FALSE(outcome.result.logits.empty()) << path;
+    for (size_t row = 0; row < static_cast<size_t>(outcome.result.rows); ++row) {
+      divergence += Divergence(outcome.ExpectedLogits(row), outcome.Logits(row));
+      same_best += Best(outcome.ExpectedLogits(row)) == Best(outcome.Logits(row)) ? 1 : 0;
+      ++rows;
+    }
+  }
+  ASSERT_GT(rows, 0u);
+  const auto all = static_cast<double>(rows);
+  EXPECT_LT(divergence / all, 1e-3);
+  EXPECT_GE(static_cast<double>(same_best) / all, 0.97);
+  RecordProperty("mean_divergence", std::to_string(divergence / all));
+  RecordProperty("same_best", std::to_string(static_cast<double>(same_best) / all));
+}
+
+}  // namespace
+}  // namespace eta

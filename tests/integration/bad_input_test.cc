@@ -1,0 +1,448 @@
+// What may come in from outside and go wrong, against the server as it is shipped with the model
+// that comes with it. Every case gets its exact answer, and a good call works afterwards.
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "tests/testing/client_call.h"
+#include "tests/testing/error_details.h"
+#include "tests/testing/generic_call.h"
+#include "tests/testing/http2_peer.h"
+#include "tests/testing/server_process.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::system_clock;
+
+constexpr int kVocabulary = 8192;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+v1::GenerateRequest LongAnswer() {
+  v1::GenerateRequest request = Ask("Once upon a time");
+  request.mutable_stopping()->set_max_tokens(16000);
+  request.mutable_stopping()->set_ignore_eos(true);
+  return request;
+}
+
+class BadInputTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    server_ = new ServerProcess(ETA_BINARY_DIR "/eta-server",
+                                {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen",
+                                 "127.0.0.1:0", "--max_running", "4", "--max_waiting_requests", "4",
+                                 "--default_deadline", "3s", "--slow_reader_timeout", "1s"});
+    address_ = new std::string(server_->AwaitAddress());
+  }
+  static void TearDownTestSuite() {
+    server_->Signal(SIGTERM);
+    const ServerProcess::Exit exit = server_->AwaitExit();
+    EXPECT_EQ(exit.code, 0) << exit.errors;
+    delete server_;
+    delete address_;
+  }
+  void SetUp() override {
+    ASSERT_FALSE(address_->empty()) << server_->AwaitExit().errors;
+    channel_ = grpc::CreateChannel(*address_, grpc::InsecureChannelCredentials());
+    stub_ = v1::EtaService::NewStub(channel_);
+  }
+  void TearDown() override {
+    ClientCall good(*stub_);
+    v1::GenerateRequest request = Ask("The capital of France is");
+    request.mutable_stopping()->set_max_tokens(4);
+    request.mutable_stopping()->set_ignore_eos(true);
+    good.Start(request);
+    good.ReadText();
+    const grpc::Status status = good.Finish();
+    EXPECT_TRUE(status.ok()) << "a good call afterwards: " << status.error_message();
+    EXPECT_EQ(good.finished.usage().output_tokens(), 4);
+  }
+
+  grpc::Status Answer(const v1::GenerateRequest& request) {
+    ClientCall call(*stub_);
+    call.Start(request);
+    call.ReadText();
+    return call.Finish();
+  }
+  // The field that INVALID_ARGUMENT names; else the code.
+  std::string BadField(const v1::GenerateRequest& request) {
+    const grpc::Status status = Answer(request);
+    if (status.error_code() != StatusCode::INVALID_ARGUMENT) {
+      return absl::StrCat("code ", static_cast<int>(status.error_code()));
+    }
+    return FieldOf(status);
+  }
+
+  static ServerProcess* server_;
+  static std::string* address_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::EtaService::Stub> stub_;
+};
+
+ServerProcess* BadInputTest::server_ = nullptr;
+std::string* BadInputTest::address_ = nullptr;
+
+TEST_F(BadInputTest, MessagesOverTheLimit) {
+  GenericCall call(channel_, kGenerateMethod);
+  EXPECT_EQ(call.Exchange(std::string((1 << 20) + 1, 'x')).error_code(),
+            StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(BadInputTest, PromptAndAnswerOverTheContext) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < 20000; ++i) request.mutable_token_ids()->add_ids(100);
+  request.mutable_stopping()->set_max_tokens(16000);
+  const grpc::Status status = Answer(request);
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReasonOf(status), "CONTEXT_TOO_LONG");
+  EXPECT_EQ(MetadataOf(status, "prompt_tokens"), "20000");
+  EXPECT_EQ(MetadataOf(status, "max_tokens"), "16000");
+  EXPECT_EQ(MetadataOf(status, "max_context"), "32768");
+}
+
+TEST_F(BadInputTest, EmptyPrompts) {
+  EXPECT_EQ(BadField(v1::GenerateRequest()), "prompt");
+  EXPECT_EQ(BadField(Ask("")), "text");
+  v1::GenerateRequest request;
+  request.mutable_token_ids();
+  EXPECT_EQ(BadField(request), "token_ids.ids");
+}
+
+TEST_F(BadInputTest, PromptsThatAreNotUtf8) {
+  for (const char* text :
+       {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe2\x82"}) {
+    EXPECT_EQ(BadField(Ask(text)), "text");
+  }
+}
+
+TEST_F(BadInputTest, ControlCharactersAreData) {
+  v1::GenerateRequest request = Ask(std::string("a\0b\x01\x1b[2J\x7f\r\n", 11));
+  request.mutable_stopping()->set_max_tokens(1);
+  EXPECT_TRUE(Answer(request).ok());
+}
+
+TEST_F(BadInputTest, BytesThatAreNoMessage) {
+  std::string truncated = Ask("a prompt of some length").SerializeAsString();
+  truncated.resize(truncated.size() - 4);
+  std::string nested;
+  for (int depth = 0; depth < 120; ++depth) nested = absl::StrCat("\x7b", nested, "\x7c");
+  for (const std::string& bytes : {std::string("\xff\xff\xff"), truncated, nested}) {
+    const grpc::Status status = GenericCall(channel_, kGenerateMethod).Exchange(bytes);
+    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE");
+  }
+}
+
+TEST_F(BadInputTest, UnknownFieldsByTheHundredThousand) {
+  v1::GenerateRequest request = Ask("hello");
+  request.mutable_stopping()->set_max_tokens(1);
+  std::string bytes = request.SerializeAsString();
+  while (bytes.size() < 900 * 1024) bytes += "\xa0\x06\x01";
+  EXPECT_TRUE(GenericCall(channel_, kGenerateMethod).Exchange(bytes).ok());
+}
+
+TEST_F(BadInputTest, CompressedMessages) {
+  GenericCall call(channel_, kGenerateMethod);
+  call.context().set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  EXPECT_EQ(call.Exchange(std::string(64 << 20, '\0')).error_code(), StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(BadInputTest, UnknownMethods) {
+  for (const std::string& method :
+       {std::string("/eta.v1.EtaService/Nope"), std::string("/nobody/Nope")}) {
+    EXPECT_EQ(GenericCall(channel_, method).Exchange("").error_code(), StatusCode::UNIMPLEMENTED);
+  }
+}
+
+TEST_F(BadInputTest, CallsWithNoMessageOrTwo) {
+  GenericCall none(channel_, kGenerateMethod);
+  none.Start();
+  none.SendsDone();
+  EXPECT_EQ(none.Read(), std::nullopt);
+  EXPECT_FALSE(none.Finish().ok());
+  Http2Peer peer(*address_);
+  ASSERT_TRUE(peer.connected());
+  v1::GenerateRequest request = Ask("one");
+  request.mutable_stopping()->set_max_tokens(1);
+  peer.Call(1, kGenerateMethod);
+  peer.Message(1, request.SerializeAsString(), /*end_stream=*/false);
+  peer.Message(1, request.SerializeAsString(), /*end_stream=*/true);
+  EXPECT_EQ(Http2Peer::Header(peer.ReadStream(1), "grpc-status"), "0") << "the first is answered";
+}
+
+TEST_F(BadInputTest, TokensOutsideTheVocabulary) {
+  for (const int32_t bad : {-1, kVocabulary, std::numeric_limits<int32_t>::max()}) {
+    v1::GenerateRequest request;
+    request.mutable_token_ids()->add_ids(0);
+    request.mutable_token_ids()->add_ids(bad);
+    EXPECT_EQ(BadField(request), "token_ids.ids[1]");
+    request = Ask("x");
+    request.mutable_stopping()->add_stop_token_ids(bad);
+    EXPECT_EQ(BadField(request), "stopping.stop_token_ids[0]");
+  }
+}
+
+TEST_F(BadInputTest, SamplingOutsideItsRanges) {
+  using Set = void (v1::SamplingParams::*)(float);
+  struct Case {
+    std::string field;
+    Set set;
+    std::vector<float> bad;
+  };
+  const std::vector<Case> cases = {
+      {"temperature", &v1::SamplingParams::set_temperature, {-0.1f, 2.1f}},
+      {"top_p", &v1::SamplingParams::set_top_p, {0.0f, 1.1f}},
+      {"min_p", &v1::SamplingParams::set_min_p, {-0.1f, 1.1f}},
+      {"repetition_penalty", &v1::SamplingParams::set_repetition_penalty, {0.0f, 11.0f}},
+      {"presence_penalty", &v1::SamplingParams::set_presence_penalty, {-2.1f, 2.1f}},
+      {"frequency_penalty", &v1::SamplingParams::set_frequency_penalty, {-2.1f, 2.1f}},
+  };
+  for (const Case& test : cases) {
+    std::vector<float> bad = test.bad;
+    bad.insert(bad.end(), {kNaN, kInfinity, -kInfinity});
+    for (const float value : bad) {
+      v1::GenerateRequest request = Ask("x");
+      (request.mutable_sampling()->*test.set)(value);
+      EXPECT_EQ(BadField(request), "sampling." + test.field) << value;
+    }
+  }
+  v1::GenerateRequest request = Ask("x");
+  request.mutable_sampling()->set_top_k(-1);
+  EXPECT_EQ(BadField(request), "sampling.top_k");
+}
+
+TEST_F(BadInputTest, AnswersWithoutALengthOrTooLong) {
+  for (const int32_t bad : {-1, 0, 16385, std::numeric_limits<int32_t>::max()}) {
+    v1::GenerateRequest request = Ask("x");
+    request.mutable_stopping()->set_max_tokens(bad);
+    EXPECT_EQ(BadField(request), "stopping.max_tokens");
+  }
+}
+
+TEST_F(BadInputTest, StopStringsTooManyEmptyOrLong) {
+  v1::GenerateRequest request = Ask("x");
+  for (int i = 0; i < 5; ++i) request.mutable_stopping()->add_stop_strings("s");
+  EXPECT_EQ(BadField(request), "stopping.stop_strings");
+  request.mutable_stopping()->clear_stop_strings();
+  request.mutable_stopping()->add_stop_strings("");
+  EXPECT_EQ(BadField(request), "stopping.stop_strings[0]");
+  request.mutable_stopping()->set_stop_strings(0, std::string(65, 's'));
+  EXPECT_EQ(BadField(request), "stopping.stop_strings[0]");
+}
+
+TEST_F(BadInputTest, LogitBiasesTooManyOrNotNumbers) {
+  const auto with = [this](int32_t id, float bias) {
+    v1::GenerateRequest request = Ask("x");
+    v1::LogitBias* entry = request.mutable_sampling()->add_logit_bias();
+    entry->set_token_id(id);
+    entry->set_bias(bias);
+    return BadField(request);
+  };
+  EXPECT_EQ(with(kVocabulary, 1.0f), "sampling.logit_bias[0].token_id");
+  EXPECT_EQ(with(-1, 1.0f), "sampling.logit_bias[0].token_id");
+  EXPECT_EQ(with(5, kNaN), "sampling.logit_bias[0].bias");
+  v1::GenerateRequest request = Ask("x");
+  for (int i = 0; i < 257; ++i) {
+    v1::LogitBias* entry = request.mutable_sampling()->add_logit_bias();
+    entry->set_token_id(i);
+    entry->set_bias(0.0f);
+  }
+  EXPECT_EQ(BadField(request), "sampling.logit_bias");
+}
+
+TEST_F(BadInputTest, EnumValuesFromTheFuture) {
+  v1::GenerateRequest request = Ask("x");
+  request.set_priority(static_cast<v1::Priority>(99));
+  EXPECT_EQ(BadField(request), "priority");
+}
+
+TEST_F(BadInputTest, UnknownProfilesAndNamesThatNoneCanHave) {
+  v1::GenerateRequest request = Ask("x");
+  request.mutable_attention()->set_profile("nobody-made-this");
+  EXPECT_EQ(Answer(request).error_code(), StatusCode::NOT_FOUND);
+  request.mutable_attention()->set_profile("../../etc/passwd");
+  EXPECT_EQ(BadField(request), "attention.profile");
+}
+
+TEST_F(BadInputTest, MoreRequestsThanFit) {
+  constexpr int kCalls = 12;
+  std::vector<std::unique_ptr<ClientCall>> calls;
+  std::vector<grpc::Status> statuses(kCalls);
+  std::vector<std::thread> readers;
+  for (int i = 0; i < kCalls; ++i) {
+    calls.push_back(std::make_unique<ClientCall>(*stub_));
+    readers.emplace_back([call = calls.back().get(), &status = statuses[i]] {
+      call->Start(LongAnswer());
+      call->ReadText();
+      status = call->Finish();
+    });
+  }
+  std::this_thread::sleep_for(seconds(1));  // refusals come at once
+  for (const auto& call : calls) call->context.TryCancel();
+  for (std::thread& reader : readers) reader.join();
+  int refused = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    const grpc::Status& status = statuses[i];
+    if (status.error_code() != StatusCode::RESOURCE_EXHAUSTED) continue;
+    ++refused;
+    EXPECT_EQ(ReasonOf(status), "QUEUE_FULL");
+    EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
+    EXPECT_NE(calls[i]->Trailer("grpc-retry-pushback-ms"), "");
+  }
+  EXPECT_GE(refused, kCalls - 8) << "4 run and 4 wait";
+}
+
+TEST_F(BadInputTest, DeadlinesTooShortForTheWork) {
+  const auto prompt_of = [](int tokens) {
+    v1::GenerateRequest request;
+    for (int i = 0; i < tokens; ++i) request.mutable_token_ids()->add_ids(300 + i % 7000);
+    request.mutable_stopping()->set_max_tokens(4);
+    return request;
+  };
+  EXPECT_TRUE(Answer(prompt_of(300)).ok()) << "now the server knows how fast it is";
+  ClientCall call(*stub_);
+  call.context.set_deadline(system_clock::now() + milliseconds(400));
+  call.Start(prompt_of(16'000));
+  call.ReadText();
+  const grpc::Status status = call.Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_EQ(ReasonOf(status), "DEADLINE_TOO_SHORT");
+}
+
+TEST_F(BadInputTest, CallsWithoutADeadlineGetTheServers) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, LongAnswer());
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
+  EXPECT_NE(MetadataOf(status, "output_tokens"), "0");
+}
+
+TEST_F(BadInputTest, ClientsThatCancelOrVanish) {
+  ClientCall call(*stub_);
+  call.Start(LongAnswer());
+  EXPECT_TRUE(call.Read().has_started());
+  call.context.TryCancel();
+  call.ReadText();
+  EXPECT_EQ(call.Finish().error_code(), StatusCode::CANCELLED);
+  for (int round = 0; round < 5; ++round) {  // more than fit: each must free what it held
+    Http2Peer peer(*address_);
+    ASSERT_TRUE(peer.connected());
+    for (const uint32_t stream : {1u, 3u, 5u}) {
+      peer.Call(stream, kGenerateMethod);
+      peer.Message(stream, LongAnswer().SerializeAsString(), /*end_stream=*/true);
+    }
+    std::this_thread::sleep_for(milliseconds(200));
+    peer.Vanish();
+    std::this_thread::sleep_for(milliseconds(200));
+  }
+}
+
+TEST_F(BadInputTest, AReaderThatStopsIsCutOffAndItsBatchMatesAreNot) {
+  v1::GenerateRequest chatty = LongAnswer();
+  chatty.mutable_output()->set_logprobs(20);
+  Http2Peer deaf(*address_);  // never widens the stream's window of 64 KiB
+  ASSERT_TRUE(deaf.connected());
+  deaf.Call(1, kGenerateMethod, {{"grpc-timeout", "60S"}});
+  deaf.Message(1, chatty.SerializeAsString(), /*end_stream=*/true);
+
+  ClientCall mate(*stub_);
+  v1::GenerateRequest request = LongAnswer();
+  request.mutable_stopping()->set_max_tokens(100);
+  mate.Start(request);
+  mate.ReadText();
+  EXPECT_TRUE(mate.Finish().ok());
+  EXPECT_EQ(mate.finished.usage().output_tokens(), 100);
+
+  const auto frames = deaf.ReadStream(1);
+  ASSERT_FALSE(frames.empty());
+  EXPECT_TRUE(frames.back().type == Http2Peer::kResetStream ||
+              (frames.back().flags & Http2Peer::kEndStream) != 0)
+      << "still open";
+}
+
+// A server that computes one answer at a time: the next starts when the last is over or paused.
+class OnePlaceTest : public ::testing::Test {
+ protected:
+  static constexpr milliseconds kSlowReaderTimeout{3000};
+
+  void SetUp() override {
+    address_ = server_.AwaitAddress();
+    ASSERT_NE(address_, "") << server_.AwaitExit().errors;
+  }
+  // On a connection of its own.
+  std::unique_ptr<v1::EtaService::Stub> NewStub() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return v1::EtaService::NewStub(
+        grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  ServerProcess server_{
+      ETA_BINARY_DIR "/eta-server",
+      {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen", "127.0.0.1:0", "--max_running", "1",
+       "--slow_reader_timeout", std::to_string(kSlowReaderTimeout.count()) + "ms"}};
+  std::string address_;
+};
+
+TEST_F(OnePlaceTest, ADeadlineThatPassesInTheMiddleEndsTheWork) {
+  Http2Peer peer(address_);  // no library that would end the call itself
+  ASSERT_TRUE(peer.connected());
+  peer.Call(1, kGenerateMethod, {{"grpc-timeout", "1S"}});
+  peer.Message(1, LongAnswer().SerializeAsString(), /*end_stream=*/true);
+  const auto frames = peer.ReadStream(1);
+  EXPECT_TRUE(std::any_of(frames.begin(), frames.end(),
+                          [](const auto& frame) { return frame.type == Http2Peer::kData; }));
+  EXPECT_EQ(Http2Peer::Header(frames, "grpc-status"),
+            std::to_string(StatusCode::DEADLINE_EXCEEDED));
+
+  const auto stub = NewStub();
+  ClientCall next(*stub);  // the whole long answer would take longer than this may wait
+  v1::GenerateRequest request = Ask("next");
+  request.mutable_stopping()->set_max_tokens(1);
+  next.Start(request);
+  next.ReadText();
+  const grpc::Status status = next.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(OnePlaceTest, AReaderThatComesBackAfterItWasCutOffIsToldWhy) {
+  v1::GenerateRequest chatty = LongAnswer();
+  chatty.mutable_output()->set_logprobs(20);
+  Http2Peer slow(address_);
+  ASSERT_TRUE(slow.connected());
+  slow.Call(1, kGenerateMethod, {{"grpc-timeout", "60S"}});
+  slow.Message(1, chatty.SerializeAsString(), /*end_stream=*/true);
+  std::this_thread::sleep_for(milliseconds(200));  // it comes first
+
+  const auto stub = NewStub();
+  ClientCall next(*stub);
+  v1::GenerateRequest request = Ask("next");
+  request.mutable_stopping()->set_max_tokens(1);
+  next.Start(request);
+  EXPECT_TRUE(next.Read().has_started());  // so the slow reader was paused just now
+  next.ReadText();
+  EXPECT_TRUE(next.Finish().ok());
+  // The work is given up after one timeout, what is left to send after another.
+  std::this_thread::sleep_for(kSlowReaderTimeout * 3 / 2);
+  slow.Widen(1, 10 << 20);
+  const auto frames = slow.ReadStream(1);
+  EXPECT_EQ(Http2Peer::Header(frames, "grpc-status"),
+            std::to_string(StatusCode::RESOURCE_EXHAUSTED));
+  EXPECT_EQ(Http2Peer::Header(frames, "grpc-message"), "the client reads too slowly");
+}
+
+}  // namespace
+}  // namespace eta::testing

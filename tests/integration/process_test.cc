@@ -1,0 +1,103 @@
+// How the server's process starts and ends.
+#include <csignal>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "tests/testing/client_call.h"
+#include "tests/testing/error_details.h"
+#include "tests/testing/server_process.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kModel = ETA_SOURCE_DIR "/models/eta-27m";
+
+ServerProcess Serve(std::vector<std::string> flags) {
+  return ServerProcess(ETA_BINARY_DIR "/eta-server", std::move(flags));
+}
+
+// Exit code 2 and one line that names the cause.
+void ExpectBadStart(std::vector<std::string> flags, const std::string& cause) {
+  ServerProcess server = Serve(std::move(flags));
+  const ServerProcess::Exit exit = server.AwaitExit();
+  EXPECT_EQ(exit.code, 2) << exit.errors;
+  EXPECT_THAT(exit.errors, HasSubstr(cause));
+  EXPECT_EQ(std::count(exit.errors.begin(), exit.errors.end(), '\n'), 1) << exit.errors;
+}
+
+TEST(Process, SaysInOneLineWhyItDoesNotStart) {
+  ExpectBadStart({}, "--model");
+  ExpectBadStart({"--model", "/nowhere"}, "/nowhere");
+  ExpectBadStart({"--model", kModel, "--nonsense"}, "--nonsense");
+  ExpectBadStart({"--model", kModel, "--drain_timeout", "soon"}, "soon");
+  ExpectBadStart({"--model", kModel, "--kv_dtype", "int3"}, "--kv_dtype");
+  ExpectBadStart({"--model", kModel, "--listen", "0.0.0.0:1"}, "--allow_unauthenticated_network");
+  ExpectBadStart({"--model", ETA_SOURCE_DIR "/models"}, "config.json");
+  ExpectBadStart({"--model", kModel, "--sha256", "config.json=" + std::string(64, '0')},
+                 "config.json");
+  ExpectBadStart({"--model", kModel, "--stall_timeout", "1s"}, "--stall_timeout");
+}
+
+TEST(Process, ReadsFileAndEnvironment) {
+  const std::string config = ::testing::TempDir() + "eta-process-test.toml";
+  std::ofstream(config) << "model = \"" << kModel << "\"\nlisten = \"127.0.0.1:0\"\n"
+                        << "model_name = \"from-file\"\n";
+  setenv("ETA_MODEL_NAME", "from-environment", 1);
+  setenv("ETA_MAX_OUTPUT_TOKENS", "7", 1);
+  ServerProcess server = Serve({"--config", config});
+  unsetenv("ETA_MODEL_NAME");
+  unsetenv("ETA_MAX_OUTPUT_TOKENS");
+  const std::string address = server.AwaitAddress();
+  ASSERT_NE(address, "") << server.AwaitExit().errors;
+  const auto stub =
+      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  v1::GenerateRequest request = Ask("hello");
+  request.mutable_stopping()->set_max_tokens(1);
+  ClientCall call(*stub);
+  call.Start(request);
+  EXPECT_EQ(call.Read().started().model(), "from-file");
+  call.ReadText();
+  EXPECT_TRUE(call.Finish().ok());
+  request.mutable_stopping()->set_max_tokens(8);
+  EXPECT_EQ(FieldOf(ClientCall(*stub).Refusal(request)), "stopping.max_tokens");
+}
+
+TEST(Process, DrainsOnTheFirstSignalAndHurriesOnTheSecond) {
+  ServerProcess server = Serve({"--model", kModel, "--listen", "127.0.0.1:0"});
+  const std::string address = server.AwaitAddress();
+  ASSERT_NE(address, "");
+  const auto stub =
+      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  v1::GenerateRequest request = Ask("Once upon a time");
+  request.mutable_stopping()->set_max_tokens(16000);
+  request.mutable_stopping()->set_ignore_eos(true);
+  ClientCall running(*stub);
+  running.Start(request);
+  EXPECT_TRUE(running.Read().has_started());
+
+  server.Signal(SIGTERM);
+  grpc::Status status;
+  do {  // until the signal has arrived
+    request.mutable_stopping()->set_max_tokens(1);
+    ClientCall late(*stub);
+    late.Start(request);
+    late.ReadText();
+    status = late.Finish();
+  } while (status.ok());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_TRUE(server.Running());
+
+  server.Signal(SIGTERM);
+  EXPECT_NE(running.ReadText(), "");
+  status = running.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_EQ(server.AwaitExit().code, 0);
+}
+
+}  // namespace
+}  // namespace eta::testing

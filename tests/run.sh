@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Builds everything and runs every check, on a fresh Debian 12 or on a developer's machine.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+
+usage() {
+  cat <<'TEXT'
+usage: tests/run.sh [--quick] [--asan] [--tsan] [--long]
+  (nothing)  shell and layer checks, format, build with -Werror, all tests
+  --quick    the same without the suites that start servers or replay golden numbers
+  --asan     instead: AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
+  --tsan     instead: ThreadSanitizer, in build/tsan, over kernels and engine
+  --long     all of it: the default run, then --asan, then --tsan
+TEXT
+}
+
+default_run=1 asan=0 tsan=0 quick=0 long=0
+for argument in "$@"; do
+  case "$argument" in
+    --quick) quick=1 ;;
+    --asan) asan=1 default_run=0 ;;
+    --tsan) tsan=1 default_run=0 ;;
+    --long) long=1 ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      usage >&2
+      exit 2
+      ;;
+  esac
+done
+if [ "$long" -eq 1 ]; then default_run=1 asan=1 tsan=1; fi
+
+jobs=$(nproc)
+phases=()
+# phase NAME COMMAND...: runs it, keeps its time, stops the script if it fails.
+phase() {
+  local name=$1 start=$SECONDS
+  shift
+  echo "== $name"
+  if ! "$@"; then
+    echo "== FAILED: $name, after $((SECONDS - start)) s" >&2
+    exit 1
+  fi
+  phases+=("$(printf '%5d s  %s' $((SECONDS - start)) "$name")")
+}
+
+sources() {
+  find kernels engine calibration service tests \
+    \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0
+}
+check_format() {
+  sources | xargs -0 clang-format --dry-run -Werror >"$log" 2>&1 && return 0
+  echo "not formatted (clang-format -i FILE):"
+  grep -oE '^[^: ]+\.(h|cc|cu|cuh):[0-9]+:' "$log" | cut -d: -f1 | sort -u
+  return 1
+}
+
+check_shell() {
+  find deploy tests .ci -type f \( -name '*.sh' -o -path '.ci/*' \) -print0 | xargs -0 shellcheck
+}
+
+configure() {
+  local launcher=()
+  if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+  cmake --preset "$1" -DETA_WERROR=ON -DETA_TESTS=ON "${launcher[@]}" >"$log" 2>&1 ||
+    { cat "$log" && return 1; }
+}
+
+build() { "${runner[@]}" cmake --build "$1" --parallel "$jobs"; }
+
+closing=()
+# suites DIRECTORY CTEST_OPTION...
+suites() {
+  local directory=$1
+  shift
+  "${runner[@]}" ctest --test-dir "$directory" --output-on-failure --no-label-summary -j2 "$@" |
+    tee "$log" || return 1
+  closing+=("$(grep 'tests passed' "$log")")
+}
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+runner=(env)
+
+phase "packages" deploy/install_packages.sh runtime build test
+
+if [ "$default_run" -eq 1 ]; then
+  phase "layers" tests/layers.sh
+  phase "shell scripts" check_shell
+  phase "format" check_format
+  phase "configure" configure ci
+  phase "build" build build
+  if [ "$quick" -eq 1 ]; then
+    phase "tests (quick)" suites build -LE '^(golden|service_test|server_binary|etactl_process|integration)'
+  else
+    phase "tests" suites build
+  fi
+fi
+if [ "$asan" -eq 1 ]; then
+  phase "configure, asan" configure asan
+  phase "build, asan" build build/asan
+  # Left out: two suites of plain arithmetic over the whole model, minutes long here; the kernels and
+  # the engine that they run are covered by the others.
+  phase "tests, asan" suites build/asan -E 'GoldenModelReference|EmbeddedModel'
+fi
+if [ "$tsan" -eq 1 ]; then
+  # The runtime of this compiler cannot map its shadow under high-entropy address randomisation.
+  if setarch --addr-no-randomize true 2>/dev/null; then runner=(setarch --addr-no-randomize); fi
+  phase "configure, tsan" configure tsan
+  phase "build, tsan" build build/tsan
+  # Suites without gRPC: the packaged library is not instrumented, and what it orders looks like races.
+  phase "tests, tsan" suites build/tsan -L '^(kernels|workers|engine)' -E EmbeddedModel
+fi
+
+echo "== times"
+printf '%s\n' "${phases[@]}"
+printf '%5d s  in all\n' "$SECONDS"
+echo "== result"
+printf '%s\n' "${closing[@]}"

@@ -1,0 +1,83 @@
+#include "tests/testing/engine_run.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+#include <utility>
+
+namespace eta::testing {
+
+EngineOptions OptionsFor(const TinyModel& model) {
+  EngineOptions options;
+  options.model_dir = model.path();
+  options.model_name = "tiny";
+  options.backend.num_threads = 2;
+  options.kv_dtype = DType::kFloat32;
+  options.kv_pool_bytes = int64_t{32} << 20;
+  options.limits.max_context = 4096;
+  return options;
+}
+
+EngineOptions WithBlocks(EngineOptions options, int32_t num_blocks) {
+  const auto engine = Start(options);
+  const auto block_bytes =
+      static_cast<int64_t>(engine->info().kv_bytes) / engine->info().num_blocks;
+  options.kv_pool_bytes = block_bytes * num_blocks;
+  return options;
+}
+
+std::unique_ptr<Engine> Start(const EngineOptions& options, Observer* observer) {
+  auto engine = Engine::Create(options, observer);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
+
+std::vector<int32_t> Prompt(int32_t length, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> prompt = {1};
+  while (static_cast<int32_t>(prompt.size()) < length) {
+    prompt.push_back(300 + static_cast<int32_t>(random() % 7000));
+  }
+  return prompt;
+}
+
+Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens) {
+  Request request;
+  request.id = "test";
+  request.prompt = std::move(prompt);
+  request.sampling.temperature = 0.0f;
+  request.stopping.max_tokens = max_tokens;
+  request.stopping.ignore_eos = true;
+  request.output.ids = true;
+  return request;
+}
+
+std::shared_ptr<Recorder> Submit(Engine& engine, Request request) {
+  auto recorder = std::make_shared<Recorder>();
+  const auto handle = engine.Submit(std::move(request), recorder);
+  if (!handle.ok()) recorder->OnFailed(handle.status(), {});
+  return recorder;
+}
+
+Recorder::Answer Ask(Engine& engine, Request request) {
+  return Submit(engine, std::move(request))->Wait();
+}
+
+std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> requests) {
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  for (Request& request : requests) recorders.push_back(Submit(engine, std::move(request)));
+  std::vector<Recorder::Answer> answers;
+  for (const auto& recorder : recorders) answers.push_back(recorder->Wait());
+  return answers;
+}
+
+void WaitUntilIdle(Engine& engine) {
+  for (;;) {
+    const EngineSnapshot snapshot = engine.Snapshot();
+    if (snapshot.running == 0 && snapshot.waiting == 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace eta::testing

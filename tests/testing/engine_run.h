@@ -1,0 +1,38 @@
+// Tiny verbs for tests that drive a real engine on a tiny model.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/testing/recorder.h"
+#include "tests/testing/tiny_model.h"
+
+namespace eta::testing {
+
+// Options for `model`: 2 threads, a pool of 32 MiB, float32 KV.
+EngineOptions OptionsFor(const TinyModel& model);
+
+// The options with a pool of `num_blocks` blocks.
+EngineOptions WithBlocks(EngineOptions options, int32_t num_blocks);
+
+// Fails the test if the engine cannot be made.
+std::unique_ptr<Engine> Start(const EngineOptions& options, Observer* observer = nullptr);
+
+// `length` token ids, the same for the same `seed`.
+std::vector<int32_t> Prompt(int32_t length, uint32_t seed);
+
+// A greedy request for `max_tokens` ids that no end-of-text cuts short.
+Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens);
+
+std::shared_ptr<Recorder> Submit(Engine& engine, Request request);
+// Submits and waits.
+Recorder::Answer Ask(Engine& engine, Request request);
+// Submits all at once, waits for all.
+std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> requests);
+
+// Waits until no sequence is left and the snapshot shows it.
+void WaitUntilIdle(Engine& engine);
+
+}  // namespace eta::testing

@@ -1,0 +1,167 @@
+#include "tests/testing/puppet_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/error.h"
+#include "engine/request_validation.h"
+
+namespace eta::testing {
+namespace {
+
+constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::milliseconds kPoll{5};
+
+ModelConfig PuppetModel() {
+  ModelConfig config;
+  config.vocab_size = 1000;
+  config.model_dim = 64;
+  config.ffn_dim = 128;
+  config.num_layers = 2;
+  config.num_query_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.norm_eps = 1e-5f;
+  config.rope_theta = 10000.0f;
+  config.max_context = 4096;
+  config.has_predictor = true;
+  config.gate = Gate::kSilu;
+  config.bos_id = 1;
+  config.eos_ids = {2};
+  return config;
+}
+
+}  // namespace
+
+PuppetCall::PuppetCall(uint64_t handle, Request request, std::shared_ptr<EventSink> sink)
+    : handle_(handle), request_(std::move(request)), sink_(std::move(sink)) {}
+
+void PuppetCall::Start(int32_t prompt_tokens) {
+  StartedEvent event;
+  event.request_id = request_.id;
+  event.prompt_tokens = prompt_tokens;
+  event.seed = request_.sampling.seed.value_or(7);
+  event.rope_theta = 10000.0f;
+  event.attention = ResolveAttention(request_.attention, PuppetModel());
+  sink_->OnStarted(std::move(event));
+}
+
+void PuppetCall::Say(const std::string& text) {
+  ++output_tokens_;
+  sink_->OnDelta({.text = text});
+}
+
+void PuppetCall::Finish(FinishReason reason) {
+  FinishedEvent event;
+  event.reason = reason;
+  event.prompt_tokens = 3;
+  event.output_tokens = output_tokens_;
+  ended_ = true;
+  sink_->OnFinished(std::move(event));
+}
+
+void PuppetCall::Fail(const absl::Status& status) {
+  FinishedEvent so_far;
+  so_far.output_tokens = output_tokens_;
+  ended_ = true;
+  sink_->OnFailed(status, std::move(so_far));
+}
+
+bool PuppetCall::Congested() const {
+  return sink_->Congested();
+}
+
+void PuppetCall::Forget() {
+  sink_.reset();
+}
+
+PuppetEngine::PuppetEngine(Limits limits) : limits_(limits) {
+  info_.model_name = "puppet";
+  info_.model_fingerprint = std::string(64, '0');
+  info_.config = PuppetModel();
+  info_.backend = "strings";
+  info_.kv_dtype = DType::kFloat16;
+  info_.num_blocks = 64;
+  info_.weight_bytes = 0;
+  info_.kv_bytes = 0;
+}
+
+void PuppetEngine::Refuse(absl::Status status) {
+  const std::lock_guard lock(mutex_);
+  refusals_.push_back(std::move(status));
+}
+
+std::shared_ptr<PuppetCall> PuppetEngine::TakeCall() {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, kPatience, [this] { return taken_ < calls_.size(); }))
+    return nullptr;
+  return calls_[taken_++];
+}
+
+bool PuppetEngine::AwaitCancel(const PuppetCall& call) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kPatience, [&] {
+    return std::find(cancelled_.begin(), cancelled_.end(), call.handle()) != cancelled_.end();
+  });
+}
+
+void PuppetEngine::SetSnapshot(const EngineSnapshot& snapshot) {
+  const std::lock_guard lock(mutex_);
+  snapshot_ = snapshot;
+}
+
+int PuppetEngine::submissions() const {
+  const std::lock_guard lock(mutex_);
+  return submissions_;
+}
+
+absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
+  const absl::Status valid = ValidateRequest(request, info_.config, limits_);
+  const std::lock_guard lock(mutex_);
+  ++submissions_;
+  if (!valid.ok()) return valid;
+  if (draining_) {
+    return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
+                     {.reason = "DRAINING"});
+  }
+  if (!refusals_.empty()) {
+    const absl::Status refusal = refusals_.front();
+    refusals_.erase(refusals_.begin());
+    return refusal;
+  }
+  const uint64_t handle = calls_.size() + 1;
+  calls_.push_back(std::make_shared<PuppetCall>(handle, std::move(request), std::move(sink)));
+  changed_.notify_all();
+  return handle;
+}
+
+void PuppetEngine::Cancel(uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(handle);
+  changed_.notify_all();
+}
+
+void PuppetEngine::Drain(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  const auto all_ended = [this] {
+    return std::all_of(calls_.begin(), calls_.end(),
+                       [](const auto& call) { return call->ended(); });
+  };
+  while (!all_ended() && Clock::now() < deadline) changed_.wait_for(lock, kPoll);
+  const auto left = calls_;
+  lock.unlock();
+  for (const auto& call : left) {
+    if (call->ended()) continue;
+    call->Fail(MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
+                         {.reason = "DRAINING"}));
+  }
+}
+
+EngineSnapshot PuppetEngine::Snapshot() const {
+  const std::lock_guard lock(mutex_);
+  return snapshot_;
+}
+
+}  // namespace eta::testing

@@ -1,0 +1,84 @@
+// An engine that moves only when the test tells it to: it checks and queues requests, and the test
+// plays the step thread. It pretends to serve "puppet", a gated model with a predictor and 1000
+// tokens. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace eta::testing {
+
+// One accepted request. The test sends its events, from one thread at a time.
+class PuppetCall {
+ public:
+  PuppetCall(uint64_t handle, Request request, std::shared_ptr<EventSink> sink);
+
+  const Request& request() const { return request_; }
+  uint64_t handle() const { return handle_; }
+
+  void Start(int32_t prompt_tokens = 3);
+  void Say(const std::string& text);
+  void Finish(FinishReason reason = FinishReason::kLength);
+  void Fail(const absl::Status& status);
+  bool Congested() const;
+
+  EventSink& sink() { return *sink_; }
+  std::weak_ptr<EventSink> weak_sink() const { return sink_; }
+  // As the engine does after the last event.
+  void Forget();
+  bool ended() const { return ended_; }
+
+ private:
+  const uint64_t handle_;
+  const Request request_;
+  std::shared_ptr<EventSink> sink_;
+  int32_t output_tokens_ = 0;
+  std::atomic<bool> ended_ = false;
+};
+
+class PuppetEngine final : public Engine {
+ public:
+  explicit PuppetEngine(Limits limits = {});
+  ~PuppetEngine() override { Drain(Clock::now()); }
+
+  // The next requests are refused with these, in order.
+  void Refuse(absl::Status status);
+  // The next call that is submitted, or was and has not been taken; null after 10 s without.
+  std::shared_ptr<PuppetCall> TakeCall();
+  // True once this call was cancelled; false after 10 s without.
+  bool AwaitCancel(const PuppetCall& call);
+  void SetSnapshot(const EngineSnapshot& snapshot);
+  int submissions() const;
+
+  // Engine.
+  const EngineInfo& info() const override { return info_; }
+  const Limits& limits() const override { return limits_; }
+  absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
+  void Cancel(uint64_t handle) override;
+  void Drain(Clock::time_point deadline) override;
+  EngineSnapshot Snapshot() const override;
+
+ private:
+  EngineInfo info_;
+  const Limits limits_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::vector<absl::Status> refusals_;
+  std::vector<std::shared_ptr<PuppetCall>> calls_;
+  size_t taken_ = 0;
+  std::vector<uint64_t> cancelled_;
+  EngineSnapshot snapshot_;
+  int submissions_ = 0;
+  bool draining_ = false;
+};
+
+}  // namespace eta::testing

@@ -1,0 +1,37 @@
+// The built eta-server in a process of its own, listening on a free port of this host.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace eta::testing {
+
+class ServerProcess {
+ public:
+  struct Exit {
+    int code = -1;       // -1: ended by a signal
+    std::string errors;  // its standard error
+  };
+
+  // Starts `binary` with these flags.
+  ServerProcess(const std::string& binary, const std::vector<std::string>& flags);
+  // Kills it if it still runs.
+  ~ServerProcess();
+
+  // host:port, once it prints that it listens; empty if it ends before or takes over two minutes.
+  std::string AwaitAddress();
+  void Signal(int signal);
+  bool Running();
+  Exit AwaitExit();
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+  std::string errors_path_;
+  std::optional<int> wait_status_;
+};
+
+}  // namespace eta::testing

@@ -1,0 +1,46 @@
+// A small random ETA checkpoint in a folder of its own, for tests of everything above the kernels:
+// the embedded model's tokenizer, a few thousand parameters per layer, text without meaning.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kernels/dtype.h"
+
+namespace eta::testing {
+
+struct TinyModelOptions {
+  int32_t num_layers = 2;
+  int32_t model_dim = 64;
+  int32_t ffn_dim = 96;
+  int32_t num_query_heads = 4;
+  int32_t num_kv_heads = 2;
+  int32_t head_dim = 32;
+  int32_t block_size = 16;
+  int32_t max_context = 1024;
+  bool has_predictor = true;  // false: a plain LLaMA checkpoint
+  bool tied = true;
+  float threshold_bias = 1.5f;           // around which the predicted thresholds lie
+  std::optional<int32_t> nan_embedding;  // the row of this token is NaN (needs tied = false)
+  uint32_t seed = 1;
+  bool coarse_weights = false;    // of values that float16 and bfloat16 both hold exactly
+  DType dtype = DType::kFloat32;  // of the file: float32, float16 or bfloat16
+  int32_t shards = 1;             // above 1: so many files and an index
+};
+
+// A folder under the system's temporary directory, removed when this object goes.
+class TinyModel {
+ public:
+  explicit TinyModel(const TinyModelOptions& options = {});
+  ~TinyModel();
+  TinyModel(const TinyModel&) = delete;
+  TinyModel& operator=(const TinyModel&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace eta::testing

@@ -1,0 +1,196 @@
+#include "tests/unit/attention_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <sstream>
+
+namespace eta::testing {
+namespace {
+
+constexpr int32_t kLayer = 1;  // of two: frozen thresholds are addressed by layer
+
+}  // namespace
+
+float AttentionCase::softmax_scale() const {
+  return 1.0f / std::sqrt(static_cast<float>(geometry.head_dim));
+}
+
+std::string AttentionCase::Describe() const {
+  std::ostringstream text;
+  text << "seed " << seed << ", d " << geometry.head_dim << ", b " << geometry.block_size
+       << ", sub-block " << geometry.sub_block << ", " << Name(geometry.dtype) << ", heads "
+       << num_query_heads << "/" << geometry.num_kv_heads
+       << (gate == Gate::kNone ? ", no gate" : ", gated");
+  for (const SequenceCase& sequence : sequences) {
+    text << "\n  " << (sequence.kind == RowKind::kDecode ? "decode" : "prefill") << " at "
+         << sequence.position << " + " << sequence.num_rows << ", pinned "
+         << sequence.attention.pinned_blocks << ", chunk " << sequence.attention.rescue_chunk
+         << ", z " << sequence.attention.z << ", offset " << sequence.attention.offset
+         << (sequence.attention.uniform_floor ? ", floor" : "")
+         << (sequence.attention.admit_all ? ", all" : "");
+  }
+  return text.str();
+}
+
+double Bound(const AttentionCase& attention_case, const BlockRecord& record, const float* q,
+             float z) {
+  double mean = 0.0;
+  double variance = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < record.mu.size(); ++i) {
+    const double x = q[i];
+    const double sigma = record.sigma[i];
+    mean += x * record.mu[i];
+    variance += x * x * sigma * sigma;
+    norm += x * x;
+  }
+  return attention_case.softmax_scale() *
+         std::min(mean + z * std::sqrt(variance), std::sqrt(norm) * record.max_norm);
+}
+
+AttentionStep::AttentionStep(Device& device, const AttentionCase& attention_case)
+    : device_(device), case_(attention_case) {
+  Random random(case_.seed);
+  const KvLayout layout = *device_->Layout(case_.geometry);
+  int32_t num_blocks = 3;
+  for (const SequenceCase& sequence : case_.sequences) {
+    const int32_t b = case_.geometry.block_size;
+    block_tables_.emplace_back(static_cast<size_t>((sequence.num_keys() + b - 1) / b));
+    num_blocks += static_cast<int32_t>(block_tables_.back().size());
+  }
+  std::vector<int32_t> physical(static_cast<size_t>(num_blocks));
+  std::iota(physical.begin(), physical.end(), 0);
+  std::shuffle(physical.begin(), physical.end(), random);
+  for (std::vector<int32_t>& table : block_tables_) {
+    for (int32_t& block : table) {
+      block = physical.back();
+      physical.pop_back();
+    }
+  }
+  kv_ = {device_.Allocate(layout.tile_bytes * static_cast<size_t>(num_blocks)),
+         device_.Allocate(layout.record_bytes * static_cast<size_t>(num_blocks))};
+
+  std::vector<int32_t> begin(case_.sequences.size(), 0);
+  for (int cut = 0; cut < 3; ++cut) {
+    std::vector<int32_t> end;
+    for (size_t s = 0; s < begin.size(); ++s) {
+      const int32_t left = case_.sequences[s].position - begin[s];
+      end.push_back(begin[s] + (cut == 2 ? left : static_cast<int32_t>(Uniform(random, 0, left))));
+    }
+    Append(begin, end);
+    begin = end;
+  }
+  std::vector<int32_t> end;
+  for (const SequenceCase& sequence : case_.sequences) end.push_back(sequence.num_keys());
+  Append(begin, end);
+}
+
+void AttentionStep::Append(const std::vector<int32_t>& begin, const std::vector<int32_t>& end) {
+  const int64_t cols = static_cast<int64_t>(case_.geometry.num_kv_heads) * case_.geometry.head_dim;
+  HostTensor k(0, cols);
+  HostTensor v(0, cols);
+  std::vector<SequenceRows> sequences;
+  for (size_t s = 0; s < begin.size(); ++s) {
+    if (begin[s] == end[s]) continue;
+    sequences.push_back({.row_begin = static_cast<int32_t>(k.rows),
+                         .num_rows = end[s] - begin[s],
+                         .position = begin[s],
+                         .kind = case_.sequences[s].kind,
+                         .block_table = block_tables_[s]});
+    const SequenceCase& sequence = case_.sequences[s];
+    k.data.insert(k.data.end(), sequence.k.row(begin[s]), sequence.k.row(end[s]));
+    v.data.insert(v.data.end(), sequence.v.row(begin[s]), sequence.v.row(end[s]));
+    k.rows = v.rows = k.rows + end[s] - begin[s];
+  }
+  if (sequences.empty()) return;
+  const std::vector<int32_t> tokens(static_cast<size_t>(k.rows));
+  device_->Plan({tokens, sequences});
+  device_->AppendKv(
+      {.k = device_.Put(k, 5), .v = device_.Put(v, 3), .geometry = case_.geometry, .kv = kv_});
+  (void)device_->Finish();
+}
+
+BlockRecord AttentionStep::Record(size_t sequence, int32_t ordinal, int32_t kv_head) {
+  return device_->ReadRecord(case_.geometry, kv_,
+                             block_tables_[sequence][static_cast<size_t>(ordinal)], kv_head);
+}
+
+AttentionResult AttentionStep::Run() {
+  const int32_t heads = case_.num_query_heads;
+  const int32_t kv_heads = case_.geometry.num_kv_heads;
+  std::vector<SequenceRows> sequences;
+  std::vector<std::vector<float>> frozen;  // [L, HQ] each
+  int32_t num_rows = 0;
+  int64_t capacity = 1;
+  for (size_t s = 0; s < case_.sequences.size(); ++s) {
+    const SequenceCase& sequence = case_.sequences[s];
+    std::vector<float> profile(static_cast<size_t>(heads), 1e3f);  // of the layer before
+    profile.insert(profile.end(), sequence.thresholds.begin(), sequence.thresholds.end());
+    frozen.push_back(profile);
+    sequences.push_back({.row_begin = num_rows,
+                         .num_rows = sequence.num_rows,
+                         .position = sequence.position,
+                         .kind = sequence.kind,
+                         .attention = sequence.attention,
+                         .block_table = block_tables_[s]});
+    num_rows += sequence.num_rows;
+    capacity = std::max<int64_t>(capacity, sequence.num_keys() / case_.geometry.block_size);
+  }
+  for (size_t s = 0; s < frozen.size(); ++s) sequences[s].frozen_thresholds = frozen[s].data();
+
+  const auto rows = static_cast<size_t>(num_rows);
+  const size_t lists = rows * static_cast<size_t>(kv_heads);
+  AttentionResult result;
+  result.tokens_attended.assign(rows * static_cast<size_t>(heads), -1);
+  result.tokens_read.assign(lists, -1);
+  result.above.assign(static_cast<size_t>(heads), 0);
+  result.above_admitted.assign(static_cast<size_t>(heads), 0);
+
+  const TensorView q = device_.Put(case_.q, 7);
+  const TensorView thresholds = device_.Empty(num_rows, heads, 1);
+  const std::vector<uint32_t> unset(lists * static_cast<size_t>(capacity), 0xFFFFFFFFu);
+  const BlockSelection selection = {device_.Put(unset), device_.Put(unset),
+                                    device_.Put(std::vector<int32_t>(lists, -1)), capacity};
+  const std::vector<int32_t> tokens(rows);
+  device_->Plan({tokens, sequences});
+  device_->PredictThresholds(
+      {.layer = kLayer, .q = q, .weight = nullptr, .bias = nullptr, .out = thresholds});
+  device_->SelectBlocks({.q = q,
+                         .thresholds = thresholds,
+                         .num_query_heads = heads,
+                         .geometry = case_.geometry,
+                         .kv = kv_,
+                         .softmax_scale = case_.softmax_scale(),
+                         .selection = selection,
+                         .counts = {result.tokens_attended.data(), result.tokens_read.data()}});
+  const AttentionParams attention = {.q = q,
+                                     .thresholds = thresholds,
+                                     .num_query_heads = heads,
+                                     .geometry = case_.geometry,
+                                     .kv = kv_,
+                                     .softmax_scale = case_.softmax_scale(),
+                                     .gate = case_.gate,
+                                     .beta = case_.beta,
+                                     .selection = selection,
+                                     .out = device_.Empty(num_rows, q.cols, 2)};
+  device_->DecodeAttention(attention);
+  device_->PrefillAttention(attention);
+  device_->CountRecall({attention, result.above.data(), result.above_admitted.data()});
+  (void)device_->Finish();
+
+  result.out = device_.Get(attention.out);
+  const std::vector<int32_t> counts = device_.Get(selection.counts, lists);
+  const std::vector<uint32_t> blocks = device_.Get(selection.blocks, unset.size());
+  const std::vector<uint32_t> masks = device_.Get(selection.heads, unset.size());
+  for (size_t list = 0; list < lists; ++list) {
+    std::vector<SelectedBlock>& selected = result.selection.emplace_back();
+    for (int32_t n = 0; n < counts[list]; ++n) {
+      const size_t at = list * static_cast<size_t>(capacity) + static_cast<size_t>(n);
+      selected.emplace_back(blocks[at], masks[at]);
+    }
+  }
+  return result;
+}
+
+}  // namespace eta::testing

@@ -1,0 +1,81 @@
+// One layer's attention over a ragged step, run on any backend through the ops in the model's
+// order, with everything that can be compared.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/unit/kernel_harness.h"
+
+namespace eta::testing {
+
+struct SequenceCase {
+  RowKind kind = RowKind::kDecode;
+  int32_t position = 0;  // keys already in the cache before the step
+  int32_t num_rows = 1;
+  AttentionOptions attention;
+  HostTensor k;                   // [position + num_rows, HKV * d]
+  HostTensor v;                   // [position + num_rows, HKV * d]
+  std::vector<float> thresholds;  // [HQ]
+
+  int32_t num_keys() const { return position + num_rows; }
+};
+
+struct AttentionCase {
+  KvGeometry geometry;
+  int32_t num_query_heads = 1;
+  Gate gate = Gate::kSilu;
+  float beta = 5.0f;
+  std::vector<SequenceCase> sequences;
+  HostTensor q;       // [R, HQ * d], the sequences' rows one after another
+  uint64_t seed = 0;  // of what must not matter: physical blocks, how the history was cut
+
+  int32_t group() const { return num_query_heads / geometry.num_kv_heads; }
+  float softmax_scale() const;
+  std::string Describe() const;
+};
+
+// A block that a row reads, and the query heads of the group that admitted it.
+using SelectedBlock = std::pair<uint32_t, uint32_t>;
+
+struct AttentionResult {
+  HostTensor out;                                     // [R, HQ * d]
+  std::vector<std::vector<SelectedBlock>> selection;  // [R * HKV]
+  std::vector<int32_t> tokens_attended;               // [R * HQ], -1 for prefill rows
+  std::vector<int32_t> tokens_read;                   // [R * HKV], -1 for prefill rows
+  std::vector<int64_t> above;                         // [HQ]
+  std::vector<int64_t> above_admitted;                // [HQ]
+};
+
+// A case with its keys and values in a device's cache.
+class AttentionStep {
+ public:
+  // Appends the history in up to three steps, then the rows of the step itself.
+  AttentionStep(Device& device, const AttentionCase& attention_case);
+
+  // Of full block `ordinal` of a sequence.
+  BlockRecord Record(size_t sequence, int32_t ordinal, int32_t kv_head);
+
+  // PredictThresholds (frozen), SelectBlocks, CountRecall, DecodeAttention, PrefillAttention.
+  AttentionResult Run();
+
+ private:
+  void Append(const std::vector<int32_t>& begin, const std::vector<int32_t>& end);
+
+  Device& device_;
+  const AttentionCase& case_;
+  std::vector<std::vector<int32_t>> block_tables_;
+  KvLayerView kv_;
+};
+
+// The bound of eta-semantics.md, "Selection" step 1, in double.
+double Bound(const AttentionCase& attention_case, const BlockRecord& record, const float* q,
+             float z);
+
+// A random case; thresholds keep clear of every bound, so that counts are beyond rounding.
+AttentionCase RandomCase(uint64_t seed);
+
+}  // namespace eta::testing

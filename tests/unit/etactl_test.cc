@@ -1,0 +1,166 @@
+// What a user of etactl sees: requests made of flags, errors, exit codes, statistics.
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "service/etactl_error.h"
+#include "service/etactl_generate.h"
+#include "service/etactl_request.h"
+#include "service/terminal.h"
+
+namespace eta::ctl {
+namespace {
+
+absl::StatusOr<v1::GenerateRequest> RequestOf(std::vector<std::string> arguments) {
+  GenerateFlags flags;
+  CLI::App app;
+  AddGenerateCommand(app, &flags);
+  arguments.insert(arguments.begin(), "generate");
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+  return MakeGenerateRequest(flags);
+}
+
+grpc::Status Refusal(grpc::StatusCode code,
+                     const std::vector<const google::protobuf::Message*>& all) {
+  google::rpc::Status rich;
+  for (const google::protobuf::Message* detail : all) rich.add_details()->PackFrom(*detail);
+  return {code, "sentence", rich.SerializeAsString()};
+}
+
+TEST(EtactlRequest, LeavesWhatWasNotGivenToTheServer) {
+  const auto request = RequestOf({"Once"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->text(), "Once");
+  EXPECT_FALSE(request->sampling().has_temperature());
+  EXPECT_FALSE(request->stopping().has_max_tokens());
+  EXPECT_EQ(request->attention().mode_case(), v1::Attention::MODE_NOT_SET);
+  EXPECT_FALSE(request->attention().has_z());
+  EXPECT_EQ(request->priority(), v1::PRIORITY_UNSPECIFIED);
+}
+
+TEST(EtactlRequest, SendsZerosThatWereGiven) {
+  const auto request = RequestOf({"Once", "--temperature", "0", "--seed", "0", "--offset", "-1.5"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  ASSERT_TRUE(request->sampling().has_temperature());
+  EXPECT_EQ(request->sampling().temperature(), 0.0f);
+  EXPECT_TRUE(request->sampling().has_seed());
+  EXPECT_EQ(request->attention().offset(), -1.5f);
+}
+
+TEST(EtactlRequest, TakesStopStringsAsTheyAre) {
+  const auto request = RequestOf({"--stop", "[a,b]", "--stop", ",", "--stop", "\n", "Once"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  const auto& stops = request->stopping().stop_strings();
+  EXPECT_EQ(std::vector<std::string>(stops.begin(), stops.end()),
+            (std::vector<std::string>{"[a,b]", ",", "\n"}));
+  EXPECT_EQ(request->text(), "Once");
+}
+
+TEST(EtactlRequest, ReadsTokenIdsFromAListOrAFile) {
+  const std::string file = testing::TempDir() + "/etactl_ids.json";
+  std::ofstream(file) << "[5, 6,\n 7]\n";
+  for (const std::string& source : {std::string("5,6,7"), file}) {
+    const auto request = RequestOf({"--token_ids", source});
+    ASSERT_TRUE(request.ok()) << request.status();
+    const auto& ids = request->token_ids().ids();
+    EXPECT_EQ(std::vector<int32_t>(ids.begin(), ids.end()), (std::vector<int32_t>{5, 6, 7}));
+  }
+  std::remove(file.c_str());
+}
+
+TEST(EtactlRequest, KeepsEveryByteOfAPromptFile) {
+  const std::string file = testing::TempDir() + "/etactl_prompt.bin";
+  const std::string bytes("a\0\r\n\xFF b", 7);
+  std::ofstream(file, std::ios::binary) << bytes;
+  const auto request = RequestOf({"--file", file});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->text(), bytes);
+  std::remove(file.c_str());
+}
+
+TEST(EtactlRequest, ChoosesAttention) {
+  EXPECT_TRUE(RequestOf({"x", "--attention", "full"})->attention().has_full());
+  EXPECT_TRUE(RequestOf({"x", "--attention=dynamic"})->attention().has_dynamic());
+  EXPECT_EQ(RequestOf({"x", "--attention=profile:tight"})->attention().profile(), "tight");
+}
+
+TEST(EtactlRequest, RefusesWhatItCannotUnderstand) {
+  EXPECT_FALSE(RequestOf({"x", "--attention", "half"}).ok());
+  EXPECT_FALSE(RequestOf({"x", "--logit_bias", "3"}).ok());
+  EXPECT_FALSE(RequestOf({"x", "--logit_bias", "three=1"}).ok());
+  EXPECT_FALSE(RequestOf({"--token_ids", "1,99999999999"}).ok());
+  EXPECT_FALSE(RequestOf({"x", "--token_ids", "1"}).ok());
+  EXPECT_FALSE(RequestOf({"--file", "/nonexistent/prompt.txt"}).ok());
+  EXPECT_FALSE(RequestOf({"--file", testing::TempDir()}).ok());
+  EXPECT_THROW((void)RequestOf({"x", "--floor", "flat"}), CLI::ParseError);
+  EXPECT_THROW((void)RequestOf({"x", "--logprobs", "3"}), CLI::ParseError);
+}
+
+TEST(EtactlError, NamesCodeReasonFieldAndWhenToRetry) {
+  google::rpc::ErrorInfo info;
+  info.set_reason("QUEUE_FULL");
+  google::rpc::BadRequest bad;
+  bad.add_field_violations()->set_field("sampling.top_p");
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_nanos(500'000'000);
+  EXPECT_EQ(DescribeError(Refusal(grpc::RESOURCE_EXHAUSTED, {&info, &bad, &retry})),
+            "RESOURCE_EXHAUSTED: sentence [reason QUEUE_FULL, field sampling.top_p, "
+            "retry in 0.50 s]");
+  EXPECT_EQ(DescribeError(grpc::Status(grpc::UNAVAILABLE, "nobody there")),
+            "UNAVAILABLE: nobody there");
+}
+
+TEST(EtactlError, ExitCodesTellWhoMustAct) {
+  google::rpc::ErrorInfo device;
+  device.set_reason("DEVICE_ERROR");
+  EXPECT_EQ(ExitCodeOf(grpc::Status::OK), 0);
+  EXPECT_EQ(ExitCodeOf({grpc::UNAVAILABLE, ""}), 3);
+  EXPECT_EQ(ExitCodeOf(Refusal(grpc::UNAVAILABLE, {&device})), 6);
+  EXPECT_EQ(ExitCodeOf({grpc::INVALID_ARGUMENT, ""}), 4);
+  EXPECT_EQ(ExitCodeOf({grpc::NOT_FOUND, ""}), 4);
+  EXPECT_EQ(ExitCodeOf({grpc::RESOURCE_EXHAUSTED, ""}), 5);
+  EXPECT_EQ(ExitCodeOf({grpc::DEADLINE_EXCEEDED, ""}), 5);
+  EXPECT_EQ(ExitCodeOf({grpc::INTERNAL, ""}), 6);
+}
+
+TEST(EtactlStatistics, SayWhatWasReadAndLeaveOutWhatWasNotMeasured) {
+  v1::Started started;
+  started.mutable_attention()->set_mode(v1::ATTENTION_MODE_DYNAMIC);
+  v1::Finished finished;
+  finished.mutable_usage()->set_output_tokens(3);
+  finished.mutable_timing()->mutable_decode()->set_nanos(500'000'000);
+  finished.mutable_attention()->set_head_density(0.16);
+  finished.mutable_attention()->set_union_density(0.29);
+  finished.mutable_attention()->set_kv_bytes_read(29'000'000);
+  finished.mutable_attention()->set_kv_bytes_dense(100'000'000);
+  const std::string line = DescribeStatistics(started, finished);
+  for (const char* part : {"3 tokens", "4.0 tok/s", "dynamic thresholds", "head density 0.160",
+                           "union density 0.290", "KV read 29.0 MB of 100.0 MB (29.0 %)"}) {
+    EXPECT_NE(line.find(part), std::string::npos) << part << " is not in: " << line;
+  }
+  finished.clear_attention();
+  EXPECT_EQ(DescribeStatistics(started, finished).find("density"), std::string::npos);
+}
+
+TEST(EtactlTerminal, GeneratedTextCannotCommandTheTerminal) {
+  EXPECT_EQ(WithoutControls("a\x1B[31mb\n\tc\x7F"), "a\xEF\xBF\xBD[31mb\n\tc\xEF\xBF\xBD");
+  EXPECT_EQ(WithoutControls("\xC2\x9B"
+                            "2J"),
+            "\xEF\xBF\xBD"
+            "2J");
+  EXPECT_EQ(WithoutControls("Gr\xC3\xB6\xC3\x9F"
+                            "e \xE2\x82\xAC"),
+            "Gr\xC3\xB6\xC3\x9F"
+            "e \xE2\x82\xAC");
+}
+
+}  // namespace
+}  // namespace eta::ctl

@@ -1,0 +1,91 @@
+// Backends as the kernel tests meet them: by name and, for the CPU, by instruction set; with host
+// tensors that go in and come out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace eta::testing {
+
+struct BackendUnderTest {
+  std::string name;
+  int64_t target = 0;  // of kernels/cpu/targets.h; 0: the automatic choice
+};
+
+// "cpu_AVX2", "reference": a valid GoogleTest parameter name.
+std::string TestName(const BackendUnderTest& backend);
+std::ostream& operator<<(std::ostream& out, const BackendUnderTest& backend);
+
+// Every backend that the reference judges, and the same with the reference itself.
+std::vector<BackendUnderTest> JudgedBackends();
+std::vector<BackendUnderTest> AllBackends();
+
+// Row-major float32.
+struct HostTensor {
+  HostTensor() = default;
+  HostTensor(int64_t num_rows, int64_t num_cols)
+      : rows(num_rows), cols(num_cols), data(static_cast<size_t>(num_rows * num_cols)) {}
+
+  float* row(int64_t i) { return data.data() + i * cols; }
+  const float* row(int64_t i) const { return data.data() + i * cols; }
+
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::vector<float> data;
+};
+
+using Random = std::mt19937_64;
+// In [low, high].
+int64_t Uniform(Random& random, int64_t low, int64_t high);
+double UniformReal(Random& random, double low, double high);
+HostTensor Normal(Random& random, int64_t rows, int64_t cols, float deviation = 1.0f);
+
+// ||a - b|| / ||b|| over n elements; ||a|| where b is zero.
+double RelativeError(const float* a, const float* b, int64_t n);
+double Norm(const float* a, int64_t n);
+
+// A backend and the memory that a test keeps in it. Making a device for "cpu" forces its target,
+// until the next one is made.
+class Device {
+ public:
+  explicit Device(const BackendUnderTest& backend, int num_threads = 2);
+
+  Backend* operator->() { return backend_.get(); }
+
+  // Memory filled with all-ones bytes (NaN in every float format), or with the given elements.
+  std::byte* Allocate(size_t bytes);
+  template <typename T>
+  T* Put(const std::vector<T>& elements) {
+    const size_t bytes = elements.size() * sizeof(T);
+    std::byte* data = Allocate(bytes);
+    backend_->Upload(data, elements.data(), bytes);
+    return reinterpret_cast<T*>(data);
+  }
+  template <typename T>
+  std::vector<T> Get(const T* data, size_t count) {
+    std::vector<T> elements(count);
+    backend_->Download(elements.data(), reinterpret_cast<const std::byte*>(data),
+                       count * sizeof(T));
+    return elements;
+  }
+
+  // Rows `padding` elements further apart than they are wide.
+  TensorView Put(const HostTensor& tensor, int64_t padding = 0);
+  TensorView Empty(int64_t rows, int64_t cols, int64_t padding = 0);
+  HostTensor Get(const TensorView& view);
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+};
+
+// `values` as a checkpoint of `dtype` holds them, in `storage`.
+HostMatrix ToHostMatrix(const HostTensor& values, DType dtype, std::vector<std::byte>& storage);
+
+}  // namespace eta::testing

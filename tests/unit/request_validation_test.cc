@@ -1,0 +1,296 @@
+#include "engine/request_validation.h"
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eta {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+ModelConfig GatedModel() {
+  ModelConfig config;
+  config.vocab_size = 100;
+  config.num_layers = 2;
+  config.num_query_heads = 4;
+  config.num_kv_heads = 2;
+  config.has_predictor = true;
+  config.gate = Gate::kSilu;
+  return config;
+}
+
+ModelConfig PlainModel() {
+  ModelConfig config = GatedModel();
+  config.has_predictor = false;
+  config.gate = Gate::kNone;
+  return config;
+}
+
+Request Good() {
+  Request request;
+  request.id = "r1";
+  request.prompt = std::string("hello");
+  return request;
+}
+
+absl::Status Validate(const std::function<void(Request&)>& change,
+                      const ModelConfig& config = GatedModel()) {
+  Request request = Good();
+  change(request);
+  return ValidateRequest(request, config, Limits());
+}
+
+// The field that a refusal names; "ok" if there is none, the reason of any other error.
+std::string Field(const std::function<void(Request&)>& change,
+                  const ModelConfig& config = GatedModel()) {
+  const absl::Status status = Validate(change, config);
+  if (status.ok()) return "ok";
+  const ErrorDetail detail = GetErrorDetail(status);
+  if (status.code() == absl::StatusCode::kInvalidArgument && detail.reason == "INVALID_FIELD") {
+    return detail.field;
+  }
+  return detail.reason;
+}
+
+std::shared_ptr<const ThresholdProfile> Profile(int32_t layers, int32_t heads) {
+  auto profile = std::make_shared<ThresholdProfile>();
+  profile->num_layers = layers;
+  profile->num_query_heads = heads;
+  profile->thresholds.resize(static_cast<size_t>(layers) * heads);
+  return profile;
+}
+
+TEST(RequestValidation, DefaultsAreValid) {
+  EXPECT_EQ(Field([](Request&) {}), "ok");
+}
+
+TEST(RequestValidation, APromptIsTextOrTokensAndNotEmpty) {
+  EXPECT_EQ(Field([](Request& r) { r.prompt = std::string(); }), "text");
+  EXPECT_EQ(Field([](Request& r) { r.prompt = std::vector<int32_t>(); }), "token_ids.ids");
+  EXPECT_EQ(Field([](Request& r) { r.prompt = std::vector<int32_t>{0, 99}; }), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.prompt = std::string(768 * 1024, 'x'); }), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.prompt = std::string(768 * 1024 + 1, 'x'); }), "text");
+}
+
+TEST(RequestValidation, ControlCharactersAreDataButBrokenUtf8IsNot) {
+  EXPECT_EQ(Field([](Request& r) { r.prompt = std::string("a\0b\x01\x7f\r\n", 7); }), "ok");
+  for (const char* bad : {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"}) {
+    EXPECT_EQ(Field([&](Request& r) { r.prompt = std::string(bad); }), "text");
+  }
+  const absl::Status status = Validate([](Request& r) { r.prompt = std::string("ab\xff"); });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("from byte 2 on"));
+}
+
+TEST(RequestValidation, TokenIdsAreInTheVocabularyAndTheFirstBadOneIsNamed) {
+  EXPECT_EQ(Field([](Request& r) {
+              r.prompt = std::vector<int32_t>{1, 100, -1};
+            }),
+            "token_ids.ids[1]");
+  EXPECT_EQ(Field([](Request& r) { r.prompt = std::vector<int32_t>{1, -1}; }), "token_ids.ids[1]");
+  EXPECT_EQ(Field([](Request& r) {
+              r.stopping.stop_ids = {5, 100};
+            }),
+            "stopping.stop_token_ids[1]");
+}
+
+TEST(RequestValidation, RequestIdsAreShortAndPrintable) {
+  EXPECT_EQ(Field([](Request& r) { r.id = std::string(64, '~'); }), "ok");
+  for (const std::string& id : {std::string(), std::string(65, 'x'), std::string("a\nb"),
+                                std::string("\xc3\xa9"), std::string("a\0b", 3)}) {
+    EXPECT_EQ(Field([&](Request& r) { r.id = id; }), "request_id");
+  }
+}
+
+struct FloatField {
+  std::string name;
+  float SamplingOptions::*member;
+  std::vector<float> good;
+  std::vector<float> bad;
+};
+
+TEST(RequestValidation, SamplingNumbersHaveRangesAndNaNIsInNone) {
+  const std::vector<FloatField> fields = {
+      {"temperature", &SamplingOptions::temperature, {0.0f, 2.0f}, {-0.1f, 2.1f}},
+      {"top_p", &SamplingOptions::top_p, {0.001f, 1.0f}, {0.0f, 1.1f, -1.0f}},
+      {"min_p", &SamplingOptions::min_p, {0.0f, 1.0f}, {-0.1f, 1.1f}},
+      {"repetition_penalty", &SamplingOptions::repetition_penalty, {0.1f, 10.0f}, {0.0f, 10.1f}},
+      {"presence_penalty", &SamplingOptions::presence_penalty, {-2.0f, 2.0f}, {-2.1f, 2.1f}},
+      {"frequency_penalty", &SamplingOptions::frequency_penalty, {-2.0f, 2.0f}, {-2.1f, 2.1f}},
+  };
+  for (const FloatField& field : fields) {
+    const auto outcome = [&](float value) {
+      return Field([&](Request& r) { r.sampling.*field.member = value; });
+    };
+    for (const float value : field.good) EXPECT_EQ(outcome(value), "ok") << field.name << value;
+    for (const float value : field.bad) {
+      EXPECT_EQ(outcome(value), "sampling." + field.name) << value;
+    }
+    for (const float value : {kNaN, kInfinity, -kInfinity}) {
+      EXPECT_EQ(outcome(value), "sampling." + field.name) << value;
+    }
+  }
+  EXPECT_EQ(Field([](Request& r) { r.sampling.top_k = -1; }), "sampling.top_k");
+}
+
+TEST(RequestValidation, LogitBiasesAreFewDistinctAndFinite) {
+  const auto with = [](std::vector<LogitBias> bias) {
+    return Field([&](Request& r) { r.sampling.bias = std::move(bias); });
+  };
+  EXPECT_EQ(with({{0, -100.0f}, {99, 100.0f}}), "ok");
+  EXPECT_EQ(with({{0, 1.0f}, {100, 1.0f}}), "sampling.logit_bias[1].token_id");
+  EXPECT_EQ(with({{-1, 1.0f}}), "sampling.logit_bias[0].token_id");
+  EXPECT_EQ(with({{5, 1.0f}, {5, 2.0f}}), "sampling.logit_bias[1].token_id");
+  for (const float bad : {100.5f, -100.5f, kNaN, kInfinity, -kInfinity}) {
+    EXPECT_EQ(with({{5, bad}}), "sampling.logit_bias[0].bias");
+  }
+  EXPECT_EQ(with(std::vector<LogitBias>(257)), "sampling.logit_bias");
+}
+
+TEST(RequestValidation, AnswersHaveAnEnd) {
+  const auto lengths = [](int32_t most, int32_t least) {
+    return Field([&](Request& r) {
+      r.stopping.max_tokens = most;
+      r.stopping.min_tokens = least;
+    });
+  };
+  EXPECT_EQ(lengths(1, 1), "ok");
+  EXPECT_EQ(lengths(16384, 0), "ok");
+  for (const int32_t bad : {0, -1, 16385, std::numeric_limits<int32_t>::max()}) {
+    EXPECT_EQ(lengths(bad, 0), "stopping.max_tokens");
+  }
+  EXPECT_EQ(lengths(5, 6), "stopping.min_tokens");
+  EXPECT_EQ(lengths(5, -1), "stopping.min_tokens");
+}
+
+TEST(RequestValidation, StopsAreFewAndShort) {
+  const auto with = [](std::vector<std::string> stops) {
+    return Field([&](Request& r) { r.stopping.stop_strings = std::move(stops); });
+  };
+  EXPECT_EQ(with({"a", "b", "c", std::string(64, 'd')}), "ok");
+  EXPECT_EQ(with({"a", "b", "c", "d", "e"}), "stopping.stop_strings");
+  EXPECT_EQ(with({"a", ""}), "stopping.stop_strings[1]");
+  EXPECT_EQ(with({std::string(65, 'd')}), "stopping.stop_strings[0]");
+  EXPECT_EQ(with({"\xff"}), "stopping.stop_strings[0]");
+  EXPECT_EQ(Field([](Request& r) { r.stopping.stop_ids.assign(17, 1); }),
+            "stopping.stop_token_ids");
+}
+
+TEST(RequestValidation, LogprobsAreAtMostTwenty) {
+  EXPECT_EQ(Field([](Request& r) { r.output.logprobs = 20; }), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.output.logprobs = 21; }), "output.logprobs");
+  EXPECT_EQ(Field([](Request& r) { r.output.prompt_logprobs = -1; }), "output.prompt_logprobs");
+}
+
+TEST(RequestValidation, AttentionNumbersHaveRanges) {
+  EXPECT_EQ(Field([](Request& r) { r.attention.offset = -100.0f; }), "ok");
+  for (const float bad : {-100.5f, 100.5f, kNaN, kInfinity}) {
+    EXPECT_EQ(Field([&](Request& r) { r.attention.offset = bad; }), "attention.offset");
+  }
+  for (const float bad : {-0.1f, 16.5f, kNaN, kInfinity}) {
+    EXPECT_EQ(Field([&](Request& r) { r.attention.z = bad; }), "attention.z");
+  }
+  for (const int32_t bad : {-1, 1025}) {
+    EXPECT_EQ(Field([&](Request& r) { r.attention.pinned_blocks = bad; }),
+              "attention.pinned_blocks");
+  }
+}
+
+TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
+  const auto full = [](const std::function<void(AttentionChoice&)>& change) {
+    return Field([&](Request& r) {
+      r.attention.mode = AttentionMode::kFull;
+      change(r.attention);
+    });
+  };
+  EXPECT_EQ(full([](AttentionChoice& a) { a.offset = 1.0f; }), "ok");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.z = 1.0f; }), "attention.z");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.uniform_floor = false; }), "attention.floor");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.pinned_blocks = 2; }), "attention.pinned_blocks");
+  EXPECT_EQ(Field([](Request& r) { r.attention.z = 1.0f; }, PlainModel()), "attention.z")
+      << "full is a plain model's default";
+}
+
+TEST(RequestValidation, AModelIsNotAskedForWhatItCannotDo) {
+  EXPECT_EQ(Field([](Request& r) { r.attention.mode = AttentionMode::kDynamic; }, PlainModel()),
+            "UNSUPPORTED_BY_MODEL");
+  const auto floor = [](const ModelConfig& config) {
+    return Validate(
+        [](Request& r) {
+          r.attention.mode = AttentionMode::kProfile;
+          r.attention.profile = Profile(2, 4);
+          r.attention.uniform_floor = true;
+        },
+        config);
+  };
+  EXPECT_TRUE(floor(GatedModel()).ok());
+  EXPECT_EQ(floor(PlainModel()).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(RequestValidation, AProfileFitsTheModel) {
+  const auto with = [](std::shared_ptr<const ThresholdProfile> profile) {
+    return Field([&](Request& r) {
+      r.attention.mode = AttentionMode::kProfile;
+      r.attention.profile = std::move(profile);
+    });
+  };
+  EXPECT_EQ(with(Profile(2, 4)), "ok");
+  EXPECT_EQ(with(Profile(3, 4)), "PROFILE_MISMATCH");
+  EXPECT_EQ(with(Profile(2, 8)), "PROFILE_MISMATCH");
+  EXPECT_EQ(with(nullptr), "attention.profile");
+}
+
+TEST(CheckContext, CountsPromptAndAnswerTogether) {
+  Limits limits;
+  limits.max_context = 100;
+  EXPECT_TRUE(CheckContext(60, 40, limits).ok());
+  const absl::Status status = CheckContext(61, 40, limits);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "CONTEXT_TOO_LONG");
+  EXPECT_EQ(detail.metadata.at("prompt_tokens"), "61");
+  EXPECT_EQ(detail.metadata.at("max_tokens"), "40");
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  EXPECT_FALSE(CheckContext(kHuge, kHuge, limits).ok()) << "their sum overflows";
+}
+
+TEST(ResolveAttention, DefaultsFollowTheModel) {
+  const ResolvedAttention gated = ResolveAttention({}, GatedModel());
+  EXPECT_EQ(gated.mode, AttentionMode::kDynamic);
+  EXPECT_TRUE(gated.options.uniform_floor);
+  EXPECT_FLOAT_EQ(gated.options.z, 1.5f);
+  EXPECT_EQ(gated.options.pinned_blocks, 2);
+  EXPECT_FALSE(gated.options.admit_all);
+
+  const ResolvedAttention plain = ResolveAttention({}, PlainModel());
+  EXPECT_EQ(plain.mode, AttentionMode::kFull);
+  EXPECT_TRUE(plain.options.admit_all);
+  EXPECT_FALSE(plain.options.uniform_floor);
+}
+
+TEST(ResolveAttention, WithoutTheFloorZIsThePapers) {
+  AttentionChoice choice;
+  choice.uniform_floor = false;
+  EXPECT_FLOAT_EQ(ResolveAttention(choice, GatedModel()).options.z, 2.0f);
+  choice.z = 1.0f;
+  EXPECT_FLOAT_EQ(ResolveAttention(choice, GatedModel()).options.z, 1.0f);
+
+  AttentionChoice profile;
+  profile.mode = AttentionMode::kProfile;
+  profile.profile = Profile(2, 4);
+  const ResolvedAttention plain = ResolveAttention(profile, PlainModel());
+  EXPECT_EQ(plain.profile, profile.profile);
+  EXPECT_FALSE(plain.options.uniform_floor);
+  EXPECT_FLOAT_EQ(plain.options.z, 2.0f);
+}
+
+}  // namespace
+}  // namespace eta

@@ -1,0 +1,223 @@
+#include "engine/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace eta {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr Clock::time_point kNoon{std::chrono::hours(12)};
+
+RunningSequence Decoding(int second, int32_t tokens, int32_t blocks) {
+  return {kNoon + seconds(second), tokens, tokens - 1, blocks, false};
+}
+
+RunningSequence Prefilling(int second, int32_t prompt, int32_t done) {
+  return {kNoon + seconds(second), prompt, done, (prompt + 63) / 64, false};
+}
+
+WaitingSequence Arriving(int second, int32_t prompt) {
+  return {kNoon + seconds(second), (prompt + 63) / 64, prompt, 0};
+}
+
+std::map<int32_t, int32_t> RowsByIndex(const StepPlan& plan) {
+  std::map<int32_t, int32_t> rows;
+  for (const StepPlan::Work& work : plan.work) rows[work.index] = work.num_rows;
+  return rows;
+}
+
+TEST(Scheduler, NothingToDoIsAnEmptyPlan) {
+  const StepPlan plan = PlanStep({});
+  EXPECT_THAT(plan.work, IsEmpty());
+  EXPECT_THAT(plan.admitted, IsEmpty());
+}
+
+TEST(Scheduler, EveryDecodingSequenceGetsOneRowAndThePromptTheRest) {
+  SchedulerInput input;
+  input.running = {Decoding(0, 100, 2), Decoding(1, 65, 2), Prefilling(2, 1000, 0)};
+  input.available_blocks = 100;
+  input.max_step_tokens = 66;
+  const auto rows = RowsByIndex(PlanStep(input));
+  EXPECT_EQ(rows.at(0), 1);
+  EXPECT_EQ(rows.at(1), 1);
+  EXPECT_EQ(rows.at(2), 64);
+}
+
+TEST(Scheduler, AShortPromptOvertakesALongOneWhichStillMoves) {
+  SchedulerInput input;
+  input.running = {Prefilling(0, 30'000, 512), Prefilling(5, 90, 0)};
+  input.max_step_tokens = 256;
+  const auto rows = RowsByIndex(PlanStep(input));
+  EXPECT_EQ(rows.at(1), 90) << "the short prompt is done in one step";
+  EXPECT_EQ(rows.at(0), 256 - 90) << "the long one takes what is left, at least half";
+}
+
+TEST(Scheduler, TheOldestPromptKeepsHalfOfTheStepUnderAFloodOfShortOnes) {
+  SchedulerInput input;
+  input.running = {Prefilling(0, 30'000, 0)};
+  for (int i = 1; i < 20; ++i) input.running.push_back(Prefilling(i, 100, 0));
+  input.max_step_tokens = 256;
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 128);
+}
+
+TEST(Scheduler, AdmitsInOrderWhileBlocksLast) {
+  SchedulerInput input;
+  input.waiting = {Arriving(0, 128), Arriving(1, 6400), Arriving(2, 64)};
+  input.available_blocks = 50;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_THAT(plan.admitted, ElementsAre(0)) << "nobody overtakes the one that does not fit yet";
+}
+
+TEST(Scheduler, AdmissionLeavesABlockForEachThatRuns) {
+  SchedulerInput input;
+  input.running = {Decoding(0, 10, 1), Decoding(0, 10, 1)};
+  input.waiting = {Arriving(1, 192)};
+  input.available_blocks = 4;
+  EXPECT_THAT(PlanStep(input).admitted, IsEmpty());
+  input.available_blocks = 5;
+  EXPECT_THAT(PlanStep(input).admitted, ElementsAre(0));
+}
+
+TEST(Scheduler, NoSeatNoAdmission) {
+  SchedulerInput input;
+  input.running = {Decoding(0, 10, 1)};
+  input.waiting = {Arriving(1, 10)};
+  input.available_blocks = 100;
+  input.max_running = 1;
+  EXPECT_THAT(PlanStep(input).admitted, IsEmpty());
+}
+
+TEST(Scheduler, ABlockThatIsMissingComesFromTheLatest) {
+  SchedulerInput input;
+  input.running = {Decoding(3, 70, 2), Decoding(0, 65, 1), Decoding(1, 10, 1)};
+  input.available_blocks = 0;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_THAT(plan.preempted, ElementsAre(0));
+  const auto rows = RowsByIndex(plan);
+  EXPECT_EQ(rows.at(1), 1);
+  EXPECT_EQ(rows.at(2), 1);
+  EXPECT_FALSE(rows.contains(0));
+}
+
+TEST(Scheduler, TheLatestPreemptsItselfRatherThanAnElder) {
+  SchedulerInput input;
+  input.running = {Decoding(0, 64, 1), Decoding(1, 65, 1)};
+  input.available_blocks = 0;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_THAT(plan.preempted, ElementsAre(1));
+  EXPECT_EQ(RowsByIndex(plan).at(0), 1);
+}
+
+TEST(Scheduler, NobodyIsAdmittedInTheStepThatPreempts) {
+  SchedulerInput input;
+  input.running = {Decoding(0, 65, 1), Decoding(1, 640, 10)};
+  input.waiting = {Arriving(2, 10)};
+  input.available_blocks = 0;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_THAT(plan.preempted, ElementsAre(1));
+  EXPECT_THAT(plan.admitted, IsEmpty());
+}
+
+TEST(Scheduler, APausedSequenceKeepsItsBlocksAndGetsNoRows) {
+  SchedulerInput input;
+  input.running = {Decoding(0, 65, 1), Decoding(1, 10, 1)};
+  input.running[0].paused = true;
+  input.available_blocks = 0;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_THAT(plan.preempted, IsEmpty());
+  EXPECT_FALSE(RowsByIndex(plan).contains(0));
+  EXPECT_EQ(RowsByIndex(plan).at(1), 1);
+}
+
+TEST(Scheduler, APausedSequenceTakesNoSeatAndIsTheFirstToLoseItsBlocks) {
+  SchedulerInput input;
+  input.running = {Decoding(0, 64, 1), Decoding(1, 65, 1)};
+  input.running[0].paused = true;
+  input.available_blocks = 0;
+  EXPECT_THAT(PlanStep(input).preempted, ElementsAre(0)) << "although it is the earlier one";
+
+  input.available_blocks = 100;
+  input.max_running = 2;
+  input.waiting = {Arriving(2, 64), Arriving(3, 64)};
+  EXPECT_THAT(PlanStep(input).admitted, ElementsAre(0));
+  input.waiting[0].paused = true;
+  EXPECT_THAT(PlanStep(input).admitted, ElementsAre(1)) << "who was paused waits until it reads";
+}
+
+TEST(Scheduler, PriorityIsWorthWaitingTimeAndNothingStarves) {
+  EXPECT_LT(Rank(kNoon + seconds(5), Priority::kHigh), Rank(kNoon, Priority::kNormal));
+  EXPECT_GT(Rank(kNoon + seconds(11), Priority::kHigh), Rank(kNoon, Priority::kNormal));
+  EXPECT_LT(Rank(kNoon, Priority::kLow), Rank(kNoon + seconds(21), Priority::kHigh));
+}
+
+// Random snapshots: whatever comes, a plan never spends what is not there.
+TEST(Scheduler, APlanNeverExceedsItsBudgets) {
+  std::mt19937 random(7);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  for (int round = 0; round < 5000; ++round) {
+    SchedulerInput input;
+    input.block_size = 16 << pick(0, 2);
+    input.max_running = pick(1, 12);
+    input.max_step_tokens = pick(input.max_running, 300);
+    input.available_blocks = pick(0, 30);
+    for (int i = pick(0, input.max_running); i > 0; --i) {
+      RunningSequence sequence;
+      sequence.rank = kNoon + seconds(pick(0, 50));
+      sequence.num_tokens = pick(1, 900);
+      sequence.num_computed =
+          pick(0, 1) ? sequence.num_tokens - 1 : pick(0, sequence.num_tokens - 1);
+      sequence.num_blocks =
+          (sequence.num_tokens - pick(0, 1) + input.block_size - 1) / input.block_size;
+      sequence.paused = pick(0, 9) == 0;
+      input.running.push_back(sequence);
+    }
+    for (int i = pick(0, 5); i > 0; --i) input.waiting.push_back(Arriving(60 - i, pick(1, 900)));
+
+    const StepPlan plan = PlanStep(input);
+    int32_t blocks = input.available_blocks;
+    for (const int32_t index : plan.preempted) blocks += input.running[index].num_blocks;
+    int32_t rows = 0;
+    for (const StepPlan::Work& work : plan.work) {
+      rows += work.num_rows;
+      blocks -= work.new_blocks;
+      const bool running = work.index < static_cast<int32_t>(input.running.size());
+      if (!running) continue;
+      const RunningSequence& sequence = input.running[work.index];
+      EXPECT_FALSE(sequence.paused && work.num_rows > 0);
+      EXPECT_LE(work.num_rows, sequence.num_tokens - sequence.num_computed);
+      EXPECT_LE(sequence.num_computed + work.num_rows,
+                (sequence.num_blocks + work.new_blocks) * input.block_size);
+      for (const int32_t index : plan.preempted) EXPECT_NE(index, work.index);
+    }
+    for (const int32_t i : plan.admitted) blocks -= input.waiting[i].blocks_needed;
+    ASSERT_GE(blocks, 0);
+    ASSERT_LE(rows, input.max_step_tokens);
+    size_t seated = plan.admitted.size();
+    for (size_t i = 0; i < input.running.size(); ++i) seated += input.running[i].paused ? 0 : 1;
+    ASSERT_LE(seated, static_cast<size_t>(input.max_running));
+    if (!input.running.empty()) {  // progress: if anybody is ready, somebody moves
+      bool anyone_ready = false;
+      for (size_t i = 0; i < input.running.size(); ++i) {
+        const bool gone = std::find(plan.preempted.begin(), plan.preempted.end(),
+                                    static_cast<int32_t>(i)) != plan.preempted.end();
+        anyone_ready = anyone_ready || (!gone && !input.running[i].paused);
+      }
+      if (anyone_ready) {
+        EXPECT_GT(rows, 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace eta
