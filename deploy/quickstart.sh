@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# From a clone to answers: installs what is missing, builds, starts the server on the model in
+# models/eta-27m, asks it about a long text, compares with full attention, stops it again.
+# Needs Debian 12, root or sudo (only if packages are missing), no GPU.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+
+if [ $# -gt 0 ]; then
+  echo "usage: deploy/quickstart.sh   (no arguments; run it as often as you like)"
+  [ "$1" = --help ] || [ "$1" = -h ] || exit 2
+  exit 0
+fi
+
+number=4817362
+needle=deploy/samples/needle.txt
+work=$(mktemp -d /tmp/eta-quickstart.XXXXXX) # a short path: it holds the socket
+server_pid=
+phase_start=$SECONDS
+
+fail() {
+  echo "quickstart: $*" >&2
+  exit 1
+}
+begin() {
+  phase_start=$SECONDS
+  printf '\n== %s\n' "$*"
+}
+end() { echo "   ($((SECONDS - phase_start)) s)"; }
+
+stop_server() {
+  [ -n "$server_pid" ] || return 0
+  kill -TERM "$server_pid" 2>/dev/null || true
+  local code=0
+  wait "$server_pid" || code=$?
+  server_pid=
+  return "$code"
+}
+cleanup() {
+  local code=$?
+  stop_server || true
+  rm -rf "$work"
+  exit "$code"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# quietly COMMAND...: shows the end of its output only if it fails.
+quietly() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && return 1; }; }
+
+begin "1/5 packages"
+deploy/install_packages.sh runtime build || fail "the packages could not be installed"
+end
+
+begin "2/5 build (server and client, no tests)"
+launcher=()
+if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+quietly cmake --preset release -DETA_TESTS=OFF -DETA_WERROR=OFF "${launcher[@]}" ||
+  fail "cmake could not configure the build"
+quietly cmake --build build --parallel "$(nproc)" --target eta-server etactl ||
+  fail "the build failed"
+end
+
+begin "3/5 start the server"
+server=unix:$work/eta.sock
+build/bin/eta-server --model models/eta-27m --listen "$server" >"$work/server.log" 2>&1 &
+server_pid=$!
+until build/bin/etactl health --server "$server" >/dev/null 2>&1; do
+  kill -0 "$server_pid" 2>/dev/null || {
+    tail -n 20 "$work/server.log" >&2
+    fail "the server ended while it started"
+  }
+  [ $((SECONDS - phase_start)) -lt 120 ] || {
+    tail -n 20 "$work/server.log" >&2
+    fail "the server was not ready after 120 s"
+  }
+  sleep 0.2
+done
+echo "   serving models/eta-27m"
+end
+
+# ask NAME OPTION...: the answer goes to $work/NAME.txt, the statistics to $work/NAME.stats.
+ask() {
+  local name=$1
+  shift
+  build/bin/etactl generate --server "$server" --deadline 900 "$@" \
+    >"$work/$name.txt" 2>"$work/$name.stats" || {
+    cat "$work/$name.stats" >&2
+    fail "the request failed"
+  }
+}
+find_number() {
+  local name=$1
+  shift
+  ask "$name" --file "$needle" --temperature 0 --max_tokens 12 --stop . --stop $'\n' "$@"
+  echo "   answer:   $(cat "$work/$name.txt")"
+  echo "   measured: $(cat "$work/$name.stats")"
+  grep -q "$number" "$work/$name.txt" || fail "the answer should have been $number"
+}
+
+begin "4/5 a question about a long text ($(wc -w <"$needle") words; a number hidden in the middle)"
+echo "   $(tail -n 1 "$needle")"
+echo
+echo "   ETA, thresholds predicted per token and head:"
+find_number dynamic --attention dynamic
+echo
+echo "   full attention, the same request:"
+find_number full --attention full
+end
+
+begin "5/5 free text (drawn with seed 2)"
+prompt="The village lies on the northern shore of the lake. In the 19th century"
+ask free --temperature 0.7 --top_p 0.9 --seed 2 --max_tokens 60 "$prompt"
+echo "   $prompt$(cat "$work/free.txt")"
+echo "   measured: $(cat "$work/free.stats")"
+end
+
+stop_server || fail "the server did not end cleanly"
+cat <<TEXT
+
+All of it worked, in $SECONDS s. By hand:
+
+  build/bin/eta-server --model models/eta-27m          # listens on localhost:8471
+  build/bin/etactl generate --file $needle --temperature 0 --max_tokens 12
+  build/bin/etactl generate --help
+  tests/run.sh                                         # the whole test suite
+TEXT
