@@ -203,7 +203,7 @@ absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
   ws.logits = tensor(max_logit_rows(), c.vocab_size);
   const auto lists = static_cast<size_t>(rows * c.num_kv_heads);
   const int32_t block_size = options.block_size > 0 ? options.block_size : c.block_size;
-  const auto capacity = static_cast<size_t>(options.max_context / block_size + 1);
+  const auto capacity = static_cast<size_t>(options.max_context / block_size) + 1;
   ws.selection.capacity = static_cast<int64_t>(capacity);
   ws.selection.blocks = reinterpret_cast<uint32_t*>(allocate(lists * capacity * sizeof(uint32_t)));
   ws.selection.heads = reinterpret_cast<uint32_t*>(allocate(lists * capacity * sizeof(uint32_t)));

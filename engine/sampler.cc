@@ -8,7 +8,8 @@
 namespace eta {
 
 Sampler::Sampler(const SamplingOptions& options, const OutputOptions& output, int32_t min_tokens,
-                 std::vector<int32_t> end_ids, uint64_t seed, std::span<const int32_t> prompt)
+                 const std::vector<int32_t>& end_ids, uint64_t seed,
+                 std::span<const int32_t> prompt)
     : options_(options),
       num_logprobs_(output.logprobs.value_or(-1)),
       min_tokens_(min_tokens),

@@ -15,7 +15,7 @@ class Sampler {
  public:
   // `end_ids`: tokens that end the answer, which min_tokens holds off.
   Sampler(const SamplingOptions& options, const OutputOptions& output, int32_t min_tokens,
-          std::vector<int32_t> end_ids, uint64_t seed, std::span<const int32_t> prompt);
+          const std::vector<int32_t>& end_ids, uint64_t seed, std::span<const int32_t> prompt);
 
   // The draw of output token `index` from row `logits_row`. The row points into this sampler and
   // is valid until the next call.
