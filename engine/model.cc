@@ -39,10 +39,6 @@ struct Model::Workspace {
 
 namespace {
 
-TensorView FirstRows(const TensorView& view, int64_t rows) {
-  return view.Rows(0, rows);
-}
-
 // A tensor of the checkpoint in host memory.
 struct HostTensor {
   TensorInfo info;
@@ -233,15 +229,15 @@ absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
     return absl::InvalidArgumentError(absl::StrCat("step: ", rows, " rows, at most ", max_rows_));
   }
   backend_.Plan(batch);
-  const TensorView residual = FirstRows(ws.residual, rows);
-  const TensorView normed = FirstRows(ws.normed, rows);
+  const TensorView residual = ws.residual.Rows(0, rows);
+  const TensorView normed = ws.normed.Rows(0, rows);
   backend_.Embed({embedding_.get(), residual});
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     const Layer& layer = layers_[i];
     backend_.RmsNorm({residual, layer.attention_norm->as<float>(), config_.norm_eps, {}, normed});
-    backend_.MatMul({normed, layer.qkv.get(), FirstRows(ws.qkv, rows), false});
+    backend_.MatMul({normed, layer.qkv.get(), ws.qkv.Rows(0, rows), false});
     Attention(i, batch, cache, outputs);
-    backend_.MatMul({FirstRows(ws.attended, rows), layer.out_projection.get(), residual, true});
+    backend_.MatMul({ws.attended.Rows(0, rows), layer.out_projection.get(), residual, true});
     backend_.RmsNorm({residual, layer.ffn_norm->as<float>(), config_.norm_eps, {}, normed});
     FeedForward(layer, rows);
   }
@@ -256,11 +252,11 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   const int64_t rows = batch.num_rows();
   const int64_t q_cols = int64_t{c.num_query_heads} * c.head_dim;
   const int64_t kv_cols = int64_t{c.num_kv_heads} * c.head_dim;
-  const TensorView qkv = FirstRows(ws.qkv, rows);
+  const TensorView qkv = ws.qkv.Rows(0, rows);
   const TensorView q = qkv.Columns(0, q_cols);
   const TensorView k = qkv.Columns(q_cols, kv_cols);
   const TensorView v = qkv.Columns(q_cols + kv_cols, kv_cols);
-  const TensorView thresholds = FirstRows(ws.thresholds, rows);
+  const TensorView thresholds = ws.thresholds.Rows(0, rows);
   const KvLayerView kv = cache.layer(layer_idx);
 
   backend_.Rope({q, k, c.head_dim});
@@ -275,16 +271,9 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
       outputs.tokens_read ? outputs.tokens_read + step * c.num_kv_heads : ws.tokens_read.data()};
   backend_.SelectBlocks({q, thresholds, c.num_query_heads, cache.geometry(), kv, softmax_scale_,
                          ws.selection, counts});
-  const AttentionParams attention = {q,
-                                     thresholds,
-                                     c.num_query_heads,
-                                     cache.geometry(),
-                                     kv,
-                                     softmax_scale_,
-                                     c.gate,
-                                     c.beta,
-                                     ws.selection,
-                                     FirstRows(ws.attended, rows)};
+  const AttentionParams attention = {
+      q,      thresholds, c.num_query_heads, cache.geometry(),         kv, softmax_scale_,
+      c.gate, c.beta,     ws.selection,      ws.attended.Rows(0, rows)};
   backend_.DecodeAttention(attention);
   backend_.PrefillAttention(attention);
 
@@ -301,21 +290,21 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
 
 void Model::FeedForward(const Layer& layer, int64_t rows) {
   Workspace& ws = *workspace_;
-  const TensorView gate_up = FirstRows(ws.gate_up, rows);
-  const TensorView activated = FirstRows(ws.activated, rows);
-  backend_.MatMul({FirstRows(ws.normed, rows), layer.gate_up.get(), gate_up, false});
+  const TensorView gate_up = ws.gate_up.Rows(0, rows);
+  const TensorView activated = ws.activated.Rows(0, rows);
+  backend_.MatMul({ws.normed.Rows(0, rows), layer.gate_up.get(), gate_up, false});
   backend_.SwiGlu({gate_up, activated});
-  backend_.MatMul({activated, layer.down.get(), FirstRows(ws.residual, rows), true});
+  backend_.MatMul({activated, layer.down.get(), ws.residual.Rows(0, rows), true});
 }
 
 void Model::ComputeLogits(std::span<const int32_t> rows) {
   Workspace& ws = *workspace_;
   const auto count = static_cast<int64_t>(rows.size());
   if (count == 0) return;
-  const TensorView hidden = FirstRows(ws.logit_hidden, count);
+  const TensorView hidden = ws.logit_hidden.Rows(0, count);
   backend_.RmsNorm({ws.residual, final_norm_->as<float>(), config_.norm_eps, rows, hidden});
   backend_.MatMul(
-      {hidden, head_ ? head_.get() : embedding_.get(), FirstRows(ws.logits, count), false});
+      {hidden, head_ ? head_.get() : embedding_.get(), ws.logits.Rows(0, count), false});
 }
 
 void Model::Sample(std::span<SampleRow> rows) {

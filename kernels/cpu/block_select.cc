@@ -22,7 +22,6 @@
 #define ETA_KERNELS_CPU_BLOCK_SELECT_ONCE_
 namespace eta::cpu {
 
-inline constexpr size_t kMaxScreenHeads = 32;
 inline constexpr size_t kMaxScreenDim = 256;
 // Blocks that one task screens.
 inline constexpr int32_t kScreenBlocks = 512;
@@ -36,7 +35,7 @@ struct BestBlock {
 // What a task leaves besides the head masks.
 struct ScreenResult {
   uint32_t admitted_early = 0;  // heads that admitted one of the blocks that rescue looks at
-  std::array<BestBlock, kMaxScreenHeads> best;
+  std::array<BestBlock, kMaxGroup> best;
 };
 
 // One decode row and KV head. Screening writes the mask of every full block to heads[ordinal];
@@ -62,12 +61,12 @@ struct SelectTask {
 
 // One thread's working memory.
 struct SelectScratch {
-  alignas(64) float queries[kMaxScreenHeads * kMaxScreenDim];
-  alignas(64) float squares[kMaxScreenHeads * kMaxScreenDim];
-  alignas(64) float products[2 * 4 * 16 * 16];  // [mean or variance of a head][record][lane]
-  alignas(64) float best_bounds[kMaxScreenHeads * 16];  // [head][lane]
-  alignas(64) int32_t best_ordinals[kMaxScreenHeads * 16];
-  float norms[kMaxScreenHeads];
+  alignas(64) float queries[kMaxGroup * kMaxScreenDim];
+  alignas(64) float squares[kMaxGroup * kMaxScreenDim];
+  alignas(64) float products[2 * 4 * 16 * 16];    // [mean or variance of a head][record][lane]
+  alignas(64) float best_bounds[kMaxGroup * 16];  // [head][lane]
+  alignas(64) int32_t best_ordinals[kMaxGroup * 16];
+  float norms[kMaxGroup];
 };
 
 inline uint32_t AllHeads(size_t count) {
@@ -330,7 +329,7 @@ int32_t CompactList(const SelectGroup& group, size_t num_heads, int32_t* attende
     group.blocks[count] = static_cast<uint32_t>(i);
     group.heads[count++] = mask;
   }
-  alignas(64) uint32_t totals[kMaxScreenHeads + 16];
+  alignas(64) uint32_t totals[kMaxGroup + 16];
   for (size_t head = 0; head < num_heads; head += hn::Lanes(du)) {
     const auto shift = hn::Iota(du, static_cast<uint32_t>(head));
     auto total = hn::Zero(du);
@@ -457,7 +456,7 @@ void SelectBlocks(const Context& context, const SelectBlocksParams& params) {
     const SelectTask& task = shared.tasks[static_cast<size_t>(index)];
     const auto g = static_cast<size_t>(task.group);
     const SelectGroup& group = shared.groups[g];
-    std::array<int32_t, kMaxScreenHeads> blocks_of_head;
+    std::array<int32_t, kMaxGroup> blocks_of_head;
     if (group.first_pinned == 0) {
       for (int32_t i = 0; i < group.full_blocks; ++i) {
         group.blocks[i] = static_cast<uint32_t>(i);

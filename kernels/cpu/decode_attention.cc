@@ -22,7 +22,6 @@
 #define ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
 namespace eta::cpu {
 
-inline constexpr size_t kMaxGroup = 32;
 inline constexpr size_t kRowFloats = 272;
 // A segment: the part of a row's list that one task reads. A constant, so that the order of the
 // sums depends on the row alone.

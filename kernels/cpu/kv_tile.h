@@ -16,6 +16,9 @@
 
 namespace eta::cpu {
 
+// Query heads that may share a KV head: the width of a selection's head mask.
+inline constexpr size_t kMaxGroup = 32;
+
 struct KvTile {
   explicit KvTile(const KvGeometry& geometry)
       : head_dim(geometry.head_dim),

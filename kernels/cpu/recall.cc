@@ -16,22 +16,20 @@
 #define ETA_KERNELS_CPU_RECALL_ONCE_
 namespace eta::cpu {
 
-inline constexpr size_t kMaxRecallHeads = 32;
-
 // One decode row and KV head.
 struct RecallTask {
   const SequenceRows* sequence;
   int32_t row;
   int32_t num_keys;  // T
   int32_t kv_head;
-  std::array<int64_t, kMaxRecallHeads> above{};
-  std::array<int64_t, kMaxRecallHeads> above_admitted{};
+  std::array<int64_t, kMaxGroup> above{};
+  std::array<int64_t, kMaxGroup> above_admitted{};
 };
 
 // One thread's working memory.
 struct RecallScratch {
-  alignas(64) float queries[kMaxRecallHeads * 272];
-  alignas(64) float scores[kMaxRecallHeads * 272];
+  alignas(64) float queries[kMaxGroup * 272];
+  alignas(64) float scores[kMaxGroup * 272];
 };
 
 }  // namespace eta::cpu
@@ -62,7 +60,7 @@ void CountRow(const AttentionParams& params, RecallTask& task, RecallScratch& sc
   const auto num_heads = static_cast<size_t>(params.num_query_heads / tile.num_kv_heads);
   const size_t first_head = static_cast<size_t>(task.kv_head) * num_heads;
   const float* q = params.q.row(task.row) + first_head * d;
-  uint8_t rows[kMaxRecallHeads];
+  uint8_t rows[kMaxGroup];
   for (size_t h = 0; h < num_heads; ++h) {
     rows[h] = static_cast<uint8_t>(h);
     for (size_t i = 0; i < d; i += hn::Lanes(df)) {
