@@ -142,11 +142,7 @@ float ReadRopeTheta(FieldReader& fields) {
 
 void ReadSpecialIds(FieldReader& fields, ModelConfig& config) {
   const int32_t last = config.vocab_size - 1;
-  const auto read = [&](const char* field) {
-    return fields.Find(field) == nullptr ? -1 : fields.Int(field, 0, last);
-  };
-  config.bos_id = read("bos_token_id");
-  config.unk_id = read("unk_token_id");
+  if (fields.Find("bos_token_id") != nullptr) config.bos_id = fields.Int("bos_token_id", 0, last);
   const Json* eos = fields.Find("eos_token_id");
   if (eos == nullptr) return;
   if (!eos->is_array()) {

@@ -33,9 +33,8 @@ struct ModelConfig {
   Gate gate = Gate::kNone;       // <- eta_gate: "silu" or "none"; always none for "llama"
   float beta = 1.0f;             // [1e-3, 1000] <- eta_beta; not read for gate none
   int32_t block_size = 64;       // [4, 128], a multiple of 4 <- eta_block_size
-  int32_t bos_id = -1;           // <- bos_token_id; -1: none, as for the next two
+  int32_t bos_id = -1;           // <- bos_token_id; -1: none
   std::vector<int32_t> eos_ids;  // <- eos_token_id: a number or a list of at most 16
-  int32_t unk_id = -1;           // <- unk_token_id
 
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
   int64_t query_dim() const { return int64_t{num_query_heads} * head_dim; }

@@ -67,7 +67,7 @@ PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
     const Piece& piece = table_.pieces[i];
     const auto id = static_cast<int32_t>(i);
     if (piece.type == PieceType::kByte) {
-      byte_ids_[std::stoul(piece.text.substr(3, 2), nullptr, 16)] = id;
+      byte_ids_[static_cast<size_t>(ByteOf(piece.text))] = id;
     } else if (piece.type == PieceType::kUserDefined) {
       user_defined_.emplace_back(piece.text, id);
       starts_user_defined_[static_cast<uint8_t>(piece.text.front())] = true;

@@ -183,16 +183,6 @@ absl::Status CheckSettings(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// "<0x41>" -> 0x41; -1 for anything else.
-int ByteOf(const std::string& text) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
-  const size_t high = kDigits.find(text[3]);
-  const size_t low = kDigits.find(text[4]);
-  if (high == std::string_view::npos || low == std::string_view::npos) return -1;
-  return static_cast<int>(high * 16 + low);
-}
-
 absl::Status CheckPieces(const Settings& settings, PieceTable& table) {
   std::unordered_set<std::string_view> seen;
   std::array<bool, 256> bytes{};
@@ -222,6 +212,15 @@ absl::Status CheckPieces(const Settings& settings, PieceTable& table) {
 }
 
 }  // namespace
+
+int ByteOf(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
+  const size_t high = kDigits.find(text[3]);
+  const size_t low = kDigits.find(text[4]);
+  if (high == std::string_view::npos || low == std::string_view::npos) return -1;
+  return static_cast<int>(high * 16 + low);
+}
 
 absl::StatusOr<PieceTable> ParsePieceTable(std::string_view serialized) {
   PieceTable table;

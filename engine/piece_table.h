@@ -28,6 +28,9 @@ struct Piece {
   PieceType type = PieceType::kNormal;
 };
 
+// "<0x41>" -> 0x41; -1 for anything else. Never -1 for a byte piece of a parsed table.
+int ByteOf(std::string_view text);
+
 struct PieceTable {
   std::vector<Piece> pieces;
   bool byte_fallback = false;    // if so, all 256 byte pieces are there

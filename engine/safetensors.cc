@@ -65,18 +65,6 @@ absl::StatusOr<std::vector<std::byte>> SafetensorsFile::Read(const std::string& 
   return data;
 }
 
-absl::Status SafetensorsFile::ReadInto(const std::string& name, std::span<std::byte> out) const {
-  const auto it = header_.tensors.find(name);
-  if (it == header_.tensors.end()) {
-    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
-  }
-  if (out.size() != it->second.bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", Quoted(name), " has ", it->second.bytes(), " bytes"));
-  }
-  return file_.ReadAt(header_.data_begin + it->second.begin, out);
-}
-
 std::optional<int64_t> FirstNonFinite(std::span<const std::byte> data, DType dtype) {
   switch (dtype) {
     case DType::kFloat64:

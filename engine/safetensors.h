@@ -30,9 +30,6 @@ class SafetensorsFile {
   // file has changed since Open.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const;
 
-  // The same into memory of the caller, whose size must be the tensor's (INVALID_ARGUMENT).
-  absl::Status ReadInto(const std::string& name, std::span<std::byte> out) const;
-
  private:
   SafetensorsFile(InputFile file, SafetensorsHeader header)
       : file_(std::move(file)), header_(std::move(header)) {}

@@ -18,7 +18,7 @@ std::string BytesOf(const Piece& piece, const PieceTable& table) {
     case PieceType::kUnknown:
       return table.unknown_text;
     case PieceType::kByte:
-      return std::string(1, static_cast<char>(std::stoul(piece.text.substr(3, 2), nullptr, 16)));
+      return std::string(1, static_cast<char>(ByteOf(piece.text)));
     default:
       return absl::StrReplaceAll(piece.text, {{kSpace, " "}});
   }

@@ -1,14 +1,11 @@
 #include "kernels/cpu/cpu_backend.h"
 
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/targets.h"
@@ -19,13 +16,14 @@ namespace {
 
 constexpr int32_t kMaxHeadDim = 256;
 constexpr int32_t kMaxBlockSize = 128;
-constexpr size_t kCacheLine = 64;
-constexpr size_t kHugePage = size_t{2} << 20;
 
 class HostBuffer final : public Buffer {
  public:
-  HostBuffer(void* data, size_t size) : Buffer(static_cast<std::byte*>(data), size) {}
-  ~HostBuffer() override { std::free(data()); }
+  HostBuffer(HostMemory memory, size_t size)
+      : Buffer(memory.get(), size), memory_(std::move(memory)) {}
+
+ private:
+  HostMemory memory_;
 };
 
 bool IsFloat(DType dtype) {
@@ -44,22 +42,11 @@ class CpuBackend final : public Backend {
   }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
-    // Large pools are read in small scattered pieces, so they want few translations.
-    const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-    if (bytes > std::numeric_limits<size_t>::max() - alignment) {
-      return absl::ResourceExhaustedError("buffer: size is past the address space");
-    }
-    const size_t size = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
-    void* data = std::aligned_alloc(alignment, size);
-    if (data == nullptr) {
+    HostMemory memory = AllocateHostMemory(bytes);
+    if (memory == nullptr) {
       return absl::ResourceExhaustedError(absl::StrCat("buffer: no memory for ", bytes, " bytes"));
     }
-    if (alignment == kHugePage) {
-      madvise(data, size, MADV_HUGEPAGE);
-      std::memset(data, 0,
-                  size);  // taken now: a limit that is too low shows at start, not in a step
-    }
-    return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(data, bytes));
+    return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory), bytes));
   }
 
   void Upload(std::byte* to, const void* from, size_t bytes) override {

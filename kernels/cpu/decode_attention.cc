@@ -22,7 +22,6 @@
 #define ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
 namespace eta::cpu {
 
-inline constexpr size_t kRowFloats = 272;
 // A segment: the part of a row's list that one task reads. A constant, so that the order of the
 // sums depends on the row alone.
 inline constexpr int32_t kSegmentTokens = 2048;
@@ -46,20 +45,22 @@ struct DecodeTask {
   int32_t segment;
 };
 
-// What a task leaves for the merge: m [G], l [G], sums [G, d].
+// What a task leaves for the merge: base [G], l [G], sums [G, d].
 inline size_t PartialFloats(size_t group, size_t d) {
   return group * (d + 2);
 }
 
-// One thread's working memory; rows are kRowFloats apart.
+// One thread's working memory; rows are kTileRowStride apart.
 struct DecodeScratch {
-  alignas(64) float queries[kMaxGroup * kRowFloats];   // all heads, times s
-  alignas(64) float admitted[kMaxGroup * kRowFloats];  // those of the heads that take the block
-  alignas(64) float weights[kMaxGroup * kRowFloats];   // scores, then weights, of those heads
-  alignas(64) float sums[kMaxGroup * kRowFloats];      // all heads, sum of weight * V
-  alignas(64) float totals[kMaxGroup * 16];            // all heads, sum of weights, by lane
-  float max[kMaxGroup];
-  float thresholds[kMaxGroup];  // tau_eff
+  alignas(64) float queries[kMaxGroup * kTileRowStride];   // all heads, times s
+  alignas(64) float admitted[kMaxGroup * kTileRowStride];  // those of the heads that take the block
+  alignas(64) float weights[kMaxGroup * kTileRowStride];   // scores, then weights, of those heads
+  alignas(64) float sums[kMaxGroup * kTileRowStride];      // all heads, sum of weight * V
+  alignas(64) float totals[kMaxGroup * 16];                // all heads, sum of weights, by lane
+  float offsets[kMaxGroup];                                // beta * log2(e) * tau_eff
+  float bases[kMaxGroup];                                  // weights are 2^(logit * log2(e) - base)
+  float limits[kMaxGroup];                                 // a logit past it renews the base
+  float floors[kMaxGroup];                                 // weight of a pruned key; 0: none
 };
 
 }  // namespace eta::cpu
@@ -69,14 +70,13 @@ HWY_BEFORE_NAMESPACE();
 namespace eta::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-static_assert(kRowFloats == kTileRowStride);
 
 using Floats = hn::ScalableTag<float>;
 using Vector = hn::Vec<Floats>;
 
-HWY_INLINE float ExpScalar(float x) {
+HWY_INLINE float Exp2Scalar(float x) {
   const Floats df;
-  return hn::GetLane(Exp(df, hn::Set(df, x)));
+  return hn::GetLane(Exp2(df, hn::Set(df, x)));
 }
 
 HWY_INLINE void Scale(float* HWY_RESTRICT values, size_t count, float factor) {
@@ -86,20 +86,25 @@ HWY_INLINE void Scale(float* HWY_RESTRICT values, size_t count, float factor) {
   }
 }
 
-// Scores S of one head become gated logits; returns their maximum. kPartial: only `valid` tokens
-// count, and token `own` (the row's; past the end: none) is not gated.
+// The gate as a line in log2 units: S~ = S / (1 + 2^(offset - slope * S)).
+struct GateLine {
+  float slope;   // beta * log2(e)
+  float offset;  // slope * tau_eff
+};
+
+// Scores S of one head become gated logits; returns their maximum, lane by lane. kPartial: only
+// `valid` tokens count, and token `own` (the row's; past the end: none) is not gated.
 template <bool kGated, bool kPartial>
-HWY_INLINE float GateScores(float* HWY_RESTRICT scores, size_t padded, size_t valid, size_t own,
-                            float threshold, float beta) {
+HWY_INLINE Vector GateScores(float* HWY_RESTRICT scores, size_t padded, size_t valid, size_t own,
+                             const GateLine& gate) {
   const Floats df;
   Vector max = hn::Set(df, -std::numeric_limits<float>::infinity());
-  const Vector tau = hn::Set(df, threshold);
-  const Vector slope = hn::Set(df, beta);
   for (size_t i = 0; i < padded; i += hn::Lanes(df)) {
     const Vector score = hn::Load(df, scores + i);
     Vector logit = score;
     if constexpr (kGated) {
-      logit = hn::Mul(score, SigmoidOfNegated(df, hn::Mul(slope, hn::Sub(tau, score))));
+      logit =
+          Gated(df, score, hn::NegMulAdd(hn::Set(df, gate.slope), score, hn::Set(df, gate.offset)));
     }
     if constexpr (kPartial) {
       const Vector token = hn::Iota(df, static_cast<float>(i));
@@ -111,33 +116,34 @@ HWY_INLINE float GateScores(float* HWY_RESTRICT scores, size_t padded, size_t va
     hn::Store(logit, df, scores + i);
     max = hn::Max(max, logit);
   }
-  return hn::GetLane(hn::MaxOfLanes(df, max));
+  return max;
 }
 
-// Logits become weights e^(logit - max) - floor_weight; their sum is added to totals, lane by lane.
-HWY_INLINE void WeighLogits(float* HWY_RESTRICT logits, size_t padded, float max,
-                            float floor_weight, float* HWY_RESTRICT totals) {
+// Logits become weights 2^(logit * log2(e) - base) - floor; their sum is added to totals, lane by
+// lane.
+HWY_INLINE void WeighLogits(float* HWY_RESTRICT logits, size_t padded, float base, float floor,
+                            float* HWY_RESTRICT totals) {
   const Floats df;
   Vector total = hn::Load(df, totals);
   for (size_t i = 0; i < padded; i += hn::Lanes(df)) {
-    const Vector logit = hn::Load(df, logits + i);
-    const Vector weight =
-        hn::Sub(ExpNonPositive(df, hn::Sub(logit, hn::Set(df, max))), hn::Set(df, floor_weight));
+    const Vector exponent =
+        hn::MulSub(hn::Load(df, logits + i), hn::Set(df, kLog2E), hn::Set(df, base));
+    const Vector weight = hn::Sub(Exp2(df, exponent), hn::Set(df, floor));
     hn::Store(weight, df, logits + i);
     total = hn::Add(total, weight);
   }
   hn::Store(total, df, totals);
 }
 
-HWY_INLINE float GateBlock(float* scores, size_t padded, size_t valid, size_t own, bool gated,
-                           float threshold, float beta) {
+HWY_INLINE Vector GateBlock(float* scores, size_t padded, size_t valid, size_t own, bool gated,
+                            const GateLine& gate) {
   const bool partial = valid < padded || own < padded;
   if (gated) {
-    return partial ? GateScores<true, true>(scores, padded, valid, own, threshold, beta)
-                   : GateScores<true, false>(scores, padded, valid, own, threshold, beta);
+    return partial ? GateScores<true, true>(scores, padded, valid, own, gate)
+                   : GateScores<true, false>(scores, padded, valid, own, gate);
   }
-  return partial ? GateScores<false, true>(scores, padded, valid, own, threshold, beta)
-                 : GateScores<false, false>(scores, padded, valid, own, threshold, beta);
+  return partial ? GateScores<false, true>(scores, padded, valid, own, gate)
+                 : GateScores<false, false>(scores, padded, valid, own, gate);
 }
 
 // Heads whose pruned keys keep the floor's weight. A head that pruned none must go without: its sum
@@ -161,7 +167,8 @@ class SegmentReader {
         key_stride_(static_cast<size_t>(tile_.key_stride)),
         num_heads_(static_cast<size_t>(params.num_query_heads / tile_.num_kv_heads)),
         all_heads_(num_heads_ == 32 ? ~uint32_t{0} : (uint32_t{1} << num_heads_) - 1),
-        floor_heads_(FloorHeads(params, group)) {}
+        floor_heads_(FloorHeads(params, group)),
+        slope_(params.beta * kLog2E) {}
 
   void Read(int32_t begin, int32_t end, bool with_tail, float* partial) {
     Start();
@@ -192,18 +199,32 @@ class SegmentReader {
     const float* q = params_.q.row(group_.row) + column * d_;
     const float* thresholds = params_.thresholds.row(group_.row) + column;
     for (size_t h = 0; h < num_heads_; ++h) {
-      float* query = scratch_.queries + h * kRowFloats;
+      float* query = scratch_.queries + h * kTileRowStride;
       for (size_t i = 0; i < d_; i += hn::Lanes(df)) {
         const Vector scaled =
             hn::Mul(hn::LoadU(df, q + h * d_ + i), hn::Set(df, params_.softmax_scale));
         hn::Store(scaled, df, query + i);
       }
-      scratch_.thresholds[h] = thresholds[h] - group_.sequence->attention.offset;
+      scratch_.offsets[h] = slope_ * (thresholds[h] - group_.sequence->attention.offset);
       // Under the floor pruned keys, whose logit is 0, take part in the maximum.
-      scratch_.max[h] = HasFloor(h) ? 0.0f : -std::numeric_limits<float>::infinity();
-      std::fill_n(scratch_.sums + h * kRowFloats, d_, 0.0f);
+      SetBase(h, HasFloor(h) ? 0.0f : -std::numeric_limits<float>::infinity());
+      std::fill_n(scratch_.sums + h * kTileRowStride, d_, 0.0f);
       std::fill_n(scratch_.totals + h * 16, 16, 0.0f);
     }
+  }
+
+  void SetBase(size_t h, float max) {
+    scratch_.bases[h] = max * kLog2E;
+    scratch_.limits[h] = max + kMaxSlack;
+    scratch_.floors[h] = HasFloor(h) ? Exp2Scalar(-scratch_.bases[h]) : 0.0f;
+  }
+
+  HWY_NOINLINE void RenewBase(size_t h, Vector max) {
+    const float before = scratch_.bases[h];
+    SetBase(h, hn::GetLane(hn::MaxOfLanes(Floats(), max)));
+    const float factor = Exp2Scalar(before - scratch_.bases[h]);
+    Scale(scratch_.sums + h * kTileRowStride, d_, factor);
+    Scale(scratch_.totals + h * 16, hn::MaxLanes(Floats()), factor);
   }
 
   // Packs the queries of the heads in `mask`; returns where they stand.
@@ -215,8 +236,8 @@ class SegmentReader {
         const auto h = static_cast<size_t>(std::countr_zero(rest));
         admitted_[num_admitted_] = static_cast<uint8_t>(h);
         if (mask != all_heads_) {
-          std::copy_n(scratch_.queries + h * kRowFloats, d_,
-                      scratch_.admitted + num_admitted_ * kRowFloats);
+          std::copy_n(scratch_.queries + h * kTileRowStride, d_,
+                      scratch_.admitted + num_admitted_ * kTileRowStride);
         }
         ++num_admitted_;
       }
@@ -236,29 +257,27 @@ class SegmentReader {
     const size_t padded = (valid + 15) / 16 * 16;
     const bool last = ordinal == (group_.num_keys - 1) / tile_.block_size;
     const size_t own =
-        last ? static_cast<size_t>((group_.num_keys - 1) % tile_.block_size) : kRowFloats;
+        last ? static_cast<size_t>((group_.num_keys - 1) % tile_.block_size) : kTileRowStride;
     const bool gated = params_.gate == Gate::kSilu;
 
     Multiply<Elements, false>(queries, Tile<Elements>{keys, key_stride_, d_, padded, distance},
                               num_admitted_, kIdentity.data(), scratch_.weights);
     for (size_t r = 0; r < num_admitted_; ++r) {
-      block_max_[r] = GateBlock(scratch_.weights + r * kRowFloats, padded, valid, own, gated,
-                                scratch_.thresholds[admitted_[r]], params_.beta);
+      const Floats df;
+      const size_t h = admitted_[r];
+      const Vector max = GateBlock(scratch_.weights + r * kTileRowStride, padded, valid, own, gated,
+                                   {slope_, scratch_.offsets[h]});
+      const bool renew = !hn::AllFalse(df, hn::Gt(max, hn::Set(df, scratch_.limits[h])));
+      if (HWY_UNLIKELY(renew)) RenewBase(h, max);
     }
     for (size_t r = 0; r < num_admitted_; ++r) {
       const size_t h = admitted_[r];
-      if (block_max_[r] > scratch_.max[h]) {
-        const float factor = ExpScalar(scratch_.max[h] - block_max_[r]);
-        scratch_.max[h] = block_max_[r];
-        Scale(scratch_.sums + h * kRowFloats, d_, factor);
-        Scale(scratch_.totals + h * 16, hn::MaxLanes(Floats()), factor);
-      }
       // The tail has no part in the total of full blocks that the merge adds.
-      const float floor_weight = HasFloor(h) && valid == b_ ? ExpScalar(-scratch_.max[h]) : 0.0f;
-      WeighLogits(scratch_.weights + r * kRowFloats, padded, scratch_.max[h], floor_weight,
+      const float floor = valid == b_ ? scratch_.floors[h] : 0.0f;
+      WeighLogits(scratch_.weights + r * kTileRowStride, padded, scratch_.bases[h], floor,
                   scratch_.totals + h * 16);
-      // Padding weighs exp(-infinity) - floor_weight: only blocks of no whole vectors have both.
-      scratch_.totals[h * 16] += floor_weight * static_cast<float>(padded - valid);
+      // Padding weighs 2^-infinity - floor.
+      if (valid < padded) scratch_.totals[h * 16] += floor * static_cast<float>(padded - valid);
     }
     Multiply<Elements, true>(scratch_.weights, Tile<Elements>{values, d_, valid, d_, distance},
                              num_admitted_, admitted_, scratch_.sums);
@@ -267,10 +286,10 @@ class SegmentReader {
   void Finish(float* partial) {
     const Floats df;
     for (size_t h = 0; h < num_heads_; ++h) {
-      partial[h] = scratch_.max[h];
+      partial[h] = scratch_.bases[h];
       partial[num_heads_ + h] =
           hn::GetLane(hn::SumOfLanes(df, hn::Load(df, scratch_.totals + h * 16)));
-      std::copy_n(scratch_.sums + h * kRowFloats, d_, partial + 2 * num_heads_ + h * d_);
+      std::copy_n(scratch_.sums + h * kTileRowStride, d_, partial + 2 * num_heads_ + h * d_);
     }
   }
 
@@ -290,10 +309,10 @@ class SegmentReader {
   const size_t num_heads_;
   const uint32_t all_heads_;
   const uint32_t floor_heads_;
+  const float slope_;
   uint32_t mask_ = 0;
   size_t num_admitted_ = 0;
   uint8_t admitted_[kMaxGroup];
-  float block_max_[kMaxGroup];
 };
 
 // Partials in segment order, then the floor, then the division.
@@ -313,12 +332,12 @@ void MergeSegments(const AttentionParams& params, const DecodeGroup& group, cons
   float* out = params.out.row(group.row) + static_cast<size_t>(group.kv_head) * heads * d;
   const size_t stride = PartialFloats(heads, d);
   for (size_t h = 0; h < heads; ++h, out += d) {
-    float max = -std::numeric_limits<float>::infinity();
+    float base = -std::numeric_limits<float>::infinity();
     for (int32_t s = 0; s < group.num_tasks; ++s) {
-      max = std::max(max, partials[static_cast<size_t>(s) * stride + h]);
+      base = std::max(base, partials[static_cast<size_t>(s) * stride + h]);
     }
     std::fill_n(out, d, 0.0f);
-    if (max == -std::numeric_limits<float>::infinity()) continue;  // no key at all
+    if (base == -std::numeric_limits<float>::infinity()) continue;  // no key at all
     float total = 0.0f;
     const auto add = [&](const float* sums, float weight, float factor) {
       total += weight * factor;
@@ -326,10 +345,10 @@ void MergeSegments(const AttentionParams& params, const DecodeGroup& group, cons
     };
     for (int32_t s = 0; s < group.num_tasks; ++s) {
       const float* partial = partials + static_cast<size_t>(s) * stride;
-      add(partial + 2 * heads + h * d, partial[heads + h], ExpScalar(partial[h] - max));
+      add(partial + 2 * heads + h * d, partial[heads + h], Exp2Scalar(partial[h] - base));
     }
     if ((floor_heads >> h & 1) != 0) {
-      add(v_total, static_cast<float>(full_blocks * tile.block_size), ExpScalar(-max));
+      add(v_total, static_cast<float>(full_blocks * tile.block_size), Exp2Scalar(-base));
     }
     for (size_t i = 0; i < d; i += hn::Lanes(df)) {
       hn::StoreU(hn::Div(hn::LoadU(df, out + i), hn::Set(df, total)), df, out + i);

@@ -19,6 +19,10 @@ namespace eta::cpu {
 // Query heads that may share a KV head: the width of a selection's head mask.
 inline constexpr size_t kMaxGroup = 32;
 
+// Floats from one head to the next in a thread's queries, scores and sums: past 256 columns, and no
+// two rows in the same cache set.
+inline constexpr size_t kTileRowStride = 272;
+
 struct KvTile {
   explicit KvTile(const KvGeometry& geometry)
       : head_dim(geometry.head_dim),

@@ -17,6 +17,7 @@
 #include <memory>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/host_memory.h"
 
 namespace eta::cpu {
 
@@ -51,14 +52,10 @@ class PackedMatrix final : public Matrix {
   void ReadRow(int64_t row, float* out) const;
 
  private:
-  struct Free {
-    void operator()(void* data) const;
-  };
-
   Storage storage_;
   int64_t num_panels_;
   size_t panel_bytes_;
-  std::unique_ptr<std::byte[], Free> data_;
+  HostMemory data_;
   std::unique_ptr<float[]> scales_;
 };
 

@@ -1,11 +1,7 @@
 // Bringing a checkpoint's matrices into panels, and single rows back out.
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <new>
 #include <vector>
@@ -16,22 +12,10 @@
 namespace eta::cpu {
 namespace {
 
-// Weights are streamed from memory: 2 MB pages save a twentieth to a fifth of the time.
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kCacheLine = 64;
-
-size_t RoundUp(size_t size, size_t multiple) {
-  return (size + multiple - 1) / multiple * multiple;
-}
-
-std::byte* AllocateZeroed(size_t size) {
-  const size_t alignment = size >= kHugePage ? kHugePage : kCacheLine;
-  const size_t rounded = RoundUp(std::max<size_t>(size, 1), alignment);
-  void* data = std::aligned_alloc(alignment, rounded);
-  if (data == nullptr) throw std::bad_alloc();
-  if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);
-  std::memset(data, 0, rounded);
-  return static_cast<std::byte*>(data);
+HostMemory AllocateOrThrow(size_t bytes) {
+  HostMemory memory = AllocateHostMemory(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
 }
 
 // Where channel `c` of a panel stands inside one of the panel's rows, in elements.
@@ -95,16 +79,12 @@ void PackRow(const HostMatrix& part, int64_t from, int64_t row, PackedMatrix& ma
 
 }  // namespace
 
-void PackedMatrix::Free::operator()(void* data) const {
-  std::free(data);
-}
-
 PackedMatrix::PackedMatrix(int64_t rows, int64_t cols, Storage storage)
     : Matrix(rows, cols),
       storage_(storage),
       num_panels_((rows + kPanelCols - 1) / kPanelCols),
       panel_bytes_(static_cast<size_t>(cols) * kPanelCols * StorageBytes(storage)),
-      data_(AllocateZeroed(panel_bytes_ * static_cast<size_t>(num_panels_))) {
+      data_(AllocateOrThrow(panel_bytes_ * static_cast<size_t>(num_panels_))) {
   if (storage == Storage::kInt8) {
     scales_ = std::make_unique<float[]>(static_cast<size_t>(num_panels_ * kPanelCols));
   }

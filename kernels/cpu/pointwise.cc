@@ -240,7 +240,7 @@ void SwiGluOnTarget(const Context& context, const SwiGluParams& params) {
     int64_t i = 0;
     for (; i + lanes <= cols; i += lanes) {
       const Floats g = hn::LoadU(d, gate + i);
-      hn::StoreU(hn::Mul(hn::Mul(g, Sigmoid(d, g)), hn::LoadU(d, up + i)), d, out + i);
+      hn::StoreU(hn::Mul(Silu(d, g), hn::LoadU(d, up + i)), d, out + i);
     }
     if (i < cols) {  // the rest in a padded vector: the same arithmetic
       HWY_ALIGN float rest[3][hn::MaxLanes(d)] = {};
@@ -248,7 +248,7 @@ void SwiGluOnTarget(const Context& context, const SwiGluParams& params) {
       std::memcpy(rest[0], gate + i, bytes);
       std::memcpy(rest[1], up + i, bytes);
       const Floats g = hn::Load(d, rest[0]);
-      hn::Store(hn::Mul(hn::Mul(g, Sigmoid(d, g)), hn::Load(d, rest[1])), d, rest[2]);
+      hn::Store(hn::Mul(Silu(d, g), hn::Load(d, rest[1])), d, rest[2]);
       std::memcpy(out + i, rest[2], bytes);
     }
   };

@@ -85,29 +85,6 @@ namespace eta::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr size_t kChunkKeys = static_cast<size_t>(kChunk);
-constexpr float kLog2E = 1.44269504f;
-
-// A query's maximum is renewed only when a score passes it by this much: weights stay below e^8,
-// and the output is rescaled a few times per query instead of once per chunk.
-constexpr float kMaxSlack = 8.0f;
-
-// 2^y for -126 <= y < 127 within 2e-7 relative, NaN for NaN. Shorter than Exp(): two of these per
-// score are what the gate costs.
-HWY_INLINE Floats Exp2(Floats y) {
-  const Float d;
-  const hn::RebindToSigned<Float> di;
-  const Floats magic = hn::Set(d, 12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Floats shifted = hn::Add(y, magic);
-  const Floats f = hn::Sub(y, hn::Sub(shifted, magic));
-  Floats p = hn::MulAdd(hn::Set(d, 0.00132764725f), f, hn::Set(d, 0.00967554096f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.0555071309f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.240221202f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.693146944f));
-  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
-}
-
 // Working memory of one task, all float32.
 struct Workspace {
   float* keys;     // [d][64]
@@ -289,17 +266,14 @@ HWY_NOINLINE void AddWeightedValues(const float* weights, const float* values, s
 
 // What a query's scores go through.
 struct GateOptions {
-  float threshold;  // tau_eff
-  float slope;      // -beta * log2(e)
+  float slope;   // beta * log2(e)
+  float offset;  // slope * tau_eff
 };
 
-// S~ = S * sigma(beta * (S - tau_eff)); past 2^60 the gate is 0 to float32's last bit, or 1.
+// S~ = S * sigma(beta * (S - tau_eff)).
 HWY_INLINE Floats Temper(Floats score, const GateOptions& gate) {
   const Float d;
-  const Floats y = hn::Mul(hn::Sub(score, hn::Set(d, gate.threshold)), hn::Set(d, gate.slope));
-  // x86 returns the second operand when either is NaN, so NaN stays.
-  const Floats clamped = hn::Min(hn::Set(d, 60.0f), hn::Max(hn::Set(d, -60.0f), y));
-  return hn::Mul(score, ReciprocalFromOne(d, hn::Add(hn::Set(d, 1.0f), Exp2(clamped))));
+  return Gated(d, score, hn::NegMulAdd(hn::Set(d, gate.slope), score, hn::Set(d, gate.offset)));
 }
 
 void Rescale(float new_maximum, float& maximum, float* sums, float* output, size_t width) {
@@ -345,7 +319,7 @@ HWY_INLINE void Weigh(const GateOptions& gate, int32_t num_keys, float* scores, 
 #pragma GCC unroll 4
   for (size_t v = 0; v < kVectors; ++v) {
     const Floats y = hn::MulAdd(hn::Load(d, scores + v * kLanes), hn::Set(d, kLog2E), shift);
-    Floats weight = Exp2(hn::Max(hn::Set(d, -126.0f), y));
+    Floats weight = Exp2(d, y);
     if constexpr (kOwn) {
       const Floats key = hn::Iota(d, static_cast<float>(v * kLanes));
       weight = hn::IfThenElseZero(hn::Lt(key, end), weight);
@@ -370,7 +344,8 @@ HWY_NOINLINE void WeighBlock(const Task& task, int32_t block, int32_t chunk_begi
       continue;
     }
     const float threshold = task.params.thresholds.row(task.tile.row(row))[task.head(query)];
-    const GateOptions gate{threshold - options.offset, -task.params.beta * kLog2E};
+    const float slope = task.params.beta * kLog2E;
+    const GateOptions gate{slope, slope * (threshold - options.offset)};
     float* sums = work.sums + static_cast<size_t>(query) * kLanes;
     float* output = work.output + static_cast<size_t>(query) * work.width;
     if (num_keys <= kChunk) {

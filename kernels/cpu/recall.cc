@@ -28,8 +28,8 @@ struct RecallTask {
 
 // One thread's working memory.
 struct RecallScratch {
-  alignas(64) float queries[kMaxGroup * 272];
-  alignas(64) float scores[kMaxGroup * 272];
+  alignas(64) float queries[kMaxGroup * kTileRowStride];
+  alignas(64) float scores[kMaxGroup * kTileRowStride];
 };
 
 }  // namespace eta::cpu
@@ -39,7 +39,6 @@ HWY_BEFORE_NAMESPACE();
 namespace eta::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-static_assert(kTileRowStride == 272);
 
 HWY_INLINE int64_t CountAbove(const float* scores, size_t count, float threshold) {
   const hn::ScalableTag<float> df;

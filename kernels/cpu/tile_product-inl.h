@@ -1,7 +1,8 @@
 // The one product of attention over a block: C [rows, n] = A [rows, depth] * B [depth, n], where B
 // is a tile of the KV cache. Scores: A = queries, B = K tile [d][b]. Output: A = weights,
-// B = V tile [b][d]. An element of B is widened once for up to kMaxTileRows heads.
-// Included by SIMD sources after "hwy/foreach_target.h"; read once per target.
+// B = V tile [b][d]. Rows of A and C are kTileRowStride apart. An element of B is widened once for
+// up to kMaxTileRows heads. Included by SIMD sources after "hwy/foreach_target.h"; read once per
+// target.
 #if defined(ETA_KERNELS_CPU_TILE_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ETA_KERNELS_CPU_TILE_PRODUCT_INL_H_
 #undef ETA_KERNELS_CPU_TILE_PRODUCT_INL_H_
@@ -15,6 +16,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/kv_elements-inl.h"
+#include "kernels/cpu/kv_tile.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu::HWY_NAMESPACE {
@@ -27,10 +29,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 #else
 #define ETA_UNROLL _Pragma("GCC unroll 16")
 #endif
-
-// Floats from one row of A or C to the next: past 256 columns, and no two rows in the same cache
-// set.
-inline constexpr size_t kTileRowStride = 272;
 
 // Sums stay in registers: 16 of 32 with 512-bit vectors, 8 of 16 elsewhere.
 inline constexpr int kMaxTileRows = HWY_MAX_BYTES == 64 ? 8 : 4;

@@ -49,7 +49,6 @@ TEST(ModelConfig, ReadsTheEmbeddedModel) {
   EXPECT_EQ(config->block_size, 64);
   EXPECT_EQ(config->bos_id, 1);
   EXPECT_THAT(config->eos_ids, ElementsAre(2));
-  EXPECT_EQ(config->unk_id, 0);
 }
 
 TEST(ModelConfig, APlainLlamaHasNoGateAndNoPredictor) {
@@ -121,7 +120,6 @@ TEST(ModelConfig, EveryFieldOutOfBoundsIsNamedWithItsLimit) {
       {"eos_token_id", Json(std::vector<int>(17, 1))},
       {"eos_token_id", Json::array({Json::array()})},
       {"eos_token_id", "2"},
-      {"unk_token_id", 9000},
       {"model_type", 1},
       {"hidden_act", 1},
       {"attention_bias", "no"},

@@ -1,0 +1,35 @@
+#include "kernels/cpu/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+namespace eta::cpu {
+namespace {
+
+constexpr size_t kCacheLine = 64;
+// Weights are streamed, pools are read in scattered pieces: fewer translations save a twentieth to
+// a fifth of the time.
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
+
+void FreeHostMemory::operator()(std::byte* data) const {
+  std::free(data);
+}
+
+HostMemory AllocateHostMemory(size_t bytes) {
+  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+  if (bytes > std::numeric_limits<size_t>::max() - alignment) return nullptr;
+  const size_t size = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
+  void* data = std::aligned_alloc(alignment, size);
+  if (data == nullptr) return nullptr;
+  if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
+  std::memset(data, 0, size);
+  return HostMemory(static_cast<std::byte*>(data));
+}
+
+}  // namespace eta::cpu
