@@ -97,12 +97,11 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
     return absl::NotFoundError("the checkpoint's folder does not exist");
   }
   Checkpoint checkpoint;
-  const InputFileOptions file_options{options.allow_writable_by_others};
   const auto read_text = [&](const std::string& name,
                              uint64_t max_bytes) -> absl::StatusOr<std::string> {
     const auto path = Locate(root, name);
     if (!path.ok()) return path.status();
-    const auto file = InputFile::Open(*path, file_options);
+    const auto file = InputFile::Open(*path);
     if (!file.ok()) return file.status();
     auto text = file->ReadAll(max_bytes);
     if (!text.ok()) return text.status();
@@ -113,7 +112,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
   const auto open_shard = [&](const std::string& name) -> absl::Status {
     const auto path = Locate(root, name);
     if (!path.ok()) return path.status();
-    auto shard = SafetensorsFile::Open(*path, file_options);
+    auto shard = SafetensorsFile::Open(*path);
     if (!shard.ok()) return shard.status();
     checkpoint.files_.push_back(*std::move(shard));
     return Admit(checkpoint.files_.back().file(), name, options, checkpoint.sha256_);
@@ -184,12 +183,6 @@ absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name)
   const auto file = FileOf(name);
   if (!file.ok()) return file.status();
   return (*file)->Read(name);
-}
-
-absl::Status Checkpoint::ReadInto(const std::string& name, std::span<std::byte> out) const {
-  const auto file = FileOf(name);
-  if (!file.ok()) return file.status();
-  return (*file)->ReadInto(name, out);
 }
 
 }  // namespace eta

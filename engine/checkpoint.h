@@ -4,13 +4,13 @@
 
 #include <cstddef>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/safetensors.h"
+#include "engine/tensor_source.h"
 
 namespace eta {
 
@@ -18,11 +18,10 @@ struct CheckpointOptions {
   // File name -> SHA-256 in hexadecimal. If not empty, every file that is loaded must be listed
   // and match.
   std::map<std::string, std::string> expected_sha256;
-  bool allow_writable_by_others = false;
 };
 
 // Move-only. Reads are thread-safe.
-class Checkpoint {
+class Checkpoint final : public TensorSource {
  public:
   // Reads every file once to hash it; nothing outside the folder is read, symbolic links followed.
   // NOT_FOUND for a missing file; INVALID_ARGUMENT for a damaged or misleading index and for files
@@ -31,15 +30,14 @@ class Checkpoint {
   static absl::StatusOr<Checkpoint> Open(const std::string& folder,
                                          const CheckpointOptions& options = {});
 
-  const std::string& config_json() const { return config_json_; }
+  const std::string& config_json() const override { return config_json_; }
   const std::string& tokenizer_model() const { return tokenizer_model_; }
 
   // Of all files together. `begin` and `end` count within the tensor's own file.
-  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
 
   // As SafetensorsFile's.
-  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const;
-  absl::Status ReadInto(const std::string& name, std::span<std::byte> out) const;
+  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
   // SHA-256 over the names and full contents of all files, 64 hexadecimal digits. Equal
   // fingerprints: same weights, config and tokenizer.

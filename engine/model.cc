@@ -4,8 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint.h"
 #include "engine/error.h"
+#include "engine/safetensors.h"
+#include "engine/tensor_source.h"
 
 namespace eta {
 
@@ -20,7 +21,8 @@ struct Model::Layer {
   std::unique_ptr<Matrix> down;              // [D, F]
 };
 
-// Activations of one step, reused by every layer.
+// Activations of one step, reused by every layer; R is the backend's PaddedRows() of the largest
+// step. What MatMul reads, and gate_up, is in the backend's activation_dtype().
 struct Model::Workspace {
   std::vector<std::unique_ptr<Buffer>> buffers;
   TensorView residual;      // [R, D]
@@ -48,12 +50,9 @@ struct HostTensor {
 // Loads tensors one matrix at a time, so that the peak is the weights plus one matrix.
 class WeightLoader {
  public:
-  WeightLoader(const Checkpoint& checkpoint, Backend& backend, bool allow_nonfinite,
+  WeightLoader(const TensorSource& source, Backend& backend, bool allow_nonfinite,
                WeightFormat format)
-      : checkpoint_(checkpoint),
-        backend_(backend),
-        allow_nonfinite_(allow_nonfinite),
-        format_(format) {}
+      : source_(source), backend_(backend), allow_nonfinite_(allow_nonfinite), format_(format) {}
 
   // The named tensors, stacked.
   void Matrix(const std::vector<std::string>& names, std::unique_ptr<eta::Matrix>& matrix) {
@@ -91,12 +90,12 @@ class WeightLoader {
   HostTensor Read(const std::string& name) {
     HostTensor tensor;
     if (!status_.ok()) return tensor;
-    auto bytes = checkpoint_.Read(name);
+    auto bytes = source_.Read(name);
     if (!bytes.ok()) {
       status_ = bytes.status();
       return tensor;
     }
-    tensor = {checkpoint_.tensors().at(name), *std::move(bytes)};
+    tensor = {source_.tensors().at(name), *std::move(bytes)};
     const auto nonfinite = FirstNonFinite(tensor.bytes, tensor.info.dtype);
     if (nonfinite && !allow_nonfinite_) {
       status_ = absl::FailedPreconditionError(
@@ -105,7 +104,7 @@ class WeightLoader {
     return tensor;
   }
 
-  const Checkpoint& checkpoint_;
+  const TensorSource& source_;
   Backend& backend_;
   bool allow_nonfinite_;
   WeightFormat format_;
@@ -122,24 +121,24 @@ Model::Model(ModelConfig config, Backend& backend, const ModelOptions& options)
 
 Model::~Model() = default;
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, Backend& backend,
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const TensorSource& source, Backend& backend,
                                                    const ModelOptions& options) {
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(checkpoint.config_json());
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(source.config_json());
   if (!config.ok()) return config.status();
-  absl::Status fits = ValidateTensors(*config, checkpoint.tensors());
+  absl::Status fits = ValidateTensors(*config, source.tensors());
   if (!fits.ok()) return fits;
   auto model = std::unique_ptr<Model>(new Model(*std::move(config), backend, options));
   absl::Status loaded =
-      model->LoadWeights(checkpoint, options.allow_nonfinite_weights, options.weights);
+      model->LoadWeights(source, options.allow_nonfinite_weights, options.weights);
   if (!loaded.ok()) return loaded;
   absl::Status allocated = model->AllocateWorkspace(options);
   if (!allocated.ok()) return allocated;
   return model;
 }
 
-absl::Status Model::LoadWeights(const Checkpoint& checkpoint, bool allow_nonfinite,
+absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite,
                                 WeightFormat format) {
-  WeightLoader load(checkpoint, backend_, allow_nonfinite, format);
+  WeightLoader load(source, backend_, allow_nonfinite, format);
   load.Matrix({"model.embed_tokens.weight"}, embedding_);
   if (!config_.tie_word_embeddings) load.Matrix({"lm_head.weight"}, head_);
   load.Floats("model.norm.weight", final_norm_);
@@ -179,24 +178,26 @@ absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
     ws.buffers.push_back(*std::move(buffer));
     return ws.buffers.back()->data();
   };
-  const auto tensor = [&](int64_t rows, int64_t cols) {
+  const auto tensor = [&](int64_t rows, int64_t cols, DType dtype) {
     auto* data = reinterpret_cast<float*>(
-        allocate(static_cast<size_t>(rows) * static_cast<size_t>(cols) * sizeof(float)));
-    return TensorView{data, rows, cols, cols};
+        allocate(static_cast<size_t>(rows) * static_cast<size_t>(cols) * SizeOf(dtype)));
+    return TensorView{data, rows, cols, cols, dtype};
   };
   const ModelConfig& c = config_;
-  const int64_t rows = max_rows_;
+  const DType activation = backend_.activation_dtype();
+  const int64_t rows = backend_.PaddedRows(max_rows_);
+  const int64_t logit_rows = backend_.PaddedRows(max_logit_rows());
   const int64_t q_cols = int64_t{c.num_query_heads} * c.head_dim;
   const int64_t kv_cols = int64_t{c.num_kv_heads} * c.head_dim;
-  ws.residual = tensor(rows, c.model_dim);
-  ws.normed = tensor(rows, c.model_dim);
-  ws.qkv = tensor(rows, q_cols + 2 * kv_cols);
-  ws.thresholds = tensor(rows, c.num_query_heads);
-  ws.attended = tensor(rows, q_cols);
-  ws.gate_up = tensor(rows, 2 * int64_t{c.ffn_dim});
-  ws.activated = tensor(rows, c.ffn_dim);
-  ws.logit_hidden = tensor(max_logit_rows(), c.model_dim);
-  ws.logits = tensor(max_logit_rows(), c.vocab_size);
+  ws.residual = tensor(rows, c.model_dim, DType::kFloat32);
+  ws.normed = tensor(rows, c.model_dim, activation);
+  ws.qkv = tensor(rows, q_cols + 2 * kv_cols, DType::kFloat32);
+  ws.thresholds = tensor(rows, c.num_query_heads, DType::kFloat32);
+  ws.attended = tensor(rows, q_cols, activation);
+  ws.gate_up = tensor(rows, 2 * int64_t{c.ffn_dim}, activation);
+  ws.activated = tensor(rows, c.ffn_dim, activation);
+  ws.logit_hidden = tensor(logit_rows, c.model_dim, activation);
+  ws.logits = tensor(logit_rows, c.vocab_size, DType::kFloat32);
   const auto lists = static_cast<size_t>(rows * c.num_kv_heads);
   const int32_t block_size = options.block_size > 0 ? options.block_size : c.block_size;
   const auto capacity = static_cast<size_t>(options.max_context / block_size) + 1;
@@ -224,10 +225,11 @@ size_t Model::weight_bytes() const {
 absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
                             const ForwardOutputs& outputs) {
   Workspace& ws = *workspace_;
-  const int64_t rows = batch.num_rows();
-  if (rows > max_rows_) {
-    return absl::InvalidArgumentError(absl::StrCat("step: ", rows, " rows, at most ", max_rows_));
+  if (batch.num_rows() > max_rows_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step: ", batch.num_rows(), " rows, at most ", max_rows_));
   }
+  const int64_t rows = backend_.PaddedRows(batch.num_rows());
   backend_.Plan(batch);
   const TensorView residual = ws.residual.Rows(0, rows);
   const TensorView normed = ws.normed.Rows(0, rows);
@@ -249,7 +251,7 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   Workspace& ws = *workspace_;
   const Layer& layer = layers_[layer_idx];
   const ModelConfig& c = config_;
-  const int64_t rows = batch.num_rows();
+  const int64_t rows = backend_.PaddedRows(batch.num_rows());
   const int64_t q_cols = int64_t{c.num_query_heads} * c.head_dim;
   const int64_t kv_cols = int64_t{c.num_kv_heads} * c.head_dim;
   const TensorView qkv = ws.qkv.Rows(0, rows);
@@ -264,7 +266,7 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   backend_.PredictThresholds(
       {layer_idx, q, layer.threshold_weight ? layer.threshold_weight->as<float>() : nullptr,
        layer.threshold_bias ? layer.threshold_bias->as<float>() : nullptr, thresholds});
-  const int64_t step = layer_idx * rows;
+  const int64_t step = int64_t{layer_idx} * batch.num_rows();
   const AttentionCounts counts = {
       outputs.tokens_attended ? outputs.tokens_attended + step * c.num_query_heads
                               : ws.tokens_attended.data(),
@@ -284,7 +286,8 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   if (outputs.thresholds != nullptr) {
     backend_.Download(outputs.thresholds + step * c.num_query_heads,
                       reinterpret_cast<const std::byte*>(thresholds.data),
-                      static_cast<size_t>(rows * c.num_query_heads) * sizeof(float));
+                      static_cast<size_t>(batch.num_rows()) *
+                          static_cast<size_t>(c.num_query_heads) * sizeof(float));
   }
 }
 
@@ -299,8 +302,8 @@ void Model::FeedForward(const Layer& layer, int64_t rows) {
 
 void Model::ComputeLogits(std::span<const int32_t> rows) {
   Workspace& ws = *workspace_;
-  const auto count = static_cast<int64_t>(rows.size());
-  if (count == 0) return;
+  if (rows.empty()) return;
+  const int64_t count = backend_.PaddedRows(static_cast<int64_t>(rows.size()));
   const TensorView hidden = ws.logit_hidden.Rows(0, count);
   backend_.RmsNorm({ws.residual, final_norm_->as<float>(), config_.norm_eps, rows, hidden});
   backend_.MatMul(

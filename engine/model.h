@@ -13,7 +13,7 @@
 
 namespace eta {
 
-class Checkpoint;
+class TensorSource;
 
 struct ModelOptions {
   WeightFormat weights = WeightFormat::kNative;
@@ -35,7 +35,7 @@ struct ForwardOutputs {
 class Model {
  public:
   // FAILED_PRECONDITION for tensors that do not fit the config or hold NaN or infinity.
-  static absl::StatusOr<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, Backend& backend,
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const TensorSource& source, Backend& backend,
                                                      const ModelOptions& options);
   ~Model();
 
@@ -62,7 +62,7 @@ class Model {
   struct Workspace;
 
   Model(ModelConfig config, Backend& backend, const ModelOptions& options);
-  absl::Status LoadWeights(const Checkpoint& checkpoint, bool allow_nonfinite, WeightFormat format);
+  absl::Status LoadWeights(const TensorSource& source, bool allow_nonfinite, WeightFormat format);
   absl::Status AllocateWorkspace(const ModelOptions& options);
   void Attention(int32_t layer_idx, const BatchView& batch, const KvCache& cache,
                  const ForwardOutputs& outputs);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,6 +81,16 @@ class Backend {
   virtual std::string_view name() const = 0;    // "reference", "cpu", "cuda"
   virtual std::string description() const = 0;  // device, instruction set, threads
 
+  // Element type of the inputs of MatMul (TensorView); what the layers hand on is float32.
+  virtual DType activation_dtype() const { return DType::kFloat32; }
+  // Rows that tensors should have for a batch of `rows` rows (also: of logits). A backend that
+  // likes few sizes asks for more than there are; what stands in those past the batch is undefined.
+  virtual int64_t PaddedRows(int64_t rows) const { return rows; }
+  // Bytes that Allocate could still give. Unimplemented where the device does not say.
+  virtual absl::StatusOr<size_t> FreeMemory() const {
+    return absl::UnimplementedError("backend: does not tell its free memory");
+  }
+
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
   virtual void Upload(std::byte* to, const void* from, size_t bytes) = 0;
   virtual void Download(void* to, const std::byte* from, size_t bytes) = 0;
@@ -107,16 +118,25 @@ class Backend {
   virtual void SwiGlu(const SwiGluParams& params) = 0;
   virtual void Sample(const SampleParams& params) = 0;
 
-  // Waits for the ops since Plan(). An error means the device is lost: nothing of the step counts.
+  // Waits for the ops since Plan(). After an error nothing of the step counts. RESOURCE_EXHAUSTED:
+  // the device had no memory for it, a smaller step may follow. Any other: the device is lost.
   virtual absl::Status Finish() = 0;
+  // Seconds that the device spent on the ops of the last finished step, transfers included: what a
+  // benchmark divides by. Nullopt where the host runs the ops itself, so that its clock tells.
+  virtual std::optional<double> last_step_seconds() const { return std::nullopt; }
 };
 
 struct BackendOptions {
   std::string name = "cpu";
-  int num_threads = 0;  // 0: one per core that this process may use
+  int num_threads = 0;  // cpu; 0: one per core that this process may use
+  int device = 0;       // cuda; index among the devices that the process sees
+  // cuda: the type that products are computed in, weights and their inputs rounded to it: bfloat16,
+  // float16 or float32 (exact, slow). Sums are float32 in all of them.
+  DType compute = DType::kBFloat16;
 };
 
-// NotFound, listing the backends of this build, for an unknown name.
+// NotFound, listing the backends of this build, for an unknown name. Unavailable, saying why, where
+// the backend's device or its libraries are missing.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 std::vector<std::string> BackendNames();
 

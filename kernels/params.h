@@ -12,19 +12,32 @@ namespace eta {
 
 class Matrix;
 
-// Activations of a step: rows x cols float32, rows `stride` elements apart.
+// Activations of a step: rows x cols, rows `stride` elements apart. Elements are float32, except
+// that the inputs of MatMul (what RmsNorm, attention and SwiGlu write, and SwiGlu's own input) have
+// Backend::activation_dtype(); `data` then points to elements of that type.
 struct TensorView {
   float* data = nullptr;
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t stride = 0;
+  DType dtype = DType::kFloat32;
 
-  float* row(int64_t i) const { return data + i * stride; }
+  float* row(int64_t i) const { return At(i * stride); }
   // Columns [begin, begin + count) of every row.
   TensorView Columns(int64_t begin, int64_t count) const {
-    return {data + begin, rows, count, stride};
+    return {At(begin), rows, count, stride, dtype};
   }
-  TensorView Rows(int64_t begin, int64_t count) const { return {row(begin), count, cols, stride}; }
+  TensorView Rows(int64_t begin, int64_t count) const {
+    return {row(begin), count, cols, stride, dtype};
+  }
+
+  bool operator==(const TensorView&) const = default;
+
+ private:
+  float* At(int64_t element) const {
+    const int64_t bytes = dtype == DType::kFloat32 ? 4 : 2;
+    return reinterpret_cast<float*>(reinterpret_cast<std::byte*>(data) + element * bytes);
+  }
 };
 
 // The shape of the KV cache, the same in every layer.
@@ -34,6 +47,8 @@ struct KvGeometry {
   int32_t block_size = 64;        // b, tokens per block
   int32_t sub_block = 4;          // tokens per sub-block of the deviation's envelope; 0 = flat
   DType dtype = DType::kFloat16;  // float32, float16 or bfloat16
+
+  bool operator==(const KvGeometry&) const = default;
 };
 
 // Bytes that one block takes in one layer, all KV heads; the arrangement inside is the backend's.
@@ -46,6 +61,8 @@ struct KvLayout {
 struct KvLayerView {
   std::byte* tiles = nullptr;
   std::byte* records = nullptr;
+
+  bool operator==(const KvLayerView&) const = default;
 };
 
 enum class Gate : uint8_t { kNone, kSilu };  // kNone: logits are not tempered
@@ -63,8 +80,9 @@ struct RmsNormParams {
   TensorView out;                 // [rows, D]
 };
 
-// out = x * weight^T (+ out, if accumulate). Summation over the inner dimension runs in one fixed
-// order per output element, whatever the number of rows, so a row never feels its batch.
+// out = x * weight^T (+ out, if accumulate). On the reference and the CPU, summation over the inner
+// dimension runs in one fixed order per output element, whatever the number of rows, so a row never
+// feels its batch; on CUDA the library picks a kernel per number of rows, and last bits may differ.
 struct MatMulParams {
   TensorView x;          // [rows, K]
   const Matrix* weight;  // [N, K]
@@ -78,6 +96,8 @@ struct RopeParams {
   TensorView q;  // [R, HQ * d]
   TensorView k;  // [R, HKV * d]
   int32_t head_dim;
+
+  bool operator==(const RopeParams&) const = default;
 };
 
 // Stores the rows' K and V, rounded to the cache's type, and writes the record of every block that
@@ -89,6 +109,8 @@ struct AppendKvParams {
   TensorView v;  // [R, HKV * d]
   KvGeometry geometry;
   KvLayerView kv;
+
+  bool operator==(const AppendKvParams&) const = default;
 };
 
 // thresholds = q W^T + b (eta-semantics.md, "Threshold predictor"), float32; rows of sequences with
@@ -100,16 +122,21 @@ struct ThresholdParams {
   const float* weight;  // [HQ, HQ * d]
   const float* bias;    // [HQ]
   TensorView out;       // [R, HQ]
+
+  bool operator==(const ThresholdParams&) const = default;
 };
 
 // Blocks that decode rows read: per (row, KV head) an ascending list of block ordinals (index into
 // the sequence's block table) with the heads of the group that admitted each. Full blocks only; the
-// partial tail is always attended and never listed. Rows of prefill sequences have count 0.
+// partial tail is always attended and never listed. Rows of prefill sequences have count 0. Of rows
+// that admit all only the count is sure to be written: their list is every full block, all heads.
 struct BlockSelection {
   uint32_t* blocks = nullptr;  // [R, HKV, capacity]
   uint32_t* heads = nullptr;   // [R, HKV, capacity], bit g = query head g of the group
   int32_t* counts = nullptr;   // [R, HKV]
   int64_t capacity = 0;        // at least N of every decode row
+
+  bool operator==(const BlockSelection&) const = default;
 };
 
 // What the decode rows of one layer read, host memory, valid after Finish(): tokens per row
@@ -117,6 +144,8 @@ struct BlockSelection {
 struct AttentionCounts {
   int32_t* tokens_attended = nullptr;  // [R, HQ]
   int32_t* tokens_read = nullptr;      // [R, HKV]
+
+  bool operator==(const AttentionCounts&) const = default;
 };
 
 // Selection steps 1-4 of eta-semantics.md for every decode row.
@@ -129,6 +158,8 @@ struct SelectBlocksParams {
   float softmax_scale;  // s = 1/sqrt(d)
   BlockSelection selection;
   AttentionCounts counts;
+
+  bool operator==(const SelectBlocksParams&) const = default;
 };
 
 // Steps 5-7 for decode rows; dense causal gated attention for prefill rows. Each op handles the
@@ -144,6 +175,8 @@ struct AttentionParams {
   float beta;
   BlockSelection selection;  // decode only
   TensorView out;            // [R, HQ * d]
+
+  bool operator==(const AttentionParams&) const = default;
 };
 
 // Of the keys with S >= tau_eff of each decode row, how many there are and how many stand in
@@ -158,6 +191,8 @@ struct RecallParams {
 struct SwiGluParams {
   TensorView gate_up;  // [R, 2F]: gate in the first F columns, up in the rest
   TensorView out;      // [R, F]
+
+  bool operator==(const SwiGluParams&) const = default;
 };
 
 // Token `id` occurred `prompt` times in the prompt and `output` times in the answer so far.

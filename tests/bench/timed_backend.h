@@ -20,6 +20,8 @@ class TimedBackend final : public Backend {
 
   std::string_view name() const override { return backend_->name(); }
   std::string description() const override { return backend_->description(); }
+  DType activation_dtype() const override { return backend_->activation_dtype(); }
+  int64_t PaddedRows(int64_t rows) const override { return backend_->PaddedRows(rows); }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
     return backend_->Allocate(bytes);
   }

@@ -1,5 +1,7 @@
 #include "tests/unit/attention_case.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -28,7 +30,11 @@ std::string AttentionCase::Describe() const {
          << sequence.attention.pinned_blocks << ", chunk " << sequence.attention.rescue_chunk
          << ", z " << sequence.attention.z << ", offset " << sequence.attention.offset
          << (sequence.attention.uniform_floor ? ", floor" : "")
-         << (sequence.attention.admit_all ? ", all" : "");
+         << (sequence.attention.admit_all ? ", all" : "")
+         << (sequence.thresholds.empty() ? ", predicted" : "");
+    if (sequence.parent >= 0) {
+      text << ", shares " << sequence.shared_blocks << " blocks with " << sequence.parent;
+    }
   }
   return text.str();
 }
@@ -71,15 +77,26 @@ AttentionStep::AttentionStep(Device& device, const AttentionCase& attention_case
   kv_ = {device_.Allocate(layout.tile_bytes * static_cast<size_t>(num_blocks)),
          device_.Allocate(layout.record_bytes * static_cast<size_t>(num_blocks))};
 
-  std::vector<int32_t> begin(case_.sequences.size(), 0);
-  for (int cut = 0; cut < 3; ++cut) {
-    std::vector<int32_t> end;
-    for (size_t s = 0; s < begin.size(); ++s) {
-      const int32_t left = case_.sequences[s].position - begin[s];
-      end.push_back(begin[s] + (cut == 2 ? left : static_cast<int32_t>(Uniform(random, 0, left))));
+  std::vector<int32_t> begin;
+  for (size_t s = 0; s < case_.sequences.size(); ++s) {
+    const SequenceCase& sequence = case_.sequences[s];
+    begin.push_back(sequence.shared_blocks * case_.geometry.block_size);
+    if (sequence.parent < 0) continue;
+    std::copy_n(block_tables_[static_cast<size_t>(sequence.parent)].begin(), sequence.shared_blocks,
+                block_tables_[s].begin());
+  }
+  for (const bool forked : {false, true}) {
+    for (int cut = 0; cut < 3; ++cut) {
+      std::vector<int32_t> end = begin;
+      for (size_t s = 0; s < begin.size(); ++s) {
+        const SequenceCase& sequence = case_.sequences[s];
+        if ((sequence.parent >= 0) != forked) continue;
+        const int32_t left = sequence.position - begin[s];
+        end[s] += cut == 2 ? left : static_cast<int32_t>(Uniform(random, 0, left));
+      }
+      Append(begin, end);
+      begin = end;
     }
-    Append(begin, end);
-    begin = end;
   }
   std::vector<int32_t> end;
   for (const SequenceCase& sequence : case_.sequences) end.push_back(sequence.num_keys());
@@ -108,7 +125,7 @@ void AttentionStep::Append(const std::vector<int32_t>& begin, const std::vector<
   device_->Plan({tokens, sequences});
   device_->AppendKv(
       {.k = device_.Put(k, 5), .v = device_.Put(v, 3), .geometry = case_.geometry, .kv = kv_});
-  (void)device_->Finish();
+  EXPECT_EQ(device_->Finish(), absl::OkStatus());
 }
 
 BlockRecord AttentionStep::Record(size_t sequence, int32_t ordinal, int32_t kv_head) {
@@ -116,7 +133,7 @@ BlockRecord AttentionStep::Record(size_t sequence, int32_t ordinal, int32_t kv_h
                              block_tables_[sequence][static_cast<size_t>(ordinal)], kv_head);
 }
 
-AttentionResult AttentionStep::Run() {
+AttentionResult AttentionStep::Run(int times) {
   const int32_t heads = case_.num_query_heads;
   const int32_t kv_heads = case_.geometry.num_kv_heads;
   std::vector<SequenceRows> sequences;
@@ -137,57 +154,80 @@ AttentionResult AttentionStep::Run() {
     num_rows += sequence.num_rows;
     capacity = std::max<int64_t>(capacity, sequence.num_keys() / case_.geometry.block_size);
   }
-  for (size_t s = 0; s < frozen.size(); ++s) sequences[s].frozen_thresholds = frozen[s].data();
+  for (size_t s = 0; s < frozen.size(); ++s) {
+    if (!case_.sequences[s].thresholds.empty()) sequences[s].frozen_thresholds = frozen[s].data();
+  }
 
   const auto rows = static_cast<size_t>(num_rows);
   const size_t lists = rows * static_cast<size_t>(kv_heads);
   AttentionResult result;
   result.tokens_attended.assign(rows * static_cast<size_t>(heads), -1);
   result.tokens_read.assign(lists, -1);
-  result.above.assign(static_cast<size_t>(heads), 0);
-  result.above_admitted.assign(static_cast<size_t>(heads), 0);
 
   const TensorView q = device_.Put(case_.q, 7);
   const TensorView thresholds = device_.Empty(num_rows, heads, 1);
   const std::vector<uint32_t> unset(lists * static_cast<size_t>(capacity), 0xFFFFFFFFu);
   const BlockSelection selection = {device_.Put(unset), device_.Put(unset),
                                     device_.Put(std::vector<int32_t>(lists, -1)), capacity};
+  const bool predicts = case_.predictor_weight.rows > 0;
   const std::vector<int32_t> tokens(rows);
-  device_->Plan({tokens, sequences});
-  device_->PredictThresholds(
-      {.layer = kLayer, .q = q, .weight = nullptr, .bias = nullptr, .out = thresholds});
-  device_->SelectBlocks({.q = q,
-                         .thresholds = thresholds,
-                         .num_query_heads = heads,
-                         .geometry = case_.geometry,
-                         .kv = kv_,
-                         .softmax_scale = case_.softmax_scale(),
-                         .selection = selection,
-                         .counts = {result.tokens_attended.data(), result.tokens_read.data()}});
-  const AttentionParams attention = {.q = q,
-                                     .thresholds = thresholds,
-                                     .num_query_heads = heads,
-                                     .geometry = case_.geometry,
-                                     .kv = kv_,
-                                     .softmax_scale = case_.softmax_scale(),
-                                     .gate = case_.gate,
-                                     .beta = case_.beta,
-                                     .selection = selection,
-                                     .out = device_.Empty(num_rows, q.cols, 2)};
-  device_->DecodeAttention(attention);
-  device_->PrefillAttention(attention);
-  device_->CountRecall({attention, result.above.data(), result.above_admitted.data()});
-  (void)device_->Finish();
+  const ThresholdParams prediction = {
+      .layer = kLayer,
+      .q = q,
+      .weight = predicts ? device_.Put(case_.predictor_weight.data) : nullptr,
+      .bias = predicts ? device_.Put(case_.predictor_bias) : nullptr,
+      .out = thresholds};
+  const SelectBlocksParams select = {
+      .q = q,
+      .thresholds = thresholds,
+      .num_query_heads = heads,
+      .geometry = case_.geometry,
+      .kv = kv_,
+      .softmax_scale = case_.softmax_scale(),
+      .selection = selection,
+      .counts = {result.tokens_attended.data(), result.tokens_read.data()}};
+  const AttentionParams attention = {
+      .q = q,
+      .thresholds = thresholds,
+      .num_query_heads = heads,
+      .geometry = case_.geometry,
+      .kv = kv_,
+      .softmax_scale = case_.softmax_scale(),
+      .gate = case_.gate,
+      .beta = case_.beta,
+      .selection = selection,
+      .out = device_.Empty(num_rows, q.cols, 2, device_.activation_dtype())};
+  for (int i = 0; i < times; ++i) {
+    result.above.assign(static_cast<size_t>(heads), 0);
+    result.above_admitted.assign(static_cast<size_t>(heads), 0);
+    device_->Plan({tokens, sequences});
+    device_->PredictThresholds(prediction);
+    device_->SelectBlocks(select);
+    device_->DecodeAttention(attention);
+    device_->PrefillAttention(attention);
+    device_->CountRecall({attention, result.above.data(), result.above_admitted.data()});
+    EXPECT_EQ(device_->Finish(), absl::OkStatus());
+  }
 
   result.out = device_.Get(attention.out);
   const std::vector<int32_t> counts = device_.Get(selection.counts, lists);
   const std::vector<uint32_t> blocks = device_.Get(selection.blocks, unset.size());
   const std::vector<uint32_t> masks = device_.Get(selection.heads, unset.size());
+  std::vector<bool> admits_all;  // [R]
+  for (const SequenceRows& sequence : sequences) {
+    admits_all.insert(admits_all.end(), static_cast<size_t>(sequence.num_rows),
+                      sequence.attention.admit_all);
+  }
+  const uint32_t all = case_.group() == 32 ? ~0u : (1u << case_.group()) - 1;
   for (size_t list = 0; list < lists; ++list) {
     std::vector<SelectedBlock>& selected = result.selection.emplace_back();
     for (int32_t n = 0; n < counts[list]; ++n) {
       const size_t at = list * static_cast<size_t>(capacity) + static_cast<size_t>(n);
-      selected.emplace_back(blocks[at], masks[at]);
+      if (admits_all[list / static_cast<size_t>(case_.geometry.num_kv_heads)]) {
+        selected.emplace_back(static_cast<uint32_t>(n), all);
+      } else {
+        selected.emplace_back(blocks[at], masks[at]);
+      }
     }
   }
   return result;

@@ -19,7 +19,11 @@ struct SequenceCase {
   AttentionOptions attention;
   HostTensor k;                   // [position + num_rows, HKV * d]
   HostTensor v;                   // [position + num_rows, HKV * d]
-  std::vector<float> thresholds;  // [HQ]
+  std::vector<float> thresholds;  // [HQ]; empty: the case's predictor gives them
+  // A forked prefix: the first `shared_blocks` blocks are those of sequence `parent`, which comes
+  // earlier, shares nothing itself, and holds the same keys and values there before the step.
+  int32_t parent = -1;
+  int32_t shared_blocks = 0;
 
   int32_t num_keys() const { return position + num_rows; }
 };
@@ -30,7 +34,9 @@ struct AttentionCase {
   Gate gate = Gate::kSilu;
   float beta = 5.0f;
   std::vector<SequenceCase> sequences;
-  HostTensor q;       // [R, HQ * d], the sequences' rows one after another
+  HostTensor q;                       // [R, HQ * d], the sequences' rows one after another
+  HostTensor predictor_weight;        // [HQ, HQ * d]; empty: no sequence needs one
+  std::vector<float> predictor_bias;  // [HQ]
   uint64_t seed = 0;  // of what must not matter: physical blocks, how the history was cut
 
   int32_t group() const { return num_query_heads / geometry.num_kv_heads; }
@@ -53,14 +59,16 @@ struct AttentionResult {
 // A case with its keys and values in a device's cache.
 class AttentionStep {
  public:
-  // Appends the history in up to three steps, then the rows of the step itself.
+  // Appends the history in up to three steps (forked sequences' after the others'), then the rows
+  // of the step itself.
   AttentionStep(Device& device, const AttentionCase& attention_case);
 
   // Of full block `ordinal` of a sequence.
   BlockRecord Record(size_t sequence, int32_t ordinal, int32_t kv_head);
 
-  // PredictThresholds (frozen), SelectBlocks, CountRecall, DecodeAttention, PrefillAttention.
-  AttentionResult Run();
+  // PredictThresholds, SelectBlocks, DecodeAttention, PrefillAttention, CountRecall; the same ops
+  // `times` times in the same memory, of which the last one counts.
+  AttentionResult Run(int times = 1);
 
  private:
   void Append(const std::vector<int32_t>& begin, const std::vector<int32_t>& end);

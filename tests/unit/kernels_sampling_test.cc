@@ -20,6 +20,10 @@ class SamplingOn : public ::testing::TestWithParam<BackendUnderTest> {
  protected:
   SamplingOn() : device(GetParam()) {}
 
+  void SetUp() override {
+    if (!WhyMissing(GetParam()).empty()) GTEST_SKIP() << WhyMissing(GetParam());
+  }
+
   void Sample(Device& on, const HostTensor& logits, std::span<SampleRow> rows) {
     const std::vector<int32_t> tokens(static_cast<size_t>(logits.rows));
     const SequenceRows sequences[] = {{.num_rows = static_cast<int32_t>(logits.rows)}};
