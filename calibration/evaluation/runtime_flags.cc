@@ -18,6 +18,15 @@ void RegisterBackend(CLI::App& command, BackendOptions& backend) {
                   "Threads of the cpu backend; 0: one per core that this process may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  command.add_option("--device", backend.device, "Device of the cuda backend")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str();
+  const std::function<void(const std::string&)> set_compute = [&backend](const std::string& name) {
+    backend.compute = ParseDType(name).value_or(backend.compute);
+  };
+  command.add_option_function("--compute", set_compute, "Type of the cuda backend's products")
+      ->check(CLI::IsMember({"bfloat16", "float16", "float32"}))
+      ->default_str("bfloat16");
 }
 
 std::string CheckReal(const std::string& text, double low, double high) {

@@ -16,7 +16,8 @@ class App;
 
 namespace eta {
 
-// --backend and --threads
+// --backend, --threads, --device and --compute. `backend` must stay where it is until the command
+// line is parsed.
 void RegisterBackend(CLI::App& command, BackendOptions& backend);
 
 // What is wrong with a flag's number; empty if nothing is. NaN lies in no range.

@@ -1,0 +1,438 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/kv_tile.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/program.h"
+#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/step_plan.h"
+#include "kernels/cuda/transfer.h"
+
+namespace eta::cuda {
+namespace {
+
+constexpr int32_t kMaxBlockSize = 128;
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
+class DeviceBuffer final : public Buffer {
+ public:
+  DeviceBuffer(int device, std::byte* data, size_t size) : Buffer(data, size), device_(device) {}
+  ~DeviceBuffer() override {
+    cudaSetDevice(device_);
+    cudaFree(data());
+  }
+
+ private:
+  int device_;
+};
+
+// The elements of `part` as `dtype`.
+std::vector<std::byte> Converted(const HostMatrix& part, DType dtype) {
+  const int64_t count = part.rows * part.cols;
+  std::vector<std::byte> out(static_cast<size_t>(count) * SizeOf(dtype));
+  for (int64_t i = 0; i < count; ++i) {
+    StoreElement(dtype, out.data(), i, LoadElement(part.dtype, part.data, i));
+  }
+  return out;
+}
+
+// Where results go on the host once a program has run.
+struct CountsTarget {
+  int64_t tokens_attended;  // Results
+  int64_t tokens_read;
+  int32_t num_query_heads;
+  int32_t num_kv_heads;
+  AttentionCounts counts;
+};
+struct RecallTarget {
+  int64_t above;  // Results
+  int32_t num_query_heads;
+  int64_t* above_host;
+  int64_t* above_admitted_host;
+};
+struct SampleTarget {
+  int64_t results;  // Results
+  int32_t num_rows;
+  std::span<SampleRow> rows;
+};
+using Target = std::variant<CountsTarget, RecallTarget, SampleTarget>;
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::unique_ptr<Device> device, DType compute)
+      : device_(std::move(device)),
+        compute_(compute),
+        scratch_(*device_),
+        uploads_(*device_),
+        results_(*device_),
+        graphs_(*device_) {}
+
+  ~CudaBackend() override {
+    device_->MakeCurrent();
+    if (begin_ != nullptr) cudaEventDestroy(begin_);
+    if (end_ != nullptr) cudaEventDestroy(end_);
+  }
+
+  absl::Status Open() {
+    absl::StatusOr<std::unique_ptr<MatMuls>> products = MatMuls::Open(*device_, scratch_);
+    if (!products.ok()) return products.status();
+    products_ = *std::move(products);
+    device_->Check(cudaEventCreate(&begin_), "event");
+    device_->Check(cudaEventCreate(&end_), "event");
+    Plan({});
+    return device_->status();
+  }
+
+  std::string_view name() const override { return "cuda"; }
+  std::string description() const override {
+    return absl::StrCat("cuda, device ", device_->index(), ", ", device_->name(), ", ",
+                        device_->num_sms(), " SMs, ", std::string(Name(compute_)), " products");
+  }
+
+  DType activation_dtype() const override { return compute_; }
+  int64_t PaddedRows(int64_t rows) const override { return cuda::PaddedRows(rows); }
+
+  absl::StatusOr<size_t> FreeMemory() const override {
+    device_->MakeCurrent();
+    size_t free = 0;
+    size_t total = 0;
+    const cudaError_t error = cudaMemGetInfo(&free, &total);
+    if (error == cudaSuccess) return free;
+    return absl::InternalError(absl::StrCat("cuda: device ", device_->index(),
+                                            ": free memory: ", cudaGetErrorString(error)));
+  }
+
+  std::optional<double> last_step_seconds() const override { return last_step_seconds_; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
+    device_->MakeCurrent();
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+    if (error == cudaSuccess) {
+      return std::unique_ptr<Buffer>(
+          std::make_unique<DeviceBuffer>(device_->index(), static_cast<std::byte*>(data), bytes));
+    }
+    cudaGetLastError();  // the device itself is well
+    const std::string message = absl::StrCat("buffer: device ", device_->index(), ": ", bytes,
+                                             " bytes: ", cudaGetErrorString(error));
+    return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(message)
+                                              : absl::InternalError(message);
+  }
+
+  void Upload(std::byte* to, const void* from, size_t bytes) override {
+    Flush();
+    Copy(to, from, bytes, cudaMemcpyHostToDevice, "upload");
+  }
+  void Download(void* to, const std::byte* from, size_t bytes) override {
+    Flush();
+    Copy(to, from, bytes, cudaMemcpyDeviceToHost, "download");
+  }
+
+  absl::StatusOr<std::unique_ptr<Matrix>> Pack(std::span<const HostMatrix> parts,
+                                               WeightFormat format) override {
+    if (parts.empty()) return absl::InvalidArgumentError("parts: at least one matrix is needed");
+    if (format != WeightFormat::kNative) {
+      return absl::InvalidArgumentError("weights: the cuda backend takes native");
+    }
+    int64_t rows = 0;
+    for (const HostMatrix& part : parts) {
+      if (part.data == nullptr || part.rows <= 0 || part.cols <= 0) {
+        return absl::InvalidArgumentError("parts: a matrix is empty");
+      }
+      if (part.cols != parts.front().cols) {
+        return absl::InvalidArgumentError("parts: matrices differ in columns");
+      }
+      if (!IsFloat(part.dtype)) {
+        return absl::InvalidArgumentError("parts: dtype is not float32, float16 or bfloat16");
+      }
+      rows += part.rows;
+    }
+    const int64_t cols = parts.front().cols;
+    const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(compute_);
+    auto buffer = Allocate(static_cast<size_t>(rows) * row_bytes);
+    if (!buffer.ok()) return buffer.status();
+    std::byte* to = (*buffer)->data();
+    for (const HostMatrix& part : parts) {
+      const size_t bytes = static_cast<size_t>(part.rows) * row_bytes;
+      if (part.dtype == compute_) {
+        Upload(to, part.data, bytes);
+      } else {
+        Upload(to, Converted(part, compute_).data(), bytes);
+      }
+      to += bytes;
+    }
+    if (!ok()) return device_->status();
+    return std::unique_ptr<Matrix>(
+        std::make_unique<DeviceMatrix>(*std::move(buffer), compute_, rows, cols));
+  }
+
+  absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
+    if (geometry.num_kv_heads < 1 || geometry.num_kv_heads > 1024) {
+      return absl::InvalidArgumentError("num_kv_heads: not in 1..1024");
+    }
+    if (geometry.head_dim < 16 || geometry.head_dim > kMaxHeadDim || geometry.head_dim % 16 != 0) {
+      return absl::InvalidArgumentError("head_dim: not a multiple of 16 in 16..256");
+    }
+    if (geometry.block_size < 1 || geometry.block_size > kMaxBlockSize) {
+      return absl::InvalidArgumentError("block_size: not in 1..128");
+    }
+    if (geometry.sub_block < 0 ||
+        (geometry.sub_block > 0 && geometry.block_size % geometry.sub_block != 0)) {
+      return absl::InvalidArgumentError("sub_block: neither 0 nor a divisor of block_size");
+    }
+    if (!IsFloat(geometry.dtype)) {
+      return absl::InvalidArgumentError("dtype: the KV cache holds float32, float16 or bfloat16");
+    }
+    const KvTile tile(geometry);
+    return KvLayout{tile.block_bytes(), tile.record_bytes()};
+  }
+
+  BlockRecord ReadRecord(const KvGeometry& geometry, const KvLayerView& kv, int32_t block,
+                         int32_t kv_head) const override {
+    const KvTile tile(geometry);
+    std::vector<std::byte> bytes(tile.record_bytes());
+    Copy(bytes.data(), kv.records + static_cast<size_t>(block) * bytes.size(), bytes.size(),
+         cudaMemcpyDeviceToHost, "record of a block");
+    const auto d = static_cast<size_t>(geometry.head_dim);
+    BlockRecord record;
+    record.v_total.resize(d);
+    for (int64_t i = 0; i < geometry.head_dim; ++i) {
+      record.mu.push_back(LoadElement(DType::kFloat16, bytes.data() + tile.Mu(kv_head), i));
+      record.sigma.push_back(LoadElement(DType::kFloat16, bytes.data() + tile.Sigma(kv_head), i));
+    }
+    std::memcpy(&record.max_norm, bytes.data() + tile.MaxNorm(kv_head), sizeof(float));
+    std::memcpy(record.v_total.data(), bytes.data() + tile.VTotal(kv_head), d * sizeof(float));
+    return record;
+  }
+
+  void Plan(const BatchView& batch) override {
+    Flush();
+    block_size_ = 0;
+    step_ = PackedStep();
+    if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
+    program_.Clear(std::max(step_.padded_rows, 1));
+  }
+
+  void Embed(const EmbedParams& params) override {
+    Add(EmbedOp{WeightOf(params.table), params.out});
+  }
+  void RmsNorm(const RmsNormParams& params) override {
+    const bool gathers = !params.rows.empty();
+    const auto count = static_cast<size_t>(params.out.rows);
+    const int64_t rows = gathers ? AddPiece(count * sizeof(int32_t)) : 0;
+    if (!ok()) return;
+    if (gathers) {
+      // Rows of `out` past those asked for take row 0.
+      auto* to = reinterpret_cast<int32_t*>(uploads_.HostAt(rows));
+      const auto end =
+          std::ranges::copy(params.rows.first(std::min(count, params.rows.size())), to);
+      std::fill(end.out, to + count, 0);
+    }
+    Add(RmsNormOp{params.x, params.weight, params.eps, gathers, rows, params.out});
+  }
+  void MatMul(const MatMulParams& params) override {
+    Add(MatMulOp{params.x, WeightOf(params.weight), params.out, params.accumulate});
+  }
+  void Rope(const RopeParams& params) override { Add(params); }
+  void AppendKv(const AppendKvParams& params) override { Add(params); }
+
+  void PredictThresholds(const ThresholdParams& params) override {
+    // Padded to a power of two, so that few programs differ by it.
+    const auto heads = static_cast<size_t>(params.out.cols);
+    const size_t row_bytes = heads * sizeof(float);
+    const size_t count = step_.frozen.size();
+    const int64_t frozen = count > 0 ? AddPiece(std::bit_ceil(count) * row_bytes) : 0;
+    if (!ok()) return;
+    for (size_t i = 0; i < count; ++i) {
+      const float* layer = step_.frozen[i] + static_cast<size_t>(params.layer) * heads;
+      std::memcpy(uploads_.HostAt(frozen) + i * row_bytes, layer, row_bytes);
+    }
+    ThresholdOp op = {params, frozen};
+    op.params.layer = 0;
+    Add(op);
+  }
+
+  void SelectBlocks(const SelectBlocksParams& params) override {
+    if (!ok()) return;
+    SetBlockSize(params.geometry.block_size);
+    const auto rows = static_cast<size_t>(params.q.rows);
+    const auto query_heads = static_cast<size_t>(params.num_query_heads);
+    const auto kv_heads = static_cast<size_t>(params.geometry.num_kv_heads);
+    SelectBlocksOp op = {params, results_.Add(rows * query_heads * sizeof(int32_t)),
+                         results_.Add(rows * kv_heads * sizeof(int32_t))};
+    op.params.counts = {};
+    Add(op);
+    targets_.push_back(CountsTarget{op.tokens_attended, op.tokens_read, params.num_query_heads,
+                                    params.geometry.num_kv_heads, params.counts});
+  }
+
+  // Launches cost time in every layer, so an op that would find no row of its kind is left out.
+  void DecodeAttention(const AttentionParams& params) override {
+    if (!step_.decode_rows.empty()) Add(DecodeAttentionOp{params});
+  }
+  void PrefillAttention(const AttentionParams& params) override {
+    if (step_.has_prefill) Add(PrefillAttentionOp{params});
+  }
+
+  void CountRecall(const RecallParams& params) override {
+    const int32_t heads = params.attention.num_query_heads;
+    const int64_t above = results_.Add(2 * static_cast<size_t>(heads) * sizeof(int64_t));
+    Add(RecallOp{params.attention, above});
+    targets_.push_back(RecallTarget{above, heads, params.above, params.above_admitted});
+  }
+  void SwiGlu(const SwiGluParams& params) override { Add(params); }
+
+  void Sample(const SampleParams& params) override {
+    if (params.rows.empty()) return;
+    const auto num_rows =
+        static_cast<int32_t>(PaddedRows(static_cast<int64_t>(params.rows.size())));
+    const int64_t rows = AddPiece(PackedBytes(params.rows, num_rows));
+    if (!ok()) return;
+    cuda::Pack(params.rows, num_rows, uploads_.HostAt(rows));
+    const int64_t results = results_.Add(ResultBytes(params.rows, num_rows));
+    Add(SampleOp{params.logits, num_rows, rows, results});
+    targets_.push_back(SampleTarget{results, num_rows, params.rows});
+  }
+
+  absl::Status Finish() override {
+    Flush();
+    last_step_seconds_ = std::exchange(step_seconds_, 0.0);
+    return device_->status();
+  }
+
+ private:
+  bool ok() const { return device_->status().ok(); }
+  static Weight WeightOf(const Matrix* matrix) {
+    return static_cast<const DeviceMatrix*>(matrix)->weight();
+  }
+  void Add(const Op& op) {
+    if (ok()) program_.Add(op);
+  }
+  int64_t AddPiece(size_t bytes) { return ok() ? uploads_.AddPiece(bytes) : 0; }
+
+  void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+            std::string_view what) const {
+    if (bytes == 0 || !ok()) return;
+    device_->MakeCurrent();
+    device_->Check(cudaMemcpyAsync(to, from, bytes, kind, device_->stream()), what);
+    device_->Check(cudaStreamSynchronize(device_->stream()), what);
+  }
+
+  // How rows are screened depends on the block size, which a plan does not know.
+  void SetBlockSize(int32_t block_size) {
+    if (block_size == block_size_) return;
+    if (block_size_ != 0) Flush();
+    block_size_ = block_size;
+    PackScreening(step_.padded_rows, block_size, uploads_.HostAt(0));
+    uploads_.ChangeStep();
+  }
+
+  // Runs the recorded ops and waits for them.
+  void Flush() {
+    if (!program_.empty() && ok() && results_.Reserve()) {
+      device_->MakeCurrent();
+      device_->Check(cudaEventRecord(begin_, device_->stream()), "begin of a step");
+      uploads_.Send();
+      Run();
+      results_.Fetch();
+      device_->Check(cudaEventRecord(end_, device_->stream()), "end of a step");
+      device_->Check(cudaStreamSynchronize(device_->stream()), "step");
+      if (ok()) Deliver();
+    }
+    program_.Clear(std::max(step_.padded_rows, 1));
+    uploads_.ClearPieces();
+    results_.Clear();
+    targets_.clear();
+  }
+
+  void Run() {
+    const Machine machine = {*device_, scratch_, *products_, uploads_, results_};
+    const auto launch = [&] { program_.Launch(machine); };
+    if (step_.has_prefill) {
+      launch();
+      return;
+    }
+    const int64_t generation =
+        scratch_.generation() + uploads_.generation() + results_.generation();
+    graphs_.Run(program_, generation, launch);
+  }
+
+  void Deliver() {
+    float milliseconds = 0.0f;
+    device_->Check(cudaEventElapsedTime(&milliseconds, begin_, end_), "time of a step");
+    step_seconds_ += static_cast<double>(milliseconds) / 1e3;
+    for (const Target& target : targets_) {
+      std::visit([this](const auto& to) { Deliver(to); }, target);
+    }
+  }
+
+  void Deliver(const CountsTarget& to) const {
+    CopyDecodeRows(to.tokens_attended, to.num_query_heads, to.counts.tokens_attended);
+    CopyDecodeRows(to.tokens_read, to.num_kv_heads, to.counts.tokens_read);
+  }
+  void CopyDecodeRows(int64_t result, int32_t cols, int32_t* to) const {
+    if (to == nullptr) return;
+    const auto* from = reinterpret_cast<const int32_t*>(results_.HostAt(result));
+    for (const PackedStep::Rows& rows : step_.decode_rows) {
+      const int64_t begin = int64_t{rows.begin} * cols;
+      std::copy_n(from + begin, int64_t{rows.count} * cols, to + begin);
+    }
+  }
+  void Deliver(const RecallTarget& to) const {
+    const auto* above = reinterpret_cast<const int64_t*>(results_.HostAt(to.above));
+    for (int32_t h = 0; h < to.num_query_heads; ++h) {
+      to.above_host[h] += above[h];
+      to.above_admitted_host[h] += above[to.num_query_heads + h];
+    }
+  }
+  void Deliver(const SampleTarget& to) const {
+    Unpack(results_.HostAt(to.results), to.num_rows, to.rows);
+  }
+
+  std::unique_ptr<Device> device_;
+  DType compute_;
+  Scratch scratch_;
+  std::unique_ptr<MatMuls> products_;
+  Uploads uploads_;
+  Results results_;
+  GraphCache graphs_;
+  cudaEvent_t begin_ = nullptr;  // of the last flush
+  cudaEvent_t end_ = nullptr;
+
+  PackedStep step_;
+  int32_t block_size_ = 0;  // for which the step's screening is packed; 0: for none
+  Program program_;
+  std::vector<Target> targets_;
+  double step_seconds_ = 0.0;  // of the flushes since the last Finish
+  double last_step_seconds_ = 0.0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(int device, DType compute) {
+  if (!IsFloat(compute)) {
+    return absl::InvalidArgumentError("compute: not bfloat16, float16 or float32");
+  }
+  absl::StatusOr<std::unique_ptr<Device>> opened = Device::Open(device);
+  if (!opened.ok()) return opened.status();
+  auto backend = std::make_unique<CudaBackend>(*std::move(opened), compute);
+  absl::Status ready = backend->Open();
+  if (!ready.ok()) return ready;
+  return backend;
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,96 @@
+#include "kernels/cuda/device.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace eta::cuda {
+namespace {
+
+constexpr int kLeastComputeCapability = 80;
+
+absl::Status Unavailable(std::string_view what, cudaError_t error) {
+  return absl::UnavailableError(
+      absl::StrCat("backend: cuda: ", std::string(what), ": ", cudaGetErrorString(error)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> Device::Open(int index) {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    return absl::UnavailableError("backend: cuda: there is no NVIDIA driver");
+  }
+  int count = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) return Unavailable("no usable device", error);
+  if (index < 0 || index >= count) {
+    return absl::UnavailableError(
+        absl::StrCat("device: there is no device ", index, "; the process sees ", count));
+  }
+  error = cudaSetDevice(index);
+  if (error != cudaSuccess) return Unavailable(absl::StrCat("device ", index), error);
+  cudaDeviceProp properties;
+  error = cudaGetDeviceProperties(&properties, index);
+  if (error != cudaSuccess) return Unavailable(absl::StrCat("device ", index), error);
+
+  auto device = std::unique_ptr<Device>(new Device());
+  device->index_ = index;
+  device->name_ = properties.name;
+  device->num_sms_ = properties.multiProcessorCount;
+  device->compute_capability_ = properties.major * 10 + properties.minor;
+  device->shared_memory_per_block_ = properties.sharedMemPerBlockOptin;
+  device->l2_bytes_ = static_cast<size_t>(properties.l2CacheSize);
+  if (device->compute_capability_ < kLeastComputeCapability) {
+    return absl::UnavailableError(absl::StrCat("device: ", device->name_,
+                                               " has compute capability ", properties.major, ".",
+                                               properties.minor, ", at least 8.0 is needed"));
+  }
+  error = cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking);
+  if (error != cudaSuccess) return Unavailable(absl::StrCat("device ", index), error);
+  return device;
+}
+
+Device::~Device() {
+  MakeCurrent();
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+void Device::MakeCurrent() const {
+  cudaSetDevice(index_);
+}
+
+void Device::Check(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) return;
+  const std::string message = absl::StrCat("cuda: device ", index_, ": ", std::string(what), ": ",
+                                           cudaGetErrorString(error));
+  Fail(error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(message)
+                                          : absl::InternalError(message));
+}
+
+void Device::Fail(const absl::Status& error) {
+  status_.Update(error);
+}
+
+Scratch::~Scratch() {
+  device_.MakeCurrent();
+  for (const Piece& piece : pieces_) cudaFree(piece.data);
+}
+
+std::byte* Scratch::Get(Use use, size_t bytes) {
+  Piece& piece = pieces_[static_cast<size_t>(use)];
+  if (bytes <= piece.bytes) return piece.data;
+  // Doubling keeps the number of growths, each of which voids all graphs, small.
+  const size_t size = std::max({bytes, 2 * piece.bytes, size_t{4096}});
+  device_.Check(cudaFree(piece.data), "scratch memory");
+  piece = {};
+  void* data = nullptr;
+  device_.Check(cudaMalloc(&data, size), "scratch memory");
+  if (data == nullptr) return nullptr;
+  piece = {static_cast<std::byte*>(data), size};
+  device_.Check(cudaMemsetAsync(data, 0, size, device_.stream()), "scratch memory");
+  ++generation_;
+  return piece.data;
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,90 @@
+// Elements of activations, weights and the KV cache in registers: loads widen to float32, stores
+// round to nearest even. Element types are float, __half and __nv_bfloat16.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "kernels/dtype.h"
+
+namespace eta::cuda {
+
+__device__ __forceinline__ float ToFloat(float value) {
+  return value;
+}
+__device__ __forceinline__ float ToFloat(__half value) {
+  return __half2float(value);
+}
+__device__ __forceinline__ float ToFloat(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+
+template <typename T>
+__device__ __forceinline__ T FromFloat(float value);
+template <>
+__device__ __forceinline__ float FromFloat<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ __half FromFloat<__half>(float value) {
+  return __float2half_rn(value);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+
+// `count` neighbours that one instruction moves.
+template <typename T, int count>
+struct alignas(sizeof(T) * count) ElementVector {
+  static_assert(sizeof(T) * count <= 16);
+  T elements[count];
+};
+
+// Neighbours that one instruction moves when `count` are wanted.
+template <typename T, int count>
+inline constexpr int kVectorElements = sizeof(T) * count <= 16 ? count
+                                                               : static_cast<int>(16 / sizeof(T));
+
+// Reads or writes `count` neighbours (a power of two). The address is a multiple of their size, or
+// of 16 bytes if they are larger.
+template <typename T, int count>
+__device__ __forceinline__ void LoadElements(const T* from, float (&to)[count]) {
+  constexpr int kPart = kVectorElements<T, count>;
+#pragma unroll
+  for (int begin = 0; begin < count; begin += kPart) {
+    const auto part = *reinterpret_cast<const ElementVector<T, kPart>*>(from + begin);
+#pragma unroll
+    for (int i = 0; i < kPart; ++i) to[begin + i] = ToFloat(part.elements[i]);
+  }
+}
+
+template <typename T, int count>
+__device__ __forceinline__ void StoreElements(const float (&from)[count], T* to) {
+  constexpr int kPart = kVectorElements<T, count>;
+#pragma unroll
+  for (int begin = 0; begin < count; begin += kPart) {
+    ElementVector<T, kPart> part;
+#pragma unroll
+    for (int i = 0; i < kPart; ++i) part.elements[i] = FromFloat<T>(from[begin + i]);
+    *reinterpret_cast<ElementVector<T, kPart>*>(to + begin) = part;
+  }
+}
+
+// Calls visit(T{}) with the element type of a floating-point `dtype`.
+template <typename Visit>
+void WithElementType(DType dtype, Visit&& visit) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return std::forward<Visit>(visit)(__half{});
+    case DType::kBFloat16:
+      return std::forward<Visit>(visit)(__nv_bfloat16{});
+    default:
+      return std::forward<Visit>(visit)(float{});
+  }
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,99 @@
+// Where keys, values and records stand inside a block of the CUDA backend's KV cache. Plain
+// arithmetic, the same on host and device.
+//
+// A block's tiles in one layer: for every KV head one K tile [b][d], then one V tile [b][d], both
+// token-major and contiguous, so that one bulk copy brings K and V of a block (16 KB at b = 64,
+// d = 64, 16 bits). Where tensor cores read the tile (SupportsTensorCores), the 16-byte chunks of a
+// row are swizzled, so that eight consecutive tokens' chunks fall into different banks of shared
+// memory; elsewhere chunks stand in order.
+//
+// A block's record: mu float16 [d] and sigma float16 [d] of every KV head, which screening reads;
+// then M float32 of every KV head; then v_total float32 [d] of every KV head, which the floor reads
+// once per row (of the last full block).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/params.h"
+
+#ifdef __CUDACC__
+#define ETA_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define ETA_HOST_DEVICE inline
+#endif
+
+namespace eta::cuda {
+
+// Query heads that may share a KV head: the width of a selection's head mask.
+inline constexpr int32_t kMaxGroup = 32;
+// The largest head dimension that the layout takes.
+inline constexpr int32_t kMaxHeadDim = 256;
+
+// Geometries that the tensor-core kernels take; all others go through the plain kernels.
+ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, int32_t group,
+                                         DType dtype) {
+  const bool sixteen_bits = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  const bool dim = head_dim == 64 || head_dim == 96 || head_dim == 128;
+  const bool block = block_size == 16 || block_size == 32 || block_size == 64 || block_size == 128;
+  return sixteen_bits && dim && block && group >= 1 && group <= 16;
+}
+
+struct KvTile {
+  ETA_HOST_DEVICE explicit KvTile(const KvGeometry& geometry)
+      : head_dim(geometry.head_dim),
+        block_size(geometry.block_size),
+        num_kv_heads(geometry.num_kv_heads),
+        element_bytes(geometry.dtype == DType::kFloat32 ? 4 : 2),
+        chunk_elements(16 / element_bytes),
+        swizzled(SupportsTensorCores(head_dim, block_size, 1, geometry.dtype)) {}
+
+  // Bytes of one K or V tile, and of one block with all KV heads.
+  ETA_HOST_DEVICE size_t tile_bytes() const {
+    return (static_cast<size_t>(block_size) * head_dim * element_bytes + 127) / 128 * 128;
+  }
+  ETA_HOST_DEVICE size_t block_bytes() const { return 2 * tile_bytes() * num_kv_heads; }
+
+  // Byte offsets of the K tile (its V tile follows) of one block and KV head in `tiles`.
+  ETA_HOST_DEVICE size_t K(int32_t block, int32_t kv_head) const {
+    return (static_cast<size_t>(block) * num_kv_heads + kv_head) * 2 * tile_bytes();
+  }
+  ETA_HOST_DEVICE size_t V(int32_t block, int32_t kv_head) const {
+    return K(block, kv_head) + tile_bytes();
+  }
+  // Where the 16-byte chunk `chunk` of a token's row stands in that row.
+  ETA_HOST_DEVICE int32_t Chunk(int32_t token, int32_t chunk) const {
+    if (!swizzled) return chunk;
+    return head_dim == 96 ? chunk ^ ((token >> 1) & 3) : chunk ^ (token & 7);
+  }
+  // Byte offset of element (token, i) inside a K or V tile.
+  ETA_HOST_DEVICE size_t Element(int32_t token, int32_t i) const {
+    const int32_t chunk = Chunk(token, i / chunk_elements);
+    return (static_cast<size_t>(token) * head_dim + chunk * chunk_elements + i % chunk_elements) *
+           element_bytes;
+  }
+
+  // Bytes of one block's record, all KV heads, and offsets inside it.
+  ETA_HOST_DEVICE size_t record_bytes() const { return (VTotal(num_kv_heads) + 127) / 128 * 128; }
+  ETA_HOST_DEVICE size_t Mu(int32_t kv_head) const {
+    return static_cast<size_t>(kv_head) * head_dim * 4;
+  }
+  ETA_HOST_DEVICE size_t Sigma(int32_t kv_head) const {
+    return Mu(kv_head) + static_cast<size_t>(head_dim) * 2;
+  }
+  ETA_HOST_DEVICE size_t MaxNorm(int32_t kv_head) const {
+    return Mu(num_kv_heads) + static_cast<size_t>(kv_head) * 4;
+  }
+  ETA_HOST_DEVICE size_t VTotal(int32_t kv_head) const {
+    return (MaxNorm(num_kv_heads) + 15) / 16 * 16 + static_cast<size_t>(kv_head) * head_dim * 4;
+  }
+
+  int32_t head_dim;
+  int32_t block_size;
+  int32_t num_kv_heads;
+  int32_t element_bytes;
+  int32_t chunk_elements;  // elements in 16 bytes
+  bool swizzled;
+};
+
+}  // namespace eta::cuda

@@ -1,0 +1,58 @@
+// How every kernel of this backend is launched, and the first thing that each of them does.
+//
+// On sm_90 a kernel may be scheduled while its predecessor still runs (programmatic dependent
+// launch); it calls WaitForPrevious() before it touches anything that an earlier kernel of the
+// stream wrote or still reads, and may call AllowNext() as soon as its own successor may begin to
+// be scheduled. This hides most of a launch's latency, also inside graphs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "kernels/cuda/device.h"
+
+namespace eta::cuda {
+
+__device__ __forceinline__ void WaitForPrevious() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void AllowNext() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;  // dynamic; above 48 KB the launcher asks for it
+};
+
+template <typename... Params, typename... Args>
+void Launch(Device& device, const char* what, const LaunchShape& shape, void (*kernel)(Params...),
+            Args&&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  if (shape.shared_bytes > (48u << 10)) {
+    device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shape.shared_bytes)),
+                 what);
+  }
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = device.stream();
+  config.attrs = &overlap;
+  config.numAttrs = device.compute_capability() >= 90 ? 1 : 0;
+  device.Check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), what);
+}
+
+}  // namespace eta::cuda

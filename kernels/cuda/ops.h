@@ -1,0 +1,52 @@
+// The ops of the CUDA backend, one file each, in the order of a layer. Each one puts its kernels on
+// the device's stream and returns; semantics and shapes stand in kernels/params.h. Errors go to
+// Device::Check. All of them may be captured in a graph: they read what changes from step to step
+// from context.step, never from the host.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/step_view.h"
+#include "kernels/params.h"
+
+namespace eta::cuda {
+
+struct Context {
+  Device& device;
+  Scratch& scratch;
+  StepView step;
+  int32_t num_layers = 0;  // L of StepView::frozen
+};
+
+// Counts of one layer, device memory; see AttentionCounts.
+struct DeviceCounts {
+  int32_t* tokens_attended = nullptr;  // [R, HQ]
+  int32_t* tokens_read = nullptr;      // [R, HKV]
+};
+
+// `table` [V, cols], of `dtype`; the rows' token ids stand in the step.
+void Embed(Context& context, const void* table, DType dtype, int64_t cols,
+           const TensorView& out);                                                 // pointwise.cu
+void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows);  // pointwise.cu
+void Rope(Context& context, const RopeParams& params);                             // pointwise.cu
+void AppendKv(Context& context, const AppendKvParams& params);                     // block_index.cu
+void PredictThresholds(Context& context, const ThresholdParams& params);           // pointwise.cu
+void SelectBlocks(Context& context, const SelectBlocksParams& params,
+                  const DeviceCounts& counts);  // block_select.cu
+// `counts`: what SelectBlocks wrote for the same rows.
+void DecodeAttention(Context& context, const AttentionParams& params,
+                     const DeviceCounts& counts);                        // decode_attention.cu
+void PrefillAttention(Context& context, const AttentionParams& params);  // prefill_attention.cu
+void CountRecall(Context& context, const RecallParams& params, int64_t* above,
+                 int64_t* above_admitted);                  // recall.cu; device [HQ], added to
+void SwiGlu(Context& context, const SwiGluParams& params);  // pointwise.cu
+
+// The forms that take any geometry and type, float32 too: one warp a head, no tensor cores. The ops
+// above fall back on them; tests compare the two.
+void PlainScreen(Context& context, const SelectBlocksParams& params,
+                 uint64_t* best);                                             // plain_attention.cu
+void PlainDecodeAttention(Context& context, const AttentionParams& params);   // plain_attention.cu
+void PlainPrefillAttention(Context& context, const AttentionParams& params);  // plain_attention.cu
+
+}  // namespace eta::cuda

@@ -1,0 +1,137 @@
+#include "kernels/cuda/program.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/step_plan.h"
+
+namespace eta::cuda {
+namespace {
+
+// A graph of a large model takes a few megabytes; a server meets as many programs as there are
+// padded row counts, times the row counts of logits.
+constexpr size_t kMaxGraphs = 64;
+
+// Launches one op after the other.
+class Launcher {
+ public:
+  Launcher(const Machine& machine, int32_t padded_rows)
+      : machine_(machine),
+        padded_rows_(padded_rows),
+        context_{machine.device, machine.scratch,
+                 StepLayout(padded_rows).View(machine.uploads.DeviceAt(0)), 1} {
+    const auto* counts = reinterpret_cast<const StepCounts*>(machine.uploads.HostAt(0));
+    context_.step.prefill_rows = counts->prefill_rows;
+    context_.step.prefill_sequences = counts->prefill_sequences;
+  }
+
+  void operator()(const EmbedOp& op) {
+    Embed(For(op.out), op.table.data, op.table.dtype, op.table.cols, op.out);
+  }
+  void operator()(const RmsNormOp& op) {
+    const auto* rows =
+        op.gathers ? reinterpret_cast<const int32_t*>(machine_.uploads.DeviceAt(op.rows)) : nullptr;
+    RmsNorm(For(op.out), {op.x, op.weight, op.eps, {}, op.out}, rows);
+  }
+  void operator()(const MatMulOp& op) {
+    machine_.products.Run(op.x, op.weight, op.out, op.accumulate);
+  }
+  void operator()(const RopeParams& params) { Rope(For(params.q), params); }
+  void operator()(const AppendKvParams& params) { AppendKv(For(params.k), params); }
+  void operator()(const ThresholdOp& op) {
+    Context& context = For(op.params.q);
+    context.step.frozen = reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.frozen));
+    PredictThresholds(context, op.params);
+  }
+  void operator()(const SelectBlocksOp& op) {
+    counts_ = {reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_attended)),
+               reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_read))};
+    SelectBlocks(For(op.params.q), op.params, counts_);
+  }
+  void operator()(const DecodeAttentionOp& op) {
+    DecodeAttention(For(op.params.q), op.params, counts_);
+  }
+  void operator()(const PrefillAttentionOp& op) { PrefillAttention(For(op.params.q), op.params); }
+  void operator()(const RecallOp& op) {
+    const auto heads = static_cast<size_t>(op.params.num_query_heads);
+    auto* above = reinterpret_cast<int64_t*>(machine_.results.DeviceAt(op.above));
+    machine_.device.Check(
+        cudaMemsetAsync(above, 0, 2 * heads * sizeof(int64_t), machine_.device.stream()), "recall");
+    CountRecall(For(op.params.q), {op.params, nullptr, nullptr}, above, above + heads);
+  }
+  void operator()(const SwiGluParams& params) { SwiGlu(For(params.out), params); }
+  void operator()(const SampleOp& op) {
+    Sample(context_, op.logits, machine_.uploads.DeviceAt(op.rows), op.num_rows,
+           machine_.results.DeviceAt(op.results));
+  }
+
+ private:
+  DeviceCounts counts_;  // of the layer at hand
+  // The context of an op over the rows of `tensor`: all padded ones, or fewer where the caller's
+  // tensors have no room for padding.
+  Context& For(const TensorView& tensor) {
+    context_.step.num_rows = static_cast<int32_t>(std::min<int64_t>(tensor.rows, padded_rows_));
+    return context_;
+  }
+
+  const Machine& machine_;
+  int32_t padded_rows_;
+  Context context_;
+};
+
+}  // namespace
+
+void Program::Launch(const Machine& machine) const {
+  Launcher launcher(machine, padded_rows_);
+  for (const Op& op : ops_) std::visit(launcher, op);
+}
+
+// Backwards: where two programs of one size differ, it is mostly in their last ops.
+bool Program::operator==(const Program& other) const {
+  return padded_rows_ == other.padded_rows_ &&
+         std::equal(ops_.rbegin(), ops_.rend(), other.ops_.rbegin(), other.ops_.rend());
+}
+
+void GraphCache::Run(const Program& program, int64_t generation, absl::FunctionRef<void()> launch) {
+  if (generation != generation_) Clear();
+  generation_ = generation;
+  const auto found = std::ranges::find(entries_, program, &Entry::program);
+  if (found == entries_.end()) {
+    if (entries_.size() == kMaxGraphs) {
+      if (entries_.back().graph != nullptr) cudaGraphExecDestroy(entries_.back().graph);
+      entries_.pop_back();
+    }
+    entries_.push_front({program});
+    launch();
+    return;
+  }
+  entries_.splice(entries_.begin(), entries_, found);
+  Entry& entry = entries_.front();
+  if (entry.graph == nullptr) Capture(entry, launch);
+  if (entry.graph == nullptr) return;
+  device_.Check(cudaGraphLaunch(entry.graph, device_.stream()), "launch of a graph");
+}
+
+void GraphCache::Capture(Entry& entry, absl::FunctionRef<void()> launch) {
+  const cudaError_t begun =
+      cudaStreamBeginCapture(device_.stream(), cudaStreamCaptureModeThreadLocal);
+  device_.Check(begun, "capture of a graph");
+  if (begun != cudaSuccess) return;
+  launch();
+  cudaGraph_t graph = nullptr;
+  device_.Check(cudaStreamEndCapture(device_.stream(), &graph), "capture of a graph");
+  if (graph == nullptr) return;
+  device_.Check(cudaGraphInstantiate(&entry.graph, graph, 0), "instantiation of a graph");
+  device_.Check(cudaGraphDestroy(graph), "capture of a graph");
+}
+
+void GraphCache::Clear() {
+  device_.MakeCurrent();
+  for (const Entry& entry : entries_) {
+    if (entry.graph != nullptr) cudaGraphExecDestroy(entry.graph);
+  }
+  entries_.clear();
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,147 @@
+// The ops of a step, recorded and then run together: launched one by one, or replayed as a CUDA
+// graph when the same program has run before.
+//
+// A recorded op holds device addresses and sizes, and offsets into Uploads and Results for what it
+// takes from the host and gives back; nothing in it changes from one decode step to the next one of
+// the same size. So two equal programs are the same work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <variant>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/transfer.h"
+#include "kernels/params.h"
+
+namespace eta::cuda {
+
+struct EmbedOp {
+  Weight table;
+  TensorView out;
+  bool operator==(const EmbedOp&) const = default;
+};
+
+struct RmsNormOp {
+  TensorView x;
+  const float* weight;
+  float eps;
+  bool gathers;
+  int64_t rows;  // Uploads: int32 [out.rows], if it gathers
+  TensorView out;
+  bool operator==(const RmsNormOp&) const = default;
+};
+
+struct MatMulOp {
+  TensorView x;
+  Weight weight;
+  TensorView out;
+  bool accumulate;
+  bool operator==(const MatMulOp&) const = default;
+};
+
+struct ThresholdOp {
+  ThresholdParams params;  // layer 0: `frozen` holds this op's layer alone
+  int64_t frozen;          // Uploads: float [F, HQ]
+  bool operator==(const ThresholdOp&) const = default;
+};
+
+struct SelectBlocksOp {
+  SelectBlocksParams params;  // without counts
+  int64_t tokens_attended;    // Results: int32 [R, HQ]
+  int64_t tokens_read;        // Results: int32 [R, HKV]
+  bool operator==(const SelectBlocksOp&) const = default;
+};
+
+struct DecodeAttentionOp {
+  AttentionParams params;
+  bool operator==(const DecodeAttentionOp&) const = default;
+};
+
+struct PrefillAttentionOp {
+  AttentionParams params;
+  bool operator==(const PrefillAttentionOp&) const = default;
+};
+
+struct RecallOp {
+  AttentionParams params;
+  int64_t above;  // Results: int64 [2, HQ], above and above_admitted
+  bool operator==(const RecallOp&) const = default;
+};
+
+struct SampleOp {
+  TensorView logits;
+  int32_t num_rows;  // padded
+  int64_t rows;      // Uploads: the packed SampleRows
+  int64_t results;   // Results
+  bool operator==(const SampleOp&) const = default;
+};
+
+using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, RopeParams, AppendKvParams, ThresholdOp,
+                        SelectBlocksOp, DecodeAttentionOp, PrefillAttentionOp, RecallOp,
+                        SwiGluParams, SampleOp>;
+
+// What ops are launched with.
+struct Machine {
+  Device& device;
+  Scratch& scratch;
+  MatMuls& products;
+  const Uploads& uploads;
+  const Results& results;
+};
+
+class Program {
+ public:
+  // For a step of which `padded_rows` rows have arrays.
+  explicit Program(int32_t padded_rows = 1) : padded_rows_(padded_rows) {}
+
+  void Add(Op op) { ops_.push_back(op); }
+  bool empty() const { return ops_.empty(); }
+  void Clear(int32_t padded_rows) {
+    padded_rows_ = padded_rows;
+    ops_.clear();
+  }
+
+  // Puts all ops on the device's stream.
+  void Launch(const Machine& machine) const;
+
+  bool operator==(const Program& other) const;
+
+ private:
+  int32_t padded_rows_;
+  std::vector<Op> ops_;
+};
+
+// Graphs of the programs that ran last. A program runs plainly the first time, which lets scratch
+// memory grow and products be chosen; the second time it is captured, from then on replayed.
+class GraphCache {
+ public:
+  explicit GraphCache(Device& device) : device_(device) {}
+  ~GraphCache() { Clear(); }
+  GraphCache(const GraphCache&) = delete;
+  GraphCache& operator=(const GraphCache&) = delete;
+
+  // Runs `program`, whose ops `launch` puts on the device's stream. Another `generation` than last
+  // time voids all graphs: memory that ops use has moved.
+  void Run(const Program& program, int64_t generation, absl::FunctionRef<void()> launch);
+
+ private:
+  struct Entry {
+    Program program;
+    cudaGraphExec_t graph = nullptr;
+  };
+
+  void Capture(Entry& entry, absl::FunctionRef<void()> launch);
+  void Clear();
+
+  Device& device_;
+  std::list<Entry> entries_;  // the last one used first
+  int64_t generation_ = 0;
+};
+
+}  // namespace eta::cuda

@@ -1,0 +1,193 @@
+// Upper bounds of 16 blocks by one warp on tensor cores, for SelectBlocks.
+//
+// A product over i may take the i in any order, so each lane loads whole 16-byte chunks of mu and
+// sigma: chunk 4j + t of its two blocks r and r + 8, with r = lane / 4 and t = lane % 4, and
+// product (j, half) takes four elements of the chunk with the same elements of q.
+//
+// float16 keeps 11 bits of a factor, so q, q^2 and sigma^2 are sums of two float16, and the product
+// of two low parts is dropped: 22 bits, as good as float32 sums of any order. mu needs one. q is
+// scaled by a power of two, so that its largest element is in [64, 128) and none is lost below.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/mma.cuh"
+
+namespace eta::cuda {
+
+// The queries of one (row, KV head) as B operands, in registers.
+template <int D, int HeadTiles>
+struct ScreenQueries {
+  uint32_t high[HeadTiles][D / 16][2];
+  uint32_t low[HeadTiles][D / 16][2];
+  uint32_t square_high[HeadTiles][D / 16][2];
+  uint32_t square_low[HeadTiles][D / 16][2];
+  // Of the lane's heads 2t and 2t + 1 of each tile:
+  float scale[HeadTiles][2];      // s, the scale of q undone
+  float ceiling[HeadTiles][2];    // s |q|: times M, the other limit of the bound
+  float threshold[HeadTiles][2];  // tau - offset; +infinity for heads past the group
+
+  // q: [group, D] and thresholds: [group] of the row and KV head. All lanes call it.
+  __device__ void Load(const float* q, const float* thresholds, int32_t group, float softmax_scale,
+                       float offset) {
+    const int lane = threadIdx.x % 32;
+    constexpr uint32_t kAll = 0xffffffffu;
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int head = tile * 8 + lane % 4 * 2 + i;
+        threshold[tile][i] = head < group ? thresholds[head] - offset : INFINITY;
+      }
+      const int column = tile * 8 + lane / 4;  // the head whose elements this lane holds
+      float4 parts[D / 16];
+      float norm = 0.0f;
+      float largest = 0.0f;
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        parts[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (column < group) {
+          parts[k] = *reinterpret_cast<const float4*>(q + column * D + lane % 4 * 8 + k / 2 * 32 +
+                                                      k % 2 * 4);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        const float4& v = parts[k];
+        norm += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+        largest =
+            fmaxf(largest, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+      }
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        norm += __shfl_xor_sync(kAll, norm, step);
+        largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, step));
+      }
+      // 2^(6 - exponent of the largest) and its inverse; 1 where there is nothing to scale.
+      const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
+      const int shift = exponent > -100 && exponent < 100 ? 6 - exponent : 0;
+      const float factor = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
+      const float inverse = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+      const float limit = softmax_scale * sqrtf(norm);
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        const float4 v = make_float4(parts[k].x * factor, parts[k].y * factor, parts[k].z * factor,
+                                     parts[k].w * factor);
+        Split(v.x, v.y, high[tile][k][0], low[tile][k][0]);
+        Split(v.z, v.w, high[tile][k][1], low[tile][k][1]);
+        Split(v.x * v.x, v.y * v.y, square_high[tile][k][0], square_low[tile][k][0]);
+        Split(v.z * v.z, v.w * v.w, square_high[tile][k][1], square_low[tile][k][1]);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int source = (lane % 4 * 2 + i) * 4;
+        scale[tile][i] = softmax_scale * __shfl_sync(kAll, inverse, source);
+        ceiling[tile][i] = __shfl_sync(kAll, limit, source);
+      }
+    }
+  }
+
+ private:
+  __device__ static void Split(float x, float y, uint32_t& top, uint32_t& rest) {
+    top = PackPair<Half>(x, y);
+    const float2 rounded = UnpackPair<Half>(top);
+    rest = PackPair<Half>(x - rounded.x, y - rounded.y);
+  }
+};
+
+// What a lane reads of its two blocks.
+template <int D>
+struct ScreenRecords {
+  uint4 mu[2][D / 32];
+  uint4 sigma[2][D / 32];
+  float max_norm[2];
+
+  // `record`: chunk t of mu of block r; block r + 8 stands `eight` bytes behind it.
+  __device__ __forceinline__ void Read(const std::byte* record, uint32_t eight) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::byte* from = record + i * eight;
+#pragma unroll
+      for (int j = 0; j < D / 32; ++j) {
+        mu[i][j] = *reinterpret_cast<const uint4*>(from + j * 64);
+        sigma[i][j] = *reinterpret_cast<const uint4*>(from + D * 2 + j * 64);
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ uint32_t Word(const uint4& v, int p) {
+  return p == 0 ? v.x : p == 1 ? v.y : p == 2 ? v.z : v.w;
+}
+
+// A pair of float16 squared, as the sum of two float16.
+__device__ __forceinline__ void Square(uint32_t pair, uint32_t& top, uint32_t& rest) {
+  const __half2 v = *reinterpret_cast<const __half2*>(&pair);
+  const __half2 high = __hmul2_rn(v, v);
+  const __half2 low = __hfma2(v, v, __hneg2(high));
+  top = *reinterpret_cast<const uint32_t*>(&high);
+  rest = *reinterpret_cast<const uint32_t*>(&low);
+}
+
+__device__ __forceinline__ float SquareRoot(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// max(x, 0), NaN if x is.
+__device__ __forceinline__ float NotBelowZero(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// bounds[tile][i]: of head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
+template <int D, int HeadTiles>
+__device__ __forceinline__ void UpperBounds(const ScreenRecords<D>& records,
+                                            const ScreenQueries<D, HeadTiles>& queries, float z,
+                                            float (&bounds)[HeadTiles][4]) {
+  // Each kind of product has a sum of its own: a chain of dependent products is what takes long.
+  float q_mu[HeadTiles][2][4] = {};
+  float variance[HeadTiles][3][4] = {};
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    const int j = k / 2;
+    const int half = k % 2;
+    uint32_t mu[4];
+    uint32_t top[4];
+    uint32_t rest[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      mu[i] = Word(records.mu[i % 2][j], 2 * half + i / 2);
+      Square(Word(records.sigma[i % 2][j], 2 * half + i / 2), top[i], rest[i]);
+    }
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+      const auto& q = queries;
+      Mma<Half>(q_mu[tile][0], mu, q.high[tile][k][0], q.high[tile][k][1]);
+      Mma<Half>(q_mu[tile][1], mu, q.low[tile][k][0], q.low[tile][k][1]);
+      Mma<Half>(variance[tile][0], top, q.square_high[tile][k][0], q.square_high[tile][k][1]);
+      Mma<Half>(variance[tile][1], top, q.square_low[tile][k][0], q.square_low[tile][k][1]);
+      Mma<Half>(variance[tile][2], rest, q.square_high[tile][k][0], q.square_high[tile][k][1]);
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < HeadTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float product = q_mu[tile][0][i] + q_mu[tile][1][i];
+      const float squares = variance[tile][0][i] + (variance[tile][1][i] + variance[tile][2][i]);
+      // Low parts are signed, so a variance of almost nothing may come out just below zero; one
+      // that float16 cannot hold comes out as NaN, and the norms alone are the limit then.
+      const float estimate =
+          queries.scale[tile][i % 2] * (product + z * SquareRoot(NotBelowZero(squares)));
+      const float limit = queries.ceiling[tile][i % 2] * records.max_norm[i / 2];
+      bounds[tile][i] = fminf(estimate, limit);
+    }
+  }
+}
+
+}  // namespace eta::cuda
