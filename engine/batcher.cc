@@ -125,6 +125,10 @@ absl::StatusOr<bool> Batcher::Step(Clock::time_point now) {
   if (members.empty()) return false;
   std::vector<Draw> draws;
   const absl::Status status = Run(members, draws);
+  if (absl::IsResourceExhausted(status)) {
+    GiveWay(members);
+    return true;
+  }
   if (!status.ok()) {
     FailAll(MakeError(absl::StatusCode::kInternal, "the device failed during a step",
                       {.reason = "DEVICE_ERROR"}));
@@ -133,6 +137,19 @@ absl::StatusOr<bool> Batcher::Step(Clock::time_point now) {
   Settle(members, draws);
   Report(now, members, static_cast<int32_t>(plan.preempted.size()));
   return true;
+}
+
+// The device had no memory for the step, of which nothing counts: the latest of its sequences ends,
+// so that the next step is smaller.
+void Batcher::GiveWay(std::span<const Member> members) {
+  const auto latest = std::max_element(
+      members.begin(), members.end(),
+      [](const Member& a, const Member& b) { return a.sequence->rank() < b.sequence->rank(); });
+  Sequence* const sequence = latest->sequence;
+  End(*sequence, MakeError(absl::StatusCode::kUnavailable, "the device ran out of memory",
+                           {.reason = "DEVICE_ERROR",
+                            .retry_after = PredictRetry(prefill_tokens(), prefill_rate_)}));
+  std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
 }
 
 // Deadlines of all; patience with slow readers.
@@ -160,6 +177,7 @@ void Batcher::Expire(Clock::time_point now) {
 StepPlan Batcher::Plan() const {
   SchedulerInput input;
   input.available_blocks = pool_.num_available();
+  input.references = pool_.references();
   input.block_size = cache_.geometry().block_size;
   input.max_running = options_.max_running;
   input.max_step_tokens = options_.max_step_tokens;
@@ -167,15 +185,23 @@ StepPlan Batcher::Plan() const {
     input.running.push_back({.rank = sequence->rank(),
                              .num_tokens = sequence->num_tokens(),
                              .num_computed = sequence->num_computed,
-                             .num_blocks = static_cast<int32_t>(sequence->blocks.size()),
+                             .blocks = sequence->blocks,
                              .paused = sequence->congested_since.has_value()});
   }
-  // No more can be admitted than there are seats; those that are paused are passed over.
+  // No more can be admitted than there are seats; those that are held are passed over.
   int32_t seats = options_.max_running;
   for (const auto& sequence : running_) seats -= sequence->congested_since ? 0 : 1;
   for (size_t i = 0; i < waiting_.size() && seats > 0; ++i) {
-    input.waiting.push_back(Describe(*waiting_[i]));
-    seats -= input.waiting.back().paused ? 0 : 1;
+    WaitingSequence waiting = Describe(*waiting_[i]);
+    const int32_t shared = waiting.num_computed / input.block_size;
+    for (const auto& other : running_) {
+      waiting.held = waiting.held || Computes(*other, *waiting_[i], shared);
+    }
+    for (size_t j = 0; j < i && !waiting.held; ++j) {
+      waiting.held = !input.waiting[j].held && Computes(*waiting_[j], *waiting_[i], shared);
+    }
+    input.waiting.push_back(waiting);
+    seats -= waiting.held ? 0 : 1;
   }
   return PlanStep(input);
 }
@@ -195,11 +221,19 @@ WaitingSequence Batcher::Describe(const Sequence& sequence) const {
           .blocks_needed = BlocksFor(sequence.num_tokens(), block_size) - shared_in_use,
           .num_tokens = sequence.num_tokens(),
           .num_computed = shared * block_size,
-          .paused = sequence.congested_since.has_value()};
+          .held = sequence.congested_since.has_value()};
 }
 
-// Carries out the plan: frees, admits, allocates, and lays out the rows of the step. A sequence
-// whose blocks cannot be had after all (its victim's were shared) sits this step out.
+bool Batcher::Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const {
+  const int32_t block_size = cache_.geometry().block_size;
+  // A key stands for all of the prompt up to its block, so equal keys have equal indices.
+  return !other.congested_since && shared < sequence.max_shared_blocks(block_size) &&
+         static_cast<size_t>(shared) < other.prefix_keys().size() &&
+         other.num_computed < (shared + 1) * block_size &&
+         other.prefix_keys()[shared] == sequence.prefix_keys()[shared];
+}
+
+// Carries out the plan: frees, admits, allocates, and lays out the rows of the step.
 std::vector<Batcher::Member> Batcher::Seat(const StepPlan& plan, Clock::time_point now) {
   std::vector<Sequence*> sequences;
   for (const auto& sequence : running_) sequences.push_back(sequence.get());
@@ -210,7 +244,7 @@ std::vector<Batcher::Member> Batcher::Seat(const StepPlan& plan, Clock::time_poi
   }
   std::erase(running_, nullptr);
   for (const int32_t index : plan.admitted) {
-    if (!Admit(*waiting_[index], now)) break;
+    Admit(*waiting_[index], now);
     sequences.push_back(waiting_[index].get());
     running_.push_back(std::move(waiting_[index]));
   }
@@ -219,16 +253,16 @@ std::vector<Batcher::Member> Batcher::Seat(const StepPlan& plan, Clock::time_poi
   std::vector<Member> members;
   int32_t row_begin = 0;
   for (const StepPlan::Work& work : plan.work) {
-    if (static_cast<size_t>(work.index) >= sequences.size()) continue;
     Sequence& sequence = *sequences[work.index];
-    if (!Grow(sequence, work.new_blocks) || work.num_rows == 0) continue;
+    Grow(sequence, work.new_blocks);
+    if (work.num_rows == 0) continue;
     members.push_back({&sequence, sequence.NextRows(row_begin, work.num_rows)});
     row_begin += members.back().rows.num_rows;
   }
   return members;
 }
 
-bool Batcher::Admit(Sequence& sequence, Clock::time_point now) {
+void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
   const int32_t block_size = cache_.geometry().block_size;
   if (options_.prefix_cache) {
     for (int32_t i = 0; i < sequence.max_shared_blocks(block_size); ++i) {
@@ -238,19 +272,13 @@ bool Batcher::Admit(Sequence& sequence, Clock::time_point now) {
     }
   }
   const auto shared = static_cast<int32_t>(sequence.blocks.size());
-  if (!Grow(sequence, BlocksFor(sequence.num_tokens(), block_size) - shared)) {
-    FreeBlocks(sequence);
-    return false;
-  }
+  Grow(sequence, BlocksFor(sequence.num_tokens(), block_size) - shared);
   sequence.num_computed = shared * block_size;
   if (!sequence.started()) sequence.Start(now, sequence.num_computed);
-  return true;
 }
 
-bool Batcher::Grow(Sequence& sequence, int32_t num_blocks) {
-  if (num_blocks > pool_.num_available()) return false;
-  for (int32_t i = 0; i < num_blocks; ++i) sequence.blocks.push_back(*pool_.Allocate());
-  return true;
+void Batcher::Grow(Sequence& sequence, int32_t num_blocks) {
+  for (int32_t i = 0; i < num_blocks; ++i) sequence.blocks.push_back(pool_.Allocate().value());
 }
 
 absl::Status Batcher::Run(std::span<const Member> members, std::vector<Draw>& draws) {

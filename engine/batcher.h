@@ -40,7 +40,8 @@ class Batcher {
   void FailAll(const absl::Status& status);
 
   // Ends what is past its deadline, then runs one step of what can run. False if nothing could: all
-  // are paused, or there are none. An error means that the device is lost; every sequence has then
+  // are paused, or there are none. Where the device has no memory for the step, one sequence is
+  // failed and the others go on. An error means that the device is lost; every sequence has then
   // been failed.
   absl::StatusOr<bool> Step(Clock::time_point now);
 
@@ -62,13 +63,17 @@ class Batcher {
   void Expire(Clock::time_point now);
   StepPlan Plan() const;
   WaitingSequence Describe(const Sequence& sequence) const;
+  // Whether `other` is going to compute the first block of the prompt that `sequence` lacks, where
+  // `shared` blocks are there already.
+  bool Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const;
   std::vector<Member> Seat(const StepPlan& plan, Clock::time_point now);
-  bool Admit(Sequence& sequence, Clock::time_point now);
-  bool Grow(Sequence& sequence, int32_t num_blocks);
+  void Admit(Sequence& sequence, Clock::time_point now);
+  void Grow(Sequence& sequence, int32_t num_blocks);
   absl::Status Run(std::span<const Member> members, std::vector<Draw>& draws);
   void Count(std::span<const Member> members, int32_t num_rows);
   void Settle(std::span<const Member> members, std::span<Draw> draws);
   void Publish(const Sequence& sequence, const SequenceRows& rows);
+  void GiveWay(std::span<const Member> members);
   void FreeBlocks(Sequence& sequence);
   void Queue(std::unique_ptr<Sequence> sequence);
   void End(Sequence& sequence, const absl::Status& status);

@@ -4,7 +4,8 @@
 
 namespace eta {
 
-BlockPool::BlockPool(int32_t num_blocks) : blocks_(static_cast<size_t>(num_blocks)) {
+BlockPool::BlockPool(int32_t num_blocks)
+    : blocks_(static_cast<size_t>(num_blocks)), references_(blocks_.size()) {
   free_.reserve(blocks_.size());
   for (int32_t block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
 }
@@ -22,14 +23,14 @@ std::optional<int32_t> BlockPool::Allocate() {
   } else {
     return std::nullopt;
   }
-  blocks_[block].references = 1;
+  references_[block] = 1;
   return block;
 }
 
 void BlockPool::Release(int32_t block) {
   Block& entry = blocks_[block];
-  assert(entry.references > 0);
-  if (--entry.references > 0) return;
+  assert(references_[block] > 0);
+  if (--references_[block] > 0) return;
   if (entry.named) {
     entry.cached = cached_.insert(cached_.end(), block);
   } else {
@@ -41,19 +42,19 @@ std::optional<int32_t> BlockPool::Acquire(const PrefixKey& key) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return std::nullopt;
   Block& entry = blocks_[found->second];
-  if (entry.references++ == 0) cached_.erase(entry.cached);
+  if (references_[found->second]++ == 0) cached_.erase(entry.cached);
   return found->second;
 }
 
 BlockPool::Holder BlockPool::Find(const PrefixKey& key) const {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return Holder::kNobody;
-  return blocks_[found->second].references > 0 ? Holder::kUsed : Holder::kCached;
+  return references_[found->second] > 0 ? Holder::kUsed : Holder::kCached;
 }
 
 void BlockPool::Publish(int32_t block, const PrefixKey& key) {
   Block& entry = blocks_[block];
-  assert(entry.references > 0);
+  assert(references_[block] > 0);
   if (entry.named || !by_key_.emplace(key, block).second) return;
   entry.named = true;
   entry.key = key;

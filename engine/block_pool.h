@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -30,6 +31,8 @@ class BlockPool {
   std::optional<int32_t> Allocate();
   // Drops one reference.
   void Release(int32_t block);
+  // Of every block, by id.
+  std::span<const int32_t> references() const { return references_; }
 
   // The block that holds `key`, if any, with one more reference.
   std::optional<int32_t> Acquire(const PrefixKey& key);
@@ -42,13 +45,13 @@ class BlockPool {
 
  private:
   struct Block {
-    int32_t references = 0;
     bool named = false;
     PrefixKey key;
     std::list<int32_t>::iterator cached;  // valid while unreferenced and named
   };
 
   std::vector<Block> blocks_;
+  std::vector<int32_t> references_;  // sequences that hold each block
   std::vector<int32_t> free_;
   std::list<int32_t> cached_;  // least recently released first
   std::unordered_map<PrefixKey, int32_t, PrefixKey::Hash> by_key_;

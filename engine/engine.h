@@ -1,12 +1,13 @@
 // The engine: takes requests, batches them continuously, answers through their sinks.
 //
-// One step thread owns the model, the KV cache and every sequence. Submit and Cancel may be called
-// from any thread. Destruction ends what is left with UNAVAILABLE.
+// Per device one step thread owns a copy of the model, a KV cache and the sequences sent there.
+// Submit and Cancel may be called from any thread. Destruction ends what is left with UNAVAILABLE.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,15 +21,20 @@ namespace eta {
 
 struct EngineOptions {
   std::string model_dir;
-  std::string model_name;  // empty: the folder's name
-  BackendOptions backend;
+  std::string model_name;            // empty: the folder's name
+  BackendOptions backend;            // its device is taken from `devices`
+  std::vector<int> devices = {0};    // one engine on each; only backend cuda has more than one
   DType kv_dtype = DType::kFloat16;  // float32 doubles the cache's bytes per token
   WeightFormat weights = WeightFormat::kNative;
-  int64_t kv_pool_bytes = int64_t{1} << 30;  // reserved at start; bounds the tokens in flight
-  int32_t max_running = 64;                  // sequences in one batch
-  int32_t max_step_tokens = 256;             // rows of one step: larger prefills faster, and holds
-                                             // running streams up for longer
-  bool prefix_cache = true;                  // share full prompt blocks between requests
+  // Per device, reserved at start; bounds the tokens in flight. 0: kv_pool_fraction of what is free
+  // after weights and workspace; 1 GiB where the backend does not tell.
+  int64_t kv_pool_bytes = 0;
+  double kv_pool_fraction = 0.9;  // (0, 1]
+  int32_t max_running = 64;       // sequences in one batch, per device
+  // Rows of one step: larger prefills faster, and holds running streams up for longer. 0: 2048 on
+  // cuda, else 256, at least max_running.
+  int32_t max_step_tokens = 0;
+  bool prefix_cache = true;  // share full prompt blocks between requests
   bool allow_nonfinite_weights = false;
   std::map<std::string, std::string>
       sha256;  // file name -> hex digest that it must have; empty: any
@@ -60,7 +66,9 @@ struct EngineSnapshot {
 
 class Engine {
  public:
-  // Loads the model and starts the step thread. `observer` may be null and must outlive the engine.
+  // Loads the model and starts the step threads. `observer` may be null and must outlive the
+  // engine. Errors: INVALID_ARGUMENT for options, those of Checkpoint::Open, MakeBackend and
+  // StepEngine::Create.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         Observer* observer = nullptr);
   virtual ~Engine() = default;
@@ -84,7 +92,9 @@ class Engine {
   // `deadline` ends with UNAVAILABLE before the next step, for which this waits.
   virtual void Drain(Clock::time_point deadline) = 0;
 
+  // Of all devices together, and of each one.
   virtual EngineSnapshot Snapshot() const = 0;
+  virtual std::vector<EngineSnapshot> Devices() const { return {Snapshot()}; }
 };
 
 }  // namespace eta

@@ -1,5 +1,6 @@
 // Hooks for whoever measures the engine; none of them costs anything when no observer is set.
-// Called on the step thread, must not block. What a report points to lives during the call only.
+// Called on the step thread, with several devices on several of them at once; must not block. What
+// a report points to lives during the call only.
 #pragma once
 
 #include <chrono>

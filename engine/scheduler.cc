@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 namespace eta {
@@ -16,25 +17,43 @@ struct Candidate {
   bool runs = true;
 };
 
+// Counts what preempted sequences give back: the blocks that nobody else holds any more.
+class Reclaimed {
+ public:
+  explicit Reclaimed(std::span<const int32_t> references) : references_(references) {}
+
+  int32_t Take(std::span<const int32_t> blocks) {
+    int32_t freed = 0;
+    for (const int32_t block : blocks) freed += ++released_[block] == references_[block] ? 1 : 0;
+    return freed;
+  }
+
+ private:
+  std::span<const int32_t> references_;
+  std::unordered_map<int32_t, int32_t> released_;
+};
+
 // Gives every candidate that runs the blocks it lacks, first to last, freeing from the last.
 void AssignBlocks(const SchedulerInput& input, std::vector<Candidate>& by_rank, int32_t& available,
                   StepPlan& plan) {
+  Reclaimed reclaimed(input.references);
   size_t last = by_rank.size();
   for (size_t i = 0; i < last; ++i) {
     Candidate& candidate = by_rank[i];
     const RunningSequence& sequence = input.running[candidate.index];
-    const int32_t needed = BlocksFor(sequence.num_tokens, input.block_size) - sequence.num_blocks;
+    const int32_t needed = BlocksFor(sequence.num_tokens, input.block_size) -
+                           static_cast<int32_t>(sequence.blocks.size());
     if (needed <= 0) continue;
     if (sequence.paused) continue;
     while (available < needed && last > i + 1) {
       Candidate& victim = by_rank[--last];
       victim.runs = false;
-      available += input.running[victim.index].num_blocks;
+      available += reclaimed.Take(input.running[victim.index].blocks);
       plan.preempted.push_back(victim.index);
     }
     if (available < needed) {  // itself the latest that is left
       candidate.runs = false;
-      available += sequence.num_blocks;
+      available += reclaimed.Take(sequence.blocks);
       plan.preempted.push_back(candidate.index);
       return;
     }
@@ -50,7 +69,7 @@ void Admit(const SchedulerInput& input, int32_t available, std::vector<Candidate
                     [](const RunningSequence& sequence) { return !sequence.paused; }));
   for (size_t i = 0; i < input.waiting.size(); ++i) {
     const WaitingSequence& waiting = input.waiting[i];
-    if (waiting.paused) continue;
+    if (waiting.held) continue;
     if (seated >= input.max_running) return;
     // One block in reserve for each that runs: whoever is admitted now should not be preempted at
     // the very next block boundary.

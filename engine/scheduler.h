@@ -4,14 +4,17 @@
 // tokens to catch up on (prompts, and answers replayed after a preemption): half to the one that
 // has waited longest, then to those that need least, so that a short prompt overtakes a long one
 // and the long one still moves. A sequence that needs a block when none is left takes it from the
-// running sequence of the latest rank, which loses all of its own; the earliest rank therefore
-// always advances. Rank is arrival, moved by priority: a level of priority is worth
-// kPriorityBonus of waiting, so nothing starves. A sequence whose reader is slow is paused: it gets
-// no rows, takes no seat from others, and is the first to lose its blocks.
+// running sequence of the latest rank, which loses all of its own (those that others share stay
+// with them); the earliest rank therefore always advances. A sequence whose next shared block is
+// just being computed for another one waits for it instead of computing it again. Rank is arrival,
+// moved by priority: a level of priority is worth kPriorityBonus of waiting, so nothing starves. A
+// sequence whose reader is slow is paused: it gets no rows, takes no seat from others, and is the
+// first to lose its blocks.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/request.h"
@@ -30,10 +33,10 @@ Clock::time_point Rank(Clock::time_point arrival, Priority priority);
 
 struct RunningSequence {
   Clock::time_point rank;
-  int32_t num_tokens = 0;    // prompt and answer so far
-  int32_t num_computed = 0;  // of these, how many stand in the cache; at least one does not
-  int32_t num_blocks = 0;    // blocks held
-  bool paused = false;       // its reader is slow
+  int32_t num_tokens = 0;           // prompt and answer so far
+  int32_t num_computed = 0;         // of these, how many stand in the cache; at least one does not
+  std::span<const int32_t> blocks;  // held
+  bool paused = false;              // its reader is slow
 };
 
 struct WaitingSequence {
@@ -41,13 +44,15 @@ struct WaitingSequence {
   int32_t blocks_needed = 0;  // to hold its tokens, less those shared with running sequences
   int32_t num_tokens = 0;
   int32_t num_computed = 0;  // tokens that shared blocks will cover
-  bool paused = false;       // it was running and its reader is slow: not admitted again yet
+  bool held = false;         // not yet: it was running and its reader is slow, or the block of its
+                             // prompt that it would compute first is being computed
 };
 
 struct SchedulerInput {
   std::vector<RunningSequence> running;
   std::vector<WaitingSequence> waiting;  // ascending by rank
   int32_t available_blocks = 0;
+  std::span<const int32_t> references;  // by block: how many of the running sequences hold it
   int32_t block_size = 64;
   int32_t max_running = 64;
   int32_t max_step_tokens = 256;

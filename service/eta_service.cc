@@ -1,7 +1,5 @@
 #include "service/eta_service.h"
 
-#include "service/generate_reactor.h"
-
 namespace eta {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::Generate(
@@ -10,7 +8,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::Generate(
     const std::lock_guard lock(mutex_);
     ++live_calls_;
   }
-  return GenerateReactor::Start(context, *message, engine_, profiles_, [this] { OnCallDone(); });
+  return GenerateReactor::Start(context, *message, parts_, [this] { OnCallDone(); });
 }
 
 void EtaService::OnCallDone() {

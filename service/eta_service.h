@@ -8,16 +8,19 @@
 
 #include "engine/engine.h"
 #include "eta/v1/generate.grpc.pb.h"
+#include "service/generate_reactor.h"
+#include "service/memory_pressure.h"
 #include "service/profile_source.h"
+#include "service/task_thread.h"
 
 namespace eta {
 
 class EtaService final
     : public v1::EtaService::WithRawCallbackMethod_Generate<v1::EtaService::Service> {
  public:
-  // Both must outlive every call: see WaitUntilIdle.
-  EtaService(Engine& engine, const ProfileSource& profiles)
-      : engine_(engine), profiles_(profiles) {}
+  // Engine and profiles must outlive every call: see WaitUntilIdle.
+  EtaService(Engine& engine, const ProfileSource& profiles, const MemoryPressureOptions& memory)
+      : memory_(memory), parts_{engine, profiles, memory_, writer_} {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* message) override;
@@ -28,8 +31,9 @@ class EtaService final
  private:
   void OnCallDone();
 
-  Engine& engine_;
-  const ProfileSource& profiles_;
+  MemoryPressure memory_;
+  TaskThread writer_;
+  const CallParts parts_;
 
   std::mutex mutex_;
   std::condition_variable idle_;

@@ -24,7 +24,7 @@ constexpr char kDescription[] =
     "an environment variable (ETA_ and the flag's name in capitals). Command line wins over file, "
     "file over environment.\n"
     "SIGTERM or SIGINT drains, a second one ends running calls at once. Exit codes: 0 drained and "
-    "stopped, 2 flags or model unusable, 3 the device failed.";
+    "stopped, 2 flags or model unusable, 3 no device is left that works.";
 
 milliseconds ParseMilliseconds(const std::string& text) {
   absl::Duration duration;
@@ -103,6 +103,18 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
   app.add_option("--backend", options.backend.name, "Backend that computes")
       ->check(CLI::IsMember(BackendNames()))
       ->capture_default_str();
+  app.add_option(
+         "--device", options.devices,
+         "GPUs to use, by index, as in 0,1: each gets a copy of the model and a cache of its "
+         "own, and requests are shared out among them")
+      ->delimiter(',')
+      ->capture_default_str();
+  AddChoice<DType>(
+      app, "--compute", options.backend.compute,
+      {{"bfloat16", DType::kBFloat16}, {"float16", DType::kFloat16}, {"float32", DType::kFloat32}},
+      "bfloat16",
+      "Type that a GPU computes products in; float32 is exact and slow. The CPU always computes in "
+      "float32");
   app.add_option("--threads", options.backend.num_threads,
                  "Threads that compute; 0: one per core that this process may use")
       ->check(CLI::Range(0, 1024))
@@ -117,12 +129,21 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       {{"float16", DType::kFloat16}, {"bfloat16", DType::kBFloat16}, {"float32", DType::kFloat32}},
       "float16", "Format of the KV cache; float32 doubles its bytes per token");
   AddBytes(app, "--kv_pool_bytes", options.kv_pool_bytes,
-           "Memory of the KV cache, reserved at start; bounds the tokens in flight")
-      ->default_str("1GiB");
-  AddCount(app, "--max_running", options.max_running, "Requests in one batch");
-  AddCount(app, "--max_step_tokens", options.max_step_tokens,
-           "Tokens of one step: more prefills faster and holds running streams up for longer; at "
-           "least --max_running");
+           "Memory of the KV cache, reserved at start on each device; bounds the tokens in flight. "
+           "0: 1 GiB, on a GPU --kv_pool_fraction");
+  app.add_option("--kv_pool_fraction", options.kv_pool_fraction,
+                 "Without --kv_pool_bytes: share of a GPU's memory, as far as the model left it "
+                 "free, that becomes the KV cache")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  AddCount(app, "--max_running", options.max_running, "Requests in one batch, on each device");
+  app.add_option(
+         "--max_step_tokens", options.max_step_tokens,
+         "Tokens of one step: more prefills faster and holds running streams up for longer; "
+         "at least --max_running. 0: 256, on a GPU 2048")
+      ->check(CLI::Range(0, 16384))
+      ->type_name("COUNT")
+      ->capture_default_str();
   app.add_flag("--prefix_cache,!--no-prefix_cache", options.prefix_cache,
                "Share full prompt blocks between requests")
       ->default_str("true");
@@ -145,6 +166,11 @@ void AddLimitFlags(CLI::App& app, Limits& limits) {
 }
 
 void AddServerFlags(CLI::App& app, ServerOptions& options) {
+  app.add_option("--max_memory_fraction", options.memory.max_fraction,
+                 "Share of the memory that this process may use (its control group's limit, if it "
+                 "has one) above which calls are refused with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
   app.add_option("--listen", options.listen,
                  "Address: host:port, [IPv6]:port or unix:path; port 0 takes a free one and prints "
                  "it")

@@ -14,6 +14,7 @@
 namespace eta {
 namespace {
 
+constexpr std::chrono::milliseconds kMemoryRetry{1000};
 constexpr size_t kMaxEchoedBytes = 64;  // of a name from the request in an error's metadata
 
 Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline) {
@@ -32,15 +33,14 @@ std::string NewRequestId() {
 
 }  // namespace
 
-GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context, Engine& engine,
-                                 const ProfileSource& profiles, std::function<void()> on_done)
-    : context_(context), engine_(engine), profiles_(profiles), on_done_(std::move(on_done)) {}
+GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                                 std::function<void()> on_done)
+    : context_(context), parts_(parts), on_done_(std::move(on_done)) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, Engine& engine,
-    const ProfileSource& profiles, std::function<void()> on_done) {
-  std::shared_ptr<GenerateReactor> reactor(
-      new GenerateReactor(context, engine, profiles, std::move(on_done)));
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
+    std::function<void()> on_done) {
+  std::shared_ptr<GenerateReactor> reactor(new GenerateReactor(context, parts, std::move(on_done)));
   reactor->self_ = reactor;
   const absl::Status status = reactor->Submit(message);
   if (!status.ok()) reactor->End(status);
@@ -54,9 +54,14 @@ absl::Status GenerateReactor::Submit(const grpc::ByteBuffer& message) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the deadline passed before the call arrived", {.reason = "DEADLINE_PASSED"});
   }
+  if (parts_.memory.High()) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "the server is short of memory",
+                     {.reason = "MEMORY_PRESSURE", .retry_after = kMemoryRetry});
+  }
   absl::StatusOr<Request> request = MakeRequest(message);
   if (!request.ok()) return request.status();
-  const absl::StatusOr<uint64_t> handle = engine_.Submit(*std::move(request), shared_from_this());
+  const absl::StatusOr<uint64_t> handle =
+      parts_.engine.Submit(*std::move(request), shared_from_this());
   if (!handle.ok()) return handle.status();
   bool cancelled;
   {
@@ -64,7 +69,7 @@ absl::Status GenerateReactor::Submit(const grpc::ByteBuffer& message) {
     handle_ = *handle;
     cancelled = cancelled_;
   }
-  if (cancelled) engine_.Cancel(*handle);
+  if (cancelled) parts_.engine.Cancel(*handle);
   return absl::OkStatus();
 }
 
@@ -81,7 +86,7 @@ absl::StatusOr<Request> GenerateReactor::MakeRequest(const grpc::ByteBuffer& mes
   if (parsed.request_id().empty()) parsed.set_request_id(NewRequestId());
   if (IsRequestId(parsed.request_id())) request_id_ = parsed.request_id();
 
-  const std::string& served = engine_.info().model_name;
+  const std::string& served = parts_.engine.info().model_name;
   if (parsed.has_model() && parsed.model() != served) {
     ErrorDetail detail{.reason = "MODEL_NOT_FOUND", .metadata = {{"served_model", served}}};
     if (parsed.model().size() <= kMaxEchoedBytes) detail.metadata["model"] = parsed.model();
@@ -91,7 +96,7 @@ absl::StatusOr<Request> GenerateReactor::MakeRequest(const grpc::ByteBuffer& mes
   absl::StatusOr<Request> request = ToRequest(parsed);
   if (!request.ok()) return request;
   if (request->attention.mode == AttentionMode::kProfile) {
-    auto profile = profiles_.Resolve(request->tenant, parsed.attention().profile());
+    auto profile = parts_.profiles.Resolve(request->tenant, parsed.attention().profile());
     if (!profile.ok()) return profile.status();
     request->attention.profile = *std::move(profile);
   }
@@ -100,7 +105,7 @@ absl::StatusOr<Request> GenerateReactor::MakeRequest(const grpc::ByteBuffer& mes
 }
 
 void GenerateReactor::OnStarted(StartedEvent event) {
-  Enqueue(ToMessage(event, engine_.info().model_name));
+  Enqueue(ToMessage(event, parts_.engine.info().model_name));
 }
 
 void GenerateReactor::OnPrefill(PrefillEvent event) {
@@ -140,7 +145,7 @@ void GenerateReactor::Enqueue(v1::GenerateResponse message) {
     waiting_events_ += 1;
     waiting_bytes_ += bytes;
   }
-  Pump();
+  PumpLater();
 }
 
 void GenerateReactor::End(const absl::Status& status) {
@@ -149,11 +154,11 @@ void GenerateReactor::End(const absl::Status& status) {
   {
     const std::lock_guard lock(mutex_);
     end_ = std::move(wire);
-    flushing = busy_;
+    flushing = busy_ || !queue_.empty();
     if (flushing) ++finish_holds_;
   }
   if (!flushing) return Pump();
-  flush_alarm_.Set(std::chrono::system_clock::now() + engine_.limits().max_congestion,
+  flush_alarm_.Set(std::chrono::system_clock::now() + parts_.engine.limits().max_congestion,
                    [self = shared_from_this()](bool expired) mutable {
                      const auto reactor =
                          std::move(self);  // else alarm and reactor keep each other
@@ -178,6 +183,21 @@ void GenerateReactor::ReleaseFinish() {
     --finish_holds_;
   }
   Pump();
+}
+
+void GenerateReactor::PumpLater() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (busy_ || pump_posted_) return;  // then somebody will come and see the queue
+    pump_posted_ = true;
+  }
+  parts_.writer.Post([self = shared_from_this()] {
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->pump_posted_ = false;
+    }
+    self->Pump();
+  });
 }
 
 void GenerateReactor::Pump() {
@@ -244,7 +264,7 @@ void GenerateReactor::OnCancel() {
     cancelled_ = true;
     to_cancel = handle_;
   }
-  if (to_cancel) engine_.Cancel(*to_cancel);
+  if (to_cancel) parts_.engine.Cancel(*to_cancel);
 }
 
 void GenerateReactor::OnDone() {

@@ -2,9 +2,10 @@
 // to the client as fast as the client reads.
 //
 // Three kinds of threads meet here: gRPC's (start, write done, cancel, done), the engine's step
-// thread (events), and nobody else. A mutex guards the queue between them; no gRPC call is made
-// while it is held, and at most one thread at a time writes or finishes (`busy_`). The object keeps
-// itself alive until gRPC is done with it, the engine until its last event.
+// threads (events), and the writer, which serialises and writes what the step thread left. A mutex
+// guards the queue between them; no gRPC call is made while it is held, and at most one thread at a
+// time writes or finishes (`busy_`). The object keeps itself alive until gRPC is done with it, the
+// engine until its last event.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,19 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "service/grpc_status.h"
+#include "service/memory_pressure.h"
 #include "service/profile_source.h"
+#include "service/task_thread.h"
 
 namespace eta {
+
+// What every call of the server uses; must outlive all of them.
+struct CallParts {
+  Engine& engine;
+  const ProfileSource& profiles;
+  MemoryPressure& memory;
+  TaskThread& writer;
+};
 
 inline constexpr char kRequestIdKey[] = "x-eta-request-id";
 
@@ -38,12 +49,10 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   static constexpr int kMaxWaitingEvents = 16;
   static constexpr size_t kMaxWaitingBytes = 256 * 1024;
 
-  // Begins the call. `on_done` runs once, last of all, when gRPC has let go of the call. Engine and
-  // profiles must outlive that.
+  // Begins the call. `on_done` runs once, last of all, when gRPC has let go of the call.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer& message,
-                                                           Engine& engine,
-                                                           const ProfileSource& profiles,
+                                                           const CallParts& parts,
                                                            std::function<void()> on_done);
 
   // EventSink, on the engine's step thread.
@@ -66,8 +75,8 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     size_t bytes = 0;
   };
 
-  GenerateReactor(grpc::CallbackServerContext* context, Engine& engine,
-                  const ProfileSource& profiles, std::function<void()> on_done);
+  GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                  std::function<void()> on_done);
 
   absl::Status Submit(const grpc::ByteBuffer& message);
   absl::StatusOr<Request> MakeRequest(const grpc::ByteBuffer& message);
@@ -78,10 +87,11 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void ReleaseFinish();
   // Starts the next write, or finishes the call, if none is under way and there is one to start.
   void Pump();
+  // The same on the writer.
+  void PumpLater();
 
   grpc::CallbackServerContext* const context_;
-  Engine& engine_;
-  const ProfileSource& profiles_;
+  const CallParts parts_;
   const std::function<void()> on_done_;
   Clock::time_point deadline_ = Clock::time_point::max();
   std::string request_id_;  // fixed before the request is submitted
@@ -97,6 +107,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   size_t waiting_bytes_ = 0;
   std::optional<WireStatus> end_;  // what to finish with once the queue is empty
   bool busy_ = false;              // a write is under way, or the call was finished
+  bool pump_posted_ = false;       // the writer will look at the queue
   int finish_holds_ = 0;           // threads that still use the context or the alarm
   bool broken_ = false;            // the client can no longer be written to
   bool cancelled_ = false;

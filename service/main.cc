@@ -8,6 +8,8 @@
 #include <iostream>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "engine/engine.h"
 #include "google/protobuf/stubs/logging.h"
@@ -47,7 +49,7 @@ void SayWhatIsInsecure(const Flags& flags) {
   }
 }
 
-int Run(const Flags& flags) {
+int Run(Flags flags) {
   const sigset_t signals = BlockStopSignals();
   // One line per hostile message is too many: the caller gets the error.
   google::protobuf::SetLogHandler(nullptr);
@@ -63,6 +65,9 @@ int Run(const Flags& flags) {
     Say(std::string(engine.status().message()));
     return kExitBadStart;
   }
+  flags.server.memory.on_change = [](bool high) {
+    Say(high ? "short of memory: calls are refused" : "no longer short of memory");
+  };
   const NoProfiles profiles;
   auto server = Server::Start(flags.server, **engine, profiles);
   if (!server.ok()) {
@@ -75,9 +80,18 @@ int Run(const Flags& flags) {
       std::to_string(info.config.block_size) + " tokens");
   std::cout << "listening on " << (*server)->address() << std::endl;
 
+  std::vector<bool> lost((*engine)->Devices().size());
   while (sigtimedwait(&signals, nullptr, &kPollInterval) < 0) {
+    const std::vector<EngineSnapshot> devices = (*engine)->Devices();
+    for (size_t i = 0; i < devices.size(); ++i) {
+      if (!devices[i].device_lost || lost[i]) continue;
+      lost[i] = true;
+      Say("device " + std::to_string(flags.engine.devices[i]) + " has failed");
+    }
     if ((*engine)->Snapshot().device_lost) {
-      Say("the device has failed; exiting, to be started again");
+      Say("no device is left; exiting, to be started again");
+      (*server)->HurryDrain();
+      (*server)->Drain();  // the errors of what ran reach their clients
       return kExitDeviceLost;
     }
   }
@@ -107,10 +121,10 @@ int Run(const Flags& flags) {
 }  // namespace eta
 
 int main(int argc, char** argv) {
-  const eta::ParsedFlags parsed = eta::ParseFlags(argc, argv);
+  eta::ParsedFlags parsed = eta::ParseFlags(argc, argv);
   if (!parsed.flags) return parsed.exit_code;
   try {
-    return eta::Run(*parsed.flags);
+    return eta::Run(std::move(*parsed.flags));
   } catch (const std::exception& failure) {  // no memory, no threads
     std::cerr << "eta-server: " << failure.what() << std::endl;
     return eta::kExitBadStart;

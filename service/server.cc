@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -60,7 +61,7 @@ std::string WithPort(const std::string& listen, int port) {
 }  // namespace
 
 Server::Server(const ServerOptions& options, Engine& engine, const ProfileSource& profiles)
-    : options_(options), engine_(engine), service_(engine, profiles) {}
+    : options_(options), engine_(engine), service_(engine, profiles, options.memory) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Engine& engine,
                                                       const ProfileSource& profiles) {
@@ -121,15 +122,24 @@ void Server::SetReady(bool ready) {
 
 void Server::Watch() {
   const auto period = std::clamp<std::chrono::milliseconds>(
-      options_.stall_timeout / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
-  Heartbeat heartbeat(options_.stall_timeout, Clock::now());
+      options_.stall_timeout / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(100));
+  std::vector<Heartbeat> heartbeats(engine_.Devices().size(),
+                                    Heartbeat(options_.stall_timeout, Clock::now()));
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, period, [this] { return stopping_; })) {
     lock.unlock();
-    const EngineSnapshot snapshot = engine_.Snapshot();
-    const bool alive = !snapshot.device_lost && heartbeat.Alive(snapshot, Clock::now());
-    server_->GetHealthCheckService()->SetServingStatus(kLiveness, alive);
-    if (snapshot.device_lost) SetReady(false);
+    const std::vector<EngineSnapshot> devices = engine_.Devices();
+    size_t lost = 0;
+    bool alive = true;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      if (devices[i].device_lost) {
+        ++lost;  // out of rotation, and no longer expected to move
+      } else {
+        alive = heartbeats[i].Alive(devices[i], Clock::now()) && alive;
+      }
+    }
+    server_->GetHealthCheckService()->SetServingStatus(kLiveness, alive && lost < devices.size());
+    if (lost == devices.size()) SetReady(false);
     lock.lock();
   }
 }

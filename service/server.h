@@ -1,7 +1,7 @@
 // The gRPC server around an engine: listening, health, drain.
 //
 // Health (grpc.health.v1): "readiness", "" and "eta.v1.EtaService" are SERVING from Start to Drain
-// while the device works; "liveness" is SERVING while the step loop is alive.
+// while a device works; "liveness" is SERVING while the step loop of every device that works moves.
 #pragma once
 
 #include <condition_variable>
@@ -35,7 +35,7 @@ class Server {
   // Stops taking calls and returns when those that run have ended, when drain_timeout has passed,
   // or soon after HurryDrain. Call once.
   void Drain();
-  // From any thread, during Drain: what runs ends with UNAVAILABLE now.
+  // From any thread, before or during Drain: what runs ends with UNAVAILABLE now.
   void HurryDrain();
 
  private:

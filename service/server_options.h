@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "service/memory_pressure.h"
 
 namespace eta {
 
@@ -25,6 +26,8 @@ struct ServerOptions {
   // Requests run but no step ends for this long: the health service's "liveness" fails. Must be
   // longer than Limits::max_congestion, since a request that waits for its reader takes no steps.
   std::chrono::milliseconds stall_timeout{45'000};
+
+  MemoryPressureOptions memory;
 
   int max_message_bytes = 1 << 20;       // of a request, above it RESOURCE_EXHAUSTED
   int max_metadata_bytes = 8 * 1024;     // of a call

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"
+#include "tests/unit/temp_folder.h"
 
 namespace eta::testing {
 namespace {
@@ -75,6 +76,25 @@ TEST_F(GenerateTest, SaysWhichFieldIsBad) {
   EXPECT_EQ(ReasonOf(status), "INVALID_FIELD");
   EXPECT_EQ(FieldOf(status), "sampling.top_p");
   EXPECT_EQ(client.Trailer("x-eta-request-id"), "bad-1");
+}
+
+TEST_F(GenerateTest, RefusesCallsWhileMemoryIsShort) {
+  const TempFolder folder;
+  ServerOptions options;
+  options.memory.cgroup_root = folder.path();
+  options.memory.own_cgroup_file = folder.Write("self", "0::/\n");
+  folder.Write("memory.max", "1000");
+  folder.Write("memory.current", "951");
+  Serve(options);
+  ClientCall client(*stub_);
+  const grpc::Status status = client.Refusal(Ask("hello"));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
+  EXPECT_NE(client.Trailer("grpc-retry-pushback-ms"), "");
+  EXPECT_EQ(engine_->submissions(), 0);
+  folder.Write("memory.current", "950");
+  std::this_thread::sleep_for(2 * MemoryPressure::kPeriod);
+  ExpectGoodCall();
 }
 
 TEST_F(GenerateTest, RefusesModelsAndProfilesThatAreNotThere) {

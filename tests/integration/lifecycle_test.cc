@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "engine/error.h"
+#include "engine/router.h"
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/generic_call.h"
@@ -91,6 +92,41 @@ TEST_F(LifecycleTest, ALostDeviceIsNeitherAliveNorReady) {
   EXPECT_TRUE(Becomes("liveness", kNotServing));
   EXPECT_TRUE(Becomes("readiness", kNotServing));
   EXPECT_TRUE(Becomes("", kNotServing));
+}
+
+TEST_F(LifecycleTest, IsReadyWhileOneOfTwoDevicesWorksAndAliveWhileItMoves) {
+  auto first = std::make_unique<PuppetEngine>();
+  auto second = std::make_unique<PuppetEngine>();
+  PuppetEngine* const devices[] = {first.get(), second.get()};
+  std::vector<std::unique_ptr<Engine>> engines;
+  engines.push_back(std::move(first));
+  engines.push_back(std::move(second));
+  Limits limits;
+  limits.max_congestion = milliseconds(100);
+  Router router(std::move(engines), limits);
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.stall_timeout = milliseconds(300);
+  auto server = Server::Start(options, router, profiles_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+
+  EngineSnapshot lost;
+  lost.device_lost = true;
+  lost.running = 1;  // what a device held when it was lost does not count as a stall
+  devices[0]->SetSnapshot(lost);
+  std::this_thread::sleep_for(milliseconds(600));
+  EXPECT_EQ(Check("readiness"), kServing);
+  EXPECT_EQ(Check("liveness"), kServing);
+  EngineSnapshot stalled;
+  stalled.running = 1;
+  devices[1]->SetSnapshot(stalled);
+  EXPECT_TRUE(Becomes("liveness", kNotServing));
+  EXPECT_EQ(Check("readiness"), kServing);
+  devices[1]->SetSnapshot(lost);
+  EXPECT_TRUE(Becomes("readiness", kNotServing));
+  EXPECT_TRUE(Becomes("liveness", kNotServing));
+  server_.reset();
 }
 
 TEST_F(LifecycleTest, ReflectionIsOffUnlessAskedFor) {

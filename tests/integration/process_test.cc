@@ -39,6 +39,11 @@ TEST(Process, SaysInOneLineWhyItDoesNotStart) {
   ExpectBadStart({"--model", kModel, "--sha256", "config.json=" + std::string(64, '0')},
                  "config.json");
   ExpectBadStart({"--model", kModel, "--stall_timeout", "1s"}, "--stall_timeout");
+  ExpectBadStart({"--model", kModel, "--device", "0,1"}, "device: only backend cuda");
+  ExpectBadStart({"--model", kModel, "--device", "first"}, "--device");
+  ExpectBadStart({"--model", kModel, "--compute", "float32"}, "compute: only backend cuda");
+  ExpectBadStart({"--model", kModel, "--kv_pool_fraction", "1.5"}, "--kv_pool_fraction");
+  ExpectBadStart({"--model", kModel, "--kv_pool_bytes", "1000TiB"}, "not 1099511627776000");
 }
 
 TEST(Process, ReadsFileAndEnvironment) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <random>
 #include <thread>
 #include <utility>
@@ -13,10 +14,17 @@ EngineOptions OptionsFor(const TinyModel& model) {
   options.model_dir = model.path();
   options.model_name = "tiny";
   options.backend.num_threads = 2;
+  if (const char* backend = std::getenv("ETA_TEST_BACKEND")) options.backend.name = backend;
+  if (options.backend.name == "cuda") options.backend.compute = DType::kFloat32;
   options.kv_dtype = DType::kFloat32;
   options.kv_pool_bytes = int64_t{32} << 20;
   options.limits.max_context = 4096;
   return options;
+}
+
+double BatchTolerance() {
+  const char* backend = std::getenv("ETA_TEST_BACKEND");
+  return backend != nullptr && std::string(backend) == "cuda" ? 1e-4 : 0.0;
 }
 
 EngineOptions WithBlocks(EngineOptions options, int32_t num_blocks) {

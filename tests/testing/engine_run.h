@@ -11,8 +11,13 @@
 
 namespace eta::testing {
 
-// Options for `model`: 2 threads, a pool of 32 MiB, float32 KV.
+// Options for `model`: 2 threads, a pool of 32 MiB, float32 KV; the CPU, or the backend that
+// ETA_TEST_BACKEND names, with exact products.
 EngineOptions OptionsFor(const TinyModel& model);
+
+// How far a log-probability may move with what else is in the batch: not at all, except on cuda,
+// where the order of sums depends on the step's size.
+double BatchTolerance();
 
 // The options with a pool of `num_blocks` blocks.
 EngineOptions WithBlocks(EngineOptions options, int32_t num_blocks);

@@ -64,7 +64,8 @@ void ExpectSame(const Answer& got, const Answer& expected, const std::string& wh
   EXPECT_EQ(got.text, expected.text) << where;
   ASSERT_EQ(got.logprobs.size(), expected.logprobs.size()) << where;
   for (size_t i = 0; i < got.logprobs.size(); ++i) {
-    EXPECT_EQ(got.logprobs[i].logprob, expected.logprobs[i].logprob) << where << ", token " << i;
+    EXPECT_NEAR(got.logprobs[i].logprob, expected.logprobs[i].logprob, testing::BatchTolerance())
+        << where << ", token " << i;
   }
 }
 
@@ -194,7 +195,8 @@ TEST(FileFormats, TheSameWeightsAnswerTheSameFromEveryFileFormat) {
     const auto other = Start(OptionsFor(model));
     ASSERT_TRUE(other);
     EXPECT_NE(other->info().model_fingerprint, engine->info().model_fingerprint);
-    if (c.dtype == DType::kBFloat16) {
+    // Exact products on cuda keep weights of any format as float32.
+    if (c.dtype == DType::kBFloat16 && OptionsFor(model).backend.name == "cpu") {
       EXPECT_LT(other->info().weight_bytes, engine->info().weight_bytes);
     }
     for (uint32_t seed = 0; seed < 4; ++seed) {

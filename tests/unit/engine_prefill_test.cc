@@ -226,6 +226,8 @@ TEST_F(Prefill, PreemptionMidPromptRepeatsNoPromptLogprobAndLosesNone) {
 
 TEST_F(Prefill, TwinsThatPrefillSideBySideAnswerTheSameAndShareAfterwards) {
   const Request twin = Greedy(Prompt(100, 3), 10);
+  Request scored = twin;
+  scored.output.prompt_logprobs = 0;  // shares nothing, so it does not wait for the first either
   EngineOptions options = SmallSteps();
   options.max_step_tokens = 64;  // the second step ends one prompt and begins the other
   const auto expected = Ask(*Start(options), twin);
@@ -234,7 +236,7 @@ TEST_F(Prefill, TwinsThatPrefillSideBySideAnswerTheSameAndShareAfterwards) {
   const auto mate = Submit(*engine, Greedy(Prompt(4, 1), 40));
   gate.WaitUntilHeld();
   const auto one = Submit(*engine, twin);
-  const auto other = Submit(*engine, twin);
+  const auto other = Submit(*engine, scored);
   gate.Release();
   gate.WaitUntilHeld();
   EXPECT_EQ(one->SoFar().ids.size(), 1u);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 
 namespace eta {
@@ -16,16 +17,41 @@ using ::testing::IsEmpty;
 
 constexpr Clock::time_point kNoon{std::chrono::hours(12)};
 
+// Blocks that one sequence holds and no other, as far as the test does not say otherwise.
+constexpr int32_t kBlocks = 1 << 20;
+std::span<const int32_t> NextBlocks(int32_t count) {
+  static const auto* const ids = [] {
+    auto* all = new std::vector<int32_t>(kBlocks);
+    std::iota(all->begin(), all->end(), 0);
+    return all;
+  }();
+  static int32_t next = 0;
+  if (next + count > kBlocks) next = 0;
+  next += count;
+  return std::span(*ids).subspan(static_cast<size_t>(next - count), static_cast<size_t>(count));
+}
+
+SchedulerInput Input() {
+  static const std::vector<int32_t> held_once(kBlocks, 1);
+  SchedulerInput input;
+  input.references = held_once;
+  return input;
+}
+
 RunningSequence Decoding(int second, int32_t tokens, int32_t blocks) {
-  return {kNoon + seconds(second), tokens, tokens - 1, blocks, false};
+  return {kNoon + seconds(second), tokens, tokens - 1, NextBlocks(blocks), false};
 }
 
 RunningSequence Prefilling(int second, int32_t prompt, int32_t done) {
-  return {kNoon + seconds(second), prompt, done, (prompt + 63) / 64, false};
+  return {kNoon + seconds(second), prompt, done, NextBlocks((prompt + 63) / 64), false};
 }
 
 WaitingSequence Arriving(int second, int32_t prompt) {
   return {kNoon + seconds(second), (prompt + 63) / 64, prompt, 0};
+}
+
+int32_t BlocksOf(const RunningSequence& sequence) {
+  return static_cast<int32_t>(sequence.blocks.size());
 }
 
 std::map<int32_t, int32_t> RowsByIndex(const StepPlan& plan) {
@@ -41,7 +67,7 @@ TEST(Scheduler, NothingToDoIsAnEmptyPlan) {
 }
 
 TEST(Scheduler, EveryDecodingSequenceGetsOneRowAndThePromptTheRest) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Decoding(0, 100, 2), Decoding(1, 65, 2), Prefilling(2, 1000, 0)};
   input.available_blocks = 100;
   input.max_step_tokens = 66;
@@ -52,7 +78,7 @@ TEST(Scheduler, EveryDecodingSequenceGetsOneRowAndThePromptTheRest) {
 }
 
 TEST(Scheduler, AShortPromptOvertakesALongOneWhichStillMoves) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Prefilling(0, 30'000, 512), Prefilling(5, 90, 0)};
   input.max_step_tokens = 256;
   const auto rows = RowsByIndex(PlanStep(input));
@@ -61,7 +87,7 @@ TEST(Scheduler, AShortPromptOvertakesALongOneWhichStillMoves) {
 }
 
 TEST(Scheduler, TheOldestPromptKeepsHalfOfTheStepUnderAFloodOfShortOnes) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Prefilling(0, 30'000, 0)};
   for (int i = 1; i < 20; ++i) input.running.push_back(Prefilling(i, 100, 0));
   input.max_step_tokens = 256;
@@ -69,7 +95,7 @@ TEST(Scheduler, TheOldestPromptKeepsHalfOfTheStepUnderAFloodOfShortOnes) {
 }
 
 TEST(Scheduler, AdmitsInOrderWhileBlocksLast) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.waiting = {Arriving(0, 128), Arriving(1, 6400), Arriving(2, 64)};
   input.available_blocks = 50;
   const StepPlan plan = PlanStep(input);
@@ -77,7 +103,7 @@ TEST(Scheduler, AdmitsInOrderWhileBlocksLast) {
 }
 
 TEST(Scheduler, AdmissionLeavesABlockForEachThatRuns) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Decoding(0, 10, 1), Decoding(0, 10, 1)};
   input.waiting = {Arriving(1, 192)};
   input.available_blocks = 4;
@@ -87,7 +113,7 @@ TEST(Scheduler, AdmissionLeavesABlockForEachThatRuns) {
 }
 
 TEST(Scheduler, NoSeatNoAdmission) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Decoding(0, 10, 1)};
   input.waiting = {Arriving(1, 10)};
   input.available_blocks = 100;
@@ -96,7 +122,7 @@ TEST(Scheduler, NoSeatNoAdmission) {
 }
 
 TEST(Scheduler, ABlockThatIsMissingComesFromTheLatest) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Decoding(3, 70, 2), Decoding(0, 65, 1), Decoding(1, 10, 1)};
   input.available_blocks = 0;
   const StepPlan plan = PlanStep(input);
@@ -108,7 +134,7 @@ TEST(Scheduler, ABlockThatIsMissingComesFromTheLatest) {
 }
 
 TEST(Scheduler, TheLatestPreemptsItselfRatherThanAnElder) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Decoding(0, 64, 1), Decoding(1, 65, 1)};
   input.available_blocks = 0;
   const StepPlan plan = PlanStep(input);
@@ -116,8 +142,29 @@ TEST(Scheduler, TheLatestPreemptsItselfRatherThanAnElder) {
   EXPECT_EQ(RowsByIndex(plan).at(0), 1);
 }
 
-TEST(Scheduler, NobodyIsAdmittedInTheStepThatPreempts) {
+TEST(Scheduler, BlocksThatOthersHoldTooAreNotFreedByPreemption) {
+  // Blocks 0 to 2 are a prefix that the two latest share; each has one of its own.
+  const std::vector<int32_t> a = {5};
+  const std::vector<int32_t> b = {0, 1, 2, 3};
+  const std::vector<int32_t> c = {0, 1, 2, 4};
+  const std::vector<int32_t> references = {2, 2, 2, 1, 1, 1};
   SchedulerInput input;
+  input.references = references;
+  input.running = {{kNoon, 65, 64, a, false},
+                   {kNoon + seconds(1), 250, 249, b, false},
+                   {kNoon + seconds(2), 250, 249, c, false}};
+  EXPECT_THAT(PlanStep(input).preempted, ElementsAre(2)) << "its own block is enough";
+  input.running[0].num_tokens = 129;  // two more
+  EXPECT_THAT(PlanStep(input).preempted, ElementsAre(2, 1)) << "not four, but one";
+  const StepPlan plan = PlanStep(input);
+  ASSERT_EQ(plan.work.size(), 1u);
+  EXPECT_EQ(plan.work[0].new_blocks, 2);
+  input.running[0].num_tokens = 320;  // four more: five come free once nobody holds the prefix
+  EXPECT_THAT(PlanStep(input).preempted, ElementsAre(2, 1));
+}
+
+TEST(Scheduler, NobodyIsAdmittedInTheStepThatPreempts) {
+  SchedulerInput input = Input();
   input.running = {Decoding(0, 65, 1), Decoding(1, 640, 10)};
   input.waiting = {Arriving(2, 10)};
   input.available_blocks = 0;
@@ -127,7 +174,7 @@ TEST(Scheduler, NobodyIsAdmittedInTheStepThatPreempts) {
 }
 
 TEST(Scheduler, APausedSequenceKeepsItsBlocksAndGetsNoRows) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Decoding(0, 65, 1), Decoding(1, 10, 1)};
   input.running[0].paused = true;
   input.available_blocks = 0;
@@ -138,7 +185,7 @@ TEST(Scheduler, APausedSequenceKeepsItsBlocksAndGetsNoRows) {
 }
 
 TEST(Scheduler, APausedSequenceTakesNoSeatAndIsTheFirstToLoseItsBlocks) {
-  SchedulerInput input;
+  SchedulerInput input = Input();
   input.running = {Decoding(0, 64, 1), Decoding(1, 65, 1)};
   input.running[0].paused = true;
   input.available_blocks = 0;
@@ -148,7 +195,7 @@ TEST(Scheduler, APausedSequenceTakesNoSeatAndIsTheFirstToLoseItsBlocks) {
   input.max_running = 2;
   input.waiting = {Arriving(2, 64), Arriving(3, 64)};
   EXPECT_THAT(PlanStep(input).admitted, ElementsAre(0));
-  input.waiting[0].paused = true;
+  input.waiting[0].held = true;
   EXPECT_THAT(PlanStep(input).admitted, ElementsAre(1)) << "who was paused waits until it reads";
 }
 
@@ -165,7 +212,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
     return std::uniform_int_distribution<int>(low, high)(random);
   };
   for (int round = 0; round < 5000; ++round) {
-    SchedulerInput input;
+    SchedulerInput input = Input();
     input.block_size = 16 << pick(0, 2);
     input.max_running = pick(1, 12);
     input.max_step_tokens = pick(input.max_running, 300);
@@ -176,8 +223,8 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
       sequence.num_tokens = pick(1, 900);
       sequence.num_computed =
           pick(0, 1) ? sequence.num_tokens - 1 : pick(0, sequence.num_tokens - 1);
-      sequence.num_blocks =
-          (sequence.num_tokens - pick(0, 1) + input.block_size - 1) / input.block_size;
+      sequence.blocks =
+          NextBlocks((sequence.num_tokens - pick(0, 1) + input.block_size - 1) / input.block_size);
       sequence.paused = pick(0, 9) == 0;
       input.running.push_back(sequence);
     }
@@ -185,7 +232,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
 
     const StepPlan plan = PlanStep(input);
     int32_t blocks = input.available_blocks;
-    for (const int32_t index : plan.preempted) blocks += input.running[index].num_blocks;
+    for (const int32_t index : plan.preempted) blocks += BlocksOf(input.running[index]);
     int32_t rows = 0;
     for (const StepPlan::Work& work : plan.work) {
       rows += work.num_rows;
@@ -196,7 +243,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
       EXPECT_FALSE(sequence.paused && work.num_rows > 0);
       EXPECT_LE(work.num_rows, sequence.num_tokens - sequence.num_computed);
       EXPECT_LE(sequence.num_computed + work.num_rows,
-                (sequence.num_blocks + work.new_blocks) * input.block_size);
+                (BlocksOf(sequence) + work.new_blocks) * input.block_size);
       for (const int32_t index : plan.preempted) EXPECT_NE(index, work.index);
     }
     for (const int32_t i : plan.admitted) blocks -= input.waiting[i].blocks_needed;

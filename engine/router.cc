@@ -1,0 +1,168 @@
+#include "engine/router.h"
+
+#include <algorithm>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/error.h"
+
+namespace eta {
+namespace {
+
+constexpr int64_t kBytesPerToken = 4;  // of an id, and about that of text
+
+std::string_view PromptBytes(const Request& request) {
+  if (const auto* text = std::get_if<std::string>(&request.prompt)) return *text;
+  const auto& ids = std::get<1>(request.prompt);
+  return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])};
+}
+
+// Whether another engine may take what one refused with `status`.
+bool AnotherMayTakeIt(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || GetErrorDetail(status).reason == "DEVICE_ERROR";
+}
+
+}  // namespace
+
+std::vector<uint64_t> PrefixDirectory::Pieces(const std::string& tenant, std::string_view prompt) {
+  constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // odd, of no pattern
+  const std::hash<std::string_view> hash;
+  std::vector<uint64_t> pieces;
+  uint64_t chain = hash(tenant);
+  for (size_t begin = 0; begin + kPieceBytes <= prompt.size(); begin += kPieceBytes) {
+    chain = (chain ^ hash(prompt.substr(begin, kPieceBytes))) * kMultiplier;
+    pieces.push_back(chain);
+  }
+  return pieces;
+}
+
+PrefixDirectory::Engines PrefixDirectory::Find(uint64_t piece) const {
+  const auto young = young_.find(piece);
+  const auto old = old_.find(piece);
+  return (young == young_.end() ? 0 : young->second) | (old == old_.end() ? 0 : old->second);
+}
+
+size_t PrefixDirectory::Seen(const std::vector<uint64_t>& pieces, size_t engine) const {
+  size_t seen = 0;
+  while (seen < pieces.size() && (Find(pieces[seen]) >> engine & 1) != 0) ++seen;
+  return seen;
+}
+
+void PrefixDirectory::Remember(const std::vector<uint64_t>& pieces, size_t engine) {
+  for (const uint64_t piece : pieces) {
+    if (young_.size() >= kMaxPieces / 2) old_ = std::exchange(young_, {});
+    young_[piece] |= Engines{1} << engine;
+  }
+}
+
+// Takes a request off its engine's load when the engine lets go of it, however it ended.
+class Router::AccountedSink final : public EventSink {
+ public:
+  AccountedSink(std::shared_ptr<EventSink> sink, std::shared_ptr<Loads> loads, const Choice& choice)
+      : sink_(std::move(sink)), loads_(std::move(loads)), choice_(choice) {
+    (*loads_)[choice_.engine] += choice_.cost;
+  }
+  ~AccountedSink() override { (*loads_)[choice_.engine] -= choice_.cost; }
+
+  void OnStarted(StartedEvent event) override { sink_->OnStarted(std::move(event)); }
+  void OnPrefill(PrefillEvent event) override { sink_->OnPrefill(std::move(event)); }
+  void OnDelta(DeltaEvent event) override { sink_->OnDelta(std::move(event)); }
+  void OnFinished(FinishedEvent event) override { sink_->OnFinished(std::move(event)); }
+  void OnFailed(absl::Status status, FinishedEvent so_far) override {
+    sink_->OnFailed(std::move(status), std::move(so_far));
+  }
+  bool Congested() const override { return sink_->Congested(); }
+
+ private:
+  const std::shared_ptr<EventSink> sink_;
+  const std::shared_ptr<Loads> loads_;
+  const Choice choice_;
+};
+
+Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limits)
+    : engines_(std::move(engines)),
+      limits_(limits),
+      info_(engines_.front()->info()),
+      loads_(std::make_shared<Loads>(engines_.size())) {
+  for (size_t i = 1; i < engines_.size(); ++i) {
+    const EngineInfo& other = engines_[i]->info();
+    absl::StrAppend(&info_.backend, "; ", other.backend);
+    info_.num_blocks += other.num_blocks;
+    info_.weight_bytes += other.weight_bytes;
+    info_.kv_bytes += other.kv_bytes;
+  }
+}
+
+absl::StatusOr<uint64_t> Router::Submit(Request request, std::shared_ptr<EventSink> sink) {
+  const std::string_view prompt = PromptBytes(request);
+  const std::vector<uint64_t> pieces = PrefixDirectory::Pieces(request.tenant, prompt);
+  const int64_t tokens =
+      static_cast<int64_t>(prompt.size()) / kBytesPerToken + request.stopping.max_tokens;
+  absl::Status refusal = MakeError(absl::StatusCode::kUnavailable, "every device has failed",
+                                   {.reason = "DEVICE_ERROR"});
+  for (const Choice& choice : Rank(pieces, tokens)) {
+    const auto handle = engines_[choice.engine]->Submit(
+        request, std::make_shared<AccountedSink>(sink, loads_, choice));
+    if (handle.ok()) {
+      const std::lock_guard lock(mutex_);
+      directory_.Remember(pieces, choice.engine);
+      return *handle * engines_.size() + choice.engine;
+    }
+    if (!AnotherMayTakeIt(handle.status())) return handle.status();
+    // One that will have room later says more than one that never will.
+    if (!GetErrorDetail(refusal).retry_after) refusal = handle.status();
+  }
+  return refusal;
+}
+
+std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
+                                         int64_t tokens) const {
+  std::vector<Choice> choices;
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    if (engines_[i]->Snapshot().device_lost) continue;
+    const size_t seen_bytes = directory_.Seen(pieces, i) * PrefixDirectory::kPieceBytes;
+    const int64_t cost = tokens - static_cast<int64_t>(seen_bytes) / kBytesPerToken;
+    choices.push_back({.engine = i, .cost = cost, .total = (*loads_)[i] + cost});
+  }
+  std::stable_sort(choices.begin(), choices.end(),
+                   [](const Choice& a, const Choice& b) { return a.total < b.total; });
+  return choices;
+}
+
+void Router::Cancel(uint64_t handle) {
+  engines_[handle % engines_.size()]->Cancel(handle / engines_.size());
+}
+
+void Router::Drain(Clock::time_point deadline) {
+  std::vector<std::thread> drains;
+  for (const auto& engine : engines_) drains.emplace_back([&] { engine->Drain(deadline); });
+  for (std::thread& drain : drains) drain.join();
+}
+
+EngineSnapshot Router::Snapshot() const {
+  EngineSnapshot sum;
+  sum.device_lost = true;
+  for (const EngineSnapshot& device : Devices()) {
+    sum.running += device.running;
+    sum.waiting += device.waiting;
+    sum.waiting_tokens += device.waiting_tokens;
+    sum.blocks_used += device.blocks_used;
+    sum.blocks_cached += device.blocks_cached;
+    sum.blocks_free += device.blocks_free;
+    sum.steps += device.steps;
+    sum.last_step = std::max(sum.last_step, device.last_step);
+    sum.device_lost = sum.device_lost && device.device_lost;
+  }
+  return sum;
+}
+
+std::vector<EngineSnapshot> Router::Devices() const {
+  std::vector<EngineSnapshot> devices;
+  for (const auto& engine : engines_) devices.push_back(engine->Snapshot());
+  return devices;
+}
+
+}  // namespace eta

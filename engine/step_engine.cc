@@ -1,0 +1,359 @@
+#include "engine/step_engine.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/error.h"
+#include "engine/request_validation.h"
+
+namespace eta {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int64_t kDefaultPoolBytes = int64_t{1} << 30;  // where the device tells no free memory
+constexpr int32_t kDefaultStepTokens = 256;
+// A GPU is full of work with about this many rows of a prompt.
+constexpr int32_t kDefaultGpuStepTokens = 2048;
+// How long the step thread rests when every sequence waits for its reader.
+constexpr milliseconds kCongestionPoll{5};
+
+uint64_t RandomSeed() {
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  return generator();
+}
+
+absl::Status Unavailable(const std::string& reason, const std::string& message) {
+  return MakeError(absl::StatusCode::kUnavailable, message, {.reason = reason});
+}
+
+absl::Status CheckOptions(const EngineOptions& options) {
+  if (options.max_running < 1) return InvalidField("max_running", "at least 1");
+  if (options.max_step_tokens < options.max_running) {
+    return InvalidField("max_step_tokens", "at least max_running, so that every stream moves");
+  }
+  if (options.max_step_tokens > 16384) return InvalidField("max_step_tokens", "at most 16384");
+  if (options.limits.max_context < 1) return InvalidField("max_context", "at least 1");
+  return absl::OkStatus();
+}
+
+// What did not fit, how much the device still has, and the allocation that failed.
+absl::Status NoMemory(const Backend& backend, const std::string& what, const absl::Status& cause) {
+  const absl::StatusOr<size_t> free_bytes = backend.FreeMemory();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, free_bytes.ok() ? absl::StrCat(" (", *free_bytes, " bytes are free)") : "",
+                   ": ", cause.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> StepEngine::Create(const EngineOptions& options,
+                                                           const Checkpoint& checkpoint,
+                                                           std::unique_ptr<Backend> backend,
+                                                           Observer* observer) {
+  std::unique_ptr<StepEngine> engine(new StepEngine(options, std::move(backend), observer));
+  if (absl::Status loaded = engine->Load(checkpoint); !loaded.ok()) return loaded;
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+StepEngine::StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend,
+                       Observer* observer)
+    : options_(options), observer_(observer), backend_(std::move(backend)) {
+  if (options_.max_step_tokens == 0) {
+    const int32_t usual = backend_->name() == "cuda" ? kDefaultGpuStepTokens : kDefaultStepTokens;
+    options_.max_step_tokens = std::max(usual, options_.max_running);
+  }
+}
+
+StepEngine::~StepEngine() {
+  {
+    std::lock_guard lock(mutex_);
+    draining_ = true;
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
+  if (absl::Status valid = CheckOptions(options_); !valid.ok()) return valid;
+  auto model = Model::Load(checkpoint, *backend_,
+                           {.weights = options_.weights,
+                            .allow_nonfinite_weights = options_.allow_nonfinite_weights,
+                            .max_rows = options_.max_step_tokens,
+                            .max_context = options_.limits.max_context});
+  if (absl::IsResourceExhausted(model.status())) {
+    return NoMemory(*backend_, "the model's weights and workspace do not fit", model.status());
+  }
+  if (!model.ok()) return model.status();
+  model_ = *std::move(model);
+  auto tokenizer = Tokenizer::Load(checkpoint.tokenizer_model(), model_->config());
+  if (!tokenizer.ok()) return tokenizer.status();
+  tokenizer_ = *std::move(tokenizer);
+  if (absl::Status reserved = ReserveCache(); !reserved.ok()) return reserved;
+  batcher_ =
+      std::make_unique<Batcher>(*model_, *cache_,
+                                BatcherOptions{.max_running = options_.max_running,
+                                               .max_step_tokens = options_.max_step_tokens,
+                                               .prefix_cache = options_.prefix_cache,
+                                               .max_congestion = options_.limits.max_congestion},
+                                observer_);
+
+  info_.model_name = options_.model_name;
+  if (info_.model_name.empty()) {
+    info_.model_name = std::filesystem::weakly_canonical(options_.model_dir).filename().string();
+  }
+  info_.model_fingerprint = checkpoint.fingerprint();
+  info_.config = model_->config();
+  info_.config.eos_ids = tokenizer_->eos_ids();
+  info_.backend = backend_->description();
+  info_.kv_dtype = options_.kv_dtype;
+  info_.num_blocks = cache_->num_blocks();
+  info_.weight_bytes = model_->weight_bytes();
+  info_.kv_bytes = cache_->bytes();
+  UpdateSnapshot();
+  thread_ = std::thread([this] { Loop(); });
+  return absl::OkStatus();
+}
+
+// After the weights and the workspace, so that what is free now is free for good.
+absl::Status StepEngine::ReserveCache() {
+  const KvGeometry geometry = MakeKvGeometry(model_->config(), options_.kv_dtype);
+  const auto block_bytes = KvCache::BytesPerBlock(*backend_, model_->config(), geometry);
+  if (!block_bytes.ok()) return block_bytes.status();
+  const absl::StatusOr<int64_t> pool_bytes = PoolBytes();
+  if (!pool_bytes.ok()) return pool_bytes.status();
+  const int64_t num_blocks = *pool_bytes / *block_bytes;
+  constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
+  if (num_blocks < 2 || num_blocks > kMaxBlocks) {
+    return InvalidField("kv_pool_bytes", absl::StrCat("room for 2 to ", kMaxBlocks, " blocks of ",
+                                                      *block_bytes, " bytes, not ", *pool_bytes));
+  }
+  auto cache =
+      KvCache::Create(*backend_, model_->config(), geometry, static_cast<int32_t>(num_blocks));
+  if (absl::IsResourceExhausted(cache.status())) {
+    return NoMemory(*backend_,
+                    absl::StrCat("a KV cache of ", *pool_bytes,
+                                 " bytes does not fit; lower kv_pool_bytes or kv_pool_fraction"),
+                    cache.status());
+  }
+  if (!cache.ok()) return cache.status();
+  cache_ = *std::move(cache);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> StepEngine::PoolBytes() const {
+  if (options_.kv_pool_bytes > 0) return options_.kv_pool_bytes;
+  const absl::StatusOr<size_t> free_bytes = backend_->FreeMemory();
+  if (absl::IsUnimplemented(free_bytes.status())) return kDefaultPoolBytes;
+  if (!free_bytes.ok()) return free_bytes.status();
+  return static_cast<int64_t>(options_.kv_pool_fraction * static_cast<double>(*free_bytes));
+}
+
+absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
+  const Clock::time_point arrival = Clock::now();
+  if (absl::Status valid = ValidateRequest(request, info_.config, options_.limits); !valid.ok()) {
+    return valid;
+  }
+  if (request.deadline == Clock::time_point::max()) {
+    request.deadline = arrival + options_.limits.default_deadline;
+  }
+  if (request.deadline <= arrival) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded, "deadline: already past",
+                     {.reason = "DEADLINE_PASSED"});
+  }
+  // Before any work: is there room at all? How many tokens a text has is known after it.
+  const auto* text = std::get_if<std::string>(&request.prompt);
+  const int64_t least_tokens =
+      text != nullptr ? 1 : static_cast<int64_t>(std::get<1>(request.prompt).size());
+  if (absl::Status room = CheckQueue(least_tokens); !room.ok()) return room;
+
+  SequenceOptions sequence;
+  if (text != nullptr) {
+    auto encoded = tokenizer_->Encode(*text, /*add_bos=*/true);
+    if (!encoded.ok()) return encoded.status();
+    sequence.prompt = *std::move(encoded);
+  } else {
+    sequence.prompt = std::get<1>(request.prompt);
+  }
+  const auto prompt_tokens = static_cast<int64_t>(sequence.prompt.size());
+  const int64_t context = prompt_tokens + request.stopping.max_tokens;
+  if (absl::Status fits = CheckContext(prompt_tokens, request.stopping.max_tokens, options_.limits);
+      !fits.ok()) {
+    return fits;
+  }
+  const int64_t block_size = info_.config.block_size;
+  if ((context + block_size - 1) / block_size > info_.num_blocks) {
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     "the KV pool is smaller than prompt and max_tokens together",
+                     {.reason = "KV_POOL_TOO_SMALL",
+                      .metadata = {{"tokens", absl::StrCat(context)},
+                                   {"pool_tokens", absl::StrCat(info_.num_blocks * block_size)}}});
+  }
+  sequence.attention = ResolveAttention(request.attention, info_.config);
+  sequence.rope_theta = RopeTheta(info_.config, context);
+  sequence.seed = request.sampling.seed ? *request.sampling.seed : RandomSeed();
+  sequence.arrival = arrival;
+  sequence.share_prefix = options_.prefix_cache;
+  sequence.request = std::move(request);
+  sequence.sink = std::move(sink);
+
+  std::unique_lock lock(mutex_);
+  if (absl::Status room = CheckQueueLocked(prompt_tokens); !room.ok()) return room;
+  sequence.handle = ++last_handle_;
+  const uint64_t handle = sequence.handle;
+  arriving_tokens_ += prompt_tokens;
+  ++arriving_requests_;
+  lock.unlock();
+  // Hashing a long prompt's blocks happens here, on the caller's thread.
+  auto made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
+                                         *tokenizer_);
+  lock.lock();
+  arriving_tokens_ -= prompt_tokens;
+  --arriving_requests_;
+  if (draining_ || device_lost_) return Refusal();
+  arrivals_.push_back(std::move(made));
+  lock.unlock();
+  wake_.notify_all();
+  return handle;
+}
+
+void StepEngine::Cancel(uint64_t handle) {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_.push_back(handle);
+  }
+  wake_.notify_all();
+}
+
+void StepEngine::Drain(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  wake_.notify_all();
+  if (!idle_.wait_until(lock, deadline, [this] { return Idle(); })) {
+    abandon_ = true;
+    wake_.notify_all();
+    idle_.wait(lock, [this] { return Idle(); });
+  }
+}
+
+EngineSnapshot StepEngine::Snapshot() const {
+  std::lock_guard lock(mutex_);
+  EngineSnapshot snapshot = snapshot_;
+  snapshot.waiting += static_cast<int32_t>(arrivals_.size());
+  for (const auto& sequence : arrivals_) snapshot.waiting_tokens += sequence->prompt_len();
+  return snapshot;
+}
+
+absl::Status StepEngine::Refusal() const {
+  return device_lost_
+             ? Unavailable("DEVICE_ERROR", "the device has failed; the process must restart")
+             : Unavailable("DRAINING", "the server is shutting down");
+}
+
+absl::Status StepEngine::CheckQueue(int64_t tokens) const {
+  std::lock_guard lock(mutex_);
+  return CheckQueueLocked(tokens);
+}
+
+absl::Status StepEngine::CheckQueueLocked(int64_t tokens) const {
+  if (draining_ || device_lost_) return Refusal();
+  const Limits& limits = options_.limits;
+  const int64_t queued = QueuedTokens();
+  const int64_t waiting =
+      snapshot_.waiting + arriving_requests_ + static_cast<int64_t>(arrivals_.size());
+  if (waiting >= limits.max_waiting_requests) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "the queue is full",
+        {.reason = "QUEUE_FULL",
+         .metadata = {{"max_waiting_requests", absl::StrCat(limits.max_waiting_requests)}},
+         .retry_after = RetryAfter()});
+  }
+  if (queued > 0 && queued + tokens > limits.max_waiting_tokens) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "the queue holds too many prompt tokens",
+                     {.reason = "TOKEN_BUDGET",
+                      .metadata = {{"max_waiting_tokens", absl::StrCat(limits.max_waiting_tokens)}},
+                      .retry_after = RetryAfter()});
+  }
+  return absl::OkStatus();
+}
+
+bool StepEngine::Idle() const {
+  return arrivals_.empty() && snapshot_.running == 0 && snapshot_.waiting == 0;
+}
+
+int64_t StepEngine::QueuedTokens() const {
+  int64_t tokens = snapshot_.waiting_tokens + arriving_tokens_;
+  for (const auto& sequence : arrivals_) tokens += sequence->prompt_len();
+  return tokens;
+}
+
+milliseconds StepEngine::RetryAfter() const {
+  return PredictRetry(QueuedTokens() + prefill_tokens_, prefill_rate_);
+}
+
+void StepEngine::Loop() {
+  std::unique_lock lock(mutex_);
+  bool progress = true;
+  while (true) {
+    if (!progress) {
+      const auto called = [this] {
+        return stop_ || abandon_ || !arrivals_.empty() || !cancelled_.empty();
+      };
+      if (Idle()) {
+        idle_.notify_all();
+        wake_.wait(lock, called);
+      } else {
+        wake_.wait_for(lock, kCongestionPoll, called);
+      }
+    }
+    auto arrivals = std::exchange(arrivals_, {});
+    const auto cancelled = std::exchange(cancelled_, {});
+    const bool abandon = std::exchange(abandon_, false) || stop_;
+    const bool stop = stop_;
+    const bool lost = device_lost_;
+    for (const auto& sequence : arrivals) {  // waiting still, until the step has seated them
+      ++snapshot_.waiting;
+      snapshot_.waiting_tokens += sequence->prompt_len();
+    }
+    lock.unlock();
+
+    for (auto& sequence : arrivals) batcher_->Add(std::move(sequence), Clock::now());
+    for (const uint64_t handle : cancelled) batcher_->Cancel(handle);
+    if (lost) {
+      batcher_->FailAll(Unavailable("DEVICE_ERROR", "the device has failed"));
+    } else if (abandon) {
+      batcher_->FailAll(Unavailable("DRAINING", "the server is shutting down"));
+    }
+    const auto stepped = batcher_->Step(Clock::now());
+    progress = stepped.value_or(false);
+
+    lock.lock();
+    if (!stepped.ok()) device_lost_ = true;
+    if (progress) {
+      ++snapshot_.steps;
+      snapshot_.last_step = Clock::now();
+    }
+    UpdateSnapshot();
+    if (Idle()) idle_.notify_all();
+    if (stop) return;
+  }
+}
+
+void StepEngine::UpdateSnapshot() {
+  snapshot_.running = batcher_->num_running();
+  snapshot_.waiting = batcher_->num_waiting();
+  snapshot_.waiting_tokens = batcher_->queued_tokens();
+  snapshot_.blocks_used = batcher_->pool().num_used();
+  snapshot_.blocks_cached = batcher_->pool().num_cached();
+  snapshot_.blocks_free = batcher_->pool().num_free();
+  snapshot_.device_lost = device_lost_;
+  prefill_tokens_ = batcher_->prefill_tokens();
+  prefill_rate_ = batcher_->prefill_rate();
+}
+
+}  // namespace eta
