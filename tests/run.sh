@@ -5,19 +5,24 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 
 usage() {
   cat <<'TEXT'
-usage: tests/run.sh [--quick] [--asan] [--tsan] [--long]
+usage: tests/run.sh [--quick] [--cuda] [--tidy] [--asan] [--tsan] [--long]
   (nothing)  shell and layer checks, format, build with -Werror, all tests
   --quick    the same without the suites that start servers or replay golden numbers
+  --cuda     instead: what needs a CUDA device, and compute-sanitizer over some of it (cuda.sh);
+             without a device the other runs build it all, and its tests skip and say why
+  --tidy     instead: clang-tidy over all sources of the build (.clang-tidy), minutes long
   --asan     instead: AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
   --tsan     instead: ThreadSanitizer, in build/tsan, over kernels and engine
-  --long     all of it: the default run, then --asan, then --tsan
+  --long     all of it: the default run, then --tidy, --asan and --tsan
 TEXT
 }
 
-default_run=1 asan=0 tsan=0 quick=0 long=0
+default_run=1 cuda=0 tidy=0 asan=0 tsan=0 quick=0 long=0
 for argument in "$@"; do
   case "$argument" in
     --quick) quick=1 ;;
+    --cuda) cuda=1 default_run=0 ;;
+    --tidy) tidy=1 default_run=0 ;;
     --asan) asan=1 default_run=0 ;;
     --tsan) tsan=1 default_run=0 ;;
     --long) long=1 ;;
@@ -31,7 +36,7 @@ for argument in "$@"; do
       ;;
   esac
 done
-if [ "$long" -eq 1 ]; then default_run=1 asan=1 tsan=1; fi
+if [ "$long" -eq 1 ]; then default_run=1 tidy=1 asan=1 tsan=1; fi
 
 jobs=$(nproc)
 phases=()
@@ -71,6 +76,16 @@ configure() {
 
 build() { "${runner[@]}" cmake --build "$1" --parallel "$jobs"; }
 
+# Highway's sources are read for one instruction set, not for each.
+check_tidy() {
+  local files
+  files="^$PWD/(calibration|engine|kernels|service|tests)/.*\.cc\$"
+  run-clang-tidy -p build -j "$jobs" -quiet -extra-arg=-DHWY_COMPILE_ONLY_STATIC "$files" \
+    >"$log" 2>&1 && return 0
+  sed 's/\x1b\[[0-9;]*m//g' "$log" | grep -E ': (warning|error): ' | sort -u || tail -n 20 "$log"
+  return 1
+}
+
 closing=()
 # suites DIRECTORY CTEST_OPTION...
 suites() {
@@ -85,7 +100,9 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 runner=(env)
 
-phase "packages" deploy/install_packages.sh runtime build test
+sections=(runtime build test)
+if [ "$tidy" -eq 1 ]; then sections+=(tidy); fi
+phase "packages" deploy/install_packages.sh "${sections[@]}"
 
 if [ "$default_run" -eq 1 ]; then
   phase "layers" tests/layers.sh
@@ -98,6 +115,19 @@ if [ "$default_run" -eq 1 ]; then
   else
     phase "tests" suites build
   fi
+fi
+if [ "$cuda" -eq 1 ]; then
+  phase "configure" configure ci
+  phase "build" build build
+  phase "tests on a CUDA device" tests/cuda.sh
+  closing+=("CUDA: suites passed, compute-sanitizer clean")
+fi
+if [ "$tidy" -eq 1 ]; then
+  phase "configure" configure ci
+  # It reads headers that the build generates.
+  phase "build" build build
+  phase "clang-tidy" check_tidy
+  closing+=("clang-tidy: no findings")
 fi
 if [ "$asan" -eq 1 ]; then
   phase "configure, asan" configure asan

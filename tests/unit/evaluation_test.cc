@@ -274,6 +274,7 @@ TEST_F(KernelCaseTest, HeadsReadWhatTheirThresholdsAdmit) {
     const auto kernel_case = ReadKernelCase(Save());
     ASSERT_TRUE(kernel_case.ok()) << kernel_case.status();
     const auto backend = MakeBackend({.name = name});
+    if (absl::IsUnavailable(backend.status())) continue;  // cuda, where there is no device
     const auto result = RunKernelCase(*kernel_case, **backend);
     ASSERT_TRUE(result.ok()) << result.status();
     // Two full blocks and a tail of 8; thresholds of 100 leave the pinned block only.

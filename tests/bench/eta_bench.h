@@ -1,0 +1,116 @@
+// eta-bench: what its subcommands share. Every subcommand checks its results before it times, says
+// how long its preparation took, and gives one JSON object.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/workers.h"
+#include "nlohmann/json.hpp"
+
+namespace eta::bench {
+
+using Json = nlohmann::ordered_json;
+
+// Flags of every subcommand that runs a backend.
+struct DeviceFlags {
+  std::string backend = "cpu";
+  int threads = 0;  // cpu; 0: one per core
+  int device = 0;   // cuda
+  int samples = 5;  // timed steps, after three to warm up
+  uint64_t seed = 1;
+};
+
+// Shape of attention, as flags.
+struct ShapeFlags {
+  int32_t heads = 32;
+  int32_t kv_heads = 4;
+  int32_t head_dim = 64;
+  int32_t block = 64;
+  std::string kv_dtype = "float16";
+
+  KvGeometry geometry() const;
+  void Check() const;  // fails where the heads cannot be grouped
+};
+
+void AddDeviceFlags(CLI::App& command, DeviceFlags& flags);
+void AddShapeFlags(CLI::App& command, ShapeFlags& flags);
+std::unique_ptr<Backend> OpenBackend(const DeviceFlags& flags);
+
+// A subcommand that was chosen: it runs, then its report is printed as JSON or as a table.
+struct Command {
+  std::function<Json()> run;
+  std::function<void(const Json&)> print;
+};
+void AddAttentionCommand(CLI::App& app, Command& chosen);
+void AddDecodeCommand(CLI::App& app, Command& chosen);
+void AddPrefillCommand(CLI::App& app, Command& chosen);
+#if ETA_BENCH_SERVICE
+void AddServeCommand(CLI::App& app, Command& chosen);
+#endif
+
+// Ends the program, with 1: a result is wrong or a step failed.
+[[noreturn]] void Fail(const std::string& why);
+
+template <typename T>
+T Require(absl::StatusOr<T> value) {
+  if (!value.ok()) Fail(std::string(value.status().message()));
+  return *std::move(value);
+}
+void RequireOk(const absl::Status& status);
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+// Seconds of one step. `median` and `best` are the device's own where it measures them, else equal
+// to the wall clock's, which runs from before Plan() to the end of Finish().
+struct StepTiming {
+  double median = 0.0;
+  double best = 0.0;
+  double wall = 0.0;  // median
+  bool on_device = false;
+
+  StepTiming DividedBy(double count) const {
+    return {median / count, best / count, wall / count, on_device};
+  }
+};
+
+// `enqueue` plans a step and calls its ops; Finish() follows. A backend that replays programs has
+// seen this one when the clock starts.
+StepTiming TimeSteps(Backend& backend, int samples, const std::function<void()>& enqueue);
+StepTiming TimeStep(Backend& backend, const std::function<void()>& enqueue);  // one, no warm-up
+
+double Median(std::vector<double> values);
+
+// Bytes/s at which the backend's device reads its memory, measured now; takes up to 4 GB of it for
+// the time being.
+double MeasureReadBandwidth(const DeviceFlags& flags);
+
+// Fields that begin every report.
+Json BeginReport(const char* bench, const DeviceFlags& flags, const Backend& backend,
+                 double bytes_per_second);
+
+// A column shows row[key], numbers times `scale` with `precision` digits.
+struct Column {
+  const char* title;
+  const char* key;
+  int precision = 0;
+  double scale = 1.0;
+};
+void PrintTable(const Json& rows, const std::vector<Column>& columns);
+
+}  // namespace eta::bench

@@ -1,0 +1,46 @@
+// A model of any geometry with random weights, made in memory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/tensor_source.h"
+#include "kernels/cpu/workers.h"
+
+namespace eta::bench {
+
+struct ModelShape {
+  int32_t layers = 22;
+  int32_t width = 2048;
+  int32_t ffn = 8192;
+  int32_t vocab = 32768;
+  int32_t heads = 32;
+  int32_t kv_heads = 4;
+  int32_t head_dim = 64;
+  int32_t block = 64;
+  int32_t max_context = 131072;
+};
+
+// bfloat16 weights that keep the scale of their input; norms of 1. With predictor, its bias 0.
+class RandomModel final : public TensorSource {
+ public:
+  RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers);
+
+  const std::string& config_json() const override { return config_json_; }
+  const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
+  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
+
+  // Bytes of weights that a decode step with frozen thresholds reads: everything but the embedding,
+  // of which it takes a row per token, and the predictor.
+  double bytes_per_step() const;
+
+ private:
+  uint64_t seed_;
+  cpu::Workers& workers_;
+  std::string config_json_;
+  std::map<std::string, TensorInfo> tensors_;
+};
+
+}  // namespace eta::bench

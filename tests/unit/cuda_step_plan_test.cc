@@ -1,0 +1,177 @@
+// How the CUDA backend lays out a step; needs no device.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/step_plan.h"
+
+namespace eta::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A packed batch, read back as the device would.
+struct Step {
+  explicit Step(const BatchView& batch, int32_t block_size)
+      : bytes(StepBytes(batch), std::byte{0xFF}),
+        packed(PackStep(batch, bytes.data())),
+        view(StepLayout(packed.padded_rows).View(bytes.data())) {
+    PackScreening(packed.padded_rows, block_size, bytes.data());
+  }
+
+  std::vector<std::byte> bytes;
+  PackedStep packed;
+  StepView view;
+};
+
+TEST(PaddedRowsTest, HoldsTheRowsAndIsItsOwnPaddedSize) {
+  int64_t last = 0;
+  for (int64_t rows = 0; rows <= 5000; ++rows) {
+    const int64_t padded = PaddedRows(rows);
+    EXPECT_GE(padded, rows);
+    EXPECT_GE(padded, last);
+    EXPECT_EQ(PaddedRows(padded), padded);
+    EXPECT_LT(padded - rows, rows <= 1024 ? 64 : 256);
+    last = padded;
+  }
+  EXPECT_EQ(PaddedRows(0), 0);
+  EXPECT_EQ(PaddedRows(5), 8);
+  EXPECT_EQ(PaddedRows(129), 192);
+  EXPECT_EQ(PaddedRows(1025), 1280);
+}
+
+class StepPlanTest : public ::testing::Test {
+ protected:
+  // Rows: prefill 0..2, decode 3 (frozen), decode 4 and 5 (frozen alike), decode 6 (admits all).
+  StepPlanTest() {
+    sequences_ = {{.row_begin = 0,
+                   .num_rows = 3,
+                   .position = 10,
+                   .kind = RowKind::kPrefill,
+                   .rope_theta = 1e4f,
+                   .block_table = tables_[0]},
+                  {.row_begin = 3,
+                   .num_rows = 1,
+                   .position = 16 * 64 - 1,
+                   .attention = {.offset = 0.5f,
+                                 .z = 2.0f,
+                                 .pinned_blocks = 3,
+                                 .rescue_chunk = 7,
+                                 .uniform_floor = false},
+                   .frozen_thresholds = profile_.data(),
+                   .block_table = tables_[1]},
+                  {.row_begin = 4,
+                   .num_rows = 2,
+                   .position = 64 * 16 + 14,
+                   .frozen_thresholds = profile_.data(),
+                   .block_table = tables_[2]},
+                  {.row_begin = 6,
+                   .num_rows = 1,
+                   .position = 999,
+                   .attention = {.admit_all = true},
+                   .block_table = tables_[3]}};
+  }
+
+  BatchView batch() const { return {tokens_, sequences_}; }
+
+  std::vector<int32_t> tokens_ = {70, 71, 72, 73, 74, 75, 76};
+  std::vector<float> profile_ = {1.0f};
+  std::vector<std::vector<int32_t>> tables_ = {{5}, {9, 8, 7}, {4, 3}, {1, 2}};
+  std::vector<SequenceRows> sequences_;
+};
+
+TEST_F(StepPlanTest, RowsSayWhatTheirSequencesSay) {
+  const Step step(batch(), 16);
+  ASSERT_EQ(step.packed.num_rows, 7);
+  ASSERT_EQ(step.view.num_rows, 8);
+  EXPECT_EQ(step.view.counts->num_rows, 7);
+  EXPECT_EQ(step.view.counts->num_sequences, 4);
+  EXPECT_EQ(step.view.counts->has_decode, 1);
+  const std::span rows(step.view.rows, 8);
+  for (int32_t r = 0; r < 7; ++r) {
+    EXPECT_EQ(rows[r].token, 70 + r);
+    EXPECT_EQ(rows[r].role, r < 3 ? RowRole::kPrefill : RowRole::kDecode);
+  }
+  EXPECT_EQ(rows[7].role, RowRole::kPadding);
+  EXPECT_EQ(rows[7].token, 0);
+  EXPECT_EQ(rows[2].position, 12);
+  EXPECT_EQ(rows[2].sequence, 0);
+  EXPECT_EQ(rows[2].frozen, -1);
+  EXPECT_EQ(rows[2].rope_theta, 1e4f);
+  EXPECT_EQ(rows[3].offset, 0.5f);
+  EXPECT_EQ(rows[3].z, 2.0f);
+  EXPECT_EQ(rows[3].pinned_blocks, 3);
+  EXPECT_EQ(rows[3].rescue_chunk, 7);
+  EXPECT_EQ(rows[3].uniform_floor, 0);
+  EXPECT_EQ(rows[5].position, 64 * 16 + 15);
+  EXPECT_EQ(rows[5].sequence, 2);
+  EXPECT_EQ(rows[5].uniform_floor, 1);
+  EXPECT_EQ(rows[5].admit_all, 0);
+  EXPECT_EQ(rows[6].admit_all, 1);
+}
+
+TEST_F(StepPlanTest, TablesStandOneBehindTheOther) {
+  const Step step(batch(), 16);
+  EXPECT_THAT(std::span(step.view.tables, 8), ElementsAre(5, 9, 8, 7, 4, 3, 1, 2));
+  EXPECT_EQ(step.view.rows[0].table_begin, 0);
+  EXPECT_EQ(step.view.rows[3].table_begin, 1);
+  EXPECT_EQ(step.view.rows[5].table_begin, 4);
+  EXPECT_EQ(step.view.sequences[3].table_begin, 6);
+  EXPECT_EQ(step.view.sequences[2].row_begin, 4);
+  EXPECT_EQ(step.view.sequences[2].num_rows, 2);
+  EXPECT_EQ(step.view.sequences[2].position, 64 * 16 + 14);
+  EXPECT_EQ(step.view.sequences[0].role, RowRole::kPrefill);
+  const auto* end = reinterpret_cast<const std::byte*>(step.view.tables + 8);
+  EXPECT_EQ(end, step.bytes.data() + step.bytes.size());
+}
+
+TEST_F(StepPlanTest, OneProfileIsSentOnce) {
+  const Step step(batch(), 16);
+  EXPECT_THAT(step.packed.frozen, ElementsAre(profile_.data()));
+  EXPECT_EQ(step.view.rows[3].frozen, 0);
+  EXPECT_EQ(step.view.rows[4].frozen, 0);
+  EXPECT_EQ(step.view.rows[6].frozen, -1);
+}
+
+TEST_F(StepPlanTest, ScreeningIsCutIntoPiecesOfFullBlocksOfDecodeRows) {
+  // Row 3 has 64 full blocks of 16, row 4 has 64 too (its tail is not full), row 5 has 65.
+  Step step(batch(), 16);
+  EXPECT_THAT(std::span(step.view.screen_begin, 9), ElementsAre(0, 0, 0, 0, 1, 2, 4, 4, 4));
+  EXPECT_EQ(step.view.counts->screen_units, 4);
+  // The same step, for other blocks.
+  PackScreening(step.packed.padded_rows, 1, step.bytes.data());
+  EXPECT_THAT(std::span(step.view.screen_begin, 9), ElementsAre(0, 0, 0, 0, 16, 33, 50, 50, 50));
+}
+
+TEST_F(StepPlanTest, DecodeRowsAreThoseWhoseCountsComeBack) {
+  const Step step(batch(), 16);
+  EXPECT_TRUE(step.packed.has_prefill);
+  ASSERT_EQ(step.packed.decode_rows.size(), 3u);
+  EXPECT_EQ(step.packed.decode_rows[1].begin, 4);
+  EXPECT_EQ(step.packed.decode_rows[1].count, 2);
+}
+
+TEST(StepLayoutTest, AddressesDependOnThePaddedSizeAlone) {
+  const std::vector<int32_t> tokens(8);
+  const std::vector<int32_t> table(1000);
+  const SequenceRows five = {.num_rows = 5, .block_table = std::span(table).first(3)};
+  const SequenceRows eight = {.num_rows = 8, .block_table = table};
+  std::vector<std::byte> bytes(1 << 16);
+  const PackedStep a = PackStep({std::span(tokens).first(5), {&five, 1}}, bytes.data());
+  const PackedStep b = PackStep({tokens, {&eight, 1}}, bytes.data());
+  EXPECT_EQ(a.padded_rows, b.padded_rows);
+  EXPECT_EQ(StepLayout(a.padded_rows).tables(), StepLayout(b.padded_rows).tables());
+}
+
+TEST(StepLayoutTest, AStepWithoutRowsHasArrays) {
+  const Step step({}, 64);
+  EXPECT_EQ(step.packed.padded_rows, 1);
+  EXPECT_EQ(step.view.rows[0].role, RowRole::kPadding);
+  EXPECT_EQ(step.view.counts->screen_units, 0);
+}
+
+}  // namespace
+}  // namespace eta::cuda

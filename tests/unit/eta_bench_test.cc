@@ -1,0 +1,113 @@
+// eta-bench at tiny sizes on the CPU: it checks itself, and its JSON has the fields that others
+// read, with values that fit each other.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+struct Result {
+  int code = -1;
+  std::string output;
+};
+
+Result RunBench(const std::string& arguments) {
+  const std::string command = std::string(ETA_BINARY_DIR) + "/eta-bench " + arguments;
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return {};
+  Result result;
+  std::array<char, 4096> part;
+  while (const size_t count = fread(part.data(), 1, part.size(), pipe)) {
+    result.output.append(part.data(), count);
+  }
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) result.code = WEXITSTATUS(status);
+  return result;
+}
+
+nlohmann::json Report(const std::string& arguments) {
+  const Result result = RunBench(arguments + " --samples=2 --json");
+  EXPECT_EQ(result.code, 0);
+  nlohmann::json report = nlohmann::json::parse(result.output, nullptr, false);
+  EXPECT_FALSE(report.is_discarded()) << result.output;
+  return report;
+}
+
+void ExpectNumbers(const nlohmann::json& row, const std::vector<const char*>& fields) {
+  for (const char* field : fields) {
+    ASSERT_TRUE(row.contains(field)) << field;
+    EXPECT_TRUE(row[field].is_number()) << field;
+    EXPECT_GT(row[field].get<double>(), 0.0) << field;
+  }
+}
+
+TEST(EtaBench, AttentionReachesTheDensitiesAskedFor) {
+  const nlohmann::json report = Report(
+      "attention --backend=cpu --batch=2,3 --context=4096,2048 --heads=8 --kv_heads=2 "
+      "--head_dim=32 --density=1,0.5,0.25 --iterations=2 --check_context=1000");
+  EXPECT_EQ(report["bench"], "attention");
+  EXPECT_GT(report["read_tb_per_s"].get<double>(), 0.0);
+  ASSERT_EQ(report["checks"].size(), 2u);
+  for (const nlohmann::json& check : report["checks"]) {
+    ExpectNumbers(check, {"largest_error", "relative_error"});
+    EXPECT_LT(check["relative_error"].get<double>(), 1e-3);
+  }
+  ASSERT_EQ(report["rows"].size(), 6u);
+  for (const nlohmann::json& row : report["rows"]) {
+    ExpectNumbers(row, {"batch", "context", "union_density", "head_density", "microseconds",
+                        "select_microseconds", "attend_microseconds", "bytes", "tb_per_s",
+                        "percent_of_read", "limit_microseconds", "speedup_over_full"});
+    EXPECT_NEAR(row["union_density"].get<double>(), row["density"].get<double>(), 0.04);
+    EXPECT_LE(row["head_density"].get<double>(), row["union_density"].get<double>());
+  }
+}
+
+TEST(EtaBench, DecodeForcesTheUnionDensity) {
+  const nlohmann::json report = Report(
+      "decode --backend=cpu --layers=2 --width=64 --ffn=96 --vocab=256 --heads=8 --kv_heads=2 "
+      "--head_dim=16 --block=16 --batch=3 --context=2048 --density=1,0.4");
+  ASSERT_EQ(report["rows"].size(), 2u);
+  for (const nlohmann::json& row : report["rows"]) {
+    ExpectNumbers(row, {"milliseconds", "wall_milliseconds", "union_density", "bytes",
+                        "limit_milliseconds", "times_limit", "tokens_per_s", "speedup_over_full"});
+    EXPECT_NEAR(row["union_density"].get<double>(), row["density"].get<double>(), 0.01);
+  }
+  ExpectNumbers(report["model"], {"weight_bytes_per_step"});
+}
+
+TEST(EtaBench, PrefillReportsAttentionAndIndex) {
+  const nlohmann::json report = Report(
+      "prefill --backend=cpu --heads=4 --kv_heads=2 --head_dim=32 --block=32 --tokens=128,300 "
+      "--chunk=100");
+  ASSERT_EQ(report["rows"].size(), 2u);
+  for (const nlohmann::json& row : report["rows"]) {
+    ExpectNumbers(row, {"tokens", "chunk", "attention_microseconds", "tflops",
+                        "append_microseconds", "append_without_index_microseconds"});
+    EXPECT_GE(row["index_percent"].get<double>(), 0.0);
+  }
+}
+
+TEST(EtaBench, PrintsATable) {
+  const Result result = RunBench(
+      "prefill --backend=cpu --heads=2 --kv_heads=1 --head_dim=16 --tokens=64 --samples=1");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_NE(result.output.find("TFLOP/s"), std::string::npos);
+}
+
+TEST(EtaBench, RefusesWhatItCannotDo) {
+  EXPECT_NE(RunBench("attention --heads=7 --kv_heads=2 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("attention --backend=nonesuch 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("attention --context=4096,2048 --batch=1,2,3 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("2>/dev/null").code, 0);
+}
+
+}  // namespace
+}  // namespace eta
