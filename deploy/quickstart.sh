@@ -55,7 +55,7 @@ end
 begin "2/5 build (server and client, no tests)"
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
-quietly cmake --preset release -DETA_TESTS=OFF -DETA_WERROR=OFF "${launcher[@]}" ||
+quietly cmake --preset release -DETA_TESTS=OFF -DETA_CUDA=OFF -DETA_WERROR=OFF "${launcher[@]}" ||
   fail "cmake could not configure the build"
 quietly cmake --build build --parallel "$(nproc)" --target eta-server etactl ||
   fail "the build failed"

@@ -135,6 +135,11 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
                  "Without --kv_pool_bytes: share of a GPU's memory, as far as the model left it "
                  "free, that becomes the KV cache")
       ->check(CLI::Range(0.01, 1.0))
+      ->check([](const std::string& text) {  // the range lets NaN through
+        return text.find("nan") == std::string::npos && text.find("NaN") == std::string::npos
+                   ? std::string()
+                   : std::string("must be a number");
+      })
       ->capture_default_str();
   AddCount(app, "--max_running", options.max_running, "Requests in one batch, on each device");
   app.add_option(

@@ -70,7 +70,8 @@ MemoryPressure::MemoryPressure(MemoryPressureOptions options) : options_(std::mo
                            folder + "memory.stat", "total_inactive_file"});
       }
       if (path.empty()) break;
-      path.resize(std::min(path.rfind('/'), path.size()));
+      const size_t parent = path.rfind('/');
+      path.resize(parent == std::string::npos ? 0 : parent);
     }
   }
   std::erase_if(groups_, [](const Files& group) { return !ReadNumber(group.usage); });

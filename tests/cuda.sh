@@ -81,7 +81,8 @@ if [ "$sanitizer" -eq 1 ]; then
     graphs=':CudaGraphs.*BFloat16*'
     if [ "$tool" = initcheck ]; then graphs=; fi
     for binary in "${binaries[@]}"; do
-      "$binary" --gtest_list_tests --gtest_filter="$filter$graphs" | grep -q '^  ' || continue
+      tests=$("$binary" --gtest_list_tests --gtest_filter="$filter$graphs")
+      grep -q '^  ' <<<"$tests" || continue
       run "$(basename "$binary"), $tool" env ETA_CUDA_BATCHES=3 ETA_CUDA_STEPS=40 \
         compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$binary" \
         --gtest_filter="$filter$graphs"

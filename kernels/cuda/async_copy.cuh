@@ -95,9 +95,9 @@ inline constexpr uint32_t kCopyArrivals = 1;
 #endif
 
 // Once a phase, before its copies: how many bytes will arrive. All lanes of the warp call it; what
-// they wrote to shared memory before a __syncwarp() is seen by whoever waits.
-__device__ __forceinline__ void ExpectBytes(Barrier* barrier, uint32_t bytes) {
-  if (threadIdx.x % 32 != 0) return;
+// lane `leader` wrote to shared memory before is seen by whoever waits.
+__device__ __forceinline__ void ExpectBytes(Barrier* barrier, uint32_t bytes, int leader = 0) {
+  if (static_cast<int>(threadIdx.x % 32) != leader) return;
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(

@@ -185,7 +185,11 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
       context.scratch.Get(Scratch::Use::kRescue,
                           static_cast<size_t>(rows * params.num_query_heads) * sizeof(uint64_t)));
   if (best == nullptr) return;
-  if (SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype)) {
+  // Devices with less shared memory than the ring takes screen plainly.
+  const int stages = geometry.head_dim == 64 ? kScreenStages<64> : kScreenStages<128>;
+  const size_t ring_bytes = static_cast<size_t>(stages) * ItemShape(KvTile(geometry)).bytes();
+  if (SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype) &&
+      ring_bytes + 4096 <= context.device.shared_memory_per_block()) {
     const ScreenArgs args = {context.step,
                              params.q.data,
                              params.q.stride,

@@ -311,7 +311,8 @@ class CudaBackend final : public Backend {
   absl::Status Finish() override {
     Flush();
     last_step_seconds_ = std::exchange(step_seconds_, 0.0);
-    return device_->status();
+    // Also where memory ran out: ops of the step were left out then, and what they own may be gone.
+    return ok() ? absl::OkStatus() : absl::InternalError(device_->status().message());
   }
 
  private:

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<D, HeadTiles>)
   RingCursor cursor;
   const auto next_note = [&] {
     Wait(&fixed.full[cursor.slot], cursor.phase);
-    return fixed.notes[cursor.slot].warps[threadIdx.x / 32];
+    return ReadNote(fixed.notes[cursor.slot].warps[threadIdx.x / 32]);
   };
   // The first list is known before its first stage has arrived. A CTA without a share has nothing
   // else to do either.

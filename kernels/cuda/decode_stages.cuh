@@ -27,6 +27,18 @@ struct StageNote {
   WarpNote warps[kComputeWarps];
 };
 
+// The warp's note, read by the lane that later hands the stage back.
+__device__ __forceinline__ WarpNote ReadNote(const WarpNote& shared) {
+  constexpr uint32_t kAll = 0xffffffffu;
+  WarpNote note = {};
+  if (threadIdx.x % 32 == 0) note = shared;
+  note.heads = __shfl_sync(kAll, note.heads, 0);
+  note.tokens = __shfl_sync(kAll, note.tokens, 0);
+  note.list = __shfl_sync(kAll, note.list, 0);
+  note.unit = __shfl_sync(kAll, note.unit, 0);
+  return note;
+}
+
 // The shared memory of a CTA, in this order: stages, sums of the four warps, barriers, notes, plan.
 template <int D, int HeadTiles>
 struct SharedLayout {
@@ -198,7 +210,7 @@ __device__ void CopyStages(const DecodeArgs& args, const Plan& plan, const Units
         bytes = __shfl_sync(kAll, bytes, i);
         __syncwarp();
         Barrier* full = &fixed.full[cursor.slot];
-        ExpectBytes(full, bytes);
+        ExpectBytes(full, bytes, i);
         std::byte* keys = stages + cursor.slot * Layout::kStageBytes;
         const int32_t kv_head = __shfl_sync(kAll, source.kv_head, i);
         const int32_t first_token = __shfl_sync(kAll, source.first_token, i);
@@ -229,7 +241,9 @@ __device__ void CopyStages(const DecodeArgs& args, const Plan& plan, const Units
     }
   }
   Wait(&fixed.empty[cursor.slot], cursor.phase ^ 1);
-  if (lane < kComputeWarps) fixed.notes[cursor.slot].warps[lane].list = -1;
+  if (lane == 0) {
+    for (WarpNote& note : fixed.notes[cursor.slot].warps) note.list = -1;
+  }
   __syncwarp();
   ExpectBytes(&fixed.full[cursor.slot], 0);
   CommitCopies(&fixed.full[cursor.slot]);

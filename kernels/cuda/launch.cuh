@@ -51,7 +51,10 @@ void Launch(Device& device, const char* what, const LaunchShape& shape, void (*k
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = device.stream();
   config.attrs = &overlap;
-  config.numAttrs = device.compute_capability() >= 90 ? 1 : 0;
+#ifdef ETA_CUDA_SM90A
+  // Other devices run code for sm_80, whose kernels do not wait for their predecessors.
+  config.numAttrs = device.compute_capability() == 90 ? 1 : 0;
+#endif
   device.Check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), what);
 }
 

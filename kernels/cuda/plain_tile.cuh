@@ -255,6 +255,7 @@ __device__ inline void Weigh(const Tile& tile, const KeySlot* slots, int32_t num
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    __syncwarp();  // every lane has read the old maximum
     if (lane == 0) {
       const float factor = expf(old_max - shift);
       tile.factors[query] = factor;

@@ -84,7 +84,10 @@ class Launcher {
 
 void Program::Launch(const Machine& machine) const {
   Launcher launcher(machine, padded_rows_);
-  for (const Op& op : ops_) std::visit(launcher, op);
+  for (const Op& op : ops_) {
+    if (!machine.device.status().ok()) return;
+    std::visit(launcher, op);
+  }
 }
 
 // Backwards: where two programs of one size differ, it is mostly in their last ops.
@@ -109,7 +112,10 @@ void GraphCache::Run(const Program& program, int64_t generation, absl::FunctionR
   entries_.splice(entries_.begin(), entries_, found);
   Entry& entry = entries_.front();
   if (entry.graph == nullptr) Capture(entry, launch);
-  if (entry.graph == nullptr) return;
+  if (entry.graph == nullptr) {  // no memory for it: the step runs without
+    launch();
+    return;
+  }
   device_.Check(cudaGraphLaunch(entry.graph, device_.stream()), "launch of a graph");
 }
 
@@ -122,7 +128,13 @@ void GraphCache::Capture(Entry& entry, absl::FunctionRef<void()> launch) {
   cudaGraph_t graph = nullptr;
   device_.Check(cudaStreamEndCapture(device_.stream(), &graph), "capture of a graph");
   if (graph == nullptr) return;
-  device_.Check(cudaGraphInstantiate(&entry.graph, graph, 0), "instantiation of a graph");
+  const cudaError_t made = cudaGraphInstantiate(&entry.graph, graph, 0);
+  if (made == cudaErrorMemoryAllocation) {
+    entry.graph = nullptr;
+    cudaGetLastError();
+  } else {
+    device_.Check(made, "instantiation of a graph");
+  }
   device_.Check(cudaGraphDestroy(graph), "capture of a graph");
 }
 

@@ -262,9 +262,10 @@ Json Run(const Options& options) {
   const Stopwatch setup;
   const RandomModel source(Shape(options), options.device.seed, workers);
   const KvGeometry geometry = options.shape.geometry();
-  const KvContent content(geometry,
-                          std::min(options.distinct_tokens, options.context) / geometry.block_size,
-                          options.device.seed, workers);
+  const KvContent content(
+      geometry,
+      std::max(std::min(options.distinct_tokens, options.context) / geometry.block_size, 1),
+      options.device.seed, workers);
   const int32_t blocks_each = (options.context + geometry.block_size - 1) / geometry.block_size;
   const std::vector<int32_t> table = DealBlocks(options.batch, blocks_each, options.device.seed);
   const std::vector<int32_t> lengths(static_cast<size_t>(options.batch), options.context);
