@@ -54,6 +54,9 @@ TEST_F(LifecycleTest, IsHealthyUnderEveryName) {
 }
 
 TEST_F(LifecycleTest, WatchersSeeTheDrain) {
+  ServerOptions options;
+  options.drain_delay = milliseconds(300);  // for the news to arrive before the calls are ended
+  Serve(options, Limits());
   GenericCall watch(channel_, "/grpc.health.v1.Health/Watch");
   watch.Start();
   ASSERT_TRUE(watch.Send(HealthRequest("readiness")));
