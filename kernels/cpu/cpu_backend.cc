@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
@@ -14,9 +15,6 @@
 namespace eta::cpu {
 namespace {
 
-constexpr int32_t kMaxHeadDim = 256;
-constexpr int32_t kMaxBlockSize = 128;
-
 class HostBuffer final : public Buffer {
  public:
   HostBuffer(HostMemory memory, size_t size)
@@ -25,10 +23,6 @@ class HostBuffer final : public Buffer {
  private:
   HostMemory memory_;
 };
-
-bool IsFloat(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
 
 class CpuBackend final : public Backend {
  public:
@@ -58,18 +52,8 @@ class CpuBackend final : public Backend {
 
   absl::StatusOr<std::unique_ptr<Matrix>> Pack(std::span<const HostMatrix> parts,
                                                WeightFormat format) override {
-    if (parts.empty()) return absl::InvalidArgumentError("parts: at least one matrix is needed");
-    for (const HostMatrix& part : parts) {
-      if (part.data == nullptr || part.rows <= 0 || part.cols <= 0) {
-        return absl::InvalidArgumentError("parts: a matrix is empty");
-      }
-      if (part.cols != parts.front().cols) {
-        return absl::InvalidArgumentError("parts: matrices differ in columns");
-      }
-      if (!IsFloat(part.dtype)) {
-        return absl::InvalidArgumentError("parts: dtype is not float32, float16 or bfloat16");
-      }
-    }
+    const absl::Status fits = CheckParts(parts);
+    if (!fits.ok()) return fits;
     try {
       return PackMatrix(parts, format);
     } catch (const std::bad_alloc&) {
@@ -78,22 +62,8 @@ class CpuBackend final : public Backend {
   }
 
   absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
-    if (geometry.num_kv_heads < 1 || geometry.num_kv_heads > 1024) {
-      return absl::InvalidArgumentError("num_kv_heads: not in 1..1024");
-    }
-    if (geometry.head_dim < 16 || geometry.head_dim > kMaxHeadDim || geometry.head_dim % 16 != 0) {
-      return absl::InvalidArgumentError("head_dim: not a multiple of 16 in 16..256");
-    }
-    if (geometry.block_size < 1 || geometry.block_size > kMaxBlockSize) {
-      return absl::InvalidArgumentError("block_size: not in 1..128");
-    }
-    if (geometry.sub_block < 0 ||
-        (geometry.sub_block > 0 && geometry.block_size % geometry.sub_block != 0)) {
-      return absl::InvalidArgumentError("sub_block: neither 0 nor a divisor of block_size");
-    }
-    if (!IsFloat(geometry.dtype)) {
-      return absl::InvalidArgumentError("dtype: the KV cache holds float32, float16 or bfloat16");
-    }
+    const absl::Status fits = CheckGeometry(geometry);
+    if (!fits.ok()) return fits;
     const KvTile tile(geometry);
     return KvLayout{tile.block_bytes(), tile.block_record_bytes()};
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/matmul.h"
@@ -21,12 +22,6 @@
 
 namespace eta::cuda {
 namespace {
-
-constexpr int32_t kMaxBlockSize = 128;
-
-bool IsFloat(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
 
 class DeviceBuffer final : public Buffer {
  public:
@@ -144,21 +139,13 @@ class CudaBackend final : public Backend {
 
   absl::StatusOr<std::unique_ptr<Matrix>> Pack(std::span<const HostMatrix> parts,
                                                WeightFormat format) override {
-    if (parts.empty()) return absl::InvalidArgumentError("parts: at least one matrix is needed");
+    const absl::Status fits = CheckParts(parts);
+    if (!fits.ok()) return fits;
     if (format != WeightFormat::kNative) {
       return absl::InvalidArgumentError("weights: the cuda backend takes native");
     }
     int64_t rows = 0;
     for (const HostMatrix& part : parts) {
-      if (part.data == nullptr || part.rows <= 0 || part.cols <= 0) {
-        return absl::InvalidArgumentError("parts: a matrix is empty");
-      }
-      if (part.cols != parts.front().cols) {
-        return absl::InvalidArgumentError("parts: matrices differ in columns");
-      }
-      if (!IsFloat(part.dtype)) {
-        return absl::InvalidArgumentError("parts: dtype is not float32, float16 or bfloat16");
-      }
       rows += part.rows;
     }
     const int64_t cols = parts.front().cols;
@@ -181,22 +168,8 @@ class CudaBackend final : public Backend {
   }
 
   absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
-    if (geometry.num_kv_heads < 1 || geometry.num_kv_heads > 1024) {
-      return absl::InvalidArgumentError("num_kv_heads: not in 1..1024");
-    }
-    if (geometry.head_dim < 16 || geometry.head_dim > kMaxHeadDim || geometry.head_dim % 16 != 0) {
-      return absl::InvalidArgumentError("head_dim: not a multiple of 16 in 16..256");
-    }
-    if (geometry.block_size < 1 || geometry.block_size > kMaxBlockSize) {
-      return absl::InvalidArgumentError("block_size: not in 1..128");
-    }
-    if (geometry.sub_block < 0 ||
-        (geometry.sub_block > 0 && geometry.block_size % geometry.sub_block != 0)) {
-      return absl::InvalidArgumentError("sub_block: neither 0 nor a divisor of block_size");
-    }
-    if (!IsFloat(geometry.dtype)) {
-      return absl::InvalidArgumentError("dtype: the KV cache holds float32, float16 or bfloat16");
-    }
+    const absl::Status fits = CheckGeometry(geometry);
+    if (!fits.ok()) return fits;
     const KvTile tile(geometry);
     return KvLayout{tile.block_bytes(), tile.record_bytes()};
   }

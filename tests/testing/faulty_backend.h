@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/backend.h"
+#include "tests/testing/forwarding_backend.h"
 
 namespace eta::testing {
 
@@ -33,16 +33,16 @@ struct Faults {
   absl::Status broken;
 };
 
-class FaultyBackend final : public Backend {
+class FaultyBackend final : public ForwardingBackend {
  public:
   FaultyBackend(std::unique_ptr<Backend> backend, std::shared_ptr<Faults> faults,
                 std::string name = "faulty")
-      : backend_(std::move(backend)), faults_(std::move(faults)), name_(std::move(name)) {}
+      : ForwardingBackend(std::move(backend)), faults_(std::move(faults)), name_(std::move(name)) {}
 
   std::string_view name() const override { return name_; }
   std::string description() const override { return name_; }
   absl::StatusOr<size_t> FreeMemory() const override {
-    if (faults_->memory < 0) return backend_->FreeMemory();
+    if (faults_->memory < 0) return ForwardingBackend::FreeMemory();
     return static_cast<size_t>(faults_->memory - allocated_);
   }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
@@ -50,46 +50,10 @@ class FaultyBackend final : public Backend {
       return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
     }
     allocated_ += static_cast<int64_t>(bytes);
-    return backend_->Allocate(bytes);
+    return ForwardingBackend::Allocate(bytes);
   }
-  void Upload(std::byte* to, const void* from, size_t bytes) override {
-    backend_->Upload(to, from, bytes);
-  }
-  void Download(void* to, const std::byte* from, size_t bytes) override {
-    backend_->Download(to, from, bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Matrix>> Pack(std::span<const HostMatrix> parts,
-                                               WeightFormat format) override {
-    return backend_->Pack(parts, format);
-  }
-  absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
-    return backend_->Layout(geometry);
-  }
-  BlockRecord ReadRecord(const KvGeometry& geometry, const KvLayerView& kv, int32_t block,
-                         int32_t kv_head) const override {
-    return backend_->ReadRecord(geometry, kv, block, kv_head);
-  }
-  void Plan(const BatchView& batch) override { backend_->Plan(batch); }
-  void Embed(const EmbedParams& params) override { backend_->Embed(params); }
-  void RmsNorm(const RmsNormParams& params) override { backend_->RmsNorm(params); }
-  void MatMul(const MatMulParams& params) override { backend_->MatMul(params); }
-  void Rope(const RopeParams& params) override { backend_->Rope(params); }
-  void AppendKv(const AppendKvParams& params) override { backend_->AppendKv(params); }
-  void PredictThresholds(const ThresholdParams& params) override {
-    backend_->PredictThresholds(params);
-  }
-  void SelectBlocks(const SelectBlocksParams& params) override { backend_->SelectBlocks(params); }
-  void DecodeAttention(const AttentionParams& params) override {
-    backend_->DecodeAttention(params);
-  }
-  void PrefillAttention(const AttentionParams& params) override {
-    backend_->PrefillAttention(params);
-  }
-  void CountRecall(const RecallParams& params) override { backend_->CountRecall(params); }
-  void SwiGlu(const SwiGluParams& params) override { backend_->SwiGlu(params); }
-  void Sample(const SampleParams& params) override { backend_->Sample(params); }
   absl::Status Finish() override {
-    const absl::Status done = backend_->Finish();
+    const absl::Status done = ForwardingBackend::Finish();
     ++faults_->finishes;
     const std::lock_guard lock(faults_->mutex);
     if (!faults_->broken.ok()) return faults_->broken;
@@ -98,7 +62,6 @@ class FaultyBackend final : public Backend {
   }
 
  private:
-  std::unique_ptr<Backend> backend_;
   std::shared_ptr<Faults> faults_;
   std::string name_;
   int64_t allocated_ = 0;
