@@ -1,12 +1,14 @@
 #include "engine/attention_counter.h"
 
+#include "engine/kv_cache.h"
+
 namespace eta {
 
 AttentionCounter::AttentionCounter(const ModelConfig& config, const KvGeometry& geometry)
     : num_query_heads_(config.num_query_heads),
       num_kv_heads_(config.num_kv_heads),
-      token_bytes_(2 * geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.dtype))),
-      record_bytes_(2 * geometry.head_dim * 2 + 4),
+      token_bytes_(KvTokenBytes(geometry)),
+      record_bytes_(IndexRecordBytes(geometry)),
       layers_(static_cast<size_t>(config.num_layers)) {}
 
 void AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attended,

@@ -31,8 +31,8 @@ class AttentionCounter {
 
   int32_t num_query_heads_;
   int32_t num_kv_heads_;
-  int64_t token_bytes_;   // K and V of one token and KV head
-  int64_t record_bytes_;  // mu, sigma and M of one block and KV head
+  int64_t token_bytes_;   // KvTokenBytes()
+  int64_t record_bytes_;  // IndexRecordBytes()
   int64_t rows_ = 0;
   int64_t tokens_read_ = 0;  // summed over KV heads, layers and rows
   int64_t tokens_dense_ = 0;

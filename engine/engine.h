@@ -21,10 +21,13 @@ namespace eta {
 
 struct EngineOptions {
   std::string model_dir;
-  std::string model_name;            // empty: the folder's name
-  BackendOptions backend;            // its device is taken from `devices`
-  std::vector<int> devices = {0};    // one engine on each; only backend cuda has more than one
-  DType kv_dtype = DType::kFloat16;  // float32 doubles the cache's bytes per token
+  std::string model_name;          // empty: the folder's name
+  BackendOptions backend;          // its device is taken from `devices`
+  std::vector<int> devices = {0};  // one engine on each; only backend cuda has more than one
+  // float32 doubles the cache's bytes per token, float8_e4m3 halves them; the latter and an int8
+  // index are not for backend cpu.
+  DType kv_dtype = DType::kFloat16;
+  DType index_dtype = DType::kFloat16;  // of block records: float16 or int8
   WeightFormat weights = WeightFormat::kNative;
   // Per device, reserved at start; bounds the tokens in flight. 0: kv_pool_fraction of what is free
   // after weights and workspace; 1 GiB where the backend does not tell.
@@ -47,6 +50,7 @@ struct EngineInfo {
   ModelConfig config;
   std::string backend;  // its description
   DType kv_dtype;
+  DType index_dtype;
   int32_t num_blocks;
   size_t weight_bytes;
   size_t kv_bytes;

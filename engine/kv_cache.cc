@@ -40,12 +40,25 @@ KvLayerView KvCache::layer(int32_t layer_idx) const {
   return {layers_[layer_idx].tiles->data(), layers_[layer_idx].records->data()};
 }
 
-KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype) {
+KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype, DType index_dtype) {
   return {.num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
           .block_size = config.block_size,
           .sub_block = config.block_size >= 16 ? 4 : 0,
-          .dtype = dtype};
+          .dtype = dtype,
+          .index_dtype = index_dtype};
+}
+
+int64_t KvTokenBytes(const KvGeometry& geometry) {
+  const int64_t exponent = geometry.dtype == DType::kFloat8E4M3 ? 1 : 0;
+  return 2 * (geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.dtype)) + exponent);
+}
+
+int64_t IndexRecordBytes(const KvGeometry& geometry) {
+  // mu and sigma; then M, with 8 bits also p, e and 2^x.
+  const int64_t scalars = geometry.index_dtype == DType::kInt8 ? 4 : 1;
+  return 2 * geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.index_dtype)) +
+         scalars * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace eta

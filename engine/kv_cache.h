@@ -39,6 +39,12 @@ class KvCache {
 };
 
 // The cache's shape for a model: its block size, envelope of sub-blocks of 4 at b >= 16.
-KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype);
+KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype,
+                          DType index_dtype = DType::kFloat16);
+
+// What attention and screening read, for one KV head: K and V of a token with the exponents of
+// their scales, if there are any; a record's part that bounds a block, without its V total.
+int64_t KvTokenBytes(const KvGeometry& geometry);
+int64_t IndexRecordBytes(const KvGeometry& geometry);
 
 }  // namespace eta

@@ -81,6 +81,12 @@ StepEngine::~StepEngine() {
 
 absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   if (absl::Status valid = CheckOptions(options_); !valid.ok()) return valid;
+  // A cache that the backend does not have is refused before the weights are read.
+  const auto config = ParseModelConfig(checkpoint.config_json());
+  if (!config.ok()) return config.status();
+  const auto layout =
+      backend_->Layout(MakeKvGeometry(*config, options_.kv_dtype, options_.index_dtype));
+  if (!layout.ok()) return layout.status();
   auto model = Model::Load(checkpoint, *backend_,
                            {.weights = options_.weights,
                             .allow_nonfinite_weights = options_.allow_nonfinite_weights,
@@ -112,6 +118,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.config.eos_ids = tokenizer_->eos_ids();
   info_.backend = backend_->description();
   info_.kv_dtype = options_.kv_dtype;
+  info_.index_dtype = options_.index_dtype;
   info_.num_blocks = cache_->num_blocks();
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
@@ -122,7 +129,8 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
 
 // After the weights and the workspace, so that what is free now is free for good.
 absl::Status StepEngine::ReserveCache() {
-  const KvGeometry geometry = MakeKvGeometry(model_->config(), options_.kv_dtype);
+  const KvGeometry geometry =
+      MakeKvGeometry(model_->config(), options_.kv_dtype, options_.index_dtype);
   const auto block_bytes = KvCache::BytesPerBlock(*backend_, model_->config(), geometry);
   if (!block_bytes.ok()) return block_bytes.status();
   const absl::StatusOr<int64_t> pool_bytes = PoolBytes();

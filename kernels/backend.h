@@ -68,10 +68,11 @@ struct HostMatrix {
 
 // The record of one full block and KV head, unpacked: for tests and inspection.
 struct BlockRecord {
-  std::vector<float> mu;       // [d], float16 values
-  std::vector<float> sigma;    // [d], float16 values
+  std::vector<float> mu;       // [d], float16 values; of an 8-bit record p * mu8
+  std::vector<float> sigma;    // [d], float16 values; of an 8-bit record 2^x * sigma8
   float max_norm = 0.0f;       // M
   std::vector<float> v_total;  // [d]
+  float mu_error = 0.0f;       // e of an 8-bit record: the bound grows by |q| times this
 };
 
 class Backend {

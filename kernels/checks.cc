@@ -28,6 +28,17 @@ absl::Status CheckParts(std::span<const HostMatrix> parts) {
   return absl::OkStatus();
 }
 
+absl::Status CheckCacheTypes(const KvGeometry& geometry) {
+  if (!IsFloat(geometry.dtype) && geometry.dtype != DType::kFloat8E4M3) {
+    return absl::InvalidArgumentError(
+        "kv_dtype: the KV cache holds float32, float16, bfloat16 or float8_e4m3");
+  }
+  if (geometry.index_dtype != DType::kFloat16 && geometry.index_dtype != DType::kInt8) {
+    return absl::InvalidArgumentError("index_dtype: the block index holds float16 or int8");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGeometry(const KvGeometry& geometry) {
   if (geometry.num_kv_heads < 1 || geometry.num_kv_heads > 1024) {
     return absl::InvalidArgumentError("num_kv_heads: not in 1..1024");
@@ -42,10 +53,7 @@ absl::Status CheckGeometry(const KvGeometry& geometry) {
       (geometry.sub_block > 0 && geometry.block_size % geometry.sub_block != 0)) {
     return absl::InvalidArgumentError("sub_block: neither 0 nor a divisor of block_size");
   }
-  if (!IsFloat(geometry.dtype)) {
-    return absl::InvalidArgumentError("dtype: the KV cache holds float32, float16 or bfloat16");
-  }
-  return absl::OkStatus();
+  return CheckCacheTypes(geometry);
 }
 
 }  // namespace eta

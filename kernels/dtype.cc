@@ -14,10 +14,15 @@ struct Format {
 };
 
 constexpr Format kFormats[] = {
-    {DType::kFloat32, "float32", 4},   {DType::kFloat16, "float16", 2},
-    {DType::kBFloat16, "bfloat16", 2}, {DType::kInt8, "int8", 1},
-    {DType::kFloat64, "float64", 8},   {DType::kInt32, "int32", 4},
-    {DType::kInt64, "int64", 8},       {DType::kUInt8, "uint8", 1},
+    {DType::kFloat32, "float32", 4},
+    {DType::kFloat16, "float16", 2},
+    {DType::kBFloat16, "bfloat16", 2},
+    {DType::kInt8, "int8", 1},
+    {DType::kFloat64, "float64", 8},
+    {DType::kInt32, "int32", 4},
+    {DType::kInt64, "int64", 8},
+    {DType::kUInt8, "uint8", 1},
+    {DType::kFloat8E4M3, "float8_e4m3", 1},
 };
 
 const Format& Find(DType dtype) {

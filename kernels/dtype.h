@@ -16,7 +16,8 @@ enum class DType : uint8_t {
   kFloat64,
   kInt32,
   kInt64,
-  kUInt8
+  kUInt8,
+  kFloat8E4M3  // of the KV cache alone, with scales: quantize.h
 };
 
 // Bytes per element.

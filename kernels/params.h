@@ -46,7 +46,8 @@ struct KvGeometry {
   int32_t head_dim = 0;           // d
   int32_t block_size = 64;        // b, tokens per block
   int32_t sub_block = 4;          // tokens per sub-block of the deviation's envelope; 0 = flat
-  DType dtype = DType::kFloat16;  // float32, float16 or bfloat16
+  DType dtype = DType::kFloat16;  // float32, float16, bfloat16 or float8_e4m3
+  DType index_dtype = DType::kFloat16;  // of mu and sigma in a record: float16 or int8
 
   bool operator==(const KvGeometry&) const = default;
 };

@@ -126,8 +126,18 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       "output (half the bytes, a small loss of precision)");
   AddChoice<DType>(
       app, "--kv_dtype", options.kv_dtype,
-      {{"float16", DType::kFloat16}, {"bfloat16", DType::kBFloat16}, {"float32", DType::kFloat32}},
-      "float16", "Format of the KV cache; float32 doubles its bytes per token");
+      {{"float16", DType::kFloat16},
+       {"bfloat16", DType::kBFloat16},
+       {"float32", DType::kFloat32},
+       {"float8_e4m3", DType::kFloat8E4M3}},
+      "float16",
+      "Format of the KV cache; float32 doubles its bytes per token, float8_e4m3 halves them at a "
+      "loss of precision (not on the CPU)");
+  AddChoice<DType>(
+      app, "--index_dtype", options.index_dtype,
+      {{"float16", DType::kFloat16}, {"int8", DType::kInt8}}, "float16",
+      "Format of block records; int8 halves the bytes that screening reads and selects "
+      "a little more (not on the CPU)");
   AddBytes(app, "--kv_pool_bytes", options.kv_pool_bytes,
            "Memory of the KV cache, reserved at start on each device; bounds the tokens in flight. "
            "0: 1 GiB, on a GPU --kv_pool_fraction");

@@ -77,7 +77,8 @@ int Run(Flags flags) {
   const EngineInfo& info = (*engine)->info();
   Say("model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
       info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
-      std::to_string(info.config.block_size) + " tokens");
+      std::to_string(info.config.block_size) + " tokens in " + std::string(Name(info.kv_dtype)) +
+      ", records in " + std::string(Name(info.index_dtype)));
   std::cout << "listening on " << (*server)->address() << std::endl;
 
   std::vector<bool> lost((*engine)->Devices().size());

@@ -76,6 +76,7 @@ fi
 if [ "$sanitizer" -eq 1 ]; then
   filter='*RaggedStep.MatchesTheReference/cuda_*_?:*Selection.*/cuda_float32:*PointwiseOn.*/cuda_*'
   filter+=':*SamplingOn.DrawsTheReferences*/cuda_float32:*GoldenDecode.*/cuda_*:CudaRaggedBatches.*'
+  filter+=':*/CudaAppend.*/0:*/CudaFloat8Cache.*:CudaScreen.*'
   for tool in ${tools//,/ }; do
     # The model's padded rows hold what they hold (Backend::PaddedRows).
     graphs=':CudaGraphs.*BFloat16*'

@@ -69,9 +69,9 @@ struct ScoreCommand {
     const absl::StatusOr<std::unique_ptr<Runtime>> loaded = Runtime::Load(runtime);
     if (!loaded.ok()) return loaded.status();
     const ModelConfig& config = (*loaded)->config();
-    const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner =
-        (*loaded)->MakeRunner(CaseGeometry(*score_case, config, runtime.kv_dtype),
-                              static_cast<int32_t>(score_case->tokens.size()));
+    const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = (*loaded)->MakeRunner(
+        CaseGeometry(*score_case, config, runtime.kv_dtype, runtime.index_dtype),
+        static_cast<int32_t>(score_case->tokens.size()));
     if (!runner.ok()) return runner.status();
     const absl::StatusOr<ScoreResult> result = RunScore(*score_case, **runner);
     if (!result.ok()) return result.status();
@@ -90,10 +90,11 @@ void AddKernelCaseCommand(CLI::App& app, absl::Status& status) {
   command->files.Register(*sub);
   RegisterBackend(*sub, command->backend);
   sub->footer(
-      "The case holds q [HQ, d], k and v [T, HKV, d] in the cache's type, tau [HQ]; in its "
-      "metadata\n"
-      "block_size, sub_block, z, offset, beta, pinned_blocks, rescue_chunk, gate, floor, "
-      "kv_dtype.\n"
+      "The case holds q [HQ, d], k and v [T, HKV, d] in the cache's type (float32 for "
+      "float8_e4m3),\n"
+      "tau [HQ]; in its metadata block_size, sub_block, z, offset, beta, pinned_blocks, "
+      "rescue_chunk,\n"
+      "gate, floor, kv_dtype and, unless it is float16, index_dtype.\n"
       "The result holds out [HQ, d] float64, admitted [HQ, N] uint8, tokens_per_head [HQ] and\n"
       "tokens_per_kv_head [HKV] int64.");
   sub->callback([command, &status] { status = command->Run(); });

@@ -19,6 +19,11 @@ constexpr int64_t kMaxHeadDim = 1024;
 constexpr int32_t kMaxGroup = 32;  // query heads of a KV head: bits of a block's head mask
 constexpr int32_t kAppendRows = 256;
 
+// How a file holds keys and values.
+DType FileDType(const KvGeometry& geometry) {
+  return geometry.dtype == DType::kFloat8E4M3 ? DType::kFloat32 : geometry.dtype;
+}
+
 // A size that the metadata repeats, if it does, must agree with the tensors.
 absl::Status Agrees(const CaseMetadata& metadata, const std::string& field, int64_t size) {
   const auto found = metadata.find(field);
@@ -29,7 +34,7 @@ absl::Status Agrees(const CaseMetadata& metadata, const std::string& field, int6
 absl::Status TakeShapes(const SafetensorsFile& file, KernelCase& out) {
   const auto q = FindTensor(file, "q", DType::kFloat32, {kAnySize, kAnySize});
   if (!q.ok()) return q.status();
-  const auto k = FindTensor(file, "k", out.geometry.dtype, {kAnySize, kAnySize, q->shape[1]});
+  const auto k = FindTensor(file, "k", FileDType(out.geometry), {kAnySize, kAnySize, q->shape[1]});
   if (!k.ok()) return k.status();
   const int64_t query_heads = q->shape[0];
   const int64_t head_dim = q->shape[1];
@@ -73,8 +78,8 @@ absl::Status TakeTensors(const SafetensorsFile& file, KernelCase& out) {
     std::vector<float>& values;
   };
   const Wanted wanted[] = {{"q", DType::kFloat32, {query_heads, head_dim}, out.q},
-                           {"k", out.geometry.dtype, kv_shape, out.k},
-                           {"v", out.geometry.dtype, kv_shape, out.v},
+                           {"k", FileDType(out.geometry), kv_shape, out.k},
+                           {"v", FileDType(out.geometry), kv_shape, out.v},
                            {"tau", DType::kFloat32, {query_heads}, out.thresholds}};
   for (const Wanted& tensor : wanted) {
     absl::StatusOr<std::vector<float>> values =
@@ -267,12 +272,18 @@ absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
   const absl::StatusOr<float> beta = RealField(metadata, "beta", 0.0f, 1000.0f);
   if (!beta.ok()) return beta.status();
   const absl::StatusOr<size_t> dtype =
-      ChoiceField(metadata, "kv_dtype", {"float32", "float16", "bfloat16"});
+      ChoiceField(metadata, "kv_dtype", {"float32", "float16", "bfloat16", "float8_e4m3"});
   if (!dtype.ok()) return dtype.status();
+  const absl::StatusOr<size_t> index_dtype =
+      metadata.contains("index_dtype") ? ChoiceField(metadata, "index_dtype", {"float16", "int8"})
+                                       : absl::StatusOr<size_t>(0);
+  if (!index_dtype.ok()) return index_dtype.status();
   out.attention = *attention;
   out.gate = *gate == 1 ? Gate::kSilu : Gate::kNone;
   out.beta = *beta;
-  out.geometry.dtype = std::array{DType::kFloat32, DType::kFloat16, DType::kBFloat16}[*dtype];
+  out.geometry.dtype =
+      std::array{DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3}[*dtype];
+  out.geometry.index_dtype = *index_dtype == 1 ? DType::kInt8 : DType::kFloat16;
   if (out.attention.uniform_floor && out.gate == Gate::kNone) {
     return InvalidField("floor", "must be none when gate is none");
   }

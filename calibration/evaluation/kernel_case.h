@@ -20,7 +20,7 @@ struct KernelCase {
   float beta = 0.0f;
   AttentionOptions attention;
   std::vector<float> q;           // [HQ, d]
-  std::vector<float> k;           // [T, HKV, d], values of the cache's type
+  std::vector<float> k;           // [T, HKV, d]; the cache rounds what is not of its type
   std::vector<float> v;           // [T, HKV, d]
   std::vector<float> thresholds;  // [HQ]
 };
@@ -32,9 +32,10 @@ struct KernelResult {
   std::vector<int64_t> tokens_per_kv_head;  // [HKV]
 };
 
-// Tensors q, k, v and tau of a safetensors file, parameters in its metadata. InvalidArgument,
-// naming the field and its limit, for anything missing, out of range, of another shape or not
-// finite.
+// Tensors q, k, v and tau of a safetensors file, parameters in its metadata; k and v are of the
+// cache's type, of float32 for one of float8_e4m3. InvalidArgument, naming the field and its limit,
+// for anything missing, out of range, of another shape or not finite. index_dtype alone may be
+// missing: float16.
 absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path);
 
 // InvalidArgument for a geometry that the backend does not support.

@@ -163,7 +163,7 @@ absl::Status PerplexityCommand::Run() const {
       ReadWindows(**source, **tokenizer, context, windows);
   if (!cut.ok()) return cut.status();
   const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner =
-      (*loaded)->MakeRunner(MakeKvGeometry(config, runtime.kv_dtype), context);
+      (*loaded)->MakeRunner(MakeKvGeometry(config, runtime.kv_dtype, runtime.index_dtype), context);
   if (!runner.ok()) return runner.status();
 
   ProgressBar bar;
@@ -177,6 +177,7 @@ absl::Status PerplexityCommand::Run() const {
                              .text = text,
                              .backend = (*loaded)->backend().description(),
                              .kv_dtype = std::string(Name(runtime.kv_dtype)),
+                             .index_dtype = std::string(Name(runtime.index_dtype)),
                              .weights = runtime.weights == WeightFormat::kInt8 ? "int8" : "native",
                              .context = context,
                              .prefill = prefill,

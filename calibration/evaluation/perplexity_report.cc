@@ -64,9 +64,10 @@ std::string PerplexityTable(const PerplexityRun& run,
     width = std::max(width, attention.name.size());
   }
   const int name_width = static_cast<int>(width);
-  std::string table = absl::StrCat(run.windows, " windows of ", run.context, " tokens, the first ",
-                                   run.prefill, " of each as a prompt; ", run.backend,
-                                   "; KV cache ", run.kv_dtype, ", weights ", run.weights, "\n");
+  std::string table =
+      absl::StrCat(run.windows, " windows of ", run.context, " tokens, the first ", run.prefill,
+                   " of each as a prompt; ", run.backend, "; KV cache ", run.kv_dtype, ", index ",
+                   run.index_dtype, ", weights ", run.weights, "\n");
   absl::StrAppend(&table, absl::StrFormat("%-*s  %-28s  %-26s  %6s  %6s  %7s  %9s\n", name_width,
                                           "attention", "perplexity", "ratio to the first", "head",
                                           "union", "recall", "tokens/s"));
@@ -87,10 +88,16 @@ std::string PerplexityTable(const PerplexityRun& run,
 
 std::string PerplexityJson(const PerplexityRun& run, std::span<const EvaluatedAttention> attentions,
                            std::span<const AttentionScore> scores) {
-  Json json = {
-      {"model", run.model},       {"text", run.text},       {"backend", run.backend},
-      {"kv_dtype", run.kv_dtype}, {"weights", run.weights}, {"context", run.context},
-      {"prefill", run.prefill},   {"windows", run.windows}, {"intervals", IntervalMethod()}};
+  Json json = {{"model", run.model},
+               {"text", run.text},
+               {"backend", run.backend},
+               {"kv_dtype", run.kv_dtype},
+               {"index_dtype", run.index_dtype},
+               {"weights", run.weights},
+               {"context", run.context},
+               {"prefill", run.prefill},
+               {"windows", run.windows},
+               {"intervals", IntervalMethod()}};
   json["results"] = Json::array();
   for (size_t i = 0; i < scores.size(); ++i) {
     json["results"].push_back(AttentionJson(attentions[i], scores[i]));

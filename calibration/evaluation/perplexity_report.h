@@ -14,6 +14,7 @@ struct PerplexityRun {
   std::string text;
   std::string backend;
   std::string kv_dtype;
+  std::string index_dtype;
   std::string weights;
   int32_t context = 0;
   int32_t prefill = 0;

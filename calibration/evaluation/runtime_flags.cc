@@ -41,12 +41,19 @@ std::string CheckReal(const std::string& text, double low, double high) {
 void RuntimeFlags::Register(CLI::App& command) {
   command.add_option("--model", model_dir, "Folder of the checkpoint")->required();
   RegisterBackend(command, backend);
-  const std::function<void(const std::string&)> set_dtype = [this](const std::string& name) {
-    kv_dtype = ParseDType(name).value_or(kv_dtype);
+  const auto add_dtype = [&command](const char* flag, DType& dtype, const char* help,
+                                    const std::vector<std::string>& names) {
+    const std::function<void(const std::string&)> set = [&dtype](const std::string& name) {
+      dtype = ParseDType(name).value_or(dtype);
+    };
+    command.add_option_function(flag, set, help)
+        ->check(CLI::IsMember(names))
+        ->default_str("float16");
   };
-  command.add_option_function("--kv_dtype", set_dtype, "Type of the KV cache")
-      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
-      ->default_str("float16");
+  add_dtype("--kv_dtype", kv_dtype, "Type of the KV cache; float8_e4m3 not with backend cpu",
+            {"float32", "float16", "bfloat16", "float8_e4m3"});
+  add_dtype("--index_dtype", index_dtype, "Type of block records; int8 not with backend cpu",
+            {"float16", "int8"});
   const std::function<void(const std::string&)> set_weights = [this](const std::string& name) {
     weights = name == "int8" ? WeightFormat::kInt8 : WeightFormat::kNative;
   };

@@ -28,9 +28,10 @@ struct RuntimeFlags {
   std::string model_dir;
   BackendOptions backend;
   DType kv_dtype = DType::kFloat16;
+  DType index_dtype = DType::kFloat16;
   WeightFormat weights = WeightFormat::kNative;
 
-  // --model, --kv_dtype, --weights and those of RegisterBackend
+  // --model, --kv_dtype, --index_dtype, --weights and those of RegisterBackend
   void Register(CLI::App& command);
 };
 

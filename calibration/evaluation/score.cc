@@ -170,12 +170,14 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
   return out;
 }
 
-KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype) {
+KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype,
+                        DType index_dtype) {
   return {.num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
           .block_size = score_case.block_size,
           .sub_block = score_case.sub_block,
-          .dtype = dtype};
+          .dtype = dtype,
+          .index_dtype = index_dtype};
 }
 
 absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner) {

@@ -40,7 +40,8 @@ struct ScoreResult {
 absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path);
 
 // What the runner's cache must be for a case.
-KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype);
+KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype,
+                        DType index_dtype = DType::kFloat16);
 
 // InvalidArgument for a case that does not fit the model.
 absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner);

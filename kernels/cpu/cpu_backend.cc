@@ -64,6 +64,14 @@ class CpuBackend final : public Backend {
   absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
     const absl::Status fits = CheckGeometry(geometry);
     if (!fits.ok()) return fits;
+    if (geometry.dtype == DType::kFloat8E4M3) {
+      return absl::InvalidArgumentError(
+          "kv_dtype: backend cpu has no float8_e4m3; backends cuda and reference have it");
+    }
+    if (geometry.index_dtype == DType::kInt8) {
+      return absl::InvalidArgumentError(
+          "index_dtype: backend cpu has no int8; backends cuda and reference have it");
+    }
     const KvTile tile(geometry);
     return KvLayout{tile.block_bytes(), tile.block_record_bytes()};
   }

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -38,140 +36,176 @@ __device__ void RaiseBest(const float (&bounds)[HeadTiles][4], int32_t first_blo
   }
 }
 
-// What one warp does of each item: bounds of its 16 blocks against the thresholds of its KV head.
-template <int D, int HeadTiles, int kStages>
-__device__ void ScreenItems(const ScreenArgs& args, ScreenCursor cursor, ScreenRing<kStages>& ring,
-                            const std::byte* stages) {
-  const ItemShape shape(args.tile);
-  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t own_kv_head = warp % shape.kv_heads;
-  const int32_t own_block = warp / shape.kv_heads * kWarpBlocks;
-  const int32_t group = args.num_query_heads / args.tile.num_kv_heads;
-  const std::byte* block_at = stages + (own_block + lane / 4) * shape.stride();
-  const std::byte* vectors = block_at + own_kv_head * D * 4 + lane % 4 * 16;
-  const std::byte* max_norms = nullptr;
+// What a warp does of its CTA's share: bounds of 16 blocks at a time against the thresholds of
+// their KV head.
+template <int D, int HeadTiles, typename Index>
+class ScreenWarp {
+ public:
+  __device__ ScreenWarp(const ScreenArgs& args, const ScreenCursor& cursor)
+      : args_(args),
+        cursor_(cursor),
+        lane_(static_cast<int32_t>(threadIdx.x % 32)),
+        group_(args.num_query_heads / args.tile.num_kv_heads) {}
 
-  ScreenQueries<D, HeadTiles> queries;
-  float z = 0.0f;
-  int32_t rescue_chunk = 0;
-  uint32_t* masks = nullptr;
-  unsigned long long* best = nullptr;
-  int32_t row = -1;
-  int32_t first_kv_head = -1;
-  const auto enter = [&](const ScreenItem& item) {
-    row = item.row;
-    first_kv_head = item.first_kv_head;
-    const int32_t kv_head = first_kv_head + own_kv_head;
-    const StepRow& step_row = args.step.rows[row];
-    z = step_row.z;
-    rescue_chunk = step_row.rescue_chunk;
-    const int64_t head = static_cast<int64_t>(kv_head) * group;
-    masks =
-        args.masks + (static_cast<int64_t>(row) * args.tile.num_kv_heads + kv_head) * args.capacity;
-    best = args.best + static_cast<int64_t>(row) * args.num_query_heads + head;
-    max_norms = block_at + shape.vector_bytes + kv_head % 4 * 4;
-    queries.Load(args.q + row * args.q_stride + head * D,
-                 args.thresholds + row * args.thresholds_stride + head, group, args.scale,
-                 step_row.offset);
-  };
-  WaitForPrevious();
-  AllowNext();
-  int stage = 0;
-  uint32_t phase = 0;
-  for (ScreenItem item = cursor.Next(); item.row >= 0; item = cursor.Next()) {
-    if (item.row != row || item.first_kv_head != first_kv_head) enter(item);
-    Wait(&ring.full[stage], phase);
-    const uint32_t offset = stage * shape.bytes();
-    const uint32_t eight = 8 * shape.stride();
-    ScreenRecords<D> records;
-    records.Read(vectors + offset, eight);
-    records.max_norm[0] = *reinterpret_cast<const float*>(max_norms + offset);
-    records.max_norm[1] = *reinterpret_cast<const float*>(max_norms + offset + eight);
-    __syncwarp();
-    if (lane == 0) Arrive(&ring.empty[stage]);
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
+  // The first records are requested while the kernel before still runs, if they are settled. Later
+  // on a warp requests the next as soon as its products have been issued, and finishes meanwhile.
+  __device__ void Run() {
+    LookUp();
+    const bool settled = next_.row >= 0 && min(next_.first_block + kWarpBlocks, next_.num_full) <=
+                                               cursor_.SettledBlocks();
+    if (!settled) WaitForPrevious();
+    ScreenItem item = Request();
+    if (settled) WaitForPrevious();
+    AllowNext();
+    while (item.row >= 0) {
+      if (item.row != row_ || item.kv_head != kv_head_) Enter(item);
+      ScreenSums<D, HeadTiles, Index> sums;
+      sums.Add(records_, queries_);
+      const Scalars scalars[2] = {records_.scalars[0], records_.scalars[1]};
+      const ScreenItem next = Request();
+      Finish(item, sums, scalars);
+      item = next;
     }
-    const int32_t first_block = item.first_block + own_block;
-    if (first_block >= item.num_full) continue;
+  }
 
+ private:
+  using Records = ScreenRecords<D, Index>;
+  using Scalars = typename Records::Scalars;
+
+  // Makes next_ the item to be requested and finds its physical blocks.
+  __device__ __forceinline__ void LookUp() {
+    next_ = cursor_.Next();
+    if (next_.row < 0) return;
+    const int32_t* table = args_.step.tables + cursor_.table_begin();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int32_t block = next_.first_block + lane_ / 4 + 8 * i;
+      physical_[i] = static_cast<uint32_t>(table[min(block, next_.num_full - 1)]);
+    }
+  }
+
+  // Requests the records of next_, which it returns, and looks up the item behind.
+  __device__ __forceinline__ ScreenItem Request() {
+    const ScreenItem item = next_;
+    if (item.row < 0) return item;
+    const std::byte* from[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      from[i] = args_.records + static_cast<uint64_t>(physical_[i]) * args_.record_bytes;
+    }
+    records_.Read(from, static_cast<uint32_t>(item.kv_head),
+                  static_cast<uint32_t>(args_.tile.num_kv_heads));
+    LookUp();
+    return item;
+  }
+
+  // Reads what is of the item's row and KV head.
+  __device__ __forceinline__ void Enter(const ScreenItem& item) {
+    row_ = item.row;
+    kv_head_ = item.kv_head;
+    const StepRow& step_row = args_.step.rows[row_];
+    z_ = step_row.z;
+    rescue_chunk_ = step_row.rescue_chunk;
+    const int64_t head = static_cast<int64_t>(kv_head_) * group_;
+    masks_ = args_.masks +
+             (static_cast<int64_t>(row_) * args_.tile.num_kv_heads + kv_head_) * args_.capacity;
+    queries_.Load(args_.q + row_ * args_.q_stride + head * D,
+                  args_.thresholds + row_ * args_.thresholds_stride + head, group_, args_.scale,
+                  step_row.offset);
+  }
+
+  __device__ __forceinline__ void Finish(const ScreenItem& item,
+                                         const ScreenSums<D, HeadTiles, Index>& sums,
+                                         const Scalars (&scalars)[2]) {
     float bounds[HeadTiles][4];
-    UpperBounds(records, queries, z, bounds);
+    sums.Bounds(scalars, queries_, z_, bounds);
     uint32_t mask = 0;  // of block r, and shifted by 16 of block r + 8
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (bounds[tile][i] >= queries.threshold[tile][i % 2]) {
+        if (bounds[tile][i] >= queries_.threshold[tile][i % 2]) {
           mask |= 1u << (tile * 8 + i % 2 + i / 2 * 16);
         }
       }
     }
-    mask <<= lane % 4 * 2;
+    mask <<= lane_ % 4 * 2;
     mask |= __shfl_xor_sync(0xffffffffu, mask, 1);
     mask |= __shfl_xor_sync(0xffffffffu, mask, 2);
-    const int32_t block = first_block + lane / 4 + lane % 4 * 8;
-    if (lane % 4 < 2 && block < item.num_full) {
-      masks[block] = lane % 4 == 0 ? mask & 0xffffu : mask >> 16;
+    const int32_t block = item.first_block + lane_ / 4 + lane_ % 4 * 8;
+    if (lane_ % 4 < 2 && block < item.num_full) {
+      masks_[block] = lane_ % 4 == 0 ? mask & 0xffffu : mask >> 16;
     }
-    const int32_t limit = min(rescue_chunk, item.num_full);
-    if (first_block < limit) RaiseBest(bounds, first_block, limit, group, best);
+    const int32_t limit = min(rescue_chunk_, item.num_full);
+    if (item.first_block < limit) {
+      const int64_t head = static_cast<int64_t>(item.row) * args_.num_query_heads +
+                           static_cast<int64_t>(item.kv_head) * group_;
+      RaiseBest(bounds, item.first_block, limit, group_, args_.best + head);
+    }
   }
-}
 
-template <int D>
-constexpr int kScreenStages = D == 64 ? 4 : 3;
-// Per SM: what registers and shared memory have room for.
-template <int D, int HeadTiles>
-constexpr int kScreenCtas = D > 64 && HeadTiles == 2 ? 1 : 2;
+  const ScreenArgs& args_;
+  ScreenCursor cursor_;
+  int32_t lane_;
+  int32_t group_;
+  ScreenItem next_;
+  uint32_t physical_[2];  // blocks of next_
+  Records records_;       // of the item before next_
+  ScreenQueries<D, HeadTiles, kScreenChunk<D, Index>> queries_;
+  int32_t row_ = -1;  // what was entered
+  int32_t kv_head_ = -1;
+  float z_;
+  int32_t rescue_chunk_;
+  uint32_t* masks_;
+};
+
+// Per SM: what registers have room for.
+constexpr int ScreenCtas(int head_dim, int head_tiles) {
+  if (head_dim == 64) return head_tiles == 1 ? 4 : 3;
+  return head_dim == 96 && head_tiles == 1 ? 3 : 2;
+}
 
 // Steps 1 and 2 of the selection. A CTA takes an equal, contiguous share of the items, so that it
 // rarely changes queries. What is read before WaitForPrevious() was there before the step's first
-// kernel.
-template <int D, int HeadTiles>
-__global__ void __launch_bounds__(kScreenThreads, (kScreenCtas<D, HeadTiles>))
+// kernel: its rows, and records of earlier steps.
+template <int D, int HeadTiles, typename Index>
+__global__ void __launch_bounds__(kScreenThreads, ScreenCtas(D, HeadTiles))
     ScreenKernel(const __grid_constant__ ScreenArgs args) {
-  constexpr int kStages = kScreenStages<D>;
-  extern __shared__ __align__(128) std::byte stages[];
-  __shared__ ScreenRing<kStages> ring;
   __shared__ ScreenRow row;
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      InitBarrier(&ring.full[stage], kCopyArrivals);
-      InitBarrier(&ring.empty[stage], kScreenWarps);
-    }
-    PublishBarriers();
-  }
   const ScreenShare share = FindShare(args, row);
   if (share.begin == share.end) {
     WaitForPrevious();
     return;
   }
-  const ScreenCursor cursor(args, share.row, share.begin, share.end);
-  if (threadIdx.x / 32 == kScreenWarps) {
-    BringItems(args, cursor, ring, stages);
+  ScreenWarp<D, HeadTiles, Index>(args, ScreenCursor(args, share.row, share.begin, share.end))
+      .Run();
+}
+
+template <int D, int HeadTiles, typename Index>
+void LaunchScreen(Context& context, const ScreenArgs& args) {
+  Launch(context.device, "screen",
+         {.grid = dim3(context.device.num_sms() * ScreenCtas(D, HeadTiles)),
+          .block = dim3(kScreenThreads)},
+         ScreenKernel<D, HeadTiles, Index>, args);
+}
+
+template <int D, typename Index>
+void LaunchScreen(Context& context, const ScreenArgs& args, int32_t head_tiles) {
+  if (head_tiles == 1) {
+    LaunchScreen<D, 1, Index>(context, args);
   } else {
-    ScreenItems<D, HeadTiles>(args, cursor, ring, stages);
+    LaunchScreen<D, 2, Index>(context, args);
   }
 }
 
-template <int D, int HeadTiles>
-void LaunchScreen(Context& context, const ScreenArgs& args) {
-  Launch(context.device, "screen",
-         {.grid = dim3(context.device.num_sms() * kScreenCtas<D, HeadTiles>),
-          .block = dim3(kScreenThreads),
-          .shared_bytes = kScreenStages<D> * static_cast<size_t>(ItemShape(args.tile).bytes())},
-         ScreenKernel<D, HeadTiles>, args);
-}
-
-template <int D>
-void LaunchScreen(Context& context, const ScreenArgs& args, int32_t group) {
-  if (group <= 8) {
-    LaunchScreen<D, 1>(context, args);
+template <typename Index>
+void LaunchScreen(Context& context, const ScreenArgs& args, int32_t head_tiles) {
+  if (args.tile.head_dim == 64) {
+    LaunchScreen<64, Index>(context, args, head_tiles);
+  } else if (args.tile.head_dim == 96) {
+    LaunchScreen<96, Index>(context, args, head_tiles);
   } else {
-    LaunchScreen<D, 2>(context, args);
+    LaunchScreen<128, Index>(context, args, head_tiles);
   }
 }
 
@@ -185,11 +219,9 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
       context.scratch.Get(Scratch::Use::kRescue,
                           static_cast<size_t>(rows * params.num_query_heads) * sizeof(uint64_t)));
   if (best == nullptr) return;
-  // Devices with less shared memory than the ring takes screen plainly.
-  const int stages = geometry.head_dim == 64 ? kScreenStages<64> : kScreenStages<128>;
-  const size_t ring_bytes = static_cast<size_t>(stages) * ItemShape(KvTile(geometry)).bytes();
-  if (SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype) &&
-      ring_bytes + 4096 <= context.device.shared_memory_per_block()) {
+  const KvTile tile(geometry);
+  const int32_t head_tiles = group <= 8 ? 1 : 2;
+  if (SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype)) {
     const ScreenArgs args = {context.step,
                              params.q.data,
                              params.q.stride,
@@ -200,21 +232,28 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
                              best,
                              params.selection.capacity,
                              params.num_query_heads,
+                             static_cast<uint32_t>(tile.record_bytes()),
                              params.softmax_scale,
-                             KvTile(geometry)};
-    if (geometry.head_dim == 64) {
-      LaunchScreen<64>(context, args, group);
-    } else if (geometry.head_dim == 96) {
-      LaunchScreen<96>(context, args, group);
+                             tile};
+    if (tile.narrow_index) {
+      LaunchScreen<int8_t>(context, args, head_tiles);
     } else {
-      LaunchScreen<128>(context, args, group);
+      LaunchScreen<Half>(context, args, head_tiles);
     }
   } else {
     PlainScreen(context, params, reinterpret_cast<uint64_t*>(best));
   }
-  const PackArgs pack = {context.step,           params.selection,   best,
-                         counts.tokens_attended, counts.tokens_read, params.num_query_heads,
-                         geometry.num_kv_heads,  geometry.block_size};
+  uint32_t* pool_blocks = PoolBlocks(context, rows * geometry.num_kv_heads, params.selection);
+  if (pool_blocks == nullptr) return;
+  const PackArgs pack = {context.step,
+                         params.selection,
+                         pool_blocks,
+                         best,
+                         counts.tokens_attended,
+                         counts.tokens_read,
+                         params.num_query_heads,
+                         geometry.num_kv_heads,
+                         geometry.block_size};
   Launch(context.device, "pack blocks",
          {.grid = dim3(static_cast<unsigned>(rows * geometry.num_kv_heads)),
           .block = dim3(kPackThreads)},

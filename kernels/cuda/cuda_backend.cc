@@ -19,6 +19,7 @@
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/step_plan.h"
 #include "kernels/cuda/transfer.h"
+#include "kernels/quantize.h"
 
 namespace eta::cuda {
 namespace {
@@ -170,6 +171,13 @@ class CudaBackend final : public Backend {
   absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
     const absl::Status fits = CheckGeometry(geometry);
     if (!fits.ok()) return fits;
+    if (geometry.dtype == DType::kFloat8E4M3 &&
+        !SupportsTensorCores(geometry.head_dim, geometry.block_size, 1, geometry.dtype)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("kv_dtype: float8_e4m3 on cuda needs head_dim 64, 96 or 128 and block_size "
+                       "16, 32, 64 or 128, not ",
+                       geometry.head_dim, " and ", geometry.block_size));
+    }
     const KvTile tile(geometry);
     return KvLayout{tile.block_bytes(), tile.record_bytes()};
   }
@@ -181,11 +189,25 @@ class CudaBackend final : public Backend {
     Copy(bytes.data(), kv.records + static_cast<size_t>(block) * bytes.size(), bytes.size(),
          cudaMemcpyDeviceToHost, "record of a block");
     const auto d = static_cast<size_t>(geometry.head_dim);
+    const std::byte* mu = bytes.data() + tile.Mu(kv_head);
+    const std::byte* sigma = bytes.data() + tile.Sigma(kv_head);
     BlockRecord record;
     record.v_total.resize(d);
-    for (int64_t i = 0; i < geometry.head_dim; ++i) {
-      record.mu.push_back(LoadElement(DType::kFloat16, bytes.data() + tile.Mu(kv_head), i));
-      record.sigma.push_back(LoadElement(DType::kFloat16, bytes.data() + tile.Sigma(kv_head), i));
+    if (tile.narrow_index) {
+      RecordTrailer trailer;
+      std::memcpy(&trailer, bytes.data() + tile.MaxNorm(kv_head), sizeof(trailer));
+      record.mu_error = trailer.mu_error;
+      for (size_t i = 0; i < d; ++i) {
+        record.mu.push_back(trailer.mu_scale * std::to_integer<int8_t>(mu[i]));
+        record.sigma.push_back(trailer.sigma_scale *
+                               E4M3ToFloat(std::to_integer<uint8_t>(sigma[i])));
+      }
+    } else {
+      for (size_t i = 0; i < d; ++i) {
+        const auto element = static_cast<int64_t>(i);
+        record.mu.push_back(LoadElement(DType::kFloat16, mu, element));
+        record.sigma.push_back(LoadElement(DType::kFloat16, sigma, element));
+      }
     }
     std::memcpy(&record.max_norm, bytes.data() + tile.MaxNorm(kv_head), sizeof(float));
     std::memcpy(record.v_total.data(), bytes.data() + tile.VTotal(kv_head), d * sizeof(float));
@@ -197,7 +219,7 @@ class CudaBackend final : public Backend {
     block_size_ = 0;
     step_ = PackedStep();
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
-    program_.Clear(std::max(step_.padded_rows, 1));
+    program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
   }
 
   void Embed(const EmbedParams& params) override {
@@ -327,7 +349,7 @@ class CudaBackend final : public Backend {
       device_->Check(cudaStreamSynchronize(device_->stream()), "step");
       if (ok()) Deliver();
     }
-    program_.Clear(std::max(step_.padded_rows, 1));
+    program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
     uploads_.ClearPieces();
     results_.Clear();
     targets_.clear();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/decode_merge.cuh"
 #include "kernels/cuda/decode_softmax.cuh"
@@ -18,14 +19,22 @@ __device__ __forceinline__ void SyncCompute() {
   asm volatile("bar.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
 }
 
+// The copying warp goes on at once, the computing warps once the plan and the barriers are there.
+__device__ __forceinline__ void AnnouncePlan() {
+  asm volatile("bar.arrive 2, %0;" ::"n"(kThreads) : "memory");
+}
+__device__ __forceinline__ void AwaitPlan() {
+  asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
+}
+
 // The end of a list, or of the unit's part of it: the four warps' states become one, which is the
 // result if the list is whole, else a partial.
 template <typename Element, int D, int HeadTiles>
 __device__ void FinishList(const DecodeArgs& args, const Plan& plan, const Units& units,
                            int32_t list, int32_t unit, float* sums,
-                           typename SharedLayout<D, HeadTiles>::Fixed& fixed,
+                           typename SharedLayout<Element, D, HeadTiles>::Fixed& fixed,
                            const WarpState<Element, D, HeadTiles>& state, const Result<D>& result) {
-  using Layout = SharedLayout<D, HeadTiles>;
+  using Layout = SharedLayout<Element, D, HeadTiles>;
   SyncCompute();  // what the list before left here has been read
   state.Leave(sums, fixed);
   SyncCompute();
@@ -62,16 +71,6 @@ __device__ void FinishList(const DecodeArgs& args, const Plan& plan, const Units
   }
 }
 
-// Values of tokens that do not exist: whatever stands there must not meet a weight of 0 as NaN.
-template <int D>
-__device__ void ClearMissing(int valid, std::byte* vals) {
-  for (int at = valid * D / 8 + threadIdx.x % 32; at < 16 * D / 8; at += 32) {
-    reinterpret_cast<uint4*>(vals + threadIdx.x / 32 * 16 * D * 2)[at] = make_uint4(0, 0, 0, 0);
-  }
-  OrderWritesBeforeCopies();
-  __syncwarp();
-}
-
 // Rows that only fill the bucket up have zeros as output.
 template <int D>
 __device__ void ClearPadding(const DecodeArgs& args) {
@@ -86,38 +85,48 @@ __device__ void ClearPadding(const DecodeArgs& args) {
   }
 }
 
-// CTAs of a multiprocessor: as many as its registers hold. One alone would wait most of the time.
-template <int D, int HeadTiles>
-inline constexpr int kMostCtasPerSm = D == 128 && HeadTiles == 2 ? 1 : 2;
+// CTAs of a multiprocessor: as many as its registers hold, if they are needed. One alone would wait
+// most of the time; two are enough for 16 bits, but 8 bits arrive in half of the time.
+template <typename Element, int D, int HeadTiles>
+inline constexpr int kMostCtasPerSm =
+    D == 128 && HeadTiles == 2                                   ? 1
+    : D == 64 && HeadTiles == 1 && std::is_same_v<Element, E4M3> ? 3
+                                                                 : 2;
 
 // Steps 5 to 7 for the decode rows. The stages of all lists form one stream, of which every CTA
 // takes an equal share, whatever the rows' lengths.
 template <typename Element, int D, int HeadTiles>
-__global__ void __launch_bounds__(kThreads, kMostCtasPerSm<D, HeadTiles>)
+__global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles>)
     DecodeKernel(const __grid_constant__ DecodeArgs args) {
-  using Layout = SharedLayout<D, HeadTiles>;
+  using Layout = SharedLayout<Element, D, HeadTiles>;
   extern __shared__ __align__(128) std::byte shared[];
   std::byte* stages = shared;
   auto* sums = reinterpret_cast<float*>(stages + args.num_stages * Layout::kStageBytes);
   auto& fixed = *reinterpret_cast<typename Layout::Fixed*>(reinterpret_cast<std::byte*>(sums) +
                                                            Layout::kSumBytes);
   Plan plan(reinterpret_cast<int32_t*>(&fixed + 1), args.num_lists);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < args.num_stages; ++i) {
-      InitBarrier(&fixed.full[i], kCopyArrivals);
-      InitBarrier(&fixed.empty[i], kComputeWarps);
+  if (threadIdx.x >= kComputeThreads) {
+    if (threadIdx.x % 32 == 0) {
+      for (int i = 0; i < args.num_stages; ++i) {
+        InitBarrier(&fixed.full[i], kCopyArrivals);
+        InitBarrier(&fixed.empty[i], kComputeWarps);
+      }
+      PublishBarriers();
     }
-    PublishBarriers();
+    __syncwarp();
+    plan.Make(args);
+    AnnouncePlan();
+    const Units units(plan.begin[args.num_lists], static_cast<int32_t>(gridDim.x));
+    if (units.total > 0) CopyStages<Element, D, HeadTiles>(args, plan, units, stages, fixed);
+    return;
   }
-  plan.Make(args);
-
+  AwaitPlan();
+  WaitForPrevious();
   const Units units(plan.begin[args.num_lists], static_cast<int32_t>(gridDim.x));
   if (blockIdx.x == 0) {
-    for (int32_t i = threadIdx.x; i <= args.num_lists; i += kThreads) args.begin[i] = plan.begin[i];
-  }
-  if (threadIdx.x >= kComputeThreads) {
-    if (units.total > 0) CopyStages<D, HeadTiles>(args, plan, units, stages, fixed);
-    return;
+    for (int32_t i = threadIdx.x; i <= args.num_lists; i += kComputeThreads) {
+      args.begin[i] = plan.begin[i];
+    }
   }
   ClearPadding<D>(args);
   if (units.total == 0) return;
@@ -140,10 +149,13 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<D, HeadTiles>)
     do {
       note = next_note();
       if (note.valid() > 0) {
-        std::byte* keys = stages + cursor.slot * Layout::kStageBytes;
-        std::byte* vals = keys + Layout::kStageBytes / 2;
-        if (note.valid() < 16) ClearMissing<D>(note.valid(), vals);
-        state.Add(args, note, SharedAddress(keys), SharedAddress(vals));
+        const StageTokens<Element, D> tokens(stages + cursor.slot * Layout::kStageBytes);
+        if (note.valid() < 16) {
+          tokens.ClearMissing(note.valid());
+          OrderWritesBeforeCopies();
+          __syncwarp();
+        }
+        state.Add(args, note, tokens);
       }
       __syncwarp();
       if (threadIdx.x % 32 == 0) Arrive(&fixed.empty[cursor.slot]);
@@ -156,9 +168,9 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<D, HeadTiles>)
 }
 
 // As many stages as fit with `ctas_per_sm` CTAs on a multiprocessor; 1 KB of each is the system's.
-template <int D, int HeadTiles>
+template <typename Element, int D, int HeadTiles>
 int32_t RingStages(const Device& device, int32_t ctas_per_sm, int32_t num_lists) {
-  using Layout = SharedLayout<D, HeadTiles>;
+  using Layout = SharedLayout<Element, D, HeadTiles>;
   const size_t available = (device.shared_memory_per_block() + 1024) / ctas_per_sm - 1024;
   const size_t rest = Layout::Bytes(0, num_lists) + 256;  // static shared memory, alignment
   if (available < rest + Layout::kStageBytes) return 0;
@@ -168,25 +180,26 @@ int32_t RingStages(const Device& device, int32_t ctas_per_sm, int32_t num_lists)
 
 template <typename Element, int D, int HeadTiles>
 void LaunchDecode(Context& context, const AttentionParams& params, const DeviceCounts& counts) {
-  using Layout = SharedLayout<D, HeadTiles>;
+  using Layout = SharedLayout<Element, D, HeadTiles>;
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
   const int32_t rows_per_launch = std::max(1, kMaxLists / num_kv_heads);
   const int64_t rows = context.step.num_rows;
-  const int32_t max_ctas = kMostCtasPerSm<D, HeadTiles> * context.device.num_sms();
+  const int32_t max_ctas = kMostCtasPerSm<Element, D, HeadTiles> * context.device.num_sms();
   auto* partials = reinterpret_cast<float*>(context.scratch.Get(
       Scratch::Use::kPartials, static_cast<size_t>(Units::Most(max_ctas)) * 2 *
                                    Partial<D, HeadTiles>::kFloats * sizeof(float)));
   auto* counters = reinterpret_cast<int32_t*>(context.scratch.Get(
       Scratch::Use::kSplit, static_cast<size_t>(kMaxLists + 2) * sizeof(int32_t)));
-  if (partials == nullptr || counters == nullptr) return;
+  const uint32_t* pool_blocks = PoolBlocks(context, rows * num_kv_heads, params.selection);
+  if (partials == nullptr || counters == nullptr || pool_blocks == nullptr) return;
   for (int64_t first = 0; first < rows; first += rows_per_launch) {
     const auto num_lists =
         static_cast<int32_t>(std::min<int64_t>(rows_per_launch, rows - first) * num_kv_heads);
-    int32_t ctas_per_sm = kMostCtasPerSm<D, HeadTiles>;
-    int32_t num_stages = RingStages<D, HeadTiles>(context.device, ctas_per_sm, num_lists);
+    int32_t ctas_per_sm = kMostCtasPerSm<Element, D, HeadTiles>;
+    int32_t num_stages = RingStages<Element, D, HeadTiles>(context.device, ctas_per_sm, num_lists);
     while (num_stages < 3 && ctas_per_sm > 1) {
       --ctas_per_sm;
-      num_stages = RingStages<D, HeadTiles>(context.device, ctas_per_sm, num_lists);
+      num_stages = RingStages<Element, D, HeadTiles>(context.device, ctas_per_sm, num_lists);
     }
     const DecodeArgs args = {context.step,
                              static_cast<int32_t>(first),
@@ -198,6 +211,7 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
                              params.kv.tiles,
                              params.kv.records,
                              params.selection,
+                             pool_blocks,
                              counts.tokens_attended,
                              reinterpret_cast<std::byte*>(params.out.data),
                              params.out.stride,
@@ -207,6 +221,7 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
                              counters,
                              params.num_query_heads,
                              num_stages,
+                             std::countr_zero(static_cast<uint32_t>(params.geometry.block_size)),
                              params.gate == Gate::kSilu,
                              params.softmax_scale,
                              params.beta,
@@ -219,12 +234,13 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
            DecodeKernel<Element, D, HeadTiles>, args);
     const int32_t group = params.num_query_heads / num_kv_heads;
     const bool few = num_lists * group <= context.device.num_sms();
+    const auto lists = static_cast<unsigned>(num_lists);
+    const auto heads = static_cast<unsigned>(group);
     Launch(context.device, "merge",
-           {.grid = dim3(static_cast<unsigned>(num_lists), static_cast<unsigned>(group)),
-            .block = dim3(few ? kFewListsThreads : kManyListsThreads)},
-           few ? MergeKernel<D, HeadTiles, kFewListsThreads>
-               : MergeKernel<D, HeadTiles, kManyListsThreads>,
-           args, static_cast<int32_t>(ctas));
+           {.grid = few ? dim3(lists, heads) : dim3(lists, (heads + 1) / 2),
+            .block = dim3(kMergeThreads)},
+           few ? MergeKernel<D, HeadTiles, 1> : MergeKernel<D, HeadTiles, 2>, args,
+           static_cast<int32_t>(ctas));
   }
 }
 
@@ -260,6 +276,8 @@ void DecodeAttention(Context& context, const AttentionParams& params, const Devi
     PlainDecodeAttention(context, params);
   } else if (geometry.dtype == DType::kFloat16) {
     decode::LaunchDecode<Half>(context, params, group, counts);
+  } else if (geometry.dtype == DType::kFloat8E4M3) {
+    decode::LaunchDecode<E4M3>(context, params, group, counts);
   } else {
     decode::LaunchDecode<BFloat16>(context, params, group, counts);
   }

@@ -92,29 +92,31 @@ struct Partial {
   __device__ float* Sum() const { return Max() + kHeads; }
 };
 
-// Threads of a merging CTA: few lists have many parts, many lists few.
-inline constexpr int kFewListsThreads = 256;
-inline constexpr int kManyListsThreads = 128;
+// A merging CTA has one head of a list where lists are few and have many parts, else two heads.
+inline constexpr int kMergeThreads = 256;
 
-// Merges the partials of the lists that several units share, in a fixed order. One CTA a (list,
-// head): each of its lanes, D / 4 threads wide, takes every kLanes-th partial.
-template <int D, int HeadTiles, int kMergeThreads>
+// Merges the partials of the lists that several units share, in a fixed order: of each head, every
+// lane, D / 4 threads wide, takes every kLanes-th partial.
+template <int D, int HeadTiles, int kMergeHeads>
 __global__ void __launch_bounds__(kMergeThreads)
     MergeKernel(const __grid_constant__ DecodeArgs args, int32_t decode_ctas) {
   constexpr int kQuads = D / 4;
-  constexpr int kLanes = kMergeThreads / kQuads;
+  constexpr int kLanes = kMergeThreads / (kQuads * kMergeHeads);
   constexpr int kBatch = 6;
-  __shared__ float4 values[kLanes][kQuads];
-  __shared__ float maxima[kLanes];
-  __shared__ float sums[kLanes];
+  __shared__ float4 values[kLanes][kMergeHeads][kQuads];
+  __shared__ float maxima[kLanes][kMergeHeads];
+  __shared__ float sums[kLanes][kMergeHeads];
   const int32_t list = blockIdx.x;
-  const int32_t head = blockIdx.y;
-  const int lane = threadIdx.x / kQuads;
   const int quad = threadIdx.x % kQuads;
+  const int in_cta = threadIdx.x / kQuads % kMergeHeads;
+  const int lane = threadIdx.x / (kQuads * kMergeHeads);
+  const int32_t head = blockIdx.y * kMergeHeads + in_cta;
   // Nothing of this is the decode kernel's work, and what came before it was complete when it let
   // this one start.
   const Result<D> result(args, list);
-  const typename Result<D>::Floor floor = result.FloorOf(args, head, quad * 4);
+  const bool exists = head < result.group && lane < kLanes;
+  const typename Result<D>::Floor floor =
+      exists ? result.FloorOf(args, head, quad * 4) : typename Result<D>::Floor{};
   WaitForPrevious();
   AllowNext();
   const int32_t begin = args.begin[list];
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   float max = kNoScore;
   float sum = 0.0f;
   float4 value = {};
-  if (lane < kLanes) {
+  if (exists) {
     for (int32_t batch = first + lane; batch <= last; batch += kBatch * kLanes) {
       float batch_max[kBatch];
       float batch_sum[kBatch];
@@ -136,12 +138,12 @@ __global__ void __launch_bounds__(kMergeThreads)
 #pragma unroll
       for (int n = 0; n < kBatch; ++n) {
         const int32_t unit = batch + n * kLanes;
-        const bool exists = unit <= last;
-        const Partial<D, HeadTiles> part(args, exists ? unit : last, unit == first);
-        batch_max[n] = exists ? part.Max()[head] : kNoScore;
-        batch_sum[n] = exists ? part.Sum()[head] : 0.0f;
+        const bool inside = unit <= last;
+        const Partial<D, HeadTiles> part(args, inside ? unit : last, unit == first);
+        batch_max[n] = inside ? part.Max()[head] : kNoScore;
+        batch_sum[n] = inside ? part.Sum()[head] : 0.0f;
         batch_value[n] =
-            exists ? reinterpret_cast<const float4*>(part.values)[head * kQuads + quad] : float4{};
+            inside ? reinterpret_cast<const float4*>(part.values)[head * kQuads + quad] : float4{};
       }
       float top = max;
 #pragma unroll
@@ -157,22 +159,24 @@ __global__ void __launch_bounds__(kMergeThreads)
         AddScaled(value, weight, batch_value[n]);
       }
     }
-    values[lane][quad] = value;
+  }
+  if (lane < kLanes) {
+    values[lane][in_cta][quad] = value;
     if (quad == 0) {
-      maxima[lane] = max;
-      sums[lane] = sum;
+      maxima[lane][in_cta] = max;
+      sums[lane][in_cta] = sum;
     }
   }
   __syncthreads();
-  if (lane != 0) return;
-  float top = maxima[0];
-  for (int i = 1; i < kLanes; ++i) top = fmaxf(top, maxima[i]);
+  if (lane != 0 || !exists) return;
+  float top = maxima[0][in_cta];
+  for (int i = 1; i < kLanes; ++i) top = fmaxf(top, maxima[i][in_cta]);
   float total = 0.0f;
   float4 out = {};
   for (int i = 0; i < kLanes; ++i) {
-    const float weight = Exp2(maxima[i] - top);
-    total += weight * sums[i];
-    AddScaled(out, weight, values[i][quad]);
+    const float weight = Exp2(maxima[i][in_cta] - top);
+    total += weight * sums[i][in_cta];
+    AddScaled(out, weight, values[i][in_cta][quad]);
   }
   result.Store(args, head, quad * 4, top, total, out, floor);
 }

@@ -19,7 +19,7 @@ inline constexpr int kComputeThreads = 32 * kComputeWarps;
 inline constexpr int kThreads = kComputeThreads + 32;
 inline constexpr int kStageTokens = 64;
 inline constexpr int kMaxEntries = 4;  // blocks in a stage
-inline constexpr int kMaxStages = 8;
+inline constexpr int kMaxStages = 12;
 // Lists (row, KV head) that one launch plans in shared memory; more rows take more launches.
 inline constexpr int kMaxLists = 1024;
 inline constexpr float kLog2e = 1.4426950408889634f;
@@ -37,6 +37,7 @@ struct DecodeArgs {
   const std::byte* tiles;
   const std::byte* records;
   BlockSelection selection;
+  const uint32_t* pool_blocks;     // [R, HKV, capacity]: what selection.blocks are in the pool
   const int32_t* tokens_attended;  // [R, HQ]
   std::byte* out;
   int64_t out_stride;
@@ -45,7 +46,8 @@ struct DecodeArgs {
   int32_t* begin;   // [num_lists + 1]: the plan, for the merge
   int32_t* taken;   // small units that CTAs asked for; zero between launches
   int32_t num_query_heads;
-  int32_t num_stages;  // of the ring in shared memory
+  int32_t num_stages;   // of the ring in shared memory
+  int32_t block_shift;  // log2 of the block size
   bool gated;
   float scale;
   float beta;
@@ -62,16 +64,15 @@ __device__ __forceinline__ bool HasFloor(const DecodeArgs& args, const StepRow& 
 }
 
 // How many stages a list of `num_blocks` full blocks and a partial tail of `tail` tokens takes. Its
-// entries are the admitted full blocks, then the tail.
-__device__ __forceinline__ int32_t StagesOf(int32_t num_blocks, int32_t tail, int32_t block_size) {
-  if (block_size >= kStageTokens) {
-    return num_blocks * (block_size / kStageTokens) + (tail + kStageTokens - 1) / kStageTokens;
-  }
-  const int32_t entries = kStageTokens / block_size;
-  return (num_blocks + (tail > 0 ? 1 : 0) + entries - 1) / entries;
+// entries are the admitted full blocks, then the tail; small blocks never share a stage in part.
+__device__ __forceinline__ int32_t StagesOf(int32_t num_blocks, int32_t tail, int32_t block_shift) {
+  const int32_t block_size = 1 << block_shift;
+  const int32_t in_tail = block_size >= kStageTokens || tail == 0 ? tail : block_size;
+  return ((num_blocks << block_shift) + in_tail + kStageTokens - 1) / kStageTokens;
 }
 
-// The plan, in shared memory. Every CTA makes it for itself, which costs less than another kernel.
+// The plan, in shared memory. Every CTA makes it for itself, which costs less than another kernel;
+// its copying warp does, which needs it first.
 struct Plan {
   int32_t* begin;       // [num_lists + 1]: stages of all lists before this one
   int32_t* num_blocks;  // [num_lists]: admitted full blocks
@@ -83,56 +84,46 @@ struct Plan {
   __device__ Plan(int32_t* memory, int32_t lists)
       : begin(memory), num_blocks(memory + lists + 1), num_lists(lists) {}
 
-  // All threads of the CTA call it; it waits for the kernel before, which wrote the counts. The
+  // One warp calls it, which also waits for the kernel before, the one that wrote the counts. The
   // step's rows were there before the step's first kernel.
   __device__ void Make(const DecodeArgs& args) {
-    __shared__ int32_t warp_sums[kThreads / 32];
-    constexpr int kPerThread = (kMaxLists + kThreads - 1) / kThreads;
-    const int thread = threadIdx.x;
-    const int lane = thread % 32;
-    const int64_t first_list = static_cast<int64_t>(args.first_row) * args.tile.num_kv_heads;
-    const int32_t per_thread = (num_lists + kThreads - 1) / kThreads;
-    int32_t tails[kPerThread];  // -1: not a decode row
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int32_t list = thread * per_thread + i;
-      tails[i] = -1;
-      if (i >= per_thread || list >= num_lists) continue;
+    constexpr int kBatch = 4;  // counts that a lane reads at once
+    const int lane = threadIdx.x % 32;
+    const int32_t* counts =
+        args.selection.counts + static_cast<int64_t>(args.first_row) * args.tile.num_kv_heads;
+    const int32_t per_lane = (num_lists + 31) / 32;
+    const int32_t first = min(lane * per_lane, num_lists);
+    const int32_t end = min(first + per_lane, num_lists);
+    // Until the counts are there, `begin` has the lists' tails; -1: not a decode row.
+    for (int32_t list = first; list < end; ++list) {
       const StepRow& row = args.step.rows[args.first_row + list / args.tile.num_kv_heads];
-      if (row.role == RowRole::kDecode) tails[i] = (row.position + 1) % args.tile.block_size;
+      const int32_t tail = (row.position + 1) & ((1 << args.block_shift) - 1);
+      begin[list + 1] = row.role == RowRole::kDecode ? tail : -1;
     }
     WaitForPrevious();
     AllowNext();
-    int32_t stages[kPerThread];
     int32_t own = 0;
+    for (int32_t list = first; list < end; list += kBatch) {
+      int32_t blocks[kBatch];
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int32_t list = thread * per_thread + i;
-      stages[i] = 0;
-      if (i >= per_thread || list >= num_lists) continue;
-      const int32_t blocks = args.selection.counts[first_list + list];
-      num_blocks[list] = blocks;
-      if (tails[i] >= 0) stages[i] = StagesOf(blocks, tails[i], args.tile.block_size);
-      own += stages[i];
+      for (int i = 0; i < kBatch; ++i) blocks[i] = list + i < end ? counts[list + i] : 0;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (list + i >= end) break;
+        const int32_t tail = begin[list + i + 1];
+        num_blocks[list + i] = blocks[i];
+        if (tail >= 0) own += StagesOf(blocks[i], tail, args.block_shift);
+        begin[list + i + 1] = own;
+      }
     }
     int32_t sum = own;
     for (int step = 1; step < 32; step *= 2) {
       const int32_t other = __shfl_up_sync(0xffffffffu, sum, step);
       if (lane >= step) sum += other;
     }
-    if (lane == 31) warp_sums[thread / 32] = sum;
-    __syncthreads();
-    int32_t before = sum - own;
-    for (int warp = 0; warp < thread / 32; ++warp) before += warp_sums[warp];
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int32_t list = thread * per_thread + i;
-      if (i >= per_thread || list >= num_lists) continue;
-      begin[list] = before;
-      before += stages[i];
-    }
-    if (thread == kThreads - 1) begin[num_lists] = before;
-    __syncthreads();
+    if (lane == 0) begin[0] = 0;
+    for (int32_t list = first; list < end; ++list) begin[list + 1] += sum - own;
+    __syncwarp();
   }
 
   // The list that `stage` belongs to.

@@ -59,7 +59,17 @@ class Device {
 // runs plainly once before it is captured.
 class Scratch {
  public:
-  enum class Use { kRescue, kSplit, kPartials, kSampling, kMatMul, kRecall, kIndex, kCount };
+  enum class Use {
+    kRescue,
+    kSplit,
+    kPartials,
+    kSampling,
+    kMatMul,
+    kPoolBlocks,
+    kAngles,
+    kWideTiles,
+    kCount
+  };
 
   explicit Scratch(Device& device) : device_(device), pieces_(static_cast<size_t>(Use::kCount)) {}
   ~Scratch();

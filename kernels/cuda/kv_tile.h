@@ -7,9 +7,14 @@
 // row are swizzled, so that eight consecutive tokens' chunks fall into different banks of shared
 // memory; elsewhere chunks stand in order.
 //
+// With 8 bits the V tile is [b / 4][d] words of four consecutive tokens each, since there is no
+// transposing load of bytes; and behind the V tile stand the exponents of the scales, int8 [2][b],
+// K's first (eta-semantics.md, "8-bit cache"). One bulk copy brings it all (8320 bytes).
+//
 // A block's record: mu float16 [d] and sigma float16 [d] of every KV head, which screening reads;
 // then M float32 of every KV head; then v_total float32 [d] of every KV head, which the floor reads
-// once per row (of the last full block).
+// once per row (of the last full block). With an 8-bit index: mu8 int8 [d] and sigma8 e4m3 [d] of
+// every KV head, then a RecordTrailer of every KV head, then v_total.
 #pragma once
 
 #include <cstddef>
@@ -33,56 +38,89 @@ inline constexpr int32_t kMaxHeadDim = 256;
 // Geometries that the tensor-core kernels take; all others go through the plain kernels.
 ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, int32_t group,
                                          DType dtype) {
-  const bool sixteen_bits = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  const bool narrow = dtype != DType::kFloat32;
   const bool dim = head_dim == 64 || head_dim == 96 || head_dim == 128;
   const bool block = block_size == 16 || block_size == 32 || block_size == 64 || block_size == 128;
-  return sixteen_bits && dim && block && group >= 1 && group <= 16;
+  return narrow && dim && block && group >= 1 && group <= 16;
 }
+
+// What an 8-bit record keeps of a KV head beside its vectors.
+struct alignas(16) RecordTrailer {
+  float max_norm;     // M
+  float mu_scale;     // p
+  float mu_error;     // e
+  float sigma_scale;  // 2^x
+};
 
 struct KvTile {
   ETA_HOST_DEVICE explicit KvTile(const KvGeometry& geometry)
       : head_dim(geometry.head_dim),
         block_size(geometry.block_size),
         num_kv_heads(geometry.num_kv_heads),
-        element_bytes(geometry.dtype == DType::kFloat32 ? 4 : 2),
+        element_bytes(geometry.dtype == DType::kFloat32      ? 4
+                      : geometry.dtype == DType::kFloat8E4M3 ? 1
+                                                             : 2),
         chunk_elements(16 / element_bytes),
-        swizzled(SupportsTensorCores(head_dim, block_size, 1, geometry.dtype)) {}
+        swizzled(SupportsTensorCores(head_dim, block_size, 1, geometry.dtype)),
+        narrow_index(geometry.index_dtype == DType::kInt8) {}
 
   // Bytes of one K or V tile, and of one block with all KV heads.
   ETA_HOST_DEVICE size_t tile_bytes() const {
     return (static_cast<size_t>(block_size) * head_dim * element_bytes + 127) / 128 * 128;
   }
-  ETA_HOST_DEVICE size_t block_bytes() const { return 2 * tile_bytes() * num_kv_heads; }
+  ETA_HOST_DEVICE size_t block_bytes() const { return head_bytes() * num_kv_heads; }
+  // Bytes of one block and KV head: both tiles, and the exponents where there are any.
+  ETA_HOST_DEVICE size_t head_bytes() const {
+    return 2 * tile_bytes() +
+           (scaled() ? (2 * static_cast<size_t>(block_size) + 127) / 128 * 128 : 0);
+  }
+  // Whether each token's K and V have a scale: the 8-bit cache.
+  ETA_HOST_DEVICE bool scaled() const { return element_bytes == 1; }
 
   // Byte offsets of the K tile (its V tile follows) of one block and KV head in `tiles`.
   ETA_HOST_DEVICE size_t K(int32_t block, int32_t kv_head) const {
-    return (static_cast<size_t>(block) * num_kv_heads + kv_head) * 2 * tile_bytes();
+    return (static_cast<size_t>(block) * num_kv_heads + kv_head) * head_bytes();
   }
   ETA_HOST_DEVICE size_t V(int32_t block, int32_t kv_head) const {
     return K(block, kv_head) + tile_bytes();
   }
+  // Of the exponents of K's scales, int8 [b]; V's follow.
+  ETA_HOST_DEVICE size_t Exponents(int32_t block, int32_t kv_head) const {
+    return K(block, kv_head) + 2 * tile_bytes();
+  }
   // Where the 16-byte chunk `chunk` of a token's row stands in that row.
   ETA_HOST_DEVICE int32_t Chunk(int32_t token, int32_t chunk) const {
     if (!swizzled) return chunk;
+    if (scaled()) {
+      return head_dim == 64   ? chunk ^ ((token >> 1) & 3)
+             : head_dim == 96 ? chunk ^ ((token >> 2) & 1)
+                              : chunk ^ (token & 7);
+    }
     return head_dim == 96 ? chunk ^ ((token >> 1) & 3) : chunk ^ (token & 7);
   }
-  // Byte offset of element (token, i) inside a K or V tile.
+  // Byte offset of element (token, i) inside a K tile, and a V tile of 16 or 32 bits.
   ETA_HOST_DEVICE size_t Element(int32_t token, int32_t i) const {
     const int32_t chunk = Chunk(token, i / chunk_elements);
     return (static_cast<size_t>(token) * head_dim + chunk * chunk_elements + i % chunk_elements) *
            element_bytes;
   }
+  // Byte offset of the word with element i of tokens 4 quad .. 4 quad + 3 inside an 8-bit V tile:
+  // the words of four neighbouring quads fall into different banks.
+  ETA_HOST_DEVICE size_t ValueWord(int32_t quad, int32_t i) const {
+    return (static_cast<size_t>(quad) * head_dim + (i ^ (quad & 3) * 8)) * 4;
+  }
 
   // Bytes of one block's record, all KV heads, and offsets inside it.
   ETA_HOST_DEVICE size_t record_bytes() const { return (VTotal(num_kv_heads) + 127) / 128 * 128; }
   ETA_HOST_DEVICE size_t Mu(int32_t kv_head) const {
-    return static_cast<size_t>(kv_head) * head_dim * 4;
+    return static_cast<size_t>(kv_head) * head_dim * (narrow_index ? 2 : 4);
   }
   ETA_HOST_DEVICE size_t Sigma(int32_t kv_head) const {
-    return Mu(kv_head) + static_cast<size_t>(head_dim) * 2;
+    return Mu(kv_head) + static_cast<size_t>(head_dim) * (narrow_index ? 1 : 2);
   }
+  // Of M alone with a float16 index, of the RecordTrailer, which begins with M, with an 8-bit one.
   ETA_HOST_DEVICE size_t MaxNorm(int32_t kv_head) const {
-    return Mu(num_kv_heads) + static_cast<size_t>(kv_head) * 4;
+    return Mu(num_kv_heads) + static_cast<size_t>(kv_head) * (narrow_index ? 16 : 4);
   }
   ETA_HOST_DEVICE size_t VTotal(int32_t kv_head) const {
     return (MaxNorm(num_kv_heads) + 15) / 16 * 16 + static_cast<size_t>(kv_head) * head_dim * 4;
@@ -94,6 +132,7 @@ struct KvTile {
   int32_t element_bytes;
   int32_t chunk_elements;  // elements in 16 bytes
   bool swizzled;
+  bool narrow_index;  // int8 instead of float16
 };
 
 }  // namespace eta::cuda

@@ -30,6 +30,7 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;  // dynamic; above 48 KB the launcher asks for it
+  unsigned cluster = 1;     // neighbours along x that form a cluster; divides grid.x
 };
 
 template <typename... Params, typename... Args>
@@ -42,18 +43,20 @@ void Launch(Device& device, const char* what, const LaunchShape& shape, void (*k
                                       static_cast<int>(shape.shared_bytes)),
                  what);
   }
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = device.stream();
-  config.attrs = &overlap;
+  config.attrs = attributes;
 #ifdef ETA_CUDA_SM90A
   // Other devices run code for sm_80, whose kernels do not wait for their predecessors.
-  config.numAttrs = device.compute_capability() == 90 ? 1 : 0;
+  if (device.compute_capability() == 90) config.numAttrs = shape.cluster > 1 ? 2 : 1;
 #endif
   device.Check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), what);
 }

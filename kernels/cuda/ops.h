@@ -5,6 +5,9 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <vector_types.h>
+
+#include <span>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/step_view.h"
@@ -12,11 +15,21 @@
 
 namespace eta::cuda {
 
+// Cosine and sine of every row and coordinate pair of the step.
+struct RopeAngles {
+  const float2* data = nullptr;  // [num_rows, head_dim / 2]; null: not computed yet
+  int32_t head_dim = 0;
+  int32_t num_rows = 0;
+};
+
 struct Context {
   Device& device;
   Scratch& scratch;
   StepView step;
   int32_t num_layers = 0;  // L of StepView::frozen
+  RopeAngles angles{};
+  // Of the step, host: what prefill is planned with, as steps with prefill rows are never captured.
+  std::span<const StepSequence> sequences{};
 };
 
 // Counts of one layer, device memory; see AttentionCounts.
@@ -29,9 +42,15 @@ struct DeviceCounts {
 void Embed(Context& context, const void* table, DType dtype, int64_t cols,
            const TensorView& out);                                                 // pointwise.cu
 void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows);  // pointwise.cu
-void Rope(Context& context, const RopeParams& params);                             // pointwise.cu
-void AppendKv(Context& context, const AppendKvParams& params);                     // block_index.cu
-void PredictThresholds(Context& context, const ThresholdParams& params);           // pointwise.cu
+// Computes the angles of the step's rows if the context has none yet. Null if there is no memory.
+const float2* Angles(Context& context, int32_t head_dim);                 // rope.cu
+void Rope(Context& context, const RopeParams& params);                    // rope.cu
+void AppendKv(Context& context, const AppendKvParams& params);            // block_index.cu
+void PredictThresholds(Context& context, const ThresholdParams& params);  // pointwise.cu
+// The last three of one layer as one kernel, for a step in which every sequence decodes one row.
+// False, and nothing done, where the device or the shapes have none.
+bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvParams& append,
+                      const ThresholdParams& thresholds);  // append_decode.cu
 void SelectBlocks(Context& context, const SelectBlocksParams& params,
                   const DeviceCounts& counts);  // block_select.cu
 // `counts`: what SelectBlocks wrote for the same rows.
@@ -41,6 +60,14 @@ void PrefillAttention(Context& context, const AttentionParams& params);  // pref
 void CountRecall(Context& context, const RecallParams& params, int64_t* above,
                  int64_t* above_admitted);                  // recall.cu; device [HQ], added to
 void SwiGlu(Context& context, const SwiGluParams& params);  // pointwise.cu
+
+// What the blocks of a selection are in the pool, one by one, [lists, capacity] in scratch memory:
+// SelectBlocks writes it, DecodeAttention reads it. Null if the device has no memory.
+inline uint32_t* PoolBlocks(Context& context, int64_t lists, const BlockSelection& selection) {
+  const auto count = static_cast<size_t>(lists * selection.capacity);
+  return reinterpret_cast<uint32_t*>(
+      context.scratch.Get(Scratch::Use::kPoolBlocks, count * sizeof(uint32_t)));
+}
 
 // The forms that take any geometry and type, float32 too: one warp a head, no tensor cores. The ops
 // above fall back on them; tests compare the two.

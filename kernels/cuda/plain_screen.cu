@@ -20,6 +20,22 @@ struct ScreenArgs {
   unsigned long long* best;  // [R, HQ]
 };
 
+// The row whose piece of screening work `unit` is: the last one with begin[row] <= unit. All lanes
+// of the warp call it with the same arguments; 32 probes at a time, since each costs a trip to L2.
+__device__ __forceinline__ int32_t RowOfUnit(const int32_t* begin, int32_t num_rows, int32_t unit) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  int32_t low = 0;
+  int32_t count = num_rows;
+  while (count > 1) {
+    const int32_t step = (count + 31) / 32;
+    const bool reached = lane * step < count && begin[low + lane * step] <= unit;
+    const int32_t last = 31 - __clz(static_cast<int32_t>(__ballot_sync(0xffffffffu, reached)));
+    low += last * step;
+    count = min(step, count - last * step);
+  }
+  return low;
+}
+
 // One of two sums over the warp in its lower half, the other in the upper half.
 __device__ __forceinline__ float SumHalves(float lower, float upper) {
   const bool is_upper = (threadIdx.x & 16) != 0;
@@ -47,6 +63,25 @@ __device__ float QueryNorm(const float* queries, int32_t group, int32_t head_dim
   return norm;
 }
 
+// Two neighbouring coordinates of mu and of sigma, as the record has them.
+struct RecordPair {
+  float2 mu;
+  float2 sigma;
+};
+
+__device__ __forceinline__ RecordPair LoadPair(const std::byte* mu, const std::byte* sigma,
+                                               int32_t pair, bool narrow) {
+  if (!narrow) {
+    return {UnpackPair<Half>(reinterpret_cast<const uint32_t*>(mu)[pair]),
+            UnpackPair<Half>(reinterpret_cast<const uint32_t*>(sigma)[pair])};
+  }
+  const char2 steps = reinterpret_cast<const char2*>(mu)[pair];
+  const uint32_t deviations = reinterpret_cast<const uint16_t*>(sigma)[pair];
+  const float2 wide = UnpackPair<Half>(WidenE4M3(deviations).x);
+  return {make_float2(static_cast<float>(steps.x), static_cast<float>(steps.y)),
+          make_float2(256.0f * wide.x, 256.0f * wide.y)};
+}
+
 struct Products {
   float q_mu;
   float variance;
@@ -54,7 +89,7 @@ struct Products {
 
 // <q, mu> and sum q_i^2 sigma_i^2 of head `lane` and one record, whose mu and sigma are given.
 __device__ Products MultiplyRecord(const float* queries, int32_t group, int32_t head_dim,
-                                   const uint32_t* mu, const uint32_t* sigma) {
+                                   const std::byte* mu, const std::byte* sigma, bool narrow) {
   const int lane = threadIdx.x % 32;
   const int32_t num_pairs = head_dim / 2;
   float2 means[kMaxPairs];
@@ -62,10 +97,11 @@ __device__ Products MultiplyRecord(const float* queries, int32_t group, int32_t 
 #pragma unroll
   for (int k = 0; k < kMaxPairs; ++k) {
     const int32_t pair = lane + 32 * k;
-    means[k] = pair < num_pairs ? UnpackPair<Half>(mu[pair]) : make_float2(0.0f, 0.0f);
-    const float2 deviation =
-        pair < num_pairs ? UnpackPair<Half>(sigma[pair]) : make_float2(0.0f, 0.0f);
-    variances[k] = make_float2(deviation.x * deviation.x, deviation.y * deviation.y);
+    means[k] = variances[k] = make_float2(0.0f, 0.0f);
+    if (pair >= num_pairs) continue;
+    const RecordPair loaded = LoadPair(mu, sigma, pair, narrow);
+    means[k] = loaded.mu;
+    variances[k] = make_float2(loaded.sigma.x * loaded.sigma.x, loaded.sigma.y * loaded.sigma.y);
   }
   Products products{};
   for (int32_t g = 0; g < group; ++g) {
@@ -127,12 +163,14 @@ __global__ void __launch_bounds__(kThreads)
       const std::byte* record =
           params.kv.records + static_cast<size_t>(physical) * tile.record_bytes();
       const Products products =
-          MultiplyRecord(queries, group, tile.head_dim,
-                         reinterpret_cast<const uint32_t*>(record + tile.Mu(kv_head)),
-                         reinterpret_cast<const uint32_t*>(record + tile.Sigma(kv_head)));
-      const float max_norm = *reinterpret_cast<const float*>(record + tile.MaxNorm(kv_head));
+          MultiplyRecord(queries, group, tile.head_dim, record + tile.Mu(kv_head),
+                         record + tile.Sigma(kv_head), tile.narrow_index);
+      const std::byte* scalars = record + tile.MaxNorm(kv_head);
+      const RecordTrailer trailer = tile.narrow_index
+                                        ? *reinterpret_cast<const RecordTrailer*>(scalars)
+                                        : Float16Trailer(*reinterpret_cast<const float*>(scalars));
       const float bound =
-          UpperBound(products.q_mu, products.variance, row.z, norm, max_norm, params.softmax_scale);
+          UpperBound(products.q_mu, products.variance, row.z, norm, trailer, params.softmax_scale);
       const uint32_t mask = __ballot_sync(~0u, lane < group && bound >= threshold);
       if (lane == 0) masks[block] = mask;
       if (lane < group && block < row.rescue_chunk) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/kv_elements.cuh"
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/step_view.h"
 #include "kernels/params.h"
@@ -151,10 +152,9 @@ __device__ __forceinline__ void LoadKeys(const Tile& tile, const KeySlot* slots,
       const int32_t i = first + j * kThreads;
       if (i >= total) break;
       const KeySlot& slot = slots[i / quads];
-      const std::byte* from =
-          tile.args.params.kv.tiles + slot.tile + tile.kv.Element(slot.token, i % quads * 4);
-      LoadElements(reinterpret_cast<const T*>(from), k[j]);
-      LoadElements(reinterpret_cast<const T*>(from + tile.kv.tile_bytes()), v[j]);
+      const std::byte* head = tile.args.params.kv.tiles + slot.tile;
+      LoadKeyElements<T>(tile.kv, head, slot.token, i % quads * 4, k[j]);
+      LoadValueElements<T>(tile.kv, head, slot.token, i % quads * 4, v[j]);
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
@@ -313,8 +313,12 @@ __device__ void Attend(const Tile& tile, int32_t num_keys, uint32_t floor_querie
   const int32_t rows = (tile.shape.num_queries + tile.query_step - 1) / tile.query_step;
   for (int32_t first = 0; first < num_keys; first += max_keys) {
     const int32_t count = min(max_keys, num_keys - first);
-    VisitElementType(tile.args.params.geometry.dtype,
-                     [&](auto element) { LoadKeys<decltype(element)>(tile, slots, count); });
+    if (tile.kv.scaled()) {
+      LoadKeys<E4M3>(tile, slots, count);
+    } else {
+      VisitElementType(tile.args.params.geometry.dtype,
+                       [&](auto element) { LoadKeys<decltype(element)>(tile, slots, count); });
+    }
     const int32_t next = first + max_keys + thread;
     if (thread < max_keys && next < num_keys) next_slots[thread] = key_at(next);
     __syncthreads();

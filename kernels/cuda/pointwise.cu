@@ -1,4 +1,4 @@
-// Ops that treat every row by itself: embedding, RMSNorm, RoPE, threshold predictor, SwiGLU. A
+// Ops that treat every row by itself: embedding, RMSNorm, threshold predictor, SwiGLU. A
 // row's sums run in one fixed order, so its bits do not depend on the batch.
 
 #include <algorithm>
@@ -6,9 +6,9 @@
 #include <type_traits>
 
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/thresholds.cuh"
 
 namespace eta::cuda {
 namespace {
@@ -64,26 +64,54 @@ __device__ float BlockSum(float value) {
   return sum;
 }
 
+// The first kHeld pieces of a thread stay in registers between the sum and the product; the rest of
+// a longer row is read twice.
 template <typename T, int width>
 __global__ void __launch_bounds__(kThreads)
     NormRows(const float* x, int64_t x_stride, const float* weight, float eps, const int32_t* rows,
              T* out, int64_t out_stride, int64_t cols) {
-  WaitForPrevious();
-  AllowNext();
+  constexpr int kHeld = 4;
+  constexpr int64_t kPass = kThreads * width;
   const int64_t source = rows != nullptr ? rows[blockIdx.x] : blockIdx.x;
   const float* from = x + source * x_stride;
   T* to = out + blockIdx.x * out_stride;
+  const int64_t first = threadIdx.x * width;
+  float values[kHeld][width];
+  float factors[kHeld][width];
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (first + n * kPass < cols) LoadElements(weight + first + n * kPass, factors[n]);
+  }
+  WaitForPrevious();
+  AllowNext();
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (first + n * kPass < cols) LoadElements(from + first + n * kPass, values[n]);
+  }
   float squares = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (first + n * kPass >= cols) break;
+#pragma unroll
+    for (int j = 0; j < width; ++j) squares += values[n][j] * values[n][j];
+  }
 #pragma unroll 4
-  for (int64_t i = threadIdx.x * width; i < cols; i += kThreads * width) {
+  for (int64_t i = first + kHeld * kPass; i < cols; i += kPass) {
     float value[width];
     LoadElements(from + i, value);
 #pragma unroll
     for (int j = 0; j < width; ++j) squares += value[j] * value[j];
   }
   const float scale = 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(cols) + eps);
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (first + n * kPass >= cols) return;
+#pragma unroll
+    for (int j = 0; j < width; ++j) values[n][j] = values[n][j] * scale * factors[n][j];
+    StoreElements(values[n], to + first + n * kPass);
+  }
 #pragma unroll 4
-  for (int64_t i = threadIdx.x * width; i < cols; i += kThreads * width) {
+  for (int64_t i = first + kHeld * kPass; i < cols; i += kPass) {
     float value[width];
     float factor[width];
     LoadElements(from + i, value);
@@ -94,81 +122,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-struct RopeArgs {
-  float* q;
-  float* k;
-  int64_t q_stride;
-  int64_t k_stride;
-  int32_t num_query_heads;
-  int32_t num_kv_heads;
-  int32_t head_dim;
-};
-
-// One row: its angles once, in double precision so that far positions lose nothing, then all heads.
-__global__ void __launch_bounds__(kThreads) RotateRows(RopeArgs args, StepView step) {
-  constexpr int kHeld = 2;   // pieces of the row that a thread loads at once
-  constexpr int kWidth = 4;  // coordinate pairs of a piece
-  alignas(16) __shared__ float cosines[kMaxHeadDim / 2];
-  alignas(16) __shared__ float sines[kMaxHeadDim / 2];
-  WaitForPrevious();
-  AllowNext();
-  const StepRow& row = step.rows[blockIdx.x];
-  if (row.role == RowRole::kPadding) return;
-  const int32_t half = args.head_dim / 2;
-  const int32_t pieces = half / kWidth;  // of a head
-  const int32_t count = (args.num_query_heads + args.num_kv_heads) * pieces;
-  float* q = args.q + blockIdx.x * args.q_stride;
-  float* k = args.k + blockIdx.x * args.k_stride;
-  const auto first_of_pair = [&](int32_t piece) {
-    const int32_t head = piece / pieces;
-    float* at = head < args.num_query_heads ? q + head * args.head_dim
-                                            : k + (head - args.num_query_heads) * args.head_dim;
-    return at + piece % pieces * kWidth;
-  };
-
-  for (int32_t begin = 0; begin < count; begin += kHeld * kThreads) {
-    float a[kHeld][kWidth];
-    float b[kHeld][kWidth];
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      const auto piece = static_cast<int32_t>(begin + n * kThreads + threadIdx.x);
-      if (piece >= count) continue;
-      LoadElements(first_of_pair(piece), a[n]);
-      LoadElements(first_of_pair(piece) + half, b[n]);
-    }
-    if (begin == 0) {  // while the first pieces are on their way
-      constexpr double kPi = 3.141592653589793;
-      for (auto i = static_cast<int32_t>(threadIdx.x); i < half; i += kThreads) {
-        const double exponent = -2.0 * i / args.head_dim;
-        const double half_turns = exp2(exponent * log2(static_cast<double>(row.rope_theta))) / kPi;
-        double sine;
-        double cosine;
-        sincospi(row.position * half_turns, &sine, &cosine);
-        cosines[i] = static_cast<float>(cosine);
-        sines[i] = static_cast<float>(sine);
-      }
-      __syncthreads();
-    }
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      const auto piece = static_cast<int32_t>(begin + n * kThreads + threadIdx.x);
-      if (piece >= count) continue;
-      float c[kWidth];
-      float s[kWidth];
-      LoadElements(cosines + piece % pieces * kWidth, c);
-      LoadElements(sines + piece % pieces * kWidth, s);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        const float first = a[n][j] * c[j] - b[n][j] * s[j];
-        b[n][j] = b[n][j] * c[j] + a[n][j] * s[j];
-        a[n][j] = first;
-      }
-      StoreElements(a[n], first_of_pair(piece));
-      StoreElements(b[n], first_of_pair(piece) + half);
-    }
-  }
-}
-
 // Thresholds of a tile of rows and heads. A block of threads takes one tile at a time: its warps
 // and lanes share out the inner dimension (all loads of a pass in flight at once, each element read
 // once per tile), then lanes and warps are summed in a fixed order.
@@ -176,24 +129,10 @@ constexpr int32_t kTileRows = 4;
 constexpr int32_t kTileHeads = 8;
 static_assert(kTileRows * kTileHeads == 32, "one output per lane");
 
-struct ThresholdArgs {
-  const float* q;
-  const float* weight;
-  const float* bias;
-  float* out;
-  int64_t q_stride;
-  int64_t out_stride;
-  int64_t width;
-  int32_t num_heads;
-  int32_t layer;
-  int32_t num_layers;
-};
-
 // This lane's share of the tile's products, its warp's lanes summed: lane r * kTileHeads + h holds
 // the sum of row r and head h.
 __device__ __forceinline__ float TileSum(const ThresholdArgs& args, int32_t row, int32_t last_row,
                                          int32_t head) {
-  const int32_t lane = threadIdx.x % 32;
   float sums[32] = {};
   for (int64_t i = threadIdx.x * 4; i < args.width; i += kThreads * 4) {
     float q[kTileRows][4];
@@ -215,19 +154,7 @@ __device__ __forceinline__ float TileSum(const ThresholdArgs& args, int32_t row,
       }
     }
   }
-  // Each exchange halves the sums that a lane is responsible for.
-#pragma unroll
-  for (int half = 16; half > 0; half /= 2) {
-    const bool upper = (lane & half) != 0;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      if (i >= half) break;
-      const float mine = upper ? sums[i + half] : sums[i];
-      const float other = upper ? sums[i] : sums[i + half];
-      sums[i] = mine + __shfl_xor_sync(~0u, other, half);
-    }
-  }
-  return sums[0];
+  return FoldSums(sums);
 }
 
 __global__ void __launch_bounds__(kThreads, 2) ThresholdRows(ThresholdArgs args, StepView step) {
@@ -243,8 +170,7 @@ __global__ void __launch_bounds__(kThreads, 2) ThresholdRows(ThresholdArgs args,
     const int32_t row = begin + lane / kTileHeads;  // whose output this lane has
     const bool inside = row < step.num_rows && head < args.num_heads;
     const StepRow& at = step.rows[min(row, step.num_rows - 1)];
-    const int32_t frozen = at.frozen;
-    const bool predicted = args.weight != nullptr && frozen < 0 && at.role != RowRole::kPadding;
+    const bool predicted = IsPredicted(args, at);
     if (__any_sync(~0u, inside && predicted)) {  // every warp sees the same rows
       const float sum = TileSum(args, begin, step.num_rows - 1, first_head);
       __syncthreads();  // the tile before has been read
@@ -257,9 +183,8 @@ __global__ void __launch_bounds__(kThreads, 2) ThresholdRows(ThresholdArgs args,
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) threshold += sums[warp][lane];
       threshold += args.bias[head];
-    } else if (frozen >= 0 && at.role != RowRole::kPadding) {
-      const int64_t constants = static_cast<int64_t>(frozen) * args.num_layers + args.layer;
-      threshold = step.frozen[constants * args.num_heads + head];
+    } else {
+      threshold = FixedThreshold(args, step, at, head);
     }
     args.out[row * args.out_stride + head] = threshold;
   }
@@ -309,29 +234,8 @@ void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows)
   });
 }
 
-void Rope(Context& context, const RopeParams& params) {
-  const RopeArgs args = {.q = params.q.data,
-                         .k = params.k.data,
-                         .q_stride = params.q.stride,
-                         .k_stride = params.k.stride,
-                         .num_query_heads = static_cast<int32_t>(params.q.cols / params.head_dim),
-                         .num_kv_heads = static_cast<int32_t>(params.k.cols / params.head_dim),
-                         .head_dim = params.head_dim};
-  Launch(context.device, "Rope", {.grid = Grid(context.step.num_rows), .block = kThreads},
-         RotateRows, args, context.step);
-}
-
 void PredictThresholds(Context& context, const ThresholdParams& params) {
-  const ThresholdArgs args = {.q = params.q.data,
-                              .weight = params.weight,
-                              .bias = params.bias,
-                              .out = params.out.data,
-                              .q_stride = params.q.stride,
-                              .out_stride = params.out.stride,
-                              .width = params.q.cols,
-                              .num_heads = static_cast<int32_t>(params.out.cols),
-                              .layer = params.layer,
-                              .num_layers = context.num_layers};
+  const ThresholdArgs args = MakeThresholdArgs(context, params);
   // Many rows: as many blocks as the device holds, so that each reads its heads' weights from L2
   // once and finds them in L1 for its further tiles.
   const int64_t head_tiles = CeilDiv(args.num_heads, kTileHeads);

@@ -1,6 +1,7 @@
 // Attention of prompt rows: dense, causal, gated, over the paged cache.
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.cuh"
@@ -8,6 +9,7 @@
 #include "kernels/cuda/prefill_mma.cuh"
 #include "kernels/cuda/prefill_tile.cuh"
 #include "kernels/cuda/prefill_wgmma.cuh"
+#include "kernels/cuda/prefill_widen.h"
 
 namespace eta::cuda {
 namespace {
@@ -73,7 +75,7 @@ int32_t ChooseParts(int64_t items, int64_t slots) {
   return best;
 }
 
-// Fills in everything but the parts.
+// Everything but the sequences, where their keys are, and the parts.
 PrefillParams Prepare(const Context& context, const AttentionParams& params) {
   const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
   PrefillParams prefill = {};
@@ -82,7 +84,6 @@ PrefillParams Prepare(const Context& context, const AttentionParams& params) {
   prefill.q_stride = params.q.stride;
   prefill.thresholds = params.thresholds.data;
   prefill.thresholds_stride = params.thresholds.stride;
-  prefill.tiles = params.kv.tiles;
   prefill.out = params.out.data;
   prefill.out_stride = params.out.stride;
   prefill.out_dtype = params.out.dtype;
@@ -137,21 +138,16 @@ void LaunchForPrecision(Context& context, const PrefillParams& params, uint32_t 
   }
 }
 
-}  // namespace
-
-void PrefillAttention(Context& context, const AttentionParams& params) {
-  const StepView& step = context.step;
-  if (step.prefill_rows == 0) return;
-  const KvGeometry& geometry = params.geometry;
-  const int32_t group = params.num_query_heads / geometry.num_kv_heads;
-  if (!SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype)) {
-    PlainPrefillAttention(context, params);
-    return;
+// Attends for the rows of `sequences`, neighbours in the step, whose keys `prefill` has.
+void Attend(Context& context, PrefillParams prefill, std::span<const StepSequence> sequences) {
+  const KvGeometry& geometry = prefill.geometry;
+  prefill.sequences = context.step.sequences + (sequences.data() - context.sequences.data());
+  prefill.num_sequences = static_cast<int32_t>(sequences.size());
+  int64_t tiles = 0;
+  for (const StepSequence& sequence : sequences) {
+    if (sequence.role != RowRole::kPrefill) continue;
+    tiles += (sequence.num_rows + prefill.tile_tokens - 1) / prefill.tile_tokens;
   }
-  PrefillParams prefill = Prepare(context, params);
-  // At least as many as there are: every sequence may end in a tile of one row.
-  const int64_t spare = static_cast<int64_t>(step.prefill_sequences) * (prefill.tile_tokens - 1);
-  const int64_t tiles = (step.prefill_rows + spare) / prefill.tile_tokens;
   const int64_t items = tiles * geometry.num_kv_heads;
   prefill.max_parts = ChooseParts(items, 2 * context.device.num_sms());
   if (prefill.max_parts > 1) {
@@ -170,6 +166,36 @@ void PrefillAttention(Context& context, const AttentionParams& params) {
   if (prefill.max_parts > 1) {
     Launch(context.device, "merge of prefill attention",
            {.grid = static_cast<uint32_t>(items), .block = kMergeThreads}, MergeParts, prefill);
+  }
+}
+
+}  // namespace
+
+void PrefillAttention(Context& context, const AttentionParams& params) {
+  const auto is_prefill = [](const StepSequence& s) { return s.role == RowRole::kPrefill; };
+  if (std::ranges::none_of(context.sequences, is_prefill)) return;
+  const KvGeometry& geometry = params.geometry;
+  const int32_t group = params.num_query_heads / geometry.num_kv_heads;
+  if (!SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype)) {
+    PlainPrefillAttention(context, params);
+    return;
+  }
+  PrefillParams prefill = Prepare(context, params);
+  if (geometry.dtype != DType::kFloat8E4M3) {
+    prefill.tiles = params.kv.tiles;
+    prefill.tables = context.step.tables;
+    Attend(context, prefill, context.sequences);
+    return;
+  }
+  std::span<const StepSequence> rest = context.sequences;
+  for (auto some = TakeWideRun(geometry, rest); !some.empty(); some = TakeWideRun(geometry, rest)) {
+    const WideTiles wide = Widen(context, params, some);
+    if (wide.tiles == nullptr) return;
+    prefill.geometry = wide.geometry;
+    prefill.tiles = wide.tiles;
+    prefill.tables = wide.tables;
+    prefill.tables_begin = some.front().table_begin;
+    Attend(context, prefill, some);
   }
 }
 

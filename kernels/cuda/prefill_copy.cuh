@@ -25,7 +25,7 @@ __device__ __forceinline__ void BulkCopyShared(uint32_t shared, const std::byte*
 struct KeyTileCopier {
   __device__ __forceinline__ KeyTileCopier(const PrefillParams& params, const PrefillTile& tile,
                                            int32_t kv_head) {
-    table = params.step.tables + tile.table_begin;
+    table = params.tables + tile.table_begin;
     keys = tile.keys;
     block_size = params.geometry.block_size;
     block_shift = __ffs(block_size) - 1;

@@ -37,7 +37,7 @@ __device__ __forceinline__ void CopyKeyTile(const PrefillParams& params, const P
                                             int32_t kv_head, int32_t key_tile, uint32_t shared) {
   constexpr int kRowChunks = kHeadDim / 8;
   const KvTile layout(params.geometry);
-  const int32_t* table = params.step.tables + tile.table_begin;
+  const int32_t* table = params.tables + tile.table_begin;
   for (int32_t i = threadIdx.x; i < kTileKeys * kRowChunks; i += kMmaThreads) {
     const int32_t key = key_tile * kTileKeys + i / kRowChunks;
     const uint32_t bytes = key < tile.keys ? 16 : 0;

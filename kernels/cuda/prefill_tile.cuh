@@ -23,6 +23,10 @@ inline constexpr int32_t kMinPartTiles = 16;
 
 struct PrefillParams {
   StepView step;
+  const StepSequence* sequences;  // those of the step, or some neighbours of them
+  int32_t num_sequences;
+  const int32_t* tables;  // their block tables
+  int32_t tables_begin;   // what StepSequence::table_begin calls tables[0]
   const float* q;
   int64_t q_stride;
   const float* thresholds;
@@ -45,20 +49,20 @@ struct PrefillTile {
   int32_t row_begin;    // first row, in the step; -1: there is no such tile
   int32_t tokens;       // rows, at most tile_tokens
   int32_t position;     // of the first row
-  int32_t table_begin;  // of the sequence's block table
+  int32_t table_begin;  // of the sequence's block table in PrefillParams::tables
   int32_t keys;         // of the sequence: position of its last row + 1
   int32_t key_tiles;    // key tiles that the last row attends to
   int32_t parts;        // parts that these are cut into
 };
 
-// Tile `index` of the step, those of a sequence from the last (the longest) to the first. One whole
-// warp calls it.
+// Tile `index` of the sequences, those of a sequence from the last (the longest) to the first. One
+// whole warp calls it.
 __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int32_t index) {
   const int32_t lane = threadIdx.x % 32;
-  const int32_t num_sequences = params.step.counts->num_sequences;
+  const int32_t num_sequences = params.num_sequences;
   for (int32_t begin = 0; begin < num_sequences; begin += 32) {
     StepSequence sequence = {};
-    if (begin + lane < num_sequences) sequence = params.step.sequences[begin + lane];
+    if (begin + lane < num_sequences) sequence = params.sequences[begin + lane];
     const int32_t tiles = sequence.role == RowRole::kPrefill
                               ? (sequence.num_rows + params.tile_tokens - 1) / params.tile_tokens
                               : 0;
@@ -77,7 +81,7 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
     tile.row_begin = sequence.row_begin + first;
     tile.tokens = min(params.tile_tokens, sequence.num_rows - first);
     tile.position = sequence.position + first;
-    tile.table_begin = sequence.table_begin;
+    tile.table_begin = sequence.table_begin - params.tables_begin;
     tile.keys = sequence.position + sequence.num_rows;
     tile.key_tiles = (tile.position + tile.tokens + kTileKeys - 1) / kTileKeys;
     tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/step_plan.h"
@@ -13,17 +14,32 @@ namespace {
 // padded row counts, times the row counts of logits.
 constexpr size_t kMaxGraphs = 64;
 
-// Launches one op after the other.
+// Launches ops in their order.
 class Launcher {
  public:
-  Launcher(const Machine& machine, int32_t padded_rows)
+  Launcher(const Machine& machine, int32_t padded_rows, bool single_rows)
       : machine_(machine),
         padded_rows_(padded_rows),
-        context_{machine.device, machine.scratch,
-                 StepLayout(padded_rows).View(machine.uploads.DeviceAt(0)), 1} {
-    const auto* counts = reinterpret_cast<const StepCounts*>(machine.uploads.HostAt(0));
-    context_.step.prefill_rows = counts->prefill_rows;
-    context_.step.prefill_sequences = counts->prefill_sequences;
+        single_rows_(single_rows),
+        context_{machine.device,
+                 machine.scratch,
+                 StepLayout(padded_rows).View(machine.uploads.DeviceAt(0)),
+                 1,
+                 {}} {
+    const std::byte* step = machine.uploads.HostAt(0);
+    context_.sequences = {
+        StepLayout(padded_rows).View(step).sequences,
+        static_cast<size_t>(reinterpret_cast<const StepCounts*>(step)->num_sequences)};
+  }
+
+  // Launches the first of `ops`, or as many as one kernel does together. Returns how many.
+  size_t LaunchFront(std::span<const Op> ops) {
+    if (LaunchTogether(OpAt<RopeParams>(ops, 0), OpAt<AppendKvParams>(ops, 1),
+                       OpAt<ThresholdOp>(ops, 2))) {
+      return 3;
+    }
+    std::visit(*this, ops.front());
+    return 1;
   }
 
   void operator()(const EmbedOp& op) {
@@ -39,11 +55,7 @@ class Launcher {
   }
   void operator()(const RopeParams& params) { Rope(For(params.q), params); }
   void operator()(const AppendKvParams& params) { AppendKv(For(params.k), params); }
-  void operator()(const ThresholdOp& op) {
-    Context& context = For(op.params.q);
-    context.step.frozen = reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.frozen));
-    PredictThresholds(context, op.params);
-  }
+  void operator()(const ThresholdOp& op) { PredictThresholds(ForThresholds(op), op.params); }
   void operator()(const SelectBlocksOp& op) {
     counts_ = {reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_attended)),
                reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_read))};
@@ -67,7 +79,26 @@ class Launcher {
   }
 
  private:
-  DeviceCounts counts_;  // of the layer at hand
+  // Op `i` if it is of that kind, else null.
+  template <typename T>
+  static const T* OpAt(std::span<const Op> ops, size_t i) {
+    return i < ops.size() ? std::get_if<T>(&ops[i]) : nullptr;
+  }
+
+  // False, and nothing launched, where ops are missing or no kernel does them together.
+  bool LaunchTogether(const RopeParams* rope, const AppendKvParams* append,
+                      const ThresholdOp* thresholds) {
+    if (!single_rows_ || rope == nullptr || append == nullptr || thresholds == nullptr) {
+      return false;
+    }
+    return AppendDecodeRows(ForThresholds(*thresholds), *rope, *append, thresholds->params);
+  }
+
+  Context& ForThresholds(const ThresholdOp& op) {
+    Context& context = For(op.params.q);
+    context.step.frozen = reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.frozen));
+    return context;
+  }
   // The context of an op over the rows of `tensor`: all padded ones, or fewer where the caller's
   // tensors have no room for padding.
   Context& For(const TensorView& tensor) {
@@ -77,22 +108,23 @@ class Launcher {
 
   const Machine& machine_;
   int32_t padded_rows_;
+  bool single_rows_;
   Context context_;
+  DeviceCounts counts_;  // of the layer at hand
 };
 
 }  // namespace
 
 void Program::Launch(const Machine& machine) const {
-  Launcher launcher(machine, padded_rows_);
-  for (const Op& op : ops_) {
-    if (!machine.device.status().ok()) return;
-    std::visit(launcher, op);
+  Launcher launcher(machine, padded_rows_, single_rows_);
+  for (std::span<const Op> left = ops_; !left.empty() && machine.device.status().ok();) {
+    left = left.subspan(launcher.LaunchFront(left));
   }
 }
 
 // Backwards: where two programs of one size differ, it is mostly in their last ops.
 bool Program::operator==(const Program& other) const {
-  return padded_rows_ == other.padded_rows_ &&
+  return padded_rows_ == other.padded_rows_ && single_rows_ == other.single_rows_ &&
          std::equal(ops_.rbegin(), ops_.rend(), other.ops_.rbegin(), other.ops_.rend());
 }
 

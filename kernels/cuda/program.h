@@ -97,23 +97,25 @@ struct Machine {
 
 class Program {
  public:
-  // For a step of which `padded_rows` rows have arrays.
-  explicit Program(int32_t padded_rows = 1) : padded_rows_(padded_rows) {}
-
   void Add(Op op) { ops_.push_back(op); }
   bool empty() const { return ops_.empty(); }
-  void Clear(int32_t padded_rows) {
+  // Begins anew, for a step of which `padded_rows` rows have arrays. `single_rows`: every sequence
+  // decodes one row.
+  void Clear(int32_t padded_rows, bool single_rows) {
     padded_rows_ = padded_rows;
+    single_rows_ = single_rows;
     ops_.clear();
   }
 
-  // Puts all ops on the device's stream.
+  // Puts all ops on the device's stream; consecutive ones that one kernel does are launched
+  // together.
   void Launch(const Machine& machine) const;
 
   bool operator==(const Program& other) const;
 
  private:
-  int32_t padded_rows_;
+  int32_t padded_rows_ = 1;
+  bool single_rows_ = false;
   std::vector<Op> ops_;
 };
 

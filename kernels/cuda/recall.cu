@@ -1,6 +1,6 @@
 // Recall of the selection, for evaluation: every key of every decode row is scored, a thread each.
 
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/kv_elements.cuh"
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -41,7 +41,7 @@ __device__ void MultiplyKey(const KvTile& tile, const std::byte* key_tile, int32
   float sums[kHeadsAtOnce][4] = {};
   for (int32_t i = 0; i < tile.head_dim; i += 4) {
     float k[4];
-    LoadElements(reinterpret_cast<const T*>(key_tile + tile.Element(token, i)), k);
+    LoadKeyElements<T>(tile, key_tile, token, i, k);
 #pragma unroll
     for (int h = 0; h < kHeadsAtOnce; ++h) {
 #pragma unroll
@@ -140,7 +140,7 @@ void CountRecall(Context& context, const RecallParams& params, int64_t* above,
   static_assert(sizeof(int64_t) == sizeof(unsigned long long));
   const RecallArgs args{context.step, attention, reinterpret_cast<unsigned long long*>(above),
                         reinterpret_cast<unsigned long long*>(above_admitted)};
-  WithElementType(geometry.dtype, [&](auto element) {
+  WithCacheType(geometry.dtype, [&](auto element) {
     Launch(context.device, "CountRecall", shape, CountRecallKernel<decltype(element)>, args);
   });
 }

@@ -1,4 +1,4 @@
-// What screening hands to compaction, whichever kernel screened.
+// What both screening kernels have in common: a block's bound, and what they hand to compaction.
 //
 // Screening visits every full block of every decode row that is not admit_all and writes, at
 // selection.heads[row, kv_head, block], the mask of the heads whose bound reaches their threshold;
@@ -7,10 +7,12 @@
 // the masks into lists in place, counts, and clears `best` for the next layer.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/step_view.h"
 
 namespace eta::cuda {
@@ -25,26 +27,22 @@ __device__ __forceinline__ int32_t BlockOfKey(uint64_t key) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
 }
 
-// Steps 1 and 2 of the selection, in float32: q_mu = <q, mu>, variance = sum q_i^2 sigma_i^2.
+// Steps 1 and 2 of the selection, in float32, from <q, mu> and sum q_i^2 sigma_i^2 as the record
+// has mu and sigma; of one with a float16 index, only M of `record` is its own (Float16Trailer).
 __device__ __forceinline__ float UpperBound(float q_mu, float variance, float z, float q_norm,
-                                            float max_norm, float scale) {
-  return scale * fminf(q_mu + z * sqrtf(variance), q_norm * max_norm);
+                                            const RecordTrailer& record, float scale) {
+  const float deviation = record.sigma_scale * sqrtf(variance);
+  const float estimate = record.mu_scale * q_mu + q_norm * record.mu_error + z * deviation;
+  return scale * fminf(estimate, q_norm * record.max_norm);
+}
+__device__ __forceinline__ RecordTrailer Float16Trailer(float max_norm) {
+  return {.max_norm = max_norm, .mu_scale = 1.0f, .mu_error = 0.0f, .sigma_scale = 1.0f};
 }
 
-// The row whose piece of screening work `unit` is: the last one with begin[row] <= unit. All lanes
-// of the warp call it with the same arguments; 32 probes at a time, since each costs a trip to L2.
-__device__ __forceinline__ int32_t RowOfUnit(const int32_t* begin, int32_t num_rows, int32_t unit) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  int32_t low = 0;
-  int32_t count = num_rows;
-  while (count > 1) {
-    const int32_t step = (count + 31) / 32;
-    const bool reached = lane * step < count && begin[low + lane * step] <= unit;
-    const int32_t last = 31 - __clz(static_cast<int32_t>(__ballot_sync(0xffffffffu, reached)));
-    low += last * step;
-    count = min(step, count - last * step);
-  }
-  return low;
+// Four e4m3 without sign, each divided by 256, as two pairs of float16, exactly: float16 has one
+// more bit of exponent and seven of mantissa, and a bias that is 8 larger.
+__device__ __forceinline__ uint2 WidenE4M3(uint32_t bytes) {
+  return {__byte_perm(bytes, 0, 0x1404) >> 1, __byte_perm(bytes, 0, 0x3424) >> 1};
 }
 
 }  // namespace eta::cuda

@@ -1,24 +1,35 @@
 // Upper bounds of 16 blocks by one warp on tensor cores, for SelectBlocks.
 //
-// A product over i may take the i in any order, so each lane loads whole 16-byte chunks of mu and
-// sigma: chunk 4j + t of its two blocks r and r + 8, with r = lane / 4 and t = lane % 4, and
-// product (j, half) takes four elements of the chunk with the same elements of q.
+// A product over i may take the i in any order, so each lane loads whole chunks of mu and sigma
+// from global memory, where the four lanes of a block read 64 bytes side by side: chunks 4j + t of
+// its two blocks r and r + 8, with r = lane / 4 and t = lane % 4. Product k takes the lane's next
+// four elements, with the same elements of q. Nothing is shared between lanes, so registers are all
+// the room that records on their way need.
 //
 // float16 keeps 11 bits of a factor, so q, q^2 and sigma^2 are sums of two float16, and the product
-// of two low parts is dropped: 22 bits, as good as float32 sums of any order. mu needs one. q is
-// scaled by a power of two, so that its largest element is in [64, 128) and none is lost below.
+// of two low parts is dropped: 22 bits, as good as float32 sums of any order. mu needs one, and of
+// an 8-bit record so does sigma^2 / 4: it has 8 bits and lies in 2^-20 .. 50176. q is scaled by a
+// power of two, so that its largest element is in [64, 128) and none is lost below.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/screen.cuh"
 
 namespace eta::cuda {
 
-// The queries of one (row, KV head) as B operands, in registers.
-template <int D, int HeadTiles>
+// Elements of a chunk, which is 16 bytes where four lanes' chunks cut D evenly. Index is Half or
+// int8_t.
+template <int D, typename Index>
+inline constexpr int kScreenChunk = sizeof(Index) == 1 && D % 64 == 0 ? 16 : 8;
+
+// The queries of one (row, KV head) as B operands, in registers, for records of chunks of `Chunk`.
+template <int D, int HeadTiles, int Chunk>
 struct ScreenQueries {
   uint32_t high[HeadTiles][D / 16][2];
   uint32_t low[HeadTiles][D / 16][2];
@@ -49,8 +60,8 @@ struct ScreenQueries {
       for (int k = 0; k < D / 16; ++k) {
         parts[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (column < group) {
-          parts[k] = *reinterpret_cast<const float4*>(q + column * D + lane % 4 * 8 + k / 2 * 32 +
-                                                      k % 2 * 4);
+          const int at = (k * 4 / Chunk * 4 + lane % 4) * Chunk + k * 4 % Chunk;
+          parts[k] = *reinterpret_cast<const float4*>(q + column * D + at);
         }
       }
 #pragma unroll
@@ -97,30 +108,58 @@ struct ScreenQueries {
   }
 };
 
-// What a lane reads of its two blocks.
-template <int D>
-struct ScreenRecords {
-  uint4 mu[2][D / 32];
-  uint4 sigma[2][D / 32];
-  float max_norm[2];
+// Loads words that no other lane reads.
+template <int Words>
+__device__ __forceinline__ void LoadOnce(const std::byte* from, uint32_t* to) {
+  if constexpr (Words == 4) {
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from)
+                 : "memory");
+  } else {
+    static_assert(Words == 2);
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "l"(from)
+                 : "memory");
+  }
+}
 
-  // `record`: chunk t of mu of block r; block r + 8 stands `eight` bytes behind it.
-  __device__ __forceinline__ void Read(const std::byte* record, uint32_t eight) {
+// What a lane reads of its two blocks.
+template <int D, typename Index>
+struct ScreenRecords {
+  static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
+  using Scalars = std::conditional_t<kNarrow, RecordTrailer, float>;
+  static constexpr int kChunkBytes = kScreenChunk<D, Index> * static_cast<int>(sizeof(Index));
+  static constexpr int kChunkWords = kChunkBytes / 4;
+  static constexpr int kWords = D / 16 * static_cast<int>(sizeof(Index));
+
+  uint32_t mu[2][kWords];
+  uint32_t sigma[2][kWords];
+  Scalars scalars[2];
+
+  // `records`: of both blocks, of `num_kv_heads` KV heads.
+  __device__ __forceinline__ void Read(const std::byte* const (&records)[2], uint32_t kv_head,
+                                       uint32_t num_kv_heads) {
+    constexpr uint32_t kVector = D * sizeof(Index);
+    const uint32_t own = kv_head * (2 * kVector) + threadIdx.x % 4 * kChunkBytes;
+    const uint32_t own_scalars =
+        num_kv_heads * (2 * kVector) + kv_head * static_cast<uint32_t>(sizeof(Scalars));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const std::byte* from = record + i * eight;
+      const std::byte* from = records[i] + own;
 #pragma unroll
-      for (int j = 0; j < D / 32; ++j) {
-        mu[i][j] = *reinterpret_cast<const uint4*>(from + j * 64);
-        sigma[i][j] = *reinterpret_cast<const uint4*>(from + D * 2 + j * 64);
+      for (int word = 0; word < kWords; word += kChunkWords) {
+        LoadOnce<kChunkWords>(from + word * 16, mu[i] + word);
       }
+#pragma unroll
+      for (int word = 0; word < kWords; word += kChunkWords) {
+        LoadOnce<kChunkWords>(from + kVector + word * 16, sigma[i] + word);
+      }
+      scalars[i] = *reinterpret_cast<const Scalars*>(records[i] + own_scalars);
     }
   }
 };
-
-__device__ __forceinline__ uint32_t Word(const uint4& v, int p) {
-  return p == 0 ? v.x : p == 1 ? v.y : p == 2 ? v.z : v.w;
-}
 
 // A pair of float16 squared, as the sum of two float16.
 __device__ __forceinline__ void Square(uint32_t pair, uint32_t& top, uint32_t& rest) {
@@ -144,50 +183,109 @@ __device__ __forceinline__ float NotBelowZero(float x) {
   return y;
 }
 
-// bounds[tile][i]: of head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
-template <int D, int HeadTiles>
-__device__ __forceinline__ void UpperBounds(const ScreenRecords<D>& records,
-                                            const ScreenQueries<D, HeadTiles>& queries, float z,
-                                            float (&bounds)[HeadTiles][4]) {
-  // Each kind of product has a sum of its own: a chain of dependent products is what takes long.
+// Four int8 as two pairs of float16, exactly: the float16 of bits 0x6400 + n is 1024 + n.
+__device__ __forceinline__ uint2 WidenInt8(uint32_t bytes) {
+  const uint32_t biased = bytes ^ 0x80808080u;  // + 128
+  const uint32_t low = __byte_perm(biased, 0x64646464u, 0x4140);
+  const uint32_t high = __byte_perm(biased, 0x64646464u, 0x4342);
+  const __half2 bias = __float2half2_rn(1024.0f + 128.0f);
+  const __half2 first = __hsub2(*reinterpret_cast<const __half2*>(&low), bias);
+  const __half2 second = __hsub2(*reinterpret_cast<const __half2*>(&high), bias);
+  return {*reinterpret_cast<const uint32_t*>(&first), *reinterpret_cast<const uint32_t*>(&second)};
+}
+
+// Four e4m3 without sign squared, a quarter of that, as two pairs of float16, exactly.
+__device__ __forceinline__ uint2 QuarterSquares(uint32_t bytes) {
+  const uint2 wide = WidenE4M3(bytes);  // 2^-8 of the values
+  const auto square = [](uint32_t pair) {
+    const __half2 v = *reinterpret_cast<const __half2*>(&pair);
+    const __half2 result = __hmul2_rn(__hmul2_rn(v, __float2half2_rn(0x1p14f)), v);
+    return *reinterpret_cast<const uint32_t*>(&result);
+  };
+  return {square(wide.x), square(wide.y)};
+}
+
+// <q, mu> of the scaled q and sum q_i^2 sigma_i^2 by kinds of products, each of which has a sum of
+// its own: a chain of dependent products is what takes long. sums[tile][kind][i] is of the head and
+// the block of bounds[tile][i] below.
+template <int D, int HeadTiles, typename Index>
+struct ScreenSums {
+  static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
   float q_mu[HeadTiles][2][4] = {};
-  float variance[HeadTiles][3][4] = {};
+  float variance[HeadTiles][kNarrow ? 2 : 3][4] = {};
+
+  __device__ __forceinline__ void Add(
+      const ScreenRecords<D, Index>& records,
+      const ScreenQueries<D, HeadTiles, kScreenChunk<D, Index>>& q) {
 #pragma unroll
-  for (int k = 0; k < D / 16; ++k) {
-    const int j = k / 2;
-    const int half = k % 2;
-    uint32_t mu[4];
-    uint32_t top[4];
-    uint32_t rest[4];
+    for (int k = 0; k < D / 16; ++k) {
+      uint32_t mu[4];
+      uint32_t top[4];
+      uint32_t rest[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      mu[i] = Word(records.mu[i % 2][j], 2 * half + i / 2);
-      Square(Word(records.sigma[i % 2][j], 2 * half + i / 2), top[i], rest[i]);
+      for (int block = 0; block < 2; ++block) {
+        if constexpr (kNarrow) {
+          const uint2 wide = WidenInt8(records.mu[block][k]);
+          const uint2 squares = QuarterSquares(records.sigma[block][k]);
+          mu[block] = wide.x;
+          mu[block + 2] = wide.y;
+          top[block] = squares.x;
+          top[block + 2] = squares.y;
+        } else {
+#pragma unroll
+          for (int pair = 0; pair < 2; ++pair) {
+            const int a = block + 2 * pair;
+            mu[a] = records.mu[block][2 * k + pair];
+            Square(records.sigma[block][2 * k + pair], top[a], rest[a]);
+          }
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < HeadTiles; ++tile) {
+        Mma<Half>(q_mu[tile][0], mu, q.high[tile][k][0], q.high[tile][k][1]);
+        Mma<Half>(q_mu[tile][1], mu, q.low[tile][k][0], q.low[tile][k][1]);
+        Mma<Half>(variance[tile][0], top, q.square_high[tile][k][0], q.square_high[tile][k][1]);
+        Mma<Half>(variance[tile][1], top, q.square_low[tile][k][0], q.square_low[tile][k][1]);
+        if constexpr (!kNarrow) {
+          Mma<Half>(variance[tile][2], rest, q.square_high[tile][k][0], q.square_high[tile][k][1]);
+        }
+      }
     }
+  }
+
+  // bounds[tile][i]: of head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
+  __device__ __forceinline__ void Bounds(
+      const typename ScreenRecords<D, Index>::Scalars (&scalars)[2],
+      const ScreenQueries<D, HeadTiles, kScreenChunk<D, Index>>& queries, float z,
+      float (&bounds)[HeadTiles][4]) const {
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
-      const auto& q = queries;
-      Mma<Half>(q_mu[tile][0], mu, q.high[tile][k][0], q.high[tile][k][1]);
-      Mma<Half>(q_mu[tile][1], mu, q.low[tile][k][0], q.low[tile][k][1]);
-      Mma<Half>(variance[tile][0], top, q.square_high[tile][k][0], q.square_high[tile][k][1]);
-      Mma<Half>(variance[tile][1], top, q.square_low[tile][k][0], q.square_low[tile][k][1]);
-      Mma<Half>(variance[tile][2], rest, q.square_high[tile][k][0], q.square_high[tile][k][1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float product = q_mu[tile][0][i] + q_mu[tile][1][i];
+        const float scale = queries.scale[tile][i % 2];
+        const float ceiling = queries.ceiling[tile][i % 2];
+        // Low parts are signed, so a variance of almost nothing may come out just below zero; one
+        // that float16 cannot hold comes out as NaN, and the norms alone are the limit then.
+        float estimate;
+        float max_norm;
+        if constexpr (kNarrow) {
+          const RecordTrailer& record = scalars[i / 2];
+          const float quarter = variance[tile][0][i] + variance[tile][1][i];
+          const float deviation = 2.0f * record.sigma_scale * SquareRoot(NotBelowZero(quarter));
+          estimate =
+              scale * (record.mu_scale * product + z * deviation) + ceiling * record.mu_error;
+          max_norm = record.max_norm;
+        } else {
+          const float squares =
+              variance[tile][0][i] + (variance[tile][1][i] + variance[tile][2][i]);
+          estimate = scale * (product + z * SquareRoot(NotBelowZero(squares)));
+          max_norm = scalars[i / 2];
+        }
+        bounds[tile][i] = fminf(estimate, ceiling * max_norm);
+      }
     }
   }
-#pragma unroll
-  for (int tile = 0; tile < HeadTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float product = q_mu[tile][0][i] + q_mu[tile][1][i];
-      const float squares = variance[tile][0][i] + (variance[tile][1][i] + variance[tile][2][i]);
-      // Low parts are signed, so a variance of almost nothing may come out just below zero; one
-      // that float16 cannot hold comes out as NaN, and the norms alone are the limit then.
-      const float estimate =
-          queries.scale[tile][i % 2] * (product + z * SquareRoot(NotBelowZero(squares)));
-      const float limit = queries.ceiling[tile][i % 2] * records.max_norm[i / 2];
-      bounds[tile][i] = fminf(estimate, limit);
-    }
-  }
-}
+};
 
 }  // namespace eta::cuda

@@ -21,6 +21,7 @@ inline constexpr int kPackPerThread = 4;
 struct PackArgs {
   StepView step;
   BlockSelection selection;
+  uint32_t* pool_blocks;  // [R, HKV, capacity]: what selection.blocks are in the pool
   unsigned long long* best;
   int32_t* tokens_attended;
   int32_t* tokens_read;
@@ -68,6 +69,7 @@ static __global__ void __launch_bounds__(kPackThreads)
   const int32_t pinned_blocks = row.pinned_blocks;
   const int32_t rescue_chunk = row.rescue_chunk;
   const bool admit_all = row.admit_all != 0;
+  const int32_t* table = args.step.tables + row.table_begin;
   const int32_t group = args.num_query_heads / args.num_kv_heads;
   const int64_t first_head = static_cast<int64_t>(row_index) * args.num_query_heads +
                              static_cast<int64_t>(kv_head) * group;
@@ -101,11 +103,13 @@ static __global__ void __launch_bounds__(kPackThreads)
   const int32_t chunk = min(max(rescue_chunk, 0), num_full);
   constexpr int32_t kSlab = kPackThreads * kPackPerThread;
   const int32_t own = warp * 32 * kPackPerThread + lane;  // the lane's first block of a slab
-  const auto load = [&](int32_t first, uint32_t(&masks)[kPackPerThread]) {
+  const auto load = [&](int32_t first, uint32_t(&masks)[kPackPerThread],
+                        int32_t(&places)[kPackPerThread]) {
 #pragma unroll
     for (int32_t i = 0; i < kPackPerThread; ++i) {
-      masks[i] = 0;
-      if (first + 32 * i < first_pinned) masks[i] = heads[first + 32 * i];
+      const int32_t block = first + 32 * i;
+      masks[i] = block < first_pinned ? heads[block] : 0;
+      places[i] = block < num_full ? table[block] : 0;
     }
   };
   const auto pin = [&](int32_t first, uint32_t(&masks)[kPackPerThread]) {
@@ -116,7 +120,9 @@ static __global__ void __launch_bounds__(kPackThreads)
     }
   };
   uint32_t masks[kPackPerThread];
-  load(own, masks);
+  int32_t places[kPackPerThread];  // of the blocks in the pool
+  load(own, masks, places);
+  uint32_t* pool_blocks = args.pool_blocks + list * args.selection.capacity;
   const int32_t best_block = lane < group ? BlockOfKey(args.best[first_head + lane]) : -1;
 
   pin(own, masks);
@@ -156,7 +162,8 @@ static __global__ void __launch_bounds__(kPackThreads)
     if (lane == 0) warp_blocks[side][warp] = in_warp;
     if (in_warp != 0) CountHeads(masks, group, head_blocks);
     uint32_t next[kPackPerThread];
-    load(first + kSlab, next);
+    int32_t next_places[kPackPerThread];
+    load(first + kSlab, next, next_places);
     // Every mask of this slab is in registers then, so the list, which is never longer than what
     // was read, may overwrite them.
     __syncthreads();
@@ -168,10 +175,12 @@ static __global__ void __launch_bounds__(kPackThreads)
       if (masks[i] != 0) {
         const int32_t to = at + __popc(present[i] & ((1u << lane) - 1));
         blocks[to] = static_cast<uint32_t>(first + 32 * i);
+        pool_blocks[to] = static_cast<uint32_t>(places[i]);
         heads[to] = masks[i];
       }
       at += __popc(present[i]);
       masks[i] = next[i];
+      places[i] = next_places[i];
     }
     pin(first + kSlab, masks);
     side ^= 1;

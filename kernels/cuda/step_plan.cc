@@ -97,8 +97,6 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   auto* sequences = Array<StepSequence>(step, layout.sequences());
   auto* tables = Array<int32_t>(step, layout.tables());
   int32_t table_begin = 0;
-  int32_t prefill_rows = 0;
-  int32_t prefill_sequences = 0;
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceRows& sequence = batch.sequences[s];
     const auto index = static_cast<int32_t>(s);
@@ -118,19 +116,16 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
     table_begin += static_cast<int32_t>(sequence.block_table.size());
     if (sequence.kind == RowKind::kDecode) {
       packed.decode_rows.push_back({sequence.row_begin, sequence.num_rows});
+      packed.single_rows = packed.single_rows && sequence.num_rows <= 1;
     } else {
       packed.has_prefill = true;
-      prefill_rows += sequence.num_rows;
-      ++prefill_sequences;
+      packed.single_rows = false;
     }
   }
   *Array<StepCounts>(step, layout.counts()) = {
       .num_rows = packed.num_rows,
       .num_sequences = static_cast<int32_t>(batch.sequences.size()),
-      .screen_units = 0,
-      .has_decode = packed.decode_rows.empty() ? 0 : 1,
-      .prefill_rows = prefill_rows,
-      .prefill_sequences = prefill_sequences};
+      .screen_units = 0};
   return packed;
 }
 

@@ -49,6 +49,7 @@ struct PackedStep {
   int32_t num_rows = 0;     // R
   int32_t padded_rows = 0;  // at least 1
   bool has_prefill = false;
+  bool single_rows = true;           // every sequence decodes, one row
   std::vector<Rows> decode_rows;     // of each decode sequence
   std::vector<const float*> frozen;  // distinct frozen thresholds: StepRow::frozen is an index
 };

@@ -42,9 +42,6 @@ struct StepCounts {
   int32_t num_rows;       // R, without padding
   int32_t num_sequences;  // S
   int32_t screen_units;   // pieces of screening work, see StepView::screen_begin
-  int32_t has_decode;
-  int32_t prefill_rows;       // rows of prefill sequences
-  int32_t prefill_sequences;  // how many these are
 };
 
 // Blocks that one piece of screening work covers.
@@ -61,9 +58,6 @@ struct StepView {
   const int32_t* screen_begin;
   const float* frozen;  // [F, L, HQ]
   int32_t num_rows;     // rows padded to the bucket: what a launch covers
-  // As in StepCounts, for the size of launches; steps with prefill rows are never captured.
-  int32_t prefill_rows = 0;
-  int32_t prefill_sequences = 0;
 };
 
 }  // namespace eta::cuda

@@ -50,74 +50,54 @@ __device__ __forceinline__ uint64_t Describe(uint32_t shared) {
 inline constexpr uint64_t kInnerStep = 32 >> 4;
 inline constexpr uint64_t kInnerStepTransposed = 16 * 128 >> 4;
 
-// c = a * B (overwriting) or c += a * B over 16 inner elements; c[n] as in Mma(), of the warp's 16
-// rows. They differ for the compiler: what c held before an overwriting product is dead.
-#define ETA_WGMMA(TYPE, ADD, CONSTRAINT)                                                        \
+// The sums of a product, and their places in its instruction.
+#define ETA_WGMMA_ROW(CONSTRAINT, N) \
+  CONSTRAINT(c[N][0]), CONSTRAINT(c[N][1]), CONSTRAINT(c[N][2]), CONSTRAINT(c[N][3])
+#define ETA_WGMMA_SUMS(CONSTRAINT)                                                              \
+  ETA_WGMMA_ROW(CONSTRAINT, 0), ETA_WGMMA_ROW(CONSTRAINT, 1), ETA_WGMMA_ROW(CONSTRAINT, 2),     \
+      ETA_WGMMA_ROW(CONSTRAINT, 3), ETA_WGMMA_ROW(CONSTRAINT, 4), ETA_WGMMA_ROW(CONSTRAINT, 5), \
+      ETA_WGMMA_ROW(CONSTRAINT, 6), ETA_WGMMA_ROW(CONSTRAINT, 7)
+// FACTORS: how A, B and the layout of A and B are written; the rest: the operands in this order.
+#define ETA_WGMMA(TYPE, ADD, CONSTRAINT, FACTORS, ...)                                          \
   asm volatile(                                                                                 \
       "{ .reg .pred add;\n"                                                                     \
       "setp.ne.b32 add, " ADD                                                                   \
       ", 0;\n"                                                                                  \
       "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                               \
       " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
-      "{%32, %33, %34, %35}, %36, add, 1, 1, %37; }"                                            \
-      : CONSTRAINT(c[0][0]), CONSTRAINT(c[0][1]), CONSTRAINT(c[0][2]), CONSTRAINT(c[0][3]),     \
-        CONSTRAINT(c[1][0]), CONSTRAINT(c[1][1]), CONSTRAINT(c[1][2]), CONSTRAINT(c[1][3]),     \
-        CONSTRAINT(c[2][0]), CONSTRAINT(c[2][1]), CONSTRAINT(c[2][2]), CONSTRAINT(c[2][3]),     \
-        CONSTRAINT(c[3][0]), CONSTRAINT(c[3][1]), CONSTRAINT(c[3][2]), CONSTRAINT(c[3][3]),     \
-        CONSTRAINT(c[4][0]), CONSTRAINT(c[4][1]), CONSTRAINT(c[4][2]), CONSTRAINT(c[4][3]),     \
-        CONSTRAINT(c[5][0]), CONSTRAINT(c[5][1]), CONSTRAINT(c[5][2]), CONSTRAINT(c[5][3]),     \
-        CONSTRAINT(c[6][0]), CONSTRAINT(c[6][1]), CONSTRAINT(c[6][2]), CONSTRAINT(c[6][3]),     \
-        CONSTRAINT(c[7][0]), CONSTRAINT(c[7][1]), CONSTRAINT(c[7][2]), CONSTRAINT(c[7][3])      \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0))
+      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " FACTORS "; }"        \
+      : ETA_WGMMA_SUMS(CONSTRAINT)                                                              \
+      : __VA_ARGS__)
+// Overwriting and adding products differ for the compiler: what c held before the first kind is
+// dead.
+#define ETA_WGMMA_EITHER(...)                                   \
+  if constexpr (std::is_same_v<Element, Half> && kAccumulate) { \
+    ETA_WGMMA("f16", "1", "+f", __VA_ARGS__);                   \
+  } else if constexpr (std::is_same_v<Element, Half>) {         \
+    ETA_WGMMA("f16", "0", "=f", __VA_ARGS__);                   \
+  } else if constexpr (kAccumulate) {                           \
+    ETA_WGMMA("bf16", "1", "+f", __VA_ARGS__);                  \
+  } else {                                                      \
+    ETA_WGMMA("bf16", "0", "=f", __VA_ARGS__);                  \
+  }
 
+// c = a * B (overwriting) or c += a * B over 16 inner elements; c[n] as in Mma(), of the warp's 16
+// rows.
 template <typename Element, bool kTransposed, bool kAccumulate>
 __device__ __forceinline__ void Multiply(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b) {
-  if constexpr (std::is_same_v<Element, Half> && kAccumulate) {
-    ETA_WGMMA("f16", "1", "+f");
-  } else if constexpr (std::is_same_v<Element, Half>) {
-    ETA_WGMMA("f16", "0", "=f");
-  } else if constexpr (kAccumulate) {
-    ETA_WGMMA("bf16", "1", "+f");
-  } else {
-    ETA_WGMMA("bf16", "0", "=f");
-  }
+  ETA_WGMMA_EITHER("{%32, %33, %34, %35}, %36, add, 1, 1, %37", "r"(a[0]), "r"(a[1]), "r"(a[2]),
+                   "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0))
 }
-#undef ETA_WGMMA
 
 // The same with A too in shared memory: 64 rows as Describe() has them.
-#define ETA_WGMMA_SHARED(TYPE, ADD, CONSTRAINT)                                                    \
-  asm volatile(                                                                                    \
-      "{ .reg .pred add;\n"                                                                        \
-      "setp.ne.b32 add, " ADD                                                                      \
-      ", 0;\n"                                                                                     \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                  \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "    \
-      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, add, 1, 1, 0, " \
-      "0; }"                                                                                       \
-      : CONSTRAINT(c[0][0]), CONSTRAINT(c[0][1]), CONSTRAINT(c[0][2]), CONSTRAINT(c[0][3]),        \
-        CONSTRAINT(c[1][0]), CONSTRAINT(c[1][1]), CONSTRAINT(c[1][2]), CONSTRAINT(c[1][3]),        \
-        CONSTRAINT(c[2][0]), CONSTRAINT(c[2][1]), CONSTRAINT(c[2][2]), CONSTRAINT(c[2][3]),        \
-        CONSTRAINT(c[3][0]), CONSTRAINT(c[3][1]), CONSTRAINT(c[3][2]), CONSTRAINT(c[3][3]),        \
-        CONSTRAINT(c[4][0]), CONSTRAINT(c[4][1]), CONSTRAINT(c[4][2]), CONSTRAINT(c[4][3]),        \
-        CONSTRAINT(c[5][0]), CONSTRAINT(c[5][1]), CONSTRAINT(c[5][2]), CONSTRAINT(c[5][3]),        \
-        CONSTRAINT(c[6][0]), CONSTRAINT(c[6][1]), CONSTRAINT(c[6][2]), CONSTRAINT(c[6][3]),        \
-        CONSTRAINT(c[7][0]), CONSTRAINT(c[7][1]), CONSTRAINT(c[7][2]), CONSTRAINT(c[7][3])         \
-      : "l"(a), "l"(b))
-
 template <typename Element, bool kAccumulate>
 __device__ __forceinline__ void MultiplyShared(float (&c)[8][4], uint64_t a, uint64_t b) {
-  if constexpr (std::is_same_v<Element, Half> && kAccumulate) {
-    ETA_WGMMA_SHARED("f16", "1", "+f");
-  } else if constexpr (std::is_same_v<Element, Half>) {
-    ETA_WGMMA_SHARED("f16", "0", "=f");
-  } else if constexpr (kAccumulate) {
-    ETA_WGMMA_SHARED("bf16", "1", "+f");
-  } else {
-    ETA_WGMMA_SHARED("bf16", "0", "=f");
-  }
+  ETA_WGMMA_EITHER("%32, %33, add, 1, 1, 0, 0", "l"(a), "l"(b))
 }
-#undef ETA_WGMMA_SHARED
+#undef ETA_WGMMA_EITHER
+#undef ETA_WGMMA
+#undef ETA_WGMMA_SUMS
+#undef ETA_WGMMA_ROW
 
 // Makes the threads' own writes to shared memory visible to products.
 __device__ __forceinline__ void PublishWrites() {

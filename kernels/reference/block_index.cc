@@ -2,8 +2,11 @@
 // (eta-semantics.md, "Block index").
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <vector>
 
+#include "kernels/quantize.h"
 #include "kernels/reference/ops.h"
 
 namespace eta::reference {
@@ -11,8 +14,14 @@ namespace {
 
 size_t RecordBytes(const KvGeometry& geometry) {
   const size_t d = static_cast<size_t>(geometry.head_dim);
-  const size_t bytes = d * sizeof(double) + (2 * d + 1) * sizeof(float);
+  const size_t bytes = d * sizeof(double) + (2 * d + 2) * sizeof(float);
   return (bytes + alignof(double) - 1) / alignof(double) * alignof(double);
+}
+
+// One token's K or V of one KV head.
+size_t RowBytes(const KvGeometry& geometry) {
+  const size_t exponent = geometry.dtype == DType::kFloat8E4M3 ? sizeof(int8_t) : 0;
+  return static_cast<size_t>(geometry.head_dim) * SizeOf(geometry.dtype) + exponent;
 }
 
 float RoundToHalf(double value) {
@@ -34,6 +43,18 @@ double Deviation(const KvPages& pages, int64_t first_slot, int32_t kv_head, int3
     largest = std::max(largest, std::sqrt(sum / part));
   }
   return largest;
+}
+
+// Rounds a record's mu and sigma to 8 bits (eta-semantics.md, "8-bit index").
+void Narrow(const Record& record, size_t d) {
+  std::vector<int8_t> mu8(d);
+  std::vector<uint8_t> sigma8(d);
+  const RecordScales scales = QuantizeRecord({record.mu, d}, {record.sigma, d}, mu8, sigma8);
+  for (size_t i = 0; i < d; ++i) {
+    record.mu[i] = scales.mu_scale * static_cast<float>(mu8[i]);
+    record.sigma[i] = std::ldexp(E4M3ToFloat(sigma8[i]), scales.sigma_exponent);
+  }
+  *record.mu_error = scales.mu_error;
 }
 
 // Writes the record of the full block `ordinal` of a sequence.
@@ -71,15 +92,16 @@ void WriteRecord(const KvPages& pages, const SequenceRows& sequence, int32_t ord
                     : 0.0;
     record.v_total[i] = before + value_sum;
   }
+  *record.mu_error = 0.0f;
+  if (pages.geometry().index_dtype == DType::kInt8) Narrow(record, static_cast<size_t>(d));
 }
 
 }  // namespace
 
 KvLayout KvPages::Layout(const KvGeometry& geometry) {
   const size_t heads = static_cast<size_t>(geometry.num_kv_heads);
-  const size_t values_per_block =
-      2 * heads * static_cast<size_t>(geometry.block_size) * static_cast<size_t>(geometry.head_dim);
-  return {values_per_block * SizeOf(geometry.dtype), heads * RecordBytes(geometry)};
+  const size_t rows_per_block = 2 * heads * static_cast<size_t>(geometry.block_size);
+  return {rows_per_block * RowBytes(geometry), heads * RecordBytes(geometry)};
 }
 
 int32_t KvPages::Block(const SequenceRows& sequence, int64_t ordinal) {
@@ -91,23 +113,48 @@ int64_t KvPages::Slot(const SequenceRows& sequence, int32_t position) const {
   return static_cast<int64_t>(Block(sequence, position / b)) * b + position % b;
 }
 
-int64_t KvPages::Element(int64_t slot, int value, int32_t kv_head) const {
-  return ((slot * 2 + value) * geometry_.num_kv_heads + kv_head) * geometry_.head_dim;
+std::byte* KvPages::Row(int64_t slot, int value, int32_t kv_head) const {
+  const int64_t row = (slot * 2 + value) * geometry_.num_kv_heads + kv_head;
+  return kv_.tiles + static_cast<size_t>(row) * RowBytes(geometry_);
+}
+
+float KvPages::Load(const std::byte* row, int32_t i) const {
+  if (geometry_.dtype != DType::kFloat8E4M3) return LoadElement(geometry_.dtype, row, i);
+  // A table, since the innermost loops come here.
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> all;
+    for (size_t code = 0; code < all.size(); ++code) {
+      all[code] = E4M3ToFloat(static_cast<uint8_t>(code));
+    }
+    return all;
+  }();
+  const auto exponent = static_cast<int8_t>(row[geometry_.head_dim]);
+  return std::ldexp(values[static_cast<size_t>(row[i])], exponent);
+}
+
+void KvPages::StoreRow(std::byte* row, const float* values) const {
+  const auto d = static_cast<size_t>(geometry_.head_dim);
+  if (geometry_.dtype == DType::kFloat8E4M3) {
+    const int32_t exponent = QuantizeRow({values, d}, {reinterpret_cast<uint8_t*>(row), d});
+    row[d] = static_cast<std::byte>(exponent);
+    return;
+  }
+  for (size_t i = 0; i < d; ++i) {
+    StoreElement(geometry_.dtype, row, static_cast<int64_t>(i), values[i]);
+  }
 }
 
 float KvPages::Key(int64_t slot, int32_t kv_head, int32_t i) const {
-  return LoadElement(geometry_.dtype, kv_.tiles, Element(slot, 0, kv_head) + i);
+  return Load(Row(slot, 0, kv_head), i);
 }
 
 float KvPages::Value(int64_t slot, int32_t kv_head, int32_t i) const {
-  return LoadElement(geometry_.dtype, kv_.tiles, Element(slot, 1, kv_head) + i);
+  return Load(Row(slot, 1, kv_head), i);
 }
 
 void KvPages::Store(int64_t slot, int32_t kv_head, const float* key, const float* value) const {
-  for (int32_t i = 0; i < geometry_.head_dim; ++i) {
-    StoreElement(geometry_.dtype, kv_.tiles, Element(slot, 0, kv_head) + i, key[i]);
-    StoreElement(geometry_.dtype, kv_.tiles, Element(slot, 1, kv_head) + i, value[i]);
-  }
+  StoreRow(Row(slot, 0, kv_head), key);
+  StoreRow(Row(slot, 1, kv_head), value);
 }
 
 Record KvPages::RecordOf(int32_t block, int32_t kv_head) const {
@@ -117,7 +164,7 @@ Record KvPages::RecordOf(int32_t block, int32_t kv_head) const {
   std::byte* at = kv_.records + index * RecordBytes(geometry_);
   auto* v_total = reinterpret_cast<double*>(at);
   auto* mu = reinterpret_cast<float*>(at + d * sizeof(double));
-  return {v_total, mu, mu + d, mu + 2 * d};
+  return {v_total, mu, mu + d, mu + 2 * d, mu + 2 * d + 1};
 }
 
 void AppendKv(const BatchView& batch, const AppendKvParams& params) {

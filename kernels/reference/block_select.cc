@@ -11,8 +11,9 @@ namespace eta::reference {
 namespace {
 
 // No key of the block scores higher, as long as it lies within z deviations of the mean along the
-// query; the Cauchy-Schwarz ceiling |q| M holds always. In float32: the contract compares the bound
-// with the threshold in this precision.
+// query; what rounding took from an 8-bit mean adds |q| e at most. The Cauchy-Schwarz ceiling
+// |q| M holds always. In float32: the contract compares the bound with the threshold in this
+// precision.
 float Bound(const Record& record, const float* q, int32_t d, float z, float softmax_scale) {
   float mean = 0.0f;
   float variance = 0.0f;
@@ -22,8 +23,9 @@ float Bound(const Record& record, const float* q, int32_t d, float z, float soft
     variance += q[i] * q[i] * record.sigma[i] * record.sigma[i];
     norm += q[i] * q[i];
   }
-  return softmax_scale *
-         std::min(mean + z * std::sqrt(variance), std::sqrt(norm) * *record.max_norm);
+  const float length = std::sqrt(norm);
+  return softmax_scale * std::min(mean + length * *record.mu_error + z * std::sqrt(variance),
+                                  length * *record.max_norm);
 }
 
 // One query head's choice among the row's full blocks.

@@ -30,13 +30,14 @@ void ForEachRow(const BatchView& batch, RowKind kind, const std::function<void(c
 // The index record of one block and KV head.
 struct Record {
   double* v_total;  // [d], sum of V from position 0 to the end of this block
-  float* mu;        // [d], float16 values
-  float* sigma;     // [d], float16 values
+  float* mu;        // [d], float16 values, or p * mu8 with an 8-bit index
+  float* sigma;     // [d], float16 values, or 2^x * sigma8
   float* max_norm;  // M
+  float* mu_error;  // e; 0 with a float16 index
 };
 
-// One layer's KV cache: tiles [block][token of the block][K, V][HKV][d] in the cache's type,
-// records [block][HKV].
+// One layer's KV cache: tiles [block][token of the block][K, V][HKV] rows of d values in the
+// cache's type, an int8 exponent behind each row of float8_e4m3; records [block][HKV].
 class KvPages {
  public:
   KvPages(const KvGeometry& geometry, const KvLayerView& kv) : geometry_(geometry), kv_(kv) {}
@@ -56,7 +57,9 @@ class KvPages {
   Record RecordOf(int32_t block, int32_t kv_head) const;
 
  private:
-  int64_t Element(int64_t slot, int value, int32_t kv_head) const;
+  std::byte* Row(int64_t slot, int value, int32_t kv_head) const;
+  float Load(const std::byte* row, int32_t i) const;
+  void StoreRow(std::byte* row, const float* values) const;
 
   KvGeometry geometry_;
   KvLayerView kv_;

@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 
+#include "kernels/checks.h"
 #include "kernels/reference/ops.h"
 
 namespace eta::reference {
@@ -80,10 +81,8 @@ class ReferenceBackend final : public Backend {
         (geometry.sub_block > 0 && geometry.block_size % geometry.sub_block != 0)) {
       return absl::InvalidArgumentError("sub_block: must be 0 or divide block_size");
     }
-    if (geometry.dtype != DType::kFloat32 && geometry.dtype != DType::kFloat16 &&
-        geometry.dtype != DType::kBFloat16) {
-      return absl::InvalidArgumentError("dtype: the KV cache is float32, float16 or bfloat16");
-    }
+    const absl::Status types = CheckCacheTypes(geometry);
+    if (!types.ok()) return types;
     return KvPages::Layout(geometry);
   }
 
@@ -94,7 +93,8 @@ class ReferenceBackend final : public Backend {
     return {{record.mu, record.mu + d},
             {record.sigma, record.sigma + d},
             *record.max_norm,
-            {record.v_total, record.v_total + d}};
+            {record.v_total, record.v_total + d},
+            *record.mu_error};
   }
 
   void Plan(const BatchView& batch) override { batch_ = batch; }

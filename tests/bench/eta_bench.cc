@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "engine/kv_cache.h"
 #include "tests/bench/machine_limits.h"
 #if ETA_BENCH_CUDA
 #include "tests/bench/read_bandwidth.h"
@@ -25,7 +26,16 @@ KvGeometry ShapeFlags::geometry() const {
           .head_dim = head_dim,
           .block_size = block,
           .sub_block = block >= 16 && block % 4 == 0 ? 4 : 0,
-          .dtype = *ParseDType(kv_dtype)};
+          .dtype = *ParseDType(kv_dtype),
+          .index_dtype = *ParseDType(index_dtype)};
+}
+
+double ShapeFlags::KvBytes(double tokens) const {
+  return tokens * kv_heads * static_cast<double>(KvTokenBytes(geometry()));
+}
+
+double ShapeFlags::RecordBytes(double full_blocks) const {
+  return full_blocks * kv_heads * static_cast<double>(IndexRecordBytes(geometry()));
 }
 
 void ShapeFlags::Check() const {
@@ -63,7 +73,10 @@ void AddShapeFlags(CLI::App& command, ShapeFlags& flags) {
       ->check(CLI::Range(4, 128))
       ->capture_default_str();
   command.add_option("--kv_dtype", flags.kv_dtype)
-      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16", "float8_e4m3"}))
+      ->capture_default_str();
+  command.add_option("--index_dtype", flags.index_dtype)
+      ->check(CLI::IsMember({"float16", "int8"}))
       ->capture_default_str();
 }
 

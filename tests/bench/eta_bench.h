@@ -35,9 +35,14 @@ struct ShapeFlags {
   int32_t head_dim = 64;
   int32_t block = 64;
   std::string kv_dtype = "float16";
+  std::string index_dtype = "float16";
 
   KvGeometry geometry() const;
   void Check() const;  // fails where the heads cannot be grouped
+
+  // What attention reads of `tokens` tokens, and screening of the records of `full_blocks`.
+  double KvBytes(double tokens) const;
+  double RecordBytes(double full_blocks) const;
 };
 
 void AddDeviceFlags(CLI::App& command, DeviceFlags& flags);

@@ -185,7 +185,7 @@ class AttentionCase {
     const StepTiming attend = time(false, true);
     const ExpectedCounts counts{rows_->tokens_attended(), rows_->tokens_read()};
     const double union_density = oracle_->UnionDensity(counts);
-    const double bytes = union_density * kv_bytes() + (full ? 0.0 : metadata_bytes());
+    const double bytes = union_density * kv_bytes() + (full ? 0.0 : record_bytes());
     const double limit = bytes / bytes_per_second;
     return {{"kind", full ? "full" : "sparse"},
             {"batch", batch_},
@@ -195,6 +195,7 @@ class AttentionCase {
             {"head_dim", geometry_.head_dim},
             {"block", geometry_.block_size},
             {"kv_dtype", options_.shape.kv_dtype},
+            {"index_dtype", options_.shape.index_dtype},
             {"kv_bytes", kv_bytes()},
             {"pools", pools_.size()},
             {"density", density},
@@ -221,15 +222,10 @@ class AttentionCase {
                                       static_cast<size_t>(blocks_each))};
   }
 
-  double kv_bytes() const {
-    return 2.0 * batch_ * context_ * geometry_.num_kv_heads * geometry_.head_dim *
-           static_cast<double>(SizeOf(geometry_.dtype));
-  }
-  // mu and sigma, float16, and M, float32, of every full block.
-  double metadata_bytes() const {
+  double kv_bytes() const { return options_.shape.KvBytes(static_cast<double>(batch_) * context_); }
+  double record_bytes() const {
     const int32_t full_blocks = context_ / geometry_.block_size;
-    return static_cast<double>(batch_) * full_blocks * geometry_.num_kv_heads *
-           (4.0 * geometry_.head_dim + 4.0);
+    return options_.shape.RecordBytes(static_cast<double>(batch_) * full_blocks);
   }
 
   // Full attention has a gate too: its thresholds are those of the sparsest density.

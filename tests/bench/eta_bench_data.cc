@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/quantize.h"
 #include "tests/bench/eta_bench.h"
 
 namespace eta::bench {
@@ -19,6 +20,17 @@ uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
   return x ^ (x >> 31);
+}
+
+// One token and KV head as a cache of `dtype` stores it.
+void RoundRow(DType dtype, std::span<float> row) {
+  if (dtype != DType::kFloat8E4M3) {
+    for (float& x : row) x = RoundTo(dtype, x);
+    return;
+  }
+  std::vector<uint8_t> codes(row.size());
+  const int32_t exponent = QuantizeRow(row, codes);
+  for (size_t i = 0; i < row.size(); ++i) row[i] = std::ldexp(E4M3ToFloat(codes[i]), exponent);
 }
 
 }  // namespace
@@ -46,12 +58,17 @@ KvContent::KvContent(const KvGeometry& geometry, int32_t num_blocks, uint64_t se
   const auto b = static_cast<size_t>(geometry.block_size);
   keys_.resize(static_cast<size_t>(num_blocks) * b * width);
   values_.resize(keys_.size());
+  const auto d = static_cast<size_t>(geometry.head_dim);
   workers.Run(num_blocks, [&](int64_t block, int) {
+    const size_t first = static_cast<size_t>(block) * b * width;
     for (size_t i = 0; i < b * width; ++i) {
-      const size_t at = static_cast<size_t>(block) * b * width + i;
       const float centre = RandomNormal(seed, static_cast<size_t>(block) * width + i % width);
-      keys_[at] = RoundTo(geometry.dtype, centre + kScatter * RandomNormal(seed + 1, at));
-      values_[at] = RoundTo(geometry.dtype, RandomNormal(seed + 2, at));
+      keys_[first + i] = centre + kScatter * RandomNormal(seed + 1, first + i);
+      values_[first + i] = RandomNormal(seed + 2, first + i);
+    }
+    for (size_t at = first; at < first + b * width; at += d) {
+      RoundRow(geometry.dtype, std::span(keys_).subspan(at, d));
+      RoundRow(geometry.dtype, std::span(values_).subspan(at, d));
     }
   });
 }

@@ -102,9 +102,10 @@ struct LayerPool {
 LayerPool AllocatePool(Backend& backend, const KvGeometry& geometry, int32_t num_blocks);
 
 // How outputs compare with the right ones. `excess`: the largest amount by which |got - want|
-// passes the contract's tolerance (2e-3 with 16-bit KV, 2e-5 with float32 KV, plus the rounding of
-// the output's type). `relative`: root mean square of the difference over that of the right ones;
-// over a long context outputs are small, and an absolute tolerance alone would let anything pass.
+// passes the contract's tolerance (2e-3 with 8- or 16-bit KV, 2e-5 with float32 KV, plus the
+// rounding of the output's type). `relative`: root mean square of the difference over that of the
+// right ones; over a long context outputs are small, and an absolute tolerance alone would let
+// anything pass.
 struct Agreement {
   double largest_error = 0.0;
   double excess = -1.0;

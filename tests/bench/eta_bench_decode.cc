@@ -217,15 +217,12 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, doubl
   if (!full) threshold = decode.FindThreshold(density);
   const StepTiming step = TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
   if (!decode.finite()) Fail("logits are not finite");
-  const KvGeometry geometry = options.shape.geometry();
-  const double kv_bytes = 2.0 * options.batch * options.context * geometry.num_kv_heads *
-                          geometry.head_dim * static_cast<double>(SizeOf(geometry.dtype)) *
-                          options.layers;
-  const int32_t full_blocks = options.context / geometry.block_size;
-  const double metadata_bytes = static_cast<double>(options.batch) * options.layers * full_blocks *
-                                geometry.num_kv_heads * (4.0 * geometry.head_dim + 4.0);
+  const double caches = static_cast<double>(options.batch) * options.layers;
+  const double kv_bytes = options.shape.KvBytes(caches * options.context);
+  const int32_t full_blocks = options.context / options.shape.block;
+  const double record_bytes = options.shape.RecordBytes(caches * full_blocks);
   const double bytes =
-      weight_bytes + decode.UnionDensity() * kv_bytes + (full ? 0.0 : metadata_bytes);
+      weight_bytes + decode.UnionDensity() * kv_bytes + (full ? 0.0 : record_bytes);
   const double limit = bytes / bytes_per_second;
   Json row = {{"kind", full ? "full" : "sparse"},
               {"density", density},
@@ -281,6 +278,7 @@ Json Run(const Options& options) {
                      {"head_dim", options.shape.head_dim},
                      {"block", options.shape.block},
                      {"kv_dtype", options.shape.kv_dtype},
+                     {"index_dtype", options.shape.index_dtype},
                      {"weight_bytes_per_step", source.bytes_per_step()}};
   report["batch"] = options.batch;
   report["context"] = options.context;

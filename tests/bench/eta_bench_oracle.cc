@@ -23,8 +23,9 @@ float Bound(const BlockRecord& record, const float* q, float scale) {
     variance += spread * spread;
     norm += x * x;
   }
-  const double bound = mean + kOptions.z * std::sqrt(variance);
-  return static_cast<float>(scale * std::min(bound, std::sqrt(norm) * record.max_norm));
+  const double length = std::sqrt(norm);
+  const double bound = mean + length * record.mu_error + kOptions.z * std::sqrt(variance);
+  return static_cast<float>(scale * std::min(bound, length * record.max_norm));
 }
 
 }  // namespace
@@ -68,7 +69,7 @@ std::vector<float> Oracle::ThresholdsAt(double share) const {
     const double dither = 0.5 + 0.25 * std::clamp(RandomNormal(99, i), -1.9f, 1.9f);
     auto rank = static_cast<size_t>(share * static_cast<double>(blocks) + dither);
     rank = std::min(rank, blocks);
-    while (rank > 0 && rank < blocks && sorted[rank - 1] - sorted[rank] < 2 * kClearance) ++rank;
+    while (rank > 0 && rank < blocks && sorted[rank - 1] - sorted[rank] < 2 * clearance()) ++rank;
     thresholds[i] = rank == 0        ? sorted[0] + 1.0f
                     : rank == blocks ? sorted[blocks - 1] - 1.0f
                                      : 0.5f * (sorted[rank - 1] + sorted[rank]);

@@ -25,7 +25,7 @@ class Oracle {
          cpu::Workers& workers);
 
   // Thresholds [rows, HQ] at which the union density is as near to `wanted` as can be: every head
-  // admits the same share of its blocks, and no bound is nearer to its threshold than kClearance.
+  // admits the same share of its blocks, and no bound is nearer to its threshold than clearance().
   std::vector<float> ThresholdsFor(double wanted) const;
 
   // Of admit_all rows too, where thresholds play no part in what is read.
@@ -37,8 +37,11 @@ class Oracle {
   std::vector<float> Output(int32_t row, int32_t head, float threshold, bool admit_all) const;
 
  private:
-  static constexpr float kClearance = 1e-4f;
-
+  // What float32 rounding may move a bound by; with an 8-bit index, what a float16 value of the
+  // record that rounds the other way may.
+  float clearance() const {
+    return content_.geometry().index_dtype == DType::kInt8 ? 1e-3f : 1e-4f;
+  }
   int32_t group() const { return num_query_heads_ / content_.geometry().num_kv_heads; }
   const float* Bounds(int32_t row, int32_t head) const {
     return bounds_.data() + (static_cast<size_t>(row) * static_cast<size_t>(num_query_heads_) +

@@ -201,6 +201,7 @@ Json Measure(Backend& backend, cpu::Workers& workers, const Options& options, in
           {"head_dim", options.shape.head_dim},
           {"block", b},
           {"kv_dtype", options.shape.kv_dtype},
+          {"index_dtype", options.shape.index_dtype},
           {"threshold", options.threshold},
           {"setup_seconds", setup_seconds},
           {"device_time", attention.on_device},

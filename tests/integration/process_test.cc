@@ -34,6 +34,9 @@ TEST(Process, SaysInOneLineWhyItDoesNotStart) {
   ExpectBadStart({"--model", kModel, "--nonsense"}, "--nonsense");
   ExpectBadStart({"--model", kModel, "--drain_timeout", "soon"}, "soon");
   ExpectBadStart({"--model", kModel, "--kv_dtype", "int3"}, "--kv_dtype");
+  ExpectBadStart({"--model", kModel, "--kv_dtype", "float8_e4m3"}, "kv_dtype: backend cpu");
+  ExpectBadStart({"--model", kModel, "--index_dtype", "bfloat16"}, "--index_dtype");
+  ExpectBadStart({"--model", kModel, "--index_dtype", "int8"}, "index_dtype: backend cpu");
   ExpectBadStart({"--model", kModel, "--listen", "0.0.0.0:1"}, "--allow_unauthenticated_network");
   ExpectBadStart({"--model", ETA_SOURCE_DIR "/models"}, "config.json");
   ExpectBadStart({"--model", kModel, "--sha256", "config.json=" + std::string(64, '0')},

@@ -82,6 +82,7 @@ PuppetEngine::PuppetEngine(Limits limits) : limits_(limits) {
   info_.config = PuppetModel();
   info_.backend = "strings";
   info_.kv_dtype = DType::kFloat16;
+  info_.index_dtype = DType::kFloat16;
   info_.num_blocks = 64;
   info_.weight_bytes = 0;
   info_.kv_bytes = 0;

@@ -21,9 +21,9 @@ float AttentionCase::softmax_scale() const {
 std::string AttentionCase::Describe() const {
   std::ostringstream text;
   text << "seed " << seed << ", d " << geometry.head_dim << ", b " << geometry.block_size
-       << ", sub-block " << geometry.sub_block << ", " << Name(geometry.dtype) << ", heads "
-       << num_query_heads << "/" << geometry.num_kv_heads
-       << (gate == Gate::kNone ? ", no gate" : ", gated");
+       << ", sub-block " << geometry.sub_block << ", " << Name(geometry.dtype) << ", index "
+       << Name(geometry.index_dtype) << ", heads " << num_query_heads << "/"
+       << geometry.num_kv_heads << (gate == Gate::kNone ? ", no gate" : ", gated");
   for (const SequenceCase& sequence : sequences) {
     text << "\n  " << (sequence.kind == RowKind::kDecode ? "decode" : "prefill") << " at "
          << sequence.position << " + " << sequence.num_rows << ", pinned "
@@ -51,8 +51,10 @@ double Bound(const AttentionCase& attention_case, const BlockRecord& record, con
     variance += x * x * sigma * sigma;
     norm += x * x;
   }
+  const double length = std::sqrt(norm);
   return attention_case.softmax_scale() *
-         std::min(mean + z * std::sqrt(variance), std::sqrt(norm) * record.max_norm);
+         std::min(mean + length * record.mu_error + z * std::sqrt(variance),
+                  length * record.max_norm);
 }
 
 AttentionStep::AttentionStep(Device& device, const AttentionCase& attention_case)

@@ -79,11 +79,24 @@ class AttentionStep {
   KvLayerView kv_;
 };
 
-// The bound of eta-semantics.md, "Selection" step 1, in double.
+// The bound of eta-semantics.md, "Selection" step 1 and "8-bit index", in double.
 double Bound(const AttentionCase& attention_case, const BlockRecord& record, const float* q,
              float z);
 
-// A random case; thresholds keep clear of every bound, so that counts are beyond rounding.
-AttentionCase RandomCase(uint64_t seed);
+// Types that not every backend has: a float8_e4m3 cache and an int8 index.
+struct NarrowTypes {
+  bool cache = false;
+  bool index = false;
+};
+
+// By how much a bound must be clear of its threshold for counts to have one right answer. Where a
+// float16 value of a record rounds the other way, an 8-bit one may change by a whole step.
+constexpr double Clearance(DType index_dtype) {
+  return index_dtype == DType::kInt8 ? 4e-3 : 2e-4;
+}
+
+// A random case; thresholds keep clear of every bound, so that counts are beyond rounding. With an
+// 8-bit cache, of a shape that every backend with one takes.
+AttentionCase RandomCase(uint64_t seed, NarrowTypes narrow = {});
 
 }  // namespace eta::testing

@@ -89,7 +89,6 @@ TEST_F(StepPlanTest, RowsSayWhatTheirSequencesSay) {
   ASSERT_EQ(step.view.num_rows, 8);
   EXPECT_EQ(step.view.counts->num_rows, 7);
   EXPECT_EQ(step.view.counts->num_sequences, 4);
-  EXPECT_EQ(step.view.counts->has_decode, 1);
   const std::span rows(step.view.rows, 8);
   for (int32_t r = 0; r < 7; ++r) {
     EXPECT_EQ(rows[r].token, 70 + r);

@@ -70,6 +70,25 @@ TEST(EtaBench, AttentionReachesTheDensitiesAskedFor) {
   }
 }
 
+TEST(EtaBench, CountsTheBytesOfEightBits) {
+  const std::string shape =
+      " --backend=reference --batch=2 --context=1024 --heads=4 --kv_heads=2 --head_dim=64 "
+      "--density=1,0.5 --iterations=1 --check_context=300";
+  const nlohmann::json wide = Report("attention" + shape);
+  const nlohmann::json narrow =
+      Report("attention --kv_dtype=float8_e4m3 --index_dtype=int8" + shape);
+  ASSERT_EQ(wide["rows"].size(), 2u);
+  ASSERT_EQ(narrow["rows"].size(), 2u);
+  // 2 rows of 16 full blocks, 2 KV heads.
+  EXPECT_EQ(wide["rows"][0]["bytes"].get<double>(), 2 * 16 * 2 * 16384.0);
+  EXPECT_EQ(narrow["rows"][0]["bytes"].get<double>(), 2 * 16 * 2 * 8320.0);
+  const nlohmann::json& sparse = narrow["rows"][1];
+  EXPECT_EQ(sparse["bytes"].get<double>(),
+            sparse["union_density"].get<double>() * 2 * 16 * 2 * 8320.0 + 2 * 16 * 2 * 144.0);
+  EXPECT_EQ(sparse["kv_dtype"], "float8_e4m3");
+  EXPECT_EQ(sparse["index_dtype"], "int8");
+}
+
 TEST(EtaBench, DecodeForcesTheUnionDensity) {
   const nlohmann::json report = Report(
       "decode --backend=cpu --layers=2 --width=64 --ffn=96 --vocab=256 --heads=8 --kv_heads=2 "
@@ -106,6 +125,8 @@ TEST(EtaBench, RefusesWhatItCannotDo) {
   EXPECT_NE(RunBench("attention --heads=7 --kv_heads=2 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("attention --backend=nonesuch 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("attention --context=4096,2048 --batch=1,2,3 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("attention --backend=cpu --kv_dtype=float8_e4m3 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("decode --backend=cpu --index_dtype=int8 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("2>/dev/null").code, 0);
 }
 

@@ -306,6 +306,27 @@ TEST_F(KernelCaseTest, UngatedAdmitAllIsPlainSoftmaxAttention) {
   }
 }
 
+TEST_F(KernelCaseTest, EightBitsRoundWhatTheCaseHoldsAsFloats) {
+  const auto run = [&](const char* name) {
+    const auto backend = MakeBackend({.name = name});
+    const auto kernel_case = ReadKernelCase(Save());
+    EXPECT_TRUE(kernel_case.ok()) << kernel_case.status();
+    return RunKernelCase(*kernel_case, **backend);
+  };
+  const auto wide = run("reference");
+  metadata_["kv_dtype"] = "float8_e4m3";
+  metadata_["index_dtype"] = "int8";
+  const auto narrow = run("reference");
+  ASSERT_TRUE(wide.ok() && narrow.ok()) << narrow.status();
+  EXPECT_EQ(narrow->admitted, wide->admitted);
+  EXPECT_NE(narrow->out, wide->out);
+  for (size_t i = 0; i < wide->out.size(); ++i) EXPECT_NEAR(narrow->out[i], wide->out[i], 0.05);
+  EXPECT_EQ(run("cpu").status().code(), absl::StatusCode::kInvalidArgument);
+
+  metadata_["index_dtype"] = "float8_e4m3";
+  EXPECT_EQ(FieldRefused(), "index_dtype");
+}
+
 TEST_F(KernelCaseTest, EveryParameterIsRequiredAndChecked) {
   const auto good = metadata_;
   for (const auto& [field, text] : good) {
@@ -453,6 +474,10 @@ TEST_F(CommandLineTest, PerplexityRefusesWhatItWouldNotRead) {
   EXPECT_EQ(ExitCode(model + text + " --context=8 --attention=dynamic --z=nan"), 2);
   EXPECT_EQ(ExitCode(model + text + " --context=8 --attention=dynamic --prefill=8"), 2);
   EXPECT_EQ(ExitCode(model + text + " --context=8 --attention=dynamic --kv_dtype=int8"), 2);
+  const std::string narrow = " --kv_dtype=float8_e4m3 --index_dtype=int8";
+  EXPECT_EQ(ExitCode(model + text + " --context=8 --attention=dynamic" + narrow), 2);  // not cpu
+  EXPECT_EQ(
+      ExitCode(model + text + " --context=8 --attention=dynamic --backend=reference" + narrow), 0);
   EXPECT_EQ(ExitCode(model + text + " --context=8 --attention=" + profile), 2);  // other shape
   EXPECT_EQ(ExitCode(model + text + " --context=4096 --attention=full"), 2);     // text too short
   EXPECT_EQ(ExitCode(model + text + " --context=0 --attention=full"), 2);

@@ -8,9 +8,6 @@
 namespace eta::testing {
 namespace {
 
-// A bound may differ between backends by this much: where a float16 value of a record rounds the
-// other way, too.
-constexpr double kClearance = 2e-4;
 constexpr int32_t kMaxKeys = 4096;
 // What a case may cost the reference: products of a query and a key, elements of keys.
 constexpr double kMaxProducts = 32e6;
@@ -48,13 +45,19 @@ void FillKeys(Random& random, HostTensor& keys, int32_t from, int32_t block_size
   }
 }
 
-void ChooseGeometry(Random& random, AttentionCase& made) {
+void ChooseGeometry(Random& random, NarrowTypes narrow, AttentionCase& made) {
   KvGeometry& geometry = made.geometry;
   geometry.num_kv_heads = static_cast<int32_t>(Uniform(random, 1, 4));
   geometry.head_dim = Pick(random, {64, 64, 64, 64, 96, 96, 128, 128, 128, 16, 32, 80, 112, 256});
   geometry.block_size = Pick(random, {16, 16, 32, 32, 64, 64, 64, 128, 128, 20, 48, 100});
   geometry.sub_block = Pick(random, {4, 4, 4, 0});
   geometry.dtype = Pick(random, {DType::kFloat16, DType::kBFloat16});
+  if (narrow.index) geometry.index_dtype = DType::kInt8;
+  if (narrow.cache) {
+    geometry.dtype = DType::kFloat8E4M3;
+    geometry.head_dim = Pick(random, {64, 64, 96, 128});
+    geometry.block_size = Pick(random, {16, 32, 64, 64, 128});
+  }
   made.num_query_heads = geometry.num_kv_heads *
                          static_cast<int32_t>(Pick(random, {1, 2, 3, 4, 4, 5, 7, 8, 8, 13, 16}));
   made.gate = Often(random, 5) ? Gate::kNone : Gate::kSilu;
@@ -121,10 +124,10 @@ void AddSequence(Random& random, AttentionCase& made, bool prefill, double keys)
   made.sequences.push_back(std::move(sequence));
 }
 
-AttentionCase WithoutThresholds(Random& random, uint64_t seed) {
+AttentionCase WithoutThresholds(Random& random, uint64_t seed, NarrowTypes narrow) {
   AttentionCase made;
   made.seed = seed;
-  ChooseGeometry(random, made);
+  ChooseGeometry(random, narrow, made);
   const auto count = static_cast<size_t>(std::lround(std::exp2(UniformReal(random, 0.0, 6.0))));
   const double width = made.geometry.head_dim;
   const double all_keys = std::min(kMaxProducts / (width * made.num_query_heads),
@@ -160,22 +163,25 @@ struct RowBounds {
 
 // Whether float32 rounding cannot change what the head admits: no bound is near the threshold, and
 // where a block is rescued it is clearly the best.
-bool IsClear(const std::vector<double>& bounds, double threshold, const AttentionOptions& options) {
-  const auto near = [&](double bound) { return std::abs(bound - threshold) <= kClearance; };
+bool IsClear(const std::vector<double>& bounds, double threshold, double clearance,
+             const AttentionOptions& options) {
+  const auto near = [&](double bound) { return std::abs(bound - threshold) <= clearance; };
   if (std::ranges::any_of(bounds, near)) return false;
   const auto n = static_cast<int32_t>(bounds.size());
   const int32_t chunk = std::min(options.rescue_chunk, n);
   if (n - options.pinned_blocks < chunk) return true;
   std::vector<double> first(bounds.begin(), bounds.begin() + chunk);
   std::ranges::sort(first, std::greater());
-  return chunk < 2 || first[0] >= threshold || first[0] - first[1] > kClearance;
+  return chunk < 2 || first[0] >= threshold || first[0] - first[1] > clearance;
 }
 
 // Thresholds of one sequence, and where they are predicted an offset that makes them clear.
 class Placement {
  public:
   Placement(AttentionCase& made, AttentionStep& step, size_t s, int64_t first_row)
-      : made_(made), sequence_(made.sequences[s]) {
+      : made_(made),
+        sequence_(made.sequences[s]),
+        clearance_(Clearance(made.geometry.index_dtype)) {
     const KvGeometry& geometry = made.geometry;
     const int32_t full = sequence_.num_keys() / geometry.block_size;
     std::vector<std::vector<BlockRecord>> records(static_cast<size_t>(geometry.num_kv_heads));
@@ -225,7 +231,8 @@ class Placement {
         for (int64_t i = 0; i < made_.q.cols; ++i) {
           tau += static_cast<double>(weight[i]) * made_.q.row(row.row)[i];
         }
-        if (!IsClear(row.bounds, tau - sequence_.attention.offset, sequence_.attention)) {
+        if (!IsClear(row.bounds, tau - sequence_.attention.offset, clearance_,
+                     sequence_.attention)) {
           return false;
         }
       }
@@ -244,7 +251,7 @@ class Placement {
       const auto threshold = static_cast<float>(last[pick] + shift + options.offset);
       const double effective = static_cast<double>(threshold) - options.offset;
       if (std::ranges::all_of(rows, [&](const RowBounds& row) {
-            return IsClear(row.bounds, effective, options);
+            return IsClear(row.bounds, effective, clearance_, options);
           })) {
         return threshold;
       }
@@ -258,16 +265,17 @@ class Placement {
 
   AttentionCase& made_;
   SequenceCase& sequence_;
+  double clearance_;
   std::vector<std::vector<RowBounds>> bounds_;  // [HQ][rows]
 };
 
 }  // namespace
 
-JudgedCase MakeJudgedCase(uint64_t seed) {
+JudgedCase MakeJudgedCase(uint64_t seed, NarrowTypes narrow) {
   Random random(seed);
   JudgedCase judged;
   AttentionCase& made = judged.attention_case;
-  made = WithoutThresholds(random, seed);
+  made = WithoutThresholds(random, seed, narrow);
   Device reference({"reference"});
   AttentionStep step(reference, made);
   int64_t first_row = 0;

@@ -46,6 +46,12 @@ std::vector<BackendUnderTest> AllBackends() {
   return backends;
 }
 
+std::vector<BackendUnderTest> NarrowBackends() {
+  std::vector<BackendUnderTest> backends = JudgedBackends();
+  std::erase_if(backends, [](const BackendUnderTest& backend) { return backend.name == "cpu"; });
+  return backends;
+}
+
 namespace {
 
 absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendUnderTest& backend, int num_threads) {

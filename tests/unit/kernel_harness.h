@@ -27,6 +27,9 @@ std::ostream& operator<<(std::ostream& out, const BackendUnderTest& backend);
 std::vector<BackendUnderTest> JudgedBackends();
 std::vector<BackendUnderTest> AllBackends();
 
+// Those of the judged that have a float8_e4m3 cache and an int8 index.
+std::vector<BackendUnderTest> NarrowBackends();
+
 // Why the backend cannot run here (its device is missing), or empty: the reason to skip a test.
 std::string WhyMissing(const BackendUnderTest& backend);
 

@@ -22,13 +22,15 @@ int FromEnvironment(const char* name, int fallback) {
 }
 
 // The reference's answers to seeds `first` .. `first + count - 1`, from all cores.
-std::vector<JudgedCase> Judge(uint64_t first, size_t count) {
+std::vector<JudgedCase> Judge(uint64_t first, size_t count, NarrowTypes narrow) {
   std::vector<JudgedCase> cases(count);
   std::atomic<size_t> next = 0;
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
     threads.emplace_back([&] {
-      for (size_t at = next++; at < count; at = next++) cases[at] = MakeJudgedCase(first + at);
+      for (size_t at = next++; at < count; at = next++) {
+        cases[at] = MakeJudgedCase(first + at, narrow);
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -88,7 +90,7 @@ std::string Differences(const JudgedCase& judged, const AttentionResult& got, do
 }
 
 // Steps without prefill rows run three times: launched, captured as a graph, replayed.
-TEST(CudaRaggedBatches, SelectCountAndAttendAsTheReference) {
+void RunBatches(NarrowTypes narrow) {
   const BackendUnderTest backends[] = {{.name = "cuda", .compute = DType::kFloat32},
                                        {.name = "cuda", .compute = DType::kBFloat16}};
   if (!WhyMissing(backends[0]).empty()) GTEST_SKIP() << WhyMissing(backends[0]);
@@ -99,7 +101,8 @@ TEST(CudaRaggedBatches, SelectCountAndAttendAsTheReference) {
   double worst[2] = {};
   int failures = 0;
   for (size_t begin = 0; begin < count; begin += kTogether) {
-    const std::vector<JudgedCase> cases = Judge(first + begin, std::min(kTogether, count - begin));
+    const std::vector<JudgedCase> cases =
+        Judge(first + begin, std::min(kTogether, count - begin), narrow);
     for (const JudgedCase& judged : cases) {
       const AttentionCase& made = judged.attention_case;
       const size_t which = made.seed % 2;
@@ -117,9 +120,25 @@ TEST(CudaRaggedBatches, SelectCountAndAttendAsTheReference) {
       device.Clear();
     }
   }
-  RecordProperty("batches", std::to_string(count));
-  RecordProperty("largest_error_float32", std::to_string(worst[0] * 1e6) + "e-6");
-  RecordProperty("largest_error_bfloat16", std::to_string(worst[1] * 1e6) + "e-6");
+  ::testing::Test::RecordProperty("batches", std::to_string(count));
+  ::testing::Test::RecordProperty("largest_error_float32", std::to_string(worst[0] * 1e6) + "e-6");
+  ::testing::Test::RecordProperty("largest_error_bfloat16", std::to_string(worst[1] * 1e6) + "e-6");
+}
+
+TEST(CudaRaggedBatches, SelectCountAndAttendAsTheReference) {
+  RunBatches({});
+}
+
+TEST(CudaRaggedBatches, DoSoWithAnEightBitCache) {
+  RunBatches({.cache = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithAnEightBitIndex) {
+  RunBatches({.index = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithAnEightBitCacheAndIndex) {
+  RunBatches({.cache = true, .index = true});
 }
 
 }  // namespace

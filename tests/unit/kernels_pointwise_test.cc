@@ -186,6 +186,8 @@ TEST_P(PointwiseOn, RefusesAGeometryThatCannotBe) {
   EXPECT_TRUE(refuses([](KvGeometry& g) { g.sub_block = 5; }));
   EXPECT_TRUE(refuses([](KvGeometry& g) { g.sub_block = -1; }));
   EXPECT_TRUE(refuses([](KvGeometry& g) { g.dtype = DType::kInt8; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.index_dtype = DType::kFloat32; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.index_dtype = DType::kFloat8E4M3; }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, PointwiseOn, ValuesIn(AllBackends()),

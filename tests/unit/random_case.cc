@@ -9,8 +9,6 @@
 namespace eta::testing {
 namespace {
 
-constexpr double kClearance = 2e-4;
-
 template <typename T>
 T Pick(Random& random, std::initializer_list<T> choices) {
   return *(choices.begin() + Uniform(random, 0, static_cast<int64_t>(choices.size()) - 1));
@@ -62,7 +60,8 @@ SequenceCase RandomSequence(Random& random, const AttentionCase& attention_case)
 }
 
 // A threshold among the bounds, none of which lies within the clearance of it.
-float ClearThreshold(Random& random, const std::vector<double>& bounds, float offset) {
+float ClearThreshold(Random& random, const std::vector<double>& bounds, float offset,
+                     double clearance) {
   if (bounds.empty()) return static_cast<float>(UniformReal(random, -2.0, 2.0));
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const size_t pick =
@@ -71,7 +70,7 @@ float ClearThreshold(Random& random, const std::vector<double>& bounds, float of
     const auto threshold = static_cast<float>(bounds[pick] + shift + offset);
     const double effective = static_cast<double>(threshold) - offset;
     if (std::all_of(bounds.begin(), bounds.end(),
-                    [&](double bound) { return std::abs(bound - effective) > kClearance; })) {
+                    [&](double bound) { return std::abs(bound - effective) > clearance; })) {
       return threshold;
     }
   }
@@ -95,7 +94,8 @@ void PlaceThresholds(Random& random, AttentionCase& attention_case) {
                                  sequence.attention.z));
         }
       }
-      sequence.thresholds.push_back(ClearThreshold(random, bounds, sequence.attention.offset));
+      sequence.thresholds.push_back(ClearThreshold(random, bounds, sequence.attention.offset,
+                                                   Clearance(geometry.index_dtype)));
     }
     first_row += sequence.num_rows;
   }
@@ -103,7 +103,7 @@ void PlaceThresholds(Random& random, AttentionCase& attention_case) {
 
 }  // namespace
 
-AttentionCase RandomCase(uint64_t seed) {
+AttentionCase RandomCase(uint64_t seed, NarrowTypes narrow) {
   Random random(seed);
   AttentionCase attention_case;
   attention_case.seed = seed;
@@ -113,6 +113,12 @@ AttentionCase RandomCase(uint64_t seed) {
   geometry.block_size = Pick(random, {4, 8, 16, 24, 32, 64, 128});
   geometry.sub_block = Pick(random, {0, 4});
   geometry.dtype = Pick(random, {DType::kFloat32, DType::kFloat16, DType::kBFloat16});
+  if (narrow.index) geometry.index_dtype = DType::kInt8;
+  if (narrow.cache) {
+    geometry.dtype = DType::kFloat8E4M3;
+    geometry.head_dim = Pick(random, {64, 96, 128});
+    geometry.block_size = Pick(random, {16, 32, 64, 128});
+  }
   attention_case.num_query_heads = geometry.num_kv_heads * Pick(random, {1, 2, 3, 4, 5, 7, 8, 16});
   attention_case.gate = Uniform(random, 0, 4) == 0 ? Gate::kNone : Gate::kSilu;
   attention_case.beta = Pick(random, {1.0f, 5.0f, 20.0f});
