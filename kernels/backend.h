@@ -91,6 +91,9 @@ class Backend {
   virtual absl::StatusOr<size_t> FreeMemory() const {
     return absl::UnimplementedError("backend: does not tell its free memory");
   }
+  // Of these, bytes that ops over such a cache take only when they first need them, for sequences
+  // of up to `context` tokens: whoever allocates all there is leaves them.
+  virtual size_t LateMemory(const KvGeometry& /*geometry*/, int64_t /*context*/) const { return 0; }
 
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
   virtual void Upload(std::byte* to, const void* from, size_t bytes) = 0;

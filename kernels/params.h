@@ -91,12 +91,34 @@ struct MatMulParams {
   bool accumulate;
 };
 
+// How Llama 3 stretches the rotation for contexts beyond those it was first trained on: a pair that
+// turns at least `high_freq_factor` times in `original_context` tokens stays as it is, one that
+// turns at most `low_freq_factor` times turns `factor` times slower, those between are blended
+// linearly in their turns. The default changes no bit of any frequency.
+struct RopeScaling {
+  double factor = 1.0;           // at least 1
+  double low_freq_factor = 1.0;  // below high_freq_factor
+  double high_freq_factor = 4.0;
+  int32_t original_context = 0;  // tokens
+
+  // Of a frequency in turns per token.
+  constexpr double Scaled(double frequency) const {
+    const double kept = (original_context * frequency - low_freq_factor) /
+                        (high_freq_factor - low_freq_factor);  // share that stays as it is
+    if (kept >= 1.0) return frequency;
+    return kept <= 0.0 ? frequency / factor : frequency * (kept + (1.0 - kept) / factor);
+  }
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
 // Half-split rotation in place (Hugging Face LLaMA's): pairs (i, i + d/2), angle
-// position * theta^(-2i/d), position and theta from the planned batch.
+// position * theta^(-2i/d), the frequency scaled; position and theta from the planned batch.
 struct RopeParams {
   TensorView q;  // [R, HQ * d]
   TensorView k;  // [R, HKV * d]
   int32_t head_dim;
+  RopeScaling scaling{};
 
   bool operator==(const RopeParams&) const = default;
 };
@@ -174,7 +196,7 @@ struct AttentionParams {
   float softmax_scale;
   Gate gate;
   float beta;
-  BlockSelection selection;  // decode only
+  BlockSelection selection;  // decode only: what SelectBlocks wrote last, of the same rows
   TensorView out;            // [R, HQ * d]
 
   bool operator==(const AttentionParams&) const = default;

@@ -139,7 +139,7 @@ fi
 if [ "$tsan" -eq 1 ]; then
   # The runtime of this compiler cannot map its shadow under high-entropy address randomisation.
   if setarch --addr-no-randomize true 2>/dev/null; then runner=(setarch --addr-no-randomize); fi
-  export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp"
+  export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS-}"
   phase "configure, tsan" configure tsan
   phase "build, tsan" build build/tsan
   # Suites without gRPC: the packaged library is not instrumented, and what it orders looks like races.

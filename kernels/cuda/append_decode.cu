@@ -126,7 +126,7 @@ struct PredictScratch {
 // All loads that need nothing of the kernel before come first, the weight's above all.
 __device__ __forceinline__ void Predict(const DecodeArgs& args, const StepView& step,
                                         int32_t first_row, int32_t kv_head) {
-  extern __shared__ float queries[];  // [kPredictRows][width]
+  extern __shared__ __align__(16) float queries[];  // [kPredictRows][width]
   __shared__ PredictScratch scratch;
   const ThresholdArgs& to = args.thresholds;
   const int32_t num_kv_heads = args.append.tile.num_kv_heads;
@@ -273,9 +273,9 @@ bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvPa
   if (width > kMaxWidth) return false;
 
   const DecodeArgs args = {.append = MakeAppendArgs(append),
-                           .thresholds = MakeThresholdArgs(context, thresholds),
+                           .thresholds = MakeThresholdArgs(thresholds),
                            .q = rope.q.data,
-                           .angles = Angles(context, rope.head_dim)};
+                           .angles = Angles(context, rope)};
   if (args.angles == nullptr) return true;  // no memory: the device's status says so
   const int32_t num_rows = context.step.num_rows;
   const auto clusters =

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -36,156 +38,132 @@ __device__ void RaiseBest(const float (&bounds)[HeadTiles][4], int32_t first_blo
   }
 }
 
-// What a warp does of its CTA's share: bounds of 16 blocks at a time against the thresholds of
-// their KV head.
+// What one warp does of each item: bounds of its 16 blocks against the thresholds of its KV head.
 template <int D, int HeadTiles, typename Index>
-class ScreenWarp {
- public:
-  __device__ ScreenWarp(const ScreenArgs& args, const ScreenCursor& cursor)
-      : args_(args),
-        cursor_(cursor),
-        lane_(static_cast<int32_t>(threadIdx.x % 32)),
-        group_(args.num_query_heads / args.tile.num_kv_heads) {}
+__device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor cursor,
+                                            ScreenRing& ring, const std::byte* stages) {
+  const ItemShape shape(args.tile);
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t own_kv_head = warp % shape.kv_heads;
+  const int32_t own_block = warp / shape.kv_heads * kWarpBlocks;
+  const int32_t group = args.num_query_heads / args.tile.num_kv_heads;
+  const std::byte* block_at = stages + (own_block + lane / 4) * shape.stride();
+  const std::byte* vectors = block_at + own_kv_head * D * 2 * sizeof(Index);
+  const std::byte* scalars = nullptr;
 
-  // The first records are requested while the kernel before still runs, if they are settled. Later
-  // on a warp requests the next as soon as its products have been issued, and finishes meanwhile.
-  __device__ void Run() {
-    LookUp();
-    const bool settled = next_.row >= 0 && min(next_.first_block + kWarpBlocks, next_.num_full) <=
-                                               cursor_.SettledBlocks();
-    if (!settled) WaitForPrevious();
-    ScreenItem item = Request();
-    if (settled) WaitForPrevious();
-    AllowNext();
-    while (item.row >= 0) {
-      if (item.row != row_ || item.kv_head != kv_head_) Enter(item);
-      ScreenSums<D, HeadTiles, Index> sums;
-      sums.Add(records_, queries_);
-      const Scalars scalars[2] = {records_.scalars[0], records_.scalars[1]};
-      const ScreenItem next = Request();
-      Finish(item, sums, scalars);
-      item = next;
+  ScreenQueries<D, HeadTiles> queries;
+  float z = 0.0f;
+  int32_t rescue_chunk = 0;
+  uint32_t* masks = nullptr;
+  unsigned long long* best = nullptr;
+  int32_t row = -1;
+  int32_t first_kv_head = -1;
+  const auto enter = [&](const ScreenItem& item) {
+    row = item.row;
+    first_kv_head = item.first_kv_head;
+    const int32_t kv_head = first_kv_head + own_kv_head;
+    const StepRow& step_row = args.step.rows[row];
+    z = step_row.z;
+    rescue_chunk = step_row.rescue_chunk;
+    const int64_t head = static_cast<int64_t>(kv_head) * group;
+    masks =
+        args.masks + (static_cast<int64_t>(row) * args.tile.num_kv_heads + kv_head) * args.capacity;
+    best = args.best + static_cast<int64_t>(row) * args.num_query_heads + head;
+    scalars = block_at + shape.vector_bytes + shape.Scalars(kv_head);
+    queries.Load(args.q + row * args.q_stride + head * D,
+                 args.thresholds + row * args.thresholds_stride + head, group, args.scale,
+                 step_row.offset);
+  };
+  WaitForPrevious();
+  AllowNext();
+  int stage = 0;
+  uint32_t phase = 0;
+  for (ScreenItem item = cursor.Next(); item.row >= 0; item = cursor.Next()) {
+    if (item.row != row || item.first_kv_head != first_kv_head) enter(item);
+    Wait(&ring.full[stage], phase);
+    const uint32_t offset = stage * shape.bytes();
+    ScreenRecords<D, Index> records;
+    records.Read(vectors + offset, scalars + offset, 8 * shape.stride());
+    __syncwarp();
+    if (lane == 0) Arrive(&ring.empty[stage]);
+    if (++stage == args.num_stages) {
+      stage = 0;
+      phase ^= 1;
     }
-  }
+    const int32_t first_block = item.first_block + own_block;
+    if (first_block >= item.num_full) continue;
 
- private:
-  using Records = ScreenRecords<D, Index>;
-  using Scalars = typename Records::Scalars;
-
-  // Makes next_ the item to be requested and finds its physical blocks.
-  __device__ __forceinline__ void LookUp() {
-    next_ = cursor_.Next();
-    if (next_.row < 0) return;
-    const int32_t* table = args_.step.tables + cursor_.table_begin();
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int32_t block = next_.first_block + lane_ / 4 + 8 * i;
-      physical_[i] = static_cast<uint32_t>(table[min(block, next_.num_full - 1)]);
-    }
-  }
-
-  // Requests the records of next_, which it returns, and looks up the item behind.
-  __device__ __forceinline__ ScreenItem Request() {
-    const ScreenItem item = next_;
-    if (item.row < 0) return item;
-    const std::byte* from[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      from[i] = args_.records + static_cast<uint64_t>(physical_[i]) * args_.record_bytes;
-    }
-    records_.Read(from, static_cast<uint32_t>(item.kv_head),
-                  static_cast<uint32_t>(args_.tile.num_kv_heads));
-    LookUp();
-    return item;
-  }
-
-  // Reads what is of the item's row and KV head.
-  __device__ __forceinline__ void Enter(const ScreenItem& item) {
-    row_ = item.row;
-    kv_head_ = item.kv_head;
-    const StepRow& step_row = args_.step.rows[row_];
-    z_ = step_row.z;
-    rescue_chunk_ = step_row.rescue_chunk;
-    const int64_t head = static_cast<int64_t>(kv_head_) * group_;
-    masks_ = args_.masks +
-             (static_cast<int64_t>(row_) * args_.tile.num_kv_heads + kv_head_) * args_.capacity;
-    queries_.Load(args_.q + row_ * args_.q_stride + head * D,
-                  args_.thresholds + row_ * args_.thresholds_stride + head, group_, args_.scale,
-                  step_row.offset);
-  }
-
-  __device__ __forceinline__ void Finish(const ScreenItem& item,
-                                         const ScreenSums<D, HeadTiles, Index>& sums,
-                                         const Scalars (&scalars)[2]) {
     float bounds[HeadTiles][4];
-    sums.Bounds(scalars, queries_, z_, bounds);
+    UpperBounds(records, queries, z, bounds);
     uint32_t mask = 0;  // of block r, and shifted by 16 of block r + 8
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (bounds[tile][i] >= queries_.threshold[tile][i % 2]) {
+        if (bounds[tile][i] >= queries.threshold[tile][i % 2]) {
           mask |= 1u << (tile * 8 + i % 2 + i / 2 * 16);
         }
       }
     }
-    mask <<= lane_ % 4 * 2;
+    mask <<= lane % 4 * 2;
     mask |= __shfl_xor_sync(0xffffffffu, mask, 1);
     mask |= __shfl_xor_sync(0xffffffffu, mask, 2);
-    const int32_t block = item.first_block + lane_ / 4 + lane_ % 4 * 8;
-    if (lane_ % 4 < 2 && block < item.num_full) {
-      masks_[block] = lane_ % 4 == 0 ? mask & 0xffffu : mask >> 16;
+    const int32_t block = first_block + lane / 4 + lane % 4 * 8;
+    if (lane % 4 < 2 && block < item.num_full) {
+      masks[block] = lane % 4 == 0 ? mask & 0xffffu : mask >> 16;
     }
-    const int32_t limit = min(rescue_chunk_, item.num_full);
-    if (item.first_block < limit) {
-      const int64_t head = static_cast<int64_t>(item.row) * args_.num_query_heads +
-                           static_cast<int64_t>(item.kv_head) * group_;
-      RaiseBest(bounds, item.first_block, limit, group_, args_.best + head);
-    }
+    const int32_t limit = min(rescue_chunk, item.num_full);
+    if (first_block < limit) RaiseBest(bounds, first_block, limit, group, best);
   }
+}
 
-  const ScreenArgs& args_;
-  ScreenCursor cursor_;
-  int32_t lane_;
-  int32_t group_;
-  ScreenItem next_;
-  uint32_t physical_[2];  // blocks of next_
-  Records records_;       // of the item before next_
-  ScreenQueries<D, HeadTiles, kScreenChunk<D, Index>> queries_;
-  int32_t row_ = -1;  // what was entered
-  int32_t kv_head_ = -1;
-  float z_;
-  int32_t rescue_chunk_;
-  uint32_t* masks_;
-};
-
-// Per SM: what registers have room for.
+// Per SM: what registers and shared memory have room for.
 constexpr int ScreenCtas(int head_dim, int head_tiles) {
-  if (head_dim == 64) return head_tiles == 1 ? 4 : 3;
-  return head_dim == 96 && head_tiles == 1 ? 3 : 2;
+  return head_dim > 64 && head_tiles == 2 ? 1 : 2;
+}
+
+// CTAs that registers are to have room for: where they can, another screening CTA's worth is left
+// for the kernel behind, which begins while this one ends.
+constexpr int BoundedCtas(int head_dim, int head_tiles) {
+  return head_dim == 64 && head_tiles == 1 ? 3 : ScreenCtas(head_dim, head_tiles);
 }
 
 // Steps 1 and 2 of the selection. A CTA takes an equal, contiguous share of the items, so that it
 // rarely changes queries. What is read before WaitForPrevious() was there before the step's first
 // kernel: its rows, and records of earlier steps.
 template <int D, int HeadTiles, typename Index>
-__global__ void __launch_bounds__(kScreenThreads, ScreenCtas(D, HeadTiles))
+__global__ void __launch_bounds__(kScreenThreads, BoundedCtas(D, HeadTiles))
     ScreenKernel(const __grid_constant__ ScreenArgs args) {
+  extern __shared__ __align__(128) std::byte stages[];
+  __shared__ ScreenRing ring;
   __shared__ ScreenRow row;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < args.num_stages; ++stage) {
+      InitBarrier(&ring.full[stage], kCopyArrivals);
+      InitBarrier(&ring.empty[stage], kScreenWarps);
+    }
+    PublishBarriers();
+  }
   const ScreenShare share = FindShare(args, row);
   if (share.begin == share.end) {
     WaitForPrevious();
     return;
   }
-  ScreenWarp<D, HeadTiles, Index>(args, ScreenCursor(args, share.row, share.begin, share.end))
-      .Run();
+  const ScreenCursor cursor(args, share.row, share.begin, share.end);
+  if (threadIdx.x / 32 == kScreenWarps) {
+    BringItems(args, cursor, ring, stages);
+  } else {
+    ScreenItems<D, HeadTiles, Index>(args, cursor, ring, stages);
+  }
 }
 
 template <int D, int HeadTiles, typename Index>
 void LaunchScreen(Context& context, const ScreenArgs& args) {
   Launch(context.device, "screen",
          {.grid = dim3(context.device.num_sms() * ScreenCtas(D, HeadTiles)),
-          .block = dim3(kScreenThreads)},
+          .block = dim3(kScreenThreads),
+          .shared_bytes = static_cast<size_t>(args.num_stages) * ItemShape(args.tile).bytes()},
          ScreenKernel<D, HeadTiles, Index>, args);
 }
 
@@ -209,6 +187,16 @@ void LaunchScreen(Context& context, const ScreenArgs& args, int32_t head_tiles) 
   }
 }
 
+// Items that shared memory has room for in each CTA.
+int32_t ScreenStages(const Device& device, const KvTile& tile, int32_t head_tiles) {
+  constexpr size_t kReserved = 1024;  // of each CTA, by the system
+  const size_t per_cta = (device.shared_memory_per_block() + kReserved) /
+                             static_cast<size_t>(ScreenCtas(tile.head_dim, head_tiles)) -
+                         kReserved - sizeof(ScreenRing) - sizeof(ScreenRow) - 128;
+  return static_cast<int32_t>(
+      std::min<size_t>(per_cta / ItemShape(tile).bytes(), kMaxScreenStages));
+}
+
 }  // namespace
 
 void SelectBlocks(Context& context, const SelectBlocksParams& params, const DeviceCounts& counts) {
@@ -221,7 +209,10 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
   if (best == nullptr) return;
   const KvTile tile(geometry);
   const int32_t head_tiles = group <= 8 ? 1 : 2;
-  if (SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype)) {
+  const int32_t num_stages = ScreenStages(context.device, tile, head_tiles);
+  // Devices with too little shared memory for a ring screen plainly.
+  if (SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype) &&
+      num_stages >= 2) {
     const ScreenArgs args = {context.step,
                              params.q.data,
                              params.q.stride,
@@ -232,7 +223,7 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
                              best,
                              params.selection.capacity,
                              params.num_query_heads,
-                             static_cast<uint32_t>(tile.record_bytes()),
+                             num_stages,
                              params.softmax_scale,
                              tile};
     if (tile.narrow_index) {

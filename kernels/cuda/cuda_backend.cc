@@ -15,6 +15,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/prefill_widen.h"
 #include "kernels/cuda/program.h"
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/step_plan.h"
@@ -110,6 +111,10 @@ class CudaBackend final : public Backend {
     if (error == cudaSuccess) return free;
     return absl::InternalError(absl::StrCat("cuda: device ", device_->index(),
                                             ": free memory: ", cudaGetErrorString(error)));
+  }
+
+  size_t LateMemory(const KvGeometry& geometry, int64_t context) const override {
+    return WideBytes(geometry, context);
   }
 
   std::optional<double> last_step_seconds() const override { return last_step_seconds_; }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "kernels/cuda/decode_merge.cuh"
 #include "kernels/cuda/decode_softmax.cuh"

@@ -122,7 +122,12 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int32_t begin = args.begin[list];
   const int32_t end = args.begin[list + 1];
   const Units units(args.begin[args.num_lists], decode_ctas);
-  if (begin == end) return;
+  if (begin == end) {  // no key at all, or no decode row
+    if (exists && lane == 0 && args.step.rows[result.row].role == RowRole::kDecode) {
+      result.Store(args, head, quad * 4, 0.0f, 0.0f, {}, floor);
+    }
+    return;
+  }
   const int32_t first = units.Of(begin);
   const int32_t last = units.Of(end - 1);
   if (first == last) return;

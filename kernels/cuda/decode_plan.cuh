@@ -3,8 +3,6 @@
 // host.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step_view.h"

@@ -2,6 +2,9 @@
 // products with the keys on the long side, so that a group of 1 to 16 heads wastes nothing.
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/decode_operands.cuh"
 #include "kernels/cuda/decode_stages.cuh"
 #include "kernels/cuda/mma.cuh"

@@ -80,8 +80,11 @@ Scratch::~Scratch() {
 std::byte* Scratch::Get(Use use, size_t bytes) {
   Piece& piece = pieces_[static_cast<size_t>(use)];
   if (bytes <= piece.bytes) return piece.data;
-  // Doubling keeps the number of growths, each of which voids all graphs, small.
-  const size_t size = std::max({bytes, 2 * piece.bytes, size_t{4096}});
+  // Doubling keeps the number of growths, each of which voids all graphs, small; what is large
+  // grows to what is asked for.
+  constexpr size_t kLarge = size_t{64} << 20;
+  const size_t doubled = piece.bytes < kLarge ? 2 * piece.bytes : 0;
+  const size_t size = std::max({bytes, doubled, size_t{4096}});
   device_.Check(cudaFree(piece.data), "scratch memory");
   piece = {};
   void* data = nullptr;

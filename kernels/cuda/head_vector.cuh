@@ -26,6 +26,7 @@ __device__ __forceinline__ int32_t ScaleExponentOf(float largest) {
 __device__ __forceinline__ uint16_t ToE4M3(float first, float second) {
   return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
 }
+
 // Lane l has, for n = 0 and 1 and u = l + 32 n, the elements 2u and 2u + 1 of the first half and of
 // the second half; zeros beyond head_dim.
 struct HeadVector {

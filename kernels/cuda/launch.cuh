@@ -1,9 +1,9 @@
 // How every kernel of this backend is launched, and the first thing that each of them does.
 //
 // On sm_90 a kernel may be scheduled while its predecessor still runs (programmatic dependent
-// launch); it calls WaitForPrevious() before it touches anything that an earlier kernel of the
-// stream wrote or still reads, and may call AllowNext() as soon as its own successor may begin to
-// be scheduled. This hides most of a launch's latency, also inside graphs.
+// launch); it calls WaitForPrevious() before it touches anything that its predecessor may still
+// write or read, and AllowNext() only after that. So what was complete before the predecessor began
+// may be read before the wait. This hides most of a launch's latency, also inside graphs.
 #pragma once
 
 #include <cuda_runtime.h>

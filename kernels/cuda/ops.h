@@ -20,13 +20,13 @@ struct RopeAngles {
   const float2* data = nullptr;  // [num_rows, head_dim / 2]; null: not computed yet
   int32_t head_dim = 0;
   int32_t num_rows = 0;
+  RopeScaling scaling{};
 };
 
 struct Context {
   Device& device;
   Scratch& scratch;
   StepView step;
-  int32_t num_layers = 0;  // L of StepView::frozen
   RopeAngles angles{};
   // Of the step, host: what prefill is planned with, as steps with prefill rows are never captured.
   std::span<const StepSequence> sequences{};
@@ -43,7 +43,7 @@ void Embed(Context& context, const void* table, DType dtype, int64_t cols,
            const TensorView& out);                                                 // pointwise.cu
 void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows);  // pointwise.cu
 // Computes the angles of the step's rows if the context has none yet. Null if there is no memory.
-const float2* Angles(Context& context, int32_t head_dim);                 // rope.cu
+const float2* Angles(Context& context, const RopeParams& params);         // rope.cu
 void Rope(Context& context, const RopeParams& params);                    // rope.cu
 void AppendKv(Context& context, const AppendKvParams& params);            // block_index.cu
 void PredictThresholds(Context& context, const ThresholdParams& params);  // pointwise.cu
@@ -72,7 +72,7 @@ inline uint32_t* PoolBlocks(Context& context, int64_t lists, const BlockSelectio
 // The forms that take any geometry and type, float32 too: one warp a head, no tensor cores. The ops
 // above fall back on them; tests compare the two.
 void PlainScreen(Context& context, const SelectBlocksParams& params,
-                 uint64_t* best);                                             // plain_attention.cu
+                 uint64_t* best);                                             // plain_screen.cu
 void PlainDecodeAttention(Context& context, const AttentionParams& params);   // plain_attention.cu
 void PlainPrefillAttention(Context& context, const AttentionParams& params);  // plain_attention.cu
 

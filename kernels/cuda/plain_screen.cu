@@ -82,6 +82,18 @@ __device__ __forceinline__ RecordPair LoadPair(const std::byte* mu, const std::b
           make_float2(256.0f * wide.x, 256.0f * wide.y)};
 }
 
+// Steps 1 and 2 of the selection, in float32, from <q, mu> and sum q_i^2 sigma_i^2 as the record
+// has mu and sigma; of one with a float16 index, only M of `record` is its own (Float16Trailer).
+__device__ __forceinline__ float UpperBound(float q_mu, float variance, float z, float q_norm,
+                                            const RecordTrailer& record, float scale) {
+  const float deviation = record.sigma_scale * sqrtf(variance);
+  const float estimate = record.mu_scale * q_mu + q_norm * record.mu_error + z * deviation;
+  return scale * fminf(estimate, q_norm * record.max_norm);
+}
+__device__ __forceinline__ RecordTrailer Float16Trailer(float max_norm) {
+  return {.max_norm = max_norm, .mu_scale = 1.0f, .mu_error = 0.0f, .sigma_scale = 1.0f};
+}
+
 struct Products {
   float q_mu;
   float variance;

@@ -1,5 +1,6 @@
-// Ops that treat every row by itself: embedding, RMSNorm, threshold predictor, SwiGLU. A
-// row's sums run in one fixed order, so its bits do not depend on the batch.
+// Ops that treat every row by itself: embedding, RMSNorm, threshold predictor, SwiGLU. A row's sums
+// run in one fixed order, whatever the other rows are; append_decode.cu adds up the predictor in
+// another.
 
 #include <algorithm>
 #include <initializer_list>
@@ -235,7 +236,7 @@ void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows)
 }
 
 void PredictThresholds(Context& context, const ThresholdParams& params) {
-  const ThresholdArgs args = MakeThresholdArgs(context, params);
+  const ThresholdArgs args = MakeThresholdArgs(params);
   // Many rows: as many blocks as the device holds, so that each reads its heads' weights from L2
   // once and finds them in L1 for its further tiles.
   const int64_t head_tiles = CeilDiv(args.num_heads, kTileHeads);

@@ -108,6 +108,14 @@ KvGeometry WideGeometry(KvGeometry geometry) {
 
 }  // namespace
 
+size_t WideBytes(const KvGeometry& geometry, int64_t context) {
+  if (geometry.dtype != DType::kFloat8E4M3) return 0;
+  const size_t block_bytes = KvTile(WideGeometry(geometry)).block_bytes();
+  const auto blocks = static_cast<size_t>(context / geometry.block_size + 1);
+  const size_t tiles = std::max(kMaxWideBytes, blocks * block_bytes);
+  return tiles + tiles / block_bytes * sizeof(int32_t);
+}
+
 std::span<const StepSequence> TakeWideRun(const KvGeometry& geometry,
                                           std::span<const StepSequence>& rest) {
   const size_t block_bytes = KvTile(WideGeometry(geometry)).block_bytes();

@@ -17,6 +17,10 @@ namespace eta::cuda {
 // Of 16-bit tiles at a time, unless one sequence has more.
 inline constexpr size_t kMaxWideBytes = size_t{256} << 20;
 
+// The most that Widen() takes of a cache's layer, for sequences of up to `context` tokens; 0 with
+// 16 bits.
+size_t WideBytes(const KvGeometry& geometry, int64_t context);
+
 // Takes from `rest` everything up to the end of the next prefill sequences that are neighbours and
 // whose tiles fit together, and returns these; empty if there are none left.
 std::span<const StepSequence> TakeWideRun(const KvGeometry& geometry,

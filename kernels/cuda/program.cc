@@ -24,7 +24,6 @@ class Launcher {
         context_{machine.device,
                  machine.scratch,
                  StepLayout(padded_rows).View(machine.uploads.DeviceAt(0)),
-                 1,
                  {}} {
     const std::byte* step = machine.uploads.HostAt(0);
     context_.sequences = {

@@ -14,19 +14,19 @@ constexpr int32_t kThreads = 256;
 
 // In double precision, so that far positions lose nothing.
 __global__ void __launch_bounds__(kMaxHeadDim / 2)
-    ComputeAngles(float2* angles, int32_t head_dim, StepView step) {
+    ComputeAngles(float2* angles, int32_t head_dim, RopeScaling scaling, StepView step) {
   WaitForPrevious();
   AllowNext();
   const StepRow& row = step.rows[blockIdx.x];
   const auto i = static_cast<int32_t>(threadIdx.x);
   const int32_t half = head_dim / 2;
   if (row.role == RowRole::kPadding || i >= half) return;
-  constexpr double kPi = 3.141592653589793;
+  constexpr double kTurn = 6.283185307179586;
   const double exponent = -2.0 * i / head_dim;
-  const double half_turns = exp2(exponent * log2(static_cast<double>(row.rope_theta))) / kPi;
+  const double turns = exp2(exponent * log2(static_cast<double>(row.rope_theta))) / kTurn;
   double sine;
   double cosine;
-  sincospi(row.position * half_turns, &sine, &cosine);
+  sincospi(row.position * (2.0 * scaling.Scaled(turns)), &sine, &cosine);
   angles[static_cast<int64_t>(blockIdx.x) * half + i] =
       make_float2(static_cast<float>(cosine), static_cast<float>(sine));
 }
@@ -89,27 +89,28 @@ __global__ void __launch_bounds__(kThreads) RotateRows(RopeArgs args, StepView s
 
 }  // namespace
 
-const float2* Angles(Context& context, int32_t head_dim) {
+const float2* Angles(Context& context, const RopeParams& params) {
   const int32_t num_rows = context.step.num_rows;
   RopeAngles& known = context.angles;
-  if (known.data != nullptr && known.head_dim == head_dim && known.num_rows >= num_rows) {
+  if (known.data != nullptr && known.head_dim == params.head_dim &&
+      known.scaling == params.scaling && known.num_rows >= num_rows) {
     return known.data;
   }
-  const int32_t half = head_dim / 2;
+  const int32_t half = params.head_dim / 2;
   const size_t bytes = static_cast<size_t>(num_rows) * static_cast<size_t>(half) * sizeof(float2);
   auto* angles = reinterpret_cast<float2*>(context.scratch.Get(Scratch::Use::kAngles, bytes));
   if (angles == nullptr) return nullptr;
   const auto threads = static_cast<unsigned>((half + 31) / 32 * 32);
   Launch(context.device, "Rope", {.grid = static_cast<unsigned>(num_rows), .block = threads},
-         ComputeAngles, angles, head_dim, context.step);
-  known = {angles, head_dim, num_rows};
+         ComputeAngles, angles, params.head_dim, params.scaling, context.step);
+  known = {angles, params.head_dim, num_rows, params.scaling};
   return angles;
 }
 
 void Rope(Context& context, const RopeParams& params) {
   const RopeArgs args = {.q = params.q.data,
                          .k = params.k.data,
-                         .angles = Angles(context, params.head_dim),
+                         .angles = Angles(context, params),
                          .q_stride = params.q.stride,
                          .k_stride = params.k.stride,
                          .num_query_heads = static_cast<int32_t>(params.q.cols / params.head_dim),

@@ -1,4 +1,5 @@
-// What both screening kernels have in common: a block's bound, and what they hand to compaction.
+// What both screening kernels and compaction share: the form in which the best bound is kept
+// (BoundKey, BlockOfKey), and how an 8-bit record's deviations widen (WidenE4M3).
 //
 // Screening visits every full block of every decode row that is not admit_all and writes, at
 // selection.heads[row, kv_head, block], the mask of the heads whose bound reaches their threshold;
@@ -7,13 +8,9 @@
 // the masks into lists in place, counts, and clears `best` for the next layer.
 #pragma once
 
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
-
-#include "kernels/cuda/kv_tile.h"
-#include "kernels/cuda/step_view.h"
 
 namespace eta::cuda {
 
@@ -25,18 +22,6 @@ __device__ __forceinline__ uint64_t BoundKey(float bound, int32_t block) {
 }
 __device__ __forceinline__ int32_t BlockOfKey(uint64_t key) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
-}
-
-// Steps 1 and 2 of the selection, in float32, from <q, mu> and sum q_i^2 sigma_i^2 as the record
-// has mu and sigma; of one with a float16 index, only M of `record` is its own (Float16Trailer).
-__device__ __forceinline__ float UpperBound(float q_mu, float variance, float z, float q_norm,
-                                            const RecordTrailer& record, float scale) {
-  const float deviation = record.sigma_scale * sqrtf(variance);
-  const float estimate = record.mu_scale * q_mu + q_norm * record.mu_error + z * deviation;
-  return scale * fminf(estimate, q_norm * record.max_norm);
-}
-__device__ __forceinline__ RecordTrailer Float16Trailer(float max_norm) {
-  return {.max_norm = max_norm, .mu_scale = 1.0f, .mu_error = 0.0f, .sigma_scale = 1.0f};
 }
 
 // Four e4m3 without sign, each divided by 256, as two pairs of float16, exactly: float16 has one

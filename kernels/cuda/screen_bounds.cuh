@@ -1,10 +1,8 @@
 // Upper bounds of 16 blocks by one warp on tensor cores, for SelectBlocks.
 //
-// A product over i may take the i in any order, so each lane loads whole chunks of mu and sigma
-// from global memory, where the four lanes of a block read 64 bytes side by side: chunks 4j + t of
-// its two blocks r and r + 8, with r = lane / 4 and t = lane % 4. Product k takes the lane's next
-// four elements, with the same elements of q. Nothing is shared between lanes, so registers are all
-// the room that records on their way need.
+// A product over i may take the i in any order, so each lane loads whole chunks of 8 elements of mu
+// and sigma: chunk 4j + t of its two blocks r and r + 8, with r = lane / 4 and t = lane % 4, and
+// product (j, half) takes four elements of the chunk with the same elements of q.
 //
 // float16 keeps 11 bits of a factor, so q, q^2 and sigma^2 are sums of two float16, and the product
 // of two low parts is dropped: 22 bits, as good as float32 sums of any order. mu needs one, and of
@@ -23,13 +21,8 @@
 
 namespace eta::cuda {
 
-// Elements of a chunk, which is 16 bytes where four lanes' chunks cut D evenly. Index is Half or
-// int8_t.
-template <int D, typename Index>
-inline constexpr int kScreenChunk = sizeof(Index) == 1 && D % 64 == 0 ? 16 : 8;
-
-// The queries of one (row, KV head) as B operands, in registers, for records of chunks of `Chunk`.
-template <int D, int HeadTiles, int Chunk>
+// The queries of one (row, KV head) as B operands, in registers.
+template <int D, int HeadTiles>
 struct ScreenQueries {
   uint32_t high[HeadTiles][D / 16][2];
   uint32_t low[HeadTiles][D / 16][2];
@@ -60,8 +53,8 @@ struct ScreenQueries {
       for (int k = 0; k < D / 16; ++k) {
         parts[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (column < group) {
-          const int at = (k * 4 / Chunk * 4 + lane % 4) * Chunk + k * 4 % Chunk;
-          parts[k] = *reinterpret_cast<const float4*>(q + column * D + at);
+          parts[k] = *reinterpret_cast<const float4*>(q + column * D + lane % 4 * 8 + k / 2 * 32 +
+                                                      k % 2 * 4);
         }
       }
 #pragma unroll
@@ -108,55 +101,32 @@ struct ScreenQueries {
   }
 };
 
-// Loads words that no other lane reads.
-template <int Words>
-__device__ __forceinline__ void LoadOnce(const std::byte* from, uint32_t* to) {
-  if constexpr (Words == 4) {
-    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "l"(from)
-                 : "memory");
-  } else {
-    static_assert(Words == 2);
-    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(to[0]), "=r"(to[1])
-                 : "l"(from)
-                 : "memory");
-  }
-}
-
-// What a lane reads of its two blocks.
+// What a lane reads of its two blocks. Index is Half or int8_t.
 template <int D, typename Index>
 struct ScreenRecords {
   static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
+  using Chunk = std::conditional_t<kNarrow, uint2, uint4>;
   using Scalars = std::conditional_t<kNarrow, RecordTrailer, float>;
-  static constexpr int kChunkBytes = kScreenChunk<D, Index> * static_cast<int>(sizeof(Index));
-  static constexpr int kChunkWords = kChunkBytes / 4;
-  static constexpr int kWords = D / 16 * static_cast<int>(sizeof(Index));
+  static constexpr int kChunks = D / 32;
 
-  uint32_t mu[2][kWords];
-  uint32_t sigma[2][kWords];
+  Chunk mu[2][kChunks];
+  Chunk sigma[2][kChunks];
   Scalars scalars[2];
 
-  // `records`: of both blocks, of `num_kv_heads` KV heads.
-  __device__ __forceinline__ void Read(const std::byte* const (&records)[2], uint32_t kv_head,
-                                       uint32_t num_kv_heads) {
-    constexpr uint32_t kVector = D * sizeof(Index);
-    const uint32_t own = kv_head * (2 * kVector) + threadIdx.x % 4 * kChunkBytes;
-    const uint32_t own_scalars =
-        num_kv_heads * (2 * kVector) + kv_head * static_cast<uint32_t>(sizeof(Scalars));
+  // `record`: mu of block r and the KV head, `of_head`: its scalars; block r + 8 stands `eight`
+  // bytes behind it.
+  __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
+                                       uint32_t eight) {
+    const std::byte* own = record + threadIdx.x % 4 * sizeof(Chunk);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const std::byte* from = records[i] + own;
+      const std::byte* from = own + i * eight;
 #pragma unroll
-      for (int word = 0; word < kWords; word += kChunkWords) {
-        LoadOnce<kChunkWords>(from + word * 16, mu[i] + word);
+      for (int j = 0; j < kChunks; ++j) {
+        mu[i][j] = *reinterpret_cast<const Chunk*>(from + j * 4 * sizeof(Chunk));
+        sigma[i][j] = *reinterpret_cast<const Chunk*>(from + (kChunks + j) * 4 * sizeof(Chunk));
       }
-#pragma unroll
-      for (int word = 0; word < kWords; word += kChunkWords) {
-        LoadOnce<kChunkWords>(from + kVector + word * 16, sigma[i] + word);
-      }
-      scalars[i] = *reinterpret_cast<const Scalars*>(records[i] + own_scalars);
+      scalars[i] = *reinterpret_cast<const Scalars*>(of_head + i * eight);
     }
   }
 };
@@ -181,6 +151,10 @@ __device__ __forceinline__ float NotBelowZero(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
   return y;
+}
+
+__device__ __forceinline__ uint32_t Word(const uint4& v, int p) {
+  return p == 0 ? v.x : p == 1 ? v.y : p == 2 ? v.z : v.w;
 }
 
 // Four int8 as two pairs of float16, exactly: the float16 of bits 0x6400 + n is 1024 + n.
@@ -214,19 +188,22 @@ struct ScreenSums {
   float q_mu[HeadTiles][2][4] = {};
   float variance[HeadTiles][kNarrow ? 2 : 3][4] = {};
 
-  __device__ __forceinline__ void Add(
-      const ScreenRecords<D, Index>& records,
-      const ScreenQueries<D, HeadTiles, kScreenChunk<D, Index>>& q) {
+  __device__ __forceinline__ void Add(const ScreenRecords<D, Index>& records,
+                                      const ScreenQueries<D, HeadTiles>& q) {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
+      const int j = k / 2;
+      const int half = k % 2;
       uint32_t mu[4];
       uint32_t top[4];
       uint32_t rest[4];
 #pragma unroll
       for (int block = 0; block < 2; ++block) {
         if constexpr (kNarrow) {
-          const uint2 wide = WidenInt8(records.mu[block][k]);
-          const uint2 squares = QuarterSquares(records.sigma[block][k]);
+          const uint2& means = records.mu[block][j];
+          const uint2& deviations = records.sigma[block][j];
+          const uint2 wide = WidenInt8(half == 0 ? means.x : means.y);
+          const uint2 squares = QuarterSquares(half == 0 ? deviations.x : deviations.y);
           mu[block] = wide.x;
           mu[block + 2] = wide.y;
           top[block] = squares.x;
@@ -235,8 +212,8 @@ struct ScreenSums {
 #pragma unroll
           for (int pair = 0; pair < 2; ++pair) {
             const int a = block + 2 * pair;
-            mu[a] = records.mu[block][2 * k + pair];
-            Square(records.sigma[block][2 * k + pair], top[a], rest[a]);
+            mu[a] = Word(records.mu[block][j], 2 * half + pair);
+            Square(Word(records.sigma[block][j], 2 * half + pair), top[a], rest[a]);
           }
         }
       }
@@ -252,40 +229,41 @@ struct ScreenSums {
       }
     }
   }
+};
 
-  // bounds[tile][i]: of head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
-  __device__ __forceinline__ void Bounds(
-      const typename ScreenRecords<D, Index>::Scalars (&scalars)[2],
-      const ScreenQueries<D, HeadTiles, kScreenChunk<D, Index>>& queries, float z,
-      float (&bounds)[HeadTiles][4]) const {
+// bounds[tile][i]: of head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
+template <int D, int HeadTiles, typename Index>
+__device__ __forceinline__ void UpperBounds(const ScreenRecords<D, Index>& records,
+                                            const ScreenQueries<D, HeadTiles>& queries, float z,
+                                            float (&bounds)[HeadTiles][4]) {
+  ScreenSums<D, HeadTiles, Index> sums;
+  sums.Add(records, queries);
 #pragma unroll
-    for (int tile = 0; tile < HeadTiles; ++tile) {
+  for (int tile = 0; tile < HeadTiles; ++tile) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float product = q_mu[tile][0][i] + q_mu[tile][1][i];
-        const float scale = queries.scale[tile][i % 2];
-        const float ceiling = queries.ceiling[tile][i % 2];
-        // Low parts are signed, so a variance of almost nothing may come out just below zero; one
-        // that float16 cannot hold comes out as NaN, and the norms alone are the limit then.
-        float estimate;
-        float max_norm;
-        if constexpr (kNarrow) {
-          const RecordTrailer& record = scalars[i / 2];
-          const float quarter = variance[tile][0][i] + variance[tile][1][i];
-          const float deviation = 2.0f * record.sigma_scale * SquareRoot(NotBelowZero(quarter));
-          estimate =
-              scale * (record.mu_scale * product + z * deviation) + ceiling * record.mu_error;
-          max_norm = record.max_norm;
-        } else {
-          const float squares =
-              variance[tile][0][i] + (variance[tile][1][i] + variance[tile][2][i]);
-          estimate = scale * (product + z * SquareRoot(NotBelowZero(squares)));
-          max_norm = scalars[i / 2];
-        }
-        bounds[tile][i] = fminf(estimate, ceiling * max_norm);
+    for (int i = 0; i < 4; ++i) {
+      const float product = sums.q_mu[tile][0][i] + sums.q_mu[tile][1][i];
+      const float scale = queries.scale[tile][i % 2];
+      const float ceiling = queries.ceiling[tile][i % 2];
+      // Low parts are signed, so a variance of almost nothing may come out just below zero; one
+      // that float16 cannot hold comes out as NaN, and the norms alone are the limit then.
+      float estimate;
+      float max_norm;
+      if constexpr (sums.kNarrow) {
+        const RecordTrailer& record = records.scalars[i / 2];
+        const float quarter = sums.variance[tile][0][i] + sums.variance[tile][1][i];
+        const float deviation = 2.0f * record.sigma_scale * SquareRoot(NotBelowZero(quarter));
+        estimate = scale * (record.mu_scale * product + z * deviation) + ceiling * record.mu_error;
+        max_norm = record.max_norm;
+      } else {
+        const float squares =
+            sums.variance[tile][0][i] + (sums.variance[tile][1][i] + sums.variance[tile][2][i]);
+        estimate = scale * (product + z * SquareRoot(NotBelowZero(squares)));
+        max_norm = records.scalars[i / 2];
       }
+      bounds[tile][i] = fminf(estimate, ceiling * max_norm);
     }
   }
-};
+}
 
 }  // namespace eta::cuda

@@ -1,4 +1,4 @@
-// How SelectBlocks' work is cut into items and dealt out.
+// How SelectBlocks' work is cut into items and how the records of these come to shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -6,15 +6,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/kv_tile.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step_view.h"
 
 namespace eta::cuda {
 
-inline constexpr int kScreenWarps = 4;
-inline constexpr int kScreenThreads = 32 * kScreenWarps;
+inline constexpr int kScreenWarps = 4;  // that multiply; one more brings the records
+inline constexpr int kScreenThreads = 32 * (kScreenWarps + 1);
 inline constexpr int kWarpBlocks = 16;                         // the M side of a product
 inline constexpr int kItemPairs = kScreenWarps * kWarpBlocks;  // of a block and a KV head
+inline constexpr int kMaxScreenStages = 8;                     // items in shared memory
 
 struct ScreenArgs {
   StepView step;
@@ -27,7 +30,7 @@ struct ScreenArgs {
   unsigned long long* best;
   int64_t capacity;
   int32_t num_query_heads;
-  uint32_t record_bytes;
+  int32_t num_stages;
   float scale;
   KvTile tile;
 };
@@ -40,18 +43,37 @@ struct ItemShape {
       : kv_heads(tile.num_kv_heads % 4 == 0   ? 4
                  : tile.num_kv_heads % 2 == 0 ? 2
                                               : 1),
-        blocks(kItemPairs / kv_heads) {}
+        blocks(kItemPairs / kv_heads),
+        narrow(tile.narrow_index),
+        vector_bytes(static_cast<uint32_t>(kv_heads * tile.Mu(1))),
+        scalar_bytes(narrow ? static_cast<uint32_t>(kv_heads * sizeof(RecordTrailer)) : 16) {}
+
+  // Of one block in shared memory: its mu and sigma, then its scalars, then a gap. Lanes read 8
+  // elements at a time, so with float16 two neighbouring blocks must fall into different halves of
+  // the banks, with 8 bits four of them into different quarters.
+  ETA_HOST_DEVICE uint32_t stride() const {
+    return narrow ? (vector_bytes + scalar_bytes + 31) / 64 * 64 + 32 : vector_bytes + 64;
+  }
+  ETA_HOST_DEVICE uint32_t bytes() const { return static_cast<uint32_t>(blocks) * stride(); }
+  // Where the scalars of a KV head, M alone or a RecordTrailer, stand among those of the item.
+  ETA_HOST_DEVICE uint32_t Scalars(int32_t kv_head) const {
+    return static_cast<uint32_t>(narrow ? kv_head % kv_heads *
+                                              static_cast<int32_t>(sizeof(RecordTrailer))
+                                        : kv_head % 4 * 4);
+  }
 
   int32_t kv_heads;
   int32_t blocks;
+  bool narrow;
+  uint32_t vector_bytes;
+  uint32_t scalar_bytes;  // with float16 the 16 bytes that M of the KV heads is in
 };
 
-// What a warp screens at a time.
 struct ScreenItem {
   int32_t row;  // -1: no further item
-  int32_t kv_head;
+  int32_t first_kv_head;
   int32_t first_block;
-  int32_t num_full;  // N of the row, more than first_block
+  int32_t num_full;  // N of the row, at least 1
 };
 
 // A row and its place in StepView::screen_begin.
@@ -63,7 +85,7 @@ struct ScreenRow {
   int32_t table_begin;
 };
 
-// Walks what a warp does of a share's items, which are ordered by row, set of KV heads and blocks.
+// Walks the items of a share, which are ordered by row, set of KV heads and blocks.
 class ScreenCursor {
  public:
   // Of items [position, end); `row` is the one that `position` falls into.
@@ -73,8 +95,6 @@ class ScreenCursor {
         num_kv_heads_(args.tile.num_kv_heads),
         block_size_(args.tile.block_size),
         shape_(args.tile),
-        own_kv_head_(static_cast<int32_t>(threadIdx.x / 32) % shape_.kv_heads),
-        own_block_(static_cast<int32_t>(threadIdx.x / 32) / shape_.kv_heads * kWarpBlocks),
         position_(position),
         end_(end) {
     Enter(row);
@@ -85,11 +105,11 @@ class ScreenCursor {
 
   __device__ ScreenItem Next() {
     while (position_ < end_) {
-      const int32_t first_block = piece_ * shape_.blocks + own_block_;
+      const int32_t first_block = piece_ * shape_.blocks;
       if (first_block < num_full_) {
         ++piece_;
         ++position_;
-        return {row_, set_ * shape_.kv_heads + own_kv_head_, first_block, num_full_};
+        return {row_, set_ * shape_.kv_heads, first_block, num_full_};
       }
       position_ += pieces_ - piece_;
       piece_ = 0;
@@ -130,8 +150,6 @@ class ScreenCursor {
   int32_t num_kv_heads_;
   int32_t block_size_;
   ItemShape shape_;
-  int32_t own_kv_head_;
-  int32_t own_block_;
   int32_t position_;
   int32_t end_;
   int32_t row_;
@@ -176,6 +194,101 @@ __device__ __forceinline__ ScreenShare FindShare(const ScreenArgs& args, ScreenR
   }
   __syncthreads();
   return {static_cast<int32_t>(first), static_cast<int32_t>(end), found};
+}
+
+// Every lane copies a piece of its own, of `bytes`, a multiple of 16.
+__device__ __forceinline__ void CopyOwn(std::byte* shared, const std::byte* global, uint32_t bytes,
+                                        Barrier* barrier) {
+#if __CUDA_ARCH__ >= 900
+  if (bytes != 0) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(SharedAddress(shared)),
+        "l"(global), "r"(bytes), "r"(SharedAddress(barrier)), "l"(policy)
+        : "memory");
+  }
+#else
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto to = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(shared), lane);
+    const auto from = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(global), lane);
+    CopyTile(reinterpret_cast<void*>(to), reinterpret_cast<const std::byte*>(from),
+             __shfl_sync(0xffffffffu, bytes, lane), barrier);
+  }
+#endif
+}
+
+// Items on their way from the warp that brings them to those that multiply.
+struct ScreenRing {
+  static constexpr int kAhead = 3;
+  Barrier full[kMaxScreenStages];
+  Barrier empty[kMaxScreenStages];
+  // Physical blocks of the next items, each read by the lane that copied it.
+  int32_t physical[kAhead + 1][kItemPairs];
+};
+
+// Brings the records of all items. Those that were complete before the step are requested while the
+// kernel before still runs; only those that this step may have written wait for it.
+__device__ __forceinline__ void BringItems(const ScreenArgs& args, ScreenCursor cursor,
+                                           ScreenRing& ring, std::byte* stages) {
+  constexpr int kAhead = ScreenRing::kAhead;
+  const ItemShape shape(args.tile);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  ScreenCursor ahead(cursor);
+  const auto look_up = [&](int slot) {
+    const ScreenItem item = ahead.Next();
+    if (item.row >= 0) {
+      const int32_t* table = args.step.tables + ahead.table_begin() + item.first_block;
+#pragma unroll 1
+      for (int32_t i = lane; i < min(item.num_full - item.first_block, shape.blocks); i += 32) {
+        CopyAsync<4>(&ring.physical[slot][i], table + i);
+      }
+    }
+    CommitGroup();
+  };
+#pragma unroll 1
+  for (int slot = 0; slot < kAhead; ++slot) look_up(slot);
+  // The scalars are right behind mu and sigma where these are of all KV heads.
+  const bool whole = shape.kv_heads == args.tile.num_kv_heads;
+  const uint32_t piece_bytes = shape.vector_bytes + (whole ? shape.scalar_bytes : 0);
+  bool waited = false;
+  int stage = 0;
+  uint32_t round = 0;
+  int slot = 0;
+  for (ScreenItem item = cursor.Next(); item.row >= 0; item = cursor.Next()) {
+    look_up((slot + kAhead) % (kAhead + 1));
+    WaitGroups<kAhead>();
+    if (round != 0) Wait(&ring.empty[stage], (round - 1) & 1);
+    const int32_t blocks = min(item.num_full - item.first_block, shape.blocks);
+    if (!waited && item.first_block + blocks > cursor.SettledBlocks()) {
+      WaitForPrevious();
+      waited = true;
+    }
+    ExpectBytes(&ring.full[stage],
+                static_cast<uint32_t>(blocks) * (shape.vector_bytes + shape.scalar_bytes));
+#pragma unroll 1
+    for (int32_t first = 0; first < blocks; first += 32) {
+      const int32_t i = first + lane;
+      const bool copies = i < blocks;
+      const std::byte* record =
+          args.records +
+          static_cast<size_t>(copies ? ring.physical[slot][i] : 0) * args.tile.record_bytes();
+      std::byte* to = stages + stage * shape.bytes() + i * shape.stride();
+      CopyOwn(to, record + args.tile.Mu(item.first_kv_head), copies ? piece_bytes : 0,
+              &ring.full[stage]);
+      if (!whole) {
+        CopyOwn(to + shape.vector_bytes, record + args.tile.MaxNorm(item.first_kv_head) / 16 * 16,
+                copies ? shape.scalar_bytes : 0, &ring.full[stage]);
+      }
+    }
+    CommitCopies(&ring.full[stage]);
+    slot = (slot + 1) % (kAhead + 1);
+    if (++stage == args.num_stages) {
+      stage = 0;
+      ++round;
+    }
+  }
 }
 
 }  // namespace eta::cuda

@@ -56,7 +56,7 @@ struct StepView {
   // [padded rows + 1] prefix sums of ceil(N / kScreenBlocks) over rows that screen: decode rows
   // that are not admit_all; others bring 0.
   const int32_t* screen_begin;
-  const float* frozen;  // [F, L, HQ]
+  const float* frozen;  // [F, HQ], of the layer at hand
   int32_t num_rows;     // rows padded to the bucket: what a launch covers
 };
 

@@ -16,11 +16,9 @@ struct ThresholdArgs {
   int64_t out_stride;
   int64_t width;
   int32_t num_heads;
-  int32_t layer;
-  int32_t num_layers;
 };
 
-inline ThresholdArgs MakeThresholdArgs(const Context& context, const ThresholdParams& params) {
+inline ThresholdArgs MakeThresholdArgs(const ThresholdParams& params) {
   return {.q = params.q.data,
           .weight = params.weight,
           .bias = params.bias,
@@ -28,9 +26,7 @@ inline ThresholdArgs MakeThresholdArgs(const Context& context, const ThresholdPa
           .q_stride = params.q.stride,
           .out_stride = params.out.stride,
           .width = params.q.cols,
-          .num_heads = static_cast<int32_t>(params.out.cols),
-          .layer = params.layer,
-          .num_layers = context.num_layers};
+          .num_heads = static_cast<int32_t>(params.out.cols)};
 }
 
 #ifdef __CUDACC__
@@ -43,8 +39,7 @@ __device__ __forceinline__ bool IsPredicted(const ThresholdArgs& args, const Ste
 __device__ __forceinline__ float FixedThreshold(const ThresholdArgs& args, const StepView& step,
                                                 const StepRow& row, int32_t head) {
   if (row.frozen < 0 || row.role == RowRole::kPadding) return 0.0f;
-  const int64_t constants = static_cast<int64_t>(row.frozen) * args.num_layers + args.layer;
-  return step.frozen[constants * args.num_heads + head];
+  return step.frozen[int64_t{row.frozen} * args.num_heads + head];
 }
 
 // Lane i gets the sum of sums[i] over the lanes of its warp, in an order that does not depend on i.

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <string>
@@ -86,6 +86,10 @@ struct Stored {
 };
 
 enum class Form { kTogether, kSeparately };
+// Whether the step's tensors have rows for its padding too.
+enum class Room { kRows, kPaddedRows };
+// What rows of padding bring.
+constexpr float kPadding = 7.0f;
 
 class CudaAppend : public ::testing::TestWithParam<Shape> {
  protected:
@@ -126,13 +130,17 @@ class CudaAppend : public ::testing::TestWithParam<Shape> {
   }
 
   // The step's rows of `sequences`, on top of what came before them.
-  Stored Step(const Cache& cache, const std::vector<size_t>& sequences, Form form) {
+  Stored Step(const Cache& cache, const std::vector<size_t>& sequences, Form form,
+              Room room = Room::kRows) {
     const KvLayerView kv = Empty(cache);
     Fill(cache, cache.positions, kv);
     std::vector<SequenceRows> rows;
     const auto count = static_cast<int64_t>(sequences.size());
-    HostTensor q(count, cache.q.cols);
-    HostTensor k(count, cache.kv_cols());
+    const int64_t num_rows = room == Room::kRows ? count : device_->PaddedRows(count);
+    HostTensor q(num_rows, cache.q.cols);
+    HostTensor k(num_rows, cache.kv_cols());
+    std::ranges::fill(q.data, kPadding);
+    std::ranges::fill(k.data, kPadding);
     HostTensor v = k;
     for (int64_t r = 0; r < count; ++r) {
       const size_t s = sequences[static_cast<size_t>(r)];
@@ -151,7 +159,7 @@ class CudaAppend : public ::testing::TestWithParam<Shape> {
     const TensorView q_view = device_.Put(q);
     const TensorView k_view = device_.Put(k);
     const TensorView v_view = device_.Put(v);
-    const TensorView thresholds = device_.Empty(count, cache.num_heads());
+    const TensorView thresholds = device_.Empty(num_rows, cache.num_heads());
     const float* weight = device_.Put(cache.weight.data);
     const float* bias = device_.Put(cache.bias);
     const KvLayout layout = *device_->Layout(cache.shape.geometry);
@@ -216,9 +224,62 @@ TEST_P(CudaAppend, RowsDoNotDependOnTheirBatch) {
   }
 }
 
+// 24 rows for 21 and for 17: padding beside rows of sequences, and where there are none.
+TEST_P(CudaAppend, PaddingIsLeftAloneAndHasZerosAsThresholds) {
+  const Cache cache = MakeCache(GetParam(), 35);
+  for (const size_t count : {size_t{21}, size_t{17}}) {
+    std::vector<size_t> sequences = AllOf(cache);
+    ASSERT_GE(sequences.size(), count);
+    sequences.resize(count);
+    for (const Form form : {Form::kTogether, Form::kSeparately}) {
+      SCOPED_TRACE(std::to_string(count) + (form == Form::kTogether ? " together" : " separately"));
+      const Stored without = Step(cache, sequences, form);
+      const Stored with = Step(cache, sequences, form, Room::kPaddedRows);
+      EXPECT_TRUE(with.tiles == without.tiles);
+      EXPECT_TRUE(with.records == without.records);
+      const auto expect = [&](const HostTensor& got, const HostTensor& want, float padding) {
+        ASSERT_EQ(got.rows, 24);
+        HostTensor padded(got.rows, got.cols);
+        std::ranges::fill(padded.data, padding);
+        std::ranges::copy(want.data, padded.data.begin());
+        EXPECT_EQ(got.data, padded.data);
+      };
+      expect(with.q, without.q, kPadding);
+      expect(with.k, without.k, kPadding);
+      expect(with.thresholds, without.thresholds, 0.0f);
+    }
+  }
+}
+
+// Puts what has no scale by its magnitude into one KV head's K and V of most sequences, in the step
+// and before it: NaN, infinities, or nothing but zeros.
+void PutExceptions(Cache& cache) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto d = static_cast<size_t>(cache.shape.geometry.head_dim);
+  for (size_t s = 0; s < cache.tables.size(); ++s) {
+    const size_t head = s % static_cast<size_t>(cache.shape.geometry.num_kv_heads);
+    for (const int32_t t : {0, cache.positions[s]}) {
+      for (HostTensor* tensor : {&cache.k[s], &cache.v[s]}) {
+        const std::span<float> row(tensor->row(t) + head * d, d);
+        float& element = row[7 * s % d];
+        if (s % 5 == 1) element = std::numeric_limits<float>::quiet_NaN();
+        if (s % 5 == 2) element = kInfinity;
+        if (s % 5 == 3) element = -kInfinity;
+        if (s % 5 == 4) std::ranges::fill(row, 0.0f);
+      }
+    }
+  }
+}
+
+// NaN has two codes, which differ in the sign.
+bool SameE4M3(uint8_t got, uint8_t want) {
+  return (want & 0x7F) == 0x7F ? (got & 0x7F) == 0x7F : got == want;
+}
+
 TEST_P(CudaAppend, EightBitTilesAreTheQuantizedRows) {
   if (GetParam().geometry.dtype != DType::kFloat8E4M3) GTEST_SKIP() << "not an 8-bit cache";
-  const Cache cache = MakeCache(GetParam(), 33);
+  Cache cache = MakeCache(GetParam(), 33);
+  PutExceptions(cache);
   const Stored stored = Step(cache, AllOf(cache), Form::kTogether);
   const KvGeometry& geometry = cache.shape.geometry;
   const KvTile tile(geometry);
@@ -240,7 +301,7 @@ TEST_P(CudaAppend, EightBitTilesAreTheQuantizedRows) {
             const auto c = static_cast<int32_t>(i);
             const size_t offset = value ? tile.ValueWord(t % b / 4, c) + static_cast<size_t>(t % 4)
                                         : tile.Element(t % b, c);
-            wrong += std::to_integer<uint8_t>(at[offset]) == want[i] ? 0 : 1;
+            wrong += SameE4M3(std::to_integer<uint8_t>(at[offset]), want[i]) ? 0 : 1;
           }
           const size_t scale = tile.Exponents(block, h) + static_cast<size_t>(value ? b : 0) +
                                static_cast<size_t>(t % b);

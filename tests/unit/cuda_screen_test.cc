@@ -342,8 +342,7 @@ HostTensor MakeKeys(Random& random, Keys kind, int64_t rows, int64_t cols, int32
       const float noise = static_cast<float>(Uniform(random, -80, 80)) / 64.0f;
       float value = drift[at] + noise;
       if (block_kind == 1) value = drift[at];
-      if (block_kind == 2)
-        value = (t - t / block_size * block_size) % 2 == 0 ? drift[at] : -drift[at];
+      if (block_kind == 2) value = t % block_size % 2 == 0 ? drift[at] : -drift[at];
       if (block_kind == 3) value = 0.0f;
       keys.row(t)[i] = value * power[at];
     }
@@ -481,8 +480,8 @@ INSTANTIATE_TEST_SUITE_P(Kernels, CudaScreenShapes,
                                   std::to_string(std::get<1>(test.param));
                          });
 
-// More work than shared memory holds at once, in shares that begin and end anywhere; and many
-// blocks whose records come about in the step that selects.
+// More rows than FindShare has threads (128), and shares that cross rows; and many blocks whose
+// records come about in the step that selects.
 TEST_F(CudaScreen, ManyRowsAndBlocksOfTheStepItself) {
   for (const int32_t head_dim : {64, 128}) {
     Random random(static_cast<uint64_t>(head_dim));

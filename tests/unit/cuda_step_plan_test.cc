@@ -153,6 +153,24 @@ TEST_F(StepPlanTest, DecodeRowsAreThoseWhoseCountsComeBack) {
   EXPECT_EQ(step.packed.decode_rows[1].count, 2);
 }
 
+TEST_F(StepPlanTest, SingleRowsAreOneDecodeRowOfEverySequence) {
+  EXPECT_FALSE(Step(batch(), 16).packed.single_rows);
+  const SequenceRows first = {.row_begin = 0, .num_rows = 1, .block_table = tables_[0]};
+  const SequenceRows one = {.row_begin = 1, .num_rows = 1, .block_table = tables_[1]};
+  SequenceRows two = one;
+  two.num_rows = 2;
+  SequenceRows prefill = one;
+  prefill.kind = RowKind::kPrefill;
+  const auto single_rows = [&](const SequenceRows& second) {
+    const std::vector<SequenceRows> sequences = {first, second};
+    const auto num_rows = static_cast<size_t>(1 + second.num_rows);
+    return Step({std::span(tokens_).first(num_rows), sequences}, 16).packed.single_rows;
+  };
+  EXPECT_TRUE(single_rows(one));
+  EXPECT_FALSE(single_rows(two));
+  EXPECT_FALSE(single_rows(prefill));
+}
+
 TEST(StepLayoutTest, AddressesDependOnThePaddedSizeAlone) {
   const std::vector<int32_t> tokens(8);
   const std::vector<int32_t> table(1000);

@@ -1,5 +1,7 @@
-// The engine's promises with a float8_e4m3 cache and an int8 index, on the reference backend: what
-// a token is rounded to depends on it alone, so nothing around a request changes its answer.
+// The engine with a float8_e4m3 cache and an int8 index. NarrowExactness, on the reference backend:
+// what a token is rounded to depends on it alone, so nothing around a request changes its answer.
+// CacheFormats, on the backend of OptionsFor, or the reference where that is the CPU: what the
+// formats take and how far they move an answer; and the CPU's refusal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
