@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr char kConfig[] = "config.json";
 constexpr char kTokenizer[] = "tokenizer.model";
+constexpr char kOtherTokenizer[] = "tokenizer.json";
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
@@ -121,9 +122,11 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
   auto config = read_text(kConfig, kMaxConfigBytes);
   if (!config.ok()) return config.status();
   checkpoint.config_json_ = *std::move(config);
-  auto tokenizer = read_text(kTokenizer, kMaxTokenizerBytes);
+  const bool reads_tokenizer = fs::exists(fs::symlink_status(root / kTokenizer, error)) ||
+                               !fs::exists(root / kOtherTokenizer, error);
+  auto tokenizer = read_text(reads_tokenizer ? kTokenizer : kOtherTokenizer, kMaxTokenizerBytes);
   if (!tokenizer.ok()) return tokenizer.status();
-  checkpoint.tokenizer_model_ = *std::move(tokenizer);
+  if (reads_tokenizer) checkpoint.tokenizer_model_ = *std::move(tokenizer);
 
   std::map<std::string, std::string> index;  // empty: one file
   std::set<std::string> shards = {kSingleFile};

@@ -1,9 +1,11 @@
 // A model folder: config.json, tokenizer.model, and model.safetensors or, sharded,
 // model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
+// A folder whose tokenizer is a tokenizer.json alone opens too: that file is hashed, not read.
 #pragma once
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +33,8 @@ class Checkpoint final : public TensorSource {
                                          const CheckpointOptions& options = {});
 
   const std::string& config_json() const override { return config_json_; }
-  const std::string& tokenizer_model() const { return tokenizer_model_; }
+  // Absent: the folder has a tokenizer.json only.
+  const std::optional<std::string>& tokenizer_model() const { return tokenizer_model_; }
 
   // Of all files together. `begin` and `end` count within the tensor's own file.
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
@@ -49,7 +52,7 @@ class Checkpoint final : public TensorSource {
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name) const;
 
   std::string config_json_;
-  std::string tokenizer_model_;
+  std::optional<std::string> tokenizer_model_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, size_t> file_of_;  // tensor -> index into files_

@@ -261,7 +261,7 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   const TensorView thresholds = ws.thresholds.Rows(0, rows);
   const KvLayerView kv = cache.layer(layer_idx);
 
-  backend_.Rope({q, k, c.head_dim});
+  backend_.Rope({q, k, c.head_dim, c.rope_scaling});
   backend_.AppendKv({k, v, cache.geometry(), kv});
   backend_.PredictThresholds(
       {layer_idx, q, layer.threshold_weight ? layer.threshold_weight->as<float>() : nullptr,

@@ -81,7 +81,7 @@ class Model {
 
 // RoPE base of a request whose prompt and answer together may reach `context` tokens
 // (eta-semantics.md, "Defaults", NTK-aware scaling): the checkpoint's own within the trained
-// length.
+// length. rope_scaling applies to the frequencies of whichever base this is.
 float RopeTheta(const ModelConfig& config, int64_t context);
 
 }  // namespace eta

@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 constexpr JsonLimits kLimits = {.max_bytes = size_t{1} << 20, .max_depth = 16};
 constexpr size_t kMaxEosIds = 16;
 constexpr int32_t kMaxGroupSize = 32;  // heads of a group stand in a 32-bit mask
+constexpr int32_t kMaxContext = 1 << 24;
 
 absl::Status Invalid(const std::string& field, const std::string& sentence) {
   return absl::InvalidArgumentError(absl::StrCat("config.json: ", field, " ", sentence));
@@ -27,10 +28,11 @@ absl::Status Unsupported(const std::string& field, const std::string& sentence) 
 }
 
 // Reads fields one after the other and keeps the first error. A field that is null counts as
-// absent.
+// absent. Errors name fields with `prefix` before them.
 class FieldReader {
  public:
-  explicit FieldReader(const Json& json) : json_(json) {}
+  explicit FieldReader(const Json& json, std::string prefix = "")
+      : json_(json), prefix_(std::move(prefix)) {}
 
   const absl::Status& status() const { return status_; }
   void Fail(absl::Status status) {
@@ -45,7 +47,7 @@ class FieldReader {
   int32_t Int(const char* field, int32_t low, int32_t high, std::optional<int32_t> absent = {}) {
     const Json* value = Find(field);
     if (value == nullptr) {
-      if (!absent) Fail(Invalid(field, "is missing"));
+      if (!absent) Fail(Invalid(prefix_ + field, "is missing"));
       return absent.value_or(low);
     }
     return ToInt(field, *value, low, high);
@@ -57,32 +59,35 @@ class FieldReader {
                           ? value.get<uint64_t>() <= static_cast<uint64_t>(high)
                           : value.is_number_integer() && value.get<int64_t>() <= high;
     if (!fits || value.get<int64_t>() < low) {
-      Fail(Invalid(field, absl::StrCat("must be a whole number from ", low, " to ", high)));
+      Fail(Invalid(prefix_ + field,
+                   absl::StrCat("must be a whole number from ", low, " to ", high)));
       return low;
     }
     return value.get<int32_t>();
   }
 
-  float Float(const char* field, double low, double high, std::optional<float> absent = {}) {
+  double Double(const char* field, double low, double high, std::optional<double> absent = {}) {
     const Json* value = Find(field);
     if (value == nullptr) {
-      if (!absent) Fail(Invalid(field, "is missing"));
-      return absent.value_or(static_cast<float>(low));
+      if (!absent) Fail(Invalid(prefix_ + field, "is missing"));
+      return absent.value_or(low);
     }
-    return ToFloat(field, *value, low, high);
+    if (!value->is_number() || !(value->get<double>() >= low && value->get<double>() <= high)) {
+      Fail(Invalid(prefix_ + field, absl::StrCat("must be a number from ", low, " to ", high)));
+      return low;
+    }
+    return value->get<double>();
   }
 
-  float ToFloat(const char* field, const Json& value, double low, double high) {
-    if (!value.is_number() || !(value.get<double>() >= low && value.get<double>() <= high)) {
-      Fail(Invalid(field, absl::StrCat("must be a number from ", low, " to ", high)));
-      return static_cast<float>(low);
-    }
-    return value.get<float>();
+  float Float(const char* field, double low, double high, std::optional<double> absent = {}) {
+    return static_cast<float>(Double(field, low, high, absent));
   }
 
   bool Bool(const char* field) {
     const Json* value = Find(field);
-    if (value != nullptr && !value->is_boolean()) Fail(Invalid(field, "must be true or false"));
+    if (value != nullptr && !value->is_boolean()) {
+      Fail(Invalid(prefix_ + field, "must be true or false"));
+    }
     return value != nullptr && value->is_boolean() && value->get<bool>();
   }
 
@@ -90,7 +95,7 @@ class FieldReader {
     const Json* value = Find(field);
     if (value == nullptr) return absent;
     if (!value->is_string()) {
-      Fail(Invalid(field, "must be a string"));
+      Fail(Invalid(prefix_ + field, "must be a string"));
       return absent;
     }
     return value->get<std::string>();
@@ -98,14 +103,12 @@ class FieldReader {
 
  private:
   const Json& json_;
+  std::string prefix_;
   absl::Status status_;
 };
 
 // What other models of the family may carry and this runtime does not compute.
 void RefuseUnsupported(FieldReader& fields) {
-  if (fields.Find("rope_scaling") != nullptr) {
-    fields.Fail(Unsupported("rope_scaling", "is not supported, of no type (llama3, linear, yarn)"));
-  }
   for (const char* field : {"attention_bias", "mlp_bias"}) {
     if (fields.Bool(field)) fields.Fail(Unsupported(field, "true is not supported"));
   }
@@ -118,26 +121,56 @@ void RefuseUnsupported(FieldReader& fields) {
   }
 }
 
-// rope_theta stands at the top, or, in newer files, in rope_parameters.
-float ReadRopeTheta(FieldReader& fields) {
-  constexpr double kLow = 1.0, kHigh = 1e12;
-  const Json* parameters = fields.Find("rope_parameters");
-  if (parameters == nullptr) return fields.Float("rope_theta", kLow, kHigh, 10000.0f);
-  if (!parameters->is_object()) {
-    fields.Fail(Invalid("rope_parameters", "must be an object"));
-    return 10000.0f;
+// Of `object`, the file's `name`.
+RopeScaling ReadLlama3Scaling(const std::string& name, const Json& object, FieldReader& fields) {
+  constexpr double kMost = 1e4;
+  FieldReader inner(object, name + ".");
+  RopeScaling scaling;
+  scaling.factor = inner.Double("factor", 1.0, kMost);
+  scaling.low_freq_factor = inner.Double("low_freq_factor", 1e-3, kMost);
+  scaling.high_freq_factor = inner.Double("high_freq_factor", 1e-3, kMost);
+  scaling.original_context = inner.Int("original_max_position_embeddings", 1, kMaxContext);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    inner.Fail(Invalid(name + ".high_freq_factor", "must be greater than low_freq_factor"));
   }
-  FieldReader inner(*parameters);
-  if (inner.String("rope_type", "default") != "default") {
-    inner.Fail(Unsupported("rope_parameters.rope_type", "is not supported, only default"));
-  }
-  if (inner.Find("partial_rotary_factor") != nullptr) {
-    inner.Fail(Unsupported("rope_parameters.partial_rotary_factor", "is not supported"));
-  }
-  const float theta =
-      inner.Float("rope_theta", kLow, kHigh, fields.Float("rope_theta", kLow, kHigh, 10000.0f));
   fields.Fail(inner.status());
-  return theta;
+  return scaling;
+}
+
+// rope_theta stands at the top, the scaling in rope_scaling; newer files have both in
+// rope_parameters. Older ones call the type of scaling `type`.
+void ReadRope(FieldReader& fields, ModelConfig& config) {
+  constexpr double kLow = 1.0, kHigh = 1e12;
+  config.rope_theta = fields.Float("rope_theta", kLow, kHigh, 10000.0f);
+  std::optional<RopeScaling> found;
+  const std::pair<const char*, const char*> objects[] = {{"rope_scaling", ""},
+                                                         {"rope_parameters", "default"}};
+  for (const auto& [name, untyped] : objects) {
+    const Json* object = fields.Find(name);
+    if (object == nullptr) continue;
+    if (!object->is_object()) {
+      fields.Fail(Invalid(name, "must be an object"));
+      return;
+    }
+    FieldReader inner(*object, absl::StrCat(name, "."));
+    config.rope_theta = inner.Float("rope_theta", kLow, kHigh, config.rope_theta);
+    const std::string type = inner.String("rope_type", inner.String("type", untyped).c_str());
+    if (type != "default" && type != "llama3") {
+      inner.Fail(Unsupported(absl::StrCat(name, ".rope_type"),
+                             Quoted(type) + " is not supported, only default and llama3"));
+    }
+    if (inner.Find("partial_rotary_factor") != nullptr) {
+      inner.Fail(Unsupported(absl::StrCat(name, ".partial_rotary_factor"), "is not supported"));
+    }
+    fields.Fail(inner.status());
+    const RopeScaling scaling =
+        type == "llama3" ? ReadLlama3Scaling(name, *object, fields) : RopeScaling();
+    if (found && *found != scaling) {
+      fields.Fail(Invalid(name, "says something else than rope_scaling"));
+    }
+    found = scaling;
+  }
+  config.rope_scaling = found.value_or(RopeScaling());
 }
 
 void ReadSpecialIds(FieldReader& fields, ModelConfig& config) {
@@ -191,8 +224,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   config.num_query_heads = fields.Int("num_attention_heads", 1, 1024);
   config.num_kv_heads = fields.Int("num_key_value_heads", 1, 1024, config.num_query_heads);
   config.norm_eps = fields.Float("rms_norm_eps", 1e-12, 0.1);
-  config.rope_theta = ReadRopeTheta(fields);
-  config.max_context = fields.Int("max_position_embeddings", 1, 1 << 24);
+  config.max_context = fields.Int("max_position_embeddings", 1, kMaxContext);
+  ReadRope(fields, config);
   config.tie_word_embeddings = fields.Bool("tie_word_embeddings");
   config.block_size = fields.Int("eta_block_size", 4, 128, 64);
   ReadSpecialIds(fields, config);

@@ -27,7 +27,10 @@ struct ModelConfig {
   int32_t head_dim = 0;         // even, [2, 256]; absent: model_dim / num_query_heads
   float norm_eps = 0.0f;        // [1e-12, 0.1] <- rms_norm_eps
   float rope_theta = 0.0f;      // [1, 1e12]; absent: 10000
-  int32_t max_context = 0;      // [1, 2^24] trained length in tokens <- max_position_embeddings
+  // Of type llama3: factor [1, 1e4], low_freq_factor < high_freq_factor, both [1e-3, 1e4],
+  // original_context [1, 2^24] <- original_max_position_embeddings. Absent: none.
+  RopeScaling rope_scaling;
+  int32_t max_context = 0;  // [1, 2^24] trained length in tokens <- max_position_embeddings
   bool tie_word_embeddings = false;
   bool has_predictor = false;    // model_type "eta"; "llama" has none
   Gate gate = Gate::kNone;       // <- eta_gate: "silu" or "none"; always none for "llama"
@@ -42,9 +45,10 @@ struct ModelConfig {
 };
 
 // INVALID_ARGUMENT naming the field and its limit. UNIMPLEMENTED for what would change the result
-// and is not supported: other model types, rope scaling (llama3, linear, yarn and all others),
-// biases in attention or FFN, activations other than SiLU, sliding windows, quantized weights.
-// Fields of no consequence for inference are ignored.
+// and is not supported: other model types, rope scaling but llama3's (linear, dynamic, yarn,
+// longrope), biases in attention or FFN, activations other than SiLU, sliding windows, quantized
+// weights. Fields of no consequence for inference are ignored. rope_theta and the scaling may stand
+// at the top (rope_theta, rope_scaling) or, as newer files have them, in rope_parameters.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
 
 // Tensor names (Hugging Face LLaMA's plus tau_proj) and shapes that the config calls for.

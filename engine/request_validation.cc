@@ -205,6 +205,19 @@ absl::Status ValidateRequest(const Request& request, const ModelConfig& config,
   return check.Take();
 }
 
+absl::Status RequireIdsOnly(const Request& request) {
+  const std::string why =
+      "this model came with a tokenizer.json, and only SentencePiece's tokenizer.model is read";
+  Checker check;
+  check.Precondition(!std::holds_alternative<std::string>(request.prompt),
+                     absl::StrCat("text: send token_ids: ", why));
+  check.Precondition(request.stopping.stop_strings.empty(),
+                     absl::StrCat("stopping.stop_strings: use stop_token_ids: ", why));
+  check.Precondition(request.output.ids,
+                     absl::StrCat("output.token_ids: must be true, answers have no text: ", why));
+  return check.Take();
+}
+
 absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits) {
   if (prompt_tokens >= 0 && max_tokens >= 0 && prompt_tokens <= limits.max_context &&
       max_tokens <= limits.max_context - prompt_tokens) {

@@ -17,6 +17,10 @@ namespace eta {
 absl::Status ValidateRequest(const Request& request, const ModelConfig& config,
                              const Limits& limits);
 
+// FAILED_PRECONDITION, naming the field, for a request that needs text of a model whose tokenizer
+// the engine does not read: a prompt as text, stop strings, or an answer without token ids.
+absl::Status RequireIdsOnly(const Request& request);
+
 // 1 to 64 printable ASCII characters: safe in logs and in metadata.
 bool IsRequestId(const std::string& id);
 

@@ -127,13 +127,14 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   return absl::OkStatus();
 }
 
-// After the weights and the workspace, so that what is free now is free for good.
+// After the weights and the workspace, so that what is free now is free for good, but for what the
+// backend takes later.
 absl::Status StepEngine::ReserveCache() {
   const KvGeometry geometry =
       MakeKvGeometry(model_->config(), options_.kv_dtype, options_.index_dtype);
   const auto block_bytes = KvCache::BytesPerBlock(*backend_, model_->config(), geometry);
   if (!block_bytes.ok()) return block_bytes.status();
-  const absl::StatusOr<int64_t> pool_bytes = PoolBytes();
+  const absl::StatusOr<int64_t> pool_bytes = PoolBytes(geometry);
   if (!pool_bytes.ok()) return pool_bytes.status();
   const int64_t num_blocks = *pool_bytes / *block_bytes;
   constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
@@ -154,18 +155,23 @@ absl::Status StepEngine::ReserveCache() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> StepEngine::PoolBytes() const {
+absl::StatusOr<int64_t> StepEngine::PoolBytes(const KvGeometry& geometry) const {
   if (options_.kv_pool_bytes > 0) return options_.kv_pool_bytes;
   const absl::StatusOr<size_t> free_bytes = backend_->FreeMemory();
   if (absl::IsUnimplemented(free_bytes.status())) return kDefaultPoolBytes;
   if (!free_bytes.ok()) return free_bytes.status();
-  return static_cast<int64_t>(options_.kv_pool_fraction * static_cast<double>(*free_bytes));
+  const size_t late = backend_->LateMemory(geometry, options_.limits.max_context);
+  return static_cast<int64_t>(options_.kv_pool_fraction *
+                              static_cast<double>(*free_bytes - std::min(late, *free_bytes)));
 }
 
 absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
   const Clock::time_point arrival = Clock::now();
   if (absl::Status valid = ValidateRequest(request, info_.config, options_.limits); !valid.ok()) {
     return valid;
+  }
+  if (!tokenizer_->knows_text()) {
+    if (absl::Status ids = RequireIdsOnly(request); !ids.ok()) return ids;
   }
   if (request.deadline == Clock::time_point::max()) {
     request.deadline = arrival + options_.limits.default_deadline;

@@ -38,7 +38,7 @@ class StepEngine final : public Engine {
   StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend, Observer* observer);
   absl::Status Load(const Checkpoint& checkpoint);
   absl::Status ReserveCache();
-  absl::StatusOr<int64_t> PoolBytes() const;
+  absl::StatusOr<int64_t> PoolBytes(const KvGeometry& geometry) const;
 
   // Whether a request of `tokens` prompt tokens may join the queue.
   absl::Status CheckQueue(int64_t tokens) const;

@@ -4,10 +4,14 @@
 // exception belongs to the file format: U+2581, its own sign for a space, comes back as a space.
 // Words such as
 // "<s>" in a text are text; they never become control ids.
+//
+// A checkpoint without a SentencePiece model is served by token ids alone: its tokenizer knows the
+// special ids and no text.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,16 +28,20 @@ class Tokenizer {
  public:
   // From the contents of a SentencePiece model file. Errors of ParsePieceTable; FAILED_PRECONDITION
   // if the number of pieces is not the config's vocab_size. Begin and end of text are the config's;
-  // where it names none, the file's.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(std::string_view serialized,
+  // where it names none, the file's. Absent: a tokenizer of ids alone.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(std::optional<std::string_view> serialized,
                                                          const ModelConfig& config);
+
+  // False: Encode refuses, ids have no bytes.
+  bool knows_text() const { return model_.has_value(); }
 
   int32_t vocab_size() const { return static_cast<int32_t>(pieces_.size()); }
   int32_t bos_id() const { return bos_id_; }  // -1: none
   const std::vector<int32_t>& eos_ids() const { return eos_ids_; }
 
   // INVALID_ARGUMENT for text that is not UTF-8 (with the offset of the first bad byte) or over
-  // kMaxTextBytes. `add_bos` puts bos_id() first, if there is one.
+  // kMaxTextBytes; FAILED_PRECONDITION without a SentencePiece model. `add_bos` puts bos_id()
+  // first, if there is one.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_bos) const;
 
   // What `id` adds to a text: bytes, not always whole characters; none for control pieces and for
@@ -49,12 +57,13 @@ class Tokenizer {
   std::string Decode(std::span<const int32_t> ids) const;
 
  private:
-  explicit Tokenizer(PieceTable table);
+  explicit Tokenizer(PieceTable pieces);
+  explicit Tokenizer(int32_t vocab_size);
 
-  PieceModel model_;
+  std::optional<PieceModel> model_;
   std::vector<std::string> pieces_;        // PieceBytes by id
   std::vector<bool> drops_leading_space_;  // by id: FirstPieceBytes is one byte shorter
-  int32_t bos_id_;
+  int32_t bos_id_ = -1;
   std::vector<int32_t> eos_ids_;
 };
 

@@ -30,23 +30,25 @@ void ForRowRanges(Workers& workers, int64_t rows,
   });
 }
 
-// Turns per token of each coordinate pair, theta^(-2i/d) / 2 pi, padded to whole vectors.
+// Turns per token of each coordinate pair, theta^(-2i/d) / 2 pi scaled, padded to whole vectors.
 struct Frequencies {
   float theta = 0.0f;
   int32_t head_dim = 0;
+  RopeScaling scaling;
   std::vector<double> turns;
 
-  void Prepare(float new_theta, int32_t new_head_dim) {
-    if (theta == new_theta && head_dim == new_head_dim) return;
+  void Prepare(float new_theta, int32_t new_head_dim, const RopeScaling& new_scaling) {
+    if (theta == new_theta && head_dim == new_head_dim && scaling == new_scaling) return;
     theta = new_theta;
     head_dim = new_head_dim;
+    scaling = new_scaling;
     constexpr int32_t kWidest = 16;
     constexpr double kTurn = 6.283185307179586;
     const int32_t half = head_dim / 2;
     turns.assign(static_cast<size_t>((half + kWidest - 1) / kWidest * kWidest), 0.0);
     for (int32_t i = 0; i < half; ++i) {
       turns[static_cast<size_t>(i)] =
-          std::pow(static_cast<double>(theta), -2.0 * i / head_dim) / kTurn;
+          scaling.Scaled(std::pow(static_cast<double>(theta), -2.0 * i / head_dim) / kTurn);
     }
   }
 };
@@ -187,7 +189,7 @@ void RopeOnTarget(const Context& context, const RopeParams& params) {
   const auto rotate = [&](const Rows& rows) HWY_ATTR {
     thread_local Frequencies frequencies;
     thread_local std::vector<float> table;
-    frequencies.Prepare(rows.sequence->rope_theta, params.head_dim);
+    frequencies.Prepare(rows.sequence->rope_theta, params.head_dim, params.scaling);
     const size_t padded = frequencies.turns.size();
     table.resize(2 * padded);
     for (int32_t i = rows.begin; i < rows.end; ++i) {

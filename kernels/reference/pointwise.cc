@@ -23,11 +23,13 @@ void RmsNorm(const RmsNormParams& params) {
 namespace {
 
 // Rotates every head of one row by its position's angles.
-void Rotate(const TensorView& x, const Row& row, int32_t head_dim) {
+void Rotate(const TensorView& x, const Row& row, int32_t head_dim, const RopeScaling& scaling) {
+  constexpr double kTurn = 6.283185307179586;
   const int32_t half = head_dim / 2;
   for (int32_t i = 0; i < half; ++i) {
-    const double angle =
-        row.position * std::pow(static_cast<double>(row.sequence.rope_theta), -2.0 * i / head_dim);
+    const double turns =
+        std::pow(static_cast<double>(row.sequence.rope_theta), -2.0 * i / head_dim) / kTurn;
+    const double angle = row.position * (kTurn * scaling.Scaled(turns));
     const double cosine = std::cos(angle);
     const double sine = std::sin(angle);
     for (int64_t head = 0; head < x.cols / head_dim; ++head) {
@@ -44,8 +46,8 @@ void Rotate(const TensorView& x, const Row& row, int32_t head_dim) {
 
 void Rope(const BatchView& batch, const RopeParams& params) {
   ForEachRow(batch, [&](const Row& row) {
-    Rotate(params.q, row, params.head_dim);
-    Rotate(params.k, row, params.head_dim);
+    Rotate(params.q, row, params.head_dim, params.scaling);
+    Rotate(params.k, row, params.head_dim, params.scaling);
   });
 }
 

@@ -85,6 +85,21 @@ TEST_F(CheckpointTest, MissingFilesAreNamed) {
   EXPECT_EQ(Code(), kNotFound);
 }
 
+TEST_F(CheckpointTest, AnotherTokenizerStandsInForTokenizerModelAndIsPartOfTheFingerprint) {
+  WriteShard("model.safetensors", {"alpha"});
+  folder_.Write("tokenizer.json", "{}");
+  EXPECT_EQ(Open()->tokenizer_model(), "pieces") << "where both are, tokenizer.model counts";
+  EXPECT_FALSE(Open()->sha256().contains("tokenizer.json"));
+  std::filesystem::remove(Path("tokenizer.model"));
+  const auto checkpoint = Open();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->tokenizer_model(), std::nullopt);
+  folder_.Write("tokenizer.json", "{ }");
+  EXPECT_NE(Open()->fingerprint(), checkpoint->fingerprint());
+  std::filesystem::create_symlink("nowhere", Path("tokenizer.model"));
+  EXPECT_EQ(Code(), kNotFound) << "a broken link is no reason to do without text";
+}
+
 TEST_F(CheckpointTest, ShardNamesCannotLeaveTheFolder) {
   WriteShard("model-1.safetensors", {"alpha"});
   const std::string outside = Path("model-1.safetensors");

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <thread>
 
 #include "engine/error.h"
@@ -386,7 +389,36 @@ TEST_F(EngineTest, APlainCheckpointIsServedFullAndSaysSo) {
   EXPECT_EQ(answer.started[0].attention.mode, AttentionMode::kFull);
   EXPECT_EQ(answer.ids.size(), 8u);
   request.attention.mode = AttentionMode::kDynamic;
-  EXPECT_TRUE(absl::IsFailedPrecondition(Ask(*engine, request).status));
+  const absl::Status dynamic = Ask(*engine, request).status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(dynamic));
+  EXPECT_THAT(std::string(dynamic.message()), HasSubstr("predicts no thresholds"));
+}
+
+TEST_F(EngineTest, AModelWhoseTokenizerIsNotReadIsServedByIds) {
+  Request request = Greedy(Prompt(100, 1), 8);
+  request.output.logprobs = 1;
+  const auto expected = Ask(*Start(OptionsFor(model_)), request);
+  std::filesystem::remove(model_.path() + "/tokenizer.model");
+  std::ofstream(model_.path() + "/tokenizer.json") << R"({"model":{"type":"BPE"}})";
+  const auto engine = Start(OptionsFor(model_));
+  const auto answer = Ask(*engine, request);
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.ids, expected.ids);
+  EXPECT_EQ(answer.text, "");
+
+  const std::pair<const char*, std::function<void(Request&)>> cases[] = {
+      {"text: send token_ids", [](Request& r) { r.prompt = std::string("hello"); }},
+      {"stopping.stop_strings", [](Request& r) { r.stopping.stop_strings = {"x"}; }},
+      {"output.token_ids", [](Request& r) { r.output.ids = false; }}};
+  for (const auto& [sentence, change] : cases) {
+    Request changed = request;
+    change(changed);
+    const absl::Status refused = Ask(*engine, changed).status;
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_EQ(Reason(refused), "UNSUPPORTED_BY_MODEL");
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(sentence));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("tokenizer.json"));
+  }
 }
 
 TEST_F(EngineTest, DrainingFinishesWhatRunsAndRefusesWhatComes) {

@@ -108,6 +108,63 @@ TEST_P(PointwiseOn, RopeRotatesByEachRowsOwnPositionAndBase) {
   }
 }
 
+// Of Llama 3.1: pairs that stay, that turn 8 times slower and that lie between.
+constexpr RopeScaling kLlama3 = {
+    .factor = 8.0, .low_freq_factor = 1.0, .high_freq_factor = 4.0, .original_context = 8192};
+
+TEST(RopeScalingTest, FastPairsStaySlowOnesStretchAndThoseBetweenAreBlended) {
+  constexpr double kOnce = 1.0 / 8192;  // turns per token
+  EXPECT_EQ(kLlama3.Scaled(4.0 * kOnce), 4.0 * kOnce);
+  EXPECT_EQ(kLlama3.Scaled(1000.0 * kOnce), 1000.0 * kOnce);
+  EXPECT_EQ(kLlama3.Scaled(1.0 * kOnce), kOnce / 8);
+  EXPECT_EQ(kLlama3.Scaled(0.01 * kOnce), 0.01 * kOnce / 8);
+  EXPECT_DOUBLE_EQ(kLlama3.Scaled(2.5 * kOnce), 2.5 * kOnce * (0.5 + 0.5 / 8));
+  for (const double frequency : {0.159, 1e-4, 1e-9}) {
+    EXPECT_EQ(RopeScaling().Scaled(frequency), frequency);
+  }
+}
+
+TEST_P(PointwiseOn, RopeTurnsByScaledFrequencies) {
+  const std::vector<SequenceRows> rows = {
+      {.num_rows = 3, .position = 4090, .kind = RowKind::kPrefill, .rope_theta = 500000.0f},
+      {.row_begin = 3, .num_rows = 1, .position = 131071, .rope_theta = 500000.0f}};
+  for (const int32_t d : {64, 96, 128}) {
+    HostTensor x(4, 2 * d);  // every pair of every head is (1, 0): comes back as (cos, sin)
+    for (int64_t r = 0; r < x.rows; ++r) {
+      for (int32_t head = 0; head < 2; ++head) std::fill_n(x.row(r) + head * d, d / 2, 1.0f);
+    }
+    for (const RopeScaling& scaling : {kLlama3, RopeScaling(), kLlama3}) {
+      const TensorView q = device.Put(x, 64);
+      const TensorView k = device.Put(x);
+      Plan(device, rows);
+      device->Rope({.q = q, .k = k, .head_dim = d, .scaling = scaling});
+      EXPECT_TRUE(device->Finish().ok());
+      const HostTensor turned[] = {device.Get(q), device.Get(k)};
+      for (int64_t r = 0; r < x.rows; ++r) {
+        const int32_t position = r < 3 ? 4090 + static_cast<int32_t>(r) : 131071;
+        for (int32_t i = 0; i < d; ++i) {
+          // As transformers computes it: by wavelengths, three cases.
+          const int32_t pair = i % (d / 2);
+          double frequency = std::pow(500000.0, -2.0 * pair / d);
+          const double wavelength = 2.0 * M_PI / frequency;
+          if (scaling.factor > 1.0 && wavelength > 8192.0 / 1.0) {
+            frequency /= 8.0;
+          } else if (scaling.factor > 1.0 && wavelength >= 8192.0 / 4.0) {
+            const double smooth = (8192.0 / wavelength - 1.0) / (4.0 - 1.0);
+            frequency = (1.0 - smooth) * frequency / 8.0 + smooth * frequency;
+          }
+          const double angle = position * frequency;
+          const double want = i < d / 2 ? std::cos(angle) : std::sin(angle);
+          for (const HostTensor& got : turned) {
+            ASSERT_NEAR(got.row(r)[i], want, 1e-6) << "row " << r << " of " << i;
+            ASSERT_NEAR(got.row(r)[d + i], want, 1e-6) << "row " << r << " of " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(PointwiseOn, ThresholdsArePredictedOrFrozenRowByRow) {
   Random random(24);
   const int32_t heads = 9;

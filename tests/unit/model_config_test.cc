@@ -75,6 +75,93 @@ TEST(ModelConfig, SeveralEndsOfTextAndNewerRopeParametersAreRead) {
   EXPECT_FLOAT_EQ(rope->rope_theta, 1e6f);
 }
 
+Json Llama3Scaling(const char* type_name) {
+  return {{type_name, "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1},
+          {"high_freq_factor", 4.5},
+          {"original_max_position_embeddings", 8192}};
+}
+
+TEST(ModelConfig, Llama3ScalingIsReadWhereverFilesHaveIt) {
+  Json parameters = Llama3Scaling("rope_type");
+  parameters["rope_theta"] = 1e6;
+  const std::pair<const char*, Json> cases[] = {{"rope_scaling", Llama3Scaling("rope_type")},
+                                                {"rope_scaling", Llama3Scaling("type")},
+                                                {"rope_parameters", parameters}};
+  for (const auto& [field, value] : cases) {
+    const auto config = With(field, value);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const RopeScaling expected = {
+        .factor = 8.0, .low_freq_factor = 1.0, .high_freq_factor = 4.5, .original_context = 8192};
+    EXPECT_TRUE(config->rope_scaling == expected) << field << value;
+    EXPECT_FLOAT_EQ(config->rope_theta, value.contains("rope_theta") ? 1e6f : 5e5f);
+  }
+  for (const Json& none : {Json(), Json{{"rope_type", "default"}}}) {
+    EXPECT_TRUE(With("rope_scaling", none)->rope_scaling == RopeScaling()) << none;
+  }
+}
+
+TEST(ModelConfig, TwoRopeScalingsThatDifferAreRefused) {
+  Json json = Good();
+  json["rope_scaling"] = Llama3Scaling("type");
+  json["rope_parameters"] = Llama3Scaling("rope_type");
+  EXPECT_TRUE(ParseModelConfig(json.dump()).ok());
+  Json changed = Llama3Scaling("rope_type");
+  changed["factor"] = 32;
+  for (const Json& other : {Json{{"rope_type", "default"}}, changed}) {
+    json["rope_parameters"] = other;
+    const auto config = ParseModelConfig(json.dump());
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << other;
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr("rope_parameters"));
+  }
+}
+
+TEST(ModelConfig, EveryNumberOfARopeScalingIsChecked) {
+  const std::pair<const char*, Json> cases[] = {
+      {"factor", nullptr},
+      {"factor", 0.5},
+      {"factor", 1e5},
+      {"factor", "8"},
+      {"low_freq_factor", nullptr},
+      {"low_freq_factor", 0},
+      {"low_freq_factor", -1},
+      {"high_freq_factor", nullptr},
+      {"high_freq_factor", 1},  // equals low_freq_factor
+      {"high_freq_factor", 2e4},
+      {"original_max_position_embeddings", nullptr},
+      {"original_max_position_embeddings", 0},
+      {"original_max_position_embeddings", 8192.5},
+      {"original_max_position_embeddings", UINT64_MAX},
+  };
+  for (const char* object : {"rope_scaling", "rope_parameters"}) {
+    for (const auto& [field, value] : cases) {
+      Json scaling = Llama3Scaling("rope_type");
+      scaling[field] = value;
+      const auto config = With(object, scaling);
+      EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << field << value;
+      EXPECT_THAT(std::string(config.status().message()),
+                  HasSubstr(std::string(object) + "." + field))
+          << value;
+    }
+  }
+}
+
+TEST(ModelConfig, OtherRopeScalingsAreRefusedByName) {
+  for (const char* type : {"linear", "dynamic", "yarn", "longrope", "su", "ntk", ""}) {
+    for (const char* key : {"rope_type", "type"}) {
+      for (const char* object : {"rope_scaling", "rope_parameters"}) {
+        const auto config = With(object, {{key, type}, {"factor", 8.0}});
+        EXPECT_EQ(config.status().code(), absl::StatusCode::kUnimplemented) << type;
+        EXPECT_THAT(std::string(config.status().message()),
+                    HasSubstr(std::string(object) + ".rope_type '" + type + "'"));
+      }
+    }
+  }
+  EXPECT_EQ(With("rope_scaling", {{"factor", 8.0}}).status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
 TEST(ModelConfig, EveryFieldOutOfBoundsIsNamedWithItsLimit) {
   const std::pair<const char*, Json> cases[] = {
       {"vocab_size", 0},
@@ -124,6 +211,8 @@ TEST(ModelConfig, EveryFieldOutOfBoundsIsNamedWithItsLimit) {
       {"hidden_act", 1},
       {"attention_bias", "no"},
       {"rope_parameters", 1},
+      {"rope_scaling", "llama3"},
+      {"rope_scaling", {{"rope_type", 1}}},
   };
   for (const auto& [field, value] : cases) {
     const auto config = With(field, value);
@@ -155,8 +244,6 @@ TEST(ModelConfig, RequiredFieldsMayNotBeMissing) {
 
 TEST(ModelConfig, WhatWouldChangeTheResultIsUnimplementedNotIgnored) {
   const std::pair<const char*, Json> cases[] = {
-      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}},
-      {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 5e5}}},
       {"attention_bias", true},
       {"mlp_bias", true},
       {"hidden_act", "gelu"},

@@ -202,6 +202,29 @@ TEST(Tokenizer, TheConfigsSpecialIdsComeBeforeTheFiles) {
   EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
 }
 
+TEST(Tokenizer, WithoutAFileIdsHaveNoTextAndTextNoIds) {
+  ModelConfig config = ConfigOf(50);
+  config.bos_id = 5;
+  config.eos_ids = {6, 7};
+  const auto tokenizer = Tokenizer::Load(std::nullopt, config);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_FALSE((*tokenizer)->knows_text());
+  EXPECT_TRUE(Embedded().knows_text());
+  EXPECT_EQ((*tokenizer)->vocab_size(), 50);
+  EXPECT_EQ((*tokenizer)->bos_id(), 5);
+  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
+  EXPECT_EQ((*tokenizer)->Encode("a", true).status().code(), kFailedPrecondition);
+  for (const int32_t id : {-1, 0, 49, 50}) {
+    EXPECT_EQ((*tokenizer)->PieceBytes(id), "");
+    EXPECT_EQ((*tokenizer)->FirstPieceBytes(id), "");
+  }
+  EXPECT_EQ((*tokenizer)->Decode(std::vector<int32_t>{1, 2, 3}), "");
+  config.bos_id = 50;
+  EXPECT_EQ(Tokenizer::Load(std::nullopt, config).status().code(), kFailedPrecondition);
+  config.bos_id = -1;
+  EXPECT_EQ((*Tokenizer::Load(std::nullopt, config))->bos_id(), -1);
+}
+
 TEST(Tokenizer, TextThatIsNotUtf8IsRefusedWithTheOffset) {
   const std::pair<std::string, const char*> cases[] = {
       {"ab\xFF", "byte 2"},

@@ -1,0 +1,108 @@
+// Plain LLaMA checkpoints as Hugging Face transformers writes them, and its logits
+// (golden/llama/make_llama.py): head sizes, grouped and tied weights, Llama 3's scaling of RoPE.
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "calibration/evaluation/case_tensors.h"
+#include "calibration/evaluation/score.h"
+#include "engine/checkpoint.h"
+#include "gtest/gtest.h"
+
+namespace eta {
+namespace {
+
+const std::string& Root() {
+  static const std::string root = ETA_SOURCE_DIR "/tests/golden/llama";
+  return root;
+}
+
+std::vector<std::string> CaseNames() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(Root(), error)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+struct Case {
+  std::string name;
+  std::string backend;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const std::string& name : CaseNames()) {
+    for (const char* backend : {"reference", "cpu", "cuda"}) cases.push_back({name, backend});
+  }
+  return cases;
+}
+
+std::string CaseTitle(const ::testing::TestParamInfo<Case>& info) {
+  std::string title = info.param.name + "_" + info.param.backend;
+  std::replace(title.begin(), title.end(), '-', '_');
+  return title;
+}
+
+// Prompts are taken `max_rows` tokens at a time.
+void ExpectItsLogits(const Checkpoint& checkpoint, const std::string& path, Backend& backend,
+                     int32_t max_rows) {
+  const auto score_case = ReadScoreCase(path);
+  ASSERT_TRUE(score_case.ok()) << score_case.status();
+  const auto config = ParseModelConfig(checkpoint.config_json());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->has_predictor);
+  const auto runner =
+      SequenceRunner::Create(checkpoint, backend,
+                             {.geometry = CaseGeometry(*score_case, *config, DType::kFloat32),
+                              .max_context = static_cast<int32_t>(score_case->tokens.size()),
+                              .max_rows = max_rows});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const auto result = RunScore(*score_case, **runner);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const auto file = OpenCase(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto expected =
+      ReadFloats(*file, "logits", DType::kFloat32, {result->rows, config->vocab_size});
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_EQ(result->rows, 16);
+  double largest = 0.0;
+  for (size_t i = 0; i < expected->size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(result->logits[i]) - (*expected)[i]));
+  }
+  EXPECT_LE(largest, 2e-4);
+  ::testing::Test::RecordProperty("largest_logit_difference", std::to_string(largest));
+}
+
+class GoldenLlama : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GoldenLlama, GivesTheLogitsOfTransformers) {
+  const std::vector<std::string> names = BackendNames();
+  if (std::ranges::find(names, GetParam().backend) == names.end()) {
+    GTEST_SKIP() << "built without " << GetParam().backend;
+  }
+  const auto backend = MakeBackend({.name = GetParam().backend, .compute = DType::kFloat32});
+  if (absl::IsUnavailable(backend.status())) GTEST_SKIP() << backend.status();
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const std::string folder = Root() + "/" + GetParam().name;
+  const auto checkpoint = Checkpoint::Open(folder);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  for (const int32_t max_rows : {256, 48}) {
+    ExpectItsLogits(*checkpoint, folder + "/case.safetensors", **backend, max_rows);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, GoldenLlama, ::testing::ValuesIn(Cases()), CaseTitle);
+
+TEST(GoldenLlamaFiles, AreThere) {
+  EXPECT_GE(CaseNames().size(), 4u) << Root();
+}
+
+}  // namespace
+}  // namespace eta
