@@ -36,7 +36,7 @@ CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context) {
 
 CancelOnInterrupt::~CancelOnInterrupt() {
   ending_ = true;
-  pthread_kill(waiter_.native_handle(), SIGTERM);
+  pthread_kill(waiter_.native_handle(), SIGINT);
   waiter_.join();
 }
 

@@ -54,7 +54,7 @@ class ServiceTest : public ::testing::Test {
     EXPECT_TRUE(client.Finish().ok());
   }
 
-  const NoProfiles profiles_;
+  const NoProfiles profiles_{};
   std::unique_ptr<PuppetEngine> engine_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
