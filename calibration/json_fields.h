@@ -1,0 +1,48 @@
+// Strict reading of JSON objects: every field is asked for by name, and what is left is an error.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+
+// One JSON object in UTF-8 within the limits; INVALID_ARGUMENT, naming a key that is there twice.
+absl::StatusOr<nlohmann::json> ParseStrictJson(const std::string& what, std::string_view text,
+                                               size_t max_bytes, size_t max_depth);
+
+// The fields of one object. The first error stays; reading goes on, so check status() at the end.
+class JsonFields {
+ public:
+  // `prefix` is what errors put before a field's name: "evidence." or "".
+  JsonFields(const nlohmann::json& object, std::string prefix);
+
+  int64_t Integer(const std::string& field, int64_t low, int64_t high);
+  double Number(const std::string& field);
+  std::string Text(const std::string& field);
+  // Of the wanted type, else an error and an empty value of that type.
+  const nlohmann::json& Object(const std::string& field);
+  const nlohmann::json& Array(const std::string& field);
+  // Null and absent differ: the second is an error.
+  bool IsNull(const std::string& field);
+
+  void Fail(const std::string& field, const std::string& sentence);
+  const absl::Status& status() const { return status_; }
+  // OK, the first error, or that a field is there which nobody asked for.
+  absl::Status Finish() const;
+
+ private:
+  const nlohmann::json& Take(const std::string& field);
+
+  const nlohmann::json& object_;
+  const std::string prefix_;
+  std::set<std::string> taken_;
+  absl::Status status_;
+};
+
+}  // namespace eta

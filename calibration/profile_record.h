@@ -1,0 +1,112 @@
+// One version of a threshold profile as it is stored: immutable, with what it was made from, what
+// it was asked to reach and what it reached (eta-semantics.md, "Profile" and "Per-head z").
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "calibration/tenant.h"
+
+namespace eta {
+
+// The schema that this build writes. It reads this one and older ones.
+inline constexpr int32_t kProfileSchemaVersion = 1;
+
+struct ProfileGeometry {
+  int32_t layers = 0;       // L, 1 to 1024
+  int32_t query_heads = 0;  // HQ, 1 to 1024; L * HQ at most 65536
+  int32_t block_size = 0;   // b, 1 to 1024 tokens
+  int32_t sub_block = 0;    // divides block_size; 0 = flat
+  friend bool operator==(const ProfileGeometry&, const ProfileGeometry&) = default;
+};
+
+enum class ProfileFloor : uint8_t { kNone = 0, kUniform = 1 };
+
+enum class ProfileTargetKind : uint8_t {
+  kMatchDynamic = 0,           // value 0
+  kHeadDensity = 1,            // value in (0, 1]
+  kUnionDensity = 2,           // value in (0, 1]
+  kMaxPerplexityIncrease = 3,  // percent of full attention's perplexity, [0, 1000]
+};
+struct ProfileTarget {
+  ProfileTargetKind kind = ProfileTargetKind::kMatchDynamic;
+  double value = 0.0;
+  friend bool operator==(const ProfileTarget&, const ProfileTarget&) = default;
+};
+
+// Densities on the calibration samples, each in [0, 1] (eta-semantics.md, "What is counted").
+struct ReachedDensities {
+  double soft_density = 0.0;
+  double head_density = 0.0;
+  double union_density = 0.0;
+  friend bool operator==(const ReachedDensities&, const ReachedDensities&) = default;
+};
+
+// What was measured on held-out text in decode-like block-sparse evaluation.
+struct ProfileEvidence {
+  double perplexity_full = 0.0;              // above 0, as are the other two
+  std::optional<double> perplexity_dynamic;  // absent: the model has no predictor
+  double perplexity_frozen = 0.0;
+  double head_density = 0.0;          // [0, 1]
+  double union_density = 0.0;         // [0, 1]
+  double recall = 0.0;                // [0, 1]
+  int64_t calibration_sequences = 0;  // at least 1
+  int64_t calibration_tokens = 0;     // at least 1
+  int64_t held_out_sequences = 0;     // at least 0
+  int64_t held_out_tokens = 0;
+  friend bool operator==(const ProfileEvidence&, const ProfileEvidence&) = default;
+};
+
+// What calibration makes; the store adds whose it is, its name and its version.
+struct ProfileContent {
+  std::map<std::string, std::string> labels;  // at most 16; keys as names, values up to 255 bytes
+  std::string model_fingerprint;              // SHA-256, 64 lower-case hexadecimal digits
+  std::string tokenizer_fingerprint;          // likewise
+  ProfileGeometry geometry;
+  std::vector<float> thresholds;  // tau, [L, HQ], finite; kept to the bit
+  std::vector<float> z_per_head;  // [L, HQ], each in [0, 16]; empty: `z` for every head
+  float offset = 0.0f;            // a, [-100, 100]
+  float z = 0.0f;                 // [0, 16]
+  ProfileFloor floor = ProfileFloor::kNone;
+  ProfileTarget target;
+  ReachedDensities reached;
+  ProfileEvidence evidence;
+  friend bool operator==(const ProfileContent&, const ProfileContent&) = default;
+};
+
+struct ProfileRecord {
+  Tenant tenant;
+  std::string name;
+  int64_t version = 0;         // at least 1; grows, never repeats for a name
+  int64_t create_time_us = 0;  // since 1970-01-01 UTC; tells, decides nothing
+  std::string request_id;      // of the call that made it; empty: it had none
+  std::string payload_digest;  // SHA-256 of that call's payload, hexadecimal; empty without an id
+  ProfileContent content;
+  std::string checksum;  // SHA-256 over everything above (profile_blob.h), hexadecimal
+  friend bool operator==(const ProfileRecord&, const ProfileRecord&) = default;
+};
+using ProfilePtr = std::shared_ptr<const ProfileRecord>;
+
+inline constexpr size_t kMaxProfileThresholds = 65536;
+
+// The one validator of names: 1 to 63 characters of a-z 0-9 - _ . and no dot in front.
+// INVALID_ARGUMENT, naming `field`.
+absl::Status CheckProfileName(const std::string& field, std::string_view name);
+
+// Of aliases: a name that begins with a letter, so that no alias reads as a version.
+absl::Status CheckProfileAlias(const std::string& field, std::string_view alias);
+
+// 1 to 64 printable ASCII characters, with a digest of 64 hexadecimal digits; or both empty.
+absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest);
+
+// Every limit named above; INVALID_ARGUMENT, naming the field.
+absl::Status CheckProfileContent(const ProfileContent& content);
+
+}  // namespace eta

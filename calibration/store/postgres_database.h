@@ -1,0 +1,59 @@
+// A profile store's PostgreSQL database, shared by replicas.
+//
+// Rows of one tenant are walled off twice: by every statement's WHERE and by row-level security
+// that compares with app.tenant, set for each transaction. (A superuser, or a role with BYPASSRLS,
+// is past the second wall: give the server a role of its own. The table of changes, which names
+// tenants and profiles and nothing more, has no such wall: one thread looks there for all tenants.)
+// Tables are made in the first schema of the role's search_path by whichever replica comes first.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "calibration/store/postgres_connection.h"
+#include "calibration/store/sql_database.h"
+
+namespace eta {
+
+// Thread-safe. A server that is away is UNAVAILABLE, tried again with growing pauses of up to 5 s.
+class PostgresDatabase final : public SqlDatabase {
+ public:
+  // INVALID_ARGUMENT for a URL that libpq cannot read; FAILED_PRECONDITION for a newer schema or
+  // missing rights. A server that is away is no error.
+  static absl::StatusOr<std::unique_ptr<PostgresDatabase>> Open(
+      const std::string& url, std::chrono::milliseconds busy_timeout);
+
+  absl::Status Read(const Tenant& tenant, const ReadBody& body) override;
+  absl::Status Write(const Tenant& tenant, const WriteBody& body) override;
+  absl::Status Look(const ReadBody& body) override;
+  int News() const override { return looker_ == nullptr ? -1 : looker_->socket(); }
+  // UNAVAILABLE while the last try to connect failed.
+  absl::Status Health() const override;
+
+ private:
+  using Connection = std::unique_ptr<PostgresConnection>;
+
+  PostgresDatabase(std::string url, std::chrono::milliseconds busy_timeout)
+      : url_(std::move(url)), busy_timeout_(busy_timeout) {}
+  absl::StatusOr<Connection> Connect();
+  absl::StatusOr<Connection> Begin(const Tenant& tenant, const char* begin);
+  void GiveBack(Connection connection);
+  absl::Status WriteOnce(const Tenant& tenant, const WriteBody& body);
+
+  const std::string url_;
+  const std::chrono::milliseconds busy_timeout_;
+
+  mutable std::mutex mutex_;
+  std::vector<Connection> idle_;
+  bool migrated_ = false;
+  absl::Status connected_;
+  std::chrono::milliseconds pause_{0};
+  std::chrono::steady_clock::time_point next_try_;
+
+  Connection looker_;
+};
+
+}  // namespace eta

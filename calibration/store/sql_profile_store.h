@@ -1,0 +1,53 @@
+// The profile store's rules over SQL, once for SQLite and PostgreSQL.
+//
+// Four tables: eta_profiles (a version per row; `record` is the canonical blob, NULL once deleted,
+// so that neither its number nor its request id is taken again), eta_aliases, eta_store (one row:
+// the revision, which every change raises) and eta_changes (the revision at which a name changed
+// last).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibration/profile_store.h"
+#include "calibration/store/change_feed.h"
+#include "calibration/store/sql_database.h"
+
+namespace eta {
+
+class SqlProfileStore final : public ProfileStore {
+ public:
+  SqlProfileStore(std::unique_ptr<SqlDatabase> database, const ProfileStoreOptions& options);
+
+  absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) override;
+  absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
+                                 const ProfileSelector& selector) const override;
+  absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const override;
+  absl::StatusOr<ProfileList> ListVersions(const Tenant& tenant, const std::string& name,
+                                           const ProfilePage& page) const override;
+  absl::StatusOr<std::vector<ProfileAlias>> ListAliases(const Tenant& tenant,
+                                                        const std::string& name) const override;
+  absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) override;
+  absl::Status Delete(const Tenant& tenant, const std::string& name,
+                      std::optional<int64_t> expected_version) override;
+  std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override;
+  absl::Status Health() const override;
+
+ private:
+  absl::StatusOr<std::vector<SqlRow>> Query(const Tenant& tenant, const char* statement,
+                                            const std::vector<SqlValue>& values) const;
+  absl::StatusOr<ProfilePtr> FindRequest(const Tenant& tenant, const PutProfile& put) const;
+  absl::StatusOr<SqlEnd> Insert(SqlSession& session, const Tenant& tenant, const PutProfile& put,
+                                ProfilePtr& stored) const;
+  void LookForChanges();
+
+  const ProfileQuota quota_;
+  const std::unique_ptr<SqlDatabase> database_;
+  ChangeFeed feed_;
+  std::optional<int64_t> seen_revision_;  // of the poll thread
+  PollThread poll_;                       // last, so that it stops first
+};
+
+}  // namespace eta

@@ -1,0 +1,240 @@
+#include "calibration/store/sqlite_database.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/store/store_error.h"
+#include "engine/error.h"
+
+namespace eta {
+namespace {
+
+constexpr int64_t kApplicationId = 0x45544150;  // "ETAP"
+constexpr int64_t kSchemaVersion = 1;
+constexpr size_t kMaxIdleReaders = 8;
+
+constexpr const char* kSchema[] = {
+    "CREATE TABLE eta_profiles (tenant TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,"
+    " create_time_us INTEGER NOT NULL, request_id TEXT, payload_digest TEXT, record BLOB,"
+    " PRIMARY KEY (tenant, name, version), UNIQUE (tenant, request_id)) STRICT",
+    "CREATE TABLE eta_aliases (tenant TEXT NOT NULL, name TEXT NOT NULL, alias TEXT NOT NULL,"
+    " version INTEGER NOT NULL, PRIMARY KEY (tenant, name, alias)) STRICT",
+    "CREATE TABLE eta_store (id INTEGER PRIMARY KEY CHECK (id = 1), revision INTEGER NOT NULL)"
+    " STRICT",
+    "CREATE TABLE eta_changes (tenant TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL,"
+    " PRIMARY KEY (tenant, name)) STRICT",
+    "CREATE INDEX eta_changes_by_revision ON eta_changes (revision)",
+    "INSERT INTO eta_store (id, revision) VALUES (1, 0)",
+    "PRAGMA application_id = 1163149648",
+    "PRAGMA user_version = 1",
+};
+static_assert(kApplicationId == 1163149648 && kSchemaVersion == 1);
+
+// An empty file of mode 0600, its name safe on disk. Nothing if there is one: it is not even
+// opened, since closing it would drop the locks that this process may hold on it.
+absl::Status CreateFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0 && errno == EEXIST) return absl::OkStatus();
+  if (fd < 0) return absl::NotFoundError("profile_store: its file cannot be made in this folder");
+  const bool made = fchmod(fd, 0600) == 0 && fsync(fd) == 0;
+  close(fd);
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int folder_fd =
+      open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool named = folder_fd >= 0 && fsync(folder_fd) == 0;
+  if (folder_fd >= 0) close(folder_fd);
+  return made && named ? absl::OkStatus() : StoreIoError();
+}
+
+struct Identity {
+  int64_t application_id = 0;
+  int64_t schema_version = 0;
+  int64_t objects = 0;
+  bool Blank() const { return application_id == 0 && schema_version == 0 && objects == 0; }
+};
+
+// Inside a transaction, so that the three are of one moment.
+absl::StatusOr<Identity> ReadIdentity(SqliteConnection& connection) {
+  const auto objects = connection.Number("SELECT COUNT(*) FROM sqlite_schema");
+  if (!objects.ok()) return objects.status();
+  const auto application_id = connection.Number("PRAGMA application_id");
+  if (!application_id.ok()) return application_id.status();
+  const auto schema_version = connection.Number("PRAGMA user_version");
+  if (!schema_version.ok()) return schema_version.status();
+  return Identity{*application_id, *schema_version, *objects};
+}
+
+// The schema, unless another process was faster.
+absl::Status CreateSchema(SqliteConnection& connection) {
+  if (absl::Status s = connection.Run("BEGIN IMMEDIATE"); !s.ok()) return s;
+  const absl::StatusOr<Identity> identity = ReadIdentity(connection);
+  absl::Status status = identity.status();
+  if (status.ok() && identity->Blank()) {
+    for (const char* statement : kSchema) {
+      status = connection.Run(statement);
+      if (!status.ok()) break;
+    }
+  }
+  if (status.ok()) status = connection.Run("COMMIT");
+  connection.Rollback();
+  return status;
+}
+
+// Nothing is written to a file that is not ours.
+absl::Status CheckIdentity(SqliteConnection& connection) {
+  const auto read = [&connection]() -> absl::StatusOr<Identity> {
+    if (absl::Status s = connection.Run("BEGIN"); !s.ok()) return s;
+    absl::StatusOr<Identity> identity = ReadIdentity(connection);
+    connection.Rollback();
+    return identity;
+  };
+  absl::StatusOr<Identity> identity = read();
+  if (identity.ok() && identity->Blank()) {
+    if (absl::Status s = CreateSchema(connection); !s.ok()) return s;
+    identity = read();
+  }
+  if (!identity.ok()) return identity.status();
+  if (identity->application_id != kApplicationId) {
+    return StoreCorrupt("file belongs to another application");
+  }
+  if (identity->schema_version > kSchemaVersion) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     "the profile store was written by a newer version of this program",
+                     {.reason = "STORE_SCHEMA_TOO_NEW"});
+  }
+  if (identity->schema_version < 1) return StoreCorrupt("file has no schema version");
+  return absl::OkStatus();
+}
+
+absl::Status CheckIntegrity(SqliteConnection& connection) {
+  const auto rows = connection.Run("PRAGMA quick_check(1)", {});
+  if (!rows.ok()) return rows.status();
+  const bool sound = rows->size() == 1 && std::get_if<std::string>(&rows->front().front()) &&
+                     std::get<std::string>(rows->front().front()) == "ok";
+  return sound ? absl::OkStatus() : StoreCorrupt("file is corrupt");
+}
+
+// Write-ahead log. SQLite does not wait by itself for others who open the file at this moment.
+absl::Status StartLog(SqliteConnection& connection, std::chrono::milliseconds busy_timeout) {
+  const auto limit = std::chrono::steady_clock::now() + busy_timeout;
+  while (true) {
+    const auto mode = connection.Run("PRAGMA journal_mode = WAL", {});
+    if (HasReason(mode.status(), "STORE_BUSY") && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      continue;
+    }
+    if (!mode.ok()) return mode.status();
+    const auto* name = mode->empty() ? nullptr : std::get_if<std::string>(&mode->front().front());
+    if (name != nullptr && *name == "wal") return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "the profile store's file system cannot hold a write-ahead log");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
+    const std::string& path, std::chrono::milliseconds busy_timeout) {
+  if (absl::Status s = CreateFile(path); !s.ok()) return s;
+  struct stat file = {};
+  if (stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) {
+    return InvalidField("profile_store", "is not a file");
+  }
+  absl::StatusOr<Connection> writer = SqliteConnection::Open(path, busy_timeout);
+  if (!writer.ok()) return writer.status();
+  if (absl::Status s = CheckIdentity(**writer); !s.ok()) return s;
+  if (absl::Status s = CheckIntegrity(**writer); !s.ok()) return s;
+  if ((file.st_mode & 077) != 0 && chmod(path.c_str(), 0600) != 0) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     "the profile store's file may be read by others and is not ours to change",
+                     {.reason = "STORE_PERMISSIONS"});
+  }
+  if (absl::Status s = StartLog(**writer, busy_timeout); !s.ok()) return s;
+  std::unique_ptr<SqliteDatabase> database(
+      new SqliteDatabase(path, busy_timeout, static_cast<uint64_t>(file.st_ino)));
+  database->writer_ = *std::move(writer);
+  return database;
+}
+
+absl::StatusOr<SqliteDatabase::Connection> SqliteDatabase::TakeReader() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_readers_.empty()) {
+      Connection reader = std::move(idle_readers_.back());
+      idle_readers_.pop_back();
+      return reader;
+    }
+  }
+  absl::StatusOr<Connection> reader = SqliteConnection::Open(path_, busy_timeout_);
+  if (!reader.ok()) return reader.status();
+  if (absl::Status s = (*reader)->Run("PRAGMA query_only = ON"); !s.ok()) return s;
+  return reader;
+}
+
+absl::Status SqliteDatabase::Read(const Tenant& /*tenant*/, const ReadBody& body) {
+  absl::StatusOr<Connection> reader = TakeReader();
+  if (!reader.ok()) return reader.status();
+  absl::Status status = (*reader)->Run("BEGIN");
+  if (status.ok()) status = body(**reader);
+  (*reader)->Rollback();
+  const std::lock_guard lock(mutex_);
+  if (idle_readers_.size() < kMaxIdleReaders) idle_readers_.push_back(*std::move(reader));
+  return status;
+}
+
+absl::Status SqliteDatabase::Write(const Tenant& /*tenant*/, const WriteBody& body) {
+  std::unique_lock lock(mutex_);
+  if (!writer_free_.wait_for(lock, busy_timeout_, [this] { return !writing_; })) return StoreBusy();
+  struct stat file = {};
+  if (stat(path_.c_str(), &file) != 0 || file.st_ino != inode_) failed_ = true;
+  if (failed_) return StoreFailed();
+  writing_ = true;
+  lock.unlock();
+  const absl::Status status = WriteAlone(body);
+  const bool io_error = HasReason(status, "STORE_IO_ERROR");
+  if (io_error) writer_.reset();
+  lock.lock();
+  failed_ = failed_ || io_error;
+  writing_ = false;
+  writer_free_.notify_one();
+  return status;
+}
+
+absl::Status SqliteDatabase::WriteAlone(const WriteBody& body) {
+  if (absl::Status s = writer_->Run("BEGIN IMMEDIATE"); !s.ok()) return s;
+  const absl::StatusOr<SqlEnd> end = body(*writer_);
+  absl::Status status = end.status();
+  if (status.ok() && *end == SqlEnd::kCommit) status = writer_->Run("COMMIT");
+  writer_->Rollback();
+  return status;
+}
+
+absl::Status SqliteDatabase::Look(const ReadBody& body) {
+  if (looker_ == nullptr) {
+    absl::StatusOr<Connection> reader = TakeReader();
+    if (!reader.ok()) return reader.status();
+    looker_ = *std::move(reader);
+  }
+  const absl::StatusOr<int64_t> version = looker_->Number("PRAGMA data_version");
+  if (!version.ok()) return version.status();
+  if (looked_at_ == *version) return absl::OkStatus();
+  absl::Status status = looker_->Run("BEGIN");
+  if (status.ok()) status = body(*looker_);
+  looker_->Rollback();
+  if (status.ok()) looked_at_ = *version;
+  return status;
+}
+
+absl::Status SqliteDatabase::Health() const {
+  const std::lock_guard lock(mutex_);
+  return failed_ ? StoreFailed() : absl::OkStatus();
+}
+
+}  // namespace eta

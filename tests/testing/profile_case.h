@@ -1,0 +1,52 @@
+// Profiles for tests of the store: arbitrary, sound, the same for the same seed.
+#pragma once
+
+#include <random>
+#include <string>
+
+#include "calibration/profile_record.h"
+#include "calibration/profile_store.h"
+
+namespace eta {
+
+inline Tenant TenantOf(const std::string& id) {
+  return Tenant::Parse(id).value();
+}
+
+inline ProfileContent MakeContent(uint32_t seed, int32_t layers = 2, int32_t heads = 3) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-8.0f, 8.0f);
+  ProfileContent content;
+  content.labels = {{"domain", "legal \xc3\xa9"}, {"seed", std::to_string(seed)}};
+  content.model_fingerprint = std::string(64, 'a');
+  content.tokenizer_fingerprint = std::string(64, 'b');
+  content.geometry = {.layers = layers, .query_heads = heads, .block_size = 64, .sub_block = 4};
+  for (int32_t i = 0; i < layers * heads; ++i) content.thresholds.push_back(uniform(random));
+  content.offset = 0.1f;
+  content.z = 1.5f;
+  content.floor = ProfileFloor::kUniform;
+  content.target = {.kind = ProfileTargetKind::kUnionDensity, .value = 0.35};
+  content.reached = {.soft_density = 0.4, .head_density = 0.2, .union_density = 1.0 / 3.0};
+  content.evidence = {.perplexity_full = 21.51,
+                      .perplexity_dynamic = 21.6,
+                      .perplexity_frozen = 21.7,
+                      .head_density = 0.21,
+                      .union_density = 0.351,
+                      .recall = 0.95,
+                      .calibration_sequences = 12,
+                      .calibration_tokens = 24576,
+                      .held_out_sequences = 4,
+                      .held_out_tokens = 8192};
+  return content;
+}
+
+inline PutProfile MakePut(const std::string& name, uint32_t seed,
+                          std::optional<int64_t> expected = std::nullopt) {
+  return {.name = name,
+          .content = MakeContent(seed),
+          .expected_version = expected,
+          .request_id = "",
+          .payload_digest = ""};
+}
+
+}  // namespace eta

@@ -1,0 +1,50 @@
+// The three kinds of profile store, for tests that hold for all of them.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "calibration/profile_store.h"
+#include "tests/testing/profile_case.h"
+#include "tests/unit/temp_folder.h"
+
+namespace eta {
+
+enum class StoreKind { kSqlite, kPostgres, kDirectory };
+
+// An empty place for a store. Several stores may be open on it at once, as if by several processes.
+class StorePlace {
+ public:
+  explicit StorePlace(StoreKind kind);
+
+  // Why it cannot be had here; empty: it can.
+  const std::string& missing() const { return missing_; }
+  const std::string& url() const { return url_; }
+  const std::string& path() const { return folder_.path(); }
+
+  std::unique_ptr<ProfileStore> Open(ProfileStoreOptions options = FastOptions()) const;
+  // Puts a profile there, as the owner of the place does: by a store, or as a file.
+  void Seed(const std::string& tenant, const std::string& name, int64_t version,
+            const ProfileContent& content) const;
+  void SeedAlias(const std::string& tenant, const std::string& name, const std::string& alias,
+                 int64_t version) const;
+
+  static ProfileStoreOptions FastOptions() {
+    return {.quota = {},
+            .poll_interval = std::chrono::milliseconds(20),
+            .busy_timeout = std::chrono::seconds(5)};
+  }
+
+ private:
+  const StoreKind kind_;
+  TempFolder folder_;
+  std::string url_;
+  std::string missing_;
+};
+
+// Waits, up to 20 s, until it is so.
+bool Eventually(const std::function<bool()>& condition);
+
+}  // namespace eta

@@ -1,0 +1,469 @@
+// What holds for every profile store: readers for all three kinds, writers for the two that write.
+#include "calibration/profile_store.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "engine/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/store_case.h"
+
+namespace eta {
+namespace {
+
+using absl::StatusCode;
+
+const Tenant kAcme = TenantOf("acme");
+const Tenant kOther = TenantOf("other");
+
+std::string KindName(const ::testing::TestParamInfo<StoreKind>& info) {
+  return std::array{"Sqlite", "Postgres", "Directory"}[static_cast<size_t>(info.param)];
+}
+
+class StoreTest : public ::testing::TestWithParam<StoreKind> {
+ protected:
+  StoreTest() : place_(GetParam()) {}
+  void SetUp() override {
+    if (!place_.missing().empty()) GTEST_SKIP() << place_.missing();
+  }
+
+  StorePlace place_;
+};
+class ReadStoreTest : public StoreTest {};
+class WriteStoreTest : public StoreTest {};
+
+INSTANTIATE_TEST_SUITE_P(Stores, ReadStoreTest,
+                         ::testing::Values(StoreKind::kSqlite, StoreKind::kPostgres,
+                                           StoreKind::kDirectory),
+                         KindName);
+INSTANTIATE_TEST_SUITE_P(Stores, WriteStoreTest,
+                         ::testing::Values(StoreKind::kSqlite, StoreKind::kPostgres), KindName);
+
+std::string Reason(const absl::Status& status) {
+  return GetErrorDetail(status).reason;
+}
+
+TEST_P(ReadStoreTest, GetByVersionNewestAndAlias) {
+  const ProfileContent first = MakeContent(1), second = MakeContent(2);
+  place_.Seed("acme", "legal", 1, first);
+  place_.Seed("acme", "legal", 2, second);
+  place_.SeedAlias("acme", "legal", "stable", 1);
+  const auto store = place_.Open();
+  const auto newest = store->Get(kAcme, "legal", Newest());
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ((*newest)->version, 2);
+  EXPECT_EQ((*newest)->content, second);
+  EXPECT_EQ((*newest)->tenant, kAcme);
+  EXPECT_EQ((*store->Get(kAcme, "legal", int64_t{1}))->content, first);
+  EXPECT_EQ((*store->Get(kAcme, "legal", std::string("stable")))->version, 1);
+  const auto aliases = store->ListAliases(kAcme, "legal");
+  ASSERT_TRUE(aliases.ok()) << aliases.status();
+  ASSERT_EQ(aliases->size(), 1u);
+  EXPECT_EQ(aliases->front().alias, "stable");
+  EXPECT_EQ(aliases->front().version, 1);
+  EXPECT_TRUE(store->Health().ok());
+}
+
+TEST_P(ReadStoreTest, UnknownAndForeignAreTheSameError) {
+  place_.Seed("acme", "legal", 1, MakeContent(1));
+  place_.SeedAlias("acme", "legal", "stable", 1);
+  const auto store = place_.Open();
+  const absl::Status unknown = store->Get(kAcme, "missing", Newest()).status();
+  EXPECT_EQ(unknown.code(), StatusCode::kNotFound);
+  EXPECT_EQ(Reason(unknown), "PROFILE_NOT_FOUND");
+  const auto expect_same = [&](const absl::Status& status) {
+    EXPECT_EQ(status, unknown);
+    EXPECT_EQ(status.ToString(), unknown.ToString());
+  };
+  expect_same(store->Get(kOther, "legal", Newest()).status());
+  expect_same(store->Get(kOther, "legal", int64_t{1}).status());
+  expect_same(store->Get(kOther, "legal", std::string("stable")).status());
+  expect_same(store->Get(kAcme, "legal", int64_t{2}).status());
+  expect_same(store->Get(kAcme, "legal", std::string("absent")).status());
+  expect_same(store->ListVersions(kOther, "legal", {}).status());
+  EXPECT_TRUE(store->List(kOther, {})->profiles.empty());
+  EXPECT_TRUE(store->ListAliases(kOther, "legal")->empty());
+}
+
+TEST_P(ReadStoreTest, TwoTenantsWithOneName) {
+  place_.Seed("acme", "legal", 1, MakeContent(1));
+  place_.Seed("other", "legal", 1, MakeContent(2));
+  place_.Seed("other", "legal", 2, MakeContent(3));
+  const auto store = place_.Open();
+  EXPECT_EQ((*store->Get(kAcme, "legal", Newest()))->content, MakeContent(1));
+  EXPECT_EQ((*store->Get(kOther, "legal", Newest()))->content, MakeContent(3));
+  EXPECT_EQ(store->ListVersions(kAcme, "legal", {})->profiles.size(), 1u);
+  EXPECT_EQ(store->ListVersions(kOther, "legal", {})->profiles.size(), 2u);
+}
+
+TEST_P(ReadStoreTest, Pages) {
+  for (const char* name : {"b", "a-1", "c.x", "a", "a_2"}) {
+    place_.Seed("acme", name, 1, MakeContent(1));
+  }
+  for (int64_t version = 2; version <= 5; ++version) {
+    place_.Seed("acme", "b", version, MakeContent(static_cast<uint32_t>(version)));
+  }
+  place_.Seed("other", "z", 1, MakeContent(1));
+  const auto store = place_.Open();
+  std::vector<std::string> names;
+  std::string token;
+  do {
+    const auto list = store->List(kAcme, {.size = 2, .token = token});
+    ASSERT_TRUE(list.ok()) << list.status();
+    EXPECT_LE(list->profiles.size(), 2u);
+    for (const ProfileSummary& profile : list->profiles) {
+      names.push_back(profile.name + "@" + std::to_string(profile.version));
+      EXPECT_GT(profile.bytes, 100);
+    }
+    token = list->next_token;
+  } while (!token.empty());
+  EXPECT_THAT(names, ::testing::ElementsAre("a@1", "a-1@1", "a_2@1", "b@5", "c.x@1"));
+
+  std::vector<int64_t> versions;
+  do {
+    const auto list = store->ListVersions(kAcme, "b", {.size = 2, .token = token});
+    ASSERT_TRUE(list.ok()) << list.status();
+    for (const ProfileSummary& profile : list->profiles) versions.push_back(profile.version);
+    token = list->next_token;
+  } while (!token.empty());
+  EXPECT_THAT(versions, ::testing::ElementsAre(5, 4, 3, 2, 1));
+  // A last page that is just full has no next one.
+  EXPECT_EQ(store->ListVersions(kAcme, "b", {.size = 5, .token = ""})->next_token, "");
+  EXPECT_EQ(store->List(kAcme, {.size = 5, .token = ""})->next_token, "");
+
+  const std::string mine = store->List(kAcme, {.size = 1, .token = ""})->next_token;
+  const auto bad = [](const auto& result) { return GetErrorDetail(result.status()).field; };
+  EXPECT_EQ(bad(store->List(kOther, {.size = 1, .token = mine})), "page_token");
+  EXPECT_EQ(bad(store->ListVersions(kAcme, "b", {.size = 1, .token = mine})), "page_token");
+  for (const std::string& token_text : {mine + "A", mine.substr(1), std::string(1000, 'A'),
+                                        std::string("!"), std::string("' OR 1=1")}) {
+    EXPECT_EQ(bad(store->List(kAcme, {.size = 1, .token = token_text})), "page_token");
+  }
+  EXPECT_EQ(bad(store->List(kAcme, {.size = 0, .token = ""})), "page_size");
+  EXPECT_EQ(bad(store->List(kAcme, {.size = 1001, .token = ""})), "page_size");
+}
+
+TEST_P(ReadStoreTest, BadNamesAreInvalid) {
+  const auto store = place_.Open();
+  for (const char* bad : {"", "..", "a/b", "'; --", "A"}) {
+    EXPECT_EQ(store->Get(kAcme, bad, Newest()).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(store->ListVersions(kAcme, bad, {}).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(store->ListAliases(kAcme, bad).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(store->Get(kAcme, "a", int64_t{0}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(store->Get(kAcme, "a", std::string("1")).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_P(ReadStoreTest, AnotherProcessesChangeIsToldWithinASecond) {
+  place_.Seed("acme", "legal", 1, MakeContent(1));
+  ProfileStoreOptions defaults;  // with the interval that a server has
+  const auto store = place_.Open(defaults);
+  std::mutex mutex;
+  std::set<std::string> told;
+  const auto watch = store->Watch([&](const ProfileChange& change) {
+    const std::lock_guard lock(mutex);
+    told.insert(change.tenant ? change.tenant->id() + "/" + change.name : "everything");
+  });
+  const auto was_told = [&](const std::string& what) {
+    const std::lock_guard lock(mutex);
+    return told.contains(what);
+  };
+  // The first look at a database says "everything"; what is told after it comes from the change.
+  if (GetParam() != StoreKind::kDirectory) {
+    ASSERT_TRUE(Eventually([&] { return was_told("everything"); }));
+  }
+  {
+    const std::lock_guard lock(mutex);
+    told.clear();
+  }
+  place_.Seed("acme", "legal", 2, MakeContent(2));
+  const auto changed = std::chrono::steady_clock::now();
+  EXPECT_TRUE(Eventually([&] { return was_told("acme/legal"); }));
+  EXPECT_LT(std::chrono::steady_clock::now() - changed, std::chrono::seconds(1));
+  EXPECT_EQ((*store->Get(kAcme, "legal", Newest()))->version, 2);
+}
+
+TEST_P(WriteStoreTest, PutKeepsEveryBitAndSurvivesReopening) {
+  PutProfile put = MakePut("legal", 1);
+  put.content.thresholds = {-0.0f, 0.1f, 1e-45f, 3.4028235e38f, -1.0f / 3.0f, 0.0f};
+  ProfilePtr stored;
+  {
+    const auto store = place_.Open();
+    const auto result = store->Put(kAcme, put);
+    ASSERT_TRUE(result.ok()) << result.status();
+    stored = *result;
+    EXPECT_EQ(stored->version, 1);
+  }
+  const auto read = place_.Open()->Get(kAcme, "legal", int64_t{1});
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(**read, *stored);
+  EXPECT_EQ(0, memcmp((*read)->content.thresholds.data(), put.content.thresholds.data(),
+                      put.content.thresholds.size() * sizeof(float)));
+}
+
+TEST_P(WriteStoreTest, ExpectedVersions) {
+  const auto store = place_.Open();
+  EXPECT_EQ(Reason(store->Put(kAcme, MakePut("legal", 1, 1)).status()), "VERSION_MISMATCH");
+  EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 1, 0)))->version, 1);
+  const absl::Status taken = store->Put(kAcme, MakePut("legal", 2, 0)).status();
+  EXPECT_EQ(taken.code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(Reason(taken), "PROFILE_EXISTS");
+  EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 2, 1)))->version, 2);
+  const absl::Status stale = store->Put(kAcme, MakePut("legal", 3, 1)).status();
+  EXPECT_EQ(stale.code(), StatusCode::kAborted);
+  EXPECT_TRUE(GetErrorDetail(stale).retry_after.has_value());
+  EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 3)))->version, 3);
+  EXPECT_EQ((*store->Put(kOther, MakePut("legal", 3, 0)))->version, 1);
+  EXPECT_EQ(store->Put(kAcme, MakePut("legal", 3, -1)).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_P(WriteStoreTest, RequestIdsAreIdempotent) {
+  const auto store = place_.Open();
+  PutProfile put = MakePut("legal", 1, 0);
+  put.request_id = "calibrate-1";
+  put.payload_digest = std::string(64, '1');
+  const auto first = store->Put(kAcme, put);
+  ASSERT_TRUE(first.ok()) << first.status();
+  PutProfile again = put;
+  again.content = MakeContent(99);  // a second run may differ in its last bits
+  for (int i = 0; i < 3; ++i) {
+    const auto replay = place_.Open()->Put(kAcme, again);
+    ASSERT_TRUE(replay.ok()) << replay.status();
+    EXPECT_EQ(**replay, **first);
+  }
+  EXPECT_EQ(store->ListVersions(kAcme, "legal", {})->profiles.size(), 1u);
+  again.payload_digest = std::string(64, '2');
+  const absl::Status reused = store->Put(kAcme, again).status();
+  EXPECT_EQ(reused.code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(Reason(reused), "REQUEST_ID_REUSED");
+  PutProfile renamed = put;
+  renamed.name = "medical";
+  EXPECT_EQ(Reason(store->Put(kAcme, renamed).status()), "REQUEST_ID_REUSED");
+  // Another tenant's ids are its own.
+  EXPECT_TRUE(store->Put(kOther, again).ok());
+  // A late replay does not bring a deleted profile back.
+  ASSERT_TRUE(store->Delete(kAcme, "legal", 1).ok());
+  EXPECT_EQ(store->Put(kAcme, put).status().code(), StatusCode::kNotFound);
+}
+
+TEST_P(WriteStoreTest, BadPutsWriteNothing) {
+  const auto store = place_.Open();
+  PutProfile put = MakePut("legal", 1);
+  put.content.thresholds[0] = std::nanf("");
+  EXPECT_EQ(GetErrorDetail(store->Put(kAcme, put).status()).field, "thresholds[0][0]");
+  put = MakePut("'; DROP TABLE eta_profiles; --", 1);
+  EXPECT_EQ(GetErrorDetail(store->Put(kAcme, put).status()).field, "name");
+  put = MakePut("legal", 1);
+  put.request_id = "x";
+  EXPECT_EQ(GetErrorDetail(store->Put(kAcme, put).status()).field, "payload_digest");
+  EXPECT_TRUE(store->List(kAcme, {})->profiles.empty());
+}
+
+// Values are bound: what would be SQL is data, also where no validator stands before it.
+TEST_P(WriteStoreTest, SqlInATenantIsData) {
+  const auto store = place_.Open();
+  const Tenant hostile = TenantOf("a'||(SELECT'x');DROP/**/TABLE/**/eta_profiles;--");
+  ASSERT_TRUE(store->Put(hostile, MakePut("legal", 1)).ok());
+  EXPECT_EQ((*store->Get(hostile, "legal", Newest()))->tenant, hostile);
+  EXPECT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+  EXPECT_EQ(store->List(kAcme, {})->profiles.size(), 1u);
+}
+
+TEST_P(WriteStoreTest, DeletedVersionsNeverComeBack) {
+  const auto store = place_.Open();
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 2)).ok());
+  ASSERT_TRUE(store->Put(kOther, MakePut("legal", 3)).ok());
+  ASSERT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 1, 0}).ok());
+  EXPECT_EQ(store->Delete(kAcme, "legal", 1).code(), StatusCode::kAborted);
+  ASSERT_TRUE(store->Delete(kAcme, "legal", 2).ok());
+  EXPECT_EQ(store->Delete(kAcme, "legal", std::nullopt).code(), StatusCode::kNotFound);
+  EXPECT_EQ(store->Get(kAcme, "legal", Newest()).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(store->Get(kAcme, "legal", int64_t{1}).status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(store->List(kAcme, {})->profiles.empty());
+  EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 4, 0)))->version, 3);
+  EXPECT_EQ(store->Get(kAcme, "legal", std::string("stable")).status().code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ((*store->Get(kOther, "legal", Newest()))->content, MakeContent(3));
+}
+
+TEST_P(WriteStoreTest, Aliases) {
+  const auto store = place_.Open();
+  EXPECT_EQ(store->SetAlias(kAcme, {"legal", "stable", 1, {}}).code(), StatusCode::kNotFound);
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 2)).ok());
+  EXPECT_EQ(store->SetAlias(kAcme, {"legal", "stable", 3, {}}).code(), StatusCode::kNotFound);
+  EXPECT_EQ(store->SetAlias(kOther, {"legal", "stable", 1, {}}).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 1, 0}).ok());
+  EXPECT_EQ(store->SetAlias(kAcme, {"legal", "stable", 2, 0}).code(), StatusCode::kAborted);
+  EXPECT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 2, 1}).ok());
+  EXPECT_EQ((*store->Get(kAcme, "legal", std::string("stable")))->version, 2);
+  EXPECT_EQ(store->SetAlias(kAcme, {"legal", "2nd", 2, {}}).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 0, 2}).ok());
+  EXPECT_EQ(store->SetAlias(kAcme, {"legal", "stable", 0, {}}).code(), StatusCode::kNotFound);
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_TRUE(store->SetAlias(kAcme, {"legal", "a" + std::to_string(i), 1, 0}).ok());
+  }
+  EXPECT_EQ(Reason(store->SetAlias(kAcme, {"legal", "more", 1, 0})), "PROFILE_QUOTA");
+  EXPECT_TRUE(store->SetAlias(kAcme, {"legal", "a3", 2, 1}).ok());
+}
+
+TEST_P(WriteStoreTest, Quotas) {
+  ProfileStoreOptions options = StorePlace::FastOptions();
+  const auto probe = place_.Open(options);
+  ASSERT_TRUE(probe->Put(kOther, MakePut("a", 1)).ok());
+  const int64_t bytes = probe->List(kOther, {})->profiles[0].bytes;
+  options.quota = {.versions = 3, .bytes = 1 << 20, .versions_ever = 5};
+  auto store = place_.Open(options);
+  for (uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(store->Put(kAcme, MakePut("a", i)).ok());
+  const absl::Status over = store->Put(kAcme, MakePut("b", 1)).status();
+  EXPECT_EQ(over.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Reason(over), "PROFILE_QUOTA");
+  EXPECT_EQ(GetErrorDetail(over).metadata["limit"], "3");
+  EXPECT_TRUE(store->Put(kOther, MakePut("b", 1)).ok());
+  ASSERT_TRUE(store->Delete(kAcme, "a", {}).ok());
+  EXPECT_TRUE(store->Put(kAcme, MakePut("b", 1)).ok());
+  EXPECT_TRUE(store->Put(kAcme, MakePut("b", 1)).ok());
+  EXPECT_EQ(GetErrorDetail(store->Put(kAcme, MakePut("b", 1)).status()).metadata["limit"], "5");
+  options.quota = {.versions = 100, .bytes = 3 * bytes - 1, .versions_ever = 100};
+  store = place_.Open(options);
+  const Tenant third = TenantOf("third");
+  EXPECT_TRUE(store->Put(third, MakePut("a", 1)).ok());
+  EXPECT_TRUE(store->Put(third, MakePut("a", 1)).ok());
+  EXPECT_EQ(Reason(store->Put(third, MakePut("a", 1)).status()), "PROFILE_QUOTA");
+}
+
+// Two stores on one place, as two processes; every round one writer wins and one is told so.
+TEST_P(WriteStoreTest, OneOfTwoWritersWins) {
+  const auto a = place_.Open(), b = place_.Open();
+  for (int64_t round = 0; round < 25; ++round) {
+    std::array<absl::Status, 2> results;
+    std::thread other([&] { results[1] = b->Put(kAcme, MakePut("legal", 1, round)).status(); });
+    results[0] = a->Put(kAcme, MakePut("legal", 2, round)).status();
+    other.join();
+    const absl::Status& lost = results[0].ok() ? results[1] : results[0];
+    EXPECT_TRUE(results[0].ok() != results[1].ok()) << results[0] << results[1];
+    EXPECT_EQ(lost.code(), round == 0 ? StatusCode::kAlreadyExists : StatusCode::kAborted) << lost;
+  }
+  EXPECT_EQ((*a->Get(kAcme, "legal", Newest()))->version, 25);
+}
+
+// The same request from many threads is done once.
+TEST_P(WriteStoreTest, ConcurrentReplaysStoreOneVersion) {
+  const auto a = place_.Open(), b = place_.Open();
+  PutProfile put = MakePut("legal", 1);
+  put.request_id = "once";
+  put.payload_digest = std::string(64, '1');
+  std::vector<std::thread> threads;
+  std::atomic<int> first = 0;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      const auto stored = (i % 2 == 0 ? a : b)->Put(kAcme, put);
+      if (stored.ok() && (*stored)->version == 1) ++first;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(first, 8);
+  EXPECT_EQ(a->ListVersions(kAcme, "legal", {})->profiles.size(), 1u);
+}
+
+TEST_P(WriteStoreTest, ReadersSeeWholeProfilesBesideAWriter) {
+  const auto store = place_.Open();
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    for (uint32_t i = 2; i <= 60; ++i) EXPECT_TRUE(store->Put(kAcme, MakePut("legal", i)).ok());
+    done = true;
+  });
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.emplace_back([&] {
+      int64_t last = 0;
+      while (!done) {
+        const auto read = store->Get(kAcme, "legal", Newest());
+        ASSERT_TRUE(read.ok()) << read.status();
+        EXPECT_GE((*read)->version, last);
+        last = (*read)->version;
+        EXPECT_EQ((*read)->content, MakeContent(static_cast<uint32_t>(last)));
+      }
+    });
+  }
+  writer.join();
+  for (std::thread& reader : readers) reader.join();
+}
+
+TEST_P(WriteStoreTest, OwnChangesAreToldAtOnceAndNotAfterTheWatch) {
+  const auto store = place_.Open();
+  std::atomic<int> told = 0;
+  auto watch = store->Watch([&](const ProfileChange& change) {
+    if (change.tenant == kAcme && change.name == "legal") ++told;
+  });
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+  EXPECT_GE(told, 1);
+  watch.reset();
+  const int before = told;
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 2)).ok());
+  EXPECT_EQ(told, before);
+}
+
+// A writer process that is killed at any moment: what it acknowledged is there, whole, and nothing
+// else but at most the one that was under way.
+TEST_P(WriteStoreTest, KilledWriterLosesNothingAcknowledged) {
+  constexpr int kKills = 20;
+  int64_t acknowledged = 0;
+  ASSERT_NE(place_.Open(), nullptr);  // the schema is there
+  for (int kill_number = 0; kill_number < kKills; ++kill_number) {
+    std::array<int, 2> pipe_ends = {};
+    ASSERT_EQ(pipe(pipe_ends.data()), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      const auto store = place_.Open();
+      while (store != nullptr) {
+        const auto stored = store->Put(kAcme, MakePut("legal", 1));
+        if (!stored.ok()) _exit(1);
+        const int64_t version = (*stored)->version;
+        if (write(pipe_ends[1], &version, sizeof version) != sizeof version) _exit(1);
+      }
+      _exit(1);
+    }
+    close(pipe_ends[1]);
+    const int64_t until = acknowledged + 1 + kill_number % 4;
+    int64_t version = 0;
+    while (read(pipe_ends[0], &version, sizeof version) == sizeof version) {
+      EXPECT_GT(version, acknowledged);
+      acknowledged = version;
+      if (version >= until) kill(child, SIGKILL);
+    }
+    close(pipe_ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << status;
+
+    const auto store = place_.Open();
+    const auto list = store->ListVersions(kAcme, "legal", {.size = 1000, .token = ""});
+    ASSERT_TRUE(list.ok()) << list.status();
+    const auto there = static_cast<int64_t>(list->profiles.size());
+    EXPECT_GE(there, acknowledged);
+    EXPECT_LE(there, acknowledged + 1);
+    for (const ProfileSummary& profile : list->profiles) {
+      const auto read = store->Get(kAcme, "legal", profile.version);
+      ASSERT_TRUE(read.ok()) << read.status();
+      EXPECT_EQ((*read)->content, MakeContent(1));
+    }
+    acknowledged = there;
+  }
+}
+
+}  // namespace
+}  // namespace eta
