@@ -15,13 +15,13 @@ using ::testing::HasSubstr;
 
 const std::string kModel = ETA_SOURCE_DIR "/models/eta-27m";
 
-ServerProcess Serve(std::vector<std::string> flags) {
-  return ServerProcess(ETA_BINARY_DIR "/eta-server", std::move(flags));
+ServerProcess Serve(const std::vector<std::string>& flags) {
+  return {ETA_BINARY_DIR "/eta-server", flags};
 }
 
 // Exit code 2 and one line that names the cause.
-void ExpectBadStart(std::vector<std::string> flags, const std::string& cause) {
-  ServerProcess server = Serve(std::move(flags));
+void ExpectBadStart(const std::vector<std::string>& flags, const std::string& cause) {
+  ServerProcess server = Serve(flags);
   const ServerProcess::Exit exit = server.AwaitExit();
   EXPECT_EQ(exit.code, 2) << exit.errors;
   EXPECT_THAT(exit.errors, HasSubstr(cause));

@@ -34,8 +34,8 @@ TEST_F(WireTest, BytesThatAreNoRequestAreInvalid) {
   std::string bad_utf8 = request.SerializeAsString();
   bad_utf8 += "\x0a\x02\xc3\x28";  // field 1, model, a string
   ExpectMalformed(bad_utf8, "a string that is not UTF-8");
-  std::string nested;
-  for (int depth = 0; depth < 120; ++depth) nested = "\x7b" + nested + "\x7c";  // groups, field 15
+  const std::string nested =
+      std::string(120, '\x7b') + std::string(120, '\x7c');  // groups, field 15
   ExpectMalformed(nested, "nested 120 deep");
   ExpectGoodCall();
 }

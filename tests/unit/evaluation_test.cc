@@ -355,7 +355,7 @@ TEST_F(KernelCaseTest, ParametersMustAgreeWithEachOther) {
 TEST_F(KernelCaseTest, TensorsOfOtherShapesAreRefused) {
   const auto good = tensors_;
   const std::vector<float> values(4096);
-  const auto with = [&](const std::string& name, std::vector<int64_t> shape) {
+  const auto with = [&](const std::string& name, const std::vector<int64_t>& shape) {
     size_t count = 1;
     for (const int64_t size : shape) count *= static_cast<size_t>(size);
     tensors_ = good;

@@ -59,7 +59,7 @@ TEST_P(FrozenThresholdTest, NoNeighbourIsNearer) {
   const std::vector<ScoreTriangle> sequences = {RandomTriangle(14, 50, 2, centre)};
   const ScoreHistogram histogram = CollectWhole(sequences, {}, beta, 0.0);
   const FrozenThreshold solved = Solve(sequences, {.beta = beta});
-  const auto miss = [&](double c) {
+  const auto miss = [&, beta = beta](double c) {
     return std::abs(SoftDensity(histogram.head(0, 0), {}, beta, c) - solved.target);
   };
   EXPECT_EQ(solved.reached, SoftDensity(histogram.head(0, 0), {}, beta, solved.threshold));

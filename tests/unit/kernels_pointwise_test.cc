@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "tests/unit/kernel_harness.h"
 
@@ -193,7 +193,10 @@ TEST_P(PointwiseOn, ThresholdsArePredictedOrFrozenRowByRow) {
     }
     ExpectRowsNear(results[1], results[0], 1e-6);
     for (const int64_t r : {4, 5}) {  // the very bits of the profile
-      EXPECT_EQ(std::memcmp(results[1].row(r), frozen.row(2), heads * sizeof(float)), 0);
+      for (int64_t h = 0; h < heads; ++h) {
+        EXPECT_EQ(std::bit_cast<uint32_t>(results[1].row(r)[h]),
+                  std::bit_cast<uint32_t>(frozen.row(2)[h]));
+      }
     }
     if (!predictor) {
       EXPECT_EQ(results[1].row(0)[0], 0.0f);

@@ -91,7 +91,8 @@ PieceFile SmallModel() {
   }
   for (const char* text : {"th", "ab", "bc", "the", "\xE2\x96\x81t", "\xE2\x96\x81the", "abc", "aa",
                            "\xE2\x96\x81\xE2\x96\x81", "aaaa", "ca"}) {
-    file.entries.push_back({text, static_cast<float>(-(rank++ / 2)), 1});
+    const int pair = rank++ / 2;  // two of one score each
+    file.entries.push_back({text, static_cast<float>(-pair), 1});
   }
   file.entries.push_back({"\n", 0, 4});
   file.entries.push_back({"<x>", 0, 4});
