@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "calibration/profile_blob.h"
 #include "calibration/store/page_token.h"
@@ -149,8 +148,7 @@ absl::StatusOr<ProfilePtr> DirectoryProfileStore::Get(const Tenant& tenant, cons
 
 absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
                                                         const ProfilePage& page) const {
-  if (absl::Status s = CheckPageSize(page); !s.ok()) return s;
-  const absl::StatusOr<std::string> last = ReadPageToken(tenant, "", page.token);
+  const absl::StatusOr<std::string> last = ReadNamePage(tenant, page);
   if (!last.ok()) return last.status();
   const Set profiles = Current();
   const auto names = profiles->find(tenant);
@@ -172,19 +170,14 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& te
                                                                 const std::string& name,
                                                                 const ProfilePage& page) const {
   if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
-  if (absl::Status s = CheckPageSize(page); !s.ok()) return s;
-  const absl::StatusOr<std::string> last = ReadPageToken(tenant, name, page.token);
-  if (!last.ok()) return last.status();
-  int64_t before = 0;
-  if (!last->empty() && !absl::SimpleAtoi(*last, &before)) {
-    return InvalidField("page_token", "is not from the page before");
-  }
+  const absl::StatusOr<int64_t> before = ReadVersionPage(tenant, name, page);
+  if (!before.ok()) return before.status();
   const Set profiles = Current();
   const FolderProfile* profile = Find(*profiles, tenant, name);
   if (profile == nullptr) return NoSuchProfile();
   ProfileList list;
   for (auto it = profile->versions.rbegin(); it != profile->versions.rend(); ++it) {
-    if (before != 0 && it->first >= before) continue;
+    if (it->first >= *before) continue;
     if (list.profiles.size() == static_cast<size_t>(page.size)) {
       list.next_token = MakePageToken(tenant, name, absl::StrCat(list.profiles.back().version));
       break;

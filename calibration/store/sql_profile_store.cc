@@ -1,9 +1,7 @@
 #include "calibration/store/sql_profile_store.h"
 
-#include <limits>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -245,8 +243,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std:
 
 absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
                                                   const ProfilePage& page) const {
-  if (absl::Status s = CheckPageSize(page); !s.ok()) return s;
-  const absl::StatusOr<std::string> last = ReadPageToken(tenant, "", page.token);
+  const absl::StatusOr<std::string> last = ReadNamePage(tenant, page);
   if (!last.ok()) return last.status();
   const Rows rows =
       Query(tenant,
@@ -268,18 +265,13 @@ absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
                                                           const std::string& name,
                                                           const ProfilePage& page) const {
   if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
-  if (absl::Status s = CheckPageSize(page); !s.ok()) return s;
-  const absl::StatusOr<std::string> last = ReadPageToken(tenant, name, page.token);
-  if (!last.ok()) return last.status();
-  int64_t before = std::numeric_limits<int64_t>::max();
-  if (!last->empty() && !absl::SimpleAtoi(*last, &before)) {
-    return InvalidField("page_token", "is not from the page before");
-  }
+  const absl::StatusOr<int64_t> before = ReadVersionPage(tenant, name, page);
+  if (!before.ok()) return before.status();
   const Rows rows = Query(tenant,
                           "SELECT name, version, create_time_us, LENGTH(record) FROM eta_profiles"
                           " WHERE tenant = $1 AND name = $2 AND version < $3"
                           " AND record IS NOT NULL ORDER BY version DESC LIMIT $4",
-                          {tenant.id(), name, before, int64_t{page.size} + 1});
+                          {tenant.id(), name, *before, int64_t{page.size} + 1});
   if (!rows.ok()) return rows.status();
   if (rows->empty() && page.token.empty()) return NoSuchProfile();
   ProfileList list = Page(*rows, page);

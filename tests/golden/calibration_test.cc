@@ -3,34 +3,21 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "calibration/frozen_threshold.h"
 #include "engine/safetensors.h"
+#include "tests/golden/golden_folder.h"
 #include "tests/unit/calibration_reference.h"
 
 namespace eta::testing {
 namespace {
 
 std::string Folder() {
-  const char* folder = std::getenv("ETA_GOLDEN_CALIBRATION_DIR");
-  return folder != nullptr ? folder : std::string(ETA_SOURCE_DIR) + "/tests/golden/calibration";
-}
-
-std::vector<std::string> CaseNames() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(Folder(), error)) {
-    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().stem().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+  return GoldenFolder("calibration", "ETA_GOLDEN_CALIBRATION_DIR");
 }
 
 template <typename T>
@@ -107,11 +94,11 @@ TEST_P(GoldenCalibration, BinsMoveTheConstantByLessThanHalfABin) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, GoldenCalibration, ::testing::ValuesIn(CaseNames()),
+INSTANTIATE_TEST_SUITE_P(Files, GoldenCalibration, ::testing::ValuesIn(GoldenCases(Folder())),
                          [](const auto& golden) { return golden.param; });
 
 TEST(GoldenCalibrationFiles, AreThere) {
-  EXPECT_GE(CaseNames().size(), 3u);
+  EXPECT_GE(GoldenCases(Folder()).size(), 3u);
 }
 
 }  // namespace

@@ -9,13 +9,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "engine/safetensors.h"
+#include "tests/golden/golden_folder.h"
 #include "tests/unit/attention_case.h"
 
 namespace eta::testing {
@@ -25,18 +24,7 @@ using ::testing::Combine;
 using ::testing::ValuesIn;
 
 std::string Folder() {
-  const char* folder = std::getenv("ETA_GOLDEN_DECODE_DIR");
-  return folder != nullptr ? folder : std::string(ETA_SOURCE_DIR) + "/tests/golden/decode";
-}
-
-std::vector<std::string> CaseNames() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(Folder(), error)) {
-    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().stem().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+  return GoldenFolder("decode", "ETA_GOLDEN_DECODE_DIR");
 }
 
 class GoldenFile {
@@ -115,7 +103,7 @@ double Tolerance(const std::string& backend, DType kv, DType out) {
 }
 
 TEST(GoldenDecodeFiles, AreThere) {
-  EXPECT_FALSE(CaseNames().empty()) << Folder();
+  EXPECT_FALSE(GoldenCases(Folder()).empty()) << Folder();
 }
 
 class GoldenDecode : public ::testing::TestWithParam<std::tuple<BackendUnderTest, std::string>> {};
@@ -153,7 +141,7 @@ TEST_P(GoldenDecode, AdmitsCountsAndAttendsAsExpected) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, GoldenDecode,
-                         Combine(ValuesIn(AllBackends()), ValuesIn(CaseNames())),
+                         Combine(ValuesIn(AllBackends()), ValuesIn(GoldenCases(Folder()))),
                          [](const auto& test) {
                            return TestName(std::get<0>(test.param)) + "_" + std::get<1>(test.param);
                          });

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -14,22 +13,20 @@
 #include "calibration/evaluation/score.h"
 #include "engine/checkpoint.h"
 #include "gtest/gtest.h"
+#include "tests/golden/golden_folder.h"
 
 namespace eta {
 namespace {
 
 std::string CaseFolder() {
-  const char* folder = std::getenv("ETA_GOLDEN_MODEL_DIR");
-  return folder != nullptr ? folder : ETA_SOURCE_DIR "/tests/golden/model";
+  return testing::GoldenFolder("model", "ETA_GOLDEN_MODEL_DIR");
 }
 
 std::vector<std::string> CaseFiles() {
   std::vector<std::string> files;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(CaseFolder(), error)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path().string());
+  for (const std::string& name : testing::GoldenCases(CaseFolder())) {
+    files.push_back(CaseFolder() + "/" + name + ".safetensors");
   }
-  std::sort(files.begin(), files.end());
   return files;
 }
 
