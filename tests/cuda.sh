@@ -82,11 +82,6 @@ if [ "$sanitizer" -eq 1 ]; then
     # The model's padded rows hold what they hold (Backend::PaddedRows).
     graphs=':CudaGraphs.*BFloat16*'
     if [ "$tool" = initcheck ]; then graphs=; fi
-    # A warp's reads of a stage are handed back to the copies by __syncwarp and one lane's arrival. With
-    # the 8-bit cache, and in one case with d = 96, racecheck does not see that order.
-    if [ "$tool" = racecheck ]; then
-      graphs+='-*Narrow*:*Float8*:*EightBitCache*:Kernels/RaggedStep.*/cuda_*_6'
-    fi
     for binary in "${binaries[@]}"; do
       tests=$("$binary" --gtest_list_tests --gtest_filter="$filter$graphs")
       grep -q '^  ' <<<"$tests" || continue

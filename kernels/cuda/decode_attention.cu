@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
     if (threadIdx.x % 32 == 0) {
       for (int i = 0; i < args.num_stages; ++i) {
         InitBarrier(&fixed.full[i], kCopyArrivals);
-        InitBarrier(&fixed.empty[i], kComputeWarps);
+        InitBarrier(&fixed.empty[i], kComputeThreads);
       }
       PublishBarriers();
     }
@@ -158,8 +158,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
         }
         state.Add(args, note, tokens);
       }
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) Arrive(&fixed.empty[cursor.slot]);
+      Arrive(&fixed.empty[cursor.slot]);  // every thread: as fast as one of a warp
       cursor.Advance(args.num_stages);
     } while (!note.Has(WarpNote::kLast));
     FinishList<Element, D, HeadTiles>(args, plan, units, note.list, note.unit, sums, fixed, state,

@@ -28,7 +28,7 @@ struct StageNote {
   WarpNote warps[kComputeWarps];
 };
 
-// The warp's note, read by the lane that later hands the stage back.
+// The warp's note.
 __device__ __forceinline__ WarpNote ReadNote(const WarpNote& shared) {
   constexpr uint32_t kAll = 0xffffffffu;
   WarpNote note = {};
