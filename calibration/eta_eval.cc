@@ -1,6 +1,6 @@
 // eta-eval: holds a backend against one decode step, a model against a forced text, and ways of
-// attending against each other by perplexity. Exit codes: 0 done, 1 a result that differs from its
-// expectation or a failed run, 2 bad usage or input.
+// attending against each other by perplexity; calibrates profiles without a server. Exit codes: 0
+// done, 1 a result that differs from its expectation or a failed run, 2 bad usage or input.
 
 #include <cstdio>
 #include <new>
@@ -34,7 +34,8 @@ int ExitCode(const absl::Status& status) {
 
 int Run(int argc, char** argv) {
   CLI::App app(
-      "Evaluates Elastic Threshold Attention: one kernel step, a forced text, perplexity.");
+      "Evaluates Elastic Threshold Attention: one kernel step, a forced text, perplexity; "
+      "calibrates profiles.");
   app.require_subcommand(1);
   app.footer(
       "Options are given as --name=value. Exit codes: 0 done; 1 a result that differs from its\n"
@@ -43,6 +44,7 @@ int Run(int argc, char** argv) {
   eta::AddKernelCaseCommand(app, status);
   eta::AddScoreCommand(app, status);
   eta::AddPerplexityCommand(app, status);
+  eta::AddCalibrateCommand(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

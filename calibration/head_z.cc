@@ -40,27 +40,6 @@ absl::StatusOr<HeadZ> Smallest(const HeadKeys& keys, double recall,
 
 }  // namespace
 
-float BlockBound::At(float z) const {
-  return scale * std::min(mean + z * deviation, ceiling);
-}
-
-int32_t NeededZBin(const BlockBound& bound, float threshold) {
-  if (bound.scale * bound.ceiling < threshold) return kZUnreachable;
-  if (!(bound.At(ZOfBin(kZBins - 1)) >= threshold)) return kZBeyond;
-  // The bound does not fall with z, rounded or not: the first bin that admits, by halves.
-  int32_t low = 0;
-  int32_t high = kZBins - 1;
-  while (low < high) {
-    const int32_t mid = std::midpoint(low, high);
-    if (bound.At(ZOfBin(mid)) >= threshold) {
-      high = mid;
-    } else {
-      low = mid + 1;
-    }
-  }
-  return low;
-}
-
 int64_t HeadKeys::total() const {
   return std::accumulate(needed.begin(), needed.end(), unconditional + beyond + unreachable);
 }

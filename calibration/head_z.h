@@ -7,8 +7,8 @@
 // 1/256, rounded up: bin k holds the keys whose block is admitted at z = k/256, by the contract's
 // float32 comparison itself, and is not at (k - 1)/256. So the recall is met, and z is less than
 // 1/256 too wide: of eta-27m, whose union density grows from 30 % to 46 % between z 1.5 and 2, it
-// costs about 0.1 points at most. What rescue
-// admits (selection step 4) is left out: with it the recall is higher still.
+// costs about 0.1 points at most. What rescue admits (selection step 4) is left out: with it the
+// recall is higher still.
 #pragma once
 
 #include <array>
@@ -17,40 +17,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/calibration_cells.h"
 
 namespace eta {
-
-inline constexpr int32_t kZStepsPerUnit = 256;
-inline constexpr int32_t kMaxHeadZ = 16;
-inline constexpr int32_t kZBins = kMaxHeadZ * kZStepsPerUnit + 1;
-
-// z of a bin; exact in float32.
-inline float ZOfBin(int32_t bin) {
-  return static_cast<float>(bin) / static_cast<float>(kZStepsPerUnit);
-}
-
-// The bound of one block for one query, as a function of z: step 1 of the selection, in float32.
-struct BlockBound {
-  float mean = 0.0f;       // <q, mu>; of an 8-bit record p * <q, mu8> + |q| e
-  float deviation = 0.0f;  // sqrt(sum_i q_i^2 sigma_i^2)
-  float ceiling = 0.0f;    // |q| M
-  float scale = 0.0f;      // s
-
-  float At(float z) const;
-};
-
-// The first bin whose z admits a block, or what stands in the way.
-inline constexpr int32_t kZBeyond = kZBins;           // more than kMaxHeadZ is needed
-inline constexpr int32_t kZUnreachable = kZBins + 1;  // s |q| M < tau_eff: no z admits it
-int32_t NeededZBin(const BlockBound& bound, float threshold);
 
 // Above-threshold keys of one layer and query head.
 struct HeadKeys {
   std::array<int64_t, kZBins> needed = {};  // by bin, in full blocks that are not pinned
   int64_t unconditional = 0;                // in pinned blocks and the tail: admitted at any z
   int64_t beyond = 0;                       // kZBeyond
-  int64_t unreachable =
-      0;  // kZUnreachable (rounding only: S <= s |q| |k|); still part of the total
+  int64_t unreachable = 0;  // kZUnreachable (by rounding: S <= s |q| |k|); part of the total
 
   int64_t total() const;
 

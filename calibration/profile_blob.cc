@@ -36,6 +36,10 @@ class Writer {
   void Numbers(const std::vector<float>& values) {
     for (const float value : values) Number(value);
   }
+  void Optional(const std::optional<double>& value) {
+    Number(static_cast<uint8_t>(value.has_value()));
+    if (value) Number(*value);
+  }
   void Raw(std::string_view bytes) { bytes_ += bytes; }
 
   std::string& bytes() { return bytes_; }
@@ -75,6 +79,9 @@ class Reader {
     }
     values.resize(count);
     for (float& value : values) Number(value);
+  }
+  void Optional(std::optional<double>& value) {
+    if (Flag()) Number(value.emplace());
   }
   // 0 or 1.
   bool Flag() {
@@ -123,6 +130,10 @@ void VisitNumbers(Stream& stream, Content& content) {
   stream.Number(content.evidence.calibration_tokens);
   stream.Number(content.evidence.held_out_sequences);
   stream.Number(content.evidence.held_out_tokens);
+  stream.Optional(content.evidence.perplexity_dynamic);
+  stream.Optional(content.evidence.dynamic_head_density);
+  stream.Optional(content.evidence.dynamic_union_density);
+  stream.Optional(content.evidence.dynamic_recall);
 }
 
 void WriteContent(const ProfileContent& content, Writer& out) {
@@ -134,9 +145,6 @@ void WriteContent(const ProfileContent& content, Writer& out) {
   out.Text(content.model_fingerprint);
   out.Text(content.tokenizer_fingerprint);
   VisitNumbers(out, content);
-  const auto& dynamic = content.evidence.perplexity_dynamic;
-  out.Number(static_cast<uint8_t>(dynamic.has_value()));
-  if (dynamic) out.Number(*dynamic);
   out.Numbers(content.thresholds);
   out.Number(static_cast<uint8_t>(!content.z_per_head.empty()));
   out.Numbers(content.z_per_head);
@@ -157,7 +165,6 @@ bool ReadContent(Reader& in, ProfileContent& content) {
   in.Text(content.model_fingerprint);
   in.Text(content.tokenizer_fingerprint);
   VisitNumbers(in, content);
-  if (in.Flag()) in.Number(content.evidence.perplexity_dynamic.emplace());
   const ProfileGeometry& geometry = content.geometry;
   if (in.failed() || geometry.layers < 1 || geometry.query_heads < 1) return false;
   const uint64_t heads = uint64_t(geometry.layers) * uint64_t(geometry.query_heads);

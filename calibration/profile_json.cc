@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,15 @@ OrderedJson Rows(const std::vector<float>& values, const ProfileGeometry& geomet
     rows.push_back(std::vector<double>(first, first + geometry.query_heads));
   }
   return rows;
+}
+
+OrderedJson OrNull(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
+
+std::optional<double> NumberOrNull(JsonFields& fields, const std::string& field) {
+  if (fields.IsNull(field)) return std::nullopt;
+  return fields.Number(field);
 }
 
 template <size_t N>
@@ -91,13 +101,14 @@ absl::Status ReadReached(const Json& object, ReachedDensities& reached) {
 absl::Status ReadEvidence(const Json& object, ProfileEvidence& evidence) {
   JsonFields fields(object, "evidence.");
   evidence.perplexity_full = fields.Number("perplexity_full");
-  if (!fields.IsNull("perplexity_dynamic")) {
-    evidence.perplexity_dynamic = fields.Number("perplexity_dynamic");
-  }
+  evidence.perplexity_dynamic = NumberOrNull(fields, "perplexity_dynamic");
   evidence.perplexity_frozen = fields.Number("perplexity_frozen");
   evidence.head_density = fields.Number("head_density");
   evidence.union_density = fields.Number("union_density");
   evidence.recall = fields.Number("recall");
+  evidence.dynamic_head_density = NumberOrNull(fields, "dynamic_head_density");
+  evidence.dynamic_union_density = NumberOrNull(fields, "dynamic_union_density");
+  evidence.dynamic_recall = NumberOrNull(fields, "dynamic_recall");
   evidence.calibration_sequences = fields.Integer("calibration_sequences", 1, kMaxInteger);
   evidence.calibration_tokens = fields.Integer("calibration_tokens", 1, kMaxInteger);
   evidence.held_out_sequences = fields.Integer("held_out_sequences", 0, kMaxInteger);
@@ -146,18 +157,18 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
                      {"union_density", content.reached.union_density}};
   const ProfileEvidence& evidence = content.evidence;
   json["evidence"] = {{"perplexity_full", evidence.perplexity_full},
-                      {"perplexity_dynamic", nullptr},
+                      {"perplexity_dynamic", OrNull(evidence.perplexity_dynamic)},
                       {"perplexity_frozen", evidence.perplexity_frozen},
                       {"head_density", evidence.head_density},
                       {"union_density", evidence.union_density},
                       {"recall", evidence.recall},
+                      {"dynamic_head_density", OrNull(evidence.dynamic_head_density)},
+                      {"dynamic_union_density", OrNull(evidence.dynamic_union_density)},
+                      {"dynamic_recall", OrNull(evidence.dynamic_recall)},
                       {"calibration_sequences", evidence.calibration_sequences},
                       {"calibration_tokens", evidence.calibration_tokens},
                       {"held_out_sequences", evidence.held_out_sequences},
                       {"held_out_tokens", evidence.held_out_tokens}};
-  if (evidence.perplexity_dynamic) {
-    json["evidence"]["perplexity_dynamic"] = *evidence.perplexity_dynamic;
-  }
   json["thresholds"] = Rows(content.thresholds, content.geometry);
   json["z_per_head"] = nullptr;
   if (!content.z_per_head.empty()) json["z_per_head"] = Rows(content.z_per_head, content.geometry);

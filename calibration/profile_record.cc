@@ -52,24 +52,6 @@ absl::Status CheckPerplexity(const std::string& field, double value) {
   return InvalidField(field, "must be a finite number above 0");
 }
 
-absl::Status CheckLabels(const std::map<std::string, std::string>& labels) {
-  if (labels.size() > kMaxLabels) {
-    return InvalidField("labels", absl::StrCat("must be at most ", kMaxLabels));
-  }
-  for (const auto& [key, value] : labels) {
-    if (absl::Status status = CheckProfileName("labels", key); !status.ok()) return status;
-    const bool plain = std::none_of(value.begin(), value.end(), [](char c) {
-      return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-    });
-    if (value.size() > kMaxLabelBytes || !plain || FirstInvalidUtf8(value)) {
-      return InvalidField(absl::StrCat("labels.", key),
-                          absl::StrCat("must be up to ", kMaxLabelBytes,
-                                       " bytes of UTF-8 without control characters"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckGeometry(const ProfileGeometry& geometry) {
   const auto check = [](const std::string& field, int32_t value, int32_t high) {
     return CheckRange("geometry." + field, value, 1, high);
@@ -142,6 +124,16 @@ absl::Status CheckEvidence(const ProfileEvidence& evidence) {
       return s;
     }
   }
+  for (const auto& [field, value] : {std::pair{"head_density", evidence.dynamic_head_density},
+                                     std::pair{"union_density", evidence.dynamic_union_density},
+                                     std::pair{"recall", evidence.dynamic_recall}}) {
+    if (!value) continue;
+    const std::string path = std::string("evidence.dynamic_") + field;
+    if (!evidence.perplexity_dynamic) {
+      return InvalidField(path, "needs evidence.perplexity_dynamic beside it");
+    }
+    if (absl::Status s = CheckRange(path, *value, 0, 1); !s.ok()) return s;
+  }
   for (const auto& [field, value, least] :
        {std::tuple{"calibration_sequences", evidence.calibration_sequences, int64_t{1}},
         std::tuple{"calibration_tokens", evidence.calibration_tokens, int64_t{1}},
@@ -181,6 +173,24 @@ absl::Status CheckProfileAlias(const std::string& field, std::string_view alias)
   return InvalidField(field, "must begin with a letter");
 }
 
+absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels) {
+  if (labels.size() > kMaxLabels) {
+    return InvalidField("labels", absl::StrCat("must be at most ", kMaxLabels));
+  }
+  for (const auto& [key, value] : labels) {
+    if (absl::Status status = CheckProfileName("labels", key); !status.ok()) return status;
+    const bool plain = std::none_of(value.begin(), value.end(), [](char c) {
+      return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    });
+    if (value.size() > kMaxLabelBytes || !plain || FirstInvalidUtf8(value)) {
+      return InvalidField(absl::StrCat("labels.", key),
+                          absl::StrCat("must be up to ", kMaxLabelBytes,
+                                       " bytes of UTF-8 without control characters"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest) {
   if (request_id.empty() && payload_digest.empty()) return absl::OkStatus();
   if (request_id.empty() || request_id.size() > kMaxRequestIdBytes ||
@@ -192,7 +202,7 @@ absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view 
 }
 
 absl::Status CheckProfileContent(const ProfileContent& content) {
-  if (absl::Status s = CheckLabels(content.labels); !s.ok()) return s;
+  if (absl::Status s = CheckProfileLabels(content.labels); !s.ok()) return s;
   if (absl::Status s = CheckFingerprint("model_fingerprint", content.model_fingerprint); !s.ok()) {
     return s;
   }

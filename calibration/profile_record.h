@@ -52,11 +52,15 @@ struct ReachedDensities {
 // What was measured on held-out text in decode-like block-sparse evaluation.
 struct ProfileEvidence {
   double perplexity_full = 0.0;              // above 0, as are the other two
-  std::optional<double> perplexity_dynamic;  // absent: the model has no predictor
+  std::optional<double> perplexity_dynamic;  // absent, as the three below: there is no predictor
   double perplexity_frozen = 0.0;
-  double head_density = 0.0;          // [0, 1]
-  double union_density = 0.0;         // [0, 1]
-  double recall = 0.0;                // [0, 1]
+  double head_density = 0.0;   // [0, 1]
+  double union_density = 0.0;  // [0, 1]
+  double recall = 0.0;         // [0, 1]
+  // The same with the predictor's thresholds; not there where they were not measured.
+  std::optional<double> dynamic_head_density;
+  std::optional<double> dynamic_union_density;
+  std::optional<double> dynamic_recall;
   int64_t calibration_sequences = 0;  // at least 1
   int64_t calibration_tokens = 0;     // at least 1
   int64_t held_out_sequences = 0;     // at least 0
@@ -102,6 +106,9 @@ absl::Status CheckProfileName(const std::string& field, std::string_view name);
 
 // Of aliases: a name that begins with a letter, so that no alias reads as a version.
 absl::Status CheckProfileAlias(const std::string& field, std::string_view alias);
+
+// At most 16; keys as names, values up to 255 bytes of UTF-8 without control characters.
+absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels);
 
 // 1 to 64 printable ASCII characters, with a digest of 64 hexadecimal digits; or both empty.
 absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest);

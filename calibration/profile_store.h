@@ -7,8 +7,12 @@
 //
 // Every function may block on the store and is safe on any thread; readers do not wait for writers.
 // Common to all: UNAVAILABLE (STORE_UNAVAILABLE, STORE_BUSY; may be repeated) while the store
-// cannot be reached or is locked; DATA_LOSS (STORE_CORRUPT, PROFILE_CORRUPT) for what fails its
-// checks; INVALID_ARGUMENT naming the field.
+// cannot be reached or is locked; INTERNAL (STORE_IO_ERROR) for a disk that fails; DATA_LOSS
+// (STORE_CORRUPT, PROFILE_CORRUPT) for what fails its checks; INVALID_ARGUMENT naming the field.
+//
+// A profile that fails its checks is DATA_LOSS to who asks for it and hurts no other: it is never
+// served and nothing is served in its place, lists go on and mark it, Health tells. A new version
+// of its name, an alias to a sound one, or Delete mends it.
 #pragma once
 
 #include <chrono>
@@ -62,6 +66,7 @@ struct ProfileSummary {
   int64_t version = 0;
   int64_t create_time_us = 0;
   int64_t bytes = 0;
+  bool corrupt = false;  // failed its checks when it was last read: Get is DATA_LOSS
 };
 struct ProfileAlias {
   std::string alias;
@@ -110,6 +115,12 @@ class ProfileStore {
   // request id; FAILED_PRECONDITION (STORE_READ_ONLY).
   virtual absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) = 0;
 
+  // What Put would answer now, as far as that is known without the content, which is not looked at:
+  // the record that this request id and digest made, Put's error, or null where nothing is in the
+  // way yet. For whoever has to work for the content.
+  virtual absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant,
+                                              const PutProfile& put) const = 0;
+
   // NOT_FOUND (PROFILE_NOT_FOUND) for an unknown name, version or alias.
   virtual absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
                                          const ProfileSelector& selector) const = 0;
@@ -136,8 +147,8 @@ class ProfileStore {
 
   virtual std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) = 0;
 
-  // OK, or what keeps the store from working as it should. A store that says UNAVAILABLE with
-  // reason STORE_FAILED takes no writes until it is opened anew.
+  // OK, or what keeps the store from working as it should: UNAVAILABLE (STORE_FAILED) takes no
+  // writes until it is opened anew; DATA_LOSS (PROFILE_CORRUPT) works but for some profiles.
   virtual absl::Status Health() const = 0;
 };
 

@@ -9,16 +9,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/calibration_cells.h"
 
 namespace eta {
 
-// Equal bins over [low, high): bin b holds low + b * width() <= S < low + (b + 1) * width().
-//
-// A score is taken to lie at its bin's centre, at most width()/2 away, and the density falls with
-// the threshold; so the constant that a histogram gives is within width()/2 of the one that the
-// scores themselves give. In practice the errors within a bin cancel. Measured on eta-27m against
-// bins of 1/8192 (beta 5; 2,048 tokens each of encyclopedia, code, law and books; 64 heads; the
-// worst head of any domain, the worst domain's root mean square):
+// How many ScoreBins, and what they cost: a score is taken to lie at its bin's centre, at most
+// width()/2 away, and the density falls with the threshold; so the constant that a histogram gives
+// is within width()/2 of the one that the scores themselves give. In practice the errors within a
+// bin cancel. Measured on eta-27m against bins of 1/8192 (beta 5; 2,048 tokens each of
+// encyclopedia, code, law and books; 64 heads; the worst head of any domain, the worst domain's
+// root mean square):
 //
 //   width   bins of [-64, 64)   constant, worst   rms      soft density, worst
 //   1/16         2,048          2.7e-2            4.2e-3   2.2e-4
@@ -31,16 +31,6 @@ namespace eta {
 // falls outside is counted, and a threshold near it refused (frozen_threshold.h). The width is a
 // power of two that divides the ends, so float32 arithmetic finds the bin that double does, floor(S
 // * 128) + 8192, but for scores less than 2^-47 below 0.
-struct ScoreBins {
-  int32_t count = 16384;
-  double low = -64.0;
-  double high = 64.0;
-
-  double width() const { return (high - low) / count; }
-  double centre(int32_t bin) const { return low + (bin + 0.5) * width(); }
-
-  bool operator==(const ScoreBins&) const = default;
-};
 
 inline constexpr int32_t kMinScoreBins = 16;
 inline constexpr int32_t kMaxScoreBins = 1 << 17;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a clone to answers: installs what is missing, builds, starts the server on the model in
-# models/eta-27m, asks it about a long text, compares with full attention, stops it again.
+# models/eta-27m, asks it about a long text, compares with full attention and with thresholds that
+# it freezes for the text's domain, stops it again.
 # Needs Debian 12, root or sudo (only if packages are missing), no GPU.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
@@ -13,6 +14,7 @@ fi
 
 number=4817362
 needle=deploy/samples/needle.txt
+samples=models/eta-27m/samples/books
 work=$(mktemp -d /tmp/eta-quickstart.XXXXXX) # a short path: it holds the socket
 server_pid=
 phase_start=$SECONDS
@@ -48,11 +50,11 @@ trap 'exit 143' TERM
 # quietly COMMAND...: shows the end of its output only if it fails.
 quietly() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && return 1; }; }
 
-begin "1/5 packages"
+begin "1/6 packages"
 deploy/install_packages.sh runtime build || fail "the packages could not be installed"
 end
 
-begin "2/5 build (server and client, no tests)"
+begin "2/6 build (server and client, no tests)"
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 quietly cmake --preset release -DETA_TESTS=OFF -DETA_CUDA=OFF -DETA_WERROR=OFF "${launcher[@]}" ||
@@ -61,9 +63,10 @@ quietly cmake --build build --parallel "$(nproc)" --target eta-server etactl ||
   fail "the build failed"
 end
 
-begin "3/5 start the server"
+begin "3/6 start the server"
 server=unix:$work/eta.sock
-build/bin/eta-server --model models/eta-27m --listen "$server" >"$work/server.log" 2>&1 &
+build/bin/eta-server --model models/eta-27m --listen "$server" \
+  --profile_store "$work/profiles.db" >"$work/server.log" 2>&1 &
 server_pid=$!
 until build/bin/etactl health --server "$server" >/dev/null 2>&1; do
   kill -0 "$server_pid" 2>/dev/null || {
@@ -97,8 +100,21 @@ find_number() {
   echo "   measured: $(cat "$work/$name.stats")"
   grep -q "$number" "$work/$name.txt" || fail "the answer should have been $number"
 }
+# statistic NAME BEFORE: the number, with its unit, that follows BEFORE in an answer's statistics.
+statistic() { sed -nE "s/.*$2 ([0-9.]+( [kMG]?B)?).*/\1/p" "$work/$1.stats"; }
+row() { printf '   %-10s %-9s %12s %13s %10s %9s\n' "$@"; }
+# compare NAME...: a line for each answer.
+compare() {
+  local name
+  row attention answer "head density" "union density" "KV read" index
+  for name in "$@"; do
+    row "$name" "$(tr -d ' \n' <"$work/$name.txt")" "$(statistic "$name" "head density")" \
+      "$(statistic "$name" "union density")" "$(statistic "$name" "KV read")" \
+      "$(statistic "$name" index)"
+  done
+}
 
-begin "4/5 a question about a long text ($(wc -w <"$needle") words; a number hidden in the middle)"
+begin "4/6 a question about a long text ($(wc -w <"$needle") words; a number hidden in the middle)"
 echo "   $(tail -n 1 "$needle")"
 echo
 echo "   ETA, thresholds predicted per token and head:"
@@ -108,7 +124,22 @@ echo "   full attention, the same request:"
 find_number full --attention full
 end
 
-begin "5/5 free text (drawn with seed 2)"
+begin "5/6 calibrate: thresholds frozen for the text's domain, to read a quarter of 2000 tokens"
+mapfile -t texts < <(find "$samples" -name '*.txt' | sort | head -n 6)
+build/bin/etactl calibrate books --server "$server" --samples "${texts[@]}" \
+  --target union-density=0.25 --label domain=books 2>"$work/calibrate.log" >"$work/calibrate.txt" || {
+  cat "$work/calibrate.log" >&2
+  fail "the calibration failed"
+}
+sed 's/^\(.\)/   \1/' "$work/calibrate.txt"
+echo
+echo "   the same request with the frozen profile:"
+find_number frozen --attention profile:books
+echo
+compare full dynamic frozen
+end
+
+begin "6/6 free text (drawn with seed 2)"
 prompt="The village lies on the northern shore of the lake. In the 19th century"
 ask free --temperature 0.7 --top_p 0.9 --seed 2 --max_tokens 60 "$prompt"
 echo "   $prompt$(cat "$work/free.txt")"
@@ -120,8 +151,9 @@ cat <<TEXT
 
 All of it worked, in $SECONDS s. By hand:
 
-  build/bin/eta-server --model models/eta-27m          # listens on localhost:8471
+  build/bin/eta-server --model models/eta-27m --profile_store profiles.db # localhost:8471
   build/bin/etactl generate --file $needle --temperature 0 --max_tokens 12
-  build/bin/etactl generate --help
+  build/bin/etactl calibrate legal --samples models/eta-27m/samples/legal
+  build/bin/etactl --help
   tests/run.sh                                         # the whole test suite
 TEXT

@@ -17,20 +17,12 @@ struct Batcher::Member {
 
 struct Batcher::Draw {
   Sequence* sequence;
-  int32_t row;                    // of the batch
-  int32_t prompt_token = -1;      // >= 0: the known next token of the prompt, not drawn
+  bool of_prompt;                 // the token is known, not drawn
   std::vector<TokenLogprob> top;  // storage of a prompt token's alternatives
   SampleRow sample;
 };
 
 namespace {
-
-constexpr std::chrono::seconds kEstimateLifetime{30};
-
-milliseconds PrefillTime(int64_t tokens, double rate) {
-  if (rate <= 0.0) return milliseconds(0);
-  return milliseconds(static_cast<int64_t>(1000.0 * static_cast<double>(tokens) / rate));
-}
 
 absl::Status DeadlineError(bool started) {
   return MakeError(absl::StatusCode::kDeadlineExceeded,
@@ -41,16 +33,9 @@ absl::Status DeadlineError(bool started) {
 
 }  // namespace
 
-milliseconds PredictRetry(int64_t tokens, double rate) {
-  return std::clamp(PrefillTime(tokens, rate), milliseconds(100), milliseconds(30'000));
-}
-
-Batcher::Batcher(Model& model, KvCache& cache, const BatcherOptions& options, Observer* observer)
-    : model_(model),
-      cache_(cache),
-      options_(options),
-      observer_(observer),
-      pool_(cache.num_blocks()) {}
+Batcher::Batcher(StepBatch& batch, BlockPool& pool, const BatcherOptions& options,
+                 Observer* observer)
+    : batch_(batch), pool_(pool), options_(options), observer_(observer) {}
 
 void Batcher::Add(std::unique_ptr<Sequence> sequence, Clock::time_point now) {
   sequence->expected_prefill = sequence->num_tokens() - Describe(*sequence).num_computed;
@@ -65,15 +50,13 @@ void Batcher::Add(std::unique_ptr<Sequence> sequence, Clock::time_point now) {
 absl::Status Batcher::CheckDeadline(const Sequence& sequence, Clock::time_point now) const {
   int64_t ahead = prefill_tokens();
   for (const auto& other : waiting_) ahead += other->expected_prefill;
-  // An old estimate may be far off, and nothing but work corrects it.
-  if (now - prefill_measured_at_ > kEstimateLifetime) return absl::OkStatus();
-  const milliseconds predicted = PrefillTime(ahead + sequence.expected_prefill, prefill_rate_);
-  if (now + predicted <= sequence.deadline()) return absl::OkStatus();
+  const milliseconds predicted = prefill_rate_.Predict(ahead + sequence.expected_prefill, now);
+  if (predicted.count() == 0 || now + predicted <= sequence.deadline()) return absl::OkStatus();
   return MakeError(absl::StatusCode::kResourceExhausted,
                    "the deadline is shorter than the predicted wait and prefill",
                    {.reason = "DEADLINE_TOO_SHORT",
                     .metadata = {{"predicted_ms", absl::StrCat(predicted.count())}},
-                    .retry_after = PredictRetry(ahead, prefill_rate_)});
+                    .retry_after = PredictRetry(ahead, prefill_rate_.value())});
 }
 
 void Batcher::Queue(std::unique_ptr<Sequence> sequence) {
@@ -83,7 +66,7 @@ void Batcher::Queue(std::unique_ptr<Sequence> sequence) {
   waiting_.insert(after, std::move(sequence));
 }
 
-void Batcher::Cancel(uint64_t handle) {
+bool Batcher::Cancel(uint64_t handle) {
   for (auto* list : {&running_, &waiting_}) {
     const auto found = std::find_if(list->begin(), list->end(),
                                     [&](const auto& other) { return other->handle() == handle; });
@@ -91,8 +74,9 @@ void Batcher::Cancel(uint64_t handle) {
     End(**found, MakeError(absl::StatusCode::kCancelled, "cancelled by the client",
                            {.reason = "CLIENT_CANCELLED"}));
     list->erase(found);
-    return;
+    return true;
   }
+  return false;
 }
 
 void Batcher::FailAll(const absl::Status& status) {
@@ -118,25 +102,20 @@ void Batcher::FreeBlocks(Sequence& sequence) {
   sequence.blocks.clear();
 }
 
-absl::StatusOr<bool> Batcher::Step(Clock::time_point now) {
-  Expire(now);
-  const StepPlan plan = Plan();
+absl::StatusOr<StepReport> Batcher::Run(const StepPlan& plan, Clock::time_point now) {
   const std::vector<Member> members = Seat(plan, now);
-  if (members.empty()) return false;
+  if (members.empty()) return StepReport();
   std::vector<Draw> draws;
-  const absl::Status status = Run(members, draws);
+  const absl::Status status = RunRows(members, draws);
   if (absl::IsResourceExhausted(status)) {
     GiveWay(members);
-    return true;
+    return StepReport();
   }
-  if (!status.ok()) {
-    FailAll(MakeError(absl::StatusCode::kInternal, "the device failed during a step",
-                      {.reason = "DEVICE_ERROR"}));
-    return status;
-  }
+  if (!status.ok()) return status;
   Settle(members, draws);
-  Report(now, members, static_cast<int32_t>(plan.preempted.size()));
-  return true;
+  StepReport report = Report(now, members);
+  report.preemptions = static_cast<int32_t>(plan.preempted.size());
+  return report;
 }
 
 // The device had no memory for the step, of which nothing counts: the latest of its sequences ends,
@@ -148,11 +127,10 @@ void Batcher::GiveWay(std::span<const Member> members) {
   Sequence* const sequence = latest->sequence;
   End(*sequence, MakeError(absl::StatusCode::kUnavailable, "the device ran out of memory",
                            {.reason = "DEVICE_ERROR",
-                            .retry_after = PredictRetry(prefill_tokens(), prefill_rate_)}));
+                            .retry_after = PredictRetry(prefill_tokens(), prefill_rate_.value())}));
   std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
 }
 
-// Deadlines of all; patience with slow readers.
 void Batcher::Expire(Clock::time_point now) {
   for (auto* list : {&running_, &waiting_}) {
     std::erase_if(*list, [&](const auto& sequence) {
@@ -178,7 +156,7 @@ StepPlan Batcher::Plan() const {
   SchedulerInput input;
   input.available_blocks = pool_.num_available();
   input.references = pool_.references();
-  input.block_size = cache_.geometry().block_size;
+  input.block_size = batch_.geometry().block_size;
   input.max_running = options_.max_running;
   input.max_step_tokens = options_.max_step_tokens;
   for (const auto& sequence : running_) {
@@ -207,7 +185,7 @@ StepPlan Batcher::Plan() const {
 }
 
 WaitingSequence Batcher::Describe(const Sequence& sequence) const {
-  const int32_t block_size = cache_.geometry().block_size;
+  const int32_t block_size = batch_.geometry().block_size;
   int32_t shared = 0;
   int32_t shared_in_use = 0;
   if (options_.prefix_cache) {
@@ -225,7 +203,7 @@ WaitingSequence Batcher::Describe(const Sequence& sequence) const {
 }
 
 bool Batcher::Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const {
-  const int32_t block_size = cache_.geometry().block_size;
+  const int32_t block_size = batch_.geometry().block_size;
   // A key stands for all of the prompt up to its block, so equal keys have equal indices.
   return !other.congested_since && shared < sequence.max_shared_blocks(block_size) &&
          static_cast<size_t>(shared) < other.prefix_keys().size() &&
@@ -263,7 +241,7 @@ std::vector<Batcher::Member> Batcher::Seat(const StepPlan& plan, Clock::time_poi
 }
 
 void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
-  const int32_t block_size = cache_.geometry().block_size;
+  const int32_t block_size = batch_.geometry().block_size;
   if (options_.prefix_cache) {
     for (int32_t i = 0; i < sequence.max_shared_blocks(block_size); ++i) {
       const auto block = pool_.Acquire(sequence.prefix_keys()[i]);
@@ -281,85 +259,38 @@ void Batcher::Grow(Sequence& sequence, int32_t num_blocks) {
   for (int32_t i = 0; i < num_blocks; ++i) sequence.blocks.push_back(pool_.Allocate().value());
 }
 
-absl::Status Batcher::Run(std::span<const Member> members, std::vector<Draw>& draws) {
-  tokens_.clear();
-  rows_.clear();
+absl::Status Batcher::RunRows(std::span<const Member> members, std::vector<Draw>& draws) {
+  batch_.Clear();
+  std::vector<RowLogits> logits;
   for (const Member& member : members) {
+    Sequence& sequence = *member.sequence;
     const SequenceRows& rows = member.rows;
-    const auto sequence_tokens = member.sequence->tokens();
-    rows_.push_back(rows);
-    tokens_.insert(tokens_.end(), sequence_tokens.begin() + rows.position,
-                   sequence_tokens.begin() + rows.position + rows.num_rows);
+    batch_.Add(rows, sequence.tokens());
     for (int32_t i = 0; i < rows.num_rows; ++i) {
       const int32_t position = rows.position + i;
-      if (member.sequence->WantsPromptLogprobs(position)) {
-        const auto alternatives =
-            static_cast<size_t>(*member.sequence->request().output.prompt_logprobs);
-        draws.push_back({member.sequence,
-                         rows.row_begin + i,
-                         sequence_tokens[static_cast<size_t>(position) + 1],
-                         std::vector<TokenLogprob>(alternatives),
-                         {}});
-      }
+      if (!sequence.WantsPromptLogprobs(position)) continue;
+      const int32_t next = sequence.tokens()[static_cast<size_t>(position) + 1];
+      const auto alternatives = static_cast<size_t>(*sequence.request().output.prompt_logprobs);
+      draws.push_back({&sequence, true, std::vector<TokenLogprob>(alternatives), {}});
+      logits.push_back({rows.row_begin + i, sequence.Force(0, next, draws.back().top)});
     }
-    if (rows.position + rows.num_rows == member.sequence->num_tokens()) {
-      draws.push_back({member.sequence, rows.row_begin + rows.num_rows - 1, -1, {}, {}});
+    if (rows.position + rows.num_rows == sequence.num_tokens()) {
+      draws.push_back({&sequence, false, {}, {}});
+      logits.push_back({rows.row_begin + rows.num_rows - 1, sequence.Draw(0)});
     }
   }
-
-  const BatchView batch = {tokens_, rows_};
-  const ModelConfig& config = model_.config();
-  const auto row_layers =
-      static_cast<size_t>(batch.num_rows()) * static_cast<size_t>(config.num_layers);
-  tokens_attended_.resize(row_layers * static_cast<size_t>(config.num_query_heads));
-  tokens_read_.resize(row_layers * static_cast<size_t>(config.num_kv_heads));
-  const absl::Status forward = model_.Forward(
-      batch, cache_,
-      {.tokens_attended = tokens_attended_.data(), .tokens_read = tokens_read_.data()});
-  if (!forward.ok()) return forward;
-
-  constexpr size_t kSlice = Model::max_logit_rows();
-  for (size_t begin = 0; begin < draws.size(); begin += kSlice) {
-    const std::span<Draw> slice =
-        std::span(draws).subspan(begin, std::min(kSlice, draws.size() - begin));
-    std::vector<int32_t> rows;
-    std::vector<SampleRow> samples;
-    for (Draw& draw : slice) {
-      const auto logits_row = static_cast<int32_t>(rows.size());
-      rows.push_back(draw.row);
-      samples.push_back(draw.prompt_token >= 0
-                            ? draw.sequence->Force(logits_row, draw.prompt_token, draw.top)
-                            : draw.sequence->Draw(logits_row));
-    }
-    model_.ComputeLogits(rows);
-    model_.Sample(samples);
-    const absl::Status finished = model_.Finish();
-    if (!finished.ok()) return finished;
-    for (size_t i = 0; i < slice.size(); ++i) slice[i].sample = samples[i];
-  }
-  return draws.empty() ? model_.Finish() : absl::OkStatus();
+  const absl::Status status = batch_.Run(logits);
+  for (size_t i = 0; i < draws.size(); ++i) draws[i].sample = logits[i].sample;
+  return status;
 }
 
 // Books what the step read, before anything moves.
-void Batcher::Count(std::span<const Member> members, int32_t num_rows) {
-  const ModelConfig& config = model_.config();
-  const int32_t block_size = cache_.geometry().block_size;
+void Batcher::Count(std::span<const Member> members) {
   for (const Member& member : members) {
     if (member.rows.kind != RowKind::kDecode) continue;
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
-      const int32_t position = member.rows.position + i;
-      if (!member.sequence->Counts(position)) continue;
-      const int32_t kv_len = position + 1;
-      const AttentionOptions& attention = member.rows.attention;
-      const int32_t full_blocks = kv_len / block_size;
-      const bool screens = !attention.admit_all && full_blocks > attention.pinned_blocks;
-      const int32_t screened = screens ? full_blocks : 0;
-      for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-        const int64_t row = int64_t{layer} * num_rows + member.rows.row_begin + i;
-        member.sequence->counter().AddLayer(
-            layer, tokens_attended_.data() + row * config.num_query_heads,
-            tokens_read_.data() + row * config.num_kv_heads, kv_len, screened);
-      }
+      if (!member.sequence->Counts(member.rows.position + i)) continue;
+      batch_.Count(member.rows, i, member.sequence->counter());
       member.sequence->CountedRow();
     }
   }
@@ -367,7 +298,7 @@ void Batcher::Count(std::span<const Member> members, int32_t num_rows) {
 
 // After a step that succeeded: cache lengths, shared blocks, statistics, new tokens, endings.
 void Batcher::Settle(std::span<const Member> members, std::span<Draw> draws) {
-  Count(members, static_cast<int32_t>(tokens_.size()));
+  Count(members);
   const Clock::time_point now = Clock::now();
   std::vector<Sequence*> ended;
   auto draw = draws.begin();
@@ -375,7 +306,7 @@ void Batcher::Settle(std::span<const Member> members, std::span<Draw> draws) {
     Sequence& sequence = *member.sequence;
     std::vector<TokenDetail> prompt_logprobs;
     bool finite = true;
-    for (; draw != draws.end() && draw->sequence == &sequence && draw->prompt_token >= 0; ++draw) {
+    for (; draw != draws.end() && draw->sequence == &sequence && draw->of_prompt; ++draw) {
       finite = finite && draw->sample.finite;
       prompt_logprobs.push_back(
           {draw->sample.token, draw->sample.logprob, {draw->top.begin(), draw->top.end()}});
@@ -409,14 +340,13 @@ void Batcher::Settle(std::span<const Member> members, std::span<Draw> draws) {
 // The blocks that these prompt rows filled may be shared from now on.
 void Batcher::Publish(const Sequence& sequence, const SequenceRows& rows) {
   if (!options_.prefix_cache) return;
-  const int32_t block_size = cache_.geometry().block_size;
+  const int32_t block_size = batch_.geometry().block_size;
   for (int32_t i = rows.position / block_size; i < sequence.num_computed / block_size; ++i) {
     pool_.Publish(sequence.blocks[i], sequence.prefix_keys()[i]);
   }
 }
 
-void Batcher::Report(Clock::time_point begin, std::span<const Member> members,
-                     int32_t preemptions) {
+StepReport Batcher::Report(Clock::time_point begin, std::span<const Member> members) {
   StepReport report;
   report.duration = Clock::now() - begin;
   for (const Member& member : members) {
@@ -425,19 +355,9 @@ void Batcher::Report(Clock::time_point begin, std::span<const Member> members,
   }
   // A step that is not filled says little of how fast a long prompt goes.
   if (report.prefill_rows * 2 >= options_.max_step_tokens) {
-    const double rate = static_cast<double>(report.prefill_rows) /
-                        std::chrono::duration<double>(report.duration).count();
-    prefill_rate_ = prefill_rate_ == 0.0 ? rate : 0.8 * prefill_rate_ + 0.2 * rate;
-    prefill_measured_at_ = begin;
+    prefill_rate_.Measure(report.prefill_rows, report.duration, begin);
   }
-  if (observer_ == nullptr) return;
-  report.sequences_running = num_running();
-  report.requests_waiting = num_waiting();
-  report.blocks_used = pool_.num_used();
-  report.blocks_cached = pool_.num_cached();
-  report.blocks_free = pool_.num_free();
-  report.preemptions = preemptions;
-  observer_->OnStep(report);
+  return report;
 }
 
 int64_t Batcher::queued_tokens() const {

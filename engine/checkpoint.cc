@@ -124,8 +124,10 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
   checkpoint.config_json_ = *std::move(config);
   const bool reads_tokenizer = fs::exists(fs::symlink_status(root / kTokenizer, error)) ||
                                !fs::exists(root / kOtherTokenizer, error);
-  auto tokenizer = read_text(reads_tokenizer ? kTokenizer : kOtherTokenizer, kMaxTokenizerBytes);
+  const std::string tokenizer_file = reads_tokenizer ? kTokenizer : kOtherTokenizer;
+  auto tokenizer = read_text(tokenizer_file, kMaxTokenizerBytes);
   if (!tokenizer.ok()) return tokenizer.status();
+  checkpoint.tokenizer_fingerprint_ = checkpoint.sha256_.at(tokenizer_file);
   if (reads_tokenizer) checkpoint.tokenizer_model_ = *std::move(tokenizer);
 
   std::map<std::string, std::string> index;  // empty: one file

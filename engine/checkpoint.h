@@ -46,6 +46,8 @@ class Checkpoint final : public TensorSource {
   // fingerprints: same weights, config and tokenizer.
   const std::string& fingerprint() const { return fingerprint_; }
   const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
+  // SHA-256 of the tokenizer's file, whether it is read or not.
+  const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
 
  private:
   Checkpoint() = default;
@@ -58,6 +60,7 @@ class Checkpoint final : public TensorSource {
   std::map<std::string, size_t> file_of_;  // tensor -> index into files_
   std::map<std::string, std::string> sha256_;
   std::string fingerprint_;
+  std::string tokenizer_fingerprint_;
 };
 
 // {"weight_map": ...} as tensor -> file name. INVALID_ARGUMENT for anything malformed and for file

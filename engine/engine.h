@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "engine/limits.h"
 #include "engine/model_config.h"
 #include "engine/observer.h"
+#include "engine/probe.h"
 #include "engine/request.h"
 #include "kernels/backend.h"
 
@@ -46,11 +48,14 @@ struct EngineOptions {
 
 struct EngineInfo {
   std::string model_name;
-  std::string model_fingerprint;  // SHA-256 over the checkpoint's files
+  std::string model_fingerprint;      // SHA-256 over the checkpoint's files
+  std::string tokenizer_fingerprint;  // SHA-256 of the tokenizer's file
   ModelConfig config;
   std::string backend;  // its description
   DType kv_dtype;
   DType index_dtype;
+  int32_t block_size;  // b
+  int32_t sub_block;
   int32_t num_blocks;
   size_t weight_bytes;
   size_t kv_bytes;
@@ -60,6 +65,8 @@ struct EngineSnapshot {
   int32_t running = 0;
   int32_t waiting = 0;
   int64_t waiting_tokens = 0;
+  int32_t probes_running = 0;  // hold blocks, beside those of requests
+  int32_t probes_waiting = 0;
   int32_t blocks_used = 0;
   int32_t blocks_cached = 0;
   int32_t blocks_free = 0;
@@ -88,8 +95,19 @@ class Engine {
   // before Started (DEADLINE_TOO_SHORT).
   virtual absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) = 0;
 
-  // Ends a request with CANCELLED before the next step; its blocks are free after it. Unknown or
-  // finished handles are ignored.
+  // Queues background work; see probe.h. On error the sink is not called. Errors: INVALID_ARGUMENT,
+  // FAILED_PRECONDITION as of a request; RESOURCE_EXHAUSTED (QUEUE_FULL: kMaxProbes wait;
+  // KV_POOL_TOO_SMALL), UNAVAILABLE (DRAINING, DEVICE_ERROR). Draining ends all probes at once.
+  virtual absl::StatusOr<uint64_t> SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) = 0;
+  static constexpr int32_t kMaxProbes = 1024;
+
+  // The ids of `text`, UTF-8, with the beginning-of-text token in front, as a prompt would have
+  // them. Any thread. INVALID_ARGUMENT for what is not UTF-8 or past limits().max_prompt_bytes;
+  // FAILED_PRECONDITION for a model that knows ids only.
+  virtual absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const = 0;
+
+  // Ends a request or probe with CANCELLED before the next step; its blocks are free after it.
+  // Unknown or finished handles are ignored.
   virtual void Cancel(uint64_t handle) = 0;
 
   // Refuses new requests from now on; returns when all others have ended. What is left at

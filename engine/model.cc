@@ -1,5 +1,6 @@
 #include "engine/model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -271,14 +272,22 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
       outputs.tokens_attended ? outputs.tokens_attended + step * c.num_query_heads
                               : ws.tokens_attended.data(),
       outputs.tokens_read ? outputs.tokens_read + step * c.num_kv_heads : ws.tokens_read.data()};
-  backend_.SelectBlocks({q, thresholds, c.num_query_heads, cache.geometry(), kv, softmax_scale_,
-                         ws.selection, counts});
+  backend_.SelectBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
+                         softmax_scale_, ws.selection, counts});
   const AttentionParams attention = {
       q,      thresholds, c.num_query_heads, cache.geometry(),         kv, softmax_scale_,
       c.gate, c.beta,     ws.selection,      ws.attended.Rows(0, rows)};
   backend_.DecodeAttention(attention);
   backend_.PrefillAttention(attention);
 
+  const bool calibrates = std::any_of(batch.sequences.begin(), batch.sequences.end(),
+                                      [](const SequenceRows& s) { return s.calibrate; });
+  if (outputs.cells != nullptr && calibrates) {
+    const int64_t heads = int64_t{layer_idx} * c.num_query_heads;
+    backend_.CollectCalibration({q, thresholds, c.num_query_heads, cache.geometry(), kv,
+                                 softmax_scale_, c.gate, c.beta, outputs.bins,
+                                 outputs.cells + heads * CalibrationCells(outputs.bins).size()});
+  }
   if (outputs.above != nullptr && outputs.above_admitted != nullptr) {
     backend_.CountRecall({attention, outputs.above + layer_idx * c.num_query_heads,
                           outputs.above_admitted + layer_idx * c.num_query_heads});

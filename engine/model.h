@@ -30,6 +30,10 @@ struct ForwardOutputs {
   float* thresholds = nullptr;         // [L, R, HQ], host: tau of every row, before the offset
   int64_t* above = nullptr;            // [L, HQ], host: added to; see RecallParams
   int64_t* above_admitted = nullptr;   // [L, HQ], likewise; null switches recall off
+  // [L, HQ, CalibrationCells(bins).size()], the backend's memory: added to by the rows of sequences
+  // with `calibrate`.
+  uint64_t* cells = nullptr;
+  ScoreBins bins = {};
 };
 
 class Model {

@@ -15,6 +15,7 @@ struct StepReport {
   std::chrono::nanoseconds duration{0};
   int32_t prefill_rows = 0;
   int32_t decode_rows = 0;
+  int32_t probe_rows = 0;  // of a step that served probes, which has no other rows
   int32_t sequences_running = 0;
   int32_t requests_waiting = 0;
   int32_t blocks_used = 0;    // referenced by sequences

@@ -56,10 +56,13 @@ enum class AttentionMode : uint8_t { kFull, kDynamic, kProfile };
 // What the client asked for. Overrides that the mode does not read (z, floor and pinned_blocks of
 // full attention) are refused, never ignored.
 struct AttentionChoice {
+  static constexpr float kMaxOffset = 100.0f;
+  static constexpr float kMaxZ = 16.0f;
+
   std::optional<AttentionMode> mode;                // absent: dynamic if the model has a predictor
   std::shared_ptr<const ThresholdProfile> profile;  // kProfile only
-  std::optional<float> offset;                      // [-100, 100]
-  std::optional<float> z;                           // [0, 16]
+  std::optional<float> offset;                      // [-kMaxOffset, kMaxOffset]
+  std::optional<float> z;                           // [0, kMaxZ]
   std::optional<bool> uniform_floor;
   std::optional<int32_t> pinned_blocks;  // [0, 1024]
 };
@@ -69,6 +72,14 @@ struct ResolvedAttention {
   AttentionMode mode = AttentionMode::kFull;
   std::shared_ptr<const ThresholdProfile> profile;
   AttentionOptions options;
+  bool head_z = false;  // the profile's z per head applies, not options.z
+
+  // Makes it the setting of a sequence's rows, which then point into the profile.
+  void ApplyTo(SequenceRows& rows) const {
+    rows.attention = options;
+    rows.frozen_thresholds = profile ? profile->thresholds.data() : nullptr;
+    rows.head_z = head_z ? profile->head_z.data() : nullptr;
+  }
 };
 
 enum class Priority : uint8_t { kLow, kNormal, kHigh };

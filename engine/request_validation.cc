@@ -1,7 +1,6 @@
 #include "engine/request_validation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
+#include "engine/profile_validation.h"
 #include "engine/utf8.h"
 
 namespace eta {
@@ -22,10 +22,10 @@ constexpr size_t kMaxStopIds = 16;
 constexpr int32_t kMaxLogprobs = 20;
 constexpr int32_t kMaxPinnedBlocks = 1024;
 constexpr float kMaxLogitBiasValue = 100.0f;
-constexpr float kMaxOffset = 100.0f;
-constexpr float kMaxZ = 16.0f;
 constexpr float kGatedZ = 1.5f;  // with the uniform floor
 constexpr float kPlainZ = 2.0f;  // without: the paper's
+constexpr char kIdsOnly[] =
+    "this model came with a tokenizer.json, and only SentencePiece's tokenizer.model is read";
 
 std::string Element(const std::string& field, size_t i) {
   return absl::StrCat(field, "[", i, "]");
@@ -77,15 +77,19 @@ class Checker {
   absl::Status status_;
 };
 
+void CheckText(std::string_view text, const Limits& limits, Checker& check) {
+  check.Require(!text.empty(), "text", "must not be empty");
+  check.AtMost(text.size(), static_cast<size_t>(limits.max_prompt_bytes), "text", "bytes");
+  if (!check.ok()) return;
+  const auto invalid = FirstInvalidUtf8(text);
+  check.Require(!invalid, "text",
+                absl::StrCat("is not UTF-8 from byte ", invalid.value_or(0), " on"));
+}
+
 void CheckPrompt(const Request& request, const ModelConfig& config, const Limits& limits,
                  Checker& check) {
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    check.Require(!text->empty(), "text", "must not be empty");
-    check.AtMost(text->size(), static_cast<size_t>(limits.max_prompt_bytes), "text", "bytes");
-    if (!check.ok()) return;
-    const auto invalid = FirstInvalidUtf8(*text);
-    check.Require(!invalid, "text",
-                  absl::StrCat("is not UTF-8 from byte ", invalid.value_or(0), " on"));
+    CheckText(*text, limits, check);
     return;
   }
   const auto& ids = std::get<std::vector<int32_t>>(request.prompt);
@@ -136,31 +140,24 @@ void CheckOutput(const OutputOptions& output, Checker& check) {
               "output.prompt_logprobs");
 }
 
-void CheckProfile(const ThresholdProfile* profile, const ModelConfig& config, Checker& check) {
-  check.Require(profile != nullptr, "attention.profile", "must name a profile");
-  if (profile == nullptr) return;
-  const size_t heads = static_cast<size_t>(config.num_layers) * config.num_query_heads;
-  if (profile->num_layers == config.num_layers &&
-      profile->num_query_heads == config.num_query_heads && profile->thresholds.size() == heads) {
-    return;
-  }
-  check.Set(MakeError(absl::StatusCode::kFailedPrecondition,
-                      "attention.profile: was made for a model of another shape",
-                      {.reason = "PROFILE_MISMATCH",
-                       .metadata = {{"profile_layers", absl::StrCat(profile->num_layers)},
-                                    {"profile_query_heads", absl::StrCat(profile->num_query_heads)},
-                                    {"model_layers", absl::StrCat(config.num_layers)},
-                                    {"model_query_heads", absl::StrCat(config.num_query_heads)}}}));
-}
-
 AttentionMode ModeOf(const AttentionChoice& choice, const ModelConfig& config) {
   return choice.mode.value_or(config.has_predictor ? AttentionMode::kDynamic
                                                    : AttentionMode::kFull);
 }
 
-void CheckAttention(const AttentionChoice& choice, const ModelConfig& config, Checker& check) {
-  check.Range(choice.offset.value_or(0.0f), -kMaxOffset, kMaxOffset, "attention.offset");
-  check.Range(choice.z.value_or(0.0f), 0.0f, kMaxZ, "attention.z");
+// The floor that a sparse request runs with.
+bool UniformFloor(const AttentionChoice& choice, const ModelConfig& config) {
+  if (choice.uniform_floor) return *choice.uniform_floor;
+  const bool profile = ModeOf(choice, config) == AttentionMode::kProfile && choice.profile;
+  if (profile && choice.profile->uniform_floor) return *choice.profile->uniform_floor;
+  return config.gate == Gate::kSilu;
+}
+
+void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Checker& check) {
+  const ModelConfig& config = model.config;
+  check.Range(choice.offset.value_or(0.0f), -AttentionChoice::kMaxOffset,
+              AttentionChoice::kMaxOffset, "attention.offset");
+  check.Range(choice.z.value_or(0.0f), 0.0f, AttentionChoice::kMaxZ, "attention.z");
   check.Range(int64_t{choice.pinned_blocks.value_or(0)}, 0, kMaxPinnedBlocks,
               "attention.pinned_blocks");
   switch (ModeOf(choice, config)) {
@@ -178,10 +175,12 @@ void CheckAttention(const AttentionChoice& choice, const ModelConfig& config, Ch
                          "attention.dynamic: this model predicts no thresholds");
       break;
     case AttentionMode::kProfile:
-      CheckProfile(choice.profile.get(), config, check);
+      check.Require(choice.profile != nullptr, "attention.profile", "must name a profile");
+      if (check.ok()) check.Set(ValidateProfile(*choice.profile, model));
       break;
   }
-  check.Precondition(config.gate != Gate::kNone || !choice.uniform_floor.value_or(false),
+  const bool full = ModeOf(choice, config) == AttentionMode::kFull;
+  check.Precondition(config.gate != Gate::kNone || full || !UniformFloor(choice, config),
                      "attention.floor: a uniform floor needs a model with a gate");
 }
 
@@ -192,8 +191,9 @@ bool IsRequestId(const std::string& id) {
          std::all_of(id.begin(), id.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-absl::Status ValidateRequest(const Request& request, const ModelConfig& config,
+absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
                              const Limits& limits) {
+  const ModelConfig& config = model.config;
   Checker check;
   check.Require(IsRequestId(request.id), "request_id",
                 absl::StrCat("must be 1 to ", kMaxRequestIdBytes, " printable ASCII characters"));
@@ -201,13 +201,30 @@ absl::Status ValidateRequest(const Request& request, const ModelConfig& config,
   CheckSampling(request.sampling, config, check);
   CheckStopping(request.stopping, config, limits, check);
   CheckOutput(request.output, check);
-  CheckAttention(request.attention, config, check);
+  CheckAttention(request.attention, model, check);
+  return check.Take();
+}
+
+absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model) {
+  Checker check;
+  CheckAttention(choice, model, check);
+  return check.Take();
+}
+
+absl::Status ValidateText(std::string_view text, const Limits& limits) {
+  Checker check;
+  CheckText(text, limits, check);
+  return check.Take();
+}
+
+absl::Status NoTextError() {
+  Checker check;
+  check.Precondition(false, absl::StrCat("text: send token ids: ", kIdsOnly));
   return check.Take();
 }
 
 absl::Status RequireIdsOnly(const Request& request) {
-  const std::string why =
-      "this model came with a tokenizer.json, and only SentencePiece's tokenizer.model is read";
+  const std::string why = kIdsOnly;
   Checker check;
   check.Precondition(!std::holds_alternative<std::string>(request.prompt),
                      absl::StrCat("text: send token_ids: ", why));
@@ -238,15 +255,19 @@ ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelCon
   ResolvedAttention resolved;
   resolved.mode = ModeOf(choice, config);
   AttentionOptions& options = resolved.options;
-  options.offset = choice.offset.value_or(0.0f);
+  static const ThresholdProfile kNoProfile;
+  if (resolved.mode == AttentionMode::kProfile) resolved.profile = choice.profile;
+  const ThresholdProfile& profile = resolved.profile ? *resolved.profile : kNoProfile;
+  options.offset = choice.offset.value_or(profile.offset.value_or(0.0f));
   if (resolved.mode == AttentionMode::kFull) {
     options.admit_all = true;
     options.uniform_floor = false;
     return resolved;
   }
-  if (resolved.mode == AttentionMode::kProfile) resolved.profile = choice.profile;
-  options.uniform_floor = choice.uniform_floor.value_or(config.gate == Gate::kSilu);
-  options.z = choice.z.value_or(options.uniform_floor ? kGatedZ : kPlainZ);
+  options.uniform_floor = UniformFloor(choice, config);
+  const float usual = options.uniform_floor ? kGatedZ : kPlainZ;
+  options.z = choice.z.value_or(profile.z.value_or(usual));
+  resolved.head_z = !choice.z && !profile.head_z.empty();
   if (choice.pinned_blocks) options.pinned_blocks = *choice.pinned_blocks;
   return resolved;
 }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
+#include "engine/engine.h"
 #include "engine/limits.h"
 #include "engine/model_config.h"
 #include "engine/request.h"
@@ -14,8 +16,16 @@ namespace eta {
 // first violation is returned as InvalidField, or FAILED_PRECONDITION where the model lacks what is
 // asked (dynamic thresholds or a floor of a model without them). Prompt length in tokens is not
 // known here: CheckContext does that after tokenising.
-absl::Status ValidateRequest(const Request& request, const ModelConfig& config,
-                             const Limits& limits);
+absl::Status ValidateRequest(const Request& request, const EngineInfo& model, const Limits& limits);
+
+// The part of it about attention; of a profile ValidateProfile (profile_validation.h).
+absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model);
+
+// Text that is to become tokens: its bounds and its UTF-8, as of a request's prompt.
+absl::Status ValidateText(std::string_view text, const Limits& limits);
+
+// FAILED_PRECONDITION for text that is to become tokens of a model that knows ids only.
+absl::Status NoTextError();
 
 // FAILED_PRECONDITION, naming the field, for a request that needs text of a model whose tokenizer
 // the engine does not read: a prompt as text, stop strings, or an answer without token ids.

@@ -19,6 +19,11 @@ std::string_view PromptBytes(const Request& request) {
   return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])};
 }
 
+absl::Status AllLost() {
+  return MakeError(absl::StatusCode::kUnavailable, "every device has failed",
+                   {.reason = "DEVICE_ERROR"});
+}
+
 // Whether another engine may take what one refused with `status`.
 bool AnotherMayTakeIt(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || GetErrorDetail(status).reason == "DEVICE_ERROR";
@@ -57,14 +62,27 @@ void PrefixDirectory::Remember(const std::vector<uint64_t>& pieces, size_t engin
   }
 }
 
+// What an engine has been sent, on its load for as long as this lives.
+class Router::Account {
+ public:
+  Account(std::shared_ptr<Loads> loads, const Choice& choice)
+      : loads_(std::move(loads)), choice_(choice) {
+    (*loads_)[choice_.engine] += choice_.cost;
+  }
+  ~Account() { (*loads_)[choice_.engine] -= choice_.cost; }
+  Account(const Account&) = delete;
+  Account& operator=(const Account&) = delete;
+
+ private:
+  const std::shared_ptr<Loads> loads_;
+  const Choice choice_;
+};
+
 // Takes a request off its engine's load when the engine lets go of it, however it ended.
 class Router::AccountedSink final : public EventSink {
  public:
   AccountedSink(std::shared_ptr<EventSink> sink, std::shared_ptr<Loads> loads, const Choice& choice)
-      : sink_(std::move(sink)), loads_(std::move(loads)), choice_(choice) {
-    (*loads_)[choice_.engine] += choice_.cost;
-  }
-  ~AccountedSink() override { (*loads_)[choice_.engine] -= choice_.cost; }
+      : sink_(std::move(sink)), load_(std::move(loads), choice) {}
 
   void OnStarted(StartedEvent event) override { sink_->OnStarted(std::move(event)); }
   void OnPrefill(PrefillEvent event) override { sink_->OnPrefill(std::move(event)); }
@@ -77,15 +95,31 @@ class Router::AccountedSink final : public EventSink {
 
  private:
   const std::shared_ptr<EventSink> sink_;
-  const std::shared_ptr<Loads> loads_;
-  const Choice choice_;
+  const Account load_;
+};
+
+class Router::AccountedProbeSink final : public ProbeSink {
+ public:
+  AccountedProbeSink(std::shared_ptr<ProbeSink> sink, std::shared_ptr<Loads> loads,
+                     const Choice& choice)
+      : sink_(std::move(sink)), load_(std::move(loads), choice) {}
+
+  void OnProgress(int32_t rows_done) override { sink_->OnProgress(rows_done); }
+  void OnEnded(absl::StatusOr<ProbeOutcome> outcome) override {
+    sink_->OnEnded(std::move(outcome));
+  }
+
+ private:
+  const std::shared_ptr<ProbeSink> sink_;
+  const Account load_;
 };
 
 Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limits)
     : engines_(std::move(engines)),
       limits_(limits),
       info_(engines_.front()->info()),
-      loads_(std::make_shared<Loads>(engines_.size())) {
+      loads_(std::make_shared<Loads>(engines_.size())),
+      probe_loads_(std::make_shared<Loads>(engines_.size())) {
   for (size_t i = 1; i < engines_.size(); ++i) {
     const EngineInfo& other = engines_[i]->info();
     absl::StrAppend(&info_.backend, "; ", other.backend);
@@ -100,8 +134,7 @@ absl::StatusOr<uint64_t> Router::Submit(Request request, std::shared_ptr<EventSi
   const std::vector<uint64_t> pieces = PrefixDirectory::Pieces(request.tenant, prompt);
   const int64_t tokens =
       static_cast<int64_t>(prompt.size()) / kBytesPerToken + request.stopping.max_tokens;
-  absl::Status refusal = MakeError(absl::StatusCode::kUnavailable, "every device has failed",
-                                   {.reason = "DEVICE_ERROR"});
+  absl::Status refusal = AllLost();
   for (const Choice& choice : Rank(pieces, tokens)) {
     const auto handle = engines_[choice.engine]->Submit(
         request, std::make_shared<AccountedSink>(sink, loads_, choice));
@@ -117,6 +150,34 @@ absl::StatusOr<uint64_t> Router::Submit(Request request, std::shared_ptr<EventSi
   return refusal;
 }
 
+absl::StatusOr<uint64_t> Router::SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) {
+  const auto tokens = static_cast<int64_t>(probe.tokens.size());
+  std::vector<Choice> choices;
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    if (engines_[i]->Snapshot().device_lost) continue;
+    choices.push_back({.engine = i, .cost = tokens, .total = (*probe_loads_)[i] + tokens});
+  }
+  absl::Status refusal = AllLost();
+  for (const Choice& choice : LeastFirst(std::move(choices))) {
+    const auto handle = engines_[choice.engine]->SubmitProbe(
+        probe, std::make_shared<AccountedProbeSink>(sink, probe_loads_, choice));
+    if (handle.ok()) return *handle * engines_.size() + choice.engine;
+    refusal = handle.status();
+    if (!AnotherMayTakeIt(refusal)) break;
+  }
+  return refusal;
+}
+
+absl::StatusOr<std::vector<int32_t>> Router::Tokenize(std::string_view text) const {
+  return engines_.front()->Tokenize(text);
+}
+
+std::vector<Router::Choice> Router::LeastFirst(std::vector<Choice> choices) {
+  std::stable_sort(choices.begin(), choices.end(),
+                   [](const Choice& a, const Choice& b) { return a.total < b.total; });
+  return choices;
+}
+
 std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
                                          int64_t tokens) const {
   std::vector<Choice> choices;
@@ -127,9 +188,7 @@ std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
     const int64_t cost = tokens - static_cast<int64_t>(seen_bytes) / kBytesPerToken;
     choices.push_back({.engine = i, .cost = cost, .total = (*loads_)[i] + cost});
   }
-  std::stable_sort(choices.begin(), choices.end(),
-                   [](const Choice& a, const Choice& b) { return a.total < b.total; });
-  return choices;
+  return LeastFirst(std::move(choices));
 }
 
 void Router::Cancel(uint64_t handle) {
@@ -149,6 +208,8 @@ EngineSnapshot Router::Snapshot() const {
     sum.running += device.running;
     sum.waiting += device.waiting;
     sum.waiting_tokens += device.waiting_tokens;
+    sum.probes_running += device.probes_running;
+    sum.probes_waiting += device.probes_waiting;
     sum.blocks_used += device.blocks_used;
     sum.blocks_cached += device.blocks_cached;
     sum.blocks_free += device.blocks_free;

@@ -4,7 +4,8 @@
 // A request goes where the least stands before its end: what the requests sent there earlier may
 // still ask for, and what of its own prompt has to be prefilled there. How much of a prompt an
 // engine has seen is told from hashes of the prompt's pieces, without looking into any cache. A
-// device that is lost gets nothing more; the others go on.
+// device that is lost gets nothing more; the others go on. A probe goes where the fewest tokens of
+// probes wait.
 #pragma once
 
 #include <atomic>
@@ -54,6 +55,8 @@ class Router final : public Engine {
   const Limits& limits() const override { return limits_; }
   // Where one engine has no room or has just been lost, the next best is asked.
   absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
+  absl::StatusOr<uint64_t> SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) override;
+  absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
   // Sums; device_lost when all are.
@@ -61,7 +64,9 @@ class Router final : public Engine {
   std::vector<EngineSnapshot> Devices() const override;
 
  private:
+  class Account;
   class AccountedSink;
+  class AccountedProbeSink;
   // Per engine: tokens that its requests may still ask for, roughly.
   using Loads = std::vector<std::atomic<int64_t>>;
   struct Choice {
@@ -69,6 +74,7 @@ class Router final : public Engine {
     int64_t cost;   // tokens of the request itself
     int64_t total;  // with the load before it
   };
+  static std::vector<Choice> LeastFirst(std::vector<Choice> choices);
   // The engines that work, best first.
   std::vector<Choice> Rank(const std::vector<uint64_t>& pieces, int64_t tokens) const;
 
@@ -76,6 +82,7 @@ class Router final : public Engine {
   const Limits limits_;
   EngineInfo info_;
   const std::shared_ptr<Loads> loads_;
+  const std::shared_ptr<Loads> probe_loads_;  // tokens of probes
   mutable std::mutex mutex_;
   PrefixDirectory directory_;  // guarded by mutex_
 };

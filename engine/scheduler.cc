@@ -62,7 +62,7 @@ void AssignBlocks(const SchedulerInput& input, std::vector<Candidate>& by_rank, 
   }
 }
 
-void Admit(const SchedulerInput& input, int32_t available, std::vector<Candidate>& candidates,
+void Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidate>& candidates,
            StepPlan& plan) {
   auto seated = static_cast<int32_t>(
       std::count_if(input.running.begin(), input.running.end(),
@@ -73,7 +73,10 @@ void Admit(const SchedulerInput& input, int32_t available, std::vector<Candidate
     if (seated >= input.max_running) return;
     // One block in reserve for each that runs: whoever is admitted now should not be preempted at
     // the very next block boundary.
-    if (available < waiting.blocks_needed + seated) return;
+    if (available < waiting.blocks_needed + seated) {
+      plan.short_of_blocks = true;
+      return;
+    }
     available -= waiting.blocks_needed;
     candidates.push_back(
         {.rank = waiting.rank,
@@ -128,7 +131,10 @@ StepPlan PlanStep(const SchedulerInput& input) {
 
   int32_t available = input.available_blocks;
   AssignBlocks(input, candidates, available, plan);
+  plan.short_of_blocks = !plan.preempted.empty();
   if (plan.preempted.empty()) Admit(input, available, candidates, plan);
+  const auto seated = static_cast<int32_t>(input.running.size() + plan.admitted.size());
+  if (!plan.short_of_blocks) plan.spare_blocks = std::max(0, available - seated);
 
   std::vector<int32_t> rows(input.running.size() + plan.admitted.size(), 0);
   std::vector<const Candidate*> catching_up;

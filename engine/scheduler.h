@@ -12,6 +12,7 @@
 // first to lose its blocks.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <span>
@@ -67,6 +68,15 @@ struct StepPlan {
   std::vector<int32_t> preempted;  // indices into running: blocks freed before any is allocated
   std::vector<int32_t> admitted;   // indices into waiting, ascending
   std::vector<Work> work;
+  // Somebody is preempted, or waits, for lack of blocks: whoever else holds some should give them.
+  bool short_of_blocks = false;
+  // What the plan leaves to others, less one block in reserve for each that runs.
+  int32_t spare_blocks = 0;
+
+  // Whether any row is computed.
+  bool has_rows() const {
+    return std::any_of(work.begin(), work.end(), [](const Work& w) { return w.num_rows > 0; });
+  }
 };
 
 StepPlan PlanStep(const SchedulerInput& input);

@@ -58,10 +58,7 @@ SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
   rows.position = num_computed;
   rows.kind = prefill ? RowKind::kPrefill : RowKind::kDecode;
   rows.rope_theta = options_.rope_theta;
-  rows.attention = options_.attention.options;
-  if (options_.attention.profile) {
-    rows.frozen_thresholds = options_.attention.profile->thresholds.data();
-  }
+  options_.attention.ApplyTo(rows);
   rows.block_table = blocks;
   return rows;
 }

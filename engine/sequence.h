@@ -72,10 +72,7 @@ class Sequence {
   // Counts of one decode row; rows that were counted before a preemption are not counted again.
   bool Counts(int32_t position) const { return position >= prompt_len_ + counted_rows_; }
   AttentionCounter& counter() { return counter_; }
-  void CountedRow() {
-    counter_.AddRow();
-    ++counted_rows_;
-  }
+  void CountedRow() { ++counted_rows_; }
 
   SampleRow Draw(int32_t logits_row) { return sampler_.Draw(logits_row, num_output()); }
   SampleRow Force(int32_t logits_row, int32_t token, std::span<TokenLogprob> top) const {

@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
+#include "engine/probe_cells.h"
+#include "engine/probe_validation.h"
 #include "engine/request_validation.h"
 
 namespace eta {
@@ -21,6 +23,7 @@ constexpr int32_t kDefaultStepTokens = 256;
 constexpr int32_t kDefaultGpuStepTokens = 2048;
 // How long the step thread rests when every sequence waits for its reader.
 constexpr milliseconds kCongestionPoll{5};
+constexpr std::chrono::seconds kProbeRetry{1};  // where their queue is full
 
 uint64_t RandomSeed() {
   thread_local std::mt19937_64 generator{std::random_device{}()};
@@ -101,24 +104,27 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = *std::move(tokenizer);
   if (absl::Status reserved = ReserveCache(); !reserved.ok()) return reserved;
-  batcher_ =
-      std::make_unique<Batcher>(*model_, *cache_,
-                                BatcherOptions{.max_running = options_.max_running,
-                                               .max_step_tokens = options_.max_step_tokens,
-                                               .prefix_cache = options_.prefix_cache,
-                                               .max_congestion = options_.limits.max_congestion},
-                                observer_);
+  dispatcher_ =
+      std::make_unique<Dispatcher>(*backend_, *model_, *cache_,
+                                   BatcherOptions{.max_running = options_.max_running,
+                                                  .max_step_tokens = options_.max_step_tokens,
+                                                  .prefix_cache = options_.prefix_cache,
+                                                  .max_congestion = options_.limits.max_congestion},
+                                   observer_);
 
   info_.model_name = options_.model_name;
   if (info_.model_name.empty()) {
     info_.model_name = std::filesystem::weakly_canonical(options_.model_dir).filename().string();
   }
   info_.model_fingerprint = checkpoint.fingerprint();
+  info_.tokenizer_fingerprint = checkpoint.tokenizer_fingerprint();
   info_.config = model_->config();
   info_.config.eos_ids = tokenizer_->eos_ids();
   info_.backend = backend_->description();
   info_.kv_dtype = options_.kv_dtype;
   info_.index_dtype = options_.index_dtype;
+  info_.block_size = cache_->geometry().block_size;
+  info_.sub_block = cache_->geometry().sub_block;
   info_.num_blocks = cache_->num_blocks();
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
@@ -160,14 +166,16 @@ absl::StatusOr<int64_t> StepEngine::PoolBytes(const KvGeometry& geometry) const 
   const absl::StatusOr<size_t> free_bytes = backend_->FreeMemory();
   if (absl::IsUnimplemented(free_bytes.status())) return kDefaultPoolBytes;
   if (!free_bytes.ok()) return free_bytes.status();
-  const size_t late = backend_->LateMemory(geometry, options_.limits.max_context);
+  const size_t cells =
+      static_cast<size_t>(ProbeCells::Count(model_->config(), ScoreBins())) * sizeof(uint64_t);
+  const size_t late = backend_->LateMemory(geometry, options_.limits.max_context) + cells;
   return static_cast<int64_t>(options_.kv_pool_fraction *
                               static_cast<double>(*free_bytes - std::min(late, *free_bytes)));
 }
 
 absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
   const Clock::time_point arrival = Clock::now();
-  if (absl::Status valid = ValidateRequest(request, info_.config, options_.limits); !valid.ok()) {
+  if (absl::Status valid = ValidateRequest(request, info_, options_.limits); !valid.ok()) {
     return valid;
   }
   if (!tokenizer_->knows_text()) {
@@ -200,13 +208,8 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
       !fits.ok()) {
     return fits;
   }
-  const int64_t block_size = info_.config.block_size;
-  if ((context + block_size - 1) / block_size > info_.num_blocks) {
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     "the KV pool is smaller than prompt and max_tokens together",
-                     {.reason = "KV_POOL_TOO_SMALL",
-                      .metadata = {{"tokens", absl::StrCat(context)},
-                                   {"pool_tokens", absl::StrCat(info_.num_blocks * block_size)}}});
+  if (absl::Status fits = CheckPool(context, "prompt and max_tokens together"); !fits.ok()) {
+    return fits;
   }
   sequence.attention = ResolveAttention(request.attention, info_.config);
   sequence.rope_theta = RopeTheta(info_.config, context);
@@ -236,6 +239,50 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   return handle;
 }
 
+absl::Status StepEngine::CheckPool(int64_t tokens, const std::string& what) const {
+  const int64_t pool_tokens = int64_t{info_.num_blocks} * info_.block_size;
+  if (tokens <= pool_tokens) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, absl::StrCat("the KV pool is smaller than ", what),
+      {.reason = "KV_POOL_TOO_SMALL",
+       .metadata = {{"tokens", absl::StrCat(tokens)}, {"pool_tokens", absl::StrCat(pool_tokens)}}});
+}
+
+absl::StatusOr<uint64_t> StepEngine::SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) {
+  if (absl::Status valid = ValidateProbe(probe, info_, options_.limits); !valid.ok()) return valid;
+  const auto tokens = static_cast<int64_t>(probe.tokens.size());
+  if (absl::Status fits = CheckPool(tokens, "the probe's sequence"); !fits.ok()) return fits;
+  ProbeRunOptions run;
+  run.attention = ResolveAttention(probe.attention, info_.config);
+  run.rope_theta = RopeTheta(info_.config, tokens);
+  run.probe = std::move(probe);
+  run.sink = std::move(sink);
+
+  std::unique_lock lock(mutex_);
+  if (draining_ || device_lost_) return Refusal();
+  const auto queued = snapshot_.probes_running + snapshot_.probes_waiting +
+                      static_cast<int64_t>(arriving_probes_.size());
+  if (queued >= kMaxProbes) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "too many probes are queued",
+                     {.reason = "QUEUE_FULL",
+                      .metadata = {{"max_probes", absl::StrCat(kMaxProbes)}},
+                      .retry_after = kProbeRetry});
+  }
+  run.handle = ++last_handle_;
+  const uint64_t handle = run.handle;
+  arriving_probes_.push_back(
+      std::make_unique<ProbeRun>(std::move(run), info_.config, cache_->geometry()));
+  lock.unlock();
+  wake_.notify_all();
+  return handle;
+}
+
+absl::StatusOr<std::vector<int32_t>> StepEngine::Tokenize(std::string_view text) const {
+  if (!tokenizer_->knows_text()) return NoTextError();
+  if (absl::Status valid = ValidateText(text, options_.limits); !valid.ok()) return valid;
+  return tokenizer_->Encode(text, /*add_bos=*/true);
+}
+
 void StepEngine::Cancel(uint64_t handle) {
   {
     std::lock_guard lock(mutex_);
@@ -260,6 +307,7 @@ EngineSnapshot StepEngine::Snapshot() const {
   EngineSnapshot snapshot = snapshot_;
   snapshot.waiting += static_cast<int32_t>(arrivals_.size());
   for (const auto& sequence : arrivals_) snapshot.waiting_tokens += sequence->prompt_len();
+  snapshot.probes_waiting += static_cast<int32_t>(arriving_probes_.size());
   return snapshot;
 }
 
@@ -296,8 +344,12 @@ absl::Status StepEngine::CheckQueueLocked(int64_t tokens) const {
   return absl::OkStatus();
 }
 
+bool StepEngine::HasProbes() const {
+  return !arriving_probes_.empty() || snapshot_.probes_running + snapshot_.probes_waiting > 0;
+}
+
 bool StepEngine::Idle() const {
-  return arrivals_.empty() && snapshot_.running == 0 && snapshot_.waiting == 0;
+  return arrivals_.empty() && snapshot_.running == 0 && snapshot_.waiting == 0 && !HasProbes();
 }
 
 int64_t StepEngine::QueuedTokens() const {
@@ -316,7 +368,8 @@ void StepEngine::Loop() {
   while (true) {
     if (!progress) {
       const auto called = [this] {
-        return stop_ || abandon_ || !arrivals_.empty() || !cancelled_.empty();
+        return stop_ || abandon_ || !arrivals_.empty() || !arriving_probes_.empty() ||
+               !cancelled_.empty() || (draining_ && HasProbes());
       };
       if (Idle()) {
         idle_.notify_all();
@@ -326,7 +379,9 @@ void StepEngine::Loop() {
       }
     }
     auto arrivals = std::exchange(arrivals_, {});
+    auto probes = std::exchange(arriving_probes_, {});
     const auto cancelled = std::exchange(cancelled_, {});
+    const bool draining = draining_;
     const bool abandon = std::exchange(abandon_, false) || stop_;
     const bool stop = stop_;
     const bool lost = device_lost_;
@@ -334,16 +389,23 @@ void StepEngine::Loop() {
       ++snapshot_.waiting;
       snapshot_.waiting_tokens += sequence->prompt_len();
     }
+    snapshot_.probes_waiting += static_cast<int32_t>(probes.size());
     lock.unlock();
 
-    for (auto& sequence : arrivals) batcher_->Add(std::move(sequence), Clock::now());
-    for (const uint64_t handle : cancelled) batcher_->Cancel(handle);
-    if (lost) {
-      batcher_->FailAll(Unavailable("DEVICE_ERROR", "the device has failed"));
-    } else if (abandon) {
-      batcher_->FailAll(Unavailable("DRAINING", "the server is shutting down"));
+    for (auto& sequence : arrivals) {
+      dispatcher_->batcher().Add(std::move(sequence), Clock::now());
     }
-    const auto stepped = batcher_->Step(Clock::now());
+    for (auto& probe : probes) dispatcher_->probes().Add(std::move(probe));
+    for (const uint64_t handle : cancelled) dispatcher_->Cancel(handle);
+    const absl::Status shutdown = Unavailable("DRAINING", "the server is shutting down");
+    if (lost) {
+      dispatcher_->FailAll(Unavailable("DEVICE_ERROR", "the device has failed"));
+    } else if (abandon) {
+      dispatcher_->FailAll(shutdown);
+    } else if (draining) {
+      dispatcher_->probes().FailAll(shutdown);
+    }
+    const auto stepped = dispatcher_->Step(Clock::now());
     progress = stepped.value_or(false);
 
     lock.lock();
@@ -359,15 +421,18 @@ void StepEngine::Loop() {
 }
 
 void StepEngine::UpdateSnapshot() {
-  snapshot_.running = batcher_->num_running();
-  snapshot_.waiting = batcher_->num_waiting();
-  snapshot_.waiting_tokens = batcher_->queued_tokens();
-  snapshot_.blocks_used = batcher_->pool().num_used();
-  snapshot_.blocks_cached = batcher_->pool().num_cached();
-  snapshot_.blocks_free = batcher_->pool().num_free();
+  const Batcher& batcher = dispatcher_->batcher();
+  snapshot_.running = batcher.num_running();
+  snapshot_.waiting = batcher.num_waiting();
+  snapshot_.waiting_tokens = batcher.queued_tokens();
+  snapshot_.probes_running = dispatcher_->probes().num_running();
+  snapshot_.probes_waiting = dispatcher_->probes().num_waiting();
+  snapshot_.blocks_used = dispatcher_->pool().num_used();
+  snapshot_.blocks_cached = dispatcher_->pool().num_cached();
+  snapshot_.blocks_free = dispatcher_->pool().num_free();
   snapshot_.device_lost = device_lost_;
-  prefill_tokens_ = batcher_->prefill_tokens();
-  prefill_rate_ = batcher_->prefill_rate();
+  prefill_tokens_ = batcher.prefill_tokens();
+  prefill_rate_ = batcher.prefill_rate().value();
 }
 
 }  // namespace eta

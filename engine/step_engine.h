@@ -1,4 +1,4 @@
-// The engine on one device: a mailbox in front of the batcher, and the thread that empties it.
+// The engine on one device: a mailbox in front of the dispatcher, and the thread that empties it.
 #pragma once
 
 #include <condition_variable>
@@ -7,11 +7,13 @@
 #include <thread>
 #include <vector>
 
-#include "engine/batcher.h"
 #include "engine/checkpoint.h"
+#include "engine/dispatcher.h"
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
 #include "engine/model.h"
+#include "engine/probe_run.h"
+#include "engine/sequence.h"
 #include "engine/tokenizer.h"
 
 namespace eta {
@@ -30,6 +32,8 @@ class StepEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return options_.limits; }
   absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
+  absl::StatusOr<uint64_t> SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) override;
+  absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
   EngineSnapshot Snapshot() const override;
@@ -40,11 +44,13 @@ class StepEngine final : public Engine {
   absl::Status ReserveCache();
   absl::StatusOr<int64_t> PoolBytes(const KvGeometry& geometry) const;
 
+  absl::Status CheckPool(int64_t tokens, const std::string& what) const;
   // Whether a request of `tokens` prompt tokens may join the queue.
   absl::Status CheckQueue(int64_t tokens) const;
   // All with mutex_ held.
   absl::Status CheckQueueLocked(int64_t tokens) const;
   absl::Status Refusal() const;
+  bool HasProbes() const;
   bool Idle() const;
   int64_t QueuedTokens() const;
   // When what is ahead now will have been worked off.
@@ -63,7 +69,7 @@ class StepEngine final : public Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<KvCache> cache_;
-  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<Dispatcher> dispatcher_;
   std::thread thread_;
 
   mutable std::mutex mutex_;
@@ -71,6 +77,7 @@ class StepEngine final : public Engine {
   std::condition_variable wake_;
   std::condition_variable idle_;
   std::vector<std::unique_ptr<Sequence>> arrivals_;
+  std::vector<std::unique_ptr<ProbeRun>> arriving_probes_;
   std::vector<uint64_t> cancelled_;
   int64_t arriving_tokens_ = 0;  // of sequences being made
   int32_t arriving_requests_ = 0;

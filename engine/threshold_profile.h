@@ -1,9 +1,10 @@
 // Thresholds frozen by calibration: one constant per layer and query head in place of the
-// predictor's output (eta-semantics.md, "Profile"). Immutable once made; shared by the requests
-// that use it.
+// predictor's output (eta-semantics.md, "Profile"), with the operating point they were calibrated
+// at. Immutable once made; shared by the requests that use it.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,18 @@ struct ThresholdProfile {
   int32_t num_layers = 0;
   int32_t num_query_heads = 0;
   std::vector<float> thresholds;  // [L, HQ]
+  std::vector<float> head_z;      // [L, HQ]; empty: one z for every head
+
+  // What a request that says nothing else runs with; absent: the model's defaults.
+  std::optional<float> offset;
+  std::optional<float> z;  // of every head, where head_z is empty
+  std::optional<bool> uniform_floor;
+
+  // What it was calibrated for; empty and 0: not said, not checked.
+  std::string model_fingerprint;      // EngineInfo's
+  std::string tokenizer_fingerprint;  // EngineInfo's
+  int32_t block_size = 0;
+  int32_t sub_block = 0;  // looked at where block_size is said
 };
 
 }  // namespace eta

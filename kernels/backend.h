@@ -119,6 +119,7 @@ class Backend {
   virtual void DecodeAttention(const AttentionParams& params) = 0;
   virtual void PrefillAttention(const AttentionParams& params) = 0;
   virtual void CountRecall(const RecallParams& params) = 0;
+  virtual void CollectCalibration(const CalibrationParams& params) = 0;
   virtual void SwiGlu(const SwiGluParams& params) = 0;
   virtual void Sample(const SampleParams& params) = 0;
 

@@ -34,6 +34,8 @@ struct SequenceRows {
   float rope_theta = 0.0f;  // base of the rotation, fixed per request
   AttentionOptions attention{};
   const float* frozen_thresholds = nullptr;  // [L, HQ], host; null: the predictor's
+  const float* head_z = nullptr;             // [L, HQ], host; null: attention.z for every head
+  bool calibrate = false;                    // prefill rows that CollectCalibration takes in
   std::span<const int32_t> block_table{};    // [ceil((position + num_rows) / b)] physical blocks
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/calibration_cells.h"
 #include "kernels/dtype.h"
 
 namespace eta {
@@ -173,6 +174,7 @@ struct AttentionCounts {
 
 // Selection steps 1-4 of eta-semantics.md for every decode row.
 struct SelectBlocksParams {
+  int32_t layer;          // of the sequences' head_z
   TensorView q;           // [R, HQ * d]
   TensorView thresholds;  // [R, HQ]
   int32_t num_query_heads;
@@ -208,6 +210,25 @@ struct RecallParams {
   AttentionParams attention;
   int64_t* above;           // [HQ], added to; host
   int64_t* above_admitted;  // [HQ], added to; host
+};
+
+// What calibration keeps of the prefill rows of sequences with `calibrate` (calibration_cells.h),
+// added to cells that start at 0. The thresholds are those that prefill gates with; z counts as if
+// the rows were decode rows that do not admit all. Rows of all calls together: at most
+// kMaxCalibrationRows.
+struct CalibrationParams {
+  TensorView q;           // [R, HQ * d]
+  TensorView thresholds;  // [R, HQ]
+  int32_t num_query_heads;
+  KvGeometry geometry;
+  KvLayerView kv;
+  float softmax_scale;
+  Gate gate;  // kNone: the gate's sum stays 0
+  float beta;
+  ScoreBins bins;
+  uint64_t* cells;  // [HQ, CalibrationCells(bins).size()]
+
+  bool operator==(const CalibrationParams&) const = default;
 };
 
 // out = silu(gate) * up

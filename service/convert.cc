@@ -1,6 +1,5 @@
 #include "service/convert.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -9,18 +8,8 @@
 namespace eta {
 namespace {
 
-constexpr size_t kMaxNameBytes = 63;
-
 absl::Status UnknownEnum(const std::string& field) {
   return InvalidField(field, "this value is not known to this server");
-}
-
-// Profiles are named with a-z, 0-9, '-', '_' and '.', which cannot come first.
-bool IsProfileName(const std::string& name) {
-  if (name.empty() || name.size() > kMaxNameBytes || name[0] == '.') return false;
-  return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
-  });
 }
 
 absl::Status Convert(const v1::SamplingParams& in, SamplingOptions& out) {
@@ -70,11 +59,6 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
       out.mode = AttentionMode::kDynamic;
       break;
     case v1::Attention::kProfile:
-      if (!IsProfileName(in.profile())) {
-        return InvalidField("attention.profile",
-                            "must be 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and not "
-                            "begin with '.'");
-      }
       out.mode = AttentionMode::kProfile;
       break;
     case v1::Attention::MODE_NOT_SET:
@@ -120,7 +104,7 @@ void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
     out.set_profile(in.profile->name);
     out.set_profile_version(in.profile->version);
   }
-  out.set_z(in.options.z);
+  if (!in.head_z) out.set_z(in.options.z);
   out.set_floor(in.options.uniform_floor ? v1::FLOOR_UNIFORM : v1::FLOOR_NONE);
   out.set_pinned_blocks(in.options.pinned_blocks);
 }

@@ -1,4 +1,4 @@
-// Conversion between the messages of the wire and the engine's structs, in one place.
+// Conversion between the messages of Generate and the engine's structs.
 #pragma once
 
 #include <string>
@@ -10,9 +10,8 @@
 namespace eta {
 
 // Takes what the fields say; ValidateRequest judges the values. Errors are those of the form alone:
-// no prompt, an enum value that this build does not know, half a logit bias, a profile's name that
-// none can have. Left to the caller: tenant, deadline, an absent request id, and the profile that
-// attention().profile() names.
+// no prompt, an enum value that this build does not know, half a logit bias. Left to the caller:
+// tenant, deadline, an absent request id, and the profile that attention().profile() names.
 absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message);
 
 v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& model);

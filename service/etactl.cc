@@ -8,9 +8,11 @@
 #include <string>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "service/etactl_calibrate.h"
 #include "service/etactl_connection.h"
 #include "service/etactl_error.h"
 #include "service/etactl_generate.h"
+#include "service/etactl_profiles.h"
 #include "service/etactl_request.h"
 
 namespace eta::ctl {
@@ -59,19 +61,29 @@ int Main(int argc, char** argv) {
       "Examples:\n"
       "  etactl generate --temperature 0 --max_tokens 40 'The tower was built in'\n"
       "  etactl generate --file report.txt --attention full --json | jq .finished.attention\n"
+      "  etactl calibrate legal --samples=texts/legal --target=union-density=0.35\n"
+      "  etactl generate --file contract.txt --attention profile:legal\n"
+      "  etactl profiles list\n"
       "Exit codes: 0 ok, 1 output not writable, 2 usage, 3 server unreachable or not serving,\n"
       "  4 request refused, 5 no capacity or no time left, 6 server failure, 130 interrupted.");
   GenerateFlags generate_flags;
+  CalibrateFlags calibrate_flags;
+  ProfilesFlags profiles_flags;
   HealthFlags health_flags;
   CLI::App* generate = AddGenerateCommand(app, &generate_flags);
-  generate->footer(app.get_footer());
+  CLI::App* calibrate = AddCalibrateCommand(app, &calibrate_flags);
+  CLI::App* profiles = AddProfilesCommand(app, &profiles_flags);
+  for (CLI::App* command : {generate, calibrate, profiles}) command->footer(app.get_footer());
   AddHealthCommand(app, &health_flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
-  return generate->parsed() ? RunGenerate(generate_flags) : RunHealth(health_flags);
+  if (generate->parsed()) return RunGenerate(generate_flags);
+  if (calibrate->parsed()) return RunCalibrate(calibrate_flags);
+  if (profiles->parsed()) return RunProfiles(profiles_flags);
+  return RunHealth(health_flags);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
+
 #include "service/etactl_error.h"
 
 namespace eta::ctl {
@@ -15,6 +17,21 @@ void AddServerOption(CLI::App* command, std::string* server) {
       ->add_option("--server", *server,
                    "HOST:PORT or unix:PATH; default $ETA_SERVER, else localhost:8471")
       ->envname("ETA_SERVER");
+}
+
+void AddDeadlineOption(CLI::App* command, std::optional<double>* seconds,
+                       const std::string& server_default) {
+  command
+      ->add_option("--deadline", *seconds,
+                   "Seconds until the call is given up; default: the server's, " + server_default)
+      ->check(CLI::Range(0.001, 1e6));
+}
+
+void SetDeadline(std::optional<double> seconds, grpc::ClientContext* context) {
+  if (!seconds.has_value()) return;
+  const std::chrono::duration<double> wanted(*seconds);
+  context->set_deadline(std::chrono::system_clock::now() +
+                        std::chrono::duration_cast<std::chrono::milliseconds>(wanted));
 }
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& server) {

@@ -8,12 +8,19 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
 namespace eta::ctl {
 
 void AddServerOption(CLI::App* command, std::string* server);
+// `server_default` names, in seconds, what the server gives a call without a deadline.
+void AddDeadlineOption(CLI::App* command, std::optional<double>* seconds,
+                       const std::string& server_default);
+
+// Absent: the server's.
+void SetDeadline(std::optional<double> seconds, grpc::ClientContext* context);
 
 // A channel without encryption to HOST:PORT or unix:PATH; connects with the first call.
 std::shared_ptr<grpc::Channel> Connect(const std::string& server);

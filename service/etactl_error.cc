@@ -1,5 +1,6 @@
 #include "service/etactl_error.h"
 
+#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -94,6 +95,8 @@ ExitCode ExitCodeOf(const grpc::Status& status) {
       return kExhausted;
     case grpc::INVALID_ARGUMENT:
     case grpc::NOT_FOUND:
+    case grpc::ALREADY_EXISTS:
+    case grpc::ABORTED:
     case grpc::FAILED_PRECONDITION:
     case grpc::OUT_OF_RANGE:
     case grpc::PERMISSION_DENIED:
@@ -130,6 +133,17 @@ std::string ErrorJson(const grpc::Status& status) {
   }
   const nlohmann::json line = {{"error", error}};
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string RefusedField(const grpc::Status& status) {
+  return DetailsOf(status).field;
+}
+
+ExitCode Report(const grpc::Status& status, bool json) {
+  if (status.ok()) return kOk;
+  if (json) std::printf("%s\n", ErrorJson(status).c_str());
+  std::fprintf(stderr, "etactl: %s\n", DescribeError(status).c_str());
+  return ExitCodeOf(status);
 }
 
 }  // namespace eta::ctl

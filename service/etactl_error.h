@@ -26,4 +26,11 @@ std::string DescribeError(const grpc::Status& status);
 // {"error": {"code", "message", "reason", "field", "metadata", "retry_after_seconds"}} in one line.
 std::string ErrorJson(const grpc::Status& status);
 
+// The field that the server refused, as a path; empty if it names none.
+std::string RefusedField(const grpc::Status& status);
+
+// Tells of a call that failed on standard error, with `json` also on standard output. The exit
+// code.
+ExitCode Report(const grpc::Status& status, bool json);
+
 }  // namespace eta::ctl

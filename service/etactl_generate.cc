@@ -1,10 +1,8 @@
 #include "service/etactl_generate.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/time_util.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <optional>
 #include <vector>
@@ -12,9 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "eta/v1/generate.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "service/etactl_connection.h"
 #include "service/etactl_error.h"
+#include "service/etactl_json.h"
 #include "service/terminal.h"
 
 namespace eta::ctl {
@@ -32,7 +31,7 @@ std::string DescribeMode(const v1::AttentionUsed& attention) {
     case v1::ATTENTION_MODE_DYNAMIC:
       return "dynamic thresholds";
     case v1::ATTENTION_MODE_PROFILE:
-      return absl::StrCat("profile ", attention.profile());
+      return absl::StrCat("profile ", attention.profile(), "@", attention.profile_version());
     default:
       return "unknown attention";
   }
@@ -50,7 +49,10 @@ class Display {
 
   // False if standard output takes no more.
   bool Show(const v1::GenerateResponse& response) {
-    if (json_) ShowJson(response);
+    if (json_) {
+      const std::string line = JsonLine(response);
+      std::fwrite(line.data(), 1, line.size(), stdout);
+    }
     switch (response.event_case()) {
       case v1::GenerateResponse::kStarted:
         started_ = response.started();
@@ -89,17 +91,6 @@ class Display {
   }
 
  private:
-  static void ShowJson(const v1::GenerateResponse& response) {
-    google::protobuf::util::JsonPrintOptions options;
-    options.always_print_primitive_fields = true;
-    options.preserve_proto_field_names = true;
-    std::string line;
-    if (google::protobuf::util::MessageToJsonString(response, &line, options).ok()) {
-      line += '\n';
-      std::fwrite(line.data(), 1, line.size(), stdout);
-    }
-  }
-
   void ShowText(const std::string& text) {
     if (text.empty()) return;
     const std::string shown = safe_text_ ? WithoutControls(text) : text;
@@ -157,11 +148,7 @@ int RunGenerate(const GenerateFlags& flags) {
   }
 
   grpc::ClientContext context;
-  if (flags.deadline_seconds.has_value()) {
-    const std::chrono::duration<double> wanted(*flags.deadline_seconds);
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::duration_cast<std::chrono::milliseconds>(wanted));
-  }
+  SetDeadline(flags.deadline_seconds, &context);
   CancelOnInterrupt interrupt(&context);
   const auto stub = v1::EtaService::NewStub(Connect(flags.server));
   const auto reader = stub->Generate(&context, *request);
@@ -182,10 +169,7 @@ int RunGenerate(const GenerateFlags& flags) {
     std::fprintf(stderr, "etactl: cannot write to standard output\n");
     return kLocalError;
   }
-  if (status.ok()) return kOk;
-  if (flags.json) std::printf("%s\n", ErrorJson(status).c_str());
-  std::fprintf(stderr, "etactl: %s\n", DescribeError(status).c_str());
-  return ExitCodeOf(status);
+  return Report(status, flags.json);
 }
 
 }  // namespace eta::ctl

@@ -2,40 +2,17 @@
 
 #include <unistd.h>
 
-#include <fstream>
-#include <iostream>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "service/etactl_connection.h"
+#include "service/etactl_input.h"
 #include "service/terminal.h"
 
 namespace eta::ctl {
 namespace {
-
-constexpr char kStandardInput[] = "-";
-
-// Reads to the end; `false` if a read failed.
-bool ReadStream(std::istream& in, std::string* text) {
-  char buffer[64 * 1024];
-  while (in.read(buffer, sizeof(buffer)) || in.gcount() > 0) {
-    text->append(buffer, static_cast<size_t>(in.gcount()));
-  }
-  return in.eof() && !in.bad();
-}
-
-absl::StatusOr<std::string> ReadAll(const std::string& file) {
-  std::string text;
-  if (file == kStandardInput) {
-    if (ReadStream(std::cin, &text)) return text;
-    return absl::InvalidArgumentError("cannot read standard input");
-  }
-  std::ifstream in(file, std::ios::binary);
-  if (in && ReadStream(in, &text)) return text;
-  return absl::InvalidArgumentError(absl::StrCat("cannot read ", file));
-}
 
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& list_or_file) {
   std::string list = list_or_file;
@@ -144,10 +121,7 @@ void AddPromptOptions(CLI::App* command, GenerateFlags* flags) {
                       "Your name for this call, echoed in the answer");
   command->add_option("--priority", flags->priority, "low, normal or high; default normal")
       ->check(CLI::IsMember({"low", "normal", "high"}));
-  command
-      ->add_option("--deadline", flags->deadline_seconds,
-                   "Seconds until the call is given up; default: the server's, 120")
-      ->check(CLI::Range(0.001, 1e6));
+  AddDeadlineOption(command, &flags->deadline_seconds, "120");
 }
 
 void AddSamplingOptions(CLI::App* command, GenerateFlags* flags) {
@@ -192,7 +166,7 @@ void AddStoppingOptions(CLI::App* command, GenerateFlags* flags) {
 void AddAttentionOptions(CLI::App* command, GenerateFlags* flags) {
   command
       ->add_option("--attention", flags->attention,
-                   "full, dynamic or profile:NAME; default dynamic if the model has a predictor")
+                   "full, dynamic or profile:NAME, NAME@VERSION, NAME@ALIAS; default: the model's")
       ->group("Attention");
   command->add_option("--offset", flags->offset, "Lowers every threshold by this; default 0")
       ->group("Attention");

@@ -17,14 +17,15 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr char kDescription[] =
-    "eta-server: serves a language model over gRPC (eta.v1.EtaService) with Elastic Threshold "
-    "Attention.\n"
+    "eta-server: serves a language model over gRPC (eta.v1.EtaService, eta.v1.ProfileService) with "
+    "Elastic Threshold Attention.\n"
     "Every flag may also be given in a configuration file (--config, lines of `name = value`) or "
     "as "
     "an environment variable (ETA_ and the flag's name in capitals). Command line wins over file, "
     "file over environment.\n"
     "SIGTERM or SIGINT drains, a second one ends running calls at once. Exit codes: 0 drained and "
-    "stopped, 2 flags or model unusable, 3 no device is left that works.";
+    "stopped, 2 flags, model or profile store unusable, 3 no device is left that works, 4 the "
+    "profile store failed to write and must be opened anew.";
 
 milliseconds ParseMilliseconds(const std::string& text) {
   absl::Duration duration;
@@ -175,9 +176,43 @@ void AddLimitFlags(CLI::App& app, Limits& limits) {
   AddCount(app, "--max_waiting_tokens", limits.max_waiting_tokens,
            "Prompt tokens that may wait; more are refused with RESOURCE_EXHAUSTED");
   AddDuration(app, "--default_deadline", limits.default_deadline,
-              "Deadline of calls that set none");
+              "Deadline of Generate calls that set none");
   AddDuration(app, "--slow_reader_timeout", limits.max_congestion,
               "A client that reads more slowly than this is cut off");
+}
+
+void AddProfileFlags(CLI::App& app, Flags& flags) {
+  ServerOptions& server = flags.server;
+  ProfileQuota& quota = flags.profile_store_options.quota;
+  app.add_option("--profile_store", flags.profile_store,
+                 "Where threshold profiles live: a file of this host (PATH or sqlite:PATH, made if "
+                 "it is not there), a database that replicas share (postgresql://...), or a folder "
+                 "of profile files that is only read (dir:PATH). Without one there are no profiles "
+                 "and Calibrate is refused")
+      ->type_name("URL");
+  app.add_option(
+         "--default_profile", server.default_profile,
+         "Profile of requests that name no attention mode, where their tenant has it: NAME, "
+         "NAME@VERSION or NAME@ALIAS")
+      ->type_name("PROFILE");
+  AddDuration(app, "--profile_staleness", server.profile_staleness,
+              "Profiles stay in use for this long while the store cannot be read; then requests "
+              "with them are refused with UNAVAILABLE");
+  AddCount(app, "--max_calibrations", server.max_calibrations,
+           "Calibrations at a time; more are refused with RESOURCE_EXHAUSTED");
+  AddCount(app, "--max_calibration_tokens", server.max_calibration_tokens,
+           "Tokens of all samples of one calibration");
+  AddDuration(app, "--default_calibrate_deadline", server.default_calibrate_deadline,
+              "Deadline of Calibrate calls that set none");
+  AddBytes(app, "--max_calibrate_message_bytes", server.max_calibrate_message_bytes,
+           "Largest request message of Calibrate, which carries the samples");
+  AddCount(app, "--profile_quota", quota.versions, "Stored profile versions of one tenant");
+  AddBytes(app, "--profile_quota_bytes", quota.bytes, "Bytes of stored profiles of one tenant");
+  app.add_option("--tenant_header", server.tenant_header,
+                 "Metadata key that names the tenant of every call. Whoever reaches the server may "
+                 "set it, so a proxy in front must, and must take it from nobody else. Without it "
+                 "all calls are of tenant \"default\"")
+      ->type_name("KEY");
 }
 
 void AddServerFlags(CLI::App& app, ServerOptions& options) {
@@ -251,6 +286,9 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   first = app.get_options().size();
   AddLimitFlags(app, flags.engine.limits);
   Finish(app, first, "Limits of requests");
+  first = app.get_options().size();
+  AddProfileFlags(app, flags);
+  Finish(app, first, "Profiles");
   first = app.get_options().size();
   AddServerFlags(app, flags.server);
   Finish(app, first, "Server");

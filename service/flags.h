@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "calibration/profile_store.h"
 #include "engine/engine.h"
 #include "service/server_options.h"
 
@@ -12,6 +13,8 @@ namespace eta {
 struct Flags {
   EngineOptions engine;
   ServerOptions server;
+  std::string profile_store;  // as OpenProfileStore takes it; empty: none
+  ProfileStoreOptions profile_store_options;
 };
 
 // What the command line asks for: flags to run with, or an exit code after help, version, the
@@ -21,7 +24,7 @@ struct ParsedFlags {
   int exit_code = 0;
 };
 
-inline constexpr int kExitBadStart = 2;  // flags or model unusable
+inline constexpr int kExitBadStart = 2;  // flags, model or profile store unusable
 
 ParsedFlags ParseFlags(int argc, char** argv);
 

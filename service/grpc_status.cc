@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/error.h"
-#include "eta/v1/generate.pb.h"
+#include "eta/v1/errors.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -32,6 +32,15 @@ v1::ErrorReason ReasonOf(absl::StatusCode code) {
     default:
       return v1::INTERNAL_ERROR;
   }
+}
+
+// Whose bound was hit; empty: the reason is no bound's.
+std::string QuotaSubject(const std::string& reason) {
+  if (reason == v1::ErrorReason_Name(v1::PROFILE_QUOTA)) return "tenant";
+  for (const v1::ErrorReason bound : {v1::QUEUE_FULL, v1::TOKEN_BUDGET, v1::CALIBRATION_BUSY}) {
+    if (reason == v1::ErrorReason_Name(bound)) return "server";
+  }
+  return "";
 }
 
 void AddResource(const ErrorDetail& detail, const std::string& type, const std::string& key,
@@ -71,11 +80,10 @@ WireStatus ToWireStatus(const absl::Status& status) {
     violation->set_description(message);
     details.add_details()->PackFrom(bad_request);
   }
-  if (detail.reason == v1::ErrorReason_Name(v1::QUEUE_FULL) ||
-      detail.reason == v1::ErrorReason_Name(v1::TOKEN_BUDGET)) {
+  if (const std::string subject = QuotaSubject(detail.reason); !subject.empty()) {
     google::rpc::QuotaFailure quota;
     auto* violation = quota.add_violations();
-    violation->set_subject("server");
+    violation->set_subject(subject);
     violation->set_description(message);
     details.add_details()->PackFrom(quota);
   }

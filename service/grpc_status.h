@@ -14,7 +14,7 @@ inline constexpr char kRetryPushbackKey[] = "grpc-retry-pushback-ms";
 
 // What a failed call ends with. The status carries google.rpc details: ErrorInfo always, BadRequest
 // for a bad field, RetryInfo when the same call may succeed later, QuotaFailure for bounds on
-// waiting work, ResourceInfo for unknown names.
+// work and for quotas, ResourceInfo for unknown names.
 struct WireStatus {
   grpc::Status status;
   // Value of the kRetryPushbackKey trailer: milliseconds, or -1 when no repetition of the call can

@@ -6,21 +6,25 @@
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "calibration/calibrator.h"
+#include "calibration/profile_store.h"
 #include "engine/engine.h"
+#include "engine/error.h"
 #include "google/protobuf/stubs/logging.h"
 #include "service/flags.h"
-#include "service/profile_source.h"
 #include "service/server.h"
 
 namespace eta {
 namespace {
 
 constexpr int kExitDeviceLost = 3;
+constexpr int kExitStoreFailed = 4;
 constexpr timespec kPollInterval{.tv_sec = 1, .tv_nsec = 0};
 
 // Stop signals are taken with sigtimedwait, so every thread must inherit them blocked.
@@ -43,11 +47,37 @@ void SayWhatIsInsecure(const Flags& flags) {
     Say("INSECURE: --allow_unauthenticated_network: whoever reaches " + flags.server.listen +
         " may use it, and calls are not encrypted");
   }
+  if (!flags.server.tenant_header.empty()) {
+    Say("--tenant_header: whoever reaches this server may name any tenant in " +
+        flags.server.tenant_header);
+  }
   if (flags.server.reflection) Say("INSECURE: --reflection: clients may list the API");
   if (flags.engine.allow_nonfinite_weights) {
     Say("--allow_nonfinite_weights: the model's numbers are not checked");
   }
 }
+
+// Says once what the store's trouble is, and once that it is over.
+class StoreReport {
+ public:
+  explicit StoreReport(const ProfileStore* store) : store_(store) {}
+
+  // False: the store could not write what it must, and only opening it anew tells what its disk
+  // holds.
+  bool Look() {
+    if (store_ == nullptr) return true;
+    const absl::Status health = store_->Health();
+    if (health.message() != said_) {
+      said_ = std::string(health.message());
+      Say("profile store: " + (health.ok() ? "in order again" : said_));
+    }
+    return GetErrorDetail(health).reason != "STORE_FAILED";
+  }
+
+ private:
+  const ProfileStore* const store_;
+  std::string said_;
+};
 
 int Run(Flags flags) {
   const sigset_t signals = BlockStopSignals();
@@ -60,6 +90,15 @@ int Run(Flags flags) {
     return kExitBadStart;
   }
   SayWhatIsInsecure(flags);
+  std::unique_ptr<ProfileStore> profiles;
+  if (!flags.profile_store.empty()) {
+    auto store = OpenProfileStore(flags.profile_store, flags.profile_store_options);
+    if (!store.ok()) {
+      Say("--profile_store: " + std::string(store.status().message()));
+      return kExitBadStart;
+    }
+    profiles = *std::move(store);
+  }
   auto engine = Engine::Create(flags.engine);
   if (!engine.ok()) {
     Say(std::string(engine.status().message()));
@@ -68,8 +107,8 @@ int Run(Flags flags) {
   flags.server.memory.on_change = [](bool high) {
     Say(high ? "short of memory: calls are refused" : "no longer short of memory");
   };
-  const NoProfiles profiles;
-  auto server = Server::Start(flags.server, **engine, profiles);
+  auto server = Server::Start(
+      flags.server, {.engine = **engine, .profiles = profiles.get(), .calibrate = Calibrate});
   if (!server.ok()) {
     Say(std::string(server.status().message()));
     return kExitBadStart;
@@ -82,7 +121,11 @@ int Run(Flags flags) {
   std::cout << "listening on " << (*server)->address() << std::endl;
 
   std::vector<bool> lost((*engine)->Devices().size());
+  StoreReport store_report(profiles.get());
+  bool store_failed = false;
   while (sigtimedwait(&signals, nullptr, &kPollInterval) < 0) {
+    store_failed = !store_report.Look();
+    if (store_failed) break;
     const std::vector<EngineSnapshot> devices = (*engine)->Devices();
     for (size_t i = 0; i < devices.size(); ++i) {
       if (!devices[i].device_lost || lost[i]) continue;
@@ -115,7 +158,8 @@ int Run(Flags flags) {
   server->reset();
   engine->reset();
   Say("stopped");
-  return device_lost ? kExitDeviceLost : EXIT_SUCCESS;
+  if (device_lost) return kExitDeviceLost;
+  return store_failed ? kExitStoreFailed : EXIT_SUCCESS;
 }
 
 }  // namespace

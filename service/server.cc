@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kFlushGrace{1000};  // for what waits to be sent after the drain
 constexpr char kLiveness[] = "liveness";
+constexpr int kStoreThreads = 4;
+constexpr size_t kMaxWaitingStoreCalls = 64;
 
 // Reflection is a plugin of all servers of the process, once it is loaded; this takes it out again.
 class WithoutReflection final : public grpc::ServerBuilderOption {
@@ -30,8 +32,15 @@ int Milliseconds(std::chrono::milliseconds duration) {
   return static_cast<int>(std::clamp<int64_t>(duration.count(), 0, INT32_MAX));
 }
 
-void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+// The transport has one limit for all methods; each call holds its message against its own.
+int LongestMessage(const ServerOptions& options, bool has_store) {
+  if (!has_store) return options.max_message_bytes;
+  return std::max({options.max_message_bytes, options.max_calibrate_message_bytes,
+                   static_cast<int>(ProfileService::kMaxImportBytes)});
+}
+
+void Configure(const ServerOptions& options, bool has_store, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(LongestMessage(options, has_store));
   // A compressed message is inflated before its size is known.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
@@ -53,6 +62,12 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
   for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
 }
 
+std::unique_ptr<ProfileCache> MakeCache(const ServerOptions& options, ProfileStore* store) {
+  if (store == nullptr) return nullptr;
+  return std::make_unique<ProfileCache>(
+      *store, ProfileCacheOptions{.staleness = options.profile_staleness});
+}
+
 std::string WithPort(const std::string& listen, int port) {
   if (listen.rfind("unix:", 0) == 0) return listen;
   return listen.substr(0, listen.rfind(':') + 1) + std::to_string(port);
@@ -60,20 +75,42 @@ std::string WithPort(const std::string& listen, int port) {
 
 }  // namespace
 
-Server::Server(const ServerOptions& options, Engine& engine, const ProfileSource& profiles)
-    : options_(options), engine_(engine), service_(engine, profiles, options.memory) {}
+Server::Server(const ServerOptions& options, const ServerParts& parts)
+    : options_(options),
+      engine_(parts.engine),
+      memory_(options.memory),
+      profiles_(MakeCache(options, parts.profiles)),
+      store_calls_(parts.profiles != nullptr ? kStoreThreads : 0, kMaxWaitingStoreCalls),
+      calibrations_(options.max_calibrations),
+      calibration_threads_(parts.profiles != nullptr ? options.max_calibrations : 0,
+                           static_cast<size_t>(options.max_calibrations)),
+      parts_{.options = options_,
+             .engine = engine_,
+             .store = parts.profiles,
+             .calibrate = parts.calibrate,
+             .live_calls = live_calls_,
+             .memory = memory_,
+             .writer = writer_,
+             .profiles = profiles_.get(),
+             .store_calls = store_calls_,
+             .calibrations = calibrations_,
+             .calibration_threads = calibration_threads_},
+      service_(parts_),
+      profile_service_(parts_) {}
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Engine& engine,
-                                                      const ProfileSource& profiles) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      const ServerParts& parts) {
   absl::Status status = CheckListenAddress(options);
+  if (status.ok()) status = CheckCallOptions(options);
   if (!status.ok()) return status;
+  const Engine& engine = parts.engine;
   if (options.stall_timeout <= engine.limits().max_congestion) {
     return absl::InvalidArgumentError(
         "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits "
         "for "
         "its reader takes no steps");
   }
-  std::unique_ptr<Server> server(new Server(options, engine, profiles));
+  std::unique_ptr<Server> server(new Server(options, parts));
   status = server->Listen();
   if (!status.ok()) return status;
   return server;
@@ -83,9 +120,10 @@ absl::Status Server::Listen() {
   grpc::EnableDefaultHealthCheckService(true);
   if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(options_, builder);
+  Configure(options_, parts_.store != nullptr, builder);
   if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.RegisterService(&service_);
+  builder.RegisterService(&profile_service_);
   int port = 0;
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
   server_ = builder.BuildAndStart();
@@ -110,7 +148,8 @@ Server::~Server() {
   if (watchdog_.joinable()) watchdog_.join();
   engine_.Drain(Clock::now());
   server_->Shutdown(std::chrono::system_clock::now());
-  service_.WaitUntilIdle(Clock::time_point::max());
+  if (profiles_ != nullptr) profiles_->Close();
+  live_calls_.WaitUntilIdle(Clock::time_point::max());
 }
 
 void Server::SetReady(bool ready) {
@@ -118,6 +157,7 @@ void Server::SetReady(bool ready) {
   health->SetServingStatus("", ready);
   health->SetServingStatus("readiness", ready);
   health->SetServingStatus(v1::EtaService::service_full_name(), ready);
+  health->SetServingStatus(v1::ProfileService::service_full_name(), ready);
 }
 
 void Server::Watch() {
@@ -152,7 +192,7 @@ void Server::Drain() {
   }
   const auto deadline = Clock::now() + options_.drain_timeout;
   engine_.Drain(deadline);
-  service_.WaitUntilIdle(Clock::now() + kFlushGrace);
+  live_calls_.WaitUntilIdle(Clock::now() + kFlushGrace);
   server_->Shutdown(std::chrono::system_clock::now());
 }
 

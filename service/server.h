@@ -1,7 +1,9 @@
 // The gRPC server around an engine: listening, health, drain.
 //
-// Health (grpc.health.v1): "readiness", "" and "eta.v1.EtaService" are SERVING from Start to Drain
-// while a device works; "liveness" is SERVING while the step loop of every device that works moves.
+// Health (grpc.health.v1): "readiness", "" and the names of the services are SERVING from Start to
+// Drain while a device works; "liveness" is SERVING while the step loop of every device that works
+// moves. Trouble of the profile store changes neither: a store that is down must not take every
+// replica out of service.
 #pragma once
 
 #include <condition_variable>
@@ -14,18 +16,26 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "grpcpp/server.h"
+#include "service/call_parts.h"
 #include "service/eta_service.h"
-#include "service/profile_source.h"
+#include "service/profile_service.h"
 #include "service/server_options.h"
 
 namespace eta {
 
+// What a server stands on; must outlive it.
+struct ServerParts {
+  Engine& engine;
+  ProfileStore* profiles = nullptr;  // null: none, and what needs one says so
+  Calibrator calibrate;              // set where there is a store
+};
+
 class Server {
  public:
-  // Listens and serves. Engine and profiles must outlive the server. INVALID_ARGUMENT for options
-  // that make no sense or are not safe, UNAVAILABLE if the address cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Engine& engine,
-                                                       const ProfileSource& profiles);
+  // Listens and serves. INVALID_ARGUMENT for options that make no sense or are not safe,
+  // UNAVAILABLE if the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                                       const ServerParts& parts);
   // Ends what is left at once.
   ~Server();
 
@@ -39,14 +49,25 @@ class Server {
   void HurryDrain();
 
  private:
-  Server(const ServerOptions& options, Engine& engine, const ProfileSource& profiles);
+  Server(const ServerOptions& options, const ServerParts& parts);
   absl::Status Listen();
   void SetReady(bool ready);
   void Watch();
 
   const ServerOptions options_;
   Engine& engine_;
+
+  LiveCalls live_calls_;
+  MemoryPressure memory_;
+  TaskThread writer_;
+  std::unique_ptr<ProfileCache> profiles_;
+  WorkerPool store_calls_;
+  Calibrations calibrations_;
+  WorkerPool calibration_threads_;
+  const CallParts parts_;
   EtaService service_;
+  ProfileService profile_service_;
+
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
 

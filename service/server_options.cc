@@ -4,6 +4,11 @@
 
 #include <optional>
 
+#include "absl/strings/str_cat.h"
+#include "calibration/calibrator.h"
+#include "calibration/profile_store.h"
+#include "service/call_tenant.h"
+
 namespace eta {
 namespace {
 
@@ -32,6 +37,23 @@ bool IsLoopback(const std::string& host) {
 }
 
 }  // namespace
+
+absl::Status CheckCallOptions(const ServerOptions& options) {
+  if (!options.default_profile.empty() &&
+      !ParseProfileReference("default_profile", options.default_profile).ok()) {
+    return absl::InvalidArgumentError(
+        "--default_profile: must be a profile's name, name@version or name@alias");
+  }
+  if (options.max_calibrations < 1) {
+    return absl::InvalidArgumentError("--max_calibrations: must be at least 1");
+  }
+  if (options.max_calibration_tokens < 1 ||
+      options.max_calibration_tokens > kMaxCalibrationTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_calibration_tokens: must be 1 to ", kMaxCalibrationTokens));
+  }
+  return CheckTenantHeader(options.tenant_header);
+}
 
 absl::Status CheckListenAddress(const ServerOptions& options) {
   if (options.listen.rfind("unix:", 0) == 0) {

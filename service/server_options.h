@@ -29,9 +29,22 @@ struct ServerOptions {
 
   MemoryPressureOptions memory;
 
-  int max_message_bytes = 1 << 20;       // of a request, above it RESOURCE_EXHAUSTED
-  int max_metadata_bytes = 8 * 1024;     // of a call
-  int max_streams_per_connection = 100;  // calls at a time
+  // Key of the metadata in which a trusted proxy names a call's tenant; empty: all calls are of
+  // kDefaultTenant (call_tenant.h).
+  std::string tenant_header;
+  // The profile of requests that name no attention mode, where their tenant has it, as a reference
+  // (ParseProfileReference); empty: none.
+  std::string default_profile;
+  // Profiles stay in use for so long while the store cannot confirm them.
+  std::chrono::milliseconds profile_staleness{3'600'000};
+  int max_calibrations = 1;                                         // at a time; more are refused
+  int64_t max_calibration_tokens = 262'144;                         // of all samples of one
+  std::chrono::milliseconds default_calibrate_deadline{1'800'000};  // of a call that sets none
+
+  int max_message_bytes = 1 << 20;            // of a request, above it RESOURCE_EXHAUSTED ...
+  int max_calibrate_message_bytes = 8 << 20;  // ... but of Calibrate, where there is a store
+  int max_metadata_bytes = 8 * 1024;          // of a call
+  int max_streams_per_connection = 100;       // calls at a time
   std::chrono::milliseconds keepalive_interval{30'000};        // pings to find dead peers
   std::chrono::milliseconds keepalive_timeout{10'000};         // a ping unanswered: peer is gone
   std::chrono::milliseconds min_client_ping_interval{20'000};  // faster clients are sent away
@@ -39,6 +52,9 @@ struct ServerOptions {
   std::chrono::milliseconds max_connection_age{1'800'000};  // then no new calls on it; running ones
                                                             // go on: spreads load after scale-out
 };
+
+// INVALID_ARGUMENT, naming the flag, for options of calls that make no sense.
+absl::Status CheckCallOptions(const ServerOptions& options);
 
 // INVALID_ARGUMENT, naming the flag: an address of no known form; one that other hosts can reach,
 // unless that is allowed.

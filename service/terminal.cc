@@ -54,14 +54,16 @@ std::string ReadableSeconds(double seconds) {
   return absl::StrFormat("%d min %02d s", whole / 60, whole % 60);
 }
 
-void ProgressLine::Update(const std::string& label, int64_t done, int64_t total) {
+void ProgressLine::Update(const std::string& label, int64_t done, int64_t total,
+                          const std::string& note) {
   if (!enabled_ || total <= 0) return;
   constexpr int64_t kCells = 30;
   const int64_t filled = std::clamp<int64_t>(done, 0, total) * kCells / total;
   const std::string bar = std::string(static_cast<size_t>(filled), '#') +
                           std::string(static_cast<size_t>(kCells - filled), '.');
-  std::fprintf(stderr, "\r%s [%s] %lld/%lld", label.c_str(), bar.c_str(),
-               static_cast<long long>(done), static_cast<long long>(total));
+  std::fprintf(stderr, "\r%s [%s] %lld/%lld%s%s\033[K", label.c_str(), bar.c_str(),
+               static_cast<long long>(done), static_cast<long long>(total), note.empty() ? "" : " ",
+               note.c_str());
   std::fflush(stderr);
   drawn_ = true;
 }

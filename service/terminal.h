@@ -26,7 +26,8 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  void Update(const std::string& label, int64_t done, int64_t total);
+  // "label [####......] done/total note".
+  void Update(const std::string& label, int64_t done, int64_t total, const std::string& note = "");
   void Clear();
 
  private:

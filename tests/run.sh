@@ -13,7 +13,7 @@ usage: tests/run.sh [--quick] [--cuda] [--tidy] [--asan] [--tsan] [--long]
   --tidy     instead: clang-tidy over all sources of the build (.clang-tidy), minutes long
   --asan     instead: AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
   --tsan     instead: ThreadSanitizer, in build/tsan, over kernels and engine
-  --long     all of it: the default run, then --tidy, --asan and --tsan
+  --long     all of it: the default run with more rounds, then --tidy, --asan and --tsan
 TEXT
 }
 
@@ -113,7 +113,10 @@ if [ "$default_run" -eq 1 ]; then
   if [ "$quick" -eq 1 ]; then
     phase "tests (quick)" suites build -LE '^(golden|service_test|server_binary|etactl_process|integration)'
   else
+    # Randomized tests repeat themselves more often in a long run, without sanitizers.
+    if [ "$long" -eq 1 ]; then export ETA_TEST_LONG=1; fi
     phase "tests" suites build
+    unset ETA_TEST_LONG
   fi
 fi
 if [ "$cuda" -eq 1 ]; then

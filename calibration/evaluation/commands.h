@@ -14,5 +14,6 @@ namespace eta {
 void AddKernelCaseCommand(CLI::App& app, absl::Status& status);
 void AddScoreCommand(CLI::App& app, absl::Status& status);
 void AddPerplexityCommand(CLI::App& app, absl::Status& status);
+void AddCalibrateCommand(CLI::App& app, absl::Status& status);
 
 }  // namespace eta

@@ -190,7 +190,8 @@ class KernelRun {
     backend_.Upload(reinterpret_cast<std::byte*>(q_.data), case_.q.data(),
                     case_.q.size() * sizeof(float));
     backend_.PredictThresholds({0, q_, nullptr, nullptr, thresholds_});
-    backend_.SelectBlocks({q_,
+    backend_.SelectBlocks({0,
+                           q_,
                            thresholds_,
                            case_.num_query_heads,
                            geometry_,

@@ -49,6 +49,14 @@ class DensityMeter {
     if (above == 0) return std::nullopt;
     return static_cast<double>(admitted) / static_cast<double>(above);
   }
+  std::vector<double> HeadRecall() const {
+    std::vector<double> recall;
+    for (size_t i = 0; i < above_.size(); ++i) {
+      if (above_[i] == 0) continue;
+      recall.push_back(static_cast<double>(above_admitted_[i]) / static_cast<double>(above_[i]));
+    }
+    return recall;
+  }
 
  private:
   // Over layers and heads of counts [L, rows, heads].
@@ -98,7 +106,10 @@ class Evaluation {
     if (!attention.options.admit_all) {
       score.head_density = meter.HeadDensity();
       score.union_density = meter.UnionDensity();
-      if (options_.recall) score.recall = meter.Recall();
+      if (options_.recall) {
+        score.recall = meter.Recall();
+        score.head_recall = meter.HeadRecall();
+      }
     }
     return score;
   }
@@ -111,6 +122,8 @@ class Evaluation {
         {.attention = attention.options,
          .frozen_thresholds = attention.profile ? std::span(attention.profile->thresholds)
                                                 : std::span<const float>(),
+         .head_z =
+             attention.head_z ? std::span(attention.profile->head_z) : std::span<const float>(),
          .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(rows))});
     const auto prefill = static_cast<size_t>(options_.prefill);
     const bool full = attention.options.admit_all;

@@ -20,6 +20,7 @@ struct EvaluatedAttention {
   std::string name;                                 // as the caller spelled it
   AttentionOptions options;                         // admit_all: full attention
   std::shared_ptr<const ThresholdProfile> profile;  // null: the predictor's thresholds
+  bool head_z = false;                              // the profile's z per head, not options.z
 };
 
 struct PerplexityOptions {
@@ -36,8 +37,9 @@ struct AttentionScore {
   MeanInterval loss_over_first;  // paired difference to the first attention's, token by token
   double head_density = 1.0;     // means over scored rows (eta-semantics.md, "What is counted")
   double union_density = 1.0;
-  std::optional<double> recall;    // share of keys with S >= tau_eff that were admitted
-  double tokens_per_second = 0.0;  // of all rows fed
+  std::optional<double> recall;     // share of keys with S >= tau_eff that were admitted
+  std::vector<double> head_recall;  // of every layer and query head with such keys; with recall
+  double tokens_per_second = 0.0;   // of all rows fed
 };
 
 // One score per attention, in order. Windows are [context + 1] tokens, longer than prefill + 1.

@@ -30,6 +30,7 @@ struct PerplexityCommand {
   int32_t context = 0;
   int32_t prefill = 0;
   int32_t windows = 0;
+  bool by_document = false;
   std::vector<std::string> attentions;
   std::optional<float> z;
   std::optional<float> offset;
@@ -39,10 +40,11 @@ struct PerplexityCommand {
   bool json = false;
 
   void Register(CLI::App& command);
-  absl::StatusOr<AttentionOptions> SparseOptions(const ModelConfig& config) const;
+  absl::StatusOr<AttentionOptions> SparseOptions(const ModelConfig& config,
+                                                 const ThresholdProfile* profile) const;
   absl::StatusOr<EvaluatedAttention> Attention(const std::string& name,
-                                               const ModelConfig& config) const;
-  absl::StatusOr<std::vector<EvaluatedAttention>> Attentions(const ModelConfig& config) const;
+                                               const Runtime& loaded) const;
+  absl::StatusOr<std::vector<EvaluatedAttention>> Attentions(const Runtime& loaded) const;
   absl::Status Run() const;
 };
 
@@ -65,21 +67,31 @@ void PerplexityCommand::Register(CLI::App& command) {
   command.add_option("--windows", windows, "Windows to take at most; 0: all that the text fills")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
+  command.add_flag(
+      "--by_document", by_document,
+      "Windows as calibration's sequences: each in one document, a begin-of-text token "
+      "in front, evenly spaced over the text");
   command
       .add_option("--attention", attentions,
-                  "full, dynamic (thresholds predicted by the model), or the path of a JSON file "
-                  "{\"name\": ..., \"thresholds\": [[..HQ], ..L]}; may be given several times")
+                  "full, dynamic (thresholds predicted by the model), or profile:FILE, an exported "
+                  "profile or {\"name\": ..., \"thresholds\": [[..HQ], ..L]}; may be given several "
+                  "times")
       ->required()
       ->allow_extra_args(false)
-      ->type_name("full|dynamic|PROFILE");
-  command.add_option("--z", z, "Width of the bound in deviations [1.5 with a floor, 2 without]")
+      ->type_name("full|dynamic|profile:FILE");
+  command
+      .add_option("--z", z,
+                  "Width of the bound in deviations, of every head [the profile's; else 1.5 with a "
+                  "floor, 2 without]")
       ->check([](const std::string& number) { return CheckReal(number, 0.0, 16.0); });
   command
       .add_option("--floor", floor,
-                  "Weight of pruned keys: uniform or none [uniform for gated models]")
+                  "Weight of pruned keys: uniform or none [the profile's; else uniform for gated "
+                  "models]")
       ->check(CLI::IsMember({"uniform", "none"}));
   command
-      .add_option("--offset", offset, "Operating offset of the thresholds; above 0 admits more [0]")
+      .add_option("--offset", offset,
+                  "Operating offset of the thresholds; above 0 admits more [the profile's; else 0]")
       ->check([](const std::string& number) { return CheckReal(number, -100.0, 100.0); });
   command.add_option("--pinned_blocks", pinned_blocks, "Last full blocks, always admitted [2]")
       ->check(CLI::Range(0, 1024));
@@ -89,54 +101,88 @@ void PerplexityCommand::Register(CLI::App& command) {
   command.add_flag("--json", json, "Write the outcome to stdout as JSON");
 }
 
-// Defaults: eta-semantics.md, "Defaults".
-absl::StatusOr<AttentionOptions> PerplexityCommand::SparseOptions(const ModelConfig& config) const {
+// What a flag says, else the profile, else the defaults of eta-semantics.md.
+absl::StatusOr<AttentionOptions> PerplexityCommand::SparseOptions(
+    const ModelConfig& config, const ThresholdProfile* profile) const {
   const bool gated = config.gate == Gate::kSilu;
-  const bool uniform = floor ? *floor == "uniform" : gated;
+  bool uniform = gated;
+  if (profile != nullptr) uniform = profile->uniform_floor.value_or(uniform);
+  if (floor) uniform = *floor == "uniform";
   if (uniform && !gated) return InvalidField("floor", "must be none: the model has no gate");
   AttentionOptions options;
   options.uniform_floor = uniform;
-  options.z = z.value_or(uniform ? 1.5f : 2.0f);
+  options.z = uniform ? 1.5f : 2.0f;
+  if (profile != nullptr) {
+    options.z = profile->z.value_or(options.z);
+    options.offset = profile->offset.value_or(options.offset);
+  }
+  options.z = z.value_or(options.z);
   options.offset = offset.value_or(options.offset);
   options.pinned_blocks = pinned_blocks.value_or(options.pinned_blocks);
   return options;
 }
 
+// FailedPrecondition for a profile that says that it was made for something else.
+absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded) {
+  const ModelConfig& config = loaded.config();
+  if (profile.num_layers != config.num_layers ||
+      profile.num_query_heads != config.num_query_heads) {
+    return InvalidField("thresholds",
+                        absl::StrCat("the model takes ", config.num_layers, " layers of ",
+                                     config.num_query_heads, " query heads"));
+  }
+  const std::string& fingerprint = loaded.checkpoint().fingerprint();
+  if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model_fingerprint: the profile was made for model ",
+                     profile.model_fingerprint.substr(0, 12), "..., this is ",
+                     fingerprint.substr(0, 12), "..."));
+  }
+  const KvGeometry blocks = MakeKvGeometry(config, DType::kFloat16);
+  if (profile.block_size != 0 &&
+      (profile.block_size != blocks.block_size || profile.sub_block != blocks.sub_block)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "geometry.block_size: the profile was made for blocks of ", profile.block_size, " by ",
+        profile.sub_block, ", the model has ", blocks.block_size, " by ", blocks.sub_block));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<EvaluatedAttention> PerplexityCommand::Attention(const std::string& name,
-                                                                const ModelConfig& config) const {
+                                                                const Runtime& loaded) const {
+  const ModelConfig& config = loaded.config();
   if (name == "full") {
     // The offset moves the gate too, so it holds for full attention as well.
     return EvaluatedAttention{.name = name,
                               .options = {.offset = offset.value_or(0.0f), .admit_all = true},
                               .profile = nullptr};
   }
-  absl::StatusOr<AttentionOptions> options = SparseOptions(config);
-  if (!options.ok()) return options.status();
-  EvaluatedAttention attention = {.name = name, .options = *options, .profile = nullptr};
+  EvaluatedAttention attention = {.name = name};
   if (name == "dynamic") {
     if (!config.has_predictor) {
       return InvalidField("attention", "must not be dynamic: the model predicts no thresholds");
     }
-    return attention;
+  } else {
+    constexpr std::string_view kPrefix = "profile:";
+    absl::StatusOr<ThresholdProfile> profile =
+        ReadProfileFile(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
+    if (!profile.ok()) return profile.status();
+    if (absl::Status s = CheckMadeFor(*profile, loaded); !s.ok()) return s;
+    attention.head_z = !profile->head_z.empty() && !z;
+    attention.profile = std::make_shared<const ThresholdProfile>(*std::move(profile));
   }
-  absl::StatusOr<ThresholdProfile> profile = ReadProfileFile(name);
-  if (!profile.ok()) return profile.status();
-  if (profile->num_layers != config.num_layers ||
-      profile->num_query_heads != config.num_query_heads) {
-    return InvalidField("thresholds",
-                        absl::StrCat("the model takes ", config.num_layers, " layers of ",
-                                     config.num_query_heads, " query heads"));
-  }
-  attention.profile = std::make_shared<const ThresholdProfile>(*std::move(profile));
+  absl::StatusOr<AttentionOptions> options = SparseOptions(config, attention.profile.get());
+  if (!options.ok()) return options.status();
+  attention.options = *options;
   return attention;
 }
 
 absl::StatusOr<std::vector<EvaluatedAttention>> PerplexityCommand::Attentions(
-    const ModelConfig& config) const {
+    const Runtime& loaded) const {
   std::vector<EvaluatedAttention> evaluated;
   bool sparse = false;
   for (const std::string& name : attentions) {
-    absl::StatusOr<EvaluatedAttention> attention = Attention(name, config);
+    absl::StatusOr<EvaluatedAttention> attention = Attention(name, loaded);
     if (!attention.ok()) return attention.status();
     sparse = sparse || !attention->options.admit_all;
     evaluated.push_back(*std::move(attention));
@@ -154,13 +200,13 @@ absl::Status PerplexityCommand::Run() const {
   const absl::StatusOr<std::unique_ptr<Runtime>> loaded = Runtime::Load(runtime);
   if (!loaded.ok()) return loaded.status();
   const ModelConfig& config = (*loaded)->config();
-  const absl::StatusOr<std::vector<EvaluatedAttention>> evaluated = Attentions(config);
+  const absl::StatusOr<std::vector<EvaluatedAttention>> evaluated = Attentions(**loaded);
   if (!evaluated.ok()) return evaluated.status();
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       Tokenizer::Load((*loaded)->checkpoint().tokenizer_model(), config);
   if (!tokenizer.ok()) return tokenizer.status();
   const absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
-      ReadWindows(**source, **tokenizer, context, windows);
+      (by_document ? ReadDocumentWindows : ReadWindows)(**source, **tokenizer, context, windows);
   if (!cut.ok()) return cut.status();
   const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner =
       (*loaded)->MakeRunner(MakeKvGeometry(config, runtime.kv_dtype, runtime.index_dtype), context);

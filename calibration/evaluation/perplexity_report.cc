@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -38,7 +39,11 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
   if (attention.profile) json["profile"] = attention.profile->name;
   const AttentionOptions& options = attention.options;
   if (!options.admit_all) {
-    json["z"] = options.z;
+    if (attention.head_z) {
+      json["z_per_head"] = attention.profile->head_z;
+    } else {
+      json["z"] = options.z;
+    }
     json["floor"] = options.uniform_floor ? "uniform" : "none";
     json["offset"] = options.offset;
     json["pinned_blocks"] = options.pinned_blocks;
@@ -50,6 +55,12 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
   json["head_density"] = score.head_density;
   json["union_density"] = score.union_density;
   json["recall"] = score.recall ? Json(*score.recall) : Json(nullptr);
+  if (!score.head_recall.empty()) {
+    const auto& heads = score.head_recall;
+    json["mean_head_recall"] =
+        std::accumulate(heads.begin(), heads.end(), 0.0) / static_cast<double>(heads.size());
+    json["least_head_recall"] = *std::min_element(heads.begin(), heads.end());
+  }
   json["tokens_per_second"] = score.tokens_per_second;
   return json;
 }

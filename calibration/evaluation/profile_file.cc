@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/profile_json.h"
+#include "calibration/threshold_profile_of.h"
 #include "engine/error.h"
 #include "engine/input_file.h"
 #include "engine/json_check.h"
@@ -46,6 +48,11 @@ absl::StatusOr<ThresholdProfile> ReadProfileFile(const std::string& path) {
   if (!sound.ok()) return sound;
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return InvalidField("profile", "is not a JSON object");
+  if (json.contains("format")) {
+    const absl::StatusOr<PortableProfile> exported = ProfileFromJson(*text);
+    if (!exported.ok()) return exported.status();
+    return *ThresholdProfileOf(exported->content, exported->name, exported->version);
+  }
 
   for (const auto& [key, value] : json.items()) {
     if (key != "name" && key != "thresholds") {

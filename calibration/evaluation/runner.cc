@@ -43,10 +43,12 @@ SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvC
 absl::Status SequenceRunner::Begin(const SequenceSettings& settings) {
   const size_t heads =
       static_cast<size_t>(config().num_layers) * static_cast<size_t>(config().num_query_heads);
-  if (!settings.frozen_thresholds.empty() && settings.frozen_thresholds.size() != heads) {
-    return absl::InvalidArgumentError(absl::StrCat("thresholds: the model takes ",
-                                                   config().num_layers, " layers of ",
-                                                   config().num_query_heads, " query heads"));
+  for (const auto& [field, values] : {std::pair{"thresholds", settings.frozen_thresholds},
+                                      std::pair{"z_per_head", settings.head_z}}) {
+    if (values.empty() || values.size() == heads) continue;
+    return absl::InvalidArgumentError(absl::StrCat(field, ": the model takes ", config().num_layers,
+                                                   " layers of ", config().num_query_heads,
+                                                   " query heads"));
   }
   settings_ = settings;
   position_ = 0;
@@ -102,6 +104,7 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
                              .frozen_thresholds = settings_.frozen_thresholds.empty()
                                                       ? nullptr
                                                       : settings_.frozen_thresholds.data(),
+                             .head_z = settings_.head_z.empty() ? nullptr : settings_.head_z.data(),
                              .block_table = std::span(block_table_).first(blocks)};
   const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
   status = model_->Forward(batch, *cache_, step.outputs);

@@ -28,8 +28,9 @@ struct RunnerOptions {
 // How a sequence attends, from its first row to its last.
 struct SequenceSettings {
   AttentionOptions attention = {};
-  std::span<const float> frozen_thresholds =
-      {};  // [L, HQ]; empty: the predictor's. Must outlive the use
+  // Both must outlive the use.
+  std::span<const float> frozen_thresholds = {};  // [L, HQ]; empty: the predictor's
+  std::span<const float> head_z = {};             // [L, HQ]; empty: attention.z for every head
   float rope_theta = 0.0f;
 };
 
@@ -54,7 +55,7 @@ class SequenceRunner {
   int32_t max_rows() const { return max_rows_; }
   int32_t position() const { return position_; }  // of the next row
 
-  // Starts a new sequence. InvalidArgument for thresholds that are not [L, HQ].
+  // Starts a new sequence. InvalidArgument for thresholds or z per head that are not [L, HQ].
   absl::Status Begin(const SequenceSettings& settings);
 
   // OutOfRange past max_rows or max_context; InvalidArgument for a token outside the vocabulary;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/sample_split.h"
 #include "engine/error.h"
 #include "engine/tokenizer.h"
 
@@ -41,6 +42,34 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source
         "context", absl::StrCat("one window takes ", step + 1, " tokens, the text holds ", total));
   }
   return windows;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource& source,
+                                                                      const Tokenizer& tokenizer,
+                                                                      int32_t context,
+                                                                      int32_t max_windows) {
+  const SplitOptions options = {
+      .sequence_tokens = context + 1, .min_tokens = context + 1, .bos_id = tokenizer.bos_id()};
+  std::vector<std::vector<int32_t>> windows;
+  while (true) {
+    const absl::StatusOr<std::optional<std::string>> document = source.Next();
+    if (!document.ok()) return document.status();
+    if (!document->has_value()) break;
+    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, true);
+    if (!ids.ok()) return ids.status();
+    for (auto& window : CutSamples(std::span(&*ids, 1), options)) {
+      windows.push_back(std::move(window));
+    }
+  }
+  if (windows.empty()) {
+    return InvalidField("context", absl::StrCat("no document holds ", context + 1, " tokens"));
+  }
+  if (max_windows == 0 || windows.size() <= static_cast<size_t>(max_windows)) return windows;
+  std::vector<std::vector<int32_t>> taken;
+  for (const auto& window : SpreadOver(windows, max_windows)) {
+    taken.emplace_back(window.begin(), window.end());
+  }
+  return taken;
 }
 
 }  // namespace eta

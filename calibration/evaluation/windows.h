@@ -19,4 +19,12 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source
                                                               const Tokenizer& tokenizer,
                                                               int32_t context, int32_t max_windows);
 
+// As calibration's sequences (sample_split.h): every window lies in one document and begins with
+// the begin-of-text token. At most `max_windows` (0: all), evenly spaced over the text.
+// InvalidArgument for a text none of whose documents fills one.
+absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource& source,
+                                                                      const Tokenizer& tokenizer,
+                                                                      int32_t context,
+                                                                      int32_t max_windows);
+
 }  // namespace eta

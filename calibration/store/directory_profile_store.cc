@@ -123,6 +123,11 @@ absl::StatusOr<ProfilePtr> DirectoryProfileStore::Put(const Tenant& /*tenant*/,
   return StoreReadOnly();
 }
 
+absl::StatusOr<ProfilePtr> DirectoryProfileStore::CheckPut(const Tenant& /*tenant*/,
+                                                           const PutProfile& /*put*/) const {
+  return StoreReadOnly();
+}
+
 absl::StatusOr<ProfilePtr> DirectoryProfileStore::Get(const Tenant& tenant, const std::string& name,
                                                       const ProfileSelector& selector) const {
   if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;

@@ -20,6 +20,7 @@ class DirectoryProfileStore final : public ProfileStore {
       const std::string& path, std::chrono::milliseconds poll_interval);
 
   absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) override;
+  absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant, const PutProfile& put) const override;
   absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
                                  const ProfileSelector& selector) const override;
   absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const override;

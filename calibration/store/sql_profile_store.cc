@@ -1,5 +1,6 @@
 #include "calibration/store/sql_profile_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,16 +30,26 @@ SqlValue TextOrNull(const std::string& text) {
   return text.empty() ? SqlValue() : SqlValue(text);
 }
 
-// The record of a row, which must be the one that tenant, name and version say.
-absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const std::string& name, int64_t version,
-                                  const SqlValue& value) {
-  const SqlBytes* blob = std::get_if<SqlBytes>(&value);
+absl::Status RowCorrupt() {
+  return MakeError(absl::StatusCode::kDataLoss, "a stored profile is in another's place",
+                   {.reason = "PROFILE_CORRUPT"});
+}
+
+// Rows as Record() takes them.
+constexpr char kSelectRecord[] =
+    "SELECT name, version, create_time_us, request_id, payload_digest, record FROM eta_profiles"
+    " WHERE tenant = $1";
+
+// The record of a row, whose blob must say what its columns say.
+absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const SqlRow& row) {
+  const SqlBytes* blob = std::get_if<SqlBytes>(&row[5]);
   if (blob == nullptr) return NoSuchProfile();
   absl::StatusOr<ProfileRecord> record = DecodeProfile(blob->bytes);
   if (!record.ok()) return record.status();
-  if (record->tenant != tenant || record->name != name || record->version != version) {
-    return MakeError(absl::StatusCode::kDataLoss, "a stored profile is in another's place",
-                     {.reason = "PROFILE_CORRUPT"});
+  if (record->tenant != tenant || record->name != Text(row[0]) ||
+      record->version != Integer(row[1]) || record->create_time_us != Integer(row[2]) ||
+      record->request_id != Text(row[3]) || record->payload_digest != Text(row[4])) {
+    return RowCorrupt();
   }
   return std::make_shared<const ProfileRecord>(*std::move(record));
 }
@@ -47,15 +58,13 @@ absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const std::string& name,
 absl::StatusOr<ProfilePtr> RequestRecord(SqlSession& session, const Tenant& tenant,
                                          const PutProfile& put) {
   if (put.request_id.empty()) return ProfilePtr();
-  const Rows rows = session.Run(
-      "SELECT name, version, payload_digest, record FROM eta_profiles"
-      " WHERE tenant = $1 AND request_id = $2",
-      std::vector<SqlValue>{tenant.id(), put.request_id});
+  const Rows rows = session.Run(absl::StrCat(kSelectRecord, " AND request_id = $2").c_str(),
+                                std::vector<SqlValue>{tenant.id(), put.request_id});
   if (!rows.ok()) return rows.status();
   if (rows->empty()) return ProfilePtr();
   const SqlRow& row = rows->front();
-  if (Text(row[0]) != put.name || Text(row[2]) != put.payload_digest) return RequestIdReused();
-  return Record(tenant, put.name, Integer(row[1]), row[3]);
+  if (Text(row[0]) != put.name || Text(row[4]) != put.payload_digest) return RequestIdReused();
+  return Record(tenant, row);
 }
 
 // 0 where there is none.
@@ -81,6 +90,13 @@ absl::Status CheckExpected(const NameState& state, std::optional<int64_t> expect
 absl::Status CheckExpectedField(std::optional<int64_t> expected) {
   if (!expected || *expected >= 0) return absl::OkStatus();
   return InvalidField("expected_version", "must not be negative");
+}
+
+// All but the content.
+absl::Status CheckPutFields(const PutProfile& put) {
+  if (absl::Status s = CheckProfileName("name", put.name); !s.ok()) return s;
+  if (absl::Status s = CheckRequestIdentity(put.request_id, put.payload_digest); !s.ok()) return s;
+  return CheckExpectedField(put.expected_version);
 }
 
 absl::Status CheckQuota(SqlSession& session, const Tenant& tenant, const ProfileQuota& quota,
@@ -112,20 +128,6 @@ absl::Status NoteChange(SqlSession& session, const Tenant& tenant, const std::st
           " ON CONFLICT (tenant, name) DO UPDATE SET revision = excluded.revision",
           std::vector<SqlValue>{tenant.id(), name})
       .status();
-}
-
-// Turns rows of name, version, create time, bytes into a page; one row more than fits was asked
-// for.
-ProfileList Page(const std::vector<SqlRow>& rows, const ProfilePage& page) {
-  ProfileList list;
-  for (const SqlRow& row : rows) {
-    if (list.profiles.size() == static_cast<size_t>(page.size)) break;
-    list.profiles.push_back({.name = Text(row[0]),
-                             .version = Integer(row[1]),
-                             .create_time_us = Integer(row[2]),
-                             .bytes = Integer(row[3])});
-  }
-  return list;
 }
 
 }  // namespace
@@ -196,9 +198,7 @@ absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant
 }
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::Put(const Tenant& tenant, const PutProfile& put) {
-  if (absl::Status s = CheckProfileName("name", put.name); !s.ok()) return s;
-  if (absl::Status s = CheckRequestIdentity(put.request_id, put.payload_digest); !s.ok()) return s;
-  if (absl::Status s = CheckExpectedField(put.expected_version); !s.ok()) return s;
+  if (absl::Status s = CheckPutFields(put); !s.ok()) return s;
   if (absl::Status s = CheckProfileContent(put.content); !s.ok()) return s;
   ProfilePtr stored;
   const absl::Status status = database_->Write(
@@ -214,31 +214,74 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::Put(const Tenant& tenant, const PutP
   return stored;
 }
 
+absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
+                                                     const PutProfile& put) const {
+  if (absl::Status s = CheckPutFields(put); !s.ok()) return s;
+  absl::StatusOr<ProfilePtr> found = ProfilePtr();
+  const absl::Status status = database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
+    found = RequestRecord(session, tenant, put);
+    if (!found.ok() || *found != nullptr) return found.status();
+    const absl::StatusOr<NameState> state = ReadName(session, tenant, put.name);
+    if (!state.ok()) return state.status();
+    if (absl::Status s = CheckExpected(*state, put.expected_version); !s.ok()) return s;
+    return CheckQuota(session, tenant, quota_, 1);
+  });
+  if (!status.ok()) return status;
+  const absl::Status health = database_->Health();
+  if (*found == nullptr && HasReason(health, "STORE_FAILED")) return health;
+  return found;
+}
+
 absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std::string& name,
                                                 const ProfileSelector& selector) const {
   if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
   std::vector<SqlValue> values = {tenant.id(), name};
-  const char* statement =
-      "SELECT version, record FROM eta_profiles WHERE tenant = $1 AND name = $2"
-      " AND record IS NOT NULL ORDER BY version DESC LIMIT 1";
+  std::string which = " AND record IS NOT NULL ORDER BY version DESC LIMIT 1";
   if (const int64_t* version = std::get_if<int64_t>(&selector)) {
     if (*version < 1) return InvalidField("version", "must be at least 1");
     values.emplace_back(*version);
-    statement =
-        "SELECT version, record FROM eta_profiles WHERE tenant = $1 AND name = $2"
-        " AND version = $3";
+    which = " AND version = $3";
   } else if (const std::string* alias = std::get_if<std::string>(&selector)) {
     if (absl::Status s = CheckProfileAlias("alias", *alias); !s.ok()) return s;
     values.emplace_back(*alias);
-    statement =
-        "SELECT version, record FROM eta_profiles WHERE tenant = $1 AND name = $2"
+    which =
         " AND version = (SELECT version FROM eta_aliases"
         " WHERE tenant = $1 AND name = $2 AND alias = $3)";
   }
-  const Rows rows = Query(tenant, statement, values);
+  const std::string statement = absl::StrCat(kSelectRecord, " AND name = $2", which);
+  const Rows rows = Query(tenant, statement.c_str(), values);
   if (!rows.ok()) return rows.status();
   if (rows->empty()) return NoSuchProfile();
-  return Record(tenant, name, Integer(rows->front()[0]), rows->front()[1]);
+  absl::StatusOr<ProfilePtr> record = Record(tenant, rows->front());
+  quarantine_.Note(tenant, name, Integer(rows->front()[1]), record.status());
+  return record;
+}
+
+// A page of rows of name, version, create time, bytes; one row more than fits was asked for. A name
+// that cannot have been put is a damaged row: it is told by Health, not listed.
+ProfileList SqlProfileStore::Page(const Tenant& tenant, const std::string& listing,
+                                  const std::vector<SqlRow>& rows, const ProfilePage& page) const {
+  ProfileList list;
+  const size_t size = std::min(rows.size(), static_cast<size_t>(page.size));
+  for (size_t i = 0; i < size; ++i) {
+    const std::string name = Text(rows[i][0]);
+    const int64_t version = Integer(rows[i][1]);
+    if (!CheckProfileName("name", name).ok()) {
+      quarantine_.Note(tenant, name, version, RowCorrupt());
+      continue;
+    }
+    list.profiles.push_back({.name = name,
+                             .version = version,
+                             .create_time_us = Integer(rows[i][2]),
+                             .bytes = Integer(rows[i][3]),
+                             .corrupt = quarantine_.Holds(tenant, name, version)});
+  }
+  if (rows.size() > size) {
+    const SqlRow& last = rows[size - 1];
+    list.next_token = MakePageToken(
+        tenant, listing, listing.empty() ? Text(last[0]) : absl::StrCat(Integer(last[1])));
+  }
+  return list;
 }
 
 absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
@@ -254,11 +297,7 @@ absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
             " ON p.tenant = $1 AND p.name = n.name AND p.version = n.version ORDER BY p.name",
             {tenant.id(), *last, int64_t{page.size} + 1});
   if (!rows.ok()) return rows.status();
-  ProfileList list = Page(*rows, page);
-  if (rows->size() > list.profiles.size()) {
-    list.next_token = MakePageToken(tenant, "", list.profiles.back().name);
-  }
-  return list;
+  return Page(tenant, "", *rows, page);
 }
 
 absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
@@ -274,11 +313,7 @@ absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
                           {tenant.id(), name, *before, int64_t{page.size} + 1});
   if (!rows.ok()) return rows.status();
   if (rows->empty() && page.token.empty()) return NoSuchProfile();
-  ProfileList list = Page(*rows, page);
-  if (rows->size() > list.profiles.size()) {
-    list.next_token = MakePageToken(tenant, name, absl::StrCat(list.profiles.back().version));
-  }
-  return list;
+  return Page(tenant, name, *rows, page);
 }
 
 absl::StatusOr<std::vector<ProfileAlias>> SqlProfileStore::ListAliases(
@@ -291,7 +326,9 @@ absl::StatusOr<std::vector<ProfileAlias>> SqlProfileStore::ListAliases(
   if (!rows.ok()) return rows.status();
   std::vector<ProfileAlias> aliases;
   for (const SqlRow& row : *rows) {
-    aliases.push_back({.alias = Text(row[0]), .version = Integer(row[1])});
+    const std::string alias = Text(row[0]);
+    if (!CheckProfileAlias("alias", alias).ok()) continue;  // a damaged row
+    aliases.push_back({.alias = alias, .version = Integer(row[1])});
   }
   return aliases;
 }
@@ -362,7 +399,9 @@ absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& na
     return SqlEnd::kCommit;
   };
   const absl::Status status = database_->Write(tenant, body);
-  if (status.ok()) feed_.Tell({.tenant = tenant, .name = name});
+  if (!status.ok()) return status;
+  quarantine_.Forget(tenant, name);
+  feed_.Tell({.tenant = tenant, .name = name});
   return status;
 }
 
@@ -371,7 +410,8 @@ std::unique_ptr<ProfileWatch> SqlProfileStore::Watch(ProfileWatcher watcher) {
 }
 
 absl::Status SqlProfileStore::Health() const {
-  return database_->Health();
+  const absl::Status status = database_->Health();
+  return status.ok() ? quarantine_.Health() : status;
 }
 
 // A database that cannot be asked now is asked again at the next look.

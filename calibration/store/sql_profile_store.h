@@ -4,6 +4,10 @@
 // so that neither its number nor its request id is taken again), eta_aliases, eta_store (one row:
 // the revision, which every change raises) and eta_changes (the revision at which a name changed
 // last).
+//
+// No answer, no error and no amount of work depends on what other tenants have: every statement
+// begins its search at the tenant, so an unknown name and another tenant's are the same steps down
+// the same index and the same NOT_FOUND. (Writers wait for each other, whatever they write.)
 #pragma once
 
 #include <memory>
@@ -13,6 +17,7 @@
 
 #include "calibration/profile_store.h"
 #include "calibration/store/change_feed.h"
+#include "calibration/store/quarantine.h"
 #include "calibration/store/sql_database.h"
 
 namespace eta {
@@ -22,6 +27,7 @@ class SqlProfileStore final : public ProfileStore {
   SqlProfileStore(std::unique_ptr<SqlDatabase> database, const ProfileStoreOptions& options);
 
   absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) override;
+  absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant, const PutProfile& put) const override;
   absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
                                  const ProfileSelector& selector) const override;
   absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const override;
@@ -38,6 +44,8 @@ class SqlProfileStore final : public ProfileStore {
  private:
   absl::StatusOr<std::vector<SqlRow>> Query(const Tenant& tenant, const char* statement,
                                             const std::vector<SqlValue>& values) const;
+  ProfileList Page(const Tenant& tenant, const std::string& listing,
+                   const std::vector<SqlRow>& rows, const ProfilePage& page) const;
   absl::StatusOr<ProfilePtr> FindRequest(const Tenant& tenant, const PutProfile& put) const;
   absl::StatusOr<SqlEnd> Insert(SqlSession& session, const Tenant& tenant, const PutProfile& put,
                                 ProfilePtr& stored) const;
@@ -45,6 +53,7 @@ class SqlProfileStore final : public ProfileStore {
 
   const ProfileQuota quota_;
   const std::unique_ptr<SqlDatabase> database_;
+  mutable Quarantine quarantine_;
   ChangeFeed feed_;
   std::optional<int64_t> seen_revision_;  // of the poll thread
   PollThread poll_;                       // last, so that it stops first

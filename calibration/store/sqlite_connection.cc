@@ -1,5 +1,7 @@
 #include "calibration/store/sqlite_connection.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -13,6 +15,7 @@ absl::Status SqliteError(int code) {
   switch (code & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
+    case SQLITE_PROTOCOL:  // many others opened the log at the same moment
       return StoreBusy();
     case SQLITE_FULL:
       return StoreFull();
@@ -118,6 +121,24 @@ absl::StatusOr<int64_t> SqliteConnection::Number(const char* statement) {
   }
   const auto* number = std::get_if<int64_t>(&rows->front().front());
   return number != nullptr ? *number : 0;
+}
+
+absl::Status SqliteConnection::SyncLogAnew() {
+  sqlite3_file* log = nullptr;
+  int code = sqlite3_file_control(handle_, "main", SQLITE_FCNTL_JOURNAL_POINTER, &log);
+  if (code != SQLITE_OK) return SqliteError(code);
+  if (log == nullptr || log->pMethods == nullptr) return absl::OkStatus();
+  sqlite3_int64 size = 0;
+  code = log->pMethods->xFileSize(log, &size);
+  std::vector<char> bytes(static_cast<size_t>(std::min<int64_t>(size, 1 << 16)));
+  for (sqlite3_int64 at = 0; code == SQLITE_OK && at < size;) {
+    const int part = static_cast<int>(std::min<int64_t>(size - at, std::ssize(bytes)));
+    code = log->pMethods->xRead(log, bytes.data(), part, at);
+    if (code == SQLITE_OK) code = log->pMethods->xWrite(log, bytes.data(), part, at);
+    at += part;
+  }
+  if (code == SQLITE_OK && size > 0) code = log->pMethods->xSync(log, SQLITE_SYNC_NORMAL);
+  return code == SQLITE_OK ? absl::OkStatus() : SqliteError(code);
 }
 
 void SqliteConnection::Rollback() {

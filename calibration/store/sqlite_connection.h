@@ -32,6 +32,9 @@ class SqliteConnection final : public SqlSession {
   absl::Status Run(const char* statement) { return Run(statement, {}).status(); }
   // The one number that the statement answers.
   absl::StatusOr<int64_t> Number(const char* statement);
+  // Inside a write transaction: writes the bytes of the write-ahead log anew where they are, and
+  // syncs them.
+  absl::Status SyncLogAnew();
   // The transaction is over, whatever it takes.
   void Rollback();
 

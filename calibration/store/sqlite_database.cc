@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/match.h"
 #include "calibration/store/store_error.h"
 #include "engine/error.h"
 
@@ -110,15 +110,27 @@ absl::Status CheckIdentity(SqliteConnection& connection) {
                      {.reason = "STORE_SCHEMA_TOO_NEW"});
   }
   if (identity->schema_version < 1) return StoreCorrupt("file has no schema version");
+  for (const char* statement : kSchema) {
+    if (!absl::StartsWith(statement, "CREATE ")) continue;
+    const auto there = connection.Run("SELECT 1 FROM sqlite_schema WHERE sql = $1",
+                                      std::vector<SqlValue>{std::string(statement)});
+    if (!there.ok()) return there.status();
+    if (there->size() != 1) return StoreCorrupt("file has other tables than ours");
+  }
   return absl::OkStatus();
 }
 
+// Indexes too: a damaged one would hide profiles, and give a version twice. (0.4 s for 50,000 rows
+// and 230 MB in memory; the check without indexes takes 0.25 s.) A page that could not be read
+// looks like a damaged one, but not in a second run.
 absl::Status CheckIntegrity(SqliteConnection& connection) {
-  const auto rows = connection.Run("PRAGMA quick_check(1)", {});
-  if (!rows.ok()) return rows.status();
-  const bool sound = rows->size() == 1 && std::get_if<std::string>(&rows->front().front()) &&
-                     std::get<std::string>(rows->front().front()) == "ok";
-  return sound ? absl::OkStatus() : StoreCorrupt("file is corrupt");
+  for (int run = 0; run < 2; ++run) {
+    const auto rows = connection.Run("PRAGMA integrity_check(1)", {});
+    if (!rows.ok()) return rows.status();
+    const auto* answer = rows->empty() ? nullptr : std::get_if<std::string>(&rows->front().front());
+    if (answer != nullptr && *answer == "ok") return absl::OkStatus();
+  }
+  return StoreCorrupt("file is corrupt");
 }
 
 // Write-ahead log. SQLite does not wait by itself for others who open the file at this moment.
@@ -136,6 +148,19 @@ absl::Status StartLog(SqliteConnection& connection, std::chrono::milliseconds bu
     return absl::FailedPreconditionError(
         "the profile store's file system cannot hold a write-ahead log");
   }
+}
+
+// A process whose sync failed, and which then died, leaves commits in the log that the page cache
+// shows and the disk does not have, and that no later sync writes. A commit on top of them would be
+// lost with them. Writing the log's own bytes again is safe whenever the power goes: of a torn
+// sector both halves are the same. Where others write to the file it is they who know what the log
+// holds.
+absl::Status KeepLog(SqliteConnection& connection) {
+  absl::Status status = connection.Run("BEGIN IMMEDIATE");
+  if (HasReason(status, "STORE_BUSY")) return absl::OkStatus();
+  if (status.ok()) status = connection.SyncLogAnew();
+  connection.Rollback();
+  return status;
 }
 
 }  // namespace
@@ -157,6 +182,7 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
                      {.reason = "STORE_PERMISSIONS"});
   }
   if (absl::Status s = StartLog(**writer, busy_timeout); !s.ok()) return s;
+  if (absl::Status s = KeepLog(**writer); !s.ok()) return s;
   std::unique_ptr<SqliteDatabase> database(
       new SqliteDatabase(path, busy_timeout, static_cast<uint64_t>(file.st_ino)));
   database->writer_ = *std::move(writer);

@@ -67,6 +67,7 @@ struct SelectScratch {
   alignas(64) float best_bounds[kMaxGroup * 16];  // [head][lane]
   alignas(64) int32_t best_ordinals[kMaxGroup * 16];
   float norms[kMaxGroup];
+  float z[kMaxGroup];
 };
 
 inline uint32_t AllHeads(size_t count) {
@@ -154,6 +155,11 @@ class Screen {
     const hn::RebindToSigned<Floats> di;
     const auto column = static_cast<size_t>(group_.kv_head) * num_heads_ * d_;
     const float* q = params_.q.row(group_.row) + column;
+    const float* head_z = group_.sequence->head_z;
+    if (head_z != nullptr) {
+      head_z += static_cast<size_t>(params_.layer) * static_cast<size_t>(params_.num_query_heads) +
+                static_cast<size_t>(group_.kv_head) * num_heads_;
+    }
     for (size_t h = 0; h < num_heads_; ++h) {
       Vector norm = hn::Zero(df);
       for (size_t i = 0; i < d_; i += kLanes) {
@@ -164,6 +170,7 @@ class Screen {
         norm = hn::Add(norm, square);
       }
       scratch_.norms[h] = std::sqrt(hn::GetLane(hn::SumOfLanes(df, norm)));
+      scratch_.z[h] = head_z != nullptr ? head_z[h] : group_.sequence->attention.z;
       hn::Store(hn::Set(df, -std::numeric_limits<float>::infinity()), df,
                 scratch_.best_bounds + h * kLanes);
       hn::Store(hn::Set(di, -1), di, scratch_.best_ordinals + h * kLanes);
@@ -238,7 +245,7 @@ class Screen {
     const AttentionOptions& options = group_.sequence->attention;
     const Vector mean = TransposeSum(scratch_.products + 2 * slot * kTable);
     const Vector variance = TransposeSum(scratch_.products + (2 * slot + 1) * kTable);
-    const Vector spread = hn::MulAdd(hn::Set(df, options.z), hn::Sqrt(variance), mean);
+    const Vector spread = hn::MulAdd(hn::Set(df, scratch_.z[head]), hn::Sqrt(variance), mean);
     const Vector ceiling = hn::Mul(hn::Set(df, scratch_.norms[head]), max_norms);
     const Vector bound = hn::Mul(hn::Set(df, params_.softmax_scale), hn::Min(spread, ceiling));
     if (first < group_.rescue_end) KeepBest(head, first, bound);

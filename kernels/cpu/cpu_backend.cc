@@ -113,6 +113,9 @@ class CpuBackend final : public Backend {
     cpu::PrefillAttention(context_, params);
   }
   void CountRecall(const RecallParams& params) override { cpu::CountRecall(context_, params); }
+  void CollectCalibration(const CalibrationParams& params) override {
+    cpu::CollectCalibration(context_, params);
+  }
   void SwiGlu(const SwiGluParams& params) override { cpu::SwiGlu(context_, params); }
   void Sample(const SampleParams& params) override { cpu::Sample(context_, params); }
 

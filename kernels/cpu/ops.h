@@ -24,7 +24,9 @@ void DecodeAttention(const Context& context, const AttentionParams& params);  //
 void PrefillAttention(const Context& context,
                       const AttentionParams& params);                  // prefill_attention.cc
 void CountRecall(const Context& context, const RecallParams& params);  // recall.cc
-void SwiGlu(const Context& context, const SwiGluParams& params);       // pointwise.cc
-void Sample(const Context& context, const SampleParams& params);       // sampling.cc
+void CollectCalibration(const Context& context,
+                        const CalibrationParams& params);         // calibration.cc
+void SwiGlu(const Context& context, const SwiGluParams& params);  // pointwise.cc
+void Sample(const Context& context, const SampleParams& params);  // sampling.cc
 
 }  // namespace eta::cpu

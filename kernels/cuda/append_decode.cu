@@ -84,7 +84,6 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
 __device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t first_row,
                                               int32_t end, int32_t kv_head, int32_t width,
                                               float* shared) {
-  constexpr int kHeld = 4;  // vectors that a warp loads at once
   const int32_t d = args.append.tile.head_dim;
   const int32_t group = width / d;
   const int32_t count = (end - first_row) * group;
@@ -93,27 +92,16 @@ __device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t fi
     return args.q + (first_row + i / group) * args.thresholds.q_stride + kv_head * width +
            i % group * d;
   };
-  for (int32_t first = warp; first < count; first += kHeld * kWarps) {
-    HeadVector vectors[kHeld];
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      const int32_t i = first + n * kWarps;
-      if (i >= count) break;
-      vectors[n].Load(query(i), d);
-    }
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      const int32_t i = first + n * kWarps;
-      if (i >= count) break;
+  for (int32_t first = warp; first < count; first += kHeldVectors * kWarps) {
+    HeadVector vectors[kHeldVectors];
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) { vectors[n].Load(query(i), d); });
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
       vectors[n].Rotate(args.angles + static_cast<int64_t>(first_row + i / group) * (d / 2), d);
-    }
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      const int32_t i = first + n * kWarps;
-      if (i >= count) break;
+    });
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
       vectors[n].Store(query(i), d);
       vectors[n].Store(shared + i * d, d);
-    }
+    });
   }
 }
 

@@ -109,20 +109,26 @@ __device__ __forceinline__ void ExpectBytes(Barrier* barrier, uint32_t bytes, in
 #endif
 }
 
-// Copies `bytes` (a multiple of 16; both addresses 16-byte aligned). All lanes of the warp call it
-// with the same arguments. The data is read once, so it need not stay in L2.
+#if __CUDA_ARCH__ >= 900
+// One thread copies `bytes` (a multiple of 16; both addresses 16-byte aligned) that are read once,
+// so that they need not stay in L2.
+__device__ __forceinline__ void BulkCopyOnce(void* shared, const std::byte* global, uint32_t bytes,
+                                             Barrier* barrier) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(SharedAddress(shared)),
+      "l"(global), "r"(bytes), "r"(SharedAddress(barrier)), "l"(policy)
+      : "memory");
+}
+#endif
+
+// The same by a warp, all of whose lanes call it with the same arguments.
 __device__ __forceinline__ void CopyTile(void* shared, const std::byte* global, uint32_t bytes,
                                          Barrier* barrier) {
 #if __CUDA_ARCH__ >= 900
-  if (threadIdx.x % 32 == 0) {
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[%0], [%1], %2, [%3], %4;" ::"r"(SharedAddress(shared)),
-        "l"(global), "r"(bytes), "r"(SharedAddress(barrier)), "l"(policy)
-        : "memory");
-  }
+  if (threadIdx.x % 32 == 0) BulkCopyOnce(shared, global, bytes, barrier);
 #else
   for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared) + at),

@@ -26,29 +26,22 @@ template <typename T>
 __device__ __forceinline__ void StoreRows(const AppendArgs& args, const StepView& step,
                                           int32_t begin, int32_t end, int32_t kv_head) {
   constexpr int32_t kWarps = kAppendThreads / 32;
-  constexpr int kHeld = 4;  // vectors that a warp loads at once
   const KvTile& tile = args.tile;
   const int32_t count = (end - begin) * 2;
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  for (int32_t first = warp; first < count; first += kHeld * kWarps) {
-    HeadVector vectors[kHeld];
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      const int32_t i = first + n * kWarps;
-      if (i >= count) break;
+  for (int32_t first = warp; first < count; first += kHeldVectors * kWarps) {
+    HeadVector vectors[kHeldVectors];
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
       const int32_t row = begin + i / 2;
       const float* from = i % 2 != 0 ? args.v + row * args.v_stride : args.k + row * args.k_stride;
       vectors[n].Load(from + kv_head * tile.head_dim, tile.head_dim);
-    }
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      const int32_t i = first + n * kWarps;
-      if (i >= count) break;
+    });
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
       const StepRow& at = step.rows[begin + i / 2];
       const int32_t block = step.tables[at.table_begin + at.position / tile.block_size];
       StoreToken<T>(vectors[n], tile, args.tiles, block, kv_head, at.position % tile.block_size,
                     i % 2 != 0);
-    }
+    });
   }
 }
 

@@ -53,7 +53,6 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
   const std::byte* scalars = nullptr;
 
   ScreenQueries<D, HeadTiles> queries;
-  float z = 0.0f;
   int32_t rescue_chunk = 0;
   uint32_t* masks = nullptr;
   unsigned long long* best = nullptr;
@@ -64,7 +63,6 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
     first_kv_head = item.first_kv_head;
     const int32_t kv_head = first_kv_head + own_kv_head;
     const StepRow& step_row = args.step.rows[row];
-    z = step_row.z;
     rescue_chunk = step_row.rescue_chunk;
     const int64_t head = static_cast<int64_t>(kv_head) * group;
     masks =
@@ -72,8 +70,9 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
     best = args.best + static_cast<int64_t>(row) * args.num_query_heads + head;
     scalars = block_at + shape.vector_bytes + shape.Scalars(kv_head);
     queries.Load(args.q + row * args.q_stride + head * D,
-                 args.thresholds + row * args.thresholds_stride + head, group, args.scale,
-                 step_row.offset);
+                 args.thresholds + row * args.thresholds_stride + head,
+                 HeadZ(args.step, step_row, args.num_query_heads, head), group, args.scale,
+                 step_row);
   };
   WaitForPrevious();
   AllowNext();
@@ -95,7 +94,7 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
     if (first_block >= item.num_full) continue;
 
     float bounds[HeadTiles][4];
-    UpperBounds(records, queries, z, bounds);
+    UpperBounds(records, queries, bounds);
     uint32_t mask = 0;  // of block r, and shifted by 16 of block r + 8
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {

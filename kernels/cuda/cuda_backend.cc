@@ -251,16 +251,9 @@ class CudaBackend final : public Backend {
   void AppendKv(const AppendKvParams& params) override { Add(params); }
 
   void PredictThresholds(const ThresholdParams& params) override {
-    // Padded to a power of two, so that few programs differ by it.
-    const auto heads = static_cast<size_t>(params.out.cols);
-    const size_t row_bytes = heads * sizeof(float);
-    const size_t count = step_.frozen.size();
-    const int64_t frozen = count > 0 ? AddPiece(std::bit_ceil(count) * row_bytes) : 0;
+    const int64_t frozen =
+        AddProfiles(&StepProfile::frozen_thresholds, params.layer, params.out.cols);
     if (!ok()) return;
-    for (size_t i = 0; i < count; ++i) {
-      const float* layer = step_.frozen[i] + static_cast<size_t>(params.layer) * heads;
-      std::memcpy(uploads_.HostAt(frozen) + i * row_bytes, layer, row_bytes);
-    }
     ThresholdOp op = {params, frozen};
     op.params.layer = 0;
     Add(op);
@@ -272,8 +265,11 @@ class CudaBackend final : public Backend {
     const auto rows = static_cast<size_t>(params.q.rows);
     const auto query_heads = static_cast<size_t>(params.num_query_heads);
     const auto kv_heads = static_cast<size_t>(params.geometry.num_kv_heads);
-    SelectBlocksOp op = {params, results_.Add(rows * query_heads * sizeof(int32_t)),
+    const int64_t head_z = AddProfiles(&StepProfile::head_z, params.layer, params.num_query_heads);
+    if (!ok()) return;
+    SelectBlocksOp op = {params, head_z, results_.Add(rows * query_heads * sizeof(int32_t)),
                          results_.Add(rows * kv_heads * sizeof(int32_t))};
+    op.params.layer = 0;
     op.params.counts = {};
     Add(op);
     targets_.push_back(CountsTarget{op.tokens_attended, op.tokens_read, params.num_query_heads,
@@ -293,6 +289,9 @@ class CudaBackend final : public Backend {
     const int64_t above = results_.Add(2 * static_cast<size_t>(heads) * sizeof(int64_t));
     Add(RecallOp{params.attention, above});
     targets_.push_back(RecallTarget{above, heads, params.above, params.above_admitted});
+  }
+  void CollectCalibration(const CalibrationParams& params) override {
+    if (step_.calibrates) Add(CalibrationOp{params});
   }
   void SwiGlu(const SwiGluParams& params) override { Add(params); }
 
@@ -324,6 +323,23 @@ class CudaBackend final : public Backend {
     if (ok()) program_.Add(op);
   }
   int64_t AddPiece(size_t bytes) { return ok() ? uploads_.AddPiece(bytes) : 0; }
+
+  // A piece [profiles of the step, heads] of what their tables hold for `layer`; 0 where none has
+  // such a table. It is copied in every step, so a profile may go when its last step has finished.
+  int64_t AddProfiles(const float* StepProfile::*table, int32_t layer, int64_t heads) {
+    const auto has_table = [&](const StepProfile& profile) { return profile.*table != nullptr; };
+    if (std::ranges::none_of(step_.profiles, has_table)) return 0;
+    // Padded to a power of two, so that few programs differ by it.
+    const size_t row_bytes = static_cast<size_t>(heads) * sizeof(float);
+    const int64_t piece = AddPiece(std::bit_ceil(step_.profiles.size()) * row_bytes);
+    if (!ok()) return 0;
+    std::byte* to = uploads_.HostAt(piece);
+    for (const StepProfile& profile : step_.profiles) {
+      if (has_table(profile)) std::memcpy(to, profile.*table + layer * heads, row_bytes);
+      to += row_bytes;
+    }
+    return piece;
+  }
 
   void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
             std::string_view what) const {

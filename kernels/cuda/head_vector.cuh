@@ -80,6 +80,21 @@ struct HeadVector {
   }
 };
 
+// Vectors that a warp loads at once.
+inline constexpr int kHeldVectors = 4;
+
+// Of `count` vectors that the thread block's kWarps warps take in turns, visit(n, i) for those that
+// this warp holds at once: i = first, first + kWarps, ...
+template <int kWarps, typename Visit>
+__device__ __forceinline__ void ForHeldVectors(int32_t first, int32_t count, Visit&& visit) {
+#pragma unroll
+  for (int n = 0; n < kHeldVectors; ++n) {
+    const int32_t i = first + n * kWarps;
+    if (i >= count) break;
+    visit(n, i);
+  }
+}
+
 // Stores a row's K, or with `value` its V, as token `token` of a block.
 template <typename T>
 __device__ __forceinline__ void StoreToken(const HeadVector& vector, const KvTile& tile,

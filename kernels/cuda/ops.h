@@ -58,8 +58,9 @@ void DecodeAttention(Context& context, const AttentionParams& params,
                      const DeviceCounts& counts);                        // decode_attention.cu
 void PrefillAttention(Context& context, const AttentionParams& params);  // prefill_attention.cu
 void CountRecall(Context& context, const RecallParams& params, int64_t* above,
-                 int64_t* above_admitted);                  // recall.cu; device [HQ], added to
-void SwiGlu(Context& context, const SwiGluParams& params);  // pointwise.cu
+                 int64_t* above_admitted);  // recall.cu; device [HQ], added to
+void CollectCalibration(Context& context, const CalibrationParams& params);  // calibration.cu
+void SwiGlu(Context& context, const SwiGluParams& params);                   // pointwise.cu
 
 // What the blocks of a selection are in the pool, one by one, [lists, capacity] in scratch memory:
 // SelectBlocks writes it, DecodeAttention reads it. Null if the device has no memory.
@@ -75,5 +76,7 @@ void PlainScreen(Context& context, const SelectBlocksParams& params,
                  uint64_t* best);                                             // plain_screen.cu
 void PlainDecodeAttention(Context& context, const AttentionParams& params);   // plain_attention.cu
 void PlainPrefillAttention(Context& context, const AttentionParams& params);  // plain_attention.cu
+void PlainCollectCalibration(Context& context,
+                             const CalibrationParams& params);  // plain_calibration.cu
 
 }  // namespace eta::cuda

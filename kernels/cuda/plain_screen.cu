@@ -2,8 +2,8 @@
 
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/plain_products.cuh"
 #include "kernels/cuda/screen.cuh"
 
 namespace eta::cuda {
@@ -12,7 +12,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kCtasPerSm = 4;
-constexpr int kMaxPairs = 4;  // of neighbouring coordinates that a lane holds: d <= 256
 
 struct ScreenArgs {
   StepView step;
@@ -34,105 +33,6 @@ __device__ __forceinline__ int32_t RowOfUnit(const int32_t* begin, int32_t num_r
     count = min(step, count - last * step);
   }
   return low;
-}
-
-// One of two sums over the warp in its lower half, the other in the upper half.
-__device__ __forceinline__ float SumHalves(float lower, float upper) {
-  const bool is_upper = (threadIdx.x & 16) != 0;
-  float sum = is_upper ? upper : lower;
-  sum += __shfl_xor_sync(~0u, is_upper ? lower : upper, 16);
-#pragma unroll
-  for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  return sum;
-}
-
-// |q| of head `lane`. queries: [group, d].
-__device__ float QueryNorm(const float* queries, int32_t group, int32_t head_dim) {
-  const int lane = threadIdx.x % 32;
-  float norm = 0.0f;
-  for (int32_t g = 0; g < group; ++g) {
-    float sum = 0.0f;
-    for (int32_t i = lane; i < head_dim; i += 32) {
-      const float q = queries[g * head_dim + i];
-      sum += q * q;
-    }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (lane == g) norm = sqrtf(sum);
-  }
-  return norm;
-}
-
-// Two neighbouring coordinates of mu and of sigma, as the record has them.
-struct RecordPair {
-  float2 mu;
-  float2 sigma;
-};
-
-__device__ __forceinline__ RecordPair LoadPair(const std::byte* mu, const std::byte* sigma,
-                                               int32_t pair, bool narrow) {
-  if (!narrow) {
-    return {UnpackPair<Half>(reinterpret_cast<const uint32_t*>(mu)[pair]),
-            UnpackPair<Half>(reinterpret_cast<const uint32_t*>(sigma)[pair])};
-  }
-  const char2 steps = reinterpret_cast<const char2*>(mu)[pair];
-  const uint32_t deviations = reinterpret_cast<const uint16_t*>(sigma)[pair];
-  const float2 wide = UnpackPair<Half>(WidenE4M3(deviations).x);
-  return {make_float2(static_cast<float>(steps.x), static_cast<float>(steps.y)),
-          make_float2(256.0f * wide.x, 256.0f * wide.y)};
-}
-
-// Steps 1 and 2 of the selection, in float32, from <q, mu> and sum q_i^2 sigma_i^2 as the record
-// has mu and sigma; of one with a float16 index, only M of `record` is its own (Float16Trailer).
-__device__ __forceinline__ float UpperBound(float q_mu, float variance, float z, float q_norm,
-                                            const RecordTrailer& record, float scale) {
-  const float deviation = record.sigma_scale * sqrtf(variance);
-  const float estimate = record.mu_scale * q_mu + q_norm * record.mu_error + z * deviation;
-  return scale * fminf(estimate, q_norm * record.max_norm);
-}
-__device__ __forceinline__ RecordTrailer Float16Trailer(float max_norm) {
-  return {.max_norm = max_norm, .mu_scale = 1.0f, .mu_error = 0.0f, .sigma_scale = 1.0f};
-}
-
-struct Products {
-  float q_mu;
-  float variance;
-};
-
-// <q, mu> and sum q_i^2 sigma_i^2 of head `lane` and one record, whose mu and sigma are given.
-__device__ Products MultiplyRecord(const float* queries, int32_t group, int32_t head_dim,
-                                   const std::byte* mu, const std::byte* sigma, bool narrow) {
-  const int lane = threadIdx.x % 32;
-  const int32_t num_pairs = head_dim / 2;
-  float2 means[kMaxPairs];
-  float2 variances[kMaxPairs];
-#pragma unroll
-  for (int k = 0; k < kMaxPairs; ++k) {
-    const int32_t pair = lane + 32 * k;
-    means[k] = variances[k] = make_float2(0.0f, 0.0f);
-    if (pair >= num_pairs) continue;
-    const RecordPair loaded = LoadPair(mu, sigma, pair, narrow);
-    means[k] = loaded.mu;
-    variances[k] = make_float2(loaded.sigma.x * loaded.sigma.x, loaded.sigma.y * loaded.sigma.y);
-  }
-  Products products{};
-  for (int32_t g = 0; g < group; ++g) {
-    float q_mu = 0.0f;
-    float variance = 0.0f;
-#pragma unroll
-    for (int k = 0; k < kMaxPairs; ++k) {
-      const int32_t pair = lane + 32 * k;
-      if (pair >= num_pairs) break;
-      const float2 q = reinterpret_cast<const float2*>(queries + g * head_dim)[pair];
-      q_mu += q.x * means[k].x + q.y * means[k].y;
-      variance += q.x * q.x * variances[k].x + q.y * q.y * variances[k].y;
-    }
-    const float sum = SumHalves(q_mu, variance);
-    const float q_mu_sum = __shfl_sync(~0u, sum, 0);
-    const float variance_sum = __shfl_sync(~0u, sum, 16);
-    if (lane == g) products = {q_mu_sum, variance_sum};
-  }
-  return products;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -163,6 +63,8 @@ __global__ void __launch_bounds__(kThreads)
             ? params.thresholds.data[row_index * params.thresholds.stride + first_head + lane] -
                   row.offset
             : 0.0f;
+    const float* head_z = HeadZ(args.step, row, params.num_query_heads, first_head);
+    const float z = head_z != nullptr && lane < group ? head_z[lane] : row.z;
 
     const int64_t list = static_cast<int64_t>(row_index) * num_kv_heads + kv_head;
     uint32_t* masks = params.selection.heads + list * params.selection.capacity;
@@ -174,15 +76,12 @@ __global__ void __launch_bounds__(kThreads)
       const int32_t physical = args.step.tables[row.table_begin + block];
       const std::byte* record =
           params.kv.records + static_cast<size_t>(physical) * tile.record_bytes();
-      const Products products =
+      const RecordProducts products =
           MultiplyRecord(queries, group, tile.head_dim, record + tile.Mu(kv_head),
                          record + tile.Sigma(kv_head), tile.narrow_index);
-      const std::byte* scalars = record + tile.MaxNorm(kv_head);
-      const RecordTrailer trailer = tile.narrow_index
-                                        ? *reinterpret_cast<const RecordTrailer*>(scalars)
-                                        : Float16Trailer(*reinterpret_cast<const float*>(scalars));
-      const float bound =
-          UpperBound(products.q_mu, products.variance, row.z, norm, trailer, params.softmax_scale);
+      const BlockBound limits =
+          products.Bound(TrailerOf(tile, record, kv_head), norm, params.softmax_scale);
+      const float bound = limits.scale * fminf(limits.mean + z * limits.deviation, limits.ceiling);
       const uint32_t mask = __ballot_sync(~0u, lane < group && bound >= threshold);
       if (lane == 0) masks[block] = mask;
       if (lane < group && block < row.rescue_chunk) {

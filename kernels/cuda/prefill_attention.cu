@@ -189,7 +189,7 @@ void PrefillAttention(Context& context, const AttentionParams& params) {
   }
   std::span<const StepSequence> rest = context.sequences;
   for (auto some = TakeWideRun(geometry, rest); !some.empty(); some = TakeWideRun(geometry, rest)) {
-    const WideTiles wide = Widen(context, params, some);
+    const WideTiles wide = Widen(context, geometry, params.kv, some);
     if (wide.tiles == nullptr) return;
     prefill.geometry = wide.geometry;
     prefill.tiles = wide.tiles;

@@ -31,8 +31,16 @@ __device__ __forceinline__ uint32_t ChunkOffset(int32_t token, int32_t chunk) {
   return token * (kHeadDim * 2) + ((chunk ^ swizzle) * 16);
 }
 
-// All threads copy the K and V of 64 keys; keys past the sequence's end become zeros.
-template <int kHeadDim>
+// 16 bytes, or zeros where `bytes` is 0.
+__device__ __forceinline__ void CopyOrZero(uint32_t shared, const std::byte* global,
+                                           uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(bytes)
+               : "memory");
+}
+
+// All threads copy the K and V of 64 keys, or K alone; keys past the sequence's end become zeros.
+template <int kHeadDim, bool kValues = true>
 __device__ __forceinline__ void CopyKeyTile(const PrefillParams& params, const PrefillTile& tile,
                                             int32_t kv_head, int32_t key_tile, uint32_t shared) {
   constexpr int kRowChunks = kHeadDim / 8;
@@ -47,14 +55,33 @@ __device__ __forceinline__ void CopyKeyTile(const PrefillParams& params, const P
       from += layout.K(table[key / params.geometry.block_size], kv_head) +
               (within * kRowChunks + i % kRowChunks) * 16;
     }
-    const std::byte* values = bytes != 0 ? from + layout.tile_bytes() : from;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared + i * 16), "l"(from),
-                 "r"(bytes)
-                 : "memory");
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     shared + kTileKeys * kHeadDim * 2 + i * 16),
-                 "l"(values), "r"(bytes)
-                 : "memory");
+    CopyOrZero(shared + i * 16, from, bytes);
+    if constexpr (kValues) {
+      const std::byte* values = bytes != 0 ? from + layout.tile_bytes() : from;
+      CopyOrZero(shared + kTileKeys * kHeadDim * 2 + i * 16, values, bytes);
+    }
+  }
+}
+
+// scores += the products of 16 queries, whose operands may be the parts of a sum, with 8 * kTiles
+// keys in shared memory, the first of them a multiple of 8.
+template <typename Element, int kHeadDim, int kTiles, typename... Operands>
+__device__ __forceinline__ void MultiplyKeys(float (&scores)[kTiles][4], uint32_t keys,
+                                             const Operands&... queries) {
+  const int32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int k = 0; k < kHeadDim / 16; ++k) {
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 2) {
+      uint32_t b[4];
+      LoadMatrices(
+          b, keys + ChunkOffset<kHeadDim>(n * 8 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+      const auto multiply = [&](const uint32_t(&query)[4]) {
+        Mma<Element>(scores[n], query, b[0], b[1]);
+        Mma<Element>(scores[n + 1], query, b[2], b[3]);
+      };
+      (multiply(queries[k]), ...);
+    }
   }
 }
 
@@ -100,19 +127,7 @@ __global__ void __launch_bounds__(kMmaThreads,
     const uint32_t values = keys + Shape::kTileBytes;
 
     float scores[8][4] = {};
-#pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) {
-#pragma unroll
-      for (int n = 0; n < 8; n += 2) {
-        uint32_t b[4];
-        LoadMatrices(b, keys + ChunkOffset<kHeadDim>(n * 8 + lane / 16 * 8 + lane % 8,
-                                                     2 * k + lane / 8 % 2));
-        Mma<Element>(scores[n], query_high[k], b[0], b[1]);
-        Mma<Element>(scores[n + 1], query_high[k], b[2], b[3]);
-        Mma<Element>(scores[n], query_low[k], b[0], b[1]);
-        Mma<Element>(scores[n + 1], query_low[k], b[2], b[3]);
-      }
-    }
+    MultiplyKeys<Element, kHeadDim>(scores, keys, query_high, query_low);
 
     const int32_t first_key = key_tile * kTileKeys;
     Rescale rescale;

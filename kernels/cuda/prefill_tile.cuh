@@ -42,6 +42,7 @@ struct PrefillParams {
   float softmax_scale;
   float beta;
   bool gated;
+  bool calibrates;  // tiles are of the sequences that calibrate, no others
   float* partials;  // [tile, HKV, max_parts] of a Part's arrays
 };
 
@@ -63,9 +64,10 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
   for (int32_t begin = 0; begin < num_sequences; begin += 32) {
     StepSequence sequence = {};
     if (begin + lane < num_sequences) sequence = params.sequences[begin + lane];
-    const int32_t tiles = sequence.role == RowRole::kPrefill
-                              ? (sequence.num_rows + params.tile_tokens - 1) / params.tile_tokens
-                              : 0;
+    const bool counts =
+        params.calibrates ? sequence.calibrate != 0 : sequence.role == RowRole::kPrefill;
+    const int32_t tiles =
+        counts ? (sequence.num_rows + params.tile_tokens - 1) / params.tile_tokens : 0;
     int32_t end = tiles;
     for (int32_t step = 1; step < 32; step *= 2) {
       const int32_t before = __shfl_up_sync(~0u, end, step);

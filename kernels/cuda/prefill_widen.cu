@@ -131,12 +131,12 @@ std::span<const StepSequence> TakeWideRun(const KvGeometry& geometry,
   return {begin, end};
 }
 
-WideTiles Widen(Context& context, const AttentionParams& params,
+WideTiles Widen(Context& context, const KvGeometry& narrow, const KvLayerView& kv,
                 std::span<const StepSequence> sequences) {
   const StepSequence& last = sequences.back();
   const int32_t begin = sequences.front().table_begin;
-  const int32_t entries = last.table_begin + TableEntries(params.geometry, last) - begin;
-  const KvGeometry geometry = WideGeometry(params.geometry);
+  const int32_t entries = last.table_begin + TableEntries(narrow, last) - begin;
+  const KvGeometry geometry = WideGeometry(narrow);
   const KvTile wide(geometry);
   const size_t tile_bytes = static_cast<size_t>(entries) * wide.block_bytes();
   const size_t table_bytes = static_cast<size_t>(entries) * sizeof(int32_t);
@@ -144,10 +144,9 @@ WideTiles Widen(Context& context, const AttentionParams& params,
   if (tiles == nullptr) return {geometry};
   auto* tables = reinterpret_cast<int32_t*>(tiles + tile_bytes);
   const WidenArgs args = {
-      context.step.tables + begin, params.kv.tiles, KvTile(params.geometry), wide, tables, tiles};
+      context.step.tables + begin, kv.tiles, KvTile(narrow), wide, tables, tiles};
   Launch(context.device, "widening of the 8-bit cache",
-         {.grid = dim3(static_cast<unsigned>(entries),
-                       static_cast<unsigned>(params.geometry.num_kv_heads)),
+         {.grid = dim3(static_cast<unsigned>(entries), static_cast<unsigned>(narrow.num_kv_heads)),
           .block = dim3(kThreads)},
          WidenTiles, args);
   return {geometry, tiles, tables};

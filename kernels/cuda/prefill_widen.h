@@ -33,7 +33,7 @@ struct WideTiles {
   const int32_t* tables = nullptr;   // the sequences' block tables, one behind the other
 };
 // `sequences`: as TakeWideRun gives them. The memory is the next call's too.
-WideTiles Widen(Context& context, const AttentionParams& params,
+WideTiles Widen(Context& context, const KvGeometry& geometry, const KvLayerView& kv,
                 std::span<const StepSequence> sequences);
 
 }  // namespace eta::cuda

@@ -58,12 +58,17 @@ class Launcher {
   void operator()(const SelectBlocksOp& op) {
     counts_ = {reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_attended)),
                reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_read))};
-    SelectBlocks(For(op.params.q), op.params, counts_);
+    Context& context = For(op.params.q);
+    context.step.head_z = op.head_z != 0
+                              ? reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.head_z))
+                              : nullptr;
+    SelectBlocks(context, op.params, counts_);
   }
   void operator()(const DecodeAttentionOp& op) {
     DecodeAttention(For(op.params.q), op.params, counts_);
   }
   void operator()(const PrefillAttentionOp& op) { PrefillAttention(For(op.params.q), op.params); }
+  void operator()(const CalibrationOp& op) { CollectCalibration(For(op.params.q), op.params); }
   void operator()(const RecallOp& op) {
     const auto heads = static_cast<size_t>(op.params.num_query_heads);
     auto* above = reinterpret_cast<int64_t*>(machine_.results.DeviceAt(op.above));

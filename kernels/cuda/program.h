@@ -52,7 +52,8 @@ struct ThresholdOp {
 };
 
 struct SelectBlocksOp {
-  SelectBlocksParams params;  // without counts
+  SelectBlocksParams params;  // without counts; layer 0: `head_z` holds this op's layer alone
+  int64_t head_z;             // Uploads: float [F, HQ]; 0: no sequence has any
   int64_t tokens_attended;    // Results: int32 [R, HQ]
   int64_t tokens_read;        // Results: int32 [R, HKV]
   bool operator==(const SelectBlocksOp&) const = default;
@@ -66,6 +67,11 @@ struct DecodeAttentionOp {
 struct PrefillAttentionOp {
   AttentionParams params;
   bool operator==(const PrefillAttentionOp&) const = default;
+};
+
+struct CalibrationOp {
+  CalibrationParams params;
+  bool operator==(const CalibrationOp&) const = default;
 };
 
 struct RecallOp {
@@ -84,7 +90,7 @@ struct SampleOp {
 
 using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, RopeParams, AppendKvParams, ThresholdOp,
                         SelectBlocksOp, DecodeAttentionOp, PrefillAttentionOp, RecallOp,
-                        SwiGluParams, SampleOp>;
+                        CalibrationOp, SwiGluParams, SampleOp>;
 
 // What ops are launched with.
 struct Machine {

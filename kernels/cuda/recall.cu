@@ -1,15 +1,14 @@
 // Recall of the selection, for evaluation: every key of every decode row is scored, a thread each.
 
-#include "kernels/cuda/kv_elements.cuh"
 #include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/plain_products.cuh"
 
 namespace eta::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kHeadsAtOnce = 4;
 
 struct RecallArgs {
   StepView step;
@@ -32,28 +31,6 @@ __device__ uint32_t AdmittingHeads(const uint32_t* blocks, const uint32_t* heads
     }
   }
   return low < count && static_cast<int32_t>(blocks[low]) == ordinal ? heads[low] : 0;
-}
-
-// <q, k> of heads first .. first + 3; queries: [G up to a multiple of 4, d].
-template <typename T>
-__device__ void MultiplyKey(const KvTile& tile, const std::byte* key_tile, int32_t token,
-                            const float* queries, float (&products)[kHeadsAtOnce]) {
-  float sums[kHeadsAtOnce][4] = {};
-  for (int32_t i = 0; i < tile.head_dim; i += 4) {
-    float k[4];
-    LoadKeyElements<T>(tile, key_tile, token, i, k);
-#pragma unroll
-    for (int h = 0; h < kHeadsAtOnce; ++h) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        sums[h][j] = fmaf(queries[h * tile.head_dim + i + j], k[j], sums[h][j]);
-      }
-    }
-  }
-#pragma unroll
-  for (int h = 0; h < kHeadsAtOnce; ++h) {
-    products[h] = (sums[h][0] + sums[h][1]) + (sums[h][2] + sums[h][3]);
-  }
 }
 
 template <typename T>

@@ -1,5 +1,6 @@
 // What both screening kernels and compaction share: the form in which the best bound is kept
-// (BoundKey, BlockOfKey), and how an 8-bit record's deviations widen (WidenE4M3).
+// (BoundKey, BlockOfKey), where a row's z stands (HeadZ), and how an 8-bit record's deviations
+// widen (WidenE4M3).
 //
 // Screening visits every full block of every decode row that is not admit_all and writes, at
 // selection.heads[row, kv_head, block], the mask of the heads whose bound reaches their threshold;
@@ -12,6 +13,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/step_view.h"
+
 namespace eta::cuda {
 
 // Order-preserving: larger bound first, among equals the lower block. Never 0, the cleared state.
@@ -22,6 +25,14 @@ __device__ __forceinline__ uint64_t BoundKey(float bound, int32_t block) {
 }
 __device__ __forceinline__ int32_t BlockOfKey(uint64_t key) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
+}
+
+// z of the heads that share a KV head, from its first head on, where the row has one for each;
+// else null, and StepRow::z is for all.
+__device__ __forceinline__ const float* HeadZ(const StepView& step, const StepRow& row,
+                                              int32_t num_query_heads, int64_t first_head) {
+  if (row.head_z < 0) return nullptr;
+  return step.head_z + int64_t{row.head_z} * num_query_heads + first_head;
 }
 
 // Four e4m3 without sign, each divided by 256, as two pairs of float16, exactly: float16 has one

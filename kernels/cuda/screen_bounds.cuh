@@ -32,10 +32,12 @@ struct ScreenQueries {
   float scale[HeadTiles][2];      // s, the scale of q undone
   float ceiling[HeadTiles][2];    // s |q|: times M, the other limit of the bound
   float threshold[HeadTiles][2];  // tau - offset; +infinity for heads past the group
+  float z[HeadTiles][2];
 
-  // q: [group, D] and thresholds: [group] of the row and KV head. All lanes call it.
-  __device__ void Load(const float* q, const float* thresholds, int32_t group, float softmax_scale,
-                       float offset) {
+  // q: [group, D], thresholds: [group] and head_z: [group] or null (HeadZ) of the row and KV head.
+  // All lanes call it.
+  __device__ void Load(const float* q, const float* thresholds, const float* head_z, int32_t group,
+                       float softmax_scale, const StepRow& row) {
     const int lane = threadIdx.x % 32;
     constexpr uint32_t kAll = 0xffffffffu;
 #pragma unroll
@@ -43,7 +45,8 @@ struct ScreenQueries {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int head = tile * 8 + lane % 4 * 2 + i;
-        threshold[tile][i] = head < group ? thresholds[head] - offset : INFINITY;
+        threshold[tile][i] = head < group ? thresholds[head] - row.offset : INFINITY;
+        z[tile][i] = head_z != nullptr && head < group ? head_z[head] : row.z;
       }
       const int column = tile * 8 + lane / 4;  // the head whose elements this lane holds
       float4 parts[D / 16];
@@ -234,7 +237,7 @@ struct ScreenSums {
 // bounds[tile][i]: of head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
 template <int D, int HeadTiles, typename Index>
 __device__ __forceinline__ void UpperBounds(const ScreenRecords<D, Index>& records,
-                                            const ScreenQueries<D, HeadTiles>& queries, float z,
+                                            const ScreenQueries<D, HeadTiles>& queries,
                                             float (&bounds)[HeadTiles][4]) {
   ScreenSums<D, HeadTiles, Index> sums;
   sums.Add(records, queries);
@@ -245,6 +248,7 @@ __device__ __forceinline__ void UpperBounds(const ScreenRecords<D, Index>& recor
       const float product = sums.q_mu[tile][0][i] + sums.q_mu[tile][1][i];
       const float scale = queries.scale[tile][i % 2];
       const float ceiling = queries.ceiling[tile][i % 2];
+      const float z = queries.z[tile][i % 2];
       // Low parts are signed, so a variance of almost nothing may come out just below zero; one
       // that float16 cannot hold comes out as NaN, and the norms alone are the limit then.
       float estimate;

@@ -200,15 +200,7 @@ __device__ __forceinline__ ScreenShare FindShare(const ScreenArgs& args, ScreenR
 __device__ __forceinline__ void CopyOwn(std::byte* shared, const std::byte* global, uint32_t bytes,
                                         Barrier* barrier) {
 #if __CUDA_ARCH__ >= 900
-  if (bytes != 0) {
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[%0], [%1], %2, [%3], %4;" ::"r"(SharedAddress(shared)),
-        "l"(global), "r"(bytes), "r"(SharedAddress(barrier)), "l"(policy)
-        : "memory");
-  }
+  if (bytes != 0) BulkCopyOnce(shared, global, bytes, barrier);
 #else
   for (int lane = 0; lane < 32; ++lane) {
     const auto to = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(shared), lane);

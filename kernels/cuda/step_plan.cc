@@ -34,7 +34,6 @@ StepRow MakeRow(const SequenceRows& sequence, int32_t index, int32_t i, int32_t 
   row.token = token;
   row.position = sequence.position + i;
   row.sequence = index;
-  row.frozen = -1;
   row.rope_theta = sequence.rope_theta;
   row.offset = sequence.attention.offset;
   row.z = sequence.attention.z;
@@ -45,12 +44,13 @@ StepRow MakeRow(const SequenceRows& sequence, int32_t index, int32_t i, int32_t 
   return row;
 }
 
-// Index of `thresholds` in `frozen`, where it is added if it is new.
-int32_t FrozenIndex(const float* thresholds, std::vector<const float*>& frozen) {
-  if (thresholds == nullptr) return -1;
-  const auto found = std::ranges::find(frozen, thresholds);
-  const auto index = static_cast<int32_t>(found - frozen.begin());
-  if (found == frozen.end()) frozen.push_back(thresholds);
+// Index of the sequence's profile in `profiles`, where it is added if it is new; -1: it has none.
+int32_t ProfileIndex(const SequenceRows& sequence, std::vector<StepProfile>& profiles) {
+  const StepProfile profile = {sequence.frozen_thresholds, sequence.head_z};
+  if (profile == StepProfile()) return -1;
+  const auto found = std::ranges::find(profiles, profile);
+  const auto index = static_cast<int32_t>(found - profiles.begin());
+  if (found == profiles.end()) profiles.push_back(profile);
   return index;
 }
 
@@ -78,6 +78,7 @@ StepView StepLayout::View(const std::byte* step) const {
           .tables = reinterpret_cast<const int32_t*>(step + tables_),
           .screen_begin = reinterpret_cast<const int32_t*>(step + screen_begin_),
           .frozen = nullptr,
+          .head_z = nullptr,
           .num_rows = padded_rows_};
 }
 
@@ -100,18 +101,22 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceRows& sequence = batch.sequences[s];
     const auto index = static_cast<int32_t>(s);
-    const int32_t frozen = FrozenIndex(sequence.frozen_thresholds, packed.frozen);
+    const int32_t profile = ProfileIndex(sequence, packed.profiles);
     for (int32_t i = 0; i < sequence.num_rows; ++i) {
       const int32_t r = sequence.row_begin + i;
       rows[r] = MakeRow(sequence, index, i, batch.tokens[static_cast<size_t>(r)]);
       rows[r].table_begin = table_begin;
-      rows[r].frozen = frozen;
+      rows[r].frozen = sequence.frozen_thresholds != nullptr ? profile : -1;
+      rows[r].head_z = sequence.head_z != nullptr ? profile : -1;
     }
+    const bool calibrates = sequence.kind == RowKind::kPrefill && sequence.calibrate;
     sequences[s] = {.row_begin = sequence.row_begin,
                     .num_rows = sequence.num_rows,
                     .position = sequence.position,
                     .table_begin = table_begin,
-                    .role = RoleOf(sequence.kind)};
+                    .role = RoleOf(sequence.kind),
+                    .calibrate = calibrates ? 1 : 0};
+    packed.calibrates = packed.calibrates || calibrates;
     std::ranges::copy(sequence.block_table, tables + table_begin);
     table_begin += static_cast<int32_t>(sequence.block_table.size());
     if (sequence.kind == RowKind::kDecode) {

@@ -26,7 +26,7 @@ class StepLayout {
   size_t screen_begin() const { return screen_begin_; }
   size_t tables() const { return tables_; }
 
-  // The arrays of a step that begins at `step`; frozen thresholds are not among them.
+  // The arrays of a step that begins at `step`; what profiles bring is not among them.
   StepView View(const std::byte* step) const;
 
  private:
@@ -40,6 +40,14 @@ class StepLayout {
 // Bytes that the arrays of `batch` take.
 size_t StepBytes(const BatchView& batch);
 
+// What sequences bring for every layer and head, [L, HQ], host; either may be null.
+struct StepProfile {
+  const float* frozen_thresholds = nullptr;
+  const float* head_z = nullptr;
+
+  bool operator==(const StepProfile&) const = default;
+};
+
 // What the host keeps of a packed batch.
 struct PackedStep {
   struct Rows {
@@ -49,9 +57,10 @@ struct PackedStep {
   int32_t num_rows = 0;     // R
   int32_t padded_rows = 0;  // at least 1
   bool has_prefill = false;
-  bool single_rows = true;           // every sequence decodes, one row
-  std::vector<Rows> decode_rows;     // of each decode sequence
-  std::vector<const float*> frozen;  // distinct frozen thresholds: StepRow::frozen is an index
+  bool calibrates = false;            // a prefill sequence does
+  bool single_rows = true;            // every sequence decodes, one row
+  std::vector<Rows> decode_rows;      // of each decode sequence
+  std::vector<StepProfile> profiles;  // distinct: StepRow::frozen and head_z are indices
 };
 
 // Writes all arrays but screen_begin, StepBytes(batch) bytes, and returns the rest.

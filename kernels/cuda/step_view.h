@@ -19,6 +19,7 @@ struct StepRow {
   int32_t table_begin;  // the sequence's block table: tables[table_begin + block]
   int32_t sequence;     // index of its sequence in the batch
   int32_t frozen;       // row of StepView::frozen, or -1: the predictor's thresholds
+  int32_t head_z;       // row of StepView::head_z, or -1: `z` for every head
   float rope_theta;
   float offset;  // the AttentionOptions of its sequence, from here on
   float z;
@@ -35,6 +36,7 @@ struct StepSequence {
   int32_t position;  // of the first row
   int32_t table_begin;
   RowRole role;
+  int32_t calibrate;  // not 0: CollectCalibration takes it in
 };
 
 // Numbers that change from step to step and that kernels of a captured graph must read.
@@ -56,8 +58,10 @@ struct StepView {
   // [padded rows + 1] prefix sums of ceil(N / kScreenBlocks) over rows that screen: decode rows
   // that are not admit_all; others bring 0.
   const int32_t* screen_begin;
-  const float* frozen;  // [F, HQ], of the layer at hand
-  int32_t num_rows;     // rows padded to the bucket: what a launch covers
+  // Of the step's profiles, [F, HQ] each, of the layer at hand; what a profile has none of is any.
+  const float* frozen;
+  const float* head_z;
+  int32_t num_rows;  // rows padded to the bucket: what a launch covers
 };
 
 }  // namespace eta::cuda

@@ -10,24 +10,6 @@
 namespace eta::reference {
 namespace {
 
-// No key of the block scores higher, as long as it lies within z deviations of the mean along the
-// query; what rounding took from an 8-bit mean adds |q| e at most. The Cauchy-Schwarz ceiling
-// |q| M holds always. In float32: the contract compares the bound with the threshold in this
-// precision.
-float Bound(const Record& record, const float* q, int32_t d, float z, float softmax_scale) {
-  float mean = 0.0f;
-  float variance = 0.0f;
-  float norm = 0.0f;
-  for (int32_t i = 0; i < d; ++i) {
-    mean += q[i] * record.mu[i];
-    variance += q[i] * q[i] * record.sigma[i] * record.sigma[i];
-    norm += q[i] * q[i];
-  }
-  const float length = std::sqrt(norm);
-  return softmax_scale * std::min(mean + length * *record.mu_error + z * std::sqrt(variance),
-                                  length * *record.max_norm);
-}
-
 // One query head's choice among the row's full blocks.
 std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
                         const AttentionOptions& options) {
@@ -62,10 +44,14 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
   for (int32_t g = 0; g < group; ++g) {
     const int32_t h = kv_head * group + g;
     const float* q = params.q.row(row.index) + static_cast<int64_t>(h) * d;
+    const float z =
+        row.sequence.head_z == nullptr
+            ? options.z
+            : row.sequence.head_z[static_cast<int64_t>(params.layer) * params.num_query_heads + h];
     std::vector<float> bounds;
     for (int32_t j = 0; j < n; ++j) {
       const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
-      bounds.push_back(Bound(record, q, d, options.z, params.softmax_scale));
+      bounds.push_back(BoundOf(record, q, d, params.softmax_scale).At(z));
     }
     const float threshold = params.thresholds.row(row.index)[h] - options.offset;
     const std::vector<bool> admitted = Admit(bounds, threshold, options);
@@ -94,6 +80,26 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
 }
 
 }  // namespace
+
+// No key of the block scores higher, as long as it lies within z deviations of the mean along the
+// query; what rounding took from an 8-bit mean adds |q| e at most. The Cauchy-Schwarz ceiling
+// |q| M holds always. In float32: the contract compares the bound with the threshold in this
+// precision.
+BlockBound BoundOf(const Record& record, const float* q, int32_t head_dim, float softmax_scale) {
+  float mean = 0.0f;
+  float variance = 0.0f;
+  float norm = 0.0f;
+  for (int32_t i = 0; i < head_dim; ++i) {
+    mean += q[i] * record.mu[i];
+    variance += q[i] * q[i] * record.sigma[i] * record.sigma[i];
+    norm += q[i] * q[i];
+  }
+  const float length = std::sqrt(norm);
+  return {.mean = mean + length * *record.mu_error,
+          .deviation = std::sqrt(variance),
+          .ceiling = length * *record.max_norm,
+          .scale = softmax_scale};
+}
 
 void SelectBlocks(const BatchView& batch, const SelectBlocksParams& params) {
   const KvPages pages(params.geometry, params.kv);

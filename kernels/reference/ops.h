@@ -69,6 +69,9 @@ class KvPages {
 double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_head,
              float softmax_scale);
 
+// The bound on the scores of a block for one query head, in float32; q: [d].
+BlockBound BoundOf(const Record& record, const float* q, int32_t head_dim, float softmax_scale);
+
 // Softmax attention of one query head over the keys at `positions`, all of them causal. With
 // `floor`, the row's other keys weigh exp(0) each. No key at all gives zeros.
 void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
@@ -91,7 +94,9 @@ void DecodeAttention(const BatchView& batch, const AttentionParams& params);  //
 void PrefillAttention(const BatchView& batch,
                       const AttentionParams& params);                  // prefill_attention.cc
 void CountRecall(const BatchView& batch, const RecallParams& params);  // recall.cc
-void SwiGlu(const SwiGluParams& params);                               // pointwise.cc
-void Sample(const SampleParams& params);                               // sampling.cc
+void CollectCalibration(const BatchView& batch,
+                        const CalibrationParams& params);  // calibration.cc
+void SwiGlu(const SwiGluParams& params);                   // pointwise.cc
+void Sample(const SampleParams& params);                   // sampling.cc
 
 }  // namespace eta::reference

@@ -117,6 +117,9 @@ class ReferenceBackend final : public Backend {
     reference::PrefillAttention(batch_, params);
   }
   void CountRecall(const RecallParams& params) override { reference::CountRecall(batch_, params); }
+  void CollectCalibration(const CalibrationParams& params) override {
+    reference::CollectCalibration(batch_, params);
+  }
   void SwiGlu(const SwiGluParams& params) override { reference::SwiGlu(params); }
   void Sample(const SampleParams& params) override { reference::Sample(params); }
 

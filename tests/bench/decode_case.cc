@@ -125,7 +125,8 @@ void DecodeCase::Select(int32_t copy) {
   const int64_t width = int64_t{shape_.num_query_heads} * shape_.geometry.head_dim;
   backend_.Plan(batch_);
   backend_.SelectBlocks(
-      {Rows(*queries_, width),
+      {0,
+       Rows(*queries_, width),
        Rows(*thresholds_, shape_.num_query_heads),
        shape_.num_query_heads,
        shape_.geometry,

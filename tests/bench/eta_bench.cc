@@ -3,6 +3,7 @@
 //   eta-bench attention --backend=cuda --batch=32 --context=131072 --json
 //   eta-bench decode --backend=cuda --batch=64 --context=65536
 //   eta-bench prefill --backend=cuda --tokens=4096,8192,32768
+//   eta-bench background --model=models/eta-27m --streams=16
 //   eta-bench serve --address=localhost:8471 --streams=16        (builds with the service)
 //
 // Exits with 1 if a result is wrong: nothing is timed then.
@@ -191,6 +192,7 @@ int Main(int argc, char** argv) {
   bool json = false;
   Command chosen;
   AddAttentionCommand(app, chosen);
+  AddBackgroundCommand(app, chosen);
   AddDecodeCommand(app, chosen);
   AddPrefillCommand(app, chosen);
 #if ETA_BENCH_SERVICE

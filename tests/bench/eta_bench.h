@@ -55,6 +55,7 @@ struct Command {
   std::function<void(const Json&)> print;
 };
 void AddAttentionCommand(CLI::App& app, Command& chosen);
+void AddBackgroundCommand(CLI::App& app, Command& chosen);
 void AddDecodeCommand(CLI::App& app, Command& chosen);
 void AddPrefillCommand(CLI::App& app, Command& chosen);
 #if ETA_BENCH_SERVICE

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "engine/kv_cache.h"
@@ -28,6 +29,7 @@ struct Options {
   int32_t context = 65536;
   std::vector<double> density = {1.0, 0.512, 0.355, 0.16};
   int32_t distinct_tokens = 16384;
+  int32_t profiles = 0;  // resident, one at random per row and step; 0: not measured
 };
 
 // A model, a full cache, and one row per sequence at its last position.
@@ -74,8 +76,23 @@ class DecodeCase {
     for (SequenceRows& row : rows_) row.attention.admit_all = admit_all;
   }
 
+  // From now on every step draws a profile for each of its rows; 0: one for all. The profiles are
+  // as many tables with the threshold that is set, told apart by less than the densities feel.
+  void SetProfiles(int32_t count) {
+    profiles_.assign(static_cast<size_t>(count), thresholds_);
+    for (size_t i = 0; i < profiles_.size(); ++i) {
+      for (float& threshold : profiles_[i]) threshold += 1e-6f * static_cast<float>(i);
+    }
+    for (SequenceRows& row : rows_) row.frozen_thresholds = thresholds_.data();
+  }
+
   // Everything of a step up to its sampled tokens; Finish() is the caller's.
   void Enqueue() {
+    if (!profiles_.empty()) {
+      for (SequenceRows& row : rows_) {
+        row.frozen_thresholds = profiles_[draw_() % profiles_.size()].data();
+      }
+    }
     RequireOk(model_->Forward({tokens_, rows_}, *cache_,
                               {.tokens_attended = attended_.data(), .tokens_read = read_.data()}));
     for (size_t begin = 0; begin < rows_.size(); begin += Model::max_logit_rows()) {
@@ -135,7 +152,9 @@ class DecodeCase {
   std::vector<SequenceRows> rows_;
   std::vector<int32_t> tokens_;
   std::vector<SampleRow> samples_;
-  std::vector<float> thresholds_;  // [L, HQ]
+  std::vector<float> thresholds_;             // [L, HQ]
+  std::vector<std::vector<float>> profiles_;  // likewise, each
+  std::mt19937 draw_{1};
   std::vector<int32_t> attended_, read_;
   double possible_ = 0.0;  // keys, summed over rows
 };
@@ -242,6 +261,17 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, doubl
               {"tokens_per_s", options.batch / step.wall},
               {"speedup_over_full", nullptr}};
   if (step.on_device) row["host_overhead_milliseconds"] = (step.wall - step.median) * 1e3;
+  if (!full && options.profiles > 0) {
+    decode.SetProfiles(options.profiles);
+    const StepTiming swapped =
+        TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
+    if (std::abs(decode.UnionDensity() - row["union_density"].get<double>()) > 0.002) {
+      Fail("union density differs between one profile and many");
+    }
+    decode.SetProfiles(0);
+    row["profiles_milliseconds"] = swapped.median * 1e3;
+    row["profiles_wall_milliseconds"] = swapped.wall * 1e3;
+  }
   return row;
 }
 
@@ -282,6 +312,7 @@ Json Run(const Options& options) {
                      {"weight_bytes_per_step", source.bytes_per_step()}};
   report["batch"] = options.batch;
   report["context"] = options.context;
+  report["profiles"] = options.profiles;
   report["rows"] = Json::array();
   double full = 0.0;
   for (const double density : options.density) {
@@ -309,6 +340,18 @@ void Print(const Json& report) {
                               {"host ms", "host_overhead_milliseconds", 3},
                               {"tokens/s", "tokens_per_s", 1},
                               {"x full", "speedup_over_full", 2}});
+  if (report["profiles"].get<int>() == 0) return;
+  std::printf("\nA profile at random of %d for every row and step, against one for all:\n\n",
+              report["profiles"].get<int>());
+  Json sparse = Json::array();
+  for (const Json& row : report["rows"]) {
+    if (row.contains("profiles_milliseconds")) sparse.push_back(row);
+  }
+  PrintTable(sparse, {{"union", "union_density", 3},
+                      {"one ms", "milliseconds", 3},
+                      {"random ms", "profiles_milliseconds", 3},
+                      {"one wall", "wall_milliseconds", 3},
+                      {"random wall", "profiles_wall_milliseconds", 3}});
 }
 
 }  // namespace
@@ -329,6 +372,11 @@ void AddDecodeCommand(CLI::App& app, Command& chosen) {
   size("--context", options->context, "Tokens that each row attends to", 1 << 24);
   size("--distinct_tokens", options->distinct_tokens, "Content of the cache repeats after so many",
        1 << 20);
+  command
+      ->add_option("--profiles", options->profiles,
+                   "Profiles of frozen thresholds, one drawn per row and step; 0: not measured")
+      ->check(CLI::Range(0, 100000))
+      ->capture_default_str();
   command->add_option("--density", options->density, "Union densities; 1 is full attention")
       ->delimiter(',')
       ->check(CLI::Range(0.001, 1.0))

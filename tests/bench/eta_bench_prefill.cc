@@ -1,5 +1,5 @@
 // eta-bench prefill: gated attention of a prompt, and what appending its keys and values with their
-// index costs beside it.
+// index costs beside it; what calibration over its scores costs, too, if asked.
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +19,7 @@ struct Options {
   int32_t chunk = 0;  // 0: the whole prompt at once
   float threshold = 1.0f;
   int iterations = 4;
+  bool calibrate = false;
 };
 
 // Consecutive rows of prompts whose earlier tokens are in the cache.
@@ -31,6 +32,7 @@ class PrefillRows {
       sequence.row_begin = num_rows_;
       sequence.kind = RowKind::kPrefill;
       sequence.rope_theta = 10000.0f;
+      sequence.calibrate = true;
       num_rows_ += sequence.num_rows;
     }
     tokens_.resize(static_cast<size_t>(num_rows_));
@@ -40,6 +42,10 @@ class PrefillRows {
     thresholds_ = UploadFloats(
         backend, std::vector<float>(tokens_.size() * static_cast<size_t>(shape.heads), threshold));
     out_ = Require(backend.Allocate(queries.size() * sizeof(float)));
+    const std::vector<uint64_t> zeros(
+        static_cast<size_t>(shape.heads * CalibrationCells(ScoreBins()).size()));
+    cells_ = Require(backend.Allocate(zeros.size() * sizeof(uint64_t)));
+    backend.Upload(cells_->data(), zeros.data(), zeros.size() * sizeof(uint64_t));
   }
 
   void Plan() { backend_.Plan({tokens_, sequences_}); }
@@ -57,6 +63,19 @@ class PrefillRows {
     params.out = View(*out_, width, backend_.activation_dtype());
     backend_.PrefillAttention(params);
   }
+  void Calibrate(const KvLayerView& layer) {
+    CalibrationParams params{};
+    params.q = View(*queries_, int64_t{shape_.heads} * shape_.head_dim, DType::kFloat32);
+    params.thresholds = View(*thresholds_, shape_.heads, DType::kFloat32);
+    params.num_query_heads = shape_.heads;
+    params.geometry = shape_.geometry();
+    params.kv = layer;
+    params.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    params.gate = Gate::kSilu;
+    params.beta = kGateBeta;
+    params.cells = cells_->as<uint64_t>();
+    backend_.CollectCalibration(params);
+  }
   std::vector<float> Output() {
     return DownloadFloats(
         backend_, *out_, backend_.activation_dtype(),
@@ -73,7 +92,7 @@ class PrefillRows {
   std::vector<SequenceRows> sequences_;
   int32_t num_rows_ = 0;
   std::vector<int32_t> tokens_;
-  std::unique_ptr<Buffer> queries_, thresholds_, out_;
+  std::unique_ptr<Buffer> queries_, thresholds_, out_, cells_;
 };
 
 // A ragged step, cut anywhere: the first token of a prompt, the middle of one, the end of another.
@@ -175,6 +194,7 @@ Json Measure(Backend& backend, cpu::Workers& workers, const Options& options, in
 
   const int32_t chunk = options.chunk > 0 ? std::min(options.chunk, num_tokens) : num_tokens;
   StepTiming attention;
+  StepTiming calibration;
   for (int32_t begin = 0; begin < num_tokens; begin += chunk) {
     SequenceRows part = whole;
     part.position = begin;
@@ -182,38 +202,47 @@ Json Measure(Backend& backend, cpu::Workers& workers, const Options& options, in
     part.block_table =
         whole.block_table.first(static_cast<size_t>((begin + part.num_rows + b - 1) / b));
     PrefillRows rows(backend, options.shape, {part}, options.threshold, options.device.seed);
-    const StepTiming step = TimeSteps(backend, options.device.samples, [&] {
-                              rows.Plan();
-                              for (int i = 0; i < options.iterations; ++i) rows.Attend(layer);
-                            }).DividedBy(options.iterations);
-    attention.median += step.median;
-    attention.best += step.best;
-    attention.wall += step.wall;
-    attention.on_device = step.on_device;
+    const auto add = [&](void (PrefillRows::*op)(const KvLayerView&), StepTiming& sum) {
+      const StepTiming step = TimeSteps(backend, options.device.samples, [&] {
+                                rows.Plan();
+                                for (int i = 0; i < options.iterations; ++i) (rows.*op)(layer);
+                              }).DividedBy(options.iterations);
+      sum.median += step.median;
+      sum.best += step.best;
+      sum.wall += step.wall;
+      sum.on_device = step.on_device;
+    };
+    add(&PrefillRows::Attend, attention);
+    if (options.calibrate) add(&PrefillRows::Calibrate, calibration);
   }
   const double t = num_tokens;
   const double flop = 2.0 * t * (t + 1.0) * options.shape.heads * options.shape.head_dim;
   const double index = std::max(0.0, append.median - plain.median);
-  return {{"tokens", num_tokens},
-          {"chunk", chunk},
-          {"heads", options.shape.heads},
-          {"kv_heads", options.shape.kv_heads},
-          {"head_dim", options.shape.head_dim},
-          {"block", b},
-          {"kv_dtype", options.shape.kv_dtype},
-          {"index_dtype", options.shape.index_dtype},
-          {"threshold", options.threshold},
-          {"setup_seconds", setup_seconds},
-          {"device_time", attention.on_device},
-          {"attention_microseconds", attention.median * 1e6},
-          {"best_attention_microseconds", attention.best * 1e6},
-          {"flop", flop},
-          {"tflops", flop / attention.median * 1e-12},
-          {"append_microseconds", append.median * 1e6},
-          {"append_without_index_microseconds", plain.median * 1e6},
-          {"index_microseconds", index * 1e6},
-          {"append_percent", 100.0 * append.median / (append.median + attention.median)},
-          {"index_percent", 100.0 * index / (append.median + attention.median)}};
+  Json row = {{"tokens", num_tokens},
+              {"chunk", chunk},
+              {"heads", options.shape.heads},
+              {"kv_heads", options.shape.kv_heads},
+              {"head_dim", options.shape.head_dim},
+              {"block", b},
+              {"kv_dtype", options.shape.kv_dtype},
+              {"index_dtype", options.shape.index_dtype},
+              {"threshold", options.threshold},
+              {"setup_seconds", setup_seconds},
+              {"device_time", attention.on_device},
+              {"attention_microseconds", attention.median * 1e6},
+              {"best_attention_microseconds", attention.best * 1e6},
+              {"flop", flop},
+              {"tflops", flop / attention.median * 1e-12},
+              {"append_microseconds", append.median * 1e6},
+              {"append_without_index_microseconds", plain.median * 1e6},
+              {"index_microseconds", index * 1e6},
+              {"append_percent", 100.0 * append.median / (append.median + attention.median)},
+              {"index_percent", 100.0 * index / (append.median + attention.median)}};
+  if (options.calibrate) {
+    row["calibration_microseconds"] = calibration.median * 1e6;
+    row["calibration_to_attention"] = calibration.median / attention.median;
+  }
+  return row;
 }
 
 Json Run(const Options& options) {
@@ -236,15 +265,20 @@ Json Run(const Options& options) {
 void Print(const Json& report) {
   std::printf("%s; ragged prompts checked against the reference\n\n",
               report["description"].get<std::string>().c_str());
-  PrintTable(report["rows"], {{"tokens", "tokens"},
-                              {"chunk", "chunk"},
-                              {"attention us", "attention_microseconds", 1},
-                              {"best", "best_attention_microseconds", 1},
-                              {"TFLOP/s", "tflops", 2},
-                              {"append us", "append_microseconds", 1},
-                              {"without index", "append_without_index_microseconds", 1},
-                              {"append %", "append_percent", 2},
-                              {"index %", "index_percent", 2}});
+  std::vector<Column> columns = {{"tokens", "tokens"},
+                                 {"chunk", "chunk"},
+                                 {"attention us", "attention_microseconds", 1},
+                                 {"best", "best_attention_microseconds", 1},
+                                 {"TFLOP/s", "tflops", 2},
+                                 {"append us", "append_microseconds", 1},
+                                 {"without index", "append_without_index_microseconds", 1},
+                                 {"append %", "append_percent", 2},
+                                 {"index %", "index_percent", 2}};
+  if (report["rows"].front().contains("calibration_microseconds")) {
+    columns.push_back({"calibration us", "calibration_microseconds", 1});
+    columns.push_back({"of attention", "calibration_to_attention", 2});
+  }
+  PrintTable(report["rows"], columns);
 }
 
 }  // namespace
@@ -266,6 +300,7 @@ void AddPrefillCommand(CLI::App& app, Command& chosen) {
   command->add_option("--iterations", options->iterations, "Ops in a timed step")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command->add_flag("--calibrate", options->calibrate, "Time CollectCalibration of the rows, too");
   command->callback([options, &chosen] { chosen = {[options] { return Run(*options); }, Print}; });
 }
 

@@ -63,7 +63,8 @@ void DecodeRows::Plan() {
 
 void DecodeRows::Select(const KvLayerView& layer) {
   const int64_t width = int64_t{num_query_heads_} * geometry_.head_dim;
-  backend_.SelectBlocks({View(*queries_, width, DType::kFloat32),
+  backend_.SelectBlocks({0,
+                         View(*queries_, width, DType::kFloat32),
                          View(*thresholds_, num_query_heads_, DType::kFloat32),
                          num_query_heads_,
                          geometry_,

@@ -18,10 +18,9 @@
 
 #include "CLI/CLI.hpp"
 #include "engine/engine.h"
-#include "eta/v1/generate.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
-#include "service/profile_source.h"
 #include "service/server.h"
 
 namespace eta::bench {
@@ -118,10 +117,9 @@ int Run(const Options& options) {
   engine_options.max_step_tokens = std::max(256, options.streams);
   auto engine = Engine::Create(engine_options);
   if (!engine.ok()) return Complain(std::string(engine.status().message()));
-  const NoProfiles profiles;
   ServerOptions server_options;
   server_options.listen = "127.0.0.1:0";
-  auto server = Server::Start(server_options, **engine, profiles);
+  auto server = Server::Start(server_options, {.engine = **engine});
   if (!server.ok()) return Complain(std::string(server.status().message()));
 
   std::atomic<bool> stop = false;

@@ -1,5 +1,6 @@
-// Frozen thresholds against an independent solution of Algorithm 1 at equal bins. The files stand
-// in calibration/; ETA_GOLDEN_CALIBRATION_DIR names another folder of such files.
+// Frozen thresholds against an independent solution of Algorithm 1 at equal bins, from plain arrays
+// and through the backends' ops. The files stand in calibration/; ETA_GOLDEN_CALIBRATION_DIR names
+// another folder of such files.
 
 #include <gtest/gtest.h>
 
@@ -8,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "calibration/collected_cells.h"
 #include "calibration/frozen_threshold.h"
 #include "engine/safetensors.h"
 #include "tests/golden/golden_folder.h"
+#include "tests/unit/attention_case.h"
 #include "tests/unit/calibration_reference.h"
 
 namespace eta::testing {
@@ -91,6 +94,72 @@ TEST_P(GoldenCalibration, BinsMoveTheConstantByLessThanHalfABin) {
     ASSERT_TRUE(solved.ok()) << solved.status();
     EXPECT_LT(std::abs(solved->front().threshold - low), bins.width() / 2);
     EXPECT_LT(std::abs(solved->front().threshold - low), 5e-4);
+  }
+}
+
+// Attention whose scores are a golden case's: key j is the j-th unit vector of 256 dimensions, so
+// that row i's query, 16 times its scores, meets each of them exactly. The last dimension carries
+// the row's threshold to the predictor.
+AttentionCase AsAttention(const GoldenCase& golden) {
+  constexpr int32_t kDim = 256;
+  AttentionCase made;
+  made.geometry = {.num_kv_heads = 1, .head_dim = kDim, .block_size = 16, .dtype = DType::kFloat32};
+  made.beta = static_cast<float>(golden.beta);
+  made.bins = golden.bins;
+  int64_t rows = 0;
+  for (const ScoreTriangle& scores : golden.sequences) rows += scores.tokens;
+  made.q = HostTensor(rows, kDim);
+  int64_t row = 0;
+  for (const ScoreTriangle& scores : golden.sequences) {
+    SequenceCase prompt;
+    prompt.kind = RowKind::kPrefill;
+    prompt.calibrate = true;
+    prompt.num_rows = scores.tokens;
+    prompt.k = HostTensor(scores.tokens, kDim);
+    prompt.v = HostTensor(scores.tokens, kDim);
+    for (int32_t t = 0; t < scores.tokens; ++t, ++row) {
+      prompt.k.row(t)[t] = 1.0f;
+      const std::span<const float> of_row = scores.row(t);
+      for (size_t i = 0; i < of_row.size(); ++i) made.q.row(row)[i] = 16.0f * of_row[i];
+      made.q.row(row)[kDim - 1] = scores.thresholds[static_cast<size_t>(t)];
+    }
+    made.sequences.push_back(std::move(prompt));
+  }
+  made.predictor_weight = HostTensor(1, kDim);
+  made.predictor_weight.data[kDim - 1] = 1.0f;
+  made.predictor_bias = {0.0f};
+  return made;
+}
+
+FrozenThreshold SolvedThrough(const BackendUnderTest& backend, const GoldenCase& golden,
+                              const ScoreBins& bins) {
+  AttentionCase made = AsAttention(golden);
+  made.bins = bins;
+  Device device(backend);
+  CollectedCells collected = *CollectedCells::Create(1, 1, bins);
+  EXPECT_EQ(collected.Add(AttentionStep(device, made).Run().cells, made.q.rows), absl::OkStatus());
+  return SolveFrozenThresholds(collected.histogram(), {.beta = golden.beta})->front();
+}
+
+// A key's weight is rounded to 2^-48, so densities keep 1e-12 and the constant 1e-9; gates that are
+// summed in float32 move the target by 1e-7, and the constant with it.
+TEST_P(GoldenCalibration, ThroughTheReferencesOp) {
+  const GoldenCase golden = ReadCase(GetParam());
+  const FrozenThreshold solved = SolvedThrough({"reference"}, golden, golden.bins);
+  EXPECT_NEAR(solved.threshold, golden.constant, 1e-9);
+  EXPECT_NEAR(solved.target, golden.target, 1e-12);
+  EXPECT_NEAR(solved.reached, solved.target, 1e-12);
+}
+
+TEST_P(GoldenCalibration, ThroughTheOpsOfAllBackends) {
+  const GoldenCase golden = ReadCase(GetParam());
+  const FrozenThreshold want = SolvedThrough({"reference"}, golden, ScoreBins());
+  for (const BackendUnderTest& backend : JudgedBackends()) {
+    if (!WhyMissing(backend).empty()) continue;
+    const FrozenThreshold solved = SolvedThrough(backend, golden, ScoreBins());
+    EXPECT_NEAR(solved.target, want.target, 1e-7) << TestName(backend);
+    EXPECT_NEAR(solved.threshold, want.threshold, 1e-5) << TestName(backend);
+    EXPECT_NEAR(solved.reached, solved.target, 1e-12) << TestName(backend);
   }
 }
 

@@ -1,84 +1,20 @@
 // etactl as a user runs it, against the server as it is shipped: what it prints and its exit codes.
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-
-#include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/testing/ctl_process.h"
 #include "tests/testing/server_process.h"
 #include "tests/unit/temp_folder.h"
-
-extern char** environ;
 
 namespace eta::testing {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-
-class CtlProcess {
- public:
-  struct Exit {
-    int code = -1;  // -1: it could not be started, or ended by a signal
-    std::string output, errors;
-  };
-
-  // Starts etactl with `input` to read on its standard input.
-  explicit CtlProcess(std::vector<std::string> arguments, const std::string& input = "") {
-    arguments.insert(arguments.begin(), ETA_BINARY_DIR "/etactl");
-    const std::string in = folder_.Write("in", input);
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, in.c_str(), O_RDONLY, 0);
-    constexpr int kNew = O_WRONLY | O_CREAT | O_TRUNC;
-    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, Path("out").c_str(), kNew, 0600);
-    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, Path("err").c_str(), kNew, 0600);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    if (posix_spawn(&pid_, argv[0], &files, nullptr, argv.data(), environ) != 0) pid_ = -1;
-    posix_spawn_file_actions_destroy(&files);
-  }
-  ~CtlProcess() {
-    Signal(SIGKILL);
-    AwaitExit();
-  }
-
-  void Signal(int signal) {
-    if (pid_ > 0) kill(pid_, signal);
-  }
-  // Whether it printed something in half a minute.
-  bool AwaitOutput() const {
-    for (int i = 0; i < 3000; ++i) {
-      if (!ReadFile(Path("out")).empty()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
-  }
-  Exit AwaitExit() {
-    Exit exit;
-    int status = 0;
-    if (pid_ > 0 && waitpid(pid_, &status, 0) == pid_ && WIFEXITED(status)) {
-      exit.code = WEXITSTATUS(status);
-    }
-    pid_ = -1;
-    exit.output = ReadFile(Path("out"));
-    exit.errors = ReadFile(Path("err"));
-    return exit;
-  }
-
- private:
-  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
-
-  const TempFolder folder_;
-  pid_t pid_ = -1;
-};
 
 class EtactlProcessTest : public ::testing::Test {
  protected:

@@ -47,7 +47,8 @@ class LifecycleTest : public ServiceTest {
 };
 
 TEST_F(LifecycleTest, IsHealthyUnderEveryName) {
-  for (const std::string name : {"", "liveness", "readiness", "eta.v1.EtaService"}) {
+  for (const std::string name :
+       {"", "liveness", "readiness", "eta.v1.EtaService", "eta.v1.ProfileService"}) {
     EXPECT_EQ(Check(name), kServing) << name;
   }
   EXPECT_EQ(Check("something.else"), -1);
@@ -110,7 +111,7 @@ TEST_F(LifecycleTest, IsReadyWhileOneOfTwoDevicesWorksAndAliveWhileItMoves) {
   ServerOptions options;
   options.listen = "127.0.0.1:0";
   options.stall_timeout = milliseconds(300);
-  auto server = Server::Start(options, router, profiles_);
+  auto server = Server::Start(options, {.engine = router});
   ASSERT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
 
@@ -217,7 +218,7 @@ TEST_F(LifecycleTest, RefusesToListenWhereItIsNotSafeOrNotPossible) {
     ServerOptions options;
     options.listen = listen;
     options.allow_unauthenticated_network = allowed;
-    return Server::Start(options, *engine_, profiles_).status().code();
+    return Server::Start(options, {.engine = *engine_}).status().code();
   };
   for (const std::string listen :
        {"0.0.0.0:0", "[::]:0", "10.1.2.3:80", "example.org:80", "*:80"}) {
@@ -230,7 +231,7 @@ TEST_F(LifecycleTest, RefusesToListenWhereItIsNotSafeOrNotPossible) {
   EXPECT_EQ(start(server_->address(), false), absl::StatusCode::kUnavailable) << "address in use";
   ServerOptions impatient;
   impatient.stall_timeout = milliseconds(10);
-  EXPECT_EQ(Server::Start(impatient, *engine_, profiles_).status().code(),
+  EXPECT_EQ(Server::Start(impatient, {.engine = *engine_}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -239,7 +240,7 @@ TEST_F(LifecycleTest, ListensOnAUnixSocket) {
   ServerOptions options;
   options.listen = "unix:" + path;
   PuppetEngine engine;
-  auto server = Server::Start(options, engine, profiles_);
+  auto server = Server::Start(options, {.engine = engine});
   ASSERT_TRUE(server.ok()) << server.status();
   const auto stub = v1::EtaService::NewStub(
       grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));

@@ -4,11 +4,13 @@
 #include <memory>
 #include <string>
 
+#include "eta/v1/profiles.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
-#include "service/profile_source.h"
 #include "service/server.h"
 #include "tests/testing/client_call.h"
+#include "tests/testing/faulty_store.h"
+#include "tests/testing/profile_case.h"
 #include "tests/testing/puppet_engine.h"
 
 namespace eta::testing {
@@ -18,17 +20,19 @@ class ServiceTest : public ::testing::Test {
   void SetUp() override { Serve(); }
   void TearDown() override { StopServing(); }
 
-  // Starts over, with a new engine.
+  // Starts over, with a new engine and the store and the calibrator that stand below.
   void Serve(const ServerOptions& options = {}, const Limits& limits = {}) {
     StopServing();
     engine_ = std::make_unique<PuppetEngine>(limits);
     ServerOptions local = options;
     local.listen = "127.0.0.1:0";
-    auto server = Server::Start(local, *engine_, profiles_);
+    auto server = Server::Start(
+        local, {.engine = *engine_, .profiles = store_.get(), .calibrate = calibrate_});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     channel_ = NewChannel();
     stub_ = v1::EtaService::NewStub(channel_);
+    profile_stub_ = v1::ProfileService::NewStub(channel_);
   }
   void StopServing() {
     server_.reset();
@@ -39,6 +43,17 @@ class ServiceTest : public ::testing::Test {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     return grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(),
                                      arguments);
+  }
+
+  // What calibration could have made for the puppet.
+  ProfileContent FittingContent(uint32_t seed) const {
+    const EngineInfo& info = engine_->info();
+    ProfileContent content = MakeContent(seed, info.config.num_layers, info.config.num_query_heads);
+    content.model_fingerprint = info.model_fingerprint;
+    content.tokenizer_fingerprint = info.tokenizer_fingerprint;
+    content.geometry.block_size = info.block_size;
+    content.geometry.sub_block = info.sub_block;
+    return content;
   }
 
   // A call from request to OK: that the server still works after whatever came before.
@@ -54,11 +69,13 @@ class ServiceTest : public ::testing::Test {
     EXPECT_TRUE(client.Finish().ok());
   }
 
-  const NoProfiles profiles_{};
+  std::unique_ptr<FaultyStore> store_;  // null: the server has none
+  Calibrator calibrate_;
   std::unique_ptr<PuppetEngine> engine_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::EtaService::Stub> stub_;
+  std::unique_ptr<v1::ProfileService::Stub> profile_stub_;
 };
 
 }  // namespace eta::testing

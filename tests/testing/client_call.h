@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "eta/v1/generate.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 

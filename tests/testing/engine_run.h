@@ -37,7 +37,7 @@ Recorder::Answer Ask(Engine& engine, Request request);
 // Submits all at once, waits for all.
 std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> requests);
 
-// Waits until no sequence is left and the snapshot shows it.
+// Waits until no sequence and no probe is left and the snapshot shows it.
 void WaitUntilIdle(Engine& engine);
 
 }  // namespace eta::testing

@@ -58,6 +58,9 @@ class ForwardingBackend : public Backend {
     backend_->PrefillAttention(params);
   }
   void CountRecall(const RecallParams& params) override { backend_->CountRecall(params); }
+  void CollectCalibration(const CalibrationParams& params) override {
+    backend_->CollectCalibration(params);
+  }
   void SwiGlu(const SwiGluParams& params) override { backend_->SwiGlu(params); }
   void Sample(const SampleParams& params) override { backend_->Sample(params); }
   absl::Status Finish() override { return backend_->Finish(); }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/probe_validation.h"
 #include "engine/request_validation.h"
 
 namespace eta::testing {
@@ -76,13 +77,21 @@ void PuppetCall::Forget() {
   sink_.reset();
 }
 
+void PuppetProbe::End(absl::StatusOr<ProbeOutcome> outcome) {
+  ended_ = true;
+  sink_->OnEnded(std::move(outcome));
+}
+
 PuppetEngine::PuppetEngine(Limits limits) : limits_(limits) {
   info_.model_name = "puppet";
   info_.model_fingerprint = std::string(64, '0');
+  info_.tokenizer_fingerprint = std::string(64, '1');
   info_.config = PuppetModel();
   info_.backend = "strings";
   info_.kv_dtype = DType::kFloat16;
   info_.index_dtype = DType::kFloat16;
+  info_.block_size = 64;
+  info_.sub_block = 4;
   info_.num_blocks = 64;
   info_.weight_bytes = 0;
   info_.kv_bytes = 0;
@@ -100,10 +109,18 @@ std::shared_ptr<PuppetCall> PuppetEngine::TakeCall() {
   return calls_[taken_++];
 }
 
-bool PuppetEngine::AwaitCancel(const PuppetCall& call) {
+std::shared_ptr<PuppetProbe> PuppetEngine::TakeProbe() {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, kPatience, [this] { return taken_probes_ < probes_.size(); })) {
+    return nullptr;
+  }
+  return probes_[taken_probes_++];
+}
+
+bool PuppetEngine::AwaitCancel(uint64_t handle) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, kPatience, [&] {
-    return std::find(cancelled_.begin(), cancelled_.end(), call.handle()) != cancelled_.end();
+    return std::find(cancelled_.begin(), cancelled_.end(), handle) != cancelled_.end();
   });
 }
 
@@ -118,7 +135,7 @@ int PuppetEngine::submissions() const {
 }
 
 absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
-  const absl::Status valid = ValidateRequest(request, info_.config, limits_);
+  const absl::Status valid = ValidateRequest(request, info_, limits_);
   const std::lock_guard lock(mutex_);
   ++submissions_;
   if (!valid.ok()) return valid;
@@ -131,10 +148,30 @@ absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<E
     refusals_.erase(refusals_.begin());
     return refusal;
   }
-  const uint64_t handle = calls_.size() + 1;
+  const uint64_t handle = ++last_handle_;
   calls_.push_back(std::make_shared<PuppetCall>(handle, std::move(request), std::move(sink)));
   changed_.notify_all();
   return handle;
+}
+
+absl::StatusOr<uint64_t> PuppetEngine::SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) {
+  if (absl::Status valid = ValidateProbe(probe, info_, limits_); !valid.ok()) return valid;
+  const std::lock_guard lock(mutex_);
+  if (draining_) {
+    return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
+                     {.reason = "DRAINING"});
+  }
+  const uint64_t handle = ++last_handle_;
+  probes_.push_back(std::make_shared<PuppetProbe>(handle, std::move(probe), std::move(sink)));
+  changed_.notify_all();
+  return handle;
+}
+
+absl::StatusOr<std::vector<int32_t>> PuppetEngine::Tokenize(std::string_view text) const {
+  if (absl::Status valid = ValidateText(text, limits_); !valid.ok()) return valid;
+  std::vector<int32_t> ids = {info_.config.bos_id};
+  for (const char byte : text) ids.push_back(3 + static_cast<uint8_t>(byte));
+  return ids;
 }
 
 void PuppetEngine::Cancel(uint64_t handle) {
@@ -150,13 +187,19 @@ void PuppetEngine::Drain(Clock::time_point deadline) {
     return std::all_of(calls_.begin(), calls_.end(),
                        [](const auto& call) { return call->ended(); });
   };
+  const absl::Status over = MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
+                                      {.reason = "DRAINING"});
+  const auto probes = probes_;
+  lock.unlock();
+  for (const auto& probe : probes) {
+    if (!probe->ended()) probe->End(over);
+  }
+  lock.lock();
   while (!all_ended() && Clock::now() < deadline) changed_.wait_for(lock, kPoll);
   const auto left = calls_;
   lock.unlock();
   for (const auto& call : left) {
-    if (call->ended()) continue;
-    call->Fail(MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
-                         {.reason = "DRAINING"}));
+    if (!call->ended()) call->Fail(over);
   }
 }
 

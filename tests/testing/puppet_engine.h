@@ -43,6 +43,26 @@ class PuppetCall {
   std::atomic<bool> ended_ = false;
 };
 
+// One accepted probe. The test ends it, from one thread at a time.
+class PuppetProbe {
+ public:
+  PuppetProbe(uint64_t handle, Probe probe, std::shared_ptr<ProbeSink> sink)
+      : handle_(handle), probe_(std::move(probe)), sink_(std::move(sink)) {}
+
+  const Probe& probe() const { return probe_; }
+  uint64_t handle() const { return handle_; }
+
+  void Progress(int32_t rows_done) { sink_->OnProgress(rows_done); }
+  void End(absl::StatusOr<ProbeOutcome> outcome);
+  bool ended() const { return ended_; }
+
+ private:
+  const uint64_t handle_;
+  const Probe probe_;
+  std::shared_ptr<ProbeSink> sink_;
+  std::atomic<bool> ended_ = false;
+};
+
 class PuppetEngine final : public Engine {
  public:
   explicit PuppetEngine(Limits limits = {});
@@ -53,7 +73,10 @@ class PuppetEngine final : public Engine {
   // The next call that is submitted, or was and has not been taken; null after 10 s without.
   std::shared_ptr<PuppetCall> TakeCall();
   // True once this call was cancelled; false after 10 s without.
-  bool AwaitCancel(const PuppetCall& call);
+  bool AwaitCancel(const PuppetCall& call) { return AwaitCancel(call.handle()); }
+  bool AwaitCancel(uint64_t handle);
+  // As TakeCall, of probes.
+  std::shared_ptr<PuppetProbe> TakeProbe();
   void SetSnapshot(const EngineSnapshot& snapshot);
   int submissions() const;
 
@@ -61,6 +84,9 @@ class PuppetEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
   absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
+  absl::StatusOr<uint64_t> SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) override;
+  // One id per byte, 3 + the byte, after the beginning of text.
+  absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
   EngineSnapshot Snapshot() const override;
@@ -75,6 +101,9 @@ class PuppetEngine final : public Engine {
   std::vector<absl::Status> refusals_;
   std::vector<std::shared_ptr<PuppetCall>> calls_;
   size_t taken_ = 0;
+  std::vector<std::shared_ptr<PuppetProbe>> probes_;
+  size_t taken_probes_ = 0;
+  uint64_t last_handle_ = 0;
   std::vector<uint64_t> cancelled_;
   EngineSnapshot snapshot_;
   int submissions_ = 0;

@@ -14,6 +14,12 @@ namespace eta {
 
 enum class StoreKind { kSqlite, kPostgres, kDirectory };
 
+// For suites over kinds.
+inline std::string StoreKindName(const ::testing::TestParamInfo<StoreKind>& tested) {
+  if (tested.param == StoreKind::kDirectory) return "Directory";
+  return tested.param == StoreKind::kSqlite ? "Sqlite" : "Postgres";
+}
+
 // An empty place for a store. Several stores may be open on it at once, as if by several processes.
 class StorePlace {
  public:
@@ -28,6 +34,10 @@ class StorePlace {
   // Puts a profile there, as the owner of the place does: by a store, or as a file.
   void Seed(const std::string& tenant, const std::string& name, int64_t version,
             const ProfileContent& content) const;
+  // A file of a folder of profiles.
+  void Write(const std::string& name, std::string_view contents) const {
+    folder_.Write(name, contents);
+  }
   void SeedAlias(const std::string& tenant, const std::string& name, const std::string& alias,
                  int64_t version) const;
 
@@ -39,7 +49,7 @@ class StorePlace {
 
  private:
   const StoreKind kind_;
-  TempFolder folder_;
+  TempFolder folder_{FastParent()};
   std::string url_;
   std::string missing_;
 };

@@ -31,7 +31,9 @@ std::string AttentionCase::Describe() const {
          << ", z " << sequence.attention.z << ", offset " << sequence.attention.offset
          << (sequence.attention.uniform_floor ? ", floor" : "")
          << (sequence.attention.admit_all ? ", all" : "")
-         << (sequence.thresholds.empty() ? ", predicted" : "");
+         << (sequence.thresholds.empty() ? ", predicted" : "")
+         << (sequence.head_z.empty() ? "" : ", z per head")
+         << (sequence.calibrate ? ", calibrates" : "");
     if (sequence.parent >= 0) {
       text << ", shares " << sequence.shared_blocks << " blocks with " << sequence.parent;
     }
@@ -140,6 +142,7 @@ AttentionResult AttentionStep::Run(int times) {
   const int32_t kv_heads = case_.geometry.num_kv_heads;
   std::vector<SequenceRows> sequences;
   std::vector<std::vector<float>> frozen;  // [L, HQ] each
+  std::vector<std::vector<float>> head_z;  // likewise
   int32_t num_rows = 0;
   int64_t capacity = 1;
   for (size_t s = 0; s < case_.sequences.size(); ++s) {
@@ -147,17 +150,23 @@ AttentionResult AttentionStep::Run(int times) {
     std::vector<float> profile(static_cast<size_t>(heads), 1e3f);  // of the layer before
     profile.insert(profile.end(), sequence.thresholds.begin(), sequence.thresholds.end());
     frozen.push_back(profile);
+    std::vector<float> widths(static_cast<size_t>(heads),
+                              sequence.attention.z > 1.0f ? 0.0f : 9.0f);
+    widths.insert(widths.end(), sequence.head_z.begin(), sequence.head_z.end());
+    head_z.push_back(widths);
     sequences.push_back({.row_begin = num_rows,
                          .num_rows = sequence.num_rows,
                          .position = sequence.position,
                          .kind = sequence.kind,
                          .attention = sequence.attention,
+                         .calibrate = sequence.calibrate,
                          .block_table = block_tables_[s]});
     num_rows += sequence.num_rows;
     capacity = std::max<int64_t>(capacity, sequence.num_keys() / case_.geometry.block_size);
   }
   for (size_t s = 0; s < frozen.size(); ++s) {
     if (!case_.sequences[s].thresholds.empty()) sequences[s].frozen_thresholds = frozen[s].data();
+    if (!case_.sequences[s].head_z.empty()) sequences[s].head_z = head_z[s].data();
   }
 
   const auto rows = static_cast<size_t>(num_rows);
@@ -180,6 +189,7 @@ AttentionResult AttentionStep::Run(int times) {
       .bias = predicts ? device_.Put(case_.predictor_bias) : nullptr,
       .out = thresholds};
   const SelectBlocksParams select = {
+      .layer = kLayer,
       .q = q,
       .thresholds = thresholds,
       .num_query_heads = heads,
@@ -199,7 +209,24 @@ AttentionResult AttentionStep::Run(int times) {
       .beta = case_.beta,
       .selection = selection,
       .out = device_.Empty(num_rows, q.cols, 2, device_.activation_dtype())};
+  const bool calibrates =
+      std::ranges::any_of(sequences, [](const SequenceRows& s) { return s.calibrate; });
+  const std::vector<uint64_t> cells_before(
+      calibrates ? static_cast<size_t>(heads * CalibrationCells(case_.bins).size()) : 0, 7);
+  uint64_t* cells = device_.Put(cells_before);
+  const CalibrationParams calibration = {.q = q,
+                                         .thresholds = thresholds,
+                                         .num_query_heads = heads,
+                                         .geometry = case_.geometry,
+                                         .kv = kv_,
+                                         .softmax_scale = case_.softmax_scale(),
+                                         .gate = case_.gate,
+                                         .beta = case_.beta,
+                                         .bins = case_.bins,
+                                         .cells = cells};
   for (int i = 0; i < times; ++i) {
+    device_->Upload(reinterpret_cast<std::byte*>(cells), cells_before.data(),
+                    cells_before.size() * sizeof(uint64_t));
     result.above.assign(static_cast<size_t>(heads), 0);
     result.above_admitted.assign(static_cast<size_t>(heads), 0);
     device_->Plan({tokens, sequences});
@@ -208,10 +235,13 @@ AttentionResult AttentionStep::Run(int times) {
     device_->DecodeAttention(attention);
     device_->PrefillAttention(attention);
     device_->CountRecall({attention, result.above.data(), result.above_admitted.data()});
+    if (calibrates) device_->CollectCalibration(calibration);
     EXPECT_EQ(device_->Finish(), absl::OkStatus());
   }
 
   result.out = device_.Get(attention.out);
+  result.cells = device_.Get(cells, cells_before.size());
+  for (uint64_t& cell : result.cells) cell -= 7;
   const std::vector<int32_t> counts = device_.Get(selection.counts, lists);
   const std::vector<uint32_t> blocks = device_.Get(selection.blocks, unset.size());
   const std::vector<uint32_t> masks = device_.Get(selection.heads, unset.size());

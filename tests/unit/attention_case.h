@@ -20,12 +20,17 @@ struct SequenceCase {
   HostTensor k;                   // [position + num_rows, HKV * d]
   HostTensor v;                   // [position + num_rows, HKV * d]
   std::vector<float> thresholds;  // [HQ]; empty: the case's predictor gives them
+  std::vector<float> head_z;      // [HQ]; empty: attention.z for every head
+  bool calibrate = false;         // of prefill rows: cells are collected over them
   // A forked prefix: the first `shared_blocks` blocks are those of sequence `parent`, which comes
   // earlier, shares nothing itself, and holds the same keys and values there before the step.
   int32_t parent = -1;
   int32_t shared_blocks = 0;
 
   int32_t num_keys() const { return position + num_rows; }
+  float z(int32_t query_head) const {
+    return head_z.empty() ? attention.z : head_z[static_cast<size_t>(query_head)];
+  }
 };
 
 struct AttentionCase {
@@ -33,6 +38,7 @@ struct AttentionCase {
   int32_t num_query_heads = 1;
   Gate gate = Gate::kSilu;
   float beta = 5.0f;
+  ScoreBins bins;
   std::vector<SequenceCase> sequences;
   HostTensor q;                       // [R, HQ * d], the sequences' rows one after another
   HostTensor predictor_weight;        // [HQ, HQ * d]; empty: no sequence needs one
@@ -54,6 +60,7 @@ struct AttentionResult {
   std::vector<int32_t> tokens_read;                   // [R * HKV], -1 for prefill rows
   std::vector<int64_t> above;                         // [HQ]
   std::vector<int64_t> above_admitted;                // [HQ]
+  std::vector<uint64_t> cells;                        // [HQ, CalibrationCells(bins).size()]
 };
 
 // A case with its keys and values in a device's cache.
@@ -66,8 +73,9 @@ class AttentionStep {
   // Of full block `ordinal` of a sequence.
   BlockRecord Record(size_t sequence, int32_t ordinal, int32_t kv_head);
 
-  // PredictThresholds, SelectBlocks, DecodeAttention, PrefillAttention, CountRecall; the same ops
-  // `times` times in the same memory, of which the last one counts.
+  // PredictThresholds, SelectBlocks, DecodeAttention, PrefillAttention, CountRecall and, where a
+  // sequence calibrates, CollectCalibration; the same ops `times` times in the same memory, of
+  // which the last one counts.
   AttentionResult Run(int times = 1);
 
  private:

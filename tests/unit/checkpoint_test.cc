@@ -94,6 +94,7 @@ TEST_F(CheckpointTest, AnotherTokenizerStandsInForTokenizerModelAndIsPartOfTheFi
   const auto checkpoint = Open();
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_EQ(checkpoint->tokenizer_model(), std::nullopt);
+  EXPECT_EQ(checkpoint->tokenizer_fingerprint(), *Sha256Hex("{}"));
   folder_.Write("tokenizer.json", "{ }");
   EXPECT_NE(Open()->fingerprint(), checkpoint->fingerprint());
   std::filesystem::create_symlink("nowhere", Path("tokenizer.model"));
@@ -194,6 +195,7 @@ TEST_F(CheckpointTest, TheFingerprintTellsEveryContentApart) {
     folder_.Write(name, original);
   }
   EXPECT_EQ(Open()->fingerprint(), fingerprint);
+  EXPECT_EQ(Open()->tokenizer_fingerprint(), *Sha256Hex(ReadFile(Path("tokenizer.model"))));
 }
 
 TEST(Sha256, AgreesWithThePublishedVectors) {

@@ -153,6 +153,9 @@ TEST(ToMessage, StartedNamesTheProfileAndHidesWhatFullAttentionDoesNotRead) {
   EXPECT_EQ(used.profile(), "wiki");
   EXPECT_EQ(used.profile_version(), 3);
   EXPECT_EQ(used.floor(), v1::FLOOR_UNIFORM);
+  EXPECT_TRUE(used.has_z());
+  event.attention.head_z = true;
+  EXPECT_FALSE(ToMessage(event, "m").started().attention().has_z()) << "each head has its own";
 }
 
 TEST(Merge, JoinsNeighboursOfAKindAndNothingElse) {

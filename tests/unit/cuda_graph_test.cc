@@ -1,5 +1,6 @@
-// A thousand decode steps of a small model on a GPU, with sequences joining and leaving: replayed
-// as graphs they give what plain launches give, to the last bit, and the CPU's tokens.
+// A thousand decode steps of a small model on a GPU, with sequences joining and leaving and
+// profiles changing: replayed as graphs they give what plain launches give, to the last bit, and
+// the CPU's tokens.
 //
 // A graph is replayed where the ops of a step are those of an earlier one. So an extra op that is
 // different in every step makes the same backend launch all of them plainly.
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -108,9 +110,10 @@ class Decoding {
     for (int32_t block = 0; block < num_blocks; ++block) free_.push_back(block);
     std::shuffle(free_.begin(), free_.end(), random_);
     profiles_.clear();
+    widths_.clear();
     for (int i = 0; i < 2; ++i) {
-      const int64_t thresholds = int64_t{config().num_layers} * config().num_query_heads;
-      profiles_.push_back(Normal(random_, 1, thresholds, 0.5f));
+      profiles_.push_back(Thresholds(random_));
+      widths_.push_back(Widths(random_));
     }
   }
 
@@ -137,11 +140,30 @@ class Decoding {
                      .frozen_thresholds = profile < 2
                                               ? profiles_[static_cast<size_t>(profile)].data.data()
                                               : nullptr};
+    const auto widths = Uniform(random_, 0, 2);
+    if (widths < 2) sequence.rows.head_z = widths_[static_cast<size_t>(widths)].data.data();
     return sequence;
+  }
+
+  // Another profile may come to stand where one was: what a step has sent must not outlive it.
+  void ExchangeProfiles(size_t number) {
+    Random random(number);
+    std::ranges::copy(Thresholds(random).data, profiles_[0].data.begin());
+    std::ranges::copy(Widths(random).data, widths_[0].data.begin());
+  }
+
+  HostTensor Thresholds(Random& random) const {
+    return Normal(random, 1, int64_t{config().num_layers} * config().num_query_heads, 0.5f);
+  }
+  HostTensor Widths(Random& random) const {
+    HostTensor widths = Thresholds(random);
+    for (float& z : widths.data) z = 4.0f * std::abs(z);
+    return widths;
   }
 
   // Some leave at the end of their life; the number that should be running rises and falls.
   Step Next(Launch launch, size_t number, const Step* known, std::vector<Judgement>* judgements) {
+    if (number % 3 == 2) ExchangeProfiles(number);
     const auto wave = static_cast<int32_t>(number % 200);
     const int32_t wanted = 1 + (wave < 100 ? wave : 200 - wave) * (kMaxRunning - 1) / 100;
     std::vector<Sequence*> taking_part;
@@ -246,7 +268,8 @@ class Decoding {
   std::unique_ptr<Buffer> extra_;  // of the op that tells launches apart
   std::unique_ptr<KvCache> cache_;
   Random random_;
-  std::vector<HostTensor> profiles_;
+  std::vector<HostTensor> profiles_;  // [1, L * HQ] each
+  std::vector<HostTensor> widths_;    // z of heads, likewise
   std::vector<int32_t> free_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::map<int32_t, int32_t> last_token_;

@@ -28,7 +28,11 @@ struct Sequence {
   AttentionOptions options;
   HostTensor k;                   // [position + num_rows, HKV * d]; V is the same
   std::vector<float> thresholds;  // [HQ]
+  std::vector<float> head_z;      // [HQ]; empty: that of the options
 
+  float z(int32_t head) const {
+    return head_z.empty() ? options.z : head_z[static_cast<size_t>(head)];
+  }
   int32_t FullBlocks(int32_t row, int32_t block_size) const {
     return (position + row + 1) / block_size;
   }
@@ -98,6 +102,7 @@ class ScreenedStep {
                        .kind = part == Part::kHistory ? RowKind::kPrefill : RowKind::kDecode,
                        .attention = sequence.options,
                        .frozen_thresholds = sequence.thresholds.data(),
+                       .head_z = sequence.head_z.empty() ? nullptr : sequence.head_z.data(),
                        .block_table = tables_[s]});
       k.data.insert(k.data.end(), sequence.k.row(begin), sequence.k.row(end));
       k.rows += end - begin;
@@ -125,7 +130,8 @@ class ScreenedStep {
     std::vector<int32_t> read(lists);
     device_->PredictThresholds(
         {.layer = 0, .q = q, .weight = nullptr, .bias = nullptr, .out = thresholds});
-    device_->SelectBlocks({.q = q,
+    device_->SelectBlocks({.layer = 0,
+                           .q = q,
                            .thresholds = thresholds,
                            .num_query_heads = heads,
                            .geometry = made_.geometry,
@@ -188,7 +194,7 @@ std::vector<Bounds> AllBounds(const Case& made, ScreenedStep& step) {
               squares += x * x;
             }
             const double norm = std::sqrt(squares);
-            const double width = norm * record.mu_error + sequence.options.z * std::sqrt(variance);
+            const double width = norm * record.mu_error + sequence.z(head) * std::sqrt(variance);
             Bounds& bounds = all[static_cast<size_t>((first_row + i) * made.num_heads() + head)];
             bounds.values.push_back(made.scale() * std::min(mean + width, norm * record.max_norm));
             bounds.slack.push_back(1e-5 * (made.scale() * (magnitude + width) + 1e-3));
@@ -372,6 +378,9 @@ Case MakeCase(Random& random, const Shape& shape, Keys kind,
                     .rescue_chunk = Uniform(random, 0, 1) == 0 ? 0 : 20},
         .k = MakeKeys(random, kind, position + num_rows, cols, shape.geometry.block_size),
         .thresholds = std::vector<float>(static_cast<size_t>(made.num_heads()))};
+    if (made.sequences.size() % 2 == 1) {
+      for (int32_t h = 0; h < made.num_heads(); ++h) sequence.head_z.push_back(zs[(h + rows) % 4]);
+    }
     made.sequences.push_back(std::move(sequence));
     rows += num_rows;
   }

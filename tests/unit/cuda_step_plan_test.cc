@@ -52,6 +52,7 @@ class StepPlanTest : public ::testing::Test {
                    .position = 10,
                    .kind = RowKind::kPrefill,
                    .rope_theta = 1e4f,
+                   .calibrate = true,
                    .block_table = tables_[0]},
                   {.row_begin = 3,
                    .num_rows = 1,
@@ -67,6 +68,7 @@ class StepPlanTest : public ::testing::Test {
                    .num_rows = 2,
                    .position = 64 * 16 + 14,
                    .frozen_thresholds = profile_.data(),
+                   .calibrate = true,  // which only prompts do
                    .block_table = tables_[2]},
                   {.row_begin = 6,
                    .num_rows = 1,
@@ -99,6 +101,7 @@ TEST_F(StepPlanTest, RowsSayWhatTheirSequencesSay) {
   EXPECT_EQ(rows[2].position, 12);
   EXPECT_EQ(rows[2].sequence, 0);
   EXPECT_EQ(rows[2].frozen, -1);
+  EXPECT_EQ(rows[2].head_z, -1);
   EXPECT_EQ(rows[2].rope_theta, 1e4f);
   EXPECT_EQ(rows[3].offset, 0.5f);
   EXPECT_EQ(rows[3].z, 2.0f);
@@ -129,10 +132,37 @@ TEST_F(StepPlanTest, TablesStandOneBehindTheOther) {
 
 TEST_F(StepPlanTest, OneProfileIsSentOnce) {
   const Step step(batch(), 16);
-  EXPECT_THAT(step.packed.frozen, ElementsAre(profile_.data()));
+  EXPECT_THAT(step.packed.profiles, ElementsAre(StepProfile{profile_.data(), nullptr}));
   EXPECT_EQ(step.view.rows[3].frozen, 0);
   EXPECT_EQ(step.view.rows[4].frozen, 0);
+  EXPECT_EQ(step.view.rows[4].head_z, -1);
   EXPECT_EQ(step.view.rows[6].frozen, -1);
+}
+
+TEST_F(StepPlanTest, ThresholdsAndZOfAProfileShareAnIndex) {
+  const std::vector<float> z = {2.0f};
+  sequences_[1].head_z = z.data();
+  sequences_[3].head_z = z.data();
+  const Step step(batch(), 16);
+  EXPECT_THAT(step.packed.profiles,
+              ElementsAre(StepProfile{profile_.data(), z.data()},
+                          StepProfile{profile_.data(), nullptr}, StepProfile{nullptr, z.data()}));
+  const std::span rows(step.view.rows, 7);
+  EXPECT_EQ(rows[3].frozen, 0);
+  EXPECT_EQ(rows[3].head_z, 0);
+  EXPECT_EQ(rows[5].frozen, 1);
+  EXPECT_EQ(rows[5].head_z, -1);
+  EXPECT_EQ(rows[6].frozen, -1);
+  EXPECT_EQ(rows[6].head_z, 2);
+}
+
+TEST_F(StepPlanTest, OnlyPromptsCalibrate) {
+  Step step(batch(), 16);
+  EXPECT_TRUE(step.packed.calibrates);
+  EXPECT_EQ(step.view.sequences[0].calibrate, 1);
+  EXPECT_EQ(step.view.sequences[2].calibrate, 0);
+  sequences_[0].calibrate = false;
+  EXPECT_FALSE(Step(batch(), 16).packed.calibrates);
 }
 
 TEST_F(StepPlanTest, ScreeningIsCutIntoPiecesOfFullBlocksOfDecodeRows) {

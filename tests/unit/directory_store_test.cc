@@ -41,6 +41,7 @@ TEST_F(DirectoryStore, WritesAreRefusedNamingTheStore) {
   ASSERT_TRUE(store.ok()) << store.status();
   for (const absl::Status& status :
        {(*store)->Put(kAcme, MakePut("legal", 1)).status(),
+        (*store)->CheckPut(kAcme, MakePut("legal", 1)).status(),
         (*store)->SetAlias(kAcme, {"legal", "stable", 1, {}}), (*store)->Delete(kAcme, "x", {})}) {
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
     EXPECT_EQ(GetErrorDetail(status).reason, "STORE_READ_ONLY");

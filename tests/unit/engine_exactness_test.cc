@@ -24,13 +24,14 @@ AttentionChoice Paper() {
   return {.mode = AttentionMode::kDynamic, .z = 0.5f, .uniform_floor = false, .pinned_blocks = 1};
 }
 
-AttentionChoice Frozen(const ModelConfig& config) {
+AttentionChoice Frozen(const ModelConfig& config, bool head_z) {
   auto profile = std::make_shared<ThresholdProfile>();
   profile->name = "frozen";
   profile->num_layers = config.num_layers;
   profile->num_query_heads = config.num_query_heads;
   for (int i = 0; i < config.num_layers * config.num_query_heads; ++i) {
     profile->thresholds.push_back(0.3f + 0.1f * static_cast<float>(i % 5));
+    if (head_z) profile->head_z.push_back(0.2f * static_cast<float>(i % 7));
   }
   return {.mode = AttentionMode::kProfile, .profile = profile};
 }
@@ -43,7 +44,7 @@ std::vector<Request> Ragged(const ModelConfig& config) {
     Request request = Greedy(Prompt(length, static_cast<uint32_t>(i)), 20 + 15 * (i % 7));
     if (i % 4 == 1) request.attention = Full();
     if (i % 4 == 2) request.attention = Paper();
-    if (i % 4 == 3) request.attention = Frozen(config);
+    if (i % 4 == 3) request.attention = Frozen(config, i % 8 == 3);
     if (i % 5 == 4) {
       request.sampling.temperature = 0.9f;
       request.sampling.top_p = 0.95f;
@@ -157,6 +158,11 @@ TEST_F(Exactness, SparseAnswersDifferFromFullOnesSomewhere) {
   Request request = Greedy(Prompt(330, 3), 40);
   request.attention = Paper();
   const auto sparse = Ask(*engine, request);
+  request.attention = Frozen(engine->info().config, false);
+  const auto frozen = Ask(*engine, request);
+  request.attention = Frozen(engine->info().config, true);
+  const auto head_z = Ask(*engine, request);
+  EXPECT_NE(frozen.finished->attention.kv_bytes_read, head_z.finished->attention.kv_bytes_read);
   request.attention = Full();
   const auto full = Ask(*engine, request);
   EXPECT_LT(sparse.finished->attention.union_density, 0.9);

@@ -130,5 +130,20 @@ TEST(EtaBench, RefusesWhatItCannotDo) {
   EXPECT_NE(RunBench("2>/dev/null").code, 0);
 }
 
+TEST(EtaBench, BackgroundTellsWhatStreamsFeelOfProbes) {
+  const nlohmann::json report = Report("background --model=" ETA_SOURCE_DIR
+                                       "/models/eta-27m --streams=2 --prompt_tokens=16 "
+                                       "--probe_tokens=100 --turns=1 --seconds=0.2");
+  EXPECT_EQ(report["bench"], "background");
+  ASSERT_EQ(report["between_tokens_milliseconds"].size(), 2u);
+  for (const nlohmann::json& row : report["between_tokens_milliseconds"]) {
+    ExpectNumbers(row, {"tokens", "p50", "p90", "p99", "p99.9", "max"});
+    EXPECT_LE(row["p50"].get<double>(), row["max"].get<double>());
+  }
+  ExpectNumbers(report, {"p99_ratio"});
+  EXPECT_LE(report["probe_share_of_steps"].get<double>(), 0.3);
+  EXPECT_GE(report["probe_rows_per_s_alone"].get<double>(), 0.0);
+}
+
 }  // namespace
 }  // namespace eta

@@ -89,7 +89,10 @@ TEST(EtactlRequest, KeepsEveryByteOfAPromptFile) {
 TEST(EtactlRequest, ChoosesAttention) {
   EXPECT_TRUE(RequestOf({"x", "--attention", "full"})->attention().has_full());
   EXPECT_TRUE(RequestOf({"x", "--attention=dynamic"})->attention().has_dynamic());
-  EXPECT_EQ(RequestOf({"x", "--attention=profile:tight"})->attention().profile(), "tight");
+  for (const char* reference : {"tight", "tight@3", "tight@stable"}) {
+    const auto request = RequestOf({"x", std::string("--attention=profile:") + reference});
+    EXPECT_EQ(request->attention().profile(), reference);
+  }
 }
 
 TEST(EtactlRequest, RefusesWhatItCannotUnderstand) {
@@ -126,6 +129,9 @@ TEST(EtactlError, ExitCodesTellWhoMustAct) {
   EXPECT_EQ(ExitCodeOf(Refusal(grpc::UNAVAILABLE, {&device})), 6);
   EXPECT_EQ(ExitCodeOf({grpc::INVALID_ARGUMENT, ""}), 4);
   EXPECT_EQ(ExitCodeOf({grpc::NOT_FOUND, ""}), 4);
+  EXPECT_EQ(ExitCodeOf({grpc::ALREADY_EXISTS, ""}), 4);
+  EXPECT_EQ(ExitCodeOf({grpc::ABORTED, ""}), 4);
+  EXPECT_EQ(ExitCodeOf({grpc::DATA_LOSS, ""}), 6);
   EXPECT_EQ(ExitCodeOf({grpc::RESOURCE_EXHAUSTED, ""}), 5);
   EXPECT_EQ(ExitCodeOf({grpc::DEADLINE_EXCEEDED, ""}), 5);
   EXPECT_EQ(ExitCodeOf({grpc::INTERNAL, ""}), 6);
@@ -148,6 +154,14 @@ TEST(EtactlStatistics, SayWhatWasReadAndLeaveOutWhatWasNotMeasured) {
   }
   finished.clear_attention();
   EXPECT_EQ(DescribeStatistics(started, finished).find("density"), std::string::npos);
+}
+
+TEST(EtactlStatistics, NameTheVersionOfAProfile) {
+  v1::Started started;
+  started.mutable_attention()->set_mode(v1::ATTENTION_MODE_PROFILE);
+  started.mutable_attention()->set_profile("legal");
+  started.mutable_attention()->set_profile_version(3);
+  EXPECT_NE(DescribeStatistics(started, {}).find("profile legal@3"), std::string::npos);
 }
 
 TEST(EtactlTerminal, GeneratedTextCannotCommandTheTerminal) {

@@ -212,6 +212,30 @@ TEST_F(WindowsTest, TextThatFillsNoWindowIsAnError) {
   EXPECT_EQ(GetErrorDetail(windows.status()).field, "context");
 }
 
+TEST_F(WindowsTest, OfOneDocumentEachTheyBeginAsAPromptDoes) {
+  const std::string lines =
+      "{\"text\": \"one two three four five six\"}\n{\"text\": \"seven\"}\n"
+      "{\"text\": \"eight nine ten eleven twelve\"}\n";
+  const auto cut = [&](int32_t max_windows) {
+    const auto source = TextSource::Open(Write("a.jsonl", lines));
+    return ReadDocumentWindows(**source, *tokenizer_, 3, max_windows);
+  };
+  const auto all = cut(0);
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_GE(all->size(), 3u);
+  for (const auto& window : *all) {
+    EXPECT_EQ(window.size(), 4u);
+    EXPECT_EQ(window.front(), tokenizer_->bos_id());
+    EXPECT_EQ(std::count(window.begin(), window.end(), tokenizer_->bos_id()), 1);
+  }
+  const std::vector<int32_t> first = *tokenizer_->Encode("one two three four five six", true);
+  EXPECT_TRUE(std::equal(all->front().begin(), all->front().end(), first.begin()));
+  const auto two = cut(2);
+  ASSERT_EQ(two->size(), 2u);
+  EXPECT_EQ((*two)[0], all->front());
+  EXPECT_NE((*two)[1], (*all)[1]);  // spread, not the first two
+}
+
 using ProfileFileTest = EvaluationTest;
 
 TEST_F(ProfileFileTest, ThresholdsAreReadLayerByLayer) {

@@ -155,6 +155,21 @@ AttentionCase WithoutThresholds(Random& random, uint64_t seed, NarrowTypes narro
   return made;
 }
 
+// Widths of their own for the heads of some sequences that decode, cells over some prompts.
+void Calibrate(uint64_t seed, AttentionCase& made) {
+  Random random(seed + 0x5ca1e);  // another stream: the rest of the case is as it would be without
+  for (SequenceCase& sequence : made.sequences) {
+    const bool chosen = Often(random, 3);
+    if (sequence.kind == RowKind::kPrefill) {
+      sequence.calibrate = chosen;
+    } else if (chosen) {
+      for (int32_t h = 0; h < made.num_query_heads; ++h) {
+        sequence.head_z.push_back(static_cast<float>(Uniform(random, 0, 640)) / kZStepsPerUnit);
+      }
+    }
+  }
+}
+
 // Bounds of the full blocks before one decode row, for one head.
 struct RowBounds {
   int64_t row;
@@ -197,8 +212,8 @@ class Placement {
         const float* q = made.q.row(row.row) + int64_t{h} * geometry.head_dim;
         const auto n = static_cast<size_t>((sequence_.position + i + 1) / geometry.block_size);
         for (size_t j = 0; j < n; ++j) {
-          row.bounds.push_back(Bound(made, records[static_cast<size_t>(h / made.group())][j], q,
-                                     sequence_.attention.z));
+          row.bounds.push_back(
+              Bound(made, records[static_cast<size_t>(h / made.group())][j], q, sequence_.z(h)));
         }
         bounds_[static_cast<size_t>(h)].push_back(std::move(row));
       }
@@ -276,6 +291,7 @@ JudgedCase MakeJudgedCase(uint64_t seed, NarrowTypes narrow) {
   JudgedCase judged;
   AttentionCase& made = judged.attention_case;
   made = WithoutThresholds(random, seed, narrow);
+  Calibrate(seed, made);
   Device reference({"reference"});
   AttentionStep step(reference, made);
   int64_t first_row = 0;

@@ -10,6 +10,7 @@
 
 #include "kernels/dtype.h"
 #include "tests/unit/attention_case.h"
+#include "tests/unit/cell_differences.h"
 
 namespace eta::testing {
 namespace {
@@ -145,6 +146,7 @@ TEST_P(RaggedStep, MatchesTheReference) {
     EXPECT_NEAR(static_cast<double>(got.above_admitted[h]),
                 static_cast<double>(want.above_admitted[h]), 1.0);
   }
+  EXPECT_EQ(CellDifferences(attention_case, got.cells, want.cells), "");
 }
 
 TEST_P(RaggedStep, ARowDoesNotFeelItsBatch) {
@@ -273,6 +275,22 @@ TEST_P(Selection, AnOffsetLowersTheThreshold) {
   AttentionCase lower = Levels({0, 3, 1, 2, 0}, 1.5f);
   lower.sequences[0].attention.offset = 1.0f;
   EXPECT_THAT(BlocksOf(lower), ElementsAre(1, 2, 3));
+}
+
+TEST_P(Selection, EachHeadHasItsOwnZ) {
+  AttentionCase two = Levels({0, 0, 0}, 1.0f);
+  SequenceCase& sequence = two.sequences[0];
+  for (int32_t t = 16; t < 32; ++t) sequence.k.row(t)[0] = t % 2 == 0 ? 1.0f : -1.0f;  // bound: z
+  sequence.attention.rescue_chunk = 0;
+  two.num_query_heads = 2;
+  two.q = HostTensor(1, 128);
+  two.q.data[0] = two.q.data[64] = 8.0f;
+  sequence.thresholds = {0.75f, 0.75f};
+  sequence.head_z = {0.5f, 0.875f};
+  Device device(GetParam());
+  EXPECT_THAT(AttentionStep(device, two).Run().selection[0], ElementsAre(SelectedBlock(1, 0b10)));
+  sequence.head_z = {0.75f, 0.0f};
+  EXPECT_THAT(AttentionStep(device, two).Run().selection[0], ElementsAre(SelectedBlock(1, 0b01)));
 }
 
 TEST_P(Selection, PinsTheLastFullBlocks) {

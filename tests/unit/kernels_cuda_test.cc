@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/cell_differences.h"
 #include "tests/unit/judged_case.h"
 
 namespace eta::testing {
@@ -86,6 +87,7 @@ std::string Differences(const JudgedCase& judged, const AttentionResult& got, do
                << ", not " << want.above_admitted[h] << " of " << want.above[h];
     }
   }
+  text << CellDifferences(made, got.cells, want.cells);
   return text.str();
 }
 

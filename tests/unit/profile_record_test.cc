@@ -30,6 +30,14 @@ ProfileRecord MakeRecord(uint32_t seed) {
           .checksum = ""};
 }
 
+// As of a model without a predictor.
+void DropDynamic(ProfileEvidence& evidence) {
+  evidence.perplexity_dynamic.reset();
+  evidence.dynamic_head_density.reset();
+  evidence.dynamic_union_density.reset();
+  evidence.dynamic_recall.reset();
+}
+
 // Every finite kind of float: zeros, denormals, limits, neighbours.
 std::vector<float> HardFloats() {
   using Limits = std::numeric_limits<float>;
@@ -50,7 +58,7 @@ TEST(ProfileBlob, RoundTripKeepsEveryBit) {
   record.content.geometry = {.layers = 3, .query_heads = 4, .block_size = 64, .sub_block = 0};
   record.content.thresholds = HardFloats();
   record.content.z_per_head = std::vector<float>(12, std::nextafter(2.0f, 0.0f));
-  record.content.evidence.perplexity_dynamic.reset();
+  DropDynamic(record.content.evidence);
   const auto blob = EncodeProfile(record);
   ASSERT_TRUE(blob.ok()) << blob.status();
   const auto read = DecodeProfile(*blob);
@@ -78,6 +86,7 @@ std::string Resealed(std::string blob) {
   return blob + Sha256Hex(blob).value();
 }
 
+// Row 27 of the table of bad inputs.
 TEST(ProfileBlob, NewerSchemaIsFailedPrecondition) {
   ProfileRecord record = MakeRecord(3);
   std::string blob = EncodeProfile(record).value();
@@ -87,6 +96,7 @@ TEST(ProfileBlob, NewerSchemaIsFailedPrecondition) {
   EXPECT_EQ(GetErrorDetail(status).reason, "PROFILE_SCHEMA_TOO_NEW");
 }
 
+// Row 28.
 TEST(ProfileBlob, BadValuesUnderAGoodChecksumAreDataLoss) {
   ProfileRecord record = MakeRecord(4);
   const std::string blob = EncodeProfile(record).value();
@@ -139,6 +149,10 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
   EXPECT_EQ(field([](R& r) { r.content.target.value = 0.0; }), "target.value");
   EXPECT_EQ(field([](R& r) { r.content.reached.soft_density = 1.1; }), "reached.soft_density");
   EXPECT_EQ(field([](R& r) { r.content.evidence.recall = NAN; }), "evidence.recall");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.dynamic_recall = 1.5; }),
+            "evidence.dynamic_recall");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.perplexity_dynamic.reset(); }),
+            "evidence.dynamic_head_density");
   EXPECT_EQ(field([](R& r) { r.content.evidence.perplexity_full = INFINITY; }),
             "evidence.perplexity_full");
   EXPECT_EQ(field([](R& r) { r.content.evidence.calibration_tokens = 0; }),
@@ -152,6 +166,7 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
             "labels");
 }
 
+// Row 29.
 TEST(ProfileNames, OneAllowList) {
   for (const std::string& good :
        {std::string("a"), std::string("legal-2024_v1.2"), std::string("0"), std::string(63, 'z')}) {
@@ -194,7 +209,7 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
   for (const bool more : {false, true}) {
     if (more) {
       profile.content.z_per_head = std::vector<float>(12, std::nextafter(0.7f, 1.0f));
-      profile.content.evidence.perplexity_dynamic.reset();
+      DropDynamic(profile.content.evidence);
       profile.content.target = {ProfileTargetKind::kMatchDynamic, 0.0};
       profile.content.floor = ProfileFloor::kNone;
     }

@@ -77,6 +77,27 @@ float ClearThreshold(Random& random, const std::vector<double>& bounds, float of
   return static_cast<float>(*std::max_element(bounds.begin(), bounds.end()) + 1.0 + offset);
 }
 
+// Widths of their own for some decoding sequences' heads; cells over some prompts.
+void Calibrated(uint64_t seed, AttentionCase& attention_case) {
+  Random random(seed + 0x5ca1e);  // another stream: the rest of the case is as it would be without
+  if (Uniform(random, 0, 2) == 0) {
+    const auto half_range = UniformReal(random, 1.0, 6.0);  // some scores lie outside
+    attention_case.bins = {.count = static_cast<int32_t>(Uniform(random, 16, 3000)),
+                           .low = -half_range,
+                           .high = half_range + 0.5};
+  }
+  for (SequenceCase& sequence : attention_case.sequences) {
+    const bool chosen = Uniform(random, 0, 1) == 0;
+    if (sequence.kind == RowKind::kPrefill) {
+      sequence.calibrate = chosen;
+    } else if (chosen) {
+      for (int32_t h = 0; h < attention_case.num_query_heads; ++h) {
+        sequence.head_z.push_back(static_cast<float>(Uniform(random, 0, 640)) / kZStepsPerUnit);
+      }
+    }
+  }
+}
+
 void PlaceThresholds(Random& random, AttentionCase& attention_case) {
   Device reference({"reference"});
   AttentionStep step(reference, attention_case);
@@ -91,7 +112,7 @@ void PlaceThresholds(Random& random, AttentionCase& attention_case) {
         const int32_t n = (sequence.position + i + 1) / geometry.block_size;
         for (int32_t j = 0; j < n; ++j) {
           bounds.push_back(Bound(attention_case, step.Record(s, j, h / attention_case.group()), q,
-                                 sequence.attention.z));
+                                 sequence.z(h)));
         }
       }
       sequence.thresholds.push_back(ClearThreshold(random, bounds, sequence.attention.offset,
@@ -130,6 +151,7 @@ AttentionCase RandomCase(uint64_t seed, NarrowTypes narrow) {
   }
   attention_case.q = Normal(
       random, num_rows, static_cast<int64_t>(attention_case.num_query_heads) * geometry.head_dim);
+  Calibrated(seed, attention_case);
   PlaceThresholds(random, attention_case);
   return attention_case;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -46,7 +47,9 @@ absl::Status Validate(const std::function<void(Request&)>& change,
                       const ModelConfig& config = GatedModel()) {
   Request request = Good();
   change(request);
-  return ValidateRequest(request, config, Limits());
+  EngineInfo model;
+  model.config = config;
+  return ValidateRequest(request, model, Limits());
 }
 
 // The field that a refusal names; "ok" if there is none, the reason of any other error.
@@ -290,6 +293,43 @@ TEST(ResolveAttention, WithoutTheFloorZIsThePapers) {
   EXPECT_EQ(plain.profile, profile.profile);
   EXPECT_FALSE(plain.options.uniform_floor);
   EXPECT_FLOAT_EQ(plain.options.z, 2.0f);
+}
+
+TEST(ResolveAttention, AProfilesDefaultsGiveWayToTheRequests) {
+  ThresholdProfile calibrated = *Profile(2, 4);
+  calibrated.offset = 0.5f;
+  calibrated.z = 1.25f;
+  calibrated.uniform_floor = false;
+  calibrated.head_z.assign(8, 2.0f);
+  AttentionChoice choice;
+  choice.mode = AttentionMode::kProfile;
+  choice.profile = std::make_shared<ThresholdProfile>(calibrated);
+  const ResolvedAttention defaults = ResolveAttention(choice, GatedModel());
+  EXPECT_FLOAT_EQ(defaults.options.offset, 0.5f);
+  EXPECT_FLOAT_EQ(defaults.options.z, 1.25f);
+  EXPECT_FALSE(defaults.options.uniform_floor);
+  EXPECT_TRUE(defaults.head_z);
+
+  choice.z = 3.0f;
+  choice.offset = 0.0f;
+  choice.uniform_floor = true;
+  const ResolvedAttention own = ResolveAttention(choice, GatedModel());
+  EXPECT_FLOAT_EQ(own.options.offset, 0.0f);
+  EXPECT_FLOAT_EQ(own.options.z, 3.0f);
+  EXPECT_TRUE(own.options.uniform_floor);
+  EXPECT_FALSE(own.head_z) << "one z for all heads was asked for";
+
+  choice.mode = AttentionMode::kDynamic;
+  EXPECT_FALSE(ResolveAttention(choice, GatedModel()).profile) << "of another mode";
+}
+
+TEST(RequestValidation, TextIsBoundedAndUtf8) {
+  Limits limits;
+  limits.max_prompt_bytes = 4;
+  EXPECT_TRUE(ValidateText("abcd", limits).ok());
+  for (const char* text : {"", "abcde", "a\xff"}) {
+    EXPECT_EQ(GetErrorDetail(ValidateText(text, limits)).field, "text") << text;
+  }
 }
 
 }  // namespace

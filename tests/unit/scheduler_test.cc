@@ -266,5 +266,35 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
   }
 }
 
+TEST(Scheduler, SaysWhenBlocksAreShortAndWhatItLeaves) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 100, 2), Decoding(1, 129, 2)};  // the second wants a third block
+  input.waiting = {Arriving(2, 128)};
+  input.available_blocks = 10;
+  StepPlan plan = PlanStep(input);
+  EXPECT_FALSE(plan.short_of_blocks);
+  EXPECT_EQ(plan.spare_blocks, 10 - 1 - 2 - 3) << "one stays in reserve for each that runs";
+  EXPECT_TRUE(plan.has_rows());
+
+  input.available_blocks = 4;
+  plan = PlanStep(input);
+  EXPECT_TRUE(plan.short_of_blocks) << "the arrival waits for a block";
+  EXPECT_THAT(plan.admitted, IsEmpty());
+  EXPECT_EQ(plan.spare_blocks, 0);
+
+  input.available_blocks = 0;
+  plan = PlanStep(input);
+  EXPECT_TRUE(plan.short_of_blocks);
+  EXPECT_THAT(plan.preempted, ElementsAre(1));
+  EXPECT_EQ(plan.spare_blocks, 0);
+
+  // A seat that is missing is no block that is missing.
+  input.available_blocks = 10;
+  input.max_running = 2;
+  plan = PlanStep(input);
+  EXPECT_FALSE(plan.short_of_blocks);
+  EXPECT_EQ(plan.spare_blocks, 10 - 1 - 2);
+}
+
 }  // namespace
 }  // namespace eta

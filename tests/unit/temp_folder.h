@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,8 +16,8 @@ namespace eta {
 
 class TempFolder {
  public:
-  TempFolder() {
-    std::string pattern = ::testing::TempDir() + "eta_XXXXXX";
+  explicit TempFolder(const std::string& parent = ::testing::TempDir()) {
+    std::string pattern = parent + "eta_XXXXXX";
     path_ = mkdtemp(pattern.data());
   }
   ~TempFolder() {
@@ -37,6 +38,11 @@ class TempFolder {
  private:
   std::string path_;
 };
+
+// For tests to which the disk does not matter: in memory where the machine has such a place.
+inline std::string FastParent() {
+  return access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : ::testing::TempDir();
+}
 
 inline std::string ReadFile(const std::string& path) {
   std::ostringstream contents;

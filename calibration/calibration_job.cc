@@ -1,0 +1,129 @@
+#include "calibration/calibration_job.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/error.h"
+#include "engine/request_validation.h"
+
+namespace eta {
+namespace {
+
+constexpr double kMaxHeldOut = 0.9;
+
+absl::Status Unsupported(const std::string& field, const std::string& sentence) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, absl::StrCat(field, ": ", sentence),
+                   {.reason = "UNSUPPORTED_BY_MODEL", .field = field});
+}
+
+// Fields whose limits are not CheckProfileContent's. Written so that NaN fails.
+absl::Status CheckFields(const CalibrationJob& job, const ModelConfig& config) {
+  if (!IsRequestId(job.id)) {
+    return InvalidField("id", "must be 1 to 64 printable ASCII characters");
+  }
+  if (!(job.held_out > 0.0 && job.held_out <= kMaxHeldOut)) {
+    return InvalidField("held_out", absl::StrCat("must be in (0, ", kMaxHeldOut, "]"));
+  }
+  if (job.z_recall && !(*job.z_recall > 0.0 && *job.z_recall <= 1.0)) {
+    return InvalidField("z_recall", "must be in (0, 1]");
+  }
+  const bool gated = config.gate == Gate::kSilu;
+  if (job.uniform_floor.value_or(false) && !gated) {
+    return Unsupported("floor", "a uniform floor needs a model with a gate");
+  }
+  if (job.target.kind == ProfileTargetKind::kMatchDynamic && !(config.has_predictor && gated)) {
+    return Unsupported("target.match_dynamic",
+                       "this model has no dynamic thresholds to match: ask for head_density, "
+                       "union_density or max_perplexity_increase");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSamples(const std::vector<std::vector<int32_t>>& samples, int32_t vocab_size) {
+  if (samples.empty()) return InvalidField("samples", "must not be empty");
+  int64_t left = kMaxCalibrationTokens;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    left -= static_cast<int64_t>(samples[i].size());
+    if (left < 0) {
+      return InvalidField("samples",
+                          absl::StrCat("must have at most ", kMaxCalibrationTokens, " tokens"));
+    }
+    for (const int32_t id : samples[i]) {
+      if (id >= 0 && id < vocab_size) continue;
+      return InvalidField(absl::StrCat("samples[", i, "].token_ids.ids"),
+                          absl::StrCat("holds ", id, ": ids must be 0 to ", vocab_size - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int32_t> SequenceTokens(int32_t wanted, int32_t block_size, const Limits& limits) {
+  const int64_t low = int64_t{kMinSequenceBlocks} * block_size;
+  const int64_t high = std::min<int64_t>(limits.max_context, kMaxCalibrationRows);
+  const int64_t tokens = wanted == 0 ? std::min<int64_t>(kDefaultSequenceTokens, high) : wanted;
+  if (tokens < low || tokens > high) {
+    return InvalidField("sequence_tokens", absl::StrCat("must be ", low, " to ", high));
+  }
+  return static_cast<int32_t>(tokens);
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
+                                       const CalibrationJob& job) {
+  const ModelConfig& config = info.config;
+  if (absl::Status status = CheckFields(job, config); !status.ok()) return status;
+  PreparedJob prepared;
+  prepared.has_dynamic_gate = config.has_predictor && config.gate == Gate::kSilu;
+  prepared.beta = config.gate == Gate::kSilu ? config.beta : kUngatedBeta;
+
+  ProfileContent& content = prepared.content;
+  content.labels = job.labels;
+  content.model_fingerprint = info.model_fingerprint;
+  content.tokenizer_fingerprint = info.tokenizer_fingerprint;
+  content.geometry = {.layers = config.num_layers,
+                      .query_heads = config.num_query_heads,
+                      .block_size = info.block_size,
+                      .sub_block = info.sub_block};
+  content.thresholds.assign(
+      static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.0f);
+  const ResolvedAttention defaults =
+      ResolveAttention({.mode = AttentionMode::kProfile,
+                        .profile = std::make_shared<const ThresholdProfile>(),
+                        .z = job.z,
+                        .uniform_floor = job.uniform_floor},
+                       config);
+  content.offset = job.offset;
+  content.z = defaults.options.z;
+  content.floor = defaults.options.uniform_floor ? ProfileFloor::kUniform : ProfileFloor::kNone;
+  content.target = job.target;
+  // Stand-ins, so that the rest can be checked before anything is measured.
+  content.evidence = {.perplexity_full = 1.0,
+                      .perplexity_frozen = 1.0,
+                      .calibration_sequences = 1,
+                      .calibration_tokens = 1};
+  if (absl::Status status = CheckProfileContent(content); !status.ok()) return status;
+
+  if (absl::Status s = CheckSamples(job.samples, config.vocab_size); !s.ok()) return s;
+  const absl::StatusOr<int32_t> sequence_tokens =
+      SequenceTokens(job.sequence_tokens, info.block_size, limits);
+  if (!sequence_tokens.ok()) return sequence_tokens.status();
+  absl::StatusOr<SampleSplit> split =
+      SplitSamples(job.samples, {.sequence_tokens = *sequence_tokens,
+                                 .min_tokens = kMinSequenceBlocks * info.block_size,
+                                 .bos_id = config.bos_id,
+                                 .held_out = job.held_out});
+  if (!split.ok()) return split.status();
+  prepared.split = *std::move(split);
+  ProfileEvidence& evidence = content.evidence;
+  evidence.calibration_sequences = static_cast<int64_t>(prepared.split.calibration.size());
+  evidence.calibration_tokens = SampleSplit::Tokens(prepared.split.calibration);
+  evidence.held_out_sequences = static_cast<int64_t>(prepared.split.held_out.size());
+  evidence.held_out_tokens = SampleSplit::Tokens(prepared.split.held_out);
+  return prepared;
+}
+
+}  // namespace eta

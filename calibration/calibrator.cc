@@ -1,0 +1,318 @@
+#include "calibration/calibrator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "calibration/calibration_clock.h"
+#include "calibration/calibration_job.h"
+#include "calibration/calibration_probes.h"
+#include "calibration/frozen_threshold.h"
+#include "calibration/head_z.h"
+#include "calibration/target_error.h"
+#include "calibration/threshold_profile_of.h"
+#include "calibration/union_target.h"
+#include "engine/error.h"
+
+namespace eta {
+namespace {
+
+// The search first comes near on a few sequences, then closes in on more of them. From one sequence
+// of 2,048 tokens to the next the union density of eta-27m differs by 2 to 5 points.
+constexpr int32_t kCoarseSequences = 2;
+constexpr int32_t kFineSequences = 16;
+constexpr double kCoarseTolerance = 0.01;
+constexpr ShiftSearch kCoarseSearch = {.resolution = 1.0 / 64};
+constexpr ShiftSearch kFineSearch = {
+    .first_step = 1.0 / 8, .max_shift = 4.0, .resolution = 1.0 / 512};
+// Of perplexities: finer steps would fit the noise of some thousand tokens.
+constexpr ShiftSearch kCoarsePerplexitySearch = {.resolution = 1.0 / 4};
+constexpr ShiftSearch kFinePerplexitySearch = {
+    .first_step = 1.0 / 4, .max_shift = 4.0, .resolution = 1.0 / 8};
+constexpr int kBackOffs = 6;  // steps of 1/8, 1/4, ... 4
+// Where max_perplexity_increase begins without a predictor.
+constexpr double kFirstDensity = 0.25;
+constexpr int kExpectedMeasurements = 4;  // of each search; for the guess of the time left
+
+std::vector<std::span<const int32_t>> All(const std::vector<std::vector<int32_t>>& sequences) {
+  return {sequences.begin(), sequences.end()};
+}
+
+int64_t Rows(TokenSpans sequences) {
+  int64_t rows = 0;
+  for (const auto& sequence : sequences) rows += static_cast<int64_t>(sequence.size());
+  return rows;
+}
+
+class Calibration {
+ public:
+  Calibration(Engine& engine, const CalibrationJob& job, PreparedJob prepared,
+              const CalibrationObserver& observer, const std::stop_token& stop)
+      : job_(job),
+        config_(engine.info().config),
+        prepared_(std::move(prepared)),
+        content_(prepared_.content),
+        stop_(stop),
+        clock_(observer),
+        probes_(engine, job.id, job.tenant, clock_, stop_),
+        calibration_(All(prepared_.split.calibration)),
+        coarse_(SpreadOver(prepared_.split.calibration, kCoarseSequences)),
+        fine_(SpreadOver(prepared_.split.calibration, kFineSequences)),
+        held_out_(All(prepared_.split.held_out)) {}
+
+  absl::StatusOr<CalibrationResult> Run() {
+    clock_.Expect(ExpectedRows());
+    clock_.Enter(CalibrationPhase::kCollect);
+    const absl::StatusOr<CollectedCells> collected =
+        probes_.Collect(calibration_, prepared_.has_dynamic_gate ? Dynamic() : Full(),
+                        CalibrationProbes::Rows::kAll);
+    if (!collected.ok()) return collected.status();
+    clock_.Enter(CalibrationPhase::kSolve);
+    if (absl::Status s = Solve(collected->histogram()); !s.ok()) return s;
+    clock_.Enter(CalibrationPhase::kSearch);
+    if (absl::Status s = Search(); !s.ok()) return s;
+    clock_.Expect(VerifyRows());
+    clock_.Enter(CalibrationPhase::kVerify);
+    CalibrationResult result;
+    if (absl::Status s = Verify(result); !s.ok()) return s;
+    if (absl::Status s = MeasureReached(collected->histogram()); !s.ok()) return s;
+    content_.thresholds = ShiftThresholds(constants_, shift_);
+    if (absl::Status s = CheckProfileContent(content_); !s.ok()) {
+      return absl::InternalError("calibration made a bad profile: " + std::string(s.message()));
+    }
+    result.content = std::move(content_);
+    return result;
+  }
+
+ private:
+  struct Trial {
+    double shift;
+    DecodeMeasurement measured;
+  };
+
+  ProfileTargetKind kind() const { return job_.target.kind; }
+  bool Bounded() const { return kind() == ProfileTargetKind::kMaxPerplexityIncrease; }
+  bool Searched() const { return kind() != ProfileTargetKind::kMatchDynamic; }
+
+  int64_t VerifyRows() const {
+    return (config_.has_predictor ? 3 : 2) * Rows(held_out_) + (Searched() ? 0 : Rows(fine_));
+  }
+  int64_t ExpectedRows() const {
+    int64_t rows = Rows(calibration_) + VerifyRows();
+    const int64_t coarse_rows = (job_.z_recall ? 2 : 1) * Rows(coarse_);
+    if (Searched()) rows += kExpectedMeasurements * (coarse_rows + Rows(fine_));
+    if (job_.z_recall) rows += Rows(fine_);
+    return rows;
+  }
+
+  static AttentionChoice Full() { return {.mode = AttentionMode::kFull}; }
+  AttentionChoice Dynamic() const {
+    return {.mode = AttentionMode::kDynamic,
+            .offset = content_.offset,
+            .z = content_.z,
+            .uniform_floor = content_.floor == ProfileFloor::kUniform};
+  }
+  // As a request has it that names the profile and says nothing else.
+  AttentionChoice Frozen(double shift) const {
+    ProfileContent trial = content_;
+    trial.thresholds = ShiftThresholds(constants_, shift);
+    return {.mode = AttentionMode::kProfile,
+            .profile = ThresholdProfileOf(trial, job_.id, /*version=*/0)};
+  }
+
+  // All at once would do, but a large model's takes seconds.
+  absl::Status Solve(const ScoreHistogram& histogram) {
+    FrozenOptions options = {.beta = prepared_.beta, .offset = content_.offset};
+    if (!prepared_.has_dynamic_gate) {
+      options.density = Bounded() ? kFirstDensity : job_.target.value;
+    }
+    for (int32_t layer = 0; layer < histogram.num_layers(); ++layer) {
+      for (int32_t head = 0; head < histogram.num_query_heads(); ++head) {
+        if (stop_.stop_requested()) return absl::CancelledError("calibration: cancelled");
+        const absl::StatusOr<FrozenThreshold> solved = SolveFrozenThreshold(
+            histogram.head(layer, head), histogram.bins(), options, layer, head);
+        if (!solved.ok()) return solved.status();
+        constants_.push_back(solved->threshold);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Search() {
+    if (Searched()) {
+      if (absl::Status s = Approach(coarse_, /*last=*/false); !s.ok()) return s;
+    }
+    if (absl::Status s = ChooseZ(fine_, shift_); !s.ok()) return s;
+    return Searched() ? Approach(fine_, /*last=*/true) : absl::OkStatus();
+  }
+
+  // Moves the shift to where the target is met on `sequences`; unless this is the last time, to
+  // where it is nearly met, with z per head chosen anew at every shift on the way.
+  absl::Status Approach(const std::vector<std::span<const int32_t>>& sequences, bool last) {
+    const double base = shift_;
+    double nearest = base;
+    double nearest_miss = std::numeric_limits<double>::infinity();
+    const auto measure = [&](double shift, auto value) -> absl::StatusOr<double> {
+      if (!last) {
+        if (absl::Status s = ChooseZ(sequences, base + shift); !s.ok()) return s;
+      }
+      const absl::StatusOr<DecodeMeasurement> measured =
+          probes_.Measure(sequences, Frozen(base + shift), {.perplexity = Bounded()});
+      if (!measured.ok()) return measured.status();
+      if (last) trials_.push_back({base + shift, *measured});
+      const double miss =
+          Bounded() ? value(*measured) : std::abs(value(*measured) - job_.target.value);
+      if (miss < nearest_miss) {
+        nearest_miss = miss;
+        nearest = base + shift;
+      }
+      return value(*measured);
+    };
+    const absl::StatusOr<ShiftResult> found =
+        Bounded() ? ApproachPerplexity(sequences, last, measure) : ApproachDensity(last, measure);
+    if (found.ok()) {
+      shift_ = base + found->shift;
+    } else if (!last && GetErrorDetail(found.status()).reason == "TARGET_UNREACHABLE") {
+      shift_ = nearest;
+    } else {
+      return found.status();
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename Measure>
+  absl::StatusOr<ShiftResult> ApproachDensity(bool last, const Measure& measure) {
+    const bool heads = kind() == ProfileTargetKind::kHeadDensity;
+    const auto density = [heads](const DecodeMeasurement& measured) {
+      return heads ? measured.head_density : measured.union_density;
+    };
+    return SolveDensityShift(heads ? "target.head_density" : "target.union_density",
+                             job_.target.value, last ? kDensityTolerance : kCoarseTolerance,
+                             last ? kFineSearch : kCoarseSearch,
+                             [&](double shift) { return measure(shift, density); });
+  }
+
+  template <typename Measure>
+  absl::StatusOr<ShiftResult> ApproachPerplexity(TokenSpans sequences, bool last,
+                                                 const Measure& measure) {
+    const absl::StatusOr<DecodeMeasurement> full =
+        probes_.Measure(sequences, Full(), {.perplexity = true});
+    if (!full.ok()) return full.status();
+    const auto perplexity = [](const DecodeMeasurement& measured) { return measured.perplexity; };
+    return SolvePerplexityShift(full->perplexity, job_.target.value,
+                                last ? kFinePerplexitySearch : kCoarsePerplexitySearch,
+                                [&](double shift) { return measure(shift, perplexity); });
+  }
+
+  // Where a recall is asked for.
+  absl::Status ChooseZ(TokenSpans sequences, double shift) {
+    if (!job_.z_recall) return absl::OkStatus();
+    const absl::StatusOr<CollectedCells> collected =
+        probes_.Collect(sequences, Frozen(shift), CalibrationProbes::Rows::kSecondHalf);
+    if (!collected.ok()) return collected.status();
+    const absl::StatusOr<std::vector<HeadZ>> solved =
+        SolveHeadZ(collected->head_z(), *job_.z_recall);
+    if (!solved.ok()) return solved.status();
+    content_.z_per_head.clear();
+    for (const HeadZ& head : *solved) content_.z_per_head.push_back(head.z);
+    return absl::OkStatus();
+  }
+
+  absl::Status Verify(CalibrationResult& result) {
+    const auto measure = [this](const AttentionChoice& attention, DecodeMeasurement& measurement) {
+      const absl::StatusOr<DecodeMeasurement> measured =
+          probes_.Measure(held_out_, attention, {.perplexity = true, .recall = true});
+      if (measured.ok()) measurement = *measured;
+      return measured.status();
+    };
+    if (absl::Status s = measure(Full(), result.full); !s.ok()) return s;
+    if (config_.has_predictor) {
+      absl::Status s = measure(Dynamic(), result.dynamic.emplace());
+      if (!s.ok()) return s;
+    }
+    if (absl::Status s = measure(Frozen(shift_), result.frozen); !s.ok()) return s;
+    if (Bounded()) {
+      const auto increase = [&result] {
+        return (result.frozen.perplexity / result.full.perplexity - 1.0) * 100.0;
+      };
+      double least = increase();
+      for (int i = 0; i < kBackOffs && !(increase() <= job_.target.value); ++i) {
+        shift_ -= std::ldexp(1.0, i - 3);
+        if (absl::Status s = measure(Frozen(shift_), result.frozen); !s.ok()) return s;
+        least = std::min(least, increase());
+      }
+      if (!(increase() <= job_.target.value)) {
+        return TargetUnreachable("target.max_perplexity_increase", job_.target.value, least);
+      }
+    }
+    ProfileEvidence& evidence = content_.evidence;
+    evidence.perplexity_full = result.full.perplexity;
+    if (result.dynamic) {
+      evidence.perplexity_dynamic = result.dynamic->perplexity;
+      evidence.dynamic_head_density = result.dynamic->head_density;
+      evidence.dynamic_union_density = result.dynamic->union_density;
+      evidence.dynamic_recall = result.dynamic->recall;
+    }
+    evidence.perplexity_frozen = result.frozen.perplexity;
+    evidence.head_density = result.frozen.head_density;
+    evidence.union_density = result.frozen.union_density;
+    evidence.recall = result.frozen.recall.value_or(1.0);
+    return absl::OkStatus();
+  }
+
+  // On the calibration sequences, at the shift that was chosen.
+  absl::Status MeasureReached(const ScoreHistogram& histogram) {
+    absl::StatusOr<DecodeMeasurement> measured = absl::NotFoundError("no trial");
+    for (const Trial& trial : trials_) {
+      if (trial.shift == shift_) measured = trial.measured;
+    }
+    if (!measured.ok()) measured = probes_.Measure(fine_, Frozen(shift_), {});
+    if (!measured.ok()) return measured.status();
+    content_.reached = {.soft_density = SoftDensityOfAll(histogram),
+                        .head_density = measured->head_density,
+                        .union_density = measured->union_density};
+    return absl::OkStatus();
+  }
+
+  double SoftDensityOfAll(const ScoreHistogram& histogram) const {
+    const std::vector<float> thresholds = ShiftThresholds(constants_, shift_);
+    double sum = 0.0;
+    for (size_t i = 0; i < thresholds.size(); ++i) {
+      const auto heads = static_cast<size_t>(config_.num_query_heads);
+      sum += SoftDensity(
+          histogram.head(static_cast<int32_t>(i / heads), static_cast<int32_t>(i % heads)),
+          histogram.bins(), prepared_.beta, static_cast<double>(thresholds[i]) - content_.offset);
+    }
+    return std::clamp(sum / static_cast<double>(thresholds.size()), 0.0, 1.0);
+  }
+
+  const CalibrationJob& job_;
+  const ModelConfig& config_;
+  const PreparedJob prepared_;
+  ProfileContent content_;
+  const std::stop_token& stop_;
+  CalibrationClock clock_;
+  CalibrationProbes probes_;
+  const std::vector<std::span<const int32_t>> calibration_;
+  const std::vector<std::span<const int32_t>> coarse_;
+  const std::vector<std::span<const int32_t>> fine_;
+  const std::vector<std::span<const int32_t>> held_out_;
+
+  std::vector<double> constants_;  // [L, HQ]
+  double shift_ = 0.0;             // of all of them
+  std::vector<Trial> trials_;      // on the fine sequences, with the z that the profile has
+};
+
+}  // namespace
+
+absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
+                                            const CalibrationObserver& observer,
+                                            std::stop_token stop) {
+  absl::StatusOr<PreparedJob> prepared = PrepareJob(engine.info(), engine.limits(), job);
+  if (!prepared.ok()) return prepared.status();
+  return Calibration(engine, job, *std::move(prepared), observer, stop).Run();
+}
+
+}  // namespace eta

@@ -1,0 +1,40 @@
+// What devices counted over calibration sequences (kernels/calibration_cells.h), as the sums that
+// thresholds and z are solved from.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "calibration/head_z.h"
+#include "calibration/score_histogram.h"
+
+namespace eta {
+
+// Copyable; not thread-safe.
+class CollectedCells {
+ public:
+  // InvalidArgument as of ScoreHistogram and HeadZStatistics.
+  static absl::StatusOr<CollectedCells> Create(int32_t num_layers, int32_t num_query_heads,
+                                               const ScoreBins& bins = {});
+
+  // `cells` [L, HQ, CalibrationCells(bins).size()] that took in `rows` rows of every head.
+  // Internal, reason CELLS_INCONSISTENT, naming layer, head and what is wrong, where they cannot
+  // have been counted over so many rows: weights that do not add up to the rows, counts without
+  // their weight, more gates than rows, too many cells or rows. Nothing is added then.
+  absl::Status Add(std::span<const uint64_t> cells, int64_t rows);
+
+  const ScoreHistogram& histogram() const { return histogram_; }
+  const HeadZStatistics& head_z() const { return head_z_; }
+
+ private:
+  CollectedCells(ScoreHistogram histogram, HeadZStatistics head_z)
+      : histogram_(std::move(histogram)), head_z_(std::move(head_z)) {}
+
+  ScoreHistogram histogram_;
+  HeadZStatistics head_z_;
+};
+
+}  // namespace eta

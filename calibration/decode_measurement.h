@@ -1,0 +1,38 @@
+// What decoding costs and gives, measured on known text: of the decode rows of any number of probes
+// together, every row weighing the same.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/probe.h"
+
+namespace eta {
+
+struct DecodeMeasurement {
+  double perplexity = 0.0;       // of the tokens after these rows; 0: no loss was asked for
+  double head_density = 1.0;     // eta-semantics.md, "What is counted"; full attention: 1
+  double union_density = 1.0;    // likewise
+  std::optional<double> recall;  // absent: not asked for; 1 where no key was above its threshold
+  int64_t rows = 0;              // behind the perplexity, else behind the densities
+  friend bool operator==(const DecodeMeasurement&, const DecodeMeasurement&) = default;
+};
+
+// Sums in the order of the calls.
+class DecodeMeter {
+ public:
+  void Add(const ProbeOutcome& outcome);
+  DecodeMeasurement Measurement() const;
+
+ private:
+  double loss_ = 0.0;
+  int64_t losses_ = 0;
+  double head_ = 0.0;
+  double union_ = 0.0;
+  int64_t rows_ = 0;
+  int64_t above_ = 0;
+  int64_t above_admitted_ = 0;
+  bool recall_ = false;
+};
+
+}  // namespace eta

@@ -1,0 +1,261 @@
+// calibrate: texts of a domain to a profile in a file, without a server.
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "calibration/calibrator.h"
+#include "calibration/evaluation/calibrate_report.h"
+#include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/progress_bar.h"
+#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/text_source.h"
+#include "calibration/profile_json.h"
+#include "calibration/sample_split.h"
+#include "engine/engine.h"
+#include "engine/error.h"
+
+namespace eta {
+namespace {
+
+constexpr size_t kMaxTextTokens = size_t{1} << 26;  // of all texts, before sequences are taken
+
+struct CalibrateCommand {
+  RuntimeFlags runtime;
+  std::vector<std::string> texts;
+  int32_t sequences = 16;
+  int32_t sequence_tokens = kDefaultSequenceTokens;
+  double held_out = 0.25;
+  std::optional<double> head_density;
+  std::optional<double> union_density;
+  std::optional<double> max_perplexity_increase;
+  std::optional<double> z_recall;
+  std::optional<float> z;
+  float offset = 0.0f;
+  std::optional<std::string> floor;
+  std::vector<std::string> labels;
+  std::string name = "profile";
+  std::string output;
+  bool json = false;
+
+  void Register(CLI::App& command);
+  ProfileTarget Target() const;
+  absl::StatusOr<std::unique_ptr<Engine>> StartEngine() const;
+  absl::StatusOr<std::vector<std::vector<int32_t>>> ReadSamples(const Engine& engine) const;
+  absl::StatusOr<CalibrationJob> Job(const Engine& engine) const;
+  absl::Status Write(const ProfileContent& content) const;
+  absl::Status Run() const;
+};
+
+void CalibrateCommand::Register(CLI::App& command) {
+  runtime.Register(command);
+  command
+      .add_option(
+          "--text", texts,
+          "Texts of the domain: .txt, or .jsonl with a field 'text' per line; either may be "
+          "compressed as .xz; may be given several times")
+      ->required()
+      ->allow_extra_args(false);
+  command
+      .add_option("--sequences", sequences,
+                  "Sequences to take, evenly spaced over the texts; 0: all")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--sequence_tokens", sequence_tokens, "Tokens of a sequence")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command
+      .add_option("--held_out", held_out,
+                  "Share of the sequences that the profile is verified on, and not made from")
+      ->check([](const std::string& number) { return CheckReal(number, 0.0, 0.9); })
+      ->capture_default_str();
+  const auto share = [](const std::string& number) { return CheckReal(number, 0.0, 1.0); };
+  CLI::Option_group* target = command.add_option_group(
+      "target", "What the profile is to reach; none: the soft density of dynamic thresholds");
+  target->add_option("--head_density", head_density, "Share of keys that a head attends to")
+      ->check(share);
+  target->add_option("--union_density", union_density, "Share of keys that a KV head reads")
+      ->check(share);
+  target
+      ->add_option("--max_perplexity_increase", max_perplexity_increase,
+                   "As sparse as a perplexity of so many percent over full attention's allows")
+      ->check([](const std::string& number) { return CheckReal(number, 0.0, 1000.0); });
+  target->require_option(0, 1);
+  command
+      .add_option("--z_recall", z_recall,
+                  "z of each head: the smallest that admits this share of the keys above its "
+                  "threshold")
+      ->check(share);
+  command
+      .add_option("--z", z,
+                  "Width of the bound in deviations, of every head [1.5 with a floor, 2 without]")
+      ->check([](const std::string& number) { return CheckReal(number, 0.0, 16.0); });
+  command.add_option("--offset", offset, "Operating offset of the thresholds; above 0 admits more")
+      ->check([](const std::string& number) { return CheckReal(number, -100.0, 100.0); })
+      ->capture_default_str();
+  command
+      .add_option("--floor", floor,
+                  "Weight of pruned keys: uniform or none [uniform for gated models]")
+      ->check(CLI::IsMember({"uniform", "none"}));
+  command
+      .add_option("--label", labels, "KEY=VALUE, kept in the profile; may be given several times")
+      ->allow_extra_args(false);
+  command.add_option("--name", name, "The profile's name")->capture_default_str();
+  command.add_option("--output", output, "File to write the profile to (JSON)")->required();
+  command.add_flag("--json", json, "Write the outcome to stdout as JSON");
+}
+
+ProfileTarget CalibrateCommand::Target() const {
+  if (head_density) return {ProfileTargetKind::kHeadDensity, *head_density};
+  if (union_density) return {ProfileTargetKind::kUnionDensity, *union_density};
+  if (max_perplexity_increase) {
+    return {ProfileTargetKind::kMaxPerplexityIncrease, *max_perplexity_increase};
+  }
+  return {};
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> CalibrateCommand::StartEngine() const {
+  EngineOptions options;
+  options.model_dir = runtime.model_dir;
+  options.backend = runtime.backend;
+  options.devices = {runtime.backend.device};
+  options.kv_dtype = runtime.kv_dtype;
+  options.index_dtype = runtime.index_dtype;
+  options.weights = runtime.weights;
+  options.prefix_cache = false;
+  options.limits.max_context = std::max(options.limits.max_context, sequence_tokens);
+  options.limits.max_prompt_bytes = static_cast<int64_t>(TextLimits().max_document_bytes);
+  return Engine::Create(options);
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> CalibrateCommand::ReadSamples(
+    const Engine& engine) const {
+  std::vector<std::vector<int32_t>> documents;
+  size_t tokens = 0;
+  for (const std::string& path : texts) {
+    const absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(path);
+    if (!source.ok()) return source.status();
+    while (true) {
+      const absl::StatusOr<std::optional<std::string>> document = (*source)->Next();
+      if (!document.ok()) return document.status();
+      if (!document->has_value()) break;
+      if ((*document)->empty()) continue;
+      absl::StatusOr<std::vector<int32_t>> ids = engine.Tokenize(**document);
+      if (!ids.ok()) return ids.status();
+      tokens += ids->size();
+      if (tokens > kMaxTextTokens) {
+        return InvalidField("text", absl::StrCat("holds more than ", kMaxTextTokens, " tokens"));
+      }
+      documents.push_back(*std::move(ids));
+    }
+  }
+  const EngineInfo& info = engine.info();
+  SplitOptions options = {.sequence_tokens = sequence_tokens,
+                          .min_tokens = sequence_tokens,
+                          .bos_id = info.config.bos_id};
+  std::vector<std::vector<int32_t>> cut = CutSamples(documents, options);
+  if (sequences == 0 || cut.size() < static_cast<size_t>(sequences)) {
+    // What does not fill a sequence counts where whole ones do not suffice.
+    options.min_tokens = kMinSequenceBlocks * info.block_size;
+    cut = CutSamples(documents, options);
+  }
+  if (sequences == 0) return cut;
+  std::vector<std::vector<int32_t>> taken;
+  for (const auto& sequence : SpreadOver(cut, sequences)) {
+    taken.emplace_back(sequence.begin(), sequence.end());
+  }
+  return taken;
+}
+
+absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const {
+  CalibrationJob job = {.id = "eta-eval",
+                        .tenant = "eta-eval",
+                        .held_out = held_out,
+                        .target = Target(),
+                        .z_recall = z_recall,
+                        .z = z,
+                        .offset = offset,
+                        .sequence_tokens = sequence_tokens};
+  if (floor) job.uniform_floor = *floor == "uniform";
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    if (equals == std::string::npos) return InvalidField("label", "must be KEY=VALUE");
+    job.labels[label.substr(0, equals)] = label.substr(equals + 1);
+  }
+  absl::StatusOr<std::vector<std::vector<int32_t>>> samples = ReadSamples(engine);
+  if (!samples.ok()) return samples.status();
+  job.samples = *std::move(samples);
+  return job;
+}
+
+absl::Status CalibrateCommand::Write(const ProfileContent& content) const {
+  using std::chrono::duration_cast;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const absl::StatusOr<std::string> text =
+      ProfileToJson({.name = name,
+                     .version = 1,
+                     .create_time_us = duration_cast<std::chrono::microseconds>(now).count(),
+                     .content = content});
+  if (!text.ok()) return text.status();
+  std::ofstream file(output, std::ios::binary | std::ios::trunc);
+  file << *text;
+  file.close();
+  if (!file) return absl::PermissionDeniedError(absl::StrCat("output: cannot write ", output));
+  return absl::OkStatus();
+}
+
+absl::Status CalibrateCommand::Run() const {
+  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  const absl::StatusOr<std::unique_ptr<Engine>> engine = StartEngine();
+  if (!engine.ok()) return engine.status();
+  const absl::StatusOr<CalibrationJob> job = Job(**engine);
+  if (!job.ok()) return job.status();
+
+  ProgressBar bar;
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [start] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const absl::StatusOr<CalibrationResult> result =
+      Calibrate(**engine, *job,
+                [&](const CalibrationProgress& progress) {
+                  const auto ms = [](double s) { return static_cast<int64_t>(1000.0 * s); };
+                  if (progress.seconds_left > 0.0) {
+                    bar.Show(ms(seconds()), ms(seconds() + progress.seconds_left));
+                  }
+                },
+                {});
+  if (!result.ok()) return result.status();
+  const CalibrationRun run = {.model = runtime.model_dir,
+                              .text = absl::StrJoin(texts, " "),
+                              .backend = (*engine)->info().backend,
+                              .output = output,
+                              .seconds = seconds()};
+  if (absl::Status s = Write(result->content); !s.ok()) return s;
+  const std::string report = json ? CalibrationJson(run, *result) : CalibrationTable(run, *result);
+  std::fputs(report.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCalibrateCommand(CLI::App& app, absl::Status& status) {
+  CLI::App* sub = app.add_subcommand(
+      "calibrate", "Makes a threshold profile from texts of a domain, as the server's Calibrate");
+  auto command = std::make_shared<CalibrateCommand>();
+  command->Register(*sub);
+  sub->footer(
+      "Documents are cut into sequences. What is measured is measured on the second half of each\n"
+      "as decode rows, the first half being the prompt. See calibration/README.md.");
+  sub->callback([command, &status] { status = command->Run(); });
+}
+
+}  // namespace eta

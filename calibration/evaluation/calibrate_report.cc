@@ -1,0 +1,89 @@
+#include "calibration/evaluation/calibrate_report.h"
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<const char*, 4> kTargets = {"match_dynamic", "head_density", "union_density",
+                                                 "max_perplexity_increase"};
+
+const char* KindName(ProfileTargetKind kind) {
+  return kTargets[static_cast<size_t>(kind)];
+}
+
+std::string Line(const char* name, const DecodeMeasurement& measured,
+                 const DecodeMeasurement& full) {
+  const std::string recall =
+      measured.recall ? absl::StrFormat("%.4f", *measured.recall) : std::string("-");
+  return absl::StrFormat("%-9s  %10.4f  %+8.2f %%  %6.4f  %6.4f  %6s\n", name, measured.perplexity,
+                         (measured.perplexity / full.perplexity - 1.0) * 100.0,
+                         measured.head_density, measured.union_density, recall);
+}
+
+Json AsJson(const DecodeMeasurement& measured) {
+  return {{"perplexity", measured.perplexity},
+          {"head_density", measured.head_density},
+          {"union_density", measured.union_density},
+          {"recall", measured.recall ? Json(*measured.recall) : Json(nullptr)},
+          {"rows", measured.rows}};
+}
+
+}  // namespace
+
+std::string TargetName(const ProfileTarget& target) {
+  const char* name = KindName(target.kind);
+  if (target.kind == ProfileTargetKind::kMatchDynamic) return name;
+  return absl::StrCat(name, " ", target.value);
+}
+
+std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult& result) {
+  const ProfileEvidence& evidence = result.content.evidence;
+  const ReachedDensities& reached = result.content.reached;
+  std::string table = absl::StrFormat(
+      "%s: %s, in %.1f s; %s\n%d sequences (%d tokens), %d held out (%d tokens)\n", run.output,
+      TargetName(result.content.target), run.seconds, run.backend, evidence.calibration_sequences,
+      evidence.calibration_tokens, evidence.held_out_sequences, evidence.held_out_tokens);
+  absl::StrAppend(&table, absl::StrFormat("%-9s  %10s  %10s  %6s  %6s  %6s\n", "held out",
+                                          "perplexity", "to full", "head", "union", "recall"));
+  absl::StrAppend(&table, Line("full", result.full, result.full));
+  if (result.dynamic) absl::StrAppend(&table, Line("dynamic", *result.dynamic, result.full));
+  absl::StrAppend(&table, Line("frozen", result.frozen, result.full));
+  absl::StrAppend(
+      &table, absl::StrFormat("reached on the others: head %.4f, union %.4f, soft %.4f\n",
+                              reached.head_density, reached.union_density, reached.soft_density));
+  return table;
+}
+
+std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& result) {
+  const ProfileContent& content = result.content;
+  const ProfileEvidence& evidence = content.evidence;
+  const Json json = {
+      {"model", run.model},
+      {"text", run.text},
+      {"backend", run.backend},
+      {"output", run.output},
+      {"seconds", run.seconds},
+      {"target", {{"kind", KindName(content.target.kind)}, {"value", content.target.value}}},
+      {"calibration_sequences", evidence.calibration_sequences},
+      {"calibration_tokens", evidence.calibration_tokens},
+      {"held_out_sequences", evidence.held_out_sequences},
+      {"held_out_tokens", evidence.held_out_tokens},
+      {"reached",
+       {{"soft_density", content.reached.soft_density},
+        {"head_density", content.reached.head_density},
+        {"union_density", content.reached.union_density}}},
+      {"held_out",
+       {{"full", AsJson(result.full)},
+        {"dynamic", result.dynamic ? AsJson(*result.dynamic) : Json(nullptr)},
+        {"frozen", AsJson(result.frozen)}}}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace eta

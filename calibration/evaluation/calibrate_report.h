@@ -1,0 +1,28 @@
+// The outcome of a calibration, for people and for programs.
+#pragma once
+
+#include <string>
+
+#include "calibration/calibrator.h"
+
+namespace eta {
+
+struct CalibrationRun {
+  std::string model;
+  std::string text;
+  std::string backend;
+  std::string output;
+  double seconds = 0.0;
+};
+
+// "match_dynamic", "union_density 0.35"
+std::string TargetName(const ProfileTarget& target);
+
+// Full, dynamic and frozen beside each other on the held-out sequences, and what was reached on the
+// others.
+std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult& result);
+
+// One JSON object; what was not measured is null.
+std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& result);
+
+}  // namespace eta

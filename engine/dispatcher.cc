@@ -1,0 +1,88 @@
+#include "engine/dispatcher.h"
+
+#include <chrono>
+
+#include "engine/error.h"
+
+namespace eta {
+namespace {
+
+double Seconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+Dispatcher::Dispatcher(Backend& backend, Model& model, const KvCache& cache,
+                       const BatcherOptions& options, Observer* observer)
+    : max_step_tokens_(options.max_step_tokens),
+      observer_(observer),
+      batch_(model, cache),
+      pool_(cache.num_blocks()),
+      batcher_(batch_, pool_, options, observer),
+      probes_(backend, batch_, pool_) {}
+
+void Dispatcher::Cancel(uint64_t handle) {
+  if (!batcher_.Cancel(handle)) probes_.Cancel(handle);
+}
+
+void Dispatcher::FailAll(const absl::Status& status) {
+  batcher_.FailAll(status);
+  probes_.FailAll(status);
+}
+
+absl::StatusOr<bool> Dispatcher::Step(Clock::time_point now) {
+  absl::StatusOr<bool> ran = RunNext(now);
+  if (!ran.ok()) {
+    FailAll(MakeError(absl::StatusCode::kInternal, "the device failed during a step",
+                      {.reason = "DEVICE_ERROR"}));
+  }
+  return ran;
+}
+
+absl::StatusOr<bool> Dispatcher::RunNext(Clock::time_point now) {
+  batcher_.Expire(now);
+  StepPlan plan = batcher_.Plan();
+  while (plan.short_of_blocks && probes_.GiveBlocks()) plan = batcher_.Plan();
+
+  const bool foreground = plan.has_rows();
+  if (foreground && !probes_.empty()) {
+    const int32_t max_rows = pacer_.Allowance(max_step_tokens_);
+    if (max_rows > 0) {
+      const auto ran = RunProbes(max_rows, plan);
+      if (!ran.ok() || *ran) return ran;
+    }
+  }
+  const auto report = batcher_.Run(plan, now);
+  if (!report.ok()) return report.status();
+  if (report->prefill_rows + report->decode_rows > 0) {
+    pacer_.MeasureForeground(Seconds(report->duration));
+    Report(*report);
+  }
+  return foreground ? true : RunProbes(pacer_.AllowanceAlone(max_step_tokens_), plan);
+}
+
+absl::StatusOr<bool> Dispatcher::RunProbes(int32_t max_rows, const StepPlan& plan) {
+  StepReport report;
+  const Clock::time_point begin = Clock::now();
+  const auto rows = probes_.Run(max_rows, plan.spare_blocks);
+  if (!rows.ok()) return rows.status();
+  if (*rows == 0) return false;
+  report.duration = Clock::now() - begin;
+  report.probe_rows = *rows;
+  pacer_.MeasureBackground(*rows, Seconds(report.duration), plan.has_rows());
+  Report(report);
+  return true;
+}
+
+void Dispatcher::Report(StepReport report) const {
+  if (observer_ == nullptr) return;
+  report.sequences_running = batcher_.num_running();
+  report.requests_waiting = batcher_.num_waiting();
+  report.blocks_used = pool_.num_used();
+  report.blocks_cached = pool_.num_cached();
+  report.blocks_free = pool_.num_free();
+  observer_->OnStep(report);
+}
+
+}  // namespace eta

@@ -1,0 +1,34 @@
+#include "engine/prefill_rate.h"
+
+#include <algorithm>
+
+namespace eta {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::chrono::seconds kLifetime{30};
+constexpr double kNewest = 0.2;  // weight of the newest step
+
+milliseconds PrefillTime(int64_t tokens, double rate) {
+  if (rate <= 0.0) return milliseconds(0);
+  return milliseconds(static_cast<int64_t>(1000.0 * static_cast<double>(tokens) / rate));
+}
+
+}  // namespace
+
+milliseconds PredictRetry(int64_t tokens, double rate) {
+  return std::clamp(PrefillTime(tokens, rate), milliseconds(100), milliseconds(30'000));
+}
+
+void PrefillRate::Measure(int32_t rows, std::chrono::nanoseconds duration, Clock::time_point at) {
+  const double rate = static_cast<double>(rows) / std::chrono::duration<double>(duration).count();
+  rate_ = rate_ == 0.0 ? rate : (1.0 - kNewest) * rate_ + kNewest * rate;
+  measured_at_ = at;
+}
+
+milliseconds PrefillRate::Predict(int64_t tokens, Clock::time_point now) const {
+  return now - measured_at_ > kLifetime ? milliseconds(0) : PrefillTime(tokens, rate_);
+}
+
+}  // namespace eta

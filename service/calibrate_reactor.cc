@@ -1,0 +1,140 @@
+#include "service/calibrate_reactor.h"
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "engine/error.h"
+#include "engine/request_validation.h"
+#include "service/admission.h"
+#include "service/convert_profile.h"
+#include "service/request_id.h"
+#include "service/store_status.h"
+
+namespace eta {
+
+CalibrateReactor::CalibrateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                                   std::function<void()> on_done)
+    : StreamReactor(context, parts.writer, parts.engine.limits().max_congestion,
+                    std::move(on_done)),
+      parts_(parts) {}
+
+std::shared_ptr<CalibrateReactor> CalibrateReactor::Self() {
+  return std::static_pointer_cast<CalibrateReactor>(shared_from_this());
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CalibrateReactor::Start(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
+    std::function<void()> on_done) {
+  const std::shared_ptr<CalibrateReactor> reactor(
+      new CalibrateReactor(context, parts, std::move(on_done)));
+  reactor->KeepAlive();
+  const absl::Status status = reactor->Begin(message);
+  if (!status.ok()) reactor->Conclude(status);
+  return reactor.get();
+}
+
+absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
+  const ServerOptions& options = parts_.options;
+  auto tenant = Admit(context(), parts_.memory, options.tenant_header);
+  if (!tenant.ok()) return tenant.status();
+  tenant_ = *std::move(tenant);
+  if (parts_.store == nullptr) return NoStore();
+  auto request = ParseMessage<v1::CalibrateRequest>(message, options.max_calibrate_message_bytes);
+  if (!request.ok()) return request.status();
+  request_ = *std::move(request);
+  SetRequestId(IsRequestId(request_.request_id()) ? request_.request_id() : NewRequestId());
+
+  const EngineInfo& info = parts_.engine.info();
+  if (request_.has_model()) {
+    if (auto s = CheckModel(request_.model(), info.model_name); !s.ok()) return s;
+  }
+  auto plan = ToCalibration(request_, info, parts_.engine.limits(), options.max_calibration_tokens);
+  if (!plan.ok()) return plan.status();
+  plan_ = *std::move(plan);
+  plan_.job.id = request_id();
+  plan_.job.tenant = tenant_->id();
+  auto claim = parts_.calibrations.Claim(*tenant_, plan_.put.request_id);
+  if (!claim.ok()) return claim.status();
+  claim_ = *std::move(claim);
+
+  if (SteadyDeadline(context()) == Clock::time_point::max()) {
+    deadline_alarm_.Set(std::chrono::system_clock::now() + options.default_calibrate_deadline,
+                        [self = Self()](bool expired) mutable {
+                          const auto reactor = std::move(self);  // else they keep each other
+                          if (!expired) return;
+                          reactor->deadline_passed_ = true;
+                          reactor->stop_.request_stop();
+                        });
+  }
+  if (parts_.store_calls.Post([self = Self()] { self->Prepare(); })) return absl::OkStatus();
+  return StoreCallsFull();
+}
+
+void CalibrateReactor::Prepare() {
+  const absl::StatusOr<ProfilePtr> before = parts_.store->CheckPut(*tenant_, plan_.put);
+  if (!before.ok() || *before != nullptr) return Conclude(before);
+  if (const absl::Status status = Run(); !status.ok()) Conclude(status);
+}
+
+absl::Status CalibrateReactor::Run() {
+  auto place = parts_.calibrations.Enter();
+  if (!place.ok()) return place.status();
+  place_ = *std::move(place);
+  const auto run = [self = Self()] { self->Conclude(self->Make()); };
+  if (parts_.calibration_threads.Post(run)) return absl::OkStatus();
+  return absl::InternalError("a calibration was let in and has no thread");
+}
+
+absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
+  auto samples = TokenizeSamples(request_, parts_.engine, parts_.options.max_calibration_tokens);
+  if (!samples.ok()) return samples.status();
+  plan_.job.samples = *std::move(samples);
+  request_.Clear();  // megabytes, and the calibration may take long
+  auto made = parts_.calibrate(
+      parts_.engine, plan_.job,
+      [this](const CalibrationProgress& progress) { Enqueue(ToMessage(progress)); },
+      stop_.get_token());
+  if (stop_.stop_requested()) return Stopped();
+  if (!made.ok()) return made.status();
+  plan_.put.content = std::move(made->content);
+  auto stored = parts_.store->Put(*tenant_, plan_.put);
+  if (stored.ok()) parts_.profiles->Add(**stored);
+  return stored;
+}
+
+// What was taken is given back first: the client may call again as soon as it has its answer.
+void CalibrateReactor::Conclude(const absl::StatusOr<ProfilePtr>& stored) {
+  place_.GiveBack();
+  claim_.GiveBack();
+  if (stored.ok()) {
+    v1::CalibrateResponse message;
+    *message.mutable_profile() = ToMessage(**stored);
+    Enqueue(std::move(message));
+  }
+  End(stored.status());
+}
+
+absl::Status CalibrateReactor::Stopped() const {
+  if (!deadline_passed_) return absl::CancelledError("the client cancelled the call, or left");
+  return MakeError(absl::StatusCode::kDeadlineExceeded,
+                   "the deadline passed while the profile was made",
+                   {.reason = "DEADLINE_DECODING"});
+}
+
+bool CalibrateReactor::Merge(v1::CalibrateResponse& last, const v1::CalibrateResponse& next) const {
+  if (!last.has_progress() || !next.has_progress()) return false;
+  last = next;
+  return true;
+}
+
+void CalibrateReactor::OnCancel() {
+  stop_.request_stop();
+}
+
+void CalibrateReactor::OnDone() {
+  deadline_alarm_.Cancel();
+  StreamReactor::OnDone();
+}
+
+}  // namespace eta

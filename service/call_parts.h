@@ -1,0 +1,40 @@
+// What the calls of a server use; outlives all of them.
+#pragma once
+
+#include <functional>
+#include <stop_token>
+
+#include "absl/status/statusor.h"
+#include "calibration/calibrator.h"
+#include "calibration/profile_store.h"
+#include "engine/engine.h"
+#include "service/calibrations.h"
+#include "service/live_calls.h"
+#include "service/memory_pressure.h"
+#include "service/profile_cache.h"
+#include "service/server_options.h"
+#include "service/task_thread.h"
+#include "service/worker_pool.h"
+
+namespace eta {
+
+// eta::Calibrate, or what stands in for it in a test.
+using Calibrator = std::function<absl::StatusOr<CalibrationResult>(
+    Engine&, const CalibrationJob&, const CalibrationObserver&, std::stop_token)>;
+
+struct CallParts {
+  const ServerOptions& options;
+  Engine& engine;
+  ProfileStore* store;  // null: the server has none
+  Calibrator calibrate;
+
+  LiveCalls& live_calls;
+  MemoryPressure& memory;
+  TaskThread& writer;
+  ProfileCache* profiles;  // of the store; null without one
+  WorkerPool& store_calls;
+  Calibrations& calibrations;
+  WorkerPool& calibration_threads;  // room for all that `calibrations` lets in, and a few that end
+};
+
+}  // namespace eta

@@ -1,0 +1,38 @@
+// Conversion of the messages of Calibrate.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "calibration/calibrator.h"
+#include "calibration/profile_store.h"
+#include "engine/engine.h"
+#include "eta/v1/calibrate.pb.h"
+
+namespace eta {
+
+inline constexpr int kMaxCalibrationSamples = 1024;
+
+// What a request asks for, without its samples' tokens, and how the result is stored, without its
+// content.
+struct CalibrationPlan {
+  CalibrationJob job;
+  PutProfile put;
+};
+
+// Every limit that stands in calibrate.proto and can be checked without tokenising, in the order of
+// the fields. INVALID_ARGUMENT naming the field; FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL).
+absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& message,
+                                              const EngineInfo& info, const Limits& limits,
+                                              int64_t max_tokens);
+
+// Token ids of every sample. INVALID_ARGUMENT (`samples`) for over `max_tokens` together, and the
+// engine's errors.
+absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(
+    const v1::CalibrateRequest& message, const Engine& engine, int64_t max_tokens);
+
+v1::CalibrateResponse ToMessage(const CalibrationProgress& progress);
+
+}  // namespace eta

@@ -1,0 +1,17 @@
+// What a request asked for, as a number: the same request id with the same digest is the same
+// request once more.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "google/protobuf/message.h"
+
+namespace eta {
+
+// SHA-256 over the method's name and the message's deterministic serialisation, without fields that
+// this build does not know; 64 hexadecimal digits. Clear the request id first.
+absl::StatusOr<std::string> PayloadDigest(const std::string& method,
+                                          const google::protobuf::Message& message);
+
+}  // namespace eta

@@ -1,0 +1,103 @@
+// The profiles of requests, in memory: verified records of the store, kept current by its watch.
+//
+// A profile that is known answers at once and never waits for the store; one that is not is loaded
+// on a thread of the cache. What changed is loaded again in the background, and so is everything
+// once in a while, since only a fresh read proves that the store still says so. While the store
+// cannot be read, profiles stay in use until they were last verified `staleness` ago.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/profile_store.h"
+#include "engine/request.h"
+#include "engine/threshold_profile.h"
+
+namespace eta {
+
+struct ProfileCacheOptions {
+  std::chrono::milliseconds staleness{3'600'000};
+  size_t max_bytes = size_t{256} << 20;  // of profiles; the least recently used ones go first
+  size_t max_missing = 4096;             // references that are known to name nothing
+  size_t max_waiting = 1024;             // requests that wait for the store
+};
+
+class ProfileCache {
+ public:
+  using Answer = absl::StatusOr<std::shared_ptr<const ThresholdProfile>>;
+
+  // The store must outlive the cache.
+  explicit ProfileCache(ProfileStore& store, const ProfileCacheOptions& options = {});
+  ~ProfileCache();
+  ProfileCache(const ProfileCache&) = delete;
+  ProfileCache& operator=(const ProfileCache&) = delete;
+
+  // What a tenant's reference means now, an immutable snapshot. `done` runs once: before this
+  // returns if the answer is known, else later on a thread of the cache. Errors: those of
+  // ProfileStore::Get, after the same work for what is nobody's and what is another tenant's;
+  // RESOURCE_EXHAUSTED (QUEUE_FULL). From any thread, does not block.
+  void Resolve(const Tenant& tenant, const ProfileReference& reference,
+               std::function<void(Answer)> done);
+
+  // A version that this server has stored: in use from here on.
+  void Add(const ProfileRecord& record);
+  // This server has deleted the profile or changed its aliases: nothing older is used from here on.
+  void Forget(const Tenant& tenant, const std::string& name);
+
+  // Whoever waits for the store, now or later, is answered with UNAVAILABLE (DRAINING).
+  void Close();
+
+ private:
+  struct Entry;
+  using EntryPtr = std::shared_ptr<Entry>;
+  using Done = std::function<void(Answer)>;  // as given to Resolve
+
+  EntryPtr FindOrAdd(const Tenant& tenant, const ProfileReference& reference);
+  std::vector<EntryPtr> EntriesOf(const Tenant& tenant, const std::string& name) const;
+  bool Usable(const Entry& entry, Clock::time_point now) const;
+  void OnChange(const ProfileChange& change);
+  void Refresh(const EntryPtr& entry);
+  void RefreshWhatIsOld(Clock::time_point now);
+  void Work(bool refreshes);
+  bool Load(std::unique_lock<std::mutex>& lock, const EntryPtr& entry);
+  std::shared_ptr<const ThresholdProfile> Shared(const ProfileRecord& record);
+  void SetAnswer(Entry& entry, Answer answer, Clock::time_point verified);
+  void DropAnswer(Entry& entry);
+  void Erase(Entry& entry);
+  void Evict();
+
+  ProfileStore& store_;
+  const ProfileCacheOptions options_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  // Guarded by mutex_:
+  std::map<std::string, EntryPtr> entries_;  // by tenant, name and selector
+  std::list<Entry*> found_;                  // most recently used first
+  std::list<Entry*> missing_;
+  // By checksum: references to one version share it, also when it is loaded again.
+  std::unordered_map<std::string, std::weak_ptr<const ThresholdProfile>> profiles_;
+  std::deque<EntryPtr> demanded_;
+  std::deque<EntryPtr> to_refresh_;
+  size_t bytes_ = 0;
+  size_t waiting_ = 0;
+  bool closed_ = false;
+  bool stop_ = false;
+
+  std::vector<std::thread> threads_;
+  std::unique_ptr<ProfileWatch> watch_;
+};
+
+}  // namespace eta

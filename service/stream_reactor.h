@@ -1,0 +1,248 @@
+// A call that answers with a stream of messages, written as fast as its client reads.
+//
+// Messages may come from any thread; they wait here and are serialised and written by the writer,
+// so that whoever made them is not held up. Messages that wait may be merged, so that a slow reader
+// gets fewer of them. A mutex guards the queue; no gRPC call is made while it is held, and at most
+// one thread at a time writes or finishes (`busy_`). The object keeps itself alive until gRPC is
+// done with it.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "service/grpc_status.h"
+#include "service/task_thread.h"
+#include "service/wire_message.h"
+
+namespace eta {
+
+inline constexpr char kRequestIdKey[] = "x-eta-request-id";
+
+template <typename Response>
+class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                      public std::enable_shared_from_this<StreamReactor<Response>> {
+ public:
+  // ServerWriteReactor, on threads of gRPC.
+  void OnWriteDone(bool ok) override;
+  void OnDone() override;
+
+ protected:
+  // Once it has ended, a client that does not take what waits within `flush_timeout` is cut off.
+  // `on_done` runs once, last of all, when gRPC has let go of the call.
+  StreamReactor(grpc::CallbackServerContext* context, TaskThread& writer,
+                std::chrono::milliseconds flush_timeout, std::function<void()> on_done)
+      : context_(context),
+        writer_(writer),
+        flush_timeout_(flush_timeout),
+        on_done_(std::move(on_done)) {}
+
+  // First of all, before gRPC gets the object.
+  void KeepAlive() { self_ = this->shared_from_this(); }
+  // Before the first message or the end: names the call in its metadata.
+  void SetRequestId(std::string id) { request_id_ = std::move(id); }
+  const std::string& request_id() const { return request_id_; }
+  const grpc::CallbackServerContext& context() const { return *context_; }
+
+  void Enqueue(Response message);
+  // Finishes the call once what waits is written. Call once, last.
+  void End(const absl::Status& status);
+  // Whether so many messages, or so many bytes of them, wait for the reader.
+  bool Waiting(int messages, size_t bytes) const;
+
+ private:
+  struct Entry {
+    Response message;
+    int messages = 0;
+    size_t bytes = 0;
+  };
+
+  // Makes one message of two that wait behind one another; false: they stay two.
+  virtual bool Merge(Response& last, const Response& next) const = 0;
+
+  // It has ended, and the reader did not take what was left in time.
+  void OnFlushExpired();
+  void ReleaseFinish();
+  // Starts the next write, or finishes the call, if none is under way and there is one to start.
+  void Pump();
+  // The same on the writer.
+  void PumpLater();
+
+  grpc::CallbackServerContext* const context_;
+  TaskThread& writer_;
+  const std::chrono::milliseconds flush_timeout_;
+  const std::function<void()> on_done_;
+  std::string request_id_;
+
+  // Belong to the thread that set busy_.
+  grpc::ByteBuffer write_buffer_;
+  bool initial_metadata_added_ = false;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  std::deque<Entry> queue_;
+  int waiting_messages_ = 0;
+  size_t waiting_bytes_ = 0;
+  std::optional<WireStatus> end_;  // what to finish with once the queue is empty
+  bool busy_ = false;              // a write is under way, or the call was finished
+  bool pump_posted_ = false;       // the writer will look at the queue
+  int finish_holds_ = 0;           // threads that still use the context or the alarm
+  bool broken_ = false;            // the client can no longer be written to
+  std::shared_ptr<StreamReactor> self_;
+  grpc::Alarm flush_alarm_;
+};
+
+template <typename Response>
+bool StreamReactor<Response>::Waiting(int messages, size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return waiting_messages_ >= messages || waiting_bytes_ >= bytes;
+}
+
+template <typename Response>
+void StreamReactor<Response>::Enqueue(Response message) {
+  const size_t bytes = message.ByteSizeLong();
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken_) return;
+    if (queue_.empty() || !Merge(queue_.back().message, message)) {
+      queue_.push_back({.message = std::move(message)});
+    }
+    queue_.back().messages += 1;
+    queue_.back().bytes += bytes;
+    waiting_messages_ += 1;
+    waiting_bytes_ += bytes;
+  }
+  PumpLater();
+}
+
+template <typename Response>
+void StreamReactor<Response>::End(const absl::Status& status) {
+  WireStatus wire = ToWireStatus(status);
+  bool flushing;
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = std::move(wire);
+    flushing = busy_ || !queue_.empty();
+    if (flushing) ++finish_holds_;
+  }
+  if (!flushing) return Pump();
+  flush_alarm_.Set(std::chrono::system_clock::now() + flush_timeout_,
+                   [self = this->shared_from_this()](bool expired) mutable {
+                     const auto reactor =
+                         std::move(self);  // else alarm and reactor keep each other
+                     if (expired) reactor->OnFlushExpired();
+                   });
+  ReleaseFinish();
+}
+
+template <typename Response>
+void StreamReactor<Response>::OnFlushExpired() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!end_ || !busy_) return;
+    ++finish_holds_;
+  }
+  context_->TryCancel();
+  ReleaseFinish();
+}
+
+template <typename Response>
+void StreamReactor<Response>::ReleaseFinish() {
+  {
+    const std::lock_guard lock(mutex_);
+    --finish_holds_;
+  }
+  Pump();
+}
+
+template <typename Response>
+void StreamReactor<Response>::PumpLater() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (busy_ || pump_posted_) return;  // then somebody will come and see the queue
+    pump_posted_ = true;
+  }
+  writer_.Post([self = this->shared_from_this()] {
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->pump_posted_ = false;
+    }
+    self->Pump();
+  });
+}
+
+template <typename Response>
+void StreamReactor<Response>::Pump() {
+  std::optional<Entry> next;
+  std::optional<WireStatus> end;
+  {
+    const std::lock_guard lock(mutex_);
+    if (busy_ || finish_holds_ > 0) return;
+    if (!queue_.empty()) {
+      next = std::move(queue_.front());
+      queue_.pop_front();
+      waiting_messages_ -= next->messages;
+      waiting_bytes_ -= next->bytes;
+    }
+    if (!next) end = std::exchange(end_, std::nullopt);
+    if (!next && !end) return;
+    busy_ = true;
+  }
+  if (next) {
+    SerializeMessage(next->message, write_buffer_);
+    if (!initial_metadata_added_ && !request_id_.empty()) {
+      context_->AddInitialMetadata(kRequestIdKey, request_id_);
+    }
+    initial_metadata_added_ = true;
+  }
+  if (!end) {
+    StartWrite(&write_buffer_);
+    return;
+  }
+  // Custom initial metadata would make two answers out of a refusal: headers, then trailers, and
+  // clients do not retry once they have seen headers. So a refusal names the request in its
+  // trailers.
+  if (!initial_metadata_added_ && !request_id_.empty()) {
+    context_->AddTrailingMetadata(kRequestIdKey, request_id_);
+  }
+  if (end->retry_pushback) context_->AddTrailingMetadata(kRetryPushbackKey, *end->retry_pushback);
+  Finish(std::move(end->status));
+}
+
+template <typename Response>
+void StreamReactor<Response>::OnWriteDone(bool ok) {
+  {
+    const std::lock_guard lock(mutex_);
+    busy_ = false;
+    if (!ok) {  // OnCancel has come or will come.
+      broken_ = true;
+      queue_.clear();
+      waiting_messages_ = 0;
+      waiting_bytes_ = 0;
+    }
+  }
+  Pump();
+}
+
+template <typename Response>
+void StreamReactor<Response>::OnDone() {
+  flush_alarm_.Cancel();
+  on_done_();
+  std::shared_ptr<StreamReactor> self;
+  {
+    const std::lock_guard lock(mutex_);
+    self = std::move(self_);
+  }
+}
+
+}  // namespace eta

@@ -1,0 +1,16 @@
+// How often a randomized test repeats itself: a few seconds' worth, or a release's (run.sh --long).
+#pragma once
+
+#include <cstdlib>
+
+namespace eta {
+
+inline bool LongRun() {
+  return std::getenv("ETA_TEST_LONG") != nullptr;  // NOLINT(concurrency-mt-unsafe)
+}
+
+inline int Rounds(int usual, int in_a_long_run) {
+  return LongRun() ? in_a_long_run : usual;
+}
+
+}  // namespace eta

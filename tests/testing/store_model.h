@@ -1,0 +1,56 @@
+// A model of what a profile store holds, and random steps to take on both.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "calibration/profile_store.h"
+
+namespace eta {
+
+struct ModelProfile {
+  int64_t last = 0;                      // the highest version ever given
+  std::map<int64_t, uint32_t> versions;  // those that are there, and the seeds of their contents
+  std::map<std::string, int64_t> aliases;
+  friend bool operator==(const ModelProfile&, const ModelProfile&) = default;
+};
+using StoreState = std::map<std::pair<Tenant, std::string>, ModelProfile>;
+
+struct StoreStep {
+  enum Kind { kPut, kSetAlias, kDelete };
+  Kind kind = kPut;
+  Tenant tenant;
+  std::string name;
+  uint32_t seed = 0;    // of a put's content; it has the request id "r<seed>"
+  std::string alias;    // of kSetAlias
+  int64_t version = 0;  // likewise; 0 removes the alias
+};
+
+// The content of a seed: mostly a few hundred bytes, sometimes several pages of a database. It has
+// the label "owner".
+ProfileContent ContentOf(uint32_t seed, const Tenant& owner);
+
+// A step on one of four names, as likely as not to find what it needs.
+StoreStep DrawStep(std::mt19937& random, const std::vector<Tenant>& tenants);
+
+StoreState After(StoreState state, const StoreStep& step);
+// What can be seen of it: without the names that are all deleted and their last versions.
+StoreState Visible(StoreState state);
+
+// Takes the step on the store, and on the state if the store says that it is done. OK if the answer
+// is what the state demands, also where that is an error; FAILED_PRECONDITION (WRONG_ANSWER) if it
+// is another success or refusal; else the store's error.
+absl::Status Take(const StoreStep& step, ProfileStore& store, StoreState& state);
+
+// Everything that the tenants can read, every content checked against its seed and owner.
+absl::StatusOr<StoreState> Observe(const ProfileStore& store, const std::vector<Tenant>& tenants);
+
+std::string Describe(const StoreState& state);
+
+}  // namespace eta

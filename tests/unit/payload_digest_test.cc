@@ -1,0 +1,52 @@
+#include "service/payload_digest.h"
+
+#include "eta/v1/calibrate.pb.h"
+#include "gtest/gtest.h"
+
+namespace eta {
+namespace {
+
+std::string Digest(const v1::CalibrateRequest& request, const std::string& method = "Calibrate") {
+  const auto digest = PayloadDigest(method, request);
+  EXPECT_TRUE(digest.ok());
+  return digest.value_or("");
+}
+
+v1::CalibrateRequest Request() {
+  v1::CalibrateRequest request;
+  request.set_name("legal");
+  for (int i = 0; i < 16; ++i) (*request.mutable_labels())["key" + std::to_string(i)] = "value";
+  request.add_samples()->set_text("text");
+  return request;
+}
+
+TEST(PayloadDigest, IsTheSameForTheSameRequestHoweverItCameToBe) {
+  v1::CalibrateRequest other_order;
+  other_order.add_samples()->set_text("text");
+  for (int i = 15; i >= 0; --i) {
+    (*other_order.mutable_labels())["key" + std::to_string(i)] = "value";
+  }
+  other_order.set_name("legal");
+  EXPECT_EQ(Digest(Request()), Digest(other_order));
+  EXPECT_EQ(Digest(Request()).size(), 64u);
+  v1::CalibrateRequest newer;
+  const std::string unknown_field = "\xa0\x06\x01";  // 100, a varint
+  ASSERT_TRUE(newer.ParseFromString(Request().SerializeAsString() + unknown_field));
+  EXPECT_EQ(Digest(Request()), Digest(newer));
+}
+
+TEST(PayloadDigest, DiffersWithEveryFieldAndTheMethod) {
+  EXPECT_NE(Digest(Request()), Digest(Request(), "ImportProfile"));
+  v1::CalibrateRequest request = Request();
+  request.set_offset(0.0f);  // said, not left to the default
+  EXPECT_NE(Digest(Request()), Digest(request));
+  request = Request();
+  request.mutable_samples(0)->set_text("texts");
+  EXPECT_NE(Digest(Request()), Digest(request));
+  request = Request();
+  (*request.mutable_labels())["key3"] = "other";
+  EXPECT_NE(Digest(Request()), Digest(request));
+}
+
+}  // namespace
+}  // namespace eta
