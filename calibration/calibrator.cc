@@ -309,7 +309,7 @@ class Calibration {
 
 absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
                                             const CalibrationObserver& observer,
-                                            std::stop_token stop) {
+                                            const std::stop_token& stop) {
   absl::StatusOr<PreparedJob> prepared = PrepareJob(engine.info(), engine.limits(), job);
   if (!prepared.ok()) return prepared.status();
   return Calibration(engine, job, *std::move(prepared), observer, stop).Run();

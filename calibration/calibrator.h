@@ -93,7 +93,7 @@ struct CalibrationResult {
 // ends a probe with.
 absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
                                             const CalibrationObserver& observer,
-                                            std::stop_token stop);
+                                            const std::stop_token& stop);
 
 inline constexpr double kDensityTolerance = 0.004;
 
