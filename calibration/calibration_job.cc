@@ -12,8 +12,6 @@
 namespace eta {
 namespace {
 
-constexpr double kMaxHeldOut = 0.9;
-
 absl::Status Unsupported(const std::string& field, const std::string& sentence) {
   return MakeError(absl::StatusCode::kFailedPrecondition, absl::StrCat(field, ": ", sentence),
                    {.reason = "UNSUPPORTED_BY_MODEL", .field = field});

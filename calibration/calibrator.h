@@ -32,6 +32,7 @@ inline constexpr int64_t kMaxCalibrationTokens = int64_t{1} << 22;  // of all sa
 // A sequence has at least this many blocks: fewer would be mostly pinned ones.
 inline constexpr int32_t kMinSequenceBlocks = 4;
 inline constexpr int32_t kDefaultSequenceTokens = 2048;
+inline constexpr double kMaxHeldOut = 0.9;
 
 struct CalibrationJob {
   std::string id;      // of its probes: 1 to 64 printable ASCII characters
@@ -40,7 +41,7 @@ struct CalibrationJob {
   // Token ids, kMaxCalibrationTokens at most. Cut into sequences (sample_split.h), of which at
   // least two must come out; one long sample will do.
   std::vector<std::vector<int32_t>> samples;
-  double held_out = 0.25;  // share of the sequences, (0, 0.9]; at least one sequence
+  double held_out = 0.25;  // share of the sequences, (0, kMaxHeldOut]; at least one
   ProfileTarget target;
   std::optional<double> z_recall;     // (0, 1]: z per head, for this share of the keys that matter
   std::optional<float> z;             // [0, 16], of every head; absent: the model's default

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
+#include "engine/request.h"
 #include "engine/utf8.h"
 
 namespace eta {
@@ -17,9 +18,6 @@ constexpr size_t kMaxLabelBytes = 255;
 constexpr int32_t kMaxLayers = 1024;
 constexpr int32_t kMaxHeads = 1024;
 constexpr int32_t kMaxBlock = 1024;
-constexpr float kMaxOffset = 100.0f;
-constexpr float kMaxZ = 16.0f;
-constexpr double kMaxPercent = 1000.0;
 
 bool IsLower(char c) {
   return c >= 'a' && c <= 'z';
@@ -88,7 +86,8 @@ absl::Status CheckPerHead(const ProfileContent& content) {
     return InvalidField("z_per_head", "must be as many numbers as thresholds, or none");
   }
   for (const float z : content.z_per_head) {
-    if (absl::Status status = CheckRange("z_per_head", z, 0, kMaxZ); !status.ok()) return status;
+    if (absl::Status status = CheckRange("z_per_head", z, 0, AttentionChoice::kMaxZ); !status.ok())
+      return status;
   }
   return absl::OkStatus();
 }
@@ -103,7 +102,7 @@ absl::Status CheckTarget(const ProfileTarget& target) {
       if (target.value > 0.0 && target.value <= 1.0) return absl::OkStatus();
       return InvalidField("target.value", "must be in (0, 1]");
     case ProfileTargetKind::kMaxPerplexityIncrease:
-      return CheckRange("target.value", target.value, 0, kMaxPercent);
+      return CheckRange("target.value", target.value, 0, kMaxPerplexityIncrease);
   }
   return InvalidField("target.kind", "is unknown");
 }
@@ -212,10 +211,12 @@ absl::Status CheckProfileContent(const ProfileContent& content) {
   }
   if (absl::Status s = CheckGeometry(content.geometry); !s.ok()) return s;
   if (absl::Status s = CheckPerHead(content); !s.ok()) return s;
-  if (absl::Status s = CheckRange("offset", content.offset, -kMaxOffset, kMaxOffset); !s.ok()) {
+  if (absl::Status s = CheckRange("offset", content.offset, -AttentionChoice::kMaxOffset,
+                                  AttentionChoice::kMaxOffset);
+      !s.ok()) {
     return s;
   }
-  if (absl::Status s = CheckRange("z", content.z, 0, kMaxZ); !s.ok()) return s;
+  if (absl::Status s = CheckRange("z", content.z, 0, AttentionChoice::kMaxZ); !s.ok()) return s;
   if (content.floor != ProfileFloor::kNone && content.floor != ProfileFloor::kUniform) {
     return InvalidField("floor", "is unknown");
   }

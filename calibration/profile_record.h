@@ -99,6 +99,7 @@ struct ProfileRecord {
 using ProfilePtr = std::shared_ptr<const ProfileRecord>;
 
 inline constexpr size_t kMaxProfileThresholds = 65536;
+inline constexpr double kMaxPerplexityIncrease = 1000.0;  // percent
 
 // The one validator of names: 1 to 63 characters of a-z 0-9 - _ . and no dot in front.
 // INVALID_ARGUMENT, naming `field`.

@@ -64,6 +64,16 @@ absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> s
   return split;
 }
 
+std::vector<std::vector<int32_t>> TakeSpread(std::vector<std::vector<int32_t>> sequences,
+                                             int32_t count) {
+  if (count == 0 || sequences.size() <= static_cast<size_t>(count)) return sequences;
+  std::vector<std::vector<int32_t>> taken;
+  for (const auto& sequence : SpreadOver(sequences, count)) {
+    taken.emplace_back(sequence.begin(), sequence.end());
+  }
+  return taken;
+}
+
 std::vector<std::span<const int32_t>> SpreadOver(std::span<const std::vector<int32_t>> sequences,
                                                  int32_t count) {
   const size_t taken = std::min(static_cast<size_t>(count), sequences.size());

@@ -35,7 +35,9 @@ std::vector<std::vector<int32_t>> CutSamples(std::span<const std::vector<int32_t
 absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> samples,
                                          const SplitOptions& options);
 
-// At most `count` of `sequences`, evenly spaced over them: views, in order.
+// At most `count` of `sequences`, evenly spaced over them, in order: themselves (0: all), or views.
+std::vector<std::vector<int32_t>> TakeSpread(std::vector<std::vector<int32_t>> sequences,
+                                             int32_t count);
 std::vector<std::span<const int32_t>> SpreadOver(std::span<const std::vector<int32_t>> sequences,
                                                  int32_t count);
 

@@ -33,8 +33,6 @@ namespace eta {
 // * 128) + 8192, but for scores less than 2^-47 below 0.
 
 inline constexpr int32_t kMinScoreBins = 16;
-inline constexpr int32_t kMaxScoreBins = 1 << 17;
-inline constexpr double kMaxScoreRange = 1e4;                // of -low and high
 inline constexpr int64_t kMaxScoreCells = int64_t{1} << 27;  // layers * query heads * bins: 1 GiB
 
 // InvalidArgument, naming the field and its limits.

@@ -10,9 +10,6 @@
 namespace eta {
 namespace {
 
-constexpr int32_t kMaxBins = 1 << 17;
-constexpr double kMaxScore = 1e4;  // of either sign
-
 absl::Status OutOfRange(const std::string& field, int64_t low, int64_t high) {
   return InvalidField(field, absl::StrCat("must be ", low, " to ", high));
 }
@@ -20,11 +17,12 @@ absl::Status OutOfRange(const std::string& field, int64_t low, int64_t high) {
 absl::Status CheckBins(const Probe& probe) {
   if (!probe.bins) return absl::OkStatus();
   const ScoreBins& bins = *probe.bins;
-  if (bins.count < 1 || bins.count > kMaxBins) return OutOfRange("bins.count", 1, kMaxBins);
+  if (bins.count < 1 || bins.count > kMaxScoreBins)
+    return OutOfRange("bins.count", 1, kMaxScoreBins);
   // NaN is in no range.
-  if (!(bins.low >= -kMaxScore && bins.low < bins.high && bins.high <= kMaxScore)) {
-    return InvalidField("bins",
-                        absl::StrCat("low must lie below high, both within ", kMaxScore, " of 0"));
+  if (!(bins.low >= -kMaxScoreRange && bins.low < bins.high && bins.high <= kMaxScoreRange)) {
+    return InvalidField(
+        "bins", absl::StrCat("low must lie below high, both within ", kMaxScoreRange, " of 0"));
   }
   const int64_t first = std::max<int64_t>(0, int64_t{probe.decode_from} - kMaxCalibrationRows);
   if (probe.collect_from < first || probe.collect_from > probe.decode_from) {

@@ -22,6 +22,9 @@ struct ScoreBins {
   bool operator==(const ScoreBins&) const = default;
 };
 
+inline constexpr int32_t kMaxScoreBins = 1 << 17;
+inline constexpr double kMaxScoreRange = 1e4;  // of -low and high
+
 // z in multiples of 1/256, rounded up: bin k holds keys whose block is admitted at z = k/256 and is
 // not at (k - 1)/256.
 inline constexpr int32_t kZStepsPerUnit = 256;

@@ -16,9 +16,6 @@
 namespace eta {
 namespace {
 
-constexpr double kMaxHeldOut = 0.9;
-constexpr double kMaxOffset = 100.0;
-constexpr double kMaxZ = 16.0;
 constexpr double kMaxSecondsLeft = 1e9;
 
 // NaN lies in no range.
@@ -129,11 +126,14 @@ absl::Status SetNumbers(const v1::CalibrateRequest& message, const EngineInfo& i
   }
   if (message.has_offset()) {
     job.offset = message.offset();
-    if (auto s = CheckRange("offset", job.offset, -kMaxOffset, kMaxOffset); !s.ok()) return s;
+    if (auto s = CheckRange("offset", job.offset, -AttentionChoice::kMaxOffset,
+                            AttentionChoice::kMaxOffset);
+        !s.ok())
+      return s;
   }
   if (message.has_z()) {
     job.z = message.z();
-    if (auto s = CheckRange("z", *job.z, 0.0, kMaxZ); !s.ok()) return s;
+    if (auto s = CheckRange("z", *job.z, 0.0, AttentionChoice::kMaxZ); !s.ok()) return s;
   }
   if (auto s = SetFloor(message, info, job); !s.ok()) return s;
   if (message.has_sequence_tokens()) {

@@ -7,7 +7,6 @@ namespace eta {
 namespace {
 
 constexpr int64_t kMicrosPerSecond = 1'000'000;
-constexpr double kMaxPercent = 1000.0;
 
 void SetTime(int64_t micros, google::protobuf::Timestamp& out) {
   out.set_seconds(micros / kMicrosPerSecond);
@@ -104,11 +103,11 @@ absl::StatusOr<ProfileTarget> ToTarget(const std::string& field, const v1::Calib
       return density(ProfileTargetKind::kUnionDensity, "union_density", in.union_density());
     case v1::CalibrationTarget::kMaxPerplexityIncrease: {
       const double value = in.max_perplexity_increase();
-      if (value >= 0.0 && value <= kMaxPercent) {
+      if (value >= 0.0 && value <= kMaxPerplexityIncrease) {
         return ProfileTarget{.kind = ProfileTargetKind::kMaxPerplexityIncrease, .value = value};
       }
       return InvalidField(absl::StrCat(field, ".max_perplexity_increase"),
-                          absl::StrCat("must be 0 to ", kMaxPercent, " percent"));
+                          absl::StrCat("must be 0 to ", kMaxPerplexityIncrease, " percent"));
     }
     case v1::CalibrationTarget::TARGET_NOT_SET:
       break;

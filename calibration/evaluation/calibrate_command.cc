@@ -75,7 +75,7 @@ void CalibrateCommand::Register(CLI::App& command) {
   command
       .add_option("--held_out", held_out,
                   "Share of the sequences that the profile is verified on, and not made from")
-      ->check([](const std::string& number) { return CheckReal(number, 0.0, 0.9); })
+      ->check([](const std::string& number) { return CheckReal(number, 0.0, kMaxHeldOut); })
       ->capture_default_str();
   const auto share = [](const std::string& number) { return CheckReal(number, 0.0, 1.0); };
   CLI::Option_group* target = command.add_option_group(
@@ -87,7 +87,8 @@ void CalibrateCommand::Register(CLI::App& command) {
   target
       ->add_option("--max_perplexity_increase", max_perplexity_increase,
                    "As sparse as a perplexity of so many percent over full attention's allows")
-      ->check([](const std::string& number) { return CheckReal(number, 0.0, 1000.0); });
+      ->check(
+          [](const std::string& number) { return CheckReal(number, 0.0, kMaxPerplexityIncrease); });
   target->require_option(0, 1);
   command
       .add_option("--z_recall", z_recall,
@@ -167,12 +168,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> CalibrateCommand::ReadSamples(
     options.min_tokens = kMinSequenceBlocks * info.block_size;
     cut = CutSamples(documents, options);
   }
-  if (sequences == 0) return cut;
-  std::vector<std::vector<int32_t>> taken;
-  for (const auto& sequence : SpreadOver(cut, sequences)) {
-    taken.emplace_back(sequence.begin(), sequence.end());
-  }
-  return taken;
+  return TakeSpread(std::move(cut), sequences);
 }
 
 absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const {

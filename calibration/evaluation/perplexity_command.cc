@@ -17,6 +17,7 @@
 #include "calibration/evaluation/runtime_flags.h"
 #include "calibration/evaluation/windows.h"
 #include "engine/error.h"
+#include "engine/request_validation.h"
 #include "engine/tokenizer.h"
 
 namespace eta {
@@ -40,8 +41,6 @@ struct PerplexityCommand {
   bool json = false;
 
   void Register(CLI::App& command);
-  absl::StatusOr<AttentionOptions> SparseOptions(const ModelConfig& config,
-                                                 const ThresholdProfile* profile) const;
   absl::StatusOr<EvaluatedAttention> Attention(const std::string& name,
                                                const Runtime& loaded) const;
   absl::StatusOr<std::vector<EvaluatedAttention>> Attentions(const Runtime& loaded) const;
@@ -101,27 +100,6 @@ void PerplexityCommand::Register(CLI::App& command) {
   command.add_flag("--json", json, "Write the outcome to stdout as JSON");
 }
 
-// What a flag says, else the profile, else the defaults of eta-semantics.md.
-absl::StatusOr<AttentionOptions> PerplexityCommand::SparseOptions(
-    const ModelConfig& config, const ThresholdProfile* profile) const {
-  const bool gated = config.gate == Gate::kSilu;
-  bool uniform = gated;
-  if (profile != nullptr) uniform = profile->uniform_floor.value_or(uniform);
-  if (floor) uniform = *floor == "uniform";
-  if (uniform && !gated) return InvalidField("floor", "must be none: the model has no gate");
-  AttentionOptions options;
-  options.uniform_floor = uniform;
-  options.z = uniform ? 1.5f : 2.0f;
-  if (profile != nullptr) {
-    options.z = profile->z.value_or(options.z);
-    options.offset = profile->offset.value_or(options.offset);
-  }
-  options.z = z.value_or(options.z);
-  options.offset = offset.value_or(options.offset);
-  options.pinned_blocks = pinned_blocks.value_or(options.pinned_blocks);
-  return options;
-}
-
 // FailedPrecondition for a profile that says that it was made for something else.
 absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded) {
   const ModelConfig& config = loaded.config();
@@ -157,7 +135,9 @@ absl::StatusOr<EvaluatedAttention> PerplexityCommand::Attention(const std::strin
                               .options = {.offset = offset.value_or(0.0f), .admit_all = true},
                               .profile = nullptr};
   }
-  EvaluatedAttention attention = {.name = name};
+  AttentionChoice choice = {
+      .mode = AttentionMode::kDynamic, .offset = offset, .z = z, .pinned_blocks = pinned_blocks};
+  if (floor) choice.uniform_floor = *floor == "uniform";
   if (name == "dynamic") {
     if (!config.has_predictor) {
       return InvalidField("attention", "must not be dynamic: the model predicts no thresholds");
@@ -168,13 +148,17 @@ absl::StatusOr<EvaluatedAttention> PerplexityCommand::Attention(const std::strin
         ReadProfileFile(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
     if (!profile.ok()) return profile.status();
     if (absl::Status s = CheckMadeFor(*profile, loaded); !s.ok()) return s;
-    attention.head_z = !profile->head_z.empty() && !z;
-    attention.profile = std::make_shared<const ThresholdProfile>(*std::move(profile));
+    choice.mode = AttentionMode::kProfile;
+    choice.profile = std::make_shared<const ThresholdProfile>(*std::move(profile));
   }
-  absl::StatusOr<AttentionOptions> options = SparseOptions(config, attention.profile.get());
-  if (!options.ok()) return options.status();
-  attention.options = *options;
-  return attention;
+  ResolvedAttention resolved = ResolveAttention(choice, config);
+  if (resolved.options.uniform_floor && config.gate != Gate::kSilu) {
+    return InvalidField("floor", "must be none: the model has no gate");
+  }
+  return EvaluatedAttention{.name = name,
+                            .options = resolved.options,
+                            .profile = std::move(resolved.profile),
+                            .head_z = resolved.head_z};
 }
 
 absl::StatusOr<std::vector<EvaluatedAttention>> PerplexityCommand::Attentions(

@@ -64,12 +64,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource
   if (windows.empty()) {
     return InvalidField("context", absl::StrCat("no document holds ", context + 1, " tokens"));
   }
-  if (max_windows == 0 || windows.size() <= static_cast<size_t>(max_windows)) return windows;
-  std::vector<std::vector<int32_t>> taken;
-  for (const auto& window : SpreadOver(windows, max_windows)) {
-    taken.emplace_back(window.begin(), window.end());
-  }
-  return taken;
+  return TakeSpread(std::move(windows), max_windows);
 }
 
 }  // namespace eta

@@ -56,16 +56,6 @@ class EtactlCalibrateProcessTest : public ::testing::Test {
   std::string address_;
 };
 
-std::vector<nlohmann::json> Lines(const std::string& output) {
-  std::vector<nlohmann::json> lines;
-  std::istringstream in(output);
-  for (std::string line; std::getline(in, line);) {
-    lines.push_back(nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false));
-    EXPECT_TRUE(lines.back().is_object()) << line;
-  }
-  return lines;
-}
-
 TEST_F(EtactlCalibrateProcessTest, CalibratesAndGeneratesWithTheProfile) {
   const auto calibrated = Calibrate("wiki", {"--label", "domain=wiki", "--z_recall=0.95"});
   ASSERT_EQ(calibrated.code, 0) << calibrated.errors;
@@ -88,7 +78,7 @@ TEST_F(EtactlCalibrateProcessTest, WritesOneJsonObjectPerEvent) {
   const auto exit = Calibrate("wiki", {"--json", "--target=max-perplexity-increase=50%"});
   ASSERT_EQ(exit.code, 0) << exit.errors;
   EXPECT_EQ(exit.errors, "");
-  const auto lines = Lines(exit.output);
+  const auto lines = JsonLines(exit.output);
   ASSERT_GE(lines.size(), 2u);
   EXPECT_EQ(lines.front()["progress"]["phase"], "CALIBRATION_PHASE_COLLECT");
   const auto& profile = lines.back()["profile"];
@@ -109,7 +99,7 @@ TEST_F(EtactlCalibrateProcessTest, ManagesProfiles) {
   EXPECT_THAT(Run({"profiles", "versions", "wiki"}).output,
               MatchesRegex("version.+\n +2 .+B\n +1 .+B  stable\n"));
   EXPECT_THAT(Run({"profiles", "get", "wiki@stable"}).output, HasSubstr("profile wiki@1, "));
-  EXPECT_EQ(Lines(Run({"profiles", "get", "wiki", "--json"}).output).at(0)["version"], "2");
+  EXPECT_EQ(JsonLines(Run({"profiles", "get", "wiki", "--json"}).output).at(0)["version"], "2");
 
   const auto file = Run({"profiles", "export", "wiki@stable"});
   ASSERT_EQ(file.code, 0) << file.errors;
@@ -117,14 +107,14 @@ TEST_F(EtactlCalibrateProcessTest, ManagesProfiles) {
       Run({"profiles", "import", "-", "--name=copy", "--create_only"}, file.output);
   EXPECT_EQ(imported.code, 0) << imported.errors;
   EXPECT_EQ(imported.output, "imported copy@1\n");
-  const auto copy = Lines(Run({"profiles", "get", "copy", "--json"}).output).at(0);
-  const auto original = Lines(Run({"profiles", "get", "wiki@1", "--json"}).output).at(0);
+  const auto copy = JsonLines(Run({"profiles", "get", "copy", "--json"}).output).at(0);
+  const auto original = JsonLines(Run({"profiles", "get", "wiki@1", "--json"}).output).at(0);
   EXPECT_EQ(copy["thresholds"], original["thresholds"]);
   EXPECT_EQ(copy["evidence"], original["evidence"]);
 
   EXPECT_EQ(Run({"profiles", "alias", "wiki", "stable", "--remove"}).code, 0);
   EXPECT_EQ(Run({"profiles", "delete", "wiki", "--expected_version=2"}).code, 0);
-  const auto left = Lines(Run({"profiles", "list", "--json"}).output);
+  const auto left = JsonLines(Run({"profiles", "list", "--json"}).output);
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(left[0]["name"], "copy");
 }
@@ -138,7 +128,7 @@ TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
   EXPECT_THAT(density.errors, HasSubstr("field target.union_density"));
   const auto json = Run({"profiles", "import", "-", "--json"}, "{}");
   EXPECT_EQ(json.code, 4);
-  EXPECT_EQ(Lines(json.output).at(0)["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_EQ(JsonLines(json.output).at(0)["error"]["code"], "INVALID_ARGUMENT");
   EXPECT_EQ(Run({"calibrate", "wiki", "--samples=/nowhere"}).code, 2);
   EXPECT_EQ(Run({"profiles", "import", "/nowhere"}).code, 2);
   EXPECT_EQ(Run({"profiles", "alias", "wiki", "stable"}).code, 2);

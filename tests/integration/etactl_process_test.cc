@@ -54,16 +54,6 @@ std::vector<std::string> Joined(std::vector<std::string> flags,
   return flags;
 }
 
-std::vector<nlohmann::json> Lines(const std::string& output) {
-  std::vector<nlohmann::json> lines;
-  std::istringstream in(output);
-  for (std::string line; std::getline(in, line);) {
-    lines.push_back(nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false));
-    EXPECT_TRUE(lines.back().is_object()) << line;
-  }
-  return lines;
-}
-
 TEST_F(EtactlProcessTest, ShowsTheAnswerAndOneLineOfStatistics) {
   const auto exit = Generate(Joined(kShort, {"The capital of France is"}));
   EXPECT_EQ(exit.code, 0) << exit.errors;
@@ -87,7 +77,7 @@ TEST_F(EtactlProcessTest, WritesOneJsonObjectPerEvent) {
   const auto exit =
       Generate(Joined(kShort, {"--json", "--output_ids", "The capital of France is"}));
   EXPECT_EQ(exit.code, 0) << exit.errors;
-  const auto lines = Lines(exit.output);
+  const auto lines = JsonLines(exit.output);
   ASSERT_GE(lines.size(), 3u) << exit.output;
   EXPECT_TRUE(lines.front().contains("started"));
   EXPECT_EQ(lines.front()["started"]["model"], "eta-27m");
@@ -136,7 +126,7 @@ TEST_F(EtactlProcessTest, NamesTheFieldThatTheServerRefuses) {
 
   const auto json = Generate({"--json", "--top_p", "2", "x"});
   EXPECT_EQ(json.code, 4);
-  const auto lines = Lines(json.output);
+  const auto lines = JsonLines(json.output);
   ASSERT_EQ(lines.size(), 1u) << json.output;
   EXPECT_EQ(lines[0]["error"]["code"], "INVALID_ARGUMENT");
   EXPECT_EQ(lines[0]["error"]["reason"], "INVALID_FIELD");

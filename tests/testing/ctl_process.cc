@@ -7,7 +7,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <sstream>
 #include <thread>
+
+#include "gtest/gtest.h"
 
 extern char** environ;
 
@@ -56,6 +59,16 @@ CtlProcess::Exit CtlProcess::AwaitExit() {
   exit.output = ReadFile(Path("out"));
   exit.errors = ReadFile(Path("err"));
   return exit;
+}
+
+std::vector<nlohmann::json> JsonLines(const std::string& output) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream in(output);
+  for (std::string line; std::getline(in, line);) {
+    lines.push_back(nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false));
+    EXPECT_TRUE(lines.back().is_object()) << line;
+  }
+  return lines;
 }
 
 }  // namespace eta::testing

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nlohmann/json.hpp"
 #include "tests/unit/temp_folder.h"
 
 namespace eta::testing {
@@ -35,5 +36,8 @@ class CtlProcess {
   const TempFolder folder_;
   pid_t pid_ = -1;
 };
+
+// The JSON objects of an output that has one per line.
+std::vector<nlohmann::json> JsonLines(const std::string& output);
 
 }  // namespace eta::testing

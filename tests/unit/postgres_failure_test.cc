@@ -9,8 +9,7 @@
 #include "tests/testing/commit_cutter.h"
 #include "tests/testing/long_run.h"
 #include "tests/testing/postgres_client.h"
-#include "tests/testing/postgres_server.h"
-#include "tests/testing/store_case.h"
+#include "tests/testing/postgres_store_fixture.h"
 
 namespace eta {
 namespace {
@@ -30,22 +29,7 @@ PutProfile WithRequest(PutProfile put, const std::string& id) {
   return put;
 }
 
-class PostgresFailure : public ::testing::Test {
- protected:
-  void SetUp() override {
-    server_ = PostgresServer::Get();
-    if (server_ == nullptr) GTEST_SKIP() << PostgresServer::MissingReason();
-    url_ = server_->NewDatabase();
-  }
-  std::unique_ptr<ProfileStore> Open(ProfileStoreOptions options = StorePlace::FastOptions()) {
-    auto store = OpenProfileStore(url_, options);
-    EXPECT_TRUE(store.ok()) << store.status();
-    return store.ok() ? *std::move(store) : nullptr;
-  }
-
-  PostgresServer* server_ = nullptr;
-  std::string url_;
-};
+using PostgresFailure = PostgresStoreFixture;
 
 // Row 54 of the table of bad inputs.
 TEST_F(PostgresFailure, AKilledServerIsUnavailableAndComesBack) {

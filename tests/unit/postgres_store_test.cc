@@ -6,8 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/postgres_client.h"
-#include "tests/testing/postgres_server.h"
-#include "tests/testing/store_case.h"
+#include "tests/testing/postgres_store_fixture.h"
 
 namespace eta {
 namespace {
@@ -21,22 +20,7 @@ std::string Reason(const absl::Status& status) {
   return GetErrorDetail(status).reason;
 }
 
-class PostgresStore : public ::testing::Test {
- protected:
-  void SetUp() override {
-    server_ = PostgresServer::Get();
-    if (server_ == nullptr) GTEST_SKIP() << PostgresServer::MissingReason();
-    url_ = server_->NewDatabase();
-  }
-  std::unique_ptr<ProfileStore> Open(ProfileStoreOptions options = StorePlace::FastOptions()) {
-    auto store = OpenProfileStore(url_, options);
-    EXPECT_TRUE(store.ok()) << store.status();
-    return store.ok() ? *std::move(store) : nullptr;
-  }
-
-  PostgresServer* server_ = nullptr;
-  std::string url_;
-};
+using PostgresStore = PostgresStoreFixture;
 
 TEST_F(PostgresStore, RowLevelSecurityHidesOtherTenants) {
   const auto store = Open();
