@@ -1,0 +1,187 @@
+"""Is the service healthy? What clients feel: latency, errors, refusals, error budget."""
+
+from panels import dashboard, heatmap, quantiles, row, series, stat, target
+
+# The objective and what counts as a fault: as in deploy/prometheus/rules.yml.
+CALLS = 'eta_requests_total{method="Generate"}'
+FAULTS = (
+    'eta_requests_total{method="Generate",'
+    'code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS|DEADLINE_EXCEEDED"}'
+)
+BUDGET = "0.005"
+
+
+def fault_share(window):
+    return f"(sum(rate({FAULTS}[{window}])) or vector(0)) / sum(rate({CALLS}[{window}]))"
+
+
+def burn(window):
+    return target(f"{fault_share(window)} / {BUDGET}", window)
+
+
+def quantile(q, metric, by=""):
+    return f"histogram_quantile({q}, sum by (le{by}) (rate({metric}_bucket[$__rate_interval])))"
+
+
+def share_within(metric, seconds):
+    return target(
+        f'sum(rate({metric}_bucket{{le="{seconds}"}}[$__rate_interval])) / '
+        f"sum(rate({metric}_count[$__rate_interval]))",
+        f"{seconds} s",
+    )
+
+
+def build():
+    first = "eta_time_to_first_token_seconds"
+    between = "eta_inter_token_latency_seconds"
+    rate = "[$__rate_interval]"
+    return dashboard(
+        "eta-service",
+        "ETA / Service",
+        "What clients of ETA Server feel.",
+        [
+            row("Now"),
+            stat(
+                "Serving",
+                "Servers that are up and serve: neither draining, nor stalled, nor without a "
+                "device.",
+                [target('sum(eta_engine_state{state="serving"})')],
+                steps=[(0, "red"), (1, "green")],
+            ),
+            stat(
+                "Generate calls",
+                "Ended per second.",
+                [target(f"sum(rate({CALLS}{rate}))")],
+                unit="reqps",
+            ),
+            stat(
+                "Faults",
+                "Share of Generate calls that ended with UNAVAILABLE, INTERNAL, UNKNOWN, "
+                "DATA_LOSS or DEADLINE_EXCEEDED.",
+                [target(fault_share("$__rate_interval"))],
+                unit="percentunit",
+                steps=[(0, "green"), (0.005, "orange"), (0.02, "red")],
+            ),
+            stat(
+                "First token, p95",
+                "From a request's arrival to its first token.",
+                [target(quantile(0.95, first))],
+                unit="s",
+                steps=[(0, "green"), (1, "orange"), (5, "red")],
+            ),
+            stat(
+                "Between tokens, p95",
+                "From one token of an answer to the next.",
+                [target(quantile(0.95, between))],
+                unit="s",
+                steps=[(0, "green"), (0.1, "orange"), (0.5, "red")],
+            ),
+            stat(
+                "Waiting",
+                "Requests that wait for a place in the batch.",
+                [target("sum(eta_requests_waiting)")],
+                steps=[(0, "green"), (5, "orange"), (50, "red")],
+            ),
+            row("Latency"),
+            series("Time to first token", "From arrival.", quantiles(first), unit="s"),
+            heatmap("Time to first token, distribution", "Requests per bucket.", first),
+            series("Time between tokens", "Of the same answer.", quantiles(between), unit="s"),
+            heatmap("Time between tokens, distribution", "Tokens per bucket.", between),
+            series(
+                "Time in the queue",
+                "From arrival to the first step that worked on the request.",
+                quantiles("eta_request_queue_duration_seconds"),
+                unit="s",
+            ),
+            series(
+                "Whole request",
+                "Of answered requests, from arrival to the last token.",
+                quantiles("eta_request_duration_seconds"),
+                unit="s",
+            ),
+            series(
+                "First token by attention, p95",
+                "By attention mode and profile.",
+                [target(quantile(0.95, first, ", mode, profile"), "{{mode}} {{profile}}")],
+                unit="s",
+            ),
+            series(
+                "First tokens in time",
+                "Share within 1 s and within 5 s.",
+                [share_within(first, "1"), share_within(first, "5")],
+                unit="percentunit",
+                high=1,
+            ),
+            row("Calls and errors"),
+            series(
+                "Calls by code",
+                "All methods, by the gRPC code that they ended with.",
+                [target(f"sum by (code) (rate(eta_requests_total{rate}))", "{{code}}")],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Calls by method",
+                "",
+                [target(f"sum by (method) (rate(eta_requests_total{rate}))", "{{method}}")],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Refused, by reason",
+                "Calls that ended before any work was done for them.",
+                [
+                    target(
+                        f"sum by (reason) (rate(eta_requests_rejected_total{rate}))", "{{reason}}"
+                    )
+                ],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Failed, by reason",
+                "Calls that were worked on and ended in an error.",
+                [target(f"sum by (reason) (rate(eta_requests_failed_total{rate}))", "{{reason}}")],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Why answers ended",
+                "Finish reasons of answered requests.",
+                [
+                    target(
+                        f'sum by (finish_reason) (rate(eta_requests_total{{code="OK",'
+                        f'finish_reason!="none"}}{rate}))',
+                        "{{finish_reason}}",
+                    )
+                ],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Cancelled, by stage",
+                "Requests that the client gave up, and where they were.",
+                [target(f"sum by (stage) (rate(eta_requests_cancelled_total{rate}))", "{{stage}}")],
+                unit="reqps",
+                stack=True,
+            ),
+            row("Error budget: 99.5 % of Generate calls without a fault in 30 days"),
+            series(
+                "Burn rate",
+                "At 1 the budget of 30 days lasts for 30 days. Alerts: 14.4 over 1 h and "
+                "5 min, 6 over 6 h and 30 min.",
+                [burn("5m"), burn("30m"), burn("1h"), burn("6h")],
+                width=16,
+            ),
+            stat(
+                "Budget left",
+                "Of the faults that the time range shown here may have.",
+                [target(f"1 - {fault_share('$__range')} / {BUDGET}")],
+                unit="percentunit",
+                width=8,
+                height=8,
+                graph=False,
+                steps=[(-1000, "red"), (0, "orange"), (0.25, "green")],
+            ),
+        ],
+    )

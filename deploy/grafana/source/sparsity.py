@@ -1,0 +1,257 @@
+"""How sparse attention really is, by mode and profile, beside what calibration promised."""
+
+from panels import (
+    dashboard,
+    dashed,
+    heatmap,
+    row,
+    scatter,
+    series,
+    stat,
+    table,
+    table_target,
+    target,
+    variable,
+)
+
+CHOSEN_PROFILE = 'profile=~"$profile"'
+CHOSEN = 'mode=~"$mode",profile=~"$profile"'
+NAMED = "{{mode}} {{profile}}"
+
+
+def query(expression, legend="", **options):
+    return target(expression, legend, CHOSEN, **options)
+
+
+def ratio(numerator, denominator, by="", window="$__rate_interval"):
+    group = f" by ({by})" if by else ""
+    return (
+        f"sum{group} (rate({numerator}[{window}])) / " f"sum{group} (rate({denominator}[{window}]))"
+    )
+
+
+HEAD = ("eta_attention_keys_attended_total", "eta_attention_keys_eligible_total")
+UNION = ("eta_attention_keys_read_total", "eta_attention_keys_cached_total")
+BYTES_READ = "eta_attention_kv_bytes_read_total"
+BYTES_DENSE = "eta_attention_kv_bytes_dense_total"
+INDEX = "eta_attention_index_bytes_read_total"
+BETWEEN = "eta_inter_token_latency_seconds"
+BY = "mode, profile"
+
+
+def saved(by=""):
+    group = f" by ({by})" if by else ""
+    return (
+        f"sum{group} (rate({BYTES_DENSE}[$__rate_interval])) - "
+        f"sum{group} (rate({BYTES_READ}[$__rate_interval])) - "
+        f"sum{group} (rate({INDEX}[$__rate_interval]))"
+    )
+
+
+def drift(density, calibrated):
+    return f"{ratio(*density, 'profile')} / max by (profile) ({calibrated})"
+
+
+def between_mean(by):
+    return ratio(f"{BETWEEN}_sum", f"{BETWEEN}_count", by)
+
+
+def build():
+    target_line = dashed(".* target")
+    return dashboard(
+        "eta-sparsity",
+        "ETA / Sparsity",
+        "Densities of attention in decode steps. Union density: the share of the "
+        "context that was read from memory; head density: the share that a query head "
+        "attended to. 1 is full attention.",
+        [
+            row("Now"),
+            stat(
+                "Union density",
+                "Share of the cached keys that was read, over all that is chosen.",
+                [query(ratio(*UNION))],
+                unit="percentunit",
+                decimals=1,
+            ),
+            stat(
+                "Head density",
+                "Share of the cached keys that a query head attended to.",
+                [query(ratio(*HEAD))],
+                unit="percentunit",
+                decimals=1,
+            ),
+            stat(
+                "KV bytes saved",
+                "Per second: what full attention would have read, less what was "
+                "read, less the block index.",
+                [query(saved())],
+                unit="Bps",
+            ),
+            stat(
+                "Saved share",
+                "Of the bytes that full attention would have read.",
+                [
+                    query(
+                        f"1 - (sum(rate({BYTES_READ}[$__rate_interval])) + "
+                        f"sum(rate({INDEX}[$__rate_interval]))) / "
+                        f"sum(rate({BYTES_DENSE}[$__rate_interval]))"
+                    )
+                ],
+                unit="percentunit",
+                decimals=1,
+            ),
+            stat(
+                "Block index",
+                "Bytes of block records that were read to choose, as a share of what "
+                "full attention would have read.",
+                [query(ratio(INDEX, BYTES_DENSE))],
+                unit="percentunit",
+                decimals=1,
+            ),
+            stat(
+                "Decode rows",
+                "Generated tokens per second whose attention is counted here.",
+                [query("sum(rate(eta_attention_decode_rows_total[$__rate_interval]))")],
+                unit="short",
+            ),
+            row("Density by profile"),
+            series(
+                "Union density and its target",
+                "Dashed: what calibration measured on held-out text. "
+                "Longer contexts than the samples read a smaller share of themselves.",
+                [
+                    query(ratio(*UNION, BY), NAMED),
+                    target(
+                        "max by (profile) (eta_profile_target_union_density_ratio)",
+                        "{{profile}} target",
+                        CHOSEN_PROFILE,
+                    ),
+                ],
+                unit="percentunit",
+                overrides=[target_line],
+            ),
+            series(
+                "Head density and its target",
+                "Dashed: what calibration measured on held-out text.",
+                [
+                    query(ratio(*HEAD, BY), NAMED),
+                    target(
+                        "max by (profile) (eta_profile_target_density_ratio)",
+                        "{{profile}} target",
+                        CHOSEN_PROFILE,
+                    ),
+                ],
+                unit="percentunit",
+                overrides=[target_line],
+            ),
+            heatmap(
+                "Union density of requests",
+                "Requests per bucket, when they ended.",
+                "eta_request_union_density_ratio",
+                "percentunit",
+                more=CHOSEN,
+            ),
+            heatmap(
+                "Head density of requests",
+                "Requests per bucket, when they ended.",
+                "eta_request_density_ratio",
+                "percentunit",
+                more=CHOSEN,
+            ),
+            series(
+                "Measured over calibrated",
+                "1: as calibrated. Of the densest version where several "
+                "are loaded. The alerts EtaDensityAboveTarget and EtaDensityFarBelowTarget look at it.",
+                [
+                    target(
+                        drift(UNION, "eta_profile_target_union_density_ratio"),
+                        "{{profile}} union",
+                        CHOSEN_PROFILE,
+                    ),
+                    target(
+                        drift(HEAD, "eta_profile_target_density_ratio"),
+                        "{{profile}} head",
+                        CHOSEN_PROFILE,
+                    ),
+                ],
+            ),
+            series(
+                "Decode rows",
+                "Per second.",
+                [
+                    query(
+                        f"sum by ({BY}) (rate(eta_attention_decode_rows_total[$__rate_interval]))",
+                        NAMED,
+                    )
+                ],
+                stack=True,
+            ),
+            row("What it saves"),
+            series(
+                "KV bytes saved",
+                "Per second, less the block index that was read to choose.",
+                [query(saved(BY), NAMED)],
+                unit="Bps",
+                stack=True,
+                low=None,
+            ),
+            series(
+                "KV bytes read",
+                "Beside what full attention would have read for the same tokens.",
+                [
+                    query(f"sum(rate({BYTES_READ}[$__rate_interval]))", "read"),
+                    query(f"sum(rate({INDEX}[$__rate_interval]))", "block index"),
+                    query(f"sum(rate({BYTES_DENSE}[$__rate_interval]))", "full attention"),
+                ],
+                unit="Bps",
+                overrides=[dashed("full attention")],
+            ),
+            scatter(
+                "Density and time between tokens",
+                "A point per moment and profile. Requests of all "
+                "profiles share steps, so that this shows a trend where they do not run together.",
+                ratio(*UNION, BY),
+                between_mean(BY),
+                "profile",
+                "union density",
+                "time between tokens",
+                ("percentunit", "s"),
+                more=CHOSEN,
+            ),
+            series(
+                "Time between tokens",
+                "Mean, by profile.",
+                [query(between_mean(BY), NAMED)],
+                unit="s",
+            ),
+            row("Profiles"),
+            table(
+                "Profiles in memory",
+                "With the densities that calibration measured on held-out text.",
+                [
+                    table_target(
+                        f"max by (tenant, profile, version{more}) ({metric})", CHOSEN_PROFILE
+                    )
+                    for metric, more in (
+                        ("eta_profile_info", ", digest"),
+                        ("eta_profile_target_union_density_ratio", ""),
+                        ("eta_profile_target_density_ratio", ""),
+                    )
+                ],
+                hide=("Value #A",),
+                units={"Union density": "percentunit", "Head density": "percentunit"},
+                rename={
+                    "tenant": "Tenant",
+                    "profile": "Profile",
+                    "version": "Version",
+                    "digest": "Digest",
+                    "Value #B": "Union density",
+                    "Value #C": "Head density",
+                },
+            ),
+        ],
+        [
+            variable("mode", "Mode", "eta_attention_decode_rows_total", 'job=~"$job"'),
+            variable("profile", "Profile", "eta_attention_decode_rows_total", 'job=~"$job"'),
+        ],
+    )

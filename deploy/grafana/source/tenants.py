@@ -1,0 +1,157 @@
+"""Who uses the service, and how it goes for each."""
+
+from panels import dashboard, row, series, stat, table, table_target, target, variable
+
+CHOSEN = 'tenant=~"$tenant"'
+
+
+def query(expression, legend="{{tenant}}", **options):
+    return target(expression, legend, CHOSEN, **options)
+
+
+def total(metric, window="$__range"):
+    return table_target(f"sum by (tenant) (increase({metric}[{window}]))", CHOSEN)
+
+
+def build():
+    faults = 'code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS|DEADLINE_EXCEEDED"'
+    rate = "[$__rate_interval]"
+    return dashboard(
+        "eta-tenants",
+        "ETA / Tenants",
+        "Calls and tokens by tenant. The server "
+        "tells so many tenants apart as --metrics_tenants or --metrics_label_limit say; "
+        "the rest are `other`.",
+        [
+            row("Now"),
+            stat(
+                "Tenants",
+                "With calls in the shown range.",
+                [query("count(sum by (tenant) (increase(eta_requests_total[$__range])) > 0)", "")],
+                width=6,
+                graph=False,
+            ),
+            stat(
+                "Calls",
+                "Per second.",
+                [query(f"sum(rate(eta_requests_total{rate}))", "")],
+                unit="reqps",
+                width=6,
+            ),
+            stat(
+                "Generated tokens",
+                "Per second.",
+                [query(f"sum(rate(eta_generated_tokens_total{rate}))", "")],
+                width=6,
+            ),
+            stat(
+                "Prompt tokens",
+                "Per second.",
+                [query(f"sum(rate(eta_prompt_tokens_total{rate}))", "")],
+                width=6,
+            ),
+            row("In the shown range"),
+            table(
+                "By tenant",
+                "",
+                [
+                    total("eta_requests_total"),
+                    total(f"eta_requests_total{{{faults}}}"),
+                    total('eta_requests_total{code="RESOURCE_EXHAUSTED"}'),
+                    total("eta_prompt_tokens_total"),
+                    total("eta_prompt_tokens_cached_total"),
+                    total("eta_generated_tokens_total"),
+                ],
+                rename={
+                    "tenant": "Tenant",
+                    "Value #A": "Calls",
+                    "Value #B": "Faults",
+                    "Value #C": "Refused (RESOURCE_EXHAUSTED)",
+                    "Value #D": "Prompt tokens",
+                    "Value #E": "of them cached",
+                    "Value #F": "Generated tokens",
+                },
+            ),
+            row("Over time"),
+            series(
+                "Calls",
+                "",
+                [query(f"sum by (tenant) (rate(eta_requests_total{rate}))")],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Calls without OK",
+                "By tenant and code.",
+                [
+                    query(
+                        f'sum by (tenant, code) (rate(eta_requests_total{{code!="OK"}}{rate}))',
+                        "{{tenant}} {{code}}",
+                    )
+                ],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Generated tokens",
+                "Per second.",
+                [query(f"sum by (tenant) (rate(eta_generated_tokens_total{rate}))")],
+                stack=True,
+            ),
+            series(
+                "Prompt tokens",
+                "Per second.",
+                [query(f"sum by (tenant) (rate(eta_prompt_tokens_total{rate}))")],
+                stack=True,
+            ),
+            series(
+                "Attention by tenant",
+                "Answered calls by attention mode and profile.",
+                [
+                    query(
+                        "sum by (tenant, mode, profile) (rate(eta_requests_total"
+                        f'{{method="Generate"}}{rate}))',
+                        "{{tenant}} {{mode}} {{profile}}",
+                    )
+                ],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Prefix cache",
+                "Share of prompt tokens that the prefix cache had.",
+                [
+                    query(
+                        f"sum by (tenant) (rate(eta_prompt_tokens_cached_total{rate})) / "
+                        f"sum by (tenant) (rate(eta_prompt_tokens_total{rate}))"
+                    )
+                ],
+                unit="percentunit",
+                high=1,
+            ),
+            series(
+                "Union density",
+                "Share of the cached keys that attention read for the tenant.",
+                [
+                    query(
+                        f"sum by (tenant) (rate(eta_tenant_attention_keys_read_total{rate})) / "
+                        f"sum by (tenant) (rate(eta_tenant_attention_keys_cached_total{rate}))"
+                    )
+                ],
+                unit="percentunit",
+            ),
+            series(
+                "KV bytes saved",
+                "Per second: what full attention would have read, less what was.",
+                [
+                    query(
+                        f"sum by (tenant) (rate(eta_tenant_attention_kv_bytes_dense_total{rate})) - "
+                        f"sum by (tenant) (rate(eta_tenant_attention_kv_bytes_read_total{rate}))"
+                    )
+                ],
+                unit="Bps",
+                stack=True,
+            ),
+        ],
+        [variable("tenant", "Tenant", "eta_requests_total", 'job=~"$job"')],
+    )

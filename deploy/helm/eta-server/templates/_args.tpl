@@ -1,0 +1,58 @@
+{{/* The command line of eta-server. What stands here may not stand in flags: values.schema.json. */}}
+{{- define "eta-server.args" -}}
+- --model={{ .Values.model.path }}
+{{- with .Values.model.name }}
+- --model_name={{ . }}
+{{- end }}
+{{- range $file, $digest := .Values.model.sha256 }}
+- --sha256={{ $file }}={{ $digest }}
+{{- end }}
+{{- if .Values.gpu.enabled }}
+- --backend=cuda
+- --device={{ join "," (until (int .Values.gpu.count)) }}
+- --kv_pool_fraction={{ .Values.kvCache.gpuFraction }}
+{{- else }}
+- --backend=cpu
+- --kv_pool_bytes={{ .Values.kvCache.bytes }}
+{{- end }}
+- --listen={{ .Values.server.listenHost }}:{{ .Values.server.port }}
+# Other pods reach the port: the NetworkPolicy says which, a mesh or a proxy in front authenticates.
+- --allow_unauthenticated_network
+- --max_connection_age={{ .Values.server.maxConnectionAge }}
+- --drain_delay={{ .Values.drain.delaySeconds }}s
+- --drain_timeout={{ .Values.drain.timeoutSeconds }}s
+- --log_format={{ .Values.log.format }}
+- --log_level={{ .Values.log.level }}
+{{- if .Values.metrics.enabled }}
+- --metrics_listen={{ .Values.server.listenHost }}:{{ .Values.metrics.port }}
+{{- with .Values.metrics.tenants }}
+- --metrics_tenants={{ join "," . }}
+{{- end }}
+{{- with .Values.metrics.profiles }}
+- --metrics_profiles={{ join "," . }}
+{{- end }}
+{{- end }}
+{{- with .Values.tenants.header }}
+- --tenant_header={{ . }}
+{{- end }}
+{{- with .Values.tenants.admins }}
+- --admin_tenants={{ join "," . }}
+{{- end }}
+{{- if eq .Values.profiles.store "directory" }}
+- --profile_store=dir:/profiles
+{{- else if eq .Values.profiles.store "sqlite" }}
+- --profile_store=sqlite:/var/lib/eta/profiles.db
+{{- end }}
+{{- with .Values.profiles.default }}
+- --default_profile={{ . }}
+{{- end }}
+{{- range $name, $value := .Values.flags }}
+{{- if kindIs "bool" $value }}
+- --{{ $name }}={{ $value }}
+{{- else if kindIs "string" $value }}
+- {{ printf "--%s=%s" $name $value | quote }}
+{{- else }}
+- --{{ $name }}={{ int64 $value }}
+{{- end }}
+{{- end }}
+{{- end -}}

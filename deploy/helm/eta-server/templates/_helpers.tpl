@@ -1,0 +1,95 @@
+{{- define "eta-server.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "eta-server.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "eta-server.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "eta-server.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "eta-server.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "eta-server.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "eta-server.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "eta-server.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "eta-server.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "eta-server.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "eta-server.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{/* The one sum that a pod's end depends on. */}}
+{{- define "eta-server.graceSeconds" -}}
+{{- add .Values.drain.delaySeconds .Values.drain.timeoutSeconds .Values.drain.marginSeconds -}}
+{{- end -}}
+
+{{/* The most pods that may run at a time. */}}
+{{- define "eta-server.maxReplicas" -}}
+{{- if .Values.autoscaling.enabled -}}{{ .Values.autoscaling.maxReplicas }}{{- else -}}{{ .Values.replicaCount }}{{- end -}}
+{{- end -}}
+
+{{- define "eta-server.postgresqlSecret" -}}
+{{- default (printf "%s-profile-store" (include "eta-server.fullname" .)) .Values.profiles.postgresql.existingSecret -}}
+{{- end -}}
+
+{{- define "eta-server.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "eta-server.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* What values.schema.json cannot say. */}}
+{{- define "eta-server.check" -}}
+{{- $profiles := .Values.profiles -}}
+{{- if and (eq $profiles.store "sqlite") (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) -}}
+{{- fail "profiles.store: sqlite is a file of one replica; for several, or for autoscaling, take postgresql or directory" -}}
+{{- end -}}
+{{- if and (eq $profiles.store "postgresql") (not $profiles.postgresql.url) (not $profiles.postgresql.existingSecret) -}}
+{{- fail "profiles.postgresql: url or existingSecret must be given" -}}
+{{- end -}}
+{{- if and (eq $profiles.store "directory") (not $profiles.directory.tenants) -}}
+{{- fail "profiles.directory.tenants: must name at least one tenant; without --tenant_header that is \"default\"" -}}
+{{- end -}}
+{{- if and $profiles.default (eq $profiles.store "none") -}}
+{{- fail "profiles.default: needs a profiles.store" -}}
+{{- end -}}
+{{- if and .Values.autoscaling.enabled (lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) -}}
+{{- fail "autoscaling.maxReplicas: must be at least minReplicas" -}}
+{{- end -}}
+{{- if and (not .Values.metrics.enabled) (or .Values.autoscaling.enabled .Values.metrics.serviceMonitor.enabled) -}}
+{{- fail "metrics.enabled: autoscaling and serviceMonitor need it" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,159 @@
+{{/* The pod, for Deployment and StatefulSet alike. */}}
+{{- define "eta-server.pod" -}}
+{{- $values := .Values -}}
+metadata:
+  labels:
+    {{- include "eta-server.selectorLabels" . | nindent 4 }}
+    {{- if $values.inferenceGateway.enabled }}
+    llm-d.ai/engine-type: eta
+    inference.networking.k8s.io/engine-type: eta
+    {{- end }}
+    {{- with $values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    kubectl.kubernetes.io/default-container: eta-server
+    {{- if and (eq $values.profiles.store "postgresql") $values.profiles.postgresql.url }}
+    # The environment is read at start. (Profiles in ConfigMaps need no restart, arguments are part of the pod.)
+    checksum/profile-store: {{ $values.profiles.postgresql.url | sha256sum }}
+    {{- end }}
+    {{- with $values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "eta-server.serviceAccountName" . }}
+  automountServiceAccountToken: false
+  # Kubernetes would set variables like ETA_SERVER_PORT, which look like settings of eta-server and etactl.
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ include "eta-server.graceSeconds" . }}
+  securityContext:
+    {{- include "eta-server.podSecurityContext" . | nindent 4 }}
+  {{- with $values.image.pullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- if and $values.gpu.enabled $values.gpu.runtimeClassName }}
+  runtimeClassName: {{ $values.gpu.runtimeClassName }}
+  {{- end }}
+  {{- with $values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if or $values.tolerations (and $values.gpu.enabled $values.gpu.toleration) }}
+  tolerations:
+    {{- if and $values.gpu.enabled $values.gpu.toleration }}
+    - key: {{ $values.gpu.resourceName }}
+      operator: Exists
+      effect: NoSchedule
+    {{- end }}
+    {{- with $values.tolerations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- end }}
+  {{- if $values.topologySpread }}
+  topologySpreadConstraints:
+    {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+    - maxSkew: 1
+      topologyKey: {{ $key }}
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels:
+          {{- include "eta-server.selectorLabels" $ | nindent 10 }}
+    {{- end }}
+  {{- end }}
+  containers:
+    - name: eta-server
+      image: {{ include "eta-server.image" . }}
+      imagePullPolicy: {{ $values.image.pullPolicy }}
+      args:
+        {{- include "eta-server.args" . | nindent 8 }}
+      env:
+        - name: ETA_THREADS # as many as cores are requested, rounded up
+          valueFrom:
+            resourceFieldRef: {containerName: eta-server, resource: requests.cpu, divisor: "1"}
+        {{- if eq $values.profiles.store "postgresql" }}
+        - name: ETA_PROFILE_STORE
+          valueFrom:
+            secretKeyRef:
+              name: {{ include "eta-server.postgresqlSecret" . }}
+              key: {{ $values.profiles.postgresql.secretKey }}
+        {{- end }}
+        {{- with $values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      ports:
+        - {name: grpc, containerPort: {{ $values.server.port }}}
+        {{- if $values.metrics.enabled }}
+        - {name: metrics, containerPort: {{ $values.metrics.port }}}
+        {{- end }}
+      # readiness: calls are taken. liveness: the step loop moves and a new connection is answered. A full queue fails
+      # neither; overload is answered per call.
+      startupProbe:
+        grpc: {port: {{ $values.server.port }}, service: readiness}
+        periodSeconds: 1
+        timeoutSeconds: 2
+        failureThreshold: {{ $values.probes.startupSeconds }}
+      readinessProbe:
+        grpc: {port: {{ $values.server.port }}, service: readiness}
+        periodSeconds: {{ $values.probes.readinessPeriodSeconds }}
+        timeoutSeconds: 2
+        failureThreshold: 2
+      livenessProbe:
+        grpc: {port: {{ $values.server.port }}, service: liveness}
+        periodSeconds: {{ $values.probes.livenessPeriodSeconds }}
+        timeoutSeconds: 5
+        failureThreshold: {{ $values.probes.livenessFailures }}
+        # No stream of a stalled server will end: nothing to wait for.
+        terminationGracePeriodSeconds: {{ $values.drain.marginSeconds }}
+      resources:
+        {{- $resources := deepCopy $values.resources }}
+        {{- if $values.gpu.enabled }}
+        {{- $gpu := dict $values.gpu.resourceName (int $values.gpu.count) }}
+        {{- $resources = mergeOverwrite $resources (dict "requests" $gpu "limits" $gpu) }}
+        {{- end }}
+        {{- toYaml $resources | nindent 8 }}
+      securityContext:
+        {{- include "eta-server.securityContext" . | nindent 8 }}
+      {{- $mounts := or $values.model.volume (has $values.profiles.store (list "directory" "sqlite")) $values.extraVolumeMounts }}
+      {{- if $mounts }}
+      volumeMounts:
+        {{- if $values.model.volume }}
+        - {name: model, mountPath: {{ $values.model.mountPath }}, readOnly: true}
+        {{- end }}
+        {{- if eq $values.profiles.store "sqlite" }}
+        - {name: profiles, mountPath: /var/lib/eta}
+        {{- else if eq $values.profiles.store "directory" }}
+        {{- range $index, $tenant := keys $values.profiles.directory.tenants | sortAlpha }}
+        - {name: profiles-{{ $index }}, mountPath: {{ printf "/profiles/%s" $tenant | quote }}, readOnly: true}
+        {{- end }}
+        {{- end }}
+        {{- with $values.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      {{- end }}
+  {{- if or $values.model.volume (eq $values.profiles.store "directory") $values.extraVolumes }}
+  volumes:
+    {{- with $values.model.volume }}
+    - name: model
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- if eq $values.profiles.store "directory" }}
+    {{- range $index, $tenant := keys $values.profiles.directory.tenants | sortAlpha }}
+    {{- $source := index $values.profiles.directory.tenants $tenant }}
+    - name: profiles-{{ $index }}
+      configMap:
+        name: {{ default (printf "%s-profiles-%d" (include "eta-server.fullname" $) $index) $source.configMap }}
+    {{- end }}
+    {{- end }}
+    {{- with $values.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- end }}
+{{- end -}}
