@@ -20,7 +20,7 @@ absl::Status Unsupported(const std::string& field, const std::string& sentence) 
 // Fields whose limits are not CheckProfileContent's. Written so that NaN fails.
 absl::Status CheckFields(const CalibrationJob& job, const ModelConfig& config) {
   if (!IsRequestId(job.id)) {
-    return InvalidField("id", "must be 1 to 64 printable ASCII characters");
+    return InvalidField("id", kRequestIdRule);
   }
   if (!(job.held_out > 0.0 && job.held_out <= kMaxHeldOut)) {
     return InvalidField("held_out", absl::StrCat("must be in (0, ", kMaxHeldOut, "]"));

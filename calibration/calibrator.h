@@ -35,7 +35,7 @@ inline constexpr int32_t kDefaultSequenceTokens = 2048;
 inline constexpr double kMaxHeldOut = 0.9;
 
 struct CalibrationJob {
-  std::string id;      // of its probes: 1 to 64 printable ASCII characters
+  std::string id;      // of its probes; as of a request (IsRequestId)
   std::string tenant;  // likewise
   std::map<std::string, std::string> labels;
   // Token ids, kMaxCalibrationTokens at most. Cut into sequences (sample_split.h), of which at

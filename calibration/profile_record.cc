@@ -6,13 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
 #include "engine/request.h"
+#include "engine/request_validation.h"
 #include "engine/utf8.h"
 
 namespace eta {
 namespace {
 
 constexpr size_t kMaxNameBytes = 63;
-constexpr size_t kMaxRequestIdBytes = 64;
 constexpr size_t kMaxLabels = 16;
 constexpr size_t kMaxLabelBytes = 255;
 constexpr int32_t kMaxLayers = 1024;
@@ -192,11 +192,7 @@ absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels
 
 absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest) {
   if (request_id.empty() && payload_digest.empty()) return absl::OkStatus();
-  if (request_id.empty() || request_id.size() > kMaxRequestIdBytes ||
-      !std::all_of(request_id.begin(), request_id.end(), IsPrintable)) {
-    return InvalidField("request_id", absl::StrCat("must be 1 to ", kMaxRequestIdBytes,
-                                                   " printable ASCII characters"));
-  }
+  if (!IsRequestId(request_id)) return InvalidField("request_id", kRequestIdRule);
   return CheckFingerprint("payload_digest", payload_digest);
 }
 

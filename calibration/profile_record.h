@@ -111,7 +111,7 @@ absl::Status CheckProfileAlias(const std::string& field, std::string_view alias)
 // At most 16; keys as names, values up to 255 bytes of UTF-8 without control characters.
 absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels);
 
-// 1 to 64 printable ASCII characters, with a digest of 64 hexadecimal digits; or both empty.
+// An id as of any request (IsRequestId), with a digest of 64 hexadecimal digits; or both empty.
 absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest);
 
 // Every limit named above; INVALID_ARGUMENT, naming the field.

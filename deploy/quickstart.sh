@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
 # From a clone to answers: installs what is missing, builds, starts the server on the model in
 # models/eta-27m, asks it about a long text, compares with full attention and with thresholds that
-# it freezes for the text's domain, stops it again.
+# it freezes for the text's domain, stops it again; with --metrics leaves it running, and shows what
+# it counted.
 # Needs Debian 12, root or sudo (only if packages are missing), no GPU.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
-if [ $# -gt 0 ]; then
-  echo "usage: deploy/quickstart.sh   (no arguments; run it as often as you like)"
+keep=0
+if [ $# -eq 1 ] && [ "$1" = --metrics ]; then
+  keep=1
+elif [ $# -gt 0 ]; then
+  echo "usage: deploy/quickstart.sh [--metrics]   (run it as often as you like)"
+  echo "  --metrics   leave the server running, with a port for Prometheus"
   [ "$1" = --help ] || [ "$1" = -h ] || exit 2
   exit 0
 fi
@@ -65,8 +70,11 @@ end
 
 begin "3/6 start the server"
 server=unix:$work/eta.sock
-build/bin/eta-server --model models/eta-27m --listen "$server" \
-  --profile_store "$work/profiles.db" >"$work/server.log" 2>&1 &
+launch=() metrics=()
+# In a session of its own it outlives this terminal.
+if [ "$keep" -eq 1 ]; then launch=(setsid) metrics=(--metrics_listen 127.0.0.1:0); fi
+"${launch[@]}" build/bin/eta-server --model models/eta-27m --listen "$server" --log_format text \
+  --profile_store "$work/profiles.db" "${metrics[@]}" >"$work/server.log" 2>&1 &
 server_pid=$!
 until build/bin/etactl health --server "$server" >/dev/null 2>&1; do
   kill -0 "$server_pid" 2>/dev/null || {
@@ -145,6 +153,40 @@ ask free --temperature 0.7 --top_p 0.9 --seed 2 --max_tokens 60 "$prompt"
 echo "   $prompt$(cat "$work/free.txt")"
 echo "   measured: $(cat "$work/free.stats")"
 end
+
+# page URL: what HTTP has there, without a tool that may be missing.
+page() {
+  local address=${1#http://}
+  local host=${address%%:*} port=${address##*:}
+  exec 3<>"/dev/tcp/$host/${port%%/*}"
+  printf 'GET /metrics HTTP/1.0\r\nHost: %s\r\n\r\n' "$host" >&3
+  cat <&3
+  exec 3>&-
+}
+if [ "$keep" -eq 1 ]; then
+  url=$(sed -n 's/^metrics on //p' "$work/server.log")
+  [ -n "$url" ] || fail "the server did not say where its metrics are"
+  begin "what the server counted"
+  build/bin/etactl stats --server "$server" | sed 's/^\(.\)/   \1/'
+  echo
+  echo "   some of $url:"
+  page "$url" >"$work/page.txt"
+  grep -E '^eta_(attention_(keys|kv_bytes)_|profile_target_union)[a-z_]*\{' "$work/page.txt" |
+    sed 's/^/   /'
+  grep -q '^eta_attention_keys_read_total{.*mode="dynamic"' "$work/page.txt" ||
+    fail "the metrics do not know the requests above"
+  cat <<TEXT
+
+All of it worked, in $SECONDS s. The server runs on, process $server_pid:
+
+  curl $url                        # Prometheus reads this: deploy/prometheus, deploy/grafana
+  build/bin/etactl stats --watch --server $server
+  build/bin/etactl generate --server $server 'The tower was built in'
+  kill $server_pid; rm -r $work    # when you have seen enough
+TEXT
+  trap - EXIT INT TERM
+  exit 0
+fi
 
 stop_server || fail "the server did not end cleanly"
 cat <<TEXT

@@ -21,16 +21,22 @@ void AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attende
   layer.head_density +=
       static_cast<double>(attended) / (static_cast<double>(kv_len) * num_query_heads_);
   layer.union_density += static_cast<double>(read) / (static_cast<double>(kv_len) * num_kv_heads_);
-  tokens_read_ += read;
-  tokens_dense_ += static_cast<int64_t>(kv_len) * num_kv_heads_;
+  keys_attended_ += attended;
+  keys_eligible_ += static_cast<int64_t>(kv_len) * num_query_heads_;
+  keys_read_ += read;
+  keys_cached_ += static_cast<int64_t>(kv_len) * num_kv_heads_;
   records_read_ += static_cast<int64_t>(screened) * num_kv_heads_;
 }
 
 AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
   AttentionStatistics statistics;
   statistics.decode_rows = rows_;
-  statistics.kv_bytes_read = tokens_read_ * token_bytes_;
-  statistics.kv_bytes_dense = tokens_dense_ * token_bytes_;
+  statistics.keys_attended = keys_attended_;
+  statistics.keys_eligible = keys_eligible_;
+  statistics.keys_read = keys_read_;
+  statistics.keys_cached = keys_cached_;
+  statistics.kv_bytes_read = keys_read_ * token_bytes_;
+  statistics.kv_bytes_dense = keys_cached_ * token_bytes_;
   statistics.index_bytes_read = records_read_ * record_bytes_;
   if (rows_ == 0) return statistics;
   const auto rows = static_cast<double>(rows_);

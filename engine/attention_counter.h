@@ -34,9 +34,11 @@ class AttentionCounter {
   int64_t token_bytes_;   // KvTokenBytes()
   int64_t record_bytes_;  // IndexRecordBytes()
   int64_t rows_ = 0;
-  int64_t tokens_read_ = 0;  // summed over KV heads, layers and rows
-  int64_t tokens_dense_ = 0;
-  int64_t records_read_ = 0;
+  int64_t keys_attended_ = 0;  // as in AttentionStatistics
+  int64_t keys_eligible_ = 0;
+  int64_t keys_read_ = 0;
+  int64_t keys_cached_ = 0;
+  int64_t records_read_ = 0;  // summed over rows, layers and KV heads
   std::vector<Layer> layers_;
 };
 

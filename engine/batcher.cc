@@ -4,25 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/batcher_step.h"
 #include "engine/error.h"
 
 namespace eta {
 
-using std::chrono::milliseconds;
-
-struct Batcher::Member {
-  Sequence* sequence;
-  SequenceRows rows;
-};
-
-struct Batcher::Draw {
-  Sequence* sequence;
-  bool of_prompt;                 // the token is known, not drawn
-  std::vector<TokenLogprob> top;  // storage of a prompt token's alternatives
-  SampleRow sample;
-};
-
 namespace {
+
+using std::chrono::milliseconds;
 
 absl::Status DeadlineError(bool started) {
   return MakeError(absl::StatusCode::kDeadlineExceeded,
@@ -33,9 +22,16 @@ absl::Status DeadlineError(bool started) {
 
 }  // namespace
 
-Batcher::Batcher(StepBatch& batch, BlockPool& pool, const BatcherOptions& options,
+Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const BatcherOptions& options,
                  Observer* observer)
-    : batch_(batch), pool_(pool), options_(options), observer_(observer) {}
+    : geometry_(cache.geometry()),
+      pool_(pool),
+      options_(options),
+      observer_(observer),
+      step_(std::make_unique<Step>(model, cache)),
+      next_(std::make_unique<Step>(model, cache)) {}
+
+Batcher::~Batcher() = default;
 
 void Batcher::Add(std::unique_ptr<Sequence> sequence, Clock::time_point now) {
   sequence->expected_prefill = sequence->num_tokens() - Describe(*sequence).num_computed;
@@ -71,6 +67,7 @@ bool Batcher::Cancel(uint64_t handle) {
     const auto found = std::find_if(list->begin(), list->end(),
                                     [&](const auto& other) { return other->handle() == handle; });
     if (found == list->end()) continue;
+    Settle();
     End(**found, MakeError(absl::StatusCode::kCancelled, "cancelled by the client",
                            {.reason = "CLIENT_CANCELLED"}));
     list->erase(found);
@@ -80,6 +77,7 @@ bool Batcher::Cancel(uint64_t handle) {
 }
 
 void Batcher::FailAll(const absl::Status& status) {
+  Settle();
   for (auto* list : {&running_, &waiting_}) {
     for (auto& sequence : *list) End(*sequence, status);
     list->clear();
@@ -91,7 +89,11 @@ void Batcher::End(Sequence& sequence, const absl::Status& status) {
   if (observer_ != nullptr) {
     observer_->OnRequestEnd(sequence.request(), status, sequence.Outcome());
   }
-  if (!status.ok()) sequence.Fail(status);
+  if (status.ok()) {
+    sequence.Complete();
+  } else {
+    sequence.Fail(status);
+  }
 }
 
 void Batcher::FreeBlocks(Sequence& sequence) {
@@ -102,39 +104,11 @@ void Batcher::FreeBlocks(Sequence& sequence) {
   sequence.blocks.clear();
 }
 
-absl::StatusOr<StepReport> Batcher::Run(const StepPlan& plan, Clock::time_point now) {
-  const std::vector<Member> members = Seat(plan, now);
-  if (members.empty()) return StepReport();
-  std::vector<Draw> draws;
-  const absl::Status status = RunRows(members, draws);
-  if (absl::IsResourceExhausted(status)) {
-    GiveWay(members);
-    return StepReport();
-  }
-  if (!status.ok()) return status;
-  Settle(members, draws);
-  StepReport report = Report(now, members);
-  report.preemptions = static_cast<int32_t>(plan.preempted.size());
-  return report;
-}
-
-// The device had no memory for the step, of which nothing counts: the latest of its sequences ends,
-// so that the next step is smaller.
-void Batcher::GiveWay(std::span<const Member> members) {
-  const auto latest = std::max_element(
-      members.begin(), members.end(),
-      [](const Member& a, const Member& b) { return a.sequence->rank() < b.sequence->rank(); });
-  Sequence* const sequence = latest->sequence;
-  End(*sequence, MakeError(absl::StatusCode::kUnavailable, "the device ran out of memory",
-                           {.reason = "DEVICE_ERROR",
-                            .retry_after = PredictRetry(prefill_tokens(), prefill_rate_.value())}));
-  std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
-}
-
 void Batcher::Expire(Clock::time_point now) {
   for (auto* list : {&running_, &waiting_}) {
     std::erase_if(*list, [&](const auto& sequence) {
       if (now >= sequence->deadline()) {
+        Settle();
         End(*sequence, DeadlineError(sequence->started()));
         return true;
       }
@@ -143,6 +117,7 @@ void Batcher::Expire(Clock::time_point now) {
       } else if (!sequence->congested_since) {
         sequence->congested_since = now;
       } else if (now - *sequence->congested_since > options_.max_congestion) {
+        Settle();
         End(*sequence, MakeError(absl::StatusCode::kResourceExhausted,
                                  "the client reads too slowly", {.reason = "SLOW_CONSUMER"}));
         return true;
@@ -152,19 +127,30 @@ void Batcher::Expire(Clock::time_point now) {
   }
 }
 
-StepPlan Batcher::Plan() const {
+StepPlan Batcher::Plan() {
+  StepPlan plan = PlanAhead(0);
+  if (prepared_ && !IsPrepared(plan)) {
+    Settle();
+    plan = PlanAhead(0);
+  }
+  return plan;
+}
+
+StepPlan Batcher::PlanAhead(int32_t ahead) const {
   SchedulerInput input;
   input.available_blocks = pool_.num_available();
   input.references = pool_.references();
-  input.block_size = batch_.geometry().block_size;
+  input.block_size = geometry_.block_size;
   input.max_running = options_.max_running;
   input.max_step_tokens = options_.max_step_tokens;
   for (const auto& sequence : running_) {
+    const bool paused = sequence->congested_since.has_value();
+    const int32_t more = paused ? 0 : ahead;
     input.running.push_back({.rank = sequence->rank(),
-                             .num_tokens = sequence->num_tokens(),
-                             .num_computed = sequence->num_computed,
+                             .num_tokens = sequence->num_tokens() + more,
+                             .num_computed = sequence->num_computed + more,
                              .blocks = sequence->blocks,
-                             .paused = sequence->congested_since.has_value()});
+                             .paused = paused});
   }
   // No more can be admitted than there are seats; those that are held are passed over.
   int32_t seats = options_.max_running;
@@ -185,7 +171,7 @@ StepPlan Batcher::Plan() const {
 }
 
 WaitingSequence Batcher::Describe(const Sequence& sequence) const {
-  const int32_t block_size = batch_.geometry().block_size;
+  const int32_t block_size = geometry_.block_size;
   int32_t shared = 0;
   int32_t shared_in_use = 0;
   if (options_.prefix_cache) {
@@ -203,7 +189,7 @@ WaitingSequence Batcher::Describe(const Sequence& sequence) const {
 }
 
 bool Batcher::Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const {
-  const int32_t block_size = batch_.geometry().block_size;
+  const int32_t block_size = geometry_.block_size;
   // A key stands for all of the prompt up to its block, so equal keys have equal indices.
   return !other.congested_since && shared < sequence.max_shared_blocks(block_size) &&
          static_cast<size_t>(shared) < other.prefix_keys().size() &&
@@ -212,7 +198,7 @@ bool Batcher::Computes(const Sequence& other, const Sequence& sequence, int32_t 
 }
 
 // Carries out the plan: frees, admits, allocates, and lays out the rows of the step.
-std::vector<Batcher::Member> Batcher::Seat(const StepPlan& plan, Clock::time_point now) {
+void Batcher::Seat(const StepPlan& plan, Clock::time_point now, Step& step) {
   std::vector<Sequence*> sequences;
   for (const auto& sequence : running_) sequences.push_back(sequence.get());
   for (const int32_t index : plan.preempted) {
@@ -228,20 +214,20 @@ std::vector<Batcher::Member> Batcher::Seat(const StepPlan& plan, Clock::time_poi
   }
   std::erase(waiting_, nullptr);
 
-  std::vector<Member> members;
-  int32_t row_begin = 0;
+  step.members.clear();
+  step.batch.Clear();
+  step.report = {.preemptions = static_cast<int32_t>(plan.preempted.size())};
   for (const StepPlan::Work& work : plan.work) {
     Sequence& sequence = *sequences[work.index];
     Grow(sequence, work.new_blocks);
     if (work.num_rows == 0) continue;
-    members.push_back({&sequence, sequence.NextRows(row_begin, work.num_rows)});
-    row_begin += members.back().rows.num_rows;
+    step.members.push_back({&sequence, sequence.NextRows(step.batch.num_rows(), work.num_rows)});
+    step.batch.Add(step.members.back().rows, sequence.tokens());
   }
-  return members;
 }
 
 void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
-  const int32_t block_size = batch_.geometry().block_size;
+  const int32_t block_size = geometry_.block_size;
   if (options_.prefix_cache) {
     for (int32_t i = 0; i < sequence.max_shared_blocks(block_size); ++i) {
       const auto block = pool_.Acquire(sequence.prefix_keys()[i]);
@@ -257,107 +243,6 @@ void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
 
 void Batcher::Grow(Sequence& sequence, int32_t num_blocks) {
   for (int32_t i = 0; i < num_blocks; ++i) sequence.blocks.push_back(pool_.Allocate().value());
-}
-
-absl::Status Batcher::RunRows(std::span<const Member> members, std::vector<Draw>& draws) {
-  batch_.Clear();
-  std::vector<RowLogits> logits;
-  for (const Member& member : members) {
-    Sequence& sequence = *member.sequence;
-    const SequenceRows& rows = member.rows;
-    batch_.Add(rows, sequence.tokens());
-    for (int32_t i = 0; i < rows.num_rows; ++i) {
-      const int32_t position = rows.position + i;
-      if (!sequence.WantsPromptLogprobs(position)) continue;
-      const int32_t next = sequence.tokens()[static_cast<size_t>(position) + 1];
-      const auto alternatives = static_cast<size_t>(*sequence.request().output.prompt_logprobs);
-      draws.push_back({&sequence, true, std::vector<TokenLogprob>(alternatives), {}});
-      logits.push_back({rows.row_begin + i, sequence.Force(0, next, draws.back().top)});
-    }
-    if (rows.position + rows.num_rows == sequence.num_tokens()) {
-      draws.push_back({&sequence, false, {}, {}});
-      logits.push_back({rows.row_begin + rows.num_rows - 1, sequence.Draw(0)});
-    }
-  }
-  const absl::Status status = batch_.Run(logits);
-  for (size_t i = 0; i < draws.size(); ++i) draws[i].sample = logits[i].sample;
-  return status;
-}
-
-// Books what the step read, before anything moves.
-void Batcher::Count(std::span<const Member> members) {
-  for (const Member& member : members) {
-    if (member.rows.kind != RowKind::kDecode) continue;
-    for (int32_t i = 0; i < member.rows.num_rows; ++i) {
-      if (!member.sequence->Counts(member.rows.position + i)) continue;
-      batch_.Count(member.rows, i, member.sequence->counter());
-      member.sequence->CountedRow();
-    }
-  }
-}
-
-// After a step that succeeded: cache lengths, shared blocks, statistics, new tokens, endings.
-void Batcher::Settle(std::span<const Member> members, std::span<Draw> draws) {
-  Count(members);
-  const Clock::time_point now = Clock::now();
-  std::vector<Sequence*> ended;
-  auto draw = draws.begin();
-  for (const Member& member : members) {
-    Sequence& sequence = *member.sequence;
-    std::vector<TokenDetail> prompt_logprobs;
-    bool finite = true;
-    for (; draw != draws.end() && draw->sequence == &sequence && draw->of_prompt; ++draw) {
-      finite = finite && draw->sample.finite;
-      prompt_logprobs.push_back(
-          {draw->sample.token, draw->sample.logprob, {draw->top.begin(), draw->top.end()}});
-    }
-    if (!finite) prompt_logprobs.clear();
-    sequence.Advance(member.rows.num_rows, std::move(prompt_logprobs));
-    if (finite && member.rows.kind == RowKind::kPrefill) Publish(sequence, member.rows);
-    if (draw != draws.end() && draw->sequence == &sequence) {
-      const SampleRow& sample = draw->sample;
-      ++draw;
-      finite = finite && sample.finite;
-      if (finite && sequence.Accept(sample, now)) {
-        End(sequence, absl::OkStatus());
-        ended.push_back(&sequence);
-      }
-    }
-    if (!finite) {
-      End(sequence,
-          MakeError(absl::StatusCode::kInternal,
-                    "the model's logits leave no token to draw for this request: they are NaN or "
-                    "infinite",
-                    {.reason = "NONFINITE_LOGITS"}));
-      ended.push_back(&sequence);
-    }
-  }
-  std::erase_if(running_, [&](const auto& sequence) {
-    return std::find(ended.begin(), ended.end(), sequence.get()) != ended.end();
-  });
-}
-
-// The blocks that these prompt rows filled may be shared from now on.
-void Batcher::Publish(const Sequence& sequence, const SequenceRows& rows) {
-  if (!options_.prefix_cache) return;
-  const int32_t block_size = batch_.geometry().block_size;
-  for (int32_t i = rows.position / block_size; i < sequence.num_computed / block_size; ++i) {
-    pool_.Publish(sequence.blocks[i], sequence.prefix_keys()[i]);
-  }
-}
-
-StepReport Batcher::Report(Clock::time_point begin, std::span<const Member> members) {
-  StepReport report;
-  report.duration = Clock::now() - begin;
-  for (const Member& member : members) {
-    (member.rows.kind == RowKind::kPrefill ? report.prefill_rows : report.decode_rows) +=
-        member.rows.num_rows;
-  }
-  // A step that is not filled says little of how fast a long prompt goes.
-  if (report.prefill_rows * 2 >= options_.max_step_tokens) {
-    prefill_rate_.Measure(report.prefill_rows, report.duration, begin);
-  }
-  return report;
 }
 
 int64_t Batcher::queued_tokens() const {

@@ -1,5 +1,12 @@
 // Continuous batching: holds the sequences of all requests, running or waiting, and moves them one
 // step ahead at a time. Single-threaded; the engine's step thread is its only caller.
+//
+// Where the backend defers, the host's part of a step is done while the device works: a step in
+// which every sequence draws one token is followed, most of the time, by another one, which is
+// prepared while it runs. If Plan() then asks for just that step, it gets its tokens and is
+// launched; only after that is the step before it completed (its reads counted, its tokens sent,
+// its report made). Else the prepared step is forgotten and its blocks go back: nothing but time
+// tells whether steps are prepared.
 #pragma once
 
 #include <memory>
@@ -27,7 +34,9 @@ struct BatcherOptions {
 class Batcher {
  public:
   // `observer` may be null. All references must outlive the batcher.
-  Batcher(StepBatch& batch, BlockPool& pool, const BatcherOptions& options, Observer* observer);
+  Batcher(Model& model, const KvCache& cache, BlockPool& pool, const BatcherOptions& options,
+          Observer* observer);
+  ~Batcher();
 
   // Queues a new sequence, or ends it at once if its deadline cannot be met.
   void Add(std::unique_ptr<Sequence> sequence, Clock::time_point now);
@@ -38,12 +47,17 @@ class Batcher {
 
   // Ends what is past its deadline or read too slowly.
   void Expire(Clock::time_point now);
-  // What the next step would be.
-  StepPlan Plan() const;
-  // Carries out a plan that was made just now; without rows nothing runs. The report lacks what the
-  // batcher alone cannot know: sequences and blocks. Where the device has no memory for the step,
-  // one sequence is failed, and the others go on. Any error means that the device is lost.
-  absl::StatusOr<StepReport> Run(const StepPlan& plan, Clock::time_point now);
+  // What the next step would be. A prepared one that is another is forgotten.
+  StepPlan Plan();
+  // Carries out a plan that was made just now; without rows nothing runs. The seconds that it took;
+  // 0: nothing ran, or the device had no memory for the step, of which one sequence was failed, and
+  // the others go on. Any error means that the device is lost.
+  absl::StatusOr<double> Run(const StepPlan& plan, Clock::time_point now);
+  // Completes the last step and forgets a prepared one: before anything but Run uses the device or
+  // ends a request.
+  void Settle();
+  // Tells the observer of a step that was not Run's, with what runs and waits now.
+  void Report(StepReport report) const;
 
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
@@ -53,33 +67,47 @@ class Batcher {
   const PrefillRate& prefill_rate() const { return prefill_rate_; }
 
  private:
-  struct Member;  // a sequence's part in the step at hand
+  struct Member;  // a sequence's part in a step
   struct Draw;    // a row whose logits are wanted
+  struct Ending;  // a sequence that the step ended
+  struct Step;
 
   absl::Status CheckDeadline(const Sequence& sequence, Clock::time_point now) const;
   WaitingSequence Describe(const Sequence& sequence) const;
   // Whether `other` is going to compute the first block of the prompt that `sequence` lacks, where
   // `shared` blocks are there already.
   bool Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const;
-  std::vector<Member> Seat(const StepPlan& plan, Clock::time_point now);
+  // What the scheduler says: now, or for when every sequence that is not paused has drawn `ahead`
+  // more tokens.
+  StepPlan PlanAhead(int32_t ahead) const;
+  bool IsPrepared(const StepPlan& plan) const;
+  void Prepare();
+  void Forget();
+  void Seat(const StepPlan& plan, Clock::time_point now, Step& step);
   void Admit(Sequence& sequence, Clock::time_point now);
   void Grow(Sequence& sequence, int32_t num_blocks);
-  absl::Status RunRows(std::span<const Member> members, std::vector<Draw>& draws);
-  void Count(std::span<const Member> members);
-  void Settle(std::span<const Member> members, std::span<Draw> draws);
+  static void DrawTokens(Step& step);
+  void Take(Step& step, Clock::time_point begin);
   void Publish(const Sequence& sequence, const SequenceRows& rows);
+  void Retire(Step& step, const Sequence& sequence, absl::Status status);
+  void Complete(Step& step);
+  void Count(Step& step) const;
+  void FillGauges(StepReport& report) const;
   void GiveWay(std::span<const Member> members);
   void FreeBlocks(Sequence& sequence);
   void Queue(std::unique_ptr<Sequence> sequence);
   void End(Sequence& sequence, const absl::Status& status);
-  StepReport Report(Clock::time_point begin, std::span<const Member> members);
 
-  StepBatch& batch_;
+  const KvGeometry& geometry_;
   BlockPool& pool_;
   BatcherOptions options_;
   Observer* observer_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<std::unique_ptr<Sequence>> waiting_;  // ascending by rank
+  // The last step that ran, and the one after it, or before it until that is seated.
+  std::unique_ptr<Step> step_;
+  std::unique_ptr<Step> next_;
+  bool prepared_ = false;  // next_ is noted, but for its tokens
   PrefillRate prefill_rate_;
 };
 

@@ -16,11 +16,10 @@ double Seconds(std::chrono::nanoseconds duration) {
 Dispatcher::Dispatcher(Backend& backend, Model& model, const KvCache& cache,
                        const BatcherOptions& options, Observer* observer)
     : max_step_tokens_(options.max_step_tokens),
-      observer_(observer),
-      batch_(model, cache),
       pool_(cache.num_blocks()),
-      batcher_(batch_, pool_, options, observer),
-      probes_(backend, batch_, pool_) {}
+      batcher_(model, cache, pool_, options, observer),
+      probe_batch_(model, cache),
+      probes_(backend, probe_batch_, pool_) {}
 
 void Dispatcher::Cancel(uint64_t handle) {
   if (!batcher_.Cancel(handle)) probes_.Cancel(handle);
@@ -49,16 +48,15 @@ absl::StatusOr<bool> Dispatcher::RunNext(Clock::time_point now) {
   if (foreground && !probes_.empty()) {
     const int32_t max_rows = pacer_.Allowance(max_step_tokens_);
     if (max_rows > 0) {
+      batcher_.Settle();
+      plan = batcher_.Plan();
       const auto ran = RunProbes(max_rows, plan);
       if (!ran.ok() || *ran) return ran;
     }
   }
-  const auto report = batcher_.Run(plan, now);
-  if (!report.ok()) return report.status();
-  if (report->prefill_rows + report->decode_rows > 0) {
-    pacer_.MeasureForeground(Seconds(report->duration));
-    Report(*report);
-  }
+  const auto seconds = batcher_.Run(plan, now);
+  if (!seconds.ok()) return seconds.status();
+  if (*seconds > 0.0) pacer_.MeasureForeground(*seconds);
   return foreground ? true : RunProbes(pacer_.AllowanceAlone(max_step_tokens_), plan);
 }
 
@@ -71,18 +69,8 @@ absl::StatusOr<bool> Dispatcher::RunProbes(int32_t max_rows, const StepPlan& pla
   report.duration = Clock::now() - begin;
   report.probe_rows = *rows;
   pacer_.MeasureBackground(*rows, Seconds(report.duration), plan.has_rows());
-  Report(report);
+  batcher_.Report(report);
   return true;
-}
-
-void Dispatcher::Report(StepReport report) const {
-  if (observer_ == nullptr) return;
-  report.sequences_running = batcher_.num_running();
-  report.requests_waiting = batcher_.num_waiting();
-  report.blocks_used = pool_.num_used();
-  report.blocks_cached = pool_.num_cached();
-  report.blocks_free = pool_.num_free();
-  observer_->OnStep(report);
 }
 
 }  // namespace eta

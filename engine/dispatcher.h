@@ -37,13 +37,11 @@ class Dispatcher {
  private:
   absl::StatusOr<bool> RunNext(Clock::time_point now);
   absl::StatusOr<bool> RunProbes(int32_t max_rows, const StepPlan& plan);
-  void Report(StepReport report) const;
 
   const int32_t max_step_tokens_;
-  Observer* const observer_;
-  StepBatch batch_;
   BlockPool pool_;
   Batcher batcher_;
+  StepBatch probe_batch_;
   ProbeLane probes_;
   BackgroundPacer pacer_;
 };

@@ -61,6 +61,12 @@ class Model {
   // Ends the step: host outputs and samples are valid after it.
   absl::Status Finish() { return backend_.Finish(); }
 
+  // The next step may be noted while one runs; see Backend.
+  bool defers() const { return backend_.defers(); }
+  void SetTokens(std::span<const int32_t> tokens) { backend_.SetTokens(tokens); }
+  void Launch() { backend_.Launch(); }
+  void Discard() { backend_.Discard(); }
+
  private:
   struct Layer;
   struct Workspace;

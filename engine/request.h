@@ -85,7 +85,7 @@ struct ResolvedAttention {
 enum class Priority : uint8_t { kLow, kNormal, kHigh };
 
 struct Request {
-  std::string id;      // 1 to 64 printable ASCII characters; echoed
+  std::string id;      // 1 to 64 printable ASCII characters, no spaces; echoed
   std::string tenant;  // keys shared prefixes, so that no tenant can feel another's prompts
   std::variant<std::string, std::vector<int32_t>> prompt;  // UTF-8 text, or token ids
   SamplingOptions sampling;
@@ -128,7 +128,8 @@ struct DeltaEvent {
 
 enum class FinishReason : uint8_t { kStopToken, kEndOfText, kStopString, kLength };
 
-// Attention of the decode rows of one request (eta-semantics.md, "What is counted").
+// Attention of the decode rows of one request (eta-semantics.md, "What is counted"). The integers
+// are exact: those of several requests may be added up.
 struct LayerStatistics {
   double head_density = 0.0;
   double union_density = 0.0;
@@ -137,6 +138,10 @@ struct AttentionStatistics {
   int64_t decode_rows = 0;  // the densities are means over them; 0: nothing was decoded
   double head_density = 0.0;
   double union_density = 0.0;
+  int64_t keys_attended = 0;            // admitted keys, summed over rows, layers and query heads
+  int64_t keys_eligible = 0;            // T, summed likewise
+  int64_t keys_read = 0;                // keys read, summed over rows, layers and KV heads
+  int64_t keys_cached = 0;              // T, summed likewise
   int64_t kv_bytes_read = 0;            // keys and values that attention read
   int64_t kv_bytes_dense = 0;           // what full attention would have read for the same rows
   int64_t index_bytes_read = 0;         // block records screened, beside kv_bytes_read

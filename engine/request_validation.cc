@@ -186,17 +186,16 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
 
 }  // namespace
 
-bool IsRequestId(const std::string& id) {
+bool IsRequestId(std::string_view id) {
   return !id.empty() && id.size() <= kMaxRequestIdBytes &&
-         std::all_of(id.begin(), id.end(), [](char c) { return c >= ' ' && c <= '~'; });
+         std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
 absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
                              const Limits& limits) {
   const ModelConfig& config = model.config;
   Checker check;
-  check.Require(IsRequestId(request.id), "request_id",
-                absl::StrCat("must be 1 to ", kMaxRequestIdBytes, " printable ASCII characters"));
+  check.Require(IsRequestId(request.id), "request_id", kRequestIdRule);
   CheckPrompt(request, config, limits, check);
   CheckSampling(request.sampling, config, check);
   CheckStopping(request.stopping, config, limits, check);

@@ -31,8 +31,11 @@ absl::Status NoTextError();
 // the engine does not read: a prompt as text, stop strings, or an answer without token ids.
 absl::Status RequireIdsOnly(const Request& request);
 
-// 1 to 64 printable ASCII characters: safe in logs and in metadata.
-bool IsRequestId(const std::string& id);
+// The one rule for ids of requests, and its sentence.
+inline constexpr char kRequestIdRule[] =
+    "must be 1 to 64 printable ASCII characters without spaces, since it is sent back as a header "
+    "and stands in logs";
+bool IsRequestId(std::string_view id);
 
 // CONTEXT_TOO_LONG, with both numbers, if prompt + max_tokens passes limits.max_context.
 absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits);

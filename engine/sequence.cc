@@ -63,6 +63,12 @@ SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
   return rows;
 }
 
+SequenceRows Sequence::RowAhead(int32_t row_begin) const {
+  SequenceRows rows = NextRows(row_begin, 1);
+  ++rows.position;
+  return rows;
+}
+
 bool Sequence::WantsPromptLogprobs(int32_t position) const {
   return options_.request.output.prompt_logprobs.has_value() && position >= prompt_reported_ &&
          position + 1 < prompt_len_;
@@ -103,49 +109,49 @@ bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
 
   const bool may_end = num_output() > options_.request.stopping.min_tokens;
   if (may_end && Contains(eos_ids_, row.token)) {
-    return Finish(FinishReason::kEndOfText, row.token, "", {});
+    return Finish(FinishReason::kEndOfText, row.token, "");
   }
   if (may_end && Contains(options_.request.stopping.stop_ids, row.token)) {
-    return Finish(FinishReason::kStopToken, row.token, "", {});
+    return Finish(FinishReason::kStopToken, row.token, "");
   }
   const OutputOptions& output = options_.request.output;
   TextStream::Emission emission = text_.Push(row.token);
-  DeltaEvent delta;
-  if (output.text) delta.text = std::move(emission.text);
-  if (output.ids) delta.ids.push_back(row.token);
-  if (output.logprobs) delta.logprobs.push_back(Detail(row));
+  if (output.text) unsent_.text = std::move(emission.text);
+  if (output.ids) unsent_.ids.push_back(row.token);
+  if (output.logprobs) unsent_.logprobs.push_back(Detail(row));
   if (emission.matched_stop) {
-    return Finish(FinishReason::kStopString, std::nullopt, *emission.matched_stop,
-                  std::move(delta));
+    return Finish(FinishReason::kStopString, std::nullopt, *emission.matched_stop);
   }
   if (num_output() >= options_.request.stopping.max_tokens) {
-    return Finish(FinishReason::kLength, std::nullopt, "", std::move(delta));
-  }
-  if (!delta.text.empty() || !delta.ids.empty() || !delta.logprobs.empty()) {
-    options_.sink->OnDelta(std::move(delta));
+    return Finish(FinishReason::kLength, std::nullopt, "");
   }
   return false;
 }
 
-bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop,
-                      DeltaEvent last) {
+void Sequence::Emit() {
+  DeltaEvent delta = std::exchange(unsent_, {});
+  if (delta.text.empty() && delta.ids.empty() && delta.logprobs.empty()) return;
+  options_.sink->OnDelta(std::move(delta));
+}
+
+bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop) {
   if (reason != FinishReason::kStopString) {
     const std::string rest = text_.Flush();
-    if (options_.request.output.text) last.text += rest;
+    if (options_.request.output.text) unsent_.text += rest;
     if (text_.matched_stop()) {  // of a character that turned out to be none
       reason = FinishReason::kStopString;
       id.reset();
       matched_stop = *text_.matched_stop();
     }
   }
-  if (!last.text.empty() || !last.ids.empty() || !last.logprobs.empty()) {
-    options_.sink->OnDelta(std::move(last));
-  }
   ending_.reason = reason;
   ending_.matched_id = id;
   ending_.matched_stop = std::move(matched_stop);
-  options_.sink->OnFinished(Outcome());
   return true;
+}
+
+void Sequence::Complete() {
+  options_.sink->OnFinished(Outcome());
 }
 
 void Sequence::Fail(const absl::Status& status) {

@@ -35,6 +35,7 @@ class Sequence {
 
   uint64_t handle() const { return options_.handle; }
   const Request& request() const { return options_.request; }
+  const ResolvedAttention& attention() const { return options_.attention; }
   EventSink& sink() const { return *options_.sink; }
   Clock::time_point deadline() const { return options_.request.deadline; }
   Clock::time_point rank() const { return rank_; }
@@ -59,12 +60,17 @@ class Sequence {
 
   // The next rows of this sequence, at most `max_rows`: prompt rows or answer rows, never both.
   SequenceRows NextRows(int32_t row_begin, int32_t max_rows) const;
+  // The row after the next one, whose token the next one draws.
+  SequenceRows RowAhead(int32_t row_begin) const;
   // Prompt rows computed now for the first time, whose log-probabilities the request wants.
   bool WantsPromptLogprobs(int32_t position) const;
 
   void Start(Clock::time_point now, int32_t cached_tokens);  // first admission: emits Started
   bool started() const { return started_; }
   void Preempt();
+
+  // Whether the token that is drawn next is the last one whatever it is.
+  bool AtLastToken() const { return num_output() + 1 >= options_.request.stopping.max_tokens; }
 
   // Rows [position, position + n) are in the cache; their prompt tokens' log-probabilities, if any,
   // go out with the progress report.
@@ -79,17 +85,22 @@ class Sequence {
     return sampler_.Force(logits_row, token, top);
   }
 
-  // Takes a drawn token: emits what may be emitted and, if it ends the answer, Finished. True: the
-  // sequence is done.
+  // When the wait for the next token began: the last one, or submission.
+  Clock::time_point waiting_since() const {
+    return first_token_at_ ? last_token_at_ : options_.arrival;
+  }
+  // Takes a drawn token; Emit sends what it brought. True: the answer is done, and Complete is to
+  // follow.
   bool Accept(const SampleRow& row, Clock::time_point now);
-  // Ends the sequence with an error.
+  void Emit();
+  // The last event: Finished, or Failed with an error.
+  void Complete();
   void Fail(const absl::Status& status);
 
   FinishedEvent Outcome() const;
 
  private:
-  bool Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop,
-              DeltaEvent last);
+  bool Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop);
 
   SequenceOptions options_;
   Clock::time_point rank_;
@@ -108,6 +119,7 @@ class Sequence {
   std::optional<Clock::time_point> scheduled_at_;
   std::optional<Clock::time_point> first_token_at_;
   Clock::time_point last_token_at_;
+  DeltaEvent unsent_;
   FinishedEvent ending_;  // reason and match
 };
 

@@ -3,11 +3,26 @@
 // eta-semantics.md.
 //
 // Thread rules: one caller at a time. Plan() is given the rows of a step, then the ops are called
-// in the model's order, then Finish(). Ops may run asynchronously until Finish().
+// in the model's order, then Finish().
+//
+// A backend that defers only notes the ops and starts them at Launch(), or at Finish() where there
+// was no Launch(). While they run the next step may be noted, with any tokens: SetTokens() replaces
+// them before it is launched.
+//
+//   Plan(k) ops Launch() | Plan(k + 1) ops  Finish() | SetTokens() ops Launch() | Plan(k + 2) ...
+//                          while k runs                                           while k + 1 runs
+//
+// Or Discard() forgets it. Nothing else of the backend is called while a step runs. On other
+// backends ops run when they are called, and Launch() does nothing.
+//
+// Host memory that a step reads (the batch and all that it points to, rows, penalties, thresholds)
+// must live until the step is launched, finished or discarded, whichever comes first; what it
+// writes (counts, samples) until it is finished or discarded, and is valid once it is finished.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -106,7 +121,9 @@ class Backend {
   virtual BlockRecord ReadRecord(const KvGeometry& geometry, const KvLayerView& kv, int32_t block,
                                  int32_t kv_head) const = 0;
 
-  // `batch` and everything it points to must live until Finish().
+  virtual bool defers() const { return false; }
+
+  // Begins a step.
   virtual void Plan(const BatchView& batch) = 0;
 
   virtual void Embed(const EmbedParams& params) = 0;
@@ -123,8 +140,16 @@ class Backend {
   virtual void SwiGlu(const SwiGluParams& params) = 0;
   virtual void Sample(const SampleParams& params) = 0;
 
-  // Waits for the ops since Plan(). After an error nothing of the step counts. RESOURCE_EXHAUSTED:
-  // the device had no memory for it, a smaller step may follow. Any other: the device is lost.
+  // The tokens [R] of the step that is noted; where the backend defers only. They live as long as
+  // its batch.
+  virtual void SetTokens(std::span<const int32_t> /*tokens*/) {}
+  // Starts the step that is noted, and does not wait. Then comes the next Plan(), or Finish().
+  virtual void Launch() {}
+  // Forgets what is noted and was not launched.
+  virtual void Discard() {}
+  // Waits for the step that runs; where none does, for the ops since Plan(). After an error nothing
+  // of the step counts. RESOURCE_EXHAUSTED: the device had no memory for it, a smaller step may
+  // follow. Any other: the device is lost.
   virtual absl::Status Finish() = 0;
   // Seconds that the device spent on the ops of the last finished step, transfers included: what a
   // benchmark divides by. Nullopt where the host runs the ops itself, so that its clock tells.

@@ -5,6 +5,7 @@
 
 #include "engine/error.h"
 #include "service/call_tenant.h"
+#include "service/store_status.h"
 
 namespace eta {
 namespace {
@@ -21,17 +22,19 @@ Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context) {
   return Clock::now() + (deadline - system_clock::now());
 }
 
-absl::StatusOr<Tenant> Admit(const grpc::ServerContextBase& context, MemoryPressure& memory,
-                             const std::string& tenant_header) {
+absl::StatusOr<Tenant> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
+                             Admission admission) {
   if (SteadyDeadline(context) <= Clock::now()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the deadline passed before the call arrived", {.reason = "DEADLINE_PASSED"});
   }
-  if (memory.High()) {
+  const bool always = admission == Admission::kAlways;
+  if (!always && parts.state.closed()) return ServerDraining();
+  if (!always && parts.memory.High()) {
     return MakeError(absl::StatusCode::kResourceExhausted, "the server is short of memory",
                      {.reason = "MEMORY_PRESSURE", .retry_after = kMemoryRetry});
   }
-  return TenantOf(context, tenant_header);
+  return TenantOf(context, parts.options.tenant_header);
 }
 
 absl::Status CheckModel(const std::string& model, const std::string& served) {

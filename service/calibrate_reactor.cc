@@ -15,7 +15,7 @@ namespace eta {
 
 CalibrateReactor::CalibrateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
                                    std::function<void()> on_done)
-    : StreamReactor(context, parts.writer, parts.engine.limits().max_congestion,
+    : StreamReactor(context, parts, "Calibrate", parts.engine.limits().max_congestion,
                     std::move(on_done)),
       parts_(parts) {}
 
@@ -36,8 +36,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CalibrateReactor::Start(
 
 absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
   const ServerOptions& options = parts_.options;
-  auto tenant = Admit(context(), parts_.memory, options.tenant_header);
+  auto tenant = Admit(context(), parts_);
   if (!tenant.ok()) return tenant.status();
+  record().tenant = tenant->id();
   tenant_ = *std::move(tenant);
   if (parts_.store == nullptr) return NoStore();
   auto request = ParseMessage<v1::CalibrateRequest>(message, options.max_calibrate_message_bytes);
@@ -54,7 +55,8 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
   plan_ = *std::move(plan);
   plan_.job.id = request_id();
   plan_.job.tenant = tenant_->id();
-  auto claim = parts_.calibrations.Claim(*tenant_, plan_.put.request_id);
+  record().profile = plan_.put.name;
+  auto claim = parts_.calibrations.Claim(*tenant_, plan_.put.request_id, stop_);
   if (!claim.ok()) return claim.status();
   claim_ = *std::move(claim);
 
@@ -74,11 +76,15 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
 void CalibrateReactor::Prepare() {
   const absl::StatusOr<ProfilePtr> before = parts_.store->CheckPut(*tenant_, plan_.put);
   if (!before.ok() || *before != nullptr) return Conclude(before);
+  if (stop_.stop_requested()) return Conclude(Stopped());
   if (const absl::Status status = Run(); !status.ok()) Conclude(status);
 }
 
 absl::Status CalibrateReactor::Run() {
-  auto place = parts_.calibrations.Enter();
+  auto place = parts_.calibrations.Enter({.tenant = *tenant_,
+                                          .profile = plan_.put.name,
+                                          .request_id = request_id(),
+                                          .started = Clock::now()});
   if (!place.ok()) return place.status();
   place_ = *std::move(place);
   const auto run = [self = Self()] { self->Conclude(self->Make()); };
@@ -87,13 +93,18 @@ absl::Status CalibrateReactor::Run() {
 }
 
 absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
-  auto samples = TokenizeSamples(request_, parts_.engine, parts_.options.max_calibration_tokens);
+  auto samples = TokenizeSamples(request_, parts_.engine, parts_.options.max_calibration_tokens,
+                                 stop_.get_token());
+  if (stop_.stop_requested()) return Stopped();
   if (!samples.ok()) return samples.status();
   plan_.job.samples = *std::move(samples);
   request_.Clear();  // megabytes, and the calibration may take long
   auto made = parts_.calibrate(
       parts_.engine, plan_.job,
-      [this](const CalibrationProgress& progress) { Enqueue(ToMessage(progress)); },
+      [this](const CalibrationProgress& progress) {
+        parts_.calibrations.Report(*tenant_, request_id(), progress);
+        Enqueue(ToMessage(progress));
+      },
       stop_.get_token());
   if (stop_.stop_requested()) return Stopped();
   if (!made.ok()) return made.status();
@@ -108,6 +119,7 @@ void CalibrateReactor::Conclude(const absl::StatusOr<ProfilePtr>& stored) {
   place_.GiveBack();
   claim_.GiveBack();
   if (stored.ok()) {
+    record().profile_version = (*stored)->version;
     v1::CalibrateResponse message;
     *message.mutable_profile() = ToMessage(**stored);
     Enqueue(std::move(message));
@@ -116,10 +128,13 @@ void CalibrateReactor::Conclude(const absl::StatusOr<ProfilePtr>& stored) {
 }
 
 absl::Status CalibrateReactor::Stopped() const {
-  if (!deadline_passed_) return absl::CancelledError("the client cancelled the call, or left");
-  return MakeError(absl::StatusCode::kDeadlineExceeded,
-                   "the deadline passed while the profile was made",
-                   {.reason = "DEADLINE_DECODING"});
+  if (deadline_passed_) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded,
+                     "the deadline passed while the profile was made",
+                     {.reason = "DEADLINE_DECODING"});
+  }
+  if (parts_.calibrations.draining()) return ServerDraining();
+  return absl::CancelledError("the client cancelled the call, or left");
 }
 
 bool CalibrateReactor::Merge(v1::CalibrateResponse& last, const v1::CalibrateResponse& next) const {

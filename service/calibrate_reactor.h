@@ -2,7 +2,8 @@
 // cannot be stored, runs the calibration on a thread of its own, stores the profile and answers it.
 //
 // The stages run one after another: on gRPC's thread, on a thread for store calls, on a calibration
-// thread. Leaving, or passing the deadline, stops the calibration; from then on nothing is stored.
+// thread. Leaving, passing the deadline, or the server's drain stops the calibration; from then on
+// nothing is stored. A profile that is being stored by then is answered as the store has it.
 #pragma once
 
 #include <atomic>
@@ -49,7 +50,7 @@ class CalibrateReactor final : public StreamReactor<v1::CalibrateResponse> {
   std::optional<Tenant> tenant_;
   v1::CalibrateRequest request_;
   CalibrationPlan plan_;
-  Calibrations::Hold claim_;  // of the request id
+  Calibrations::Hold claim_;  // of the call and its request id
   Calibrations::Hold place_;  // among those that run
 
   std::stop_source stop_;

@@ -1,9 +1,12 @@
 #include "service/calibrations.h"
 
+#include <algorithm>
 #include <chrono>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
+#include "service/store_status.h"
 
 namespace eta {
 namespace {
@@ -13,32 +16,75 @@ constexpr std::chrono::seconds kRetry{5};  // calibrations take seconds to minut
 }  // namespace
 
 absl::StatusOr<Calibrations::Hold> Calibrations::Claim(const Tenant& tenant,
-                                                       const std::string& request_id) {
-  if (request_id.empty()) return Hold();
+                                                       const std::string& request_id,
+                                                       const std::stop_source& stop) {
   const std::pair claim(tenant, request_id);
   const std::lock_guard lock(mutex_);
-  if (!claimed_.insert(claim).second) {
+  if (draining_) return ServerDraining();
+  if (!request_id.empty() && !claimed_.insert(claim).second) {
     return MakeError(absl::StatusCode::kAborted, "request_id: a call with this id is running",
                      {.reason = "REQUEST_IN_PROGRESS", .retry_after = kRetry});
   }
-  return Hold([this, claim] {
-    const std::lock_guard release(mutex_);
-    claimed_.erase(claim);
-  });
+  const int64_t call = ++last_call_;
+  calls_.emplace(call, stop);
+  return Hold([this, call, claim] { End(call, claim); });
 }
 
-absl::StatusOr<Calibrations::Hold> Calibrations::Enter() {
+void Calibrations::End(int64_t call, const std::pair<Tenant, std::string>& claim) {
   const std::lock_guard lock(mutex_);
-  if (running_ >= max_running_) {
+  calls_.erase(call);
+  if (!claim.second.empty()) claimed_.erase(claim);
+  if (calls_.empty()) changed_.notify_all();
+}
+
+absl::StatusOr<Calibrations::Hold> Calibrations::Enter(RunningCalibration calibration) {
+  const std::lock_guard lock(mutex_);
+  if (running_.size() >= static_cast<size_t>(max_running_)) {
     return MakeError(absl::StatusCode::kResourceExhausted,
                      absl::StrCat("as many calibrations run as may (", max_running_, ")"),
                      {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
   }
-  ++running_;
-  return Hold([this] {
+  const auto place = running_.insert(running_.end(), std::move(calibration));
+  return Hold([this, place] {
     const std::lock_guard release(mutex_);
-    --running_;
+    running_.erase(place);
   });
+}
+
+void Calibrations::Report(const Tenant& tenant, const std::string& request_id,
+                          const CalibrationProgress& progress) {
+  const std::lock_guard lock(mutex_);
+  for (RunningCalibration& running : running_) {
+    if (running.tenant == tenant && running.request_id == request_id) running.progress = progress;
+  }
+}
+
+std::vector<RunningCalibration> Calibrations::Running(const std::optional<Tenant>& tenant) const {
+  std::vector<RunningCalibration> running;
+  const std::lock_guard lock(mutex_);
+  for (const RunningCalibration& calibration : running_) {
+    if (!tenant || calibration.tenant == *tenant) running.push_back(calibration);
+  }
+  return running;
+}
+
+void Calibrations::Drain(Clock::time_point deadline) {
+  std::vector<std::stop_source> running;
+  {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+    deadline_ = std::min(deadline_, deadline);
+    for (const auto& [call, stop] : calls_) running.push_back(stop);
+  }
+  changed_.notify_all();
+  for (std::stop_source& stop : running) stop.request_stop();
+  std::unique_lock lock(mutex_);
+  while (!calls_.empty() && Clock::now() < deadline_) changed_.wait_until(lock, deadline_);
+}
+
+bool Calibrations::draining() const {
+  const std::lock_guard lock(mutex_);
+  return draining_;
 }
 
 }  // namespace eta

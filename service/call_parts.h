@@ -13,7 +13,10 @@
 #include "service/memory_pressure.h"
 #include "service/profile_cache.h"
 #include "service/server_options.h"
+#include "service/server_state.h"
 #include "service/task_thread.h"
+#include "service/telemetry/call_record.h"
+#include "service/telemetry/telemetry_snapshot.h"
 #include "service/worker_pool.h"
 
 namespace eta {
@@ -22,12 +25,18 @@ namespace eta {
 using Calibrator = std::function<absl::StatusOr<CalibrationResult>(
     Engine&, const CalibrationJob&, const CalibrationObserver&, std::stop_token)>;
 
+// Telemetry::Snapshot, or what stands in for it in a test.
+using TelemetrySource = std::function<TelemetrySnapshot(const SnapshotQuery&)>;
+
 struct CallParts {
   const ServerOptions& options;
   Engine& engine;
   ProfileStore* store;  // null: the server has none
   Calibrator calibrate;
+  TelemetrySource telemetry;  // null: nothing is counted
 
+  CallObserver& calls;  // hears of every call's end
+  const ServerStateFlags& state;
   LiveCalls& live_calls;
   MemoryPressure& memory;
   TaskThread& writer;

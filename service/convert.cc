@@ -131,6 +131,10 @@ void Convert(const AttentionStatistics& in, v1::AttentionStats& out) {
   out.set_kv_bytes_read(in.kv_bytes_read);
   out.set_kv_bytes_dense(in.kv_bytes_dense);
   out.set_index_bytes_read(in.index_bytes_read);
+  out.set_keys_attended(in.keys_attended);
+  out.set_keys_eligible(in.keys_eligible);
+  out.set_keys_read(in.keys_read);
+  out.set_keys_cached(in.keys_cached);
   for (const LayerStatistics& layer : in.layers) {
     v1::LayerDensity* message = out.add_layers();
     message->set_head_density(layer.head_density);

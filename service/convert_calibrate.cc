@@ -150,7 +150,7 @@ absl::Status SetPut(const v1::CalibrateRequest& message, PutProfile& put) {
   }
   if (message.request_id().empty()) return absl::OkStatus();
   if (!IsRequestId(message.request_id())) {
-    return InvalidField("request_id", "must be 1 to 64 printable ASCII characters");
+    return InvalidField("request_id", kRequestIdRule);
   }
   v1::CalibrateRequest payload = message;
   payload.clear_request_id();
@@ -192,10 +192,12 @@ absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& messag
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(
-    const v1::CalibrateRequest& message, const Engine& engine, int64_t max_tokens) {
+    const v1::CalibrateRequest& message, const Engine& engine, int64_t max_tokens,
+    const std::stop_token& stop) {
   std::vector<std::vector<int32_t>> samples;
   int64_t tokens = 0;
   for (int i = 0; i < message.samples_size(); ++i) {
+    if (stop.stop_requested()) return absl::CancelledError("samples: cancelled");
     const v1::CalibrationSample& sample = message.samples(i);
     if (sample.has_text()) {
       auto ids = engine.Tokenize(sample.text());

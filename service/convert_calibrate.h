@@ -28,10 +28,11 @@ absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& messag
                                               const EngineInfo& info, const Limits& limits,
                                               int64_t max_tokens);
 
-// Token ids of every sample. INVALID_ARGUMENT (`samples`) for over `max_tokens` together, and the
-// engine's errors.
+// Token ids of every sample. INVALID_ARGUMENT (`samples`) for over `max_tokens` together, CANCELLED
+// once `stop` is requested, and the engine's errors.
 absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(
-    const v1::CalibrateRequest& message, const Engine& engine, int64_t max_tokens);
+    const v1::CalibrateRequest& message, const Engine& engine, int64_t max_tokens,
+    const std::stop_token& stop);
 
 v1::CalibrateResponse ToMessage(const CalibrationProgress& progress);
 

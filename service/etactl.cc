@@ -12,8 +12,10 @@
 #include "service/etactl_connection.h"
 #include "service/etactl_error.h"
 #include "service/etactl_generate.h"
+#include "service/etactl_log_level.h"
 #include "service/etactl_profiles.h"
 #include "service/etactl_request.h"
+#include "service/etactl_stats.h"
 
 namespace eta::ctl {
 namespace {
@@ -64,17 +66,23 @@ int Main(int argc, char** argv) {
       "  etactl calibrate legal --samples=texts/legal --target=union-density=0.35\n"
       "  etactl generate --file contract.txt --attention profile:legal\n"
       "  etactl profiles list\n"
+      "  etactl stats --watch --layers\n"
       "Exit codes: 0 ok, 1 output not writable, 2 usage, 3 server unreachable or not serving,\n"
       "  4 request refused, 5 no capacity or no time left, 6 server failure, 130 interrupted.");
   GenerateFlags generate_flags;
   CalibrateFlags calibrate_flags;
   ProfilesFlags profiles_flags;
+  StatsFlags stats_flags;
   HealthFlags health_flags;
+  LogLevelFlags log_level_flags;
   CLI::App* generate = AddGenerateCommand(app, &generate_flags);
   CLI::App* calibrate = AddCalibrateCommand(app, &calibrate_flags);
   CLI::App* profiles = AddProfilesCommand(app, &profiles_flags);
-  for (CLI::App* command : {generate, calibrate, profiles}) command->footer(app.get_footer());
+  CLI::App* stats = AddStatsCommand(app, &stats_flags);
+  for (CLI::App* command : {generate, calibrate, profiles, stats})
+    command->footer(app.get_footer());
   AddHealthCommand(app, &health_flags);
+  CLI::App* log_level = AddLogLevelCommand(app, &log_level_flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -83,6 +91,8 @@ int Main(int argc, char** argv) {
   if (generate->parsed()) return RunGenerate(generate_flags);
   if (calibrate->parsed()) return RunCalibrate(calibrate_flags);
   if (profiles->parsed()) return RunProfiles(profiles_flags);
+  if (stats->parsed()) return RunStats(stats_flags);
+  if (log_level->parsed()) return RunLogLevel(log_level_flags);
   return RunHealth(health_flags);
 }
 

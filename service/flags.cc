@@ -1,5 +1,7 @@
 #include "service/flags.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -9,7 +11,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "service/telemetry/metric_catalogue.h"
 
 namespace eta {
 namespace {
@@ -17,8 +21,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr char kDescription[] =
-    "eta-server: serves a language model over gRPC (eta.v1.EtaService, eta.v1.ProfileService) with "
-    "Elastic Threshold Attention.\n"
+    "eta-server: serves a language model over gRPC (eta.v1.EtaService, ProfileService and "
+    "StatsService) with Elastic Threshold Attention.\n"
     "Every flag may also be given in a configuration file (--config, lines of `name = value`) or "
     "as "
     "an environment variable (ETA_ and the flag's name in capitals). Command line wins over file, "
@@ -213,6 +217,12 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
                  "set it, so a proxy in front must, and must take it from nobody else. Without it "
                  "all calls are of tenant \"default\"")
       ->type_name("KEY");
+  app.add_option(
+         "--admin_tenants", server.admin_tenants,
+         "Tenants of the operator, as in ops,oncall: they see what all tenants do (Stats) and "
+         "set the log level. Needs --tenant_header")
+      ->delimiter(',')
+      ->type_name("NAME");
 }
 
 void AddServerFlags(CLI::App& app, ServerOptions& options) {
@@ -238,6 +248,8 @@ void AddServerFlags(CLI::App& app, ServerOptions& options) {
   AddDuration(app, "--stall_timeout", options.stall_timeout,
               "Liveness fails when requests run and no step ends for this long; longer than "
               "--slow_reader_timeout");
+  AddDuration(app, "--self_probe_timeout", options.self_probe_timeout,
+              "Liveness fails when this server's new connections are not answered for this long");
   AddBytes(app, "--max_message_bytes", options.max_message_bytes, "Largest request message");
   AddBytes(app, "--max_metadata_bytes", options.max_metadata_bytes, "Largest metadata of a call");
   AddCount(app, "--max_streams_per_connection", options.max_streams_per_connection,
@@ -252,6 +264,64 @@ void AddServerFlags(CLI::App& app, ServerOptions& options) {
               "A connection without calls is closed after this");
   AddDuration(app, "--max_connection_age", options.max_connection_age,
               "A connection takes no new calls after this; running ones go on");
+}
+
+void AddMetricsFlags(CLI::App& app, Flags& flags) {
+  TelemetryOptions& options = flags.telemetry;
+  app.add_option("--metrics_listen", flags.server.metrics_listen,
+                 "Serve metrics for Prometheus at http://ADDRESS/metrics: host:port, usually port "
+                 "8472; port 0 takes a free one and prints it. Without it there is no such port")
+      ->type_name("ADDRESS");
+  app.add_option("--metrics_profiles", options.profiles,
+                 "Profiles with metrics of their own, as in legal,code; all others count as "
+                 "\"other\". Default: the first --metrics_label_limit ones that requests use")
+      ->delimiter(',')
+      ->type_name("NAME");
+  app.add_option("--metrics_tenants", options.tenants, "Likewise, tenants")
+      ->delimiter(',')
+      ->type_name("NAME");
+  app.add_option("--metrics_label_limit", options.label_limit,
+                 "Profiles, and tenants, with metrics of their own where no names are given")
+      ->check(CLI::Range(0, TelemetryOptions::kMaxLabels))
+      ->type_name("COUNT")
+      ->capture_default_str();
+}
+
+void AddLogFlags(CLI::App& app, LogOptions& options) {
+  AddChoice<LogLevel>(app, "--log_level", options.level,
+                      {{"debug", LogLevel::kDebug},
+                       {"info", LogLevel::kInfo},
+                       {"warning", LogLevel::kWarning},
+                       {"error", LogLevel::kError}},
+                      "info",
+                      "Events of this level and above are written to standard error; `etactl "
+                      "log-level` changes it while the server runs");
+  // Whoever reads a terminal is a person.
+  options.format = isatty(options.fd) == 1 ? LogFormat::kText : LogFormat::kJson;
+  app.add_option_function<std::string>(
+         "--log_format",
+         [&options](const std::string& text) {
+           if (text != "auto")
+             options.format = text == "json" ? LogFormat::kJson : LogFormat::kText;
+         },
+         "One line per event: JSON, or text for people; auto is text on a terminal, else JSON")
+      ->check(CLI::IsMember({"auto", "json", "text"}))
+      ->default_str("auto");
+}
+
+// A database's address may hold a password: its scheme is all that is told of it.
+std::string WithoutSecrets(const std::string& value) {
+  const size_t scheme = value.find("://");
+  return scheme == std::string::npos ? value : value.substr(0, scheme + 3) + "...";
+}
+
+std::map<std::string, std::string> Given(const CLI::App& app) {
+  std::map<std::string, std::string> given;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_lnames().empty()) continue;
+    given[option->get_lnames().front()] = WithoutSecrets(absl::StrJoin(option->results(), ","));
+  }
+  return given;
 }
 
 // Sets the environment variable and the group of the options that were added since `first`.
@@ -274,6 +344,15 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   app.add_flag("--print_config", print_config,
                "Print the effective configuration, in the form that --config reads, and exit")
       ->configurable(false);
+  app.add_flag_callback(
+         "--print_metrics",
+         [] {
+           std::string text = MetricCatalogueMarkdown();
+           text.pop_back();  // the library ends the line
+           throw CLI::CallForVersion(text, 0);
+         },
+         "Print the catalogue of metrics as Markdown and exit")
+      ->configurable(false);
   app.set_config("--config", "", "Configuration file")->envname("ETA_CONFIG");
   app.allow_config_extras(CLI::config_extras_mode::error);
 
@@ -292,6 +371,12 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   first = app.get_options().size();
   AddServerFlags(app, flags.server);
   Finish(app, first, "Server");
+  first = app.get_options().size();
+  AddMetricsFlags(app, flags);
+  Finish(app, first, "Metrics");
+  first = app.get_options().size();
+  AddLogFlags(app, flags.log);
+  Finish(app, first, "Log");
 
   try {
     app.parse(argc, argv);
@@ -305,6 +390,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
     std::cout << app.config_to_str(/*default_also=*/true, /*write_description=*/false);
     return {};
   }
+  flags.given = Given(app);
   return {.flags = std::move(flags), .exit_code = 0};
 }
 

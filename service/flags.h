@@ -1,12 +1,15 @@
 // The command line of eta-server, its environment variables and its configuration file.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
 #include "calibration/profile_store.h"
 #include "engine/engine.h"
+#include "service/log/log.h"
 #include "service/server_options.h"
+#include "service/telemetry/telemetry_options.h"
 
 namespace eta {
 
@@ -15,6 +18,10 @@ struct Flags {
   ServerOptions server;
   std::string profile_store;  // as OpenProfileStore takes it; empty: none
   ProfileStoreOptions profile_store_options;
+  TelemetryOptions telemetry;
+  LogOptions log{.fd = 2};  // standard error
+  // What was said on the command line, in the file or in the environment, without passwords.
+  std::map<std::string, std::string> given;
 };
 
 // What the command line asks for: flags to run with, or an exit code after help, version, the

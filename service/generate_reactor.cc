@@ -13,7 +13,7 @@ namespace eta {
 
 GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
                                  std::function<void()> on_done)
-    : StreamReactor(context, parts.writer, parts.engine.limits().max_congestion,
+    : StreamReactor(context, parts, "Generate", parts.engine.limits().max_congestion,
                     std::move(on_done)),
       parts_(parts) {}
 
@@ -35,8 +35,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
 
 absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   deadline_ = SteadyDeadline(context());
-  const auto tenant = Admit(context(), parts_.memory, parts_.options.tenant_header);
+  const auto tenant = Admit(context(), parts_);
   if (!tenant.ok()) return tenant.status();
+  record().tenant = tenant->id();
   auto parsed = ParseMessage<v1::GenerateRequest>(message, parts_.options.max_message_bytes);
   if (!parsed.ok()) return parsed.status();
   // Known early, so that a refusal names the request too.
@@ -85,6 +86,14 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
 }
 
 absl::Status GenerateReactor::Submit() {
+  const ResolvedAttention attention =
+      ResolveAttention(request_.attention, parts_.engine.info().config);
+  record().resolved = true;
+  record().mode = attention.mode;
+  if (attention.profile != nullptr) {
+    record().profile = attention.profile->name;
+    record().profile_version = attention.profile->version;
+  }
   const absl::StatusOr<uint64_t> handle = parts_.engine.Submit(std::move(request_), Self());
   if (!handle.ok()) return handle.status();
   bool cancelled;
@@ -111,12 +120,16 @@ void GenerateReactor::OnDelta(DeltaEvent event) {
 
 void GenerateReactor::OnFinished(FinishedEvent event) {
   Enqueue(ToMessage(event));
+  record().submitted = true;
+  record().outcome = std::move(event);
   End(absl::OkStatus());
 }
 
 void GenerateReactor::OnFailed(absl::Status status, FinishedEvent so_far) {
   ErrorDetail detail = GetErrorDetail(status);
   detail.metadata["output_tokens"] = std::to_string(so_far.output_tokens);
+  record().submitted = true;
+  record().outcome = std::move(so_far);
   End(MakeError(status.code(), std::string(status.message()), std::move(detail)));
 }
 

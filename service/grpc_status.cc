@@ -23,7 +23,7 @@ std::chrono::milliseconds Jitter(std::chrono::milliseconds delay) {
 }
 
 // The reason of a status that was made without one.
-v1::ErrorReason ReasonOf(absl::StatusCode code) {
+v1::ErrorReason UsualReason(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kCancelled:
       return v1::CLIENT_CANCELLED;
@@ -37,7 +37,8 @@ v1::ErrorReason ReasonOf(absl::StatusCode code) {
 // Whose bound was hit; empty: the reason is no bound's.
 std::string QuotaSubject(const std::string& reason) {
   if (reason == v1::ErrorReason_Name(v1::PROFILE_QUOTA)) return "tenant";
-  for (const v1::ErrorReason bound : {v1::QUEUE_FULL, v1::TOKEN_BUDGET, v1::CALIBRATION_BUSY}) {
+  for (const v1::ErrorReason bound :
+       {v1::QUEUE_FULL, v1::TOKEN_BUDGET, v1::CALIBRATION_BUSY, v1::WATCHERS_FULL}) {
     if (reason == v1::ErrorReason_Name(bound)) return "server";
   }
   return "";
@@ -56,11 +57,17 @@ void AddResource(const ErrorDetail& detail, const std::string& type, const std::
 
 }  // namespace
 
+std::string ReasonOf(const absl::Status& status) {
+  if (status.ok()) return "";
+  std::string reason = GetErrorDetail(status).reason;
+  return reason.empty() ? v1::ErrorReason_Name(UsualReason(status.code())) : reason;
+}
+
 WireStatus ToWireStatus(const absl::Status& status) {
   if (status.ok()) return {};
   WireStatus result;
   ErrorDetail detail = GetErrorDetail(status);
-  if (detail.reason.empty()) detail.reason = v1::ErrorReason_Name(ReasonOf(status.code()));
+  if (detail.reason.empty()) detail.reason = ReasonOf(status);
   const std::string message(status.message().substr(0, kMaxMessageBytes));
 
   google::rpc::Status details;

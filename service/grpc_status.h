@@ -22,6 +22,10 @@ struct WireStatus {
   std::optional<std::string> retry_pushback;
 };
 
+// The name of an ErrorReason that a client is told, also for a status that was made without one;
+// empty for OK.
+std::string ReasonOf(const absl::Status& status);
+
 // Messages are cut at 1 KiB. The delay of RetryInfo and pushback is spread by 20 % either way, so
 // that clients refused together do not return together.
 WireStatus ToWireStatus(const absl::Status& status);

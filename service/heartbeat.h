@@ -1,4 +1,4 @@
-// Whether the step loop is alive: steps must end while requests run. Not thread-safe.
+// Whether the step loop is alive: steps must end while there is work. Not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -12,9 +12,12 @@ class Heartbeat {
   Heartbeat(std::chrono::milliseconds stall_timeout, Clock::time_point now)
       : stall_timeout_(stall_timeout), progress_(now) {}
 
-  // False once requests run and no step has ended for stall_timeout; true again with the next step.
+  // False once there is work and no step has ended for stall_timeout; true again with the next
+  // step. How much work there is does not matter.
   bool Alive(const EngineSnapshot& snapshot, Clock::time_point now) {
-    if (snapshot.running == 0 || snapshot.steps != steps_) {
+    const bool idle = snapshot.running == 0 && snapshot.waiting == 0 &&
+                      snapshot.probes_running == 0 && snapshot.probes_waiting == 0;
+    if (idle || snapshot.steps != steps_) {
       steps_ = snapshot.steps;
       progress_ = now;
     }
@@ -24,7 +27,7 @@ class Heartbeat {
  private:
   const std::chrono::milliseconds stall_timeout_;
   int64_t steps_ = 0;
-  Clock::time_point progress_;  // when steps_ changed, or nothing ran
+  Clock::time_point progress_;  // when steps_ changed, or there was nothing to do
 };
 
 }  // namespace eta

@@ -1,4 +1,5 @@
 // eta-server: flags, engine, server; then signals until it is time to go.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,13 +13,20 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "calibration/calibrator.h"
 #include "calibration/profile_store.h"
 #include "engine/engine.h"
 #include "engine/error.h"
 #include "google/protobuf/stubs/logging.h"
 #include "service/flags.h"
+#include "service/log/call_log.h"
+#include "service/log/grpc_log.h"
+#include "service/log/log.h"
 #include "service/server.h"
+#include "service/telemetry/metrics_page.h"
+#include "service/telemetry/metrics_server.h"
+#include "service/telemetry/telemetry.h"
 
 namespace eta {
 namespace {
@@ -38,90 +46,139 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
-void Say(const std::string& line) {
-  std::cerr << "eta-server: " << line << std::endl;
+// As far as this process may: a server that runs out of file descriptors stops accepting for good.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void SayWhatIsInsecure(const Flags& flags) {
+void SayWhatIsInsecure(const Flags& flags, Log& log) {
+  const auto warn = [&log](const std::string& flag, const std::string& why) {
+    log.Write(LogEvent(LogLevel::kWarning, "insecure", flag + ": " + why).Add("flag", flag));
+  };
   if (flags.server.allow_unauthenticated_network) {
-    Say("INSECURE: --allow_unauthenticated_network: whoever reaches " + flags.server.listen +
-        " may use it, and calls are not encrypted");
+    warn("--allow_unauthenticated_network",
+         "whoever reaches " + flags.server.listen + " may use it, and calls are not encrypted");
   }
   if (!flags.server.tenant_header.empty()) {
-    Say("--tenant_header: whoever reaches this server may name any tenant in " +
-        flags.server.tenant_header);
+    warn("--tenant_header",
+         "whoever reaches this server may name any tenant in " + flags.server.tenant_header);
   }
-  if (flags.server.reflection) Say("INSECURE: --reflection: clients may list the API");
+  if (flags.server.reflection) warn("--reflection", "clients may list the API");
   if (flags.engine.allow_nonfinite_weights) {
-    Say("--allow_nonfinite_weights: the model's numbers are not checked");
+    warn("--allow_nonfinite_weights", "the model's numbers are not checked");
   }
+}
+
+void SayWhatIsServed(const Flags& flags, const EngineInfo& info, Log& log) {
+  const std::string message =
+      "model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
+      info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
+      std::to_string(info.config.block_size) + " tokens in " + std::string(Name(info.kv_dtype)) +
+      ", records in " + std::string(Name(info.index_dtype));
+  log.Write(LogEvent(LogLevel::kInfo, "start", message)
+                .Add("version", ETA_VERSION)
+                .Add("model", info.model_name)
+                .Add("model_fingerprint", info.model_fingerprint)
+                .Add("backend", info.backend)
+                .Add("devices", flags.engine.devices.size())
+                .Add("kv_blocks", info.num_blocks)
+                .Add("block_size", info.config.block_size)
+                .Add("kv_dtype", Name(info.kv_dtype))
+                .Add("index_dtype", Name(info.index_dtype))
+                .Add("flags", flags.given));
 }
 
 // Says once what the store's trouble is, and once that it is over.
 class StoreReport {
  public:
-  explicit StoreReport(const ProfileStore* store) : store_(store) {}
+  StoreReport(const ProfileStore* store, Log& log) : store_(store), log_(log) {}
 
   // False: the store could not write what it must, and only opening it anew tells what its disk
   // holds.
   bool Look() {
     if (store_ == nullptr) return true;
     const absl::Status health = store_->Health();
+    const std::string reason = GetErrorDetail(health).reason;
     if (health.message() != said_) {
       said_ = std::string(health.message());
-      Say("profile store: " + (health.ok() ? "in order again" : said_));
+      log_.Write(health.ok()
+                     ? LogEvent(LogLevel::kInfo, "store_ok", "profile store: in order again")
+                     : LogEvent(LogLevel::kError, "store_trouble", "profile store: " + said_)
+                           .Add("reason", reason));
     }
-    return GetErrorDetail(health).reason != "STORE_FAILED";
+    return reason != "STORE_FAILED";
   }
 
  private:
   const ProfileStore* const store_;
+  Log& log_;
   std::string said_;
 };
+
+void SayMemory(bool high, Log& log) {
+  log.Write(
+      high ? LogEvent(LogLevel::kWarning, "memory_pressure", "short of memory: calls are refused")
+           : LogEvent(LogLevel::kInfo, "memory_ok", "no longer short of memory"));
+}
 
 int Run(Flags flags) {
   const sigset_t signals = BlockStopSignals();
   // One line per hostile message is too many: the caller gets the error.
   google::protobuf::SetLogHandler(nullptr);
-
-  absl::Status listen = CheckListenAddress(flags.server);
-  if (!listen.ok()) {
-    Say(std::string(listen.message()));
+  RaiseFileLimit();
+  Log log(flags.log);
+  const GrpcLog grpc_log(log);
+  const auto bad_start = [&log](std::string why) {
+    log.Write(LogEvent(LogLevel::kError, "bad_start", std::move(why)));
     return kExitBadStart;
-  }
-  SayWhatIsInsecure(flags);
+  };
+
+  const absl::Status checked = Server::Check(flags.server, flags.engine.limits);
+  if (!checked.ok()) return bad_start(std::string(checked.message()));
+  SayWhatIsInsecure(flags, log);
   std::unique_ptr<ProfileStore> profiles;
   if (!flags.profile_store.empty()) {
     auto store = OpenProfileStore(flags.profile_store, flags.profile_store_options);
-    if (!store.ok()) {
-      Say("--profile_store: " + std::string(store.status().message()));
-      return kExitBadStart;
-    }
+    if (!store.ok()) return bad_start("--profile_store: " + std::string(store.status().message()));
     profiles = *std::move(store);
   }
-  auto engine = Engine::Create(flags.engine);
-  if (!engine.ok()) {
-    Say(std::string(engine.status().message()));
-    return kExitBadStart;
+  Telemetry telemetry(flags.telemetry);
+  MetricsPage metrics_page(telemetry);
+  std::unique_ptr<MetricsServer> metrics;  // from here on, so that loading can be watched
+  if (!flags.server.metrics_listen.empty()) {
+    auto started = MetricsServer::Start(flags.server.metrics_listen,
+                                        [&metrics_page] { return metrics_page.Write(); });
+    if (!started.ok()) return bad_start(std::string(started.status().message()));
+    metrics = *std::move(started);
+    log.Write(LogEvent(LogLevel::kInfo, "metrics_listening", "metrics on " + metrics->url())
+                  .Add("url", metrics->url()));
+    std::cout << "metrics on " << metrics->url() << std::endl;
   }
-  flags.server.memory.on_change = [](bool high) {
-    Say(high ? "short of memory: calls are refused" : "no longer short of memory");
-  };
+  const Clock::time_point load_begin = Clock::now();
+  auto engine = Engine::Create(flags.engine, &telemetry);
+  if (!engine.ok()) return bad_start(std::string(engine.status().message()));
+  telemetry.SetModel((*engine)->info(), Clock::now() - load_begin);
+  SayWhatIsServed(flags, (*engine)->info(), log);
+  flags.server.memory.on_change = [&log](bool high) { SayMemory(high, log); };
+  CallLog call_log(log);
   auto server = Server::Start(
-      flags.server, {.engine = **engine, .profiles = profiles.get(), .calibrate = Calibrate});
-  if (!server.ok()) {
-    Say(std::string(server.status().message()));
-    return kExitBadStart;
-  }
-  const EngineInfo& info = (*engine)->info();
-  Say("model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
-      info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
-      std::to_string(info.config.block_size) + " tokens in " + std::string(Name(info.kv_dtype)) +
-      ", records in " + std::string(Name(info.index_dtype)));
+      flags.server,
+      {.engine = **engine,
+       .profiles = profiles.get(),
+       .calibrate = Calibrate,
+       .telemetry = [&telemetry](const SnapshotQuery& query) { return telemetry.Snapshot(query); },
+       .call_observers = {&call_log, &telemetry},
+       .log = &log});
+  if (!server.ok()) return bad_start(std::string(server.status().message()));
+  metrics_page.SetServer([&server] { return (*server)->Figures(); });
+  const absl::Cleanup no_figures = [&metrics_page] { metrics_page.SetServer(nullptr); };
   std::cout << "listening on " << (*server)->address() << std::endl;
 
   std::vector<bool> lost((*engine)->Devices().size());
-  StoreReport store_report(profiles.get());
+  StoreReport store_report(profiles.get(), log);
   bool store_failed = false;
   while (sigtimedwait(&signals, nullptr, &kPollInterval) < 0) {
     store_failed = !store_report.Look();
@@ -130,18 +187,25 @@ int Run(Flags flags) {
     for (size_t i = 0; i < devices.size(); ++i) {
       if (!devices[i].device_lost || lost[i]) continue;
       lost[i] = true;
-      Say("device " + std::to_string(flags.engine.devices[i]) + " has failed");
+      const int device = flags.engine.devices[i];
+      log.Write(LogEvent(LogLevel::kError, "device_lost",
+                         "device " + std::to_string(device) + " has failed")
+                    .Add("device", device));
     }
     if ((*engine)->Snapshot().device_lost) {
-      Say("no device is left; exiting, to be started again");
+      log.Write(
+          LogEvent(LogLevel::kError, "exit", "no device is left; exiting, to be started again"));
       (*server)->HurryDrain();
       (*server)->Drain();  // the errors of what ran reach their clients
       return kExitDeviceLost;
     }
   }
-  Say("stopping: running calls have up to " +
-      std::to_string((flags.server.drain_delay + flags.server.drain_timeout).count() / 1000) +
-      " s");
+  const auto patience = flags.server.drain_delay + flags.server.drain_timeout;
+  log.Write(LogEvent(LogLevel::kInfo, "drain_begin",
+                     "stopping: running calls have up to " +
+                         std::to_string(patience.count() / 1000) + " s")
+                .Add("drain_delay_ms", flags.server.drain_delay.count())
+                .Add("drain_timeout_ms", flags.server.drain_timeout.count()));
   std::atomic<bool> drained = false;
   std::thread drain([&] {
     (*server)->Drain();
@@ -150,14 +214,16 @@ int Run(Flags flags) {
   });
   sigwaitinfo(&signals, nullptr);
   if (!drained) {
-    Say("second signal: running calls end now");
+    log.Write(
+        LogEvent(LogLevel::kWarning, "drain_hurried", "second signal: running calls end now"));
     (*server)->HurryDrain();
   }
   drain.join();
   const bool device_lost = (*engine)->Snapshot().device_lost;
+  metrics.reset();  // asks the server how it stands
   server->reset();
   engine->reset();
-  Say("stopped");
+  log.Write(LogEvent(LogLevel::kInfo, "stop", "stopped"));
   if (device_lost) return kExitDeviceLost;
   return store_failed ? kExitStoreFailed : EXIT_SUCCESS;
 }

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "calibration/threshold_profile_of.h"
 #include "engine/error.h"
+#include "service/store_status.h"
 
 namespace eta {
 namespace {
@@ -39,9 +41,17 @@ size_t BytesOf(const ThresholdProfile& profile) {
   return kEntryBytes + (profile.thresholds.size() + profile.head_z.size()) * sizeof(float);
 }
 
-absl::Status Closed() {
-  return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
-                   {.reason = "DRAINING"});
+LoadedProfile FactsOf(const ProfileRecord& record) {
+  LoadedProfile facts{.tenant = record.tenant,
+                      .name = record.name,
+                      .version = record.version,
+                      .checksum = record.checksum};
+  const ProfileEvidence& evidence = record.content.evidence;
+  if (evidence.held_out_sequences > 0) {
+    facts.head_density = evidence.head_density;
+    facts.union_density = evidence.union_density;
+  }
+  return facts;
 }
 
 }  // namespace
@@ -96,11 +106,11 @@ void ProfileCache::Close() {
     }
     waiting_ = 0;
   }
-  for (const Done& done : waiting) done(Closed());
+  for (const Done& done : waiting) done(ServerDraining());
 }
 
 void ProfileCache::Resolve(const Tenant& tenant, const ProfileReference& reference, Done done) {
-  Answer answer = Closed();
+  Answer answer = ServerDraining();
   {
     const std::lock_guard lock(mutex_);
     const auto found =
@@ -203,7 +213,7 @@ void ProfileCache::RefreshWhatIsOld(Clock::time_point now) {
     if (!entry->answer || !entry->answer->ok()) continue;
     if (!entry->current || now - entry->verified > options_.staleness / 4) Refresh(entry);
   }
-  std::erase_if(profiles_, [](const auto& profile) { return profile.second.expired(); });
+  std::erase_if(profiles_, [](const auto& profile) { return profile.second.profile.expired(); });
 }
 
 // Two threads: one answers requests only, so that none waits behind what is merely old.
@@ -245,6 +255,8 @@ bool ProfileCache::Load(std::unique_lock<std::mutex>& lock, const EntryPtr& entr
       store_.Get(entry->tenant, entry->reference.name, entry->reference.selector);
   lock.lock();
   const bool answered = IsAnswer(loaded.status());
+  ++(answered ? reads_.reads : reads_.failed_reads);
+  if (answered) reads_.last_read = Clock::now();
   if (answered && entry->changes != changes) {  // it may have been read before the change
     if (!entry->waiting.empty()) {
       if (!std::exchange(entry->demanded, true)) demanded_.push_back(entry);
@@ -269,13 +281,38 @@ bool ProfileCache::Load(std::unique_lock<std::mutex>& lock, const EntryPtr& entr
 }
 
 std::shared_ptr<const ThresholdProfile> ProfileCache::Shared(const ProfileRecord& record) {
-  std::weak_ptr<const ThresholdProfile>& known = profiles_[record.checksum];
-  std::shared_ptr<const ThresholdProfile> profile = known.lock();
-  if (profile == nullptr) {
-    profile = ThresholdProfileOf(record);
-    known = profile;
+  const auto known = profiles_.find(record.checksum);
+  if (known != profiles_.end()) {
+    if (auto profile = known->second.profile.lock()) return profile;
   }
+  auto profile = ThresholdProfileOf(record);
+  profiles_.insert_or_assign(record.checksum, Known{.profile = profile, .facts = FactsOf(record)});
   return profile;
+}
+
+std::vector<LoadedProfile> ProfileCache::Loaded(const std::optional<Tenant>& tenant) const {
+  std::vector<LoadedProfile> loaded;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [checksum, known] : profiles_) {
+      if (known.profile.expired() || (tenant && known.facts.tenant != *tenant)) continue;
+      loaded.push_back(known.facts);
+    }
+  }
+  std::sort(loaded.begin(), loaded.end(), [](const LoadedProfile& a, const LoadedProfile& b) {
+    return std::tie(a.tenant, a.name, a.version) < std::tie(b.tenant, b.name, b.version);
+  });
+  return loaded;
+}
+
+ProfileCacheFigures ProfileCache::Figures() const {
+  const std::lock_guard lock(mutex_);
+  ProfileCacheFigures figures = reads_;
+  figures.bytes = static_cast<int64_t>(bytes_);
+  for (const Entry* const entry : found_) {
+    if (!figures.oldest || entry->verified < *figures.oldest) figures.oldest = entry->verified;
+  }
+  return figures;
 }
 
 void ProfileCache::SetAnswer(Entry& entry, Answer answer, Clock::time_point verified) {

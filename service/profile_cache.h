@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -32,6 +33,26 @@ struct ProfileCacheOptions {
   size_t max_bytes = size_t{256} << 20;  // of profiles; the least recently used ones go first
   size_t max_missing = 4096;             // references that are known to name nothing
   size_t max_waiting = 1024;             // requests that wait for the store
+};
+
+// A version that is in memory: known to the cache, or in use by a request.
+struct LoadedProfile {
+  Tenant tenant;
+  std::string name;
+  int64_t version = 0;
+  std::string checksum;
+  // Measured on held-out text when it was calibrated; absent: it was not verified.
+  std::optional<double> head_density;
+  std::optional<double> union_density;
+};
+
+struct ProfileCacheFigures {
+  int64_t bytes = 0;
+  // Reads from the store since the cache was made; an answer that nothing is there counts as read.
+  int64_t reads = 0;
+  int64_t failed_reads = 0;
+  std::optional<Clock::time_point> last_read;  // the newest that did not fail
+  std::optional<Clock::time_point> oldest;     // of profiles: when the store last confirmed it
 };
 
 class ProfileCache {
@@ -56,11 +77,19 @@ class ProfileCache {
   // This server has deleted the profile or changed its aliases: nothing older is used from here on.
   void Forget(const Tenant& tenant, const std::string& name);
 
+  // What is in memory, by tenant, name and version; of one tenant if it is given.
+  std::vector<LoadedProfile> Loaded(const std::optional<Tenant>& tenant = std::nullopt) const;
+  ProfileCacheFigures Figures() const;
+
   // Whoever waits for the store, now or later, is answered with UNAVAILABLE (DRAINING).
   void Close();
 
  private:
   struct Entry;
+  struct Known {
+    std::weak_ptr<const ThresholdProfile> profile;
+    LoadedProfile facts;
+  };
   using EntryPtr = std::shared_ptr<Entry>;
   using Done = std::function<void(Answer)>;  // as given to Resolve
 
@@ -81,17 +110,18 @@ class ProfileCache {
   ProfileStore& store_;
   const ProfileCacheOptions options_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by mutex_:
   std::map<std::string, EntryPtr> entries_;  // by tenant, name and selector
   std::list<Entry*> found_;                  // most recently used first
   std::list<Entry*> missing_;
   // By checksum: references to one version share it, also when it is loaded again.
-  std::unordered_map<std::string, std::weak_ptr<const ThresholdProfile>> profiles_;
+  std::unordered_map<std::string, Known> profiles_;
   std::deque<EntryPtr> demanded_;
   std::deque<EntryPtr> to_refresh_;
   size_t bytes_ = 0;
+  ProfileCacheFigures reads_;  // but for the bytes and the oldest
   size_t waiting_ = 0;
   bool closed_ = false;
   bool stop_ = false;

@@ -9,7 +9,8 @@
 #include "engine/error.h"
 #include "service/convert_profile.h"
 #include "service/payload_digest.h"
-#include "service/store_call.h"
+#include "service/store_status.h"
+#include "service/unary_call.h"
 
 namespace eta {
 namespace {
@@ -26,6 +27,18 @@ ProfilePage PageOf(const Request& request) {
   ProfilePage page{.token = request.page_token()};
   if (request.has_page_size()) page.size = request.page_size();
   return page;
+}
+
+// Which profile a call that succeeded was about.
+template <typename Request, typename Response>
+void Describe(const Request& request, const Response& response, CallRecord& record) {
+  if constexpr (std::is_same_v<Response, v1::Profile>) {
+    record.profile = response.name();
+    record.profile_version = response.version();
+  } else if constexpr (requires { request.name(); }) {
+    record.profile = request.name();
+  }
+  if constexpr (requires { request.request_id(); }) record.request_id = request.request_id();
 }
 
 // An error in a file is one of the field that carries the file.
@@ -144,58 +157,60 @@ absl::StatusOr<v1::ExportProfileResponse> ProfileService::Export(
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* ProfileService::Start(grpc::CallbackServerContext* context,
                                                 const grpc::ByteBuffer* request,
-                                                grpc::ByteBuffer* response,
+                                                grpc::ByteBuffer* response, std::string_view name,
                                                 Method<Request, Response> method) {
   const size_t max_bytes = std::is_same_v<Request, v1::ImportProfileRequest>
                                ? kMaxImportBytes
                                : static_cast<size_t>(parts_.options.max_message_bytes);
-  return StoreCall<Request, Response>::Start(
-      context, *request, response, parts_, max_bytes,
-      [this, method](const Tenant& tenant, const Request& parsed) {
-        return (this->*method)(tenant, parsed);
+  return UnaryCall<Request, Response>::Start(
+      context, *request, response, parts_, {.name = name, .max_bytes = max_bytes, .of_store = true},
+      [this, method](const Tenant& tenant, const Request& parsed, CallRecord& record) {
+        absl::StatusOr<Response> answer = (this->*method)(tenant, parsed);
+        if (answer.ok()) Describe(parsed, *answer, record);
+        return answer;
       });
 }
 
 grpc::ServerUnaryReactor* ProfileService::GetProfile(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return Start(context, request, response, &ProfileService::Get);
+  return Start(context, request, response, "GetProfile", &ProfileService::Get);
 }
 
 grpc::ServerUnaryReactor* ProfileService::ListProfiles(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return Start(context, request, response, &ProfileService::List);
+  return Start(context, request, response, "ListProfiles", &ProfileService::List);
 }
 
 grpc::ServerUnaryReactor* ProfileService::ListProfileVersions(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
-  return Start(context, request, response, &ProfileService::ListVersions);
+  return Start(context, request, response, "ListProfileVersions", &ProfileService::ListVersions);
 }
 
 grpc::ServerUnaryReactor* ProfileService::SetProfileAlias(grpc::CallbackServerContext* context,
                                                           const grpc::ByteBuffer* request,
                                                           grpc::ByteBuffer* response) {
-  return Start(context, request, response, &ProfileService::SetAlias);
+  return Start(context, request, response, "SetProfileAlias", &ProfileService::SetAlias);
 }
 
 grpc::ServerUnaryReactor* ProfileService::DeleteProfile(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* response) {
-  return Start(context, request, response, &ProfileService::Delete);
+  return Start(context, request, response, "DeleteProfile", &ProfileService::Delete);
 }
 
 grpc::ServerUnaryReactor* ProfileService::ImportProfile(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* response) {
-  return Start(context, request, response, &ProfileService::Import);
+  return Start(context, request, response, "ImportProfile", &ProfileService::Import);
 }
 
 grpc::ServerUnaryReactor* ProfileService::ExportProfile(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* response) {
-  return Start(context, request, response, &ProfileService::Export);
+  return Start(context, request, response, "ExportProfile", &ProfileService::Export);
 }
 
 }  // namespace eta

@@ -1,6 +1,8 @@
-// The service of proto/eta/v1/profiles.proto. Holds no state; every call is a StoreCall of its own.
+// The service of proto/eta/v1/profiles.proto. Holds no state; every call is a UnaryCall of its own.
 // Methods take raw bytes, as EtaService's do.
 #pragma once
+
+#include <string_view>
 
 #include "eta/v1/profiles.grpc.pb.h"
 #include "service/call_parts.h"
@@ -68,7 +70,7 @@ class ProfileService final : public RawProfileService {
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
-                                  Method<Request, Response> method);
+                                  std::string_view name, Method<Request, Response> method);
 
   const CallParts& parts_;
 };

@@ -1,6 +1,7 @@
 // A name for a call whose client gave it none.
 #pragma once
 
+#include <cstdint>
 #include <random>
 #include <string>
 
@@ -8,14 +9,19 @@
 
 namespace eta {
 
-// "eta-" and 16 hexadecimal digits.
-inline std::string NewRequestId() {
+// 64 random bits, for ids that need not be secret.
+inline uint64_t DrawId() {
   thread_local std::mt19937_64 generator{[] {
     std::random_device device;
     std::seed_seq seed{device(), device(), device(), device()};
     return std::mt19937_64(seed);
   }()};
-  return absl::StrFormat("eta-%016x", generator());
+  return generator();
+}
+
+// "eta-" and 16 hexadecimal digits.
+inline std::string NewRequestId() {
+  return absl::StrFormat("eta-%016x", DrawId());
 }
 
 }  // namespace eta

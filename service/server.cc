@@ -8,13 +8,14 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
-#include "service/heartbeat.h"
+#include "service/take_figures.h"
 
 namespace eta {
 namespace {
 
 constexpr std::chrono::milliseconds kFlushGrace{1000};  // for what waits to be sent after the drain
-constexpr char kLiveness[] = "liveness";
+constexpr std::chrono::milliseconds kNoGrace{0};
+constexpr std::chrono::milliseconds kHurryPeriod{20};  // between two looks for a second signal
 constexpr int kStoreThreads = 4;
 constexpr size_t kMaxWaitingStoreCalls = 64;
 
@@ -78,6 +79,8 @@ std::string WithPort(const std::string& listen, int port) {
 Server::Server(const ServerOptions& options, const ServerParts& parts)
     : options_(options),
       engine_(parts.engine),
+      log_(parts.log != nullptr ? *parts.log : Log::Nowhere()),
+      calls_(parts.call_observers),
       memory_(options.memory),
       profiles_(MakeCache(options, parts.profiles)),
       store_calls_(parts.profiles != nullptr ? kStoreThreads : 0, kMaxWaitingStoreCalls),
@@ -88,6 +91,9 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
              .engine = engine_,
              .store = parts.profiles,
              .calibrate = parts.calibrate,
+             .telemetry = parts.telemetry,
+             .calls = calls_,
+             .state = state_,
              .live_calls = live_calls_,
              .memory = memory_,
              .writer = writer_,
@@ -96,23 +102,29 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
              .calibrations = calibrations_,
              .calibration_threads = calibration_threads_},
       service_(parts_),
-      profile_service_(parts_) {}
+      profile_service_(parts_),
+      stats_service_(parts_),
+      admin_service_(parts_, log_),
+      health_(engine_, state_, options_,
+              {v1::EtaService::service_full_name(), v1::ProfileService::service_full_name(),
+               v1::StatsService::service_full_name(), v1::AdminService::service_full_name()},
+              log_) {}
+
+absl::Status Server::Check(const ServerOptions& options, const Limits& limits) {
+  if (absl::Status status = CheckListenAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckMetricsAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckCallOptions(options); !status.ok()) return status;
+  if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits for "
+      "its reader takes no steps");
+}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const ServerParts& parts) {
-  absl::Status status = CheckListenAddress(options);
-  if (status.ok()) status = CheckCallOptions(options);
-  if (!status.ok()) return status;
-  const Engine& engine = parts.engine;
-  if (options.stall_timeout <= engine.limits().max_congestion) {
-    return absl::InvalidArgumentError(
-        "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits "
-        "for "
-        "its reader takes no steps");
-  }
+  if (absl::Status status = Check(options, parts.engine.limits()); !status.ok()) return status;
   std::unique_ptr<Server> server(new Server(options, parts));
-  status = server->Listen();
-  if (!status.ok()) return status;
+  if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }
 
@@ -124,6 +136,8 @@ absl::Status Server::Listen() {
   if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.RegisterService(&service_);
   builder.RegisterService(&profile_service_);
+  builder.RegisterService(&stats_service_);
+  builder.RegisterService(&admin_service_);
   int port = 0;
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
   server_ = builder.BuildAndStart();
@@ -132,68 +146,66 @@ absl::Status Server::Listen() {
                                   "; is the address of this host, and free?");
   }
   address_ = WithPort(options_.listen, port);
-  server_->GetHealthCheckService()->SetServingStatus(kLiveness, true);
-  SetReady(true);
-  watchdog_ = std::thread([this] { Watch(); });
+  log_.Write(
+      LogEvent(LogLevel::kInfo, "listening", "listening on " + address_).Add("address", address_));
+  health_.Begin(server_->GetHealthCheckService(), address_);
   return absl::OkStatus();
 }
 
 Server::~Server() {
   if (!server_) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
-  if (watchdog_.joinable()) watchdog_.join();
+  health_.Stop();
+  state_.SetClosed();
   engine_.Drain(Clock::now());
+  stats_service_.Close();
   server_->Shutdown(std::chrono::system_clock::now());
   if (profiles_ != nullptr) profiles_->Close();
   live_calls_.WaitUntilIdle(Clock::time_point::max());
 }
 
-void Server::SetReady(bool ready) {
-  auto* health = server_->GetHealthCheckService();
-  health->SetServingStatus("", ready);
-  health->SetServingStatus("readiness", ready);
-  health->SetServingStatus(v1::EtaService::service_full_name(), ready);
-  health->SetServingStatus(v1::ProfileService::service_full_name(), ready);
-}
-
-void Server::Watch() {
-  const auto period = std::clamp<std::chrono::milliseconds>(
-      options_.stall_timeout / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(100));
-  std::vector<Heartbeat> heartbeats(engine_.Devices().size(),
-                                    Heartbeat(options_.stall_timeout, Clock::now()));
-  std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, period, [this] { return stopping_; })) {
-    lock.unlock();
-    const std::vector<EngineSnapshot> devices = engine_.Devices();
-    size_t lost = 0;
-    bool alive = true;
-    for (size_t i = 0; i < devices.size(); ++i) {
-      if (devices[i].device_lost) {
-        ++lost;  // out of rotation, and no longer expected to move
-      } else {
-        alive = heartbeats[i].Alive(devices[i], Clock::now()) && alive;
-      }
-    }
-    server_->GetHealthCheckService()->SetServingStatus(kLiveness, alive && lost < devices.size());
-    if (lost == devices.size()) SetReady(false);
-    lock.lock();
-  }
+ServerFigures Server::Figures() const {
+  return TakeFigures(parts_);
 }
 
 void Server::Drain() {
-  SetReady(false);
+  const auto begin = Clock::now();
+  state_.SetDraining();
+  health_.NotReady("the server ends");
   {
     std::unique_lock lock(mutex_);
     wake_.wait_for(lock, options_.drain_delay, [this] { return hurry_; });
   }
+  state_.SetClosed();
+  log_.Write(LogEvent(LogLevel::kInfo, "closed", "new calls are refused from now on"));
   const auto deadline = Clock::now() + options_.drain_timeout;
   engine_.Drain(deadline);
+  calibrations_.Drain(deadline);  // those that compute beside the engine, or store
+  stats_service_.Close();         // last: it may be watched how the rest ends
+  AwaitCalls(deadline);
+  health_.Stop();
+  // Refusals that are on their way get there. What arrives from here on sees CANCELLED, until the
+  // client has heard that the connection ends: gRPC 1.51 leaves no choice.
+  bool hurry;
+  {
+    const std::lock_guard lock(mutex_);
+    hurry = hurry_;
+  }
+  server_->Shutdown(std::chrono::system_clock::now() + (hurry ? kNoGrace : kFlushGrace));
+  const std::chrono::duration<double, std::milli> taken = Clock::now() - begin;
+  log_.Write(LogEvent(LogLevel::kInfo, "drain_end", "drained").Add("duration_ms", taken.count()));
+}
+
+// What has ended is still being sent to clients that read slowly.
+void Server::AwaitCalls(Clock::time_point deadline) {
+  while (true) {
+    const auto now = Clock::now();
+    {
+      const std::lock_guard lock(mutex_);
+      if (hurry_ || deadline <= now) break;
+    }
+    if (live_calls_.WaitUntilIdle(std::min(deadline, now + kHurryPeriod))) return;
+  }
   live_calls_.WaitUntilIdle(Clock::now() + kFlushGrace);
-  server_->Shutdown(std::chrono::system_clock::now());
 }
 
 void Server::HurryDrain() {
@@ -202,7 +214,9 @@ void Server::HurryDrain() {
     hurry_ = true;
   }
   wake_.notify_all();
+  state_.SetClosed();
   engine_.Drain(Clock::now());
+  calibrations_.Drain(Clock::now());
 }
 
 }  // namespace eta

@@ -1,37 +1,47 @@
 // The gRPC server around an engine: listening, health, drain.
 //
-// Health (grpc.health.v1): "readiness", "" and the names of the services are SERVING from Start to
-// Drain while a device works; "liveness" is SERVING while the step loop of every device that works
-// moves. Trouble of the profile store changes neither: a store that is down must not take every
-// replica out of service.
+// Health (grpc.health.v1): health_watch.h. A stop goes: not ready; calls are still taken for
+// drain_delay; then they are refused with UNAVAILABLE (DRAINING), all but Stats and Admin, while
+// those that run have drain_timeout to end; what is left ends with UNAVAILABLE.
 #pragma once
 
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "grpcpp/server.h"
+#include "service/admin_service.h"
+#include "service/call_observers.h"
 #include "service/call_parts.h"
 #include "service/eta_service.h"
+#include "service/health_watch.h"
+#include "service/log/log.h"
 #include "service/profile_service.h"
 #include "service/server_options.h"
+#include "service/stats_service.h"
+#include "service/telemetry/server_figures.h"
 
 namespace eta {
 
 // What a server stands on; must outlive it.
 struct ServerParts {
   Engine& engine;
-  ProfileStore* profiles = nullptr;  // null: none, and what needs one says so
-  Calibrator calibrate;              // set where there is a store
+  ProfileStore* profiles = nullptr;           // null: none, and what needs one says so
+  Calibrator calibrate;                       // set where there is a store
+  TelemetrySource telemetry;                  // null: nothing is counted
+  std::vector<CallObserver*> call_observers;  // hear of the end of every call
+  Log* log = nullptr;                         // null: nothing is said
 };
 
 class Server {
  public:
+  // INVALID_ARGUMENT, naming the flag, for options that make no sense or are not safe.
+  static absl::Status Check(const ServerOptions& options, const Limits& limits);
   // Listens and serves. INVALID_ARGUMENT for options that make no sense or are not safe,
   // UNAVAILABLE if the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
@@ -42,6 +52,9 @@ class Server {
   // Where it listens, with the port that was chosen if 0 was asked for.
   const std::string& address() const { return address_; }
 
+  // How things stand; any thread.
+  ServerFigures Figures() const;
+
   // Stops taking calls and returns when those that run have ended, when drain_timeout has passed,
   // or soon after HurryDrain. Call once.
   void Drain();
@@ -51,12 +64,14 @@ class Server {
  private:
   Server(const ServerOptions& options, const ServerParts& parts);
   absl::Status Listen();
-  void SetReady(bool ready);
-  void Watch();
+  void AwaitCalls(Clock::time_point deadline);
 
   const ServerOptions options_;
   Engine& engine_;
+  Log& log_;
 
+  CallObservers calls_;
+  ServerStateFlags state_;
   LiveCalls live_calls_;
   MemoryPressure memory_;
   TaskThread writer_;
@@ -67,17 +82,16 @@ class Server {
   const CallParts parts_;
   EtaService service_;
   ProfileService profile_service_;
+  StatsService stats_service_;
+  AdminService admin_service_;
+  HealthWatch health_;
 
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  // Guarded by mutex_:
-  bool stopping_ = false;
-  bool hurry_ = false;
-
-  std::thread watchdog_;
+  bool hurry_ = false;  // guarded by mutex_
 };
 
 }  // namespace eta

@@ -52,6 +52,20 @@ absl::Status CheckCallOptions(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_calibration_tokens: must be 1 to ", kMaxCalibrationTokens));
   }
+  if (!options.admin_tenants.empty() && options.tenant_header.empty()) {
+    return absl::InvalidArgumentError(
+        "--admin_tenants: needs --tenant_header; without it calls name no tenant and all may see "
+        "everything");
+  }
+  for (const std::string& tenant : options.admin_tenants) {
+    if (!Tenant::Parse(tenant).ok()) {
+      return absl::InvalidArgumentError(
+          "--admin_tenants: must be names of 1 to 255 printable ASCII characters without spaces");
+    }
+  }
+  if (options.self_probe_timeout < std::chrono::milliseconds(100)) {
+    return absl::InvalidArgumentError("--self_probe_timeout: must be at least 100ms");
+  }
   return CheckTenantHeader(options.tenant_header);
 }
 
@@ -69,6 +83,21 @@ absl::Status CheckListenAddress(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         "--listen: other hosts could reach this address, and calls are neither authenticated nor "
         "encrypted; put a proxy that does both in front and set --allow_unauthenticated_network");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMetricsAddress(const ServerOptions& options) {
+  if (options.metrics_listen.empty()) return absl::OkStatus();
+  const std::optional<std::string> host = HostOf(options.metrics_listen);
+  if (!host || host->find(':') != std::string::npos) {  // Debian builds civetweb without IPv6
+    return absl::InvalidArgumentError(
+        "--metrics_listen: must be host:port, not of IPv6, the port 0 to 65535");
+  }
+  if (!IsLoopback(*host) && !options.allow_unauthenticated_network) {
+    return absl::InvalidArgumentError(
+        "--metrics_listen: other hosts could reach this address, and whoever does may read the "
+        "metrics; let only Prometheus reach it and set --allow_unauthenticated_network");
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "service/memory_pressure.h"
@@ -16,6 +17,8 @@ struct ServerOptions {
   // Calls are neither authenticated nor encrypted, and the HTTP/2 stack is not hardened against
   // hostile peers. Beyond this host that needs a proxy in front that does all three, and this flag.
   bool allow_unauthenticated_network = false;
+  // Where Prometheus fetches /metrics over HTTP, as host:port; empty: nowhere.
+  std::string metrics_listen;
   bool reflection = false;  // lists the API to anybody who asks
 
   // After a stop signal new calls are still taken for this long, while load balancers see the
@@ -27,11 +30,17 @@ struct ServerOptions {
   // longer than Limits::max_congestion, since a request that waits for its reader takes no steps.
   std::chrono::milliseconds stall_timeout{45'000};
 
+  // The server asks its own health service over new connections: none answered for so long, and
+  // "liveness" fails.
+  std::chrono::milliseconds self_probe_timeout{30'000};
+
   MemoryPressureOptions memory;
 
   // Key of the metadata in which a trusted proxy names a call's tenant; empty: all calls are of
   // kDefaultTenant (call_tenant.h).
   std::string tenant_header;
+  // The operator's own: may see what all tenants do (admin_role.h). Needs tenant_header.
+  std::vector<std::string> admin_tenants;
   // The profile of requests that name no attention mode, where their tenant has it, as a reference
   // (ParseProfileReference); empty: none.
   std::string default_profile;
@@ -59,5 +68,6 @@ absl::Status CheckCallOptions(const ServerOptions& options);
 // INVALID_ARGUMENT, naming the flag: an address of no known form; one that other hosts can reach,
 // unless that is allowed.
 absl::Status CheckListenAddress(const ServerOptions& options);
+absl::Status CheckMetricsAddress(const ServerOptions& options);
 
 }  // namespace eta

@@ -19,6 +19,11 @@ absl::Status StoreCallsFull() {
                    {.reason = "QUEUE_FULL", .retry_after = std::chrono::milliseconds(1000)});
 }
 
+absl::Status ServerDraining() {
+  return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
+                   {.reason = "DRAINING"});
+}
+
 absl::Status NamingProfile(const absl::Status& status, const std::string& reference,
                            const std::string& field) {
   ErrorDetail detail = GetErrorDetail(status);

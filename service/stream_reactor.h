@@ -14,15 +14,18 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "engine/error.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "service/call_parts.h"
+#include "service/call_track.h"
 #include "service/grpc_status.h"
-#include "service/task_thread.h"
 #include "service/wire_message.h"
 
 namespace eta {
@@ -38,20 +41,25 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  protected:
-  // Once it has ended, a client that does not take what waits within `flush_timeout` is cut off.
-  // `on_done` runs once, last of all, when gRPC has let go of the call.
-  StreamReactor(grpc::CallbackServerContext* context, TaskThread& writer,
-                std::chrono::milliseconds flush_timeout, std::function<void()> on_done)
+  // `method` is a literal: the method's name. Once the call has ended, a client that does not take
+  // what waits within `flush_timeout` is cut off. `on_done` runs once, last of all, when gRPC has
+  // let go of the call.
+  StreamReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                std::string_view method, std::chrono::milliseconds flush_timeout,
+                std::function<void()> on_done)
       : context_(context),
-        writer_(writer),
+        writer_(parts.writer),
         flush_timeout_(flush_timeout),
-        on_done_(std::move(on_done)) {}
+        on_done_(std::move(on_done)),
+        track_(*context, method, parts.calls) {}
 
   // First of all, before gRPC gets the object.
   void KeepAlive() { self_ = this->shared_from_this(); }
   // Before the first message or the end: names the call in its metadata.
-  void SetRequestId(std::string id) { request_id_ = std::move(id); }
-  const std::string& request_id() const { return request_id_; }
+  void SetRequestId(std::string id) { record().request_id = std::move(id); }
+  const std::string& request_id() const { return track_.record().request_id; }
+  // What is recorded of the call when it ends; to be filled before End, by one thread at a time.
+  CallRecord& record() { return track_.record(); }
   const grpc::CallbackServerContext& context() const { return *context_; }
 
   void Enqueue(Response message);
@@ -72,6 +80,11 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // It has ended, and the reader did not take what was left in time.
   void OnFlushExpired();
+  // What became of a call that ends with `status`: not OK if nobody took the answer.
+  absl::Status Outcome(const absl::Status& status) const;
+  // The metadata that every answer carries.
+  template <typename Add>
+  void AddNames(const Add& add) const;
   void ReleaseFinish();
   // Starts the next write, or finishes the call, if none is under way and there is one to start.
   void Pump();
@@ -82,7 +95,8 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   TaskThread& writer_;
   const std::chrono::milliseconds flush_timeout_;
   const std::function<void()> on_done_;
-  std::string request_id_;
+
+  CallTrack track_;  // of whoever fills the record; from the end on, of the thread that set busy_
 
   // Belong to the thread that set busy_.
   grpc::ByteBuffer write_buffer_;
@@ -93,11 +107,12 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::deque<Entry> queue_;
   int waiting_messages_ = 0;
   size_t waiting_bytes_ = 0;
-  std::optional<WireStatus> end_;  // what to finish with once the queue is empty
-  bool busy_ = false;              // a write is under way, or the call was finished
-  bool pump_posted_ = false;       // the writer will look at the queue
-  int finish_holds_ = 0;           // threads that still use the context or the alarm
-  bool broken_ = false;            // the client can no longer be written to
+  std::optional<absl::Status> end_;  // what to finish with once the queue is empty
+  bool busy_ = false;                // a write is under way, or the call was finished
+  bool pump_posted_ = false;         // the writer will look at the queue
+  int finish_holds_ = 0;             // threads that still use the context or the alarm
+  bool broken_ = false;              // the client can no longer be written to
+  bool flush_expired_ = false;
   std::shared_ptr<StreamReactor> self_;
   grpc::Alarm flush_alarm_;
 };
@@ -127,11 +142,10 @@ void StreamReactor<Response>::Enqueue(Response message) {
 
 template <typename Response>
 void StreamReactor<Response>::End(const absl::Status& status) {
-  WireStatus wire = ToWireStatus(status);
   bool flushing;
   {
     const std::lock_guard lock(mutex_);
-    end_ = std::move(wire);
+    end_ = status;
     flushing = busy_ || !queue_.empty();
     if (flushing) ++finish_holds_;
   }
@@ -151,6 +165,7 @@ void StreamReactor<Response>::OnFlushExpired() {
     const std::lock_guard lock(mutex_);
     if (!end_ || !busy_) return;
     ++finish_holds_;
+    flush_expired_ = true;
   }
   context_->TryCancel();
   ReleaseFinish();
@@ -184,7 +199,7 @@ void StreamReactor<Response>::PumpLater() {
 template <typename Response>
 void StreamReactor<Response>::Pump() {
   std::optional<Entry> next;
-  std::optional<WireStatus> end;
+  std::optional<absl::Status> end;
   {
     const std::lock_guard lock(mutex_);
     if (busy_ || finish_holds_ > 0) return;
@@ -200,8 +215,10 @@ void StreamReactor<Response>::Pump() {
   }
   if (next) {
     SerializeMessage(next->message, write_buffer_);
-    if (!initial_metadata_added_ && !request_id_.empty()) {
-      context_->AddInitialMetadata(kRequestIdKey, request_id_);
+    if (!initial_metadata_added_) {
+      AddNames([this](const std::string& key, const std::string& value) {
+        context_->AddInitialMetadata(key, value);
+      });
     }
     initial_metadata_added_ = true;
   }
@@ -212,11 +229,42 @@ void StreamReactor<Response>::Pump() {
   // Custom initial metadata would make two answers out of a refusal: headers, then trailers, and
   // clients do not retry once they have seen headers. So a refusal names the request in its
   // trailers.
-  if (!initial_metadata_added_ && !request_id_.empty()) {
-    context_->AddTrailingMetadata(kRequestIdKey, request_id_);
+  if (!initial_metadata_added_) {
+    AddNames([this](const std::string& key, const std::string& value) {
+      context_->AddTrailingMetadata(key, value);
+    });
   }
-  if (end->retry_pushback) context_->AddTrailingMetadata(kRetryPushbackKey, *end->retry_pushback);
-  Finish(std::move(end->status));
+  WireStatus wire = ToWireStatus(*end);
+  if (wire.retry_pushback) context_->AddTrailingMetadata(kRetryPushbackKey, *wire.retry_pushback);
+  track_.End(Outcome(*end));
+  Finish(std::move(wire.status));
+}
+
+template <typename Response>
+template <typename Add>
+void StreamReactor<Response>::AddNames(const Add& add) const {
+  if (!request_id().empty()) add(kRequestIdKey, request_id());
+  if (const auto parent = track_.AnsweredParent()) add(kTraceParentKey, *parent);
+}
+
+template <typename Response>
+absl::Status StreamReactor<Response>::Outcome(const absl::Status& status) const {
+  if (!status.ok()) return status;
+  {
+    const std::lock_guard lock(mutex_);
+    if (flush_expired_) {
+      return MakeError(absl::StatusCode::kResourceExhausted, "the client read too slowly",
+                       {.reason = "SLOW_CONSUMER"});
+    }
+  }
+  if (!context_->IsCancelled()) return status;
+  if (context_->deadline() <= std::chrono::system_clock::now()) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded,
+                     "the deadline passed before the client had the whole answer",
+                     {.reason = "DEADLINE_DECODING"});
+  }
+  return MakeError(absl::StatusCode::kCancelled, "the client left before it had the whole answer",
+                   {.reason = "CLIENT_CANCELLED"});
 }
 
 template <typename Response>

@@ -39,6 +39,9 @@ rule "nothing outside a backend sees its parts" '(engine|service)/[^:]*' \
   'kernels/(cpu|cuda|reference)/'
 only "only service and tests see gRPC and Protocol Buffers" '(service|tests)/[^:]*' \
   '(grpcpp|grpc|google/(protobuf|rpc)|eta/v1)/'
+rule "what is counted knows no gRPC" 'service/telemetry/[^:]*' \
+  '(grpcpp|grpc|google/(protobuf|rpc)|eta/v1)/'
+only "only one file sees the HTTP server" 'service/telemetry/metrics_server\.cc' 'civetweb'
 only "only kernels/cuda and its tests see CUDA" '(kernels/cuda|tests)/[^:]*' \
   '(cuda[A-Za-z_]*\.h|cublas|nccl|cub/)'
 

@@ -12,7 +12,7 @@ usage: tests/run.sh [--quick] [--cuda] [--tidy] [--asan] [--tsan] [--long]
              without a device the other runs build it all, and its tests skip and say why
   --tidy     instead: clang-tidy over all sources of the build (.clang-tidy), minutes long
   --asan     instead: AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
-  --tsan     instead: ThreadSanitizer, in build/tsan, over kernels and engine
+  --tsan     instead: ThreadSanitizer, in build/tsan, over kernels, engine, calibration and stores
   --long     all of it: the default run with more rounds, then --tidy, --asan and --tsan
 TEXT
 }
@@ -111,7 +111,7 @@ if [ "$default_run" -eq 1 ]; then
   phase "configure" configure ci
   phase "build" build build
   if [ "$quick" -eq 1 ]; then
-    phase "tests (quick)" suites build -LE '^(golden|service_test|server_binary|etactl_process|integration)'
+    phase "tests (quick)" suites build -LE '^(golden|service_test|server_binary|integration)|_process_test$'
   else
     # Randomized tests repeat themselves more often in a long run, without sanitizers.
     if [ "$long" -eq 1 ]; then export ETA_TEST_LONG=1; fi
@@ -135,9 +135,10 @@ fi
 if [ "$asan" -eq 1 ]; then
   phase "configure, asan" configure asan
   phase "build, asan" build build/asan
-  # Left out: two suites of plain arithmetic over the whole model, minutes long here, and the soak,
-  # whose calls have deadlines; the code that they run is covered by the others.
-  phase "tests, asan" suites build/asan -E 'GoldenModelReference|EmbeddedModel|^soak$'
+  # Left out: two suites of plain arithmetic over the whole model, minutes long here, and the soak
+  # and the monitoring test, whose calls have deadlines; the code that they run is covered by the
+  # others.
+  phase "tests, asan" suites build/asan -E 'GoldenModelReference|EmbeddedModel|^soak$|^monitoring_test$'
 fi
 if [ "$tsan" -eq 1 ]; then
   # The runtime of this compiler cannot map its shadow under high-entropy address randomisation.
@@ -146,7 +147,7 @@ if [ "$tsan" -eq 1 ]; then
   phase "configure, tsan" configure tsan
   phase "build, tsan" build build/tsan
   # Suites without gRPC: the packaged library is not instrumented, and what it orders looks like races.
-  phase "tests, tsan" suites build/tsan -L '^(kernels|workers|engine|profile_)' -E EmbeddedModel
+  phase "tests, tsan" suites build/tsan -L '^(kernels|workers|engine|calibrat|profile_(blob|json|record|store))' -E EmbeddedModel
 fi
 
 echo "== times"

@@ -26,8 +26,6 @@
 namespace eta {
 namespace {
 
-constexpr size_t kMaxTextTokens = size_t{1} << 26;  // of all texts, before sequences are taken
-
 struct CalibrateCommand {
   RuntimeFlags runtime;
   std::vector<std::string> texts;
@@ -152,9 +150,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> CalibrateCommand::ReadSamples(
       absl::StatusOr<std::vector<int32_t>> ids = engine.Tokenize(**document);
       if (!ids.ok()) return ids.status();
       tokens += ids->size();
-      if (tokens > kMaxTextTokens) {
-        return InvalidField("text", absl::StrCat("holds more than ", kMaxTextTokens, " tokens"));
-      }
+      if (absl::Status s = CheckTextTokens(tokens); !s.ok()) return s;
       documents.push_back(*std::move(ids));
     }
   }

@@ -190,7 +190,8 @@ absl::Status PerplexityCommand::Run() const {
       Tokenizer::Load((*loaded)->checkpoint().tokenizer_model(), config);
   if (!tokenizer.ok()) return tokenizer.status();
   const absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
-      (by_document ? ReadDocumentWindows : ReadWindows)(**source, **tokenizer, context, windows);
+      (by_document ? ReadDocumentWindows : ReadWindows)(**source, **tokenizer, context, windows,
+                                                        kMaxTextTokens);
   if (!cut.ok()) return cut.status();
   const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner =
       (*loaded)->MakeRunner(MakeKvGeometry(config, runtime.kv_dtype, runtime.index_dtype), context);

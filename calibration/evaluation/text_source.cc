@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/byte_stream.h"
+#include "engine/error.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -102,6 +103,11 @@ class JsonLines : public TextSource {
 };
 
 }  // namespace
+
+absl::Status CheckTextTokens(size_t tokens, size_t limit) {
+  if (tokens <= limit) return absl::OkStatus();
+  return InvalidField("text", absl::StrCat("more than ", limit, " tokens of it would be held"));
+}
 
 absl::StatusOr<std::unique_ptr<TextSource>> TextSource::Open(const std::string& path,
                                                              const TextLimits& limits) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace eta {
@@ -18,6 +19,12 @@ struct TextLimits {
   uint64_t max_total_bytes = uint64_t{4} << 30;      // of the file, uncompressed
   uint64_t max_decoder_bytes = uint64_t{128} << 20;  // memory that an .xz may ask for
 };
+
+// Of what is held of a text as token ids: 256 MiB.
+inline constexpr size_t kMaxTextTokens = size_t{1} << 26;
+
+// InvalidArgument (`text`) for more tokens than `limit`.
+absl::Status CheckTextTokens(size_t tokens, size_t limit = kMaxTextTokens);
 
 class TextSource {
  public:

@@ -12,8 +12,8 @@ namespace eta {
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source,
                                                               const Tokenizer& tokenizer,
-                                                              int32_t context,
-                                                              int32_t max_windows) {
+                                                              int32_t context, int32_t max_windows,
+                                                              size_t max_tokens) {
   const auto step = static_cast<size_t>(context);
   const auto wanted = static_cast<size_t>(max_windows);
   std::vector<std::vector<int32_t>> windows;
@@ -35,6 +35,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source
       const auto first = pending.begin() + static_cast<std::ptrdiff_t>(begin);
       windows.emplace_back(first, first + static_cast<std::ptrdiff_t>(step) + 1);
     }
+    const size_t held = windows.size() * (step + 1);
+    if (absl::Status s = CheckTextTokens(held, max_tokens); !s.ok()) return s;
     pending.erase(pending.begin(), pending.begin() + static_cast<std::ptrdiff_t>(begin));
   }
   if (windows.empty()) {
@@ -47,7 +49,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource& source,
                                                                       const Tokenizer& tokenizer,
                                                                       int32_t context,
-                                                                      int32_t max_windows) {
+                                                                      int32_t max_windows,
+                                                                      size_t max_tokens) {
   const SplitOptions options = {
       .sequence_tokens = context + 1, .min_tokens = context + 1, .bos_id = tokenizer.bos_id()};
   std::vector<std::vector<int32_t>> windows;
@@ -60,6 +63,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource
     for (auto& window : CutSamples(std::span(&*ids, 1), options)) {
       windows.push_back(std::move(window));
     }
+    const size_t held = windows.size() * static_cast<size_t>(options.sequence_tokens);
+    if (absl::Status s = CheckTextTokens(held, max_tokens); !s.ok()) return s;
   }
   if (windows.empty()) {
     return InvalidField("context", absl::StrCat("no document holds ", context + 1, " tokens"));

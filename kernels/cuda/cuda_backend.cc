@@ -219,8 +219,10 @@ class CudaBackend final : public Backend {
     return record;
   }
 
+  bool defers() const override { return true; }
+
   void Plan(const BatchView& batch) override {
-    Flush();
+    if (!program_.empty()) Flush();
     block_size_ = 0;
     step_ = PackedStep();
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
@@ -307,8 +309,17 @@ class CudaBackend final : public Backend {
     targets_.push_back(SampleTarget{results, num_rows, params.rows});
   }
 
+  void SetTokens(std::span<const int32_t> tokens) override {
+    if (!ok()) return;
+    cuda::SetTokens(tokens, step_.padded_rows, uploads_.HostAt(0));
+    uploads_.ChangeStep();
+  }
+  void Launch() override { Start(); }
+  void Discard() override { Clear(); }
+
   absl::Status Finish() override {
-    Flush();
+    if (!runs_) Start();
+    Await();
     last_step_seconds_ = std::exchange(step_seconds_, 0.0);
     // Also where memory ran out: ops of the step were left out then, and what they own may be gone.
     return ok() ? absl::OkStatus() : absl::InternalError(device_->status().message());
@@ -320,7 +331,9 @@ class CudaBackend final : public Backend {
     return static_cast<const DeviceMatrix*>(matrix)->weight();
   }
   void Add(const Op& op) {
-    if (ok()) program_.Add(op);
+    if (!ok()) return;
+    program_.Add(op);
+    if (!step_.has_prefill) graphs_.Follow(program_);
   }
   int64_t AddPiece(size_t bytes) { return ok() ? uploads_.AddPiece(bytes) : 0; }
 
@@ -360,6 +373,12 @@ class CudaBackend final : public Backend {
 
   // Runs the recorded ops and waits for them.
   void Flush() {
+    Start();
+    Await();
+  }
+
+  // Puts the recorded ops on the stream.
+  void Start() {
     if (!program_.empty() && ok() && results_.Reserve()) {
       device_->MakeCurrent();
       device_->Check(cudaEventRecord(begin_, device_->stream()), "begin of a step");
@@ -367,9 +386,22 @@ class CudaBackend final : public Backend {
       Run();
       results_.Fetch();
       device_->Check(cudaEventRecord(end_, device_->stream()), "end of a step");
-      device_->Check(cudaStreamSynchronize(device_->stream()), "step");
-      if (ok()) Deliver();
+      running_targets_.swap(targets_);
+      running_rows_ = step_.decode_rows;
+      runs_ = true;
     }
+    Clear();
+  }
+
+  void Await() {
+    if (!std::exchange(runs_, false)) return;
+    device_->Check(cudaStreamSynchronize(device_->stream()), "step");
+    if (ok()) Deliver();
+    running_targets_.clear();
+  }
+
+  // Forgets the recorded ops.
+  void Clear() {
     program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
     uploads_.ClearPieces();
     results_.Clear();
@@ -392,7 +424,7 @@ class CudaBackend final : public Backend {
     float milliseconds = 0.0f;
     device_->Check(cudaEventElapsedTime(&milliseconds, begin_, end_), "time of a step");
     step_seconds_ += static_cast<double>(milliseconds) / 1e3;
-    for (const Target& target : targets_) {
+    for (const Target& target : running_targets_) {
       std::visit([this](const auto& to) { Deliver(to); }, target);
     }
   }
@@ -404,7 +436,7 @@ class CudaBackend final : public Backend {
   void CopyDecodeRows(int64_t result, int32_t cols, int32_t* to) const {
     if (to == nullptr) return;
     const auto* from = reinterpret_cast<const int32_t*>(results_.HostAt(result));
-    for (const PackedStep::Rows& rows : step_.decode_rows) {
+    for (const PackedStep::Rows& rows : running_rows_) {
       const int64_t begin = int64_t{rows.begin} * cols;
       std::copy_n(from + begin, int64_t{rows.count} * cols, to + begin);
     }
@@ -427,14 +459,18 @@ class CudaBackend final : public Backend {
   Uploads uploads_;
   Results results_;
   GraphCache graphs_;
-  cudaEvent_t begin_ = nullptr;  // of the last flush
+  cudaEvent_t begin_ = nullptr;  // of what runs, or ran last
   cudaEvent_t end_ = nullptr;
 
   PackedStep step_;
   int32_t block_size_ = 0;  // for which the step's screening is packed; 0: for none
   Program program_;
   std::vector<Target> targets_;
-  double step_seconds_ = 0.0;  // of the flushes since the last Finish
+  // What runs, while the members above may hold the next step already.
+  bool runs_ = false;
+  std::vector<Target> running_targets_;
+  std::vector<PackedStep::Rows> running_rows_;
+  double step_seconds_ = 0.0;  // of what ran since the last Finish
   double last_step_seconds_ = 0.0;
 };
 

@@ -1,8 +1,8 @@
 // NVIDIA GPUs from compute capability 8.0 on: products by cuBLASLt in 16 or 32 bits, 16-bit or
 // 32-bit KV, decode steps replayed as CUDA graphs.
 //
-// Ops are recorded and run together by Finish(); Upload() and Download() run what was recorded
-// before them. Steps are padded to a few sizes (Backend::PaddedRows).
+// Ops are recorded and run together, by Launch() or Finish(); Upload() and Download() run what was
+// recorded before them. Steps are padded to a few sizes (Backend::PaddedRows).
 #pragma once
 
 #include <memory>

@@ -1,6 +1,7 @@
 #include "kernels/cuda/program.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <span>
 
@@ -132,10 +133,29 @@ bool Program::operator==(const Program& other) const {
          std::equal(ops_.rbegin(), ops_.rend(), other.ops_.rbegin(), other.ops_.rend());
 }
 
+bool Program::BeginsAs(const Program& other, size_t from) const {
+  return padded_rows_ == other.padded_rows_ && single_rows_ == other.single_rows_ &&
+         size() <= other.size() &&
+         std::equal(ops_.begin() + static_cast<std::ptrdiff_t>(from), ops_.end(),
+                    other.ops_.begin() + static_cast<std::ptrdiff_t>(from));
+}
+
+void GraphCache::Follow(const Program& program) {
+  if (program.size() == 1) followed_ = entries_.begin();
+  size_t equal = program.size() - 1;  // of the entry that was followed so far
+  while (followed_ != entries_.end() && !program.BeginsAs(followed_->program, equal)) {
+    ++followed_;
+    equal = 0;
+  }
+}
+
 void GraphCache::Run(const Program& program, int64_t generation, absl::FunctionRef<void()> launch) {
   if (generation != generation_) Clear();
   generation_ = generation;
-  const auto found = std::ranges::find(entries_, program, &Entry::program);
+  auto found = followed_;
+  if (found != entries_.end() && found->program.size() != program.size()) {
+    found = std::ranges::find(entries_, program, &Entry::program);
+  }
   if (found == entries_.end()) {
     if (entries_.size() == kMaxGraphs) {
       if (entries_.back().graph != nullptr) cudaGraphExecDestroy(entries_.back().graph);
@@ -180,6 +200,7 @@ void GraphCache::Clear() {
     if (entry.graph != nullptr) cudaGraphExecDestroy(entry.graph);
   }
   entries_.clear();
+  followed_ = entries_.end();
 }
 
 }  // namespace eta::cuda

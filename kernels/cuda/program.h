@@ -104,6 +104,7 @@ struct Machine {
 class Program {
  public:
   void Add(Op op) { ops_.push_back(op); }
+  size_t size() const { return ops_.size(); }
   bool empty() const { return ops_.empty(); }
   // Begins anew, for a step of which `padded_rows` rows have arrays. `single_rows`: every sequence
   // decodes one row.
@@ -118,6 +119,8 @@ class Program {
   void Launch(const Machine& machine) const;
 
   bool operator==(const Program& other) const;
+  // Whether the ops from the `from`-th on are those of `other` in the same places.
+  bool BeginsAs(const Program& other, size_t from) const;
 
  private:
   int32_t padded_rows_ = 1;
@@ -134,6 +137,9 @@ class GraphCache {
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
 
+  // Looks `program` up while it is recorded, after each op, so that Run need not.
+  void Follow(const Program& program);
+
   // Runs `program`, whose ops `launch` puts on the device's stream. Another `generation` than last
   // time voids all graphs: memory that ops use has moved.
   void Run(const Program& program, int64_t generation, absl::FunctionRef<void()> launch);
@@ -149,6 +155,8 @@ class GraphCache {
 
   Device& device_;
   std::list<Entry> entries_;  // the last one used first
+  // The first entry that begins as the program that is recorded does.
+  std::list<Entry>::iterator followed_ = entries_.end();
   int64_t generation_ = 0;
 };
 

@@ -134,6 +134,11 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   return packed;
 }
 
+void SetTokens(std::span<const int32_t> tokens, int32_t padded_rows, std::byte* step) {
+  auto* rows = Array<StepRow>(step, StepLayout(padded_rows).rows());
+  for (size_t r = 0; r < tokens.size(); ++r) rows[r].token = tokens[r];
+}
+
 void PackScreening(int32_t padded_rows, int32_t block_size, std::byte* step) {
   const StepLayout layout(padded_rows);
   const auto* rows = Array<StepRow>(step, layout.rows());

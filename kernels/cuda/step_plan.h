@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/batch.h"
@@ -65,6 +66,9 @@ struct PackedStep {
 
 // Writes all arrays but screen_begin, StepBytes(batch) bytes, and returns the rest.
 PackedStep PackStep(const BatchView& batch, std::byte* step);
+
+// Puts other tokens, [R], into a packed step.
+void SetTokens(std::span<const int32_t> tokens, int32_t padded_rows, std::byte* step);
 
 // Writes screen_begin and StepCounts::screen_units of a packed step, for blocks of `block_size`.
 void PackScreening(int32_t padded_rows, int32_t block_size, std::byte* step);

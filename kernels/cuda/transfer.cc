@@ -35,7 +35,7 @@ void MirroredMemory::Reallocate(size_t bytes) {
   bytes_ = 0;
   void* host = nullptr;
   void* data = nullptr;
-  device_.Check(cudaMallocHost(&host, bytes), "pinned memory");
+  device_.Check(cudaMallocHost(&host, sides_ * bytes), "pinned memory");
   device_.Check(cudaMalloc(&data, bytes), "step memory");
   host_ = static_cast<std::byte*>(host);
   device_data_ = static_cast<std::byte*>(data);
@@ -46,6 +46,7 @@ void MirroredMemory::Reallocate(size_t bytes) {
 }
 
 void MirroredMemory::Swap(MirroredMemory& other) {
+  std::swap(sides_, other.sides_);
   std::swap(host_, other.host_);
   std::swap(device_data_, other.device_data_);
   std::swap(bytes_, other.bytes_);
@@ -58,12 +59,16 @@ bool Uploads::Reserve(size_t piece_bytes, size_t step_bytes) {
   }
   const size_t pieces = std::max(Capacity(piece_bytes), begin);
   const size_t step = std::max(Capacity(step_bytes), memory_.bytes() - begin);
-  MirroredMemory grown(device_);
+  // What runs reads the old memory.
+  device_.MakeCurrent();
+  device_.Check(cudaStreamSynchronize(device_.stream()), "growth of step memory");
+  MirroredMemory grown(device_, 2);
   grown.Reallocate(pieces + step);
   if (grown.bytes() == 0) return false;
   if (memory_.bytes() > 0) {
     const auto held = static_cast<size_t>(piece_bytes_);
-    std::memcpy(grown.host() + pieces - held, memory_.host() + begin - held, held + step_bytes_);
+    std::memcpy(grown.host(side_) + pieces - held, memory_.host(side_) + begin - held,
+                held + step_bytes_);
   }
   memory_.Swap(grown);
   step_begin_ = static_cast<int64_t>(pieces);
@@ -73,6 +78,7 @@ bool Uploads::Reserve(size_t piece_bytes, size_t step_bytes) {
 }
 
 bool Uploads::BeginStep(size_t bytes) {
+  if (std::exchange(sent_, false)) side_ = 1 - side_;
   step_bytes_ = 0;
   if (!Reserve(static_cast<size_t>(piece_bytes_), bytes)) return false;
   step_bytes_ = bytes;
@@ -92,10 +98,11 @@ void Uploads::Send() {
   const auto held = static_cast<size_t>(piece_bytes_);
   const size_t bytes = held + (step_changed_ ? step_bytes_ : 0);
   if (bytes > 0) {
-    device_.Check(cudaMemcpyAsync(memory_.device() + step_begin_ - piece_bytes_,
-                                  memory_.host() + step_begin_ - piece_bytes_, bytes,
-                                  cudaMemcpyHostToDevice, device_.stream()),
-                  "upload of a step");
+    device_.Check(
+        cudaMemcpyAsync(memory_.device() + step_begin_ - piece_bytes_, HostAt(-piece_bytes_), bytes,
+                        cudaMemcpyHostToDevice, device_.stream()),
+        "upload of a step");
+    sent_ = true;
   }
   step_changed_ = false;
 }

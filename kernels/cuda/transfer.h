@@ -9,25 +9,27 @@
 
 namespace eta::cuda {
 
-// Pinned host memory and as much device memory. Null after a failed growth (the device's status
-// then says so).
+// Device memory, and pinned host memory on one or more sides, as much on each. Null after a failed
+// growth (the device's status then says so).
 class MirroredMemory {
  public:
-  explicit MirroredMemory(Device& device) : device_(device) {}
+  explicit MirroredMemory(Device& device, size_t sides = 1) : device_(device), sides_(sides) {}
   ~MirroredMemory();
   MirroredMemory(const MirroredMemory&) = delete;
   MirroredMemory& operator=(const MirroredMemory&) = delete;
 
-  std::byte* host() const { return host_; }
+  std::byte* host(size_t side = 0) const { return host_ + side * bytes_; }
   std::byte* device() const { return device_data_; }
   size_t bytes() const { return bytes_; }
 
-  // Exchanges the memory for new memory of `bytes` bytes, contents undefined.
+  // Exchanges the memory, which nothing that runs may use, for new memory of `bytes` bytes,
+  // contents undefined.
   void Reallocate(size_t bytes);
   void Swap(MirroredMemory& other);
 
  private:
   Device& device_;
+  size_t sides_;
   std::byte* host_ = nullptr;
   std::byte* device_data_ = nullptr;
   size_t bytes_ = 0;
@@ -37,12 +39,16 @@ class MirroredMemory {
 // single ops brought. So both begin at the same address in every step, and one copy sends them.
 //
 //   unused | piece 2 | piece 1 | piece 0 | step        offsets count from the step's first byte
+//
+// The host has two sides of it and writes them in turns, so that it can write a step while the copy
+// of the last one is under way; the device has one, which the next copy reaches when all that runs
+// before it has ended.
 class Uploads {
  public:
-  explicit Uploads(Device& device) : device_(device), memory_(device) {}
+  explicit Uploads(Device& device) : device_(device), memory_(device, 2) {}
 
   // Makes room for the next step, whose arrays the caller then writes at HostAt(0). False if there
-  // is no memory.
+  // is no memory. The copy of the step before the last one must have ended.
   bool BeginStep(size_t bytes);
   // The arrays were written again, in place.
   void ChangeStep() { step_changed_ = true; }
@@ -52,13 +58,13 @@ class Uploads {
   // memory.
   int64_t AddPiece(size_t bytes);
 
-  std::byte* HostAt(int64_t offset) const { return memory_.host() + step_begin_ + offset; }
+  std::byte* HostAt(int64_t offset) const { return memory_.host(side_) + step_begin_ + offset; }
   const std::byte* DeviceAt(int64_t offset) const {
     return memory_.device() + step_begin_ + offset;
   }
 
-  // Sends the pieces, and the step if it was written since the last call, on the device's stream;
-  // the host memory may be written again once the stream has come to it.
+  // Sends the pieces, and the step if it was written since the last call, on the device's stream.
+  // More pieces of the same step may be added once the stream has come to it.
   void Send();
   void ClearPieces() { piece_bytes_ = 0; }
   // Changes when the device addresses do.
@@ -69,6 +75,8 @@ class Uploads {
 
   Device& device_;
   MirroredMemory memory_;
+  size_t side_ = 0;         // that is written
+  bool sent_ = false;       // from that side
   int64_t step_begin_ = 0;  // bytes for pieces
   int64_t piece_bytes_ = 0;
   size_t step_bytes_ = 0;
@@ -85,7 +93,7 @@ class Results {
   int64_t Add(size_t bytes);
   // Before the program runs: memory for all regions. False if there is none.
   bool Reserve();
-  // After it: starts the copy to the host.
+  // After it: starts the copy to the host, where results stand until the next Fetch.
   void Fetch();
   void Clear() { used_ = 0; }
 

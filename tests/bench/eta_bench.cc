@@ -4,6 +4,7 @@
 //   eta-bench decode --backend=cuda --batch=64 --context=65536
 //   eta-bench prefill --backend=cuda --tokens=4096,8192,32768
 //   eta-bench background --model=models/eta-27m --streams=16
+//   eta-bench observe                                            (builds with the service)
 //   eta-bench serve --address=localhost:8471 --streams=16        (builds with the service)
 //
 // Exits with 1 if a result is wrong: nothing is timed then.
@@ -196,6 +197,7 @@ int Main(int argc, char** argv) {
   AddDecodeCommand(app, chosen);
   AddPrefillCommand(app, chosen);
 #if ETA_BENCH_SERVICE
+  AddObserveCommand(app, chosen);
   AddServeCommand(app, chosen);
 #endif
   for (CLI::App* command : app.get_subcommands({})) {

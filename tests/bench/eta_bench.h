@@ -59,6 +59,7 @@ void AddBackgroundCommand(CLI::App& app, Command& chosen);
 void AddDecodeCommand(CLI::App& app, Command& chosen);
 void AddPrefillCommand(CLI::App& app, Command& chosen);
 #if ETA_BENCH_SERVICE
+void AddObserveCommand(CLI::App& app, Command& chosen);
 void AddServeCommand(CLI::App& app, Command& chosen);
 #endif
 

@@ -63,6 +63,7 @@ class DecodeCase {
       tokens_.push_back(
           static_cast<int32_t>((i * 7919 + 13) % static_cast<size_t>(config.vocab_size)));
       samples_.push_back({.temperature = 0.0f});
+      logit_rows_.push_back(static_cast<int32_t>(i));
     }
     const size_t counted = static_cast<size_t>(config.num_layers) * places.size();
     attended_.resize(counted * static_cast<size_t>(config.num_query_heads));
@@ -88,6 +89,11 @@ class DecodeCase {
 
   // Everything of a step up to its sampled tokens; Finish() is the caller's.
   void Enqueue() {
+    Forward();
+    Draw();
+  }
+  // Its parts.
+  void Forward() {
     if (!profiles_.empty()) {
       for (SequenceRows& row : rows_) {
         row.frozen_thresholds = profiles_[draw_() % profiles_.size()].data();
@@ -95,11 +101,11 @@ class DecodeCase {
     }
     RequireOk(model_->Forward({tokens_, rows_}, *cache_,
                               {.tokens_attended = attended_.data(), .tokens_read = read_.data()}));
+  }
+  void Draw() {
     for (size_t begin = 0; begin < rows_.size(); begin += Model::max_logit_rows()) {
       const size_t count = std::min<size_t>(Model::max_logit_rows(), rows_.size() - begin);
-      std::vector<int32_t> logit_rows(count);
-      std::iota(logit_rows.begin(), logit_rows.end(), static_cast<int32_t>(begin));
-      model_->ComputeLogits(logit_rows);
+      model_->ComputeLogits(std::span(logit_rows_).subspan(begin, count));
       const std::span<SampleRow> samples = std::span(samples_).subspan(begin, count);
       for (size_t i = 0; i < count; ++i) samples[i].logits_row = static_cast<int32_t>(i);
       model_->Sample(samples);
@@ -108,6 +114,35 @@ class DecodeCase {
   void RunOnce() {
     Enqueue();
     RequireOk(backend_.Finish());
+  }
+
+  // A step each, prepared while the one before runs: from the end of one to the end of the next,
+  // and what of that the device did not take.
+  struct PreparedTiming {
+    double wall = 0.0;
+    double host = 0.0;
+  };
+  PreparedTiming TimePrepared(int samples) {
+    constexpr int kWarmUp = 3;
+    std::vector<double> wall;
+    std::vector<double> host;
+    Enqueue();
+    backend_.Launch();
+    Stopwatch watch;
+    for (int i = 0; i < kWarmUp + samples; ++i) {
+      Forward();
+      RequireOk(backend_.Finish());
+      const double seconds = watch.seconds();
+      watch = Stopwatch();
+      backend_.SetTokens(tokens_);
+      Draw();
+      backend_.Launch();
+      if (i < kWarmUp) continue;
+      wall.push_back(seconds);
+      host.push_back(seconds - backend_.last_step_seconds().value_or(seconds));
+    }
+    RequireOk(backend_.Finish());
+    return {Median(wall), Median(host)};
   }
 
   // Of the last step.
@@ -152,6 +187,7 @@ class DecodeCase {
   std::vector<SequenceRows> rows_;
   std::vector<int32_t> tokens_;
   std::vector<SampleRow> samples_;
+  std::vector<int32_t> logit_rows_;
   std::vector<float> thresholds_;             // [L, HQ]
   std::vector<std::vector<float>> profiles_;  // likewise, each
   std::mt19937 draw_{1};
@@ -253,6 +289,8 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, doubl
               {"wall_milliseconds", step.wall * 1e3},
               {"device_time", step.on_device},
               {"host_overhead_milliseconds", nullptr},
+              {"prepared_wall_milliseconds", nullptr},
+              {"prepared_host_overhead_milliseconds", nullptr},
               {"kv_bytes", kv_bytes},
               {"bytes", bytes},
               {"tb_per_s", bytes / step.median * 1e-12},
@@ -261,6 +299,12 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, doubl
               {"tokens_per_s", options.batch / step.wall},
               {"speedup_over_full", nullptr}};
   if (step.on_device) row["host_overhead_milliseconds"] = (step.wall - step.median) * 1e3;
+  if (backend.defers()) {
+    const auto prepared = decode.TimePrepared(options.device.samples);
+    row["prepared_wall_milliseconds"] = prepared.wall * 1e3;
+    row["prepared_host_overhead_milliseconds"] = prepared.host * 1e3;
+    row["tokens_per_s"] = options.batch / prepared.wall;
+  }
   if (!full && options.profiles > 0) {
     decode.SetProfiles(options.profiles);
     const StepTiming swapped =
@@ -338,6 +382,7 @@ void Print(const Json& report) {
                               {"x limit", "times_limit", 2},
                               {"TB/s", "tb_per_s", 3},
                               {"host ms", "host_overhead_milliseconds", 3},
+                              {"prepared", "prepared_host_overhead_milliseconds", 3},
                               {"tokens/s", "tokens_per_s", 1},
                               {"x full", "speedup_over_full", 2}});
   if (report["profiles"].get<int>() == 0) return;

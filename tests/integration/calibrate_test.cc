@@ -1,13 +1,7 @@
 // A Calibrate call from both ends: the test is the client and the calibration.
-#include <algorithm>
-#include <functional>
-#include <future>
-#include <thread>
-
 #include "engine/error.h"
 #include "gmock/gmock.h"
-#include "tests/integration/service_fixture.h"
-#include "tests/testing/error_details.h"
+#include "tests/integration/calibrate_fixture.h"
 #include "tests/testing/generic_call.h"
 
 namespace eta::testing {
@@ -21,143 +15,6 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 constexpr char kCalibrateMethod[] = "/eta.v1.EtaService/Calibrate";
-constexpr char kTenantHeader[] = "x-eta-tenant";
-
-// What came of a call.
-struct Outcome {
-  std::vector<v1::CalibrationProgress> progress;
-  std::optional<v1::Profile> profile;
-  grpc::Status status;
-  std::string pushback;
-};
-
-class CalibrateTest : public ServiceTest {
- protected:
-  void SetUp() override {
-    store_ = std::make_unique<FaultyStore>();
-    calibrate_ = [this](Engine& engine, const CalibrationJob& job,
-                        const CalibrationObserver& observer, std::stop_token stop) {
-      const auto work = work_;  // a test may set another while this one runs
-      ++runs_;
-      return work(engine, job, observer, std::move(stop));
-    };
-    Work();
-    Serve();
-  }
-  void TearDown() override {
-    store_->Fail(absl::OkStatus());
-    ExpectGoodCalibration();
-    StopServing();
-  }
-
-  absl::StatusOr<CalibrationResult> Made(const CalibrationJob& job) {
-    CalibrationResult result;
-    result.content = FittingContent(static_cast<uint32_t>(runs_));
-    result.content.labels = job.labels;
-    result.content.target = job.target;
-    return result;
-  }
-
-  static v1::CalibrateRequest Request(const std::string& name = "legal") {
-    v1::CalibrateRequest request;
-    request.set_name(name);
-    request.add_samples()->set_text("Whereas the party of the first part");
-    request.mutable_target()->set_union_density(0.35);
-    return request;
-  }
-
-  Outcome Calibrate(const v1::CalibrateRequest& request, const std::string& tenant = "") {
-    grpc::ClientContext context;
-    return Calibrate(request, context, tenant);
-  }
-  Outcome Calibrate(const v1::CalibrateRequest& request, grpc::ClientContext& context,
-                    const std::string& tenant = "") {
-    context.set_deadline(std::chrono::system_clock::now() + seconds(20));
-    if (!tenant.empty()) context.AddMetadata(kTenantHeader, tenant);
-    const auto reader = stub_->Calibrate(&context, request);
-    Outcome outcome;
-    v1::CalibrateResponse message;
-    while (reader->Read(&message)) {
-      if (message.has_progress()) outcome.progress.push_back(message.progress());
-      if (message.has_profile()) outcome.profile = message.profile();
-    }
-    outcome.status = reader->Finish();
-    const auto& trailers = context.GetServerTrailingMetadata();
-    if (const auto found = trailers.find("grpc-retry-pushback-ms"); found != trailers.end()) {
-      outcome.pushback = std::string(found->second.data(), found->second.size());
-    }
-    return outcome;
-  }
-  std::future<Outcome> CalibrateLater(const v1::CalibrateRequest& request) {
-    return std::async(std::launch::async, [this, request] { return Calibrate(request); });
-  }
-  void ExpectRefusal(const v1::CalibrateRequest& request, StatusCode code,
-                     const std::string& reason) {
-    const int runs = runs_;
-    const Outcome outcome = Calibrate(request);
-    EXPECT_EQ(outcome.status.error_code(), code) << outcome.status.error_message();
-    EXPECT_EQ(ReasonOf(outcome.status), reason);
-    EXPECT_FALSE(outcome.profile.has_value());
-    EXPECT_EQ(runs_, runs) << "no work is done";
-  }
-  void ExpectBadField(const std::function<void(v1::CalibrateRequest&)>& change,
-                      const std::string& field) {
-    v1::CalibrateRequest request = Request();
-    change(request);
-    const int runs = runs_;
-    const Outcome outcome = Calibrate(request);
-    EXPECT_EQ(outcome.status.error_code(), StatusCode::INVALID_ARGUMENT) << field;
-    EXPECT_EQ(FieldOf(outcome.status), field) << outcome.status.error_message();
-    EXPECT_EQ(runs_, runs) << field;
-  }
-  void ExpectGoodCalibration() {
-    Work();
-    const Outcome outcome = Calibrate(Request("good-afterwards"), "anybody");
-    EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
-    EXPECT_TRUE(outcome.profile.has_value());
-  }
-  // The newest version there is; 0: none.
-  int64_t StoredVersion(const std::string& name, const std::string& tenant = "default") {
-    const auto record = store_->others().Get(TenantOf(tenant), name, Newest());
-    return record.ok() ? (*record)->version : 0;
-  }
-
-  // Runs until Go, or until it is stopped.
-  class Gate {
-   public:
-    void Go() { go_.set_value(); }
-    void AwaitStart() { started_.get_future().wait(); }
-    bool Pass(const std::stop_token& stop) {
-      started_.set_value();
-      while (opened_.wait_for(milliseconds(2)) != std::future_status::ready) {
-        if (stop.stop_requested()) return false;
-      }
-      return true;
-    }
-
-   private:
-    std::promise<void> started_;
-    std::promise<void> go_;
-    std::future<void> opened_ = go_.get_future();
-  };
-  // Calibrations succeed, at once or behind a gate.
-  void Work() {
-    work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
-                   const std::stop_token&) { return Made(job); };
-  }
-  void WorkBehind(Gate& gate) {
-    work_ = [this, &gate](Engine&, const CalibrationJob& job, const CalibrationObserver&,
-                          const std::stop_token& stop) -> absl::StatusOr<CalibrationResult> {
-      if (!gate.Pass(stop)) return absl::CancelledError("stopped");
-      return Made(job);
-    };
-  }
-
-  std::function<absl::StatusOr<CalibrationResult>(Engine&, const CalibrationJob&,
-                                                  const CalibrationObserver&, std::stop_token)>
-      work_;
-  std::atomic<int> runs_ = 0;
-};
 
 TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   CalibrationJob job;
@@ -184,7 +41,7 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   request.set_sequence_tokens(512);
   request.set_request_id("cal-1");
   grpc::ClientContext context;
-  const Outcome outcome = Calibrate(request, context);
+  const CalibrateOutcome outcome = Calibrate(request, context);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   EXPECT_EQ(context.GetServerInitialMetadata().count("x-eta-request-id"), 1u);
 
@@ -224,90 +81,12 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   EXPECT_EQ(profile.request_id(), "cal-1");
 }
 
-TEST_F(CalibrateTest, AProfileIsUsedByNameVersionAndAliasRightAfterItsAnswer) {
-  v1::GenerateRequest generate = Ask("hello");
-  generate.mutable_attention()->set_profile("legal");
-  EXPECT_EQ(ReasonOf(ClientCall(*stub_).Refusal(generate)), "PROFILE_NOT_FOUND");
-  ASSERT_TRUE(Calibrate(Request()).status.ok());
-  ASSERT_TRUE(Calibrate(Request()).status.ok());
-  v1::SetProfileAliasRequest alias;
-  alias.set_name("legal");
-  alias.set_alias("stable");
-  alias.set_version(1);
-  grpc::ClientContext context;
-  v1::SetProfileAliasResponse response;
-  ASSERT_TRUE(profile_stub_->SetProfileAlias(&context, alias, &response).ok());
-
-  for (const auto& [reference, version] :
-       {std::pair{"legal", 2}, std::pair{"legal@1", 1}, std::pair{"legal@stable", 1}}) {
-    generate.mutable_attention()->set_profile(reference);
-    ClientCall client(*stub_);
-    client.Start(generate);
-    const auto call = engine_->TakeCall();
-    ASSERT_NE(call, nullptr);
-    const auto record =
-        store_->others().Get(TenantOf("default"), "legal", ProfileSelector(int64_t{version}));
-    EXPECT_THAT(call->request().attention.profile->thresholds,
-                ElementsAreArray((*record)->content.thresholds));
-    call->Start();
-    const v1::AttentionUsed used = client.Read().started().attention();
-    EXPECT_EQ(used.mode(), v1::ATTENTION_MODE_PROFILE);
-    EXPECT_EQ(used.profile(), "legal");
-    EXPECT_EQ(used.profile_version(), version);
-    call->Finish();
-    client.ReadText();
-    EXPECT_TRUE(client.Finish().ok());
-  }
-  for (const std::string reference : {"legal@3", "legal@next", "code"}) {
-    generate.mutable_attention()->set_profile(reference);
-    const grpc::Status status = ClientCall(*stub_).Refusal(generate);
-    EXPECT_EQ(status.error_code(), StatusCode::NOT_FOUND);
-    EXPECT_EQ(ReasonOf(status), "PROFILE_NOT_FOUND");
-    EXPECT_EQ(DetailOf<google::rpc::ResourceInfo>(status)->resource_name(), reference);
-  }
-  for (const std::string reference :
-       {"legal@", "legal@0", "legal@-1", "legal@../x", "@1", "a@b@c"}) {
-    generate.mutable_attention()->set_profile(reference);
-    EXPECT_EQ(FieldOf(ClientCall(*stub_).Refusal(generate)), "attention.profile") << reference;
-  }
-}
-
-TEST_F(CalibrateTest, ARequestWithoutAModeTakesItsTenantsDefaultProfile) {
-  ServerOptions options;
-  options.default_profile = "default@stable";
-  Serve(options);
-  const auto mode_of = [&](const v1::GenerateRequest& request) {
-    ClientCall client(*stub_);
-    client.Start(request);
-    const auto call = engine_->TakeCall();
-    call->Start();
-    const v1::AttentionUsed used = client.Read().started().attention();
-    call->Finish();
-    client.ReadText();
-    EXPECT_TRUE(client.Finish().ok());
-    return used.mode();
-  };
-  EXPECT_EQ(mode_of(Ask("hello")), v1::ATTENTION_MODE_DYNAMIC) << "the tenant has none";
-  ASSERT_TRUE(Calibrate(Request("default")).status.ok());
-  v1::SetProfileAliasRequest alias;
-  alias.set_name("default");
-  alias.set_alias("stable");
-  alias.set_version(1);
-  grpc::ClientContext context;
-  v1::SetProfileAliasResponse response;
-  ASSERT_TRUE(profile_stub_->SetProfileAlias(&context, alias, &response).ok());
-  EXPECT_EQ(mode_of(Ask("hello")), v1::ATTENTION_MODE_PROFILE);
-  v1::GenerateRequest full = Ask("hello");
-  full.mutable_attention()->mutable_full();
-  EXPECT_EQ(mode_of(full), v1::ATTENTION_MODE_FULL);
-}
-
 TEST_F(CalibrateTest, TheSameRequestIdIsOneCalibration) {
   v1::CalibrateRequest request = Request();
   request.set_request_id("once");
-  const Outcome first = Calibrate(request);
+  const CalibrateOutcome first = Calibrate(request);
   ASSERT_TRUE(first.status.ok());
-  const Outcome again = Calibrate(request);
+  const CalibrateOutcome again = Calibrate(request);
   ASSERT_TRUE(again.status.ok());
   EXPECT_EQ(again.profile->SerializeAsString(), first.profile->SerializeAsString());
   EXPECT_EQ(runs_, 1);
@@ -328,7 +107,7 @@ TEST_F(CalibrateTest, ARequestIdThatRunsIsNotRunTwice) {
   request.set_request_id("once");
   auto first = CalibrateLater(request);
   gate.AwaitStart();
-  const Outcome second = Calibrate(request);
+  const CalibrateOutcome second = Calibrate(request);
   EXPECT_EQ(second.status.error_code(), StatusCode::ABORTED);
   EXPECT_EQ(ReasonOf(second.status), "REQUEST_IN_PROGRESS");
   EXPECT_NE(second.pushback, "");
@@ -347,7 +126,7 @@ TEST_F(CalibrateTest, AFailedRequestIdMayBeUsedAgain) {
   };
   v1::CalibrateRequest request = Request();
   request.set_request_id("once");
-  const Outcome failed = Calibrate(request);
+  const CalibrateOutcome failed = Calibrate(request);
   EXPECT_EQ(failed.status.error_code(), StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(ReasonOf(failed.status), "TARGET_UNREACHABLE");
   EXPECT_EQ(MetadataOf(failed.status, "nearest"), "0.41");
@@ -369,29 +148,38 @@ TEST_F(CalibrateTest, AnExpectedVersionIsCheckedBeforeAnyWork) {
   EXPECT_EQ(StoredVersion("legal"), 2);
 }
 
+// Row 33 of the table of bad inputs.
 TEST_F(CalibrateTest, OfTwoAtOnceForOneVersionOneWins) {
   ServerOptions options;
   options.max_calibrations = 2;
   Serve(options);
-  std::promise<void> both;
-  std::shared_future<void> go = both.get_future().share();
-  work_ = [&, go](Engine&, const CalibrationJob& job, const CalibrationObserver&,
-                  const std::stop_token&) {
-    go.wait();
-    return Made(job);
-  };
-  v1::CalibrateRequest request = Request();
-  request.set_expected_version(0);
-  auto first = CalibrateLater(request);
-  auto second = CalibrateLater(request);
-  while (runs_ < 2) std::this_thread::sleep_for(milliseconds(1));
-  both.set_value();
-  std::vector<grpc::Status> statuses = {first.get().status, second.get().status};
-  std::sort(statuses.begin(), statuses.end(),
-            [](const auto& a, const auto& b) { return a.error_code() < b.error_code(); });
-  EXPECT_TRUE(statuses[0].ok());
-  EXPECT_EQ(ReasonOf(statuses[1]), "PROFILE_EXISTS");
-  EXPECT_EQ(StoredVersion("legal"), 1);
+  for (int version = 0; version < 2; ++version) {
+    std::promise<void> both;
+    std::shared_future<void> go = both.get_future().share();
+    work_ = [&, go](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                    const std::stop_token&) {
+      go.wait();
+      return Made(job);
+    };
+    v1::CalibrateRequest request = Request();
+    request.set_expected_version(version);
+    auto first = CalibrateLater(request);
+    auto second = CalibrateLater(request);
+    while (runs_ < 2 * (version + 1)) std::this_thread::sleep_for(milliseconds(1));
+    both.set_value();
+    std::vector<grpc::Status> statuses = {first.get().status, second.get().status};
+    std::sort(statuses.begin(), statuses.end(),
+              [](const auto& a, const auto& b) { return a.error_code() < b.error_code(); });
+    EXPECT_TRUE(statuses[0].ok());
+    EXPECT_EQ(StoredVersion("legal"), version + 1);
+    if (version == 0) {
+      EXPECT_EQ(ReasonOf(statuses[1]), "PROFILE_EXISTS");
+    } else {
+      EXPECT_EQ(statuses[1].error_code(), StatusCode::ABORTED);
+      EXPECT_EQ(ReasonOf(statuses[1]), "VERSION_MISMATCH");
+      EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(statuses[1]).has_value());
+    }
+  }
 }
 
 TEST_F(CalibrateTest, MoreThanMayRunAreRefusedUntilOneEnds) {
@@ -399,7 +187,7 @@ TEST_F(CalibrateTest, MoreThanMayRunAreRefusedUntilOneEnds) {
   WorkBehind(gate);
   auto first = CalibrateLater(Request());
   gate.AwaitStart();
-  const Outcome refused = Calibrate(Request("code"));
+  const CalibrateOutcome refused = Calibrate(Request("code"));
   EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(ReasonOf(refused.status), "CALIBRATION_BUSY");
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused.status).has_value());
@@ -475,6 +263,70 @@ TEST_F(CalibrateTest, DrainingEndsACalibrationAndStoresNothing) {
   Serve();
 }
 
+TEST_F(CalibrateTest, DrainingEndsACalibrationThatComputesBesideTheEngine) {
+  std::promise<void> stopped;
+  std::promise<void> end;
+  work_ = [&](Engine&, const CalibrationJob&, const CalibrationObserver&,
+              const std::stop_token& stop) -> absl::StatusOr<CalibrationResult> {
+    while (!stop.stop_requested()) std::this_thread::sleep_for(milliseconds(1));
+    stopped.set_value();
+    end.get_future().wait();
+    return absl::CancelledError("stopped");
+  };
+  auto call = CalibrateLater(Request());
+  while (runs_ == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::thread drain([this] { server_->Drain(); });
+  stopped.get_future().wait();
+  ExpectRefusal(Request("late"), StatusCode::UNAVAILABLE, "DRAINING");
+  end.set_value();
+  const grpc::Status status = call.get().status;
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  drain.join();
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  Serve();
+}
+
+TEST_F(CalibrateTest, WhatIsBeingStoredWhenTheServerDrainsIsStoredAndAnswered) {
+  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                 const std::stop_token&) {
+    store_->Block();
+    return Made(job);
+  };
+  auto call = CalibrateLater(Request());
+  while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::thread drain([this] { server_->Drain(); });
+  // A store that takes its time, longer than what waits to be sent does.
+  EXPECT_EQ(call.wait_for(milliseconds(1500)), std::future_status::timeout);
+  store_->Release();
+  const CalibrateOutcome outcome = call.get();
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  ASSERT_TRUE(outcome.profile.has_value());
+  drain.join();
+  EXPECT_EQ(StoredVersion("legal"), outcome.profile->version());
+  Serve();
+}
+
+TEST_F(CalibrateTest, AHurriedDrainDoesNotLetClientsWaitForAStoreThatHangs) {
+  ServerOptions options;
+  options.drain_timeout = std::chrono::hours(1);
+  Serve(options);
+  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                 const std::stop_token&) {
+    store_->Block();
+    return Made(job);
+  };
+  auto call = CalibrateLater(Request());
+  while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::thread drain([this] { server_->Drain(); });
+  server_->HurryDrain();
+  const StatusCode code = call.get().status.error_code();
+  EXPECT_TRUE(code == StatusCode::UNAVAILABLE || code == StatusCode::CANCELLED) << code;
+  store_->Release();
+  drain.join();
+  Serve();
+}
+
 TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
@@ -529,7 +381,9 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   }
   ExpectBadField([](R& r) { r.set_expected_version(-1); }, "expected_version");
   ExpectBadField([](R& r) { r.set_request_id(std::string(65, 'x')); }, "request_id");
-  ExpectBadField([](R& r) { r.set_request_id("a\nb"); }, "request_id");
+  for (const std::string id : {"a\nb", "a b"}) {
+    ExpectBadField([&](R& r) { r.set_request_id(id); }, "request_id");
+  }
 
   v1::CalibrateRequest request = Request();
   request.set_model("another");
@@ -573,7 +427,7 @@ TEST_F(CalibrateTest, MessagesAreHeldAgainstTheLimitOfTheirMethod) {
 TEST_F(CalibrateTest, AServerWithoutAStoreSaysSo) {
   const auto store = std::move(store_);
   Serve();
-  const Outcome outcome = Calibrate(Request());
+  const CalibrateOutcome outcome = Calibrate(Request());
   EXPECT_EQ(outcome.status.error_code(), StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(ReasonOf(outcome.status), "STORE_NOT_CONFIGURED");
   EXPECT_THAT(outcome.status.error_message(), HasSubstr("--profile_store"));
@@ -594,7 +448,7 @@ TEST_F(CalibrateTest, TroubleOfTheStoreIsToldBeforeAnyWorkAndStoresNothing) {
                            {.reason = "STORE_FULL"}));
     return Made(job);
   };
-  const Outcome full = Calibrate(Request());
+  const CalibrateOutcome full = Calibrate(Request());
   EXPECT_EQ(full.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(ReasonOf(full.status), "STORE_FULL");
   EXPECT_FALSE(full.profile.has_value());
@@ -607,7 +461,7 @@ TEST_F(CalibrateTest, AFullQuotaIsToldBeforeAnyWork) {
   store_ = std::make_unique<FaultyStore>(ProfileStoreOptions{.quota = {.versions = 1}});
   Serve();
   ASSERT_TRUE(Calibrate(Request()).status.ok());
-  const Outcome over = Calibrate(Request());
+  const CalibrateOutcome over = Calibrate(Request());
   EXPECT_EQ(over.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(ReasonOf(over.status), "PROFILE_QUOTA");
   EXPECT_EQ(over.pushback, "-1") << "do not retry";
@@ -615,89 +469,6 @@ TEST_F(CalibrateTest, AFullQuotaIsToldBeforeAnyWork) {
   EXPECT_EQ(runs_, 1);
   StopServing();
   store_ = std::make_unique<FaultyStore>();
-  Serve();
-}
-
-TEST_F(CalibrateTest, TenantsAreNamedByAHeaderAndSeeTheirOwn) {
-  ServerOptions options;
-  options.tenant_header = kTenantHeader;
-  Serve(options);
-  ASSERT_TRUE(Calibrate(Request(), "acme").status.ok());
-  EXPECT_EQ(StoredVersion("legal", "acme"), 1);
-  const auto generate = [this](const std::string& profile, const std::string& tenant) {
-    v1::GenerateRequest request = Ask("hello");
-    request.mutable_attention()->set_profile(profile);
-    ClientCall client(*stub_);
-    if (!tenant.empty()) client.context.AddMetadata(kTenantHeader, tenant);
-    return client.Refusal(request);
-  };
-  const grpc::Status foreign = generate("legal", "other");
-  const grpc::Status unknown = generate("legal", "nobody");
-  EXPECT_EQ(foreign.error_code(), StatusCode::NOT_FOUND);
-  EXPECT_EQ(foreign.error_message(), unknown.error_message());
-  EXPECT_EQ(foreign.error_details(), unknown.error_details());
-
-  for (const std::string& bad : {std::string(), std::string("two words"), std::string(256, 'x')}) {
-    const grpc::Status status = generate("legal", bad);
-    EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED);
-    EXPECT_EQ(ReasonOf(status), "TENANT_REQUIRED");
-  }
-  ClientCall twice(*stub_);
-  twice.context.AddMetadata(kTenantHeader, "acme");
-  twice.context.AddMetadata(kTenantHeader, "other");
-  EXPECT_EQ(ReasonOf(twice.Refusal(Ask("hello"))), "TENANT_REQUIRED");
-
-  ClientCall own(*stub_);
-  own.context.AddMetadata(kTenantHeader, "acme");
-  v1::GenerateRequest request = Ask("hello");
-  request.mutable_attention()->set_profile("legal");
-  own.Start(request);
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  EXPECT_EQ(call->request().tenant, "acme");
-  call->Start();
-  call->Finish();
-  own.ReadText();
-  EXPECT_TRUE(own.Finish().ok());
-}
-
-TEST_F(CalibrateTest, GenerateGoesOnWithAStoreThatIsDown) {
-  ASSERT_TRUE(Calibrate(Request()).status.ok());
-  store_->Fail(MakeError(absl::StatusCode::kUnavailable, "the profile store cannot be reached",
-                         {.reason = "STORE_UNAVAILABLE", .retry_after = seconds(1)}));
-  v1::GenerateRequest request = Ask("hello");
-  request.mutable_attention()->set_profile("legal");
-  ClientCall client(*stub_);
-  client.Start(request);
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
-  call->Finish();
-  client.ReadText();
-  EXPECT_TRUE(client.Finish().ok());
-  request.mutable_attention()->set_profile("never-loaded");
-  const grpc::Status status = ClientCall(*stub_).Refusal(request);
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "STORE_UNAVAILABLE");
-  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
-}
-
-TEST_F(CalibrateTest, ACallThatWaitsForTheStoreCanBeCancelledAndDrained) {
-  store_->Block();
-  v1::GenerateRequest request = Ask("hello");
-  request.mutable_attention()->set_profile("legal");
-  ClientCall left(*stub_);
-  left.Start(request);
-  left.context.TryCancel();
-  EXPECT_EQ(left.Finish().error_code(), StatusCode::CANCELLED);
-  ClientCall waits(*stub_);
-  waits.Start(request);
-  while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
-  std::thread stop([this] { server_.reset(); });
-  const grpc::Status status = waits.Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << status.error_message();
-  store_->Release();
-  stop.join();
   Serve();
 }
 

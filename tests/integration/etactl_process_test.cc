@@ -160,5 +160,13 @@ TEST_F(EtactlProcessTest, TellsHealth) {
   EXPECT_THAT(unknown.errors, HasSubstr("NOT_FOUND"));
 }
 
+TEST_F(EtactlProcessTest, SetsTheLevelOfTheServersLog) {
+  const auto debug = CtlProcess(With({"debug"}, "log-level")).AwaitExit();
+  EXPECT_EQ(debug.code, 0) << debug.errors;
+  EXPECT_EQ(debug.output, "debug (was info)\n");
+  EXPECT_EQ(CtlProcess(With({"info"}, "log-level")).AwaitExit().output, "info (was debug)\n");
+  EXPECT_EQ(CtlProcess(With({"loud"}, "log-level")).AwaitExit().code, 2);
+}
+
 }  // namespace
 }  // namespace eta::testing

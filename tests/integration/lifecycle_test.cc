@@ -6,6 +6,7 @@
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/generic_call.h"
+#include "tests/testing/health_call.h"
 
 namespace eta::testing {
 namespace {
@@ -48,7 +49,8 @@ class LifecycleTest : public ServiceTest {
 
 TEST_F(LifecycleTest, IsHealthyUnderEveryName) {
   for (const std::string name :
-       {"", "liveness", "readiness", "eta.v1.EtaService", "eta.v1.ProfileService"}) {
+       {"", "liveness", "readiness", "eta.v1.EtaService", "eta.v1.ProfileService",
+        "eta.v1.StatsService", "eta.v1.AdminService"}) {
     EXPECT_EQ(Check(name), kServing) << name;
   }
   EXPECT_EQ(Check("something.else"), -1);
@@ -66,6 +68,24 @@ TEST_F(LifecycleTest, WatchersSeeTheDrain) {
   std::thread drain([this] { server_->Drain(); });
   EXPECT_EQ(HealthStatus(watch.Read()), kNotServing);
   drain.join();
+}
+
+TEST_F(LifecycleTest, WatchersAreToldOfChangesOnly) {
+  ServerOptions options;
+  options.stall_timeout = milliseconds(300);
+  Limits limits;
+  limits.max_congestion = milliseconds(100);
+  Serve(options, limits);
+  HealthListener liveness(NewChannel(), "liveness");
+  EXPECT_EQ(liveness.Next(), HealthStatus::SERVING);
+  std::this_thread::sleep_for(milliseconds(300));  // some looks at the engine
+  EngineSnapshot snapshot;
+  snapshot.running = 1;
+  engine_->SetSnapshot(snapshot);
+  EXPECT_EQ(liveness.Next(), HealthStatus::NOT_SERVING);
+  std::this_thread::sleep_for(milliseconds(300));
+  engine_->SetSnapshot(EngineSnapshot());
+  EXPECT_EQ(liveness.Next(), HealthStatus::SERVING);
 }
 
 TEST_F(LifecycleTest, AStalledStepLoopIsNotAlive) {

@@ -7,13 +7,10 @@
 #include <thread>
 
 #include "calibration/profile_json.h"
-#include "eta/v1/profiles.grpc.pb.h"
 #include "gmock/gmock.h"
-#include "grpcpp/create_channel.h"
-#include "tests/testing/client_call.h"
+#include "tests/integration/replica.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/profile_case.h"
-#include "tests/testing/server_process.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
 
@@ -26,110 +23,8 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
-// One process of the server, and its clients.
-class Replica {
- public:
-  Replica(const std::string& model, const std::string& store,
-          const std::vector<std::string>& more = {})
-      : process_(ETA_BINARY_DIR "/eta-server", Flags(model, store, more)) {
-    address_ = process_.AwaitAddress();
-    if (address_.empty()) return;
-    channel_ = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
-    stub = v1::EtaService::NewStub(channel_);
-    profiles = v1::ProfileService::NewStub(channel_);
-  }
-  bool up() const { return !address_.empty(); }
-  ServerProcess& process() { return process_; }
-
-  // The stored profile, or the status in `status`.
-  std::optional<v1::Profile> Calibrate(const v1::CalibrateRequest& request) {
-    grpc::ClientContext context;
-    const auto reader = stub->Calibrate(&context, request);
-    std::optional<v1::Profile> profile;
-    v1::CalibrateResponse message;
-    progress = 0;
-    while (reader->Read(&message)) {
-      if (message.has_progress()) ++progress;
-      if (message.has_profile()) profile = message.profile();
-    }
-    status = reader->Finish();
-    return profile;
-  }
-  // What the first message of a short answer says, or the status in `status`.
-  v1::AttentionUsed Generate(const std::string& profile) {
-    v1::GenerateRequest request = Ask("The quick brown fox");
-    request.mutable_stopping()->set_max_tokens(4);
-    request.mutable_stopping()->set_ignore_eos(true);
-    if (!profile.empty()) request.mutable_attention()->set_profile(profile);
-    ClientCall call(*stub);
-    call.Start(request);
-    const v1::AttentionUsed used = call.Read().started().attention();
-    call.ReadText();
-    status = call.Finish();
-    return used;
-  }
-  v1::Profile Import(const std::string& json) {
-    grpc::ClientContext context;
-    v1::ImportProfileRequest request;
-    request.set_json(json);
-    v1::Profile profile;
-    status = profiles->ImportProfile(&context, request, &profile);
-    return profile;
-  }
-  v1::Profile Get(const std::string& reference) {
-    grpc::ClientContext context;
-    v1::GetProfileRequest request;
-    request.set_profile(reference);
-    v1::Profile profile;
-    status = profiles->GetProfile(&context, request, &profile);
-    return profile;
-  }
-  std::string Export(const std::string& reference) {
-    grpc::ClientContext context;
-    v1::ExportProfileRequest request;
-    request.set_profile(reference);
-    v1::ExportProfileResponse response;
-    status = profiles->ExportProfile(&context, request, &response);
-    return response.json();
-  }
-
-  std::unique_ptr<v1::EtaService::Stub> stub;
-  std::unique_ptr<v1::ProfileService::Stub> profiles;
-  grpc::Status status;  // of the last call
-  int progress = 0;     // messages of the last calibration
-
- private:
-  static std::vector<std::string> Flags(const std::string& model, const std::string& store,
-                                        const std::vector<std::string>& more) {
-    std::vector<std::string> flags = {"--model",         model,  "--listen", "127.0.0.1:0",
-                                      "--kv_pool_bytes", "16MiB"};
-    if (!store.empty()) {
-      flags.push_back("--profile_store");
-      flags.push_back(store);
-    }
-    flags.insert(flags.end(), more.begin(), more.end());
-    return flags;
-  }
-
-  ServerProcess process_;
-  std::string address_;
-  std::shared_ptr<grpc::Channel> channel_;
-};
-
 class ProfileProcessTest : public ::testing::Test {
  protected:
-  static v1::CalibrateRequest Request(const std::string& name) {
-    v1::CalibrateRequest request;
-    request.set_name(name);
-    for (int i = 0; i < 4; ++i) {
-      auto* ids = request.add_samples()->mutable_token_ids();
-      for (int j = 0; j < 256; ++j) ids->add_ids(10 + (i * 977 + j * j * 31 + j) % 8000);
-    }
-    request.mutable_target()->mutable_match_dynamic();
-    request.set_sequence_tokens(256);
-    return request;
-  }
-
   const TinyModel model_;
   const TempFolder folder_;
   const std::string store_ = folder_.path() + "/profiles.db";
@@ -140,7 +35,7 @@ TEST_F(ProfileProcessTest, ACalibratedProfileIsUsedAndOutlivesAKill) {
   {
     Replica server(model_.path(), store_);
     ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
-    v1::CalibrateRequest request = Request("legal");
+    v1::CalibrateRequest request = SmallCalibration("legal");
     request.set_request_id("once");
     const auto profile = server.Calibrate(request);
     ASSERT_TRUE(profile.has_value()) << server.status.error_message();
@@ -157,7 +52,7 @@ TEST_F(ProfileProcessTest, ACalibratedProfileIsUsedAndOutlivesAKill) {
   EXPECT_EQ(used.profile(), "legal");
   EXPECT_EQ(used.profile_version(), 1);
   // The request id is remembered too.
-  v1::CalibrateRequest request = Request("legal");
+  v1::CalibrateRequest request = SmallCalibration("legal");
   request.set_request_id("once");
   const auto again = server.Calibrate(request);
   ASSERT_TRUE(again.has_value()) << server.status.error_message();
@@ -171,7 +66,7 @@ TEST_F(ProfileProcessTest, ANewVersionReachesTheOtherProcessWithinASecond) {
   Replica one(model_.path(), store_);
   Replica two(model_.path(), store_);
   ASSERT_TRUE(one.up() && two.up());
-  const auto first = one.Calibrate(Request("legal"));
+  const auto first = one.Calibrate(SmallCalibration("legal"));
   ASSERT_TRUE(first.has_value()) << one.status.error_message();
   const std::string json = one.Export("legal");
   EXPECT_EQ(two.Generate("legal").profile_version(), 1) << two.status.error_message();
@@ -193,7 +88,8 @@ TEST_F(ProfileProcessTest, AFolderOfFilesIsReadAndNotWritten) {
   {
     Replica server(model_.path(), store_);
     ASSERT_TRUE(server.up());
-    ASSERT_TRUE(server.Calibrate(Request("legal")).has_value()) << server.status.error_message();
+    ASSERT_TRUE(server.Calibrate(SmallCalibration("legal")).has_value())
+        << server.status.error_message();
     json = server.Export("legal");
   }
   std::filesystem::create_directories(folder_.path() + "/files/default");
@@ -201,7 +97,7 @@ TEST_F(ProfileProcessTest, AFolderOfFilesIsReadAndNotWritten) {
   Replica server(model_.path(), "dir:" + folder_.path() + "/files");
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
   EXPECT_EQ(server.Generate("legal").profile_version(), 1) << server.status.error_message();
-  EXPECT_FALSE(server.Calibrate(Request("code")).has_value());
+  EXPECT_FALSE(server.Calibrate(SmallCalibration("code")).has_value());
   EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(ReasonOf(server.status), "STORE_READ_ONLY");
   EXPECT_EQ(server.progress, 0) << "told before any work";
@@ -221,15 +117,29 @@ TEST_F(ProfileProcessTest, AProfileOfAnotherModelIsRefusedByNameOfWhatDiffers) {
   server.Generate("foreign");
   EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(ReasonOf(server.status), "PROFILE_MISMATCH");
+  EXPECT_EQ(MetadataOf(server.status, "mismatch"), "model_fingerprint");
   server.Generate("");
   EXPECT_TRUE(server.status.ok());
+}
+
+TEST_F(ProfileProcessTest, ATargetThatCannotBeMetSaysWhatCanAndStoresNothing) {
+  Replica server(model_.path(), store_);
+  ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
+  v1::CalibrateRequest request = SmallCalibration("legal");
+  request.mutable_target()->set_union_density(0.01);
+  EXPECT_FALSE(server.Calibrate(request).has_value());
+  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(server.status), "TARGET_UNREACHABLE");
+  EXPECT_GT(std::stod(MetadataOf(server.status, "nearest")), 0.01);
+  server.Get("legal");
+  EXPECT_EQ(ReasonOf(server.status), "PROFILE_NOT_FOUND");
 }
 
 TEST_F(ProfileProcessTest, ASignalEndsACalibrationAndNothingIsStored) {
   {
     Replica server(model_.path(), store_);
     ASSERT_TRUE(server.up());
-    v1::CalibrateRequest request = Request("legal");
+    v1::CalibrateRequest request = SmallCalibration("legal");
     for (int i = 0; i < 200; ++i) *request.add_samples() = request.samples(i % 4);
     grpc::ClientContext context;
     const auto reader = server.stub->Calibrate(&context, request);

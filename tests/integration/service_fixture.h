@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "eta/v1/profiles.grpc.pb.h"
 #include "grpcpp/create_channel.h"
@@ -26,8 +27,12 @@ class ServiceTest : public ::testing::Test {
     engine_ = std::make_unique<PuppetEngine>(limits);
     ServerOptions local = options;
     local.listen = "127.0.0.1:0";
-    auto server = Server::Start(
-        local, {.engine = *engine_, .profiles = store_.get(), .calibrate = calibrate_});
+    auto server = Server::Start(local, {.engine = *engine_,
+                                        .profiles = store_.get(),
+                                        .calibrate = calibrate_,
+                                        .telemetry = telemetry_,
+                                        .call_observers = call_observers_,
+                                        .log = log_});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     channel_ = NewChannel();
@@ -71,6 +76,9 @@ class ServiceTest : public ::testing::Test {
 
   std::unique_ptr<FaultyStore> store_;  // null: the server has none
   Calibrator calibrate_;
+  TelemetrySource telemetry_;  // null: nothing is counted
+  std::vector<CallObserver*> call_observers_;
+  Log* log_ = nullptr;  // null: nothing is said
   std::unique_ptr<PuppetEngine> engine_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -177,7 +177,7 @@ TEST_F(WireTest, AnEnumValueFromTheFutureIsInvalid) {
 TEST_F(WireTest, ARequestIdThatCannotBeEchoedIsRefused) {
   v1::GenerateRequest request = Ask("hello");
   for (const std::string& id :
-       {std::string("line\nbreak"), std::string(65, 'x'), std::string("é")}) {
+       {std::string("line\nbreak"), std::string(65, 'x'), std::string("é"), std::string(" a ")}) {
     request.set_request_id(id);
     ClientCall client(*stub_);
     EXPECT_EQ(FieldOf(client.Refusal(request)), "request_id");

@@ -7,14 +7,35 @@
 #include <thread>
 #include <utility>
 
+#include "engine/step_engine.h"
+#include "tests/testing/deferring_backend.h"
+
 namespace eta::testing {
+namespace {
+
+std::string TestBackend() {
+  const char* name = std::getenv("ETA_TEST_BACKEND");
+  return name != nullptr ? name : "cpu";
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateDeferring(const EngineOptions& options,
+                                                        Observer* observer) {
+  const auto checkpoint = Checkpoint::Open(options.model_dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+  auto backend = MakeBackend(options.backend);
+  if (!backend.ok()) return backend.status();
+  return StepEngine::Create(options, *checkpoint,
+                            std::make_unique<DeferringBackend>(*std::move(backend)), observer);
+}
+
+}  // namespace
 
 EngineOptions OptionsFor(const TinyModel& model) {
   EngineOptions options;
   options.model_dir = model.path();
   options.model_name = "tiny";
   options.backend.num_threads = 2;
-  if (const char* backend = std::getenv("ETA_TEST_BACKEND")) options.backend.name = backend;
+  if (TestBackend() != "deferring") options.backend.name = TestBackend();
   if (options.backend.name == "cuda") options.backend.compute = DType::kFloat32;
   options.kv_dtype = DType::kFloat32;
   options.kv_pool_bytes = int64_t{32} << 20;
@@ -23,8 +44,7 @@ EngineOptions OptionsFor(const TinyModel& model) {
 }
 
 double BatchTolerance() {
-  const char* backend = std::getenv("ETA_TEST_BACKEND");
-  return backend != nullptr && std::string(backend) == "cuda" ? 1e-4 : 0.0;
+  return TestBackend() == "cuda" ? 1e-4 : 0.0;
 }
 
 EngineOptions WithBlocks(EngineOptions options, int32_t num_blocks) {
@@ -36,7 +56,8 @@ EngineOptions WithBlocks(EngineOptions options, int32_t num_blocks) {
 }
 
 std::unique_ptr<Engine> Start(const EngineOptions& options, Observer* observer) {
-  auto engine = Engine::Create(options, observer);
+  auto engine = TestBackend() == "deferring" ? CreateDeferring(options, observer)
+                                             : Engine::Create(options, observer);
   EXPECT_TRUE(engine.ok()) << engine.status();
   return engine.ok() ? *std::move(engine) : nullptr;
 }

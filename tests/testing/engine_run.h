@@ -12,7 +12,8 @@
 namespace eta::testing {
 
 // Options for `model`: 2 threads, a pool of 32 MiB, float32 KV; the CPU, or the backend that
-// ETA_TEST_BACKEND names, with exact products.
+// ETA_TEST_BACKEND names, with exact products. "deferring": the CPU, but steps are prepared and run
+// as on a GPU.
 EngineOptions OptionsFor(const TinyModel& model);
 
 // How far a log-probability may move with what else is in the batch: not at all, except on cuda,

@@ -35,7 +35,7 @@ struct Faults {
 
 class FaultyBackend final : public ForwardingBackend {
  public:
-  FaultyBackend(std::unique_ptr<Backend> backend, std::shared_ptr<Faults> faults,
+  FaultyBackend(std::shared_ptr<Backend> backend, std::shared_ptr<Faults> faults,
                 std::string name = "faulty")
       : ForwardingBackend(std::move(backend)), faults_(std::move(faults)), name_(std::move(name)) {}
 

@@ -11,7 +11,8 @@ namespace eta::testing {
 
 class ForwardingBackend : public Backend {
  public:
-  explicit ForwardingBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  // Several may share one that is used by one of them at a time.
+  explicit ForwardingBackend(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
 
   std::string_view name() const override { return backend_->name(); }
   std::string description() const override { return backend_->description(); }
@@ -41,6 +42,7 @@ class ForwardingBackend : public Backend {
                          int32_t kv_head) const override {
     return backend_->ReadRecord(geometry, kv, block, kv_head);
   }
+  bool defers() const override { return backend_->defers(); }
   void Plan(const BatchView& batch) override { backend_->Plan(batch); }
   void Embed(const EmbedParams& params) override { backend_->Embed(params); }
   void RmsNorm(const RmsNormParams& params) override { backend_->RmsNorm(params); }
@@ -63,10 +65,13 @@ class ForwardingBackend : public Backend {
   }
   void SwiGlu(const SwiGluParams& params) override { backend_->SwiGlu(params); }
   void Sample(const SampleParams& params) override { backend_->Sample(params); }
+  void SetTokens(std::span<const int32_t> tokens) override { backend_->SetTokens(tokens); }
+  void Launch() override { backend_->Launch(); }
+  void Discard() override { backend_->Discard(); }
   absl::Status Finish() override { return backend_->Finish(); }
 
  private:
-  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<Backend> backend_;
 };
 
 }  // namespace eta::testing

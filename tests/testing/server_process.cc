@@ -16,7 +16,6 @@ namespace eta::testing {
 namespace {
 
 constexpr int kPatienceMs = 120'000;
-constexpr char kListening[] = "listening on ";
 
 }  // namespace
 
@@ -49,7 +48,7 @@ ServerProcess::~ServerProcess() {
   unlink(errors_path_.c_str());
 }
 
-std::string ServerProcess::AwaitAddress() {
+std::string ServerProcess::AwaitLine(std::string_view prefix) {
   std::string line;
   while (true) {
     pollfd waiting{.fd = output_, .events = POLLIN, .revents = 0};
@@ -57,8 +56,8 @@ std::string ServerProcess::AwaitAddress() {
     if (poll(&waiting, 1, kPatienceMs) != 1 || read(output_, &next, 1) != 1) return "";
     if (next != '\n') {
       line += next;
-    } else if (line.rfind(kListening, 0) == 0) {
-      return line.substr(sizeof(kListening) - 1);
+    } else if (line.rfind(prefix, 0) == 0) {
+      return line.substr(prefix.size());
     } else {
       line.clear();
     }

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace eta::testing {
@@ -22,7 +23,9 @@ class ServerProcess {
   ~ServerProcess();
 
   // host:port, once it prints that it listens; empty if it ends before or takes over two minutes.
-  std::string AwaitAddress();
+  std::string AwaitAddress() { return AwaitLine("listening on "); }
+  // What follows `prefix` in the next line of its standard output that begins so; empty likewise.
+  std::string AwaitLine(std::string_view prefix);
   void Signal(int signal);
   bool Running();
   Exit AwaitExit();

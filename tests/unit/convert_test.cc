@@ -138,6 +138,31 @@ TEST(ToMessage, FinishedTellsWhatStoppedTheAnswer) {
   EXPECT_EQ(ToMessage(event).finished().matched_case(), v1::Finished::MATCHED_NOT_SET);
 }
 
+TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
+  FinishedEvent event;
+  event.attention = {.decode_rows = 7,
+                     .head_density = 0.25,
+                     .union_density = 0.5,
+                     .keys_attended = 1,
+                     .keys_eligible = 2,
+                     .keys_read = 3,
+                     .keys_cached = int64_t{1} << 40,
+                     .kv_bytes_read = 5,
+                     .kv_bytes_dense = 6,
+                     .index_bytes_read = 8};
+  const v1::AttentionStats attention = ToMessage(event).finished().attention();
+  EXPECT_EQ(attention.decode_steps(), 7);
+  EXPECT_EQ(attention.head_density(), 0.25);
+  EXPECT_EQ(attention.union_density(), 0.5);
+  EXPECT_EQ(attention.keys_attended(), 1);
+  EXPECT_EQ(attention.keys_eligible(), 2);
+  EXPECT_EQ(attention.keys_read(), 3);
+  EXPECT_EQ(attention.keys_cached(), int64_t{1} << 40);
+  EXPECT_EQ(attention.kv_bytes_read(), 5);
+  EXPECT_EQ(attention.kv_bytes_dense(), 6);
+  EXPECT_EQ(attention.index_bytes_read(), 8);
+}
+
 TEST(ToMessage, StartedNamesTheProfileAndHidesWhatFullAttentionDoesNotRead) {
   StartedEvent event;
   event.attention.mode = AttentionMode::kFull;

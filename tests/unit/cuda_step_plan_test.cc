@@ -220,5 +220,12 @@ TEST(StepLayoutTest, AStepWithoutRowsHasArrays) {
   EXPECT_EQ(step.view.counts->screen_units, 0);
 }
 
+TEST_F(StepPlanTest, TokensThatComeLaterMakeTheSameStep) {
+  const std::vector<int32_t> none(tokens_.size(), 0);
+  Step early({none, sequences_}, 16);
+  SetTokens(tokens_, early.packed.padded_rows, early.bytes.data());
+  EXPECT_EQ(early.bytes, Step({tokens_, sequences_}, 16).bytes);
+}
+
 }  // namespace
 }  // namespace eta::cuda

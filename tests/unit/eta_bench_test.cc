@@ -121,6 +121,18 @@ TEST(EtaBench, PrintsATable) {
   EXPECT_NE(result.output.find("TFLOP/s"), std::string::npos);
 }
 
+TEST(EtaBench, ObserveTellsWhatCountingCosts) {
+  if (RunBench("observe --help").code != 0) GTEST_SKIP() << "built without the service";
+  const nlohmann::json report =
+      Report("observe --layers=3 --heads=8 --kv_heads=2 --rows=5 --series=1,5 --profiles=7");
+  ASSERT_EQ(report["steps"].size(), 2u);
+  for (const nlohmann::json& step : report["steps"]) {
+    ExpectNumbers(step, {"series", "microseconds", "share_of_step"});
+  }
+  EXPECT_EQ(report["page"]["profiles"], 7);
+  ExpectNumbers(report["page"], {"bytes", "milliseconds"});
+}
+
 TEST(EtaBench, RefusesWhatItCannotDo) {
   EXPECT_NE(RunBench("attention --heads=7 --kv_heads=2 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("attention --backend=nonesuch 2>/dev/null").code, 0);

@@ -268,7 +268,10 @@ TEST_P(WriteStoreTest, BadPutsWriteNothing) {
   put.payload_digest = std::string(64, '1');
   for (const std::string& id : {std::string(65, 'x'), std::string("a b"), std::string("\n")}) {
     put.request_id = id;
-    EXPECT_EQ(GetErrorDetail(store->Put(kAcme, put).status()).field, "request_id");
+    const absl::Status refused = store->Put(kAcme, put).status();
+    EXPECT_EQ(GetErrorDetail(refused).field, "request_id");
+    EXPECT_THAT(refused.message(), ::testing::HasSubstr("without spaces, since"))
+        << "why, not only what";
   }
   EXPECT_TRUE(store->List(kAcme, {})->profiles.empty());
 }

@@ -107,8 +107,9 @@ TEST(RequestValidation, TokenIdsAreInTheVocabularyAndTheFirstBadOneIsNamed) {
 
 TEST(RequestValidation, RequestIdsAreShortAndPrintable) {
   EXPECT_EQ(Field([](Request& r) { r.id = std::string(64, '~'); }), "ok");
-  for (const std::string& id : {std::string(), std::string(65, 'x'), std::string("a\nb"),
-                                std::string("\xc3\xa9"), std::string("a\0b", 3)}) {
+  for (const std::string& id :
+       {std::string(), std::string(65, 'x'), std::string("a\nb"), std::string("\xc3\xa9"),
+        std::string("a\0b", 3), std::string("a b"), std::string(" a"), std::string("a ")}) {
     EXPECT_EQ(Field([&](Request& r) { r.id = id; }), "request_id");
   }
 }

@@ -129,7 +129,9 @@ TEST(PostgresRestarts, EveryRequestIsDoneOnce) {
   PostgresServer* server = PostgresServer::Get();
   if (server == nullptr) GTEST_SKIP() << PostgresServer::MissingReason();
   const StorePlace place(StoreKind::kPostgres);
-  const auto store = place.Open();
+  ProfileStoreOptions options = StorePlace::FastOptions();
+  options.quota.versions = options.quota.versions_ever;
+  const auto store = place.Open(options);
   std::atomic<bool> done = false;
   std::atomic<int> answered = 0;
   std::mutex mutex;

@@ -1,0 +1,64 @@
+#include "service/admin_service.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/error.h"
+#include "service/admin_role.h"
+#include "service/unary_call.h"
+
+namespace eta {
+namespace {
+
+constexpr std::array<std::pair<v1::LogLevel, LogLevel>, 4> kLevels = {{
+    {v1::LOG_LEVEL_DEBUG, LogLevel::kDebug},
+    {v1::LOG_LEVEL_INFO, LogLevel::kInfo},
+    {v1::LOG_LEVEL_WARNING, LogLevel::kWarning},
+    {v1::LOG_LEVEL_ERROR, LogLevel::kError},
+}};
+
+v1::LogLevel ToMessage(LogLevel level) {
+  for (const auto& [message, ours] : kLevels) {
+    if (ours == level) return message;
+  }
+  return v1::LOG_LEVEL_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::SetLogLevelResponse> AdminService::Set(
+    const Tenant& tenant, const v1::SetLogLevelRequest& request) const {
+  if (!IsAdmin(tenant, parts_.options)) {
+    return MakeError(absl::StatusCode::kPermissionDenied, "only the operator's tenants may do this",
+                     {.reason = "ADMIN_REQUIRED"});
+  }
+  for (const auto& [message, level] : kLevels) {
+    if (message != request.level()) continue;
+    v1::SetLogLevelResponse response;
+    response.set_previous_level(ToMessage(log_.level()));
+    log_.SetLevel(level);
+    log_.Write(LogEvent(LogLevel::kWarning, "log_level",
+                        absl::StrCat("the log's level is ", std::string(Name(level)), " now"))
+                   .Add("log_level", Name(level))
+                   .Add("tenant", tenant.id()));
+    return response;
+  }
+  return InvalidField("level", "must be one of LOG_LEVEL_DEBUG, _INFO, _WARNING and _ERROR");
+}
+
+grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  return UnaryCall<v1::SetLogLevelRequest, v1::SetLogLevelResponse>::Start(
+      context, *request, response, parts_,
+      {.name = "SetLogLevel",
+       .max_bytes = static_cast<size_t>(parts_.options.max_message_bytes),
+       .admission = Admission::kAlways},
+      [this](const Tenant& tenant, const v1::SetLogLevelRequest& parsed, CallRecord&) {
+        return Set(tenant, parsed);
+      });
+}
+
+}  // namespace eta

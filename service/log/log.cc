@@ -1,0 +1,103 @@
+#include "service/log/log.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+namespace eta {
+namespace {
+
+constexpr int kPollMs = 50;
+constexpr size_t kPipeChunk = 4096;  // PIPE_BUF: a pipe that is ready takes so much without waiting
+
+}  // namespace
+
+Log::Log(const LogOptions& options) : options_(options), level_(options.level) {
+  if (options_.fd >= 0) thread_ = std::thread([this] { Run(); });
+}
+
+Log::~Log() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    last_deadline_ = std::chrono::steady_clock::now() + options_.last_wait;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+Log& Log::Nowhere() {
+  static Log log{LogOptions()};
+  return log;
+}
+
+void Log::Write(LogEvent event) {
+  if (!Writes(event.level())) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.size() >= options_.max_waiting) {
+      ++dropped_;
+      return;
+    }
+    waiting_.push_back(std::move(event));
+  }
+  wake_.notify_one();
+}
+
+void Log::Run() {
+  int64_t told = 0;  // of the dropped ones
+  std::deque<LogEvent> events;
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      events.swap(waiting_);
+    }
+    for (const LogEvent& event : events) {
+      if (!WriteLine(event.Line(options_.format))) return;
+    }
+    events.clear();
+    if (const int64_t dropped = dropped_; dropped != told) {
+      LogEvent lost(
+          LogLevel::kWarning, "log_dropped",
+          "the log could not keep up: " + std::to_string(dropped - told) + " events lost");
+      lost.Add("events", dropped - told);
+      told = dropped;
+      if (!WriteLine(lost.Line(options_.format))) return;
+    }
+  }
+}
+
+// False: the log has ended and nobody reads.
+bool Log::WriteLine(std::string line) {
+  line += '\n';
+  size_t written = 0;
+  while (written < line.size()) {
+    if (!AwaitRoom()) return false;
+    const ssize_t n =
+        write(options_.fd, line.data() + written, std::min(line.size() - written, kPipeChunk));
+    if (n >= 0) {
+      written += static_cast<size_t>(n);
+    } else if (errno != EINTR && errno != EAGAIN) {
+      return true;  // closed, or its disk is full: this line is lost, the next may not be
+    }
+  }
+  return true;
+}
+
+bool Log::AwaitRoom() {
+  while (true) {
+    pollfd ready{.fd = options_.fd, .events = POLLOUT, .revents = 0};
+    if (poll(&ready, 1, kPollMs) > 0) return true;
+    const std::lock_guard lock(mutex_);
+    if (stop_ && std::chrono::steady_clock::now() >= last_deadline_) return false;
+  }
+}
+
+}  // namespace eta

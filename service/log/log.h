@@ -1,0 +1,70 @@
+// The server's log: events become lines of standard error, written by a thread of its own.
+//
+// Whoever has something to say never waits: what does not fit in the queue is dropped and counted,
+// and the log says so once it can write again. A reader of standard error that stalls holds up
+// nothing but the log. Own and small because the log of Debian 12's abseil (20220623) is not public
+// yet, and because no library at hand has all of the above.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "service/log/log_event.h"
+
+namespace eta {
+
+struct LogOptions {
+  LogLevel level = LogLevel::kInfo;
+  LogFormat format = LogFormat::kJson;
+  int fd = -1;  // where lines go; negative: nowhere
+  size_t max_waiting = 4096;
+  std::chrono::milliseconds last_wait{1000};  // for a reader that stalls, at the end
+};
+
+// Thread-safe.
+class Log {
+ public:
+  explicit Log(const LogOptions& options);
+  // Writes what waits, as far as somebody reads it.
+  ~Log();
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  // One that writes nowhere.
+  static Log& Nowhere();
+
+  void Write(LogEvent event);
+
+  // Events below the level are not written.
+  LogLevel level() const { return level_; }
+  void SetLevel(LogLevel level) { level_ = level; }
+  bool Writes(LogLevel level) const { return options_.fd >= 0 && level >= level_; }
+
+  // Events that were lost.
+  int64_t dropped() const { return dropped_; }
+
+ private:
+  void Run();
+  bool WriteLine(std::string line);
+  bool AwaitRoom();
+
+  const LogOptions options_;
+  std::atomic<LogLevel> level_;
+  std::atomic<int64_t> dropped_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<LogEvent> waiting_;                           // guarded by mutex_
+  bool stop_ = false;                                      // likewise
+  std::chrono::steady_clock::time_point last_deadline_{};  // likewise; set with stop_
+
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace eta

@@ -1,0 +1,81 @@
+#include "service/self_probe.h"
+
+#include <utility>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace eta {
+namespace {
+
+constexpr int kFailures = 3;
+constexpr int kPeriods = 12;   // of `patience`
+constexpr int kDeadlines = 6;  // likewise
+
+}  // namespace
+
+SelfProbe::SelfProbe(std::string address, std::chrono::milliseconds patience, Log& log)
+    : address_(std::move(address)), patience_(patience), log_(log), thread_([this] { Run(); }) {}
+
+SelfProbe::~SelfProbe() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    if (asking_ != nullptr) asking_->TryCancel();
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+bool SelfProbe::Deaf() const {
+  const std::lock_guard lock(mutex_);
+  return failures_ >= kFailures && Clock::now() - answered_ >= patience_;
+}
+
+void SelfProbe::Run() {
+  bool sound = true;
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, patience_ / kPeriods, [this] { return stop_; })) {
+    lock.unlock();
+    const auto begin = Clock::now();
+    const std::string error = Ask();
+    const std::chrono::duration<double, std::milli> taken = Clock::now() - begin;
+    const bool answered = error.empty();
+    log_.Write(LogEvent(LogLevel::kDebug, "self_probe")
+                   .Add("answered", answered)
+                   .Add("duration_ms", taken.count()));
+    lock.lock();
+    if (stop_) return;
+    failures_ = answered ? 0 : failures_ + 1;
+    if (answered) answered_ = Clock::now();
+    if (std::exchange(sound, answered) == answered) continue;
+    log_.Write(answered ? LogEvent(LogLevel::kInfo, "self_probe_answered",
+                                   "new connections are answered again")
+                        : LogEvent(LogLevel::kWarning, "self_probe_failed",
+                                   "a new connection to this server was not answered: " + error));
+  }
+}
+
+std::string SelfProbe::Ask() {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else a connection would be shared
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  const auto channel =
+      grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = grpc::health::v1::Health::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + patience_ / kDeadlines);
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return "";
+    asking_ = &context;
+  }
+  grpc::health::v1::HealthCheckResponse response;
+  const grpc::Status status = stub->Check(&context, {}, &response);
+  const std::lock_guard lock(mutex_);
+  asking_ = nullptr;
+  return status.ok() ? "" : status.error_message();
+}
+
+}  // namespace eta

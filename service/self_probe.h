@@ -1,0 +1,51 @@
+// Asks this server's own health service, each time over a new connection: what a load balancer's
+// probe would see. A listener that no longer accepts looks sound from inside and to a mere
+// connect(), since the kernel's backlog still takes connections: gRPC 1.51 closes its ears for good
+// once accept() has failed for want of file descriptors (CVE-2023-4785).
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "engine/request.h"
+#include "grpcpp/client_context.h"
+#include "service/log/log.h"
+
+namespace eta {
+
+class SelfProbe {
+ public:
+  // Of the server at `address`, which listens. It counts as deaf once no call was answered for
+  // `patience` and three in a row failed, so that a process that was stopped meanwhile does not.
+  SelfProbe(std::string address, std::chrono::milliseconds patience, Log& log);
+  ~SelfProbe();
+  SelfProbe(const SelfProbe&) = delete;
+  SelfProbe& operator=(const SelfProbe&) = delete;
+
+  // Any thread.
+  bool Deaf() const;
+
+ private:
+  void Run();
+  // Empty: answered; else why not.
+  std::string Ask();
+
+  const std::string address_;
+  const std::chrono::milliseconds patience_;
+  Log& log_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  // Guarded by mutex_:
+  Clock::time_point answered_ = Clock::now();
+  int failures_ = 0;  // since then
+  grpc::ClientContext* asking_ = nullptr;
+  bool stop_ = false;
+
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace eta

@@ -1,0 +1,37 @@
+#include "service/stats_service.h"
+
+#include <optional>
+#include <string>
+
+#include "service/take_stats.h"
+#include "service/unary_call.h"
+#include "service/watch_stats_reactor.h"
+
+namespace eta {
+
+grpc::ServerUnaryReactor* StatsService::GetStats(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return UnaryCall<v1::GetStatsRequest, v1::Stats>::Start(
+      context, *request, response, parts_,
+      {.name = "GetStats",
+       .max_bytes = static_cast<size_t>(parts_.options.max_message_bytes),
+       .admission = Admission::kAlways},
+      [this](const Tenant& tenant, const v1::GetStatsRequest& parsed,
+             CallRecord&) -> absl::StatusOr<v1::Stats> {
+        const auto query =
+            MakeStatsQuery(parsed.has_tenant() ? std::optional(parsed.tenant()) : std::nullopt,
+                           parsed.layers(), tenant, parts_.options);
+        if (!query.ok()) return query.status();
+        return TakeStats(*query, parts_);
+      });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StatsService::WatchStats(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) {
+  parts_.live_calls.Begin();
+  return WatchStatsReactor::Start(context, *message, parts_, watchers_,
+                                  [&live_calls = parts_.live_calls] { live_calls.End(); });
+}
+
+}  // namespace eta

@@ -1,0 +1,50 @@
+#include "service/take_figures.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace eta {
+namespace {
+
+StoreFigures TakeStoreFigures(const ProfileStore& store, const ProfileCache& cache) {
+  const ProfileCacheFigures cached = cache.Figures();
+  const Clock::time_point now = Clock::now();
+  StoreFigures figures;
+  figures.up = store.Health().ok();
+  figures.cache_bytes = cached.bytes;
+  figures.reloads_succeeded = cached.reads;
+  figures.reloads_failed = cached.failed_reads;
+  if (cached.last_read) figures.last_reload_age = now - *cached.last_read;
+  if (cached.oldest) figures.staleness = std::max(now - *cached.oldest, Clock::duration(0));
+  for (LoadedProfile& profile : cache.Loaded()) {
+    figures.profiles.push_back({.tenant = profile.tenant.id(),
+                                .name = std::move(profile.name),
+                                .version = profile.version,
+                                .digest = std::move(profile.checksum),
+                                .head_density = profile.head_density,
+                                .union_density = profile.union_density});
+  }
+  return figures;
+}
+
+}  // namespace
+
+ServerFigures TakeFigures(const CallParts& parts) {
+  ServerFigures figures;
+  figures.info = parts.engine.info();
+  figures.engine = parts.engine.Snapshot();
+  figures.state = parts.state.Of(figures.engine);
+  for (const EngineSnapshot& device : parts.engine.Devices()) {
+    ++figures.num_devices;
+    if (device.device_lost) ++figures.lost_devices;
+  }
+  figures.calibrations = static_cast<int32_t>(parts.calibrations.Running().size());
+  figures.memory_pressure = parts.memory.High();
+  figures.memory_used = parts.memory.FractionUsed();
+  if (parts.store != nullptr && parts.profiles != nullptr) {
+    figures.store = TakeStoreFigures(*parts.store, *parts.profiles);
+  }
+  return figures;
+}
+
+}  // namespace eta

@@ -1,0 +1,52 @@
+#include "service/take_stats.h"
+
+#include <chrono>
+#include <utility>
+
+#include "engine/error.h"
+#include "service/admin_role.h"
+#include "service/convert_stats.h"
+
+namespace eta {
+
+absl::StatusOr<StatsQuery> MakeStatsQuery(const std::optional<std::string>& tenant, bool layers,
+                                          const Tenant& caller, const ServerOptions& options) {
+  StatsQuery query{.layers = layers, .tenant = std::nullopt};
+  const bool admin = IsAdmin(caller, options);
+  if (tenant) {
+    auto named = Tenant::Parse(*tenant);
+    if (!named.ok()) {
+      return InvalidField("tenant", "must be 1 to 255 printable ASCII characters without spaces");
+    }
+    query.tenant = *std::move(named);
+  } else if (!admin) {
+    query.tenant = caller;
+  }
+  if (!admin && query.tenant != caller) {
+    return MakeError(absl::StatusCode::kPermissionDenied,
+                     "tenant: the figures of another tenant are the operator's (--admin_tenants)",
+                     {.reason = "ADMIN_REQUIRED"});
+  }
+  return query;
+}
+
+v1::Stats TakeStats(const StatsQuery& query, const CallParts& parts) {
+  StatsFacts facts;
+  facts.tenant = query.tenant;
+  facts.version = ETA_VERSION;
+  facts.telemetry.started = Clock::now();
+  if (parts.telemetry) {
+    facts.telemetry = parts.telemetry(
+        {.layers = query.layers, .tenant = query.tenant ? query.tenant->id() : std::string()});
+  }
+  facts.engine = parts.engine.Snapshot();
+  facts.state = parts.state.Of(facts.engine);
+  if (!query.tenant) facts.devices = parts.engine.Devices();
+  if (parts.profiles != nullptr) facts.profiles = parts.profiles->Loaded(query.tenant);
+  facts.calibrations = parts.calibrations.Running(query.tenant);
+  facts.time = std::chrono::system_clock::now();
+  facts.now = Clock::now();
+  return ToMessage(facts, parts.engine.info());
+}
+
+}  // namespace eta

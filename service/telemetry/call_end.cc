@@ -1,0 +1,96 @@
+#include "service/telemetry/call_end.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/ascii.h"
+#include "engine/error.h"
+#include "service/telemetry/label_names.h"
+
+namespace eta {
+namespace {
+
+constexpr std::array<std::string_view, 13> kRejections = {
+    "context_too_long",  "deadline_passed",   "deadline_too_short", "draining",
+    "invalid_field",     "kv_pool_too_small", "malformed_message",  "memory_pressure",
+    "message_too_large", "model_not_found",   "profile_not_found",  "queue_full",
+    "token_budget"};
+constexpr std::array<std::string_view, 7> kFailures = {
+    "deadline_decoding", "deadline_queued",  "device_error", "draining",
+    "internal_error",    "nonfinite_logits", "slow_consumer"};
+// A calibration has run when it gives one of these.
+constexpr std::array<std::string_view, 5> kBadSamples = {"cells_inconsistent", "no_scores",
+                                                         "scores_not_finite", "scores_out_of_range",
+                                                         "target_unreachable"};
+
+bool FailedElsewhere(absl::StatusCode code, const std::string& reason) {
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+      return reason != "draining";
+    case absl::StatusCode::kDeadlineExceeded:
+      return reason != "deadline_passed";
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDataLoss:
+      return true;
+    default:
+      return std::find(kBadSamples.begin(), kBadSamples.end(), reason) != kBadSamples.end();
+  }
+}
+
+}  // namespace
+
+CallEnd EndOf(const CallRecord& record) {
+  if (record.status.ok()) return CallEnd::kOk;
+  if (absl::IsCancelled(record.status)) return CallEnd::kCancelled;
+  const std::string reason = ReasonLabel(record.status);
+  const bool ran = record.method == "Generate" ? record.submitted && reason != "deadline_too_short"
+                                               : FailedElsewhere(record.status.code(), reason);
+  return ran ? CallEnd::kFailed : CallEnd::kRejected;
+}
+
+std::string ReasonLabel(const absl::Status& status) {
+  const std::string reason = GetErrorDetail(status).reason;
+  return reason.empty() ? std::string("internal_error") : absl::AsciiStrToLower(reason);
+}
+
+std::span<const std::string_view> RejectionReasons() {
+  return kRejections;
+}
+
+std::span<const std::string_view> FailureReasons() {
+  return kFailures;
+}
+
+std::string_view Name(Stage stage) {
+  constexpr std::string_view kNames[] = {"queued", "prefill", "decode"};
+  return kNames[static_cast<size_t>(stage)];
+}
+
+Stage StageOf(const CallRecord& record) {
+  const Timing& timing = record.outcome.timing;
+  if (!record.submitted || timing.queue.count() == 0) return Stage::kQueued;
+  return timing.first_token.count() == 0 ? Stage::kPrefill : Stage::kDecode;
+}
+
+std::string_view Name(AttentionMode mode) {
+  constexpr std::string_view kNames[] = {"full", "dynamic", "profile"};
+  return kNames[static_cast<size_t>(mode)];
+}
+
+std::string_view FinishReasonOf(const CallRecord& record) {
+  if (!record.submitted || !record.status.ok()) return LabelNames::kNone;
+  switch (record.outcome.reason) {
+    case FinishReason::kStopToken:
+      return "stop_token";
+    case FinishReason::kEndOfText:
+      return "end_of_text";
+    case FinishReason::kStopString:
+      return "stop_string";
+    case FinishReason::kLength:
+      return "length";
+  }
+  return LabelNames::kNone;
+}
+
+}  // namespace eta

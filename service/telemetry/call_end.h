@@ -1,0 +1,43 @@
+// How a call ended, as the metrics tell it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "service/telemetry/call_record.h"
+
+namespace eta {
+
+enum class CallEnd : uint8_t {
+  kOk,
+  kCancelled,
+  kRejected,  // before it ran
+  kFailed,
+};
+inline constexpr int kCallEnds = 4;
+
+// Of Generate it ran if the engine took it and did not refuse it for its deadline. Of other methods
+// the status tells: trouble of the server's or too little time is a failure, and so is a
+// calibration whose samples did not do.
+CallEnd EndOf(const CallRecord& record);
+
+// ErrorReason in lower case; "internal_error" of an error that nobody gave a reason.
+std::string ReasonLabel(const absl::Status& status);
+
+// Reasons that Generate may give, so that their series are there before the first.
+std::span<const std::string_view> RejectionReasons();
+std::span<const std::string_view> FailureReasons();
+
+// How far a Generate call had come.
+enum class Stage : uint8_t { kQueued, kPrefill, kDecode };
+inline constexpr int kStages = 3;
+std::string_view Name(Stage stage);
+Stage StageOf(const CallRecord& record);
+
+std::string_view Name(AttentionMode mode);
+// "none" of a call that did not end OK.
+std::string_view FinishReasonOf(const CallRecord& record);
+
+}  // namespace eta

@@ -1,0 +1,47 @@
+// What there is to say about one finished call: for the log (one line), for the metrics (one
+// increment). Made by whoever answers the call, when its status is known; no prompt text, no
+// answer text, no credential ever stands in it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "engine/request.h"
+
+namespace eta {
+
+struct CallRecord {
+  std::string_view method;     // "Generate", "Calibrate", "GetStats", "GetProfile", ...
+  std::string request_id;      // empty: it has none
+  std::string trace_id;        // 32 hex digits of the caller's trace; empty: none came
+  std::string parent_span_id;  // 16 hex digits, the caller's; empty without a trace
+  std::string span_id;         // 16 hex digits, drawn for this call; empty without a trace
+  std::string trace_state;     // as the caller sent it; empty: none, or not a valid one
+  std::string tenant;          // empty: the call was refused before it was known
+  // With its reason (engine/error.h). CANCELLED, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED
+  // (SLOW_CONSUMER) also where an answer was made and the client was not there to take it.
+  absl::Status status;
+  std::chrono::nanoseconds duration{0};  // from the arrival of the message to the status
+
+  // Of Generate, as far as it came; of Calibrate and calls about one profile, its name and version
+  // once they are known.
+  bool resolved = false;  // of Generate: `mode` holds
+  AttentionMode mode = AttentionMode::kFull;
+  std::string profile;  // its name; empty: none
+  int64_t profile_version = 0;
+  bool submitted = false;  // the engine took it: `outcome` holds
+  FinishedEvent outcome;
+};
+
+// Called on any thread, once for every call that a method of ours was asked for, before its client
+// can see the status; must not block.
+class CallObserver {
+ public:
+  virtual ~CallObserver() = default;
+  virtual void OnCallEnd(const CallRecord& record) = 0;
+};
+
+}  // namespace eta

@@ -1,0 +1,242 @@
+#include "service/telemetry/telemetry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/kv_cache.h"
+#include "engine/request_validation.h"
+
+namespace eta {
+namespace {
+
+using std::chrono::nanoseconds;
+
+double Seconds(nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+StepPhase PhaseOf(const StepReport& report) {
+  if (report.probe_rows > 0) return StepPhase::kProbe;
+  if (report.decode_rows == 0) return StepPhase::kPrefill;
+  return report.prefill_rows == 0 ? StepPhase::kDecode : StepPhase::kMixed;
+}
+
+std::array<LatencyWindow, kWindows> Windows() {
+  return {LatencyWindow(std::chrono::seconds(5), 12), LatencyWindow(std::chrono::seconds(30), 20)};
+}
+
+}  // namespace
+
+Telemetry::Telemetry(const TelemetryOptions& options)
+    : profiles_(options.profiles, static_cast<size_t>(options.label_limit)),
+      tenants_(options.tenants, static_cast<size_t>(options.label_limit)),
+      latencies_{Windows(), Windows(), Windows(), Windows()} {
+  for (const std::string_view reason : RejectionReasons()) {
+    rejected_[{"Generate", std::string(reason)}] = 0;
+  }
+  for (const std::string_view reason : FailureReasons()) {
+    failed_[{"Generate", std::string(reason)}] = 0;
+  }
+}
+
+void Telemetry::SetModel(const EngineInfo& info, nanoseconds load_duration) {
+  const KvGeometry geometry = MakeKvGeometry(info.config, info.kv_dtype, info.index_dtype);
+  const std::lock_guard lock(mutex_);
+  model_ = info.model_name;
+  config_ = info.config;
+  shape_ = {.num_layers = info.config.num_layers,
+            .num_query_heads = info.config.num_query_heads,
+            .num_kv_heads = info.config.num_kv_heads};
+  token_bytes_ = KvTokenBytes(geometry);
+  record_bytes_ = IndexRecordBytes(geometry);
+  load_duration_ = load_duration;
+  SeriesOf(AttentionMode::kFull, LabelNames::kNone);
+  const AttentionMode usual = ResolveAttention({}, info.config).mode;
+  SeriesOf(usual, LabelNames::kNone);
+}
+
+ModeSeries& Telemetry::SeriesOf(AttentionMode mode, std::string_view profile) {
+  const auto [entry, added] = modes_.try_emplace({mode, profile});
+  if (added) {
+    entry->second.mode = mode;
+    entry->second.profile = profile;
+  }
+  return entry->second;
+}
+
+Telemetry::Account& Telemetry::FindAccount(std::string_view tenant, AttentionMode mode,
+                                           std::string_view profile) {
+  auto found = accounts_.find({tenant, mode, profile});
+  if (found != accounts_.end()) return found->second;
+  if (accounts_.size() >= kMaxAccounts && tenant != LabelNames::kOther) {
+    return FindAccount(LabelNames::kOther, mode, profile);
+  }
+  Account account{.figures = {.tenant = tenant, .mode = mode, .profile = profile},
+                  .series = &SeriesOf(mode, profile),
+                  .heads = HeadTotals(shape_)};
+  found = accounts_.emplace(AccountKey(tenant, mode, profile), std::move(account)).first;
+  return found->second;
+}
+
+Telemetry::Account& Telemetry::AccountOf(const Request& request, AttentionMode mode,
+                                         const ThresholdProfile* profile) {
+  const auto [entry, added] = running_.try_emplace(&request, nullptr);
+  if (added) {
+    entry->second =
+        &FindAccount(tenants_.Admit(request.tenant), mode,
+                     profile != nullptr ? profiles_.Admit(profile->name) : LabelNames::kNone);
+  }
+  return *entry->second;
+}
+
+std::string Telemetry::TenantLabel(std::string_view tenant) {
+  const std::lock_guard lock(mutex_);
+  return std::string(tenants_.Admit(tenant));
+}
+
+std::string Telemetry::ProfileLabel(std::string_view profile) {
+  const std::lock_guard lock(mutex_);
+  return std::string(profiles_.Admit(profile));
+}
+
+void Telemetry::OnStep(const StepReport& report) {
+  const Clock::time_point now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  server_.preemptions += report.preemptions;
+  const int32_t rows = report.prefill_rows + report.decode_rows;
+  if (rows + report.probe_rows == 0) return;
+  ++server_.steps;
+  steps_.Add(1, now);
+  server_.step_duration[static_cast<size_t>(PhaseOf(report))].Observe(Seconds(report.duration));
+  server_.probe_rows += report.probe_rows;
+  if (rows == 0) return;
+  server_.batch_size.Observe(report.sequences);
+  server_.step_tokens.Observe(rows);
+  CountTokens(report, now);
+  CountDecodeRows(report);
+}
+
+void Telemetry::CountTokens(const StepReport& report, Clock::time_point now) {
+  for (const TokenReport& token : report.tokens) {
+    Account& account =
+        AccountOf(*token.request, token.attention->mode, token.attention->profile.get());
+    ++account.figures.output_tokens;
+    Histogram& histogram = token.first ? account.series->first_token : account.series->inter_token;
+    histogram.Observe(Seconds(token.latency));
+    ObserveLatency(token.first ? Latency::kFirstToken : Latency::kInterToken, token.latency, now);
+  }
+  tokens_.Add(static_cast<int64_t>(report.tokens.size()), now);
+}
+
+void Telemetry::CountDecodeRows(const StepReport& report) {
+  step_accounts_.clear();
+  step_rows_.clear();
+  for (const DecodeRowReport& row : report.decode) {
+    Account& account = AccountOf(*row.request, row.attention->mode, row.attention->profile.get());
+    step_accounts_.push_back(&account);
+    step_rows_.push_back({.report = &row, .totals = &account.heads});
+  }
+  HeadTotals::Add(report, step_rows_);
+  const int64_t layer_heads = int64_t{shape_.num_layers} * shape_.num_query_heads;
+  const int64_t layer_groups = int64_t{shape_.num_layers} * shape_.num_kv_heads;
+  for (size_t i = 0; i < step_rows_.size(); ++i) {
+    const HeadTotals::Row& row = step_rows_[i];
+    Account& account = *step_accounts_[i];
+    AttentionTotals& totals = account.figures.attention;
+    const int64_t eligible = row.report->kv_len * layer_heads;
+    const int64_t cached = row.report->kv_len * layer_groups;
+    ++totals.decode_rows;
+    totals.keys_attended += row.keys_attended;
+    totals.keys_eligible += eligible;
+    totals.keys_read += row.keys_read;
+    totals.keys_cached += cached;
+    totals.head_density += static_cast<double>(row.keys_attended) / static_cast<double>(eligible);
+    totals.union_density += static_cast<double>(row.keys_read) / static_cast<double>(cached);
+    account.records_read += row.report->screened * layer_groups;
+  }
+}
+
+void Telemetry::ObserveLatency(Latency kind, nanoseconds latency, Clock::time_point now) {
+  for (LatencyWindow& window : latencies_[static_cast<size_t>(kind)]) window.Observe(latency, now);
+}
+
+void Telemetry::OnRequestEnd(const Request& request, const absl::Status& status,
+                             const FinishedEvent& outcome) {
+  const Clock::time_point now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  if (outcome.timing.queue.count() > 0) {  // it was scheduled
+    const ResolvedAttention attention = ResolveAttention(request.attention, config_);
+    Account& account = AccountOf(request, attention.mode, attention.profile.get());
+    account.figures.prompt_tokens += outcome.prompt_tokens;
+    account.figures.cached_tokens += outcome.cached_tokens;
+    ObserveEnd(outcome, status.ok(), *account.series, now);
+  }
+  running_.erase(&request);
+}
+
+void Telemetry::ObserveEnd(const FinishedEvent& outcome, bool ok, ModeSeries& series,
+                           Clock::time_point now) {
+  const Timing& timing = outcome.timing;
+  server_.queue.Observe(Seconds(timing.queue));
+  ObserveLatency(Latency::kQueue, timing.queue, now);
+  server_.prompt_tokens.Observe(outcome.prompt_tokens);
+  server_.generated_tokens.Observe(outcome.output_tokens);
+  if (outcome.output_tokens > 0) {
+    server_.prefill.Observe(Seconds(timing.prefill));
+    server_.decode.Observe(Seconds(timing.decode));
+  }
+  if (outcome.attention.decode_rows > 0) {
+    series.density.Observe(outcome.attention.head_density);
+    series.union_density.Observe(outcome.attention.union_density);
+  }
+  if (!ok) return;
+  const nanoseconds duration = timing.first_token + timing.decode;
+  series.duration.Observe(Seconds(duration));
+  ObserveLatency(Latency::kRequest, duration, now);
+  if (outcome.output_tokens > 1) {
+    series.per_output_token.Observe(Seconds(timing.decode) / (outcome.output_tokens - 1));
+  }
+}
+
+void Telemetry::OnCallEnd(const CallRecord& record) {
+  const CallEnd end = EndOf(record);
+  const bool generate = record.method == "Generate";
+  const std::lock_guard lock(mutex_);
+  CountCall(record);
+  if (end == CallEnd::kRejected) {
+    ++rejected_[{std::string(record.method), ReasonLabel(record.status)}];
+  }
+  if (end == CallEnd::kFailed) {
+    ++failed_[{std::string(record.method), ReasonLabel(record.status)}];
+  }
+  if (generate && end == CallEnd::kCancelled) {
+    ++server_.cancelled[static_cast<size_t>(StageOf(record))];
+  }
+  if (record.method == "Calibrate") {
+    ++server_.calibrations[static_cast<size_t>(end)];
+    if (end != CallEnd::kRejected) server_.calibration.Observe(Seconds(record.duration));
+  }
+}
+
+void Telemetry::CountCall(const CallRecord& record) {
+  // Names are believed of a call that has done something: they cannot have been made up.
+  const bool believed = record.submitted || record.status.ok();
+  CallSeries series{
+      .method = *methods_.emplace(record.method).first,
+      .code = record.status.code(),
+      .finish_reason = FinishReasonOf(record),
+      .mode = LabelNames::kNone,
+      .profile = LabelNames::kNone,
+      .tenant = believed ? tenants_.Admit(record.tenant) : tenants_.Find(record.tenant)};
+  if (record.method == "Generate" && record.resolved) {
+    series.mode = Name(record.mode);
+    series.profile = believed ? profiles_.Admit(record.profile) : profiles_.Find(record.profile);
+  }
+  if (calls_.size() >= kMaxCallSeries && !calls_.contains(series)) {
+    if (series.profile != LabelNames::kNone) series.profile = LabelNames::kOther;
+    if (series.tenant != LabelNames::kNone) series.tenant = LabelNames::kOther;
+  }
+  ++calls_[series];
+}
+
+}  // namespace eta

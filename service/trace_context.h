@@ -1,0 +1,37 @@
+// Whose trace a call belongs to: W3C Trace Context, https://www.w3.org/TR/trace-context/, as
+// metadata. It is read, logged and answered; spans are exported nowhere.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grpcpp/server_context.h"
+
+namespace eta {
+
+inline constexpr char kTraceParentKey[] = "traceparent";
+inline constexpr char kTraceStateKey[] = "tracestate";
+
+struct TraceContext {
+  std::string trace_id;   // 32 lower-case hexadecimal digits
+  std::string parent_id;  // 16, the caller's span
+  bool sampled = false;
+  std::string state;  // empty: none, or not a valid one
+
+  // Value of `traceparent` for the span `span_id` of this trace.
+  std::string ParentOf(const std::string& span_id) const;
+};
+
+// Of all values of both keys, in their order. Absent: not exactly one traceparent, or not a valid
+// one; the specification asks to go on without it then. A later version than 00 is read as far as
+// 00 goes.
+std::optional<TraceContext> ParseTraceContext(const std::vector<std::string_view>& parents,
+                                              const std::vector<std::string_view>& states);
+std::optional<TraceContext> TraceContextOf(const grpc::ServerContextBase& context);
+
+// 16 hexadecimal digits, not all 0.
+std::string NewSpanId();
+
+}  // namespace eta

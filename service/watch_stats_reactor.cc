@@ -1,0 +1,78 @@
+#include "service/watch_stats_reactor.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "engine/error.h"
+#include "service/admin_role.h"
+#include "service/admission.h"
+#include "service/convert_stats.h"
+#include "service/store_status.h"
+
+namespace eta {
+
+WatchStatsReactor::WatchStatsReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                                     StatsWatchers& watchers, std::function<void()> on_done)
+    : StreamReactor(context, parts, "WatchStats", parts.engine.limits().max_congestion,
+                    std::move(on_done)),
+      parts_(parts),
+      watchers_(watchers) {}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatsReactor::Start(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
+    StatsWatchers& watchers, std::function<void()> on_done) {
+  const std::shared_ptr<WatchStatsReactor> reactor(
+      new WatchStatsReactor(context, parts, watchers, std::move(on_done)));
+  reactor->KeepAlive();
+  const absl::Status status = reactor->Begin(message);
+  if (!status.ok()) reactor->EndOnce(status);
+  return reactor.get();
+}
+
+absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
+  const ServerOptions& options = parts_.options;
+  const auto tenant = Admit(context(), parts_, Admission::kAlways);
+  if (!tenant.ok()) return tenant.status();
+  record().tenant = tenant->id();
+  const auto request = ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes);
+  if (!request.ok()) return request.status();
+  const auto interval = ToInterval(*request);
+  if (!interval.ok()) return interval.status();
+  auto query =
+      MakeStatsQuery(request->has_tenant() ? std::optional(request->tenant()) : std::nullopt,
+                     request->layers(), *tenant, options);
+  if (!query.ok()) return query.status();
+  query_ = *std::move(query);
+  return watchers_.Add(
+      std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
+      IsAdmin(*tenant, options) ? std::nullopt : std::optional<std::string>(tenant->id()));
+}
+
+void WatchStatsReactor::OnDue() {
+  if (!ended_) Enqueue(TakeStats(query_, parts_));
+}
+
+void WatchStatsReactor::OnClose() {
+  EndOnce(ServerDraining());
+}
+
+void WatchStatsReactor::OnCancel() {
+  watchers_.Remove(this);
+  if (SteadyDeadline(context()) > Clock::now()) {
+    return EndOnce(absl::CancelledError("the client cancelled the call, or left"));
+  }
+  EndOnce(MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed",
+                    {.reason = "DEADLINE_DECODING"}));
+}
+
+void WatchStatsReactor::EndOnce(const absl::Status& status) {
+  if (!ended_.exchange(true)) End(status);
+}
+
+bool WatchStatsReactor::Merge(v1::Stats& last, const v1::Stats& next) const {
+  last = next;
+  return true;
+}
+
+}  // namespace eta

@@ -1,0 +1,48 @@
+// One WatchStats call: a snapshot whenever one is due, until the client leaves or the server ends.
+// Of snapshots that wait for a slow reader the newest stays.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "eta/v1/stats.pb.h"
+#include "service/stats_watchers.h"
+#include "service/stream_reactor.h"
+#include "service/take_stats.h"
+
+namespace eta {
+
+class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWatcher {
+ public:
+  // Begins the call. `watchers` must outlive it. `on_done` runs once, last of all, when gRPC has
+  // let go of the call.
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer& message,
+                                                           const CallParts& parts,
+                                                           StatsWatchers& watchers,
+                                                           std::function<void()> on_done);
+
+  // StatsWatcher.
+  void OnDue() override;
+  void OnClose() override;
+
+  void OnCancel() override;
+
+ private:
+  WatchStatsReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                    StatsWatchers& watchers, std::function<void()> on_done);
+
+  absl::Status Begin(const grpc::ByteBuffer& message);
+  // The first of several ends counts.
+  void EndOnce(const absl::Status& status);
+  bool Merge(v1::Stats& last, const v1::Stats& next) const override;
+
+  const CallParts& parts_;
+  StatsWatchers& watchers_;
+  StatsQuery query_;
+  std::atomic<bool> ended_ = false;
+};
+
+}  // namespace eta

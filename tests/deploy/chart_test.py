@@ -1,0 +1,406 @@
+"""What the chart makes of values: checked as Kubernetes would read it, and against eta-server."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import helm_python
+import kubernetes_validate
+import yaml
+from chart import (CHART, MANIFESTS, OPERATOR_KINDS, ROOT, Rendered, example, examples, manifest,
+                   package)
+
+SERVER = os.environ.get("ETA_SERVER", str(ROOT / "build/bin/eta-server"))
+KUBERNETES = ("1.27", "1.32", kubernetes_validate.latest_version())
+
+CASES = {
+    "default": {},
+    "replicas": {"replicaCount": 3, "model": {"sha256": {"config.json": "ab" * 32}}},
+    "flags": {"flags": {"max_running": 1048576, "reflection": True, "prefix_cache": False,
+                        "default_deadline": "1m"}},
+    "no metrics": {"metrics": {"enabled": False}},
+    "ipv6": {"server": {"listenHost": "[::]"}},
+    "files": {"profiles": {"store": "directory", "directory": {
+        "tenants": {"default": {"files": {"legal.json": "{\n  \"format\": \"eta-profile\"\n}\n"}},
+                    "acme": {"configMap": "acme-profiles"}}}}},
+    "url": {"profiles": {"store": "postgresql",
+                         "postgresql": {"url": "postgresql://eta:secret@db/eta"}}},
+    "gpus": {"gpu": {"enabled": True, "count": 2}},
+    "everything": {"podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
+                   "tolerations": [{"key": "x", "operator": "Exists"}], "priorityClassName": "high",
+                   "nodeSelector": {"a": "b"}, "extraEnv": [{"name": "A", "value": "b"}],
+                   "extraVolumes": [{"name": "v", "emptyDir": {}}],
+                   "extraVolumeMounts": [{"name": "v", "mountPath": "/v"}],
+                   "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": [{"name": "p"}]},
+                   "networkPolicy": {"extraClients": [{"namespaceSelector": {}}],
+                                     "extraEgress": [{"ports": [{"port": 443}]}]},
+                   "service": {"headless": False, "annotations": {"a": "b"}}},
+    **{f"example {name}": example(name) for name in examples()},
+}
+
+# Values that must be refused, and what the refusal must name.
+REFUSED = (
+    ({"replicaCounts": 2}, "replicaCounts"),
+    ({"replicaCount": -1}, "replicaCount"),
+    ({"drain": {"timeoutSeconds": "60s"}}, "timeoutSeconds"),
+    ({"drain": {"marginSeconds": 0}}, "marginSeconds"),
+    ({"flags": {"drain_timeout": "1h"}}, "drain_timeout"),
+    ({"flags": {"listen": "0.0.0.0:1"}}, "listen"),
+    ({"flags": {"--max_running": 3}}, "max_running"),
+    ({"flags": {"max_running": [3]}}, "max_running"),
+    ({"kvCache": {"bytes": "lots"}}, "bytes"),
+    ({"kvCache": {"gpuFraction": 1.5}}, "gpuFraction"),
+    ({"model": {"path": "models/eta-27m"}}, "path"),
+    ({"model": {"sha256": {"config.json": "12"}}}, "sha256"),
+    ({"server": {"port": 80}}, "port"),
+    ({"log": {"format": "xml"}}, "format"),
+    ({"profiles": {"store": "etcd"}}, "store"),
+    ({"profiles": {"store": "postgresql"}}, "url or existingSecret"),
+    ({"profiles": {"store": "postgresql", "postgresql": {"url": "mysql://x"}}}, "url"),
+    ({"profiles": {"store": "directory"}}, "directory.tenants"),
+    ({"profiles": {"store": "directory", "directory": {"tenants": {"../x": {"configMap": "c"}}}}},
+     "../x"),
+    ({"profiles": {"store": "directory", "directory": {"tenants": {"x": {}}}}}, "tenants"),
+    ({"profiles": {"default": "legal"}}, "profiles.store"),
+    ({"profiles": {"store": "sqlite"}, "replicaCount": 2}, "sqlite"),
+    ({"profiles": {"store": "sqlite"}, "autoscaling": {"enabled": True}}, "sqlite"),
+    ({"autoscaling": {"enabled": True, "minReplicas": 5}}, "maxReplicas"),
+    ({"autoscaling": {"enabled": True}, "metrics": {"enabled": False}}, "metrics.enabled"),
+    ({"autoscaling": {"kvCacheUsage": 80}}, "kvCacheUsage"),
+    ({"networkPolicy": {"clientLabels": None}}, "clientLabels"),
+)
+
+
+@functools.cache
+def server_help():
+    return subprocess.run([SERVER, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def settings(arguments):
+    """What eta-server makes of a command line. The model's folder is that of the repository, and a
+    build without CUDA takes its other backend."""
+    arguments = [re.sub("^--model=.*", f"--model={ROOT}/models/eta-27m", a) for a in arguments]
+    if "cuda" not in server_help():
+        arguments = [a.replace("--backend=cuda", "--backend=cpu") for a in arguments]
+    ran = subprocess.run([SERVER, *arguments, "--print_config"], capture_output=True, text=True)
+    if ran.returncode != 0:
+        raise AssertionError(f"eta-server refuses {arguments}: {ran.stderr}")
+    return dict(line.split("=", 1) for line in ran.stdout.splitlines() if "=" in line)
+
+
+def metric_names():
+    """Every family in eta-server's catalogue."""
+    ran = subprocess.run([SERVER, "--print_metrics"], capture_output=True, text=True, check=True)
+    return set(re.findall(r"\b(?:eta|process)_[a-z0-9_]+", ran.stdout))
+
+
+def pods(rendered):
+    """Specifications of all pods."""
+    return [rendered.pod] + [item["spec"] for item in rendered.of("Pod")]
+
+
+def each_case(check):
+    """A test of one case's objects, for every case."""
+    @functools.wraps(check)
+    def test(self):
+        for name, rendered in self.rendered.items():
+            with self.subTest(case=name):
+                check(self, rendered)
+    return test
+
+
+class EveryCase(unittest.TestCase):
+    """Holds for whatever the values are."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.rendered = {name: Rendered(values) for name, values in CASES.items()}
+
+    def test_lint(self):
+        for name, values in CASES.items():
+            with self.subTest(case=name):
+                report = helm_python.lint(package(), values)
+                self.assertEqual(report["errors"], [])
+                self.assertEqual([m for m in report["messages"] if m["severity"] > 1], [])
+
+    @each_case
+    def test_valid_for_kubernetes(self, rendered):
+        for item in rendered.objects:
+            if item["kind"] in OPERATOR_KINDS:
+                continue
+            for version in KUBERNETES:
+                kubernetes_validate.validate(item, version, strict=True)
+
+    @each_case
+    def test_server_knows_the_flags(self, rendered):
+        taken = settings(rendered.args)
+        self.assertEqual(taken["drain_delay"].strip('"'), rendered.flag("drain_delay"))
+
+    @each_case
+    def test_server_knows_the_environment(self, rendered):
+        for variable in rendered.container["env"]:
+            if variable["name"].startswith("ETA_"):
+                self.assertIn(f"Env:{variable['name']})", server_help())
+
+    @each_case
+    def test_grace_period_covers_the_drain(self, rendered):
+        seconds = [int(rendered.flag(f"drain_{part}").removesuffix("s"))
+                   for part in ("delay", "timeout")]
+        self.assertGreaterEqual(rendered.pod["terminationGracePeriodSeconds"], sum(seconds) + 5)
+
+    @each_case
+    def test_probes_are_grpc(self, rendered):
+        port = int(rendered.flag("listen").rsplit(":", 1)[1])
+        for probe, service in (("startupProbe", "readiness"), ("readinessProbe", "readiness"),
+                               ("livenessProbe", "liveness")):
+            self.assertEqual(rendered.container[probe]["grpc"],
+                             {"port": port, "service": service})
+
+    @each_case
+    def test_restricted(self, rendered):
+        for pod in pods(rendered):
+            self.assertIs(pod["automountServiceAccountToken"], False)
+            self.assertIs(pod["enableServiceLinks"], False)
+            self.assertIs(pod["securityContext"]["runAsNonRoot"], True)
+            self.assertEqual(pod["securityContext"]["seccompProfile"],
+                             {"type": "RuntimeDefault"})
+            for container in pod["containers"]:
+                self.assertEqual(container["securityContext"],
+                                 {"allowPrivilegeEscalation": False,
+                                  "readOnlyRootFilesystem": True,
+                                  "capabilities": {"drop": ["ALL"]}})
+                self.assertIn("memory", container["resources"]["limits"])
+
+    @each_case
+    def test_selectors_meet_pods_and_ports(self, rendered):
+        labels = rendered.workload["spec"]["template"]["metadata"]["labels"]
+        self.assertLessEqual(
+            rendered.workload["spec"]["selector"]["matchLabels"].items(), labels.items())
+        ports = {p["name"]: p["containerPort"] for p in rendered.container["ports"]}
+        for service in rendered.of("Service"):
+            self.assertLessEqual(service["spec"]["selector"].items(), labels.items())
+            for port in service["spec"]["ports"]:
+                self.assertEqual(ports[port["targetPort"]], port["port"])
+        for monitor in rendered.of("ServiceMonitor"):
+            wanted = monitor["spec"]["selector"]["matchLabels"].items()
+            found = [s for s in rendered.of("Service")
+                     if wanted <= s["metadata"]["labels"].items()]
+            self.assertEqual(len(found), 1)
+            self.assertEqual([p["name"] for p in found[0]["spec"]["ports"]],
+                             [e["port"] for e in monitor["spec"]["endpoints"]])
+        for other in rendered.of("Pod"):
+            self.assertFalse(rendered.workload["spec"]["selector"]["matchLabels"].items()
+                             <= other["metadata"]["labels"].items(), "the test takes calls")
+
+    @each_case
+    def test_network_policy(self, rendered):
+        policy = rendered.only("NetworkPolicy")["spec"]
+        self.assertEqual(policy["policyTypes"], ["Ingress", "Egress"])
+        ports = {p["containerPort"] for p in rendered.container["ports"]}
+        self.assertEqual({p["port"] for rule in policy["ingress"] for p in rule["ports"]},
+                         ports)
+        for rule in policy["ingress"]:
+            self.assertTrue(rule["from"])
+        clients = policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
+        self.assertLessEqual(clients.items(),
+                             rendered.only("Pod")["metadata"]["labels"].items())
+
+    @each_case
+    def test_no_secret_in_the_pod(self, rendered):
+        self.assertNotIn("secret@", str(rendered.workload))
+
+    @each_case
+    def test_notes_name_the_address(self, rendered):
+        notes = rendered.texts["eta-server/templates/NOTES.txt"]
+        self.assertIn("dns:///eta-server.llm.svc.cluster.local:8471", notes)
+
+
+class Values(unittest.TestCase):
+    """What single values do."""
+
+    def test_refused(self):
+        for values, named in REFUSED:
+            with self.subTest(values=values):
+                with self.assertRaisesRegex(helm_python.HelmError, re.escape(named)):
+                    Rendered(values)
+
+    def test_drain(self):
+        rendered = Rendered({"drain": {"delaySeconds": 7, "timeoutSeconds": 600,
+                                       "marginSeconds": 20}})
+        self.assertEqual(rendered.pod["terminationGracePeriodSeconds"], 627)
+        taken = settings(rendered.args)
+        self.assertEqual(taken["drain_delay"].strip('"'), "7s")
+        self.assertEqual(taken["drain_timeout"].strip('"'), "600s")
+        # A stalled server has nothing to wait for.
+        self.assertEqual(rendered.container["livenessProbe"]["terminationGracePeriodSeconds"], 20)
+
+    def test_flags_keep_their_numbers(self):
+        taken = settings(Rendered(CASES["flags"]).args)
+        self.assertEqual(taken["max_running"], "1048576")
+        self.assertEqual(taken["reflection"], "true")
+        self.assertEqual(taken["prefix_cache"], "false")
+
+    def test_replicas(self):
+        self.assertEqual(Rendered({}).of("PodDisruptionBudget"), [])
+        rendered = Rendered({"replicaCount": 3})
+        self.assertEqual(rendered.workload["spec"]["replicas"], 3)
+        self.assertEqual(rendered.only("PodDisruptionBudget")["spec"]["maxUnavailable"], 1)
+        self.assertEqual(rendered.workload["spec"]["strategy"]["rollingUpdate"],
+                         {"maxSurge": 1, "maxUnavailable": 0})
+
+    def test_service_is_headless_unless_told_otherwise(self):
+        service = {s["metadata"]["name"]: s["spec"] for s in Rendered({}).of("Service")}
+        self.assertEqual(service["eta-server"]["clusterIP"], "None")
+        service = {s["metadata"]["name"]: s["spec"]
+                   for s in Rendered({"service": {"headless": False}}).of("Service")}
+        self.assertNotIn("clusterIP", service["eta-server"])
+
+    def test_hpa(self):
+        rendered = Rendered(example("autoscaling-hpa"))
+        self.assertNotIn("replicas", rendered.workload["spec"])
+        spec = rendered.only("HorizontalPodAutoscaler")["spec"]
+        self.assertEqual(spec["scaleTargetRef"]["name"], rendered.workload["metadata"]["name"])
+        self.assertEqual(
+            {m["pods"]["metric"]["name"]: m["pods"]["target"]["averageValue"]
+             for m in spec["metrics"]},
+            {"eta_requests_waiting": "5", "eta_kv_cache_usage_ratio": "800m"})
+        self.assertGreaterEqual(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 300)
+        self.assertEqual(len(rendered.of("PodDisruptionBudget")), 1)
+
+    def test_keda(self):
+        rendered = Rendered(example("autoscaling-keda"))
+        self.assertNotIn("replicas", rendered.workload["spec"])
+        self.assertEqual(rendered.of("HorizontalPodAutoscaler"), [])
+        spec = rendered.only("ScaledObject")["spec"]
+        self.assertEqual(spec["scaleTargetRef"]["name"], rendered.workload["metadata"]["name"])
+        service = 'namespace="llm",service="eta-server-metrics"'
+        self.assertIn("eta-server-metrics", rendered.names("Service"))
+        self.assertEqual([(t["metadata"]["query"], t["metadata"]["threshold"])
+                          for t in spec["triggers"]],
+                         [("sum(eta_requests_waiting{%s})" % service, "5"),
+                          ("sum(eta_kv_cache_usage_ratio{%s})" % service, "0.8")])
+
+    def test_gpu(self):
+        rendered = Rendered(CASES["gpus"])
+        for kind in ("requests", "limits"):
+            self.assertEqual(rendered.container["resources"][kind]["nvidia.com/gpu"], 2)
+        self.assertEqual(rendered.flag("device"), "0,1")
+        self.assertEqual(rendered.flag("backend"), "cuda")
+        self.assertIn({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+                      rendered.pod["tolerations"])
+        # No pod waits for a GPU that the one it replaces still holds.
+        self.assertEqual(rendered.workload["spec"]["strategy"]["rollingUpdate"]["maxSurge"], 0)
+        self.assertEqual(Rendered(example("gpu")).pod["runtimeClassName"], "nvidia")
+
+    def test_profiles_from_config_maps(self):
+        rendered = Rendered(CASES["files"])
+        self.assertEqual(rendered.flag("profile_store"), "dir:/profiles")
+        mounts = {m["name"]: m for m in rendered.container["volumeMounts"]}
+        found = {mounts[v["name"]]["mountPath"]: v["configMap"]["name"]
+                 for v in rendered.pod["volumes"]}
+        self.assertEqual(found, {"/profiles/acme": "acme-profiles",
+                                 "/profiles/default": "eta-server-profiles-1"})
+        made = rendered.only("ConfigMap")
+        self.assertEqual(made["metadata"]["name"], "eta-server-profiles-1")
+        self.assertIn('"eta-profile"', made["data"]["legal.json"])
+
+    def test_profiles_in_postgresql(self):
+        rendered = Rendered(CASES["url"])
+        self.assertIsNone(rendered.flag("profile_store"))
+        (variable,) = [e for e in rendered.container["env"] if e["name"] == "ETA_PROFILE_STORE"]
+        reference = variable["valueFrom"]["secretKeyRef"]
+        secret = rendered.only("Secret")
+        self.assertEqual(reference["name"], secret["metadata"]["name"])
+        self.assertIn(reference["key"], secret["stringData"])
+        # Environments are read once: another URL must restart pods.
+        checksums = [Rendered({"profiles": {"store": "postgresql", "postgresql": {"url": url}}})
+                     .workload["spec"]["template"]["metadata"]["annotations"]
+                     ["checksum/profile-store"] for url in ("postgresql://a", "postgresql://b")]
+        self.assertNotEqual(*checksums)
+
+    def test_profiles_in_sqlite(self):
+        rendered = Rendered(example("profiles-sqlite"))
+        self.assertEqual(rendered.workload["kind"], "StatefulSet")
+        (claim,) = rendered.workload["spec"]["volumeClaimTemplates"]
+        (mount,) = rendered.container["volumeMounts"]
+        self.assertEqual(mount["name"], claim["metadata"]["name"])
+        self.assertTrue(rendered.flag("profile_store").startswith(f"sqlite:{mount['mountPath']}/"))
+
+    def test_tenants(self):
+        rendered = Rendered(example("tenants"))
+        taken = settings(rendered.args)
+        self.assertEqual(taken["tenant_header"].strip('"'), "x-eta-tenant")
+        self.assertIn("ops", taken["admin_tenants"])
+        # A call without a tenant would be refused.
+        self.assertEqual([c["name"] for c in rendered.only("Pod")["spec"]["containers"]],
+                         ["health"])
+
+
+class Files(unittest.TestCase):
+    """What is kept beside the chart."""
+
+    def test_rules_and_dashboards_arrive_unchanged(self):
+        rendered = Rendered({"metrics": {"prometheusRule": {"enabled": True},
+                                         "dashboards": {"enabled": True}}})
+        for rule in rendered.of("PrometheusRule"):
+            name = rule["metadata"]["name"].removeprefix("eta-server-")
+            source = yaml.safe_load((ROOT / f"deploy/prometheus/{name}.yml").read_text())
+            self.assertEqual(rule["spec"], source)
+        self.assertEqual(len(rendered.of("PrometheusRule")), 2)
+        sources = {p.name: p.read_text().strip()
+                   for p in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
+        found = {name: text.strip() for item in rendered.of("ConfigMap")
+                 for name, text in item["data"].items()}
+        self.assertTrue(found)
+        self.assertEqual(found, sources)
+
+    def test_plain_manifests(self):
+        for name, values in MANIFESTS.items():
+            self.assertEqual((ROOT / "deploy/kubernetes" / name).read_text(), manifest(values),
+                             "tests/deploy/chart_test.sh build --write")
+        listed = yaml.safe_load((ROOT / "deploy/kubernetes/kustomization.yaml").read_text())
+        for resource in listed["resources"]:
+            self.assertIn(resource, MANIFESTS)
+
+    def test_metrics_that_others_ask_for_exist(self):
+        texts = [path.read_text() for path in (CHART / "integrations").glob("*.yaml")]
+        texts += [str(Rendered(example(name)).objects)
+                  for name in ("autoscaling-hpa", "autoscaling-keda")]
+        asked = {name for text in texts for name in re.findall(r"\beta_[a-z0-9_]+", text)}
+        self.assertGreaterEqual(len(asked), 4)
+        self.assertLessEqual(asked, metric_names())
+
+    def test_compose(self):
+        compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
+        settings(["--model=/models/eta-27m", *compose["services"]["eta-server"]["command"]])
+        for service in compose["services"].values():
+            for volume in service.get("volumes", []):
+                source = volume.split(":")[0]
+                if source.startswith("."):
+                    self.assertTrue((ROOT / "deploy" / source).exists(), source)
+                else:
+                    self.assertIn(source, compose["volumes"])
+
+    def test_every_alert_has_its_instructions(self):
+        text = (ROOT / "deploy/README.md").read_text()
+        headings = set(re.findall(r"^#+ (\w+)$", text, re.MULTILINE))
+        alerts = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+        names = {r["alert"] for group in alerts["groups"] for r in group["rules"]}
+        self.assertTrue(names)
+        self.assertLessEqual(names, headings)
+        self.assertLessEqual({h for h in headings if h.startswith("Eta")}, names)
+
+
+def write_manifests():
+    for name, values in MANIFESTS.items():
+        (ROOT / "deploy/kubernetes" / name).write_text(manifest(values))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        write_manifests()
+    else:
+        unittest.main()

@@ -1,0 +1,332 @@
+// Real traffic through the built server: its metrics, its statistics and what a Prometheus stored
+// of them, against what the clients counted.
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/monitoring/monitoring_fixture.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Ge;
+using ::testing::Gt;
+using ::testing::IsEmpty;
+using ::testing::Le;
+using ::testing::Lt;
+using ::testing::SizeIs;
+
+struct AttentionMetric {
+  std::string name;  // after eta_ or eta_tenant_
+  int64_t AttentionCounts::*value;
+};
+const std::vector<AttentionMetric>& AttentionMetrics() {
+  static const auto* const metrics = new std::vector<AttentionMetric>{
+      {"attention_decode_rows_total", &AttentionCounts::decode_rows},
+      {"attention_keys_attended_total", &AttentionCounts::keys_attended},
+      {"attention_keys_eligible_total", &AttentionCounts::keys_eligible},
+      {"attention_keys_read_total", &AttentionCounts::keys_read},
+      {"attention_keys_cached_total", &AttentionCounts::keys_cached},
+      {"attention_kv_bytes_read_total", &AttentionCounts::kv_bytes_read},
+      {"attention_kv_bytes_dense_total", &AttentionCounts::kv_bytes_dense},
+      {"attention_index_bytes_read_total", &AttentionCounts::index_bytes_read}};
+  return *metrics;
+}
+
+TEST_F(MonitoringTest, CallsAreWhatTheClientsCounted) {
+  const ClientCounts& counts = system().counts;
+  double all = 0.0;
+  for (const auto& [labels, calls] : counts.calls) {
+    EXPECT_EQ(page().Sum("eta_requests_total", labels), calls) << ::testing::PrintToString(labels);
+    all += static_cast<double>(calls);
+  }
+  const MetricLabels aside = {{"tenant", "aside"}};
+  const double rounds = system().busy.rounds;
+  for (const auto& [code, calls] : {std::pair("CANCELLED", 4), std::pair("DEADLINE_EXCEEDED", 1)}) {
+    EXPECT_EQ(page().Sum("eta_requests_total", {{"code", code}, {"tenant", "aside"}}),
+              calls * rounds);
+    EXPECT_EQ(page().Sum("eta_requests_total", {{"code", code}}), calls * rounds);
+    all += calls * rounds;
+  }
+  EXPECT_EQ(page().Sum("eta_requests_total"), all) << "nothing else was counted";
+
+  for (const auto& [labels, calls] : counts.refusals) {
+    EXPECT_EQ(page().Sum("eta_requests_rejected_total", labels), calls)
+        << ::testing::PrintToString(labels);
+  }
+  EXPECT_EQ(page().Sum("eta_requests_failed_total", {{"method", "Generate"}}), rounds);
+  EXPECT_EQ(page().Sum("eta_requests_failed_total", {{"reason", "deadline_decoding"}}), rounds);
+  EXPECT_EQ(page().Sum("eta_requests_cancelled_total", {{"stage", "decode"}}), 2 * rounds);
+  EXPECT_EQ(page().Sum("eta_requests_cancelled_total", {{"stage", "queued"}}), 2 * rounds);
+  EXPECT_EQ(page().Sum("eta_requests_cancelled_total"), 4 * rounds);
+}
+
+TEST_F(MonitoringTest, TokensAreTheSumsOfTheAnswers) {
+  for (const auto& [labels, tokens] : system().counts.tokens) {
+    const std::string text = ::testing::PrintToString(labels);
+    EXPECT_EQ(page().Sum("eta_prompt_tokens_total", labels), tokens.prompt) << text;
+    EXPECT_EQ(page().Sum("eta_prompt_tokens_cached_total", labels), tokens.cached) << text;
+    EXPECT_EQ(page().Sum("eta_generated_tokens_total", labels), tokens.output) << text;
+  }
+  EXPECT_THAT(page().Sum("eta_prompt_tokens_cached_total", {{"tenant", "alice"}}), Gt(0));
+  EXPECT_EQ(page().Sum("eta_request_prompt_tokens_sum"), page().Sum("eta_prompt_tokens_total"));
+  EXPECT_EQ(page().Sum("eta_request_generated_tokens_sum"),
+            page().Sum("eta_generated_tokens_total"));
+}
+
+TEST_F(MonitoringTest, AttentionIsTheSumOfTheAnswers) {
+  for (const AttentionMetric& metric : AttentionMetrics()) {
+    for (const auto& [labels, sums] : system().counts.attention) {
+      EXPECT_EQ(page().Sum("eta_" + metric.name, labels), sums.*metric.value)
+          << metric.name << ::testing::PrintToString(labels);
+    }
+    if (metric.name == "attention_index_bytes_read_total") continue;
+    for (const auto& [labels, sums] : system().counts.tenants) {
+      EXPECT_EQ(page().Sum("eta_tenant_" + metric.name, labels), sums.*metric.value)
+          << metric.name << ::testing::PrintToString(labels);
+    }
+  }
+  const MetricLabels full = {{"mode", "full"}};
+  EXPECT_EQ(page().Sum("eta_attention_keys_read_total", full),
+            page().Sum("eta_attention_keys_cached_total", full));
+  for (const char* mode : {"dynamic", "profile"}) {
+    EXPECT_THAT(page().Sum("eta_attention_keys_read_total", {{"mode", mode}}),
+                Lt(page().Sum("eta_attention_keys_cached_total", {{"mode", mode}})))
+        << mode;
+  }
+}
+
+TEST_F(MonitoringTest, HistogramsHoldOneObservationPerEvent) {
+  for (const auto& [labels, sums] : system().counts.attention) {
+    const auto count = [&, &of = labels](const std::string& name) {
+      return page().Sum(name + "_count", of);
+    };
+    const std::string text = ::testing::PrintToString(labels);
+    const auto answers = static_cast<double>(sums.answers);
+    const auto tokens = static_cast<double>(sums.output_tokens);
+    EXPECT_EQ(count("eta_time_to_first_token_seconds"), answers) << text;
+    EXPECT_EQ(count("eta_inter_token_latency_seconds"), tokens - answers) << text;
+    EXPECT_EQ(count("eta_request_time_per_output_token_seconds"), answers) << text;
+    EXPECT_EQ(count("eta_request_duration_seconds"), answers) << text;
+    EXPECT_EQ(count("eta_request_density_ratio"), sums.answers_with_decode) << text;
+    EXPECT_EQ(count("eta_request_union_density_ratio"), sums.answers_with_decode) << text;
+    EXPECT_THAT(page().Sum("eta_time_to_first_token_seconds_sum", labels),
+                AllOf(Gt(0.0), Lt(page().Sum("eta_request_duration_seconds_sum", labels))))
+        << text;
+    EXPECT_THAT(page().Sum("eta_request_union_density_ratio_sum", labels),
+                AllOf(Gt(0.0), Le(answers)))
+        << text;
+  }
+  const double submitted = static_cast<double>(AllAnswers()) + 5.0 * system().busy.rounds;
+  const double waited = 2.0 * system().busy.rounds;  // and left again
+  EXPECT_EQ(page().Sum("eta_request_queue_duration_seconds_count"), submitted - waited);
+  EXPECT_EQ(page().Sum("eta_request_prefill_duration_seconds_count"), submitted - waited);
+  EXPECT_THAT(page().Sum("eta_request_decode_duration_seconds_count"),
+              AllOf(Ge(static_cast<double>(AllAnswers())), Le(submitted - waited)));
+  EXPECT_EQ(page().Sum("eta_request_prompt_tokens_count"), submitted - waited);
+  EXPECT_EQ(page().Sum("eta_request_generated_tokens_count"), submitted - waited);
+}
+
+TEST_F(MonitoringTest, StepsAddUp) {
+  const auto steps = [](const std::string& phase) {
+    return page().Sum("eta_step_duration_seconds_count", {{"phase", phase}});
+  };
+  EXPECT_THAT(steps("prefill"), Gt(0));
+  EXPECT_THAT(steps("decode"), Gt(0));
+  EXPECT_THAT(steps("probe"), Gt(0)) << "a calibration ran";
+  const double with_requests = steps("prefill") + steps("decode") + steps("mixed");
+  EXPECT_EQ(page().Sum("eta_step_batch_size_count"), with_requests);
+  EXPECT_EQ(page().Sum("eta_step_tokens_count"), with_requests);
+  EXPECT_THAT(page().Sum("eta_step_batch_size_sum"),
+              AllOf(Ge(with_requests), Le(2 * with_requests)));
+  // Every prompt token that was not cached, every generated one but an answer's last; preempted
+  // requests would have more.
+  EXPECT_THAT(page().Sum("eta_step_tokens_sum"), Ge(page().Sum("eta_prompt_tokens_total") -
+                                                    page().Sum("eta_prompt_tokens_cached_total")));
+  EXPECT_THAT(page().Sum("eta_probe_rows_total"), Ge(2 * 256));
+  EXPECT_EQ(page().Sum("eta_preemptions_total"), system().counts.preemptions);
+}
+
+TEST_F(MonitoringTest, GaugesSayWhatGoesOn) {
+  const MetricSamples& busy = system().busy.page;
+  EXPECT_EQ(busy.Sum("eta_requests_running"), 2);
+  EXPECT_EQ(busy.Sum("eta_requests_waiting"), 2);
+  EXPECT_THAT(busy.Sum("eta_waiting_prompt_tokens"), AllOf(Gt(0), Lt(10)));
+  EXPECT_THAT(busy.Sum("eta_kv_cache_usage_ratio"), AllOf(Gt(0.0), Lt(1.0)));
+  EXPECT_THAT(busy.Sum("eta_kv_cache_blocks", {{"state", "used"}}), Ge(2));
+  for (const char* idle :
+       {"eta_requests_running", "eta_requests_waiting", "eta_waiting_prompt_tokens",
+        "eta_probes_running", "eta_probes_waiting", "eta_kv_cache_usage_ratio",
+        "eta_calibrations_in_progress", "eta_memory_pressure"}) {
+    EXPECT_THAT(page().Find(idle), SizeIs(1)) << idle;
+    EXPECT_EQ(page().Sum(idle), 0) << idle;
+  }
+  EXPECT_EQ(page().Sum("eta_kv_cache_blocks", {{"state", "used"}}), 0) << "leaked";
+  EXPECT_THAT(page().Sum("eta_kv_cache_blocks", {{"state", "cached"}}), Gt(0));
+  EXPECT_EQ(std::to_string(static_cast<int>(page().Sum("eta_kv_cache_blocks"))),
+            page().Find("eta_kv_cache_config_info").at(0).labels.at("num_gpu_blocks"));
+  EXPECT_THAT(page().Sum("eta_memory_used_ratio"), AllOf(Ge(0.0), Le(1.0)));
+  EXPECT_EQ(page().Sum("eta_engine_state", {{"state", "serving"}}), 1);
+  EXPECT_EQ(page().Sum("eta_engine_state"), 1);
+  EXPECT_EQ(page().Sum("eta_devices", {{"state", "working"}}), 1);
+  EXPECT_EQ(page().Sum("eta_devices", {{"state", "lost"}}), 0);
+}
+
+TEST_F(MonitoringTest, TimesAndTheProcessAreReal) {
+  const double now = static_cast<double>(time(nullptr));
+  const double started = page().Sum("process_start_time_seconds");
+  EXPECT_THAT(started, AllOf(Gt(now - 600), Le(now)));
+  EXPECT_THAT(page().Sum("eta_engine_last_step_timestamp_seconds"),
+              AllOf(Ge(started), Le(now + 1)));
+  EXPECT_THAT(page().Sum("eta_uptime_seconds"), AllOf(Gt(0.0), Le(now - started + 2)));
+  EXPECT_THAT(page().Sum("eta_model_load_duration_seconds"), AllOf(Gt(0.0), Lt(600.0)));
+  EXPECT_THAT(page().Sum("process_cpu_seconds_total"), Gt(0.1));
+  const double resident = page().Sum("process_resident_memory_bytes");
+  EXPECT_THAT(resident, Gt(50e6)) << "the model alone has as much";
+  EXPECT_THAT(page().Sum("process_virtual_memory_bytes"), Gt(resident));
+  const double files = page().Sum("process_open_fds");
+  EXPECT_THAT(files, Gt(5));
+  EXPECT_THAT(page().Sum("process_max_fds"), Ge(files));
+  EXPECT_THAT(page().Sum("process_threads"), Gt(2));
+}
+
+TEST_F(MonitoringTest, ProfilesAndCalibrationsAreThere) {
+  const double rounds = system().busy.rounds;
+  EXPECT_EQ(page().Sum("eta_calibrations_total", {{"result", "success"}}), rounds + 1);
+  EXPECT_EQ(page().Sum("eta_calibrations_total", {{"result", "failed"}}), rounds);
+  EXPECT_EQ(page().Sum("eta_calibrations_total"), 2 * rounds + 1);
+  EXPECT_EQ(page().Sum("eta_calibration_duration_seconds_count"), 2 * rounds + 1);
+  for (const auto& [tenant, profile] :
+       {std::pair("alice", system().legal), std::pair("bob", system().books)}) {
+    const MetricLabels labels = {{"tenant", tenant}, {"profile", profile.name()}, {"version", "1"}};
+    MetricLabels with_digest = labels;
+    with_digest["digest"] = profile.checksum();
+    EXPECT_EQ(page().Sum("eta_profile_info", with_digest), 1) << profile.name();
+    EXPECT_EQ(page().Sum("eta_profile_target_density_ratio", labels),
+              profile.evidence().head_density());
+    EXPECT_EQ(page().Sum("eta_profile_target_union_density_ratio", labels),
+              profile.evidence().union_density());
+  }
+  EXPECT_THAT(page().Find("eta_profile_info", {{"profile", "hidden"}}), IsEmpty());
+  EXPECT_THAT(page().Sum("eta_profiles_loaded"), Ge(4));
+  EXPECT_THAT(page().Sum("eta_profile_cache_bytes"), Gt(0));
+  EXPECT_EQ(page().Sum("eta_profile_store_up"), 1);
+  EXPECT_THAT(page().Sum("eta_profile_reloads_total", {{"result", "success"}}), Gt(0));
+  EXPECT_EQ(page().Sum("eta_profile_reloads_total", {{"result", "failure"}}), 0);
+  EXPECT_THAT(page().Sum("eta_profile_staleness_seconds"), AllOf(Ge(0.0), Lt(60.0)));
+  EXPECT_THAT(page().Sum("eta_profile_last_reload_success_timestamp_seconds"),
+              Gt(page().Sum("process_start_time_seconds")));
+}
+
+TEST_F(MonitoringTest, StatsSaysTheSame) {
+  const v1::Stats& stats = MonitoringTest::stats();
+  const auto model = page().Find("eta_model_info").at(0).labels;
+  EXPECT_EQ(model.at("model"), stats.server().model());
+  EXPECT_EQ(model.at("fingerprint"), stats.server().model_fingerprint());
+  EXPECT_EQ(model.at("backend"), stats.server().backend());
+  EXPECT_EQ(model.at("layers"), std::to_string(stats.server().kv().layers()));
+  EXPECT_EQ(page().Find("eta_build_info").at(0).labels.at("version"), stats.server().version());
+  const auto cache = page().Find("eta_kv_cache_config_info").at(0).labels;
+  EXPECT_EQ(cache.at("block_size"), std::to_string(stats.server().kv().block_size()));
+  EXPECT_EQ(cache.at("dtype"), stats.server().kv().kv_dtype());
+
+  EXPECT_EQ(stats.load().prompt_tokens(), page().Sum("eta_prompt_tokens_total"));
+  EXPECT_EQ(stats.load().cached_tokens(), page().Sum("eta_prompt_tokens_cached_total"));
+  EXPECT_EQ(stats.load().output_tokens(), page().Sum("eta_generated_tokens_total"));
+  EXPECT_EQ(stats.load().preemptions(), page().Sum("eta_preemptions_total"));
+  EXPECT_EQ(stats.load().steps(), page().Sum("eta_step_duration_seconds_count"));
+  EXPECT_EQ(stats.profiles_loaded(), page().Sum("eta_profiles_loaded"));
+
+  EXPECT_EQ(static_cast<size_t>(stats.attention_size()),
+            page().Find("eta_attention_decode_rows_total").size());
+  for (const v1::AttentionSeries& series : stats.attention()) {
+    const MetricLabels labels = LabelsOf(series);
+    AttentionCounts sums;
+    v1::Finished totals;
+    *totals.mutable_attention() = series.totals();
+    sums.Add(totals);
+    for (const AttentionMetric& metric : AttentionMetrics()) {
+      EXPECT_EQ(page().Sum("eta_" + metric.name, labels), sums.*metric.value)
+          << metric.name << ::testing::PrintToString(labels);
+    }
+  }
+  for (const v1::TenantStats& tenant : stats.tenants()) {
+    const MetricLabels labels = {{"tenant", tenant.tenant()}};
+    EXPECT_EQ(page().Sum("eta_prompt_tokens_total", labels), tenant.prompt_tokens());
+    EXPECT_EQ(page().Sum("eta_prompt_tokens_cached_total", labels), tenant.cached_tokens());
+    EXPECT_EQ(page().Sum("eta_generated_tokens_total", labels), tenant.output_tokens());
+    EXPECT_EQ(page().Sum("eta_tenant_attention_keys_read_total", labels),
+              tenant.attention().keys_read());
+    for (const v1::CallCount& calls : tenant.calls()) {
+      if (calls.method() == "GetStats") continue;  // this one is counted after it was answered
+      EXPECT_EQ(page().Sum("eta_requests_total", {{"tenant", tenant.tenant()},
+                                                  {"method", calls.method()},
+                                                  {"code", calls.code()}}),
+                calls.calls())
+          << tenant.tenant() << " " << calls.method() << " " << calls.code();
+    }
+  }
+}
+
+TEST_F(MonitoringTest, LayersOfStatsAddUpToTheAnswers) {
+  for (const v1::AttentionSeries& series : stats().attention()) {
+    const auto counted = system().counts.attention.find(LabelsOf(series));
+    if (counted == system().counts.attention.end()) continue;  // of the cancelled streams
+    int64_t attended = 0, read = 0, eligible = 0;
+    for (const v1::LayerAttention& layer : series.layers()) {
+      for (const int64_t keys : layer.keys_attended()) attended += keys;
+      for (const int64_t keys : layer.keys_read()) read += keys;
+      eligible += layer.keys_eligible() * layer.keys_attended_size();
+    }
+    EXPECT_EQ(attended, counted->second.keys_attended) << series.profile();
+    EXPECT_EQ(read, counted->second.keys_read) << series.profile();
+    EXPECT_EQ(eligible, counted->second.keys_eligible) << series.profile();
+  }
+}
+
+TEST_F(MonitoringTest, PrometheusStoredThePage) {
+  const nlohmann::json stored = system().prometheus().Query("{__name__=~\"eta_.+\"}");
+  ASSERT_TRUE(stored.is_array()) << stored;
+  EXPECT_EQ(stored.size(), CountSamples("eta_"));
+  const MetricSamples now(page_text());
+  size_t compared = 0;
+  for (const auto& series : stored) {
+    MetricLabels labels = series["metric"];
+    const std::string name = labels["__name__"];
+    for (const char* added : {"__name__", "job", "instance"}) labels.erase(added);
+    // What moves by itself.
+    if (name == "eta_uptime_seconds" || name == "eta_memory_used_ratio" ||
+        name.rfind("eta_profile_", 0) == 0 || name == "eta_engine_last_step_timestamp_seconds") {
+      continue;
+    }
+    ++compared;
+    EXPECT_EQ(std::stod(series["value"][1].get<std::string>()), now.Sum(name, labels))
+        << name << ::testing::PrintToString(labels);
+  }
+  EXPECT_THAT(compared, Gt(500));
+}
+
+// Comes after those that ask for them.
+TEST_F(MonitoringTest, NoMetricWasForgottenAbove) {
+  if (!::testing::GTEST_FLAG(filter).empty() && ::testing::GTEST_FLAG(filter) != "*") {
+    GTEST_SKIP() << "only some tests run";
+  }
+  EXPECT_THAT(page().Unread(), IsEmpty());
+}
+
+TEST_F(MonitoringTest, PromtoolFindsNothingToComplainAbout) {
+  const TempFolder folder;
+  const std::string path = folder.Write("page.txt", page_text());
+  const std::string log = folder.path() + "/log.txt";
+  const int status =
+      std::system(("promtool check metrics <" + path + " >" + log + " 2>&1").c_str());
+  EXPECT_EQ(status, 0) << ReadFile(log);
+  EXPECT_EQ(ReadFile(log), "");
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,47 @@
+// A CallObserver that keeps what it is told.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include "service/telemetry/call_record.h"
+
+namespace eta::testing {
+
+class CallRecords final : public CallObserver {
+ public:
+  void OnCallEnd(const CallRecord& record) override {
+    const std::lock_guard lock(mutex_);
+    records_.push_back(record);
+    changed_.notify_all();
+  }
+
+  std::vector<CallRecord> All() const {
+    const std::lock_guard lock(mutex_);
+    return records_;
+  }
+  // Once there are so many of them; after 10 s what there is.
+  std::vector<CallRecord> Await(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(10), [&] { return records_.size() >= count; });
+    return records_;
+  }
+  // The newest one; an empty one if there is none.
+  CallRecord Last() const {
+    const std::lock_guard lock(mutex_);
+    return records_.empty() ? CallRecord() : records_.back();
+  }
+  void Clear() {
+    const std::lock_guard lock(mutex_);
+    records_.clear();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<CallRecord> records_;
+};
+
+}  // namespace eta::testing

@@ -1,0 +1,66 @@
+// The engine's inside without its thread: a dispatcher that a test moves step by step under a clock
+// of its own, so that what happens between which steps is the test's to say.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint.h"
+#include "engine/dispatcher.h"
+#include "engine/engine.h"
+#include "engine/model.h"
+#include "engine/tokenizer.h"
+
+namespace eta::testing {
+
+class ScriptedEngine {
+ public:
+  struct Options {
+    std::string model_dir;
+    int32_t num_blocks = 64;
+    bool allow_nonfinite_weights = false;
+    BatcherOptions batcher;
+  };
+
+  // Fails the test if the model cannot be loaded. `backend` must outlive the engine.
+  ScriptedEngine(const Options& options, Backend& backend);
+  ~ScriptedEngine();
+
+  const ModelConfig& config() const { return model_->config(); }
+  Dispatcher& dispatcher() { return *dispatcher_; }
+
+  // What happens before the next step; a request's handle is its index in order of submission.
+  void Submit(Request request);
+  void SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink);
+  void Cancel(size_t handle) { dispatcher_->Cancel(handle); }
+  void SetCongested(size_t handle, bool congested);
+
+  // One step; a second passes.
+  absl::StatusOr<bool> Step();
+  Clock::time_point now() const { return now_; }
+
+  // What each request's sink was told so far, one line an event, and what the observer was told,
+  // each exactly but for times and block counts.
+  const std::vector<std::string>& events(size_t handle) const;
+  const std::vector<std::string>& reports() const { return reports_; }
+  std::vector<int32_t> ids(size_t handle) const;
+  size_t num_requests() const { return sinks_.size(); }
+  int32_t preemptions() const { return preemptions_; }
+
+ private:
+  class Sink;
+  class Watch;
+
+  Clock::time_point now_ = Clock::now();
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<KvCache> cache_;
+  std::vector<std::shared_ptr<Sink>> sinks_;
+  std::vector<std::string> reports_;
+  int32_t preemptions_ = 0;
+  std::unique_ptr<Watch> watch_;
+  std::unique_ptr<Dispatcher> dispatcher_;
+};
+
+}  // namespace eta::testing

@@ -1,0 +1,331 @@
+// What Stats says, from given numbers: quantities, drift, bounds, and who sees what.
+#include "service/convert_stats.h"
+
+#include <google/protobuf/util/time_util.h>
+
+#include <string>
+
+#include "engine/error.h"
+#include "gmock/gmock.h"
+#include "service/admin_role.h"
+#include "service/take_stats.h"
+
+namespace eta {
+namespace {
+
+using google::protobuf::util::TimeUtil;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+Tenant TenantNamed(const std::string& id) {
+  return Tenant::Parse(id).value();
+}
+
+EngineInfo Info() {
+  EngineInfo info{};
+  info.model_name = "tiny";
+  info.config.num_layers = 2;
+  info.config.num_query_heads = 4;
+  info.config.num_kv_heads = 2;
+  info.block_size = 16;
+  info.num_blocks = 64;
+  info.kv_dtype = DType::kFloat16;
+  info.index_dtype = DType::kInt8;
+  return info;
+}
+
+AttentionSeries SeriesOf(AttentionMode mode, const std::string& profile, int64_t rows) {
+  AttentionSeries series;
+  series.mode = mode;
+  series.profile = profile;
+  series.totals = {.decode_rows = rows,
+                   .keys_attended = 11 * rows,
+                   .keys_eligible = 40 * rows,
+                   .keys_read = 9 * rows,
+                   .keys_cached = 20 * rows,
+                   .head_density = 0.25 * static_cast<double>(rows),
+                   .union_density = 0.5 * static_cast<double>(rows),
+                   .kv_bytes_read = 900 * rows,
+                   .kv_bytes_dense = 2000 * rows,
+                   .index_bytes_read = 7 * rows};
+  return series;
+}
+
+LoadedProfile Loaded(const std::string& tenant, const std::string& name, int64_t version,
+                     std::optional<double> head, std::optional<double> read) {
+  return {.tenant = TenantNamed(tenant),
+          .name = name,
+          .version = version,
+          .checksum = "c",
+          .head_density = head,
+          .union_density = read};
+}
+
+StatsFacts Facts() {
+  StatsFacts facts;
+  facts.now = Clock::time_point(seconds(1000));
+  facts.time = std::chrono::system_clock::time_point(seconds(1'700'000'000));
+  facts.telemetry.started = facts.now - seconds(90);
+  return facts;
+}
+
+TEST(ConvertStats, SaysWhatTheServerIsAndHowLong) {
+  StatsFacts facts = Facts();
+  facts.state = ServerState::kDraining;
+  facts.version = "9.9";
+  const v1::Stats stats = ToMessage(facts, Info());
+  EXPECT_EQ(stats.server().state(), v1::SERVER_STATE_DRAINING);
+  EXPECT_EQ(stats.server().version(), "9.9");
+  EXPECT_EQ(stats.server().model(), "tiny");
+  EXPECT_EQ(stats.server().kv().query_heads(), 4);
+  EXPECT_EQ(stats.server().kv().kv_dtype(), "float16");
+  EXPECT_EQ(stats.server().kv().index_dtype(), "int8");
+  EXPECT_EQ(stats.time().seconds(), 1'700'000'000);
+  EXPECT_EQ(stats.uptime().seconds(), 90);
+  EXPECT_FALSE(stats.load().has_last_step_age());
+  EXPECT_FALSE(stats.has_tenant());
+}
+
+TEST(ConvertStats, StatesOfTheServer) {
+  ServerStateFlags flags;
+  EngineSnapshot engine;
+  EXPECT_EQ(flags.Of(engine), ServerState::kServing);
+  flags.SetDraining();
+  EXPECT_EQ(flags.Of(engine), ServerState::kDraining);
+  EXPECT_FALSE(flags.closed());
+  flags.SetStalled(true);
+  EXPECT_EQ(flags.Of(engine), ServerState::kStalled);
+  engine.device_lost = true;
+  EXPECT_EQ(flags.Of(engine), ServerState::kDeviceLost);
+  engine.device_lost = false;
+  flags.SetStalled(false);
+  EXPECT_EQ(flags.Of(engine), ServerState::kDraining);
+}
+
+TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
+  StatsFacts facts = Facts();
+  facts.engine = {.running = 3, .waiting = 2, .waiting_tokens = 99, .probes_running = 1};
+  facts.engine.last_step = facts.now - milliseconds(25);
+  facts.devices = {{.running = 1, .blocks_used = 5, .blocks_free = 6},
+                   {.running = 2, .blocks_cached = 4, .device_lost = true}};
+  facts.telemetry.steps = 1000;
+  facts.telemetry.output_tokens = 777;
+  facts.telemetry.tokens_per_second = 12.5;
+  const v1::EngineLoad load = ToMessage(facts, Info()).load();
+  EXPECT_EQ(load.running(), 3);
+  EXPECT_EQ(load.waiting_tokens(), 99);
+  EXPECT_EQ(load.probes_running(), 1);
+  EXPECT_EQ(load.steps(), 1000);
+  EXPECT_EQ(load.output_tokens(), 777);
+  EXPECT_EQ(load.tokens_per_second(), 12.5);
+  EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.last_step_age()), 25);
+  ASSERT_THAT(load.devices(), SizeIs(2));
+  EXPECT_EQ(load.devices(0).blocks_used(), 5);
+  EXPECT_TRUE(load.devices(1).lost());
+}
+
+TEST(ConvertStats, EveryLatencyStandsInItsPlaceAndEmptyOnesHaveNoQuantiles) {
+  StatsFacts facts = Facts();
+  auto& of_queue = facts.telemetry.latencies[static_cast<int>(Latency::kQueue)];
+  of_queue[static_cast<int>(Window::kTenMinutes)] = {
+      .count = 8, .p50 = milliseconds(1), .p95 = milliseconds(2), .p99 = milliseconds(1500)};
+  const v1::Stats stats = ToMessage(facts, Info());
+  ASSERT_THAT(stats.latencies(), SizeIs(8));
+  for (const v1::LatencyStats& latency : stats.latencies()) {
+    const bool set = latency.kind() == v1::LATENCY_KIND_QUEUE &&
+                     latency.window() == v1::LATENCY_WINDOW_TEN_MINUTES;
+    EXPECT_EQ(latency.count(), set ? 8 : 0);
+    EXPECT_EQ(latency.has_p50(), set);
+    if (set) {
+      EXPECT_EQ(TimeUtil::DurationToMilliseconds(latency.p99()), 1500);
+    }
+  }
+}
+
+TEST(ConvertStats, TotalsAreKeptAndDensitiesAreMeansOverSteps) {
+  StatsFacts facts = Facts();
+  facts.telemetry.attention = {
+      SeriesOf(AttentionMode::kProfile, "b", 3), SeriesOf(AttentionMode::kDynamic, "", 8),
+      SeriesOf(AttentionMode::kProfile, "a", 5), SeriesOf(AttentionMode::kFull, "", 0)};
+  const v1::Stats stats = ToMessage(facts, Info());
+  ASSERT_THAT(stats.attention(), SizeIs(3));  // what never decoded is left out
+  EXPECT_EQ(stats.attention(0).mode(), v1::ATTENTION_MODE_DYNAMIC);
+  EXPECT_EQ(stats.attention(1).profile(), "a");
+  EXPECT_EQ(stats.attention(2).profile(), "b");
+  const v1::AttentionStats& totals = stats.attention(1).totals();
+  EXPECT_EQ(totals.decode_steps(), 5);
+  EXPECT_EQ(totals.keys_attended(), 55);
+  EXPECT_EQ(totals.keys_eligible(), 200);
+  EXPECT_EQ(totals.keys_read(), 45);
+  EXPECT_EQ(totals.keys_cached(), 100);
+  EXPECT_EQ(totals.kv_bytes_read(), 4500);
+  EXPECT_EQ(totals.kv_bytes_dense(), 10000);
+  EXPECT_EQ(totals.index_bytes_read(), 35);
+  EXPECT_DOUBLE_EQ(totals.head_density(), 0.25);
+  EXPECT_DOUBLE_EQ(totals.union_density(), 0.5);
+}
+
+TEST(ConvertStats, DriftIsMeasuredAgainstTheNewestVersionInMemory) {
+  StatsFacts facts = Facts();
+  facts.telemetry.attention = {SeriesOf(AttentionMode::kProfile, "legal", 4),
+                               SeriesOf(AttentionMode::kProfile, "gone", 4),
+                               SeriesOf(AttentionMode::kProfile, "unverified", 4)};
+  facts.profiles = {Loaded("default", "legal", 1, 0.9, 0.9),
+                    Loaded("default", "legal", 2, 0.2, 0.4),
+                    Loaded("default", "unverified", 1, std::nullopt, std::nullopt)};
+  const v1::Stats stats = ToMessage(facts, Info());
+  EXPECT_FALSE(stats.attention(0).has_calibrated_head_density());  // gone
+  const v1::AttentionSeries& legal = stats.attention(1);
+  EXPECT_DOUBLE_EQ(legal.calibrated_head_density(), 0.2);
+  EXPECT_DOUBLE_EQ(legal.calibrated_union_density(), 0.4);
+  EXPECT_NEAR(legal.head_density_drift(), 0.25, 1e-12);
+  EXPECT_NEAR(legal.union_density_drift(), 0.25, 1e-12);
+  EXPECT_FALSE(stats.attention(2).has_calibrated_head_density());
+  EXPECT_FALSE(stats.attention(2).has_head_density_drift());
+  EXPECT_EQ(stats.profiles_loaded(), 3);
+  EXPECT_EQ(stats.profiles(1).version(), 2);
+  EXPECT_FALSE(stats.profiles(2).has_head_density());
+}
+
+TEST(ConvertStats, ANameOfTwoTenantsHasNoCalibratedDensity) {
+  StatsFacts facts = Facts();
+  facts.telemetry.attention = {SeriesOf(AttentionMode::kProfile, "legal", 4)};
+  facts.profiles = {Loaded("a", "legal", 1, 0.2, 0.4), Loaded("b", "legal", 1, 0.5, 0.6)};
+  EXPECT_FALSE(ToMessage(facts, Info()).attention(0).has_calibrated_head_density());
+}
+
+TEST(ConvertStats, LayersThatAreTooManyAreThoseOfTheBusiestSeries) {
+  const auto with_layers = [](const std::string& profile, int64_t rows, size_t heads) {
+    AttentionSeries series = SeriesOf(AttentionMode::kProfile, profile, rows);
+    series.layers.resize(2);
+    for (LayerTotals& layer : series.layers) {
+      layer.keys_attended.assign(heads, 3);
+      layer.keys_read = {5};
+      layer.keys_eligible = 10;
+    }
+    return series;
+  };
+  constexpr size_t kHeads = kMaxStatsLayerNumbers / 4 - 2;  // of two layers: half of what may be
+  StatsFacts facts = Facts();
+  facts.telemetry.attention = {with_layers("a", 1, kHeads), with_layers("b", 9, kHeads),
+                               with_layers("c", 5, kHeads)};
+  const v1::Stats stats = ToMessage(facts, Info());
+  EXPECT_THAT(stats.attention(0).layers(), IsEmpty());
+  ASSERT_THAT(stats.attention(1).layers(), SizeIs(2));
+  ASSERT_THAT(stats.attention(2).layers(), SizeIs(2));
+  EXPECT_THAT(stats.attention(1).layers(0).keys_attended(), SizeIs(kHeads));
+  EXPECT_THAT(stats.attention(1).layers(0).keys_read(), ElementsAre(5));
+  EXPECT_EQ(stats.attention(1).layers(0).keys_eligible(), 10);
+  EXPECT_LT(stats.ByteSizeLong(), 2u << 20);
+}
+
+TEST(ConvertStats, TenantsAndTheirCallsComeInOrder) {
+  StatsFacts facts = Facts();
+  facts.telemetry.tenants = {
+      {.tenant = "b",
+       .calls = {{"GetProfile", "OK", 1}, {"Generate", "OK", 7}, {"Generate", "CANCELLED", 2}}},
+      {.tenant = "a", .output_tokens = 50}};
+  const v1::Stats stats = ToMessage(facts, Info());
+  ASSERT_THAT(stats.tenants(), SizeIs(2));
+  EXPECT_EQ(stats.tenants(0).tenant(), "a");
+  EXPECT_EQ(stats.tenants(0).output_tokens(), 50);
+  EXPECT_EQ(stats.tenants(1).calls(0).code(), "CANCELLED");
+  EXPECT_EQ(stats.tenants(1).calls(1).calls(), 7);
+  EXPECT_EQ(stats.tenants(1).calls(2).method(), "GetProfile");
+}
+
+TEST(ConvertStats, AListOfProfilesIsCutAndCounted) {
+  StatsFacts facts = Facts();
+  for (int i = 0; i < kMaxStatsProfiles + 5; ++i) {
+    facts.profiles.push_back(Loaded("default", "p" + std::to_string(i), 1, 0.1, 0.2));
+  }
+  const v1::Stats stats = ToMessage(facts, Info());
+  EXPECT_THAT(stats.profiles(), SizeIs(kMaxStatsProfiles));
+  EXPECT_EQ(stats.profiles_loaded(), kMaxStatsProfiles + 5);
+}
+
+TEST(ConvertStats, OneTenantsFiguresHoldNothingOfTheOthers) {
+  StatsFacts facts = Facts();
+  facts.tenant = TenantNamed("a");
+  facts.engine.running = 3;
+  facts.telemetry.latencies[0][0].count = 5;
+  const v1::Stats stats = ToMessage(facts, Info());
+  EXPECT_EQ(stats.tenant(), "a");
+  EXPECT_FALSE(stats.has_load());
+  EXPECT_THAT(stats.latencies(), IsEmpty());
+  EXPECT_EQ(stats.server().model(), "tiny");
+}
+
+TEST(ConvertStats, IntervalsAreBounded) {
+  const auto interval = [](int64_t whole, int32_t nanos) {
+    v1::WatchStatsRequest request;
+    request.mutable_interval()->set_seconds(whole);
+    request.mutable_interval()->set_nanos(nanos);
+    return ToInterval(request);
+  };
+  EXPECT_EQ(ToInterval({}).value(), seconds(1));
+  EXPECT_EQ(interval(0, 100'000'000).value(), milliseconds(100));
+  EXPECT_EQ(interval(60, 0).value(), seconds(60));
+  for (const auto& [whole, nanos] :
+       std::vector<std::pair<int64_t, int32_t>>{{0, 0},
+                                                {0, 99'999'999},
+                                                {60, 1},
+                                                {61, 0},
+                                                {-1, 0},
+                                                {1, -1},
+                                                {0, 1'000'000'000},
+                                                {INT64_MAX, 999'999'999},
+                                                {INT64_MIN, INT32_MIN}}) {
+    const auto refused = interval(whole, nanos);
+    ASSERT_FALSE(refused.ok()) << whole << " " << nanos;
+    EXPECT_EQ(GetErrorDetail(refused.status()).field, "interval");
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("100 ms to 60 s"));
+  }
+}
+
+TEST(StatsQuery, ATenantGetsItsOwnAndTheOperatorsGetAll) {
+  ServerOptions options;
+  options.tenant_header = "x-tenant";
+  options.admin_tenants = {"ops"};
+  const Tenant ops = TenantNamed("ops");
+  const Tenant user = TenantNamed("user");
+  EXPECT_EQ(MakeStatsQuery({}, false, ops, options)->tenant, std::nullopt);
+  EXPECT_EQ(MakeStatsQuery("user", false, ops, options)->tenant, user);
+  EXPECT_EQ(MakeStatsQuery({}, true, user, options)->tenant, user);
+  EXPECT_TRUE(MakeStatsQuery({}, true, user, options)->layers);
+  EXPECT_EQ(MakeStatsQuery("user", false, user, options)->tenant, user);
+  const absl::Status refused = MakeStatsQuery("ops", false, user, options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(GetErrorDetail(refused).reason, "ADMIN_REQUIRED");
+}
+
+TEST(StatsQuery, WhereNobodyNamesATenantEverybodySeesAll) {
+  const ServerOptions options;
+  EXPECT_TRUE(IsAdmin(TenantNamed("default"), options));
+  EXPECT_EQ(MakeStatsQuery({}, false, TenantNamed("default"), options)->tenant, std::nullopt);
+}
+
+TEST(StatsQuery, ATenantMustBeAName) {
+  for (const std::string& bad : {std::string(), std::string("a b"), std::string(256, 'x')}) {
+    const absl::Status refused =
+        MakeStatsQuery(bad, false, TenantNamed("default"), ServerOptions()).status();
+    EXPECT_EQ(GetErrorDetail(refused).field, "tenant") << bad;
+  }
+}
+
+TEST(AdminTenants, NeedATenantHeaderAndMustBeNames) {
+  ServerOptions options;
+  options.admin_tenants = {"ops"};
+  EXPECT_THAT(std::string(CheckCallOptions(options).message()), HasSubstr("--tenant_header"));
+  options.tenant_header = "x-tenant";
+  EXPECT_TRUE(CheckCallOptions(options).ok()) << CheckCallOptions(options);
+  options.admin_tenants.emplace_back("two words");
+  EXPECT_THAT(std::string(CheckCallOptions(options).message()), HasSubstr("--admin_tenants"));
+}
+
+}  // namespace
+}  // namespace eta

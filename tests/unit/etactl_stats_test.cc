@@ -1,0 +1,258 @@
+// `etactl stats` as text: tables, bars, and what fits on a screen.
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <string>
+
+#include "service/etactl_stats_text.h"
+#include "service/live_view.h"
+
+namespace eta::ctl {
+namespace {
+
+v1::Stats StatsOf(const std::string& text) {
+  v1::Stats stats;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &stats)) << text;
+  return stats;
+}
+
+constexpr char kServer[] = R"pb(
+  uptime { seconds: 3723 }
+  server {
+    state: SERVER_STATE_SERVING
+    version: "1.2.3"
+    model: "tiny"
+    model_fingerprint: "0123456789abcdef"
+    backend: "cpu, 2 threads"
+    kv {
+      layers: 2
+      query_heads: 4
+      kv_heads: 2
+      block_size: 16
+      blocks: 64
+      kv_dtype: "float16"
+      index_dtype: "int8"
+    }
+  }
+)pb";
+
+constexpr char kLoad[] = R"pb(
+  load {
+    running: 3
+    waiting: 1
+    waiting_tokens: 40
+    steps: 1000
+    output_tokens: 2500
+    prompt_tokens: 900
+    cached_tokens: 64
+    steps_per_second: 12.34
+    tokens_per_second: 37.0
+    devices { running: 3 waiting: 1 blocks_used: 16 blocks_cached: 16 blocks_free: 32 }
+  }
+  latencies {
+    kind: LATENCY_KIND_FIRST_TOKEN
+    window: LATENCY_WINDOW_ONE_MINUTE
+    count: 12
+    p50 { nanos: 8400000 }
+    p95 { nanos: 31200000 }
+    p99 { seconds: 1 nanos: 250000000 }
+  }
+  latencies { kind: LATENCY_KIND_QUEUE window: LATENCY_WINDOW_TEN_MINUTES }
+)pb";
+
+constexpr char kAttention[] = R"pb(
+  attention {
+    mode: ATTENTION_MODE_DYNAMIC
+    totals {
+      decode_steps: 10
+      head_density: 0.25
+      union_density: 0.5
+      kv_bytes_read: 5000
+      kv_bytes_dense: 10000
+      index_bytes_read: 700
+      keys_attended: 250
+      keys_eligible: 1000
+      keys_read: 250
+      keys_cached: 500
+    }
+    layers { keys_attended: 10 keys_attended: 30 keys_eligible: 100 keys_read: 50 }
+    layers { keys_attended: 0 keys_attended: 100 keys_eligible: 100 keys_read: 100 }
+  }
+  attention {
+    mode: ATTENTION_MODE_PROFILE
+    profile: "legal"
+    totals { decode_steps: 4 head_density: 0.21 union_density: 0.36 }
+    calibrated_head_density: 0.2
+    calibrated_union_density: 0.4
+    head_density_drift: 0.05
+    union_density_drift: -0.1
+  }
+)pb";
+
+TEST(EtactlStats, SaysWhatItIsHowBusyAndHowFast) {
+  const std::string text = DescribeStats(StatsOf(std::string(kServer) + kLoad), nullptr);
+  EXPECT_EQ(text,
+            "tiny: serving, up 1 h 02 min; eta-server 1.2.3, cpu, 2 threads\n"
+            "model 0123456789ab, 2 layers, 4 heads over 2 KV heads; KV cache of 64 blocks of 16 "
+            "tokens in float16, records in int8\n"
+            "\n"
+            "running 3, waiting 1 (40 prompt tokens); 37.0 tokens/s, 12.3 steps/s in the last "
+            "minute\n"
+            "since the start: 1000 steps, 900 prompt tokens (64 cached), 2500 generated, 0 "
+            "preemptions\n"
+            "\n"
+            "device  KV blocks in use          used  cached  free  running  waiting\n"
+            "0       ######..................    16      16    32        3        1\n"
+            "\n"
+            "nothing was decoded yet\n"
+            "\n"
+            "latency      of the last  count      p50      p95     p99\n"
+            "first token  1 min           12  8.40 ms  31.2 ms  1.25 s\n"
+            "queue        10 min           0        -        -       -\n");
+}
+
+TEST(EtactlStats, SaysHowSparseItIsByProfileAndLayer) {
+  const std::string text = DescribeStats(StatsOf(kAttention), nullptr);
+  EXPECT_NE(text.find("density with   steps   head  union  KV read  of full  index  "
+                      "calibrated head   drift  calibrated union    drift\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("dynamic           10  0.250  0.500   5.0 kB   50.0 %  700 B  "
+                      "              -       -                 -        -\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("profile legal      4  0.210  0.360      0 B        -    0 B  "
+                      "          0.200  +5.0 %             0.400  -10.0 %\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("dynamic by layer, since the start\n"
+                      "layer  head density                          its heads  union density\n"
+                      "    0  #####...................  0.200  0.100 to 0.300  "
+                      "############............  0.500\n"
+                      "    1  ############............  0.500  0.000 to 1.000  "
+                      "########################  1.000\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST(EtactlStats, WhileItWatchesDensitiesOfTheLastIntervalStandBeside) {
+  const v1::Stats before = StatsOf(kAttention);
+  v1::Stats now = before;
+  v1::AttentionStats& totals = *now.mutable_attention(0)->mutable_totals();
+  totals.set_decode_steps(10 + 2);
+  totals.set_keys_attended(250 + 90);
+  totals.set_keys_eligible(1000 + 100);
+  totals.set_keys_read(250 + 1);
+  totals.set_keys_cached(500 + 100);
+  v1::LayerAttention& layer = *now.mutable_attention(0)->mutable_layers(0);
+  layer.set_keys_attended(0, 10 + 4);
+  layer.set_keys_attended(1, 30 + 8);
+  layer.set_keys_eligible(100 + 10);
+  layer.set_keys_read(0, 50 + 10);
+  const std::string text = DescribeStats(now, &before);
+  EXPECT_NE(text.find("dynamic           12     0.900      0.010  0.250"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("profile legal      4         -          -  0.210"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("    0  ##############..........  0.600  0.400 to 0.800  "
+                      "########################  1.000\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("    1  ........................      -               -"), std::string::npos)
+      << text;
+}
+
+TEST(EtactlStats, LayersOfAnIdleIntervalAreThoseSinceTheStart) {
+  const v1::Stats stats = StatsOf(kAttention);
+  EXPECT_NE(DescribeStats(stats, &stats).find("dynamic by layer, since the start\n"),
+            std::string::npos);
+}
+
+TEST(EtactlStats, ListsTenantsProfilesAndCalibrations) {
+  const std::string text = DescribeStats(
+      StatsOf(R"pb(
+        tenants {
+          tenant: "acme"
+          calls { method: "Generate" code: "OK" calls: 7 }
+          calls { method: "Generate" code: "CANCELLED" calls: 2 }
+          calls { method: "GetProfile" code: "OK" calls: 1 }
+          output_tokens: 50
+          attention {
+            decode_steps: 40
+            head_density: 0.1
+            union_density: 0.3
+            kv_bytes_read: 1000
+            kv_bytes_dense: 4000
+          }
+        }
+        profiles { tenant: "acme" name: "legal" version: 3 head_density: 0.2 union_density: 0.4 }
+        profiles_loaded: 5
+        calibrations {
+          tenant: "acme"
+          profile: "code"
+          elapsed { seconds: 75 }
+        }
+      )pb"),
+      nullptr);
+  EXPECT_NE(text.find("acme       10       2              0       0         50         0.100"
+                      "          0.300       3.0 kB\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("legal@3"), std::string::npos);
+  EXPECT_NE(text.find("and 4 more\n"), std::string::npos);
+  EXPECT_NE(text.find("code            acme    1 min 15 s  beginning\n"), std::string::npos)
+      << text;
+}
+
+TEST(EtactlStats, NamesCannotCommandTheTerminal) {
+  v1::Stats stats = StatsOf(kServer);
+  stats.mutable_server()->set_model("\033[2Jevil");
+  stats.set_tenant("\033[31m");
+  v1::AttentionSeries& series = *stats.add_attention();
+  series.set_profile("\033]0;x\007");
+  series.mutable_totals()->set_decode_steps(1);
+  series.add_layers();
+  EXPECT_EQ(DescribeStats(stats, nullptr).find('\033'), std::string::npos);
+}
+
+TEST(DensityBarTest, IsAsLongAsItShouldBe) {
+  EXPECT_EQ(DensityBar(0.0, 4), "....");
+  EXPECT_EQ(DensityBar(0.5, 4), "##..");
+  EXPECT_EQ(DensityBar(1.0, 4), "####");
+  EXPECT_EQ(DensityBar(7.0, 4), "####");
+  EXPECT_EQ(DensityBar(-1.0, 4), "....");
+  EXPECT_EQ(DensityBar(std::nan(""), 4), "....");
+}
+
+TEST(FitToScreen, CutsLinesAndSaysHowManyAreLeftOut) {
+  EXPECT_EQ(FitToScreen("one\ntwo\n", 2, 80), "one\ntwo");
+  EXPECT_EQ(FitToScreen("one\ntwo\nthree\nfour\n", 3, 80), "one\ntwo\n(2 more lines)");
+  EXPECT_EQ(FitToScreen("abcdef\n", 5, 3), "abc");
+  EXPECT_EQ(FitToScreen("\xc3\xa9\xc3\xa8\xc3\xaa\n", 5, 2), "\xc3\xa9\xc3\xa8");
+  EXPECT_EQ(FitToScreen("", 5, 5), "");
+  EXPECT_EQ(FitToScreen("a\nb\n", 0, 0), "(");
+}
+
+// What a terminal gets, here a pipe.
+TEST(LiveView, ReplacesLineByLineAndGivesTheScreenBack) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  {
+    LiveView view(ends[1]);
+    EXPECT_TRUE(view.Show("one\ntwo\n"));
+  }
+  close(ends[1]);
+  char bytes[256];
+  const ssize_t count = read(ends[0], bytes, sizeof(bytes));
+  close(ends[0]);
+  ASSERT_GT(count, 0);
+  EXPECT_EQ(std::string(bytes, static_cast<size_t>(count)),
+            "\033[?1049h\033[?25l"
+            "\033[Hone\033[K\r\ntwo\033[K\033[J"
+            "\033[?25h\033[?1049l");
+}
+
+}  // namespace
+}  // namespace eta::ctl
