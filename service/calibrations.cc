@@ -13,6 +13,11 @@ namespace {
 
 constexpr std::chrono::seconds kRetry{5};  // calibrations take seconds to minutes
 
+absl::Status Busy(const std::string& message) {
+  return MakeError(absl::StatusCode::kResourceExhausted, message,
+                   {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
+}
+
 }  // namespace
 
 absl::StatusOr<Calibrations::Hold> Calibrations::Claim(const Tenant& tenant,
@@ -39,10 +44,15 @@ void Calibrations::End(int64_t call, const std::pair<Tenant, std::string>& claim
 
 absl::StatusOr<Calibrations::Hold> Calibrations::Enter(RunningCalibration calibration) {
   const std::lock_guard lock(mutex_);
+  const auto of_tenant = std::count_if(
+      running_.begin(), running_.end(),
+      [&](const RunningCalibration& other) { return other.tenant == calibration.tenant; });
+  if (of_tenant >= max_running_of_tenant_) {
+    return Busy(absl::StrCat("as many calibrations of this tenant run as may (",
+                             max_running_of_tenant_, ")"));
+  }
   if (running_.size() >= static_cast<size_t>(max_running_)) {
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("as many calibrations run as may (", max_running_, ")"),
-                     {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
+    return Busy(absl::StrCat("as many calibrations run as may (", max_running_, ")"));
   }
   const auto place = running_.insert(running_.end(), std::move(calibration));
   return Hold([this, place] {

@@ -84,7 +84,9 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
       memory_(options.memory),
       profiles_(MakeCache(options, parts.profiles)),
       store_calls_(parts.profiles != nullptr ? kStoreThreads : 0, kMaxWaitingStoreCalls),
-      calibrations_(options.max_calibrations),
+      calibrations_(options.max_calibrations, options.max_tenant_calibrations > 0
+                                                  ? options.max_tenant_calibrations
+                                                  : options.max_calibrations),
       calibration_threads_(parts.profiles != nullptr ? options.max_calibrations : 0,
                            static_cast<size_t>(options.max_calibrations)),
       parts_{.options = options_,

@@ -47,6 +47,10 @@ absl::Status CheckCallOptions(const ServerOptions& options) {
   if (options.max_calibrations < 1) {
     return absl::InvalidArgumentError("--max_calibrations: must be at least 1");
   }
+  if (options.max_tenant_calibrations < 0 ||
+      options.max_tenant_calibrations > options.max_calibrations) {
+    return absl::InvalidArgumentError("--max_tenant_calibrations: must be 0 to --max_calibrations");
+  }
   if (options.max_calibration_tokens < 1 ||
       options.max_calibration_tokens > kMaxCalibrationTokens) {
     return absl::InvalidArgumentError(

@@ -46,8 +46,9 @@ struct ServerOptions {
   std::string default_profile;
   // Profiles stay in use for so long while the store cannot confirm them.
   std::chrono::milliseconds profile_staleness{3'600'000};
-  int max_calibrations = 1;                                         // at a time; more are refused
-  int64_t max_calibration_tokens = 262'144;                         // of all samples of one
+  int max_calibrations = 1;                  // at a time; more are refused
+  int max_tenant_calibrations = 0;           // of one tenant at a time; 0: max_calibrations
+  int64_t max_calibration_tokens = 262'144;  // of all samples of one
   std::chrono::milliseconds default_calibrate_deadline{1'800'000};  // of a call that sets none
 
   int max_message_bytes = 1 << 20;            // of a request, above it RESOURCE_EXHAUSTED ...

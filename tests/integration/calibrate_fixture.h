@@ -85,8 +85,10 @@ class CalibrateTest : public ServiceTest {
     }
     return outcome;
   }
-  std::future<CalibrateOutcome> CalibrateLater(const v1::CalibrateRequest& request) {
-    return std::async(std::launch::async, [this, request] { return Calibrate(request); });
+  std::future<CalibrateOutcome> CalibrateLater(const v1::CalibrateRequest& request,
+                                               const std::string& tenant = "") {
+    return std::async(std::launch::async,
+                      [this, request, tenant] { return Calibrate(request, tenant); });
   }
   void ExpectRefusal(const v1::CalibrateRequest& request, grpc::StatusCode code,
                      const std::string& reason) {

@@ -198,6 +198,28 @@ TEST_F(CalibrateTest, MoreThanMayRunAreRefusedUntilOneEnds) {
   ExpectGoodCalibration();
 }
 
+// Row 39 of the table of bad inputs.
+TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
+  ServerOptions options;
+  options.tenant_header = kTenantHeader;
+  options.max_calibrations = 2;
+  options.max_tenant_calibrations = 1;
+  Serve(options);
+  Gate gate;
+  WorkBehind(gate);
+  auto first = CalibrateLater(Request(), "acme");
+  gate.AwaitStart();
+  Work();
+  const CalibrateOutcome refused = Calibrate(Request("code"), "acme");
+  EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(refused.status), "CALIBRATION_BUSY");
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused.status).has_value());
+  EXPECT_TRUE(Calibrate(Request("code"), "globex").status.ok());
+  gate.Go();
+  EXPECT_TRUE(first.get().status.ok());
+  EXPECT_TRUE(Calibrate(Request("code"), "acme").status.ok());
+}
+
 TEST_F(CalibrateTest, ACancelledCalibrationStoresNothing) {
   Gate gate;
   WorkBehind(gate);
