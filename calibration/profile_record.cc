@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
 #include "engine/request.h"
@@ -19,18 +20,9 @@ constexpr int32_t kMaxLayers = 1024;
 constexpr int32_t kMaxHeads = 1024;
 constexpr int32_t kMaxBlock = 1024;
 
-bool IsLower(char c) {
-  return c >= 'a' && c <= 'z';
-}
-bool IsDigit(char c) {
-  return c >= '0' && c <= '9';
-}
-bool IsPrintable(char c) {
-  return c > ' ' && c <= '~';
-}
 bool IsSha256(std::string_view digest) {
   return digest.size() == 64 && std::all_of(digest.begin(), digest.end(), [](char c) {
-           return IsDigit(c) || (c >= 'a' && c <= 'f');
+           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
          });
 }
 
@@ -148,7 +140,8 @@ absl::Status CheckEvidence(const ProfileEvidence& evidence) {
 }  // namespace
 
 absl::StatusOr<Tenant> Tenant::Parse(std::string_view id) {
-  if (id.empty() || id.size() > kMaxBytes || !std::all_of(id.begin(), id.end(), IsPrintable)) {
+  if (id.empty() || id.size() > kMaxBytes ||
+      !std::all_of(id.begin(), id.end(), absl::ascii_isgraph)) {
     return InvalidField("tenant", absl::StrCat("must be 1 to ", kMaxBytes,
                                                " printable ASCII characters without spaces"));
   }
@@ -157,7 +150,7 @@ absl::StatusOr<Tenant> Tenant::Parse(std::string_view id) {
 
 absl::Status CheckProfileName(const std::string& field, std::string_view name) {
   const bool allowed = std::all_of(name.begin(), name.end(), [](char c) {
-    return IsLower(c) || IsDigit(c) || c == '-' || c == '_' || c == '.';
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-' || c == '_' || c == '.';
   });
   if (allowed && !name.empty() && name.size() <= kMaxNameBytes && name.front() != '.') {
     return absl::OkStatus();
@@ -168,7 +161,7 @@ absl::Status CheckProfileName(const std::string& field, std::string_view name) {
 
 absl::Status CheckProfileAlias(const std::string& field, std::string_view alias) {
   if (absl::Status status = CheckProfileName(field, alias); !status.ok()) return status;
-  if (IsLower(alias.front())) return absl::OkStatus();
+  if (absl::ascii_islower(alias.front())) return absl::OkStatus();
   return InvalidField(field, "must begin with a letter");
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "engine/error.h"
 
@@ -22,7 +23,7 @@ absl::StatusOr<Tenant> TenantOf(const grpc::ServerContextBase& context, const st
 
 absl::Status CheckTenantHeader(const std::string& header) {
   const bool allowed = std::all_of(header.begin(), header.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-' || c == '_' || c == '.';
   });
   if (allowed && !absl::EndsWith(header, "-bin") && !absl::StartsWith(header, "grpc-")) {
     return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -23,15 +24,9 @@ constexpr size_t kMaxTenantId = 241;  // of a key tenant@system
 constexpr size_t kMaxSystemId = 14;
 constexpr size_t kMaxStateValue = 256;
 
-bool IsLower(char c) {
-  return c >= 'a' && c <= 'z';
-}
-bool IsDigit(char c) {
-  return c >= '0' && c <= '9';
-}
 bool IsHex(std::string_view text) {
   return std::all_of(text.begin(), text.end(),
-                     [](char c) { return IsDigit(c) || (c >= 'a' && c <= 'f'); });
+                     [](char c) { return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f'); });
 }
 bool IsId(std::string_view text) {
   return IsHex(text) && text.find_first_not_of('0') != std::string_view::npos;
@@ -39,21 +34,23 @@ bool IsId(std::string_view text) {
 
 bool AreKeyCharacters(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
-    return IsLower(c) || IsDigit(c) || c == '_' || c == '-' || c == '*' || c == '/';
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_' || c == '-' || c == '*' ||
+           c == '/';
   });
 }
 
 bool IsStateKey(std::string_view key) {
   const size_t at = key.find('@');
   if (at == std::string_view::npos) {
-    return !key.empty() && key.size() <= kMaxStateKey && IsLower(key[0]) && AreKeyCharacters(key);
+    return !key.empty() && key.size() <= kMaxStateKey && absl::ascii_islower(key[0]) &&
+           AreKeyCharacters(key);
   }
   const std::string_view tenant = key.substr(0, at);
   const std::string_view system = key.substr(at + 1);
   return !tenant.empty() && tenant.size() <= kMaxTenantId &&
-         (IsLower(tenant[0]) || IsDigit(tenant[0])) && AreKeyCharacters(tenant) &&
-         !system.empty() && system.size() <= kMaxSystemId && IsLower(system[0]) &&
-         AreKeyCharacters(system);
+         (absl::ascii_islower(tenant[0]) || absl::ascii_isdigit(tenant[0])) &&
+         AreKeyCharacters(tenant) && !system.empty() && system.size() <= kMaxSystemId &&
+         absl::ascii_islower(system[0]) && AreKeyCharacters(system);
 }
 
 bool IsStateValue(std::string_view value) {
@@ -120,7 +117,7 @@ std::optional<TraceContext> ParseTraceContext(const std::vector<std::string_view
   }
   if (text.size() > kLength && (version == "00" || text[kLength] != '-')) return std::nullopt;
   const char low = flags[1];
-  const int bits = IsDigit(low) ? low - '0' : low - 'a' + 10;
+  const int bits = absl::ascii_isdigit(low) ? low - '0' : low - 'a' + 10;
   return TraceContext{.trace_id = std::string(trace),
                       .parent_id = std::string(parent),
                       .sampled = (bits & 1) != 0,
