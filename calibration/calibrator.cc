@@ -15,6 +15,8 @@
 #include "calibration/threshold_profile_of.h"
 #include "calibration/union_target.h"
 #include "engine/error.h"
+#include "engine/out_of_memory.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 namespace {
@@ -65,16 +67,20 @@ class Calibration {
   absl::StatusOr<CalibrationResult> Run() {
     clock_.Expect(ExpectedRows());
     clock_.Enter(CalibrationPhase::kCollect);
+    if (ETA_FAILPOINT(kCalibrateCollect)) return OutOfMemory();
     const absl::StatusOr<CollectedCells> collected =
         probes_.Collect(calibration_, prepared_.has_dynamic_gate ? Dynamic() : Full(),
                         CalibrationProbes::Rows::kAll);
     if (!collected.ok()) return collected.status();
     clock_.Enter(CalibrationPhase::kSolve);
+    if (ETA_FAILPOINT(kCalibrateSolve)) return OutOfMemory();
     if (absl::Status s = Solve(collected->histogram()); !s.ok()) return s;
     clock_.Enter(CalibrationPhase::kSearch);
+    if (ETA_FAILPOINT(kCalibrateSearch)) return OutOfMemory();
     if (absl::Status s = Search(); !s.ok()) return s;
     clock_.Expect(VerifyRows());
     clock_.Enter(CalibrationPhase::kVerify);
+    if (ETA_FAILPOINT(kCalibrateVerify)) return OutOfMemory();
     CalibrationResult result;
     if (absl::Status s = Verify(result); !s.ok()) return s;
     if (absl::Status s = MeasureReached(collected->histogram()); !s.ok()) return s;

@@ -22,6 +22,8 @@ class JsonFields {
   // `prefix` is what errors put before a field's name: "evidence." or "".
   JsonFields(const nlohmann::json& object, std::string prefix);
 
+  // Whether it is there: for fields that may be left out.
+  bool Has(const std::string& field) const { return object_.contains(field); }
   int64_t Integer(const std::string& field, int64_t low, int64_t high);
   double Number(const std::string& field);
   std::string Text(const std::string& field);

@@ -153,7 +153,9 @@ class ProfileStore {
 };
 
 struct ProfileStoreOptions {
-  ProfileQuota quota;
+  ProfileQuota quota;  // of every tenant ...
+  // ... or of this one, if set. Called at each Put and CheckPut, by any thread.
+  std::function<ProfileQuota(const Tenant&)> quota_of;
   std::chrono::milliseconds poll_interval{250};  // for changes by others
   std::chrono::milliseconds busy_timeout{2000};  // wait for another writer
 };

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Collects into ROOT all that the run stage of an image consists of: the binaries, the shared
-# libraries that they resolve to, CA certificates, a user, a model, and the licences of it all.
+# libraries that they resolve to, CA certificates, a user, a model, the licences of it all, a bill
+# of materials and where the binaries come from.
 # Used by deploy/Dockerfile* and by tests/deploy/image_root_test.sh, which serves from such a root.
-#   deploy/image_root.sh ROOT BINARY_DIR [--model DIR] [--library FILE]...
-# --model bakes a model in, as /models/NAME; --library adds a library that is loaded at run time.
+#   deploy/image_root.sh ROOT BINARY_DIR [--model DIR] [--library FILE]... [--revision COMMIT]
+# --model bakes a model in, as /models/NAME; --library adds a library that is loaded at run time;
+# --revision names the commit where there is no repository. BINARY_DIR is bin of a build.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
 uid=65532 # the number that distroless images use for "nonroot"
 
 usage() {
-  sed -n '5,6s/^# *//p' "$0" >&2
+  sed -n '6,8s/^# *//p' "$0" >&2
   exit 2
 }
 [ $# -ge 2 ] || usage
@@ -19,11 +21,13 @@ binaries=$2
 shift 2
 models=()
 libraries=()
+revision=()
 while [ $# -gt 0 ]; do
   [ $# -ge 2 ] || usage
   case "$1" in
     --model) models+=("$2") ;;
     --library) libraries+=("$2") ;;
+    --revision) if [ -n "$2" ]; then revision=(--revision "$2"); fi ;;
     *) usage ;;
   esac
   shift 2
@@ -92,3 +96,11 @@ for model in ${models[@]+"${models[@]}"}; do
   mkdir "$target"
   find -L "$model" -maxdepth 1 -type f -exec install -m 0644 -t "$target" {} +
 done
+
+described=()
+for model in ${models[@]+"${models[@]}"}; do described+=(--model "$root/models/$(basename "$(readlink -f "$model")")"); done
+for library in ${libraries[@]+"${libraries[@]}"}; do described+=(--library "$library"); done
+deploy/supply_chain/sbom.py --output "$root/usr/share/doc/eta-server/sbom.spdx.json" \
+  ${described[@]+"${described[@]}"} "$binaries/eta-server" "$binaries/etactl"
+deploy/supply_chain/provenance.py --output "$root/usr/share/doc/eta-server/provenance.json" \
+  --build "$binaries/.." ${revision[@]+"${revision[@]}"} "$binaries/eta-server" "$binaries/etactl"

@@ -9,6 +9,7 @@
 // tells whether steps are prepared.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/step_batch.h"
+#include "engine/tenant_shares.h"
 
 namespace eta {
 
@@ -29,7 +31,14 @@ struct BatcherOptions {
   int32_t max_step_tokens = 256;
   bool prefix_cache = true;
   std::chrono::milliseconds max_congestion{30'000};
+  // Of requests that have not run yet; past them the newest of whoever has most is refused.
+  int32_t max_waiting_requests = std::numeric_limits<int32_t>::max();
+  int64_t max_waiting_tokens = std::numeric_limits<int64_t>::max();
 };
+
+// What a request is refused with when the queue is at one of its limits.
+absl::Status QueueFull(int32_t max_requests, std::chrono::milliseconds retry);
+absl::Status QueueTooLong(int64_t max_tokens, std::chrono::milliseconds retry);
 
 class Batcher {
  public:
@@ -38,12 +47,16 @@ class Batcher {
           Observer* observer);
   ~Batcher();
 
-  // Queues a new sequence, or ends it at once if its deadline cannot be met.
+  // Queues a new sequence, or ends it at once if its deadline cannot be met. Where that makes the
+  // queue too long, one ends, which may be another.
   void Add(std::unique_ptr<Sequence> sequence, Clock::time_point now);
   // False: nothing here has that handle.
   bool Cancel(uint64_t handle);
   // Ends all sequences with `status`.
   void FailAll(const absl::Status& status);
+  // Lets go of all sequences after an exception, which leaves nothing here in a known state: each
+  // tells OutOfMemory. Nothing but the destructor may follow.
+  void Abandon();
 
   // Ends what is past its deadline or read too slowly.
   void Expire(Clock::time_point now);
@@ -64,6 +77,8 @@ class Batcher {
   // Prompt tokens of requests that never ran, and those still to prefill of requests that run.
   int64_t queued_tokens() const;
   int64_t prefill_tokens() const;
+  // What each tenant has here now.
+  std::vector<TenantQueue> Tenants(Clock::time_point now);
   const PrefillRate& prefill_rate() const { return prefill_rate_; }
 
  private:
@@ -73,6 +88,9 @@ class Batcher {
   struct Step;
 
   absl::Status CheckDeadline(const Sequence& sequence, Clock::time_point now) const;
+  // Tokens of prompts that are prefilled before a new sequence's own are.
+  int64_t TokensAhead(const Sequence& sequence) const;
+  void Shed();
   WaitingSequence Describe(const Sequence& sequence) const;
   // Whether `other` is going to compute the first block of the prompt that `sequence` lacks, where
   // `shared` blocks are there already.
@@ -109,6 +127,7 @@ class Batcher {
   std::unique_ptr<Step> next_;
   bool prepared_ = false;  // next_ is noted, but for its tokens
   PrefillRate prefill_rate_;
+  TenantShares tenants_;
 };
 
 }  // namespace eta

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 
@@ -148,7 +149,7 @@ void Batcher::Take(Step& step, Clock::time_point begin) {
       const SampleRow& sample = logits->sample;
       ++draw;
       ++logits;
-      finite = finite && sample.finite;
+      finite = finite && sample.finite && !ETA_FAILPOINT(kEngineSample);
       if (finite && observer_ != nullptr) {
         step.tokens.push_back({.request = &sequence.request(),
                                .attention = &sequence.attention(),

@@ -2,6 +2,8 @@
 
 #include <cassert>
 
+#include "kernels/failpoint.h"
+
 namespace eta {
 
 BlockPool::BlockPool(int32_t num_blocks)
@@ -11,6 +13,7 @@ BlockPool::BlockPool(int32_t num_blocks)
 }
 
 std::optional<int32_t> BlockPool::Allocate() {
+  (void)ETA_FAILPOINT(kEngineBlock);
   int32_t block;
   if (!free_.empty()) {
     block = free_.back();

@@ -1,5 +1,8 @@
 #include "engine/checkpoint.h"
 
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -38,6 +41,19 @@ absl::StatusOr<std::string> Locate(const fs::path& folder, const std::string& na
         absl::StrCat("file ", Quoted(name), " is a link to outside the checkpoint's folder"));
   }
   return path.string();
+}
+
+// Who may put files there chooses what is loaded, whatever the modes of the files. A file system
+// that is mounted read-only is nobody's to write.
+absl::Status CheckFolder(const fs::path& folder) {
+  struct stat info = {};
+  struct statvfs mounted = {};
+  if (stat(folder.c_str(), &info) != 0 || statvfs(folder.c_str(), &mounted) != 0) {
+    return absl::NotFoundError("the checkpoint's folder cannot be read");
+  }
+  if ((info.st_mode & S_IWOTH) == 0 || (mounted.f_flag & ST_RDONLY) != 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the checkpoint's folder may be written by every user (mode o+w)");
 }
 
 bool IsShardName(const std::string& name) {
@@ -97,6 +113,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
   if (error || !fs::is_directory(root, error)) {
     return absl::NotFoundError("the checkpoint's folder does not exist");
   }
+  if (absl::Status status = CheckFolder(root); !status.ok()) return status;
   Checkpoint checkpoint;
   const auto read_text = [&](const std::string& name,
                              uint64_t max_bytes) -> absl::StatusOr<std::string> {

@@ -27,8 +27,8 @@ class Checkpoint final : public TensorSource {
  public:
   // Reads every file once to hash it; nothing outside the folder is read, symbolic links followed.
   // NOT_FOUND for a missing file; INVALID_ARGUMENT for a damaged or misleading index and for files
-  // outside the folder; FAILED_PRECONDITION for a digest that is not the expected one or a file
-  // that every user may write; errors of ParseSafetensorsHeader.
+  // outside the folder; FAILED_PRECONDITION for a digest that is not the expected one, and for a
+  // file or folder that every user may write; errors of ParseSafetensorsHeader.
   static absl::StatusOr<Checkpoint> Open(const std::string& folder,
                                          const CheckpointOptions& options = {});
 

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "engine/error.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 namespace {
@@ -30,6 +31,11 @@ void Dispatcher::FailAll(const absl::Status& status) {
   probes_.FailAll(status);
 }
 
+void Dispatcher::Abandon() {
+  batcher_.Abandon();
+  probes_.Abandon();
+}
+
 absl::StatusOr<bool> Dispatcher::Step(Clock::time_point now) {
   absl::StatusOr<bool> ran = RunNext(now);
   if (!ran.ok()) {
@@ -40,6 +46,7 @@ absl::StatusOr<bool> Dispatcher::Step(Clock::time_point now) {
 }
 
 absl::StatusOr<bool> Dispatcher::RunNext(Clock::time_point now) {
+  if (ETA_FAILPOINT(kEngineStep)) return absl::InternalError("illegal memory access");
   batcher_.Expire(now);
   StepPlan plan = batcher_.Plan();
   while (plan.short_of_blocks && probes_.GiveBlocks()) plan = batcher_.Plan();

@@ -29,6 +29,8 @@ class Dispatcher {
   void Cancel(uint64_t handle);
   // Ends all requests and probes with `status`.
   void FailAll(const absl::Status& status);
+  // After an exception; see Batcher.
+  void Abandon();
 
   // Ends what is past its deadline, then runs one step of what can run. False if nothing could. An
   // error means that the device is lost; every request and probe has then been failed.

@@ -73,6 +73,17 @@ struct EngineSnapshot {
   int64_t steps = 0;
   Clock::time_point last_step{};  // end of the newest step; the default before the first
   bool device_lost = false;       // every call is refused with UNAVAILABLE; restart the process
+  bool out_of_memory = false;     // likewise, since the host had no memory for a step
+};
+
+// What a tenant has in the engine now.
+struct TenantQueue {
+  std::string tenant;
+  double weight = 1.0;
+  int64_t running = 0;
+  int64_t waiting = 0;
+  int64_t waiting_tokens = 0;  // of prompts that have not run yet
+  int64_t kv_tokens = 0;       // of what runs: prompts and the longest answers
 };
 
 class Engine {
@@ -90,9 +101,13 @@ class Engine {
   // Validates, tokenises on the calling thread and queues. On success the sink receives events,
   // the last of them Finished or Failed; on error it receives none. Errors: see
   // request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL),
-  // DEADLINE_EXCEEDED, UNAVAILABLE (DRAINING, DEVICE_ERROR). A deadline that leaves no time for
-  // what waits ahead and for the part of the prompt that is not cached fails through the sink,
-  // before Started (DEADLINE_TOO_SHORT).
+  // TENANT_KV, or what the sink's OnSized says), DEADLINE_EXCEEDED, UNAVAILABLE (DRAINING,
+  // DEVICE_ERROR). A deadline that leaves no time for what will be served before it and for the
+  // part of the prompt that is not cached fails through the sink, before Started
+  // (DEADLINE_TOO_SHORT).
+  //
+  // A full queue refuses the newest request of the tenant that has most in it for its weight: the
+  // one that comes, or one that waits, which then fails through its sink, before Started.
   virtual absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) = 0;
 
   // Queues background work; see probe.h. On error the sink is not called. Errors: INVALID_ARGUMENT,
@@ -117,6 +132,8 @@ class Engine {
   // Of all devices together, and of each one.
   virtual EngineSnapshot Snapshot() const = 0;
   virtual std::vector<EngineSnapshot> Devices() const { return {Snapshot()}; }
+  // Of the tenants with requests now or within the last seconds, over all devices.
+  virtual std::vector<TenantQueue> Tenants() const { return {}; }
 };
 
 }  // namespace eta

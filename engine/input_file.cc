@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "engine/sha256.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 namespace {
@@ -34,9 +35,10 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path,
                                           const InputFileOptions& options) {
   const std::string name = path.substr(path.rfind('/') + 1);
   // O_NONBLOCK: opening a named pipe must not wait for its writer.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const bool fails = ETA_FAILPOINT(kFileOpen);
+  const int fd = fails ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    const int error = errno;
+    const int error = fails ? EMFILE : errno;
     if (error == ENOENT || error == ENOTDIR) {
       return absl::NotFoundError(absl::StrCat("file ", Quoted(name), " does not exist"));
     }
@@ -87,8 +89,9 @@ absl::Status InputFile::ReadAt(uint64_t offset, std::span<std::byte> out) const 
     const size_t want = std::min<uint64_t>(out.size(), uint64_t{1} << 30);
     const ssize_t got = pread(fd_, out.data(), want, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("file ", Quoted(name_), " cannot be read"));
+    if (const bool fails = ETA_FAILPOINT(kFileRead); got < 0 || fails) {
+      return absl::ErrnoToStatus(fails ? EIO : errno,
+                                 absl::StrCat("file ", Quoted(name_), " cannot be read"));
     }
     if (got == 0) {
       return absl::DataLossError(absl::StrCat("file ", Quoted(name_), " ends too early"));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/failpoint.h"
+
 namespace eta {
 
 int64_t ProbeCells::Count(const ModelConfig& config, const ScoreBins& bins) {
@@ -16,6 +18,7 @@ absl::Status ProbeCells::Give(uint64_t handle, const ScoreBins& bins) {
   const size_t bytes = static_cast<size_t>(Count(config_, bins)) * sizeof(uint64_t);
   if (buffer_ == nullptr || buffer_->size() != bytes) {
     buffer_.reset();
+    if (ETA_FAILPOINT(kEngineProbeCells)) return absl::ResourceExhaustedError("no memory");
     auto buffer = backend_.Allocate(bytes);
     if (!buffer.ok()) return buffer.status();
     buffer_ = *std::move(buffer);

@@ -28,6 +28,8 @@ class ProbeLane {
   bool Cancel(uint64_t handle);
   // Ends all probes with `status`.
   void FailAll(const absl::Status& status);
+  // Lets go of all probes, of whose state nothing is known any more: they tell OutOfMemory.
+  void Abandon() { runs_.clear(); }
 
   // Takes the blocks of the latest probe that has any; false if none has.
   bool GiveBlocks();

@@ -1,7 +1,10 @@
 #include "engine/probe_run.h"
 
 #include <functional>
+#include <new>
 #include <utility>
+
+#include "engine/out_of_memory.h"
 
 namespace eta {
 namespace {
@@ -19,6 +22,19 @@ ProbeRun::ProbeRun(ProbeRunOptions options, const ModelConfig& config, const KvG
       static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads);
   outcome_.above.resize(heads);
   outcome_.above_admitted.resize(heads);
+}
+
+ProbeRun::~ProbeRun() {
+  if (!owed_) return;
+  try {
+    Fail(OutOfMemory());
+  } catch (const std::bad_alloc&) {  // the process is about to end
+  }
+}
+
+void ProbeRun::Fail(const absl::Status& status) {
+  options_.sink->OnEnded(status);
+  owed_ = false;
 }
 
 SequenceRows ProbeRun::NextRows(int32_t row_begin, int32_t max_rows) const {
@@ -64,6 +80,7 @@ void ProbeRun::Finish(std::vector<uint64_t> cells) {
   outcome_.attention = counter_.Statistics(/*with_layers=*/true);
   outcome_.cells = std::move(cells);
   options_.sink->OnEnded(std::move(outcome_));
+  owed_ = false;
 }
 
 }  // namespace eta

@@ -25,6 +25,11 @@ struct ProbeRunOptions {
 class ProbeRun {
  public:
   ProbeRun(ProbeRunOptions options, const ModelConfig& config, const KvGeometry& geometry);
+  // As of a Sequence.
+  ~ProbeRun();
+  ProbeRun(const ProbeRun&) = delete;
+  ProbeRun& operator=(const ProbeRun&) = delete;
+  void Owe() { owed_ = true; }
 
   uint64_t handle() const { return options_.handle; }
   const Probe& probe() const { return options_.probe; }
@@ -59,13 +64,14 @@ class ProbeRun {
   bool done() const { return num_computed == num_tokens(); }
   void Preempt();
 
-  void Fail(const absl::Status& status) { options_.sink->OnEnded(status); }
+  void Fail(const absl::Status& status);
   void Finish(std::vector<uint64_t> cells);
 
  private:
   ProbeRunOptions options_;
   AttentionCounter counter_;
   ProbeOutcome outcome_;
+  bool owed_ = false;
   int32_t measured_ = 0;  // rows [0, measured_) have added to the outcome
 };
 

@@ -84,6 +84,17 @@ struct ResolvedAttention {
 
 enum class Priority : uint8_t { kLow, kNormal, kHigh };
 
+// Whose share of the engine a request draws on. Requests of one tenant name the same weight and
+// limit; where they differ (they were just changed), the newest one's hold.
+struct TenantShare {
+  static constexpr double kMinWeight = 0.01;
+  static constexpr double kMaxWeight = 100.0;
+
+  std::string tenant;         // who is served in turn with others; empty is a tenant too
+  double weight = 1.0;        // tokens in proportion to it where several have work; clamped
+  int64_t max_kv_tokens = 0;  // prompt and reserved answer of what runs, per device; 0: no limit
+};
+
 struct Request {
   std::string id;      // 1 to 64 printable ASCII characters, no spaces; echoed
   std::string tenant;  // keys shared prefixes, so that no tenant can feel another's prompts
@@ -92,8 +103,9 @@ struct Request {
   StoppingOptions stopping;
   OutputOptions output;
   AttentionChoice attention;
-  Priority priority = Priority::kNormal;
+  Priority priority = Priority::kNormal;  // among requests of one tenant
   Clock::time_point deadline = Clock::time_point::max();
+  TenantShare share;
 };
 
 // A token with its log-probability under the model (before bias, penalties and temperature) and the
@@ -173,6 +185,9 @@ struct FinishedEvent {
 class EventSink {
  public:
   virtual ~EventSink() = default;
+  // Before the request is queued, on Submit's thread, once it is valid and its prompt's length
+  // known. An error refuses it, and Submit returns it. May come again if another device is asked.
+  virtual absl::Status OnSized(int32_t /*prompt_tokens*/) { return absl::OkStatus(); }
   virtual void OnStarted(StartedEvent event) = 0;
   virtual void OnPrefill(PrefillEvent event) = 0;
   virtual void OnDelta(DeltaEvent event) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -24,9 +25,12 @@ absl::Status AllLost() {
                    {.reason = "DEVICE_ERROR"});
 }
 
-// Whether another engine may take what one refused with `status`.
+// Whether another engine may take what one refused with `status`. What a tenant may have is the
+// same on all of them.
 bool AnotherMayTakeIt(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || GetErrorDetail(status).reason == "DEVICE_ERROR";
+  const std::string reason = GetErrorDetail(status).reason;
+  if (reason == "TENANT_TOKENS" || reason == "TENANT_KV") return false;
+  return absl::IsResourceExhausted(status) || reason == "DEVICE_ERROR";
 }
 
 }  // namespace
@@ -84,6 +88,7 @@ class Router::AccountedSink final : public EventSink {
   AccountedSink(std::shared_ptr<EventSink> sink, std::shared_ptr<Loads> loads, const Choice& choice)
       : sink_(std::move(sink)), load_(std::move(loads), choice) {}
 
+  absl::Status OnSized(int32_t prompt_tokens) override { return sink_->OnSized(prompt_tokens); }
   void OnStarted(StartedEvent event) override { sink_->OnStarted(std::move(event)); }
   void OnPrefill(PrefillEvent event) override { sink_->OnPrefill(std::move(event)); }
   void OnDelta(DeltaEvent event) override { sink_->OnDelta(std::move(event)); }
@@ -224,6 +229,26 @@ std::vector<EngineSnapshot> Router::Devices() const {
   std::vector<EngineSnapshot> devices;
   for (const auto& engine : engines_) devices.push_back(engine->Snapshot());
   return devices;
+}
+
+std::vector<TenantQueue> Router::Tenants() const {
+  std::map<std::string, TenantQueue> sums;
+  for (const auto& engine : engines_) {
+    for (const TenantQueue& tenant : engine->Tenants()) {
+      TenantQueue& sum = sums[tenant.tenant];
+      sum.weight = tenant.weight;
+      sum.running += tenant.running;
+      sum.waiting += tenant.waiting;
+      sum.waiting_tokens += tenant.waiting_tokens;
+      sum.kv_tokens += tenant.kv_tokens;
+    }
+  }
+  std::vector<TenantQueue> tenants;
+  for (auto& [name, sum] : sums) {
+    sum.tenant = name;
+    tenants.push_back(std::move(sum));
+  }
+  return tenants;
 }
 
 }  // namespace eta

@@ -5,7 +5,8 @@
 // still ask for, and what of its own prompt has to be prefilled there. How much of a prompt an
 // engine has seen is told from hashes of the prompt's pieces, without looking into any cache. A
 // device that is lost gets nothing more; the others go on. A probe goes where the fewest tokens of
-// probes wait.
+// probes wait. Tenants are served in turn on each device by itself, and their limit of cached
+// tokens is per device.
 #pragma once
 
 #include <atomic>
@@ -62,6 +63,7 @@ class Router final : public Engine {
   // Sums; device_lost when all are.
   EngineSnapshot Snapshot() const override;
   std::vector<EngineSnapshot> Devices() const override;
+  std::vector<TenantQueue> Tenants() const override;
 
  private:
   class Account;

@@ -1,8 +1,11 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <utility>
+
+#include "engine/turns.h"
 
 namespace eta {
 namespace {
@@ -11,6 +14,7 @@ namespace {
 struct Candidate {
   Clock::time_point rank;
   bool paused = false;
+  int32_t tenant = 0;
   int32_t index = 0;
   int32_t remaining = 0;  // tokens to compute
   int32_t new_blocks = 0;
@@ -33,20 +37,45 @@ class Reclaimed {
   std::unordered_map<int32_t, int32_t> released_;
 };
 
+double WeightOf(const SchedulerInput& input, int32_t tenant) {
+  return input.tenants.empty() ? 1.0 : input.tenants[tenant].weight;
+}
+
+// Who is given blocks first, and loses them last: the earliest rank, which so always advances, then
+// by what the tenant holds for its weight up to there.
+std::vector<Candidate*> OrderForBlocks(const SchedulerInput& input,
+                                       std::vector<Candidate>& by_rank) {
+  std::vector<Candidate*> order;
+  for (Candidate& candidate : by_rank) order.push_back(&candidate);
+  if (input.tenants.size() < 2 || by_rank.empty()) return order;
+  std::vector<double> held(input.tenants.size(), 0.0);
+  std::vector<double> position(by_rank.size());  // by index
+  for (const Candidate& candidate : by_rank) {
+    double& blocks = held[candidate.tenant];
+    blocks += static_cast<double>(input.running[candidate.index].blocks.size());
+    position[candidate.index] = blocks / WeightOf(input, candidate.tenant);
+  }
+  position[by_rank.front().index] = -1.0;
+  std::stable_sort(order.begin(), order.end(), [&](const Candidate* a, const Candidate* b) {
+    return std::pair(a->paused, position[a->index]) < std::pair(b->paused, position[b->index]);
+  });
+  return order;
+}
+
 // Gives every candidate that runs the blocks it lacks, first to last, freeing from the last.
-void AssignBlocks(const SchedulerInput& input, std::vector<Candidate>& by_rank, int32_t& available,
-                  StepPlan& plan) {
+void AssignBlocks(const SchedulerInput& input, const std::vector<Candidate*>& order,
+                  int32_t& available, StepPlan& plan) {
   Reclaimed reclaimed(input.references);
-  size_t last = by_rank.size();
+  size_t last = order.size();
   for (size_t i = 0; i < last; ++i) {
-    Candidate& candidate = by_rank[i];
+    Candidate& candidate = *order[i];
     const RunningSequence& sequence = input.running[candidate.index];
     const int32_t needed = BlocksFor(sequence.num_tokens, input.block_size) -
                            static_cast<int32_t>(sequence.blocks.size());
     if (needed <= 0) continue;
     if (sequence.paused) continue;
     while (available < needed && last > i + 1) {
-      Candidate& victim = by_rank[--last];
+      Candidate& victim = *order[--last];
       victim.runs = false;
       available += reclaimed.Take(input.running[victim.index].blocks);
       plan.preempted.push_back(victim.index);
@@ -67,34 +96,38 @@ void Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidat
   auto seated = static_cast<int32_t>(
       std::count_if(input.running.begin(), input.running.end(),
                     [](const RunningSequence& sequence) { return !sequence.paused; }));
-  for (size_t i = 0; i < input.waiting.size(); ++i) {
-    const WaitingSequence& waiting = input.waiting[i];
-    if (waiting.held) continue;
-    if (seated >= input.max_running) return;
+  Turns turns(input);
+  while (const auto next = turns.Next()) {
+    const WaitingSequence& waiting = input.waiting[*next];
+    if (seated >= input.max_running) break;
     // One block in reserve for each that runs: whoever is admitted now should not be preempted at
     // the very next block boundary.
     if (available < waiting.blocks_needed + seated) {
       plan.short_of_blocks = true;
-      return;
+      break;
     }
+    turns.Seat();
     available -= waiting.blocks_needed;
     candidates.push_back(
         {.rank = waiting.rank,
+         .tenant = waiting.tenant,
          .index = static_cast<int32_t>(input.running.size() + plan.admitted.size()),
          .remaining = waiting.num_tokens - waiting.num_computed});
-    plan.admitted.push_back(static_cast<int32_t>(i));
+    plan.admitted.push_back(static_cast<int32_t>(*next));
     ++seated;
   }
+  plan.deficits = turns.deficits();
+  plan.turn = turns.turn();
 }
 
-// Rows for those with more than one token to compute, out of what decoding left.
+bool Earlier(const Candidate* a, const Candidate* b) {
+  return a->rank < b->rank;
+}
+
+// Rows for those of one tenant with more than one token to compute.
 void ShareRows(std::vector<const Candidate*> catching_up, int32_t budget,
                std::vector<int32_t>& rows) {
-  if (catching_up.empty()) return;
-  const auto oldest =
-      std::min_element(catching_up.begin(), catching_up.end(),
-                       [](const Candidate* a, const Candidate* b) { return a->rank < b->rank; });
-  const Candidate* first = *oldest;
+  const Candidate* first = *std::min_element(catching_up.begin(), catching_up.end(), Earlier);
   rows[first->index] = std::min(first->remaining, (budget + 1) / 2);
   budget -= rows[first->index];
   std::stable_sort(
@@ -104,6 +137,51 @@ void ShareRows(std::vector<const Candidate*> catching_up, int32_t budget,
     const int32_t more = std::min(candidate->remaining - rows[candidate->index], budget);
     rows[candidate->index] += more;
     budget -= more;
+  }
+}
+
+// Divides what decoding left between the tenants by weight; what one does not need goes to others.
+// The earliest of all has a row at least, so that it advances however small its weight.
+void ShareRowsOfTenants(const SchedulerInput& input,
+                        const std::vector<const Candidate*>& catching_up, int32_t budget,
+                        std::vector<int32_t>& rows) {
+  if (catching_up.empty() || budget == 0) return;
+  struct Demand {
+    double weight = 1.0;
+    int64_t rows = 0;
+    int32_t granted = 0;
+    std::vector<const Candidate*> of;
+  };
+  std::vector<Demand> demands(std::max<size_t>(1, input.tenants.size()));
+  for (const Candidate* candidate : catching_up) {
+    Demand& demand = demands[candidate->tenant];
+    demand.weight = WeightOf(input, candidate->tenant);
+    demand.rows += candidate->remaining;
+    demand.of.push_back(candidate);
+  }
+  Demand& earliest =
+      demands[(*std::min_element(catching_up.begin(), catching_up.end(), Earlier))->tenant];
+  earliest.granted = 1;
+  --budget;
+  std::vector<Demand*> by_need;  // the least for its weight first, so that what it leaves is known
+  double weights = 0.0;
+  for (Demand& demand : demands) {
+    if (demand.of.empty()) continue;
+    by_need.push_back(&demand);
+    weights += demand.weight;
+  }
+  std::stable_sort(by_need.begin(), by_need.end(), [](const Demand* a, const Demand* b) {
+    return static_cast<double>(a->rows) / a->weight < static_cast<double>(b->rows) / b->weight;
+  });
+  for (Demand* demand : by_need) {
+    const bool last = demand == by_need.back();
+    const auto fair = static_cast<int64_t>(std::ceil(budget * demand->weight / weights));
+    const auto more = static_cast<int32_t>(
+        std::min({demand->rows - demand->granted, last ? int64_t{budget} : fair, int64_t{budget}}));
+    demand->granted += more;
+    budget -= more;
+    weights -= demand->weight;
+    if (demand->granted > 0) ShareRows(demand->of, demand->granted, rows);
   }
 }
 
@@ -121,6 +199,7 @@ StepPlan PlanStep(const SchedulerInput& input) {
     const RunningSequence& sequence = input.running[i];
     candidates.push_back({.rank = sequence.rank,
                           .paused = sequence.paused,
+                          .tenant = sequence.tenant,
                           .index = static_cast<int32_t>(i),
                           .remaining = sequence.num_tokens - sequence.num_computed});
   }
@@ -130,8 +209,10 @@ StepPlan PlanStep(const SchedulerInput& input) {
                    });
 
   int32_t available = input.available_blocks;
-  AssignBlocks(input, candidates, available, plan);
+  AssignBlocks(input, OrderForBlocks(input, candidates), available, plan);
   plan.short_of_blocks = !plan.preempted.empty();
+  plan.turn = input.turn;
+  for (const TenantTurn& tenant : input.tenants) plan.deficits.push_back(tenant.deficit);
   if (plan.preempted.empty()) Admit(input, available, candidates, plan);
   const auto seated = static_cast<int32_t>(input.running.size() + plan.admitted.size());
   if (!plan.short_of_blocks) plan.spare_blocks = std::max(0, available - seated);
@@ -148,7 +229,7 @@ StepPlan PlanStep(const SchedulerInput& input) {
       catching_up.push_back(&candidate);
     }
   }
-  ShareRows(catching_up, budget, rows);
+  ShareRowsOfTenants(input, catching_up, budget, rows);
 
   for (const Candidate& candidate : candidates) {
     if (candidate.runs && (rows[candidate.index] > 0 || candidate.new_blocks > 0)) {

@@ -10,11 +10,19 @@
 // moved by priority: a level of priority is worth kPriorityBonus of waiting, so nothing starves. A
 // sequence whose reader is slow is paused: it gets no rows, takes no seat from others, and is the
 // first to lose its blocks.
+//
+// Between tenants. All of the above is the order within one tenant; alone it has everything. Seats
+// go to waiting requests by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) in tokens:
+// those to compute and those reserved for the answer. The rows that decoding leaves are divided by
+// weight, what one does not need going to the others. Blocks are taken from the tenant that holds
+// most for its weight, but never from the earliest rank of all. A tenant at its limit of seats or
+// cached tokens is passed over, although there is room.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -23,6 +31,8 @@
 namespace eta {
 
 inline constexpr std::chrono::seconds kPriorityBonus{10};
+// What a tenant of weight 1 may take in its turn.
+inline constexpr double kTurnTokens = 256.0;
 
 // Blocks that hold `tokens`.
 inline int32_t BlocksFor(int32_t tokens, int32_t block_size) {
@@ -38,6 +48,8 @@ struct RunningSequence {
   int32_t num_computed = 0;         // of these, how many stand in the cache; at least one does not
   std::span<const int32_t> blocks;  // held
   bool paused = false;              // its reader is slow
+  int32_t tenant = 0;               // index into tenants
+  int64_t kv_tokens = 0;            // of its prompt and the longest answer
 };
 
 struct WaitingSequence {
@@ -47,6 +59,16 @@ struct WaitingSequence {
   int32_t num_computed = 0;  // tokens that shared blocks will cover
   bool held = false;         // not yet: it was running and its reader is slow, or the block of its
                              // prompt that it would compute first is being computed
+  int32_t tenant = 0;
+  int64_t kv_tokens = 0;
+  double cost = 0.0;  // tokens of its tenant's deficit that a seat takes
+};
+
+struct TenantTurn {
+  double weight = 1.0;   // above 0
+  double deficit = 0.0;  // what it may still take before the turn goes on
+  int32_t max_seats = std::numeric_limits<int32_t>::max();
+  int64_t max_kv_tokens = 0;  // of its running sequences, the first of which always fits; 0: any
 };
 
 struct SchedulerInput {
@@ -57,6 +79,8 @@ struct SchedulerInput {
   int32_t block_size = 64;
   int32_t max_running = 64;
   int32_t max_step_tokens = 256;
+  std::vector<TenantTurn> tenants;  // in the order of their turns; empty: one
+  size_t turn = 0;                  // whose turn it is
 };
 
 struct StepPlan {
@@ -66,12 +90,15 @@ struct StepPlan {
     int32_t new_blocks = 0;  // to allocate before the step
   };
   std::vector<int32_t> preempted;  // indices into running: blocks freed before any is allocated
-  std::vector<int32_t> admitted;   // indices into waiting, ascending
+  std::vector<int32_t> admitted;   // indices into waiting, ascending within a tenant
   std::vector<Work> work;
   // Somebody is preempted, or waits, for lack of blocks: whoever else holds some should give them.
   bool short_of_blocks = false;
   // What the plan leaves to others, less one block in reserve for each that runs.
   int32_t spare_blocks = 0;
+  // The turns once these are admitted: the input of the plan after this one.
+  std::vector<double> deficits;
+  size_t turn = 0;
 
   // Whether any row is computed.
   bool has_rows() const {

@@ -1,9 +1,12 @@
 #include "engine/sequence.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include "engine/out_of_memory.h"
 #include "engine/scheduler.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 namespace {
@@ -42,6 +45,14 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
             options_.request.stopping.include_stop),
       counter_(config, geometry) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
+}
+
+Sequence::~Sequence() {
+  if (!owed_) return;
+  try {
+    Fail(OutOfMemory());
+  } catch (const std::bad_alloc&) {  // the process is about to end, and its connections with it
+  }
 }
 
 int32_t Sequence::max_shared_blocks(int32_t block_size) const {
@@ -129,6 +140,7 @@ bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
 }
 
 void Sequence::Emit() {
+  (void)ETA_FAILPOINT(kEngineDeliver);
   DeltaEvent delta = std::exchange(unsent_, {});
   if (delta.text.empty() && delta.ids.empty() && delta.logprobs.empty()) return;
   options_.sink->OnDelta(std::move(delta));
@@ -152,10 +164,12 @@ bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::strin
 
 void Sequence::Complete() {
   options_.sink->OnFinished(Outcome());
+  owed_ = false;
 }
 
 void Sequence::Fail(const absl::Status& status) {
   options_.sink->OnFailed(status, Outcome());
+  owed_ = false;
 }
 
 FinishedEvent Sequence::Outcome() const {

@@ -15,6 +15,8 @@
 
 namespace eta {
 
+struct TenantAccount;
+
 // What a new sequence is made of, all of it checked.
 struct SequenceOptions {
   uint64_t handle = 0;
@@ -32,17 +34,29 @@ class Sequence {
  public:
   Sequence(SequenceOptions options, const ModelConfig& config, const KvGeometry& geometry,
            const Tokenizer& tokenizer);
+  // One that was owed an end and had none tells its sink OutOfMemory: only where the step thread
+  // had no memory for its work does it come to that.
+  ~Sequence();
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+  // Its sink is to be told how it ends from now on.
+  void Owe() { owed_ = true; }
 
   uint64_t handle() const { return options_.handle; }
   const Request& request() const { return options_.request; }
   const ResolvedAttention& attention() const { return options_.attention; }
   EventSink& sink() const { return *options_.sink; }
   Clock::time_point deadline() const { return options_.request.deadline; }
+  Clock::time_point arrival() const { return options_.arrival; }
   Clock::time_point rank() const { return rank_; }
 
   int32_t prompt_len() const { return prompt_len_; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t num_output() const { return num_tokens() - prompt_len_; }
+  // With the longest answer.
+  int64_t most_tokens() const {
+    return int64_t{prompt_len_} + options_.request.stopping.max_tokens;
+  }
   std::span<const int32_t> tokens() const { return tokens_; }
   // Of the prompt's full blocks.
   std::span<const PrefixKey> prefix_keys() const { return prefix_keys_; }
@@ -55,7 +69,8 @@ class Sequence {
   // is computed as it was the first time.
   int32_t num_computed = 0;
   std::vector<int32_t> blocks;
-  int32_t expected_prefill = 0;  // tokens that no shared block covered when the request came
+  TenantAccount* account = nullptr;  // of its tenant, in the batcher that holds it
+  int32_t expected_prefill = 0;      // tokens that no shared block covered when the request came
   std::optional<Clock::time_point> congested_since;
 
   // The next rows of this sequence, at most `max_rows`: prompt rows or answer rows, never both.
@@ -115,6 +130,7 @@ class Sequence {
   int32_t prompt_reported_ = 0;  // prompt rows whose progress has been reported
   int32_t cached_tokens_ = 0;
   int32_t preemptions_ = 0;
+  bool owed_ = false;
   bool started_ = false;
   std::optional<Clock::time_point> scheduled_at_;
   std::optional<Clock::time_point> first_token_at_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/failpoint.h"
+
 namespace eta {
 
 StepBatch::StepBatch(Model& model, const KvCache& cache) : model_(model), cache_(cache) {}
@@ -61,7 +63,9 @@ void StepBatch::Draw(std::span<RowLogits> logits) {
 }
 
 absl::Status StepBatch::Finish() {
-  const absl::Status finished = model_.Finish();
+  absl::Status finished = model_.Finish();
+  if (ETA_FAILPOINT(kEngineStepMemory)) finished = absl::ResourceExhaustedError("no memory");
+  if (ETA_FAILPOINT(kEngineStepDevice)) finished = absl::InternalError("illegal memory access");
   for (size_t i = 0; i < samples_.size() && finished.ok(); ++i) logits_[i].sample = samples_[i];
   return finished;
 }

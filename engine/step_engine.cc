@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <new>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
+#include "engine/out_of_memory.h"
 #include "engine/probe_cells.h"
 #include "engine/probe_validation.h"
 #include "engine/request_validation.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 namespace {
@@ -34,6 +37,10 @@ absl::Status Unavailable(const std::string& reason, const std::string& message) 
   return MakeError(absl::StatusCode::kUnavailable, message, {.reason = reason});
 }
 
+absl::Status ShuttingDown() {
+  return Unavailable("DRAINING", "the server is shutting down");
+}
+
 absl::Status CheckOptions(const EngineOptions& options) {
   if (options.max_running < 1) return InvalidField("max_running", "at least 1");
   if (options.max_step_tokens < options.max_running) {
@@ -42,6 +49,17 @@ absl::Status CheckOptions(const EngineOptions& options) {
   if (options.max_step_tokens > 16384) return InvalidField("max_step_tokens", "at most 16384");
   if (options.limits.max_context < 1) return InvalidField("max_context", "at least 1");
   return absl::OkStatus();
+}
+
+// One that could never run: its tenant's limit is below what it needs alone.
+absl::Status CheckShare(int64_t tokens, const TenantShare& share) {
+  if (share.max_kv_tokens == 0 || tokens <= share.max_kv_tokens) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   "prompt and max_tokens together exceed what the tenant may hold in the KV cache",
+                   {.reason = "TENANT_KV",
+                    .field = "stopping.max_tokens",
+                    .metadata = {{"tokens", absl::StrCat(tokens)},
+                                 {"max_kv_tokens", absl::StrCat(share.max_kv_tokens)}}});
 }
 
 // What did not fit, how much the device still has, and the allocation that failed.
@@ -104,13 +122,15 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = *std::move(tokenizer);
   if (absl::Status reserved = ReserveCache(); !reserved.ok()) return reserved;
-  dispatcher_ =
-      std::make_unique<Dispatcher>(*backend_, *model_, *cache_,
-                                   BatcherOptions{.max_running = options_.max_running,
-                                                  .max_step_tokens = options_.max_step_tokens,
-                                                  .prefix_cache = options_.prefix_cache,
-                                                  .max_congestion = options_.limits.max_congestion},
-                                   observer_);
+  dispatcher_ = std::make_unique<Dispatcher>(
+      *backend_, *model_, *cache_,
+      BatcherOptions{.max_running = options_.max_running,
+                     .max_step_tokens = options_.max_step_tokens,
+                     .prefix_cache = options_.prefix_cache,
+                     .max_congestion = options_.limits.max_congestion,
+                     .max_waiting_requests = options_.limits.max_waiting_requests,
+                     .max_waiting_tokens = options_.limits.max_waiting_tokens},
+      observer_);
 
   info_.model_name = options_.model_name;
   if (info_.model_name.empty()) {
@@ -188,11 +208,12 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
     return MakeError(absl::StatusCode::kDeadlineExceeded, "deadline: already past",
                      {.reason = "DEADLINE_PASSED"});
   }
+  if (ETA_FAILPOINT(kEngineSubmit)) return OutOfMemory();
   // Before any work: is there room at all? How many tokens a text has is known after it.
   const auto* text = std::get_if<std::string>(&request.prompt);
   const int64_t least_tokens =
       text != nullptr ? 1 : static_cast<int64_t>(std::get<1>(request.prompt).size());
-  if (absl::Status room = CheckQueue(least_tokens); !room.ok()) return room;
+  if (absl::Status room = CheckQueue(least_tokens, request.share); !room.ok()) return room;
 
   SequenceOptions sequence;
   if (text != nullptr) {
@@ -211,6 +232,10 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   if (absl::Status fits = CheckPool(context, "prompt and max_tokens together"); !fits.ok()) {
     return fits;
   }
+  if (absl::Status fits = CheckShare(context, request.share); !fits.ok()) return fits;
+  if (absl::Status accepted = sink->OnSized(static_cast<int32_t>(prompt_tokens)); !accepted.ok()) {
+    return accepted;
+  }
   sequence.attention = ResolveAttention(request.attention, info_.config);
   sequence.rope_theta = RopeTheta(info_.config, context);
   sequence.seed = request.sampling.seed ? *request.sampling.seed : RandomSeed();
@@ -220,23 +245,41 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   sequence.sink = std::move(sink);
 
   std::unique_lock lock(mutex_);
-  if (absl::Status room = CheckQueueLocked(prompt_tokens); !room.ok()) return room;
+  if (absl::Status room = CheckQueueLocked(prompt_tokens, sequence.request.share); !room.ok())
+    return room;
   sequence.handle = ++last_handle_;
   const uint64_t handle = sequence.handle;
   arriving_tokens_ += prompt_tokens;
   ++arriving_requests_;
   lock.unlock();
   // Hashing a long prompt's blocks happens here, on the caller's thread.
-  auto made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
-                                         *tokenizer_);
+  std::unique_ptr<Sequence> made;
+  try {
+    made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
+                                      *tokenizer_);
+  } catch (const std::bad_alloc&) {
+    lock.lock();
+    Arrived(prompt_tokens);
+    return OutOfMemory();
+  }
   lock.lock();
-  arriving_tokens_ -= prompt_tokens;
-  --arriving_requests_;
+  Arrived(prompt_tokens);
   if (draining_ || device_lost_) return Refusal();
+  const TenantShare& share = made->request().share;
+  arriving_.push_back({.tenant = share.tenant,
+                       .weight = TenantShares::Weight(share),
+                       .waiting = 1,
+                       .waiting_tokens = prompt_tokens});
   arrivals_.push_back(std::move(made));
+  arrivals_.back()->Owe();
   lock.unlock();
   wake_.notify_all();
   return handle;
+}
+
+void StepEngine::Arrived(int64_t tokens) {
+  arriving_tokens_ -= tokens;
+  --arriving_requests_;
 }
 
 absl::Status StepEngine::CheckPool(int64_t tokens, const std::string& what) const {
@@ -272,6 +315,7 @@ absl::StatusOr<uint64_t> StepEngine::SubmitProbe(Probe probe, std::shared_ptr<Pr
   const uint64_t handle = run.handle;
   arriving_probes_.push_back(
       std::make_unique<ProbeRun>(std::move(run), info_.config, cache_->geometry()));
+  arriving_probes_.back()->Owe();
   lock.unlock();
   wake_.notify_all();
   return handle;
@@ -312,36 +356,79 @@ EngineSnapshot StepEngine::Snapshot() const {
 }
 
 absl::Status StepEngine::Refusal() const {
+  if (out_of_memory_) {
+    return Unavailable("DEVICE_ERROR",
+                       "a step had no memory on the host; the process must restart");
+  }
   return device_lost_
              ? Unavailable("DEVICE_ERROR", "the device has failed; the process must restart")
-             : Unavailable("DRAINING", "the server is shutting down");
+             : ShuttingDown();
 }
 
-absl::Status StepEngine::CheckQueue(int64_t tokens) const {
+absl::Status StepEngine::CheckQueue(int64_t tokens, const TenantShare& share) const {
   std::lock_guard lock(mutex_);
-  return CheckQueueLocked(tokens);
+  return CheckQueueLocked(tokens, share);
 }
 
-absl::Status StepEngine::CheckQueueLocked(int64_t tokens) const {
+// Where another has more, the batcher refuses one of that tenant's instead, a step later: until
+// then the queue may be longer than its limit, but never twice as long.
+absl::Status StepEngine::CheckQueueLocked(int64_t tokens, const TenantShare& share) const {
   if (draining_ || device_lost_) return Refusal();
   const Limits& limits = options_.limits;
   const int64_t queued = QueuedTokens();
   const int64_t waiting =
       snapshot_.waiting + arriving_requests_ + static_cast<int64_t>(arrivals_.size());
-  if (waiting >= limits.max_waiting_requests) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted, "the queue is full",
-        {.reason = "QUEUE_FULL",
-         .metadata = {{"max_waiting_requests", absl::StrCat(limits.max_waiting_requests)}},
-         .retry_after = RetryAfter()});
+  const int64_t most_requests = limits.max_waiting_requests;
+  if (waiting >= most_requests &&
+      (waiting >= 2 * most_requests || !AnotherHasMore(share, &TenantQueue::waiting, 1))) {
+    return QueueFull(limits.max_waiting_requests, RetryAfter());
   }
-  if (queued > 0 && queued + tokens > limits.max_waiting_tokens) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "the queue holds too many prompt tokens",
-                     {.reason = "TOKEN_BUDGET",
-                      .metadata = {{"max_waiting_tokens", absl::StrCat(limits.max_waiting_tokens)}},
-                      .retry_after = RetryAfter()});
+  const int64_t longer = queued + tokens;
+  if (queued > 0 && longer > limits.max_waiting_tokens &&
+      (longer - limits.max_waiting_tokens > limits.max_waiting_tokens ||
+       !AnotherHasMore(share, &TenantQueue::waiting_tokens, tokens))) {
+    return QueueTooLong(limits.max_waiting_tokens, RetryAfter());
   }
   return absl::OkStatus();
+}
+
+bool StepEngine::AnotherHasMore(const TenantShare& share, int64_t TenantQueue::*what,
+                                int64_t more) const {
+  const std::vector<TenantQueue> tenants = TenantsLocked();
+  double own = static_cast<double>(more);
+  double most = 0.0;
+  for (const TenantQueue& tenant : tenants) {
+    const auto has = static_cast<double>(tenant.*what);
+    if (tenant.tenant == share.tenant) {
+      own += has;
+    } else {
+      most = std::max(most, has / tenant.weight);
+    }
+  }
+  return most > own / TenantShares::Weight(share);
+}
+
+std::vector<TenantQueue> StepEngine::Tenants() const {
+  const std::lock_guard lock(mutex_);
+  return TenantsLocked();
+}
+
+std::vector<TenantQueue> StepEngine::TenantsLocked() const {
+  std::vector<TenantQueue> tenants = tenants_;
+  for (const auto* list : {&joining_, &arriving_}) {
+    for (const TenantQueue& one : *list) {
+      const auto found =
+          std::find_if(tenants.begin(), tenants.end(),
+                       [&](const TenantQueue& tenant) { return tenant.tenant == one.tenant; });
+      if (found == tenants.end()) {
+        tenants.push_back(one);
+      } else {
+        found->waiting += one.waiting;
+        found->waiting_tokens += one.waiting_tokens;
+      }
+    }
+  }
+  return tenants;
 }
 
 bool StepEngine::HasProbes() const {
@@ -379,6 +466,7 @@ void StepEngine::Loop() {
       }
     }
     auto arrivals = std::exchange(arrivals_, {});
+    joining_ = std::exchange(arriving_, {});
     auto probes = std::exchange(arriving_probes_, {});
     const auto cancelled = std::exchange(cancelled_, {});
     const bool draining = draining_;
@@ -392,23 +480,31 @@ void StepEngine::Loop() {
     snapshot_.probes_waiting += static_cast<int32_t>(probes.size());
     lock.unlock();
 
-    for (auto& sequence : arrivals) {
-      dispatcher_->batcher().Add(std::move(sequence), Clock::now());
+    absl::StatusOr<bool> stepped = false;
+    std::vector<TenantQueue> tenants;
+    try {
+      for (auto& sequence : arrivals) {
+        dispatcher_->batcher().Add(std::move(sequence), Clock::now());
+      }
+      for (auto& probe : probes) dispatcher_->probes().Add(std::move(probe));
+      for (const uint64_t handle : cancelled) dispatcher_->Cancel(handle);
+      if (lost) {
+        dispatcher_->FailAll(Unavailable("DEVICE_ERROR", "the device has failed"));
+      } else if (abandon) {
+        dispatcher_->FailAll(ShuttingDown());
+      } else if (draining) {
+        dispatcher_->probes().FailAll(ShuttingDown());
+      }
+      stepped = dispatcher_->Step(Clock::now());
+      tenants = dispatcher_->batcher().Tenants(Clock::now());
+    } catch (const std::bad_alloc&) {
+      return EndForMemory(std::move(arrivals), std::move(probes));
     }
-    for (auto& probe : probes) dispatcher_->probes().Add(std::move(probe));
-    for (const uint64_t handle : cancelled) dispatcher_->Cancel(handle);
-    const absl::Status shutdown = Unavailable("DRAINING", "the server is shutting down");
-    if (lost) {
-      dispatcher_->FailAll(Unavailable("DEVICE_ERROR", "the device has failed"));
-    } else if (abandon) {
-      dispatcher_->FailAll(shutdown);
-    } else if (draining) {
-      dispatcher_->probes().FailAll(shutdown);
-    }
-    const auto stepped = dispatcher_->Step(Clock::now());
     progress = stepped.value_or(false);
 
     lock.lock();
+    tenants_ = std::move(tenants);
+    joining_.clear();
     if (!stepped.ok()) device_lost_ = true;
     if (progress) {
       ++snapshot_.steps;
@@ -418,6 +514,34 @@ void StepEngine::Loop() {
     if (Idle()) idle_.notify_all();
     if (stop) return;
   }
+}
+
+void StepEngine::EndForMemory(std::vector<std::unique_ptr<Sequence>> arrivals,
+                              std::vector<std::unique_ptr<ProbeRun>> probes) {
+  {
+    const std::lock_guard lock(mutex_);  // who is told and comes again is refused
+    device_lost_ = true;
+    out_of_memory_ = true;
+    snapshot_.device_lost = true;
+    snapshot_.out_of_memory = true;
+  }
+  dispatcher_->Abandon();
+  arrivals.clear();
+  probes.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals.swap(arrivals_);
+    probes.swap(arriving_probes_);
+  }
+  arrivals.clear();
+  probes.clear();
+  const std::lock_guard lock(mutex_);
+  snapshot_.running = 0;
+  snapshot_.waiting = 0;
+  snapshot_.waiting_tokens = 0;
+  snapshot_.probes_running = 0;
+  snapshot_.probes_waiting = 0;
+  idle_.notify_all();
 }
 
 void StepEngine::UpdateSnapshot() {

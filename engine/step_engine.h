@@ -37,6 +37,7 @@ class StepEngine final : public Engine {
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
   EngineSnapshot Snapshot() const override;
+  std::vector<TenantQueue> Tenants() const override;
 
  private:
   StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend, Observer* observer);
@@ -46,10 +47,16 @@ class StepEngine final : public Engine {
 
   absl::Status CheckPool(int64_t tokens, const std::string& what) const;
   // Whether a request of `tokens` prompt tokens may join the queue.
-  absl::Status CheckQueue(int64_t tokens) const;
+  absl::Status CheckQueue(int64_t tokens, const TenantShare& share) const;
   // All with mutex_ held.
-  absl::Status CheckQueueLocked(int64_t tokens) const;
+  absl::Status CheckQueueLocked(int64_t tokens, const TenantShare& share) const;
+  // Those of the batcher with what is about to join it.
+  std::vector<TenantQueue> TenantsLocked() const;
+  // Whether somebody has more in the queue, for its weight, than this tenant with so much more.
+  bool AnotherHasMore(const TenantShare& share, int64_t TenantQueue::*what, int64_t more) const;
   absl::Status Refusal() const;
+  // An arrival that no longer counts as being made.
+  void Arrived(int64_t tokens);
   bool HasProbes() const;
   bool Idle() const;
   int64_t QueuedTokens() const;
@@ -57,6 +64,9 @@ class StepEngine final : public Engine {
   std::chrono::milliseconds RetryAfter() const;
 
   void Loop();
+  // The step thread's last act when it has no memory: tells everybody, so that the process can end.
+  void EndForMemory(std::vector<std::unique_ptr<Sequence>> arrivals,
+                    std::vector<std::unique_ptr<ProbeRun>> probes);
   // With mutex_ held, or before the thread starts.
   void UpdateSnapshot();
 
@@ -86,7 +96,11 @@ class StepEngine final : public Engine {
   bool abandon_ = false;
   bool stop_ = false;
   bool device_lost_ = false;
+  bool out_of_memory_ = false;
   EngineSnapshot snapshot_;
+  std::vector<TenantQueue> tenants_;   // of the batcher, after its last step
+  std::vector<TenantQueue> arriving_;  // one for each of arrivals_
+  std::vector<TenantQueue> joining_;   // for each that came to the batcher since
   int64_t prefill_tokens_ = 0;
   double prefill_rate_ = 0.0;
 };

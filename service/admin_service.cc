@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
-#include "service/admin_role.h"
 #include "service/unary_call.h"
 
 namespace eta {
@@ -29,11 +28,7 @@ v1::LogLevel ToMessage(LogLevel level) {
 }  // namespace
 
 absl::StatusOr<v1::SetLogLevelResponse> AdminService::Set(
-    const Tenant& tenant, const v1::SetLogLevelRequest& request) const {
-  if (!IsAdmin(tenant, parts_.options)) {
-    return MakeError(absl::StatusCode::kPermissionDenied, "only the operator's tenants may do this",
-                     {.reason = "ADMIN_REQUIRED"});
-  }
+    const Caller& caller, const v1::SetLogLevelRequest& request) const {
   for (const auto& [message, level] : kLevels) {
     if (message != request.level()) continue;
     v1::SetLogLevelResponse response;
@@ -42,7 +37,8 @@ absl::StatusOr<v1::SetLogLevelResponse> AdminService::Set(
     log_.Write(LogEvent(LogLevel::kWarning, "log_level",
                         absl::StrCat("the log's level is ", std::string(Name(level)), " now"))
                    .Add("log_level", Name(level))
-                   .Add("tenant", tenant.id()));
+                   .Add("tenant", caller.tenant.id())
+                   .Add("credential", caller.credential));
     return response;
   }
   return InvalidField("level", "must be one of LOG_LEVEL_DEBUG, _INFO, _WARNING and _ERROR");
@@ -54,10 +50,11 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
   return UnaryCall<v1::SetLogLevelRequest, v1::SetLogLevelResponse>::Start(
       context, *request, response, parts_,
       {.name = "SetLogLevel",
+       .needed = {Role::kAdmin},
        .max_bytes = static_cast<size_t>(parts_.options.max_message_bytes),
        .admission = Admission::kAlways},
-      [this](const Tenant& tenant, const v1::SetLogLevelRequest& parsed, CallRecord&) {
-        return Set(tenant, parsed);
+      [this](const Caller& caller, const v1::SetLogLevelRequest& parsed, CallRecord&) {
+        return Set(caller, parsed);
       });
 }
 

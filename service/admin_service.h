@@ -4,6 +4,7 @@
 
 #include "eta/v1/admin.grpc.pb.h"
 #include "service/call_parts.h"
+#include "service/identity/caller.h"
 #include "service/log/log.h"
 
 namespace eta {
@@ -19,7 +20,7 @@ class AdminService final
                                         grpc::ByteBuffer* response) override;
 
  private:
-  absl::StatusOr<v1::SetLogLevelResponse> Set(const Tenant& tenant,
+  absl::StatusOr<v1::SetLogLevelResponse> Set(const Caller& caller,
                                               const v1::SetLogLevelRequest& request) const;
 
   const CallParts& parts_;

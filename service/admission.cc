@@ -1,10 +1,11 @@
 #include "service/admission.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "engine/error.h"
-#include "service/call_tenant.h"
+#include "service/call_identity.h"
 #include "service/store_status.h"
 
 namespace eta {
@@ -12,6 +13,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
 constexpr size_t kMaxEchoedBytes = 64;  // of a name from the request in an error's metadata
+constexpr int kShortQueuePart = 4;      // a short queue is this part of what may wait else
+
+absl::Status ShortOfMemory(const std::string& sentence, Pressure rung) {
+  return MakeError(absl::StatusCode::kResourceExhausted, sentence,
+                   {.reason = "MEMORY_PRESSURE",
+                    .metadata = {{"pressure", std::string(Name(rung))}},
+                    .retry_after = kMemoryRetry});
+}
 
 }  // namespace
 
@@ -22,19 +31,40 @@ Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context) {
   return Clock::now() + (deadline - system_clock::now());
 }
 
-absl::StatusOr<Tenant> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
-                             Admission admission) {
+absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
+                             Roles needed, CallRecord& record, Admission admission) {
   if (SteadyDeadline(context) <= Clock::now()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the deadline passed before the call arrived", {.reason = "DEADLINE_PASSED"});
   }
   const bool always = admission == Admission::kAlways;
   if (!always && parts.state.closed()) return ServerDraining();
-  if (!always && parts.memory.High()) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "the server is short of memory",
-                     {.reason = "MEMORY_PRESSURE", .retry_after = kMemoryRetry});
+  auto caller = parts.identity.Of(ShownBy(context, parts.identity.rules().tenant_header));
+  if (!caller.ok()) return caller.status();
+  record.tenant = caller->tenant.id();
+  record.credential = caller->credential;
+  if (absl::Status status = CheckRoles(*caller, needed); !status.ok()) return status;
+  if (!always && parts.memory.At(Pressure::kNoGenerate)) {
+    return ShortOfMemory("the server is short of memory", Pressure::kNoGenerate);
   }
-  return TenantOf(context, parts.options.tenant_header);
+  return caller;
+}
+
+absl::Status CheckRoomToGenerate(const CallParts& parts) {
+  if (!parts.memory.At(Pressure::kShortQueue)) return absl::OkStatus();
+  const Limits& limits = parts.engine.limits();
+  const EngineSnapshot engine = parts.engine.Snapshot();
+  const bool full = engine.waiting >= std::max(1, limits.max_waiting_requests / kShortQueuePart) ||
+                    engine.waiting_tokens >= limits.max_waiting_tokens / kShortQueuePart;
+  if (!full) return absl::OkStatus();
+  return ShortOfMemory("the server is short of memory, so fewer requests may wait",
+                       Pressure::kShortQueue);
+}
+
+absl::Status CheckRoomToCalibrate(const CallParts& parts) {
+  if (!parts.memory.At(Pressure::kNoCalibrate)) return absl::OkStatus();
+  return ShortOfMemory("the server is short of memory, so no calibration begins",
+                       Pressure::kNoCalibrate);
 }
 
 absl::Status CheckModel(const std::string& model, const std::string& served) {

@@ -5,10 +5,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "calibration/tenant.h"
 #include "engine/request.h"
 #include "grpcpp/server_context.h"
 #include "service/call_parts.h"
+#include "service/identity/caller.h"
+#include "service/telemetry/call_record.h"
 
 namespace eta {
 
@@ -21,10 +22,18 @@ enum class Admission : uint8_t {
   kAlways,     // also when it ends or is short of memory: what an operator needs then
 };
 
-// Whose call it is. DEADLINE_EXCEEDED (DEADLINE_PASSED); unless always, UNAVAILABLE (DRAINING) and
-// RESOURCE_EXHAUSTED (MEMORY_PRESSURE); UNAUTHENTICATED (TENANT_REQUIRED).
-absl::StatusOr<Tenant> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
+// The gate of every method: whose call it is, if that may come in. The method takes any of the
+// roles `needed`. Notes in `record` who it is. DEADLINE_EXCEEDED (DEADLINE_PASSED); unless always,
+// UNAVAILABLE (DRAINING); as Identify and CheckRoles (identity.h); unless always,
+// RESOURCE_EXHAUSTED (MEMORY_PRESSURE).
+absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
+                             Roles needed, CallRecord& record,
                              Admission admission = Admission::kWhileOpen);
+
+// Whether memory lets in what takes more of it than other calls; RESOURCE_EXHAUSTED
+// (MEMORY_PRESSURE). Of Generate: a request that would have to wait where the queue is short now.
+absl::Status CheckRoomToGenerate(const CallParts& parts);
+absl::Status CheckRoomToCalibrate(const CallParts& parts);
 
 // NOT_FOUND (MODEL_NOT_FOUND) if `model` is not the one that is served.
 absl::Status CheckModel(const std::string& model, const std::string& served);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/out_of_memory.h"
 #include "engine/request_validation.h"
 #include "service/admission.h"
 #include "service/convert_profile.h"
@@ -29,17 +30,20 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CalibrateReactor::Start(
   const std::shared_ptr<CalibrateReactor> reactor(
       new CalibrateReactor(context, parts, std::move(on_done)));
   reactor->KeepAlive();
-  const absl::Status status = reactor->Begin(message);
+  const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
   if (!status.ok()) reactor->Conclude(status);
   return reactor.get();
 }
 
 absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
   const ServerOptions& options = parts_.options;
-  auto tenant = Admit(context(), parts_);
-  if (!tenant.ok()) return tenant.status();
-  record().tenant = tenant->id();
-  tenant_ = *std::move(tenant);
+  auto caller = Admit(context(), parts_, {Role::kCalibrate}, record());
+  if (!caller.ok()) return caller.status();
+  tenant_ = std::move(caller->tenant);
+  if (absl::Status room = CheckRoomToCalibrate(parts_); !room.ok()) return room;
+  auto entered = parts_.ledger.Enter(*tenant_);
+  if (!entered.ok()) return entered.status();
+  lease() = *std::move(entered);
   if (parts_.store == nullptr) return NoStore();
   auto request = ParseMessage<v1::CalibrateRequest>(message, options.max_calibrate_message_bytes);
   if (!request.ok()) return request.status();
@@ -74,7 +78,8 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
 }
 
 void CalibrateReactor::Prepare() {
-  const absl::StatusOr<ProfilePtr> before = parts_.store->CheckPut(*tenant_, plan_.put);
+  const absl::StatusOr<ProfilePtr> before =
+      CatchOutOfMemory([&] { return parts_.store->CheckPut(*tenant_, plan_.put); });
   if (!before.ok() || *before != nullptr) return Conclude(before);
   if (stop_.stop_requested()) return Conclude(Stopped());
   if (const absl::Status status = Run(); !status.ok()) Conclude(status);
@@ -84,10 +89,13 @@ absl::Status CalibrateReactor::Run() {
   auto place = parts_.calibrations.Enter({.tenant = *tenant_,
                                           .profile = plan_.put.name,
                                           .request_id = request_id(),
-                                          .started = Clock::now()});
+                                          .started = Clock::now()},
+                                         parts_.limits.Of(*tenant_).max_calibrations);
   if (!place.ok()) return place.status();
   place_ = *std::move(place);
-  const auto run = [self = Self()] { self->Conclude(self->Make()); };
+  const auto run = [self = Self()] {
+    self->Conclude(CatchOutOfMemory([&] { return self->Make(); }));
+  };
   if (parts_.calibration_threads.Post(run)) return absl::OkStatus();
   return absl::InternalError("a calibration was let in and has no thread");
 }
@@ -98,16 +106,22 @@ absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
   if (stop_.stop_requested()) return Stopped();
   if (!samples.ok()) return samples.status();
   plan_.job.samples = *std::move(samples);
+  int64_t tokens = 0;
+  for (const auto& sample : plan_.job.samples) tokens += static_cast<int64_t>(sample.size());
+  if (absl::Status charged = lease().Charge(tokens); !charged.ok()) return charged;
   request_.Clear();  // megabytes, and the calibration may take long
   auto made = parts_.calibrate(
       parts_.engine, plan_.job,
-      [this](const CalibrationProgress& progress) {
+      [this, tokens](const CalibrationProgress& progress) {
+        // Begun is paid for, however it ends: it passes over the samples more than once.
+        if (progress.sequences_done > 0) lease().Use(tokens);
         parts_.calibrations.Report(*tenant_, request_id(), progress);
         Enqueue(ToMessage(progress));
       },
       stop_.get_token());
   if (stop_.stop_requested()) return Stopped();
   if (!made.ok()) return made.status();
+  lease().Use(tokens);
   plan_.put.content = std::move(made->content);
   auto stored = parts_.store->Put(*tenant_, plan_.put);
   if (stored.ok()) parts_.profiles->Add(**stored);

@@ -13,11 +13,6 @@ namespace {
 
 constexpr std::chrono::seconds kRetry{5};  // calibrations take seconds to minutes
 
-absl::Status Busy(const std::string& message) {
-  return MakeError(absl::StatusCode::kResourceExhausted, message,
-                   {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
-}
-
 }  // namespace
 
 absl::StatusOr<Calibrations::Hold> Calibrations::Claim(const Tenant& tenant,
@@ -42,17 +37,23 @@ void Calibrations::End(int64_t call, const std::pair<Tenant, std::string>& claim
   if (calls_.empty()) changed_.notify_all();
 }
 
-absl::StatusOr<Calibrations::Hold> Calibrations::Enter(RunningCalibration calibration) {
+absl::StatusOr<Calibrations::Hold> Calibrations::Enter(RunningCalibration calibration,
+                                                       int max_of_tenant) {
   const std::lock_guard lock(mutex_);
   const auto of_tenant = std::count_if(
       running_.begin(), running_.end(),
       [&](const RunningCalibration& other) { return other.tenant == calibration.tenant; });
-  if (of_tenant >= max_running_of_tenant_) {
-    return Busy(absl::StrCat("as many calibrations of this tenant run as may (",
-                             max_running_of_tenant_, ")"));
+  if (max_of_tenant > 0 && of_tenant >= max_of_tenant) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "as many calibrations of the tenant run as may",
+        {.reason = "TENANT_CALIBRATIONS",
+         .metadata = {{"quota", "max_calibrations"}, {"limit", absl::StrCat(max_of_tenant)}},
+         .retry_after = kRetry});
   }
   if (running_.size() >= static_cast<size_t>(max_running_)) {
-    return Busy(absl::StrCat("as many calibrations run as may (", max_running_, ")"));
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     absl::StrCat("as many calibrations run as may (", max_running_, ")"),
+                     {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
   }
   const auto place = running_.insert(running_.end(), std::move(calibration));
   return Hold([this, place] {

@@ -53,17 +53,16 @@ class Calibrations {
     std::function<void()> give_back_;
   };
 
-  Calibrations(int max_running, int max_running_of_tenant)
-      : max_running_(max_running), max_running_of_tenant_(max_running_of_tenant) {}
+  explicit Calibrations(int max_running) : max_running_(max_running) {}
 
   // For as long as a call runs: its request id, unless that is empty, and that Drain stops it.
   // ABORTED (REQUEST_IN_PROGRESS), UNAVAILABLE (DRAINING).
   absl::StatusOr<Hold> Claim(const Tenant& tenant, const std::string& request_id,
                              const std::stop_source& stop);
 
-  // A place among those that work, and among those of its tenant; RESOURCE_EXHAUSTED
-  // (CALIBRATION_BUSY).
-  absl::StatusOr<Hold> Enter(RunningCalibration calibration);
+  // A place among those that work, and among those of its tenant (0: as many as there are);
+  // RESOURCE_EXHAUSTED (CALIBRATION_BUSY, TENANT_CALIBRATIONS).
+  absl::StatusOr<Hold> Enter(RunningCalibration calibration, int max_of_tenant);
   // How far one of them is; ignored for a call that holds no place.
   void Report(const Tenant& tenant, const std::string& request_id,
               const CalibrationProgress& progress);
@@ -79,7 +78,6 @@ class Calibrations {
   void End(int64_t call, const std::pair<Tenant, std::string>& claim);
 
   const int max_running_;
-  const int max_running_of_tenant_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:

@@ -9,7 +9,10 @@
 #include "calibration/profile_store.h"
 #include "engine/engine.h"
 #include "service/calibrations.h"
+#include "service/limits/tenant_ledger.h"
+#include "service/limits/tenant_limits.h"
 #include "service/live_calls.h"
+#include "service/live_streams.h"
 #include "service/memory_pressure.h"
 #include "service/profile_cache.h"
 #include "service/server_options.h"
@@ -28,6 +31,9 @@ using Calibrator = std::function<absl::StatusOr<CalibrationResult>(
 // Telemetry::Snapshot, or what stands in for it in a test.
 using TelemetrySource = std::function<TelemetrySnapshot(const SnapshotQuery&)>;
 
+class Acceptor;
+class Identity;
+
 struct CallParts {
   const ServerOptions& options;
   Engine& engine;
@@ -44,6 +50,11 @@ struct CallParts {
   WorkerPool& store_calls;
   Calibrations& calibrations;
   WorkerPool& calibration_threads;  // room for all that `calibrations` lets in, and a few that end
+  const Acceptor& acceptor;
+  const Identity& identity;
+  const TenantLimits& limits;
+  TenantLedger& ledger;
+  LiveStreams& streams;
 };
 
 }  // namespace eta

@@ -1,11 +1,14 @@
 #include "service/call_track.h"
 
+#include "service/grpc_status.h"
+
 namespace eta {
 
 CallTrack::CallTrack(const grpc::ServerContextBase& context, std::string_view method,
                      CallObserver& observer)
     : observer_(observer), trace_(TraceContextOf(context)) {
   record_.method = method;
+  record_.peer = context.peer();
   if (!trace_) return;
   record_.trace_id = trace_->trace_id;
   record_.parent_span_id = trace_->parent_id;
@@ -20,6 +23,7 @@ std::optional<std::string> CallTrack::AnsweredParent() const {
 
 void CallTrack::End(const absl::Status& status) {
   record_.status = status;
+  record_.reason = ReasonOf(status);
   record_.duration = Clock::now() - arrival_;
   observer_.OnCallEnd(record_);
 }

@@ -118,6 +118,61 @@ void FillLoad(const StatsFacts& facts, v1::EngineLoad& out) {
   }
 }
 
+void Fill(const ConnectionFigures& figures, v1::ConnectionStats& out) {
+  out.set_open(figures.open);
+  out.set_max(figures.max);
+  out.set_accepted(figures.accepted);
+  out.set_refused_full(figures.refused_full);
+  out.set_refused_peer(figures.refused_peer);
+  out.set_refused_no_files(figures.refused_no_files);
+  out.set_accept_errors(figures.accept_errors);
+}
+
+v1::Pressure ToMessage(Pressure pressure) {
+  switch (pressure) {
+    case Pressure::kNone:
+      return v1::PRESSURE_NONE;
+    case Pressure::kShortQueue:
+      return v1::PRESSURE_SHORT_QUEUE;
+    case Pressure::kNoCalibrate:
+      return v1::PRESSURE_NO_CALIBRATE;
+    case Pressure::kNoGenerate:
+      return v1::PRESSURE_NO_GENERATE;
+    case Pressure::kEndStreams:
+      return v1::PRESSURE_END_STREAMS;
+  }
+  return v1::PRESSURE_NONE;
+}
+
+void Fill(const PressureFigures& figures, v1::PressureStats& out) {
+  out.set_pressure(ToMessage(figures.rung));
+  out.set_memory_used(figures.memory_used);
+  out.set_streams_ended(figures.streams_ended);
+}
+
+void FillUses(const std::vector<TenantHolding>& holdings, v1::Stats& out) {
+  for (const TenantHolding& holding : holdings) {
+    if (out.uses_size() == kMaxStatsUses) break;
+    const TenantLimit& limit = holding.use.limit;
+    v1::TenantUse& use = *out.add_uses();
+    use.set_tenant(holding.use.tenant);
+    use.set_max_calls(limit.max_calls);
+    use.set_calls(holding.use.calls);
+    use.set_tokens_per_second(limit.tokens_per_second);
+    use.set_burst_tokens(limit.burst_tokens);
+    if (holding.use.tokens_left) use.set_tokens_left(*holding.use.tokens_left);
+    use.set_weight(limit.weight);
+    use.set_max_kv_tokens(limit.max_kv_tokens);
+    use.set_kv_tokens(holding.queue.kv_tokens);
+    use.set_running(holding.queue.running);
+    use.set_waiting(holding.queue.waiting);
+    use.set_max_calibrations(limit.max_calibrations);
+    use.set_calibrations(holding.calibrations);
+    use.set_profile_versions(limit.profiles.versions);
+    use.set_profile_bytes(limit.profiles.bytes);
+  }
+}
+
 void FillLatencies(const TelemetrySnapshot& counted, v1::Stats& out) {
   for (int kind = 0; kind < kLatencies; ++kind) {
     for (int window = 0; window < kWindows; ++window) {
@@ -285,11 +340,14 @@ v1::Stats ToMessage(const StatsFacts& facts, const EngineInfo& info) {
     stats.set_tenant(facts.tenant->id());
   } else {
     FillLoad(facts, *stats.mutable_load());
+    Fill(facts.connections, *stats.mutable_connections());
+    Fill(facts.pressure, *stats.mutable_pressure());
     FillLatencies(facts.telemetry, stats);
   }
   FillAttention(facts, stats);
   FillTenants(facts.telemetry, stats);
   FillProfiles(facts, stats);
+  FillUses(facts.holdings, stats);
   return stats;
 }
 

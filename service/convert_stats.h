@@ -9,13 +9,17 @@
 #include "engine/engine.h"
 #include "eta/v1/stats.pb.h"
 #include "service/calibrations.h"
+#include "service/connections/connection_figures.h"
 #include "service/profile_cache.h"
 #include "service/server_state.h"
+#include "service/take_tenants.h"
+#include "service/telemetry/server_figures.h"
 #include "service/telemetry/telemetry_snapshot.h"
 
 namespace eta {
 
 inline constexpr int kMaxStatsProfiles = 1000;
+inline constexpr int kMaxStatsUses = 1000;
 // Of all layers of all series: what keeps a message well below the 4 MiB that clients take.
 inline constexpr int64_t kMaxStatsLayerNumbers = 131'072;
 
@@ -31,6 +35,9 @@ struct StatsFacts {
   TelemetrySnapshot telemetry;
   std::vector<LoadedProfile> profiles;  // by tenant, name and version
   std::vector<RunningCalibration> calibrations;
+  ConnectionFigures connections;
+  std::vector<TenantHolding> holdings;  // by tenant
+  PressureFigures pressure;
 };
 
 v1::Stats ToMessage(const StatsFacts& facts, const EngineInfo& info);

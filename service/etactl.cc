@@ -13,6 +13,7 @@
 #include "service/etactl_error.h"
 #include "service/etactl_generate.h"
 #include "service/etactl_log_level.h"
+#include "service/etactl_new_key.h"
 #include "service/etactl_profiles.h"
 #include "service/etactl_request.h"
 #include "service/etactl_stats.h"
@@ -21,7 +22,7 @@ namespace eta::ctl {
 namespace {
 
 struct HealthFlags {
-  std::string server;
+  ServerFlags server;
   std::string service;
   double timeout_seconds = 5.0;
 };
@@ -75,6 +76,7 @@ int Main(int argc, char** argv) {
   StatsFlags stats_flags;
   HealthFlags health_flags;
   LogLevelFlags log_level_flags;
+  NewKeyFlags new_key_flags;
   CLI::App* generate = AddGenerateCommand(app, &generate_flags);
   CLI::App* calibrate = AddCalibrateCommand(app, &calibrate_flags);
   CLI::App* profiles = AddProfilesCommand(app, &profiles_flags);
@@ -83,6 +85,7 @@ int Main(int argc, char** argv) {
     command->footer(app.get_footer());
   AddHealthCommand(app, &health_flags);
   CLI::App* log_level = AddLogLevelCommand(app, &log_level_flags);
+  CLI::App* new_key = AddNewKeyCommand(app, &new_key_flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -93,6 +96,7 @@ int Main(int argc, char** argv) {
   if (profiles->parsed()) return RunProfiles(profiles_flags);
   if (stats->parsed()) return RunStats(stats_flags);
   if (log_level->parsed()) return RunLogLevel(log_level_flags);
+  if (new_key->parsed()) return RunNewKey(new_key_flags);
   return RunHealth(health_flags);
 }
 
@@ -102,6 +106,9 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return eta::ctl::Main(argc, argv);
+  } catch (const eta::ctl::UsageError& error) {
+    std::fprintf(stderr, "etactl: %s\n", error.what());
+    return eta::ctl::kUsage;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "etactl: %s\n", error.what());
     return eta::ctl::kLocalError;

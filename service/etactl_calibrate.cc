@@ -50,7 +50,8 @@ std::string DescribeSpeed(const v1::CalibrationProgress& progress) {
   const int64_t left_ms =
       google::protobuf::util::TimeUtil::DurationToMilliseconds(progress.time_left());
   if (left_ms > 0) {
-    parts.push_back(absl::StrFormat("about %s left", ReadableSeconds(left_ms * 1e-3)));
+    parts.push_back(
+        absl::StrFormat("about %s left", ReadableSeconds(static_cast<double>(left_ms) * 1e-3)));
   }
   return absl::StrJoin(parts, ", ");
 }

@@ -10,12 +10,13 @@
 
 #include "absl/status/statusor.h"
 #include "eta/v1/calibrate.pb.h"
+#include "service/etactl_server.h"
 
 namespace eta::ctl {
 
 // The command line. What is absent stays absent in the request: the server knows the defaults.
 struct CalibrateFlags {
-  std::string server;
+  ServerFlags server;
   std::string name;
   std::vector<std::string> samples;  // files and folders
   std::vector<std::string> labels;   // "KEY=VALUE"

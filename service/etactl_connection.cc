@@ -2,22 +2,52 @@
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
+#include <grpcpp/support/client_interceptor.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <utility>
+#include <vector>
 
 #include "service/etactl_error.h"
 
 namespace eta::ctl {
 
-void AddServerOption(CLI::App* command, std::string* server) {
-  *server = "localhost:8471";
-  command
-      ->add_option("--server", *server,
-                   "HOST:PORT or unix:PATH; default $ETA_SERVER, else localhost:8471")
-      ->envname("ETA_SERVER");
-}
+namespace {
+
+// Metadata for every call, over TLS and plaintext alike: gRPC's own call credentials refuse
+// plaintext, also where it goes no further than this host.
+class Authorization final : public grpc::experimental::Interceptor {
+ public:
+  explicit Authorization(const std::string& value) : value_(value) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("authorization", value_);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string& value_;
+};
+
+class AuthorizationFactory final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit AuthorizationFactory(std::string value) : value_(std::move(value)) {}
+
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new Authorization(value_);
+  }
+
+ private:
+  const std::string value_;
+};
+
+}  // namespace
 
 void AddDeadlineOption(CLI::App* command, std::optional<double>* seconds,
                        const std::string& server_default) {
@@ -34,13 +64,25 @@ void SetDeadline(std::optional<double> seconds, grpc::ClientContext* context) {
                         std::chrono::duration_cast<std::chrono::milliseconds>(wanted));
 }
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& server) {
+std::shared_ptr<grpc::Channel> Connect(const ServerFlags& flags) {
   // The log-probabilities of a long prompt pass gRPC's default of 4 MiB.
   constexpr int kMaxMessageBytes = 256 << 20;
+  const absl::StatusOr<ServerAccess> access = ReadServerFlags(flags);
+  if (!access.ok()) throw UsageError(std::string(access.status().message()));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetUserAgentPrefix("etactl");
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  const auto credentials = access->tls
+                               ? grpc::SslCredentials({.pem_root_certs = access->roots,
+                                                       .pem_private_key = access->key,
+                                                       .pem_cert_chain = access->certificate})
+                               : grpc::InsecureChannelCredentials();
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  if (!access->authorization.empty()) {
+    interceptors.push_back(std::make_unique<AuthorizationFactory>(access->authorization));
+  }
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      access->address, credentials, arguments, std::move(interceptors));
 }
 
 CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context) {

@@ -9,12 +9,14 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
+#include "service/etactl_server.h"
+
 namespace eta::ctl {
 
-void AddServerOption(CLI::App* command, std::string* server);
 // `server_default` names, in seconds, what the server gives a call without a deadline.
 void AddDeadlineOption(CLI::App* command, std::optional<double>* seconds,
                        const std::string& server_default);
@@ -22,8 +24,15 @@ void AddDeadlineOption(CLI::App* command, std::optional<double>* seconds,
 // Absent: the server's.
 void SetDeadline(std::optional<double> seconds, grpc::ClientContext* context);
 
-// A channel without encryption to HOST:PORT or unix:PATH; connects with the first call.
-std::shared_ptr<grpc::Channel> Connect(const std::string& server);
+// What the command line asks for cannot be done.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A channel that shows the flags' credentials with every call; connects with the first call. Throws
+// UsageError where ReadServerFlags has an error.
+std::shared_ptr<grpc::Channel> Connect(const ServerFlags& flags);
 
 // While it lives, the first SIGINT or SIGTERM cancels the call; the second ends the process. To be
 // made before any other thread is: the signals must be blocked in all of them.

@@ -4,10 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "service/etactl_server.h"
+
 namespace eta::ctl {
 
 struct LogLevelFlags {
-  std::string server;
+  ServerFlags server;
   double timeout_seconds = 30.0;
   std::string level;  // debug, info, warning or error
 };

@@ -6,12 +6,14 @@
 #include <optional>
 #include <string>
 
+#include "service/etactl_server.h"
+
 namespace eta::ctl {
 
 // Fields of the subcommands; each reads its own.
 struct ProfilesFlags {
   std::string command;  // "list", "get", ...: the one that was parsed
-  std::string server;
+  ServerFlags server;
   double timeout_seconds = 30.0;
   bool json = false;
 

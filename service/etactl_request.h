@@ -9,12 +9,13 @@
 
 #include "absl/status/statusor.h"
 #include "eta/v1/generate.pb.h"
+#include "service/etactl_server.h"
 
 namespace eta::ctl {
 
 // The command line. What is absent stays absent in the request: the server knows the defaults.
 struct GenerateFlags {
-  std::string server;
+  ServerFlags server;
   std::string prompt;
   std::string file;
   std::string token_ids;  // "1,2,3", or the name of a file that holds such a list

@@ -5,10 +5,12 @@
 #include <optional>
 #include <string>
 
+#include "service/etactl_server.h"
+
 namespace eta::ctl {
 
 struct StatsFlags {
-  std::string server;
+  ServerFlags server;
   double timeout_seconds = 10.0;
   bool watch = false;
   std::optional<double> interval_seconds;

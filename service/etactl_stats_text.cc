@@ -142,6 +142,41 @@ std::string Load(const v1::EngineLoad& load) {
                                     std::move(rows)));
 }
 
+std::string Memory(const v1::PressureStats& pressure) {
+  std::string done;
+  switch (pressure.pressure()) {
+    case v1::PRESSURE_SHORT_QUEUE:
+      done = "fewer requests may wait";
+      break;
+    case v1::PRESSURE_NO_CALIBRATE:
+      done = "no calibration begins";
+      break;
+    case v1::PRESSURE_NO_GENERATE:
+      done = "CALLS ARE REFUSED";
+      break;
+    case v1::PRESSURE_END_STREAMS:
+      done = "THE LARGEST ANSWERS END";
+      break;
+    default:
+      break;
+  }
+  std::string text;
+  if (!done.empty()) {
+    text = absl::StrFormat("memory: %s of the limit used, %s\n", Percent(pressure.memory_used()),
+                           done);
+  }
+  if (pressure.streams_ended() > 0) {
+    absl::StrAppend(&text, "answers given up for want of memory: ", pressure.streams_ended(), "\n");
+  }
+  return text;
+}
+
+std::string Connections(const v1::ConnectionStats& stats) {
+  return absl::StrFormat("\nconnections: %d open of %d, %d since the start, %d refused\n",
+                         stats.open(), stats.max(), stats.accepted(),
+                         stats.refused_full() + stats.refused_peer() + stats.refused_no_files());
+}
+
 std::string KindName(v1::LatencyKind kind) {
   switch (kind) {
     case v1::LATENCY_KIND_FIRST_TOKEN:
@@ -320,6 +355,28 @@ std::string Tenants(const v1::Stats& stats) {
                              std::move(rows)));
 }
 
+// "3 of 8", or "3" without a bound.
+std::string OfBound(int64_t value, int64_t bound) {
+  return bound > 0 ? absl::StrCat(value, " of ", bound) : absl::StrCat(value);
+}
+
+std::string Uses(const v1::Stats& stats) {
+  Rows rows;
+  for (const v1::TenantUse& use : stats.uses()) {
+    rows.push_back(
+        {use.tenant(), OfBound(use.calls(), use.max_calls()),
+         use.has_tokens_left() ? OfBound(use.tokens_left(), use.burst_tokens()) : kUnknown,
+         use.has_tokens_left() ? absl::StrFormat("%g", use.tokens_per_second()) : kUnknown,
+         absl::StrCat(use.running(), ", ", use.waiting()),
+         OfBound(use.kv_tokens(), use.max_kv_tokens()), absl::StrFormat("%g", use.weight()),
+         OfBound(use.calibrations(), use.max_calibrations())});
+  }
+  if (rows.empty()) return "";
+  return Table(1, WithHeader({"limits of", "calls now", "tokens left", "per second",
+                              "running, waiting", "KV tokens", "weight", "calibrations"},
+                             std::move(rows)));
+}
+
 std::string Profiles(const v1::Stats& stats) {
   Rows rows;
   for (const v1::LoadedProfile& profile : stats.profiles()) {
@@ -365,6 +422,8 @@ std::string DensityBar(double share, int cells) {
 std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
   std::string text = Heading(stats);
   if (stats.has_load()) absl::StrAppend(&text, Load(stats.load()));
+  if (stats.has_connections()) absl::StrAppend(&text, Connections(stats.connections()));
+  absl::StrAppend(&text, Memory(stats.pressure()));
   absl::StrAppend(&text, Attention(stats, before));
   for (const v1::AttentionSeries& series : stats.attention()) {
     if (series.mode() == v1::ATTENTION_MODE_FULL) continue;  // 1 everywhere
@@ -373,7 +432,8 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
         earlier != nullptr && earlier->totals().decode_steps() == series.totals().decode_steps();
     absl::StrAppend(&text, Layers(series, idle ? nullptr : earlier));
   }
-  absl::StrAppend(&text, Latencies(stats), Tenants(stats), Profiles(stats), Calibrations(stats));
+  absl::StrAppend(&text, Latencies(stats), Tenants(stats), Uses(stats), Profiles(stats),
+                  Calibrations(stats));
   return text;
 }
 

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "engine/input_file.h"
 #include "service/telemetry/metric_catalogue.h"
 
 namespace eta {
@@ -60,6 +62,13 @@ template <typename T>
 CLI::Option* AddCount(CLI::App& app, const std::string& name, T& value, const std::string& help) {
   return app.add_option(name, value, help)
       ->check(CLI::Range(T{1}, std::numeric_limits<T>::max()))
+      ->type_name("COUNT")
+      ->capture_default_str();
+}
+
+void AddCountOrNone(CLI::App& app, const std::string& name, int& value, const std::string& help) {
+  app.add_option(name, value, help)
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()))
       ->type_name("COUNT")
       ->capture_default_str();
 }
@@ -169,7 +178,7 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       ->default_str("true");
 }
 
-void AddLimitFlags(CLI::App& app, Limits& limits) {
+void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants) {
   AddCount(app, "--max_context", limits.max_context,
            "Tokens of prompt and answer together; past the trained length the rotary embedding is "
            "scaled");
@@ -179,10 +188,40 @@ void AddLimitFlags(CLI::App& app, Limits& limits) {
            "Requests that may wait; more are refused with RESOURCE_EXHAUSTED");
   AddCount(app, "--max_waiting_tokens", limits.max_waiting_tokens,
            "Prompt tokens that may wait; more are refused with RESOURCE_EXHAUSTED");
+  app.add_option(
+         "--tenants", tenants,
+         "File of what each tenant may use: calls at a time, token budget, weight, KV cache, "
+         "calibrations, stored profiles (JSON). Read again when it changes")
+      ->type_name("FILE");
   AddDuration(app, "--default_deadline", limits.default_deadline,
               "Deadline of Generate calls that set none");
   AddDuration(app, "--slow_reader_timeout", limits.max_congestion,
               "A client that reads more slowly than this is cut off");
+}
+
+// One line of a file: what must not stand where every user of the host can read it.
+absl::StatusOr<std::string> ReadSecret(const std::string& path) {
+  constexpr uint64_t kMaxBytes = 4096;
+  const auto file = InputFile::Open(path);
+  if (!file.ok()) return file.status();
+  const auto text = file->ReadAll(kMaxBytes);
+  if (!text.ok()) return text.status();
+  const std::string line(absl::StripAsciiWhitespace(*text));
+  if (line.empty() || line.find('\n') != std::string::npos) {
+    return absl::InvalidArgumentError("file " + Quoted(file->name()) + " must hold one line");
+  }
+  return line;
+}
+
+// postgresql://USER:PASSWORD@... or ...?password=...
+bool HoldsPassword(const std::string& url) {
+  const size_t begin = url.find("://");
+  if (begin == std::string::npos) return false;
+  const std::string authority =
+      url.substr(begin + 3, url.find_first_of("/?", begin + 3) - begin - 3);
+  const size_t at = authority.rfind('@');
+  return (at != std::string::npos && authority.substr(0, at).find(':') != std::string::npos) ||
+         url.find("password=", begin) != std::string::npos;
 }
 
 void AddProfileFlags(CLI::App& app, Flags& flags) {
@@ -195,6 +234,12 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
                  "and Calibrate is refused")
       ->type_name("URL");
   app.add_option(
+         "--profile_store_file", flags.profile_store_file,
+         "File whose only line is what --profile_store would be: keeps a database's password out "
+         "of the command line and the environment")
+      ->excludes("--profile_store")
+      ->type_name("FILE");
+  app.add_option(
          "--default_profile", server.default_profile,
          "Profile of requests that name no attention mode, where their tenant has it: NAME, "
          "NAME@VERSION or NAME@ALIAS")
@@ -205,32 +250,26 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
   AddCount(app, "--max_calibrations", server.max_calibrations,
            "Calibrations at a time; more are refused with RESOURCE_EXHAUSTED");
   AddCount(app, "--max_tenant_calibrations", server.max_tenant_calibrations,
-           "Calibrations of one tenant at a time; 0: as many as --max_calibrations");
+           "Calibrations of one tenant at a time, where --tenants says nothing else; 0: as many as "
+           "--max_calibrations");
   AddCount(app, "--max_calibration_tokens", server.max_calibration_tokens,
            "Tokens of all samples of one calibration");
   AddDuration(app, "--default_calibrate_deadline", server.default_calibrate_deadline,
               "Deadline of Calibrate calls that set none");
   AddBytes(app, "--max_calibrate_message_bytes", server.max_calibrate_message_bytes,
            "Largest request message of Calibrate, which carries the samples");
-  AddCount(app, "--profile_quota", quota.versions, "Stored profile versions of one tenant");
-  AddBytes(app, "--profile_quota_bytes", quota.bytes, "Bytes of stored profiles of one tenant");
-  app.add_option("--tenant_header", server.tenant_header,
-                 "Metadata key that names the tenant of every call. Whoever reaches the server may "
-                 "set it, so a proxy in front must, and must take it from nobody else. Without it "
-                 "all calls are of tenant \"default\"")
-      ->type_name("KEY");
-  app.add_option(
-         "--admin_tenants", server.admin_tenants,
-         "Tenants of the operator, as in ops,oncall: they see what all tenants do (Stats) and "
-         "set the log level. Needs --tenant_header")
-      ->delimiter(',')
-      ->type_name("NAME");
+  AddCount(app, "--profile_quota", quota.versions,
+           "Stored profile versions of one tenant, where --tenants says nothing else");
+  AddBytes(app, "--profile_quota_bytes", quota.bytes,
+           "Bytes of stored profiles of one tenant, likewise");
 }
 
 void AddServerFlags(CLI::App& app, ServerOptions& options) {
   app.add_option("--max_memory_fraction", options.memory.max_fraction,
                  "Share of the memory that this process may use (its control group's limit, if it "
-                 "has one) above which calls are refused with RESOURCE_EXHAUSTED")
+                 "has one) above which calls are refused with RESOURCE_EXHAUSTED. A tenth below it "
+                 "fewer requests may wait, then no calibration begins; half way above it the "
+                 "largest answers are given up")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
   app.add_option("--listen", options.listen,
@@ -238,9 +277,46 @@ void AddServerFlags(CLI::App& app, ServerOptions& options) {
                  "it")
       ->type_name("ADDRESS")
       ->capture_default_str();
-  app.add_flag("--allow_unauthenticated_network", options.allow_unauthenticated_network,
-               "Listen where other hosts can reach: calls are neither authenticated nor encrypted, "
-               "so a proxy in front must do both");
+  AddChoice<int>(
+      app, "--socket_mode", options.socket_mode, {{"0600", 0600}, {"0660", 0660}, {"0666", 0666}},
+      "0600", "Who may connect where --listen is a Unix socket: its owner, or its group, or all");
+  app.add_flag(
+      "--allow_unauthenticated_network", options.allow_unauthenticated_network,
+      "Listen where other hosts can reach although calls are not authenticated: a proxy in "
+      "front must do that");
+  app.add_flag("--allow_plaintext_network", options.allow_plaintext_network,
+               "Listen where other hosts can reach although calls are not encrypted: a proxy or a "
+               "mesh in front must do that");
+  app.add_option("--tls_cert", options.tls_cert,
+                 "File of this server's certificate and those that lead to its root (PEM): calls "
+                 "are encrypted, TLS 1.2 or 1.3. Read again when it changes, as the next two")
+      ->type_name("FILE");
+  app.add_option("--tls_key", options.tls_key, "File of its key (PEM, not encrypted)")
+      ->type_name("FILE");
+  app.add_option("--tls_client_ca", options.tls_client_ca,
+                 "File of root certificates (PEM): clients must show a certificate of one of them")
+      ->type_name("FILE");
+  app.add_option("--identity", options.identity,
+                 "File of who may call, and in which roles: API keys, issuers of tokens, peers "
+                 "(JSON). Read again when it changes")
+      ->type_name("FILE");
+  app.add_option("--tenant_header", options.tenant_header,
+                 "Metadata key in which a proxy names the tenant of a call: one of --identity, or, "
+                 "where only this host can reach the server or --allow_unauthenticated_network is "
+                 "set, whoever reaches it. Without it and --identity all calls are of tenant "
+                 "\"default\"")
+      ->type_name("KEY");
+  app.add_option("--admin_tenants", options.admin_tenants,
+                 "Tenants of the operator among those that --tenant_header names, as in "
+                 "ops,oncall: they see what all tenants do (Stats) and set the log level")
+      ->delimiter(',')
+      ->type_name("NAME");
+  app.add_option("--health_listen", options.health_listen,
+                 "Another address that answers health checks and nothing else, without TLS, for "
+                 "probes of Kubernetes; usually port 8473. Without it there is no such port")
+      ->type_name("ADDRESS");
+  app.add_flag("--allow_network_metrics", options.allow_network_metrics,
+               "Let other hosts reach --metrics_listen");
   app.add_flag("--reflection", options.reflection, "Let clients list the API (gRPC reflection)");
   AddDuration(app, "--drain_delay", options.drain_delay,
               "After a stop signal, readiness fails at once and new calls are still taken for this "
@@ -256,6 +332,12 @@ void AddServerFlags(CLI::App& app, ServerOptions& options) {
   AddBytes(app, "--max_metadata_bytes", options.max_metadata_bytes, "Largest metadata of a call");
   AddCount(app, "--max_streams_per_connection", options.max_streams_per_connection,
            "Calls at a time on one connection");
+  AddCountOrNone(app, "--max_connections", options.max_connections,
+                 "Connections at a time; more are closed at once. 0: a quarter of the file "
+                 "descriptors that the process may have, at most 4096");
+  AddCountOrNone(app, "--max_connections_per_peer", options.max_connections_per_peer,
+                 "Connections at a time from one address (IPv6: from one network of 64 bits); 0: "
+                 "as many as --max_connections, as is right behind a proxy");
   AddDuration(app, "--keepalive_interval", options.keepalive_interval,
               "Time between pings that find dead clients");
   AddDuration(app, "--keepalive_timeout", options.keepalive_timeout,
@@ -309,6 +391,19 @@ void AddLogFlags(CLI::App& app, LogOptions& options) {
          "One line per event: JSON, or text for people; auto is text on a terminal, else JSON")
       ->check(CLI::IsMember({"auto", "json", "text"}))
       ->default_str("auto");
+}
+
+void AddProcessFlags(CLI::App& app, ProcessOptions& options) {
+  AddChoice<SystemCallFilter>(
+      app, "--system_call_filter", options.system_call_filter,
+      {{"auto", SystemCallFilter::kAuto},
+       {"on", SystemCallFilter::kOn},
+       {"off", SystemCallFilter::kOff}},
+      "auto",
+      "Have the kernel refuse what a server never does: start programs, trace processes, open raw "
+      "sockets, run memory that it wrote. auto: on, but not on GPUs");
+  app.add_flag("--allow_core_dumps", options.allow_core_dumps,
+               "Let a crash leave a core file, and debuggers look in: both show prompts and keys");
 }
 
 // A database's address may hold a password: its scheme is all that is told of it.
@@ -365,7 +460,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   AddEngineFlags(app, flags.engine);
   Finish(app, first, "Engine");
   first = app.get_options().size();
-  AddLimitFlags(app, flags.engine.limits);
+  AddLimitFlags(app, flags.engine.limits, flags.tenants);
   Finish(app, first, "Limits of requests");
   first = app.get_options().size();
   AddProfileFlags(app, flags);
@@ -373,6 +468,9 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   first = app.get_options().size();
   AddServerFlags(app, flags.server);
   Finish(app, first, "Server");
+  first = app.get_options().size();
+  AddProcessFlags(app, flags.process);
+  Finish(app, first, "Process");
   first = app.get_options().size();
   AddMetricsFlags(app, flags);
   Finish(app, first, "Metrics");
@@ -392,7 +490,17 @@ ParsedFlags ParseFlags(int argc, char** argv) {
     std::cout << app.config_to_str(/*default_also=*/true, /*write_description=*/false);
     return {};
   }
+  if (!flags.profile_store_file.empty()) {
+    auto url = ReadSecret(flags.profile_store_file);
+    if (!url.ok()) {
+      std::cerr << "eta-server: --profile_store_file: " << url.status().message() << "\n";
+      return {.flags = {}, .exit_code = kExitBadStart};
+    }
+    flags.profile_store = *std::move(url);
+  }
   flags.given = Given(app);
+  flags.shows_password =
+      flags.given.contains("profile_store") && HoldsPassword(flags.profile_store);
   return {.flags = std::move(flags), .exit_code = 0};
 }
 

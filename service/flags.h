@@ -8,6 +8,7 @@
 #include "calibration/profile_store.h"
 #include "engine/engine.h"
 #include "service/log/log.h"
+#include "service/process_hardening.h"
 #include "service/server_options.h"
 #include "service/telemetry/telemetry_options.h"
 
@@ -16,10 +17,14 @@ namespace eta {
 struct Flags {
   EngineOptions engine;
   ServerOptions server;
-  std::string profile_store;  // as OpenProfileStore takes it; empty: none
+  std::string profile_store;       // as OpenProfileStore takes it; empty: none
+  std::string profile_store_file;  // holds profile_store as its line; empty: none
+  bool shows_password = false;  // profile_store has one, and came by the command line or the like
   ProfileStoreOptions profile_store_options;
+  std::string tenants;  // file of their limits; empty: none
   TelemetryOptions telemetry;
   LogOptions log{.fd = 2};  // standard error
+  ProcessOptions process;
   // What was said on the command line, in the file or in the environment, without passwords.
   std::map<std::string, std::string> given;
 };

@@ -1,15 +1,24 @@
 #include "service/generate_reactor.h"
 
+#include <chrono>
+#include <memory>
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/out_of_memory.h"
 #include "engine/request_validation.h"
+#include "kernels/failpoint.h"
 #include "service/admission.h"
 #include "service/convert.h"
 #include "service/request_id.h"
 #include "service/store_status.h"
 
 namespace eta {
+namespace {
+
+constexpr std::chrono::milliseconds kMemoryRetry{1000};
+
+}  // namespace
 
 GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
                                  std::function<void()> on_done)
@@ -27,7 +36,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
   const std::shared_ptr<GenerateReactor> reactor(
       new GenerateReactor(context, parts, std::move(on_done)));
   reactor->KeepAlive();
-  const absl::Status status = reactor->Begin(message);
+  const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
   if (!status.ok()) reactor->End(status);
   // gRPC cannot be done before it was given the reactor, so the pointer is good.
   return reactor.get();
@@ -35,9 +44,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
 
 absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   deadline_ = SteadyDeadline(context());
-  const auto tenant = Admit(context(), parts_);
-  if (!tenant.ok()) return tenant.status();
-  record().tenant = tenant->id();
+  const auto caller = Admit(context(), parts_, {Role::kGenerate}, record());
+  if (!caller.ok()) return caller.status();
+  if (absl::Status room = CheckRoomToGenerate(parts_); !room.ok()) return room;
+  auto entered = parts_.ledger.Enter(caller->tenant);
+  if (!entered.ok()) return entered.status();
+  lease() = *std::move(entered);
   auto parsed = ParseMessage<v1::GenerateRequest>(message, parts_.options.max_message_bytes);
   if (!parsed.ok()) return parsed.status();
   // Known early, so that a refusal names the request too.
@@ -50,9 +62,12 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   auto request = ToRequest(*parsed);
   if (!request.ok()) return request.status();
   request_ = *std::move(request);
-  request_.tenant = tenant->id();
+  request_.tenant = caller->tenant.id();
   request_.deadline = deadline_;
-  return ResolveProfile(*tenant, parsed->attention());
+  const TenantLimit limit = parts_.limits.Of(caller->tenant);
+  request_.share = {
+      .tenant = caller->tenant.id(), .weight = limit.weight, .max_kv_tokens = limit.max_kv_tokens};
+  return ResolveProfile(caller->tenant, parsed->attention());
 }
 
 // Goes on to Submit, on another thread if the profile is not in memory.
@@ -79,7 +94,9 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
                              } else if (!named && absl::IsNotFound(status)) {
                                status = absl::OkStatus();  // this tenant has no default of its own
                              }
-                             if (status.ok()) status = self->Submit();
+                             if (status.ok()) {
+                               status = CatchOutOfMemory([&] { return self->Submit(); });
+                             }
                              if (!status.ok()) self->End(NamingProfile(status, reference, field));
                            });
   return absl::OkStatus();
@@ -94,8 +111,13 @@ absl::Status GenerateReactor::Submit() {
     record().profile = attention.profile->name;
     record().profile_version = attention.profile->version;
   }
+  max_tokens_ = request_.stopping.max_tokens;
+  place_ = parts_.streams.Add(Self());
   const absl::StatusOr<uint64_t> handle = parts_.engine.Submit(std::move(request_), Self());
-  if (!handle.ok()) return handle.status();
+  if (!handle.ok()) {
+    place_.GiveBack();
+    return handle.status();
+  }
   bool cancelled;
   {
     const std::lock_guard lock(mutex_);
@@ -106,7 +128,12 @@ absl::Status GenerateReactor::Submit() {
   return absl::OkStatus();
 }
 
+absl::Status GenerateReactor::OnSized(int32_t prompt_tokens) {
+  return lease().Charge(int64_t{prompt_tokens} + max_tokens_);
+}
+
 void GenerateReactor::OnStarted(StartedEvent event) {
+  kv_tokens_ = event.prompt_tokens;
   Enqueue(ToMessage(event, parts_.engine.info().model_name));
 }
 
@@ -115,10 +142,14 @@ void GenerateReactor::OnPrefill(PrefillEvent event) {
 }
 
 void GenerateReactor::OnDelta(DeltaEvent event) {
+  (void)ETA_FAILPOINT(kGenerateDelta);
+  ++kv_tokens_;
   Enqueue(ToMessage(std::move(event)));
 }
 
 void GenerateReactor::OnFinished(FinishedEvent event) {
+  place_.GiveBack();
+  lease().Use(Used(event));
   Enqueue(ToMessage(event));
   record().submitted = true;
   record().outcome = std::move(event);
@@ -126,6 +157,13 @@ void GenerateReactor::OnFinished(FinishedEvent event) {
 }
 
 void GenerateReactor::OnFailed(absl::Status status, FinishedEvent so_far) {
+  place_.GiveBack();
+  lease().Use(Used(so_far));
+  if (ends_for_memory_ && absl::IsCancelled(status)) {
+    status = MakeError(absl::StatusCode::kResourceExhausted,
+                       "the answer was given up, since the server is short of memory",
+                       {.reason = "MEMORY_PRESSURE", .retry_after = kMemoryRetry});
+  }
   ErrorDetail detail = GetErrorDetail(status);
   detail.metadata["output_tokens"] = std::to_string(so_far.output_tokens);
   record().submitted = true;
@@ -141,6 +179,15 @@ void GenerateReactor::OnCancel() {
   // gRPC cancels a call whose deadline has passed; the engine ends it with DEADLINE_EXCEEDED
   // itself.
   if (Clock::now() >= deadline_) return;
+  Cancel();
+}
+
+void GenerateReactor::EndForMemory() {
+  ends_for_memory_ = true;
+  Cancel();
+}
+
+void GenerateReactor::Cancel() {
   std::optional<uint64_t> to_cancel;
   {
     const std::lock_guard lock(mutex_);
@@ -148,6 +195,12 @@ void GenerateReactor::OnCancel() {
     to_cancel = handle_;
   }
   if (to_cancel) parts_.engine.Cancel(*to_cancel);
+}
+
+int64_t GenerateReactor::Used(const FinishedEvent& outcome) {
+  const bool ran = outcome.timing.queue.count() > 0 || outcome.output_tokens > 0;
+  if (!ran) return 0;
+  return int64_t{outcome.prompt_tokens} - outcome.cached_tokens + outcome.output_tokens;
 }
 
 }  // namespace eta

@@ -6,6 +6,7 @@
 // keeps the object alive until its last event.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,7 +22,9 @@
 
 namespace eta {
 
-class GenerateReactor final : public StreamReactor<v1::GenerateResponse>, public EventSink {
+class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
+                              public EventSink,
+                              public LiveStream {
  public:
   // Events and bytes that may wait for the reader before the engine is asked to pause the request.
   static constexpr int kMaxWaitingEvents = 16;
@@ -33,7 +36,8 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>, public
                                                            const CallParts& parts,
                                                            std::function<void()> on_done);
 
-  // EventSink, on the engine's step thread.
+  // EventSink; OnSized on the thread of Submit, the others on the engine's step thread.
+  absl::Status OnSized(int32_t prompt_tokens) override;
   void OnStarted(StartedEvent event) override;
   void OnPrefill(PrefillEvent event) override;
   void OnDelta(DeltaEvent event) override;
@@ -43,6 +47,10 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>, public
 
   void OnCancel() override;
 
+  // LiveStream. The tokens are those of the prompt, once it runs, and one for each delta.
+  int64_t kv_tokens() const override { return ends_for_memory_ ? 0 : kv_tokens_.load(); }
+  void EndForMemory() override;
+
  private:
   GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
                   std::function<void()> on_done);
@@ -51,11 +59,19 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>, public
   absl::Status Begin(const grpc::ByteBuffer& message);
   absl::Status ResolveProfile(const Tenant& tenant, const v1::Attention& attention);
   absl::Status Submit();
+  void Cancel();
+  // The tokens that the call is charged: of the prompt those that were computed, once it ran, and
+  // those that were generated.
+  static int64_t Used(const FinishedEvent& outcome);
   bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
 
   const CallParts& parts_;
   Clock::time_point deadline_ = Clock::time_point::max();
   Request request_;  // until it is submitted
+  int32_t max_tokens_ = 0;
+  LiveStreams::Place place_;
+  std::atomic<int64_t> kv_tokens_ = 0;
+  std::atomic<bool> ends_for_memory_ = false;
 
   std::mutex mutex_;
   // Guarded by mutex_:

@@ -5,6 +5,7 @@
 #include <random>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "engine/error.h"
 #include "eta/v1/errors.pb.h"
 #include "google/rpc/error_details.pb.h"
@@ -15,11 +16,16 @@ namespace {
 
 constexpr size_t kMaxMessageBytes = 1024;
 
-std::chrono::milliseconds Jitter(std::chrono::milliseconds delay) {
+constexpr double kSpread = 0.2;
+
+double DrawJitter() {
   thread_local std::minstd_rand generator{std::random_device{}()};
-  std::uniform_real_distribution<double> factor(0.8, 1.2);
-  return std::chrono::milliseconds(
-      std::llround(static_cast<double>(delay.count()) * factor(generator)));
+  return std::uniform_real_distribution<double>(0.0, 1.0)(generator);
+}
+
+std::chrono::milliseconds Spread(std::chrono::milliseconds delay, double jitter) {
+  return delay + std::chrono::milliseconds(
+                     std::llround(static_cast<double>(delay.count()) * kSpread * jitter));
 }
 
 // The reason of a status that was made without one.
@@ -36,7 +42,10 @@ v1::ErrorReason UsualReason(absl::StatusCode code) {
 
 // Whose bound was hit; empty: the reason is no bound's.
 std::string QuotaSubject(const std::string& reason) {
-  if (reason == v1::ErrorReason_Name(v1::PROFILE_QUOTA)) return "tenant";
+  for (const v1::ErrorReason quota : {v1::PROFILE_QUOTA, v1::TENANT_CALLS, v1::TENANT_TOKENS,
+                                      v1::TENANT_KV, v1::TENANT_CALIBRATIONS}) {
+    if (reason == v1::ErrorReason_Name(quota)) return "tenant";
+  }
   for (const v1::ErrorReason bound :
        {v1::QUEUE_FULL, v1::TOKEN_BUDGET, v1::CALIBRATION_BUSY, v1::WATCHERS_FULL}) {
     if (reason == v1::ErrorReason_Name(bound)) return "server";
@@ -63,7 +72,7 @@ std::string ReasonOf(const absl::Status& status) {
   return reason.empty() ? v1::ErrorReason_Name(UsualReason(status.code())) : reason;
 }
 
-WireStatus ToWireStatus(const absl::Status& status) {
+WireStatus ToWireStatus(const absl::Status& status, std::optional<double> jitter) {
   if (status.ok()) return {};
   WireStatus result;
   ErrorDetail detail = GetErrorDetail(status);
@@ -91,7 +100,9 @@ WireStatus ToWireStatus(const absl::Status& status) {
     google::rpc::QuotaFailure quota;
     auto* violation = quota.add_violations();
     violation->set_subject(subject);
-    violation->set_description(message);
+    const auto name = detail.metadata.find("quota");
+    violation->set_description(
+        name == detail.metadata.end() ? message : absl::StrCat(name->second, ": ", message));
     details.add_details()->PackFrom(quota);
   }
   if (detail.reason == v1::ErrorReason_Name(v1::MODEL_NOT_FOUND)) {
@@ -101,7 +112,7 @@ WireStatus ToWireStatus(const absl::Status& status) {
     AddResource(detail, "eta.v1/Profile", "profile", message, details);
   }
   if (detail.retry_after) {
-    const auto delay = Jitter(*detail.retry_after);
+    const auto delay = Spread(*detail.retry_after, jitter ? *jitter : DrawJitter());
     google::rpc::RetryInfo retry;
     retry.mutable_retry_delay()->set_seconds(delay.count() / 1000);
     retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(delay.count() % 1000) * 1000000);

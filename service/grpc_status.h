@@ -26,8 +26,9 @@ struct WireStatus {
 // empty for OK.
 std::string ReasonOf(const absl::Status& status);
 
-// Messages are cut at 1 KiB. The delay of RetryInfo and pushback is spread by 20 % either way, so
-// that clients refused together do not return together.
-WireStatus ToWireStatus(const absl::Status& status);
+// Messages are cut at 1 KiB. The delay of RetryInfo and pushback is longer than the status says by
+// up to 20 %, so that clients refused together do not return together, and none too early: by
+// `jitter` of it, [0, 1], which is drawn where it is not given.
+WireStatus ToWireStatus(const absl::Status& status, std::optional<double> jitter = std::nullopt);
 
 }  // namespace eta

@@ -13,16 +13,20 @@ HealthWatch::HealthWatch(Engine& engine, ServerStateFlags& state, const ServerOp
       services_(std::move(services)),
       log_(log) {}
 
-void HealthWatch::Begin(grpc::HealthCheckServiceInterface* health, const std::string& address) {
-  health_ = health;
-  health_->SetServingStatus(kLiveness, true);
+void HealthWatch::Begin(std::vector<grpc::HealthCheckServiceInterface*> health,
+                        const Acceptor& acceptor,
+                        std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  health_ = std::move(health);
+  Set(kLiveness, true);
   {
     const std::lock_guard lock(mutex_);
     ready_ = true;
     SetReady(true);
   }
   log_.Write(LogEvent(LogLevel::kInfo, "ready", "ready: calls are taken"));
-  probe_ = std::make_unique<SelfProbe>(address, options_.self_probe_timeout, log_);
+  probe_ = std::make_unique<SelfProbe>(
+      acceptor.address(), std::move(credentials), options_.self_probe_timeout,
+      [&acceptor] { return acceptor.refused_full(); }, log_);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -46,9 +50,13 @@ void HealthWatch::Stop() {
 }
 
 void HealthWatch::SetReady(bool ready) {
-  health_->SetServingStatus("", ready);
-  health_->SetServingStatus(kReadiness, ready);
-  for (const std::string& service : services_) health_->SetServingStatus(service, ready);
+  Set("", ready);
+  Set(kReadiness, ready);
+  for (const std::string& service : services_) Set(service, ready);
+}
+
+void HealthWatch::Set(const std::string& name, bool serving) {
+  for (auto* const health : health_) health->SetServingStatus(name, serving);
 }
 
 void HealthWatch::Run() {
@@ -62,7 +70,7 @@ void HealthWatch::Run() {
     lock.unlock();
     std::string found = Look(heartbeats);
     if (found.empty() != trouble.empty()) {  // who listens is told of every call of this
-      health_->SetServingStatus(kLiveness, found.empty());
+      Set(kLiveness, found.empty());
     }
     if (found != trouble) {
       log_.Write(found.empty() ? LogEvent(LogLevel::kInfo, "alive", "alive again")

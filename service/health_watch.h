@@ -15,6 +15,8 @@
 
 #include "engine/engine.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/credentials.h"
+#include "service/connections/acceptor.h"
 #include "service/heartbeat.h"
 #include "service/log/log.h"
 #include "service/self_probe.h"
@@ -35,9 +37,9 @@ class HealthWatch {
   HealthWatch(const HealthWatch&) = delete;
   HealthWatch& operator=(const HealthWatch&) = delete;
 
-  // The server listens at `address`: ready, alive, and watched from here on. `health` must live
-  // until Stop.
-  void Begin(grpc::HealthCheckServiceInterface* health, const std::string& address);
+  // The server listens: ready, alive, and watched from here on. Both must live until Stop.
+  void Begin(std::vector<grpc::HealthCheckServiceInterface*> health, const Acceptor& acceptor,
+             std::shared_ptr<grpc::ChannelCredentials> credentials);
   // For good. `why` is for the log. Thread-safe.
   void NotReady(const std::string& why);
   // No more is watched. Thread-safe.
@@ -45,6 +47,7 @@ class HealthWatch {
 
  private:
   void SetReady(bool ready);
+  void Set(const std::string& name, bool serving);
   void Run();
   // Why the server is not alive; empty: it is.
   std::string Look(std::vector<Heartbeat>& heartbeats);
@@ -54,7 +57,7 @@ class HealthWatch {
   const ServerOptions& options_;
   const std::vector<std::string> services_;
   Log& log_;
-  grpc::HealthCheckServiceInterface* health_ = nullptr;
+  std::vector<grpc::HealthCheckServiceInterface*> health_;
   std::unique_ptr<SelfProbe> probe_;
 
   std::mutex mutex_;

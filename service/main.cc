@@ -2,13 +2,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,10 +22,15 @@
 #include "engine/engine.h"
 #include "engine/error.h"
 #include "google/protobuf/stubs/logging.h"
+#include "kernels/failpoint_file.h"
 #include "service/flags.h"
+#include "service/insecure_choices.h"
+#include "service/limits/tenant_limits.h"
+#include "service/log/audit_log.h"
 #include "service/log/call_log.h"
 #include "service/log/grpc_log.h"
 #include "service/log/log.h"
+#include "service/process_hardening.h"
 #include "service/server.h"
 #include "service/telemetry/metrics_page.h"
 #include "service/telemetry/metrics_server.h"
@@ -33,6 +41,8 @@ namespace {
 
 constexpr int kExitDeviceLost = 3;
 constexpr int kExitStoreFailed = 4;
+constexpr int kExitOutOfMemory = 5;
+constexpr unsigned kLastSeconds = 10;  // for a process that ends because it has no memory
 constexpr timespec kPollInterval{.tv_sec = 1, .tv_nsec = 0};
 
 // Stop signals are taken with sigtimedwait, so every thread must inherit them blocked.
@@ -46,6 +56,20 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
+// Where memory is short in a thread that cannot answer for it.
+[[noreturn]] void OnTerminate() {
+  try {
+    if (const auto failure = std::current_exception()) std::rethrow_exception(failure);
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kLastWords = "eta-server: out of memory\n";
+    [[maybe_unused]] const ssize_t said =
+        write(STDERR_FILENO, kLastWords.data(), kLastWords.size());
+    _exit(kExitOutOfMemory);
+  } catch (...) {  // a defect
+  }
+  std::abort();
+}
+
 // As far as this process may: a server that runs out of file descriptors stops accepting for good.
 void RaiseFileLimit() {
   rlimit limit{};
@@ -54,25 +78,34 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void SayWhatIsInsecure(const Flags& flags, Log& log) {
+// The driver of GPUs compiles kernels when it first loads them.
+bool GeneratesCode(const Flags& flags) {
+  return flags.engine.backend.name == "cuda";
+}
+
+void SayWhatIsInsecure(const Flags& flags, bool filtered, Log& log) {
   const auto warn = [&log](const std::string& flag, const std::string& why) {
     log.Write(LogEvent(LogLevel::kWarning, "insecure", flag + ": " + why).Add("flag", flag));
   };
-  if (flags.server.allow_unauthenticated_network) {
-    warn("--allow_unauthenticated_network",
-         "whoever reaches " + flags.server.listen + " may use it, and calls are not encrypted");
-  }
-  if (!flags.server.tenant_header.empty()) {
-    warn("--tenant_header",
-         "whoever reaches this server may name any tenant in " + flags.server.tenant_header);
-  }
-  if (flags.server.reflection) warn("--reflection", "clients may list the API");
+  for (const InsecureChoice& choice : InsecureChoices(flags.server)) warn(choice.flag, choice.why);
   if (flags.engine.allow_nonfinite_weights) {
     warn("--allow_nonfinite_weights", "the model's numbers are not checked");
   }
+  if (flags.shows_password) {
+    warn("--profile_store",
+         "other users of this host may see its password; give it by --profile_store_file");
+  }
+  if (flags.process.allow_core_dumps) {
+    warn("--allow_core_dumps", "a crash writes prompts and keys to disk");
+  }
+  if (flags.process.system_call_filter == SystemCallFilter::kOff) {
+    warn("--system_call_filter", "whoever takes this process over may start programs");
+  } else if (!filtered && FiltersByDefault(GeneratesCode(flags))) {
+    warn("--system_call_filter", "not in force: there are no such filters here");
+  }
 }
 
-void SayWhatIsServed(const Flags& flags, const EngineInfo& info, Log& log) {
+void SayWhatIsServed(const Flags& flags, bool filtered, const EngineInfo& info, Log& log) {
   const std::string message =
       "model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
       info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
@@ -88,6 +121,7 @@ void SayWhatIsServed(const Flags& flags, const EngineInfo& info, Log& log) {
                 .Add("block_size", info.config.block_size)
                 .Add("kv_dtype", Name(info.kv_dtype))
                 .Add("index_dtype", Name(info.index_dtype))
+                .Add("system_calls_filtered", filtered)
                 .Add("flags", flags.given));
 }
 
@@ -118,14 +152,30 @@ class StoreReport {
   std::string said_;
 };
 
-void SayMemory(bool high, Log& log) {
-  log.Write(
-      high ? LogEvent(LogLevel::kWarning, "memory_pressure", "short of memory: calls are refused")
-           : LogEvent(LogLevel::kInfo, "memory_ok", "no longer short of memory"));
+void SayMemory(Pressure rung, double used, Log& log) {
+  constexpr std::string_view kSentences[kPressures] = {
+      "no longer short of memory", "memory runs short: fewer requests may wait",
+      "memory runs short: no calibration begins", "short of memory: calls are refused",
+      "out of memory soon: the largest answers are given up"};
+  const bool over = rung == Pressure::kNone;
+  log.Write(LogEvent(over ? LogLevel::kInfo : LogLevel::kWarning,
+                     over ? "memory_ok" : "memory_pressure",
+                     std::string(kSentences[static_cast<size_t>(rung)]))
+                .Add("pressure", Name(rung))
+                .Add("memory_used", used));
+}
+
+void SayLimits(const absl::Status& status, Log& log) {
+  log.Write(status.ok() ? LogEvent(LogLevel::kInfo, "reloaded", "--tenants: new limits hold")
+                        : LogEvent(LogLevel::kError, "reload_failed",
+                                   std::string(status.message()) + "; the limits before it hold"));
 }
 
 int Run(Flags flags) {
   const sigset_t signals = BlockStopSignals();
+  std::set_terminate(OnTerminate);
+  const absl::StatusOr<bool> filtered = HardenProcess(flags.process, GeneratesCode(flags));
+  const std::unique_ptr<FailpointFile> failpoints = FailpointFile::FromEnvironment();
   // One line per hostile message is too many: the caller gets the error.
   google::protobuf::SetLogHandler(nullptr);
   RaiseFileLimit();
@@ -136,9 +186,29 @@ int Run(Flags flags) {
     return kExitBadStart;
   };
 
+  if (!filtered.ok()) {
+    return bad_start("--system_call_filter: " + std::string(filtered.status().message()));
+  }
   const absl::Status checked = Server::Check(flags.server, flags.engine.limits);
   if (!checked.ok()) return bad_start(std::string(checked.message()));
-  SayWhatIsInsecure(flags, log);
+  SayWhatIsInsecure(flags, *filtered, log);
+  if (failpoints != nullptr) {
+    log.Write(LogEvent(LogLevel::kWarning, "insecure",
+                       "ETA_FAILPOINTS: whoever writes this file may make the server fail")
+                  .Add("flag", "ETA_FAILPOINTS"));
+  }
+  const TenantLimit of_flags{.max_calibrations = flags.server.max_tenant_calibrations,
+                             .profiles = flags.profile_store_options.quota};
+  auto limits = std::make_unique<TenantLimits>(of_flags);
+  if (!flags.tenants.empty()) {
+    auto opened = TenantLimits::Open(
+        flags.tenants, of_flags, [&log](const absl::Status& status) { SayLimits(status, log); });
+    if (!opened.ok()) return bad_start(std::string(opened.status().message()));
+    limits = *std::move(opened);
+  }
+  flags.profile_store_options.quota_of = [&limits = *limits](const Tenant& tenant) {
+    return limits.Of(tenant).profiles;
+  };
   std::unique_ptr<ProfileStore> profiles;
   if (!flags.profile_store.empty()) {
     auto store = OpenProfileStore(flags.profile_store, flags.profile_store_options);
@@ -161,28 +231,46 @@ int Run(Flags flags) {
   auto engine = Engine::Create(flags.engine, &telemetry);
   if (!engine.ok()) return bad_start(std::string(engine.status().message()));
   telemetry.SetModel((*engine)->info(), Clock::now() - load_begin);
-  SayWhatIsServed(flags, (*engine)->info(), log);
-  flags.server.memory.on_change = [&log](bool high) { SayMemory(high, log); };
+  SayWhatIsServed(flags, *filtered, (*engine)->info(), log);
+  flags.server.memory.on_change = [&log](Pressure rung, double used) {
+    SayMemory(rung, used, log);
+  };
   CallLog call_log(log);
+  AuditLog audit_log(log);
   auto server = Server::Start(
       flags.server,
       {.engine = **engine,
        .profiles = profiles.get(),
        .calibrate = Calibrate,
        .telemetry = [&telemetry](const SnapshotQuery& query) { return telemetry.Snapshot(query); },
-       .call_observers = {&call_log, &telemetry},
-       .log = &log});
+       .call_observers = {&call_log, &audit_log, &telemetry},
+       .log = &log,
+       .limits = limits.get()});
   if (!server.ok()) return bad_start(std::string(server.status().message()));
   metrics_page.SetServer([&server] { return (*server)->Figures(); });
   const absl::Cleanup no_figures = [&metrics_page] { metrics_page.SetServer(nullptr); };
   std::cout << "listening on " << (*server)->address() << std::endl;
 
+  const auto ran_out_of_memory = [&engine] {
+    const std::vector<EngineSnapshot> devices = (*engine)->Devices();
+    return std::any_of(devices.begin(), devices.end(),
+                       [](const EngineSnapshot& device) { return device.out_of_memory; });
+  };
   std::vector<bool> lost((*engine)->Devices().size());
   StoreReport store_report(profiles.get(), log);
   bool store_failed = false;
   while (sigtimedwait(&signals, nullptr, &kPollInterval) < 0) {
     store_failed = !store_report.Look();
     if (store_failed) break;
+    if (ran_out_of_memory()) {
+      std::signal(SIGALRM, [](int) { _exit(kExitOutOfMemory); });
+      alarm(kLastSeconds);
+      log.Write(LogEvent(LogLevel::kError, "exit",
+                         "a step had no memory on the host; exiting, to be started again"));
+      (*server)->HurryDrain();
+      (*server)->Drain();  // the errors of what ran reach their clients
+      return kExitOutOfMemory;
+    }
     const std::vector<EngineSnapshot> devices = (*engine)->Devices();
     for (size_t i = 0; i < devices.size(); ++i) {
       if (!devices[i].device_lost || lost[i]) continue;
@@ -236,7 +324,10 @@ int main(int argc, char** argv) {
   if (!parsed.flags) return parsed.exit_code;
   try {
     return eta::Run(std::move(*parsed.flags));
-  } catch (const std::exception& failure) {  // no memory, no threads
+  } catch (const std::bad_alloc&) {
+    std::cerr << "eta-server: out of memory" << std::endl;
+    return eta::kExitOutOfMemory;
+  } catch (const std::exception& failure) {  // no threads
     std::cerr << "eta-server: " << failure.what() << std::endl;
     return eta::kExitBadStart;
   }

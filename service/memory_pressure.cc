@@ -1,5 +1,7 @@
 #include "service/memory_pressure.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -47,7 +49,8 @@ bool Contains(std::string_view list, std::string_view name) {
 
 // Lines of the file are ID:CONTROLLERS:PATH; version 2 has no controllers. In a container the path
 // may be the host's, whose folders are not there: what is not there sets no limit.
-MemoryPressure::MemoryPressure(MemoryPressureOptions options) : options_(std::move(options)) {
+MemoryPressure::MemoryPressure(MemoryPressureOptions options)
+    : options_(std::move(options)), ladder_(options_.max_fraction) {
   std::ifstream file(options_.own_cgroup_file);
   std::string line;
   while (std::getline(file, line)) {
@@ -77,13 +80,46 @@ MemoryPressure::MemoryPressure(MemoryPressureOptions options) : options_(std::mo
   std::erase_if(groups_, [](const Files& group) { return !ReadNumber(group.usage); });
 }
 
-bool MemoryPressure::High(Clock::time_point now) {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || now - looked_ < kPeriod) return high_;
-  looked_ = now;
-  const bool high = FractionUsed() > options_.max_fraction;
-  if (high_.exchange(high) != high && options_.on_change) options_.on_change(high);
-  return high;
+void MemoryPressure::Begin(std::function<void()> relieve) {
+  {
+    const std::lock_guard lock(look_mutex_);
+    relieve_ = std::move(relieve);
+  }
+  Look();
+  thread_ = std::thread([this] {
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, kPeriod, [this] { return stop_; })) {
+      lock.unlock();
+      Look();
+      lock.lock();
+    }
+  });
+}
+
+void MemoryPressure::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void MemoryPressure::Look() {
+  const std::lock_guard lock(look_mutex_);
+  const Pressure before = rung_;
+  double used = FractionUsed();
+  Pressure now = ladder_.Look(used);
+  // What was freed may still be the allocator's: before anything is done without, it gives that
+  // back, and on the highest rung at every look, where an answer ended since the last one.
+  if (now > before || now == Pressure::kEndStreams) {
+    malloc_trim(0);
+    used = FractionUsed();
+    now = ladder_.Look(used);
+  }
+  rung_ = now;
+  if (now != before && options_.on_change) options_.on_change(now, used);
+  if (now == Pressure::kEndStreams && relieve_) relieve_();
 }
 
 double MemoryPressure::FractionUsed() const {

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/threshold_profile_of.h"
 #include "engine/error.h"
+#include "engine/out_of_memory.h"
+#include "kernels/failpoint.h"
 #include "service/store_status.h"
 
 namespace eta {
@@ -229,7 +231,7 @@ void ProfileCache::Work(bool refreshes) {
     if (!refreshes) {
       wake_.wait(lock, has_work);
     } else if (!wake_.wait_until(lock, next_look, has_work) || Clock::now() >= next_look) {
-      RefreshWhatIsOld(Clock::now());
+      if (!ETA_FAILPOINT(kCacheRefresh)) RefreshWhatIsOld(Clock::now());
       next_look = Clock::now() + period;
     }
     if (stop_) return;
@@ -251,8 +253,10 @@ bool ProfileCache::Load(std::unique_lock<std::mutex>& lock, const EntryPtr& entr
   const uint64_t changes = entry->changes;
   lock.unlock();
   const Clock::time_point asked = Clock::now();
-  const absl::StatusOr<ProfilePtr> loaded =
-      store_.Get(entry->tenant, entry->reference.name, entry->reference.selector);
+  const absl::StatusOr<ProfilePtr> loaded = CatchOutOfMemory([&]() -> absl::StatusOr<ProfilePtr> {
+    if (ETA_FAILPOINT(kCacheLoad)) return OutOfMemory();
+    return store_.Get(entry->tenant, entry->reference.name, entry->reference.selector);
+  });
   lock.lock();
   const bool answered = IsAnswer(loaded.status());
   ++(answered ? reads_.reads : reads_.failed_reads);

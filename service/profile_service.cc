@@ -7,6 +7,8 @@
 
 #include "calibration/profile_json.h"
 #include "engine/error.h"
+#include "engine/out_of_memory.h"
+#include "kernels/failpoint.h"
 #include "service/convert_profile.h"
 #include "service/payload_digest.h"
 #include "service/store_status.h"
@@ -14,6 +16,9 @@
 
 namespace eta {
 namespace {
+
+constexpr Roles kReaders = {Role::kGenerate, Role::kCalibrate};
+constexpr Roles kWriters = {Role::kCalibrate};
 
 // What a method's optional number asks for.
 template <typename Request>
@@ -158,14 +163,17 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* ProfileService::Start(grpc::CallbackServerContext* context,
                                                 const grpc::ByteBuffer* request,
                                                 grpc::ByteBuffer* response, std::string_view name,
-                                                Method<Request, Response> method) {
+                                                Roles needed, Method<Request, Response> method) {
   const size_t max_bytes = std::is_same_v<Request, v1::ImportProfileRequest>
                                ? kMaxImportBytes
                                : static_cast<size_t>(parts_.options.max_message_bytes);
   return UnaryCall<Request, Response>::Start(
-      context, *request, response, parts_, {.name = name, .max_bytes = max_bytes, .of_store = true},
-      [this, method](const Tenant& tenant, const Request& parsed, CallRecord& record) {
-        absl::StatusOr<Response> answer = (this->*method)(tenant, parsed);
+      context, *request, response, parts_,
+      {.name = name, .needed = needed, .max_bytes = max_bytes, .of_store = true},
+      [this, method](const Caller& caller, const Request& parsed,
+                     CallRecord& record) -> absl::StatusOr<Response> {
+        if (ETA_FAILPOINT(kProfileCall)) return OutOfMemory();
+        absl::StatusOr<Response> answer = (this->*method)(caller.tenant, parsed);
         if (answer.ok()) Describe(parsed, *answer, record);
         return answer;
       });
@@ -174,43 +182,44 @@ grpc::ServerUnaryReactor* ProfileService::Start(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* ProfileService::GetProfile(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return Start(context, request, response, "GetProfile", &ProfileService::Get);
+  return Start(context, request, response, "GetProfile", kReaders, &ProfileService::Get);
 }
 
 grpc::ServerUnaryReactor* ProfileService::ListProfiles(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return Start(context, request, response, "ListProfiles", &ProfileService::List);
+  return Start(context, request, response, "ListProfiles", kReaders, &ProfileService::List);
 }
 
 grpc::ServerUnaryReactor* ProfileService::ListProfileVersions(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
-  return Start(context, request, response, "ListProfileVersions", &ProfileService::ListVersions);
+  return Start(context, request, response, "ListProfileVersions", kReaders,
+               &ProfileService::ListVersions);
 }
 
 grpc::ServerUnaryReactor* ProfileService::SetProfileAlias(grpc::CallbackServerContext* context,
                                                           const grpc::ByteBuffer* request,
                                                           grpc::ByteBuffer* response) {
-  return Start(context, request, response, "SetProfileAlias", &ProfileService::SetAlias);
+  return Start(context, request, response, "SetProfileAlias", kWriters, &ProfileService::SetAlias);
 }
 
 grpc::ServerUnaryReactor* ProfileService::DeleteProfile(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* response) {
-  return Start(context, request, response, "DeleteProfile", &ProfileService::Delete);
+  return Start(context, request, response, "DeleteProfile", kWriters, &ProfileService::Delete);
 }
 
 grpc::ServerUnaryReactor* ProfileService::ImportProfile(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* response) {
-  return Start(context, request, response, "ImportProfile", &ProfileService::Import);
+  return Start(context, request, response, "ImportProfile", kWriters, &ProfileService::Import);
 }
 
 grpc::ServerUnaryReactor* ProfileService::ExportProfile(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* response) {
-  return Start(context, request, response, "ExportProfile", &ProfileService::Export);
+  return Start(context, request, response, "ExportProfile", kReaders, &ProfileService::Export);
 }
 
 }  // namespace eta

@@ -6,6 +6,7 @@
 
 #include "eta/v1/profiles.grpc.pb.h"
 #include "service/call_parts.h"
+#include "service/identity/caller.h"
 
 namespace eta {
 
@@ -70,7 +71,8 @@ class ProfileService final : public RawProfileService {
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
-                                  std::string_view name, Method<Request, Response> method);
+                                  std::string_view name, Roles needed,
+                                  Method<Request, Response> method);
 
   const CallParts& parts_;
 };

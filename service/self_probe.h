@@ -1,17 +1,20 @@
 // Asks this server's own health service, each time over a new connection: what a load balancer's
 // probe would see. A listener that no longer accepts looks sound from inside and to a mere
-// connect(), since the kernel's backlog still takes connections: gRPC 1.51 closes its ears for good
-// once accept() has failed for want of file descriptors (CVE-2023-4785).
+// connect(), since the kernel's backlog still takes connections.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "engine/request.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/security/credentials.h"
 #include "service/log/log.h"
 
 namespace eta {
@@ -20,7 +23,10 @@ class SelfProbe {
  public:
   // Of the server at `address`, which listens. It counts as deaf once no call was answered for
   // `patience` and three in a row failed, so that a process that was stopped meanwhile does not.
-  SelfProbe(std::string address, std::chrono::milliseconds patience, Log& log);
+  // `refused` counts the connections that the server closed because it holds as many as it may: a
+  // probe that fails while it rises tells nothing, since whoever refuses is not deaf.
+  SelfProbe(std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+            std::chrono::milliseconds patience, std::function<int64_t()> refused, Log& log);
   ~SelfProbe();
   SelfProbe(const SelfProbe&) = delete;
   SelfProbe& operator=(const SelfProbe&) = delete;
@@ -34,7 +40,9 @@ class SelfProbe {
   std::string Ask();
 
   const std::string address_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const std::chrono::milliseconds patience_;
+  const std::function<int64_t()> refused_;
   Log& log_;
 
   mutable std::mutex mutex_;

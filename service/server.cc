@@ -1,33 +1,29 @@
 #include "service/server.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "kernels/failpoint.h"
 #include "service/take_figures.h"
+#include "service/tls_credentials.h"
+#include "service/without_reflection.h"
 
 namespace eta {
 namespace {
+
+using Connections = grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr std::chrono::milliseconds kFlushGrace{1000};  // for what waits to be sent after the drain
 constexpr std::chrono::milliseconds kNoGrace{0};
 constexpr std::chrono::milliseconds kHurryPeriod{20};  // between two looks for a second signal
 constexpr int kStoreThreads = 4;
 constexpr size_t kMaxWaitingStoreCalls = 64;
-
-// Reflection is a plugin of all servers of the process, once it is loaded; this takes it out again.
-class WithoutReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    std::erase_if(*plugins,
-                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
-  }
-};
 
 int Milliseconds(std::chrono::milliseconds duration) {
   return static_cast<int>(std::clamp<int64_t>(duration.count(), 0, INT32_MAX));
@@ -46,7 +42,6 @@ void Configure(const ServerOptions& options, bool has_store, grpc::ServerBuilder
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   const std::pair<const char*, int> arguments[] = {
-      {GRPC_ARG_ALLOW_REUSEPORT, 0},  // a port in use is an error, not a share of its calls
       {GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection},
       {GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes},
       {GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_interval)},
@@ -69,24 +64,43 @@ std::unique_ptr<ProfileCache> MakeCache(const ServerOptions& options, ProfileSto
       *store, ProfileCacheOptions{.staleness = options.profile_staleness});
 }
 
-std::string WithPort(const std::string& listen, int port) {
-  if (listen.rfind("unix:", 0) == 0) return listen;
-  return listen.substr(0, listen.rfind(':') + 1) + std::to_string(port);
+Acceptor::Options ForAcceptor(const ServerOptions& options) {
+  return {.listen = {.address = options.listen,
+                     .file_mode = static_cast<mode_t>(options.socket_mode),
+                     .user_timeout = options.keepalive_timeout},
+          .max_connections = options.max_connections,
+          .max_connections_per_peer = options.max_connections_per_peer};
+}
+
+Log& LogOf(const ServerParts& parts) {
+  return parts.log != nullptr ? *parts.log : Log::Nowhere();
+}
+
+// Which services there are is nobody's business who has not shown a credential; the health service
+// asks for none, since probes have none.
+std::vector<std::string> NamesInHealth(const ServerOptions& options) {
+  if (!options.identity.empty() || !options.tls_client_ca.empty()) return {};
+  return {v1::EtaService::service_full_name(), v1::ProfileService::service_full_name(),
+          v1::StatsService::service_full_name(), v1::AdminService::service_full_name()};
 }
 
 }  // namespace
 
-Server::Server(const ServerOptions& options, const ServerParts& parts)
+Server::Server(const ServerOptions& options, const ServerParts& parts, Security security)
     : options_(options),
       engine_(parts.engine),
-      log_(parts.log != nullptr ? *parts.log : Log::Nowhere()),
+      log_(LogOf(parts)),
+      security_(std::move(security)),
+      credentials_(MakeCredentials(security_.tls.get())),
+      acceptor_(ForAcceptor(options_), log_),
       calls_(parts.call_observers),
+      no_limits_(TenantLimit{.max_calibrations = options.max_tenant_calibrations}),
+      limits_(parts.limits != nullptr ? *parts.limits : no_limits_),
+      ledger_(limits_),
       memory_(options.memory),
       profiles_(MakeCache(options, parts.profiles)),
       store_calls_(parts.profiles != nullptr ? kStoreThreads : 0, kMaxWaitingStoreCalls),
-      calibrations_(options.max_calibrations, options.max_tenant_calibrations > 0
-                                                  ? options.max_tenant_calibrations
-                                                  : options.max_calibrations),
+      calibrations_(options.max_calibrations),
       calibration_threads_(parts.profiles != nullptr ? options.max_calibrations : 0,
                            static_cast<size_t>(options.max_calibrations)),
       parts_{.options = options_,
@@ -102,20 +116,26 @@ Server::Server(const ServerOptions& options, const ServerParts& parts)
              .profiles = profiles_.get(),
              .store_calls = store_calls_,
              .calibrations = calibrations_,
-             .calibration_threads = calibration_threads_},
+             .calibration_threads = calibration_threads_,
+             .acceptor = acceptor_,
+             .identity = *security_.identity,
+             .limits = limits_,
+             .ledger = ledger_,
+             .streams = streams_},
       service_(parts_),
       profile_service_(parts_),
       stats_service_(parts_),
       admin_service_(parts_, log_),
-      health_(engine_, state_, options_,
-              {v1::EtaService::service_full_name(), v1::ProfileService::service_full_name(),
-               v1::StatsService::service_full_name(), v1::AdminService::service_full_name()},
-              log_) {}
+      health_(engine_, state_, options_, NamesInHealth(options_), log_) {}
 
 absl::Status Server::Check(const ServerOptions& options, const Limits& limits) {
   if (absl::Status status = CheckListenAddress(options); !status.ok()) return status;
   if (absl::Status status = CheckMetricsAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckHealthAddress(options); !status.ok()) return status;
   if (absl::Status status = CheckCallOptions(options); !status.ok()) return status;
+  if (const auto security = OpenSecurity(options, Log::Nowhere()); !security.ok()) {
+    return security.status();
+  }
   if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits for "
@@ -125,7 +145,12 @@ absl::Status Server::Check(const ServerOptions& options, const Limits& limits) {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const ServerParts& parts) {
   if (absl::Status status = Check(options, parts.engine.limits()); !status.ok()) return status;
-  std::unique_ptr<Server> server(new Server(options, parts));
+  if (ETA_FAILPOINT(kServerThreads)) {
+    throw std::system_error(EAGAIN, std::generic_category(), "no thread");
+  }
+  auto security = OpenSecurity(options, LogOf(parts));
+  if (!security.ok()) return security.status();
+  std::unique_ptr<Server> server(new Server(options, parts, *std::move(security)));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }
@@ -140,17 +165,31 @@ absl::Status Server::Listen() {
   builder.RegisterService(&profile_service_);
   builder.RegisterService(&stats_service_);
   builder.RegisterService(&admin_service_);
-  int port = 0;
-  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+  const std::shared_ptr<Connections> connections =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
+  if (absl::Status status = acceptor_.Listen(); !status.ok()) return status;
+  memory_.Begin([this] { streams_.EndCostliest(); });
   server_ = builder.BuildAndStart();
-  if (!server_ || port == 0) {
-    return absl::UnavailableError("--listen: cannot listen on " + options_.listen +
-                                  "; is the address of this host, and free?");
+  if (!server_) return absl::UnavailableError("the gRPC server does not start");
+  acceptor_.Begin([connections](int fd) {
+    Connections::NewConnectionParameters connection;
+    connection.fd = fd;
+    connections->HandleNewConnection(&connection);
+  });
+  log_.Write(LogEvent(LogLevel::kInfo, "listening", "listening on " + address())
+                 .Add("address", address())
+                 .Add("max_connections", acceptor_.Figures().max));
+  std::vector<grpc::HealthCheckServiceInterface*> health = {server_->GetHealthCheckService()};
+  if (!options_.health_listen.empty()) {
+    health_listener_ = std::make_unique<HealthListener>(options_.health_listen, log_);
+    if (absl::Status status = health_listener_->Start(); !status.ok()) return status;
+    health.push_back(health_listener_->health());
+    log_.Write(
+        LogEvent(LogLevel::kInfo, "health_listening", "health on " + health_listener_->address())
+            .Add("address", health_listener_->address()));
   }
-  address_ = WithPort(options_.listen, port);
-  log_.Write(
-      LogEvent(LogLevel::kInfo, "listening", "listening on " + address_).Add("address", address_));
-  health_.Begin(server_->GetHealthCheckService(), address_);
+  health_.Begin(std::move(health), acceptor_, ProbeCredentials(security_.tls.get(), security_.own));
   return absl::OkStatus();
 }
 
@@ -160,17 +199,26 @@ Server::~Server() {
   state_.SetClosed();
   engine_.Drain(Clock::now());
   stats_service_.Close();
+  acceptor_.Stop();  // first: gRPC loses what it is handed once it shuts down
   server_->Shutdown(std::chrono::system_clock::now());
   if (profiles_ != nullptr) profiles_->Close();
   live_calls_.WaitUntilIdle(Clock::time_point::max());
 }
 
 ServerFigures Server::Figures() const {
-  return TakeFigures(parts_);
+  ServerFigures figures = TakeFigures(parts_);
+  const auto add = [&figures](const char* name, const WatchedFiles* file) {
+    if (file != nullptr) figures.files.push_back({.file = name, .reloads = file->Figures()});
+  };
+  if (security_.tls != nullptr) add("tls", &security_.tls->file());
+  add("identity", security_.identity->file());
+  add("tenants", limits_.file());
+  return figures;
 }
 
 void Server::Drain() {
   const auto begin = Clock::now();
+  (void)ETA_FAILPOINT(kDrain);
   state_.SetDraining();
   health_.NotReady("the server ends");
   {
@@ -192,6 +240,7 @@ void Server::Drain() {
     const std::lock_guard lock(mutex_);
     hurry = hurry_;
   }
+  acceptor_.Stop();  // first: gRPC loses what it is handed once it shuts down
   server_->Shutdown(std::chrono::system_clock::now() + (hurry ? kNoGrace : kFlushGrace));
   const std::chrono::duration<double, std::milli> taken = Clock::now() - begin;
   log_.Write(LogEvent(LogLevel::kInfo, "drain_end", "drained").Add("duration_ms", taken.count()));

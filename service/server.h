@@ -18,10 +18,13 @@
 #include "service/admin_service.h"
 #include "service/call_observers.h"
 #include "service/call_parts.h"
+#include "service/connections/acceptor.h"
 #include "service/eta_service.h"
+#include "service/health_listener.h"
 #include "service/health_watch.h"
 #include "service/log/log.h"
 #include "service/profile_service.h"
+#include "service/security.h"
 #include "service/server_options.h"
 #include "service/stats_service.h"
 #include "service/telemetry/server_figures.h"
@@ -36,6 +39,7 @@ struct ServerParts {
   TelemetrySource telemetry;                  // null: nothing is counted
   std::vector<CallObserver*> call_observers;  // hear of the end of every call
   Log* log = nullptr;                         // null: nothing is said
+  const TenantLimits* limits = nullptr;       // null: tenants have none of their own
 };
 
 class Server {
@@ -50,7 +54,9 @@ class Server {
   ~Server();
 
   // Where it listens, with the port that was chosen if 0 was asked for.
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return acceptor_.address(); }
+  // Where it answers health checks besides; null: nowhere.
+  const HealthListener* health_listener() const { return health_listener_.get(); }
 
   // How things stand; any thread.
   ServerFigures Figures() const;
@@ -62,7 +68,7 @@ class Server {
   void HurryDrain();
 
  private:
-  Server(const ServerOptions& options, const ServerParts& parts);
+  Server(const ServerOptions& options, const ServerParts& parts, Security security);
   absl::Status Listen();
   void AwaitCalls(Clock::time_point deadline);
 
@@ -70,9 +76,16 @@ class Server {
   Engine& engine_;
   Log& log_;
 
+  Security security_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // uses security_
+  Acceptor acceptor_;
   CallObservers calls_;
   ServerStateFlags state_;
   LiveCalls live_calls_;
+  const TenantLimits no_limits_;
+  const TenantLimits& limits_;
+  TenantLedger ledger_;
+  LiveStreams streams_;
   MemoryPressure memory_;
   TaskThread writer_;
   std::unique_ptr<ProfileCache> profiles_;
@@ -86,8 +99,8 @@ class Server {
   AdminService admin_service_;
   HealthWatch health_;
 
-  std::string address_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<HealthListener> health_listener_;
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -2,12 +2,14 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <optional>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "calibration/calibrator.h"
 #include "calibration/profile_store.h"
-#include "service/call_tenant.h"
 
 namespace eta {
 namespace {
@@ -36,7 +38,55 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1";
 }
 
+bool Authenticates(const ServerOptions& options) {
+  return !options.identity.empty() || !options.tls_client_ca.empty();
+}
+
+absl::Status CheckTenantHeader(const std::string& header) {
+  const bool allowed = std::all_of(header.begin(), header.end(), [](char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-' || c == '_' || c == '.';
+  });
+  if (allowed && header != "authorization" && !absl::EndsWith(header, "-bin") &&
+      !absl::StartsWith(header, "grpc-")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--tenant_header: must be a metadata key of a-z 0-9 - _ . that does not end with -bin nor "
+      "begin with grpc-, and not authorization");
+}
+
+// Flags of TLS and identity that need one another, or make one another idle.
+absl::Status CheckSecurity(const ServerOptions& options) {
+  const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return wrong("--tls_cert, --tls_key: need one another");
+  }
+  if (!options.tls_client_ca.empty() && options.tls_cert.empty()) {
+    return wrong("--tls_client_ca: needs --tls_cert and --tls_key");
+  }
+  if (options.allow_plaintext_network && !options.tls_cert.empty()) {
+    return wrong("--allow_plaintext_network: calls are encrypted (--tls_cert)");
+  }
+  if (options.allow_unauthenticated_network && Authenticates(options)) {
+    return wrong(
+        "--allow_unauthenticated_network: calls are authenticated (--identity, --tls_client_ca); "
+        "for metrics alone there is --allow_network_metrics");
+  }
+  if (options.reflection && Authenticates(options)) {
+    return wrong(
+        "--reflection: anybody may list the API without a credential, so not together with "
+        "--identity or --tls_client_ca");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+bool IsLocalAddress(const std::string& address) {
+  if (address.rfind("unix:", 0) == 0) return true;
+  const std::optional<std::string> host = HostOf(address);
+  return host && IsLoopback(*host);
+}
 
 absl::Status CheckCallOptions(const ServerOptions& options) {
   if (!options.default_profile.empty() &&
@@ -67,9 +117,14 @@ absl::Status CheckCallOptions(const ServerOptions& options) {
           "--admin_tenants: must be names of 1 to 255 printable ASCII characters without spaces");
     }
   }
+  if (options.max_connections < 0 || options.max_connections_per_peer < 0) {
+    return absl::InvalidArgumentError(
+        "--max_connections, --max_connections_per_peer: must not be negative");
+  }
   if (options.self_probe_timeout < std::chrono::milliseconds(100)) {
     return absl::InvalidArgumentError("--self_probe_timeout: must be at least 100ms");
   }
+  if (absl::Status status = CheckSecurity(options); !status.ok()) return status;
   return CheckTenantHeader(options.tenant_header);
 }
 
@@ -83,12 +138,27 @@ absl::Status CheckListenAddress(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         "--listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535");
   }
-  if (!IsLoopback(*host) && !options.allow_unauthenticated_network) {
-    return absl::InvalidArgumentError(
-        "--listen: other hosts could reach this address, and calls are neither authenticated nor "
-        "encrypted; put a proxy that does both in front and set --allow_unauthenticated_network");
+  if (IsLoopback(*host)) return absl::OkStatus();
+  const bool known = Authenticates(options) || options.allow_unauthenticated_network;
+  const bool hidden = !options.tls_cert.empty() || options.allow_plaintext_network;
+  if (known && hidden) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--listen: other hosts could reach this address, and ",
+      known ? ""
+            : "calls are not authenticated (--identity, --tls_client_ca; or, where a proxy in "
+              "front does it, --allow_unauthenticated_network)",
+      known || hidden ? "" : " and ",
+      hidden ? "" : "calls are not encrypted (--tls_cert; or likewise --allow_plaintext_network)"));
+}
+
+absl::Status CheckHealthAddress(const ServerOptions& options) {
+  const std::string& address = options.health_listen;
+  if (address.empty() || HostOf(address) ||
+      (address.rfind("unix:", 0) == 0 && address.size() > 5)) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--health_listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535");
 }
 
 absl::Status CheckMetricsAddress(const ServerOptions& options) {
@@ -98,10 +168,11 @@ absl::Status CheckMetricsAddress(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         "--metrics_listen: must be host:port, not of IPv6, the port 0 to 65535");
   }
-  if (!IsLoopback(*host) && !options.allow_unauthenticated_network) {
+  if (!IsLoopback(*host) && !options.allow_network_metrics &&
+      !options.allow_unauthenticated_network) {
     return absl::InvalidArgumentError(
         "--metrics_listen: other hosts could reach this address, and whoever does may read the "
-        "metrics; let only Prometheus reach it and set --allow_unauthenticated_network");
+        "metrics; let only Prometheus reach it and set --allow_network_metrics");
   }
   return absl::OkStatus();
 }

@@ -14,9 +14,21 @@ namespace eta {
 struct ServerOptions {
   // host:port, [IPv6]:port or unix:path. Port 0: any free one, which is printed.
   std::string listen = "127.0.0.1:8471";
-  // Calls are neither authenticated nor encrypted, and the HTTP/2 stack is not hardened against
-  // hostile peers. Beyond this host that needs a proxy in front that does all three, and this flag.
+  // Said aloud, each: other hosts may reach `listen` though calls are not authenticated; though
+  // they are not encrypted; they may read the metrics.
   bool allow_unauthenticated_network = false;
+  bool allow_plaintext_network = false;
+  bool allow_network_metrics = false;
+
+  std::string identity;  // file of who may call (identity_file.h); empty: none
+  // PEM files, read again when they change: this server's certificate with what leads to its root,
+  // its key, and whose certificates clients must show (mutual TLS). Empty: no TLS, no such demand.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  // Answers grpc.health.v1 and nothing else, in plaintext, to probes that speak no TLS: host:port
+  // or unix:path; empty: nowhere.
+  std::string health_listen;
   // Where Prometheus fetches /metrics over HTTP, as host:port; empty: nowhere.
   std::string metrics_listen;
   bool reflection = false;  // lists the API to anybody who asks
@@ -36,10 +48,9 @@ struct ServerOptions {
 
   MemoryPressureOptions memory;
 
-  // Key of the metadata in which a trusted proxy names a call's tenant; empty: all calls are of
-  // kDefaultTenant (call_tenant.h).
+  // Key of the metadata in which a trusted proxy names a call's tenant (identity.h); empty: none.
   std::string tenant_header;
-  // The operator's own: may see what all tenants do (admin_role.h). Needs tenant_header.
+  // Of these, where that metadata names them, all roles are had, also stats_all and admin.
   std::vector<std::string> admin_tenants;
   // The profile of requests that name no attention mode, where their tenant has it, as a reference
   // (ParseProfileReference); empty: none.
@@ -55,6 +66,10 @@ struct ServerOptions {
   int max_calibrate_message_bytes = 8 << 20;  // ... but of Calibrate, where there is a store
   int max_metadata_bytes = 8 * 1024;          // of a call
   int max_streams_per_connection = 100;       // calls at a time
+  int max_connections = 0;  // at a time, more are closed at once; 0: Acceptor::kDefaultMax has it
+  int max_connections_per_peer =
+      0;                   // of one address (IPv6: of its first 64 bits); 0: no such limit
+  int socket_mode = 0600;  // of the file, where `listen` is a Unix socket
   std::chrono::milliseconds keepalive_interval{30'000};        // pings to find dead peers
   std::chrono::milliseconds keepalive_timeout{10'000};         // a ping unanswered: peer is gone
   std::chrono::milliseconds min_client_ping_interval{20'000};  // faster clients are sent away
@@ -66,9 +81,14 @@ struct ServerOptions {
 // INVALID_ARGUMENT, naming the flag, for options of calls that make no sense.
 absl::Status CheckCallOptions(const ServerOptions& options);
 
+// Whether only processes of this host can reach an address of a known form.
+bool IsLocalAddress(const std::string& address);
+
 // INVALID_ARGUMENT, naming the flag: an address of no known form; one that other hosts can reach,
-// unless that is allowed.
+// unless calls are authenticated and encrypted, or a flag allows for what is missing; a flag of TLS
+// without the others that it needs.
 absl::Status CheckListenAddress(const ServerOptions& options);
 absl::Status CheckMetricsAddress(const ServerOptions& options);
+absl::Status CheckHealthAddress(const ServerOptions& options);
 
 }  // namespace eta

@@ -15,13 +15,14 @@ grpc::ServerUnaryReactor* StatsService::GetStats(grpc::CallbackServerContext* co
   return UnaryCall<v1::GetStatsRequest, v1::Stats>::Start(
       context, *request, response, parts_,
       {.name = "GetStats",
+       .needed = kStatsRoles,
        .max_bytes = static_cast<size_t>(parts_.options.max_message_bytes),
        .admission = Admission::kAlways},
-      [this](const Tenant& tenant, const v1::GetStatsRequest& parsed,
+      [this](const Caller& caller, const v1::GetStatsRequest& parsed,
              CallRecord&) -> absl::StatusOr<v1::Stats> {
         const auto query =
             MakeStatsQuery(parsed.has_tenant() ? std::optional(parsed.tenant()) : std::nullopt,
-                           parsed.layers(), tenant, parts_.options);
+                           parsed.layers(), caller);
         if (!query.ok()) return query.status();
         return TakeStats(*query, parts_);
       });

@@ -26,6 +26,7 @@
 #include "service/call_parts.h"
 #include "service/call_track.h"
 #include "service/grpc_status.h"
+#include "service/limits/tenant_ledger.h"
 #include "service/wire_message.h"
 
 namespace eta {
@@ -60,6 +61,9 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const std::string& request_id() const { return track_.record().request_id; }
   // What is recorded of the call when it ends; to be filled before End, by one thread at a time.
   CallRecord& record() { return track_.record(); }
+  // What the call holds of its tenant's limits; given back just before the client sees the end, so
+  // that it may call again at once. As record().
+  TenantLedger::Lease& lease() { return lease_; }
   const grpc::CallbackServerContext& context() const { return *context_; }
 
   void Enqueue(Response message);
@@ -97,6 +101,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const std::function<void()> on_done_;
 
   CallTrack track_;  // of whoever fills the record; from the end on, of the thread that set busy_
+  TenantLedger::Lease lease_;  // likewise
 
   // Belong to the thread that set busy_.
   grpc::ByteBuffer write_buffer_;
@@ -236,6 +241,7 @@ void StreamReactor<Response>::Pump() {
   }
   WireStatus wire = ToWireStatus(*end);
   if (wire.retry_pushback) context_->AddTrailingMetadata(kRetryPushbackKey, *wire.retry_pushback);
+  lease_.Release();
   track_.End(Outcome(*end));
   Finish(std::move(wire.status));
 }

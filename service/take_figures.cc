@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "service/connections/acceptor.h"
+#include "service/take_tenants.h"
+
 namespace eta {
 namespace {
 
@@ -29,6 +32,12 @@ StoreFigures TakeStoreFigures(const ProfileStore& store, const ProfileCache& cac
 
 }  // namespace
 
+PressureFigures TakePressure(const CallParts& parts) {
+  return {.rung = parts.memory.rung(),
+          .memory_used = parts.memory.FractionUsed(),
+          .streams_ended = parts.streams.ended()};
+}
+
 ServerFigures TakeFigures(const CallParts& parts) {
   ServerFigures figures;
   figures.info = parts.engine.info();
@@ -39,8 +48,20 @@ ServerFigures TakeFigures(const CallParts& parts) {
     if (device.device_lost) ++figures.lost_devices;
   }
   figures.calibrations = static_cast<int32_t>(parts.calibrations.Running().size());
-  figures.memory_pressure = parts.memory.High();
-  figures.memory_used = parts.memory.FractionUsed();
+  figures.pressure = TakePressure(parts);
+  for (const TenantHolding& holding : TakeTenants(parts)) {
+    figures.tenants.push_back({.tenant = holding.use.tenant,
+                               .named = holding.named,
+                               .max_calls = holding.use.limit.max_calls,
+                               .calls = holding.use.calls,
+                               .burst_tokens = holding.use.limit.burst_tokens,
+                               .tokens_left = holding.use.tokens_left,
+                               .max_kv_tokens = holding.use.limit.max_kv_tokens,
+                               .kv_tokens = holding.queue.kv_tokens,
+                               .running = holding.queue.running,
+                               .waiting = holding.queue.waiting});
+  }
+  figures.connections = parts.acceptor.Figures();
   if (parts.store != nullptr && parts.profiles != nullptr) {
     figures.store = TakeStoreFigures(*parts.store, *parts.profiles);
   }

@@ -8,5 +8,6 @@ namespace eta {
 
 // Asks everybody who knows, without waiting for the profile store.
 ServerFigures TakeFigures(const CallParts& parts);
+PressureFigures TakePressure(const CallParts& parts);
 
 }  // namespace eta

@@ -4,27 +4,29 @@
 #include <utility>
 
 #include "engine/error.h"
-#include "service/admin_role.h"
+#include "service/connections/acceptor.h"
 #include "service/convert_stats.h"
+#include "service/take_figures.h"
+#include "service/take_tenants.h"
 
 namespace eta {
 
 absl::StatusOr<StatsQuery> MakeStatsQuery(const std::optional<std::string>& tenant, bool layers,
-                                          const Tenant& caller, const ServerOptions& options) {
+                                          const Caller& caller) {
   StatsQuery query{.layers = layers, .tenant = std::nullopt};
-  const bool admin = IsAdmin(caller, options);
+  const bool all = caller.roles.Has(Role::kStatsAll);
   if (tenant) {
     auto named = Tenant::Parse(*tenant);
     if (!named.ok()) {
       return InvalidField("tenant", "must be 1 to 255 printable ASCII characters without spaces");
     }
     query.tenant = *std::move(named);
-  } else if (!admin) {
-    query.tenant = caller;
+  } else if (!all) {
+    query.tenant = caller.tenant;
   }
-  if (!admin && query.tenant != caller) {
+  if (!all && query.tenant != caller.tenant) {
     return MakeError(absl::StatusCode::kPermissionDenied,
-                     "tenant: the figures of another tenant are the operator's (--admin_tenants)",
+                     "tenant: the figures of another tenant are the operator's",
                      {.reason = "ADMIN_REQUIRED"});
   }
   return query;
@@ -44,6 +46,9 @@ v1::Stats TakeStats(const StatsQuery& query, const CallParts& parts) {
   if (!query.tenant) facts.devices = parts.engine.Devices();
   if (parts.profiles != nullptr) facts.profiles = parts.profiles->Loaded(query.tenant);
   facts.calibrations = parts.calibrations.Running(query.tenant);
+  facts.holdings = TakeTenants(parts, query.tenant);
+  facts.pressure = TakePressure(parts);
+  if (!query.tenant) facts.connections = parts.acceptor.Figures();
   facts.time = std::chrono::system_clock::now();
   facts.now = Clock::now();
   return ToMessage(facts, parts.engine.info());

@@ -8,8 +8,12 @@
 #include "absl/status/statusor.h"
 #include "eta/v1/stats.pb.h"
 #include "service/call_parts.h"
+#include "service/identity/caller.h"
 
 namespace eta {
+
+// Who may ask; with the first of them for the own tenant's figures only.
+inline constexpr Roles kStatsRoles = {Role::kStats, Role::kStatsAll};
 
 struct StatsQuery {
   bool layers = false;
@@ -20,7 +24,7 @@ struct StatsQuery {
 // INVALID_ARGUMENT (`tenant`) for what is no name; PERMISSION_DENIED (ADMIN_REQUIRED) for another
 // tenant's figures.
 absl::StatusOr<StatsQuery> MakeStatsQuery(const std::optional<std::string>& tenant, bool layers,
-                                          const Tenant& caller, const ServerOptions& options);
+                                          const Caller& caller);
 
 // Any thread. Takes the locks of what it reads one after another, each briefly.
 v1::Stats TakeStats(const StatsQuery& query, const CallParts& parts);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/out_of_memory.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
@@ -16,6 +17,7 @@
 #include "service/call_parts.h"
 #include "service/call_track.h"
 #include "service/grpc_status.h"
+#include "service/limits/tenant_ledger.h"
 #include "service/store_status.h"
 #include "service/wire_message.h"
 
@@ -23,6 +25,7 @@ namespace eta {
 
 struct UnaryMethod {
   std::string_view name;  // a literal
+  Roles needed;           // any of them
   size_t max_bytes = 0;   // of its message
   bool of_store = false;  // needs the profile store, and may block
   Admission admission = Admission::kWhileOpen;
@@ -33,7 +36,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
   // Fills of the record what it knows; the rest is there.
   using Handler =
-      std::function<absl::StatusOr<Response>(const Tenant&, const Request&, CallRecord& record)>;
+      std::function<absl::StatusOr<Response>(const Caller&, const Request&, CallRecord& record)>;
 
   // Begins the call. `handler` runs at most once, and not for a client that has left by then.
   static grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
@@ -41,7 +44,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
                                          const CallParts& parts, const UnaryMethod& method,
                                          Handler handler) {
     auto* const call = new UnaryCall(context, answer, parts, method.name, std::move(handler));
-    const absl::Status status = call->Begin(message, method);
+    const absl::Status status = CatchOutOfMemory([&] { return call->Begin(message, method); });
     if (!status.ok()) call->End(status);
     return call;
   }
@@ -64,25 +67,30 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   absl::Status Begin(const grpc::ByteBuffer& message, const UnaryMethod& method) {
-    auto tenant = Admit(*context_, parts_, method.admission);
-    if (!tenant.ok()) return tenant.status();
-    track_.record().tenant = tenant->id();
+    auto caller = Admit(*context_, parts_, method.needed, track_.record(), method.admission);
+    if (!caller.ok()) return caller.status();
+    if (method.admission != Admission::kAlways) {
+      auto lease = parts_.ledger.Enter(caller->tenant);
+      if (!lease.ok()) return lease.status();
+      lease_ = *std::move(lease);
+    }
     if (method.of_store && parts_.store == nullptr) return NoStore();
     auto request = ParseMessage<Request>(message, method.max_bytes);
     if (!request.ok()) return request.status();
     if (!method.of_store) {
-      Run(*tenant, *request);
+      Run(*caller, *request);
       return absl::OkStatus();
     }
-    const auto run = [this, tenant = *std::move(tenant), request = *std::move(request)] {
-      Run(tenant, request);
+    const auto run = [this, caller = *std::move(caller), request = *std::move(request)] {
+      Run(caller, request);
     };
     return parts_.store_calls.Post(run) ? absl::OkStatus() : StoreCallsFull();
   }
 
-  void Run(const Tenant& tenant, const Request& request) {
+  void Run(const Caller& caller, const Request& request) {
     if (context_->IsCancelled()) return End(absl::CancelledError("the client left"));
-    const absl::StatusOr<Response> response = handler_(tenant, request, track_.record());
+    const absl::StatusOr<Response> response =
+        CatchOutOfMemory([&] { return handler_(caller, request, track_.record()); });
     if (response.ok()) SerializeMessage(*response, *answer_);
     End(response.status());
   }
@@ -93,6 +101,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     if (const auto parent = track_.AnsweredParent()) {
       context_->AddTrailingMetadata(kTraceParentKey, *parent);
     }
+    lease_.Release();
     track_.End(status);
     Finish(std::move(wire.status));
   }
@@ -102,6 +111,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   const CallParts& parts_;
   const Handler handler_;
   CallTrack track_;
+  TenantLedger::Lease lease_;
 };
 
 }  // namespace eta

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/error.h"
-#include "service/admin_role.h"
 #include "service/admission.h"
 #include "service/convert_stats.h"
 #include "service/store_status.h"
@@ -32,21 +31,21 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatsReactor::Start(
 
 absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
   const ServerOptions& options = parts_.options;
-  const auto tenant = Admit(context(), parts_, Admission::kAlways);
-  if (!tenant.ok()) return tenant.status();
-  record().tenant = tenant->id();
+  const auto caller = Admit(context(), parts_, kStatsRoles, record(), Admission::kAlways);
+  if (!caller.ok()) return caller.status();
   const auto request = ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes);
   if (!request.ok()) return request.status();
   const auto interval = ToInterval(*request);
   if (!interval.ok()) return interval.status();
   auto query =
       MakeStatsQuery(request->has_tenant() ? std::optional(request->tenant()) : std::nullopt,
-                     request->layers(), *tenant, options);
+                     request->layers(), *caller);
   if (!query.ok()) return query.status();
   query_ = *std::move(query);
-  return watchers_.Add(
-      std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
-      IsAdmin(*tenant, options) ? std::nullopt : std::optional<std::string>(tenant->id()));
+  return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
+                       caller->roles.Has(Role::kStatsAll)
+                           ? std::nullopt
+                           : std::optional<std::string>(caller->tenant.id()));
 }
 
 void WatchStatsReactor::OnDue() {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/failpoint.h"
+
 namespace eta {
 
 WorkerPool::WorkerPool(int threads, size_t max_waiting)
@@ -21,7 +23,7 @@ WorkerPool::~WorkerPool() {
 bool WorkerPool::Post(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
-    if (unfinished_ >= limit_) return false;
+    if (unfinished_ >= limit_ || ETA_FAILPOINT(kWorkerPost)) return false;
     ++unfinished_;
     waiting_.push_back(std::move(task));
   }

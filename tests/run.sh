@@ -13,7 +13,8 @@ usage: tests/run.sh [--quick] [--cuda] [--tidy] [--asan] [--tsan] [--long]
   --tidy     instead: clang-tidy over all sources of the build (.clang-tidy), minutes long
   --asan     instead: AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
   --tsan     instead: ThreadSanitizer, in build/tsan, over kernels, engine, calibration and stores
-  --long     all of it: the default run with more rounds, then --tidy, --asan and --tsan
+  --long     the default run with more rounds; then half an hour of soak beside a minute of each
+             fuzz target and the mutants (README.md has the time of each part)
 TEXT
 }
 
@@ -36,7 +37,7 @@ for argument in "$@"; do
       ;;
   esac
 done
-if [ "$long" -eq 1 ]; then default_run=1 tidy=1 asan=1 tsan=1; fi
+if [ "$long" -eq 1 ]; then default_run=1; fi
 
 jobs=$(nproc)
 phases=()
@@ -80,8 +81,12 @@ build() { "${runner[@]}" cmake --build "$1" --parallel "$jobs"; }
 check_tidy() {
   local files
   files="^$PWD/(calibration|engine|kernels|service|tests)/.*\.cc\$"
+  local readers
+  mapfile -t readers < <(tests/lint/sources.sh --readers | sed "s,.*,^$PWD/&\$,")
   run-clang-tidy -p build -j "$jobs" -quiet -extra-arg=-DHWY_COMPILE_ONLY_STATIC "$files" \
-    >"$log" 2>&1 && return 0
+    >"$log" 2>&1 &&
+    run-clang-tidy -p build -j "$jobs" -quiet -checks='-*,misc-no-recursion' "${readers[@]}" \
+      >"$log" 2>&1 && return 0
   sed 's/\x1b\[[0-9;]*m//g' "$log" | grep -E ': (warning|error): ' | sort -u || tail -n 20 "$log"
   return 1
 }
@@ -96,16 +101,28 @@ suites() {
   closing+=("$(grep 'tests passed' "$log")")
 }
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+start_soak() {
+  build/bin/soak --model=models/eta-27m --seconds=1800 --streams=32 >build/soak.log 2>&1 &
+  soak=$!
+}
+await_soak() {
+  wait "$soak" && closing+=("soak: $(tail -n 1 build/soak.log)") && return 0
+  cat build/soak.log
+  return 1
+}
+
+log=$(mktemp) soak=""
+trap 'rm -f "$log"; if [ -n "$soak" ]; then kill "$soak" 2>/dev/null || true; fi' EXIT
 runner=(env)
 
 sections=(runtime build test)
 if [ "$tidy" -eq 1 ]; then sections+=(tidy); fi
+if [ "$long" -eq 1 ]; then sections+=(fuzz); fi
 phase "packages" deploy/install_packages.sh "${sections[@]}"
 
 if [ "$default_run" -eq 1 ]; then
   phase "layers" tests/layers.sh
+  phase "sources" tests/lint/sources.sh
   phase "shell scripts" check_shell
   phase "format" check_format
   phase "configure" configure ci
@@ -118,6 +135,14 @@ if [ "$default_run" -eq 1 ]; then
     phase "tests" suites build
     unset ETA_TEST_LONG
   fi
+fi
+if [ "$long" -eq 1 ]; then
+  # The soak looks for what does not come back, not for speed.
+  phase "soak begins" start_soak
+  # An input that takes long may do so because the machine is busy.
+  phase "fuzz" tests/fuzz/campaign.sh --seconds=60 --parallel=1 --timeout=10
+  phase "mutants" tests/mutants.sh
+  phase "soak" await_soak
 fi
 if [ "$cuda" -eq 1 ]; then
   phase "configure" configure ci

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <utility>
 
+#include "engine/out_of_memory.h"
+
 namespace eta {
 
 struct ChangeFeed::Watchers {
@@ -53,7 +55,10 @@ PollThread::PollThread(std::chrono::milliseconds interval, std::function<void()>
                                          pollfd{news(), POLLIN, 0}};  // -1 is passed over
           const int ready = poll(waits.data(), waits.size(), static_cast<int>(interval.count()));
           if (ready > 0 && waits[0].revents != 0) return;
-          look();
+          (void)CatchOutOfMemory([&look] {
+            look();
+            return absl::OkStatus();
+          });
         }
       }) {}
 

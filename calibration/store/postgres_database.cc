@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/store/store_error.h"
 #include "engine/error.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 namespace {
@@ -62,6 +63,7 @@ absl::Status Migrate(PostgresConnection& connection) {
       {});
   if (!there.ok()) return there.status();
   if (FirstInteger(*there) == 0) {
+    if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
     if (status = connection.Run(kSchema); !status.ok()) return status;
   }
   const auto version = connection.Run("SELECT schema_version FROM eta_store", {});
@@ -159,6 +161,7 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Begin(const Tenan
 }
 
 absl::Status PostgresDatabase::Read(const Tenant& tenant, const ReadBody& body) {
+  if (ETA_FAILPOINT(kStoreRead)) return StoreBusy();
   absl::StatusOr<Connection> connection =
       Begin(tenant, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
   if (!connection.ok()) return connection.status();
@@ -189,7 +192,10 @@ absl::Status PostgresDatabase::WriteOnce(const Tenant& tenant, const WriteBody& 
     status = end.status();
     if (status.ok() && *end == SqlEnd::kCommit) {
       status = (*connection)->Run("NOTIFY eta_profiles");
+      if (ETA_FAILPOINT(kStoreNotify)) status = StoreUnavailable("its connection was lost");
+      if (ETA_FAILPOINT(kStoreBeforeCommit)) status = StoreIoError();
       if (status.ok()) status = (*connection)->Commit();
+      if (ETA_FAILPOINT(kStoreAfterCommit)) status = OutcomeUnknown();
     }
   }
   GiveBack(*std::move(connection));
@@ -197,6 +203,7 @@ absl::Status PostgresDatabase::WriteOnce(const Tenant& tenant, const WriteBody& 
 }
 
 absl::Status PostgresDatabase::Look(const ReadBody& body) {
+  if (ETA_FAILPOINT(kStorePoll)) return StoreBusy();
   if (looker_ == nullptr) {
     absl::StatusOr<Connection> connection = Connect();
     if (!connection.ok()) return connection.status();

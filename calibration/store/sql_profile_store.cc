@@ -10,6 +10,7 @@
 #include "calibration/store/page_token.h"
 #include "calibration/store/store_error.h"
 #include "engine/error.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 namespace {
@@ -135,10 +136,15 @@ absl::Status NoteChange(SqlSession& session, const Tenant& tenant, const std::st
 SqlProfileStore::SqlProfileStore(std::unique_ptr<SqlDatabase> database,
                                  const ProfileStoreOptions& options)
     : quota_(options.quota),
+      quota_of_(options.quota_of),
       database_(std::move(database)),
       poll_(
           options.poll_interval, [this] { LookForChanges(); },
           [this] { return database_->News(); }) {}
+
+ProfileQuota SqlProfileStore::QuotaOf(const Tenant& tenant) const {
+  return quota_of_ ? quota_of_(tenant) : quota_;
+}
 
 Rows SqlProfileStore::Query(const Tenant& tenant, const char* statement,
                             const std::vector<SqlValue>& values) const {
@@ -182,7 +188,8 @@ absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant
                        .checksum = ""};
   absl::StatusOr<std::string> blob = EncodeProfile(record);
   if (!blob.ok()) return blob.status();
-  const absl::Status room = CheckQuota(session, tenant, quota_, static_cast<int64_t>(blob->size()));
+  const absl::Status room =
+      CheckQuota(session, tenant, QuotaOf(tenant), static_cast<int64_t>(blob->size()));
   if (!room.ok()) return room;
   const Rows inserted = session.Run(
       "INSERT INTO eta_profiles"
@@ -192,6 +199,7 @@ absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant
                             TextOrNull(record.request_id), TextOrNull(record.payload_digest),
                             SqlBytes{*std::move(blob)}});
   if (!inserted.ok()) return inserted.status();
+  if (ETA_FAILPOINT(kStorePut)) return StoreFull();
   if (absl::Status s = NoteChange(session, tenant, put.name); !s.ok()) return s;
   stored = std::make_shared<const ProfileRecord>(std::move(record));
   return SqlEnd::kCommit;
@@ -224,7 +232,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
     const absl::StatusOr<NameState> state = ReadName(session, tenant, put.name);
     if (!state.ok()) return state.status();
     if (absl::Status s = CheckExpected(*state, put.expected_version); !s.ok()) return s;
-    return CheckQuota(session, tenant, quota_, 1);
+    return CheckQuota(session, tenant, QuotaOf(tenant), 1);
   });
   if (!status.ok()) return status;
   const absl::Status health = database_->Health();
@@ -372,6 +380,7 @@ absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put
           std::vector<SqlValue>{tenant.id(), put.name, put.alias, put.version});
       if (!set.ok()) return set.status();
     }
+    if (ETA_FAILPOINT(kStoreAlias)) return StoreFull();
     if (absl::Status s = NoteChange(session, tenant, put.name); !s.ok()) return s;
     return SqlEnd::kCommit;
   };
@@ -394,6 +403,7 @@ absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& na
          {"UPDATE eta_profiles SET record = NULL WHERE tenant = $1 AND name = $2",
           "DELETE FROM eta_aliases WHERE tenant = $1 AND name = $2"}) {
       if (const Rows done = session.Run(statement, key); !done.ok()) return done.status();
+      if (ETA_FAILPOINT(kStoreDelete)) return StoreFull();
     }
     if (absl::Status s = NoteChange(session, tenant, name); !s.ok()) return s;
     return SqlEnd::kCommit;

@@ -10,6 +10,7 @@
 // the same index and the same NOT_FOUND. (Writers wait for each other, whatever they write.)
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,7 +52,10 @@ class SqlProfileStore final : public ProfileStore {
                                 ProfilePtr& stored) const;
   void LookForChanges();
 
+  ProfileQuota QuotaOf(const Tenant& tenant) const;
+
   const ProfileQuota quota_;
+  const std::function<ProfileQuota(const Tenant&)> quota_of_;
   const std::unique_ptr<SqlDatabase> database_;
   mutable Quarantine quarantine_;
   ChangeFeed feed_;

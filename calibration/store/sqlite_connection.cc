@@ -142,7 +142,10 @@ absl::Status SqliteConnection::SyncLogAnew() {
 }
 
 void SqliteConnection::Rollback() {
-  if (sqlite3_get_autocommit(handle_) == 0) (void)Run("ROLLBACK");
+  constexpr int kTries = 3;  // SQLite may have no memory for it
+  for (int i = 0; i < kTries && sqlite3_get_autocommit(handle_) == 0; ++i) {
+    sqlite3_exec(handle_, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
 }
 
 }  // namespace eta

@@ -9,9 +9,11 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "calibration/store/store_error.h"
 #include "engine/error.h"
+#include "kernels/failpoint.h"
 
 namespace eta {
 namespace {
@@ -37,6 +39,35 @@ constexpr const char* kSchema[] = {
 };
 static_assert(kApplicationId == 1163149648 && kSchemaVersion == 1);
 
+// Names in it are safe on disk.
+absl::Status SyncFolder(const std::string& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = fd >= 0 && fsync(fd) == 0;
+  if (fd >= 0) close(fd);
+  return synced ? absl::OkStatus() : StoreIoError();
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+// Made, mode 0700, if only its last part is missing. Who may put files there may put a log beside
+// the database, which SQLite would take for its own, so a folder like /tmp is refused too.
+absl::Status CheckFolder(const std::string& folder) {
+  const bool made = mkdir(folder.c_str(), 0700) == 0;
+  struct stat info = {};
+  if (stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return absl::NotFoundError("profile_store: the folder of its file does not exist");
+  }
+  if ((info.st_mode & S_IWOTH) != 0) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     "every user may write to the folder of the profile store's file (mode o+w)",
+                     {.reason = "STORE_PERMISSIONS"});
+  }
+  return made ? SyncFolder(FolderOf(folder)) : absl::OkStatus();
+}
+
 // An empty file of mode 0600, its name safe on disk. Nothing if there is one: it is not even
 // opened, since closing it would drop the locks that this process may hold on it.
 absl::Status CreateFile(const std::string& path) {
@@ -45,12 +76,7 @@ absl::Status CreateFile(const std::string& path) {
   if (fd < 0) return absl::NotFoundError("profile_store: its file cannot be made in this folder");
   const bool made = fchmod(fd, 0600) == 0 && fsync(fd) == 0;
   close(fd);
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const int folder_fd =
-      open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool named = folder_fd >= 0 && fsync(folder_fd) == 0;
-  if (folder_fd >= 0) close(folder_fd);
-  return made && named ? absl::OkStatus() : StoreIoError();
+  return made ? SyncFolder(FolderOf(path)) : StoreIoError();
 }
 
 struct Identity {
@@ -78,7 +104,7 @@ absl::Status CreateSchema(SqliteConnection& connection) {
   absl::Status status = identity.status();
   if (status.ok() && identity->Blank()) {
     for (const char* statement : kSchema) {
-      status = connection.Run(statement);
+      status = ETA_FAILPOINT(kStoreMigrate) ? StoreIoError() : connection.Run(statement);
       if (!status.ok()) break;
     }
   }
@@ -167,11 +193,13 @@ absl::Status KeepLog(SqliteConnection& connection) {
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
     const std::string& path, std::chrono::milliseconds busy_timeout) {
+  if (absl::Status s = CheckFolder(FolderOf(path)); !s.ok()) return s;
   if (absl::Status s = CreateFile(path); !s.ok()) return s;
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) {
     return InvalidField("profile_store", "is not a file");
   }
+  if (ETA_FAILPOINT(kStoreOpen)) return StoreUnavailable("its file cannot be opened");
   absl::StatusOr<Connection> writer = SqliteConnection::Open(path, busy_timeout);
   if (!writer.ok()) return writer.status();
   if (absl::Status s = CheckIdentity(**writer); !s.ok()) return s;
@@ -205,6 +233,7 @@ absl::StatusOr<SqliteDatabase::Connection> SqliteDatabase::TakeReader() {
 }
 
 absl::Status SqliteDatabase::Read(const Tenant& /*tenant*/, const ReadBody& body) {
+  if (ETA_FAILPOINT(kStoreRead)) return StoreBusy();
   absl::StatusOr<Connection> reader = TakeReader();
   if (!reader.ok()) return reader.status();
   absl::Status status = (*reader)->Run("BEGIN");
@@ -223,26 +252,34 @@ absl::Status SqliteDatabase::Write(const Tenant& /*tenant*/, const WriteBody& bo
   if (failed_) return StoreFailed();
   writing_ = true;
   lock.unlock();
-  const absl::Status status = WriteAlone(body);
-  const bool io_error = HasReason(status, "STORE_IO_ERROR");
+  absl::Status status;
+  bool io_error = false;
+  const absl::Cleanup done = [&] {
+    lock.lock();
+    failed_ = failed_ || io_error;
+    writing_ = false;
+    writer_free_.notify_one();
+  };
+  status = WriteAlone(body);
+  io_error = HasReason(status, "STORE_IO_ERROR");
   if (io_error) writer_.reset();
-  lock.lock();
-  failed_ = failed_ || io_error;
-  writing_ = false;
-  writer_free_.notify_one();
   return status;
 }
 
 absl::Status SqliteDatabase::WriteAlone(const WriteBody& body) {
+  const absl::Cleanup rollback = [this] { writer_->Rollback(); };
   if (absl::Status s = writer_->Run("BEGIN IMMEDIATE"); !s.ok()) return s;
   const absl::StatusOr<SqlEnd> end = body(*writer_);
   absl::Status status = end.status();
-  if (status.ok() && *end == SqlEnd::kCommit) status = writer_->Run("COMMIT");
-  writer_->Rollback();
+  if (status.ok() && *end == SqlEnd::kCommit) {
+    status = ETA_FAILPOINT(kStoreBeforeCommit) ? StoreIoError() : writer_->Run("COMMIT");
+    if (ETA_FAILPOINT(kStoreAfterCommit)) status = OutcomeUnknown();
+  }
   return status;
 }
 
 absl::Status SqliteDatabase::Look(const ReadBody& body) {
+  if (ETA_FAILPOINT(kStorePoll)) return StoreBusy();
   if (looker_ == nullptr) {
     absl::StatusOr<Connection> reader = TakeReader();
     if (!reader.ok()) return reader.status();
@@ -251,9 +288,9 @@ absl::Status SqliteDatabase::Look(const ReadBody& body) {
   const absl::StatusOr<int64_t> version = looker_->Number("PRAGMA data_version");
   if (!version.ok()) return version.status();
   if (looked_at_ == *version) return absl::OkStatus();
+  const absl::Cleanup rollback = [this] { looker_->Rollback(); };
   absl::Status status = looker_->Run("BEGIN");
   if (status.ok()) status = body(*looker_);
-  looker_->Rollback();
   if (status.ok()) looked_at_ = *version;
   return status;
 }

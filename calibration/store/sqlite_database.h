@@ -1,5 +1,5 @@
-// A profile store's SQLite file: write-ahead log, every commit synced, mode 0600. Shared by
-// processes of one host, never over a network file system.
+// A profile store's SQLite file: write-ahead log, every commit synced, mode 0600, in a folder that
+// not every user may write. Shared by processes of one host, never over a network file system.
 #pragma once
 
 #include <chrono>

@@ -11,6 +11,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/cpu/workers.h"
+#include "kernels/failpoint.h"
 
 namespace eta::cpu {
 namespace {
@@ -37,7 +38,7 @@ class CpuBackend final : public Backend {
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
     HostMemory memory = AllocateHostMemory(bytes);
-    if (memory == nullptr) {
+    if (memory == nullptr || ETA_FAILPOINT(kDeviceAllocate)) {
       return absl::ResourceExhaustedError(absl::StrCat("buffer: no memory for ", bytes, " bytes"));
     }
     return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory), bytes));

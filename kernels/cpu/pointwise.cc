@@ -39,13 +39,14 @@ struct Frequencies {
 
   void Prepare(float new_theta, int32_t new_head_dim, const RopeScaling& new_scaling) {
     if (theta == new_theta && head_dim == new_head_dim && scaling == new_scaling) return;
+    constexpr int32_t kWidest = 16;
+    constexpr double kTurn = 6.283185307179586;
+    const int32_t half = new_head_dim / 2;
+    // First of all: where there is no memory for it nothing has changed.
+    turns.assign(static_cast<size_t>((half + kWidest - 1) / kWidest * kWidest), 0.0);
     theta = new_theta;
     head_dim = new_head_dim;
     scaling = new_scaling;
-    constexpr int32_t kWidest = 16;
-    constexpr double kTurn = 6.283185307179586;
-    const int32_t half = head_dim / 2;
-    turns.assign(static_cast<size_t>((half + kWidest - 1) / kWidest * kWidest), 0.0);
     for (int32_t i = 0; i < half; ++i) {
       turns[static_cast<size_t>(i)] =
           scaling.Scaled(std::pow(static_cast<double>(theta), -2.0 * i / head_dim) / kTurn);

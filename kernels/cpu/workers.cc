@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <new>
 #include <system_error>
 
 #if defined(__x86_64__)
@@ -123,12 +124,18 @@ void Workers::Run(int64_t num_tasks, const std::function<void(int64_t, int)>& ta
       std::this_thread::yield();
     }
   }
+  if (no_memory_.exchange(false, std::memory_order_relaxed)) throw std::bad_alloc();
 }
 
 void Workers::Drain(int thread) {
   for (int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < num_tasks_;
        i = next_.fetch_add(1, std::memory_order_relaxed)) {
-    (*task_)(i, thread);
+    // Not before all have left the task may the caller's stack go.
+    try {
+      (*task_)(i, thread);
+    } catch (const std::bad_alloc&) {
+      no_memory_.store(true, std::memory_order_relaxed);
+    }
   }
 }
 

@@ -30,7 +30,8 @@ class Workers {
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Calls task(index, thread) for index 0 .. num_tasks - 1, thread in [0, num_threads), and waits.
-  // A thread that wakes after the last task was taken is not waited for.
+  // A thread that wakes after the last task was taken is not waited for. Where a task throws
+  // std::bad_alloc the others still run, and then this throws it; a task may throw nothing else.
   void Run(int64_t num_tasks, const std::function<void(int64_t index, int thread)>& task);
 
  private:
@@ -50,6 +51,7 @@ class Workers {
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> no_memory_{false};  // for a task of this op
   std::mutex mutex_;
   std::condition_variable wake_;
 };

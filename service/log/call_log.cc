@@ -26,11 +26,11 @@ LogLevel LevelOf(absl::StatusCode code) {
   }
 }
 
-void AddError(const absl::Status& status, LogEvent& event) {
-  if (status.ok()) return;
-  ErrorDetail detail = GetErrorDetail(status);
-  event.Add("reason", ReasonOf(status))
-      .Add("error", std::string(status.message()))
+void AddError(const CallRecord& record, LogEvent& event) {
+  if (record.status.ok()) return;
+  ErrorDetail detail = GetErrorDetail(record.status);
+  event.Add("reason", record.reason)
+      .Add("error", std::string(record.status.message()))
       .Add("field", std::move(detail.field));
   if (!detail.metadata.empty()) event.Add("details", std::move(detail.metadata));
 }
@@ -78,7 +78,7 @@ void CallLog::OnCallEnd(const CallRecord& record) {
       .Add("duration_ms", Milliseconds(record.duration));
   if (record.resolved) event.Add("mode", Name(record.mode));
   event.Add("profile", Reference(record));
-  AddError(record.status, event);
+  AddError(record, event);
   if (record.submitted) AddOutcome(record, event);
   log_.Write(std::move(event));
 }

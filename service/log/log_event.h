@@ -50,7 +50,14 @@ class LogEvent {
     return *this;
   }
 
+  // Written whatever the log's level is: what must leave a trace.
+  LogEvent& Always() {
+    always_ = true;
+    return *this;
+  }
+
   LogLevel level() const { return level_; }
+  bool always() const { return always_; }
 
   // Without the end of line.
   std::string Line(LogFormat format) const;
@@ -60,6 +67,7 @@ class LogEvent {
   std::string Text() const;
 
   LogLevel level_;
+  bool always_ = false;
   std::chrono::system_clock::time_point time_ = std::chrono::system_clock::now();
   std::string name_;
   std::string message_;

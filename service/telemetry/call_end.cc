@@ -4,24 +4,30 @@
 #include <array>
 
 #include "absl/strings/ascii.h"
-#include "engine/error.h"
 #include "service/telemetry/label_names.h"
 
 namespace eta {
 namespace {
 
-constexpr std::array<std::string_view, 13> kRejections = {
+constexpr std::array<std::string_view, 16> kRejections = {
     "context_too_long",  "deadline_passed",   "deadline_too_short", "draining",
     "invalid_field",     "kv_pool_too_small", "malformed_message",  "memory_pressure",
     "message_too_large", "model_not_found",   "profile_not_found",  "queue_full",
-    "token_budget"};
-constexpr std::array<std::string_view, 7> kFailures = {
-    "deadline_decoding", "deadline_queued",  "device_error", "draining",
-    "internal_error",    "nonfinite_logits", "slow_consumer"};
+    "tenant_calls",      "tenant_kv",         "tenant_tokens",      "token_budget"};
+constexpr std::array<std::string_view, 8> kFailures = {
+    "deadline_decoding", "deadline_queued", "device_error",     "draining",
+    "internal_error",    "memory_pressure", "nonfinite_logits", "slow_consumer"};
+constexpr std::array<std::string_view, 5> kTenantLimits = {
+    "profile_quota", "tenant_calibrations", "tenant_calls", "tenant_kv", "tenant_tokens"};
 // A calibration has run when it gives one of these.
 constexpr std::array<std::string_view, 5> kBadSamples = {"cells_inconsistent", "no_scores",
                                                          "scores_not_finite", "scores_out_of_range",
                                                          "target_unreachable"};
+
+// The engine takes a request and may still refuse it: for its deadline, or in favour of others.
+bool RefusedWhileItWaited(const std::string& reason) {
+  return reason == "deadline_too_short" || reason == "queue_full" || reason == "token_budget";
+}
 
 bool FailedElsewhere(absl::StatusCode code, const std::string& reason) {
   switch (code) {
@@ -43,15 +49,19 @@ bool FailedElsewhere(absl::StatusCode code, const std::string& reason) {
 CallEnd EndOf(const CallRecord& record) {
   if (record.status.ok()) return CallEnd::kOk;
   if (absl::IsCancelled(record.status)) return CallEnd::kCancelled;
-  const std::string reason = ReasonLabel(record.status);
-  const bool ran = record.method == "Generate" ? record.submitted && reason != "deadline_too_short"
+  const std::string reason = ReasonLabel(record);
+  const bool ran = record.method == "Generate" ? record.submitted && !RefusedWhileItWaited(reason)
                                                : FailedElsewhere(record.status.code(), reason);
   return ran ? CallEnd::kFailed : CallEnd::kRejected;
 }
 
-std::string ReasonLabel(const absl::Status& status) {
-  const std::string reason = GetErrorDetail(status).reason;
-  return reason.empty() ? std::string("internal_error") : absl::AsciiStrToLower(reason);
+std::string ReasonLabel(const CallRecord& record) {
+  return absl::AsciiStrToLower(record.reason);
+}
+
+bool RefusedByTenantLimit(const CallRecord& record) {
+  return std::find(kTenantLimits.begin(), kTenantLimits.end(), ReasonLabel(record)) !=
+         kTenantLimits.end();
 }
 
 std::span<const std::string_view> RejectionReasons() {

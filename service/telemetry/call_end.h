@@ -18,13 +18,16 @@ enum class CallEnd : uint8_t {
 };
 inline constexpr int kCallEnds = 4;
 
-// Of Generate it ran if the engine took it and did not refuse it for its deadline. Of other methods
+// Of Generate it ran if the engine took it and did not refuse it while it waited. Of other methods
 // the status tells: trouble of the server's or too little time is a failure, and so is a
 // calibration whose samples did not do.
 CallEnd EndOf(const CallRecord& record);
 
-// ErrorReason in lower case; "internal_error" of an error that nobody gave a reason.
-std::string ReasonLabel(const absl::Status& status);
+// ErrorReason in lower case.
+std::string ReasonLabel(const CallRecord& record);
+
+// Whether it ended for a limit of its tenant's.
+bool RefusedByTenantLimit(const CallRecord& record);
 
 // Reasons that Generate may give, so that their series are there before the first.
 std::span<const std::string_view> RejectionReasons();

@@ -21,9 +21,12 @@ struct CallRecord {
   std::string span_id;         // 16 hex digits, drawn for this call; empty without a trace
   std::string trace_state;     // as the caller sent it; empty: none, or not a valid one
   std::string tenant;          // empty: the call was refused before it was known
+  std::string credential;      // how the caller is known (Caller::credential); empty likewise
+  std::string peer;            // address of the other end, as gRPC writes it
   // With its reason (engine/error.h). CANCELLED, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED
   // (SLOW_CONSUMER) also where an answer was made and the client was not there to take it.
   absl::Status status;
+  std::string reason;                    // the ErrorReason that the client is told; empty: OK
   std::chrono::nanoseconds duration{0};  // from the arrival of the message to the status
 
   // Of Generate, as far as it came; of Calibrate and calls about one profile, its name and version

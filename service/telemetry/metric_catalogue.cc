@@ -106,6 +106,28 @@ constexpr Metric kAttention[] = {
      "eta_attention_kv_bytes_dense_total by tenant"},
 };
 
+constexpr Metric kTenants[] = {
+    {"eta_tenant_calls", kGauge, "model,tenant", "calls",
+     "Calls of the tenant that run, without those of Stats and Admin; present while it has any, "
+     "owes "
+     "tokens, or is named by --tenants"},
+    {"eta_tenant_max_calls", kGauge, "model,tenant", "calls",
+     "As many may; absent without a bound, as the other bounds, and of `other`"},
+    {"eta_tenant_tokens_left", kGauge, "model,tenant", "tokens", "What its token budget holds"},
+    {"eta_tenant_burst_tokens", kGauge, "model,tenant", "tokens", "As much as it may hold"},
+    {"eta_tenant_kv_tokens", kGauge, "model,tenant", "tokens",
+     "Tokens of the KV cache reserved for its running requests (prompt and max_tokens)"},
+    {"eta_tenant_max_kv_tokens", kGauge, "model,tenant", "tokens",
+     "As many may be reserved, on each device"},
+    {"eta_tenant_requests_running", kGauge, "model,tenant", "requests",
+     "Its requests in the batch"},
+    {"eta_tenant_requests_waiting", kGauge, "model,tenant", "requests",
+     "Its requests that wait for a place in it"},
+    {"eta_tenant_refused_total", kCounter, "model,tenant,reason", "calls",
+     "Calls refused for a limit of their tenant: tenant_calls, tenant_tokens, tenant_kv, "
+     "tenant_calibrations, profile_quota"},
+};
+
 constexpr Metric kSteps[] = {
     {"eta_step_duration_seconds", kHistogram, "model,phase", "seconds",
      "Duration of a step, by what it computed: prefill, decode, mixed (both), probe"},
@@ -157,9 +179,35 @@ constexpr Metric kCalibrations[] = {
      "Duration of calls that were not rejected"},
 };
 
+constexpr Metric kConnections[] = {
+    {"eta_connections_open", kGauge, "model", "connections", "Connections that are open"},
+    {"eta_connections_max", kGauge, "model", "connections",
+     "As many may be; the next are closed at once"},
+    {"eta_connections_accepted_total", kCounter, "model", "connections",
+     "Connections that were served"},
+    {"eta_connections_refused_total", kCounter, "model,reason", "connections",
+     "Connections closed at once: full, peer (too many of that peer), no_files (the process has no "
+     "file descriptor left)"},
+    {"eta_connection_accept_errors_total", kCounter, "model", "errors",
+     "Errors of the operating system when a connection was to be accepted"},
+};
+
+constexpr Metric kFiles[] = {
+    {"eta_file_reloads_total", kCounter, "model,file,result", "reads",
+     "Times that a file of the configuration (tls, identity, tenants) was taken: success (also at "
+     "start), failure (what was read before stayed in effect)"},
+    {"eta_file_current", kGauge, "model,file", "0 or 1",
+     "0 while what such a file holds was refused, and something older is in effect"},
+};
+
 constexpr Metric kProcess[] = {
     {"eta_memory_pressure", kGauge, "model", "0 or 1",
      "Whether calls are refused because memory is short"},
+    {"eta_memory_pressure_state", kGauge, "model,state", "0 or 1",
+     "1 for what is done without: none, short_queue (fewer requests may wait), no_calibrate, "
+     "no_generate (calls are refused), end_streams (the largest answers are given up)"},
+    {"eta_memory_streams_ended_total", kCounter, "model", "calls",
+     "Answers that were given up because memory was short"},
     {"eta_memory_used_ratio", kGauge, "model", "ratio",
      "Share used of the process's memory limit; 0 without a limit"},
     {"process_cpu_seconds_total", kCounter, "", "seconds", "CPU time, user and system"},
@@ -178,10 +226,13 @@ constexpr MetricGroup kGroups[] = {
     {"Latency", kLatency},
     {"Tokens", kTokens},
     {"Attention", kAttention},
+    {"Limits of tenants", kTenants},
     {"Steps", kSteps},
     {"Engine", kEngine},
     {"Profiles", kProfiles},
     {"Calibrations", kCalibrations},
+    {"Connections", kConnections},
+    {"Files of the configuration", kFiles},
     {"Process and memory", kProcess},
 };
 

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/failpoint.h"
 #include "service/telemetry/label_names.h"
 #include "service/telemetry/page_writer.h"
 
@@ -185,6 +186,45 @@ void WriteAttention(const TelemetryFigures& figures, PageWriter& page) {
   }
 }
 
+// Summed where several tenants share a label; bounds only where one has it to itself.
+void WriteTenants(const TelemetryFigures& figures, const ServerFigures* server, PageWriter& page) {
+  std::map<std::string_view, TenantFigures> tenants;
+  if (server != nullptr) {
+    for (const TenantFigures& tenant : server->tenants) {
+      const auto [entry, fresh] = tenants.try_emplace(tenant.tenant, tenant);
+      if (!fresh) {
+        entry->second.calls += tenant.calls;
+        entry->second.kv_tokens += tenant.kv_tokens;
+        entry->second.running += tenant.running;
+        entry->second.waiting += tenant.waiting;
+      }
+    }
+  }
+  const auto write = [&](std::string_view name, int64_t TenantFigures::*value, bool bound) {
+    page.Family(name);
+    for (const auto& [label, tenant] : tenants) {
+      if (bound && (tenant.*value == 0 || label == LabelNames::kOther)) continue;
+      page.Sample(LabelText().Add("tenant", label), tenant.*value);
+    }
+  };
+  write("eta_tenant_calls", &TenantFigures::calls, /*bound=*/false);
+  write("eta_tenant_max_calls", &TenantFigures::max_calls, /*bound=*/true);
+  page.Family("eta_tenant_tokens_left");
+  for (const auto& [label, tenant] : tenants) {
+    if (!tenant.tokens_left || label == LabelNames::kOther) continue;
+    page.Sample(LabelText().Add("tenant", label), *tenant.tokens_left);
+  }
+  write("eta_tenant_burst_tokens", &TenantFigures::burst_tokens, /*bound=*/true);
+  write("eta_tenant_kv_tokens", &TenantFigures::kv_tokens, /*bound=*/false);
+  write("eta_tenant_max_kv_tokens", &TenantFigures::max_kv_tokens, /*bound=*/true);
+  write("eta_tenant_requests_running", &TenantFigures::running, /*bound=*/false);
+  write("eta_tenant_requests_waiting", &TenantFigures::waiting, /*bound=*/false);
+  page.Family("eta_tenant_refused_total");
+  for (const auto& [series, count] : figures.tenant_refused) {
+    page.Sample(LabelText().Add("tenant", series.tenant).Add("reason", series.reason), count);
+  }
+}
+
 void WriteSteps(const TelemetryFigures& figures, PageWriter& page) {
   constexpr std::string_view kPhases[kStepPhases] = {"prefill", "decode", "mixed", "probe"};
   page.Family("eta_step_duration_seconds");
@@ -309,11 +349,51 @@ void WriteCalibrations(const TelemetryFigures& figures, const ServerFigures* ser
   page.Sample({}, figures.server.calibration);
 }
 
+void WriteConnections(const ServerFigures* server, PageWriter& page) {
+  const auto single = [&](std::string_view name, auto ConnectionFigures::*value) {
+    page.Family(name);
+    if (server != nullptr) page.Sample(server->connections.*value);
+  };
+  single("eta_connections_open", &ConnectionFigures::open);
+  single("eta_connections_max", &ConnectionFigures::max);
+  single("eta_connections_accepted_total", &ConnectionFigures::accepted);
+  page.Family("eta_connections_refused_total");
+  if (server != nullptr) {
+    const ConnectionFigures& figures = server->connections;
+    page.Sample(LabelText().Add("reason", "full"), figures.refused_full);
+    page.Sample(LabelText().Add("reason", "peer"), figures.refused_peer);
+    page.Sample(LabelText().Add("reason", "no_files"), figures.refused_no_files);
+  }
+  single("eta_connection_accept_errors_total", &ConnectionFigures::accept_errors);
+}
+
+void WriteFiles(const ServerFigures* server, PageWriter& page) {
+  static const std::vector<FileFigures> kNone;
+  const std::vector<FileFigures>& files = server != nullptr ? server->files : kNone;
+  page.Family("eta_file_reloads_total");
+  for (const FileFigures& file : files) {
+    page.Sample(LabelText().Add("file", file.file).Add("result", "success"),
+                file.reloads.succeeded);
+    page.Sample(LabelText().Add("file", file.file).Add("result", "failure"), file.reloads.failed);
+  }
+  page.Family("eta_file_current");
+  for (const FileFigures& file : files) {
+    page.Sample(LabelText().Add("file", file.file), file.reloads.current ? 1 : 0);
+  }
+}
+
 void WriteProcess(const ServerFigures* server, const ProcessFigures& process, PageWriter& page) {
   page.Family("eta_memory_pressure");
-  if (server != nullptr) page.Sample(server->memory_pressure ? 1 : 0);
+  if (server != nullptr) page.Sample(server->pressure.rung >= Pressure::kNoGenerate ? 1 : 0);
+  page.Family("eta_memory_pressure_state");
+  for (int rung = 0; server != nullptr && rung < kPressures; ++rung) {
+    const auto state = static_cast<Pressure>(rung);
+    page.Sample(LabelText().Add("state", Name(state)), server->pressure.rung == state ? 1 : 0);
+  }
+  page.Family("eta_memory_streams_ended_total");
+  if (server != nullptr) page.Sample(server->pressure.streams_ended);
   page.Family("eta_memory_used_ratio");
-  if (server != nullptr) page.Sample(server->memory_used);
+  if (server != nullptr) page.Sample(server->pressure.memory_used);
   const auto gauge = [&](std::string_view name, auto value) {
     page.Family(name);
     page.Sample(value);
@@ -338,10 +418,13 @@ void WritePage(const TelemetryFigures& figures, const ServerFigures* server,
   WriteLatencies(figures, writer);
   WriteTokens(figures, writer);
   WriteAttention(figures, writer);
+  WriteTenants(figures, server, writer);
   WriteSteps(figures, writer);
   WriteEngine(figures, server, writer);
   WriteProfiles(server, writer);
   WriteCalibrations(figures, server, writer);
+  WriteConnections(server, writer);
+  WriteFiles(server, writer);
   WriteProcess(server, process, writer);
 }
 
@@ -351,9 +434,16 @@ void MetricsPage::SetServer(std::function<ServerFigures()> server) {
 }
 
 std::string MetricsPage::Write() {
+  (void)ETA_FAILPOINT(kMetricsPage);
   const std::lock_guard lock(mutex_);
   std::optional<ServerFigures> server;
   if (server_) server = server_();
+  if (server) {
+    for (TenantFigures& tenant : server->tenants) {
+      tenant.tenant = tenant.named ? telemetry_.TenantLabel(tenant.tenant)
+                                   : telemetry_.FindTenantLabel(tenant.tenant);
+    }
+  }
   if (server && server->store) {
     for (ProfileFigures& profile : server->store->profiles) {
       profile.tenant = telemetry_.TenantLabel(profile.tenant);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <future>
+#include <new>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -40,7 +41,14 @@ int MetricsServer::Answer(mg_connection* connection) {
     Send(connection, "405 Method Not Allowed", kText, "Allow: GET, HEAD\r\n", "GET only\n", false);
     return 405;
   }
-  Send(connection, "200 OK", "text/plain; version=0.0.4; charset=utf-8", "", server.page_(), head);
+  std::string page;
+  try {
+    page = server.page_();
+  } catch (const std::bad_alloc&) {
+    Send(connection, "503 Service Unavailable", kText, "", "no memory\n", head);
+    return 503;
+  }
+  Send(connection, "200 OK", "text/plain; version=0.0.4; charset=utf-8", "", page, head);
   return 200;
 }
 

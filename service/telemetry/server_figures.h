@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "service/connections/connection_figures.h"
+#include "service/limits/pressure_ladder.h"
 #include "service/server_state.h"
+#include "service/watched_files.h"
 
 namespace eta {
 
@@ -32,6 +35,32 @@ struct StoreFigures {
   std::chrono::nanoseconds staleness{0};                    // of what was confirmed longest ago
 };
 
+// What a tenant may use and uses. A bound that is 0 is none.
+struct TenantFigures {
+  std::string tenant;
+  bool named = false;  // by the operator, in the file of limits
+  int64_t max_calls = 0;
+  int64_t calls = 0;
+  int64_t burst_tokens = 0;
+  std::optional<int64_t> tokens_left;  // of its budget; absent without one
+  int64_t max_kv_tokens = 0;
+  int64_t kv_tokens = 0;  // reserved by what runs
+  int64_t running = 0;    // requests, in the engine
+  int64_t waiting = 0;
+};
+
+struct PressureFigures {
+  Pressure rung = Pressure::kNone;
+  double memory_used = 0.0;   // of the limit; 0 without one
+  int64_t streams_ended = 0;  // for want of memory
+};
+
+// Of files that are read again when they change.
+struct FileFigures {
+  std::string file;  // "tls", "identity", "tenants"
+  ReloadFigures reloads;
+};
+
 struct ServerFigures {
   ServerState state = ServerState::kServing;
   EngineSnapshot engine;
@@ -39,8 +68,10 @@ struct ServerFigures {
   int32_t lost_devices = 0;
   EngineInfo info;
   int32_t calibrations = 0;  // that run
-  bool memory_pressure = false;
-  double memory_used = 0.0;  // of the limit; 0 without one
+  PressureFigures pressure;
+  std::vector<TenantFigures> tenants;
+  ConnectionFigures connections;
+  std::vector<FileFigures> files;
   std::optional<StoreFigures> store;
 };
 

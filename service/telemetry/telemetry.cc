@@ -94,6 +94,11 @@ std::string Telemetry::TenantLabel(std::string_view tenant) {
   return std::string(tenants_.Admit(tenant));
 }
 
+std::string Telemetry::FindTenantLabel(std::string_view tenant) const {
+  const std::lock_guard lock(mutex_);
+  return std::string(tenants_.Find(tenant));
+}
+
 std::string Telemetry::ProfileLabel(std::string_view profile) {
   const std::lock_guard lock(mutex_);
   return std::string(profiles_.Admit(profile));
@@ -204,10 +209,13 @@ void Telemetry::OnCallEnd(const CallRecord& record) {
   const std::lock_guard lock(mutex_);
   CountCall(record);
   if (end == CallEnd::kRejected) {
-    ++rejected_[{std::string(record.method), ReasonLabel(record.status)}];
+    ++rejected_[{std::string(record.method), ReasonLabel(record)}];
+  }
+  if (RefusedByTenantLimit(record)) {
+    ++tenant_refused_[{tenants_.Find(record.tenant), ReasonLabel(record)}];
   }
   if (end == CallEnd::kFailed) {
-    ++failed_[{std::string(record.method), ReasonLabel(record.status)}];
+    ++failed_[{std::string(record.method), ReasonLabel(record)}];
   }
   if (generate && end == CallEnd::kCancelled) {
     ++server_.cancelled[static_cast<size_t>(StageOf(record))];

@@ -49,6 +49,8 @@ class Telemetry final : public Observer, public CallObserver {
 
   // The labels of names that are really in use.
   std::string TenantLabel(std::string_view tenant);
+  // Of one that anybody may have made up.
+  std::string FindTenantLabel(std::string_view tenant) const;
   std::string ProfileLabel(std::string_view profile);
 
   // Each series is of one moment. Where a tenant is named, tokens, calls and attention are its own,
@@ -96,6 +98,7 @@ class Telemetry final : public Observer, public CallObserver {
   std::map<CallSeries, int64_t> calls_;
   std::map<ReasonSeries, int64_t> rejected_;
   std::map<ReasonSeries, int64_t> failed_;
+  std::map<TenantReason, int64_t> tenant_refused_;
   std::array<std::array<LatencyWindow, kWindows>, kLatencies> latencies_;
   RateWindow steps_;
   RateWindow tokens_;

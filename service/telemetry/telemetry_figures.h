@@ -35,6 +35,13 @@ struct ReasonSeries {
   auto operator<=>(const ReasonSeries&) const = default;
 };
 
+struct TenantReason {
+  std::string_view tenant;
+  std::string reason;
+
+  auto operator<=>(const TenantReason&) const = default;
+};
+
 // Requests of one mode and one profile.
 struct ModeSeries {
   AttentionMode mode = AttentionMode::kFull;
@@ -93,6 +100,7 @@ struct TelemetryFigures {
   std::vector<std::pair<CallSeries, int64_t>> calls;
   std::vector<std::pair<ReasonSeries, int64_t>> rejected;
   std::vector<std::pair<ReasonSeries, int64_t>> failed;
+  std::vector<std::pair<TenantReason, int64_t>> tenant_refused;  // for a limit of their tenant
 };
 
 }  // namespace eta

@@ -49,6 +49,7 @@ TelemetryFigures Telemetry::Figures() const {
   figures.calls.assign(calls_.begin(), calls_.end());
   figures.rejected.assign(rejected_.begin(), rejected_.end());
   figures.failed.assign(failed_.begin(), failed_.end());
+  figures.tenant_refused.assign(tenant_refused_.begin(), tenant_refused_.end());
   return figures;
 }
 

@@ -6,6 +6,8 @@
 //   eta-bench background --model=models/eta-27m --streams=16
 //   eta-bench observe                                            (builds with the service)
 //   eta-bench serve --address=localhost:8471 --streams=16        (builds with the service)
+//   eta-bench overload --address=localhost:8471                  (likewise)
+//   eta-bench fairness --address=localhost:8471 --tenant_header=eta-tenant        (likewise)
 //
 // Exits with 1 if a result is wrong: nothing is timed then.
 #include "tests/bench/eta_bench.h"
@@ -199,6 +201,7 @@ int Main(int argc, char** argv) {
 #if ETA_BENCH_SERVICE
   AddObserveCommand(app, chosen);
   AddServeCommand(app, chosen);
+  AddOverloadCommands(app, chosen);
 #endif
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--json", json, "One JSON object instead of a table");

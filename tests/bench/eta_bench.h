@@ -61,6 +61,7 @@ void AddPrefillCommand(CLI::App& app, Command& chosen);
 #if ETA_BENCH_SERVICE
 void AddObserveCommand(CLI::App& app, Command& chosen);
 void AddServeCommand(CLI::App& app, Command& chosen);
+void AddOverloadCommands(CLI::App& app, Command& chosen);
 #endif
 
 // Ends the program, with 1: a result is wrong or a step failed.

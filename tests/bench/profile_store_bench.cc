@@ -84,7 +84,7 @@ void Run(const std::string& url, int profiles, int32_t layers, int32_t heads) {
 
 int main(int argc, char** argv) {
   CLI::App app("Cost of profiles in a store that is empty before");
-  std::string url = "sqlite:/tmp/profile_store_bench.db";
+  std::string url = "sqlite:profile_store_bench.db";
   int profiles = 1000;
   int32_t layers = 8, heads = 8;
   app.add_option("--profile_store", url, "sqlite:PATH or postgresql://...")->capture_default_str();

@@ -1,6 +1,7 @@
 """What the chart makes of values: checked as Kubernetes would read it, and against eta-server."""
 
 import functools
+import json
 import os
 import re
 import subprocess
@@ -57,6 +58,9 @@ REFUSED = (
     ({"model": {"sha256": {"config.json": "12"}}}, "sha256"),
     ({"server": {"port": 80}}, "port"),
     ({"log": {"format": "xml"}}, "format"),
+    ({"tls": {"enabled": True}}, "tls.existingSecret"),
+    ({"tls": {"clientCaKey": "ca.crt"}}, "tls.enabled"),
+    ({"flags": {"identity": "/tmp/x"}}, "identity"),
     ({"profiles": {"store": "etcd"}}, "store"),
     ({"profiles": {"store": "postgresql"}}, "url or existingSecret"),
     ({"profiles": {"store": "postgresql", "postgresql": {"url": "mysql://x"}}}, "url"),
@@ -153,7 +157,8 @@ class EveryCase(unittest.TestCase):
 
     @each_case
     def test_probes_are_grpc(self, rendered):
-        port = int(rendered.flag("listen").rsplit(":", 1)[1])
+        plain = "health_listen" if any("tls_cert" in a for a in rendered.args) else "listen"
+        port = int(rendered.flag(plain).rsplit(":", 1)[1])
         for probe, service in (("startupProbe", "readiness"), ("readinessProbe", "readiness"),
                                ("livenessProbe", "liveness")):
             self.assertEqual(rendered.container[probe]["grpc"],
@@ -309,13 +314,17 @@ class Values(unittest.TestCase):
 
     def test_profiles_in_postgresql(self):
         rendered = Rendered(CASES["url"])
+        # As a file: it may hold a password, which environments and command lines show.
         self.assertIsNone(rendered.flag("profile_store"))
-        (variable,) = [e for e in rendered.container["env"] if e["name"] == "ETA_PROFILE_STORE"]
-        reference = variable["valueFrom"]["secretKeyRef"]
+        self.assertNotIn("postgresql://", str(rendered.pod))
+        (mount,) = [m for m in rendered.container["volumeMounts"] if m["name"] == "profile-store"]
+        (volume,) = [v["secret"] for v in rendered.pod["volumes"] if v["name"] == "profile-store"]
         secret = rendered.only("Secret")
-        self.assertEqual(reference["name"], secret["metadata"]["name"])
-        self.assertIn(reference["key"], secret["stringData"])
-        # Environments are read once: another URL must restart pods.
+        self.assertEqual(volume["secretName"], secret["metadata"]["name"])
+        self.assertEqual(volume["defaultMode"], 0o440)
+        (key,) = secret["stringData"]
+        self.assertEqual(rendered.flag("profile_store_file"), f"{mount['mountPath']}/{key}")
+        # It is read once: another URL must restart pods.
         checksums = [Rendered({"profiles": {"store": "postgresql", "postgresql": {"url": url}}})
                      .workload["spec"]["template"]["metadata"]["annotations"]
                      ["checksum/profile-store"] for url in ("postgresql://a", "postgresql://b")]
@@ -329,11 +338,35 @@ class Values(unittest.TestCase):
         self.assertEqual(mount["name"], claim["metadata"]["name"])
         self.assertTrue(rendered.flag("profile_store").startswith(f"sqlite:{mount['mountPath']}/"))
 
+    def test_identity(self):
+        rendered = Rendered(example("identity"))
+        taken = settings(rendered.args)
+        for flag, path in (("tls_cert", "tls/tls.crt"), ("tls_key", "tls/tls.key"),
+                           ("tls_client_ca", "tls/ca.crt"), ("identity", "identity/identity.json")):
+            self.assertEqual(taken[flag].strip('"'), f"/etc/eta/{path}")
+        for flag in ("allow_unauthenticated_network", "allow_plaintext_network"):
+            self.assertNotIn(f"--{flag}", rendered.args)
+        self.assertEqual({m["name"]: m["mountPath"] for m in rendered.container["volumeMounts"]},
+                         {"tls": "/etc/eta/tls", "identity": "/etc/eta/identity"})
+        for volume in rendered.pod["volumes"]:
+            self.assertEqual(volume["secret"]["defaultMode"], 0o440)
+        # Keys alone: somebody else encrypts.
+        keys = Rendered({"identity": {"existingSecret": "keys"}})
+        self.assertIn("--allow_plaintext_network", keys.args)
+        self.assertNotIn("--allow_unauthenticated_network", keys.args)
+        self.assertIn("--allow_unauthenticated_network", Rendered({}).args)
+
     def test_tenants(self):
         rendered = Rendered(example("tenants"))
         taken = settings(rendered.args)
         self.assertEqual(taken["tenant_header"].strip('"'), "x-eta-tenant")
         self.assertIn("ops", taken["admin_tenants"])
+        (limits,) = [item for item in rendered.of("ConfigMap") if "tenants.json" in item["data"]]
+        (mount,) = [m for m in rendered.container["volumeMounts"] if m["name"] == "limits"]
+        self.assertEqual(taken["tenants"].strip('"'), f"{mount['mountPath']}/tenants.json")
+        (volume,) = [v for v in rendered.pod["volumes"] if v["name"] == "limits"]
+        self.assertEqual(volume["configMap"]["name"], limits["metadata"]["name"])
+        self.assertEqual(json.loads(limits["data"]["tenants.json"])["tenants"]["acme"]["weight"], 4)
         # A call without a tenant would be refused.
         self.assertEqual([c["name"] for c in rendered.only("Pod")["spec"]["containers"]],
                          ["health"])

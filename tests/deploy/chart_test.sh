@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Renders the Helm chart with Helm's library and checks what comes out: chart_test.py.
+# Renders the Helm chart with Helm's library and checks what comes out: chart_test.py. Before that,
+# the front's Envoy configuration: envoy_config_test.py.
 #   chart_test.sh BUILD_DIR            exit code 77: Helm's library cannot be had here, and why
 #   chart_test.sh BUILD_DIR --write    writes deploy/kubernetes anew
 set -euo pipefail
@@ -19,4 +20,5 @@ if ! cmp -s "$here/requirements.txt" "$environment/requirements.txt"; then
   fi
   cp "$here/requirements.txt" "$environment/"
 fi
+[ $# -gt 0 ] || "$environment/bin/python" -B "$here/envoy_config_test.py"
 ETA_SERVER=$build/bin/eta-server exec "$environment/bin/python" -B "$here/chart_test.py" "$@"

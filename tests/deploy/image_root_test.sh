@@ -26,6 +26,14 @@ if [ "${1-}" != --inside ]; then
   trap 'rm -rf "$work"' EXIT
   "$source_dir/deploy/image_root.sh" "$work/root" "$binaries" --model "$source_dir/models/eta-27m"
   ! compgen -G "$work/root/bin/*sh" >/dev/null || fail "there is a shell in it"
+  described=$work/root/usr/share/doc/eta-server
+  while read -r file; do
+    grep -qF "\"$file\"" "$described/sbom.spdx.json" || fail "the bill of materials lacks $file"
+  done < <(cd "$work/root" && find usr/bin models usr/lib usr/lib64 -type f | sed -E 's,^,/,' |
+    sed -E 's,^/usr(/lib(64)?/),\1,')
+  grep -qF "$(sha256sum <"$work/root/usr/bin/eta-server" | cut -d' ' -f1)" "$described/provenance.json" ||
+    fail "the provenance is of another binary"
+  [ -z "$(find "$work/root" -perm /6000)" ] || fail "there are setuid programs in it"
   echo "root: $(find "$work/root" -type f | wc -l) files, $(du -sm "$work/root" | cut -f1) MiB, of it" \
     "$(du -sm "$work/root/models" | cut -f1) MiB models"
   "${isolate[@]}" "$0" --inside "$work" "$(id -u)"
@@ -37,7 +45,9 @@ root=$work/root
 mount --make-rprivate /
 mount --bind "$root" "$root"
 for place in proc sys dev; do mount --rbind "/$place" "$root/$place"; done
-mount -t tmpfs -o size=16m,mode=0777 tmpfs "$root/var/lib/eta" # the only place to write
+owner=
+if [ "$3" -eq 0 ]; then owner=,uid=$uid,gid=$uid; fi
+mount -t tmpfs -o "size=16m,mode=0700$owner" tmpfs "$root/var/lib/eta" # the only place to write
 mount -o remount,bind,ro "$root"
 ! touch "$root/file" 2>/dev/null || fail "the root can be written to"
 
@@ -61,9 +71,10 @@ done
 [ -n "$address" ] || fail "not listening after 60 s: $(cat "$work/errors")"
 
 status=/proc/$server/status
-for expected in "CapEff:[[:space:]]*0+" "CapPrm:[[:space:]]*0+" "NoNewPrivs:[[:space:]]*1"; do
+for expected in "CapEff:[[:space:]]*0+" "CapPrm:[[:space:]]*0+" "NoNewPrivs:[[:space:]]*1" "Seccomp:[[:space:]]*2"; do
   grep -qE "^$expected\$" "$status" || fail "wanted $expected: $(cat "$status")"
 done
+grep -qE '^Max core file size +0 +0 ' "/proc/$server/limits" || fail "may leave core files"
 if [ "$3" -eq 0 ]; then
   grep -qE "^Uid:[[:space:]]*${uid}[[:space:]]" "$status" || fail "user: $(grep Uid "$status")"
 fi

@@ -1,10 +1,12 @@
 // Any bytes as config.json and as a shard index: refused, or values within their bounds.
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
 #include "engine/checkpoint.h"
 #include "engine/model_config.h"
+#include "engine/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
@@ -24,5 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (id < 0 || id >= config->vocab_size) std::abort();
   }
   if (config->num_layers <= 8 && eta::ValidateTensors(*config, {}).ok()) std::abort();
+  // A tokenizer of ids alone takes any config whose special ids lie in its vocabulary.
+  if (config->vocab_size <= 4096 && !eta::Tokenizer::Load(std::nullopt, *config).ok()) std::abort();
   return 0;
 }

@@ -1,10 +1,13 @@
 // Runs a fuzz target over its kept corpus, with any compiler: an input that once found a defect
 // keeps guarding against it.
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/testing/long_run.h"
 #include "tests/unit/temp_folder.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
@@ -12,25 +15,42 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace eta {
 namespace {
 
-TEST(FuzzCorpus, EveryInputPasses) {
-  int inputs = 0;
+struct Input {
+  std::string name;
+  std::string bytes;
+};
+
+std::vector<Input> Corpus() {
+  std::vector<Input> inputs;
   for (const auto& entry : std::filesystem::directory_iterator(ETA_FUZZ_CORPUS)) {
-    SCOPED_TRACE(entry.path().filename().string());
-    const std::string input = ReadFile(entry.path().string());
-    EXPECT_EQ(LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size()),
-              0);
-    ++inputs;
+    inputs.push_back({entry.path().filename().string(), ReadFile(entry.path().string())});
   }
-  EXPECT_GT(inputs, 0) << "the corpus is empty";
+  std::sort(inputs.begin(), inputs.end(),
+            [](const Input& a, const Input& b) { return a.name < b.name; });
+  return inputs;
 }
 
-TEST(FuzzCorpus, EveryCutOfEveryInputPasses) {
-  for (const auto& entry : std::filesystem::directory_iterator(ETA_FUZZ_CORPUS)) {
-    const std::string input = ReadFile(entry.path().string());
-    const size_t step = 1 + input.size() / 512;
-    for (size_t size = 0; size < input.size(); size += step) {
-      LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), size);
-    }
+int RunOne(const std::string& input, size_t size) {
+  return LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), size);
+}
+
+TEST(FuzzCorpus, EveryInputPasses) {
+  const std::vector<Input> inputs = Corpus();
+  EXPECT_FALSE(inputs.empty());
+  for (const Input& input : inputs) {
+    SCOPED_TRACE(input.name);
+    EXPECT_EQ(RunOne(input.bytes, input.bytes.size()), 0);
+  }
+}
+
+// Of every input as many beginnings as there is time for.
+TEST(FuzzCorpus, CutInputsPass) {
+  const std::vector<Input> inputs = Corpus();
+  const size_t cuts =
+      std::max<size_t>(1, static_cast<size_t>(Rounds(2000, 60'000)) / inputs.size());
+  for (const Input& input : inputs) {
+    const size_t step = 1 + input.bytes.size() / cuts;
+    for (size_t size = 0; size < input.bytes.size(); size += step) RunOne(input.bytes, size);
   }
 }
 

@@ -1,8 +1,11 @@
-// Any ids and stop strings: what is streamed is what decoding at once gives, cut at the first stop.
-// Input: number of stop strings (mod 5), each as length and bytes; flags; then one byte per id.
+// Any prompt, ids and stop strings: what is streamed is what decoding at once gives, cut at the
+// first stop. Input: number of stop strings (mod 5), each as length and bytes; flags; then one byte
+// per id, the prompt's (as many as the flags say) first.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +25,23 @@ std::unique_ptr<eta::Tokenizer> MakeTokenizer(bool dummy_prefix) {
   eta::ModelConfig config;
   config.vocab_size = file.size();
   return *eta::Tokenizer::Load(file.Serialize(), config);
+}
+
+// What `ids` add to `prompt`.
+std::string Added(const eta::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                  std::span<const int32_t> ids) {
+  eta::Utf8Assembler assembler;
+  std::string text;
+  bool first = true;
+  const auto append = [&](int32_t id) {
+    assembler.Append(first ? tokenizer.FirstPieceBytes(id) : tokenizer.PieceBytes(id), text);
+    first = first && tokenizer.PieceBytes(id).empty();
+  };
+  for (const int32_t id : prompt) append(id);
+  text.clear();
+  for (const int32_t id : ids) append(id);
+  assembler.Finish(text);
+  return text;
 }
 
 }  // namespace
@@ -47,7 +67,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ids.push_back(byte < 2 ? byte + 1 : byte < 9 ? tokenizer.vocab_size() + 1 - byte : 3 + byte);
   }
 
-  std::string expected = tokenizer.Decode(ids);
+  const size_t prompt_size = std::min<size_t>((flags >> 2) % 8, ids.size());
+  const std::vector<int32_t> prompt(ids.begin(), ids.begin() + static_cast<int64_t>(prompt_size));
+  ids.erase(ids.begin(), ids.begin() + static_cast<int64_t>(prompt_size));
+
+  std::string expected = Added(tokenizer, prompt, ids);
+  if (prompt.empty() && expected != tokenizer.Decode(ids)) std::abort();
   size_t stop_end = std::string::npos;
   size_t stop_size = 0;
   for (const std::string& stop : stops) {
@@ -62,7 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (stop_end != std::string::npos)
     expected.resize(include_stop ? stop_end : stop_end - stop_size);
 
-  eta::TextStream stream(tokenizer, {}, stops, include_stop);
+  eta::TextStream stream(tokenizer, prompt, stops, include_stop);
   std::string text;
   for (const int32_t id : ids) {
     const auto emission = stream.Push(id);

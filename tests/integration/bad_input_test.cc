@@ -2,6 +2,7 @@
 // that comes with it. Every case gets its exact answer, and a good call works afterwards.
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -177,6 +178,52 @@ TEST_F(BadInputTest, CallsWithNoMessageOrTwo) {
   peer.Message(1, request.SerializeAsString(), /*end_stream=*/false);
   peer.Message(1, request.SerializeAsString(), /*end_stream=*/true);
   EXPECT_EQ(Http2Peer::Header(peer.ReadStream(1), "grpc-status"), "0") << "the first is answered";
+}
+
+// There is no n or best_of: whatever a client of another API sends for it is an unknown field, and
+// one call gives one answer.
+TEST_F(BadInputTest, SeveralAnswersOfOneCallAreNotOffered) {
+  for (const char* name : {"n", "best_of", "num_beams"}) {
+    EXPECT_EQ(v1::GenerateRequest::descriptor()->FindFieldByName(name), nullptr);
+    EXPECT_EQ(v1::SamplingParams::descriptor()->FindFieldByName(name), nullptr);
+  }
+  v1::GenerateRequest request = Ask("one");
+  request.mutable_stopping()->set_max_tokens(2);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.GetReflection()->MutableUnknownFields(&request)->AddVarint(1000, 64);
+  ClientCall call(*stub_);
+  call.Start(request);
+  call.ReadText();
+  EXPECT_TRUE(call.Finish().ok());
+  EXPECT_EQ(call.finished.usage().output_tokens(), 2);
+}
+
+// Row 82: what is hard for a tokenizer is over the context, and that is said at once. How long it
+// took is printed.
+TEST_F(BadInputTest, PromptsThatAreHardToTokenize) {
+  constexpr int kKilobytes = 320;
+  const auto repeated = [](const std::string& text) {
+    std::string all;
+    while (all.size() + text.size() <= size_t{kKilobytes} * 1024) all += text;
+    return all;
+  };
+  const std::vector<std::pair<const char*, std::string>> prompts = {
+      {"one character", repeated("a")},
+      {"spaces", repeated(" ")},
+      {"combining marks", repeated("\u0301")},
+      {"two characters", repeated("ab")},
+      {"control characters", repeated("\x01")},
+      {"no character of the vocabulary", repeated("\U0001d11e")}};
+  for (const auto& [what, text] : prompts) {
+    v1::GenerateRequest request = Ask(text);
+    request.mutable_stopping()->set_max_tokens(16384);
+    const auto begin = std::chrono::steady_clock::now();
+    const grpc::Status status = Answer(request);
+    const std::chrono::duration<double, std::milli> taken =
+        std::chrono::steady_clock::now() - begin;
+    EXPECT_EQ(ReasonOf(status), "CONTEXT_TOO_LONG") << what << ": " << status.error_message();
+    std::printf("%d KiB, %s: %.0f ms\n", kKilobytes, what, taken.count());
+  }
 }
 
 TEST_F(BadInputTest, TokensOutsideTheVocabulary) {

@@ -212,7 +212,8 @@ TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
   Work();
   const CalibrateOutcome refused = Calibrate(Request("code"), "acme");
   EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(refused.status), "CALIBRATION_BUSY");
+  EXPECT_EQ(ReasonOf(refused.status), "TENANT_CALIBRATIONS");
+  EXPECT_EQ(DetailOf<google::rpc::QuotaFailure>(refused.status)->violations(0).subject(), "tenant");
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused.status).has_value());
   EXPECT_TRUE(Calibrate(Request("code"), "globex").status.ok());
   gate.Go();

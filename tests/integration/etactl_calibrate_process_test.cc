@@ -65,7 +65,8 @@ TEST_F(EtactlCalibrateProcessTest, CalibratesAndGeneratesWithTheProfile) {
                     HasSubstr("calibrated on 3 sequences"), HasSubstr("\nfull "),
                     HasSubstr("\ndynamic "), HasSubstr("\nfrozen ")));
   EXPECT_THAT(calibrated.errors,
-              AllOf(HasSubstr("1/4 collecting scores, "), HasSubstr("4/4 verifying, ")));
+              AllOf(HasSubstr("1/4 collecting scores"), HasSubstr("4/4 verifying, "),
+                    HasSubstr(" tokens/s, about ")));
   EXPECT_THAT(calibrated.errors, Not(HasSubstr("\033"))) << "no terminal, no bar";
 
   const auto generated = Run({"generate", "--attention=profile:wiki", "--max_tokens=5",

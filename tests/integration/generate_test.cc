@@ -92,8 +92,8 @@ TEST_F(GenerateTest, RefusesCallsWhileMemoryIsShort) {
   EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
   EXPECT_NE(client.Trailer("grpc-retry-pushback-ms"), "");
   EXPECT_EQ(engine_->submissions(), 0);
-  folder.Write("memory.current", "950");
-  std::this_thread::sleep_for(2 * MemoryPressure::kPeriod);
+  folder.Write("memory.current", "500");
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NONE));
   ExpectGoodCall();
 }
 

@@ -167,7 +167,7 @@ TEST_F(ProfileProcessTest, AStoreThatCannotBeOpenedIsABadStart) {
     EXPECT_EQ(exit.code, 2) << exit.errors;
     return exit.errors;
   };
-  EXPECT_THAT(errors(folder_.path() + "/nowhere/profiles.db"), HasSubstr("--profile_store"));
+  EXPECT_THAT(errors(folder_.path() + "/nowhere/deeper/profiles.db"), HasSubstr("--profile_store"));
   EXPECT_THAT(errors("dir:" + folder_.path() + "/nowhere"), HasSubstr("--profile_store"));
   EXPECT_THAT(errors("mysql://host/db"), HasSubstr("--profile_store"));
   EXPECT_THAT(errors(folder_.Write("text", std::string(8192, 'x'))), HasSubstr("--profile_store"));

@@ -293,6 +293,55 @@ TEST_F(ProfileServiceTest, TenantsWithEqualNamesDoNotMeet) {
             "TENANT_REQUIRED");
 }
 
+// Row 25 of the table of bad inputs. What the store does for either is the same too
+// (SqliteTenancy).
+TEST_F(ProfileServiceTest, AForeignNameIsAnAbsentOneInWordsAndInWork) {
+  ServerOptions options;
+  options.tenant_header = kTenantHeader;
+  Serve(options);
+  Import("legal", 1, "acme");
+  Import("legal", 2, "acme");
+  // What "other" is told, without the name, and how often the store was asked for it.
+  const auto told = [&](const std::string& name, auto method, auto request, auto response) {
+    const int calls = store_->calls("other");
+    const grpc::Status status = Call(method, request, response, "other");
+    EXPECT_EQ(status.error_code(), StatusCode::NOT_FOUND) << name;
+    std::string text = status.error_message() + status.error_details();
+    for (size_t at; (at = text.find(name)) != std::string::npos;) text.replace(at, 5, "*");
+    return text + std::to_string(store_->calls("other") - calls);
+  };
+  const auto all = [&](const std::string& name) {
+    v1::ListProfileVersionsRequest list;
+    list.set_name(name);
+    v1::DeleteProfileRequest removal;
+    removal.set_name(name);
+    v1::SetProfileAliasRequest alias = AliasRequest("stable", 1);
+    alias.set_name(name);
+    v1::ExportProfileRequest file;
+    file.set_profile(name + "@2");
+    std::vector<std::string> texts = {
+        told(name, &Stub::GetProfile, GetRequest(name), v1::Profile()),
+        told(name, &Stub::GetProfile, GetRequest(name + "@1"), v1::Profile()),
+        told(name, &Stub::GetProfile, GetRequest(name + "@stable"), v1::Profile()),
+        told(name, &Stub::ListProfileVersions, list, v1::ListProfileVersionsResponse()),
+        told(name, &Stub::ExportProfile, file, v1::ExportProfileResponse()),
+        told(name, &Stub::SetProfileAlias, alias, v1::SetProfileAliasResponse()),
+        told(name, &Stub::DeleteProfile, removal, v1::DeleteProfileResponse())};
+    v1::GenerateRequest generate = Ask("hello");
+    generate.mutable_attention()->set_profile(name);
+    for (int round = 0; round < 2; ++round) {  // not in the cache, perhaps in it
+      const int calls = store_->calls("other");
+      ClientCall client(*stub_);
+      client.context.AddMetadata(kTenantHeader, "other");
+      EXPECT_EQ(ReasonOf(client.Refusal(generate)), "PROFILE_NOT_FOUND");
+      texts.push_back(std::to_string(store_->calls("other") - calls));
+    }
+    return texts;
+  };
+  EXPECT_EQ(all("legal"), all("empty"));
+  EXPECT_EQ(VersionOf("legal", "acme"), 2);
+}
+
 TEST_F(ProfileServiceTest, CallsThatCannotWaitForTheStoreAreRefused) {
   Import("legal", 1);
   store_->Block();

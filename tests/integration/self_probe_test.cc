@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tests/integration/service_fixture.h"
@@ -52,7 +53,9 @@ TEST_F(SelfProbeTest, NoticesThatNobodyAnswersAndThatSomebodyDoesAgain) {
   listener.emplace();
   const std::string address = listener->address();
   ASSERT_NE(address, "");
-  SelfProbe probe(address, milliseconds(600), Log::Nowhere());
+  SelfProbe probe(
+      address, grpc::InsecureChannelCredentials(), milliseconds(600), [] { return 0; },
+      Log::Nowhere());
   EXPECT_FALSE(probe.Deaf()) << "not before its patience is over";
   EXPECT_TRUE(Becomes(probe, true));
 
@@ -66,10 +69,30 @@ TEST_F(SelfProbeTest, NoticesThatNobodyAnswersAndThatSomebodyDoesAgain) {
   EXPECT_TRUE(Becomes(probe, true));
 }
 
+TEST_F(SelfProbeTest, AServerThatRefusesBecauseItIsFullIsNotDeaf) {
+  const DeafListener listener;
+  std::atomic<int64_t> refused = 0;
+  std::atomic<int> asked = 0;
+  SelfProbe probe(
+      listener.address(), grpc::InsecureChannelCredentials(), milliseconds(300),
+      [&] {
+        ++asked;
+        return ++refused;
+      },
+      Log::Nowhere());
+  for (int i = 0; i < 2000 && asked < 12; ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_GE(asked, 12) << "six probes";
+  EXPECT_FALSE(probe.Deaf());
+}
+
 TEST_F(SelfProbeTest, EndsAtOnceWhileItWaitsForAnAnswer) {
   const DeafListener listener;
   const auto begin = Clock::now();
-  { const SelfProbe probe(listener.address(), std::chrono::hours(1), Log::Nowhere()); }
+  {
+    const SelfProbe probe(
+        listener.address(), grpc::InsecureChannelCredentials(), std::chrono::hours(1),
+        [] { return 0; }, Log::Nowhere());
+  }
   EXPECT_LT(Clock::now() - begin, std::chrono::minutes(1)) << "of the ten that a call has";
 }
 

@@ -1,11 +1,14 @@
 // A server on a real socket with a puppet for an engine.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "eta/v1/profiles.grpc.pb.h"
+#include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "service/server.h"
@@ -32,7 +35,8 @@ class ServiceTest : public ::testing::Test {
                                         .calibrate = calibrate_,
                                         .telemetry = telemetry_,
                                         .call_observers = call_observers_,
-                                        .log = log_});
+                                        .log = log_,
+                                        .limits = limits_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     channel_ = NewChannel();
@@ -74,11 +78,27 @@ class ServiceTest : public ::testing::Test {
     EXPECT_TRUE(client.Finish().ok());
   }
 
+  // Until memory is on this rung for the server; false after 10 s without.
+  ::testing::AssertionResult AwaitPressure(v1::Pressure rung) {
+    const auto stub = v1::StatsService::NewStub(channel_);
+    for (int i = 0; i < 1000; ++i) {
+      grpc::ClientContext context;
+      v1::Stats stats;
+      if (stub->GetStats(&context, v1::GetStatsRequest(), &stats).ok() &&
+          stats.pressure().pressure() == rung) {
+        return ::testing::AssertionSuccess();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return ::testing::AssertionFailure() << "never " << v1::Pressure_Name(rung);
+  }
+
   std::unique_ptr<FaultyStore> store_;  // null: the server has none
   Calibrator calibrate_;
   TelemetrySource telemetry_;  // null: nothing is counted
   std::vector<CallObserver*> call_observers_;
-  Log* log_ = nullptr;  // null: nothing is said
+  Log* log_ = nullptr;                    // null: nothing is said
+  std::unique_ptr<TenantLimits> limits_;  // null: tenants have none of their own
   std::unique_ptr<PuppetEngine> engine_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -4,13 +4,13 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <thread>
 
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
+#include "tests/testing/environment.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/postgres_server.h"
 #include "tests/testing/tiny_model.h"
@@ -26,20 +26,6 @@ using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
 constexpr int kExitStoreFailed = 4;
-
-// What processes find in their environment while it lives.
-class Environment {
- public:
-  Environment(const char* name, const std::string& value) : name_(name) {
-    setenv(name, value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
-  }
-  ~Environment() { unsetenv(name_); }  // NOLINT(concurrency-mt-unsafe)
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  const char* const name_;
-};
 
 class StoreProcessTest : public ::testing::Test {
  protected:

@@ -25,6 +25,11 @@ using std::chrono::steady_clock;
 
 constexpr char kTenantHeader[] = "x-tenant";
 constexpr int kMaxContext = 4096;
+// Wide enough for all but one call of each round.
+constexpr char kTenants[] = R"({
+  "tenants": {"bob": {"max_calls": 64, "max_kv_tokens": 100000, "tokens_per_second": 1000000,
+                      "burst_tokens": 3900}}
+})";
 constexpr char kSamples[] = ETA_SOURCE_DIR "/models/eta-27m/samples/books";
 
 // A part of a document; each `number` another one, so that no prompt is in the prefix cache.
@@ -73,22 +78,23 @@ std::string ProfileLabel(const std::string& profile) {
 }
 
 // Two requests run and two wait, however many come.
-std::vector<std::string> ServerFlags(const std::string& store) {
+std::vector<std::string> ServerFlags(const std::string& store, const std::string& tenants) {
   std::string flags = absl::StrCat(
       "--model=" ETA_SOURCE_DIR
       "/models/eta-27m --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0 --kv_pool_bytes=256MiB "
       "--max_running=2 --max_waiting_requests=2 --default_deadline=2s --max_context=",
       kMaxContext, " --tenant_header=", kTenantHeader,
       " --admin_tenants=operator --metrics_tenants=alice,bob,aside "
-      "--metrics_profiles=legal,books,aside --profile_store=",
-      store);
+      "--metrics_profiles=legal,books,aside --tenants=",
+      tenants, " --profile_store=", store);
   return absl::StrSplit(flags, ' ');
 }
 
 }  // namespace
 
 LiveSystem::LiveSystem()
-    : server_(ETA_BINARY_DIR "/eta-server", ServerFlags(folder_.path() + "/profiles.db")) {
+    : server_(ETA_BINARY_DIR "/eta-server", ServerFlags(folder_.path() + "/profiles.db",
+                                                        folder_.Write("tenants.json", kTenants))) {
   const std::string url = server_.AwaitLine("metrics on http://127.0.0.1:");
   const std::string address = server_.AwaitAddress();
   if (address.empty() || !absl::SimpleAtoi(url.substr(0, url.find('/')), &metrics_port_)) return;
@@ -205,6 +211,9 @@ void LiveSystem::Refusals() {
   request = Short("full", "", 0);
   request.set_text(std::string(100000, 'a'));
   refuse("bob", "bob", request, "INVALID_ARGUMENT", "context_too_long");
+  request = Ask("Once");
+  request.mutable_stopping()->set_max_tokens(3950);
+  refuse("bob", "bob", request, "RESOURCE_EXHAUSTED", "tenant_tokens");
   // Nobody's call takes a name from those that there are.
   refuse("", "none", Short("full", "", 0), "UNAUTHENTICATED", "tenant_required");
   refuse("stranger", "other", Short("profile", "nowhere", 0), "NOT_FOUND", "profile_not_found");

@@ -65,6 +65,37 @@ TEST_F(MonitoringTest, CallsAreWhatTheClientsCounted) {
   EXPECT_EQ(page().Sum("eta_requests_cancelled_total"), 4 * rounds);
 }
 
+TEST_F(MonitoringTest, LimitsOfTenantsAreThere) {
+  const double rounds = system().busy.rounds;
+  const MetricLabels bob = {{"tenant", "bob"}};
+  EXPECT_EQ(
+      page().Sum("eta_tenant_refused_total", {{"tenant", "bob"}, {"reason", "tenant_tokens"}}),
+      rounds);
+  EXPECT_EQ(page().Sum("eta_tenant_refused_total"), rounds);
+  EXPECT_EQ(page().Sum("eta_tenant_max_calls", bob), 64);
+  EXPECT_EQ(page().Sum("eta_tenant_burst_tokens", bob), 3900);
+  EXPECT_EQ(page().Sum("eta_tenant_tokens_left", bob), 3900) << "all of it has flowed in again";
+  EXPECT_EQ(page().Sum("eta_tenant_max_kv_tokens", bob), 100'000);
+  EXPECT_EQ(page().Sum("eta_tenant_calls"), 0);
+  EXPECT_EQ(page().Sum("eta_tenant_kv_tokens"), 0) << "leaked";
+  EXPECT_EQ(page().Sum("eta_tenant_requests_running"), 0);
+  EXPECT_EQ(page().Sum("eta_tenant_requests_waiting"), 0);
+  EXPECT_EQ(page().Sum("eta_memory_pressure_state", {{"state", "none"}}), 1);
+  EXPECT_EQ(page().Sum("eta_memory_streams_ended_total"), 0);
+}
+
+TEST_F(MonitoringTest, ConnectionsAndFilesAreThere) {
+  const double open = page().Sum("eta_connections_open");
+  EXPECT_THAT(open, Ge(1));
+  EXPECT_THAT(page().Sum("eta_connections_max"), Gt(open));
+  EXPECT_THAT(page().Sum("eta_connections_accepted_total"), Ge(open));
+  EXPECT_EQ(page().Sum("eta_connections_refused_total"), 0);
+  EXPECT_EQ(page().Sum("eta_connection_accept_errors_total"), 0);
+  EXPECT_EQ(page().Sum("eta_file_reloads_total", {{"result", "failure"}}), 0);
+  EXPECT_EQ(page().Sum("eta_file_current"),
+            static_cast<double>(page().Find("eta_file_current").size()));
+}
+
 TEST_F(MonitoringTest, TokensAreTheSumsOfTheAnswers) {
   for (const auto& [labels, tokens] : system().counts.tokens) {
     const std::string text = ::testing::PrintToString(labels);
@@ -300,7 +331,8 @@ TEST_F(MonitoringTest, PrometheusStoredThePage) {
     for (const char* added : {"__name__", "job", "instance"}) labels.erase(added);
     // What moves by itself.
     if (name == "eta_uptime_seconds" || name == "eta_memory_used_ratio" ||
-        name.rfind("eta_profile_", 0) == 0 || name == "eta_engine_last_step_timestamp_seconds") {
+        name.rfind("eta_profile_", 0) == 0 || name.rfind("eta_connections_", 0) == 0 ||
+        name == "eta_engine_last_step_timestamp_seconds") {
       continue;
     }
     ++compared;

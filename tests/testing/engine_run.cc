@@ -82,6 +82,16 @@ Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens) {
   return request;
 }
 
+AttentionChoice Frozen(const ModelConfig& config, const std::string& name) {
+  auto profile = std::make_shared<ThresholdProfile>();
+  profile->name = name;
+  profile->num_layers = config.num_layers;
+  profile->num_query_heads = config.num_query_heads;
+  profile->thresholds.assign(
+      static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.5f);
+  return {.mode = AttentionMode::kProfile, .profile = profile};
+}
+
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request) {
   auto recorder = std::make_shared<Recorder>();
   const auto handle = engine.Submit(std::move(request), recorder);

@@ -32,6 +32,9 @@ std::vector<int32_t> Prompt(int32_t length, uint32_t seed);
 // A greedy request for `max_tokens` ids that no end-of-text cuts short.
 Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens);
 
+// A profile of that name with the same threshold for every head.
+AttentionChoice Frozen(const ModelConfig& config, const std::string& name);
+
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request);
 // Submits and waits.
 Recorder::Answer Ask(Engine& engine, Request request);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +48,12 @@ class FaultyStore final : public ProfileStore {
     const std::lock_guard lock(mutex_);
     return waiting_;
   }
+  // Calls of any kind for a tenant so far.
+  int calls(const std::string& tenant) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = calls_.find(tenant);
+    return found == calls_.end() ? 0 : found->second;
+  }
   // Get calls so far.
   int reads() const {
     const std::lock_guard lock(mutex_);
@@ -63,11 +70,11 @@ class FaultyStore final : public ProfileStore {
   }
 
   absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) override {
-    if (absl::Status s = Pass(); !s.ok()) return s;
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->Put(tenant, put);
   }
   absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant, const PutProfile& put) const override {
-    if (absl::Status s = Pass(); !s.ok()) return s;
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->CheckPut(tenant, put);
   }
   absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
@@ -76,30 +83,30 @@ class FaultyStore final : public ProfileStore {
       const std::lock_guard lock(mutex_);
       ++reads_;
     }
-    if (absl::Status s = Pass(); !s.ok()) return s;
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->Get(tenant, name, selector);
   }
   absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const override {
-    if (absl::Status s = Pass(); !s.ok()) return s;
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->List(tenant, page);
   }
   absl::StatusOr<ProfileList> ListVersions(const Tenant& tenant, const std::string& name,
                                            const ProfilePage& page) const override {
-    if (absl::Status s = Pass(); !s.ok()) return s;
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->ListVersions(tenant, name, page);
   }
   absl::StatusOr<std::vector<ProfileAlias>> ListAliases(const Tenant& tenant,
                                                         const std::string& name) const override {
-    if (absl::Status s = Pass(); !s.ok()) return s;
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->ListAliases(tenant, name);
   }
   absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) override {
-    if (absl::Status s = Pass(); !s.ok()) return s;
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->SetAlias(tenant, put);
   }
   absl::Status Delete(const Tenant& tenant, const std::string& name,
                       std::optional<int64_t> expected_version) override {
-    if (absl::Status s = Pass(); !s.ok()) return s;
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->Delete(tenant, name, expected_version);
   }
   std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override {
@@ -122,8 +129,9 @@ class FaultyStore final : public ProfileStore {
     FaultyStore& store_;
   };
 
-  absl::Status Pass() const {
+  absl::Status Pass(const Tenant& tenant) const {
     std::unique_lock lock(mutex_);
+    ++calls_[tenant.id()];
     ++waiting_;
     changed_.wait(lock, [this] { return !blocked_; });
     --waiting_;
@@ -138,6 +146,7 @@ class FaultyStore final : public ProfileStore {
   std::vector<ProfileWatcher> watchers_;
   absl::Status failure_;
   bool blocked_ = false;
+  mutable std::map<std::string, int> calls_;
   mutable int waiting_ = 0;
   mutable int reads_ = 0;
 };

@@ -7,26 +7,16 @@
 
 #include <cstdlib>
 
+#include "tests/testing/http2_frames.h"
+
 namespace eta::testing {
-namespace {
 
-constexpr uint8_t kSettings = 4, kPing = 6, kWindowUpdate = 8, kAck = 1, kEndHeaders = 4;
-
-// One header, literal and not indexed (RFC 7541, 6.2.2); names and values under 127 bytes.
-std::string Literal(const std::string& name, const std::string& value) {
-  std::string bytes(1, '\0');
-  bytes += static_cast<char>(name.size());
-  bytes += name;
-  bytes += static_cast<char>(value.size());
-  return bytes + value;
-}
-
-std::string BigEndian(uint32_t value) {
-  const uint32_t swapped = htonl(value);
-  return std::string(reinterpret_cast<const char*>(&swapped), sizeof(swapped));
-}
-
-}  // namespace
+using http2::BigEndian;
+using http2::kAck;
+using http2::kEndHeaders;
+using http2::kPing;
+using http2::kSettings;
+using http2::kWindowUpdate;
 
 Http2Peer::Http2Peer(const std::string& address) {
   const size_t colon = address.rfind(':');
@@ -42,8 +32,7 @@ Http2Peer::Http2Peer(const std::string& address) {
     fd_ = -1;
     return;
   }
-  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-  send(fd_, preface.data(), preface.size(), MSG_NOSIGNAL);
+  send(fd_, http2::kPreface.data(), http2::kPreface.size(), MSG_NOSIGNAL);
   Send(kSettings, 0, 0, "");
 }
 
@@ -52,27 +41,20 @@ Http2Peer::~Http2Peer() {
 }
 
 void Http2Peer::Send(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
-  std::string frame = BigEndian(static_cast<uint32_t>(payload.size())).substr(1);
-  frame += static_cast<char>(type);
-  frame += static_cast<char>(flags);
-  frame += BigEndian(stream) + payload;
+  const std::string frame = http2::Frame(type, flags, stream, payload);
   send(fd_, frame.data(), frame.size(), MSG_NOSIGNAL);
 }
 
 void Http2Peer::Call(uint32_t stream, const std::string& path,
                      const std::vector<std::pair<std::string, std::string>>& more) {
-  std::string headers = Literal(":method", "POST") + Literal(":scheme", "http") +
-                        Literal(":path", path) + Literal(":authority", "localhost") +
-                        Literal("te", "trailers") + Literal("content-type", "application/grpc");
-  for (const auto& [name, value] : more) headers += Literal(name, value);
+  std::string headers = http2::CallHeaders(path);
+  for (const auto& [name, value] : more) headers += http2::Literal(name, value);
   Send(kHeaders, kEndHeaders, stream, headers);
 }
 
 void Http2Peer::Message(uint32_t stream, const std::string& message, bool end_stream,
                         bool compressed) {
-  std::string data(1, compressed ? '\1' : '\0');
-  data += BigEndian(static_cast<uint32_t>(message.size())) + message;
-  Send(kData, end_stream ? kEndStream : 0, stream, data);
+  Send(kData, end_stream ? kEndStream : 0, stream, http2::Message(message, compressed));
 }
 
 void Http2Peer::Widen(uint32_t stream, uint32_t bytes) {

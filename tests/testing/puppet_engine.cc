@@ -33,6 +33,14 @@ ModelConfig PuppetModel() {
   return config;
 }
 
+// As Tokenize makes them.
+int32_t PromptTokens(const Request& request) {
+  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
+    return static_cast<int32_t>(text->size()) + 1;
+  }
+  return static_cast<int32_t>(std::get<1>(request.prompt).size());
+}
+
 }  // namespace
 
 PuppetCall::PuppetCall(uint64_t handle, Request request, std::shared_ptr<EventSink> sink)
@@ -135,7 +143,8 @@ int PuppetEngine::submissions() const {
 }
 
 absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
-  const absl::Status valid = ValidateRequest(request, info_, limits_);
+  absl::Status valid = ValidateRequest(request, info_, limits_);
+  if (valid.ok()) valid = sink->OnSized(PromptTokens(request));
   const std::lock_guard lock(mutex_);
   ++submissions_;
   if (!valid.ok()) return valid;
@@ -206,6 +215,16 @@ void PuppetEngine::Drain(Clock::time_point deadline) {
 EngineSnapshot PuppetEngine::Snapshot() const {
   const std::lock_guard lock(mutex_);
   return snapshot_;
+}
+
+std::vector<TenantQueue> PuppetEngine::Tenants() const {
+  const std::lock_guard lock(mutex_);
+  return tenants_;
+}
+
+void PuppetEngine::SetTenants(std::vector<TenantQueue> tenants) {
+  const std::lock_guard lock(mutex_);
+  tenants_ = std::move(tenants);
 }
 
 }  // namespace eta::testing

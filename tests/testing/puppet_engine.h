@@ -90,6 +90,8 @@ class PuppetEngine final : public Engine {
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
   EngineSnapshot Snapshot() const override;
+  std::vector<TenantQueue> Tenants() const override;
+  void SetTenants(std::vector<TenantQueue> tenants);
 
  private:
   EngineInfo info_;
@@ -106,6 +108,7 @@ class PuppetEngine final : public Engine {
   uint64_t last_handle_ = 0;
   std::vector<uint64_t> cancelled_;
   EngineSnapshot snapshot_;
+  std::vector<TenantQueue> tenants_;
   int submissions_ = 0;
   bool draining_ = false;
 };

@@ -76,6 +76,18 @@ bool ServerProcess::Running() {
   return false;
 }
 
+int64_t ServerProcess::PeakMemory() const {
+  std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6));
+  }
+  return 0;
+}
+
+void ServerProcess::ForgetPeakMemory() const {
+  std::ofstream("/proc/" + std::to_string(pid_) + "/clear_refs") << "5";
+}
+
 ServerProcess::Exit ServerProcess::AwaitExit() {
   int status;
   if (pid_ > 0 && !wait_status_ && waitpid(pid_, &status, 0) == pid_) wait_status_ = status;

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,7 +28,11 @@ class ServerProcess {
   // What follows `prefix` in the next line of its standard output that begins so; empty likewise.
   std::string AwaitLine(std::string_view prefix);
   void Signal(int signal);
+  pid_t pid() const { return pid_; }
   bool Running();
+  // The most memory that it has had at once, in KB; only while it runs. Forgotten on demand.
+  int64_t PeakMemory() const;
+  void ForgetPeakMemory() const;
   Exit AwaitExit();
 
  private:

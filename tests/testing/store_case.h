@@ -43,6 +43,7 @@ class StorePlace {
 
   static ProfileStoreOptions FastOptions() {
     return {.quota = {},
+            .quota_of = nullptr,
             .poll_interval = std::chrono::milliseconds(20),
             .busy_timeout = std::chrono::seconds(5)};
   }

@@ -174,10 +174,21 @@ TEST_F(CheckpointTest, OnlyListedDigestsAreAccepted) {
   EXPECT_EQ(Code(options), kFailedPrecondition) << "not listed";
 }
 
+// Row 79 of the table of bad inputs, as is the one after it.
 TEST_F(CheckpointTest, FilesThatEveryUserMayWriteAreRefused) {
   WriteShard("model.safetensors", {"alpha"});
   ASSERT_EQ(chmod(Path("tokenizer.model").c_str(), 0666), 0);
   EXPECT_EQ(Code(), kFailedPrecondition);
+}
+
+TEST_F(CheckpointTest, FoldersThatEveryUserMayWriteAreRefusedWithStickyBitToo) {
+  WriteShard("model.safetensors", {"alpha"});
+  for (const mode_t mode : {0777, 01777}) {
+    ASSERT_EQ(chmod(folder_.path().c_str(), mode), 0);
+    EXPECT_EQ(Code(), kFailedPrecondition) << mode;
+  }
+  ASSERT_EQ(chmod(folder_.path().c_str(), 0775), 0);
+  EXPECT_EQ(Code(), absl::StatusCode::kOk);
 }
 
 TEST_F(CheckpointTest, TheFingerprintTellsEveryContentApart) {

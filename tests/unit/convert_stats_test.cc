@@ -7,7 +7,6 @@
 
 #include "engine/error.h"
 #include "gmock/gmock.h"
-#include "service/admin_role.h"
 #include "service/take_stats.h"
 
 namespace eta {
@@ -126,6 +125,27 @@ TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
   ASSERT_THAT(load.devices(), SizeIs(2));
   EXPECT_EQ(load.devices(0).blocks_used(), 5);
   EXPECT_TRUE(load.devices(1).lost());
+}
+
+TEST(ConvertStats, ConnectionsAreEverybodys) {
+  StatsFacts facts = Facts();
+  facts.connections = {.open = 1,
+                       .max = 2,
+                       .accepted = 3,
+                       .refused_full = 4,
+                       .refused_peer = 5,
+                       .refused_no_files = 6,
+                       .accept_errors = 7};
+  const v1::ConnectionStats stats = ToMessage(facts, Info()).connections();
+  EXPECT_EQ(stats.open(), 1);
+  EXPECT_EQ(stats.max(), 2);
+  EXPECT_EQ(stats.accepted(), 3);
+  EXPECT_EQ(stats.refused_full(), 4);
+  EXPECT_EQ(stats.refused_peer(), 5);
+  EXPECT_EQ(stats.refused_no_files(), 6);
+  EXPECT_EQ(stats.accept_errors(), 7);
+  facts.tenant = TenantNamed("acme");
+  EXPECT_FALSE(ToMessage(facts, Info()).has_connections());
 }
 
 TEST(ConvertStats, EveryLatencyStandsInItsPlaceAndEmptyOnesHaveNoQuantiles) {
@@ -287,32 +307,27 @@ TEST(ConvertStats, IntervalsAreBounded) {
   }
 }
 
-TEST(StatsQuery, ATenantGetsItsOwnAndTheOperatorsGetAll) {
-  ServerOptions options;
-  options.tenant_header = "x-tenant";
-  options.admin_tenants = {"ops"};
-  const Tenant ops = TenantNamed("ops");
-  const Tenant user = TenantNamed("user");
-  EXPECT_EQ(MakeStatsQuery({}, false, ops, options)->tenant, std::nullopt);
-  EXPECT_EQ(MakeStatsQuery("user", false, ops, options)->tenant, user);
-  EXPECT_EQ(MakeStatsQuery({}, true, user, options)->tenant, user);
-  EXPECT_TRUE(MakeStatsQuery({}, true, user, options)->layers);
-  EXPECT_EQ(MakeStatsQuery("user", false, user, options)->tenant, user);
-  const absl::Status refused = MakeStatsQuery("ops", false, user, options).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(GetErrorDetail(refused).reason, "ADMIN_REQUIRED");
+Caller CallerOf(const std::string& tenant, Roles roles) {
+  return {.tenant = TenantNamed(tenant), .roles = roles, .credential = "test"};
 }
 
-TEST(StatsQuery, WhereNobodyNamesATenantEverybodySeesAll) {
-  const ServerOptions options;
-  EXPECT_TRUE(IsAdmin(TenantNamed("default"), options));
-  EXPECT_EQ(MakeStatsQuery({}, false, TenantNamed("default"), options)->tenant, std::nullopt);
+TEST(StatsQuery, ATenantGetsItsOwnAndTheOperatorsGetAll) {
+  const Caller ops = CallerOf("ops", {Role::kStatsAll});
+  const Caller user = CallerOf("user", {Role::kStats, Role::kAdmin});
+  EXPECT_EQ(MakeStatsQuery({}, false, ops)->tenant, std::nullopt);
+  EXPECT_EQ(MakeStatsQuery("user", false, ops)->tenant, user.tenant);
+  EXPECT_EQ(MakeStatsQuery({}, true, user)->tenant, user.tenant);
+  EXPECT_TRUE(MakeStatsQuery({}, true, user)->layers);
+  EXPECT_EQ(MakeStatsQuery("user", false, user)->tenant, user.tenant);
+  const absl::Status refused = MakeStatsQuery("ops", false, user).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(GetErrorDetail(refused).reason, "ADMIN_REQUIRED");
 }
 
 TEST(StatsQuery, ATenantMustBeAName) {
   for (const std::string& bad : {std::string(), std::string("a b"), std::string(256, 'x')}) {
     const absl::Status refused =
-        MakeStatsQuery(bad, false, TenantNamed("default"), ServerOptions()).status();
+        MakeStatsQuery(bad, false, CallerOf("default", Roles::All())).status();
     EXPECT_EQ(GetErrorDetail(refused).field, "tenant") << bad;
   }
 }

@@ -197,6 +197,41 @@ TEST(Merge, JoinsNeighboursOfAKindAndNothingElse) {
   EXPECT_EQ(last.prefill().prompt_logprobs_size(), 2);
 }
 
+TEST(ToWireStatus, AHintIsNeverTooEarlyAndSpread) {
+  const absl::Status status =
+      MakeError(absl::StatusCode::kResourceExhausted, "not now",
+                {.reason = "TENANT_TOKENS", .retry_after = std::chrono::milliseconds(1500)});
+  EXPECT_EQ(ToWireStatus(status, 0.0).retry_pushback, "1500");
+  EXPECT_EQ(ToWireStatus(status, 0.5).retry_pushback, "1650");
+  EXPECT_EQ(ToWireStatus(status, 1.0).retry_pushback, "1800");
+  const auto retry = testing::DetailOf<google::rpc::RetryInfo>(ToWireStatus(status, 1.0).status);
+  EXPECT_EQ(retry->retry_delay().seconds(), 1);
+  EXPECT_EQ(retry->retry_delay().nanos(), 800'000'000);
+  std::set<std::string> drawn;
+  for (int i = 0; i < 100; ++i) {
+    const std::string pushback = *ToWireStatus(status).retry_pushback;
+    EXPECT_GE(std::stoi(pushback), 1500);
+    EXPECT_LE(std::stoi(pushback), 1800);
+    drawn.insert(pushback);
+  }
+  EXPECT_GT(drawn.size(), 20u);
+}
+
+TEST(ToWireStatus, AQuotaIsNamed) {
+  for (const std::string reason :
+       {"TENANT_CALLS", "TENANT_TOKENS", "TENANT_KV", "TENANT_CALIBRATIONS"}) {
+    const WireStatus wire = ToWireStatus(
+        MakeError(absl::StatusCode::kResourceExhausted, "too much",
+                  {.reason = reason, .metadata = {{"quota", "max_calls"}, {"limit", "3"}}}));
+    const auto quota = testing::DetailOf<google::rpc::QuotaFailure>(wire.status);
+    ASSERT_TRUE(quota.has_value()) << reason;
+    EXPECT_EQ(quota->violations(0).subject(), "tenant");
+    EXPECT_EQ(quota->violations(0).description(), "max_calls: too much");
+    EXPECT_EQ(testing::MetadataOf(wire.status, "limit"), "3");
+    EXPECT_EQ(wire.retry_pushback, "-1") << "without a time: do not retry";
+  }
+}
+
 TEST(ToWireStatus, EveryErrorHasAReasonAndABoundedMessage) {
   const WireStatus wire = ToWireStatus(absl::InternalError(std::string(100000, 'x')));
   EXPECT_EQ(wire.status.error_code(), grpc::StatusCode::INTERNAL);

@@ -13,6 +13,7 @@ namespace eta {
 namespace {
 
 using testing::AskTogether;
+using testing::Frozen;
 using testing::Greedy;
 using testing::OptionsFor;
 using testing::Prompt;
@@ -100,16 +101,6 @@ class Sums : public Observer {
   int64_t preemptions_ = 0;
 };
 
-AttentionChoice Frozen(const ModelConfig& config) {
-  auto profile = std::make_shared<ThresholdProfile>();
-  profile->name = "frozen";
-  profile->num_layers = config.num_layers;
-  profile->num_query_heads = config.num_query_heads;
-  profile->thresholds.assign(
-      static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.5f);
-  return {.mode = AttentionMode::kProfile, .profile = profile};
-}
-
 // Requests of every mode, of ragged lengths, each under an id of its own.
 std::vector<Request> Mixed(const ModelConfig& config) {
   std::vector<Request> requests;
@@ -119,7 +110,7 @@ std::vector<Request> Mixed(const ModelConfig& config) {
     request.id = "request-" + std::to_string(i);
     if (i % 3 == 0) request.attention.mode = AttentionMode::kFull;
     if (i % 3 == 1) request.attention.mode = AttentionMode::kDynamic;
-    if (i % 3 == 2) request.attention = Frozen(config);
+    if (i % 3 == 2) request.attention = Frozen(config, "frozen");
     requests.push_back(std::move(request));
   }
   return requests;

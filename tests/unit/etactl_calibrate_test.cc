@@ -210,7 +210,7 @@ TEST(EtactlProfiles, CommandsShareServerAndTimeout) {
                                              {"--server=here:1", "--timeout=2", "list"}}) {
     const ProfilesFlags flags = ProfilesOf(arguments);
     EXPECT_EQ(flags.command, "list");
-    EXPECT_EQ(flags.server, "here:1");
+    EXPECT_EQ(flags.server.address, "here:1");
     EXPECT_EQ(flags.timeout_seconds, 2.0);
   }
 }

@@ -113,6 +113,15 @@ TEST(EtactlStats, SaysWhatItIsHowBusyAndHowFast) {
             "queue        10 min           0        -        -       -\n");
 }
 
+TEST(EtactlStats, CountsConnections) {
+  const std::string text = DescribeStats(
+      StatsOf("connections { open: 3 max: 4096 accepted: 70 refused_full: 5 refused_peer: 2 }"),
+      nullptr);
+  EXPECT_NE(text.find("\nconnections: 3 open of 4096, 70 since the start, 7 refused\n"),
+            std::string::npos)
+      << text;
+}
+
 TEST(EtactlStats, SaysHowSparseItIsByProfileAndLayer) {
   const std::string text = DescribeStats(StatsOf(kAttention), nullptr);
   EXPECT_NE(text.find("density with   steps   head  union  KV read  of full  index  "

@@ -1,11 +1,15 @@
 // What of the command line is told to whoever reads the log.
 #include "service/flags.h"
 
+#include <filesystem>
+
 #include "gmock/gmock.h"
+#include "tests/unit/temp_folder.h"
 
 namespace eta {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
@@ -25,6 +29,36 @@ TEST(Flags, WhatWasGivenIsToldWithoutPasswords) {
               ElementsAre(Pair("device", "0,1"), Pair("log_level", "warning"),
                           Pair("model", ETA_SOURCE_DIR), Pair("profile_store", "postgresql://..."),
                           Pair("reflection", "true")));
+}
+
+TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
+  const TempFolder folder;
+  const std::string file = folder.Write("url", "postgresql://eta:s3cret@db/eta\n");
+  const ParsedFlags parsed = Parse({"--profile_store_file", file});
+  ASSERT_TRUE(parsed.flags.has_value());
+  EXPECT_EQ(parsed.flags->profile_store, "postgresql://eta:s3cret@db/eta");
+  EXPECT_THAT(parsed.flags->given, Contains(Pair("profile_store_file", file)));
+  EXPECT_FALSE(parsed.flags->shows_password);
+
+  EXPECT_FALSE(Parse({"--profile_store_file", file, "--profile_store", "x.db"}).flags.has_value());
+  EXPECT_FALSE(Parse({"--profile_store_file", file + "2"}).flags.has_value()) << "no such file";
+  for (const char* text : {"", "\n", "two\nlines"}) {
+    EXPECT_FALSE(Parse({"--profile_store_file", folder.Write("bad", text)}).flags.has_value());
+  }
+  std::filesystem::permissions(file, std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  EXPECT_FALSE(Parse({"--profile_store_file", file}).flags.has_value()) << "writable by others";
+}
+
+TEST(Flags, APasswordInTheCommandLineIsNoticed) {
+  const auto shows = [](const std::string& url) {
+    return Parse({"--profile_store", url}).flags->shows_password;
+  };
+  EXPECT_TRUE(shows("postgresql://eta:s3cret@db/eta"));
+  EXPECT_TRUE(shows("postgresql://db/eta?user=eta&password=s3cret"));
+  EXPECT_FALSE(shows("postgresql://eta@db:5432/eta?passfile=/run/secrets/pgpass"));
+  EXPECT_FALSE(shows("postgresql://db:5432/eta"));
+  EXPECT_FALSE(shows("profiles.db"));
 }
 
 TEST(Flags, TheLogIsForPeopleOnlyWhereItIsAskedToBe) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -23,16 +24,21 @@ class MemoryPressureTest : public ::testing::Test {
             .cgroup_root = folder_.path() + "/cgroup",
             .own_cgroup_file = folder_.path() + "/self"};
   }
+  Pressure Rung() {
+    MemoryPressure pressure(Options());
+    pressure.Look();
+    return pressure.rung();
+  }
 
   TempFolder folder_;
 };
 
 TEST_F(MemoryPressureTest, IsLowWithoutAnyLimit) {
-  EXPECT_FALSE(MemoryPressure(Options()).High()) << "no files at all";
+  EXPECT_EQ(Rung(), Pressure::kNone) << "no files at all";
   Write("self", "0::/\n");
   Write("cgroup/memory.max", "max\n");
   Write("cgroup/memory.current", "1000\n");
-  EXPECT_FALSE(MemoryPressure(Options()).High());
+  EXPECT_EQ(Rung(), Pressure::kNone);
 }
 
 TEST_F(MemoryPressureTest, Version2CountsWhatCannotBeDropped) {
@@ -42,9 +48,13 @@ TEST_F(MemoryPressureTest, Version2CountsWhatCannotBeDropped) {
   Write("cgroup/memory.stat", "anon 600\nfile 400\ninactive_file 100\nactive_file 300\n");
   MemoryPressure pressure(Options());
   EXPECT_DOUBLE_EQ(pressure.FractionUsed(), 0.89);
-  EXPECT_FALSE(pressure.High());
+  pressure.Look();
+  EXPECT_EQ(pressure.rung(), Pressure::kShortQueue);
   Write("cgroup/memory.stat", "anon 955\ninactive_file 30\n");
-  EXPECT_TRUE(pressure.High(Clock::now() + MemoryPressure::kPeriod));
+  pressure.Look();
+  EXPECT_EQ(pressure.rung(), Pressure::kNoGenerate);
+  EXPECT_TRUE(pressure.At(Pressure::kNoCalibrate));
+  EXPECT_FALSE(pressure.At(Pressure::kEndStreams));
 }
 
 TEST_F(MemoryPressureTest, ALimitAroundTheOwnGroupCountsToo) {
@@ -65,24 +75,39 @@ TEST_F(MemoryPressureTest, Version1) {
   Write("cgroup/memory/memory.stat", "inactive_file 0\ntotal_inactive_file 10\n");
   EXPECT_DOUBLE_EQ(MemoryPressure(Options()).FractionUsed(), 0.97);
   Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  EXPECT_FALSE(MemoryPressure(Options()).High());
+  EXPECT_EQ(Rung(), Pressure::kNone);
 }
 
-TEST_F(MemoryPressureTest, LooksOncePerPeriodAndReportsChangesOnly) {
+TEST_F(MemoryPressureTest, ReportsChangesAndEndsStreamsOnTheHighestRungOnly) {
   Write("self", "0::/\n");
-  Write("cgroup/memory.max", "100\n");
-  Write("cgroup/memory.current", "99\n");
+  Write("cgroup/memory.max", "1000\n");
+  Write("cgroup/memory.current", "0\n");
   std::string changes;
   MemoryPressureOptions options = Options();
-  options.on_change = [&](bool high) { changes += high ? "+" : "-"; };
+  options.on_change = [&](Pressure rung, double used) {
+    changes += std::string(Name(rung)) + "@" + std::to_string(std::lround(used * 1000)) + " ";
+  };
   MemoryPressure pressure(options);
-  const Clock::time_point start = Clock::now();
-  EXPECT_TRUE(pressure.High(start));
-  Write("cgroup/memory.current", "10\n");
-  EXPECT_TRUE(pressure.High(start + MemoryPressure::kPeriod / 2)) << "not read again yet";
-  EXPECT_FALSE(pressure.High(start + MemoryPressure::kPeriod));
-  EXPECT_FALSE(pressure.High(start + 2 * MemoryPressure::kPeriod));
-  EXPECT_EQ(changes, "+-");
+  int relieved = 0;
+  pressure.Begin([&] { ++relieved; });
+  pressure.Stop();  // the test looks itself
+  const auto look = [&](const std::string& used) {
+    Write("cgroup/memory.current", used);
+    pressure.Look();
+  };
+  look("900");
+  look("910");
+  look("960");
+  EXPECT_EQ(relieved, 0);
+  look("990");
+  look("990");
+  EXPECT_EQ(relieved, 2);
+  look("965");
+  EXPECT_EQ(relieved, 3) << "until it is well below";
+  look("100");
+  look("100");
+  EXPECT_EQ(relieved, 3);
+  EXPECT_EQ(changes, "short_queue@900 no_generate@960 end_streams@990 none@100 ");
 }
 
 TEST_F(MemoryPressureTest, DamagedFilesSetNoLimit) {
@@ -90,7 +115,7 @@ TEST_F(MemoryPressureTest, DamagedFilesSetNoLimit) {
   for (const std::string limit : {"", "-5", "0", "12x", "99999999999999999999999"}) {
     Write("cgroup/memory.max", limit);
     Write("cgroup/memory.current", "99");
-    EXPECT_FALSE(MemoryPressure(Options()).High()) << limit;
+    EXPECT_EQ(Rung(), Pressure::kNone) << limit;
   }
 }
 

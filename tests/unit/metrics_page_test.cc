@@ -25,6 +25,7 @@ using testing::PageReader;
 // A server on which everything has a figure.
 ServerFigures Everything(const EngineInfo& info) {
   ServerFigures server;
+  server.files = {{.file = "tls", .reloads = {.succeeded = 1}}};
   server.info = info;
   server.state = ServerState::kDraining;
   server.engine.running = 3;
@@ -36,7 +37,17 @@ ServerFigures Everything(const EngineInfo& info) {
   server.num_devices = 2;
   server.lost_devices = 1;
   server.calibrations = 1;
-  server.memory_used = 0.25;
+  server.pressure = {.rung = Pressure::kNoCalibrate, .memory_used = 0.25, .streams_ended = 2};
+  server.tenants = {{.tenant = "acme",
+                     .named = true,
+                     .max_calls = 8,
+                     .calls = 3,
+                     .burst_tokens = 1000,
+                     .tokens_left = 400,
+                     .max_kv_tokens = 5000,
+                     .kv_tokens = 70,
+                     .running = 2,
+                     .waiting = 1}};
   server.store = StoreFigures{.up = true,
                               .profiles = {{.tenant = "acme",
                                             .name = "legal",
@@ -63,6 +74,10 @@ class MetricsPageTest : public ::testing::Test {
     CallRecord record{.method = "Generate", .tenant = "acme"};
     record.submitted = true;
     telemetry_.OnCallEnd(record);
+    CallRecord refused{.method = "Generate", .tenant = "acme"};
+    refused.status = absl::ResourceExhaustedError("too many");
+    refused.reason = "TENANT_CALLS";
+    telemetry_.OnCallEnd(refused);
     page_.SetServer([this] { return server_; });
   }
 
@@ -175,6 +190,33 @@ TEST_F(MetricsPageTest, ShowsHowTheServerStands) {
   EXPECT_GT(page.Value("process_start_time_seconds", {}), 1.5e9);
   EXPECT_GT(page.Value("eta_engine_last_step_timestamp_seconds", model),
             page.Value("process_start_time_seconds", {}) - 60.0);
+}
+
+TEST_F(MetricsPageTest, ShowsWhatTenantsMayUseAndUse) {
+  server_.tenants.push_back({.tenant = "made-up-1", .max_calls = 8, .calls = 2, .kv_tokens = 5});
+  server_.tenants.push_back({.tenant = "made-up-2", .max_calls = 8, .calls = 4, .kv_tokens = 6});
+  const PageReader page(page_.Write());
+  const auto of = [](const std::string& tenant) {
+    return Labels{{"model", "tiny"}, {"tenant", tenant}};
+  };
+  EXPECT_EQ(page.Value("eta_tenant_calls", of("acme")), 3.0);
+  EXPECT_EQ(page.Value("eta_tenant_max_calls", of("acme")), 8.0);
+  EXPECT_EQ(page.Value("eta_tenant_tokens_left", of("acme")), 400.0);
+  EXPECT_EQ(page.Value("eta_tenant_burst_tokens", of("acme")), 1000.0);
+  EXPECT_EQ(page.Value("eta_tenant_kv_tokens", of("acme")), 70.0);
+  EXPECT_EQ(page.Value("eta_tenant_max_kv_tokens", of("acme")), 5000.0);
+  EXPECT_EQ(page.Value("eta_tenant_refused_total",
+                       {{"model", "tiny"}, {"tenant", "acme"}, {"reason", "tenant_calls"}}),
+            1.0);
+  // Names that anybody may make up get no labels, and no bounds that would not be theirs together.
+  EXPECT_EQ(page.Value("eta_tenant_calls", of("other")), 6.0);
+  EXPECT_EQ(page.Value("eta_tenant_kv_tokens", of("other")), 11.0);
+  EXPECT_EQ(page.families().at("eta_tenant_max_calls").samples.size(), 1u);
+  EXPECT_EQ(page.Value("eta_memory_pressure", {{"model", "tiny"}}), 0.0);
+  EXPECT_EQ(page.Value("eta_memory_pressure_state", {{"model", "tiny"}, {"state", "no_calibrate"}}),
+            1.0);
+  EXPECT_EQ(page.Sum("eta_memory_pressure_state"), 1.0);
+  EXPECT_EQ(page.Value("eta_memory_streams_ended_total", {{"model", "tiny"}}), 2.0);
 }
 
 TEST_F(MetricsPageTest, TwoVersionsUnderOneLabelAreOneSeries) {

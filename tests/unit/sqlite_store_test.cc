@@ -66,6 +66,19 @@ TEST_F(SqliteStore, FilesAreTheOwnersAloneWhateverTheUmask) {
   umask(before);
 }
 
+TEST_F(SqliteStore, AFolderIsMadeForTheOwnerAloneAndRefusedIfEveryUserMayWriteToIt) {
+  const std::string folder = folder_.path() + "/made";
+  const auto open = [&folder] {
+    return OpenProfileStore(folder + "/profiles.db", StorePlace::FastOptions());
+  };
+  EXPECT_TRUE(open().ok());
+  EXPECT_EQ(Mode(folder), 0700u);
+  chmod(folder.c_str(), 01777);
+  const absl::Status status = open().status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Reason(status), "STORE_PERMISSIONS");
+}
+
 // Row 57 of the table of bad inputs, as are the two after it.
 TEST_F(SqliteStore, ForeignFilesAreRefusedAndKept) {
   Execute(path_, "CREATE TABLE diary (entry TEXT); INSERT INTO diary VALUES ('x')");
@@ -164,7 +177,8 @@ TEST_F(SqliteStore, BadUrls) {
   EXPECT_EQ(OpenProfileStore("").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(OpenProfileStore("sqlite:").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(OpenProfileStore("mysql://x").status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(OpenProfileStore("sqlite:" + folder_.path()).status().code(),
+  std::filesystem::create_directory(folder_.path() + "/folder");
+  EXPECT_EQ(OpenProfileStore("sqlite:" + folder_.path() + "/folder").status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(OpenProfileStore(folder_.path() + "/no/such/file").status().code(),
             StatusCode::kNotFound);
@@ -222,7 +236,7 @@ TEST_F(SqliteStore, AFullDiskRefusesAndRecovers) {
   const auto mount_small = [&] {
     const int flags = CLONE_NEWNS | (geteuid() == 0 ? 0 : CLONE_NEWUSER);
     return unshare(flags) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-           mount("none", folder_.path().c_str(), "tmpfs", 0, "size=1m") == 0;
+           mount("none", folder_.path().c_str(), "tmpfs", 0, "size=1m,mode=0700") == 0;
   };
   const pid_t probe = fork();
   if (probe == 0) _exit(mount_small() ? 0 : 1);

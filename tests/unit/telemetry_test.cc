@@ -15,6 +15,7 @@ namespace eta {
 namespace {
 
 using testing::AskTogether;
+using testing::Frozen;
 using testing::Greedy;
 using testing::OptionsFor;
 using testing::PageReader;
@@ -22,16 +23,6 @@ using testing::Prompt;
 using testing::Start;
 using testing::TinyModel;
 using testing::WithBlocks;
-
-AttentionChoice Frozen(const ModelConfig& config, const std::string& name) {
-  auto profile = std::make_shared<ThresholdProfile>();
-  profile->name = name;
-  profile->num_layers = config.num_layers;
-  profile->num_query_heads = config.num_query_heads;
-  profile->thresholds.assign(
-      static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.5f);
-  return {.mode = AttentionMode::kProfile, .profile = profile};
-}
 
 // Full, dynamic and two profiles; two tenants.
 std::vector<Request> Mixed(const ModelConfig& config) {
@@ -269,6 +260,7 @@ TEST_F(TelemetryTest, NamesOfRefusedCallsGetNoLabels) {
     CallRecord record{.method = "Generate", .tenant = "made-up-" + std::to_string(i)};
     record.status =
         MakeError(absl::StatusCode::kNotFound, "no such profile", {.reason = "PROFILE_NOT_FOUND"});
+    record.reason = "PROFILE_NOT_FOUND";
     record.resolved = true;
     record.mode = AttentionMode::kProfile;
     record.profile = "made-up-" + std::to_string(i);
@@ -296,6 +288,7 @@ TEST_F(TelemetryTest, CallsAreToldApartByHowTheyEnded) {
                        bool submitted = false, Timing timing = {}) {
     CallRecord record{.method = method, .tenant = "acme"};
     if (code != absl::StatusCode::kOk) record.status = MakeError(code, "x", {.reason = reason});
+    record.reason = reason;
     record.submitted = record.resolved = submitted;
     record.outcome.timing = timing;
     record.duration = std::chrono::seconds(2);
@@ -319,7 +312,7 @@ TEST_F(TelemetryTest, CallsAreToldApartByHowTheyEnded) {
   end("Calibrate", Code::kCancelled, "CLIENT_CANCELLED");
   end("Calibrate", Code::kResourceExhausted, "CALIBRATION_BUSY");
   end("Calibrate", Code::kFailedPrecondition, "TARGET_UNREACHABLE");
-  end("GetProfile", Code::kInternal, "");
+  end("GetProfile", Code::kInternal, "INTERNAL_ERROR");
 
   const PageReader page = Page();
   const auto rejected = [&](const std::string& method, const std::string& reason) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <new>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -78,6 +79,24 @@ TEST(UsableCoresTest, AtLeastOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, WorkersTest, ::testing::Values(1, 2, 3, 7));
+
+// Tasks on the caller's thread and on the others.
+TEST(Workers, ATaskWithoutMemoryThrowsAtTheCallerWhenAllAreDone) {
+  Workers workers(4);
+  for (int64_t without = 0; without < 64; ++without) {
+    std::atomic<int> ran = 0;
+    EXPECT_THROW(workers.Run(64,
+                             [&](int64_t i, int) {
+                               ++ran;
+                               if (i == without) throw std::bad_alloc();
+                             }),
+                 std::bad_alloc);
+    EXPECT_EQ(ran, 64);
+  }
+  std::atomic<int> ran = 0;
+  workers.Run(64, [&](int64_t, int) { ++ran; });
+  EXPECT_EQ(ran, 64);
+}
 
 }  // namespace
 }  // namespace eta::cpu

@@ -1,6 +1,6 @@
 """Calibration jobs, profiles and the store that keeps them."""
 
-from panels import dashboard, heatmap, quantiles, row, series, stat, table, table_target, target
+from panels import dashboard, heatmap, profiles_table, quantiles, row, series, stat, target
 
 
 def build():
@@ -90,28 +90,7 @@ def build():
                 stack=True,
             ),
             row("Profiles and store"),
-            table(
-                "Profiles in memory",
-                "With the densities that calibration measured on held-out text.",
-                [
-                    table_target(f"max by (tenant, profile, version{more}) ({metric})")
-                    for metric, more in (
-                        ("eta_profile_info", ", digest"),
-                        ("eta_profile_target_union_density_ratio", ""),
-                        ("eta_profile_target_density_ratio", ""),
-                    )
-                ],
-                hide=("Value #A",),
-                units={"Union density": "percentunit", "Head density": "percentunit"},
-                rename={
-                    "tenant": "Tenant",
-                    "profile": "Profile",
-                    "version": "Version",
-                    "digest": "Digest",
-                    "Value #B": "Union density",
-                    "Value #C": "Head density",
-                },
-            ),
+            profiles_table(),
             series(
                 "Reloads",
                 "Looks at the store for new versions and aliases.",

@@ -284,6 +284,31 @@ def table(
     return panel
 
 
+def profiles_table(more=""):
+    return table(
+        "Profiles in memory",
+        "With the densities that calibration measured on held-out text.",
+        [
+            table_target(f"max by (tenant, profile, version{label}) ({metric})", more)
+            for metric, label in (
+                ("eta_profile_info", ", digest"),
+                ("eta_profile_target_union_density_ratio", ""),
+                ("eta_profile_target_density_ratio", ""),
+            )
+        ],
+        hide=("Value #A",),
+        units={"Union density": "percentunit", "Head density": "percentunit"},
+        rename={
+            "tenant": "Tenant",
+            "profile": "Profile",
+            "version": "Version",
+            "digest": "Digest",
+            "Value #B": "Union density",
+            "Value #C": "Head density",
+        },
+    )
+
+
 def row(title):
     return {
         "type": "row",

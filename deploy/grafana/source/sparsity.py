@@ -4,12 +4,11 @@ from panels import (
     dashboard,
     dashed,
     heatmap,
+    profiles_table,
     row,
     scatter,
     series,
     stat,
-    table,
-    table_target,
     target,
     variable,
 )
@@ -225,30 +224,7 @@ def build():
                 unit="s",
             ),
             row("Profiles"),
-            table(
-                "Profiles in memory",
-                "With the densities that calibration measured on held-out text.",
-                [
-                    table_target(
-                        f"max by (tenant, profile, version{more}) ({metric})", CHOSEN_PROFILE
-                    )
-                    for metric, more in (
-                        ("eta_profile_info", ", digest"),
-                        ("eta_profile_target_union_density_ratio", ""),
-                        ("eta_profile_target_density_ratio", ""),
-                    )
-                ],
-                hide=("Value #A",),
-                units={"Union density": "percentunit", "Head density": "percentunit"},
-                rename={
-                    "tenant": "Tenant",
-                    "profile": "Profile",
-                    "version": "Version",
-                    "digest": "Digest",
-                    "Value #B": "Union density",
-                    "Value #C": "Head density",
-                },
-            ),
+            profiles_table(CHOSEN_PROFILE),
         ],
         [
             variable("mode", "Mode", "eta_attention_decode_rows_total", 'job=~"$job"'),

@@ -152,6 +152,47 @@ def build():
                 unit="Bps",
                 stack=True,
             ),
+            row("Limits"),
+            series(
+                "Calls now",
+                "Of a tenant that may have so many at a time (--tenants): the share of them.",
+                [query("eta_tenant_calls / on (instance, tenant) eta_tenant_max_calls")],
+                unit="percentunit",
+                high=1,
+            ),
+            series(
+                "Token budget",
+                "What is left of it; at 0 calls are refused until tokens have flowed in.",
+                [query("eta_tenant_tokens_left / on (instance, tenant) eta_tenant_burst_tokens")],
+                unit="percentunit",
+                high=1,
+            ),
+            series(
+                "KV cache",
+                "Tokens reserved for running requests.",
+                [query("sum by (tenant) (eta_tenant_kv_tokens)")],
+                stack=True,
+            ),
+            series(
+                "Requests",
+                "In the batch, and waiting for a place in it.",
+                [
+                    query("sum by (tenant) (eta_tenant_requests_running)", "{{tenant}} running"),
+                    query("sum by (tenant) (eta_tenant_requests_waiting)", "{{tenant}} waiting"),
+                ],
+            ),
+            series(
+                "Refused for a limit of the tenant",
+                "By the limit.",
+                [
+                    query(
+                        f"sum by (tenant, reason) (rate(eta_tenant_refused_total{rate}))",
+                        "{{tenant}} {{reason}}",
+                    )
+                ],
+                unit="reqps",
+                stack=True,
+            ),
         ],
         [variable("tenant", "Tenant", "eta_requests_total", 'job=~"$job"')],
     )

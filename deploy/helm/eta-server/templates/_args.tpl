@@ -16,8 +16,24 @@
 - --kv_pool_bytes={{ .Values.kvCache.bytes }}
 {{- end }}
 - --listen={{ .Values.server.listenHost }}:{{ .Values.server.port }}
-# Other pods reach the port: the NetworkPolicy says which, a mesh or a proxy in front authenticates.
+# Other pods reach the port: the NetworkPolicy says which. What the server is not told to do itself, a mesh or a proxy
+# in front must.
+{{- if .Values.tls.enabled }}
+- --tls_cert=/etc/eta/tls/{{ .Values.tls.certKey }}
+- --tls_key=/etc/eta/tls/{{ .Values.tls.keyKey }}
+{{- with .Values.tls.clientCaKey }}
+- --tls_client_ca=/etc/eta/tls/{{ . }}
+{{- end }}
+- --health_listen={{ .Values.server.listenHost }}:{{ .Values.server.healthPort }}
+{{- else }}
+- --allow_plaintext_network
+{{- end }}
+{{- if .Values.identity.existingSecret }}
+- --identity=/etc/eta/identity/{{ .Values.identity.key }}
+{{- end }}
+{{- if not (include "eta-server.authenticates" .) }}
 - --allow_unauthenticated_network
+{{- end }}
 - --max_connection_age={{ .Values.server.maxConnectionAge }}
 - --drain_delay={{ .Values.drain.delaySeconds }}s
 - --drain_timeout={{ .Values.drain.timeoutSeconds }}s
@@ -25,6 +41,7 @@
 - --log_level={{ .Values.log.level }}
 {{- if .Values.metrics.enabled }}
 - --metrics_listen={{ .Values.server.listenHost }}:{{ .Values.metrics.port }}
+- --allow_network_metrics
 {{- with .Values.metrics.tenants }}
 - --metrics_tenants={{ join "," . }}
 {{- end }}
@@ -38,10 +55,15 @@
 {{- with .Values.tenants.admins }}
 - --admin_tenants={{ join "," . }}
 {{- end }}
+{{- if or .Values.tenants.limits .Values.tenants.existingLimits }}
+- --tenants=/etc/eta/limits/tenants.json
+{{- end }}
 {{- if eq .Values.profiles.store "directory" }}
 - --profile_store=dir:/profiles
 {{- else if eq .Values.profiles.store "sqlite" }}
-- --profile_store=sqlite:/var/lib/eta/profiles.db
+- --profile_store=sqlite:/var/lib/eta/store/profiles.db
+{{- else if eq .Values.profiles.store "postgresql" }}
+- --profile_store_file=/etc/eta/store/{{ .Values.profiles.postgresql.secretKey }}
 {{- end }}
 {{- with .Values.profiles.default }}
 - --default_profile={{ . }}

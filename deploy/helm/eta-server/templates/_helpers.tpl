@@ -71,6 +71,16 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
+{{/* Not empty: the server itself knows who calls. */}}
+{{- define "eta-server.authenticates" -}}
+{{- if or .Values.identity.existingSecret (and .Values.tls.enabled .Values.tls.clientCaKey) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Where probes ask: they speak no TLS. */}}
+{{- define "eta-server.probePort" -}}
+{{- if .Values.tls.enabled -}}{{ .Values.server.healthPort }}{{- else -}}{{ .Values.server.port }}{{- end -}}
+{{- end -}}
+
 {{/* What values.schema.json cannot say. */}}
 {{- define "eta-server.check" -}}
 {{- $profiles := .Values.profiles -}}
@@ -82,6 +92,12 @@ seccompProfile:
 {{- end -}}
 {{- if and (eq $profiles.store "directory") (not $profiles.directory.tenants) -}}
 {{- fail "profiles.directory.tenants: must name at least one tenant; without --tenant_header that is \"default\"" -}}
+{{- end -}}
+{{- if and .Values.tls.enabled (not .Values.tls.existingSecret) -}}
+{{- fail "tls.existingSecret: must name the Secret with the certificate and its key" -}}
+{{- end -}}
+{{- if and .Values.tls.clientCaKey (not .Values.tls.enabled) -}}
+{{- fail "tls.clientCaKey: needs tls.enabled" -}}
 {{- end -}}
 {{- if and $profiles.default (eq $profiles.store "none") -}}
 {{- fail "profiles.default: needs a profiles.store" -}}

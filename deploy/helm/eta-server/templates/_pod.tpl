@@ -14,7 +14,7 @@ metadata:
   annotations:
     kubectl.kubernetes.io/default-container: eta-server
     {{- if and (eq $values.profiles.store "postgresql") $values.profiles.postgresql.url }}
-    # The environment is read at start. (Profiles in ConfigMaps need no restart, arguments are part of the pod.)
+    # The address is read at start. (Profiles in ConfigMaps need no restart, arguments are part of the pod.)
     checksum/profile-store: {{ $values.profiles.postgresql.url | sha256sum }}
     {{- end }}
     {{- with $values.podAnnotations }}
@@ -78,35 +78,31 @@ spec:
         - name: ETA_THREADS # as many as cores are requested, rounded up
           valueFrom:
             resourceFieldRef: {containerName: eta-server, resource: requests.cpu, divisor: "1"}
-        {{- if eq $values.profiles.store "postgresql" }}
-        - name: ETA_PROFILE_STORE
-          valueFrom:
-            secretKeyRef:
-              name: {{ include "eta-server.postgresqlSecret" . }}
-              key: {{ $values.profiles.postgresql.secretKey }}
-        {{- end }}
         {{- with $values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
       ports:
         - {name: grpc, containerPort: {{ $values.server.port }}}
+        {{- if $values.tls.enabled }}
+        - {name: health, containerPort: {{ $values.server.healthPort }}}
+        {{- end }}
         {{- if $values.metrics.enabled }}
         - {name: metrics, containerPort: {{ $values.metrics.port }}}
         {{- end }}
       # readiness: calls are taken. liveness: the step loop moves and a new connection is answered. A full queue fails
       # neither; overload is answered per call.
       startupProbe:
-        grpc: {port: {{ $values.server.port }}, service: readiness}
+        grpc: {port: {{ include "eta-server.probePort" $ }}, service: readiness}
         periodSeconds: 1
         timeoutSeconds: 2
         failureThreshold: {{ $values.probes.startupSeconds }}
       readinessProbe:
-        grpc: {port: {{ $values.server.port }}, service: readiness}
+        grpc: {port: {{ include "eta-server.probePort" $ }}, service: readiness}
         periodSeconds: {{ $values.probes.readinessPeriodSeconds }}
         timeoutSeconds: 2
         failureThreshold: 2
       livenessProbe:
-        grpc: {port: {{ $values.server.port }}, service: liveness}
+        grpc: {port: {{ include "eta-server.probePort" $ }}, service: liveness}
         periodSeconds: {{ $values.probes.livenessPeriodSeconds }}
         timeoutSeconds: 5
         failureThreshold: {{ $values.probes.livenessFailures }}
@@ -121,36 +117,63 @@ spec:
         {{- toYaml $resources | nindent 8 }}
       securityContext:
         {{- include "eta-server.securityContext" . | nindent 8 }}
-      {{- $mounts := or $values.model.volume (has $values.profiles.store (list "directory" "sqlite")) $values.extraVolumeMounts }}
+      {{- $limits := or $values.tenants.limits $values.tenants.existingLimits }}
+      {{- $mounts := or $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql" "sqlite")) $values.extraVolumeMounts }}
       {{- if $mounts }}
       volumeMounts:
+        {{- if $values.tls.enabled }}
+        - {name: tls, mountPath: /etc/eta/tls, readOnly: true}
+        {{- end }}
+        {{- if $values.identity.existingSecret }}
+        - {name: identity, mountPath: /etc/eta/identity, readOnly: true}
+        {{- end }}
         {{- if $values.model.volume }}
         - {name: model, mountPath: {{ $values.model.mountPath }}, readOnly: true}
         {{- end }}
         {{- if eq $values.profiles.store "sqlite" }}
         - {name: profiles, mountPath: /var/lib/eta}
+        {{- else if eq $values.profiles.store "postgresql" }}
+        - {name: profile-store, mountPath: /etc/eta/store, readOnly: true}
         {{- else if eq $values.profiles.store "directory" }}
         {{- range $index, $tenant := keys $values.profiles.directory.tenants | sortAlpha }}
         - {name: profiles-{{ $index }}, mountPath: {{ printf "/profiles/%s" $tenant | quote }}, readOnly: true}
         {{- end }}
         {{- end }}
+        {{- if $limits }}
+        - {name: limits, mountPath: /etc/eta/limits, readOnly: true}
+        {{- end }}
         {{- with $values.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- end }}
-  {{- if or $values.model.volume (eq $values.profiles.store "directory") $values.extraVolumes }}
+  {{- if or $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql")) $values.extraVolumes }}
   volumes:
+    {{- if $values.tls.enabled }}
+    # Not for everybody in the pod to read; whole, so that a renewed certificate arrives without a restart.
+    - {name: tls, secret: {secretName: {{ $values.tls.existingSecret }}, defaultMode: 0440}}
+    {{- end }}
+    {{- if $values.identity.existingSecret }}
+    - {name: identity, secret: {secretName: {{ $values.identity.existingSecret }}, defaultMode: 0440}}
+    {{- end }}
     {{- with $values.model.volume }}
     - name: model
       {{- toYaml . | nindent 6 }}
     {{- end }}
-    {{- if eq $values.profiles.store "directory" }}
+    {{- if eq $values.profiles.store "postgresql" }}
+    # A file, since environments show in descriptions of pods and in crash reports.
+    - {name: profile-store, secret: {secretName: {{ include "eta-server.postgresqlSecret" . }}, defaultMode: 0440}}
+    {{- else if eq $values.profiles.store "directory" }}
     {{- range $index, $tenant := keys $values.profiles.directory.tenants | sortAlpha }}
     {{- $source := index $values.profiles.directory.tenants $tenant }}
     - name: profiles-{{ $index }}
       configMap:
         name: {{ default (printf "%s-profiles-%d" (include "eta-server.fullname" $) $index) $source.configMap }}
     {{- end }}
+    {{- end }}
+    {{- if $limits }}
+    - name: limits
+      configMap:
+        name: {{ default (printf "%s-limits" (include "eta-server.fullname" .)) $values.tenants.existingLimits }}
     {{- end }}
     {{- with $values.extraVolumes }}
     {{- toYaml . | nindent 4 }}

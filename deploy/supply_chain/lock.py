@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""deploy/packages.lock: the version of every Debian package that goes into a build, by name and source.
+
+    deploy/supply_chain/lock.py --write BINARY...   # from this machine, which must be Debian 12
+    deploy/supply_chain/lock.py --check BINARY...   # exit code 1: differs in a way that matters; 77: not Debian 12
+
+What matters: another upstream version (other behaviour, other defects: cves.md and the tests speak of the one that is
+locked), a package that the lock does not know, and a revision that is older than the locked one, which lacks a fix.
+A newer revision of the same upstream version is a security update of Debian 12, which has to be taken, and not a
+reason to fail: it is said, so that cves.md and the lock follow."""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+
+import debian
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LOCK = ROOT / "deploy/packages.lock"
+SECTIONS = ("runtime", "build")
+# Debian 12 takes these projects' own maintenance releases as its security updates.
+FOLLOWS_UPSTREAM = {"openssl": 2, "postgresql-15": 1, "ca-certificates": 0}  # numbers that stay
+HEAD = """# Versions of the Debian 12 packages that eta-server is built from and runs with, those that they bring included.
+# Written by deploy/supply_chain/lock.py --write, held against a machine by --check. What is known of each: cves.md.
+# package version source source-version
+"""
+
+
+def named():
+    """Packages of packages.txt, of the sections that go into a build."""
+    section = None
+    for line in (ROOT / "deploy/packages.txt").read_text().splitlines():
+        if match := re.match(r"\[(.+)\]$", line):
+            section = match[1]
+        elif line and not line.startswith("#") and section in SECTIONS:
+            yield line.split()[0]
+
+
+def present(binaries):
+    """{package: (version, source, source version)} of this machine."""
+    names = set(named()) | {"libstdc++-12-dev", "g++-12", "binutils"}
+    names |= set(debian.owners(debian.loaded_libraries(binaries).values()).values()) - {None}
+    found = {}
+    for name in sorted(names):
+        package = debian.package(name)
+        found[name] = (package["Version"], package["source:Package"], package["source:Version"])
+    return found
+
+
+def locked():
+    lines = [line.split() for line in LOCK.read_text().splitlines() if line and not line.startswith("#")]
+    return {line[0]: tuple(line[1:]) for line in lines}
+
+
+def upstream(version, source):
+    """1:2.3.4+dfsg-5+deb12u1 -> 2.3.4; of a source in FOLLOWS_UPSTREAM only the numbers that stay."""
+    bare = re.sub(r"^\d+:", "", version).rpartition("-")[0] or version
+    bare = re.sub(r"[+~.](dfsg|ds|deb\d+u).*$", "", bare)
+    if source in FOLLOWS_UPSTREAM:
+        return ".".join(bare.split(".")[: FOLLOWS_UPSTREAM[source]])
+    return bare
+
+
+def newer(a, b):
+    return subprocess.run(["dpkg", "--compare-versions", a, "gt", b], check=False).returncode == 0
+
+
+def compare(here, lock):
+    """(failures, notices), each a sentence."""
+    failures, notices = [], []
+    for name, (version, source, source_version) in here.items():
+        if name not in lock:
+            failures.append(f"{name} {version} is not in the lock")
+            continue
+        was, _, source_was = lock[name]
+        if version == was:
+            continue
+        change = f"{name} is {version}, locked {was}"
+        if upstream(source_version, source) != upstream(source_was, source):
+            failures.append(change + ": another upstream version")
+        elif newer(source_was, source_version):
+            failures.append(change + ": older, upgrade this machine")
+        else:
+            notices.append(change + ": a newer revision; see cves.md, then --write")
+    failures += [f"{name} is in the lock and not here any more" for name in lock if name not in here]
+    return failures, notices
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--write", action="store_true")
+    mode.add_argument("--check", action="store_true")
+    parser.add_argument("binaries", nargs="+", metavar="BINARY")
+    arguments = parser.parse_args()
+    try:
+        if not debian.release().startswith("12"):
+            print("SKIPPED: the lock is of Debian 12, this is another system")
+            sys.exit(77)
+        here = present(arguments.binaries)
+    except (debian.Unknown, OSError) as error:
+        sys.exit(f"lock: {error}")
+    if arguments.write:
+        LOCK.write_text(HEAD + "".join(f"{name} {' '.join(rest)}\n" for name, rest in here.items()))
+        return
+    failures, notices = compare(here, locked())
+    for notice in notices:
+        print(f"lock: notice: {notice}")
+    for failure in failures:
+        print(f"lock: {failure}", file=sys.stderr)
+    if failures:
+        sys.exit(1)
+    print(f"lock: {len(here)} packages, {len(notices)} of them newer")
+
+
+if __name__ == "__main__":
+    main()

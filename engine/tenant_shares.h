@@ -1,0 +1,56 @@
+// The tenants whose requests a batcher holds, or held lately: what each is entitled to, what it has
+// taken in the round, and what it holds now. Bounded: a tenant is forgotten kRemembered after its
+// last request. Not thread-safe.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+
+namespace eta {
+
+struct TenantAccount {
+  TenantShare share;
+  double deficit = 0.0;
+  TenantQueue queue;  // as of the last Count
+  // The most seats that it had use for lately. As many, up to its share, are kept for it while
+  // others have more than theirs, so that a tenant which comes and goes finds a seat free.
+  int64_t wanted = 0;
+  Clock::time_point wanted_at;
+  int32_t index = 0;
+};
+
+class TenantShares {
+ public:
+  // A share's weight within its bounds.
+  static double Weight(const TenantShare& share);
+
+  static constexpr std::chrono::seconds kRemembered{10};
+
+  // The account of a request's tenant, whose terms become those of `share`. It stays for as long as
+  // sequences that are counted point to it.
+  TenantAccount& Join(const TenantShare& share, Clock::time_point now);
+  // What everybody holds now.
+  void Count(std::span<const std::unique_ptr<Sequence>> running,
+             std::span<const std::unique_ptr<Sequence>> waiting, Clock::time_point now);
+
+  // For the scheduler, and what it says of them.
+  void Describe(SchedulerInput& input) const;
+  void Take(const StepPlan& plan);
+
+  size_t size() const { return accounts_.size(); }
+  const std::vector<std::unique_ptr<TenantAccount>>& accounts() const { return accounts_; }
+
+ private:
+  std::vector<int32_t> MaxSeats(int32_t max_running) const;
+
+  std::vector<std::unique_ptr<TenantAccount>> accounts_;  // in the order of their turns
+  size_t turn_ = 0;
+};
+
+}  // namespace eta

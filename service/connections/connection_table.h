@@ -1,0 +1,65 @@
+// Which connections are open, and whether there is room for one more.
+//
+// gRPC owns the descriptor of a connection that it was given and tells nobody when it closes it. So
+// a connection is remembered as its descriptor with the socket's inode: once the descriptor is
+// closed, or is another file's, the connection is gone. Looking takes fstat, under a microsecond a
+// connection; it is done for figures, and before a connection is refused, at most every
+// kLookPeriod. Thread-safe.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <mutex>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "engine/request.h"
+
+namespace eta {
+
+// Who is at the other end, as far as limits tell peers apart: an IPv4 address, the first 64 bits of
+// an IPv6 address, or "" for all peers of a Unix socket.
+std::string PeerKey(const sockaddr_storage& peer);
+
+class ConnectionTable {
+ public:
+  enum class Room { kYes, kFull, kPeerFull };
+
+  static constexpr std::chrono::milliseconds kLookPeriod{20};
+  // Beyond `max`, for peers that have no connection: a probe or an operator gets through while
+  // others fill the server.
+  static constexpr int kSpare = 16;
+
+  // At least 1 connection; max_per_peer 0: no limit of its own. Peers of a Unix socket have none.
+  ConnectionTable(int max, int max_per_peer) : max_(max), max_per_peer_(max_per_peer) {}
+
+  int max() const { return max_; }
+  // Remembers the connection if there is room.
+  Room Add(int fd, const std::string& peer);
+  // Those that are open now.
+  int Open();
+
+ private:
+  struct Connection {
+    dev_t device;
+    ino_t inode;
+    std::string peer;
+  };
+  using Connections = absl::flat_hash_map<int, Connection>;
+
+  Room RoomFor(const std::string& peer) const;
+  void ForgetPeer(const std::string& peer);
+  void Look();
+
+  const int max_;
+  const int max_per_peer_;
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  Connections connections_;  // by descriptor
+  absl::flat_hash_map<std::string, int> of_peer_;
+  Clock::time_point looked_{};
+};
+
+}  // namespace eta

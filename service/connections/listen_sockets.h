@@ -1,0 +1,52 @@
+// The sockets of one address that a server listens at.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "service/connections/descriptor.h"
+
+namespace eta {
+
+class ListenSockets {
+ public:
+  struct Options {
+    // host:port, [IPv6]:port or unix:path. Port 0: any free one. 0.0.0.0 and [::] both mean all
+    // addresses of both families; a name that stands for several addresses means all of them.
+    std::string address;
+    mode_t file_mode = 0600;  // of a Unix socket
+    // Accepted connections whose sent bytes are not acknowledged for so long are gone.
+    std::chrono::milliseconds user_timeout{0};
+  };
+
+  // A socket file that nobody listens at any more is replaced. INVALID_ARGUMENT for an address of
+  // no known form, UNAVAILABLE if it cannot be listened on; both name --listen.
+  static absl::StatusOr<ListenSockets> Open(const Options& options);
+
+  ListenSockets() = default;
+  ListenSockets(ListenSockets&&) = default;
+  ListenSockets& operator=(ListenSockets&&) = default;
+  ~ListenSockets() { Close(); }
+
+  const std::vector<Descriptor>& sockets() const { return sockets_; }
+  // As was asked for, with the port that was chosen.
+  const std::string& address() const { return address_; }
+
+  // Also removes the file of a Unix socket, if it still is the one that was made.
+  void Close();
+
+ private:
+  absl::Status OpenUnix(const Options& options, const std::string& path);
+  absl::Status OpenTcp(const Options& options);
+
+  std::vector<Descriptor> sockets_;
+  std::string address_;
+  std::string path_;  // of the Unix socket's file; empty: none
+  ino_t inode_ = 0;   // of that file
+};
+
+}  // namespace eta

@@ -1,0 +1,25 @@
+// `etactl new-key`: draws an API key, for whoever keeps a server's --identity file. Talks to no
+// server.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace eta::ctl {
+
+struct NewKeyFlags {
+  std::string id;
+  std::string tenant;
+  std::vector<std::string> roles = {"generate", "stats"};
+  std::string expires;
+  std::string key_file;  // empty: the key is printed
+};
+
+// Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
+CLI::App* AddNewKeyCommand(CLI::App& app, NewKeyFlags* flags);
+
+// Returns the exit code of the process.
+int RunNewKey(const NewKeyFlags& flags);
+
+}  // namespace eta::ctl

@@ -1,0 +1,38 @@
+// Which server etactl talks to, and what it shows of whoever runs it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace eta::ctl {
+
+struct ServerFlags {
+  std::string address;
+  std::string tls_ca;    // file, or "system"; empty: plaintext
+  std::string tls_cert;  // files of the client's own
+  std::string tls_key;
+  std::string api_key_file;
+  std::string token_file;
+  bool allow_plaintext_credentials = false;
+};
+
+// Adds --server and what belongs to it; parsing fills `flags`, which must outlive `command`.
+void AddServerOption(CLI::App* command, ServerFlags* flags);
+
+// Everything of `flags` that stands in files, read. Texts are PEM; `authorization` is empty, or the
+// value of that metadata.
+struct ServerAccess {
+  std::string address;
+  bool tls = false;
+  std::string roots;  // empty: the system's
+  std::string certificate, key;
+  std::string authorization;
+};
+
+// INVALID_ARGUMENT, with a sentence for the user: a file that cannot be read or does not hold one
+// line, flags that need others, a credential that would cross a network in plaintext.
+absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags);
+
+}  // namespace eta::ctl

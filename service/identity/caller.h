@@ -1,0 +1,78 @@
+// Who makes a call, and what they may do.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "calibration/tenant.h"
+
+namespace eta {
+
+enum class Role : uint8_t {
+  kGenerate,   // Generate; reading profiles
+  kCalibrate,  // Calibrate; reading and changing profiles
+  kStats,      // Stats, the tenant's own figures
+  kStatsAll,   // Stats, everybody's
+  kAdmin,      // what concerns the server as a whole: the log's level
+};
+
+inline constexpr std::array<std::pair<Role, std::string_view>, 5> kRoleNames = {{
+    {Role::kGenerate, "generate"},
+    {Role::kCalibrate, "calibrate"},
+    {Role::kStats, "stats"},
+    {Role::kStatsAll, "stats_all"},
+    {Role::kAdmin, "admin"},
+}};
+
+constexpr std::optional<Role> ParseRole(std::string_view name) {
+  for (const auto& [role, known] : kRoleNames) {
+    if (known == name) return role;
+  }
+  return std::nullopt;
+}
+
+// A set of roles. There is no default: whoever needs or grants roles says which.
+class Roles {
+ public:
+  constexpr Roles(std::initializer_list<Role> roles) {
+    for (const Role role : roles) Add(role);
+  }
+  static constexpr Roles None() { return Roles(std::initializer_list<Role>{}); }
+  static constexpr Roles All() {
+    return {Role::kGenerate, Role::kCalibrate, Role::kStats, Role::kStatsAll, Role::kAdmin};
+  }
+
+  constexpr void Add(Role role) { bits_ |= Bit(role); }
+  constexpr bool Has(Role role) const { return (bits_ & Bit(role)) != 0; }
+  constexpr bool HasAny(Roles others) const { return (bits_ & others.bits_) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr Roles operator&(Roles others) const {
+    Roles both = *this;
+    both.bits_ &= others.bits_;
+    return both;
+  }
+  friend constexpr bool operator==(Roles, Roles) = default;
+
+ private:
+  static constexpr uint32_t Bit(Role role) { return uint32_t{1} << static_cast<uint32_t>(role); }
+
+  uint32_t bits_ = 0;
+};
+
+// "generate,stats"; empty for none.
+std::string Names(Roles roles);
+
+struct Caller {
+  Tenant tenant;
+  Roles roles;
+  // How it is known, never the secret: "api_key:ID", "jwt:ISSUER/KID", "spiffe://...",
+  // "certificate", "header", "none". For the log.
+  std::string credential;
+};
+
+}  // namespace eta

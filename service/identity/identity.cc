@@ -1,0 +1,207 @@
+#include "service/identity/identity.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/error.h"
+#include "service/identity/api_key.h"
+
+namespace eta {
+namespace {
+
+using std::chrono::system_clock;
+
+constexpr char kDenialPayload[] = "eta.denial";
+constexpr char kFlag[] = "--identity";
+constexpr absl::string_view kScheme = "bearer ";
+
+absl::Status Because(absl::Status status, const std::string& why) {
+  status.SetPayload(kDenialPayload, absl::Cord(why));
+  return status;
+}
+
+absl::Status Unknown(const std::string& why) {
+  return Because(
+      MakeError(absl::StatusCode::kUnauthenticated, "the call's credential is missing or not valid",
+                {.reason = "CREDENTIAL_INVALID"}),
+      why);
+}
+
+absl::StatusOr<Caller> ByApiKey(std::string_view key, const IdentityFile& file,
+                                system_clock::time_point now) {
+  const auto parts = ParseApiKey(key);
+  if (!parts) return Unknown("api key: it cannot be read");
+  // A key that nobody has costs what a wrong one does.
+  static const std::string kNobodys(ApiKeyDigest("").size(), '\0');
+  const auto found = file.api_keys.find(parts->id);
+  const bool known = found != file.api_keys.end();
+  const bool equal = EqualSecrets(ApiKeyDigest(key), known ? found->second.digest : kNobodys);
+  const std::string credential = "api_key:" + std::string(parts->id);
+  if (!known) return Unknown(credential + " is not known");
+  if (!equal) return Unknown(credential + " has another secret");
+  if (found->second.expires && now >= *found->second.expires) {
+    return Unknown(credential + " has expired");
+  }
+  return Caller{
+      .tenant = found->second.tenant, .roles = found->second.roles, .credential = credential};
+}
+
+absl::StatusOr<Caller> ByAuthorization(std::string_view value, const IdentityFile& file,
+                                       system_clock::time_point now) {
+  if (!absl::StartsWithIgnoreCase({value.data(), value.size()}, kScheme))
+    return Unknown("authorization: no Bearer");
+  value.remove_prefix(kScheme.size());
+  if (value.size() > kMaxTokenBytes) return Unknown("authorization: it is too long");
+  if (value.starts_with(kApiKeyPrefix)) return ByApiKey(value, file, now);
+  auto caller = VerifyToken(value, file.issuers, now);
+  if (!caller.ok()) return Unknown(std::string(caller.status().message()));
+  return caller;
+}
+
+// The one tenant that the header names; UNAUTHENTICATED in the same words for whatever is wrong.
+absl::StatusOr<Tenant> NamedTenant(const Shown& shown) {
+  if (shown.tenants.size() == 1) {
+    auto tenant = Tenant::Parse(shown.tenants.front());
+    if (tenant.ok()) return tenant;
+  }
+  return Because(
+      MakeError(absl::StatusCode::kUnauthenticated, "the call does not name its tenant",
+                {.reason = "TENANT_REQUIRED"}),
+      shown.tenants.empty() ? "tenant header: missing" : "tenant header: no name, or there twice");
+}
+
+constexpr Roles kRolesOfTenants = {Role::kGenerate, Role::kCalibrate, Role::kStats};
+
+// What stands in the header, by somebody who may say so, and may do no more than `most`. What
+// concerns all tenants is the operator's own.
+absl::StatusOr<Caller> ByHeader(const Shown& shown, const IdentityRules& rules, Roles most,
+                                std::string credential) {
+  auto tenant = NamedTenant(shown);
+  if (!tenant.ok()) return tenant.status();
+  const auto& admins = rules.admin_tenants;
+  const bool admin = std::find(admins.begin(), admins.end(), tenant->id()) != admins.end();
+  return Caller{.tenant = *std::move(tenant),
+                .roles = admin ? most : most & kRolesOfTenants,
+                .credential = std::move(credential)};
+}
+
+}  // namespace
+
+absl::StatusOr<Caller> Identify(const Shown& shown, const IdentityRules& rules,
+                                const IdentityFile* file, system_clock::time_point now) {
+  const Peer* peer = nullptr;
+  if (file != nullptr && shown.certified) {
+    const auto found = file->peers.find(shown.spiffe_id);
+    if (found != file->peers.end()) peer = &found->second;
+  }
+  const bool by_proxy = peer != nullptr && !peer->tenant;
+  const bool believed = by_proxy || rules.only_this_host ||
+                        (file == nullptr && (rules.allow_unauthenticated || shown.certified));
+  if (!shown.tenants.empty() && !believed) {
+    return Unknown("tenant header: from a peer that is no trusted proxy");
+  }
+  const bool with_header = !rules.tenant_header.empty();
+
+  if (file != nullptr && !shown.authorization.empty()) {
+    if (shown.authorization.size() > 1) return Unknown("authorization: there twice");
+    auto caller = ByAuthorization(shown.authorization.front(), *file, now);
+    if (!caller.ok() || shown.tenants.empty()) return caller;
+    const auto named = NamedTenant(shown);
+    if (!named.ok()) return named.status();
+    if (*named == caller->tenant) return caller;
+    return Because(MakeError(absl::StatusCode::kPermissionDenied,
+                             "the call names another tenant than its credential is of",
+                             {.reason = "TENANT_MISMATCH"}),
+                   absl::StrCat("tenant header: not the tenant of ", caller->credential));
+  }
+  if (by_proxy) return ByHeader(shown, rules, peer->roles, shown.spiffe_id);
+  if (peer != nullptr) {
+    if (shown.tenants.empty() ||
+        (shown.tenants.size() == 1 && shown.tenants.front() == peer->tenant->id())) {
+      return Caller{.tenant = *peer->tenant, .roles = peer->roles, .credential = shown.spiffe_id};
+    }
+    return Because(MakeError(absl::StatusCode::kPermissionDenied,
+                             "the call names another tenant than its credential is of",
+                             {.reason = "TENANT_MISMATCH"}),
+                   "tenant header: not the tenant of the peer");
+  }
+  if (with_header && believed) return ByHeader(shown, rules, Roles::All(), "header");
+  if (file != nullptr) {
+    if (!shown.certified) return Unknown("nothing shown");
+    return Unknown(shown.spiffe_id.empty() ? "certificate: without a SPIFFE id"
+                                           : absl::StrCat(shown.spiffe_id, " is not known"));
+  }
+  if (with_header) return Unknown("nothing shown");
+  return Caller{.tenant = *Tenant::Parse(kDefaultTenant),
+                .roles = Roles::All(),
+                .credential = !shown.spiffe_id.empty() ? shown.spiffe_id
+                              : shown.certified        ? "certificate"
+                                                       : "none"};
+}
+
+std::string DenialOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kDenialPayload);
+  return payload ? std::string(*payload) : std::string();
+}
+
+absl::Status CheckRoles(const Caller& caller, Roles needed) {
+  if (caller.roles.HasAny(needed)) return absl::OkStatus();
+  ErrorDetail detail{.reason = "ROLE_REQUIRED", .metadata = {{"roles", Names(needed)}}};
+  if (needed == Roles{Role::kAdmin}) detail.reason = "ADMIN_REQUIRED";
+  return Because(MakeError(absl::StatusCode::kPermissionDenied,
+                           "the credential's roles do not cover this method", std::move(detail)),
+                 "roles: has " + (caller.roles.empty() ? "none" : Names(caller.roles)));
+}
+
+absl::StatusOr<std::unique_ptr<Identity>> Identity::Open(const std::string& path,
+                                                         IdentityRules rules, bool has_client_ca,
+                                                         WatchedFiles::Report report) {
+  std::unique_ptr<Identity> identity(new Identity(std::move(rules)));
+  if (path.empty()) return identity;
+  auto watched = WatchedFiles::Open(
+      {.files = {{.name = kFlag, .path = path}}, .max_bytes = kMaxIdentityFileBytes},
+      [raw = identity.get(), has_client_ca](const std::vector<std::string>& contents) {
+        return raw->Take(contents.front(), has_client_ca);
+      },
+      std::move(report));
+  if (!watched.ok()) return watched.status();
+  identity->watched_ = *std::move(watched);
+  return identity;
+}
+
+// No entry is inert: what cannot work as the server was started is refused with the rest.
+absl::Status Identity::Take(const std::string& content, bool has_client_ca) {
+  auto file = ParseIdentityFile(content);
+  const auto wrong = [](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(kFlag, ": ", why));
+  };
+  if (!file.ok()) return wrong(file.status().message());
+  if (!file->peers.empty() && !has_client_ca) {
+    return wrong("peers: need --tls_client_ca, which verifies certificates");
+  }
+  if (file->HasProxies() && rules_.tenant_header.empty()) {
+    return wrong("peers: a proxy needs --tenant_header, in which it names the tenant");
+  }
+  if (!file->HasProxies() && !rules_.tenant_header.empty() && !rules_.only_this_host) {
+    return wrong("peers: none is a proxy, so nobody could set --tenant_header");
+  }
+  auto taken = std::make_shared<const IdentityFile>(*std::move(file));
+  const std::lock_guard lock(mutex_);
+  current_ = std::move(taken);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const IdentityFile> Identity::Current() const {
+  const std::lock_guard lock(mutex_);
+  return current_;
+}
+
+absl::StatusOr<Caller> Identity::Of(const Shown& shown) const {
+  const std::shared_ptr<const IdentityFile> file = Current();
+  return Identify(shown, rules_, file.get(), system_clock::now());
+}
+
+}  // namespace eta

@@ -1,0 +1,120 @@
+#include "service/identity/tls_files.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "service/identity/openssl_owned.h"
+
+namespace eta {
+namespace {
+
+using std::chrono::system_clock;
+
+using Certificate = Owned<X509, X509_free>;
+using Text = Owned<BIO, BIO_free_all>;
+
+absl::Status Wrong(const char* flag, const char* why) {
+  ERR_clear_error();
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", why));
+}
+
+Text TextOf(const std::string& pem) {
+  return Text(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+// Never asks a terminal for a password.
+int NoPassword(char*, int, int, void*) {
+  return -1;
+}
+
+// All of them; none for a text with anything between them that is no certificate.
+std::vector<Certificate> CertificatesIn(const std::string& pem) {
+  std::vector<Certificate> found;
+  const Text text = TextOf(pem);
+  if (!text) return found;
+  while (X509* const next = PEM_read_bio_X509(text.get(), nullptr, NoPassword, nullptr)) {
+    found.emplace_back(next);
+  }
+  // The end of the text is one error, and the only one that is none.
+  const bool complete = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (!complete) found.clear();
+  return found;
+}
+
+}  // namespace
+
+absl::Status CheckTlsMaterial(const TlsMaterial& material, system_clock::time_point now) {
+  ERR_clear_error();
+  const std::vector<Certificate> chain = CertificatesIn(material.certificates);
+  if (chain.empty()) return Wrong("--tls_cert", "holds no certificates in PEM");
+  const Text key_text = TextOf(material.key);
+  const Owned<EVP_PKEY, EVP_PKEY_free> key(
+      PEM_read_bio_PrivateKey(key_text.get(), nullptr, NoPassword, nullptr));
+  if (!key) return Wrong("--tls_key", "holds no key in PEM that is not encrypted");
+  time_t second = system_clock::to_time_t(now);
+  if (X509_cmp_time(X509_get0_notAfter(chain.front().get()), &second) <= 0) {
+    return Wrong("--tls_cert", "the certificate has expired");
+  }
+  const Owned<SSL_CTX, SSL_CTX_free> context(SSL_CTX_new(TLS_server_method()));
+  if (!context || SSL_CTX_use_certificate(context.get(), chain.front().get()) != 1) {
+    return Wrong("--tls_cert", "OpenSSL refuses it; its key may be too short");
+  }
+  if (SSL_CTX_use_PrivateKey(context.get(), key.get()) != 1 ||
+      SSL_CTX_check_private_key(context.get()) != 1) {
+    return Wrong("--tls_key", "is not the key of --tls_cert");
+  }
+  if (!material.client_roots.empty() && CertificatesIn(material.client_roots).empty()) {
+    return Wrong("--tls_client_ca", "holds no certificates in PEM");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsPaths& paths,
+                                                         std::string extra_client_root,
+                                                         WatchedFiles::Report report) {
+  const bool has_client_roots = !paths.client_roots.empty();
+  std::unique_ptr<TlsFiles> files(new TlsFiles(has_client_roots, std::move(extra_client_root)));
+  WatchedFilesOptions options;
+  options.files = {{.name = "--tls_cert", .path = paths.certificates},
+                   {.name = "--tls_key", .path = paths.key, .secret = true}};
+  if (has_client_roots) {
+    options.files.push_back({.name = "--tls_client_ca", .path = paths.client_roots});
+  }
+  auto watched = WatchedFiles::Open(
+      std::move(options),
+      [raw = files.get()](const std::vector<std::string>& contents) { return raw->Take(contents); },
+      std::move(report));
+  if (!watched.ok()) return watched.status();
+  files->watched_ = *std::move(watched);
+  return files;
+}
+
+absl::Status TlsFiles::Take(const std::vector<std::string>& contents) {
+  TlsMaterial material{.certificates = contents[0], .key = contents[1]};
+  if (has_client_roots_) {
+    if (CertificatesIn(contents[2]).empty()) {
+      return Wrong("--tls_client_ca", "holds no certificates in PEM");
+    }
+    material.client_roots = absl::StrCat(contents[2], "\n", extra_client_root_);
+  }
+  if (absl::Status s = CheckTlsMaterial(material, system_clock::now()); !s.ok()) return s;
+  auto taken = std::make_shared<const TlsMaterial>(std::move(material));
+  const std::lock_guard lock(mutex_);
+  current_ = std::move(taken);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const TlsMaterial> TlsFiles::Current() const {
+  const std::lock_guard lock(mutex_);
+  return current_;
+}
+
+}  // namespace eta

@@ -1,0 +1,54 @@
+// Public keys that check the signatures of tokens, each pinned to one algorithm: what a token says
+// of its algorithm only has to agree. Signatures with shared secrets (HS256 and so on) are not
+// known here at all, so no public key can be taken for one.
+//
+// OpenSSL directly: of Debian 12's libraries libjwt 1.10 and cjose 0.6 know no EdDSA and choose the
+// algorithm by the token, cpp-jwt is not kept up, and what they would save is one call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json_fwd.hpp"
+
+struct evp_pkey_st;
+
+namespace eta {
+
+enum class TokenAlgorithm : uint8_t { kES256, kRS256, kEdDSA };
+
+// As tokens spell them: "ES256", "RS256", "EdDSA".
+std::string_view Name(TokenAlgorithm algorithm);
+std::optional<TokenAlgorithm> ParseTokenAlgorithm(std::string_view name);
+
+// Immutable; any number of threads may verify.
+class TokenKey {
+ public:
+  // A public key of the kind that the algorithm asks for: EC on P-256, RSA of 2048 to 8192 bits,
+  // Ed25519. INVALID_ARGUMENT, without the text in it, for anything else, a private key too.
+  static absl::StatusOr<TokenKey> FromPem(TokenAlgorithm algorithm, const std::string& pem);
+  // A JSON Web Key (RFC 7517) likewise. Its `kid`, `use`, `alg` and `key_ops` must fit if they are
+  // there; other members are ignored, as the RFC asks.
+  static absl::StatusOr<TokenKey> FromJwk(TokenAlgorithm algorithm, const nlohmann::json& jwk);
+
+  TokenAlgorithm algorithm() const { return algorithm_; }
+
+  // Whether `signature` (as tokens carry it: for ES256 r and s, 32 bytes each) is this key's of
+  // `message`.
+  bool Verifies(std::string_view message, std::string_view signature) const;
+
+ private:
+  using Handle = std::shared_ptr<evp_pkey_st>;
+
+  TokenKey(TokenAlgorithm algorithm, Handle key) : algorithm_(algorithm), key_(std::move(key)) {}
+  static absl::StatusOr<TokenKey> Checked(TokenAlgorithm algorithm, Handle key);
+
+  TokenAlgorithm algorithm_;
+  Handle key_;
+};
+
+}  // namespace eta

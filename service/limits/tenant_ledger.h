@@ -1,0 +1,110 @@
+// Who uses how much now: calls at a time and token budgets of tenants, held against TenantLimits.
+// Thread-safe; must outlive its leases.
+//
+// An account that owes nothing and has no calls is what a new one is, so it is dropped when room is
+// needed: names that nobody has seen again cost nothing, and no debt is forgotten by it. Where even
+// so there is no room, tenants that the limits do not name share one account.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "calibration/tenant.h"
+#include "engine/request.h"
+#include "service/limits/tenant_limits.h"
+#include "service/limits/token_budget.h"
+
+namespace eta {
+
+// What a tenant holds at one moment.
+struct TenantUse {
+  std::string tenant;
+  TenantLimit limit;
+  int64_t calls = 0;
+  std::optional<int64_t> tokens_left;  // of burst_tokens; absent without a budget
+};
+
+class TenantLedger {
+  struct Account;
+
+ public:
+  static constexpr size_t kMaxAccounts = 4096;  // beside those of tenants that the limits name
+  static constexpr std::chrono::milliseconds kSweepPeriod{100};
+
+  // `now` is for tests.
+  explicit TenantLedger(const TenantLimits& limits,
+                        std::function<Clock::time_point()> now = Clock::now);
+
+  // One call's place, and its tokens once Charge took them. Gives everything back when it is
+  // destroyed or released. Used by one thread at a time.
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&& other) noexcept;
+    Lease& operator=(Lease&& other) noexcept;
+    ~Lease() { Release(); }
+
+    // Takes what the call may cost at most; once more: that instead. OK for a lease that is empty.
+    // RESOURCE_EXHAUSTED (TENANT_TOKENS): with the time until there is enough, or without one,
+    // which says do not retry, if the burst is smaller than that.
+    absl::Status Charge(int64_t tokens);
+    // Of the charge the call used so many; the rest goes back on release.
+    void Use(int64_t tokens) { used_ = tokens; }
+    void Release();
+
+   private:
+    friend class TenantLedger;
+    Lease(TenantLedger& ledger, Tenant tenant, Account& account, Clock::time_point entered);
+
+    TenantLedger* ledger_ = nullptr;  // null: empty
+    std::optional<Tenant> tenant_;
+    Account* account_ = nullptr;
+    Clock::time_point entered_;
+    int64_t charged_ = 0;
+    int64_t used_ = 0;
+  };
+
+  // RESOURCE_EXHAUSTED (TENANT_CALLS), with the time in which one of the tenant's calls should end.
+  absl::StatusOr<Lease> Enter(const Tenant& tenant);
+
+  // Of tenants that have calls or owe tokens, and of those that the limits name, by name; or of one
+  // tenant alone.
+  std::vector<TenantUse> Uses() const;
+  TenantUse UseOf(const Tenant& tenant) const;
+
+  size_t accounts() const;
+
+ private:
+  struct Account {
+    int64_t calls = 0;
+    TokenBudget budget;
+    double mean_seconds = 0.0;  // of calls that ended, moving; 0: none has
+  };
+
+  // All with mutex_ held.
+  Account& Find(const Tenant& tenant, Clock::time_point now);
+  void Sweep(Clock::time_point now);
+  bool Idle(const Account& account, const TenantLimit& limit, Clock::time_point now) const;
+
+  absl::Status Charge(Lease& lease, int64_t tokens);
+  void Release(Lease& lease);
+
+  const TenantLimits& limits_;
+  const std::function<Clock::time_point()> now_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  std::unordered_map<std::string, Account> accounts_;
+  Account crowd_;  // of those for whom there is no room
+  std::optional<Clock::time_point> swept_;
+};
+
+}  // namespace eta

@@ -1,0 +1,68 @@
+#include "service/limits/tenant_limits.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eta {
+namespace {
+
+constexpr char kFlag[] = "--tenants";
+
+}  // namespace
+
+TenantLimits::TenantLimits(const TenantLimit& flags)
+    : flags_(flags), table_(std::make_shared<const LimitTable>(LimitTable{flags, {}})) {}
+
+absl::StatusOr<std::unique_ptr<TenantLimits>> TenantLimits::Open(const std::string& path,
+                                                                 const TenantLimit& flags,
+                                                                 WatchedFiles::Report report) {
+  auto limits = std::make_unique<TenantLimits>(flags);
+  const auto take = [limits = limits.get()](const std::vector<std::string>& contents) {
+    const absl::Status taken = limits->Take(contents.front());
+    if (taken.ok()) return taken;
+    return absl::InvalidArgumentError(absl::StrCat(kFlag, ": ", taken.message()));
+  };
+  auto file =
+      WatchedFiles::Open({.files = {{.name = kFlag, .path = path}}, .max_bytes = kMaxLimitsBytes},
+                         take, std::move(report));
+  if (!file.ok()) return file.status();
+  limits->file_ = *std::move(file);
+  return limits;
+}
+
+std::shared_ptr<const LimitTable> TenantLimits::table() const {
+  const std::lock_guard lock(mutex_);
+  return table_;
+}
+
+TenantLimit TenantLimits::Of(const Tenant& tenant) const {
+  const std::shared_ptr<const LimitTable> table = this->table();
+  const auto found = table->named.find(tenant.id());
+  return found == table->named.end() ? table->others : found->second;
+}
+
+bool TenantLimits::Names(const Tenant& tenant) const {
+  return table()->named.contains(tenant.id());
+}
+
+std::vector<std::string> TenantLimits::Named() const {
+  std::vector<std::string> names;
+  for (const auto& [name, limit] : table()->named) names.push_back(name);
+  return names;
+}
+
+absl::Status TenantLimits::Take(const std::string& text) {
+  absl::StatusOr<LimitTable> read = ParseLimits(text, flags_);
+  if (!read.ok()) return read.status();
+  auto table = std::make_shared<const LimitTable>(*std::move(read));
+  const std::lock_guard lock(mutex_);
+  table_ = std::move(table);
+  return absl::OkStatus();
+}
+
+void TenantLimits::Look() {
+  if (file_ != nullptr) file_->Look();
+}
+
+}  // namespace eta

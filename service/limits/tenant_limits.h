@@ -1,0 +1,51 @@
+// What each tenant may use: the table in effect, which a reload of its file replaces whole.
+// Thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "calibration/tenant.h"
+#include "service/limits/limits_file.h"
+#include "service/watched_files.h"
+
+namespace eta {
+
+class TenantLimits {
+ public:
+  // The same for every tenant.
+  explicit TenantLimits(const TenantLimit& flags = {});
+  // As `path` says, now and whenever the file changes; contents that are refused leave in effect
+  // what holds. `report` hears of every change but the first load. INVALID_ARGUMENT, naming
+  // --tenants, for a file that cannot be used.
+  static absl::StatusOr<std::unique_ptr<TenantLimits>> Open(const std::string& path,
+                                                            const TenantLimit& flags,
+                                                            WatchedFiles::Report report);
+
+  TenantLimit Of(const Tenant& tenant) const;
+  // Whether the file has an entry for it; and all that have one, by name.
+  bool Names(const Tenant& tenant) const;
+  std::vector<std::string> Named() const;
+
+  // Puts the contents of a file into effect, or says why not.
+  absl::Status Take(const std::string& text);
+  // Looks at the file now; nothing without one.
+  void Look();
+  // Null without a file.
+  const WatchedFiles* file() const { return file_.get(); }
+
+ private:
+  std::shared_ptr<const LimitTable> table() const;
+
+  const TenantLimit flags_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const LimitTable> table_;  // guarded by mutex_
+  std::unique_ptr<WatchedFiles> file_;       // last: it calls Take
+};
+
+}  // namespace eta

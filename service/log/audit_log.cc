@@ -1,0 +1,48 @@
+#include "service/log/audit_log.h"
+
+#include <string>
+#include <utility>
+
+#include "service/grpc_status.h"
+#include "service/identity/identity.h"
+
+namespace eta {
+namespace {
+
+bool ChangesProfiles(std::string_view method) {
+  for (const std::string_view change :
+       {"Calibrate", "SetProfileAlias", "DeleteProfile", "ImportProfile"}) {
+    if (method == change) return true;
+  }
+  return false;
+}
+
+LogEvent EventOf(std::string_view name, LogLevel level, const CallRecord& record) {
+  LogEvent event(level, name);
+  event.Add("method", record.method)
+      .Add("code", absl::StatusCodeToString(record.status.code()))
+      .Add("reason", ReasonOf(record.status))
+      .Add("credential", record.credential)
+      .Add("tenant", record.tenant)
+      .Add("peer", record.peer)
+      .Add("request_id", record.request_id)
+      .Add("trace_id", record.trace_id);
+  return event;
+}
+
+}  // namespace
+
+void AuditLog::OnCallEnd(const CallRecord& record) {
+  const absl::StatusCode code = record.status.code();
+  if (code == absl::StatusCode::kUnauthenticated || code == absl::StatusCode::kPermissionDenied) {
+    LogEvent event = EventOf("denied", LogLevel::kWarning, record);
+    log_.Write(std::move(event.Add("why", DenialOf(record.status)).Always()));
+  } else if (ChangesProfiles(record.method)) {
+    LogEvent event = EventOf("profile_change", LogLevel::kInfo, record);
+    event.Add("profile", record.profile);
+    if (record.profile_version > 0) event.Add("profile_version", record.profile_version);
+    log_.Write(std::move(event.Always()));
+  }
+}
+
+}  // namespace eta

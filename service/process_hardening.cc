@@ -1,0 +1,44 @@
+#include "service/process_hardening.h"
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "service/system_call_filter.h"
+
+namespace eta {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// Both: where core files go to a program, the kernel does not ask for the limit.
+void ForbidCoreDumps() {
+  const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+  setrlimit(RLIMIT_CORE, &none);
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+}  // namespace
+
+bool FiltersByDefault(bool generates_code) {
+  return !generates_code && !kSanitized;
+}
+
+absl::StatusOr<bool> HardenProcess(const ProcessOptions& options, bool generates_code) {
+  umask(077);
+  if (!options.allow_core_dumps) ForbidCoreDumps();
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  const bool wanted = options.system_call_filter == SystemCallFilter::kOn;
+  const bool tried = wanted || (options.system_call_filter == SystemCallFilter::kAuto &&
+                                FiltersByDefault(generates_code));
+  if (!tried) return false;
+  const absl::Status filtered = FilterSystemCalls({.allow_generated_code = generates_code});
+  if (!filtered.ok() && wanted) return filtered;
+  return filtered.ok();
+}
+
+}  // namespace eta

@@ -1,0 +1,97 @@
+// Files that are read again when they change, as one: contents that are refused leave in effect
+// what was taken before.
+//
+// Looks at inode, size and times once a period, through symbolic links, since Kubernetes changes a
+// mounted Secret or ConfigMap by swapping a link and notifications of the old file say nothing of
+// the new one. Files that change one after another (a certificate, then its key) are taken once
+// they fit together: what was refused is tried again each period. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace eta {
+
+struct WatchedFile {
+  std::string name;  // what errors call it: its flag
+  std::string path;
+  bool secret = false;  // refused if every user of the host can read it
+};
+
+struct WatchedFilesOptions {
+  std::vector<WatchedFile> files;      // refused if every user of the host can change them
+  size_t max_bytes = size_t{4} << 20;  // of each
+  std::chrono::milliseconds period{1000};
+};
+
+// Of a source that reloads.
+struct ReloadFigures {
+  int64_t succeeded = 0;  // with the first load
+  int64_t failed = 0;     // contents that were refused, however often they were tried
+  bool current = true;    // false: what the files hold is not what is in effect
+};
+
+class WatchedFiles {
+ public:
+  // Checks what the files hold, in their order, and puts it into effect whole or not at all. Called
+  // by one thread at a time.
+  using Take = std::function<absl::Status(const std::vector<std::string>& contents)>;
+  // Hears of every change but the first load: OK, or why it was refused, once for each reason.
+  using Report = std::function<void(const absl::Status&)>;
+
+  // The first load must succeed. Errors name no path.
+  static absl::StatusOr<std::unique_ptr<WatchedFiles>> Open(WatchedFilesOptions options, Take take,
+                                                            Report report);
+  ~WatchedFiles();
+  WatchedFiles(const WatchedFiles&) = delete;
+  WatchedFiles& operator=(const WatchedFiles&) = delete;
+
+  // What the thread does each period; afterwards the files as they were are in effect, or refused.
+  void Look();
+
+  ReloadFigures Figures() const;
+
+ private:
+  struct Seen {
+    std::vector<int64_t> files;  // what tells one content from another
+    bool operator==(const Seen&) const = default;
+  };
+
+  WatchedFiles(WatchedFilesOptions options, Take take, Report report);
+  void Run();
+  Seen Stat() const;
+  // UNAVAILABLE for files that changed while they were read.
+  absl::Status Load();
+
+  const WatchedFilesOptions options_;
+  const Take take_;
+  const Report report_;
+
+  std::mutex look_mutex_;
+  // Guarded by look_mutex_:
+  Seen seen_;
+  std::string refused_;  // why the last look failed; empty: it did not
+
+  std::atomic<int64_t> succeeded_ = 0;
+  std::atomic<int64_t> failed_ = 0;
+  std::atomic<bool> current_ = true;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace eta

@@ -1,0 +1,197 @@
+#include "tests/bench/eta_bench_load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "eta/v1/service.grpc.pb.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace eta::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+v1::GenerateRequest MakeRequest(const LoadOptions& options, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_int_distribution<int32_t> id(options.min_id, options.max_id);
+  v1::GenerateRequest request;
+  for (int i = 0; i < options.prompt_tokens; ++i) request.mutable_token_ids()->add_ids(id(random));
+  request.mutable_stopping()->set_max_tokens(options.max_tokens);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_sampling()->set_temperature(0.0f);
+  request.mutable_output()->set_token_ids(true);
+  return request;
+}
+
+}  // namespace
+
+struct LoadGenerator::Connections {
+  std::vector<std::unique_ptr<v1::EtaService::Stub>> stubs;
+};
+
+// What the calls of one run share.
+struct LoadGenerator::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  Clock::time_point begin;
+  std::vector<std::vector<CallResult>> results;
+  std::vector<int> open;
+  int all_open = 0;
+};
+
+// One call, which deletes itself.
+class LoadGenerator::Call final : public grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  Call(State& run, size_t stream, v1::GenerateRequest request)
+      : run_(run), stream_(stream), request_(std::move(request)) {}
+
+  void Start(v1::EtaService::Stub& stub, const std::string& header, const std::string& tenant) {
+    if (!header.empty() && !tenant.empty()) context_.AddMetadata(header, tenant);
+    begin_ = last_ = Clock::now();
+    result_.start = Seconds(begin_ - run_.begin);
+    stub.async()->Generate(&context_, &request_, this);
+    StartRead(&message_);
+    StartCall();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (message_.has_delta() && message_.delta().token_ids_size() > 0) {
+      const Clock::time_point now = Clock::now();
+      if (result_.first_token == 0.0) {
+        result_.first_token = Seconds(now - begin_);
+      } else {
+        result_.between.push_back(Seconds(now - last_));
+      }
+      last_ = now;
+    }
+    StartRead(&message_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    result_.total = Seconds(Clock::now() - begin_);
+    result_.code = status.error_code();
+    {
+      const std::lock_guard lock(run_.mutex);
+      run_.results[stream_].push_back(std::move(result_));
+      --run_.open[stream_];
+      --run_.all_open;
+      run_.changed.notify_all();
+    }
+    delete this;
+  }
+
+ private:
+  State& run_;
+  const size_t stream_;
+  const v1::GenerateRequest request_;
+  grpc::ClientContext context_;
+  v1::GenerateResponse message_;
+  Clock::time_point begin_;
+  Clock::time_point last_;
+  CallResult result_;
+};
+
+LoadGenerator::LoadGenerator(const LoadOptions& options)
+    : options_(options),
+      connections_(std::make_unique<Connections>()),
+      next_seed_(options.seed << 32) {
+  for (int i = 0; i < options.connections; ++i) {
+    // A connection of its own: one connection takes a limited number of calls at a time.
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto channel =
+        grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+    if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10))) {
+      Fail("no connection to " + options.address);
+    }
+    connections_->stubs.push_back(v1::EtaService::NewStub(channel));
+  }
+}
+
+LoadGenerator::~LoadGenerator() = default;
+
+std::vector<std::vector<CallResult>> LoadGenerator::Run(const std::vector<Stream>& streams,
+                                                        double seconds) {
+  State run;
+  run.results.resize(streams.size());
+  run.open.resize(streams.size());
+  run.begin = Clock::now();
+  std::mt19937_64 random(next_seed_);
+  std::vector<Clock::time_point> due(streams.size(), run.begin);
+  const auto after = [](double wait) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait));
+  };
+  const Clock::time_point end = run.begin + after(seconds);
+  std::vector<std::exponential_distribution<double>> wait_of;
+  for (const Stream& stream : streams) wait_of.emplace_back(std::max(stream.rate, 1e-9));
+  size_t next_stub = 0;
+  const auto has_room = [&](size_t i) {
+    return streams[i].rate == 0.0 && run.open[i] < streams[i].at_a_time;
+  };
+  std::unique_lock lock(run.mutex);
+  while (Clock::now() < end) {
+    std::vector<size_t> to_start;
+    Clock::time_point soonest = end;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const Clock::time_point now = Clock::now();
+      const auto begin_call = [&] {
+        to_start.push_back(i);
+        ++run.open[i];
+        ++run.all_open;
+      };
+      while (has_room(i)) begin_call();
+      if (streams[i].rate == 0.0) continue;
+      for (; due[i] <= now; due[i] += after(wait_of[i](random))) begin_call();
+      soonest = std::min(soonest, due[i]);
+    }
+    lock.unlock();
+    for (const size_t i : to_start) {
+      auto* call = new Call(run, i, MakeRequest(options_, ++next_seed_));  // deletes itself
+      auto& stub = *connections_->stubs[next_stub++ % connections_->stubs.size()];
+      call->Start(stub, options_.tenant_header, streams[i].tenant);
+    }
+    lock.lock();
+    run.changed.wait_until(lock, soonest, [&] {
+      for (size_t i = 0; i < streams.size(); ++i) {
+        if (has_room(i)) return true;
+      }
+      return false;
+    });
+  }
+  run.changed.wait(lock, [&] { return run.all_open == 0; });
+  return std::move(run.results);
+}
+
+void AddLoadOptions(CLI::App& command, LoadOptions& options) {
+  const auto count = [&](const char* flag, int& value, const char* what, int least, int most) {
+    command.add_option(flag, value, what)->check(CLI::Range(least, most))->capture_default_str();
+  };
+  command.add_option("--address", options.address, "HOST:PORT or unix:PATH")->capture_default_str();
+  count("--connections", options.connections, "Each takes a limited number of calls", 1, 64);
+  count("--prompt_tokens", options.prompt_tokens, "Of every request, at random", 1, 1 << 20);
+  count("--max_tokens", options.max_tokens, "Of every answer", 2, 1 << 20);
+  count("--min_id", options.min_id, "Least id of a random token", 0, 1 << 20);
+  count("--max_id", options.max_id, "Largest id of a random token", 0, 1 << 20);
+  command.add_option("--tenant_header", options.tenant_header,
+                     "Metadata key that names the tenant, as the server's --tenant_header");
+  command.add_option("--seed", options.seed)->capture_default_str();
+}
+
+double Quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0.0;
+  std::sort(values.begin(), values.end());
+  const auto rank = std::ceil(share * static_cast<double>(values.size()));
+  return values[static_cast<size_t>(std::max(1.0, rank)) - 1];
+}
+
+}  // namespace eta::bench

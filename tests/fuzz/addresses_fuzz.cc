@@ -1,0 +1,82 @@
+// Any texts as the addresses and names that flags of the server take: what is let through without
+// authentication and encryption can only be reached from this host. Input: a byte of flags, then
+// lines.
+#include <arpa/inet.h>
+
+#include <cstdint>
+#include <string>
+
+#include "service/server_options.h"
+#include "tests/fuzz/input_reader.h"
+
+namespace {
+
+using eta::fuzz::Require;
+
+// By the C library: a loopback address, or the name that stands for one.
+bool IsLoopback(std::string host) {
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6{};
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6) != 0;
+  return host == "localhost";
+}
+
+void CheckTcp(const std::string& address, bool local_only) {
+  const size_t colon = address.rfind(':');
+  Require(colon != std::string::npos && colon > 0);
+  const std::string port = address.substr(colon + 1);
+  Require(!port.empty() && port.find_first_not_of("0123456789") == std::string::npos);
+  Require(std::stoi(port) <= 65535);
+  if (local_only) Require(IsLoopback(address.substr(0, colon)));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  eta::fuzz::InputReader reader(data, size);
+  eta::ServerOptions options;
+  const uint8_t flags = reader.Byte();
+  options.allow_unauthenticated_network = (flags & 1) != 0;
+  options.allow_plaintext_network = (flags & 2) != 0;
+  options.allow_network_metrics = (flags & 4) != 0;
+  options.reflection = (flags & 8) != 0;
+  options.listen = std::string(reader.Until('\n'));
+  options.metrics_listen = std::string(reader.Until('\n'));
+  options.health_listen = std::string(reader.Until('\n'));
+  options.identity = std::string(reader.Until('\n'));
+  options.tls_cert = std::string(reader.Until('\n'));
+  options.tls_key = std::string(reader.Until('\n'));
+  options.tls_client_ca = std::string(reader.Until('\n'));
+  options.tenant_header = std::string(reader.Until('\n'));
+  options.default_profile = std::string(reader.Until('\n'));
+  while (!reader.empty()) options.admin_tenants.emplace_back(reader.Until('\n'));
+
+  const bool known = options.allow_unauthenticated_network || !options.identity.empty() ||
+                     !options.tls_client_ca.empty();
+  const bool hidden = options.allow_plaintext_network || !options.tls_cert.empty();
+  if (eta::CheckListenAddress(options).ok() && !options.listen.starts_with("unix:")) {
+    CheckTcp(options.listen, !(known && hidden));
+  }
+  if (eta::IsLocalAddress(options.listen) && !options.listen.starts_with("unix:")) {
+    CheckTcp(options.listen, true);
+  }
+  if (eta::CheckMetricsAddress(options).ok() && !options.metrics_listen.empty()) {
+    CheckTcp(options.metrics_listen,
+             !options.allow_network_metrics && !options.allow_unauthenticated_network);
+  }
+  if (eta::CheckHealthAddress(options).ok() && !options.health_listen.empty() &&
+      !options.health_listen.starts_with("unix:")) {
+    CheckTcp(options.health_listen, false);
+  }
+  if (eta::CheckCallOptions(options).ok()) {
+    Require(options.tls_cert.empty() == options.tls_key.empty());
+    Require(options.admin_tenants.empty() || !options.tenant_header.empty());
+    Require(options.tenant_header.find_first_of("ABC \n\r:\"") == std::string::npos);
+    Require(options.tenant_header != "authorization");
+  }
+  return 0;
+}

@@ -1,0 +1,150 @@
+// Any bytes as a request of any other method: refused in a readable sentence, or within the limits
+// that its .proto file states. The first byte chooses the method.
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "calibration/profile_json.h"
+#include "calibration/profile_store.h"
+#include "calibration/store/page_token.h"
+#include "engine/request_validation.h"
+#include "eta/v1/calibrate.pb.h"
+#include "eta/v1/profiles.pb.h"
+#include "eta/v1/stats.pb.h"
+#include "service/convert_calibrate.h"
+#include "service/convert_profile.h"
+#include "service/convert_stats.h"
+#include "service/payload_digest.h"
+#include "tests/fuzz/checked_error.h"
+#include "tests/fuzz/message_filler.h"
+
+namespace {
+
+using eta::fuzz::InputReader;
+using eta::fuzz::ReadMessage;
+using eta::fuzz::Require;
+using eta::fuzz::RequireReadable;
+
+constexpr int32_t kVocabulary = 100;
+constexpr int64_t kMaxTokens = 4096;
+
+const eta::Tenant& Acme() {
+  static const eta::Tenant tenant = *eta::Tenant::Parse("acme");
+  return tenant;
+}
+
+eta::EngineInfo Model(bool gated) {
+  eta::EngineInfo info{};
+  info.block_size = 16;
+  info.config.vocab_size = kVocabulary;
+  info.config.has_predictor = gated;
+  info.config.gate = gated ? eta::Gate::kSilu : eta::Gate::kNone;
+  return info;
+}
+
+void Calibrate(InputReader& reader) {
+  static const eta::EngineInfo models[] = {Model(false), Model(true)};
+  const eta::EngineInfo& model = models[reader.Byte() & 1];
+  eta::v1::CalibrateRequest message;
+  if (!ReadMessage(reader, message)) return;
+  const eta::Limits limits;
+  const auto plan = eta::ToCalibration(message, model, limits, kMaxTokens);
+  if (!plan.ok()) return RequireReadable(plan.status());
+  Require(eta::CheckProfileName("name", plan->put.name).ok());
+  Require(eta::CheckProfileLabels(plan->job.labels).ok());
+  Require(message.samples_size() >= 1 && message.samples_size() <= eta::kMaxCalibrationSamples);
+  int64_t tokens = 0;
+  for (const auto& sample : message.samples()) tokens += sample.token_ids().ids_size();
+  Require(tokens <= kMaxTokens);
+  Require(plan->put.expected_version.value_or(0) >= 0);
+  Require(plan->put.request_id.empty() == plan->put.payload_digest.empty());
+  Require(eta::CheckRequestIdentity(plan->put.request_id, plan->put.payload_digest).ok());
+  Require(plan->job.offset >= -100 && plan->job.offset <= 100);
+  Require(plan->job.z.value_or(0) >= 0 && plan->job.z.value_or(0) <= 16);
+  Require(plan->job.held_out >= 0 && plan->job.held_out < 1);
+}
+
+void Import(InputReader& reader) {
+  eta::v1::ImportProfileRequest message;
+  if (!ReadMessage(reader, message)) return;
+  const auto profile = eta::ProfileFromJson(message.json());
+  if (!profile.ok()) return RequireReadable(profile.status());
+  Require(eta::CheckProfileContent(profile->content).ok());
+  message.clear_request_id();
+  Require(eta::PayloadDigest("ImportProfile", message).ok());
+}
+
+void Reference(InputReader& reader) {
+  eta::v1::GetProfileRequest message;
+  if (!ReadMessage(reader, message)) return;
+  const auto reference = eta::ParseProfileReference("profile", message.profile());
+  if (!reference.ok()) return RequireReadable(reference.status());
+  Require(eta::CheckProfileName("name", reference->name).ok());
+  if (const auto* version = std::get_if<int64_t>(&reference->selector)) {
+    Require(message.profile() == reference->name + "@" + std::to_string(*version));
+  }
+}
+
+void Pages(InputReader& reader) {
+  eta::v1::ListProfileVersionsRequest message;
+  if (!ReadMessage(reader, message)) return;
+  eta::ProfilePage page{.token = message.page_token()};
+  if (message.has_page_size()) page.size = message.page_size();
+  const auto last_name = eta::ReadNamePage(Acme(), page);
+  if (!last_name.ok()) RequireReadable(last_name.status());
+  Require(!last_name.ok() || page.token.empty() ||
+          eta::MakePageToken(Acme(), "", *last_name) == page.token);
+  const auto before = eta::ReadVersionPage(Acme(), message.name(), page);
+  if (!before.ok()) RequireReadable(before.status());
+  // A page's own token is taken back, for its own listing only.
+  const std::string made = eta::MakePageToken(Acme(), message.name(), "17");
+  const eta::ProfilePage next{.token = made};
+  const auto again = eta::ReadVersionPage(Acme(), message.name(), next);
+  Require(made.size() > 256 ? !again.ok() : again.ok() && *again == 17);
+  Require(!eta::ReadVersionPage(Acme(), message.name() + "x", next).ok());
+}
+
+void Watch(InputReader& reader) {
+  eta::v1::WatchStatsRequest message;
+  if (!ReadMessage(reader, message)) return;
+  const auto interval = eta::ToInterval(message);
+  if (!interval.ok()) return RequireReadable(interval.status());
+  Require(*interval >= std::chrono::milliseconds(100) && *interval <= std::chrono::seconds(60));
+}
+
+void Target(InputReader& reader) {
+  eta::v1::CalibrationTarget message;
+  if (!ReadMessage(reader, message)) return;
+  const auto target = eta::ToTarget("target", message);
+  if (!target.ok()) return RequireReadable(target.status());
+  Require(target->value >= 0 && target->value <= eta::kMaxPerplexityIncrease);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  InputReader reader(data, size);
+  switch (reader.Byte() % 8) {
+    case 0:
+    case 1:
+    case 2:
+      Calibrate(reader);
+      break;
+    case 3:
+      Import(reader);
+      break;
+    case 4:
+      Reference(reader);
+      break;
+    case 5:
+      Pages(reader);
+      break;
+    case 6:
+      Watch(reader);
+      break;
+    case 7:
+      Target(reader);
+      break;
+  }
+  return 0;
+}

@@ -1,0 +1,169 @@
+// Any bytes as a ragged attention step, on the reference and on the CPU backend: the same blocks
+// are selected, the same keys counted, and the outputs agree within the unit tests' tolerance.
+//
+// Shapes, options, rows, forks and thresholds come from the bytes; keys, values and queries are
+// normal numbers drawn from a seed of them. Thresholds keep clear of every bound, so that counts
+// have one right answer.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/fuzz/input_reader.h"
+#include "tests/unit/attention_case.h"
+
+namespace {
+
+using eta::fuzz::InputReader;
+using eta::fuzz::Require;
+using eta::testing::AttentionCase;
+using eta::testing::AttentionResult;
+using eta::testing::AttentionStep;
+using eta::testing::Device;
+using eta::testing::SequenceCase;
+
+constexpr int32_t kMaxBlocks = 5;
+
+AttentionCase Shapes(InputReader& reader) {
+  AttentionCase made;
+  made.seed = reader.Raw<uint16_t>();
+  eta::KvGeometry& geometry = made.geometry;
+  geometry.num_kv_heads = reader.Int(1, 3);
+  geometry.head_dim = 16 * reader.Pick({4, 2, 1, 3, 5, 6, 7, 8, 16});
+  geometry.block_size = 4 * reader.Pick({1, 2, 4, 8, 5, 16});
+  geometry.sub_block = reader.Pick({0, 4});
+  geometry.dtype = reader.Pick({eta::DType::kFloat32, eta::DType::kFloat16, eta::DType::kBFloat16});
+  made.num_query_heads = geometry.num_kv_heads * reader.Int(1, 8);
+  made.gate = reader.Bool() ? eta::Gate::kSilu : eta::Gate::kNone;
+  made.beta = reader.Pick({5.0f, 1.0f, 20.0f, 0.001f, 1000.0f});
+  return made;
+}
+
+void AddSequence(InputReader& reader, eta::testing::Random& random, AttentionCase& made) {
+  const int32_t b = made.geometry.block_size;
+  const int64_t cols = int64_t{made.geometry.num_kv_heads} * made.geometry.head_dim;
+  SequenceCase sequence;
+  sequence.kind = reader.Byte() % 3 == 0 ? eta::RowKind::kPrefill : eta::RowKind::kDecode;
+  sequence.num_rows = reader.Int(1, sequence.kind == eta::RowKind::kPrefill ? b + 5 : 3);
+  sequence.position = reader.Int(0, kMaxBlocks * b);
+  sequence.attention = {.offset = reader.Pick({0.0f, 0.4f, -0.5f}),
+                        .z = reader.Pick({1.5f, 0.0f, 1.0f, 2.0f, 8.0f}),
+                        .pinned_blocks = reader.Int(0, 3),
+                        .rescue_chunk = reader.Pick({128, 1, 2, 5}),
+                        .uniform_floor = made.gate == eta::Gate::kSilu && reader.Bool(),
+                        .admit_all = reader.Byte() % 8 == 0};
+  sequence.calibrate = sequence.kind == eta::RowKind::kPrefill && reader.Bool();
+  const float scale = reader.Pick({0.7f, 0.01f, 5.0f});
+  sequence.k = eta::testing::Normal(random, sequence.num_keys(), cols, scale);
+  sequence.v = eta::testing::Normal(random, sequence.num_keys(), cols);
+  for (int32_t t = 0; t < sequence.num_keys(); ++t) {  // keys wander, so that bounds differ
+    for (int64_t i = 0; i < cols; ++i) {
+      sequence.k.row(t)[i] += 0.8f * std::sin(static_cast<float>(t / b * 7 + i));
+    }
+  }
+  if (!made.sequences.empty() && reader.Bool()) {
+    const int32_t index = reader.Int(0, static_cast<int32_t>(made.sequences.size()) - 1);
+    const SequenceCase& parent = made.sequences[static_cast<size_t>(index)];
+    const int32_t most = std::min(parent.position, sequence.position) / b;
+    if (parent.parent < 0 && most > 0) {
+      sequence.parent = index;
+      sequence.shared_blocks = reader.Int(1, most);
+      const int64_t count = int64_t{sequence.shared_blocks} * b * cols;
+      std::copy_n(parent.k.row(0), count, sequence.k.row(0));
+      std::copy_n(parent.v.row(0), count, sequence.v.row(0));
+    }
+  }
+  made.sequences.push_back(std::move(sequence));
+}
+
+// Bounds of one row's full blocks, for one head.
+using RowBounds = std::vector<double>;
+
+bool IsClear(const RowBounds& bounds, double threshold, double clearance,
+             const eta::AttentionOptions& options) {
+  for (const double bound : bounds) {
+    if (std::abs(bound - threshold) <= clearance) return false;
+  }
+  const auto n = static_cast<int32_t>(bounds.size());
+  const int32_t chunk = std::min(options.rescue_chunk, n);
+  if (chunk < 2 || n - options.pinned_blocks < chunk) return true;
+  RowBounds first(bounds.begin(), bounds.begin() + chunk);
+  std::sort(first.begin(), first.end(), std::greater());
+  return first[0] >= threshold || first[0] - first[1] > clearance;
+}
+
+// A threshold next to some bound, as far as it is clear of all; else one that admits everything.
+float Threshold(InputReader& reader, const std::vector<RowBounds>& rows,
+                const eta::AttentionOptions& options, double clearance) {
+  double lowest = 0.0;
+  for (const RowBounds& row : rows) {
+    for (const double bound : row) lowest = std::min(lowest, bound);
+  }
+  const RowBounds& last = rows.back();
+  const double shift = reader.Int(-100, 100) / 40.0;
+  const double near = last.empty() ? 0.0 : last[reader.Byte() % last.size()];
+  const auto threshold = static_cast<float>(near + shift + options.offset);
+  const double effective = static_cast<double>(threshold) - options.offset;
+  const bool clear = std::all_of(rows.begin(), rows.end(), [&](const RowBounds& row) {
+    return IsClear(row, effective, clearance, options);
+  });
+  return clear ? threshold : static_cast<float>(lowest - 1.0 + options.offset);
+}
+
+void PlaceThresholds(InputReader& reader, AttentionCase& made, AttentionStep& step) {
+  const int32_t b = made.geometry.block_size;
+  const double clearance = eta::testing::Clearance(made.geometry.index_dtype);
+  int64_t first_row = 0;
+  for (size_t s = 0; s < made.sequences.size(); ++s) {
+    SequenceCase& sequence = made.sequences[s];
+    for (int32_t h = 0; h < made.num_query_heads; ++h) {
+      std::vector<RowBounds> rows;
+      for (int32_t i = 0; i < sequence.num_rows; ++i) {
+        RowBounds& row = rows.emplace_back();
+        const float* q = made.q.row(first_row + i) + int64_t{h} * made.geometry.head_dim;
+        for (int32_t j = 0; j < (sequence.position + i + 1) / b; ++j) {
+          row.push_back(Bound(made, step.Record(s, j, h / made.group()), q, sequence.z(h)));
+        }
+      }
+      sequence.thresholds.push_back(Threshold(reader, rows, sequence.attention, clearance));
+    }
+    first_row += sequence.num_rows;
+  }
+}
+
+void CheckSame(const AttentionCase& made, const AttentionResult& got, const AttentionResult& want) {
+  Require(got.selection == want.selection);
+  Require(got.tokens_attended == want.tokens_attended && got.tokens_read == want.tokens_read);
+  const double tolerance = made.geometry.dtype == eta::DType::kFloat32 ? 1e-5 : 2e-3;
+  for (int64_t r = 0; r < want.out.rows; ++r) {
+    for (int32_t h = 0; h < made.num_query_heads; ++h) {
+      const int64_t at = int64_t{h} * made.geometry.head_dim;
+      Require(eta::testing::RelativeError(got.out.row(r) + at, want.out.row(r) + at,
+                                          made.geometry.head_dim) < tolerance);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  InputReader reader(data, size);
+  AttentionCase made = Shapes(reader);
+  eta::testing::Random random(made.seed);
+  int64_t rows = 0;
+  for (int n = reader.Int(1, 4); n > 0; --n) {
+    AddSequence(reader, random, made);
+    rows += made.sequences.back().num_rows;
+  }
+  made.q =
+      eta::testing::Normal(random, rows, int64_t{made.num_query_heads} * made.geometry.head_dim);
+  Device reference({"reference"});
+  AttentionStep wanted(reference, made);
+  PlaceThresholds(reader, made, wanted);
+  const AttentionResult want = wanted.Run();
+  Device cpu({"cpu"}, reader.Int(1, 2));
+  const AttentionResult got = AttentionStep(cpu, made).Run();
+  CheckSame(made, got, want);
+  return 0;
+}

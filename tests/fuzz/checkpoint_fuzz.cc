@@ -1,0 +1,117 @@
+// Any files as a checkpoint's folder: refused, or a checkpoint whose every tensor can be read,
+// whole and from the file that the index names, and which has the same fingerprint when opened
+// again.
+//
+// Input: files one after another, each as a line of its name's number and its form, then its
+// contents up to a line "----". Form "h": a safetensors header, to which the length is put in front
+// and the data that it calls for behind; any other form: the bytes as they are.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "engine/checkpoint.h"
+#include "engine/model_config.h"
+#include "engine/safetensors_header.h"
+#include "engine/tokenizer.h"
+#include "tests/fuzz/checked_error.h"
+#include "tests/unit/temp_folder.h"
+
+namespace {
+
+using eta::fuzz::InputReader;
+using eta::fuzz::Require;
+
+constexpr uint64_t kMaxDataBytes = 4096;
+constexpr std::array<const char*, 8> kNames = {"config.json",
+                                               "tokenizer.model",
+                                               "model.safetensors",
+                                               "model.safetensors.index.json",
+                                               "tokenizer.json",
+                                               "model-00001-of-00002.safetensors",
+                                               "model-00002-of-00002.safetensors",
+                                               "other.safetensors"};
+
+// Where the data of a header's tensors ends, as far as digits in it say: the largest number that is
+// not too large.
+uint64_t DataBytes(std::string_view header) {
+  uint64_t most = 0;
+  uint64_t number = 0;
+  for (const char c : header) {
+    number =
+        c >= '0' && c <= '9' ? std::min<uint64_t>(number * 10 + (c - '0'), kMaxDataBytes + 1) : 0;
+    if (number <= kMaxDataBytes) most = std::max(most, number);
+  }
+  return most;
+}
+
+std::string Safetensors(std::string_view header) {
+  std::string file;
+  for (uint64_t rest = header.size(), i = 0; i < 8; ++i, rest >>= 8) {
+    file += static_cast<char>(rest & 0xFF);
+  }
+  file += header;
+  const size_t end = header.find("\"data_offsets\"");
+  return file.append(end == std::string_view::npos ? 0 : DataBytes(header.substr(end)), '\x3C');
+}
+
+std::string_view UntilMark(std::string_view& rest) {
+  constexpr std::string_view kMark = "\n----\n";
+  const size_t end = std::min(rest.find(kMark), rest.size());
+  const std::string_view part = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + kMark.size(), rest.size()));
+  return part;
+}
+
+void WriteFiles(const eta::TempFolder& folder, std::string_view rest) {
+  for (const char* name : kNames) unlink((folder.path() + "/" + name).c_str());
+  while (!rest.empty()) {
+    std::string_view part = UntilMark(rest);
+    if (part.size() < 3) continue;
+    const auto number = static_cast<size_t>(part[0] - '0');
+    const bool header = part[1] == 'h';
+    part.remove_prefix(3);
+    folder.Write(kNames[number % kNames.size()], header ? Safetensors(part) : std::string(part));
+  }
+}
+
+void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
+  for (const auto& [name, info] : checkpoint.tensors()) {
+    const auto bytes = checkpoint.Read(name);
+    Require(bytes.ok() && bytes->size() == info.bytes());
+  }
+  Require(!checkpoint.Read("no such tensor").ok());
+  const auto again = eta::Checkpoint::Open(folder);
+  Require(again.ok() && again->fingerprint() == checkpoint.fingerprint());
+  const auto pinned = eta::Checkpoint::Open(folder, {.expected_sha256 = checkpoint.sha256()});
+  Require(pinned.ok());
+
+  const auto config = eta::ParseModelConfig(checkpoint.config_json());
+  if (!config.ok()) return eta::fuzz::RequireReadable(config.status());
+  if (config->num_layers <= 8) {
+    const absl::Status fits = eta::ValidateTensors(*config, checkpoint.tensors());
+    if (!fits.ok()) eta::fuzz::RequireReadable(fits);
+  }
+  if (config->vocab_size > 4096) return;
+  const auto tokenizer = eta::Tokenizer::Load(checkpoint.tokenizer_model(), *config);
+  if (!tokenizer.ok()) eta::fuzz::RequireReadable(tokenizer.status());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const eta::TempFolder folder(eta::FastParent());
+  WriteFiles(folder, {reinterpret_cast<const char*>(data), size});
+  const auto checkpoint = eta::Checkpoint::Open(folder.path());
+  if (checkpoint.ok()) {
+    CheckOpened(*checkpoint, folder.path());
+  } else {
+    eta::fuzz::RequireReadable(checkpoint.status());
+  }
+  return 0;
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# How much of each parser the kept corpora reach: coverage.sh [--build=DIR] [--no-build] [--lines FILE]
+# The bars are 95 % of lines and 90 % of branches; ends with 1 where one is missed.
+set -euo pipefail
+root=$(readlink -f "$(dirname "$(readlink -f "$0")")/../..")
+build=$root/build/fuzz make=1 lines=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --build=*) build=${1#*=} ;;
+    --no-build) make=0 ;;
+    --lines)
+      lines=$2
+      shift
+      ;;
+    *)
+      echo "usage: tests/fuzz/coverage.sh [--build=DIR] [--no-build] [--lines FILE]" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+if [ "$make" -eq 1 ]; then
+  (cd "$root" && cmake --preset fuzz -B "$build" >/dev/null)
+  cmake --build "$build" --target fuzzers
+fi
+
+# Parsers of what strangers send and of files that others made.
+parsers=(
+  engine/json_check.cc engine/model_config.cc engine/piece_model.cc engine/piece_table.cc
+  engine/request_validation.cc engine/safetensors_header.cc engine/text_stream.cc
+  engine/tokenizer.cc engine/utf8.cc engine/checkpoint.cc
+  calibration/json_fields.cc calibration/profile_blob.cc calibration/profile_json.cc
+  calibration/profile_record.cc calibration/store/page_token.cc
+  service/convert_calibrate.cc service/trace_context.cc service/server_options.cc
+  service/telemetry/page_writer.cc service/telemetry/label_names.cc
+  service/identity/api_key.cc service/identity/base64url.cc service/identity/identity.cc
+  service/identity/identity_file.cc service/identity/json_web_token.cc
+  service/identity/token_key.cc service/limits/limits_file.cc
+  engine/scheduler.cc engine/block_pool.cc
+)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+binaries=()
+for source in "$root"/tests/fuzz/*_fuzz.cc; do
+  name=$(basename "$source" _fuzz.cc)
+  [ -x "$build/bin/${name}_fuzz" ] || continue
+  LLVM_PROFILE_FILE="$work/$name.profraw" "$build/bin/${name}_fuzz" -runs=0 -rss_limit_mb=1024 \
+    "$root/tests/fuzz/corpus/$name" >"$work/log" 2>&1 || {
+    tail -n 20 "$work/log"
+    exit 1
+  }
+  binaries+=(-object "$build/bin/${name}_fuzz")
+done
+llvm-profdata-14 merge -sparse -o "$work/profile" "$work"/*.profraw
+
+# Where the sources were when they were compiled.
+compiled=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$build/CMakeCache.txt")
+if [ -n "$lines" ]; then
+  llvm-cov-14 show -instr-profile="$work/profile" "${binaries[@]:1}" -show-branches=count \
+    "$compiled/$lines"
+  exit 0
+fi
+llvm-cov-14 export -summary-only -instr-profile="$work/profile" "${binaries[@]:1}" \
+  "${parsers[@]/#/$compiled/}" >"$work/summary.json"
+python3 - "$work/summary.json" "$compiled" <<'PYTHON'
+import json
+import sys
+
+missed = 0
+print(f"{'file':44} {'lines':>12} {'%':>6} {'branches':>12} {'%':>6}")
+for file in sorted(json.load(open(sys.argv[1]))["data"][0]["files"], key=lambda f: f["filename"]):
+    cells = [file["filename"].removeprefix(sys.argv[2] + "/")]
+    short = False
+    for kind, bar in (("lines", 95.0), ("branches", 90.0)):
+        of = file["summary"][kind]
+        percent = 100.0 * of["covered"] / of["count"] if of["count"] else 100.0
+        short |= percent < bar
+        cells += [f"{of['covered']}/{of['count']}", f"{percent:.1f}"]
+    missed += short
+    print("{:44} {:>12} {:>6} {:>12} {:>6}".format(*cells), "  below the bar" if short else "")
+sys.exit(1 if missed else 0)
+PYTHON

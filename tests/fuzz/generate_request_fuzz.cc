@@ -1,0 +1,108 @@
+// Any bytes as a Generate request: refused in a readable sentence, or within every limit that
+// request.h states.
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "engine/request_validation.h"
+#include "engine/utf8.h"
+#include "eta/v1/generate.pb.h"
+#include "service/convert.h"
+#include "tests/fuzz/checked_error.h"
+#include "tests/fuzz/message_filler.h"
+
+namespace {
+
+using eta::fuzz::Require;
+
+constexpr int32_t kVocabulary = 100;
+
+eta::EngineInfo Model(bool gated) {
+  eta::EngineInfo info{};
+  info.config.vocab_size = kVocabulary;
+  info.config.num_layers = 2;
+  info.config.num_query_heads = 4;
+  info.config.num_kv_heads = 2;
+  info.config.has_predictor = gated;
+  info.config.gate = gated ? eta::Gate::kSilu : eta::Gate::kNone;
+  return info;
+}
+
+bool Within(float value, float low, float high) {
+  return value >= low && value <= high;
+}
+
+bool AreIds(const std::vector<int32_t>& ids) {
+  return std::all_of(ids.begin(), ids.end(),
+                     [](int32_t id) { return id >= 0 && id < kVocabulary; });
+}
+
+void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
+                   const eta::Limits& limits) {
+  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
+    Require(!text->empty() && static_cast<int64_t>(text->size()) <= limits.max_prompt_bytes);
+    Require(!eta::FirstInvalidUtf8(*text));
+  } else {
+    const auto& ids = std::get<std::vector<int32_t>>(request.prompt);
+    Require(!ids.empty() && AreIds(ids));
+  }
+  const eta::SamplingOptions& sampling = request.sampling;
+  Require(Within(sampling.temperature, 0, 2) && sampling.top_k >= 0);
+  Require(sampling.top_p > 0 && sampling.top_p <= 1 && Within(sampling.min_p, 0, 1));
+  Require(sampling.repetition_penalty > 0 && sampling.repetition_penalty <= 10);
+  Require(Within(sampling.presence_penalty, -2, 2) && Within(sampling.frequency_penalty, -2, 2));
+  Require(sampling.bias.size() <= 256);
+  std::set<int32_t> biased;
+  for (const eta::LogitBias& bias : sampling.bias) {
+    Require(bias.id >= 0 && bias.id < kVocabulary && Within(bias.bias, -100, 100));
+    Require(biased.insert(bias.id).second);
+  }
+  const eta::StoppingOptions& stopping = request.stopping;
+  Require(stopping.max_tokens >= 1 && stopping.max_tokens <= limits.max_output_tokens);
+  Require(stopping.min_tokens >= 0 && stopping.min_tokens <= stopping.max_tokens);
+  Require(stopping.stop_strings.size() <= 4 && stopping.stop_ids.size() <= 16);
+  for (const std::string& stop : stopping.stop_strings) {
+    Require(!stop.empty() && stop.size() <= 64 && !eta::FirstInvalidUtf8(stop));
+  }
+  Require(AreIds(stopping.stop_ids));
+  Require(request.output.logprobs.value_or(0) >= 0 && request.output.logprobs.value_or(0) <= 20);
+  Require(request.output.prompt_logprobs.value_or(0) >= 0 &&
+          request.output.prompt_logprobs.value_or(0) <= 20);
+  Require(eta::IsRequestId(request.id));
+  const eta::ResolvedAttention resolved = eta::ResolveAttention(request.attention, model.config);
+  Require(std::isfinite(resolved.options.offset) && Within(resolved.options.z, 0, 16));
+  Require(resolved.options.pinned_blocks >= 0 && resolved.options.pinned_blocks <= 1024);
+  Require(!resolved.options.uniform_floor || model.config.gate != eta::Gate::kNone);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const eta::EngineInfo models[] = {Model(false), Model(true)};
+  eta::fuzz::InputReader reader(data, size);
+  const eta::EngineInfo& model = models[reader.Byte() & 1];
+  eta::v1::GenerateRequest message;
+  if (!eta::fuzz::ReadMessage(reader, message)) return 0;
+
+  auto request = eta::ToRequest(message);
+  if (!request.ok()) {
+    eta::fuzz::RequireReadable(request.status());
+    return 0;
+  }
+  if (message.request_id().empty()) request->id = "drawn";
+  const eta::Limits limits;
+  if (const absl::Status status = eta::ValidateRequest(*request, model, limits); status.ok()) {
+    CheckAccepted(*request, model, limits);
+  } else {
+    eta::fuzz::RequireReadable(status);
+  }
+  for (const absl::Status& status :
+       {eta::RequireIdsOnly(*request), eta::ValidateText(message.text(), limits),
+        eta::ValidateAttention(request->attention, model), eta::NoTextError(),
+        eta::CheckContext(request->sampling.top_k, request->stopping.max_tokens, limits)}) {
+    if (!status.ok()) eta::fuzz::RequireReadable(status);
+  }
+  return 0;
+}

@@ -1,0 +1,323 @@
+// Any sequence of arrivals, cancellations, slow readers and steps, carried out as the batcher does
+// it: no plan spends blocks, rows or seats that are not there, every block that was taken is given
+// back, and what can go on ends.
+//
+// Input: the pool's and the step's sizes, the tenants, then operations of a byte and what they
+// need.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "engine/block_pool.h"
+#include "engine/scheduler.h"
+#include "tests/fuzz/input_reader.h"
+
+namespace {
+
+using eta::fuzz::InputReader;
+using eta::fuzz::Require;
+
+constexpr int kMaxSequences = 24;
+constexpr int kMaxSteps = 20'000;
+
+struct Sequence {
+  eta::Clock::time_point rank;
+  int32_t family = 0;  // prompts of a family begin alike
+  int32_t prompt = 1;
+  int32_t tokens = 1;  // prompt and answer so far
+  int32_t most = 1;    // then it ends
+  int32_t computed = 0;
+  int32_t tenant = 0;
+  bool paused = false;
+  bool started = false;
+  std::vector<int32_t> blocks;
+};
+using SequencePtr = std::unique_ptr<Sequence>;
+
+class Host {
+ public:
+  explicit Host(InputReader& reader)
+      : block_size_(reader.Pick({4, 16, 64})),
+        pool_(reader.Int(1, 60)),
+        max_running_(reader.Int(1, 12)),
+        max_step_tokens_(max_running_ + reader.Int(0, 200)) {
+    for (int n = reader.Int(1, 4); n > 0; --n) {
+      eta::TenantTurn turn{.weight = reader.Pick({1.0, 0.01, 100.0, 2.5})};
+      if (reader.Bool()) turn.max_seats = reader.Int(1, 12);
+      if (reader.Bool()) turn.max_kv_tokens = reader.Int(1, 2000);
+      tenants_.push_back(turn);
+    }
+  }
+
+  void Arrive(InputReader& reader) {
+    if (running_.size() + waiting_.size() >= kMaxSequences) return;
+    auto sequence = std::make_unique<Sequence>();
+    const auto priority = static_cast<eta::Priority>(reader.Int(0, 2));
+    now_ += std::chrono::milliseconds(reader.Byte());
+    sequence->rank = eta::Rank(now_, priority);
+    sequence->family = reader.Int(0, 3);
+    sequence->prompt = sequence->tokens = reader.Int(1, 400);
+    sequence->most = sequence->prompt + reader.Int(1, 40);
+    sequence->tenant = reader.Int(0, static_cast<int32_t>(tenants_.size()) - 1);
+    // As the engine refuses what cannot ever fit.
+    if (eta::BlocksFor(sequence->most, block_size_) > pool_.num_blocks()) return;
+    Queue(std::move(sequence));
+  }
+
+  void Cancel(InputReader& reader) {
+    if (SequencePtr* const one = PickOne(reader)) {
+      FreeBlocks(**one);
+      Drop(*one);
+    }
+  }
+
+  void TogglePause(InputReader& reader) {
+    if (SequencePtr* const one = PickOne(reader)) (*one)->paused = !(*one)->paused;
+  }
+
+  void Step() {
+    const eta::SchedulerInput input = Input();
+    const eta::StepPlan plan = eta::PlanStep(input);
+    CheckPlan(input, plan);
+    turn_ = plan.turn;
+    for (size_t i = 0; i < plan.deficits.size(); ++i) tenants_[i].deficit = plan.deficits[i];
+    Apply(plan);
+    CheckPool();
+  }
+
+  // Every reader reads again: all must end.
+  void Finish() {
+    for (auto* list : {&running_, &waiting_}) {
+      for (const SequencePtr& sequence : *list) sequence->paused = false;
+    }
+    for (int steps = 0; !running_.empty() || !waiting_.empty(); ++steps) {
+      Require(steps < kMaxSteps);
+      Step();
+    }
+    Require(pool_.num_used() == 0);
+  }
+
+  void CheckPool() const {
+    std::vector<int32_t> holders(static_cast<size_t>(pool_.num_blocks()), 0);
+    for (const SequencePtr& sequence : running_) {
+      for (const int32_t block : sequence->blocks) ++holders[static_cast<size_t>(block)];
+    }
+    for (const SequencePtr& sequence : waiting_) Require(sequence->blocks.empty());
+    Require(std::equal(holders.begin(), holders.end(), pool_.references().begin()));
+    const auto used = std::count_if(holders.begin(), holders.end(), [](int n) { return n > 0; });
+    Require(pool_.num_used() == used);
+    Require(pool_.num_free() >= 0 && pool_.num_cached() >= 0);
+  }
+
+ private:
+  eta::PrefixKey KeyOf(const Sequence& sequence, int32_t block) const {
+    eta::PrefixKey key;
+    key.digest[0] = static_cast<uint8_t>(sequence.family);
+    key.digest[1] = static_cast<uint8_t>(sequence.tenant);
+    key.digest[2] = static_cast<uint8_t>(block & 0xFF);
+    key.digest[3] = static_cast<uint8_t>(block >> 8);
+    return key;
+  }
+  // At least one token of the prompt is always computed.
+  int32_t MaxShared(const Sequence& sequence) const { return (sequence.prompt - 1) / block_size_; }
+
+  void Queue(SequencePtr sequence) {
+    const auto place = std::upper_bound(
+        waiting_.begin(), waiting_.end(), sequence,
+        [](const SequencePtr& a, const SequencePtr& b) { return a->rank < b->rank; });
+    waiting_.insert(place, std::move(sequence));
+  }
+
+  SequencePtr* PickOne(InputReader& reader) {
+    const size_t count = running_.size() + waiting_.size();
+    if (count == 0) return nullptr;
+    const size_t i = reader.Byte() % count;
+    return i < running_.size() ? &running_[i] : &waiting_[i - running_.size()];
+  }
+  void Drop(SequencePtr& one) {
+    one.reset();
+    std::erase(running_, nullptr);
+    std::erase(waiting_, nullptr);
+  }
+  void FreeBlocks(Sequence& sequence) {
+    for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) {
+      pool_.Release(*block);
+    }
+    sequence.blocks.clear();
+  }
+  void Grow(Sequence& sequence, int32_t blocks) {
+    for (int32_t i = 0; i < blocks; ++i) {
+      const auto block = pool_.Allocate();
+      Require(block.has_value());
+      sequence.blocks.push_back(*block);
+    }
+  }
+
+  eta::SchedulerInput Input() const {
+    eta::SchedulerInput input;
+    input.available_blocks = pool_.num_available();
+    input.references = pool_.references();
+    input.block_size = block_size_;
+    input.max_running = max_running_;
+    input.max_step_tokens = max_step_tokens_;
+    input.tenants = tenants_;
+    input.turn = turn_;
+    for (const SequencePtr& sequence : running_) {
+      input.running.push_back({.rank = sequence->rank,
+                               .num_tokens = sequence->tokens,
+                               .num_computed = sequence->computed,
+                               .blocks = sequence->blocks,
+                               .paused = sequence->paused,
+                               .tenant = sequence->tenant,
+                               .kv_tokens = sequence->most});
+    }
+    for (const SequencePtr& sequence : waiting_) input.waiting.push_back(Describe(*sequence));
+    return input;
+  }
+
+  eta::WaitingSequence Describe(const Sequence& sequence) const {
+    int32_t shared = 0;
+    int32_t in_use = 0;
+    for (; shared < MaxShared(sequence); ++shared) {
+      const auto holder = pool_.Find(KeyOf(sequence, shared));
+      if (holder == eta::BlockPool::Holder::kNobody) break;
+      if (holder == eta::BlockPool::Holder::kUsed) ++in_use;
+    }
+    return {.rank = sequence.rank,
+            .blocks_needed = eta::BlocksFor(sequence.tokens, block_size_) - in_use,
+            .num_tokens = sequence.tokens,
+            .num_computed = shared * block_size_,
+            .held = sequence.paused,
+            .tenant = sequence.tenant,
+            .kv_tokens = sequence.most,
+            .cost = static_cast<double>((sequence.started ? sequence.tokens : sequence.most) -
+                                        shared * block_size_)};
+  }
+
+  void CheckPlan(const eta::SchedulerInput& input, const eta::StepPlan& plan) const {
+    std::set<int32_t> gone(plan.preempted.begin(), plan.preempted.end());
+    Require(gone.size() == plan.preempted.size());
+    const std::set<int32_t> admitted(plan.admitted.begin(), plan.admitted.end());
+    Require(admitted.size() == plan.admitted.size());
+    int64_t rows = 0;
+    std::set<int32_t> working;
+    for (const eta::StepPlan::Work& work : plan.work) {
+      Require(work.index >= 0 && work.num_rows >= 0 && work.new_blocks >= 0);
+      Require(static_cast<size_t>(work.index) < input.running.size() + plan.admitted.size());
+      Require(working.insert(work.index).second && !gone.contains(work.index));
+      rows += work.num_rows;
+      if (static_cast<size_t>(work.index) >= input.running.size()) continue;
+      const eta::RunningSequence& sequence = input.running[static_cast<size_t>(work.index)];
+      Require(!sequence.paused || work.num_rows == 0);
+      Require(work.num_rows <= sequence.num_tokens - sequence.num_computed);
+    }
+    Require(rows <= input.max_step_tokens && plan.spare_blocks >= 0);
+    size_t seats = plan.admitted.size();
+    for (size_t i = 0; i < input.running.size(); ++i) {
+      seats += input.running[i].paused || gone.contains(static_cast<int32_t>(i)) ? 0 : 1;
+    }
+    // A reader that was slow and reads again has its seat back, so more may run for a while.
+    Require(plan.admitted.empty() || seats <= static_cast<size_t>(input.max_running));
+    for (const int32_t i : plan.admitted) {
+      Require(i >= 0 && static_cast<size_t>(i) < input.waiting.size());
+      Require(!input.waiting[static_cast<size_t>(i)].held);
+    }
+  }
+
+  void Apply(const eta::StepPlan& plan) {
+    std::vector<Sequence*> sequences;
+    for (const SequencePtr& sequence : running_) sequences.push_back(sequence.get());
+    std::vector<SequencePtr> admitted;
+    for (const int32_t i : plan.admitted) {
+      admitted.push_back(std::move(waiting_[static_cast<size_t>(i)]));
+    }
+    std::erase(waiting_, nullptr);
+    for (const int32_t i : plan.preempted) {
+      SequencePtr& sequence = running_[static_cast<size_t>(i)];
+      FreeBlocks(*sequence);
+      sequence->computed = 0;
+      Queue(std::move(sequence));
+    }
+    std::erase(running_, nullptr);
+    for (SequencePtr& sequence : admitted) {
+      Admit(*sequence);
+      sequences.push_back(sequence.get());
+      running_.push_back(std::move(sequence));
+    }
+    for (const eta::StepPlan::Work& work : plan.work) {
+      Sequence& sequence = *sequences[static_cast<size_t>(work.index)];
+      Grow(sequence, work.new_blocks);
+      Compute(sequence, work.num_rows);
+    }
+    std::erase_if(running_, [&](const SequencePtr& sequence) {
+      if (sequence->tokens < sequence->most) return false;
+      FreeBlocks(*sequence);
+      return true;
+    });
+  }
+
+  void Admit(Sequence& sequence) {
+    for (int32_t i = 0; i < MaxShared(sequence); ++i) {
+      const auto block = pool_.Acquire(KeyOf(sequence, i));
+      if (!block) break;
+      sequence.blocks.push_back(*block);
+    }
+    sequence.computed = static_cast<int32_t>(sequence.blocks.size()) * block_size_;
+    Grow(sequence, eta::BlocksFor(sequence.tokens, block_size_) -
+                       static_cast<int32_t>(sequence.blocks.size()));
+    sequence.started = true;
+  }
+
+  void Compute(Sequence& sequence, int32_t rows) {
+    const int32_t before = sequence.computed / block_size_;
+    sequence.computed += rows;
+    Require(sequence.computed <= sequence.tokens);
+    Require(sequence.computed <= static_cast<int32_t>(sequence.blocks.size()) * block_size_);
+    const int32_t full = std::min(sequence.computed, sequence.prompt) / block_size_;
+    for (int32_t i = before; i < full; ++i) {
+      pool_.Publish(sequence.blocks[static_cast<size_t>(i)], KeyOf(sequence, i));
+    }
+    if (rows > 0 && sequence.computed == sequence.tokens) ++sequence.tokens;
+  }
+
+  const int32_t block_size_;
+  eta::BlockPool pool_;
+  const int32_t max_running_;
+  const int32_t max_step_tokens_;
+  std::vector<eta::TenantTurn> tenants_;
+  size_t turn_ = 0;
+  eta::Clock::time_point now_{std::chrono::hours(1)};
+  std::vector<SequencePtr> running_;
+  std::vector<SequencePtr> waiting_;  // ascending by rank
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  InputReader reader(data, std::min<size_t>(size, 512));
+  Host host(reader);
+  while (!reader.empty()) {
+    switch (reader.Byte() % 8) {
+      case 0:
+      case 1:
+      case 2:
+        host.Arrive(reader);
+        break;
+      case 3:
+        host.Cancel(reader);
+        break;
+      case 4:
+        host.TogglePause(reader);
+        break;
+      default:
+        host.Step();
+        break;
+    }
+    host.CheckPool();
+  }
+  host.Finish();
+  return 0;
+}

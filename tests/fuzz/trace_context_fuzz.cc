@@ -1,0 +1,47 @@
+// Any metadata as a trace context: none, or one in the form of the specification, which what we
+// send on keeps to. Input: lines; those that begin with p are values of traceparent, the others of
+// tracestate.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "service/trace_context.h"
+#include "tests/fuzz/input_reader.h"
+
+namespace {
+
+bool IsId(std::string_view text, size_t digits) {
+  return text.size() == digits &&
+         text.find_first_not_of("0123456789abcdef") == std::string_view::npos &&
+         text.find_first_not_of('0') != std::string_view::npos;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using eta::fuzz::Require;
+  eta::fuzz::InputReader reader(data, size);
+  std::vector<std::string_view> parents;
+  std::vector<std::string_view> states;
+  while (!reader.empty()) {
+    const std::string_view line = reader.Until('\n');
+    if (line.starts_with('p')) {
+      parents.push_back(line.substr(1));
+    } else {
+      states.push_back(line);
+    }
+  }
+  const auto context = eta::ParseTraceContext(parents, states);
+  if (!context) return 0;
+  Require(IsId(context->trace_id, 32) && IsId(context->parent_id, 16));
+  Require(context->state.size() <= 512);
+  Require(std::all_of(context->state.begin(), context->state.end(),
+                      [](char c) { return c == '\t' || (c >= ' ' && c <= '~'); }));
+  const std::string ours = context->ParentOf("00f067aa0ba902b7");
+  const auto next = eta::ParseTraceContext({ours}, {context->state});
+  Require(next && next->trace_id == context->trace_id && next->sampled == context->sampled);
+  Require(next->state == context->state);
+  return 0;
+}

@@ -1,0 +1,475 @@
+// Who may call what, over real sockets: keys, tokens, certificates, and everything that must not
+// get in.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "eta/v1/admin.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "service/identity/api_key.h"
+#include "service/log/audit_log.h"
+#include "tests/integration/service_fixture.h"
+#include "tests/testing/certificates.h"
+#include "tests/testing/error_details.h"
+#include "tests/testing/generic_call.h"
+#include "tests/testing/health_call.h"
+#include "tests/testing/token_maker.h"
+#include "tests/unit/temp_folder.h"
+
+namespace eta::testing {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::system_clock;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kTenantHeader[] = "x-eta-tenant";
+constexpr char kProxy[] = "spiffe://example.org/edge/envoy";
+constexpr char kWeb[] = "spiffe://example.org/web";
+constexpr char kIssuer[] = "https://login.example.org";
+const std::string kKeyName = "k1";
+
+// What each method takes. A method that is not here fails the test: whoever adds one says who may
+// call it.
+const std::map<std::string, Roles> kNeeded = {
+    {"/eta.v1.EtaService/Generate", {Role::kGenerate}},
+    {"/eta.v1.EtaService/Calibrate", {Role::kCalibrate}},
+    {"/eta.v1.ProfileService/GetProfile", {Role::kGenerate, Role::kCalibrate}},
+    {"/eta.v1.ProfileService/ListProfiles", {Role::kGenerate, Role::kCalibrate}},
+    {"/eta.v1.ProfileService/ListProfileVersions", {Role::kGenerate, Role::kCalibrate}},
+    {"/eta.v1.ProfileService/ExportProfile", {Role::kGenerate, Role::kCalibrate}},
+    {"/eta.v1.ProfileService/SetProfileAlias", {Role::kCalibrate}},
+    {"/eta.v1.ProfileService/DeleteProfile", {Role::kCalibrate}},
+    {"/eta.v1.ProfileService/ImportProfile", {Role::kCalibrate}},
+    {"/eta.v1.StatsService/GetStats", {Role::kStats, Role::kStatsAll}},
+    {"/eta.v1.StatsService/WatchStats", {Role::kStats, Role::kStatsAll}},
+    {"/eta.v1.AdminService/SetLogLevel", {Role::kAdmin}},
+};
+
+// Every method of every service that this repository declares, as the files say: descriptors of
+// services that a test does not use are not linked into it.
+std::set<std::string> Methods() {
+  const std::regex word(R"(\b(service|rpc)\s+(\w+))");
+  std::set<std::string> methods;
+  const std::filesystem::path folder = std::string(ETA_SOURCE_DIR) + "/proto/eta/v1";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::istringstream lines(ReadFile(entry.path()));
+    std::string service;
+    for (std::string line; std::getline(lines, line);) {
+      line = line.substr(0, line.find("//"));
+      for (std::sregex_iterator i(line.begin(), line.end(), word), end; i != end; ++i) {
+        if ((*i)[1] == "service") {
+          service = (*i)[2];
+        } else {
+          methods.insert("/eta.v1." + service + "/" + std::string((*i)[2]));
+        }
+      }
+    }
+  }
+  return methods;
+}
+
+std::string KeyOfRole(Role role) {
+  for (const auto& [known, name] : kRoleNames) {
+    if (known == role) return absl::StrCat("key-", std::string(1, name[0]), name.size());
+  }
+  return "";
+}
+
+class IdentityTest : public ServiceTest {
+ protected:
+  IdentityTest() : folder_(FastParent()), authority_("clients"), signer_(TokenAlgorithm::kES256) {
+    for (const auto& [role, name] : kRoleNames) {
+      const std::string id = KeyOfRole(role);
+      keys_[role] = *MakeApiKey(id);
+      file_["api_keys"].push_back({{"id", id},
+                                   {"tenant", "acme"},
+                                   {"roles", {std::string(name)}},
+                                   {"sha256", absl::BytesToHexString(ApiKeyDigest(keys_[role]))}});
+    }
+    file_["jwt"] = {{{"issuer", kIssuer},
+                     {"audiences", {"eta"}},
+                     {"keys", {{{"kid", "k1"}, {"algorithm", "ES256"}, {"jwk", signer_.Jwk()}}}},
+                     {"tenant_claim", "tenant"},
+                     {"roles", {"generate"}}}};
+  }
+
+  void SetUp() override {
+    log_path_ = folder_.path() + "/log";
+    log_fd_ = open(log_path_.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    own_log_.emplace(LogOptions{.level = LogLevel::kError, .fd = log_fd_});
+    audit_.emplace(*own_log_);
+    log_ = &*own_log_;
+    call_observers_ = {&*audit_};
+  }
+  void TearDown() override {
+    StopServing();
+    own_log_.reset();
+    close(log_fd_);
+  }
+
+  ServerOptions Options() const {
+    ServerOptions options;
+    options.identity = folder_.Write("identity.json", file_.dump());
+    return options;
+  }
+  ServerOptions TlsOptions(bool mutual) const {
+    ServerOptions options;
+    WriteOwn(authority_.Issue());
+    options.tls_cert = folder_.path() + "/cert.pem";
+    options.tls_key = folder_.path() + "/key.pem";
+    if (mutual) options.tls_client_ca = folder_.Write("ca.pem", authority_.pem());
+    return options;
+  }
+  void WriteOwn(const MadeCertificate& made) const {
+    const std::string key = folder_.Write("key.pem", made.key);
+    chmod(key.c_str(), 0600);
+    folder_.Write("cert.pem", made.certificate);
+  }
+
+  static grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                          const std::multimap<std::string, std::string>& metadata) {
+    GenericCall call(channel, method);
+    call.context().set_deadline(system_clock::now() + (absl::StrContains(method, "Watch")
+                                                           ? milliseconds(200)
+                                                           : seconds(20)));
+    for (const auto& [key, value] : metadata) call.context().AddMetadata(key, value);
+    return call.Exchange("");
+  }
+  grpc::Status Ask(const std::string& method,
+                   const std::multimap<std::string, std::string>& metadata) {
+    return Ask(channel_, method, metadata);
+  }
+  std::multimap<std::string, std::string> By(Role role) const {
+    return {{"authorization", "Bearer " + keys_.at(role)}};
+  }
+  static bool LetIn(const grpc::Status& status) {
+    return status.error_code() != grpc::StatusCode::UNAUTHENTICATED &&
+           status.error_code() != grpc::StatusCode::PERMISSION_DENIED &&
+           status.error_code() != grpc::StatusCode::UNAVAILABLE &&
+           status.error_code() != grpc::StatusCode::UNIMPLEMENTED;
+  }
+  static void ExpectUnknown(const grpc::Status& status, const std::string& what) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << what;
+    EXPECT_EQ(status.error_message(), "the call's credential is missing or not valid") << what;
+    EXPECT_EQ(ReasonOf(status), "CREDENTIAL_INVALID") << what;
+  }
+
+  std::shared_ptr<grpc::Channel> TlsChannel(const CertificateAuthority& root,
+                                            const MadeCertificate& own = {}) const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const std::string address = absl::StrReplaceAll(server_->address(), {{"0.0.0.0", "127.0.0.1"}});
+    return grpc::CreateCustomChannel(address,
+                                     grpc::SslCredentials({.pem_root_certs = root.pem(),
+                                                           .pem_private_key = own.key,
+                                                           .pem_cert_chain = own.certificate}),
+                                     arguments);
+  }
+  std::string LogText() {
+    own_log_.reset();  // writes what waits
+    audit_.reset();
+    return ReadFile(log_path_);
+  }
+
+  const TempFolder folder_;
+  const CertificateAuthority authority_;
+  const SigningKey signer_;
+  std::map<Role, std::string> keys_;
+  json file_;
+  std::string log_path_;
+  int log_fd_ = -1;
+  std::optional<Log> own_log_;
+  std::optional<AuditLog> audit_;
+};
+
+TEST_F(IdentityTest, EveryMethodAsksForACredentialAndARole) {
+  Serve(Options());
+  std::set<std::string> listed;
+  for (const auto& [method, roles] : kNeeded) listed.insert(method);
+  ASSERT_EQ(Methods(), listed);
+  for (const auto& [method, needed] : kNeeded) {
+    ExpectUnknown(Ask(method, {}), method);
+    for (const auto& [role, name] : kRoleNames) {
+      const grpc::Status status = Ask(method, By(role));
+      const bool may = needed.Has(role);
+      EXPECT_EQ(LetIn(status), may) << method << " " << name << ": " << status.error_message();
+      if (may) continue;
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << method << " " << name;
+      EXPECT_EQ(ReasonOf(status),
+                needed == Roles{Role::kAdmin} ? "ADMIN_REQUIRED" : "ROLE_REQUIRED");
+    }
+  }
+}
+
+TEST_F(IdentityTest, HealthAsAWholeIsPublicAndNothingElseIs) {
+  Serve(Options());
+  for (const char* const open : {"", "readiness", "liveness"}) {
+    EXPECT_EQ(CheckHealth(channel_, open), HealthStatus::SERVING) << open;
+  }
+  for (const char* const service : {"eta.v1.EtaService", "eta.v1.ProfileService",
+                                    "eta.v1.StatsService", "eta.v1.AdminService"}) {
+    EXPECT_EQ(CheckHealth(channel_, service), std::nullopt) << service;
+  }
+  const grpc::Status reflection =
+      Ask("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", {});
+  EXPECT_EQ(reflection.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  ServerOptions both = Options();
+  both.reflection = true;
+  EXPECT_THAT(std::string(Server::Check(both, Limits()).message()), HasSubstr("--reflection"));
+}
+
+TEST_F(IdentityTest, BadCredentialsGetOneAnswer) {
+  Serve(Options());
+  const std::string method = "/eta.v1.EtaService/Generate";
+  const std::string good = "Bearer " + keys_.at(Role::kGenerate);
+  ASSERT_TRUE(LetIn(Ask(method, {{"authorization", good}})));
+  const int64_t now = system_clock::to_time_t(system_clock::now());
+  const json claims = {{"iss", kIssuer}, {"aud", "eta"}, {"exp", now + 600}, {"tenant", "acme"}};
+  ASSERT_TRUE(
+      LetIn(Ask(method, {{"authorization", "Bearer " + MakeToken(signer_, kKeyName, claims)}})));
+  json expired = claims;
+  expired["exp"] = now - 600;
+  json none = {{"alg", "none"}, {"kid", "k1"}};
+  const std::string unsigned_token = Base64Url(none.dump()) + "." + Base64Url(claims.dump()) + ".";
+  ExpectUnknown(Ask(method, {{"authorization", good}, {"authorization", good}}), "two");
+  for (const std::string& bad :
+       {std::string("Bearer"), std::string("Basic abc"), good + "x", "Bearer " + *MakeApiKey("k"),
+        "Bearer " + *MakeApiKey(KeyOfRole(Role::kGenerate)),
+        "Bearer " + MakeToken(signer_, kKeyName, expired), "Bearer " + unsigned_token,
+        "Bearer " + MakeToken(SigningKey(TokenAlgorithm::kES256), kKeyName, claims)}) {
+    ExpectUnknown(Ask(method, {{"authorization", bad}}), bad);
+  }
+  ASSERT_TRUE(LetIn(Ask(method, {{"authorization", good}}))) << "a good call after all that";
+}
+
+TEST_F(IdentityTest, StatsOfOthersAreForThoseWhoMaySeeAll) {
+  Serve(Options());
+  const auto stub = v1::StatsService::NewStub(channel_);
+  const auto ask = [&](Role role, const std::string& tenant) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", "Bearer " + keys_.at(role));
+    v1::GetStatsRequest request;
+    request.set_tenant(tenant);
+    v1::Stats stats;
+    return stub->GetStats(&context, request, &stats);
+  };
+  EXPECT_TRUE(ask(Role::kStats, "acme").ok());
+  EXPECT_EQ(ReasonOf(ask(Role::kStats, "other")), "ADMIN_REQUIRED");
+  EXPECT_TRUE(ask(Role::kStatsAll, "other").ok());
+}
+
+TEST_F(IdentityTest, DenialsAndChangesLeaveATrailWithoutSecrets) {
+  Serve(Options());
+  const std::string secret = keys_.at(Role::kStats);
+  Ask("/eta.v1.EtaService/Generate", {});
+  Ask("/eta.v1.EtaService/Generate", {{"authorization", "Bearer " + secret}});
+  Ask("/eta.v1.EtaService/Generate", {{"authorization", "Bearer " + secret + "x"}});
+  Ask("/eta.v1.ProfileService/DeleteProfile", By(Role::kCalibrate));
+  StopServing();
+  const std::string text = LogText();
+  std::vector<json> denied, changes;
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    const json line = json::parse(text.substr(begin, end - begin));
+    if (line["event"] == "denied") denied.push_back(line);
+    if (line["event"] == "profile_change") changes.push_back(line);
+  }
+  ASSERT_EQ(denied.size(), 3u) << text;
+  EXPECT_EQ(denied[0]["why"], "nothing shown");
+  EXPECT_EQ(denied[0]["code"], "UNAUTHENTICATED");
+  EXPECT_EQ(denied[1]["code"], "PERMISSION_DENIED");
+  EXPECT_EQ(denied[1]["credential"], "api_key:" + KeyOfRole(Role::kStats));
+  EXPECT_EQ(denied[1]["tenant"], "acme");
+  EXPECT_EQ(denied[1]["method"], "Generate");
+  EXPECT_THAT(std::string(denied[1]["peer"]), HasSubstr("127.0.0.1"));
+  EXPECT_FALSE(denied[2].contains("credential"));
+  ASSERT_EQ(changes.size(), 1u) << text;
+  EXPECT_EQ(changes[0]["method"], "DeleteProfile");
+  EXPECT_EQ(changes[0]["code"], "FAILED_PRECONDITION");
+  EXPECT_EQ(changes[0]["credential"], "api_key:" + KeyOfRole(Role::kCalibrate));
+  for (const auto& [role, key] : keys_) {
+    EXPECT_THAT(text, Not(HasSubstr(key.substr(key.rfind('_') + 1))));
+  }
+}
+
+TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
+  file_["peers"] = {{{"spiffe_id", kWeb}, {"tenant", "web"}, {"roles", {"generate"}}},
+                    {{"spiffe_id", kProxy}, {"proxy", true}, {"roles", {"generate"}}}};
+  ServerOptions options = TlsOptions(/*mutual=*/true);
+  options.identity = Options().identity;
+  options.tenant_header = kTenantHeader;
+  options.listen = "0.0.0.0:0";  // not loopback, where a tenant header is believed
+  StopServing();
+  engine_ = std::make_unique<PuppetEngine>();
+  auto server = Server::Start(options, {.engine = *engine_});
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  const std::string method = "/eta.v1.EtaService/Generate";
+  const auto web = TlsChannel(authority_, authority_.Issue({.uri = kWeb}));
+  const auto proxy = TlsChannel(authority_, authority_.Issue({.uri = kProxy}));
+  const auto other = TlsChannel(authority_, authority_.Issue({.uri = "spiffe://example.org/x"}));
+  const auto nameless = TlsChannel(authority_, authority_.Issue());
+  EXPECT_TRUE(LetIn(Ask(web, method, {})));
+  EXPECT_EQ(ReasonOf(Ask(web, "/eta.v1.StatsService/GetStats", {})), "ROLE_REQUIRED");
+  EXPECT_TRUE(LetIn(Ask(proxy, method, {{kTenantHeader, "acme"}})));
+  EXPECT_EQ(ReasonOf(Ask(proxy, method, {})), "TENANT_REQUIRED");
+  ExpectUnknown(Ask(other, method, {}), "an id of nobody");
+  ExpectUnknown(Ask(nameless, method, {}), "no id");
+  EXPECT_TRUE(LetIn(Ask(other, method, By(Role::kGenerate)))) << "but a key is a key";
+  EXPECT_EQ(ReasonOf(Ask(web, method, {{kTenantHeader, "web"}})), "CREDENTIAL_INVALID");
+  EXPECT_EQ(ReasonOf(Ask(proxy, method,
+                         {{kTenantHeader, "other"},
+                          {"authorization", "Bearer " + keys_.at(Role::kGenerate)}})),
+            "TENANT_MISMATCH");
+  // No connection without a certificate, with one of strangers, or in plaintext.
+  const CertificateAuthority strangers("strangers");
+  for (const auto& channel :
+       {TlsChannel(authority_), TlsChannel(authority_, strangers.Issue({.uri = kWeb})),
+        NewChannel()}) {
+    EXPECT_EQ(Ask(channel, method, By(Role::kGenerate)).error_code(),
+              grpc::StatusCode::UNAVAILABLE);
+  }
+  EXPECT_TRUE(LetIn(Ask(web, method, {})));
+}
+
+TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {
+  ServerOptions options = TlsOptions(/*mutual=*/false);
+  Serve(options);
+  const std::string method = "/eta.v1.StatsService/GetStats";
+  const CertificateAuthority second("second");
+  const auto old = TlsChannel(authority_);
+  ASSERT_TRUE(Ask(old, method, {}).ok());
+  EXPECT_EQ(Ask(TlsChannel(second), method, {}).error_code(), grpc::StatusCode::UNAVAILABLE);
+  const auto becomes = [&](const CertificateAuthority& root) {
+    for (int i = 0; i < 200; ++i) {
+      if (Ask(TlsChannel(root), method, {}).ok()) return true;
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    return false;
+  };
+  WriteOwn(second.Issue());
+  EXPECT_TRUE(becomes(second)) << "new connections see the new certificate";
+  EXPECT_TRUE(Ask(old, method, {}).ok()) << "and old ones go on";
+  EXPECT_FALSE(Ask(TlsChannel(authority_), method, {}).ok());
+
+  folder_.Write("key.pem", "-----BEGIN");
+  const auto current = [this] { return server_->Figures().files.at(0).reloads.current; };
+  for (int i = 0; i < 200 && current(); ++i) std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_FALSE(current()) << "the broken key was seen";
+  EXPECT_TRUE(Ask(TlsChannel(second), method, {}).ok()) << "and what worked stays";
+  WriteOwn(authority_.Issue());
+  EXPECT_TRUE(becomes(authority_));
+  EXPECT_TRUE(current());
+}
+
+TEST_F(IdentityTest, KeysChangeUnderARunningServer) {
+  Serve(Options());
+  const std::string method = "/eta.v1.EtaService/Generate";
+  const std::string fresh = *MakeApiKey("fresh");
+  const std::multimap<std::string, std::string> by_fresh = {{"authorization", "Bearer " + fresh}};
+  ExpectUnknown(Ask(method, by_fresh), "not yet");
+  file_["api_keys"].push_back({{"id", "fresh"},
+                               {"tenant", "acme"},
+                               {"roles", {"generate"}},
+                               {"sha256", absl::BytesToHexString(ApiKeyDigest(fresh))}});
+  folder_.Write("identity.json", file_.dump());
+  bool taken = false;
+  for (int i = 0; i < 200 && !taken; ++i) {
+    taken = LetIn(Ask(method, by_fresh));
+    if (!taken) std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_TRUE(taken);
+  EXPECT_TRUE(LetIn(Ask(method, By(Role::kGenerate)))) << "two keys of a tenant at a time";
+}
+
+TEST_F(IdentityTest, ProbesReachAServerWithMutualTls) {
+  ServerOptions options = TlsOptions(/*mutual=*/true);
+  options.health_listen = "127.0.0.1:0";
+  options.self_probe_timeout = milliseconds(1200);
+  Serve(options);
+  ASSERT_NE(server_->health_listener(), nullptr);
+  const auto probe = grpc::CreateChannel(server_->health_listener()->address(),
+                                         grpc::InsecureChannelCredentials());
+  for (const char* const name : {"", "readiness", "liveness"}) {
+    EXPECT_EQ(CheckHealth(probe, name), HealthStatus::SERVING) << name;
+  }
+  EXPECT_EQ(Ask(probe, "/eta.v1.StatsService/GetStats", {}).error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+  // Were the server's own probe not let in, liveness would fail after its patience.
+  std::this_thread::sleep_for(milliseconds(2500));
+  EXPECT_EQ(CheckHealth(probe, "liveness"), HealthStatus::SERVING);
+  std::thread drain([this] { server_->Drain(); });
+  bool told = false;
+  for (int i = 0; i < 400 && !told; ++i) {
+    told = CheckHealth(probe, "readiness") == HealthStatus::NOT_SERVING;
+  }
+  EXPECT_TRUE(told);
+  drain.join();
+}
+
+TEST_F(IdentityTest, NoFlagOfSecurityIsIdle) {
+  const auto error = [this](const std::function<void(ServerOptions&)>& change) {
+    ServerOptions options = TlsOptions(true);
+    options.identity = Options().identity;
+    change(options);
+    return std::string(Server::Check(options, Limits()).message());
+  };
+  EXPECT_EQ(error([](ServerOptions&) {}), "");
+  EXPECT_THAT(error([](ServerOptions& o) { o.tls_cert.clear(); }), HasSubstr("--tls_cert"));
+  EXPECT_THAT(error([](ServerOptions& o) { o.tls_key.clear(); }), HasSubstr("--tls_key"));
+  EXPECT_THAT(error([](ServerOptions& o) {
+                o.tls_cert.clear();
+                o.tls_key.clear();
+              }),
+              HasSubstr("--tls_client_ca"));
+  EXPECT_THAT(error([](ServerOptions& o) { o.allow_unauthenticated_network = true; }),
+              HasSubstr("--allow_unauthenticated_network"));
+  EXPECT_THAT(error([](ServerOptions& o) { o.allow_plaintext_network = true; }),
+              HasSubstr("--allow_plaintext_network"));
+  EXPECT_THAT(error([](ServerOptions& o) {
+                o.listen = "0.0.0.0:0";
+                o.tenant_header = kTenantHeader;
+              }),
+              HasSubstr("--tenant_header"));
+  EXPECT_THAT(error([](ServerOptions& o) { o.tls_key = "/nowhere"; }), HasSubstr("--tls_key"));
+  EXPECT_THAT(error([](ServerOptions& o) { o.identity = "/nowhere"; }), HasSubstr("--identity"));
+
+  const auto bind = [](const std::function<void(ServerOptions&)>& change) {
+    ServerOptions options;
+    options.listen = "0.0.0.0:0";
+    change(options);
+    return std::string(CheckListenAddress(options).message());
+  };
+  const std::string neither = bind([](ServerOptions&) {});
+  EXPECT_THAT(neither, HasSubstr("--allow_unauthenticated_network"));
+  EXPECT_THAT(neither, HasSubstr("--allow_plaintext_network"));
+  EXPECT_THAT(bind([](ServerOptions& o) { o.identity = "f"; }), Not(HasSubstr("authenticated")));
+  EXPECT_THAT(bind([](ServerOptions& o) { o.identity = "f"; }), HasSubstr("--tls_cert"));
+  EXPECT_THAT(bind([](ServerOptions& o) { o.tls_cert = "f"; }), HasSubstr("--identity"));
+  EXPECT_THAT(bind([](ServerOptions& o) { o.allow_unauthenticated_network = true; }),
+              HasSubstr("--allow_plaintext_network"));
+  EXPECT_EQ(bind([](ServerOptions& o) {
+              o.allow_unauthenticated_network = true;
+              o.allow_plaintext_network = true;
+            }),
+            "");
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,216 @@
+// Clients behind a bad network: whatever becomes of the connection, the server gives back what the
+// call held, answers are whole or fail, and the next call is good. Rows 45, 47 and 48 of the table
+// of bad inputs. The times are printed and held against nothing here: a busy machine is slow.
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/testing/failpoint_server.h"
+#include "tests/testing/live_figures.h"
+#include "tests/testing/long_run.h"
+#include "tests/testing/tcp_proxy.h"
+#include "tests/testing/tiny_model.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+using std::chrono::milliseconds;
+using ::testing::AnyOf;
+
+// Connections of a server that has the keepalive of a network of seconds, and takes its time.
+class NetworkFault : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors; }
+  void TearDown() override {
+    AwaitIdle(*server_);
+    server_->Generate("");
+    EXPECT_TRUE(server_->status.ok()) << server_->status.error_message();
+    server_->process().Signal(SIGTERM);
+    EXPECT_EQ(server_->process().AwaitExit().code, 0) << "every call has ended";
+  }
+
+  std::unique_ptr<v1::EtaService::Stub> Through() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return v1::EtaService::NewStub(
+        grpc::CreateCustomChannel(proxy_.address(), grpc::InsecureChannelCredentials(), arguments));
+  }
+  static v1::GenerateRequest Answer(int tokens) {
+    v1::GenerateRequest request = Ask("Once upon a time");
+    request.mutable_stopping()->set_max_tokens(tokens);
+    request.mutable_stopping()->set_ignore_eos(true);
+    request.mutable_sampling()->set_seed(7);
+    return request;
+  }
+  // Begins a long answer and reads the first of it.
+  static void Begin(ClientCall& call) {
+    call.context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
+    call.Start(Answer(kLong));
+    EXPECT_TRUE(call.Read().has_started());
+    EXPECT_TRUE(call.Read().has_delta());
+  }
+  std::string Straight(int tokens) {
+    ClientCall call(*server_->stub);
+    call.Start(Answer(tokens));
+    const std::string text = call.ReadText();
+    EXPECT_TRUE(call.Finish().ok());
+    return text;
+  }
+  void ExpectLost(ClientCall& call) {
+    call.ReadText();
+    EXPECT_EQ(call.Finish().error_code(), StatusCode::UNAVAILABLE);
+  }
+
+  static constexpr int kLong = 4000;  // far longer than any test waits for it
+
+  const TinyModel model_{{.max_context = 8192}};
+  const FailpointServer server_{model_.path(),
+                                "",
+                                {"--keepalive_interval", "1s", "--keepalive_timeout", "1s"},
+                                "engine.step=delay:2"};
+  TcpProxy proxy_{server_->address()};
+};
+
+TEST_F(NetworkFault, ResetsInTheMiddleOfAnswers) {
+  milliseconds worst{0};
+  const int rounds = Rounds(12, 200);
+  for (int i = 0; i < rounds; ++i) {
+    const auto stub = Through();
+    ClientCall call(*stub);
+    Begin(call);
+    proxy_.ResetAll();
+    worst = std::max(worst, AwaitIdle(*server_));
+    ExpectLost(call);
+  }
+  std::cout << rounds << " resets: KV blocks free after " << worst.count() << " ms at most\n";
+}
+
+TEST_F(NetworkFault, BlackHolesAreFoundByKeepalive) {
+  milliseconds worst{0};
+  const int rounds = Rounds(1, 5);
+  const int calls = Rounds(3, 10);
+  for (int i = 0; i < rounds; ++i) {
+    std::vector<std::unique_ptr<v1::EtaService::Stub>> stubs;
+    std::vector<std::unique_ptr<ClientCall>> lost;
+    for (int j = 0; j < calls; ++j) {
+      stubs.push_back(Through());
+      lost.push_back(std::make_unique<ClientCall>(*stubs.back()));
+      Begin(*lost.back());
+    }
+    proxy_.BlackHole();
+    worst = std::max(worst, AwaitIdle(*server_));
+    proxy_.ResetAll();  // what a client's own keepalive would tell it
+    for (const auto& call : lost) ExpectLost(*call);
+    proxy_.Mend();
+  }
+  std::cout << rounds * calls << " black holes, keepalive 1 s + 1 s: KV blocks free after "
+            << worst.count() << " ms at most\n";
+}
+
+TEST_F(NetworkFault, ClientsThatVanishWithoutAWordAreFoundByKeepalive) {
+  milliseconds worst{0};
+  for (int i = 0; i < Rounds(1, 10); ++i) {
+    const auto stub = Through();
+    ClientCall call(*stub);
+    Begin(call);
+    proxy_.LoseClients();
+    worst = std::max(worst, AwaitIdle(*server_));
+    ExpectLost(call);
+  }
+  std::cout << "half-open peers: KV blocks free after " << worst.count() << " ms at most\n";
+}
+
+TEST_F(NetworkFault, SlowAndTornLinksCarryWholeAnswers) {
+  const std::string text = Straight(60);
+  ASSERT_NE(text, "");
+  for (const LinkFaults& faults :
+       {LinkFaults{.latency = milliseconds(20), .jitter = milliseconds(10)},
+        LinkFaults{.piece_bytes = 7},
+        LinkFaults{.piece_bytes = 512, .bytes_per_second = 64000 / 8}}) {
+    proxy_.SetFaults(faults);
+    const auto stub = Through();
+    ClientCall call(*stub);
+    call.context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
+    call.Start(Answer(60));
+    EXPECT_EQ(call.ReadText(), text);
+    const grpc::Status status = call.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(call.finished.usage().output_tokens(), 60);
+    proxy_.ResetAll();
+  }
+}
+
+// Cut anywhere in what the client gets: it has the whole answer and its end, or an error.
+TEST_F(NetworkFault, AnswersCutAfterAnyByteAreWholeOrFail) {
+  const std::string text = Straight(20);
+  std::mt19937 random(11);
+  int whole = 0;
+  const int rounds = Rounds(20, 200);
+  for (int i = 0; i < rounds; ++i) {
+    proxy_.SetFaults({.reset_after = static_cast<int64_t>(random() % 4000)});
+    const auto stub = Through();
+    ClientCall call(*stub);
+    call.Start(Answer(20));
+    const std::string got = call.ReadText();
+    const grpc::Status status = call.Finish();
+    if (status.ok()) {
+      ++whole;
+      EXPECT_EQ(got, text);
+    } else {
+      EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << status.error_message();
+      EXPECT_EQ(text.rfind(got, 0), 0u) << "what came is the beginning";
+    }
+    proxy_.ResetAll();
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_LT(whole, rounds);
+}
+
+// Run by network_loss.sh, in a network that loses three packets of ten.
+using NetworkLoss = NetworkFault;
+
+TEST_F(NetworkLoss, AMinuteOfItLeavesNothingBehind) {
+  if (std::getenv("ETA_TEST_LOSS") == nullptr) {  // NOLINT(concurrency-mt-unsafe)
+    GTEST_SKIP() << "run by tests/network_loss.sh";
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::atomic<int> whole = 0;
+  std::atomic<int> lost = 0;
+  const std::string text = Straight(20);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&] {
+      while (std::chrono::steady_clock::now() < end) {
+        const auto stub = Through();
+        ClientCall call(*stub);
+        call.Start(Answer(20));
+        const std::string got = call.ReadText();
+        const grpc::Status status = call.Finish();
+        ++(status.ok() ? whole : lost);
+        if (status.ok()) {
+          EXPECT_EQ(got, text);
+        } else {
+          EXPECT_THAT(status.error_code(),
+                      AnyOf(StatusCode::UNAVAILABLE, StatusCode::DEADLINE_EXCEEDED))
+              << status.error_message();
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(whole, 0);
+  std::cout << "30 % of packets lost for a minute: " << whole << " answers, " << lost
+            << " calls lost; KV blocks free after " << AwaitIdle(*server_).count() << " ms\n";
+}
+
+}  // namespace
+}  // namespace eta::testing

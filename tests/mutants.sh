@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Proof that tests can fail: takes one defence after the other out of a copy of the sources
+# (mutants/*.patch) and checks that the tests that are there for it notice.
+#
+# usage: tests/mutants.sh [FOLDER [NAME...]]   FOLDER (default build/mutants) is kept, for the next run
+set -euo pipefail
+root=$(dirname "$(dirname "$(readlink -f "$0")")")
+folder=$(mkdir -p "${1:-$root/build/mutants}" && readlink -f "${1:-$root/build/mutants}")
+if [ $# -gt 0 ]; then shift; fi
+source="$folder/source" build="$folder/build" log="$folder/log"
+
+# With their times, so that what did not change is not built again; but for a file that a run left
+# patched when it was killed.
+mkdir -p "$source"
+tar -C "$root" --exclude=./.git --exclude=./build --exclude=./models -cf - . | tar -C "$source" -xf -
+ln -sfn "$root/models" "$source/models"
+if [ -e "$folder/patched" ]; then
+  sed -n 's,^+++ b/,,p' "$folder/patched" | (cd "$source" && xargs touch)
+  rm "$folder/patched"
+fi
+launcher=()
+if command -v ccache >/dev/null; then
+  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
+cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DETA_CUDA=OFF -DETA_TESTS=ON \
+  "${launcher[@]}" >"$log" 2>&1 || { cat "$log" && exit 1; }
+
+field() { sed -n "s/^$1: //p" "$2"; }
+make_test() {
+  cmake --build "$build" --parallel "$(nproc)" --target "$1" >"$log" 2>&1 ||
+    { tail -n 30 "$log" && return 1; }
+}
+run_test() { timeout 600 "$build/tests/$1" --gtest_filter="$2" >"$log" 2>&1; }
+
+patches=()
+if [ $# -gt 0 ]; then
+  for name in "$@"; do patches+=("$root/tests/mutants/$name.patch"); done
+else
+  patches=("$root"/tests/mutants/*.patch)
+fi
+failures=0
+for patch in "${patches[@]}"; do
+  name=$(basename "$patch" .patch) target=$(field Target "$patch") tests=$(field Tests "$patch")
+  make_test "$target"
+  # Without the patch it passes, and there is something to pass.
+  if ! run_test "$target" "$tests" || ! grep -q '^\[  PASSED  \] [1-9]' "$log"; then
+    echo "$name: $tests does not pass without it"
+    failures=$((failures + 1))
+    continue
+  fi
+  cp "$patch" "$folder/patched"
+  patch --quiet --no-backup-if-mismatch --directory="$source" -p1 --input="$patch"
+  verdict="NOT NOTICED by"
+  if make_test "$target"; then
+    if ! run_test "$target" "$tests"; then verdict="noticed by"; fi
+  else
+    verdict="does not build:"
+  fi
+  patch --quiet --no-backup-if-mismatch --directory="$source" -p1 --reverse --input="$patch"
+  rm "$folder/patched"
+  echo "$name: $verdict $tests"
+  if [ "$verdict" != "noticed by" ]; then failures=$((failures + 1)); fi
+done
+echo "${#patches[@]} mutants, $failures not noticed"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Loses every third packet or so between server and clients for a minute, in a network of its own:
+# needs root, and iptables with its statistic match; without them it says so and is skipped (77).
+# usage: network_loss.sh network_fault_test
+set -euo pipefail
+
+skip() {
+  echo "network_loss: skipped: $1"
+  exit 77
+}
+
+[ -n "${ETA_TEST_LONG-}" ] || skip "part of the long run (ETA_TEST_LONG)"
+[ "$(id -u)" -eq 0 ] || skip "needs root"
+command -v iptables >/dev/null || skip "needs iptables"
+unshare --net true 2>/dev/null || skip "no network namespaces here"
+
+# shellcheck disable=SC2016  # expanded inside
+exec unshare --net bash -c '
+  ip link set lo up
+  iptables -A INPUT -i lo -m statistic --mode random --probability 0.3 -j DROP ||
+    { echo "network_loss: skipped: iptables cannot drop at random here"; exit 77; }
+  ETA_TEST_LOSS=1 exec "$1" --gtest_filter="NetworkLoss.*"
+' -- "$1"

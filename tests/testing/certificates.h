@@ -1,0 +1,37 @@
+// Certificates for tests: an authority, and what it signs.
+#pragma once
+
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <memory>
+#include <string>
+
+namespace eta::testing {
+
+// As PEM.
+struct MadeCertificate {
+  std::string certificate;
+  std::string key;
+};
+
+struct CertificateWish {
+  std::string name = "localhost";  // also a DNS name of it, with the address 127.0.0.1
+  std::string uri;                 // SPIFFE id; empty: none
+  int days = 1;                    // from now; negative: expired
+};
+
+class CertificateAuthority {
+ public:
+  explicit CertificateAuthority(const std::string& name);
+
+  const std::string& pem() const { return pem_; }
+  MadeCertificate Issue(const CertificateWish& wish = {}) const;
+
+ private:
+  std::shared_ptr<EVP_PKEY> key_;
+  std::shared_ptr<X509> certificate_;
+  std::string pem_;
+};
+
+}  // namespace eta::testing

@@ -1,0 +1,42 @@
+// What a server holds now, by its own Stats.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "eta/v1/stats.grpc.pb.h"
+#include "grpcpp/create_channel.h"
+#include "gtest/gtest.h"
+#include "tests/integration/replica.h"
+
+namespace eta::testing {
+
+inline v1::Stats LiveStats(const Replica& server) {
+  const auto stub = v1::StatsService::NewStub(
+      grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::Stats stats;
+  const grpc::Status status = stub->GetStats(&context, {}, &stats);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return stats;
+}
+
+inline bool Idle(const v1::Stats& stats) {
+  int held = stats.load().running() + stats.load().waiting();
+  for (const v1::DeviceLoad& device : stats.load().devices()) held += device.blocks_used();
+  return held == 0;
+}
+
+// Until no request runs and no block of the KV cache is in use; how long that took.
+inline std::chrono::milliseconds AwaitIdle(const Replica& server) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!::testing::Test::HasFailure() && !Idle(LiveStats(server))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               begin);
+}
+
+}  // namespace eta::testing

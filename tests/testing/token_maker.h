@@ -1,0 +1,41 @@
+// Tokens for tests: keys of every kind, and whatever a hostile client could sign with them.
+#pragma once
+
+#include <openssl/evp.h>
+
+#include <memory>
+#include <string>
+
+#include "nlohmann/json.hpp"
+#include "service/identity/token_key.h"
+
+namespace eta::testing {
+
+class SigningKey {
+ public:
+  explicit SigningKey(TokenAlgorithm algorithm, unsigned rsa_bits = 2048);
+
+  TokenAlgorithm algorithm() const { return algorithm_; }
+  // "BEGIN PUBLIC KEY" and "BEGIN PRIVATE KEY".
+  std::string PublicPem() const;
+  std::string PrivatePem() const;
+  nlohmann::json Jwk() const;
+  // As tokens carry it.
+  std::string Sign(const std::string& message) const;
+
+ private:
+  const TokenAlgorithm algorithm_;
+  const std::shared_ptr<EVP_PKEY> key_;
+};
+
+std::string Base64Url(const std::string& bytes);
+// HMAC-SHA256, as HS256 has it.
+std::string HmacSha256(const std::string& key, const std::string& message);
+
+// `header` and `claims` as they are, signed.
+std::string MakeToken(const SigningKey& key, const nlohmann::json& header,
+                      const nlohmann::json& claims);
+// With the header that belongs to the key.
+std::string MakeToken(const SigningKey& key, const std::string& kid, const nlohmann::json& claims);
+
+}  // namespace eta::testing
