@@ -61,7 +61,10 @@ end
 
 begin "2/6 build (server and client, no tests)"
 launcher=()
-if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+if command -v ccache >/dev/null; then
+  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+fi
 quietly cmake --preset release -DETA_TESTS=OFF -DETA_CUDA=OFF -DETA_WERROR=OFF "${launcher[@]}" ||
   fail "cmake could not configure the build"
 quietly cmake --build build --parallel "$(nproc)" --target eta-server etactl ||

@@ -21,6 +21,7 @@ fi
 launcher=()
 if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_BASEDIR=$folder/source CCACHE_NOHASHDIR=1
 fi
 cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DETA_CUDA=OFF -DETA_TESTS=ON \
   "${launcher[@]}" >"$log" 2>&1 || { cat "$log" && exit 1; }

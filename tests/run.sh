@@ -40,6 +40,8 @@ done
 if [ "$long" -eq 1 ]; then default_run=1; fi
 
 jobs=$(nproc)
+# What the compiler's cache keeps serves every clone, whatever folder it is in.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 phases=()
 # phase NAME COMMAND...: runs it, keeps its time, stops the script if it fails.
 phase() {

@@ -44,7 +44,10 @@ fi
 
 if [ "$make" -eq 1 ]; then
   launcher=()
-  if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+  if command -v ccache >/dev/null; then
+    launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+  fi
   (cd "$root" && cmake --preset fuzz -B "$build" "${launcher[@]}" >/dev/null)
   cmake --build "$build" --target "${targets[@]/%/_fuzz}"
 fi
