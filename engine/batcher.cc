@@ -53,7 +53,7 @@ Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const Batc
 Batcher::~Batcher() = default;
 
 void Batcher::Add(std::unique_ptr<Sequence> sequence, Clock::time_point now) {
-  sequence->account = &tenants_.Join(sequence->request().share, now);
+  sequence->account = &tenants_.Join(sequence->request(), now);
   sequence->expected_prefill = sequence->num_tokens() - Describe(*sequence).num_computed;
   if (const absl::Status soon = CheckDeadline(*sequence, now); !soon.ok()) {
     End(*sequence, soon);

@@ -84,20 +84,22 @@ struct ResolvedAttention {
 
 enum class Priority : uint8_t { kLow, kNormal, kHigh };
 
-// Whose share of the engine a request draws on. Requests of one tenant name the same weight and
+// What a request's tenant may have of the engine. Requests of one tenant name the same weight and
 // limit; where they differ (they were just changed), the newest one's hold.
 struct TenantShare {
   static constexpr double kMinWeight = 0.01;
   static constexpr double kMaxWeight = 100.0;
 
-  std::string tenant;         // who is served in turn with others; empty is a tenant too
   double weight = 1.0;        // tokens in proportion to it where several have work; clamped
   int64_t max_kv_tokens = 0;  // prompt and reserved answer of what runs, per device; 0: no limit
 };
 
 struct Request {
-  std::string id;      // 1 to 64 printable ASCII characters, no spaces; echoed
-  std::string tenant;  // keys shared prefixes, so that no tenant can feel another's prompts
+  std::string id;  // 1 to 64 printable ASCII characters, no spaces; echoed
+  // Who is served in turn with others; empty is a tenant too. Keys shared prefixes, so that no
+  // tenant can feel another's prompts.
+  std::string tenant;
+  TenantShare share;
   std::variant<std::string, std::vector<int32_t>> prompt;  // UTF-8 text, or token ids
   SamplingOptions sampling;
   StoppingOptions stopping;
@@ -105,7 +107,6 @@ struct Request {
   AttentionChoice attention;
   Priority priority = Priority::kNormal;  // among requests of one tenant
   Clock::time_point deadline = Clock::time_point::max();
-  TenantShare share;
 };
 
 // A token with its log-probability under the model (before bias, penalties and temperature) and the

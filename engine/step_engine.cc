@@ -213,7 +213,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   const auto* text = std::get_if<std::string>(&request.prompt);
   const int64_t least_tokens =
       text != nullptr ? 1 : static_cast<int64_t>(std::get<1>(request.prompt).size());
-  if (absl::Status room = CheckQueue(least_tokens, request.share); !room.ok()) return room;
+  if (absl::Status room = CheckQueue(least_tokens, request); !room.ok()) return room;
 
   SequenceOptions sequence;
   if (text != nullptr) {
@@ -245,7 +245,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   sequence.sink = std::move(sink);
 
   std::unique_lock lock(mutex_);
-  if (absl::Status room = CheckQueueLocked(prompt_tokens, sequence.request.share); !room.ok())
+  if (absl::Status room = CheckQueueLocked(prompt_tokens, sequence.request); !room.ok())
     return room;
   sequence.handle = ++last_handle_;
   const uint64_t handle = sequence.handle;
@@ -265,9 +265,8 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   lock.lock();
   Arrived(prompt_tokens);
   if (draining_ || device_lost_) return Refusal();
-  const TenantShare& share = made->request().share;
-  arriving_.push_back({.tenant = share.tenant,
-                       .weight = TenantShares::Weight(share),
+  arriving_.push_back({.tenant = made->request().tenant,
+                       .weight = TenantShares::Weight(made->request().share),
                        .waiting = 1,
                        .waiting_tokens = prompt_tokens});
   arrivals_.push_back(std::move(made));
@@ -365,14 +364,14 @@ absl::Status StepEngine::Refusal() const {
              : ShuttingDown();
 }
 
-absl::Status StepEngine::CheckQueue(int64_t tokens, const TenantShare& share) const {
+absl::Status StepEngine::CheckQueue(int64_t tokens, const Request& request) const {
   std::lock_guard lock(mutex_);
-  return CheckQueueLocked(tokens, share);
+  return CheckQueueLocked(tokens, request);
 }
 
 // Where another has more, the batcher refuses one of that tenant's instead, a step later: until
 // then the queue may be longer than its limit, but never twice as long.
-absl::Status StepEngine::CheckQueueLocked(int64_t tokens, const TenantShare& share) const {
+absl::Status StepEngine::CheckQueueLocked(int64_t tokens, const Request& request) const {
   if (draining_ || device_lost_) return Refusal();
   const Limits& limits = options_.limits;
   const int64_t queued = QueuedTokens();
@@ -380,32 +379,32 @@ absl::Status StepEngine::CheckQueueLocked(int64_t tokens, const TenantShare& sha
       snapshot_.waiting + arriving_requests_ + static_cast<int64_t>(arrivals_.size());
   const int64_t most_requests = limits.max_waiting_requests;
   if (waiting >= most_requests &&
-      (waiting >= 2 * most_requests || !AnotherHasMore(share, &TenantQueue::waiting, 1))) {
+      (waiting >= 2 * most_requests || !AnotherHasMore(request, &TenantQueue::waiting, 1))) {
     return QueueFull(limits.max_waiting_requests, RetryAfter());
   }
   const int64_t longer = queued + tokens;
   if (queued > 0 && longer > limits.max_waiting_tokens &&
       (longer - limits.max_waiting_tokens > limits.max_waiting_tokens ||
-       !AnotherHasMore(share, &TenantQueue::waiting_tokens, tokens))) {
+       !AnotherHasMore(request, &TenantQueue::waiting_tokens, tokens))) {
     return QueueTooLong(limits.max_waiting_tokens, RetryAfter());
   }
   return absl::OkStatus();
 }
 
-bool StepEngine::AnotherHasMore(const TenantShare& share, int64_t TenantQueue::*what,
+bool StepEngine::AnotherHasMore(const Request& request, int64_t TenantQueue::*what,
                                 int64_t more) const {
   const std::vector<TenantQueue> tenants = TenantsLocked();
   double own = static_cast<double>(more);
   double most = 0.0;
   for (const TenantQueue& tenant : tenants) {
     const auto has = static_cast<double>(tenant.*what);
-    if (tenant.tenant == share.tenant) {
+    if (tenant.tenant == request.tenant) {
       own += has;
     } else {
       most = std::max(most, has / tenant.weight);
     }
   }
-  return most > own / TenantShares::Weight(share);
+  return most > own / TenantShares::Weight(request.share);
 }
 
 std::vector<TenantQueue> StepEngine::Tenants() const {

@@ -46,14 +46,15 @@ class StepEngine final : public Engine {
   absl::StatusOr<int64_t> PoolBytes(const KvGeometry& geometry) const;
 
   absl::Status CheckPool(int64_t tokens, const std::string& what) const;
-  // Whether a request of `tokens` prompt tokens may join the queue.
-  absl::Status CheckQueue(int64_t tokens, const TenantShare& share) const;
+  // Whether a request, of `tokens` prompt tokens, may join the queue.
+  absl::Status CheckQueue(int64_t tokens, const Request& request) const;
   // All with mutex_ held.
-  absl::Status CheckQueueLocked(int64_t tokens, const TenantShare& share) const;
+  absl::Status CheckQueueLocked(int64_t tokens, const Request& request) const;
   // Those of the batcher with what is about to join it.
   std::vector<TenantQueue> TenantsLocked() const;
-  // Whether somebody has more in the queue, for its weight, than this tenant with so much more.
-  bool AnotherHasMore(const TenantShare& share, int64_t TenantQueue::*what, int64_t more) const;
+  // Whether somebody has more in the queue, for its weight, than the request's tenant with so much
+  // more.
+  bool AnotherHasMore(const Request& request, int64_t TenantQueue::*what, int64_t more) const;
   absl::Status Refusal() const;
   // An arrival that no longer counts as being made.
   void Arrived(int64_t tokens);

@@ -10,20 +10,20 @@ double TenantShares::Weight(const TenantShare& share) {
                                                  : TenantShare::kMinWeight;
 }
 
-TenantAccount& TenantShares::Join(const TenantShare& share, Clock::time_point now) {
+TenantAccount& TenantShares::Join(const Request& request, Clock::time_point now) {
   auto found = std::find_if(accounts_.begin(), accounts_.end(), [&](const auto& account) {
-    return account->share.tenant == share.tenant;
+    return account->queue.tenant == request.tenant;
   });
   if (found == accounts_.end()) {
     accounts_.push_back(std::make_unique<TenantAccount>());
     found = std::prev(accounts_.end());
     (*found)->index = static_cast<int32_t>(accounts_.size()) - 1;
     (*found)->wanted_at = now;
-    (*found)->queue.tenant = share.tenant;
+    (*found)->queue.tenant = request.tenant;
   }
   TenantAccount& account = **found;
-  account.share = share;
-  account.share.weight = Weight(share);
+  account.share = request.share;
+  account.share.weight = Weight(request.share);
   return account;
 }
 

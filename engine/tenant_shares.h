@@ -32,9 +32,9 @@ class TenantShares {
 
   static constexpr std::chrono::seconds kRemembered{10};
 
-  // The account of a request's tenant, whose terms become those of `share`. It stays for as long as
+  // The account of the request's tenant, whose terms become the request's. It stays for as long as
   // sequences that are counted point to it.
-  TenantAccount& Join(const TenantShare& share, Clock::time_point now);
+  TenantAccount& Join(const Request& request, Clock::time_point now);
   // What everybody holds now.
   void Count(std::span<const std::unique_ptr<Sequence>> running,
              std::span<const std::unique_ptr<Sequence>> waiting, Clock::time_point now);

@@ -65,8 +65,7 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   request_.tenant = caller->tenant.id();
   request_.deadline = deadline_;
   const TenantLimit limit = parts_.limits.Of(caller->tenant);
-  request_.share = {
-      .tenant = caller->tenant.id(), .weight = limit.weight, .max_kv_tokens = limit.max_kv_tokens};
+  request_.share = {.weight = limit.weight, .max_kv_tokens = limit.max_kv_tokens};
   return ResolveProfile(caller->tenant, parsed->attention());
 }
 

@@ -229,7 +229,7 @@ TEST_F(LimitsTest, TheEngineHearsOfTheTenantsShare) {
   const auto client = Call("big");
   client->Start(AskFor(10));
   const auto call = engine_->TakeCall();
-  EXPECT_EQ(call->request().share.tenant, "big");
+  EXPECT_EQ(call->request().tenant, "big");
   EXPECT_EQ(call->request().share.weight, 7.0);
   EXPECT_EQ(call->request().share.max_kv_tokens, 5000);
   call->Finish();

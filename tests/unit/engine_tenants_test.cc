@@ -27,7 +27,7 @@ using testing::WaitUntilIdle;
 Request Of(const std::string& tenant, Request request, double weight = 1.0,
            int64_t max_kv_tokens = 0) {
   request.tenant = tenant;
-  request.share = {.tenant = tenant, .weight = weight, .max_kv_tokens = max_kv_tokens};
+  request.share = {.weight = weight, .max_kv_tokens = max_kv_tokens};
   return request;
 }
 
