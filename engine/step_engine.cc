@@ -18,27 +18,14 @@
 namespace eta {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr int64_t kDefaultPoolBytes = int64_t{1} << 30;  // where the device tells no free memory
 constexpr int32_t kDefaultStepTokens = 256;
 // A GPU is full of work with about this many rows of a prompt.
 constexpr int32_t kDefaultGpuStepTokens = 2048;
-// How long the step thread rests when every sequence waits for its reader.
-constexpr milliseconds kCongestionPoll{5};
-constexpr std::chrono::seconds kProbeRetry{1};  // where their queue is full
 
 uint64_t RandomSeed() {
   thread_local std::mt19937_64 generator{std::random_device{}()};
   return generator();
-}
-
-absl::Status Unavailable(const std::string& reason, const std::string& message) {
-  return MakeError(absl::StatusCode::kUnavailable, message, {.reason = reason});
-}
-
-absl::Status ShuttingDown() {
-  return Unavailable("DRAINING", "the server is shutting down");
 }
 
 absl::Status CheckOptions(const EngineOptions& options) {
@@ -83,7 +70,10 @@ absl::StatusOr<std::unique_ptr<Engine>> StepEngine::Create(const EngineOptions& 
 
 StepEngine::StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend,
                        Observer* observer)
-    : options_(options), observer_(observer), backend_(std::move(backend)) {
+    : options_(options),
+      observer_(observer),
+      backend_(std::move(backend)),
+      mailbox_(options.limits) {
   if (options_.max_step_tokens == 0) {
     const int32_t usual = backend_->name() == "cuda" ? kDefaultGpuStepTokens : kDefaultStepTokens;
     options_.max_step_tokens = std::max(usual, options_.max_running);
@@ -91,12 +81,7 @@ StepEngine::StepEngine(const EngineOptions& options, std::unique_ptr<Backend> ba
 }
 
 StepEngine::~StepEngine() {
-  {
-    std::lock_guard lock(mutex_);
-    draining_ = true;
-    stop_ = true;
-  }
-  wake_.notify_all();
+  mailbox_.Stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -148,7 +133,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.num_blocks = cache_->num_blocks();
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
-  UpdateSnapshot();
+  mailbox_.Report(Look());
   thread_ = std::thread([this] { Loop(); });
   return absl::OkStatus();
 }
@@ -213,7 +198,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   const auto* text = std::get_if<std::string>(&request.prompt);
   const int64_t least_tokens =
       text != nullptr ? 1 : static_cast<int64_t>(std::get<1>(request.prompt).size());
-  if (absl::Status room = CheckQueue(least_tokens, request); !room.ok()) return room;
+  if (absl::Status room = mailbox_.Check(least_tokens, request); !room.ok()) return room;
 
   SequenceOptions sequence;
   if (text != nullptr) {
@@ -244,41 +229,22 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   sequence.request = std::move(request);
   sequence.sink = std::move(sink);
 
-  std::unique_lock lock(mutex_);
-  if (absl::Status room = CheckQueueLocked(prompt_tokens, sequence.request); !room.ok())
+  if (absl::Status room = mailbox_.Reserve(prompt_tokens, sequence.request); !room.ok()) {
     return room;
-  sequence.handle = ++last_handle_;
-  const uint64_t handle = sequence.handle;
-  arriving_tokens_ += prompt_tokens;
-  ++arriving_requests_;
-  lock.unlock();
+  }
+  const uint64_t handle = ++last_handle_;
+  sequence.handle = handle;
   // Hashing a long prompt's blocks happens here, on the caller's thread.
   std::unique_ptr<Sequence> made;
   try {
     made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
                                       *tokenizer_);
   } catch (const std::bad_alloc&) {
-    lock.lock();
-    Arrived(prompt_tokens);
+    mailbox_.Release(prompt_tokens);
     return OutOfMemory();
   }
-  lock.lock();
-  Arrived(prompt_tokens);
-  if (draining_ || device_lost_) return Refusal();
-  arriving_.push_back({.tenant = made->request().tenant,
-                       .weight = TenantShares::Weight(made->request().share),
-                       .waiting = 1,
-                       .waiting_tokens = prompt_tokens});
-  arrivals_.push_back(std::move(made));
-  arrivals_.back()->Owe();
-  lock.unlock();
-  wake_.notify_all();
+  if (absl::Status joined = mailbox_.Join(std::move(made)); !joined.ok()) return joined;
   return handle;
-}
-
-void StepEngine::Arrived(int64_t tokens) {
-  arriving_tokens_ -= tokens;
-  --arriving_requests_;
 }
 
 absl::Status StepEngine::CheckPool(int64_t tokens, const std::string& what) const {
@@ -300,23 +266,10 @@ absl::StatusOr<uint64_t> StepEngine::SubmitProbe(Probe probe, std::shared_ptr<Pr
   run.probe = std::move(probe);
   run.sink = std::move(sink);
 
-  std::unique_lock lock(mutex_);
-  if (draining_ || device_lost_) return Refusal();
-  const auto queued = snapshot_.probes_running + snapshot_.probes_waiting +
-                      static_cast<int64_t>(arriving_probes_.size());
-  if (queued >= kMaxProbes) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "too many probes are queued",
-                     {.reason = "QUEUE_FULL",
-                      .metadata = {{"max_probes", absl::StrCat(kMaxProbes)}},
-                      .retry_after = kProbeRetry});
-  }
-  run.handle = ++last_handle_;
-  const uint64_t handle = run.handle;
-  arriving_probes_.push_back(
-      std::make_unique<ProbeRun>(std::move(run), info_.config, cache_->geometry()));
-  arriving_probes_.back()->Owe();
-  lock.unlock();
-  wake_.notify_all();
+  const uint64_t handle = ++last_handle_;
+  run.handle = handle;
+  auto made = std::make_unique<ProbeRun>(std::move(run), info_.config, cache_->geometry());
+  if (absl::Status joined = mailbox_.Join(std::move(made)); !joined.ok()) return joined;
   return handle;
 }
 
@@ -327,224 +280,75 @@ absl::StatusOr<std::vector<int32_t>> StepEngine::Tokenize(std::string_view text)
 }
 
 void StepEngine::Cancel(uint64_t handle) {
-  {
-    std::lock_guard lock(mutex_);
-    cancelled_.push_back(handle);
-  }
-  wake_.notify_all();
+  mailbox_.Cancel(handle);
 }
 
 void StepEngine::Drain(Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  draining_ = true;
-  wake_.notify_all();
-  if (!idle_.wait_until(lock, deadline, [this] { return Idle(); })) {
-    abandon_ = true;
-    wake_.notify_all();
-    idle_.wait(lock, [this] { return Idle(); });
-  }
+  mailbox_.Drain(deadline);
 }
 
 EngineSnapshot StepEngine::Snapshot() const {
-  std::lock_guard lock(mutex_);
-  EngineSnapshot snapshot = snapshot_;
-  snapshot.waiting += static_cast<int32_t>(arrivals_.size());
-  for (const auto& sequence : arrivals_) snapshot.waiting_tokens += sequence->prompt_len();
-  snapshot.probes_waiting += static_cast<int32_t>(arriving_probes_.size());
-  return snapshot;
-}
-
-absl::Status StepEngine::Refusal() const {
-  if (out_of_memory_) {
-    return Unavailable("DEVICE_ERROR",
-                       "a step had no memory on the host; the process must restart");
-  }
-  return device_lost_
-             ? Unavailable("DEVICE_ERROR", "the device has failed; the process must restart")
-             : ShuttingDown();
-}
-
-absl::Status StepEngine::CheckQueue(int64_t tokens, const Request& request) const {
-  std::lock_guard lock(mutex_);
-  return CheckQueueLocked(tokens, request);
-}
-
-// Where another has more, the batcher refuses one of that tenant's instead, a step later: until
-// then the queue may be longer than its limit, but never twice as long.
-absl::Status StepEngine::CheckQueueLocked(int64_t tokens, const Request& request) const {
-  if (draining_ || device_lost_) return Refusal();
-  const Limits& limits = options_.limits;
-  const int64_t queued = QueuedTokens();
-  const int64_t waiting =
-      snapshot_.waiting + arriving_requests_ + static_cast<int64_t>(arrivals_.size());
-  const int64_t most_requests = limits.max_waiting_requests;
-  if (waiting >= most_requests &&
-      (waiting >= 2 * most_requests || !AnotherHasMore(request, &TenantQueue::waiting, 1))) {
-    return QueueFull(limits.max_waiting_requests, RetryAfter());
-  }
-  const int64_t longer = queued + tokens;
-  if (queued > 0 && longer > limits.max_waiting_tokens &&
-      (longer - limits.max_waiting_tokens > limits.max_waiting_tokens ||
-       !AnotherHasMore(request, &TenantQueue::waiting_tokens, tokens))) {
-    return QueueTooLong(limits.max_waiting_tokens, RetryAfter());
-  }
-  return absl::OkStatus();
-}
-
-bool StepEngine::AnotherHasMore(const Request& request, int64_t TenantQueue::*what,
-                                int64_t more) const {
-  const std::vector<TenantQueue> tenants = TenantsLocked();
-  double own = static_cast<double>(more);
-  double most = 0.0;
-  for (const TenantQueue& tenant : tenants) {
-    const auto has = static_cast<double>(tenant.*what);
-    if (tenant.tenant == request.tenant) {
-      own += has;
-    } else {
-      most = std::max(most, has / tenant.weight);
-    }
-  }
-  return most > own / TenantShares::Weight(request.share);
+  return mailbox_.Snapshot();
 }
 
 std::vector<TenantQueue> StepEngine::Tenants() const {
-  const std::lock_guard lock(mutex_);
-  return TenantsLocked();
-}
-
-std::vector<TenantQueue> StepEngine::TenantsLocked() const {
-  std::vector<TenantQueue> tenants = tenants_;
-  for (const auto* list : {&joining_, &arriving_}) {
-    for (const TenantQueue& one : *list) {
-      const auto found =
-          std::find_if(tenants.begin(), tenants.end(),
-                       [&](const TenantQueue& tenant) { return tenant.tenant == one.tenant; });
-      if (found == tenants.end()) {
-        tenants.push_back(one);
-      } else {
-        found->waiting += one.waiting;
-        found->waiting_tokens += one.waiting_tokens;
-      }
-    }
-  }
-  return tenants;
-}
-
-bool StepEngine::HasProbes() const {
-  return !arriving_probes_.empty() || snapshot_.probes_running + snapshot_.probes_waiting > 0;
-}
-
-bool StepEngine::Idle() const {
-  return arrivals_.empty() && snapshot_.running == 0 && snapshot_.waiting == 0 && !HasProbes();
-}
-
-int64_t StepEngine::QueuedTokens() const {
-  int64_t tokens = snapshot_.waiting_tokens + arriving_tokens_;
-  for (const auto& sequence : arrivals_) tokens += sequence->prompt_len();
-  return tokens;
-}
-
-milliseconds StepEngine::RetryAfter() const {
-  return PredictRetry(QueuedTokens() + prefill_tokens_, prefill_rate_);
+  return mailbox_.Tenants();
 }
 
 void StepEngine::Loop() {
-  std::unique_lock lock(mutex_);
   bool progress = true;
   while (true) {
-    if (!progress) {
-      const auto called = [this] {
-        return stop_ || abandon_ || !arrivals_.empty() || !arriving_probes_.empty() ||
-               !cancelled_.empty() || (draining_ && HasProbes());
-      };
-      if (Idle()) {
-        idle_.notify_all();
-        wake_.wait(lock, called);
-      } else {
-        wake_.wait_for(lock, kCongestionPoll, called);
-      }
-    }
-    auto arrivals = std::exchange(arrivals_, {});
-    joining_ = std::exchange(arriving_, {});
-    auto probes = std::exchange(arriving_probes_, {});
-    const auto cancelled = std::exchange(cancelled_, {});
-    const bool draining = draining_;
-    const bool abandon = std::exchange(abandon_, false) || stop_;
-    const bool stop = stop_;
-    const bool lost = device_lost_;
-    for (const auto& sequence : arrivals) {  // waiting still, until the step has seated them
-      ++snapshot_.waiting;
-      snapshot_.waiting_tokens += sequence->prompt_len();
-    }
-    snapshot_.probes_waiting += static_cast<int32_t>(probes.size());
-    lock.unlock();
-
-    absl::StatusOr<bool> stepped = false;
-    std::vector<TenantQueue> tenants;
+    Mailbox::Mail mail = mailbox_.Take(/*rest=*/!progress);
+    Mailbox::State state;
     try {
-      for (auto& sequence : arrivals) {
+      for (auto& sequence : mail.requests) {
         dispatcher_->batcher().Add(std::move(sequence), Clock::now());
       }
-      for (auto& probe : probes) dispatcher_->probes().Add(std::move(probe));
-      for (const uint64_t handle : cancelled) dispatcher_->Cancel(handle);
-      if (lost) {
-        dispatcher_->FailAll(Unavailable("DEVICE_ERROR", "the device has failed"));
-      } else if (abandon) {
+      for (auto& probe : mail.probes) dispatcher_->probes().Add(std::move(probe));
+      for (const uint64_t handle : mail.cancelled) dispatcher_->Cancel(handle);
+      if (snapshot_.device_lost) {
+        dispatcher_->FailAll(MakeError(absl::StatusCode::kUnavailable, "the device has failed",
+                                       {.reason = "DEVICE_ERROR"}));
+      } else if (mail.abandon) {
         dispatcher_->FailAll(ShuttingDown());
-      } else if (draining) {
+      } else if (mail.draining) {
         dispatcher_->probes().FailAll(ShuttingDown());
       }
-      stepped = dispatcher_->Step(Clock::now());
-      tenants = dispatcher_->batcher().Tenants(Clock::now());
+      const auto stepped = dispatcher_->Step(Clock::now());
+      progress = stepped.value_or(false);
+      if (!stepped.ok()) snapshot_.device_lost = true;
+      if (progress) {
+        ++snapshot_.steps;
+        snapshot_.last_step = Clock::now();
+      }
+      state = Look();
     } catch (const std::bad_alloc&) {
-      return EndForMemory(std::move(arrivals), std::move(probes));
+      return EndForMemory(std::move(mail));
     }
-    progress = stepped.value_or(false);
-
-    lock.lock();
-    tenants_ = std::move(tenants);
-    joining_.clear();
-    if (!stepped.ok()) device_lost_ = true;
-    if (progress) {
-      ++snapshot_.steps;
-      snapshot_.last_step = Clock::now();
-    }
-    UpdateSnapshot();
-    if (Idle()) idle_.notify_all();
-    if (stop) return;
+    mailbox_.Report(std::move(state));
+    if (mail.stop) return;
   }
 }
 
-void StepEngine::EndForMemory(std::vector<std::unique_ptr<Sequence>> arrivals,
-                              std::vector<std::unique_ptr<ProbeRun>> probes) {
-  {
-    const std::lock_guard lock(mutex_);  // who is told and comes again is refused
-    device_lost_ = true;
-    out_of_memory_ = true;
-    snapshot_.device_lost = true;
-    snapshot_.out_of_memory = true;
-  }
+void StepEngine::EndForMemory(Mailbox::Mail mail) {
+  Mailbox::Mail late = mailbox_.Close();  // who is told and comes again is refused
   dispatcher_->Abandon();
-  arrivals.clear();
-  probes.clear();
-  {
-    const std::lock_guard lock(mutex_);
-    arrivals.swap(arrivals_);
-    probes.swap(arriving_probes_);
+  for (Mailbox::Mail* unread : {&mail, &late}) {
+    unread->requests.clear();
+    unread->probes.clear();
   }
-  arrivals.clear();
-  probes.clear();
-  const std::lock_guard lock(mutex_);
+  snapshot_.device_lost = true;
+  snapshot_.out_of_memory = true;
   snapshot_.running = 0;
   snapshot_.waiting = 0;
   snapshot_.waiting_tokens = 0;
   snapshot_.probes_running = 0;
   snapshot_.probes_waiting = 0;
-  idle_.notify_all();
+  mailbox_.Report({.snapshot = snapshot_});
 }
 
-void StepEngine::UpdateSnapshot() {
-  const Batcher& batcher = dispatcher_->batcher();
+Mailbox::State StepEngine::Look() {
+  Batcher& batcher = dispatcher_->batcher();
   snapshot_.running = batcher.num_running();
   snapshot_.waiting = batcher.num_waiting();
   snapshot_.waiting_tokens = batcher.queued_tokens();
@@ -553,9 +357,10 @@ void StepEngine::UpdateSnapshot() {
   snapshot_.blocks_used = dispatcher_->pool().num_used();
   snapshot_.blocks_cached = dispatcher_->pool().num_cached();
   snapshot_.blocks_free = dispatcher_->pool().num_free();
-  snapshot_.device_lost = device_lost_;
-  prefill_tokens_ = batcher.prefill_tokens();
-  prefill_rate_ = batcher.prefill_rate().value();
+  return {.snapshot = snapshot_,
+          .tenants = batcher.Tenants(Clock::now()),
+          .prefill_tokens = batcher.prefill_tokens(),
+          .prefill_rate = batcher.prefill_rate().value()};
 }
 
 }  // namespace eta

@@ -1,9 +1,9 @@
 // The engine on one device: a mailbox in front of the dispatcher, and the thread that empties it.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <memory>
-#include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -11,9 +11,8 @@
 #include "engine/dispatcher.h"
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
+#include "engine/mailbox.h"
 #include "engine/model.h"
-#include "engine/probe_run.h"
-#include "engine/sequence.h"
 #include "engine/tokenizer.h"
 
 namespace eta {
@@ -46,30 +45,12 @@ class StepEngine final : public Engine {
   absl::StatusOr<int64_t> PoolBytes(const KvGeometry& geometry) const;
 
   absl::Status CheckPool(int64_t tokens, const std::string& what) const;
-  // Whether a request, of `tokens` prompt tokens, may join the queue.
-  absl::Status CheckQueue(int64_t tokens, const Request& request) const;
-  // All with mutex_ held.
-  absl::Status CheckQueueLocked(int64_t tokens, const Request& request) const;
-  // Those of the batcher with what is about to join it.
-  std::vector<TenantQueue> TenantsLocked() const;
-  // Whether somebody has more in the queue, for its weight, than the request's tenant with so much
-  // more.
-  bool AnotherHasMore(const Request& request, int64_t TenantQueue::*what, int64_t more) const;
-  absl::Status Refusal() const;
-  // An arrival that no longer counts as being made.
-  void Arrived(int64_t tokens);
-  bool HasProbes() const;
-  bool Idle() const;
-  int64_t QueuedTokens() const;
-  // When what is ahead now will have been worked off.
-  std::chrono::milliseconds RetryAfter() const;
 
   void Loop();
   // The step thread's last act when it has no memory: tells everybody, so that the process can end.
-  void EndForMemory(std::vector<std::unique_ptr<Sequence>> arrivals,
-                    std::vector<std::unique_ptr<ProbeRun>> probes);
-  // With mutex_ held, or before the thread starts.
-  void UpdateSnapshot();
+  void EndForMemory(Mailbox::Mail mail);
+  // How things stand; the step thread's, and Load's before that starts.
+  Mailbox::State Look();
 
   EngineOptions options_;  // its zeros replaced by what they stand for
   Observer* const observer_;
@@ -81,29 +62,11 @@ class StepEngine final : public Engine {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Dispatcher> dispatcher_;
+  EngineSnapshot snapshot_;
   std::thread thread_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  std::condition_variable wake_;
-  std::condition_variable idle_;
-  std::vector<std::unique_ptr<Sequence>> arrivals_;
-  std::vector<std::unique_ptr<ProbeRun>> arriving_probes_;
-  std::vector<uint64_t> cancelled_;
-  int64_t arriving_tokens_ = 0;  // of sequences being made
-  int32_t arriving_requests_ = 0;
-  uint64_t last_handle_ = 0;
-  bool draining_ = false;
-  bool abandon_ = false;
-  bool stop_ = false;
-  bool device_lost_ = false;
-  bool out_of_memory_ = false;
-  EngineSnapshot snapshot_;
-  std::vector<TenantQueue> tenants_;   // of the batcher, after its last step
-  std::vector<TenantQueue> arriving_;  // one for each of arrivals_
-  std::vector<TenantQueue> joining_;   // for each that came to the batcher since
-  int64_t prefill_tokens_ = 0;
-  double prefill_rate_ = 0.0;
+  Mailbox mailbox_;
+  std::atomic<uint64_t> last_handle_ = 0;
 };
 
 }  // namespace eta

@@ -1,0 +1,264 @@
+#include "engine/mailbox.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/batcher.h"
+#include "engine/error.h"
+#include "engine/prefill_rate.h"
+#include "engine/tenant_shares.h"
+
+namespace eta {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long the step thread rests when every sequence waits for its reader.
+constexpr milliseconds kCongestionPoll{5};
+constexpr std::chrono::seconds kProbeRetry{1};  // where their queue is full
+
+absl::Status Unavailable(const std::string& reason, const std::string& message) {
+  return MakeError(absl::StatusCode::kUnavailable, message, {.reason = reason});
+}
+
+}  // namespace
+
+absl::Status ShuttingDown() {
+  return Unavailable("DRAINING", "the server is shutting down");
+}
+
+absl::Status Mailbox::Refusal() const {
+  if (state_.snapshot.out_of_memory) {
+    return Unavailable("DEVICE_ERROR",
+                       "a step had no memory on the host; the process must restart");
+  }
+  return state_.snapshot.device_lost
+             ? Unavailable("DEVICE_ERROR", "the device has failed; the process must restart")
+             : ShuttingDown();
+}
+
+absl::Status Mailbox::Check(int64_t tokens, const Request& request) const {
+  const std::lock_guard lock(mutex_);
+  return CheckLocked(tokens, request);
+}
+
+// Where another has more, the batcher refuses one of that tenant's instead, a step later: until
+// then the queue may be longer than its limit, but never twice as long.
+absl::Status Mailbox::CheckLocked(int64_t tokens, const Request& request) const {
+  if (mail_.draining || state_.snapshot.device_lost) return Refusal();
+  const int64_t waiting = Waiting();
+  const int64_t most_requests = limits_.max_waiting_requests;
+  if (waiting >= most_requests &&
+      (waiting >= 2 * most_requests || !AnotherHasMore(request, &TenantQueue::waiting, 1))) {
+    return QueueFull(limits_.max_waiting_requests, RetryAfter());
+  }
+  const int64_t queued = QueuedTokens();
+  const int64_t longer = queued + tokens;
+  if (queued > 0 && longer > limits_.max_waiting_tokens &&
+      (longer - limits_.max_waiting_tokens > limits_.max_waiting_tokens ||
+       !AnotherHasMore(request, &TenantQueue::waiting_tokens, tokens))) {
+    return QueueTooLong(limits_.max_waiting_tokens, RetryAfter());
+  }
+  return absl::OkStatus();
+}
+
+bool Mailbox::AnotherHasMore(const Request& request, int64_t TenantQueue::*what,
+                             int64_t more) const {
+  double own = static_cast<double>(more);
+  double most = 0.0;
+  for (const TenantQueue& tenant : TenantsLocked()) {
+    const auto has = static_cast<double>(tenant.*what);
+    if (tenant.tenant == request.tenant) {
+      own += has;
+    } else {
+      most = std::max(most, has / tenant.weight);
+    }
+  }
+  return most > own / TenantShares::Weight(request.share);
+}
+
+absl::Status Mailbox::Reserve(int64_t tokens, const Request& request) {
+  const std::lock_guard lock(mutex_);
+  if (absl::Status room = CheckLocked(tokens, request); !room.ok()) return room;
+  reserved_tokens_ += tokens;
+  ++reserved_requests_;
+  return absl::OkStatus();
+}
+
+void Mailbox::Release(int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  ReleaseLocked(tokens);
+}
+
+void Mailbox::ReleaseLocked(int64_t tokens) {
+  reserved_tokens_ -= tokens;
+  --reserved_requests_;
+}
+
+absl::Status Mailbox::Join(std::unique_ptr<Sequence> sequence) {
+  {
+    const std::lock_guard lock(mutex_);
+    ReleaseLocked(sequence->prompt_len());
+    if (mail_.draining || state_.snapshot.device_lost) return Refusal();
+    const Request& request = sequence->request();
+    arriving_.push_back({.tenant = request.tenant,
+                         .weight = TenantShares::Weight(request.share),
+                         .waiting = 1,
+                         .waiting_tokens = sequence->prompt_len()});
+    mail_.requests.push_back(std::move(sequence));
+    mail_.requests.back()->Owe();
+  }
+  wake_.notify_all();
+  return absl::OkStatus();
+}
+
+absl::Status Mailbox::Join(std::unique_ptr<ProbeRun> probe) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (mail_.draining || state_.snapshot.device_lost) return Refusal();
+    const auto queued = state_.snapshot.probes_running + state_.snapshot.probes_waiting +
+                        static_cast<int64_t>(mail_.probes.size());
+    if (queued >= Engine::kMaxProbes) {
+      return MakeError(absl::StatusCode::kResourceExhausted, "too many probes are queued",
+                       {.reason = "QUEUE_FULL",
+                        .metadata = {{"max_probes", absl::StrCat(Engine::kMaxProbes)}},
+                        .retry_after = kProbeRetry});
+    }
+    mail_.probes.push_back(std::move(probe));
+    mail_.probes.back()->Owe();
+  }
+  wake_.notify_all();
+  return absl::OkStatus();
+}
+
+void Mailbox::Cancel(uint64_t handle) {
+  {
+    const std::lock_guard lock(mutex_);
+    mail_.cancelled.push_back(handle);
+  }
+  wake_.notify_all();
+}
+
+void Mailbox::Drain(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  mail_.draining = true;
+  wake_.notify_all();
+  if (!idle_.wait_until(lock, deadline, [this] { return Idle(); })) {
+    mail_.abandon = true;
+    wake_.notify_all();
+    idle_.wait(lock, [this] { return Idle(); });
+  }
+}
+
+void Mailbox::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    mail_.draining = true;
+    mail_.abandon = true;
+    mail_.stop = true;
+  }
+  wake_.notify_all();
+}
+
+EngineSnapshot Mailbox::Snapshot() const {
+  const std::lock_guard lock(mutex_);
+  EngineSnapshot snapshot = state_.snapshot;
+  snapshot.waiting += static_cast<int32_t>(mail_.requests.size());
+  for (const auto& sequence : mail_.requests) snapshot.waiting_tokens += sequence->prompt_len();
+  snapshot.probes_waiting += static_cast<int32_t>(mail_.probes.size());
+  return snapshot;
+}
+
+std::vector<TenantQueue> Mailbox::Tenants() const {
+  const std::lock_guard lock(mutex_);
+  return TenantsLocked();
+}
+
+std::vector<TenantQueue> Mailbox::TenantsLocked() const {
+  std::vector<TenantQueue> tenants = state_.tenants;
+  for (const auto* list : {&joining_, &arriving_}) {
+    for (const TenantQueue& one : *list) {
+      const auto found =
+          std::find_if(tenants.begin(), tenants.end(),
+                       [&](const TenantQueue& tenant) { return tenant.tenant == one.tenant; });
+      if (found == tenants.end()) {
+        tenants.push_back(one);
+      } else {
+        found->waiting += one.waiting;
+        found->waiting_tokens += one.waiting_tokens;
+      }
+    }
+  }
+  return tenants;
+}
+
+bool Mailbox::HasProbes() const {
+  return !mail_.probes.empty() ||
+         state_.snapshot.probes_running + state_.snapshot.probes_waiting > 0;
+}
+
+bool Mailbox::Idle() const {
+  return mail_.requests.empty() && state_.snapshot.running == 0 && state_.snapshot.waiting == 0 &&
+         !HasProbes();
+}
+
+int64_t Mailbox::Waiting() const {
+  return state_.snapshot.waiting + reserved_requests_ + static_cast<int64_t>(mail_.requests.size());
+}
+
+int64_t Mailbox::QueuedTokens() const {
+  int64_t tokens = state_.snapshot.waiting_tokens + reserved_tokens_;
+  for (const auto& sequence : mail_.requests) tokens += sequence->prompt_len();
+  return tokens;
+}
+
+milliseconds Mailbox::RetryAfter() const {
+  return PredictRetry(QueuedTokens() + state_.prefill_tokens, state_.prefill_rate);
+}
+
+Mailbox::Mail Mailbox::Take(bool rest) {
+  std::unique_lock lock(mutex_);
+  if (rest) {
+    const auto called = [this] {
+      return mail_.stop || mail_.abandon || !mail_.requests.empty() || !mail_.probes.empty() ||
+             !mail_.cancelled.empty() || (mail_.draining && HasProbes());
+    };
+    if (Idle()) {
+      idle_.notify_all();
+      wake_.wait(lock, called);
+    } else {
+      wake_.wait_for(lock, kCongestionPoll, called);
+    }
+  }
+  return TakeLocked();
+}
+
+// What is taken waits still, until a step has seated it.
+Mailbox::Mail Mailbox::TakeLocked() {
+  Mail mail = std::exchange(mail_, {.draining = mail_.draining, .stop = mail_.stop});
+  joining_ = std::exchange(arriving_, {});
+  for (const auto& sequence : mail.requests) {
+    ++state_.snapshot.waiting;
+    state_.snapshot.waiting_tokens += sequence->prompt_len();
+  }
+  state_.snapshot.probes_waiting += static_cast<int32_t>(mail.probes.size());
+  return mail;
+}
+
+void Mailbox::Report(State state) {
+  const std::lock_guard lock(mutex_);
+  state_ = std::move(state);
+  joining_.clear();
+  if (Idle()) idle_.notify_all();
+}
+
+Mailbox::Mail Mailbox::Close() {
+  const std::lock_guard lock(mutex_);
+  state_.snapshot.device_lost = true;
+  state_.snapshot.out_of_memory = true;
+  return TakeLocked();
+}
+
+}  // namespace eta
