@@ -1,18 +1,14 @@
 #include "engine/batcher.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "engine/batcher_step.h"
 #include "engine/error.h"
 
 namespace eta {
 
 namespace {
-
-using std::chrono::milliseconds;
 
 absl::Status DeadlineError(bool started) {
   return MakeError(absl::StatusCode::kDeadlineExceeded,
@@ -21,25 +17,7 @@ absl::Status DeadlineError(bool started) {
                    {.reason = started ? "DEADLINE_DECODING" : "DEADLINE_QUEUED"});
 }
 
-int64_t UnfilledTokens(const Sequence& sequence) {
-  return std::max(0, sequence.prompt_len() - sequence.num_computed);
-}
-
 }  // namespace
-
-absl::Status QueueFull(int32_t max_requests, milliseconds retry) {
-  return MakeError(absl::StatusCode::kResourceExhausted, "the queue is full",
-                   {.reason = "QUEUE_FULL",
-                    .metadata = {{"max_waiting_requests", absl::StrCat(max_requests)}},
-                    .retry_after = retry});
-}
-
-absl::Status QueueTooLong(int64_t max_tokens, milliseconds retry) {
-  return MakeError(absl::StatusCode::kResourceExhausted, "the queue holds too many prompt tokens",
-                   {.reason = "TOKEN_BUDGET",
-                    .metadata = {{"max_waiting_tokens", absl::StrCat(max_tokens)}},
-                    .retry_after = retry});
-}
 
 Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const BatcherOptions& options,
                  Observer* observer)
@@ -51,88 +29,6 @@ Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const Batc
       next_(std::make_unique<Step>(model, cache)) {}
 
 Batcher::~Batcher() = default;
-
-void Batcher::Add(std::unique_ptr<Sequence> sequence, Clock::time_point now) {
-  sequence->account = &tenants_.Join(sequence->request(), now);
-  sequence->expected_prefill = sequence->num_tokens() - Describe(*sequence).num_computed;
-  if (const absl::Status soon = CheckDeadline(*sequence, now); !soon.ok()) {
-    End(*sequence, soon);
-  } else {
-    Queue(std::move(sequence));
-    Shed();
-  }
-}
-
-// By deficit round robin, others prefill no more than their weight gives them while its tenant does
-// what is before this one, and itself.
-int64_t Batcher::TokensAhead(const Sequence& sequence) const {
-  std::vector<int64_t> tokens(tenants_.size());
-  for (const auto& other : running_) tokens[other->account->index] += UnfilledTokens(*other);
-  const TenantAccount& own = *sequence.account;
-  for (const auto& other : waiting_) {
-    const bool before = other->account != &own || other->rank() <= sequence.rank();
-    if (before) tokens[other->account->index] += other->expected_prefill;
-  }
-  const auto turn = static_cast<double>(tokens[own.index] + sequence.expected_prefill);
-  int64_t ahead = 0;
-  for (const auto& account : tenants_.accounts()) {
-    const int64_t has = tokens[account->index];
-    const double may = (turn + kTurnTokens) * account->share.weight / own.share.weight;
-    ahead +=
-        account.get() == &own || static_cast<double>(has) < may ? has : static_cast<int64_t>(may);
-  }
-  return ahead;
-}
-
-// The newest of the tenant that has most for its weight, until the rest is few enough. Requests
-// that ran already are not refused, and one alone is not too long.
-void Batcher::Shed() {
-  while (true) {
-    const auto unstarted = std::count_if(waiting_.begin(), waiting_.end(),
-                                         [](const auto& sequence) { return !sequence->started(); });
-    const bool too_many = unstarted > options_.max_waiting_requests;
-    const bool too_long = unstarted > 1 && queued_tokens() > options_.max_waiting_tokens;
-    if (unstarted == 0 || (!too_many && !too_long)) return;
-    std::vector<double> load(tenants_.size());
-    for (const auto& sequence : waiting_) {
-      if (sequence->started()) continue;
-      load[sequence->account->index] +=
-          (too_many ? 1.0 : sequence->prompt_len()) / sequence->account->share.weight;
-    }
-    const auto newest =
-        std::max_element(waiting_.begin(), waiting_.end(), [&](const auto& a, const auto& b) {
-          const auto key = [&](const Sequence& sequence) {
-            return std::tuple(!sequence.started(), load[sequence.account->index],
-                              sequence.arrival());
-          };
-          return key(*a) < key(*b);
-        });
-    const milliseconds retry =
-        PredictRetry(queued_tokens() + prefill_tokens(), prefill_rate_.value());
-    End(**newest, too_many ? QueueFull(options_.max_waiting_requests, retry)
-                           : QueueTooLong(options_.max_waiting_tokens, retry));
-    waiting_.erase(newest);
-  }
-}
-
-// Whether the deadline leaves time for the prompts ahead and for what of its own is not cached.
-absl::Status Batcher::CheckDeadline(const Sequence& sequence, Clock::time_point now) const {
-  const int64_t ahead = TokensAhead(sequence);
-  const milliseconds predicted = prefill_rate_.Predict(ahead + sequence.expected_prefill, now);
-  if (predicted.count() == 0 || now + predicted <= sequence.deadline()) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   "the deadline is shorter than the predicted wait and prefill",
-                   {.reason = "DEADLINE_TOO_SHORT",
-                    .metadata = {{"predicted_ms", absl::StrCat(predicted.count())}},
-                    .retry_after = PredictRetry(ahead, prefill_rate_.value())});
-}
-
-void Batcher::Queue(std::unique_ptr<Sequence> sequence) {
-  const auto after = std::upper_bound(
-      waiting_.begin(), waiting_.end(), sequence->rank(),
-      [](Clock::time_point rank, const auto& other) { return rank < other->rank(); });
-  waiting_.insert(after, std::move(sequence));
-}
 
 bool Batcher::Cancel(uint64_t handle) {
   for (auto* list : {&running_, &waiting_}) {
@@ -245,8 +141,7 @@ StepPlan Batcher::PlanAhead(int32_t ahead) const {
   tenants_.Describe(input);
   // No more of a tenant can be admitted than there are seats, one more tells that its queue goes
   // on; those that are held are passed over.
-  int32_t seats = options_.max_running;
-  for (const auto& sequence : running_) seats -= sequence->congested_since ? 0 : 1;
+  const int32_t seats = options_.max_running - SeatsTaken();
   std::vector<int32_t> looked_at(tenants_.size(), 0);
   std::vector<int32_t> places;  // of input.waiting, in waiting_
   for (size_t i = 0; i < waiting_.size() && seats > 0; ++i) {
@@ -351,18 +246,16 @@ void Batcher::Grow(Sequence& sequence, int32_t num_blocks) {
   for (int32_t i = 0; i < num_blocks; ++i) sequence.blocks.push_back(pool_.Allocate().value());
 }
 
-int64_t Batcher::queued_tokens() const {
+int64_t Batcher::prefill_tokens() const {
   int64_t tokens = 0;
-  for (const auto& sequence : waiting_) {
-    if (!sequence->started()) tokens += sequence->prompt_len();
-  }
+  for (const auto& sequence : running_) tokens += sequence->prompt_left();
   return tokens;
 }
 
-int64_t Batcher::prefill_tokens() const {
-  int64_t tokens = 0;
-  for (const auto& sequence : running_) tokens += UnfilledTokens(*sequence);
-  return tokens;
+int32_t Batcher::SeatsTaken() const {
+  return static_cast<int32_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [](const auto& sequence) { return !sequence->congested_since; }));
 }
 
 }  // namespace eta

@@ -19,7 +19,9 @@
 #include "engine/block_pool.h"
 #include "engine/observer.h"
 #include "engine/prefill_rate.h"
+#include "engine/queue_pace.h"
 #include "engine/scheduler.h"
+#include "engine/seat_rate.h"
 #include "engine/sequence.h"
 #include "engine/step_batch.h"
 #include "engine/tenant_shares.h"
@@ -79,7 +81,9 @@ class Batcher {
   int64_t prefill_tokens() const;
   // What each tenant has here now.
   std::vector<TenantQueue> Tenants(Clock::time_point now);
-  const PrefillRate& prefill_rate() const { return prefill_rate_; }
+  QueuePace pace() const {
+    return {.prefill_rate = prefill_rate_.value(), .seat_interval = seat_rate_.interval()};
+  }
 
  private:
   struct Member;  // a sequence's part in a step
@@ -88,9 +92,13 @@ class Batcher {
   struct Step;
 
   absl::Status CheckDeadline(const Sequence& sequence, Clock::time_point now) const;
-  // Tokens of prompts that are prefilled before a new sequence's own are.
+  // Tokens of prompts that are prefilled before a new sequence's own are, and waiting requests that
+  // are seated before it.
   int64_t TokensAhead(const Sequence& sequence) const;
+  int64_t RequestsAhead(const Sequence& sequence) const;
   void Shed();
+  // By sequences whose readers keep up; the others hold up nobody.
+  int32_t SeatsTaken() const;
   WaitingSequence Describe(const Sequence& sequence) const;
   // Whether `other` is going to compute the first block of the prompt that `sequence` lacks, where
   // `shared` blocks are there already.
@@ -114,6 +122,7 @@ class Batcher {
   void GiveWay(std::span<const Member> members);
   void FreeBlocks(Sequence& sequence);
   void Queue(std::unique_ptr<Sequence> sequence);
+  void Refuse(Sequence& sequence, const absl::Status& status);
   void End(Sequence& sequence, const absl::Status& status);
 
   const KvGeometry& geometry_;
@@ -127,6 +136,7 @@ class Batcher {
   std::unique_ptr<Step> next_;
   bool prepared_ = false;  // next_ is noted, but for its tokens
   PrefillRate prefill_rate_;
+  SeatRate seat_rate_;
   TenantShares tenants_;
 };
 

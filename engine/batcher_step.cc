@@ -11,6 +11,7 @@
 namespace eta {
 
 absl::StatusOr<double> Batcher::Run(const StepPlan& plan, Clock::time_point now) {
+  const int32_t taken = SeatsTaken();
   if (prepared_) {
     for (const Member& member : next_->members) {
       next_->batch.SetToken(member.rows.row_begin, member.sequence->tokens().back());
@@ -18,6 +19,10 @@ absl::StatusOr<double> Batcher::Run(const StepPlan& plan, Clock::time_point now)
   } else {
     Settle();
     Seat(plan, now, *next_);
+  }
+  const bool full = SeatsTaken() >= options_.max_running || plan.short_of_blocks;
+  seat_rate_.Measure(taken, SeatsTaken(), full, now);
+  if (!prepared_) {
     if (next_->members.empty()) {
       if (next_->report.preemptions > 0) Report(next_->report);
       return 0.0;
@@ -257,9 +262,9 @@ void Batcher::GiveWay(std::span<const Member> members) {
       members.begin(), members.end(),
       [](const Member& a, const Member& b) { return a.sequence->rank() < b.sequence->rank(); });
   Sequence* const sequence = latest->sequence;
-  End(*sequence, MakeError(absl::StatusCode::kUnavailable, "the device ran out of memory",
-                           {.reason = "DEVICE_ERROR",
-                            .retry_after = PredictRetry(prefill_tokens(), prefill_rate_.value())}));
+  End(*sequence,
+      MakeError(absl::StatusCode::kUnavailable, "the device ran out of memory",
+                {.reason = "DEVICE_ERROR", .retry_after = pace().RetryAfter(prefill_tokens(), 0)}));
   std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
 }
 

@@ -102,9 +102,9 @@ class Engine {
   // the last of them Finished or Failed; on error it receives none. Errors: see
   // request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL),
   // TENANT_KV, or what the sink's OnSized says), DEADLINE_EXCEEDED, UNAVAILABLE (DRAINING,
-  // DEVICE_ERROR). A deadline that leaves no time for what will be served before it and for the
-  // part of the prompt that is not cached fails through the sink, before Started
-  // (DEADLINE_TOO_SHORT).
+  // DEVICE_ERROR). A deadline that leaves no time for what will be served before it, for a seat
+  // where all are taken, and for the part of the prompt that is not cached fails through the sink,
+  // before Started (DEADLINE_TOO_SHORT).
   //
   // A full queue refuses the newest request of the tenant that has most in it for its weight: the
   // one that comes, or one that waits, which then fails through its sink, before Started.

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/batcher.h"
 #include "engine/error.h"
-#include "engine/prefill_rate.h"
 #include "engine/tenant_shares.h"
 
 namespace eta {
@@ -215,7 +214,7 @@ int64_t Mailbox::QueuedTokens() const {
 }
 
 milliseconds Mailbox::RetryAfter() const {
-  return PredictRetry(QueuedTokens() + state_.prefill_tokens, state_.prefill_rate);
+  return state_.pace.RetryAfter(QueuedTokens() + state_.prefill_tokens, Waiting());
 }
 
 Mailbox::Mail Mailbox::Take(bool rest) {

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/limits.h"
 #include "engine/probe_run.h"
+#include "engine/queue_pace.h"
 #include "engine/sequence.h"
 
 namespace eta {
@@ -35,7 +36,7 @@ class Mailbox {
     EngineSnapshot snapshot;
     std::vector<TenantQueue> tenants;  // of the batcher
     int64_t prefill_tokens = 0;        // that running requests have before them
-    double prefill_rate = 0.0;         // tokens per second; 0: not known yet
+    QueuePace pace;
   };
 
   explicit Mailbox(const Limits& limits) : limits_(limits) {}

@@ -1,7 +1,5 @@
 #include "engine/prefill_rate.h"
 
-#include <algorithm>
-
 namespace eta {
 namespace {
 
@@ -10,15 +8,11 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kLifetime{30};
 constexpr double kNewest = 0.2;  // weight of the newest step
 
+}  // namespace
+
 milliseconds PrefillTime(int64_t tokens, double rate) {
   if (rate <= 0.0) return milliseconds(0);
   return milliseconds(static_cast<int64_t>(1000.0 * static_cast<double>(tokens) / rate));
-}
-
-}  // namespace
-
-milliseconds PredictRetry(int64_t tokens, double rate) {
-  return std::clamp(PrefillTime(tokens, rate), milliseconds(100), milliseconds(30'000));
 }
 
 void PrefillRate::Measure(int32_t rows, std::chrono::nanoseconds duration, Clock::time_point at) {

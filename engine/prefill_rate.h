@@ -8,9 +8,8 @@
 
 namespace eta {
 
-// When `tokens` of prompts will have been prefilled at `rate` tokens per second (0: not known yet),
-// as a hint for clients: 0.1 s to 30 s.
-std::chrono::milliseconds PredictRetry(int64_t tokens, double rate);
+// How long `tokens` of prompts take at `rate` tokens per second; zero if that is 0: not known yet.
+std::chrono::milliseconds PrefillTime(int64_t tokens, double rate);
 
 class PrefillRate {
  public:

@@ -1,6 +1,7 @@
 // A request in flight: its tokens, its blocks, how far its cache has got, and its answer so far.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -69,6 +70,7 @@ class Sequence {
   // is computed as it was the first time.
   int32_t num_computed = 0;
   std::vector<int32_t> blocks;
+  int32_t prompt_left() const { return std::max(0, prompt_len_ - num_computed); }
   TenantAccount* account = nullptr;  // of its tenant, in the batcher that holds it
   int32_t expected_prefill = 0;      // tokens that no shared block covered when the request came
   std::optional<Clock::time_point> congested_since;

@@ -360,7 +360,7 @@ Mailbox::State StepEngine::Look() {
   return {.snapshot = snapshot_,
           .tenants = batcher.Tenants(Clock::now()),
           .prefill_tokens = batcher.prefill_tokens(),
-          .prefill_rate = batcher.prefill_rate().value()};
+          .pace = batcher.pace()};
 }
 
 }  // namespace eta

@@ -58,11 +58,13 @@ class ScriptedEngine::Sink final : public EventSink {
   void OnFinished(FinishedEvent event) override { events.push_back("finished: " + Line(event)); }
   void OnFailed(absl::Status status, FinishedEvent so_far) override {
     events.push_back("failed: " + std::string(status.message()) + ": " + Line(so_far));
+    failure = std::move(status);
   }
   bool Congested() const override { return congested; }
 
   std::vector<std::string> events;
   std::vector<int32_t> ids;
+  absl::Status failure;
   bool congested = false;
 };
 
@@ -168,6 +170,10 @@ const std::vector<std::string>& ScriptedEngine::events(size_t handle) const {
 
 std::vector<int32_t> ScriptedEngine::ids(size_t handle) const {
   return sinks_[handle]->ids;
+}
+
+const absl::Status& ScriptedEngine::failure(size_t handle) const {
+  return sinks_[handle]->failure;
 }
 
 }  // namespace eta::testing

@@ -45,6 +45,8 @@ class ScriptedEngine {
   const std::vector<std::string>& events(size_t handle) const;
   const std::vector<std::string>& reports() const { return reports_; }
   std::vector<int32_t> ids(size_t handle) const;
+  // What a request failed with; OK while it has not.
+  const absl::Status& failure(size_t handle) const;
   size_t num_requests() const { return sinks_.size(); }
   int32_t preemptions() const { return preemptions_; }
 

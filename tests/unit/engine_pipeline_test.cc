@@ -231,6 +231,20 @@ TEST_F(Pipeline, ADeadlineBetweenTwoStepsIsKept) {
   EXPECT_EQ(discarded(), 2);
 }
 
+TEST_F(Pipeline, WaitsForSeatsArePredictedAlike) {
+  ScriptedEngine::Options options = Options();
+  options.batcher.max_running = 1;
+  const Outcome outcome = ExpectTheSame({{0, Join(Ask("a", 20, 30))},
+                                         {0, Join(Ask("b", 20, 40))},
+                                         {40, JoinFor(Ask("refused", 20, 1, 2), 20)},
+                                         {40, JoinFor(Ask("waits", 20, 1, 3), 21)}},
+                                        options);
+  EXPECT_EQ(outcome.ids[2].size(), 0u);
+  EXPECT_EQ(outcome.ids[3].size(), 0u);
+  EXPECT_TRUE(outcome.events[2].at(0).starts_with("failed: the deadline is shorter"));
+  EXPECT_TRUE(outcome.events[3].at(0).starts_with("failed: deadline: passed while"));
+}
+
 TEST_F(Pipeline, ASlowReaderPausesAndGoesOn) {
   ScriptedEngine::Options options = Options();
   options.batcher.max_congestion = seconds(60);

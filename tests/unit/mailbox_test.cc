@@ -1,0 +1,85 @@
+// What callers are told before the step thread has seen them.
+#include "engine/mailbox.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "engine/error.h"
+
+namespace eta {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Limits Few() {
+  Limits limits;
+  limits.max_waiting_requests = 3;
+  limits.max_waiting_tokens = 100;
+  return limits;
+}
+
+Mailbox::State Waiting(int32_t requests, int64_t tokens) {
+  Mailbox::State state;
+  state.snapshot.running = 1;
+  state.snapshot.waiting = requests;
+  state.snapshot.waiting_tokens = tokens;
+  return state;
+}
+
+class MailboxTest : public ::testing::Test {
+ protected:
+  ErrorDetail Refusal(int64_t tokens) const {
+    return GetErrorDetail(mailbox_.Check(tokens, request_));
+  }
+
+  Request request_;
+  Mailbox mailbox_{Few()};
+};
+
+TEST_F(MailboxTest, RequestsThatAreBeingMadeHaveTheirPlacesUntilTheyAreGivenBack) {
+  mailbox_.Report(Waiting(1, 10));
+  EXPECT_TRUE(mailbox_.Reserve(10, request_).ok());
+  EXPECT_TRUE(mailbox_.Reserve(10, request_).ok());
+  EXPECT_EQ(Refusal(10).reason, "QUEUE_FULL");
+  mailbox_.Release(10);
+  EXPECT_EQ(Refusal(10).reason, "");
+  EXPECT_EQ(Refusal(81).reason, "TOKEN_BUDGET") << "ten wait, ten are to come";
+  EXPECT_EQ(Refusal(80).reason, "");
+}
+
+TEST_F(MailboxTest, WhenToComeBackIsWhenBothPromptsAndSeatsHaveBeenServed) {
+  Mailbox::State state = Waiting(3, 50);
+  mailbox_.Report(state);
+  EXPECT_EQ(Refusal(1).retry_after, milliseconds(100)) << "nothing is known yet";
+  state.pace.seat_interval = seconds(2);
+  mailbox_.Report(state);
+  EXPECT_EQ(Refusal(1).retry_after, seconds(6));
+  state.prefill_tokens = 30;
+  state.pace.prefill_rate = 10.0;
+  mailbox_.Report(state);
+  EXPECT_EQ(Refusal(1).retry_after, seconds(8)) << "80 tokens at 10 a second";
+  state.pace.seat_interval = seconds(200);
+  mailbox_.Report(state);
+  EXPECT_EQ(Refusal(1).retry_after, seconds(30)) << "the longest hint";
+}
+
+TEST_F(MailboxTest, ADrainWaitsForTheLastRequestAndThenForTheOrderToEndIt) {
+  mailbox_.Report(Waiting(0, 0));
+  std::thread drain([this] { mailbox_.Drain(Clock::now() + milliseconds(20)); });
+  while (!mailbox_.Take(/*rest=*/true).abandon) {
+  }
+  EXPECT_EQ(Refusal(1).reason, "DRAINING");
+  mailbox_.Report({});
+  drain.join();
+}
+
+TEST_F(MailboxTest, ClosedItRefusesEverythingAndSaysWhy) {
+  EXPECT_TRUE(mailbox_.Close().requests.empty());
+  EXPECT_EQ(Refusal(1).reason, "DEVICE_ERROR");
+  EXPECT_TRUE(mailbox_.Snapshot().out_of_memory);
+}
+
+}  // namespace
+}  // namespace eta
