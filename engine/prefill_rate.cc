@@ -6,7 +6,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kLifetime{30};
-constexpr double kNewest = 0.2;  // weight of the newest step
+constexpr double kNewest = 0.1;  // weight of the newest step
 
 }  // namespace
 
@@ -16,8 +16,9 @@ milliseconds PrefillTime(int64_t tokens, double rate) {
 }
 
 void PrefillRate::Measure(int32_t rows, std::chrono::nanoseconds duration, Clock::time_point at) {
-  const double rate = static_cast<double>(rows) / std::chrono::duration<double>(duration).count();
-  rate_ = rate_ == 0.0 ? rate : (1.0 - kNewest) * rate_ + kNewest * rate;
+  const double per_row = std::chrono::duration<double>(duration).count() / rows;
+  // Times are averaged, not rates: a mean of rates would hide the slow steps behind the fast ones.
+  rate_ = 1.0 / (rate_ == 0.0 ? per_row : (1.0 - kNewest) / rate_ + kNewest * per_row);
   measured_at_ = at;
 }
 
