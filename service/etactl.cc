@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -104,6 +105,8 @@ int Main(int argc, char** argv) {
 }  // namespace eta::ctl
 
 int main(int argc, char** argv) {
+  // What gRPC would say of a failed connection comes with the call's status.
+  setenv("GRPC_VERBOSITY", "NONE", /*replace=*/0);  // NOLINT(concurrency-mt-unsafe)
   try {
     return eta::ctl::Main(argc, argv);
   } catch (const eta::ctl::UsageError& error) {

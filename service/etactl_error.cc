@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/rpc/error_details.pb.h"
@@ -82,6 +83,29 @@ std::string CodeName(grpc::StatusCode code) {
   }
 }
 
+// What to look at when there was no connection: gRPC says only what its own layers saw, and a
+// server that turns a client's certificate down closes the connection without a word.
+std::string ConnectionHint(const grpc::Status& status) {
+  const std::string& message = status.error_message();
+  if (status.error_code() != grpc::UNAVAILABLE ||
+      !absl::StrContains(message, "failed to connect")) {
+    return "";
+  }
+  if (absl::StrContains(message, "certificate verify failed")) {
+    return "the server's certificate is of no root in --tls_ca, or has expired";
+  }
+  if (absl::StrContains(message, "wrong version number")) {
+    return "the server speaks no TLS there: leave out --tls_ca";
+  }
+  for (const char* const closed : {"Socket closed", "Connection reset by peer", "Broken pipe"}) {
+    if (absl::StrContains(message, closed)) {
+      return "the server hung up: it may demand TLS (--tls_ca), or a valid certificate of yours "
+             "(--tls_cert, --tls_key)";
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 ExitCode ExitCodeOf(const grpc::Status& status) {
@@ -118,6 +142,9 @@ std::string DescribeError(const grpc::Status& status) {
   }
   std::string line = absl::StrCat(CodeName(status.error_code()), ": ", status.error_message());
   if (!parts.empty()) absl::StrAppend(&line, " [", absl::StrJoin(parts, ", "), "]");
+  if (const std::string hint = ConnectionHint(status); !hint.empty()) {
+    absl::StrAppend(&line, " (", hint, ")");
+  }
   return WithoutControls(line);
 }
 

@@ -20,7 +20,8 @@ enum ExitCode : int {
 
 ExitCode ExitCodeOf(const grpc::Status& status);
 
-// "INVALID_ARGUMENT: message [reason INVALID_FIELD, field sampling.top_p, retry in 0.50 s]".
+// "INVALID_ARGUMENT: message [reason INVALID_FIELD, field sampling.top_p, retry in 0.50 s]". Where
+// TLS may be why there was no connection, a sentence on that in parentheses.
 std::string DescribeError(const grpc::Status& status);
 
 // {"error": {"code", "message", "reason", "field", "metadata", "retry_after_seconds"}} in one line.

@@ -1,8 +1,12 @@
 #include "service/etactl_server.h"
 
+#include <chrono>
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "service/etactl_input.h"
+#include "service/identity/tls_files.h"
 
 namespace eta::ctl {
 namespace {
@@ -70,6 +74,9 @@ absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags) {
   if (access.tls && flags.tls_ca != kSystemRoots) {
     auto roots = ReadAll(flags.tls_ca);
     if (!roots.ok()) return roots.status();
+    if (!HoldsCertificates(*roots)) {
+      return absl::InvalidArgumentError("--tls_ca: holds no certificates in PEM");
+    }
     access.roots = *std::move(roots);
   }
   if (!flags.tls_cert.empty()) {
@@ -78,8 +85,10 @@ absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags) {
     if (!certificate.ok()) return certificate.status();
     auto key = ReadAll(flags.tls_key);
     if (!key.ok()) return key.status();
-    access.certificate = *std::move(certificate);
-    access.key = *std::move(key);
+    TlsMaterial own{.certificates = *std::move(certificate), .key = *std::move(key)};
+    if (absl::Status s = CheckTlsMaterial(own, std::chrono::system_clock::now()); !s.ok()) return s;
+    access.certificate = std::move(own.certificates);
+    access.key = std::move(own.key);
   }
   const std::string& file = flags.api_key_file.empty() ? flags.token_file : flags.api_key_file;
   if (file.empty()) return access;

@@ -32,7 +32,8 @@ struct ServerAccess {
 };
 
 // INVALID_ARGUMENT, with a sentence for the user: a file that cannot be read or does not hold one
-// line, flags that need others, a credential that would cross a network in plaintext.
+// line, no certificates where they are needed, an own certificate that has expired or is not of the
+// key, flags that need others, a credential that would cross a network in plaintext.
 absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags);
 
 }  // namespace eta::ctl

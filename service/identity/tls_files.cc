@@ -51,6 +51,10 @@ std::vector<Certificate> CertificatesIn(const std::string& pem) {
 
 }  // namespace
 
+bool HoldsCertificates(const std::string& pem) {
+  return !CertificatesIn(pem).empty();
+}
+
 absl::Status CheckTlsMaterial(const TlsMaterial& material, system_clock::time_point now) {
   ERR_clear_error();
   const std::vector<Certificate> chain = CertificatesIn(material.certificates);
@@ -71,7 +75,7 @@ absl::Status CheckTlsMaterial(const TlsMaterial& material, system_clock::time_po
       SSL_CTX_check_private_key(context.get()) != 1) {
     return Wrong("--tls_key", "is not the key of --tls_cert");
   }
-  if (!material.client_roots.empty() && CertificatesIn(material.client_roots).empty()) {
+  if (!material.client_roots.empty() && !HoldsCertificates(material.client_roots)) {
     return Wrong("--tls_client_ca", "holds no certificates in PEM");
   }
   return absl::OkStatus();
@@ -100,7 +104,7 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsPaths& paths,
 absl::Status TlsFiles::Take(const std::vector<std::string>& contents) {
   TlsMaterial material{.certificates = contents[0], .key = contents[1]};
   if (has_client_roots_) {
-    if (CertificatesIn(contents[2]).empty()) {
+    if (!HoldsCertificates(contents[2])) {
       return Wrong("--tls_client_ca", "holds no certificates in PEM");
     }
     material.client_roots = absl::StrCat(contents[2], "\n", extra_client_root_);

@@ -21,7 +21,10 @@ struct TlsMaterial {
   std::string client_roots;  // empty: clients need no certificates
 };
 
-// INVALID_ARGUMENT, naming the flag, for what no server could use: no certificate or key in it, a
+// Whether a PEM holds certificates, all of which can be read.
+bool HoldsCertificates(const std::string& pem);
+
+// INVALID_ARGUMENT, naming the flag, for what cannot be used: no certificate or key in it, a
 // key that is another's or too weak (as OpenSSL's security level 2 has it), an expired certificate.
 absl::Status CheckTlsMaterial(const TlsMaterial& material,
                               std::chrono::system_clock::time_point now);

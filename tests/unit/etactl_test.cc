@@ -121,6 +121,29 @@ TEST(EtactlError, NamesCodeReasonFieldAndWhenToRetry) {
             "UNAVAILABLE: nobody there");
 }
 
+TEST(EtactlError, SaysWhatToLookAtWhereTlsWasInTheWay) {
+  const auto described = [](grpc::StatusCode code, const std::string& message) {
+    return DescribeError(grpc::Status(code, message));
+  };
+  const std::string failed = "failed to connect to all addresses; last error: ";
+  for (const auto& [error, advice] : std::vector<std::pair<std::string, std::string>>{
+           {"SSL routines::certificate verify failed",
+            " (the server's certificate is of no root in --tls_ca, or has expired)"},
+           {"SSL routines::wrong version number",
+            " (the server speaks no TLS there: leave out --tls_ca)"},
+           {"recvmsg:Connection reset by peer",
+            " (the server hung up: it may demand TLS (--tls_ca), or a valid certificate of yours "
+            "(--tls_cert, --tls_key))"},
+           {"Connection refused", ""}}) {
+    EXPECT_EQ(described(grpc::UNAVAILABLE, failed + error),
+              "UNAVAILABLE: " + failed + error + advice);
+  }
+  EXPECT_EQ(described(grpc::UNAVAILABLE, "Socket closed"), "UNAVAILABLE: Socket closed")
+      << "of a call that had begun";
+  EXPECT_EQ(described(grpc::INTERNAL, failed + "Socket closed"),
+            "INTERNAL: " + failed + "Socket closed");
+}
+
 TEST(EtactlError, ExitCodesTellWhoMustAct) {
   google::rpc::ErrorInfo device;
   device.set_reason("DEVICE_ERROR");
