@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "eta/v1/service.grpc.pb.h"
+#include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 
@@ -35,6 +36,7 @@ v1::GenerateRequest MakeRequest(const LoadOptions& options, uint64_t seed) {
 }  // namespace
 
 struct LoadGenerator::Connections {
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
   std::vector<std::unique_ptr<v1::EtaService::Stub>> stubs;
 };
 
@@ -80,6 +82,7 @@ class LoadGenerator::Call final : public grpc::ClientReadReactor<v1::GenerateRes
   void OnDone(const grpc::Status& status) override {
     result_.total = Seconds(Clock::now() - begin_);
     result_.code = status.error_code();
+    result_.error = status.error_message();
     {
       const std::lock_guard lock(run_.mutex);
       run_.results[stream_].push_back(std::move(result_));
@@ -114,11 +117,28 @@ LoadGenerator::LoadGenerator(const LoadOptions& options)
     if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10))) {
       Fail("no connection to " + options.address);
     }
+    connections_->channels.push_back(channel);
     connections_->stubs.push_back(v1::EtaService::NewStub(channel));
   }
 }
 
 LoadGenerator::~LoadGenerator() = default;
+
+// A server that knows tenants shows each one its own figures only, and says so.
+void LoadGenerator::RequireTenants() const {
+  const std::string& header = options_.tenant_header;
+  if (header.empty()) Fail("--tenant_header: which key names the tenant?");
+  constexpr char kTenant[] = "tenant-of-nobody";
+  grpc::ClientContext context;
+  context.AddMetadata(header, kTenant);
+  v1::Stats stats;
+  const auto stub = v1::StatsService::NewStub(connections_->channels.front());
+  const grpc::Status status = stub->GetStats(&context, {}, &stats);
+  if (!status.ok()) Fail("the server refuses GetStats: " + status.error_message());
+  if (stats.tenant() != kTenant) {
+    Fail("the server does not tell tenants apart: start it with --tenant_header=" + header);
+  }
+}
 
 std::vector<std::vector<CallResult>> LoadGenerator::Run(const std::vector<Stream>& streams,
                                                         double seconds) {

@@ -32,6 +32,7 @@ struct CallResult {
   double first_token = 0.0;
   std::vector<double> between;  // one per message after the first
   int code = 0;                 // grpc::StatusCode
+  std::string error;            // its sentence
 };
 
 struct Stream {
@@ -44,6 +45,9 @@ class LoadGenerator {
  public:
   explicit LoadGenerator(const LoadOptions& options);
   ~LoadGenerator();
+
+  // Fails unless the server takes a call's tenant from --tenant_header.
+  void RequireTenants() const;
 
   // Runs all streams together for `seconds`, then waits for what is open. Results by stream.
   std::vector<std::vector<CallResult>> Run(const std::vector<Stream>& streams, double seconds);

@@ -55,7 +55,7 @@ Outcome Judge(const std::vector<CallResult>& results, double seconds) {
       outcome.first_token.push_back(1e3 * result.first_token);
       for (const double gap : result.between) outcome.between.push_back(1e3 * gap);
     } else {
-      Fail("a call ended with code " + std::to_string(result.code));
+      Fail("a call ended with code " + std::to_string(result.code) + ": " + result.error);
     }
   }
   outcome.per_second = static_cast<double>(in_time) / seconds;
@@ -136,8 +136,8 @@ Json RunOverload(const Options& options) {
 }
 
 Json RunFairness(const Options& options) {
-  if (options.load.tenant_header.empty()) Fail("--tenant_header: which key names the tenant?");
   LoadGenerator load(options.load);
+  load.RequireTenants();
   Json phases = Json::array();
   const Peak peak = FindPeak(load, options, phases);
   const double share = options.share * peak.best.per_second;

@@ -2,39 +2,21 @@
 // read, with values that fit each other.
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
-#include <memory>
 #include <string>
+#include <vector>
 
 #include "nlohmann/json.hpp"
+#include "tests/testing/bench_run.h"
 
 namespace eta {
 namespace {
 
-struct Result {
-  int code = -1;
-  std::string output;
-};
-
-Result RunBench(const std::string& arguments) {
-  const std::string command = std::string(ETA_BINARY_DIR) + "/eta-bench " + arguments;
-  std::FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return {};
-  Result result;
-  std::array<char, 4096> part;
-  while (const size_t count = fread(part.data(), 1, part.size(), pipe)) {
-    result.output.append(part.data(), count);
-  }
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) result.code = WEXITSTATUS(status);
-  return result;
-}
+using testing::BenchRun;
+using testing::RunBench;
 
 nlohmann::json Report(const std::string& arguments) {
-  const Result result = RunBench(arguments + " --samples=2 --json");
+  const BenchRun result = RunBench(arguments + " --samples=2 --json");
   EXPECT_EQ(result.code, 0);
   nlohmann::json report = nlohmann::json::parse(result.output, nullptr, false);
   EXPECT_FALSE(report.is_discarded()) << result.output;
@@ -115,7 +97,7 @@ TEST(EtaBench, PrefillReportsAttentionAndIndex) {
 }
 
 TEST(EtaBench, PrintsATable) {
-  const Result result = RunBench(
+  const BenchRun result = RunBench(
       "prefill --backend=cpu --heads=2 --kv_heads=1 --head_dim=16 --tokens=64 --samples=1");
   EXPECT_EQ(result.code, 0);
   EXPECT_NE(result.output.find("TFLOP/s"), std::string::npos);
