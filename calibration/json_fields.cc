@@ -33,10 +33,25 @@ std::string RepeatedKey(std::string_view text) {
   return parsed.is_discarded() ? std::string() : repeated;
 }
 
+// Leaves from below, so that nothing has children when it is destroyed.
+void Dismantle(Json& json) {
+  if (json.is_object()) {
+    for (auto& [key, value] : json.get_ref<Json::object_t&>()) Dismantle(value);
+    json.clear();
+  } else if (json.is_array()) {
+    for (Json& value : json.get_ref<Json::array_t&>()) Dismantle(value);
+    json.clear();
+  }
+}
+
 }  // namespace
 
-absl::StatusOr<Json> ParseStrictJson(const std::string& what, std::string_view text,
-                                     size_t max_bytes, size_t max_depth) {
+JsonTree::~JsonTree() {
+  Dismantle(root_);
+}
+
+absl::StatusOr<JsonTree> ParseStrictJson(const std::string& what, std::string_view text,
+                                         size_t max_bytes, size_t max_depth) {
   const absl::Status sound =
       CheckJson(what, text, {.max_bytes = max_bytes, .max_depth = max_depth});
   if (!sound.ok()) {
@@ -45,7 +60,7 @@ absl::StatusOr<Json> ParseStrictJson(const std::string& what, std::string_view t
     if (!repeated.empty()) return InvalidField(Quoted(repeated), "is there twice");
     return InvalidField(what, std::string(sound.message()));
   }
-  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return JsonTree(Json::parse(text, nullptr, /*allow_exceptions=*/false));
 }
 
 JsonFields::JsonFields(const Json& object, std::string prefix)

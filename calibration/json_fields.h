@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,9 +13,23 @@
 
 namespace eta {
 
+// A tree that goes without allocating. The library's own destructor allocates where there are
+// children, and ends the process where that fails.
+class JsonTree {
+ public:
+  explicit JsonTree(nlohmann::json root) : root_(std::move(root)) {}
+  JsonTree(JsonTree&&) = default;
+  ~JsonTree();
+
+  const nlohmann::json& root() const { return root_; }
+
+ private:
+  nlohmann::json root_;
+};
+
 // One JSON object in UTF-8 within the limits; INVALID_ARGUMENT, naming a key that is there twice.
-absl::StatusOr<nlohmann::json> ParseStrictJson(const std::string& what, std::string_view text,
-                                               size_t max_bytes, size_t max_depth);
+absl::StatusOr<JsonTree> ParseStrictJson(const std::string& what, std::string_view text,
+                                         size_t max_bytes, size_t max_depth);
 
 // The fields of one object. The first error stays; reading goes on, so check status() at the end.
 class JsonFields {

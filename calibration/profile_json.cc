@@ -177,11 +177,11 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
 }
 
 absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
-  const absl::StatusOr<Json> json =
-      ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth);
-  if (!json.ok()) return json.status();
-  if (absl::Status s = CheckHeader(*json); !s.ok()) return s;
-  JsonFields fields(*json, "");
+  const auto tree = ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth);
+  if (!tree.ok()) return tree.status();
+  const Json& json = tree->root();
+  if (absl::Status s = CheckHeader(json); !s.ok()) return s;
+  JsonFields fields(json, "");
   PortableProfile profile;
   ProfileContent& content = profile.content;
   if (fields.Text("format") != kFormat) fields.Fail("format", absl::StrCat("must be ", kFormat));

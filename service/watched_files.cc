@@ -9,6 +9,7 @@
 
 #include "engine/out_of_memory.h"
 #include "kernels/failpoint.h"
+#include "service/connections/descriptor.h"
 
 namespace eta {
 namespace {
@@ -26,28 +27,21 @@ absl::StatusOr<std::string> ReadWhole(const WatchedFile& file, size_t max_bytes)
     return absl::InvalidArgumentError(file.name + ": " + why);
   };
   // A pipe must not hold us up.
-  const int fd = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return wrong("cannot be opened");
+  const Descriptor opened(open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!opened.valid()) return wrong("cannot be opened");
   std::string content;
   struct stat info;
   const std::string objection =
-      fstat(fd, &info) != 0 ? "cannot be read" : Objection(info, file.secret);
-  if (!objection.empty()) {
-    close(fd);
-    return wrong(objection);
-  }
+      fstat(opened.get(), &info) != 0 ? "cannot be read" : Objection(info, file.secret);
+  if (!objection.empty()) return wrong(objection);
   char chunk[16384];
   while (content.size() <= max_bytes) {
-    const ssize_t count = read(fd, chunk, sizeof(chunk));
+    const ssize_t count = read(opened.get(), chunk, sizeof(chunk));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      close(fd);
-      return wrong("cannot be read");
-    }
+    if (count < 0) return wrong("cannot be read");
     if (count == 0) break;
     content.append(chunk, static_cast<size_t>(count));
   }
-  close(fd);
   if (content.size() > max_bytes) return wrong("is too long");
   return content;
 }
@@ -81,7 +75,11 @@ void WatchedFiles::Run() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, options_.period, [this] { return stop_; })) {
     lock.unlock();
-    Look();
+    // What there was no memory for is done at the next look.
+    CatchOutOfMemory([this] {
+      Look();
+      return absl::OkStatus();
+    }).IgnoreError();
     lock.lock();
   }
 }
@@ -117,22 +115,23 @@ absl::Status WatchedFiles::Load() {
 void WatchedFiles::Look() {
   const std::lock_guard lock(look_mutex_);
   Seen now = Stat();
-  if (now == seen_ && refused_.empty()) return;
   const bool changed = now != seen_;
+  if (!changed && current_) return;
+  // Before anything that may throw: what is not in effect is tried again.
   seen_ = std::move(now);
-  const absl::Status status = ETA_FAILPOINT(kFileReload)
-                                  ? absl::UnavailableError("cannot be read")
-                                  : CatchOutOfMemory([this] { return Load(); });
-  const std::string reason(status.message());
+  current_ = false;
+  const absl::Status status = CatchOutOfMemory([this] {
+    return ETA_FAILPOINT(kFileReload) ? absl::UnavailableError("cannot be read") : Load();
+  });
   if (status.ok()) {
     ++succeeded_;
     refused_.clear();
     current_ = true;
   } else {
-    if (changed || reason != refused_) ++failed_;
-    current_ = false;
-    if (reason == refused_) return;
-    refused_ = reason;
+    const bool told = status.message() == refused_;
+    if (!told) refused_ = std::string(status.message());
+    if (changed || !told) ++failed_;
+    if (told) return;
   }
   report_(status);
 }

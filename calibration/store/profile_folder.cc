@@ -106,7 +106,7 @@ absl::Status AddAliases(const Tenant& tenant, std::string_view text, FolderProfi
   const auto json = ParseStrictJson("aliases", text, kMaxAliasBytes, /*max_depth=*/2);
   if (!json.ok()) return json.status();
   std::map<std::string, FolderProfile>& names = profiles[tenant];
-  for (const auto& [name, aliases] : json->items()) {
+  for (const auto& [name, aliases] : json->root().items()) {
     const auto profile = names.find(name);
     if (profile == names.end()) return InvalidField(Quoted(name), "is not in this folder");
     if (!aliases.is_object()) return InvalidField(name, "must be an object");

@@ -197,20 +197,21 @@ bool IdentityFile::HasProxies() const {
 }
 
 absl::StatusOr<IdentityFile> ParseIdentityFile(std::string_view text) {
-  const auto object = ParseStrictJson("file", text, kMaxIdentityFileBytes, kMaxDepth);
-  if (!object.ok()) return object.status();
+  const auto tree = ParseStrictJson("file", text, kMaxIdentityFileBytes, kMaxDepth);
+  if (!tree.ok()) return tree.status();
+  const Json& object = tree->root();
   IdentityFile file;
-  JsonFields fields(*object, "");
+  JsonFields fields(object, "");
   absl::Status status = ForEach(
-      *object, fields, "api_keys",
+      object, fields, "api_keys",
       [&](const Json& entry, JsonFields& of_entry) { return ReadApiKey(entry, of_entry, file); });
   if (!status.ok()) return status;
   size_t index = 0;
-  status = ForEach(*object, fields, "jwt", [&](const Json& entry, JsonFields& of_entry) {
+  status = ForEach(object, fields, "jwt", [&](const Json& entry, JsonFields& of_entry) {
     return ReadIssuer(entry, of_entry, Place("jwt", index++), file);
   });
   if (!status.ok()) return status;
-  status = ForEach(*object, fields, "peers", [&](const Json& entry, JsonFields& of_entry) {
+  status = ForEach(object, fields, "peers", [&](const Json& entry, JsonFields& of_entry) {
     return ReadPeer(entry, of_entry, file);
   });
   if (!status.ok()) return status;

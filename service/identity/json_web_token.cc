@@ -27,12 +27,12 @@ absl::Status Wrong(const char* why) {
 }
 
 // One part of a token: an object without a member that is there twice.
-std::optional<Json> Decode(std::string_view part) {
+std::optional<JsonTree> Decode(std::string_view part) {
   const auto text = DecodeBase64Url(part);
   if (!text) return std::nullopt;
-  auto object = ParseStrictJson("token", *text, kMaxTokenBytes, kMaxDepth);
-  if (!object.ok() || !object->is_object()) return std::nullopt;
-  return *std::move(object);
+  auto tree = ParseStrictJson("token", *text, kMaxTokenBytes, kMaxDepth);
+  if (!tree.ok() || !tree->root().is_object()) return std::nullopt;
+  return *std::move(tree);
 }
 
 // Null: it is not there, or no text.
@@ -156,26 +156,28 @@ absl::StatusOr<Caller> VerifyToken(std::string_view token, const TokenIssuers& i
       token.substr(first + 1, last - first - 1).find('.') != std::string_view::npos) {
     return Wrong("it has not three parts");
   }
-  const auto header = Decode(token.substr(0, first));
-  const auto claims = Decode(token.substr(first + 1, last - first - 1));
+  const auto header_tree = Decode(token.substr(0, first));
+  const auto claims_tree = Decode(token.substr(first + 1, last - first - 1));
   const auto signature = DecodeBase64Url(token.substr(last + 1));
-  if (!header || !claims || !signature) return Wrong("it cannot be read");
+  if (!header_tree || !claims_tree || !signature) return Wrong("it cannot be read");
+  const Json& header = header_tree->root();
+  const Json& claims = claims_tree->root();
 
-  const std::string* const named = Text(*claims, "iss");
+  const std::string* const named = Text(claims, "iss");
   const auto issuer = named == nullptr ? issuers.end() : issuers.find(*named);
   if (issuer == issuers.end()) return Wrong("its issuer is not known");
-  const auto key = KeyOf(*header, issuer->second);
+  const auto key = KeyOf(header, issuer->second);
   if (!key.ok()) return key.status();
-  if (absl::Status status = CheckHeader(*header, **key); !status.ok()) return status;
+  if (absl::Status status = CheckHeader(header, **key); !status.ok()) return status;
   if (!(*key)->Verifies(token.substr(0, last), *signature)) return Wrong("its signature is wrong");
 
-  if (absl::Status s = CheckTimes(*claims, issuer->second, now); !s.ok()) return s;
-  if (absl::Status s = CheckAudience(*claims, issuer->second); !s.ok()) return s;
-  auto tenant = TenantOf(*claims, issuer->second);
+  if (absl::Status s = CheckTimes(claims, issuer->second, now); !s.ok()) return s;
+  if (absl::Status s = CheckAudience(claims, issuer->second); !s.ok()) return s;
+  auto tenant = TenantOf(claims, issuer->second);
   if (!tenant.ok()) return tenant.status();
   return Caller{.tenant = *std::move(tenant),
-                .roles = RolesOf(*claims, issuer->second),
-                .credential = CredentialOf(*header, *claims, issuer->second)};
+                .roles = RolesOf(claims, issuer->second),
+                .credential = CredentialOf(header, claims, issuer->second)};
 }
 
 }  // namespace eta

@@ -39,8 +39,8 @@ std::vector<Certificate> CertificatesIn(const std::string& pem) {
   std::vector<Certificate> found;
   const Text text = TextOf(pem);
   if (!text) return found;
-  while (X509* const next = PEM_read_bio_X509(text.get(), nullptr, NoPassword, nullptr)) {
-    found.emplace_back(next);
+  while (Certificate next{PEM_read_bio_X509(text.get(), nullptr, NoPassword, nullptr)}) {
+    found.push_back(std::move(next));
   }
   // The end of the text is one error, and the only one that is none.
   const bool complete = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;

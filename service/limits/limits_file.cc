@@ -79,7 +79,7 @@ absl::StatusOr<Section> ReadSection(const nlohmann::json& object, const std::str
 absl::StatusOr<LimitTable> ParseLimits(std::string_view text, const TenantLimit& flags) {
   const auto json = ParseStrictJson("tenants file", text, kMaxLimitsBytes, kMaxDepth);
   if (!json.ok()) return json.status();
-  JsonFields fields(*json, "");
+  JsonFields fields(json->root(), "");
   absl::StatusOr<Section> others = Section{.limit = flags};
   if (fields.Has("default")) {
     others = ReadSection(fields.Object("default"), "default", *others);
