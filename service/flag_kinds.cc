@@ -1,0 +1,36 @@
+#include "service/flag_kinds.h"
+
+#include "absl/time/time.h"
+
+namespace eta {
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds ParseMilliseconds(const std::string& text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
+      duration > absl::Hours(24 * 365)) {
+    throw CLI::ValidationError("must be a duration such as 500ms, 60s or 15m: " + text);
+  }
+  return absl::ToChronoMilliseconds(duration);
+}
+
+}  // namespace
+
+void AddDuration(CLI::App& app, const std::string& name, milliseconds& value,
+                 const std::string& help) {
+  app.add_option_function<std::string>(
+         name, [&value](const std::string& text) { value = ParseMilliseconds(text); }, help)
+      ->type_name("DURATION")
+      ->default_str(absl::FormatDuration(absl::FromChrono(value)));
+}
+
+void AddCountOrNone(CLI::App& app, const std::string& name, int& value, const std::string& help) {
+  app.add_option(name, value, help)
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()))
+      ->type_name("COUNT")
+      ->capture_default_str();
+}
+
+}  // namespace eta

@@ -1,0 +1,50 @@
+// Kinds of flags: each adds one option to the command line that reads `value`, and shows its
+// default.
+#pragma once
+
+#include <chrono>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "CLI/CLI.hpp"
+
+namespace eta {
+
+// 0 to a year, as in 500ms, 60s or 15m.
+void AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds& value,
+                 const std::string& help);
+
+// As in 64MB or 1GiB: powers of 1024.
+template <typename T>
+CLI::Option* AddBytes(CLI::App& app, const std::string& name, T& value, const std::string& help) {
+  return app.add_option(name, value, help)
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES")
+      ->capture_default_str();
+}
+
+// At least 1.
+template <typename T>
+CLI::Option* AddCount(CLI::App& app, const std::string& name, T& value, const std::string& help) {
+  return app.add_option(name, value, help)
+      ->check(CLI::Range(T{1}, std::numeric_limits<T>::max()))
+      ->type_name("COUNT")
+      ->capture_default_str();
+}
+
+// At least 0.
+void AddCountOrNone(CLI::App& app, const std::string& name, int& value, const std::string& help);
+
+// One of the names.
+template <typename T>
+void AddChoice(CLI::App& app, const std::string& name, T& value,
+               const std::map<std::string, T>& choices, const std::string& default_name,
+               const std::string& help) {
+  app.add_option_function<std::string>(
+         name, [&value, choices](const std::string& text) { value = choices.at(text); }, help)
+      ->check(CLI::IsMember(choices))
+      ->default_str(default_name);
+}
+
+}  // namespace eta
