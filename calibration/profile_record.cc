@@ -165,10 +165,13 @@ absl::Status CheckProfileAlias(const std::string& field, std::string_view alias)
   return InvalidField(field, "must begin with a letter");
 }
 
+absl::Status CheckProfileLabelCount(size_t count) {
+  if (count <= kMaxLabels) return absl::OkStatus();
+  return InvalidField("labels", absl::StrCat("must be at most ", kMaxLabels));
+}
+
 absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels) {
-  if (labels.size() > kMaxLabels) {
-    return InvalidField("labels", absl::StrCat("must be at most ", kMaxLabels));
-  }
+  if (absl::Status s = CheckProfileLabelCount(labels.size()); !s.ok()) return s;
   for (const auto& [key, value] : labels) {
     if (absl::Status status = CheckProfileName("labels", key); !status.ok()) return status;
     const bool plain = std::none_of(value.begin(), value.end(), [](char c) {

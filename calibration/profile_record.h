@@ -108,7 +108,9 @@ absl::Status CheckProfileName(const std::string& field, std::string_view name);
 // Of aliases: a name that begins with a letter, so that no alias reads as a version.
 absl::Status CheckProfileAlias(const std::string& field, std::string_view alias);
 
-// At most 16; keys as names, values up to 255 bytes of UTF-8 without control characters.
+// At most 16 of them.
+absl::Status CheckProfileLabelCount(size_t count);
+// Likewise; keys as names, values up to 255 bytes of UTF-8 without control characters.
 absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels);
 
 // An id as of any request (IsRequestId), with a digest of 64 hexadecimal digits; or both empty.

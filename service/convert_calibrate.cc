@@ -183,6 +183,7 @@ absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& messag
   CalibrationPlan plan;
   plan.put.name = message.name();
   if (auto s = CheckProfileName("name", message.name()); !s.ok()) return s;
+  if (auto s = CheckProfileLabelCount(message.labels().size()); !s.ok()) return s;
   plan.job.labels.insert(message.labels().begin(), message.labels().end());
   if (auto s = CheckProfileLabels(plan.job.labels); !s.ok()) return s;
   if (auto s = CheckSamples(message, info, limits, max_tokens); !s.ok()) return s;

@@ -201,6 +201,18 @@ TEST(Amplification, Calibrate) {
   ExpectModest("labels", labels, TakeCalibrate);
 }
 
+TEST(Amplification, TooManyLabelsAreCountedAndNotCopied) {
+  v1::CalibrateRequest request;
+  request.set_name("legal");
+  for (int i = 0; i < 100'000; ++i) (*request.mutable_labels())[std::to_string(i)] = "x";
+  absl::Status status;
+  const int64_t peak = testing::PeakBytes(
+      [&] { status = ToCalibration(request, Model(), Limits(), 262'144).status(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "labels: must be at most 16");
+  EXPECT_LT(peak, 16 << 10);
+}
+
 void TakeImport(const std::string& bytes) {
   const auto message = ParseMessage<v1::ImportProfileRequest>(Sent(bytes), kFileBytes + 1024);
   if (!message.ok()) return;
