@@ -1,41 +1,33 @@
 #include "engine/piece_model.h"
 
 #include <algorithm>
-#include <optional>
-#include <queue>
+#include <numeric>
 #include <utility>
+
+#include "engine/merge_queue.h"
 
 namespace eta {
 namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 
-// A run of text that is a piece, or a single character. Symbols form a list; size 0: merged away.
-struct Symbol {
-  int32_t prev;
-  int32_t next;
-  uint32_t begin;
-  uint32_t size;
-  int32_t id;  // -1: a character that is in no piece
-};
-
-// A pair that made a piece when it was found; stale once either symbol has changed, which its size
-// tells, because symbols only grow.
-struct Merge {
-  float score;
-  int32_t left;
-  uint32_t size;
-  int32_t id;  // of the piece
-};
-
-struct Later {
-  bool operator()(const Merge& a, const Merge& b) const {
-    return a.score < b.score || (a.score == b.score && a.left > b.left);
-  }
-};
+// A part of a text has at least so many symbols, where that can be: what few symbols need stays in
+// the processor's caches.
+constexpr size_t kPartSymbols = 4096;
 
 uint64_t PairKey(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+}
+
+// A place in a text: between two characters.
+uint64_t JointKey(std::string_view before, std::string_view after) {
+  uint64_t key = 0;
+  for (const std::string_view character : {before, after}) {
+    uint64_t code = 0;
+    for (const char c : character) code = code << 8 | static_cast<uint8_t>(c);
+    key = key << 32 | code;
+  }
+  return key;
 }
 
 size_t CharacterLength(char first) {
@@ -60,6 +52,15 @@ std::string EscapeSpaces(std::string_view text, bool add_dummy_prefix) {
 
 }  // namespace
 
+// A run of text that is a piece, or a single character. Symbols form a list; size 0: merged away.
+struct PieceModel::Symbol {
+  int32_t prev;
+  int32_t next;
+  uint32_t begin;
+  uint32_t size;
+  int32_t id;  // -1: a character that is in no piece
+};
+
 PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
   byte_ids_.fill(-1);
   std::unordered_map<std::string_view, int32_t> normal_ids;
@@ -78,6 +79,7 @@ PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
   }
   std::sort(user_defined_.begin(), user_defined_.end());
   for (const auto& entry : normal_ids) AddMerges(entry.second, normal_ids);
+  RankPieces();
   for (size_t c = 0; c < ascii_.size(); ++c) {
     const char character = static_cast<char>(c);
     const auto it = characters_.find(std::string_view(&character, 1));
@@ -94,12 +96,37 @@ void PieceModel::AddMerges(int32_t id,
     const auto next = static_cast<int32_t>(table_.pieces.size() + characters_.size());
     return characters_.emplace(part, next).first->second;
   };
-  for (size_t cut = CharacterLength(text[0]); cut < text.size();
-       cut += CharacterLength(text[cut])) {
+  size_t before = 0;  // where the character begins that ends at the cut
+  for (size_t cut = CharacterLength(text[0]); cut < text.size();) {
+    const size_t next = cut + CharacterLength(text[cut]);
     const int32_t left = symbol(text.substr(0, cut));
     const int32_t right = symbol(text.substr(cut));
-    if (left >= 0 && right >= 0) merges_[PairKey(left, right)] = id;
+    if (left >= 0 && right >= 0) {
+      merges_[PairKey(left, right)] = id;
+      joints_.insert(JointKey(text.substr(before, cut - before), text.substr(cut, next - cut)));
+    }
+    before = cut;
+    cut = next;
   }
+}
+
+void PieceModel::RankPieces() {
+  std::vector<int32_t> by_score(table_.pieces.size());
+  std::iota(by_score.begin(), by_score.end(), 0);
+  const auto score = [this](int32_t id) { return table_.pieces[id].score; };
+  std::sort(by_score.begin(), by_score.end(),
+            [&](int32_t a, int32_t b) { return score(a) > score(b); });
+  ranks_.resize(by_score.size());
+  uint32_t rank = 1;
+  for (size_t i = 0; i < by_score.size(); ++i) {
+    if (i > 0 && score(by_score[i]) != score(by_score[i - 1])) ++rank;
+    ranks_[by_score[i]] = rank;
+  }
+}
+
+int32_t PieceModel::Merged(int32_t left, int32_t right) const {
+  const auto it = merges_.find(PairKey(left, right));
+  return it == merges_.end() ? -1 : it->second;
 }
 
 int32_t PieceModel::CharacterSymbol(std::string_view character) const {
@@ -137,67 +164,70 @@ void PieceModel::AppendUnknown(std::string_view character, bool follows_unknown,
   }
 }
 
-std::vector<int32_t> PieceModel::Encode(std::string_view text) const {
-  if (text.empty()) return {};
-  const std::string escaped = EscapeSpaces(text, table_.add_dummy_prefix);
-  const std::string_view all = escaped;
-
+std::vector<PieceModel::Symbol> PieceModel::TakePart(std::string_view text, size_t& begin) const {
   std::vector<Symbol> symbols;
-  for (size_t begin = 0; begin < all.size();) {
-    const UserDefined* whole = LongestUserDefined(all.substr(begin));
-    const size_t size = whole != nullptr ? whole->first.size() : CharacterLength(all[begin]);
+  std::string_view last;  // the character before `begin`; empty: a piece that is never merged
+  while (begin < text.size()) {
+    const std::string_view character = text.substr(begin, CharacterLength(text[begin]));
+    if (symbols.size() >= kPartSymbols && !joints_.contains(JointKey(last, character))) break;
+    const UserDefined* whole = LongestUserDefined(text.substr(begin));
+    const size_t size = whole != nullptr ? whole->first.size() : character.size();
     const auto index = static_cast<int32_t>(symbols.size());
-    symbols.push_back(
-        {.prev = index - 1,
-         .next = index + 1,
-         .begin = static_cast<uint32_t>(begin),
-         .size = static_cast<uint32_t>(size),
-         .id = whole != nullptr ? whole->second : CharacterSymbol(all.substr(begin, size))});
+    symbols.push_back({.prev = index - 1,
+                       .next = index + 1,
+                       .begin = static_cast<uint32_t>(begin),
+                       .size = static_cast<uint32_t>(size),
+                       .id = whole != nullptr ? whole->second : CharacterSymbol(character)});
+    last = whole != nullptr ? std::string_view() : character;
     begin += size;
   }
   symbols.back().next = -1;
+  return symbols;
+}
 
-  const auto find_merge = [&](int32_t left) -> std::optional<Merge> {
+void PieceModel::Merge(std::vector<Symbol>& symbols) const {
+  MergeQueue merges;
+  const auto push = [&](int32_t left) {
     const int32_t right = left < 0 ? -1 : symbols[left].next;
-    if (right < 0) return std::nullopt;
-    const auto it = merges_.find(PairKey(symbols[left].id, symbols[right].id));
-    if (it == merges_.end()) return std::nullopt;
-    const uint32_t size = symbols[left].size + symbols[right].size;
-    return Merge{table_.pieces[it->second].score, left, size, it->second};
+    if (right < 0) return;
+    const int32_t piece = Merged(symbols[left].id, symbols[right].id);
+    if (piece >= 0) merges.Push(ranks_[piece], left);
   };
-  std::vector<Merge> first;
-  for (int32_t i = 0; i + 1 < static_cast<int32_t>(symbols.size()); ++i) {
-    if (const auto merge = find_merge(i)) first.push_back(*merge);
-  }
-  std::priority_queue<Merge, std::vector<Merge>, Later> merges(Later(), std::move(first));
+  for (int32_t i = 0; i + 1 < static_cast<int32_t>(symbols.size()); ++i) push(i);
 
-  while (!merges.empty()) {
-    const Merge merge = merges.top();
-    merges.pop();
-    Symbol& left = symbols[merge.left];
+  while (const auto merge = merges.Pop()) {
+    Symbol& left = symbols[merge->left];
     if (left.size == 0 || left.next < 0) continue;
     Symbol& right = symbols[left.next];
-    if (left.size + right.size != merge.size) continue;
-    left.size = merge.size;
-    left.id = merge.id;
+    const int32_t piece = Merged(left.id, right.id);
+    if (piece < 0 || ranks_[piece] != merge->rank) continue;  // one of the two has changed since
+    left.size += right.size;
+    left.id = piece;
     right.size = 0;
     left.next = right.next;
-    if (left.next >= 0) symbols[left.next].prev = merge.left;
-    for (const int32_t pair : {left.prev, merge.left}) {
-      if (const auto next = find_merge(pair)) merges.push(*next);
-    }
+    if (left.next >= 0) symbols[left.next].prev = merge->left;
+    push(left.prev);
+    push(merge->left);
   }
+}
 
+std::vector<int32_t> PieceModel::Encode(std::string_view text) const {
+  const std::string all = text.empty() ? "" : EscapeSpaces(text, table_.add_dummy_prefix);
   std::vector<int32_t> ids;
   bool unknown = false;
-  for (int32_t i = 0; i >= 0; i = symbols[i].next) {
-    const Symbol& symbol = symbols[i];
-    const bool follows_unknown = unknown;
-    unknown = symbol.id < 0 || symbol.id >= static_cast<int32_t>(table_.pieces.size());
-    if (unknown) {
-      AppendUnknown(all.substr(symbol.begin, symbol.size), follows_unknown, ids);
-    } else {
-      ids.push_back(symbol.id);
+  for (size_t begin = 0; begin < all.size();) {
+    std::vector<Symbol> symbols = TakePart(all, begin);
+    Merge(symbols);
+    for (int32_t i = 0; i >= 0; i = symbols[i].next) {
+      const Symbol& symbol = symbols[i];
+      const bool follows_unknown = unknown;
+      unknown = symbol.id < 0 || symbol.id >= static_cast<int32_t>(table_.pieces.size());
+      if (unknown) {
+        const std::string_view character = std::string_view(all).substr(symbol.begin, symbol.size);
+        AppendUnknown(character, follows_unknown, ids);
+      } else {
+        ids.push_back(symbol.id);
+      }
     }
   }
   return ids;

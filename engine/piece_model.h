@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "engine/piece_table.h"
 
 namespace eta {
@@ -30,17 +31,26 @@ class PieceModel {
   const PieceTable& table() const { return table_; }
 
   // Ids of `text`. Starting from single characters, the adjacent pair that makes the piece of the
-  // highest score (the leftmost such pair) is merged until no pair makes a piece. Time n log n.
+  // highest score (the leftmost such pair) is merged until no pair makes a piece. Parts of the text
+  // between which no pair makes one are taken by themselves. Time n log n.
   // REQUIRES: well-formed UTF-8 of at most kMaxTextBytes.
   std::vector<int32_t> Encode(std::string_view text) const;
 
  private:
   using UserDefined = std::pair<std::string_view, int32_t>;  // text and id
+  struct Symbol;
+
+  // Symbols of the text from `begin` on, which it moves: to a place that no piece reaches across.
+  std::vector<Symbol> TakePart(std::string_view text, size_t& begin) const;
+  void Merge(std::vector<Symbol>& symbols) const;
 
   // The longest user-defined piece that starts `text`; null: none does.
   const UserDefined* LongestUserDefined(std::string_view text) const;
   // Id of the symbol that a single character starts as; -1: it can neither stand nor merge.
   int32_t CharacterSymbol(std::string_view character) const;
+  // The piece that two symbols make; -1: none.
+  int32_t Merged(int32_t left, int32_t right) const;
+  void RankPieces();
   void AddMerges(int32_t id, const std::unordered_map<std::string_view, int32_t>& normal_ids);
   void AppendUnknown(std::string_view character, bool follows_unknown,
                      std::vector<int32_t>& ids) const;
@@ -49,9 +59,11 @@ class PieceModel {
   // A symbol is a piece, or a character that is none but begins or ends one: ids past the pieces'.
   std::unordered_map<std::string_view, int32_t> characters_;
   absl::flat_hash_map<uint64_t, int32_t> merges_;  // left symbol * 2^32 + right -> piece
-  std::vector<UserDefined> user_defined_;          // sorted by text
-  std::array<bool, 256> starts_user_defined_{};    // by first byte
-  std::array<int32_t, 128> ascii_{};               // CharacterSymbol
+  absl::flat_hash_set<uint64_t> joints_;   // pairs of characters across which symbols can merge
+  std::vector<uint32_t> ranks_;            // of pieces, from 1 on: the higher the score, the lower
+  std::vector<UserDefined> user_defined_;  // sorted by text
+  std::array<bool, 256> starts_user_defined_{};  // by first byte
+  std::array<int32_t, 128> ascii_{};             // CharacterSymbol
   std::array<int32_t, 256> byte_ids_{};
 };
 
