@@ -9,6 +9,7 @@
 #include <openssl/param_build.h>
 #include <openssl/pem.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -57,6 +58,13 @@ std::string Member(const Json& jwk, const char* name) {
 bool Says(const Json& jwk, const char* name, std::string_view value) {
   const auto found = jwk.find(name);
   return found != jwk.end() && found->is_string() && found->get_ref<const std::string&>() == value;
+}
+
+// Whether the operations that it is for, if it says so, include ours.
+bool MayVerify(const Json& jwk) {
+  const auto found = jwk.find("key_ops");
+  return found == jwk.end() ||
+         (found->is_array() && std::find(found->begin(), found->end(), "verify") != found->end());
 }
 
 EVP_PKEY* FromParams(const char* type, OSSL_PARAM_BLD* builder) {
@@ -180,6 +188,7 @@ absl::StatusOr<TokenKey> TokenKey::FromJwk(TokenAlgorithm algorithm, const Json&
   if (!jwk.is_object() || jwk.contains("d") || jwk.contains("k")) return BadKey();
   if (jwk.contains("alg") && !Says(jwk, "alg", Name(algorithm))) return BadKey();
   if (jwk.contains("use") && !Says(jwk, "use", "sig")) return BadKey();
+  if (!MayVerify(jwk)) return BadKey();
   EVP_PKEY* key = nullptr;
   switch (algorithm) {
     case TokenAlgorithm::kES256:

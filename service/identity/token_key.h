@@ -31,8 +31,8 @@ class TokenKey {
   // A public key of the kind that the algorithm asks for: EC on P-256, RSA of 2048 to 8192 bits,
   // Ed25519. INVALID_ARGUMENT, without the text in it, for anything else, a private key too.
   static absl::StatusOr<TokenKey> FromPem(TokenAlgorithm algorithm, const std::string& pem);
-  // A JSON Web Key (RFC 7517) likewise. Its `kid`, `use`, `alg` and `key_ops` must fit if they are
-  // there; other members are ignored, as the RFC asks.
+  // A JSON Web Key (RFC 7517) likewise. Its `use`, `alg` and `key_ops` must fit if they are there;
+  // other members are ignored, as the RFC asks.
   static absl::StatusOr<TokenKey> FromJwk(TokenAlgorithm algorithm, const nlohmann::json& jwk);
 
   TokenAlgorithm algorithm() const { return algorithm_; }

@@ -279,6 +279,11 @@ TEST(TokenKey, TakesTheRightKindOfPublicKeyOnly) {
     jwk["use"] = "enc";
     EXPECT_FALSE(TokenKey::FromJwk(key->algorithm(), jwk).ok());
     jwk["use"] = "sig";
+    jwk["key_ops"] = {"verify"};
+    EXPECT_TRUE(TokenKey::FromJwk(key->algorithm(), jwk).ok());
+    jwk["key_ops"] = {"sign"};
+    EXPECT_FALSE(TokenKey::FromJwk(key->algorithm(), jwk).ok());
+    jwk.erase("key_ops");
     jwk["d"] = "AAAA";
     EXPECT_FALSE(TokenKey::FromJwk(key->algorithm(), jwk).ok()) << "a private key";
   }
