@@ -211,7 +211,6 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   const absl::Status valid = CheckJson("config.json", text, kLimits);
   if (!valid.ok()) return valid;
   const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
-  if (!json.is_object()) return Invalid("the file", "is not a JSON object");
 
   FieldReader fields(json);
   ModelConfig config;

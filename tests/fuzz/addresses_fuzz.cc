@@ -1,11 +1,13 @@
 // Any texts as the addresses and names that flags of the server take: what is let through without
-// authentication and encryption can only be reached from this host. Input: a byte of flags, then
-// lines.
+// authentication and encryption can only be reached from this host. Input: a byte of flags, with
+// bit 4 of them numbers, then lines.
 #include <arpa/inet.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
+#include "calibration/calibrator.h"
 #include "service/server_options.h"
 #include "tests/fuzz/input_reader.h"
 
@@ -44,6 +46,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.allow_plaintext_network = (flags & 2) != 0;
   options.allow_network_metrics = (flags & 4) != 0;
   options.reflection = (flags & 8) != 0;
+  if ((flags & 16) != 0) {
+    options.max_calibrations = reader.Int(-1, 4);
+    options.max_tenant_calibrations = reader.Int(-1, 4);
+    options.max_calibration_tokens = reader.Integer(-1, 5'000'000);
+    options.max_connections = reader.Int(-1, 4);
+    options.max_connections_per_peer = reader.Int(-1, 4);
+    options.self_probe_timeout = std::chrono::milliseconds(reader.Int(0, 255));
+  }
   options.listen = std::string(reader.Until('\n'));
   options.metrics_listen = std::string(reader.Until('\n'));
   options.health_listen = std::string(reader.Until('\n'));
@@ -77,6 +87,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(options.admin_tenants.empty() || !options.tenant_header.empty());
     Require(options.tenant_header.find_first_of("ABC \n\r:\"") == std::string::npos);
     Require(options.tenant_header != "authorization");
+    Require(options.max_calibrations >= 1 && options.max_tenant_calibrations >= 0);
+    Require(options.max_tenant_calibrations <= options.max_calibrations);
+    Require(options.max_calibration_tokens >= 1);
+    Require(options.max_calibration_tokens <= eta::kMaxCalibrationTokens);
+    Require(options.max_connections >= 0 && options.max_connections_per_peer >= 0);
+    Require(options.self_probe_timeout >= std::chrono::milliseconds(100));
   }
   return 0;
 }

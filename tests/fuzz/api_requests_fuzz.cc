@@ -1,7 +1,9 @@
 // Any bytes as a request of any other method: refused in a readable sentence, or within the limits
 // that its .proto file states. The first byte chooses the method.
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <stop_token>
 #include <string>
 
 #include "calibration/profile_json.h"
@@ -17,6 +19,7 @@
 #include "service/payload_digest.h"
 #include "tests/fuzz/checked_error.h"
 #include "tests/fuzz/message_filler.h"
+#include "tests/testing/puppet_engine.h"
 
 namespace {
 
@@ -42,6 +45,23 @@ eta::EngineInfo Model(bool gated) {
   return info;
 }
 
+// Of what is accepted, as many tokens as may be, of every sample.
+void CheckTokens(const eta::v1::CalibrateRequest& message) {
+  static const eta::testing::PuppetEngine engine;
+  const auto samples = eta::TokenizeSamples(message, engine, kMaxTokens, {});
+  if (samples.ok()) {
+    Require(samples->size() == static_cast<size_t>(message.samples_size()));
+    size_t tokens = 0;
+    for (const auto& sample : *samples) tokens += sample.size();
+    Require(tokens <= kMaxTokens);
+  } else {
+    RequireReadable(samples.status());
+  }
+  std::stop_source stopped;
+  stopped.request_stop();
+  Require(!eta::TokenizeSamples(message, engine, kMaxTokens, stopped.get_token()).ok());
+}
+
 void Calibrate(InputReader& reader) {
   static const eta::EngineInfo models[] = {Model(false), Model(true)};
   const eta::EngineInfo& model = models[reader.Byte() & 1];
@@ -62,6 +82,24 @@ void Calibrate(InputReader& reader) {
   Require(plan->job.offset >= -100 && plan->job.offset <= 100);
   Require(plan->job.z.value_or(0) >= 0 && plan->job.z.value_or(0) <= 16);
   Require(plan->job.held_out >= 0 && plan->job.held_out < 1);
+  CheckTokens(message);
+}
+
+void Progress(InputReader& reader) {
+  using eta::CalibrationPhase;
+  const auto phase = reader.Pick({CalibrationPhase::kCollect, CalibrationPhase::kSolve,
+                                  CalibrationPhase::kSearch, CalibrationPhase::kVerify});
+  const auto seconds = reader.Raw<double>();
+  const auto message =
+      eta::ToMessage(eta::CalibrationProgress{.phase = phase,
+                                              .sequences_done = reader.Raw<int32_t>(),
+                                              .sequences_total = reader.Raw<int32_t>(),
+                                              .tokens_per_second = reader.Raw<double>(),
+                                              .seconds_left = seconds});
+  const auto& left = message.progress().time_left();
+  Require(message.progress().phase() != eta::v1::CALIBRATION_PHASE_UNSPECIFIED);
+  Require(left.seconds() >= 0 && left.nanos() >= 0 && left.nanos() < 1'000'000'000);
+  Require(!(seconds < 1e9) || left.seconds() <= std::max(seconds, 0.0));
 }
 
 void Import(InputReader& reader) {
@@ -127,8 +165,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   switch (reader.Byte() % 8) {
     case 0:
     case 1:
-    case 2:
       Calibrate(reader);
+      break;
+    case 2:
+      Progress(reader);
       break;
     case 3:
       Import(reader);

@@ -4,16 +4,20 @@
 //
 // Input: files one after another, each as a line of its name's number and its form, then its
 // contents up to a line "----". Form "h": a safetensors header, to which the length is put in front
-// and the data that it calls for behind; any other form: the bytes as they are.
+// and the data that it calls for behind; form "l": a symbolic link to what the contents name; form
+// "w": nothing, but every user may write the folder; any other form: the bytes as they are.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
+#include <iterator>
+#include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "engine/checkpoint.h"
 #include "engine/model_config.h"
@@ -26,6 +30,7 @@ namespace {
 
 using eta::fuzz::InputReader;
 using eta::fuzz::Require;
+using eta::fuzz::RequireReadable;
 
 constexpr uint64_t kMaxDataBytes = 4096;
 constexpr std::array<const char*, 8> kNames = {"config.json",
@@ -70,14 +75,36 @@ std::string_view UntilMark(std::string_view& rest) {
 
 void WriteFiles(const eta::TempFolder& folder, std::string_view rest) {
   for (const char* name : kNames) unlink((folder.path() + "/" + name).c_str());
+  chmod(folder.path().c_str(), 0700);
   while (!rest.empty()) {
     std::string_view part = UntilMark(rest);
     if (part.size() < 3) continue;
-    const auto number = static_cast<size_t>(part[0] - '0');
-    const bool header = part[1] == 'h';
+    const std::string name = kNames[static_cast<size_t>(part[0] - '0') % kNames.size()];
+    const std::string path = folder.path() + "/" + name;
+    const char form = part[1];
     part.remove_prefix(3);
-    folder.Write(kNames[number % kNames.size()], header ? Safetensors(part) : std::string(part));
+    unlink(path.c_str());  // nothing is written through a link
+    if (form == 'w') {
+      chmod(folder.path().c_str(), 0707);
+    } else if (form == 'l') {
+      std::error_code error;
+      std::filesystem::create_symlink(part, path, error);
+    } else {
+      folder.Write(name, form == 'h' ? Safetensors(part) : std::string(part));
+    }
   }
+}
+
+// Opens with the digests that it has, and with no others.
+void CheckPinned(const eta::Checkpoint& checkpoint, const std::string& folder) {
+  std::map<std::string, std::string> digests = checkpoint.sha256();
+  Require(eta::Checkpoint::Open(folder, {.expected_sha256 = digests}).ok());
+  const auto last = std::prev(digests.end());
+  last->second.front() = last->second.front() == '0' ? '1' : '0';
+  RequireReadable(eta::Checkpoint::Open(folder, {.expected_sha256 = digests}).status());
+  digests.erase(last);
+  RequireReadable(eta::Checkpoint::Open(folder, {.expected_sha256 = digests}).status());
+  RequireReadable(eta::Checkpoint::Open(folder + "/none").status());
 }
 
 void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
@@ -88,18 +115,17 @@ void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
   Require(!checkpoint.Read("no such tensor").ok());
   const auto again = eta::Checkpoint::Open(folder);
   Require(again.ok() && again->fingerprint() == checkpoint.fingerprint());
-  const auto pinned = eta::Checkpoint::Open(folder, {.expected_sha256 = checkpoint.sha256()});
-  Require(pinned.ok());
+  CheckPinned(checkpoint, folder);
 
   const auto config = eta::ParseModelConfig(checkpoint.config_json());
-  if (!config.ok()) return eta::fuzz::RequireReadable(config.status());
+  if (!config.ok()) return RequireReadable(config.status());
   if (config->num_layers <= 8) {
     const absl::Status fits = eta::ValidateTensors(*config, checkpoint.tensors());
-    if (!fits.ok()) eta::fuzz::RequireReadable(fits);
+    if (!fits.ok()) RequireReadable(fits);
   }
   if (config->vocab_size > 4096) return;
   const auto tokenizer = eta::Tokenizer::Load(checkpoint.tokenizer_model(), *config);
-  if (!tokenizer.ok()) eta::fuzz::RequireReadable(tokenizer.status());
+  if (!tokenizer.ok()) RequireReadable(tokenizer.status());
 }
 
 }  // namespace
@@ -111,7 +137,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (checkpoint.ok()) {
     CheckOpened(*checkpoint, folder.path());
   } else {
-    eta::fuzz::RequireReadable(checkpoint.status());
+    RequireReadable(checkpoint.status());
   }
   return 0;
 }

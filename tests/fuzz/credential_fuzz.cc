@@ -4,11 +4,8 @@
 //
 // Input: a byte of flags, the peer's SPIFFE id, the tenants' header, then the authorization, or
 // with kSigned a token's header and claims, each to the end of its line.
-#include <openssl/evp.h>
-
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -17,12 +14,15 @@
 #include "service/identity/api_key.h"
 #include "service/identity/identity.h"
 #include "tests/fuzz/checked_error.h"
+#include "tests/testing/token_maker.h"
 
 namespace {
 
 using eta::Role;
 using eta::Roles;
+using eta::TokenAlgorithm;
 using eta::fuzz::Require;
+using eta::testing::SigningKey;
 
 constexpr uint8_t kSigned = 1;
 constexpr uint8_t kCertified = 2;
@@ -31,19 +31,31 @@ constexpr uint8_t kOnlyThisHost = 8;
 constexpr uint8_t kTwice = 16;
 constexpr uint8_t kWithoutFile = 32;
 constexpr uint8_t kFlipABit = 64;
+constexpr uint8_t kAllowUnauthenticated = 128;
 
-// Private key of the tests' issuer: Ed25519, RFC 8037, appendix A.
-constexpr unsigned char kPrivate[32] = {
-    0x9d, 0x61, 0xb1, 0x9d, 0xef, 0xfd, 0x5a, 0x60, 0xba, 0x84, 0x4a, 0xf4, 0x92, 0xec, 0x2c, 0xc4,
-    0x44, 0x49, 0xc5, 0x69, 0x7b, 0x32, 0x69, 0x19, 0x70, 0x3b, 0xac, 0x03, 0x1c, 0xae, 0x7f, 0x60};
-constexpr char kPublic[] = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
 constexpr char kSecret[] = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const std::chrono::system_clock::time_point kNow{std::chrono::seconds(1'800'000'000)};
+
+struct Keys {
+  SigningKey eddsa{TokenAlgorithm::kEdDSA};
+  SigningKey es256{TokenAlgorithm::kES256};
+  SigningKey rs256{TokenAlgorithm::kRS256};
+};
+const Keys& SigningKeys() {
+  static const Keys keys;
+  return keys;
+}
 
 eta::IdentityFile MakeFile() {
   const auto digest = [](const char* id) {
     return absl::BytesToHexString(eta::ApiKeyDigest(absl::StrCat("eta_", id, "_", kSecret)));
   };
+  const auto key = [](const char* kid, const SigningKey& signing) {
+    return absl::StrCat(R"({"kid": ")", kid, R"(", "algorithm": ")",
+                        std::string(eta::Name(signing.algorithm())), R"(", "jwk": )",
+                        signing.Jwk().dump(), "}");
+  };
+  const Keys& keys = SigningKeys();
   return *eta::ParseIdentityFile(absl::StrCat(
       R"({"api_keys": [{"id": "acme-1", "tenant": "acme", "roles": ["generate"], "sha256": ")",
       digest("acme-1"), R"("}, {"id": "old", "tenant": "acme", "roles": ["generate"], "sha256": ")",
@@ -51,33 +63,25 @@ eta::IdentityFile MakeFile() {
       R"(", "expires": "2020-01-31T00:00:00Z"}],
           "jwt": [{"issuer": "i", "audiences": ["eta"], "tenant_claim": "t", "roles_claim": "r",
                    "roles": ["generate", "stats"],
-                   "keys": [{"kid": "k", "algorithm": "EdDSA",
-                             "jwk": {"kty": "OKP", "crv": "Ed25519", "x": ")",
-      kPublic, R"("}}]},
+                   "keys": [)",
+      key("k", keys.eddsa), R"(]},
                   {"issuer": "j", "audiences": ["eta"], "tenant": "jane", "roles": ["calibrate"],
                    "leeway_seconds": 0,
-                   "keys": [{"kid": "k", "algorithm": "EdDSA",
-                             "jwk": {"kty": "OKP", "crv": "Ed25519", "x": ")",
-      kPublic, R"("}}, {"kid": "k2", "algorithm": "EdDSA",
-                             "jwk": {"kty": "OKP", "crv": "Ed25519", "x": ")",
-      kPublic, R"("}}]}],
+                   "keys": [)",
+      key("k", keys.eddsa), ", ", key("k2", keys.eddsa), R"(]},
+                  {"issuer": "m", "audiences": ["eta"], "tenant": "max", "roles": ["stats"],
+                   "keys": [)",
+      key("e", keys.es256), ", ", key("r", keys.rs256), R"(]}],
           "peers": [{"spiffe_id": "spiffe://o/web", "tenant": "web", "roles": ["generate"]},
                     {"spiffe_id": "spiffe://o/proxy", "proxy": true,
                      "roles": ["generate", "stats", "admin"]}]})"));
 }
 
-std::string Sign(const std::string& message) {
-  static EVP_PKEY* const key =
-      EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, kPrivate, sizeof(kPrivate));
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                        EVP_MD_CTX_free);
-  std::string signature(64, '\0');
-  size_t size = signature.size();
-  Require(EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key) == 1 &&
-          EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size,
-                         reinterpret_cast<const unsigned char*>(message.data()),
-                         message.size()) == 1);
-  return signature;
+// The key that a token's header asks for.
+const SigningKey& KeyFor(const std::string& header) {
+  const Keys& keys = SigningKeys();
+  if (absl::StrContains(header, "\"ES256\"")) return keys.es256;
+  return absl::StrContains(header, "\"RS256\"") ? keys.rs256 : keys.eddsa;
 }
 
 std::string Token(eta::fuzz::InputReader& reader, bool flip) {
@@ -85,7 +89,7 @@ std::string Token(eta::fuzz::InputReader& reader, bool flip) {
   const std::string claims(reader.rest());
   const std::string message =
       absl::StrCat(absl::WebSafeBase64Escape(header), ".", absl::WebSafeBase64Escape(claims));
-  std::string signature = Sign(message);
+  std::string signature = KeyFor(header).Sign(message);
   if (flip) signature[claims.size() % signature.size()] ^= 1;
   return absl::StrCat("Bearer ", message, ".", absl::WebSafeBase64Escape(signature));
 }
@@ -95,6 +99,7 @@ Roles MostOf(const eta::Caller& caller) {
   if (caller.credential == "api_key:acme-1") return {Role::kGenerate};
   if (caller.credential.starts_with("jwt:i ")) return {Role::kGenerate, Role::kStats};
   if (caller.credential.starts_with("jwt:j ")) return {Role::kCalibrate};
+  if (caller.credential.starts_with("jwt:m ")) return {Role::kStats};
   if (caller.credential == "spiffe://o/web") return {Role::kGenerate};
   if (caller.credential == "spiffe://o/proxy") {
     Roles most{Role::kGenerate, Role::kStats};
@@ -123,6 +128,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (has(kTwice)) shown.authorization.push_back(authorization);
   eta::IdentityRules rules;
   rules.only_this_host = has(kOnlyThisHost);
+  rules.allow_unauthenticated = has(kAllowUnauthenticated);
   if (has(kWithHeader)) {
     rules.tenant_header = "x-tenant";
     rules.admin_tenants = {"ops"};
@@ -135,6 +141,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(caller.status().code() == absl::StatusCode::kUnauthenticated ||
             caller.status().code() == absl::StatusCode::kPermissionDenied);
     Require(caller.status().message().size() < 80);  // fixed words, nothing of what was shown
+    Require(!eta::DenialOf(caller.status()).empty());
     return 0;
   }
   Require(!has(kTwice) || authorization.empty() || known == nullptr);

@@ -2,6 +2,8 @@
 // request.h states.
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
@@ -28,6 +30,24 @@ eta::EngineInfo Model(bool gated) {
   info.config.has_predictor = gated;
   info.config.gate = gated ? eta::Gate::kSilu : eta::Gate::kNone;
   return info;
+}
+
+// What the store could have under a name: any values, for this model or nearly so.
+std::shared_ptr<const eta::ThresholdProfile> Stored(const std::string& name) {
+  if (name.empty()) return nullptr;
+  eta::fuzz::InputReader reader(reinterpret_cast<const uint8_t*>(name.data()), name.size());
+  const auto maybe = [&reader] {
+    return reader.Bool() ? std::optional(reader.Raw<float>()) : std::nullopt;
+  };
+  auto profile = std::make_shared<eta::ThresholdProfile>();
+  profile->num_layers = reader.Bool() ? 3 : 2;
+  profile->num_query_heads = 4;
+  profile->thresholds.assign(static_cast<size_t>(8 + reader.Int(0, 1)), reader.Raw<float>());
+  if (const auto z = maybe()) profile->head_z.assign(8, *z);
+  profile->offset = maybe();
+  profile->z = maybe();
+  if (reader.Bool()) profile->uniform_floor = reader.Bool();
+  return profile;
 }
 
 bool Within(float value, float low, float high) {
@@ -75,6 +95,7 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
   Require(std::isfinite(resolved.options.offset) && Within(resolved.options.z, 0, 16));
   Require(resolved.options.pinned_blocks >= 0 && resolved.options.pinned_blocks <= 1024);
   Require(!resolved.options.uniform_floor || model.config.gate != eta::Gate::kNone);
+  Require((resolved.profile != nullptr) == (resolved.mode == eta::AttentionMode::kProfile));
 }
 
 }  // namespace
@@ -92,6 +113,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   if (message.request_id().empty()) request->id = "drawn";
+  if (request->attention.mode == eta::AttentionMode::kProfile) {
+    request->attention.profile = Stored(message.attention().profile());
+  }
   const eta::Limits limits;
   if (const absl::Status status = eta::ValidateRequest(*request, model, limits); status.ok()) {
     CheckAccepted(*request, model, limits);

@@ -1,15 +1,38 @@
-// Any bytes as config.json and as a shard index: refused, or values within their bounds.
+// Any bytes as config.json, as a shard index and as JSON under tight limits: refused, or values
+// within their bounds.
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
 
 #include "engine/checkpoint.h"
+#include "engine/json_check.h"
 #include "engine/model_config.h"
 #include "engine/tokenizer.h"
+#include "nlohmann/json.hpp"
+#include "tests/fuzz/checked_error.h"
+
+namespace {
+
+void CheckTightLimits(std::string_view text) {
+  constexpr eta::JsonLimits kTight = {.max_bytes = 512, .max_depth = 2};
+  const absl::Status valid = eta::CheckJson("text", text, kTight);
+  if (!valid.ok()) return eta::fuzz::RequireReadable(valid);
+  eta::fuzz::Require(text.size() <= kTight.max_bytes);
+  const auto json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
+  eta::fuzz::Require(json.is_object());
+  for (const auto& member : json) {
+    for (const auto& inner : member) {
+      eta::fuzz::Require(member.is_primitive() || inner.is_primitive());
+    }
+  }
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
+  CheckTightLimits(text);
   const auto index = eta::ParseShardIndex(text);
   if (index.ok()) {
     for (const auto& [tensor, file] : *index) {
@@ -27,6 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (config->num_layers <= 8 && eta::ValidateTensors(*config, {}).ok()) std::abort();
   // A tokenizer of ids alone takes any config whose special ids lie in its vocabulary.
-  if (config->vocab_size <= 4096 && !eta::Tokenizer::Load(std::nullopt, *config).ok()) std::abort();
+  if (config->vocab_size > 4096) return 0;
+  const auto ids_alone = eta::Tokenizer::Load(std::nullopt, *config);
+  if (!ids_alone.ok()) std::abort();
+  eta::fuzz::RequireReadable((*ids_alone)->Encode("text", true).status());
   return 0;
 }

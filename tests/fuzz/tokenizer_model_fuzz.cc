@@ -1,4 +1,5 @@
-// Any bytes as a tokenizer model: refused, or a model that encodes and decodes.
+// Any bytes as a tokenizer model: refused, or a model that encodes and decodes, and goes only with
+// a config.json of its size.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -7,6 +8,20 @@
 #include "engine/piece_table.h"
 #include "engine/tokenizer.h"
 #include "engine/utf8.h"
+#include "tests/fuzz/checked_error.h"
+
+namespace {
+
+void CheckMisfits(std::string_view bytes, const eta::ModelConfig& fitting) {
+  eta::ModelConfig larger = fitting;
+  ++larger.vocab_size;
+  eta::fuzz::RequireReadable(eta::Tokenizer::Load(bytes, larger).status());
+  eta::ModelConfig outside = fitting;
+  outside.eos_ids = {fitting.vocab_size};
+  eta::fuzz::RequireReadable(eta::Tokenizer::Load(bytes, outside).status());
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
@@ -26,5 +41,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (id < 0 || id >= config.vocab_size) std::abort();
   }
   if (eta::FirstInvalidUtf8((*tokenizer)->Decode(*ids))) std::abort();
+  const int32_t outside[] = {-1, config.vocab_size};
+  if (!(*tokenizer)->Decode(outside).empty()) std::abort();
+  CheckMisfits(bytes, config);
   return 0;
 }

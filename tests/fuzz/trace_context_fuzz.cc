@@ -3,10 +3,13 @@
 // tracestate.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "grpcpp/server_context.h"
+#include "grpcpp/test/server_context_test_spouse.h"
 #include "service/trace_context.h"
 #include "tests/fuzz/input_reader.h"
 
@@ -16,6 +19,16 @@ bool IsId(std::string_view text, size_t digits) {
   return text.size() == digits &&
          text.find_first_not_of("0123456789abcdef") == std::string_view::npos &&
          text.find_first_not_of('0') != std::string_view::npos;
+}
+
+// As a call carries it, the values in the order that they came in.
+std::optional<eta::TraceContext> FromCall(const std::vector<std::string_view>& parents,
+                                          const std::vector<std::string_view>& states) {
+  grpc::ServerContext call;
+  grpc::testing::ServerContextTestSpouse spouse(&call);
+  for (const auto parent : parents) spouse.AddClientMetadata("traceparent", std::string(parent));
+  for (const auto state : states) spouse.AddClientMetadata("tracestate", std::string(state));
+  return eta::TraceContextOf(call);
 }
 
 }  // namespace
@@ -34,12 +47,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   const auto context = eta::ParseTraceContext(parents, states);
+  const auto from_call = FromCall(parents, states);
+  Require(context.has_value() == from_call.has_value());
   if (!context) return 0;
+  Require(context->trace_id == from_call->trace_id && context->state == from_call->state);
   Require(IsId(context->trace_id, 32) && IsId(context->parent_id, 16));
   Require(context->state.size() <= 512);
   Require(std::all_of(context->state.begin(), context->state.end(),
                       [](char c) { return c == '\t' || (c >= ' ' && c <= '~'); }));
-  const std::string ours = context->ParentOf("00f067aa0ba902b7");
+  const std::string ours = context->ParentOf(eta::NewSpanId());
   const auto next = eta::ParseTraceContext({ours}, {context->state});
   Require(next && next->trace_id == context->trace_id && next->sampled == context->sampled);
   Require(next->state == context->state);
