@@ -54,26 +54,31 @@ for source in "$root"/tests/fuzz/*_fuzz.cc; do
 done
 llvm-profdata-14 merge -sparse -o "$work/profile" "$work"/*.profraw
 
-# Where the sources were when they were compiled.
+# Where the sources were when they were compiled. Through the compiler's cache they are named by ".."
+# from the build folder, and llvm-cov then finds none by its name: it shows all, and we choose.
 compiled=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$build/CMakeCache.txt")
 if [ -n "$lines" ]; then
-  llvm-cov-14 show -instr-profile="$work/profile" "${binaries[@]:1}" -show-branches=count \
-    "$compiled/$lines"
+  llvm-cov-14 show -instr-profile="$work/profile" "${binaries[@]:1}" -show-branches=count |
+    awk -v end="/$lines:" '/^\/.*:$/ { on = substr($0, length($0) - length(end) + 1) == end } on'
   exit 0
 fi
 llvm-cov-14 export -summary-only -instr-profile="$work/profile" "${binaries[@]:1}" \
-  "${parsers[@]/#/$compiled/}" >"$work/summary.json"
-python3 - "$work/summary.json" "$compiled" <<'PYTHON'
+  >"$work/summary.json"
+python3 - "$work/summary.json" "$compiled" "${parsers[@]}" <<'PYTHON'
 import json
+import os.path
 import sys
 
+with open(sys.argv[1]) as summary:
+    files = json.load(summary)["data"][0]["files"]
+found = {os.path.relpath(os.path.normpath(f["filename"]), sys.argv[2]): f["summary"] for f in files}
 missed = 0
 print(f"{'file':44} {'lines':>12} {'%':>6} {'branches':>12} {'%':>6}")
-for file in sorted(json.load(open(sys.argv[1]))["data"][0]["files"], key=lambda f: f["filename"]):
-    cells = [file["filename"].removeprefix(sys.argv[2] + "/")]
+for name in sorted(sys.argv[3:]):
+    cells = [name]
     short = False
     for kind, bar in (("lines", 95.0), ("branches", 90.0)):
-        of = file["summary"][kind]
+        of = found[name][kind]
         percent = 100.0 * of["covered"] / of["count"] if of["count"] else 100.0
         short |= percent < bar
         cells += [f"{of['covered']}/{of['count']}", f"{percent:.1f}"]
