@@ -134,6 +134,8 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
   if (!digest.ok()) return digest.status();
   if (absl::Status s = CheckProfileName("name", profile.name); !s.ok()) return s;
+  if (profile.version < 1) return InvalidField("version", "must be at least 1");
+  if (profile.create_time_us < 0) return InvalidField("create_time_us", "must not be negative");
   OrderedJson json;
   json["format"] = kFormat;
   json["schema_version"] = kProfileSchemaVersion;

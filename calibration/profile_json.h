@@ -15,13 +15,13 @@ inline constexpr size_t kMaxProfileJsonBytes = size_t{4} << 20;
 // What a file says: no tenant (whoever imports it owns the copy) and no request.
 struct PortableProfile {
   std::string name;
-  int64_t version = 0;         // where it came from
-  int64_t create_time_us = 0;  // there
+  int64_t version = 0;         // where it came from, from 1 on
+  int64_t create_time_us = 0;  // there, not negative
   ProfileContent content;
   friend bool operator==(const PortableProfile&, const PortableProfile&) = default;
 };
 
-// Numbers come back to the bit. INVALID_ARGUMENT for content outside its limits.
+// Numbers come back to the bit. INVALID_ARGUMENT for what ProfileFromJson would refuse.
 absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile);
 
 // INVALID_ARGUMENT, naming the field, for one that is unknown, missing, there twice, of another
