@@ -19,12 +19,11 @@ constexpr char kDescription[] =
     "eta-server: serves a language model over gRPC (eta.v1.EtaService, ProfileService and "
     "StatsService) with Elastic Threshold Attention.\n"
     "Every flag may also be given in a configuration file (--config, lines of `name = value`) or "
-    "as "
-    "an environment variable (ETA_ and the flag's name in capitals). Command line wins over file, "
-    "file over environment.\n"
+    "as an environment variable (ETA_ and the flag's name in capitals). Command line wins over "
+    "file, file over environment.\n"
     "SIGTERM or SIGINT drains, a second one ends running calls at once. Exit codes: 0 drained and "
     "stopped, 2 flags, model or profile store unusable, 3 no device is left that works, 4 the "
-    "profile store failed to write and must be opened anew.";
+    "profile store failed to write and must be opened anew, 5 the host had no memory for a step.";
 
 // One line of a file: what must not stand where every user of the host can read it.
 absl::StatusOr<std::string> ReadSecret(const std::string& path) {
