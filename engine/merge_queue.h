@@ -9,9 +9,8 @@
 #include <functional>
 #include <optional>
 #include <queue>
+#include <unordered_map>
 #include <vector>
-
-#include "absl/container/flat_hash_map.h"
 
 namespace eta {
 
@@ -38,8 +37,8 @@ class MergeQueue {
   std::vector<int32_t> list_;  // of rank_, ascending
   size_t next_ = 0;            // in list_
   Early early_;                // came when it was rank_'s turn or past theirs: rank * 2^32 + left
-  absl::flat_hash_map<uint32_t, std::vector<int32_t>> later_;  // by rank, above rank_
-  Ranks ranks_;                                                // of later_
+  std::unordered_map<uint32_t, std::vector<int32_t>> later_;  // by rank, above rank_
+  Ranks ranks_;                                               // of later_
 };
 
 }  // namespace eta

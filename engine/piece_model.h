@@ -10,11 +10,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "engine/piece_table.h"
 
 namespace eta {
@@ -58,8 +57,8 @@ class PieceModel {
   PieceTable table_;
   // A symbol is a piece, or a character that is none but begins or ends one: ids past the pieces'.
   std::unordered_map<std::string_view, int32_t> characters_;
-  absl::flat_hash_map<uint64_t, int32_t> merges_;  // left symbol * 2^32 + right -> piece
-  absl::flat_hash_set<uint64_t> joints_;   // pairs of characters across which symbols can merge
+  std::unordered_map<uint64_t, int32_t> merges_;  // left symbol * 2^32 + right -> piece
+  std::unordered_set<uint64_t> joints_;    // pairs of characters across which symbols can merge
   std::vector<uint32_t> ranks_;            // of pieces, from 1 on: the higher the score, the lower
   std::vector<UserDefined> user_defined_;  // sorted by text
   std::array<bool, 256> starts_user_defined_{};  // by first byte

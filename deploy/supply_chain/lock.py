@@ -5,9 +5,9 @@
     deploy/supply_chain/lock.py --check BINARY...   # exit code 1: differs in a way that matters; 77: not Debian 12
 
 What matters: another upstream version (other behaviour, other defects: cves.md and the tests speak of the one that is
-locked), a package that the lock does not know, and a revision that is older than the locked one, which lacks a fix.
-A newer revision of the same upstream version is a security update of Debian 12, which has to be taken, and not a
-reason to fail: it is said, so that cves.md and the lock follow."""
+locked), and a package that the lock does not know. Another revision of the same upstream version is said, and not a
+reason to fail: a newer one is a security update of Debian 12, which has to be taken and which cves.md and the lock
+follow; an older one lacks a fix, which this machine has to install."""
 
 import argparse
 import pathlib
@@ -81,7 +81,7 @@ def compare(here, lock):
         if upstream(source_version, source) != upstream(source_was, source):
             failures.append(change + ": another upstream version")
         elif newer(source_was, source_version):
-            failures.append(change + ": older, upgrade this machine")
+            notices.append(change + ": older, it lacks security updates: upgrade this machine")
         else:
             notices.append(change + ": a newer revision; see cves.md, then --write")
     failures += [f"{name} is in the lock and not here any more" for name in lock if name not in here]
@@ -112,7 +112,7 @@ def main():
         print(f"lock: {failure}", file=sys.stderr)
     if failures:
         sys.exit(1)
-    print(f"lock: {len(here)} packages, {len(notices)} of them newer")
+    print(f"lock: {len(here)} packages, {len(notices)} of them of another revision")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ void ConnectionTable::ForgetPeer(const std::string& peer) {
 
 void ConnectionTable::Look() {
   looked_ = Clock::now();
-  absl::erase_if(connections_, [this](const Connections::value_type& entry) {
+  std::erase_if(connections_, [this](const Connections::value_type& entry) {
     const Connection& connection = entry.second;
     struct stat file {};
     if (fstat(entry.first, &file) == 0 && file.st_dev == connection.device &&

@@ -13,8 +13,8 @@
 #include <chrono>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 
-#include "absl/container/flat_hash_map.h"
 #include "engine/request.h"
 
 namespace eta {
@@ -47,7 +47,7 @@ class ConnectionTable {
     ino_t inode;
     std::string peer;
   };
-  using Connections = absl::flat_hash_map<int, Connection>;
+  using Connections = std::unordered_map<int, Connection>;
 
   Room RoomFor(const std::string& peer) const;
   void ForgetPeer(const std::string& peer);
@@ -58,7 +58,7 @@ class ConnectionTable {
   std::mutex mutex_;
   // Guarded by mutex_:
   Connections connections_;  // by descriptor
-  absl::flat_hash_map<std::string, int> of_peer_;
+  std::unordered_map<std::string, int> of_peer_;
   Clock::time_point looked_{};
 };
 

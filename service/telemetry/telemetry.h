@@ -16,9 +16,9 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "engine/engine.h"
 #include "engine/observer.h"
 #include "service/telemetry/call_record.h"
@@ -93,7 +93,7 @@ class Telemetry final : public Observer, public CallObserver {
   ServerSeries server_;
   std::map<std::pair<AttentionMode, std::string_view>, ModeSeries> modes_;
   std::map<AccountKey, Account> accounts_;
-  absl::flat_hash_map<const Request*, Account*> running_;
+  std::unordered_map<const Request*, Account*> running_;
   std::set<std::string, std::less<>> methods_;
   std::map<CallSeries, int64_t> calls_;
   std::map<ReasonSeries, int64_t> rejected_;

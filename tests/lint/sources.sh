@@ -3,6 +3,7 @@
 # - a product of sizes in files that read what strangers wrote: it may wrap around, so it goes
 #   through engine/checked.h. Those that cannot are in multiplications.txt, each with its reason.
 # - functions that cannot be used safely, that start programs, or whose result is another tomorrow.
+# - hash tables of Abseil 20220623, which free what they never had when an allocation in them fails.
 # - assertions about input, which would end the process of everybody else's requests.
 # Recursion in those files is clang-tidy's (misc-no-recursion), alloca and arrays of variable length
 # are the compiler's. Prints every line that breaks a rule.
@@ -57,6 +58,8 @@ report "functions that are not used here" "$(grep -rnE \
   '\b(alloca|strcpy|strcat|strncpy|sprintf|vsprintf|gets|strtok|atoi|atol|atof|system|popen|execve?|execl|execvp?|posix_spawnp?|v?fork|tmpnam|mktemp|dlopen|rand|srand)\(' \
   "${folders[@]}" --include='*.cc' --include='*.h' --include='*.cu' --include='*.cuh' | code |
   grep -vE '^kernels/cuda/[^:]+:[0-9]+:.*\bdlopen\(' || true)"
+report "a hash table that does not survive a failed allocation (take std::unordered_map)" \
+  "$(grep -rnE 'absl/container/(flat|node)_hash' "${folders[@]}" || true)"
 report "the time of the build (two builds of one commit are equal)" "$(grep -rnE \
   '__(DATE|TIME|TIMESTAMP)__' "${folders[@]}" --include='*.cc' --include='*.h' \
   --include='*.cu' --include='*.cuh' || true)"
