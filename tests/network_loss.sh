@@ -19,5 +19,10 @@ exec unshare --net bash -c '
   ip link set lo up
   iptables -A INPUT -i lo -m statistic --mode random --probability 0.3 -j DROP ||
     { echo "network_loss: skipped: iptables cannot drop at random here"; exit 77; }
-  ETA_TEST_LOSS=1 exec "$1" --gtest_filter="NetworkLoss.*"
+  # The test makes the file when it has lost enough, and looks when it is gone.
+  over=$(mktemp --dry-run)
+  { until [ -e "$over" ]; do sleep 0.01; done; iptables -F; rm "$over"; } &
+  ETA_TEST_LOSS=$over "$1" --gtest_filter="NetworkLoss.*" && result=0 || result=$?
+  kill %1 2>/dev/null
+  exit "$result"
 ' -- "$1"
