@@ -17,12 +17,17 @@ unshare --net true 2>/dev/null || skip "no network namespaces here"
 # shellcheck disable=SC2016  # expanded inside
 exec unshare --net bash -c '
   ip link set lo up
-  iptables -A INPUT -i lo -m statistic --mode random --probability 0.3 -j DROP ||
+  loss="INPUT -i lo -m statistic --mode random --probability 0.3 -j DROP"
+  iptables --append $loss && iptables --delete $loss ||
     { echo "network_loss: skipped: iptables cannot drop at random here"; exit 77; }
-  # The test makes the file when it has lost enough, and looks when it is gone.
-  over=$(mktemp --dry-run)
-  { until [ -e "$over" ]; do sleep 0.01; done; iptables -F; rm "$over"; } &
-  ETA_TEST_LOSS=$over "$1" --gtest_filter="NetworkLoss.*" && result=0 || result=$?
+  # The test makes the file when the loss is to begin and when it is to end.
+  file=$(mktemp --dry-run)
+  for change in --append --delete; do
+    until [ -e "$file" ]; do sleep 0.01; done
+    iptables $change $loss
+    rm "$file"
+  done &
+  ETA_TEST_LOSS=$file "$1" --gtest_filter="NetworkLoss.*" && result=0 || result=$?
   kill %1 2>/dev/null
   exit "$result"
 ' -- "$1"

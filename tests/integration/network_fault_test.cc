@@ -181,13 +181,18 @@ TEST_F(NetworkFault, AnswersCutAfterAnyByteAreWholeOrFail) {
 using NetworkLoss = NetworkFault;
 
 TEST_F(NetworkLoss, AMinuteOfItLeavesNothingBehind) {
-  // A file that, once it is there, ends the loss, and goes when that is done.
-  const char* const over = std::getenv("ETA_TEST_LOSS");  // NOLINT(concurrency-mt-unsafe)
-  if (over == nullptr) GTEST_SKIP() << "run by tests/network_loss.sh";
+  const char* const file = std::getenv("ETA_TEST_LOSS");  // NOLINT(concurrency-mt-unsafe)
+  if (file == nullptr) GTEST_SKIP() << "run by tests/network_loss.sh";
+  // Once the file is there the loss begins, or ends, and the file goes.
+  const auto turn = [file] {
+    std::ofstream(file).close();
+    while (std::filesystem::exists(file)) std::this_thread::sleep_for(milliseconds(1));
+  };
+  const std::string text = Straight(20);
+  turn();
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   std::atomic<int> whole = 0;
   std::atomic<int> lost = 0;
-  const std::string text = Straight(20);
   std::vector<std::thread> clients;
   for (int i = 0; i < 8; ++i) {
     clients.emplace_back([&] {
@@ -210,8 +215,7 @@ TEST_F(NetworkLoss, AMinuteOfItLeavesNothingBehind) {
   }
   for (std::thread& client : clients) client.join();
   EXPECT_GT(whole, 0);
-  std::ofstream(over).close();
-  while (std::filesystem::exists(over)) std::this_thread::sleep_for(milliseconds(1));
+  turn();
   std::cout << "30 % of packets lost for a minute: " << whole << " answers, " << lost
             << " calls lost; KV blocks free after " << AwaitIdle(*server_).count() << " ms\n";
 }
