@@ -16,7 +16,6 @@ namespace {
 constexpr std::string_view kMagic = "ETAP";
 constexpr size_t kChecksumBytes = 64;
 constexpr size_t kMaxTextBytes = 255;
-constexpr size_t kMaxLabels = 16;
 
 template <typename T>
 using BitsOf = std::conditional_t<sizeof(T) == 1, uint8_t,
@@ -154,7 +153,7 @@ void WriteContent(const ProfileContent& content, Writer& out) {
 bool ReadContent(Reader& in, ProfileContent& content) {
   uint32_t labels = 0;
   in.Number(labels);
-  if (labels > kMaxLabels) return false;
+  if (!CheckProfileLabelCount(labels).ok()) return false;
   for (uint32_t i = 0; i < labels && !in.failed(); ++i) {
     std::string key, value;
     in.Text(key);

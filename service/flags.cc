@@ -65,8 +65,11 @@ std::map<std::string, std::string> Given(const CLI::App& app) {
   return given;
 }
 
-// Sets the environment variable and the group of the options that were added since `first`.
-void Finish(CLI::App& app, size_t first, const std::string& group) {
+// The flags that `add` adds, under that heading of --help, each with its environment variable.
+template <typename Add>
+void AddGroup(CLI::App& app, const std::string& group, const Add& add) {
+  const size_t first = app.get_options().size();
+  add();
   const std::vector<CLI::Option*> options = app.get_options();
   for (size_t i = first; i < options.size(); ++i) {
     options[i]->group(group);
@@ -97,30 +100,15 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   app.set_config("--config", "", "Configuration file")->envname("ETA_CONFIG");
   app.allow_config_extras(CLI::config_extras_mode::error);
 
-  size_t first = app.get_options().size();
-  AddModelFlags(app, flags.engine);
-  Finish(app, first, "Model");
-  first = app.get_options().size();
-  AddEngineFlags(app, flags.engine);
-  Finish(app, first, "Engine");
-  first = app.get_options().size();
-  AddLimitFlags(app, flags.engine.limits, flags.tenants);
-  Finish(app, first, "Limits of requests");
-  first = app.get_options().size();
-  AddProfileFlags(app, flags);
-  Finish(app, first, "Profiles");
-  first = app.get_options().size();
-  AddServerFlags(app, flags.server);
-  Finish(app, first, "Server");
-  first = app.get_options().size();
-  AddProcessFlags(app, flags.process);
-  Finish(app, first, "Process");
-  first = app.get_options().size();
-  AddMetricsFlags(app, flags);
-  Finish(app, first, "Metrics");
-  first = app.get_options().size();
-  AddLogFlags(app, flags.log);
-  Finish(app, first, "Log");
+  AddGroup(app, "Model", [&] { AddModelFlags(app, flags.engine); });
+  AddGroup(app, "Engine", [&] { AddEngineFlags(app, flags.engine); });
+  AddGroup(app, "Limits of requests",
+           [&] { AddLimitFlags(app, flags.engine.limits, flags.tenants); });
+  AddGroup(app, "Profiles", [&] { AddProfileFlags(app, flags); });
+  AddGroup(app, "Server", [&] { AddServerFlags(app, flags.server); });
+  AddGroup(app, "Process", [&] { AddProcessFlags(app, flags.process); });
+  AddGroup(app, "Metrics", [&] { AddMetricsFlags(app, flags); });
+  AddGroup(app, "Log", [&] { AddLogFlags(app, flags.log); });
 
   try {
     app.parse(argc, argv);

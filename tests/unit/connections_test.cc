@@ -102,33 +102,38 @@ TEST(ConnectionTableTest, ADescriptorThatIsSomethingElseNowIsNoConnection) {
   EXPECT_EQ(table.Open(), 1);
 }
 
+// A table and the connections in it, which stay open.
+class FilledTable {
+ public:
+  FilledTable(int max, int max_per_peer) : table_(max, max_per_peer) {}
+
+  Room Add(const std::string& peer) {
+    open_.push_back(NewSocket());
+    return table_.Add(open_.back().get(), peer);
+  }
+
+ private:
+  ConnectionTable table_;
+  std::vector<Descriptor> open_;
+};
+
 TEST(ConnectionTableTest, PeersHaveALimitOfTheirOwnButNotThoseOfAUnixSocket) {
-  ConnectionTable table(100, 2);
-  std::vector<Descriptor> open;
-  const auto add = [&](const std::string& peer) {
-    open.push_back(NewSocket());
-    return table.Add(open.back().get(), peer);
-  };
-  EXPECT_EQ(add("a"), Room::kYes);
-  EXPECT_EQ(add("a"), Room::kYes);
-  EXPECT_EQ(add("a"), Room::kPeerFull);
-  EXPECT_EQ(add("b"), Room::kYes);
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(add(""), Room::kYes);
+  FilledTable table(100, 2);
+  EXPECT_EQ(table.Add("a"), Room::kYes);
+  EXPECT_EQ(table.Add("a"), Room::kYes);
+  EXPECT_EQ(table.Add("a"), Room::kPeerFull);
+  EXPECT_EQ(table.Add("b"), Room::kYes);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(table.Add(""), Room::kYes);
 }
 
 TEST(ConnectionTableTest, WhoHasNoConnectionGetsOneWhileOthersFillTheServer) {
-  ConnectionTable table(2, 0);
-  std::vector<Descriptor> open;
-  const auto add = [&](const std::string& peer) {
-    open.push_back(NewSocket());
-    return table.Add(open.back().get(), peer);
-  };
-  EXPECT_EQ(add("a"), Room::kYes);
-  EXPECT_EQ(add("a"), Room::kYes);
-  EXPECT_EQ(add("a"), Room::kFull);
+  FilledTable table(2, 0);
+  EXPECT_EQ(table.Add("a"), Room::kYes);
+  EXPECT_EQ(table.Add("a"), Room::kYes);
+  EXPECT_EQ(table.Add("a"), Room::kFull);
   for (int i = 0; i < ConnectionTable::kSpare; ++i)
-    EXPECT_EQ(add("b" + std::to_string(i)), Room::kYes);
-  EXPECT_EQ(add("c"), Room::kFull);
+    EXPECT_EQ(table.Add("b" + std::to_string(i)), Room::kYes);
+  EXPECT_EQ(table.Add("c"), Room::kFull);
 }
 
 TEST(ListenSocketsTest, TakeAFreePortOnEveryFamily) {
