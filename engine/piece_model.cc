@@ -11,28 +11,20 @@ namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 
-// A part of a text has at least so many symbols, where that can be: what few symbols need stays in
-// the processor's caches.
-constexpr size_t kPartSymbols = 4096;
-
-uint64_t PairKey(int32_t left, int32_t right) {
-  return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-}
-
-// A place in a text: between two characters.
-uint64_t JointKey(std::string_view before, std::string_view after) {
-  uint64_t key = 0;
-  for (const std::string_view character : {before, after}) {
-    uint64_t code = 0;
-    for (const char c : character) code = code << 8 | static_cast<uint8_t>(c);
-    key = key << 32 | code;
-  }
-  return key;
-}
+// Parts of at most so many symbols are merged by looking through them all: no queue is as quick.
+constexpr size_t kFewSymbols = 96;
 
 size_t CharacterLength(char first) {
   const auto lead = static_cast<uint8_t>(first);
   return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+int32_t CodePoint(std::string_view character) {
+  const auto lead = static_cast<uint8_t>(character.front());
+  if (lead < 0x80) return lead;
+  int32_t code = lead & (0xFF >> (character.size() + 1));
+  for (const char c : character.substr(1)) code = code << 6 | (c & 0x3F);
+  return code;
 }
 
 std::string EscapeSpaces(std::string_view text, bool add_dummy_prefix) {
@@ -61,6 +53,23 @@ struct PieceModel::Symbol {
   int32_t id;  // -1: a character that is in no piece
 };
 
+// A part of a text, and what merging it needs: kept from part to part.
+struct PieceModel::Part {
+  // The next symbol becomes part of `left`, which is `piece` then.
+  void Join(int32_t left, int32_t piece) {
+    Symbol& joined = symbols[left];
+    Symbol& right = symbols[joined.next];
+    joined.size += right.size;
+    joined.id = piece;
+    joined.next = right.next;
+    right.size = 0;
+    if (joined.next >= 0) symbols[joined.next].prev = left;
+  }
+
+  std::vector<Symbol> symbols;
+  std::vector<PairTable::Made> made;  // by each symbol with the next one
+};
+
 PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
   byte_ids_.fill(-1);
   std::unordered_map<std::string_view, int32_t> normal_ids;
@@ -74,15 +83,15 @@ PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
       starts_user_defined_[static_cast<uint8_t>(piece.text.front())] = true;
     } else if (piece.type == PieceType::kNormal) {
       normal_ids.emplace(piece.text, id);
-      if (CharacterLength(piece.text.front()) == piece.text.size()) characters_[piece.text] = id;
+      const bool character = CharacterLength(piece.text.front()) == piece.text.size();
+      if (character) characters_[CodePoint(piece.text)] = id;
     }
   }
   std::sort(user_defined_.begin(), user_defined_.end());
-  for (const auto& entry : normal_ids) AddMerges(entry.second, normal_ids);
   RankPieces();
+  for (const auto& entry : normal_ids) AddMerges(entry.second, normal_ids);
   for (size_t c = 0; c < ascii_.size(); ++c) {
-    const char character = static_cast<char>(c);
-    const auto it = characters_.find(std::string_view(&character, 1));
+    const auto it = characters_.find(static_cast<int32_t>(c));
     ascii_[c] = it == characters_.end() ? -1 : it->second;
   }
 }
@@ -94,7 +103,7 @@ void PieceModel::AddMerges(int32_t id,
     if (const auto piece = normal_ids.find(part); piece != normal_ids.end()) return piece->second;
     if (CharacterLength(part.front()) != part.size()) return -1;
     const auto next = static_cast<int32_t>(table_.pieces.size() + characters_.size());
-    return characters_.emplace(part, next).first->second;
+    return characters_.emplace(CodePoint(part), next).first->second;
   };
   size_t before = 0;  // where the character begins that ends at the cut
   for (size_t cut = CharacterLength(text[0]); cut < text.size();) {
@@ -102,8 +111,9 @@ void PieceModel::AddMerges(int32_t id,
     const int32_t left = symbol(text.substr(0, cut));
     const int32_t right = symbol(text.substr(cut));
     if (left >= 0 && right >= 0) {
-      merges_[PairKey(left, right)] = id;
-      joints_.insert(JointKey(text.substr(before, cut - before), text.substr(cut, next - cut)));
+      merges_.Insert(left, right, {.piece = id, .rank = ranks_[id]});
+      joints_.Insert(CodePoint(text.substr(before, cut - before)),
+                     CodePoint(text.substr(cut, next - cut)), {.piece = 0, .rank = 0});
     }
     before = cut;
     cut = next;
@@ -124,14 +134,9 @@ void PieceModel::RankPieces() {
   }
 }
 
-int32_t PieceModel::Merged(int32_t left, int32_t right) const {
-  const auto it = merges_.find(PairKey(left, right));
-  return it == merges_.end() ? -1 : it->second;
-}
-
-int32_t PieceModel::CharacterSymbol(std::string_view character) const {
-  if (character.size() == 1) return ascii_[static_cast<uint8_t>(character.front())];
-  const auto it = characters_.find(character);
+int32_t PieceModel::CharacterSymbol(int32_t code) const {
+  if (code < 128) return ascii_[static_cast<size_t>(code)];
+  const auto it = characters_.find(code);
   return it == characters_.end() ? -1 : it->second;
 }
 
@@ -164,12 +169,14 @@ void PieceModel::AppendUnknown(std::string_view character, bool follows_unknown,
   }
 }
 
-std::vector<PieceModel::Symbol> PieceModel::TakePart(std::string_view text, size_t& begin) const {
-  std::vector<Symbol> symbols;
-  std::string_view last;  // the character before `begin`; empty: a piece that is never merged
+void PieceModel::TakePart(std::string_view text, size_t& begin, Part& part) const {
+  std::vector<Symbol>& symbols = part.symbols;
+  symbols.clear();
+  int32_t last = -1;  // the character before `begin`; -1: none, or a piece that is never merged
   while (begin < text.size()) {
     const std::string_view character = text.substr(begin, CharacterLength(text[begin]));
-    if (symbols.size() >= kPartSymbols && !joints_.contains(JointKey(last, character))) break;
+    const int32_t code = CodePoint(character);
+    if (!symbols.empty() && !joints_.Find(last, code)) break;
     const UserDefined* whole = LongestUserDefined(text.substr(begin));
     const size_t size = whole != nullptr ? whole->first.size() : character.size();
     const auto index = static_cast<int32_t>(symbols.size());
@@ -177,36 +184,52 @@ std::vector<PieceModel::Symbol> PieceModel::TakePart(std::string_view text, size
                        .next = index + 1,
                        .begin = static_cast<uint32_t>(begin),
                        .size = static_cast<uint32_t>(size),
-                       .id = whole != nullptr ? whole->second : CharacterSymbol(character)});
-    last = whole != nullptr ? std::string_view() : character;
+                       .id = whole != nullptr ? whole->second : CharacterSymbol(code)});
+    last = whole != nullptr ? -1 : code;
     begin += size;
   }
   symbols.back().next = -1;
-  return symbols;
 }
 
-void PieceModel::Merge(std::vector<Symbol>& symbols) const {
+PairTable::Made PieceModel::MadeAt(const Part& part, int32_t left) const {
+  const Symbol& symbol = part.symbols[left];
+  return symbol.next < 0 ? PairTable::Made()
+                         : merges_.Find(symbol.id, part.symbols[symbol.next].id);
+}
+
+void PieceModel::MergeFew(Part& part) const {
+  std::vector<PairTable::Made>& made = part.made;
+  made.clear();
+  const auto count = static_cast<int32_t>(part.symbols.size());
+  for (int32_t i = 0; i + 1 < count; ++i) made.push_back(MadeAt(part, i));
+  made.emplace_back();
+  for (;;) {
+    const auto best = std::min_element(
+        made.begin(), made.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    if (!*best) return;
+    const auto left = static_cast<int32_t>(best - made.begin());
+    const Symbol& symbol = part.symbols[left];
+    made[symbol.next] = {};
+    part.Join(left, best->piece);
+    *best = MadeAt(part, left);
+    if (symbol.prev >= 0) made[symbol.prev] = MadeAt(part, symbol.prev);
+  }
+}
+
+void PieceModel::MergeMany(Part& part) const {
   MergeQueue merges;
   const auto push = [&](int32_t left) {
-    const int32_t right = left < 0 ? -1 : symbols[left].next;
-    if (right < 0) return;
-    const int32_t piece = Merged(symbols[left].id, symbols[right].id);
-    if (piece >= 0) merges.Push(ranks_[piece], left);
+    if (const auto made = MadeAt(part, left)) merges.Push(made.rank, left);
   };
-  for (int32_t i = 0; i + 1 < static_cast<int32_t>(symbols.size()); ++i) push(i);
+  for (int32_t i = 0; i < static_cast<int32_t>(part.symbols.size()); ++i) push(i);
 
   while (const auto merge = merges.Pop()) {
-    Symbol& left = symbols[merge->left];
-    if (left.size == 0 || left.next < 0) continue;
-    Symbol& right = symbols[left.next];
-    const int32_t piece = Merged(left.id, right.id);
-    if (piece < 0 || ranks_[piece] != merge->rank) continue;  // one of the two has changed since
-    left.size += right.size;
-    left.id = piece;
-    right.size = 0;
-    left.next = right.next;
-    if (left.next >= 0) symbols[left.next].prev = merge->left;
-    push(left.prev);
+    const Symbol& left = part.symbols[merge->left];
+    if (left.size == 0) continue;
+    const auto made = MadeAt(part, merge->left);
+    if (!made || made.rank != merge->rank) continue;  // one of the two has changed since
+    part.Join(merge->left, made.piece);
+    if (left.prev >= 0) push(left.prev);
     push(merge->left);
   }
 }
@@ -214,12 +237,17 @@ void PieceModel::Merge(std::vector<Symbol>& symbols) const {
 std::vector<int32_t> PieceModel::Encode(std::string_view text) const {
   const std::string all = text.empty() ? "" : EscapeSpaces(text, table_.add_dummy_prefix);
   std::vector<int32_t> ids;
+  Part part;
   bool unknown = false;
   for (size_t begin = 0; begin < all.size();) {
-    std::vector<Symbol> symbols = TakePart(all, begin);
-    Merge(symbols);
-    for (int32_t i = 0; i >= 0; i = symbols[i].next) {
-      const Symbol& symbol = symbols[i];
+    TakePart(all, begin, part);
+    if (part.symbols.size() <= kFewSymbols) {
+      MergeFew(part);
+    } else {
+      MergeMany(part);
+    }
+    for (int32_t i = 0; i >= 0; i = part.symbols[i].next) {
+      const Symbol& symbol = part.symbols[i];
       const bool follows_unknown = unknown;
       unknown = symbol.id < 0 || symbol.id >= static_cast<int32_t>(table_.pieces.size());
       if (unknown) {

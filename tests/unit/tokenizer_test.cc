@@ -265,6 +265,17 @@ TEST(Tokenizer, WorstCaseInputsAgreeWithSentencePieceToo) {
   }
 }
 
+// Short and long parts are merged in two ways.
+TEST(Tokenizer, RunsOfEveryLengthAgreeWithSentencePieceToo) {
+  const SentencePieceReference reference(EmbeddedFile());
+  for (size_t length = 1; length <= 256; ++length) {
+    for (const std::string& text : {std::string(length, ' ') + "a", "a" + std::string(length, '='),
+                                    std::string(length, '-') + std::string(length, ' ')}) {
+      ASSERT_EQ(Ids(Embedded(), text), reference.Encode(text)) << testing::PrintToString(text);
+    }
+  }
+}
+
 TEST(Tokenizer, UnknownIdsAddNothing) {
   EXPECT_EQ(Embedded().PieceBytes(-1), "");
   EXPECT_EQ(Embedded().PieceBytes(8192), "");
