@@ -1,6 +1,7 @@
 #include "engine/mailbox.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,18 @@ constexpr std::chrono::seconds kProbeRetry{1};  // where their queue is full
 
 absl::Status Unavailable(const std::string& reason, const std::string& message) {
   return MakeError(absl::StatusCode::kUnavailable, message, {.reason = reason});
+}
+
+// Of one request that waits.
+TenantQueue QueueOf(const Request& request, int64_t tokens) {
+  return {.tenant = request.tenant,
+          .weight = TenantShares::Weight(request.share),
+          .waiting = 1,
+          .waiting_tokens = tokens};
+}
+
+auto IsOf(const std::string& tenant) {
+  return [&tenant](const TenantQueue& queue) { return queue.tenant == tenant; };
 }
 
 }  // namespace
@@ -67,7 +80,7 @@ bool Mailbox::AnotherHasMore(const Request& request, int64_t TenantQueue::*what,
                              int64_t more) const {
   double own = static_cast<double>(more);
   double most = 0.0;
-  for (const TenantQueue& tenant : TenantsLocked()) {
+  for (const TenantQueue& tenant : tenants_) {
     const auto has = static_cast<double>(tenant.*what);
     if (tenant.tenant == request.tenant) {
       own += has;
@@ -78,34 +91,57 @@ bool Mailbox::AnotherHasMore(const Request& request, int64_t TenantQueue::*what,
   return most > own / TenantShares::Weight(request.share);
 }
 
-absl::Status Mailbox::Reserve(int64_t tokens, const Request& request) {
+void Mailbox::Count(const TenantQueue& one) {
+  const auto found = std::find_if(tenants_.begin(), tenants_.end(), IsOf(one.tenant));
+  if (found == tenants_.end()) {
+    tenants_.push_back(one);
+  } else {
+    found->waiting += one.waiting;
+    found->waiting_tokens += one.waiting_tokens;
+  }
+}
+
+void Mailbox::Uncount(const TenantQueue& one) {
+  const auto found = std::find_if(tenants_.begin(), tenants_.end(), IsOf(one.tenant));
+  if (found == tenants_.end()) return;
+  found->waiting -= one.waiting;
+  found->waiting_tokens -= one.waiting_tokens;
+}
+
+absl::StatusOr<uint64_t> Mailbox::Reserve(int64_t tokens, const Request& request) {
   const std::lock_guard lock(mutex_);
   if (absl::Status room = CheckLocked(tokens, request); !room.ok()) return room;
-  reserved_tokens_ += tokens;
-  ++reserved_requests_;
-  return absl::OkStatus();
+  reserved_.push_back({.id = last_place_ + 1, .queue = QueueOf(request, tokens)});
+  try {
+    Count(reserved_.back().queue);
+  } catch (...) {
+    reserved_.pop_back();
+    throw;
+  }
+  return ++last_place_;
 }
 
-void Mailbox::Release(int64_t tokens) {
+Mailbox::Place Mailbox::TakePlace(uint64_t id) {
+  const auto found = std::find_if(reserved_.begin(), reserved_.end(),
+                                  [id](const Place& place) { return place.id == id; });
+  Place place = std::move(*found);
+  reserved_.erase(found);
+  return place;
+}
+
+void Mailbox::Release(uint64_t place) {
   const std::lock_guard lock(mutex_);
-  ReleaseLocked(tokens);
+  Uncount(TakePlace(place).queue);
 }
 
-void Mailbox::ReleaseLocked(int64_t tokens) {
-  reserved_tokens_ -= tokens;
-  --reserved_requests_;
-}
-
-absl::Status Mailbox::Join(std::unique_ptr<Sequence> sequence) {
+absl::Status Mailbox::Join(uint64_t place, std::unique_ptr<Sequence> sequence) {
   {
     const std::lock_guard lock(mutex_);
-    ReleaseLocked(sequence->prompt_len());
-    if (mail_.draining || state_.snapshot.device_lost) return Refusal();
-    const Request& request = sequence->request();
-    arriving_.push_back({.tenant = request.tenant,
-                         .weight = TenantShares::Weight(request.share),
-                         .waiting = 1,
-                         .waiting_tokens = sequence->prompt_len()});
+    const Place kept = TakePlace(place);
+    if (mail_.draining || state_.snapshot.device_lost) {
+      Uncount(kept.queue);
+      return Refusal();
+    }
     mail_.requests.push_back(std::move(sequence));
     mail_.requests.back()->Owe();
   }
@@ -172,25 +208,7 @@ EngineSnapshot Mailbox::Snapshot() const {
 
 std::vector<TenantQueue> Mailbox::Tenants() const {
   const std::lock_guard lock(mutex_);
-  return TenantsLocked();
-}
-
-std::vector<TenantQueue> Mailbox::TenantsLocked() const {
-  std::vector<TenantQueue> tenants = state_.tenants;
-  for (const auto* list : {&joining_, &arriving_}) {
-    for (const TenantQueue& one : *list) {
-      const auto found =
-          std::find_if(tenants.begin(), tenants.end(),
-                       [&](const TenantQueue& tenant) { return tenant.tenant == one.tenant; });
-      if (found == tenants.end()) {
-        tenants.push_back(one);
-      } else {
-        found->waiting += one.waiting;
-        found->waiting_tokens += one.waiting_tokens;
-      }
-    }
-  }
-  return tenants;
+  return tenants_;
 }
 
 bool Mailbox::HasProbes() const {
@@ -204,11 +222,12 @@ bool Mailbox::Idle() const {
 }
 
 int64_t Mailbox::Waiting() const {
-  return state_.snapshot.waiting + reserved_requests_ + static_cast<int64_t>(mail_.requests.size());
+  return state_.snapshot.waiting + static_cast<int64_t>(reserved_.size() + mail_.requests.size());
 }
 
 int64_t Mailbox::QueuedTokens() const {
-  int64_t tokens = state_.snapshot.waiting_tokens + reserved_tokens_;
+  int64_t tokens = state_.snapshot.waiting_tokens;
+  for (const Place& place : reserved_) tokens += place.queue.waiting_tokens;
   for (const auto& sequence : mail_.requests) tokens += sequence->prompt_len();
   return tokens;
 }
@@ -237,7 +256,6 @@ Mailbox::Mail Mailbox::Take(bool rest) {
 // What is taken waits still, until a step has seated it.
 Mailbox::Mail Mailbox::TakeLocked() {
   Mail mail = std::exchange(mail_, {.draining = mail_.draining, .stop = mail_.stop});
-  joining_ = std::exchange(arriving_, {});
   for (const auto& sequence : mail.requests) {
     ++state_.snapshot.waiting;
     state_.snapshot.waiting_tokens += sequence->prompt_len();
@@ -249,7 +267,14 @@ Mailbox::Mail Mailbox::TakeLocked() {
 void Mailbox::Report(State state) {
   const std::lock_guard lock(mutex_);
   state_ = std::move(state);
-  joining_.clear();
+  tenants_ = std::exchange(state_.tenants, {});
+  try {
+    for (const Place& place : reserved_) Count(place.queue);
+    for (const auto& sequence : mail_.requests) {
+      Count(QueueOf(sequence->request(), sequence->prompt_len()));
+    }
+  } catch (const std::bad_alloc&) {  // the next one counts them
+  }
   if (Idle()) idle_.notify_all();
 }
 

@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/limits.h"
 #include "engine/probe_run.h"
@@ -44,11 +46,12 @@ class Mailbox {
   // Whether the queue has room for a request of so many prompt tokens. RESOURCE_EXHAUSTED
   // (QUEUE_FULL, TOKEN_BUDGET), UNAVAILABLE (DRAINING, DEVICE_ERROR).
   absl::Status Check(int64_t tokens, const Request& request) const;
-  // The same, and keeps that room while the request is made; Join or Release must follow.
-  absl::Status Reserve(int64_t tokens, const Request& request);
-  void Release(int64_t tokens);
-  // Into the room kept for it. From now on it is owed an end. UNAVAILABLE as of Check.
-  absl::Status Join(std::unique_ptr<Sequence> sequence);
+  // The same, and keeps that room while the request is made: its tenant has it from now on. Join or
+  // Release must follow.
+  absl::StatusOr<uint64_t> Reserve(int64_t tokens, const Request& request);
+  void Release(uint64_t place);
+  // Into the place kept for it. From now on it is owed an end. UNAVAILABLE as of Check.
+  absl::Status Join(uint64_t place, std::unique_ptr<Sequence> sequence);
   // RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE as of Check.
   absl::Status Join(std::unique_ptr<ProbeRun> probe);
 
@@ -67,13 +70,21 @@ class Mailbox {
   Mail Close();
 
  private:
+  struct Place {
+    uint64_t id;
+    TenantQueue queue;  // what it adds to its tenant's
+  };
+
   // All with mutex_ held.
   absl::Status Refusal() const;
   absl::Status CheckLocked(int64_t tokens, const Request& request) const;
   // Whether somebody has more in the queue, for its weight, than the request's tenant with so much
   // more.
   bool AnotherHasMore(const Request& request, int64_t TenantQueue::*what, int64_t more) const;
-  std::vector<TenantQueue> TenantsLocked() const;
+  // One more in a tenant's queue, or one less.
+  void Count(const TenantQueue& one);
+  void Uncount(const TenantQueue& one);
+  Place TakePlace(uint64_t id);
   bool HasProbes() const;
   bool Idle() const;
   int64_t Waiting() const;
@@ -81,7 +92,6 @@ class Mailbox {
   // When what is ahead now will have been worked off.
   std::chrono::milliseconds RetryAfter() const;
   Mail TakeLocked();
-  void ReleaseLocked(int64_t tokens);
 
   const Limits limits_;
   mutable std::mutex mutex_;
@@ -89,11 +99,10 @@ class Mailbox {
   std::condition_variable wake_;
   std::condition_variable idle_;
   Mail mail_;
-  State state_;  // after the last step, and with what has been taken since
-  int64_t reserved_tokens_ = 0;
-  int32_t reserved_requests_ = 0;
-  std::vector<TenantQueue> arriving_;  // one for each request of mail_
-  std::vector<TenantQueue> joining_;   // for each that was taken since the last Report
+  State state_;                       // after the last step, and with what has been taken since
+  std::vector<TenantQueue> tenants_;  // those of state_, and what has come since
+  std::vector<Place> reserved_;
+  uint64_t last_place_ = 0;
 };
 
 // What ends or refuses a request that an engine has no time for any more: UNAVAILABLE (DRAINING).

@@ -229,9 +229,8 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   sequence.request = std::move(request);
   sequence.sink = std::move(sink);
 
-  if (absl::Status room = mailbox_.Reserve(prompt_tokens, sequence.request); !room.ok()) {
-    return room;
-  }
+  const absl::StatusOr<uint64_t> place = mailbox_.Reserve(prompt_tokens, sequence.request);
+  if (!place.ok()) return place.status();
   const uint64_t handle = ++last_handle_;
   sequence.handle = handle;
   // Hashing a long prompt's blocks happens here, on the caller's thread.
@@ -240,10 +239,10 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
     made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
                                       *tokenizer_);
   } catch (const std::bad_alloc&) {
-    mailbox_.Release(prompt_tokens);
+    mailbox_.Release(*place);
     return OutOfMemory();
   }
-  if (absl::Status joined = mailbox_.Join(std::move(made)); !joined.ok()) return joined;
+  if (absl::Status joined = mailbox_.Join(*place, std::move(made)); !joined.ok()) return joined;
   return handle;
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <vector>
 
 #include "engine/error.h"
 
@@ -40,13 +41,36 @@ class MailboxTest : public ::testing::Test {
 
 TEST_F(MailboxTest, RequestsThatAreBeingMadeHaveTheirPlacesUntilTheyAreGivenBack) {
   mailbox_.Report(Waiting(1, 10));
-  EXPECT_TRUE(mailbox_.Reserve(10, request_).ok());
+  const auto place = mailbox_.Reserve(10, request_);
+  ASSERT_TRUE(place.ok());
   EXPECT_TRUE(mailbox_.Reserve(10, request_).ok());
   EXPECT_EQ(Refusal(10).reason, "QUEUE_FULL");
-  mailbox_.Release(10);
+  mailbox_.Release(*place);
   EXPECT_EQ(Refusal(10).reason, "");
   EXPECT_EQ(Refusal(81).reason, "TOKEN_BUDGET") << "ten wait, ten are to come";
   EXPECT_EQ(Refusal(80).reason, "");
+}
+
+// Callers that are many hold all places while their requests are made, and the queue itself is
+// empty.
+TEST_F(MailboxTest, PlacesThatOneTenantHoldsDoNotKeepAnotherOut) {
+  request_.tenant = "many";
+  Request few;
+  few.tenant = "few";
+  mailbox_.Report(Waiting(0, 0));
+  std::vector<uint64_t> places;
+  for (int i = 0; i < 3; ++i) places.push_back(*mailbox_.Reserve(1, request_));
+  EXPECT_EQ(Refusal(1).reason, "QUEUE_FULL");
+  EXPECT_TRUE(mailbox_.Check(1, few).ok());
+  mailbox_.Report(Waiting(0, 0));
+  EXPECT_TRUE(mailbox_.Reserve(1, few).ok()) << "they are held after a step too";
+  EXPECT_TRUE(mailbox_.Reserve(1, few).ok());
+  EXPECT_FALSE(mailbox_.Reserve(1, few).ok()) << "no more than the other has";
+  for (const auto& queue : mailbox_.Tenants()) {
+    EXPECT_EQ(queue.waiting, queue.tenant == "few" ? 2 : 3) << queue.tenant;
+  }
+  for (const uint64_t place : places) mailbox_.Release(place);
+  EXPECT_TRUE(mailbox_.Check(1, request_).ok());
 }
 
 TEST_F(MailboxTest, WhenToComeBackIsWhenBothPromptsAndSeatsHaveBeenServed) {
