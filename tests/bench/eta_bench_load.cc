@@ -15,9 +15,7 @@
 namespace eta::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double Seconds(Clock::duration duration) {
+double Seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
@@ -140,54 +138,49 @@ void LoadGenerator::RequireTenants() const {
   }
 }
 
+// In a thread of its own: a stream that asks for more than this program can send must not keep the
+// others' calls back.
+void LoadGenerator::Drive(State& run, size_t index, const Stream& stream, Clock::time_point end) {
+  std::mt19937_64 random(next_seed_++);
+  std::exponential_distribution<double> wait(std::max(stream.rate, 1e-9));
+  Clock::time_point due = run.begin;
+  size_t next_stub = index;
+  const auto await = [&] {  // false: the load is over
+    if (stream.rate > 0.0) {
+      std::this_thread::sleep_until(std::min(due, end));
+      due +=
+          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait(random)));
+      return true;
+    }
+    std::unique_lock lock(run.mutex);
+    return run.changed.wait_until(lock, end, [&] { return run.open[index] < stream.at_a_time; });
+  };
+  while (await() && Clock::now() < end) {
+    {
+      const std::lock_guard lock(run.mutex);
+      ++run.open[index];
+      ++run.all_open;
+    }
+    auto* call = new Call(run, index, MakeRequest(options_, next_seed_++));  // deletes itself
+    auto& stub = *connections_->stubs[next_stub++ % connections_->stubs.size()];
+    call->Start(stub, options_.tenant_header, stream.tenant);
+  }
+}
+
 std::vector<std::vector<CallResult>> LoadGenerator::Run(const std::vector<Stream>& streams,
                                                         double seconds) {
   State run;
   run.results.resize(streams.size());
   run.open.resize(streams.size());
   run.begin = Clock::now();
-  std::mt19937_64 random(next_seed_);
-  std::vector<Clock::time_point> due(streams.size(), run.begin);
-  const auto after = [](double wait) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait));
-  };
-  const Clock::time_point end = run.begin + after(seconds);
-  std::vector<std::exponential_distribution<double>> wait_of;
-  for (const Stream& stream : streams) wait_of.emplace_back(std::max(stream.rate, 1e-9));
-  size_t next_stub = 0;
-  const auto has_room = [&](size_t i) {
-    return streams[i].rate == 0.0 && run.open[i] < streams[i].at_a_time;
-  };
-  std::unique_lock lock(run.mutex);
-  while (Clock::now() < end) {
-    std::vector<size_t> to_start;
-    Clock::time_point soonest = end;
-    for (size_t i = 0; i < streams.size(); ++i) {
-      const Clock::time_point now = Clock::now();
-      const auto begin_call = [&] {
-        to_start.push_back(i);
-        ++run.open[i];
-        ++run.all_open;
-      };
-      while (has_room(i)) begin_call();
-      if (streams[i].rate == 0.0) continue;
-      for (; due[i] <= now; due[i] += after(wait_of[i](random))) begin_call();
-      soonest = std::min(soonest, due[i]);
-    }
-    lock.unlock();
-    for (const size_t i : to_start) {
-      auto* call = new Call(run, i, MakeRequest(options_, ++next_seed_));  // deletes itself
-      auto& stub = *connections_->stubs[next_stub++ % connections_->stubs.size()];
-      call->Start(stub, options_.tenant_header, streams[i].tenant);
-    }
-    lock.lock();
-    run.changed.wait_until(lock, soonest, [&] {
-      for (size_t i = 0; i < streams.size(); ++i) {
-        if (has_room(i)) return true;
-      }
-      return false;
-    });
+  const Clock::time_point end = run.begin + std::chrono::duration_cast<Clock::duration>(
+                                                std::chrono::duration<double>(seconds));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    threads.emplace_back([&, i] { Drive(run, i, streams[i], end); });
   }
+  for (std::thread& thread : threads) thread.join();
+  std::unique_lock lock(run.mutex);
   run.changed.wait(lock, [&] { return run.all_open == 0; });
   return std::move(run.results);
 }

@@ -2,6 +2,7 @@
 // (open loop), or so many at a time (closed loop); and what became of each.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -53,13 +54,17 @@ class LoadGenerator {
   std::vector<std::vector<CallResult>> Run(const std::vector<Stream>& streams, double seconds);
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Connections;
   class Call;
   struct State;
 
+  // Begins one stream's calls.
+  void Drive(State& run, size_t index, const Stream& stream, Clock::time_point end);
+
   const LoadOptions options_;
   std::unique_ptr<Connections> connections_;
-  uint64_t next_seed_;
+  std::atomic<uint64_t> next_seed_;
 };
 
 // The share'th quantile of `values`, by rank; 0 of none.

@@ -10,9 +10,9 @@
 // for all of it.
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <map>
-#include <numeric>
-#include <sstream>
+#include <utility>
 
 #include "grpcpp/support/status.h"
 #include "tests/bench/eta_bench_load.h"
@@ -35,6 +35,7 @@ struct Options {
 // What became of a stream's calls, times in milliseconds.
 struct Outcome {
   double per_second = 0.0;  // answers that were complete before the load ended
+  double load_cores = 0.0;  // processors that this program took from the server, if they share them
   std::vector<double> total;
   std::vector<double> first_token;
   std::vector<double> between;
@@ -62,6 +63,20 @@ Outcome Judge(const std::vector<CallResult>& results, double seconds) {
   return outcome;
 }
 
+// By stream.
+std::vector<Outcome> Offer(LoadGenerator& load, const std::vector<Stream>& streams,
+                           double seconds) {
+  const std::clock_t begin = std::clock();
+  const auto results = load.Run(streams, seconds);
+  const double cores = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / seconds;
+  std::vector<Outcome> outcomes;
+  for (const auto& stream : results) {
+    outcomes.push_back(Judge(stream, seconds));
+    outcomes.back().load_cores = cores;
+  }
+  return outcomes;
+}
+
 Json Quantiles(const std::vector<double>& values) {
   return {{"p50", Quantile(values, 0.5)},
           {"p90", Quantile(values, 0.9)},
@@ -75,6 +90,7 @@ Json Report(const char* what, const Outcome& outcome) {
   return {{"what", what},
           {"answers_per_s", outcome.per_second},
           {"codes", codes},
+          {"load_cores", outcome.load_cores},
           {"total_ms", Quantiles(outcome.total)},
           {"first_token_ms", Quantiles(outcome.first_token)},
           {"between_ms", Quantiles(outcome.between)},
@@ -92,8 +108,8 @@ Peak FindPeak(LoadGenerator& load, const Options& options, Json& phases) {
   Peak peak;
   (void)load.Run({{.tenant = kTenant, .at_a_time = 2}}, 1.0);  // warm
   for (const int level : options.levels) {
-    const auto results = load.Run({{.tenant = kTenant, .at_a_time = level}}, options.seconds);
-    const Outcome outcome = Judge(results[0], options.seconds);
+    const Outcome outcome =
+        Offer(load, {{.tenant = kTenant, .at_a_time = level}}, options.seconds)[0];
     phases.push_back(Report(("closed loop of " + std::to_string(level)).c_str(), outcome));
     if (level == options.levels.front()) peak.alone = outcome;
     if (outcome.per_second > peak.best.per_second) {
@@ -116,8 +132,7 @@ Json RunOverload(const Options& options) {
   Json phases = Json::array();
   const Peak peak = FindPeak(load, options, phases);
   const double rate = options.overload * peak.best.per_second;
-  const auto results = load.Run({{.tenant = kTenant, .rate = rate}}, options.seconds);
-  const Outcome outcome = Judge(results[0], options.seconds);
+  const Outcome outcome = Offer(load, {{.tenant = kTenant, .rate = rate}}, options.seconds)[0];
   phases.push_back(Report("overload", outcome));
   return {{"bench", "overload"},
           {"prompt_tokens", options.load.prompt_tokens},
@@ -142,13 +157,12 @@ Json RunFairness(const Options& options) {
   const Peak peak = FindPeak(load, options, phases);
   const double share = options.share * peak.best.per_second;
   const auto run = [&](double excess, const char* a, const char* b) {
-    const auto results = load.Run(
-        {{.tenant = kTenant, .rate = excess * share}, {.tenant = "tenant-b", .rate = share}},
+    auto outcomes = Offer(
+        load, {{.tenant = kTenant, .rate = excess * share}, {.tenant = "tenant-b", .rate = share}},
         options.seconds);
-    phases.push_back(Report(a, Judge(results[0], options.seconds)));
-    Outcome other = Judge(results[1], options.seconds);
-    phases.push_back(Report(b, other));
-    return other;
+    phases.push_back(Report(a, outcomes[0]));
+    phases.push_back(Report(b, outcomes[1]));
+    return std::move(outcomes[1]);
   };
   const Outcome before = run(1.0, "a at its share", "b beside it");
   const Outcome after = run(options.excess, "a at its excess", "b beside that");
@@ -169,7 +183,9 @@ Json RunFairness(const Options& options) {
 void Print(const Json& report) {
   Json rows = Json::array();
   for (const Json& phase : report["phases"]) {
-    Json row = {{"what", phase["what"]}, {"answers", phase["answers_per_s"]}};
+    Json row = {{"what", phase["what"]},
+                {"answers", phase["answers_per_s"]},
+                {"load_cores", phase["load_cores"]}};
     for (const char* key : {"total_ms", "first_token_ms", "between_ms", "refused_ms"}) {
       row[std::string(key) + "50"] = phase[key]["p50"];
       row[std::string(key) + "99"] = phase[key]["p99"];
@@ -185,7 +201,8 @@ void Print(const Json& report) {
                     {"between p50", "between_ms50", 2},
                     {"p99", "between_ms99", 2},
                     {"refused p50", "refused_ms50", 2},
-                    {"p99", "refused_ms99", 2}});
+                    {"p99", "refused_ms99", 2},
+                    {"load's cores", "load_cores", 2}});
   std::printf("\n");
   for (const auto& [key, value] : report.items()) {
     if (value.is_number_float()) std::printf("%s: %.4g\n", key.c_str(), value.get<double>());

@@ -61,6 +61,7 @@ class EtaBenchProcessTest : public ::testing::Test {
       const json& phase = phases[i];
       EXPECT_EQ(phase["what"], names[i]);
       EXPECT_GE(phase["answers_per_s"].get<double>(), 0.0);
+      EXPECT_GT(phase["load_cores"].get<double>(), 0.0);
       for (const auto& [code, calls] : phase["codes"].items()) {
         EXPECT_TRUE(code == "0" || code == "8") << code;
         EXPECT_GT(calls.get<int64_t>(), 0);
