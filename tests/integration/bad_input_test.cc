@@ -365,6 +365,30 @@ TEST_F(BadInputTest, DeadlinesTooShortForTheWork) {
   EXPECT_EQ(ReasonOf(status), "DEADLINE_TOO_SHORT");
 }
 
+TEST_F(BadInputTest, DeadlinesTooShortForTheWaitForASeat) {
+  std::vector<std::unique_ptr<ClientCall>> calls;
+  const auto start = [&] {
+    calls.push_back(std::make_unique<ClientCall>(*stub_));
+    calls.back()->Start(LongAnswer());
+  };
+  for (int i = 0; i < 4; ++i) start();
+  for (const auto& call : calls) EXPECT_TRUE(call->Read().has_started());
+  start();
+  std::this_thread::sleep_for(seconds(2));
+  calls.front()->context.TryCancel();
+  EXPECT_TRUE(calls.back()->Read().has_started()) << "now the server knows when a seat comes free";
+  ClientCall late(*stub_);
+  late.context.set_deadline(system_clock::now() + milliseconds(500));
+  const grpc::Status status = late.Refusal(LongAnswer());
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_EQ(ReasonOf(status), "DEADLINE_TOO_SHORT");
+  for (const auto& call : calls) {
+    call->context.TryCancel();
+    call->ReadText();
+    EXPECT_EQ(call->Finish().error_code(), StatusCode::CANCELLED);
+  }
+}
+
 TEST_F(BadInputTest, CallsWithoutADeadlineGetTheServers) {
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, LongAnswer());
