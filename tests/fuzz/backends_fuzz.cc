@@ -24,6 +24,9 @@ using eta::testing::Device;
 using eta::testing::SequenceCase;
 
 constexpr int32_t kMaxBlocks = 5;
+// Of queries and keys, element by element, in one sequence: wide models get fewer rows, so that no
+// input takes long.
+constexpr int64_t kMaxProducts = int64_t{1} << 20;
 
 AttentionCase Shapes(InputReader& reader) {
   AttentionCase made;
@@ -45,8 +48,13 @@ void AddSequence(InputReader& reader, eta::testing::Random& random, AttentionCas
   const int64_t cols = int64_t{made.geometry.num_kv_heads} * made.geometry.head_dim;
   SequenceCase sequence;
   sequence.kind = reader.Byte() % 3 == 0 ? eta::RowKind::kPrefill : eta::RowKind::kDecode;
-  sequence.num_rows = reader.Int(1, sequence.kind == eta::RowKind::kPrefill ? b + 5 : 3);
-  sequence.position = reader.Int(0, kMaxBlocks * b);
+  const int64_t most_pairs =
+      kMaxProducts / (int64_t{made.num_query_heads} * made.geometry.head_dim);
+  const auto most_rows = static_cast<int32_t>(std::sqrt(most_pairs));
+  sequence.num_rows =
+      reader.Int(1, sequence.kind == eta::RowKind::kPrefill ? std::min(b + 5, most_rows) : 3);
+  const auto most_keys = static_cast<int32_t>(most_pairs / sequence.num_rows);
+  sequence.position = reader.Int(0, std::min(kMaxBlocks * b, most_keys));
   sequence.attention = {.offset = reader.Pick({0.0f, 0.4f, -0.5f}),
                         .z = reader.Pick({1.5f, 0.0f, 1.0f, 2.0f, 8.0f}),
                         .pinned_blocks = reader.Int(0, 3),

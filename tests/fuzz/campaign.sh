@@ -43,12 +43,8 @@ if [ ${#targets[@]} -eq 0 ]; then
 fi
 
 if [ "$make" -eq 1 ]; then
-  launcher=()
-  if command -v ccache >/dev/null; then
-    launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-    export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
-  fi
-  (cd "$root" && cmake --preset fuzz -B "$build" "${launcher[@]}" >/dev/null)
+  . "$root/deploy/compiler_cache.sh" "$root"
+  (cd "$root" && cmake --preset fuzz -B "$build" >/dev/null)
   cmake --build "$build" --target "${targets[@]/%/_fuzz}"
 fi
 
@@ -56,8 +52,6 @@ fi
 # than usual, since it counts against the limit.
 export ASAN_OPTIONS="quarantine_size_mb=32:${ASAN_OPTIONS-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS-}"
-# Coverage of code is measured by coverage.sh.
-export LLVM_PROFILE_FILE=/dev/null
 
 options_of() {
   local dictionary="$root/tests/fuzz/dictionaries/$1.dict"

@@ -3,7 +3,7 @@
 # The bars are 95 % of lines and 90 % of branches; ends with 1 where one is missed.
 set -euo pipefail
 root=$(readlink -f "$(dirname "$(readlink -f "$0")")/../..")
-build=$root/build/fuzz make=1 lines=
+build=$root/build/coverage make=1 lines=
 while [ $# -gt 0 ]; do
   case "$1" in
     --build=*) build=${1#*=} ;;
@@ -20,7 +20,8 @@ while [ $# -gt 0 ]; do
   shift
 done
 if [ "$make" -eq 1 ]; then
-  (cd "$root" && cmake --preset fuzz -B "$build" >/dev/null)
+  . "$root/deploy/compiler_cache.sh" "$root"
+  (cd "$root" && cmake --preset coverage -B "$build" >/dev/null)
   cmake --build "$build" --target fuzzers
 fi
 

@@ -20,7 +20,6 @@ if [ ${#targets[@]} -eq 0 ]; then
   for source in "$root"/tests/fuzz/*_fuzz.cc; do targets+=("$(basename "$source" _fuzz.cc)"); done
 fi
 
-export LLVM_PROFILE_FILE=/dev/null
 for name in "${targets[@]}"; do
   kept=$root/tests/fuzz/corpus/$name
   small=$(mktemp -d)
