@@ -60,12 +60,8 @@ deploy/install_packages.sh runtime build || fail "the packages could not be inst
 end
 
 begin "2/6 build (server and client, no tests)"
-launcher=()
-if command -v ccache >/dev/null; then
-  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
-fi
-quietly cmake --preset release -DETA_TESTS=OFF -DETA_CUDA=OFF -DETA_WERROR=OFF "${launcher[@]}" ||
+. deploy/compiler_cache.sh "$PWD"
+quietly cmake --preset release -DETA_TESTS=OFF -DETA_CUDA=OFF -DETA_WERROR=OFF ||
   fail "cmake could not configure the build"
 quietly cmake --build build --parallel "$(nproc)" --target eta-server etactl ||
   fail "the build failed"

@@ -18,13 +18,9 @@ if [ -e "$folder/patched" ]; then
   sed -n 's,^+++ b/,,p' "$folder/patched" | (cd "$source" && xargs touch)
   rm "$folder/patched"
 fi
-launcher=()
-if command -v ccache >/dev/null; then
-  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-  export CCACHE_BASEDIR=$folder/source CCACHE_NOHASHDIR=1
-fi
+. "$root/deploy/compiler_cache.sh" "$source"
 cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DETA_CUDA=OFF -DETA_TESTS=ON \
-  "${launcher[@]}" >"$log" 2>&1 || { cat "$log" && exit 1; }
+  >"$log" 2>&1 || { cat "$log" && exit 1; }
 
 field() { sed -n "s/^$1: //p" "$2"; }
 make_test() {

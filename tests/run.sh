@@ -40,8 +40,6 @@ done
 if [ "$long" -eq 1 ]; then default_run=1; fi
 
 jobs=$(nproc)
-# What the compiler's cache keeps serves every clone, whatever folder it is in.
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 phases=()
 # phase NAME COMMAND...: runs it, keeps its time, stops the script if it fails.
 phase() {
@@ -71,9 +69,7 @@ check_shell() {
 }
 
 configure() {
-  local launcher=()
-  if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
-  cmake --preset "$1" -DETA_WERROR=ON -DETA_TESTS=ON "${launcher[@]}" >"$log" 2>&1 ||
+  cmake --preset "$1" -DETA_WERROR=ON -DETA_TESTS=ON >"$log" 2>&1 ||
     { cat "$log" && return 1; }
 }
 
@@ -121,6 +117,7 @@ sections=(runtime build test)
 if [ "$tidy" -eq 1 ]; then sections+=(tidy); fi
 if [ "$long" -eq 1 ]; then sections+=(fuzz); fi
 phase "packages" deploy/install_packages.sh "${sections[@]}"
+. deploy/compiler_cache.sh "$PWD"
 
 if [ "$default_run" -eq 1 ]; then
   phase "layers" tests/layers.sh

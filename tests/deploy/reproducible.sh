@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Builds twice, from copies in folders of different names and in different surroundings, and compares
-# the results byte for byte. As long as two builds without a compiler cache, so by hand and in
-# tests/run.sh --long.
+# the results byte for byte. It takes as long as two builds without a compiler's cache: by hand.
 #   tests/deploy/reproducible.sh [TARGET...]      default: eta-server etactl
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
