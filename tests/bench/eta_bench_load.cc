@@ -144,6 +144,7 @@ void LoadGenerator::Drive(State& run, size_t index, const Stream& stream, Clock:
   std::mt19937_64 random(next_seed_++);
   std::exponential_distribution<double> wait(std::max(stream.rate, 1e-9));
   Clock::time_point due = run.begin;
+  // Who shares a connection also shares its thread at the server.
   size_t next_stub = index;
   const auto await = [&] {  // false: the load is over
     if (stream.rate > 0.0) {
@@ -162,7 +163,8 @@ void LoadGenerator::Drive(State& run, size_t index, const Stream& stream, Clock:
       ++run.all_open;
     }
     auto* call = new Call(run, index, MakeRequest(options_, next_seed_++));  // deletes itself
-    auto& stub = *connections_->stubs[next_stub++ % connections_->stubs.size()];
+    auto& stub = *connections_->stubs[next_stub % connections_->stubs.size()];
+    next_stub += run.open.size();
     call->Start(stub, options_.tenant_header, stream.tenant);
   }
 }
