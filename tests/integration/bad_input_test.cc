@@ -371,12 +371,18 @@ TEST_F(BadInputTest, DeadlinesTooShortForTheWaitForASeat) {
     calls.push_back(std::make_unique<ClientCall>(*stub_));
     calls.back()->Start(LongAnswer());
   };
-  for (int i = 0; i < 4; ++i) start();
-  for (const auto& call : calls) EXPECT_TRUE(call->Read().has_started());
+  const auto has_seat = [](ClientCall& call) {
+    EXPECT_TRUE(call.Read().has_started());
+    return call.Read().has_delta();
+  };
+  for (int i = 0; i < 4; ++i) {
+    start();
+    EXPECT_TRUE(has_seat(*calls.back()));
+  }
   start();
   std::this_thread::sleep_for(seconds(2));
   calls.front()->context.TryCancel();
-  EXPECT_TRUE(calls.back()->Read().has_started()) << "now the server knows when a seat comes free";
+  EXPECT_TRUE(has_seat(*calls.back())) << "now the server knows how often one comes free";
   ClientCall late(*stub_);
   late.context.set_deadline(system_clock::now() + milliseconds(500));
   const grpc::Status status = late.Refusal(LongAnswer());
