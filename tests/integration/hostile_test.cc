@@ -14,6 +14,7 @@
 #include "tests/testing/front_process.h"
 #include "tests/testing/hostile_peer.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_model.h"
 
 namespace eta::testing {
@@ -25,7 +26,7 @@ using std::chrono::seconds;
 
 constexpr int kCallers = 4;
 constexpr int kMaxCalls = 100;  // limit_conn in nginx.conf
-constexpr int64_t kMaxGrowthKb = 20 * 1024;
+constexpr int64_t kMaxGrowthKb = kAddressSanitizer ? 1024 * 1024 : 20 * 1024;
 constexpr double kMinSuccess = 0.99;
 
 std::vector<std::string> ServerFlags(const std::string& model, const std::string& listen) {

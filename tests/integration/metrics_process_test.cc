@@ -62,7 +62,9 @@ TEST(MetricsProcess, ServesItsCatalogueAndCountsACallBeforeItsClientKnows) {
       v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   for (int i = 1; i <= 3; ++i) {
     ClientCall client(*stub);
-    client.Start(Ask("The tower"));
+    v1::GenerateRequest request = Ask("The tower");
+    request.mutable_stopping()->set_max_tokens(16);
+    client.Start(request);
     client.ReadText();
     EXPECT_TRUE(client.Finish().ok());
     const PageReader counted = page();

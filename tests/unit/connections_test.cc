@@ -13,6 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "service/connections/acceptor.h"
+#include "tests/testing/sanitized.h"
 #include "tests/unit/temp_folder.h"
 
 namespace eta {
@@ -251,9 +252,9 @@ TEST_F(AcceptorTest, APeerHasItsOwnLimit) {
 }
 
 TEST_F(AcceptorTest, WithNoDescriptorLeftItRefusesAndServesOnceTheyAreBack) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "UBSan takes a process without a file descriptor for one with bad pointers";
-#endif
+  if (testing::kAddressSanitizer) {
+    GTEST_SKIP() << "UBSan takes a process without a file descriptor for one with bad pointers";
+  }
   const auto acceptor = Start(100);
   std::vector<Descriptor> clients;
   for (int i = 0; i < 3; ++i) clients.push_back(NewSocket());
