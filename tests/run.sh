@@ -12,7 +12,7 @@ usage: tests/run.sh [--quick] [--cuda] [--tidy] [--asan] [--tsan] [--long]
              without a device the other runs build it all, and its tests skip and say why
   --tidy     instead: clang-tidy over all sources of the build (.clang-tidy), minutes long
   --asan     instead: AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
-  --tsan     instead: ThreadSanitizer, in build/tsan, over kernels, engine, calibration and stores
+  --tsan     instead: ThreadSanitizer, in build/tsan, over all that has no gRPC in it
   --long     the default run with more rounds; then half an hour of soak beside a minute of each
              fuzz target and the mutants (README.md has the time of each part)
 TEXT
@@ -171,7 +171,7 @@ if [ "$tsan" -eq 1 ]; then
   phase "configure, tsan" configure tsan
   phase "build, tsan" build build/tsan
   # Suites without gRPC: the packaged library is not instrumented, and what it orders looks like races.
-  phase "tests, tsan" suites build/tsan -L '^(kernels|workers|engine|calibrat|profile_(blob|json|record|store))' -E EmbeddedModel
+  phase "tests, tsan" suites build/tsan -L '^(kernels|workers|engine|calibrat|limits|telemetry|profile_(blob|json|record|store))' -E EmbeddedModel
 fi
 
 echo "== times"
