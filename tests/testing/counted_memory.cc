@@ -43,6 +43,10 @@ int64_t PeakBytes(const std::function<void()>& work) {
 void* operator new(size_t size) {
   return eta::testing::Counted(std::malloc(std::max<size_t>(size, 1)));
 }
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  void* const memory = std::malloc(std::max<size_t>(size, 1));
+  return memory == nullptr ? nullptr : eta::testing::Counted(memory);
+}
 void* operator new(size_t size, std::align_val_t alignment) {
   const auto step = static_cast<size_t>(alignment);
   return eta::testing::Counted(
