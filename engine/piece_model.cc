@@ -42,6 +42,22 @@ std::string EscapeSpaces(std::string_view text, bool add_dummy_prefix) {
   return escaped;
 }
 
+// By id, from 1 on: the higher a piece's score, the lower.
+std::vector<uint32_t> RankPieces(const std::vector<Piece>& pieces) {
+  std::vector<int32_t> by_score(pieces.size());
+  std::iota(by_score.begin(), by_score.end(), 0);
+  const auto score = [&](int32_t id) { return pieces[id].score; };
+  std::sort(by_score.begin(), by_score.end(),
+            [&](int32_t a, int32_t b) { return score(a) > score(b); });
+  std::vector<uint32_t> ranks(by_score.size());
+  uint32_t rank = 1;
+  for (size_t i = 0; i < by_score.size(); ++i) {
+    if (i > 0 && score(by_score[i]) != score(by_score[i - 1])) ++rank;
+    ranks[by_score[i]] = rank;
+  }
+  return ranks;
+}
+
 }  // namespace
 
 // A run of text that is a piece, or a single character. Symbols form a list; size 0: merged away.
@@ -88,17 +104,19 @@ PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
     }
   }
   std::sort(user_defined_.begin(), user_defined_.end());
-  RankPieces();
-  for (const auto& entry : normal_ids) AddMerges(entry.second, normal_ids);
+  const std::vector<uint32_t> ranks = RankPieces(table_.pieces);
+  for (const auto& entry : normal_ids) {
+    AddMerges({.piece = entry.second, .rank = ranks[entry.second]}, normal_ids);
+  }
   for (size_t c = 0; c < ascii_.size(); ++c) {
     const auto it = characters_.find(static_cast<int32_t>(c));
     ascii_[c] = it == characters_.end() ? -1 : it->second;
   }
 }
 
-void PieceModel::AddMerges(int32_t id,
+void PieceModel::AddMerges(PairTable::Made made,
                            const std::unordered_map<std::string_view, int32_t>& normal_ids) {
-  const std::string_view text = table_.pieces[id].text;
+  const std::string_view text = table_.pieces[made.piece].text;
   const auto symbol = [&](std::string_view part) {
     if (const auto piece = normal_ids.find(part); piece != normal_ids.end()) return piece->second;
     if (CharacterLength(part.front()) != part.size()) return -1;
@@ -111,26 +129,12 @@ void PieceModel::AddMerges(int32_t id,
     const int32_t left = symbol(text.substr(0, cut));
     const int32_t right = symbol(text.substr(cut));
     if (left >= 0 && right >= 0) {
-      merges_.Insert(left, right, {.piece = id, .rank = ranks_[id]});
+      merges_.Insert(left, right, made);
       joints_.Insert(CodePoint(text.substr(before, cut - before)),
                      CodePoint(text.substr(cut, next - cut)), {.piece = 0, .rank = 0});
     }
     before = cut;
     cut = next;
-  }
-}
-
-void PieceModel::RankPieces() {
-  std::vector<int32_t> by_score(table_.pieces.size());
-  std::iota(by_score.begin(), by_score.end(), 0);
-  const auto score = [this](int32_t id) { return table_.pieces[id].score; };
-  std::sort(by_score.begin(), by_score.end(),
-            [&](int32_t a, int32_t b) { return score(a) > score(b); });
-  ranks_.resize(by_score.size());
-  uint32_t rank = 1;
-  for (size_t i = 0; i < by_score.size(); ++i) {
-    if (i > 0 && score(by_score[i]) != score(by_score[i - 1])) ++rank;
-    ranks_[by_score[i]] = rank;
   }
 }
 

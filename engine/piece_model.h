@@ -52,8 +52,8 @@ class PieceModel {
   const UserDefined* LongestUserDefined(std::string_view text) const;
   // Id of the symbol that a character starts as; -1: it can neither stand nor merge.
   int32_t CharacterSymbol(int32_t code) const;
-  void RankPieces();
-  void AddMerges(int32_t id, const std::unordered_map<std::string_view, int32_t>& normal_ids);
+  void AddMerges(PairTable::Made made,
+                 const std::unordered_map<std::string_view, int32_t>& normal_ids);
   void AppendUnknown(std::string_view character, bool follows_unknown,
                      std::vector<int32_t>& ids) const;
 
@@ -62,7 +62,6 @@ class PieceModel {
   std::unordered_map<int32_t, int32_t> characters_;  // by code point
   PairTable merges_;                                 // pairs of symbols
   PairTable joints_;                       // pairs of code points across which symbols can merge
-  std::vector<uint32_t> ranks_;            // of pieces, from 1 on: the higher the score, the lower
   std::vector<UserDefined> user_defined_;  // sorted by text
   std::array<bool, 256> starts_user_defined_{};  // by first byte
   std::array<int32_t, 128> ascii_{};             // CharacterSymbol

@@ -19,6 +19,11 @@ double Seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+std::chrono::steady_clock::duration After(double seconds) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(seconds));
+}
+
 v1::GenerateRequest MakeRequest(const LoadOptions& options, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_int_distribution<int32_t> id(options.min_id, options.max_id);
@@ -149,8 +154,7 @@ void LoadGenerator::Drive(State& run, size_t index, const Stream& stream, Clock:
   const auto await = [&] {  // false: the load is over
     if (stream.rate > 0.0) {
       std::this_thread::sleep_until(std::min(due, end));
-      due +=
-          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait(random)));
+      due += After(wait(random));
       return true;
     }
     std::unique_lock lock(run.mutex);
@@ -175,8 +179,7 @@ std::vector<std::vector<CallResult>> LoadGenerator::Run(const std::vector<Stream
   run.results.resize(streams.size());
   run.open.resize(streams.size());
   run.begin = Clock::now();
-  const Clock::time_point end = run.begin + std::chrono::duration_cast<Clock::duration>(
-                                                std::chrono::duration<double>(seconds));
+  const Clock::time_point end = run.begin + After(seconds);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < streams.size(); ++i) {
     threads.emplace_back([&, i] { Drive(run, i, streams[i], end); });

@@ -24,13 +24,6 @@ constexpr int kExitDeviceLost = 3;
 constexpr int kExitStoreFailed = 4;
 constexpr int kExitOutOfMemory = 5;
 
-v1::GenerateRequest LongAnswer() {
-  v1::GenerateRequest request = Ask("Once upon a time");
-  request.mutable_stopping()->set_max_tokens(900);
-  request.mutable_stopping()->set_ignore_eos(true);
-  return request;
-}
-
 class FailpointExit : public ::testing::Test {
  protected:
   const TinyModel model_;
@@ -56,7 +49,7 @@ TEST_P(FailpointDevice, ThatIsLostEndsTheProcess) {
   HealthListener readiness(channel, "readiness");
   EXPECT_EQ(readiness.Next(), HealthStatus::SERVING);
   ClientCall running(*server->stub);
-  running.Start(LongAnswer());
+  running.Start(LongAnswer(900));
   EXPECT_TRUE(running.Read().has_started());
   server.Arm(std::string(GetParam()) + "=fail*1");
   running.ReadText();
@@ -87,9 +80,9 @@ TEST_P(FailpointMemory, ShortInAStepEndsTheProcess) {
   const FailpointServer server(model_.path(), "");
   ASSERT_TRUE(server->up()) << server->process().AwaitExit().errors;
   ClientCall one(*server->stub), two(*server->stub);
-  one.Start(LongAnswer());
+  one.Start(LongAnswer(900));
   EXPECT_TRUE(one.Read().has_started());
-  two.Start(LongAnswer());
+  two.Start(LongAnswer(900));
   EXPECT_TRUE(two.Read().has_started());
   server.Arm(std::string(GetParam()) + "=bad_alloc*1");
   for (ClientCall* call : {&one, &two}) {
@@ -114,7 +107,7 @@ TEST_F(FailpointExit, AStepThatHangsIsSeenByLiveness) {
   HealthListener liveness(channel, "liveness");
   EXPECT_EQ(liveness.Next(), HealthStatus::SERVING);
   server.Arm("engine.step=pause");
-  v1::GenerateRequest request = LongAnswer();
+  v1::GenerateRequest request = LongAnswer(900);
   ClientCall call(*server->stub);
   call.Start(request);
   EXPECT_EQ(liveness.Next(), HealthStatus::NOT_SERVING);

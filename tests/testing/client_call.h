@@ -64,4 +64,11 @@ inline v1::GenerateRequest Ask(const std::string& text) {
   return request;
 }
 
+inline v1::GenerateRequest LongAnswer(int32_t tokens = 16'000) {
+  v1::GenerateRequest request = Ask("Once upon a time");
+  request.mutable_stopping()->set_max_tokens(tokens);
+  request.mutable_stopping()->set_ignore_eos(true);
+  return request;
+}
+
 }  // namespace eta::testing
