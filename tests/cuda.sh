@@ -11,7 +11,8 @@ usage: tests/cuda.sh [--suites | --sanitizer] [--tools=NAMES] [--batches=N] BINA
   --tools      of compute-sanitizer (memcheck,racecheck,initcheck,synccheck)
   --batches    random ragged batches to compare with the reference (1000)
   BINARY       test binaries: kernels_test, kernels_cuda_test, golden_decode_test,
-               golden_model_test, engine_test; those in build/tests if none is named
+               golden_model_test, engine_test, nth_failure_test; those in build/tests if none is
+               named
 TEXT
 }
 
@@ -35,7 +36,7 @@ for argument in "$@"; do
   esac
 done
 if [ ${#binaries[@]} -eq 0 ]; then
-  for name in kernels kernels_cuda golden_decode golden_model engine; do
+  for name in kernels kernels_cuda golden_decode golden_model engine nth_failure; do
     binaries+=("build/tests/${name}_test")
   done
 fi
@@ -69,7 +70,7 @@ if [ "$suites" -eq 1 ]; then
     run "$(basename "$binary"), cuda" env ETA_CUDA_BATCHES="$batches" "$binary" \
       --gtest_filter='*cuda_*:*Cuda*:GreedyText.*:Golden*Files.*'
     run "$(basename "$binary"), engine on cuda" env ETA_TEST_BACKEND=cuda "$binary" \
-      --gtest_filter='EngineTest.*:Pipeline.*:Prefill.*:CacheFormats.*:FileFormats.*'
+      --gtest_filter='EngineTest.*:Pipeline.*:Prefill.*:CacheFormats.*:FileFormats.*:NthFailpoint.*Device*'
   done
 fi
 

@@ -122,7 +122,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
     device_->MakeCurrent();
     void* data = nullptr;
-    const cudaError_t error = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+    const cudaError_t error = AllocateMemory(&data, std::max<size_t>(bytes, 1));
     if (error == cudaSuccess) {
       return std::unique_ptr<Buffer>(
           std::make_unique<DeviceBuffer>(device_->index(), static_cast<std::byte*>(data), bytes));
@@ -321,8 +321,15 @@ class CudaBackend final : public Backend {
     if (!runs_) Start();
     Await();
     last_step_seconds_ = std::exchange(step_seconds_, 0.0);
-    // Also where memory ran out: ops of the step were left out then, and what they own may be gone.
-    return ok() ? absl::OkStatus() : absl::InternalError(device_->status().message());
+    if (ok()) return absl::OkStatus();
+    if (!absl::IsResourceExhausted(device_->status())) return device_->status();
+    // Ops of the step were left out, so that scratch memory may not be as the others left it.
+    device_->MakeCurrent();
+    const cudaError_t rest = cudaStreamSynchronize(device_->stream());
+    scratch_.Clear();
+    absl::Status shortage = device_->TakeShortage();
+    device_->Check(rest, "step");
+    return ok() ? shortage : device_->status();
   }
 
  private:

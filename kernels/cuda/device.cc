@@ -1,8 +1,10 @@
 #include "kernels/cuda/device.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/failpoint.h"
 
 namespace eta::cuda {
 namespace {
@@ -64,17 +66,32 @@ void Device::Check(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return;
   const std::string message = absl::StrCat("cuda: device ", index_, ": ", std::string(what), ": ",
                                            cudaGetErrorString(error));
-  Fail(error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(message)
-                                          : absl::InternalError(message));
+  if (error != cudaErrorMemoryAllocation) return Fail(absl::InternalError(message));
+  cudaGetLastError();  // else the next launch reports it
+  Fail(absl::ResourceExhaustedError(message));
 }
 
 void Device::Fail(const absl::Status& error) {
   status_.Update(error);
 }
 
+absl::Status Device::TakeShortage() {
+  if (!absl::IsResourceExhausted(status_)) return absl::OkStatus();
+  return std::exchange(status_, absl::OkStatus());
+}
+
+cudaError_t AllocateMemory(void** data, size_t bytes) {
+  return ETA_FAILPOINT(kDeviceAllocate) ? cudaErrorMemoryAllocation : cudaMalloc(data, bytes);
+}
+
 Scratch::~Scratch() {
+  Clear();
+}
+
+void Scratch::Clear() {
   device_.MakeCurrent();
-  for (const Piece& piece : pieces_) cudaFree(piece.data);
+  for (Piece& piece : pieces_) cudaFree(std::exchange(piece, {}).data);
+  ++generation_;
 }
 
 std::byte* Scratch::Get(Use use, size_t bytes) {
@@ -88,7 +105,7 @@ std::byte* Scratch::Get(Use use, size_t bytes) {
   device_.Check(cudaFree(piece.data), "scratch memory");
   piece = {};
   void* data = nullptr;
-  device_.Check(cudaMalloc(&data, size), "scratch memory");
+  device_.Check(AllocateMemory(&data, size), "scratch memory");
   if (data == nullptr) return nullptr;
   piece = {static_cast<std::byte*>(data), size};
   device_.Check(cudaMemsetAsync(data, 0, size, device_.stream()), "scratch memory");

@@ -1,6 +1,7 @@
 // One CUDA device: its stream, what it is, and the first error it met. A CUDA error is sticky:
-// after it, nothing that the device computed can be believed, and Finish() reports it.
-// Single-threaded, as a backend is.
+// after it, nothing that the device computed can be believed, and Finish() reports it. Only a lack
+// of memory passes: what had begun is lost with it, the device is well. Single-threaded, as a
+// backend is.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -40,6 +41,8 @@ class Device {
   void Check(cudaError_t error, std::string_view what);
   void Fail(const absl::Status& error);
   const absl::Status& status() const { return status_; }
+  // The error if it was a lack of memory, which is over then; else OK.
+  absl::Status TakeShortage();
 
  private:
   Device() = default;
@@ -52,6 +55,9 @@ class Device {
   cudaStream_t stream_ = nullptr;
   absl::Status status_;
 };
+
+// As cudaMalloc; where tests make the device run out of memory.
+cudaError_t AllocateMemory(void** data, size_t bytes);
 
 // Device memory that ops keep between launches: one piece per purpose, zero at first, grown (and
 // zeroed again) when an op asks for more. Growth changes addresses, so graphs captured before it
@@ -79,6 +85,8 @@ class Scratch {
   // At least `bytes` bytes, 256-byte aligned; null if the device has no memory (its status is then
   // an error).
   std::byte* Get(Use use, size_t bytes);
+  // Gives all of it back, when nothing runs that uses it.
+  void Clear();
   int64_t generation() const { return generation_; }
 
  private:

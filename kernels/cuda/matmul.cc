@@ -117,6 +117,7 @@ void MatMuls::Run(const TensorView& x, const Weight& weight, const TensorView& o
                        .x_alignment = AlignmentOf(x.data),
                        .weight_alignment = AlignmentOf(weight.data),
                        .out_alignment = AlignmentOf(out.data)};
+  if (scratch_.Get(Scratch::Use::kMatMul, kWorkspaceBytes) == nullptr) return;
   const Product* product = Find(shape, x.data, weight.data);
   if (product == nullptr) return;
   Check(Multiply(*product, product->algorithm, x.data, weight.data, out.data), "matrix product");

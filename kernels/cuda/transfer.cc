@@ -36,7 +36,7 @@ void MirroredMemory::Reallocate(size_t bytes) {
   void* host = nullptr;
   void* data = nullptr;
   device_.Check(cudaMallocHost(&host, sides_ * bytes), "pinned memory");
-  device_.Check(cudaMalloc(&data, bytes), "step memory");
+  device_.Check(AllocateMemory(&data, bytes), "step memory");
   host_ = static_cast<std::byte*>(host);
   device_data_ = static_cast<std::byte*>(data);
   if (host_ == nullptr || device_data_ == nullptr) return;

@@ -10,6 +10,7 @@
 #include "calibration/profile_json.h"
 #include "calibration/profile_store.h"
 #include "engine/checkpoint.h"
+#include "engine/error.h"
 #include "engine/tokenizer.h"
 #include "gmock/gmock.h"
 #include "kernels/failpoint.h"
@@ -194,6 +195,44 @@ TEST_F(NthFailpoint, AllocationOnTheDevice) {
   EXPECT_GE(statuses.size(), 10u);
   for (const absl::Status& status : statuses)
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+// What a step needs beside the cache and the weights grows with the first steps of their kind.
+TEST_F(NthFailpoint, AllocationOnTheDeviceInAStep) {
+  EngineOptions options = Options();
+  if (options.backend.name != "cuda") {
+    GTEST_SKIP() << "only steps on a GPU take device memory (ETA_TEST_BACKEND=cuda)";
+  }
+  options.prefix_cache = false;
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 4; ++i) requests.push_back(Greedy(Prompt(30 + 150 * i, i), 20));
+  const auto alone = Ask(*Start(options), requests[3]);
+  ASSERT_TRUE(alone.finished) << alone.status;
+  for (int64_t n = 0;; ++n) {
+    SCOPED_TRACE(n);
+    const auto engine = Start(options);
+    const int64_t before = FailpointStrikes(Failpoint::kDeviceAllocate);
+    ArmFailpoint(Failpoint::kDeviceAllocate, {.after = n, .times = 1});
+    int lost = 0;
+    for (const Recorder::Answer& answer : AskTogether(*engine, requests)) {
+      if (answer.finished) {
+        EXPECT_EQ(answer.ids.size(), 20u);
+        continue;
+      }
+      ++lost;
+      EXPECT_TRUE(absl::IsUnavailable(answer.status)) << answer.status;
+      EXPECT_EQ(GetErrorDetail(answer.status).reason, "DEVICE_ERROR");
+    }
+    DisarmFailpoints();
+    EXPECT_FALSE(engine->Snapshot().device_lost);
+    EXPECT_EQ(Ask(*engine, requests[3]).ids, alone.ids) << "nothing of the failed step is left";
+    if (FailpointStrikes(Failpoint::kDeviceAllocate) == before) {
+      EXPECT_EQ(lost, 0);
+      EXPECT_GE(n, 4) << "steps should have taken memory";
+      break;
+    }
+    EXPECT_EQ(lost, 1);
+  }
 }
 #endif
 
