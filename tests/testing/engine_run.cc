@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <latch>
 #include <random>
 #include <thread>
 #include <utility>
@@ -26,6 +27,24 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateDeferring(const EngineOptions& opt
   if (!backend.ok()) return backend.status();
   return StepEngine::Create(options, *checkpoint,
                             std::make_unique<DeferringBackend>(*std::move(backend)), observer);
+}
+
+// Keeps the engine from its next step once its request has started.
+class HoldingRecorder : public Recorder {
+ public:
+  void OnStarted(StartedEvent event) override {
+    Recorder::OnStarted(std::move(event));
+    released_.wait();
+  }
+  void Release() { released_.count_down(); }
+
+ private:
+  std::latch released_{1};
+};
+
+void SubmitTo(const std::shared_ptr<Recorder>& recorder, Engine& engine, Request request) {
+  const auto handle = engine.Submit(std::move(request), recorder);
+  if (!handle.ok()) recorder->OnFailed(handle.status(), {});
 }
 
 }  // namespace
@@ -93,9 +112,8 @@ AttentionChoice Frozen(const ModelConfig& config, const std::string& name) {
 }
 
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request) {
-  auto recorder = std::make_shared<Recorder>();
-  const auto handle = engine.Submit(std::move(request), recorder);
-  if (!handle.ok()) recorder->OnFailed(handle.status(), {});
+  const auto recorder = std::make_shared<Recorder>();
+  SubmitTo(recorder, engine, std::move(request));
   return recorder;
 }
 
@@ -104,8 +122,13 @@ Recorder::Answer Ask(Engine& engine, Request request) {
 }
 
 std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> requests) {
+  const auto first = std::make_shared<HoldingRecorder>();
   std::vector<std::shared_ptr<Recorder>> recorders;
-  for (Request& request : requests) recorders.push_back(Submit(engine, std::move(request)));
+  for (Request& request : requests) {
+    recorders.push_back(recorders.empty() ? first : std::make_shared<Recorder>());
+    SubmitTo(recorders.back(), engine, std::move(request));
+  }
+  first->Release();
   std::vector<Recorder::Answer> answers;
   for (const auto& recorder : recorders) answers.push_back(recorder->Wait());
   return answers;

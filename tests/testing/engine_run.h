@@ -38,7 +38,8 @@ AttentionChoice Frozen(const ModelConfig& config, const std::string& name);
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request);
 // Submits and waits.
 Recorder::Answer Ask(Engine& engine, Request request);
-// Submits all at once, waits for all.
+// Submits all, waits for all. The first starts alone; the others are there for the next step, so
+// what is batched and what is preempted does not depend on the machine.
 std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> requests);
 
 // Waits until no sequence and no probe is left and the snapshot shows it.
