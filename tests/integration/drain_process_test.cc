@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,7 +51,11 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  // gRPC 1.51 now and then takes an attempt that goes on for one that failed, and tries again.
+  EXPECT_TRUE(
+      channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::minutes(1)));
+  return channel;
 }
 
 // A client that calls again and again until the server is gone, and a little longer.
@@ -118,10 +123,13 @@ std::map<std::string, int> EndsInLog(const std::string& log) {
   return ends;
 }
 
-class DrainProcess : public ::testing::TestWithParam<Round> {};
+// What the rounds had in all.
+struct Seen {
+  int drained = 0;             // calls refused because the server drains
+  milliseconds last_taken{0};  // after the signal, of all calls that were answered
+};
 
-TEST_P(DrainProcess, LosesNothing) {
-  const Round& round = GetParam();
+void Drain(const Round& round, Seen& seen) {
   ServerProcess server(ETA_BINARY_DIR "/eta-server",
                        {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen", "127.0.0.1:0",
                         "--drain_delay", std::to_string(kDelay.count()) + "ms", "--drain_timeout",
@@ -149,8 +157,12 @@ TEST_P(DrainProcess, LosesNothing) {
 
   Clock::time_point closed = Clock::time_point::max();  // at the latest
   for (const Outcome& outcome : outcomes) {
-    if (!outcome.accepted && ReasonOf(outcome.status) == "DRAINING") {
+    if (outcome.accepted) {
+      seen.last_taken = std::max(seen.last_taken,
+                                 std::chrono::duration_cast<milliseconds>(outcome.begin - signal));
+    } else if (ReasonOf(outcome.status) == "DRAINING") {
       closed = std::min(closed, outcome.end);
+      ++seen.drained;
     }
   }
   EXPECT_GE(closed - signal, kDelay) << "a call was refused before the delay was over";
@@ -181,20 +193,27 @@ TEST_P(DrainProcess, LosesNothing) {
 }
 
 // By turns streams that have time to end, and streams that have not.
-std::vector<Round> Rounds() {
-  std::vector<Round> rounds;
-  for (int i = 0; i < eta::Rounds(6, 100); ++i) {
-    const bool long_enough = i % 2 == 0;
-    rounds.push_back({.number = i,
-                      .timeout = milliseconds(long_enough ? 60'000 : 100 + 37 * i % 200),
-                      .max_tokens = long_enough ? 60 : 4000,
-                      .load = milliseconds(61 * i % 300)});
-  }
-  return rounds;
+Round RoundOf(int i) {
+  const bool long_enough = i % 2 == 0;
+  return {.number = i,
+          .timeout = milliseconds(long_enough ? 60'000 : 100 + 37 * i % 200),
+          .max_tokens = long_enough ? 60 : 4000,
+          .load = milliseconds(61 * i % 300)};
 }
 
-INSTANTIATE_TEST_SUITE_P(, DrainProcess, ::testing::ValuesIn(Rounds()),
-                         [](const auto& round) { return std::to_string(round.param.number); });
+TEST(DrainProcess, LosesNothing) {
+  const int rounds = Rounds(6, 100);
+  Seen seen;
+  for (int i = 0; i < rounds && !::testing::Test::HasFailure(); ++i) {
+    SCOPED_TRACE("round " + std::to_string(i));
+    Drain(RoundOf(i), seen);
+  }
+  EXPECT_GT(seen.drained, 0) << "nobody came late enough to be told";
+  EXPECT_LT(seen.last_taken, kDelay + std::chrono::seconds(5)) << "calls are taken on and on";
+  std::cout << rounds << " drains: " << seen.drained << " calls refused, the last one taken "
+            << seen.last_taken.count() << " ms after the signal, " << kDelay.count()
+            << " of them the delay\n";
+}
 
 }  // namespace
 }  // namespace eta::testing
