@@ -1,11 +1,14 @@
-// Many clients at one server, in one process over a real socket, for as long as asked: first as
-// fast as they can, then at a share of what that gave. Answers of every kind and length, calls that
-// are cancelled, profiles that come and go, Stats. No call may fail, and what was taken must come
-// back: blocks of the KV cache, memory, file descriptors, threads.
+// Many clients of four tenants at one server, in one process over a real socket, for as long as
+// asked: first as fast as they can, then at a share of what that gave. Answers of every kind and
+// length, calls that are cancelled, profiles that come and go, calibrations, Stats, metrics, a log.
+// No call may fail, and what was taken must come back: blocks of the KV cache, memory, file
+// descriptors, threads.
 //
 //   build/bin/soak --model=models/eta-27m --seconds=1800
 //
 // Prints a table, one row per sample, and exits with 1, naming it, for whatever did not come back.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -28,7 +32,10 @@
 #include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "service/log/call_log.h"
+#include "service/log/log.h"
 #include "service/server.h"
+#include "service/telemetry/metrics_page.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/testing/profile_case.h"
 #include "tests/unit/temp_folder.h"
@@ -39,7 +46,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
+constexpr char kTenantHeader[] = "x-eta-tenant";
+constexpr int kTenants = 4;
 constexpr char kProfile[] = "soak";
+// Of a profile that is deleted then.
+constexpr int kVersions = 100;
 // Memory is compared from here on, or from a third of a shorter run: pools and arenas are warm
 // then.
 constexpr double kWarmSeconds = 600.0;
@@ -62,7 +73,9 @@ struct Totals {
   std::atomic<int64_t> cancelled = 0;
   std::atomic<int64_t> tokens = 0;
   std::atomic<int64_t> preemptions = 0;
+  std::atomic<int64_t> calibrations = 0;
   std::atomic<int64_t> errors = 0;
+  std::mutex calibrating;  // held meanwhile, since a calibration takes some memory for a moment
   std::mutex mutex;
   std::string error;  // guarded by mutex: the first
 
@@ -113,10 +126,16 @@ v1::GenerateRequest RandomRequest(std::mt19937& random) {
   return request;
 }
 
-void Answer(v1::EtaService::Stub& stub, std::mt19937& random, Totals& totals) {
+std::string TenantName(uint32_t number) {
+  return "tenant-" + std::to_string(number % kTenants);
+}
+
+void Answer(v1::EtaService::Stub& stub, const std::string& tenant, std::mt19937& random,
+            Totals& totals) {
   const v1::GenerateRequest request = RandomRequest(random);
   const bool cancel = random() % 10 == 0;
   grpc::ClientContext context;
+  context.AddMetadata(kTenantHeader, tenant);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(110));
   const auto reader = stub.Generate(&context, request);
   v1::GenerateResponse message;
@@ -150,48 +169,98 @@ void RunStream(const std::string& address, uint32_t seed, const std::atomic<bool
     while (!stop && Clock::now() < due) {
       std::this_thread::sleep_until(std::min(due, Clock::now() + std::chrono::milliseconds(100)));
     }
-    if (!stop) Answer(*stub, random, totals);
+    if (!stop) Answer(*stub, TenantName(seed), random, totals);
   }
 }
 
-// Stores a version of the profile, every fifth time deletes all of them first, and looks at Stats.
+// What a tenant's operator does: stores version after version of a profile, deletes all of them
+// when they are many, looks at Stats.
 class Operator {
  public:
-  Operator(const std::string& address, const std::string& json) : json_(json) {
+  Operator(const std::string& address, std::string tenant, std::string json)
+      : tenant_(std::move(tenant)), json_(std::move(json)) {
     const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+    eta_ = v1::EtaService::NewStub(channel);
     profiles_ = v1::ProfileService::NewStub(channel);
     stats_ = v1::StatsService::NewStub(channel);
   }
 
-  grpc::Status Import() {
-    grpc::ClientContext context;
+  grpc::Status Import(const std::string& name) {
     v1::ImportProfileRequest request;
     request.set_json(json_);
+    request.set_name(name);
     v1::Profile profile;
-    return profiles_->ImportProfile(&context, request, &profile);
-  }
-  grpc::Status LookAtStats() {
-    grpc::ClientContext context;
-    v1::GetStatsRequest request;
-    request.set_layers(true);
-    v1::Stats stats;
-    return stats_->GetStats(&context, request, &stats);
+    return profiles_->ImportProfile(Named().get(), request, &profile);
   }
   void Run(const std::atomic<bool>& stop, Totals& totals) {
-    while (!stop) {
-      for (const grpc::Status& status : {Import(), LookAtStats()}) {
-        // A tenant may store a thousand versions.
-        if (status.ok() || status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) continue;
-        totals.Fail("operator: " + status.error_message());
+    const std::string name = "churn";
+    for (int round = 1; !stop; ++round) {
+      Look(Import(name), totals);
+      if (round % kVersions == 0) Look(Delete(name), totals);
+      Look(LookAtStats(), totals);
+      Pause(stop, std::chrono::seconds(5));
+    }
+  }
+  void CalibrateAgainAndAgain(const std::atomic<bool>& stop, Totals& totals) {
+    const std::string name = "calibrated";
+    for (int round = 1; !stop; ++round) {
+      {
+        const std::lock_guard lock(totals.calibrating);
+        Look(Calibrate(name), totals);
       }
-      for (int i = 0; i < 50 && !stop; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      }
+      ++totals.calibrations;
+      if (round % kVersions == 0) Look(Delete(name), totals);
+      Pause(stop, std::chrono::seconds(20));
     }
   }
 
  private:
+  // The context of a call; alive as long as the statement.
+  std::unique_ptr<grpc::ClientContext> Named() const {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->AddMetadata(kTenantHeader, tenant_);
+    return context;
+  }
+  static void Look(const grpc::Status& status, Totals& totals) {
+    if (!status.ok()) totals.Fail("operator: " + status.error_message());
+  }
+  static void Pause(const std::atomic<bool>& stop, std::chrono::milliseconds pause) {
+    const auto end = Clock::now() + pause;
+    while (!stop && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+
+  grpc::Status Delete(const std::string& name) {
+    v1::DeleteProfileRequest request;
+    request.set_name(name);
+    v1::DeleteProfileResponse response;
+    return profiles_->DeleteProfile(Named().get(), request, &response);
+  }
+  grpc::Status LookAtStats() {
+    v1::GetStatsRequest request;
+    request.set_layers(true);
+    v1::Stats stats;
+    return stats_->GetStats(Named().get(), request, &stats);
+  }
+  grpc::Status Calibrate(const std::string& name) {
+    v1::CalibrateRequest request;
+    request.set_name(name);
+    request.set_sequence_tokens(256);
+    request.mutable_target()->mutable_match_dynamic();
+    for (int sample = 0; sample < 2; ++sample) {
+      std::string text;
+      while (text.size() < 4000) text += "Once upon a time there was a little girl. ";
+      request.add_samples()->set_text(text);
+    }
+    const auto context = Named();
+    const auto reader = eta_->Calibrate(context.get(), request);
+    for (v1::CalibrateResponse message; reader->Read(&message);) {
+    }
+    return reader->Finish();
+  }
+
+  const std::string tenant_;
   const std::string json_;
+  std::unique_ptr<v1::EtaService::Stub> eta_;
   std::unique_ptr<v1::ProfileService::Stub> profiles_;
   std::unique_ptr<v1::StatsService::Stub> stats_;
 };
@@ -286,11 +355,15 @@ int Run(const Options& options) {
   auto engine = Engine::Create(engine_options, &telemetry);
   if (!engine.ok()) return Complain(std::string(engine.status().message()));
   telemetry.SetModel((*engine)->info(), std::chrono::seconds(0));
+  Log log({.fd = open("/dev/null", O_WRONLY | O_CLOEXEC)});
+  CallLog call_log(log);
+  MetricsPage page(telemetry);
   const TempFolder folder;
   auto store = OpenProfileStore(folder.path() + "/profiles.db");
   if (!store.ok()) return Complain(std::string(store.status().message()));
   ServerOptions server_options;
   server_options.listen = "127.0.0.1:0";
+  server_options.tenant_header = kTenantHeader;
   const TelemetrySource counted = [&](const SnapshotQuery& query) {
     return telemetry.Snapshot(query);
   };
@@ -302,12 +375,18 @@ int Run(const Options& options) {
                                                .profiles = store->get(),
                                                .calibrate = calibrator,
                                                .telemetry = counted,
-                                               .call_observers = {&telemetry}});
+                                               .call_observers = {&call_log, &telemetry},
+                                               .log = &log});
   if (!server.ok()) return Complain(std::string(server.status().message()));
   const std::string address = (*server)->address();
-  Operator operating(address, FittingProfile((*engine)->info()));
-  if (const grpc::Status status = operating.Import(); !status.ok()) {
-    return Complain(status.error_message());
+  page.SetServer([&] { return (*server)->Figures(); });
+  std::vector<std::unique_ptr<Operator>> operators;
+  for (uint32_t i = 0; i < kTenants; ++i) {
+    operators.push_back(
+        std::make_unique<Operator>(address, TenantName(i), FittingProfile((*engine)->info())));
+    if (const grpc::Status status = operators.back()->Import(kProfile); !status.ok()) {
+      return Complain(status.error_message());
+    }
   }
 
   std::atomic<bool> stop = false;
@@ -318,12 +397,16 @@ int Run(const Options& options) {
     threads.emplace_back(
         [&, i] { RunStream(address, static_cast<uint32_t>(i + 1), stop, arrivals, totals); });
   }
-  threads.emplace_back([&] { operating.Run(stop, totals); });
+  for (const auto& one : operators) {
+    threads.emplace_back([&] { one->Run(stop, totals); });
+  }
+  threads.emplace_back([&] { operators.front()->CalibrateAgainAndAgain(stop, totals); });
 
   const Clock::time_point begin = Clock::now();
   const auto sample_at = [&](double seconds) {
     std::this_thread::sleep_until(begin +
                                   std::chrono::duration_cast<Clock::duration>(Seconds(seconds)));
+    const std::lock_guard lock(totals.calibrating);
     return TakeSample(**engine, totals, Clock::now() - begin);
   };
   const double peak_seconds = std::clamp(options.seconds / 6.0, 3.0, 120.0);
@@ -344,6 +427,7 @@ int Run(const Options& options) {
   while (samples.back().seconds < options.seconds) {
     samples.push_back(
         sample_at(std::min(samples.back().seconds + interval, options.seconds + 0.01)));
+    if (page.Write().empty()) totals.Fail("no page of metrics");
     Print(samples.back(), samples[samples.size() - 2]);
   }
   stop = true;
@@ -353,10 +437,12 @@ int Run(const Options& options) {
   }
   const Sample end = TakeSample(**engine, totals, Clock::now() - begin);
   std::printf(
-      "%ld calls, %ld cancelled, %ld failed, %ld tokens, %ld preemptions; blocks in use: %d\n",
+      "%ld calls, %ld cancelled, %ld failed, %ld tokens, %ld preemptions, %ld calibrations; blocks "
+      "in use: %d\n",
       totals.calls.load(), totals.cancelled.load(), totals.errors.load(), totals.tokens.load(),
-      totals.preemptions.load(), end.blocks_used);
+      totals.preemptions.load(), totals.calibrations.load(), end.blocks_used);
   const std::string fault = Judge(samples, end, totals);
+  page.SetServer(nullptr);
   (*server)->Drain();
   return fault.empty() ? 0 : Complain(fault);
 }
