@@ -50,7 +50,6 @@ class LogReader {
     thread_.join();
     close(ends_[0]);
   }
-  int64_t lines() const { return lines_; }
   int64_t named() const { return named_; }
   const std::string& offence() const { return offence_; }
 
@@ -66,7 +65,6 @@ class LogReader {
     fclose(in);
   }
   void Look(std::string_view line) {
-    ++lines_;
     const int tenant = CanaryIn(line);
     if (tenant >= 0) ++named_;
     const bool secret = line.find(kSecret) != line.npos;
@@ -75,7 +73,6 @@ class LogReader {
 
   int ends_[2] = {-1, -1};
   // Of the thread until it is joined:
-  int64_t lines_ = 0;
   int64_t named_ = 0;
   std::string offence_;
   std::thread thread_;
@@ -122,9 +119,15 @@ class TenancyServiceTest : public ::testing::Test {
     page_.SetServer(nullptr);
     server_.reset();
     call_log_.reset();
+    const int64_t dropped = log_ != nullptr ? log_->dropped() : 0;
     log_.reset();
     log_reader_.Join();
     EXPECT_EQ(log_reader_.offence(), "");
+    EXPECT_EQ(dropped, 0) << "lines that nobody looked at";
+    int64_t operations = 0;
+    for (const auto& tenant : tenants_) operations += tenant->counts().operations;
+    EXPECT_GT(log_reader_.named(), 0);
+    EXPECT_GE(log_reader_.named(), operations) << "each call has a line that names its tenant";
   }
 
   std::shared_ptr<grpc::Channel> NewChannel() const {
@@ -201,8 +204,10 @@ TEST_F(TenancyServiceTest, EachGetsWhatItWouldGetAlone) {
   for (std::thread& thread : threads) thread.join();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
 
+  const std::string page = page_.Write();
   TenancyCounts all;
   for (const auto& tenant : tenants_) {
+    EXPECT_NE(page.find(CanaryOf(tenant->number())), page.npos) << "the page names its tenants";
     all.operations += tenant->counts().operations;
     all.generated += tenant->counts().generated;
     all.calibrated += tenant->counts().calibrated;

@@ -31,11 +31,11 @@ using ::testing::SizeIs;
 constexpr int32_t kTokens = 160;  // of a sequence: ten blocks
 
 const TinyModel& Gated() {
-  static const TinyModel& model = *new TinyModel;
+  static const TinyModel model;
   return model;
 }
 const TinyModel& Plain() {
-  static const TinyModel& model = *new TinyModel({.has_predictor = false});
+  static const TinyModel model({.has_predictor = false});
   return model;
 }
 
