@@ -33,11 +33,12 @@ void AddAccessFlags(CLI::App& app, ServerOptions& options) {
                  "File of who may call, and in which roles: API keys, issuers of tokens, peers "
                  "(JSON). Read again when it changes")
       ->type_name("FILE");
-  app.add_option("--tenant_header", options.tenant_header,
-                 "Metadata key in which a proxy names the tenant of a call: one of --identity, or, "
-                 "where only this host can reach the server or --allow_unauthenticated_network is "
-                 "set, whoever reaches it. Without it and --identity all calls are of tenant "
-                 "\"default\"")
+  app.add_option(
+         "--tenant_header", options.tenant_header,
+         "Metadata key in which a proxy names the tenant of a call: one of --identity, or, "
+         "without --identity, whoever reaches the server (only this host, or whom "
+         "--allow_unauthenticated_network lets in). Without it and --identity all calls are "
+         "of tenant \"default\"")
       ->type_name("KEY");
   app.add_option("--admin_tenants", options.admin_tenants,
                  "Tenants of the operator among those that --tenant_header names, as in "

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -42,6 +43,13 @@ bool Authenticates(const ServerOptions& options) {
   return !options.identity.empty() || !options.tls_client_ca.empty();
 }
 
+constexpr int kOwnersSocket = 0600;
+constexpr std::string_view kUnixScheme = "unix:";
+
+bool IsUnixSocket(const std::string& address) {
+  return address.starts_with(kUnixScheme);
+}
+
 absl::Status CheckTenantHeader(const std::string& header) {
   const bool allowed = std::all_of(header.begin(), header.end(), [](char c) {
     return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-' || c == '_' || c == '.';
@@ -77,13 +85,42 @@ absl::Status CheckSecurity(const ServerOptions& options) {
         "--reflection: anybody may list the API without a credential, so not together with "
         "--identity or --tls_client_ca");
   }
+  if (!options.tenant_header.empty() && !options.tls_client_ca.empty() &&
+      options.identity.empty()) {
+    return wrong(
+        "--tenant_header: with --tls_client_ca it needs --identity, which says whose certificate "
+        "is a proxy's; else whoever has a certificate could name any tenant");
+  }
+  return absl::OkStatus();
+}
+
+// Flags that open up or bound what the address does not have.
+absl::Status CheckIdleAtAddress(const ServerOptions& options) {
+  const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
+  if (IsLocalAddress(options.listen)) {
+    if (options.allow_unauthenticated_network) {
+      return wrong("--allow_unauthenticated_network: only this host can reach --listen");
+    }
+    if (options.allow_plaintext_network) {
+      return wrong("--allow_plaintext_network: only this host can reach --listen");
+    }
+  }
+  if (IsUnixSocket(options.listen)) {
+    if (options.max_connections_per_peer > 0) {
+      return wrong(
+          "--max_connections_per_peer: whoever connects to a Unix socket (--listen) has no address "
+          "to count by");
+    }
+  } else if (options.socket_mode != kOwnersSocket) {
+    return wrong("--socket_mode: --listen is no Unix socket");
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
 bool IsLocalAddress(const std::string& address) {
-  if (address.rfind("unix:", 0) == 0) return true;
+  if (IsUnixSocket(address)) return true;
   const std::optional<std::string> host = HostOf(address);
   return host && IsLoopback(*host);
 }
@@ -129,8 +166,8 @@ absl::Status CheckCallOptions(const ServerOptions& options) {
 }
 
 absl::Status CheckListenAddress(const ServerOptions& options) {
-  if (options.listen.rfind("unix:", 0) == 0) {
-    if (options.listen.size() > 5) return absl::OkStatus();
+  if (IsUnixSocket(options.listen)) {
+    if (options.listen.size() > kUnixScheme.size()) return CheckIdleAtAddress(options);
     return absl::InvalidArgumentError("--listen: unix: needs a path");
   }
   const std::optional<std::string> host = HostOf(options.listen);
@@ -138,6 +175,7 @@ absl::Status CheckListenAddress(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         "--listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535");
   }
+  if (absl::Status status = CheckIdleAtAddress(options); !status.ok()) return status;
   if (IsLoopback(*host)) return absl::OkStatus();
   const bool known = Authenticates(options) || options.allow_unauthenticated_network;
   const bool hidden = !options.tls_cert.empty() || options.allow_plaintext_network;
@@ -154,7 +192,7 @@ absl::Status CheckListenAddress(const ServerOptions& options) {
 absl::Status CheckHealthAddress(const ServerOptions& options) {
   const std::string& address = options.health_listen;
   if (address.empty() || HostOf(address) ||
-      (address.rfind("unix:", 0) == 0 && address.size() > 5)) {
+      (IsUnixSocket(address) && address.size() > kUnixScheme.size())) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -162,14 +200,20 @@ absl::Status CheckHealthAddress(const ServerOptions& options) {
 }
 
 absl::Status CheckMetricsAddress(const ServerOptions& options) {
-  if (options.metrics_listen.empty()) return absl::OkStatus();
+  if (options.metrics_listen.empty()) {
+    if (!options.allow_network_metrics) return absl::OkStatus();
+    return absl::InvalidArgumentError("--allow_network_metrics: needs --metrics_listen");
+  }
   const std::optional<std::string> host = HostOf(options.metrics_listen);
   if (!host || host->find(':') != std::string::npos) {  // Debian builds civetweb without IPv6
     return absl::InvalidArgumentError(
         "--metrics_listen: must be host:port, not of IPv6, the port 0 to 65535");
   }
-  if (!IsLoopback(*host) && !options.allow_network_metrics &&
-      !options.allow_unauthenticated_network) {
+  if (IsLoopback(*host) && options.allow_network_metrics) {
+    return absl::InvalidArgumentError(
+        "--allow_network_metrics: only this host can reach --metrics_listen");
+  }
+  if (!IsLoopback(*host) && !options.allow_network_metrics) {
     return absl::InvalidArgumentError(
         "--metrics_listen: other hosts could reach this address, and whoever does may read the "
         "metrics; let only Prometheus reach it and set --allow_network_metrics");

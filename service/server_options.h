@@ -67,8 +67,8 @@ struct ServerOptions {
   int max_metadata_bytes = 8 * 1024;          // of a call
   int max_streams_per_connection = 100;       // calls at a time
   int max_connections = 0;  // at a time, more are closed at once; 0: Acceptor::kDefaultMax has it
-  int max_connections_per_peer =
-      0;                   // of one address (IPv6: of its first 64 bits); 0: no such limit
+  // Of one address (IPv6: of its first 64 bits); 0: no such limit. Not of a Unix socket.
+  int max_connections_per_peer = 0;
   int socket_mode = 0600;  // of the file, where `listen` is a Unix socket
   std::chrono::milliseconds keepalive_interval{30'000};        // pings to find dead peers
   std::chrono::milliseconds keepalive_timeout{10'000};         // a ping unanswered: peer is gone
@@ -85,8 +85,8 @@ absl::Status CheckCallOptions(const ServerOptions& options);
 bool IsLocalAddress(const std::string& address);
 
 // INVALID_ARGUMENT, naming the flag: an address of no known form; one that other hosts can reach,
-// unless calls are authenticated and encrypted, or a flag allows for what is missing; a flag of TLS
-// without the others that it needs.
+// unless calls are authenticated and encrypted, or a flag allows for what is missing; a flag that
+// has no effect at this address.
 absl::Status CheckListenAddress(const ServerOptions& options);
 absl::Status CheckMetricsAddress(const ServerOptions& options);
 absl::Status CheckHealthAddress(const ServerOptions& options);

@@ -98,12 +98,13 @@ absl::StatusOr<Caller> Identify(const Shown& shown, const IdentityRules& rules,
     if (found != file->peers.end()) peer = &found->second;
   }
   const bool by_proxy = peer != nullptr && !peer->tenant;
-  const bool believed = by_proxy || rules.only_this_host ||
-                        (file == nullptr && (rules.allow_unauthenticated || shown.certified));
+  // A front passes on what strangers send, also over this host's own sockets: where there is a
+  // file, only whom it names a proxy is believed.
+  const bool believed =
+      by_proxy || (file == nullptr && (rules.only_this_host || rules.allow_unauthenticated));
   if (!shown.tenants.empty() && !believed) {
     return Unknown("tenant header: from a peer that is no trusted proxy");
   }
-  const bool with_header = !rules.tenant_header.empty();
 
   if (file != nullptr && !shown.authorization.empty()) {
     if (shown.authorization.size() > 1) return Unknown("authorization: there twice");
@@ -119,22 +120,17 @@ absl::StatusOr<Caller> Identify(const Shown& shown, const IdentityRules& rules,
   }
   if (by_proxy) return ByHeader(shown, rules, peer->roles, shown.spiffe_id);
   if (peer != nullptr) {
-    if (shown.tenants.empty() ||
-        (shown.tenants.size() == 1 && shown.tenants.front() == peer->tenant->id())) {
-      return Caller{.tenant = *peer->tenant, .roles = peer->roles, .credential = shown.spiffe_id};
-    }
-    return Because(MakeError(absl::StatusCode::kPermissionDenied,
-                             "the call names another tenant than its credential is of",
-                             {.reason = "TENANT_MISMATCH"}),
-                   "tenant header: not the tenant of the peer");
+    return Caller{.tenant = *peer->tenant, .roles = peer->roles, .credential = shown.spiffe_id};
   }
-  if (with_header && believed) return ByHeader(shown, rules, Roles::All(), "header");
   if (file != nullptr) {
     if (!shown.certified) return Unknown("nothing shown");
     return Unknown(shown.spiffe_id.empty() ? "certificate: without a SPIFFE id"
                                            : absl::StrCat(shown.spiffe_id, " is not known"));
   }
-  if (with_header) return Unknown("nothing shown");
+  if (!rules.tenant_header.empty()) {
+    if (believed) return ByHeader(shown, rules, Roles::All(), "header");
+    return Unknown("nothing shown");
+  }
   return Caller{.tenant = *Tenant::Parse(kDefaultTenant),
                 .roles = Roles::All(),
                 .credential = !shown.spiffe_id.empty() ? shown.spiffe_id
@@ -185,7 +181,7 @@ absl::Status Identity::Take(const std::string& content, bool has_client_ca) {
   if (file->HasProxies() && rules_.tenant_header.empty()) {
     return wrong("peers: a proxy needs --tenant_header, in which it names the tenant");
   }
-  if (!file->HasProxies() && !rules_.tenant_header.empty() && !rules_.only_this_host) {
+  if (!file->HasProxies() && !rules_.tenant_header.empty()) {
     return wrong("peers: none is a proxy, so nobody could set --tenant_header");
   }
   auto taken = std::make_shared<const IdentityFile>(*std::move(file));

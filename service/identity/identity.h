@@ -4,8 +4,8 @@
 //   whatever else it shows. Two are refused.
 // - The SPIFFE id of its peer's certificate: a tenant's, or a proxy's, which names the tenant.
 // - Where --tenant_header is set, the tenant that this metadata names, from whoever is trusted to:
-//   a proxy of the file, or anybody where only processes of this host (or whom a flag lets in
-//   aloud) can reach the server.
+//   a proxy of the file; without a file anybody, where only processes of this host (or whom a flag
+//   lets in aloud) can reach the server.
 // - Without a file and a header all calls are of tenant "default", with all roles.
 //
 // A tenant named in the header by somebody who is not trusted to, or other than the credential's,
@@ -41,8 +41,10 @@ struct Shown {
 struct IdentityRules {
   std::string tenant_header;               // empty: calls name no tenant
   std::vector<std::string> admin_tenants;  // of the header; only they get stats_all and admin by it
-  bool only_this_host = true;              // nobody else can reach the server
-  bool allow_unauthenticated = false;      // others may, and are believed: the operator said so
+  // Without a file the header is believed only if one of these holds: nobody else can reach the
+  // server; others can, and the operator said that they are believed.
+  bool only_this_host = true;
+  bool allow_unauthenticated = false;
 };
 
 // UNAUTHENTICATED (CREDENTIAL_INVALID; TENANT_REQUIRED where only the header is missing or no

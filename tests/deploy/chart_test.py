@@ -60,6 +60,8 @@ REFUSED = (
     ({"log": {"format": "xml"}}, "format"),
     ({"tls": {"enabled": True}}, "tls.existingSecret"),
     ({"tls": {"clientCaKey": "ca.crt"}}, "tls.enabled"),
+    ({"tls": {"enabled": True, "existingSecret": "t", "clientCaKey": "ca.crt"},
+      "tenants": {"header": "x-eta-tenant"}}, "identity.existingSecret"),
     ({"flags": {"identity": "/tmp/x"}}, "identity"),
     ({"profiles": {"store": "etcd"}}, "store"),
     ({"profiles": {"store": "postgresql"}}, "url or existingSecret"),

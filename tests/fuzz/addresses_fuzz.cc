@@ -71,12 +71,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (eta::CheckListenAddress(options).ok() && !options.listen.starts_with("unix:")) {
     CheckTcp(options.listen, !(known && hidden));
   }
+  if (eta::CheckListenAddress(options).ok() && eta::IsLocalAddress(options.listen)) {
+    Require(!options.allow_unauthenticated_network && !options.allow_plaintext_network);
+  }
   if (eta::IsLocalAddress(options.listen) && !options.listen.starts_with("unix:")) {
     CheckTcp(options.listen, true);
   }
   if (eta::CheckMetricsAddress(options).ok() && !options.metrics_listen.empty()) {
-    CheckTcp(options.metrics_listen,
-             !options.allow_network_metrics && !options.allow_unauthenticated_network);
+    CheckTcp(options.metrics_listen, !options.allow_network_metrics);
   }
   if (eta::CheckHealthAddress(options).ok() && !options.health_listen.empty() &&
       !options.health_listen.starts_with("unix:")) {
@@ -85,6 +87,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (eta::CheckCallOptions(options).ok()) {
     Require(options.tls_cert.empty() == options.tls_key.empty());
     Require(options.admin_tenants.empty() || !options.tenant_header.empty());
+    Require(options.tenant_header.empty() || options.tls_client_ca.empty() ||
+            !options.identity.empty());
     Require(options.tenant_header.find_first_of("ABC \n\r:\"") == std::string::npos);
     Require(options.tenant_header != "authorization");
     Require(options.max_calibrations >= 1 && options.max_tenant_calibrations >= 0);

@@ -146,7 +146,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   Require(!has(kTwice) || authorization.empty() || known == nullptr);
   if (caller->credential == "header") {
-    Require(rules.only_this_host || known == nullptr);
+    Require(known == nullptr && (rules.only_this_host || rules.allow_unauthenticated));
     Require(caller->tenant.id() == tenants);
     Require(tenants == "ops" || !caller->roles.Has(Role::kAdmin));
   } else if (known != nullptr) {

@@ -27,11 +27,10 @@ void CheckWithFlags(const eta::IdentityFile& file, std::string_view text) {
   rules.only_this_host = (flags & 4) != 0;
   const auto identity = eta::Identity::Open(folder.Write("identity.json", text), rules, client_ca,
                                             [](const absl::Status&) {});
-  const bool fits = (file.peers.empty() || client_ca) &&
-                    (file.HasProxies() ? header : !header || rules.only_this_host);
+  const bool fits = (file.peers.empty() || client_ca) && file.HasProxies() == header;
   Require(identity.ok() == fits);
   if (!identity.ok()) return eta::fuzz::RequireReadable(identity.status());
-  Require(!(*identity)->Of({.tenants = {"acme"}}).ok() || rules.only_this_host);
+  Require(!(*identity)->Of({.tenants = {"acme"}}).ok());
 }
 
 }  // namespace

@@ -315,38 +315,43 @@ TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
   ServerOptions options = TlsOptions(/*mutual=*/true);
   options.identity = Options().identity;
   options.tenant_header = kTenantHeader;
-  options.listen = "0.0.0.0:0";  // not loopback, where a tenant header is believed
-  StopServing();
-  engine_ = std::make_unique<PuppetEngine>();
-  auto server = Server::Start(options, {.engine = *engine_});
-  ASSERT_TRUE(server.ok()) << server.status();
-  server_ = *std::move(server);
   const std::string method = "/eta.v1.EtaService/Generate";
-  const auto web = TlsChannel(authority_, authority_.Issue({.uri = kWeb}));
-  const auto proxy = TlsChannel(authority_, authority_.Issue({.uri = kProxy}));
-  const auto other = TlsChannel(authority_, authority_.Issue({.uri = "spiffe://example.org/x"}));
-  const auto nameless = TlsChannel(authority_, authority_.Issue());
-  EXPECT_TRUE(LetIn(Ask(web, method, {})));
-  EXPECT_EQ(ReasonOf(Ask(web, "/eta.v1.StatsService/GetStats", {})), "ROLE_REQUIRED");
-  EXPECT_TRUE(LetIn(Ask(proxy, method, {{kTenantHeader, "acme"}})));
-  EXPECT_EQ(ReasonOf(Ask(proxy, method, {})), "TENANT_REQUIRED");
-  ExpectUnknown(Ask(other, method, {}), "an id of nobody");
-  ExpectUnknown(Ask(nameless, method, {}), "no id");
-  EXPECT_TRUE(LetIn(Ask(other, method, By(Role::kGenerate)))) << "but a key is a key";
-  EXPECT_EQ(ReasonOf(Ask(web, method, {{kTenantHeader, "web"}})), "CREDENTIAL_INVALID");
-  EXPECT_EQ(ReasonOf(Ask(proxy, method,
-                         {{kTenantHeader, "other"},
-                          {"authorization", "Bearer " + keys_.at(Role::kGenerate)}})),
-            "TENANT_MISMATCH");
-  // No connection without a certificate, with one of strangers, or in plaintext.
-  const CertificateAuthority strangers("strangers");
-  for (const auto& channel :
-       {TlsChannel(authority_), TlsChannel(authority_, strangers.Issue({.uri = kWeb})),
-        NewChannel()}) {
-    EXPECT_EQ(Ask(channel, method, By(Role::kGenerate)).error_code(),
-              grpc::StatusCode::UNAVAILABLE);
+  // Over this host's own sockets as over the network: a front brings strangers there, too.
+  for (const char* const listen : {"127.0.0.1:0", "0.0.0.0:0"}) {
+    SCOPED_TRACE(listen);
+    options.listen = listen;
+    StopServing();
+    engine_ = std::make_unique<PuppetEngine>();
+    auto server = Server::Start(options, {.engine = *engine_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    const auto web = TlsChannel(authority_, authority_.Issue({.uri = kWeb}));
+    const auto proxy = TlsChannel(authority_, authority_.Issue({.uri = kProxy}));
+    const auto other = TlsChannel(authority_, authority_.Issue({.uri = "spiffe://example.org/x"}));
+    const auto nameless = TlsChannel(authority_, authority_.Issue());
+    EXPECT_TRUE(LetIn(Ask(web, method, {})));
+    EXPECT_EQ(ReasonOf(Ask(web, "/eta.v1.StatsService/GetStats", {})), "ROLE_REQUIRED");
+    EXPECT_TRUE(LetIn(Ask(proxy, method, {{kTenantHeader, "acme"}})));
+    EXPECT_EQ(ReasonOf(Ask(proxy, method, {})), "TENANT_REQUIRED");
+    ExpectUnknown(Ask(other, method, {}), "an id of nobody");
+    ExpectUnknown(Ask(nameless, method, {}), "no id");
+    ExpectUnknown(Ask(other, method, {{kTenantHeader, "acme"}}), "the header of no proxy");
+    EXPECT_TRUE(LetIn(Ask(other, method, By(Role::kGenerate)))) << "but a key is a key";
+    EXPECT_EQ(ReasonOf(Ask(web, method, {{kTenantHeader, "web"}})), "CREDENTIAL_INVALID");
+    EXPECT_EQ(ReasonOf(Ask(proxy, method,
+                           {{kTenantHeader, "other"},
+                            {"authorization", "Bearer " + keys_.at(Role::kGenerate)}})),
+              "TENANT_MISMATCH");
+    // No connection without a certificate, with one of strangers, or in plaintext.
+    const CertificateAuthority strangers("strangers");
+    for (const auto& channel :
+         {TlsChannel(authority_), TlsChannel(authority_, strangers.Issue({.uri = kWeb})),
+          NewChannel()}) {
+      EXPECT_EQ(Ask(channel, method, By(Role::kGenerate)).error_code(),
+                grpc::StatusCode::UNAVAILABLE);
+    }
+    EXPECT_TRUE(LetIn(Ask(web, method, {})));
   }
-  EXPECT_TRUE(LetIn(Ask(web, method, {})));
 }
 
 TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {
@@ -432,6 +437,11 @@ TEST_F(IdentityTest, NoFlagOfSecurityIsIdle) {
     return std::string(Server::Check(options, Limits()).message());
   };
   EXPECT_EQ(error([](ServerOptions&) {}), "");
+  EXPECT_THAT(error([](ServerOptions& o) {
+                o.identity.clear();
+                o.tenant_header = kTenantHeader;
+              }),
+              HasSubstr("--tenant_header: with --tls_client_ca it needs --identity"));
   EXPECT_THAT(error([](ServerOptions& o) { o.tls_cert.clear(); }), HasSubstr("--tls_cert"));
   EXPECT_THAT(error([](ServerOptions& o) { o.tls_key.clear(); }), HasSubstr("--tls_key"));
   EXPECT_THAT(error([](ServerOptions& o) {
@@ -439,10 +449,16 @@ TEST_F(IdentityTest, NoFlagOfSecurityIsIdle) {
                 o.tls_key.clear();
               }),
               HasSubstr("--tls_client_ca"));
-  EXPECT_THAT(error([](ServerOptions& o) { o.allow_unauthenticated_network = true; }),
-              HasSubstr("--allow_unauthenticated_network"));
-  EXPECT_THAT(error([](ServerOptions& o) { o.allow_plaintext_network = true; }),
-              HasSubstr("--allow_plaintext_network"));
+  EXPECT_THAT(error([](ServerOptions& o) {
+                o.listen = "0.0.0.0:0";
+                o.allow_unauthenticated_network = true;
+              }),
+              HasSubstr("--allow_unauthenticated_network: calls are authenticated"));
+  EXPECT_THAT(error([](ServerOptions& o) {
+                o.listen = "0.0.0.0:0";
+                o.allow_plaintext_network = true;
+              }),
+              HasSubstr("--allow_plaintext_network: calls are encrypted"));
   EXPECT_THAT(error([](ServerOptions& o) {
                 o.listen = "0.0.0.0:0";
                 o.tenant_header = kTenantHeader;
@@ -470,6 +486,50 @@ TEST_F(IdentityTest, NoFlagOfSecurityIsIdle) {
               o.allow_plaintext_network = true;
             }),
             "");
+}
+
+TEST_F(IdentityTest, NoFlagOpensOrBoundsWhatItsAddressDoesNotHave) {
+  const auto error = [](const std::string& listen,
+                        const std::function<void(ServerOptions&)>& change) {
+    ServerOptions options;
+    options.listen = listen;
+    change(options);
+    return std::string(Server::Check(options, Limits()).message());
+  };
+  const std::string socket = "unix:" + folder_.path() + "/s";
+  for (const std::string& local : {std::string("127.0.0.1:0"), std::string("[::1]:0"), socket}) {
+    EXPECT_EQ(error(local, [](ServerOptions&) {}), "");
+    EXPECT_THAT(error(local, [](ServerOptions& o) { o.allow_unauthenticated_network = true; }),
+                HasSubstr("--allow_unauthenticated_network: only this host"));
+    EXPECT_THAT(error(local, [](ServerOptions& o) { o.allow_plaintext_network = true; }),
+                HasSubstr("--allow_plaintext_network: only this host"));
+  }
+  const auto metrics = [&error](const std::string& address, bool allowed) {
+    return error("127.0.0.1:0", [&](ServerOptions& o) {
+      o.metrics_listen = address;
+      o.allow_network_metrics = allowed;
+    });
+  };
+  EXPECT_THAT(metrics("", true), HasSubstr("--allow_network_metrics: needs --metrics_listen"));
+  EXPECT_THAT(metrics("127.0.0.1:0", true), HasSubstr("--allow_network_metrics: only this host"));
+  EXPECT_EQ(metrics("0.0.0.0:0", true), "");
+  EXPECT_THAT(metrics("0.0.0.0:0", false), HasSubstr("set --allow_network_metrics"));
+  EXPECT_THAT(error("0.0.0.0:0",
+                    [](ServerOptions& o) {
+                      o.allow_unauthenticated_network = true;
+                      o.allow_plaintext_network = true;
+                      o.metrics_listen = "0.0.0.0:0";
+                    }),
+              HasSubstr("set --allow_network_metrics"))
+      << "what opens calls does not open metrics";
+  for (const int mode : {0660, 0666}) {
+    const auto set_mode = [mode](ServerOptions& o) { o.socket_mode = mode; };
+    EXPECT_THAT(error("127.0.0.1:0", set_mode), HasSubstr("--socket_mode"));
+    EXPECT_EQ(error(socket, set_mode), "");
+  }
+  const auto set_bound = [](ServerOptions& o) { o.max_connections_per_peer = 1; };
+  EXPECT_THAT(error(socket, set_bound), HasSubstr("--max_connections_per_peer"));
+  EXPECT_EQ(error("127.0.0.1:0", set_bound), "");
 }
 
 }  // namespace

@@ -285,6 +285,17 @@ TEST_F(IdentifyTest, OnlyAProxyMayNameTenants) {
   EXPECT_EQ(ReasonOf(Ask({.tenants = {"acme"}})), "CREDENTIAL_INVALID") << "there is a file";
 }
 
+TEST_F(IdentifyTest, OnThisHostTooOnlyWhomTheFileNamesAProxyIsBelieved) {
+  network_.only_this_host = true;
+  const std::string shown = "Bearer " + key_;
+  EXPECT_EQ(ReasonOf(Ask({.tenants = {"acme"}})), "CREDENTIAL_INVALID");
+  EXPECT_EQ(ReasonOf(Ask({})), "CREDENTIAL_INVALID");
+  EXPECT_EQ(ReasonOf(Ask({.authorization = {shown}, .tenants = {"acme"}})), "CREDENTIAL_INVALID");
+  EXPECT_EQ(Ask({.authorization = {shown}})->tenant.id(), "acme");
+  EXPECT_EQ(Ask({.tenants = {"acme"}, .certified = true, .spiffe_id = kProxy})->tenant.id(),
+            "acme");
+}
+
 TEST_F(IdentifyTest, ACredentialOutranksTheHeaderAndMustAgreeWithIt) {
   const std::string shown = "Bearer " + key_;
   Shown by_proxy{
@@ -304,7 +315,8 @@ TEST_F(IdentifyTest, WithoutAFileTheHeaderIsBelievedWhereItMayBe) {
   EXPECT_EQ(ReasonOf(Identify({}, rules, nullptr, kClock)), "TENANT_REQUIRED");
   rules.only_this_host = false;
   EXPECT_FALSE(Identify({.tenants = {"acme"}}, rules, nullptr, kClock).ok());
-  EXPECT_TRUE(Identify({.tenants = {"acme"}, .certified = true}, rules, nullptr, kClock).ok());
+  EXPECT_FALSE(Identify({.tenants = {"acme"}, .certified = true}, rules, nullptr, kClock).ok())
+      << "a certificate alone makes nobody a proxy";
   rules.allow_unauthenticated = true;
   EXPECT_TRUE(Identify({.tenants = {"acme"}}, rules, nullptr, kClock).ok());
 }
@@ -371,8 +383,10 @@ TEST(Identity, EntriesThatCouldNotWorkAreRefused) {
   EXPECT_THAT(open(proxy, {}, true), HasSubstr("--tenant_header"));
   EXPECT_EQ(open(proxy, {.tenant_header = "x-tenant"}, true), "");
   const json web = {{"spiffe_id", kWeb}, {"tenant", "web"}, {"roles", {"generate"}}};
-  EXPECT_THAT(open(web, {.tenant_header = "x-tenant", .only_this_host = false}, true),
-              HasSubstr("--tenant_header"));
+  for (const bool only_this_host : {false, true}) {
+    EXPECT_THAT(open(web, {.tenant_header = "x-tenant", .only_this_host = only_this_host}, true),
+                HasSubstr("--tenant_header"));
+  }
   EXPECT_THAT(
       std::string(Identity::Open(folder.path() + "/none", {}, false, {}).status().message()),
       HasSubstr("--identity: cannot be opened"));

@@ -99,6 +99,9 @@ seccompProfile:
 {{- if and .Values.tls.clientCaKey (not .Values.tls.enabled) -}}
 {{- fail "tls.clientCaKey: needs tls.enabled" -}}
 {{- end -}}
+{{- if and .Values.tls.clientCaKey .Values.tenants.header (not .Values.identity.existingSecret) -}}
+{{- fail "tenants.header: with tls.clientCaKey it needs identity.existingSecret, which says whose certificate is a proxy's" -}}
+{{- end -}}
 {{- if and $profiles.default (eq $profiles.store "none") -}}
 {{- fail "profiles.default: needs a profiles.store" -}}
 {{- end -}}
