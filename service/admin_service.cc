@@ -38,7 +38,8 @@ absl::StatusOr<v1::SetLogLevelResponse> AdminService::Set(
                         absl::StrCat("the log's level is ", std::string(Name(level)), " now"))
                    .Add("log_level", Name(level))
                    .Add("tenant", caller.tenant.id())
-                   .Add("credential", caller.credential));
+                   .Add("credential", caller.credential)
+                   .Rank(LogRank::kChange));
     return response;
   }
   return InvalidField("level", "must be one of LOG_LEVEL_DEBUG, _INFO, _WARNING and _ERROR");

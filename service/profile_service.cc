@@ -34,18 +34,6 @@ ProfilePage PageOf(const Request& request) {
   return page;
 }
 
-// Which profile a call that succeeded was about.
-template <typename Request, typename Response>
-void Describe(const Request& request, const Response& response, CallRecord& record) {
-  if constexpr (std::is_same_v<Response, v1::Profile>) {
-    record.profile = response.name();
-    record.profile_version = response.version();
-  } else if constexpr (requires { request.name(); }) {
-    record.profile = request.name();
-  }
-  if constexpr (requires { request.request_id(); }) record.request_id = request.request_id();
-}
-
 // An error in a file is one of the field that carries the file.
 absl::Status InFile(const absl::Status& status) {
   ErrorDetail detail = GetErrorDetail(status);
@@ -56,24 +44,27 @@ absl::Status InFile(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<ProfilePtr> ProfileService::Find(const Tenant& tenant,
-                                                const std::string& reference) const {
+absl::StatusOr<ProfilePtr> ProfileService::Find(const Tenant& tenant, const std::string& reference,
+                                                CallRecord& call) const {
   const auto parsed = ParseProfileReference("profile", reference);
   if (!parsed.ok()) return parsed.status();
+  call.profile = parsed->name;
   auto record = parts_.store->Get(tenant, parsed->name, parsed->selector);
   if (!record.ok()) return NamingProfile(record.status(), reference);
+  call.profile_version = (*record)->version;
   return record;
 }
 
 absl::StatusOr<v1::Profile> ProfileService::Get(const Tenant& tenant,
-                                                const v1::GetProfileRequest& request) const {
-  const auto record = Find(tenant, request.profile());
+                                                const v1::GetProfileRequest& request,
+                                                CallRecord& call) const {
+  const auto record = Find(tenant, request.profile(), call);
   if (!record.ok()) return record.status();
   return ToMessage(**record);
 }
 
 absl::StatusOr<v1::ListProfilesResponse> ProfileService::List(
-    const Tenant& tenant, const v1::ListProfilesRequest& request) const {
+    const Tenant& tenant, const v1::ListProfilesRequest& request, CallRecord& /*call*/) const {
   const auto list = parts_.store->List(tenant, PageOf(request));
   if (!list.ok()) return list.status();
   v1::ListProfilesResponse response;
@@ -85,7 +76,8 @@ absl::StatusOr<v1::ListProfilesResponse> ProfileService::List(
 }
 
 absl::StatusOr<v1::ListProfileVersionsResponse> ProfileService::ListVersions(
-    const Tenant& tenant, const v1::ListProfileVersionsRequest& request) const {
+    const Tenant& tenant, const v1::ListProfileVersionsRequest& request, CallRecord& call) const {
+  call.profile = request.name();
   const auto list = parts_.store->ListVersions(tenant, request.name(), PageOf(request));
   if (!list.ok()) return NamingProfile(list.status(), request.name());
   const auto aliases = parts_.store->ListAliases(tenant, request.name());
@@ -103,7 +95,10 @@ absl::StatusOr<v1::ListProfileVersionsResponse> ProfileService::ListVersions(
 }
 
 absl::StatusOr<v1::SetProfileAliasResponse> ProfileService::SetAlias(
-    const Tenant& tenant, const v1::SetProfileAliasRequest& request) const {
+    const Tenant& tenant, const v1::SetProfileAliasRequest& request, CallRecord& call) const {
+  call.profile = request.name();
+  call.profile_alias = request.alias();
+  call.profile_version = request.version();
   if (!request.has_version()) return InvalidField("version", "must be set; 0 removes the alias");
   const absl::Status status =
       parts_.store->SetAlias(tenant, {.name = request.name(),
@@ -116,7 +111,9 @@ absl::StatusOr<v1::SetProfileAliasResponse> ProfileService::SetAlias(
 }
 
 absl::StatusOr<v1::DeleteProfileResponse> ProfileService::Delete(
-    const Tenant& tenant, const v1::DeleteProfileRequest& request) const {
+    const Tenant& tenant, const v1::DeleteProfileRequest& request, CallRecord& call) const {
+  call.profile = request.name();
+  call.profile_version = request.expected_version();
   const absl::Status status =
       parts_.store->Delete(tenant, request.name(), ExpectedVersion(request));
   if (!status.ok()) return NamingProfile(status, request.name());
@@ -125,12 +122,16 @@ absl::StatusOr<v1::DeleteProfileResponse> ProfileService::Delete(
 }
 
 absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
-                                                   const v1::ImportProfileRequest& request) const {
+                                                   const v1::ImportProfileRequest& request,
+                                                   CallRecord& call) const {
+  call.profile = request.name();
+  call.request_id = request.request_id();
   auto file = ProfileFromJson(request.json());
   if (!file.ok()) return InFile(file.status());
   PutProfile put{.name = request.has_name() ? request.name() : file->name,
                  .content = std::move(file->content),
                  .expected_version = ExpectedVersion(request)};
+  call.profile = put.name;
   if (!request.request_id().empty()) {
     v1::ImportProfileRequest payload = request;
     payload.clear_request_id();
@@ -141,13 +142,14 @@ absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
   }
   const auto stored = parts_.store->Put(tenant, put);
   if (!stored.ok()) return NamingProfile(stored.status(), put.name);
+  call.profile_version = (*stored)->version;
   parts_.profiles->Add(**stored);
   return ToMessage(**stored);
 }
 
 absl::StatusOr<v1::ExportProfileResponse> ProfileService::Export(
-    const Tenant& tenant, const v1::ExportProfileRequest& request) const {
-  const auto record = Find(tenant, request.profile());
+    const Tenant& tenant, const v1::ExportProfileRequest& request, CallRecord& call) const {
+  const auto record = Find(tenant, request.profile(), call);
   if (!record.ok()) return record.status();
   auto json = ProfileToJson({.name = (*record)->name,
                              .version = (*record)->version,
@@ -171,11 +173,9 @@ grpc::ServerUnaryReactor* ProfileService::Start(grpc::CallbackServerContext* con
       context, *request, response, parts_,
       {.name = name, .needed = needed, .max_bytes = max_bytes, .of_store = true},
       [this, method](const Caller& caller, const Request& parsed,
-                     CallRecord& record) -> absl::StatusOr<Response> {
+                     CallRecord& call) -> absl::StatusOr<Response> {
         if (ETA_FAILPOINT(kProfileCall)) return OutOfMemory();
-        absl::StatusOr<Response> answer = (this->*method)(caller.tenant, parsed);
-        if (answer.ok()) Describe(parsed, *answer, record);
-        return answer;
+        return (this->*method)(caller.tenant, parsed, call);
       });
 }
 

@@ -51,23 +51,32 @@ class ProfileService final : public RawProfileService {
                                           grpc::ByteBuffer* response) override;
 
  private:
-  absl::StatusOr<v1::Profile> Get(const Tenant& tenant, const v1::GetProfileRequest& request) const;
+  // Each fills of the call's record what it is about before it is tried: a change that fails may
+  // have taken effect all the same.
+  absl::StatusOr<v1::Profile> Get(const Tenant& tenant, const v1::GetProfileRequest& request,
+                                  CallRecord& call) const;
   absl::StatusOr<v1::ListProfilesResponse> List(const Tenant& tenant,
-                                                const v1::ListProfilesRequest& request) const;
+                                                const v1::ListProfilesRequest& request,
+                                                CallRecord& call) const;
   absl::StatusOr<v1::ListProfileVersionsResponse> ListVersions(
-      const Tenant& tenant, const v1::ListProfileVersionsRequest& request) const;
-  absl::StatusOr<v1::SetProfileAliasResponse> SetAlias(
-      const Tenant& tenant, const v1::SetProfileAliasRequest& request) const;
+      const Tenant& tenant, const v1::ListProfileVersionsRequest& request, CallRecord& call) const;
+  absl::StatusOr<v1::SetProfileAliasResponse> SetAlias(const Tenant& tenant,
+                                                       const v1::SetProfileAliasRequest& request,
+                                                       CallRecord& call) const;
   absl::StatusOr<v1::DeleteProfileResponse> Delete(const Tenant& tenant,
-                                                   const v1::DeleteProfileRequest& request) const;
-  absl::StatusOr<v1::Profile> Import(const Tenant& tenant,
-                                     const v1::ImportProfileRequest& request) const;
+                                                   const v1::DeleteProfileRequest& request,
+                                                   CallRecord& call) const;
+  absl::StatusOr<v1::Profile> Import(const Tenant& tenant, const v1::ImportProfileRequest& request,
+                                     CallRecord& call) const;
   absl::StatusOr<v1::ExportProfileResponse> Export(const Tenant& tenant,
-                                                   const v1::ExportProfileRequest& request) const;
-  absl::StatusOr<ProfilePtr> Find(const Tenant& tenant, const std::string& reference) const;
+                                                   const v1::ExportProfileRequest& request,
+                                                   CallRecord& call) const;
+  absl::StatusOr<ProfilePtr> Find(const Tenant& tenant, const std::string& reference,
+                                  CallRecord& call) const;
 
   template <typename Request, typename Response>
-  using Method = absl::StatusOr<Response> (ProfileService::*)(const Tenant&, const Request&) const;
+  using Method = absl::StatusOr<Response> (ProfileService::*)(const Tenant&, const Request&,
+                                                              CallRecord&) const;
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response,

@@ -17,6 +17,22 @@ bool ChangesProfiles(std::string_view method) {
   return false;
 }
 
+// What a call that ended so may have left behind. Refusals cost their caller nothing and may be
+// many.
+bool MayHaveChanged(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kAborted:
+      return false;
+    default:
+      return true;
+  }
+}
+
 LogEvent EventOf(std::string_view name, LogLevel level, const CallRecord& record) {
   LogEvent event(level, name);
   event.Add("method", record.method)
@@ -36,12 +52,14 @@ void AuditLog::OnCallEnd(const CallRecord& record) {
   const absl::StatusCode code = record.status.code();
   if (code == absl::StatusCode::kUnauthenticated || code == absl::StatusCode::kPermissionDenied) {
     LogEvent event = EventOf("denied", LogLevel::kWarning, record);
-    log_.Write(std::move(event.Add("why", DenialOf(record.status)).Always()));
+    log_.Write(std::move(event.Add("why", DenialOf(record.status)).Rank(LogRank::kAudit)));
   } else if (ChangesProfiles(record.method)) {
     LogEvent event = EventOf("profile_change", LogLevel::kInfo, record);
     event.Add("profile", record.profile);
-    if (record.profile_version > 0) event.Add("profile_version", record.profile_version);
-    log_.Write(std::move(event.Always()));
+    event.Add("alias", record.profile_alias);
+    const bool named = record.profile_version > 0 || !record.profile_alias.empty();
+    if (named) event.Add("profile_version", record.profile_version);
+    log_.Write(std::move(event.Rank(MayHaveChanged(code) ? LogRank::kChange : LogRank::kAudit)));
   }
 }
 

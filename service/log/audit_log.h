@@ -13,7 +13,8 @@ class AuditLog final : public CallObserver {
   explicit AuditLog(Log& log) : log_(log) {}
 
   // Event "denied" for UNAUTHENTICATED and PERMISSION_DENIED; event "profile_change" for every end
-  // of a call that changes profiles, also one that failed: its outcome may not be known.
+  // of a call that changes profiles, also one that failed: its outcome may not be known. A log that
+  // cannot keep up keeps those that may have changed something last.
   void OnCallEnd(const CallRecord& record) override;
 
  private:

@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <string>
+#include <string_view>
 
 namespace eta {
 namespace {
@@ -24,9 +25,21 @@ LogLevel LevelOf(gpr_log_severity severity) {
   return LogLevel::kWarning;  // of its own work; what it means for ours is told elsewhere
 }
 
+// What gRPC 1.51 says where a TLS handshake fails, with OpenSSL's reason after it; it does not say
+// whose.
+constexpr std::string_view kHandshakeFailed = "Handshake failed with fatal error ";
+
 void Hear(gpr_log_func_args* said) {
   const std::lock_guard lock(mutex);
   if (target == nullptr) return;
+  const std::string_view message = said->message;
+  if (message.starts_with(kHandshakeFailed)) {
+    const std::string why(message.substr(kHandshakeFailed.size()));
+    target->Write(LogEvent(LogLevel::kWarning, "denied")
+                      .Add("why", "TLS handshake: " + why)
+                      .Rank(LogRank::kAudit));
+    return;
+  }
   target->Write(LogEvent(LevelOf(said->severity), "grpc", std::string("gRPC: ") + said->message)
                     .Add("file", said->file)
                     .Add("line", said->line));

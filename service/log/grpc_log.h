@@ -1,4 +1,5 @@
-// What the gRPC library has to say, as events of the log instead of lines of its own.
+// What the gRPC library has to say, as events of the log instead of lines of its own: "grpc", but
+// "denied" where it refused a TLS handshake.
 #pragma once
 
 #include "service/log/log.h"

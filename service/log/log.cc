@@ -39,11 +39,13 @@ Log& Log::Nowhere() {
 }
 
 void Log::Write(LogEvent event) {
-  if (options_.fd < 0 || (!event.always() && !Writes(event.level()))) return;
+  const LogRank rank = event.rank();
+  const bool usual = rank == LogRank::kUsual;
+  if (options_.fd < 0 || (usual && !Writes(event.level()))) return;
   {
     const std::lock_guard lock(mutex_);
-    if (waiting_.size() >= options_.max_waiting) {
-      ++dropped_;
+    if (waiting_.size() >= RoomFor(rank)) {
+      ++(usual ? dropped_ : dropped_audit_);
       return;
     }
     waiting_.push_back(std::move(event));
@@ -51,8 +53,12 @@ void Log::Write(LogEvent event) {
   wake_.notify_one();
 }
 
+size_t Log::RoomFor(LogRank rank) const {
+  return options_.max_waiting + static_cast<size_t>(rank) * options_.max_waiting / 4;
+}
+
 void Log::Run() {
-  int64_t told = 0;  // of the dropped ones
+  int64_t told = 0, told_audit = 0;  // of the dropped ones
   std::deque<LogEvent> events;
   while (true) {
     {
@@ -65,12 +71,13 @@ void Log::Run() {
       if (!WriteLine(event.Line(options_.format))) return;
     }
     events.clear();
-    if (const int64_t dropped = dropped_; dropped != told) {
-      LogEvent lost(
-          LogLevel::kWarning, "log_dropped",
-          "the log could not keep up: " + std::to_string(dropped - told) + " events lost");
-      lost.Add("events", dropped - told);
+    const int64_t dropped = dropped_, audit = dropped_audit_;
+    if (const int64_t count = dropped - told + audit - told_audit; count > 0) {
+      LogEvent lost(LogLevel::kWarning, "log_dropped",
+                    "the log could not keep up: " + std::to_string(count) + " events lost");
+      lost.Add("events", count).Add("audit_events", audit - told_audit);
       told = dropped;
+      told_audit = audit;
       if (!WriteLine(lost.Line(options_.format))) return;
     }
   }

@@ -1,9 +1,10 @@
 // The server's log: events become lines of standard error, written by a thread of its own.
 //
 // Whoever has something to say never waits: what does not fit in the queue is dropped and counted,
-// and the log says so once it can write again. A reader of standard error that stalls holds up
-// nothing but the log. Own and small because the log of Debian 12's abseil (20220623) is not public
-// yet, and because no library at hand has all of the above.
+// and the log says so once it can write again. Room is kept for what must leave a trace, so that no
+// flood of calls, and none of denials, pushes out the line of a change. A reader of standard error
+// that stalls holds up nothing but the log. Own and small because the log of Debian 12's abseil
+// (20220623) is not public yet, and because no library at hand has all of the above.
 #pragma once
 
 #include <atomic>
@@ -22,8 +23,8 @@ namespace eta {
 struct LogOptions {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kJson;
-  int fd = -1;  // where lines go; negative: nowhere
-  size_t max_waiting = 4096;
+  int fd = -1;                // where lines go; negative: nowhere
+  size_t max_waiting = 4096;  // of the usual rank; each rank above has room for a quarter more
   std::chrono::milliseconds last_wait{1000};  // for a reader that stalls, at the end
 };
 
@@ -46,17 +47,19 @@ class Log {
   void SetLevel(LogLevel level) { level_ = level; }
   bool Writes(LogLevel level) const { return options_.fd >= 0 && level >= level_; }
 
-  // Events that were lost.
-  int64_t dropped() const { return dropped_; }
+  // Events that were lost, of all ranks.
+  int64_t dropped() const { return dropped_ + dropped_audit_; }
 
  private:
   void Run();
   bool WriteLine(std::string line);
   bool AwaitRoom();
+  size_t RoomFor(LogRank rank) const;
 
   const LogOptions options_;
   std::atomic<LogLevel> level_;
-  std::atomic<int64_t> dropped_ = 0;
+  std::atomic<int64_t> dropped_ = 0;        // of the usual rank
+  std::atomic<int64_t> dropped_audit_ = 0;  // of those above
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -18,6 +18,9 @@ namespace eta {
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 enum class LogFormat : uint8_t { kJson, kText };
+// What a log that cannot keep up gives up first. All but the first are written whatever the log's
+// level is.
+enum class LogRank : uint8_t { kUsual, kAudit, kChange };
 
 // "debug", "info", "warning", "error".
 std::string_view Name(LogLevel level);
@@ -50,14 +53,14 @@ class LogEvent {
     return *this;
   }
 
-  // Written whatever the log's level is: what must leave a trace.
-  LogEvent& Always() {
-    always_ = true;
+  // What must leave a trace: who was turned away, and, above it, what was changed or opened up.
+  LogEvent& Rank(LogRank rank) {
+    rank_ = rank;
     return *this;
   }
 
   LogLevel level() const { return level_; }
-  bool always() const { return always_; }
+  LogRank rank() const { return rank_; }
 
   // Without the end of line.
   std::string Line(LogFormat format) const;
@@ -67,7 +70,7 @@ class LogEvent {
   std::string Text() const;
 
   LogLevel level_;
-  bool always_ = false;
+  LogRank rank_ = LogRank::kUsual;
   std::chrono::system_clock::time_point time_ = std::chrono::system_clock::now();
   std::string name_;
   std::string message_;

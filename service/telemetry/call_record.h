@@ -29,13 +29,14 @@ struct CallRecord {
   std::string reason;                    // the ErrorReason that the client is told; empty: OK
   std::chrono::nanoseconds duration{0};  // from the arrival of the message to the status
 
-  // Of Generate, as far as it came; of Calibrate and calls about one profile, its name and version
-  // once they are known.
+  // Of Generate, as far as it came; of Calibrate and calls about one profile its name and version,
+  // once they are known, whether or not the call succeeds.
   bool resolved = false;  // of Generate: `mode` holds
   AttentionMode mode = AttentionMode::kFull;
   std::string profile;  // its name; empty: none
   int64_t profile_version = 0;
-  bool submitted = false;  // the engine took it: `outcome` holds
+  std::string profile_alias;  // that SetProfileAlias moves to that version; 0: removes
+  bool submitted = false;     // the engine took it: `outcome` holds
   FinishedEvent outcome;
 };
 

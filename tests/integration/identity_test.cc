@@ -15,11 +15,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "calibration/profile_json.h"
+#include "engine/error.h"
 #include "eta/v1/admin.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "service/identity/api_key.h"
 #include "service/log/audit_log.h"
+#include "service/log/grpc_log.h"
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/error_details.h"
@@ -309,6 +312,61 @@ TEST_F(IdentityTest, DenialsAndChangesLeaveATrailWithoutSecrets) {
   }
 }
 
+TEST_F(IdentityTest, ChangesAreToldWithWhatTheyWereAboutAlsoThoseThatFail) {
+  store_ = std::make_unique<FaultyStore>();
+  Serve(Options());
+  const std::string credential = "Bearer " + keys_.at(Role::kCalibrate);
+  const auto call = [&](auto method, const auto& request, auto response) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", credential);
+    return (profile_stub_.get()->*method)(&context, request, &response);
+  };
+  using Stub = v1::ProfileService::Stub;
+  v1::ImportProfileRequest import;
+  import.set_json(*ProfileToJson(
+      {.name = "legal", .version = 9, .create_time_us = 1, .content = MakeContent(1, 2, 4)}));
+  import.set_request_id("r-1");
+  v1::SetProfileAliasRequest alias;
+  alias.set_name("legal");
+  alias.set_alias("stable");
+  alias.set_version(1);
+  v1::DeleteProfileRequest remove;
+  remove.set_name("legal");
+  remove.set_expected_version(1);
+  const auto change = [&] {
+    v1::SetProfileAliasRequest unset = alias;
+    unset.set_version(0);
+    call(&Stub::ImportProfile, import, v1::Profile());
+    call(&Stub::SetProfileAlias, alias, v1::SetProfileAliasResponse());
+    call(&Stub::SetProfileAlias, unset, v1::SetProfileAliasResponse());
+    call(&Stub::DeleteProfile, remove, v1::DeleteProfileResponse());
+  };
+  change();
+  store_->Fail(MakeError(absl::StatusCode::kUnavailable, "the answer was lost",
+                         {.reason = "OUTCOME_UNKNOWN"}));
+  change();
+  StopServing();
+  std::istringstream lines(LogText());
+  std::vector<json> changes;
+  for (std::string line; std::getline(lines, line);) {
+    changes.push_back(json::parse(line));
+    EXPECT_EQ(changes.back()["event"], "profile_change") << line;
+  }
+  ASSERT_EQ(changes.size(), 8u);
+  for (size_t i = 0; i < changes.size(); ++i) {
+    SCOPED_TRACE(changes[i].dump());
+    const bool failed = i >= 4;
+    EXPECT_EQ(changes[i]["code"], failed ? "UNAVAILABLE" : "OK");
+    EXPECT_EQ(changes[i].value("reason", ""), failed ? "OUTCOME_UNKNOWN" : "");
+    EXPECT_EQ(changes[i]["profile"], "legal");
+    EXPECT_EQ(changes[i]["tenant"], "acme");
+    EXPECT_EQ(changes[i].value("request_id", ""), i % 4 == 0 ? "r-1" : "");
+    EXPECT_EQ(changes[i].value("alias", ""), i % 4 == 1 || i % 4 == 2 ? "stable" : "");
+    const int64_t version = i % 4 == 2 ? 0 : i == 4 ? -1 : 1;  // -1: none was made
+    EXPECT_EQ(changes[i].value("profile_version", -1), version);
+  }
+}
+
 TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
   file_["peers"] = {{{"spiffe_id", kWeb}, {"tenant", "web"}, {"roles", {"generate"}}},
                     {{"spiffe_id", kProxy}, {"proxy", true}, {"roles", {"generate"}}}};
@@ -352,6 +410,26 @@ TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
     }
     EXPECT_TRUE(LetIn(Ask(web, method, {})));
   }
+}
+
+TEST_F(IdentityTest, ARefusedHandshakeLeavesATrail) {
+  std::optional<GrpcLog> grpc_log(std::in_place, *own_log_);
+  Serve(TlsOptions(/*mutual=*/true));
+  const std::string method = "/eta.v1.StatsService/GetStats";
+  const CertificateAuthority strangers("strangers");
+  ASSERT_TRUE(Ask(TlsChannel(authority_, authority_.Issue()), method, {}).ok());
+  EXPECT_FALSE(Ask(TlsChannel(authority_, strangers.Issue()), method, {}).ok());
+  EXPECT_FALSE(Ask(TlsChannel(authority_), method, {}).ok());
+  StopServing();
+  grpc_log.reset();
+  std::string why;
+  std::istringstream lines(LogText());
+  for (std::string line; std::getline(lines, line);) {
+    const json event = json::parse(line);
+    if (event["event"] == "denied") why += std::string(event["why"]) + "\n";
+  }
+  EXPECT_THAT(why, HasSubstr("certificate verify failed"));
+  EXPECT_THAT(why, HasSubstr("peer did not return a certificate"));
 }
 
 TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {

@@ -180,7 +180,7 @@ TEST_F(LogProcess, HoldsNothingOfWhatClientsAskOrGet) {
   EXPECT_THAT(log, Not(HasSubstr("canary canary")));
 }
 
-TEST_F(LogProcess, ItsLevelIsChangedWhileTheServerRuns) {
+TEST_F(LogProcess, ItsLevelIsChangedWhileTheServerRunsAndThatLeavesATrace) {
   ASSERT_NO_FATAL_FAILURE(Start(kTenants));
   ASSERT_TRUE(SetLevel(v1::LOG_LEVEL_ERROR).ok());
   const auto unheard = Call(Repeat(), "unheard");
@@ -193,6 +193,12 @@ TEST_F(LogProcess, ItsLevelIsChangedWhileTheServerRuns) {
   const std::string log = Stop();
   EXPECT_THAT(log, Not(HasSubstr("unheard")));
   EXPECT_THAT(log, HasSubstr("\"heard\""));
+  const auto changes = LogLines(log, "log_level");
+  ASSERT_THAT(changes, SizeIs(2)) << "also what silences the log";
+  EXPECT_EQ(changes[0]["log_level"], "error");
+  EXPECT_EQ(changes[0]["tenant"], "ops");
+  EXPECT_EQ(changes[0]["credential"], "header");
+  EXPECT_EQ(changes[1]["log_level"], "info");
 }
 
 TEST_F(LogProcess, IsTextWhereItIsAskedFor) {

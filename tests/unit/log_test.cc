@@ -177,6 +177,42 @@ TEST(Log, AReaderThatStallsHoldsUpNobodyAndHearsHowMuchItMissed) {
   EXPECT_EQ(written + missed, kEvents);
 }
 
+TEST(Log, NoFloodOfLinesNorOfDenialsPushesOutAChange) {
+  constexpr int kChanges = 20;
+  Pipe pipe;
+  std::optional<Log> log;
+  log.emplace(LogOptions{.level = LogLevel::kError,
+                         .fd = pipe.writer(),
+                         .max_waiting = 100,
+                         .last_wait = std::chrono::milliseconds(60'000)});
+  for (const LogRank flood : {LogRank::kUsual, LogRank::kAudit}) {
+    for (int i = 0; i < 20'000; ++i) log->Write(Numbered(-1, LogLevel::kError).Rank(flood));
+  }
+  for (int i = 0; i < kChanges; ++i) log->Write(Numbered(i).Rank(LogRank::kChange));
+  const int64_t dropped = log->dropped();
+
+  std::vector<std::string> lines;
+  std::thread reader([&] { lines = pipe.ReadAll(); });
+  log.reset();
+  pipe.CloseWriter();
+  reader.join();
+  int64_t missed = 0, missed_audit = 0;
+  int next = 0;
+  for (const std::string& line : lines) {
+    const auto json = nlohmann::json::parse(line);
+    if (json["event"] == "log_dropped") {
+      missed += json["events"].get<int64_t>();
+      missed_audit += json["audit_events"].get<int64_t>();
+    } else if (json["i"] != -1) {
+      EXPECT_EQ(json["i"], next++);
+    }
+  }
+  EXPECT_EQ(next, kChanges);
+  EXPECT_EQ(missed, dropped);
+  EXPECT_GT(missed_audit, 0);
+  EXPECT_GT(missed, missed_audit);
+}
+
 TEST(Log, EndsAlthoughNobodyReads) {
   Pipe pipe;
   Log log({.fd = pipe.writer(), .last_wait = std::chrono::milliseconds(10)});
