@@ -122,18 +122,21 @@ ParsedFlags ParseFlags(int argc, char** argv) {
     std::cout << app.config_to_str(/*default_also=*/true, /*write_description=*/false);
     return {};
   }
-  if (!flags.profile_store_file.empty()) {
-    auto url = ReadSecret(flags.profile_store_file);
-    if (!url.ok()) {
-      std::cerr << "eta-server: --profile_store_file: " << url.status().message() << "\n";
-      return {.flags = {}, .exit_code = kExitBadStart};
-    }
-    flags.profile_store = *std::move(url);
-  }
   flags.given = Given(app);
   flags.shows_password =
       flags.given.contains("profile_store") && HoldsPassword(flags.profile_store);
   return {.flags = std::move(flags), .exit_code = 0};
+}
+
+absl::Status ReadSecrets(Flags& flags) {
+  if (flags.profile_store_file.empty()) return absl::OkStatus();
+  auto url = ReadSecret(flags.profile_store_file);
+  if (!url.ok()) {
+    return absl::InvalidArgumentError("--profile_store_file: " +
+                                      std::string(url.status().message()));
+  }
+  flags.profile_store = *std::move(url);
+  return absl::OkStatus();
 }
 
 }  // namespace eta

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "calibration/profile_store.h"
 #include "engine/engine.h"
 #include "service/log/log.h"
@@ -25,6 +26,9 @@ struct Flags {
   TelemetryOptions telemetry;
   LogOptions log{.fd = 2};  // standard error
   ProcessOptions process;
+  // The driver of GPUs compiles kernels when it first loads them.
+  bool GeneratesCode() const { return engine.backend.name == "cuda"; }
+
   // What was said on the command line, in the file or in the environment, without passwords.
   std::map<std::string, std::string> given;
 };
@@ -39,5 +43,9 @@ struct ParsedFlags {
 inline constexpr int kExitBadStart = 2;  // flags, model or profile store unusable
 
 ParsedFlags ParseFlags(int argc, char** argv);
+
+// Takes profile_store from profile_store_file, if that is set. Apart from ParseFlags, so that a
+// process can first give up what the flags say. Errors name the flag.
+absl::Status ReadSecrets(Flags& flags);
 
 }  // namespace eta

@@ -14,7 +14,7 @@ void AddProcessFlags(CLI::App& app, ProcessOptions& options) {
        {"off", SystemCallFilter::kOff}},
       "auto",
       "Have the kernel refuse what a server never does: start programs, trace processes, open raw "
-      "sockets, run memory that it wrote. auto: on, but not on GPUs");
+      "sockets, run anonymous memory that it wrote. auto: on, but not on GPUs");
   app.add_flag("--allow_core_dumps", options.allow_core_dumps,
                "Let a crash leave a core file, and debuggers look in: both show prompts and keys");
 }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "service/server_options.h"
+#include "service/flags.h"
 
 namespace eta {
 
@@ -13,7 +13,8 @@ struct InsecureChoice {
   std::string why;
 };
 
-// Of the listeners and of who may call; empty: nothing to warn of.
-std::vector<InsecureChoice> InsecureChoices(const ServerOptions& options);
+// One for each choice that opens the server or its process up; empty: nothing to warn of.
+// `filtered`: the filter of system calls is in force.
+std::vector<InsecureChoice> InsecureChoices(const Flags& flags, bool filtered);
 
 }  // namespace eta

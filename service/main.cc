@@ -78,31 +78,10 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// The driver of GPUs compiles kernels when it first loads them.
-bool GeneratesCode(const Flags& flags) {
-  return flags.engine.backend.name == "cuda";
-}
-
-void SayWhatIsInsecure(const Flags& flags, bool filtered, Log& log) {
-  const auto warn = [&log](const std::string& flag, const std::string& why) {
-    log.Write(LogEvent(LogLevel::kWarning, "insecure", flag + ": " + why).Add("flag", flag));
-  };
-  for (const InsecureChoice& choice : InsecureChoices(flags.server)) warn(choice.flag, choice.why);
-  if (flags.engine.allow_nonfinite_weights) {
-    warn("--allow_nonfinite_weights", "the model's numbers are not checked");
-  }
-  if (flags.shows_password) {
-    warn("--profile_store",
-         "other users of this host may see its password; give it by --profile_store_file");
-  }
-  if (flags.process.allow_core_dumps) {
-    warn("--allow_core_dumps", "a crash writes prompts and keys to disk");
-  }
-  if (flags.process.system_call_filter == SystemCallFilter::kOff) {
-    warn("--system_call_filter", "whoever takes this process over may start programs");
-  } else if (!filtered && FiltersByDefault(GeneratesCode(flags))) {
-    warn("--system_call_filter", "not in force: there are no such filters here");
-  }
+void SayWhatIsInsecure(const InsecureChoice& choice, Log& log) {
+  log.Write(LogEvent(LogLevel::kWarning, "insecure", choice.flag + ": " + choice.why)
+                .Add("flag", choice.flag)
+                .Rank(LogRank::kChange));
 }
 
 void SayWhatIsServed(const Flags& flags, bool filtered, const EngineInfo& info, Log& log) {
@@ -174,7 +153,7 @@ void SayLimits(const absl::Status& status, Log& log) {
 int Run(Flags flags) {
   const sigset_t signals = BlockStopSignals();
   std::set_terminate(OnTerminate);
-  const absl::StatusOr<bool> filtered = HardenProcess(flags.process, GeneratesCode(flags));
+  const absl::StatusOr<bool> filtered = HardenByFlags(flags.process, flags.GeneratesCode());
   const std::unique_ptr<FailpointFile> failpoints = FailpointFile::FromEnvironment();
   // One line per hostile message is too many: the caller gets the error.
   google::protobuf::SetLogHandler(nullptr);
@@ -189,13 +168,17 @@ int Run(Flags flags) {
   if (!filtered.ok()) {
     return bad_start("--system_call_filter: " + std::string(filtered.status().message()));
   }
+  const absl::Status read = ReadSecrets(flags);
+  if (!read.ok()) return bad_start(std::string(read.message()));
   const absl::Status checked = Server::Check(flags.server, flags.engine.limits);
   if (!checked.ok()) return bad_start(std::string(checked.message()));
-  SayWhatIsInsecure(flags, *filtered, log);
+  for (const InsecureChoice& choice : InsecureChoices(flags, *filtered)) {
+    SayWhatIsInsecure(choice, log);
+  }
   if (failpoints != nullptr) {
-    log.Write(LogEvent(LogLevel::kWarning, "insecure",
-                       "ETA_FAILPOINTS: whoever writes this file may make the server fail")
-                  .Add("flag", "ETA_FAILPOINTS"));
+    SayWhatIsInsecure(
+        {.flag = "ETA_FAILPOINTS", .why = "whoever writes this file may make the server fail"},
+        log);
   }
   const TenantLimit of_flags{.max_calibrations = flags.server.max_tenant_calibrations,
                              .profiles = flags.profile_store_options.quota};
@@ -320,6 +303,7 @@ int Run(Flags flags) {
 }  // namespace eta
 
 int main(int argc, char** argv) {
+  eta::HardenBeforeFlags();
   eta::ParsedFlags parsed = eta::ParseFlags(argc, argv);
   if (!parsed.flags) return parsed.exit_code;
   try {

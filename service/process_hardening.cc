@@ -15,23 +15,25 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-// Both: where core files go to a program, the kernel does not ask for the limit.
-void ForbidCoreDumps() {
-  const rlimit none{.rlim_cur = 0, .rlim_max = 0};
-  setrlimit(RLIMIT_CORE, &none);
-  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-}
-
 }  // namespace
 
 bool FiltersByDefault(bool generates_code) {
   return !generates_code && !kSanitized;
 }
 
-absl::StatusOr<bool> HardenProcess(const ProcessOptions& options, bool generates_code) {
+void HardenBeforeFlags() {
   umask(077);
-  if (!options.allow_core_dumps) ForbidCoreDumps();
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
+absl::StatusOr<bool> HardenByFlags(const ProcessOptions& options, bool generates_code) {
+  if (options.allow_core_dumps) {
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+  } else {
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};  // cannot be raised again
+    setrlimit(RLIMIT_CORE, &none);
+  }
   const bool wanted = options.system_call_filter == SystemCallFilter::kOn;
   const bool tried = wanted || (options.system_call_filter == SystemCallFilter::kAuto &&
                                 FiltersByDefault(generates_code));

@@ -1,4 +1,4 @@
-// What eta-server gives up when it starts, before it reads a model or hears from anybody.
+// What eta-server gives up when it starts, before it reads a secret or hears from anybody.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -21,11 +21,15 @@ struct ProcessOptions {
 // run time and starts programs of its own), nor in a build with sanitizers, which fork and trace.
 bool FiltersByDefault(bool generates_code);
 
-// Files and sockets that this process makes are its user's own (umask 077), it gains no rights
-// through programs that it starts, leaves no core file, is nobody's to trace but root's, and has
-// its system calls filtered (system_call_filter.h). Threads that run already are not filtered: call
-// it before any begins.
+// What needs no flags, so that it holds while they are read: files and sockets that this process
+// makes are its user's own (umask 077), it gains no rights through programs that it starts, leaves
+// no core file and is nobody's to trace but root's.
+void HardenBeforeFlags();
+
+// The rest: that of core files is made final, or taken back if the options allow them, and system
+// calls are filtered (system_call_filter.h). Threads that run already are not: call it before any
+// begins.
 // True if the filter is in force. FAILED_PRECONDITION if it was asked for and cannot be.
-absl::StatusOr<bool> HardenProcess(const ProcessOptions& options, bool generates_code);
+absl::StatusOr<bool> HardenByFlags(const ProcessOptions& options, bool generates_code);
 
 }  // namespace eta

@@ -111,7 +111,8 @@ void ForbidTerminals(Filter& filter) {
   }
 }
 
-// Libraries are mapped executable and never written, so they load as ever.
+// Libraries are mapped executable and never written, so they load as ever. A file that was written
+// could be mapped so, too; one in memory alone lies beyond every mount's noexec.
 void ForbidGeneratedCode(Filter& filter) {
   constexpr uint64_t kBoth = PROT_WRITE | PROT_EXEC;
   filter.Forbid(SCMP_SYS(mmap), {Equals(2, kBoth, kBoth)});
@@ -119,6 +120,7 @@ void ForbidGeneratedCode(Filter& filter) {
     filter.Forbid(call, {Equals(2, PROT_EXEC, PROT_EXEC)});
   }
   filter.Forbid(SCMP_SYS(shmat), {Equals(2, SHM_EXEC, SHM_EXEC)});
+  for (const int call : {SCMP_SYS(memfd_create), SCMP_SYS(memfd_secret)}) filter.Forbid(call);
 }
 
 }  // namespace

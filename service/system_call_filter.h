@@ -13,9 +13,10 @@ struct SystemCallFilterOptions {
 // For this thread and those that it begins from here on; cannot be taken back. These fail with
 // EPERM then: other programs and processes (execve, fork, ptrace, process_vm_writev, ...), sockets
 // that are not of the Internet, of this host or of the routing table, raw sockets, mounts,
-// namespaces, other users' rights, kernel modules and keys, io_uring, bpf, and memory that is
-// written and executed. A list of what is forbidden, not of what is allowed, so that a library's
-// next version does not fail with a call that nobody thought of.
+// namespaces, other users' rights, kernel modules and keys, io_uring, bpf, and anonymous memory
+// that is written and executed, files in memory (memfd_create) included; not a file of a disk that
+// was written and is mapped. A list of what is forbidden, not of what is allowed, so that a
+// library's next version does not fail with a call that nobody thought of.
 // FAILED_PRECONDITION where the kernel, or what surrounds this process, has no such filters.
 absl::Status FilterSystemCalls(const SystemCallFilterOptions& options);
 

@@ -68,8 +68,8 @@ TEST_F(Intruder, StartsNoProgramTracesNothingAndLeavesNoCoreWhileTheServerServes
   EXPECT_THAT(results, AllOf(Contains(Pair("core_limit", "0")), Contains(Pair("dumpable", "0")),
                              Contains(Pair("no_new_privs", "1")), Contains(Pair("filter", "2")),
                              Contains(Pair("file", "done")), Contains(Pair("tcp", "done"))));
-  for (const char* what :
-       {"raw_socket", "packet_socket", "ptrace", "mount", "written_code", "process", "program"}) {
+  for (const char* what : {"raw_socket", "packet_socket", "ptrace", "mount", "written_code",
+                           "file_in_memory", "process", "program"}) {
     EXPECT_THAT(results, Contains(Pair(what, kRefused)));
   }
   EXPECT_TRUE(results.contains("end"));

@@ -201,6 +201,15 @@ TEST_F(LogProcess, ItsLevelIsChangedWhileTheServerRunsAndThatLeavesATrace) {
   EXPECT_EQ(changes[1]["log_level"], "info");
 }
 
+TEST_F(LogProcess, WhatIsInsecureIsSaidAtEveryLevel) {
+  std::vector<std::string> flags = kTenants;
+  flags.insert(flags.end(), {"--log_level", "error"});
+  ASSERT_NO_FATAL_FAILURE(Start(flags));
+  const auto said = LogLines(Stop(), "insecure");
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0]["flag"], "--tenant_header");
+}
+
 TEST_F(LogProcess, IsTextWhereItIsAskedFor) {
   ASSERT_NO_FATAL_FAILURE(Start({"--log_format", "text"}));
   const std::string log = Stop();

@@ -1,16 +1,24 @@
 // How the server's process starts and ends.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "tests/testing/client_call.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/server_process.h"
+#include "tests/unit/temp_folder.h"
 
 namespace eta::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const std::string kModel = ETA_SOURCE_DIR "/models/eta-27m";
@@ -71,6 +79,24 @@ TEST(Process, ReadsFileAndEnvironment) {
   EXPECT_TRUE(call.Finish().ok());
   request.mutable_stopping()->set_max_tokens(8);
   EXPECT_EQ(FieldOf(ClientCall(*stub).Refusal(request)), "stopping.max_tokens");
+}
+
+TEST(Process, IsNobodysToLookIntoBeforeItReadsItsConfiguration) {
+  const TempFolder folder;
+  const std::string config = folder.path() + "/config";  // a pipe: nobody has written it yet
+  ASSERT_EQ(mkfifo(config.c_str(), 0600), 0);
+  const int writer = open(config.c_str(), O_RDWR | O_CLOEXEC);
+  ServerProcess server = Serve({"--config", config});
+  const std::string status = "/proc/" + std::to_string(server.pid()) + "/status";
+  std::string seen;
+  for (int i = 0; i < 2000 && seen.find("NoNewPrivs:\t1") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    seen = ReadFile(status);
+  }
+  EXPECT_THAT(seen, AllOf(HasSubstr("NoNewPrivs:\t1"), HasSubstr("Umask:\t0077")));
+  EXPECT_EQ(write(writer, "nonsense = 1\n", 13), 13);
+  close(writer);
+  EXPECT_THAT(server.AwaitExit().errors, HasSubstr("nonsense"));
 }
 
 TEST(Process, DrainsOnTheFirstSignalAndHurriesOnTheSecond) {

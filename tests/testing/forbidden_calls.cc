@@ -43,6 +43,7 @@ void Intrude(int) {
   Tell("ptrace", ptrace(PTRACE_TRACEME, 0, nullptr, nullptr));
   Tell("mount", syscall(SYS_mount, "none", "/mnt", "tmpfs", 0, nullptr));
   Tell("written_code", MapCode(PROT_READ | PROT_WRITE | PROT_EXEC));
+  Tell("file_in_memory", memfd_create("code", MFD_CLOEXEC));
   const long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
   if (child == 0) _exit(0);
   Tell("process", child);

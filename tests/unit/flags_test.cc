@@ -12,6 +12,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Pair;
+using ::testing::StartsWith;
 
 ParsedFlags Parse(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"eta-server", "--model", ETA_SOURCE_DIR});
@@ -34,20 +35,26 @@ TEST(Flags, WhatWasGivenIsToldWithoutPasswords) {
 TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
   const TempFolder folder;
   const std::string file = folder.Write("url", "postgresql://eta:s3cret@db/eta\n");
-  const ParsedFlags parsed = Parse({"--profile_store_file", file});
+  ParsedFlags parsed = Parse({"--profile_store_file", file});
   ASSERT_TRUE(parsed.flags.has_value());
+  EXPECT_EQ(parsed.flags->profile_store, "") << "read once the process is hardened";
+  EXPECT_TRUE(ReadSecrets(*parsed.flags).ok());
   EXPECT_EQ(parsed.flags->profile_store, "postgresql://eta:s3cret@db/eta");
   EXPECT_THAT(parsed.flags->given, Contains(Pair("profile_store_file", file)));
   EXPECT_FALSE(parsed.flags->shows_password);
 
   EXPECT_FALSE(Parse({"--profile_store_file", file, "--profile_store", "x.db"}).flags.has_value());
-  EXPECT_FALSE(Parse({"--profile_store_file", file + "2"}).flags.has_value()) << "no such file";
+  const auto error = [](const std::string& path) {
+    Flags flags = *Parse({"--profile_store_file", path}).flags;
+    return std::string(ReadSecrets(flags).message());
+  };
+  EXPECT_THAT(error(file + "2"), StartsWith("--profile_store_file: ")) << "no such file";
   for (const char* text : {"", "\n", "two\nlines"}) {
-    EXPECT_FALSE(Parse({"--profile_store_file", folder.Write("bad", text)}).flags.has_value());
+    EXPECT_THAT(error(folder.Write("bad", text)), StartsWith("--profile_store_file: "));
   }
   std::filesystem::permissions(file, std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
-  EXPECT_FALSE(Parse({"--profile_store_file", file}).flags.has_value()) << "writable by others";
+  EXPECT_THAT(error(file), StartsWith("--profile_store_file: ")) << "writable by others";
 }
 
 TEST(Flags, APasswordInTheCommandLineIsNoticed) {

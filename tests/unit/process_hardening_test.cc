@@ -88,6 +88,11 @@ long MakeExecutable() {
   return at == MAP_FAILED ? 0 : mprotect(at, 4096, PROT_READ | PROT_EXEC);
 }
 
+// To be written, then mapped as code.
+long MakeFileInMemory() {
+  return memfd_create("code", MFD_CLOEXEC);
+}
+
 long Spawn() {
   char program[] = "/bin/true";
   char* const argv[] = {program, nullptr};
@@ -132,7 +137,8 @@ std::vector<Attempt> Forbidden() {
 
 std::vector<Attempt> GeneratedCode() {
   return {{"writable code", [] { return Map(PROT_READ | PROT_WRITE | PROT_EXEC); }},
-          {"written code", MakeExecutable}};
+          {"written code", MakeExecutable},
+          {"file in memory", MakeFileInMemory}};
 }
 
 std::string FilterAnd(const SystemCallFilterOptions& options,
@@ -179,7 +185,8 @@ TEST(SystemCallFilter, LetsCodeBeGeneratedWhereThatIsSaid) {
   EXPECT_EQ(FilterAnd({.allow_generated_code = true},
                       []() -> std::string {
                         const bool mapped = Map(PROT_READ | PROT_WRITE | PROT_EXEC) == 0;
-                        return mapped && MakeExecutable() == 0 ? Expect(Forbidden()) : "refused";
+                        const bool made = MakeExecutable() == 0 && MakeFileInMemory() >= 0;
+                        return mapped && made ? Expect(Forbidden()) : "refused";
                       }),
             "");
 }
@@ -188,23 +195,26 @@ TEST(ProcessHardening, LeavesNoCoreFileAndMakesFilesForItsUserAlone) {
   const TempFolder folder;
   EXPECT_EQ(InChild([&folder]() -> std::string {
               umask(0);
-              if (!HardenProcess({}, false).ok()) return "not hardened";
-              rlimit limit{};
-              getrlimit(RLIMIT_CORE, &limit);
-              if (limit.rlim_cur != 0 || limit.rlim_max != 0) return "core files";
-              if (prctl(PR_GET_DUMPABLE) != 0) return "may be traced";
+              HardenBeforeFlags();
               if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) return "may gain rights";
               folder.Write("file", "secret");
               struct stat info = {};
               const bool made = stat((folder.path() + "/file").c_str(), &info) == 0;
-              return made && (info.st_mode & 0777) == 0600 ? "" : "files for others";
+              if (!made || (info.st_mode & 0777) != 0600) return "files for others";
+              if (prctl(PR_GET_DUMPABLE) != 0) return "may be traced";
+              if (!HardenByFlags({}, false).ok()) return "not hardened";
+              if (prctl(PR_GET_DUMPABLE) != 0) return "may be traced again";
+              rlimit limit{};
+              getrlimit(RLIMIT_CORE, &limit);
+              return limit.rlim_cur == 0 && limit.rlim_max == 0 ? "" : "core files";
             }),
             "");
 }
 
 TEST(ProcessHardening, CoreFilesAndAnUnfilteredProcessOnlyIfAskedFor) {
   EXPECT_EQ(InChild([]() -> std::string {
-              const auto filtered = HardenProcess(
+              HardenBeforeFlags();
+              const auto filtered = HardenByFlags(
                   {.allow_core_dumps = true, .system_call_filter = SystemCallFilter::kOff}, false);
               if (!filtered.ok() || *filtered) return "filtered";
               if (prctl(PR_GET_DUMPABLE) != 1) return "no core files";
@@ -217,7 +227,7 @@ TEST(ProcessHardening, AutoFiltersWhereNothingGeneratesCode) {
   EXPECT_FALSE(FiltersByDefault(true));
   for (const bool generates_code : {false, true}) {
     EXPECT_EQ(InChild([generates_code]() -> std::string {
-                const auto filtered = HardenProcess({}, generates_code);
+                const auto filtered = HardenByFlags({}, generates_code);
                 if (!filtered.ok()) return std::string(filtered.status().message());
                 if (*filtered != FiltersByDefault(generates_code)) return "not as said";
                 return (Spawn() < 0) == *filtered ? "" : "not in force";
