@@ -67,6 +67,9 @@ absl::Status CheckTlsMaterial(const TlsMaterial& material, system_clock::time_po
   if (X509_cmp_time(X509_get0_notAfter(chain.front().get()), &second) <= 0) {
     return Wrong("--tls_cert", "the certificate has expired");
   }
+  if (X509_cmp_time(X509_get0_notBefore(chain.front().get()), &second) > 0) {
+    return Wrong("--tls_cert", "the certificate is not valid yet");
+  }
   const Owned<SSL_CTX, SSL_CTX_free> context(SSL_CTX_new(TLS_server_method()));
   if (!context || SSL_CTX_use_certificate(context.get(), chain.front().get()) != 1) {
     return Wrong("--tls_cert", "OpenSSL refuses it; its key may be too short");

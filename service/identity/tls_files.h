@@ -1,6 +1,6 @@
 // The server's certificate, its key and the roots of its clients' certificates: read from files,
-// checked as a whole, and read again when they change. What does not fit together, or has expired,
-// leaves in effect what was there before. Thread-safe.
+// checked as a whole, and read again when they change. What does not fit together, has expired or
+// is not valid yet leaves in effect what was there before, and is tried again. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,8 @@ struct TlsMaterial {
 bool HoldsCertificates(const std::string& pem);
 
 // INVALID_ARGUMENT, naming the flag, for what cannot be used: no certificate or key in it, a
-// key that is another's or too weak (as OpenSSL's security level 2 has it), an expired certificate.
+// key that is another's or too weak (as OpenSSL's security level 2 has it), a certificate that has
+// expired or is not valid yet.
 absl::Status CheckTlsMaterial(const TlsMaterial& material,
                               std::chrono::system_clock::time_point now);
 

@@ -15,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "calibration/profile_json.h"
 #include "engine/error.h"
 #include "eta/v1/admin.grpc.pb.h"
@@ -462,24 +464,68 @@ TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {
   EXPECT_TRUE(current());
 }
 
+TEST_F(IdentityTest, ARootOfClientsThatIsTakenAwayLetsNobodyInAnyMore) {
+  const ServerOptions options = TlsOptions(/*mutual=*/true);
+  Serve(options);
+  const std::string method = "/eta.v1.StatsService/GetStats";
+  const CertificateAuthority second("second");
+  const MadeCertificate former = authority_.Issue(), next = second.Issue();
+  const auto open = TlsChannel(authority_, former);
+  ASSERT_TRUE(Ask(open, method, {}).ok());
+  EXPECT_EQ(Ask(TlsChannel(authority_, next), method, {}).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  folder_.Write("ca.pem", second.pem());
+  bool taken = false;
+  for (int i = 0; i < 200 && !taken; ++i) {
+    taken = Ask(TlsChannel(authority_, next), method, {}).ok();
+    if (!taken) std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_TRUE(taken);
+  EXPECT_EQ(Ask(TlsChannel(authority_, former), method, {}).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(Ask(open, method, {}).ok()) << "connections that are open go on";
+}
+
 TEST_F(IdentityTest, KeysChangeUnderARunningServer) {
   Serve(Options());
   const std::string method = "/eta.v1.EtaService/Generate";
   const std::string fresh = *MakeApiKey("fresh");
   const std::multimap<std::string, std::string> by_fresh = {{"authorization", "Bearer " + fresh}};
+  const auto becomes = [&](const std::multimap<std::string, std::string>& metadata, bool let_in) {
+    for (int i = 0; i < 400; ++i) {
+      if (LetIn(Ask(method, metadata)) == let_in) return true;
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    return false;
+  };
   ExpectUnknown(Ask(method, by_fresh), "not yet");
   file_["api_keys"].push_back({{"id", "fresh"},
                                {"tenant", "acme"},
                                {"roles", {"generate"}},
                                {"sha256", absl::BytesToHexString(ApiKeyDigest(fresh))}});
   folder_.Write("identity.json", file_.dump());
-  bool taken = false;
-  for (int i = 0; i < 200 && !taken; ++i) {
-    taken = LetIn(Ask(method, by_fresh));
-    if (!taken) std::this_thread::sleep_for(milliseconds(50));
-  }
-  EXPECT_TRUE(taken);
+  EXPECT_TRUE(becomes(by_fresh, true));
   EXPECT_TRUE(LetIn(Ask(method, By(Role::kGenerate)))) << "two keys of a tenant at a time";
+
+  for (size_t i = 0; i < file_["api_keys"].size(); ++i) {
+    if (file_["api_keys"][i]["id"] == KeyOfRole(Role::kGenerate)) file_["api_keys"].erase(i);
+  }
+  folder_.Write("identity.json", file_.dump());
+  EXPECT_TRUE(becomes(By(Role::kGenerate), false));
+  ExpectUnknown(Ask(method, By(Role::kGenerate)), "removed");
+  EXPECT_TRUE(LetIn(Ask(method, by_fresh)));
+
+  const absl::Time soon = absl::Now() + absl::Seconds(3);
+  file_["api_keys"].back()["expires"] =
+      absl::FormatTime(absl::RFC3339_sec, soon, absl::UTCTimeZone());
+  folder_.Write("identity.json", file_.dump());
+  EXPECT_TRUE(becomes(by_fresh, false));
+  EXPECT_GE(absl::Now() + absl::Seconds(1), soon) << "not before, but for the second's fraction";
+  ExpectUnknown(Ask(method, by_fresh), "expired");
+  StopServing();
+  const std::string text = LogText();
+  EXPECT_THAT(text, HasSubstr("api_key:" + KeyOfRole(Role::kGenerate) + " is not known"));
+  EXPECT_THAT(text, HasSubstr("api_key:fresh has expired"));
 }
 
 TEST_F(IdentityTest, ProbesReachAServerWithMutualTls) {

@@ -31,16 +31,16 @@ void AddExtension(X509* certificate, X509* issuer, int kind, const std::string& 
   X509_EXTENSION_free(extension);
 }
 
-std::shared_ptr<X509> NewCertificate(EVP_PKEY* key, const std::string& name, int days) {
+std::shared_ptr<X509> NewCertificate(EVP_PKEY* key, const CertificateWish& wish) {
   const std::shared_ptr<X509> certificate(X509_new(), X509_free);
   uint64_t serial = 0;
   RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof(serial));
   X509_set_version(certificate.get(), X509_VERSION_3);
   ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate.get()), serial >> 1);
-  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -10 * kDaySeconds);
-  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), days * kDaySeconds);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), wish.begins * kDaySeconds);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), wish.days * kDaySeconds);
   X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_ASC,
-                             reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+                             reinterpret_cast<const unsigned char*>(wish.name.c_str()), -1, -1, 0);
   X509_set_pubkey(certificate.get(), key);
   return certificate;
 }
@@ -48,7 +48,8 @@ std::shared_ptr<X509> NewCertificate(EVP_PKEY* key, const std::string& name, int
 }  // namespace
 
 CertificateAuthority::CertificateAuthority(const std::string& name)
-    : key_(EVP_EC_gen("P-256"), EVP_PKEY_free), certificate_(NewCertificate(key_.get(), name, 2)) {
+    : key_(EVP_EC_gen("P-256"), EVP_PKEY_free),
+      certificate_(NewCertificate(key_.get(), {.name = name, .days = 2})) {
   X509_set_issuer_name(certificate_.get(), X509_get_subject_name(certificate_.get()));
   AddExtension(certificate_.get(), certificate_.get(), NID_basic_constraints, "critical,CA:TRUE");
   X509_sign(certificate_.get(), key_.get(), EVP_sha256());
@@ -57,7 +58,7 @@ CertificateAuthority::CertificateAuthority(const std::string& name)
 
 MadeCertificate CertificateAuthority::Issue(const CertificateWish& wish) const {
   const std::shared_ptr<EVP_PKEY> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
-  const std::shared_ptr<X509> certificate = NewCertificate(key.get(), wish.name, wish.days);
+  const std::shared_ptr<X509> certificate = NewCertificate(key.get(), wish);
   X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate_.get()));
   std::string names = "DNS:" + wish.name + ",IP:127.0.0.1";
   if (!wish.uri.empty()) names += ",URI:" + wish.uri;

@@ -19,6 +19,7 @@ struct CertificateWish {
   std::string name = "localhost";  // also a DNS name of it, with the address 127.0.0.1
   std::string uri;                 // SPIFFE id; empty: none
   int days = 1;                    // from now; negative: expired
+  int begins = -10;                // in days from now; positive: not valid yet
 };
 
 class CertificateAuthority {

@@ -63,6 +63,8 @@ TEST_F(TlsFilesTest, WhatNoServerCouldUseIsRefusedByFlag) {
   EXPECT_THAT(OpenError(), HasSubstr("--tls_key: holds no key"));
   Write(authority_.Issue({.days = -1}));
   EXPECT_THAT(OpenError(), HasSubstr("--tls_cert: the certificate has expired"));
+  Write(authority_.Issue({.days = 3, .begins = 1}));
+  EXPECT_THAT(OpenError(), HasSubstr("--tls_cert: the certificate is not valid yet"));
   Write(good);
   EXPECT_TRUE(Open().ok());
   folder_.Write("roots.pem", "");
