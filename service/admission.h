@@ -1,4 +1,4 @@
-// What every call must pass before its message is read.
+// What every call must pass before its message is looked at. gRPC has read it by then.
 #pragma once
 
 #include <cstdint>

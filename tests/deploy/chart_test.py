@@ -211,9 +211,17 @@ class EveryCase(unittest.TestCase):
                          ports)
         for rule in policy["ingress"]:
             self.assertTrue(rule["from"])
+        labels = rendered.only("Pod")["metadata"]["labels"]
         clients = policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
-        self.assertLessEqual(clients.items(),
-                             rendered.only("Pod")["metadata"]["labels"].items())
+        self.assertLessEqual(clients.items(), labels.items())
+        listen = int(rendered.flag("listen").rsplit(":", 1)[1])
+        self.assertEqual([p["port"] for p in policy["ingress"][0]["ports"]], [listen])
+        probed = rendered.container["readinessProbe"]["grpc"]["port"]
+        for rule in policy["ingress"][1:]:
+            if probed in [p["port"] for p in rule["ports"]]:  # without TLS: helm test's alone
+                (test,) = [source["podSelector"]["matchLabels"] for source in rule["from"]]
+                self.assertEqual(test, {k: labels[k] for k in ("app.kubernetes.io/name",
+                                                               "app.kubernetes.io/instance")})
 
     @each_case
     def test_no_secret_in_the_pod(self, rendered):

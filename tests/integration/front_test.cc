@@ -16,6 +16,7 @@
 #include "tests/testing/generic_call.h"
 #include "tests/testing/health_call.h"
 #include "tests/testing/log_lines.h"
+#include "tests/testing/raw_calls.h"
 #include "tests/testing/tiny_model.h"
 
 namespace eta::testing {
@@ -39,6 +40,9 @@ v1::GenerateRequest Answer(int tokens) {
   request.mutable_stopping()->set_ignore_eos(true);
   return request;
 }
+
+constexpr char kCalibrateMethod[] = "/eta.v1.EtaService/Calibrate";
+constexpr char kImportMethod[] = "/eta.v1.ProfileService/ImportProfile";
 
 class FrontTest : public ::testing::Test {
  protected:
@@ -187,21 +191,91 @@ TEST_F(FrontTest, MoreCallsThanOneAddressMayHaveAreRefusedAtOnce) {
   for (const auto& call : calls) call->Finish();
 }
 
-TEST_F(FrontTest, ClientsCannotNameTheirTenant) {
-  ASSERT_NO_FATAL_FAILURE(Start({"--tenant_header", "x-eta-tenant"}));
-  const auto ask = [](const std::shared_ptr<grpc::Channel>& channel, bool with_tenant) {
-    const auto stub = v1::EtaService::NewStub(channel);
-    ClientCall call(*stub);
-    if (with_tenant) call.context.AddMetadata("x-eta-tenant", "acme");
-    call.Start(Answer(2));
-    call.ReadText();
-    return call.Finish();
+TEST_F(FrontTest, OnlyMethodsThatTakeLargeMessagesAreSentThem) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--profile_store", Path("profiles.db")}));
+  const auto exchange = [this](const char* method, size_t bytes) {
+    return GenericCall(channel_, method).Exchange(std::string(bytes, 'x'));
   };
-  EXPECT_TRUE(ask(direct_, true).ok());
-  const grpc::Status none = ask(direct_, false);
-  EXPECT_FALSE(none.ok());
-  EXPECT_EQ(ask(channel_, true).error_code(), none.error_code());
-  EXPECT_EQ(ask(channel_, true).error_message(), none.error_message());
+  for (const char* const method : {kCalibrateMethod, kImportMethod}) {
+    EXPECT_EQ(exchange(method, 4 << 20).error_code(), StatusCode::INVALID_ARGUMENT) << method;
+  }
+  EXPECT_EQ(exchange(kGenerateMethod, 1 << 20).error_code(), StatusCode::INVALID_ARGUMENT);
+  for (const char* const method : {kGenerateMethod, "/eta.v1.StatsService/GetStats"}) {
+    const grpc::Status large = exchange(method, 2 << 20);
+    EXPECT_EQ(large.error_code(), StatusCode::RESOURCE_EXHAUSTED) << method;
+    EXPECT_THAT(large.error_message(), HasSubstr("too large")) << method;
+  }
+}
+
+TEST_F(FrontTest, HalfSentMessagesAreFewWhereTheyAreLargeAndGivenUp) {
+  RawCalls calls(front_->address());
+  const std::string half = http2::Message(std::string(1000, 'x')).substr(0, 500);
+  for (const uint32_t stream : {1, 3, 5, 7, 9})
+    calls.Send(stream, kCalibrateMethod, "", half, false);
+  EXPECT_TRUE(calls.Becomes([&] { return calls.Status(9) == "8"; })) << "four of an address";
+  calls.Send(11, kGenerateMethod, "", half, false);
+  EXPECT_TRUE(calls.Becomes([&] { return calls.NumEnded() == 6; }));
+  for (const uint32_t stream : {1, 3, 5, 7, 11}) EXPECT_EQ(calls.Status(stream), "") << "reset";
+  EXPECT_FALSE(calls.ThrownOut());
+}
+
+TEST_F(FrontTest, MetadataThatIsTooLongEndsItsCallAlone) {
+  ClientCall other(*stub_);  // on the same connection
+  other.Start(Answer(16000));
+  EXPECT_TRUE(other.Read().has_started());
+  for (const size_t bytes : {8500, 12'000}) {
+    ClientCall call(*stub_);
+    call.context.AddMetadata("eta-long", std::string(bytes, 'x'));
+    const grpc::Status status = call.Refusal(Answer(4));
+    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << bytes;
+    EXPECT_THAT(status.error_message(), HasSubstr("metadata")) << bytes;
+  }
+  ClientCall fits(*stub_);
+  fits.context.AddMetadata("eta-long", std::string(3000, 'x'));
+  fits.Start(Answer(4));
+  fits.ReadText();
+  EXPECT_TRUE(fits.Finish().ok());
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(other.Read().has_delta());
+  other.context.TryCancel();
+  other.Finish();
+}
+
+// gRPC closes the connection over it.
+TEST_F(FrontTest, ABadBinaryValueEndsItsCallAlone) {
+  RawCalls calls(front_->address());
+  const std::string message = http2::Message(Answer(300).SerializeAsString());
+  calls.Send(1, kGenerateMethod, "", message);
+  EXPECT_TRUE(calls.Becomes([&] { return calls.Answers(1).size() > 1; }));
+  calls.Send(3, kGenerateMethod, http2::Literal("eta-bin", "*** no base64 ***"), message);
+  calls.Send(5, kGenerateMethod, http2::Literal("eta-bin", "Zm9v"), message);
+  EXPECT_TRUE(calls.Becomes([&] { return calls.Ended(1) && calls.Ended(3) && calls.Ended(5); }));
+  for (const uint32_t good : {1, 5}) {
+    const auto answers = calls.Answers(good);
+    ASSERT_FALSE(answers.empty()) << good;
+    EXPECT_EQ(answers.back().finished().usage().output_tokens(), 300) << good;
+  }
+  EXPECT_EQ(calls.Status(1), "0");
+  EXPECT_EQ(calls.Status(3), "14");
+  EXPECT_FALSE(calls.ThrownOut());
+}
+
+TEST_F(FrontTest, ClientsCannotNameTheirTenant) {
+  for (const char* const header : {"x-eta-tenant", "eta-tenant"}) {
+    ASSERT_NO_FATAL_FAILURE(Start({"--tenant_header", header}));
+    const auto ask = [header](const std::shared_ptr<grpc::Channel>& channel, bool with_tenant) {
+      const auto stub = v1::EtaService::NewStub(channel);
+      ClientCall call(*stub);
+      if (with_tenant) call.context.AddMetadata(header, "acme");
+      call.Start(Answer(2));
+      call.ReadText();
+      return call.Finish();
+    };
+    EXPECT_TRUE(ask(direct_, true).ok());
+    const grpc::Status none = ask(direct_, false);
+    EXPECT_FALSE(none.ok());
+    EXPECT_EQ(ask(channel_, true).error_code(), none.error_code()) << header;
+    EXPECT_EQ(ask(channel_, true).error_message(), none.error_message()) << header;
+  }
 }
 
 TEST_F(FrontTest, AServerThatDrainsFinishesItsStreamsAndOneThatIsGoneIsUnavailable) {

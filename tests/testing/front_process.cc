@@ -64,13 +64,8 @@ FrontProcess::FrontProcess(const Options& options) {
   folder_.Write("nginx.conf", std::regex_replace(main, std::regex("/run/nginx.pid"), "nginx.pid"));
   std::string listen = Read(shipped + "listen.conf");
   listen = std::regex_replace(listen, std::regex("listen 8443"), "listen " + address);
-  if (options.key.empty()) {
-    listen = std::regex_replace(listen, std::regex(" ssl http2"), " http2");
-    listen = std::regex_replace(listen, std::regex("(^|\n)ssl_[^\n]*"), "$1");
-  } else {
-    listen = std::regex_replace(listen, std::regex("tls/tls.crt"), options.certificate);
-    listen = std::regex_replace(listen, std::regex("tls/tls.key"), options.key);
-  }
+  listen = std::regex_replace(listen, std::regex("tls/tls.crt"), options.certificate);
+  listen = std::regex_replace(listen, std::regex("tls/tls.key"), options.key);
   folder_.Write("listen.conf", listen);
   folder_.Write("upstream.conf",
                 std::regex_replace(Read(shipped + "upstream.conf"),

@@ -15,7 +15,7 @@ class FrontProcess {
 
   struct Options {
     std::string server;       // host:port or unix:path
-    std::string certificate;  // with `key`: files of PEM; without, clients come in plaintext
+    std::string certificate;  // files of PEM
     std::string key;
   };
   explicit FrontProcess(const Options& options);

