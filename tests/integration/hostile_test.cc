@@ -13,6 +13,7 @@
 #include "tests/testing/certificates.h"
 #include "tests/testing/client_call.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/free_port.h"
 #include "tests/testing/front_process.h"
 #include "tests/testing/health_call.h"
 #include "tests/testing/hostile_peer.h"
@@ -289,6 +290,18 @@ TEST_F(HostileTest, TheHealthPortAnswersAfterEveryAttack) {
     std::printf("%-24s memory %+7ld KB\n", attack.name.c_str(),
                 static_cast<long>(server_->PeakMemory() - memory));
   }
+}
+
+TEST_F(HostileTest, OneAddressCannotKeepProbesFromTheHealthPort) {
+  const std::string health = "127.0.0.1:" + std::to_string(FreePort());
+  ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0", {"--health_listen", health}));
+  AttackTally tally;
+  std::vector<std::unique_ptr<HostileConnection>> held;
+  for (int i = 0; i < 100; ++i) {
+    held.push_back(std::make_unique<HostileConnection>(HostileTarget{.address = health}, tally));
+  }
+  EXPECT_EQ(tally.connections, 100);
+  EXPECT_EQ(CheckHealth(NewChannel(health), "readiness"), HealthStatus::SERVING);
 }
 
 // That the front's test could fail: without the front these attacks take what it may not give.

@@ -1,7 +1,5 @@
 #include "tests/testing/front_process.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,28 +10,12 @@
 #include <thread>
 
 #include "service/connections/descriptor.h"
+#include "tests/testing/free_port.h"
 
 namespace eta::testing {
 namespace {
 
 constexpr char kNginx[] = "/usr/sbin/nginx";
-
-sockaddr_in Loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  return address;
-}
-
-int FreePort() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = Loopback(0);
-  socklen_t length = sizeof(address);
-  bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length);
-  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return ntohs(address.sin_port);
-}
 
 bool Answers(int port) {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
