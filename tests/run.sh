@@ -14,7 +14,11 @@ usage: tests/run.sh [--quick] [--cuda] [--tidy] [--asan] [--tsan] [--long]
   --asan     instead: AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
   --tsan     instead: ThreadSanitizer, in build/tsan, over all that has no gRPC in it
   --long     the default run with more rounds; then half an hour of soak beside a minute of each
-             fuzz target and the mutants (README.md has the time of each part)
+             fuzz target and the mutants (README.md has the time of each part). Not in it: --tidy,
+             --asan, --tsan, --cuda, which are runs of their own
+A release passes --long, --tidy, --asan and --tsan, and --cuda where there is a device. They may be
+named together, and then run one after the other. A test that is skipped for a reason that
+tests/skips.txt does not know fails its run.
 TEXT
 }
 
@@ -94,9 +98,13 @@ closing=()
 suites() {
   local directory=$1
   shift
-  "${runner[@]}" ctest --test-dir "$directory" --output-on-failure --no-label-summary -j2 "$@" |
+  # With all that tests say: why they were skipped is in it.
+  local results=$PWD/$directory/results.xml skipped
+  "${runner[@]}" ctest --test-dir "$directory" --output-on-failure --no-label-summary -j2 "$@" \
+    --output-junit "$results" --test-output-size-passed 1048576 --test-output-size-failed 1048576 |
     tee "$log" || return 1
-  closing+=("$(grep 'tests passed' "$log")")
+  skipped=$(tests/skips.py "$results") || return 1
+  closing+=("$(grep 'tests passed' "$log")" ${skipped:+"$skipped"})
 }
 
 start_soak() {
