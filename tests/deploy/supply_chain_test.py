@@ -19,6 +19,7 @@ import jsonschema
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy/supply_chain"))
 import debian  # noqa: E402
+import flags  # noqa: E402
 import lock  # noqa: E402
 
 FAILPOINTS = "--failpoints" in sys.argv
@@ -76,6 +77,30 @@ class Binaries(unittest.TestCase):
             ]:
                 said = self.check(self.compiled(folder, *good, *flags)).stderr
                 self.assertIn(complaint, said, flags)
+
+
+class Flags(unittest.TestCase):
+    GOOD = " ".join(("-I/src", "-O3", "-fPIE", *flags.REQUIRED, *flags.MACHINES["x86_64"]))
+
+    def test_are_those_of_every_source(self):
+        checked = run(ROOT / "deploy/supply_chain/flags.py", *(["--failpoints"] if FAILPOINTS else []), BINARIES.parent)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+        self.assertGreater(int(checked.stdout.split()[1]), 150)
+
+    def test_lacking_or_undone_are_told(self):
+        self.assertEqual(flags.wrong(f"c++ {self.GOOD} -c x.cc", "x86_64"), [])
+        for flag in [*flags.REQUIRED, *flags.MACHINES["x86_64"], "-O3", "-fPIE"]:
+            self.assertEqual(len(flags.wrong(f"c++ {self.GOOD} -c x.cc".replace(" " + flag, ""), "x86_64")), 1, flag)
+        for flag in ["-O0", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=1", "-fcf-protection=none",
+                     "-fno-PIE", "-ftrivial-auto-var-init=uninitialized", "-DETA_FAILPOINTS"]:  # fmt: skip
+            self.assertEqual(len(flags.wrong(f"c++ {self.GOOD} {flag} -c x.cc", "x86_64")), 1, flag)
+        self.assertEqual(flags.wrong(f"c++ {self.GOOD} -DETA_FAILPOINTS -c x.cc", "x86_64", failpoints=True), [])
+
+    def test_of_the_preset_that_ships_have_no_failpoints(self):
+        presets = {preset["name"]: preset.get("cacheVariables", {})
+                   for preset in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}  # fmt: skip
+        self.assertEqual(presets["release"]["ETA_FAILPOINTS"], "OFF")
+        self.assertEqual(presets["ci"]["ETA_FAILPOINTS"], "ON")
 
 
 # What SPDX 2.3 demands of a document in JSON and what it lets us choose from, as far as ours goes: no field that is not
@@ -217,26 +242,33 @@ class Provenance(unittest.TestCase):
 
 class Lock(unittest.TestCase):
     def test_is_that_of_this_machine(self):
-        checked = run(ROOT / "deploy/supply_chain/lock.py", "--check", *SHIPPED)
+        checked = run(ROOT / "deploy/supply_chain/lock.py", "--check", "--ships_nothing", *SHIPPED)
         print(checked.stdout, end="")
         if checked.returncode == 77:
             self.skipTest("not Debian 12")
         self.assertEqual(checked.returncode, 0, checked.stderr)
 
-    def judge(self, here, was, source="x"):
-        return lock.compare({"p": (here, source, here)}, {"p": (was, source, was)})
+    def judge(self, here, was, source="x", ships=True):
+        return lock.compare({"p": (here, source, here)}, {"p": (was, source, was)}, ships)
 
     def test_tells_updates_of_debian_from_other_software(self):
         self.assertEqual(self.judge("1:2.3+dfsg-4+deb12u1", "1:2.3+dfsg-4+deb12u1"), ([], []))
         for here, was, source in [
             ("1:2.3+dfsg-4+deb12u2", "1:2.3+dfsg-4+deb12u1", "x"),
             ("2.3-4+b2", "2.3-4+b1", "x"),
-            ("2.3-4", "2.3-4+deb12u1", "x"),
-            ("3.0.19-1~deb12u2", "3.0.22-1~deb12u2", "openssl"),
             ("3.0.23-1~deb12u1", "3.0.22-1~deb12u2", "openssl"),
             ("15.19-0+deb12u1", "15.18-0+deb12u1", "postgresql-15"),
         ]:
             failures, notices = self.judge(here, was, source)
+            self.assertEqual((failures, len(notices)), ([], 1), here)
+        # What lacks a fix may not be shipped.
+        for here, was, source in [
+            ("2.3-4", "2.3-4+deb12u1", "x"),
+            ("3.0.19-1~deb12u2", "3.0.22-1~deb12u2", "openssl"),
+        ]:
+            failures, notices = self.judge(here, was, source)
+            self.assertEqual((len(failures), notices), (1, []), here)
+            failures, notices = self.judge(here, was, source, ships=False)
             self.assertEqual((failures, len(notices)), ([], 1), here)
         for here, was, source in [
             ("2.4-1", "2.3-4", "x"),
