@@ -179,7 +179,8 @@ if [ "$tsan" -eq 1 ]; then
   phase "configure, tsan" configure tsan
   phase "build, tsan" build build/tsan
   # Suites without gRPC: the packaged library is not instrumented, and what it orders looks like races.
-  phase "tests, tsan" suites build/tsan -L '^(kernels|workers|engine|calibrat|limits|telemetry|profile_(blob|json|record|store))' -E EmbeddedModel
+  phase "tests, tsan" suites build/tsan \
+    -L '^(kernels|workers|engine|calibrat|limits|telemetry|profile_(record|store)|identity_parts|service_threads)' -E EmbeddedModel
 fi
 
 echo "== times"

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <cerrno>
 #include <condition_variable>
 #include <mutex>
 #include <vector>
@@ -33,7 +34,10 @@ sockaddr_storage Peer(const std::string& host) {
 }
 
 Descriptor NewSocket() {
-  return Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Descriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval patience = {.tv_sec = 20, .tv_usec = 0};  // nothing is waited for in vain
+  setsockopt(made.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  return made;
 }
 
 // A connection to host:port or unix:path; invalid if nobody listens.
@@ -60,7 +64,8 @@ Descriptor Connect(const std::string& address) {
 // Whether the other end has closed; waits for it or for a byte.
 bool Closed(const Descriptor& client) {
   char byte;
-  return recv(client.get(), &byte, 1, 0) <= 0;
+  const ssize_t got = recv(client.get(), &byte, 1, 0);
+  return got == 0 || (got < 0 && errno != EAGAIN);
 }
 
 TEST(PeerKeys, AreAddressesAndNetworks) {
