@@ -29,6 +29,10 @@ using std::chrono::seconds;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
+// Promised is that a new connection is served within 1 s; sanitizers and a busy machine take
+// longer.
+constexpr seconds kServedAgain(kAddressSanitizer ? 20 : 5);
+
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -147,9 +151,7 @@ TEST_F(ConnectionsProcessTest, FiveTimesMoreConnectionsThanFilesAndItAcceptsAgai
   const milliseconds taken = UntilAnswered();
   std::printf("a new connection is served %ld ms after the others have left\n",
               static_cast<long>(taken.count()));
-  if (LongRun()) {
-    EXPECT_LE(taken, seconds(1));
-  }
+  EXPECT_LE(taken, kServedAgain);
   EXPECT_LE(OpenAtMost(4), 4);
   EXPECT_EQ(CheckHealth(channel_, "liveness"), HealthStatus::SERVING);
 
@@ -171,13 +173,18 @@ TEST_F(ConnectionsProcessTest, WithNoFileLeftItAcceptsAgainWhenFilesComeBack) {
   rlimit none = before;  // the first number that is free is above it
   for (none.rlim_cur = 0; HasFile(server_->pid(), none.rlim_cur);) ++none.rlim_cur;
   ASSERT_EQ(prlimit(server_->pid(), RLIMIT_NOFILE, &none, nullptr), 0);
-  for (int i = 0; i < 100; ++i) Http2Peer(address_).ReadStream(1);  // until it is closed
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < 100; ++i) Http2Peer(address_).ReadStream(1);  // until it is closed
+  } while (LongRun() && std::chrono::steady_clock::now() - begin < seconds(30));
   const v1::ConnectionStats without = Connections();
   EXPECT_GE(without.refused_no_files(), 90);
   EXPECT_GE(without.accept_errors(), 90);
   ASSERT_EQ(prlimit(server_->pid(), RLIMIT_NOFILE, &before, nullptr), 0);
+  const milliseconds taken = UntilAnswered();
   std::printf("a new connection is served %ld ms after files came back\n",
-              static_cast<long>(UntilAnswered().count()));
+              static_cast<long>(taken.count()));
+  EXPECT_LE(taken, kServedAgain);
   EXPECT_GT(Connections().accepted(), without.accepted());
 }
 

@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -26,6 +28,9 @@ namespace {
 
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
+
+// Promised is that a store that was killed is open again within 2 s; a busy machine takes longer.
+constexpr std::chrono::seconds kOpenAgain(8);
 
 const std::vector<Tenant> kTenants = {TenantOf("acme"), TenantOf("other")};
 
@@ -100,6 +105,7 @@ TEST_P(KillTest, AKilledWriterLosesNothingAcknowledged) {
   std::mt19937 moments(1);
   StoreState state;
   int stored_unacknowledged = 0;
+  steady_clock::duration longest{0};
   for (int round = 0; round < kills; ++round) {
     SCOPED_TRACE(round);
     const auto seed = static_cast<uint32_t>(1000 + round);
@@ -108,8 +114,10 @@ TEST_P(KillTest, AKilledWriterLosesNothingAcknowledged) {
     for (int i = 0; i < steps; ++i) state = After(state, DrawStep(random, kTenants));
     const StoreState with_next = After(state, DrawStep(random, kTenants));
 
+    const auto killed = steady_clock::now();
     const auto store = place_.Open();
     ASSERT_NE(store, nullptr);
+    longest = std::max(longest, steady_clock::now() - killed);
     // A server may still be at work on the last commit: this waits for it, as every writer does.
     ASSERT_TRUE(absl::IsNotFound(store->Delete(kTenants[0], "fence", {})));
     const auto found = Observe(*store, kTenants);
@@ -120,7 +128,9 @@ TEST_P(KillTest, AKilledWriterLosesNothingAcknowledged) {
       ++stored_unacknowledged;
     }
   }
-  RecordProperty("stored_unacknowledged", stored_unacknowledged);
+  EXPECT_LE(longest, kOpenAgain);
+  std::printf("%d kills: open again after %.0f ms at most, %d commits without an answer\n", kills,
+              std::chrono::duration<double, std::milli>(longest).count(), stored_unacknowledged);
 }
 
 // Requests that go on while the server is killed and started anew, each repeated with its id until
