@@ -11,6 +11,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -26,7 +27,8 @@ struct State {
   std::array<int64_t, kNumFailpoints> passes{};
   std::array<int64_t, kNumFailpoints> strikes{};
   std::string names_path;
-  uint64_t arming = 0;  // counts changes of the rules
+  std::set<std::string> named;  // lines
+  uint64_t arming = 0;          // counts changes of the rules
 };
 
 // Never destroyed: threads may pass while the process ends.
@@ -35,10 +37,13 @@ State& Get() {
   return *state;
 }
 
-void Name(const std::string& path, std::string_view name) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+void Name(State& state, std::string_view name, std::string_view source) {
+  if (state.names_path.empty()) return;
+  const std::string line =
+      std::string(name) + " " + std::string(source.substr(source.rfind('/') + 1)) + "\n";
+  if (!state.named.insert(line).second) return;
+  const int fd = open(state.names_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0) return;
-  const std::string line = std::string(name) + "\n";
   [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
   close(fd);
 }
@@ -138,7 +143,7 @@ bool ArmFailpoints(std::string_view rules) {
   return true;
 }
 
-bool StrikeFailpoint(Failpoint point) {
+bool StrikeFailpoint(Failpoint point, std::string_view source) {
   const auto index = static_cast<size_t>(point);
   State& state = Get();
   std::unique_lock lock(state.mutex);
@@ -146,9 +151,8 @@ bool StrikeFailpoint(Failpoint point) {
   const FailRule rule = state.rules[index];
   const int64_t pass = state.passes[index]++;
   if (pass < rule.after || pass - rule.after >= rule.times) return false;
-  if (state.strikes[index]++ == 0 && !state.names_path.empty()) {
-    Name(state.names_path, kFailpointNames[index]);
-  }
+  ++state.strikes[index];
+  Name(state, kFailpointNames[index], source);
   if (rule.action == FailAction::kPause) {
     state.changed.wait(lock, [&state, arming = state.arming] { return state.arming != arming; });
     return false;

@@ -19,7 +19,7 @@
 namespace eta {
 
 // The catalogue: a name that is not here does not compile, and failpoint_test fails for one that no
-// test struck. X(identifier, name)
+// test struck in each of the files that have it. X(identifier, name)
 #define ETA_FAILPOINT_CATALOGUE(X)             \
   X(kDeviceAllocate, "device.allocate")        \
   X(kFileOpen, "file.open")                    \
@@ -93,8 +93,8 @@ void ArmFailpoint(Failpoint point, const FailRule& rule);
 void DisarmFailpoints();
 // How often it acted, ever.
 int64_t FailpointStrikes(Failpoint point);
-// Each failpoint that acts is named in this file from now on, once, on a line of its own, before it
-// acts. Empty: in none.
+// Each failpoint that acts is named in this file from now on, before it acts: once for each source
+// file that it is in, in a line "NAME SOURCE", without the source's folder. Empty: in none.
 void NameFailpointsIn(const std::string& path);
 // Instead of the rules there are, those of a text: NAME=ACTION[*TIMES][@AFTER], separated by spaces
 // or line breaks; ACTION is fail, bad_alloc, kill, pause or delay:MILLISECONDS. False, and nothing
@@ -102,12 +102,13 @@ void NameFailpointsIn(const std::string& path);
 bool ArmFailpoints(std::string_view rules);
 
 inline std::atomic<uint64_t> armed_failpoints = 0;  // a bit each
-// True: the code behind it is to fail. Acts as armed.
-bool StrikeFailpoint(Failpoint point);
+// True: the code behind it, in `source`, is to fail. Acts as armed.
+bool StrikeFailpoint(Failpoint point, std::string_view source);
 
-inline bool PassFailpoint(Failpoint point) {
+inline bool PassFailpoint(Failpoint point, const char* source = __builtin_FILE()) {
   const uint64_t armed = armed_failpoints.load(std::memory_order_relaxed);
-  return __builtin_expect((armed >> static_cast<int>(point)) & 1, 0) != 0 && StrikeFailpoint(point);
+  return __builtin_expect((armed >> static_cast<int>(point)) & 1, 0) != 0 &&
+         StrikeFailpoint(point, source);
 }
 
 }  // namespace eta

@@ -10,6 +10,7 @@
 #include "tests/testing/http_get.h"
 #include "tests/testing/live_figures.h"
 #include "tests/testing/log_lines.h"
+#include "tests/testing/postgres_server.h"
 #include "tests/testing/tiny_model.h"
 
 namespace eta::testing {
@@ -19,7 +20,8 @@ using grpc::StatusCode;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-const auto* const kCoverage = ::testing::AddGlobalTestEnvironment(new FailpointCoverage);
+const auto* const kCoverage = ::testing::AddGlobalTestEnvironment(
+    new FailpointCoverage([] { return PostgresServer::Get() == nullptr; }));
 
 class FailpointCall : public ::testing::Test {
  protected:

@@ -166,6 +166,16 @@ TEST_P(FailpointStore, AKilledDeleteDeletesAllOrNothing) {
   EXPECT_THAT(server()->Versions("legal"), IsEmpty());
 }
 
+TEST_P(FailpointStore, AReadThatCannotBeDoneNowCanBeSoon) {
+  // The cache's own reads would be in the way.
+  do {
+    server().Arm("store.read=fail*1");
+    server()->Get("legal");
+  } while (server()->status.ok());
+  ExpectStatus(StatusCode::UNAVAILABLE, "STORE_BUSY");
+  EXPECT_EQ(server()->Get("legal").version(), 1) << server()->status.error_message();
+}
+
 // What another server changed is seen late, not never.
 TEST_P(FailpointStore, AnotherServersChangesAreSeenOnceItCanBeAsked) {
   EXPECT_EQ(server()->Generate("legal").profile_version(), 1);

@@ -44,7 +44,7 @@ class FailpointServer {
   void Disarm() const { Arm(""); }
   // This failpoint has acted.
   bool Struck(const std::string& name) const {
-    return ("\n" + ReadFile(path() + ".struck")).find("\n" + name + "\n") != std::string::npos;
+    return ("\n" + ReadFile(path() + ".struck")).find("\n" + name + " ") != std::string::npos;
   }
 
  private:
