@@ -76,7 +76,9 @@ class CommitCutter {
     const bool commit = from_client && text.find(std::string_view("COMMIT\0", 7)) != text.npos;
     const Cut cut = commit ? cut_.exchange(kNot) : kNot;
     if (cut == kBefore) return false;
-    if (write(from_client ? server : client, bytes.data(), size_t(size)) != size) return false;
+    // Either end may have been killed.
+    const int to = from_client ? server : client;
+    if (send(to, bytes.data(), size_t(size), MSG_NOSIGNAL) != size) return false;
     if (cut == kAfter) {
       (void)!read(server, bytes.data(), bytes.size());
       return false;
