@@ -1,7 +1,9 @@
 // Servers killed at any moment of calibrations and commits: whatever was acknowledged is there,
 // whole, and each request makes one version however often it is repeated.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <random>
 #include <thread>
 
@@ -9,6 +11,7 @@
 #include "tests/integration/replica.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
 
@@ -21,6 +24,9 @@ using std::chrono::steady_clock;
 constexpr char kCalibrated[] = "calibrated";
 constexpr char kImported[] = "imported";
 constexpr int kMostImports = 200;  // a tenant may have 1,000 versions
+// Promised is that the store of a server that was killed is open again within 2 s; sanitizers and
+// a busy machine take longer.
+constexpr std::chrono::seconds kServingAgain(kAddressSanitizer ? 30 : 8);
 
 // Imports one version after the other, until the server is gone.
 class Importer {
@@ -162,6 +168,7 @@ TEST_F(CalibrateKillTest, NothingAcknowledgedIsLostAndNothingIsHalfStored) {
   int acknowledged = 0;
   int stored_unacknowledged = 0;
   int imports = 0;
+  steady_clock::duration longest{0};
   for (int round = 0; round < Rounds(8, 200); ++round) {
     SCOPED_TRACE(round);
     const v1::CalibrateRequest request = Request(round);
@@ -174,9 +181,11 @@ TEST_F(CalibrateKillTest, NothingAcknowledgedIsLostAndNothingIsHalfStored) {
       ++acknowledged;
     }
 
+    const auto killed = steady_clock::now();
     server = Start();
     ASSERT_TRUE(server->up());
-    ExpectAll(*server, kImported, imported, 1);
+    longest = std::max(longest, steady_clock::now() - killed);
+    stored_unacknowledged += static_cast<int>(ExpectAll(*server, kImported, imported, 1).size());
     const auto more = ExpectAll(*server, kCalibrated, calibrated, profile ? 0 : 1);
     const auto again = server->Calibrate(request);
     ASSERT_TRUE(again.has_value()) << server->status.error_message();
@@ -195,9 +204,18 @@ TEST_F(CalibrateKillTest, NothingAcknowledgedIsLostAndNothingIsHalfStored) {
     server->Delete(kImported);
     ASSERT_FALSE(HasFailure());
   }
-  RecordProperty("acknowledged", acknowledged);
-  RecordProperty("stored_unacknowledged", stored_unacknowledged);
-  RecordProperty("imports", imports);
+  std::printf(
+      "%d calibrations and %d imports acknowledged, %d commits without an answer; serving again "
+      "after %.0f ms at most\n",
+      acknowledged, imports, stored_unacknowledged,
+      std::chrono::duration<double, std::milli>(longest).count());
+  EXPECT_LE(longest, kServingAgain);
+  // Kills came after answers, and some between a commit and its answer.
+  EXPECT_GT(acknowledged, 0);
+  EXPECT_GT(imports, 0);
+  if (LongRun()) {
+    EXPECT_GT(stored_unacknowledged, 0);
+  }
 }
 
 }  // namespace
