@@ -19,9 +19,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kCongestionPoll{5};
 constexpr std::chrono::seconds kProbeRetry{1};  // where their queue is full
 
-absl::Status Unavailable(const std::string& reason, const std::string& message) {
-  return MakeError(absl::StatusCode::kUnavailable, message, {.reason = reason});
-}
+// Another replica may take the request at once; the time spreads those that all come from here.
+constexpr milliseconds kElsewhere{100};
+constexpr std::chrono::seconds kRestart{1};  // where there is none, the process has to load first
 
 // Of one request that waits.
 TenantQueue QueueOf(const Request& request, int64_t tokens) {
@@ -38,17 +38,21 @@ auto IsOf(const std::string& tenant) {
 }  // namespace
 
 absl::Status ShuttingDown() {
-  return Unavailable("DRAINING", "the server is shutting down");
+  return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
+                   {.reason = "DRAINING", .retry_after = kElsewhere});
+}
+
+absl::Status DeviceLost(const std::string& message) {
+  return MakeError(absl::StatusCode::kUnavailable, message,
+                   {.reason = "DEVICE_ERROR", .retry_after = kRestart});
 }
 
 absl::Status Mailbox::Refusal() const {
   if (state_.snapshot.out_of_memory) {
-    return Unavailable("DEVICE_ERROR",
-                       "a step had no memory on the host; the process must restart");
+    return DeviceLost("a step had no memory on the host; the process must restart");
   }
-  return state_.snapshot.device_lost
-             ? Unavailable("DEVICE_ERROR", "the device has failed; the process must restart")
-             : ShuttingDown();
+  return state_.snapshot.device_lost ? DeviceLost("the device has failed; the process must restart")
+                                     : ShuttingDown();
 }
 
 absl::Status Mailbox::Check(int64_t tokens, const Request& request) const {

@@ -107,5 +107,7 @@ class Mailbox {
 
 // What ends or refuses a request that an engine has no time for any more: UNAVAILABLE (DRAINING).
 absl::Status ShuttingDown();
+// Likewise where its device has failed, so that the process restarts: UNAVAILABLE (DEVICE_ERROR).
+absl::Status DeviceLost(const std::string& message);
 
 }  // namespace eta

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
+#include "engine/mailbox.h"
 
 namespace eta {
 namespace {
@@ -20,17 +21,19 @@ std::string_view PromptBytes(const Request& request) {
   return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])};
 }
 
-absl::Status AllLost() {
-  return MakeError(absl::StatusCode::kUnavailable, "every device has failed",
-                   {.reason = "DEVICE_ERROR"});
-}
-
 // Whether another engine may take what one refused with `status`. What a tenant may have is the
 // same on all of them.
 bool AnotherMayTakeIt(const absl::Status& status) {
   const std::string reason = GetErrorDetail(status).reason;
   if (reason == "TENANT_TOKENS" || reason == "TENANT_KV") return false;
   return absl::IsResourceExhausted(status) || reason == "DEVICE_ERROR";
+}
+
+// Whether it says when there will be room, which is more than that there never will be, or that a
+// device is lost.
+bool TellsWhen(const absl::Status& refusal) {
+  const ErrorDetail detail = GetErrorDetail(refusal);
+  return detail.retry_after.has_value() && detail.reason != "DEVICE_ERROR";
 }
 
 }  // namespace
@@ -139,7 +142,7 @@ absl::StatusOr<uint64_t> Router::Submit(Request request, std::shared_ptr<EventSi
   const std::vector<uint64_t> pieces = PrefixDirectory::Pieces(request.tenant, prompt);
   const int64_t tokens =
       static_cast<int64_t>(prompt.size()) / kBytesPerToken + request.stopping.max_tokens;
-  absl::Status refusal = AllLost();
+  absl::Status refusal = DeviceLost("every device has failed");
   for (const Choice& choice : Rank(pieces, tokens)) {
     const auto handle = engines_[choice.engine]->Submit(
         request, std::make_shared<AccountedSink>(sink, loads_, choice));
@@ -149,8 +152,7 @@ absl::StatusOr<uint64_t> Router::Submit(Request request, std::shared_ptr<EventSi
       return *handle * engines_.size() + choice.engine;
     }
     if (!AnotherMayTakeIt(handle.status())) return handle.status();
-    // One that will have room later says more than one that never will.
-    if (!GetErrorDetail(refusal).retry_after) refusal = handle.status();
+    if (!TellsWhen(refusal)) refusal = handle.status();
   }
   return refusal;
 }
@@ -162,7 +164,7 @@ absl::StatusOr<uint64_t> Router::SubmitProbe(Probe probe, std::shared_ptr<ProbeS
     if (engines_[i]->Snapshot().device_lost) continue;
     choices.push_back({.engine = i, .cost = tokens, .total = (*probe_loads_)[i] + tokens});
   }
-  absl::Status refusal = AllLost();
+  absl::Status refusal = DeviceLost("every device has failed");
   for (const Choice& choice : LeastFirst(std::move(choices))) {
     const auto handle = engines_[choice.engine]->SubmitProbe(
         probe, std::make_shared<AccountedProbeSink>(sink, probe_loads_, choice));

@@ -306,8 +306,7 @@ void StepEngine::Loop() {
       for (auto& probe : mail.probes) dispatcher_->probes().Add(std::move(probe));
       for (const uint64_t handle : mail.cancelled) dispatcher_->Cancel(handle);
       if (snapshot_.device_lost) {
-        dispatcher_->FailAll(MakeError(absl::StatusCode::kUnavailable, "the device has failed",
-                                       {.reason = "DEVICE_ERROR"}));
+        dispatcher_->FailAll(DeviceLost("the device has failed"));
       } else if (mail.abandon) {
         dispatcher_->FailAll(ShuttingDown());
       } else if (mail.draining) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/mailbox.h"
 
 namespace eta {
 
@@ -20,8 +21,7 @@ absl::Status StoreCallsFull() {
 }
 
 absl::Status ServerDraining() {
-  return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
-                   {.reason = "DRAINING"});
+  return ShuttingDown();
 }
 
 absl::Status NamingProfile(const absl::Status& status, const std::string& reference,

@@ -54,7 +54,7 @@ absl::Status StoreUnavailable(const std::string& why) {
 absl::Status StoreFailed() {
   return MakeError(StatusCode::kUnavailable,
                    "the profile store failed to write and must be opened anew",
-                   {.reason = "STORE_FAILED"});
+                   {.reason = "STORE_FAILED", .retry_after = kSoon});
 }
 
 absl::Status StoreIoError() {

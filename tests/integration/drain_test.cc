@@ -37,7 +37,13 @@ TEST_F(DrainTest, AfterTheDelayNoMethodTakesNewWork) {
   ASSERT_NE(call, nullptr);
   std::thread drain([this] { server_->Drain(); });
   AwaitClosed();
-  EXPECT_EQ(ReasonOf(ClientCall(*stub_).Refusal(Ask("me too"))), "DRAINING");
+  ClientCall late(*stub_);
+  const grpc::Status refused = late.Refusal(Ask("me too"));
+  EXPECT_EQ(ReasonOf(refused), "DRAINING");
+  // Another replica takes it at once.
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused).has_value());
+  EXPECT_GE(std::atoi(late.Trailer("grpc-retry-pushback-ms").c_str()), 100);
+  EXPECT_LE(std::atoi(late.Trailer("grpc-retry-pushback-ms").c_str()), 120);
   ExpectRefusal(Request(), grpc::StatusCode::UNAVAILABLE, "DRAINING");
   grpc::ClientContext list;
   v1::ListProfilesResponse profiles;

@@ -79,6 +79,7 @@ TEST_F(DeviceTest, AStickyErrorFailsWhatRunsAndRefusesWhatComes) {
   const auto refused = Ask(*engine, Greedy(Prompt(10, 9), 1));
   EXPECT_TRUE(absl::IsUnavailable(refused.status));
   EXPECT_EQ(Reason(refused.status), "DEVICE_ERROR");
+  EXPECT_TRUE(GetErrorDetail(refused.status).retry_after);
   engine->Drain(Clock::now() + milliseconds(100));
 }
 

@@ -95,6 +95,7 @@ TEST_F(MailboxTest, ADrainWaitsForTheLastRequestAndThenForTheOrderToEndIt) {
   while (!mailbox_.Take(/*rest=*/true).abandon) {
   }
   EXPECT_EQ(Refusal(1).reason, "DRAINING");
+  EXPECT_EQ(Refusal(1).retry_after, milliseconds(100)) << "another replica takes it at once";
   mailbox_.Report({});
   drain.join();
 }
@@ -102,6 +103,7 @@ TEST_F(MailboxTest, ADrainWaitsForTheLastRequestAndThenForTheOrderToEndIt) {
 TEST_F(MailboxTest, ClosedItRefusesEverythingAndSaysWhy) {
   EXPECT_TRUE(mailbox_.Close().requests.empty());
   EXPECT_EQ(Refusal(1).reason, "DEVICE_ERROR");
+  EXPECT_EQ(Refusal(1).retry_after, seconds(1)) << "the process restarts";
   EXPECT_TRUE(mailbox_.Snapshot().out_of_memory);
 }
 
