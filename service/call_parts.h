@@ -11,6 +11,7 @@
 #include "service/calibrations.h"
 #include "service/limits/tenant_ledger.h"
 #include "service/limits/tenant_limits.h"
+#include "service/limits/unread_answers.h"
 #include "service/live_calls.h"
 #include "service/live_streams.h"
 #include "service/memory_pressure.h"
@@ -54,6 +55,7 @@ struct CallParts {
   const Identity& identity;
   const TenantLimits& limits;
   TenantLedger& ledger;
+  UnreadAnswers& unread;
   LiveStreams& streams;
 };
 

@@ -168,6 +168,9 @@ std::string Memory(const v1::PressureStats& pressure) {
   if (pressure.streams_ended() > 0) {
     absl::StrAppend(&text, "answers given up for want of memory: ", pressure.streams_ended(), "\n");
   }
+  if (pressure.answers_cut_off() > 0) {
+    absl::StrAppend(&text, "answers that nobody read: ", pressure.answers_cut_off(), "\n");
+  }
   return text;
 }
 

@@ -8,6 +8,10 @@ namespace {
 void AddConnectionFlags(CLI::App& app, ServerOptions& options) {
   AddBytes(app, "--max_message_bytes", options.max_message_bytes, "Largest request message");
   AddBytes(app, "--max_metadata_bytes", options.max_metadata_bytes, "Largest metadata of a call");
+  AddBytes(
+      app, "--max_unread_answer_bytes", options.max_unread_answer_bytes,
+      "Answers of calls but streams that clients have not read yet; a tenant with a quarter of "
+      "it unread, a 64th where it is used up, is refused more with RESOURCE_EXHAUSTED");
   AddCount(app, "--max_streams_per_connection", options.max_streams_per_connection,
            "Calls at a time on one connection");
   AddCountOrNone(app, "--max_connections", options.max_connections,
@@ -26,6 +30,10 @@ void AddConnectionFlags(CLI::App& app, ServerOptions& options) {
               "A connection without calls is closed after this");
   AddDuration(app, "--max_connection_age", options.max_connection_age,
               "A connection takes no new calls after this; running ones go on");
+  AddDuration(
+      app, "--max_connection_age_grace", options.max_connection_age_grace,
+      "Then they have this long until the connection is closed. 0: as long as the longer of "
+      "--default_deadline and --default_calibrate_deadline, and --slow_reader_timeout");
 }
 
 }  // namespace

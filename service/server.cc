@@ -36,7 +36,14 @@ int LongestMessage(const ServerOptions& options, bool has_store) {
                    static_cast<int>(ProfileService::kMaxImportBytes)});
 }
 
-void Configure(const ServerOptions& options, bool has_store, grpc::ServerBuilder& builder) {
+std::chrono::milliseconds AgeGrace(const ServerOptions& options, const Limits& limits) {
+  if (options.max_connection_age_grace.count() > 0) return options.max_connection_age_grace;
+  return std::max(limits.default_deadline, options.default_calibrate_deadline) +
+         limits.max_congestion;
+}
+
+void Configure(const ServerOptions& options, const Limits& limits, bool has_store,
+               grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(LongestMessage(options, has_store));
   // A compressed message is inflated before its size is known.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
@@ -53,6 +60,7 @@ void Configure(const ServerOptions& options, bool has_store, grpc::ServerBuilder
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2},
       {GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(options.max_connection_idle)},
       {GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(options.max_connection_age)},
+      {GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(AgeGrace(options, limits))},
       {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000},
   };
   for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
@@ -97,6 +105,7 @@ Server::Server(const ServerOptions& options, const ServerParts& parts, Security 
       no_limits_(TenantLimit{.max_calibrations = options.max_tenant_calibrations}),
       limits_(parts.limits != nullptr ? *parts.limits : no_limits_),
       ledger_(limits_),
+      unread_(static_cast<size_t>(options.max_unread_answer_bytes)),
       memory_(options.memory),
       profiles_(MakeCache(options, parts.profiles)),
       store_calls_(parts.profiles != nullptr ? kStoreThreads : 0, kMaxWaitingStoreCalls),
@@ -121,6 +130,7 @@ Server::Server(const ServerOptions& options, const ServerParts& parts, Security 
              .identity = *security_.identity,
              .limits = limits_,
              .ledger = ledger_,
+             .unread = unread_,
              .streams = streams_},
       service_(parts_),
       profile_service_(parts_),
@@ -159,7 +169,7 @@ absl::Status Server::Listen() {
   grpc::EnableDefaultHealthCheckService(true);
   if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(options_, parts_.store != nullptr, builder);
+  Configure(options_, engine_.limits(), parts_.store != nullptr, builder);
   if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.RegisterService(&service_);
   builder.RegisterService(&profile_service_);

@@ -65,6 +65,7 @@ struct ServerOptions {
   int max_message_bytes = 1 << 20;            // of a request, above it RESOURCE_EXHAUSTED ...
   int max_calibrate_message_bytes = 8 << 20;  // ... but of Calibrate, where there is a store
   int max_metadata_bytes = 8 * 1024;          // of a call
+  int max_unread_answer_bytes = 64 << 20;     // of calls but streams (unread_answers.h)
   int max_streams_per_connection = 100;       // calls at a time
   int max_connections = 0;  // at a time, more are closed at once; 0: Acceptor::kDefaultMax has it
   // Of one address (IPv6: of its first 64 bits); 0: no such limit. Not of a Unix socket.
@@ -76,6 +77,9 @@ struct ServerOptions {
   std::chrono::milliseconds max_connection_idle{900'000};
   std::chrono::milliseconds max_connection_age{1'800'000};  // then no new calls on it; running ones
                                                             // go on: spreads load after scale-out
+  // So long, and those that still run end with it. 0: as long as a call without a deadline of its
+  // own may last, and its reader.
+  std::chrono::milliseconds max_connection_age_grace{0};
 };
 
 // INVALID_ARGUMENT, naming the flag, for options of calls that make no sense.

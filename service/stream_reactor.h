@@ -71,6 +71,9 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void End(const absl::Status& status);
   // Whether so many messages, or so many bytes of them, wait for the reader.
   bool Waiting(int messages, size_t bytes) const;
+  // Whether the reader has taken nothing of what is written for longer than `flush_timeout`.
+  bool Stalled() const;
+  static absl::Status ReadTooSlowly();
 
  private:
   struct Entry {
@@ -114,9 +117,10 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   size_t waiting_bytes_ = 0;
   std::optional<absl::Status> end_;  // what to finish with once the queue is empty
   bool busy_ = false;                // a write is under way, or the call was finished
-  bool pump_posted_ = false;         // the writer will look at the queue
-  int finish_holds_ = 0;             // threads that still use the context or the alarm
-  bool broken_ = false;              // the client can no longer be written to
+  Clock::time_point busy_since_;
+  bool pump_posted_ = false;  // the writer will look at the queue
+  int finish_holds_ = 0;      // threads that still use the context or the alarm
+  bool broken_ = false;       // the client can no longer be written to
   bool flush_expired_ = false;
   std::shared_ptr<StreamReactor> self_;
   grpc::Alarm flush_alarm_;
@@ -126,6 +130,18 @@ template <typename Response>
 bool StreamReactor<Response>::Waiting(int messages, size_t bytes) const {
   const std::lock_guard lock(mutex_);
   return waiting_messages_ >= messages || waiting_bytes_ >= bytes;
+}
+
+template <typename Response>
+bool StreamReactor<Response>::Stalled() const {
+  const std::lock_guard lock(mutex_);
+  return busy_ && Clock::now() - busy_since_ > flush_timeout_;
+}
+
+template <typename Response>
+absl::Status StreamReactor<Response>::ReadTooSlowly() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "the client read too slowly",
+                   {.reason = "SLOW_CONSUMER"});
 }
 
 template <typename Response>
@@ -217,6 +233,7 @@ void StreamReactor<Response>::Pump() {
     if (!next) end = std::exchange(end_, std::nullopt);
     if (!next && !end) return;
     busy_ = true;
+    busy_since_ = Clock::now();
   }
   if (next) {
     SerializeMessage(next->message, write_buffer_);
@@ -258,10 +275,7 @@ absl::Status StreamReactor<Response>::Outcome(const absl::Status& status) const 
   if (!status.ok()) return status;
   {
     const std::lock_guard lock(mutex_);
-    if (flush_expired_) {
-      return MakeError(absl::StatusCode::kResourceExhausted, "the client read too slowly",
-                       {.reason = "SLOW_CONSUMER"});
-    }
+    if (flush_expired_) return ReadTooSlowly();
   }
   if (!context_->IsCancelled()) return status;
   if (context_->deadline() <= std::chrono::system_clock::now()) {

@@ -33,9 +33,12 @@ StoreFigures TakeStoreFigures(const ProfileStore& store, const ProfileCache& cac
 }  // namespace
 
 PressureFigures TakePressure(const CallParts& parts) {
+  const UnreadFigures unread = parts.unread.Figures();
   return {.rung = parts.memory.rung(),
           .memory_used = parts.memory.FractionUsed(),
-          .streams_ended = parts.streams.ended()};
+          .streams_ended = parts.streams.ended(),
+          .unread_answer_bytes = unread.bytes,
+          .answers_cut_off = unread.cut_off};
 }
 
 ServerFigures TakeFigures(const CallParts& parts) {

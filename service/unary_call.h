@@ -1,7 +1,8 @@
 // One unary call: admitted, parsed, answered and recorded. What may block runs on a thread for
-// store calls, the rest at once on gRPC's.
+// store calls, the rest at once on gRPC's. An answer that is not taken in time is cut off.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string_view>
@@ -16,8 +17,10 @@
 #include "service/admission.h"
 #include "service/call_parts.h"
 #include "service/call_track.h"
+#include "service/cut_off.h"
 #include "service/grpc_status.h"
 #include "service/limits/tenant_ledger.h"
+#include "service/limits/unread_answers.h"
 #include "service/store_status.h"
 #include "service/wire_message.h"
 
@@ -51,11 +54,15 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
   void OnDone() override {
     LiveCalls& live_calls = parts_.live_calls;
+    cut_off_.End();
     delete this;
     live_calls.End();
   }
 
  private:
+  // For as many bytes of an answer a client may take as long as for any.
+  static constexpr size_t kBytesOfPatience = size_t{1} << 20;
+
   UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer, const CallParts& parts,
             std::string_view name, Handler handler)
       : context_(context),
@@ -89,10 +96,25 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
   void Run(const Caller& caller, const Request& request) {
     if (context_->IsCancelled()) return End(absl::CancelledError("the client left"));
-    const absl::StatusOr<Response> response =
-        CatchOutOfMemory([&] { return handler_(caller, request, track_.record()); });
-    if (response.ok()) SerializeMessage(*response, *answer_);
-    End(response.status());
+    End(CatchOutOfMemory([&] { return Answer(caller, request); }));
+  }
+
+  absl::Status Answer(const Caller& caller, const Request& request) {
+    if (absl::Status room = parts_.unread.Check(caller.tenant); !room.ok()) return room;
+    const absl::StatusOr<Response> response = handler_(caller, request, track_.record());
+    if (!response.ok()) return response.status();
+    SerializeMessage(*response, *answer_);
+    AwaitReader(caller.tenant);
+    return absl::OkStatus();
+  }
+
+  // An answer to which the client opens no window stays as long as it likes.
+  void AwaitReader(const Tenant& tenant) {
+    const size_t bytes = answer_->Length();
+    unread_ = parts_.unread.Add(tenant, bytes);
+    const auto patience =
+        parts_.engine.limits().max_congestion * static_cast<int64_t>(1 + bytes / kBytesOfPatience);
+    cut_off_.Begin(*context_, patience, [&unread = parts_.unread] { unread.CountCutOff(); });
   }
 
   void End(const absl::Status& status) {
@@ -111,7 +133,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   const CallParts& parts_;
   const Handler handler_;
   CallTrack track_;
-  TenantLedger::Lease lease_;
+  TenantLedger::Lease lease_;  // until the answer is on its way: the client may call again at once
+  UnreadAnswers::Hold unread_;
+  CutOff cut_off_;
 };
 
 }  // namespace eta

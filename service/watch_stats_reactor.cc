@@ -49,7 +49,10 @@ absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
 }
 
 void WatchStatsReactor::OnDue() {
-  if (!ended_) Enqueue(TakeStats(query_, parts_));
+  if (ended_) return;
+  if (!Stalled()) return Enqueue(TakeStats(query_, parts_));
+  watchers_.Remove(this);
+  EndOnce(ReadTooSlowly());
 }
 
 void WatchStatsReactor::OnClose() {

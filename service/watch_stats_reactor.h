@@ -1,5 +1,6 @@
 // One WatchStats call: a snapshot whenever one is due, until the client leaves or the server ends.
-// Of snapshots that wait for a slow reader the newest stays.
+// Of snapshots that wait for a slow reader the newest stays; one that takes nothing for the time
+// that slow readers have loses its place.
 #pragma once
 
 #include <atomic>

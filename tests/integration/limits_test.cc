@@ -225,6 +225,18 @@ TEST_F(LimitsTest, WhatWasNotUsedComesBackHoweverACallEnds) {
   EXPECT_EQ(UseOf("acme").calls(), 0);
 }
 
+TEST_F(LimitsTest, WhoHasAnAnswerMayCallAgainAtOnce) {
+  ASSERT_TRUE(limits_->Take(R"({"default": {"max_calls": 1}})").ok());
+  for (int i = 0; i < 200; ++i) {
+    grpc::ClientContext context;
+    context.AddMetadata(kTenantHeader, "acme");
+    v1::ListProfilesResponse list;
+    const grpc::Status status =
+        profile_stub_->ListProfiles(&context, v1::ListProfilesRequest(), &list);
+    ASSERT_TRUE(status.ok()) << i << " " << status.error_message();
+  }
+}
+
 TEST_F(LimitsTest, TheEngineHearsOfTheTenantsShare) {
   const auto client = Call("big");
   client->Start(AskFor(10));

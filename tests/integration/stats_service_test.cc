@@ -12,7 +12,9 @@
 #include "eta/v1/stats.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "tests/integration/calibrate_fixture.h"
+#include "tests/testing/call_records.h"
 #include "tests/testing/generic_call.h"
+#include "tests/testing/http2_peer.h"
 
 namespace eta::testing {
 namespace {
@@ -349,6 +351,24 @@ TEST_F(StatsServiceTest, AServerThatGoesEndsItsStreams) {
   StopServing();
   EXPECT_FALSE(watch.Read());
   EXPECT_EQ(watch.Finish().error_code(), StatusCode::UNAVAILABLE);
+  Serve();
+}
+
+TEST_F(StatsServiceTest, AReaderWhoTakesNothingLosesItsPlaceAndItsCall) {
+  CallRecords records;
+  call_observers_ = {&records};
+  Serve({}, {.max_congestion = milliseconds(300)});
+  Http2Peer peer(server_->address(), Http2Peer::NoWindow());
+  ASSERT_TRUE(peer.connected());
+  peer.Call(1, "/eta.v1.StatsService/WatchStats");
+  peer.Message(1, Every(milliseconds(100)).SerializeAsString(), /*end_stream=*/true);
+  const auto frames = peer.ReadStream(1);
+  ASSERT_FALSE(frames.empty());
+  EXPECT_TRUE(frames.back().flags & Http2Peer::kEndStream) << "cut off";
+  ASSERT_EQ(records.Await(1).size(), 1u);
+  EXPECT_EQ(records.Last().reason, "SLOW_CONSUMER");
+  Get();
+  call_observers_ = {};
   Serve();
 }
 

@@ -18,7 +18,11 @@ using http2::kPing;
 using http2::kSettings;
 using http2::kWindowUpdate;
 
-Http2Peer::Http2Peer(const std::string& address) {
+std::string Http2Peer::NoWindow() {
+  return std::string("\0\4", 2) + BigEndian(0);
+}
+
+Http2Peer::Http2Peer(const std::string& address, const std::string& settings) {
   const size_t colon = address.rfind(':');
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -33,7 +37,7 @@ Http2Peer::Http2Peer(const std::string& address) {
     return;
   }
   send(fd_, http2::kPreface.data(), http2::kPreface.size(), MSG_NOSIGNAL);
-  Send(kSettings, 0, 0, "");
+  Send(kSettings, 0, 0, settings);
 }
 
 Http2Peer::~Http2Peer() {

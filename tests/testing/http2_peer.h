@@ -20,8 +20,11 @@ class Http2Peer {
   static constexpr uint8_t kData = 0, kHeaders = 1, kResetStream = 3, kGoAway = 7;
   static constexpr uint8_t kEndStream = 1;
 
+  // Settings with which the server may send nothing of a call's messages until Widen.
+  static std::string NoWindow();
+
   // Connects to host:port (IPv4) and exchanges settings. connected() is false if it could not.
-  explicit Http2Peer(const std::string& address);
+  explicit Http2Peer(const std::string& address, const std::string& settings = "");
   ~Http2Peer();
   bool connected() const { return fd_ >= 0; }
 
@@ -33,7 +36,8 @@ class Http2Peer {
                bool compressed = false);
   void Send(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload);
 
-  // Lets the server send that many bytes more on `stream`, beyond the first 65,535.
+  // Lets the server send that many bytes more on `stream`, beyond the first 65,535 (with
+  // NoWindow(): beyond none).
   void Widen(uint32_t stream, uint32_t bytes);
 
   // HEADERS, DATA and RST_STREAM frames of `stream` up to its end; what came if that takes over 10

@@ -1,0 +1,51 @@
+// The end of a call whose client does not take its answer: cancelled when a time has passed.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "grpcpp/alarm.h"
+#include "grpcpp/server_context.h"
+
+namespace eta {
+
+class CutOff {
+ public:
+  // Once, before gRPC is given the answer: after `patience` the call is cancelled and `on_cut`
+  // runs.
+  void Begin(grpc::ServerContextBase& context, std::chrono::milliseconds patience,
+             std::function<void()> on_cut) {
+    call_->context = &context;
+    alarm_.Set(std::chrono::system_clock::now() + patience,
+               [call = call_, on_cut = std::move(on_cut)](bool expired) {
+                 const std::lock_guard lock(call->mutex);
+                 if (!expired || call->context == nullptr) return;
+                 on_cut();
+                 // OnDone, which takes the lock too, has a thread of its own (gRPC's executor).
+                 call->context->TryCancel();
+               });
+  }
+  // From OnDone: the context goes, nothing is cancelled any more.
+  void End() {
+    {
+      const std::lock_guard lock(call_->mutex);
+      call_->context = nullptr;
+    }
+    alarm_.Cancel();
+  }
+
+ private:
+  struct Call {
+    std::mutex mutex;
+    grpc::ServerContextBase* context = nullptr;  // guarded by mutex; null: the call is over
+  };
+
+  // The alarm's own: it may outlive this object.
+  const std::shared_ptr<Call> call_ = std::make_shared<Call>();
+  grpc::Alarm alarm_;
+};
+
+}  // namespace eta
