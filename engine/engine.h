@@ -54,7 +54,8 @@ struct EngineInfo {
   std::string backend;  // its description
   DType kv_dtype;
   DType index_dtype;
-  int32_t block_size;  // b
+  size_t max_token_bytes = 0;  // bytes of text that one token stands for at most; 0: any number
+  int32_t block_size;          // b
   int32_t sub_block;
   int32_t num_blocks;
   size_t weight_bytes;
@@ -101,10 +102,10 @@ class Engine {
   // Validates, tokenises on the calling thread and queues. On success the sink receives events,
   // the last of them Finished or Failed; on error it receives none. Errors: see
   // request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL),
-  // TENANT_KV, or what the sink's OnSized says), DEADLINE_EXCEEDED, UNAVAILABLE (DRAINING,
-  // DEVICE_ERROR). A deadline that leaves no time for what will be served before it, for a seat
-  // where all are taken, and for the part of the prompt that is not cached fails through the sink,
-  // before Started (DEADLINE_TOO_SHORT).
+  // TENANT_KV, or what the sink's OnText or OnSized says), DEADLINE_EXCEEDED, UNAVAILABLE
+  // (DRAINING, DEVICE_ERROR). A deadline that leaves no time for what will be served before it, for
+  // a seat where all are taken, and for the part of the prompt that is not cached fails through the
+  // sink, before Started (DEADLINE_TOO_SHORT).
   //
   // A full queue refuses the newest request of the tenant that has most in it for its weight: the
   // one that comes, or one that waits, which then fails through its sink, before Started.

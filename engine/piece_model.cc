@@ -92,6 +92,7 @@ PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
   for (size_t i = 0; i < table_.pieces.size(); ++i) {
     const Piece& piece = table_.pieces[i];
     const auto id = static_cast<int32_t>(i);
+    if (table_.byte_fallback) max_piece_bytes_ = std::max(max_piece_bytes_, piece.text.size());
     if (piece.type == PieceType::kByte) {
       byte_ids_[static_cast<size_t>(ByteOf(piece.text))] = id;
     } else if (piece.type == PieceType::kUserDefined) {

@@ -29,6 +29,10 @@ class PieceModel {
 
   const PieceTable& table() const { return table_; }
 
+  // Bytes of text that one id stands for at most; 0: any number, since characters that follow one
+  // another and are in no piece become one id where there are no byte pieces.
+  size_t max_piece_bytes() const { return max_piece_bytes_; }
+
   // Ids of `text`. Starting from single characters, the adjacent pair that makes the piece of the
   // highest score (the leftmost such pair) is merged until no pair makes a piece. Parts of the text
   // between which no pair makes one, such as words, are taken by themselves. Time n log n.
@@ -58,6 +62,7 @@ class PieceModel {
                      std::vector<int32_t>& ids) const;
 
   PieceTable table_;
+  size_t max_piece_bytes_ = 0;
   // A symbol is a piece, or a character that is none but begins or ends one: ids past the pieces'.
   std::unordered_map<int32_t, int32_t> characters_;  // by code point
   PairTable merges_;                                 // pairs of symbols

@@ -234,14 +234,21 @@ absl::Status RequireIdsOnly(const Request& request) {
   return check.Take();
 }
 
-absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits) {
+int64_t LeastTokens(size_t text_bytes, const EngineInfo& model) {
+  if (model.max_token_bytes == 0) return 1;
+  return static_cast<int64_t>((text_bytes - 1) / model.max_token_bytes + 1);
+}
+
+absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits,
+                          bool at_least) {
   if (prompt_tokens >= 0 && max_tokens >= 0 && prompt_tokens <= limits.max_context &&
       max_tokens <= limits.max_context - prompt_tokens) {
     return absl::OkStatus();
   }
   return MakeError(
       absl::StatusCode::kInvalidArgument,
-      absl::StrCat("stopping.max_tokens: ", prompt_tokens, " prompt tokens and ", max_tokens,
+      absl::StrCat("stopping.max_tokens: ", at_least ? "at least " : "", prompt_tokens,
+                   " prompt tokens and ", max_tokens,
                    " max_tokens together pass the context limit of ", limits.max_context),
       {.reason = "CONTEXT_TOO_LONG",
        .field = "stopping.max_tokens",

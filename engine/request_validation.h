@@ -37,8 +37,13 @@ inline constexpr char kRequestIdRule[] =
     "and stands in logs";
 bool IsRequestId(std::string_view id);
 
+// How many tokens a text of so many bytes, over 0, has at least.
+int64_t LeastTokens(size_t text_bytes, const EngineInfo& model);
+
 // CONTEXT_TOO_LONG, with both numbers, if prompt + max_tokens passes limits.max_context.
-absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits);
+// `at_least`: the prompt has so many or more.
+absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits,
+                          bool at_least = false);
 
 // REQUIRES: ValidateRequest passed.
 ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelConfig& config);

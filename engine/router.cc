@@ -91,6 +91,9 @@ class Router::AccountedSink final : public EventSink {
   AccountedSink(std::shared_ptr<EventSink> sink, std::shared_ptr<Loads> loads, const Choice& choice)
       : sink_(std::move(sink)), load_(std::move(loads), choice) {}
 
+  absl::Status OnText(int64_t bytes, int64_t least_tokens) override {
+    return sink_->OnText(bytes, least_tokens);
+  }
   absl::Status OnSized(int32_t prompt_tokens) override { return sink_->OnSized(prompt_tokens); }
   void OnStarted(StartedEvent event) override { sink_->OnStarted(std::move(event)); }
   void OnPrefill(PrefillEvent event) override { sink_->OnPrefill(std::move(event)); }

@@ -128,6 +128,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.backend = backend_->description();
   info_.kv_dtype = options_.kv_dtype;
   info_.index_dtype = options_.index_dtype;
+  info_.max_token_bytes = tokenizer_->max_token_bytes();
   info_.block_size = cache_->geometry().block_size;
   info_.sub_block = cache_->geometry().sub_block;
   info_.num_blocks = cache_->num_blocks();
@@ -194,14 +195,25 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
                      {.reason = "DEADLINE_PASSED"});
   }
   if (ETA_FAILPOINT(kEngineSubmit)) return OutOfMemory();
-  // Before any work: is there room at all? How many tokens a text has is known after it.
+  // Before any work: is there room at all? How many tokens a text has is known after it, how many
+  // at least before.
   const auto* text = std::get_if<std::string>(&request.prompt);
-  const int64_t least_tokens =
-      text != nullptr ? 1 : static_cast<int64_t>(std::get<1>(request.prompt).size());
+  const int64_t least_tokens = text != nullptr
+                                   ? LeastTokens(text->size(), info_)
+                                   : static_cast<int64_t>(std::get<1>(request.prompt).size());
   if (absl::Status room = mailbox_.Check(least_tokens, request); !room.ok()) return room;
 
   SequenceOptions sequence;
   if (text != nullptr) {
+    if (absl::Status fits = CheckContext(least_tokens, request.stopping.max_tokens, options_.limits,
+                                         /*at_least=*/true);
+        !fits.ok()) {
+      return fits;
+    }
+    if (absl::Status accepted = sink->OnText(static_cast<int64_t>(text->size()), least_tokens);
+        !accepted.ok()) {
+      return accepted;
+    }
     auto encoded = tokenizer_->Encode(*text, /*add_bos=*/true);
     if (!encoded.ok()) return encoded.status();
     sequence.prompt = *std::move(encoded);

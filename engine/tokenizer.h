@@ -35,6 +35,9 @@ class Tokenizer {
   // False: Encode refuses, ids have no bytes.
   bool knows_text() const { return model_.has_value(); }
 
+  // Bytes of text that one token stands for at most; 0: any number.
+  size_t max_token_bytes() const { return model_ ? model_->max_piece_bytes() : 0; }
+
   int32_t vocab_size() const { return static_cast<int32_t>(pieces_.size()); }
   int32_t bos_id() const { return bos_id_; }  // -1: none
   const std::vector<int32_t>& eos_ids() const { return eos_ids_; }

@@ -101,6 +101,9 @@ absl::Status CalibrateReactor::Run() {
 }
 
 absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
+  const SampleSizes sizes = SizesOf(request_, parts_.engine.info());
+  if (absl::Status s = lease().Charge(sizes.least_tokens); !s.ok()) return s;
+  lease().Use(sizes.text_bytes / kTextBytesPerToken);
   auto samples = TokenizeSamples(request_, parts_.engine, parts_.options.max_calibration_tokens,
                                  stop_.get_token());
   if (stop_.stop_requested()) return Stopped();

@@ -68,7 +68,6 @@ absl::Status CheckSamples(const v1::CalibrateRequest& message, const EngineInfo&
   if (message.samples_size() > kMaxCalibrationSamples) {
     return InvalidField("samples", absl::StrCat("at most ", kMaxCalibrationSamples));
   }
-  int64_t tokens = 0;
   for (int i = 0; i < message.samples_size(); ++i) {
     const v1::CalibrationSample& sample = message.samples(i);
     absl::Status status = InvalidField(SampleField(i), "one of text and token_ids must be set");
@@ -77,11 +76,10 @@ absl::Status CheckSamples(const v1::CalibrateRequest& message, const EngineInfo&
     } else if (sample.has_token_ids()) {
       status =
           CheckIds(SampleField(i) + ".token_ids.ids", sample.token_ids(), info.config.vocab_size);
-      tokens += sample.token_ids().ids_size();
     }
     if (!status.ok()) return status;
   }
-  if (tokens > max_tokens) return TooManyTokens(max_tokens);
+  if (SizesOf(message, info).least_tokens > max_tokens) return TooManyTokens(max_tokens);
   return absl::OkStatus();
 }
 
@@ -190,6 +188,19 @@ absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& messag
   if (auto s = SetNumbers(message, info, limits, plan.job); !s.ok()) return s;
   if (auto s = SetPut(message, plan.put); !s.ok()) return s;
   return plan;
+}
+
+SampleSizes SizesOf(const v1::CalibrateRequest& message, const EngineInfo& info) {
+  SampleSizes sizes;
+  for (const v1::CalibrationSample& sample : message.samples()) {
+    if (!sample.has_text()) {
+      sizes.least_tokens += sample.token_ids().ids_size();
+    } else if (!sample.text().empty()) {
+      sizes.text_bytes += static_cast<int64_t>(sample.text().size());
+      sizes.least_tokens += LeastTokens(sample.text().size(), info);
+    }
+  }
+  return sizes;
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(

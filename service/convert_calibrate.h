@@ -28,6 +28,13 @@ absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& messag
                                               const EngineInfo& info, const Limits& limits,
                                               int64_t max_tokens);
 
+// What is known of samples before they are tokens.
+struct SampleSizes {
+  int64_t text_bytes = 0;
+  int64_t least_tokens = 0;  // of all of them
+};
+SampleSizes SizesOf(const v1::CalibrateRequest& message, const EngineInfo& info);
+
 // Token ids of every sample. INVALID_ARGUMENT (`samples`) for over `max_tokens` together, CANCELLED
 // once `stop` is requested, and the engine's errors.
 absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(

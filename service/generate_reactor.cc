@@ -1,5 +1,6 @@
 #include "service/generate_reactor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -127,6 +128,15 @@ absl::Status GenerateReactor::Submit() {
   return absl::OkStatus();
 }
 
+absl::Status GenerateReactor::OnText(int64_t bytes, int64_t least_tokens) {
+  if (absl::Status charged = lease().Charge(least_tokens + max_tokens_); !charged.ok()) {
+    return charged;
+  }
+  text_cost_ = bytes / kTextBytesPerToken;
+  lease().Use(text_cost_);
+  return absl::OkStatus();
+}
+
 absl::Status GenerateReactor::OnSized(int32_t prompt_tokens) {
   return lease().Charge(int64_t{prompt_tokens} + max_tokens_);
 }
@@ -196,10 +206,11 @@ void GenerateReactor::Cancel() {
   if (to_cancel) parts_.engine.Cancel(*to_cancel);
 }
 
-int64_t GenerateReactor::Used(const FinishedEvent& outcome) {
+int64_t GenerateReactor::Used(const FinishedEvent& outcome) const {
   const bool ran = outcome.timing.queue.count() > 0 || outcome.output_tokens > 0;
-  if (!ran) return 0;
-  return int64_t{outcome.prompt_tokens} - outcome.cached_tokens + outcome.output_tokens;
+  if (!ran) return text_cost_;
+  return std::max(text_cost_,
+                  int64_t{outcome.prompt_tokens} - outcome.cached_tokens + outcome.output_tokens);
 }
 
 }  // namespace eta

@@ -36,7 +36,8 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
                                                            const CallParts& parts,
                                                            std::function<void()> on_done);
 
-  // EventSink; OnSized on the thread of Submit, the others on the engine's step thread.
+  // EventSink; the first two on the thread of Submit, the others on the engine's step thread.
+  absl::Status OnText(int64_t bytes, int64_t least_tokens) override;
   absl::Status OnSized(int32_t prompt_tokens) override;
   void OnStarted(StartedEvent event) override;
   void OnPrefill(PrefillEvent event) override;
@@ -61,14 +62,15 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   absl::Status Submit();
   void Cancel();
   // The tokens that the call is charged: of the prompt those that were computed, once it ran, and
-  // those that were generated.
-  static int64_t Used(const FinishedEvent& outcome);
+  // those that were generated; at least what making tokens of its text costs.
+  int64_t Used(const FinishedEvent& outcome) const;
   bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
 
   const CallParts& parts_;
   Clock::time_point deadline_ = Clock::time_point::max();
   Request request_;  // until it is submitted
   int32_t max_tokens_ = 0;
+  int64_t text_cost_ = 0;  // tokens
   LiveStreams::Place place_;
   std::atomic<int64_t> kv_tokens_ = 0;
   std::atomic<bool> ends_for_memory_ = false;

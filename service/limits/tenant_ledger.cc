@@ -109,12 +109,13 @@ absl::Status TenantLedger::Charge(Lease& lease, int64_t tokens) {
     budget.Forget();
     return absl::OkStatus();
   }
-  if (tokens > limit.burst_tokens) return TooManyTokens(limit, tokens, std::nullopt);
-  if (!budget.Take(tokens, size, now)) {
-    return TooManyTokens(limit, tokens, budget.Wait(tokens, size, now));
+  if (budget.Take(tokens, size, now)) {
+    lease.charged_ = tokens;
+    return absl::OkStatus();
   }
-  lease.charged_ = tokens;
-  return absl::OkStatus();
+  if (budget.Take(lease.used_, size, now)) lease.charged_ = lease.used_;
+  if (tokens > limit.burst_tokens) return TooManyTokens(limit, tokens, std::nullopt);
+  return TooManyTokens(limit, tokens, budget.Wait(tokens, size, now));
 }
 
 void TenantLedger::Release(Lease& lease) {

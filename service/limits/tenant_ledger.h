@@ -55,7 +55,8 @@ class TenantLedger {
 
     // Takes what the call may cost at most; once more: that instead. OK for a lease that is empty.
     // RESOURCE_EXHAUSTED (TENANT_TOKENS): with the time until there is enough, or without one,
-    // which says do not retry, if the burst is smaller than that.
+    // which says do not retry, if the burst is smaller than that. What was used of an earlier
+    // charge stays taken then.
     absl::Status Charge(int64_t tokens);
     // Of the charge the call used so many; the rest goes back on release.
     void Use(int64_t tokens) { used_ = tokens; }

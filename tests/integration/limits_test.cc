@@ -237,6 +237,42 @@ TEST_F(LimitsTest, WhoHasAnAnswerMayCallAgainAtOnce) {
   }
 }
 
+TEST_F(LimitsTest, WhatTheBudgetCannotPayIsNotMadeTokens) {
+  const std::string text(100'000, 'x');
+  const grpc::Status generate = Call("acme")->Refusal(AskFor(10, text));
+  EXPECT_EQ(ReasonOf(generate), "TENANT_TOKENS");
+  EXPECT_EQ(MetadataOf(generate, "tokens"), "100010");
+  v1::CalibrateRequest samples = Request();
+  samples.mutable_samples(0)->set_text(text);
+  EXPECT_EQ(ReasonOf(Calibrate(samples, "calibrator").status), "TENANT_TOKENS");
+  EXPECT_EQ(engine_->tokenized_bytes(), 0);
+  EXPECT_EQ(Left("acme"), 1000);
+  EXPECT_EQ(Left("calibrator"), 100);
+}
+
+// Else a budget that is nearly spent would let through any number of texts that it cannot pay.
+TEST_F(LimitsTest, TextThatWasMadeTokensIsPaidForHoweverACallEnds) {
+  const std::string text(1280, 'x');
+  ASSERT_TRUE(
+      limits_->Take(R"({"default": {"tokens_per_second": 0.001, "burst_tokens": 1290}})").ok());
+  // With the beginning of text there is one token too many.
+  EXPECT_EQ(ReasonOf(Call("acme")->Refusal(AskFor(10, text))), "TENANT_TOKENS");
+  EXPECT_EQ(Left("acme"), 1285);
+  EXPECT_EQ(ReasonOf(Call("acme")->Refusal(AskFor(6, text))), "TENANT_TOKENS");
+  EXPECT_EQ(Left("acme"), 1285) << "too dear by then, so it was not made tokens";
+
+  const auto cancelled = Call("acme");
+  cancelled->Start(AskFor(1, text));
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Fail(
+      MakeError(absl::StatusCode::kDeadlineExceeded, "too late", {.reason = "DEADLINE_QUEUED"}));
+  cancelled->ReadText();
+  EXPECT_EQ(ReasonOf(cancelled->Finish()), "DEADLINE_QUEUED");
+  EXPECT_EQ(Left("acme"), 1280);
+  ASSERT_TRUE(limits_->Take(kLimits).ok());
+}
+
 TEST_F(LimitsTest, TheEngineHearsOfTheTenantsShare) {
   const auto client = Call("big");
   client->Start(AskFor(10));

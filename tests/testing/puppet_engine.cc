@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/mailbox.h"
 #include "engine/probe_validation.h"
 #include "engine/request_validation.h"
 
@@ -98,6 +98,7 @@ PuppetEngine::PuppetEngine(Limits limits) : limits_(limits) {
   info_.backend = "strings";
   info_.kv_dtype = DType::kFloat16;
   info_.index_dtype = DType::kFloat16;
+  info_.max_token_bytes = 1;
   info_.block_size = 64;
   info_.sub_block = 4;
   info_.num_blocks = 64;
@@ -144,14 +145,16 @@ int PuppetEngine::submissions() const {
 
 absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
   absl::Status valid = ValidateRequest(request, info_, limits_);
+  if (const auto* text = std::get_if<std::string>(&request.prompt); valid.ok() && text != nullptr) {
+    const auto bytes = static_cast<int64_t>(text->size());
+    valid = sink->OnText(bytes, LeastTokens(text->size(), info_));
+    if (valid.ok()) tokenized_bytes_ += bytes;
+  }
   if (valid.ok()) valid = sink->OnSized(PromptTokens(request));
   const std::lock_guard lock(mutex_);
   ++submissions_;
   if (!valid.ok()) return valid;
-  if (draining_) {
-    return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
-                     {.reason = "DRAINING"});
-  }
+  if (draining_) return ShuttingDown();
   if (!refusals_.empty()) {
     const absl::Status refusal = refusals_.front();
     refusals_.erase(refusals_.begin());
@@ -166,10 +169,7 @@ absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<E
 absl::StatusOr<uint64_t> PuppetEngine::SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) {
   if (absl::Status valid = ValidateProbe(probe, info_, limits_); !valid.ok()) return valid;
   const std::lock_guard lock(mutex_);
-  if (draining_) {
-    return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
-                     {.reason = "DRAINING"});
-  }
+  if (draining_) return ShuttingDown();
   const uint64_t handle = ++last_handle_;
   probes_.push_back(std::make_shared<PuppetProbe>(handle, std::move(probe), std::move(sink)));
   changed_.notify_all();
@@ -178,6 +178,7 @@ absl::StatusOr<uint64_t> PuppetEngine::SubmitProbe(Probe probe, std::shared_ptr<
 
 absl::StatusOr<std::vector<int32_t>> PuppetEngine::Tokenize(std::string_view text) const {
   if (absl::Status valid = ValidateText(text, limits_); !valid.ok()) return valid;
+  tokenized_bytes_ += static_cast<int64_t>(text.size());
   std::vector<int32_t> ids = {info_.config.bos_id};
   for (const char byte : text) ids.push_back(3 + static_cast<uint8_t>(byte));
   return ids;
@@ -196,8 +197,7 @@ void PuppetEngine::Drain(Clock::time_point deadline) {
     return std::all_of(calls_.begin(), calls_.end(),
                        [](const auto& call) { return call->ended(); });
   };
-  const absl::Status over = MakeError(absl::StatusCode::kUnavailable, "the server is shutting down",
-                                      {.reason = "DRAINING"});
+  const absl::Status over = ShuttingDown();
   const auto probes = probes_;
   lock.unlock();
   for (const auto& probe : probes) {

@@ -79,6 +79,8 @@ class PuppetEngine final : public Engine {
   std::shared_ptr<PuppetProbe> TakeProbe();
   void SetSnapshot(const EngineSnapshot& snapshot);
   int submissions() const;
+  // Of texts that were made tokens, or would have been for a request.
+  int64_t tokenized_bytes() const { return tokenized_bytes_; }
 
   // Engine.
   const EngineInfo& info() const override { return info_; }
@@ -96,6 +98,7 @@ class PuppetEngine final : public Engine {
  private:
   EngineInfo info_;
   const Limits limits_;
+  mutable std::atomic<int64_t> tokenized_bytes_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -201,11 +201,21 @@ TEST_F(EngineTenantsTest, TellsWhatEachTenantHas) {
 
 class Reluctant final : public Recorder {
  public:
+  absl::Status OnText(int64_t bytes, int64_t least_tokens) override {
+    text_bytes = bytes;
+    least = least_tokens;
+    return refuses_text ? MakeError(absl::StatusCode::kResourceExhausted, "over budget",
+                                    {.reason = "TENANT_TOKENS"})
+                        : absl::OkStatus();
+  }
   absl::Status OnSized(int32_t prompt_tokens) override {
     tokens = prompt_tokens;
     return MakeError(absl::StatusCode::kResourceExhausted, "over budget",
                      {.reason = "TENANT_TOKENS"});
   }
+  bool refuses_text = false;
+  int64_t text_bytes = 0;
+  int64_t least = 0;
   int32_t tokens = 0;
 };
 
@@ -217,6 +227,37 @@ TEST_F(EngineTenantsTest, ASinkMayRefuseOnceTheLengthOfThePromptIsKnown) {
   EXPECT_EQ(sink->tokens, 33);
   EXPECT_FALSE(sink->ended());
   EXPECT_EQ(engine->Snapshot().waiting, 0);
+}
+
+TEST_F(EngineTenantsTest, ASinkMayRefuseATextBeforeItsTokensAreKnown) {
+  const auto engine = Start(OptionsFor(model_));
+  Request request = Greedy(Prompt(1, 1), 5);
+  std::string text;
+  while (text.size() < 1000) text += "so many words ";
+  request.prompt = text;
+  const auto sink = std::make_shared<Reluctant>();
+  EXPECT_EQ(Reason(engine->Submit(request, sink).status()), "TENANT_TOKENS");
+  EXPECT_EQ(sink->text_bytes, static_cast<int64_t>(text.size()));
+  EXPECT_GT(sink->least, 10);
+  EXPECT_GT(sink->tokens, sink->least);
+
+  const auto sooner = std::make_shared<Reluctant>();
+  sooner->refuses_text = true;
+  EXPECT_EQ(Reason(engine->Submit(request, sooner).status()), "TENANT_TOKENS");
+  EXPECT_EQ(sooner->tokens, 0) << "it was made tokens";
+}
+
+TEST_F(EngineTenantsTest, ATextThatCannotFitIsRefusedByItsBytes) {
+  EngineOptions options = OptionsFor(model_);
+  options.limits.max_prompt_bytes = 1 << 20;
+  const auto engine = Start(options);
+  Request request = Greedy(Prompt(1, 1), 5);
+  request.prompt = std::string(1 << 20, ' ');
+  const auto sink = std::make_shared<Reluctant>();
+  const absl::Status status = engine->Submit(request, sink).status();
+  EXPECT_EQ(Reason(status), "CONTEXT_TOO_LONG");
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("at least"));
+  EXPECT_EQ(sink->text_bytes, 0) << "nobody was asked to pay";
 }
 
 }  // namespace

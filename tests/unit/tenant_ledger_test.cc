@@ -135,6 +135,24 @@ TEST_F(TenantLedgerTest, WhatWasNotUsedComesBack) {
   EXPECT_EQ(Left("a"), 50);
 }
 
+TEST_F(TenantLedgerTest, ARefusedSecondChargeLeavesWhatWasUsed) {
+  Limit(R"({"default": {"tokens_per_second": 1, "burst_tokens": 1000}})");
+  {
+    TenantLedger::Lease other = Enter("a");
+    ASSERT_TRUE(other.Charge(50).ok());
+    TenantLedger::Lease lease = Enter("a");
+    ASSERT_TRUE(lease.Charge(900).ok());
+    lease.Use(100);
+    const absl::Status refusal = lease.Charge(960);
+    EXPECT_EQ(Reason(refusal), "TENANT_TOKENS");
+    EXPECT_EQ(GetErrorDetail(refusal).retry_after, seconds(110)) << "the used ones have to flow in";
+    EXPECT_EQ(Left("a"), 850);
+    EXPECT_EQ(GetErrorDetail(lease.Charge(1001)).retry_after, std::nullopt);
+    EXPECT_EQ(Left("a"), 850) << "used once";
+  }
+  EXPECT_EQ(Left("a"), 900);
+}
+
 TEST_F(TenantLedgerTest, AnOldChargeGivesBackNoMoreThanIsOwed) {
   Limit(R"({"default": {"tokens_per_second": 100, "burst_tokens": 1000}})");
   TenantLedger::Lease slow = Enter("a");

@@ -101,6 +101,30 @@ PieceFile SmallModel() {
   return file;
 }
 
+// On which a request is refused before its text is made tokens.
+TEST(Tokenizer, NoTokenStandsForMoreBytesThanItSays) {
+  const PieceFile file = SmallModel();
+  const auto small = LoadOrDie(file.Serialize(), file.size());
+  EXPECT_EQ(small->max_token_bytes(), 6u) << "U+2581 the";
+  EXPECT_GT(Embedded().max_token_bytes(), 6u);
+  EXPECT_LT(Embedded().max_token_bytes(), 100u);
+  const Tokenizer* const both[] = {small.get(), &Embedded()};
+  std::mt19937 random(7);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text = RandomText(random, 1 + random() % 60);
+    if (i % 4 == 0) text = std::string(1 + random() % 300, ' ');
+    for (const Tokenizer* const tokenizer : both) {
+      EXPECT_GE(Ids(*tokenizer, text).size() * tokenizer->max_token_bytes(), text.size())
+          << testing::PrintToString(text);
+    }
+  }
+  PieceFile without_bytes = SmallModel();
+  without_bytes.byte_fallback = false;
+  const auto unknown = LoadOrDie(without_bytes.Serialize(), without_bytes.size());
+  EXPECT_EQ(Ids(*unknown, std::string(1000, 'z')).size(), 1u);
+  EXPECT_EQ(unknown->max_token_bytes(), 0u) << "no bound";
+}
+
 TEST(Tokenizer, AgreesWithSentencePieceOnTheEmbeddedModel) {
   const SentencePieceReference reference(EmbeddedFile());
   ASSERT_TRUE(reference.ok());
