@@ -89,6 +89,15 @@ struct ProfileQuota {
   int64_t versions_ever = 100'000;
 };
 
+// What a tenant has stored of what its quota bounds.
+struct ProfileUse {
+  int64_t versions = 0;
+  int64_t bytes = 0;
+  int64_t versions_ever = 0;
+
+  friend bool operator==(const ProfileUse&, const ProfileUse&) = default;
+};
+
 // May have changed; no tenant: anything may have. Comes at least once within a second of a change
 // by any process, sometimes without one, on a thread of the store's: must not block nor call the
 // store.
@@ -146,6 +155,10 @@ class ProfileStore {
                               std::optional<int64_t> expected_version) = 0;
 
   virtual std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) = 0;
+
+  // What the tenant has stored, as of the last look at the store, a second ago at most; does not
+  // wait for it. Absent: not known yet, or the store takes no profiles.
+  virtual std::optional<ProfileUse> Use(const Tenant& tenant) const = 0;
 
   // OK, or what keeps the store from working as it should: UNAVAILABLE (STORE_FAILED) takes no
   // writes until it is opened anew; DATA_LOSS (PROFILE_CORRUPT) works but for some profiles.

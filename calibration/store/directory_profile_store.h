@@ -33,6 +33,7 @@ class DirectoryProfileStore final : public ProfileStore {
                       std::optional<int64_t> expected_version) override;
   std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override;
   // The error of the contents that were not taken over.
+  std::optional<ProfileUse> Use(const Tenant& /*tenant*/) const override { return std::nullopt; }
   absl::Status Health() const override;
 
  private:

@@ -11,7 +11,7 @@
 namespace eta {
 namespace {
 
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kSchemaVersion = 2;
 constexpr size_t kMaxIdle = 8;
 constexpr int kAttempts = 4;  // of a transaction that PostgreSQL ended: one and three more
 constexpr std::chrono::milliseconds kFirstPause{100};
@@ -45,7 +45,37 @@ CREATE TABLE eta_store (
   id int PRIMARY KEY CHECK (id = 1), revision bigint NOT NULL, schema_version bigint NOT NULL);
 INSERT INTO eta_store (id, revision, schema_version) VALUES (1, 0, 1);
 )";
-static_assert(kSchemaVersion == 1);
+// What version 2 adds. The rows that are there are counted by the tables' owner, who else sees one
+// tenant's at a time.
+constexpr char kUses[] = R"(
+CREATE TABLE eta_uses (
+  tenant text COLLATE "C" PRIMARY KEY, versions_ever bigint NOT NULL, versions bigint NOT NULL,
+  bytes bigint NOT NULL);
+CREATE FUNCTION eta_count_use() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO eta_uses AS u (tenant, versions_ever, versions, bytes)
+      VALUES (NEW.tenant, 1, (NEW.record IS NOT NULL)::int, COALESCE(LENGTH(NEW.record), 0))
+      ON CONFLICT (tenant) DO UPDATE SET versions_ever = u.versions_ever + 1,
+        versions = u.versions + excluded.versions, bytes = u.bytes + excluded.bytes;
+  ELSE
+    UPDATE eta_uses SET
+      versions = versions + (NEW.record IS NOT NULL)::int - (OLD.record IS NOT NULL)::int,
+      bytes = bytes + COALESCE(LENGTH(NEW.record), 0) - COALESCE(LENGTH(OLD.record), 0)
+      WHERE tenant = NEW.tenant;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER eta_uses AFTER INSERT OR UPDATE OF record ON eta_profiles
+  FOR EACH ROW EXECUTE FUNCTION eta_count_use();
+ALTER TABLE eta_profiles NO FORCE ROW LEVEL SECURITY;
+INSERT INTO eta_uses (tenant, versions_ever, versions, bytes)
+  SELECT tenant, COUNT(*), COUNT(record), COALESCE(SUM(LENGTH(record)), 0)
+  FROM eta_profiles GROUP BY tenant;
+ALTER TABLE eta_profiles FORCE ROW LEVEL SECURITY;
+UPDATE eta_store SET schema_version = 2;
+)";
+static_assert(kSchemaVersion == 2);
 
 int64_t FirstInteger(const std::vector<SqlRow>& rows) {
   const auto* number =
@@ -74,6 +104,10 @@ absl::Status Migrate(PostgresConnection& connection) {
                      {.reason = "STORE_SCHEMA_TOO_NEW"});
   }
   if (FirstInteger(*version) < 1) return StoreCorrupt("has no schema version");
+  if (FirstInteger(*version) == 1) {
+    if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
+    if (status = connection.Run(kUses); !status.ok()) return status;
+  }
   return connection.Commit();
 }
 

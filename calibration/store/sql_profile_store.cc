@@ -1,6 +1,7 @@
 #include "calibration/store/sql_profile_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@ namespace eta {
 namespace {
 
 constexpr int64_t kMaxAliases = 16;
+constexpr int64_t kMaxUses = 100'000;  // tenants whose use is kept in memory: tens of MB
 
 using Rows = absl::StatusOr<std::vector<SqlRow>>;
 
@@ -100,19 +102,23 @@ absl::Status CheckPutFields(const PutProfile& put) {
   return CheckExpectedField(put.expected_version);
 }
 
+// Of a row of tenant, versions, bytes, versions_ever.
+ProfileUse UseOf(const SqlRow& row) {
+  return {.versions = Integer(row[1]), .bytes = Integer(row[2]), .versions_ever = Integer(row[3])};
+}
+
 absl::Status CheckQuota(SqlSession& session, const Tenant& tenant, const ProfileQuota& quota,
                         int64_t added_bytes) {
-  const Rows rows = session.Run(
-      "SELECT COUNT(*), COUNT(record), COALESCE(SUM(LENGTH(record)), 0) FROM eta_profiles"
-      " WHERE tenant = $1",
-      std::vector<SqlValue>{tenant.id()});
+  const Rows rows =
+      session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant = $1",
+                  std::vector<SqlValue>{tenant.id()});
   if (!rows.ok()) return rows.status();
-  const SqlRow& used = rows->front();
-  if (Integer(used[0]) >= quota.versions_ever) {
+  const ProfileUse use = rows->empty() ? ProfileUse() : UseOf(rows->front());
+  if (use.versions_ever >= quota.versions_ever) {
     return OverProfileQuota("profile versions, deleted ones too", quota.versions_ever);
   }
-  if (Integer(used[1]) >= quota.versions) return OverProfileQuota("profiles", quota.versions);
-  if (added_bytes > quota.bytes - Integer(used[2])) {
+  if (use.versions >= quota.versions) return OverProfileQuota("profiles", quota.versions);
+  if (added_bytes > quota.bytes - use.bytes) {
     return OverProfileQuota("bytes of profiles", quota.bytes);
   }
   return absl::OkStatus();
@@ -427,18 +433,33 @@ absl::Status SqlProfileStore::Health() const {
 // A database that cannot be asked now is asked again at the next look.
 void SqlProfileStore::LookForChanges() {
   std::vector<ProfileChange> changes;
+  std::vector<SqlRow> uses;
   int64_t revision = 0;
+  bool all = false;
   const absl::Status looked = database_->Look([&](SqlSession& session) {
     changes.clear();
+    uses.clear();
     const Rows now = session.Run("SELECT revision FROM eta_store", {});
     if (!now.ok()) return now.status();
     revision = now->empty() ? 0 : Integer(now->front()[0]);
     // The first look does not know what was missed, nor does one that finds an older database.
-    if (!seen_revision_ || revision < *seen_revision_) {
+    all = !seen_revision_ || revision < *seen_revision_;
+    if (!all && revision == *seen_revision_) return absl::OkStatus();
+    if (all) {
+      Rows used =
+          session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses LIMIT $1",
+                      std::vector<SqlValue>{kMaxUses});
+      if (!used.ok()) return used.status();
+      uses = *std::move(used);
       changes.push_back({});
       return absl::OkStatus();
     }
-    if (revision == *seen_revision_) return absl::OkStatus();
+    Rows used = session.Run(
+        "SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant IN"
+        " (SELECT tenant FROM eta_changes WHERE revision > $1)",
+        std::vector<SqlValue>{*seen_revision_});
+    if (!used.ok()) return used.status();
+    uses = *std::move(used);
     const Rows rows = session.Run("SELECT tenant, name FROM eta_changes WHERE revision > $1",
                                   std::vector<SqlValue>{*seen_revision_});
     if (!rows.ok()) return rows.status();
@@ -450,7 +471,27 @@ void SqlProfileStore::LookForChanges() {
   });
   if (!looked.ok() || (changes.empty() && revision == 0)) return;
   seen_revision_ = revision;
+  NoteUses(all, uses);
   for (const ProfileChange& change : changes) feed_.Tell(change);
+}
+
+void SqlProfileStore::NoteUses(bool all, const std::vector<SqlRow>& rows) {
+  const std::lock_guard lock(mutex_);
+  if (all) {
+    uses_.clear();
+    uses_complete_ = true;
+  }
+  for (const SqlRow& row : rows) uses_[Text(row[0])] = UseOf(row);
+  if (std::ssize(uses_) < kMaxUses) return;
+  uses_complete_ = false;
+  if (std::ssize(uses_) > kMaxUses) uses_.clear();
+}
+
+std::optional<ProfileUse> SqlProfileStore::Use(const Tenant& tenant) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = uses_.find(tenant.id());
+  if (found != uses_.end()) return found->second;
+  return uses_complete_ ? std::optional(ProfileUse()) : std::nullopt;
 }
 
 }  // namespace eta

@@ -1,9 +1,10 @@
 // The profile store's rules over SQL, once for SQLite and PostgreSQL.
 //
-// Four tables: eta_profiles (a version per row; `record` is the canonical blob, NULL once deleted,
+// Five tables: eta_profiles (a version per row; `record` is the canonical blob, NULL once deleted,
 // so that neither its number nor its request id is taken again), eta_aliases, eta_store (one row:
-// the revision, which every change raises) and eta_changes (the revision at which a name changed
-// last).
+// the revision, which every change raises), eta_changes (the revision at which a name changed
+// last) and eta_uses (what of its quota a tenant uses; the database's triggers count it, so that it
+// is right whatever program writes).
 //
 // No answer, no error and no amount of work depends on what other tenants have: every statement
 // begins its search at the tenant, so an unknown name and another tenant's are the same steps down
@@ -11,7 +12,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +43,7 @@ class SqlProfileStore final : public ProfileStore {
   absl::Status Delete(const Tenant& tenant, const std::string& name,
                       std::optional<int64_t> expected_version) override;
   std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override;
+  std::optional<ProfileUse> Use(const Tenant& tenant) const override;
   absl::Status Health() const override;
 
  private:
@@ -51,6 +55,7 @@ class SqlProfileStore final : public ProfileStore {
   absl::StatusOr<SqlEnd> Insert(SqlSession& session, const Tenant& tenant, const PutProfile& put,
                                 ProfilePtr& stored) const;
   void LookForChanges();
+  void NoteUses(bool all, const std::vector<SqlRow>& rows);
 
   ProfileQuota QuotaOf(const Tenant& tenant) const;
 
@@ -60,7 +65,11 @@ class SqlProfileStore final : public ProfileStore {
   mutable Quarantine quarantine_;
   ChangeFeed feed_;
   std::optional<int64_t> seen_revision_;  // of the poll thread
-  PollThread poll_;                       // last, so that it stops first
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  std::map<std::string, ProfileUse> uses_;  // by tenant
+  bool uses_complete_ = false;              // who is not there has stored nothing
+  PollThread poll_;                         // last, so that it stops first
 };
 
 }  // namespace eta

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -19,7 +20,7 @@ namespace eta {
 namespace {
 
 constexpr int64_t kApplicationId = 0x45544150;  // "ETAP"
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kSchemaVersion = 2;
 constexpr size_t kMaxIdleReaders = 8;
 
 constexpr const char* kSchema[] = {
@@ -37,7 +38,26 @@ constexpr const char* kSchema[] = {
     "PRAGMA application_id = 1163149648",
     "PRAGMA user_version = 1",
 };
-static_assert(kApplicationId == 1163149648 && kSchemaVersion == 1);
+// What version 2 adds.
+constexpr const char* kUses[] = {
+    "CREATE TABLE eta_uses (tenant TEXT NOT NULL PRIMARY KEY, versions_ever INTEGER NOT NULL,"
+    " versions INTEGER NOT NULL, bytes INTEGER NOT NULL) STRICT",
+    "CREATE TRIGGER eta_uses_added AFTER INSERT ON eta_profiles BEGIN"
+    " INSERT INTO eta_uses (tenant, versions_ever, versions, bytes)"
+    " VALUES (NEW.tenant, 1, NEW.record IS NOT NULL, COALESCE(LENGTH(NEW.record), 0))"
+    " ON CONFLICT (tenant) DO UPDATE SET versions_ever = versions_ever + 1,"
+    " versions = versions + excluded.versions, bytes = bytes + excluded.bytes; END",
+    "CREATE TRIGGER eta_uses_changed AFTER UPDATE OF record ON eta_profiles BEGIN"
+    " UPDATE eta_uses SET"
+    " versions = versions + (NEW.record IS NOT NULL) - (OLD.record IS NOT NULL),"
+    " bytes = bytes + COALESCE(LENGTH(NEW.record), 0) - COALESCE(LENGTH(OLD.record), 0)"
+    " WHERE tenant = NEW.tenant; END",
+    "INSERT INTO eta_uses (tenant, versions_ever, versions, bytes)"
+    " SELECT tenant, COUNT(*), COUNT(record), COALESCE(SUM(LENGTH(record)), 0)"
+    " FROM eta_profiles GROUP BY tenant",
+    "PRAGMA user_version = 2",
+};
+static_assert(kApplicationId == 1163149648 && kSchemaVersion == 2);
 
 // Names in it are safe on disk.
 absl::Status SyncFolder(const std::string& folder) {
@@ -97,20 +117,39 @@ absl::StatusOr<Identity> ReadIdentity(SqliteConnection& connection) {
   return Identity{*application_id, *schema_version, *objects};
 }
 
-// The schema, unless another process was faster.
-absl::Status CreateSchema(SqliteConnection& connection) {
+absl::Status RunAll(SqliteConnection& connection, std::span<const char* const> statements) {
+  for (const char* statement : statements) {
+    if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
+    if (absl::Status s = connection.Run(statement); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+// From that version, 0 for a blank file, to the next; nothing for a file of another one.
+absl::Status MigrateFrom(int64_t version, SqliteConnection& connection) {
+  const absl::StatusOr<int64_t> now = connection.Number("PRAGMA user_version");
+  if (!now.ok() || *now != version) return now.status();
   if (absl::Status s = connection.Run("BEGIN IMMEDIATE"); !s.ok()) return s;
   const absl::StatusOr<Identity> identity = ReadIdentity(connection);
   absl::Status status = identity.status();
-  if (status.ok() && identity->Blank()) {
-    for (const char* statement : kSchema) {
-      status = ETA_FAILPOINT(kStoreMigrate) ? StoreIoError() : connection.Run(statement);
-      if (!status.ok()) break;
-    }
+  if (status.ok() && version == 0 && identity->Blank()) status = RunAll(connection, kSchema);
+  if (status.ok() && version == 1 && identity->schema_version == 1) {
+    status = RunAll(connection, kUses);
   }
   if (status.ok()) status = connection.Run("COMMIT");
   connection.Rollback();
   return status;
+}
+
+absl::Status CheckTables(SqliteConnection& connection, std::span<const char* const> statements) {
+  for (const char* statement : statements) {
+    if (!absl::StartsWith(statement, "CREATE ")) continue;
+    const auto there = connection.Run("SELECT 1 FROM sqlite_schema WHERE sql = $1",
+                                      std::vector<SqlValue>{std::string(statement)});
+    if (!there.ok()) return there.status();
+    if (there->size() != 1) return StoreCorrupt("file has other tables than ours");
+  }
+  return absl::OkStatus();
 }
 
 // Nothing is written to a file that is not ours.
@@ -123,7 +162,7 @@ absl::Status CheckIdentity(SqliteConnection& connection) {
   };
   absl::StatusOr<Identity> identity = read();
   if (identity.ok() && identity->Blank()) {
-    if (absl::Status s = CreateSchema(connection); !s.ok()) return s;
+    if (absl::Status s = MigrateFrom(0, connection); !s.ok()) return s;
     identity = read();
   }
   if (!identity.ok()) return identity.status();
@@ -136,14 +175,8 @@ absl::Status CheckIdentity(SqliteConnection& connection) {
                      {.reason = "STORE_SCHEMA_TOO_NEW"});
   }
   if (identity->schema_version < 1) return StoreCorrupt("file has no schema version");
-  for (const char* statement : kSchema) {
-    if (!absl::StartsWith(statement, "CREATE ")) continue;
-    const auto there = connection.Run("SELECT 1 FROM sqlite_schema WHERE sql = $1",
-                                      std::vector<SqlValue>{std::string(statement)});
-    if (!there.ok()) return there.status();
-    if (there->size() != 1) return StoreCorrupt("file has other tables than ours");
-  }
-  return absl::OkStatus();
+  if (absl::Status s = CheckTables(connection, kSchema); !s.ok()) return s;
+  return identity->schema_version == 1 ? absl::OkStatus() : CheckTables(connection, kUses);
 }
 
 // Indexes too: a damaged one would hide profiles, and give a version twice. (0.4 s for 50,000 rows
@@ -211,6 +244,7 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
   }
   if (absl::Status s = StartLog(**writer, busy_timeout); !s.ok()) return s;
   if (absl::Status s = KeepLog(**writer); !s.ok()) return s;
+  if (absl::Status s = MigrateFrom(1, **writer); !s.ok()) return s;
   std::unique_ptr<SqliteDatabase> database(
       new SqliteDatabase(path, busy_timeout, static_cast<uint64_t>(file.st_ino)));
   database->writer_ = *std::move(writer);

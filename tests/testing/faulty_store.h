@@ -114,6 +114,7 @@ class FaultyStore final : public ProfileStore {
     watchers_.push_back(std::move(watcher));
     return std::make_unique<Ear>(*this);
   }
+  std::optional<ProfileUse> Use(const Tenant& tenant) const override { return store_->Use(tenant); }
   absl::Status Health() const override { return store_->Health(); }
 
  private:

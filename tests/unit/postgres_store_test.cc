@@ -58,13 +58,34 @@ TEST_F(PostgresStore, ReplicasMigrateAtOnceAndSeeEachOther) {
 TEST_F(PostgresStore, NewerSchemaAndMissingRightsAreRefused) {
   ASSERT_NE(Open(), nullptr);
   PostgresClient admin(server_->AdminUrl(url_));
-  admin("UPDATE eta_store SET schema_version = 2");
+  admin("UPDATE eta_store SET schema_version = 3");
   EXPECT_EQ(Reason(OpenProfileStore(url_).status()), "STORE_SCHEMA_TOO_NEW");
-  admin("UPDATE eta_store SET schema_version = 1");
+  admin("UPDATE eta_store SET schema_version = 2");
   admin("REVOKE ALL ON eta_store FROM eta");
   EXPECT_EQ(Reason(OpenProfileStore(url_).status()), "STORE_PERMISSIONS");
   EXPECT_EQ(OpenProfileStore("postgresql://host:port/x?nonsense=1").status().code(),
             StatusCode::kInvalidArgument);
+}
+
+TEST_F(PostgresStore, TablesOfTheFirstVersionAreMigratedUnderAReplicaThatWrites) {
+  const auto old = Open();  // as one that made its connections before
+  ASSERT_TRUE(old->Put(kAcme, MakePut("legal", 1)).ok());
+  ASSERT_TRUE(old->Put(kAcme, MakePut("gone", 2)).ok());
+  ASSERT_TRUE(old->Delete(kAcme, "gone", std::nullopt).ok());
+  PostgresClient admin(server_->AdminUrl(url_));
+  admin(
+      "DROP TRIGGER eta_uses ON eta_profiles; DROP FUNCTION eta_count_use; DROP TABLE eta_uses;"
+      " UPDATE eta_store SET schema_version = 1");
+  ProfileStoreOptions options = StorePlace::FastOptions();
+  options.quota.versions = 2;
+  const auto store = Open(options);
+  ASSERT_TRUE(Eventually([&] { return store->Use(kAcme).has_value(); }));
+  EXPECT_EQ(store->Use(kAcme)->versions, 1);
+  EXPECT_EQ(store->Use(kAcme)->versions_ever, 2);
+  ASSERT_TRUE(old->Put(kAcme, MakePut("legal", 3)).ok());
+  EXPECT_TRUE(Eventually([&] { return store->Use(kAcme)->versions == 2; }));
+  EXPECT_EQ(Reason(store->Put(kAcme, MakePut("more", 4)).status()), "PROFILE_QUOTA");
+  EXPECT_EQ(admin("SELECT relforcerowsecurity FROM pg_class WHERE relname = 'eta_profiles'"), "t");
 }
 
 TEST_F(PostgresStore, NotificationsNeedNoPoll) {

@@ -386,6 +386,23 @@ TEST_P(WriteStoreTest, Quotas) {
   EXPECT_EQ(Reason(store->Put(third, MakePut("a", 1)).status()), "PROFILE_QUOTA");
 }
 
+TEST_P(WriteStoreTest, WhatATenantUsesIsKnownToEveryProcess) {
+  const auto writer = place_.Open(), reader = place_.Open();
+  ASSERT_TRUE(Eventually([&] { return reader->Use(kAcme).has_value(); }));
+  EXPECT_EQ(reader->Use(kAcme), ProfileUse());
+  ASSERT_TRUE(writer->Put(kAcme, MakePut("a", 1)).ok());
+  ASSERT_TRUE(writer->Put(kAcme, MakePut("a", 2)).ok());
+  ASSERT_TRUE(writer->Put(kAcme, MakePut("b", 1)).ok());
+  const int64_t bytes = writer->List(kAcme, {})->profiles[1].bytes;
+  ASSERT_TRUE(writer->Delete(kAcme, "a", {}).ok());
+  const ProfileUse want{.versions = 1, .bytes = bytes, .versions_ever = 3};
+  EXPECT_TRUE(Eventually([&] { return reader->Use(kAcme) == want; }));
+  EXPECT_TRUE(Eventually([&] { return writer->Use(kAcme) == want; }));
+  EXPECT_EQ(reader->Use(kOther), ProfileUse());
+  const auto late = place_.Open();
+  EXPECT_TRUE(Eventually([&] { return late->Use(kAcme) == want; }));
+}
+
 // Row 33. Two stores on one place, as two processes; every round one writer wins and one is told
 // so.
 TEST_P(WriteStoreTest, OneOfTwoWritersWins) {

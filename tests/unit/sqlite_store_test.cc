@@ -99,12 +99,41 @@ TEST_F(SqliteStore, ForeignFilesAreRefusedAndKept) {
 
 TEST_F(SqliteStore, NewerSchemaAndOtherTablesAreRefused) {
   ASSERT_TRUE(Open().ok());
-  Execute(path_, "PRAGMA user_version = 2");
+  Execute(path_, "PRAGMA user_version = 3");
   EXPECT_EQ(Open().status().code(), StatusCode::kFailedPrecondition);
-  Execute(path_, "PRAGMA user_version = 1; ANALYZE");
+  Execute(path_, "PRAGMA user_version = 2; ANALYZE");
   EXPECT_TRUE(Open().ok());
   Execute(path_, "ALTER TABLE eta_profiles RENAME COLUMN record TO blob");
   EXPECT_EQ(Reason(Open().status()), "STORE_CORRUPT");
+}
+
+TEST_F(SqliteStore, AFileOfTheFirstVersionIsMigratedAndItsRowsAreCounted) {
+  {
+    const auto store = Open();
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
+    ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 2)).ok());
+    ASSERT_TRUE((*store)->Put(kAcme, MakePut("gone", 3)).ok());
+    ASSERT_TRUE((*store)->Delete(kAcme, "gone", std::nullopt).ok());
+  }
+  Execute(path_,
+          "DROP TRIGGER eta_uses_added; DROP TRIGGER eta_uses_changed; DROP TABLE eta_uses;"
+          " PRAGMA user_version = 1");
+  ProfileStoreOptions options = StorePlace::FastOptions();
+  options.quota.versions = 3;
+  options.quota.versions_ever = 4;
+  const auto store = OpenProfileStore(path_, options);
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE(Eventually([&] { return (*store)->Use(kAcme).has_value(); }));
+  EXPECT_EQ((*store)->Use(kAcme)->versions, 2);
+  EXPECT_EQ((*store)->Use(kAcme)->versions_ever, 3);
+  EXPECT_GT((*store)->Use(kAcme)->bytes, 0);
+  EXPECT_TRUE((*store)->Get(kAcme, "legal", int64_t{1}).ok());
+  EXPECT_TRUE((*store)->Put(kAcme, MakePut("new", 4)).ok());
+  EXPECT_EQ(Reason((*store)->Put(kAcme, MakePut("more", 5)).status()), "PROFILE_QUOTA");
+  EXPECT_TRUE((*store)->Delete(kAcme, "legal", std::nullopt).ok());
+  EXPECT_EQ(Reason((*store)->Put(kAcme, MakePut("more", 5)).status()), "PROFILE_QUOTA")
+      << "four versions ever";
 }
 
 TEST_F(SqliteStore, AFileWithoutSchemaYetIsTakenUp) {
