@@ -9,6 +9,7 @@
 // tells whether steps are prepared.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <span>
@@ -76,11 +77,17 @@ class Batcher {
 
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t num_paused() const { return num_running() - SeatsTaken(); }
   // Prompt tokens of requests that never ran, and those still to prefill of requests that run.
   int64_t queued_tokens() const;
   int64_t prefill_tokens() const;
   // What each tenant has here now.
   std::vector<TenantQueue> Tenants(Clock::time_point now);
+  // How long a request would wait that came now and had all that waits before it.
+  std::chrono::milliseconds PredictedWait(Clock::time_point now) const {
+    return std::max(seat_rate_.Predict(num_waiting(), SeatsTaken(), now),
+                    prefill_rate_.Predict(queued_tokens() + prefill_tokens(), now));
+  }
   QueuePace pace() const {
     return {.prefill_rate = prefill_rate_.value(), .seat_interval = seat_rate_.interval()};
   }

@@ -16,6 +16,7 @@
 #include "engine/model_config.h"
 #include "engine/observer.h"
 #include "engine/probe.h"
+#include "engine/queue_pace.h"
 #include "engine/request.h"
 #include "kernels/backend.h"
 
@@ -75,6 +76,11 @@ struct EngineSnapshot {
   Clock::time_point last_step{};  // end of the newest step; the default before the first
   bool device_lost = false;       // every call is refused with UNAVAILABLE; restart the process
   bool out_of_memory = false;     // likewise, since the host had no memory for a step
+  int32_t paused = 0;             // of those that run: their readers are behind
+  // How long a request that comes now waits for a seat and for prompts before its own, if all that
+  // waits goes first; zero: not at all, or not known.
+  std::chrono::milliseconds predicted_wait{0};
+  QueuePace pace;  // what that is predicted from; of several devices together: not set
 };
 
 // What a tenant has in the engine now.
@@ -85,6 +91,7 @@ struct TenantQueue {
   int64_t waiting = 0;
   int64_t waiting_tokens = 0;  // of prompts that have not run yet
   int64_t kv_tokens = 0;       // of what runs: prompts and the longest answers
+  int64_t paused = 0;          // of what runs: their readers are behind
 };
 
 class Engine {

@@ -237,7 +237,7 @@ int64_t Mailbox::QueuedTokens() const {
 }
 
 milliseconds Mailbox::RetryAfter() const {
-  return state_.pace.RetryAfter(QueuedTokens() + state_.prefill_tokens, Waiting());
+  return state_.snapshot.pace.RetryAfter(QueuedTokens() + state_.prefill_tokens, Waiting());
 }
 
 Mailbox::Mail Mailbox::Take(bool rest) {

@@ -17,7 +17,6 @@
 #include "engine/engine.h"
 #include "engine/limits.h"
 #include "engine/probe_run.h"
-#include "engine/queue_pace.h"
 #include "engine/sequence.h"
 
 namespace eta {
@@ -38,7 +37,6 @@ class Mailbox {
     EngineSnapshot snapshot;
     std::vector<TenantQueue> tenants;  // of the batcher
     int64_t prefill_tokens = 0;        // that running requests have before them
-    QueuePace pace;
   };
 
   explicit Mailbox(const Limits& limits) : limits_(limits) {}

@@ -4,11 +4,13 @@
 #include <functional>
 #include <map>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/error.h"
 #include "engine/mailbox.h"
+#include "engine/prefill_rate.h"
 
 namespace eta {
 namespace {
@@ -19,6 +21,11 @@ std::string_view PromptBytes(const Request& request) {
   if (const auto* text = std::get_if<std::string>(&request.prompt)) return *text;
   const auto& ids = std::get<1>(request.prompt);
   return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])};
+}
+
+bool IsFull(const EngineSnapshot& engine, const Limits& limits) {
+  return engine.waiting >= limits.max_waiting_requests ||
+         engine.waiting_tokens >= limits.max_waiting_tokens;
 }
 
 // Whether another engine may take what one refused with `status`. What a tenant may have is the
@@ -141,12 +148,10 @@ Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limit
 }
 
 absl::StatusOr<uint64_t> Router::Submit(Request request, std::shared_ptr<EventSink> sink) {
-  const std::string_view prompt = PromptBytes(request);
-  const std::vector<uint64_t> pieces = PrefixDirectory::Pieces(request.tenant, prompt);
-  const int64_t tokens =
-      static_cast<int64_t>(prompt.size()) / kBytesPerToken + request.stopping.max_tokens;
+  const std::vector<uint64_t> pieces =
+      PrefixDirectory::Pieces(request.tenant, PromptBytes(request));
   absl::Status refusal = DeviceLost("every device has failed");
-  for (const Choice& choice : Rank(pieces, tokens)) {
+  for (const Choice& choice : Rank(pieces, request)) {
     const auto handle = engines_[choice.engine]->Submit(
         request, std::make_shared<AccountedSink>(sink, loads_, choice));
     if (handle.ok()) {
@@ -183,20 +188,31 @@ absl::StatusOr<std::vector<int32_t>> Router::Tokenize(std::string_view text) con
 }
 
 std::vector<Router::Choice> Router::LeastFirst(std::vector<Choice> choices) {
-  std::stable_sort(choices.begin(), choices.end(),
-                   [](const Choice& a, const Choice& b) { return a.total < b.total; });
+  std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return std::tie(a.late, a.total) < std::tie(b.late, b.total);
+  });
   return choices;
 }
 
 std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
-                                         int64_t tokens) const {
+                                         const Request& request) const {
+  const Clock::time_point now = Clock::now();
+  const auto prompt = static_cast<int64_t>(PromptBytes(request).size()) / kBytesPerToken;
   std::vector<Choice> choices;
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < engines_.size(); ++i) {
-    if (engines_[i]->Snapshot().device_lost) continue;
+    const EngineSnapshot engine = engines_[i]->Snapshot();
+    if (engine.device_lost) continue;
     const size_t seen_bytes = directory_.Seen(pieces, i) * PrefixDirectory::kPieceBytes;
-    const int64_t cost = tokens - static_cast<int64_t>(seen_bytes) / kBytesPerToken;
-    choices.push_back({.engine = i, .cost = cost, .total = (*loads_)[i] + cost});
+    const int64_t prefill = prompt - static_cast<int64_t>(seen_bytes) / kBytesPerToken;
+    const int64_t cost = prefill + request.stopping.max_tokens;
+    choices.push_back(
+        {.engine = i,
+         .cost = cost,
+         .total = (*loads_)[i] + cost,
+         .late = IsFull(engine, engines_[i]->limits()) ||
+                 now + engine.predicted_wait + PrefillTime(prefill, engine.pace.prefill_rate) >
+                     request.deadline});
   }
   return LeastFirst(std::move(choices));
 }
@@ -216,6 +232,7 @@ EngineSnapshot Router::Snapshot() const {
   sum.device_lost = true;
   for (const EngineSnapshot& device : Devices()) {
     sum.running += device.running;
+    sum.paused += device.paused;
     sum.waiting += device.waiting;
     sum.waiting_tokens += device.waiting_tokens;
     sum.probes_running += device.probes_running;
@@ -243,6 +260,7 @@ std::vector<TenantQueue> Router::Tenants() const {
       TenantQueue& sum = sums[tenant.tenant];
       sum.weight = tenant.weight;
       sum.running += tenant.running;
+      sum.paused += tenant.paused;
       sum.waiting += tenant.waiting;
       sum.waiting_tokens += tenant.waiting_tokens;
       sum.kv_tokens += tenant.kv_tokens;

@@ -3,10 +3,12 @@
 //
 // A request goes where the least stands before its end: what the requests sent there earlier may
 // still ask for, and what of its own prompt has to be prefilled there. How much of a prompt an
-// engine has seen is told from hashes of the prompt's pieces, without looking into any cache. A
-// device that is lost gets nothing more; the others go on. A probe goes where the fewest tokens of
-// probes wait. Tenants are served in turn on each device by itself, and their limit of cached
-// tokens is per device.
+// engine has seen is told from hashes of the prompt's pieces, without looking into any cache. One
+// whose queue is full, or too long for the request's deadline, comes after those that have room: a
+// request is refused, or takes another's place, where no device can do better. A device that is
+// lost gets nothing more; the others go on. A probe goes where the fewest tokens of probes wait.
+// Tenants are served in turn on each device by itself, and their limit of cached tokens is per
+// device.
 #pragma once
 
 #include <atomic>
@@ -73,12 +75,13 @@ class Router final : public Engine {
   using Loads = std::vector<std::atomic<int64_t>>;
   struct Choice {
     size_t engine;
-    int64_t cost;   // tokens of the request itself
-    int64_t total;  // with the load before it
+    int64_t cost;       // tokens of the request itself
+    int64_t total;      // with the load before it
+    bool late = false;  // it would have to refuse somebody
   };
   static std::vector<Choice> LeastFirst(std::vector<Choice> choices);
   // The engines that work, best first.
-  std::vector<Choice> Rank(const std::vector<uint64_t>& pieces, int64_t tokens) const;
+  std::vector<Choice> Rank(const std::vector<uint64_t>& pieces, const Request& request) const;
 
   const std::vector<std::unique_ptr<Engine>> engines_;
   const Limits limits_;

@@ -350,6 +350,8 @@ void StepEngine::EndForMemory(Mailbox::Mail mail) {
   snapshot_.device_lost = true;
   snapshot_.out_of_memory = true;
   snapshot_.running = 0;
+  snapshot_.paused = 0;
+  snapshot_.predicted_wait = {};
   snapshot_.waiting = 0;
   snapshot_.waiting_tokens = 0;
   snapshot_.probes_running = 0;
@@ -359,7 +361,9 @@ void StepEngine::EndForMemory(Mailbox::Mail mail) {
 
 Mailbox::State StepEngine::Look() {
   Batcher& batcher = dispatcher_->batcher();
+  const Clock::time_point now = Clock::now();
   snapshot_.running = batcher.num_running();
+  snapshot_.paused = batcher.num_paused();
   snapshot_.waiting = batcher.num_waiting();
   snapshot_.waiting_tokens = batcher.queued_tokens();
   snapshot_.probes_running = dispatcher_->probes().num_running();
@@ -367,10 +371,11 @@ Mailbox::State StepEngine::Look() {
   snapshot_.blocks_used = dispatcher_->pool().num_used();
   snapshot_.blocks_cached = dispatcher_->pool().num_cached();
   snapshot_.blocks_free = dispatcher_->pool().num_free();
+  snapshot_.predicted_wait = batcher.PredictedWait(now);
+  snapshot_.pace = batcher.pace();
   return {.snapshot = snapshot_,
-          .tenants = batcher.Tenants(Clock::now()),
-          .prefill_tokens = batcher.prefill_tokens(),
-          .pace = batcher.pace()};
+          .tenants = batcher.Tenants(now),
+          .prefill_tokens = batcher.prefill_tokens()};
 }
 
 }  // namespace eta

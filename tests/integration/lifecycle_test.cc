@@ -7,6 +7,7 @@
 #include "tests/testing/error_details.h"
 #include "tests/testing/generic_call.h"
 #include "tests/testing/health_call.h"
+#include "tests/testing/recorder.h"
 
 namespace eta::testing {
 namespace {
@@ -116,6 +117,35 @@ TEST_F(LifecycleTest, ALostDeviceIsNeitherAliveNorReady) {
   EXPECT_TRUE(Becomes("liveness", kNotServing));
   EXPECT_TRUE(Becomes("readiness", kNotServing));
   EXPECT_TRUE(Becomes("", kNotServing));
+}
+
+TEST_F(LifecycleTest, ARequestGoesToTheDeviceThatHasTimeForIt) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<PuppetEngine*> devices;
+  for (int i = 0; i < 2; ++i) {
+    auto device = std::make_unique<PuppetEngine>();
+    devices.push_back(device.get());
+    engines.push_back(std::move(device));
+  }
+  Router router(std::move(engines), Limits());
+  EngineSnapshot busy;
+  busy.predicted_wait = std::chrono::seconds(60);
+  devices[0]->SetSnapshot(busy);
+  const auto submit = [&](seconds until_deadline) {
+    Request request;
+    request.id = "r";
+    request.prompt = "hello";
+    request.deadline = Clock::now() + until_deadline;
+    EXPECT_TRUE(router.Submit(request, std::make_shared<Recorder>()).ok());
+  };
+  submit(seconds(600));
+  EXPECT_EQ(devices[0]->submissions(), 1) << "the first of two that have as little to do";
+  submit(seconds(30));
+  submit(seconds(30));
+  EXPECT_EQ(devices[1]->submissions(), 2) << "not one after the other: the first would be late";
+  devices[1]->SetSnapshot(busy);
+  submit(seconds(30));
+  EXPECT_EQ(devices[0]->submissions(), 2) << "late on both";
 }
 
 TEST_F(LifecycleTest, IsReadyWhileOneOfTwoDevicesWorksAndAliveWhileItMoves) {

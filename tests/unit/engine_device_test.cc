@@ -281,6 +281,31 @@ TEST_F(DeviceTest, WhereOneDeviceIsLostTheOtherGoesOn) {
   EXPECT_EQ(Reason(refused.status), "DEVICE_ERROR");
 }
 
+TEST_F(DeviceTest, ARouterMakesNobodyGiveWayWhileAnotherDeviceHasRoom) {
+  EngineOptions options = OptionsFor(model_);
+  options.max_running = 1;
+  options.limits.max_waiting_requests = 2;
+  const auto engine = StartTwo(options);
+  const auto submit = [&](const std::string& tenant, uint32_t seed, int32_t max_tokens) {
+    Request request = Greedy(Prompt(30, seed), max_tokens);
+    request.tenant = tenant;
+    return Submit(*engine, std::move(request));
+  };
+  // One long request on the first device; on the second one that runs and two that wait, which
+  // together stand for fewer tokens.
+  std::vector<std::shared_ptr<testing::Recorder>> recorders = {submit("busy", 1, 4000),
+                                                               submit("busy", 2, 1200)};
+  for (const auto& recorder : recorders) recorder->WaitForIds(2);
+  for (uint32_t seed = 3; seed <= 4; ++seed) recorders.push_back(submit("busy", seed, 1200));
+  recorders.push_back(submit("other", 5, 300));
+  recorders[0]->WaitForIds(recorders[0]->SoFar().ids.size() + 5);  // all have been taken in
+  recorders[1]->WaitForIds(recorders[1]->SoFar().ids.size() + 5);
+  engine->Drain(Clock::now());
+  for (const auto& recorder : recorders) {
+    EXPECT_NE(Reason(recorder->Wait().status), "QUEUE_FULL");
+  }
+}
+
 TEST_F(DeviceTest, ARoutersLimitsHoldForTheWholeAndItsDrainForAll) {
   EngineOptions options = OptionsFor(model_);
   options.max_running = 1;

@@ -77,14 +77,14 @@ TEST_F(MailboxTest, WhenToComeBackIsWhenBothPromptsAndSeatsHaveBeenServed) {
   Mailbox::State state = Waiting(3, 50);
   mailbox_.Report(state);
   EXPECT_EQ(Refusal(1).retry_after, milliseconds(100)) << "nothing is known yet";
-  state.pace.seat_interval = seconds(2);
+  state.snapshot.pace.seat_interval = seconds(2);
   mailbox_.Report(state);
   EXPECT_EQ(Refusal(1).retry_after, seconds(6));
   state.prefill_tokens = 30;
-  state.pace.prefill_rate = 10.0;
+  state.snapshot.pace.prefill_rate = 10.0;
   mailbox_.Report(state);
   EXPECT_EQ(Refusal(1).retry_after, seconds(8)) << "80 tokens at 10 a second";
-  state.pace.seat_interval = seconds(200);
+  state.snapshot.pace.seat_interval = seconds(200);
   mailbox_.Report(state);
   EXPECT_EQ(Refusal(1).retry_after, seconds(30)) << "the longest hint";
 }
