@@ -50,6 +50,11 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallP
   return caller;
 }
 
+TaskOwner OwnerOf(const Caller& caller) {
+  return {.name = caller.tenant.id(),
+          .is_operator = caller.roles.HasAny({Role::kStatsAll, Role::kAdmin})};
+}
+
 absl::Status CheckRoomToGenerate(const CallParts& parts) {
   if (!parts.memory.At(Pressure::kShortQueue)) return absl::OkStatus();
   const Limits& limits = parts.engine.limits();

@@ -30,6 +30,9 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallP
                              Roles needed, CallRecord& record,
                              Admission admission = Admission::kWhileOpen);
 
+// Whose task of the call's waits for a thread.
+TaskOwner OwnerOf(const Caller& caller);
+
 // Whether memory lets in what takes more of it than other calls; RESOURCE_EXHAUSTED
 // (MEMORY_PRESSURE). Of Generate: a request that would have to wait where the queue is short now.
 absl::Status CheckRoomToGenerate(const CallParts& parts);

@@ -39,6 +39,7 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
   const ServerOptions& options = parts_.options;
   auto caller = Admit(context(), parts_, {Role::kCalibrate}, record());
   if (!caller.ok()) return caller.status();
+  const TaskOwner owner = OwnerOf(*caller);
   tenant_ = std::move(caller->tenant);
   if (absl::Status room = CheckRoomToCalibrate(parts_); !room.ok()) return room;
   auto entered = parts_.ledger.Enter(*tenant_);
@@ -73,8 +74,8 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
                           reactor->stop_.request_stop();
                         });
   }
-  if (parts_.store_calls.Post([self = Self()] { self->Prepare(); })) return absl::OkStatus();
-  return StoreCallsFull();
+  const bool posted = parts_.store_calls.Post(owner, [self = Self()] { self->Prepare(); });
+  return posted ? absl::OkStatus() : StoreCallsFull();
 }
 
 void CalibrateReactor::Prepare() {
@@ -96,7 +97,7 @@ absl::Status CalibrateReactor::Run() {
   const auto run = [self = Self()] {
     self->Conclude(CatchOutOfMemory([&] { return self->Make(); }));
   };
-  if (parts_.calibration_threads.Post(run)) return absl::OkStatus();
+  if (parts_.calibration_threads.Post({.name = tenant_->id()}, run)) return absl::OkStatus();
   return absl::InternalError("a calibration was let in and has no thread");
 }
 

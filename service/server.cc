@@ -23,7 +23,8 @@ constexpr std::chrono::milliseconds kFlushGrace{1000};  // for what waits to be 
 constexpr std::chrono::milliseconds kNoGrace{0};
 constexpr std::chrono::milliseconds kHurryPeriod{20};  // between two looks for a second signal
 constexpr int kStoreThreads = 4;
-constexpr size_t kMaxWaitingStoreCalls = 64;
+constexpr size_t kMaxWaitingStoreCalls = 128;
+constexpr size_t kOperatorsStoreCalls = 8;  // of them, places that only operators may take
 
 int Milliseconds(std::chrono::milliseconds duration) {
   return static_cast<int>(std::clamp<int64_t>(duration.count(), 0, INT32_MAX));
@@ -108,10 +109,12 @@ Server::Server(const ServerOptions& options, const ServerParts& parts, Security 
       unread_(static_cast<size_t>(options.max_unread_answer_bytes)),
       memory_(options.memory),
       profiles_(MakeCache(options, parts.profiles)),
-      store_calls_(parts.profiles != nullptr ? kStoreThreads : 0, kMaxWaitingStoreCalls),
+      store_calls_({.threads = parts.profiles != nullptr ? kStoreThreads : 0,
+                    .waiting = kMaxWaitingStoreCalls,
+                    .operators = kOperatorsStoreCalls}),
       calibrations_(options.max_calibrations),
-      calibration_threads_(parts.profiles != nullptr ? options.max_calibrations : 0,
-                           static_cast<size_t>(options.max_calibrations)),
+      calibration_threads_({.threads = parts.profiles != nullptr ? options.max_calibrations : 0,
+                            .waiting = 2 * static_cast<size_t>(options.max_calibrations)}),
       parts_{.options = options_,
              .engine = engine_,
              .store = parts.profiles,

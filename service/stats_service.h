@@ -24,6 +24,8 @@ class StatsService final
 
   // Ends every WatchStats call with UNAVAILABLE (DRAINING); new ones are refused so.
   void Close() { watchers_.Close(); }
+  // Calls of WatchStats.
+  int watching() const { return watchers_.watching(); }
 
  private:
   const CallParts& parts_;

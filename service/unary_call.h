@@ -88,10 +88,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
       Run(*caller, *request);
       return absl::OkStatus();
     }
+    const TaskOwner owner = OwnerOf(*caller);
     const auto run = [this, caller = *std::move(caller), request = *std::move(request)] {
       Run(caller, request);
     };
-    return parts_.store_calls.Post(run) ? absl::OkStatus() : StoreCallsFull();
+    return parts_.store_calls.Post(owner, run) ? absl::OkStatus() : StoreCallsFull();
   }
 
   void Run(const Caller& caller, const Request& request) {

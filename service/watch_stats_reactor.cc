@@ -7,7 +7,6 @@
 #include "engine/error.h"
 #include "service/admission.h"
 #include "service/convert_stats.h"
-#include "service/store_status.h"
 
 namespace eta {
 
@@ -55,8 +54,8 @@ void WatchStatsReactor::OnDue() {
   EndOnce(ReadTooSlowly());
 }
 
-void WatchStatsReactor::OnClose() {
-  EndOnce(ServerDraining());
+void WatchStatsReactor::OnEnd(const absl::Status& status) {
+  EndOnce(status);
 }
 
 void WatchStatsReactor::OnCancel() {

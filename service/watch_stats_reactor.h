@@ -27,7 +27,7 @@ class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWat
 
   // StatsWatcher.
   void OnDue() override;
-  void OnClose() override;
+  void OnEnd(const absl::Status& status) override;
 
   void OnCancel() override;
 

@@ -1,37 +1,64 @@
 // Threads for work that may block: calls of the profile store, calibrations. Bounded, so that what
-// cannot be begun soon is refused instead of piling up.
+// cannot be begun soon is refused instead of piling up, and fair: an owner may have no more tasks
+// waiting than places are free, so half of them at most, and whoever floods leaves room for the
+// next; what waits is begun in turn by owner.
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <list>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace eta {
 
+struct WorkerPoolOptions {
+  int threads = 0;
+  size_t waiting = 0;    // tasks that may wait
+  size_t operators = 0;  // of these places, those that only operators may take
+};
+
+struct TaskOwner {
+  std::string name;
+  bool is_operator = false;
+};
+
 class WorkerPool {
  public:
-  // Takes `threads` tasks at once, and lets `max_waiting` more wait.
-  WorkerPool(int threads, size_t max_waiting);
+  explicit WorkerPool(const WorkerPoolOptions& options);
   // Runs what waits.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // From any thread; does not block. False: full, the task is dropped.
-  [[nodiscard]] bool Post(std::function<void()> task);
+  // From any thread; does not block. False: no room for one more of this owner's, the task is
+  // dropped.
+  [[nodiscard]] bool Post(const TaskOwner& owner, std::function<void()> task);
+
+  size_t waiting() const;
+  size_t max_waiting() const { return options_.waiting; }
 
  private:
+  struct Queue {
+    std::string owner;
+    std::deque<std::function<void()>> tasks;
+  };
+
+  // Both with mutex_ held.
+  size_t Waiting() const;
+  bool HasRoom(const TaskOwner& owner, size_t own) const;
+  std::function<void()> TakeNext();
   void Run();
 
-  const size_t limit_;  // of unfinished tasks
-  std::mutex mutex_;
+  const WorkerPoolOptions options_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by mutex_:
-  std::deque<std::function<void()>> waiting_;
+  std::list<Queue> queues_;  // none empty, in the order of their turns
   size_t unfinished_ = 0;
   bool stop_ = false;
 

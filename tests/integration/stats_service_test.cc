@@ -315,6 +315,25 @@ TEST_F(StatsServiceTest, OneTenantCannotTakeAllStreams) {
   EXPECT_TRUE(other.Read());
 }
 
+TEST_F(StatsServiceTest, SeveralTenantsCannotTakeAllStreamsEither) {
+  ServeTenants();
+  const auto stub = StatsStub();
+  std::vector<std::unique_ptr<WatchCall>> calls;
+  for (int i = 0; i < StatsWatchers::kMaxOfTenants; ++i) {
+    const std::string tenant = "user" + std::to_string(i / StatsWatchers::kMaxOfTenant);
+    calls.push_back(std::make_unique<WatchCall>(*stub, Every(seconds(60)), tenant));
+    ASSERT_TRUE(calls.back()->Read()) << i;
+  }
+  WatchCall other(*stub, Every(seconds(60)), "other");
+  EXPECT_TRUE(other.Read());
+  EXPECT_FALSE(calls.back()->Read()) << "the newest of who has most made room";
+  const grpc::Status status = calls.back()->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(status), "WATCHERS_FULL");
+  WatchCall operators(*stub, Every(seconds(60)), "ops");
+  EXPECT_TRUE(operators.Read());
+}
+
 TEST_F(StatsServiceTest, TheDrainCanBeWatchedToItsEnd) {
   ClientCall generate(*stub_);
   generate.Start(Ask("a long story"));

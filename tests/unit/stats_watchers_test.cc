@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eta {
@@ -20,7 +21,13 @@ constexpr std::chrono::seconds kPatience{20};
 class Watcher final : public StatsWatcher {
  public:
   void OnDue() override { Count(due_); }
-  void OnClose() override { Count(closed_); }
+  void OnEnd(const absl::Status& status) override {
+    {
+      const std::lock_guard lock(mutex_);
+      end_ = status;
+    }
+    Count(closed_);
+  }
 
   bool AwaitDue(int count) {
     std::unique_lock lock(mutex_);
@@ -34,6 +41,10 @@ class Watcher final : public StatsWatcher {
     const std::lock_guard lock(mutex_);
     return closed_;
   }
+  absl::Status end() const {
+    const std::lock_guard lock(mutex_);
+    return end_;
+  }
 
  private:
   void Count(int& counter) {
@@ -46,6 +57,7 @@ class Watcher final : public StatsWatcher {
   std::condition_variable changed_;
   int due_ = 0;
   int closed_ = 0;
+  absl::Status end_;
 };
 
 TEST(StatsWatchers, EachIsDueAtOnceAndThenAgain) {
@@ -86,9 +98,42 @@ TEST(StatsWatchers, AreBoundedTogetherAndPerTenant) {
     EXPECT_TRUE(add(std::nullopt).ok()) << i;
   }
   EXPECT_FALSE(add(std::nullopt).ok());
-  EXPECT_FALSE(add("b").ok());
+  EXPECT_FALSE(add("a").ok());
   watchers.Remove(all.front().get());
   EXPECT_TRUE(add("a").ok());
+}
+
+TEST(StatsWatchers, ATenantThatHasNoneGetsThePlaceOfOneThatHasMost) {
+  StatsWatchers watchers;
+  std::vector<std::shared_ptr<Watcher>> all;
+  const auto add = [&](const std::optional<std::string>& tenant) {
+    all.push_back(std::make_shared<Watcher>());
+    return watchers.Add(all.back(), hours(1), tenant);
+  };
+  const auto ended = [&] {
+    std::vector<size_t> places;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i]->closed() > 0) places.push_back(i);
+    }
+    return places;
+  };
+  for (const char* tenant : {"a", "b", "c"}) {
+    for (int i = 0; i < StatsWatchers::kMaxOfTenant; ++i) EXPECT_TRUE(add(tenant).ok());
+  }
+  EXPECT_EQ(watchers.watching(), StatsWatchers::kMaxOfTenants);
+  EXPECT_THAT(ended(), ::testing::IsEmpty());
+  EXPECT_TRUE(add("d").ok());
+  EXPECT_THAT(ended(), ::testing::ElementsAre(StatsWatchers::kMaxOfTenants - 1)) << "the newest";
+  EXPECT_EQ(GetErrorDetail(all[StatsWatchers::kMaxOfTenants - 1]->end()).reason, "WATCHERS_FULL");
+  EXPECT_EQ(watchers.watching(), StatsWatchers::kMaxOfTenants);
+  for (int i = 1; i < 6; ++i) EXPECT_TRUE(add("d").ok()) << i;
+  EXPECT_FALSE(add("d").ok()) << "all have six";
+  EXPECT_EQ(ended().size(), 6);
+  for (int i = StatsWatchers::kMaxOfTenants; i < StatsWatchers::kMax; ++i) {
+    EXPECT_TRUE(add(std::nullopt).ok()) << "the operator's places are left: " << i;
+  }
+  EXPECT_FALSE(add(std::nullopt).ok());
+  EXPECT_EQ(ended().size(), 6);
 }
 
 TEST(StatsWatchers, ClosingEndsAllOnceAndRefusesMore) {
