@@ -92,6 +92,7 @@ void FillLoad(const StatsFacts& facts, v1::EngineLoad& out) {
   const EngineSnapshot& engine = facts.engine;
   const TelemetrySnapshot& counted = facts.telemetry;
   out.set_running(engine.running);
+  out.set_paused(engine.paused);
   out.set_waiting(engine.waiting);
   out.set_waiting_tokens(engine.waiting_tokens);
   out.set_probes_running(engine.probes_running);
@@ -110,11 +111,18 @@ void FillLoad(const StatsFacts& facts, v1::EngineLoad& out) {
     v1::DeviceLoad& message = *out.add_devices();
     message.set_lost(device.device_lost);
     message.set_running(device.running);
+    message.set_paused(device.paused);
     message.set_waiting(device.waiting);
     message.set_blocks_used(device.blocks_used);
     message.set_blocks_cached(device.blocks_cached);
     message.set_blocks_free(device.blocks_free);
     message.set_steps(device.steps);
+    *message.mutable_predicted_wait() = ToMessage(device.predicted_wait);
+    message.set_prefill_tokens_per_second(device.pace.prefill_rate);
+    if (device.pace.seat_interval.count() > 0.0) {
+      *message.mutable_seat_interval() =
+          ToMessage(std::chrono::duration_cast<nanoseconds>(device.pace.seat_interval));
+    }
   }
 }
 
@@ -168,10 +176,16 @@ void FillUses(const std::vector<TenantHolding>& holdings, v1::Stats& out) {
     use.set_kv_tokens(holding.queue.kv_tokens);
     use.set_running(holding.queue.running);
     use.set_waiting(holding.queue.waiting);
+    use.set_paused(holding.queue.paused);
     use.set_max_calibrations(limit.max_calibrations);
     use.set_calibrations(holding.calibrations);
     use.set_profile_versions(limit.profiles.versions);
     use.set_profile_bytes(limit.profiles.bytes);
+    use.set_max_versions_ever(limit.profiles.versions_ever);
+    if (!holding.stored) continue;
+    use.set_stored_versions(holding.stored->versions);
+    use.set_stored_bytes(holding.stored->bytes);
+    use.set_stored_versions_ever(holding.stored->versions_ever);
   }
 }
 
@@ -296,6 +310,12 @@ void FillTenants(const TelemetrySnapshot& counted, v1::Stats& out) {
               [](const v1::CallCount& a, const v1::CallCount& b) {
                 return std::tie(a.method(), a.code()) < std::tie(b.method(), b.code());
               });
+    for (const ReasonCount& count : tenant.reasons) {
+      v1::ReasonCount& reason = *message.add_reasons();
+      reason.set_method(count.method);
+      reason.set_reason(count.reason);
+      reason.set_calls(count.calls);
+    }
     message.set_prompt_tokens(tenant.prompt_tokens);
     message.set_cached_tokens(tenant.cached_tokens);
     message.set_output_tokens(tenant.output_tokens);
@@ -344,6 +364,8 @@ v1::Stats ToMessage(const StatsFacts& facts, const EngineInfo& info) {
     FillLoad(facts, *stats.mutable_load());
     Fill(facts.connections, *stats.mutable_connections());
     Fill(facts.pressure, *stats.mutable_pressure());
+    stats.mutable_store_calls()->set_waiting(facts.store_calls_waiting);
+    stats.mutable_store_calls()->set_max_waiting(facts.max_store_calls_waiting);
     FillLatencies(facts.telemetry, stats);
   }
   FillAttention(facts, stats);

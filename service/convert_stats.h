@@ -38,6 +38,8 @@ struct StatsFacts {
   ConnectionFigures connections;
   std::vector<TenantHolding> holdings;  // by tenant
   PressureFigures pressure;
+  int32_t store_calls_waiting = 0;
+  int32_t max_store_calls_waiting = 0;
 };
 
 v1::Stats ToMessage(const StatsFacts& facts, const EngineInfo& info);

@@ -19,6 +19,7 @@ namespace {
 constexpr char kUnknown[] = "-";
 constexpr int kBarCells = 24;
 constexpr int kMaxProfileRows = 12;
+constexpr size_t kMaxReasonRows = 12;
 constexpr size_t kFingerprintDigits = 12;
 
 using Row = std::vector<std::string>;
@@ -121,6 +122,9 @@ std::string Load(const v1::EngineLoad& load) {
                         "preemptions\n",
                         load.steps(), load.prompt_tokens(), load.cached_tokens(),
                         load.output_tokens(), load.preemptions());
+  if (load.paused() > 0) {
+    absl::StrAppendFormat(&text, "paused until their clients have read: %d\n", load.paused());
+  }
   if (load.probes_running() + load.probes_waiting() > 0) {
     absl::StrAppendFormat(&text, "calibration probes: %d running, %d waiting\n",
                           load.probes_running(), load.probes_waiting());
@@ -131,15 +135,27 @@ std::string Load(const v1::EngineLoad& load) {
     const int64_t all =
         int64_t{device.blocks_used()} + device.blocks_cached() + device.blocks_free();
     const double used = Ratio(device.blocks_used(), all).value_or(0.0);
-    rows.push_back({device.lost() ? absl::StrCat(i, " LOST") : absl::StrCat(i),
-                    DensityBar(used, kBarCells), absl::StrCat(device.blocks_used()),
-                    absl::StrCat(device.blocks_cached()), absl::StrCat(device.blocks_free()),
-                    absl::StrCat(device.running()), absl::StrCat(device.waiting())});
+    rows.push_back(
+        {device.lost() ? absl::StrCat(i, " LOST") : absl::StrCat(i), DensityBar(used, kBarCells),
+         absl::StrCat(device.blocks_used()), absl::StrCat(device.blocks_cached()),
+         absl::StrCat(device.blocks_free()), absl::StrCat(device.running()),
+         absl::StrCat(device.waiting()), ReadableLatency(device.predicted_wait()),
+         device.prefill_tokens_per_second() > 0.0
+             ? absl::StrFormat("%.0f", device.prefill_tokens_per_second())
+             : kUnknown,
+         device.has_seat_interval() ? ReadableLatency(device.seat_interval()) : kUnknown});
   }
   if (rows.empty()) return text;
-  return text + Table(2, WithHeader({"device", "KV blocks in use", "used", "cached", "free",
-                                     "running", "waiting"},
-                                    std::move(rows)));
+  return text +
+         Table(2, WithHeader({"device", "KV blocks in use", "used", "cached", "free", "running",
+                              "waiting", "predicted wait", "prompt tokens/s", "a seat every"},
+                             std::move(rows)));
+}
+
+std::string StoreCalls(const v1::StoreCallStats& calls) {
+  if (calls.waiting() == 0) return "";
+  return absl::StrFormat("calls that wait for the profile store: %d of %d\n", calls.waiting(),
+                         calls.max_waiting());
 }
 
 std::string Memory(const v1::PressureStats& pressure) {
@@ -358,6 +374,31 @@ std::string Tenants(const v1::Stats& stats) {
                              std::move(rows)));
 }
 
+// What was refused, gave up or failed, most often first.
+std::string Reasons(const v1::Stats& stats) {
+  std::vector<std::pair<const v1::ReasonCount*, const std::string*>> counts;
+  for (const v1::TenantStats& tenant : stats.tenants()) {
+    for (const v1::ReasonCount& count : tenant.reasons()) {
+      counts.emplace_back(&count, &tenant.tenant());
+    }
+  }
+  std::stable_sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) {
+    return a.first->calls() > b.first->calls();
+  });
+  Rows rows;
+  for (const auto& [count, tenant] : counts) {
+    if (rows.size() == kMaxReasonRows) break;
+    rows.push_back({count->reason().empty() ? kUnknown : count->reason(), count->method(), *tenant,
+                    absl::StrCat(count->calls())});
+  }
+  if (rows.empty()) return "";
+  const size_t more = counts.size() - rows.size();
+  std::string text =
+      Table(3, WithHeader({"not OK for", "method", "tenant", "calls"}, std::move(rows)));
+  if (more > 0) absl::StrAppend(&text, "and ", more, " more\n");
+  return text;
+}
+
 // "3 of 8", or "3" without a bound.
 std::string OfBound(int64_t value, int64_t bound) {
   return bound > 0 ? absl::StrCat(value, " of ", bound) : absl::StrCat(value);
@@ -370,13 +411,19 @@ std::string Uses(const v1::Stats& stats) {
         {use.tenant(), OfBound(use.calls(), use.max_calls()),
          use.has_tokens_left() ? OfBound(use.tokens_left(), use.burst_tokens()) : kUnknown,
          use.has_tokens_left() ? absl::StrFormat("%g", use.tokens_per_second()) : kUnknown,
-         absl::StrCat(use.running(), ", ", use.waiting()),
+         absl::StrCat(use.running(), ", ", use.paused(), ", ", use.waiting()),
          OfBound(use.kv_tokens(), use.max_kv_tokens()), absl::StrFormat("%g", use.weight()),
-         OfBound(use.calibrations(), use.max_calibrations())});
+         OfBound(use.calibrations(), use.max_calibrations()),
+         use.has_stored_versions() ? OfBound(use.stored_versions(), use.profile_versions())
+                                   : kUnknown,
+         use.has_stored_bytes() ? absl::StrCat(ReadableBytes(use.stored_bytes()), " of ",
+                                               ReadableBytes(use.profile_bytes()))
+                                : kUnknown});
   }
   if (rows.empty()) return "";
   return Table(1, WithHeader({"limits of", "calls now", "tokens left", "per second",
-                              "running, waiting", "KV tokens", "weight", "calibrations"},
+                              "running, paused, waiting", "KV tokens", "weight", "calibrations",
+                              "profiles", "bytes of them"},
                              std::move(rows)));
 }
 
@@ -426,7 +473,7 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
   std::string text = Heading(stats);
   if (stats.has_load()) absl::StrAppend(&text, Load(stats.load()));
   if (stats.has_connections()) absl::StrAppend(&text, Connections(stats.connections()));
-  absl::StrAppend(&text, Memory(stats.pressure()));
+  absl::StrAppend(&text, StoreCalls(stats.store_calls()), Memory(stats.pressure()));
   absl::StrAppend(&text, Attention(stats, before));
   for (const v1::AttentionSeries& series : stats.attention()) {
     if (series.mode() == v1::ATTENTION_MODE_FULL) continue;  // 1 everywhere
@@ -435,8 +482,8 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
         earlier != nullptr && earlier->totals().decode_steps() == series.totals().decode_steps();
     absl::StrAppend(&text, Layers(series, idle ? nullptr : earlier));
   }
-  absl::StrAppend(&text, Latencies(stats), Tenants(stats), Uses(stats), Profiles(stats),
-                  Calibrations(stats));
+  absl::StrAppend(&text, Latencies(stats), Tenants(stats), Reasons(stats), Uses(stats),
+                  Profiles(stats), Calibrations(stats));
   return text;
 }
 

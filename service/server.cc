@@ -220,6 +220,8 @@ Server::~Server() {
 
 ServerFigures Server::Figures() const {
   ServerFigures figures = TakeFigures(parts_);
+  figures.watchers = stats_service_.watching();
+  figures.max_watchers = StatsWatchers::kMax;
   const auto add = [&figures](const char* name, const WatchedFiles* file) {
     if (file != nullptr) figures.files.push_back({.file = name, .reloads = file->Figures()});
   };

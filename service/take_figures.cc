@@ -46,24 +46,33 @@ ServerFigures TakeFigures(const CallParts& parts) {
   figures.info = parts.engine.info();
   figures.engine = parts.engine.Snapshot();
   figures.state = parts.state.Of(figures.engine);
-  for (const EngineSnapshot& device : parts.engine.Devices()) {
-    ++figures.num_devices;
-    if (device.device_lost) ++figures.lost_devices;
-  }
+  figures.devices = parts.engine.Devices();
   figures.calibrations = static_cast<int32_t>(parts.calibrations.Running().size());
   figures.pressure = TakePressure(parts);
   for (const TenantHolding& holding : TakeTenants(parts)) {
-    figures.tenants.push_back({.tenant = holding.use.tenant,
-                               .named = holding.named,
-                               .max_calls = holding.use.limit.max_calls,
-                               .calls = holding.use.calls,
-                               .burst_tokens = holding.use.limit.burst_tokens,
-                               .tokens_left = holding.use.tokens_left,
-                               .max_kv_tokens = holding.use.limit.max_kv_tokens,
-                               .kv_tokens = holding.queue.kv_tokens,
-                               .running = holding.queue.running,
-                               .waiting = holding.queue.waiting});
+    figures.tenants.push_back(
+        {.tenant = holding.use.tenant,
+         .named = holding.named,
+         .max_calls = holding.use.limit.max_calls,
+         .calls = holding.use.calls,
+         .burst_tokens = holding.use.limit.burst_tokens,
+         .tokens_left = holding.use.tokens_left,
+         .max_kv_tokens = holding.use.limit.max_kv_tokens,
+         .kv_tokens = holding.queue.kv_tokens,
+         .running = holding.queue.running,
+         .waiting = holding.queue.waiting,
+         .paused = holding.queue.paused,
+         .tokens_per_second = holding.use.limit.tokens_per_second,
+         .weight = holding.use.limit.weight,
+         .max_calibrations = holding.use.limit.max_calibrations,
+         .calibrations = holding.calibrations,
+         .max_profile_versions = holding.use.limit.profiles.versions,
+         .max_profile_bytes = holding.use.limit.profiles.bytes,
+         .max_profile_versions_ever = holding.use.limit.profiles.versions_ever,
+         .stored = holding.stored});
   }
+  figures.store_calls_waiting = static_cast<int64_t>(parts.store_calls.waiting());
+  figures.max_store_calls_waiting = static_cast<int64_t>(parts.store_calls.max_waiting());
   figures.connections = parts.acceptor.Figures();
   if (parts.store != nullptr && parts.profiles != nullptr) {
     figures.store = TakeStoreFigures(*parts.store, *parts.profiles);

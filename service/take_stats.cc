@@ -48,6 +48,8 @@ v1::Stats TakeStats(const StatsQuery& query, const CallParts& parts) {
   facts.calibrations = parts.calibrations.Running(query.tenant);
   facts.holdings = TakeTenants(parts, query.tenant);
   facts.pressure = TakePressure(parts);
+  facts.store_calls_waiting = static_cast<int32_t>(parts.store_calls.waiting());
+  facts.max_store_calls_waiting = static_cast<int32_t>(parts.store_calls.max_waiting());
   if (!query.tenant) facts.connections = parts.acceptor.Figures();
   facts.time = std::chrono::system_clock::now();
   facts.now = Clock::now();

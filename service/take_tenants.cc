@@ -25,6 +25,7 @@ std::vector<TenantHolding> TakeTenants(const CallParts& parts,
     TenantHolding holding{.use = std::move(use)};
     const auto id = Tenant::Parse(holding.use.tenant);
     holding.named = id.ok() && parts.limits.Names(*id);
+    if (id.ok() && parts.store != nullptr) holding.stored = parts.store->Use(*id);
     const auto queue = queues.find(holding.use.tenant);
     if (queue != queues.end()) holding.queue = queue->second;
     const auto running = calibrations.find(holding.use.tenant);

@@ -14,9 +14,10 @@ namespace eta {
 
 struct TenantHolding {
   TenantUse use;
-  bool named = false;        // by the limits
-  TenantQueue queue;         // its requests in the engine
-  int32_t calibrations = 0;  // that run
+  bool named = false;                // by the limits
+  TenantQueue queue;                 // its requests in the engine
+  int32_t calibrations = 0;          // that run
+  std::optional<ProfileUse> stored;  // absent: not known
 };
 
 // By name; of one tenant if it is given. Takes the locks of what it reads one after another.

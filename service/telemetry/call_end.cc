@@ -59,9 +59,8 @@ std::string ReasonLabel(const CallRecord& record) {
   return absl::AsciiStrToLower(record.reason);
 }
 
-bool RefusedByTenantLimit(const CallRecord& record) {
-  return std::find(kTenantLimits.begin(), kTenantLimits.end(), ReasonLabel(record)) !=
-         kTenantLimits.end();
+bool IsTenantLimit(std::string_view label) {
+  return std::find(kTenantLimits.begin(), kTenantLimits.end(), label) != kTenantLimits.end();
 }
 
 std::span<const std::string_view> RejectionReasons() {

@@ -26,8 +26,8 @@ CallEnd EndOf(const CallRecord& record);
 // ErrorReason in lower case.
 std::string ReasonLabel(const CallRecord& record);
 
-// Whether it ended for a limit of its tenant's.
-bool RefusedByTenantLimit(const CallRecord& record);
+// Whether that label stands for a limit of the call's tenant.
+bool IsTenantLimit(std::string_view label);
 
 // Reasons that Generate may give, so that their series are there before the first.
 std::span<const std::string_view> RejectionReasons();

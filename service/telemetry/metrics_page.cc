@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "kernels/failpoint.h"
 #include "service/telemetry/label_names.h"
 #include "service/telemetry/page_writer.h"
@@ -24,6 +27,10 @@ double Seconds(nanoseconds duration) {
 // The time on the wall, `age` ago.
 double Timestamp(nanoseconds age) {
   return Seconds(std::chrono::system_clock::now().time_since_epoch() - age);
+}
+
+std::optional<double> NonZero(double value) {
+  return value == 0.0 ? std::nullopt : std::optional(value);
 }
 
 void WriteCalls(const TelemetryFigures& figures, PageWriter& page) {
@@ -59,10 +66,34 @@ void WriteQueue(const ServerFigures* server, PageWriter& page) {
     if (server != nullptr) page.Sample(server->engine.*value);
   };
   gauge("eta_requests_running", &EngineSnapshot::running);
+  gauge("eta_requests_paused", &EngineSnapshot::paused);
   gauge("eta_requests_waiting", &EngineSnapshot::waiting);
   gauge("eta_waiting_prompt_tokens", &EngineSnapshot::waiting_tokens);
   gauge("eta_probes_running", &EngineSnapshot::probes_running);
   gauge("eta_probes_waiting", &EngineSnapshot::probes_waiting);
+  const auto of_devices = [&](std::string_view name, const auto& value) {
+    page.Family(name);
+    for (size_t i = 0; server != nullptr && i < server->devices.size(); ++i) {
+      const std::optional<double> number = value(server->devices[i]);
+      if (number) page.Sample(LabelText().Add("device", static_cast<int64_t>(i)), *number);
+    }
+  };
+  of_devices("eta_predicted_wait_seconds", [](const EngineSnapshot& device) {
+    return std::optional(Seconds(device.predicted_wait));
+  });
+  of_devices("eta_prefill_tokens_per_second",
+             [](const EngineSnapshot& device) { return NonZero(device.pace.prefill_rate); });
+  of_devices("eta_seat_interval_seconds", [](const EngineSnapshot& device) {
+    return NonZero(device.pace.seat_interval.count());
+  });
+  const auto of_server = [&](std::string_view name, int64_t ServerFigures::*value) {
+    page.Family(name);
+    if (server != nullptr) page.Sample(server->*value);
+  };
+  of_server("eta_store_calls_waiting", &ServerFigures::store_calls_waiting);
+  of_server("eta_store_calls_max_waiting", &ServerFigures::max_store_calls_waiting);
+  of_server("eta_stats_watchers", &ServerFigures::watchers);
+  of_server("eta_stats_watchers_max", &ServerFigures::max_watchers);
 }
 
 void WriteKvCache(const ServerFigures* server, PageWriter& page) {
@@ -186,6 +217,18 @@ void WriteAttention(const TelemetryFigures& figures, PageWriter& page) {
   }
 }
 
+constexpr int64_t TenantFigures::*kSummed[] = {
+    &TenantFigures::calls,   &TenantFigures::kv_tokens, &TenantFigures::running,
+    &TenantFigures::waiting, &TenantFigures::paused,    &TenantFigures::calibrations};
+
+void Add(const std::optional<ProfileUse>& from, std::optional<ProfileUse>& to) {
+  if (!from) return;
+  if (!to) to.emplace();
+  to->versions += from->versions;
+  to->bytes += from->bytes;
+  to->versions_ever += from->versions_ever;
+}
+
 // Summed where several tenants share a label; bounds only where one has it to itself.
 void WriteTenants(const TelemetryFigures& figures, const ServerFigures* server, PageWriter& page) {
   std::map<std::string_view, TenantFigures> tenants;
@@ -193,10 +236,8 @@ void WriteTenants(const TelemetryFigures& figures, const ServerFigures* server, 
     for (const TenantFigures& tenant : server->tenants) {
       const auto [entry, fresh] = tenants.try_emplace(tenant.tenant, tenant);
       if (!fresh) {
-        entry->second.calls += tenant.calls;
-        entry->second.kv_tokens += tenant.kv_tokens;
-        entry->second.running += tenant.running;
-        entry->second.waiting += tenant.waiting;
+        for (const auto value : kSummed) entry->second.*value += tenant.*value;
+        Add(tenant.stored, entry->second.stored);
       }
     }
   }
@@ -215,13 +256,43 @@ void WriteTenants(const TelemetryFigures& figures, const ServerFigures* server, 
     page.Sample(LabelText().Add("tenant", label), *tenant.tokens_left);
   }
   write("eta_tenant_burst_tokens", &TenantFigures::burst_tokens, /*bound=*/true);
+  const auto write_real = [&](std::string_view name, double TenantFigures::*value) {
+    page.Family(name);
+    for (const auto& [label, tenant] : tenants) {
+      if (tenant.*value == 0.0 || label == LabelNames::kOther) continue;
+      page.Sample(LabelText().Add("tenant", label), tenant.*value);
+    }
+  };
+  write_real("eta_tenant_tokens_per_second", &TenantFigures::tokens_per_second);
+  write_real("eta_tenant_weight", &TenantFigures::weight);
   write("eta_tenant_kv_tokens", &TenantFigures::kv_tokens, /*bound=*/false);
   write("eta_tenant_max_kv_tokens", &TenantFigures::max_kv_tokens, /*bound=*/true);
   write("eta_tenant_requests_running", &TenantFigures::running, /*bound=*/false);
   write("eta_tenant_requests_waiting", &TenantFigures::waiting, /*bound=*/false);
+  write("eta_tenant_requests_paused", &TenantFigures::paused, /*bound=*/false);
+  write("eta_tenant_calibrations", &TenantFigures::calibrations, /*bound=*/false);
+  write("eta_tenant_max_calibrations", &TenantFigures::max_calibrations, /*bound=*/true);
+  const auto write_stored = [&](std::string_view name, int64_t ProfileUse::*value) {
+    page.Family(name);
+    for (const auto& [label, tenant] : tenants) {
+      if (tenant.stored) page.Sample(LabelText().Add("tenant", label), (*tenant.stored).*value);
+    }
+  };
+  write_stored("eta_tenant_profile_versions", &ProfileUse::versions);
+  write("eta_tenant_max_profile_versions", &TenantFigures::max_profile_versions, /*bound=*/true);
+  write_stored("eta_tenant_profile_bytes", &ProfileUse::bytes);
+  write("eta_tenant_max_profile_bytes", &TenantFigures::max_profile_bytes, /*bound=*/true);
+  write_stored("eta_tenant_profile_versions_ever", &ProfileUse::versions_ever);
+  write("eta_tenant_max_profile_versions_ever", &TenantFigures::max_profile_versions_ever,
+        /*bound=*/true);
+  std::map<std::pair<std::string_view, std::string>, int64_t> refused;  // over the methods
+  for (const auto& [series, count] : figures.reasons) {
+    const std::string reason = absl::AsciiStrToLower(series.reason);
+    if (IsTenantLimit(reason)) refused[{series.tenant, reason}] += count;
+  }
   page.Family("eta_tenant_refused_total");
-  for (const auto& [series, count] : figures.tenant_refused) {
-    page.Sample(LabelText().Add("tenant", series.tenant).Add("reason", series.reason), count);
+  for (const auto& [labels, count] : refused) {
+    page.Sample(LabelText().Add("tenant", labels.first).Add("reason", labels.second), count);
   }
 }
 
@@ -259,8 +330,11 @@ void WriteEngine(const TelemetryFigures& figures, const ServerFigures* server, P
   }
   page.Family("eta_devices");
   if (server != nullptr) {
-    page.Sample(LabelText().Add("state", "working"), server->num_devices - server->lost_devices);
-    page.Sample(LabelText().Add("state", "lost"), server->lost_devices);
+    const auto lost =
+        std::count_if(server->devices.begin(), server->devices.end(),
+                      [](const EngineSnapshot& device) { return device.device_lost; });
+    page.Sample(LabelText().Add("state", "working"), std::ssize(server->devices) - lost);
+    page.Sample(LabelText().Add("state", "lost"), lost);
   }
   page.Family("eta_model_info");
   if (server != nullptr) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "calibration/profile_store.h"
 #include "engine/engine.h"
 #include "service/connections/connection_figures.h"
 #include "service/limits/pressure_ladder.h"
@@ -47,6 +48,15 @@ struct TenantFigures {
   int64_t kv_tokens = 0;  // reserved by what runs
   int64_t running = 0;    // requests, in the engine
   int64_t waiting = 0;
+  int64_t paused = 0;  // of those that run
+  double tokens_per_second = 0.0;
+  double weight = 0.0;
+  int64_t max_calibrations = 0;
+  int64_t calibrations = 0;
+  int64_t max_profile_versions = 0;
+  int64_t max_profile_bytes = 0;
+  int64_t max_profile_versions_ever = 0;
+  std::optional<ProfileUse> stored;  // absent: not known
 };
 
 struct PressureFigures {
@@ -66,8 +76,7 @@ struct FileFigures {
 struct ServerFigures {
   ServerState state = ServerState::kServing;
   EngineSnapshot engine;
-  int32_t num_devices = 0;
-  int32_t lost_devices = 0;
+  std::vector<EngineSnapshot> devices;
   EngineInfo info;
   int32_t calibrations = 0;  // that run
   PressureFigures pressure;
@@ -75,6 +84,10 @@ struct ServerFigures {
   ConnectionFigures connections;
   std::vector<FileFigures> files;
   std::optional<StoreFigures> store;
+  int64_t store_calls_waiting = 0;  // for a thread
+  int64_t max_store_calls_waiting = 0;
+  int64_t watchers = 0;  // calls of WatchStats
+  int64_t max_watchers = 0;
 };
 
 }  // namespace eta

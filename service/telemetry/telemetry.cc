@@ -211,9 +211,6 @@ void Telemetry::OnCallEnd(const CallRecord& record) {
   if (end == CallEnd::kRejected) {
     ++rejected_[{std::string(record.method), ReasonLabel(record)}];
   }
-  if (RefusedByTenantLimit(record)) {
-    ++tenant_refused_[{tenants_.Find(record.tenant), ReasonLabel(record)}];
-  }
   if (end == CallEnd::kFailed) {
     ++failed_[{std::string(record.method), ReasonLabel(record)}];
   }
@@ -245,6 +242,18 @@ void Telemetry::CountCall(const CallRecord& record) {
     if (series.tenant != LabelNames::kNone) series.tenant = LabelNames::kOther;
   }
   ++calls_[series];
+  if (!record.status.ok()) CountReason(record);
+}
+
+void Telemetry::CountReason(const CallRecord& record) {
+  TenantReason key{.tenant = tenants_.Find(record.tenant),
+                   .method = *methods_.emplace(record.method).first,
+                   .reason = record.reason};
+  if (reasons_.size() >= kMaxReasons && !reasons_.contains(key) &&
+      key.tenant != LabelNames::kNone) {
+    key.tenant = LabelNames::kOther;
+  }
+  ++reasons_[std::move(key)];
 }
 
 }  // namespace eta

@@ -36,6 +36,7 @@ class Telemetry final : public Observer, public CallObserver {
   // Above these, what comes counts as of tenant "other", in calls also of profile "other".
   static constexpr size_t kMaxAccounts = 1024;
   static constexpr size_t kMaxCallSeries = 4096;
+  static constexpr size_t kMaxReasons = 4096;
 
   explicit Telemetry(const TelemetryOptions& options = {});
 
@@ -76,6 +77,7 @@ class Telemetry final : public Observer, public CallObserver {
   void ObserveEnd(const FinishedEvent& outcome, bool ok, ModeSeries& series, Clock::time_point now);
   void ObserveLatency(Latency kind, std::chrono::nanoseconds latency, Clock::time_point now);
   void CountCall(const CallRecord& record);
+  void CountReason(const CallRecord& record);
   AccountFigures FiguresOf(const Account& account) const;
 
   const Clock::time_point started_ = Clock::now();
@@ -98,7 +100,7 @@ class Telemetry final : public Observer, public CallObserver {
   std::map<CallSeries, int64_t> calls_;
   std::map<ReasonSeries, int64_t> rejected_;
   std::map<ReasonSeries, int64_t> failed_;
-  std::map<TenantReason, int64_t> tenant_refused_;
+  std::map<TenantReason, int64_t> reasons_;  // of calls that did not end OK
   std::array<std::array<LatencyWindow, kWindows>, kLatencies> latencies_;
   RateWindow steps_;
   RateWindow tokens_;

@@ -35,9 +35,11 @@ struct ReasonSeries {
   auto operator<=>(const ReasonSeries&) const = default;
 };
 
+// Why calls of a tenant did not end OK.
 struct TenantReason {
   std::string_view tenant;
-  std::string reason;
+  std::string_view method;
+  std::string reason;  // as the client is told
 
   auto operator<=>(const TenantReason&) const = default;
 };
@@ -100,7 +102,7 @@ struct TelemetryFigures {
   std::vector<std::pair<CallSeries, int64_t>> calls;
   std::vector<std::pair<ReasonSeries, int64_t>> rejected;
   std::vector<std::pair<ReasonSeries, int64_t>> failed;
-  std::vector<std::pair<TenantReason, int64_t>> tenant_refused;  // for a limit of their tenant
+  std::vector<std::pair<TenantReason, int64_t>> reasons;
 };
 
 }  // namespace eta

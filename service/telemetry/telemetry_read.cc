@@ -49,7 +49,7 @@ TelemetryFigures Telemetry::Figures() const {
   figures.calls.assign(calls_.begin(), calls_.end());
   figures.rejected.assign(rejected_.begin(), rejected_.end());
   figures.failed.assign(failed_.begin(), failed_.end());
-  figures.tenant_refused.assign(tenant_refused_.begin(), tenant_refused_.end());
+  figures.reasons.assign(reasons_.begin(), reasons_.end());
   return figures;
 }
 
@@ -60,6 +60,7 @@ TelemetrySnapshot Telemetry::Snapshot(const SnapshotQuery& query) const {
   std::map<std::pair<AttentionMode, std::string_view>, AttentionSeries> attention;
   std::map<std::string_view, TenantTotals> tenants;
   std::vector<std::pair<CallSeries, int64_t>> calls;
+  std::vector<std::pair<TenantReason, int64_t>> reasons;
 
   std::unique_lock lock(mutex_);
   snapshot.steps_per_second = steps_.PerSecond(started_, now);
@@ -71,6 +72,7 @@ TelemetrySnapshot Telemetry::Snapshot(const SnapshotQuery& query) const {
     return query.tenant.empty() || (tenant == only && only != LabelNames::kOther);
   };
   calls.assign(calls_.begin(), calls_.end());
+  reasons.assign(reasons_.begin(), reasons_.end());
   // Accounts are never taken away, so that the lock may be let go between two.
   for (const auto& [key, account] : accounts_) {
     if (wanted(account.figures.tenant)) {
@@ -107,6 +109,11 @@ TelemetrySnapshot Telemetry::Snapshot(const SnapshotQuery& query) const {
     const auto& [tenant, method, code] = key;
     tenants[tenant].calls.push_back(
         {.method = std::string(method), .code = absl::StatusCodeToString(code), .calls = count});
+  }
+  for (const auto& [key, count] : reasons) {
+    if (!wanted(key.tenant)) continue;
+    tenants[key.tenant].reasons.push_back(
+        {.method = std::string(key.method), .reason = key.reason, .calls = count});
   }
   for (auto& [key, series] : attention) snapshot.attention.push_back(std::move(series));
   for (auto& [name, totals] : tenants) {

@@ -61,9 +61,16 @@ struct CallCount {
   int64_t calls = 0;
 };
 
+struct ReasonCount {
+  std::string method;
+  std::string reason;  // ErrorReason; empty: none was told
+  int64_t calls = 0;
+};
+
 struct TenantTotals {
   std::string tenant;
   std::vector<CallCount> calls;
+  std::vector<ReasonCount> reasons;  // of those that did not end OK, by method, then reason
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t output_tokens = 0;

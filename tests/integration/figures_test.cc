@@ -77,7 +77,7 @@ TEST_F(FiguresTest, ReadsThatFailAreCountedAndThoseThatFindNothingAreNoFailures)
 
 TEST_F(FiguresTest, TheStateFollowsTheServer) {
   EXPECT_EQ(server_->Figures().state, ServerState::kServing);
-  EXPECT_EQ(server_->Figures().num_devices, 1);
+  EXPECT_EQ(server_->Figures().devices.size(), 1u);
   EXPECT_EQ(server_->Figures().info.model_name, "puppet");
   server_->Drain();
   EXPECT_EQ(server_->Figures().state, ServerState::kDraining);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/error.h"
@@ -336,11 +337,29 @@ TEST_F(LimitsTest, CalibrateTakesItsSamplesAndGivesBackWhatNeverBegan) {
   EXPECT_TRUE(Calibrate(samples(59), "another").status.ok());
 }
 
+TEST_F(LimitsTest, StatsShowWhatOfTheProfileQuotaIsUsed) {
+  ASSERT_TRUE(Calibrate(Request(), "calibrator").status.ok());
+  v1::TenantUse use;
+  for (int i = 0; i < 2000 && use.stored_versions() != 1; ++i) {  // the store looks a second later
+    use = UseOf("calibrator");
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_EQ(use.stored_versions(), 1);
+  EXPECT_EQ(use.profile_versions(), 1);
+  EXPECT_GT(use.stored_bytes(), 0);
+  EXPECT_EQ(use.stored_versions_ever(), 1);
+  EXPECT_EQ(use.max_versions_ever(), ProfileQuota().versions_ever);
+  const v1::TenantUse other = UseOf("another");
+  EXPECT_TRUE(other.has_stored_versions());
+  EXPECT_EQ(other.stored_versions(), 0);
+}
+
 TEST_F(LimitsTest, StatsShowEachTenantItsOwnAndTheOperatorAll) {
   const auto client = Call("acme");
   client->Start(AskFor(94));
   const auto call = engine_->TakeCall();
-  engine_->SetTenants({{.tenant = "acme", .running = 1, .waiting = 2, .kv_tokens = 100}});
+  engine_->SetTenants(
+      {{.tenant = "acme", .running = 1, .waiting = 2, .kv_tokens = 100, .paused = 1}});
   const v1::TenantUse acme = UseOf("acme");
   EXPECT_EQ(acme.calls(), 1);
   EXPECT_EQ(acme.tokens_per_second(), 0.01);
@@ -350,6 +369,7 @@ TEST_F(LimitsTest, StatsShowEachTenantItsOwnAndTheOperatorAll) {
   EXPECT_EQ(acme.kv_tokens(), 100);
   EXPECT_EQ(acme.running(), 1);
   EXPECT_EQ(acme.waiting(), 2);
+  EXPECT_EQ(acme.paused(), 1);
   EXPECT_EQ(UseOf("globex").calls(), 0);
   EXPECT_EQ(UseOf("globex").tokens_left(), 1000);
   std::vector<std::string> names;

@@ -109,8 +109,15 @@ TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
   StatsFacts facts = Facts();
   facts.engine = {.running = 3, .waiting = 2, .waiting_tokens = 99, .probes_running = 1};
   facts.engine.last_step = facts.now - milliseconds(25);
-  facts.devices = {{.running = 1, .blocks_used = 5, .blocks_free = 6},
-                   {.running = 2, .blocks_cached = 4, .device_lost = true}};
+  facts.engine.paused = 1;
+  facts.devices = {
+      {.running = 1,
+       .blocks_used = 5,
+       .blocks_free = 6,
+       .paused = 1,
+       .predicted_wait = milliseconds(1500),
+       .pace = {.prefill_rate = 250.0, .seat_interval = std::chrono::duration<double>(0.5)}},
+      {.running = 2, .blocks_cached = 4, .device_lost = true}};
   facts.telemetry.steps = 1000;
   facts.telemetry.output_tokens = 777;
   facts.telemetry.tokens_per_second = 12.5;
@@ -124,6 +131,12 @@ TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
   EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.last_step_age()), 25);
   ASSERT_THAT(load.devices(), SizeIs(2));
   EXPECT_EQ(load.devices(0).blocks_used(), 5);
+  EXPECT_EQ(load.paused(), 1);
+  EXPECT_EQ(load.devices(0).paused(), 1);
+  EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.devices(0).predicted_wait()), 1500);
+  EXPECT_EQ(load.devices(0).prefill_tokens_per_second(), 250.0);
+  EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.devices(0).seat_interval()), 500);
+  EXPECT_FALSE(load.devices(1).has_seat_interval()) << "a seat is free, or nothing is known";
   EXPECT_TRUE(load.devices(1).lost());
 }
 

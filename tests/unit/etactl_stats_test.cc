@@ -49,7 +49,17 @@ constexpr char kLoad[] = R"pb(
     cached_tokens: 64
     steps_per_second: 12.34
     tokens_per_second: 37.0
-    devices { running: 3 waiting: 1 blocks_used: 16 blocks_cached: 16 blocks_free: 32 }
+    paused: 2
+    devices {
+      running: 3
+      waiting: 1
+      blocks_used: 16
+      blocks_cached: 16
+      blocks_free: 32
+      paused: 2
+      predicted_wait { nanos: 250000000 }
+      prefill_tokens_per_second: 1200.0
+    }
   }
   latencies {
     kind: LATENCY_KIND_FIRST_TOKEN
@@ -102,9 +112,12 @@ TEST(EtactlStats, SaysWhatItIsHowBusyAndHowFast) {
             "minute\n"
             "since the start: 1000 steps, 900 prompt tokens (64 cached), 2500 generated, 0 "
             "preemptions\n"
+            "paused until their clients have read: 2\n"
             "\n"
-            "device  KV blocks in use          used  cached  free  running  waiting\n"
-            "0       ######..................    16      16    32        3        1\n"
+            "device  KV blocks in use          used  cached  free  running  waiting  "
+            "predicted wait  prompt tokens/s  a seat every\n"
+            "0       ######..................    16      16    32        3        1  "
+            "      250.0 ms             1200             -\n"
             "\n"
             "nothing was decoded yet\n"
             "\n"
@@ -213,6 +226,35 @@ TEST(EtactlStats, ListsTenantsProfilesAndCalibrations) {
   EXPECT_NE(text.find("and 4 more\n"), std::string::npos);
   EXPECT_NE(text.find("code            acme    1 min 15 s  beginning\n"), std::string::npos)
       << text;
+}
+
+TEST(EtactlStats, SaysWhatOfItsLimitsATenantUsesAndWhyCallsWereRefused) {
+  const std::string text =
+      DescribeStats(StatsOf(R"pb(
+                      tenants {
+                        tenant: "acme"
+                        reasons { method: "Generate" reason: "DEADLINE_TOO_SHORT" calls: 2 }
+                        reasons { method: "GetProfile" reason: "QUEUE_FULL" calls: 40 }
+                      }
+                      uses {
+                        tenant: "acme"
+                        running: 3
+                        paused: 1
+                        waiting: 2
+                        profile_versions: 10
+                        profile_bytes: 5000
+                        stored_versions: 4
+                        stored_bytes: 2000
+                      }
+                      store_calls { waiting: 5 max_waiting: 128 }
+                    )pb"),
+                    nullptr);
+  for (const char* part : {"QUEUE_FULL          GetProfile  acme       40\n"
+                           "DEADLINE_TOO_SHORT  Generate    acme        2\n",
+                           "3, 1, 2", "4 of 10", "2.0 kB of 5.0 kB",
+                           "calls that wait for the profile store: 5 of 128\n"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
 }
 
 TEST(EtactlStats, NamesCannotCommandTheTerminal) {

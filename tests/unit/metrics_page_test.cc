@@ -34,8 +34,15 @@ ServerFigures Everything(const EngineInfo& info) {
   server.engine.blocks_cached = 25;
   server.engine.blocks_free = 50;
   server.engine.last_step = Clock::now() - std::chrono::seconds(5);
-  server.num_devices = 2;
-  server.lost_devices = 1;
+  server.engine.paused = 1;
+  server.devices = {
+      {.predicted_wait = std::chrono::milliseconds(1500),
+       .pace = {.prefill_rate = 250.0, .seat_interval = std::chrono::duration<double>(0.5)}},
+      {.device_lost = true}};
+  server.store_calls_waiting = 7;
+  server.max_store_calls_waiting = 128;
+  server.watchers = 2;
+  server.max_watchers = 32;
   server.calibrations = 1;
   server.pressure = {.rung = Pressure::kNoCalibrate,
                      .memory_used = 0.25,
@@ -51,7 +58,16 @@ ServerFigures Everything(const EngineInfo& info) {
                      .max_kv_tokens = 5000,
                      .kv_tokens = 70,
                      .running = 2,
-                     .waiting = 1}};
+                     .waiting = 1,
+                     .paused = 1,
+                     .tokens_per_second = 0.5,
+                     .weight = 4.0,
+                     .max_calibrations = 3,
+                     .calibrations = 2,
+                     .max_profile_versions = 10,
+                     .max_profile_bytes = 5000,
+                     .max_profile_versions_ever = 20,
+                     .stored = ProfileUse{.versions = 9, .bytes = 4000, .versions_ever = 12}}};
   server.store = StoreFigures{.up = true,
                               .profiles = {{.tenant = "acme",
                                             .name = "legal",
@@ -212,6 +228,14 @@ TEST_F(MetricsPageTest, ShowsWhatTenantsMayUseAndUse) {
   EXPECT_EQ(page.Value("eta_tenant_refused_total",
                        {{"model", "tiny"}, {"tenant", "acme"}, {"reason", "tenant_calls"}}),
             1.0);
+  const std::pair<const char*, double> figures[] = {
+      {"eta_tenant_requests_running", 2.0},       {"eta_tenant_requests_paused", 1.0},
+      {"eta_tenant_tokens_per_second", 0.5},      {"eta_tenant_weight", 4.0},
+      {"eta_tenant_calibrations", 2.0},           {"eta_tenant_max_calibrations", 3.0},
+      {"eta_tenant_profile_versions", 9.0},       {"eta_tenant_max_profile_versions", 10.0},
+      {"eta_tenant_profile_bytes", 4000.0},       {"eta_tenant_max_profile_bytes", 5000.0},
+      {"eta_tenant_profile_versions_ever", 12.0}, {"eta_tenant_max_profile_versions_ever", 20.0}};
+  for (const auto& [name, value] : figures) EXPECT_EQ(page.Value(name, of("acme")), value) << name;
   // Names that anybody may make up get no labels, and no bounds that would not be theirs together.
   EXPECT_EQ(page.Value("eta_tenant_calls", of("other")), 6.0);
   EXPECT_EQ(page.Value("eta_tenant_kv_tokens", of("other")), 11.0);
@@ -223,6 +247,24 @@ TEST_F(MetricsPageTest, ShowsWhatTenantsMayUseAndUse) {
   EXPECT_EQ(page.Value("eta_memory_streams_ended_total", {{"model", "tiny"}}), 2.0);
   EXPECT_EQ(page.Value("eta_unread_answer_bytes", {{"model", "tiny"}}), 20'000.0);
   EXPECT_EQ(page.Value("eta_answers_cut_off_total", {{"model", "tiny"}}), 3.0);
+}
+
+TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
+  const PageReader page(page_.Write());
+  const Labels model = {{"model", "tiny"}};
+  const auto of = [](const std::string& device) {
+    return Labels{{"model", "tiny"}, {"device", device}};
+  };
+  EXPECT_EQ(page.Value("eta_requests_paused", model), 1.0);
+  EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("0")), 1.5);
+  EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("1")), 0.0);
+  EXPECT_EQ(page.Value("eta_prefill_tokens_per_second", of("0")), 250.0);
+  EXPECT_EQ(page.families().at("eta_prefill_tokens_per_second").samples.size(), 1u);
+  EXPECT_EQ(page.Value("eta_seat_interval_seconds", of("0")), 0.5);
+  EXPECT_EQ(page.Value("eta_store_calls_waiting", model), 7.0);
+  EXPECT_EQ(page.Value("eta_store_calls_max_waiting", model), 128.0);
+  EXPECT_EQ(page.Value("eta_stats_watchers", model), 2.0);
+  EXPECT_EQ(page.Value("eta_stats_watchers_max", model), 32.0);
 }
 
 TEST_F(MetricsPageTest, TwoVersionsUnderOneLabelAreOneSeries) {

@@ -1,6 +1,7 @@
 // Telemetry against the answers: the same integers, whoever looks.
 #include "service/telemetry/telemetry.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -251,6 +252,41 @@ TEST_F(TelemetryTest, ManyNamesTakeBoundedRoomAndNothingIsLost) {
   // By profile nothing is folded but what has no label: 50 of 100 profiles.
   EXPECT_EQ(page.Sum("eta_generated_tokens_total", {{"profile", "profile-7"}}), 100.0);
   EXPECT_EQ(page.Sum("eta_generated_tokens_total", {{"profile", "other"}}), 5'000.0);
+}
+
+TEST_F(TelemetryTest, WhyCallsDidNotEndOkIsToldByTenantAndMethod) {
+  Telemetry telemetry(TelemetryOptions{.profiles = {}, .tenants = {"acme", "globex"}});
+  const auto end = [&](const char* tenant, const char* method, absl::StatusCode code,
+                       const char* reason) {
+    CallRecord record{.method = method, .tenant = tenant};
+    record.status = absl::Status(code, "");
+    record.reason = reason;
+    telemetry.OnCallEnd(record);
+  };
+  const auto exhausted = absl::StatusCode::kResourceExhausted;
+  end("acme", "Generate", exhausted, "TENANT_CALLS");
+  end("acme", "Generate", exhausted, "DEADLINE_TOO_SHORT");
+  end("acme", "Generate", exhausted, "DEADLINE_TOO_SHORT");
+  end("acme", "GetProfile", exhausted, "QUEUE_FULL");
+  end("acme", "Generate", absl::StatusCode::kOk, "");
+  end("globex", "Generate", absl::StatusCode::kInternal, "");
+  end("made-up", "Generate", exhausted, "TENANT_CALLS");
+  const auto reasons = [&](const std::string& tenant) {
+    std::vector<std::string> texts;
+    for (const TenantTotals& totals : telemetry.Snapshot({.tenant = tenant}).tenants) {
+      for (const ReasonCount& count : totals.reasons) {
+        texts.push_back(totals.tenant + " " + count.method + " " + count.reason + " " +
+                        std::to_string(count.calls));
+      }
+    }
+    return texts;
+  };
+  EXPECT_THAT(reasons("acme"), ::testing::ElementsAre("acme Generate DEADLINE_TOO_SHORT 2",
+                                                      "acme Generate TENANT_CALLS 1",
+                                                      "acme GetProfile QUEUE_FULL 1"));
+  EXPECT_THAT(reasons("globex"), ::testing::ElementsAre("globex Generate  1"));
+  EXPECT_THAT(reasons("made-up"), ::testing::IsEmpty());
+  EXPECT_EQ(reasons("").size(), 5u) << "with `other`";
 }
 
 TEST_F(TelemetryTest, NamesOfRefusedCallsGetNoLabels) {
