@@ -46,7 +46,8 @@ absl::Status CheckShare(int64_t tokens, const TenantShare& share) {
                    {.reason = "TENANT_KV",
                     .field = "stopping.max_tokens",
                     .metadata = {{"tokens", absl::StrCat(tokens)},
-                                 {"max_kv_tokens", absl::StrCat(share.max_kv_tokens)}}});
+                                 {"quota", "max_kv_tokens"},
+                                 {"limit", absl::StrCat(share.max_kv_tokens)}}});
 }
 
 // What did not fit, how much the device still has, and the allocation that failed.

@@ -120,7 +120,8 @@ TEST_F(EngineTenantsTest, OneRequestOverItsTenantsLimitIsRefusedAtOnce) {
   const ErrorDetail detail = GetErrorDetail(refused.status);
   EXPECT_EQ(detail.reason, "TENANT_KV");
   EXPECT_EQ(detail.field, "stopping.max_tokens");
-  EXPECT_EQ(detail.metadata.at("max_kv_tokens"), "100");
+  EXPECT_EQ(detail.metadata.at("quota"), "max_kv_tokens");
+  EXPECT_EQ(detail.metadata.at("limit"), "100");
   EXPECT_EQ(detail.metadata.at("tokens"), "101");
   EXPECT_FALSE(detail.retry_after.has_value()) << "it will never fit";
   EXPECT_TRUE(Ask(*engine, Of("a", Greedy(Prompt(50, 1), 50), 1.0, 100)).finished);
