@@ -10,6 +10,7 @@
 #include "tests/testing/http_get.h"
 #include "tests/testing/live_figures.h"
 #include "tests/testing/log_lines.h"
+#include "tests/testing/metric_samples.h"
 #include "tests/testing/postgres_server.h"
 #include "tests/testing/tiny_model.h"
 
@@ -42,7 +43,7 @@ class FailpointCall : public ::testing::Test {
   const TinyModel model_;
   const TempFolder folder_;
   const std::string store_ = folder_.path() + "/profiles.db";
-  FailpointServer server_{model_.path(), store_};
+  FailpointServer server_{model_.path(), store_, {"--metrics_listen", "127.0.0.1:0"}};
 };
 
 TEST_F(FailpointCall, NoMemoryToSubmitRefusesOneCall) {
@@ -81,6 +82,11 @@ TEST_F(FailpointCall, ADeviceThatIsShortOfMemoryInAStepLosesOneRequest) {
 
 // Row 62.
 TEST_F(FailpointCall, LogitsThatAreNotNumbersLoseOneRequest) {
+  const auto counted = [this] {
+    return MetricSamples(HttpGet(server_->metrics_port(), "/metrics").body)
+        .Sum("eta_requests_failed_total", {{"reason", "nonfinite_logits"}});
+  };
+  EXPECT_EQ(counted(), 0);
   v1::GenerateRequest request = Ask("Once upon a time");
   request.mutable_stopping()->set_max_tokens(200);
   request.mutable_stopping()->set_ignore_eos(true);
@@ -98,6 +104,7 @@ TEST_F(FailpointCall, LogitsThatAreNotNumbersLoseOneRequest) {
   EXPECT_EQ(ReasonOf(statuses[first ? 0 : 1]), "NONFINITE_LOGITS");
   EXPECT_TRUE(statuses[first ? 1 : 0].ok()) << "the other goes on";
   EXPECT_EQ((first ? two : one).finished.usage().output_tokens(), 200);
+  EXPECT_EQ(counted(), 1);
   ExpectGood();
 }
 

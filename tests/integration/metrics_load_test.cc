@@ -119,6 +119,7 @@ TEST_F(MetricsLoadTest, NamesThatClientsChooseMakeNoSeries) {
 TEST_F(MetricsLoadTest, ThousandsOfScrapesHoldNoAnswerUp) {
   constexpr milliseconds kInterval{6};
   const int calls = Rounds(50, 2'000);
+  const int enough = Rounds(200, 10'000);
   Latencies(20);  // warm
   const auto alone = Latencies(calls);
   std::atomic<bool> stop = false;
@@ -137,14 +138,21 @@ TEST_F(MetricsLoadTest, ThousandsOfScrapesHoldNoAnswerUp) {
       }
     });
   }
-  const auto beside = Latencies(calls);
+  std::vector<milliseconds::rep> beside;
+  while (beside.empty() || (scrapes < enough && !HasFailure())) {
+    const auto more = Latencies(calls);
+    beside.insert(beside.end(), more.begin(), more.end());
+  }
   stop = true;
   for (std::thread& scraper : scrapers) scraper.join();
-  EXPECT_GT(scrapes, 0);
-  const size_t p99 = alone.size() * 99 / 100;
+  std::sort(beside.begin(), beside.end());
+  const auto p99 = [](const auto& latencies) { return latencies[latencies.size() * 99 / 100]; };
   std::printf("%d answers: p50 %ld ms, p99 %ld ms; beside %d scrapes: p50 %ld ms, p99 %ld ms\n",
-              calls, alone[alone.size() / 2], alone[p99], scrapes.load(), beside[beside.size() / 2],
-              beside[p99]);
+              calls, alone[alone.size() / 2], p99(alone), scrapes.load(), beside[beside.size() / 2],
+              p99(beside));
+  // Generously: other work of this machine comes and goes, and the slowest answers are its own.
+  EXPECT_LE(beside[beside.size() / 2], 10 * alone[alone.size() / 2] + 10);
+  EXPECT_LE(p99(beside), 10 * p99(alone) + 500);
 }
 
 }  // namespace

@@ -1,13 +1,18 @@
 // What an answer that is over, or waits for its reader, leaves to the next one.
 #include <algorithm>
+#include <csignal>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
-#include "gtest/gtest.h"
 #include "tests/testing/client_call.h"
 #include "tests/testing/http2_peer.h"
+#include "tests/testing/http_get.h"
+#include "tests/testing/live_figures.h"
+#include "tests/testing/log_lines.h"
+#include "tests/testing/metric_samples.h"
 #include "tests/testing/server_process.h"
 
 namespace eta::testing {
@@ -15,6 +20,7 @@ namespace {
 
 using grpc::StatusCode;
 using std::chrono::milliseconds;
+using ::testing::SizeIs;
 
 // A server that computes one answer at a time: the next starts when the last is over or paused.
 class OnePlaceTest : public ::testing::Test {
@@ -22,8 +28,34 @@ class OnePlaceTest : public ::testing::Test {
   static constexpr milliseconds kSlowReaderTimeout{3000};
 
   void SetUp() override {
+    const std::string url = server_.AwaitLine("metrics on ");
+    metrics_port_ = std::stoi("0" + url.substr(url.rfind(':') + 1));
     address_ = server_.AwaitAddress();
     ASSERT_NE(address_, "") << server_.AwaitExit().errors;
+  }
+  double Counted(const std::string& metric, const MetricLabels& labels) const {
+    return MetricSamples(HttpGet(metrics_port_, "/metrics").body).Sum(metric, labels);
+  }
+  // The lines of calls that ended so.
+  std::vector<nlohmann::json> StopAndFind(const std::string& reason) {
+    server_.Signal(SIGTERM);
+    const ServerProcess::Exit exit = server_.AwaitExit();
+    EXPECT_EQ(exit.code, 0) << exit.errors;
+    std::vector<nlohmann::json> found;
+    for (nlohmann::json& line : LogLines(exit.errors, "call_end")) {
+      if (line.value("reason", "") == reason) found.push_back(std::move(line));
+    }
+    return found;
+  }
+  void ExpectAnswered() const {
+    const auto stub = NewStub();
+    ClientCall call(*stub);  // a long answer before it would take longer than this may wait
+    v1::GenerateRequest request = Ask("next");
+    request.mutable_stopping()->set_max_tokens(1);
+    call.Start(request);
+    call.ReadText();
+    const grpc::Status status = call.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
   }
   // On a connection of its own.
   std::unique_ptr<v1::EtaService::Stub> NewStub() const {
@@ -35,8 +67,10 @@ class OnePlaceTest : public ::testing::Test {
 
   ServerProcess server_{
       ETA_BINARY_DIR "/eta-server",
-      {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen", "127.0.0.1:0", "--max_running", "1",
-       "--slow_reader_timeout", std::to_string(kSlowReaderTimeout.count()) + "ms"}};
+      {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen", "127.0.0.1:0", "--metrics_listen",
+       "127.0.0.1:0", "--max_running", "1", "--slow_reader_timeout",
+       std::to_string(kSlowReaderTimeout.count()) + "ms"}};
+  int metrics_port_ = 0;
   std::string address_;
 };
 
@@ -50,15 +84,45 @@ TEST_F(OnePlaceTest, ADeadlineThatPassesInTheMiddleEndsTheWork) {
                           [](const auto& frame) { return frame.type == Http2Peer::kData; }));
   EXPECT_EQ(Http2Peer::Header(frames, "grpc-status"),
             std::to_string(StatusCode::DEADLINE_EXCEEDED));
+  AwaitIdle(address_);  // no block of the KV cache is in use
+  ExpectAnswered();
+}
 
-  const auto stub = NewStub();
-  ClientCall next(*stub);  // the whole long answer would take longer than this may wait
-  v1::GenerateRequest request = Ask("next");
-  request.mutable_stopping()->set_max_tokens(1);
-  next.Start(request);
-  next.ReadText();
-  const grpc::Status status = next.Finish();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+TEST_F(OnePlaceTest, ClientsThatCancelOrVanishAreCountedAndGiveBackWhatTheyHeld) {
+  {
+    const auto stub = NewStub();
+    ClientCall call(*stub);
+    call.Start(LongAnswer());
+    EXPECT_TRUE(call.Read().has_started());
+    EXPECT_TRUE(call.Read().has_delta());
+    call.context.TryCancel();
+    call.ReadText();
+    EXPECT_EQ(call.Finish().error_code(), StatusCode::CANCELLED);
+  }
+  AwaitIdle(address_);
+  const int64_t tokens = LiveStats(address_).load().output_tokens();
+  Http2Peer peer(address_);
+  ASSERT_TRUE(peer.connected());
+  peer.Call(1, kGenerateMethod);
+  peer.Message(1, LongAnswer().SerializeAsString(), /*end_stream=*/true);
+  while (LiveStats(address_).load().output_tokens() == tokens && !HasFailure()) {
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  peer.Vanish();
+  AwaitIdle(address_);
+  ExpectAnswered();
+  const auto counted = [this] {
+    return Counted("eta_requests_cancelled_total", {{"stage", "decode"}});
+  };
+  for (int i = 0; i < 1000 && counted() < 2; ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_EQ(counted(), 2);
+  EXPECT_EQ(Counted("eta_requests_total", {{"code", "CANCELLED"}}), 2);
+  const auto lines = StopAndFind("CLIENT_CANCELLED");
+  EXPECT_THAT(lines, SizeIs(2));
+  for (const nlohmann::json& line : lines) {
+    EXPECT_EQ(line["code"], "CANCELLED");
+    EXPECT_GT(line["output_tokens"], 0);
+  }
 }
 
 TEST_F(OnePlaceTest, AReaderThatComesBackAfterItWasCutOffIsToldWhy) {
@@ -85,6 +149,10 @@ TEST_F(OnePlaceTest, AReaderThatComesBackAfterItWasCutOffIsToldWhy) {
   EXPECT_EQ(Http2Peer::Header(frames, "grpc-status"),
             std::to_string(StatusCode::RESOURCE_EXHAUSTED));
   EXPECT_EQ(Http2Peer::Header(frames, "grpc-message"), "the client reads too slowly");
+  EXPECT_EQ(Counted("eta_requests_failed_total", {{"reason", "slow_consumer"}}), 1);
+  const auto lines = StopAndFind("SLOW_CONSUMER");
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0]["code"], "RESOURCE_EXHAUSTED");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/live_figures.h"
 #include "tests/testing/profile_case.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
@@ -110,16 +111,30 @@ TEST_F(ProfileProcessTest, AFolderOfFilesIsReadAndNotWritten) {
 TEST_F(ProfileProcessTest, AProfileOfAnotherModelIsRefusedByNameOfWhatDiffers) {
   Replica server(model_.path(), store_);
   ASSERT_TRUE(server.up());
-  const auto json =
-      ProfileToJson({.name = "foreign", .version = 1, .content = MakeContent(1, 2, 4)});
-  server.Import(*json);
-  ASSERT_TRUE(server.status.ok()) << server.status.error_message();
-  server.Generate("foreign");
-  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(server.status), "PROFILE_MISMATCH");
-  EXPECT_EQ(MetadataOf(server.status, "mismatch"), "model_fingerprint");
-  server.Generate("");
-  EXPECT_TRUE(server.status.ok());
+  const v1::Stats stats = LiveStats(server);
+  const std::string model = stats.server().model_fingerprint();
+  const std::string tokenizer = stats.server().tokenizer_fingerprint();
+  const std::string block_size = std::to_string(stats.server().kv().block_size());
+  ProfileContent content = MakeContent(1, 2, 4);
+  ASSERT_NE(std::to_string(content.geometry.block_size), block_size);
+  const auto expect_mismatch = [&](const std::string& what, const std::string& profile,
+                                   const std::string& served) {
+    server.Import(*ProfileToJson({.name = "foreign", .version = 1, .content = content}));
+    ASSERT_TRUE(server.status.ok()) << server.status.error_message();
+    server.Generate("foreign");
+    EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
+    EXPECT_EQ(ReasonOf(server.status), "PROFILE_MISMATCH");
+    EXPECT_EQ(MetadataOf(server.status, "mismatch"), what);
+    EXPECT_EQ(MetadataOf(server.status, "profile"), profile);
+    EXPECT_EQ(MetadataOf(server.status, "served"), served);
+    server.Generate("");
+    EXPECT_TRUE(server.status.ok());
+  };
+  expect_mismatch("model_fingerprint", content.model_fingerprint, model);
+  content.model_fingerprint = model;
+  expect_mismatch("tokenizer_fingerprint", content.tokenizer_fingerprint, tokenizer);
+  content.tokenizer_fingerprint = tokenizer;
+  expect_mismatch("block_size", std::to_string(content.geometry.block_size), block_size);
 }
 
 TEST_F(ProfileProcessTest, ATargetThatCannotBeMetSaysWhatCanAndStoresNothing) {

@@ -1,6 +1,7 @@
 // The built server as a process, and its clients.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,10 @@ class Replica {
   Replica(const std::string& model, const std::string& store,
           const std::vector<std::string>& more = {})
       : process_(ETA_BINARY_DIR "/eta-server", Flags(model, store, more)) {
+    if (std::find(more.begin(), more.end(), "--metrics_listen") != more.end()) {
+      const std::string url = process_.AwaitLine("metrics on ");
+      metrics_port_ = std::stoi("0" + url.substr(url.rfind(':') + 1));
+    }
     address_ = process_.AwaitAddress();
     if (address_.empty()) return;
     channel_ = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
@@ -27,6 +32,7 @@ class Replica {
   }
   bool up() const { return !address_.empty(); }
   const std::string& address() const { return address_; }
+  int metrics_port() const { return metrics_port_; }  // 0: without --metrics_listen
   ServerProcess& process() { return process_; }
 
   // The stored profile, or the status in `status`.
@@ -124,6 +130,7 @@ class Replica {
   }
 
   ServerProcess process_;
+  int metrics_port_ = 0;
   std::string address_;
   std::shared_ptr<grpc::Channel> channel_;
 };

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "eta/v1/stats.grpc.pb.h"
@@ -12,15 +13,18 @@
 
 namespace eta::testing {
 
-inline v1::Stats LiveStats(const Replica& server) {
-  const auto stub = v1::StatsService::NewStub(
-      grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
+inline v1::Stats LiveStats(const std::string& address) {
+  const auto stub =
+      v1::StatsService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   v1::Stats stats;
   const grpc::Status status = stub->GetStats(&context, {}, &stats);
   EXPECT_TRUE(status.ok()) << status.error_message();
   return stats;
+}
+inline v1::Stats LiveStats(const Replica& server) {
+  return LiveStats(server.address());
 }
 
 inline bool Idle(const v1::Stats& stats) {
@@ -30,13 +34,16 @@ inline bool Idle(const v1::Stats& stats) {
 }
 
 // Until no request runs and no block of the KV cache is in use; how long that took.
-inline std::chrono::milliseconds AwaitIdle(const Replica& server) {
+inline std::chrono::milliseconds AwaitIdle(const std::string& address) {
   const auto begin = std::chrono::steady_clock::now();
-  while (!::testing::Test::HasFailure() && !Idle(LiveStats(server))) {
+  while (!::testing::Test::HasFailure() && !Idle(LiveStats(address))) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
                                                                begin);
+}
+inline std::chrono::milliseconds AwaitIdle(const Replica& server) {
+  return AwaitIdle(server.address());
 }
 
 }  // namespace eta::testing
