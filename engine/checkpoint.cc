@@ -19,6 +19,7 @@ namespace eta {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 
 constexpr char kConfig[] = "config.json";
 constexpr char kTokenizer[] = "tokenizer.model";
@@ -66,6 +67,60 @@ bool IsShardName(const std::string& name) {
          std::all_of(name.begin(), name.end(), allowed);
 }
 
+// Takes the object weight_map out of a valid index; false at a value in it that is no shard's name.
+// Not by the library's tree of values, whose destructor allocates: where that fails the process
+// ends.
+class ShardIndexReader : public nlohmann::json_sax<Json> {
+ public:
+  const std::map<std::string, std::string>& index() const { return index_; }
+  // The last that was read.
+  const std::string& tensor() const { return tensor_; }
+
+  bool null() override { return Other(); }
+  bool boolean(bool) override { return Other(); }
+  bool number_integer(number_integer_t) override { return Other(); }
+  bool number_unsigned(number_unsigned_t) override { return Other(); }
+  bool number_float(number_float_t, const string_t&) override { return Other(); }
+  bool binary(binary_t&) override { return Other(); }
+  bool string(string_t& value) override {
+    if (!InMap()) return true;
+    return IsShardName(value) && index_.emplace(tensor_, value).second;
+  }
+  bool start_object(size_t) override { return Open(); }
+  bool key(string_t& key) override {
+    if (depth_ == 1) in_map_ = key == "weight_map";
+    if (InMap()) tensor_ = key;
+    return true;
+  }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t) override {
+    if (depth_ == 1) in_map_ = false;
+    return Open();
+  }
+  bool end_array() override { return Close(); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  bool InMap() const { return depth_ == 2 && in_map_; }
+  bool Other() const { return !InMap(); }
+  bool Open() {
+    if (InMap()) return false;
+    ++depth_;
+    return true;
+  }
+  bool Close() {
+    --depth_;
+    return true;
+  }
+
+  int depth_ = 0;        // of open objects and arrays
+  bool in_map_ = false;  // the first of them is the value of weight_map
+  std::map<std::string, std::string> index_;
+  std::string tensor_;
+};
+
 // Hashes a file and holds the digest against the allow-list.
 absl::Status Admit(const InputFile& file, const std::string& name, const CheckpointOptions& options,
                    std::map<std::string, std::string>& sha256) {
@@ -90,20 +145,15 @@ absl::Status Admit(const InputFile& file, const std::string& name, const Checkpo
 absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view text) {
   const absl::Status valid = CheckJson("shard index", text, {kMaxIndexBytes, 4});
   if (!valid.ok()) return valid;
-  const auto json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
-  const auto map = json.find("weight_map");
-  if (map == json.end() || !map->is_object() || map->empty()) {
+  ShardIndexReader reader;
+  if (!Json::sax_parse(text.begin(), text.end(), &reader)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shard index gives tensor ", Quoted(reader.tensor()), " a file name that is not allowed"));
+  }
+  if (reader.index().empty()) {
     return absl::InvalidArgumentError("shard index has no weight_map");
   }
-  std::map<std::string, std::string> index;
-  for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string() || !IsShardName(file.get<std::string>())) {
-      return absl::InvalidArgumentError(absl::StrCat("shard index gives tensor ", Quoted(tensor),
-                                                     " a file name that is not allowed"));
-    }
-    index.emplace(tensor, file.get<std::string>());
-  }
-  return index;
+  return reader.index();
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,

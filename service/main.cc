@@ -23,6 +23,7 @@
 #include "engine/error.h"
 #include "google/protobuf/stubs/logging.h"
 #include "kernels/failpoint_file.h"
+#include "service/descriptors.h"
 #include "service/flags.h"
 #include "service/insecure_choices.h"
 #include "service/limits/tenant_limits.h"
@@ -157,6 +158,7 @@ int Run(Flags flags) {
   const std::unique_ptr<FailpointFile> failpoints = FailpointFile::FromEnvironment();
   // One line per hostile message is too many: the caller gets the error.
   google::protobuf::SetLogHandler(nullptr);
+  BuildDescriptors();
   RaiseFileLimit();
   Log log(flags.log);
   const GrpcLog grpc_log(log);

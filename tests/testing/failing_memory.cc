@@ -65,7 +65,7 @@ bool EndFailedAllocation() {
 }
 
 int64_t NextToFail(int64_t n) {
-  return n + 1 + n / Rounds(8, 256);
+  return n + 1 + n / Rounds(8, 4096);
 }
 
 int64_t FailEachAllocation(const std::function<absl::Status()>& work) {

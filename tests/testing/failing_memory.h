@@ -19,7 +19,7 @@ bool EndFailedAllocation();
 // Runs `work` again and again, each time with another allocation of this thread failing, until none
 // does. Every run must end with OK, with RESOURCE_EXHAUSTED or with std::bad_alloc; the last, in
 // which nothing failed, with OK. Where there are many allocations, some are passed over: usually
-// all but every 8th part of the number, in a long run every 256th. Returns how many failed.
+// all but every 8th part of the number, in a long run every 4096th. Returns how many failed.
 int64_t FailEachAllocation(const std::function<absl::Status()>& work);
 
 // The next number to fail after `n`.
