@@ -190,17 +190,20 @@ TEST_P(FailpointStore, AnotherServersChangesAreSeenOnceItCanBeAsked) {
 }
 
 TEST_P(FailpointStore, AProcessKilledWhileItMakesTheTablesLeavesAPlaceForThem) {
-  url_ = GetParam() == StoreKind::kSqlite ? folder_.path() + "/second.db"
-                                          : PostgresServer::Get()->NewDatabase();
-  const int statement = GetParam() == StoreKind::kSqlite ? 3 : 0;
-  {
-    const FailpointServer dies(model_.path(), url_, {},
-                               "store.migrate=kill@" + std::to_string(statement));
-    EXPECT_FALSE(dies->up());
+  // Of the first version, and on the way from it to the second.
+  const bool sqlite = GetParam() == StoreKind::kSqlite;
+  for (const int statement : {sqlite ? 3 : 0, sqlite ? 10 : 1}) {
+    url_ = sqlite ? folder_.path() + "/at" + std::to_string(statement) + ".db"
+                  : PostgresServer::Get()->NewDatabase();
+    {
+      const FailpointServer dies(model_.path(), url_, {},
+                                 "store.migrate=kill@" + std::to_string(statement));
+      EXPECT_FALSE(dies->up());
+    }
+    Start();
+    Import();
+    EXPECT_EQ(imported_.version(), 1) << server()->status.error_message();
   }
-  Start();
-  Import();
-  EXPECT_EQ(imported_.version(), 1) << server()->status.error_message();
 }
 
 // PostgreSQL alone tells others; a write that cannot tell is none.
