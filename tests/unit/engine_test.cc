@@ -329,12 +329,14 @@ TEST_F(EngineTest, ASlowReaderIsPausedThenCutOffAndItsBatchMatesGoOn) {
   const auto slow = std::make_shared<testing::Recorder>();
   ASSERT_TRUE(engine->Submit(Greedy(Prompt(20, 1), 3000), slow).ok());
   slow->WaitForIds(5);
+  const auto begin = Clock::now();
   slow->SetCongested(true);
   const auto mate = Ask(*engine, Greedy(Prompt(20, 2), 50));
   EXPECT_EQ(mate.ids.size(), 50u);
   const auto cut = slow->Wait();
   EXPECT_TRUE(absl::IsResourceExhausted(cut.status));
   EXPECT_EQ(Reason(cut.status), "SLOW_CONSUMER");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15)) << "not at its deadline";
 
   const auto recovered = std::make_shared<testing::Recorder>();
   ASSERT_TRUE(engine->Submit(Greedy(Prompt(20, 3), 40), recovered).ok());
