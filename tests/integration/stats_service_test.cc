@@ -373,6 +373,20 @@ TEST_F(StatsServiceTest, AServerThatGoesEndsItsStreams) {
   Serve();
 }
 
+TEST_F(StatsServiceTest, AConnectionEndsAGraceAfterItsAge) {
+  ServerOptions options;
+  options.max_connection_age = milliseconds(200);
+  options.max_connection_age_grace = milliseconds(200);
+  Serve(options);
+  const auto stub = StatsStub();
+  WatchCall watch(*stub, Every(milliseconds(100)));
+  ASSERT_TRUE(watch.Read());
+  while (watch.Read()) {
+  }
+  EXPECT_EQ(watch.Finish().error_code(), StatusCode::UNAVAILABLE) << "not its deadline";
+  Serve();
+}
+
 TEST_F(StatsServiceTest, AReaderWhoTakesNothingLosesItsPlaceAndItsCall) {
   CallRecords records;
   call_observers_ = {&records};
