@@ -7,7 +7,7 @@
 
 namespace eta {
 
-// 0 of a bound: there is none of the tenant's own.
+// 0 of a bound: there is none of the tenant's own; 0 of `profiles`: it stores none.
 struct TenantLimit {
   int64_t max_calls = 0;  // at a time
   // Token budget: what a call may cost at most is taken when it is let in (of Generate its prompt

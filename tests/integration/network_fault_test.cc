@@ -149,7 +149,7 @@ class ShippedKeepalive : public NetworkFault {
 };
 
 TEST_F(ShippedKeepalive, FindsBlackHolesWithinAMinute) {
-  if (!LongRun()) GTEST_SKIP() << "40 s long: part of the long run (ETA_TEST_LONG)";
+  if (!LongRun()) GTEST_SKIP() << "part of the long run (ETA_TEST_LONG)";
   const auto stub = Through();
   ClientCall call(*stub);
   Begin(call);
