@@ -54,7 +54,7 @@ constexpr int kVersions = 100;
 // Memory is compared from here on, or from a third of a shorter run: pools and arenas are warm
 // then.
 constexpr double kWarmSeconds = 600.0;
-constexpr double kLongRun = 60.0;  // below this memory tells nothing
+constexpr double kLongRun = 60.0;  // below this memory tells nothing, and nothing is calibrated
 constexpr double kMaxGrowth = 0.02;
 constexpr double kMaxGrowthMegabytes = 100.0;
 constexpr int kMaxMoreFiles = 8;
@@ -400,7 +400,6 @@ int Run(const Options& options) {
   for (const auto& one : operators) {
     threads.emplace_back([&] { one->Run(stop, totals); });
   }
-  threads.emplace_back([&] { operators.front()->CalibrateAgainAndAgain(stop, totals); });
 
   const Clock::time_point begin = Clock::now();
   const auto sample_at = [&](double seconds) {
@@ -415,6 +414,9 @@ int Run(const Options& options) {
   const double peak_rate =
       static_cast<double>(peak.calls - filled.calls) / (peak.seconds - filled.seconds);
   arrivals.SetRate(std::max(0.1, options.load * peak_rate));
+  if (options.seconds >= kLongRun) {
+    threads.emplace_back([&] { operators.front()->CalibrateAgainAndAgain(stop, totals); });
+  }
   std::printf(
       "%d clients; at most %.1f calls, %.0f tokens a second; from now on %.0f %% of that\n\n",
       options.streams, peak_rate,

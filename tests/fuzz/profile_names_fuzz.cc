@@ -75,7 +75,7 @@ absl::StatusOr<SqlEnd> PutAndLook(SqlSession& session, const std::string& name,
               .ok());
   Require(Number(session, "SELECT COUNT(*) FROM eta_profiles") == 1);
   Require(Number(session, "SELECT COUNT(*) FROM eta_aliases") == 1);
-  Require(Number(session, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table'") == 4);
+  Require(Number(session, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table'") == 5);
   const auto back = session.Run(
       "SELECT name, request_id, payload_digest, record FROM eta_profiles"
       " WHERE tenant = $1 AND name = $2 AND request_id = $3",

@@ -76,6 +76,19 @@ TEST_F(MonitoringTest, LimitsOfTenantsAreThere) {
   EXPECT_EQ(page().Sum("eta_tenant_burst_tokens", bob), 3900);
   EXPECT_EQ(page().Sum("eta_tenant_tokens_left", bob), 3900) << "all of it has flowed in again";
   EXPECT_EQ(page().Sum("eta_tenant_max_kv_tokens", bob), 100'000);
+  EXPECT_EQ(page().Sum("eta_tenant_tokens_per_second", bob), 1'000'000);
+  EXPECT_EQ(page().Sum("eta_tenant_weight", bob), 1);
+  for (const char* bound : {"eta_tenant_max_profile_versions", "eta_tenant_max_profile_bytes",
+                            "eta_tenant_max_profile_versions_ever"}) {
+    EXPECT_THAT(page().Sum(bound, bob), Gt(0)) << bound << ", of the flags";
+  }
+  EXPECT_EQ(page().Sum("eta_tenant_max_calibrations"), 0) << "nobody has such a bound";
+  const double versions = page().Sum("eta_tenant_profile_versions");
+  EXPECT_THAT(versions, Gt(0));
+  EXPECT_THAT(page().Sum("eta_tenant_profile_versions_ever"), Ge(versions));
+  EXPECT_THAT(page().Sum("eta_tenant_profile_bytes"), Gt(100 * versions));
+  EXPECT_EQ(page().Sum("eta_tenant_calibrations"), 0);
+  EXPECT_EQ(page().Sum("eta_tenant_requests_paused"), 0);
   EXPECT_EQ(page().Sum("eta_tenant_calls"), 0);
   EXPECT_EQ(page().Sum("eta_tenant_kv_tokens"), 0) << "leaked";
   EXPECT_EQ(page().Sum("eta_tenant_requests_running"), 0);
@@ -194,10 +207,17 @@ TEST_F(MonitoringTest, GaugesSayWhatGoesOn) {
   for (const char* idle :
        {"eta_requests_running", "eta_requests_waiting", "eta_waiting_prompt_tokens",
         "eta_probes_running", "eta_probes_waiting", "eta_kv_cache_usage_ratio",
-        "eta_calibrations_in_progress", "eta_memory_pressure"}) {
+        "eta_calibrations_in_progress", "eta_memory_pressure", "eta_requests_paused",
+        "eta_store_calls_waiting", "eta_stats_watchers"}) {
     EXPECT_THAT(page().Find(idle), SizeIs(1)) << idle;
     EXPECT_EQ(page().Sum(idle), 0) << idle;
   }
+  for (const char* bound :
+       {"eta_store_calls_max_waiting", "eta_stats_watchers_max", "eta_prefill_tokens_per_second"}) {
+    EXPECT_THAT(page().Sum(bound), Gt(0)) << bound;
+  }
+  EXPECT_EQ(page().Sum("eta_predicted_wait_seconds"), 0) << "nothing waits";
+  EXPECT_EQ(page().Sum("eta_seat_interval_seconds"), 0) << "seats are free";
   EXPECT_EQ(page().Sum("eta_kv_cache_blocks", {{"state", "used"}}), 0) << "leaked";
   EXPECT_THAT(page().Sum("eta_kv_cache_blocks", {{"state", "cached"}}), Gt(0));
   EXPECT_EQ(std::to_string(static_cast<int>(page().Sum("eta_kv_cache_blocks"))),
