@@ -32,8 +32,8 @@ class DirectoryProfileStore final : public ProfileStore {
   absl::Status Delete(const Tenant& tenant, const std::string& name,
                       std::optional<int64_t> expected_version) override;
   std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override;
-  // The error of the contents that were not taken over.
   std::optional<ProfileUse> Use(const Tenant& /*tenant*/) const override { return std::nullopt; }
+  // The error of the contents that were not taken over.
   absl::Status Health() const override;
 
  private:

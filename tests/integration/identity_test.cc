@@ -1,37 +1,20 @@
 // Who may call what, over real sockets: keys, tokens, certificates, and everything that must not
 // get in.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <regex>
 #include <set>
 #include <sstream>
+#include <string>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "calibration/profile_json.h"
 #include "engine/error.h"
 #include "eta/v1/admin.grpc.pb.h"
 #include "gmock/gmock.h"
-#include "nlohmann/json.hpp"
-#include "service/identity/api_key.h"
-#include "service/log/audit_log.h"
 #include "service/log/grpc_log.h"
-#include "tests/integration/service_fixture.h"
-#include "tests/testing/certificates.h"
-#include "tests/testing/error_details.h"
-#include "tests/testing/generic_call.h"
+#include "tests/integration/identity_fixture.h"
 #include "tests/testing/health_call.h"
-#include "tests/testing/token_maker.h"
-#include "tests/unit/temp_folder.h"
 
 namespace eta::testing {
 namespace {
@@ -43,10 +26,8 @@ using std::chrono::system_clock;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr char kTenantHeader[] = "x-eta-tenant";
 constexpr char kProxy[] = "spiffe://example.org/edge/envoy";
 constexpr char kWeb[] = "spiffe://example.org/web";
-constexpr char kIssuer[] = "https://login.example.org";
 const std::string kKeyName = "k1";
 
 // What each method takes. A method that is not here fails the test: whoever adds one says who may
@@ -88,120 +69,6 @@ std::set<std::string> Methods() {
   }
   return methods;
 }
-
-std::string KeyOfRole(Role role) {
-  for (const auto& [known, name] : kRoleNames) {
-    if (known == role) return absl::StrCat("key-", std::string(1, name[0]), name.size());
-  }
-  return "";
-}
-
-class IdentityTest : public ServiceTest {
- protected:
-  IdentityTest() : folder_(FastParent()), authority_("clients"), signer_(TokenAlgorithm::kES256) {
-    for (const auto& [role, name] : kRoleNames) {
-      const std::string id = KeyOfRole(role);
-      keys_[role] = *MakeApiKey(id);
-      file_["api_keys"].push_back({{"id", id},
-                                   {"tenant", "acme"},
-                                   {"roles", {std::string(name)}},
-                                   {"sha256", absl::BytesToHexString(ApiKeyDigest(keys_[role]))}});
-    }
-    file_["jwt"] = {{{"issuer", kIssuer},
-                     {"audiences", {"eta"}},
-                     {"keys", {{{"kid", "k1"}, {"algorithm", "ES256"}, {"jwk", signer_.Jwk()}}}},
-                     {"tenant_claim", "tenant"},
-                     {"roles", {"generate"}}}};
-  }
-
-  void SetUp() override {
-    log_path_ = folder_.path() + "/log";
-    log_fd_ = open(log_path_.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-    own_log_.emplace(LogOptions{.level = LogLevel::kError, .fd = log_fd_});
-    audit_.emplace(*own_log_);
-    log_ = &*own_log_;
-    call_observers_ = {&*audit_};
-  }
-  void TearDown() override {
-    StopServing();
-    own_log_.reset();
-    close(log_fd_);
-  }
-
-  ServerOptions Options() const {
-    ServerOptions options;
-    options.identity = folder_.Write("identity.json", file_.dump());
-    return options;
-  }
-  ServerOptions TlsOptions(bool mutual) const {
-    ServerOptions options;
-    WriteOwn(authority_.Issue());
-    options.tls_cert = folder_.path() + "/cert.pem";
-    options.tls_key = folder_.path() + "/key.pem";
-    if (mutual) options.tls_client_ca = folder_.Write("ca.pem", authority_.pem());
-    return options;
-  }
-  void WriteOwn(const MadeCertificate& made) const {
-    const std::string key = folder_.Write("key.pem", made.key);
-    chmod(key.c_str(), 0600);
-    folder_.Write("cert.pem", made.certificate);
-  }
-
-  static grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                          const std::multimap<std::string, std::string>& metadata) {
-    GenericCall call(channel, method);
-    call.context().set_deadline(system_clock::now() + (absl::StrContains(method, "Watch")
-                                                           ? milliseconds(200)
-                                                           : seconds(20)));
-    for (const auto& [key, value] : metadata) call.context().AddMetadata(key, value);
-    return call.Exchange("");
-  }
-  grpc::Status Ask(const std::string& method,
-                   const std::multimap<std::string, std::string>& metadata) {
-    return Ask(channel_, method, metadata);
-  }
-  std::multimap<std::string, std::string> By(Role role) const {
-    return {{"authorization", "Bearer " + keys_.at(role)}};
-  }
-  static bool LetIn(const grpc::Status& status) {
-    return status.error_code() != grpc::StatusCode::UNAUTHENTICATED &&
-           status.error_code() != grpc::StatusCode::PERMISSION_DENIED &&
-           status.error_code() != grpc::StatusCode::UNAVAILABLE &&
-           status.error_code() != grpc::StatusCode::UNIMPLEMENTED;
-  }
-  static void ExpectUnknown(const grpc::Status& status, const std::string& what) {
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << what;
-    EXPECT_EQ(status.error_message(), "the call's credential is missing or not valid") << what;
-    EXPECT_EQ(ReasonOf(status), "CREDENTIAL_INVALID") << what;
-  }
-
-  std::shared_ptr<grpc::Channel> TlsChannel(const CertificateAuthority& root,
-                                            const MadeCertificate& own = {}) const {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    const std::string address = absl::StrReplaceAll(server_->address(), {{"0.0.0.0", "127.0.0.1"}});
-    return grpc::CreateCustomChannel(address,
-                                     grpc::SslCredentials({.pem_root_certs = root.pem(),
-                                                           .pem_private_key = own.key,
-                                                           .pem_cert_chain = own.certificate}),
-                                     arguments);
-  }
-  std::string LogText() {
-    own_log_.reset();  // writes what waits
-    audit_.reset();
-    return ReadFile(log_path_);
-  }
-
-  const TempFolder folder_;
-  const CertificateAuthority authority_;
-  const SigningKey signer_;
-  std::map<Role, std::string> keys_;
-  json file_;
-  std::string log_path_;
-  int log_fd_ = -1;
-  std::optional<Log> own_log_;
-  std::optional<AuditLog> audit_;
-};
 
 TEST_F(IdentityTest, EveryMethodAsksForACredentialAndARole) {
   Serve(Options());
@@ -434,100 +301,6 @@ TEST_F(IdentityTest, ARefusedHandshakeLeavesATrail) {
   EXPECT_THAT(why, HasSubstr("peer did not return a certificate"));
 }
 
-TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {
-  ServerOptions options = TlsOptions(/*mutual=*/false);
-  Serve(options);
-  const std::string method = "/eta.v1.StatsService/GetStats";
-  const CertificateAuthority second("second");
-  const auto old = TlsChannel(authority_);
-  ASSERT_TRUE(Ask(old, method, {}).ok());
-  EXPECT_EQ(Ask(TlsChannel(second), method, {}).error_code(), grpc::StatusCode::UNAVAILABLE);
-  const auto becomes = [&](const CertificateAuthority& root) {
-    for (int i = 0; i < 200; ++i) {
-      if (Ask(TlsChannel(root), method, {}).ok()) return true;
-      std::this_thread::sleep_for(milliseconds(50));
-    }
-    return false;
-  };
-  WriteOwn(second.Issue());
-  EXPECT_TRUE(becomes(second)) << "new connections see the new certificate";
-  EXPECT_TRUE(Ask(old, method, {}).ok()) << "and old ones go on";
-  EXPECT_FALSE(Ask(TlsChannel(authority_), method, {}).ok());
-
-  folder_.Write("key.pem", "-----BEGIN");
-  const auto current = [this] { return server_->Figures().files.at(0).reloads.current; };
-  for (int i = 0; i < 200 && current(); ++i) std::this_thread::sleep_for(milliseconds(50));
-  EXPECT_FALSE(current()) << "the broken key was seen";
-  EXPECT_TRUE(Ask(TlsChannel(second), method, {}).ok()) << "and what worked stays";
-  WriteOwn(authority_.Issue());
-  EXPECT_TRUE(becomes(authority_));
-  EXPECT_TRUE(current());
-}
-
-TEST_F(IdentityTest, ARootOfClientsThatIsTakenAwayLetsNobodyInAnyMore) {
-  const ServerOptions options = TlsOptions(/*mutual=*/true);
-  Serve(options);
-  const std::string method = "/eta.v1.StatsService/GetStats";
-  const CertificateAuthority second("second");
-  const MadeCertificate former = authority_.Issue(), next = second.Issue();
-  const auto open = TlsChannel(authority_, former);
-  ASSERT_TRUE(Ask(open, method, {}).ok());
-  EXPECT_EQ(Ask(TlsChannel(authority_, next), method, {}).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
-  folder_.Write("ca.pem", second.pem());
-  bool taken = false;
-  for (int i = 0; i < 200 && !taken; ++i) {
-    taken = Ask(TlsChannel(authority_, next), method, {}).ok();
-    if (!taken) std::this_thread::sleep_for(milliseconds(50));
-  }
-  EXPECT_TRUE(taken);
-  EXPECT_EQ(Ask(TlsChannel(authority_, former), method, {}).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
-  EXPECT_TRUE(Ask(open, method, {}).ok()) << "connections that are open go on";
-}
-
-TEST_F(IdentityTest, KeysChangeUnderARunningServer) {
-  Serve(Options());
-  const std::string method = "/eta.v1.EtaService/Generate";
-  const std::string fresh = *MakeApiKey("fresh");
-  const std::multimap<std::string, std::string> by_fresh = {{"authorization", "Bearer " + fresh}};
-  const auto becomes = [&](const std::multimap<std::string, std::string>& metadata, bool let_in) {
-    for (int i = 0; i < 400; ++i) {
-      if (LetIn(Ask(method, metadata)) == let_in) return true;
-      std::this_thread::sleep_for(milliseconds(50));
-    }
-    return false;
-  };
-  ExpectUnknown(Ask(method, by_fresh), "not yet");
-  file_["api_keys"].push_back({{"id", "fresh"},
-                               {"tenant", "acme"},
-                               {"roles", {"generate"}},
-                               {"sha256", absl::BytesToHexString(ApiKeyDigest(fresh))}});
-  folder_.Write("identity.json", file_.dump());
-  EXPECT_TRUE(becomes(by_fresh, true));
-  EXPECT_TRUE(LetIn(Ask(method, By(Role::kGenerate)))) << "two keys of a tenant at a time";
-
-  for (size_t i = 0; i < file_["api_keys"].size(); ++i) {
-    if (file_["api_keys"][i]["id"] == KeyOfRole(Role::kGenerate)) file_["api_keys"].erase(i);
-  }
-  folder_.Write("identity.json", file_.dump());
-  EXPECT_TRUE(becomes(By(Role::kGenerate), false));
-  ExpectUnknown(Ask(method, By(Role::kGenerate)), "removed");
-  EXPECT_TRUE(LetIn(Ask(method, by_fresh)));
-
-  const absl::Time soon = absl::Now() + absl::Seconds(3);
-  file_["api_keys"].back()["expires"] =
-      absl::FormatTime(absl::RFC3339_sec, soon, absl::UTCTimeZone());
-  folder_.Write("identity.json", file_.dump());
-  EXPECT_TRUE(becomes(by_fresh, false));
-  EXPECT_GE(absl::Now() + absl::Seconds(1), soon) << "not before, but for the second's fraction";
-  ExpectUnknown(Ask(method, by_fresh), "expired");
-  StopServing();
-  const std::string text = LogText();
-  EXPECT_THAT(text, HasSubstr("api_key:" + KeyOfRole(Role::kGenerate) + " is not known"));
-  EXPECT_THAT(text, HasSubstr("api_key:fresh has expired"));
-}
-
 TEST_F(IdentityTest, ProbesReachAServerWithMutualTls) {
   ServerOptions options = TlsOptions(/*mutual=*/true);
   options.health_listen = "127.0.0.1:0";
@@ -551,109 +324,6 @@ TEST_F(IdentityTest, ProbesReachAServerWithMutualTls) {
   }
   EXPECT_TRUE(told);
   drain.join();
-}
-
-TEST_F(IdentityTest, NoFlagOfSecurityIsIdle) {
-  const auto error = [this](const std::function<void(ServerOptions&)>& change) {
-    ServerOptions options = TlsOptions(true);
-    options.identity = Options().identity;
-    change(options);
-    return std::string(Server::Check(options, Limits()).message());
-  };
-  EXPECT_EQ(error([](ServerOptions&) {}), "");
-  EXPECT_THAT(error([](ServerOptions& o) {
-                o.identity.clear();
-                o.tenant_header = kTenantHeader;
-              }),
-              HasSubstr("--tenant_header: with --tls_client_ca it needs --identity"));
-  EXPECT_THAT(error([](ServerOptions& o) { o.tls_cert.clear(); }), HasSubstr("--tls_cert"));
-  EXPECT_THAT(error([](ServerOptions& o) { o.tls_key.clear(); }), HasSubstr("--tls_key"));
-  EXPECT_THAT(error([](ServerOptions& o) {
-                o.tls_cert.clear();
-                o.tls_key.clear();
-              }),
-              HasSubstr("--tls_client_ca"));
-  EXPECT_THAT(error([](ServerOptions& o) {
-                o.listen = "0.0.0.0:0";
-                o.allow_unauthenticated_network = true;
-              }),
-              HasSubstr("--allow_unauthenticated_network: calls are authenticated"));
-  EXPECT_THAT(error([](ServerOptions& o) {
-                o.listen = "0.0.0.0:0";
-                o.allow_plaintext_network = true;
-              }),
-              HasSubstr("--allow_plaintext_network: calls are encrypted"));
-  EXPECT_THAT(error([](ServerOptions& o) {
-                o.listen = "0.0.0.0:0";
-                o.tenant_header = kTenantHeader;
-              }),
-              HasSubstr("--tenant_header"));
-  EXPECT_THAT(error([](ServerOptions& o) { o.tls_key = "/nowhere"; }), HasSubstr("--tls_key"));
-  EXPECT_THAT(error([](ServerOptions& o) { o.identity = "/nowhere"; }), HasSubstr("--identity"));
-
-  const auto bind = [](const std::function<void(ServerOptions&)>& change) {
-    ServerOptions options;
-    options.listen = "0.0.0.0:0";
-    change(options);
-    return std::string(CheckListenAddress(options).message());
-  };
-  const std::string neither = bind([](ServerOptions&) {});
-  EXPECT_THAT(neither, HasSubstr("--allow_unauthenticated_network"));
-  EXPECT_THAT(neither, HasSubstr("--allow_plaintext_network"));
-  EXPECT_THAT(bind([](ServerOptions& o) { o.identity = "f"; }), Not(HasSubstr("authenticated")));
-  EXPECT_THAT(bind([](ServerOptions& o) { o.identity = "f"; }), HasSubstr("--tls_cert"));
-  EXPECT_THAT(bind([](ServerOptions& o) { o.tls_cert = "f"; }), HasSubstr("--identity"));
-  EXPECT_THAT(bind([](ServerOptions& o) { o.allow_unauthenticated_network = true; }),
-              HasSubstr("--allow_plaintext_network"));
-  EXPECT_EQ(bind([](ServerOptions& o) {
-              o.allow_unauthenticated_network = true;
-              o.allow_plaintext_network = true;
-            }),
-            "");
-}
-
-TEST_F(IdentityTest, NoFlagOpensOrBoundsWhatItsAddressDoesNotHave) {
-  const auto error = [](const std::string& listen,
-                        const std::function<void(ServerOptions&)>& change) {
-    ServerOptions options;
-    options.listen = listen;
-    change(options);
-    return std::string(Server::Check(options, Limits()).message());
-  };
-  const std::string socket = "unix:" + folder_.path() + "/s";
-  for (const std::string& local : {std::string("127.0.0.1:0"), std::string("[::1]:0"), socket}) {
-    EXPECT_EQ(error(local, [](ServerOptions&) {}), "");
-    EXPECT_THAT(error(local, [](ServerOptions& o) { o.allow_unauthenticated_network = true; }),
-                HasSubstr("--allow_unauthenticated_network: only this host"));
-    EXPECT_THAT(error(local, [](ServerOptions& o) { o.allow_plaintext_network = true; }),
-                HasSubstr("--allow_plaintext_network: only this host"));
-  }
-  const auto metrics = [&error](const std::string& address, bool allowed) {
-    return error("127.0.0.1:0", [&](ServerOptions& o) {
-      o.metrics_listen = address;
-      o.allow_network_metrics = allowed;
-    });
-  };
-  EXPECT_THAT(metrics("", true), HasSubstr("--allow_network_metrics: needs --metrics_listen"));
-  EXPECT_THAT(metrics("127.0.0.1:0", true), HasSubstr("--allow_network_metrics: only this host"));
-  EXPECT_EQ(metrics("0.0.0.0:0", true), "");
-  EXPECT_THAT(metrics("0.0.0.0:0", false), HasSubstr("set --allow_network_metrics"));
-  EXPECT_THAT(error("0.0.0.0:0",
-                    [](ServerOptions& o) {
-                      o.allow_unauthenticated_network = true;
-                      o.allow_plaintext_network = true;
-                      o.metrics_listen = "0.0.0.0:0";
-                    }),
-              HasSubstr("set --allow_network_metrics"))
-      << "what opens calls does not open metrics";
-  for (const int mode : {0660, 0666}) {
-    const auto set_mode = [mode](ServerOptions& o) { o.socket_mode = mode; };
-    EXPECT_THAT(error("127.0.0.1:0", set_mode), HasSubstr("--socket_mode"));
-    EXPECT_EQ(error(socket, set_mode), "");
-  }
-  const auto set_bound = [](ServerOptions& o) { o.max_connections_per_peer = 1; };
-  EXPECT_THAT(error(socket, set_bound), HasSubstr("--max_connections_per_peer"));
-  EXPECT_EQ(error("127.0.0.1:0", set_bound), "");
 }
 
 }  // namespace
