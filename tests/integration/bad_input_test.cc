@@ -493,6 +493,10 @@ TEST_F(BadInputTest, AReaderThatStopsIsCutOffAndItsBatchMatesAreNot) {
   EXPECT_TRUE(frames.back().type == Http2Peer::kResetStream ||
               (frames.back().flags & Http2Peer::kEndStream) != 0)
       << "still open";
+  // The stream is reset first.
+  for (int i = 0; i < 1000 && Counted("slow_consumer") == before; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
   EXPECT_EQ(Counted("slow_consumer") - before, 1);
 }
 
