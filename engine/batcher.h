@@ -9,7 +9,6 @@
 // tells whether steps are prepared.
 #pragma once
 
-#include <algorithm>
 #include <limits>
 #include <memory>
 #include <span>
@@ -83,11 +82,9 @@ class Batcher {
   int64_t prefill_tokens() const;
   // What each tenant has here now.
   std::vector<TenantQueue> Tenants(Clock::time_point now);
-  // How long a request would wait that came now and had all that waits before it.
-  std::chrono::milliseconds PredictedWait(Clock::time_point now) const {
-    return std::max(seat_rate_.Predict(num_waiting(), SeatsTaken(), now),
-                    prefill_rate_.Predict(queued_tokens() + prefill_tokens(), now));
-  }
+  // How long a request waits that has so many before it, and so many tokens of prompts.
+  std::chrono::milliseconds PredictedWait(int64_t requests_ahead, int64_t tokens_ahead,
+                                          Clock::time_point now) const;
   QueuePace pace() const {
     return {.prefill_rate = prefill_rate_.value(), .seat_interval = seat_rate_.interval()};
   }

@@ -93,8 +93,7 @@ int64_t Batcher::RequestsAhead(const Sequence& sequence) const {
 // Whether the deadline leaves time for what goes before it, which is the longer of two waits that
 // pass together, for a seat and for the prompts ahead, and for what of its own is not cached.
 absl::Status Batcher::CheckDeadline(const Sequence& sequence, Clock::time_point now) const {
-  const milliseconds wait = std::max(seat_rate_.Predict(RequestsAhead(sequence), SeatsTaken(), now),
-                                     prefill_rate_.Predict(TokensAhead(sequence), now));
+  const milliseconds wait = PredictedWait(RequestsAhead(sequence), TokensAhead(sequence), now);
   const milliseconds predicted = wait + prefill_rate_.Predict(sequence.expected_prefill, now);
   if (predicted.count() == 0 || now + predicted <= sequence.deadline()) return absl::OkStatus();
   return MakeError(absl::StatusCode::kResourceExhausted,
@@ -145,6 +144,12 @@ void Batcher::Queue(std::unique_ptr<Sequence> sequence) {
       waiting_.begin(), waiting_.end(), sequence->rank(),
       [](Clock::time_point rank, const auto& other) { return rank < other->rank(); });
   waiting_.insert(after, std::move(sequence));
+}
+
+milliseconds Batcher::PredictedWait(int64_t requests_ahead, int64_t tokens_ahead,
+                                    Clock::time_point now) const {
+  return std::max(seat_rate_.Predict(requests_ahead, SeatsTaken(), now),
+                  prefill_rate_.Predict(tokens_ahead, now));
 }
 
 int64_t Batcher::queued_tokens() const {

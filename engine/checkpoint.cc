@@ -72,7 +72,7 @@ bool IsShardName(const std::string& name) {
 // ends.
 class ShardIndexReader : public nlohmann::json_sax<Json> {
  public:
-  const std::map<std::string, std::string>& index() const { return index_; }
+  std::map<std::string, std::string>& index() { return index_; }
   // The last that was read.
   const std::string& tensor() const { return tensor_; }
 
@@ -153,7 +153,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
   if (reader.index().empty()) {
     return absl::InvalidArgumentError("shard index has no weight_map");
   }
-  return reader.index();
+  return std::move(reader.index());
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,

@@ -372,11 +372,11 @@ Mailbox::State StepEngine::Look() {
   snapshot_.blocks_used = dispatcher_->pool().num_used();
   snapshot_.blocks_cached = dispatcher_->pool().num_cached();
   snapshot_.blocks_free = dispatcher_->pool().num_free();
-  snapshot_.predicted_wait = batcher.PredictedWait(now);
+  const int64_t prefill_tokens = batcher.prefill_tokens();
+  snapshot_.predicted_wait =
+      batcher.PredictedWait(snapshot_.waiting, snapshot_.waiting_tokens + prefill_tokens, now);
   snapshot_.pace = batcher.pace();
-  return {.snapshot = snapshot_,
-          .tenants = batcher.Tenants(now),
-          .prefill_tokens = batcher.prefill_tokens()};
+  return {.snapshot = snapshot_, .tenants = batcher.Tenants(now), .prefill_tokens = prefill_tokens};
 }
 
 }  // namespace eta
