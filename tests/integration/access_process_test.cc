@@ -1,6 +1,4 @@
 // Who may call the server as it is shipped: rows 20 to 22, 25 and 52 of the table of bad inputs.
-#include <sys/stat.h>
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "grpcpp/security/credentials.h"
 #include "tests/integration/tenants_fixture.h"
+#include "tests/testing/access_files.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/error_details.h"
 
@@ -101,8 +100,7 @@ TEST_F(AccessProcessTest, ACallMayNotNameAnotherTenantThanItsCredentialIsOf) {
   const CertificateAuthority authority("authority");
   const MadeCertificate own = authority.Issue();
   const MadeCertificate proxy = authority.Issue({.uri = "spiffe://example.org/front"});
-  const std::string key = folder_.Write("own.key", own.key);
-  chmod(key.c_str(), 0600);
+  const std::string key = WriteSecret(folder_, "own.key", own.key);
   identity_["peers"] = {
       {{"spiffe_id", "spiffe://example.org/front"}, {"proxy", true}, {"roles", {"generate"}}}};
   ASSERT_NO_FATAL_FAILURE(Start(

@@ -1,7 +1,5 @@
 // etactl as a user runs it, over TLS, against the server as it is shipped: what goes through, and
 // what it says where certificates are in the way.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -10,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "service/identity/api_key.h"
+#include "tests/testing/access_files.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/ctl_process.h"
 #include "tests/testing/environment.h"
@@ -54,13 +52,8 @@ class EtactlTlsProcessTest : public ::testing::Test {
   void StartMutual() { StartServer({"--tls_client_ca", ca_}); }
   void WriteServerCertificate(const CertificateAuthority& authority) const {
     const MadeCertificate made = authority.Issue();
-    WriteSecret("server_key.pem", made.key);
+    WriteSecret(folder_, "server_key.pem", made.key);
     folder_.Write("server.pem", made.certificate);
-  }
-  std::string WriteSecret(const std::string& name, const std::string& text) const {
-    std::string path = folder_.Write(name, text);
-    chmod(path.c_str(), 0600);
-    return path;
   }
 
   CtlProcess::Exit Run(Flags command, const Flags& more) const {
@@ -73,7 +66,7 @@ class EtactlTlsProcessTest : public ::testing::Test {
   Flags Showing(const MadeCertificate& own) const {
     return {"--tls_ca",   ca_,
             "--tls_cert", folder_.Write("own.pem", own.certificate),
-            "--tls_key",  WriteSecret("own_key.pem", own.key)};
+            "--tls_key",  WriteSecret(folder_, "own_key.pem", own.key)};
   }
   // That it got no further than the connection, and says why in one line.
   static void ExpectUnreachable(const CtlProcess::Exit& exit, const std::string& advice) {
@@ -160,18 +153,16 @@ TEST_F(EtactlTlsProcessTest, RefusesOwnFilesThatNoServerWouldTake) {
 
 TEST_F(EtactlTlsProcessTest, KeysGoOverTls) {
   const std::string key = *MakeApiKey("ours"), unknown = *MakeApiKey("other");
-  const nlohmann::json identity = {{"api_keys",
-                                    {{{"id", "ours"},
-                                      {"tenant", "acme"},
-                                      {"roles", {"generate", "stats"}},
-                                      {"sha256", absl::BytesToHexString(ApiKeyDigest(key))}}}}};
+  nlohmann::json identity;
+  identity["api_keys"].push_back(KeyEntry("ours", "acme", {"generate", "stats"}, key));
   StartServer({"--identity", folder_.Write("identity.json", identity.dump())});
-  const std::string key_file = WriteSecret("key", key + "\n");
+  const std::string key_file = WriteSecret(folder_, "key", key + "\n");
   for (const Flags& command : kCommands) {
     if (command[0] == "health") continue;  // public
     const auto exit = Run(command, {"--tls_ca", ca_, "--api_key_file", key_file});
     EXPECT_EQ(exit.code, 0) << command[0] << ": " << exit.errors;
-    for (const Flags& bad : {Flags{}, Flags{"--api_key_file", WriteSecret("unknown", unknown)}}) {
+    for (const Flags& bad :
+         {Flags{}, Flags{"--api_key_file", WriteSecret(folder_, "unknown", unknown)}}) {
       Flags flags = {"--tls_ca", ca_};
       flags.insert(flags.end(), bad.begin(), bad.end());
       const auto refused = Run(command, flags);

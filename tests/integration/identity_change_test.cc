@@ -16,8 +16,6 @@ using std::chrono::seconds;
 using std::chrono::system_clock;
 using ::testing::HasSubstr;
 
-constexpr char kWeb[] = "spiffe://example.org/web";
-
 TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {
   ServerOptions options = TlsOptions(/*mutual=*/false);
   Serve(options);
@@ -83,10 +81,7 @@ TEST_F(IdentityTest, KeysChangeUnderARunningServer) {
     return false;
   };
   ExpectUnknown(Ask(method, by_fresh), "not yet");
-  file_["api_keys"].push_back({{"id", "fresh"},
-                               {"tenant", "acme"},
-                               {"roles", {"generate"}},
-                               {"sha256", absl::BytesToHexString(ApiKeyDigest(fresh))}});
+  file_["api_keys"].push_back(KeyEntry("fresh", "acme", {"generate"}, fresh));
   folder_.Write("identity.json", file_.dump());
   EXPECT_TRUE(becomes(by_fresh, true));
   EXPECT_TRUE(LetIn(Ask(method, By(Role::kGenerate)))) << "two keys of a tenant at a time";

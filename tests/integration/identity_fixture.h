@@ -2,7 +2,6 @@
 #pragma once
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,7 +10,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -20,6 +18,7 @@
 #include "service/identity/api_key.h"
 #include "service/log/audit_log.h"
 #include "tests/integration/service_fixture.h"
+#include "tests/testing/access_files.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/generic_call.h"
@@ -29,6 +28,8 @@
 namespace eta::testing {
 
 inline constexpr char kTenantHeader[] = "x-eta-tenant";
+inline constexpr char kProxy[] = "spiffe://example.org/edge/envoy";
+inline constexpr char kWeb[] = "spiffe://example.org/web";
 inline constexpr char kIssuer[] = "https://login.example.org";
 
 inline std::string KeyOfRole(Role role) {
@@ -44,10 +45,7 @@ class IdentityTest : public ServiceTest {
     for (const auto& [role, name] : kRoleNames) {
       const std::string id = KeyOfRole(role);
       keys_[role] = *MakeApiKey(id);
-      file_["api_keys"].push_back({{"id", id},
-                                   {"tenant", "acme"},
-                                   {"roles", {std::string(name)}},
-                                   {"sha256", absl::BytesToHexString(ApiKeyDigest(keys_[role]))}});
+      file_["api_keys"].push_back(KeyEntry(id, "acme", {std::string(name)}, keys_[role]));
     }
     file_["jwt"] = {{{"issuer", kIssuer},
                      {"audiences", {"eta"}},
@@ -84,8 +82,7 @@ class IdentityTest : public ServiceTest {
     return options;
   }
   void WriteOwn(const MadeCertificate& made) const {
-    const std::string key = folder_.Write("key.pem", made.key);
-    chmod(key.c_str(), 0600);
+    WriteSecret(folder_, "key.pem", made.key);
     folder_.Write("cert.pem", made.certificate);
   }
 

@@ -26,8 +26,6 @@ using std::chrono::system_clock;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr char kProxy[] = "spiffe://example.org/edge/envoy";
-constexpr char kWeb[] = "spiffe://example.org/web";
 const std::string kKeyName = "k1";
 
 // What each method takes. A method that is not here fails the test: whoever adds one says who may

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -65,9 +66,11 @@ class ServiceTest : public ::testing::Test {
     return content;
   }
 
-  // A call from request to OK: that the server still works after whatever came before.
-  void ExpectGoodCall() {
+  // A call from request to OK, with these metadata: that the server still works after whatever came
+  // before.
+  void ExpectGoodCall(const std::map<std::string, std::string>& metadata = {}) {
     ClientCall client(*stub_);
+    for (const auto& [key, value] : metadata) client.context.AddMetadata(key, value);
     client.Start(Ask("still there?"));
     const auto call = engine_->TakeCall();
     ASSERT_NE(call, nullptr);

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "calibration/profile_json.h"
 #include "eta/v1/stats.grpc.pb.h"
 #include "gmock/gmock.h"
@@ -16,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "service/identity/api_key.h"
 #include "tests/integration/replica.h"
+#include "tests/testing/access_files.h"
 #include "tests/testing/generic_call.h"
 #include "tests/testing/log_lines.h"
 #include "tests/testing/profile_case.h"
@@ -52,10 +52,7 @@ class TenantsFixture : public ::testing::Test {
   }
   void Allow(const std::string& id, const std::string& tenant, const nlohmann::json& roles) {
     keys_[id] = *MakeApiKey(id);
-    identity_["api_keys"].push_back({{"id", id},
-                                     {"tenant", tenant},
-                                     {"roles", roles},
-                                     {"sha256", absl::BytesToHexString(ApiKeyDigest(keys_[id]))}});
+    identity_["api_keys"].push_back(KeyEntry(id, tenant, roles, keys_[id]));
   }
   void Start(const std::string& limits = "{}", const std::vector<std::string>& more = {}) {
     std::vector<std::string> flags = {"--identity", folder_.Write("identity", identity_.dump()),

@@ -1,8 +1,6 @@
 // Every allocation of ours fails once, in turn, while the server's identity, limits and TLS files
 // are loaded, and while they are read again: no crash, no descriptor left open, and in effect is
 // what the files said before, or what they say now, whole. (OpenSSL's own allocations succeed.)
-#include <sys/stat.h>
-
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -19,6 +17,7 @@
 #include "service/identity/identity.h"
 #include "service/identity/tls_files.h"
 #include "service/limits/tenant_limits.h"
+#include "tests/testing/access_files.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/failing_memory.h"
 #include "tests/testing/token_maker.h"
@@ -38,8 +37,7 @@ class NthFailureFiles : public ::testing::Test {
     Choose(0);
   }
   void Write(int version, const std::string& name, const std::string& text) const {
-    const std::string path = folder_.Write(absl::StrCat(version, "/", name), text);
-    chmod(path.c_str(), 0600);
+    WriteSecret(folder_, absl::StrCat(version, "/", name), text);
   }
   void Choose(int version) const {
     fs::create_directory_symlink(std::to_string(version), root_ / "next");

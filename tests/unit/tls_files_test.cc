@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "service/identity/own_certificate.h"
+#include "tests/testing/access_files.h"
 #include "tests/testing/certificates.h"
 #include "tests/unit/temp_folder.h"
 
@@ -25,10 +26,7 @@ class TlsFilesTest : public ::testing::Test {
     folder_.Write("cert.pem", made.certificate);
     WriteKey(made.key);
   }
-  void WriteKey(const std::string& key) {
-    const std::string path = folder_.Write("key.pem", key);
-    chmod(path.c_str(), 0600);
-  }
+  void WriteKey(const std::string& key) { WriteSecret(folder_, "key.pem", key); }
   absl::StatusOr<std::unique_ptr<TlsFiles>> Open(bool with_roots = false) {
     if (with_roots) folder_.Write("roots.pem", authority_.pem());
     return TlsFiles::Open({.certificates = folder_.path() + "/cert.pem",
