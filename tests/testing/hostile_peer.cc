@@ -307,10 +307,7 @@ const std::vector<Attack>& Attacks() {
       {.name = "empty_frames", .min_frames = 100'000, .thrown_out = true, .run = EmptyFrames},
       {.name = "odd_headers", .min_connections = 20, .min_frames = 60, .run = OddHeaders},
       {.name = "connection_flood", .min_connections = 20, .run = ConnectionFlood},
-      {.name = "half_sent_messages",
-       .min_frames = 1'000,
-       .held_kb = 128 * 1024,
-       .run = HalfSentMessages},
+      {.name = "half_sent_messages", .min_frames = 1'000, .run = HalfSentMessages},
   };
   return attacks;
 }

@@ -20,9 +20,6 @@ struct Attack {
   int64_t min_frames = 0;
   // Whether the front must throw it out: else it may refuse its calls one by one.
   bool thrown_out = false;
-  // What it may have the server hold through the front, beyond what any may: messages that have not
-  // come whole, 4 of 8 MiB and 96 of 1 MiB.
-  int64_t held_kb = 0;
   // Until `stop`; connects anew as often as it is thrown out.
   std::function<void(const HostileTarget& target, const std::atomic<bool>& stop,
                      AttackTally& tally)>
