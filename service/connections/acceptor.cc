@@ -107,6 +107,7 @@ void Acceptor::Run() {
 }
 
 Acceptor::Outcome Acceptor::Accept(int socket) {
+  if (!reserve_.valid()) reserve_ = Reserve();  // before a connection takes what came back
   sockaddr_storage peer{};
   socklen_t length = sizeof(peer);
   const int fd =

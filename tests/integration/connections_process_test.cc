@@ -3,9 +3,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include "eta/v1/stats.grpc.pb.h"
@@ -50,6 +52,19 @@ bool HasFile(pid_t process, rlim_t number) {
   std::error_code error;
   return std::filesystem::is_symlink(
       "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number), error);
+}
+
+// The first number that is free but for files that are open for a moment, as /proc's are when the
+// server looks at its memory.
+rlim_t FirstFreeFile(pid_t process) {
+  rlim_t least = std::numeric_limits<rlim_t>::max();
+  for (int look = 0; look < 50; ++look) {
+    rlim_t number = 0;
+    while (HasFile(process, number)) ++number;
+    least = std::min(least, number);
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return least;
 }
 
 class ConnectionsProcessTest : public ::testing::Test {
@@ -174,8 +189,8 @@ TEST_F(ConnectionsProcessTest, WithNoFileLeftItAcceptsAgainWhenFilesComeBack) {
   ASSERT_NO_FATAL_FAILURE(Start({}));
   rlimit before{};
   ASSERT_EQ(prlimit(server_->pid(), RLIMIT_NOFILE, nullptr, &before), 0);
-  rlimit none = before;  // the first number that is free is above it
-  for (none.rlim_cur = 0; HasFile(server_->pid(), none.rlim_cur);) ++none.rlim_cur;
+  rlimit none = before;
+  none.rlim_cur = FirstFreeFile(server_->pid());
   ASSERT_EQ(prlimit(server_->pid(), RLIMIT_NOFILE, &none, nullptr), 0);
   const auto begin = std::chrono::steady_clock::now();
   do {

@@ -1,29 +1,37 @@
 // accept4(2) that fails in every way that the acceptor tells apart: whatever it is, the connection
 // that waits is served or refused, and so is the next.
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "service/connections/acceptor.h"
+#include "tests/testing/sanitized.h"
 
 namespace {
 
 std::mutex failures_mutex;
-std::deque<int> failures;  // guarded by failures_mutex
+std::deque<int> failures;               // guarded by failures_mutex
+std::function<void()> at_last_failure;  // likewise
 
-void FailAccept(const std::deque<int>& errors) {
+void FailAccept(const std::deque<int>& errors, std::function<void()> at_last = nullptr) {
   const std::lock_guard lock(failures_mutex);
   failures = errors;
+  at_last_failure = std::move(at_last);
 }
 
 bool AllHaveFailed() {
@@ -39,8 +47,10 @@ extern "C" int accept4(int socket, sockaddr* address, socklen_t* length, int fla
   {
     const std::lock_guard lock(failures_mutex);
     if (!failures.empty()) {
-      errno = failures.front();
+      const int error = failures.front();
       failures.pop_front();
+      if (failures.empty() && at_last_failure) at_last_failure();
+      errno = error;
       return -1;
     }
   }
@@ -68,17 +78,24 @@ class AcceptFailureTest : public ::testing::Test {
     acceptor_.Stop();
   }
 
-  Descriptor Connect() {
+  static Descriptor NewSocket() {
+    Descriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const timeval patience = {.tv_sec = 20, .tv_usec = 0};
+    setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    return client;
+  }
+  Descriptor Connect(Descriptor client = NewSocket()) {
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const std::string& address = acceptor_.address();
     to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-    Descriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const timeval patience = {.tv_sec = 20, .tv_usec = 0};
-    setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
     return client;
+  }
+  static bool Closed(const Descriptor& client) {
+    char byte;
+    return recv(client.get(), &byte, 1, 0) == 0;
   }
   bool AwaitServed(size_t count) {
     std::unique_lock lock(mutex_);
@@ -129,14 +146,41 @@ TEST_F(AcceptFailureTest, ForWantOfDescriptorsRefusesAndWithoutTheReserveLetsWai
     SCOPED_TRACE(error);
     const int64_t refused = acceptor_.Figures().refused_no_files;
     FailAccept({error});
-    const Descriptor client = Connect();
-    char byte;
-    EXPECT_EQ(recv(client.get(), &byte, 1, 0), 0) << "closed at once";
+    EXPECT_TRUE(Closed(Connect()));
     EXPECT_EQ(acceptor_.Figures().refused_no_files, refused + 1);
     // Another thread was faster than the reserve: the connection waits.
     ExpectServedAfter({error, error});
     EXPECT_EQ(acceptor_.Figures().refused_no_files, refused + 1);
   }
+}
+
+// Else the last descriptor would serve one connection, and all after it would wait for its end.
+TEST_F(AcceptFailureTest, WhatComesBackFirstIsTheReserve) {
+  if (testing::kAddressSanitizer) {
+    GTEST_SKIP() << "UBSan takes a process without a file descriptor for one with bad pointers";
+  }
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  Descriptor client = NewSocket();
+  std::atomic<rlim_t> reserve = 0;
+  FailAccept({EMFILE, EMFILE}, [&] {  // the acceptor has just given it away
+    rlimit none = before;
+    none.rlim_cur = static_cast<rlim_t>(Descriptor(dup(0)).get());
+    setrlimit(RLIMIT_NOFILE, &none);
+    reserve = none.rlim_cur;
+  });
+  client = Connect(std::move(client));
+  while (acceptor_.Figures().accept_errors < 5) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(acceptor_.Figures().refused_no_files, 0) << "without it nobody can be refused";
+  rlimit one = before;
+  one.rlim_cur = reserve + 1;
+  setrlimit(RLIMIT_NOFILE, &one);
+  EXPECT_TRUE(Closed(client));
+  EXPECT_EQ(acceptor_.Figures().refused_no_files, 1);
+  EXPECT_EQ(acceptor_.Figures().accepted, 0);
+  setrlimit(RLIMIT_NOFILE, &before);
+  clients_.push_back(Connect());
+  EXPECT_TRUE(AwaitServed(1));
 }
 
 }  // namespace
