@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-BOARDS = ("service", "engine", "sparsity", "tenants", "calibrations")
+BOARDS = ("service", "engine", "sparsity", "tenants", "overload", "calibrations")
 
 
 def main():

@@ -182,6 +182,27 @@ def build():
                 ],
             ),
             series(
+                "Paused",
+                "Requests that pause until their clients have read.",
+                [query("sum by (tenant) (eta_tenant_requests_paused)")],
+            ),
+            series(
+                "Profiles",
+                "Versions that it has stored.",
+                [query("max by (tenant) (eta_tenant_profile_versions)")],
+            ),
+            series(
+                "Bytes of profiles",
+                "Of what it has stored.",
+                [query("max by (tenant) (eta_tenant_profile_bytes)")],
+                unit="bytes",
+            ),
+            series(
+                "Calibrations",
+                "That run.",
+                [query("sum by (tenant) (eta_tenant_calibrations)")],
+            ),
+            series(
                 "Refused for a limit of the tenant",
                 "By the limit.",
                 [
