@@ -44,11 +44,14 @@ absl::Status HealthListener::Start() {
         "--health_listen: cannot listen there; is the address of this "
         "host, and free?");
   }
+  if (absl::Status status = relay_.Start(); !status.ok()) return status;
   server_ = builder.BuildAndStart();
   if (!server_) return absl::UnavailableError("the gRPC server of health does not start");
-  acceptor_.Begin([connections](int fd) {
+  acceptor_.Begin([this, connections](int fd) {
+    Descriptor end = relay_.Take(Descriptor(fd));
+    if (!end.valid()) return;
     Connections::NewConnectionParameters connection;
-    connection.fd = fd;
+    connection.fd = end.Release();
     connections->HandleNewConnection(&connection);
   });
   return absl::OkStatus();
@@ -61,6 +64,7 @@ grpc::HealthCheckServiceInterface* HealthListener::health() {
 void HealthListener::Stop() {
   acceptor_.Stop();
   if (server_) server_->Shutdown(std::chrono::system_clock::now());
+  relay_.Stop();
 }
 
 }  // namespace eta
