@@ -14,8 +14,8 @@ namespace eta {
 
 class CutOff {
  public:
-  // Once, before gRPC is given the answer: after `patience` the call is cancelled and `on_cut`
-  // runs.
+  // Once at most, before gRPC is told to finish the call: after `patience` `on_cut` runs and the
+  // call is cancelled, unless it is over by then.
   void Begin(grpc::ServerContextBase& context, std::chrono::milliseconds patience,
              std::function<void()> on_cut) {
     call_->context = &context;

@@ -19,12 +19,12 @@
 
 #include "absl/status/status.h"
 #include "engine/error.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "service/call_parts.h"
 #include "service/call_track.h"
+#include "service/cut_off.h"
 #include "service/grpc_status.h"
 #include "service/limits/tenant_ledger.h"
 #include "service/wire_message.h"
@@ -85,14 +85,11 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Makes one message of two that wait behind one another; false: they stay two.
   virtual bool Merge(Response& last, const Response& next) const = 0;
 
-  // It has ended, and the reader did not take what was left in time.
-  void OnFlushExpired();
   // What became of a call that ends with `status`: not OK if nobody took the answer.
   absl::Status Outcome(const absl::Status& status) const;
   // The metadata that every answer carries.
   template <typename Add>
   void AddNames(const Add& add) const;
-  void ReleaseFinish();
   // Starts the next write, or finishes the call, if none is under way and there is one to start.
   void Pump();
   // The same on the writer.
@@ -118,12 +115,12 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::optional<absl::Status> end_;  // what to finish with once the queue is empty
   bool busy_ = false;                // a write is under way, or the call was finished
   Clock::time_point busy_since_;
-  bool pump_posted_ = false;  // the writer will look at the queue
-  int finish_holds_ = 0;      // threads that still use the context or the alarm
-  bool broken_ = false;       // the client can no longer be written to
-  bool flush_expired_ = false;
+  bool pump_posted_ = false;    // the writer will look at the queue
+  bool broken_ = false;         // the client can no longer be written to
+  bool flush_expired_ = false;  // it has ended, and the reader did not take what was left in time
   std::shared_ptr<StreamReactor> self_;
-  grpc::Alarm flush_alarm_;
+
+  CutOff cut_off_;  // of whoever calls End, then of gRPC's last call
 };
 
 template <typename Response>
@@ -166,37 +163,18 @@ void StreamReactor<Response>::End(const absl::Status& status) {
   bool flushing;
   {
     const std::lock_guard lock(mutex_);
-    end_ = status;
     flushing = busy_ || !queue_.empty();
-    if (flushing) ++finish_holds_;
   }
-  if (!flushing) return Pump();
-  flush_alarm_.Set(std::chrono::system_clock::now() + flush_timeout_,
-                   [self = this->shared_from_this()](bool expired) mutable {
-                     const auto reactor =
-                         std::move(self);  // else alarm and reactor keep each other
-                     if (expired) reactor->OnFlushExpired();
-                   });
-  ReleaseFinish();
-}
-
-template <typename Response>
-void StreamReactor<Response>::OnFlushExpired() {
+  // Before anybody can finish the call.
+  if (flushing) {
+    cut_off_.Begin(*context_, flush_timeout_, [this] {
+      const std::lock_guard lock(mutex_);
+      flush_expired_ = true;
+    });
+  }
   {
     const std::lock_guard lock(mutex_);
-    if (!end_ || !busy_) return;
-    ++finish_holds_;
-    flush_expired_ = true;
-  }
-  context_->TryCancel();
-  ReleaseFinish();
-}
-
-template <typename Response>
-void StreamReactor<Response>::ReleaseFinish() {
-  {
-    const std::lock_guard lock(mutex_);
-    --finish_holds_;
+    end_ = status;
   }
   Pump();
 }
@@ -223,7 +201,7 @@ void StreamReactor<Response>::Pump() {
   std::optional<absl::Status> end;
   {
     const std::lock_guard lock(mutex_);
-    if (busy_ || finish_holds_ > 0) return;
+    if (busy_) return;
     if (!queue_.empty()) {
       next = std::move(queue_.front());
       queue_.pop_front();
@@ -304,7 +282,7 @@ void StreamReactor<Response>::OnWriteDone(bool ok) {
 
 template <typename Response>
 void StreamReactor<Response>::OnDone() {
-  flush_alarm_.Cancel();
+  cut_off_.End();
   on_done_();
   std::shared_ptr<StreamReactor> self;
   {
