@@ -83,9 +83,8 @@ TEST(Process, ReadsFileAndEnvironment) {
 
 TEST(Process, IsNobodysToLookIntoBeforeItReadsItsConfiguration) {
   const TempFolder folder;
-  const std::string config = folder.path() + "/config";  // a pipe: nobody has written it yet
+  const std::string config = folder.path() + "/config";  // a pipe: who opens it waits for a writer
   ASSERT_EQ(mkfifo(config.c_str(), 0600), 0);
-  const int writer = open(config.c_str(), O_RDWR | O_CLOEXEC);
   ServerProcess server = Serve({"--config", config});
   const std::string status = "/proc/" + std::to_string(server.pid()) + "/status";
   std::string seen;
@@ -93,7 +92,8 @@ TEST(Process, IsNobodysToLookIntoBeforeItReadsItsConfiguration) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     seen = ReadFile(status);
   }
-  EXPECT_THAT(seen, AllOf(HasSubstr("NoNewPrivs:\t1"), HasSubstr("Umask:\t0077")));
+  ASSERT_THAT(seen, AllOf(HasSubstr("NoNewPrivs:\t1"), HasSubstr("Umask:\t0077")));
+  const int writer = open(config.c_str(), O_WRONLY | O_CLOEXEC);  // once the server is there
   EXPECT_EQ(write(writer, "nonsense = 1\n", 13), 13);
   close(writer);
   EXPECT_THAT(server.AwaitExit().errors, HasSubstr("nonsense"));
