@@ -301,16 +301,21 @@ TEST_F(HostileTest, TheHealthPortHoldsLittleAndAnswersAfterEveryAttack) {
   }
 }
 
+// As the kubelet asks: a server is restarted after three probes in a row without an answer. One may
+// be refused where the connection of the one before it still counts.
 TEST_F(HostileTest, TheHealthPortAnswersWhileItIsAttacked) {
   const std::string health = "127.0.0.1:" + std::to_string(FreePort());
   ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0", {"--health_listen", health}));
   for (const Attack& attack : Attacks()) {
     AttackTally tally;
     RunAttack(attack, {.address = health}, tally, [&] {
-      for (int i = 0; i < 3; ++i) {
-        EXPECT_EQ(CheckHealth(NewChannel(health), "readiness"), HealthStatus::SERVING)
-            << attack.name;
+      int failed = 0;
+      for (int probe = 0; probe < 5 && failed < 3; ++probe) {
+        failed =
+            CheckHealth(NewChannel(health), "readiness") == HealthStatus::SERVING ? 0 : failed + 1;
+        std::this_thread::sleep_for(milliseconds(50));
       }
+      EXPECT_LT(failed, 3) << attack.name;
     });
   }
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,17 @@ namespace eta::testing {
 namespace {
 
 constexpr int kPatienceMs = 120'000;
+// For a process to end: beyond it something is wrong, and the rest of the tests has to go on.
+constexpr int kExitPatienceMs = 600'000;
+
+bool Ends(pid_t process) {
+  const auto fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+  if (fd < 0) return true;  // then it is waited for without an end
+  pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+  const bool ends = poll(&waiting, 1, kExitPatienceMs) == 1;
+  close(fd);
+  return ends;
+}
 
 }  // namespace
 
@@ -89,6 +101,8 @@ void ServerProcess::ForgetPeakMemory() const {
 }
 
 ServerProcess::Exit ServerProcess::AwaitExit() {
+  const bool hangs = Running() && !Ends(pid_);
+  if (hangs) Signal(SIGKILL);
   int status;
   if (pid_ > 0 && !wait_status_ && waitpid(pid_, &status, 0) == pid_) wait_status_ = status;
   Exit exit;
@@ -96,6 +110,7 @@ ServerProcess::Exit ServerProcess::AwaitExit() {
   std::ostringstream errors;
   errors << std::ifstream(errors_path_).rdbuf();
   exit.errors = errors.str();
+  if (hangs) exit.errors += "killed, since it did not end";
   return exit;
 }
 
