@@ -42,6 +42,7 @@ for patch in "${patches[@]}"; do
   # Without the patch it passes, and there is something to pass.
   if ! run_test "$target" "$tests" || ! grep -q '^\[  PASSED  \] [1-9]' "$log"; then
     echo "$name: $tests does not pass without it"
+    grep -E '^\[  FAILED|: Failure$' "$log" | head -n 10 || tail -n 10 "$log"
     failures=$((failures + 1))
     continue
   fi
