@@ -15,29 +15,27 @@ namespace {
 
 constexpr int kPauseMs = 5;  // once nothing may be said for the moment
 
-enum class Result { kDone, kLater, kOver };
-
-Result Outcome(ssize_t bytes) {
-  if (bytes > 0) return Result::kDone;
-  const bool later = bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-  return later ? Result::kLater : Result::kOver;
+// After a call that passed so many bytes; none may pass for the moment.
+bool IsOpen(ssize_t bytes) {
+  return bytes > 0 || (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
 }
 
+// Both are false once the other end has gone.
 template <typename Buffer>
-Result Read(int socket, Buffer& buffer, size_t most) {
+bool Read(int socket, Buffer& buffer, size_t most) {
   const ssize_t bytes =
       recv(socket, buffer.bytes.data(), std::min(most, buffer.bytes.size()), MSG_DONTWAIT);
   buffer.begin = 0;
   buffer.end = bytes > 0 ? static_cast<size_t>(bytes) : 0;
-  return Outcome(bytes);
+  return IsOpen(bytes);
 }
 
 template <typename Buffer>
-Result Write(int socket, Buffer& buffer) {
+bool Write(int socket, Buffer& buffer) {
   const ssize_t bytes = send(socket, buffer.bytes.data() + buffer.begin, buffer.end - buffer.begin,
                              MSG_DONTWAIT | MSG_NOSIGNAL);
   if (bytes > 0) buffer.begin += static_cast<size_t>(bytes);
-  return Outcome(bytes);
+  return IsOpen(bytes);
 }
 
 // A descriptor without events is none: else its hang-up would be reported without an end.
@@ -132,15 +130,15 @@ bool ThrottledRelay::Pass(Connection& connection, short client, short server) {
   auto& [client_end, server_end, said, answered] = connection;
   if ((client & (POLLIN | POLLHUP | POLLERR)) != 0 && said.empty() && answered.empty() &&
       left_ > 0) {
-    if (Read(client_end.get(), said, static_cast<size_t>(left_)) == Result::kOver) return false;
+    if (!Read(client_end.get(), said, static_cast<size_t>(left_))) return false;
     left_ -= static_cast<int64_t>(said.end);
   }
-  if (!said.empty() && Write(server_end.get(), said) == Result::kOver) return false;
+  if (!said.empty() && !Write(server_end.get(), said)) return false;
   if ((server & (POLLIN | POLLHUP | POLLERR)) != 0 && answered.empty() &&
-      Read(server_end.get(), answered, answered.bytes.size()) == Result::kOver) {
+      !Read(server_end.get(), answered, answered.bytes.size())) {
     return false;
   }
-  return answered.empty() || Write(client_end.get(), answered) != Result::kOver;
+  return answered.empty() || Write(client_end.get(), answered);
 }
 
 }  // namespace eta

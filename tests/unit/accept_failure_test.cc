@@ -20,6 +20,7 @@
 
 #include "gmock/gmock.h"
 #include "service/connections/acceptor.h"
+#include "tests/testing/client_socket.h"
 #include "tests/testing/sanitized.h"
 
 namespace {
@@ -62,6 +63,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+using testing::HasEnded;
+using testing::NewSocket;
 
 class AcceptFailureTest : public ::testing::Test {
  protected:
@@ -78,12 +81,6 @@ class AcceptFailureTest : public ::testing::Test {
     acceptor_.Stop();
   }
 
-  static Descriptor NewSocket() {
-    Descriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const timeval patience = {.tv_sec = 20, .tv_usec = 0};
-    setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    return client;
-  }
   Descriptor Connect(Descriptor client = NewSocket()) {
     sockaddr_in to{};
     to.sin_family = AF_INET;
@@ -92,10 +89,6 @@ class AcceptFailureTest : public ::testing::Test {
     to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
     EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
     return client;
-  }
-  static bool Closed(const Descriptor& client) {
-    char byte;
-    return recv(client.get(), &byte, 1, 0) == 0;
   }
   bool AwaitServed(size_t count) {
     std::unique_lock lock(mutex_);
@@ -146,7 +139,7 @@ TEST_F(AcceptFailureTest, ForWantOfDescriptorsRefusesAndWithoutTheReserveLetsWai
     SCOPED_TRACE(error);
     const int64_t refused = acceptor_.Figures().refused_no_files;
     FailAccept({error});
-    EXPECT_TRUE(Closed(Connect()));
+    EXPECT_TRUE(HasEnded(Connect()));
     EXPECT_EQ(acceptor_.Figures().refused_no_files, refused + 1);
     // Another thread was faster than the reserve: the connection waits.
     ExpectServedAfter({error, error});
@@ -175,7 +168,7 @@ TEST_F(AcceptFailureTest, WhatComesBackFirstIsTheReserve) {
   rlimit one = before;
   one.rlim_cur = reserve + 1;
   setrlimit(RLIMIT_NOFILE, &one);
-  EXPECT_TRUE(Closed(client));
+  EXPECT_TRUE(HasEnded(client));
   EXPECT_EQ(acceptor_.Figures().refused_no_files, 1);
   EXPECT_EQ(acceptor_.Figures().accepted, 0);
   setrlimit(RLIMIT_NOFILE, &before);

@@ -14,6 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "service/connections/acceptor.h"
+#include "tests/testing/client_socket.h"
 #include "tests/testing/sanitized.h"
 #include "tests/unit/temp_folder.h"
 
@@ -21,6 +22,7 @@ namespace eta {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::NewSocket;
 using Room = ConnectionTable::Room;
 
 sockaddr_storage Peer(const std::string& host) {
@@ -31,13 +33,6 @@ sockaddr_storage Peer(const std::string& host) {
   void* const to = peer.ss_family == AF_INET ? static_cast<void*>(&v4.sin_addr) : &v6.sin6_addr;
   EXPECT_EQ(inet_pton(peer.ss_family, host.c_str(), to), 1) << host;
   return peer;
-}
-
-Descriptor NewSocket() {
-  Descriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience = {.tv_sec = 20, .tv_usec = 0};  // nothing is waited for in vain
-  setsockopt(made.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  return made;
 }
 
 // A connection to host:port or unix:path; invalid if nobody listens.

@@ -15,9 +15,12 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/testing/client_socket.h"
 
 namespace eta {
 namespace {
+
+using testing::HasEnded;
 
 constexpr ThrottledRelay::Rate kFast = {.bytes_per_second = int64_t{1} << 40,
                                         .burst_bytes = int64_t{1} << 40};
@@ -61,10 +64,6 @@ std::string ReceiveSome(const Descriptor& from) {
   const ssize_t got = recv(from.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   bytes.resize(static_cast<size_t>(std::max<ssize_t>(0, got)));
   return bytes;
-}
-bool Closed(const Descriptor& end) {
-  char byte;
-  return recv(end.get(), &byte, 1, 0) == 0;
 }
 
 std::string Noise(size_t bytes, uint32_t seed) {
@@ -167,12 +166,12 @@ TEST(ThrottledRelay, AnEndOfOneSideIsThatOfTheOther) {
   Send(ends.client, "bye");
   ends.client.Reset();
   EXPECT_EQ(Receive(ends.server, 3), "bye");
-  EXPECT_TRUE(Closed(ends.server));
+  EXPECT_TRUE(HasEnded(ends.server));
   ends = Connect(relay);
   Send(ends.server, "no more");
   ends.server.Reset();
   EXPECT_EQ(Receive(ends.client, 7), "no more");
-  EXPECT_TRUE(Closed(ends.client));
+  EXPECT_TRUE(HasEnded(ends.client));
 }
 
 TEST(ThrottledRelay, StopClosesAllAndWhatComesLater) {
@@ -180,13 +179,13 @@ TEST(ThrottledRelay, StopClosesAllAndWhatComesLater) {
   ASSERT_TRUE(relay.Start().ok());
   const Ends ends = Connect(relay);
   relay.Stop();
-  EXPECT_TRUE(Closed(ends.client));
-  EXPECT_TRUE(Closed(ends.server));
+  EXPECT_TRUE(HasEnded(ends.client));
+  EXPECT_TRUE(HasEnded(ends.server));
   int pair[2] = {-1, -1};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   const Descriptor client(pair[0]);
   EXPECT_FALSE(relay.Take(Descriptor(pair[1])).valid());
-  EXPECT_TRUE(Closed(client));
+  EXPECT_TRUE(HasEnded(client));
 }
 
 }  // namespace

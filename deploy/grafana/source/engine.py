@@ -4,6 +4,7 @@ from panels import (
     dashboard,
     gauge,
     heatmap,
+    per_second,
     quantiles,
     row,
     series,
@@ -12,11 +13,6 @@ from panels import (
     table_target,
     target,
 )
-
-
-def per_second(metric, legend, by=""):
-    group = f" by ({by})" if by else ""
-    return target(f"sum{group} (rate({metric}[$__rate_interval]))", legend)
 
 
 def build():

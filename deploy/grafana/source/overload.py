@@ -1,16 +1,12 @@
 """What the server is protected by: waits, slow readers, memory, connections, files it re-reads."""
 
-from panels import dashboard, row, series, stat, target
+from panels import dashboard, per_second, row, series, stat, target
 
 RATE = "[$__rate_interval]"
 
 
 def used(taken, bound, legend):
     return target(f"max by (instance) ({taken} / {bound})", legend)
-
-
-def per_second(metric, by):
-    return target(f"sum by ({by}) (rate({metric}{RATE}))", f"{{{{{by}}}}}")
 
 
 def build():
@@ -77,7 +73,7 @@ def build():
             series(
                 "Refused, by reason",
                 "Calls that ended before any work was done for them.",
-                [per_second("eta_requests_rejected_total", "reason")],
+                [per_second("eta_requests_rejected_total", "{{reason}}", "reason")],
                 unit="reqps",
                 stack=True,
             ),
@@ -120,14 +116,8 @@ def build():
                 "Answers that nobody read in time, and those that were given up because memory was "
                 "short.",
                 [
-                    target(
-                        f"sum by (instance) (rate(eta_answers_cut_off_total{RATE}))",
-                        "{{instance}} unread",
-                    ),
-                    target(
-                        f"sum by (instance) (rate(eta_memory_streams_ended_total{RATE}))",
-                        "{{instance}} memory",
-                    ),
+                    per_second("eta_answers_cut_off_total", "{{instance}} unread", "instance"),
+                    per_second("eta_memory_streams_ended_total", "{{instance}} memory", "instance"),
                 ],
                 unit="reqps",
             ),
@@ -151,7 +141,7 @@ def build():
                 "Connections closed at once",
                 "No room, too many of a peer, no file descriptor left; and errors of the system.",
                 [
-                    per_second("eta_connections_refused_total", "reason"),
+                    per_second("eta_connections_refused_total", "{{reason}}", "reason"),
                     target(
                         f"sum(rate(eta_connection_accept_errors_total{RATE}))", "errors of the system"
                     ),
@@ -162,7 +152,7 @@ def build():
             series(
                 "Connections served",
                 "New ones, per second.",
-                [per_second("eta_connections_accepted_total", "instance")],
+                [per_second("eta_connections_accepted_total", "{{instance}}", "instance")],
                 unit="cps",
             ),
             series(

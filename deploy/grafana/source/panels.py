@@ -23,6 +23,11 @@ def target(expression, legend="", more="", **options):
     return {"expr": select(expression, more), "legendFormat": legend or "__auto", **options}
 
 
+def per_second(metric, legend, by=""):
+    group = f" by ({by})" if by else ""
+    return target(f"sum{group} (rate({metric}[$__rate_interval]))", legend)
+
+
 def table_target(expression, more=""):
     return target(expression, more=more, format="table", instant=True, range=False)
 

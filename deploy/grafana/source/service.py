@@ -1,6 +1,6 @@
 """Is the service healthy? What clients feel: latency, errors, refusals, error budget."""
 
-from panels import dashboard, heatmap, quantiles, row, series, stat, target
+from panels import dashboard, heatmap, per_second, quantiles, row, series, stat, target
 
 # The objective and what counts as a fault: as in deploy/prometheus/rules.yml.
 CALLS = 'eta_requests_total{method="Generate"}'
@@ -116,32 +116,28 @@ def build():
             series(
                 "Calls by code",
                 "All methods, by the gRPC code that they ended with.",
-                [target(f"sum by (code) (rate(eta_requests_total{rate}))", "{{code}}")],
+                [per_second("eta_requests_total", "{{code}}", "code")],
                 unit="reqps",
                 stack=True,
             ),
             series(
                 "Calls by method",
                 "",
-                [target(f"sum by (method) (rate(eta_requests_total{rate}))", "{{method}}")],
+                [per_second("eta_requests_total", "{{method}}", "method")],
                 unit="reqps",
                 stack=True,
             ),
             series(
                 "Refused, by reason",
                 "Calls that ended before any work was done for them.",
-                [
-                    target(
-                        f"sum by (reason) (rate(eta_requests_rejected_total{rate}))", "{{reason}}"
-                    )
-                ],
+                [per_second("eta_requests_rejected_total", "{{reason}}", "reason")],
                 unit="reqps",
                 stack=True,
             ),
             series(
                 "Failed, by reason",
                 "Calls that were worked on and ended in an error.",
-                [target(f"sum by (reason) (rate(eta_requests_failed_total{rate}))", "{{reason}}")],
+                [per_second("eta_requests_failed_total", "{{reason}}", "reason")],
                 unit="reqps",
                 stack=True,
             ),
@@ -161,7 +157,7 @@ def build():
             series(
                 "Cancelled, by stage",
                 "Requests that the client gave up, and where they were.",
-                [target(f"sum by (stage) (rate(eta_requests_cancelled_total{rate}))", "{{stage}}")],
+                [per_second("eta_requests_cancelled_total", "{{stage}}", "stage")],
                 unit="reqps",
                 stack=True,
             ),
