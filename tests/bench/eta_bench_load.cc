@@ -86,14 +86,16 @@ class LoadGenerator::Call final : public grpc::ClientReadReactor<v1::GenerateRes
     result_.total = Seconds(Clock::now() - begin_);
     result_.code = status.error_code();
     result_.error = status.error_message();
-    {
-      const std::lock_guard lock(run_.mutex);
-      run_.results[stream_].push_back(std::move(result_));
-      --run_.open[stream_];
-      --run_.all_open;
-      run_.changed.notify_all();
-    }
+    // The call holds its channel: it goes before Run() may return and the channels with it.
+    State& run = run_;
+    const size_t stream = stream_;
+    CallResult result = std::move(result_);
     delete this;
+    const std::lock_guard lock(run.mutex);
+    run.results[stream].push_back(std::move(result));
+    --run.open[stream];
+    --run.all_open;
+    run.changed.notify_all();
   }
 
  private:
