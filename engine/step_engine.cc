@@ -13,6 +13,7 @@
 #include "engine/probe_cells.h"
 #include "engine/probe_validation.h"
 #include "engine/request_validation.h"
+#include "engine/warm_up.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -76,7 +77,7 @@ StepEngine::StepEngine(const EngineOptions& options, std::unique_ptr<Backend> ba
       backend_(std::move(backend)),
       mailbox_(options.limits) {
   if (options_.max_step_tokens == 0) {
-    const int32_t usual = backend_->name() == "cuda" ? kDefaultGpuStepTokens : kDefaultStepTokens;
+    const int32_t usual = OnGpu() ? kDefaultGpuStepTokens : kDefaultStepTokens;
     options_.max_step_tokens = std::max(usual, options_.max_running);
   }
 }
@@ -108,6 +109,13 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = *std::move(tokenizer);
   if (absl::Status reserved = ReserveCache(); !reserved.ok()) return reserved;
+  if (OnGpu()) {
+    const int32_t max_rows = std::min(options_.max_step_tokens, options_.limits.max_context - 1);
+    const absl::Status warm = WarmUp(*backend_, *model_, *cache_, max_rows);
+    if (!warm.ok()) {
+      return absl::Status(warm.code(), absl::StrCat("the device's first steps: ", warm.message()));
+    }
+  }
   dispatcher_ = std::make_unique<Dispatcher>(
       *backend_, *model_, *cache_,
       BatcherOptions{.max_running = options_.max_running,

@@ -20,8 +20,9 @@ namespace eta {
 class StepEngine final : public Engine {
  public:
   // Loads the model onto `backend`, reserves the KV cache and starts the step thread. Errors of
-  // Model::Load and Tokenizer::Load; INVALID_ARGUMENT for options that make no sense;
-  // RESOURCE_EXHAUSTED, with the bytes wanted and free, where the device's memory is too small.
+  // Model::Load, Tokenizer::Load and, on a GPU, WarmUp; INVALID_ARGUMENT for options that make no
+  // sense; RESOURCE_EXHAUSTED, with the bytes wanted and free, where the device's memory is too
+  // small.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         const Checkpoint& checkpoint,
                                                         std::unique_ptr<Backend> backend,
@@ -40,6 +41,7 @@ class StepEngine final : public Engine {
 
  private:
   StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend, Observer* observer);
+  bool OnGpu() const { return backend_->name() == "cuda"; }
   absl::Status Load(const Checkpoint& checkpoint);
   absl::Status ReserveCache();
   absl::StatusOr<int64_t> PoolBytes(const KvGeometry& geometry) const;

@@ -155,6 +155,32 @@ TEST_F(DeviceTest, ChoicesThatTheBackendDoesNotHaveAreRefused) {
   EXPECT_EQ(refusal([](EngineOptions& o) { o.max_step_tokens = 3; }), "max_step_tokens");
 }
 
+// On a GPU kernels are loaded and products chosen when they are first needed.
+TEST_F(DeviceTest, AGpuTakesItsFirstStepsBeforeAnybodys) {
+  const auto cold = Start(OptionsFor(model_), faults_[0]);
+  EXPECT_EQ(faults_[0]->finishes, 0);
+  for (const int64_t blocks : {2, 64}) {
+    EngineOptions options = OptionsFor(model_);
+    options.max_step_tokens = 64;
+    if (blocks == 2) options.kv_pool_bytes = cold->info().kv_bytes / cold->info().num_blocks * 2;
+    const int before = faults_[1]->finishes;
+    const auto warm = Open(options, faults_[1], "cuda");
+    ASSERT_TRUE(warm.ok()) << warm.status();
+    EXPECT_GT(faults_[1]->finishes, before + 2);
+    EXPECT_EQ((*warm)->Snapshot().steps, 0);
+    EXPECT_EQ((*warm)->Snapshot().blocks_free, (*warm)->info().num_blocks);
+    const Request request = Greedy(Prompt(20, 1), 8);
+    EXPECT_EQ(Ask(**warm, request).ids, Ask(*cold, request).ids);
+  }
+}
+
+TEST_F(DeviceTest, AGpuThatCannotComputeIsRefusedAtTheStart) {
+  faults_[0]->Break(absl::InternalError("an illegal memory access"));
+  const auto engine = Open(OptionsFor(model_), faults_[0], "cuda");
+  EXPECT_TRUE(absl::IsInternal(engine.status()));
+  EXPECT_THAT(engine.status().message(), HasSubstr("first steps: an illegal memory access"));
+}
+
 TEST_F(DeviceTest, TwinsShareOnePrefill) {
   for (const bool together : {true, false}) {
     EngineOptions options = OptionsFor(model_);
