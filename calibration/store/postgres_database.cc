@@ -15,7 +15,7 @@ constexpr int64_t kSchemaVersion = 2;
 constexpr size_t kMaxIdle = 8;
 constexpr int kAttempts = 4;  // of a transaction that PostgreSQL ended: one and three more
 constexpr std::chrono::milliseconds kFirstPause{100};
-constexpr std::chrono::milliseconds kLongestPause{1000};  // writes are back within 2 s
+constexpr std::chrono::milliseconds kLongestPause{500};  // writes are back within 2 s
 
 // Texts compare by their bytes, as in SQLite.
 constexpr char kSchema[] = R"(
