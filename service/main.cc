@@ -26,6 +26,7 @@
 #include "service/descriptors.h"
 #include "service/flags.h"
 #include "service/insecure_choices.h"
+#include "service/large_blocks.h"
 #include "service/limits/tenant_limits.h"
 #include "service/log/audit_log.h"
 #include "service/log/call_log.h"
@@ -152,6 +153,7 @@ void SayLimits(const absl::Status& status, Log& log) {
 }
 
 int Run(Flags flags) {
+  ReturnLargeBlocks();
   const sigset_t signals = BlockStopSignals();
   std::set_terminate(OnTerminate);
   const absl::StatusOr<bool> filtered = HardenByFlags(flags.process, flags.GeneratesCode());

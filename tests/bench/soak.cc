@@ -32,6 +32,7 @@
 #include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "service/large_blocks.h"
 #include "service/log/call_log.h"
 #include "service/log/log.h"
 #include "service/server.h"
@@ -346,6 +347,7 @@ std::string FittingProfile(const EngineInfo& info) {
 }
 
 int Run(const Options& options) {
+  ReturnLargeBlocks();  // as the server does
   Telemetry telemetry;
   EngineOptions engine_options;
   engine_options.model_dir = options.model_dir;
