@@ -18,6 +18,7 @@
 #include "tests/testing/http2_peer.h"
 #include "tests/testing/log_lines.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/server_process.h"
 #include "tests/testing/tiny_model.h"
@@ -34,12 +35,6 @@ using ::testing::Not;
 // Promised is that a new connection is served within 1 s; sanitizers and a busy machine take
 // longer.
 constexpr seconds kServedAgain(kAddressSanitizer ? 20 : 5);
-
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
 
 v1::GenerateRequest Answer(int tokens) {
   v1::GenerateRequest request = Ask("Once upon a time");
@@ -85,7 +80,7 @@ class ConnectionsProcessTest : public ::testing::Test {
     }
     address_ = server_->AwaitAddress();
     ASSERT_NE(address_, "") << server_->AwaitExit().errors;
-    channel_ = NewChannel(address_);  // before anybody else, so that figures can be asked for
+    channel_ = OwnConnection(address_);  // before anybody else, so that figures can be asked for
     Connections();
   }
   void TearDown() override {
@@ -96,7 +91,7 @@ class ConnectionsProcessTest : public ::testing::Test {
   }
 
   grpc::Status NewCall() {
-    const auto stub = v1::EtaService::NewStub(NewChannel(address_));
+    const auto stub = v1::EtaService::NewStub(OwnConnection(address_));
     ClientCall call(*stub);
     call.Start(Answer(4));
     call.ReadText();
@@ -218,7 +213,7 @@ TEST_F(ConnectionsProcessTest, TwoThousandIdleConnectionsAndAHundredStreams) {
   std::vector<std::unique_ptr<v1::EtaService::Stub>> stubs;
   std::vector<std::unique_ptr<ClientCall>> calls;
   for (int i = 0; i < 100; ++i) {
-    if (i % 10 == 0) stubs.push_back(v1::EtaService::NewStub(NewChannel(address_)));
+    if (i % 10 == 0) stubs.push_back(v1::EtaService::NewStub(OwnConnection(address_)));
     calls.push_back(std::make_unique<ClientCall>(*stubs.back()));
     calls.back()->context.set_deadline(std::chrono::system_clock::now() + seconds(120));
     calls.back()->Start(Answer(32));

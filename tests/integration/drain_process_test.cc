@@ -18,6 +18,7 @@
 #include "tests/testing/health_call.h"
 #include "tests/testing/log_lines.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/server_process.h"
 
 namespace eta::testing {
@@ -49,9 +50,8 @@ struct Outcome {
 
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  auto channel = OwnConnection(address, grpc::InsecureChannelCredentials(), arguments);
   // gRPC 1.51 now and then takes an attempt that goes on for one that failed, and tries again.
   EXPECT_TRUE(
       channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::minutes(1)));

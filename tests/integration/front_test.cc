@@ -16,6 +16,7 @@
 #include "tests/testing/generic_call.h"
 #include "tests/testing/health_call.h"
 #include "tests/testing/log_lines.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/raw_calls.h"
 #include "tests/testing/tiny_model.h"
 
@@ -78,13 +79,10 @@ class FrontTest : public ::testing::Test {
     channel_ = NewChannel();
     stub_ = v1::EtaService::NewStub(channel_);
   }
-  // Over a connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel() const {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     grpc::SslCredentialsOptions options;
     options.pem_root_certs = Read(Path("crt"));
-    return grpc::CreateCustomChannel(front_->address(), grpc::SslCredentials(options), arguments);
+    return OwnConnection(front_->address(), grpc::SslCredentials(options));
   }
   // Of the server itself.
   v1::EngineLoad Load() {

@@ -5,6 +5,7 @@
 #include "tests/testing/client_call.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/health_call.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/server_process.h"
 
 namespace eta::testing {
@@ -19,17 +20,11 @@ std::vector<std::string> With(std::vector<std::string> more) {
   return more;
 }
 
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
 TEST(HealthProcess, AFullQueueIsNoReasonToRestart) {
   ServerProcess server(kServer, With({"--max_running", "1", "--max_waiting_requests", "1"}));
   const std::string address = server.AwaitAddress();
   ASSERT_NE(address, "") << server.AwaitExit().errors;
-  const auto stub = v1::EtaService::NewStub(NewChannel(address));
+  const auto stub = v1::EtaService::NewStub(OwnConnection(address));
   v1::GenerateRequest request = Ask("Once upon a time");
   request.mutable_stopping()->set_max_tokens(8000);
   request.mutable_stopping()->set_ignore_eos(true);
@@ -46,8 +41,8 @@ TEST(HealthProcess, AFullQueueIsNoReasonToRestart) {
     more.Read();
     status = more.Finish();
   } while (ReasonOf(status) != "QUEUE_FULL");
-  EXPECT_EQ(CheckHealth(NewChannel(address), "liveness"), HealthStatus::SERVING);
-  EXPECT_EQ(CheckHealth(NewChannel(address), "readiness"), HealthStatus::SERVING);
+  EXPECT_EQ(CheckHealth(OwnConnection(address), "liveness"), HealthStatus::SERVING);
+  EXPECT_EQ(CheckHealth(OwnConnection(address), "readiness"), HealthStatus::SERVING);
 }
 
 }  // namespace

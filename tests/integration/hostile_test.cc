@@ -18,6 +18,7 @@
 #include "tests/testing/health_call.h"
 #include "tests/testing/hostile_peer.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_model.h"
 
@@ -39,13 +40,10 @@ constexpr double kMinCalmMilliseconds = 25;
 
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address,
                                           const std::string& root_of_tls = "") {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (root_of_tls.empty()) return OwnConnection(address);
   grpc::SslCredentialsOptions tls;
   tls.pem_root_certs = root_of_tls;
-  return grpc::CreateCustomChannel(
-      address, root_of_tls.empty() ? grpc::InsecureChannelCredentials() : grpc::SslCredentials(tls),
-      arguments);
+  return OwnConnection(address, grpc::SslCredentials(tls));
 }
 
 v1::GenerateRequest ShortAnswer() {

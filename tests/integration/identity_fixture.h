@@ -22,6 +22,7 @@
 #include "tests/testing/certificates.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/generic_call.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/token_maker.h"
 #include "tests/unit/temp_folder.h"
 
@@ -116,14 +117,10 @@ class IdentityTest : public ServiceTest {
 
   std::shared_ptr<grpc::Channel> TlsChannel(const CertificateAuthority& root,
                                             const MadeCertificate& own = {}) const {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const std::string address = absl::StrReplaceAll(server_->address(), {{"0.0.0.0", "127.0.0.1"}});
-    return grpc::CreateCustomChannel(address,
-                                     grpc::SslCredentials({.pem_root_certs = root.pem(),
-                                                           .pem_private_key = own.key,
-                                                           .pem_cert_chain = own.certificate}),
-                                     arguments);
+    return OwnConnection(address, grpc::SslCredentials({.pem_root_certs = root.pem(),
+                                                        .pem_private_key = own.key,
+                                                        .pem_cert_chain = own.certificate}));
   }
   std::string LogText() {
     own_log_.reset();  // writes what waits

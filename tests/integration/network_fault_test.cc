@@ -19,6 +19,7 @@
 #include "tests/testing/live_figures.h"
 #include "tests/testing/log_lines.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/tcp_proxy.h"
 #include "tests/testing/tiny_model.h"
 
@@ -58,14 +59,9 @@ class NetworkFault : public ::testing::Test {
     EXPECT_EQ(cut, begun_);
   }
 
-  // On a connection of its own, which no fault before it has met.
-  static std::unique_ptr<v1::EtaService::Stub> Connect(const std::string& address) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return v1::EtaService::NewStub(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  std::unique_ptr<v1::EtaService::Stub> Through() const {
+    return v1::EtaService::NewStub(OwnConnection(proxy_.address()));
   }
-  std::unique_ptr<v1::EtaService::Stub> Through() const { return Connect(proxy_.address()); }
   static v1::GenerateRequest Answer(int tokens) {
     v1::GenerateRequest request = Ask("Once upon a time");
     request.mutable_stopping()->set_max_tokens(tokens);
@@ -83,7 +79,8 @@ class NetworkFault : public ::testing::Test {
     EXPECT_TRUE(call.Read().has_delta());
   }
   std::string Straight(int tokens) {
-    const auto stub = Connect(server_->address());
+    // No fault before it has met this connection.
+    const auto stub = v1::EtaService::NewStub(OwnConnection(server_->address()));
     ClientCall call(*stub);
     call.Start(Answer(tokens));
     const std::string text = call.ReadText();

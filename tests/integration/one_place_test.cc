@@ -13,6 +13,7 @@
 #include "tests/testing/live_figures.h"
 #include "tests/testing/log_lines.h"
 #include "tests/testing/metric_samples.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/server_process.h"
 
 namespace eta::testing {
@@ -57,12 +58,8 @@ class OnePlaceTest : public ::testing::Test {
     const grpc::Status status = call.Finish();
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
-  // On a connection of its own.
   std::unique_ptr<v1::EtaService::Stub> NewStub() const {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return v1::EtaService::NewStub(
-        grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+    return v1::EtaService::NewStub(OwnConnection(address_));
   }
 
   ServerProcess server_{

@@ -15,6 +15,7 @@
 #include "service/server.h"
 #include "tests/testing/client_call.h"
 #include "tests/testing/faulty_store.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/profile_case.h"
 #include "tests/testing/puppet_engine.h"
 
@@ -49,10 +50,8 @@ class ServiceTest : public ::testing::Test {
     engine_.reset();
   }
 
-  std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) {
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(),
-                                     arguments);
+  std::shared_ptr<grpc::Channel> NewChannel(const grpc::ChannelArguments& arguments = {}) {
+    return OwnConnection(server_->address(), grpc::InsecureChannelCredentials(), arguments);
   }
 
   // What calibration could have made for the puppet.

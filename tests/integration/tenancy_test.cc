@@ -23,6 +23,7 @@
 #include "service/telemetry/telemetry.h"
 #include "tests/integration/tenant_client.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/own_connection.h"
 #include "tests/testing/profile_case.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
@@ -130,12 +131,7 @@ class TenancyServiceTest : public ::testing::Test {
     EXPECT_GE(log_reader_.named(), operations) << "each call has a line that names its tenant";
   }
 
-  std::shared_ptr<grpc::Channel> NewChannel() const {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(),
-                                     arguments);
-  }
+  std::shared_ptr<grpc::Channel> NewChannel() const { return OwnConnection(server_->address()); }
   ProfileContent Fitting() const {
     const EngineInfo& info = engine_->info();
     ProfileContent content = MakeContent(1, info.config.num_layers, info.config.num_query_heads);

@@ -7,19 +7,15 @@
 #include <thread>
 
 #include "eta/v1/stats.grpc.pb.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/support/channel_arguments.h"
 #include "gtest/gtest.h"
 #include "tests/integration/replica.h"
+#include "tests/testing/own_connection.h"
 
 namespace eta::testing {
 
 inline v1::Stats LiveStats(const std::string& address) {
-  // On a connection of its own: one that calls share may be dead after a fault.
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  const auto stub = v1::StatsService::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  // A connection that calls share may be dead after a fault.
+  const auto stub = v1::StatsService::NewStub(OwnConnection(address));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   v1::Stats stats;

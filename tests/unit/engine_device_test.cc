@@ -159,10 +159,10 @@ TEST_F(DeviceTest, ChoicesThatTheBackendDoesNotHaveAreRefused) {
 TEST_F(DeviceTest, AGpuTakesItsFirstStepsBeforeAnybodys) {
   const auto cold = Start(OptionsFor(model_), faults_[0]);
   EXPECT_EQ(faults_[0]->finishes, 0);
-  for (const int64_t blocks : {2, 64}) {
+  for (const bool two_blocks : {true, false}) {
     EngineOptions options = OptionsFor(model_);
     options.max_step_tokens = 64;
-    if (blocks == 2) options.kv_pool_bytes = cold->info().kv_bytes / cold->info().num_blocks * 2;
+    if (two_blocks) options.kv_pool_bytes = cold->info().kv_bytes / cold->info().num_blocks * 2;
     const int before = faults_[1]->finishes;
     const auto warm = Open(options, faults_[1], "cuda");
     ASSERT_TRUE(warm.ok()) << warm.status();
