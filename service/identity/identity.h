@@ -35,7 +35,7 @@ struct Shown {
   std::vector<std::string_view> authorization;  // every value of that metadata
   std::vector<std::string_view> tenants;        // every value of --tenant_header
   bool certified = false;                       // its peer has a certificate of --tls_client_ca
-  std::string spiffe_id;                        // in it; empty: none, or several
+  std::string spiffe_id;                        // in it, spiffe://...; empty: none, or several
 };
 
 struct IdentityRules {

@@ -123,7 +123,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   eta::Shown shown;
   shown.certified = has(kCertified);
-  if (shown.certified) shown.spiffe_id = spiffe_id;
+  // gRPC gives no other.
+  if (shown.certified && spiffe_id.starts_with("spiffe://")) shown.spiffe_id = spiffe_id;
   if (!authorization.empty()) shown.authorization.push_back(authorization);
   if (has(kTwice)) shown.authorization.push_back(authorization);
   eta::IdentityRules rules;
