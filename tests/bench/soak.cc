@@ -8,6 +8,7 @@
 //
 // Prints a table, one row per sample, and exits with 1, naming it, for whatever did not come back.
 #include <fcntl.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -272,6 +273,7 @@ struct Sample {
   int64_t calls = 0;
   int64_t tokens = 0;
   double megabytes = 0.0;
+  double allocated = 0.0;  // where it stays the same, growth is what the C library keeps
   int files = 0;
   int threads = 0;
   int blocks_used = 0;
@@ -289,6 +291,8 @@ Sample TakeSample(const Engine& engine, const Totals& totals, Seconds elapsed) {
     }
     if (key == "Threads:") status >> sample.threads;
   }
+  const struct mallinfo2 heap = mallinfo2();
+  sample.allocated = static_cast<double>(heap.uordblks + heap.hblkhd) / 1048576.0;
   for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) {
     ++sample.files;
   }
@@ -300,10 +304,10 @@ Sample TakeSample(const Engine& engine, const Totals& totals, Seconds elapsed) {
 
 void Print(const Sample& sample, const Sample& before) {
   const double seconds = std::max(sample.seconds - before.seconds, 1e-3);
-  std::printf("| %6.0f | %7.1f | %8.0f | %7.1f | %5d | %7d | %7d | %7d |\n", sample.seconds,
+  std::printf("| %6.0f | %7.1f | %8.0f | %7.1f | %9.1f | %5d | %7d | %7d | %7d |\n", sample.seconds,
               static_cast<double>(sample.calls - before.calls) / seconds,
               static_cast<double>(sample.tokens - before.tokens) / seconds, sample.megabytes,
-              sample.files, sample.threads, sample.running, sample.blocks_used);
+              sample.allocated, sample.files, sample.threads, sample.running, sample.blocks_used);
   std::fflush(stdout);
 }
 
@@ -424,8 +428,9 @@ int Run(const Options& options) {
       options.streams, peak_rate,
       static_cast<double>(peak.tokens - filled.tokens) / (peak.seconds - filled.seconds),
       100.0 * options.load);
-  std::printf("| second | calls/s | tokens/s |      MB | files | threads | running | blocks |\n");
-  std::printf("|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| second | calls/s | tokens/s |      MB | allocated | files | threads | running | blocks |\n"
+      "|---|---|---|---|---|---|---|---|---|\n");
   std::vector<Sample> samples = {peak};
   const double interval = std::clamp(options.seconds / 30.0, 1.0, 300.0);
   while (samples.back().seconds < options.seconds) {
