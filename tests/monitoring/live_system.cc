@@ -121,6 +121,9 @@ v1::Stats LiveSystem::GetStats(bool layers) {
   const grpc::Status status = stats_->GetStats(&context, request, &stats);
   EXPECT_TRUE(status.ok()) << status.error_message();
   counts.CountCall(Ended("GetStats", "OK", "other"));
+  AwaitPage([](const MetricSamples& page) {  // the answer counts until all of it has left
+    return page.Sum("eta_unread_answer_bytes") == 0;
+  });
   return stats;
 }
 
