@@ -174,6 +174,20 @@ TEST_F(SqliteStore, DamagedPagesAreDataLossAndTheFileIsKept) {
   EXPECT_EQ(ReadFile(path_), damaged);
 }
 
+// The system's cache has the file; the server has no copy of it for each of its threads.
+TEST_F(SqliteStore, OfALargeFileLittleIsHeldInMemory) {
+  const auto store = Open();
+  ASSERT_TRUE(store.ok());
+  PutProfile put = MakePut("a", 1);
+  put.content = MakeContent(1, 64, 128);
+  const int64_t before = sqlite3_memory_used();
+  for (; std::filesystem::file_size(path_) < (5u << 20); put.name += "a") {
+    for (int version = 0; version < 20; ++version) ASSERT_TRUE((*store)->Put(kAcme, put).ok());
+    ASSERT_TRUE((*store)->Get(kAcme, put.name, Newest()).ok());
+  }
+  EXPECT_LT(sqlite3_memory_used() - before, 1 << 20);
+}
+
 // Row 54.
 TEST_F(SqliteStore, ALockedFileIsUnavailableForWritersOnly) {
   ProfileStoreOptions options = StorePlace::FastOptions();
