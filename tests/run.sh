@@ -17,7 +17,8 @@ usage: tests/run.sh [--quick] [--cuda] [--tidy] [--asan] [--tsan] [--long]
              fuzz target and the mutants (README.md has the time of each part). Not in it: --tidy,
              --asan, --tsan, --cuda, which are runs of their own
 A release passes --long, --tidy, --asan and --tsan, and --cuda where there is a device. They may be
-named together, and then run one after the other. A test that is skipped for a reason that
+named together, and then run one after the other. A failed test does not keep later parts from
+running; the run then ends with 1 all the same. A test that is skipped for a reason that
 tests/skips.txt does not know fails its run.
 TEXT
 }
@@ -44,17 +45,24 @@ done
 if [ "$long" -eq 1 ]; then default_run=1; fi
 
 jobs=$(nproc)
-phases=()
-# phase NAME COMMAND...: runs it, keeps its time, stops the script if it fails.
-phase() {
+phases=() failed=()
+# part NAME COMMAND...: runs it and keeps its time. What comes after it runs whether it fails or not;
+# the script then ends with 1.
+part() {
   local name=$1 start=$SECONDS
   shift
   echo "== $name"
   if ! "$@"; then
     echo "== FAILED: $name, after $((SECONDS - start)) s" >&2
-    exit 1
+    failed+=("$name")
   fi
   phases+=("$(printf '%5d s  %s' $((SECONDS - start)) "$name")")
+}
+# phase NAME COMMAND...: one that the rest needs.
+phase() {
+  local before=${#failed[@]}
+  part "$@"
+  if [ ${#failed[@]} -gt "$before" ]; then exit 1; fi
 }
 
 sources() {
@@ -88,12 +96,13 @@ check_tidy() {
   run-clang-tidy -p build -j "$jobs" -quiet -extra-arg=-DHWY_COMPILE_ONLY_STATIC "$files" \
     >"$log" 2>&1 &&
     run-clang-tidy -p build -j "$jobs" -quiet -checks='-*,misc-no-recursion' "${readers[@]}" \
-      >"$log" 2>&1 && return 0
+      >"$log" 2>&1 && closing+=("clang-tidy: no findings") && return 0
   sed 's/\x1b\[[0-9;]*m//g' "$log" | grep -E ': (warning|error): ' | sort -u || tail -n 20 "$log"
   return 1
 }
 
-closing=()
+check_cuda() { tests/cuda.sh && closing+=("CUDA: suites passed, compute-sanitizer clean"); }
+
 # suites DIRECTORY CTEST_OPTION...
 suites() {
   local directory=$1
@@ -120,7 +129,7 @@ await_soak() {
   return 1
 }
 
-log=$(mktemp) soak=""
+log=$(mktemp) soak="" closing=()
 trap 'rm -f "$log"; if [ -n "$soak" ]; then kill "$soak" 2>/dev/null || true; fi' EXIT
 runner=(env)
 
@@ -138,11 +147,11 @@ if [ "$default_run" -eq 1 ]; then
   phase "configure" configure ci
   phase "build" build build
   if [ "$quick" -eq 1 ]; then
-    phase "tests (quick)" suites build -LE '^(golden|service_test|server_binary|integration)|_process_test$'
+    part "tests (quick)" suites build -LE '^(golden|service_test|server_binary|integration)|_process_test$'
   else
     # Randomized tests repeat themselves more often in a long run, without sanitizers.
     if [ "$long" -eq 1 ]; then export ETA_TEST_LONG=1; fi
-    phase "tests" suites build
+    part "tests" suites build
     unset ETA_TEST_LONG
   fi
 fi
@@ -150,22 +159,20 @@ if [ "$long" -eq 1 ]; then
   # The soak looks for what does not come back, not for speed.
   phase "soak begins" start_soak
   # An input that takes long may do so because the machine is busy.
-  phase "fuzz" tests/fuzz/campaign.sh --seconds=60 --parallel=1 --timeout=10
-  phase "mutants" tests/mutants.sh
-  phase "soak" await_soak
+  part "fuzz" tests/fuzz/campaign.sh --seconds=60 --parallel=1 --timeout=10
+  part "mutants" tests/mutants.sh
+  part "soak" await_soak
 fi
 if [ "$cuda" -eq 1 ]; then
   phase "configure" configure ci
   phase "build" build build
-  phase "tests on a CUDA device" tests/cuda.sh
-  closing+=("CUDA: suites passed, compute-sanitizer clean")
+  part "tests on a CUDA device" check_cuda
 fi
 if [ "$tidy" -eq 1 ]; then
   phase "configure" configure ci
   # It reads headers that the build generates.
   phase "build" build build
-  phase "clang-tidy" check_tidy
-  closing+=("clang-tidy: no findings")
+  part "clang-tidy" check_tidy
 fi
 if [ "$asan" -eq 1 ]; then
   phase "configure, asan" configure asan
@@ -173,7 +180,7 @@ if [ "$asan" -eq 1 ]; then
   # Left out: two suites of plain arithmetic over the whole model, minutes long here, and the soak
   # and the monitoring test, whose calls have deadlines; the code that they run is covered by the
   # others.
-  phase "tests, asan" suites build/asan -E 'GoldenModelReference|EmbeddedModel|^soak$|^monitoring_test$'
+  part "tests, asan" suites build/asan -E 'GoldenModelReference|EmbeddedModel|^soak$|^monitoring_test$'
 fi
 if [ "$tsan" -eq 1 ]; then
   # The runtime of this compiler cannot map its shadow under high-entropy address randomisation.
@@ -182,7 +189,7 @@ if [ "$tsan" -eq 1 ]; then
   phase "configure, tsan" configure tsan
   phase "build, tsan" build build/tsan
   # Suites without gRPC: the packaged library is not instrumented, and what it orders looks like races.
-  phase "tests, tsan" suites build/tsan \
+  part "tests, tsan" suites build/tsan \
     -L '^(kernels|workers|engine|calibrat|limits|telemetry|profile_(record|store)|identity_parts|service_threads)' -E EmbeddedModel
 fi
 
@@ -190,4 +197,5 @@ echo "== times"
 printf '%s\n' "${phases[@]}"
 printf '%5d s  in all\n' "$SECONDS"
 echo "== result"
-printf '%s\n' "${closing[@]}"
+printf '%s\n' "${closing[@]}" "${failed[@]/#/FAILED: }"
+[ ${#failed[@]} -eq 0 ]
