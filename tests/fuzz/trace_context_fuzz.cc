@@ -25,6 +25,10 @@ bool IsId(std::string_view text, size_t digits) {
          text.find_first_not_of('0') != std::string_view::npos;
 }
 
+// More say nothing new: a tracestate has at most 32 members, and hundreds of lines take a thousand
+// times as long as one.
+constexpr size_t kMaxLines = 64;
+
 // As a call carries it, the values in the order that they came in.
 std::optional<eta::TraceContext> FromCall(const std::vector<std::string_view>& parents,
                                           const std::vector<std::string_view>& states) {
@@ -42,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   eta::fuzz::InputReader reader(data, size);
   std::vector<std::string_view> parents;
   std::vector<std::string_view> states;
-  while (!reader.empty()) {
+  while (!reader.empty() && parents.size() + states.size() < kMaxLines) {
     const std::string_view line = reader.Until('\n');
     if (line.starts_with('p')) {
       parents.push_back(line.substr(1));
