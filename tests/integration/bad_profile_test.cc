@@ -1,8 +1,6 @@
 // What may be wrong with profiles and calibrations, against the server as it is shipped with a
 // store of its own: rows 24 to 37 of the table of bad inputs (tests/bad_inputs.md). A good call
 // works afterwards.
-#include <sqlite3.h>
-
 #include <bit>
 #include <cmath>
 #include <csignal>
@@ -17,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/sqlite_client.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
 
@@ -90,30 +89,15 @@ class BadProfileTest : public ::testing::Test {
 
   // The stored bytes of the newest version.
   std::string Record(const std::string& name) const {
-    std::string record;
-    Sql(
-        "SELECT hex(record) FROM eta_profiles WHERE name = '" + name + "' ORDER BY version",
-        [](void* to, int, char** values, char**) {
-          *static_cast<std::string*>(to) = absl::HexStringToBytes(values[0]);
-          return 0;
-        },
-        &record);
-    return record;
+    return absl::HexStringToBytes(SqliteClient{store_}(
+        "SELECT hex(record) FROM eta_profiles WHERE name = '" + name + "' ORDER BY version"));
   }
   // Past the server, with a digest that holds.
   void Replace(const std::string& name, std::string record) const {
     record.resize(record.size() - kDigestSize);
     record += Sha256Hex(record).value();
-    Sql("UPDATE eta_profiles SET record = x'" + absl::BytesToHexString(record) +
-        "' WHERE name = '" + name + "'");
-  }
-  void Sql(const std::string& statement, int (*row)(void*, int, char**, char**) = nullptr,
-           void* to = nullptr) const {
-    sqlite3* file = nullptr;
-    ASSERT_EQ(sqlite3_open(store_.c_str(), &file), SQLITE_OK);
-    EXPECT_EQ(sqlite3_exec(file, statement.c_str(), row, to, nullptr), SQLITE_OK)
-        << sqlite3_errmsg(file);
-    sqlite3_close(file);
+    SqliteClient{store_}("UPDATE eta_profiles SET record = x'" + absl::BytesToHexString(record) +
+                         "' WHERE name = '" + name + "'");
   }
   // What Generate says of a profile that was changed past the server, which is started anew.
   grpc::Status StatusWith(const std::string& name, const std::string& record) {

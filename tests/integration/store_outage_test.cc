@@ -1,8 +1,6 @@
 // The profile store goes away and comes back, again and again, under traffic: Generate does not
 // notice, writes are refused with the right code and are taken again when it is back. Rows 53 to 55
 // and 58 of the table of bad inputs.
-#include <sqlite3.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,6 +24,7 @@
 #include "tests/testing/postgres_client.h"
 #include "tests/testing/postgres_server.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/sqlite_client.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
 
@@ -62,24 +61,6 @@ class OwnWrites {
  private:
   steady_clock::duration longest_{};
   std::jthread thread_;
-};
-
-// A connection to a file of SQLite past the store.
-class Sqlite {
- public:
-  explicit Sqlite(const std::string& path) {
-    EXPECT_EQ(sqlite3_open(path.c_str(), &handle_), SQLITE_OK);
-  }
-  ~Sqlite() { sqlite3_close(handle_); }
-  Sqlite(const Sqlite&) = delete;
-  Sqlite& operator=(const Sqlite&) = delete;
-
-  void operator()(const char* sql) const {
-    EXPECT_EQ(sqlite3_exec(handle_, sql, nullptr, nullptr, nullptr), SQLITE_OK) << sql;
-  }
-
- private:
-  sqlite3* handle_ = nullptr;
 };
 
 // Answers by a profile, one after the other, until it goes.
@@ -131,7 +112,7 @@ class StoreOutage : public ::testing::Test {
   }
   void ServeSqlite() {
     own_write_ = [this] {
-      const Sqlite own(folder_.path() + "/own.db");
+      const SqliteClient own(folder_.path() + "/own.db");
       own("CREATE TABLE IF NOT EXISTS own (at); INSERT INTO own VALUES (1)");
     };
     Serve(sqlite_);
@@ -232,7 +213,7 @@ TEST_F(StoreOutage, AFullDisk) {
 // Another process holds SQLite's lock for longer than a writer waits.
 TEST_F(StoreOutage, ALockedFile) {
   ASSERT_NO_FATAL_FAILURE(ServeSqlite());
-  const Sqlite other(sqlite_);
+  const SqliteClient other(sqlite_);
   GoThrough(
       Rounds(1, 10), "a locked file", [&] { other("BEGIN IMMEDIATE"); }, [&] { other("ROLLBACK"); },
       StatusCode::UNAVAILABLE, "STORE_BUSY");

@@ -1,7 +1,5 @@
 // The server's process and its profile store in trouble: disks that fail, a database that goes
 // away.
-#include <sqlite3.h>
-
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -13,6 +11,7 @@
 #include "tests/testing/environment.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/postgres_server.h"
+#include "tests/testing/sqlite_client.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
 
@@ -152,15 +151,10 @@ TEST_F(StoreProcessTest, ADamagedProfileIsDataLossAndHurtsNoOther) {
     server.process().Signal(SIGTERM);
     EXPECT_EQ(server.process().AwaitExit().code, 0);
   }
-  sqlite3* file = nullptr;
-  ASSERT_EQ(sqlite3_open(store_.c_str(), &file), SQLITE_OK);
-  EXPECT_EQ(sqlite3_exec(file,
-                         "UPDATE eta_profiles SET record = zeroblob(length(record)) WHERE name ="
-                         " 'legal'",
-                         nullptr, nullptr, nullptr),
-            SQLITE_OK);
-  EXPECT_EQ(sqlite3_changes(file), 1);
-  sqlite3_close(file);
+  EXPECT_EQ(SqliteClient{store_}(
+                "UPDATE eta_profiles SET record = zeroblob(length(record)) WHERE name = 'legal';"
+                "SELECT changes()"),
+            "1");
 
   Replica server(model_.path(), store_, {"--default_profile", "legal"});
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;

@@ -16,6 +16,7 @@
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/sqlite_client.h"
 #include "tests/testing/store_case.h"
 
 namespace eta {
@@ -27,14 +28,6 @@ const Tenant kAcme = TenantOf("acme");
 
 std::string Reason(const absl::Status& status) {
   return GetErrorDetail(status).reason;
-}
-
-void Execute(const std::string& path, const std::string& sql) {
-  sqlite3* handle = nullptr;
-  ASSERT_EQ(sqlite3_open(path.c_str(), &handle), SQLITE_OK);
-  EXPECT_EQ(sqlite3_exec(handle, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK)
-      << sqlite3_errmsg(handle);
-  sqlite3_close(handle);
 }
 
 class SqliteStore : public ::testing::Test {
@@ -81,7 +74,7 @@ TEST_F(SqliteStore, AFolderIsMadeForTheOwnerAloneAndRefusedIfEveryUserMayWriteTo
 
 // Row 57 of the table of bad inputs, as are the two after it.
 TEST_F(SqliteStore, ForeignFilesAreRefusedAndKept) {
-  Execute(path_, "CREATE TABLE diary (entry TEXT); INSERT INTO diary VALUES ('x')");
+  SqliteClient{path_}("CREATE TABLE diary (entry TEXT); INSERT INTO diary VALUES ('x')");
   const std::string foreign = ReadFile(path_);
   const absl::Status status = Open().status();
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
@@ -99,11 +92,11 @@ TEST_F(SqliteStore, ForeignFilesAreRefusedAndKept) {
 
 TEST_F(SqliteStore, NewerSchemaAndOtherTablesAreRefused) {
   ASSERT_TRUE(Open().ok());
-  Execute(path_, "PRAGMA user_version = 3");
+  SqliteClient{path_}("PRAGMA user_version = 3");
   EXPECT_EQ(Open().status().code(), StatusCode::kFailedPrecondition);
-  Execute(path_, "PRAGMA user_version = 2; ANALYZE");
+  SqliteClient{path_}("PRAGMA user_version = 2; ANALYZE");
   EXPECT_TRUE(Open().ok());
-  Execute(path_, "ALTER TABLE eta_profiles RENAME COLUMN record TO blob");
+  SqliteClient{path_}("ALTER TABLE eta_profiles RENAME COLUMN record TO blob");
   EXPECT_EQ(Reason(Open().status()), "STORE_CORRUPT");
 }
 
@@ -116,9 +109,9 @@ TEST_F(SqliteStore, AFileOfTheFirstVersionIsMigratedAndItsRowsAreCounted) {
     ASSERT_TRUE((*store)->Put(kAcme, MakePut("gone", 3)).ok());
     ASSERT_TRUE((*store)->Delete(kAcme, "gone", std::nullopt).ok());
   }
-  Execute(path_,
-          "DROP TRIGGER eta_uses_added; DROP TRIGGER eta_uses_changed; DROP TABLE eta_uses;"
-          " PRAGMA user_version = 1");
+  SqliteClient{path_}(
+      "DROP TRIGGER eta_uses_added; DROP TRIGGER eta_uses_changed; DROP TABLE eta_uses;"
+      " PRAGMA user_version = 1");
   ProfileStoreOptions options = StorePlace::FastOptions();
   options.quota.versions = 3;
   options.quota.versions_ever = 4;
@@ -195,15 +188,14 @@ TEST_F(SqliteStore, ALockedFileIsUnavailableForWritersOnly) {
   const auto store = OpenProfileStore("sqlite:" + path_, options);
   ASSERT_TRUE(store.ok());
   ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
-  sqlite3* other = nullptr;
-  ASSERT_EQ(sqlite3_open(path_.c_str(), &other), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  auto other = std::make_unique<SqliteClient>(path_);
+  (*other)("BEGIN IMMEDIATE");
   const absl::Status busy = (*store)->Put(kAcme, MakePut("legal", 2)).status();
   EXPECT_EQ(busy.code(), StatusCode::kUnavailable);
   EXPECT_EQ(Reason(busy), "STORE_BUSY");
   EXPECT_TRUE(GetErrorDetail(busy).retry_after.has_value());
   EXPECT_TRUE((*store)->Get(kAcme, "legal", Newest()).ok());
-  sqlite3_close(other);
+  other.reset();
   EXPECT_TRUE((*store)->Put(kAcme, MakePut("legal", 2)).ok());
 }
 

@@ -1,7 +1,5 @@
 // Damaged rows, row 28 of the table of bad inputs: whoever asks for one is told, everything else
 // goes on, and no damage anywhere in the file makes a wrong profile.
-#include <sqlite3.h>
-
 #include <filesystem>
 #include <random>
 
@@ -13,6 +11,7 @@
 #include "tests/testing/long_run.h"
 #include "tests/testing/postgres_client.h"
 #include "tests/testing/postgres_server.h"
+#include "tests/testing/sqlite_client.h"
 #include "tests/testing/store_case.h"
 #include "tests/testing/store_model.h"
 
@@ -43,11 +42,7 @@ class QuarantineTest : public ::testing::TestWithParam<StoreKind> {
       EXPECT_EQ(admin(postgres), "");
       return;
     }
-    sqlite3* handle = nullptr;
-    ASSERT_EQ(sqlite3_open((place_.path() + "/profiles.db").c_str(), &handle), SQLITE_OK);
-    EXPECT_EQ(sqlite3_exec(handle, sqlite.c_str(), nullptr, nullptr, nullptr), SQLITE_OK)
-        << sqlite3_errmsg(handle);
-    sqlite3_close(handle);
+    SqliteClient(place_.path() + "/profiles.db")(sqlite);
   }
   void Execute(const std::string& both) { Execute(both, both); }
   void FlipByte(const std::string& where, int at) {
