@@ -3,8 +3,18 @@
 # (mutants/*.patch) and checks that the tests that are there for it notice.
 #
 # usage: tests/mutants.sh [FOLDER [NAME...]]   FOLDER (default build/mutants) is kept, for the next run
+#        tests/mutants.sh --check              only whether every patch still fits the sources
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
+unfit=0
+for patch in "$root"/tests/mutants/*.patch; do
+  if ! patch --dry-run --silent --directory="$root" -p1 --input="$patch"; then
+    echo "mutants: $(basename "$patch") does not fit the sources any more" >&2
+    unfit=$((unfit + 1))
+  fi
+done
+if [ "$unfit" -gt 0 ]; then exit 1; fi
+if [ "${1-}" = --check ]; then exit; fi
 folder=$(mkdir -p "${1:-$root/build/mutants}" && readlink -f "${1:-$root/build/mutants}")
 if [ $# -gt 0 ]; then shift; fi
 source="$folder/source" build="$folder/build" log="$folder/log"

@@ -142,6 +142,7 @@ phase "packages" deploy/install_packages.sh "${sections[@]}"
 if [ "$default_run" -eq 1 ]; then
   phase "layers" tests/layers.sh
   phase "sources" tests/lint/sources.sh
+  phase "mutants fit" tests/mutants.sh --check
   phase "shell scripts" check_shell
   phase "format" check_format
   phase "configure" configure ci
