@@ -100,6 +100,7 @@ void Batcher::Expire(Clock::time_point now) {
       return false;
     });
   }
+  tenants_.BeginStep();
   tenants_.Count(running_, waiting_, now);
 }
 

@@ -19,6 +19,7 @@ TenantAccount& TenantShares::Join(const Request& request, Clock::time_point now)
     found = std::prev(accounts_.end());
     (*found)->index = static_cast<int32_t>(accounts_.size()) - 1;
     (*found)->wanted_at = now;
+    (*found)->wanted_step = step_;
     (*found)->queue.tenant = request.tenant;
   }
   TenantAccount& account = **found;
@@ -48,9 +49,11 @@ void TenantShares::Count(std::span<const std::unique_ptr<Sequence>> running,
   for (const auto& account : accounts_) {
     const int64_t wants = account->queue.running + account->queue.waiting;
     if (account->queue.waiting == 0) account->deficit = 0.0;
-    if (wants >= account->wanted || now - account->wanted_at > kRemembered) {
+    if (wants >= account->wanted || now - account->wanted_at > kRemembered ||
+        step_ - account->wanted_step > kRememberedSteps) {
       account->wanted = wants;
       account->wanted_at = now;
+      account->wanted_step = step_;
     }
   }
   std::erase_if(accounts_, [&](const auto& account) {

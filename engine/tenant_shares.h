@@ -1,6 +1,6 @@
 // The tenants whose requests a batcher holds, or held lately: what each is entitled to, what it has
 // taken in the round, and what it holds now. Bounded: a tenant is forgotten kRemembered after its
-// last request. Not thread-safe.
+// last request at the latest. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -22,6 +22,7 @@ struct TenantAccount {
   // others have more than theirs, so that a tenant which comes and goes finds a seat free.
   int64_t wanted = 0;
   Clock::time_point wanted_at;
+  int64_t wanted_step = 0;
   int32_t index = 0;
 };
 
@@ -30,11 +31,15 @@ class TenantShares {
   // A share's weight within its bounds.
   static double Weight(const TenantShare& share);
 
+  // What a tenant had use for is forgotten after so many steps, or after that time if it comes
+  // first. A step is what a token takes: where answers are short, a seat comes free soon enough.
+  static constexpr int64_t kRememberedSteps = 512;
   static constexpr std::chrono::seconds kRemembered{10};
 
   // The account of the request's tenant, whose terms become the request's. It stays for as long as
   // sequences that are counted point to it.
   TenantAccount& Join(const Request& request, Clock::time_point now);
+  void BeginStep() { ++step_; }
   // What everybody holds now.
   void Count(std::span<const std::unique_ptr<Sequence>> running,
              std::span<const std::unique_ptr<Sequence>> waiting, Clock::time_point now);
@@ -51,6 +56,7 @@ class TenantShares {
 
   std::vector<std::unique_ptr<TenantAccount>> accounts_;  // in the order of their turns
   size_t turn_ = 0;
+  int64_t step_ = 0;
 };
 
 }  // namespace eta

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <map>
+#include <mutex>
+#include <vector>
 
 #include "engine/error.h"
+#include "engine/tenant_shares.h"
 #include "tests/testing/engine_run.h"
 
 namespace eta {
@@ -35,16 +38,23 @@ std::string Reason(const absl::Status& status) {
   return GetErrorDetail(status).reason;
 }
 
+// How many sequences ran in each step.
 class StepSizes : public Observer {
  public:
   void OnStep(const StepReport& report) override {
-    most_ = std::max(most_.load(), report.sequences_running);
+    const std::lock_guard lock(mutex_);
+    steps_.push_back(report.sequences_running);
   }
   void OnRequestEnd(const Request&, const absl::Status&, const FinishedEvent&) override {}
-  int32_t most() const { return most_; }
+  std::vector<int32_t> steps() const {
+    const std::lock_guard lock(mutex_);
+    return steps_;
+  }
+  int32_t most() const { return std::ranges::max(steps()); }
 
  private:
-  std::atomic<int32_t> most_ = 0;
+  mutable std::mutex mutex_;
+  std::vector<int32_t> steps_;
 };
 
 class EngineTenantsTest : public ::testing::Test {
@@ -111,6 +121,32 @@ TEST_F(EngineTenantsTest, ATenantsLimitOfCachedTokensHoldsItsOwnBackAndNobodyEls
   EXPECT_TRUE(Ask(*engine, Of("b", Greedy(Prompt(90, 3), 3))).finished);
   EXPECT_TRUE(behind->SoFar().started.empty());
   engine->Drain(Clock::now());
+}
+
+TEST_F(EngineTenantsTest, SeatsOfATenantThatComesAndGoesAreKeptForItButNotForLong) {
+  EngineOptions options = OptionsFor(model_);
+  options.max_running = 4;
+  StepSizes sizes;
+  const auto engine = Start(options, &sizes);
+  std::vector<Request> burst;
+  for (uint32_t i = 0; i < 4; ++i) burst.push_back(Of("b", Greedy(Prompt(10, i), 4)));
+  for (const auto& answer : AskTogether(*engine, burst)) EXPECT_TRUE(answer.finished);
+  WaitUntilIdle(*engine);
+  const auto burst_steps = static_cast<int64_t>(sizes.steps().size());
+
+  std::vector<Request> backlog;
+  for (uint32_t i = 0; i < 4; ++i) {
+    backlog.push_back(Of("a", Greedy(Prompt(10, i), 3 * TenantShares::kRememberedSteps)));
+  }
+  for (const auto& answer : AskTogether(*engine, backlog)) EXPECT_TRUE(answer.finished);
+
+  const std::vector<int32_t> steps = sizes.steps();
+  const auto begin = steps.begin() + burst_steps;
+  const auto all = std::find(begin, steps.end(), 4);
+  ASSERT_NE(all, steps.end());
+  EXPECT_EQ(*std::max_element(begin, all), 2) << "half of the seats are its share";
+  EXPECT_GT(all - begin, TenantShares::kRememberedSteps / 2);
+  EXPECT_LE(all - begin, TenantShares::kRememberedSteps + 1);
 }
 
 TEST_F(EngineTenantsTest, OneRequestOverItsTenantsLimitIsRefusedAtOnce) {
