@@ -12,10 +12,12 @@
 #include <cstdio>
 #include <ctime>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "grpcpp/support/status.h"
 #include "tests/bench/eta_bench_load.h"
+#include "tests/bench/side_process.h"
 
 namespace eta::bench {
 namespace {
@@ -150,19 +152,29 @@ Json RunOverload(const Options& options) {
           {"phases", phases}};
 }
 
+// A tenant's load at the rate that it is asked for, the work of a process of its own: what a flood
+// of refusals costs the client that causes it is not to be felt by another tenant's client.
+std::string OfferAlone(Options options, const std::string& rate) {
+  options.load.seed += 1;  // other prompts
+  static LoadGenerator load(options.load);
+  const Stream stream = {.tenant = kTenant, .rate = std::stod(rate)};
+  return Report("", Offer(load, {stream}, options.seconds)[0]).dump();
+}
+
 Json RunFairness(const Options& options) {
+  SideProcess other([&](const std::string& rate) { return OfferAlone(options, rate); });
   LoadGenerator load(options.load);
   load.RequireTenants();
   Json phases = Json::array();
   const Peak peak = FindPeak(load, options, phases);
   const double share = options.share * peak.best.per_second;
   const auto run = [&](double excess, const char* a, const char* b) {
-    auto outcomes = Offer(
-        load, {{.tenant = kTenant, .rate = excess * share}, {.tenant = "tenant-b", .rate = share}},
-        options.seconds);
-    phases.push_back(Report(a, outcomes[0]));
-    phases.push_back(Report(b, outcomes[1]));
-    return std::move(outcomes[1]);
+    other.Ask(std::to_string(excess * share));
+    Outcome outcome = Offer(load, {{.tenant = "tenant-b", .rate = share}}, options.seconds)[0];
+    phases.push_back(Json::parse(other.Answer()));
+    phases.back()["what"] = a;
+    phases.push_back(Report(b, outcome));
+    return outcome;
   };
   const Outcome before = run(1.0, "a at its share", "b beside it");
   const Outcome after = run(options.excess, "a at its excess", "b beside that");
