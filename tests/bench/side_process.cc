@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <optional>
 
 #include "tests/bench/eta_bench.h"
