@@ -241,7 +241,7 @@ TEST_F(EngineTest, ADeadlineEndsARequestInTheQueueAndInTheAnswer) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(Ask(*engine, past).status));
 
   Request lengthy = Greedy(Prompt(40, 1), 4000);
-  lengthy.deadline = Clock::now() + milliseconds(300);
+  lengthy.deadline = Clock::now() + milliseconds(150);
   const auto decoding = Submit(*engine, lengthy);
   decoding->WaitForIds(1);
   Request behind = Greedy(Prompt(40, 2), 10);
