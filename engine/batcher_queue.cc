@@ -36,7 +36,7 @@ absl::Status QueueTooLong(int64_t max_tokens, milliseconds retry) {
 }
 
 void Batcher::Add(std::unique_ptr<Sequence> sequence, Clock::time_point now) {
-  sequence->account = &tenants_.Join(sequence->request(), now);
+  sequence->account = &tenants_.Join(sequence->request());
   sequence->expected_prefill = sequence->num_tokens() - Describe(*sequence).num_computed;
   if (const absl::Status soon = CheckDeadline(*sequence, now); !soon.ok()) {
     Refuse(*sequence, soon);

@@ -10,7 +10,7 @@ double TenantShares::Weight(const TenantShare& share) {
                                                  : TenantShare::kMinWeight;
 }
 
-TenantAccount& TenantShares::Join(const Request& request, Clock::time_point now) {
+TenantAccount& TenantShares::Join(const Request& request) {
   auto found = std::find_if(accounts_.begin(), accounts_.end(), [&](const auto& account) {
     return account->queue.tenant == request.tenant;
   });
@@ -18,8 +18,6 @@ TenantAccount& TenantShares::Join(const Request& request, Clock::time_point now)
     accounts_.push_back(std::make_unique<TenantAccount>());
     found = std::prev(accounts_.end());
     (*found)->index = static_cast<int32_t>(accounts_.size()) - 1;
-    (*found)->wanted_at = now;
-    (*found)->wanted_step = step_;
     (*found)->queue.tenant = request.tenant;
   }
   TenantAccount& account = **found;

@@ -38,7 +38,7 @@ class TenantShares {
 
   // The account of the request's tenant, whose terms become the request's. It stays for as long as
   // sequences that are counted point to it.
-  TenantAccount& Join(const Request& request, Clock::time_point now);
+  TenantAccount& Join(const Request& request);
   void BeginStep() { ++step_; }
   // What everybody holds now.
   void Count(std::span<const std::unique_ptr<Sequence>> running,

@@ -8,7 +8,7 @@ set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
 unfit=0
 for patch in "$root"/tests/mutants/*.patch; do
-  if ! patch --dry-run --silent --directory="$root" -p1 --input="$patch"; then
+  if ! patch --dry-run --quiet --directory="$root" -p1 --input="$patch"; then
     echo "mutants: $(basename "$patch") does not fit the sources any more" >&2
     unfit=$((unfit + 1))
   fi
