@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,10 @@ constexpr std::chrono::milliseconds kHurryPeriod{20};  // between two looks for 
 constexpr int kStoreThreads = 4;
 constexpr size_t kMaxWaitingStoreCalls = 128;
 constexpr size_t kOperatorsStoreCalls = 8;  // of them, places that only operators may take
+constexpr int kRefusalsPerCore = 256;       // in a second, of a tenant: some 4 % of a core's time
+constexpr size_t kMaxWaitingRefusals = 1024;
+constexpr int kConnectionsPerRefusal = 4;  // behind a proxy each call that waits takes one
+constexpr size_t kMaxWaitingRefusalBytes = size_t{24} << 20;
 
 int Milliseconds(std::chrono::milliseconds duration) {
   return static_cast<int>(std::clamp<int64_t>(duration.count(), 0, INT32_MAX));
@@ -81,6 +86,16 @@ Acceptor::Options ForAcceptor(const ServerOptions& options) {
           .max_connections_per_peer = options.max_connections_per_peer};
 }
 
+RefusalPacer::Options ForRefusals(const ServerOptions& options, int max_connections) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return {.per_second =
+              static_cast<double>(options.refusals_per_second > 0 ? options.refusals_per_second
+                                                                  : kRefusalsPerCore * cores),
+          .max_calls = std::min(kMaxWaitingRefusals,
+                                static_cast<size_t>(max_connections / kConnectionsPerRefusal)),
+          .max_bytes = kMaxWaitingRefusalBytes};
+}
+
 Log& LogOf(const ServerParts& parts) {
   return parts.log != nullptr ? *parts.log : Log::Nowhere();
 }
@@ -106,6 +121,7 @@ Server::Server(const ServerOptions& options, const ServerParts& parts, Security 
       no_limits_(TenantLimit{.max_calibrations = options.max_tenant_calibrations}),
       limits_(parts.limits != nullptr ? *parts.limits : no_limits_),
       ledger_(limits_),
+      refusals_(ledger_, ForRefusals(options, acceptor_.max_connections())),
       unread_(static_cast<size_t>(options.max_unread_answer_bytes)),
       memory_(options.memory),
       profiles_(MakeCache(options, parts.profiles)),
@@ -133,6 +149,7 @@ Server::Server(const ServerOptions& options, const ServerParts& parts, Security 
              .identity = *security_.identity,
              .limits = limits_,
              .ledger = ledger_,
+             .refusals = refusals_,
              .unread = unread_,
              .streams = streams_},
       service_(parts_),

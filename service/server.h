@@ -85,6 +85,7 @@ class Server {
   const TenantLimits no_limits_;
   const TenantLimits& limits_;
   TenantLedger ledger_;
+  RefusalPacer refusals_;
   UnreadAnswers unread_;
   LiveStreams streams_;
   MemoryPressure memory_;
