@@ -61,7 +61,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // First of all, before gRPC gets the object.
   void KeepAlive() { self_ = this->shared_from_this(); }
   // Before the first message or the end: names the call in its metadata.
-  void SetRequestId(std::string id) { record().request_id = std::move(id); }
+  void SetRequestId(const std::string& id) { record().request_id = id; }
   const std::string& request_id() const { return track_.record().request_id; }
   // What is recorded of the call when it ends; to be filled before End, by one thread at a time.
   CallRecord& record() { return track_.record(); }
