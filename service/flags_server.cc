@@ -14,8 +14,7 @@ void AddConnectionFlags(CLI::App& app, ServerOptions& options) {
       "it unread, a 64th where it is used up, is refused more with RESOURCE_EXHAUSTED");
   AddCountOrNone(app, "--refusals_per_second", options.refusals_per_second,
                  "Failed calls of one tenant that are answered at once in a second while other "
-                 "tenants are served; more wait for their turn, 5s at most. 0: 256 for each "
-                 "processor");
+                 "tenants are served; more wait for their turn, 5s at most. 0: all");
   AddCount(app, "--max_streams_per_connection", options.max_streams_per_connection,
            "Calls at a time on one connection");
   AddCountOrNone(app, "--max_connections", options.max_connections,

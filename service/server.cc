@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,7 +25,6 @@ constexpr std::chrono::milliseconds kHurryPeriod{20};  // between two looks for 
 constexpr int kStoreThreads = 4;
 constexpr size_t kMaxWaitingStoreCalls = 128;
 constexpr size_t kOperatorsStoreCalls = 8;  // of them, places that only operators may take
-constexpr int kRefusalsPerCore = 256;       // in a second, of a tenant: some 4 % of a core's time
 constexpr size_t kMaxWaitingRefusals = 1024;
 constexpr int kConnectionsPerRefusal = 4;  // behind a proxy each call that waits takes one
 constexpr size_t kMaxWaitingRefusalBytes = size_t{24} << 20;
@@ -87,10 +85,7 @@ Acceptor::Options ForAcceptor(const ServerOptions& options) {
 }
 
 RefusalPacer::Options ForRefusals(const ServerOptions& options, int max_connections) {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return {.per_second =
-              static_cast<double>(options.refusals_per_second > 0 ? options.refusals_per_second
-                                                                  : kRefusalsPerCore * cores),
+  return {.per_second = static_cast<double>(options.refusals_per_second),
           .max_calls = std::min(kMaxWaitingRefusals,
                                 static_cast<size_t>(max_connections / kConnectionsPerRefusal)),
           .max_bytes = kMaxWaitingRefusalBytes};

@@ -10,6 +10,7 @@ RefusalPacer::RefusalPacer(const TenantLedger& ledger, const Options& options,
 
 std::optional<RefusalPacer::Hold> RefusalPacer::Next(const Tenant& tenant, size_t message_bytes,
                                                      Clock::duration most) {
+  if (options_.per_second <= 0.0) return std::nullopt;
   if (!ledger_.HasOthers(tenant)) return std::nullopt;
   const Clock::time_point now = now_();
   const std::lock_guard lock(mutex_);

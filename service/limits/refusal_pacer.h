@@ -37,7 +37,7 @@ class RefusalPacer {
   static constexpr size_t kMaxTenants = 4096;  // whose turns are known at a time
 
   struct Options {
-    double per_second = 0.0;  // of one tenant
+    double per_second = 0.0;  // of one tenant; 0: all are answered at once
     // Of those that wait, together; what is more is answered at once.
     size_t max_calls = 0;
     size_t max_bytes = 0;

@@ -105,6 +105,13 @@ TEST_F(RefusalPacerTest, ATenantAloneIsAnsweredAtOnce) {
   EXPECT_TRUE(Flood("noisy", 11).has_value()) << "the other one's call still runs";
 }
 
+TEST_F(RefusalPacerTest, WithoutARateNobodyWaits) {
+  RefusalPacer off{ledger_, {.max_calls = 100, .max_bytes = size_t{64} << 20}};
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_FALSE(off.Next(Named("noisy"), 0, kAlways).has_value()) << i;
+  }
+}
+
 TEST_F(RefusalPacerTest, OnlySoManyWait) {
   std::vector<RefusalPacer::Hold> waiting;
   waiting.push_back(*Flood("noisy", 11));
