@@ -29,32 +29,29 @@ void HeldEnd::Begin(const grpc::ServerContextBase& context, const absl::Status& 
   if (!MayWait(status, record)) return end();
   auto hold = pacer_.Next(*Tenant::Parse(record.tenant), message_bytes_, TimeToWait(context));
   if (!hold) return end();
-  const auto state = state_;
-  std::unique_lock lock(state->mutex);
-  if (state->cut) {
+  std::unique_lock lock(mutex_);
+  if (cut_) {
     lock.unlock();
     return end();
   }
-  state->waits = true;
+  waits_ = true;
+  hold_.emplace(*std::move(hold));
   const Clock::time_point begin = Clock::now();
-  const auto due = std::chrono::ceil<std::chrono::microseconds>(hold->wait());
-  // A function is copied; what waits is not.
-  auto held = std::make_shared<RefusalPacer::Hold>(*std::move(hold));
-  alarm_.Set(system_clock::now() + due,
-             [state, held, &record, begin, end = std::move(end)](bool) mutable {
-               { const std::lock_guard begun(state->mutex); }
-               const auto last = std::move(end);  // else the call and its alarm keep each other
-               held.reset();
-               record.held = Clock::now() - begin;
-               last();
-             });
+  const auto due = std::chrono::ceil<std::chrono::microseconds>(hold_->wait());
+  alarm_.Set(system_clock::now() + due, [this, &record, begin, end = std::move(end)](bool) mutable {
+    { const std::lock_guard begun(mutex_); }  // the call may not end while Begin still runs
+    const auto last = std::move(end);         // else the call and its alarm keep each other
+    hold_.reset();
+    record.held = Clock::now() - begin;
+    last();
+  });
 }
 
 void HeldEnd::Cut() {
   {
-    const std::lock_guard lock(state_->mutex);
-    state_->cut = true;
-    if (!state_->waits) return;
+    const std::lock_guard lock(mutex_);
+    cut_ = true;
+    if (!waits_) return;
   }
   alarm_.Cancel();
 }

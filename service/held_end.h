@@ -2,8 +2,8 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <mutex>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "grpcpp/alarm.h"
@@ -29,16 +29,12 @@ class HeldEnd {
   void Cut();
 
  private:
-  struct State {
-    std::mutex mutex;
-    bool waits = false;  // guarded by mutex
-    bool cut = false;    // likewise
-  };
-
   RefusalPacer& pacer_;
   const size_t message_bytes_;
-  // The alarm's own: it may outlive this object.
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::optional<RefusalPacer::Hold> hold_;
+  std::mutex mutex_;
+  bool waits_ = false;  // guarded by mutex_
+  bool cut_ = false;    // likewise
   grpc::Alarm alarm_;
 };
 

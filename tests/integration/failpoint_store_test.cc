@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/failpoint_server.h"
 #include "tests/testing/postgres_server.h"
 #include "tests/testing/profile_case.h"

@@ -1,10 +1,8 @@
 // A tenant that asks on although it is refused, beside another one that is served.
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "eta/v1/stats.grpc.pb.h"
@@ -13,6 +11,7 @@
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/call_records.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/eventually.h"
 
 namespace eta::testing {
 namespace {
@@ -134,9 +133,9 @@ class SlowRefusalTest : public RefusalTest {
     ExpectGoodCall({{kTenantHeader, "quiet"}});
     // All turns of the next five seconds are taken; so the last one waits for as long.
     for (int i = 0; i < 12; ++i) Ask();
-    ASSERT_TRUE(Await([&] { return Refused() == 12; }));
+    ASSERT_TRUE(Eventually([&] { return Refused() == 12; }));
     Ask(kTrace);
-    ASSERT_TRUE(Await([&] { return Refused() == 13; }));
+    ASSERT_TRUE(Eventually([&] { return Refused() == 13; }));
   }
   void TearDown() override {
     RefusalTest::TearDown();
@@ -155,10 +154,6 @@ class SlowRefusalTest : public RefusalTest {
     return Pressure().refusals_waiting() +
            std::count_if(ended.begin(), ended.end(),
                          [](const CallRecord& record) { return record.reason == "TENANT_CALLS"; });
-  }
-  static bool Await(const std::function<bool()>& happened) {
-    for (int i = 0; i < 1000 && !happened(); ++i) std::this_thread::sleep_for(milliseconds(10));
-    return happened();
   }
   // Of the call with the trace, once it has ended.
   CallRecord Last() {

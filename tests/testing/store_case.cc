@@ -1,7 +1,6 @@
 #include "tests/testing/store_case.h"
 
 #include <filesystem>
-#include <thread>
 
 #include "calibration/profile_json.h"
 #include "tests/testing/postgres_server.h"
@@ -51,15 +50,6 @@ void StorePlace::SeedAlias(const std::string& tenant, const std::string& name,
   }
   const PutAlias put{.name = name, .alias = alias, .version = version, .expected_version = {}};
   ASSERT_TRUE(Open()->SetAlias(TenantOf(tenant), put).ok());
-}
-
-bool Eventually(const std::function<bool()>& condition) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > limit) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
 }
 
 }  // namespace eta

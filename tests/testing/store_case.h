@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -54,8 +53,5 @@ class StorePlace {
   std::string url_;
   std::string missing_;
 };
-
-// Waits, up to 20 s, until it is so.
-bool Eventually(const std::function<bool()>& condition);
 
 }  // namespace eta

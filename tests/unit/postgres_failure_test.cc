@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/commit_cutter.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/long_run.h"
 #include "tests/testing/postgres_client.h"
 #include "tests/testing/postgres_store_fixture.h"

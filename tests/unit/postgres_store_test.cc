@@ -5,6 +5,7 @@
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/postgres_client.h"
 #include "tests/testing/postgres_store_fixture.h"
 

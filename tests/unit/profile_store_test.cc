@@ -12,6 +12,7 @@
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/store_case.h"
 
 namespace eta {

@@ -16,6 +16,7 @@
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/sqlite_client.h"
 #include "tests/testing/store_case.h"
 

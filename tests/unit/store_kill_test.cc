@@ -18,6 +18,7 @@
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/long_run.h"
 #include "tests/testing/postgres_server.h"
 #include "tests/testing/store_case.h"
