@@ -14,10 +14,9 @@
 
 namespace eta {
 
-CalibrateReactor::CalibrateReactor(grpc::CallbackServerContext* context,
-                                   const grpc::ByteBuffer& message, const CallParts& parts,
+CalibrateReactor::CalibrateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
                                    std::function<void()> on_done)
-    : StreamReactor(context, message, parts, "Calibrate", parts.engine.limits().max_congestion,
+    : StreamReactor(context, parts, "Calibrate", parts.engine.limits().max_congestion,
                     std::move(on_done)),
       parts_(parts) {}
 
@@ -29,7 +28,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CalibrateReactor::Start(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
     std::function<void()> on_done) {
   const std::shared_ptr<CalibrateReactor> reactor(
-      new CalibrateReactor(context, message, parts, std::move(on_done)));
+      new CalibrateReactor(context, parts, std::move(on_done)));
   reactor->KeepAlive();
   const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
   if (!status.ok()) reactor->Conclude(status);
@@ -162,7 +161,7 @@ bool CalibrateReactor::Merge(v1::CalibrateResponse& last, const v1::CalibrateRes
   return true;
 }
 
-void CalibrateReactor::OnCancelled() {
+void CalibrateReactor::OnCancel() {
   stop_.request_stop();
 }
 

@@ -30,11 +30,12 @@ class CalibrateReactor final : public StreamReactor<v1::CalibrateResponse> {
                                                            const CallParts& parts,
                                                            std::function<void()> on_done);
 
+  void OnCancel() override;
   void OnDone() override;
 
  private:
-  CalibrateReactor(grpc::CallbackServerContext* context, const grpc::ByteBuffer& message,
-                   const CallParts& parts, std::function<void()> on_done);
+  CalibrateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                   std::function<void()> on_done);
   std::shared_ptr<CalibrateReactor> Self();
 
   absl::Status Begin(const grpc::ByteBuffer& message);
@@ -43,7 +44,6 @@ class CalibrateReactor final : public StreamReactor<v1::CalibrateResponse> {
   absl::StatusOr<ProfilePtr> Make();
   void Conclude(const absl::StatusOr<ProfilePtr>& stored);
   absl::Status Stopped() const;
-  void OnCancelled() override;
   bool Merge(v1::CalibrateResponse& last, const v1::CalibrateResponse& next) const override;
 
   const CallParts& parts_;

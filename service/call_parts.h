@@ -9,7 +9,6 @@
 #include "calibration/profile_store.h"
 #include "engine/engine.h"
 #include "service/calibrations.h"
-#include "service/limits/refusal_pacer.h"
 #include "service/limits/tenant_ledger.h"
 #include "service/limits/tenant_limits.h"
 #include "service/limits/unread_answers.h"
@@ -56,7 +55,6 @@ struct CallParts {
   const Identity& identity;
   const TenantLimits& limits;
   TenantLedger& ledger;
-  RefusalPacer& refusals;
   UnreadAnswers& unread;
   LiveStreams& streams;
 };

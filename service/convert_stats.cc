@@ -158,8 +158,6 @@ void Fill(const PressureFigures& figures, v1::PressureStats& out) {
   out.set_streams_ended(figures.streams_ended);
   out.set_unread_answer_bytes(figures.unread_answer_bytes);
   out.set_answers_cut_off(figures.answers_cut_off);
-  out.set_refusals_waiting(figures.refusals_waiting);
-  out.set_refusals_delayed(figures.refusals_delayed);
 }
 
 void FillUses(const std::vector<TenantHolding>& holdings, v1::Stats& out) {

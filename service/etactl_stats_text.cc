@@ -187,10 +187,6 @@ std::string Memory(const v1::PressureStats& pressure) {
   if (pressure.answers_cut_off() > 0) {
     absl::StrAppend(&text, "answers that nobody read: ", pressure.answers_cut_off(), "\n");
   }
-  if (pressure.refusals_delayed() > 0) {
-    absl::StrAppend(&text, "refusals that waited for their turn: ", pressure.refusals_delayed(),
-                    ", now: ", pressure.refusals_waiting(), "\n");
-  }
   return text;
 }
 

@@ -12,9 +12,6 @@ void AddConnectionFlags(CLI::App& app, ServerOptions& options) {
       app, "--max_unread_answer_bytes", options.max_unread_answer_bytes,
       "Answers of calls but streams that clients have not read yet; a tenant with a quarter of "
       "it unread, a 64th where it is used up, is refused more with RESOURCE_EXHAUSTED");
-  AddCountOrNone(app, "--refusals_per_second", options.refusals_per_second,
-                 "Failed calls of one tenant that are answered at once in a second while other "
-                 "tenants are served; more wait for their turn, 5s at most. 0: all");
   AddCount(app, "--max_streams_per_connection", options.max_streams_per_connection,
            "Calls at a time on one connection");
   AddCountOrNone(app, "--max_connections", options.max_connections,

@@ -21,10 +21,9 @@ constexpr std::chrono::milliseconds kMemoryRetry{1000};
 
 }  // namespace
 
-GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context,
-                                 const grpc::ByteBuffer& message, const CallParts& parts,
+GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
                                  std::function<void()> on_done)
-    : StreamReactor(context, message, parts, "Generate", parts.engine.limits().max_congestion,
+    : StreamReactor(context, parts, "Generate", parts.engine.limits().max_congestion,
                     std::move(on_done)),
       parts_(parts) {}
 
@@ -36,7 +35,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
     std::function<void()> on_done) {
   const std::shared_ptr<GenerateReactor> reactor(
-      new GenerateReactor(context, message, parts, std::move(on_done)));
+      new GenerateReactor(context, parts, std::move(on_done)));
   reactor->KeepAlive();
   const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
   if (!status.ok()) reactor->End(status);
@@ -185,7 +184,7 @@ bool GenerateReactor::Merge(v1::GenerateResponse& last, const v1::GenerateRespon
   return eta::Merge(last, next);
 }
 
-void GenerateReactor::OnCancelled() {
+void GenerateReactor::OnCancel() {
   // gRPC cancels a call whose deadline has passed; the engine ends it with DEADLINE_EXCEEDED
   // itself.
   if (Clock::now() >= deadline_) return;

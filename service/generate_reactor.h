@@ -46,13 +46,15 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   void OnFailed(absl::Status status, FinishedEvent so_far) override;
   bool Congested() const override { return Waiting(kMaxWaitingEvents, kMaxWaitingBytes); }
 
+  void OnCancel() override;
+
   // LiveStream. The tokens are those of the prompt, once it runs, and one for each delta.
   int64_t kv_tokens() const override { return ends_for_memory_ ? 0 : kv_tokens_.load(); }
   void EndForMemory() override;
 
  private:
-  GenerateReactor(grpc::CallbackServerContext* context, const grpc::ByteBuffer& message,
-                  const CallParts& parts, std::function<void()> on_done);
+  GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                  std::function<void()> on_done);
   std::shared_ptr<GenerateReactor> Self();
 
   absl::Status Begin(const grpc::ByteBuffer& message);
@@ -62,7 +64,6 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   // The tokens that the call is charged: of the prompt those that were computed, once it ran, and
   // those that were generated; at least what making tokens of its text costs.
   int64_t Used(const FinishedEvent& outcome) const;
-  void OnCancelled() override;
   bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
 
   const CallParts& parts_;

@@ -25,9 +25,6 @@ constexpr std::chrono::milliseconds kHurryPeriod{20};  // between two looks for 
 constexpr int kStoreThreads = 4;
 constexpr size_t kMaxWaitingStoreCalls = 128;
 constexpr size_t kOperatorsStoreCalls = 8;  // of them, places that only operators may take
-constexpr size_t kMaxWaitingRefusals = 1024;
-constexpr int kConnectionsPerRefusal = 4;  // behind a proxy each call that waits takes one
-constexpr size_t kMaxWaitingRefusalBytes = size_t{24} << 20;
 
 int Milliseconds(std::chrono::milliseconds duration) {
   return static_cast<int>(std::clamp<int64_t>(duration.count(), 0, INT32_MAX));
@@ -84,13 +81,6 @@ Acceptor::Options ForAcceptor(const ServerOptions& options) {
           .max_connections_per_peer = options.max_connections_per_peer};
 }
 
-RefusalPacer::Options ForRefusals(const ServerOptions& options, int max_connections) {
-  return {.per_second = static_cast<double>(options.refusals_per_second),
-          .max_calls = std::min(kMaxWaitingRefusals,
-                                static_cast<size_t>(max_connections / kConnectionsPerRefusal)),
-          .max_bytes = kMaxWaitingRefusalBytes};
-}
-
 Log& LogOf(const ServerParts& parts) {
   return parts.log != nullptr ? *parts.log : Log::Nowhere();
 }
@@ -116,7 +106,6 @@ Server::Server(const ServerOptions& options, const ServerParts& parts, Security 
       no_limits_(TenantLimit{.max_calibrations = options.max_tenant_calibrations}),
       limits_(parts.limits != nullptr ? *parts.limits : no_limits_),
       ledger_(limits_),
-      refusals_(ledger_, ForRefusals(options, acceptor_.max_connections())),
       unread_(static_cast<size_t>(options.max_unread_answer_bytes)),
       memory_(options.memory),
       profiles_(MakeCache(options, parts.profiles)),
@@ -144,7 +133,6 @@ Server::Server(const ServerOptions& options, const ServerParts& parts, Security 
              .identity = *security_.identity,
              .limits = limits_,
              .ledger = ledger_,
-             .refusals = refusals_,
              .unread = unread_,
              .streams = streams_},
       service_(parts_),

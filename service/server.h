@@ -85,7 +85,6 @@ class Server {
   const TenantLimits no_limits_;
   const TenantLimits& limits_;
   TenantLedger ledger_;
-  RefusalPacer refusals_;
   UnreadAnswers unread_;
   LiveStreams streams_;
   MemoryPressure memory_;

@@ -66,10 +66,7 @@ struct ServerOptions {
   int max_calibrate_message_bytes = 8 << 20;  // ... but of Calibrate, where there is a store
   int max_metadata_bytes = 8 * 1024;          // of a call
   int max_unread_answer_bytes = 64 << 20;     // of calls but streams (unread_answers.h)
-  // Failed calls of one tenant that are answered at once in a second while others are served
-  // (refusal_pacer.h); 0: all.
-  int refusals_per_second = 0;
-  int max_streams_per_connection = 100;  // calls at a time
+  int max_streams_per_connection = 100;       // calls at a time
   int max_connections = 0;  // at a time, more are closed at once; 0: Acceptor::kDefaultMax has it
   // Of one address (IPv6: of its first 64 bits); 0: no such limit. Not of a Unix socket.
   int max_connections_per_peer = 0;

@@ -2,10 +2,9 @@
 //
 // Messages may come from any thread; they wait here and are serialised and written by the writer,
 // so that whoever made them is not held up. Messages that wait may be merged, so that a slow reader
-// gets fewer of them. A call that failed before its first message may have to wait for its turn to
-// end (refusal_pacer.h). A mutex guards the queue; no gRPC call is made while it is held, and at
-// most one thread at a time writes or finishes (`busy_`). The object keeps itself alive until gRPC
-// is done with it.
+// gets fewer of them. A mutex guards the queue; no gRPC call is made while it is held, and at most
+// one thread at a time writes or finishes (`busy_`). The object keeps itself alive until gRPC is
+// done with it.
 #pragma once
 
 #include <chrono>
@@ -27,7 +26,6 @@
 #include "service/call_track.h"
 #include "service/cut_off.h"
 #include "service/grpc_status.h"
-#include "service/held_end.h"
 #include "service/limits/tenant_ledger.h"
 #include "service/wire_message.h"
 
@@ -41,22 +39,20 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  public:
   // ServerWriteReactor, on threads of gRPC.
   void OnWriteDone(bool ok) override;
-  void OnCancel() final;
   void OnDone() override;
 
  protected:
-  // `method` is a literal: the method's name; `message` is the call's request. Once the call has
-  // ended, a client that does not take what waits within `flush_timeout` is cut off. `on_done` runs
-  // once, last of all, when gRPC has let go of the call.
-  StreamReactor(grpc::CallbackServerContext* context, const grpc::ByteBuffer& message,
-                const CallParts& parts, std::string_view method,
-                std::chrono::milliseconds flush_timeout, std::function<void()> on_done)
+  // `method` is a literal: the method's name. Once the call has ended, a client that does not take
+  // what waits within `flush_timeout` is cut off. `on_done` runs once, last of all, when gRPC has
+  // let go of the call.
+  StreamReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                std::string_view method, std::chrono::milliseconds flush_timeout,
+                std::function<void()> on_done)
       : context_(context),
         writer_(parts.writer),
         flush_timeout_(flush_timeout),
         on_done_(std::move(on_done)),
-        track_(*context, method, parts.calls),
-        held_end_(parts.refusals, message.Length()) {}
+        track_(*context, method, parts.calls) {}
 
   // First of all, before gRPC gets the object.
   void KeepAlive() { self_ = this->shared_from_this(); }
@@ -86,8 +82,6 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     size_t bytes = 0;
   };
 
-  // The client has left, or its deadline has passed.
-  virtual void OnCancelled() = 0;
   // Makes one message of two that wait behind one another; false: they stay two.
   virtual bool Merge(Response& last, const Response& next) const = 0;
 
@@ -98,8 +92,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void AddNames(const Add& add) const;
   // Starts the next write, or finishes the call, if none is under way and there is one to start.
   void Pump();
-  void Close(const absl::Status& status);
-  // The same as Pump on the writer.
+  // The same on the writer.
   void PumpLater();
 
   grpc::CallbackServerContext* const context_;
@@ -128,7 +121,6 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::shared_ptr<StreamReactor> self_;
 
   CutOff cut_off_;  // of whoever calls End, then of gRPC's last call
-  HeldEnd held_end_;
 };
 
 template <typename Response>
@@ -234,23 +226,18 @@ void StreamReactor<Response>::Pump() {
     StartWrite(&write_buffer_);
     return;
   }
-  lease_.Release();
-  if (initial_metadata_added_) return Close(*end);
   // Custom initial metadata would make two answers out of a refusal: headers, then trailers, and
   // clients do not retry once they have seen headers. So a refusal names the request in its
   // trailers.
-  AddNames([this](const std::string& key, const std::string& value) {
-    context_->AddTrailingMetadata(key, value);
-  });
-  held_end_.Begin(*context_, *end, record(),
-                  [self = this->shared_from_this(), status = *end] { self->Close(status); });
-}
-
-template <typename Response>
-void StreamReactor<Response>::Close(const absl::Status& status) {
-  WireStatus wire = ToWireStatus(status);
+  if (!initial_metadata_added_) {
+    AddNames([this](const std::string& key, const std::string& value) {
+      context_->AddTrailingMetadata(key, value);
+    });
+  }
+  WireStatus wire = ToWireStatus(*end);
   if (wire.retry_pushback) context_->AddTrailingMetadata(kRetryPushbackKey, *wire.retry_pushback);
-  track_.End(Outcome(status));
+  lease_.Release();
+  track_.End(Outcome(*end));
   Finish(std::move(wire.status));
 }
 
@@ -291,12 +278,6 @@ void StreamReactor<Response>::OnWriteDone(bool ok) {
     }
   }
   Pump();
-}
-
-template <typename Response>
-void StreamReactor<Response>::OnCancel() {
-  held_end_.Cut();
-  OnCancelled();
 }
 
 template <typename Response>

@@ -34,14 +34,11 @@ StoreFigures TakeStoreFigures(const ProfileStore& store, const ProfileCache& cac
 
 PressureFigures TakePressure(const CallParts& parts) {
   const UnreadFigures unread = parts.unread.Figures();
-  const RefusalFigures refusals = parts.refusals.Figures();
   return {.rung = parts.memory.rung(),
           .memory_used = parts.memory.FractionUsed(),
           .streams_ended = parts.streams.ended(),
           .unread_answer_bytes = unread.bytes,
-          .answers_cut_off = unread.cut_off,
-          .refusals_waiting = refusals.waiting,
-          .refusals_delayed = refusals.delayed};
+          .answers_cut_off = unread.cut_off};
 }
 
 ServerFigures TakeFigures(const CallParts& parts) {

@@ -19,7 +19,6 @@
 #include "service/call_track.h"
 #include "service/cut_off.h"
 #include "service/grpc_status.h"
-#include "service/held_end.h"
 #include "service/limits/tenant_ledger.h"
 #include "service/limits/unread_answers.h"
 #include "service/store_status.h"
@@ -47,14 +46,12 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
                                          const grpc::ByteBuffer& message, grpc::ByteBuffer* answer,
                                          const CallParts& parts, const UnaryMethod& method,
                                          Handler handler) {
-    auto* const call =
-        new UnaryCall(context, message, answer, parts, method.name, std::move(handler));
+    auto* const call = new UnaryCall(context, answer, parts, method.name, std::move(handler));
     const absl::Status status = CatchOutOfMemory([&] { return call->Begin(message, method); });
     if (!status.ok()) call->End(status);
     return call;
   }
 
-  void OnCancel() override { held_end_.Cut(); }
   void OnDone() override {
     LiveCalls& live_calls = parts_.live_calls;
     cut_off_.End();
@@ -66,15 +63,13 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   // For as many bytes of an answer a client may take as long as for any.
   static constexpr size_t kBytesOfPatience = size_t{1} << 20;
 
-  UnaryCall(grpc::CallbackServerContext* context, const grpc::ByteBuffer& message,
-            grpc::ByteBuffer* answer, const CallParts& parts, std::string_view name,
-            Handler handler)
+  UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer, const CallParts& parts,
+            std::string_view name, Handler handler)
       : context_(context),
         answer_(answer),
         parts_(parts),
         handler_(std::move(handler)),
-        track_(*context, name, parts.calls),
-        held_end_(parts.refusals, message.Length()) {
+        track_(*context, name, parts.calls) {
     parts_.live_calls.Begin();
   }
 
@@ -124,16 +119,12 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   void End(const absl::Status& status) {
-    lease_.Release();
-    held_end_.Begin(*context_, status, track_.record(), [this, status] { Close(status); });
-  }
-
-  void Close(const absl::Status& status) {
     WireStatus wire = ToWireStatus(status);
     if (wire.retry_pushback) context_->AddTrailingMetadata(kRetryPushbackKey, *wire.retry_pushback);
     if (const auto parent = track_.AnsweredParent()) {
       context_->AddTrailingMetadata(kTraceParentKey, *parent);
     }
+    lease_.Release();
     track_.End(status);
     Finish(std::move(wire.status));
   }
@@ -146,7 +137,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   TenantLedger::Lease lease_;  // until the answer is on its way: the client may call again at once
   UnreadAnswers::Hold unread_;
   CutOff cut_off_;
-  HeldEnd held_end_;
 };
 
 }  // namespace eta

@@ -10,10 +10,9 @@
 
 namespace eta {
 
-WatchStatsReactor::WatchStatsReactor(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer& message, const CallParts& parts,
+WatchStatsReactor::WatchStatsReactor(grpc::CallbackServerContext* context, const CallParts& parts,
                                      StatsWatchers& watchers, std::function<void()> on_done)
-    : StreamReactor(context, message, parts, "WatchStats", parts.engine.limits().max_congestion,
+    : StreamReactor(context, parts, "WatchStats", parts.engine.limits().max_congestion,
                     std::move(on_done)),
       parts_(parts),
       watchers_(watchers) {}
@@ -22,7 +21,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatsReactor::Start(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
     StatsWatchers& watchers, std::function<void()> on_done) {
   const std::shared_ptr<WatchStatsReactor> reactor(
-      new WatchStatsReactor(context, message, parts, watchers, std::move(on_done)));
+      new WatchStatsReactor(context, parts, watchers, std::move(on_done)));
   reactor->KeepAlive();
   const absl::Status status = reactor->Begin(message);
   if (!status.ok()) reactor->EndOnce(status);
@@ -59,7 +58,7 @@ void WatchStatsReactor::OnEnd(const absl::Status& status) {
   EndOnce(status);
 }
 
-void WatchStatsReactor::OnCancelled() {
+void WatchStatsReactor::OnCancel() {
   watchers_.Remove(this);
   if (SteadyDeadline(context()) > Clock::now()) {
     return EndOnce(absl::CancelledError("the client cancelled the call, or left"));

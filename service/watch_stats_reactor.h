@@ -29,14 +29,15 @@ class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWat
   void OnDue() override;
   void OnEnd(const absl::Status& status) override;
 
+  void OnCancel() override;
+
  private:
-  WatchStatsReactor(grpc::CallbackServerContext* context, const grpc::ByteBuffer& message,
-                    const CallParts& parts, StatsWatchers& watchers, std::function<void()> on_done);
+  WatchStatsReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                    StatsWatchers& watchers, std::function<void()> on_done);
 
   absl::Status Begin(const grpc::ByteBuffer& message);
   // The first of several ends counts.
   void EndOnce(const absl::Status& status);
-  void OnCancelled() override;
   bool Merge(v1::Stats& last, const v1::Stats& next) const override;
 
   const CallParts& parts_;

@@ -29,25 +29,19 @@ int FileLimit() {
   return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
 }
 
-int MaxConnections(int wished) {
-  return wished != 0 ? wished
-                     : std::clamp(FileLimit() / kFilesPerConnection, 1, Acceptor::kDefaultMax);
-}
-
 Descriptor Reserve() {
   return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
 }  // namespace
 
-Acceptor::Acceptor(Options options, Log& log)
-    : options_(std::move(options)),
-      max_connections_(MaxConnections(options_.max_connections)),
-      log_(log) {}
+Acceptor::Acceptor(Options options, Log& log) : options_(std::move(options)), log_(log) {}
 
 absl::Status Acceptor::Listen() {
   const int files = FileLimit();
-  if (max_connections_ > files / 2) {
+  int max = options_.max_connections;
+  if (max == 0) max = std::clamp(files / kFilesPerConnection, 1, kDefaultMax);
+  if (max > files / 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_connections: needs twice as many file descriptors, and this process "
                      "may have ",
@@ -56,7 +50,7 @@ absl::Status Acceptor::Listen() {
   auto sockets = ListenSockets::Open(options_.listen);
   if (!sockets.ok()) return sockets.status();
   sockets_ = *std::move(sockets);
-  table_ = std::make_unique<ConnectionTable>(max_connections_, options_.max_connections_per_peer);
+  table_ = std::make_unique<ConnectionTable>(max, options_.max_connections_per_peer);
   reserve_ = Reserve();
   wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!reserve_.valid() || !wake_.valid()) {

@@ -43,7 +43,6 @@ class Acceptor {
   // From now on the kernel takes connections, which wait for Begin. INVALID_ARGUMENT, UNAVAILABLE,
   // naming the flag.
   absl::Status Listen();
-  int max_connections() const { return max_connections_; }
   // With the port that was chosen; empty before Listen.
   const std::string& address() const { return sockets_.address(); }
 
@@ -66,7 +65,6 @@ class Acceptor {
   void Refuse(int fd, std::atomic<int64_t>& count, const char* why);
 
   const Options options_;
-  const int max_connections_;
   Log& log_;
   ListenSockets sockets_;
   Descriptor reserve_;

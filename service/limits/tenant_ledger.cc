@@ -94,9 +94,7 @@ absl::StatusOr<TenantLedger::Lease> TenantLedger::Enter(const Tenant& tenant) {
   if (limit.max_calls > 0 && account.calls >= limit.max_calls) {
     return TooManyCalls(limit, account.mean_seconds);
   }
-  Note(tenant, now);
   ++account.calls;
-  ++calls_;
   return Lease(*this, tenant, account, now);
 }
 
@@ -128,28 +126,12 @@ void TenantLedger::Release(Lease& lease) {
   const int64_t unused = lease.charged_ - std::clamp<int64_t>(lease.used_, 0, lease.charged_);
   account.budget.GiveBack(unused, size, now);
   --account.calls;
-  --calls_;
   const double seconds = std::chrono::duration<double>(now - lease.entered_).count();
   account.mean_seconds =
       account.mean_seconds == 0.0
           ? seconds
           : account.mean_seconds + kNewestShare * (seconds - account.mean_seconds);
   lease.ledger_ = nullptr;
-}
-
-void TenantLedger::Note(const Tenant& tenant, Clock::time_point now) {
-  if (latest_.tenant != tenant.id()) latest_other_ = std::exchange(latest_, {tenant.id(), now});
-  latest_.time = now;
-}
-
-bool TenantLedger::HasOthers(const Tenant& tenant) const {
-  const Clock::time_point now = now_();
-  const std::lock_guard lock(mutex_);
-  const auto found = accounts_.find(tenant.id());
-  const Account& own = found == accounts_.end() ? crowd_ : found->second;
-  if (calls_ > own.calls) return true;
-  const Arrival& other = latest_.tenant == tenant.id() ? latest_other_ : latest_;
-  return !other.tenant.empty() && now - other.time < kRecently;
 }
 
 TenantLedger::Account& TenantLedger::Find(const Tenant& tenant, Clock::time_point now) {

@@ -39,7 +39,6 @@ class TenantLedger {
  public:
   static constexpr size_t kMaxAccounts = 4096;  // beside those of tenants that the limits name
   static constexpr std::chrono::milliseconds kSweepPeriod{100};
-  static constexpr std::chrono::milliseconds kRecently{10'000};
 
   // `now` is for tests.
   explicit TenantLedger(const TenantLimits& limits,
@@ -83,9 +82,6 @@ class TenantLedger {
   std::vector<TenantUse> Uses() const;
   TenantUse UseOf(const Tenant& tenant) const;
 
-  // Whether another tenant has calls, or came recently.
-  bool HasOthers(const Tenant& tenant) const;
-
   size_t accounts() const;
 
  private:
@@ -95,13 +91,7 @@ class TenantLedger {
     double mean_seconds = 0.0;  // of calls that ended, moving; 0: none has
   };
 
-  struct Arrival {
-    std::string tenant;  // empty: there was none
-    Clock::time_point time;
-  };
-
   // All with mutex_ held.
-  void Note(const Tenant& tenant, Clock::time_point now);
   Account& Find(const Tenant& tenant, Clock::time_point now);
   void Sweep(Clock::time_point now);
   bool Idle(const Account& account, const TenantLimit& limit, Clock::time_point now) const;
@@ -114,10 +104,7 @@ class TenantLedger {
   mutable std::mutex mutex_;
   // Guarded by mutex_:
   std::unordered_map<std::string, Account> accounts_;
-  Account crowd_;         // of those for whom there is no room
-  int64_t calls_ = 0;     // of all
-  Arrival latest_;        // of a call
-  Arrival latest_other_;  // of another tenant than that
+  Account crowd_;  // of those for whom there is no room
   std::optional<Clock::time_point> swept_;
 };
 

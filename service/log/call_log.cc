@@ -76,7 +76,6 @@ void CallLog::OnCallEnd(const CallRecord& record) {
       .Add("parent_span_id", record.parent_span_id)
       .Add("trace_state", record.trace_state)
       .Add("duration_ms", Milliseconds(record.duration));
-  if (record.held.count() > 0) event.Add("held_ms", Milliseconds(record.held));
   if (record.resolved) event.Add("mode", Name(record.mode));
   event.Add("profile", Reference(record));
   AddError(record, event);

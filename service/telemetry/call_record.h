@@ -28,7 +28,6 @@ struct CallRecord {
   absl::Status status;
   std::string reason;                    // the ErrorReason that the client is told; empty: OK
   std::chrono::nanoseconds duration{0};  // from the arrival of the message to the status
-  std::chrono::nanoseconds held{0};      // of that: how long a refusal waited for its turn
 
   // Of Generate, as far as it came; of Calibrate and calls about one profile its name and version,
   // once they are known, whether or not the call succeeds.

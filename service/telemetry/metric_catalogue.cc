@@ -247,10 +247,6 @@ constexpr Metric kProcess[] = {
      "Answers of calls but streams that clients have not read yet, and 16 KiB for each"},
     {"eta_answers_cut_off_total", kCounter, "model", "calls",
      "Those that were not read in time, so that their calls were ended"},
-    {"eta_refusals_waiting", kGauge, "model", "calls",
-     "Failed calls of tenants that ask on while others are served: those that wait for their turn "
-     "to be answered"},
-    {"eta_refusals_delayed_total", kCounter, "model", "calls", "Those that waited"},
     {"eta_memory_used_ratio", kGauge, "model", "ratio",
      "Share used of the process's memory limit; 0 without a limit"},
     {"process_cpu_seconds_total", kCounter, "", "seconds", "CPU time, user and system"},

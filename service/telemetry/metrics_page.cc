@@ -391,10 +391,6 @@ void WriteProcess(const ServerFigures* server, const ProcessFigures& process, Pa
   if (server != nullptr) page.Sample(server->pressure.unread_answer_bytes);
   page.Family("eta_answers_cut_off_total");
   if (server != nullptr) page.Sample(server->pressure.answers_cut_off);
-  page.Family("eta_refusals_waiting");
-  if (server != nullptr) page.Sample(server->pressure.refusals_waiting);
-  page.Family("eta_refusals_delayed_total");
-  if (server != nullptr) page.Sample(server->pressure.refusals_delayed);
   page.Family("eta_memory_used_ratio");
   if (server != nullptr) page.Sample(server->pressure.memory_used);
   const auto gauge = [&](std::string_view name, auto value) {

@@ -64,9 +64,7 @@ struct PressureFigures {
   double memory_used = 0.0;   // of the limit; 0 without one
   int64_t streams_ended = 0;  // for want of memory
   int64_t unread_answer_bytes = 0;
-  int64_t answers_cut_off = 0;   // that were not read in time
-  int64_t refusals_waiting = 0;  // for their turn
-  int64_t refusals_delayed = 0;  // that waited
+  int64_t answers_cut_off = 0;  // that were not read in time
 };
 
 // Of files that are read again when they change.

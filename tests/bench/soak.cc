@@ -40,6 +40,7 @@
 #include "service/telemetry/metrics_page.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/testing/profile_case.h"
+#include "tests/testing/tenant_header.h"
 #include "tests/unit/temp_folder.h"
 
 namespace eta::bench {
@@ -47,8 +48,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
+using testing::kTenantHeader;
 
-constexpr char kTenantHeader[] = "x-eta-tenant";
 constexpr int kTenants = 4;
 constexpr char kProfile[] = "soak";
 // Of a profile that is deleted then.

@@ -7,13 +7,12 @@
 #include "eta/v1/admin.grpc.pb.h"
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/tenant_header.h"
 
 namespace eta::testing {
 namespace {
 
 using std::chrono::seconds;
-
-constexpr char kTenantHeader[] = "x-eta-tenant";
 
 class AdminServiceTest : public ServiceTest {
  protected:

@@ -15,10 +15,9 @@
 
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/tenant_header.h"
 
 namespace eta::testing {
-
-inline constexpr char kTenantHeader[] = "x-eta-tenant";
 
 // What came of a call.
 struct CalibrateOutcome {

@@ -23,12 +23,12 @@
 #include "tests/testing/error_details.h"
 #include "tests/testing/generic_call.h"
 #include "tests/testing/own_connection.h"
+#include "tests/testing/tenant_header.h"
 #include "tests/testing/token_maker.h"
 #include "tests/unit/temp_folder.h"
 
 namespace eta::testing {
 
-inline constexpr char kTenantHeader[] = "x-eta-tenant";
 inline constexpr char kProxy[] = "spiffe://example.org/edge/envoy";
 inline constexpr char kWeb[] = "spiffe://example.org/web";
 inline constexpr char kIssuer[] = "https://login.example.org";

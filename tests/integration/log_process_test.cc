@@ -10,6 +10,7 @@
 #include "tests/testing/error_details.h"
 #include "tests/testing/log_lines.h"
 #include "tests/testing/server_process.h"
+#include "tests/testing/tenant_header.h"
 #include "tests/unit/temp_folder.h"
 
 namespace eta::testing {
@@ -53,7 +54,7 @@ class LogProcess : public ::testing::Test {
   std::unique_ptr<ClientCall> Call(v1::GenerateRequest request, const std::string& id) {
     request.set_request_id(id);
     auto client = std::make_unique<ClientCall>(*stub_);
-    client->context.AddMetadata("x-tenant", "shop");
+    client->context.AddMetadata(kTenantHeader, "shop");
     client->context.AddMetadata("traceparent",
                                 std::string("00-") + kTrace + "-00f067aa0ba902b7-00");
     client->Start(request);
@@ -73,7 +74,7 @@ class LogProcess : public ::testing::Test {
   }
   grpc::Status SetLevel(v1::LogLevel level) {
     grpc::ClientContext context;
-    context.AddMetadata("x-tenant", "ops");
+    context.AddMetadata(kTenantHeader, "ops");
     v1::SetLogLevelRequest request;
     request.set_level(level);
     v1::SetLogLevelResponse response;
@@ -85,7 +86,8 @@ class LogProcess : public ::testing::Test {
   std::unique_ptr<v1::EtaService::Stub> stub_;
 };
 
-const std::vector<std::string> kTenants = {"--tenant_header", "x-tenant", "--admin_tenants", "ops"};
+const std::vector<std::string> kTenants = {"--tenant_header", kTenantHeader, "--admin_tenants",
+                                           "ops"};
 
 TEST_F(LogProcess, TellsAServersLifeAndItsCalls) {
   ASSERT_NO_FATAL_FAILURE(Start(kTenants));
@@ -106,7 +108,7 @@ TEST_F(LogProcess, TellsAServersLifeAndItsCalls) {
                                 "not_ready", "closed", "drain_end", "stop"));
   const auto start = LogLines(log, "start").front();
   EXPECT_EQ(start["model"], "eta-27m");
-  EXPECT_EQ(start["flags"]["tenant_header"], "x-tenant");
+  EXPECT_EQ(start["flags"]["tenant_header"], kTenantHeader);
 
   const auto calls = LogLines(log, "call_end");
   ASSERT_THAT(calls, SizeIs(2));
@@ -161,7 +163,7 @@ TEST_F(LogProcess, HoldsNothingOfWhatClientsAskOrGet) {
   leaving->context.TryCancel();
   leaving->Finish();
   grpc::ClientContext context;
-  context.AddMetadata("x-tenant", "shop");
+  context.AddMetadata(kTenantHeader, "shop");
   v1::CalibrateRequest calibrate;
   calibrate.set_name("legal");
   calibrate.add_samples()->set_text(kCanary);

@@ -18,6 +18,7 @@
 #include "tests/testing/error_details.h"
 #include "tests/testing/http_get.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/tenant_header.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
 
@@ -50,7 +51,7 @@ class MetricsLoadTest : public ::testing::Test {
     request.mutable_stopping()->set_ignore_eos(true);
     if (!profile.empty()) request.mutable_attention()->set_profile(profile);
     ClientCall call(*stub_);
-    call.context.AddMetadata("x-eta-tenant", tenant);
+    call.context.AddMetadata(kTenantHeader, tenant);
     call.Start(request);
     call.ReadText();
     return call.Finish();
@@ -87,7 +88,7 @@ class MetricsLoadTest : public ::testing::Test {
       ETA_BINARY_DIR "/eta-server",
       {"--model", model_.path(), "--listen", "127.0.0.1:0", "--kv_pool_bytes", "16MiB",
        "--metrics_listen", "127.0.0.1:0", "--profile_store", folder_.path() + "/profiles.db",
-       "--tenant_header", "x-eta-tenant", "--metrics_label_limit", std::to_string(kLabels)}};
+       "--tenant_header", kTenantHeader, "--metrics_label_limit", std::to_string(kLabels)}};
   std::string url_;
   std::string address_;
   std::unique_ptr<v1::EtaService::Stub> stub_;

@@ -9,10 +9,9 @@
 #include "calibration/profile_json.h"
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/tenant_header.h"
 
 namespace eta::testing {
-
-inline constexpr char kTenantHeader[] = "x-eta-tenant";
 
 class ProfileServiceTest : public ServiceTest {
  protected:

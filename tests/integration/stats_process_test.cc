@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/tenant_header.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
 
@@ -25,7 +26,6 @@ using std::chrono::seconds;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr char kTenantHeader[] = "x-eta-tenant";
 constexpr int kAnswers = 24;
 
 // Sums over answers.

@@ -97,7 +97,7 @@ class TenancyServiceTest : public ::testing::Test {
     store_ = *std::move(store);
     ServerOptions options;
     options.listen = "127.0.0.1:0";
-    options.tenant_header = kTenancyHeader;
+    options.tenant_header = kTenantHeader;
     options.max_calibrations = kThreads;
     const TelemetrySource counted = [this](const SnapshotQuery& query) {
       return telemetry_.Snapshot(query);

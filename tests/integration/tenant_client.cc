@@ -28,7 +28,7 @@ int NumberAt(std::string_view bytes, size_t at) {
 
 void SetDeadlineAndTenant(grpc::ClientContext& context, const std::string& tenant) {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  context.AddMetadata(kTenancyHeader, tenant);
+  context.AddMetadata(kTenantHeader, tenant);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/support/status.h"
+#include "tests/testing/tenant_header.h"
 
 namespace eta::testing {
 
@@ -23,7 +24,6 @@ namespace eta::testing {
 // that nobody but their tenant may (prompts, samples, stop strings, labels).
 inline constexpr std::string_view kCanary = "canary-";
 inline constexpr std::string_view kSecret = "secret-";
-inline constexpr char kTenancyHeader[] = "x-eta-tenant";
 
 std::string CanaryOf(int number);
 // The first canary or secret in `bytes` of another number than `own`; empty: there is none.

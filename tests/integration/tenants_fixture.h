@@ -19,6 +19,7 @@
 #include "tests/testing/generic_call.h"
 #include "tests/testing/log_lines.h"
 #include "tests/testing/profile_case.h"
+#include "tests/testing/tenant_header.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/token_maker.h"
 #include "tests/unit/temp_folder.h"
@@ -27,7 +28,6 @@ namespace eta::testing {
 
 using Shown = std::multimap<std::string, std::string>;  // metadata of a call
 
-inline constexpr char kTenantHeader[] = "x-eta-tenant";
 inline constexpr char kIssuer[] = "https://login.example.org";
 inline const std::string kKeyName = "k1";
 

@@ -17,6 +17,7 @@
 #include "tests/testing/profile_case.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/server_process.h"
+#include "tests/testing/tenant_header.h"
 #include "tests/unit/temp_folder.h"
 
 namespace eta::testing {
@@ -26,7 +27,6 @@ using grpc::StatusCode;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr char kTenantHeader[] = "eta-tenant";
 constexpr char kExportProfile[] = "/eta.v1.ProfileService/ExportProfile";
 constexpr char kGetStats[] = "/eta.v1.StatsService/GetStats";
 constexpr int kStreams = 100;  // of a connection

@@ -15,6 +15,7 @@
 #include "tests/testing/client_call.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/http_get.h"
+#include "tests/testing/tenant_header.h"
 
 namespace eta::testing {
 namespace {
@@ -23,7 +24,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-constexpr char kTenantHeader[] = "x-tenant";
 constexpr int kMaxContext = 4096;
 // Wide enough for all but one call of each round.
 constexpr char kTenants[] = R"({

@@ -97,8 +97,6 @@ TEST_F(MonitoringTest, LimitsOfTenantsAreThere) {
   EXPECT_EQ(page().Sum("eta_memory_streams_ended_total"), 0);
   EXPECT_EQ(page().Sum("eta_unread_answer_bytes"), 0) << "leaked";
   EXPECT_EQ(page().Sum("eta_answers_cut_off_total"), 0);
-  EXPECT_EQ(page().Sum("eta_refusals_waiting"), 0) << "leaked";
-  EXPECT_EQ(page().Sum("eta_refusals_delayed_total"), 0) << "there were few";
 }
 
 TEST_F(MonitoringTest, ConnectionsAndFilesAreThere) {

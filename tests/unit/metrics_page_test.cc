@@ -48,9 +48,7 @@ ServerFigures Everything(const EngineInfo& info) {
                      .memory_used = 0.25,
                      .streams_ended = 2,
                      .unread_answer_bytes = 20'000,
-                     .answers_cut_off = 3,
-                     .refusals_waiting = 4,
-                     .refusals_delayed = 5};
+                     .answers_cut_off = 3};
   server.tenants = {{.tenant = "acme",
                      .named = true,
                      .max_calls = 8,
@@ -249,8 +247,6 @@ TEST_F(MetricsPageTest, ShowsWhatTenantsMayUseAndUse) {
   EXPECT_EQ(page.Value("eta_memory_streams_ended_total", {{"model", "tiny"}}), 2.0);
   EXPECT_EQ(page.Value("eta_unread_answer_bytes", {{"model", "tiny"}}), 20'000.0);
   EXPECT_EQ(page.Value("eta_answers_cut_off_total", {{"model", "tiny"}}), 3.0);
-  EXPECT_EQ(page.Value("eta_refusals_waiting", {{"model", "tiny"}}), 4.0);
-  EXPECT_EQ(page.Value("eta_refusals_delayed_total", {{"model", "tiny"}}), 5.0);
 }
 
 TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {

@@ -6,6 +6,7 @@
 
 #include "engine/error.h"
 #include "gmock/gmock.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/faulty_store.h"
 #include "tests/testing/profile_case.h"
 
@@ -22,15 +23,6 @@ const Tenant kOther = TenantOf("other");
 absl::Status Down() {
   return MakeError(absl::StatusCode::kUnavailable, "the profile store cannot be reached",
                    {.reason = "STORE_UNAVAILABLE"});
-}
-
-template <typename Condition>
-bool Eventually(Condition condition) {
-  for (int i = 0; i < 10'000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return false;
 }
 
 class ProfileCacheTest : public ::testing::Test {

@@ -78,12 +78,6 @@ def build():
                 stack=True,
             ),
             series(
-                "Refusals that waited",
-                "Of tenants that ask on while others are served (--refusals_per_second).",
-                [per_second("eta_refusals_delayed_total", "{{instance}}", "instance")],
-                unit="reqps",
-            ),
-            series(
                 "Prompts",
                 "How fast they go, as the predictions take it.",
                 [
