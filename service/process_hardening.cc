@@ -9,7 +9,7 @@
 namespace eta {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef ETA_SANITIZED
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;

@@ -85,7 +85,8 @@ configure() {
     { cat "$log" && return 1; }
 }
 
-build() { "${runner[@]}" cmake --build "$1" --parallel "$jobs"; }
+# build DIRECTORY CMAKE_OPTION...
+build() { "${runner[@]}" cmake --build "$@" --parallel "$jobs"; }
 
 # Highway's sources are read for one instruction set, not for each.
 check_tidy() {
@@ -135,7 +136,7 @@ runner=(env)
 
 sections=(runtime build test)
 if [ "$tidy" -eq 1 ]; then sections+=(tidy); fi
-if [ "$long" -eq 1 ]; then sections+=(fuzz); fi
+if [ $((long + tsan)) -gt 0 ]; then sections+=(clang); fi
 phase "packages" deploy/install_packages.sh "${sections[@]}"
 . deploy/compiler_cache.sh "$PWD"
 
@@ -187,11 +188,12 @@ if [ "$tsan" -eq 1 ]; then
   # The runtime of this compiler cannot map its shadow under high-entropy address randomisation.
   if setarch --addr-no-randomize true 2>/dev/null; then runner=(setarch --addr-no-randomize); fi
   export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS-}"
-  phase "configure, tsan" configure tsan
-  phase "build, tsan" build build/tsan
   # Suites without gRPC: the packaged library is not instrumented, and what it orders looks like races.
-  part "tests, tsan" suites build/tsan \
-    -L '^(kernels|workers|engine|calibrat|limits|telemetry|profile_(record|store)|identity_parts|service_threads)' -E EmbeddedModel
+  threads='^(kernels|workers|engine|calibrat|limits|telemetry|profile_(record|store)|identity_parts|service_threads)'
+  phase "configure, tsan" configure tsan
+  mapfile -t targets < <(cmake --build build/tsan --target help | grep -oE "${threads}[a-z_]*_test: phony" | cut -d: -f1)
+  phase "build, tsan" build build/tsan --target "${targets[@]}"
+  part "tests, tsan" suites build/tsan -L "$threads" -E EmbeddedModel
 fi
 
 echo "== times"

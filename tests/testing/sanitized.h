@@ -4,7 +4,7 @@
 namespace eta::testing {
 
 // It runs several times as long, and keeps memory aside that was freed.
-#ifdef __SANITIZE_ADDRESS__
+#ifdef ETA_ADDRESS_SANITIZER
 inline constexpr bool kAddressSanitizer = true;
 #else
 inline constexpr bool kAddressSanitizer = false;
