@@ -150,9 +150,7 @@ absl::Status SetPut(const v1::CalibrateRequest& message, PutProfile& put) {
   if (!IsRequestId(message.request_id())) {
     return InvalidField("request_id", kRequestIdRule);
   }
-  v1::CalibrateRequest payload = message;
-  payload.clear_request_id();
-  auto digest = PayloadDigest("Calibrate", payload);
+  auto digest = PayloadDigest("Calibrate", message);
   if (!digest.ok()) return digest.status();
   put.request_id = message.request_id();
   put.payload_digest = *std::move(digest);

@@ -1,8 +1,8 @@
 #include "service/payload_digest.h"
 
-#include <memory>
-
 #include "engine/sha256.h"
+#include "google/protobuf/arena.h"
+#include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
@@ -10,9 +10,14 @@ namespace eta {
 
 absl::StatusOr<std::string> PayloadDigest(const std::string& method,
                                           const google::protobuf::Message& message) {
-  const std::unique_ptr<google::protobuf::Message> known(message.New());
+  // A copy outside of an arena leaks what it has when an allocation fails midway.
+  google::protobuf::Arena arena;
+  google::protobuf::Message* const known = message.New(&arena);
   known->CopyFrom(message);
   known->DiscardUnknownFields();
+  if (const auto* const id = known->GetDescriptor()->FindFieldByName("request_id")) {
+    known->GetReflection()->ClearField(known, id);
+  }
   std::string bytes = method + '\n';
   {
     google::protobuf::io::StringOutputStream stream(&bytes);

@@ -9,8 +9,8 @@
 
 namespace eta {
 
-// SHA-256 over the method's name and the message's deterministic serialisation, without fields that
-// this build does not know; 64 hexadecimal digits. Clear the request id first.
+// SHA-256 over the method's name and the message's deterministic serialisation, without its request
+// id and fields that this build does not know; 64 hexadecimal digits.
 absl::StatusOr<std::string> PayloadDigest(const std::string& method,
                                           const google::protobuf::Message& message);
 

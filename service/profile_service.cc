@@ -133,9 +133,7 @@ absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
                  .expected_version = ExpectedVersion(request)};
   call.profile = put.name;
   if (!request.request_id().empty()) {
-    v1::ImportProfileRequest payload = request;
-    payload.clear_request_id();
-    auto digest = PayloadDigest("ImportProfile", payload);
+    auto digest = PayloadDigest("ImportProfile", request);
     if (!digest.ok()) return digest.status();
     put.request_id = request.request_id();
     put.payload_digest = *std::move(digest);

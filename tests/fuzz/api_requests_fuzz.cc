@@ -108,7 +108,6 @@ void Import(InputReader& reader) {
   const auto profile = eta::ProfileFromJson(message.json());
   if (!profile.ok()) return RequireReadable(profile.status());
   Require(eta::CheckProfileContent(profile->content).ok());
-  message.clear_request_id();
   Require(eta::PayloadDigest("ImportProfile", message).ok());
 }
 

@@ -35,6 +35,13 @@ TEST(PayloadDigest, IsTheSameForTheSameRequestHoweverItCameToBe) {
   EXPECT_EQ(Digest(Request()), Digest(newer));
 }
 
+TEST(PayloadDigest, HasNothingOfTheRequestId) {
+  v1::CalibrateRequest named = Request();
+  named.set_request_id("9f0c");
+  EXPECT_EQ(Digest(Request()), Digest(named));
+  EXPECT_EQ(named.request_id(), "9f0c");
+}
+
 TEST(PayloadDigest, DiffersWithEveryFieldAndTheMethod) {
   EXPECT_NE(Digest(Request()), Digest(Request(), "ImportProfile"));
   v1::CalibrateRequest request = Request();
