@@ -136,7 +136,7 @@ runner=(env)
 
 sections=(runtime build test)
 if [ "$tidy" -eq 1 ]; then sections+=(tidy); fi
-if [ $((long + tsan)) -gt 0 ]; then sections+=(clang); fi
+if [ $((long + asan + tsan)) -gt 0 ]; then sections+=(clang); fi
 phase "packages" deploy/install_packages.sh "${sections[@]}"
 . deploy/compiler_cache.sh "$PWD"
 

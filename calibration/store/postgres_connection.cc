@@ -1,6 +1,9 @@
 #include "calibration/store/postgres_connection.h"
 
 #include <array>
+#include <memory>
+#include <new>
+#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -17,6 +20,9 @@ struct Clear {
   void operator()(PGresult* result) const { PQclear(result); }
 };
 using Result = std::unique_ptr<PGresult, Clear>;
+struct FreeMemory {
+  void operator()(void* memory) const { PQfreemem(memory); }
+};
 
 // As the server's catalogue numbers its types, which never change.
 constexpr Oid kBytea = 17;
@@ -53,11 +59,10 @@ SqlValue Cell(const PGresult* result, int row, int column) {
   const Oid type = PQftype(result, column);
   if (type == kBytea) {
     size_t size = 0;
-    unsigned char* bytes = PQunescapeBytea(reinterpret_cast<const unsigned char*>(data), &size);
-    SqlBytes value;
-    if (bytes != nullptr) value.bytes.assign(reinterpret_cast<const char*>(bytes), size);
-    PQfreemem(bytes);
-    return value;
+    const std::unique_ptr<unsigned char, FreeMemory> bytes(
+        PQunescapeBytea(reinterpret_cast<const unsigned char*>(data), &size));
+    if (bytes == nullptr) throw std::bad_alloc();
+    return SqlBytes{std::string(reinterpret_cast<const char*>(bytes.get()), size)};
   }
   for (const Oid integer : kIntegers) {
     int64_t number = 0;

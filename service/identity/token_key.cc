@@ -129,12 +129,11 @@ std::string ToDer(std::string_view signature) {
     BN_free(s);
     return {};
   }
-  unsigned char* der = nullptr;
-  const int size = i2d_ECDSA_SIG(parts.get(), &der);
+  const int size = i2d_ECDSA_SIG(parts.get(), nullptr);
   if (size <= 0) return {};
-  std::string result(reinterpret_cast<char*>(der), static_cast<size_t>(size));
-  OPENSSL_free(der);
-  return result;
+  std::string der(static_cast<size_t>(size), '\0');
+  auto* end = reinterpret_cast<unsigned char*>(der.data());
+  return i2d_ECDSA_SIG(parts.get(), &end) == size ? der : std::string();
 }
 
 }  // namespace
