@@ -1,5 +1,7 @@
 #include "engine/step_engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -145,6 +147,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.kv_bytes = cache_->bytes();
   mailbox_.Report(Look());
   thread_ = std::thread([this] { Loop(); });
+  pthread_setname_np(thread_.native_handle(), "eta-step");
   return absl::OkStatus();
 }
 

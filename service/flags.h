@@ -26,8 +26,12 @@ struct Flags {
   TelemetryOptions telemetry;
   LogOptions log{.fd = 2};  // standard error
   ProcessOptions process;
+  std::optional<int> step_cpus;  // on which no calls are answered; see LeaveStepCpus
+  int Gpus() const {
+    return engine.backend.name == "cuda" ? static_cast<int>(engine.devices.size()) : 0;
+  }
   // The driver of GPUs compiles kernels when it first loads them.
-  bool GeneratesCode() const { return engine.backend.name == "cuda"; }
+  bool GeneratesCode() const { return Gpus() > 0; }
 
   // What was said on the command line, in the file or in the environment, without passwords.
   std::map<std::string, std::string> given;

@@ -6,7 +6,8 @@
 
 namespace eta {
 
-void AddProcessFlags(CLI::App& app, ProcessOptions& options) {
+void AddProcessFlags(CLI::App& app, Flags& flags) {
+  ProcessOptions& options = flags.process;
   AddChoice<SystemCallFilter>(
       app, "--system_call_filter", options.system_call_filter,
       {{"auto", SystemCallFilter::kAuto},
@@ -17,6 +18,11 @@ void AddProcessFlags(CLI::App& app, ProcessOptions& options) {
       "sockets, run anonymous memory that it wrote. auto: on, but not on GPUs");
   app.add_flag("--allow_core_dumps", options.allow_core_dumps,
                "Let a crash leave a core file, and debuggers look in: both show prompts and keys");
+  app.add_option("--step_cpus", flags.step_cpus,
+                 "CPUs on which only threads run that compute, none that answer calls, so that a "
+                 "flood of calls does not hold up running answers. Default: one for each GPU")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("COUNT");
 }
 
 void AddMetricsFlags(CLI::App& app, Flags& flags) {

@@ -34,6 +34,7 @@
 #include "service/log/log.h"
 #include "service/process_hardening.h"
 #include "service/server.h"
+#include "service/step_cpus.h"
 #include "service/telemetry/metrics_page.h"
 #include "service/telemetry/metrics_server.h"
 #include "service/telemetry/telemetry.h"
@@ -174,6 +175,8 @@ int Run(Flags flags) {
   }
   const absl::Status read = ReadSecrets(flags);
   if (!read.ok()) return bad_start(std::string(read.message()));
+  const absl::Status step_cpus = CheckStepCpus(flags.step_cpus);
+  if (!step_cpus.ok()) return bad_start("--step_cpus: " + std::string(step_cpus.message()));
   const absl::Status checked = Server::Check(flags.server, flags.engine.limits);
   if (!checked.ok()) return bad_start(std::string(checked.message()));
   for (const InsecureChoice& choice : InsecureChoices(flags, *filtered)) {
@@ -222,6 +225,10 @@ int Run(Flags flags) {
   flags.server.memory.on_change = [&log](Pressure rung, double used) {
     SayMemory(rung, used, log);
   };
+  if (const absl::Status left = LeaveStepCpus(flags.step_cpus, flags.Gpus()); !left.ok()) {
+    log.Write(LogEvent(LogLevel::kWarning, "no_step_cpus",
+                       "--step_cpus is without effect: " + std::string(left.message())));
+  }
   CallLog call_log(log);
   AuditLog audit_log(log);
   auto server = Server::Start(

@@ -1,5 +1,6 @@
 #include "kernels/cpu/workers.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -80,6 +81,7 @@ Workers::Workers(int num_threads) {
   for (int thread = 1; thread < num_threads; ++thread) {
     try {
       threads_.emplace_back([this, thread] { Loop(thread); });
+      pthread_setname_np(threads_.back().native_handle(), "eta-worker");
     } catch (const std::system_error&) {
       break;  // fewer threads than wished: num_threads() tells
     }
