@@ -19,8 +19,8 @@ void AddProcessFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--allow_core_dumps", options.allow_core_dumps,
                "Let a crash leave a core file, and debuggers look in: both show prompts and keys");
   app.add_option("--step_cpus", flags.step_cpus,
-                 "CPUs on which only threads run that compute, none that answer calls, so that a "
-                 "flood of calls does not hold up running answers. Default: one for each GPU")
+                 "CPUs on which no calls are answered, so that a flood of them does not hold up "
+                 "running answers. Default: one for each GPU")
       ->check(CLI::Range(0, 1024))
       ->type_name("COUNT");
 }

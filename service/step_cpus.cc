@@ -32,11 +32,12 @@ absl::Status CheckStepCpus(std::optional<int> asked) {
 }
 
 absl::Status LeaveStepCpus(std::optional<int> asked, int gpus) {
+  const int wished = asked.value_or(gpus);
+  if (wished == 0) return absl::OkStatus();
   auto cpus = UsableCpus();
   if (!cpus.ok()) return cpus.status();
-  int left = std::min(asked.value_or(gpus), CPU_COUNT(&*cpus) - 1);
-  if (left == 0) return absl::OkStatus();
-  for (size_t cpu = CPU_SETSIZE; left > 0; --left) {
+  size_t cpu = CPU_SETSIZE;
+  for (int left = std::min(wished, CPU_COUNT(&*cpus) - 1); left > 0; --left) {
     do --cpu;
     while (!CPU_ISSET(cpu, &*cpus));
     CPU_CLR(cpu, &*cpus);

@@ -49,8 +49,8 @@ if [ "$make" -eq 1 ]; then
 fi
 
 # Memory that was freed is kept aside by AddressSanitizer, so that late uses are seen. A megabyte is
-# more than an input frees and stays in the processor's cache; this and short stacks give a third to
-# a half more executions. A find says more when its input is given to the target by itself.
+# more than an input frees and stays in the processor's cache; this and short stacks give up to a
+# half more executions. A find says more when its input is given to the target by itself.
 export ASAN_OPTIONS="quarantine_size_mb=1:thread_local_quarantine_size_kb=64:max_malloc_fill_size=0:\
 malloc_context_size=1:${ASAN_OPTIONS-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS-}"
