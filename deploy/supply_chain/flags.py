@@ -19,6 +19,7 @@ REQUIRED = ("-fstack-protector-strong", "-fstack-clash-protection", "-ftrivial-a
             "-D_FORTIFY_SOURCE=3", "-D_GLIBCXX_ASSERTIONS")  # fmt: skip
 MACHINES = {"x86_64": ("-fcf-protection=full",), "aarch64": ("-mbranch-protection=standard",)}
 OPTIMISED = ("-O2", "-O3")
+HANDED_ON = "-Xcompiler="
 POSITION_INDEPENDENT = ("-fPIE", "-fPIC", "-fpie", "-fpic")
 
 
@@ -34,9 +35,15 @@ def subject(flag):
     return "-fstack-protector" if name.startswith("-fstack-protector") else name
 
 
+def flags_of(command):
+    """The host compiler's: nvcc hands on what stands in -Xcompiler, several with commas."""
+    for word in shlex.split(command):
+        yield from word[len(HANDED_ON) :].split(",") if word.startswith(HANDED_ON) else (word,)
+
+
 def wrong(command, machine, failpoints=False):
     """What a compiler's command lacks, a sentence each."""
-    holds = {subject(flag): flag for flag in shlex.split(command)}
+    holds = {subject(flag): flag for flag in flags_of(command)}
     found = [f"lacks {flag}" for flag in (*REQUIRED, *MACHINES.get(machine, ())) if holds.get(subject(flag)) != flag]
     if holds.get("-O") not in OPTIMISED:
         found.append("is not optimised")
@@ -48,11 +55,11 @@ def wrong(command, machine, failpoints=False):
 
 
 def of_product(entry):
-    """Whether it is a source of ours, generated ones included; device code has flags of its own."""
+    """Whether it is a source of ours, generated ones included."""
     path = pathlib.Path(entry["directory"], entry["file"]).resolve()
     for root in (ROOT, pathlib.Path(entry["directory"]).resolve()):
         if path.is_relative_to(root) and path.relative_to(root).parts[0] in PRODUCT:
-            return path.suffix in (".cc", ".cpp", ".c")
+            return path.suffix in (".cc", ".cpp", ".c", ".cu")
     return False
 
 
