@@ -32,9 +32,13 @@ def _installed():
     return {found["Package"]: found for found in packages if found["db:Status-Status"] == "installed"}
 
 
+def installed(name):
+    return name in _installed()
+
+
 def package(name):
     """Package, Version, Architecture, source:Package, source:Version, Homepage of one that is installed."""
-    if name not in _installed():
+    if not installed(name):
         raise Unknown(f"package {name} is not installed")
     return _installed()[name]
 

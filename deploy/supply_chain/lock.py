@@ -21,9 +21,14 @@ import debian
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LOCK = ROOT / "deploy/packages.lock"
 SECTIONS = ("runtime", "build")
+COMPILER = ("g++-12", "binutils", "libstdc++-12-dev", "libgcc-12-dev", "libc6-dev")
+# Stands before a server and goes into no build: held against a machine that has it.
+FRONT = ("nginx",)
 # Debian 12 takes these projects' own maintenance releases as its security updates.
 FOLLOWS_UPSTREAM = {"openssl": 2, "postgresql-15": 1, "ca-certificates": 0}  # numbers that stay
-HEAD = """# Versions of the Debian 12 packages that eta-server is built from and runs with, those that they bring included.
+HEAD = """# Versions of the Debian 12 packages that eta-server is built from and runs with: those that packages.txt names, the
+# compiler with what it links into every program, and those of all libraries that are loaded; and of nginx, the front.
+# What else compilers and tools bring along (cpp-12, libprotoc32, python3.11) is not in it.
 # Written by deploy/supply_chain/lock.py --write, held against a machine by --check. What is known of each: cves.md.
 # package version source source-version
 """
@@ -40,9 +45,13 @@ def named():
 
 
 def present(binaries):
+    """What of this machine goes into a build."""
+    loaded = debian.owners(debian.loaded_libraries(binaries).values()).values()
+    return versions({*named(), *COMPILER, *loaded} - {None})
+
+
+def versions(names):
     """{package: (version, source, source version)} of this machine."""
-    names = set(named()) | {"libstdc++-12-dev", "g++-12", "binutils"}
-    names |= set(debian.owners(debian.loaded_libraries(binaries).values()).values()) - {None}
     found = {}
     for name in sorted(names):
         package = debian.package(name)
@@ -85,7 +94,7 @@ def compare(here, lock, ships=True):
             (failures if ships else notices).append(change + ": older, it lacks security updates: upgrade this machine")
         else:
             notices.append(change + ": a newer revision; see cves.md, then --write")
-    failures += [f"{name} is in the lock and not here any more" for name in lock if name not in here]
+    failures += [f"{name} is in the lock and not here any more" for name in lock if name not in here and name not in FRONT]
     return failures, notices
 
 
@@ -101,11 +110,12 @@ def main():
         if not debian.release().startswith("12"):
             print("SKIPPED: the lock is of Debian 12, this is another system")
             sys.exit(77)
-        here = present(arguments.binaries)
+        front = FRONT if arguments.write else filter(debian.installed, FRONT)
+        here = present(arguments.binaries) | versions(front)
     except (debian.Unknown, OSError) as error:
         sys.exit(f"lock: {error}")
     if arguments.write:
-        LOCK.write_text(HEAD + "".join(f"{name} {' '.join(rest)}\n" for name, rest in here.items()))
+        LOCK.write_text(HEAD + "".join(f"{name} {' '.join(rest)}\n" for name, rest in sorted(here.items())))
         return
     failures, notices = compare(here, locked(), ships=not arguments.ships_nothing)
     for notice in notices:

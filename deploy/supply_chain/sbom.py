@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The software bill of materials of eta-server, SPDX 2.3 as JSON, from what is there: the libraries that the binaries
-load, by the package database; libraries that are compiled in; definitions and weights that the repository carries.
+load, by the package database; libraries that are compiled in; CA certificates; definitions and weights that the
+repository carries. Not in it: licences, package records and the few lines that image_root.sh writes to /etc.
 
     deploy/supply_chain/sbom.py --output FILE [--library FILE]... [--model DIR]... BINARY...
 
@@ -18,9 +19,11 @@ import sys
 import debian
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Compiled into the binaries, wholly or in part: headers with code in them.
-COMPILED_IN = ("nlohmann-json3-dev", "libcli11-dev", "libhwy-dev", "libabsl-dev", "libgrpc++-dev", "libprotobuf-dev", "libstdc++-12-dev")
+# Compiled into the binaries, wholly or in part: headers with code in them, and what a compiler links to each program.
+COMPILED_IN = ("nlohmann-json3-dev", "libcli11-dev", "libhwy-dev", "libabsl-dev", "libgrpc++-dev", "libprotobuf-dev",
+               "libstdc++-12-dev", "libgcc-12-dev", "libc6-dev")  # fmt: skip
 BUILD_TOOLS = ("g++-12", "binutils", "cmake", "ninja-build", "protobuf-compiler", "protobuf-compiler-grpc")
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 CARRIED = {
     "proto/google/rpc": ("googleapis-rpc", "https://github.com/googleapis/googleapis"),
     "proto/grpc/health/v1": ("grpc-health-proto", "https://github.com/grpc/grpc-proto"),
@@ -135,7 +138,9 @@ def describe(binaries, libraries, models):
         document.relate(product, "STATIC_LINK", document.debian(name))
     for name in BUILD_TOOLS:
         document.relate(document.debian(name), "BUILD_TOOL_OF", product)
-    document.relate(document.debian("ca-certificates"), "RUNTIME_DEPENDENCY_OF", product)
+    certificates = document.debian("ca-certificates")
+    document.relate(certificates, "RUNTIME_DEPENDENCY_OF", product)
+    document.relate(document.file(CERTIFICATES, CERTIFICATES), "GENERATED_FROM", certificates)
     for folder, (name, origin) in CARRIED.items():
         if (ROOT / folder).is_dir():
             carried = document.package(

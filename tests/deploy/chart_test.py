@@ -29,6 +29,10 @@ CASES = {
                     "acme": {"configMap": "acme-profiles"}}}}},
     "url": {"profiles": {"store": "postgresql",
                          "postgresql": {"url": "postgresql://eta:secret@db/eta"}}},
+    "store": {"profiles": {"store": "postgresql",
+                           "postgresql": {"existingSecret": "s", "port": 6432}},
+              "networkPolicy": {"dns": [], "store": [{"podSelector": {"matchLabels": {"app": "db"}}},
+                                                     {"ipBlock": {"cidr": "10.0.0.7/32"}}]}},
     "gpus": {"gpu": {"enabled": True, "count": 2}},
     "everything": {"podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
                    "tolerations": [{"key": "x", "operator": "Exists"}], "priorityClassName": "high",
@@ -77,6 +81,7 @@ REFUSED = (
     ({"autoscaling": {"enabled": True}, "metrics": {"enabled": False}}, "metrics.enabled"),
     ({"autoscaling": {"kvCacheUsage": 80}}, "kvCacheUsage"),
     ({"networkPolicy": {"clientLabels": None}}, "clientLabels"),
+    ({"networkPolicy": {"store": "postgres"}}, "store"),
 )
 
 
@@ -339,6 +344,22 @@ class Values(unittest.TestCase):
                      .workload["spec"]["template"]["metadata"]["annotations"]
                      ["checksum/profile-store"] for url in ("postgresql://a", "postgresql://b")]
         self.assertNotEqual(*checksums)
+
+    def test_lets_out_to_the_store_alone(self):
+        def egress(values):
+            return Rendered(values).only("NetworkPolicy")["spec"]["egress"]
+
+        self.assertEqual(egress({}), [])
+        dns, store = egress(CASES["url"])
+        self.assertEqual([p["port"] for p in dns["ports"]], [53, 53])
+        self.assertEqual(dns["to"], [{"namespaceSelector": {
+            "matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}])
+        self.assertEqual([p["port"] for p in store["ports"]], [5432])
+        self.assertNotIn("to", store)
+        dns, store = egress(CASES["store"])
+        self.assertNotIn("to", dns)
+        self.assertEqual([p["port"] for p in store["ports"]], [6432])
+        self.assertEqual(store["to"], CASES["store"]["networkPolicy"]["store"])
 
     def test_profiles_in_sqlite(self):
         rendered = Rendered(example("profiles-sqlite"))

@@ -1,5 +1,6 @@
 """deploy/front/envoy.yaml against Envoy's own API definitions: every field exists and has its type.
-And against nginx.conf: no client names its tenant through either."""
+One connection does not fill the heap. And against nginx.conf: no client names its tenant through
+either."""
 
 import importlib
 import pathlib
@@ -23,7 +24,19 @@ config = yaml.safe_load(CONFIG.read_text())
 bootstrap = json_format.ParseDict(config, bootstrap_pb2.Bootstrap())
 assert [cluster.name for cluster in bootstrap.static_resources.clusters] == ["eta_servers"]
 (chain,) = config["static_resources"]["listeners"][0]["filter_chains"]
-(host,) = chain["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
+manager = chain["filters"][0]["typed_config"]
+(host,) = manager["route_config"]["virtual_hosts"]
 dropped = re.findall(r'grpc_set_header (\S+) "";', (FRONT / "nginx.conf").read_text())
 assert "x-eta-tenant" in dropped and sorted(dropped) == sorted(host["request_headers_to_remove"])
+
+BUFFER = "envoy.filters.http.buffer"
+largest = max(route["typed_per_filter_config"][BUFFER]["buffer"]["max_request_bytes"]
+              for route in host["routes"] if "typed_per_filter_config" in route)
+overload = config["overload_manager"]
+heap = max(monitor["typed_config"].get("max_heap_size_bytes", 0)
+           for monitor in overload["resource_monitors"])
+streams = manager["http2_protocol_options"]["max_concurrent_streams"]
+assert streams * largest < 0.55 * heap, (streams, largest, heap)
+# Without this the action that ends the largest streams does nothing.
+assert 2 ** overload["buffer_factory_config"]["minimum_account_to_track_power_of_two"] <= 2**20
 print(f"{CONFIG.name}: as Envoy's API has it")

@@ -29,7 +29,7 @@ if [ "${1-}" != --inside ]; then
   described=$work/root/usr/share/doc/eta-server
   while read -r file; do
     grep -qF "\"$file\"" "$described/sbom.spdx.json" || fail "the bill of materials lacks $file"
-  done < <(cd "$work/root" && find usr/bin models usr/lib usr/lib64 -type f | sed -E 's,^,/,' |
+  done < <(cd "$work/root" && find usr/bin models usr/lib usr/lib64 etc/ssl -type f | sed -E 's,^,/,' |
     sed -E 's,^/usr(/lib(64)?/),\1,')
   grep -qF "$(sha256sum <"$work/root/usr/bin/eta-server" | cut -d' ' -f1)" "$described/provenance.json" ||
     fail "the provenance is of another binary"

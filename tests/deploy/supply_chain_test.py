@@ -279,6 +279,17 @@ class Lock(unittest.TestCase):
             self.assertEqual((len(failures), notices), (1, []), here)
         self.assertEqual(len(lock.compare({"p": ("1", "x", "1")}, {})[0]), 1)
         self.assertEqual(len(lock.compare({}, {"p": ("1", "x", "1")})[0]), 1)
+        # The front stands elsewhere.
+        self.assertEqual(lock.compare({}, {"nginx": ("1", "nginx", "1")}), ([], []))
+
+    def test_has_the_nginx_that_the_instructions_ask_for(self):
+        asked = re.findall(r"1\.22\.1-\S+u\d+", (ROOT / "deploy/README.md").read_text())
+        self.assertEqual(set(asked), {lock.locked()["nginx"][0]})
+
+    def test_has_one_version_of_each_source(self):
+        versions = {}
+        for _, source, version in lock.locked().values():
+            self.assertEqual(versions.setdefault(source, version), version, source)
 
 
 class KnownDefects(unittest.TestCase):
@@ -297,7 +308,16 @@ class KnownDefects(unittest.TestCase):
     def test_are_of_packages_that_we_have(self):
         sources = {source for _, source, _ in lock.locked().values()}
         for row in self.rows:
-            self.assertTrue(row[1] in sources or row[1] in {"sentencepiece", "nginx"}, row)
+            self.assertTrue(row[1] in sources or row[1] == "sentencepiece", row)
+
+    def test_that_are_fixed_are_so_in_the_locked_version(self):
+        locked = {source: version for _, source, version in lock.locked().values()}
+        for row in self.rows:
+            if row[2] == "fixed":
+                versions = re.findall(r"\d+(?:\.\d+)+(?:[-+~.\w]*\w)?", row[3])
+                self.assertTrue(versions, row)
+                for version in versions:
+                    self.assertFalse(lock.newer(version, locked[row[1]]), f"{version}: {row}")
 
 
 if __name__ == "__main__":
