@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/json_fields.h"
+#include "calibration/json_writer.h"
 #include "calibration/profile_blob.h"
 #include "engine/error.h"
 
@@ -14,7 +15,6 @@ namespace eta {
 namespace {
 
 using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "eta-profile";
 constexpr size_t kMaxDepth = 3;
@@ -24,17 +24,37 @@ constexpr std::array<std::string_view, 2> kFloors = {"none", "uniform"};
 constexpr std::array<std::string_view, 4> kTargets = {"match_dynamic", "head_density",
                                                       "union_density", "max_perplexity_increase"};
 
-OrderedJson Rows(const std::vector<float>& values, const ProfileGeometry& geometry) {
-  OrderedJson rows = OrderedJson::array();
-  for (size_t begin = 0; begin < values.size(); begin += size_t(geometry.query_heads)) {
-    const auto first = values.begin() + static_cast<ptrdiff_t>(begin);
-    rows.push_back(std::vector<double>(first, first + geometry.query_heads));
+void Write(const std::vector<float>& values, const ProfileGeometry& geometry, JsonWriter& json) {
+  json.BeginArray();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % size_t(geometry.query_heads) == 0) json.BeginArray();
+    json.Value(values[i]);
+    if ((i + 1) % size_t(geometry.query_heads) == 0) json.End();
   }
-  return rows;
+  json.End();
 }
 
-OrderedJson OrNull(const std::optional<double>& value) {
-  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+void Write(const ProfileEvidence& evidence, JsonWriter& json) {
+  const auto or_null = [&json](std::string_view key, const std::optional<double>& value) {
+    json.Key(key);
+    if (value) return json.Value(*value);
+    json.Value(nullptr);
+  };
+  json.BeginObject();
+  json.Key("perplexity_full").Value(evidence.perplexity_full);
+  or_null("perplexity_dynamic", evidence.perplexity_dynamic);
+  json.Key("perplexity_frozen").Value(evidence.perplexity_frozen);
+  json.Key("head_density").Value(evidence.head_density);
+  json.Key("union_density").Value(evidence.union_density);
+  json.Key("recall").Value(evidence.recall);
+  or_null("dynamic_head_density", evidence.dynamic_head_density);
+  or_null("dynamic_union_density", evidence.dynamic_union_density);
+  or_null("dynamic_recall", evidence.dynamic_recall);
+  json.Key("calibration_sequences").Value(evidence.calibration_sequences);
+  json.Key("calibration_tokens").Value(evidence.calibration_tokens);
+  json.Key("held_out_sequences").Value(evidence.held_out_sequences);
+  json.Key("held_out_tokens").Value(evidence.held_out_tokens);
+  json.End();
 }
 
 std::optional<double> NumberOrNull(JsonFields& fields, const std::string& field) {
@@ -136,46 +156,47 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   if (absl::Status s = CheckProfileName("name", profile.name); !s.ok()) return s;
   if (profile.version < 1) return InvalidField("version", "must be at least 1");
   if (profile.create_time_us < 0) return InvalidField("create_time_us", "must not be negative");
-  OrderedJson json;
-  json["format"] = kFormat;
-  json["schema_version"] = kProfileSchemaVersion;
-  json["name"] = profile.name;
-  json["version"] = profile.version;
-  json["create_time_us"] = profile.create_time_us;
-  json["labels"] = content.labels;
-  json["model_fingerprint"] = content.model_fingerprint;
-  json["tokenizer_fingerprint"] = content.tokenizer_fingerprint;
-  json["geometry"] = {{"layers", content.geometry.layers},
-                      {"query_heads", content.geometry.query_heads},
-                      {"block_size", content.geometry.block_size},
-                      {"sub_block", content.geometry.sub_block}};
-  json["offset"] = content.offset;
-  json["z"] = content.z;
-  json["floor"] = kFloors[static_cast<size_t>(content.floor)];
-  json["target"] = {{"kind", kTargets[static_cast<size_t>(content.target.kind)]},
-                    {"value", content.target.value}};
-  json["reached"] = {{"soft_density", content.reached.soft_density},
-                     {"head_density", content.reached.head_density},
-                     {"union_density", content.reached.union_density}};
-  const ProfileEvidence& evidence = content.evidence;
-  json["evidence"] = {{"perplexity_full", evidence.perplexity_full},
-                      {"perplexity_dynamic", OrNull(evidence.perplexity_dynamic)},
-                      {"perplexity_frozen", evidence.perplexity_frozen},
-                      {"head_density", evidence.head_density},
-                      {"union_density", evidence.union_density},
-                      {"recall", evidence.recall},
-                      {"dynamic_head_density", OrNull(evidence.dynamic_head_density)},
-                      {"dynamic_union_density", OrNull(evidence.dynamic_union_density)},
-                      {"dynamic_recall", OrNull(evidence.dynamic_recall)},
-                      {"calibration_sequences", evidence.calibration_sequences},
-                      {"calibration_tokens", evidence.calibration_tokens},
-                      {"held_out_sequences", evidence.held_out_sequences},
-                      {"held_out_tokens", evidence.held_out_tokens}};
-  json["thresholds"] = Rows(content.thresholds, content.geometry);
-  json["z_per_head"] = nullptr;
-  if (!content.z_per_head.empty()) json["z_per_head"] = Rows(content.z_per_head, content.geometry);
-  json["content_sha256"] = *digest;
-  return json.dump(1) + "\n";
+  JsonWriter json;
+  json.BeginObject();
+  json.Key("format").Value(kFormat);
+  json.Key("schema_version").Value(kProfileSchemaVersion);
+  json.Key("name").Value(profile.name);
+  json.Key("version").Value(profile.version);
+  json.Key("create_time_us").Value(profile.create_time_us);
+  json.Key("labels").BeginObject();
+  for (const auto& [key, value] : content.labels) json.Key(key).Value(value);
+  json.End();
+  json.Key("model_fingerprint").Value(content.model_fingerprint);
+  json.Key("tokenizer_fingerprint").Value(content.tokenizer_fingerprint);
+  json.Key("geometry").BeginObject();
+  json.Key("layers").Value(content.geometry.layers);
+  json.Key("query_heads").Value(content.geometry.query_heads);
+  json.Key("block_size").Value(content.geometry.block_size);
+  json.Key("sub_block").Value(content.geometry.sub_block);
+  json.End();
+  json.Key("offset").Value(content.offset);
+  json.Key("z").Value(content.z);
+  json.Key("floor").Value(kFloors[static_cast<size_t>(content.floor)]);
+  json.Key("target").BeginObject();
+  json.Key("kind").Value(kTargets[static_cast<size_t>(content.target.kind)]);
+  json.Key("value").Value(content.target.value);
+  json.End();
+  json.Key("reached").BeginObject();
+  json.Key("soft_density").Value(content.reached.soft_density);
+  json.Key("head_density").Value(content.reached.head_density);
+  json.Key("union_density").Value(content.reached.union_density);
+  json.End();
+  Write(content.evidence, json.Key("evidence"));
+  Write(content.thresholds, content.geometry, json.Key("thresholds"));
+  json.Key("z_per_head");
+  if (content.z_per_head.empty()) {
+    json.Value(nullptr);
+  } else {
+    Write(content.z_per_head, content.geometry, json);
+  }
+  json.Key("content_sha256").Value(*digest);
+  json.End();
+  return json.Take() + "\n";
 }
 
 absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {

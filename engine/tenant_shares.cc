@@ -47,15 +47,10 @@ void TenantShares::Count(std::span<const std::unique_ptr<Sequence>> running,
   for (const auto& account : accounts_) {
     const int64_t wants = account->queue.running + account->queue.waiting;
     if (account->queue.waiting == 0) account->deficit = 0.0;
-    if (wants >= account->wanted || now - account->wanted_at > kRemembered ||
-        step_ - account->wanted_step > kRememberedSteps) {
-      account->wanted = wants;
-      account->wanted_at = now;
-      account->wanted_step = step_;
-    }
+    account->wanted.Take(wants, now, step_);
   }
   std::erase_if(accounts_, [&](const auto& account) {
-    return account->wanted == 0 && account.get() != in_turn;
+    return account->wanted.value() == 0 && account.get() != in_turn;
   });
   for (size_t i = 0; i < accounts_.size(); ++i) {
     accounts_[i]->index = static_cast<int32_t>(i);
@@ -71,11 +66,11 @@ std::vector<int32_t> TenantShares::MaxSeats(int32_t max_running) const {
   int64_t kept = 0;
   for (const auto& account : accounts_) {
     fair.push_back(static_cast<int64_t>(max_running * account->share.weight / weights));
-    kept += std::min(account->wanted, fair.back());
+    kept += std::min(account->wanted.value(), fair.back());
   }
   std::vector<int32_t> most;
   for (size_t i = 0; i < accounts_.size(); ++i) {
-    const int64_t own = std::min(accounts_[i]->wanted, fair[i]);
+    const int64_t own = std::min(accounts_[i]->wanted.value(), fair[i]);
     most.push_back(
         static_cast<int32_t>(std::max({int64_t{1}, fair[i], max_running - (kept - own)})));
   }

@@ -1,6 +1,6 @@
 // The tenants whose requests a batcher holds, or held lately: what each is entitled to, what it has
-// taken in the round, and what it holds now. Bounded: a tenant is forgotten kRemembered after its
-// last request at the latest. Not thread-safe.
+// taken in the round, and what it holds now. Bounded: a tenant is forgotten RecentPeak::kTime after
+// its last request at the latest. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/recent_peak.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 
@@ -18,11 +19,10 @@ struct TenantAccount {
   TenantShare share;
   double deficit = 0.0;
   TenantQueue queue;  // as of the last Count
-  // The most seats that it had use for lately. As many, up to its share, are kept for it while
-  // others have more than theirs, so that a tenant which comes and goes finds a seat free.
-  int64_t wanted = 0;
-  Clock::time_point wanted_at;
-  int64_t wanted_step = 0;
+  // Seats that it has use for. As many as were lately, up to its share, are kept for it while
+  // others have more than theirs, so that a tenant which comes and goes finds a seat free. Where
+  // answers are short a seat comes free soon enough, hence lately counts steps.
+  RecentPeak wanted;
   int32_t index = 0;
 };
 
@@ -30,11 +30,6 @@ class TenantShares {
  public:
   // A share's weight within its bounds.
   static double Weight(const TenantShare& share);
-
-  // What a tenant had use for is forgotten after so many steps, or after that time if it comes
-  // first. A step is what a token takes: where answers are short, a seat comes free soon enough.
-  static constexpr int64_t kRememberedSteps = 512;
-  static constexpr std::chrono::seconds kRemembered{10};
 
   // The account of the request's tenant, whose terms become the request's. It stays for as long as
   // sequences that are counted point to it.

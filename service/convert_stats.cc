@@ -364,8 +364,11 @@ v1::Stats ToMessage(const StatsFacts& facts, const EngineInfo& info) {
     FillLoad(facts, *stats.mutable_load());
     Fill(facts.connections, *stats.mutable_connections());
     Fill(facts.pressure, *stats.mutable_pressure());
-    stats.mutable_store_calls()->set_waiting(facts.store_calls_waiting);
-    stats.mutable_store_calls()->set_max_waiting(facts.max_store_calls_waiting);
+    v1::StoreCallStats& store_calls = *stats.mutable_store_calls();
+    store_calls.set_waiting(facts.store_calls_waiting);
+    store_calls.set_max_waiting(facts.max_store_calls_waiting);
+    store_calls.set_lookups_waiting(facts.profile_lookups_waiting);
+    store_calls.set_max_lookups_waiting(facts.max_profile_lookups_waiting);
     FillLatencies(facts.telemetry, stats);
   }
   FillAttention(facts, stats);

@@ -40,6 +40,8 @@ struct StatsFacts {
   PressureFigures pressure;
   int32_t store_calls_waiting = 0;
   int32_t max_store_calls_waiting = 0;
+  int32_t profile_lookups_waiting = 0;
+  int32_t max_profile_lookups_waiting = 0;
 };
 
 v1::Stats ToMessage(const StatsFacts& facts, const EngineInfo& info);

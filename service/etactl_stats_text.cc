@@ -153,9 +153,16 @@ std::string Load(const v1::EngineLoad& load) {
 }
 
 std::string StoreCalls(const v1::StoreCallStats& calls) {
-  if (calls.waiting() == 0) return "";
-  return absl::StrFormat("calls that wait for the profile store: %d of %d\n", calls.waiting(),
-                         calls.max_waiting());
+  std::string text;
+  if (calls.waiting() > 0) {
+    absl::StrAppendFormat(&text, "calls that wait for the profile store: %d of %d\n",
+                          calls.waiting(), calls.max_waiting());
+  }
+  if (calls.lookups_waiting() > 0) {
+    absl::StrAppendFormat(&text, "requests that wait for their profile: %d of %d\n",
+                          calls.lookups_waiting(), calls.max_lookups_waiting());
+  }
+  return text;
 }
 
 std::string Memory(const v1::PressureStats& pressure) {

@@ -2,11 +2,14 @@
 
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/input_file.h"
 #include "service/flag_groups.h"
@@ -77,6 +80,17 @@ void AddGroup(CLI::App& app, const std::string& group, const Add& add) {
   }
 }
 
+// Without texts that are empty, as all of them are unless they are given: to read such a line would
+// count as giving the flag, and some exclude others.
+std::string EffectiveConfig(const CLI::App& app) {
+  std::istringstream lines(app.config_to_str(/*default_also=*/true, /*write_description=*/false));
+  std::string config;
+  for (std::string line; std::getline(lines, line);) {
+    if (!absl::EndsWith(line, "=\"\"")) absl::StrAppend(&config, line, "\n");
+  }
+  return config;
+}
+
 }  // namespace
 
 ParsedFlags ParseFlags(int argc, char** argv) {
@@ -119,7 +133,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
     return {.flags = {}, .exit_code = kExitBadStart};
   }
   if (print_config) {
-    std::cout << app.config_to_str(/*default_also=*/true, /*write_description=*/false);
+    std::cout << EffectiveConfig(app);
     return {};
   }
   flags.given = Given(app);

@@ -48,7 +48,7 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
          "GPUs to use, by index, as in 0,1: each gets a copy of the model and a cache of its "
          "own, and requests are shared out among them")
       ->delimiter(',')
-      ->capture_default_str();
+      ->default_str("0");
   AddChoice<DType>(
       app, "--compute", options.backend.compute,
       {{"bfloat16", DType::kBFloat16}, {"float16", DType::kFloat16}, {"float32", DType::kFloat32}},
@@ -81,16 +81,9 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
   AddBytes(app, "--kv_pool_bytes", options.kv_pool_bytes,
            "Memory of the KV cache, reserved at start on each device; bounds the tokens in flight. "
            "0: 1 GiB, on a GPU --kv_pool_fraction");
-  app.add_option("--kv_pool_fraction", options.kv_pool_fraction,
-                 "Without --kv_pool_bytes: share of a GPU's memory, as far as the model left it "
-                 "free, that becomes the KV cache")
-      ->check(CLI::Range(0.01, 1.0))
-      ->check([](const std::string& text) {  // the range lets NaN through
-        return text.find("nan") == std::string::npos && text.find("NaN") == std::string::npos
-                   ? std::string()
-                   : std::string("must be a number");
-      })
-      ->capture_default_str();
+  AddShare(app, "--kv_pool_fraction", options.kv_pool_fraction, 1.0,
+           "Without --kv_pool_bytes: share of a GPU's memory, as far as the model left it free, "
+           "that becomes the KV cache");
   AddCount(app, "--max_running", options.max_running, "Requests in one batch, on each device");
   app.add_option(
          "--max_step_tokens", options.max_step_tokens,

@@ -18,11 +18,9 @@ void AddProcessFlags(CLI::App& app, Flags& flags) {
       "sockets, run anonymous memory that it wrote. auto: on, but not on GPUs");
   app.add_flag("--allow_core_dumps", options.allow_core_dumps,
                "Let a crash leave a core file, and debuggers look in: both show prompts and keys");
-  app.add_option("--step_cpus", flags.step_cpus,
+  AddCountOrAuto(app, "--step_cpus", flags.step_cpus,
                  "CPUs on which no calls are answered, so that a flood of them does not hold up "
-                 "running answers. Default: one for each GPU")
-      ->check(CLI::Range(0, 1024))
-      ->type_name("COUNT");
+                 "running answers. auto: one for each GPU, a quarter of all at most");
 }
 
 void AddMetricsFlags(CLI::App& app, Flags& flags) {

@@ -29,9 +29,9 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
               "with them are refused with UNAVAILABLE");
   AddCount(app, "--max_calibrations", server.max_calibrations,
            "Calibrations at a time; more are refused with RESOURCE_EXHAUSTED");
-  AddCount(app, "--max_tenant_calibrations", server.max_tenant_calibrations,
-           "Calibrations of one tenant at a time, where --tenants says nothing else; 0: as many as "
-           "--max_calibrations");
+  AddCountOrNone(app, "--max_tenant_calibrations", server.max_tenant_calibrations,
+                 "Calibrations of one tenant at a time, where --tenants says nothing else; 0: as "
+                 "many as --max_calibrations");
   AddCount(app, "--max_calibration_tokens", server.max_calibration_tokens,
            "Tokens of all samples of one calibration");
   AddDuration(app, "--default_calibrate_deadline", server.default_calibrate_deadline,

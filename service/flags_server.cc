@@ -39,13 +39,11 @@ void AddConnectionFlags(CLI::App& app, ServerOptions& options) {
 }  // namespace
 
 void AddServerFlags(CLI::App& app, ServerOptions& options) {
-  app.add_option("--max_memory_fraction", options.memory.max_fraction,
-                 "Share of the memory that this process may use (its control group's limit, if it "
-                 "has one) above which calls are refused with RESOURCE_EXHAUSTED. A tenth below it "
-                 "fewer requests may wait, then no calibration begins; half way above it the "
-                 "largest answers are given up")
-      ->check(CLI::Range(0.01, 1.0))
-      ->capture_default_str();
+  AddShare(app, "--max_memory_fraction", options.memory.max_fraction, 0.99,
+           "Share of the memory that this process may use (its control group's limit, if it has "
+           "one) above which calls are refused with RESOURCE_EXHAUSTED. A tenth below it fewer "
+           "requests may wait, then no calibration begins; half way above it the largest answers "
+           "are given up");
   AddAccessFlags(app, options);
   AddDuration(app, "--drain_delay", options.drain_delay,
               "After a stop signal, readiness fails at once and new calls are still taken for this "

@@ -42,6 +42,7 @@
 namespace eta {
 namespace {
 
+constexpr std::chrono::seconds kLastScrape{1};  // the final figures can be read for so long
 constexpr int kExitDeviceLost = 3;
 constexpr int kExitStoreFailed = 4;
 constexpr int kExitOutOfMemory = 5;
@@ -87,7 +88,8 @@ void SayWhatIsInsecure(const InsecureChoice& choice, Log& log) {
                 .Rank(LogRank::kChange));
 }
 
-void SayWhatIsServed(const Flags& flags, bool filtered, const EngineInfo& info, Log& log) {
+void SayWhatIsServed(const Flags& flags, bool filtered, int step_cpus, const EngineInfo& info,
+                     Log& log) {
   const std::string message =
       "model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
       info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
@@ -104,6 +106,7 @@ void SayWhatIsServed(const Flags& flags, bool filtered, const EngineInfo& info, 
                 .Add("kv_dtype", Name(info.kv_dtype))
                 .Add("index_dtype", Name(info.index_dtype))
                 .Add("system_calls_filtered", filtered)
+                .Add("step_cpus", step_cpus)
                 .Add("flags", flags.given));
 }
 
@@ -148,9 +151,11 @@ void SayMemory(Pressure rung, double used, Log& log) {
 }
 
 void SayLimits(const absl::Status& status, Log& log) {
-  log.Write(status.ok() ? LogEvent(LogLevel::kInfo, "reloaded", "--tenants: new limits hold")
-                        : LogEvent(LogLevel::kError, "reload_failed",
-                                   std::string(status.message()) + "; the limits before it hold"));
+  LogEvent event = status.ok()
+                       ? LogEvent(LogLevel::kInfo, "reloaded", "--tenants: new limits hold")
+                       : LogEvent(LogLevel::kError, "reload_failed",
+                                  std::string(status.message()) + "; the limits before it hold");
+  log.Write(std::move(event.Add("file", "tenants")));
 }
 
 int Run(Flags flags) {
@@ -175,8 +180,8 @@ int Run(Flags flags) {
   }
   const absl::Status read = ReadSecrets(flags);
   if (!read.ok()) return bad_start(std::string(read.message()));
-  const absl::Status step_cpus = CheckStepCpus(flags.step_cpus);
-  if (!step_cpus.ok()) return bad_start("--step_cpus: " + std::string(step_cpus.message()));
+  const absl::Status left_cpus = CheckStepCpus(flags.step_cpus);
+  if (!left_cpus.ok()) return bad_start("--step_cpus: " + std::string(left_cpus.message()));
   const absl::Status checked = Server::Check(flags.server, flags.engine.limits);
   if (!checked.ok()) return bad_start(std::string(checked.message()));
   for (const InsecureChoice& choice : InsecureChoices(flags, *filtered)) {
@@ -221,14 +226,17 @@ int Run(Flags flags) {
   auto engine = Engine::Create(flags.engine, &telemetry);
   if (!engine.ok()) return bad_start(std::string(engine.status().message()));
   telemetry.SetModel((*engine)->info(), Clock::now() - load_begin);
-  SayWhatIsServed(flags, *filtered, (*engine)->info(), log);
+  // The engine's threads are there, and may run on all CPUs.
+  const absl::StatusOr<int> step_cpus = LeaveStepCpus(flags.step_cpus, flags.Gpus());
+  if (!step_cpus.ok()) {
+    log.Write(
+        LogEvent(LogLevel::kWarning, "no_step_cpus",
+                 "--step_cpus is without effect: " + std::string(step_cpus.status().message())));
+  }
+  SayWhatIsServed(flags, *filtered, step_cpus.value_or(0), (*engine)->info(), log);
   flags.server.memory.on_change = [&log](Pressure rung, double used) {
     SayMemory(rung, used, log);
   };
-  if (const absl::Status left = LeaveStepCpus(flags.step_cpus, flags.Gpus()); !left.ok()) {
-    log.Write(LogEvent(LogLevel::kWarning, "no_step_cpus",
-                       "--step_cpus is without effect: " + std::string(left.message())));
-  }
   CallLog call_log(log);
   AuditLog audit_log(log);
   auto server = Server::Start(
@@ -302,6 +310,7 @@ int Run(Flags flags) {
   }
   drain.join();
   const bool device_lost = (*engine)->Snapshot().device_lost;
+  if (metrics != nullptr) std::this_thread::sleep_for(kLastScrape);
   metrics.reset();  // asks the server how it stands
   server->reset();
   engine->reset();

@@ -103,10 +103,9 @@ void ProfileCache::Close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     for (const auto& [key, entry] : entries_) {
-      std::move(entry->waiting.begin(), entry->waiting.end(), std::back_inserter(waiting));
-      entry->waiting.clear();
+      std::vector<Done> of_entry = TakeWaiting(*entry);
+      std::move(of_entry.begin(), of_entry.end(), std::back_inserter(waiting));
     }
-    waiting_ = 0;
   }
   for (const Done& done : waiting) done(ServerDraining());
 }
@@ -122,16 +121,17 @@ void ProfileCache::Resolve(const Tenant& tenant, const ProfileReference& referen
       Entry& entry = *found->second;
       entry.list->splice(entry.list->begin(), *entry.list, entry.place);
       answer = *entry.answer;
-    } else if (!closed_ && waiting_ >= options_.max_waiting) {
+    } else if (!closed_ && !HasRoom(WaitingOf(tenant), waiting_, options_.max_waiting)) {
       answer = MakeError(absl::StatusCode::kResourceExhausted,
                          "too many requests wait for the profile store",
                          {.reason = "QUEUE_FULL", .retry_after = kRetry});
     } else if (!closed_) {
       const EntryPtr entry = FindOrAdd(tenant, reference);
+      size_t& of_tenant = waiting_of_[tenant.id()];
+      Demand(entry);
       entry->waiting.push_back(std::move(done));
+      ++of_tenant;  // from here on nothing fails
       ++waiting_;
-      if (!std::exchange(entry->demanded, true)) demanded_.push_back(entry);
-      wake_.notify_all();
       return;
     }
   }
@@ -218,7 +218,30 @@ void ProfileCache::RefreshWhatIsOld(Clock::time_point now) {
   std::erase_if(profiles_, [](const auto& profile) { return profile.second.profile.expired(); });
 }
 
-// Two threads: one answers requests only, so that none waits behind what is merely old.
+void ProfileCache::Demand(const EntryPtr& entry) {
+  if (entry->demanded) return;
+  demanded_.Push(entry->tenant.id(), entry);
+  entry->demanded = true;
+  wake_.notify_all();
+}
+
+std::vector<ProfileCache::Done> ProfileCache::TakeWaiting(Entry& entry) {
+  std::vector<Done> waiting = std::exchange(entry.waiting, {});
+  if (waiting.empty()) return waiting;
+  waiting_ -= waiting.size();
+  const auto of_tenant = waiting_of_.find(entry.tenant.id());
+  of_tenant->second -= waiting.size();
+  if (of_tenant->second == 0) waiting_of_.erase(of_tenant);
+  return waiting;
+}
+
+size_t ProfileCache::WaitingOf(const Tenant& tenant) const {
+  const auto found = waiting_of_.find(tenant.id());
+  return found == waiting_of_.end() ? 0 : found->second;
+}
+
+// Two threads: one answers requests only, so that none waits behind what is merely old; the other
+// loads what is old first, so that a flood of requests does not keep that from being renewed.
 void ProfileCache::Work(bool refreshes) {
   const auto period = std::clamp<std::chrono::milliseconds>(
       options_.staleness / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
@@ -235,16 +258,26 @@ void ProfileCache::Work(bool refreshes) {
       next_look = Clock::now() + period;
     }
     if (stop_) return;
-    std::deque<EntryPtr>& queue = demanded_.empty() ? to_refresh_ : demanded_;
-    if (queue.empty() || (&queue == &to_refresh_ && !refreshes)) continue;
-    const EntryPtr entry = queue.front();
-    queue.pop_front();
-    (&queue == &demanded_ ? entry->demanded : entry->to_refresh) = false;
-    if (Load(lock, entry)) continue;
+    const EntryPtr entry = TakeNext(refreshes);
+    if (entry == nullptr || Load(lock, entry)) continue;
     // The store is in trouble: what is merely old waits for the next look.
     for (const EntryPtr& other : to_refresh_) other->to_refresh = false;
     to_refresh_.clear();
   }
+}
+
+// Null: there is nothing for this thread.
+ProfileCache::EntryPtr ProfileCache::TakeNext(bool refreshes) {
+  EntryPtr entry;
+  if (refreshes && !to_refresh_.empty()) {
+    entry = std::move(to_refresh_.front());
+    to_refresh_.pop_front();
+    entry->to_refresh = false;
+  } else if (!demanded_.empty()) {
+    entry = demanded_.Pop();
+    entry->demanded = false;
+  }
+  return entry;
 }
 
 // False: the store did not say.
@@ -262,16 +295,15 @@ bool ProfileCache::Load(std::unique_lock<std::mutex>& lock, const EntryPtr& entr
   ++(answered ? reads_.reads : reads_.failed_reads);
   if (answered) reads_.last_read = Clock::now();
   if (answered && entry->changes != changes) {  // it may have been read before the change
-    if (!entry->waiting.empty()) {
-      if (!std::exchange(entry->demanded, true)) demanded_.push_back(entry);
-    } else {
+    if (entry->waiting.empty()) {
       Refresh(entry);
+    } else {
+      Demand(entry);
     }
     return true;
   }
   const Answer answer = loaded.ok() ? Answer(Shared(**loaded)) : Answer(loaded.status());
-  const std::vector<Done> waiting = std::exchange(entry->waiting, {});
-  waiting_ -= std::min(waiting_, waiting.size());
+  const std::vector<Done> waiting = TakeWaiting(*entry);
   if (answered && !entry->erased) {
     SetAnswer(*entry, answer, asked);
     Evict();
@@ -307,6 +339,11 @@ std::vector<LoadedProfile> ProfileCache::Loaded(const std::optional<Tenant>& ten
     return std::tie(a.tenant, a.name, a.version) < std::tie(b.tenant, b.name, b.version);
   });
   return loaded;
+}
+
+size_t ProfileCache::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_;
 }
 
 ProfileCacheFigures ProfileCache::Figures() const {

@@ -25,6 +25,7 @@
 #include "calibration/profile_store.h"
 #include "engine/request.h"
 #include "engine/threshold_profile.h"
+#include "service/fair_queue.h"
 
 namespace eta {
 
@@ -32,7 +33,7 @@ struct ProfileCacheOptions {
   std::chrono::milliseconds staleness{3'600'000};
   size_t max_bytes = size_t{256} << 20;  // of profiles; the least recently used ones go first
   size_t max_missing = 4096;             // references that are known to name nothing
-  size_t max_waiting = 1024;             // requests that wait for the store
+  size_t max_waiting = 1024;             // requests that wait for the store, of all tenants
 };
 
 // A version that is in memory: known to the cache, or in use by a request.
@@ -68,7 +69,8 @@ class ProfileCache {
   // What a tenant's reference means now, an immutable snapshot. `done` runs once: before this
   // returns if the answer is known, else later on a thread of the cache. Errors: those of
   // ProfileStore::Get, after the same work for what is nobody's and what is another tenant's;
-  // RESOURCE_EXHAUSTED (QUEUE_FULL). From any thread, does not block.
+  // RESOURCE_EXHAUSTED (QUEUE_FULL) where the tenant has no room to wait (fair_queue.h): what is
+  // loaded for requests is, in turn by tenant. From any thread, does not block.
   void Resolve(const Tenant& tenant, const ProfileReference& reference,
                std::function<void(Answer)> done);
 
@@ -80,6 +82,9 @@ class ProfileCache {
   // What is in memory, by tenant, name and version; of one tenant if it is given.
   std::vector<LoadedProfile> Loaded(const std::optional<Tenant>& tenant = std::nullopt) const;
   ProfileCacheFigures Figures() const;
+  // Requests that wait for the store, and as many as may.
+  size_t waiting() const;
+  size_t max_waiting() const { return options_.max_waiting; }
 
   // Whoever waits for the store, now or later, is answered with UNAVAILABLE (DRAINING).
   void Close();
@@ -106,6 +111,10 @@ class ProfileCache {
   void DropAnswer(Entry& entry);
   void Erase(Entry& entry);
   void Evict();
+  void Demand(const EntryPtr& entry);
+  EntryPtr TakeNext(bool refreshes);
+  std::vector<Done> TakeWaiting(Entry& entry);
+  size_t WaitingOf(const Tenant& tenant) const;
 
   ProfileStore& store_;
   const ProfileCacheOptions options_;
@@ -118,11 +127,12 @@ class ProfileCache {
   std::list<Entry*> missing_;
   // By checksum: references to one version share it, also when it is loaded again.
   std::unordered_map<std::string, Known> profiles_;
-  std::deque<EntryPtr> demanded_;
+  FairQueue<EntryPtr> demanded_;  // by tenant
   std::deque<EntryPtr> to_refresh_;
   size_t bytes_ = 0;
   ProfileCacheFigures reads_;  // but for the bytes and the oldest
   size_t waiting_ = 0;
+  std::map<std::string, size_t> waiting_of_;  // the same by tenant
   bool closed_ = false;
   bool stop_ = false;
 

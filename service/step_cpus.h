@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace eta {
 
@@ -13,9 +14,12 @@ namespace eta {
 // CPUs this process may use.
 absl::Status CheckStepCpus(std::optional<int> asked);
 
-// Keeps the calling thread, and those that it starts from now on, off the last CPUs of those that
-// it may use: `asked` of them, or one for each GPU as long as another is left. The kernel's error
-// if it does not let it.
-absl::Status LeaveStepCpus(std::optional<int> asked, int gpus);
+// Of `cpus` that this process may use: `asked` as long as another is left, or one for each GPU, a
+// quarter of all at most.
+int ChooseStepCpus(std::optional<int> asked, int gpus, int cpus);
+
+// Keeps the calling thread, and those that it starts from now on, off so many of the CPUs that it
+// may use, the last ones. How many these are; the kernel's error if it does not let it.
+absl::StatusOr<int> LeaveStepCpus(std::optional<int> asked, int gpus);
 
 }  // namespace eta

@@ -76,6 +76,8 @@ ServerFigures TakeFigures(const CallParts& parts) {
   figures.connections = parts.acceptor.Figures();
   if (parts.store != nullptr && parts.profiles != nullptr) {
     figures.store = TakeStoreFigures(*parts.store, *parts.profiles);
+    figures.profile_lookups_waiting = static_cast<int64_t>(parts.profiles->waiting());
+    figures.max_profile_lookups_waiting = static_cast<int64_t>(parts.profiles->max_waiting());
   }
   return figures;
 }

@@ -44,7 +44,11 @@ v1::Stats TakeStats(const StatsQuery& query, const CallParts& parts) {
   facts.engine = parts.engine.Snapshot();
   facts.state = parts.state.Of(facts.engine);
   if (!query.tenant) facts.devices = parts.engine.Devices();
-  if (parts.profiles != nullptr) facts.profiles = parts.profiles->Loaded(query.tenant);
+  if (parts.profiles != nullptr) {
+    facts.profiles = parts.profiles->Loaded(query.tenant);
+    facts.profile_lookups_waiting = static_cast<int32_t>(parts.profiles->waiting());
+    facts.max_profile_lookups_waiting = static_cast<int32_t>(parts.profiles->max_waiting());
+  }
   facts.calibrations = parts.calibrations.Running(query.tenant);
   facts.holdings = TakeTenants(parts, query.tenant);
   facts.pressure = TakePressure(parts);

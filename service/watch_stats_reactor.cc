@@ -6,6 +6,7 @@
 
 #include "engine/error.h"
 #include "service/admission.h"
+#include "service/call_identity.h"
 #include "service/convert_stats.h"
 
 namespace eta {
@@ -32,26 +33,41 @@ absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
   const ServerOptions& options = parts_.options;
   const auto caller = Admit(context(), parts_, kStatsRoles, record(), Admission::kAlways);
   if (!caller.ok()) return caller.status();
-  const auto request = ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes);
+  auto request = ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes);
   if (!request.ok()) return request.status();
   const auto interval = ToInterval(*request);
   if (!interval.ok()) return interval.status();
-  auto query =
-      MakeStatsQuery(request->has_tenant() ? std::optional(request->tenant()) : std::nullopt,
-                     request->layers(), *caller);
-  if (!query.ok()) return query.status();
-  query_ = *std::move(query);
+  request_ = *std::move(request);
+  if (absl::Status status = MakeQuery(*caller); !status.ok()) return status;
+  shown_ = KeptShown(ShownBy(context(), parts_.identity.rules().tenant_header));
   return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
                        caller->roles.Has(Role::kStatsAll)
                            ? std::nullopt
                            : std::optional<std::string>(caller->tenant.id()));
 }
 
+absl::Status WatchStatsReactor::MakeQuery(const Caller& caller) {
+  auto query =
+      MakeStatsQuery(request_.has_tenant() ? std::optional(request_.tenant()) : std::nullopt,
+                     request_.layers(), caller);
+  if (!query.ok()) return query.status();
+  query_ = *std::move(query);
+  return absl::OkStatus();
+}
+
+absl::Status WatchStatsReactor::CheckStillAllowed() {
+  const auto caller = parts_.identity.Of(shown_.Get());
+  if (!caller.ok()) return caller.status();
+  if (absl::Status status = CheckRoles(*caller, kStatsRoles); !status.ok()) return status;
+  return MakeQuery(*caller);
+}
+
 void WatchStatsReactor::OnDue() {
   if (ended_) return;
-  if (!Stalled()) return Enqueue(TakeStats(query_, parts_));
+  const absl::Status status = Stalled() ? ReadTooSlowly() : CheckStillAllowed();
+  if (status.ok()) return Enqueue(TakeStats(query_, parts_));
   watchers_.Remove(this);
-  EndOnce(ReadTooSlowly());
+  EndOnce(status);
 }
 
 void WatchStatsReactor::OnEnd(const absl::Status& status) {

@@ -1,4 +1,5 @@
-// One WatchStats call: a snapshot whenever one is due, until the client leaves or the server ends.
+// One WatchStats call: a snapshot whenever one is due, until the client leaves, the server ends or
+// its credential is no longer good, which is looked at before each.
 // Of snapshots that wait for a slow reader the newest stays; one that takes nothing for the time
 // that slow readers have loses its place.
 #pragma once
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "eta/v1/stats.pb.h"
+#include "service/identity/identity.h"
 #include "service/stats_watchers.h"
 #include "service/stream_reactor.h"
 #include "service/take_stats.h"
@@ -36,13 +38,17 @@ class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWat
                     StatsWatchers& watchers, std::function<void()> on_done);
 
   absl::Status Begin(const grpc::ByteBuffer& message);
+  absl::Status MakeQuery(const Caller& caller);
+  absl::Status CheckStillAllowed();
   // The first of several ends counts.
   void EndOnce(const absl::Status& status);
   bool Merge(v1::Stats& last, const v1::Stats& next) const override;
 
   const CallParts& parts_;
   StatsWatchers& watchers_;
-  StatsQuery query_;
+  KeptShown shown_;
+  v1::WatchStatsRequest request_;
+  StatsQuery query_;  // what the caller may see of it
   std::atomic<bool> ended_ = false;
 };
 

@@ -23,19 +23,8 @@ WorkerPool::~WorkerPool() {
 bool WorkerPool::Post(const TaskOwner& owner, std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
-    const auto queue = std::find_if(queues_.begin(), queues_.end(),
-                                    [&](const Queue& other) { return other.owner == owner.name; });
-    const bool first = queue == queues_.end();
-    if (!HasRoom(owner, first ? 0 : queue->tasks.size()) || ETA_FAILPOINT(kWorkerPost)) {
-      return false;
-    }
-    if (first) {
-      Queue fresh{.owner = owner.name, .tasks = {}};
-      fresh.tasks.push_back(std::move(task));
-      queues_.push_back(std::move(fresh));
-    } else {
-      queue->tasks.push_back(std::move(task));
-    }
+    if (!HasRoomFor(owner) || ETA_FAILPOINT(kWorkerPost)) return false;
+    tasks_.Push(owner.name, std::move(task));
     ++unfinished_;
   }
   wake_.notify_one();
@@ -52,30 +41,18 @@ size_t WorkerPool::Waiting() const {
   return unfinished_ - std::min(unfinished_, threads);
 }
 
-bool WorkerPool::HasRoom(const TaskOwner& owner, size_t own) const {
+bool WorkerPool::HasRoomFor(const TaskOwner& owner) const {
   if (unfinished_ < static_cast<size_t>(options_.threads)) return true;
-  const size_t taken = Waiting() + (owner.is_operator ? 0 : options_.operators);
-  return taken < options_.waiting && own < options_.waiting - taken;
-}
-
-std::function<void()> WorkerPool::TakeNext() {
-  Queue& queue = queues_.front();
-  std::function<void()> task = std::move(queue.tasks.front());
-  queue.tasks.pop_front();
-  if (queue.tasks.empty()) {
-    queues_.pop_front();
-  } else {
-    queues_.splice(queues_.end(), queues_, queues_.begin());
-  }
-  return task;
+  const size_t kept = owner.is_operator ? 0 : options_.operators;
+  return HasRoom(tasks_.SizeOf(owner.name), Waiting() + kept, options_.waiting);
 }
 
 void WorkerPool::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || !queues_.empty(); });
-    if (queues_.empty()) return;
-    std::function<void()> task = TakeNext();
+    wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    std::function<void()> task = tasks_.Pop();
     lock.unlock();
     task();
     task = nullptr;  // what it holds goes before it counts as finished

@@ -1,18 +1,17 @@
 // Threads for work that may block: calls of the profile store, calibrations. Bounded, so that what
-// cannot be begun soon is refused instead of piling up, and fair: an owner may have no more tasks
-// waiting than places are free, so half of them at most, and whoever floods leaves room for the
-// next; what waits is begun in turn by owner.
+// cannot be begun soon is refused instead of piling up, and fair (fair_queue.h): an owner may have
+// no more tasks waiting than places are free, and what waits is begun in turn by owner.
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <functional>
-#include <list>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "service/fair_queue.h"
 
 namespace eta {
 
@@ -43,22 +42,16 @@ class WorkerPool {
   size_t max_waiting() const { return options_.waiting; }
 
  private:
-  struct Queue {
-    std::string owner;
-    std::deque<std::function<void()>> tasks;
-  };
-
   // Both with mutex_ held.
   size_t Waiting() const;
-  bool HasRoom(const TaskOwner& owner, size_t own) const;
-  std::function<void()> TakeNext();
+  bool HasRoomFor(const TaskOwner& owner) const;
   void Run();
 
   const WorkerPoolOptions options_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by mutex_:
-  std::list<Queue> queues_;  // none empty, in the order of their turns
+  FairQueue<std::function<void()>> tasks_;
   size_t unfinished_ = 0;
   bool stop_ = false;
 

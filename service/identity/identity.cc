@@ -74,6 +74,7 @@ absl::StatusOr<Tenant> NamedTenant(const Shown& shown) {
 }
 
 constexpr Roles kRolesOfTenants = {Role::kGenerate, Role::kCalibrate, Role::kStats};
+constexpr Roles kRolesOfOperators = {Role::kStatsAll, Role::kAdmin};
 
 // What stands in the header, by somebody who may say so, and may do no more than `most`. What
 // concerns all tenants is the operator's own.
@@ -88,7 +89,48 @@ absl::StatusOr<Caller> ByHeader(const Shown& shown, const IdentityRules& rules, 
                 .credential = std::move(credential)};
 }
 
+// No entry is inert: what cannot work as the server was started is refused with the rest.
+absl::Status CheckEntriesWork(const IdentityFile& file, const IdentityRules& rules,
+                              bool has_client_ca) {
+  const auto wrong = [](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("peers: ", why));
+  };
+  if (!file.peers.empty() && !has_client_ca) {
+    return wrong("need --tls_client_ca, which verifies certificates");
+  }
+  if (!file.HasProxies()) {
+    if (rules.tenant_header.empty()) return absl::OkStatus();
+    return wrong("none is a proxy, so nobody could set --tenant_header");
+  }
+  if (rules.tenant_header.empty()) {
+    return wrong("a proxy needs --tenant_header, in which it names the tenant");
+  }
+  const bool operates = std::any_of(file.peers.begin(), file.peers.end(), [](const auto& peer) {
+    return !peer.second.tenant && peer.second.roles.HasAny(kRolesOfOperators);
+  });
+  if (operates && rules.admin_tenants.empty()) {
+    return wrong("a proxy's stats_all and admin are for --admin_tenants only, and it names none");
+  }
+  if (!operates && !rules.admin_tenants.empty()) {
+    return wrong("no proxy has stats_all or admin, which are all that --admin_tenants could get");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+KeptShown::KeptShown(const Shown& shown)
+    : authorization_(shown.authorization.begin(), shown.authorization.end()),
+      tenants_(shown.tenants.begin(), shown.tenants.end()),
+      certified_(shown.certified),
+      spiffe_id_(shown.spiffe_id) {}
+
+Shown KeptShown::Get() const {
+  return {.authorization = {authorization_.begin(), authorization_.end()},
+          .tenants = {tenants_.begin(), tenants_.end()},
+          .certified = certified_,
+          .spiffe_id = spiffe_id_};
+}
 
 absl::StatusOr<Caller> Identify(const Shown& shown, const IdentityRules& rules,
                                 const IdentityFile* file, system_clock::time_point now) {
@@ -168,22 +210,11 @@ absl::StatusOr<std::unique_ptr<Identity>> Identity::Open(const std::string& path
   return identity;
 }
 
-// No entry is inert: what cannot work as the server was started is refused with the rest.
 absl::Status Identity::Take(const std::string& content, bool has_client_ca) {
   auto file = ParseIdentityFile(content);
-  const auto wrong = [](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat(kFlag, ": ", why));
-  };
-  if (!file.ok()) return wrong(file.status().message());
-  if (!file->peers.empty() && !has_client_ca) {
-    return wrong("peers: need --tls_client_ca, which verifies certificates");
-  }
-  if (file->HasProxies() && rules_.tenant_header.empty()) {
-    return wrong("peers: a proxy needs --tenant_header, in which it names the tenant");
-  }
-  if (!file->HasProxies() && !rules_.tenant_header.empty()) {
-    return wrong("peers: none is a proxy, so nobody could set --tenant_header");
-  }
+  const absl::Status fits =
+      file.ok() ? CheckEntriesWork(*file, rules_, has_client_ca) : file.status();
+  if (!fits.ok()) return absl::InvalidArgumentError(absl::StrCat(kFlag, ": ", fits.message()));
   auto taken = std::make_shared<const IdentityFile>(*std::move(file));
   const std::lock_guard lock(mutex_);
   current_ = std::move(taken);

@@ -38,6 +38,19 @@ struct Shown {
   std::string spiffe_id;                        // in it, spiffe://...; empty: none, or several
 };
 
+// The same of a call whose metadata may be gone by the time that it is asked for.
+class KeptShown {
+ public:
+  KeptShown() = default;
+  explicit KeptShown(const Shown& shown);
+  Shown Get() const;
+
+ private:
+  std::vector<std::string> authorization_, tenants_;
+  bool certified_ = false;
+  std::string spiffe_id_;
+};
+
 struct IdentityRules {
   std::string tenant_header;               // empty: calls name no tenant
   std::vector<std::string> admin_tenants;  // of the header; only they get stats_all and admin by it

@@ -137,9 +137,13 @@ void TenantLedger::Release(Lease& lease) {
 TenantLedger::Account& TenantLedger::Find(const Tenant& tenant, Clock::time_point now) {
   const auto found = accounts_.find(tenant.id());
   if (found != accounts_.end()) return found->second;
-  if (accounts_.size() >= kMaxAccounts) Sweep(now);
-  if (accounts_.size() >= kMaxAccounts && !limits_.Names(tenant)) return crowd_;
-  return accounts_[tenant.id()];
+  const bool named = limits_.Names(tenant);
+  if (!named && unnamed_ >= kMaxAccounts) Sweep(now);
+  if (!named && unnamed_ >= kMaxAccounts) return crowd_;
+  Account& account = accounts_[tenant.id()];
+  account.named = named;
+  if (!named) ++unnamed_;
+  return account;
 }
 
 // Not at every call, so that a flood of names does not look at every account for each of them.
@@ -150,6 +154,8 @@ void TenantLedger::Sweep(Clock::time_point now) {
     const auto tenant = Tenant::Parse(entry.first);
     return !tenant.ok() || Idle(entry.second, limits_.Of(*tenant), now);
   });
+  unnamed_ = static_cast<size_t>(std::count_if(
+      accounts_.begin(), accounts_.end(), [](const auto& entry) { return !entry.second.named; }));
 }
 
 bool TenantLedger::Idle(const Account& account, const TenantLimit& limit,

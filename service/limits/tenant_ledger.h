@@ -89,6 +89,7 @@ class TenantLedger {
     int64_t calls = 0;
     TokenBudget budget;
     double mean_seconds = 0.0;  // of calls that ended, moving; 0: none has
+    bool named = false;         // by the limits, when it was made
   };
 
   // All with mutex_ held.
@@ -104,7 +105,8 @@ class TenantLedger {
   mutable std::mutex mutex_;
   // Guarded by mutex_:
   std::unordered_map<std::string, Account> accounts_;
-  Account crowd_;  // of those for whom there is no room
+  size_t unnamed_ = 0;  // of them
+  Account crowd_;       // of those for whom there is no room
   std::optional<Clock::time_point> swept_;
 };
 

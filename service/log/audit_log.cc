@@ -19,8 +19,9 @@ bool ChangesProfiles(std::string_view method) {
 
 // What a call that ended so may have left behind. Refusals cost their caller nothing and may be
 // many.
-bool MayHaveChanged(absl::StatusCode code) {
-  switch (code) {
+bool MayHaveChanged(const absl::Status& status) {
+  if (ReasonOf(status) == "SLOW_CONSUMER") return true;  // what was made was not taken
+  switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
@@ -59,7 +60,8 @@ void AuditLog::OnCallEnd(const CallRecord& record) {
     event.Add("alias", record.profile_alias);
     const bool named = record.profile_version > 0 || !record.profile_alias.empty();
     if (named) event.Add("profile_version", record.profile_version);
-    log_.Write(std::move(event.Rank(MayHaveChanged(code) ? LogRank::kChange : LogRank::kAudit)));
+    log_.Write(
+        std::move(event.Rank(MayHaveChanged(record.status) ? LogRank::kChange : LogRank::kAudit)));
   }
 }
 

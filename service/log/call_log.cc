@@ -71,6 +71,7 @@ void CallLog::OnCallEnd(const CallRecord& record) {
       .Add("code", absl::StatusCodeToString(record.status.code()))
       .Add("request_id", record.request_id)
       .Add("tenant", record.tenant)
+      .Add("credential", record.credential)
       .Add("trace_id", record.trace_id)
       .Add("span_id", record.span_id)
       .Add("parent_span_id", record.parent_span_id)

@@ -20,7 +20,7 @@ inline constexpr int kCallEnds = 4;
 
 // Of Generate it ran if the engine took it and did not refuse it while it waited. Of other methods
 // the status tells: trouble of the server's or too little time is a failure, and so is a
-// calibration whose samples did not do.
+// calibration whose samples did not do, or an answer that nobody took.
 CallEnd EndOf(const CallRecord& record);
 
 // ErrorReason in lower case.

@@ -42,6 +42,9 @@ constexpr Metric kQueue[] = {
      "Calls of Calibrate and of profiles that wait for a thread that asks the profile store"},
     {"eta_store_calls_max_waiting", kGauge, "model", "calls",
      "As many may; the next get QUEUE_FULL, and a tenant's at half of what is free"},
+    {"eta_profile_lookups_waiting", kGauge, "model", "calls",
+     "Calls of Generate that wait for a profile which is not in memory"},
+    {"eta_profile_lookups_max_waiting", kGauge, "model", "calls", "As many may, likewise"},
     {"eta_stats_watchers", kGauge, "model", "calls", "Calls of WatchStats"},
     {"eta_stats_watchers_max", kGauge, "model", "calls",
      "As many may be; the next get WATCHERS_FULL"},
@@ -160,7 +163,7 @@ constexpr Metric kTenants[] = {
     {"eta_tenant_max_profile_versions_ever", kGauge, "model,tenant", "versions", "As many may be"},
     {"eta_tenant_refused_total", kCounter, "model,tenant,reason", "calls",
      "Calls refused for a limit of their tenant: tenant_calls, tenant_tokens, tenant_kv, "
-     "tenant_calibrations, profile_quota"},
+     "tenant_calibrations, profile_quota, answers_unread"},
 };
 
 constexpr Metric kSteps[] = {

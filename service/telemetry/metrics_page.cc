@@ -92,6 +92,8 @@ void WriteQueue(const ServerFigures* server, PageWriter& page) {
   };
   of_server("eta_store_calls_waiting", &ServerFigures::store_calls_waiting);
   of_server("eta_store_calls_max_waiting", &ServerFigures::max_store_calls_waiting);
+  of_server("eta_profile_lookups_waiting", &ServerFigures::profile_lookups_waiting);
+  of_server("eta_profile_lookups_max_waiting", &ServerFigures::max_profile_lookups_waiting);
   of_server("eta_stats_watchers", &ServerFigures::watchers);
   of_server("eta_stats_watchers_max", &ServerFigures::max_watchers);
 }

@@ -86,6 +86,8 @@ struct ServerFigures {
   std::optional<StoreFigures> store;
   int64_t store_calls_waiting = 0;  // for a thread
   int64_t max_store_calls_waiting = 0;
+  int64_t profile_lookups_waiting = 0;  // of Generate
+  int64_t max_profile_lookups_waiting = 0;
   int64_t watchers = 0;  // calls of WatchStats
   int64_t max_watchers = 0;
 };

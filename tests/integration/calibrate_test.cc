@@ -1,8 +1,11 @@
 // A Calibrate call from both ends: the test is the client and the calibration.
 #include "engine/error.h"
 #include "gmock/gmock.h"
+#include "service/telemetry/call_end.h"
 #include "tests/integration/calibrate_fixture.h"
+#include "tests/testing/call_records.h"
 #include "tests/testing/generic_call.h"
+#include "tests/testing/http2_peer.h"
 
 namespace eta::testing {
 namespace {
@@ -236,6 +239,45 @@ TEST_F(CalibrateTest, ACancelledCalibrationStoresNothing) {
     status = Calibrate(Request("code")).status;
   } while (ReasonOf(status) == "CALIBRATION_BUSY");
   EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+TEST_F(CalibrateTest, ADeadlineOfTheClientsIsToldAsWhatItIs) {
+  CallRecords records;
+  call_observers_ = {&records};
+  Serve();
+  Gate gate;
+  WorkBehind(gate);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + milliseconds(200));
+  EXPECT_EQ(stub_->Calibrate(&context, Request())->Finish().error_code(),
+            StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_EQ(records.Await(1).size(), 1u);
+  EXPECT_EQ(records.Last().status.code(), absl::StatusCode::kDeadlineExceeded)
+      << records.Last().status;
+  EXPECT_EQ(records.Last().reason, "DEADLINE_DECODING");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  StopServing();
+  call_observers_ = {};
+  Serve();
+}
+
+TEST_F(CalibrateTest, AProfileThatIsStoredCountsAsMadeAlthoughNobodyTookIt) {
+  CallRecords records;
+  call_observers_ = {&records};
+  Serve({}, {.max_congestion = milliseconds(300)});
+  Http2Peer peer(server_->address(), Http2Peer::NoWindow());
+  ASSERT_TRUE(peer.connected());
+  peer.Call(1, "/eta.v1.EtaService/Calibrate");
+  peer.Message(1, Request().SerializeAsString(), /*end_stream=*/true);
+  ASSERT_EQ(records.Await(1).size(), 1u);
+  const CallRecord record = records.Last();
+  EXPECT_EQ(record.reason, "SLOW_CONSUMER");
+  EXPECT_EQ(record.profile_version, 1);
+  EXPECT_EQ(EndOf(record), CallEnd::kFailed) << "not refused before it ran";
+  EXPECT_EQ(StoredVersion("legal"), 1);
+  StopServing();
+  call_observers_ = {};
+  Serve();
 }
 
 TEST_F(CalibrateTest, ACallWithoutADeadlineGetsTheServers) {

@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "eta/v1/stats.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "tests/integration/identity_fixture.h"
 
@@ -105,6 +106,39 @@ TEST_F(IdentityTest, KeysChangeUnderARunningServer) {
   const std::string text = LogText();
   EXPECT_THAT(text, HasSubstr("api_key:" + KeyOfRole(Role::kGenerate) + " is not known"));
   EXPECT_THAT(text, HasSubstr("api_key:fresh has expired"));
+}
+
+TEST_F(IdentityTest, AWatchEndsOnceItsKeyMayNoLongerWatch) {
+  Serve(Options());
+  auto stub = v1::StatsService::NewStub(channel_);
+  v1::WatchStatsRequest every;
+  every.mutable_interval()->set_nanos(100'000'000);
+  const auto end_after = [&](const auto& change) {
+    grpc::ClientContext context;
+    context.set_deadline(system_clock::now() + seconds(20));
+    for (const auto& [key, value] : By(Role::kStats)) context.AddMetadata(key, value);
+    const auto watch = stub->WatchStats(&context, every);
+    v1::Stats stats;
+    EXPECT_TRUE(watch->Read(&stats));
+    for (json& key : file_["api_keys"]) {
+      if (key["id"] == KeyOfRole(Role::kStats)) change(key);
+    }
+    folder_.Write("identity.json", file_.dump());
+    while (watch->Read(&stats)) {
+    }
+    return watch->Finish();
+  };
+  const grpc::Status without_role = end_after([](json& key) { key["roles"] = {"generate"}; });
+  EXPECT_EQ(without_role.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(ReasonOf(without_role), "ROLE_REQUIRED");
+
+  for (json& key : file_["api_keys"]) {
+    if (key["id"] == KeyOfRole(Role::kStats)) key["roles"] = {"stats"};
+  }
+  StopServing();
+  Serve(Options());
+  stub = v1::StatsService::NewStub(channel_);
+  ExpectUnknown(end_after([](json& key) { key["id"] = "another"; }), "taken away");
 }
 
 }  // namespace

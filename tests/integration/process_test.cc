@@ -12,10 +12,14 @@
 #include <map>
 #include <thread>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "tests/testing/client_call.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/http_get.h"
+#include "tests/testing/log_lines.h"
 #include "tests/testing/server_process.h"
 #include "tests/unit/temp_folder.h"
 
@@ -103,10 +107,10 @@ TEST(Process, IsNobodysToLookIntoBeforeItReadsItsConfiguration) {
   EXPECT_THAT(server.AwaitExit().errors, HasSubstr("nonsense"));
 }
 
+// 0: the thread has ended.
 int CpusOf(pid_t thread) {
   cpu_set_t cpus;
-  EXPECT_EQ(sched_getaffinity(thread, sizeof(cpus), &cpus), 0);
-  return CPU_COUNT(&cpus);
+  return sched_getaffinity(thread, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 0;
 }
 
 // On how many CPUs each thread of a server may run, by its name.
@@ -125,9 +129,9 @@ std::multimap<std::string, int> CpusByThread(const std::vector<std::string>& mor
   std::multimap<std::string, int> cpus;
   for (const auto& task :
        std::filesystem::directory_iterator("/proc/" + std::to_string(server.pid()) + "/task")) {
-    std::string name = ReadFile(task.path() / "comm");
-    name.pop_back();  // the end of the line
-    cpus.emplace(name, CpusOf(std::stoi(task.path().filename())));
+    const std::string comm = ReadFile(task.path() / "comm");
+    const int usable = CpusOf(std::stoi(task.path().filename()));
+    if (!comm.empty() && usable > 0) cpus.emplace(comm.substr(0, comm.find('\n')), usable);
   }
   EXPECT_EQ(cpus.count("eta-step"), 1u);
   EXPECT_EQ(cpus.count("eta-worker"), 2u);
@@ -181,6 +185,24 @@ TEST(Process, DrainsOnTheFirstSignalAndHurriesOnTheSecond) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(ReasonOf(status), "DRAINING");
   EXPECT_EQ(server.AwaitExit().code, 0);
+}
+
+TEST(Process, FiguresCanBeReadWhenTheLastCallHasEnded) {
+  ServerProcess server =
+      Serve({"--model", kModel, "--listen", "127.0.0.1:0", "--metrics_listen", "127.0.0.1:0"});
+  const std::string url = server.AwaitLine("metrics on ");
+  const int port = std::stoi(url.substr(url.rfind(':') + 1));
+  ASSERT_NE(server.AwaitAddress(), "");
+  server.Signal(SIGTERM);
+  std::string last_read;
+  while (HttpGet(port, "/metrics").status == 200) {
+    last_read = absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::Now(), absl::UTCTimeZone());
+  }
+  const ServerProcess::Exit exit = server.AwaitExit();
+  EXPECT_EQ(exit.code, 0);
+  const auto drained = LogLines(exit.errors, "drain_end");
+  ASSERT_EQ(drained.size(), 1u) << exit.errors;
+  EXPECT_GT(last_read, std::string(drained[0]["time"]));
 }
 
 }  // namespace

@@ -57,7 +57,12 @@ class FaultyStore final : public ProfileStore {
   // Get calls so far.
   int reads() const {
     const std::lock_guard lock(mutex_);
-    return reads_;
+    return static_cast<int>(readers_.size());
+  }
+  // Whose they were, in the order in which they came.
+  std::vector<std::string> readers() const {
+    const std::lock_guard lock(mutex_);
+    return readers_;
   }
   // The watchers are told this, and nothing else but what this object itself changed.
   void Tell(const ProfileChange& change) {
@@ -81,7 +86,7 @@ class FaultyStore final : public ProfileStore {
                                  const ProfileSelector& selector) const override {
     {
       const std::lock_guard lock(mutex_);
-      ++reads_;
+      readers_.push_back(tenant.id());
     }
     if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->Get(tenant, name, selector);
@@ -149,7 +154,7 @@ class FaultyStore final : public ProfileStore {
   bool blocked_ = false;
   mutable std::map<std::string, int> calls_;
   mutable int waiting_ = 0;
-  mutable int reads_ = 0;
+  mutable std::vector<std::string> readers_;
 };
 
 }  // namespace eta::testing

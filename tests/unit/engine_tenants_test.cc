@@ -136,7 +136,7 @@ TEST_F(EngineTenantsTest, SeatsOfATenantThatComesAndGoesAreKeptForItButNotForLon
 
   std::vector<Request> backlog;
   for (uint32_t i = 0; i < 4; ++i) {
-    backlog.push_back(Of("a", Greedy(Prompt(10, i), 3 * TenantShares::kRememberedSteps)));
+    backlog.push_back(Of("a", Greedy(Prompt(10, i), 3 * RecentPeak::kSteps)));
   }
   for (const auto& answer : AskTogether(*engine, backlog)) EXPECT_TRUE(answer.finished);
 
@@ -145,8 +145,8 @@ TEST_F(EngineTenantsTest, SeatsOfATenantThatComesAndGoesAreKeptForItButNotForLon
   const auto all = std::find(begin, steps.end(), 4);
   ASSERT_NE(all, steps.end());
   EXPECT_EQ(*std::max_element(begin, all), 2) << "half of the seats are its share";
-  EXPECT_GT(all - begin, TenantShares::kRememberedSteps / 2);
-  EXPECT_LE(all - begin, TenantShares::kRememberedSteps + 1);
+  EXPECT_GT(all - begin, RecentPeak::kSteps / 2);
+  EXPECT_LE(all - begin, RecentPeak::kSteps + 1);
 }
 
 TEST_F(EngineTenantsTest, OneRequestOverItsTenantsLimitIsRefusedAtOnce) {

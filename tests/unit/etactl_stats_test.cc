@@ -229,30 +229,31 @@ TEST(EtactlStats, ListsTenantsProfilesAndCalibrations) {
 }
 
 TEST(EtactlStats, SaysWhatOfItsLimitsATenantUsesAndWhyCallsWereRefused) {
-  const std::string text =
-      DescribeStats(StatsOf(R"pb(
-                      tenants {
-                        tenant: "acme"
-                        reasons { method: "Generate" reason: "DEADLINE_TOO_SHORT" calls: 2 }
-                        reasons { method: "GetProfile" reason: "QUEUE_FULL" calls: 40 }
-                      }
-                      uses {
-                        tenant: "acme"
-                        running: 3
-                        paused: 1
-                        waiting: 2
-                        profile_versions: 10
-                        profile_bytes: 5000
-                        stored_versions: 4
-                        stored_bytes: 2000
-                      }
-                      store_calls { waiting: 5 max_waiting: 128 }
-                    )pb"),
-                    nullptr);
+  const std::string text = DescribeStats(
+      StatsOf(R"pb(
+        tenants {
+          tenant: "acme"
+          reasons { method: "Generate" reason: "DEADLINE_TOO_SHORT" calls: 2 }
+          reasons { method: "GetProfile" reason: "QUEUE_FULL" calls: 40 }
+        }
+        uses {
+          tenant: "acme"
+          running: 3
+          paused: 1
+          waiting: 2
+          profile_versions: 10
+          profile_bytes: 5000
+          stored_versions: 4
+          stored_bytes: 2000
+        }
+        store_calls { waiting: 5 max_waiting: 128 lookups_waiting: 6 max_lookups_waiting: 1024 }
+      )pb"),
+      nullptr);
   for (const char* part : {"QUEUE_FULL          GetProfile  acme       40\n"
                            "DEADLINE_TOO_SHORT  Generate    acme        2\n",
                            "3, 1, 2", "4 of 10", "2.0 kB of 5.0 kB",
-                           "calls that wait for the profile store: 5 of 128\n"}) {
+                           "calls that wait for the profile store: 5 of 128\n",
+                           "requests that wait for their profile: 6 of 1024\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

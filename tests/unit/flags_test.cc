@@ -2,6 +2,8 @@
 #include "service/flags.h"
 
 #include <filesystem>
+#include <regex>
+#include <set>
 
 #include "gmock/gmock.h"
 #include "tests/unit/temp_folder.h"
@@ -55,6 +57,47 @@ TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
   std::filesystem::permissions(file, std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
   EXPECT_THAT(error(file), StartsWith("--profile_store_file: ")) << "writable by others";
+}
+
+std::string PrintedBy(const std::string& flag) {
+  ::testing::internal::CaptureStdout();
+  EXPECT_FALSE(Parse({flag}).flags.has_value());
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(Flags, WhatIsPrintedAsConfigurationCanBeReadAsOne) {
+  const TempFolder folder;
+  const std::string config = folder.Write("config", PrintedBy("--print_config"));
+  EXPECT_TRUE(Parse({"--config", config}).flags.has_value()) << ReadFile(config);
+}
+
+TEST(Flags, SharesAreNumbersBelowAll) {
+  for (const char* flag : {"--max_memory_fraction", "--kv_pool_fraction"}) {
+    EXPECT_TRUE(Parse({flag, "0.5"}).flags.has_value());
+    for (const char* share :
+         {"nan", "NAN", "-nan", "inf", "0", "-0.5", "1.01", "", "half", "0.5x"}) {
+      EXPECT_FALSE(Parse({flag, share}).flags.has_value()) << flag << " " << share;
+    }
+  }
+  EXPECT_FALSE(Parse({"--max_memory_fraction", "1"}).flags.has_value()) << "nothing is above it";
+}
+
+TEST(Flags, EachHasItsRowInTheReadme) {
+  const std::regex in_help("(?:^|\\n) +(?:-h,)?--([a-z0-9_]+)");
+  const std::regex in_readme("(?:^|\\n)\\| `--([a-z0-9_]+)`");
+  const auto names = [](const std::string& text, const std::regex& name) {
+    std::set<std::string> found;
+    for (std::sregex_iterator i(text.begin(), text.end(), name), end; i != end; ++i) {
+      found.insert((*i)[1]);
+    }
+    return found;
+  };
+  std::set<std::string> flags = names(PrintedBy("--help"), in_help);
+  EXPECT_GT(flags.size(), 50u);
+  for (const char* of_itself : {"config", "help", "version", "print_config", "print_metrics"}) {
+    flags.erase(of_itself);
+  }
+  EXPECT_EQ(names(ReadFile(ETA_SOURCE_DIR "/README.md"), in_readme), flags);
 }
 
 TEST(Flags, APasswordInTheCommandLineIsNoticed) {

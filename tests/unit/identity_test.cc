@@ -382,6 +382,15 @@ TEST(Identity, EntriesThatCouldNotWorkAreRefused) {
   EXPECT_THAT(open(proxy, {.tenant_header = "x-tenant"}, false), HasSubstr("--tls_client_ca"));
   EXPECT_THAT(open(proxy, {}, true), HasSubstr("--tenant_header"));
   EXPECT_EQ(open(proxy, {.tenant_header = "x-tenant"}, true), "");
+  const IdentityRules with_admins{.tenant_header = "x-tenant", .admin_tenants = {"ops"}};
+  EXPECT_THAT(open(proxy, with_admins, true), HasSubstr("no proxy has stats_all or admin"));
+  for (const char* role : {"stats_all", "admin"}) {
+    json operators = proxy;
+    operators["roles"].push_back(role);
+    EXPECT_EQ(open(operators, with_admins, true), "");
+    EXPECT_THAT(open(operators, {.tenant_header = "x-tenant"}, true),
+                HasSubstr("--admin_tenants only, and it names none"));
+  }
   const json web = {{"spiffe_id", kWeb}, {"tenant", "web"}, {"roles", {"generate"}}};
   for (const bool only_this_host : {false, true}) {
     EXPECT_THAT(open(web, {.tenant_header = "x-tenant", .only_this_host = only_this_host}, true),

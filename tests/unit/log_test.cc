@@ -1,9 +1,6 @@
 // Lines of the log: what they look like, and that nobody waits for their reader.
 #include "service/log/log.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <optional>
 #include <string>
 #include <thread>
@@ -11,10 +8,12 @@
 
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/log_pipe.h"
 
 namespace eta {
 namespace {
 
+using testing::LogPipe;
 using ::testing::StartsWith;
 
 bool IsPrintable(const std::string& line) {
@@ -22,40 +21,6 @@ bool IsPrintable(const std::string& line) {
              " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`"
              "abcdefghijklmnopqrstuvwxyz{|}~") == std::string::npos;
 }
-
-// A pipe that the log writes and the test reads.
-class Pipe {
- public:
-  Pipe() { EXPECT_EQ(pipe2(fds_, O_CLOEXEC), 0); }
-  ~Pipe() {
-    CloseWriter();
-    close(fds_[0]);
-  }
-  int writer() const { return fds_[1]; }
-  void CloseWriter() {
-    if (fds_[1] >= 0) close(fds_[1]);
-    fds_[1] = -1;
-  }
-  // Lines until the writer is closed.
-  std::vector<std::string> ReadAll() {
-    std::string text;
-    char buffer[4096];
-    for (ssize_t n = 0; (n = read(fds_[0], buffer, sizeof(buffer))) > 0;) {
-      text.append(buffer, static_cast<size_t>(n));
-    }
-    std::vector<std::string> lines;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = text.find('\n', begin);
-      lines.push_back(text.substr(begin, end - begin));
-      if (end == std::string::npos) break;
-      begin = end + 1;
-    }
-    return lines;
-  }
-
- private:
-  int fds_[2] = {-1, -1};
-};
 
 LogEvent Numbered(int i, LogLevel level = LogLevel::kInfo) {
   return LogEvent(level, "numbered").Add("i", i);
@@ -128,7 +93,7 @@ TEST(LogEvent, IsBounded) {
 }
 
 TEST(Log, WritesInOrderWhatIsOfItsLevel) {
-  Pipe pipe;
+  LogPipe pipe;
   {
     Log log({.level = LogLevel::kInfo, .fd = pipe.writer()});
     log.Write(Numbered(0));
@@ -147,7 +112,7 @@ TEST(Log, WritesInOrderWhatIsOfItsLevel) {
 
 TEST(Log, AReaderThatStallsHoldsUpNobodyAndHearsHowMuchItMissed) {
   constexpr int kEvents = 20'000;  // more than pipe and queue hold
-  Pipe pipe;
+  LogPipe pipe;
   std::optional<Log> log;
   log.emplace(LogOptions{
       .fd = pipe.writer(), .max_waiting = 100, .last_wait = std::chrono::milliseconds(60'000)});
@@ -179,7 +144,7 @@ TEST(Log, AReaderThatStallsHoldsUpNobodyAndHearsHowMuchItMissed) {
 
 TEST(Log, NoFloodOfLinesNorOfDenialsPushesOutAChange) {
   constexpr int kChanges = 20;
-  Pipe pipe;
+  LogPipe pipe;
   std::optional<Log> log;
   log.emplace(LogOptions{.level = LogLevel::kError,
                          .fd = pipe.writer(),
@@ -214,7 +179,7 @@ TEST(Log, NoFloodOfLinesNorOfDenialsPushesOutAChange) {
 }
 
 TEST(Log, EndsAlthoughNobodyReads) {
-  Pipe pipe;
+  LogPipe pipe;
   Log log({.fd = pipe.writer(), .last_wait = std::chrono::milliseconds(10)});
   for (int i = 0; i < 20'000; ++i) log.Write(Numbered(i));
 }

@@ -41,6 +41,8 @@ ServerFigures Everything(const EngineInfo& info) {
       {.device_lost = true}};
   server.store_calls_waiting = 7;
   server.max_store_calls_waiting = 128;
+  server.profile_lookups_waiting = 9;
+  server.max_profile_lookups_waiting = 1024;
   server.watchers = 2;
   server.max_watchers = 32;
   server.calibrations = 1;
@@ -263,6 +265,8 @@ TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
   EXPECT_EQ(page.Value("eta_seat_interval_seconds", of("0")), 0.5);
   EXPECT_EQ(page.Value("eta_store_calls_waiting", model), 7.0);
   EXPECT_EQ(page.Value("eta_store_calls_max_waiting", model), 128.0);
+  EXPECT_EQ(page.Value("eta_profile_lookups_waiting", model), 9.0);
+  EXPECT_EQ(page.Value("eta_profile_lookups_max_waiting", model), 1024.0);
   EXPECT_EQ(page.Value("eta_stats_watchers", model), 2.0);
   EXPECT_EQ(page.Value("eta_stats_watchers_max", model), 32.0);
 }

@@ -1,6 +1,8 @@
 // Profiles in memory: what answers at once, what waits for the store, and how long it is believed.
 #include "service/profile_cache.h"
 
+#include <algorithm>
+#include <atomic>
 #include <future>
 #include <thread>
 
@@ -241,8 +243,52 @@ TEST_F(ProfileCacheTest, UnknownNamesPushOutNoProfiles) {
   EXPECT_EQ(store_.reads(), reads);
 }
 
+TEST_F(ProfileCacheTest, ATenantThatFloodsASlowStoreHoldsUpNobodyElse) {
+  Put("legal", 1, kOther);
+  Open({.max_waiting = 16});
+  store_.Block();
+  std::vector<std::future<ProfileCache::Answer>> flood;
+  for (int i = 0; i < 32; ++i) flood.push_back(Ask("unknown" + std::to_string(i)));
+  EXPECT_EQ(std::count_if(flood.begin(), flood.end(), Ready), 24) << "it has half of the places";
+  EXPECT_EQ(GetErrorDetail(flood.back().get().status()).reason, "QUEUE_FULL");
+  ASSERT_TRUE(Eventually([&] { return store_.waiting() == 2; }));
+  auto other = Ask("legal", kOther);
+  EXPECT_FALSE(Ready(other));
+  EXPECT_EQ(cache_->waiting(), 9u);
+  store_.Release();
+  EXPECT_TRUE(other.get().ok());
+  ASSERT_TRUE(Eventually([&] { return cache_->waiting() == 0; }));
+  const std::vector<std::string> readers = store_.readers();
+  ASSERT_EQ(readers.size(), 9u);
+  const auto turn = std::find(readers.begin(), readers.end(), kOther.id());
+  EXPECT_LT(turn - readers.begin(), 6) << "two were being read, then they take turns";
+}
+
+TEST_F(ProfileCacheTest, WhatIsOldIsRenewedBesideAFloodOfRequests) {
+  Put("legal", 1);
+  EXPECT_EQ(VersionOf("legal"), 1);
+  std::atomic<bool> stop = false;
+  std::atomic<int> asked = 0;
+  std::thread flood([&] {  // more than the store can answer
+    while (!stop) {
+      if (cache_->waiting() < 100) {
+        cache_->Resolve(kOther,
+                        ParseProfileReference("profile", "n" + std::to_string(asked)).value(),
+                        [](const ProfileCache::Answer&) {});
+        ++asked;
+      }
+    }
+  });
+  EXPECT_TRUE(Eventually([&] { return asked > 200; }));
+  Put("legal", 2);
+  store_.Tell({.tenant = kAcme, .name = "legal"});
+  EXPECT_TRUE(Eventually([&] { return VersionOf("legal") == 2; }));
+  stop = true;
+  flood.join();
+}
+
 TEST_F(ProfileCacheTest, WhoCannotWaitIsRefusedAndWhoWaitsIsLetGoAtTheEnd) {
-  Open({.max_waiting = 2});
+  Open({.max_waiting = 4});
   store_.Block();
   auto first = Ask("a");
   auto second = Ask("b");

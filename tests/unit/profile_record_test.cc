@@ -212,9 +212,11 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
       DropDynamic(profile.content.evidence);
       profile.content.target = {ProfileTargetKind::kMatchDynamic, 0.0};
       profile.content.floor = ProfileFloor::kNone;
+      profile.content.labels.clear();
     }
     const auto text = ProfileToJson(profile);
     ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_EQ(*text, nlohmann::ordered_json::parse(*text).dump(1) + "\n");
     const auto read = ProfileFromJson(*text);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(*read, profile);

@@ -21,6 +21,7 @@
 #include "tests/testing/eventually.h"
 #include "tests/testing/long_run.h"
 #include "tests/testing/postgres_server.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/store_case.h"
 #include "tests/testing/store_model.h"
 
@@ -32,6 +33,7 @@ using std::chrono::steady_clock;
 
 // Promised is that a store that was killed is open again within 2 s; a busy machine takes longer.
 constexpr std::chrono::seconds kOpenAgain(8);
+constexpr std::chrono::seconds kPromised(2);  // on a machine that does nothing else
 
 const std::vector<Tenant> kTenants = {TenantOf("acme"), TenantOf("other")};
 
@@ -129,7 +131,7 @@ TEST_P(KillTest, AKilledWriterLosesNothingAcknowledged) {
       ++stored_unacknowledged;
     }
   }
-  EXPECT_LE(longest, kOpenAgain);
+  EXPECT_LE(longest, LongRun() && !testing::kAddressSanitizer ? kPromised : kOpenAgain);
   std::printf("%d kills: open again after %.0f ms at most, %d commits without an answer\n", kills,
               std::chrono::duration<double, std::milli>(longest).count(), stored_unacknowledged);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/error.h"
 #include "gmock/gmock.h"
 
@@ -229,6 +230,20 @@ TEST_F(TenantLedgerTest, ADebtOutlivesAFloodOfNames) {
   EXPECT_TRUE(named.Charge(1000).ok()) << "those in the file have accounts of their own";
   EXPECT_LE(ledger_.accounts(), TenantLedger::kMaxAccounts + 1);
   EXPECT_EQ(Left("debtor"), 14);
+}
+
+TEST_F(TenantLedgerTest, TenantsThatTheLimitsNameTakeNobodysAccount) {
+  constexpr size_t kNamed = 100;
+  std::vector<std::string> entries;
+  for (size_t i = 0; i < kNamed; ++i) entries.push_back(absl::StrCat("\"named-", i, "\": {}"));
+  Limit(absl::StrCat(R"({"default": {"max_calls": 1}, "tenants": {)", absl::StrJoin(entries, ", "),
+                     "}}"));
+  std::vector<TenantLedger::Lease> leases;
+  for (size_t i = 0; i < kNamed; ++i) leases.push_back(Enter(absl::StrCat("named-", i)));
+  for (size_t i = 0; i < TenantLedger::kMaxAccounts; ++i) {
+    leases.push_back(Enter(absl::StrCat("other-", i)));  // ends the test where it is refused
+  }
+  EXPECT_EQ(ledger_.accounts(), TenantLedger::kMaxAccounts + kNamed);
 }
 
 TEST_F(TenantLedgerTest, ShowsWhoUsesWhat) {

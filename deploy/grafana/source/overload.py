@@ -89,10 +89,15 @@ def build():
             ),
             series(
                 "Places taken",
-                "Calls that wait for the profile store, and watches of Stats, of what may be.",
+                "Calls that wait for the profile store or a profile, and watches of Stats, of what may be.",
                 [
                     used(
                         "eta_store_calls_waiting", "eta_store_calls_max_waiting", "{{instance}} store"
+                    ),
+                    used(
+                        "eta_profile_lookups_waiting",
+                        "eta_profile_lookups_max_waiting",
+                        "{{instance}} profiles",
                     ),
                     used("eta_stats_watchers", "eta_stats_watchers_max", "{{instance}} watches"),
                 ],
