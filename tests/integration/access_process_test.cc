@@ -1,4 +1,4 @@
-// Who may call the server as it is shipped: rows 20 to 22, 25 and 52 of the table of bad inputs.
+// Who may call the server as it is shipped: rows 20 to 23, 25 and 52 of the table of bad inputs.
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +9,7 @@
 #include "tests/testing/access_files.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/own_connection.h"
 
 namespace eta::testing {
 namespace {
@@ -100,6 +101,7 @@ TEST_F(AccessProcessTest, ACallMayNotNameAnotherTenantThanItsCredentialIsOf) {
   const CertificateAuthority authority("authority");
   const MadeCertificate own = authority.Issue();
   const MadeCertificate proxy = authority.Issue({.uri = "spiffe://example.org/front"});
+  const MadeCertificate other = authority.Issue({.uri = "spiffe://example.org/other"});
   const std::string key = WriteSecret(folder_, "own.key", own.key);
   identity_["peers"] = {
       {{"spiffe_id", "spiffe://example.org/front"}, {"proxy", true}, {"roles", {"generate"}}}};
@@ -107,18 +109,32 @@ TEST_F(AccessProcessTest, ACallMayNotNameAnotherTenantThanItsCredentialIsOf) {
       "{}",
       {"--tenant_header", kTenantHeader, "--tls_cert", folder_.Write("own.pem", own.certificate),
        "--tls_key", key, "--tls_client_ca", folder_.Write("ca.pem", authority.pem())}));
-  server_->stub = v1::EtaService::NewStub(grpc::CreateChannel(
-      server_->address(), grpc::SslCredentials({.pem_root_certs = authority.pem(),
-                                                .pem_private_key = proxy.key,
-                                                .pem_cert_chain = proxy.certificate})));
+  const auto connect_as = [&](const MadeCertificate& peer) {
+    server_->stub = v1::EtaService::NewStub(OwnConnection(
+        server_->address(), grpc::SslCredentials({.pem_root_certs = authority.pem(),
+                                                  .pem_private_key = peer.key,
+                                                  .pem_cert_chain = peer.certificate})));
+  };
   const auto naming = [this](const std::string& tenant) {
     Shown shown = By("acme");
     shown.emplace(kTenantHeader, tenant);
     return Generate(shown);
   };
-  const grpc::Status status = naming("globex");
+  connect_as(proxy);
+  grpc::Status status = naming("globex");
   EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(ReasonOf(status), "TENANT_MISMATCH");
+
+  connect_as(other);
+  EXPECT_TRUE(Generate(By("acme")).ok());
+  status = naming("acme");
+  EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED) << "whatever else it shows";
+  EXPECT_EQ(ReasonOf(status), "CREDENTIAL_INVALID");
+  status = Generate({{kTenantHeader, "acme"}});
+  EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(ReasonOf(status), "CREDENTIAL_INVALID");
+
+  connect_as(proxy);
   EXPECT_TRUE(naming("acme").ok());
 }
 

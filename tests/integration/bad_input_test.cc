@@ -132,7 +132,9 @@ TEST_F(BadInputTest, CallsWithNoMessageOrTwo) {
   none.Start();
   none.SendsDone();
   EXPECT_EQ(none.Read(), std::nullopt);
-  EXPECT_EQ(ReasonOf(none.Finish()), "MALFORMED_MESSAGE");
+  const grpc::Status status = none.Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE");
   Http2Peer peer(*address_);
   ASSERT_TRUE(peer.connected());
   v1::GenerateRequest request = Ask("one");

@@ -1,6 +1,6 @@
 // What may be wrong with profiles and calibrations, against the server as it is shipped with a
-// store of its own: rows 24 to 37 of the table of bad inputs (tests/bad_inputs.md). A good call
-// works afterwards.
+// store of its own: rows 1 and 24 to 37 of the table of bad inputs (tests/bad_inputs.md). A good
+// call works afterwards.
 #include <bit>
 #include <cmath>
 #include <csignal>
@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/generic_call.h"
 #include "tests/testing/sqlite_client.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
@@ -113,6 +114,26 @@ class BadProfileTest : public ::testing::Test {
   const std::string store_ = folder_.path() + "/profiles.db";
   std::unique_ptr<Replica> server_;
 };
+
+// Row 1: gRPC refuses what no method takes, the methods what is over their own limits.
+TEST_F(BadProfileTest, MessagesOverTheLimitOfTheirMethod) {
+  constexpr size_t kMiB = 1 << 20;
+  const auto refusal = [this](const char* method, size_t bytes) {
+    const auto channel =
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
+    const grpc::Status status = GenericCall(channel, method).Exchange(std::string(bytes, 'x'));
+    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << method;
+    return ReasonOf(status);
+  };
+  EXPECT_EQ(refusal(kGenerateMethod, kMiB + 1), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(refusal("/eta.v1.ProfileService/ImportProfile", 5 * kMiB + 1), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(refusal("/eta.v1.EtaService/Calibrate", 8 * kMiB + 1), "");
+  v1::CalibrateRequest longest = SmallCalibration("legal");
+  longest.clear_samples();
+  longest.GetReflection()->MutableUnknownFields(&longest)->AddLengthDelimited(
+      1000, std::string(8 * kMiB - 1000, 'x'));
+  EXPECT_EQ(CalibrateField(longest), "samples") << "it was read";
+}
 
 // Row 24.
 TEST_F(BadProfileTest, UnknownProfilesVersionsAndAliasesAreNotFound) {
@@ -248,6 +269,7 @@ TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
   server_->Calibrate(stale);
   EXPECT_EQ(server_->status.error_code(), StatusCode::ABORTED);
   EXPECT_EQ(ReasonOf(server_->status), "VERSION_MISMATCH");
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(server_->status).has_value());
 }
 
 // Rows 35 to 37.

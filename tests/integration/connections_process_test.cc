@@ -108,6 +108,20 @@ class ConnectionsProcessTest : public ::testing::Test {
     EXPECT_LE(taken, seconds(10));
     return taken;
   }
+  // Until one over a new connection is answered whose client tries again at once: gRPC's waits
+  // about a second before it connects anew.
+  milliseconds UntilTaken() const {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto lasted = [begin] { return std::chrono::steady_clock::now() - begin; };
+    for (bool taken = false; !taken && lasted() < seconds(60);) {
+      Http2Peer peer(address_);
+      if (!peer.connected()) continue;
+      peer.Call(1, kGenerateMethod);
+      peer.Message(1, Answer(4).SerializeAsString(), /*end_stream=*/true);
+      taken = Http2Peer::Header(peer.ReadStream(1), "grpc-status") == "0";
+    }
+    return std::chrono::duration_cast<milliseconds>(lasted());
+  }
   v1::ConnectionStats Connections() {
     grpc::ClientContext context;
     v1::Stats stats;
@@ -156,7 +170,6 @@ TEST_F(ConnectionsProcessTest, FiveTimesMoreConnectionsThanFilesAndItAcceptsAgai
   }
   const v1::ConnectionStats full = Connections();
   EXPECT_LE(full.open(), full.max() + 16);
-  EXPECT_GE(full.open(), full.max() - 50);
   EXPECT_GT(full.refused_full(), 4 * kFiles);
   EXPECT_EQ(full.refused_no_files(), 0) << "the limit leaves files for everything else";
   EXPECT_EQ(CheckHealth(channel_, "liveness"), HealthStatus::SERVING);
@@ -195,10 +208,11 @@ TEST_F(ConnectionsProcessTest, WithNoFileLeftItAcceptsAgainWhenFilesComeBack) {
   EXPECT_GE(without.refused_no_files(), 90);
   EXPECT_GE(without.accept_errors(), 90);
   ASSERT_EQ(prlimit(server_->pid(), RLIMIT_NOFILE, &before, nullptr), 0);
-  const milliseconds taken = UntilAnswered();
+  const milliseconds taken = UntilTaken();
   std::printf("a new connection is served %ld ms after files came back\n",
               static_cast<long>(taken.count()));
-  EXPECT_LE(taken, kServedAgain);
+  EXPECT_LE(taken, LongRun() ? seconds(1) : kServedAgain);
+  UntilAnswered();
   EXPECT_GT(Connections().accepted(), without.accepted());
 }
 

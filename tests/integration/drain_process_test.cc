@@ -19,6 +19,7 @@
 #include "tests/testing/log_lines.h"
 #include "tests/testing/long_run.h"
 #include "tests/testing/own_connection.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/server_process.h"
 
 namespace eta::testing {
@@ -30,6 +31,13 @@ using std::chrono::milliseconds;
 constexpr int kClients = 6;
 constexpr int kCallsAfterRefusal = 20;
 constexpr milliseconds kDelay{200};
+
+// Promised is that no call is taken 1 s after the signal; sanitizers and a busy machine take
+// longer.
+milliseconds LastTakenWithin() {
+  if (LongRun() && !kAddressSanitizer) return milliseconds(1000);
+  return kDelay + milliseconds(5000);
+}
 
 struct Round {
   int number = 0;
@@ -161,6 +169,7 @@ void Drain(const Round& round, Seen& seen) {
       seen.last_taken = std::max(seen.last_taken,
                                  std::chrono::duration_cast<milliseconds>(outcome.begin - signal));
     } else if (ReasonOf(outcome.status) == "DRAINING") {
+      EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(outcome.status).has_value()) << outcome.id;
       closed = std::min(closed, outcome.end);
       ++seen.drained;
     }
@@ -209,7 +218,7 @@ TEST(DrainProcess, LosesNothing) {
     Drain(RoundOf(i), seen);
   }
   EXPECT_GT(seen.drained, 0) << "nobody came late enough to be told";
-  EXPECT_LT(seen.last_taken, kDelay + std::chrono::seconds(5)) << "calls are taken on and on";
+  EXPECT_LT(seen.last_taken, LastTakenWithin()) << "calls are taken on and on";
   std::cout << rounds << " drains: " << seen.drained << " calls refused, the last one taken "
             << seen.last_taken.count() << " ms after the signal, " << kDelay.count()
             << " of them the delay\n";

@@ -51,7 +51,7 @@ TEST_P(FailpointDevice, ThatIsLostEndsTheProcess) {
   ClientCall running(*server->stub);
   running.Start(LongAnswer(900));
   EXPECT_TRUE(running.Read().has_started());
-  server.Arm(std::string(GetParam()) + "=fail*1");
+  server.Arm(std::string(GetParam()) + "=fail*1 drain=delay:2000");  // time for what follows
   running.ReadText();
   const grpc::Status status = running.Finish();
   EXPECT_EQ(status.error_code(), StatusCode::INTERNAL) << status.error_message();
@@ -59,6 +59,8 @@ TEST_P(FailpointDevice, ThatIsLostEndsTheProcess) {
   EXPECT_NE(MetadataOf(status, "output_tokens"), "");
   server->Generate("");
   EXPECT_EQ(server->status.error_code(), StatusCode::UNAVAILABLE) << server->status.error_message();
+  EXPECT_EQ(ReasonOf(server->status), "DEVICE_ERROR");
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(server->status).has_value());
   EXPECT_EQ(readiness.Next(), HealthStatus::NOT_SERVING);
   const ServerProcess::Exit exit = server->process().AwaitExit();
   EXPECT_EQ(exit.code, kExitDeviceLost) << exit.errors;
@@ -147,10 +149,14 @@ TEST_F(FailpointExit, ACommitThatFailsIsNotAcknowledgedAndEndsTheProcess) {
     const FailpointServer server(model_.path(), store_);
     ASSERT_TRUE(server->up()) << server->process().AwaitExit().errors;
     ASSERT_TRUE(server->Calibrate(SmallCalibration("legal")).has_value());
+    HealthListener readiness(
+        grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()), "readiness");
+    EXPECT_EQ(readiness.Next(), HealthStatus::SERVING);
     server.Arm("store.before_commit=fail");
     server->Import(server->Export("legal"));
     EXPECT_EQ(server->status.error_code(), StatusCode::INTERNAL);
     EXPECT_EQ(ReasonOf(server->status), "STORE_IO_ERROR");
+    EXPECT_EQ(readiness.Next(), HealthStatus::NOT_SERVING);
     const ServerProcess::Exit exit = server->process().AwaitExit();
     EXPECT_EQ(exit.code, kExitStoreFailed) << exit.errors;
   }

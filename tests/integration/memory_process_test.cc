@@ -116,5 +116,25 @@ TEST_F(MemoryProcessTest, ClimbsAndComesDownByTheKernelsReadings) {
   EXPECT_THAT(exit.errors, HasSubstr("memory_ok"));
 }
 
+TEST_F(MemoryProcessTest, OnTheLastRungTheAnswerThatRunsEnds) {
+  ClientCall running(*stub_);
+  running.context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
+  running.Start(LongAnswer(6000));
+  EXPECT_TRUE(running.Read().has_started());
+  EXPECT_TRUE(running.Read().has_delta());
+  EXPECT_TRUE(Squeeze(0.985, v1::PRESSURE_END_STREAMS));
+  running.ReadText();
+  const grpc::Status ended = running.Finish();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << ended.error_message();
+  EXPECT_EQ(ReasonOf(ended), "MEMORY_PRESSURE");
+  EXPECT_NE(MetadataOf(ended, "output_tokens"), "");
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(ended).has_value());
+  EXPECT_GE(Pressure().streams_ended(), 1);
+  EXPECT_TRUE(Squeeze(0.5, v1::PRESSURE_NONE));
+  EXPECT_TRUE(Generate().ok());
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(server_->AwaitExit().code, 0);
+}
+
 }  // namespace
 }  // namespace eta::testing

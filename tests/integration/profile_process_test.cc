@@ -148,6 +148,8 @@ TEST_F(ProfileProcessTest, ATargetThatCannotBeMetSaysWhatCanAndStoresNothing) {
   EXPECT_GT(std::stod(MetadataOf(server.status, "nearest")), 0.01);
   server.Get("legal");
   EXPECT_EQ(ReasonOf(server.status), "PROFILE_NOT_FOUND");
+  server.Generate("");
+  EXPECT_TRUE(server.status.ok()) << "a good call afterwards: " << server.status.error_message();
 }
 
 TEST_F(ProfileProcessTest, ASignalEndsACalibrationAndNothingIsStored) {
