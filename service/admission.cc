@@ -12,6 +12,7 @@ namespace eta {
 namespace {
 
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
+constexpr std::chrono::milliseconds kOnTheWay{20};  // from a client to the server
 constexpr size_t kMaxEchoedBytes = 64;  // of a name from the request in an error's metadata
 constexpr int kShortQueuePart = 4;      // a short queue is this part of what may wait else
 
@@ -29,6 +30,12 @@ Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context) {
   const system_clock::time_point deadline = context.deadline();
   if (deadline == system_clock::time_point::max()) return Clock::time_point::max();
   return Clock::now() + (deadline - system_clock::now());
+}
+
+bool CancelledForDeadline(const grpc::ServerContextBase& context, Clock::time_point arrival) {
+  const Clock::time_point deadline = SteadyDeadline(context);
+  if (deadline == Clock::time_point::max()) return false;
+  return Clock::now() + kOnTheWay + (deadline - arrival) / 100 >= deadline;
 }
 
 absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallParts& parts,

@@ -16,6 +16,12 @@ namespace eta {
 // The call's deadline on the clock that nobody sets; max() if it has none.
 Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context);
 
+// Whether a call that came at `arrival` and that gRPC cancels now ends for its deadline, or for
+// what else its client did. Clients stop by their own clock, a little before the deadline that
+// reached the server: the call was under way for a while, and gRPC rounds up by a hundredth at
+// most.
+bool CancelledForDeadline(const grpc::ServerContextBase& context, Clock::time_point arrival);
+
 // Which calls a method takes.
 enum class Admission : uint8_t {
   kWhileOpen,  // while the server takes new work

@@ -162,7 +162,7 @@ bool CalibrateReactor::Merge(v1::CalibrateResponse& last, const v1::CalibrateRes
 }
 
 void CalibrateReactor::OnCancel() {
-  if (SteadyDeadline(context()) <= Clock::now()) deadline_passed_ = true;
+  if (CancelledForDeadline(context(), arrival())) deadline_passed_ = true;
   stop_.request_stop();
 }
 

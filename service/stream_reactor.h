@@ -65,6 +65,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // that it may call again at once. As record().
   TenantLedger::Lease& lease() { return lease_; }
   const grpc::CallbackServerContext& context() const { return *context_; }
+  Clock::time_point arrival() const { return track_.arrival(); }
 
   void Enqueue(Response message);
   // Finishes the call once what waits is written. Call once, last.

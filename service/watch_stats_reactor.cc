@@ -76,7 +76,7 @@ void WatchStatsReactor::OnEnd(const absl::Status& status) {
 
 void WatchStatsReactor::OnCancel() {
   watchers_.Remove(this);
-  if (SteadyDeadline(context()) > Clock::now()) {
+  if (!CancelledForDeadline(context(), arrival())) {
     return EndOnce(absl::CancelledError("the client cancelled the call, or left"));
   }
   EndOnce(MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed",
