@@ -77,9 +77,11 @@ struct NameState {
 };
 absl::StatusOr<NameState> ReadName(SqlSession& session, const Tenant& tenant,
                                    const std::string& name) {
+  // Two look-ups, however many versions there are: every Put asks this while other writes wait.
   const Rows rows = session.Run(
-      "SELECT MAX(version), MAX(CASE WHEN record IS NULL THEN 0 ELSE version END)"
-      " FROM eta_profiles WHERE tenant = $1 AND name = $2",
+      "SELECT (SELECT MAX(version) FROM eta_profiles WHERE tenant = $1 AND name = $2),"
+      " (SELECT version FROM eta_profiles WHERE tenant = $1 AND name = $2 AND record IS NOT NULL"
+      "  ORDER BY version DESC LIMIT 1)",
       std::vector<SqlValue>{tenant.id(), name});
   if (!rows.ok()) return rows.status();
   return NameState{.last = Integer(rows->front()[0]), .newest = Integer(rows->front()[1])};
