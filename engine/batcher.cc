@@ -173,7 +173,9 @@ WaitingSequence Batcher::Describe(const Sequence& sequence) const {
     for (; shared < sequence.max_shared_blocks(block_size); ++shared) {
       const BlockPool::Holder holder = pool_.Find(sequence.prefix_keys()[shared]);
       if (holder == BlockPool::Holder::kNobody) break;
-      if (holder == BlockPool::Holder::kUsed) ++shared_in_use;
+      // Behind one that nobody uses none is counted: where that one is evicted for another request
+      // of this step, those behind it are not reached any more.
+      if (holder == BlockPool::Holder::kUsed && shared_in_use == shared) ++shared_in_use;
     }
   }
   // What was reserved for the answer of one that ran already is paid for.

@@ -184,7 +184,7 @@ class Host {
     for (; shared < MaxShared(sequence); ++shared) {
       const auto holder = pool_.Find(KeyOf(sequence, shared));
       if (holder == eta::BlockPool::Holder::kNobody) break;
-      if (holder == eta::BlockPool::Holder::kUsed) ++in_use;
+      if (holder == eta::BlockPool::Holder::kUsed && in_use == shared) ++in_use;
     }
     return {.rank = sequence.rank,
             .blocks_needed = eta::BlocksFor(sequence.tokens, block_size_) - in_use,
