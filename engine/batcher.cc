@@ -167,24 +167,18 @@ StepPlan Batcher::PlanAhead(int32_t ahead) const {
 
 WaitingSequence Batcher::Describe(const Sequence& sequence) const {
   const int32_t block_size = geometry_.block_size;
-  int32_t shared = 0;
-  int32_t shared_in_use = 0;
+  BlockPool::Prefix shared;
   if (options_.prefix_cache) {
-    for (; shared < sequence.max_shared_blocks(block_size); ++shared) {
-      const BlockPool::Holder holder = pool_.Find(sequence.prefix_keys()[shared]);
-      if (holder == BlockPool::Holder::kNobody) break;
-      // Behind one that nobody uses none is counted: where that one is evicted for another request
-      // of this step, those behind it are not reached any more.
-      if (holder == BlockPool::Holder::kUsed && shared_in_use == shared) ++shared_in_use;
-    }
+    const auto sharable = static_cast<size_t>(sequence.max_shared_blocks(block_size));
+    shared = pool_.FindPrefix(sequence.prefix_keys().first(sharable));
   }
   // What was reserved for the answer of one that ran already is paid for.
   const int64_t tokens = (sequence.started() ? sequence.num_tokens() : sequence.most_tokens()) -
-                         int64_t{shared} * block_size;
+                         int64_t{shared.num_blocks} * block_size;
   return {.rank = sequence.rank(),
-          .blocks_needed = BlocksFor(sequence.num_tokens(), block_size) - shared_in_use,
+          .blocks_needed = BlocksFor(sequence.num_tokens(), block_size) - shared.num_held,
           .num_tokens = sequence.num_tokens(),
-          .num_computed = shared * block_size,
+          .num_computed = shared.num_blocks * block_size,
           .held = sequence.congested_since.has_value(),
           .tenant = sequence.account->index,
           .kv_tokens = sequence.most_tokens(),

@@ -49,10 +49,15 @@ std::optional<int32_t> BlockPool::Acquire(const PrefixKey& key) {
   return found->second;
 }
 
-BlockPool::Holder BlockPool::Find(const PrefixKey& key) const {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return Holder::kNobody;
-  return references_[found->second] > 0 ? Holder::kUsed : Holder::kCached;
+BlockPool::Prefix BlockPool::FindPrefix(std::span<const PrefixKey> keys) const {
+  Prefix prefix;
+  for (const PrefixKey& key : keys) {
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) break;
+    if (references_[found->second] > 0 && prefix.num_held == prefix.num_blocks) ++prefix.num_held;
+    ++prefix.num_blocks;
+  }
+  return prefix;
 }
 
 void BlockPool::Publish(int32_t block, const PrefixKey& key) {

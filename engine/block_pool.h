@@ -36,9 +36,15 @@ class BlockPool {
 
   // The block that holds `key`, if any, with one more reference.
   std::optional<int32_t> Acquire(const PrefixKey& key);
-  // Who holds `key`. Acquiring a used block takes nothing from num_available(), a cached one does.
-  enum class Holder : uint8_t { kNobody, kCached, kUsed };
-  Holder Find(const PrefixKey& key) const;
+  // What Acquire would find of a prompt, whose keys these are, up to the first one that is missing.
+  struct Prefix {
+    int32_t num_blocks = 0;
+    // Of these, how many take nothing from num_available(), whatever is allocated before they are
+    // acquired: used ones, up to the first cached one. That one can be given away, and with it goes
+    // the way to those behind it, used or not.
+    int32_t num_held = 0;
+  };
+  Prefix FindPrefix(std::span<const PrefixKey> keys) const;
   // Names the contents of a used block, so that others may share it. Without effect if the key is
   // already held by another block.
   void Publish(int32_t block, const PrefixKey& key);

@@ -179,22 +179,18 @@ class Host {
   }
 
   eta::WaitingSequence Describe(const Sequence& sequence) const {
-    int32_t shared = 0;
-    int32_t in_use = 0;
-    for (; shared < MaxShared(sequence); ++shared) {
-      const auto holder = pool_.Find(KeyOf(sequence, shared));
-      if (holder == eta::BlockPool::Holder::kNobody) break;
-      if (holder == eta::BlockPool::Holder::kUsed && in_use == shared) ++in_use;
-    }
+    std::vector<eta::PrefixKey> keys;
+    for (int32_t i = 0; i < MaxShared(sequence); ++i) keys.push_back(KeyOf(sequence, i));
+    const eta::BlockPool::Prefix shared = pool_.FindPrefix(keys);
     return {.rank = sequence.rank,
-            .blocks_needed = eta::BlocksFor(sequence.tokens, block_size_) - in_use,
+            .blocks_needed = eta::BlocksFor(sequence.tokens, block_size_) - shared.num_held,
             .num_tokens = sequence.tokens,
-            .num_computed = shared * block_size_,
+            .num_computed = shared.num_blocks * block_size_,
             .held = sequence.paused,
             .tenant = sequence.tenant,
             .kv_tokens = sequence.most,
             .cost = static_cast<double>((sequence.started ? sequence.tokens : sequence.most) -
-                                        shared * block_size_)};
+                                        shared.num_blocks * block_size_)};
   }
 
   void CheckPlan(const eta::SchedulerInput& input, const eta::StepPlan& plan) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace eta {
@@ -14,6 +15,14 @@ PrefixKey Key(uint8_t name) {
   PrefixKey key;
   key.digest.fill(name);
   return key;
+}
+
+// Of the prompt with these keys: how many of its blocks are there, and how many of them are held.
+std::pair<int32_t, int32_t> Prefix(const BlockPool& pool, const std::vector<uint8_t>& names) {
+  std::vector<PrefixKey> keys;
+  for (const uint8_t name : names) keys.push_back(Key(name));
+  const BlockPool::Prefix prefix = pool.FindPrefix(keys);
+  return {prefix.num_blocks, prefix.num_held};
 }
 
 TEST(BlockPool, GivesEveryBlockOnceAndThenNone) {
@@ -31,14 +40,14 @@ TEST(BlockPool, APublishedBlockIsSharedAndOutlivesItsOwner) {
   BlockPool pool(2);
   const int32_t block = *pool.Allocate();
   pool.Publish(block, Key(1));
-  EXPECT_EQ(pool.Find(Key(1)), BlockPool::Holder::kUsed);
+  EXPECT_EQ(Prefix(pool, {1}), std::pair(1, 1));
   EXPECT_EQ(pool.Acquire(Key(1)), block);
   pool.Release(block);
   EXPECT_EQ(pool.num_used(), 1);
   pool.Release(block);
   EXPECT_EQ(pool.num_used(), 0);
   EXPECT_EQ(pool.num_cached(), 1);
-  EXPECT_EQ(pool.Find(Key(1)), BlockPool::Holder::kCached);
+  EXPECT_EQ(Prefix(pool, {1}), std::pair(1, 0));
   EXPECT_EQ(pool.Acquire(Key(1)), block);
   EXPECT_EQ(pool.num_cached(), 0);
 }
@@ -52,8 +61,26 @@ TEST(BlockPool, CachedBlocksAreGivenAwayLeastRecentlyReleasedFirst) {
   pool.Release(second);
   pool.Release(first);
   EXPECT_EQ(pool.Allocate(), second);
-  EXPECT_EQ(pool.Find(Key(2)), BlockPool::Holder::kNobody);
-  EXPECT_EQ(pool.Find(Key(1)), BlockPool::Holder::kCached);
+  EXPECT_EQ(Prefix(pool, {2}), std::pair(0, 0));
+  EXPECT_EQ(Prefix(pool, {1}), std::pair(1, 0));
+}
+
+TEST(BlockPool, APrefixIsHeldUpToTheFirstBlockThatMayBeGivenAway) {
+  BlockPool pool(4);
+  std::vector<int32_t> blocks;
+  for (uint8_t name = 1; name <= 4; ++name) {
+    blocks.push_back(*pool.Allocate());
+    pool.Publish(blocks.back(), Key(name));
+  }
+  EXPECT_EQ(Prefix(pool, {1, 2, 3, 4}), std::pair(4, 4));
+  EXPECT_EQ(Prefix(pool, {1, 2, 9, 4}), std::pair(2, 2));
+  EXPECT_EQ(Prefix(pool, {}), std::pair(0, 0));
+  pool.Release(blocks[2]);
+  EXPECT_EQ(Prefix(pool, {1, 2, 3, 4}), std::pair(4, 2));
+  pool.Release(blocks[0]);
+  EXPECT_EQ(Prefix(pool, {1, 2, 3, 4}), std::pair(4, 0));
+  EXPECT_EQ(pool.Allocate(), blocks[2]);
+  EXPECT_EQ(Prefix(pool, {1, 2, 3, 4}), std::pair(2, 0));
 }
 
 TEST(BlockPool, TheFirstToPublishAKeyKeepsIt) {

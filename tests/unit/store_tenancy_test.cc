@@ -203,18 +203,27 @@ class Work {
 };
 std::string Work::log_;
 
+// A store that does nothing but what it is asked.
+class SqliteTenancy : public ::testing::Test {
+ protected:
+  static ProfileStoreOptions Unpolled() {
+    ProfileStoreOptions options = StorePlace::FastOptions();
+    options.poll_interval = std::chrono::hours(1);
+    return options;
+  }
+
+  const Work work_;
+  const StorePlace place_{StoreKind::kSqlite};
+  const std::unique_ptr<ProfileStore> store_ = place_.Open(Unpolled());
+};
+
 // Timing tells nothing, by construction: what another tenant has makes no step more or less.
-TEST(SqliteTenancy, ForeignNamesAndUnknownOnesAreTheSameWork) {
-  const Work work;
-  const StorePlace place(StoreKind::kSqlite);
-  ProfileStoreOptions options = StorePlace::FastOptions();
-  options.poll_interval = std::chrono::hours(1);
-  const auto store = place.Open(options);
+TEST_F(SqliteTenancy, ForeignNamesAndUnknownOnesAreTheSameWork) {
   const Tenant owner = TenantOf("acme"), other = TenantOf("other");
-  for (uint32_t i = 0; i < 20; ++i) ASSERT_TRUE(store->Put(owner, MakePut("legal", i)).ok());
-  ASSERT_TRUE(store->SetAlias(owner, {"legal", "stable", 3, {}}).ok());
-  ASSERT_TRUE(store->Put(other, MakePut("mine", 1)).ok());
-  ASSERT_TRUE(store->Get(other, "mine", Newest()).ok());  // the first read opens a handle
+  for (uint32_t i = 0; i < 20; ++i) ASSERT_TRUE(store_->Put(owner, MakePut("legal", i)).ok());
+  ASSERT_TRUE(store_->SetAlias(owner, {"legal", "stable", 3, {}}).ok());
+  ASSERT_TRUE(store_->Put(other, MakePut("mine", 1)).ok());
+  ASSERT_TRUE(store_->Get(other, "mine", Newest()).ok());  // the first read opens a handle
 
   const auto expect_same = [&](auto call) {
     const std::string foreign = Work::Of([&] { return call("legal"); });
@@ -222,30 +231,25 @@ TEST(SqliteTenancy, ForeignNamesAndUnknownOnesAreTheSameWork) {
     EXPECT_THAT(foreign, ::testing::HasSubstr("SELECT"));
   };
   using Name = std::string;
-  expect_same([&](const Name& name) { return store->Get(other, name, Newest()).status(); });
-  expect_same([&](const Name& name) { return store->Get(other, name, int64_t{3}).status(); });
-  expect_same([&](const Name& name) { return store->Get(other, name, Name("stable")).status(); });
-  expect_same([&](const Name& name) { return store->ListVersions(other, name, {}).status(); });
-  expect_same([&](const Name& name) { return store->ListAliases(other, name).status(); });
-  expect_same([&](const Name& name) { return store->SetAlias(other, {name, "stable", 3, {}}); });
-  expect_same([&](const Name& name) { return store->Delete(other, name, std::nullopt); });
+  expect_same([&](const Name& name) { return store_->Get(other, name, Newest()).status(); });
+  expect_same([&](const Name& name) { return store_->Get(other, name, int64_t{3}).status(); });
+  expect_same([&](const Name& name) { return store_->Get(other, name, Name("stable")).status(); });
+  expect_same([&](const Name& name) { return store_->ListVersions(other, name, {}).status(); });
+  expect_same([&](const Name& name) { return store_->ListAliases(other, name).status(); });
+  expect_same([&](const Name& name) { return store_->SetAlias(other, {name, "stable", 3, {}}); });
+  expect_same([&](const Name& name) { return store_->Delete(other, name, std::nullopt); });
   // What is its own takes other steps: the comparison can fail.
-  EXPECT_NE(Work::Of([&] { return store->Get(other, "mine", Newest()).status(); }),
-            Work::Of([&] { return store->Get(other, "legal", Newest()).status(); }));
+  EXPECT_NE(Work::Of([&] { return store_->Get(other, "mine", Newest()).status(); }),
+            Work::Of([&] { return store_->Get(other, "legal", Newest()).status(); }));
 }
 
 // Writes wait for each other: a tenant would slow those of others by what it has stored.
-TEST(SqliteTenancy, ManyVersionsMakeNoPutLonger) {
-  const Work work;
-  const StorePlace place(StoreKind::kSqlite);
-  ProfileStoreOptions options = StorePlace::FastOptions();
-  options.poll_interval = std::chrono::hours(1);
-  const auto store = place.Open(options);
+TEST_F(SqliteTenancy, ManyVersionsMakeNoPutLonger) {
   const Tenant tenant = TenantOf("acme");
-  for (uint32_t i = 0; i < 2; ++i) ASSERT_TRUE(store->Put(tenant, MakePut("few", i)).ok());
-  for (uint32_t i = 0; i < 200; ++i) ASSERT_TRUE(store->Put(tenant, MakePut("many", i)).ok());
+  for (uint32_t i = 0; i < 2; ++i) ASSERT_TRUE(store_->Put(tenant, MakePut("few", i)).ok());
+  for (uint32_t i = 0; i < 200; ++i) ASSERT_TRUE(store_->Put(tenant, MakePut("many", i)).ok());
   const auto put = [&](const char* name) {
-    return Work::Of([&] { return store->Put(tenant, MakePut(name, 200)).status(); });
+    return Work::Of([&] { return store_->Put(tenant, MakePut(name, 200)).status(); });
   };
   const std::string few = put("few");
   EXPECT_EQ(few, put("many"));
