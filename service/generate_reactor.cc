@@ -44,7 +44,6 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
 }
 
 absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
-  deadline_ = SteadyDeadline(context());
   const auto caller = Admit(context(), parts_, {Role::kGenerate}, record());
   if (!caller.ok()) return caller.status();
   if (absl::Status room = CheckRoomToGenerate(parts_); !room.ok()) return room;
@@ -64,7 +63,7 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   if (!request.ok()) return request.status();
   request_ = *std::move(request);
   request_.tenant = caller->tenant.id();
-  request_.deadline = deadline_;
+  request_.deadline = SteadyDeadline(context());
   const TenantLimit limit = parts_.limits.Of(caller->tenant);
   request_.share = {.weight = limit.weight, .max_kv_tokens = limit.max_kv_tokens};
   return ResolveProfile(caller->tenant, parsed->attention());
@@ -185,10 +184,8 @@ bool GenerateReactor::Merge(v1::GenerateResponse& last, const v1::GenerateRespon
 }
 
 void GenerateReactor::OnCancel() {
-  // gRPC cancels a call whose deadline has passed; the engine ends it with DEADLINE_EXCEEDED
-  // itself.
-  if (Clock::now() >= deadline_) return;
-  Cancel();
+  // At its deadline the engine ends it itself, and says why.
+  if (!CancelledForDeadline(context(), arrival())) Cancel();
 }
 
 void GenerateReactor::EndForMemory() {

@@ -67,7 +67,6 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
 
   const CallParts& parts_;
-  Clock::time_point deadline_ = Clock::time_point::max();
   Request request_;  // until it is submitted
   int32_t max_tokens_ = 0;
   int64_t text_cost_ = 0;  // tokens

@@ -22,6 +22,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "service/admission.h"
 #include "service/call_parts.h"
 #include "service/call_track.h"
 #include "service/cut_off.h"
@@ -257,7 +258,7 @@ absl::Status StreamReactor<Response>::Outcome(const absl::Status& status) const 
     if (flush_expired_) return ReadTooSlowly();
   }
   if (!context_->IsCancelled()) return status;
-  if (context_->deadline() <= std::chrono::system_clock::now()) {
+  if (CancelledForDeadline(*context_, arrival())) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the deadline passed before the client had the whole answer",
                      {.reason = "DEADLINE_DECODING"});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/integration/bad_input_fixture.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/http2_peer.h"
 #include "tests/testing/http_get.h"
 #include "tests/testing/live_figures.h"
@@ -143,6 +144,21 @@ TEST_F(BadClientTest, CallsWithoutADeadlineGetTheServers) {
   EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
   EXPECT_NE(MetadataOf(status, "output_tokens"), "0");
+}
+
+// Clients end a call by their own clock, which is there a little before the server's.
+TEST_F(BadClientTest, ADeadlineIsCountedAsOneAlthoughItIsTheClientThatEndsTheCall) {
+  const double before = Counted("deadline_decoding");
+  const auto deadline = system_clock::now() + milliseconds(2500);
+  ClientCall call(*stub_);
+  call.context.set_deadline(deadline);
+  call.Start(LongAnswer());
+  EXPECT_TRUE(call.Read().has_started());
+  std::this_thread::sleep_until(deadline - milliseconds(5));
+  call.context.TryCancel();
+  call.ReadText();
+  EXPECT_FALSE(call.Finish().ok());
+  EXPECT_TRUE(Eventually([&] { return Counted("deadline_decoding") > before; }));
 }
 
 TEST_F(BadClientTest, ClientsThatCancelOrVanish) {
