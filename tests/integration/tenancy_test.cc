@@ -31,7 +31,6 @@
 namespace eta::testing {
 namespace {
 
-constexpr int kTenants = 50;
 constexpr int kThreads = 5;  // each plays the tenants of its own tenth
 
 // Reads a log as it is written: every line may name one tenant, and none any secret.

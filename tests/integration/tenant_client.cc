@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
+#include <charconv>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "calibration/profile_json.h"
@@ -21,9 +20,10 @@ constexpr size_t kDigits = 4;
 
 // The number after `at`; -1: none stands there.
 int NumberAt(std::string_view bytes, size_t at) {
+  const std::string_view digits = bytes.substr(at, kDigits);
   int number = -1;
-  const std::string digits(bytes.substr(at, kDigits));
-  return absl::SimpleAtoi(digits, &number) ? number : -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return error == std::errc() && end == digits.data() + kDigits ? number : -1;
 }
 
 void SetDeadlineAndTenant(grpc::ClientContext& context, const std::string& tenant) {
@@ -40,7 +40,8 @@ std::string CanaryOf(int number) {
 std::string ForeignCanary(std::string_view bytes, int own) {
   for (const std::string_view word : {kCanary, kSecret}) {
     for (size_t at = bytes.find(word); at != bytes.npos; at = bytes.find(word, at + 1)) {
-      if (NumberAt(bytes, at + word.size()) != own) {
+      const int number = NumberAt(bytes, at + word.size());
+      if (number >= 0 && number < kTenants && number != own) {
         return std::string(bytes.substr(at, word.size() + kDigits));
       }
     }

@@ -24,9 +24,11 @@ namespace eta::testing {
 // that nobody but their tenant may (prompts, samples, stop strings, labels).
 inline constexpr std::string_view kCanary = "canary-";
 inline constexpr std::string_view kSecret = "secret-";
+inline constexpr int kTenants = 50;
 
 std::string CanaryOf(int number);
-// The first canary or secret in `bytes` of another number than `own`; empty: there is none.
+// The first canary or secret in `bytes` of another tenant than `own`; empty: there is none. Without
+// a tenant's number either word is nobody's: an answer may say it by chance.
 std::string ForeignCanary(std::string_view bytes, int own);
 // The number of the first canary in `bytes`; -1: there is none.
 int CanaryIn(std::string_view bytes);
