@@ -10,6 +10,10 @@ namespace eta {
 
 namespace {
 
+// How long a reader may be behind while a request waits for its blocks: what it has to catch up on
+// is computed again.
+constexpr std::chrono::seconds kPatience{1};
+
 absl::Status DeadlineError(bool started) {
   return MakeError(absl::StatusCode::kDeadlineExceeded,
                    started ? "deadline: passed while the request was running"
@@ -100,8 +104,35 @@ void Batcher::Expire(Clock::time_point now) {
       return false;
     });
   }
+  for (const auto& sequence : running_) {
+    if (sequence->congested_since && !sequence->paused_since) sequence->paused_since = now;
+  }
+  expired_at_ = now;
   tenants_.BeginStep();
   tenants_.Count(running_, waiting_, now);
+  Resume();
+}
+
+// The earliest first, before anybody who waits, and as far as its tenant may have seats: readers
+// that all come back at once take none from others.
+void Batcher::Resume() {
+  int32_t seats = options_.max_running - SeatsTaken();
+  std::vector<Sequence*> ready;
+  for (const auto& sequence : running_) {
+    if (sequence->paused_since && !sequence->congested_since) ready.push_back(sequence.get());
+  }
+  if (ready.empty()) return;
+  std::stable_sort(ready.begin(), ready.end(),
+                   [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
+  const std::vector<int32_t> most = tenants_.MaxSeats(options_.max_running);
+  for (Sequence* sequence : ready) {
+    TenantQueue& of_tenant = sequence->account->queue;
+    const bool may = of_tenant.running - of_tenant.paused < most[sequence->account->index];
+    if (seats <= 0 || !may) continue;
+    sequence->paused_since.reset();
+    --of_tenant.paused;
+    --seats;
+  }
 }
 
 std::vector<TenantQueue> Batcher::Tenants(Clock::time_point now) {
@@ -129,15 +160,17 @@ StepPlan Batcher::PlanAhead(int32_t ahead) const {
   input.max_running = options_.max_running;
   input.max_step_tokens = options_.max_step_tokens;
   for (const auto& sequence : running_) {
-    const bool paused = sequence->congested_since.has_value();
+    const bool paused = sequence->paused_since.has_value();
     const int32_t more = paused ? 0 : ahead;
-    input.running.push_back({.rank = sequence->rank(),
-                             .num_tokens = sequence->num_tokens() + more,
-                             .num_computed = sequence->num_computed + more,
-                             .blocks = sequence->blocks,
-                             .paused = paused,
-                             .tenant = sequence->account->index,
-                             .kv_tokens = sequence->most_tokens()});
+    input.running.push_back(
+        {.rank = sequence->rank(),
+         .num_tokens = sequence->num_tokens() + more,
+         .num_computed = sequence->num_computed + more,
+         .blocks = sequence->blocks,
+         .paused = paused,
+         .tenant = sequence->account->index,
+         .kv_tokens = sequence->most_tokens(),
+         .yields = paused && expired_at_ - *sequence->paused_since >= kPatience});
   }
   tenants_.Describe(input);
   // No more of a tenant can be admitted than there are seats, one more tells that its queue goes
@@ -188,7 +221,7 @@ WaitingSequence Batcher::Describe(const Sequence& sequence) const {
 bool Batcher::Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const {
   const int32_t block_size = geometry_.block_size;
   // A key stands for all of the prompt up to its block, so equal keys have equal indices.
-  return !other.congested_since && shared < sequence.max_shared_blocks(block_size) &&
+  return !other.paused_since && shared < sequence.max_shared_blocks(block_size) &&
          static_cast<size_t>(shared) < other.prefix_keys().size() &&
          other.num_computed < (shared + 1) * block_size &&
          other.prefix_keys()[shared] == sequence.prefix_keys()[shared];
@@ -236,6 +269,7 @@ void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
   const auto shared = static_cast<int32_t>(sequence.blocks.size());
   Grow(sequence, BlocksFor(sequence.num_tokens(), block_size) - shared);
   sequence.num_computed = shared * block_size;
+  sequence.paused_since.reset();
   if (!sequence.started()) sequence.Start(now, sequence.num_computed);
 }
 
@@ -252,7 +286,7 @@ int64_t Batcher::prefill_tokens() const {
 int32_t Batcher::SeatsTaken() const {
   return static_cast<int32_t>(
       std::count_if(running_.begin(), running_.end(),
-                    [](const auto& sequence) { return !sequence->congested_since; }));
+                    [](const auto& sequence) { return !sequence->paused_since; }));
 }
 
 }  // namespace eta

@@ -76,6 +76,8 @@ class Batcher {
 
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  // Of those that wait: they ran already.
+  int32_t num_preempted() const;
   int32_t num_paused() const { return num_running() - SeatsTaken(); }
   // Prompt tokens of requests that never ran, and those still to prefill of requests that run.
   int64_t queued_tokens() const;
@@ -101,8 +103,10 @@ class Batcher {
   int64_t TokensAhead(const Sequence& sequence) const;
   int64_t RequestsAhead(const Sequence& sequence) const;
   void Shed();
-  // By sequences whose readers keep up; the others hold up nobody.
+  // By sequences that are not paused; the others hold up nobody.
   int32_t SeatsTaken() const;
+  // Seats for those whose readers keep up again.
+  void Resume();
   WaitingSequence Describe(const Sequence& sequence) const;
   // Whether `other` is going to compute the first block of the prompt that `sequence` lacks, where
   // `shared` blocks are there already.
@@ -142,6 +146,7 @@ class Batcher {
   PrefillRate prefill_rate_;
   SeatRate seat_rate_;
   TenantShares tenants_;
+  Clock::time_point expired_at_;  // the last Expire
 };
 
 }  // namespace eta

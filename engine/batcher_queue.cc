@@ -107,8 +107,7 @@ absl::Status Batcher::CheckDeadline(const Sequence& sequence, Clock::time_point 
 // that ran already are not refused, and one alone is not too long.
 void Batcher::Shed() {
   while (true) {
-    const auto unstarted = std::count_if(waiting_.begin(), waiting_.end(),
-                                         [](const auto& sequence) { return !sequence->started(); });
+    const int32_t unstarted = num_waiting() - num_preempted();
     const bool too_many = unstarted > options_.max_waiting_requests;
     const bool too_long = unstarted > 1 && queued_tokens() > options_.max_waiting_tokens;
     if (unstarted == 0 || (!too_many && !too_long)) return;
@@ -150,6 +149,11 @@ milliseconds Batcher::PredictedWait(int64_t requests_ahead, int64_t tokens_ahead
                                     Clock::time_point now) const {
   return std::max(seat_rate_.Predict(requests_ahead, SeatsTaken(), now),
                   prefill_rate_.Predict(tokens_ahead, now));
+}
+
+int32_t Batcher::num_preempted() const {
+  return static_cast<int32_t>(std::count_if(
+      waiting_.begin(), waiting_.end(), [](const auto& sequence) { return sequence->started(); }));
 }
 
 int64_t Batcher::queued_tokens() const {

@@ -80,7 +80,7 @@ void Batcher::Prepare() {
   if (!step_->batch.defers() || !step_->only_decodes()) return;
   size_t going_on = 0;
   for (const auto& sequence : running_) {
-    if (sequence->congested_since) continue;
+    if (sequence->paused_since) continue;
     if (sequence->AtLastToken()) return;
     ++going_on;
   }
@@ -190,7 +190,10 @@ void Batcher::Take(Step& step, Clock::time_point begin) {
 void Batcher::Publish(const Sequence& sequence, const SequenceRows& rows) {
   if (!options_.prefix_cache) return;
   const int32_t block_size = geometry_.block_size;
-  for (int32_t i = rows.position / block_size; i < sequence.num_computed / block_size; ++i) {
+  // Without keys, which only a failed digest leaves it, nothing is shared.
+  const auto keys = static_cast<int32_t>(sequence.prefix_keys().size());
+  const int32_t end = std::min(sequence.num_computed / block_size, keys);
+  for (int32_t i = rows.position / block_size; i < end; ++i) {
     pool_.Publish(sequence.blocks[i], sequence.prefix_keys()[i]);
   }
 }

@@ -66,7 +66,8 @@ struct EngineInfo {
 struct EngineSnapshot {
   int32_t running = 0;
   int32_t waiting = 0;
-  int64_t waiting_tokens = 0;
+  int32_t preempted = 0;       // of those that wait: they ran already, so that no limit counts them
+  int64_t waiting_tokens = 0;  // of prompts that have not run yet
   int32_t probes_running = 0;  // hold blocks, beside those of requests
   int32_t probes_waiting = 0;
   int32_t blocks_used = 0;
@@ -76,7 +77,7 @@ struct EngineSnapshot {
   Clock::time_point last_step{};  // end of the newest step; the default before the first
   bool device_lost = false;       // every call is refused with UNAVAILABLE; restart the process
   bool out_of_memory = false;     // likewise, since the host had no memory for a step
-  int32_t paused = 0;             // of those that run: their readers are behind
+  int32_t paused = 0;             // of those that run: no seat, their readers are or were behind
   // How long a request that comes now waits for a seat and for prompts before its own, if all that
   // waits goes first; zero: not at all, or not known.
   std::chrono::milliseconds predicted_wait{0};
@@ -91,7 +92,7 @@ struct TenantQueue {
   int64_t waiting = 0;
   int64_t waiting_tokens = 0;  // of prompts that have not run yet
   int64_t kv_tokens = 0;       // of what runs: prompts and the longest answers
-  int64_t paused = 0;          // of what runs: their readers are behind
+  int64_t paused = 0;          // of what runs: no seat, their readers are or were behind
 };
 
 class Engine {

@@ -226,7 +226,8 @@ bool Mailbox::Idle() const {
 }
 
 int64_t Mailbox::Waiting() const {
-  return state_.snapshot.waiting + static_cast<int64_t>(reserved_.size() + mail_.requests.size());
+  return state_.snapshot.waiting - state_.snapshot.preempted +
+         static_cast<int64_t>(reserved_.size() + mail_.requests.size());
 }
 
 int64_t Mailbox::QueuedTokens() const {
@@ -237,7 +238,8 @@ int64_t Mailbox::QueuedTokens() const {
 }
 
 milliseconds Mailbox::RetryAfter() const {
-  return state_.snapshot.pace.RetryAfter(QueuedTokens() + state_.prefill_tokens, Waiting());
+  return state_.snapshot.pace.RetryAfter(QueuedTokens() + state_.prefill_tokens,
+                                         Waiting() + state_.snapshot.preempted);
 }
 
 Mailbox::Mail Mailbox::Take(bool rest) {

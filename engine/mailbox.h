@@ -85,6 +85,7 @@ class Mailbox {
   Place TakePlace(uint64_t id);
   bool HasProbes() const;
   bool Idle() const;
+  // Requests that wait and have not run yet.
   int64_t Waiting() const;
   int64_t QueuedTokens() const;
   // When what is ahead now will have been worked off.

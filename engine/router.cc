@@ -24,7 +24,7 @@ std::string_view PromptBytes(const Request& request) {
 }
 
 bool IsFull(const EngineSnapshot& engine, const Limits& limits) {
-  return engine.waiting >= limits.max_waiting_requests ||
+  return engine.waiting - engine.preempted >= limits.max_waiting_requests ||
          engine.waiting_tokens >= limits.max_waiting_tokens;
 }
 
@@ -234,6 +234,7 @@ EngineSnapshot Router::Snapshot() const {
     sum.running += device.running;
     sum.paused += device.paused;
     sum.waiting += device.waiting;
+    sum.preempted += device.preempted;
     sum.waiting_tokens += device.waiting_tokens;
     sum.probes_running += device.probes_running;
     sum.probes_waiting += device.probes_waiting;

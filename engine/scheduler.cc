@@ -91,8 +91,29 @@ void AssignBlocks(const SchedulerInput& input, const std::vector<Candidate*>& or
   }
 }
 
-void Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidate>& candidates,
+// What the next request lacks comes from those that have been paused for long, last to first, if
+// they have enough of it. It is seated in the next step, by what is free then.
+void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, int32_t lacking,
            StepPlan& plan) {
+  Reclaimed reclaimed(input.references);
+  std::vector<Candidate*> victims;
+  for (auto last = order.rbegin(); last != order.rend() && lacking > 0; ++last) {
+    const RunningSequence& sequence = input.running[(*last)->index];
+    if (!sequence.paused || !sequence.yields) continue;
+    lacking -= reclaimed.Take(sequence.blocks);
+    victims.push_back(*last);
+  }
+  if (lacking > 0) return;
+  for (Candidate* victim : victims) {
+    victim->runs = false;
+    plan.preempted.push_back(victim->index);
+  }
+}
+
+// Blocks that the next request lacks; 0: it lacks none, or something else.
+int32_t Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidate>& candidates,
+              StepPlan& plan) {
+  int32_t lacking = 0;
   auto seated = static_cast<int32_t>(
       std::count_if(input.running.begin(), input.running.end(),
                     [](const RunningSequence& sequence) { return !sequence.paused; }));
@@ -103,6 +124,7 @@ void Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidat
     // One block in reserve for each that runs: whoever is admitted now should not be preempted at
     // the very next block boundary.
     if (available < waiting.blocks_needed + seated) {
+      lacking = waiting.blocks_needed + seated - available;
       plan.short_of_blocks = true;
       break;
     }
@@ -118,6 +140,7 @@ void Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidat
   }
   plan.deficits = turns.deficits();
   plan.turn = turns.turn();
+  return lacking;
 }
 
 bool Earlier(const Candidate* a, const Candidate* b) {
@@ -195,6 +218,7 @@ Clock::time_point Rank(Clock::time_point arrival, Priority priority) {
 StepPlan PlanStep(const SchedulerInput& input) {
   StepPlan plan;
   std::vector<Candidate> candidates;
+  candidates.reserve(input.running.size() + input.waiting.size());  // others point into it
   for (size_t i = 0; i < input.running.size(); ++i) {
     const RunningSequence& sequence = input.running[i];
     candidates.push_back({.rank = sequence.rank,
@@ -209,11 +233,15 @@ StepPlan PlanStep(const SchedulerInput& input) {
                    });
 
   int32_t available = input.available_blocks;
-  AssignBlocks(input, OrderForBlocks(input, candidates), available, plan);
+  const std::vector<Candidate*> order = OrderForBlocks(input, candidates);
+  AssignBlocks(input, order, available, plan);
   plan.short_of_blocks = !plan.preempted.empty();
   plan.turn = input.turn;
   for (const TenantTurn& tenant : input.tenants) plan.deficits.push_back(tenant.deficit);
-  if (plan.preempted.empty()) Admit(input, available, candidates, plan);
+  if (plan.preempted.empty()) {
+    const int32_t lacking = Admit(input, available, candidates, plan);
+    if (lacking > 0 && plan.admitted.empty()) Yield(input, order, lacking, plan);
+  }
   const auto seated = static_cast<int32_t>(input.running.size() + plan.admitted.size());
   if (!plan.short_of_blocks) plan.spare_blocks = std::max(0, available - seated);
 

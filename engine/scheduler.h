@@ -9,7 +9,8 @@
 // just being computed for another one waits for it instead of computing it again. Rank is arrival,
 // moved by priority: a level of priority is worth kPriorityBonus of waiting, so nothing starves. A
 // sequence whose reader is slow is paused: it gets no rows, takes no seat from others, and is the
-// first to lose its blocks.
+// first to lose its blocks. One that has been paused for long loses them to a request that waits,
+// too, if that is all that the request lacks.
 //
 // Between tenants. All of the above is the order within one tenant; alone it has everything. Seats
 // go to waiting requests by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) in tokens:
@@ -47,9 +48,10 @@ struct RunningSequence {
   int32_t num_tokens = 0;           // prompt and answer so far
   int32_t num_computed = 0;         // of these, how many stand in the cache; at least one does not
   std::span<const int32_t> blocks;  // held
-  bool paused = false;              // its reader is slow
+  bool paused = false;              // it has no seat: its reader is slow, or was
   int32_t tenant = 0;               // index into tenants
   int64_t kv_tokens = 0;            // of its prompt and the longest answer
+  bool yields = false;              // it has been paused for long
 };
 
 struct WaitingSequence {

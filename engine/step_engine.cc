@@ -365,6 +365,7 @@ void StepEngine::EndForMemory(Mailbox::Mail mail) {
   snapshot_.paused = 0;
   snapshot_.predicted_wait = {};
   snapshot_.waiting = 0;
+  snapshot_.preempted = 0;
   snapshot_.waiting_tokens = 0;
   snapshot_.probes_running = 0;
   snapshot_.probes_waiting = 0;
@@ -377,6 +378,7 @@ Mailbox::State StepEngine::Look() {
   snapshot_.running = batcher.num_running();
   snapshot_.paused = batcher.num_paused();
   snapshot_.waiting = batcher.num_waiting();
+  snapshot_.preempted = batcher.num_preempted();
   snapshot_.waiting_tokens = batcher.queued_tokens();
   snapshot_.probes_running = dispatcher_->probes().num_running();
   snapshot_.probes_waiting = dispatcher_->probes().num_waiting();

@@ -35,7 +35,7 @@ void TenantShares::Count(std::span<const std::unique_ptr<Sequence>> running,
   for (const auto& sequence : running) {
     TenantQueue& queue = sequence->account->queue;
     ++queue.running;
-    if (sequence->congested_since) ++queue.paused;
+    if (sequence->paused_since) ++queue.paused;
     queue.kv_tokens += sequence->most_tokens();
   }
   for (const auto& sequence : waiting) {

@@ -42,13 +42,13 @@ class TenantShares {
   // For the scheduler, and what it says of them.
   void Describe(SchedulerInput& input) const;
   void Take(const StepPlan& plan);
+  // How many seats each tenant may have, by index, as of the last Count.
+  std::vector<int32_t> MaxSeats(int32_t max_running) const;
 
   size_t size() const { return accounts_.size(); }
   const std::vector<std::unique_ptr<TenantAccount>>& accounts() const { return accounts_; }
 
  private:
-  std::vector<int32_t> MaxSeats(int32_t max_running) const;
-
   std::vector<std::unique_ptr<TenantAccount>> accounts_;  // in the order of their turns
   size_t turn_ = 0;
   int64_t step_ = 0;

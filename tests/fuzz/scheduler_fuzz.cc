@@ -31,7 +31,8 @@ struct Sequence {
   int32_t most = 1;    // then it ends
   int32_t computed = 0;
   int32_t tenant = 0;
-  bool paused = false;
+  bool slow = false;     // its reader
+  int paused_steps = 0;  // so long without a seat; 0: it has one
   bool started = false;
   std::vector<int32_t> blocks;
 };
@@ -75,10 +76,11 @@ class Host {
   }
 
   void TogglePause(InputReader& reader) {
-    if (SequencePtr* const one = PickOne(reader)) (*one)->paused = !(*one)->paused;
+    if (SequencePtr* const one = PickOne(reader)) (*one)->slow = !(*one)->slow;
   }
 
   void Step() {
+    Pause();
     const eta::SchedulerInput input = Input();
     const eta::StepPlan plan = eta::PlanStep(input);
     CheckPlan(input, plan);
@@ -91,7 +93,7 @@ class Host {
   // Every reader reads again: all must end.
   void Finish() {
     for (auto* list : {&running_, &waiting_}) {
-      for (const SequencePtr& sequence : *list) sequence->paused = false;
+      for (const SequencePtr& sequence : *list) sequence->slow = false;
     }
     for (int steps = 0; !running_.empty() || !waiting_.empty(); ++steps) {
       Require(steps < kMaxSteps);
@@ -156,6 +158,27 @@ class Host {
     }
   }
 
+  // Slow readers lose their seats, and have them back as far as there are seats.
+  void Pause() {
+    int32_t seats = max_running_;
+    std::vector<int32_t> of_tenant;
+    for (const eta::TenantTurn& tenant : tenants_) of_tenant.push_back(tenant.max_seats);
+    const auto take = [&](Sequence& sequence) {
+      int32_t& own = of_tenant[static_cast<size_t>(sequence.tenant)];
+      sequence.paused_steps = seats > 0 && own > 0 ? 0 : sequence.paused_steps + 1;
+      if (sequence.paused_steps > 0) return;
+      --seats;
+      --own;
+    };
+    for (const SequencePtr& sequence : running_) {
+      if (sequence->slow) ++sequence->paused_steps;
+      if (!sequence->slow && sequence->paused_steps == 0) take(*sequence);
+    }
+    for (const SequencePtr& sequence : running_) {
+      if (!sequence->slow && sequence->paused_steps > 0) take(*sequence);
+    }
+  }
+
   eta::SchedulerInput Input() const {
     eta::SchedulerInput input;
     input.available_blocks = pool_.num_available();
@@ -170,9 +193,10 @@ class Host {
                                .num_tokens = sequence->tokens,
                                .num_computed = sequence->computed,
                                .blocks = sequence->blocks,
-                               .paused = sequence->paused,
+                               .paused = sequence->paused_steps > 0,
                                .tenant = sequence->tenant,
-                               .kv_tokens = sequence->most});
+                               .kv_tokens = sequence->most,
+                               .yields = sequence->paused_steps > 2});
     }
     for (const SequencePtr& sequence : waiting_) input.waiting.push_back(Describe(*sequence));
     return input;
@@ -186,7 +210,7 @@ class Host {
             .blocks_needed = eta::BlocksFor(sequence.tokens, block_size_) - shared.num_held,
             .num_tokens = sequence.tokens,
             .num_computed = shared.num_blocks * block_size_,
-            .held = sequence.paused,
+            .held = sequence.slow,
             .tenant = sequence.tenant,
             .kv_tokens = sequence.most,
             .cost = static_cast<double>((sequence.started ? sequence.tokens : sequence.most) -
@@ -215,8 +239,8 @@ class Host {
     for (size_t i = 0; i < input.running.size(); ++i) {
       seats += input.running[i].paused || gone.contains(static_cast<int32_t>(i)) ? 0 : 1;
     }
-    // A reader that was slow and reads again has its seat back, so more may run for a while.
-    Require(plan.admitted.empty() || seats <= static_cast<size_t>(input.max_running));
+    Require(seats <= static_cast<size_t>(input.max_running));
+    Require(plan.admitted.empty() || plan.preempted.empty());
     for (const int32_t i : plan.admitted) {
       Require(i >= 0 && static_cast<size_t>(i) < input.waiting.size());
       Require(!input.waiting[static_cast<size_t>(i)].held);
@@ -265,6 +289,7 @@ class Host {
     Grow(sequence, eta::BlocksFor(sequence.tokens, block_size_) -
                        static_cast<int32_t>(sequence.blocks.size()));
     sequence.started = true;
+    sequence.paused_steps = 0;
   }
 
   void Compute(Sequence& sequence, int32_t rows) {

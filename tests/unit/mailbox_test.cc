@@ -51,6 +51,16 @@ TEST_F(MailboxTest, RequestsThatAreBeingMadeHaveTheirPlacesUntilTheyAreGivenBack
   EXPECT_EQ(Refusal(80).reason, "");
 }
 
+TEST_F(MailboxTest, RequestsThatRanAlreadyTakeNoPlaces) {
+  Mailbox::State state = Waiting(5, 10);
+  state.snapshot.preempted = 3;
+  mailbox_.Report(state);
+  EXPECT_EQ(Refusal(10).reason, "");
+  state.snapshot.preempted = 2;
+  mailbox_.Report(state);
+  EXPECT_EQ(Refusal(10).reason, "QUEUE_FULL");
+}
+
 // Callers that are many hold all places while their requests are made, and the queue itself is
 // empty.
 TEST_F(MailboxTest, PlacesThatOneTenantHoldsDoNotKeepAnotherOut) {

@@ -199,6 +199,33 @@ TEST(Scheduler, APausedSequenceTakesNoSeatAndIsTheFirstToLoseItsBlocks) {
   EXPECT_THAT(PlanStep(input).admitted, ElementsAre(1)) << "who was paused waits until it reads";
 }
 
+TEST(Scheduler, OnePausedForLongGivesItsBlocksToARequestThatLacksNoMore) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 600, 10), Decoding(1, 300, 5), Decoding(2, 60, 1)};
+  input.running[0].paused = input.running[1].paused = true;
+  input.waiting = {Arriving(3, 512)};  // and a block in reserve
+  input.available_blocks = 4;
+  StepPlan plan = PlanStep(input);
+  EXPECT_THAT(plan.preempted, IsEmpty()) << "a reader may be behind for a moment";
+  EXPECT_TRUE(plan.short_of_blocks);
+
+  input.running[1].yields = true;
+  plan = PlanStep(input);
+  EXPECT_THAT(plan.preempted, ElementsAre(1));
+  EXPECT_THAT(plan.admitted, IsEmpty()) << "it is seated once they are free";
+  EXPECT_EQ(RowsByIndex(plan).at(2), 1);
+
+  input.running[0].yields = true;
+  input.available_blocks = 3;
+  EXPECT_THAT(PlanStep(input).preempted, ElementsAre(1, 0)) << "the latest first";
+  input.waiting = {Arriving(3, 64 * 18)};
+  EXPECT_THAT(PlanStep(input).preempted, IsEmpty()) << "nothing is gained";
+  input.waiting = {Arriving(3, 64), Arriving(4, 512)};
+  plan = PlanStep(input);
+  EXPECT_THAT(plan.admitted, ElementsAre(0));
+  EXPECT_THAT(plan.preempted, IsEmpty()) << "not in the step that admits";
+}
+
 TEST(Scheduler, PriorityIsWorthWaitingTimeAndNothingStarves) {
   EXPECT_LT(Rank(kNoon + seconds(5), Priority::kHigh), Rank(kNoon, Priority::kNormal));
   EXPECT_GT(Rank(kNoon + seconds(11), Priority::kHigh), Rank(kNoon, Priority::kNormal));
@@ -226,6 +253,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
       sequence.blocks =
           NextBlocks((sequence.num_tokens - pick(0, 1) + input.block_size - 1) / input.block_size);
       sequence.paused = pick(0, 9) == 0;
+      sequence.yields = sequence.paused && pick(0, 1) == 0;
       input.running.push_back(sequence);
     }
     for (int i = pick(0, 5); i > 0; --i) input.waiting.push_back(Arriving(60 - i, pick(1, 900)));
