@@ -46,6 +46,12 @@ bool Same(const FolderProfile* a, const FolderProfile* b) {
                     });
 }
 
+// Whether it stays so until the files change; else they may be sound and could not be read.
+bool IsVerdict(const absl::Status& status) {
+  return status.ok() || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
+         HasReason(status, "PROFILE_QUOTA");
+}
+
 // A set and its stamp, of a moment at which the folder did not change.
 absl::StatusOr<FolderProfiles> ReadSteady(const std::string& path, const std::string& stamp) {
   absl::StatusOr<FolderProfiles> profiles = ReadProfileFolder(path);
@@ -81,6 +87,7 @@ DirectoryProfileStore::DirectoryProfileStore(std::string path, std::string stamp
     : path_(std::move(path)),
       profiles_(std::make_shared<const FolderProfiles>(std::move(profiles))),
       stamp_(std::move(stamp)),
+      told_(profiles_),
       poll_(
           poll_interval, [this] { Reload(); }, [] { return -1; }) {}
 
@@ -91,31 +98,34 @@ DirectoryProfileStore::Set DirectoryProfileStore::Current() const {
 
 void DirectoryProfileStore::Reload() {
   absl::StatusOr<std::string> stamp = FolderStamp(path_);
-  if (stamp.ok() && *stamp == stamp_) return;
+  if (stamp.ok() && stamp_ == *stamp) return;
   absl::StatusOr<FolderProfiles> read =
       stamp.ok() ? ReadSteady(path_, *stamp) : absl::StatusOr<FolderProfiles>(stamp.status());
-  // A folder in motion is read again at the next look, one that is bad once it has changed.
+  // A folder in motion is read again at the next look.
   if (HasReason(read.status(), "STORE_BUSY")) return;
-  stamp_ = stamp.ok() ? *std::move(stamp) : std::string();
-  const Set before = Current();
+  stamp_.reset();
   const absl::Status health = read.status();
-  const Set after = health.ok() ? std::make_shared<const FolderProfiles>(*std::move(read)) : before;
+  const Set after =
+      health.ok() ? std::make_shared<const FolderProfiles>(*std::move(read)) : Current();
   {
     const std::lock_guard lock(mutex_);
     health_ = health;
     profiles_ = after;
   }
   std::set<std::pair<Tenant, std::string>> keys;
-  for (const Set& set : {before, after}) {
+  for (const Set& set : {told_, after}) {
     for (const auto& [tenant, names] : *set) {
       for (const auto& [name, profile] : names) keys.emplace(tenant, name);
     }
   }
   for (const auto& [tenant, name] : keys) {
-    if (!Same(Find(*before, tenant, name), Find(*after, tenant, name))) {
+    if (!Same(Find(*told_, tenant, name), Find(*after, tenant, name))) {
       feed_.Tell({.tenant = tenant, .name = name});
     }
   }
+  told_ = after;
+  // Last: what throws is told anew by the next look.
+  if (stamp.ok() && IsVerdict(health)) stamp_ = *std::move(stamp);
 }
 
 absl::StatusOr<ProfilePtr> DirectoryProfileStore::Put(const Tenant& /*tenant*/,

@@ -48,9 +48,11 @@ class DirectoryProfileStore final : public ProfileStore {
   mutable std::mutex mutex_;
   Set profiles_;
   absl::Status health_;
-  std::string stamp_;  // of the contents last tried; of the poll thread
   ChangeFeed feed_;
-  PollThread poll_;  // last, so that it stops first
+  // Of the poll thread:
+  std::optional<std::string> stamp_;  // of the contents last judged; absent: read at the next look
+  Set told_;                          // what the watchers know
+  PollThread poll_;                   // last, so that it stops first
 };
 
 }  // namespace eta

@@ -1,5 +1,7 @@
 #include "calibration/store/postgres_connection.h"
 
+#include <poll.h>
+
 #include <array>
 #include <memory>
 #include <new>
@@ -14,12 +16,12 @@
 namespace eta {
 namespace {
 
-constexpr char kSerialization[] = "STORE_CONFLICT";
+using std::chrono::steady_clock;
 
-struct Clear {
-  void operator()(PGresult* result) const { PQclear(result); }
-};
-using Result = std::unique_ptr<PGresult, Clear>;
+constexpr char kSerialization[] = "STORE_CONFLICT";
+// libpq may hold bytes of TLS that the socket does not show: it is asked so often.
+constexpr std::chrono::milliseconds kTick{100};
+
 struct FreeMemory {
   void operator()(void* memory) const { PQfreemem(memory); }
 };
@@ -74,14 +76,19 @@ SqlValue Cell(const PGresult* result, int row, int column) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PostgresConnection>> PostgresConnection::Open(
-    const std::string& url, std::chrono::milliseconds busy_timeout) {
+    const std::string& url, std::chrono::milliseconds busy_timeout,
+    std::chrono::milliseconds silence) {
   // What the URL says overrides what stands before it.
-  const std::array<const char*, 5> names = {"connect_timeout", "tcp_user_timeout",
-                                            "application_name", "dbname", nullptr};
-  const std::array<const char*, 5> values = {"3", "5000", "eta-server", url.c_str(), nullptr};
-  std::unique_ptr<PostgresConnection> connection(
-      new PostgresConnection(PQconnectdbParams(names.data(), values.data(), /*expand_dbname=*/1)));
-  if (connection->lost()) return StoreUnavailable("no connection to its server");
+  const std::array<const char*, 8> names = {
+      "connect_timeout",  "tcp_user_timeout", "keepalives_idle", "keepalives_interval",
+      "keepalives_count", "application_name", "dbname",          nullptr};
+  const std::array<const char*, 8> values = {"3", "5000",       "30",        "10",
+                                             "3", "eta-server", url.c_str(), nullptr};
+  std::unique_ptr<PostgresConnection> connection(new PostgresConnection(
+      PQconnectdbParams(names.data(), values.data(), /*expand_dbname=*/1), silence));
+  if (connection->lost() || PQsetnonblocking(connection->handle_.get(), 1) != 0) {
+    return StoreUnavailable("no connection to its server");
+  }
   const std::string settings = absl::StrCat(
       "SET client_min_messages = error; SET synchronous_commit = on; SET bytea_output = hex;"
       " SET client_encoding = 'UTF8'; SET statement_timeout = 10000;"
@@ -91,7 +98,42 @@ absl::StatusOr<std::unique_ptr<PostgresConnection>> PostgresConnection::Open(
   return connection;
 }
 
+// Until PQgetResult does not wait; false: the server fell silent.
+bool PostgresConnection::AwaitResult() {
+  auto heard = steady_clock::now();
+  while (true) {
+    const int unsent = PQflush(handle_.get());
+    if (unsent < 0 || (unsent == 0 && PQisBusy(handle_.get()) == 0)) return true;
+    pollfd wait = {socket(), static_cast<int16_t>(unsent > 0 ? POLLIN | POLLOUT : POLLIN), 0};
+    const int ready = poll(&wait, 1, static_cast<int>(kTick.count()));
+    if (PQconsumeInput(handle_.get()) == 0) return true;
+    if (ready > 0) {
+      heard = steady_clock::now();
+    } else if (steady_clock::now() - heard > silence_) {
+      silent_ = true;
+      return false;
+    }
+  }
+}
+
+// Of what was sent, as PQexec has it; null if nothing could be sent, or no answer came.
+PostgresConnection::Result PostgresConnection::LastResult(int sent) {
+  Result last;
+  while (sent != 0 && AwaitResult()) {
+    Result next(PQgetResult(handle_.get()));
+    if (next == nullptr) return last;
+    last = std::move(next);
+    if (lost()) return last;
+  }
+  return nullptr;
+}
+
+PostgresConnection::Result PostgresConnection::Execute(const char* statements) {
+  return LastResult(PQsendQuery(handle_.get(), statements));
+}
+
 absl::Status PostgresConnection::Error(const PGresult* result) const {
+  if (silent_) return StoreUnavailable("its server does not answer");
   if (lost()) return StoreUnavailable("its connection was lost");
   const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
   return FromState(state != nullptr ? state : "?????");
@@ -115,7 +157,8 @@ absl::StatusOr<std::vector<SqlRow>> PostgresConnection::Run(const char* statemen
       formats[i] = 1;
     }
   }
-  const Result result(PQexecParams(handle_.get(), statement, static_cast<int>(values.size()),
+  const Result result =
+      LastResult(PQsendQueryParams(handle_.get(), statement, static_cast<int>(values.size()),
                                    nullptr, data.data(), sizes.data(), formats.data(), 0));
   const ExecStatusType status = PQresultStatus(result.get());
   if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK) return Error(result.get());
@@ -129,14 +172,14 @@ absl::StatusOr<std::vector<SqlRow>> PostgresConnection::Run(const char* statemen
 }
 
 absl::Status PostgresConnection::Run(const char* statements) {
-  const Result result(PQexec(handle_.get(), statements));
+  const Result result = Execute(statements);
   const ExecStatusType status = PQresultStatus(result.get());
   if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK) return absl::OkStatus();
   return Error(result.get());
 }
 
 absl::Status PostgresConnection::Commit() {
-  const Result result(PQexec(handle_.get(), "COMMIT"));
+  const Result result = Execute("COMMIT");
   if (PQresultStatus(result.get()) == PGRES_COMMAND_OK) {
     // A transaction that had failed before is rolled back instead.
     if (std::string_view(PQcmdStatus(result.get())) == "COMMIT") return absl::OkStatus();
@@ -147,7 +190,7 @@ absl::Status PostgresConnection::Commit() {
 }
 
 void PostgresConnection::Rollback() {
-  if (PQtransactionStatus(handle_.get()) != PQTRANS_IDLE) (void)Run("ROLLBACK");
+  if (!lost() && PQtransactionStatus(handle_.get()) != PQTRANS_IDLE) Execute("ROLLBACK");
 }
 
 void PostgresConnection::TakeNotifications() {

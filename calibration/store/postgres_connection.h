@@ -15,13 +15,14 @@
 
 namespace eta {
 
-// Not thread-safe.
+// Not thread-safe. A server that neither answers nor takes what it is sent for `silence` is lost.
 class PostgresConnection final : public SqlSession {
  public:
   // UNAVAILABLE (STORE_UNAVAILABLE) if the server cannot be reached. Commits wait for the disk
   // whatever the server's default; statements wait for locks at most `busy_timeout`.
   static absl::StatusOr<std::unique_ptr<PostgresConnection>> Open(
-      const std::string& url, std::chrono::milliseconds busy_timeout);
+      const std::string& url, std::chrono::milliseconds busy_timeout,
+      std::chrono::milliseconds silence);
 
   absl::StatusOr<std::vector<SqlRow>> Run(const char* statement,
                                           std::span<const SqlValue> values) override;
@@ -29,9 +30,11 @@ class PostgresConnection final : public SqlSession {
   absl::Status Run(const char* statements);
   // OUTCOME_UNKNOWN if the connection was lost before the answer.
   absl::Status Commit();
+  // Nothing on a connection that was lost.
   void Rollback();
 
-  bool lost() const { return PQstatus(handle_.get()) != CONNECTION_OK; }
+  bool lost() const { return silent_ || PQstatus(handle_.get()) != CONNECTION_OK; }
+  bool silent() const { return silent_; }  // lost, since the server does not answer
   int socket() const { return PQsocket(handle_.get()); }
   // Takes what notifications have come.
   void TakeNotifications();
@@ -40,10 +43,21 @@ class PostgresConnection final : public SqlSession {
   struct Close {
     void operator()(PGconn* handle) const { PQfinish(handle); }
   };
-  explicit PostgresConnection(PGconn* handle) : handle_(handle) {}
+  struct Clear {
+    void operator()(PGresult* result) const { PQclear(result); }
+  };
+  using Result = std::unique_ptr<PGresult, Clear>;
+
+  PostgresConnection(PGconn* handle, std::chrono::milliseconds silence)
+      : handle_(handle), silence_(silence) {}
+  bool AwaitResult();
+  Result LastResult(int sent);
+  Result Execute(const char* statements);
   absl::Status Error(const PGresult* result) const;
 
   std::unique_ptr<PGconn, Close> handle_;
+  const std::chrono::milliseconds silence_;
+  bool silent_ = false;
 };
 
 // True for the error of a transaction that PostgreSQL ended and that may be run again as it is.

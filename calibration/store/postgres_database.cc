@@ -46,8 +46,10 @@ CREATE TABLE eta_store (
 INSERT INTO eta_store (id, revision, schema_version) VALUES (1, 0, 1);
 )";
 // What version 2 adds. The rows that are there are counted by the tables' owner, who else sees one
-// tenant's at a time.
-constexpr char kUses[] = R"(
+// tenant's at a time. Counting may take seconds and is sent alone: what is sent as one is answered
+// as one, and a server that does not answer for long is given up.
+constexpr const char* kUses[] = {
+    R"(
 CREATE TABLE eta_uses (
   tenant text COLLATE "C" PRIMARY KEY, versions_ever bigint NOT NULL, versions bigint NOT NULL,
   bytes bigint NOT NULL);
@@ -69,12 +71,16 @@ END $$;
 CREATE TRIGGER eta_uses AFTER INSERT OR UPDATE OF record ON eta_profiles
   FOR EACH ROW EXECUTE FUNCTION eta_count_use();
 ALTER TABLE eta_profiles NO FORCE ROW LEVEL SECURITY;
+)",
+    R"(
 INSERT INTO eta_uses (tenant, versions_ever, versions, bytes)
   SELECT tenant, COUNT(*), COUNT(record), COALESCE(SUM(LENGTH(record)), 0)
   FROM eta_profiles GROUP BY tenant;
+)",
+    R"(
 ALTER TABLE eta_profiles FORCE ROW LEVEL SECURITY;
 UPDATE eta_store SET schema_version = 2;
-)";
+)"};
 static_assert(kSchemaVersion == 2);
 
 int64_t FirstInteger(const std::vector<SqlRow>& rows) {
@@ -106,7 +112,9 @@ absl::Status Migrate(PostgresConnection& connection) {
   if (FirstInteger(*version) < 1) return StoreCorrupt("has no schema version");
   if (FirstInteger(*version) == 1) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
-    if (status = connection.Run(kUses); !status.ok()) return status;
+    for (const char* statements : kUses) {
+      if (status = connection.Run(statements); !status.ok()) return status;
+    }
   }
   return connection.Commit();
 }
@@ -114,11 +122,12 @@ absl::Status Migrate(PostgresConnection& connection) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PostgresDatabase>> PostgresDatabase::Open(
-    const std::string& url, std::chrono::milliseconds busy_timeout) {
+    const std::string& url, std::chrono::milliseconds busy_timeout,
+    std::chrono::milliseconds silence) {
   PQconninfoOption* options = PQconninfoParse(url.c_str(), nullptr);
   if (options == nullptr) return InvalidField("profile_store", "is no PostgreSQL URL");
   PQconninfoFree(options);
-  std::unique_ptr<PostgresDatabase> database(new PostgresDatabase(url, busy_timeout));
+  std::unique_ptr<PostgresDatabase> database(new PostgresDatabase(url, busy_timeout, silence));
   absl::StatusOr<Connection> first = database->Connect();
   if (first.ok()) {
     database->GiveBack(*std::move(first));
@@ -137,7 +146,7 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Connect() {
     }
     migrated = migrated_;
   }
-  absl::StatusOr<Connection> connection = PostgresConnection::Open(url_, busy_timeout_);
+  absl::StatusOr<Connection> connection = PostgresConnection::Open(url_, busy_timeout_, silence_);
   absl::Status status = connection.status();
   if (status.ok() && !migrated) {
     status = Migrate(**connection);
@@ -155,9 +164,23 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Connect() {
   return connection;
 }
 
+// The idle connections go to the same server: after its silence each would cost its next user the
+// same wait.
+void PostgresDatabase::NoteHealth(const PostgresConnection& connection) {
+  std::vector<Connection> closed;  // without the lock
+  const std::lock_guard lock(mutex_);
+  if (connection.silent()) {
+    closed.swap(idle_);
+    connected_ = StoreUnavailable("its server does not answer");
+  } else if (!connection.lost()) {
+    connected_ = absl::OkStatus();
+  }
+}
+
 void PostgresDatabase::GiveBack(Connection connection) {
-  if (connection->lost()) return;
   connection->Rollback();
+  NoteHealth(*connection);
+  if (connection->lost()) return;
   const std::lock_guard lock(mutex_);
   if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
 }
@@ -188,9 +211,9 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Begin(const Tenan
               .status();
     }
     if (status.ok()) return connection;
-    const bool lost = connection->lost();
+    const bool died = connection->lost() && !connection->silent();
     GiveBack(std::move(connection));
-    if (fresh || !lost) return status;
+    if (fresh || !died) return status;
   }
 }
 
@@ -238,17 +261,21 @@ absl::Status PostgresDatabase::WriteOnce(const Tenant& tenant, const WriteBody& 
 
 absl::Status PostgresDatabase::Look(const ReadBody& body) {
   if (ETA_FAILPOINT(kStorePoll)) return StoreBusy();
-  if (looker_ == nullptr) {
+  // Kept only if all goes well: an open transaction would show the next look what this one saw.
+  Connection looker = std::move(looker_);
+  absl::Status status;
+  if (looker == nullptr) {
     absl::StatusOr<Connection> connection = Connect();
     if (!connection.ok()) return connection.status();
-    if (absl::Status s = (*connection)->Run("LISTEN eta_profiles"); !s.ok()) return s;
-    looker_ = *std::move(connection);
+    looker = *std::move(connection);
+    status = looker->Run("LISTEN eta_profiles");
   }
-  looker_->TakeNotifications();
-  absl::Status status = looker_->Run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-  if (status.ok()) status = body(*looker_);
-  looker_->Rollback();
-  if (!status.ok()) looker_.reset();
+  looker->TakeNotifications();
+  if (status.ok()) status = looker->Run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+  if (status.ok()) status = body(*looker);
+  if (status.ok()) looker->Rollback();
+  NoteHealth(*looker);
+  if (status.ok()) looker_ = std::move(looker);
   return status;
 }
 

@@ -18,33 +18,41 @@
 
 namespace eta {
 
-// Thread-safe. A server that is away is UNAVAILABLE, tried again with growing pauses of up to 5 s.
+// Thread-safe. A server that is away is UNAVAILABLE, tried again with growing pauses; so is one
+// that is silent, after some seconds.
 class PostgresDatabase final : public SqlDatabase {
  public:
+  // Longer than the 10 s after which a server that is there gives a statement up.
+  static constexpr std::chrono::milliseconds kSilence{12'000};
+
   // INVALID_ARGUMENT for a URL that libpq cannot read; FAILED_PRECONDITION for a newer schema or
   // missing rights. A server that is away is no error.
   static absl::StatusOr<std::unique_ptr<PostgresDatabase>> Open(
-      const std::string& url, std::chrono::milliseconds busy_timeout);
+      const std::string& url, std::chrono::milliseconds busy_timeout,
+      std::chrono::milliseconds silence = kSilence);
 
   absl::Status Read(const Tenant& tenant, const ReadBody& body) override;
   absl::Status Write(const Tenant& tenant, const WriteBody& body) override;
   absl::Status Look(const ReadBody& body) override;
   int News() const override { return looker_ == nullptr ? -1 : looker_->socket(); }
-  // UNAVAILABLE while the last try to connect failed.
+  // UNAVAILABLE once a try to connect failed or an answer did not come, until the next answer.
   absl::Status Health() const override;
 
  private:
   using Connection = std::unique_ptr<PostgresConnection>;
 
-  PostgresDatabase(std::string url, std::chrono::milliseconds busy_timeout)
-      : url_(std::move(url)), busy_timeout_(busy_timeout) {}
+  PostgresDatabase(std::string url, std::chrono::milliseconds busy_timeout,
+                   std::chrono::milliseconds silence)
+      : url_(std::move(url)), busy_timeout_(busy_timeout), silence_(silence) {}
   absl::StatusOr<Connection> Connect();
   absl::StatusOr<Connection> Begin(const Tenant& tenant, const char* begin);
+  void NoteHealth(const PostgresConnection& connection);
   void GiveBack(Connection connection);
   absl::Status WriteOnce(const Tenant& tenant, const WriteBody& body);
 
   const std::string url_;
   const std::chrono::milliseconds busy_timeout_;
+  const std::chrono::milliseconds silence_;
 
   mutable std::mutex mutex_;
   std::vector<Connection> idle_;
@@ -53,7 +61,7 @@ class PostgresDatabase final : public SqlDatabase {
   std::chrono::milliseconds pause_{0};
   std::chrono::steady_clock::time_point next_try_;
 
-  Connection looker_;
+  Connection looker_;  // of the thread that looks for changes
 };
 
 }  // namespace eta

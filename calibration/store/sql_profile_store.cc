@@ -407,9 +407,9 @@ absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& na
     if (!state.ok()) return state.status();
     if (state->newest == 0) return NoSuchProfile();
     if (expected_version && *expected_version != state->newest) return VersionMismatch();
-    for (const char* statement :
-         {"UPDATE eta_profiles SET record = NULL WHERE tenant = $1 AND name = $2",
-          "DELETE FROM eta_aliases WHERE tenant = $1 AND name = $2"}) {
+    for (const char* statement : {"UPDATE eta_profiles SET record = NULL"
+                                  " WHERE tenant = $1 AND name = $2 AND record IS NOT NULL",
+                                  "DELETE FROM eta_aliases WHERE tenant = $1 AND name = $2"}) {
       if (const Rows done = session.Run(statement, key); !done.ok()) return done.status();
       if (ETA_FAILPOINT(kStoreDelete)) return StoreFull();
     }
@@ -434,47 +434,45 @@ absl::Status SqlProfileStore::Health() const {
 
 // A database that cannot be asked now is asked again at the next look.
 void SqlProfileStore::LookForChanges() {
-  std::vector<ProfileChange> changes;
-  std::vector<SqlRow> uses;
-  int64_t revision = 0;
-  bool all = false;
-  const absl::Status looked = database_->Look([&](SqlSession& session) {
-    changes.clear();
-    uses.clear();
+  (void)database_->Look([this](SqlSession& session) -> absl::Status {
     const Rows now = session.Run("SELECT revision FROM eta_store", {});
     if (!now.ok()) return now.status();
-    revision = now->empty() ? 0 : Integer(now->front()[0]);
+    const int64_t revision = now->empty() ? 0 : Integer(now->front()[0]);
     // The first look does not know what was missed, nor does one that finds an older database.
-    all = !seen_revision_ || revision < *seen_revision_;
+    const bool all = !seen_revision_ || revision < *seen_revision_;
     if (!all && revision == *seen_revision_) return absl::OkStatus();
-    if (all) {
-      Rows used =
-          session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses LIMIT $1",
-                      std::vector<SqlValue>{kMaxUses});
-      if (!used.ok()) return used.status();
-      uses = *std::move(used);
-      changes.push_back({});
-      return absl::OkStatus();
-    }
-    Rows used = session.Run(
-        "SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant IN"
-        " (SELECT tenant FROM eta_changes WHERE revision > $1)",
-        std::vector<SqlValue>{*seen_revision_});
-    if (!used.ok()) return used.status();
-    uses = *std::move(used);
-    const Rows rows = session.Run("SELECT tenant, name FROM eta_changes WHERE revision > $1",
-                                  std::vector<SqlValue>{*seen_revision_});
-    if (!rows.ok()) return rows.status();
-    for (const SqlRow& row : *rows) {
-      const absl::StatusOr<Tenant> tenant = Tenant::Parse(Text(row[0]));
-      if (tenant.ok()) changes.push_back({.tenant = *tenant, .name = Text(row[1])});
-    }
-    return absl::OkStatus();
+    const absl::Status told = all ? TellAll(session) : TellSince(session, *seen_revision_);
+    // Last: what throws is told anew by the next look.
+    if (told.ok()) seen_revision_ = revision;
+    return told;
   });
-  if (!looked.ok() || (changes.empty() && revision == 0)) return;
-  seen_revision_ = revision;
-  NoteUses(all, uses);
-  for (const ProfileChange& change : changes) feed_.Tell(change);
+}
+
+absl::Status SqlProfileStore::TellAll(SqlSession& session) {
+  const Rows used =
+      session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses LIMIT $1",
+                  std::vector<SqlValue>{kMaxUses});
+  if (!used.ok()) return used.status();
+  NoteUses(/*all=*/true, *used);
+  feed_.Tell({});
+  return absl::OkStatus();
+}
+
+absl::Status SqlProfileStore::TellSince(SqlSession& session, int64_t revision) {
+  const Rows used = session.Run(
+      "SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant IN"
+      " (SELECT tenant FROM eta_changes WHERE revision > $1)",
+      std::vector<SqlValue>{revision});
+  if (!used.ok()) return used.status();
+  const Rows rows = session.Run("SELECT tenant, name FROM eta_changes WHERE revision > $1",
+                                std::vector<SqlValue>{revision});
+  if (!rows.ok()) return rows.status();
+  NoteUses(/*all=*/false, *used);
+  for (const SqlRow& row : *rows) {
+    const absl::StatusOr<Tenant> tenant = Tenant::Parse(Text(row[0]));
+    if (tenant.ok()) feed_.Tell({.tenant = *tenant, .name = Text(row[1])});
+  }
+  return absl::OkStatus();
 }
 
 void SqlProfileStore::NoteUses(bool all, const std::vector<SqlRow>& rows) {

@@ -55,6 +55,8 @@ class SqlProfileStore final : public ProfileStore {
   absl::StatusOr<SqlEnd> Insert(SqlSession& session, const Tenant& tenant, const PutProfile& put,
                                 ProfilePtr& stored) const;
   void LookForChanges();
+  absl::Status TellAll(SqlSession& session);
+  absl::Status TellSince(SqlSession& session, int64_t revision);
   void NoteUses(bool all, const std::vector<SqlRow>& rows);
 
   ProfileQuota QuotaOf(const Tenant& tenant) const;

@@ -10,7 +10,9 @@
 #include "tests/integration/replica.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/error_details.h"
+#include "tests/testing/postgres_client.h"
 #include "tests/testing/postgres_server.h"
+#include "tests/testing/silent_relay.h"
 #include "tests/testing/sqlite_client.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
@@ -167,6 +169,25 @@ TEST_F(StoreProcessTest, ADamagedProfileIsDataLossAndHurtsNoOther) {
   ASSERT_TRUE(server.Calibrate(SmallCalibration("legal")).has_value())
       << server.status.error_message();
   EXPECT_EQ(server.Generate("").profile_version(), 2) << server.status.error_message();
+}
+
+TEST_F(StoreProcessTest, ADatabaseThatFallsSilentDoesNotKeepTheProcess) {
+  PostgresServer* const database = PostgresServer::Get();
+  if (database == nullptr) GTEST_SKIP() << PostgresServer::MissingReason();
+  SilentRelay relay(database->socket_folder());
+  const std::string url = database->NewDatabase();
+  Replica server(model_.path(), relay.Through(url));
+  ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
+  PostgresClient own(url);
+  EXPECT_TRUE(Within(seconds(60), [&] {
+    return own("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database()"
+               " AND application_name = 'eta-server' AND query <> ''") == "2";
+  })) << "it looks for changes on a connection of its own";
+  relay.Silence();
+  EXPECT_TRUE(Within(seconds(60), [&] { return relay.dropped() > 0; }));
+  server.process().Signal(SIGTERM);
+  const ServerProcess::Exit exit = server.process().AwaitExit();
+  EXPECT_EQ(exit.code, 0) << exit.errors;
 }
 
 TEST_F(StoreProcessTest, ServersShareProfilesByPostgresAndGoOnWithoutIt) {

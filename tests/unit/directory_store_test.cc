@@ -1,10 +1,13 @@
 // A folder of JSON profiles: swapped whole, as a mounted ConfigMap is, and never half taken over.
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "calibration/profile_json.h"
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/failpoint.h"
 #include "tests/testing/eventually.h"
 #include "tests/testing/store_case.h"
 
@@ -101,6 +104,47 @@ TEST_F(DirectoryStore, ABadFileLeavesTheLastGoodSet) {
   fs::rename(folder_.path() + "/.acme", folder_.path() + "/acme");
   ASSERT_TRUE(Eventually([&] { return NewestVersion(**store) == 3; }));
 }
+
+#ifdef ETA_FAILPOINTS
+class DirectoryFailpoint : public DirectoryStore {
+ protected:
+  ~DirectoryFailpoint() override { DisarmFailpoints(); }
+};
+
+TEST_F(DirectoryFailpoint, FilesThatCannotBeReadAreReadAtTheNextLook) {
+  fs::create_directories(folder_.path() + "/acme");
+  folder_.Write("acme/legal.json", Json("legal", 1, 1));
+  const auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status();
+  int64_t version = 1;
+  for (const Failpoint point : {Failpoint::kFileOpen, Failpoint::kFileRead}) {
+    const std::string next = std::to_string(++version) + ".json";
+    folder_.Write("acme/.next", Json("legal", version, uint32_t(version)));
+    ArmFailpoint(point, {});
+    fs::rename(folder_.path() + "/acme/.next", folder_.path() + "/acme/" + next);
+    ASSERT_TRUE(Eventually([&] { return !(*store)->Health().ok(); }));
+    EXPECT_EQ(NewestVersion(**store), version - 1);
+    DisarmFailpoints();
+    ASSERT_TRUE(Eventually([&] { return (*store)->Health().ok(); })) << (*store)->Health();
+    EXPECT_EQ(NewestVersion(**store), version);
+  }
+}
+
+// Reading a large folder again and again is work for nothing.
+TEST_F(DirectoryFailpoint, ABadFileIsNotReadAgain) {
+  fs::create_directories(folder_.path() + "/acme");
+  const auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status();
+  folder_.Write("acme/.bad", "{}");
+  fs::rename(folder_.path() + "/acme/.bad", folder_.path() + "/acme/bad.json");
+  ASSERT_TRUE(Eventually([&] { return !(*store)->Health().ok(); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the look that told it is over
+  const int64_t strikes = FailpointStrikes(Failpoint::kFileOpen);
+  ArmFailpoint(Failpoint::kFileOpen, {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // ten looks
+  EXPECT_EQ(FailpointStrikes(Failpoint::kFileOpen), strikes);
+}
+#endif
 
 TEST_F(DirectoryStore, BadContentsAtTheStartAreAnError) {
   fs::create_directories(folder_.path() + "/acme");

@@ -41,6 +41,18 @@ TEST_F(PostgresStore, RowLevelSecurityHidesOtherTenants) {
   EXPECT_EQ(PostgresClient(server_->AdminUrl(url_))("SELECT COUNT(*) FROM eta_profiles"), "2");
 }
 
+TEST_F(PostgresStore, DeletedVersionsAreNotWrittenAgain) {
+  const auto store = Open();
+  PostgresClient admin(server_->AdminUrl(url_));
+  const auto writer_after_delete = [&] {
+    EXPECT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+    EXPECT_TRUE(store->Delete(kAcme, "legal", std::nullopt).ok());
+    return admin("SELECT xmin FROM eta_profiles WHERE version = 1");
+  };
+  const std::string writer = writer_after_delete();
+  EXPECT_EQ(writer_after_delete(), writer);
+}
+
 TEST_F(PostgresStore, ReplicasMigrateAtOnceAndSeeEachOther) {
   std::vector<std::thread> threads;
   std::atomic<int> stored = 0;

@@ -189,6 +189,22 @@ TEST_P(ReadStoreTest, AnotherProcessesChangeIsToldWithinASecond) {
   EXPECT_EQ((*store->Get(kAcme, "legal", Newest()))->version, 2);
 }
 
+// Where the host has no memory to tell it, for one.
+TEST_P(ReadStoreTest, AChangeThatCouldNotBeToldIsToldAtTheNextLook) {
+  place_.Seed("acme", "legal", 1, MakeContent(1));
+  const auto store = place_.Open();
+  if (GetParam() != StoreKind::kDirectory) {
+    ASSERT_TRUE(Eventually([&] { return store->Use(kAcme).has_value(); })) << "the first look";
+  }
+  std::atomic<int> tries = 0;
+  const auto watch = store->Watch([&](const ProfileChange& change) {
+    if (change.tenant == kAcme && ++tries == 1) throw std::bad_alloc();
+  });
+  place_.Seed("acme", "legal", 2, MakeContent(2));
+  EXPECT_TRUE(Eventually([&] { return tries >= 2; }));
+  EXPECT_EQ((*store->Get(kAcme, "legal", Newest()))->version, 2);
+}
+
 TEST_P(WriteStoreTest, PutKeepsEveryBitAndSurvivesReopening) {
   PutProfile put = MakePut("legal", 1);
   put.content.thresholds = {-0.0f, 0.1f, 1e-45f, 3.4028235e38f, -1.0f / 3.0f, 0.0f};

@@ -6,8 +6,10 @@
 #include <array>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "calibration/profile_json.h"
 #include "engine/error.h"
 #include "gmock/gmock.h"
@@ -174,7 +176,8 @@ TEST_P(TenancyTest, EachSeesWhatItWouldSeeAlone) {
   ExpectNoCanary(store_->Health());
 }
 
-// What SQLite has done: its statements and how many steps of its machine each took.
+// What SQLite has done: its statements, how many steps of its machine each took, and the triggers
+// that ran before it was done.
 class Work {
  public:
   Work() { sqlite3_auto_extension(Entry()); }
@@ -188,14 +191,19 @@ class Work {
   }
 
  private:
-  static int Trace(unsigned /*event*/, void* /*context*/, void* statement, void* /*time*/) {
+  static int Trace(unsigned event, void* /*context*/, void* statement, void* begun) {
+    if (event == SQLITE_TRACE_STMT) {
+      const auto* text = static_cast<const char*>(begun);
+      if (absl::StartsWith(text, "-- TRIGGER")) absl::StrAppend(&log_, text, "\n");
+      return 0;
+    }
     auto* done = static_cast<sqlite3_stmt*>(statement);
     absl::StrAppend(&log_, sqlite3_sql(done), ": ",
                     sqlite3_stmt_status(done, SQLITE_STMTSTATUS_VM_STEP, 1), "\n");
     return 0;
   }
   static int Install(sqlite3* handle, char** /*error*/, const void* /*api*/) {
-    return sqlite3_trace_v2(handle, SQLITE_TRACE_PROFILE, Trace, nullptr);
+    return sqlite3_trace_v2(handle, SQLITE_TRACE_STMT | SQLITE_TRACE_PROFILE, Trace, nullptr);
   }
   static void (*Entry())() { return reinterpret_cast<void (*)()>(Install); }
 
@@ -254,6 +262,21 @@ TEST_F(SqliteTenancy, ManyVersionsMakeNoPutLonger) {
   const std::string few = put("few");
   EXPECT_EQ(few, put("many"));
   EXPECT_THAT(few, ::testing::HasSubstr("SELECT"));
+}
+
+// A trigger runs for each row that is written, and what was deleted is remembered as a row.
+TEST_F(SqliteTenancy, DeletedVersionsAreNotWrittenAgain) {
+  const Tenant tenant = TenantOf("acme");
+  const auto triggers = [&] {
+    const std::string work =
+        Work::Of([&] { return store_->Delete(tenant, "legal", std::nullopt); });
+    const std::vector<std::string> parts = absl::StrSplit(work, "-- TRIGGER");
+    return parts.size() - 1;
+  };
+  for (uint32_t i = 0; i < 20; ++i) ASSERT_TRUE(store_->Put(tenant, MakePut("legal", i)).ok());
+  EXPECT_EQ(triggers(), 20u);
+  ASSERT_TRUE(store_->Put(tenant, MakePut("legal", 20)).ok());
+  EXPECT_EQ(triggers(), 1u);
 }
 
 }  // namespace
