@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "grpc/support/time.h"
 #include "service/call_identity.h"
 #include "service/store_status.h"
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
 constexpr std::chrono::milliseconds kOnTheWay{20};  // from a client to the server
+constexpr std::chrono::seconds kYearsOff = std::chrono::hours(10 * 365 * 24);
 constexpr size_t kMaxEchoedBytes = 64;  // of a name from the request in an error's metadata
 constexpr int kShortQueuePart = 4;      // a short queue is this part of what may wait else
 
@@ -26,10 +28,11 @@ absl::Status ShortOfMemory(const std::string& sentence, Pressure rung) {
 }  // namespace
 
 Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context) {
-  using std::chrono::system_clock;
-  const system_clock::time_point deadline = context.deadline();
-  if (deadline == system_clock::time_point::max()) return Clock::time_point::max();
-  return Clock::now() + (deadline - system_clock::now());
+  // Not context.deadline(): a time that far off does not fit the clock that it is given by.
+  const gpr_timespec deadline = context.raw_deadline();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  if (left.tv_sec >= kYearsOff.count()) return Clock::time_point::max();
+  return Clock::now() + std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
 }
 
 bool CancelledForDeadline(const grpc::ServerContextBase& context, Clock::time_point arrival) {
@@ -66,7 +69,8 @@ absl::Status CheckRoomToGenerate(const CallParts& parts) {
   if (!parts.memory.At(Pressure::kShortQueue)) return absl::OkStatus();
   const Limits& limits = parts.engine.limits();
   const EngineSnapshot engine = parts.engine.Snapshot();
-  const bool full = engine.waiting >= std::max(1, limits.max_waiting_requests / kShortQueuePart) ||
+  const bool full = engine.waiting - engine.preempted >=
+                        std::max(1, limits.max_waiting_requests / kShortQueuePart) ||
                     engine.waiting_tokens >= limits.max_waiting_tokens / kShortQueuePart;
   if (!full) return absl::OkStatus();
   return ShortOfMemory("the server is short of memory, so fewer requests may wait",

@@ -13,7 +13,8 @@
 
 namespace eta {
 
-// The call's deadline on the clock that nobody sets; max() if it has none.
+// The call's deadline on the clock that nobody sets; max() if it has none, or one that is years
+// off.
 Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context);
 
 // Whether a call that came at `arrival` and that gRPC cancels now ends for its deadline, or for

@@ -11,9 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/input_file.h"
 #include "service/flag_groups.h"
 #include "service/telemetry/metric_catalogue.h"
+#include "service/watched_files.h"
 
 namespace eta {
 namespace {
@@ -28,16 +28,14 @@ constexpr char kDescription[] =
     "stopped, 2 flags, model or profile store unusable, 3 no device is left that works, 4 the "
     "profile store failed to write and must be opened anew, 5 the host had no memory for a step.";
 
-// One line of a file: what must not stand where every user of the host can read it.
-absl::StatusOr<std::string> ReadSecret(const std::string& path) {
-  constexpr uint64_t kMaxBytes = 4096;
-  const auto file = InputFile::Open(path);
-  if (!file.ok()) return file.status();
-  const auto text = file->ReadAll(kMaxBytes);
+// One line of a file that not every user of the host can read.
+absl::StatusOr<std::string> ReadSecret(const std::string& flag, const std::string& path) {
+  constexpr size_t kMaxBytes = 4096;
+  const auto text = ReadWhole({.name = flag, .path = path, .secret = true}, kMaxBytes);
   if (!text.ok()) return text.status();
   const std::string line(absl::StripAsciiWhitespace(*text));
   if (line.empty() || line.find('\n') != std::string::npos) {
-    return absl::InvalidArgumentError("file " + Quoted(file->name()) + " must hold one line");
+    return absl::InvalidArgumentError(flag + ": must hold one line");
   }
   return line;
 }
@@ -100,7 +98,8 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   app.set_version_flag("--version", ETA_VERSION, "Print the version and exit");
   bool print_config = false;
   app.add_flag("--print_config", print_config,
-               "Print the effective configuration, in the form that --config reads, and exit")
+               "Print the effective configuration, in the form that --config reads, and exit; with "
+               "code 2 and a word on it if the server would refuse it")
       ->configurable(false);
   app.add_flag_callback(
          "--print_metrics",
@@ -134,7 +133,10 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   }
   if (print_config) {
     std::cout << EffectiveConfig(app);
-    return {};
+    const absl::Status checked = CheckOptions(flags.server, flags.engine.limits);
+    if (checked.ok()) return {};
+    std::cerr << "eta-server: " << checked.message() << "\n";
+    return {.flags = {}, .exit_code = kExitBadStart};
   }
   flags.given = Given(app);
   flags.shows_password =
@@ -144,11 +146,8 @@ ParsedFlags ParseFlags(int argc, char** argv) {
 
 absl::Status ReadSecrets(Flags& flags) {
   if (flags.profile_store_file.empty()) return absl::OkStatus();
-  auto url = ReadSecret(flags.profile_store_file);
-  if (!url.ok()) {
-    return absl::InvalidArgumentError("--profile_store_file: " +
-                                      std::string(url.status().message()));
-  }
+  auto url = ReadSecret("--profile_store_file", flags.profile_store_file);
+  if (!url.ok()) return url.status();
   flags.profile_store = *std::move(url);
   return absl::OkStatus();
 }

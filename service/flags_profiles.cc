@@ -16,7 +16,7 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--profile_store_file", flags.profile_store_file,
          "File whose only line is what --profile_store would be: keeps a database's password out "
-         "of the command line and the environment")
+         "of the command line and the environment. Refused if every user of the host may read it")
       ->excludes("--profile_store")
       ->type_name("FILE");
   app.add_option(

@@ -38,7 +38,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
       new GenerateReactor(context, parts, std::move(on_done)));
   reactor->KeepAlive();
   const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
-  if (!status.ok()) reactor->End(status);
+  if (!status.ok()) {
+    reactor->TakeWait();
+    reactor->End(status);
+  }
   // gRPC cannot be done before it was given the reactor, so the pointer is good.
   return reactor.get();
 }
@@ -84,8 +87,13 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
                   {.reason = "PROFILE_NOT_FOUND"}),
         reference, field);
   }
+  {
+    const std::lock_guard lock(mutex_);
+    awaits_profile_ = true;
+  }
   parts_.profiles->Resolve(tenant, *parsed,
                            [self = Self(), named, reference, field](ProfileCache::Answer answer) {
+                             if (!self->TakeWait()) return;  // it has ended
                              absl::Status status = answer.status();
                              if (answer.ok()) {
                                self->request_.attention.mode = AttentionMode::kProfile;
@@ -99,6 +107,11 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
                              if (!status.ok()) self->End(NamingProfile(status, reference, field));
                            });
   return absl::OkStatus();
+}
+
+bool GenerateReactor::TakeWait() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(awaits_profile_, false);
 }
 
 absl::Status GenerateReactor::Submit() {
@@ -167,10 +180,12 @@ void GenerateReactor::OnFinished(FinishedEvent event) {
 void GenerateReactor::OnFailed(absl::Status status, FinishedEvent so_far) {
   place_.GiveBack();
   lease().Use(Used(so_far));
-  if (ends_for_memory_ && absl::IsCancelled(status)) {
-    status = MakeError(absl::StatusCode::kResourceExhausted,
-                       "the answer was given up, since the server is short of memory",
-                       {.reason = "MEMORY_PRESSURE", .retry_after = kMemoryRetry});
+  if (absl::IsCancelled(status)) {
+    status = ends_for_memory_
+                 ? MakeError(absl::StatusCode::kResourceExhausted,
+                             "the answer was given up, since the server is short of memory",
+                             {.reason = "MEMORY_PRESSURE", .retry_after = kMemoryRetry})
+                 : DeadlineOr(std::move(status));
   }
   ErrorDetail detail = GetErrorDetail(status);
   detail.metadata["output_tokens"] = std::to_string(so_far.output_tokens);
@@ -184,8 +199,8 @@ bool GenerateReactor::Merge(v1::GenerateResponse& last, const v1::GenerateRespon
 }
 
 void GenerateReactor::OnCancel() {
-  // At its deadline the engine ends it itself, and says why.
-  if (!CancelledForDeadline(context(), arrival())) Cancel();
+  if (CancelledForDeadline(context(), arrival())) deadline_passed_ = true;
+  Cancel();
 }
 
 void GenerateReactor::EndForMemory() {
@@ -201,6 +216,19 @@ void GenerateReactor::Cancel() {
     to_cancel = handle_;
   }
   if (to_cancel) parts_.engine.Cancel(*to_cancel);
+  if (!TakeWait()) return;
+  request_ = {};  // the cache holds this object until the store has answered
+  End(DeadlineOr(MakeError(absl::StatusCode::kCancelled, "the client cancelled the call, or left",
+                           {.reason = "CLIENT_CANCELLED"})));
+}
+
+absl::Status GenerateReactor::DeadlineOr(absl::Status status) const {
+  if (!deadline_passed_) return status;
+  const bool started = kv_tokens_ > 0;
+  return MakeError(absl::StatusCode::kDeadlineExceeded,
+                   started ? "deadline: passed while the request was running"
+                           : "deadline: passed while the request was queued",
+                   {.reason = started ? "DEADLINE_DECODING" : "DEADLINE_QUEUED"});
 }
 
 int64_t GenerateReactor::Used(const FinishedEvent& outcome) const {

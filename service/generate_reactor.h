@@ -60,7 +60,11 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   absl::Status Begin(const grpc::ByteBuffer& message);
   absl::Status ResolveProfile(const Tenant& tenant, const v1::Attention& attention);
   absl::Status Submit();
+  // Whether it waited for its profile; it does not any more. Whoever is told so goes on with it.
+  bool TakeWait();
   void Cancel();
+  // Why it ends, cancelled: that its deadline has passed, as the engine would say, or `status`.
+  absl::Status DeadlineOr(absl::Status status) const;
   // The tokens that the call is charged: of the prompt those that were computed, once it ran, and
   // those that were generated; at least what making tokens of its text costs.
   int64_t Used(const FinishedEvent& outcome) const;
@@ -73,9 +77,11 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   LiveStreams::Place place_;
   std::atomic<int64_t> kv_tokens_ = 0;
   std::atomic<bool> ends_for_memory_ = false;
+  std::atomic<bool> deadline_passed_ = false;
 
   std::mutex mutex_;
   // Guarded by mutex_:
+  bool awaits_profile_ = false;
   bool cancelled_ = false;
   std::optional<uint64_t> handle_;
 };

@@ -302,7 +302,8 @@ int Run(Flags flags) {
     drained = true;
     kill(getpid(), SIGTERM);  // wakes the wait below
   });
-  sigwaitinfo(&signals, nullptr);
+  while (sigwaitinfo(&signals, nullptr) < 0) {  // interrupted: the process was stopped and goes on
+  }
   if (!drained) {
     log.Write(
         LogEvent(LogLevel::kWarning, "drain_hurried", "second signal: running calls end now"));

@@ -142,17 +142,8 @@ Server::Server(const ServerOptions& options, const ServerParts& parts, Security 
       health_(engine_, state_, options_, NamesInHealth(options_), log_) {}
 
 absl::Status Server::Check(const ServerOptions& options, const Limits& limits) {
-  if (absl::Status status = CheckListenAddress(options); !status.ok()) return status;
-  if (absl::Status status = CheckMetricsAddress(options); !status.ok()) return status;
-  if (absl::Status status = CheckHealthAddress(options); !status.ok()) return status;
-  if (absl::Status status = CheckCallOptions(options); !status.ok()) return status;
-  if (const auto security = OpenSecurity(options, Log::Nowhere()); !security.ok()) {
-    return security.status();
-  }
-  if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits for "
-      "its reader takes no steps");
+  if (absl::Status status = CheckOptions(options, limits); !status.ok()) return status;
+  return OpenSecurity(options, Log::Nowhere()).status();
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
@@ -243,6 +234,7 @@ void Server::Drain() {
   state_.SetClosed();
   log_.Write(LogEvent(LogLevel::kInfo, "closed", "new calls are refused from now on"));
   const auto deadline = Clock::now() + options_.drain_timeout;
+  if (profiles_ != nullptr) profiles_->Close();  // the engine would refuse what waits for one
   engine_.Drain(deadline);
   calibrations_.Drain(deadline);  // those that compute beside the engine, or store
   stats_service_.Close();         // last: it may be watched how the rest ends

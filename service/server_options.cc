@@ -221,4 +221,15 @@ absl::Status CheckMetricsAddress(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOptions(const ServerOptions& options, const Limits& limits) {
+  if (absl::Status status = CheckListenAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckMetricsAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckHealthAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckCallOptions(options); !status.ok()) return status;
+  if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits for "
+      "its reader takes no steps");
+}
+
 }  // namespace eta

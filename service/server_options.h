@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/limits.h"
 #include "service/memory_pressure.h"
 
 namespace eta {
@@ -94,5 +95,8 @@ bool IsLocalAddress(const std::string& address);
 absl::Status CheckListenAddress(const ServerOptions& options);
 absl::Status CheckMetricsAddress(const ServerOptions& options);
 absl::Status CheckHealthAddress(const ServerOptions& options);
+
+// All of these, and how the options fit the limits: what can be said without reading a file.
+absl::Status CheckOptions(const ServerOptions& options, const Limits& limits);
 
 }  // namespace eta

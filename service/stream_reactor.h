@@ -68,6 +68,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const grpc::CallbackServerContext& context() const { return *context_; }
   Clock::time_point arrival() const { return track_.arrival(); }
 
+  // Without effect once the call ends.
   void Enqueue(Response message);
   // Finishes the call once what waits is written. Call once, last.
   void End(const absl::Status& status);
@@ -114,6 +115,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::deque<Entry> queue_;
   int waiting_messages_ = 0;
   size_t waiting_bytes_ = 0;
+  bool ending_ = false;              // nothing joins the queue any more
   std::optional<absl::Status> end_;  // what to finish with once the queue is empty
   bool busy_ = false;                // a write is under way, or the call was finished
   Clock::time_point busy_since_;
@@ -148,7 +150,7 @@ void StreamReactor<Response>::Enqueue(Response message) {
   const size_t bytes = message.ByteSizeLong();
   {
     const std::lock_guard lock(mutex_);
-    if (broken_) return;
+    if (broken_ || ending_) return;
     if (queue_.empty() || !Merge(queue_.back().message, message)) {
       queue_.push_back({.message = std::move(message)});
     }
@@ -165,6 +167,7 @@ void StreamReactor<Response>::End(const absl::Status& status) {
   bool flushing;
   {
     const std::lock_guard lock(mutex_);
+    ending_ = true;
     flushing = busy_ || !queue_.empty();
   }
   // Before anybody can finish the call.

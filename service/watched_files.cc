@@ -22,6 +22,8 @@ std::string Objection(const struct stat& info, bool secret) {
   return "";
 }
 
+}  // namespace
+
 absl::StatusOr<std::string> ReadWhole(const WatchedFile& file, size_t max_bytes) {
   const auto wrong = [&file](const std::string& why) {
     return absl::InvalidArgumentError(file.name + ": " + why);
@@ -45,8 +47,6 @@ absl::StatusOr<std::string> ReadWhole(const WatchedFile& file, size_t max_bytes)
   if (content.size() > max_bytes) return wrong("is too long");
   return content;
 }
-
-}  // namespace
 
 WatchedFiles::WatchedFiles(WatchedFilesOptions options, Take take, Report report)
     : options_(std::move(options)), take_(std::move(take)), report_(std::move(report)) {}

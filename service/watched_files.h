@@ -30,6 +30,10 @@ struct WatchedFile {
   bool secret = false;  // refused if every user of the host can read it
 };
 
+// What a file holds now. INVALID_ARGUMENT, by its name, for one that must not be used: no regular
+// file, one that every user of the host can change or, if it is secret, read, or a longer one.
+absl::StatusOr<std::string> ReadWhole(const WatchedFile& file, size_t max_bytes);
+
 struct WatchedFilesOptions {
   std::vector<WatchedFile> files;      // refused if every user of the host can change them
   size_t max_bytes = size_t{4} << 20;  // of each

@@ -74,6 +74,12 @@ absl::Status CheckTlsMaterial(const TlsMaterial& material, system_clock::time_po
   if (!context || SSL_CTX_use_certificate(context.get(), chain.front().get()) != 1) {
     return Wrong("--tls_cert", "OpenSSL refuses it; its key may be too short");
   }
+  for (size_t i = 1; i < chain.size(); ++i) {
+    if (SSL_CTX_add1_chain_cert(context.get(), chain[i].get()) != 1) {
+      return Wrong("--tls_cert",
+                   "OpenSSL refuses a certificate after the first; its key may be too short");
+    }
+  }
   if (SSL_CTX_use_PrivateKey(context.get(), key.get()) != 1 ||
       SSL_CTX_check_private_key(context.get()) != 1) {
     return Wrong("--tls_key", "is not the key of --tls_cert");

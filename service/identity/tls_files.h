@@ -25,8 +25,8 @@ struct TlsMaterial {
 bool HoldsCertificates(const std::string& pem);
 
 // INVALID_ARGUMENT, naming the flag, for what cannot be used: no certificate or key in it, a
-// key that is another's or too weak (as OpenSSL's security level 2 has it), a certificate that has
-// expired or is not valid yet.
+// key that is another's, one of the certificates that is too weak (as OpenSSL's security level 2
+// has it), a certificate that has expired or is not valid yet.
 absl::Status CheckTlsMaterial(const TlsMaterial& material,
                               std::chrono::system_clock::time_point now);
 

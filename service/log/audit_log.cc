@@ -19,9 +19,10 @@ bool ChangesProfiles(std::string_view method) {
 
 // What a call that ended so may have left behind. Refusals cost their caller nothing and may be
 // many.
-bool MayHaveChanged(const absl::Status& status) {
-  if (ReasonOf(status) == "SLOW_CONSUMER") return true;  // what was made was not taken
-  switch (status.code()) {
+bool MayHaveChanged(const CallRecord& record) {
+  if (record.tenant.empty()) return false;  // refused before it was known whose call it is
+  if (ReasonOf(record.status) == "SLOW_CONSUMER") return true;  // what was made was not taken
+  switch (record.status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
@@ -60,8 +61,7 @@ void AuditLog::OnCallEnd(const CallRecord& record) {
     event.Add("alias", record.profile_alias);
     const bool named = record.profile_version > 0 || !record.profile_alias.empty();
     if (named) event.Add("profile_version", record.profile_version);
-    log_.Write(
-        std::move(event.Rank(MayHaveChanged(record.status) ? LogRank::kChange : LogRank::kAudit)));
+    log_.Write(std::move(event.Rank(MayHaveChanged(record) ? LogRank::kChange : LogRank::kAudit)));
   }
 }
 

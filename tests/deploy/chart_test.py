@@ -61,6 +61,7 @@ REFUSED = (
     ({"model": {"path": "models/eta-27m"}}, "path"),
     ({"model": {"sha256": {"config.json": "12"}}}, "sha256"),
     ({"server": {"port": 80}}, "port"),
+    ({"metrics": {"listenHost": "[::]"}}, "listenHost"),
     ({"log": {"format": "xml"}}, "format"),
     ({"tls": {"enabled": True}}, "tls.existingSecret"),
     ({"tls": {"clientCaKey": "ca.crt"}}, "tls.enabled"),

@@ -185,6 +185,33 @@ TEST_F(CallRecordTest, FailuresAndCancellationsCountWhatWasMade) {
   EXPECT_EQ(eta::ReasonOf(record.status), "CLIENT_CANCELLED");
 }
 
+// By its client's clock or the server's, whichever is first: nothing is held until the other is.
+TEST_F(CallRecordTest, ARequestWhoseDeadlinePassesIsCancelledAndCountedAsThat) {
+  std::map<std::string, std::string> reasons;  // by request id
+  ClientCall waiting(*stub_), running(*stub_);
+  std::vector<std::shared_ptr<PuppetCall>> calls;
+  for (const auto& [client, id] : {std::pair{&waiting, "waiting"}, {&running, "running"}}) {
+    client->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    v1::GenerateRequest request = Ask("hello");
+    request.set_request_id(id);
+    client->Start(request);
+    calls.push_back(engine_->TakeCall());
+    ASSERT_NE(calls.back(), nullptr);
+  }
+  calls.back()->Start();
+  for (const auto& call : calls) {
+    EXPECT_TRUE(engine_->AwaitCancel(*call));
+    call->Fail(MakeError(absl::StatusCode::kCancelled, "cancelled by the client",
+                         {.reason = "CLIENT_CANCELLED"}));
+  }
+  for (const CallRecord& record : records_.Await(2)) {
+    EXPECT_EQ(record.status.code(), absl::StatusCode::kDeadlineExceeded);
+    reasons[record.request_id] = record.reason;
+  }
+  EXPECT_EQ(reasons["waiting"], "DEADLINE_QUEUED");
+  EXPECT_EQ(reasons["running"], "DEADLINE_DECODING");
+}
+
 TEST_F(CallRecordTest, AnAnswerThatNobodyTookIsNotOk) {
   ClientCall leaving(*stub_);
   leaving.Start(Ask("hello"));

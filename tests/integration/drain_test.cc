@@ -98,6 +98,21 @@ TEST_F(DrainTest, ASecondSignalDoesNotWaitForReaders) {
   EXPECT_LT(Clock::now() - begin, seconds(20)) << "of the drain's 60";
 }
 
+TEST_F(DrainTest, DoesNotWaitForAProfileThatTheStoreKeepsBack) {
+  store_->Block();
+  v1::GenerateRequest request = Ask("hello");
+  request.mutable_attention()->set_profile("legal");
+  ClientCall waits(*stub_);
+  waits.Start(request);
+  while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::thread drain([this] { server_->Drain(); });
+  const grpc::Status status = waits.Finish();
+  EXPECT_EQ(ReasonOf(status), "DRAINING") << status.error_message();
+  EXPECT_EQ(store_->waiting(), 1);
+  store_->Release();
+  drain.join();
+}
+
 TEST_F(DrainTest, WhoListensHearsOfItAtOnce) {
   ServerOptions options;
   options.drain_delay = seconds(60);

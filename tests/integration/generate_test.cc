@@ -272,6 +272,23 @@ TEST_F(GenerateTest, ASlowReaderIsCongestedUntilItReadsAndLosesNothing) {
   EXPECT_TRUE(heard == said + "the end");
 }
 
+TEST_F(GenerateTest, NothingComesAfterTheEnd) {
+  ClientCall slow(*stub_);
+  slow.Start(Ask("a lot, please"));
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  for (int i = 0; i < 8192 && !call->Congested(); ++i) {
+    call->Say(std::string(8 * 1024, 'x'));
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  ASSERT_TRUE(call->Congested());
+  call->Finish();
+  call->Say("too late");
+  EXPECT_EQ(slow.ReadText().find("too late"), std::string::npos);
+  EXPECT_TRUE(slow.Finish().ok());
+}
+
 TEST_F(GenerateTest, AReaderThatNeverReadsIsLetGo) {
   Limits limits;
   limits.max_congestion = milliseconds(200);

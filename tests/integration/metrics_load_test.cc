@@ -154,13 +154,21 @@ TEST_F(MetricsLoadTest, ThousandsOfScrapesHoldNoAnswerUp) {
   stop = true;
   for (std::thread& scraper : scrapers) scraper.join();
   std::sort(beside.begin(), beside.end());
+  const auto afterwards = Latencies(calls);
+  const auto p50 = [](const auto& latencies) { return latencies[latencies.size() / 2]; };
   const auto p99 = [](const auto& latencies) { return latencies[latencies.size() * 99 / 100]; };
-  std::printf("%d answers: p50 %ld ms, p99 %ld ms; beside %d scrapes: p50 %ld ms, p99 %ld ms\n",
-              calls, alone[alone.size() / 2], p99(alone), scrapes.load(), beside[beside.size() / 2],
-              p99(beside));
-  // Generously: other work of this machine comes and goes, and the slowest answers are its own.
-  EXPECT_LE(beside[beside.size() / 2], 10 * alone[alone.size() / 2] + 10);
-  EXPECT_LE(p99(beside), 10 * p99(alone) + 500);
+  std::printf(
+      "%d answers: p50 %ld ms, p99 %ld ms; beside %d scrapes: p50 %ld ms, p99 %ld ms; afterwards "
+      "p50 %ld ms, p99 %ld ms\n",
+      calls, p50(alone), p99(alone), scrapes.load(), p50(beside), p99(beside), p50(afterwards),
+      p99(afterwards));
+  // Other work of this machine comes and goes, and the slowest answers are its own. Scrapers and
+  // the server share its cores.
+  const auto usual_p50 = std::max(p50(alone), p50(afterwards));
+  const auto usual_p99 = std::max(p99(alone), p99(afterwards));
+  const bool judged = LongRun() && !kAddressSanitizer;
+  EXPECT_LE(p50(beside), judged ? 2 * usual_p50 + 2 : 10 * usual_p50 + 10);
+  EXPECT_LE(p99(beside), judged ? 3 * usual_p99 + 20 : 10 * usual_p99 + 500);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -185,6 +186,35 @@ TEST(Process, DrainsOnTheFirstSignalAndHurriesOnTheSecond) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(ReasonOf(status), "DRAINING");
   EXPECT_EQ(server.AwaitExit().code, 0);
+}
+
+TEST(Process, ToBeStoppedAndGoOnIsNoSecondSignal) {
+  ServerProcess server = Serve({"--model", kModel, "--listen", "127.0.0.1:0"});
+  const std::string address = server.AwaitAddress();
+  ASSERT_NE(address, "");
+  const auto stub =
+      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  ClientCall running(*stub);
+  running.context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
+  running.Start(LongAnswer(500));
+  EXPECT_TRUE(running.Read().has_started());
+  server.Signal(SIGTERM);
+  grpc::Status status;
+  do {                                                          // until the signal has arrived
+    status = ClientCall(*stub).Refusal(v1::GenerateRequest());  // never a good one
+  } while (ReasonOf(status) != "DRAINING");
+
+  server.Signal(SIGSTOP);
+  siginfo_t stopped;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(server.pid()), &stopped, WSTOPPED | WNOWAIT), 0);
+  server.Signal(SIGCONT);
+  running.ReadText();
+  status = running.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(running.finished.usage().output_tokens(), 500);
+  const ServerProcess::Exit exit = server.AwaitExit();
+  EXPECT_EQ(exit.code, 0);
+  EXPECT_TRUE(LogLines(exit.errors, "drain_hurried").empty()) << exit.errors;
 }
 
 TEST(Process, FiguresCanBeReadWhenTheLastCallHasEnded) {

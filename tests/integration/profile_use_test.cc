@@ -2,6 +2,8 @@
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "tests/integration/calibrate_fixture.h"
+#include "tests/testing/call_records.h"
+#include "tests/testing/eventually.h"
 
 namespace eta::testing {
 namespace {
@@ -9,6 +11,7 @@ namespace {
 using grpc::StatusCode;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
 using ProfileUseTest = CalibrateTest;
@@ -171,6 +174,59 @@ TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreCanBeCancelledAndDrained) {
   EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << status.error_message();
   store_->Release();
   stop.join();
+  Serve();
+}
+
+TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreEndsWithItsClientAndNotWithTheStore) {
+  CallRecords records;
+  call_observers_ = {&records};
+  ASSERT_TRUE(Calibrate(Request()).status.ok());
+  Serve();  // with nothing in memory
+  store_->Block();
+  v1::GenerateRequest request = Ask("hello");
+  request.mutable_attention()->set_profile("legal");
+  const auto ends = [&records] {
+    std::vector<std::string> reasons;
+    for (const CallRecord& record : records.All()) {
+      if (record.method == "Generate") reasons.push_back(record.reason);
+    }
+    return reasons;
+  };
+  const auto calls_of_tenant = [this] {
+    grpc::ClientContext context;
+    v1::Stats stats;
+    EXPECT_TRUE(v1::StatsService::NewStub(channel_)
+                    ->GetStats(&context, v1::GetStatsRequest(), &stats)
+                    .ok());
+    return stats.uses_size() > 0 ? stats.uses(0).calls() : 0;
+  };
+  ClientCall leaves(*stub_), late(*stub_);
+  leaves.Start(request);
+  while (calls_of_tenant() == 0) std::this_thread::sleep_for(milliseconds(1));
+  leaves.context.TryCancel();
+  EXPECT_EQ(leaves.Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return ends().size() == 1; })) << "it waits for the store";
+  late.context.set_deadline(std::chrono::system_clock::now() + seconds(1));
+  late.Start(request);
+  EXPECT_EQ(late.Finish().error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Eventually([&] { return ends().size() == 2; })) << "it waits for the store";
+  EXPECT_THAT(ends(), ElementsAre("CLIENT_CANCELLED", "DEADLINE_QUEUED"));
+  EXPECT_EQ(calls_of_tenant(), 0);
+
+  ClientCall waits(*stub_);
+  waits.Start(request);
+  while (calls_of_tenant() == 0) std::this_thread::sleep_for(milliseconds(1));
+  store_->Release();
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  call->Finish();
+  waits.ReadText();
+  EXPECT_TRUE(waits.Finish().ok());
+  EXPECT_EQ(engine_->submissions(), 1) << "those that ended are not begun";
+  server_.reset();  // so that no end comes later
+  EXPECT_EQ(ends().size(), 3u) << "each once";
+  call_observers_.clear();
   Serve();
 }
 

@@ -142,6 +142,23 @@ TEST_F(WireTest, ADeadlineAlreadyPastCostsTheEngineNothing) {
   ExpectGoodCall();
 }
 
+// As some libraries send a timeout that is the longest they have.
+TEST_F(WireTest, ADeadlineThatIsCenturiesOffIsNone) {
+  for (const std::string timeout : {"2090000H", "2562048H", "99999999H"}) {
+    Http2Peer peer(server_->address());
+    ASSERT_TRUE(peer.connected());
+    peer.Call(1, kGenerateMethod, {{"grpc-timeout", timeout}});
+    peer.Message(1, Ask("no hurry").SerializeAsString(), /*end_stream=*/true);
+    const auto call = engine_->TakeCall();
+    ASSERT_NE(call, nullptr) << timeout;
+    EXPECT_EQ(call->request().deadline, Clock::time_point::max()) << timeout;
+    call->Start();
+    call->Finish();
+    EXPECT_EQ(Http2Peer::Header(peer.ReadStream(1), "grpc-status"), "0") << timeout;
+  }
+  ExpectGoodCall();
+}
+
 TEST_F(WireTest, AClientThatVanishesIsCancelled) {
   Http2Peer peer(server_->address());
   ASSERT_TRUE(peer.connected());

@@ -57,7 +57,8 @@ CertificateAuthority::CertificateAuthority(const std::string& name)
 }
 
 MadeCertificate CertificateAuthority::Issue(const CertificateWish& wish) const {
-  const std::shared_ptr<EVP_PKEY> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
+  const std::shared_ptr<EVP_PKEY> key(
+      wish.rsa_bits > 0 ? EVP_RSA_gen(wish.rsa_bits) : EVP_EC_gen("P-256"), EVP_PKEY_free);
   const std::shared_ptr<X509> certificate = NewCertificate(key.get(), wish);
   X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate_.get()));
   std::string names = "DNS:" + wish.name + ",IP:127.0.0.1";

@@ -20,6 +20,7 @@ struct CertificateWish {
   std::string uri;                 // SPIFFE id; empty: none
   int days = 1;                    // from now; negative: expired
   int begins = -10;                // in days from now; positive: not valid yet
+  unsigned rsa_bits = 0;           // of its key; 0: a key of P-256
 };
 
 class CertificateAuthority {

@@ -9,6 +9,7 @@
 #include "engine/error.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "service/store_status.h"
 #include "tests/testing/log_pipe.h"
 
 namespace eta {
@@ -17,6 +18,7 @@ namespace {
 CallRecord Ended(std::string_view method, const absl::Status& status, std::string profile) {
   CallRecord record;
   record.method = method;
+  record.tenant = "acme";
   record.status = status;
   record.profile = std::move(profile);
   return record;
@@ -38,9 +40,19 @@ TEST(AuditLog, NoFloodPushesOutWhatMayHaveChangedAProfile) {
                              MakeError(absl::StatusCode::kResourceExhausted, "too many",
                                        {.reason = "TENANT_CALIBRATIONS"}),
                              "refused");
+  // Before it is known who calls.
+  auto late = Ended("DeleteProfile",
+                    MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed",
+                              {.reason = "DEADLINE_PASSED"}),
+                    "refused");
+  late.tenant.clear();
+  auto draining = Ended("ImportProfile", ServerDraining(), "refused");
+  draining.tenant.clear();
   for (int i = 0; i < 20'000; ++i) {
     audit.OnCallEnd(denied);
     audit.OnCallEnd(refused);
+    audit.OnCallEnd(late);
+    audit.OnCallEnd(draining);
   }
   for (size_t i = 0; i < ends.size(); ++i) {
     audit.OnCallEnd(Ended("Calibrate", ends[i], "profile-" + std::to_string(i)));

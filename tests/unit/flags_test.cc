@@ -1,11 +1,13 @@
 // What of the command line is told to whoever reads the log.
 #include "service/flags.h"
 
-#include <filesystem>
+#include <sys/stat.h>
+
 #include <regex>
 #include <set>
 
 #include "gmock/gmock.h"
+#include "tests/testing/access_files.h"
 #include "tests/unit/temp_folder.h"
 
 namespace eta {
@@ -13,6 +15,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::StartsWith;
 
@@ -36,7 +39,7 @@ TEST(Flags, WhatWasGivenIsToldWithoutPasswords) {
 
 TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
   const TempFolder folder;
-  const std::string file = folder.Write("url", "postgresql://eta:s3cret@db/eta\n");
+  const std::string file = testing::WriteSecret(folder, "url", "postgresql://eta:s3cret@db/eta\n");
   ParsedFlags parsed = Parse({"--profile_store_file", file});
   ASSERT_TRUE(parsed.flags.has_value());
   EXPECT_EQ(parsed.flags->profile_store, "") << "read once the process is hardened";
@@ -52,11 +55,15 @@ TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
   };
   EXPECT_THAT(error(file + "2"), StartsWith("--profile_store_file: ")) << "no such file";
   for (const char* text : {"", "\n", "two\nlines"}) {
-    EXPECT_THAT(error(folder.Write("bad", text)), StartsWith("--profile_store_file: "));
+    EXPECT_EQ(error(testing::WriteSecret(folder, "bad", text)),
+              "--profile_store_file: must hold one line");
   }
-  std::filesystem::permissions(file, std::filesystem::perms::others_write,
-                               std::filesystem::perm_options::add);
-  EXPECT_THAT(error(file), StartsWith("--profile_store_file: ")) << "writable by others";
+  chmod(file.c_str(), 0440);
+  EXPECT_EQ(error(file), "") << "as Kubernetes mounts it";
+  chmod(file.c_str(), 0444);
+  EXPECT_EQ(error(file), "--profile_store_file: every user of this host may read it");
+  chmod(file.c_str(), 0602);
+  EXPECT_EQ(error(file), "--profile_store_file: every user of this host may change it");
 }
 
 std::string PrintedBy(const std::string& flag) {
@@ -69,6 +76,17 @@ TEST(Flags, WhatIsPrintedAsConfigurationCanBeReadAsOne) {
   const TempFolder folder;
   const std::string config = folder.Write("config", PrintedBy("--print_config"));
   EXPECT_TRUE(Parse({"--config", config}).flags.has_value()) << ReadFile(config);
+}
+
+TEST(Flags, WhatTheServerWouldRefuseIsPrintedAndRefused) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const ParsedFlags parsed =
+      Parse({"--metrics_listen", "[::]:8472", "--allow_network_metrics", "--print_config"});
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("[::]:8472"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--metrics_listen: must be"));
+  EXPECT_FALSE(parsed.flags.has_value());
+  EXPECT_EQ(parsed.exit_code, kExitBadStart);
 }
 
 TEST(Flags, SharesAreNumbersBelowAll) {

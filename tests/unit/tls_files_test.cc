@@ -63,6 +63,13 @@ TEST_F(TlsFilesTest, WhatNoServerCouldUseIsRefusedByFlag) {
   EXPECT_THAT(OpenError(), HasSubstr("--tls_cert: the certificate has expired"));
   Write(authority_.Issue({.days = 3, .begins = 1}));
   EXPECT_THAT(OpenError(), HasSubstr("--tls_cert: the certificate is not valid yet"));
+  const MadeCertificate weak = authority_.Issue({.rsa_bits = 1024});
+  Write(weak);
+  EXPECT_THAT(OpenError(), HasSubstr("--tls_cert: OpenSSL refuses it"));
+  Write({.certificate = good.certificate + weak.certificate, .key = good.key});
+  EXPECT_THAT(OpenError(), HasSubstr("--tls_cert: OpenSSL refuses a certificate after the first"));
+  Write({.certificate = good.certificate + authority_.pem(), .key = good.key});
+  EXPECT_TRUE(Open().ok());
   Write(good);
   EXPECT_TRUE(Open().ok());
   folder_.Write("roots.pem", "");

@@ -40,7 +40,7 @@
 - --log_format={{ .Values.log.format }}
 - --log_level={{ .Values.log.level }}
 {{- if .Values.metrics.enabled }}
-- --metrics_listen={{ .Values.server.listenHost }}:{{ .Values.metrics.port }}
+- --metrics_listen={{ .Values.metrics.listenHost }}:{{ .Values.metrics.port }}
 - --allow_network_metrics
 {{- with .Values.metrics.tenants }}
 - --metrics_tenants={{ join "," . }}
