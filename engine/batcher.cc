@@ -215,7 +215,8 @@ WaitingSequence Batcher::Describe(const Sequence& sequence) const {
           .held = sequence.congested_since.has_value(),
           .tenant = sequence.account->index,
           .kv_tokens = sequence.most_tokens(),
-          .cost = static_cast<double>(tokens)};
+          .cost = static_cast<double>(tokens),
+          .blocks_shared = shared.num_held};
 }
 
 bool Batcher::Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const {
@@ -234,6 +235,7 @@ void Batcher::Seat(const StepPlan& plan, Clock::time_point now, Step& step) {
   for (const int32_t index : plan.preempted) {
     FreeBlocks(*running_[index]);
     running_[index]->Preempt();
+    running_[index]->paused_since.reset();
     Queue(std::move(running_[index]));
   }
   std::erase(running_, nullptr);

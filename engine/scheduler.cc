@@ -92,7 +92,8 @@ void AssignBlocks(const SchedulerInput& input, const std::vector<Candidate*>& or
 }
 
 // What the next request lacks comes from those that have been paused for long, last to first, if
-// they have enough of it. It is seated in the next step, by what is free then.
+// they have enough of it: what it shares with them is not gained. It is seated in the next step, by
+// what is free then.
 void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, int32_t lacking,
            StepPlan& plan) {
   Reclaimed reclaimed(input.references);
@@ -124,7 +125,7 @@ int32_t Admit(const SchedulerInput& input, int32_t& available, std::vector<Candi
     // One block in reserve for each that runs: whoever is admitted now should not be preempted at
     // the very next block boundary.
     if (available < waiting.blocks_needed + seated) {
-      lacking = waiting.blocks_needed + seated - available;
+      lacking = waiting.blocks_needed + waiting.blocks_shared + seated - available;
       plan.short_of_blocks = true;
       break;
     }

@@ -63,7 +63,8 @@ struct WaitingSequence {
                              // prompt that it would compute first is being computed
   int32_t tenant = 0;
   int64_t kv_tokens = 0;
-  double cost = 0.0;  // tokens of its tenant's deficit that a seat takes
+  double cost = 0.0;          // tokens of its tenant's deficit that a seat takes
+  int32_t blocks_shared = 0;  // that running sequences hold and it will
 };
 
 struct TenantTurn {

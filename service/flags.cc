@@ -99,7 +99,8 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   bool print_config = false;
   app.add_flag("--print_config", print_config,
                "Print the effective configuration, in the form that --config reads, and exit; with "
-               "code 2 and a word on it if the server would refuse it")
+               "code 2 and a word on it if the server would refuse what it says of addresses and "
+               "calls")
       ->configurable(false);
   app.add_flag_callback(
          "--print_metrics",

@@ -49,6 +49,7 @@ bool Same(const FolderProfile* a, const FolderProfile* b) {
 // Whether it stays so until the files change; else they may be sound and could not be read.
 bool IsVerdict(const absl::Status& status) {
   return status.ok() || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsPermissionDenied(status) || absl::IsNotFound(status) ||
          HasReason(status, "PROFILE_QUOTA");
 }
 

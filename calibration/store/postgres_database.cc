@@ -166,22 +166,19 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Connect() {
 
 // The idle connections go to the same server: after its silence each would cost its next user the
 // same wait.
-void PostgresDatabase::NoteHealth(const PostgresConnection& connection) {
+void PostgresDatabase::NoteSilence(const PostgresConnection& connection) {
   std::vector<Connection> closed;  // without the lock
   const std::lock_guard lock(mutex_);
-  if (connection.silent()) {
-    closed.swap(idle_);
-    connected_ = StoreUnavailable("its server does not answer");
-  } else if (!connection.lost()) {
-    connected_ = absl::OkStatus();
-  }
+  if (connection.silent()) closed.swap(idle_);
+  if (connection.silent() || !connection.lost()) silent_ = connection.silent();
 }
 
 void PostgresDatabase::GiveBack(Connection connection) {
   connection->Rollback();
-  NoteHealth(*connection);
+  NoteSilence(*connection);
   if (connection->lost()) return;
   const std::lock_guard lock(mutex_);
+  connected_ = absl::OkStatus();  // calls are served, whatever became of the last try to connect
   if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
 }
 
@@ -274,14 +271,14 @@ absl::Status PostgresDatabase::Look(const ReadBody& body) {
   if (status.ok()) status = looker->Run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
   if (status.ok()) status = body(*looker);
   if (status.ok()) looker->Rollback();
-  NoteHealth(*looker);
+  NoteSilence(*looker);
   if (status.ok()) looker_ = std::move(looker);
   return status;
 }
 
 absl::Status PostgresDatabase::Health() const {
   const std::lock_guard lock(mutex_);
-  return connected_;
+  return silent_ ? StoreUnavailable("its server does not answer") : connected_;
 }
 
 }  // namespace eta

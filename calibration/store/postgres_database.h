@@ -35,7 +35,8 @@ class PostgresDatabase final : public SqlDatabase {
   absl::Status Write(const Tenant& tenant, const WriteBody& body) override;
   absl::Status Look(const ReadBody& body) override;
   int News() const override { return looker_ == nullptr ? -1 : looker_->socket(); }
-  // UNAVAILABLE once a try to connect failed or an answer did not come, until the next answer.
+  // UNAVAILABLE once a try to connect failed, until one succeeds or a call is served; once an
+  // answer did not come, until the next one.
   absl::Status Health() const override;
 
  private:
@@ -46,7 +47,7 @@ class PostgresDatabase final : public SqlDatabase {
       : url_(std::move(url)), busy_timeout_(busy_timeout), silence_(silence) {}
   absl::StatusOr<Connection> Connect();
   absl::StatusOr<Connection> Begin(const Tenant& tenant, const char* begin);
-  void NoteHealth(const PostgresConnection& connection);
+  void NoteSilence(const PostgresConnection& connection);
   void GiveBack(Connection connection);
   absl::Status WriteOnce(const Tenant& tenant, const WriteBody& body);
 
@@ -58,6 +59,7 @@ class PostgresDatabase final : public SqlDatabase {
   std::vector<Connection> idle_;
   bool migrated_ = false;
   absl::Status connected_;
+  bool silent_ = false;
   std::chrono::milliseconds pause_{0};
   std::chrono::steady_clock::time_point next_try_;
 

@@ -214,7 +214,8 @@ class Host {
             .tenant = sequence.tenant,
             .kv_tokens = sequence.most,
             .cost = static_cast<double>((sequence.started ? sequence.tokens : sequence.most) -
-                                        shared.num_blocks * block_size_)};
+                                        shared.num_blocks * block_size_),
+            .blocks_shared = shared.num_held};
   }
 
   void CheckPlan(const eta::SchedulerInput& input, const eta::StepPlan& plan) const {

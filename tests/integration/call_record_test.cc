@@ -191,7 +191,8 @@ TEST_F(CallRecordTest, ARequestWhoseDeadlinePassesIsCancelledAndCountedAsThat) {
   ClientCall waiting(*stub_), running(*stub_);
   std::vector<std::shared_ptr<PuppetCall>> calls;
   for (const auto& [client, id] : {std::pair{&waiting, "waiting"}, {&running, "running"}}) {
-    client->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    // So long that the hundredth of it in which a client that leaves may mean its deadline is long.
+    client->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1::GenerateRequest request = Ask("hello");
     request.set_request_id(id);
     client->Start(request);

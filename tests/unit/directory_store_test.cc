@@ -136,13 +136,20 @@ TEST_F(DirectoryFailpoint, ABadFileIsNotReadAgain) {
   const auto store = Open();
   ASSERT_TRUE(store.ok()) << store.status();
   folder_.Write("acme/.bad", "{}");
-  fs::rename(folder_.path() + "/acme/.bad", folder_.path() + "/acme/bad.json");
-  ASSERT_TRUE(Eventually([&] { return !(*store)->Health().ok(); }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the look that told it is over
-  const int64_t strikes = FailpointStrikes(Failpoint::kFileOpen);
-  ArmFailpoint(Failpoint::kFileOpen, {});
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // ten looks
-  EXPECT_EQ(FailpointStrikes(Failpoint::kFileOpen), strikes);
+  fs::create_symlink("nowhere", folder_.path() + "/acme/.gone");
+  for (const std::string name : {"bad", "gone"}) {
+    const std::string path = folder_.path() + "/acme/" + name + ".json";
+    fs::rename(folder_.path() + "/acme/." + name, path);
+    ASSERT_TRUE(Eventually([&] { return !(*store)->Health().ok(); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the look that told it is over
+    const int64_t strikes = FailpointStrikes(Failpoint::kFileOpen);
+    ArmFailpoint(Failpoint::kFileOpen, {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // ten looks
+    EXPECT_EQ(FailpointStrikes(Failpoint::kFileOpen), strikes) << name;
+    DisarmFailpoints();
+    fs::remove(path);
+    ASSERT_TRUE(Eventually([&] { return (*store)->Health().ok(); }));
+  }
 }
 #endif
 

@@ -220,6 +220,9 @@ TEST(Scheduler, OnePausedForLongGivesItsBlocksToARequestThatLacksNoMore) {
   EXPECT_THAT(PlanStep(input).preempted, ElementsAre(1, 0)) << "the latest first";
   input.waiting = {Arriving(3, 64 * 18)};
   EXPECT_THAT(PlanStep(input).preempted, IsEmpty()) << "nothing is gained";
+  input.waiting = {Arriving(3, 512)};
+  input.waiting[0].blocks_shared = 10;  // which these two hold
+  EXPECT_THAT(PlanStep(input).preempted, IsEmpty()) << "what it shares is not gained";
   input.waiting = {Arriving(3, 64), Arriving(4, 512)};
   plan = PlanStep(input);
   EXPECT_THAT(plan.admitted, ElementsAre(0));
