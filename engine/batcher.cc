@@ -271,7 +271,6 @@ void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
   const auto shared = static_cast<int32_t>(sequence.blocks.size());
   Grow(sequence, BlocksFor(sequence.num_tokens(), block_size) - shared);
   sequence.num_computed = shared * block_size;
-  sequence.paused_since.reset();
   if (!sequence.started()) sequence.Start(now, sequence.num_computed);
 }
 

@@ -17,6 +17,15 @@ using std::chrono::seconds;
 
 class GenerateTest : public ServiceTest {};
 
+// Whether so much was said that the client, which does not read, holds the answer up.
+bool SaysUntilCongested(PuppetCall& call) {
+  for (int i = 0; i < 8192 && !call.Congested(); ++i) {
+    call.Say(std::string(8 * 1024, 'x'));
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return call.Congested();
+}
+
 TEST_F(GenerateTest, AnswersInOrderAndEndsWithOk) {
   ClientCall client(*stub_);
   v1::GenerateRequest request = Ask("Once upon");
@@ -278,11 +287,7 @@ TEST_F(GenerateTest, NothingComesAfterTheEnd) {
   const auto call = engine_->TakeCall();
   ASSERT_NE(call, nullptr);
   call->Start();
-  for (int i = 0; i < 8192 && !call->Congested(); ++i) {
-    call->Say(std::string(8 * 1024, 'x'));
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  ASSERT_TRUE(call->Congested());
+  ASSERT_TRUE(SaysUntilCongested(*call));
   call->Finish();
   call->Say("too late");
   EXPECT_EQ(slow.ReadText().find("too late"), std::string::npos);
@@ -298,11 +303,7 @@ TEST_F(GenerateTest, AReaderThatNeverReadsIsLetGo) {
   const auto call = engine_->TakeCall();
   ASSERT_NE(call, nullptr);
   call->Start();
-  for (int i = 0; i < 8192 && !call->Congested(); ++i) {
-    call->Say(std::string(8 * 1024, 'x'));
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  ASSERT_TRUE(call->Congested());
+  ASSERT_TRUE(SaysUntilCongested(*call));
   call->Fail(MakeError(absl::StatusCode::kResourceExhausted, "the answer was read too slowly",
                        {.reason = "SLOW_CONSUMER"}));
   const std::weak_ptr<EventSink> sink = call->weak_sink();
