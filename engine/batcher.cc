@@ -14,13 +14,6 @@ namespace {
 // is computed again.
 constexpr std::chrono::seconds kPatience{1};
 
-absl::Status DeadlineError(bool started) {
-  return MakeError(absl::StatusCode::kDeadlineExceeded,
-                   started ? "deadline: passed while the request was running"
-                           : "deadline: passed while the request was queued",
-                   {.reason = started ? "DEADLINE_DECODING" : "DEADLINE_QUEUED"});
-}
-
 }  // namespace
 
 Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const BatcherOptions& options,
@@ -88,7 +81,7 @@ void Batcher::Expire(Clock::time_point now) {
     std::erase_if(*list, [&](const auto& sequence) {
       if (now >= sequence->deadline()) {
         Settle();
-        End(*sequence, DeadlineError(sequence->started()));
+        End(*sequence, DeadlinePassed(sequence->started()));
         return true;
       }
       if (!sequence->sink().Congested()) {

@@ -82,6 +82,8 @@ struct EngineSnapshot {
   // waits goes first; zero: not at all, or not known.
   std::chrono::milliseconds predicted_wait{0};
   QueuePace pace;  // what that is predicted from; of several devices together: not set
+
+  int32_t unstarted() const { return waiting - preempted; }
 };
 
 // What a tenant has in the engine now.

@@ -45,6 +45,13 @@ absl::Status InvalidField(const std::string& field, const std::string& sentence)
                    {.reason = "INVALID_FIELD", .field = field});
 }
 
+absl::Status DeadlinePassed(bool started) {
+  return MakeError(absl::StatusCode::kDeadlineExceeded,
+                   started ? "deadline: passed while the request was running"
+                           : "deadline: passed while the request was queued",
+                   {.reason = started ? "DEADLINE_DECODING" : "DEADLINE_QUEUED"});
+}
+
 ErrorDetail GetErrorDetail(const absl::Status& status) {
   ErrorDetail detail;
   const auto payload = status.GetPayload(kDetailUrl);

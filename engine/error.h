@@ -23,6 +23,10 @@ absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorD
 // A bad field of a request: INVALID_ARGUMENT, reason INVALID_FIELD, message "field: sentence".
 absl::Status InvalidField(const std::string& field, const std::string& sentence);
 
+// The deadline of a request passed: DEADLINE_EXCEEDED, reason DEADLINE_DECODING if it had a seat,
+// else DEADLINE_QUEUED.
+absl::Status DeadlinePassed(bool started);
+
 // The detail of an error made by MakeError; an empty reason for any other status.
 ErrorDetail GetErrorDetail(const absl::Status& status);
 

@@ -226,7 +226,7 @@ bool Mailbox::Idle() const {
 }
 
 int64_t Mailbox::Waiting() const {
-  return state_.snapshot.waiting - state_.snapshot.preempted +
+  return state_.snapshot.unstarted() +
          static_cast<int64_t>(reserved_.size() + mail_.requests.size());
 }
 

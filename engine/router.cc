@@ -24,7 +24,7 @@ std::string_view PromptBytes(const Request& request) {
 }
 
 bool IsFull(const EngineSnapshot& engine, const Limits& limits) {
-  return engine.waiting - engine.preempted >= limits.max_waiting_requests ||
+  return engine.unstarted() >= limits.max_waiting_requests ||
          engine.waiting_tokens >= limits.max_waiting_tokens;
 }
 

@@ -100,7 +100,7 @@ void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, in
   std::vector<Candidate*> victims;
   for (auto last = order.rbegin(); last != order.rend() && lacking > 0; ++last) {
     const RunningSequence& sequence = input.running[(*last)->index];
-    if (!sequence.paused || !sequence.yields) continue;
+    if (!sequence.yields) continue;
     lacking -= reclaimed.Take(sequence.blocks);
     victims.push_back(*last);
   }

@@ -51,7 +51,7 @@ struct RunningSequence {
   bool paused = false;              // it has no seat: its reader is slow, or was
   int32_t tenant = 0;               // index into tenants
   int64_t kv_tokens = 0;            // of its prompt and the longest answer
-  bool yields = false;              // it has been paused for long
+  bool yields = false;              // paused, and that for long
 };
 
 struct WaitingSequence {

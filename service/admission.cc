@@ -69,9 +69,9 @@ absl::Status CheckRoomToGenerate(const CallParts& parts) {
   if (!parts.memory.At(Pressure::kShortQueue)) return absl::OkStatus();
   const Limits& limits = parts.engine.limits();
   const EngineSnapshot engine = parts.engine.Snapshot();
-  const bool full = engine.waiting - engine.preempted >=
-                        std::max(1, limits.max_waiting_requests / kShortQueuePart) ||
-                    engine.waiting_tokens >= limits.max_waiting_tokens / kShortQueuePart;
+  const bool full =
+      engine.unstarted() >= std::max(1, limits.max_waiting_requests / kShortQueuePart) ||
+      engine.waiting_tokens >= limits.max_waiting_tokens / kShortQueuePart;
   if (!full) return absl::OkStatus();
   return ShortOfMemory("the server is short of memory, so fewer requests may wait",
                        Pressure::kShortQueue);

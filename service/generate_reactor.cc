@@ -223,12 +223,7 @@ void GenerateReactor::Cancel() {
 }
 
 absl::Status GenerateReactor::DeadlineOr(absl::Status status) const {
-  if (!deadline_passed_) return status;
-  const bool started = kv_tokens_ > 0;
-  return MakeError(absl::StatusCode::kDeadlineExceeded,
-                   started ? "deadline: passed while the request was running"
-                           : "deadline: passed while the request was queued",
-                   {.reason = started ? "DEADLINE_DECODING" : "DEADLINE_QUEUED"});
+  return deadline_passed_ ? DeadlinePassed(/*started=*/kv_tokens_ > 0) : status;
 }
 
 int64_t GenerateReactor::Used(const FinishedEvent& outcome) const {

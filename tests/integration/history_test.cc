@@ -23,10 +23,10 @@
 #include "calibration/profile_json.h"
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
-#include "tests/testing/commit_cutter.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/long_run.h"
+#include "tests/testing/postgres_relay.h"
 #include "tests/testing/postgres_server.h"
 #include "tests/testing/profile_history.h"
 #include "tests/testing/tiny_model.h"
@@ -280,9 +280,8 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
     if (GetParam() == Place::kSqlite) return;
     database_ = PostgresServer::Get();
     if (database_ == nullptr) GTEST_SKIP() << PostgresServer::MissingReason();
-    store_ = database_->NewDatabase();
-    cutter_ = std::make_unique<CommitCutter>(database_->socket_folder());
-    store_.replace(store_.find("host=") + 5, std::string::npos, cutter_->folder());
+    relay_ = std::make_unique<PostgresRelay>(database_->socket_folder());
+    store_ = relay_->Through(database_->NewDatabase());
   }
 
   // One more fault, of one kind after the other.
@@ -294,8 +293,8 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
       case 1:
         return Arm("store.before_commit=fail*1@1 store.read=fail*2");
       case 2:
-        if (cutter_ == nullptr) return Arm("store.after_commit=fail*1@1");
-        return cutter_->Arm(number % 2 == 0 ? CommitCutter::kBefore : CommitCutter::kAfter);
+        if (relay_ == nullptr) return Arm("store.after_commit=fail*1@1");
+        return relay_->Arm(number % 2 == 0 ? PostgresRelay::kCutBefore : PostgresRelay::kCutAfter);
       case 3:
         if (database_ == nullptr) return kill();
         database_->Kill();
@@ -320,7 +319,7 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
   const Environment failpoints_{"ETA_FAILPOINTS", folder_.path() + "/failpoints"};
   std::string store_;
   PostgresServer* database_ = nullptr;    // null: a file
-  std::unique_ptr<CommitCutter> cutter_;  // before the database
+  std::unique_ptr<PostgresRelay> relay_;  // before the database
 };
 INSTANTIATE_TEST_SUITE_P(Stores, HistoryTest, ::testing::Values(Place::kSqlite, Place::kPostgres),
                          [](const auto& place) {

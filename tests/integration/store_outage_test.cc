@@ -17,11 +17,11 @@
 #include "absl/cleanup/cleanup.h"
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
-#include "tests/testing/commit_cutter.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/long_run.h"
 #include "tests/testing/postgres_client.h"
+#include "tests/testing/postgres_relay.h"
 #include "tests/testing/postgres_server.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/sqlite_client.h"
@@ -264,11 +264,9 @@ TEST_F(StoreOutage, ConflictsOfPostgresAreTriedAgainAndThenTold) {
 TEST_F(StoreOutage, ALostAnswerToACommitIsFoundByTheRequestId) {
   ASSERT_NO_FATAL_FAILURE(ServePostgres());
   if (IsSkipped()) return;
-  CommitCutter cutter(database_->socket_folder());
-  std::string through = url_;
-  through.replace(through.find("host=") + 5, std::string::npos, cutter.folder());
-  server_ = std::make_unique<Replica>(model_.path(), through);
-  const absl::Cleanup end = [this] { server_.reset(); };  // before the cutter, which waits for it
+  PostgresRelay relay(database_->socket_folder());
+  server_ = std::make_unique<Replica>(model_.path(), relay.Through(url_));
+  const absl::Cleanup end = [this] { server_.reset(); };  // before the relay
   ASSERT_TRUE(server_->up());
   const auto import = [this](const std::string& id) {
     grpc::ClientContext context;
@@ -282,9 +280,9 @@ TEST_F(StoreOutage, ALostAnswerToACommitIsFoundByTheRequestId) {
   int64_t version = 1;
   for (int i = 0; i < Rounds(3, 50); ++i) {
     const std::string id = "request-" + std::to_string(i);
-    cutter.Arm(CommitCutter::kAfter);
+    relay.Arm(PostgresRelay::kCutAfter);
     EXPECT_EQ(import(id), ++version) << server_->status.error_message();
-    cutter.Arm(CommitCutter::kBefore);
+    relay.Arm(PostgresRelay::kCutBefore);
     import(id + "-again");
     ExpectRefused(StatusCode::UNAVAILABLE, "OUTCOME_UNKNOWN");
     EXPECT_EQ(import(id + "-again"), ++version) << server_->status.error_message();

@@ -11,8 +11,8 @@
 #include "tests/testing/environment.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/postgres_client.h"
+#include "tests/testing/postgres_relay.h"
 #include "tests/testing/postgres_server.h"
-#include "tests/testing/silent_relay.h"
 #include "tests/testing/sqlite_client.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"
@@ -174,7 +174,7 @@ TEST_F(StoreProcessTest, ADamagedProfileIsDataLossAndHurtsNoOther) {
 TEST_F(StoreProcessTest, ADatabaseThatFallsSilentDoesNotKeepTheProcess) {
   PostgresServer* const database = PostgresServer::Get();
   if (database == nullptr) GTEST_SKIP() << PostgresServer::MissingReason();
-  SilentRelay relay(database->socket_folder());
+  PostgresRelay relay(database->socket_folder());
   const std::string url = database->NewDatabase();
   Replica server(model_.path(), relay.Through(url));
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;

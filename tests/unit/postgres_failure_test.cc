@@ -6,10 +6,10 @@
 #include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/commit_cutter.h"
 #include "tests/testing/eventually.h"
 #include "tests/testing/long_run.h"
 #include "tests/testing/postgres_client.h"
+#include "tests/testing/postgres_relay.h"
 #include "tests/testing/postgres_store_fixture.h"
 
 namespace eta {
@@ -119,36 +119,32 @@ TEST_F(PostgresFailure, ItsErrorsHaveTheirReasons) {
 
 // Row 55.
 TEST_F(PostgresFailure, ALostAnswerToCommitIsResolvedByTheRequestId) {
-  CommitCutter cutter(server_->socket_folder());
-  std::string through = url_;
-  through.replace(through.find("host=") + 5, std::string::npos, cutter.folder());
-  const auto opened = OpenProfileStore(through, StorePlace::FastOptions());
+  PostgresRelay relay(server_->socket_folder());
+  const auto opened = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions());
   ASSERT_TRUE(opened.ok()) << opened.status();
   const auto& store = *opened;
 
-  cutter.Arm(CommitCutter::kAfter);
+  relay.Arm(PostgresRelay::kCutAfter);
   const auto found = store->Put(kAcme, WithRequest(MakePut("legal", 1, 0), "r1"));
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ((*found)->version, 1);
 
-  cutter.Arm(CommitCutter::kBefore);
+  relay.Arm(PostgresRelay::kCutBefore);
   const absl::Status unknown =
       store->Put(kAcme, WithRequest(MakePut("legal", 2, 1), "r2")).status();
   EXPECT_EQ(unknown.code(), StatusCode::kUnavailable);
   EXPECT_EQ(Reason(unknown), "OUTCOME_UNKNOWN");
   EXPECT_EQ((*store->Put(kAcme, WithRequest(MakePut("legal", 2, 1), "r2")))->version, 2);
 
-  cutter.Arm(CommitCutter::kAfter);
+  relay.Arm(PostgresRelay::kCutAfter);
   EXPECT_EQ(Reason(store->Put(kAcme, MakePut("legal", 3, 2)).status()), "OUTCOME_UNKNOWN");
   EXPECT_EQ((*store->Get(kAcme, "legal", Newest()))->version, 3);
 }
 
 // Row 55, many times: whichever way a commit is cut, repeating the request makes one version.
 TEST_F(PostgresFailure, RequestsCutAtCommitAreDoneOnce) {
-  CommitCutter cutter(server_->socket_folder());
-  std::string through = url_;
-  through.replace(through.find("host=") + 5, std::string::npos, cutter.folder());
-  const auto opened = OpenProfileStore(through, StorePlace::FastOptions());
+  PostgresRelay relay(server_->socket_folder());
+  const auto opened = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions());
   ASSERT_TRUE(opened.ok()) << opened.status();
   const auto& store = *opened;
   std::mt19937 random(1);
@@ -156,23 +152,23 @@ TEST_F(PostgresFailure, RequestsCutAtCommitAreDoneOnce) {
   for (int request = 1; request <= requests; ++request) {
     absl::StatusOr<ProfilePtr> stored = absl::UnavailableError("not tried yet");
     for (int attempt = 0; absl::IsUnavailable(stored.status()); ++attempt) {
-      cutter.Arm(attempt > 3         ? CommitCutter::kNot
-                 : random() % 2 == 0 ? CommitCutter::kBefore
-                                     : CommitCutter::kAfter);
+      relay.Arm(attempt > 3         ? PostgresRelay::kForward
+                : random() % 2 == 0 ? PostgresRelay::kCutBefore
+                                    : PostgresRelay::kCutAfter);
       stored = store->Put(kAcme, WithRequest(MakePut("legal", 1), absl::StrCat("r", request)));
     }
     ASSERT_TRUE(stored.ok()) << stored.status();
     ASSERT_EQ((*stored)->version, request);
   }
-  cutter.Arm(CommitCutter::kNot);
+  relay.Arm(PostgresRelay::kForward);
   const auto list = store->ListVersions(kAcme, "legal", {.size = 1000, .token = ""});
   EXPECT_EQ(list->profiles.size(), static_cast<size_t>(requests));
 
   // Without a request id it is for the caller to look.
-  cutter.Arm(CommitCutter::kAfter);
+  relay.Arm(PostgresRelay::kCutAfter);
   EXPECT_EQ(Reason(store->SetAlias(kAcme, {"legal", "stable", 2, 0})), "OUTCOME_UNKNOWN");
   EXPECT_EQ((*store->Get(kAcme, "legal", std::string("stable")))->version, 2);
-  cutter.Arm(CommitCutter::kAfter);
+  relay.Arm(PostgresRelay::kCutAfter);
   EXPECT_EQ(Reason(store->Delete(kAcme, "legal", {})), "OUTCOME_UNKNOWN");
   EXPECT_TRUE(absl::IsNotFound(store->Get(kAcme, "legal", Newest()).status()));
 }

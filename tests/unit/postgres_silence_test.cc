@@ -15,8 +15,8 @@
 #include "gtest/gtest.h"
 #include "tests/testing/eventually.h"
 #include "tests/testing/postgres_client.h"
+#include "tests/testing/postgres_relay.h"
 #include "tests/testing/postgres_store_fixture.h"
-#include "tests/testing/silent_relay.h"
 
 namespace eta {
 namespace {
@@ -34,7 +34,7 @@ class PostgresSilence : public PostgresStoreFixture {
  protected:
   void SetUp() override {
     PostgresStoreFixture::SetUp();
-    if (server_ != nullptr) relay_ = std::make_unique<SilentRelay>(server_->socket_folder());
+    if (server_ != nullptr) relay_ = std::make_unique<PostgresRelay>(server_->socket_folder());
   }
   std::unique_ptr<ProfileStore> OpenThroughRelay(
       const ProfileStoreOptions& options = StorePlace::FastOptions()) {
@@ -69,7 +69,7 @@ class PostgresSilence : public PostgresStoreFixture {
     return status;
   }
 
-  std::unique_ptr<SilentRelay> relay_;
+  std::unique_ptr<PostgresRelay> relay_;
 };
 
 TEST_F(PostgresSilence, ASilentServerIsUnavailableAndComesBack) {
@@ -125,9 +125,9 @@ TEST_F(PostgresSilence, OneCallerWaitsForAllConnections) {
 // Row 55 of the table of bad inputs.
 TEST_F(PostgresSilence, ACommitWithoutAnAnswerIsResolvedByTheRequestId) {
   const auto store = OpenThroughRelay();
-  relay_->SilenceAtCommit();
+  relay_->Arm(PostgresRelay::kFallSilent);
   EXPECT_TRUE(Put(*store, "r1").ok());
-  relay_->SilenceAtCommit();
+  relay_->Arm(PostgresRelay::kFallSilent);
   EXPECT_EQ(Reason(Put(*store, "")), "OUTCOME_UNKNOWN");
   // Those who look for changes are answered, and nobody else asks.
   EXPECT_TRUE(Eventually([&] { return store->Health().ok(); })) << store->Health();

@@ -1,4 +1,4 @@
-// A PostgreSQL server that falls silent: its connections stay, and nothing comes back on them.
+// A PostgreSQL server whose connections break, or fall silent: they stay, and nothing comes back.
 #pragma once
 
 #include <poll.h>
@@ -18,10 +18,15 @@
 
 namespace eta {
 
-// Stands between the store and the server. Once silent it takes what the store sends and drops it.
-class SilentRelay {
+// Stands between the store and the server. Where it is silent it takes what the store sends and
+// drops it.
+class PostgresRelay {
  public:
-  explicit SilentRelay(const std::string& server_folder)
+  // Of a connection, once: cut before the server has its COMMIT or after the server has answered
+  // it, or silent once the server has it.
+  enum AtCommit { kForward, kCutBefore, kCutAfter, kFallSilent };
+
+  explicit PostgresRelay(const std::string& server_folder)
       : server_(server_folder + "/.s.PGSQL.5432") {
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const sockaddr_un address = Address(folder_.path() + "/.s.PGSQL.5432");
@@ -29,7 +34,7 @@ class SilentRelay {
     EXPECT_EQ(listen(listener_, 16), 0);
     thread_ = std::thread([this] { Accept(); });
   }
-  ~SilentRelay() {
+  ~PostgresRelay() {
     HangUp();
     shutdown(listener_, SHUT_RDWR);
     thread_.join();
@@ -41,12 +46,12 @@ class SilentRelay {
     return url.replace(url.find("host=") + 5, std::string::npos, folder_.path());
   }
 
+  // What happens at the next COMMIT, whosever it is.
+  void Arm(AtCommit at_commit) { at_commit_ = at_commit; }
   // Of all connections, and of those made from now on.
   void Silence() { ++turn_; }
   // Connections made from now on work; those that fell silent do not.
   void Mend() { ++turn_; }
-  // Of the connection of the next COMMIT, once the server has that.
-  void SilenceAtCommit() { at_commit_ = true; }
   // Pieces that came from the store while it was silent.
   int dropped() const { return dropped_; }
   // Closes all connections, now and later: whoever waits for an answer waits no longer.
@@ -86,7 +91,8 @@ class SilentRelay {
     close(link.server);
     close(link.client);
   }
-  // False: an end was closed. That of a server whose connection is silent does not matter.
+  // False: an end was closed, or is to be. That of a server whose connection is silent does not
+  // matter.
   bool Forward(Link& link) {
     constexpr int kTickMs = 10;
     link.silent = link.silent || turn_ != link.turn;
@@ -103,16 +109,23 @@ class SilentRelay {
     }
     const std::string_view text(bytes.data(), static_cast<size_t>(size));
     const bool commit = from_client && text.find(std::string_view("COMMIT\0", 7)) != text.npos;
-    link.silent = commit && at_commit_.exchange(false);
+    const AtCommit now = commit ? at_commit_.exchange(kForward) : kForward;
+    if (now == kCutBefore) return false;
     // Either end may have been killed.
     const int to = from_client ? link.server : link.client;
-    return send(to, bytes.data(), text.size(), MSG_NOSIGNAL) == size;
+    if (send(to, bytes.data(), text.size(), MSG_NOSIGNAL) != size) return false;
+    if (now == kCutAfter) {
+      (void)!read(link.server, bytes.data(), bytes.size());
+      return false;
+    }
+    link.silent = now == kFallSilent;
+    return true;
   }
 
   TempFolder folder_;
   const std::string server_;
   std::atomic<int> turn_ = 0;  // odd: silent
-  std::atomic<bool> at_commit_ = false;
+  std::atomic<AtCommit> at_commit_ = kForward;
   std::atomic<int> dropped_ = 0;
   std::atomic<bool> over_ = false;
   int listener_ = -1;
