@@ -44,8 +44,7 @@ bool OnP256(const EVP_PKEY& key) {
   size_t length = 0;
   return EVP_PKEY_get_utf8_string_param(&key, OSSL_PKEY_PARAM_GROUP_NAME, group, sizeof(group),
                                         &length) == 1 &&
-         (std::string_view(group, length) == "prime256v1" ||
-          std::string_view(group, length) == "P-256");
+         std::string_view(group, length) == "prime256v1";
 }
 
 // The bytes of a JWK's member; empty if it is none.
@@ -139,10 +138,9 @@ std::string ToDer(std::string_view signature) {
 }  // namespace
 
 std::string_view Name(TokenAlgorithm algorithm) {
-  for (const auto& [known, name] : kAlgorithms) {
-    if (known == algorithm) return name;
-  }
-  return "";
+  return std::find_if(kAlgorithms.begin(), kAlgorithms.end(),
+                      [algorithm](const auto& known) { return known.first == algorithm; })
+      ->second;
 }
 
 std::optional<TokenAlgorithm> ParseTokenAlgorithm(std::string_view name) {

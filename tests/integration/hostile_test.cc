@@ -161,8 +161,9 @@ class HostileTest : public ::testing::Test {
     EXPECT_EQ(exit.code, 0) << exit.errors;
   }
 
-  // As clients do, it comes again where the queue is full: of an attack's calls, that begin as gRPC
-  // gets to them and end as it learns that nobody is there.
+  // As clients do, it comes again where the queue is full, or seems longer than the time that is
+  // left: of an attack's calls, that begin as gRPC gets to them and end as it learns that nobody is
+  // there.
   grpc::Status AnswersANewConnection() {
     const auto stub = v1::EtaService::NewStub(NewChannel(address_));
     const auto deadline = std::chrono::system_clock::now() + seconds(120);
@@ -174,7 +175,8 @@ class HostileTest : public ::testing::Test {
       call.Start(ShortAnswer());
       call.ReadText();
       grpc::Status status = call.Finish();
-      if (ReasonOf(status) != "QUEUE_FULL") return status;
+      const std::string reason = ReasonOf(status);
+      if (reason != "QUEUE_FULL" && reason != "DEADLINE_TOO_SHORT") return status;
       std::this_thread::sleep_for(milliseconds(100));
     }
   }
