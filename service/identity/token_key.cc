@@ -29,6 +29,8 @@ constexpr std::array<std::pair<TokenAlgorithm, std::string_view>, 3> kAlgorithms
     {TokenAlgorithm::kEdDSA, "EdDSA"},
 }};
 constexpr size_t kCoordinateBytes = 32;  // of P-256
+// Of a signature: a list of two numbers, each with a type, a length and at most a zero before it.
+constexpr size_t kMaxDerBytes = 2 + 2 * (3 + kCoordinateBytes);
 constexpr size_t kMaxPemBytes = 8192;
 constexpr int kMinRsaBits = 2048, kMaxRsaBits = 8192;
 
@@ -128,11 +130,10 @@ std::string ToDer(std::string_view signature) {
     BN_free(s);
     return {};
   }
-  const int size = i2d_ECDSA_SIG(parts.get(), nullptr);
-  if (size <= 0) return {};
-  std::string der(static_cast<size_t>(size), '\0');
+  std::string der(kMaxDerBytes, '\0');
   auto* end = reinterpret_cast<unsigned char*>(der.data());
-  return i2d_ECDSA_SIG(parts.get(), &end) == size ? der : std::string();
+  der.resize(static_cast<size_t>(std::max(0, i2d_ECDSA_SIG(parts.get(), &end))));
+  return der;
 }
 
 }  // namespace

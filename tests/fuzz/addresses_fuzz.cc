@@ -8,6 +8,7 @@
 #include <string>
 
 #include "calibration/calibrator.h"
+#include "engine/limits.h"
 #include "service/server_options.h"
 #include "tests/fuzz/input_reader.h"
 
@@ -46,6 +47,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.allow_plaintext_network = (flags & 2) != 0;
   options.allow_network_metrics = (flags & 4) != 0;
   options.reflection = (flags & 8) != 0;
+  options.socket_mode = (flags & 32) != 0 ? 0660 : 0600;
+  const eta::Limits limits;
+  if ((flags & 64) != 0) options.stall_timeout = limits.max_congestion;
   if ((flags & 16) != 0) {
     options.max_calibrations = reader.Int(-1, 4);
     options.max_tenant_calibrations = reader.Int(-1, 4);
@@ -68,17 +72,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool known = options.allow_unauthenticated_network || !options.identity.empty() ||
                      !options.tls_client_ca.empty();
   const bool hidden = options.allow_plaintext_network || !options.tls_cert.empty();
-  if (eta::CheckListenAddress(options).ok() && !options.listen.starts_with("unix:")) {
-    CheckTcp(options.listen, !(known && hidden));
+  const bool is_unix = options.listen.starts_with("unix:");
+  if (eta::CheckListenAddress(options).ok()) {
+    if (!is_unix) CheckTcp(options.listen, !(known && hidden));
+    Require(is_unix ? options.max_connections_per_peer <= 0 : options.socket_mode == 0600);
   }
   if (eta::CheckListenAddress(options).ok() && eta::IsLocalAddress(options.listen)) {
     Require(!options.allow_unauthenticated_network && !options.allow_plaintext_network);
   }
-  if (eta::IsLocalAddress(options.listen) && !options.listen.starts_with("unix:")) {
-    CheckTcp(options.listen, true);
-  }
+  if (eta::IsLocalAddress(options.listen) && !is_unix) CheckTcp(options.listen, true);
   if (eta::CheckMetricsAddress(options).ok() && !options.metrics_listen.empty()) {
     CheckTcp(options.metrics_listen, !options.allow_network_metrics);
+    if (options.allow_network_metrics) {
+      const std::string& address = options.metrics_listen;
+      Require(!IsLoopback(address.substr(0, address.rfind(':'))));
+    }
   }
   if (eta::CheckHealthAddress(options).ok() && !options.health_listen.empty() &&
       !options.health_listen.starts_with("unix:")) {
@@ -98,5 +106,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(options.max_connections >= 0 && options.max_connections_per_peer >= 0);
     Require(options.self_probe_timeout >= std::chrono::milliseconds(100));
   }
+  const bool each = eta::CheckListenAddress(options).ok() &&
+                    eta::CheckMetricsAddress(options).ok() &&
+                    eta::CheckHealthAddress(options).ok() && eta::CheckCallOptions(options).ok();
+  Require(eta::CheckOptions(options, limits).ok() ==
+          (each && options.stall_timeout > limits.max_congestion));
   return 0;
 }

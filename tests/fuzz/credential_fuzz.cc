@@ -136,7 +136,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!tenants.empty()) shown.tenants.push_back(tenants);
   }
   const eta::IdentityFile* const known = has(kWithoutFile) ? nullptr : &file;
-  const auto caller = eta::Identify(shown, rules, known, kNow);
+  const eta::KeptShown kept(shown);
+  const auto caller = eta::Identify(kept.Get(), rules, known, kNow);
   if (!caller.ok()) {
     eta::fuzz::RequireReadable(caller.status());
     Require(caller.status().code() == absl::StatusCode::kUnauthenticated ||

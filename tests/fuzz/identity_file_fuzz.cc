@@ -1,5 +1,6 @@
 // Any bytes as the file of --identity: refused in a readable sentence, or entries within their
 // limits, somebody among them, and taken exactly with the flags that make each of them work.
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -15,7 +16,9 @@ namespace {
 
 using eta::fuzz::Require;
 
-// With flags that the file's length chooses: six times as many files as if each met them all.
+constexpr eta::Roles kRolesOfOperators = {eta::Role::kStatsAll, eta::Role::kAdmin};
+
+// With flags that the file's length chooses: twelve times as many files as if each met them all.
 void CheckWithFlags(const eta::IdentityFile& file, std::string_view text) {
   static const eta::TempFolder folder(eta::FastParent());
   constexpr uint32_t kFlags[] = {0, 1, 2, 3, 6, 7};
@@ -25,9 +28,15 @@ void CheckWithFlags(const eta::IdentityFile& file, std::string_view text) {
   eta::IdentityRules rules;
   if (header) rules.tenant_header = "x-tenant";
   rules.only_this_host = (flags & 4) != 0;
+  const bool admins = text.size() / std::size(kFlags) % 2 != 0;
+  if (admins) rules.admin_tenants = {"ops"};
   const auto identity = eta::Identity::Open(folder.Write("identity.json", text), rules, client_ca,
                                             [](const absl::Status&) {});
-  const bool fits = (file.peers.empty() || client_ca) && file.HasProxies() == header;
+  const bool operates = std::any_of(file.peers.begin(), file.peers.end(), [](const auto& peer) {
+    return !peer.second.tenant && peer.second.roles.HasAny(kRolesOfOperators);
+  });
+  const bool fits = (file.peers.empty() || client_ca) && file.HasProxies() == header &&
+                    (!header || operates == admins);
   Require(identity.ok() == fits);
   if (!identity.ok()) return eta::fuzz::RequireReadable(identity.status());
   Require(!(*identity)->Of({.tenants = {"acme"}}).ok());
