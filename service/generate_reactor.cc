@@ -223,7 +223,8 @@ void GenerateReactor::Cancel() {
 }
 
 absl::Status GenerateReactor::DeadlineOr(absl::Status status) const {
-  return deadline_passed_ ? DeadlinePassed(/*started=*/kv_tokens_ > 0) : status;
+  if (deadline_passed_) return DeadlinePassed(/*started=*/kv_tokens_ > 0);
+  return status;
 }
 
 int64_t GenerateReactor::Used(const FinishedEvent& outcome) const {

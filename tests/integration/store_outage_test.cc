@@ -43,7 +43,7 @@ constexpr std::chrono::seconds kWritesAgain(kAddressSanitizer ? 30 : 5);
 class OwnWrites {
  public:
   explicit OwnWrites(std::function<void()> write)
-      : thread_([this, write = std::move(write)](std::stop_token stop) {
+      : thread_([this, write = std::move(write)](const std::stop_token& stop) {
           while (!stop.stop_requested()) {
             const auto begin = steady_clock::now();
             write();

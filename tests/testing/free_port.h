@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "service/connections/descriptor.h"
 
@@ -23,8 +24,10 @@ inline int FreePort() {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = Loopback(0);
   socklen_t length = sizeof(address);
-  bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length);
-  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  if (bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    std::abort();
+  }
   return ntohs(address.sin_port);
 }
 

@@ -18,7 +18,8 @@ class PostgresStoreFixture : public ::testing::Test {
     if (server_ == nullptr) GTEST_SKIP() << PostgresServer::MissingReason();
     url_ = server_->NewDatabase();
   }
-  std::unique_ptr<ProfileStore> Open(ProfileStoreOptions options = StorePlace::FastOptions()) {
+  std::unique_ptr<ProfileStore> Open(
+      const ProfileStoreOptions& options = StorePlace::FastOptions()) {
     auto store = OpenProfileStore(url_, options);
     EXPECT_TRUE(store.ok()) << store.status();
     return store.ok() ? *std::move(store) : nullptr;
