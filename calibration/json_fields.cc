@@ -1,5 +1,6 @@
 #include "calibration/json_fields.h"
 
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -33,14 +34,17 @@ std::string RepeatedKey(std::string_view text) {
   return parsed.is_discarded() ? std::string() : repeated;
 }
 
-// Leaves from below, so that nothing has children when it is destroyed.
-void Dismantle(Json& json) {
-  if (json.is_object()) {
-    for (auto& [key, value] : json.get_ref<Json::object_t&>()) Dismantle(value);
-    json.clear();
-  } else if (json.is_array()) {
-    for (Json& value : json.get_ref<Json::array_t&>()) Dismantle(value);
-    json.clear();
+bool HasChildren(const Json& json) {
+  return json.is_structured() && !json.empty();
+}
+
+// Leaves from below, so that nothing has children when it is destroyed. From the root each time:
+// the way down is short (max_depth), and a stack would have to be allocated.
+void Dismantle(Json& root) {
+  while (HasChildren(root)) {
+    Json* holder = &root;
+    while (HasChildren(holder->back())) holder = &holder->back();
+    holder->erase(std::prev(holder->end()));
   }
 }
 
