@@ -28,13 +28,17 @@ bool IsLoopback(std::string host) {
   return host == "localhost";
 }
 
+bool HasLoopback(const std::string& address) {
+  return IsLoopback(address.substr(0, address.rfind(':')));
+}
+
 void CheckTcp(const std::string& address, bool local_only) {
   const size_t colon = address.rfind(':');
   Require(colon != std::string::npos && colon > 0);
   const std::string port = address.substr(colon + 1);
   Require(!port.empty() && port.find_first_not_of("0123456789") == std::string::npos);
   Require(std::stoi(port) <= 65535);
-  if (local_only) Require(IsLoopback(address.substr(0, colon)));
+  if (local_only) Require(HasLoopback(address));
 }
 
 }  // namespace
@@ -72,27 +76,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool known = options.allow_unauthenticated_network || !options.identity.empty() ||
                      !options.tls_client_ca.empty();
   const bool hidden = options.allow_plaintext_network || !options.tls_cert.empty();
+  const bool listens = eta::CheckListenAddress(options).ok();
+  const bool metrics = eta::CheckMetricsAddress(options).ok();
+  const bool health = eta::CheckHealthAddress(options).ok();
+  const bool calls = eta::CheckCallOptions(options).ok();
   const bool is_unix = options.listen.starts_with("unix:");
-  if (eta::CheckListenAddress(options).ok()) {
+  if (listens) {
     if (!is_unix) CheckTcp(options.listen, !(known && hidden));
     Require(is_unix ? options.max_connections_per_peer <= 0 : options.socket_mode == 0600);
-  }
-  if (eta::CheckListenAddress(options).ok() && eta::IsLocalAddress(options.listen)) {
-    Require(!options.allow_unauthenticated_network && !options.allow_plaintext_network);
-  }
-  if (eta::IsLocalAddress(options.listen) && !is_unix) CheckTcp(options.listen, true);
-  if (eta::CheckMetricsAddress(options).ok() && !options.metrics_listen.empty()) {
-    CheckTcp(options.metrics_listen, !options.allow_network_metrics);
-    if (options.allow_network_metrics) {
-      const std::string& address = options.metrics_listen;
-      Require(!IsLoopback(address.substr(0, address.rfind(':'))));
+    if (eta::IsLocalAddress(options.listen)) {
+      Require(!options.allow_unauthenticated_network && !options.allow_plaintext_network);
     }
   }
-  if (eta::CheckHealthAddress(options).ok() && !options.health_listen.empty() &&
-      !options.health_listen.starts_with("unix:")) {
+  if (eta::IsLocalAddress(options.listen) && !is_unix) CheckTcp(options.listen, true);
+  if (metrics && !options.metrics_listen.empty()) {
+    CheckTcp(options.metrics_listen, !options.allow_network_metrics);
+    if (options.allow_network_metrics) Require(!HasLoopback(options.metrics_listen));
+  }
+  if (health && !options.health_listen.empty() && !options.health_listen.starts_with("unix:")) {
     CheckTcp(options.health_listen, false);
   }
-  if (eta::CheckCallOptions(options).ok()) {
+  if (calls) {
     Require(options.tls_cert.empty() == options.tls_key.empty());
     Require(options.admin_tenants.empty() || !options.tenant_header.empty());
     Require(options.tenant_header.empty() || options.tls_client_ca.empty() ||
@@ -106,10 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(options.max_connections >= 0 && options.max_connections_per_peer >= 0);
     Require(options.self_probe_timeout >= std::chrono::milliseconds(100));
   }
-  const bool each = eta::CheckListenAddress(options).ok() &&
-                    eta::CheckMetricsAddress(options).ok() &&
-                    eta::CheckHealthAddress(options).ok() && eta::CheckCallOptions(options).ok();
   Require(eta::CheckOptions(options, limits).ok() ==
-          (each && options.stall_timeout > limits.max_congestion));
+          (listens && metrics && health && calls && options.stall_timeout > limits.max_congestion));
   return 0;
 }
