@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/kv_elements-inl.h"
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd/kv_elements-inl.h"
 
 #ifndef ETA_KERNELS_CPU_BLOCK_INDEX_ONCE_
 #define ETA_KERNELS_CPU_BLOCK_INDEX_ONCE_

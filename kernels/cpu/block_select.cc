@@ -12,11 +12,11 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/kv_elements-inl.h"
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/transpose_sum-inl.h"
+#include "kernels/cpu/simd/kv_elements-inl.h"
+#include "kernels/cpu/simd/transpose_sum-inl.h"
 
 #ifndef ETA_KERNELS_CPU_BLOCK_SELECT_ONCE_
 #define ETA_KERNELS_CPU_BLOCK_SELECT_ONCE_

@@ -15,8 +15,8 @@
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/simd_math-inl.h"
-#include "kernels/cpu/tile_product-inl.h"
+#include "kernels/cpu/simd/simd_math-inl.h"
+#include "kernels/cpu/simd/tile_product-inl.h"
 
 #ifndef ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
 #define ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_

@@ -19,7 +19,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "kernels/cpu/gemm_tile-inl.h"
+#include "kernels/cpu/simd/gemm_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu {

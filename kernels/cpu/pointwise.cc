@@ -13,7 +13,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/pointwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "kernels/cpu/simd_math-inl.h"
+#include "kernels/cpu/simd/simd_math-inl.h"
 
 #ifndef ETA_KERNELS_CPU_POINTWISE_ONCE
 #define ETA_KERNELS_CPU_POINTWISE_ONCE

@@ -21,9 +21,9 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/prefill_attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "kernels/cpu/gemm_tile-inl.h"
-#include "kernels/cpu/kv_elements-inl.h"
-#include "kernels/cpu/simd_math-inl.h"
+#include "kernels/cpu/simd/gemm_tile-inl.h"
+#include "kernels/cpu/simd/kv_elements-inl.h"
+#include "kernels/cpu/simd/simd_math-inl.h"
 
 #ifndef ETA_KERNELS_CPU_PREFILL_ATTENTION_ONCE
 #define ETA_KERNELS_CPU_PREFILL_ATTENTION_ONCE

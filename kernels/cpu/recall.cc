@@ -10,7 +10,7 @@
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/tile_product-inl.h"
+#include "kernels/cpu/simd/tile_product-inl.h"
 
 #ifndef ETA_KERNELS_CPU_RECALL_ONCE_
 #define ETA_KERNELS_CPU_RECALL_ONCE_

@@ -12,14 +12,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checks.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/kv_tile.h"
-#include "kernels/cuda/matmul.h"
-#include "kernels/cuda/prefill_widen.h"
+#include "kernels/cuda/device/kv_tile.h"
+#include "kernels/cuda/host/device.h"
+#include "kernels/cuda/host/step_plan.h"
+#include "kernels/cuda/host/transfer.h"
+#include "kernels/cuda/prefill/prefill_widen.h"
 #include "kernels/cuda/program.h"
-#include "kernels/cuda/sampling.h"
-#include "kernels/cuda/step_plan.h"
-#include "kernels/cuda/transfer.h"
+#include "kernels/cuda/rows/matmul.h"
+#include "kernels/cuda/rows/sampling.h"
 #include "kernels/quantize.h"
 
 namespace eta::cuda {

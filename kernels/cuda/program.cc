@@ -5,8 +5,8 @@
 #include <iterator>
 #include <span>
 
-#include "kernels/cuda/sampling.h"
-#include "kernels/cuda/step_plan.h"
+#include "kernels/cuda/host/step_plan.h"
+#include "kernels/cuda/rows/sampling.h"
 
 namespace eta::cuda {
 namespace {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/matmul.h"
-#include "kernels/cuda/ops.h"
-#include "kernels/cuda/transfer.h"
+#include "kernels/cuda/host/device.h"
+#include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/host/transfer.h"
+#include "kernels/cuda/rows/matmul.h"
 #include "kernels/params.h"
 
 namespace eta::cuda {

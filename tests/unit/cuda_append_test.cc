@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/kv_tile.h"
+#include "kernels/cuda/device/kv_tile.h"
 #include "kernels/quantize.h"
 #include "tests/unit/kernel_harness.h"
 

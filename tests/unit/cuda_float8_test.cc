@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/prefill_widen.h"
+#include "kernels/cuda/prefill/prefill_widen.h"
 #include "tests/unit/attention_case.h"
 
 namespace eta::testing {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/step_plan.h"
+#include "kernels/cuda/host/step_plan.h"
 
 namespace eta::cuda {
 namespace {

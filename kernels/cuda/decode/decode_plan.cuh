@@ -1,0 +1,193 @@
+// The plan of a decode step: which blocks the lists (row, KV head) read, cut into stages of 64
+// tokens, and the equal share of all stages that each CTA takes. Nothing of it is known to the
+// host.
+#pragma once
+
+#include "kernels/cuda/device/kv_tile.h"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/host/step_view.h"
+#include "kernels/params.h"
+
+namespace eta::cuda::decode {
+
+// One CTA: four warps that compute and one that copies. A stage is 64 tokens of one list: a block,
+// half of a block of 128, or 2 or 4 smaller blocks; each computing warp takes 16 of its tokens.
+inline constexpr int kComputeWarps = 4;
+inline constexpr int kComputeThreads = 32 * kComputeWarps;
+inline constexpr int kThreads = kComputeThreads + 32;
+inline constexpr int kStageTokens = 64;
+inline constexpr int kMaxEntries = 4;  // blocks in a stage
+inline constexpr int kMaxStages = 12;
+// Lists (row, KV head) that one launch plans in shared memory; more rows take more launches.
+inline constexpr int kMaxLists = 1024;
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kNoScore =
+    -1e30f;  // below any logit, and finite: exp2 of differences stays defined
+
+struct DecodeArgs {
+  StepView step;
+  int32_t first_row;
+  int32_t num_lists;  // of this launch
+  const float* q;
+  int64_t q_stride;
+  const float* thresholds;
+  int64_t thresholds_stride;
+  const std::byte* tiles;
+  const std::byte* records;
+  BlockSelection selection;
+  const uint32_t* pool_blocks;     // [R, HKV, capacity]: what selection.blocks are in the pool
+  const int32_t* tokens_attended;  // [R, HQ]
+  std::byte* out;
+  int64_t out_stride;
+  DType out_dtype;
+  float* partials;  // [unit, 2, heads, d + 2]: see Partial
+  int32_t* begin;   // [num_lists + 1]: the plan, for the merge
+  int32_t* taken;   // small units that CTAs asked for; zero between launches
+  int32_t num_query_heads;
+  int32_t num_stages;   // of the ring in shared memory
+  int32_t block_shift;  // log2 of the block size
+  bool gated;
+  float scale;
+  float beta;
+  KvTile tile;
+};
+
+// Whether a head's pruned keys keep the weight exp(0). Where it pruned nothing, the floor's terms
+// cancel in exact arithmetic but not in float32, so they are left out.
+__device__ __forceinline__ bool HasFloor(const DecodeArgs& args, const StepRow& row,
+                                         int32_t row_index, int32_t query_head) {
+  return args.gated && row.uniform_floor != 0 && row.admit_all == 0 &&
+         args.tokens_attended[static_cast<int64_t>(row_index) * args.num_query_heads +
+                              query_head] <= row.position;
+}
+
+// How many stages a list of `num_blocks` full blocks and a partial tail of `tail` tokens takes. Its
+// entries are the admitted full blocks, then the tail; small blocks never share a stage in part.
+__device__ __forceinline__ int32_t StagesOf(int32_t num_blocks, int32_t tail, int32_t block_shift) {
+  const int32_t block_size = 1 << block_shift;
+  const int32_t in_tail = block_size >= kStageTokens || tail == 0 ? tail : block_size;
+  return ((num_blocks << block_shift) + in_tail + kStageTokens - 1) / kStageTokens;
+}
+
+// The plan, in shared memory. Every CTA makes it for itself, which costs less than another kernel;
+// its copying warp does, which needs it first.
+struct Plan {
+  int32_t* begin;       // [num_lists + 1]: stages of all lists before this one
+  int32_t* num_blocks;  // [num_lists]: admitted full blocks
+  int32_t num_lists;
+
+  static size_t Bytes(int32_t num_lists) {
+    return (2 * static_cast<size_t>(num_lists) + 1) * sizeof(int32_t);
+  }
+  __device__ Plan(int32_t* memory, int32_t lists)
+      : begin(memory), num_blocks(memory + lists + 1), num_lists(lists) {}
+
+  // One warp calls it, which also waits for the kernel before, the one that wrote the counts. The
+  // step's rows were there before the step's first kernel.
+  __device__ void Make(const DecodeArgs& args) {
+    constexpr int kBatch = 4;  // counts that a lane reads at once
+    const int lane = threadIdx.x % 32;
+    const int32_t* counts =
+        args.selection.counts + static_cast<int64_t>(args.first_row) * args.tile.num_kv_heads;
+    const int32_t per_lane = (num_lists + 31) / 32;
+    const int32_t first = min(lane * per_lane, num_lists);
+    const int32_t end = min(first + per_lane, num_lists);
+    // Until the counts are there, `begin` has the lists' tails; -1: not a decode row.
+    for (int32_t list = first; list < end; ++list) {
+      const StepRow& row = args.step.rows[args.first_row + list / args.tile.num_kv_heads];
+      const int32_t tail = (row.position + 1) & ((1 << args.block_shift) - 1);
+      begin[list + 1] = row.role == RowRole::kDecode ? tail : -1;
+    }
+    WaitForPrevious();
+    AllowNext();
+    int32_t own = 0;
+    for (int32_t list = first; list < end; list += kBatch) {
+      int32_t blocks[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) blocks[i] = list + i < end ? counts[list + i] : 0;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (list + i >= end) break;
+        const int32_t tail = begin[list + i + 1];
+        num_blocks[list + i] = blocks[i];
+        if (tail >= 0) own += StagesOf(blocks[i], tail, args.block_shift);
+        begin[list + i + 1] = own;
+      }
+    }
+    int32_t sum = own;
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (lane == 0) begin[0] = 0;
+    for (int32_t list = first; list < end; ++list) begin[list + 1] += sum - own;
+    __syncwarp();
+  }
+
+  // The list that `stage` belongs to.
+  __device__ int32_t ListOf(int32_t stage) const {
+    int32_t low = 0;
+    int32_t high = num_lists;
+    while (high - low > 1) {
+      const int32_t middle = (low + high) / 2;
+      if (begin[middle] <= stage) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+};
+
+// How the stages are dealt out: in units, each a range of consecutive stages. The first num_shares
+// units are most of the work in equal parts, one for every CTA; the rest are small, and whichever
+// CTA is free takes the next one. (Equal parts alone leave the memory idle at the end:
+// multiprocessors of one chip get up to 15 % more or less of its bandwidth.) Who computes a unit
+// changes nothing in its result, and partial results merge in the order of units.
+struct Units {
+  static constexpr int32_t kPiecesPerCta = 5;  // small units that a CTA takes on average
+  static constexpr int32_t kMinPiece = 4;      // stages
+  static constexpr int32_t kMinShare = 4;      // fewer stages cost more to merge than they save
+
+  int32_t total;       // stages
+  int32_t in_shares;   // of them in the equal parts
+  int32_t num_shares;  // equal parts: share stages each, the first few one more
+  int32_t share;
+  int32_t longer;      // how many have one more
+  int32_t piece;       // stages of a small unit
+  int32_t num_pieces;  // small units
+
+  __device__ Units(int32_t stages, int32_t ctas) : total(stages) {
+    const int32_t in_pieces = total / 16 * 3;
+    if (in_pieces < ctas * kMinPiece) {
+      num_shares = min(ctas, max(1, total / kMinShare));
+      in_shares = total;
+      piece = 1;
+      num_pieces = 0;
+    } else {
+      num_shares = ctas;
+      in_shares = total - in_pieces;
+      piece = max(kMinPiece, (in_pieces + ctas * kPiecesPerCta - 1) / (ctas * kPiecesPerCta));
+      num_pieces = (in_pieces + piece - 1) / piece;
+    }
+    share = in_shares / num_shares;
+    longer = in_shares % num_shares;
+  }
+
+  // A unit's first stage; of the unit past the last one, the end.
+  __device__ int32_t Begin(int32_t unit) const {
+    if (unit <= num_shares) return unit * share + min(unit, longer);
+    return min(in_shares + (unit - num_shares) * piece, total);
+  }
+  // The unit that a stage belongs to.
+  __device__ int32_t Of(int32_t stage) const {
+    if (stage >= in_shares) return num_shares + (stage - in_shares) / piece;
+    const int32_t in_longer = longer * (share + 1);
+    return stage < in_longer ? stage / (share + 1) : longer + (stage - in_longer) / share;
+  }
+  // Most units that a launch of `ctas` can have.
+  static int64_t Most(int64_t ctas) { return ctas * (kPiecesPerCta + 1) + 1; }
+};
+
+}  // namespace eta::cuda::decode

@@ -1,0 +1,268 @@
+// The computing side of decode attention: gate, mask and online softmax of one warp, in tensor-core
+// products with the keys on the long side, so that a group of 1 to 16 heads wastes nothing.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/decode/decode_operands.cuh"
+#include "kernels/cuda/decode/decode_stages.cuh"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/quantize.h"
+
+namespace eta::cuda::decode {
+
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// One warp's part of the online softmax of a list: all heads of the group over a quarter of the
+// tokens. A lane holds heads 2t and 2t + 1 of each tile of eight, t = lane % 4.
+template <typename Element, int D, int HeadTiles>
+struct WarpState {
+  using Tokens = StageTokens<Element, D>;
+  using Factor = typename Tokens::Factor;
+
+  // The queries as B operands, each a sum of two Factors: keys keep all their bits, so queries do
+  // too, and a logit is as good as its keys.
+  uint32_t query_high[HeadTiles][D / 16][2];
+  uint32_t query_low[HeadTiles][D / 16][2];
+  float gate_shift[HeadTiles][2];  // beta * tau_eff, in units of log2
+  float max[HeadTiles][2];         // of gated logits, in units of log2
+  float sum[HeadTiles][2];         // of this lane's tokens
+  float values[HeadTiles][D / 16][4];
+  float floor_weight[HeadTiles][2];  // of a pruned key: exp(0 - max) with the floor, else 0
+  // Where values have scales, weights are multiplied by theirs relative to 2^value_exponent, the
+  // largest so far: what float16 cannot hold is then small beside it. `values` are relative too.
+  int value_exponent;
+
+  __device__ void Start(const DecodeArgs& args, int32_t row_index, int32_t kv_head) {
+    const StepRow& row = args.step.rows[row_index];
+    const int32_t group = args.num_query_heads / args.tile.num_kv_heads;
+    const int lane = threadIdx.x % 32;
+    value_exponent = kMinScaleExponent;
+    const float* q = args.q + row_index * args.q_stride + static_cast<int64_t>(kv_head) * group * D;
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+      const int column_head = tile * 8 + lane / 4;
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float2 pair = make_float2(0.0f, 0.0f);
+          if (column_head < group) {
+            pair = *reinterpret_cast<const float2*>(q + static_cast<int64_t>(column_head) * D +
+                                                    Tokens::QueryCoordinate(k, half));
+          }
+          const uint32_t high = PackPair<Factor>(pair.x, pair.y);
+          const float2 rounded = UnpackPair<Factor>(high);
+          query_high[tile][k][half] = high;
+          query_low[tile][k][half] = PackPair<Factor>(pair.x - rounded.x, pair.y - rounded.y);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values[tile][k][i] = 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int head = tile * 8 + lane % 4 * 2 + i;
+        const float threshold =
+            head < group ? args.thresholds[row_index * args.thresholds_stride +
+                                           static_cast<int64_t>(kv_head) * group + head] -
+                               row.offset
+                         : 0.0f;
+        gate_shift[tile][i] = args.beta * kLog2e * threshold;
+        const bool floored = head < group && HasFloor(args, row, row_index, kv_head * group + head);
+        max[tile][i] = floored ? 0.0f : kNoScore;
+        floor_weight[tile][i] = floored ? 1.0f : 0.0f;
+        sum[tile][i] = 0.0f;
+      }
+    }
+  }
+
+  // Adds the warp's 16 tokens of a stage.
+  __device__ void Add(const DecodeArgs& args, const WarpNote& note, const Tokens& tokens) {
+    const int lane = threadIdx.x % 32;
+    float scores[HeadTiles][4] = {};
+    float corrections[HeadTiles][4] = {};
+#pragma unroll
+    for (int k = 0; k < D / 16; k += Tokens::kLoads) {
+      uint32_t a[Tokens::kLoads][4];
+      tokens.LoadKeys(k, a);
+#pragma unroll
+      for (int i = 0; i < Tokens::kLoads; ++i) {
+#pragma unroll
+        for (int tile = 0; tile < HeadTiles; ++tile) {
+          const auto& high = query_high[tile][k + i];
+          const auto& low = query_low[tile][k + i];
+          Mma<Factor>(scores[tile], a[i], high[0], high[1]);
+          Mma<Factor>(corrections[tile], a[i], low[0], low[1]);
+        }
+      }
+    }
+
+    // In units of log2; what is not admitted weighs nothing.
+    float logit_scale[2] = {args.scale * kLog2e, args.scale * kLog2e};
+    int exponents[2];  // of the values
+    bool grows = false;
+    if constexpr (Tokens::kScaled) {
+      const auto scales = tokens.LoadScales();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        logit_scale[half] *= scales.key[half];
+        exponents[half] = scales.value_exponent[half];
+        grows = grows || exponents[half] > value_exponent;
+      }
+    }
+    bool admitted[HeadTiles][4];
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = Tokens::TokenOfRow(lane / 4 + i / 2 * 8);
+        const int head = tile * 8 + lane % 4 * 2 + i % 2;
+        float& logit = scores[tile][i];
+        logit = (logit + corrections[tile][i]) * logit_scale[i / 2];
+        if (args.gated && token != note.own()) {
+          logit *= Reciprocal(1.0f + Exp2(gate_shift[tile][i % 2] - args.beta * logit));
+        }
+        admitted[tile][i] = token < note.valid() && (note.heads >> head & 1u) != 0;
+        grows = grows || (admitted[tile][i] && logit > max[tile][i % 2] + kSlack);
+      }
+    }
+    if (__any_sync(0xffffffffu, grows)) {
+      if constexpr (Tokens::kScaled) GrowExponent(std::max(exponents[0], exponents[1]));
+      Grow(scores, admitted);
+    }
+
+    uint32_t weights[HeadTiles][2];
+    uint32_t weights_low[HeadTiles][2];
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+      float p[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float floor = note.Has(WarpNote::kTail) ? 0.0f : floor_weight[tile][i % 2];
+        p[i] = admitted[tile][i] ? Exp2(scores[tile][i] - max[tile][i % 2]) - floor : 0.0f;
+        sum[tile][i % 2] += p[i];
+        if constexpr (Tokens::kScaled) {
+          p[i] *= PowerOfTwo(exponents[i / 2] - value_exponent + kWeightShift);
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t pair = PackPair<Factor>(p[2 * half], p[2 * half + 1]);
+        weights[tile][half] = TransposeMatrix(pair);
+        if constexpr (kSplitWeights) {
+          const float2 rounded = UnpackPair<Factor>(pair);
+          weights_low[tile][half] = TransposeMatrix(
+              PackPair<Factor>(p[2 * half] - rounded.x, p[2 * half + 1] - rounded.y));
+        }
+      }
+      Tokens::OrderWeights(weights[tile]);
+      if constexpr (kSplitWeights) Tokens::OrderWeights(weights_low[tile]);
+    }
+
+#pragma unroll
+    for (int m = 0; m < D / 16; m += Tokens::kLoads) {
+      uint32_t a[Tokens::kLoads][4];
+      tokens.LoadValues(m, a);
+#pragma unroll
+      for (int i = 0; i < Tokens::kLoads; ++i) {
+#pragma unroll
+        for (int tile = 0; tile < HeadTiles; ++tile) {
+          float(&sums)[4] = values[tile][m + i];
+          Mma<Factor>(sums, a[i], weights[tile][0], weights[tile][1]);
+          if constexpr (kSplitWeights) {
+            Mma<Factor>(sums, a[i], weights_low[tile][0], weights_low[tile][1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Raises value_exponent to the largest `exponent` of a lane.
+  __device__ void GrowExponent(int exponent) {
+    const int grown = std::max(value_exponent, __reduce_max_sync(0xffffffffu, exponent));
+    const float rescale = PowerOfTwo(value_exponent - grown);
+    value_exponent = grown;
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values[tile][m][i] *= rescale;
+      }
+    }
+  }
+
+  // Raises the maximum to the largest admitted logit. It may lag behind by kSlack, so that most
+  // stages need not agree on it: weights reach 2^kSlack then, which every format here can hold.
+  __device__ void Grow(const float (&logits)[HeadTiles][4], const bool (&admitted)[HeadTiles][4]) {
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+      float rescale[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float top = fmaxf(admitted[tile][i] ? logits[tile][i] : kNoScore,
+                          admitted[tile][i + 2] ? logits[tile][i + 2] : kNoScore);
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 4));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 8));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 16));
+        const float grown = fmaxf(max[tile][i], top);
+        rescale[i] = Exp2(max[tile][i] - grown);
+        max[tile][i] = grown;
+        sum[tile][i] *= rescale[i];
+        floor_weight[tile][i] *= rescale[i];
+      }
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values[tile][m][i] *= rescale[i % 2];
+      }
+    }
+  }
+
+  // Hands the state over to the CTA.
+  using Layout = SharedLayout<Element, D, HeadTiles>;
+  __device__ void Leave(float* sums, typename Layout::Fixed& fixed) const {
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const float unit = Tokens::kScaled ? PowerOfTwo(value_exponent - kWeightShift) : 1.0f;
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float total = sum[tile][i];
+        total += __shfl_xor_sync(0xffffffffu, total, 4);
+        total += __shfl_xor_sync(0xffffffffu, total, 8);
+        total += __shfl_xor_sync(0xffffffffu, total, 16);
+        const int head = tile * 8 + lane % 4 * 2 + i;
+        if (lane < 4) {
+          fixed.max[warp][head] = max[tile][i];
+          fixed.sum[warp][head] = total;
+        }
+#pragma unroll
+        for (int m = 0; m < D / 16; ++m) {
+          float* to = sums + (warp * Layout::kHeads + head) * Layout::kSumStride;
+          to[Tokens::ValueCoordinate(m, 0)] = unit * values[tile][m][i];
+          to[Tokens::ValueCoordinate(m, 1)] = unit * values[tile][m][i + 2];
+        }
+      }
+    }
+  }
+
+  static constexpr float kSlack = 8.0f;
+  // Relative weights times 2^kWeightShift reach 2^15, where float16 ends.
+  static constexpr int kWeightShift = 7;
+  // bfloat16 keeps 8 bits of a weight; the other 8 go in a product of their own.
+  static constexpr bool kSplitWeights = std::is_same_v<Element, BFloat16>;
+};
+
+}  // namespace eta::cuda::decode

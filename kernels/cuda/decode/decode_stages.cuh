@@ -1,0 +1,263 @@
+// The copying side of decode attention: one warp that brings the stages of a CTA's share into a
+// ring in shared memory, well ahead of the warps that compute.
+#pragma once
+
+#include "kernels/cuda/decode/decode_operands.cuh"
+#include "kernels/cuda/decode/decode_plan.cuh"
+#include "kernels/cuda/device/async_copy.cuh"
+
+namespace eta::cuda::decode {
+
+// What the copying warp tells a computing warp about its 16 tokens of a stage: one read of 16
+// bytes.
+struct alignas(16) WarpNote {
+  uint32_t heads;  // of the group, that admit the tokens' block
+  // Tokens from the first that exist (0 to 16), then the token itself among them (0 to 15, or 16:
+  // not here), then flags.
+  uint32_t tokens;
+  int32_t list;  // -1: there are no more stages
+  int32_t unit;
+
+  static constexpr uint32_t kTail = 1u << 16;  // tokens of the partial block
+  static constexpr uint32_t kLast = 1u << 17;  // stage of the list in this unit
+  __device__ int valid() const { return static_cast<int>(tokens & 0xff); }
+  __device__ int own() const { return static_cast<int>(tokens >> 8 & 0xff); }
+  __device__ bool Has(uint32_t flag) const { return (tokens & flag) != 0; }
+};
+struct StageNote {
+  WarpNote warps[kComputeWarps];
+};
+
+// The warp's note.
+__device__ __forceinline__ WarpNote ReadNote(const WarpNote& shared) {
+  constexpr uint32_t kAll = 0xffffffffu;
+  WarpNote note = {};
+  if (threadIdx.x % 32 == 0) note = shared;
+  note.heads = __shfl_sync(kAll, note.heads, 0);
+  note.tokens = __shfl_sync(kAll, note.tokens, 0);
+  note.list = __shfl_sync(kAll, note.list, 0);
+  note.unit = __shfl_sync(kAll, note.unit, 0);
+  return note;
+}
+
+// The shared memory of a CTA, in this order: stages, sums of the four warps, barriers, notes, plan.
+template <typename Element, int D, int HeadTiles>
+struct SharedLayout {
+  static constexpr int kHeads = 8 * HeadTiles;
+  static constexpr int kSumStride = D + 4;  // so that a warp's stores meet different banks
+  static constexpr size_t kStageBytes = StageTokens<Element, D>::kStageBytes;
+  static constexpr size_t kSumBytes = sizeof(float) * kComputeWarps * kHeads * kSumStride;
+  struct Fixed {
+    Barrier full[kMaxStages];
+    Barrier empty[kMaxStages];
+    StageNote notes[kMaxStages];
+    float max[kComputeWarps][kHeads];
+    float sum[kComputeWarps][kHeads];
+  };
+  static size_t Bytes(int32_t num_stages, int32_t num_lists) {
+    return num_stages * kStageBytes + kSumBytes + sizeof(Fixed) + Plan::Bytes(num_lists);
+  }
+};
+
+// Position in the ring of stages.
+struct RingCursor {
+  int32_t slot = 0;
+  uint32_t phase = 0;
+  __device__ void Advance(int32_t num_stages) {
+    if (++slot == num_stages) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// Where the blocks of a stage are. Each lane of the copying warp finds out for one.
+struct StageSource {
+  StageNote note;
+  int32_t block[kMaxEntries];  // physical; -1: none
+  int32_t kv_head;
+  int32_t first_token;  // of the block, where it takes two stages
+};
+
+__device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& plan, int32_t unit,
+                                         int32_t end, int32_t stage) {
+  const KvTile& tile = args.tile;
+  const int32_t list = plan.ListOf(stage);
+  const int32_t in_list = stage - plan.begin[list];
+  const int32_t num_blocks = plan.num_blocks[list];
+  const int32_t shift = args.block_shift;
+  const int32_t in_block = (1 << shift) - 1;
+  const int32_t entries = max(kStageTokens >> shift, 1);
+  const int64_t global_list = static_cast<int64_t>(args.first_row) * tile.num_kv_heads + list;
+  const uint32_t* blocks = args.pool_blocks + global_list * args.selection.capacity;
+  const uint32_t* heads = args.selection.heads + global_list * args.selection.capacity;
+
+  // Loads that do not depend on each other come first: a CTA with a small share waits for them.
+  uint32_t listed[kMaxEntries];
+  uint32_t admitting[kMaxEntries];
+  const int32_t first_entry = in_list * kStageTokens >> shift;
+#pragma unroll
+  for (int e = 0; e < kMaxEntries; ++e) {
+    const bool full = e < entries && first_entry + e < num_blocks;
+    listed[e] = full ? blocks[first_entry + e] : 0;
+    admitting[e] = full ? heads[first_entry + e] : 0xffffffffu;
+  }
+  const StepRow& row = args.step.rows[args.first_row + list / tile.num_kv_heads];
+  const int32_t num_full = (row.position + 1) >> shift;
+  const int32_t tail = (row.position + 1) & in_block;
+  const bool identity = row.admit_all != 0;
+
+  StageSource source;
+  source.kv_head = list % tile.num_kv_heads;
+  source.first_token = in_list * kStageTokens & in_block;
+  const uint32_t last = stage + 1 == min(end, plan.begin[list + 1]) ? WarpNote::kLast : 0u;
+  int own_entry = -1;  // with the token itself
+#pragma unroll
+  for (int e = 0; e < kMaxEntries; ++e) {
+    const int32_t entry = first_entry + e;
+    const bool is_tail = entry == num_blocks && tail > 0;
+    source.block[e] = e < entries && entry < num_blocks ? static_cast<int32_t>(listed[e]) : -1;
+    if (e < entries && (is_tail || (identity && entry < num_blocks))) {
+      source.block[e] = args.step.tables[row.table_begin + (is_tail ? num_full : entry)];
+    }
+    // The last one: of the tail, or else of the last full block, which may not be in the list.
+    if (is_tail && e < entries) own_entry = e;
+    if (tail == 0 && entry + 1 == num_blocks && source.block[e] >= 0 &&
+        source.block[e] == args.step.tables[row.table_begin + num_full - 1]) {
+      own_entry = e;
+    }
+  }
+#pragma unroll
+  for (int w = 0; w < kComputeWarps; ++w) {
+    const int e = w * 16 >> shift;
+    int32_t valid = 0;
+    int32_t own = -1;
+    uint32_t admitted = 0;
+    uint32_t partial = 0;
+#pragma unroll
+    for (int i = 0; i < kMaxEntries; ++i) {
+      if (i != e || source.block[i] < 0) continue;
+      const bool is_tail = first_entry + i == num_blocks;
+      const int32_t first = source.first_token + w * 16 - (i << shift);  // in the block
+      valid = min(max((is_tail ? tail : tile.block_size) - first, 0), 16);
+      if (i == own_entry) own = (row.position & in_block) - first;
+      admitted = identity ? 0xffffffffu : admitting[i];
+      partial = is_tail ? WarpNote::kTail : 0u;
+    }
+    const auto place = static_cast<uint32_t>(own >= 0 && own < 16 ? own : 16);
+    source.note.warps[w] = {admitted, static_cast<uint32_t>(valid) | place << 8 | last | partial,
+                            list, unit};
+  }
+  return source;
+}
+
+// The units of a CTA, one after the other: its own share, then small units as long as there are
+// any.
+class UnitQueue {
+ public:
+  __device__ UnitQueue(const DecodeArgs& args, const Units& units)
+      : taken_(args.taken),
+        units_(units),
+        unit_(static_cast<int32_t>(blockIdx.x) < units.num_shares ? static_cast<int32_t>(blockIdx.x)
+                                                                  : -1) {}
+  __device__ int32_t unit() const { return unit_; }  // -1: none is left
+  __device__ void Advance() {
+    int32_t piece = units_.num_pieces;
+    if (units_.num_pieces > 0 && threadIdx.x % 32 == 0) {
+      piece = atomicAdd(taken_, 1);
+      // Every CTA asks once in vain; the last of these questions ends the launch's use of the
+      // counter.
+      if (piece == units_.num_pieces + static_cast<int32_t>(gridDim.x) - 1) *taken_ = 0;
+    }
+    piece = __shfl_sync(0xffffffffu, piece, 0);
+    unit_ = piece < units_.num_pieces ? units_.num_shares + piece : -1;
+  }
+
+ private:
+  int32_t* taken_;
+  const Units& units_;
+  int32_t unit_;
+};
+
+// Copies the tokens of one block, or half of one, that are the tokens from `to_token` on of a
+// stage. All lanes call it.
+template <typename Element, int D>
+__device__ __forceinline__ void CopyEntry(const KvTile& tile, const std::byte* head,
+                                          int32_t from_token, std::byte* stage, int32_t to_token,
+                                          Barrier* full) {
+  using Tokens = StageTokens<Element, D>;
+  constexpr int kRowBytes = Tokens::kTileBytes / kStageTokens;
+  if (tile.block_size == kStageTokens) return CopyTile(stage, head, Tokens::kStageBytes, full);
+  const uint32_t tokens = min(tile.block_size, kStageTokens);
+  const std::byte* from = head + from_token * kRowBytes;
+  std::byte* to = stage + to_token * kRowBytes;
+  CopyTile(to, from, tokens * kRowBytes, full);
+  CopyTile(to + Tokens::kTileBytes, from + tile.tile_bytes(), tokens * kRowBytes, full);
+  if constexpr (Tokens::kScaled) {
+    from = head + 2 * tile.tile_bytes() + from_token;
+    to = stage + 2 * Tokens::kTileBytes + to_token;
+    CopyTile(to, from, tokens, full);
+    CopyTile(to + kStageTokens, from + tile.block_size, tokens, full);
+  }
+}
+
+// The copying warp: fills the ring with the stages of the CTA's units, then says that it is done.
+template <typename Element, int D, int HeadTiles>
+__device__ void CopyStages(const DecodeArgs& args, const Plan& plan, const Units& units,
+                           std::byte* stages,
+                           typename SharedLayout<Element, D, HeadTiles>::Fixed& fixed) {
+  using Layout = SharedLayout<Element, D, HeadTiles>;
+  constexpr uint32_t kAll = 0xffffffffu;
+  const int lane = threadIdx.x % 32;
+  const KvTile& tile = args.tile;
+  const int32_t entry_tokens = min(tile.block_size, kStageTokens);
+  const int32_t entries = kStageTokens / entry_tokens;
+  const auto entry_bytes = static_cast<uint32_t>(Layout::kStageBytes) / entries;
+  RingCursor cursor;
+  UnitQueue queue(args, units);
+  const auto find = [&](int32_t unit, int32_t first) {
+    const int32_t end = units.Begin(unit + 1);
+    return FindSource(args, plan, unit, end, min(first + lane, end - 1));
+  };
+  // Asking for a unit and finding its blocks take several trips to L2, for which the computing
+  // warps have a full ring to work on.
+  for (; queue.unit() >= 0; queue.Advance()) {
+    const int32_t end = units.Begin(queue.unit() + 1);
+    for (int32_t first = units.Begin(queue.unit()); first < end; first += 32) {
+      const StageSource source = find(queue.unit(), first);
+      for (int32_t i = 0; i < min(32, end - first); ++i) {
+        Wait(&fixed.empty[cursor.slot], cursor.phase ^ 1);
+        if (lane == i) fixed.notes[cursor.slot] = source.note;
+        uint32_t bytes = 0;
+#pragma unroll
+        for (int e = 0; e < kMaxEntries; ++e) bytes += source.block[e] >= 0 ? entry_bytes : 0;
+        bytes = __shfl_sync(kAll, bytes, i);
+        __syncwarp();
+        Barrier* full = &fixed.full[cursor.slot];
+        ExpectBytes(full, bytes, i);
+        std::byte* stage = stages + cursor.slot * Layout::kStageBytes;
+        const int32_t kv_head = __shfl_sync(kAll, source.kv_head, i);
+        const int32_t first_token = __shfl_sync(kAll, source.first_token, i);
+#pragma unroll
+        for (int e = 0; e < kMaxEntries; ++e) {
+          if (e >= entries) break;
+          const int32_t block = __shfl_sync(kAll, source.block[e], i);
+          if (block < 0) continue;
+          CopyEntry<Element, D>(tile, args.tiles + tile.K(block, kv_head), first_token, stage,
+                                e * entry_tokens, full);
+        }
+        CommitCopies(full);
+        cursor.Advance(args.num_stages);
+      }
+    }
+  }
+  Wait(&fixed.empty[cursor.slot], cursor.phase ^ 1);
+  if (lane == 0) {
+    for (WarpNote& note : fixed.notes[cursor.slot].warps) note.list = -1;
+  }
+  __syncwarp();
+  ExpectBytes(&fixed.full[cursor.slot], 0);
+  CommitCopies(&fixed.full[cursor.slot]);
+}
+
+}  // namespace eta::cuda::decode

@@ -1,0 +1,64 @@
+// How every kernel of this backend is launched, and the first thing that each of them does.
+//
+// On sm_90 a kernel may be scheduled while its predecessor still runs (programmatic dependent
+// launch); it calls WaitForPrevious() before it touches anything that its predecessor may still
+// write or read, and AllowNext() only after that. So what was complete before the predecessor began
+// may be read before the wait. This hides most of a launch's latency, also inside graphs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "kernels/cuda/host/device.h"
+
+namespace eta::cuda {
+
+__device__ __forceinline__ void WaitForPrevious() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void AllowNext() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;  // dynamic; above 48 KB the launcher asks for it
+  unsigned cluster = 1;     // neighbours along x that form a cluster; divides grid.x
+};
+
+template <typename... Params, typename... Args>
+void Launch(Device& device, const char* what, const LaunchShape& shape, void (*kernel)(Params...),
+            Args&&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  if (shape.shared_bytes > (48u << 10)) {
+    device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shape.shared_bytes)),
+                 what);
+  }
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = device.stream();
+  config.attrs = attributes;
+#ifdef ETA_CUDA_SM90A
+  // Other devices run code for sm_80, whose kernels do not wait for their predecessors.
+  if (device.compute_capability() == 90) config.numAttrs = shape.cluster > 1 ? 2 : 1;
+#endif
+  device.Check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), what);
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,107 @@
+// Warpgroup matrix products of sm_90a (PTX wgmma): four warps multiply 64 rows, of which each warp
+// holds 16 in registers as in m16n8k16 (mma.cuh), by 64 columns in shared memory. They run beside
+// the threads; until Wait() says that a product has finished, neither its sums nor its A registers
+// may be touched.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/mma.cuh"
+
+namespace eta::cuda::wgmma {
+
+// Before the first product after registers or shared memory that it reads were written.
+__device__ __forceinline__ void Fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Closes a group of products.
+__device__ __forceinline__ void Commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most kPending of the latest groups still run.
+template <int kPending>
+__device__ __forceinline__ void Wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps the compiler from moving uses of a product's sums across the waits around it.
+__device__ __forceinline__ void Pin(float (&c)[8][4]) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
+  }
+}
+
+// Describes 64 rows of 128 bytes in shared memory, 1024-byte aligned, whose 16-byte chunks are
+// swizzled by the row's low three bits. A row is a column of B ([n][k], keys) or, transposed, one
+// step of the inner dimension ([k][n], values). Chunks of 16 inner elements follow at
+// + kInnerStep or + kInnerStepTransposed.
+__device__ __forceinline__ uint64_t Describe(uint32_t shared) {
+  constexpr uint64_t kSwizzle128 = 1ull << 62;
+  constexpr uint64_t kGroupStride = static_cast<uint64_t>(1024 >> 4) << 32;  // of eight rows
+  constexpr uint64_t kLeadingStride = 1ull << 16;  // one group wide: unused
+  return kSwizzle128 | kGroupStride | kLeadingStride | ((shared & 0x3ffff) >> 4);
+}
+inline constexpr uint64_t kInnerStep = 32 >> 4;
+inline constexpr uint64_t kInnerStepTransposed = 16 * 128 >> 4;
+
+// The sums of a product, and their places in its instruction.
+#define ETA_WGMMA_ROW(CONSTRAINT, N) \
+  CONSTRAINT(c[N][0]), CONSTRAINT(c[N][1]), CONSTRAINT(c[N][2]), CONSTRAINT(c[N][3])
+#define ETA_WGMMA_SUMS(CONSTRAINT)                                                              \
+  ETA_WGMMA_ROW(CONSTRAINT, 0), ETA_WGMMA_ROW(CONSTRAINT, 1), ETA_WGMMA_ROW(CONSTRAINT, 2),     \
+      ETA_WGMMA_ROW(CONSTRAINT, 3), ETA_WGMMA_ROW(CONSTRAINT, 4), ETA_WGMMA_ROW(CONSTRAINT, 5), \
+      ETA_WGMMA_ROW(CONSTRAINT, 6), ETA_WGMMA_ROW(CONSTRAINT, 7)
+// FACTORS: how A, B and the layout of A and B are written; the rest: the operands in this order.
+#define ETA_WGMMA(TYPE, ADD, CONSTRAINT, FACTORS, ...)                                          \
+  asm volatile(                                                                                 \
+      "{ .reg .pred add;\n"                                                                     \
+      "setp.ne.b32 add, " ADD                                                                   \
+      ", 0;\n"                                                                                  \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                               \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " FACTORS "; }"        \
+      : ETA_WGMMA_SUMS(CONSTRAINT)                                                              \
+      : __VA_ARGS__)
+// Overwriting and adding products differ for the compiler: what c held before the first kind is
+// dead.
+#define ETA_WGMMA_EITHER(...)                                   \
+  if constexpr (std::is_same_v<Element, Half> && kAccumulate) { \
+    ETA_WGMMA("f16", "1", "+f", __VA_ARGS__);                   \
+  } else if constexpr (std::is_same_v<Element, Half>) {         \
+    ETA_WGMMA("f16", "0", "=f", __VA_ARGS__);                   \
+  } else if constexpr (kAccumulate) {                           \
+    ETA_WGMMA("bf16", "1", "+f", __VA_ARGS__);                  \
+  } else {                                                      \
+    ETA_WGMMA("bf16", "0", "=f", __VA_ARGS__);                  \
+  }
+
+// c = a * B (overwriting) or c += a * B over 16 inner elements; c[n] as in Mma(), of the warp's 16
+// rows.
+template <typename Element, bool kTransposed, bool kAccumulate>
+__device__ __forceinline__ void Multiply(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b) {
+  ETA_WGMMA_EITHER("{%32, %33, %34, %35}, %36, add, 1, 1, %37", "r"(a[0]), "r"(a[1]), "r"(a[2]),
+                   "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0))
+}
+
+// The same with A too in shared memory: 64 rows as Describe() has them.
+template <typename Element, bool kAccumulate>
+__device__ __forceinline__ void MultiplyShared(float (&c)[8][4], uint64_t a, uint64_t b) {
+  ETA_WGMMA_EITHER("%32, %33, add, 1, 1, 0, 0", "l"(a), "l"(b))
+}
+#undef ETA_WGMMA_EITHER
+#undef ETA_WGMMA
+#undef ETA_WGMMA_SUMS
+#undef ETA_WGMMA_ROW
+
+// Makes the threads' own writes to shared memory visible to products.
+__device__ __forceinline__ void PublishWrites() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+}  // namespace eta::cuda::wgmma

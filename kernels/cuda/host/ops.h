@@ -1,0 +1,82 @@
+// The ops of the CUDA backend, one file each, in the order of a layer. Each one puts its kernels on
+// the device's stream and returns; semantics and shapes stand in kernels/params.h. Errors go to
+// Device::Check. All of them may be captured in a graph: they read what changes from step to step
+// from context.step, never from the host.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <vector_types.h>
+
+#include <span>
+
+#include "kernels/cuda/host/device.h"
+#include "kernels/cuda/host/step_view.h"
+#include "kernels/params.h"
+
+namespace eta::cuda {
+
+// Cosine and sine of every row and coordinate pair of the step.
+struct RopeAngles {
+  const float2* data = nullptr;  // [num_rows, head_dim / 2]; null: not computed yet
+  int32_t head_dim = 0;
+  int32_t num_rows = 0;
+  RopeScaling scaling{};
+};
+
+struct Context {
+  Device& device;
+  Scratch& scratch;
+  StepView step;
+  RopeAngles angles{};
+  // Of the step, host: what prefill is planned with, as steps with prefill rows are never captured.
+  std::span<const StepSequence> sequences{};
+};
+
+// Counts of one layer, device memory; see AttentionCounts.
+struct DeviceCounts {
+  int32_t* tokens_attended = nullptr;  // [R, HQ]
+  int32_t* tokens_read = nullptr;      // [R, HKV]
+};
+
+// `table` [V, cols], of `dtype`; the rows' token ids stand in the step.
+void Embed(Context& context, const void* table, DType dtype, int64_t cols,
+           const TensorView& out);                                                 // pointwise.cu
+void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows);  // pointwise.cu
+// Computes the angles of the step's rows if the context has none yet. Null if there is no memory.
+const float2* Angles(Context& context, const RopeParams& params);         // rope.cu
+void Rope(Context& context, const RopeParams& params);                    // rope.cu
+void AppendKv(Context& context, const AppendKvParams& params);            // block_index.cu
+void PredictThresholds(Context& context, const ThresholdParams& params);  // pointwise.cu
+// The last three of one layer as one kernel, for a step in which every sequence decodes one row.
+// False, and nothing done, where the device or the shapes have none.
+bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvParams& append,
+                      const ThresholdParams& thresholds);  // append_decode.cu
+void SelectBlocks(Context& context, const SelectBlocksParams& params,
+                  const DeviceCounts& counts);  // block_select.cu
+// `counts`: what SelectBlocks wrote for the same rows.
+void DecodeAttention(Context& context, const AttentionParams& params,
+                     const DeviceCounts& counts);                        // decode_attention.cu
+void PrefillAttention(Context& context, const AttentionParams& params);  // prefill_attention.cu
+void CountRecall(Context& context, const RecallParams& params, int64_t* above,
+                 int64_t* above_admitted);  // recall.cu; device [HQ], added to
+void CollectCalibration(Context& context, const CalibrationParams& params);  // calibration.cu
+void SwiGlu(Context& context, const SwiGluParams& params);                   // pointwise.cu
+
+// What the blocks of a selection are in the pool, one by one, [lists, capacity] in scratch memory:
+// SelectBlocks writes it, DecodeAttention reads it. Null if the device has no memory.
+inline uint32_t* PoolBlocks(Context& context, int64_t lists, const BlockSelection& selection) {
+  const auto count = static_cast<size_t>(lists * selection.capacity);
+  return reinterpret_cast<uint32_t*>(
+      context.scratch.Get(Scratch::Use::kPoolBlocks, count * sizeof(uint32_t)));
+}
+
+// The forms that take any geometry and type, float32 too: one warp a head, no tensor cores. The ops
+// above fall back on them; tests compare the two.
+void PlainScreen(Context& context, const SelectBlocksParams& params,
+                 uint64_t* best);                                             // plain_screen.cu
+void PlainDecodeAttention(Context& context, const AttentionParams& params);   // plain_attention.cu
+void PlainPrefillAttention(Context& context, const AttentionParams& params);  // plain_attention.cu
+void PlainCollectCalibration(Context& context,
+                             const CalibrationParams& params);  // plain_calibration.cu
+
+}  // namespace eta::cuda

@@ -1,0 +1,157 @@
+#include "kernels/cuda/host/step_plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace eta::cuda {
+namespace {
+
+// Of every array, as of one cache line of L2.
+constexpr size_t kAlignment = 128;
+
+size_t AlignUp(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+template <typename T>
+T* Array(std::byte* step, size_t offset) {
+  return reinterpret_cast<T*>(step + offset);
+}
+
+RowRole RoleOf(RowKind kind) {
+  return kind == RowKind::kPrefill ? RowRole::kPrefill : RowRole::kDecode;
+}
+
+// Rows of the arrays: a step without rows has arrays too, and sequences without rows have a place.
+int32_t PaddedRowsOf(const BatchView& batch) {
+  const auto sequences = static_cast<int64_t>(batch.sequences.size());
+  return static_cast<int32_t>(PaddedRows(std::max<int64_t>({batch.num_rows(), sequences, 1})));
+}
+
+StepRow MakeRow(const SequenceRows& sequence, int32_t index, int32_t i, int32_t token) {
+  StepRow row = {};
+  row.role = RoleOf(sequence.kind);
+  row.token = token;
+  row.position = sequence.position + i;
+  row.sequence = index;
+  row.rope_theta = sequence.rope_theta;
+  row.offset = sequence.attention.offset;
+  row.z = sequence.attention.z;
+  row.pinned_blocks = sequence.attention.pinned_blocks;
+  row.rescue_chunk = sequence.attention.rescue_chunk;
+  row.uniform_floor = sequence.attention.uniform_floor ? 1 : 0;
+  row.admit_all = sequence.attention.admit_all ? 1 : 0;
+  return row;
+}
+
+// Index of the sequence's profile in `profiles`, where it is added if it is new; -1: it has none.
+int32_t ProfileIndex(const SequenceRows& sequence, std::vector<StepProfile>& profiles) {
+  const StepProfile profile = {sequence.frozen_thresholds, sequence.head_z};
+  if (profile == StepProfile()) return -1;
+  const auto found = std::ranges::find(profiles, profile);
+  const auto index = static_cast<int32_t>(found - profiles.begin());
+  if (found == profiles.end()) profiles.push_back(profile);
+  return index;
+}
+
+}  // namespace
+
+int64_t PaddedRows(int64_t rows) {
+  constexpr int64_t kSmall[] = {0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128};
+  if (rows <= 128) return *std::ranges::lower_bound(kSmall, rows);
+  const int64_t multiple = rows <= 1024 ? 64 : 256;
+  return (rows + multiple - 1) / multiple * multiple;
+}
+
+StepLayout::StepLayout(int32_t padded_rows) : padded_rows_(padded_rows) {
+  const auto rows = static_cast<size_t>(padded_rows);
+  rows_ = AlignUp(sizeof(StepCounts));
+  sequences_ = rows_ + AlignUp(rows * sizeof(StepRow));
+  screen_begin_ = sequences_ + AlignUp(rows * sizeof(StepSequence));
+  tables_ = screen_begin_ + AlignUp((rows + 1) * sizeof(int32_t));
+}
+
+StepView StepLayout::View(const std::byte* step) const {
+  return {.counts = reinterpret_cast<const StepCounts*>(step),
+          .rows = reinterpret_cast<const StepRow*>(step + rows_),
+          .sequences = reinterpret_cast<const StepSequence*>(step + sequences_),
+          .tables = reinterpret_cast<const int32_t*>(step + tables_),
+          .screen_begin = reinterpret_cast<const int32_t*>(step + screen_begin_),
+          .frozen = nullptr,
+          .head_z = nullptr,
+          .num_rows = padded_rows_};
+}
+
+size_t StepBytes(const BatchView& batch) {
+  size_t blocks = 0;
+  for (const SequenceRows& sequence : batch.sequences) blocks += sequence.block_table.size();
+  return StepLayout(PaddedRowsOf(batch)).tables() + blocks * sizeof(int32_t);
+}
+
+PackedStep PackStep(const BatchView& batch, std::byte* step) {
+  PackedStep packed;
+  packed.num_rows = batch.num_rows();
+  packed.padded_rows = PaddedRowsOf(batch);
+  const StepLayout layout(packed.padded_rows);
+  std::memset(step, 0, layout.tables());
+  auto* rows = Array<StepRow>(step, layout.rows());
+  auto* sequences = Array<StepSequence>(step, layout.sequences());
+  auto* tables = Array<int32_t>(step, layout.tables());
+  int32_t table_begin = 0;
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const SequenceRows& sequence = batch.sequences[s];
+    const auto index = static_cast<int32_t>(s);
+    const int32_t profile = ProfileIndex(sequence, packed.profiles);
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      const int32_t r = sequence.row_begin + i;
+      rows[r] = MakeRow(sequence, index, i, batch.tokens[static_cast<size_t>(r)]);
+      rows[r].table_begin = table_begin;
+      rows[r].frozen = sequence.frozen_thresholds != nullptr ? profile : -1;
+      rows[r].head_z = sequence.head_z != nullptr ? profile : -1;
+    }
+    const bool calibrates = sequence.kind == RowKind::kPrefill && sequence.calibrate;
+    sequences[s] = {.row_begin = sequence.row_begin,
+                    .num_rows = sequence.num_rows,
+                    .position = sequence.position,
+                    .table_begin = table_begin,
+                    .role = RoleOf(sequence.kind),
+                    .calibrate = calibrates ? 1 : 0};
+    packed.calibrates = packed.calibrates || calibrates;
+    std::ranges::copy(sequence.block_table, tables + table_begin);
+    table_begin += static_cast<int32_t>(sequence.block_table.size());
+    if (sequence.kind == RowKind::kDecode) {
+      packed.decode_rows.push_back({sequence.row_begin, sequence.num_rows});
+      packed.single_rows = packed.single_rows && sequence.num_rows <= 1;
+    } else {
+      packed.has_prefill = true;
+      packed.single_rows = false;
+    }
+  }
+  *Array<StepCounts>(step, layout.counts()) = {
+      .num_rows = packed.num_rows,
+      .num_sequences = static_cast<int32_t>(batch.sequences.size()),
+      .screen_units = 0};
+  return packed;
+}
+
+void SetTokens(std::span<const int32_t> tokens, int32_t padded_rows, std::byte* step) {
+  auto* rows = Array<StepRow>(step, StepLayout(padded_rows).rows());
+  for (size_t r = 0; r < tokens.size(); ++r) rows[r].token = tokens[r];
+}
+
+void PackScreening(int32_t padded_rows, int32_t block_size, std::byte* step) {
+  const StepLayout layout(padded_rows);
+  const auto* rows = Array<StepRow>(step, layout.rows());
+  auto* begin = Array<int32_t>(step, layout.screen_begin());
+  int32_t units = 0;
+  for (int32_t r = 0; r < padded_rows; ++r) {
+    begin[r] = units;
+    if (rows[r].role != RowRole::kDecode || rows[r].admit_all != 0) continue;
+    const int32_t full_blocks = (rows[r].position + 1) / block_size;
+    units += (full_blocks + kScreenBlocks - 1) / kScreenBlocks;
+  }
+  begin[padded_rows] = units;
+  Array<StepCounts>(step, layout.counts())->screen_units = units;
+}
+
+}  // namespace eta::cuda

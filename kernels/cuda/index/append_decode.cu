@@ -1,0 +1,284 @@
+// A step in which every sequence decodes one row: RoPE, AppendKv and PredictThresholds of a layer
+// as one kernel, since each launch costs as much as the work.
+//
+// Clusters have one thread block per KV head. The first ones rotate the keys of kAppendRows rows,
+// store keys and values and write the records of the blocks that these fill. The others rotate the
+// queries of kPredictRows rows and predict: each thread block multiplies its own heads' queries
+// with their columns of the weight, for all thresholds, and sends the sums to where they are added
+// up, so that the weight is read once per cluster.
+
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/index/block_record.cuh"
+#include "kernels/cuda/rows/thresholds.cuh"
+
+namespace eta::cuda {
+namespace {
+
+constexpr int32_t kAppendRows = 2;
+constexpr int32_t kPredictRows = 4;
+// The portable limit of clusters.
+constexpr int32_t kMaxKvHeads = 8;
+// Of the queries that share a KV head, in elements: they stand in shared memory.
+constexpr int64_t kMaxWidth = 1024;
+
+struct DecodeArgs {
+  AppendArgs append;
+  ThresholdArgs thresholds;
+  float* q;
+  const float2* angles;  // [R, d / 2]
+};
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+using Cluster = cooperative_groups::cluster_group;
+
+constexpr int32_t kWarps = kAppendThreads / 32;
+// Predicting threads stand in groups, each for kHeads thresholds of kTileRows rows at a time.
+constexpr int32_t kTileRows = 2;
+constexpr int32_t kTiles = kPredictRows / kTileRows;
+constexpr int32_t kHeads = 32 / kTileRows;
+constexpr int32_t kGroupThreads = 128;
+constexpr int32_t kGroups = kAppendThreads / kGroupThreads;
+constexpr int32_t kGroupWarps = kGroupThreads / 32;
+
+template <typename T>
+__device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& step,
+                                       int32_t first_row, int32_t kv_head) {
+  const AppendArgs& append = args.append;
+  const KvTile& tile = append.tile;
+  const int32_t d = tile.head_dim;
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const int32_t end = min(first_row + kAppendRows, step.counts->num_rows);
+  const int32_t own = first_row + warp / 2;
+  const bool value = warp % 2 != 0;
+  const bool stores = own < end;
+  const StepRow& at = step.rows[stores ? own : first_row];
+  const int32_t block = stores ? step.tables[at.table_begin + at.position / tile.block_size] : 0;
+  WaitForPrevious();
+  AllowNext();
+  if (stores) {
+    float* k = append.k + own * append.k_stride + kv_head * d;
+    HeadVector vector;
+    vector.Load(value ? append.v + own * append.v_stride + kv_head * d : k, d);
+    if (!value) {
+      vector.Rotate(args.angles + static_cast<int64_t>(own) * (d / 2), d);
+      vector.Store(k, d);
+    }
+    StoreToken<T>(vector, tile, append.tiles, block, kv_head, at.position % tile.block_size, value);
+  }
+  __syncthreads();
+  for (int32_t row = first_row; row < end; ++row) {
+    const StepRow& filling = step.rows[row];
+    if ((filling.position + 1) % tile.block_size != 0) continue;
+    WriteRecord<T>(append, step.tables + filling.table_begin, filling.position / tile.block_size,
+                   kv_head, true);
+  }
+}
+
+// Rotates the queries of rows [first_row, end) that share a KV head, in place and into `shared`,
+// [rows][width].
+__device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t first_row,
+                                              int32_t end, int32_t kv_head, int32_t width,
+                                              float* shared) {
+  const int32_t d = args.append.tile.head_dim;
+  const int32_t group = width / d;
+  const int32_t count = (end - first_row) * group;
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const auto query = [&](int32_t i) {
+    return args.q + (first_row + i / group) * args.thresholds.q_stride + kv_head * width +
+           i % group * d;
+  };
+  for (int32_t first = warp; first < count; first += kHeldVectors * kWarps) {
+    HeadVector vectors[kHeldVectors];
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) { vectors[n].Load(query(i), d); });
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+      vectors[n].Rotate(args.angles + static_cast<int64_t>(first_row + i / group) * (d / 2), d);
+    });
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+      vectors[n].Store(query(i), d);
+      vectors[n].Store(shared + i * d, d);
+    });
+  }
+}
+
+// What a thread block contributes to thresholds, and what it has to add up.
+struct PredictScratch {
+  float warps[kTiles][kWarps][32];
+  float received[kMaxKvHeads][kPredictRows][kMaxGroup];  // from every thread block of the cluster
+};
+
+// All loads that need nothing of the kernel before come first, the weight's above all.
+__device__ __forceinline__ void Predict(const DecodeArgs& args, const StepView& step,
+                                        int32_t first_row, int32_t kv_head) {
+  extern __shared__ __align__(16) float queries[];  // [kPredictRows][width]
+  __shared__ PredictScratch scratch;
+  const ThresholdArgs& to = args.thresholds;
+  const int32_t num_kv_heads = args.append.tile.num_kv_heads;
+  const int32_t group = to.num_heads / num_kv_heads;
+  const int32_t width = group * args.append.tile.head_dim;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t lane = thread % 32;
+  const int32_t first_column = thread % kGroupThreads * 4;
+  const int32_t first_head = thread / kGroupThreads * kHeads;
+
+  float w[kHeads][4];  // of the heads and columns that follow
+  int32_t loaded_head = first_head;
+  int32_t loaded_column = first_column;
+  const auto load_weight = [&] {
+    if (loaded_head >= to.num_heads || loaded_column >= width) return;
+    const float* from = to.weight + kv_head * width + loaded_column;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      LoadElements(from + min(loaded_head + h, to.num_heads - 1) * to.width, w[h]);
+    }
+  };
+  if (to.weight != nullptr) load_weight();
+
+  const int32_t end = min(first_row + kPredictRows, step.counts->num_rows);
+  const int32_t last_row = min(first_row + kPredictRows, step.num_rows) - 1;
+  bool predicts = false;
+  for (int32_t row = first_row; row <= last_row; ++row) {
+    predicts = predicts || IsPredicted(to, step.rows[row]);
+  }
+  // The threshold that this thread writes.
+  const int32_t own_row = first_row + thread / group;
+  const int32_t own_head = kv_head * group + thread % group;
+  const bool writes = own_row <= last_row;
+  bool adds = false;
+  float threshold = 0.0f;
+  if (writes) {
+    const StepRow& at = step.rows[own_row];
+    adds = IsPredicted(to, at);
+    threshold = adds ? to.bias[own_head] : FixedThreshold(to, step, at, own_head);
+  }
+  if (predicts) Cluster::barrier_arrive();
+
+  WaitForPrevious();
+  AllowNext();
+  RotateQueries(args, first_row, end, kv_head, width, queries);
+  __syncthreads();
+  if (predicts) {
+    Cluster::barrier_wait();  // the others are there to be sent to
+    for (int32_t begin = 0; begin < to.num_heads; begin += kGroups * kHeads) {
+      const int32_t head = begin + first_head;
+      for (int32_t tile = 0; first_row + tile * kTileRows < end; ++tile) {
+        float sums[32] = {};
+        for (int32_t column = first_column; column < width; column += kGroupThreads * 4) {
+          if (head != loaded_head || column != loaded_column) {
+            loaded_head = head;
+            loaded_column = column;
+            load_weight();
+          }
+#pragma unroll
+          for (int r = 0; r < kTileRows; ++r) {
+            float q[4];
+            LoadElements(queries + (tile * kTileRows + r) * width + column, q);
+#pragma unroll
+            for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+              for (int j = 0; j < 4; ++j) sums[r * kHeads + h] += q[j] * w[h][j];
+            }
+          }
+        }
+        scratch.warps[tile][thread / 32][lane] = FoldSums(sums);
+      }
+      __syncthreads();
+      const int32_t tile = thread / (kGroups * 32);
+      const int32_t of_group = thread / 32 % kGroups;
+      const int32_t row = tile * kTileRows + lane / kHeads;
+      const int32_t for_head = begin + of_group * kHeads + lane % kHeads;
+      if (tile < kTiles && first_row + row < end && for_head < to.num_heads) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int warp = 0; warp < kGroupWarps; ++warp) {
+          sum += scratch.warps[tile][of_group * kGroupWarps + warp][lane];
+        }
+        float* at = &scratch.received[kv_head][row][for_head % group];
+        *cooperative_groups::this_cluster().map_shared_rank(at, for_head / group) = sum;
+      }
+      __syncthreads();
+    }
+    cooperative_groups::this_cluster().sync();
+  }
+  if (!writes) return;
+  if (adds) {
+    float sum = 0.0f;
+    for (int32_t from = 0; from < num_kv_heads; ++from) {
+      sum += scratch.received[from][own_row - first_row][thread % group];
+    }
+    threshold = sum + threshold;
+  }
+  to.out[own_row * to.out_stride + own_head] = threshold;
+}
+#endif
+
+__host__ __device__ constexpr int32_t Clusters(int32_t num_rows, int32_t rows) {
+  return (num_rows + rows - 1) / rows;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kAppendThreads, 2)
+    AppendDecode([[maybe_unused]] DecodeArgs args, [[maybe_unused]] StepView step) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto kv_head = static_cast<int32_t>(blockIdx.x);
+  const auto cluster = static_cast<int32_t>(blockIdx.y);
+  const int32_t appending = Clusters(step.num_rows, kAppendRows);
+  if (cluster < appending) {
+    Append<T>(args, step, cluster * kAppendRows, kv_head);
+  } else {
+    Predict(args, step, (cluster - appending) * kPredictRows, kv_head);
+  }
+#endif
+}
+
+bool HasClusters([[maybe_unused]] const Device& device) {
+#ifdef ETA_CUDA_SM90A
+  return device.compute_capability() == 90;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvParams& append,
+                      const ThresholdParams& thresholds) {
+  const KvGeometry& geometry = append.geometry;
+  const int32_t kv_heads = geometry.num_kv_heads;
+  const int64_t heads = thresholds.out.cols;
+  const int64_t d = geometry.head_dim;
+  const bool one_layer = rope.k == append.k && rope.q == thresholds.q && rope.head_dim == d &&
+                         rope.k.cols == kv_heads * d && rope.q.cols == heads * d &&
+                         rope.q.rows == rope.k.rows;
+  const bool divides = kv_heads <= kMaxKvHeads && (kv_heads & (kv_heads - 1)) == 0 &&
+                       heads % kv_heads == 0 && heads / kv_heads <= kMaxGroup;
+  if (!HasClusters(context.device) || !one_layer || !divides) return false;
+  const int64_t width = heads / kv_heads * d;
+  if (width > kMaxWidth) return false;
+
+  const DecodeArgs args = {.append = MakeAppendArgs(append),
+                           .thresholds = MakeThresholdArgs(thresholds),
+                           .q = rope.q.data,
+                           .angles = Angles(context, rope)};
+  if (args.angles == nullptr) return true;  // no memory: the device's status says so
+  const int32_t num_rows = context.step.num_rows;
+  const auto clusters =
+      static_cast<unsigned>(Clusters(num_rows, kAppendRows) + Clusters(num_rows, kPredictRows));
+  const size_t query_bytes = static_cast<size_t>(kPredictRows * width) * sizeof(float);
+  const LaunchShape shape = {
+      .grid = {static_cast<unsigned>(kv_heads), clusters},
+      .block = kAppendThreads,
+      .shared_bytes = std::max(query_bytes, RecordSharedBytes(args.append.tile)),
+      .cluster = static_cast<unsigned>(kv_heads)};
+  WithCacheType(geometry.dtype, [&](auto element) {
+    Launch(context.device, "AppendDecodeRows", shape, AppendDecode<decltype(element)>, args,
+           context.step);
+  });
+  return true;
+}
+
+}  // namespace eta::cuda

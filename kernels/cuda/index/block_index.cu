@@ -1,0 +1,142 @@
+// Storing keys and values, and the block index: what is kept of a full block so that a query can
+// bound its scores unread (eta-semantics.md, "Block index").
+//
+// A thread block takes those rows of the step that fall into the same blocks of the cache, so that
+// it finds all tokens of a block that they fill in the tile: stored by itself or in earlier steps.
+// A record's V total needs the one before: where that was written in the same step, this kernel
+// leaves the block's own sum and a second one adds up along the sequence.
+
+#include <algorithm>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/index/block_record.cuh"
+
+namespace eta::cuda {
+namespace {
+
+// Up to this many rows every thread block has one, so that blocks which fill together do not wait
+// for each other; with more rows, most of them a prompt's, it has kRowsPerBlock.
+constexpr int32_t kMaxSingleRows = 128;
+constexpr int32_t kRowsPerBlock = 8;
+constexpr int32_t kMaxChainBlocks = 128;
+
+// Stores K and V of rows [begin, end), a vector per warp at a time.
+template <typename T>
+__device__ __forceinline__ void StoreRows(const AppendArgs& args, const StepView& step,
+                                          int32_t begin, int32_t end, int32_t kv_head) {
+  constexpr int32_t kWarps = kAppendThreads / 32;
+  const KvTile& tile = args.tile;
+  const int32_t count = (end - begin) * 2;
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  for (int32_t first = warp; first < count; first += kHeldVectors * kWarps) {
+    HeadVector vectors[kHeldVectors];
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+      const int32_t row = begin + i / 2;
+      const float* from = i % 2 != 0 ? args.v + row * args.v_stride : args.k + row * args.k_stride;
+      vectors[n].Load(from + kv_head * tile.head_dim, tile.head_dim);
+    });
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+      const StepRow& at = step.rows[begin + i / 2];
+      const int32_t block = step.tables[at.table_begin + at.position / tile.block_size];
+      StoreToken<T>(vectors[n], tile, args.tiles, block, kv_head, at.position % tile.block_size,
+                    i % 2 != 0);
+    });
+  }
+}
+
+// The first row from `row` on that is its sequence's first one in its block of the cache.
+__device__ __forceinline__ int32_t NextBlockBegin(const StepView& step, int32_t num_rows,
+                                                  int32_t row, int32_t block_size) {
+  if (row >= num_rows) return num_rows;
+  const StepRow& at = step.rows[row];
+  const StepSequence& sequence = step.sequences[at.sequence];
+  const int32_t token = at.position % block_size;
+  if (token == 0 || row == sequence.row_begin) return row;
+  const int32_t rows_left = sequence.row_begin + sequence.num_rows - row;
+  return row + min(block_size - token, rows_left);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kAppendThreads)
+    AppendRows(AppendArgs args, int32_t rows_per_block, StepView step) {
+  const auto kv_head = static_cast<int32_t>(blockIdx.y);
+  const int32_t b = args.tile.block_size;
+  const int32_t num_rows = min(step.counts->num_rows, step.num_rows);
+  const auto first = static_cast<int32_t>(blockIdx.x) * rows_per_block;
+  const int32_t begin = NextBlockBegin(step, num_rows, first, b);
+  const int32_t end = NextBlockBegin(step, num_rows, first + rows_per_block, b);
+  WaitForPrevious();
+  AllowNext();
+  StoreRows<T>(args, step, begin, end, kv_head);
+  __syncthreads();
+  for (int32_t row = begin; row < end; ++row) {
+    const StepRow& at = step.rows[row];
+    if ((at.position + 1) % b != 0) continue;
+    const bool chained = at.position - b < step.sequences[at.sequence].position;
+    WriteRecord<T>(args, step.tables + at.table_begin, at.position / b, kv_head, chained);
+  }
+}
+
+// Adds up the V sums of the blocks that one sequence filled in this step, from the second on: one
+// thread per coordinate, so that totals come about in the order of the blocks.
+__global__ void __launch_bounds__(kMaxHeadDim)
+    ChainValueTotals(KvTile tile, std::byte* records, StepView step) {
+  constexpr int kHeld = 32;  // sums in flight
+  WaitForPrevious();
+  AllowNext();
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  const auto kv_head = static_cast<int32_t>(blockIdx.y);
+  if (i >= tile.head_dim) return;
+  const int32_t num_sequences = step.counts->num_sequences;
+  for (auto s = static_cast<int32_t>(blockIdx.x); s < num_sequences;
+       s += static_cast<int32_t>(gridDim.x)) {
+    const StepSequence& sequence = step.sequences[s];
+    const int32_t first = sequence.position / tile.block_size;
+    const int32_t end = (sequence.position + sequence.num_rows) / tile.block_size;
+    if (end - first < 2) continue;
+    const int32_t* table = step.tables + sequence.table_begin;
+    float total = ValueTotal(tile, records, table[first], kv_head)[i];
+    for (int32_t begin = first + 1; begin < end; begin += kHeld) {
+      float* at[kHeld];
+      float sums[kHeld];
+#pragma unroll
+      for (int n = 0; n < kHeld; ++n) {
+        const int32_t block = table[min(begin + n, end - 1)];
+        at[n] = ValueTotal(tile, records, block, kv_head) + i;
+      }
+#pragma unroll
+      for (int n = 0; n < kHeld; ++n) sums[n] = *at[n];
+#pragma unroll
+      for (int n = 0; n < kHeld; ++n) {
+        if (begin + n >= end) break;
+        total += sums[n];
+        *at[n] = total;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void AppendKv(Context& context, const AppendKvParams& params) {
+  const AppendArgs args = MakeAppendArgs(params);
+  const KvTile& tile = args.tile;
+  const int32_t num_rows = context.step.num_rows;
+  const int32_t rows_per_block = num_rows <= kMaxSingleRows ? 1 : kRowsPerBlock;
+  const auto blocks = static_cast<unsigned>((num_rows + rows_per_block - 1) / rows_per_block);
+  const auto kv_heads = static_cast<unsigned>(tile.num_kv_heads);
+  const LaunchShape shape = {
+      .grid = {blocks, kv_heads}, .block = kAppendThreads, .shared_bytes = RecordSharedBytes(tile)};
+  WithCacheType(params.geometry.dtype, [&](auto element) {
+    Launch(context.device, "AppendKv", shape, AppendRows<decltype(element)>, args, rows_per_block,
+           context.step);
+  });
+  if (num_rows <= tile.block_size) return;  // no sequence can fill two blocks
+  const auto chain_blocks = static_cast<unsigned>(std::min(num_rows, kMaxChainBlocks));
+  const auto threads = static_cast<unsigned>((tile.head_dim + 31) / 32 * 32);
+  Launch(context.device, "AppendKv", {.grid = {chain_blocks, kv_heads}, .block = threads},
+         ChainValueTotals, tile, params.kv.records, context.step);
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,242 @@
+// Attention of decode and prefill rows for any geometry; plain_tile.cuh has the arithmetic.
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/plain/plain_tile.cuh"
+
+namespace eta::cuda {
+namespace plain {
+namespace {
+
+__device__ __forceinline__ void StoreOutput(const TensorView& out, int64_t element, float value) {
+  VisitElementType(out.dtype, [&](auto typed) {
+    using T = decltype(typed);
+    reinterpret_cast<T*>(out.data)[element] = FromFloat<T>(value);
+  });
+}
+
+__device__ __forceinline__ void StoreQuotient(const TensorView& out, int64_t element, float4 sum,
+                                              float total) {
+  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // No key at all gives zeros.
+    StoreOutput(out, element + i, total == 0.0f ? 0.0f : sums[i] / total);
+  }
+}
+
+// The heads that did not admit every full block. The others must go without the floor: their sum
+// of e^S~ - e^0 would cancel against the floor added at the end.
+__device__ uint32_t PruningHeads(const uint32_t* heads, int32_t count, int32_t num_full) {
+  if (count < num_full) return ~0u;
+  __shared__ uint32_t of_warp[kWarps];
+  uint32_t admitted = ~0u;
+  for (int32_t i = threadIdx.x; i < count; i += kThreads) admitted &= heads[i];
+  admitted = __reduce_and_sync(~0u, admitted);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = admitted;
+  __syncthreads();
+  for (int warp = 0; warp < kWarps; ++warp) admitted &= of_warp[warp];
+  return ~admitted;
+}
+
+__device__ __forceinline__ uint32_t LowBits(int32_t count) {
+  return count >= 32 ? ~0u : (1u << count) - 1;
+}
+
+// One decode row and KV head; the queries are the heads of the group, the keys those of the listed
+// blocks and of the tail.
+__global__ void __launch_bounds__(kThreads, 2)
+    DecodeKernel(const __grid_constant__ AttentionArgs args) {
+  extern __shared__ __align__(16) float shared[];
+  WaitForPrevious();
+  const AttentionParams& params = args.params;
+  const auto row_index = static_cast<int32_t>(blockIdx.x);
+  const auto kv_head = static_cast<int32_t>(blockIdx.y);
+  const int32_t thread = threadIdx.x;
+  const StepRow row = args.step.rows[row_index];
+  if (row.role == RowRole::kPrefill) return;
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  const int32_t head_dim = params.geometry.head_dim;
+  const int64_t first_column = static_cast<int64_t>(kv_head) * group * head_dim;
+  const int64_t out_row = row_index * params.out.stride + first_column;
+  if (row.role == RowRole::kPadding) {
+    for (int32_t i = thread; i < group * head_dim; i += kThreads) {
+      StoreOutput(params.out, out_row + i, 0.0f);
+    }
+    return;
+  }
+
+  const Tile tile(args, group, shared);
+  const float* q = params.q.data + row_index * params.q.stride + first_column;
+  for (int32_t i = thread; i < tile.shape.padded_queries() * head_dim; i += kThreads) {
+    tile.queries[i] = i < group * head_dim ? q[i] : 0.0f;
+  }
+  if (thread < group) {
+    tile.thresholds[thread] =
+        params.thresholds.data[row_index * params.thresholds.stride + kv_head * group + thread] -
+        row.offset;
+  }
+
+  const int32_t block_size = params.geometry.block_size;
+  const int32_t num_full = (row.position + 1) / block_size;
+  const int32_t tail = (row.position + 1) % block_size;
+  const int64_t list = static_cast<int64_t>(row_index) * params.geometry.num_kv_heads + kv_head;
+  const uint32_t* blocks = params.selection.blocks + list * params.selection.capacity;
+  const uint32_t* heads = params.selection.heads + list * params.selection.capacity;
+  const bool admit_all = row.admit_all != 0;
+  const int32_t listed = admit_all ? num_full : params.selection.counts[list];
+  const bool has_floor = row.uniform_floor != 0 && params.gate == Gate::kSilu && !admit_all;
+  const uint32_t all_heads = LowBits(group);
+  const uint32_t floor_heads = has_floor ? PruningHeads(heads, listed, num_full) & all_heads : 0;
+
+  Sums sums;
+  Attend(
+      tile, listed * block_size + tail, floor_heads,
+      [&](int32_t i) {
+        const int32_t entry = i / block_size;
+        const int32_t token = i % block_size;
+        const bool full = entry < listed;
+        const int32_t ordinal =
+            !full ? num_full : (admit_all ? entry : static_cast<int32_t>(blocks[entry]));
+        const int32_t physical = args.step.tables[row.table_begin + ordinal];
+        return KeySlot{
+            static_cast<int64_t>(tile.kv.K(physical, kv_head)),
+            token,
+            full && !admit_all ? heads[entry] : all_heads,
+            ordinal * block_size + token == row.position ? all_heads : 0,
+            // The tail has no part in the total of full blocks that is added below.
+            full ? floor_heads : 0,
+        };
+      },
+      sums);
+
+  const float* v_total = nullptr;
+  if (floor_heads != 0) {
+    const int32_t last = args.step.tables[row.table_begin + num_full - 1];
+    v_total = reinterpret_cast<const float*>(params.kv.records +
+                                             static_cast<size_t>(last) * tile.kv.record_bytes() +
+                                             tile.kv.VTotal(kv_head));
+  }
+  Finish(tile, sums, [&](int32_t head, int32_t coordinate, float4 sum) {
+    float total = tile.totals[head];
+    if ((floor_heads >> head & 1) != 0) {
+      const float floor_weight = expf(-tile.maxima[head]);
+      total += floor_weight * static_cast<float>(num_full * block_size);
+      sum = MultiplyAdd(*reinterpret_cast<const float4*>(v_total + coordinate), floor_weight, sum);
+    }
+    StoreQuotient(params.out, out_row + head * head_dim + coordinate, sum, total);
+  });
+}
+
+// A few neighbouring rows and one KV head; query i * group + g is head g of the tile's row i. Rows
+// of one sequence attend together.
+__global__ void __launch_bounds__(kThreads, 2)
+    PrefillKernel(const __grid_constant__ AttentionArgs args) {
+  extern __shared__ __align__(16) float shared[];
+  WaitForPrevious();
+  const AttentionParams& params = args.params;
+  const auto kv_head = static_cast<int32_t>(blockIdx.y);
+  const int32_t thread = threadIdx.x;
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  const int32_t head_dim = params.geometry.head_dim;
+  const int32_t block_size = params.geometry.block_size;
+  const int32_t tile_rows = kMaxQueries / group;
+  const int32_t first_row = static_cast<int32_t>(blockIdx.x) * tile_rows;
+  const int32_t last_row = min(first_row + tile_rows, args.step.num_rows);
+  const int64_t first_column = static_cast<int64_t>(kv_head) * group * head_dim;
+  const Tile tile(args, tile_rows * group, shared);
+
+  int32_t end = first_row;
+  for (int32_t begin = first_row; begin < last_row; begin = end) {
+    const StepRow row = args.step.rows[begin];
+    end = begin + 1;
+    if (row.role != RowRole::kPrefill) continue;
+    while (end < last_row && args.step.rows[end].role == RowRole::kPrefill &&
+           args.step.rows[end].sequence == row.sequence) {
+      ++end;
+    }
+
+    __syncthreads();  // the last rows' memory is no longer read
+    for (int32_t i = thread; i < tile.shape.padded_queries() * head_dim; i += kThreads) {
+      const int32_t query = i / head_dim;
+      const int32_t row_index = first_row + query / group;
+      const bool valid = row_index >= begin && row_index < end;
+      tile.queries[i] = valid ? params.q.data[row_index * params.q.stride + first_column +
+                                              query % group * head_dim + i % head_dim]
+                              : 0.0f;
+    }
+    if (thread < tile.shape.num_queries) {
+      const int32_t row_index = first_row + thread / group;
+      const bool valid = row_index >= begin && row_index < end;
+      tile.thresholds[thread] = valid
+                                    ? params.thresholds.data[row_index * params.thresholds.stride +
+                                                             kv_head * group + thread % group] -
+                                          row.offset
+                                    : 0.0f;
+    }
+
+    const uint32_t past_queries = LowBits((end - first_row) * group);
+    Sums sums;
+    Attend(
+        tile, row.position + (end - begin), 0,
+        [&](int32_t position) {
+          const int32_t token = position % block_size;
+          const int32_t physical = args.step.tables[row.table_begin + position / block_size];
+          // The first of the rows that may see the key, and whether the key is its own.
+          const int32_t seen_from = max(position - row.position, 0) + begin - first_row;
+          const uint32_t before = LowBits(seen_from * group);
+          const bool is_own = position >= row.position;
+          return KeySlot{
+              static_cast<int64_t>(tile.kv.K(physical, kv_head)),
+              token,
+              past_queries & ~before,
+              is_own ? LowBits((seen_from + 1) * group) & ~before : 0,
+              0,
+          };
+        },
+        sums);
+    Finish(tile, sums, [&](int32_t query, int32_t coordinate, float4 sum) {
+      const int32_t row_index = first_row + query / group;
+      if (row_index < begin || row_index >= end) return;
+      const int64_t column = first_column + query % group * head_dim + coordinate;
+      StoreQuotient(params.out, row_index * params.out.stride + column, sum, tile.totals[query]);
+    });
+  }
+}
+
+// The largest tile of keys that fits.
+TileShape ChooseShape(const Device& device, int32_t num_queries, int32_t head_dim) {
+  TileShape shape{num_queries, head_dim, head_dim <= 128 ? kMaxKeys : kMaxKeys / 2};
+  while (shape.max_keys > kMinKeys && shape.bytes() > device.shared_memory_per_block()) {
+    shape.max_keys /= 2;
+  }
+  return shape;
+}
+
+void LaunchAttention(Context& context, const AttentionParams& params, const char* what,
+                     int32_t num_tiles, int32_t num_queries, void (*kernel)(AttentionArgs)) {
+  const TileShape shape = ChooseShape(context.device, num_queries, params.geometry.head_dim);
+  const dim3 grid(static_cast<unsigned>(num_tiles),
+                  static_cast<unsigned>(params.geometry.num_kv_heads));
+  Launch(context.device, what, LaunchShape{grid, dim3(kThreads), shape.bytes()}, kernel,
+         AttentionArgs{context.step, params, shape.max_keys});
+}
+
+}  // namespace
+}  // namespace plain
+
+void PlainDecodeAttention(Context& context, const AttentionParams& params) {
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  plain::LaunchAttention(context, params, "PlainDecodeAttention", context.step.num_rows, group,
+                         plain::DecodeKernel);
+}
+
+void PlainPrefillAttention(Context& context, const AttentionParams& params) {
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  const int32_t tile_rows = plain::kMaxQueries / group;
+  plain::LaunchAttention(context, params, "PlainPrefillAttention",
+                         (context.step.num_rows + tile_rows - 1) / tile_rows, tile_rows * group,
+                         plain::PrefillKernel);
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,252 @@
+// Gate and online softmax of prefill attention, on scores as the tensor cores leave them.
+//
+// A warp holds 16 queries x 64 keys: scores[n][e] is query lane / 4 + 8 * (e / 2) against key
+// 8 * n + 2 * (lane % 4) + e % 2. Scores arrive as h = S * log2(e) / 2 (gated) or S * log2(e), the
+// factor being part of the query; all logits are base 2. With t = tanh(beta * (S - tau_eff) / 2)
+// the gated logit S * sigma is h + h * t: one special-function instruction a score, one more for
+// the exponential. They weigh most of all at d = 64; a warp none of whose scores comes near its
+// threshold skips both.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/prefill/prefill_tile.cuh"
+
+namespace eta::cuda {
+
+inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kLn2 = 0.69314718f;
+// Weights are 2^(logit - max + kWeightShift): the shift keeps those of the many keys whose tempered
+// logit is 0 out of float16's subnormal range, and cancels in the quotient.
+inline constexpr float kWeightShift = 10.0f;
+// How far logits may exceed the maximum before it is raised and the sums are rescaled: weights of
+// 2^(kWeightShift + kSlack) still fit float16.
+inline constexpr float kSlack = 5.0f;
+// Below tanh's argument -5 the gate is under 4.6e-5 and the gated logit counts as 0.
+inline constexpr float kClosedGate = -5.0f;
+// A score (as it arrives) of which a weight 2^(2 * kLowScore + kWeightShift) has full precision in
+// float16.
+inline constexpr float kLowScore = -6.0f;
+// Finite, so that a query none of whose keys lies in the range yields weight 0 and no NaN.
+inline constexpr float kNoMaximum = -1e30f;
+
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float Tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The factor that queries carry, see above.
+__device__ __forceinline__ float QueryFactor(const PrefillParams& params) {
+  return params.softmax_scale * (params.gated ? 0.5f * kLog2E : kLog2E);
+}
+
+// What a score, as it arrives, is multiplied by in tanh's argument.
+__device__ __forceinline__ float GateSlope(const PrefillParams& params) {
+  return params.beta * kLn2;
+}
+
+// The two queries of which a lane holds scores.
+struct QueryPair {
+  int32_t position[2];
+  float gate_bias[2];  // -beta * tau_eff / 2
+  float maximum[2] = {kNoMaximum, kNoMaximum};
+  float weight[2] = {0.0f, 0.0f};  // of this lane's keys
+
+  // Queries `query` and query + 8 of the tile; those past its end attend to keys and are dropped.
+  __device__ __forceinline__ void Load(const PrefillParams& params, const PrefillTile& tile,
+                                       int32_t kv_head, int32_t query) {
+    for (int32_t i = 0; i < 2; ++i) {
+      const int32_t token = min((query + 8 * i) / params.group, tile.tokens - 1);
+      const int32_t head = kv_head * params.group + (query + 8 * i) % params.group;
+      const int64_t row = tile.row_begin + token;
+      position[i] = tile.position + token;
+      gate_bias[i] = 0.0f;
+      if (params.gated) {
+        const float tau = params.thresholds[row * params.thresholds_stride + head];
+        gate_bias[i] = -0.5f * params.beta * (tau - params.step.rows[row].offset);
+      }
+    }
+  }
+};
+
+// Scores to gated logits.
+template <bool kPrecise>
+__device__ __forceinline__ float GatedLogit(float h, float gate_slope, float gate_bias) {
+  const float x = fmaf(h, gate_slope, gate_bias);
+  if constexpr (kPrecise) {
+    return __fdividef(2.0f * h, 1.0f + Exp2(fminf(-2.0f * kLog2E * x, 126.0f)));
+  } else {
+    return fmaf(h, Tanh(x), h);
+  }
+}
+
+// Gate and causal mask: keys past the query's position get -infinity, the query's own key is not
+// gated.
+template <bool kPrecise>
+__device__ __forceinline__ void ApplyGateAndMask(float (&scores)[8][4], const QueryPair& queries,
+                                                 bool gated, float gate_slope, int32_t first_key) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int32_t key = first_key + 8 * n + 2 * (threadIdx.x % 4) + e % 2;
+      const int32_t position = queries.position[e / 2];
+      const float h = scores[n][e];
+      float logit = gated ? 2.0f * h : h;
+      if (gated && key < position) {
+        logit = GatedLogit<kPrecise>(h, gate_slope, queries.gate_bias[e / 2]);
+      }
+      scores[n][e] = key > position ? -INFINITY : logit;
+    }
+  }
+}
+
+// The largest of this lane's scores of either query.
+__device__ __forceinline__ void LargestScores(const float (&scores)[8][4], float (&top)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float pairs[8];
+#pragma unroll
+    for (int n = 0; n < 8; ++n) pairs[n] = fmaxf(scores[n][2 * i], scores[n][2 * i + 1]);
+    top[i] = fmaxf(fmaxf(fmaxf(pairs[0], pairs[1]), fmaxf(pairs[2], pairs[3])),
+                   fmaxf(fmaxf(pairs[4], pairs[5]), fmaxf(pairs[6], pairs[7])));
+  }
+}
+
+// What sums of earlier tiles must be multiplied by, the same decision in all lanes of the warp.
+struct Rescale {
+  bool needed = false;
+  float factor[2];
+};
+
+// Raises the maxima to `top` (this lane's keys) of all lanes of the query where that lies more than
+// kSlack above.
+__device__ __forceinline__ Rescale RaiseMaximum(QueryPair& queries, const float (&top)[2]) {
+  Rescale rescale;
+  const bool raised = top[0] > queries.maximum[0] + kSlack || top[1] > queries.maximum[1] + kSlack;
+  rescale.needed = __any_sync(~0u, raised);
+  if (!rescale.needed) return rescale;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float maximum = fmaxf(queries.maximum[i], top[i]);
+    maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 1));
+    maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 2));
+    rescale.factor[i] = Exp2(queries.maximum[i] - maximum);
+    queries.maximum[i] = maximum;
+    queries.weight[i] *= rescale.factor[i];
+  }
+  return rescale;
+}
+
+template <int kColumns>
+__device__ __forceinline__ void Apply(const Rescale& rescale, float (&sums)[kColumns][4]) {
+  if (!rescale.needed) return;
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    sums[n][0] *= rescale.factor[0];
+    sums[n][1] *= rescale.factor[0];
+    sums[n][2] *= rescale.factor[1];
+    sums[n][3] *= rescale.factor[1];
+  }
+}
+
+// How scores become weights once the maximum is known.
+enum class Weighing { kExponent, kGate, kClosed };
+
+// The first half: raises the maxima to bounds of the tile's logits. The bound is the gated logit of
+// the largest score, or 0: S * sigma grows with S from 0 on, and below 0 it is negative. Only where
+// that does not serve (`masked` tiles, a falling gate, a query all of whose scores are far below 0
+// so far) are all scores gated here and the exact maximum taken.
+template <bool kPrecise>
+__device__ __forceinline__ Weighing BoundMaximum(float (&scores)[8][4], QueryPair& queries,
+                                                 Rescale& rescale, const PrefillParams& params,
+                                                 int32_t first_key, bool masked) {
+  const float gate_slope = GateSlope(params);
+  float top[2];
+  if (!masked) {
+    LargestScores(scores, top);
+    if (!params.gated) {
+      rescale = RaiseMaximum(queries, top);
+      return Weighing::kExponent;
+    }
+    if (!kPrecise && params.beta > 0.0f) {
+      const float x[2] = {fmaf(top[0], gate_slope, queries.gate_bias[0]),
+                          fmaf(top[1], gate_slope, queries.gate_bias[1])};
+      const bool closed = fmaxf(x[0], x[1]) < kClosedGate;
+      const float lowest =
+          fminf(fmaxf(top[0], queries.maximum[0]), fmaxf(top[1], queries.maximum[1]));
+      const bool low = lowest < kLowScore;
+      // An open gate is the cheapest bound.
+      const float excess = fmaxf(fmaxf(2.0f * top[0], 0.0f) - queries.maximum[0],
+                                 fmaxf(2.0f * top[1], 0.0f) - queries.maximum[1]);
+      const bool raised = excess > kSlack;
+      const bool all_closed = __all_sync(~0u, closed);
+      const Weighing weighing = all_closed ? Weighing::kClosed : Weighing::kGate;
+      if (!__any_sync(~0u, low | raised)) {
+        rescale.needed = false;
+        return weighing;
+      }
+      if (!__any_sync(~0u, low)) {
+        const float bound[2] = {fmaxf(fmaf(top[0], Tanh(x[0]), top[0]), 0.0f),
+                                fmaxf(fmaf(top[1], Tanh(x[1]), top[1]), 0.0f)};
+        rescale = RaiseMaximum(queries, bound);
+        return weighing;
+      }
+    }
+  }
+  ApplyGateAndMask<kPrecise>(scores, queries, params.gated, gate_slope, first_key);
+  LargestScores(scores, top);
+  rescale = RaiseMaximum(queries, top);
+  return Weighing::kExponent;
+}
+
+// The second half: scores to weights, in place.
+__device__ __forceinline__ void Weigh(float (&scores)[8][4], QueryPair& queries, Weighing weighing,
+                                      const PrefillParams& params) {
+  const float gate_slope = GateSlope(params);
+  const float shift[2] = {kWeightShift - queries.maximum[0], kWeightShift - queries.maximum[1]};
+  if (weighing == Weighing::kClosed) {
+    const float weight[2] = {Exp2(shift[0]), Exp2(shift[1])};
+    queries.weight[0] += 16.0f * weight[0];
+    queries.weight[1] += 16.0f * weight[1];
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      scores[n][0] = scores[n][1] = weight[0];
+      scores[n][2] = scores[n][3] = weight[1];
+    }
+    return;
+  }
+  if (weighing == Weighing::kGate) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float h = scores[n][e];
+        const float t = Tanh(fmaf(h, gate_slope, queries.gate_bias[e / 2]));
+        scores[n][e] = Exp2(fmaf(h, t, h + shift[e / 2]));
+        queries.weight[e / 2] += scores[n][e];
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      scores[n][e] = Exp2(scores[n][e] + shift[e / 2]);
+      queries.weight[e / 2] += scores[n][e];
+    }
+  }
+}
+
+}  // namespace eta::cuda

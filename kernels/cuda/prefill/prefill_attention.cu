@@ -1,0 +1,202 @@
+// Attention of prompt rows: dense, causal, gated, over the paged cache.
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/host/device.h"
+#include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/prefill/prefill_mma.cuh"
+#include "kernels/cuda/prefill/prefill_tile.cuh"
+#include "kernels/cuda/prefill/prefill_wgmma.cuh"
+#include "kernels/cuda/prefill/prefill_widen.h"
+
+namespace eta::cuda {
+namespace {
+
+constexpr int32_t kMaxParts = 64;
+constexpr int kMergeThreads = 256;
+
+// Whether this build carries code for sm_90a (CMake defines it from the list of architectures).
+#ifdef ETA_CUDA_SM90A
+constexpr bool kHasWgmma = true;
+#else
+constexpr bool kHasWgmma = false;
+#endif
+
+// Joins the parts of a tile and KV head, in ascending order of keys.
+__global__ void __launch_bounds__(kMergeThreads)
+    MergeParts(const __grid_constant__ PrefillParams params) {
+  WaitForPrevious();
+  const int32_t num_kv_heads = params.geometry.num_kv_heads;
+  const int32_t index = blockIdx.x / num_kv_heads;
+  const int32_t kv_head = blockIdx.x % num_kv_heads;
+  const PrefillTile tile = FindTile(params, index);
+  if (tile.row_begin < 0 || tile.parts == 1) return;
+  const int32_t d = params.geometry.head_dim;
+  for (int32_t i = threadIdx.x; i < tile.tokens * params.group * (d / 2); i += kMergeThreads) {
+    const int32_t query = i / (d / 2);
+    const int32_t column = i % (d / 2) * 2;
+    float maximum = kNoMaximum;
+    for (int32_t p = 0; p < tile.parts; ++p) {
+      maximum = fmaxf(maximum, Part(params, index, kv_head, p).maxima[query]);
+    }
+    float weight = 0.0f;
+    float2 sum = make_float2(0.0f, 0.0f);
+    for (int32_t p = 0; p < tile.parts; ++p) {
+      const Part part(params, index, kv_head, p);
+      const float factor = Exp2(part.maxima[query] - maximum);
+      const float2 values = *reinterpret_cast<const float2*>(part.sums + query * d + column);
+      weight += factor * part.weights[query];
+      sum.x += factor * values.x;
+      sum.y += factor * values.y;
+    }
+    const int64_t row = tile.row_begin + query / params.group;
+    const int64_t head = kv_head * params.group + query % params.group;
+    StorePair(params.out, params.out_dtype, row * params.out_stride + head * d + column,
+              sum.x / weight, sum.y / weight);
+  }
+}
+
+// The number of parts that keeps the device's `slots` blocks busiest. Every part more than one
+// costs about 1 % in starting and merging.
+int32_t ChooseParts(int64_t items, int64_t slots) {
+  int32_t best = 1;
+  double best_share = 0.0;
+  for (int32_t parts = 1; parts <= kMaxParts && items * parts <= 4 * slots; ++parts) {
+    const int64_t waves = (items * parts + slots - 1) / slots;
+    const double share =
+        static_cast<double>(items * parts) / static_cast<double>(waves * slots) - 0.01 * parts;
+    if (share > best_share) {
+      best_share = share;
+      best = parts;
+    }
+  }
+  return best;
+}
+
+// Everything but the sequences, where their keys are, and the parts.
+PrefillParams Prepare(const Context& context, const AttentionParams& params) {
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  PrefillParams prefill = {};
+  prefill.step = context.step;
+  prefill.q = params.q.data;
+  prefill.q_stride = params.q.stride;
+  prefill.thresholds = params.thresholds.data;
+  prefill.thresholds_stride = params.thresholds.stride;
+  prefill.out = params.out.data;
+  prefill.out_stride = params.out.stride;
+  prefill.out_dtype = params.out.dtype;
+  prefill.geometry = params.geometry;
+  prefill.group = group;
+  prefill.tile_tokens = kTileQueries / group;
+  prefill.softmax_scale = params.softmax_scale;
+  prefill.beta = params.beta;
+  prefill.gated = params.gate == Gate::kSilu;
+  return prefill;
+}
+
+template <typename Element, int kHeadDim, bool kPrecise>
+void LaunchMma(Context& context, const PrefillParams& params, uint32_t blocks) {
+  Launch(context.device, "prefill attention",
+         {.grid = blocks, .block = kMmaThreads, .shared_bytes = MmaShape<kHeadDim>::kSharedBytes},
+         PrefillMma<Element, kHeadDim, kPrecise>, params);
+}
+
+template <typename Element>
+void LaunchWgmma(Context& context, const PrefillParams& params, uint32_t blocks) {
+  Launch(
+      context.device, "prefill attention",
+      {.grid = blocks, .block = kWgmmaThreads, .shared_bytes = WgmmaShape<Element>::kSharedBytes},
+      PrefillWgmma<Element>, params);
+}
+
+template <typename Element, bool kPrecise>
+void LaunchForDim(Context& context, const PrefillParams& params, uint32_t blocks) {
+  switch (params.geometry.head_dim) {
+    case 64:
+      if constexpr (kHasWgmma && !kPrecise) {
+        if (context.device.compute_capability() == 90) {
+          return LaunchWgmma<Element>(context, params, blocks);
+        }
+      }
+      return LaunchMma<Element, 64, kPrecise>(context, params, blocks);
+    case 96:
+      return LaunchMma<Element, 96, kPrecise>(context, params, blocks);
+    default:
+      return LaunchMma<Element, 128, kPrecise>(context, params, blocks);
+  }
+}
+
+// float32 outputs ask for precision: their model computes in float32.
+template <typename Element>
+void LaunchForPrecision(Context& context, const PrefillParams& params, uint32_t blocks) {
+  if (params.out_dtype == DType::kFloat32) {
+    LaunchForDim<Element, true>(context, params, blocks);
+  } else {
+    LaunchForDim<Element, false>(context, params, blocks);
+  }
+}
+
+// Attends for the rows of `sequences`, neighbours in the step, whose keys `prefill` has.
+void Attend(Context& context, PrefillParams prefill, std::span<const StepSequence> sequences) {
+  const KvGeometry& geometry = prefill.geometry;
+  prefill.sequences = context.step.sequences + (sequences.data() - context.sequences.data());
+  prefill.num_sequences = static_cast<int32_t>(sequences.size());
+  int64_t tiles = 0;
+  for (const StepSequence& sequence : sequences) {
+    if (sequence.role != RowRole::kPrefill) continue;
+    tiles += (sequence.num_rows + prefill.tile_tokens - 1) / prefill.tile_tokens;
+  }
+  const int64_t items = tiles * geometry.num_kv_heads;
+  prefill.max_parts = ChooseParts(items, 2 * context.device.num_sms());
+  if (prefill.max_parts > 1) {
+    const size_t part_bytes = kTileQueries * (geometry.head_dim + 2) * sizeof(float);
+    std::byte* partials =
+        context.scratch.Get(Scratch::Use::kPartials, items * prefill.max_parts * part_bytes);
+    if (partials == nullptr) return;
+    prefill.partials = reinterpret_cast<float*>(partials);
+  }
+  const auto blocks = static_cast<uint32_t>(items * prefill.max_parts);
+  if (geometry.dtype == DType::kFloat16) {
+    LaunchForPrecision<Half>(context, prefill, blocks);
+  } else {
+    LaunchForPrecision<BFloat16>(context, prefill, blocks);
+  }
+  if (prefill.max_parts > 1) {
+    Launch(context.device, "merge of prefill attention",
+           {.grid = static_cast<uint32_t>(items), .block = kMergeThreads}, MergeParts, prefill);
+  }
+}
+
+}  // namespace
+
+void PrefillAttention(Context& context, const AttentionParams& params) {
+  const auto is_prefill = [](const StepSequence& s) { return s.role == RowRole::kPrefill; };
+  if (std::ranges::none_of(context.sequences, is_prefill)) return;
+  const KvGeometry& geometry = params.geometry;
+  const int32_t group = params.num_query_heads / geometry.num_kv_heads;
+  if (!SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype)) {
+    PlainPrefillAttention(context, params);
+    return;
+  }
+  PrefillParams prefill = Prepare(context, params);
+  if (geometry.dtype != DType::kFloat8E4M3) {
+    prefill.tiles = params.kv.tiles;
+    prefill.tables = context.step.tables;
+    Attend(context, prefill, context.sequences);
+    return;
+  }
+  std::span<const StepSequence> rest = context.sequences;
+  for (auto some = TakeWideRun(geometry, rest); !some.empty(); some = TakeWideRun(geometry, rest)) {
+    const WideTiles wide = Widen(context, geometry, params.kv, some);
+    if (wide.tiles == nullptr) return;
+    prefill.geometry = wide.geometry;
+    prefill.tiles = wide.tiles;
+    prefill.tables = wide.tables;
+    prefill.tables_begin = some.front().table_begin;
+    Attend(context, prefill, some);
+  }
+}
+
+}  // namespace eta::cuda

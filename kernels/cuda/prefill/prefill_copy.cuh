@@ -1,0 +1,74 @@
+// Copies key tiles of prefill attention at d = 64 into shared memory, by sm_90's bulk copies: K,
+// then V, 64 rows of 128 bytes each, as they stand in the cache.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/prefill/prefill_tile.cuh"
+
+namespace eta::cuda {
+
+// One thread copies `bytes` (a multiple of 16) that other blocks will read too.
+__device__ __forceinline__ void BulkCopyShared(uint32_t shared, const std::byte* global,
+                                               uint32_t bytes, Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(SharedAddress(barrier))
+      : "memory");
+}
+
+// Methods are called by one whole warp.
+struct KeyTileCopier {
+  __device__ __forceinline__ KeyTileCopier(const PrefillParams& params, const PrefillTile& tile,
+                                           int32_t kv_head) {
+    table = params.tables + tile.table_begin;
+    keys = tile.keys;
+    block_size = params.geometry.block_size;
+    block_shift = __ffs(block_size) - 1;
+    piece_shift = min(block_shift, __ffs(kTileKeys) - 1);
+    piece_begin = static_cast<int32_t>(threadIdx.x % 32) << piece_shift;
+    block_bytes = params.geometry.num_kv_heads * (block_size * 256);
+    pool = params.tiles + kv_head * (block_size * 256);
+  }
+
+  // Finds the block of this lane's piece of the tile: a block, or the whole tile if that is
+  // smaller.
+  __device__ __forceinline__ void LookUp(int32_t key_tile) {
+    const int32_t key = key_tile * kTileKeys + piece_begin;
+    block = piece_begin < kTileKeys && key < keys ? table[key >> block_shift] : -1;
+  }
+  // Copies the tile that was looked up.
+  __device__ __forceinline__ void Copy(int32_t key_tile, uint32_t stage, Barrier* full) const {
+    const uint32_t piece_bytes = 128u << piece_shift;
+    const int32_t used = min(keys - key_tile * kTileKeys, kTileKeys);
+    const int32_t pieces = (used + (1 << piece_shift) - 1) >> piece_shift;
+    ExpectBytes(full, pieces * piece_bytes * 2);
+    __syncwarp();
+    if (block >= 0) {
+      const int32_t within =
+          key_tile * kTileKeys & (block_size - 1);  // not 0 only in blocks of 128
+      const std::byte* from =
+          pool + static_cast<uint64_t>(static_cast<uint32_t>(block)) * block_bytes + within * 128;
+      const uint32_t to = stage + piece_begin * 128;
+      BulkCopyShared(to, from, piece_bytes, full);
+      BulkCopyShared(to + kTileKeys * 128, from + block_size * 128, piece_bytes, full);
+    }
+    __syncwarp();
+  }
+
+  const int32_t* table;  // the sequence's
+  int32_t keys;          // the sequence's
+  int32_t block_size;
+  int32_t block_shift;
+  int32_t piece_shift;
+  int32_t piece_begin;    // of this lane's piece, in the tile
+  uint32_t block_bytes;   // all KV heads
+  const std::byte* pool;  // of this KV head
+  int32_t block = -1;
+};
+
+}  // namespace eta::cuda

@@ -1,0 +1,239 @@
+// Prefill attention with wgmma (sm_90a) at d = 64, where a row of a tile is the 128 bytes that the
+// hardware's swizzle covers, so that keys and values are multiplied where the bulk copy put them.
+// Two warpgroups of 64 queries multiply, weigh and take turns in copying; two blocks an SM: while
+// one warpgroup waits for its products another is busy with gate and exponentials.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
+#include "kernels/cuda/prefill/gated_softmax.cuh"
+#include "kernels/cuda/prefill/prefill_copy.cuh"
+#include "kernels/cuda/prefill/prefill_operands.cuh"
+#include "kernels/cuda/prefill/prefill_tile.cuh"
+
+namespace eta::cuda {
+
+inline constexpr int kWgmmaThreads = 256;
+inline constexpr int kWgmmaWarps = kWgmmaThreads / 32;
+inline constexpr int kWgmmaTileBytes = kTileKeys * 64 * 2;
+inline constexpr int kWgmmaQueryBytes = kTileQueries * 64 * 2;
+
+template <typename Element>
+struct WgmmaShape {
+  // bfloat16 loses too much of the weights: what their rounding leaves is multiplied too. Those
+  // registers are found by reading the queries from shared memory.
+  static constexpr bool kSplitWeight = std::is_same_v<Element, BFloat16>;
+  static constexpr int kStages = kSplitWeight ? 4 : 5;
+  static constexpr int kLow = kStages * 2 * kWgmmaTileBytes;
+  static constexpr int kHigh = kLow + kWgmmaQueryBytes;
+  static constexpr int kBarriers = kHigh + (kSplitWeight ? kWgmmaQueryBytes : 0);
+  // With room to align the stages to the period of the swizzle.
+  static constexpr int kSharedBytes = kBarriers + kStages * 2 * 8 + 1024;
+};
+
+// A barrier of all threads, apart from __syncthreads().
+__device__ __forceinline__ void SyncThreads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kWgmmaThreads) : "memory");
+}
+
+// One lane of the warp arrives.
+__device__ __forceinline__ void ArriveOnce(Barrier* barrier) {
+  asm volatile(
+      "{ .reg .pred elected; .reg .b64 state;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "@elected mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(SharedAddress(barrier))
+      : "memory");
+}
+
+// Writes a warp's 16 queries (as A operands) where `rows`, arranged as keys are, has them.
+__device__ __forceinline__ void WriteQueries(std::byte* rows, int32_t first_row,
+                                             const uint32_t (&queries)[4][4]) {
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    const int32_t row = first_row + threadIdx.x % 32 / 4 + j % 2 * 8;
+    const int32_t chunk = j / 2 ^ (row & 7);
+    *reinterpret_cast<uint32_t*>(rows + row * 128 + chunk * 16 + threadIdx.x % 4 * 4) =
+        queries[j / 4][j % 4];
+  }
+}
+
+template <typename Element>
+__global__ void __launch_bounds__(kWgmmaThreads, 2)
+    PrefillWgmma(const __grid_constant__ PrefillParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Shape = WgmmaShape<Element>;
+  constexpr int kStages = Shape::kStages;
+  extern __shared__ std::byte unaligned[];
+  std::byte* stages = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  auto* full = reinterpret_cast<Barrier*>(stages + Shape::kBarriers);
+  Barrier* empty = full + kStages;
+  const uint32_t shared = SharedAddress(stages);
+  const int32_t lane = threadIdx.x % 32;
+  // Warp-uniform to the compiler as well.
+  const int32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      InitBarrier(full + i, 1);
+      InitBarrier(empty + i, kWgmmaWarps);
+    }
+    PublishBarriers();
+  }
+  WaitForPrevious();
+  const PrefillWork work = WorkOfBlock(params);
+  const PrefillTile tile = FindTile(params, work.tile);
+  if (tile.row_begin < 0 || work.part >= tile.parts) return;
+  const int32_t begin = PartBegin(tile, work.part);
+  const int32_t count = PartBegin(tile, work.part + 1) - begin;
+  __syncthreads();
+  // Tile i is the business of warp i % 8, which looks its block up when it has copied tile i - 8.
+  KeyTileCopier copier(params, tile, work.kv_head);
+  if (warp < count) {
+    copier.LookUp(begin + warp);
+    if (warp < kStages - 1) {
+      copier.Copy(begin + warp, shared + warp * (2 * kWgmmaTileBytes), full + warp);
+      if (warp + kWgmmaWarps < count) copier.LookUp(begin + warp + kWgmmaWarps);
+    }
+  }
+
+  const int32_t first_query = warp * 16 + lane / 4;
+  uint32_t query_high[4][4];
+  uint32_t query_low[4][4];
+  LoadQueries<Element, 64>(params, tile, work.kv_head, first_query, query_high, query_low);
+  WriteQueries(stages + Shape::kLow, warp * 16, query_low);
+  if constexpr (Shape::kSplitWeight) WriteQueries(stages + Shape::kHigh, warp * 16, query_high);
+  wgmma::PublishWrites();
+  SyncThreads();
+  // Of the warpgroup's 64 queries.
+  const uint32_t low_rows = shared + Shape::kLow + warp / 4 * (64 * 128);
+  const uint32_t high_rows = shared + Shape::kHigh + warp / 4 * (64 * 128);
+  QueryPair queries;
+  queries.Load(params, tile, work.kv_head, first_query);
+  float sums[8][4] = {};
+  float scores[8][4];
+  uint32_t weights[4][4];
+  uint32_t weights_low[4][4];
+
+  const auto keys_of = [&](int32_t stage) { return shared + stage * (2 * kWgmmaTileBytes); };
+  const auto receive = [&](int32_t i, int32_t stage, uint32_t phase) {
+    __syncwarp();
+    Wait(full + stage, phase);
+    const int32_t used = tile.keys - (begin + i) * kTileKeys;
+    if (used >= kTileKeys) return;
+    // The sequence's last tile, the last of this block too: what stands behind its keys is no data,
+    // and a product with weight 0 must not meet a NaN there.
+    auto* values = reinterpret_cast<uint4*>(stages + (keys_of(stage) - shared) + kWgmmaTileBytes);
+#pragma unroll 1
+    for (int32_t at = used * 8 + threadIdx.x; at < kTileKeys * 8; at += kWgmmaThreads) {
+      values[at] = make_uint4(0, 0, 0, 0);
+    }
+    wgmma::PublishWrites();
+    SyncThreads();
+  };
+  const auto multiply_keys = [&](int32_t stage) {
+    const uint64_t keys = wgmma::Describe(keys_of(stage));
+    if constexpr (Shape::kSplitWeight) {
+      const uint64_t high = wgmma::Describe(high_rows);
+      wgmma::MultiplyShared<Element, false>(scores, high, keys);
+#pragma unroll
+      for (int k = 1; k < 4; ++k) {
+        wgmma::MultiplyShared<Element, true>(scores, high + k * wgmma::kInnerStep,
+                                             keys + k * wgmma::kInnerStep);
+      }
+    } else {
+      wgmma::Multiply<Element, false, false>(scores, query_high[0], keys);
+#pragma unroll
+      for (int k = 1; k < 4; ++k) {
+        wgmma::Multiply<Element, false, true>(scores, query_high[k], keys + k * wgmma::kInnerStep);
+      }
+    }
+    const uint64_t low = wgmma::Describe(low_rows);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      wgmma::MultiplyShared<Element, true>(scores, low + k * wgmma::kInnerStep,
+                                           keys + k * wgmma::kInnerStep);
+    }
+    wgmma::Commit();
+  };
+  const auto multiply_values = [&](int32_t stage) {
+    const uint64_t values = wgmma::Describe(keys_of(stage) + kWgmmaTileBytes);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      wgmma::Multiply<Element, true, true>(sums, weights[k],
+                                           values + k * wgmma::kInnerStepTransposed);
+    }
+    if constexpr (Shape::kSplitWeight) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        wgmma::Multiply<Element, true, true>(sums, weights_low[k],
+                                             values + k * wgmma::kInnerStepTransposed);
+      }
+    }
+    wgmma::Commit();
+  };
+  Rescale rescale;
+  const auto bound = [&](int32_t i) {
+    const int32_t first_key = (begin + i) * kTileKeys;
+    return BoundMaximum</*kPrecise=*/false>(scores, queries, rescale, params, first_key,
+                                            first_key + kTileKeys > tile.position);
+  };
+  const auto pack = [&] {
+    PackWeights<Element>(scores, weights);
+    if constexpr (Shape::kSplitWeight) PackRemainders<Element>(scores, weights, weights_low);
+  };
+  receive(0, 0, 0);
+  wgmma::Fence();
+  multiply_keys(0);
+  wgmma::Wait<0>();
+  wgmma::Pin(scores);
+  Weigh(scores, queries, bound(0), params);
+  pack();
+  int32_t stage = 0;  // of the tile before
+  uint32_t phase = 0;
+  for (int32_t i = 1; i < count; ++i) {
+    const int32_t before = stage;
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+    // A stage is filled again two tiles after its use, so that its last reader is not waited for.
+    const int32_t next = i + kStages - 2;
+    if (next % kWgmmaWarps == warp && next < count) {
+      const bool wrapped = stage >= 2;
+      const int32_t to = wrapped ? stage - 2 : stage + kStages - 2;
+      Wait(empty + to, phase ^ (wrapped ? 0 : 1));
+      copier.Copy(begin + next, keys_of(to), full + to);
+      if (next + kWgmmaWarps < count) copier.LookUp(begin + next + kWgmmaWarps);
+    }
+    receive(i, stage, phase);
+    wgmma::Pin(sums);
+    wgmma::Fence();
+    multiply_keys(stage);
+    multiply_values(before);
+    wgmma::Wait<1>();
+    wgmma::Pin(scores);
+    const Weighing weighing = bound(i);
+    wgmma::Wait<0>();
+    wgmma::Pin(sums);
+    ArriveOnce(empty + before);
+    Weigh(scores, queries, weighing, params);
+    pack();
+    Apply(rescale, sums);
+  }
+  wgmma::Fence();
+  multiply_values(stage);
+  wgmma::Wait<0>();
+  wgmma::Pin(sums);
+  AllowNext();
+  StoreQueries<64>(params, tile, work, first_query, queries, sums);
+#else
+  __trap();
+#endif
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,90 @@
+// Products with weights, by cuBLASLt.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <tuple>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/host/cublas_lt.h"
+#include "kernels/cuda/host/device.h"
+
+namespace eta::cuda {
+
+// A weight [N, K] in device memory, row-major and contiguous. Without ownership.
+struct Weight {
+  const void* data = nullptr;
+  DType dtype = DType::kBFloat16;
+  int64_t rows = 0;  // N
+  int64_t cols = 0;  // K
+
+  bool operator==(const Weight&) const = default;
+};
+
+class DeviceMatrix final : public Matrix {
+ public:
+  DeviceMatrix(std::unique_ptr<Buffer> buffer, DType dtype, int64_t rows, int64_t cols)
+      : Matrix(rows, cols), buffer_(std::move(buffer)), dtype_(dtype) {}
+
+  size_t bytes() const override { return buffer_->size(); }
+  Weight weight() const { return {buffer_->data(), dtype_, rows(), cols()}; }
+
+ private:
+  std::unique_ptr<Buffer> buffer_;
+  DType dtype_;
+};
+
+// out = x * weight^T (+ out, if accumulate), in float32 sums; x and weight have one type, out is
+// float32 or of the same type.
+//
+// Which of the library's kernels multiplies is chosen by measurement, once per shape and type, the
+// first time that it occurs; so two runs of a program, or two numbers of rows, may differ in the
+// order in which they add, and in the last bits.
+class MatMuls {
+ public:
+  static absl::StatusOr<std::unique_ptr<MatMuls>> Open(Device& device, Scratch& scratch);
+  ~MatMuls();
+  MatMuls(const MatMuls&) = delete;
+  MatMuls& operator=(const MatMuls&) = delete;
+
+  // Puts the product on the device's stream. A shape's first product must not be captured.
+  void Run(const TensorView& x, const Weight& weight, const TensorView& out, bool accumulate);
+
+ private:
+  // Everything that the choice of a kernel depends on.
+  struct Shape {
+    int64_t rows, n, k, x_stride, out_stride;
+    DType dtype, out_dtype;
+    bool accumulate;
+    uint32_t x_alignment, weight_alignment, out_alignment;  // bytes
+
+    auto operator<=>(const Shape&) const = default;
+  };
+  // A shape's descriptors, and the kernel that was chosen.
+  struct Product;
+
+  MatMuls(Device& device, Scratch& scratch, const CublasLt& lt);
+
+  const Product* Find(const Shape& shape, const void* x, const void* weight);
+  void Describe(const Shape& shape, Product& product);
+  void Choose(const Shape& shape, const void* x, const void* weight, Product& product);
+  float Milliseconds(const Product& product, const cublasLtMatmulAlgo_t& algorithm, const void* x,
+                     const void* weight, void* out);
+  cublasStatus_t Multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+                          const void* x, const void* weight, void* out);
+  void Check(cublasStatus_t status, std::string_view what);
+
+  Device& device_;
+  Scratch& scratch_;
+  const CublasLt& lt_;
+  cublasLtHandle_t handle_ = nullptr;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+  std::map<Shape, std::unique_ptr<Product>> products_;
+};
+
+}  // namespace eta::cuda

@@ -1,0 +1,268 @@
+// Ops that treat every row by itself: embedding, RMSNorm, threshold predictor, SwiGLU. A row's sums
+// run in one fixed order, whatever the other rows are; append_decode.cu adds up the predictor in
+// another.
+
+#include <algorithm>
+#include <initializer_list>
+#include <type_traits>
+
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/rows/thresholds.cuh"
+
+namespace eta::cuda {
+namespace {
+
+constexpr int32_t kThreads = 256;
+constexpr int32_t kWarps = kThreads / 32;
+
+unsigned Grid(int64_t count) {
+  return static_cast<unsigned>(count);
+}
+
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Calls visit(integral_constant) with the elements that a thread moves at once: `width` if every
+// one of `sizes` (row lengths and strides) is a multiple of it, else 1.
+template <int width, typename Visit>
+void WithWidth(std::initializer_list<int64_t> sizes, Visit&& visit) {
+  if (std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size % width == 0; })) {
+    visit(std::integral_constant<int, width>());
+  } else {
+    visit(std::integral_constant<int, 1>());
+  }
+}
+
+template <typename T, int width>
+__global__ void __launch_bounds__(kThreads)
+    EmbedRows(const T* table, int64_t cols, float* out, int64_t out_stride, StepView step) {
+  WaitForPrevious();
+  AllowNext();
+  const StepRow& row = step.rows[blockIdx.x];
+  const bool padding = row.role == RowRole::kPadding;
+  const T* from = table + (padding ? 0 : row.token * cols);
+  float* to = out + blockIdx.x * out_stride;
+  for (int64_t i = threadIdx.x * width; i < cols; i += kThreads * width) {
+    float x[width] = {};
+    if (!padding) LoadElements(from + i, x);
+    StoreElements(x, to + i);
+  }
+}
+
+// Sum of one value of every thread, the same bits in all of them.
+__device__ float BlockSum(float value) {
+  __shared__ float sums[kWarps];
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(~0u, value, lanes);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0.0f;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) sum += sums[warp];
+  return sum;
+}
+
+// The first kHeld pieces of a thread stay in registers between the sum and the product; the rest of
+// a longer row is read twice.
+template <typename T, int width>
+__global__ void __launch_bounds__(kThreads)
+    NormRows(const float* x, int64_t x_stride, const float* weight, float eps, const int32_t* rows,
+             T* out, int64_t out_stride, int64_t cols) {
+  constexpr int kHeld = 4;
+  constexpr int64_t kPass = kThreads * width;
+  const int64_t source = rows != nullptr ? rows[blockIdx.x] : blockIdx.x;
+  const float* from = x + source * x_stride;
+  T* to = out + blockIdx.x * out_stride;
+  const int64_t first = threadIdx.x * width;
+  float values[kHeld][width];
+  float factors[kHeld][width];
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (first + n * kPass < cols) LoadElements(weight + first + n * kPass, factors[n]);
+  }
+  WaitForPrevious();
+  AllowNext();
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (first + n * kPass < cols) LoadElements(from + first + n * kPass, values[n]);
+  }
+  float squares = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (first + n * kPass >= cols) break;
+#pragma unroll
+    for (int j = 0; j < width; ++j) squares += values[n][j] * values[n][j];
+  }
+#pragma unroll 4
+  for (int64_t i = first + kHeld * kPass; i < cols; i += kPass) {
+    float value[width];
+    LoadElements(from + i, value);
+#pragma unroll
+    for (int j = 0; j < width; ++j) squares += value[j] * value[j];
+  }
+  const float scale = 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(cols) + eps);
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (first + n * kPass >= cols) return;
+#pragma unroll
+    for (int j = 0; j < width; ++j) values[n][j] = values[n][j] * scale * factors[n][j];
+    StoreElements(values[n], to + first + n * kPass);
+  }
+#pragma unroll 4
+  for (int64_t i = first + kHeld * kPass; i < cols; i += kPass) {
+    float value[width];
+    float factor[width];
+    LoadElements(from + i, value);
+    LoadElements(weight + i, factor);
+#pragma unroll
+    for (int j = 0; j < width; ++j) value[j] = value[j] * scale * factor[j];
+    StoreElements(value, to + i);
+  }
+}
+
+// Thresholds of a tile of rows and heads. A block of threads takes one tile at a time: its warps
+// and lanes share out the inner dimension (all loads of a pass in flight at once, each element read
+// once per tile), then lanes and warps are summed in a fixed order.
+constexpr int32_t kTileRows = 4;
+constexpr int32_t kTileHeads = 8;
+static_assert(kTileRows * kTileHeads == 32, "one output per lane");
+
+// This lane's share of the tile's products, its warp's lanes summed: lane r * kTileHeads + h holds
+// the sum of row r and head h.
+__device__ __forceinline__ float TileSum(const ThresholdArgs& args, int32_t row, int32_t last_row,
+                                         int32_t head) {
+  float sums[32] = {};
+  for (int64_t i = threadIdx.x * 4; i < args.width; i += kThreads * 4) {
+    float q[kTileRows][4];
+    float w[kTileHeads][4];
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      LoadElements(args.q + min(row + r, last_row) * args.q_stride + i, q[r]);
+    }
+#pragma unroll
+    for (int h = 0; h < kTileHeads; ++h) {
+      LoadElements(args.weight + min(head + h, args.num_heads - 1) * args.width + i, w[h]);
+    }
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+#pragma unroll
+      for (int h = 0; h < kTileHeads; ++h) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[r * kTileHeads + h] += q[r][j] * w[h][j];
+      }
+    }
+  }
+  return FoldSums(sums);
+}
+
+__global__ void __launch_bounds__(kThreads, 2) ThresholdRows(ThresholdArgs args, StepView step) {
+  __shared__ float sums[kWarps][32];
+  WaitForPrevious();
+  AllowNext();
+  const int32_t lane = threadIdx.x % 32;
+  const auto first_head = static_cast<int32_t>(blockIdx.y) * kTileHeads;
+  const int32_t head = first_head + lane % kTileHeads;
+  const int32_t stride = static_cast<int32_t>(gridDim.x) * kTileRows;
+  for (auto begin = static_cast<int32_t>(blockIdx.x) * kTileRows; begin < step.num_rows;
+       begin += stride) {
+    const int32_t row = begin + lane / kTileHeads;  // whose output this lane has
+    const bool inside = row < step.num_rows && head < args.num_heads;
+    const StepRow& at = step.rows[min(row, step.num_rows - 1)];
+    const bool predicted = IsPredicted(args, at);
+    if (__any_sync(~0u, inside && predicted)) {  // every warp sees the same rows
+      const float sum = TileSum(args, begin, step.num_rows - 1, first_head);
+      __syncthreads();  // the tile before has been read
+      sums[threadIdx.x / 32][lane] = sum;
+      __syncthreads();
+    }
+    if (threadIdx.x >= 32 || !inside) continue;
+    float threshold = 0.0f;
+    if (predicted) {
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) threshold += sums[warp][lane];
+      threshold += args.bias[head];
+    } else {
+      threshold = FixedThreshold(args, step, at, head);
+    }
+    args.out[row * args.out_stride + head] = threshold;
+  }
+}
+
+template <typename In, typename Out, int width>
+__global__ void __launch_bounds__(kThreads)
+    SwiGluRows(const In* gate_up, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols) {
+  WaitForPrevious();
+  AllowNext();
+  const int64_t i = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * width;
+  if (i >= cols) return;
+  const In* from = gate_up + blockIdx.x * in_stride + i;
+  float gate[width];
+  float up[width];
+  LoadElements(from, gate);
+  LoadElements(from + cols, up);
+#pragma unroll
+  for (int j = 0; j < width; ++j) gate[j] = gate[j] / (1.0f + expf(-gate[j])) * up[j];
+  StoreElements(gate, out + blockIdx.x * out_stride + i);
+}
+
+}  // namespace
+
+void Embed(Context& context, const void* table, DType table_dtype, int64_t cols,
+           const TensorView& out) {
+  const LaunchShape shape = {.grid = Grid(context.step.num_rows), .block = kThreads};
+  WithElementType(table_dtype, [&](auto element) {
+    using T = decltype(element);
+    WithWidth<8>({cols, out.stride}, [&](auto width) {
+      Launch(context.device, "Embed", shape, EmbedRows<T, width()>, static_cast<const T*>(table),
+             cols, out.data, out.stride, context.step);
+    });
+  });
+}
+
+void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows) {
+  const LaunchShape shape = {.grid = Grid(params.out.rows), .block = kThreads};
+  const int64_t cols = params.x.cols;
+  WithElementType(params.out.dtype, [&](auto element) {
+    using T = decltype(element);
+    WithWidth<4>({cols, params.x.stride, params.out.stride}, [&](auto width) {
+      Launch(context.device, "RmsNorm", shape, NormRows<T, width()>, params.x.data, params.x.stride,
+             params.weight, params.eps, rows, reinterpret_cast<T*>(params.out.data),
+             params.out.stride, cols);
+    });
+  });
+}
+
+void PredictThresholds(Context& context, const ThresholdParams& params) {
+  const ThresholdArgs args = MakeThresholdArgs(params);
+  // Many rows: as many blocks as the device holds, so that each reads its heads' weights from L2
+  // once and finds them in L1 for its further tiles.
+  const int64_t head_tiles = CeilDiv(args.num_heads, kTileHeads);
+  const int64_t resident = std::max<int64_t>(2 * context.device.num_sms() / head_tiles, 1);
+  const int64_t row_tiles = std::min(CeilDiv(context.step.num_rows, kTileRows), resident);
+  Launch(context.device, "PredictThresholds",
+         {.grid = {Grid(row_tiles), Grid(head_tiles)}, .block = kThreads}, ThresholdRows, args,
+         context.step);
+}
+
+void SwiGlu(Context& context, const SwiGluParams& params) {
+  const int64_t cols = params.out.cols;
+  WithElementType(params.gate_up.dtype, [&](auto in) {
+    using In = decltype(in);
+    WithElementType(params.out.dtype, [&](auto out) {
+      using Out = decltype(out);
+      WithWidth<8>({cols, params.gate_up.stride, params.out.stride}, [&](auto width) {
+        const LaunchShape shape = {
+            .grid = {Grid(params.out.rows), Grid(CeilDiv(cols, kThreads * width()))},
+            .block = kThreads};
+        Launch(context.device, "SwiGlu", shape, SwiGluRows<In, Out, width()>,
+               reinterpret_cast<const In*>(params.gate_up.data), params.gate_up.stride,
+               reinterpret_cast<Out*>(params.out.data), params.out.stride, cols);
+      });
+    });
+  });
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,273 @@
+// Upper bounds of 16 blocks by one warp on tensor cores, for SelectBlocks.
+//
+// A product over i may take the i in any order, so each lane loads whole chunks of 8 elements of mu
+// and sigma: chunk 4j + t of its two blocks r and r + 8, with r = lane / 4 and t = lane % 4, and
+// product (j, half) takes four elements of the chunk with the same elements of q.
+//
+// float16 keeps 11 bits of a factor, so q, q^2 and sigma^2 are sums of two float16, and the product
+// of two low parts is dropped: 22 bits, as good as float32 sums of any order. mu needs one, and of
+// an 8-bit record so does sigma^2 / 4: it has 8 bits and lies in 2^-20 .. 50176. q is scaled by a
+// power of two, so that its largest element is in [64, 128) and none is lost below.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/kv_tile.h"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/select/screen.cuh"
+
+namespace eta::cuda {
+
+// The queries of one (row, KV head) as B operands, in registers.
+template <int D, int HeadTiles>
+struct ScreenQueries {
+  uint32_t high[HeadTiles][D / 16][2];
+  uint32_t low[HeadTiles][D / 16][2];
+  uint32_t square_high[HeadTiles][D / 16][2];
+  uint32_t square_low[HeadTiles][D / 16][2];
+  // Of the lane's heads 2t and 2t + 1 of each tile:
+  float scale[HeadTiles][2];      // s, the scale of q undone
+  float ceiling[HeadTiles][2];    // s |q|: times M, the other limit of the bound
+  float threshold[HeadTiles][2];  // tau - offset; +infinity for heads past the group
+  float z[HeadTiles][2];
+
+  // q: [group, D], thresholds: [group] and head_z: [group] or null (HeadZ) of the row and KV head.
+  // All lanes call it.
+  __device__ void Load(const float* q, const float* thresholds, const float* head_z, int32_t group,
+                       float softmax_scale, const StepRow& row) {
+    const int lane = threadIdx.x % 32;
+    constexpr uint32_t kAll = 0xffffffffu;
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int head = tile * 8 + lane % 4 * 2 + i;
+        threshold[tile][i] = head < group ? thresholds[head] - row.offset : INFINITY;
+        z[tile][i] = head_z != nullptr && head < group ? head_z[head] : row.z;
+      }
+      const int column = tile * 8 + lane / 4;  // the head whose elements this lane holds
+      float4 parts[D / 16];
+      float norm = 0.0f;
+      float largest = 0.0f;
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        parts[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (column < group) {
+          parts[k] = *reinterpret_cast<const float4*>(q + column * D + lane % 4 * 8 + k / 2 * 32 +
+                                                      k % 2 * 4);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        const float4& v = parts[k];
+        norm += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+        largest =
+            fmaxf(largest, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+      }
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        norm += __shfl_xor_sync(kAll, norm, step);
+        largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, step));
+      }
+      // 2^(6 - exponent of the largest) and its inverse; 1 where there is nothing to scale.
+      const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
+      const int shift = exponent > -100 && exponent < 100 ? 6 - exponent : 0;
+      const float factor = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
+      const float inverse = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+      const float limit = softmax_scale * sqrtf(norm);
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        const float4 v = make_float4(parts[k].x * factor, parts[k].y * factor, parts[k].z * factor,
+                                     parts[k].w * factor);
+        Split(v.x, v.y, high[tile][k][0], low[tile][k][0]);
+        Split(v.z, v.w, high[tile][k][1], low[tile][k][1]);
+        Split(v.x * v.x, v.y * v.y, square_high[tile][k][0], square_low[tile][k][0]);
+        Split(v.z * v.z, v.w * v.w, square_high[tile][k][1], square_low[tile][k][1]);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int source = (lane % 4 * 2 + i) * 4;
+        scale[tile][i] = softmax_scale * __shfl_sync(kAll, inverse, source);
+        ceiling[tile][i] = __shfl_sync(kAll, limit, source);
+      }
+    }
+  }
+
+ private:
+  __device__ static void Split(float x, float y, uint32_t& top, uint32_t& rest) {
+    top = PackPair<Half>(x, y);
+    const float2 rounded = UnpackPair<Half>(top);
+    rest = PackPair<Half>(x - rounded.x, y - rounded.y);
+  }
+};
+
+// What a lane reads of its two blocks. Index is Half or int8_t.
+template <int D, typename Index>
+struct ScreenRecords {
+  static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
+  using Chunk = std::conditional_t<kNarrow, uint2, uint4>;
+  using Scalars = std::conditional_t<kNarrow, RecordTrailer, float>;
+  static constexpr int kChunks = D / 32;
+
+  Chunk mu[2][kChunks];
+  Chunk sigma[2][kChunks];
+  Scalars scalars[2];
+
+  // `record`: mu of block r and the KV head, `of_head`: its scalars; block r + 8 stands `eight`
+  // bytes behind it.
+  __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
+                                       uint32_t eight) {
+    const std::byte* own = record + threadIdx.x % 4 * sizeof(Chunk);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::byte* from = own + i * eight;
+#pragma unroll
+      for (int j = 0; j < kChunks; ++j) {
+        mu[i][j] = *reinterpret_cast<const Chunk*>(from + j * 4 * sizeof(Chunk));
+        sigma[i][j] = *reinterpret_cast<const Chunk*>(from + (kChunks + j) * 4 * sizeof(Chunk));
+      }
+      scalars[i] = *reinterpret_cast<const Scalars*>(of_head + i * eight);
+    }
+  }
+};
+
+// A pair of float16 squared, as the sum of two float16.
+__device__ __forceinline__ void Square(uint32_t pair, uint32_t& top, uint32_t& rest) {
+  const __half2 v = *reinterpret_cast<const __half2*>(&pair);
+  const __half2 high = __hmul2_rn(v, v);
+  const __half2 low = __hfma2(v, v, __hneg2(high));
+  top = *reinterpret_cast<const uint32_t*>(&high);
+  rest = *reinterpret_cast<const uint32_t*>(&low);
+}
+
+__device__ __forceinline__ float SquareRoot(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// max(x, 0), NaN if x is.
+__device__ __forceinline__ float NotBelowZero(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ uint32_t Word(const uint4& v, int p) {
+  return p == 0 ? v.x : p == 1 ? v.y : p == 2 ? v.z : v.w;
+}
+
+// Four int8 as two pairs of float16, exactly: the float16 of bits 0x6400 + n is 1024 + n.
+__device__ __forceinline__ uint2 WidenInt8(uint32_t bytes) {
+  const uint32_t biased = bytes ^ 0x80808080u;  // + 128
+  const uint32_t low = __byte_perm(biased, 0x64646464u, 0x4140);
+  const uint32_t high = __byte_perm(biased, 0x64646464u, 0x4342);
+  const __half2 bias = __float2half2_rn(1024.0f + 128.0f);
+  const __half2 first = __hsub2(*reinterpret_cast<const __half2*>(&low), bias);
+  const __half2 second = __hsub2(*reinterpret_cast<const __half2*>(&high), bias);
+  return {*reinterpret_cast<const uint32_t*>(&first), *reinterpret_cast<const uint32_t*>(&second)};
+}
+
+// Four e4m3 without sign squared, a quarter of that, as two pairs of float16, exactly.
+__device__ __forceinline__ uint2 QuarterSquares(uint32_t bytes) {
+  const uint2 wide = WidenE4M3(bytes);  // 2^-8 of the values
+  const auto square = [](uint32_t pair) {
+    const __half2 v = *reinterpret_cast<const __half2*>(&pair);
+    const __half2 result = __hmul2_rn(__hmul2_rn(v, __float2half2_rn(0x1p14f)), v);
+    return *reinterpret_cast<const uint32_t*>(&result);
+  };
+  return {square(wide.x), square(wide.y)};
+}
+
+// <q, mu> of the scaled q and sum q_i^2 sigma_i^2 by kinds of products, each of which has a sum of
+// its own: a chain of dependent products is what takes long. sums[tile][kind][i] is of the head and
+// the block of bounds[tile][i] below.
+template <int D, int HeadTiles, typename Index>
+struct ScreenSums {
+  static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
+  float q_mu[HeadTiles][2][4] = {};
+  float variance[HeadTiles][kNarrow ? 2 : 3][4] = {};
+
+  __device__ __forceinline__ void Add(const ScreenRecords<D, Index>& records,
+                                      const ScreenQueries<D, HeadTiles>& q) {
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      const int j = k / 2;
+      const int half = k % 2;
+      uint32_t mu[4];
+      uint32_t top[4];
+      uint32_t rest[4];
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        if constexpr (kNarrow) {
+          const uint2& means = records.mu[block][j];
+          const uint2& deviations = records.sigma[block][j];
+          const uint2 wide = WidenInt8(half == 0 ? means.x : means.y);
+          const uint2 squares = QuarterSquares(half == 0 ? deviations.x : deviations.y);
+          mu[block] = wide.x;
+          mu[block + 2] = wide.y;
+          top[block] = squares.x;
+          top[block + 2] = squares.y;
+        } else {
+#pragma unroll
+          for (int pair = 0; pair < 2; ++pair) {
+            const int a = block + 2 * pair;
+            mu[a] = Word(records.mu[block][j], 2 * half + pair);
+            Square(Word(records.sigma[block][j], 2 * half + pair), top[a], rest[a]);
+          }
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < HeadTiles; ++tile) {
+        Mma<Half>(q_mu[tile][0], mu, q.high[tile][k][0], q.high[tile][k][1]);
+        Mma<Half>(q_mu[tile][1], mu, q.low[tile][k][0], q.low[tile][k][1]);
+        Mma<Half>(variance[tile][0], top, q.square_high[tile][k][0], q.square_high[tile][k][1]);
+        Mma<Half>(variance[tile][1], top, q.square_low[tile][k][0], q.square_low[tile][k][1]);
+        if constexpr (!kNarrow) {
+          Mma<Half>(variance[tile][2], rest, q.square_high[tile][k][0], q.square_high[tile][k][1]);
+        }
+      }
+    }
+  }
+};
+
+// bounds[tile][i]: of head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
+template <int D, int HeadTiles, typename Index>
+__device__ __forceinline__ void UpperBounds(const ScreenRecords<D, Index>& records,
+                                            const ScreenQueries<D, HeadTiles>& queries,
+                                            float (&bounds)[HeadTiles][4]) {
+  ScreenSums<D, HeadTiles, Index> sums;
+  sums.Add(records, queries);
+#pragma unroll
+  for (int tile = 0; tile < HeadTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float product = sums.q_mu[tile][0][i] + sums.q_mu[tile][1][i];
+      const float scale = queries.scale[tile][i % 2];
+      const float ceiling = queries.ceiling[tile][i % 2];
+      const float z = queries.z[tile][i % 2];
+      // Low parts are signed, so a variance of almost nothing may come out just below zero; one
+      // that float16 cannot hold comes out as NaN, and the norms alone are the limit then.
+      float estimate;
+      float max_norm;
+      if constexpr (sums.kNarrow) {
+        const RecordTrailer& record = records.scalars[i / 2];
+        const float quarter = sums.variance[tile][0][i] + sums.variance[tile][1][i];
+        const float deviation = 2.0f * record.sigma_scale * SquareRoot(NotBelowZero(quarter));
+        estimate = scale * (record.mu_scale * product + z * deviation) + ceiling * record.mu_error;
+        max_norm = record.max_norm;
+      } else {
+        const float squares =
+            sums.variance[tile][0][i] + (sums.variance[tile][1][i] + sums.variance[tile][2][i]);
+        estimate = scale * (product + z * SquareRoot(NotBelowZero(squares)));
+        max_norm = records.scalars[i / 2];
+      }
+      bounds[tile][i] = fminf(estimate, ceiling * max_norm);
+    }
+  }
+}
+
+}  // namespace eta::cuda

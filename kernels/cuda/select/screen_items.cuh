@@ -1,0 +1,286 @@
+// How SelectBlocks' work is cut into items and how the records of these come to shared memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/kv_tile.h"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/host/step_view.h"
+
+namespace eta::cuda {
+
+inline constexpr int kScreenWarps = 4;  // that multiply; one more brings the records
+inline constexpr int kScreenThreads = 32 * (kScreenWarps + 1);
+inline constexpr int kWarpBlocks = 16;                         // the M side of a product
+inline constexpr int kItemPairs = kScreenWarps * kWarpBlocks;  // of a block and a KV head
+inline constexpr int kMaxScreenStages = 8;                     // items in shared memory
+
+struct ScreenArgs {
+  StepView step;
+  const float* q;
+  int64_t q_stride;
+  const float* thresholds;
+  int64_t thresholds_stride;
+  const std::byte* records;
+  uint32_t* masks;
+  unsigned long long* best;
+  int64_t capacity;
+  int32_t num_query_heads;
+  int32_t num_stages;
+  float scale;
+  KvTile tile;
+};
+
+// How an item, which is what a CTA screens at a time, is cut: each warp takes 16 blocks of one KV
+// head. Warps take different KV heads of the same blocks where they can (4, 2 or 1 at a time), so
+// that of a record, which is contiguous over KV heads, one long piece is read.
+struct ItemShape {
+  ETA_HOST_DEVICE explicit ItemShape(const KvTile& tile)
+      : kv_heads(tile.num_kv_heads % 4 == 0   ? 4
+                 : tile.num_kv_heads % 2 == 0 ? 2
+                                              : 1),
+        blocks(kItemPairs / kv_heads),
+        narrow(tile.narrow_index),
+        vector_bytes(static_cast<uint32_t>(kv_heads * tile.Mu(1))),
+        scalar_bytes(narrow ? static_cast<uint32_t>(kv_heads * sizeof(RecordTrailer)) : 16) {}
+
+  // Of one block in shared memory: its mu and sigma, then its scalars, then a gap. Lanes read 8
+  // elements at a time, so with float16 two neighbouring blocks must fall into different halves of
+  // the banks, with 8 bits four of them into different quarters.
+  ETA_HOST_DEVICE uint32_t stride() const {
+    return narrow ? (vector_bytes + scalar_bytes + 31) / 64 * 64 + 32 : vector_bytes + 64;
+  }
+  ETA_HOST_DEVICE uint32_t bytes() const { return static_cast<uint32_t>(blocks) * stride(); }
+  // Where the scalars of a KV head, M alone or a RecordTrailer, stand among those of the item.
+  ETA_HOST_DEVICE uint32_t Scalars(int32_t kv_head) const {
+    return static_cast<uint32_t>(narrow ? kv_head % kv_heads *
+                                              static_cast<int32_t>(sizeof(RecordTrailer))
+                                        : kv_head % 4 * 4);
+  }
+
+  int32_t kv_heads;
+  int32_t blocks;
+  bool narrow;
+  uint32_t vector_bytes;
+  uint32_t scalar_bytes;  // with float16 the 16 bytes that M of the KV heads is in
+};
+
+struct ScreenItem {
+  int32_t row;  // -1: no further item
+  int32_t first_kv_head;
+  int32_t first_block;
+  int32_t num_full;  // N of the row, at least 1
+};
+
+// A row and its place in StepView::screen_begin.
+struct ScreenRow {
+  int32_t row;
+  int32_t begin;
+  int32_t units;
+  int32_t position;
+  int32_t table_begin;
+};
+
+// Walks the items of a share, which are ordered by row, set of KV heads and blocks.
+class ScreenCursor {
+ public:
+  // Of items [position, end); `row` is the one that `position` falls into.
+  __device__ ScreenCursor(const ScreenArgs& args, const ScreenRow& row, int32_t position,
+                          int32_t end)
+      : step_(args.step),
+        num_kv_heads_(args.tile.num_kv_heads),
+        block_size_(args.tile.block_size),
+        shape_(args.tile),
+        position_(position),
+        end_(end) {
+    Enter(row);
+    const int32_t in_row = position - row.begin * num_kv_heads_;
+    set_ = in_row / pieces_;
+    piece_ = in_row % pieces_;
+  }
+
+  __device__ ScreenItem Next() {
+    while (position_ < end_) {
+      const int32_t first_block = piece_ * shape_.blocks;
+      if (first_block < num_full_) {
+        ++piece_;
+        ++position_;
+        return {row_, set_ * shape_.kv_heads, first_block, num_full_};
+      }
+      position_ += pieces_ - piece_;
+      piece_ = 0;
+      if (++set_ < num_kv_heads_ / shape_.kv_heads) continue;
+      set_ = 0;
+      if (position_ < end_) EnterNext();
+    }
+    return {-1, 0, 0, 0};
+  }
+
+  // Of the item that Next() returned last.
+  __device__ int32_t table_begin() const { return table_begin_; }
+  // The row's blocks that were full before this step: of its keys, the step brought no more than it
+  // has rows.
+  __device__ int32_t SettledBlocks() const {
+    return max(num_keys_ - step_.num_rows, 0) / block_size_;
+  }
+
+ private:
+  __device__ void EnterNext() {
+    const int32_t* begin = step_.screen_begin;
+    do {
+      ++row_;
+    } while (begin[row_ + 1] == begin[row_]);
+    Enter({row_, begin[row_], begin[row_ + 1] - begin[row_], step_.rows[row_].position,
+           step_.rows[row_].table_begin});
+  }
+
+  __device__ void Enter(const ScreenRow& row) {
+    row_ = row.row;
+    pieces_ = row.units * (kScreenBlocks / shape_.blocks);
+    num_keys_ = row.position + 1;
+    num_full_ = num_keys_ / block_size_;
+    table_begin_ = row.table_begin;
+  }
+
+  const StepView& step_;
+  int32_t num_kv_heads_;
+  int32_t block_size_;
+  ItemShape shape_;
+  int32_t position_;
+  int32_t end_;
+  int32_t row_;
+  int32_t set_;     // of KV heads
+  int32_t piece_;   // of ItemShape::blocks blocks
+  int32_t pieces_;  // of the row
+  int32_t num_keys_;
+  int32_t num_full_;
+  int32_t table_begin_;
+};
+
+// Where the share of a CTA begins and ends, and the row it begins in.
+struct ScreenShare {
+  int32_t begin;
+  int32_t end;
+  ScreenRow row;
+};
+
+// All threads call it, and all meet in it. Each thread reads a row before anything depends on it,
+// so that this is one trip to memory for as many rows as there are threads.
+__device__ __forceinline__ ScreenShare FindShare(const ScreenArgs& args, ScreenRow& found) {
+  const volatile int32_t* begin = args.step.screen_begin;
+  const volatile StepRow* rows = args.step.rows;
+  const auto read = [&](int32_t r) -> ScreenRow {
+    const int32_t row_begin = begin[r];
+    return {r, row_begin, begin[r + 1] - row_begin, rows[r].position, rows[r].table_begin};
+  };
+  const int32_t num_units = begin[args.step.num_rows];
+  auto r = static_cast<int32_t>(threadIdx.x);
+  ScreenRow row = read(min(r, args.step.num_rows - 1));
+  const auto num_kv_heads = static_cast<uint32_t>(args.tile.num_kv_heads);
+  const uint32_t items = static_cast<uint32_t>(num_units) * num_kv_heads;
+  const uint32_t each = items / gridDim.x;
+  const uint32_t left = items % gridDim.x;
+  const uint32_t first = blockIdx.x * each + min(blockIdx.x, left);
+  const uint32_t end = first + each + (blockIdx.x < left ? 1 : 0);
+  const auto unit = static_cast<int32_t>(first / num_kv_heads);
+  while (r < args.step.num_rows) {
+    if (row.begin <= unit && unit < row.begin + row.units) found = row;
+    r += kScreenThreads;
+    if (r < args.step.num_rows) row = read(r);
+  }
+  __syncthreads();
+  return {static_cast<int32_t>(first), static_cast<int32_t>(end), found};
+}
+
+// Every lane copies a piece of its own, of `bytes`, a multiple of 16.
+__device__ __forceinline__ void CopyOwn(std::byte* shared, const std::byte* global, uint32_t bytes,
+                                        Barrier* barrier) {
+#if __CUDA_ARCH__ >= 900
+  if (bytes != 0) BulkCopyOnce(shared, global, bytes, barrier);
+#else
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto to = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(shared), lane);
+    const auto from = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(global), lane);
+    CopyTile(reinterpret_cast<void*>(to), reinterpret_cast<const std::byte*>(from),
+             __shfl_sync(0xffffffffu, bytes, lane), barrier);
+  }
+#endif
+}
+
+// Items on their way from the warp that brings them to those that multiply.
+struct ScreenRing {
+  static constexpr int kAhead = 3;
+  Barrier full[kMaxScreenStages];
+  Barrier empty[kMaxScreenStages];
+  // Physical blocks of the next items, each read by the lane that copied it.
+  int32_t physical[kAhead + 1][kItemPairs];
+};
+
+// Brings the records of all items. Those that were complete before the step are requested while the
+// kernel before still runs; only those that this step may have written wait for it.
+__device__ __forceinline__ void BringItems(const ScreenArgs& args, ScreenCursor cursor,
+                                           ScreenRing& ring, std::byte* stages) {
+  constexpr int kAhead = ScreenRing::kAhead;
+  const ItemShape shape(args.tile);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  ScreenCursor ahead(cursor);
+  const auto look_up = [&](int slot) {
+    const ScreenItem item = ahead.Next();
+    if (item.row >= 0) {
+      const int32_t* table = args.step.tables + ahead.table_begin() + item.first_block;
+#pragma unroll 1
+      for (int32_t i = lane; i < min(item.num_full - item.first_block, shape.blocks); i += 32) {
+        CopyAsync<4>(&ring.physical[slot][i], table + i);
+      }
+    }
+    CommitGroup();
+  };
+#pragma unroll 1
+  for (int slot = 0; slot < kAhead; ++slot) look_up(slot);
+  // The scalars are right behind mu and sigma where these are of all KV heads.
+  const bool whole = shape.kv_heads == args.tile.num_kv_heads;
+  const uint32_t piece_bytes = shape.vector_bytes + (whole ? shape.scalar_bytes : 0);
+  bool waited = false;
+  int stage = 0;
+  uint32_t round = 0;
+  int slot = 0;
+  for (ScreenItem item = cursor.Next(); item.row >= 0; item = cursor.Next()) {
+    look_up((slot + kAhead) % (kAhead + 1));
+    WaitGroups<kAhead>();
+    if (round != 0) Wait(&ring.empty[stage], (round - 1) & 1);
+    const int32_t blocks = min(item.num_full - item.first_block, shape.blocks);
+    if (!waited && item.first_block + blocks > cursor.SettledBlocks()) {
+      WaitForPrevious();
+      waited = true;
+    }
+    ExpectBytes(&ring.full[stage],
+                static_cast<uint32_t>(blocks) * (shape.vector_bytes + shape.scalar_bytes));
+#pragma unroll 1
+    for (int32_t first = 0; first < blocks; first += 32) {
+      const int32_t i = first + lane;
+      const bool copies = i < blocks;
+      const std::byte* record =
+          args.records +
+          static_cast<size_t>(copies ? ring.physical[slot][i] : 0) * args.tile.record_bytes();
+      std::byte* to = stages + stage * shape.bytes() + i * shape.stride();
+      CopyOwn(to, record + args.tile.Mu(item.first_kv_head), copies ? piece_bytes : 0,
+              &ring.full[stage]);
+      if (!whole) {
+        CopyOwn(to + shape.vector_bytes, record + args.tile.MaxNorm(item.first_kv_head) / 16 * 16,
+                copies ? shape.scalar_bytes : 0, &ring.full[stage]);
+      }
+    }
+    CommitCopies(&ring.full[stage]);
+    slot = (slot + 1) % (kAhead + 1);
+    if (++stage == args.num_stages) {
+      stage = 0;
+      ++round;
+    }
+  }
+}
+
+}  // namespace eta::cuda

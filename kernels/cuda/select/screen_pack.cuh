@@ -1,0 +1,197 @@
+// Compaction: what becomes of the masks that screening wrote (screen.cuh says which).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/kv_tile.h"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/host/step_view.h"
+#include "kernels/cuda/select/screen.cuh"
+#include "kernels/params.h"
+
+namespace eta::cuda {
+
+inline constexpr int kPackThreads = 512;
+inline constexpr int kPackWarps = kPackThreads / 32;
+inline constexpr int kPackPerThread = 4;
+
+struct PackArgs {
+  StepView step;
+  BlockSelection selection;
+  uint32_t* pool_blocks;  // [R, HKV, capacity]: what selection.blocks are in the pool
+  unsigned long long* best;
+  int32_t* tokens_attended;
+  int32_t* tokens_read;
+  int32_t num_query_heads;
+  int32_t num_kv_heads;
+  int32_t block_size;
+};
+
+// Adds to head_blocks[head] how many of the warp's masks have the bit of `head`.
+__device__ __forceinline__ void CountHeads(const uint32_t (&masks)[kPackPerThread], int32_t group,
+                                           int32_t* head_blocks) {
+  const int lane = threadIdx.x % 32;
+  for (int32_t first = 0; first < group; first += 8) {
+    // Eight bits become eight nibbles, whose sums over the warp have a byte each.
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPackPerThread; ++i) {
+      uint32_t bits = (masks[i] >> first) & 0xffu;
+      bits = (bits | bits << 12) & 0x000f000fu;
+      bits = (bits | bits << 6) & 0x03030303u;
+      sum += (bits | bits << 3) & 0x11111111u;
+    }
+    static_assert(kPackPerThread * 32 < 256);
+    const uint32_t even = __reduce_add_sync(0xffffffffu, sum & 0x0f0f0f0fu);
+    const uint32_t odd = __reduce_add_sync(0xffffffffu, (sum >> 4) & 0x0f0f0f0fu);
+    const uint32_t count = ((lane % 2 == 0 ? even : odd) >> (lane / 2 * 8 % 32)) & 0xffu;
+    if (lane < 8 && count != 0) atomicAdd(&head_blocks[first + lane], static_cast<int32_t>(count));
+  }
+}
+
+// Steps 3 and 4 and the counts, one CTA a (row, KV head): packs the masks into a list, in place.
+// What is read before WaitForPrevious() was there before the step's first kernel.
+static __global__ void __launch_bounds__(kPackThreads)
+    PackKernel(const __grid_constant__ PackArgs args) {
+  __shared__ uint32_t admitted_early;  // heads that admit one of the first rescue_chunk blocks
+  __shared__ int32_t head_blocks[kMaxGroup];
+  __shared__ int32_t warp_blocks[2][kPackWarps];
+  const int64_t list = blockIdx.x;
+  const auto row_index =
+      static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(args.num_kv_heads));
+  const auto kv_head = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(args.num_kv_heads));
+  const volatile StepRow& row = args.step.rows[row_index];
+  const RowRole role = row.role;
+  const int32_t num_tokens = row.position + 1;
+  const int32_t pinned_blocks = row.pinned_blocks;
+  const int32_t rescue_chunk = row.rescue_chunk;
+  const bool admit_all = row.admit_all != 0;
+  const int32_t* table = args.step.tables + row.table_begin;
+  const int32_t group = args.num_query_heads / args.num_kv_heads;
+  const int64_t first_head = static_cast<int64_t>(row_index) * args.num_query_heads +
+                             static_cast<int64_t>(kv_head) * group;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t lane = thread % 32;
+  const int32_t warp = thread / 32;
+  const int32_t num_full = num_tokens / args.block_size;
+  const int32_t tail = num_tokens % args.block_size;
+  if (thread < kMaxGroup) head_blocks[thread] = 0;
+  if (thread == 0) admitted_early = 0;
+  __syncthreads();
+  WaitForPrevious();
+  AllowNext();
+  if (role != RowRole::kDecode) {
+    if (thread == 0) args.selection.counts[list] = 0;
+    return;
+  }
+  if (admit_all) {
+    if (thread == 0) {
+      args.selection.counts[list] = num_full;
+      args.tokens_read[list] = num_tokens;
+    }
+    if (thread < group) args.tokens_attended[first_head + thread] = num_tokens;
+    return;
+  }
+
+  uint32_t* heads = args.selection.heads + list * args.selection.capacity;
+  uint32_t* blocks = args.selection.blocks + list * args.selection.capacity;
+  const uint32_t all = group == 32 ? 0xffffffffu : (1u << group) - 1;
+  const int32_t first_pinned = num_full - min(max(pinned_blocks, 0), num_full);
+  const int32_t chunk = min(max(rescue_chunk, 0), num_full);
+  constexpr int32_t kSlab = kPackThreads * kPackPerThread;
+  const int32_t own = warp * 32 * kPackPerThread + lane;  // the lane's first block of a slab
+  const auto load = [&](int32_t first, uint32_t(&masks)[kPackPerThread],
+                        int32_t(&places)[kPackPerThread]) {
+#pragma unroll
+    for (int32_t i = 0; i < kPackPerThread; ++i) {
+      const int32_t block = first + 32 * i;
+      masks[i] = block < first_pinned ? heads[block] : 0;
+      places[i] = block < num_full ? table[block] : 0;
+    }
+  };
+  const auto pin = [&](int32_t first, uint32_t(&masks)[kPackPerThread]) {
+#pragma unroll
+    for (int32_t i = 0; i < kPackPerThread; ++i) {
+      const int32_t block = first + 32 * i;
+      if (block >= first_pinned && block < num_full) masks[i] = all;
+    }
+  };
+  uint32_t masks[kPackPerThread];
+  int32_t places[kPackPerThread];  // of the blocks in the pool
+  load(own, masks, places);
+  uint32_t* pool_blocks = args.pool_blocks + list * args.selection.capacity;
+  const int32_t best_block = lane < group ? BlockOfKey(args.best[first_head + lane]) : -1;
+
+  pin(own, masks);
+  uint32_t early = 0;
+#pragma unroll
+  for (int32_t i = 0; i < kPackPerThread; ++i) {
+    if (own + 32 * i < chunk) early |= masks[i];
+  }
+#pragma unroll 1
+  for (int32_t block = kSlab + thread; block < chunk; block += kPackThreads) {
+    early |= block >= first_pinned ? all : heads[block];
+  }
+  early = __reduce_or_sync(0xffffffffu, early);
+  if (lane == 0 && early != 0) atomicOr(&admitted_early, early);
+  __syncthreads();
+  const uint32_t to_rescue = chunk > 0 ? all & ~admitted_early : 0u;
+
+  int32_t count = 0;
+  int side = 0;
+  for (int32_t slab = 0; slab < num_full; slab += kSlab) {
+    const int32_t first = slab + own;
+    for (uint32_t rest = to_rescue; rest != 0; rest &= rest - 1) {
+      const int32_t head = __ffs(static_cast<int32_t>(rest)) - 1;
+      const int32_t rescued = __shfl_sync(0xffffffffu, best_block, head);
+#pragma unroll
+      for (int32_t i = 0; i < kPackPerThread; ++i) {
+        if (rescued == first + 32 * i) masks[i] |= 1u << head;
+      }
+    }
+    uint32_t present[kPackPerThread];
+    int32_t in_warp = 0;
+#pragma unroll
+    for (int32_t i = 0; i < kPackPerThread; ++i) {
+      present[i] = __ballot_sync(0xffffffffu, masks[i] != 0);
+      in_warp += __popc(present[i]);
+    }
+    if (lane == 0) warp_blocks[side][warp] = in_warp;
+    if (in_warp != 0) CountHeads(masks, group, head_blocks);
+    uint32_t next[kPackPerThread];
+    int32_t next_places[kPackPerThread];
+    load(first + kSlab, next, next_places);
+    // Every mask of this slab is in registers then, so the list, which is never longer than what
+    // was read, may overwrite them.
+    __syncthreads();
+    const int32_t others = lane < kPackWarps ? warp_blocks[side][lane] : 0;
+    int32_t at = count + __reduce_add_sync(0xffffffffu, lane < warp ? others : 0);
+    count += __reduce_add_sync(0xffffffffu, others);
+#pragma unroll
+    for (int32_t i = 0; i < kPackPerThread; ++i) {
+      if (masks[i] != 0) {
+        const int32_t to = at + __popc(present[i] & ((1u << lane) - 1));
+        blocks[to] = static_cast<uint32_t>(first + 32 * i);
+        pool_blocks[to] = static_cast<uint32_t>(places[i]);
+        heads[to] = masks[i];
+      }
+      at += __popc(present[i]);
+      masks[i] = next[i];
+      places[i] = next_places[i];
+    }
+    pin(first + kSlab, masks);
+    side ^= 1;
+  }
+  if (thread == 0) {
+    args.selection.counts[list] = count;
+    args.tokens_read[list] = count * args.block_size + tail;
+  }
+  if (thread < group) {
+    args.tokens_attended[first_head + thread] = head_blocks[thread] * args.block_size + tail;
+    args.best[first_head + thread] = 0;
+  }
+}
+
+}  // namespace eta::cuda
