@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/error.h"
-#include "engine/request_validation.h"
+#include "engine/base/error.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {

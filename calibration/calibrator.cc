@@ -14,8 +14,8 @@
 #include "calibration/target_error.h"
 #include "calibration/threshold_profile_of.h"
 #include "calibration/union_target.h"
-#include "engine/error.h"
-#include "engine/out_of_memory.h"
+#include "engine/base/error.h"
+#include "engine/base/out_of_memory.h"
 #include "kernels/failpoint.h"
 
 namespace eta {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/probe.h"
+#include "engine/request/probe.h"
 
 namespace eta {
 

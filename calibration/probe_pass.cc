@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta {
 namespace {

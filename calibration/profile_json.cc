@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/json_fields.h"
-#include "calibration/json_writer.h"
 #include "calibration/profile_blob.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/json/json_fields.h"
+#include "engine/base/json/json_writer.h"
 
 namespace eta {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "engine/error.h"
-#include "engine/request.h"
-#include "engine/request_validation.h"
-#include "engine/utf8.h"
+#include "engine/base/error.h"
+#include "engine/base/utf8.h"
+#include "engine/request/request.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "calibration/tenant.h"
+#include "engine/base/tenant.h"
 
 namespace eta {
 

@@ -10,7 +10,7 @@
 #include "calibration/store/postgres_database.h"
 #include "calibration/store/sql_profile_store.h"
 #include "calibration/store/sqlite_database.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta {
 

@@ -28,7 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "calibration/profile_record.h"
-#include "calibration/tenant.h"
+#include "engine/base/tenant.h"
 
 namespace eta {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "calibration/profile_record.h"
-#include "engine/threshold_profile.h"
+#include "engine/request/threshold_profile.h"
 
 namespace eta {
 

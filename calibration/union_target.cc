@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/target_error.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta {
 namespace {

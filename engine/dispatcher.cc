@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "kernels/failpoint.h"
 
 namespace eta {

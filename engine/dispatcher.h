@@ -5,12 +5,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/background_pacer.h"
-#include "engine/batcher.h"
-#include "engine/block_pool.h"
-#include "engine/observer.h"
-#include "engine/probe_lane.h"
-#include "engine/step_batch.h"
+#include "engine/batching/batcher.h"
+#include "engine/batching/block_pool.h"
+#include "engine/batching/step_batch.h"
+#include "engine/passes/background_pacer.h"
+#include "engine/passes/probe_lane.h"
+#include "engine/request/observer.h"
 
 namespace eta {
 

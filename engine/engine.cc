@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/router.h"
 #include "engine/step_engine.h"
 

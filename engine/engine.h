@@ -12,12 +12,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/limits.h"
-#include "engine/model_config.h"
-#include "engine/observer.h"
-#include "engine/probe.h"
-#include "engine/queue_pace.h"
-#include "engine/request.h"
+#include "engine/batching/estimates/queue_pace.h"
+#include "engine/model/model_config.h"
+#include "engine/request/limits.h"
+#include "engine/request/observer.h"
+#include "engine/request/probe.h"
+#include "engine/request/request.h"
 #include "kernels/backend.h"
 
 namespace eta {

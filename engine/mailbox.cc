@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/batcher.h"
-#include "engine/error.h"
-#include "engine/tenant_shares.h"
+#include "engine/base/error.h"
+#include "engine/batching/batcher.h"
+#include "engine/batching/tenant_shares.h"
 
 namespace eta {
 namespace {

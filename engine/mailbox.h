@@ -14,10 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/batching/sequence.h"
 #include "engine/engine.h"
-#include "engine/limits.h"
-#include "engine/probe_run.h"
-#include "engine/sequence.h"
+#include "engine/passes/probe_run.h"
+#include "engine/request/limits.h"
 
 namespace eta {
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/batching/estimates/prefill_rate.h"
 #include "engine/mailbox.h"
-#include "engine/prefill_rate.h"
 
 namespace eta {
 namespace {

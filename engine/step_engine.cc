@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/error.h"
-#include "engine/out_of_memory.h"
-#include "engine/probe_cells.h"
-#include "engine/probe_validation.h"
-#include "engine/request_validation.h"
+#include "engine/base/error.h"
+#include "engine/base/out_of_memory.h"
+#include "engine/passes/probe_cells.h"
+#include "engine/request/probe_validation.h"
+#include "engine/request/request_validation.h"
 #include "engine/warm_up.h"
 #include "kernels/failpoint.h"
 

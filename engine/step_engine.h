@@ -7,13 +7,13 @@
 #include <thread>
 #include <vector>
 
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/dispatcher.h"
 #include "engine/engine.h"
-#include "engine/kv_cache.h"
 #include "engine/mailbox.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
 

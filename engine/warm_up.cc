@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/request_validation.h"
-#include "engine/step_batch.h"
+#include "engine/batching/step_batch.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kv_cache.h"
-#include "engine/model.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
 
 namespace eta {
 

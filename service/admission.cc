@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "grpc/support/time.h"
 #include "service/call_identity.h"
 #include "service/store_status.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "grpcpp/server_context.h"
 #include "service/call_parts.h"
 #include "service/identity/caller.h"

@@ -17,8 +17,8 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
-#include "calibration/tenant.h"
-#include "engine/request.h"
+#include "engine/base/tenant.h"
+#include "engine/request/request.h"
 
 namespace eta {
 

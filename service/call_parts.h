@@ -7,6 +7,8 @@
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
 #include "calibration/profile_store.h"
+#include "engine/base/threads/task_thread.h"
+#include "engine/base/threads/worker_pool.h"
 #include "engine/engine.h"
 #include "service/calibrations.h"
 #include "service/limits/tenant_ledger.h"
@@ -18,10 +20,8 @@
 #include "service/profile_cache.h"
 #include "service/server_options.h"
 #include "service/server_state.h"
-#include "service/task_thread.h"
 #include "service/telemetry/call_record.h"
 #include "service/telemetry/telemetry_snapshot.h"
-#include "service/worker_pool.h"
 
 namespace eta {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "eta/v1/generate.pb.h"
 
 namespace eta {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/error.h"
-#include "engine/request_validation.h"
-#include "engine/utf8.h"
+#include "engine/base/error.h"
+#include "engine/base/utf8.h"
+#include "engine/request/request_validation.h"
 #include "kernels/calibration_cells.h"
 #include "service/convert_profile.h"
 #include "service/payload_digest.h"

@@ -1,7 +1,7 @@
 #include "service/convert_profile.h"
 
 #include "absl/strings/str_cat.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta {
 namespace {

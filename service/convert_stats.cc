@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "service/convert_calibrate.h"
 
 namespace eta {

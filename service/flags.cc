@@ -11,9 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/threads/watched_files.h"
 #include "service/flag_groups.h"
 #include "service/telemetry/metric_catalogue.h"
-#include "service/watched_files.h"
 
 namespace eta {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
-#include "engine/error.h"
-#include "engine/out_of_memory.h"
-#include "engine/request_validation.h"
+#include "engine/base/error.h"
+#include "engine/base/out_of_memory.h"
+#include "engine/request/request_validation.h"
 #include "kernels/failpoint.h"
 #include "service/admission.h"
 #include "service/convert.h"

@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace eta {
 

@@ -1,6 +1,6 @@
 #include "service/payload_digest.h"
 
-#include "engine/sha256.h"
+#include "engine/base/sha256.h"
 #include "google/protobuf/arena.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"

@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "calibration/threshold_profile_of.h"
-#include "engine/error.h"
-#include "engine/out_of_memory.h"
+#include "engine/base/error.h"
+#include "engine/base/out_of_memory.h"
 #include "kernels/failpoint.h"
 #include "service/store_status.h"
 

@@ -23,9 +23,9 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/profile_store.h"
-#include "engine/request.h"
-#include "engine/threshold_profile.h"
-#include "service/fair_queue.h"
+#include "engine/base/threads/fair_queue.h"
+#include "engine/request/request.h"
+#include "engine/request/threshold_profile.h"
 
 namespace eta {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "calibration/profile_json.h"
-#include "engine/error.h"
-#include "engine/out_of_memory.h"
+#include "engine/base/error.h"
+#include "engine/base/out_of_memory.h"
 #include "kernels/failpoint.h"
 #include "service/convert_profile.h"
 #include "service/payload_digest.h"

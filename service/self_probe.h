@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/security/credentials.h"
 #include "service/log/log.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/limits.h"
+#include "engine/request/limits.h"
 #include "service/memory_pressure.h"
 
 namespace eta {

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace eta {
 

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/mailbox.h"
 
 namespace eta {

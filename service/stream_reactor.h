@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "service/connections/acceptor.h"
 #include "service/convert_stats.h"
 #include "service/take_figures.h"

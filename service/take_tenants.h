@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "calibration/tenant.h"
+#include "engine/base/tenant.h"
 #include "engine/engine.h"
 #include "service/call_parts.h"
 #include "service/limits/tenant_ledger.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "service/admission.h"
 #include "service/call_identity.h"
 #include "service/convert_stats.h"

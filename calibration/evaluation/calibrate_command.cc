@@ -20,8 +20,8 @@
 #include "calibration/evaluation/text_source.h"
 #include "calibration/profile_json.h"
 #include "calibration/sample_split.h"
+#include "engine/base/error.h"
 #include "engine/engine.h"
-#include "engine/error.h"
 
 namespace eta {
 namespace {

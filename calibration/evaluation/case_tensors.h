@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/safetensors.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace eta {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/case_metadata.h"
 #include "calibration/evaluation/case_tensors.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/interval.h"
 #include "calibration/evaluation/runner.h"
-#include "engine/threshold_profile.h"
+#include "engine/request/threshold_profile.h"
 
 namespace eta {
 

@@ -16,9 +16,9 @@
 #include "calibration/evaluation/progress_bar.h"
 #include "calibration/evaluation/runtime_flags.h"
 #include "calibration/evaluation/windows.h"
-#include "engine/error.h"
-#include "engine/request_validation.h"
-#include "engine/tokenizer.h"
+#include "engine/base/error.h"
+#include "engine/request/request_validation.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
 namespace {

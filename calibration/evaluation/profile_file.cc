@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/profile_json.h"
 #include "calibration/threshold_profile_of.h"
-#include "engine/error.h"
-#include "engine/input_file.h"
-#include "engine/json_check.h"
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json/json_check.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/threshold_profile.h"
+#include "engine/request/threshold_profile.h"
 
 namespace eta {
 

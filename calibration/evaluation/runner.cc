@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 
 namespace eta {
 

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/kv_cache.h"
-#include "engine/model.h"
-#include "engine/model_config.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
+#include "engine/model/model_config.h"
 #include "kernels/backend.h"
 
 namespace eta {

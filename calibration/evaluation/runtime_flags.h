@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/runner.h"
-#include "engine/checkpoint.h"
-#include "engine/model_config.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/model_config.h"
 #include "kernels/backend.h"
 
 namespace CLI {

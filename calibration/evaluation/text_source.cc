@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/byte_stream.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/sample_split.h"
-#include "engine/error.h"
-#include "engine/tokenizer.h"
+#include "engine/base/error.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <utility>
 
-#include "engine/out_of_memory.h"
+#include "engine/base/out_of_memory.h"
 
 namespace eta {
 

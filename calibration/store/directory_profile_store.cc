@@ -8,7 +8,7 @@
 #include "calibration/profile_blob.h"
 #include "calibration/store/page_token.h"
 #include "calibration/store/store_error.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/store/store_error.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "kernels/failpoint.h"
 
 namespace eta {

@@ -10,12 +10,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "calibration/json_fields.h"
 #include "calibration/profile_blob.h"
 #include "calibration/profile_json.h"
 #include "calibration/store/store_error.h"
-#include "engine/error.h"
-#include "engine/input_file.h"
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json/json_fields.h"
 
 namespace eta {
 namespace {

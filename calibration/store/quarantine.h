@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "absl/status/status.h"
-#include "calibration/tenant.h"
+#include "engine/base/tenant.h"
 
 namespace eta {
 

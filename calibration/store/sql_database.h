@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "calibration/tenant.h"
+#include "engine/base/tenant.h"
 
 namespace eta {
 

@@ -13,7 +13,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "calibration/store/store_error.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "kernels/failpoint.h"
 
 namespace eta {

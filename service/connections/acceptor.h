@@ -15,9 +15,9 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "engine/base/descriptor.h"
 #include "service/connections/connection_figures.h"
 #include "service/connections/connection_table.h"
-#include "service/connections/descriptor.h"
 #include "service/connections/listen_sockets.h"
 #include "service/log/log.h"
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace eta {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "service/connections/descriptor.h"
+#include "engine/base/descriptor.h"
 
 namespace eta {
 

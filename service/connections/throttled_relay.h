@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/request.h"
-#include "service/connections/descriptor.h"
+#include "engine/base/descriptor.h"
+#include "engine/request/request.h"
 
 namespace eta {
 

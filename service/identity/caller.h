@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "calibration/tenant.h"
+#include "engine/base/tenant.h"
 
 namespace eta {
 

@@ -21,9 +21,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/threads/watched_files.h"
 #include "service/identity/caller.h"
 #include "service/identity/identity_file.h"
-#include "service/watched_files.h"
 
 namespace eta {
 

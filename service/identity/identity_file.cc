@@ -8,7 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "calibration/json_fields.h"
+#include "engine/base/json/json_fields.h"
 #include "nlohmann/json.hpp"
 #include "service/identity/api_key.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "calibration/json_fields.h"
+#include "engine/base/json/json_fields.h"
 #include "nlohmann/json.hpp"
 #include "service/identity/base64url.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "service/watched_files.h"
+#include "engine/base/threads/watched_files.h"
 
 namespace eta {
 

@@ -6,11 +6,11 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/json_fields.h"
-#include "calibration/tenant.h"
-#include "engine/error.h"
-#include "engine/input_file.h"
-#include "engine/request.h"
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json/json_fields.h"
+#include "engine/base/tenant.h"
+#include "engine/request/request.h"
 
 namespace eta {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "calibration/tenant.h"
-#include "engine/request.h"
+#include "engine/base/tenant.h"
+#include "engine/request/request.h"
 #include "service/limits/tenant_limits.h"
 #include "service/limits/token_budget.h"
 

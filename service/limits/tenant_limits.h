@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "calibration/tenant.h"
+#include "engine/base/tenant.h"
+#include "engine/base/threads/watched_files.h"
 #include "service/limits/limits_file.h"
-#include "service/watched_files.h"
 
 namespace eta {
 

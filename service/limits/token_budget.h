@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace eta {
 

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "calibration/tenant.h"
+#include "engine/base/tenant.h"
 
 namespace eta {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace eta {
 
@@ -23,7 +23,7 @@ struct CallRecord {
   std::string tenant;          // empty: the call was refused before it was known
   std::string credential;      // how the caller is known (Caller::credential); empty likewise
   std::string peer;            // address of the other end, as gRPC writes it
-  // With its reason (engine/error.h). CANCELLED, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED
+  // With its reason (engine/base/error.h). CANCELLED, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED
   // (SLOW_CONSUMER) also where an answer was made and the client was not there to take it.
   absl::Status status;
   std::string reason;                    // the ErrorReason that the client is told; empty: OK

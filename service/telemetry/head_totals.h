@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/observer.h"
+#include "engine/request/observer.h"
 #include "service/telemetry/telemetry_snapshot.h"
 
 namespace eta {

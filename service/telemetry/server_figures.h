@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "calibration/profile_store.h"
+#include "engine/base/threads/watched_files.h"
 #include "engine/engine.h"
 #include "service/connections/connection_figures.h"
 #include "service/limits/pressure_ladder.h"
 #include "service/server_state.h"
-#include "service/watched_files.h"
 
 namespace eta {
 

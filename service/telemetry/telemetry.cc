@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/kv_cache.h"
-#include "engine/request_validation.h"
+#include "engine/model/kv_cache.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {

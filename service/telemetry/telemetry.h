@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/observer.h"
+#include "engine/request/observer.h"
 #include "service/telemetry/call_record.h"
 #include "service/telemetry/head_totals.h"
 #include "service/telemetry/label_names.h"

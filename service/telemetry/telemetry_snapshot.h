@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace eta {
 

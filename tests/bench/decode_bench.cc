@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "engine/checkpoint.h"
-#include "engine/kv_cache.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/timed_backend.h"
 

@@ -17,7 +17,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "engine/kv_cache.h"
+#include "engine/model/kv_cache.h"
 #include "tests/bench/machine_limits.h"
 #if ETA_BENCH_CUDA
 #include "tests/bench/read_bandwidth.h"

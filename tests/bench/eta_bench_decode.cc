@@ -9,8 +9,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "engine/kv_cache.h"
-#include "engine/model.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
 #include "tests/bench/eta_bench.h"
 #include "tests/bench/eta_bench_data.h"
 #include "tests/bench/eta_bench_model.h"

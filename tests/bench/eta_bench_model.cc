@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/model_config.h"
+#include "engine/model/model_config.h"
 #include "tests/bench/eta_bench.h"
 #include "tests/bench/eta_bench_data.h"
 

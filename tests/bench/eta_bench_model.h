@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/tensor_source.h"
+#include "engine/checkpoint/tensor_source.h"
 #include "kernels/cpu/workers.h"
 
 namespace eta::bench {

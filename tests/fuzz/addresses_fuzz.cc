@@ -8,7 +8,7 @@
 #include <string>
 
 #include "calibration/calibrator.h"
-#include "engine/limits.h"
+#include "engine/request/limits.h"
 #include "service/server_options.h"
 #include "tests/fuzz/input_reader.h"
 

@@ -9,7 +9,7 @@
 #include "calibration/profile_json.h"
 #include "calibration/profile_store.h"
 #include "calibration/store/page_token.h"
-#include "engine/request_validation.h"
+#include "engine/request/request_validation.h"
 #include "eta/v1/calibrate.pb.h"
 #include "eta/v1/profiles.pb.h"
 #include "eta/v1/stats.pb.h"

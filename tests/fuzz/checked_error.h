@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
-#include "engine/error.h"
-#include "engine/utf8.h"
+#include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "tests/fuzz/input_reader.h"
 
 namespace eta::fuzz {

@@ -19,10 +19,10 @@
 #include <string_view>
 #include <system_error>
 
-#include "engine/checkpoint.h"
-#include "engine/model_config.h"
-#include "engine/safetensors_header.h"
-#include "engine/tokenizer.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/safetensors_header.h"
+#include "engine/model/model_config.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/fuzz/checked_error.h"
 #include "tests/unit/temp_folder.h"
 

@@ -27,17 +27,17 @@ fi
 
 # Parsers of what strangers send and of files that others made.
 parsers=(
-  engine/json_check.cc engine/model_config.cc engine/piece_model.cc engine/piece_table.cc
-  engine/request_validation.cc engine/safetensors_header.cc engine/text_stream.cc
-  engine/tokenizer.cc engine/utf8.cc engine/checkpoint.cc
-  calibration/json_fields.cc calibration/profile_blob.cc calibration/profile_json.cc
+  engine/base/json/json_check.cc engine/model/model_config.cc engine/tokenizer/piece_model.cc engine/tokenizer/piece_table.cc
+  engine/request/request_validation.cc engine/checkpoint/safetensors_header.cc engine/tokenizer/text_stream.cc
+  engine/tokenizer/tokenizer.cc engine/base/utf8.cc engine/checkpoint/checkpoint.cc
+  engine/base/json/json_fields.cc calibration/profile_blob.cc calibration/profile_json.cc
   calibration/profile_record.cc calibration/store/page_token.cc
   service/convert_calibrate.cc service/trace_context.cc service/server_options.cc
   service/telemetry/page_writer.cc service/telemetry/label_names.cc
   service/identity/api_key.cc service/identity/base64url.cc service/identity/identity.cc
   service/identity/identity_file.cc service/identity/json_web_token.cc
   service/identity/token_key.cc service/limits/limits_file.cc
-  engine/scheduler.cc engine/block_pool.cc
+  engine/batching/scheduler.cc engine/batching/block_pool.cc
 )
 
 work=$(mktemp -d)

@@ -8,8 +8,8 @@
 #include <string>
 #include <variant>
 
-#include "engine/request_validation.h"
-#include "engine/utf8.h"
+#include "engine/base/utf8.h"
+#include "engine/request/request_validation.h"
 #include "eta/v1/generate.pb.h"
 #include "service/convert.h"
 #include "tests/fuzz/checked_error.h"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "calibration/tenant.h"
-#include "engine/request.h"
+#include "engine/base/tenant.h"
+#include "engine/request/request.h"
 #include "service/limits/limits_file.h"
 #include "tests/fuzz/checked_error.h"
 

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string_view>
 
-#include "engine/checkpoint.h"
-#include "engine/json_check.h"
-#include "engine/model_config.h"
-#include "engine/tokenizer.h"
+#include "engine/base/json/json_check.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/model_config.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/checked_error.h"
 

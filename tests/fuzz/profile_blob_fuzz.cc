@@ -7,7 +7,7 @@
 
 #include "calibration/profile_blob.h"
 #include "calibration/profile_json.h"
-#include "engine/sha256.h"
+#include "engine/base/sha256.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include "calibration/profile_record.h"
 #include "calibration/store/sql_database.h"
 #include "calibration/store/sqlite_database.h"
-#include "engine/request_validation.h"
+#include "engine/request/request_validation.h"
 #include "tests/fuzz/checked_error.h"
 #include "tests/unit/temp_folder.h"
 

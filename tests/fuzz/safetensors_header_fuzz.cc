@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "engine/checked.h"
-#include "engine/safetensors_header.h"
+#include "engine/base/checked.h"
+#include "engine/checkpoint/safetensors_header.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

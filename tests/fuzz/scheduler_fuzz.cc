@@ -11,8 +11,8 @@
 #include <set>
 #include <vector>
 
-#include "engine/block_pool.h"
-#include "engine/scheduler.h"
+#include "engine/batching/block_pool.h"
+#include "engine/batching/scheduler.h"
 #include "tests/fuzz/input_reader.h"
 
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/text_stream.h"
-#include "engine/utf8.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer/text_stream.h"
 #include "tests/unit/piece_file.h"
 
 namespace {

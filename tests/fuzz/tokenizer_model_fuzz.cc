@@ -5,9 +5,9 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/piece_table.h"
-#include "engine/tokenizer.h"
-#include "engine/utf8.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer/piece_table.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/fuzz/checked_error.h"
 
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/str_replace.h"
-#include "engine/tokenizer.h"
-#include "engine/utf8.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/unit/sentencepiece_reference.h"
 
 namespace {

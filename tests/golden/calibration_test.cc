@@ -11,7 +11,7 @@
 
 #include "calibration/collected_cells.h"
 #include "calibration/frozen_threshold.h"
-#include "engine/safetensors.h"
+#include "engine/checkpoint/safetensors.h"
 #include "tests/golden/golden_folder.h"
 #include "tests/unit/attention_case.h"
 #include "tests/unit/calibration_reference.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/safetensors.h"
+#include "engine/checkpoint/safetensors.h"
 #include "tests/golden/golden_folder.h"
 #include "tests/unit/attention_case.h"
 

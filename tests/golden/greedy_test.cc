@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "calibration/evaluation/runner.h"
-#include "engine/checkpoint.h"
-#include "engine/tokenizer.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "kernels/backend.h"
 
 namespace eta {

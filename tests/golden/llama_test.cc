@@ -10,7 +10,7 @@
 
 #include "calibration/evaluation/case_tensors.h"
 #include "calibration/evaluation/score.h"
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
 
 namespace eta {

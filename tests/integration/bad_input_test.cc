@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model_config.h"
-#include "engine/tokenizer.h"
+#include "engine/model/model_config.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/integration/bad_input_fixture.h"
 #include "tests/testing/generic_call.h"
 #include "tests/testing/http2_peer.h"

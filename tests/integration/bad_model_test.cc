@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/safetensors.h"
-#include "engine/sha256.h"
+#include "engine/base/sha256.h"
+#include "engine/checkpoint/safetensors.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "tests/testing/client_call.h"

@@ -11,7 +11,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "engine/sha256.h"
+#include "engine/base/sha256.h"
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
 #include "tests/testing/error_details.h"

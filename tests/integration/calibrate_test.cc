@@ -1,5 +1,5 @@
 // A Calibrate call from both ends: the test is the client and the calibration.
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/integration/calibrate_fixture.h"
 #include "tests/testing/generic_call.h"

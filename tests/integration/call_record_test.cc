@@ -5,7 +5,7 @@
 #include <map>
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "eta/v1/admin.grpc.pb.h"
 #include "eta/v1/stats.grpc.pb.h"
 #include "gmock/gmock.h"

@@ -1,7 +1,7 @@
 // How a server stands, as its Prometheus page tells it.
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/integration/service_fixture.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/profile_json.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "eta/v1/admin.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "service/log/grpc_log.h"

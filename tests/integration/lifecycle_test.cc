@@ -1,7 +1,7 @@
 // Health, reflection, listening and drain.
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/router.h"
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"

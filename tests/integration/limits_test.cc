@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "eta/v1/stats.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "tests/integration/calibrate_fixture.h"

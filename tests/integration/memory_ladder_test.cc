@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/integration/calibrate_fixture.h"
 #include "tests/testing/call_records.h"

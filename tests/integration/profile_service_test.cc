@@ -1,6 +1,6 @@
 // The calls about stored profiles, over a real socket and a real store.
 #include "calibration/profile_json.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/integration/profile_service_fixture.h"
 #include "tests/testing/generic_call.h"

@@ -1,5 +1,5 @@
 // Generate with profiles: named in every way, of the tenant alone, and with a store in trouble.
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/integration/calibrate_fixture.h"
 #include "tests/testing/call_records.h"

@@ -2,7 +2,7 @@
 // and a good call works afterwards.
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What compilers let through and we do not, in the product's sources:
 # - a product of sizes in files that read what strangers wrote: it may wrap around, so it goes
-#   through engine/checked.h. Those that cannot are in multiplications.txt, each with its reason.
+#   through engine/base/checked.h. Those that cannot are in multiplications.txt, each with its reason.
 # - functions that cannot be used safely, that start programs, or whose result is another tomorrow.
 # - hash tables of Abseil 20220623, which free what they never had when an allocation in them fails.
 # - assertions about input, which would end the process of everybody else's requests.
@@ -47,7 +47,7 @@ code() { grep -vE '^[^:]+:[0-9]+:[[:space:]]*//' || true; }
 products=$(grep -nE ' \*=? ' "${readers[@]}" /dev/null | code | grep -vE ':[0-9]+:[[:space:]]*constexpr ' |
   sed -E 's#^([^:]+):[0-9]+:[[:space:]]*#\1: #; s#[[:space:]]+//.*##' | sort -u)
 allowed=$({ grep -vE '^(#|$)' "$listed" || true; } | sed -E 's#[[:space:]]+\|\|.*##' | sort -u)
-report "a product of sizes outside engine/checked.h (or list it in $listed, with the reason)" \
+report "a product of sizes outside engine/base/checked.h (or list it in $listed, with the reason)" \
   "$(comm -23 <(echo "$products") <(echo "$allowed"))"
 report "$listed has lines that are not in the sources any more" \
   "$(comm -13 <(echo "$products") <(echo "$allowed"))"

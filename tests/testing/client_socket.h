@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
-#include "service/connections/descriptor.h"
+#include "engine/base/descriptor.h"
 
 namespace eta::testing {
 

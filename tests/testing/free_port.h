@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "service/connections/descriptor.h"
+#include "engine/base/descriptor.h"
 
 namespace eta::testing {
 

@@ -9,7 +9,7 @@
 #include <regex>
 #include <thread>
 
-#include "service/connections/descriptor.h"
+#include "engine/base/descriptor.h"
 #include "tests/testing/free_port.h"
 
 namespace eta::testing {

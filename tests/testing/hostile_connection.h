@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "service/connections/descriptor.h"
+#include "engine/base/descriptor.h"
 #include "tests/testing/http2_frames.h"
 
 namespace eta::testing {

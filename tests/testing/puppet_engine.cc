@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "engine/mailbox.h"
-#include "engine/probe_validation.h"
-#include "engine/request_validation.h"
+#include "engine/request/probe_validation.h"
+#include "engine/request/request_validation.h"
 
 namespace eta::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace eta::testing {
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/request_validation.h"
+#include "engine/request/request_validation.h"
 
 namespace eta::testing {
 namespace {

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/model_config.h"
-#include "engine/safetensors.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/model/model_config.h"
 #include "nlohmann/json.hpp"
 
 namespace eta::testing {

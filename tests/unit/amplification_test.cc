@@ -15,8 +15,8 @@
 #include <string>
 
 #include "calibration/profile_json.h"
-#include "engine/request_validation.h"
-#include "engine/tokenizer.h"
+#include "engine/request/request_validation.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "eta/v1/calibrate.pb.h"
 #include "eta/v1/generate.pb.h"
 #include "eta/v1/profiles.grpc.pb.h"

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "service/store_status.h"

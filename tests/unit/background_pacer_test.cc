@@ -1,4 +1,4 @@
-#include "engine/background_pacer.h"
+#include "engine/passes/background_pacer.h"
 
 #include <gtest/gtest.h>
 

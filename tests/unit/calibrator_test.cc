@@ -17,7 +17,7 @@
 #include "calibration/frozen_threshold.h"
 #include "calibration/sample_split.h"
 #include "calibration/threshold_profile_of.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/probe_recorder.h"
 

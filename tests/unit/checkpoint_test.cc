@@ -1,8 +1,8 @@
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 
 #include <sys/stat.h>
 
-#include "engine/sha256.h"
+#include "engine/base/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/temp_folder.h"

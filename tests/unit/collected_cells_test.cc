@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/unit/attention_case.h"
 #include "tests/unit/calibration_reference.h"
 

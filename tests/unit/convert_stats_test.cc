@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "service/take_stats.h"
 

@@ -16,9 +16,9 @@
 #include <set>
 #include <vector>
 
-#include "engine/checkpoint.h"
-#include "engine/kv_cache.h"
-#include "engine/model.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/kernel_harness.h"
 

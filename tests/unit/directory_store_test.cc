@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "calibration/profile_json.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/failpoint.h"

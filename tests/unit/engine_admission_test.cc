@@ -2,7 +2,7 @@
 // the test's own: a step takes a second, an answer as many as it has tokens.
 #include <gtest/gtest.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/scripted_engine.h"
 

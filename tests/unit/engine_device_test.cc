@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/router.h"
 #include "engine/step_engine.h"
 #include "tests/testing/engine_run.h"

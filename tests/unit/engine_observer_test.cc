@@ -6,7 +6,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "engine/request_validation.h"
+#include "engine/request/request_validation.h"
 #include "tests/testing/engine_run.h"
 
 namespace eta {

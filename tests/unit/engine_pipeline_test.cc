@@ -8,7 +8,7 @@
 #include <map>
 #include <random>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/testing/deferring_backend.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/faulty_backend.h"

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/testing/engine_run.h"
 
 namespace eta {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/router.h"
 #include "engine/step_engine.h"
 #include "tests/testing/engine_run.h"

@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "engine/attention_counter.h"
-#include "engine/checkpoint.h"
-#include "engine/model.h"
-#include "engine/probe_cells.h"
-#include "engine/request_validation.h"
+#include "engine/batching/attention_counter.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/model.h"
+#include "engine/passes/probe_cells.h"
+#include "engine/request/request_validation.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/probe_recorder.h"
 

@@ -7,10 +7,10 @@
 #include <functional>
 #include <limits>
 
-#include "engine/checkpoint.h"
-#include "engine/error.h"
-#include "engine/model.h"
-#include "engine/request_validation.h"
+#include "engine/base/error.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/model.h"
+#include "engine/request/request_validation.h"
 #include "tests/testing/engine_run.h"
 
 namespace eta {

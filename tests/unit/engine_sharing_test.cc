@@ -4,8 +4,8 @@
 #include <functional>
 #include <span>
 
-#include "engine/prefix_key.h"
-#include "engine/request_validation.h"
+#include "engine/batching/prefix_key.h"
+#include "engine/request/request_validation.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/scripted_engine.h"
 

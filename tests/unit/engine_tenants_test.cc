@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/tenant_shares.h"
+#include "engine/base/error.h"
+#include "engine/batching/tenant_shares.h"
 #include "tests/testing/engine_run.h"
 
 namespace eta {

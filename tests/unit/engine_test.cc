@@ -11,7 +11,7 @@
 #include <functional>
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/testing/engine_run.h"
 
 namespace eta {

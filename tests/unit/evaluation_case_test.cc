@@ -8,7 +8,7 @@
 #include "calibration/evaluation/comparison.h"
 #include "calibration/evaluation/kernel_case.h"
 #include "calibration/evaluation/score.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/evaluation_fixture.h"

@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-#include "engine/scheduler.h"
+#include "engine/batching/scheduler.h"
 
 namespace eta {
 namespace {

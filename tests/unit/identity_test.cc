@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "service/identity/api_key.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "service/limits/tenant_limits.h"
 #include "tests/unit/temp_folder.h"

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/merge_queue.h"
+#include "engine/tokenizer/merge_queue.h"
 
 #include <random>
 #include <set>

@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "service/telemetry/metric_catalogue.h"
 #include "service/telemetry/page_writer.h"
 #include "tests/testing/engine_run.h"

@@ -10,9 +10,9 @@
 
 #include "calibration/profile_json.h"
 #include "calibration/profile_store.h"
-#include "engine/checkpoint.h"
-#include "engine/error.h"
-#include "engine/tokenizer.h"
+#include "engine/base/error.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
 #include "kernels/failpoint.h"
 #include "tests/testing/engine_run.h"

@@ -1,4 +1,4 @@
-#include "engine/pair_table.h"
+#include "engine/tokenizer/pair_table.h"
 
 #include <cstdint>
 #include <limits>

@@ -10,7 +10,7 @@
 
 #include "calibration/store/postgres_database.h"
 #include "calibration/store/sql_profile_store.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/eventually.h"

@@ -1,5 +1,5 @@
 // How fast prompts are thought to go.
-#include "engine/prefill_rate.h"
+#include "engine/batching/estimates/prefill_rate.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/testing/puppet_engine.h"
 
 namespace eta::testing {

@@ -6,7 +6,7 @@
 #include <future>
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/testing/eventually.h"
 #include "tests/testing/faulty_store.h"

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/eventually.h"

@@ -1,5 +1,5 @@
 // What was most lately, by steps and by time.
-#include "engine/recent_peak.h"
+#include "engine/batching/estimates/recent_peak.h"
 
 #include "gtest/gtest.h"
 

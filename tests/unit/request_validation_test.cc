@@ -1,12 +1,12 @@
-#include "engine/request_validation.h"
+#include "engine/request/request_validation.h"
 
 #include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/engine.h"
-#include "engine/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,7 +7,7 @@
 
 #include <numeric>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace eta::testing {
 namespace {

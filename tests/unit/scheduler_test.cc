@@ -1,4 +1,4 @@
-#include "engine/scheduler.h"
+#include "engine/batching/scheduler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What waits for a seat are predicted from.
-#include "engine/seat_rate.h"
+#include "engine/batching/estimates/seat_rate.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/eventually.h"

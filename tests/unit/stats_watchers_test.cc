@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -4,8 +4,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "engine/error.h"
-#include "engine/sha256.h"
+#include "engine/base/error.h"
+#include "engine/base/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/long_run.h"

@@ -1,5 +1,5 @@
 // One thread that runs what it is handed, in order.
-#include "service/task_thread.h"
+#include "engine/base/threads/task_thread.h"
 
 #include <array>
 #include <future>

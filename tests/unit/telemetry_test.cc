@@ -7,7 +7,7 @@
 #include <map>
 #include <thread>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "service/telemetry/metrics_page.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/page_reader.h"

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 
 namespace eta {

@@ -1,8 +1,8 @@
-#include "engine/text_stream.h"
+#include "engine/tokenizer/text_stream.h"
 
 #include <random>
 
-#include "engine/utf8.h"
+#include "engine/base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/piece_file.h"

@@ -1,9 +1,9 @@
-#include "engine/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 
 #include <limits>
 #include <random>
 
-#include "engine/utf8.h"
+#include "engine/base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/piece_file.h"

@@ -1,5 +1,5 @@
 // Whose tasks wait for a thread, in which order they begin, and who is refused; nothing is lost.
-#include "service/worker_pool.h"
+#include "engine/base/threads/worker_pool.h"
 
 #include <atomic>
 #include <condition_variable>

@@ -1,0 +1,80 @@
+#include "engine/base/error.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace eta {
+namespace {
+
+constexpr char kDetailUrl[] = "type.eta/ErrorDetail";
+// The payload: lines KEY=VALUE, values escaped as in C. Not JSON, whose library's destructor
+// allocates: errors are made where memory is short, too.
+constexpr char kReason[] = "reason";
+constexpr char kField[] = "field";
+constexpr char kRetryAfter[] = "retry_after_ms";
+constexpr char kMetadata[] = "metadata.";
+
+void AddLine(std::string& payload, std::string_view key, const std::string& value) {
+  payload.append(key).append("=").append(absl::CEscape(value)).append("\n");
+}
+
+}  // namespace
+
+absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorDetail detail) {
+  absl::Status status(code, message);
+  std::string payload;
+  AddLine(payload, kReason, detail.reason);
+  if (!detail.field.empty()) AddLine(payload, kField, detail.field);
+  for (const auto& [key, value] : detail.metadata) AddLine(payload, kMetadata + key, value);
+  if (detail.retry_after) {
+    AddLine(payload, kRetryAfter, absl::StrCat(detail.retry_after->count()));
+  }
+  status.SetPayload(kDetailUrl, absl::Cord(payload));
+  return status;
+}
+
+absl::Status InvalidField(const std::string& field, const std::string& sentence) {
+  return MakeError(absl::StatusCode::kInvalidArgument, field + ": " + sentence,
+                   {.reason = "INVALID_FIELD", .field = field});
+}
+
+absl::Status DeadlinePassed(bool started) {
+  return MakeError(absl::StatusCode::kDeadlineExceeded,
+                   started ? "deadline: passed while the request was running"
+                           : "deadline: passed while the request was queued",
+                   {.reason = started ? "DEADLINE_DECODING" : "DEADLINE_QUEUED"});
+}
+
+ErrorDetail GetErrorDetail(const absl::Status& status) {
+  ErrorDetail detail;
+  const auto payload = status.GetPayload(kDetailUrl);
+  if (!payload) return detail;
+  const std::string text(*payload);
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  for (const std::string& line : lines) {
+    const size_t equals = line.find('=');
+    std::string value;
+    if (equals == std::string::npos || !absl::CUnescape(line.substr(equals + 1), &value)) continue;
+    const std::string key = line.substr(0, equals);
+    int64_t milliseconds = 0;
+    if (key == kReason) {
+      detail.reason = std::move(value);
+    } else if (key == kField) {
+      detail.field = std::move(value);
+    } else if (key == kRetryAfter && absl::SimpleAtoi(value, &milliseconds)) {
+      detail.retry_after = std::chrono::milliseconds(milliseconds);
+    } else if (key.rfind(kMetadata, 0) == 0) {
+      detail.metadata[key.substr(sizeof(kMetadata) - 1)] = std::move(value);
+    }
+  }
+  return detail;
+}
+
+}  // namespace eta

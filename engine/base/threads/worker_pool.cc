@@ -1,0 +1,64 @@
+#include "engine/base/threads/worker_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/failpoint.h"
+
+namespace eta {
+
+WorkerPool::WorkerPool(const WorkerPoolOptions& options) : options_(options) {
+  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+bool WorkerPool::Post(const TaskOwner& owner, std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!HasRoomFor(owner) || ETA_FAILPOINT(kWorkerPost)) return false;
+    tasks_.Push(owner.name, std::move(task));
+    ++unfinished_;
+  }
+  wake_.notify_one();
+  return true;
+}
+
+size_t WorkerPool::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return Waiting();
+}
+
+size_t WorkerPool::Waiting() const {
+  const auto threads = static_cast<size_t>(options_.threads);
+  return unfinished_ - std::min(unfinished_, threads);
+}
+
+bool WorkerPool::HasRoomFor(const TaskOwner& owner) const {
+  if (unfinished_ < static_cast<size_t>(options_.threads)) return true;
+  const size_t kept = owner.is_operator ? 0 : options_.operators;
+  return HasRoom(tasks_.SizeOf(owner.name), Waiting() + kept, options_.waiting);
+}
+
+void WorkerPool::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    std::function<void()> task = tasks_.Pop();
+    lock.unlock();
+    task();
+    task = nullptr;  // what it holds goes before it counts as finished
+    lock.lock();
+    --unfinished_;
+  }
+}
+
+}  // namespace eta

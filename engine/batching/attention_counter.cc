@@ -1,0 +1,55 @@
+#include "engine/batching/attention_counter.h"
+
+#include "engine/model/kv_cache.h"
+
+namespace eta {
+
+AttentionCounter::AttentionCounter(const ModelConfig& config, const KvGeometry& geometry)
+    : num_query_heads_(config.num_query_heads),
+      num_kv_heads_(config.num_kv_heads),
+      token_bytes_(KvTokenBytes(geometry)),
+      record_bytes_(IndexRecordBytes(geometry)),
+      layers_(static_cast<size_t>(config.num_layers)) {}
+
+void AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attended,
+                                const int32_t* tokens_read, int32_t kv_len, int32_t screened) {
+  int64_t attended = 0;
+  for (int32_t head = 0; head < num_query_heads_; ++head) attended += tokens_attended[head];
+  int64_t read = 0;
+  for (int32_t head = 0; head < num_kv_heads_; ++head) read += tokens_read[head];
+  Layer& layer = layers_[layer_idx];
+  layer.head_density +=
+      static_cast<double>(attended) / (static_cast<double>(kv_len) * num_query_heads_);
+  layer.union_density += static_cast<double>(read) / (static_cast<double>(kv_len) * num_kv_heads_);
+  keys_attended_ += attended;
+  keys_eligible_ += static_cast<int64_t>(kv_len) * num_query_heads_;
+  keys_read_ += read;
+  keys_cached_ += static_cast<int64_t>(kv_len) * num_kv_heads_;
+  records_read_ += static_cast<int64_t>(screened) * num_kv_heads_;
+}
+
+AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
+  AttentionStatistics statistics;
+  statistics.decode_rows = rows_;
+  statistics.keys_attended = keys_attended_;
+  statistics.keys_eligible = keys_eligible_;
+  statistics.keys_read = keys_read_;
+  statistics.keys_cached = keys_cached_;
+  statistics.kv_bytes_read = keys_read_ * token_bytes_;
+  statistics.kv_bytes_dense = keys_cached_ * token_bytes_;
+  statistics.index_bytes_read = records_read_ * record_bytes_;
+  if (rows_ == 0) return statistics;
+  const auto rows = static_cast<double>(rows_);
+  for (const Layer& layer : layers_) {
+    statistics.head_density += layer.head_density / rows;
+    statistics.union_density += layer.union_density / rows;
+    if (with_layers) {
+      statistics.layers.push_back({layer.head_density / rows, layer.union_density / rows});
+    }
+  }
+  statistics.head_density /= static_cast<double>(layers_.size());
+  statistics.union_density /= static_cast<double>(layers_.size());
+  return statistics;
+}
+
+}  // namespace eta

@@ -1,0 +1,45 @@
+// Adds up what the decode rows of one request read (eta-semantics.md, "What is counted").
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/model/model_config.h"
+#include "engine/request/request.h"
+#include "kernels/params.h"
+
+namespace eta {
+
+class AttentionCounter {
+ public:
+  AttentionCounter(const ModelConfig& config, const KvGeometry& geometry);
+
+  // One decode row in one layer: tokens [HQ] attended, tokens [HKV] read, of kv_len; `screened` is
+  // the number of records that selection looked at.
+  void AddLayer(int32_t layer_idx, const int32_t* tokens_attended, const int32_t* tokens_read,
+                int32_t kv_len, int32_t screened);
+  // All layers of one row are in.
+  void AddRow() { ++rows_; }
+
+  AttentionStatistics Statistics(bool with_layers) const;
+
+ private:
+  struct Layer {
+    double head_density = 0.0;  // sum over rows of the mean over heads
+    double union_density = 0.0;
+  };
+
+  int32_t num_query_heads_;
+  int32_t num_kv_heads_;
+  int64_t token_bytes_;   // KvTokenBytes()
+  int64_t record_bytes_;  // IndexRecordBytes()
+  int64_t rows_ = 0;
+  int64_t keys_attended_ = 0;  // as in AttentionStatistics
+  int64_t keys_eligible_ = 0;
+  int64_t keys_read_ = 0;
+  int64_t keys_cached_ = 0;
+  int64_t records_read_ = 0;  // summed over rows, layers and KV heads
+  std::vector<Layer> layers_;
+};
+
+}  // namespace eta

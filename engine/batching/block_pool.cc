@@ -1,0 +1,71 @@
+#include "engine/batching/block_pool.h"
+
+#include <cassert>
+
+#include "kernels/failpoint.h"
+
+namespace eta {
+
+BlockPool::BlockPool(int32_t num_blocks)
+    : blocks_(static_cast<size_t>(num_blocks)), references_(blocks_.size()) {
+  free_.reserve(blocks_.size());
+  for (int32_t block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
+}
+
+std::optional<int32_t> BlockPool::Allocate() {
+  (void)ETA_FAILPOINT(kEngineBlock);
+  int32_t block;
+  if (!free_.empty()) {
+    block = free_.back();
+    free_.pop_back();
+  } else if (!cached_.empty()) {
+    block = cached_.front();
+    cached_.pop_front();
+    by_key_.erase(blocks_[block].key);
+    blocks_[block].named = false;
+  } else {
+    return std::nullopt;
+  }
+  references_[block] = 1;
+  return block;
+}
+
+void BlockPool::Release(int32_t block) {
+  Block& entry = blocks_[block];
+  assert(references_[block] > 0);
+  if (--references_[block] > 0) return;
+  if (entry.named) {
+    entry.cached = cached_.insert(cached_.end(), block);
+  } else {
+    free_.push_back(block);
+  }
+}
+
+std::optional<int32_t> BlockPool::Acquire(const PrefixKey& key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return std::nullopt;
+  Block& entry = blocks_[found->second];
+  if (references_[found->second]++ == 0) cached_.erase(entry.cached);
+  return found->second;
+}
+
+BlockPool::Prefix BlockPool::FindPrefix(std::span<const PrefixKey> keys) const {
+  Prefix prefix;
+  for (const PrefixKey& key : keys) {
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) break;
+    if (references_[found->second] > 0 && prefix.num_held == prefix.num_blocks) ++prefix.num_held;
+    ++prefix.num_blocks;
+  }
+  return prefix;
+}
+
+void BlockPool::Publish(int32_t block, const PrefixKey& key) {
+  Block& entry = blocks_[block];
+  assert(references_[block] > 0);
+  if (entry.named || !by_key_.emplace(key, block).second) return;
+  entry.named = true;
+  entry.key = key;
+}
+
+}  // namespace eta

@@ -1,0 +1,50 @@
+#include "engine/batching/prefix_key.h"
+
+#include <openssl/sha.h>
+
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+
+namespace eta {
+namespace {
+
+bool Digest(const void* data, size_t bytes, PrefixKey& key) {
+  return SHA256(static_cast<const uint8_t*>(data), bytes, key.digest.data()) != nullptr;
+}
+
+std::string Root(const std::string& tenant, float rope_theta, const ResolvedAttention& attention) {
+  std::string root =
+      absl::StrCat(tenant.size(), ":", tenant, ";theta=", std::bit_cast<uint32_t>(rope_theta),
+                   ";offset=", std::bit_cast<uint32_t>(attention.options.offset));
+  if (attention.profile != nullptr) {
+    const ThresholdProfile& profile = *attention.profile;
+    root.append(";thresholds=");
+    root.append(reinterpret_cast<const char*>(profile.thresholds.data()),
+                profile.thresholds.size() * sizeof(float));
+  }
+  return root;
+}
+
+}  // namespace
+
+std::vector<PrefixKey> PrefixKeys(const std::string& tenant, float rope_theta,
+                                  const ResolvedAttention& attention,
+                                  std::span<const int32_t> prompt, int32_t block_size) {
+  const size_t block_tokens = static_cast<size_t>(block_size);
+  std::vector<PrefixKey> keys;
+  keys.reserve(prompt.size() / block_tokens);
+  const std::string root = Root(tenant, rope_theta, attention);
+  PrefixKey parent;
+  if (!Digest(root.data(), root.size(), parent)) return {};
+  std::vector<uint8_t> link(parent.digest.size() + block_tokens * sizeof(int32_t));
+  for (size_t begin = 0; begin + block_tokens <= prompt.size(); begin += block_tokens) {
+    std::memcpy(link.data(), parent.digest.data(), parent.digest.size());
+    std::memcpy(link.data() + parent.digest.size(), &prompt[begin], block_tokens * sizeof(int32_t));
+    if (!Digest(link.data(), link.size(), parent)) return {};
+    keys.push_back(parent);
+  }
+  return keys;
+}
+
+}  // namespace eta

@@ -1,0 +1,38 @@
+// The identity of a full block of a prompt: everything that its keys and values depend on.
+//
+// K and V of deeper layers depend on how earlier attention ran, so the root of the chain holds the
+// tenant, the RoPE base, where thresholds came from and the offset of the gate; z, floor and pinned
+// blocks are left out because prefill reads every key. The model is the process's own. SHA-256, so
+// that nobody can construct a prompt that is served another one's blocks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/request/request.h"
+
+namespace eta {
+
+struct PrefixKey {
+  std::array<uint8_t, 32> digest{};
+  bool operator==(const PrefixKey&) const = default;
+
+  struct Hash {
+    size_t operator()(const PrefixKey& key) const {
+      size_t hash;
+      std::memcpy(&hash, key.digest.data(), sizeof(hash));
+      return hash;
+    }
+  };
+};
+
+// Keys of the full blocks of `prompt`, in order; none if the library refuses to hash.
+std::vector<PrefixKey> PrefixKeys(const std::string& tenant, float rope_theta,
+                                  const ResolvedAttention& attention,
+                                  std::span<const int32_t> prompt, int32_t block_size);
+
+}  // namespace eta

@@ -1,0 +1,271 @@
+#include "engine/batching/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/batching/turns.h"
+
+namespace eta {
+namespace {
+
+// A running or admitted sequence while the plan is made.
+struct Candidate {
+  Clock::time_point rank;
+  bool paused = false;
+  int32_t tenant = 0;
+  int32_t index = 0;
+  int32_t remaining = 0;  // tokens to compute
+  int32_t new_blocks = 0;
+  bool runs = true;
+};
+
+// Counts what preempted sequences give back: the blocks that nobody else holds any more.
+class Reclaimed {
+ public:
+  explicit Reclaimed(std::span<const int32_t> references) : references_(references) {}
+
+  int32_t Take(std::span<const int32_t> blocks) {
+    int32_t freed = 0;
+    for (const int32_t block : blocks) freed += ++released_[block] == references_[block] ? 1 : 0;
+    return freed;
+  }
+
+ private:
+  std::span<const int32_t> references_;
+  std::unordered_map<int32_t, int32_t> released_;
+};
+
+double WeightOf(const SchedulerInput& input, int32_t tenant) {
+  return input.tenants.empty() ? 1.0 : input.tenants[tenant].weight;
+}
+
+// Who is given blocks first, and loses them last: the earliest rank, which so always advances, then
+// by what the tenant holds for its weight up to there.
+std::vector<Candidate*> OrderForBlocks(const SchedulerInput& input,
+                                       std::vector<Candidate>& by_rank) {
+  std::vector<Candidate*> order;
+  for (Candidate& candidate : by_rank) order.push_back(&candidate);
+  if (input.tenants.size() < 2 || by_rank.empty()) return order;
+  std::vector<double> held(input.tenants.size(), 0.0);
+  std::vector<double> position(by_rank.size());  // by index
+  for (const Candidate& candidate : by_rank) {
+    double& blocks = held[candidate.tenant];
+    blocks += static_cast<double>(input.running[candidate.index].blocks.size());
+    position[candidate.index] = blocks / WeightOf(input, candidate.tenant);
+  }
+  position[by_rank.front().index] = -1.0;
+  std::stable_sort(order.begin(), order.end(), [&](const Candidate* a, const Candidate* b) {
+    return std::pair(a->paused, position[a->index]) < std::pair(b->paused, position[b->index]);
+  });
+  return order;
+}
+
+// Gives every candidate that runs the blocks it lacks, first to last, freeing from the last.
+void AssignBlocks(const SchedulerInput& input, const std::vector<Candidate*>& order,
+                  int32_t& available, StepPlan& plan) {
+  Reclaimed reclaimed(input.references);
+  size_t last = order.size();
+  for (size_t i = 0; i < last; ++i) {
+    Candidate& candidate = *order[i];
+    const RunningSequence& sequence = input.running[candidate.index];
+    const int32_t needed = BlocksFor(sequence.num_tokens, input.block_size) -
+                           static_cast<int32_t>(sequence.blocks.size());
+    if (needed <= 0) continue;
+    if (sequence.paused) continue;
+    while (available < needed && last > i + 1) {
+      Candidate& victim = *order[--last];
+      victim.runs = false;
+      available += reclaimed.Take(input.running[victim.index].blocks);
+      plan.preempted.push_back(victim.index);
+    }
+    if (available < needed) {  // itself the latest that is left
+      candidate.runs = false;
+      available += reclaimed.Take(sequence.blocks);
+      plan.preempted.push_back(candidate.index);
+      return;
+    }
+    available -= needed;
+    candidate.new_blocks = needed;
+  }
+}
+
+// What the next request lacks comes from those that have been paused for long, last to first, if
+// they have enough of it: what it shares with them is not gained. It is seated in the next step, by
+// what is free then.
+void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, int32_t lacking,
+           StepPlan& plan) {
+  Reclaimed reclaimed(input.references);
+  std::vector<Candidate*> victims;
+  for (auto last = order.rbegin(); last != order.rend() && lacking > 0; ++last) {
+    const RunningSequence& sequence = input.running[(*last)->index];
+    if (!sequence.yields) continue;
+    lacking -= reclaimed.Take(sequence.blocks);
+    victims.push_back(*last);
+  }
+  if (lacking > 0) return;
+  for (Candidate* victim : victims) {
+    victim->runs = false;
+    plan.preempted.push_back(victim->index);
+  }
+}
+
+// Blocks that the next request lacks; 0: it lacks none, or something else.
+int32_t Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidate>& candidates,
+              StepPlan& plan) {
+  int32_t lacking = 0;
+  auto seated = static_cast<int32_t>(
+      std::count_if(input.running.begin(), input.running.end(),
+                    [](const RunningSequence& sequence) { return !sequence.paused; }));
+  Turns turns(input);
+  while (const auto next = turns.Next()) {
+    const WaitingSequence& waiting = input.waiting[*next];
+    if (seated >= input.max_running) break;
+    // One block in reserve for each that runs: whoever is admitted now should not be preempted at
+    // the very next block boundary.
+    if (available < waiting.blocks_needed + seated) {
+      lacking = waiting.blocks_needed + waiting.blocks_shared + seated - available;
+      plan.short_of_blocks = true;
+      break;
+    }
+    turns.Seat();
+    available -= waiting.blocks_needed;
+    candidates.push_back(
+        {.rank = waiting.rank,
+         .tenant = waiting.tenant,
+         .index = static_cast<int32_t>(input.running.size() + plan.admitted.size()),
+         .remaining = waiting.num_tokens - waiting.num_computed});
+    plan.admitted.push_back(static_cast<int32_t>(*next));
+    ++seated;
+  }
+  plan.deficits = turns.deficits();
+  plan.turn = turns.turn();
+  return lacking;
+}
+
+bool Earlier(const Candidate* a, const Candidate* b) {
+  return a->rank < b->rank;
+}
+
+// Rows for those of one tenant with more than one token to compute.
+void ShareRows(std::vector<const Candidate*> catching_up, int32_t budget,
+               std::vector<int32_t>& rows) {
+  const Candidate* first = *std::min_element(catching_up.begin(), catching_up.end(), Earlier);
+  rows[first->index] = std::min(first->remaining, (budget + 1) / 2);
+  budget -= rows[first->index];
+  std::stable_sort(
+      catching_up.begin(), catching_up.end(),
+      [](const Candidate* a, const Candidate* b) { return a->remaining < b->remaining; });
+  for (const Candidate* candidate : catching_up) {
+    const int32_t more = std::min(candidate->remaining - rows[candidate->index], budget);
+    rows[candidate->index] += more;
+    budget -= more;
+  }
+}
+
+// Divides what decoding left between the tenants by weight; what one does not need goes to others.
+// The earliest of all has a row at least, so that it advances however small its weight.
+void ShareRowsOfTenants(const SchedulerInput& input,
+                        const std::vector<const Candidate*>& catching_up, int32_t budget,
+                        std::vector<int32_t>& rows) {
+  if (catching_up.empty() || budget == 0) return;
+  struct Demand {
+    double weight = 1.0;
+    int64_t rows = 0;
+    int32_t granted = 0;
+    std::vector<const Candidate*> of;
+  };
+  std::vector<Demand> demands(std::max<size_t>(1, input.tenants.size()));
+  for (const Candidate* candidate : catching_up) {
+    Demand& demand = demands[candidate->tenant];
+    demand.weight = WeightOf(input, candidate->tenant);
+    demand.rows += candidate->remaining;
+    demand.of.push_back(candidate);
+  }
+  Demand& earliest =
+      demands[(*std::min_element(catching_up.begin(), catching_up.end(), Earlier))->tenant];
+  earliest.granted = 1;
+  --budget;
+  std::vector<Demand*> by_need;  // the least for its weight first, so that what it leaves is known
+  double weights = 0.0;
+  for (Demand& demand : demands) {
+    if (demand.of.empty()) continue;
+    by_need.push_back(&demand);
+    weights += demand.weight;
+  }
+  std::stable_sort(by_need.begin(), by_need.end(), [](const Demand* a, const Demand* b) {
+    return static_cast<double>(a->rows) / a->weight < static_cast<double>(b->rows) / b->weight;
+  });
+  for (Demand* demand : by_need) {
+    const bool last = demand == by_need.back();
+    const auto fair = static_cast<int64_t>(std::ceil(budget * demand->weight / weights));
+    const auto more = static_cast<int32_t>(
+        std::min({demand->rows - demand->granted, last ? int64_t{budget} : fair, int64_t{budget}}));
+    demand->granted += more;
+    budget -= more;
+    weights -= demand->weight;
+    if (demand->granted > 0) ShareRows(demand->of, demand->granted, rows);
+  }
+}
+
+}  // namespace
+
+Clock::time_point Rank(Clock::time_point arrival, Priority priority) {
+  return arrival -
+         kPriorityBonus * (static_cast<int>(priority) - static_cast<int>(Priority::kNormal));
+}
+
+StepPlan PlanStep(const SchedulerInput& input) {
+  StepPlan plan;
+  std::vector<Candidate> candidates;
+  candidates.reserve(input.running.size() + input.waiting.size());  // others point into it
+  for (size_t i = 0; i < input.running.size(); ++i) {
+    const RunningSequence& sequence = input.running[i];
+    candidates.push_back({.rank = sequence.rank,
+                          .paused = sequence.paused,
+                          .tenant = sequence.tenant,
+                          .index = static_cast<int32_t>(i),
+                          .remaining = sequence.num_tokens - sequence.num_computed});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return std::pair(a.paused, a.rank) < std::pair(b.paused, b.rank);
+                   });
+
+  int32_t available = input.available_blocks;
+  const std::vector<Candidate*> order = OrderForBlocks(input, candidates);
+  AssignBlocks(input, order, available, plan);
+  plan.short_of_blocks = !plan.preempted.empty();
+  plan.turn = input.turn;
+  for (const TenantTurn& tenant : input.tenants) plan.deficits.push_back(tenant.deficit);
+  if (plan.preempted.empty()) {
+    const int32_t lacking = Admit(input, available, candidates, plan);
+    if (lacking > 0 && plan.admitted.empty()) Yield(input, order, lacking, plan);
+  }
+  const auto seated = static_cast<int32_t>(input.running.size() + plan.admitted.size());
+  if (!plan.short_of_blocks) plan.spare_blocks = std::max(0, available - seated);
+
+  std::vector<int32_t> rows(input.running.size() + plan.admitted.size(), 0);
+  std::vector<const Candidate*> catching_up;
+  int32_t budget = input.max_step_tokens;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.runs || candidate.paused) continue;
+    if (candidate.remaining == 1 && budget > 0) {
+      rows[candidate.index] = 1;
+      --budget;
+    } else {
+      catching_up.push_back(&candidate);
+    }
+  }
+  ShareRowsOfTenants(input, catching_up, budget, rows);
+
+  for (const Candidate& candidate : candidates) {
+    if (candidate.runs && (rows[candidate.index] > 0 || candidate.new_blocks > 0)) {
+      plan.work.push_back({candidate.index, rows[candidate.index], candidate.new_blocks});
+    }
+  }
+  return plan;
+}
+
+}  // namespace eta

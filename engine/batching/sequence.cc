@@ -1,0 +1,191 @@
+#include "engine/batching/sequence.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "engine/base/out_of_memory.h"
+#include "engine/batching/scheduler.h"
+#include "kernels/failpoint.h"
+
+namespace eta {
+namespace {
+
+std::vector<int32_t> EndIds(const StoppingOptions& stopping, const ModelConfig& config) {
+  std::vector<int32_t> ids = stopping.stop_ids;
+  if (!stopping.ignore_eos) ids.insert(ids.end(), config.eos_ids.begin(), config.eos_ids.end());
+  return ids;
+}
+
+bool Contains(std::span<const int32_t> ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+TokenDetail Detail(const SampleRow& row) {
+  return {row.token, row.logprob, {row.top.begin(), row.top.end()}};
+}
+
+}  // namespace
+
+Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvGeometry& geometry,
+                   const Tokenizer& tokenizer)
+    : options_(std::move(options)),
+      rank_(Rank(options_.arrival, options_.request.priority)),
+      prompt_len_(static_cast<int32_t>(options_.prompt.size())),
+      tokens_(std::move(options_.prompt)),
+      prefix_keys_(options_.share_prefix
+                       ? PrefixKeys(options_.request.tenant, options_.rope_theta,
+                                    options_.attention, tokens_, geometry.block_size)
+                       : std::vector<PrefixKey>{}),
+      eos_ids_(options_.request.stopping.ignore_eos ? std::vector<int32_t>{} : config.eos_ids),
+      sampler_(options_.request.sampling, options_.request.output,
+               options_.request.stopping.min_tokens, EndIds(options_.request.stopping, config),
+               options_.seed, tokens_),
+      text_(tokenizer, tokens_, options_.request.stopping.stop_strings,
+            options_.request.stopping.include_stop),
+      counter_(config, geometry) {
+  tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
+}
+
+Sequence::~Sequence() {
+  if (!owed_) return;
+  try {
+    Fail(OutOfMemory());
+  } catch (const std::bad_alloc&) {  // the process is about to end, and its connections with it
+  }
+}
+
+int32_t Sequence::max_shared_blocks(int32_t block_size) const {
+  if (options_.request.output.prompt_logprobs || prefix_keys_.empty()) return 0;
+  return (prompt_len_ - 1) / block_size;
+}
+
+SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
+  const bool prefill = num_computed < prompt_len_;
+  const int32_t end = prefill ? prompt_len_ : num_tokens();
+  SequenceRows rows;
+  rows.row_begin = row_begin;
+  rows.num_rows = std::min(max_rows, end - num_computed);
+  rows.position = num_computed;
+  rows.kind = prefill ? RowKind::kPrefill : RowKind::kDecode;
+  rows.rope_theta = options_.rope_theta;
+  options_.attention.ApplyTo(rows);
+  rows.block_table = blocks;
+  return rows;
+}
+
+SequenceRows Sequence::RowAhead(int32_t row_begin) const {
+  SequenceRows rows = NextRows(row_begin, 1);
+  ++rows.position;
+  return rows;
+}
+
+bool Sequence::WantsPromptLogprobs(int32_t position) const {
+  return options_.request.output.prompt_logprobs.has_value() && position >= prompt_reported_ &&
+         position + 1 < prompt_len_;
+}
+
+void Sequence::Start(Clock::time_point now, int32_t cached_tokens) {
+  started_ = true;
+  scheduled_at_ = now;
+  cached_tokens_ = cached_tokens;
+  options_.sink->OnStarted({.request_id = options_.request.id,
+                            .prompt_tokens = prompt_len_,
+                            .cached_tokens = cached_tokens,
+                            .seed = options_.seed,
+                            .rope_theta = options_.rope_theta,
+                            .attention = options_.attention});
+}
+
+void Sequence::Preempt() {
+  num_computed = 0;
+  ++preemptions_;
+}
+
+void Sequence::Advance(int32_t num_rows, std::vector<TokenDetail> prompt_logprobs) {
+  num_computed += num_rows;
+  const int32_t prompt_done = std::min(num_computed, prompt_len_);
+  if (prompt_done <= prompt_reported_) return;
+  prompt_reported_ = prompt_done;
+  if (prompt_done < prompt_len_ || !prompt_logprobs.empty()) {
+    options_.sink->OnPrefill({prompt_done, prompt_len_, std::move(prompt_logprobs)});
+  }
+}
+
+bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
+  if (!first_token_at_) first_token_at_ = now;
+  last_token_at_ = now;
+  tokens_.push_back(row.token);
+  sampler_.Append(row.token);
+
+  const bool may_end = num_output() > options_.request.stopping.min_tokens;
+  if (may_end && Contains(eos_ids_, row.token)) {
+    return Finish(FinishReason::kEndOfText, row.token, "");
+  }
+  if (may_end && Contains(options_.request.stopping.stop_ids, row.token)) {
+    return Finish(FinishReason::kStopToken, row.token, "");
+  }
+  const OutputOptions& output = options_.request.output;
+  TextStream::Emission emission = text_.Push(row.token);
+  if (output.text) unsent_.text = std::move(emission.text);
+  if (output.ids) unsent_.ids.push_back(row.token);
+  if (output.logprobs) unsent_.logprobs.push_back(Detail(row));
+  if (emission.matched_stop) {
+    return Finish(FinishReason::kStopString, std::nullopt, *emission.matched_stop);
+  }
+  if (num_output() >= options_.request.stopping.max_tokens) {
+    return Finish(FinishReason::kLength, std::nullopt, "");
+  }
+  return false;
+}
+
+void Sequence::Emit() {
+  (void)ETA_FAILPOINT(kEngineDeliver);
+  DeltaEvent delta = std::exchange(unsent_, {});
+  if (delta.text.empty() && delta.ids.empty() && delta.logprobs.empty()) return;
+  options_.sink->OnDelta(std::move(delta));
+}
+
+bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop) {
+  if (reason != FinishReason::kStopString) {
+    const std::string rest = text_.Flush();
+    if (options_.request.output.text) unsent_.text += rest;
+    if (text_.matched_stop()) {  // of a character that turned out to be none
+      reason = FinishReason::kStopString;
+      id.reset();
+      matched_stop = *text_.matched_stop();
+    }
+  }
+  ending_.reason = reason;
+  ending_.matched_id = id;
+  ending_.matched_stop = std::move(matched_stop);
+  return true;
+}
+
+void Sequence::Complete() {
+  options_.sink->OnFinished(Outcome());
+  owed_ = false;
+}
+
+void Sequence::Fail(const absl::Status& status) {
+  options_.sink->OnFailed(status, Outcome());
+  owed_ = false;
+}
+
+FinishedEvent Sequence::Outcome() const {
+  FinishedEvent outcome = ending_;
+  outcome.prompt_tokens = prompt_len_;
+  outcome.cached_tokens = cached_tokens_;
+  outcome.output_tokens = num_output();
+  outcome.preemptions = preemptions_;
+  if (scheduled_at_) outcome.timing.queue = *scheduled_at_ - options_.arrival;
+  if (first_token_at_) {
+    outcome.timing.prefill = *first_token_at_ - *scheduled_at_;
+    outcome.timing.first_token = *first_token_at_ - options_.arrival;
+    outcome.timing.decode = last_token_at_ - *first_token_at_;
+  }
+  outcome.attention = counter_.Statistics(options_.request.output.layer_statistics);
+  return outcome;
+}
+
+}  // namespace eta

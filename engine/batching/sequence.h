@@ -1,0 +1,145 @@
+// A request in flight: its tokens, its blocks, how far its cache has got, and its answer so far.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/batching/attention_counter.h"
+#include "engine/batching/prefix_key.h"
+#include "engine/batching/sampler.h"
+#include "engine/request/request.h"
+#include "engine/tokenizer/text_stream.h"
+#include "kernels/batch.h"
+
+namespace eta {
+
+struct TenantAccount;
+
+// What a new sequence is made of, all of it checked.
+struct SequenceOptions {
+  uint64_t handle = 0;
+  Request request;
+  std::shared_ptr<EventSink> sink;
+  std::vector<int32_t> prompt;
+  ResolvedAttention attention;
+  float rope_theta = 0.0f;
+  uint64_t seed = 0;
+  Clock::time_point arrival;
+  bool share_prefix = true;  // false: no keys are made, nothing is shared
+};
+
+class Sequence {
+ public:
+  Sequence(SequenceOptions options, const ModelConfig& config, const KvGeometry& geometry,
+           const Tokenizer& tokenizer);
+  // One that was owed an end and had none tells its sink OutOfMemory: only where the step thread
+  // had no memory for its work does it come to that.
+  ~Sequence();
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+  // Its sink is to be told how it ends from now on.
+  void Owe() { owed_ = true; }
+
+  uint64_t handle() const { return options_.handle; }
+  const Request& request() const { return options_.request; }
+  const ResolvedAttention& attention() const { return options_.attention; }
+  EventSink& sink() const { return *options_.sink; }
+  Clock::time_point deadline() const { return options_.request.deadline; }
+  Clock::time_point arrival() const { return options_.arrival; }
+  Clock::time_point rank() const { return rank_; }
+
+  int32_t prompt_len() const { return prompt_len_; }
+  int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
+  int32_t num_output() const { return num_tokens() - prompt_len_; }
+  // With the longest answer.
+  int64_t most_tokens() const {
+    return int64_t{prompt_len_} + options_.request.stopping.max_tokens;
+  }
+  std::span<const int32_t> tokens() const { return tokens_; }
+  // Of the prompt's full blocks.
+  std::span<const PrefixKey> prefix_keys() const { return prefix_keys_; }
+  // How many of them may come from shared blocks: never the block of the prompt's last token, whose
+  // logits are wanted, and none if the logits of all its tokens are.
+  int32_t max_shared_blocks(int32_t block_size) const;
+
+  // Tokens whose K and V stand in `blocks`. After a preemption both start again from nothing: the
+  // prompt is prefilled anew and the answer so far is replayed as decode rows, so that every row
+  // is computed as it was the first time.
+  int32_t num_computed = 0;
+  std::vector<int32_t> blocks;
+  int32_t prompt_left() const { return std::max(0, prompt_len_ - num_computed); }
+  TenantAccount* account = nullptr;  // of its tenant, in the batcher that holds it
+  int32_t expected_prefill = 0;      // tokens that no shared block covered when the request came
+  std::optional<Clock::time_point> congested_since;  // its reader is slow
+  std::optional<Clock::time_point> paused_since;     // it has no seat; of those that run
+
+  // The next rows of this sequence, at most `max_rows`: prompt rows or answer rows, never both.
+  SequenceRows NextRows(int32_t row_begin, int32_t max_rows) const;
+  // The row after the next one, whose token the next one draws.
+  SequenceRows RowAhead(int32_t row_begin) const;
+  // Prompt rows computed now for the first time, whose log-probabilities the request wants.
+  bool WantsPromptLogprobs(int32_t position) const;
+
+  void Start(Clock::time_point now, int32_t cached_tokens);  // first admission: emits Started
+  bool started() const { return started_; }
+  void Preempt();
+
+  // Whether the token that is drawn next is the last one whatever it is.
+  bool AtLastToken() const { return num_output() + 1 >= options_.request.stopping.max_tokens; }
+
+  // Rows [position, position + n) are in the cache; their prompt tokens' log-probabilities, if any,
+  // go out with the progress report.
+  void Advance(int32_t num_rows, std::vector<TokenDetail> prompt_logprobs);
+  // Counts of one decode row; rows that were counted before a preemption are not counted again.
+  bool Counts(int32_t position) const { return position >= prompt_len_ + counted_rows_; }
+  AttentionCounter& counter() { return counter_; }
+  void CountedRow() { ++counted_rows_; }
+
+  SampleRow Draw(int32_t logits_row) { return sampler_.Draw(logits_row, num_output()); }
+  SampleRow Force(int32_t logits_row, int32_t token, std::span<TokenLogprob> top) const {
+    return sampler_.Force(logits_row, token, top);
+  }
+
+  // When the wait for the next token began: the last one, or submission.
+  Clock::time_point waiting_since() const {
+    return first_token_at_ ? last_token_at_ : options_.arrival;
+  }
+  // Takes a drawn token; Emit sends what it brought. True: the answer is done, and Complete is to
+  // follow.
+  bool Accept(const SampleRow& row, Clock::time_point now);
+  void Emit();
+  // The last event: Finished, or Failed with an error.
+  void Complete();
+  void Fail(const absl::Status& status);
+
+  FinishedEvent Outcome() const;
+
+ private:
+  bool Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop);
+
+  SequenceOptions options_;
+  Clock::time_point rank_;
+  int32_t prompt_len_;
+  std::vector<int32_t> tokens_;
+  std::vector<PrefixKey> prefix_keys_;
+  std::vector<int32_t> eos_ids_;
+  Sampler sampler_;
+  TextStream text_;
+  AttentionCounter counter_;
+  int32_t counted_rows_ = 0;
+  int32_t prompt_reported_ = 0;  // prompt rows whose progress has been reported
+  int32_t cached_tokens_ = 0;
+  int32_t preemptions_ = 0;
+  bool owed_ = false;
+  bool started_ = false;
+  std::optional<Clock::time_point> scheduled_at_;
+  std::optional<Clock::time_point> first_token_at_;
+  Clock::time_point last_token_at_;
+  DeltaEvent unsent_;
+  FinishedEvent ending_;  // reason and match
+};
+
+}  // namespace eta

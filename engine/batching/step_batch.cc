@@ -1,0 +1,90 @@
+#include "engine/batching/step_batch.h"
+
+#include <algorithm>
+
+#include "kernels/failpoint.h"
+
+namespace eta {
+
+StepBatch::StepBatch(Model& model, const KvCache& cache) : model_(model), cache_(cache) {}
+
+void StepBatch::Clear() {
+  tokens_.clear();
+  rows_.clear();
+  unknown_ = false;
+}
+
+void StepBatch::Add(const SequenceRows& rows, std::span<const int32_t> sequence_tokens) {
+  rows_.push_back(rows);
+  const auto tokens = sequence_tokens.subspan(static_cast<size_t>(rows.position),
+                                              static_cast<size_t>(rows.num_rows));
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+}
+
+void StepBatch::AddUnknown(const SequenceRows& rows) {
+  rows_.push_back(rows);
+  tokens_.insert(tokens_.end(), static_cast<size_t>(rows.num_rows), 0);
+  unknown_ = true;
+}
+
+absl::Status StepBatch::Run(std::span<RowLogits> logits, ForwardOutputs outputs) {
+  const absl::Status forward = Forward(outputs);
+  if (!forward.ok()) return forward;
+  Draw(logits);
+  return Finish();
+}
+
+absl::Status StepBatch::Forward(ForwardOutputs outputs) {
+  const auto row_layers =
+      static_cast<size_t>(num_rows()) * static_cast<size_t>(config().num_layers);
+  tokens_attended_.resize(row_layers * static_cast<size_t>(config().num_query_heads));
+  tokens_read_.resize(row_layers * static_cast<size_t>(config().num_kv_heads));
+  outputs.tokens_attended = tokens_attended_.data();
+  outputs.tokens_read = tokens_read_.data();
+  return model_.Forward({tokens_, rows_}, cache_, outputs);
+}
+
+void StepBatch::Draw(std::span<RowLogits> logits) {
+  if (unknown_) model_.SetTokens(tokens_);
+  logits_ = logits;
+  logit_rows_.clear();
+  samples_.clear();
+  constexpr size_t kSlice = Model::max_logit_rows();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logit_rows_.push_back(logits[i].row);
+    samples_.push_back(logits[i].sample);
+    samples_.back().logits_row = static_cast<int32_t>(i % kSlice);
+  }
+  for (size_t begin = 0; begin < logits.size(); begin += kSlice) {
+    const size_t count = std::min(kSlice, logits.size() - begin);
+    model_.ComputeLogits(std::span(logit_rows_).subspan(begin, count));
+    model_.Sample(std::span(samples_).subspan(begin, count));
+  }
+}
+
+absl::Status StepBatch::Finish() {
+  absl::Status finished = model_.Finish();
+  if (ETA_FAILPOINT(kEngineStepMemory)) finished = absl::ResourceExhaustedError("no memory");
+  if (ETA_FAILPOINT(kEngineStepDevice)) finished = absl::InternalError("illegal memory access");
+  for (size_t i = 0; i < samples_.size() && finished.ok(); ++i) logits_[i].sample = samples_[i];
+  return finished;
+}
+
+void StepBatch::Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const {
+  const int32_t kv_len = rows.position + i + 1;
+  const int32_t screened = Screened(rows, i);
+  for (int32_t layer = 0; layer < config().num_layers; ++layer) {
+    const int64_t row = int64_t{layer} * num_rows() + rows.row_begin + i;
+    counter.AddLayer(layer, tokens_attended_.data() + row * config().num_query_heads,
+                     tokens_read_.data() + row * config().num_kv_heads, kv_len, screened);
+  }
+  counter.AddRow();
+}
+
+int32_t StepBatch::Screened(const SequenceRows& rows, int32_t i) const {
+  const int32_t full_blocks = (rows.position + i + 1) / geometry().block_size;
+  const bool screens = !rows.attention.admit_all && full_blocks > rows.attention.pinned_blocks;
+  return screens ? full_blocks : 0;
+}
+
+}  // namespace eta

@@ -1,0 +1,72 @@
+// The ragged rows of one step, carried out: the forward pass, the logits that are wanted, and what
+// the decode rows read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/batching/attention_counter.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
+
+namespace eta {
+
+// A row of the step whose logits are wanted.
+struct RowLogits {
+  int32_t row = 0;
+  SampleRow sample;  // logits_row is the batch's own
+};
+
+class StepBatch {
+ public:
+  // Both must outlive it.
+  StepBatch(Model& model, const KvCache& cache);
+
+  const ModelConfig& config() const { return model_.config(); }
+  const KvGeometry& geometry() const { return cache_.geometry(); }
+  bool defers() const { return model_.defers(); }
+
+  void Clear();
+  // Appends rows of a sequence whose tokens, from position 0 on, are given.
+  void Add(const SequenceRows& rows, std::span<const int32_t> sequence_tokens);
+  // Appends rows whose tokens are not known yet: SetToken comes before Draw.
+  void AddUnknown(const SequenceRows& rows);
+  void SetToken(int32_t row, int32_t token) { tokens_[static_cast<size_t>(row)] = token; }
+  int32_t num_rows() const { return static_cast<int32_t>(tokens_.size()); }
+
+  // Runs the batch and fills in the samples of `logits`. `outputs` but for the token counts, which
+  // are the batch's own. On error nothing of the step counts; see Backend::Finish.
+  absl::Status Run(std::span<RowLogits> logits, ForwardOutputs outputs = {});
+
+  // The parts of Run, in their order. Where the backend defers, another batch may run during
+  // Forward, and Discard undoes it. `logits` must live until Finish, which fills in their samples.
+  absl::Status Forward(ForwardOutputs outputs = {});
+  void Draw(std::span<RowLogits> logits);
+  void Launch() { model_.Launch(); }
+  absl::Status Finish();
+  void Discard() { model_.Discard(); }
+
+  // After Finish, of decode row `i` of `rows`, which are part of this batch: books what it read,
+  // and how many block records selection looked at, per layer and KV head.
+  void Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const;
+  int32_t Screened(const SequenceRows& rows, int32_t i) const;
+  // [L, R, HQ] and [L, R, HKV], until the next Forward.
+  const int32_t* tokens_attended() const { return tokens_attended_.data(); }
+  const int32_t* tokens_read() const { return tokens_read_.data(); }
+
+ private:
+  Model& model_;
+  const KvCache& cache_;
+  std::vector<int32_t> tokens_;
+  std::vector<SequenceRows> rows_;
+  bool unknown_ = false;                  // some tokens came after Forward
+  std::vector<int32_t> tokens_attended_;  // [L, R, HQ]
+  std::vector<int32_t> tokens_read_;      // [L, R, HKV]
+  std::span<RowLogits> logits_;
+  std::vector<int32_t> logit_rows_;  // of logits_
+  std::vector<SampleRow> samples_;   // likewise
+};
+
+}  // namespace eta

@@ -1,0 +1,260 @@
+#include "engine/checkpoint/checkpoint.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/json/json_check.h"
+#include "engine/base/sha256.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr char kConfig[] = "config.json";
+constexpr char kTokenizer[] = "tokenizer.model";
+constexpr char kOtherTokenizer[] = "tokenizer.json";
+constexpr char kSingleFile[] = "model.safetensors";
+constexpr char kIndex[] = "model.safetensors.index.json";
+constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxTokenizerBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxIndexBytes = uint64_t{16} << 20;
+constexpr size_t kMaxShards = 1000;
+
+// Path of `name` with every symbolic link resolved, if that lies in `folder` (itself resolved).
+absl::StatusOr<std::string> Locate(const fs::path& folder, const std::string& name) {
+  std::error_code error;
+  const fs::path path = fs::canonical(folder / name, error);
+  if (error) return absl::NotFoundError(absl::StrCat("file ", Quoted(name), " does not exist"));
+  const auto parts = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
+  if (parts.first != folder.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("file ", Quoted(name), " is a link to outside the checkpoint's folder"));
+  }
+  return path.string();
+}
+
+// Who may put files there chooses what is loaded, whatever the modes of the files. A file system
+// that is mounted read-only is nobody's to write.
+absl::Status CheckFolder(const fs::path& folder) {
+  struct stat info = {};
+  struct statvfs mounted = {};
+  if (stat(folder.c_str(), &info) != 0 || statvfs(folder.c_str(), &mounted) != 0) {
+    return absl::NotFoundError("the checkpoint's folder cannot be read");
+  }
+  if ((info.st_mode & S_IWOTH) == 0 || (mounted.f_flag & ST_RDONLY) != 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the checkpoint's folder may be written by every user (mode o+w)");
+}
+
+bool IsShardName(const std::string& name) {
+  constexpr std::string_view kSuffix = ".safetensors";
+  const auto allowed = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  };
+  return name.size() > kSuffix.size() && name.size() <= 255 && name.front() != '.' &&
+         std::string_view(name).substr(name.size() - kSuffix.size()) == kSuffix &&
+         std::all_of(name.begin(), name.end(), allowed);
+}
+
+// Takes the object weight_map out of a valid index; false at a value in it that is no shard's name.
+// Not by the library's tree of values, whose destructor allocates: where that fails the process
+// ends.
+class ShardIndexReader : public nlohmann::json_sax<Json> {
+ public:
+  std::map<std::string, std::string>& index() { return index_; }
+  // The last that was read.
+  const std::string& tensor() const { return tensor_; }
+
+  bool null() override { return Other(); }
+  bool boolean(bool) override { return Other(); }
+  bool number_integer(number_integer_t) override { return Other(); }
+  bool number_unsigned(number_unsigned_t) override { return Other(); }
+  bool number_float(number_float_t, const string_t&) override { return Other(); }
+  bool binary(binary_t&) override { return Other(); }
+  bool string(string_t& value) override {
+    if (!InMap()) return true;
+    return IsShardName(value) && index_.emplace(tensor_, value).second;
+  }
+  bool start_object(size_t) override { return Open(); }
+  bool key(string_t& key) override {
+    if (depth_ == 1) in_map_ = key == "weight_map";
+    if (InMap()) tensor_ = key;
+    return true;
+  }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t) override {
+    if (depth_ == 1) in_map_ = false;
+    return Open();
+  }
+  bool end_array() override { return Close(); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  bool InMap() const { return depth_ == 2 && in_map_; }
+  bool Other() const { return !InMap(); }
+  bool Open() {
+    if (InMap()) return false;
+    ++depth_;
+    return true;
+  }
+  bool Close() {
+    --depth_;
+    return true;
+  }
+
+  int depth_ = 0;        // of open objects and arrays
+  bool in_map_ = false;  // the first of them is the value of weight_map
+  std::map<std::string, std::string> index_;
+  std::string tensor_;
+};
+
+// Hashes a file and holds the digest against the allow-list.
+absl::Status Admit(const InputFile& file, const std::string& name, const CheckpointOptions& options,
+                   std::map<std::string, std::string>& sha256) {
+  const auto digest = file.Sha256Hex();
+  if (!digest.ok()) return digest.status();
+  sha256[name] = *digest;
+  if (options.expected_sha256.empty()) return absl::OkStatus();
+  const auto expected = options.expected_sha256.find(name);
+  if (expected == options.expected_sha256.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("file ", Quoted(name), " is not on the list of expected SHA-256 digests"));
+  }
+  if (absl::AsciiStrToLower(expected->second) != *digest) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("file ", Quoted(name), " does not have the expected SHA-256 digest"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view text) {
+  const absl::Status valid = CheckJson("shard index", text, {kMaxIndexBytes, 4});
+  if (!valid.ok()) return valid;
+  ShardIndexReader reader;
+  if (!Json::sax_parse(text.begin(), text.end(), &reader)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shard index gives tensor ", Quoted(reader.tensor()), " a file name that is not allowed"));
+  }
+  if (reader.index().empty()) {
+    return absl::InvalidArgumentError("shard index has no weight_map");
+  }
+  return std::move(reader.index());
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
+                                            const CheckpointOptions& options) {
+  std::error_code error;
+  const fs::path root = fs::canonical(folder, error);
+  if (error || !fs::is_directory(root, error)) {
+    return absl::NotFoundError("the checkpoint's folder does not exist");
+  }
+  if (absl::Status status = CheckFolder(root); !status.ok()) return status;
+  Checkpoint checkpoint;
+  const auto read_text = [&](const std::string& name,
+                             uint64_t max_bytes) -> absl::StatusOr<std::string> {
+    const auto path = Locate(root, name);
+    if (!path.ok()) return path.status();
+    const auto file = InputFile::Open(*path);
+    if (!file.ok()) return file.status();
+    auto text = file->ReadAll(max_bytes);
+    if (!text.ok()) return text.status();
+    const absl::Status admitted = Admit(*file, name, options, checkpoint.sha256_);
+    if (!admitted.ok()) return admitted;
+    return text;
+  };
+  const auto open_shard = [&](const std::string& name) -> absl::Status {
+    const auto path = Locate(root, name);
+    if (!path.ok()) return path.status();
+    auto shard = SafetensorsFile::Open(*path);
+    if (!shard.ok()) return shard.status();
+    checkpoint.files_.push_back(*std::move(shard));
+    return Admit(checkpoint.files_.back().file(), name, options, checkpoint.sha256_);
+  };
+
+  auto config = read_text(kConfig, kMaxConfigBytes);
+  if (!config.ok()) return config.status();
+  checkpoint.config_json_ = *std::move(config);
+  const bool reads_tokenizer = fs::exists(fs::symlink_status(root / kTokenizer, error)) ||
+                               !fs::exists(root / kOtherTokenizer, error);
+  const std::string tokenizer_file = reads_tokenizer ? kTokenizer : kOtherTokenizer;
+  auto tokenizer = read_text(tokenizer_file, kMaxTokenizerBytes);
+  if (!tokenizer.ok()) return tokenizer.status();
+  checkpoint.tokenizer_fingerprint_ = checkpoint.sha256_.at(tokenizer_file);
+  if (reads_tokenizer) checkpoint.tokenizer_model_ = *std::move(tokenizer);
+
+  std::map<std::string, std::string> index;  // empty: one file
+  std::set<std::string> shards = {kSingleFile};
+  if (!fs::exists(root / kSingleFile, error) && fs::exists(root / kIndex, error)) {
+    const auto text = read_text(kIndex, kMaxIndexBytes);
+    if (!text.ok()) return text.status();
+    auto parsed = ParseShardIndex(*text);
+    if (!parsed.ok()) return parsed.status();
+    index = *std::move(parsed);
+    shards.clear();
+    for (const auto& entry : index) shards.insert(entry.second);
+    if (shards.size() > kMaxShards) {
+      return absl::InvalidArgumentError("shard index names over 1000 files");
+    }
+  }
+  for (const std::string& shard : shards) {
+    const absl::Status opened = open_shard(shard);
+    if (!opened.ok()) return opened;
+    const size_t file = checkpoint.files_.size() - 1;
+    for (const auto& [name, info] : checkpoint.files_[file].tensors()) {
+      if (!index.empty()) {
+        const auto entry = index.find(name);
+        if (entry == index.end() || entry->second != shard) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "shard index does not give tensor ", Quoted(name), " to the file that holds it"));
+        }
+      }
+      checkpoint.tensors_.emplace(name, info);
+      checkpoint.file_of_.emplace(name, file);
+    }
+  }
+  for (const auto& entry : index) {
+    if (!checkpoint.tensors_.contains(entry.first)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "shard index names tensor ", Quoted(entry.first), ", which its file does not hold"));
+    }
+  }
+
+  std::string digests;
+  for (const auto& [name, digest] : checkpoint.sha256_)
+    absl::StrAppend(&digests, digest, "  ", name, "\n");
+  const auto fingerprint = Sha256Hex(digests);
+  if (!fingerprint.ok()) return fingerprint.status();
+  checkpoint.fingerprint_ = *fingerprint;
+  return checkpoint;
+}
+
+absl::StatusOr<const SafetensorsFile*> Checkpoint::FileOf(const std::string& name) const {
+  const auto it = file_of_.find(name);
+  if (it == file_of_.end()) {
+    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
+  }
+  return &files_[it->second];
+}
+
+absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name) const {
+  const auto file = FileOf(name);
+  if (!file.ok()) return file.status();
+  return (*file)->Read(name);
+}
+
+}  // namespace eta

@@ -1,0 +1,70 @@
+// A model folder: config.json, tokenizer.model, and model.safetensors or, sharded,
+// model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
+// A folder whose tokenizer is a tokenizer.json alone opens too: that file is hashed, not read.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/tensor_source.h"
+
+namespace eta {
+
+struct CheckpointOptions {
+  // File name -> SHA-256 in hexadecimal. If not empty, every file that is loaded must be listed
+  // and match.
+  std::map<std::string, std::string> expected_sha256;
+};
+
+// Move-only. Reads are thread-safe.
+class Checkpoint final : public TensorSource {
+ public:
+  // Reads every file once to hash it; nothing outside the folder is read, symbolic links followed.
+  // NOT_FOUND for a missing file; INVALID_ARGUMENT for a damaged or misleading index and for files
+  // outside the folder; FAILED_PRECONDITION for a digest that is not the expected one, and for a
+  // file or folder that every user may write; errors of ParseSafetensorsHeader.
+  static absl::StatusOr<Checkpoint> Open(const std::string& folder,
+                                         const CheckpointOptions& options = {});
+
+  const std::string& config_json() const override { return config_json_; }
+  // Absent: the folder has a tokenizer.json only.
+  const std::optional<std::string>& tokenizer_model() const { return tokenizer_model_; }
+
+  // Of all files together. `begin` and `end` count within the tensor's own file.
+  const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
+
+  // As SafetensorsFile's.
+  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
+
+  // SHA-256 over the names and full contents of all files, 64 hexadecimal digits. Equal
+  // fingerprints: same weights, config and tokenizer.
+  const std::string& fingerprint() const { return fingerprint_; }
+  const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
+  // SHA-256 of the tokenizer's file, whether it is read or not.
+  const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
+
+ private:
+  Checkpoint() = default;
+  absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name) const;
+
+  std::string config_json_;
+  std::optional<std::string> tokenizer_model_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, size_t> file_of_;  // tensor -> index into files_
+  std::map<std::string, std::string> sha256_;
+  std::string fingerprint_;
+  std::string tokenizer_fingerprint_;
+};
+
+// {"weight_map": ...} as tensor -> file name. INVALID_ARGUMENT for anything malformed and for file
+// names that could leave the folder or are not *.safetensors.
+absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view json);
+
+}  // namespace eta

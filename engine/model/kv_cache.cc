@@ -1,0 +1,64 @@
+#include "engine/model/kv_cache.h"
+
+#include <utility>
+
+namespace eta {
+
+absl::StatusOr<int64_t> KvCache::BytesPerBlock(const Backend& backend, const ModelConfig& config,
+                                               const KvGeometry& geometry) {
+  const absl::StatusOr<KvLayout> layout = backend.Layout(geometry);
+  if (!layout.ok()) return layout.status();
+  return static_cast<int64_t>(layout->tile_bytes + layout->record_bytes) * config.num_layers;
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Backend& backend,
+                                                         const ModelConfig& config,
+                                                         const KvGeometry& geometry,
+                                                         int32_t num_blocks) {
+  const absl::StatusOr<KvLayout> layout = backend.Layout(geometry);
+  if (!layout.ok()) return layout.status();
+  auto cache = std::make_unique<KvCache>();
+  cache->geometry_ = geometry;
+  cache->num_blocks_ = num_blocks;
+  for (int32_t i = 0; i < config.num_layers; ++i) {
+    auto tiles = backend.Allocate(layout->tile_bytes * static_cast<size_t>(num_blocks));
+    if (!tiles.ok()) return tiles.status();
+    auto records = backend.Allocate(layout->record_bytes * static_cast<size_t>(num_blocks));
+    if (!records.ok()) return records.status();
+    cache->layers_.push_back({*std::move(tiles), *std::move(records)});
+  }
+  return cache;
+}
+
+size_t KvCache::bytes() const {
+  size_t bytes = 0;
+  for (const Layer& layer : layers_) bytes += layer.tiles->size() + layer.records->size();
+  return bytes;
+}
+
+KvLayerView KvCache::layer(int32_t layer_idx) const {
+  return {layers_[layer_idx].tiles->data(), layers_[layer_idx].records->data()};
+}
+
+KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype, DType index_dtype) {
+  return {.num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .block_size = config.block_size,
+          .sub_block = config.block_size >= 16 ? 4 : 0,
+          .dtype = dtype,
+          .index_dtype = index_dtype};
+}
+
+int64_t KvTokenBytes(const KvGeometry& geometry) {
+  const int64_t exponent = geometry.dtype == DType::kFloat8E4M3 ? 1 : 0;
+  return 2 * (geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.dtype)) + exponent);
+}
+
+int64_t IndexRecordBytes(const KvGeometry& geometry) {
+  // mu and sigma; then M, with 8 bits also p, e and 2^x.
+  const int64_t scalars = geometry.index_dtype == DType::kInt8 ? 4 : 1;
+  return 2 * geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.index_dtype)) +
+         scalars * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace eta

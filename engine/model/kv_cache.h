@@ -1,0 +1,50 @@
+// The memory of the KV cache: one pool of blocks, the same block ids in every layer. Reserved whole
+// at start; which block belongs to whom is BlockPool's business.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_config.h"
+#include "kernels/backend.h"
+
+namespace eta {
+
+class KvCache {
+ public:
+  // Bytes of one block over all layers, tiles and records.
+  static absl::StatusOr<int64_t> BytesPerBlock(const Backend& backend, const ModelConfig& config,
+                                               const KvGeometry& geometry);
+
+  static absl::StatusOr<std::unique_ptr<KvCache>> Create(Backend& backend,
+                                                         const ModelConfig& config,
+                                                         const KvGeometry& geometry,
+                                                         int32_t num_blocks);
+
+  const KvGeometry& geometry() const { return geometry_; }
+  int32_t num_blocks() const { return num_blocks_; }
+  size_t bytes() const;
+  KvLayerView layer(int32_t layer_idx) const;
+
+ private:
+  struct Layer {
+    std::unique_ptr<Buffer> tiles;
+    std::unique_ptr<Buffer> records;
+  };
+
+  KvGeometry geometry_;
+  int32_t num_blocks_ = 0;
+  std::vector<Layer> layers_;  // [L]
+};
+
+// The cache's shape for a model: its block size, envelope of sub-blocks of 4 at b >= 16.
+KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype,
+                          DType index_dtype = DType::kFloat16);
+
+// What attention and screening read, for one KV head: K and V of a token with the exponents of
+// their scales, if there are any; a record's part that bounds a block, without its V total.
+int64_t KvTokenBytes(const KvGeometry& geometry);
+int64_t IndexRecordBytes(const KvGeometry& geometry);
+
+}  // namespace eta

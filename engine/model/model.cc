@@ -1,0 +1,338 @@
+#include "engine/model/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/tensor_source.h"
+
+namespace eta {
+
+struct Model::Layer {
+  std::unique_ptr<Buffer> attention_norm;    // [D]
+  std::unique_ptr<Matrix> qkv;               // [(HQ + 2 HKV) d, D]
+  std::unique_ptr<Buffer> threshold_weight;  // [HQ, HQ d]; null without a predictor
+  std::unique_ptr<Buffer> threshold_bias;    // [HQ]
+  std::unique_ptr<Matrix> out_projection;    // [D, HQ d]
+  std::unique_ptr<Buffer> ffn_norm;          // [D]
+  std::unique_ptr<Matrix> gate_up;           // [2F, D]
+  std::unique_ptr<Matrix> down;              // [D, F]
+};
+
+// Activations of one step, reused by every layer; R is the backend's PaddedRows() of the largest
+// step. What MatMul reads, and gate_up, is in the backend's activation_dtype().
+struct Model::Workspace {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  TensorView residual;      // [R, D]
+  TensorView normed;        // [R, D]
+  TensorView qkv;           // [R, (HQ + 2 HKV) d]
+  TensorView thresholds;    // [R, HQ]
+  TensorView attended;      // [R, HQ d]
+  TensorView gate_up;       // [R, 2F]
+  TensorView activated;     // [R, F]
+  TensorView logit_hidden;  // [max_logit_rows, D]
+  TensorView logits;        // [max_logit_rows, V]
+  BlockSelection selection;
+  std::vector<int32_t> tokens_attended;  // [R, HQ], when the caller wants no counts
+  std::vector<int32_t> tokens_read;      // [R, HKV]
+};
+
+namespace {
+
+// A tensor of the checkpoint in host memory.
+struct HostTensor {
+  TensorInfo info;
+  std::vector<std::byte> bytes;
+};
+
+// Loads tensors one matrix at a time, so that the peak is the weights plus one matrix.
+class WeightLoader {
+ public:
+  WeightLoader(const TensorSource& source, Backend& backend, bool allow_nonfinite,
+               WeightFormat format)
+      : source_(source), backend_(backend), allow_nonfinite_(allow_nonfinite), format_(format) {}
+
+  // The named tensors, stacked.
+  void Matrix(const std::vector<std::string>& names, std::unique_ptr<eta::Matrix>& matrix) {
+    std::vector<HostTensor> tensors;
+    std::vector<HostMatrix> parts;
+    for (const std::string& name : names) tensors.push_back(Read(name));
+    if (!status_.ok()) return;
+    for (const HostTensor& tensor : tensors) {
+      parts.push_back(
+          {tensor.bytes.data(), tensor.info.dtype, tensor.info.shape[0], tensor.info.shape[1]});
+    }
+    auto packed = backend_.Pack(parts, format_);
+    status_ = packed.status();
+    if (packed.ok()) matrix = *std::move(packed);
+  }
+
+  // A small tensor that stays float32.
+  void Floats(const std::string& name, std::unique_ptr<Buffer>& buffer) {
+    const HostTensor tensor = Read(name);
+    if (!status_.ok()) return;
+    std::vector<float> values(tensor.bytes.size() / SizeOf(tensor.info.dtype));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = LoadElement(tensor.info.dtype, tensor.bytes.data(), static_cast<int64_t>(i));
+    }
+    auto allocated = backend_.Allocate(values.size() * sizeof(float));
+    status_ = allocated.status();
+    if (!allocated.ok()) return;
+    buffer = *std::move(allocated);
+    backend_.Upload(buffer->data(), values.data(), values.size() * sizeof(float));
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  HostTensor Read(const std::string& name) {
+    HostTensor tensor;
+    if (!status_.ok()) return tensor;
+    auto bytes = source_.Read(name);
+    if (!bytes.ok()) {
+      status_ = bytes.status();
+      return tensor;
+    }
+    tensor = {source_.tensors().at(name), *std::move(bytes)};
+    const auto nonfinite = FirstNonFinite(tensor.bytes, tensor.info.dtype);
+    if (nonfinite && !allow_nonfinite_) {
+      status_ = absl::FailedPreconditionError(
+          absl::StrCat("tensor ", name, ": element ", *nonfinite, " is NaN or infinite"));
+    }
+    return tensor;
+  }
+
+  const TensorSource& source_;
+  Backend& backend_;
+  bool allow_nonfinite_;
+  WeightFormat format_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+Model::Model(ModelConfig config, Backend& backend, const ModelOptions& options)
+    : config_(std::move(config)),
+      backend_(backend),
+      max_rows_(options.max_rows),
+      softmax_scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))) {}
+
+Model::~Model() = default;
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const TensorSource& source, Backend& backend,
+                                                   const ModelOptions& options) {
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(source.config_json());
+  if (!config.ok()) return config.status();
+  absl::Status fits = ValidateTensors(*config, source.tensors());
+  if (!fits.ok()) return fits;
+  auto model = std::unique_ptr<Model>(new Model(*std::move(config), backend, options));
+  absl::Status loaded =
+      model->LoadWeights(source, options.allow_nonfinite_weights, options.weights);
+  if (!loaded.ok()) return loaded;
+  absl::Status allocated = model->AllocateWorkspace(options);
+  if (!allocated.ok()) return allocated;
+  return model;
+}
+
+absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite,
+                                WeightFormat format) {
+  WeightLoader load(source, backend_, allow_nonfinite, format);
+  load.Matrix({"model.embed_tokens.weight"}, embedding_);
+  if (!config_.tie_word_embeddings) load.Matrix({"lm_head.weight"}, head_);
+  load.Floats("model.norm.weight", final_norm_);
+  layers_.resize(static_cast<size_t>(config_.num_layers));
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    Layer& layer = layers_[i];
+    const std::string prefix = absl::StrCat("model.layers.", i, ".");
+    const std::string attention = prefix + "self_attn.";
+    const std::string mlp = prefix + "mlp.";
+    load.Floats(prefix + "input_layernorm.weight", layer.attention_norm);
+    load.Matrix(
+        {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"},
+        layer.qkv);
+    if (config_.has_predictor) {
+      load.Floats(attention + "tau_proj.weight", layer.threshold_weight);
+      load.Floats(attention + "tau_proj.bias", layer.threshold_bias);
+    }
+    load.Matrix({attention + "o_proj.weight"}, layer.out_projection);
+    load.Floats(prefix + "post_attention_layernorm.weight", layer.ffn_norm);
+    load.Matrix({mlp + "gate_proj.weight", mlp + "up_proj.weight"}, layer.gate_up);
+    load.Matrix({mlp + "down_proj.weight"}, layer.down);
+  }
+  return load.status();
+}
+
+absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
+  workspace_ = std::make_unique<Workspace>();
+  Workspace& ws = *workspace_;
+  absl::Status status;
+  const auto allocate = [&](size_t bytes) -> std::byte* {
+    if (!status.ok()) return nullptr;
+    auto buffer = backend_.Allocate(bytes);
+    if (!buffer.ok()) {
+      status = buffer.status();
+      return nullptr;
+    }
+    ws.buffers.push_back(*std::move(buffer));
+    return ws.buffers.back()->data();
+  };
+  const auto tensor = [&](int64_t rows, int64_t cols, DType dtype) {
+    auto* data = reinterpret_cast<float*>(
+        allocate(static_cast<size_t>(rows) * static_cast<size_t>(cols) * SizeOf(dtype)));
+    return TensorView{data, rows, cols, cols, dtype};
+  };
+  const ModelConfig& c = config_;
+  const DType activation = backend_.activation_dtype();
+  const int64_t rows = backend_.PaddedRows(max_rows_);
+  const int64_t logit_rows = backend_.PaddedRows(max_logit_rows());
+  const int64_t q_cols = int64_t{c.num_query_heads} * c.head_dim;
+  const int64_t kv_cols = int64_t{c.num_kv_heads} * c.head_dim;
+  ws.residual = tensor(rows, c.model_dim, DType::kFloat32);
+  ws.normed = tensor(rows, c.model_dim, activation);
+  ws.qkv = tensor(rows, q_cols + 2 * kv_cols, DType::kFloat32);
+  ws.thresholds = tensor(rows, c.num_query_heads, DType::kFloat32);
+  ws.attended = tensor(rows, q_cols, activation);
+  ws.gate_up = tensor(rows, 2 * int64_t{c.ffn_dim}, activation);
+  ws.activated = tensor(rows, c.ffn_dim, activation);
+  ws.logit_hidden = tensor(logit_rows, c.model_dim, activation);
+  ws.logits = tensor(logit_rows, c.vocab_size, DType::kFloat32);
+  const auto lists = static_cast<size_t>(rows * c.num_kv_heads);
+  const int32_t block_size = options.block_size > 0 ? options.block_size : c.block_size;
+  const auto capacity = static_cast<size_t>(options.max_context / block_size) + 1;
+  ws.selection.capacity = static_cast<int64_t>(capacity);
+  ws.selection.blocks = reinterpret_cast<uint32_t*>(allocate(lists * capacity * sizeof(uint32_t)));
+  ws.selection.heads = reinterpret_cast<uint32_t*>(allocate(lists * capacity * sizeof(uint32_t)));
+  ws.selection.counts = reinterpret_cast<int32_t*>(allocate(lists * sizeof(int32_t)));
+  ws.tokens_attended.resize(static_cast<size_t>(rows * c.num_query_heads));
+  ws.tokens_read.resize(lists);
+  return status;
+}
+
+size_t Model::weight_bytes() const {
+  size_t bytes = embedding_->bytes() + (head_ ? head_->bytes() : 0) + final_norm_->size();
+  for (const Layer& layer : layers_) {
+    bytes += layer.attention_norm->size() + layer.qkv->bytes() + layer.out_projection->bytes() +
+             layer.ffn_norm->size() + layer.gate_up->bytes() + layer.down->bytes();
+    if (layer.threshold_weight) {
+      bytes += layer.threshold_weight->size() + layer.threshold_bias->size();
+    }
+  }
+  return bytes;
+}
+
+absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
+                            const ForwardOutputs& outputs) {
+  Workspace& ws = *workspace_;
+  if (batch.num_rows() > max_rows_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step: ", batch.num_rows(), " rows, at most ", max_rows_));
+  }
+  const int64_t rows = backend_.PaddedRows(batch.num_rows());
+  backend_.Plan(batch);
+  const TensorView residual = ws.residual.Rows(0, rows);
+  const TensorView normed = ws.normed.Rows(0, rows);
+  backend_.Embed({embedding_.get(), residual});
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    const Layer& layer = layers_[i];
+    backend_.RmsNorm({residual, layer.attention_norm->as<float>(), config_.norm_eps, {}, normed});
+    backend_.MatMul({normed, layer.qkv.get(), ws.qkv.Rows(0, rows), false});
+    Attention(i, batch, cache, outputs);
+    backend_.MatMul({ws.attended.Rows(0, rows), layer.out_projection.get(), residual, true});
+    backend_.RmsNorm({residual, layer.ffn_norm->as<float>(), config_.norm_eps, {}, normed});
+    FeedForward(layer, rows);
+  }
+  return absl::OkStatus();
+}
+
+void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& cache,
+                      const ForwardOutputs& outputs) {
+  Workspace& ws = *workspace_;
+  const Layer& layer = layers_[layer_idx];
+  const ModelConfig& c = config_;
+  const int64_t rows = backend_.PaddedRows(batch.num_rows());
+  const int64_t q_cols = int64_t{c.num_query_heads} * c.head_dim;
+  const int64_t kv_cols = int64_t{c.num_kv_heads} * c.head_dim;
+  const TensorView qkv = ws.qkv.Rows(0, rows);
+  const TensorView q = qkv.Columns(0, q_cols);
+  const TensorView k = qkv.Columns(q_cols, kv_cols);
+  const TensorView v = qkv.Columns(q_cols + kv_cols, kv_cols);
+  const TensorView thresholds = ws.thresholds.Rows(0, rows);
+  const KvLayerView kv = cache.layer(layer_idx);
+
+  backend_.Rope({q, k, c.head_dim, c.rope_scaling});
+  backend_.AppendKv({k, v, cache.geometry(), kv});
+  backend_.PredictThresholds(
+      {layer_idx, q, layer.threshold_weight ? layer.threshold_weight->as<float>() : nullptr,
+       layer.threshold_bias ? layer.threshold_bias->as<float>() : nullptr, thresholds});
+  const int64_t step = int64_t{layer_idx} * batch.num_rows();
+  const AttentionCounts counts = {
+      outputs.tokens_attended ? outputs.tokens_attended + step * c.num_query_heads
+                              : ws.tokens_attended.data(),
+      outputs.tokens_read ? outputs.tokens_read + step * c.num_kv_heads : ws.tokens_read.data()};
+  backend_.SelectBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
+                         softmax_scale_, ws.selection, counts});
+  const AttentionParams attention = {
+      q,      thresholds, c.num_query_heads, cache.geometry(),         kv, softmax_scale_,
+      c.gate, c.beta,     ws.selection,      ws.attended.Rows(0, rows)};
+  backend_.DecodeAttention(attention);
+  backend_.PrefillAttention(attention);
+
+  const bool calibrates = std::any_of(batch.sequences.begin(), batch.sequences.end(),
+                                      [](const SequenceRows& s) { return s.calibrate; });
+  if (outputs.cells != nullptr && calibrates) {
+    const int64_t heads = int64_t{layer_idx} * c.num_query_heads;
+    backend_.CollectCalibration({q, thresholds, c.num_query_heads, cache.geometry(), kv,
+                                 softmax_scale_, c.gate, c.beta, outputs.bins,
+                                 outputs.cells + heads * CalibrationCells(outputs.bins).size()});
+  }
+  if (outputs.above != nullptr && outputs.above_admitted != nullptr) {
+    backend_.CountRecall({attention, outputs.above + layer_idx * c.num_query_heads,
+                          outputs.above_admitted + layer_idx * c.num_query_heads});
+  }
+  if (outputs.thresholds != nullptr) {
+    backend_.Download(outputs.thresholds + step * c.num_query_heads,
+                      reinterpret_cast<const std::byte*>(thresholds.data),
+                      static_cast<size_t>(batch.num_rows()) *
+                          static_cast<size_t>(c.num_query_heads) * sizeof(float));
+  }
+}
+
+void Model::FeedForward(const Layer& layer, int64_t rows) {
+  Workspace& ws = *workspace_;
+  const TensorView gate_up = ws.gate_up.Rows(0, rows);
+  const TensorView activated = ws.activated.Rows(0, rows);
+  backend_.MatMul({ws.normed.Rows(0, rows), layer.gate_up.get(), gate_up, false});
+  backend_.SwiGlu({gate_up, activated});
+  backend_.MatMul({activated, layer.down.get(), ws.residual.Rows(0, rows), true});
+}
+
+void Model::ComputeLogits(std::span<const int32_t> rows) {
+  Workspace& ws = *workspace_;
+  if (rows.empty()) return;
+  const int64_t count = backend_.PaddedRows(static_cast<int64_t>(rows.size()));
+  const TensorView hidden = ws.logit_hidden.Rows(0, count);
+  backend_.RmsNorm({ws.residual, final_norm_->as<float>(), config_.norm_eps, rows, hidden});
+  backend_.MatMul(
+      {hidden, head_ ? head_.get() : embedding_.get(), ws.logits.Rows(0, count), false});
+}
+
+void Model::Sample(std::span<SampleRow> rows) {
+  backend_.Sample({workspace_->logits, rows});
+}
+
+void Model::DownloadLogits(int32_t i, float* out) {
+  backend_.Download(out, reinterpret_cast<const std::byte*>(workspace_->logits.row(i)),
+                    static_cast<size_t>(config_.vocab_size) * sizeof(float));
+}
+
+float RopeTheta(const ModelConfig& config, int64_t context) {
+  if (context <= config.max_context) return config.rope_theta;
+  const double factor = static_cast<double>(context) / static_cast<double>(config.max_context);
+  const double exponent = static_cast<double>(config.head_dim) / (config.head_dim - 2);
+  return static_cast<float>(config.rope_theta * std::pow(factor, exponent));
+}
+
+}  // namespace eta

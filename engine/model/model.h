@@ -1,0 +1,97 @@
+// The model: weights on a backend and one forward pass over the ragged rows of a step. A layer is a
+// column of backend calls in the paper's order (model.cc). Not thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model_config.h"
+#include "kernels/backend.h"
+
+namespace eta {
+
+class TensorSource;
+
+struct ModelOptions {
+  WeightFormat weights = WeightFormat::kNative;
+  bool allow_nonfinite_weights = false;
+  int32_t max_rows = 256;       // R of the largest step
+  int32_t max_context = 32768;  // T of the longest sequence
+  int32_t block_size = 0;       // of the cache that Forward will be given; 0: the checkpoint's
+};
+
+// Optional outputs of a forward pass; null members cost nothing.
+struct ForwardOutputs {
+  int32_t* tokens_attended = nullptr;  // [L, R, HQ], host; decode rows only are written
+  int32_t* tokens_read = nullptr;      // [L, R, HKV], host; likewise
+  float* thresholds = nullptr;         // [L, R, HQ], host: tau of every row, before the offset
+  int64_t* above = nullptr;            // [L, HQ], host: added to; see RecallParams
+  int64_t* above_admitted = nullptr;   // [L, HQ], likewise; null switches recall off
+  // [L, HQ, CalibrationCells(bins).size()], the backend's memory: added to by the rows of sequences
+  // with `calibrate`.
+  uint64_t* cells = nullptr;
+  ScoreBins bins = {};
+};
+
+class Model {
+ public:
+  // FAILED_PRECONDITION for tensors that do not fit the config or hold NaN or infinity.
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const TensorSource& source, Backend& backend,
+                                                     const ModelOptions& options);
+  ~Model();
+
+  const ModelConfig& config() const { return config_; }
+  size_t weight_bytes() const;
+
+  // Runs the rows of `batch` (at most max_rows) through all layers, appending their K and V to
+  // `cache`. Afterwards ComputeLogits() and Sample() may be called for these rows. INVALID_ARGUMENT
+  // for too many rows; what happens on the device shows in Finish().
+  absl::Status Forward(const BatchView& batch, const KvCache& cache, const ForwardOutputs& outputs);
+
+  // Logits of `rows` (indices into the last batch) into rows 0 .. of an internal buffer of
+  // max_logit_rows() rows; Sample reads them there, DownloadLogits copies row i to host memory [V].
+  void ComputeLogits(std::span<const int32_t> rows);
+  void Sample(std::span<SampleRow> rows);
+  void DownloadLogits(int32_t i, float* out);
+  static constexpr int32_t max_logit_rows() { return 64; }
+
+  // Ends the step: host outputs and samples are valid after it.
+  absl::Status Finish() { return backend_.Finish(); }
+
+  // The next step may be noted while one runs; see Backend.
+  bool defers() const { return backend_.defers(); }
+  void SetTokens(std::span<const int32_t> tokens) { backend_.SetTokens(tokens); }
+  void Launch() { backend_.Launch(); }
+  void Discard() { backend_.Discard(); }
+
+ private:
+  struct Layer;
+  struct Workspace;
+
+  Model(ModelConfig config, Backend& backend, const ModelOptions& options);
+  absl::Status LoadWeights(const TensorSource& source, bool allow_nonfinite, WeightFormat format);
+  absl::Status AllocateWorkspace(const ModelOptions& options);
+  void Attention(int32_t layer_idx, const BatchView& batch, const KvCache& cache,
+                 const ForwardOutputs& outputs);
+  void FeedForward(const Layer& layer, int64_t rows);
+
+  ModelConfig config_;
+  Backend& backend_;
+  int32_t max_rows_;
+  float softmax_scale_;
+  std::unique_ptr<Matrix> embedding_;   // [V, D]
+  std::unique_ptr<Matrix> head_;        // [V, D]; null: tied to the embedding
+  std::unique_ptr<Buffer> final_norm_;  // [D]
+  std::vector<Layer> layers_;
+  std::unique_ptr<Workspace> workspace_;
+};
+
+// RoPE base of a request whose prompt and answer together may reach `context` tokens
+// (eta-semantics.md, "Defaults", NTK-aware scaling): the checkpoint's own within the trained
+// length. rope_scaling applies to the frequencies of whichever base this is.
+float RopeTheta(const ModelConfig& config, int64_t context);
+
+}  // namespace eta

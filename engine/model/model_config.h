@@ -1,0 +1,63 @@
+// config.json of a checkpoint (eta-semantics.md, "Model"): the model's shape, checked field by
+// field.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/safetensors_header.h"
+#include "kernels/params.h"
+
+namespace eta {
+
+// Bounds in brackets. Names of config.json, where they differ, after the arrow.
+struct ModelConfig {
+  int32_t vocab_size = 0;       // [1, 2^20]
+  int32_t model_dim = 0;        // [1, 65536] <- hidden_size
+  int32_t ffn_dim = 0;          // [1, 262144] <- intermediate_size
+  int32_t num_layers = 0;       // [1, 512] <- num_hidden_layers
+  int32_t num_query_heads = 0;  // [1, 1024] <- num_attention_heads
+  int32_t num_kv_heads = 0;     // divides num_query_heads, at most 32 query heads each
+                                // <- num_key_value_heads; absent: num_query_heads
+  int32_t head_dim = 0;         // even, [2, 256]; absent: model_dim / num_query_heads
+  float norm_eps = 0.0f;        // [1e-12, 0.1] <- rms_norm_eps
+  float rope_theta = 0.0f;      // [1, 1e12]; absent: 10000
+  // Of type llama3: factor [1, 1e4], low_freq_factor < high_freq_factor, both [1e-3, 1e4],
+  // original_context [1, 2^24] <- original_max_position_embeddings. Absent: none.
+  RopeScaling rope_scaling;
+  int32_t max_context = 0;  // [1, 2^24] trained length in tokens <- max_position_embeddings
+  bool tie_word_embeddings = false;
+  bool has_predictor = false;    // model_type "eta"; "llama" has none
+  Gate gate = Gate::kNone;       // <- eta_gate: "silu" or "none"; always none for "llama"
+  float beta = 1.0f;             // [1e-3, 1000] <- eta_beta; not read for gate none
+  int32_t block_size = 64;       // [4, 128], a multiple of 4 <- eta_block_size
+  int32_t bos_id = -1;           // <- bos_token_id; -1: none
+  std::vector<int32_t> eos_ids;  // <- eos_token_id: a number or a list of at most 16
+
+  int32_t group_size() const { return num_query_heads / num_kv_heads; }
+  int64_t query_dim() const { return int64_t{num_query_heads} * head_dim; }
+  int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }
+};
+
+// INVALID_ARGUMENT naming the field and its limit. UNIMPLEMENTED for what would change the result
+// and is not supported: other model types, rope scaling but llama3's (linear, dynamic, yarn,
+// longrope), biases in attention or FFN, activations other than SiLU, sliding windows, quantized
+// weights. Fields of no consequence for inference are ignored. rope_theta and the scaling may stand
+// at the top (rope_theta, rope_scaling) or, as newer files have them, in rope_parameters.
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
+
+// Tensor names (Hugging Face LLaMA's plus tau_proj) and shapes that the config calls for.
+std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& config);
+
+// FAILED_PRECONDITION listing the first 10 differences: missing, not expected, other shape, or a
+// dtype that is not float32, float16 or bfloat16. Stored rotary frequencies
+// (self_attn.rotary_emb.inv_freq) are the one known extra: they follow from rope_theta.
+absl::Status ValidateTensors(const ModelConfig& config,
+                             const std::map<std::string, TensorInfo>& tensors);
+
+}  // namespace eta

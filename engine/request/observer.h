@@ -1,0 +1,64 @@
+// Hooks for whoever measures the engine; none of them costs anything when no observer is set.
+// Called on the step thread, with several devices on several of them at once; must not block. What
+// a report points to lives during the call only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "engine/request/request.h"
+
+namespace eta {
+
+// A sequence that drew a token in the step.
+struct TokenReport {
+  const Request* request = nullptr;
+  const ResolvedAttention* attention = nullptr;
+  bool first = false;
+  std::chrono::nanoseconds latency{0};  // first: since submission; else since the token before
+};
+
+// A decode row that counts (eta-semantics.md, "What is counted"): what it read stands in row `row`
+// of StepReport::tokens_attended and tokens_read.
+struct DecodeRowReport {
+  const Request* request = nullptr;
+  const ResolvedAttention* attention = nullptr;
+  int32_t row = 0;
+  int32_t kv_len = 0;    // T
+  int32_t screened = 0;  // block records that selection looked at, per layer and KV head
+};
+
+// A step that ran, or one that only preempted: then it has no rows and no duration.
+struct StepReport {
+  std::chrono::nanoseconds duration{0};
+  int32_t sequences = 0;  // of requests, with rows in the step
+  int32_t prefill_rows = 0;
+  int32_t decode_rows = 0;
+  int32_t probe_rows = 0;  // of a step that served probes, which has no other rows
+  int32_t sequences_running = 0;
+  int32_t requests_waiting = 0;
+  int32_t blocks_used = 0;    // referenced by sequences
+  int32_t blocks_cached = 0;  // kept for their prefix only
+  int32_t blocks_free = 0;
+  int32_t preemptions = 0;
+
+  std::span<const TokenReport> tokens;
+  std::span<const DecodeRowReport> decode;
+  int32_t num_rows = 0;                      // R
+  const int32_t* tokens_attended = nullptr;  // [L, R, HQ]; null where `decode` is empty
+  const int32_t* tokens_read = nullptr;      // [L, R, HKV]; likewise
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void OnStep(const StepReport& report) = 0;
+  // Of every request that was submitted, after the report of its last step and before its sink has
+  // the last event: who has an answer finds it counted.
+  virtual void OnRequestEnd(const Request& request, const absl::Status& status,
+                            const FinishedEvent& outcome) = 0;
+};
+
+}  // namespace eta

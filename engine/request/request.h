@@ -1,0 +1,206 @@
+// A generation request and the events that answer it: plain structs, no wire format.
+//
+// Every limit named here is checked by ValidateRequest (request_validation.h) before a request
+// reaches the engine, with the field's name as the API spells it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/request/threshold_profile.h"
+#include "kernels/batch.h"
+#include "kernels/params.h"
+
+namespace eta {
+
+using Clock = std::chrono::steady_clock;
+
+struct SamplingOptions {
+  float temperature = 1.0f;         // [0, 2]; 0 = greedy
+  int32_t top_k = 0;                // >= 0; 0 = off
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1]
+  float repetition_penalty = 1.0f;  // (0, 10]
+  float presence_penalty = 0.0f;    // [-2, 2]
+  float frequency_penalty = 0.0f;   // [-2, 2]
+  std::vector<LogitBias> bias;      // at most 256, each in [-100, 100], ids distinct
+  std::optional<uint64_t> seed;     // absent: the engine draws one and names it in the answer
+};
+
+struct StoppingOptions {
+  int32_t max_tokens = 256;               // >= 1
+  int32_t min_tokens = 0;                 // <= max_tokens; end-of-text and stop ids wait until then
+  std::vector<std::string> stop_strings;  // at most 4, 1 to 64 bytes each, valid UTF-8
+  std::vector<int32_t> stop_ids;          // at most 16
+  bool ignore_eos = false;
+  bool include_stop = false;  // keep the matched stop string in the text
+};
+
+struct OutputOptions {
+  bool text = true;
+  bool ids = false;
+  std::optional<int32_t> logprobs;         // alternatives per token, 0 to 20
+  std::optional<int32_t> prompt_logprobs;  // the same for prompt tokens (all but the first)
+  bool layer_statistics = false;
+};
+
+enum class AttentionMode : uint8_t { kFull, kDynamic, kProfile };
+
+// What the client asked for. Overrides that the mode does not read (z, floor and pinned_blocks of
+// full attention) are refused, never ignored.
+struct AttentionChoice {
+  static constexpr float kMaxOffset = 100.0f;
+  static constexpr float kMaxZ = 16.0f;
+
+  std::optional<AttentionMode> mode;                // absent: dynamic if the model has a predictor
+  std::shared_ptr<const ThresholdProfile> profile;  // kProfile only
+  std::optional<float> offset;                      // [-kMaxOffset, kMaxOffset]
+  std::optional<float> z;                           // [0, kMaxZ]
+  std::optional<bool> uniform_floor;
+  std::optional<int32_t> pinned_blocks;  // [0, 1024]
+};
+
+// What it became: named in the first message, used for every row of the request.
+struct ResolvedAttention {
+  AttentionMode mode = AttentionMode::kFull;
+  std::shared_ptr<const ThresholdProfile> profile;
+  AttentionOptions options;
+  bool head_z = false;  // the profile's z per head applies, not options.z
+
+  // Makes it the setting of a sequence's rows, which then point into the profile.
+  void ApplyTo(SequenceRows& rows) const {
+    rows.attention = options;
+    rows.frozen_thresholds = profile ? profile->thresholds.data() : nullptr;
+    rows.head_z = head_z ? profile->head_z.data() : nullptr;
+  }
+};
+
+enum class Priority : uint8_t { kLow, kNormal, kHigh };
+
+// What a request's tenant may have of the engine. Requests of one tenant name the same weight and
+// limit; where they differ (they were just changed), the newest one's hold.
+struct TenantShare {
+  static constexpr double kMinWeight = 0.01;
+  static constexpr double kMaxWeight = 100.0;
+
+  double weight = 1.0;        // tokens in proportion to it where several have work; clamped
+  int64_t max_kv_tokens = 0;  // prompt and reserved answer of what runs, per device; 0: no limit
+};
+
+struct Request {
+  std::string id;  // 1 to 64 printable ASCII characters, no spaces; echoed
+  // Who is served in turn with others; empty is a tenant too. Keys shared prefixes, so that no
+  // tenant can feel another's prompts.
+  std::string tenant;
+  TenantShare share;
+  std::variant<std::string, std::vector<int32_t>> prompt;  // UTF-8 text, or token ids
+  SamplingOptions sampling;
+  StoppingOptions stopping;
+  OutputOptions output;
+  AttentionChoice attention;
+  Priority priority = Priority::kNormal;  // among requests of one tenant
+  Clock::time_point deadline = Clock::time_point::max();
+};
+
+// A token with its log-probability under the model (before bias, penalties and temperature) and the
+// most probable alternatives, descending.
+struct TokenDetail {
+  int32_t id = 0;
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top;
+};
+
+struct StartedEvent {
+  std::string request_id;
+  int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of the prompt, taken from shared blocks
+  uint64_t seed = 0;
+  float rope_theta = 0.0f;  // larger than the checkpoint's when the context was extended
+  ResolvedAttention attention;
+};
+
+// Prompt tokens done so far; sent while a prompt takes more than one step.
+struct PrefillEvent {
+  int32_t done = 0;
+  int32_t total = 0;
+  std::vector<TokenDetail> prompt_logprobs;  // of the prompt tokens just done, if asked for
+};
+
+struct DeltaEvent {
+  std::string text;  // whole UTF-8 characters; may be empty
+  std::vector<int32_t> ids;
+  std::vector<TokenDetail> logprobs;  // one per id, if asked for
+};
+
+enum class FinishReason : uint8_t { kStopToken, kEndOfText, kStopString, kLength };
+
+// Attention of the decode rows of one request (eta-semantics.md, "What is counted"). The integers
+// are exact: those of several requests may be added up.
+struct LayerStatistics {
+  double head_density = 0.0;
+  double union_density = 0.0;
+};
+struct AttentionStatistics {
+  int64_t decode_rows = 0;  // the densities are means over them; 0: nothing was decoded
+  double head_density = 0.0;
+  double union_density = 0.0;
+  int64_t keys_attended = 0;            // admitted keys, summed over rows, layers and query heads
+  int64_t keys_eligible = 0;            // T, summed likewise
+  int64_t keys_read = 0;                // keys read, summed over rows, layers and KV heads
+  int64_t keys_cached = 0;              // T, summed likewise
+  int64_t kv_bytes_read = 0;            // keys and values that attention read
+  int64_t kv_bytes_dense = 0;           // what full attention would have read for the same rows
+  int64_t index_bytes_read = 0;         // block records screened, beside kv_bytes_read
+  std::vector<LayerStatistics> layers;  // [L], if asked for
+};
+
+struct Timing {
+  std::chrono::nanoseconds queue{0};        // submitted to first scheduled
+  std::chrono::nanoseconds prefill{0};      // first scheduled to first token
+  std::chrono::nanoseconds first_token{0};  // submitted to first token
+  std::chrono::nanoseconds decode{0};       // first token to last
+};
+
+struct FinishedEvent {
+  FinishReason reason = FinishReason::kLength;
+  std::string matched_stop;           // kStopString
+  std::optional<int32_t> matched_id;  // kStopToken, kEndOfText
+  int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;
+  int32_t output_tokens = 0;
+  int32_t preemptions = 0;
+  Timing timing;
+  AttentionStatistics attention;
+};
+
+// Receives the events of one request, in order, on the engine's step thread: Started (unless the
+// request ended before it ran), any number of Prefill, then Deltas, then exactly one of Finished or
+// Failed. Calls must not block.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  // Before a prompt of `bytes` of text is made tokens, of which it has `least_tokens` at least, and
+  // before the request is queued, once its prompt's length is known: on Submit's thread, of a valid
+  // request. An error refuses it, and Submit returns it. May come again if another device is asked.
+  virtual absl::Status OnText(int64_t /*bytes*/, int64_t /*least_tokens*/) {
+    return absl::OkStatus();
+  }
+  virtual absl::Status OnSized(int32_t /*prompt_tokens*/) { return absl::OkStatus(); }
+  virtual void OnStarted(StartedEvent event) = 0;
+  virtual void OnPrefill(PrefillEvent event) = 0;
+  virtual void OnDelta(DeltaEvent event) = 0;
+  virtual void OnFinished(FinishedEvent event) = 0;
+  // The request ended without an answer; `so_far` counts what had been emitted.
+  virtual void OnFailed(absl::Status status, FinishedEvent so_far) = 0;
+  // True while too much waits to be sent: the request is paused, its batch mates are not.
+  virtual bool Congested() const = 0;
+};
+
+}  // namespace eta

@@ -1,0 +1,281 @@
+#include "engine/request/request_validation.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/utf8.h"
+#include "engine/request/profile_validation.h"
+
+namespace eta {
+namespace {
+
+constexpr size_t kMaxRequestIdBytes = 64;
+constexpr size_t kMaxLogitBias = 256;
+constexpr size_t kMaxStopStrings = 4;
+constexpr size_t kMaxStopStringBytes = 64;
+constexpr size_t kMaxStopIds = 16;
+constexpr int32_t kMaxLogprobs = 20;
+constexpr int32_t kMaxPinnedBlocks = 1024;
+constexpr float kMaxLogitBiasValue = 100.0f;
+constexpr float kGatedZ = 1.5f;  // with the uniform floor
+constexpr float kPlainZ = 2.0f;  // without: the paper's
+constexpr char kIdsOnly[] =
+    "this model came with a tokenizer.json, and only SentencePiece's tokenizer.model is read";
+
+std::string Element(const std::string& field, size_t i) {
+  return absl::StrCat(field, "[", i, "]");
+}
+
+// Keeps the first violation; later checks then cost nothing. NaN is outside every range.
+class Checker {
+ public:
+  void Require(bool holds, const std::string& field, const std::string& sentence) {
+    if (status_.ok() && !holds) status_ = InvalidField(field, sentence);
+  }
+  void Range(float value, float low, float high, const std::string& field) {
+    if (value >= low && value <= high) return;
+    Require(false, field, absl::StrCat("must be ", low, " to ", high));
+  }
+  void AboveZero(float value, float high, const std::string& field) {
+    if (value > 0.0f && value <= high) return;
+    Require(false, field, absl::StrCat("must be greater than 0 and at most ", high));
+  }
+  void Range(int64_t value, int64_t low, int64_t high, const std::string& field) {
+    if (value >= low && value <= high) return;
+    Require(false, field, absl::StrCat("must be ", low, " to ", high));
+  }
+  void AtMost(size_t count, size_t limit, const std::string& field, const std::string& unit) {
+    if (count <= limit) return;
+    Require(false, field, absl::StrCat("at most ", limit, " ", unit));
+  }
+  void TokenIds(std::span<const int32_t> ids, int32_t vocab_size, const std::string& field) {
+    const auto bad = std::find_if(ids.begin(), ids.end(),
+                                  [&](int32_t id) { return id < 0 || id >= vocab_size; });
+    if (bad == ids.end()) return;
+    Range(int64_t{*bad}, 0, int64_t{vocab_size} - 1, Element(field, bad - ids.begin()));
+  }
+  // What the model cannot do.
+  void Precondition(bool holds, const std::string& message) {
+    if (!status_.ok() || holds) return;
+    status_ = MakeError(
+        absl::StatusCode::kFailedPrecondition, message,
+        {.reason = "UNSUPPORTED_BY_MODEL", .field = {}, .metadata = {}, .retry_after = {}});
+  }
+
+  bool ok() const { return status_.ok(); }
+  void Set(absl::Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+  absl::Status Take() { return std::move(status_); }
+
+ private:
+  absl::Status status_;
+};
+
+void CheckText(std::string_view text, const Limits& limits, Checker& check) {
+  check.Require(!text.empty(), "text", "must not be empty");
+  check.AtMost(text.size(), static_cast<size_t>(limits.max_prompt_bytes), "text", "bytes");
+  if (!check.ok()) return;
+  const auto invalid = FirstInvalidUtf8(text);
+  check.Require(!invalid, "text",
+                absl::StrCat("is not UTF-8 from byte ", invalid.value_or(0), " on"));
+}
+
+void CheckPrompt(const Request& request, const ModelConfig& config, const Limits& limits,
+                 Checker& check) {
+  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
+    CheckText(*text, limits, check);
+    return;
+  }
+  const auto& ids = std::get<std::vector<int32_t>>(request.prompt);
+  check.Require(!ids.empty(), "token_ids.ids", "must not be empty");
+  check.TokenIds(ids, config.vocab_size, "token_ids.ids");
+}
+
+void CheckSampling(const SamplingOptions& sampling, const ModelConfig& config, Checker& check) {
+  check.Range(sampling.temperature, 0.0f, 2.0f, "sampling.temperature");
+  check.Require(sampling.top_k >= 0, "sampling.top_k", "must not be negative");
+  check.AboveZero(sampling.top_p, 1.0f, "sampling.top_p");
+  check.Range(sampling.min_p, 0.0f, 1.0f, "sampling.min_p");
+  check.AboveZero(sampling.repetition_penalty, 10.0f, "sampling.repetition_penalty");
+  check.Range(sampling.presence_penalty, -2.0f, 2.0f, "sampling.presence_penalty");
+  check.Range(sampling.frequency_penalty, -2.0f, 2.0f, "sampling.frequency_penalty");
+  check.AtMost(sampling.bias.size(), kMaxLogitBias, "sampling.logit_bias", "entries");
+  if (!check.ok()) return;
+  std::unordered_set<int32_t> seen;
+  for (size_t i = 0; i < sampling.bias.size() && check.ok(); ++i) {
+    const LogitBias& bias = sampling.bias[i];
+    const std::string field = Element("sampling.logit_bias", i);
+    check.Range(int64_t{bias.id}, 0, int64_t{config.vocab_size} - 1, field + ".token_id");
+    check.Range(bias.bias, -kMaxLogitBiasValue, kMaxLogitBiasValue, field + ".bias");
+    check.Require(seen.insert(bias.id).second, field + ".token_id", "occurs more than once");
+  }
+}
+
+void CheckStopping(const StoppingOptions& stopping, const ModelConfig& config, const Limits& limits,
+                   Checker& check) {
+  check.Range(int64_t{stopping.max_tokens}, 1, limits.max_output_tokens, "stopping.max_tokens");
+  check.Range(int64_t{stopping.min_tokens}, 0, stopping.max_tokens, "stopping.min_tokens");
+  check.AtMost(stopping.stop_strings.size(), kMaxStopStrings, "stopping.stop_strings", "strings");
+  check.AtMost(stopping.stop_ids.size(), kMaxStopIds, "stopping.stop_token_ids", "ids");
+  if (!check.ok()) return;
+  for (size_t i = 0; i < stopping.stop_strings.size(); ++i) {
+    const std::string& stop = stopping.stop_strings[i];
+    const std::string field = Element("stopping.stop_strings", i);
+    check.Require(!stop.empty(), field, "must not be empty");
+    check.AtMost(stop.size(), kMaxStopStringBytes, field, "bytes");
+    check.Require(!FirstInvalidUtf8(stop), field, "is not UTF-8");
+  }
+  check.TokenIds(stopping.stop_ids, config.vocab_size, "stopping.stop_token_ids");
+}
+
+void CheckOutput(const OutputOptions& output, Checker& check) {
+  check.Range(int64_t{output.logprobs.value_or(0)}, 0, kMaxLogprobs, "output.logprobs");
+  check.Range(int64_t{output.prompt_logprobs.value_or(0)}, 0, kMaxLogprobs,
+              "output.prompt_logprobs");
+}
+
+AttentionMode ModeOf(const AttentionChoice& choice, const ModelConfig& config) {
+  return choice.mode.value_or(config.has_predictor ? AttentionMode::kDynamic
+                                                   : AttentionMode::kFull);
+}
+
+// The floor that a sparse request runs with.
+bool UniformFloor(const AttentionChoice& choice, const ModelConfig& config) {
+  if (choice.uniform_floor) return *choice.uniform_floor;
+  const bool profile = ModeOf(choice, config) == AttentionMode::kProfile && choice.profile;
+  if (profile && choice.profile->uniform_floor) return *choice.profile->uniform_floor;
+  return config.gate == Gate::kSilu;
+}
+
+void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Checker& check) {
+  const ModelConfig& config = model.config;
+  check.Range(choice.offset.value_or(0.0f), -AttentionChoice::kMaxOffset,
+              AttentionChoice::kMaxOffset, "attention.offset");
+  check.Range(choice.z.value_or(0.0f), 0.0f, AttentionChoice::kMaxZ, "attention.z");
+  check.Range(int64_t{choice.pinned_blocks.value_or(0)}, 0, kMaxPinnedBlocks,
+              "attention.pinned_blocks");
+  switch (ModeOf(choice, config)) {
+    case AttentionMode::kFull: {
+      const std::string sentence = "full attention prunes nothing and does not read this";
+      check.Require(!choice.z, "attention.z", sentence);
+      check.Require(!choice.uniform_floor, "attention.floor", sentence);
+      check.Require(!choice.pinned_blocks, "attention.pinned_blocks", sentence);
+      check.Require(config.gate != Gate::kNone || !choice.offset, "attention.offset",
+                    "full attention of a model without a gate does not read this");
+      break;
+    }
+    case AttentionMode::kDynamic:
+      check.Precondition(config.has_predictor,
+                         "attention.dynamic: this model predicts no thresholds");
+      break;
+    case AttentionMode::kProfile:
+      check.Require(choice.profile != nullptr, "attention.profile", "must name a profile");
+      if (check.ok()) check.Set(ValidateProfile(*choice.profile, model));
+      break;
+  }
+  const bool full = ModeOf(choice, config) == AttentionMode::kFull;
+  check.Precondition(config.gate != Gate::kNone || full || !UniformFloor(choice, config),
+                     "attention.floor: a uniform floor needs a model with a gate");
+}
+
+}  // namespace
+
+bool IsRequestId(std::string_view id) {
+  return !id.empty() && id.size() <= kMaxRequestIdBytes &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
+absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
+                             const Limits& limits) {
+  const ModelConfig& config = model.config;
+  Checker check;
+  check.Require(IsRequestId(request.id), "request_id", kRequestIdRule);
+  CheckPrompt(request, config, limits, check);
+  CheckSampling(request.sampling, config, check);
+  CheckStopping(request.stopping, config, limits, check);
+  CheckOutput(request.output, check);
+  CheckAttention(request.attention, model, check);
+  return check.Take();
+}
+
+absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model) {
+  Checker check;
+  CheckAttention(choice, model, check);
+  return check.Take();
+}
+
+absl::Status ValidateText(std::string_view text, const Limits& limits) {
+  Checker check;
+  CheckText(text, limits, check);
+  return check.Take();
+}
+
+absl::Status NoTextError() {
+  Checker check;
+  check.Precondition(false, absl::StrCat("text: send token ids: ", kIdsOnly));
+  return check.Take();
+}
+
+absl::Status RequireIdsOnly(const Request& request) {
+  const std::string why = kIdsOnly;
+  Checker check;
+  check.Precondition(!std::holds_alternative<std::string>(request.prompt),
+                     absl::StrCat("text: send token_ids: ", why));
+  check.Precondition(request.stopping.stop_strings.empty(),
+                     absl::StrCat("stopping.stop_strings: use stop_token_ids: ", why));
+  check.Precondition(request.output.ids,
+                     absl::StrCat("output.token_ids: must be true, answers have no text: ", why));
+  return check.Take();
+}
+
+int64_t LeastTokens(size_t text_bytes, const EngineInfo& model) {
+  if (model.max_token_bytes == 0) return 1;
+  return static_cast<int64_t>((text_bytes - 1) / model.max_token_bytes + 1);
+}
+
+absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits,
+                          bool at_least) {
+  if (prompt_tokens >= 0 && max_tokens >= 0 && prompt_tokens <= limits.max_context &&
+      max_tokens <= limits.max_context - prompt_tokens) {
+    return absl::OkStatus();
+  }
+  return MakeError(
+      absl::StatusCode::kInvalidArgument,
+      absl::StrCat("stopping.max_tokens: ", at_least ? "at least " : "", prompt_tokens,
+                   " prompt tokens and ", max_tokens,
+                   " max_tokens together pass the context limit of ", limits.max_context),
+      {.reason = "CONTEXT_TOO_LONG",
+       .field = "stopping.max_tokens",
+       .metadata = {{"prompt_tokens", absl::StrCat(prompt_tokens)},
+                    {"max_tokens", absl::StrCat(max_tokens)},
+                    {"max_context", absl::StrCat(limits.max_context)}}});
+}
+
+ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelConfig& config) {
+  ResolvedAttention resolved;
+  resolved.mode = ModeOf(choice, config);
+  AttentionOptions& options = resolved.options;
+  static const ThresholdProfile kNoProfile;
+  if (resolved.mode == AttentionMode::kProfile) resolved.profile = choice.profile;
+  const ThresholdProfile& profile = resolved.profile ? *resolved.profile : kNoProfile;
+  options.offset = choice.offset.value_or(profile.offset.value_or(0.0f));
+  if (resolved.mode == AttentionMode::kFull) {
+    options.admit_all = true;
+    options.uniform_floor = false;
+    return resolved;
+  }
+  options.uniform_floor = UniformFloor(choice, config);
+  const float usual = options.uniform_floor ? kGatedZ : kPlainZ;
+  options.z = choice.z.value_or(profile.z.value_or(usual));
+  resolved.head_z = !choice.z && !profile.head_z.empty();
+  if (choice.pinned_blocks) options.pinned_blocks = *choice.pinned_blocks;
+  return resolved;
+}
+
+}  // namespace eta

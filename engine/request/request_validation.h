@@ -1,0 +1,51 @@
+// Checks a request against the model and the limits before any work is done for it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "engine/model/model_config.h"
+#include "engine/request/limits.h"
+#include "engine/request/request.h"
+
+namespace eta {
+
+// Every bound stated in request.h, UTF-8 of text fields, token ids against the vocabulary. The
+// first violation is returned as InvalidField, or FAILED_PRECONDITION where the model lacks what is
+// asked (dynamic thresholds or a floor of a model without them). Prompt length in tokens is not
+// known here: CheckContext does that after tokenising.
+absl::Status ValidateRequest(const Request& request, const EngineInfo& model, const Limits& limits);
+
+// The part of it about attention; of a profile ValidateProfile (profile_validation.h).
+absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model);
+
+// Text that is to become tokens: its bounds and its UTF-8, as of a request's prompt.
+absl::Status ValidateText(std::string_view text, const Limits& limits);
+
+// FAILED_PRECONDITION for text that is to become tokens of a model that knows ids only.
+absl::Status NoTextError();
+
+// FAILED_PRECONDITION, naming the field, for a request that needs text of a model whose tokenizer
+// the engine does not read: a prompt as text, stop strings, or an answer without token ids.
+absl::Status RequireIdsOnly(const Request& request);
+
+// The one rule for ids of requests, and its sentence.
+inline constexpr char kRequestIdRule[] =
+    "must be 1 to 64 printable ASCII characters without spaces, since it is sent back as a header "
+    "and stands in logs";
+bool IsRequestId(std::string_view id);
+
+// How many tokens a text of so many bytes, over 0, has at least.
+int64_t LeastTokens(size_t text_bytes, const EngineInfo& model);
+
+// CONTEXT_TOO_LONG, with both numbers, if prompt + max_tokens passes limits.max_context.
+// `at_least`: the prompt has so many or more.
+absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits,
+                          bool at_least = false);
+
+// REQUIRES: ValidateRequest passed.
+ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelConfig& config);
+
+}  // namespace eta

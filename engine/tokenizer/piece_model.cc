@@ -1,0 +1,269 @@
+#include "engine/tokenizer/piece_model.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "engine/tokenizer/merge_queue.h"
+
+namespace eta {
+namespace {
+
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
+
+// Parts of at most so many symbols are merged by looking through them all: no queue is as quick.
+constexpr size_t kFewSymbols = 96;
+
+size_t CharacterLength(char first) {
+  const auto lead = static_cast<uint8_t>(first);
+  return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+int32_t CodePoint(std::string_view character) {
+  const auto lead = static_cast<uint8_t>(character.front());
+  if (lead < 0x80) return lead;
+  int32_t code = lead & (0xFF >> (character.size() + 1));
+  for (const char c : character.substr(1)) code = code << 6 | (c & 0x3F);
+  return code;
+}
+
+std::string EscapeSpaces(std::string_view text, bool add_dummy_prefix) {
+  const auto spaces = static_cast<size_t>(std::count(text.begin(), text.end(), ' '));
+  std::string escaped;
+  escaped.reserve(text.size() + (spaces + 1) * kSpace.size());
+  if (add_dummy_prefix) escaped += kSpace;
+  for (const char c : text) {
+    if (c == ' ') {
+      escaped += kSpace;
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+// By id, from 1 on: the higher a piece's score, the lower.
+std::vector<uint32_t> RankPieces(const std::vector<Piece>& pieces) {
+  std::vector<int32_t> by_score(pieces.size());
+  std::iota(by_score.begin(), by_score.end(), 0);
+  const auto score = [&](int32_t id) { return pieces[id].score; };
+  std::sort(by_score.begin(), by_score.end(),
+            [&](int32_t a, int32_t b) { return score(a) > score(b); });
+  std::vector<uint32_t> ranks(by_score.size());
+  uint32_t rank = 1;
+  for (size_t i = 0; i < by_score.size(); ++i) {
+    if (i > 0 && score(by_score[i]) != score(by_score[i - 1])) ++rank;
+    ranks[by_score[i]] = rank;
+  }
+  return ranks;
+}
+
+}  // namespace
+
+// A run of text that is a piece, or a single character. Symbols form a list; size 0: merged away.
+struct PieceModel::Symbol {
+  int32_t prev;
+  int32_t next;
+  uint32_t begin;
+  uint32_t size;
+  int32_t id;  // -1: a character that is in no piece
+};
+
+// A part of a text, and what merging it needs: kept from part to part.
+struct PieceModel::Part {
+  // The next symbol becomes part of `left`, which is `piece` then.
+  void Join(int32_t left, int32_t piece) {
+    Symbol& joined = symbols[left];
+    Symbol& right = symbols[joined.next];
+    joined.size += right.size;
+    joined.id = piece;
+    joined.next = right.next;
+    right.size = 0;
+    if (joined.next >= 0) symbols[joined.next].prev = left;
+  }
+
+  std::vector<Symbol> symbols;
+  std::vector<PairTable::Made> made;  // by each symbol with the next one
+};
+
+PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
+  byte_ids_.fill(-1);
+  std::unordered_map<std::string_view, int32_t> normal_ids;
+  for (size_t i = 0; i < table_.pieces.size(); ++i) {
+    const Piece& piece = table_.pieces[i];
+    const auto id = static_cast<int32_t>(i);
+    if (table_.byte_fallback) max_piece_bytes_ = std::max(max_piece_bytes_, piece.text.size());
+    if (piece.type == PieceType::kByte) {
+      byte_ids_[static_cast<size_t>(ByteOf(piece.text))] = id;
+    } else if (piece.type == PieceType::kUserDefined) {
+      user_defined_.emplace_back(piece.text, id);
+      starts_user_defined_[static_cast<uint8_t>(piece.text.front())] = true;
+    } else if (piece.type == PieceType::kNormal) {
+      normal_ids.emplace(piece.text, id);
+      const bool character = CharacterLength(piece.text.front()) == piece.text.size();
+      if (character) characters_[CodePoint(piece.text)] = id;
+    }
+  }
+  std::sort(user_defined_.begin(), user_defined_.end());
+  const std::vector<uint32_t> ranks = RankPieces(table_.pieces);
+  for (const auto& entry : normal_ids) {
+    AddMerges({.piece = entry.second, .rank = ranks[entry.second]}, normal_ids);
+  }
+  for (size_t c = 0; c < ascii_.size(); ++c) {
+    const auto it = characters_.find(static_cast<int32_t>(c));
+    ascii_[c] = it == characters_.end() ? -1 : it->second;
+  }
+}
+
+void PieceModel::AddMerges(PairTable::Made made,
+                           const std::unordered_map<std::string_view, int32_t>& normal_ids) {
+  const std::string_view text = table_.pieces[made.piece].text;
+  const auto symbol = [&](std::string_view part) {
+    if (const auto piece = normal_ids.find(part); piece != normal_ids.end()) return piece->second;
+    if (CharacterLength(part.front()) != part.size()) return -1;
+    const auto next = static_cast<int32_t>(table_.pieces.size() + characters_.size());
+    return characters_.emplace(CodePoint(part), next).first->second;
+  };
+  size_t before = 0;  // where the character begins that ends at the cut
+  for (size_t cut = CharacterLength(text[0]); cut < text.size();) {
+    const size_t next = cut + CharacterLength(text[cut]);
+    const int32_t left = symbol(text.substr(0, cut));
+    const int32_t right = symbol(text.substr(cut));
+    if (left >= 0 && right >= 0) {
+      merges_.Insert(left, right, made);
+      joints_.Insert(CodePoint(text.substr(before, cut - before)),
+                     CodePoint(text.substr(cut, next - cut)), {.piece = 0, .rank = 0});
+    }
+    before = cut;
+    cut = next;
+  }
+}
+
+int32_t PieceModel::CharacterSymbol(int32_t code) const {
+  if (code < 128) return ascii_[static_cast<size_t>(code)];
+  const auto it = characters_.find(code);
+  return it == characters_.end() ? -1 : it->second;
+}
+
+const PieceModel::UserDefined* PieceModel::LongestUserDefined(std::string_view text) const {
+  if (!starts_user_defined_[static_cast<uint8_t>(text.front())]) return nullptr;
+  const UserDefined* longest = nullptr;
+  auto begin = user_defined_.begin();
+  auto end = user_defined_.end();
+  for (size_t i = 0; i < text.size(); ++i) {
+    // Narrow to the pieces that agree with text[0 .. i]; the shortest of them comes first.
+    const auto byte = static_cast<uint8_t>(text[i]);
+    begin = std::partition_point(begin, end, [i, byte](const auto& piece) {
+      return piece.first.size() <= i || static_cast<uint8_t>(piece.first[i]) < byte;
+    });
+    end = std::partition_point(begin, end, [i, byte](const auto& piece) {
+      return static_cast<uint8_t>(piece.first[i]) == byte;
+    });
+    if (begin == end) break;
+    if (begin->first.size() == i + 1) longest = &*begin;
+  }
+  return longest;
+}
+
+void PieceModel::AppendUnknown(std::string_view character, bool follows_unknown,
+                               std::vector<int32_t>& ids) const {
+  if (table_.byte_fallback) {
+    for (const char c : character) ids.push_back(byte_ids_[static_cast<uint8_t>(c)]);
+  } else if (!follows_unknown) {
+    ids.push_back(table_.unk_id);
+  }
+}
+
+void PieceModel::TakePart(std::string_view text, size_t& begin, Part& part) const {
+  std::vector<Symbol>& symbols = part.symbols;
+  symbols.clear();
+  int32_t last = -1;  // the character before `begin`; -1: none, or a piece that is never merged
+  while (begin < text.size()) {
+    const std::string_view character = text.substr(begin, CharacterLength(text[begin]));
+    const int32_t code = CodePoint(character);
+    if (!symbols.empty() && !joints_.Find(last, code)) break;
+    const UserDefined* whole = LongestUserDefined(text.substr(begin));
+    const size_t size = whole != nullptr ? whole->first.size() : character.size();
+    const auto index = static_cast<int32_t>(symbols.size());
+    symbols.push_back({.prev = index - 1,
+                       .next = index + 1,
+                       .begin = static_cast<uint32_t>(begin),
+                       .size = static_cast<uint32_t>(size),
+                       .id = whole != nullptr ? whole->second : CharacterSymbol(code)});
+    last = whole != nullptr ? -1 : code;
+    begin += size;
+  }
+  symbols.back().next = -1;
+}
+
+PairTable::Made PieceModel::MadeAt(const Part& part, int32_t left) const {
+  const Symbol& symbol = part.symbols[left];
+  return symbol.next < 0 ? PairTable::Made()
+                         : merges_.Find(symbol.id, part.symbols[symbol.next].id);
+}
+
+void PieceModel::MergeFew(Part& part) const {
+  std::vector<PairTable::Made>& made = part.made;
+  made.clear();
+  const auto count = static_cast<int32_t>(part.symbols.size());
+  for (int32_t i = 0; i + 1 < count; ++i) made.push_back(MadeAt(part, i));
+  made.emplace_back();
+  for (;;) {
+    const auto best = std::min_element(
+        made.begin(), made.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    if (!*best) return;
+    const auto left = static_cast<int32_t>(best - made.begin());
+    const Symbol& symbol = part.symbols[left];
+    made[symbol.next] = {};
+    part.Join(left, best->piece);
+    *best = MadeAt(part, left);
+    if (symbol.prev >= 0) made[symbol.prev] = MadeAt(part, symbol.prev);
+  }
+}
+
+void PieceModel::MergeMany(Part& part) const {
+  MergeQueue merges;
+  const auto push = [&](int32_t left) {
+    if (const auto made = MadeAt(part, left)) merges.Push(made.rank, left);
+  };
+  for (int32_t i = 0; i < static_cast<int32_t>(part.symbols.size()); ++i) push(i);
+
+  while (const auto merge = merges.Pop()) {
+    const Symbol& left = part.symbols[merge->left];
+    if (left.size == 0) continue;
+    const auto made = MadeAt(part, merge->left);
+    if (!made || made.rank != merge->rank) continue;  // one of the two has changed since
+    part.Join(merge->left, made.piece);
+    if (left.prev >= 0) push(left.prev);
+    push(merge->left);
+  }
+}
+
+std::vector<int32_t> PieceModel::Encode(std::string_view text) const {
+  const std::string all = text.empty() ? "" : EscapeSpaces(text, table_.add_dummy_prefix);
+  std::vector<int32_t> ids;
+  Part part;
+  bool unknown = false;
+  for (size_t begin = 0; begin < all.size();) {
+    TakePart(all, begin, part);
+    if (part.symbols.size() <= kFewSymbols) {
+      MergeFew(part);
+    } else {
+      MergeMany(part);
+    }
+    for (int32_t i = 0; i >= 0; i = part.symbols[i].next) {
+      const Symbol& symbol = part.symbols[i];
+      const bool follows_unknown = unknown;
+      unknown = symbol.id < 0 || symbol.id >= static_cast<int32_t>(table_.pieces.size());
+      if (unknown) {
+        const std::string_view character = std::string_view(all).substr(symbol.begin, symbol.size);
+        AppendUnknown(character, follows_unknown, ids);
+      } else {
+        ids.push_back(symbol.id);
+      }
+    }
+  }
+  return ids;
+}
+
+}  // namespace eta

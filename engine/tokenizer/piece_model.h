@@ -1,0 +1,76 @@
+// Byte-pair encoding as SentencePiece does it, over a checked PieceTable.
+//
+// SentencePiece itself is not linked: the packaged 0.1.97 has known memory errors for crafted model
+// files (CVE-2026-1260 among them) and holds 235 bytes for each byte of a prompt; the tests compare
+// this encoder with it, id by id.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/tokenizer/pair_table.h"
+#include "engine/tokenizer/piece_table.h"
+
+namespace eta {
+
+inline constexpr size_t kMaxTextBytes = size_t{16} << 20;
+
+// Immutable after construction; thread-safe. Neither copied nor moved: it holds views into itself.
+class PieceModel {
+ public:
+  explicit PieceModel(PieceTable table);
+  PieceModel(const PieceModel&) = delete;
+  PieceModel& operator=(const PieceModel&) = delete;
+
+  const PieceTable& table() const { return table_; }
+
+  // Bytes of text that one id stands for at most; 0: any number, since characters that follow one
+  // another and are in no piece become one id where there are no byte pieces.
+  size_t max_piece_bytes() const { return max_piece_bytes_; }
+
+  // Ids of `text`. Starting from single characters, the adjacent pair that makes the piece of the
+  // highest score (the leftmost such pair) is merged until no pair makes a piece. Parts of the text
+  // between which no pair makes one, such as words, are taken by themselves. Time n log n.
+  // REQUIRES: well-formed UTF-8 of at most kMaxTextBytes.
+  std::vector<int32_t> Encode(std::string_view text) const;
+
+ private:
+  using UserDefined = std::pair<std::string_view, int32_t>;  // text and id
+  struct Symbol;
+  struct Part;
+
+  // Symbols of the text from `begin` on, which it moves: to a place that no piece reaches across.
+  void TakePart(std::string_view text, size_t& begin, Part& part) const;
+  // What a symbol makes with the next one.
+  PairTable::Made MadeAt(const Part& part, int32_t left) const;
+  // Both do the same: the first in a time that grows with the square of the symbols, but sooner.
+  void MergeFew(Part& part) const;
+  void MergeMany(Part& part) const;
+
+  // The longest user-defined piece that starts `text`; null: none does.
+  const UserDefined* LongestUserDefined(std::string_view text) const;
+  // Id of the symbol that a character starts as; -1: it can neither stand nor merge.
+  int32_t CharacterSymbol(int32_t code) const;
+  void AddMerges(PairTable::Made made,
+                 const std::unordered_map<std::string_view, int32_t>& normal_ids);
+  void AppendUnknown(std::string_view character, bool follows_unknown,
+                     std::vector<int32_t>& ids) const;
+
+  PieceTable table_;
+  size_t max_piece_bytes_ = 0;
+  // A symbol is a piece, or a character that is none but begins or ends one: ids past the pieces'.
+  std::unordered_map<int32_t, int32_t> characters_;  // by code point
+  PairTable merges_;                                 // pairs of symbols
+  PairTable joints_;                       // pairs of code points across which symbols can merge
+  std::vector<UserDefined> user_defined_;  // sorted by text
+  std::array<bool, 256> starts_user_defined_{};  // by first byte
+  std::array<int32_t, 128> ascii_{};             // CharacterSymbol
+  std::array<int32_t, 256> byte_ids_{};
+};
+
+}  // namespace eta

@@ -1,0 +1,57 @@
+// Token ids in, one at a time; text out as soon as it is certain.
+//
+// Text is certain when it is made of whole characters and cannot become part of a stop string. The
+// texts returned, put together, are the same however far the ids reach at a time: the decoded
+// answer, cut where the first stop string ends (the longest, if several end there).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/utf8.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace eta {
+
+// One answer. Not thread-safe; the tokenizer must outlive it.
+class TextStream {
+ public:
+  struct Emission {
+    std::string text;                         // became certain with this id
+    std::optional<std::string> matched_stop;  // the stop string that has ended the text
+  };
+
+  // The answer continues `prompt`: its text is Decode(prompt + answer) without Decode(prompt),
+  // where a character that the prompt's last bytes left open counts as the answer's. Stop strings
+  // are well-formed UTF-8 (empty ones are ignored); `include_stop` returns the matched one as text
+  // too.
+  TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+             std::vector<std::string> stop_strings, bool include_stop);
+
+  // Once a stop string has matched, further ids change nothing.
+  Emission Push(int32_t id);
+
+  // The text still held back: no more ids will come.
+  std::string Flush();
+
+  const std::optional<std::string>& matched_stop() const { return matched_stop_; }
+
+ private:
+  // Moves what became certain out of `held_`. `added` bytes at its end are new.
+  std::string Release(size_t added);
+  size_t HeldBack() const;
+
+  const Tokenizer& tokenizer_;
+  std::vector<std::string> stop_strings_;
+  bool include_stop_;
+  Utf8Assembler assembler_;
+  bool first_ = true;  // no id has added a byte yet, the prompt's included
+  std::string held_;   // whole characters, not returned yet
+  std::optional<std::string> matched_stop_;
+};
+
+}  // namespace eta
