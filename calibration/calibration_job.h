@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
-#include "calibration/sample_split.h"
+#include "calibration/solvers/sample_split.h"
 
 namespace eta {
 

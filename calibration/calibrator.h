@@ -23,7 +23,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/decode_measurement.h"
-#include "calibration/profile_record.h"
+#include "calibration/profiles/profile_record.h"
 #include "engine/engine.h"
 
 namespace eta {

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "calibration/head_z.h"
-#include "calibration/score_histogram.h"
+#include "calibration/solvers/head_z.h"
+#include "calibration/solvers/score_histogram.h"
 
 namespace eta {
 

@@ -10,7 +10,7 @@
 namespace eta {
 
 // Equal bins over [low, high): bin b holds low + b * width() <= S < low + (b + 1) * width(). Why
-// this many, and what they cost in precision: calibration/score_histogram.h.
+// this many, and what they cost in precision: calibration/solvers/score_histogram.h.
 struct ScoreBins {
   int32_t count = 16384;
   double low = -64.0;

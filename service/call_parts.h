@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "engine/base/threads/task_thread.h"
 #include "engine/base/threads/worker_pool.h"
 #include "engine/engine.h"

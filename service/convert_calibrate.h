@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "engine/engine.h"
 #include "eta/v1/calibrate.pb.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "eta/v1/profiles.pb.h"
 
 namespace eta {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "engine/engine.h"
 #include "service/log/log.h"
 #include "service/process_hardening.h"

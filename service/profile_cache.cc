@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "calibration/threshold_profile_of.h"
+#include "calibration/profiles/threshold_profile_of.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "kernels/failpoint.h"

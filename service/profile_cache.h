@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "engine/base/threads/fair_queue.h"
 #include "engine/request/request.h"
 #include "engine/request/threshold_profile.h"

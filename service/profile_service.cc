@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "kernels/failpoint.h"

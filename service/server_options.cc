@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "calibration/calibrator.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 
 namespace eta {
 namespace {

@@ -17,9 +17,9 @@
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/progress_bar.h"
 #include "calibration/evaluation/runtime_flags.h"
-#include "calibration/evaluation/text_source.h"
-#include "calibration/profile_json.h"
-#include "calibration/sample_split.h"
+#include "calibration/evaluation/text/text_source.h"
+#include "calibration/profiles/profile_json.h"
+#include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
 #include "engine/engine.h"
 

@@ -15,7 +15,7 @@
 #include "calibration/evaluation/profile_file.h"
 #include "calibration/evaluation/progress_bar.h"
 #include "calibration/evaluation/runtime_flags.h"
-#include "calibration/evaluation/windows.h"
+#include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"
 #include "engine/request/request_validation.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/profile_json.h"
-#include "calibration/threshold_profile_of.h"
+#include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/threshold_profile_of.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_check.h"

@@ -48,7 +48,7 @@ struct CalibrationRows {
 };
 
 // The bins in float32: that of a score is floor(score * inverse_width + fraction) + first. With the
-// default bins this is exact (calibration/score_histogram.h).
+// default bins this is exact (calibration/solvers/score_histogram.h).
 struct FloatBins {
   float low;  // S < low of ScoreBins where S < this, high likewise
   float high;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 
 namespace eta {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "engine/base/threads/watched_files.h"
 #include "engine/engine.h"
 #include "service/connections/connection_figures.h"

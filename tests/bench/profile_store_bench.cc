@@ -11,7 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "tests/testing/profile_case.h"
 
 namespace eta {

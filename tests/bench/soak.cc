@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "calibration/profile_json.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/profile_store.h"
 #include "engine/engine.h"
 #include "eta/v1/profiles.grpc.pb.h"
 #include "eta/v1/service.grpc.pb.h"

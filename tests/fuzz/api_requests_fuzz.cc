@@ -6,9 +6,9 @@
 #include <stop_token>
 #include <string>
 
-#include "calibration/profile_json.h"
-#include "calibration/profile_store.h"
-#include "calibration/store/page_token.h"
+#include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/profile_store.h"
+#include "calibration/profiles/store/page_token.h"
 #include "engine/request/request_validation.h"
 #include "eta/v1/calibrate.pb.h"
 #include "eta/v1/profiles.pb.h"

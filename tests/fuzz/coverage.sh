@@ -30,8 +30,8 @@ parsers=(
   engine/base/json/json_check.cc engine/model/model_config.cc engine/tokenizer/piece_model.cc engine/tokenizer/piece_table.cc
   engine/request/request_validation.cc engine/checkpoint/safetensors_header.cc engine/tokenizer/text_stream.cc
   engine/tokenizer/tokenizer.cc engine/base/utf8.cc engine/checkpoint/checkpoint.cc
-  engine/base/json/json_fields.cc calibration/profile_blob.cc calibration/profile_json.cc
-  calibration/profile_record.cc calibration/store/page_token.cc
+  engine/base/json/json_fields.cc calibration/profiles/profile_blob.cc calibration/profiles/profile_json.cc
+  calibration/profiles/profile_record.cc calibration/profiles/store/page_token.cc
   service/convert_calibrate.cc service/trace_context.cc service/server_options.cc
   service/telemetry/page_writer.cc service/telemetry/label_names.cc
   service/identity/api_key.cc service/identity/base64url.cc service/identity/identity.cc

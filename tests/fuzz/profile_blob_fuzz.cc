@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "calibration/profile_blob.h"
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_blob.h"
+#include "calibration/profiles/profile_json.h"
 #include "engine/base/sha256.h"
 
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "calibration/profile_blob.h"
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_blob.h"
+#include "calibration/profiles/profile_json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

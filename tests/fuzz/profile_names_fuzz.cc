@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "calibration/profile_record.h"
-#include "calibration/store/sql_database.h"
-#include "calibration/store/sqlite_database.h"
+#include "calibration/profiles/profile_record.h"
+#include "calibration/profiles/store/sql_database.h"
+#include "calibration/profiles/store/sqlite_database.h"
 #include "engine/request/request_validation.h"
 #include "tests/fuzz/checked_error.h"
 #include "tests/unit/temp_folder.h"

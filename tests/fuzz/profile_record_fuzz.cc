@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "calibration/profile_blob.h"
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_blob.h"
+#include "calibration/profiles/profile_json.h"
 #include "tests/fuzz/checked_error.h"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "calibration/collected_cells.h"
-#include "calibration/frozen_threshold.h"
+#include "calibration/solvers/frozen_threshold.h"
 #include "engine/checkpoint/safetensors.h"
 #include "tests/golden/golden_folder.h"
 #include "tests/unit/attention_case.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "calibration/evaluation/case_tensors.h"
-#include "calibration/evaluation/score.h"
+#include "calibration/evaluation/cases/case_tensors.h"
+#include "calibration/evaluation/cases/score.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
 #include "tests/golden/golden_folder.h"

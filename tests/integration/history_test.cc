@@ -20,7 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
 #include "tests/testing/environment.h"

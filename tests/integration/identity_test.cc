@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "eta/v1/admin.grpc.pb.h"
 #include "gmock/gmock.h"

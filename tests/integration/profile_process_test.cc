@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "gmock/gmock.h"
 #include "tests/integration/replica.h"
 #include "tests/testing/error_details.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "tests/integration/service_fixture.h"
 #include "tests/testing/error_details.h"
 #include "tests/testing/tenant_header.h"

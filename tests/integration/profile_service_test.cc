@@ -1,5 +1,5 @@
 // The calls about stored profiles, over a real socket and a real store.
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/integration/profile_service_fixture.h"

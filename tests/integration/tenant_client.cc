@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "tests/testing/error_details.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "calibration/profile_record.h"
+#include "calibration/profiles/profile_record.h"
 #include "eta/v1/profiles.grpc.pb.h"
 #include "eta/v1/service.grpc.pb.h"
 #include "eta/v1/stats.grpc.pb.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "eta/v1/stats.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "eta/v1/profiles.grpc.pb.h"
 #include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/create_channel.h"

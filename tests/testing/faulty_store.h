@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "gtest/gtest.h"
 #include "tests/unit/temp_folder.h"
 

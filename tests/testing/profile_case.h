@@ -4,8 +4,8 @@
 #include <random>
 #include <string>
 
-#include "calibration/profile_record.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_record.h"
+#include "calibration/profiles/profile_store.h"
 
 namespace eta {
 

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "tests/testing/postgres_server.h"
 
 namespace eta {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 #include "tests/testing/profile_case.h"
 #include "tests/unit/temp_folder.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 
 namespace eta {
 

@@ -14,7 +14,7 @@
 #include <random>
 #include <string>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "engine/request/request_validation.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "eta/v1/calibrate.pb.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"

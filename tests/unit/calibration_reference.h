@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "calibration/score_histogram.h"
+#include "calibration/solvers/score_histogram.h"
 
 namespace eta::testing {
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "calibration/collected_cells.h"
-#include "calibration/frozen_threshold.h"
-#include "calibration/sample_split.h"
-#include "calibration/threshold_profile_of.h"
+#include "calibration/profiles/threshold_profile_of.h"
+#include "calibration/solvers/frozen_threshold.h"
+#include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/probe_recorder.h"

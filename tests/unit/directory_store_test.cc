@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

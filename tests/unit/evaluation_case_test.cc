@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "calibration/evaluation/case_tensors.h"
-#include "calibration/evaluation/comparison.h"
-#include "calibration/evaluation/kernel_case.h"
-#include "calibration/evaluation/score.h"
+#include "calibration/evaluation/cases/case_tensors.h"
+#include "calibration/evaluation/cases/comparison.h"
+#include "calibration/evaluation/cases/kernel_case.h"
+#include "calibration/evaluation/cases/score.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

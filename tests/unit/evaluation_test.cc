@@ -8,8 +8,8 @@
 
 #include "calibration/evaluation/interval.h"
 #include "calibration/evaluation/profile_file.h"
-#include "calibration/evaluation/text_source.h"
-#include "calibration/evaluation/windows.h"
+#include "calibration/evaluation/text/text_source.h"
+#include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"

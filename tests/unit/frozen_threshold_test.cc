@@ -1,6 +1,6 @@
 // The root of g(c) = target: against plain arrays, at the ends of beta and density, and refused.
 
-#include "calibration/frozen_threshold.h"
+#include "calibration/solvers/frozen_threshold.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

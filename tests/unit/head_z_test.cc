@@ -1,6 +1,6 @@
 // The smallest z of a wanted recall, against selection tried at every z.
 
-#include "calibration/head_z.h"
+#include "calibration/solvers/head_z.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

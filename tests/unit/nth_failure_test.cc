@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "calibration/profile_json.h"
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/profile_store.h"
 #include "engine/base/error.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"

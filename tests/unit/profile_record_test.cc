@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/profile_blob.h"
-#include "calibration/profile_json.h"
+#include "calibration/profiles/profile_blob.h"
+#include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "engine/base/sha256.h"
 #include "gmock/gmock.h"

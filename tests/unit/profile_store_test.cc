@@ -1,5 +1,5 @@
 // What holds for every profile store: readers for all three kinds, writers for the two that write.
-#include "calibration/profile_store.h"
+#include "calibration/profiles/profile_store.h"
 
 #include <array>
 #include <atomic>

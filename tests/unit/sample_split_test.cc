@@ -1,6 +1,6 @@
 // Samples into sequences, and which of them are held out.
 
-#include "calibration/sample_split.h"
+#include "calibration/solvers/sample_split.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The histogram as it is filled: row weights, bins, what falls outside, chunks and orders.
 
-#include "calibration/score_histogram.h"
+#include "calibration/solvers/score_histogram.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Shifts found by measurement: of smooth, stepped, torn and unreachable densities.
 
-#include "calibration/union_target.h"
+#include "calibration/solvers/union_target.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,118 @@
+// kernel-case and score: a case in, a result out.
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "calibration/evaluation/cases/comparison.h"
+#include "calibration/evaluation/cases/kernel_case.h"
+#include "calibration/evaluation/cases/score.h"
+#include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/runtime_flags.h"
+
+namespace eta {
+namespace {
+
+struct CaseFlags {
+  std::string case_file;
+  std::string out_file;
+  std::optional<double> tolerance;
+
+  void Register(CLI::App& command) {
+    command.add_option("--case", case_file, "Case to run: a safetensors file")->required();
+    command.add_option("--out", out_file, "Safetensors file to write the result to")->required();
+    command
+        .add_option("--tolerance", tolerance,
+                    "Compare the result with the tensors of the same names in the case: integers "
+                    "must be equal, floating point must differ by this much at most; exit code 1 "
+                    "if not")
+        ->check([](const std::string& text) { return CheckReal(text, 0.0, 1e30); });
+  }
+
+  // Aborted if the result is not the expected one.
+  absl::Status Compare() const {
+    if (!tolerance) return absl::OkStatus();
+    const absl::StatusOr<Comparison> comparison = CompareFiles(case_file, out_file, *tolerance);
+    if (!comparison.ok()) return comparison.status();
+    std::fputs(comparison->report.c_str(), stdout);
+    if (comparison->equal) return absl::OkStatus();
+    return absl::AbortedError("case: the result differs from its expectation");
+  }
+};
+
+struct KernelCaseCommand {
+  CaseFlags files;
+  BackendOptions backend;
+
+  absl::Status Run() const {
+    const absl::StatusOr<KernelCase> kernel_case = ReadKernelCase(files.case_file);
+    if (!kernel_case.ok()) return kernel_case.status();
+    const absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend(backend);
+    if (!made.ok()) return made.status();
+    const absl::StatusOr<KernelResult> result = RunKernelCase(*kernel_case, **made);
+    if (!result.ok()) return result.status();
+    const absl::Status written = WriteKernelResult(*kernel_case, *result, files.out_file);
+    if (!written.ok()) return written;
+    return files.Compare();
+  }
+};
+
+struct ScoreCommand {
+  CaseFlags files;
+  RuntimeFlags runtime;
+
+  absl::Status Run() const {
+    const absl::StatusOr<ScoreCase> score_case = ReadScoreCase(files.case_file);
+    if (!score_case.ok()) return score_case.status();
+    const absl::StatusOr<std::unique_ptr<Runtime>> loaded = Runtime::Load(runtime);
+    if (!loaded.ok()) return loaded.status();
+    const ModelConfig& config = (*loaded)->config();
+    const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = (*loaded)->MakeRunner(
+        CaseGeometry(*score_case, config, runtime.kv_dtype, runtime.index_dtype),
+        static_cast<int32_t>(score_case->tokens.size()));
+    if (!runner.ok()) return runner.status();
+    const absl::StatusOr<ScoreResult> result = RunScore(*score_case, **runner);
+    if (!result.ok()) return result.status();
+    const absl::Status written = WriteScoreResult(*result, config, files.out_file);
+    if (!written.ok()) return written;
+    return files.Compare();
+  }
+};
+
+}  // namespace
+
+void AddKernelCaseCommand(CLI::App& app, absl::Status& status) {
+  CLI::App* sub = app.add_subcommand("kernel-case",
+                                     "Runs one decode step of one layer through a backend's ops");
+  auto command = std::make_shared<KernelCaseCommand>();
+  command->files.Register(*sub);
+  RegisterBackend(*sub, command->backend);
+  sub->footer(
+      "The case holds q [HQ, d], k and v [T, HKV, d] in the cache's type (float32 for "
+      "float8_e4m3),\n"
+      "tau [HQ]; in its metadata block_size, sub_block, z, offset, beta, pinned_blocks, "
+      "rescue_chunk,\n"
+      "gate, floor, kv_dtype and, unless it is float16, index_dtype.\n"
+      "The result holds out [HQ, d] float64, admitted [HQ, N] uint8, tokens_per_head [HQ] and\n"
+      "tokens_per_kv_head [HKV] int64.");
+  sub->callback([command, &status] { status = command->Run(); });
+}
+
+void AddScoreCommand(CLI::App& app, absl::Status& status) {
+  CLI::App* sub = app.add_subcommand(
+      "score", "Forces a text through a model token by token; writes logits and counts");
+  auto command = std::make_shared<ScoreCommand>();
+  command->files.Register(*sub);
+  command->runtime.Register(*sub);
+  sub->footer(
+      "The case holds tokens [n] int32 and, in mode frozen, profile [L, HQ]; in its metadata\n"
+      "prompt_tokens, mode (full, eta, floor, frozen), block_size, sub_block, z, offset, beta,\n"
+      "pinned_blocks, rescue_chunk, floor. The result holds logits [rows, V], thresholds and\n"
+      "tokens_attended [L, HQ, rows], tokens_read [L, HKV, rows]; row 0 is the prompt's last\n"
+      "position and counts the whole prompt.");
+  sub->callback([command, &status] { status = command->Run(); });
+}
+
+}  // namespace eta

@@ -1,0 +1,85 @@
+#include "calibration/evaluation/cases/case_metadata.h"
+
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/error.h"
+
+namespace eta {
+namespace {
+
+template <typename T>
+absl::StatusOr<T> NumberField(const CaseMetadata& metadata, const std::string& field, T low,
+                              T high) {
+  const std::string limits = absl::StrCat("must be a number from ", low, " to ", high);
+  const auto found = metadata.find(field);
+  if (found == metadata.end()) return InvalidField(field, "is missing; " + limits);
+  const std::string& text = found->second;
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  // Written so that NaN fails.
+  if (!whole || !(value >= low && value <= high)) return InvalidField(field, limits);
+  return value;
+}
+
+}  // namespace
+
+absl::StatusOr<int32_t> IntegerField(const CaseMetadata& metadata, const std::string& field,
+                                     int32_t low, int32_t high) {
+  return NumberField<int32_t>(metadata, field, low, high);
+}
+
+absl::StatusOr<float> RealField(const CaseMetadata& metadata, const std::string& field, float low,
+                                float high) {
+  return NumberField<float>(metadata, field, low, high);
+}
+
+absl::StatusOr<size_t> ChoiceField(const CaseMetadata& metadata, const std::string& field,
+                                   std::initializer_list<const char*> choices) {
+  const auto found = metadata.find(field);
+  size_t index = 0;
+  if (found != metadata.end()) {
+    for (const char* choice : choices) {
+      if (found->second == choice) return index;
+      ++index;
+    }
+  }
+  return InvalidField(field, absl::StrCat("must be one of ", absl::StrJoin(choices, ", ")));
+}
+
+absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata) {
+  const absl::StatusOr<float> offset = RealField(metadata, "offset", -100.0f, 100.0f);
+  if (!offset.ok()) return offset.status();
+  const absl::StatusOr<float> z = RealField(metadata, "z", 0.0f, 16.0f);
+  if (!z.ok()) return z.status();
+  const absl::StatusOr<int32_t> pinned = IntegerField(metadata, "pinned_blocks", 0, 1 << 20);
+  if (!pinned.ok()) return pinned.status();
+  const absl::StatusOr<int32_t> rescue = IntegerField(metadata, "rescue_chunk", 1, 1 << 20);
+  if (!rescue.ok()) return rescue.status();
+  const absl::StatusOr<size_t> floor = ChoiceField(metadata, "floor", {"none", "uniform"});
+  if (!floor.ok()) return floor.status();
+  return AttentionOptions{.offset = *offset,
+                          .z = *z,
+                          .pinned_blocks = *pinned,
+                          .rescue_chunk = *rescue,
+                          .uniform_floor = *floor == 1};
+}
+
+absl::Status BlockFields(const CaseMetadata& metadata, KvGeometry& geometry) {
+  const absl::StatusOr<int32_t> block = IntegerField(metadata, "block_size", 1, 4096);
+  if (!block.ok()) return block.status();
+  const absl::StatusOr<int32_t> sub_block = IntegerField(metadata, "sub_block", 0, *block);
+  if (!sub_block.ok()) return sub_block.status();
+  if (*sub_block > 0 && *block % *sub_block != 0) {
+    return InvalidField("sub_block", "must be 0 or divide block_size");
+  }
+  geometry.block_size = *block;
+  geometry.sub_block = *sub_block;
+  return absl::OkStatus();
+}
+
+}  // namespace eta

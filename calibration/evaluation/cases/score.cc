@@ -1,0 +1,202 @@
+#include "calibration/evaluation/cases/score.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/evaluation/cases/case_metadata.h"
+#include "calibration/evaluation/cases/case_tensors.h"
+#include "engine/base/error.h"
+
+namespace eta {
+namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 20;
+constexpr int64_t kMaxLogits = int64_t{1} << 31;
+
+enum Mode : size_t { kFull, kDynamic, kFloor, kFrozen };
+
+absl::Status CheckFits(const ScoreCase& score_case, const ModelConfig& config) {
+  if (config.gate == Gate::kSilu && score_case.beta != config.beta) {
+    return InvalidField("beta", absl::StrCat("must be the checkpoint's, ", config.beta));
+  }
+  if (score_case.dynamic && !config.has_predictor) {
+    return InvalidField("mode", "must be full or frozen: the checkpoint predicts no thresholds");
+  }
+  if (score_case.attention.uniform_floor && config.gate == Gate::kNone) {
+    return InvalidField("floor", "must be none: the checkpoint has no gate");
+  }
+  if (int64_t{score_case.rows()} * config.vocab_size > kMaxLogits) {
+    return InvalidField("tokens", absl::StrCat("leads to more than ", kMaxLogits, " logits"));
+  }
+  return absl::OkStatus();
+}
+
+// One case on its way through the runner.
+class ScoreRun {
+ public:
+  ScoreRun(const ScoreCase& score_case, SequenceRunner& runner)
+      : case_(score_case),
+        runner_(runner),
+        layers_(static_cast<size_t>(runner.config().num_layers)),
+        query_heads_(static_cast<size_t>(runner.config().num_query_heads)),
+        kv_heads_(static_cast<size_t>(runner.config().num_kv_heads)),
+        vocab_size_(static_cast<size_t>(runner.config().vocab_size)),
+        rows_(static_cast<size_t>(score_case.rows())) {}
+
+  absl::StatusOr<ScoreResult> Run() {
+    result_.rows = static_cast<int64_t>(rows_);
+    result_.logits.resize(rows_ * vocab_size_);
+    result_.thresholds.resize(layers_ * query_heads_ * rows_);
+    result_.tokens_attended.resize(layers_ * query_heads_ * rows_);
+    result_.tokens_read.resize(layers_ * kv_heads_ * rows_);
+    absl::Status status = runner_.Begin(
+        {.attention = case_.attention,
+         .frozen_thresholds = case_.thresholds,
+         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(case_.tokens.size()))});
+    if (status.ok()) status = Prompt();
+    for (size_t row = 1; status.ok() && row < rows_; ++row) {
+      const auto position = static_cast<size_t>(case_.prompt_tokens) + row - 1;
+      status = Step(position, 1, RowKind::kDecode, row);
+    }
+    if (!status.ok()) return status;
+    return std::move(result_);
+  }
+
+ private:
+  absl::Status Prompt() {
+    const auto prompt = static_cast<size_t>(case_.prompt_tokens);
+    absl::Status status;
+    for (size_t begin = 0; status.ok() && begin < prompt;) {
+      const size_t count = std::min(static_cast<size_t>(runner_.max_rows()), prompt - begin);
+      status = Step(begin, count, RowKind::kPrefill, 0);
+      begin += count;
+    }
+    return status;
+  }
+
+  // Feeds `count` tokens; the last of them fills row `row` of the result.
+  absl::Status Step(size_t begin, size_t count, RowKind kind, size_t row) {
+    // What prefill rows leave untouched is what full attention counts.
+    attended_.assign(layers_ * count * query_heads_, static_cast<int32_t>(begin + count));
+    read_.assign(layers_ * count * kv_heads_, static_cast<int32_t>(begin + count));
+    thresholds_.resize(layers_ * count * query_heads_);
+    const absl::Status status =
+        runner_.Run({.tokens = std::span(case_.tokens).subspan(begin, count),
+                     .kind = kind,
+                     .logits = std::span(result_.logits).subspan(row * vocab_size_, vocab_size_),
+                     .outputs = {.tokens_attended = attended_.data(),
+                                 .tokens_read = read_.data(),
+                                 .thresholds = thresholds_.data()}});
+    if (!status.ok()) return status;
+    Transpose(attended_, query_heads_, count, row, result_.tokens_attended);
+    Transpose(read_, kv_heads_, count, row, result_.tokens_read);
+    Transpose(thresholds_, query_heads_, count, row, result_.thresholds);
+    return absl::OkStatus();
+  }
+
+  // The last row of step [L, count, heads] into column `row` of all [L, heads, rows].
+  template <typename T>
+  void Transpose(const std::vector<T>& step, size_t heads, size_t count, size_t row,
+                 std::vector<T>& all) const {
+    for (size_t layer = 0; layer < layers_; ++layer) {
+      for (size_t head = 0; head < heads; ++head) {
+        all[(layer * heads + head) * rows_ + row] =
+            step[(layer * count + count - 1) * heads + head];
+      }
+    }
+  }
+
+  const ScoreCase& case_;
+  SequenceRunner& runner_;
+  const size_t layers_;
+  const size_t query_heads_;
+  const size_t kv_heads_;
+  const size_t vocab_size_;
+  const size_t rows_;
+  ScoreResult result_;
+  std::vector<int32_t> attended_;  // [L, count, HQ]
+  std::vector<int32_t> read_;      // [L, count, HKV]
+  std::vector<float> thresholds_;  // [L, count, HQ]
+};
+
+}  // namespace
+
+int32_t ScoreCase::rows() const {
+  return std::max(1, static_cast<int32_t>(tokens.size()) - prompt_tokens);
+}
+
+absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
+  const absl::StatusOr<SafetensorsFile> file = OpenCase(path);
+  if (!file.ok()) return file.status();
+  const CaseMetadata& metadata = file->metadata();
+  absl::StatusOr<std::vector<int32_t>> tokens = ReadInt32s(*file, "tokens", {kAnySize});
+  if (!tokens.ok()) return tokens.status();
+  if (tokens->empty() || tokens->size() > static_cast<size_t>(kMaxTokens)) {
+    return InvalidField("tokens", absl::StrCat("must hold 1 to ", kMaxTokens, " ids"));
+  }
+  const absl::StatusOr<int32_t> prompt_tokens =
+      IntegerField(metadata, "prompt_tokens", 1, static_cast<int32_t>(tokens->size()));
+  if (!prompt_tokens.ok()) return prompt_tokens.status();
+  const absl::StatusOr<size_t> mode =
+      ChoiceField(metadata, "mode", {"full", "eta", "floor", "frozen"});
+  if (!mode.ok()) return mode.status();
+  const absl::StatusOr<AttentionOptions> attention = AttentionFields(metadata);
+  if (!attention.ok()) return attention.status();
+  const absl::StatusOr<float> beta = RealField(metadata, "beta", 0.0f, 1000.0f);
+  if (!beta.ok()) return beta.status();
+  KvGeometry blocks;
+  const absl::Status blocks_read = BlockFields(metadata, blocks);
+  if (!blocks_read.ok()) return blocks_read;
+  if (*mode == kFloor && !attention->uniform_floor) {
+    return InvalidField("floor", "must be uniform in mode floor");
+  }
+
+  ScoreCase out = {.tokens = *std::move(tokens),
+                   .prompt_tokens = *prompt_tokens,
+                   .block_size = blocks.block_size,
+                   .sub_block = blocks.sub_block,
+                   .beta = *beta,
+                   .dynamic = *mode == kDynamic || *mode == kFloor,
+                   .attention = *attention};
+  out.attention.admit_all = *mode == kFull;
+  if (*mode == kFrozen) {
+    absl::StatusOr<std::vector<float>> profile =
+        ReadFloats(*file, "profile", DType::kFloat32, {kAnySize, kAnySize});
+    if (!profile.ok()) return profile.status();
+    out.thresholds = *std::move(profile);
+  }
+  return out;
+}
+
+KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype,
+                        DType index_dtype) {
+  return {.num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .block_size = score_case.block_size,
+          .sub_block = score_case.sub_block,
+          .dtype = dtype,
+          .index_dtype = index_dtype};
+}
+
+absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner) {
+  const absl::Status fits = CheckFits(score_case, runner.config());
+  if (!fits.ok()) return fits;
+  return ScoreRun(score_case, runner).Run();
+}
+
+absl::Status WriteScoreResult(const ScoreResult& result, const ModelConfig& config,
+                              const std::string& path) {
+  const int64_t layers = config.num_layers;
+  const std::vector<int64_t> per_head = {layers, config.num_query_heads, result.rows};
+  const std::vector<int64_t> per_kv_head = {layers, config.num_kv_heads, result.rows};
+  return WriteSafetensors(
+      path, {},
+      {{"logits", AsTensor(DType::kFloat32, {result.rows, config.vocab_size}, result.logits)},
+       {"thresholds", AsTensor(DType::kFloat32, per_head, result.thresholds)},
+       {"tokens_attended", AsTensor(DType::kInt32, per_head, result.tokens_attended)},
+       {"tokens_read", AsTensor(DType::kInt32, per_kv_head, result.tokens_read)}});
+}
+
+}  // namespace eta

@@ -1,0 +1,263 @@
+#include "calibration/profiles/profile_blob.h"
+
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/sha256.h"
+
+namespace eta {
+namespace {
+
+constexpr std::string_view kMagic = "ETAP";
+constexpr size_t kChecksumBytes = 64;
+constexpr size_t kMaxTextBytes = 255;
+
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 1, uint8_t,
+                                  std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+class Writer {
+ public:
+  template <typename T>
+  void Number(T value) {
+    const auto bits = std::bit_cast<BitsOf<T>>(value);
+    for (size_t i = 0; i < sizeof(T); ++i) bytes_ += static_cast<char>(bits >> (8 * i) & 0xff);
+  }
+  void Text(std::string_view text) {
+    Number(static_cast<uint32_t>(text.size()));
+    bytes_ += text;
+  }
+  void Numbers(const std::vector<float>& values) {
+    for (const float value : values) Number(value);
+  }
+  void Optional(const std::optional<double>& value) {
+    Number(static_cast<uint8_t>(value.has_value()));
+    if (value) Number(*value);
+  }
+  void Raw(std::string_view bytes) { bytes_ += bytes; }
+
+  std::string& bytes() { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+// Every read is bounded; after the first that fails, all fail.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  bool failed() const { return failed_; }
+  bool AtEnd() const { return rest_.empty(); }
+
+  template <typename T>
+  void Number(T& value) {
+    const std::string_view raw = Take(sizeof(T));
+    BitsOf<T> bits = 0;
+    for (size_t i = 0; i < raw.size(); ++i) {
+      bits |= static_cast<BitsOf<T>>(static_cast<BitsOf<T>>(static_cast<unsigned char>(raw[i]))
+                                     << (8 * i));
+    }
+    value = std::bit_cast<T>(bits);
+  }
+  void Text(std::string& text) {
+    uint32_t size = 0;
+    Number(size);
+    if (size > kMaxTextBytes) failed_ = true;
+    text = failed_ ? std::string() : std::string(Take(size));
+  }
+  void Numbers(size_t count, std::vector<float>& values) {
+    if (failed_ || count > rest_.size() / sizeof(float)) {
+      failed_ = true;
+      return;
+    }
+    values.resize(count);
+    for (float& value : values) Number(value);
+  }
+  void Optional(std::optional<double>& value) {
+    if (Flag()) Number(value.emplace());
+  }
+  // 0 or 1.
+  bool Flag() {
+    uint8_t flag = 0;
+    Number(flag);
+    if (flag > 1) failed_ = true;
+    return flag == 1;
+  }
+
+ private:
+  std::string_view Take(size_t size) {
+    if (failed_ || size > rest_.size()) {
+      failed_ = true;
+      return {};
+    }
+    const std::string_view taken = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return taken;
+  }
+
+  std::string_view rest_;
+  bool failed_ = false;
+};
+
+// The order of the numbers between labels and thresholds, once for both directions.
+template <typename Stream, typename Content>
+void VisitNumbers(Stream& stream, Content& content) {
+  stream.Number(content.geometry.layers);
+  stream.Number(content.geometry.query_heads);
+  stream.Number(content.geometry.block_size);
+  stream.Number(content.geometry.sub_block);
+  stream.Number(content.offset);
+  stream.Number(content.z);
+  stream.Number(content.floor);
+  stream.Number(content.target.kind);
+  stream.Number(content.target.value);
+  stream.Number(content.reached.soft_density);
+  stream.Number(content.reached.head_density);
+  stream.Number(content.reached.union_density);
+  stream.Number(content.evidence.perplexity_full);
+  stream.Number(content.evidence.perplexity_frozen);
+  stream.Number(content.evidence.head_density);
+  stream.Number(content.evidence.union_density);
+  stream.Number(content.evidence.recall);
+  stream.Number(content.evidence.calibration_sequences);
+  stream.Number(content.evidence.calibration_tokens);
+  stream.Number(content.evidence.held_out_sequences);
+  stream.Number(content.evidence.held_out_tokens);
+  stream.Optional(content.evidence.perplexity_dynamic);
+  stream.Optional(content.evidence.dynamic_head_density);
+  stream.Optional(content.evidence.dynamic_union_density);
+  stream.Optional(content.evidence.dynamic_recall);
+}
+
+void WriteContent(const ProfileContent& content, Writer& out) {
+  out.Number(static_cast<uint32_t>(content.labels.size()));
+  for (const auto& [key, value] : content.labels) {
+    out.Text(key);
+    out.Text(value);
+  }
+  out.Text(content.model_fingerprint);
+  out.Text(content.tokenizer_fingerprint);
+  VisitNumbers(out, content);
+  out.Numbers(content.thresholds);
+  out.Number(static_cast<uint8_t>(!content.z_per_head.empty()));
+  out.Numbers(content.z_per_head);
+}
+
+// False where labels are too many or out of order; numbers are checked by CheckProfileContent.
+bool ReadContent(Reader& in, ProfileContent& content) {
+  uint32_t labels = 0;
+  in.Number(labels);
+  if (!CheckProfileLabelCount(labels).ok()) return false;
+  for (uint32_t i = 0; i < labels && !in.failed(); ++i) {
+    std::string key, value;
+    in.Text(key);
+    in.Text(value);
+    if (!content.labels.empty() && key <= content.labels.rbegin()->first) return false;
+    content.labels.emplace_hint(content.labels.end(), std::move(key), std::move(value));
+  }
+  in.Text(content.model_fingerprint);
+  in.Text(content.tokenizer_fingerprint);
+  VisitNumbers(in, content);
+  const ProfileGeometry& geometry = content.geometry;
+  if (in.failed() || geometry.layers < 1 || geometry.query_heads < 1) return false;
+  const uint64_t heads = uint64_t(geometry.layers) * uint64_t(geometry.query_heads);
+  if (heads > kMaxProfileThresholds) return false;
+  in.Numbers(heads, content.thresholds);
+  if (in.Flag()) in.Numbers(heads, content.z_per_head);
+  return !in.failed();
+}
+
+absl::Status Corrupt(const std::string& sentence) {
+  return MakeError(absl::StatusCode::kDataLoss, "a stored profile " + sentence,
+                   {.reason = "PROFILE_CORRUPT"});
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record) {
+  if (absl::Status s = CheckProfileName("name", record.name); !s.ok()) return s;
+  if (absl::Status s = CheckRequestIdentity(record.request_id, record.payload_digest); !s.ok()) {
+    return s;
+  }
+  if (record.version < 1) return InvalidField("version", "must be at least 1");
+  if (absl::Status s = CheckProfileContent(record.content); !s.ok()) return s;
+  Writer out;
+  out.Raw(kMagic);
+  out.Number(kProfileSchemaVersion);
+  out.Text(record.tenant.id());
+  out.Text(record.name);
+  out.Number(record.version);
+  out.Number(record.create_time_us);
+  out.Text(record.request_id);
+  out.Text(record.payload_digest);
+  WriteContent(record.content, out);
+  absl::StatusOr<std::string> checksum = Sha256Hex(out.bytes());
+  if (!checksum.ok()) return checksum.status();
+  record.checksum = *std::move(checksum);
+  out.Raw(record.checksum);
+  return std::move(out.bytes());
+}
+
+absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
+  if (bytes.size() < kMagic.size() + sizeof(int32_t) + kChecksumBytes) return Corrupt("is cut off");
+  const std::string_view body = bytes.substr(0, bytes.size() - kChecksumBytes);
+  const absl::StatusOr<std::string> checksum = Sha256Hex(body);
+  if (!checksum.ok()) return checksum.status();
+  if (body.substr(0, kMagic.size()) != kMagic || bytes.substr(body.size()) != *checksum) {
+    return Corrupt("fails its checksum");
+  }
+  Reader in(body.substr(kMagic.size()));
+  int32_t schema = 0;
+  in.Number(schema);
+  if (schema > kProfileSchemaVersion) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat("a stored profile has schema version ", schema,
+                                  "; this build reads up to ", kProfileSchemaVersion),
+                     {.reason = "PROFILE_SCHEMA_TOO_NEW"});
+  }
+  if (schema < 1) return Corrupt("has no schema version");
+
+  std::string tenant_id, name, request_id, payload_digest;
+  int64_t version = 0, create_time_us = 0;
+  in.Text(tenant_id);
+  in.Text(name);
+  in.Number(version);
+  in.Number(create_time_us);
+  in.Text(request_id);
+  in.Text(payload_digest);
+  const absl::StatusOr<Tenant> tenant = Tenant::Parse(tenant_id);
+  if (in.failed() || !tenant.ok()) return Corrupt("is not encoded as it should be");
+  ProfileRecord record{.tenant = *tenant,
+                       .name = std::move(name),
+                       .version = version,
+                       .create_time_us = create_time_us,
+                       .request_id = std::move(request_id),
+                       .payload_digest = std::move(payload_digest),
+                       .content = {},
+                       .checksum = *checksum};
+  if (!ReadContent(in, record.content) || !in.AtEnd()) {
+    return Corrupt("is not encoded as it should be");
+  }
+  if (record.version < 1 || !CheckProfileName("name", record.name).ok() ||
+      !CheckRequestIdentity(record.request_id, record.payload_digest).ok()) {
+    return Corrupt("has a bad name, version or request id");
+  }
+  const absl::Status sound = CheckProfileContent(record.content);
+  if (!sound.ok()) return Corrupt(absl::StrCat("holds a bad value: ", sound.message()));
+  return record;
+}
+
+absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content) {
+  if (absl::Status s = CheckProfileContent(content); !s.ok()) return s;
+  Writer out;
+  WriteContent(content, out);
+  return Sha256Hex(out.bytes());
+}
+
+}  // namespace eta

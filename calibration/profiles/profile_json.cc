@@ -1,0 +1,250 @@
+#include "calibration/profiles/profile_json.h"
+
+#include <array>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/profiles/profile_blob.h"
+#include "engine/base/error.h"
+#include "engine/base/json/json_fields.h"
+#include "engine/base/json/json_writer.h"
+
+namespace eta {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kFormat[] = "eta-profile";
+constexpr size_t kMaxDepth = 3;
+constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
+constexpr int32_t kMaxSize = std::numeric_limits<int32_t>::max();
+constexpr std::array<std::string_view, 2> kFloors = {"none", "uniform"};
+constexpr std::array<std::string_view, 4> kTargets = {"match_dynamic", "head_density",
+                                                      "union_density", "max_perplexity_increase"};
+
+void Write(const std::vector<float>& values, const ProfileGeometry& geometry, JsonWriter& json) {
+  json.BeginArray();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % size_t(geometry.query_heads) == 0) json.BeginArray();
+    json.Value(values[i]);
+    if ((i + 1) % size_t(geometry.query_heads) == 0) json.End();
+  }
+  json.End();
+}
+
+void Write(const ProfileEvidence& evidence, JsonWriter& json) {
+  const auto or_null = [&json](std::string_view key, const std::optional<double>& value) {
+    json.Key(key);
+    if (value) return json.Value(*value);
+    json.Value(nullptr);
+  };
+  json.BeginObject();
+  json.Key("perplexity_full").Value(evidence.perplexity_full);
+  or_null("perplexity_dynamic", evidence.perplexity_dynamic);
+  json.Key("perplexity_frozen").Value(evidence.perplexity_frozen);
+  json.Key("head_density").Value(evidence.head_density);
+  json.Key("union_density").Value(evidence.union_density);
+  json.Key("recall").Value(evidence.recall);
+  or_null("dynamic_head_density", evidence.dynamic_head_density);
+  or_null("dynamic_union_density", evidence.dynamic_union_density);
+  or_null("dynamic_recall", evidence.dynamic_recall);
+  json.Key("calibration_sequences").Value(evidence.calibration_sequences);
+  json.Key("calibration_tokens").Value(evidence.calibration_tokens);
+  json.Key("held_out_sequences").Value(evidence.held_out_sequences);
+  json.Key("held_out_tokens").Value(evidence.held_out_tokens);
+  json.End();
+}
+
+std::optional<double> NumberOrNull(JsonFields& fields, const std::string& field) {
+  if (fields.IsNull(field)) return std::nullopt;
+  return fields.Number(field);
+}
+
+template <size_t N>
+size_t Choice(JsonFields& fields, const std::string& field,
+              const std::array<std::string_view, N>& names) {
+  const std::string text = fields.Text(field);
+  for (size_t i = 0; i < N; ++i) {
+    if (text == names[i]) return i;
+  }
+  std::string list;
+  for (const std::string_view name : names) list.append(list.empty() ? "" : ", ").append(name);
+  fields.Fail(field, "must be one of " + list);
+  return 0;
+}
+
+// Shape and range are CheckProfileContent's; here only the type and the width of each row.
+std::vector<float> ReadRows(JsonFields& fields, const std::string& field, size_t width) {
+  std::vector<float> values;
+  for (const Json& row : fields.Array(field)) {
+    if (!row.is_array() || row.size() != width) {
+      fields.Fail(field, absl::StrCat("must be lists of geometry.query_heads = ", width));
+      return {};
+    }
+    for (const Json& value : row) {
+      if (!value.is_number()) {
+        fields.Fail(field, "must hold numbers only");
+        return {};
+      }
+      values.push_back(static_cast<float>(value.get<double>()));
+    }
+  }
+  return values;
+}
+
+absl::Status ReadGeometry(const Json& object, ProfileGeometry& geometry) {
+  JsonFields fields(object, "geometry.");
+  geometry.layers = static_cast<int32_t>(fields.Integer("layers", 1, kMaxSize));
+  geometry.query_heads = static_cast<int32_t>(fields.Integer("query_heads", 1, kMaxSize));
+  geometry.block_size = static_cast<int32_t>(fields.Integer("block_size", 1, kMaxSize));
+  geometry.sub_block = static_cast<int32_t>(fields.Integer("sub_block", 0, kMaxSize));
+  return fields.Finish();
+}
+
+absl::Status ReadTarget(const Json& object, ProfileTarget& target) {
+  JsonFields fields(object, "target.");
+  target.kind = static_cast<ProfileTargetKind>(Choice(fields, "kind", kTargets));
+  target.value = fields.Number("value");
+  return fields.Finish();
+}
+
+absl::Status ReadReached(const Json& object, ReachedDensities& reached) {
+  JsonFields fields(object, "reached.");
+  reached.soft_density = fields.Number("soft_density");
+  reached.head_density = fields.Number("head_density");
+  reached.union_density = fields.Number("union_density");
+  return fields.Finish();
+}
+
+absl::Status ReadEvidence(const Json& object, ProfileEvidence& evidence) {
+  JsonFields fields(object, "evidence.");
+  evidence.perplexity_full = fields.Number("perplexity_full");
+  evidence.perplexity_dynamic = NumberOrNull(fields, "perplexity_dynamic");
+  evidence.perplexity_frozen = fields.Number("perplexity_frozen");
+  evidence.head_density = fields.Number("head_density");
+  evidence.union_density = fields.Number("union_density");
+  evidence.recall = fields.Number("recall");
+  evidence.dynamic_head_density = NumberOrNull(fields, "dynamic_head_density");
+  evidence.dynamic_union_density = NumberOrNull(fields, "dynamic_union_density");
+  evidence.dynamic_recall = NumberOrNull(fields, "dynamic_recall");
+  evidence.calibration_sequences = fields.Integer("calibration_sequences", 1, kMaxInteger);
+  evidence.calibration_tokens = fields.Integer("calibration_tokens", 1, kMaxInteger);
+  evidence.held_out_sequences = fields.Integer("held_out_sequences", 0, kMaxInteger);
+  evidence.held_out_tokens = fields.Integer("held_out_tokens", 0, kMaxInteger);
+  return fields.Finish();
+}
+
+absl::Status CheckHeader(const Json& json) {
+  const auto schema = json.find("schema_version");
+  if (schema != json.end() && schema->is_number_integer() && *schema > kProfileSchemaVersion) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat("schema_version: is newer than ", kProfileSchemaVersion,
+                                  ", which this build reads"),
+                     {.reason = "PROFILE_SCHEMA_TOO_NEW", .field = "schema_version"});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
+  const ProfileContent& content = profile.content;
+  const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
+  if (!digest.ok()) return digest.status();
+  if (absl::Status s = CheckProfileName("name", profile.name); !s.ok()) return s;
+  if (profile.version < 1) return InvalidField("version", "must be at least 1");
+  if (profile.create_time_us < 0) return InvalidField("create_time_us", "must not be negative");
+  JsonWriter json;
+  json.BeginObject();
+  json.Key("format").Value(kFormat);
+  json.Key("schema_version").Value(kProfileSchemaVersion);
+  json.Key("name").Value(profile.name);
+  json.Key("version").Value(profile.version);
+  json.Key("create_time_us").Value(profile.create_time_us);
+  json.Key("labels").BeginObject();
+  for (const auto& [key, value] : content.labels) json.Key(key).Value(value);
+  json.End();
+  json.Key("model_fingerprint").Value(content.model_fingerprint);
+  json.Key("tokenizer_fingerprint").Value(content.tokenizer_fingerprint);
+  json.Key("geometry").BeginObject();
+  json.Key("layers").Value(content.geometry.layers);
+  json.Key("query_heads").Value(content.geometry.query_heads);
+  json.Key("block_size").Value(content.geometry.block_size);
+  json.Key("sub_block").Value(content.geometry.sub_block);
+  json.End();
+  json.Key("offset").Value(content.offset);
+  json.Key("z").Value(content.z);
+  json.Key("floor").Value(kFloors[static_cast<size_t>(content.floor)]);
+  json.Key("target").BeginObject();
+  json.Key("kind").Value(kTargets[static_cast<size_t>(content.target.kind)]);
+  json.Key("value").Value(content.target.value);
+  json.End();
+  json.Key("reached").BeginObject();
+  json.Key("soft_density").Value(content.reached.soft_density);
+  json.Key("head_density").Value(content.reached.head_density);
+  json.Key("union_density").Value(content.reached.union_density);
+  json.End();
+  Write(content.evidence, json.Key("evidence"));
+  Write(content.thresholds, content.geometry, json.Key("thresholds"));
+  json.Key("z_per_head");
+  if (content.z_per_head.empty()) {
+    json.Value(nullptr);
+  } else {
+    Write(content.z_per_head, content.geometry, json);
+  }
+  json.Key("content_sha256").Value(*digest);
+  json.End();
+  return json.Take() + "\n";
+}
+
+absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
+  const auto tree = ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth);
+  if (!tree.ok()) return tree.status();
+  const Json& json = tree->root();
+  if (absl::Status s = CheckHeader(json); !s.ok()) return s;
+  JsonFields fields(json, "");
+  PortableProfile profile;
+  ProfileContent& content = profile.content;
+  if (fields.Text("format") != kFormat) fields.Fail("format", absl::StrCat("must be ", kFormat));
+  fields.Integer("schema_version", 1, kProfileSchemaVersion);
+  profile.name = fields.Text("name");
+  profile.version = fields.Integer("version", 1, kMaxInteger);
+  profile.create_time_us = fields.Integer("create_time_us", 0, kMaxInteger);
+  for (const auto& [key, value] : fields.Object("labels").items()) {
+    if (!value.is_string()) {
+      fields.Fail("labels", "must be texts");
+      continue;
+    }
+    content.labels[key] = value.get<std::string>();
+  }
+  content.model_fingerprint = fields.Text("model_fingerprint");
+  content.tokenizer_fingerprint = fields.Text("tokenizer_fingerprint");
+  const absl::Status geometry = ReadGeometry(fields.Object("geometry"), content.geometry);
+  if (!geometry.ok()) return fields.status().ok() ? geometry : fields.status();
+  content.offset = static_cast<float>(fields.Number("offset"));
+  content.z = static_cast<float>(fields.Number("z"));
+  content.floor = static_cast<ProfileFloor>(Choice(fields, "floor", kFloors));
+  const absl::Status target = ReadTarget(fields.Object("target"), content.target);
+  const absl::Status reached = ReadReached(fields.Object("reached"), content.reached);
+  const absl::Status evidence = ReadEvidence(fields.Object("evidence"), content.evidence);
+  const size_t width = static_cast<size_t>(content.geometry.query_heads);
+  content.thresholds = ReadRows(fields, "thresholds", width);
+  if (!fields.IsNull("z_per_head")) {
+    content.z_per_head = ReadRows(fields, "z_per_head", width);
+    if (content.z_per_head.empty()) fields.Fail("z_per_head", "must be null or as thresholds");
+  }
+  const std::string wanted = fields.Text("content_sha256");
+
+  for (const absl::Status& status : {fields.Finish(), target, reached, evidence}) {
+    if (!status.ok()) return status;
+  }
+  if (absl::Status s = CheckProfileName("name", profile.name); !s.ok()) return s;
+  const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
+  if (!digest.ok()) return digest.status();
+  if (*digest != wanted) return InvalidField("content_sha256", "does not match the contents");
+  return profile;
+}
+
+}  // namespace eta

@@ -1,0 +1,32 @@
+// A profile as JSON, for export, import and folders of profiles (profile_format.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "calibration/profiles/profile_record.h"
+
+namespace eta {
+
+inline constexpr size_t kMaxProfileJsonBytes = size_t{4} << 20;
+
+// What a file says: no tenant (whoever imports it owns the copy) and no request.
+struct PortableProfile {
+  std::string name;
+  int64_t version = 0;         // where it came from, from 1 on
+  int64_t create_time_us = 0;  // there, not negative
+  ProfileContent content;
+  friend bool operator==(const PortableProfile&, const PortableProfile&) = default;
+};
+
+// Numbers come back to the bit. INVALID_ARGUMENT for what ProfileFromJson would refuse.
+absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile);
+
+// INVALID_ARGUMENT, naming the field, for one that is unknown, missing, there twice, of another
+// type or outside its limits, and for contents that do not match `content_sha256`.
+// FAILED_PRECONDITION (PROFILE_SCHEMA_TOO_NEW) for a newer schema.
+absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text);
+
+}  // namespace eta

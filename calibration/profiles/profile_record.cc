@@ -1,0 +1,226 @@
+#include "calibration/profiles/profile_record.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/utf8.h"
+#include "engine/request/request.h"
+#include "engine/request/request_validation.h"
+
+namespace eta {
+namespace {
+
+constexpr size_t kMaxNameBytes = 63;
+constexpr size_t kMaxLabels = 16;
+constexpr size_t kMaxLabelBytes = 255;
+constexpr int32_t kMaxLayers = 1024;
+constexpr int32_t kMaxHeads = 1024;
+constexpr int32_t kMaxBlock = 1024;
+
+bool IsSha256(std::string_view digest) {
+  return digest.size() == 64 && std::all_of(digest.begin(), digest.end(), [](char c) {
+           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+         });
+}
+
+absl::Status CheckFingerprint(const std::string& field, std::string_view digest) {
+  if (IsSha256(digest)) return absl::OkStatus();
+  return InvalidField(field, "must be 64 lower-case hexadecimal digits");
+}
+
+// NaN lies in no range.
+absl::Status CheckRange(const std::string& field, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be in [", low, ", ", high, "]"));
+}
+
+absl::Status CheckPerplexity(const std::string& field, double value) {
+  if (std::isfinite(value) && value > 0.0) return absl::OkStatus();
+  return InvalidField(field, "must be a finite number above 0");
+}
+
+absl::Status CheckGeometry(const ProfileGeometry& geometry) {
+  const auto check = [](const std::string& field, int32_t value, int32_t high) {
+    return CheckRange("geometry." + field, value, 1, high);
+  };
+  if (absl::Status s = check("layers", geometry.layers, kMaxLayers); !s.ok()) return s;
+  if (absl::Status s = check("query_heads", geometry.query_heads, kMaxHeads); !s.ok()) return s;
+  if (absl::Status s = check("block_size", geometry.block_size, kMaxBlock); !s.ok()) return s;
+  const bool divides = geometry.sub_block > 0 && geometry.block_size % geometry.sub_block == 0;
+  if (geometry.sub_block != 0 && !divides) {
+    return InvalidField("geometry.sub_block", "must be 0 or divide geometry.block_size");
+  }
+  const size_t heads = size_t(geometry.layers) * size_t(geometry.query_heads);
+  if (heads > kMaxProfileThresholds) {
+    return InvalidField(
+        "geometry", absl::StrCat("layers x query_heads must be at most ", kMaxProfileThresholds));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPerHead(const ProfileContent& content) {
+  const size_t heads = size_t(content.geometry.layers) * size_t(content.geometry.query_heads);
+  if (content.thresholds.size() != heads) {
+    return InvalidField("thresholds", absl::StrCat("must be layers x query_heads = ", heads,
+                                                   " numbers, not ", content.thresholds.size()));
+  }
+  for (size_t i = 0; i < heads; ++i) {
+    if (std::isfinite(content.thresholds[i])) continue;
+    const size_t width = size_t(content.geometry.query_heads);
+    return InvalidField(absl::StrCat("thresholds[", i / width, "][", i % width, "]"),
+                        "must be a finite number");
+  }
+  if (content.z_per_head.empty()) return absl::OkStatus();
+  if (content.z_per_head.size() != heads) {
+    return InvalidField("z_per_head", "must be as many numbers as thresholds, or none");
+  }
+  for (const float z : content.z_per_head) {
+    if (absl::Status status = CheckRange("z_per_head", z, 0, AttentionChoice::kMaxZ); !status.ok())
+      return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTarget(const ProfileTarget& target) {
+  switch (target.kind) {
+    case ProfileTargetKind::kMatchDynamic:
+      if (target.value == 0.0) return absl::OkStatus();
+      return InvalidField("target.value", "must be 0 for match_dynamic");
+    case ProfileTargetKind::kHeadDensity:
+    case ProfileTargetKind::kUnionDensity:
+      if (target.value > 0.0 && target.value <= 1.0) return absl::OkStatus();
+      return InvalidField("target.value", "must be in (0, 1]");
+    case ProfileTargetKind::kMaxPerplexityIncrease:
+      return CheckRange("target.value", target.value, 0, kMaxPerplexityIncrease);
+  }
+  return InvalidField("target.kind", "is unknown");
+}
+
+absl::Status CheckEvidence(const ProfileEvidence& evidence) {
+  const auto perplexity = [](const char* field, double value) {
+    return CheckPerplexity(std::string("evidence.perplexity_") + field, value);
+  };
+  if (absl::Status s = perplexity("full", evidence.perplexity_full); !s.ok()) return s;
+  if (absl::Status s = perplexity("dynamic", evidence.perplexity_dynamic.value_or(1.0)); !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = perplexity("frozen", evidence.perplexity_frozen); !s.ok()) return s;
+  for (const auto& [field, value] :
+       {std::pair{"head_density", evidence.head_density},
+        std::pair{"union_density", evidence.union_density}, std::pair{"recall", evidence.recall}}) {
+    if (absl::Status s = CheckRange(std::string("evidence.") + field, value, 0, 1); !s.ok()) {
+      return s;
+    }
+  }
+  for (const auto& [field, value] : {std::pair{"head_density", evidence.dynamic_head_density},
+                                     std::pair{"union_density", evidence.dynamic_union_density},
+                                     std::pair{"recall", evidence.dynamic_recall}}) {
+    if (!value) continue;
+    const std::string path = std::string("evidence.dynamic_") + field;
+    if (!evidence.perplexity_dynamic) {
+      return InvalidField(path, "needs evidence.perplexity_dynamic beside it");
+    }
+    if (absl::Status s = CheckRange(path, *value, 0, 1); !s.ok()) return s;
+  }
+  for (const auto& [field, value, least] :
+       {std::tuple{"calibration_sequences", evidence.calibration_sequences, int64_t{1}},
+        std::tuple{"calibration_tokens", evidence.calibration_tokens, int64_t{1}},
+        std::tuple{"held_out_sequences", evidence.held_out_sequences, int64_t{0}},
+        std::tuple{"held_out_tokens", evidence.held_out_tokens, int64_t{0}}}) {
+    if (value < least) {
+      return InvalidField(std::string("evidence.") + field, absl::StrCat("is under ", least));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Tenant> Tenant::Parse(std::string_view id) {
+  if (id.empty() || id.size() > kMaxBytes ||
+      !std::all_of(id.begin(), id.end(), absl::ascii_isgraph)) {
+    return InvalidField("tenant", absl::StrCat("must be 1 to ", kMaxBytes,
+                                               " printable ASCII characters without spaces"));
+  }
+  return Tenant(std::string(id));
+}
+
+absl::Status CheckProfileName(const std::string& field, std::string_view name) {
+  const bool allowed = std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-' || c == '_' || c == '.';
+  });
+  if (allowed && !name.empty() && name.size() <= kMaxNameBytes && name.front() != '.') {
+    return absl::OkStatus();
+  }
+  return InvalidField(field, absl::StrCat("must be 1 to ", kMaxNameBytes,
+                                          " characters of a-z 0-9 - _ . and begin with no dot"));
+}
+
+absl::Status CheckProfileAlias(const std::string& field, std::string_view alias) {
+  if (absl::Status status = CheckProfileName(field, alias); !status.ok()) return status;
+  if (absl::ascii_islower(alias.front())) return absl::OkStatus();
+  return InvalidField(field, "must begin with a letter");
+}
+
+absl::Status CheckProfileLabelCount(size_t count) {
+  if (count <= kMaxLabels) return absl::OkStatus();
+  return InvalidField("labels", absl::StrCat("must be at most ", kMaxLabels));
+}
+
+absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels) {
+  if (absl::Status s = CheckProfileLabelCount(labels.size()); !s.ok()) return s;
+  for (const auto& [key, value] : labels) {
+    if (absl::Status status = CheckProfileName("labels", key); !status.ok()) return status;
+    const bool plain = std::none_of(value.begin(), value.end(), [](char c) {
+      return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    });
+    if (value.size() > kMaxLabelBytes || !plain || FirstInvalidUtf8(value)) {
+      return InvalidField(absl::StrCat("labels.", key),
+                          absl::StrCat("must be up to ", kMaxLabelBytes,
+                                       " bytes of UTF-8 without control characters"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest) {
+  if (request_id.empty() && payload_digest.empty()) return absl::OkStatus();
+  if (!IsRequestId(request_id)) return InvalidField("request_id", kRequestIdRule);
+  return CheckFingerprint("payload_digest", payload_digest);
+}
+
+absl::Status CheckProfileContent(const ProfileContent& content) {
+  if (absl::Status s = CheckProfileLabels(content.labels); !s.ok()) return s;
+  if (absl::Status s = CheckFingerprint("model_fingerprint", content.model_fingerprint); !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CheckFingerprint("tokenizer_fingerprint", content.tokenizer_fingerprint);
+      !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CheckGeometry(content.geometry); !s.ok()) return s;
+  if (absl::Status s = CheckPerHead(content); !s.ok()) return s;
+  if (absl::Status s = CheckRange("offset", content.offset, -AttentionChoice::kMaxOffset,
+                                  AttentionChoice::kMaxOffset);
+      !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CheckRange("z", content.z, 0, AttentionChoice::kMaxZ); !s.ok()) return s;
+  if (content.floor != ProfileFloor::kNone && content.floor != ProfileFloor::kUniform) {
+    return InvalidField("floor", "is unknown");
+  }
+  if (absl::Status s = CheckTarget(content.target); !s.ok()) return s;
+  for (const auto& [field, value] : {std::pair{"soft_density", content.reached.soft_density},
+                                     std::pair{"head_density", content.reached.head_density},
+                                     std::pair{"union_density", content.reached.union_density}}) {
+    if (absl::Status s = CheckRange(std::string("reached.") + field, value, 0, 1); !s.ok()) {
+      return s;
+    }
+  }
+  return CheckEvidence(content.evidence);
+}
+
+}  // namespace eta

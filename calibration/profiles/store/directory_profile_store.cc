@@ -1,0 +1,237 @@
+#include "calibration/profiles/store/directory_profile_store.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/profiles/profile_blob.h"
+#include "calibration/profiles/store/page_token.h"
+#include "calibration/profiles/store/store_error.h"
+#include "engine/base/error.h"
+
+namespace eta {
+namespace {
+
+const FolderProfile* Find(const FolderProfiles& profiles, const Tenant& tenant,
+                          const std::string& name) {
+  const auto names = profiles.find(tenant);
+  if (names == profiles.end()) return nullptr;
+  const auto profile = names->second.find(name);
+  return profile == names->second.end() ? nullptr : &profile->second;
+}
+
+ProfilePtr FindVersion(const FolderProfile& profile, int64_t version) {
+  const auto found = profile.versions.find(version);
+  return found == profile.versions.end() ? nullptr : found->second;
+}
+
+absl::StatusOr<ProfileSummary> Summary(const ProfilePtr& profile) {
+  ProfileRecord copy = *profile;
+  const absl::StatusOr<std::string> blob = EncodeProfile(copy);
+  if (!blob.ok()) return blob.status();
+  return ProfileSummary{.name = profile->name,
+                        .version = profile->version,
+                        .create_time_us = profile->create_time_us,
+                        .bytes = static_cast<int64_t>(blob->size())};
+}
+
+bool Same(const FolderProfile* a, const FolderProfile* b) {
+  if (a == nullptr || b == nullptr) return a == b;
+  return a->aliases == b->aliases &&
+         std::equal(a->versions.begin(), a->versions.end(), b->versions.begin(), b->versions.end(),
+                    [](const auto& left, const auto& right) {
+                      return left.first == right.first &&
+                             left.second->checksum == right.second->checksum;
+                    });
+}
+
+// Whether it stays so until the files change; else they may be sound and could not be read.
+bool IsVerdict(const absl::Status& status) {
+  return status.ok() || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsPermissionDenied(status) || absl::IsNotFound(status) ||
+         HasReason(status, "PROFILE_QUOTA");
+}
+
+// A set and its stamp, of a moment at which the folder did not change.
+absl::StatusOr<FolderProfiles> ReadSteady(const std::string& path, const std::string& stamp) {
+  absl::StatusOr<FolderProfiles> profiles = ReadProfileFolder(path);
+  const absl::StatusOr<std::string> after = FolderStamp(path);
+  if (!after.ok()) return after.status();
+  if (*after != stamp) return StoreBusy();
+  return profiles;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DirectoryProfileStore>> DirectoryProfileStore::Open(
+    const std::string& path, std::chrono::milliseconds poll_interval) {
+  constexpr int kAttempts = 10;
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    absl::StatusOr<std::string> stamp = FolderStamp(path);
+    if (!stamp.ok()) return stamp.status();
+    absl::StatusOr<FolderProfiles> profiles = ReadSteady(path, *stamp);
+    status = profiles.status();
+    if (profiles.ok()) {
+      return std::unique_ptr<DirectoryProfileStore>(
+          new DirectoryProfileStore(path, *std::move(stamp), *std::move(profiles), poll_interval));
+    }
+    if (!HasReason(status, "STORE_BUSY")) return status;
+  }
+  return status;
+}
+
+DirectoryProfileStore::DirectoryProfileStore(std::string path, std::string stamp,
+                                             FolderProfiles profiles,
+                                             std::chrono::milliseconds poll_interval)
+    : path_(std::move(path)),
+      profiles_(std::make_shared<const FolderProfiles>(std::move(profiles))),
+      stamp_(std::move(stamp)),
+      told_(profiles_),
+      poll_(
+          poll_interval, [this] { Reload(); }, [] { return -1; }) {}
+
+DirectoryProfileStore::Set DirectoryProfileStore::Current() const {
+  const std::lock_guard lock(mutex_);
+  return profiles_;
+}
+
+void DirectoryProfileStore::Reload() {
+  absl::StatusOr<std::string> stamp = FolderStamp(path_);
+  if (stamp.ok() && stamp_ == *stamp) return;
+  absl::StatusOr<FolderProfiles> read =
+      stamp.ok() ? ReadSteady(path_, *stamp) : absl::StatusOr<FolderProfiles>(stamp.status());
+  // A folder in motion is read again at the next look.
+  if (HasReason(read.status(), "STORE_BUSY")) return;
+  stamp_.reset();
+  const absl::Status health = read.status();
+  const Set after =
+      health.ok() ? std::make_shared<const FolderProfiles>(*std::move(read)) : Current();
+  {
+    const std::lock_guard lock(mutex_);
+    health_ = health;
+    profiles_ = after;
+  }
+  std::set<std::pair<Tenant, std::string>> keys;
+  for (const Set& set : {told_, after}) {
+    for (const auto& [tenant, names] : *set) {
+      for (const auto& [name, profile] : names) keys.emplace(tenant, name);
+    }
+  }
+  for (const auto& [tenant, name] : keys) {
+    if (!Same(Find(*told_, tenant, name), Find(*after, tenant, name))) {
+      feed_.Tell({.tenant = tenant, .name = name});
+    }
+  }
+  told_ = after;
+  // Last: what throws is told anew by the next look.
+  if (stamp.ok() && IsVerdict(health)) stamp_ = *std::move(stamp);
+}
+
+absl::StatusOr<ProfilePtr> DirectoryProfileStore::Put(const Tenant& /*tenant*/,
+                                                      const PutProfile& /*put*/) {
+  return StoreReadOnly();
+}
+
+absl::StatusOr<ProfilePtr> DirectoryProfileStore::CheckPut(const Tenant& /*tenant*/,
+                                                           const PutProfile& /*put*/) const {
+  return StoreReadOnly();
+}
+
+absl::StatusOr<ProfilePtr> DirectoryProfileStore::Get(const Tenant& tenant, const std::string& name,
+                                                      const ProfileSelector& selector) const {
+  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  const int64_t* version = std::get_if<int64_t>(&selector);
+  if (version != nullptr && *version < 1) return InvalidField("version", "must be at least 1");
+  const std::string* alias = std::get_if<std::string>(&selector);
+  if (alias != nullptr) {
+    if (absl::Status s = CheckProfileAlias("alias", *alias); !s.ok()) return s;
+  }
+  const Set profiles = Current();
+  const FolderProfile* profile = Find(*profiles, tenant, name);
+  if (profile == nullptr) return NoSuchProfile();
+  if (alias != nullptr) {
+    const auto named = profile->aliases.find(*alias);
+    if (named == profile->aliases.end()) return NoSuchProfile();
+    version = &named->second;
+  }
+  ProfilePtr found =
+      version == nullptr ? profile->versions.rbegin()->second : FindVersion(*profile, *version);
+  if (found == nullptr) return NoSuchProfile();
+  return found;
+}
+
+absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
+                                                        const ProfilePage& page) const {
+  const absl::StatusOr<std::string> last = ReadNamePage(tenant, page);
+  if (!last.ok()) return last.status();
+  const Set profiles = Current();
+  const auto names = profiles->find(tenant);
+  ProfileList list;
+  if (names == profiles->end()) return list;
+  for (auto it = names->second.upper_bound(*last); it != names->second.end(); ++it) {
+    if (list.profiles.size() == static_cast<size_t>(page.size)) {
+      list.next_token = MakePageToken(tenant, "", list.profiles.back().name);
+      break;
+    }
+    absl::StatusOr<ProfileSummary> summary = Summary(it->second.versions.rbegin()->second);
+    if (!summary.ok()) return summary.status();
+    list.profiles.push_back(*std::move(summary));
+  }
+  return list;
+}
+
+absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& tenant,
+                                                                const std::string& name,
+                                                                const ProfilePage& page) const {
+  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  const absl::StatusOr<int64_t> before = ReadVersionPage(tenant, name, page);
+  if (!before.ok()) return before.status();
+  const Set profiles = Current();
+  const FolderProfile* profile = Find(*profiles, tenant, name);
+  if (profile == nullptr) return NoSuchProfile();
+  ProfileList list;
+  for (auto it = profile->versions.rbegin(); it != profile->versions.rend(); ++it) {
+    if (it->first >= *before) continue;
+    if (list.profiles.size() == static_cast<size_t>(page.size)) {
+      list.next_token = MakePageToken(tenant, name, absl::StrCat(list.profiles.back().version));
+      break;
+    }
+    absl::StatusOr<ProfileSummary> summary = Summary(it->second);
+    if (!summary.ok()) return summary.status();
+    list.profiles.push_back(*std::move(summary));
+  }
+  return list;
+}
+
+absl::StatusOr<std::vector<ProfileAlias>> DirectoryProfileStore::ListAliases(
+    const Tenant& tenant, const std::string& name) const {
+  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  const Set profiles = Current();
+  std::vector<ProfileAlias> aliases;
+  if (const FolderProfile* profile = Find(*profiles, tenant, name)) {
+    for (const auto& [alias, version] : profile->aliases) aliases.push_back({alias, version});
+  }
+  return aliases;
+}
+
+absl::Status DirectoryProfileStore::SetAlias(const Tenant& /*tenant*/, const PutAlias& /*put*/) {
+  return StoreReadOnly();
+}
+
+absl::Status DirectoryProfileStore::Delete(const Tenant& /*tenant*/, const std::string& /*name*/,
+                                           std::optional<int64_t> /*expected_version*/) {
+  return StoreReadOnly();
+}
+
+std::unique_ptr<ProfileWatch> DirectoryProfileStore::Watch(ProfileWatcher watcher) {
+  return feed_.Watch(std::move(watcher));
+}
+
+absl::Status DirectoryProfileStore::Health() const {
+  const std::lock_guard lock(mutex_);
+  return health_;
+}
+
+}  // namespace eta

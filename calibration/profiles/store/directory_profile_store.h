@@ -1,0 +1,58 @@
+// Profiles from a folder that others write, a mounted ConfigMap for one: read only, reloaded whole.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibration/profiles/profile_store.h"
+#include "calibration/profiles/store/change_feed.h"
+#include "calibration/profiles/store/profile_folder.h"
+
+namespace eta {
+
+class DirectoryProfileStore final : public ProfileStore {
+ public:
+  // Fails if the folder's first contents are bad; later ones leave the last good set in use.
+  static absl::StatusOr<std::unique_ptr<DirectoryProfileStore>> Open(
+      const std::string& path, std::chrono::milliseconds poll_interval);
+
+  absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) override;
+  absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant, const PutProfile& put) const override;
+  absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
+                                 const ProfileSelector& selector) const override;
+  absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const override;
+  absl::StatusOr<ProfileList> ListVersions(const Tenant& tenant, const std::string& name,
+                                           const ProfilePage& page) const override;
+  absl::StatusOr<std::vector<ProfileAlias>> ListAliases(const Tenant& tenant,
+                                                        const std::string& name) const override;
+  absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) override;
+  absl::Status Delete(const Tenant& tenant, const std::string& name,
+                      std::optional<int64_t> expected_version) override;
+  std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override;
+  std::optional<ProfileUse> Use(const Tenant& /*tenant*/) const override { return std::nullopt; }
+  // The error of the contents that were not taken over.
+  absl::Status Health() const override;
+
+ private:
+  using Set = std::shared_ptr<const FolderProfiles>;
+
+  DirectoryProfileStore(std::string path, std::string stamp, FolderProfiles profiles,
+                        std::chrono::milliseconds poll_interval);
+  Set Current() const;
+  void Reload();
+
+  const std::string path_;
+  mutable std::mutex mutex_;
+  Set profiles_;
+  absl::Status health_;
+  ChangeFeed feed_;
+  // Of the poll thread:
+  std::optional<std::string> stamp_;  // of the contents last judged; absent: read at the next look
+  Set told_;                          // what the watchers know
+  PollThread poll_;                   // last, so that it stops first
+};
+
+}  // namespace eta

@@ -1,0 +1,284 @@
+#include "calibration/profiles/store/postgres_database.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/profiles/store/store_error.h"
+#include "engine/base/error.h"
+#include "kernels/failpoint.h"
+
+namespace eta {
+namespace {
+
+constexpr int64_t kSchemaVersion = 2;
+constexpr size_t kMaxIdle = 8;
+constexpr int kAttempts = 4;  // of a transaction that PostgreSQL ended: one and three more
+constexpr std::chrono::milliseconds kFirstPause{100};
+constexpr std::chrono::milliseconds kLongestPause{500};  // writes are back within 2 s
+
+// Texts compare by their bytes, as in SQLite.
+constexpr char kSchema[] = R"(
+CREATE TABLE eta_profiles (
+  tenant text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL, version bigint NOT NULL,
+  create_time_us bigint NOT NULL, request_id text, payload_digest text, record bytea,
+  PRIMARY KEY (tenant, name, version), UNIQUE (tenant, request_id));
+CREATE TABLE eta_aliases (
+  tenant text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL,
+  alias text COLLATE "C" NOT NULL, version bigint NOT NULL,
+  PRIMARY KEY (tenant, name, alias));
+CREATE TABLE eta_changes (
+  tenant text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL, revision bigint NOT NULL,
+  PRIMARY KEY (tenant, name));
+CREATE INDEX eta_changes_by_revision ON eta_changes (revision);
+ALTER TABLE eta_profiles ENABLE ROW LEVEL SECURITY;
+ALTER TABLE eta_profiles FORCE ROW LEVEL SECURITY;
+CREATE POLICY eta_own_tenant ON eta_profiles
+  USING (tenant = current_setting('app.tenant', true))
+  WITH CHECK (tenant = current_setting('app.tenant', true));
+ALTER TABLE eta_aliases ENABLE ROW LEVEL SECURITY;
+ALTER TABLE eta_aliases FORCE ROW LEVEL SECURITY;
+CREATE POLICY eta_own_tenant ON eta_aliases
+  USING (tenant = current_setting('app.tenant', true))
+  WITH CHECK (tenant = current_setting('app.tenant', true));
+CREATE TABLE eta_store (
+  id int PRIMARY KEY CHECK (id = 1), revision bigint NOT NULL, schema_version bigint NOT NULL);
+INSERT INTO eta_store (id, revision, schema_version) VALUES (1, 0, 1);
+)";
+// What version 2 adds. The rows that are there are counted by the tables' owner, who else sees one
+// tenant's at a time. Counting may take seconds and is sent alone: what is sent as one is answered
+// as one, and a server that does not answer for long is given up.
+constexpr const char* kUses[] = {
+    R"(
+CREATE TABLE eta_uses (
+  tenant text COLLATE "C" PRIMARY KEY, versions_ever bigint NOT NULL, versions bigint NOT NULL,
+  bytes bigint NOT NULL);
+CREATE FUNCTION eta_count_use() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO eta_uses AS u (tenant, versions_ever, versions, bytes)
+      VALUES (NEW.tenant, 1, (NEW.record IS NOT NULL)::int, COALESCE(LENGTH(NEW.record), 0))
+      ON CONFLICT (tenant) DO UPDATE SET versions_ever = u.versions_ever + 1,
+        versions = u.versions + excluded.versions, bytes = u.bytes + excluded.bytes;
+  ELSE
+    UPDATE eta_uses SET
+      versions = versions + (NEW.record IS NOT NULL)::int - (OLD.record IS NOT NULL)::int,
+      bytes = bytes + COALESCE(LENGTH(NEW.record), 0) - COALESCE(LENGTH(OLD.record), 0)
+      WHERE tenant = NEW.tenant;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER eta_uses AFTER INSERT OR UPDATE OF record ON eta_profiles
+  FOR EACH ROW EXECUTE FUNCTION eta_count_use();
+ALTER TABLE eta_profiles NO FORCE ROW LEVEL SECURITY;
+)",
+    R"(
+INSERT INTO eta_uses (tenant, versions_ever, versions, bytes)
+  SELECT tenant, COUNT(*), COUNT(record), COALESCE(SUM(LENGTH(record)), 0)
+  FROM eta_profiles GROUP BY tenant;
+)",
+    R"(
+ALTER TABLE eta_profiles FORCE ROW LEVEL SECURITY;
+UPDATE eta_store SET schema_version = 2;
+)"};
+static_assert(kSchemaVersion == 2);
+
+int64_t FirstInteger(const std::vector<SqlRow>& rows) {
+  const auto* number =
+      rows.empty() || rows[0].empty() ? nullptr : std::get_if<int64_t>(&rows[0][0]);
+  return number != nullptr ? *number : 0;
+}
+
+// One replica at a time; the others find it done.
+absl::Status Migrate(PostgresConnection& connection) {
+  absl::Status status = connection.Run("BEGIN; SELECT pg_advisory_xact_lock(1163149648)");
+  if (!status.ok()) return status;
+  const auto there = connection.Run(
+      "SELECT COUNT(*) FROM (SELECT to_regclass('eta_store') AS t) s"
+      " WHERE t IS NOT NULL",
+      {});
+  if (!there.ok()) return there.status();
+  if (FirstInteger(*there) == 0) {
+    if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
+    if (status = connection.Run(kSchema); !status.ok()) return status;
+  }
+  const auto version = connection.Run("SELECT schema_version FROM eta_store", {});
+  if (!version.ok()) return version.status();
+  if (FirstInteger(*version) > kSchemaVersion) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     "the profile store was written by a newer version of this program",
+                     {.reason = "STORE_SCHEMA_TOO_NEW"});
+  }
+  if (FirstInteger(*version) < 1) return StoreCorrupt("has no schema version");
+  if (FirstInteger(*version) == 1) {
+    if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
+    for (const char* statements : kUses) {
+      if (status = connection.Run(statements); !status.ok()) return status;
+    }
+  }
+  return connection.Commit();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PostgresDatabase>> PostgresDatabase::Open(
+    const std::string& url, std::chrono::milliseconds busy_timeout,
+    std::chrono::milliseconds silence) {
+  PQconninfoOption* options = PQconninfoParse(url.c_str(), nullptr);
+  if (options == nullptr) return InvalidField("profile_store", "is no PostgreSQL URL");
+  PQconninfoFree(options);
+  std::unique_ptr<PostgresDatabase> database(new PostgresDatabase(url, busy_timeout, silence));
+  absl::StatusOr<Connection> first = database->Connect();
+  if (first.ok()) {
+    database->GiveBack(*std::move(first));
+  } else if (!absl::IsUnavailable(first.status())) {
+    return first.status();
+  }
+  return database;
+}
+
+absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Connect() {
+  bool migrated;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::chrono::steady_clock::now() < next_try_) {
+      return StoreUnavailable("no connection to its server");
+    }
+    migrated = migrated_;
+  }
+  absl::StatusOr<Connection> connection = PostgresConnection::Open(url_, busy_timeout_, silence_);
+  absl::Status status = connection.status();
+  if (status.ok() && !migrated) {
+    status = Migrate(**connection);
+    (*connection)->Rollback();
+  }
+  const std::lock_guard lock(mutex_);
+  connected_ = status;
+  if (!status.ok()) {
+    pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
+    next_try_ = std::chrono::steady_clock::now() + pause_;
+    return status;
+  }
+  migrated_ = true;
+  pause_ = std::chrono::milliseconds(0);
+  return connection;
+}
+
+// The idle connections go to the same server: after its silence each would cost its next user the
+// same wait.
+void PostgresDatabase::NoteSilence(const PostgresConnection& connection) {
+  std::vector<Connection> closed;  // without the lock
+  const std::lock_guard lock(mutex_);
+  if (connection.silent()) closed.swap(idle_);
+  if (connection.silent() || !connection.lost()) silent_ = connection.silent();
+}
+
+void PostgresDatabase::GiveBack(Connection connection) {
+  connection->Rollback();
+  NoteSilence(*connection);
+  if (connection->lost()) return;
+  const std::lock_guard lock(mutex_);
+  connected_ = absl::OkStatus();  // calls are served, whatever became of the last try to connect
+  if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
+}
+
+// An idle connection may have died with its server; that one costs no error.
+absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Begin(const Tenant& tenant,
+                                                                     const char* begin) {
+  while (true) {
+    Connection connection;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        connection = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    const bool fresh = connection == nullptr;
+    if (fresh) {
+      absl::StatusOr<Connection> opened = Connect();
+      if (!opened.ok()) return opened.status();
+      connection = *std::move(opened);
+    }
+    absl::Status status = connection->Run(begin);
+    if (status.ok()) {
+      status =
+          connection
+              ->Run("SELECT set_config('app.tenant', $1, true)", std::vector<SqlValue>{tenant.id()})
+              .status();
+    }
+    if (status.ok()) return connection;
+    const bool died = connection->lost() && !connection->silent();
+    GiveBack(std::move(connection));
+    if (fresh || !died) return status;
+  }
+}
+
+absl::Status PostgresDatabase::Read(const Tenant& tenant, const ReadBody& body) {
+  if (ETA_FAILPOINT(kStoreRead)) return StoreBusy();
+  absl::StatusOr<Connection> connection =
+      Begin(tenant, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+  if (!connection.ok()) return connection.status();
+  const absl::Status status = body(**connection);
+  GiveBack(*std::move(connection));
+  return status;
+}
+
+absl::Status PostgresDatabase::Write(const Tenant& tenant, const WriteBody& body) {
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    status = WriteOnce(tenant, body);
+    if (!IsSerializationFailure(status)) break;
+  }
+  return status;
+}
+
+absl::Status PostgresDatabase::WriteOnce(const Tenant& tenant, const WriteBody& body) {
+  // The row of the revision is every writer's lock; each statement after it sees all commits
+  // before.
+  absl::StatusOr<Connection> connection =
+      Begin(tenant, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE");
+  if (!connection.ok()) return connection.status();
+  absl::Status status =
+      (*connection)->Run("SELECT revision FROM eta_store FOR UPDATE", {}).status();
+  if (status.ok()) {
+    const absl::StatusOr<SqlEnd> end = body(**connection);
+    status = end.status();
+    if (status.ok() && *end == SqlEnd::kCommit) {
+      status = (*connection)->Run("NOTIFY eta_profiles");
+      if (ETA_FAILPOINT(kStoreNotify)) status = StoreUnavailable("its connection was lost");
+      if (ETA_FAILPOINT(kStoreBeforeCommit)) status = StoreIoError();
+      if (status.ok()) status = (*connection)->Commit();
+      if (ETA_FAILPOINT(kStoreAfterCommit)) status = OutcomeUnknown();
+    }
+  }
+  GiveBack(*std::move(connection));
+  return status;
+}
+
+absl::Status PostgresDatabase::Look(const ReadBody& body) {
+  if (ETA_FAILPOINT(kStorePoll)) return StoreBusy();
+  // Kept only if all goes well: an open transaction would show the next look what this one saw.
+  Connection looker = std::move(looker_);
+  absl::Status status;
+  if (looker == nullptr) {
+    absl::StatusOr<Connection> connection = Connect();
+    if (!connection.ok()) return connection.status();
+    looker = *std::move(connection);
+    status = looker->Run("LISTEN eta_profiles");
+  }
+  looker->TakeNotifications();
+  if (status.ok()) status = looker->Run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+  if (status.ok()) status = body(*looker);
+  if (status.ok()) looker->Rollback();
+  NoteSilence(*looker);
+  if (status.ok()) looker_ = std::move(looker);
+  return status;
+}
+
+absl::Status PostgresDatabase::Health() const {
+  const std::lock_guard lock(mutex_);
+  return silent_ ? StoreUnavailable("its server does not answer") : connected_;
+}
+
+}  // namespace eta

@@ -1,0 +1,165 @@
+#include "calibration/profiles/store/profile_folder.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "calibration/profiles/profile_blob.h"
+#include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/store/store_error.h"
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json/json_fields.h"
+
+namespace eta {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxFiles = 10'000;
+constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
+constexpr size_t kMaxAliasBytes = size_t{1} << 20;
+constexpr char kAliasFile[] = "aliases.json";
+
+struct Found {
+  std::string tenant;
+  std::string path;
+};
+
+// What does not begin with a dot, by name.
+absl::StatusOr<std::vector<std::string>> Entries(const std::string& path) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.front() != '.') names.push_back(name);
+    if (names.size() > kMaxFiles) return OverProfileQuota("files in a folder", kMaxFiles);
+  }
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
+    return absl::NotFoundError("profile_store: there is no such folder");
+  }
+  if (error) return StoreUnavailable("its folder cannot be read");
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<std::vector<Found>> Files(const std::string& path) {
+  const absl::StatusOr<std::vector<std::string>> tenants = Entries(path);
+  if (!tenants.ok()) return tenants.status();
+  std::vector<Found> files;
+  for (const std::string& tenant : *tenants) {
+    const std::string folder = absl::StrCat(path, "/", tenant);
+    std::error_code error;
+    if (!fs::is_directory(folder, error)) continue;
+    const absl::StatusOr<std::vector<std::string>> names = Entries(folder);
+    if (!names.ok()) return names.status();
+    for (const std::string& name : *names) {
+      if (absl::EndsWith(name, ".json")) files.push_back({tenant, absl::StrCat(folder, "/", name)});
+      if (files.size() > kMaxFiles) return OverProfileQuota("files in a folder", kMaxFiles);
+    }
+  }
+  return files;
+}
+
+absl::Status InFile(const Found& file, const absl::Status& status) {
+  const std::string where = Quoted(file.tenant + "/" + fs::path(file.path).filename().string());
+  return MakeError(status.code(), absl::StrCat(where, ": ", status.message()),
+                   GetErrorDetail(status));
+}
+
+absl::StatusOr<std::string> ReadText(const Found& file, size_t max_bytes, uint64_t& total) {
+  const absl::StatusOr<InputFile> input = InputFile::Open(file.path);
+  if (!input.ok()) return input.status();
+  total += input->size();
+  if (total > kMaxBytes) return OverProfileQuota("bytes in a folder", kMaxBytes);
+  return input->ReadAll(max_bytes);
+}
+
+absl::Status AddProfile(const Tenant& tenant, std::string_view text, FolderProfiles& profiles) {
+  absl::StatusOr<PortableProfile> read = ProfileFromJson(text);
+  if (!read.ok()) return read.status();
+  auto record =
+      std::make_shared<ProfileRecord>(ProfileRecord{.tenant = tenant,
+                                                    .name = read->name,
+                                                    .version = read->version,
+                                                    .create_time_us = read->create_time_us,
+                                                    .request_id = "",
+                                                    .payload_digest = "",
+                                                    .content = std::move(read->content),
+                                                    .checksum = ""});
+  if (const auto blob = EncodeProfile(*record); !blob.ok()) return blob.status();
+  FolderProfile& profile = profiles[tenant][record->name];
+  if (!profile.versions.emplace(record->version, record).second) {
+    return InvalidField("version", "another file holds the same name and version");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddAliases(const Tenant& tenant, std::string_view text, FolderProfiles& profiles) {
+  const auto json = ParseStrictJson("aliases", text, kMaxAliasBytes, /*max_depth=*/2);
+  if (!json.ok()) return json.status();
+  std::map<std::string, FolderProfile>& names = profiles[tenant];
+  for (const auto& [name, aliases] : json->root().items()) {
+    const auto profile = names.find(name);
+    if (profile == names.end()) return InvalidField(Quoted(name), "is not in this folder");
+    if (!aliases.is_object()) return InvalidField(name, "must be an object");
+    JsonFields fields(aliases, name + ".");
+    for (const auto& [alias, unused] : aliases.items()) {
+      if (absl::Status s = CheckProfileAlias(name + "." + Quoted(alias), alias); !s.ok()) return s;
+      const int64_t version = fields.Integer(alias, 1, std::numeric_limits<int64_t>::max());
+      if (!profile->second.versions.contains(version)) {
+        fields.Fail(alias, "names a version that is not in this folder");
+      }
+      profile->second.aliases[alias] = version;
+    }
+    if (absl::Status s = fields.Finish(); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FolderStamp(const std::string& path) {
+  const absl::StatusOr<std::vector<Found>> files = Files(path);
+  if (!files.ok()) return files.status();
+  std::string stamp;
+  for (const Found& file : *files) {
+    struct stat now = {};
+    const bool there = stat(file.path.c_str(), &now) == 0;
+    absl::StrAppend(&stamp, file.path, there ? " " : " gone ", now.st_dev, " ", now.st_ino, " ",
+                    now.st_size, " ", now.st_mtim.tv_sec, ".", now.st_mtim.tv_nsec, " ",
+                    now.st_ctim.tv_sec, ".", now.st_ctim.tv_nsec, "\n");
+  }
+  return stamp;
+}
+
+absl::StatusOr<FolderProfiles> ReadProfileFolder(const std::string& path) {
+  const absl::StatusOr<std::vector<Found>> files = Files(path);
+  if (!files.ok()) return files.status();
+  FolderProfiles profiles;
+  uint64_t total = 0;
+  // Aliases after the versions that they name.
+  for (const bool aliases : {false, true}) {
+    for (const Found& file : *files) {
+      if ((fs::path(file.path).filename() == kAliasFile) != aliases) continue;
+      const absl::StatusOr<Tenant> tenant = Tenant::Parse(file.tenant);
+      if (!tenant.ok()) return InFile(file, tenant.status());
+      const size_t max_bytes = aliases ? kMaxAliasBytes : kMaxProfileJsonBytes;
+      const absl::StatusOr<std::string> text = ReadText(file, max_bytes, total);
+      if (!text.ok()) return InFile(file, text.status());
+      const absl::Status added =
+          aliases ? AddAliases(*tenant, *text, profiles) : AddProfile(*tenant, *text, profiles);
+      if (!added.ok()) return InFile(file, added);
+    }
+  }
+  return profiles;
+}
+
+}  // namespace eta

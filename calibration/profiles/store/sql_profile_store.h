@@ -1,0 +1,77 @@
+// The profile store's rules over SQL, once for SQLite and PostgreSQL.
+//
+// Five tables: eta_profiles (a version per row; `record` is the canonical blob, NULL once deleted,
+// so that neither its number nor its request id is taken again), eta_aliases, eta_store (one row:
+// the revision, which every change raises), eta_changes (the revision at which a name changed
+// last) and eta_uses (what of its quota a tenant uses; the database's triggers count it, so that it
+// is right whatever program writes).
+//
+// No answer, no error and no amount of work depends on what other tenants have: every statement
+// begins its search at the tenant, so an unknown name and another tenant's are the same steps down
+// the same index and the same NOT_FOUND. (Writers wait for each other, whatever they write.)
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibration/profiles/profile_store.h"
+#include "calibration/profiles/store/change_feed.h"
+#include "calibration/profiles/store/quarantine.h"
+#include "calibration/profiles/store/sql_database.h"
+
+namespace eta {
+
+class SqlProfileStore final : public ProfileStore {
+ public:
+  SqlProfileStore(std::unique_ptr<SqlDatabase> database, const ProfileStoreOptions& options);
+
+  absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) override;
+  absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant, const PutProfile& put) const override;
+  absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
+                                 const ProfileSelector& selector) const override;
+  absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const override;
+  absl::StatusOr<ProfileList> ListVersions(const Tenant& tenant, const std::string& name,
+                                           const ProfilePage& page) const override;
+  absl::StatusOr<std::vector<ProfileAlias>> ListAliases(const Tenant& tenant,
+                                                        const std::string& name) const override;
+  absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) override;
+  absl::Status Delete(const Tenant& tenant, const std::string& name,
+                      std::optional<int64_t> expected_version) override;
+  std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override;
+  std::optional<ProfileUse> Use(const Tenant& tenant) const override;
+  absl::Status Health() const override;
+
+ private:
+  absl::StatusOr<std::vector<SqlRow>> Query(const Tenant& tenant, const char* statement,
+                                            const std::vector<SqlValue>& values) const;
+  ProfileList Page(const Tenant& tenant, const std::string& listing,
+                   const std::vector<SqlRow>& rows, const ProfilePage& page) const;
+  absl::StatusOr<ProfilePtr> FindRequest(const Tenant& tenant, const PutProfile& put) const;
+  absl::StatusOr<SqlEnd> Insert(SqlSession& session, const Tenant& tenant, const PutProfile& put,
+                                ProfilePtr& stored) const;
+  void LookForChanges();
+  absl::Status TellAll(SqlSession& session);
+  absl::Status TellSince(SqlSession& session, int64_t revision);
+  void NoteUses(bool all, const std::vector<SqlRow>& rows);
+
+  ProfileQuota QuotaOf(const Tenant& tenant) const;
+
+  const ProfileQuota quota_;
+  const std::function<ProfileQuota(const Tenant&)> quota_of_;
+  const std::unique_ptr<SqlDatabase> database_;
+  mutable Quarantine quarantine_;
+  ChangeFeed feed_;
+  std::optional<int64_t> seen_revision_;  // of the poll thread
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  std::map<std::string, ProfileUse> uses_;  // by tenant
+  bool uses_complete_ = false;              // who is not there has stored nothing
+  PollThread poll_;                         // last, so that it stops first
+};
+
+}  // namespace eta

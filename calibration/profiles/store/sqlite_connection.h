@@ -1,0 +1,47 @@
+// One SQLite handle, and SQLite's errors as the profile store says them.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "calibration/profiles/store/sql_database.h"
+
+namespace eta {
+
+// Not thread-safe.
+class SqliteConnection final : public SqlSession {
+ public:
+  // An existing file; nothing is written to it. Foreign triggers, views and functions of its schema
+  // are not trusted.
+  static absl::StatusOr<std::unique_ptr<SqliteConnection>> Open(
+      const std::string& path, std::chrono::milliseconds busy_timeout);
+  ~SqliteConnection() override;
+  SqliteConnection(const SqliteConnection&) = delete;
+  SqliteConnection& operator=(const SqliteConnection&) = delete;
+
+  absl::StatusOr<std::vector<SqlRow>> Run(const char* statement,
+                                          std::span<const SqlValue> values) override;
+  // Without parameters and rows.
+  absl::Status Run(const char* statement) { return Run(statement, {}).status(); }
+  // The one number that the statement answers.
+  absl::StatusOr<int64_t> Number(const char* statement);
+  // Inside a write transaction: writes the bytes of the write-ahead log anew where they are, and
+  // syncs them.
+  absl::Status SyncLogAnew();
+  // The transaction is over, whatever it takes.
+  void Rollback();
+
+ private:
+  explicit SqliteConnection(sqlite3* handle) : handle_(handle) {}
+
+  sqlite3* const handle_;
+};
+
+}  // namespace eta

@@ -1,0 +1,55 @@
+// A profile store's SQLite file: write-ahead log, every commit synced, mode 0600, in a folder that
+// not every user may write. Shared by processes of one host, never over a network file system.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibration/profiles/store/sql_database.h"
+#include "calibration/profiles/store/sqlite_connection.h"
+
+namespace eta {
+
+// Thread-safe. After an I/O error of a write, its handle is closed and Write says UNAVAILABLE
+// (STORE_FAILED): after a failed sync nobody knows what the disk holds.
+class SqliteDatabase final : public SqlDatabase {
+ public:
+  // Made if it is not there; its folder must be. DATA_LOSS, and the file is left as it is, for one
+  // that is corrupt or not a profile store; FAILED_PRECONDITION for a newer schema.
+  static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(
+      const std::string& path, std::chrono::milliseconds busy_timeout);
+
+  absl::Status Read(const Tenant& tenant, const ReadBody& body) override;
+  absl::Status Write(const Tenant& tenant, const WriteBody& body) override;
+  absl::Status Look(const ReadBody& body) override;
+  absl::Status Health() const override;
+
+ private:
+  using Connection = std::unique_ptr<SqliteConnection>;
+
+  SqliteDatabase(std::string path, std::chrono::milliseconds busy_timeout, uint64_t inode)
+      : path_(std::move(path)), busy_timeout_(busy_timeout), inode_(inode) {}
+  absl::StatusOr<Connection> TakeReader();
+  absl::Status WriteAlone(const WriteBody& body);
+
+  const std::string path_;
+  const std::chrono::milliseconds busy_timeout_;
+  const uint64_t inode_;  // of the file at Open: a file put in its place would lose what we commit
+
+  mutable std::mutex mutex_;
+  std::condition_variable writer_free_;
+  bool writing_ = false;
+  bool failed_ = false;
+  std::vector<Connection> idle_readers_;
+  Connection writer_;  // of the one who writes; closed once failed
+
+  Connection looker_;
+  std::optional<int64_t> looked_at_;  // data_version: changes with every commit by another handle
+};
+
+}  // namespace eta

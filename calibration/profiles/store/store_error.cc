@@ -1,0 +1,91 @@
+#include "calibration/profiles/store/store_error.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+
+namespace eta {
+namespace {
+
+using absl::StatusCode;
+constexpr std::chrono::milliseconds kSoon{1000};
+
+}  // namespace
+
+absl::Status NoSuchProfile() {
+  return MakeError(StatusCode::kNotFound, "there is no such profile",
+                   {.reason = "PROFILE_NOT_FOUND"});
+}
+
+absl::Status ProfileExists() {
+  return MakeError(StatusCode::kAlreadyExists, "there is a profile of this name",
+                   {.reason = "PROFILE_EXISTS", .field = "name"});
+}
+
+absl::Status VersionMismatch() {
+  return MakeError(
+      StatusCode::kAborted, "the profile is not at the expected version",
+      {.reason = "VERSION_MISMATCH", .field = "expected_version", .retry_after = kSoon});
+}
+
+absl::Status RequestIdReused() {
+  return MakeError(StatusCode::kAlreadyExists, "this request id was used for another request",
+                   {.reason = "REQUEST_ID_REUSED", .field = "request_id"});
+}
+
+absl::Status OverProfileQuota(const std::string& what, int64_t limit) {
+  return MakeError(
+      StatusCode::kResourceExhausted,
+      absl::StrCat("the tenant's quota of ", limit, " ", what, " is used up"),
+      {.reason = "PROFILE_QUOTA", .metadata = {{"limit", absl::StrCat(limit)}, {"subject", what}}});
+}
+
+absl::Status StoreBusy() {
+  return MakeError(StatusCode::kUnavailable, "the profile store is busy",
+                   {.reason = "STORE_BUSY", .retry_after = kSoon});
+}
+
+absl::Status StoreUnavailable(const std::string& why) {
+  return MakeError(StatusCode::kUnavailable, "the profile store cannot be reached: " + why,
+                   {.reason = "STORE_UNAVAILABLE", .retry_after = kSoon});
+}
+
+absl::Status StoreFailed() {
+  return MakeError(StatusCode::kUnavailable,
+                   "the profile store failed to write and must be opened anew",
+                   {.reason = "STORE_FAILED", .retry_after = kSoon});
+}
+
+absl::Status StoreIoError() {
+  return MakeError(StatusCode::kInternal,
+                   "the profile store could not read or write its file; nothing is acknowledged",
+                   {.reason = "STORE_IO_ERROR"});
+}
+
+absl::Status StoreFull() {
+  return MakeError(StatusCode::kResourceExhausted, "the profile store's disk is full",
+                   {.reason = "STORE_FULL"});
+}
+
+absl::Status StoreCorrupt(const std::string& why) {
+  return MakeError(StatusCode::kDataLoss, "the profile store " + why, {.reason = "STORE_CORRUPT"});
+}
+
+absl::Status StoreReadOnly() {
+  return MakeError(StatusCode::kFailedPrecondition,
+                   "the profile store is a folder of files (dir:) and is read only",
+                   {.reason = "STORE_READ_ONLY"});
+}
+
+absl::Status OutcomeUnknown() {
+  return MakeError(StatusCode::kUnavailable,
+                   "the profile store was lost during the commit: repeat with the same request id",
+                   {.reason = "OUTCOME_UNKNOWN", .retry_after = kSoon});
+}
+
+bool HasReason(const absl::Status& status, const std::string& reason) {
+  return GetErrorDetail(status).reason == reason;
+}
+
+}  // namespace eta
