@@ -1,7 +1,7 @@
 #include "service/eta_service.h"
 
-#include "service/calibrate_reactor.h"
-#include "service/generate_reactor.h"
+#include "service/calibrate/calibrate_reactor.h"
+#include "service/generate/generate_reactor.h"
 
 namespace eta {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "eta/v1/service.grpc.pb.h"
-#include "service/call_parts.h"
+#include "service/calls/call_parts.h"
 
 namespace eta {
 

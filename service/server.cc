@@ -10,9 +10,9 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "kernels/failpoint.h"
-#include "service/take_figures.h"
-#include "service/tls_credentials.h"
-#include "service/without_reflection.h"
+#include "service/health/without_reflection.h"
+#include "service/identity/tls_credentials.h"
+#include "service/stats/take_figures.h"
 
 namespace eta {
 namespace {

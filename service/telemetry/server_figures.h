@@ -11,8 +11,8 @@
 #include "engine/base/threads/watched_files.h"
 #include "engine/engine.h"
 #include "service/connections/connection_figures.h"
-#include "service/limits/pressure_ladder.h"
-#include "service/server_state.h"
+#include "service/process/pressure_ladder.h"
+#include "service/telemetry/server_state.h"
 
 namespace eta {
 

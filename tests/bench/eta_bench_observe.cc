@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "service/telemetry/metrics_page.h"
+#include "service/telemetry/page/metrics_page.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/bench/eta_bench.h"
 

@@ -9,7 +9,7 @@
 
 #include "calibration/calibrator.h"
 #include "engine/request/limits.h"
-#include "service/server_options.h"
+#include "service/options/server_options.h"
 #include "tests/fuzz/input_reader.h"
 
 namespace {

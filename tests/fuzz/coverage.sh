@@ -32,8 +32,8 @@ parsers=(
   engine/tokenizer/tokenizer.cc engine/base/utf8.cc engine/checkpoint/checkpoint.cc
   engine/base/json/json_fields.cc calibration/profiles/profile_blob.cc calibration/profiles/profile_json.cc
   calibration/profiles/profile_record.cc calibration/profiles/store/page_token.cc
-  service/convert_calibrate.cc service/trace_context.cc service/server_options.cc
-  service/telemetry/page_writer.cc service/telemetry/label_names.cc
+  service/calibrate/convert_calibrate.cc service/wire/trace_context.cc service/options/server_options.cc
+  service/telemetry/page/page_writer.cc service/telemetry/label_names.cc
   service/identity/api_key.cc service/identity/base64url.cc service/identity/identity.cc
   service/identity/identity_file.cc service/identity/json_web_token.cc
   service/identity/token_key.cc service/limits/limits_file.cc

@@ -11,7 +11,7 @@
 #include "engine/base/utf8.h"
 #include "engine/request/request_validation.h"
 #include "eta/v1/generate.pb.h"
-#include "service/convert.h"
+#include "service/generate/convert.h"
 #include "tests/fuzz/checked_error.h"
 #include "tests/fuzz/message_filler.h"
 

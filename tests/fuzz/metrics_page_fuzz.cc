@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "service/telemetry/metric_catalogue.h"
-#include "service/telemetry/metrics_page.h"
+#include "service/telemetry/page/metric_catalogue.h"
+#include "service/telemetry/page/metrics_page.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/fuzz/input_reader.h"
 #include "tests/fuzz/page_lines.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "service/telemetry/page_writer.h"
+#include "service/telemetry/page/page_writer.h"
 #include "tests/fuzz/input_reader.h"
 #include "tests/fuzz/page_lines.h"
 

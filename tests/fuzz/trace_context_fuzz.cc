@@ -11,7 +11,7 @@
 #include "grpc/grpc.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/test/server_context_test_spouse.h"
-#include "service/trace_context.h"
+#include "service/wire/trace_context.h"
 #include "tests/fuzz/input_reader.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gmock/gmock.h"
-#include "service/process_hardening.h"
+#include "service/process/process_hardening.h"
 #include "tests/integration/replica.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/temp_folder.h"

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
-#include "service/telemetry/metric_catalogue.h"
+#include "service/telemetry/page/metric_catalogue.h"
 #include "tests/testing/client_call.h"
 #include "tests/testing/http_get.h"
 #include "tests/testing/page_reader.h"

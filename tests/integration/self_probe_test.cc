@@ -1,5 +1,5 @@
 // A listener that takes connections and answers none of them.
-#include "service/self_probe.h"
+#include "service/health/self_probe.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -17,7 +17,7 @@ for file in engine/{checkpoint,input_file,json_check,model_config,piece_model,pi
   engine/{request_validation,safetensors,safetensors_header,tokenizer,utf8}.cc \
   calibration/{json_fields,profile_blob,profile_json,profile_record,threshold_profile_of}.cc \
   calibration/store/{page_token,profile_folder}.cc service/convert*.cc service/identity/*.cc \
-  service/limits/limits_file.cc service/trace_context.cc; do
+  service/limits/limits_file.cc service/wire/trace_context.cc; do
   [ -e "$file" ] || {
     echo "sources: $file is not there; has it another name now?" >&2
     exit 1

@@ -1,5 +1,5 @@
 // What the audit log keeps when more comes than its reader takes.
-#include "service/log/audit_log.h"
+#include "service/calls/records/audit_log.h"
 
 #include <optional>
 #include <string>
@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "service/store_status.h"
+#include "service/wire/store_status.h"
 #include "tests/testing/log_pipe.h"
 
 namespace eta {

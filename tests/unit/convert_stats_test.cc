@@ -1,5 +1,5 @@
 // What Stats says, from given numbers: quantities, drift, bounds, and who sees what.
-#include "service/convert_stats.h"
+#include "service/stats/convert_stats.h"
 
 #include <google/protobuf/util/time_util.h>
 
@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
-#include "service/take_stats.h"
+#include "service/stats/take_stats.h"
 
 namespace eta {
 namespace {

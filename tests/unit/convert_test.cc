@@ -1,10 +1,10 @@
-#include "service/convert.h"
+#include "service/generate/convert.h"
 
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
-#include "service/grpc_status.h"
+#include "service/wire/grpc_status.h"
 #include "tests/testing/error_details.h"
 
 namespace eta {

@@ -1,7 +1,5 @@
 // What a user of `etactl calibrate` and `etactl profiles` sees: samples and targets as they are
 // read, requests made of flags, tables.
-#include "service/etactl_calibrate.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -10,10 +8,11 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "service/etactl_input.h"
-#include "service/etactl_profile_text.h"
-#include "service/etactl_profiles.h"
-#include "service/text_table.h"
+#include "service/etactl/calibrate.h"
+#include "service/etactl/input.h"
+#include "service/etactl/profiles.h"
+#include "service/etactl/view/profile_text.h"
+#include "service/etactl/view/text_table.h"
 #include "tests/unit/temp_folder.h"
 
 namespace eta::ctl {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <string>
 
-#include "service/etactl_stats_text.h"
-#include "service/live_view.h"
+#include "service/etactl/view/live_view.h"
+#include "service/etactl/view/stats_text.h"
 
 namespace eta::ctl {
 namespace {

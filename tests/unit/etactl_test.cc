@@ -10,10 +10,10 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "service/etactl_error.h"
-#include "service/etactl_generate.h"
-#include "service/etactl_request.h"
-#include "service/terminal.h"
+#include "service/etactl/error.h"
+#include "service/etactl/generate.h"
+#include "service/etactl/request.h"
+#include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
 namespace {

@@ -1,5 +1,5 @@
 // What of the command line is told to whoever reads the log.
-#include "service/flags.h"
+#include "service/options/flags.h"
 
 #include <sys/stat.h>
 

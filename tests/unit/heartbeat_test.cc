@@ -1,5 +1,5 @@
 // When a step loop counts as stalled.
-#include "service/heartbeat.h"
+#include "service/health/heartbeat.h"
 
 #include <optional>
 #include <utility>

@@ -1,5 +1,5 @@
 // What the operator gave up is said, each choice by its flag, and nothing else is.
-#include "service/insecure_choices.h"
+#include "service/options/insecure_choices.h"
 
 #include <functional>
 

@@ -1,4 +1,4 @@
-#include "service/large_blocks.h"
+#include "service/process/large_blocks.h"
 
 #include <malloc.h>
 

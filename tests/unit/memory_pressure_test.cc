@@ -1,4 +1,4 @@
-#include "service/memory_pressure.h"
+#include "service/process/memory_pressure.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The Prometheus page against its catalogue, and the catalogue against deploy/metrics.md.
-#include "service/telemetry/metrics_page.h"
+#include "service/telemetry/page/metrics_page.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "engine/base/error.h"
-#include "service/telemetry/metric_catalogue.h"
-#include "service/telemetry/page_writer.h"
+#include "service/telemetry/page/metric_catalogue.h"
+#include "service/telemetry/page/page_writer.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/page_reader.h"
 

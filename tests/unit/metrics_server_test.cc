@@ -1,5 +1,5 @@
 // The page over HTTP, for friends and others.
-#include "service/telemetry/metrics_server.h"
+#include "service/telemetry/page/metrics_server.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

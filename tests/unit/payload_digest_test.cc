@@ -1,4 +1,4 @@
-#include "service/payload_digest.h"
+#include "service/wire/payload_digest.h"
 
 #include "eta/v1/calibrate.pb.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "service/limits/pressure_ladder.h"
+#include "service/process/pressure_ladder.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What a process that was hardened can no longer do, and what it still can. Each test hardens a
 // process of its own.
-#include "service/process_hardening.h"
+#include "service/process/process_hardening.h"
 
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "service/system_call_filter.h"
+#include "service/process/system_call_filter.h"
 #include "tests/unit/temp_folder.h"
 
 namespace eta {

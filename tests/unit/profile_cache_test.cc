@@ -1,5 +1,5 @@
 // Profiles in memory: what answers at once, what waits for the store, and how long it is believed.
-#include "service/profile_cache.h"
+#include "service/profiles/profile_cache.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
 // Who may watch, when each of them is due, and that all of them end.
-#include "service/stats_watchers.h"
+#include "service/stats/stats_watchers.h"
 
 #include <condition_variable>
 #include <memory>

@@ -1,5 +1,5 @@
 // How many CPUs answer no calls, and that a thread which answers them keeps off those.
-#include "service/step_cpus.h"
+#include "service/process/step_cpus.h"
 
 #include <sched.h>
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "service/telemetry/metrics_page.h"
+#include "service/telemetry/page/metrics_page.h"
 #include "tests/testing/engine_run.h"
 #include "tests/testing/page_reader.h"
 

@@ -1,6 +1,6 @@
 // A client's bytes on their way to a server: all of them, in order, at no more than the rate, in
 // turns with others', and only while the client reads.
-#include "service/connections/throttled_relay.h"
+#include "service/health/throttled_relay.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 // W3C Trace Context: what is taken, and what is ignored as the specification asks.
-#include "service/trace_context.h"
+#include "service/wire/trace_context.h"
 
 #include <set>
 

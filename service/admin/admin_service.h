@@ -1,0 +1,30 @@
+// The service of proto/eta/v1/admin.proto. Holds no state; methods take raw bytes, as EtaService's
+// do.
+#pragma once
+
+#include "eta/v1/admin.grpc.pb.h"
+#include "service/calls/call_parts.h"
+#include "service/identity/caller.h"
+#include "service/log/log.h"
+
+namespace eta {
+
+class AdminService final
+    : public v1::AdminService::WithRawCallbackMethod_SetLogLevel<v1::AdminService::Service> {
+ public:
+  // Both must outlive every call.
+  AdminService(const CallParts& parts, Log& log) : parts_(parts), log_(log) {}
+
+  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+
+ private:
+  absl::StatusOr<v1::SetLogLevelResponse> Set(const Caller& caller,
+                                              const v1::SetLogLevelRequest& request) const;
+
+  const CallParts& parts_;
+  Log& log_;
+};
+
+}  // namespace eta

@@ -1,0 +1,240 @@
+#include "service/calibrate/convert_calibrate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/utf8.h"
+#include "engine/request/request_validation.h"
+#include "kernels/calibration_cells.h"
+#include "service/profiles/convert_profile.h"
+#include "service/wire/payload_digest.h"
+
+namespace eta {
+namespace {
+
+constexpr double kMaxSecondsLeft = 1e9;
+
+// NaN lies in no range.
+absl::Status CheckRange(const std::string& field, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be ", low, " to ", high));
+}
+
+absl::Status CheckShare(const std::string& field, double value, double high) {
+  if (value > 0.0 && value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be greater than 0 and at most ", high));
+}
+
+absl::Status Unsupported(const std::string& message) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, message,
+                   {.reason = "UNSUPPORTED_BY_MODEL"});
+}
+
+std::string SampleField(int i) {
+  return absl::StrCat("samples[", i, "]");
+}
+
+absl::Status TooManyTokens(int64_t max_tokens) {
+  return InvalidField("samples", absl::StrCat("at most ", max_tokens, " tokens in all"));
+}
+
+absl::Status CheckText(const std::string& field, const std::string& text, const Limits& limits) {
+  if (text.empty()) return InvalidField(field, "must not be empty");
+  if (text.size() > static_cast<size_t>(limits.max_prompt_bytes)) {
+    return InvalidField(field, absl::StrCat("at most ", limits.max_prompt_bytes, " bytes"));
+  }
+  if (const auto invalid = FirstInvalidUtf8(text)) {
+    return InvalidField(field, absl::StrCat("is not UTF-8 from byte ", *invalid, " on"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIds(const std::string& field, const v1::TokenIds& ids, int32_t vocab_size) {
+  if (ids.ids().empty()) return InvalidField(field, "must not be empty");
+  const auto bad = std::find_if(ids.ids().begin(), ids.ids().end(),
+                                [&](int32_t id) { return id < 0 || id >= vocab_size; });
+  if (bad == ids.ids().end()) return absl::OkStatus();
+  return InvalidField(absl::StrCat(field, "[", bad - ids.ids().begin(), "]"),
+                      absl::StrCat("must be 0 to ", vocab_size - 1));
+}
+
+absl::Status CheckSamples(const v1::CalibrateRequest& message, const EngineInfo& info,
+                          const Limits& limits, int64_t max_tokens) {
+  if (message.samples().empty()) return InvalidField("samples", "at least one is needed");
+  if (message.samples_size() > kMaxCalibrationSamples) {
+    return InvalidField("samples", absl::StrCat("at most ", kMaxCalibrationSamples));
+  }
+  for (int i = 0; i < message.samples_size(); ++i) {
+    const v1::CalibrationSample& sample = message.samples(i);
+    absl::Status status = InvalidField(SampleField(i), "one of text and token_ids must be set");
+    if (sample.has_text()) {
+      status = CheckText(SampleField(i) + ".text", sample.text(), limits);
+    } else if (sample.has_token_ids()) {
+      status =
+          CheckIds(SampleField(i) + ".token_ids.ids", sample.token_ids(), info.config.vocab_size);
+    }
+    if (!status.ok()) return status;
+  }
+  if (SizesOf(message, info).least_tokens > max_tokens) return TooManyTokens(max_tokens);
+  return absl::OkStatus();
+}
+
+absl::Status CheckSequenceTokens(int32_t tokens, const EngineInfo& info, const Limits& limits) {
+  const int64_t most = std::min<int64_t>(limits.max_context, kMaxCalibrationRows);
+  return CheckRange("sequence_tokens", tokens, int64_t{kMinSequenceBlocks} * info.block_size,
+                    static_cast<double>(most));
+}
+
+absl::Status SetFloor(const v1::CalibrateRequest& message, const EngineInfo& info,
+                      CalibrationJob& job) {
+  switch (message.floor()) {
+    case v1::FLOOR_UNSPECIFIED:
+      return absl::OkStatus();
+    case v1::FLOOR_NONE:
+      job.uniform_floor = false;
+      return absl::OkStatus();
+    case v1::FLOOR_UNIFORM:
+      job.uniform_floor = true;
+      if (info.config.gate != Gate::kNone) return absl::OkStatus();
+      return Unsupported("floor: a uniform floor needs a model with a gate");
+    default:
+      return InvalidField("floor", "this value is not known to this server");
+  }
+}
+
+absl::Status SetNumbers(const v1::CalibrateRequest& message, const EngineInfo& info,
+                        const Limits& limits, CalibrationJob& job) {
+  if (message.has_held_out()) {
+    job.held_out = message.held_out();
+    if (auto s = CheckShare("held_out", job.held_out, kMaxHeldOut); !s.ok()) return s;
+  }
+  const auto target = ToTarget("target", message.target());
+  if (!target.ok()) return target.status();
+  job.target = *target;
+  if (target->kind == ProfileTargetKind::kMatchDynamic && !info.config.has_predictor) {
+    return Unsupported("target.match_dynamic: this model predicts no thresholds");
+  }
+  if (message.has_z_recall()) {
+    job.z_recall = message.z_recall();
+    if (auto s = CheckShare("z_recall", *job.z_recall, 1.0); !s.ok()) return s;
+  }
+  if (message.has_offset()) {
+    job.offset = message.offset();
+    if (auto s = CheckRange("offset", job.offset, -AttentionChoice::kMaxOffset,
+                            AttentionChoice::kMaxOffset);
+        !s.ok())
+      return s;
+  }
+  if (message.has_z()) {
+    job.z = message.z();
+    if (auto s = CheckRange("z", *job.z, 0.0, AttentionChoice::kMaxZ); !s.ok()) return s;
+  }
+  if (auto s = SetFloor(message, info, job); !s.ok()) return s;
+  if (message.has_sequence_tokens()) {
+    job.sequence_tokens = message.sequence_tokens();
+    return CheckSequenceTokens(job.sequence_tokens, info, limits);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetPut(const v1::CalibrateRequest& message, PutProfile& put) {
+  if (message.has_expected_version()) {
+    put.expected_version = message.expected_version();
+    if (*put.expected_version < 0) return InvalidField("expected_version", "must not be negative");
+  }
+  if (message.request_id().empty()) return absl::OkStatus();
+  if (!IsRequestId(message.request_id())) {
+    return InvalidField("request_id", kRequestIdRule);
+  }
+  auto digest = PayloadDigest("Calibrate", message);
+  if (!digest.ok()) return digest.status();
+  put.request_id = message.request_id();
+  put.payload_digest = *std::move(digest);
+  return absl::OkStatus();
+}
+
+v1::CalibrationPhase ToMessage(CalibrationPhase phase) {
+  switch (phase) {
+    case CalibrationPhase::kCollect:
+      return v1::CALIBRATION_PHASE_COLLECT;
+    case CalibrationPhase::kSolve:
+      return v1::CALIBRATION_PHASE_SOLVE;
+    case CalibrationPhase::kSearch:
+      return v1::CALIBRATION_PHASE_SEARCH;
+    case CalibrationPhase::kVerify:
+      return v1::CALIBRATION_PHASE_VERIFY;
+  }
+  return v1::CALIBRATION_PHASE_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& message,
+                                              const EngineInfo& info, const Limits& limits,
+                                              int64_t max_tokens) {
+  CalibrationPlan plan;
+  plan.put.name = message.name();
+  if (auto s = CheckProfileName("name", message.name()); !s.ok()) return s;
+  if (auto s = CheckProfileLabelCount(message.labels().size()); !s.ok()) return s;
+  plan.job.labels.insert(message.labels().begin(), message.labels().end());
+  if (auto s = CheckProfileLabels(plan.job.labels); !s.ok()) return s;
+  if (auto s = CheckSamples(message, info, limits, max_tokens); !s.ok()) return s;
+  if (auto s = SetNumbers(message, info, limits, plan.job); !s.ok()) return s;
+  if (auto s = SetPut(message, plan.put); !s.ok()) return s;
+  return plan;
+}
+
+SampleSizes SizesOf(const v1::CalibrateRequest& message, const EngineInfo& info) {
+  SampleSizes sizes;
+  for (const v1::CalibrationSample& sample : message.samples()) {
+    if (!sample.has_text()) {
+      sizes.least_tokens += sample.token_ids().ids_size();
+    } else if (!sample.text().empty()) {
+      sizes.text_bytes += static_cast<int64_t>(sample.text().size());
+      sizes.least_tokens += LeastTokens(sample.text().size(), info);
+    }
+  }
+  return sizes;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(
+    const v1::CalibrateRequest& message, const Engine& engine, int64_t max_tokens,
+    const std::stop_token& stop) {
+  std::vector<std::vector<int32_t>> samples;
+  int64_t tokens = 0;
+  for (int i = 0; i < message.samples_size(); ++i) {
+    if (stop.stop_requested()) return absl::CancelledError("samples: cancelled");
+    const v1::CalibrationSample& sample = message.samples(i);
+    if (sample.has_text()) {
+      auto ids = engine.Tokenize(sample.text());
+      if (!ids.ok()) return ids.status();
+      samples.push_back(*std::move(ids));
+    } else {
+      samples.emplace_back(sample.token_ids().ids().begin(), sample.token_ids().ids().end());
+    }
+    tokens += static_cast<int64_t>(samples.back().size());
+    if (tokens > max_tokens) return TooManyTokens(max_tokens);
+  }
+  return samples;
+}
+
+v1::CalibrateResponse ToMessage(const CalibrationProgress& progress) {
+  v1::CalibrateResponse message;
+  v1::CalibrationProgress& out = *message.mutable_progress();
+  out.set_phase(ToMessage(progress.phase));
+  out.set_sequences_done(progress.sequences_done);
+  out.set_sequences_total(progress.sequences_total);
+  out.set_tokens_per_second(progress.tokens_per_second);
+  const double seconds = std::isfinite(progress.seconds_left)
+                             ? std::clamp(progress.seconds_left, 0.0, kMaxSecondsLeft)
+                             : kMaxSecondsLeft;
+  out.mutable_time_left()->set_seconds(static_cast<int64_t>(seconds));
+  out.mutable_time_left()->set_nanos(static_cast<int32_t>(std::fmod(seconds, 1.0) * 1e9));
+  return message;
+}
+
+}  // namespace eta

@@ -1,0 +1,94 @@
+#include "service/calls/admission.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "grpc/support/time.h"
+#include "service/calls/call_identity.h"
+#include "service/wire/store_status.h"
+
+namespace eta {
+namespace {
+
+constexpr std::chrono::milliseconds kMemoryRetry{1000};
+constexpr std::chrono::milliseconds kOnTheWay{20};  // from a client to the server
+constexpr std::chrono::seconds kYearsOff = std::chrono::hours(10 * 365 * 24);
+constexpr size_t kMaxEchoedBytes = 64;  // of a name from the request in an error's metadata
+constexpr int kShortQueuePart = 4;      // a short queue is this part of what may wait else
+
+absl::Status ShortOfMemory(const std::string& sentence, Pressure rung) {
+  return MakeError(absl::StatusCode::kResourceExhausted, sentence,
+                   {.reason = "MEMORY_PRESSURE",
+                    .metadata = {{"pressure", std::string(Name(rung))}},
+                    .retry_after = kMemoryRetry});
+}
+
+}  // namespace
+
+Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context) {
+  // Not context.deadline(): a time that far off does not fit the clock that it is given by.
+  const gpr_timespec deadline = context.raw_deadline();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  if (left.tv_sec >= kYearsOff.count()) return Clock::time_point::max();
+  return Clock::now() + std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
+}
+
+bool CancelledForDeadline(const grpc::ServerContextBase& context, Clock::time_point arrival) {
+  const Clock::time_point deadline = SteadyDeadline(context);
+  if (deadline == Clock::time_point::max()) return false;
+  return Clock::now() + kOnTheWay + (deadline - arrival) / 100 >= deadline;
+}
+
+absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
+                             Roles needed, CallRecord& record, Admission admission) {
+  if (SteadyDeadline(context) <= Clock::now()) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded,
+                     "the deadline passed before the call arrived", {.reason = "DEADLINE_PASSED"});
+  }
+  const bool always = admission == Admission::kAlways;
+  if (!always && parts.state.closed()) return ServerDraining();
+  auto caller = parts.identity.Of(ShownBy(context, parts.identity.rules().tenant_header));
+  if (!caller.ok()) return caller.status();
+  record.tenant = caller->tenant.id();
+  record.credential = caller->credential;
+  if (absl::Status status = CheckRoles(*caller, needed); !status.ok()) return status;
+  if (!always && parts.memory.At(Pressure::kNoGenerate)) {
+    return ShortOfMemory("the server is short of memory", Pressure::kNoGenerate);
+  }
+  return caller;
+}
+
+TaskOwner OwnerOf(const Caller& caller) {
+  return {.name = caller.tenant.id(),
+          .is_operator = caller.roles.HasAny({Role::kStatsAll, Role::kAdmin})};
+}
+
+absl::Status CheckRoomToGenerate(const CallParts& parts) {
+  if (!parts.memory.At(Pressure::kShortQueue)) return absl::OkStatus();
+  const Limits& limits = parts.engine.limits();
+  const EngineSnapshot engine = parts.engine.Snapshot();
+  const bool full =
+      engine.unstarted() >= std::max(1, limits.max_waiting_requests / kShortQueuePart) ||
+      engine.waiting_tokens >= limits.max_waiting_tokens / kShortQueuePart;
+  if (!full) return absl::OkStatus();
+  return ShortOfMemory("the server is short of memory, so fewer requests may wait",
+                       Pressure::kShortQueue);
+}
+
+absl::Status CheckRoomToCalibrate(const CallParts& parts) {
+  if (!parts.memory.At(Pressure::kNoCalibrate)) return absl::OkStatus();
+  return ShortOfMemory("the server is short of memory, so no calibration begins",
+                       Pressure::kNoCalibrate);
+}
+
+absl::Status CheckModel(const std::string& model, const std::string& served) {
+  if (model == served) return absl::OkStatus();
+  ErrorDetail detail{.reason = "MODEL_NOT_FOUND", .metadata = {{"served_model", served}}};
+  if (model.size() <= kMaxEchoedBytes) detail.metadata["model"] = model;
+  return MakeError(absl::StatusCode::kNotFound, "model: this server does not serve that model",
+                   std::move(detail));
+}
+
+}  // namespace eta

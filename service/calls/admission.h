@@ -1,0 +1,51 @@
+// What every call must pass before its message is looked at. gRPC has read it by then.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/request/request.h"
+#include "grpcpp/server_context.h"
+#include "service/calls/call_parts.h"
+#include "service/identity/caller.h"
+#include "service/telemetry/call_record.h"
+
+namespace eta {
+
+// The call's deadline on the clock that nobody sets; max() if it has none, or one that is years
+// off.
+Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context);
+
+// Whether a call that came at `arrival` and that gRPC cancels now ends for its deadline, or for
+// what else its client did. Clients stop by their own clock, a little before the deadline that
+// reached the server: the call was under way for a while, and gRPC rounds up by a hundredth at
+// most.
+bool CancelledForDeadline(const grpc::ServerContextBase& context, Clock::time_point arrival);
+
+// Which calls a method takes.
+enum class Admission : uint8_t {
+  kWhileOpen,  // while the server takes new work
+  kAlways,     // also when it ends or is short of memory: what an operator needs then
+};
+
+// The gate of every method: whose call it is, if that may come in. The method takes any of the
+// roles `needed`. Notes in `record` who it is. DEADLINE_EXCEEDED (DEADLINE_PASSED); unless always,
+// UNAVAILABLE (DRAINING); as Identify and CheckRoles (identity.h); unless always,
+// RESOURCE_EXHAUSTED (MEMORY_PRESSURE).
+absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
+                             Roles needed, CallRecord& record,
+                             Admission admission = Admission::kWhileOpen);
+
+// Whose task of the call's waits for a thread.
+TaskOwner OwnerOf(const Caller& caller);
+
+// Whether memory lets in what takes more of it than other calls; RESOURCE_EXHAUSTED
+// (MEMORY_PRESSURE). Of Generate: a request that would have to wait where the queue is short now.
+absl::Status CheckRoomToGenerate(const CallParts& parts);
+absl::Status CheckRoomToCalibrate(const CallParts& parts);
+
+// NOT_FOUND (MODEL_NOT_FOUND) if `model` is not the one that is served.
+absl::Status CheckModel(const std::string& model, const std::string& served);
+
+}  // namespace eta

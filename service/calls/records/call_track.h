@@ -1,0 +1,38 @@
+// One call from its arrival to its end: its record, and that the observer gets it exactly once.
+// Not thread-safe: whoever holds the call's next step holds this.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "grpcpp/server_context.h"
+#include "service/telemetry/call_record.h"
+#include "service/wire/trace_context.h"
+
+namespace eta {
+
+class CallTrack {
+ public:
+  // `method` is a literal.
+  CallTrack(const grpc::ServerContextBase& context, std::string_view method,
+            CallObserver& observer);
+
+  CallRecord& record() { return record_; }
+  const CallRecord& record() const { return record_; }
+  Clock::time_point arrival() const { return arrival_; }
+
+  // Value of `traceparent` in the answer; absent: the call came without a trace.
+  std::optional<std::string> AnsweredParent() const;
+
+  // Before the client can see the status. Call once, last.
+  void End(const absl::Status& status);
+
+ private:
+  CallObserver& observer_;
+  const Clock::time_point arrival_ = Clock::now();
+  const std::optional<TraceContext> trace_;
+  CallRecord record_;
+};
+
+}  // namespace eta

@@ -1,0 +1,142 @@
+// One unary call: admitted, parsed, answered and recorded. What may block runs on a thread for
+// store calls, the rest at once on gRPC's. An answer that is not taken in time is cut off.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/out_of_memory.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "service/calls/admission.h"
+#include "service/calls/call_parts.h"
+#include "service/calls/cut_off.h"
+#include "service/calls/records/call_track.h"
+#include "service/limits/tenant_ledger.h"
+#include "service/limits/unread_answers.h"
+#include "service/wire/grpc_status.h"
+#include "service/wire/store_status.h"
+#include "service/wire/wire_message.h"
+
+namespace eta {
+
+struct UnaryMethod {
+  std::string_view name;  // a literal
+  Roles needed;           // any of them
+  size_t max_bytes = 0;   // of its message
+  bool of_store = false;  // needs the profile store, and may block
+  Admission admission = Admission::kWhileOpen;
+};
+
+template <typename Request, typename Response>
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  // Fills of the record what it knows; the rest is there.
+  using Handler =
+      std::function<absl::StatusOr<Response>(const Caller&, const Request&, CallRecord& record)>;
+
+  // Begins the call. `handler` runs at most once, and not for a client that has left by then.
+  static grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer& message, grpc::ByteBuffer* answer,
+                                         const CallParts& parts, const UnaryMethod& method,
+                                         Handler handler) {
+    auto* const call = new UnaryCall(context, answer, parts, method.name, std::move(handler));
+    const absl::Status status = CatchOutOfMemory([&] { return call->Begin(message, method); });
+    if (!status.ok()) call->End(status);
+    return call;
+  }
+
+  void OnDone() override {
+    LiveCalls& live_calls = parts_.live_calls;
+    cut_off_.End();
+    delete this;
+    live_calls.End();
+  }
+
+ private:
+  // For as many bytes of an answer a client may take as long as for any.
+  static constexpr size_t kBytesOfPatience = size_t{1} << 20;
+
+  UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer, const CallParts& parts,
+            std::string_view name, Handler handler)
+      : context_(context),
+        answer_(answer),
+        parts_(parts),
+        handler_(std::move(handler)),
+        track_(*context, name, parts.calls) {
+    parts_.live_calls.Begin();
+  }
+
+  absl::Status Begin(const grpc::ByteBuffer& message, const UnaryMethod& method) {
+    auto caller = Admit(*context_, parts_, method.needed, track_.record(), method.admission);
+    if (!caller.ok()) return caller.status();
+    if (method.admission != Admission::kAlways) {
+      auto lease = parts_.ledger.Enter(caller->tenant);
+      if (!lease.ok()) return lease.status();
+      lease_ = *std::move(lease);
+    }
+    if (method.of_store && parts_.store == nullptr) return NoStore();
+    auto request = ParseMessage<Request>(message, method.max_bytes);
+    if (!request.ok()) return request.status();
+    if (!method.of_store) {
+      Run(*caller, *request);
+      return absl::OkStatus();
+    }
+    const TaskOwner owner = OwnerOf(*caller);
+    const auto run = [this, caller = *std::move(caller), request = *std::move(request)] {
+      Run(caller, request);
+    };
+    return parts_.store_calls.Post(owner, run) ? absl::OkStatus() : StoreCallsFull();
+  }
+
+  void Run(const Caller& caller, const Request& request) {
+    if (context_->IsCancelled()) return End(absl::CancelledError("the client left"));
+    End(CatchOutOfMemory([&] { return Answer(caller, request); }));
+  }
+
+  absl::Status Answer(const Caller& caller, const Request& request) {
+    if (absl::Status room = parts_.unread.Check(caller.tenant); !room.ok()) return room;
+    const absl::StatusOr<Response> response = handler_(caller, request, track_.record());
+    if (!response.ok()) return response.status();
+    SerializeMessage(*response, *answer_);
+    AwaitReader(caller.tenant);
+    return absl::OkStatus();
+  }
+
+  // An answer to which the client opens no window stays as long as it likes.
+  void AwaitReader(const Tenant& tenant) {
+    const size_t bytes = answer_->Length();
+    unread_ = parts_.unread.Add(tenant, bytes);
+    const auto patience =
+        parts_.engine.limits().max_congestion * static_cast<int64_t>(1 + bytes / kBytesOfPatience);
+    cut_off_.Begin(*context_, patience, [&unread = parts_.unread] { unread.CountCutOff(); });
+  }
+
+  void End(const absl::Status& status) {
+    WireStatus wire = ToWireStatus(status);
+    if (wire.retry_pushback) context_->AddTrailingMetadata(kRetryPushbackKey, *wire.retry_pushback);
+    if (const auto parent = track_.AnsweredParent()) {
+      context_->AddTrailingMetadata(kTraceParentKey, *parent);
+    }
+    lease_.Release();
+    track_.End(status);
+    Finish(std::move(wire.status));
+  }
+
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const answer_;
+  const CallParts& parts_;
+  const Handler handler_;
+  CallTrack track_;
+  TenantLedger::Lease lease_;  // until the answer is on its way: the client may call again at once
+  UnreadAnswers::Hold unread_;
+  CutOff cut_off_;
+};
+
+}  // namespace eta

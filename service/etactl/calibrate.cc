@@ -1,0 +1,290 @@
+#include "service/etactl/calibrate.h"
+
+#include <google/protobuf/util/time_util.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "eta/v1/service.grpc.pb.h"
+#include "service/etactl/connection.h"
+#include "service/etactl/error.h"
+#include "service/etactl/input.h"
+#include "service/etactl/json.h"
+#include "service/etactl/view/profile_text.h"
+#include "service/etactl/view/terminal.h"
+
+namespace eta::ctl {
+namespace {
+
+// Far above what a server takes by default, far below what a client's memory holds.
+constexpr int64_t kMaxSampleBytes = 256 << 20;
+
+std::string PhaseName(v1::CalibrationPhase phase) {
+  switch (phase) {
+    case v1::CALIBRATION_PHASE_COLLECT:
+      return "1/4 collecting scores";
+    case v1::CALIBRATION_PHASE_SOLVE:
+      return "2/4 solving";
+    case v1::CALIBRATION_PHASE_SEARCH:
+      return "3/4 searching";
+    case v1::CALIBRATION_PHASE_VERIFY:
+      return "4/4 verifying";
+    default:
+      return "calibrating";
+  }
+}
+
+// "8123 tokens/s, about 31.0 s left"; what is not known is left out.
+std::string DescribeSpeed(const v1::CalibrationProgress& progress) {
+  std::vector<std::string> parts;
+  if (progress.tokens_per_second() > 0.0) {
+    parts.push_back(absl::StrFormat("%.0f tokens/s", progress.tokens_per_second()));
+  }
+  const int64_t left_ms =
+      google::protobuf::util::TimeUtil::DurationToMilliseconds(progress.time_left());
+  if (left_ms > 0) {
+    parts.push_back(
+        absl::StrFormat("about %s left", ReadableSeconds(static_cast<double>(left_ms) * 1e-3)));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+// A bar on a terminal; elsewhere a line whenever a phase begins or another quarter of it is done.
+class ProgressDisplay {
+ public:
+  ProgressDisplay() : terminal_(IsTerminal(STDERR_FILENO)), bar_(terminal_) {}
+
+  void Show(const v1::CalibrationProgress& progress) {
+    const int32_t total = progress.sequences_total();
+    if (terminal_) {
+      bar_.Update(PhaseName(progress.phase()), progress.sequences_done(), total,
+                  DescribeSpeed(progress));
+      return;
+    }
+    const int64_t quarter = total > 0 ? int64_t{4} * progress.sequences_done() / total : 0;
+    if (progress.phase() == phase_ && quarter <= quarter_) return;
+    phase_ = progress.phase();
+    quarter_ = quarter;
+    std::fprintf(stderr, "%s\n", DescribeProgress(progress).c_str());
+  }
+  void Clear() { bar_.Clear(); }
+
+ private:
+  const bool terminal_;
+  ProgressLine bar_;
+  v1::CalibrationPhase phase_ = v1::CALIBRATION_PHASE_UNSPECIFIED;
+  int64_t quarter_ = 0;
+};
+
+absl::Status FillLabels(const CalibrateFlags& flags, v1::CalibrateRequest* request) {
+  for (const std::string& entry : flags.labels) {
+    const std::pair<std::string, std::string> label =
+        absl::StrSplit(entry, absl::MaxSplits('=', 1));
+    if (entry.find('=') == std::string::npos || label.first.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--label: not of the form KEY=VALUE: ", entry));
+    }
+    if (!request->mutable_labels()->insert({label.first, label.second}).second) {
+      return absl::InvalidArgumentError(absl::StrCat("--label: given twice: ", label.first));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AddStoringOptions(CLI::App* command, CalibrateFlags* flags) {
+  CLI::Option* create =
+      command->add_flag("--create_only", flags->create_only, "Refuse if the name is taken")
+          ->group("Storing");
+  command
+      ->add_option("--expected_version", flags->expected_version,
+                   "Refuse unless this is the newest version")
+      ->excludes(create)
+      ->group("Storing");
+  command
+      ->add_option("--request_id", flags->request_id,
+                   "Your key for this call: repeated with the same samples it stores nothing twice")
+      ->group("Storing");
+}
+
+}  // namespace
+
+CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "Make a profile of frozen thresholds from samples of a domain");
+  AddServerOption(command, &flags->server);
+  AddDeadlineOption(command, &flags->deadline_seconds, "1800");
+  command->add_option("NAME", flags->name, "The profile; a taken name gets a new version")
+      ->required();
+  command
+      ->add_option("--samples", flags->samples,
+                   "Files, or folders of them: *.txt, a sample each; *.jsonl, one per line with "
+                   "text or token_ids")
+      ->required();
+  command->add_option("--label", flags->labels, "KEY=VALUE, kept with the profile; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--model", flags->model, "Must be the model that is served");
+  command
+      ->add_option("--target", flags->target,
+                   "match-dynamic, head-density=SHARE, union-density=SHARE or "
+                   "max-perplexity-increase=PERCENT")
+      ->capture_default_str();
+  command->add_option("--z_recall", flags->z_recall,
+                      "A z per head, so that this share of the keys that matter is read; "
+                      "default: one z for all");
+  command->add_option("--held_out", flags->held_out,
+                      "Share of the sequences to verify on; default 0.25");
+  command->add_option("--sequence_tokens", flags->sequence_tokens,
+                      "Longer samples are cut into sequences of this length; default 2048");
+  command->add_option("--offset", flags->offset, "Lowers every threshold by this; default 0");
+  command->add_option("--z", flags->z, "Width of the block bound; default 1.5, without a floor 2");
+  command
+      ->add_option("--floor", flags->floor,
+                   "What pruned keys weigh: none or uniform; default uniform if the model is gated")
+      ->check(CLI::IsMember({"none", "uniform"}));
+  AddStoringOptions(command, flags);
+  command->add_flag("--json", flags->json,
+                    "Every event as one JSON object per line; the last is the profile");
+  return command;
+}
+
+absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+  std::string kind = parts.first;
+  std::replace(kind.begin(), kind.end(), '_', '-');
+  v1::CalibrationTarget target;
+  if (kind == "match-dynamic") {
+    if (text.find('=') != std::string::npos) {
+      return absl::InvalidArgumentError("--target: match-dynamic takes no value");
+    }
+    target.mutable_match_dynamic();
+    return target;
+  }
+  std::string number = parts.second;
+  const bool percent = kind == "max-perplexity-increase";
+  if (percent && !number.empty() && number.back() == '%') number.pop_back();
+  double value = 0.0;
+  const bool read = absl::SimpleAtod(number, &value);
+  if (read && kind == "head-density") {
+    target.set_head_density(value);
+  } else if (read && kind == "union-density") {
+    target.set_union_density(value);
+  } else if (read && percent) {
+    target.set_max_perplexity_increase(value);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--target: not match-dynamic, head-density=SHARE, union-density=SHARE or "
+                     "max-perplexity-increase=PERCENT: ",
+                     text));
+  }
+  return target;
+}
+
+absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
+  CalibrateCall call;
+  v1::CalibrateRequest& request = call.request;
+  if (flags.model) request.set_model(*flags.model);
+  request.set_name(flags.name);
+  absl::StatusOr<v1::CalibrationTarget> target = ParseTarget(flags.target);
+  if (!target.ok()) return target.status();
+  *request.mutable_target() = *std::move(target);
+  if (absl::Status status = FillLabels(flags, &request); !status.ok()) return status;
+  if (flags.held_out) request.set_held_out(*flags.held_out);
+  if (flags.z_recall) request.set_z_recall(*flags.z_recall);
+  if (flags.sequence_tokens) request.set_sequence_tokens(*flags.sequence_tokens);
+  if (flags.offset) request.set_offset(*flags.offset);
+  if (flags.z) request.set_z(*flags.z);
+  if (flags.floor == "none") request.set_floor(v1::FLOOR_NONE);
+  if (flags.floor == "uniform") request.set_floor(v1::FLOOR_UNIFORM);
+  if (flags.create_only) request.set_expected_version(0);
+  if (flags.expected_version) request.set_expected_version(*flags.expected_version);
+  if (flags.request_id) request.set_request_id(*flags.request_id);
+  absl::StatusOr<std::vector<Sample>> samples = ReadSamples(flags.samples, kMaxSampleBytes);
+  if (!samples.ok()) return samples.status();
+  for (Sample& sample : *samples) {
+    call.origins.push_back(sample.origin);
+    v1::CalibrationSample* added = request.add_samples();
+    if (sample.token_ids.empty()) {
+      added->set_text(std::move(sample.text));
+    } else {
+      added->mutable_token_ids()->mutable_ids()->Add(sample.token_ids.begin(),
+                                                     sample.token_ids.end());
+    }
+  }
+  return call;
+}
+
+std::string DescribeRefusedSample(const std::string& field,
+                                  const std::vector<std::string>& origins) {
+  constexpr char kSamples[] = "samples[";
+  const size_t begin = sizeof(kSamples) - 1;
+  const size_t end = field.find(']');
+  size_t index = 0;
+  if (field.rfind(kSamples, 0) != 0 || end == std::string::npos ||
+      !absl::SimpleAtoi(field.substr(begin, end - begin), &index) || index >= origins.size()) {
+    return "";
+  }
+  return absl::StrCat("samples[", index, "] is ", origins[index]);
+}
+
+std::string DescribeProgress(const v1::CalibrationProgress& progress) {
+  std::string text = PhaseName(progress.phase());
+  if (progress.sequences_total() > 0) {
+    absl::StrAppend(&text, ", ", progress.sequences_done(), "/", progress.sequences_total(),
+                    " sequences");
+  }
+  const std::string speed = DescribeSpeed(progress);
+  return speed.empty() ? text : absl::StrCat(text, ", ", speed);
+}
+
+int RunCalibrate(const CalibrateFlags& flags) {
+  const absl::StatusOr<CalibrateCall> call = MakeCalibrateCall(flags);
+  if (!call.ok()) {
+    std::fprintf(stderr, "etactl: %s\n", std::string(call.status().message()).c_str());
+    return kUsage;
+  }
+
+  grpc::ClientContext context;
+  SetDeadline(flags.deadline_seconds, &context);
+  CancelOnInterrupt interrupt(&context);
+  const auto stub = v1::EtaService::NewStub(Connect(flags.server));
+  const auto reader = stub->Calibrate(&context, call->request);
+
+  ProgressDisplay display;
+  std::optional<v1::Profile> profile;
+  v1::CalibrateResponse response;
+  while (reader->Read(&response)) {
+    if (flags.json) std::fputs(JsonLine(response).c_str(), stdout);
+    std::fflush(stdout);
+    if (response.has_profile()) profile = response.profile();
+    if (!flags.json && response.has_progress()) display.Show(response.progress());
+  }
+  const grpc::Status status = reader->Finish();
+  display.Clear();
+  if (profile.has_value() && !flags.json) std::fputs(DescribeProfile(*profile).c_str(), stdout);
+  std::fflush(stdout);
+  if (!status.ok() && interrupt.happened()) return kInterrupted;
+  if (!status.ok()) {
+    const int code = Report(status, flags.json);
+    const std::string sample = DescribeRefusedSample(RefusedField(status), call->origins);
+    if (!sample.empty()) std::fprintf(stderr, "etactl: %s\n", WithoutControls(sample).c_str());
+    return code;
+  }
+  if (!profile.has_value()) {
+    std::fprintf(stderr, "etactl: the server ended the call without a profile\n");
+    return kServerFailure;
+  }
+  if (std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "etactl: cannot write to standard output; the profile is stored\n");
+    return kLocalError;
+  }
+  return kOk;
+}
+
+}  // namespace eta::ctl

@@ -1,0 +1,119 @@
+// etactl: the command line client of ETA Server.
+#include <grpcpp/client_context.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "service/etactl/calibrate.h"
+#include "service/etactl/connection.h"
+#include "service/etactl/error.h"
+#include "service/etactl/generate.h"
+#include "service/etactl/log_level.h"
+#include "service/etactl/new_key.h"
+#include "service/etactl/profiles.h"
+#include "service/etactl/request.h"
+#include "service/etactl/stats.h"
+
+namespace eta::ctl {
+namespace {
+
+struct HealthFlags {
+  ServerFlags server;
+  std::string service;
+  double timeout_seconds = 5.0;
+};
+
+CLI::App* AddHealthCommand(CLI::App& app, HealthFlags* flags) {
+  CLI::App* command = app.add_subcommand("health", "Ask whether the server is serving");
+  AddServerOption(command, &flags->server);
+  command->add_option("--service", flags->service,
+                      "Name of the health service; default: the server as a whole");
+  command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for the answer")
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  return command;
+}
+
+int RunHealth(const HealthFlags& flags) {
+  grpc::ClientContext context;
+  context.set_deadline(
+      std::chrono::system_clock::now() +
+      std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_seconds * 1000.0)));
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(flags.service);
+  grpc::health::v1::HealthCheckResponse response;
+  const auto stub = grpc::health::v1::Health::NewStub(Connect(flags.server));
+  const grpc::Status status = stub->Check(&context, request, &response);
+  if (!status.ok()) {
+    std::fprintf(stderr, "etactl: %s\n", DescribeError(status).c_str());
+    return ExitCodeOf(status);
+  }
+  using Health = grpc::health::v1::HealthCheckResponse;
+  std::printf("%s\n", Health::ServingStatus_Name(response.status()).c_str());
+  return response.status() == Health::SERVING ? kOk : kUnreachable;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Command line client of ETA Server.", "etactl");
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  etactl generate --temperature 0 --max_tokens 40 'The tower was built in'\n"
+      "  etactl generate --file report.txt --attention full --json | jq .finished.attention\n"
+      "  etactl calibrate legal --samples=texts/legal --target=union-density=0.35\n"
+      "  etactl generate --file contract.txt --attention profile:legal\n"
+      "  etactl profiles list\n"
+      "  etactl stats --watch --layers\n"
+      "Exit codes: 0 ok, 1 output not writable, 2 usage, 3 server unreachable or not serving,\n"
+      "  4 request refused, 5 no capacity or no time left, 6 server failure, 130 interrupted.");
+  GenerateFlags generate_flags;
+  CalibrateFlags calibrate_flags;
+  ProfilesFlags profiles_flags;
+  StatsFlags stats_flags;
+  HealthFlags health_flags;
+  LogLevelFlags log_level_flags;
+  NewKeyFlags new_key_flags;
+  CLI::App* generate = AddGenerateCommand(app, &generate_flags);
+  CLI::App* calibrate = AddCalibrateCommand(app, &calibrate_flags);
+  CLI::App* profiles = AddProfilesCommand(app, &profiles_flags);
+  CLI::App* stats = AddStatsCommand(app, &stats_flags);
+  for (CLI::App* command : {generate, calibrate, profiles, stats})
+    command->footer(app.get_footer());
+  AddHealthCommand(app, &health_flags);
+  CLI::App* log_level = AddLogLevelCommand(app, &log_level_flags);
+  CLI::App* new_key = AddNewKeyCommand(app, &new_key_flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+  if (generate->parsed()) return RunGenerate(generate_flags);
+  if (calibrate->parsed()) return RunCalibrate(calibrate_flags);
+  if (profiles->parsed()) return RunProfiles(profiles_flags);
+  if (stats->parsed()) return RunStats(stats_flags);
+  if (log_level->parsed()) return RunLogLevel(log_level_flags);
+  if (new_key->parsed()) return RunNewKey(new_key_flags);
+  return RunHealth(health_flags);
+}
+
+}  // namespace
+}  // namespace eta::ctl
+
+int main(int argc, char** argv) {
+  // What gRPC would say of a failed connection comes with the call's status.
+  setenv("GRPC_VERBOSITY", "NONE", /*replace=*/0);  // NOLINT(concurrency-mt-unsafe)
+  try {
+    return eta::ctl::Main(argc, argv);
+  } catch (const eta::ctl::UsageError& error) {
+    std::fprintf(stderr, "etactl: %s\n", error.what());
+    return eta::ctl::kUsage;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "etactl: %s\n", error.what());
+    return eta::ctl::kLocalError;
+  }
+}

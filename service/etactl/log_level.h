@@ -1,0 +1,23 @@
+// `etactl log-level`: which events a running server writes to its log.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "service/etactl/server.h"
+
+namespace eta::ctl {
+
+struct LogLevelFlags {
+  ServerFlags server;
+  double timeout_seconds = 30.0;
+  std::string level;  // debug, info, warning or error
+};
+
+// Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
+CLI::App* AddLogLevelCommand(CLI::App& app, LogLevelFlags* flags);
+
+// Returns the exit code of the process.
+int RunLogLevel(const LogLevelFlags& flags);
+
+}  // namespace eta::ctl

@@ -1,0 +1,38 @@
+// `etactl profiles`: lists, shows, names, removes, imports and exports stored profiles.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "service/etactl/server.h"
+
+namespace eta::ctl {
+
+// Fields of the subcommands; each reads its own.
+struct ProfilesFlags {
+  std::string command;  // "list", "get", ...: the one that was parsed
+  ServerFlags server;
+  double timeout_seconds = 30.0;
+  bool json = false;
+
+  std::string reference;  // NAME, NAME@VERSION or NAME@ALIAS
+  std::string name;
+  std::string alias;
+  std::optional<int64_t> version;  // that the alias shall name
+  bool remove = false;
+  std::string file;
+  std::optional<std::string> import_name;
+  bool create_only = false;
+  std::optional<int64_t> expected_version;
+  std::optional<std::string> request_id;
+};
+
+// Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
+CLI::App* AddProfilesCommand(CLI::App& app, ProfilesFlags* flags);
+
+// Returns the exit code of the process.
+int RunProfiles(const ProfilesFlags& flags);
+
+}  // namespace eta::ctl

@@ -1,0 +1,60 @@
+// The options of `etactl generate`, and the request they make.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "eta/v1/generate.pb.h"
+#include "service/etactl/server.h"
+
+namespace eta::ctl {
+
+// The command line. What is absent stays absent in the request: the server knows the defaults.
+struct GenerateFlags {
+  ServerFlags server;
+  std::string prompt;
+  std::string file;
+  std::string token_ids;  // "1,2,3", or the name of a file that holds such a list
+  std::optional<std::string> model;
+
+  std::optional<float> temperature, top_p, min_p;
+  std::optional<int32_t> top_k;
+  std::optional<float> repetition_penalty, presence_penalty, frequency_penalty;
+  std::vector<std::string> logit_bias;  // "ID=V"
+  std::optional<uint64_t> seed;
+
+  std::optional<int32_t> max_tokens, min_tokens;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_id;
+  bool ignore_eos = false;
+  bool include_stop = false;
+
+  std::optional<int32_t> logprobs, prompt_logprobs;
+  bool output_ids = false;
+  bool layers = false;
+
+  std::string attention;  // "full", "dynamic", "profile:NAME"; empty: the model's default
+  std::optional<float> offset, z;
+  std::string floor;  // "none", "uniform"; empty: the model's default
+  std::optional<int32_t> pinned_blocks;
+
+  std::optional<std::string> request_id;
+  std::string priority;  // "low", "normal", "high"; empty: normal
+  std::optional<double> deadline_seconds;
+
+  bool json = false;
+  bool quiet = false;
+};
+
+// Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
+CLI::App* AddGenerateCommand(CLI::App& app, GenerateFlags* flags);
+
+// Reads the prompt from where the flags say. INVALID_ARGUMENT, with a sentence for the user, if it
+// cannot be read or a value is malformed; values out of range are the server's to refuse.
+absl::StatusOr<v1::GenerateRequest> MakeGenerateRequest(const GenerateFlags& flags);
+
+}  // namespace eta::ctl

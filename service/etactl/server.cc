@@ -1,0 +1,106 @@
+#include "service/etactl/server.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "service/etactl/input.h"
+#include "service/identity/tls_files.h"
+
+namespace eta::ctl {
+namespace {
+
+constexpr char kSystemRoots[] = "system";
+
+// Where plaintext goes no further than this host.
+bool IsLocal(std::string address) {
+  for (const char* const scheme : {"dns:///", "dns:", "ipv4:", "ipv6:"}) {
+    if (absl::StartsWith(address, scheme)) {
+      address = address.substr(std::string(scheme).size());
+      break;
+    }
+  }
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "localhost:") ||
+         address == "localhost" || absl::StartsWith(address, "127.") ||
+         absl::StartsWith(address, "[::1]");
+}
+
+absl::StatusOr<std::string> ReadLine(const std::string& file) {
+  auto text = ReadAll(file);
+  if (!text.ok()) return text.status();
+  const std::string line(absl::StripAsciiWhitespace(*text));
+  if (line.empty() || line.find_first_of(" \t\r\n") != std::string::npos) {
+    return absl::InvalidArgumentError(file + " must hold one word: a key or a token");
+  }
+  return line;
+}
+
+}  // namespace
+
+void AddServerOption(CLI::App* command, ServerFlags* flags) {
+  flags->address = "localhost:8471";
+  command
+      ->add_option("--server", flags->address,
+                   "HOST:PORT or unix:PATH; default $ETA_SERVER, else localhost:8471")
+      ->envname("ETA_SERVER");
+  command
+      ->add_option("--tls_ca", flags->tls_ca,
+                   "Use TLS, and accept servers with a certificate of these roots: a PEM file, or "
+                   "`system`; default $ETA_TLS_CA")
+      ->envname("ETA_TLS_CA");
+  CLI::Option* const cert =
+      command->add_option("--tls_cert", flags->tls_cert, "Own certificate, for mutual TLS (PEM)");
+  CLI::Option* const key = command->add_option("--tls_key", flags->tls_key, "Its key (PEM)");
+  cert->needs(key);
+  key->needs(cert);
+  CLI::Option* const api_key =
+      command
+          ->add_option("--api_key_file", flags->api_key_file,
+                       "File that holds an API key; default $ETA_API_KEY_FILE")
+          ->envname("ETA_API_KEY_FILE");
+  command
+      ->add_option("--token_file", flags->token_file,
+                   "File that holds a token (JWT); default $ETA_TOKEN_FILE")
+      ->envname("ETA_TOKEN_FILE")
+      ->excludes(api_key);
+  command->add_flag(
+      "--allow_plaintext_credentials", flags->allow_plaintext_credentials,
+      "Send a key or a token without TLS beyond this host too, where a mesh encrypts");
+}
+
+absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags) {
+  ServerAccess access{.address = flags.address, .tls = !flags.tls_ca.empty()};
+  if (access.tls && flags.tls_ca != kSystemRoots) {
+    auto roots = ReadAll(flags.tls_ca);
+    if (!roots.ok()) return roots.status();
+    if (!HoldsCertificates(*roots)) {
+      return absl::InvalidArgumentError("--tls_ca: holds no certificates in PEM");
+    }
+    access.roots = *std::move(roots);
+  }
+  if (!flags.tls_cert.empty()) {
+    if (!access.tls) return absl::InvalidArgumentError("--tls_cert needs --tls_ca");
+    auto certificate = ReadAll(flags.tls_cert);
+    if (!certificate.ok()) return certificate.status();
+    auto key = ReadAll(flags.tls_key);
+    if (!key.ok()) return key.status();
+    TlsMaterial own{.certificates = *std::move(certificate), .key = *std::move(key)};
+    if (absl::Status s = CheckTlsMaterial(own, std::chrono::system_clock::now()); !s.ok()) return s;
+    access.certificate = std::move(own.certificates);
+    access.key = std::move(own.key);
+  }
+  const std::string& file = flags.api_key_file.empty() ? flags.token_file : flags.api_key_file;
+  if (file.empty()) return access;
+  if (!access.tls && !flags.allow_plaintext_credentials && !IsLocal(flags.address)) {
+    return absl::InvalidArgumentError(
+        "a key or a token would cross the network in plaintext: give --tls_ca, or "
+        "--allow_plaintext_credentials where a mesh encrypts");
+  }
+  auto word = ReadLine(file);
+  if (!word.ok()) return word.status();
+  access.authorization = "Bearer " + *word;
+  return access;
+}
+
+}  // namespace eta::ctl

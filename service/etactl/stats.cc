@@ -1,0 +1,134 @@
+#include "service/etactl/stats.h"
+
+#include <google/protobuf/util/time_util.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "eta/v1/stats.grpc.pb.h"
+#include "service/etactl/connection.h"
+#include "service/etactl/error.h"
+#include "service/etactl/json.h"
+#include "service/etactl/view/live_view.h"
+#include "service/etactl/view/stats_text.h"
+#include "service/etactl/view/terminal.h"
+
+namespace eta::ctl {
+namespace {
+
+using google::protobuf::util::TimeUtil;
+
+// One snapshot after another: on a terminal in one place, elsewhere one below the other.
+class Display {
+ public:
+  explicit Display(const StatsFlags& flags) : json_(flags.json) {
+    if (!json_ && flags.watch && IsTerminal(STDOUT_FILENO)) view_.emplace(STDOUT_FILENO);
+  }
+
+  // False if standard output cannot be written to.
+  bool Show(const v1::Stats& stats) {
+    if (json_) return Print(JsonLine(stats));
+    const std::string text = DescribeStats(stats, last_ ? &*last_ : nullptr);
+    const bool first = !last_;
+    last_ = stats;
+    if (view_) return view_->Show(last_text_ = text);
+    return Print(absl::StrCat(first ? "" : "\n", text));
+  }
+  // Leaves on the terminal what it showed last.
+  bool End() {
+    if (!view_) return true;
+    view_.reset();
+    return Print(last_text_);
+  }
+
+ private:
+  static bool Print(const std::string& text) {
+    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+           std::fflush(stdout) == 0;
+  }
+
+  const bool json_;
+  std::optional<LiveView> view_;
+  std::optional<v1::Stats> last_;
+  std::string last_text_;
+};
+
+int CannotWrite() {
+  std::fprintf(stderr, "etactl: cannot write to standard output\n");
+  return kLocalError;
+}
+
+int Watch(const StatsFlags& flags) {
+  grpc::ClientContext context;
+  CancelOnInterrupt interrupt(&context);
+  const auto stub = v1::StatsService::NewStub(Connect(flags.server));
+  v1::WatchStatsRequest request;
+  request.set_layers(flags.layers);
+  if (flags.tenant) request.set_tenant(*flags.tenant);
+  if (flags.interval_seconds) {
+    *request.mutable_interval() =
+        TimeUtil::MicrosecondsToDuration(std::llround(*flags.interval_seconds * 1e6));
+  }
+  const auto reader = stub->WatchStats(&context, request);
+  Display display(flags);
+  v1::Stats stats;
+  bool written = true;
+  while (reader->Read(&stats)) {
+    if (written && !display.Show(stats)) {
+      written = false;
+      context.TryCancel();
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  written = display.End() && written;
+  if (interrupt.happened()) return kInterrupted;
+  return written ? Report(status, flags.json) : CannotWrite();
+}
+
+int ShowOnce(const StatsFlags& flags) {
+  grpc::ClientContext context;
+  SetDeadline(flags.timeout_seconds, &context);
+  CancelOnInterrupt interrupt(&context);
+  const auto stub = v1::StatsService::NewStub(Connect(flags.server));
+  v1::GetStatsRequest request;
+  request.set_layers(flags.layers);
+  if (flags.tenant) request.set_tenant(*flags.tenant);
+  v1::Stats stats;
+  const grpc::Status status = stub->GetStats(&context, request, &stats);
+  if (!status.ok() && interrupt.happened()) return kInterrupted;
+  if (!status.ok()) return Report(status, flags.json);
+  return Display(flags).Show(stats) ? kOk : CannotWrite();
+}
+
+}  // namespace
+
+CLI::App* AddStatsCommand(CLI::App& app, StatsFlags* flags) {
+  CLI::App* command =
+      app.add_subcommand("stats", "What the server does, how fast, and how sparsely it attends");
+  AddServerOption(command, &flags->server);
+  command
+      ->add_option("--timeout", flags->timeout_seconds,
+                   "Seconds to wait for the answer, without --watch")
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  CLI::Option* watch = command->add_flag("--watch", flags->watch,
+                                         "Go on until Ctrl-C; on a terminal, redrawn in place");
+  command
+      ->add_option("--interval", flags->interval_seconds,
+                   "Seconds between two snapshots, 0.1 to 60; default 1")
+      ->needs(watch)
+      ->check(CLI::Range(0.001, 1e6));
+  command->add_flag("--layers", flags->layers, "Densities of every layer");
+  command->add_option("--tenant", flags->tenant,
+                      "Only this tenant's figures; others' are the operator's to see");
+  command->add_flag("--json", flags->json, "Every snapshot as one JSON object per line");
+  return command;
+}
+
+int RunStats(const StatsFlags& flags) {
+  return flags.watch ? Watch(flags) : ShowOnce(flags);
+}
+
+}  // namespace eta::ctl

@@ -1,0 +1,28 @@
+// `etactl stats`: what the server counts, once or live.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "service/etactl/server.h"
+
+namespace eta::ctl {
+
+struct StatsFlags {
+  ServerFlags server;
+  double timeout_seconds = 10.0;
+  bool watch = false;
+  std::optional<double> interval_seconds;
+  bool layers = false;
+  std::optional<std::string> tenant;
+  bool json = false;
+};
+
+// Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
+CLI::App* AddStatsCommand(CLI::App& app, StatsFlags* flags);
+
+// Returns the exit code of the process.
+int RunStats(const StatsFlags& flags);
+
+}  // namespace eta::ctl

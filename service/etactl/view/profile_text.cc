@@ -1,0 +1,125 @@
+#include "service/etactl/view/profile_text.h"
+
+#include <google/protobuf/util/time_util.h>
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "service/etactl/view/terminal.h"
+#include "service/etactl/view/text_table.h"
+
+namespace eta::ctl {
+namespace {
+
+constexpr char kUnknown[] = "-";
+
+std::string Share(double value) {
+  return absl::StrFormat("%.3f", value);
+}
+
+// "2026-11-20 20:41:07 UTC".
+std::string Readable(const google::protobuf::Timestamp& time) {
+  std::string text = google::protobuf::util::TimeUtil::ToString(time).substr(0, 19);
+  if (text.size() > 10) text[10] = ' ';
+  return text + " UTC";
+}
+
+// "+0.42 %": how far a perplexity lies from full attention's.
+std::string Increase(double perplexity, double full) {
+  return full > 0.0 ? absl::StrFormat("%+.2f %%", 100.0 * (perplexity / full - 1.0)) : kUnknown;
+}
+
+std::string DescribeZ(const v1::Profile& profile) {
+  if (profile.z_per_head().empty()) return absl::StrFormat("z %g", profile.z());
+  double sum = 0.0;
+  for (const float z : profile.z_per_head()) sum += z;
+  return absl::StrFormat("z per head (mean %.2f)", sum / profile.z_per_head_size());
+}
+
+}  // namespace
+
+std::string DescribeTarget(const v1::CalibrationTarget& target) {
+  switch (target.target_case()) {
+    case v1::CalibrationTarget::kMatchDynamic:
+      return "the dynamic thresholds' density";
+    case v1::CalibrationTarget::kHeadDensity:
+      return absl::StrFormat("head density %g", target.head_density());
+    case v1::CalibrationTarget::kUnionDensity:
+      return absl::StrFormat("union density %g", target.union_density());
+    case v1::CalibrationTarget::kMaxPerplexityIncrease:
+      return absl::StrFormat("perplexity at most %g %% above full attention's",
+                             target.max_perplexity_increase());
+    default:
+      return "unknown";
+  }
+}
+
+std::string EvidenceTable(const v1::ProfileEvidence& evidence) {
+  const double full = evidence.perplexity_full();
+  std::vector<std::vector<std::string>> rows;
+  rows.push_back({"", "perplexity", "to full", "head density", "union density", "recall"});
+  rows.push_back({"full", absl::StrFormat("%.3f", full), "", Share(1.0), Share(1.0), Share(1.0)});
+  if (evidence.has_perplexity_dynamic()) {
+    const double dynamic = evidence.perplexity_dynamic();
+    rows.push_back(
+        {"dynamic", absl::StrFormat("%.3f", dynamic), Increase(dynamic, full),
+         evidence.has_dynamic_head_density() ? Share(evidence.dynamic_head_density()) : kUnknown,
+         evidence.has_dynamic_union_density() ? Share(evidence.dynamic_union_density()) : kUnknown,
+         evidence.has_dynamic_recall() ? Share(evidence.dynamic_recall()) : kUnknown});
+  }
+  rows.push_back({"frozen", absl::StrFormat("%.3f", evidence.perplexity_frozen()),
+                  Increase(evidence.perplexity_frozen(), full), Share(evidence.head_density()),
+                  Share(evidence.union_density()), Share(evidence.recall())});
+  const std::vector<Align> columns = {Align::kLeft,  Align::kRight, Align::kRight,
+                                      Align::kRight, Align::kRight, Align::kRight};
+  return TextTable(columns, rows);
+}
+
+std::string DescribeProfile(const v1::Profile& profile) {
+  const v1::ProfileGeometry& geometry = profile.geometry();
+  const v1::ProfileEvidence& evidence = profile.evidence();
+  std::string text = absl::StrFormat("profile %s@%d, made %s\n", WithoutControls(profile.name()),
+                                     profile.version(), Readable(profile.create_time()));
+  if (!profile.labels().empty()) {
+    std::map<std::string, std::string> labels(profile.labels().begin(), profile.labels().end());
+    absl::StrAppend(&text, "labels: ",
+                    WithoutControls(absl::StrJoin(labels, ", ", absl::PairFormatter("="))), "\n");
+  }
+  absl::StrAppendFormat(
+      &text, "thresholds: %d layers x %d heads, offset %g, %s, floor %s, blocks of %d tokens\n",
+      geometry.layers(), geometry.query_heads(), profile.offset(), DescribeZ(profile),
+      profile.floor() == v1::FLOOR_UNIFORM ? "uniform" : "none", geometry.block_size());
+  absl::StrAppendFormat(&text,
+                        "target: %s; on the samples: soft density %.3f, head density %.3f, union "
+                        "density %.3f\n",
+                        DescribeTarget(profile.target()), profile.reached().soft_density(),
+                        profile.reached().head_density(), profile.reached().union_density());
+  absl::StrAppendFormat(&text, "calibrated on %d sequences (%d tokens)",
+                        evidence.calibration_sequences(), evidence.calibration_tokens());
+  if (evidence.held_out_sequences() == 0) return text + ", not verified\n";
+  absl::StrAppendFormat(&text, ", verified on %d held out (%d tokens):\n\n",
+                        evidence.held_out_sequences(), evidence.held_out_tokens());
+  return text + EvidenceTable(evidence);
+}
+
+std::string ProfileTable(const std::vector<v1::ProfileSummary>& profiles) {
+  std::vector<std::vector<std::string>> rows = {{"profile", "newest", "made", "size"}};
+  for (const v1::ProfileSummary& profile : profiles) {
+    rows.push_back({profile.name(), absl::StrCat(profile.version()),
+                    Readable(profile.create_time()), ReadableBytes(profile.bytes())});
+  }
+  return TextTable({Align::kLeft, Align::kRight, Align::kLeft, Align::kRight}, rows);
+}
+
+std::string VersionTable(const std::vector<v1::ProfileSummary>& versions) {
+  std::vector<std::vector<std::string>> rows = {{"version", "made", "size", "aliases"}};
+  for (const v1::ProfileSummary& version : versions) {
+    rows.push_back({absl::StrCat(version.version()), Readable(version.create_time()),
+                    ReadableBytes(version.bytes()), absl::StrJoin(version.aliases(), ", ")});
+  }
+  return TextTable({Align::kRight, Align::kLeft, Align::kRight, Align::kLeft}, rows);
+}
+
+}  // namespace eta::ctl

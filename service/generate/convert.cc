@@ -1,0 +1,262 @@
+#include "service/generate/convert.h"
+
+#include <string>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace eta {
+namespace {
+
+absl::Status UnknownEnum(const std::string& field) {
+  return InvalidField(field, "this value is not known to this server");
+}
+
+absl::Status Convert(const v1::SamplingParams& in, SamplingOptions& out) {
+  if (in.has_temperature()) out.temperature = in.temperature();
+  if (in.has_top_k()) out.top_k = in.top_k();
+  if (in.has_top_p()) out.top_p = in.top_p();
+  if (in.has_min_p()) out.min_p = in.min_p();
+  if (in.has_repetition_penalty()) out.repetition_penalty = in.repetition_penalty();
+  if (in.has_presence_penalty()) out.presence_penalty = in.presence_penalty();
+  if (in.has_frequency_penalty()) out.frequency_penalty = in.frequency_penalty();
+  if (in.has_seed()) out.seed = in.seed();
+  out.bias.reserve(in.logit_bias_size());
+  for (int i = 0; i < in.logit_bias_size(); ++i) {
+    const v1::LogitBias& bias = in.logit_bias(i);
+    if (!bias.has_token_id() || !bias.has_bias()) {
+      return InvalidField("sampling.logit_bias[" + std::to_string(i) + "]",
+                          "token_id and bias must both be set");
+    }
+    out.bias.push_back({bias.token_id(), bias.bias()});
+  }
+  return absl::OkStatus();
+}
+
+void Convert(const v1::StoppingCriteria& in, StoppingOptions& out) {
+  if (in.has_max_tokens()) out.max_tokens = in.max_tokens();
+  if (in.has_min_tokens()) out.min_tokens = in.min_tokens();
+  if (in.has_ignore_eos()) out.ignore_eos = in.ignore_eos();
+  if (in.has_include_stop()) out.include_stop = in.include_stop();
+  out.stop_strings.assign(in.stop_strings().begin(), in.stop_strings().end());
+  out.stop_ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
+}
+
+void Convert(const v1::OutputOptions& in, OutputOptions& out) {
+  if (in.has_text()) out.text = in.text();
+  if (in.has_token_ids()) out.ids = in.token_ids();
+  if (in.has_logprobs()) out.logprobs = in.logprobs();
+  if (in.has_prompt_logprobs()) out.prompt_logprobs = in.prompt_logprobs();
+  if (in.has_layer_statistics()) out.layer_statistics = in.layer_statistics();
+}
+
+absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
+  switch (in.mode_case()) {
+    case v1::Attention::kFull:
+      out.mode = AttentionMode::kFull;
+      break;
+    case v1::Attention::kDynamic:
+      out.mode = AttentionMode::kDynamic;
+      break;
+    case v1::Attention::kProfile:
+      out.mode = AttentionMode::kProfile;
+      break;
+    case v1::Attention::MODE_NOT_SET:
+      break;
+  }
+  if (in.has_offset()) out.offset = in.offset();
+  if (in.has_z()) out.z = in.z();
+  if (in.has_pinned_blocks()) out.pinned_blocks = in.pinned_blocks();
+  switch (in.floor()) {
+    case v1::FLOOR_UNSPECIFIED:
+      break;
+    case v1::FLOOR_NONE:
+      out.uniform_floor = false;
+      break;
+    case v1::FLOOR_UNIFORM:
+      out.uniform_floor = true;
+      break;
+    default:
+      return UnknownEnum("attention.floor");
+  }
+  return absl::OkStatus();
+}
+
+void Convert(const TokenDetail& in, v1::TokenLogprobs& out) {
+  out.set_token_id(in.id);
+  out.set_logprob(in.logprob);
+  for (const TokenLogprob& top : in.top) {
+    v1::TokenLogprob* message = out.add_top();
+    message->set_token_id(top.id);
+    message->set_logprob(top.logprob);
+  }
+}
+
+void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
+  out.set_offset(in.options.offset);
+  if (in.mode == AttentionMode::kFull) {
+    out.set_mode(v1::ATTENTION_MODE_FULL);
+    return;
+  }
+  out.set_mode(v1::ATTENTION_MODE_DYNAMIC);
+  if (in.mode == AttentionMode::kProfile) {
+    out.set_mode(v1::ATTENTION_MODE_PROFILE);
+    out.set_profile(in.profile->name);
+    out.set_profile_version(in.profile->version);
+  }
+  if (!in.head_z) out.set_z(in.options.z);
+  out.set_floor(in.options.uniform_floor ? v1::FLOOR_UNIFORM : v1::FLOOR_NONE);
+  out.set_pinned_blocks(in.options.pinned_blocks);
+}
+
+void Convert(std::chrono::nanoseconds in, google::protobuf::Duration& out) {
+  constexpr int64_t kNanosPerSecond = 1'000'000'000;
+  out.set_seconds(in.count() / kNanosPerSecond);
+  out.set_nanos(static_cast<int32_t>(in.count() % kNanosPerSecond));
+}
+
+void Convert(const Timing& in, v1::Timing& out) {
+  Convert(in.queue, *out.mutable_queue());
+  Convert(in.prefill, *out.mutable_prefill());
+  Convert(in.first_token, *out.mutable_first_token());
+  Convert(in.decode, *out.mutable_decode());
+}
+
+void Convert(const AttentionStatistics& in, v1::AttentionStats& out) {
+  out.set_decode_steps(in.decode_rows);
+  if (in.decode_rows > 0) {
+    out.set_head_density(in.head_density);
+    out.set_union_density(in.union_density);
+  }
+  out.set_kv_bytes_read(in.kv_bytes_read);
+  out.set_kv_bytes_dense(in.kv_bytes_dense);
+  out.set_index_bytes_read(in.index_bytes_read);
+  out.set_keys_attended(in.keys_attended);
+  out.set_keys_eligible(in.keys_eligible);
+  out.set_keys_read(in.keys_read);
+  out.set_keys_cached(in.keys_cached);
+  for (const LayerStatistics& layer : in.layers) {
+    v1::LayerDensity* message = out.add_layers();
+    message->set_head_density(layer.head_density);
+    message->set_union_density(layer.union_density);
+  }
+}
+
+v1::FinishReason Convert(FinishReason in) {
+  switch (in) {
+    case FinishReason::kStopToken:
+      return v1::FINISH_REASON_STOP_TOKEN;
+    case FinishReason::kEndOfText:
+      return v1::FINISH_REASON_END_OF_TEXT;
+    case FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message) {
+  Request request;
+  request.id = message.request_id();
+  switch (message.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      request.prompt = message.text();
+      break;
+    case v1::GenerateRequest::kTokenIds:
+      request.prompt =
+          std::vector<int32_t>(message.token_ids().ids().begin(), message.token_ids().ids().end());
+      break;
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      return InvalidField("prompt", "one of text and token_ids must be set");
+  }
+  absl::Status status = Convert(message.sampling(), request.sampling);
+  if (status.ok()) status = Convert(message.attention(), request.attention);
+  if (!status.ok()) return status;
+  Convert(message.stopping(), request.stopping);
+  Convert(message.output(), request.output);
+  switch (message.priority()) {
+    case v1::PRIORITY_LOW:
+      request.priority = Priority::kLow;
+      break;
+    case v1::PRIORITY_UNSPECIFIED:
+    case v1::PRIORITY_NORMAL:
+      request.priority = Priority::kNormal;
+      break;
+    case v1::PRIORITY_HIGH:
+      request.priority = Priority::kHigh;
+      break;
+    default:
+      return UnknownEnum("priority");
+  }
+  return request;
+}
+
+v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& model) {
+  v1::GenerateResponse message;
+  v1::Started& started = *message.mutable_started();
+  started.set_model(model);
+  started.set_request_id(event.request_id);
+  started.set_prompt_tokens(event.prompt_tokens);
+  started.set_cached_tokens(event.cached_tokens);
+  started.set_seed(event.seed);
+  started.set_rope_theta(event.rope_theta);
+  Convert(event.attention, *started.mutable_attention());
+  return message;
+}
+
+v1::GenerateResponse ToMessage(const PrefillEvent& event) {
+  v1::GenerateResponse message;
+  v1::PrefillProgress& prefill = *message.mutable_prefill();
+  prefill.set_done(event.done);
+  prefill.set_total(event.total);
+  for (const TokenDetail& token : event.prompt_logprobs) {
+    Convert(token, *prefill.add_prompt_logprobs());
+  }
+  return message;
+}
+
+v1::GenerateResponse ToMessage(DeltaEvent event) {
+  v1::GenerateResponse message;
+  v1::Delta& delta = *message.mutable_delta();
+  delta.set_text(std::move(event.text));
+  delta.mutable_token_ids()->Add(event.ids.begin(), event.ids.end());
+  for (const TokenDetail& token : event.logprobs) Convert(token, *delta.add_logprobs());
+  return message;
+}
+
+v1::GenerateResponse ToMessage(const FinishedEvent& event) {
+  v1::GenerateResponse message;
+  v1::Finished& finished = *message.mutable_finished();
+  finished.set_finish_reason(Convert(event.reason));
+  if (event.reason == FinishReason::kStopString) finished.set_stop_string(event.matched_stop);
+  if (event.matched_id) finished.set_stop_token_id(*event.matched_id);
+  v1::Usage& usage = *finished.mutable_usage();
+  usage.set_prompt_tokens(event.prompt_tokens);
+  usage.set_cached_tokens(event.cached_tokens);
+  usage.set_output_tokens(event.output_tokens);
+  Convert(event.timing, *finished.mutable_timing());
+  Convert(event.attention, *finished.mutable_attention());
+  finished.set_preemptions(event.preemptions);
+  return message;
+}
+
+bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) {
+  if (last.event_case() != next.event_case()) return false;
+  if (next.has_delta()) {
+    last.mutable_delta()->mutable_text()->append(next.delta().text());
+    last.mutable_delta()->mutable_token_ids()->MergeFrom(next.delta().token_ids());
+    last.mutable_delta()->mutable_logprobs()->MergeFrom(next.delta().logprobs());
+    return true;
+  }
+  if (next.has_prefill()) {
+    last.mutable_prefill()->set_done(next.prefill().done());
+    last.mutable_prefill()->mutable_prompt_logprobs()->MergeFrom(next.prefill().prompt_logprobs());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace eta

@@ -1,0 +1,237 @@
+#include "service/generate/generate_reactor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/out_of_memory.h"
+#include "engine/request/request_validation.h"
+#include "kernels/failpoint.h"
+#include "service/calls/admission.h"
+#include "service/generate/convert.h"
+#include "service/wire/request_id.h"
+#include "service/wire/store_status.h"
+
+namespace eta {
+namespace {
+
+constexpr std::chrono::milliseconds kMemoryRetry{1000};
+
+}  // namespace
+
+GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                                 std::function<void()> on_done)
+    : StreamReactor(context, parts, "Generate", parts.engine.limits().max_congestion,
+                    std::move(on_done)),
+      parts_(parts) {}
+
+std::shared_ptr<GenerateReactor> GenerateReactor::Self() {
+  return std::static_pointer_cast<GenerateReactor>(shared_from_this());
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
+    std::function<void()> on_done) {
+  const std::shared_ptr<GenerateReactor> reactor(
+      new GenerateReactor(context, parts, std::move(on_done)));
+  reactor->KeepAlive();
+  const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
+  if (!status.ok()) {
+    reactor->TakeWait();
+    reactor->End(status);
+  }
+  // gRPC cannot be done before it was given the reactor, so the pointer is good.
+  return reactor.get();
+}
+
+absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
+  const auto caller = Admit(context(), parts_, {Role::kGenerate}, record());
+  if (!caller.ok()) return caller.status();
+  if (absl::Status room = CheckRoomToGenerate(parts_); !room.ok()) return room;
+  auto entered = parts_.ledger.Enter(caller->tenant);
+  if (!entered.ok()) return entered.status();
+  lease() = *std::move(entered);
+  auto parsed = ParseMessage<v1::GenerateRequest>(message, parts_.options.max_message_bytes);
+  if (!parsed.ok()) return parsed.status();
+  // Known early, so that a refusal names the request too.
+  if (parsed->request_id().empty()) parsed->set_request_id(NewRequestId());
+  if (IsRequestId(parsed->request_id())) SetRequestId(parsed->request_id());
+  if (parsed->has_model()) {
+    const std::string& served = parts_.engine.info().model_name;
+    if (absl::Status s = CheckModel(parsed->model(), served); !s.ok()) return s;
+  }
+  auto request = ToRequest(*parsed);
+  if (!request.ok()) return request.status();
+  request_ = *std::move(request);
+  request_.tenant = caller->tenant.id();
+  request_.deadline = SteadyDeadline(context());
+  const TenantLimit limit = parts_.limits.Of(caller->tenant);
+  request_.share = {.weight = limit.weight, .max_kv_tokens = limit.max_kv_tokens};
+  return ResolveProfile(caller->tenant, parsed->attention());
+}
+
+// Goes on to Submit, on another thread if the profile is not in memory.
+absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Attention& attention) {
+  const bool named = attention.has_profile();
+  const bool unsaid = attention.mode_case() == v1::Attention::MODE_NOT_SET;
+  const std::string reference = named ? attention.profile() : parts_.options.default_profile;
+  if (!named && (!unsaid || reference.empty() || parts_.profiles == nullptr)) return Submit();
+  const std::string field = "attention.profile";
+  const auto parsed = ParseProfileReference(field, reference);
+  if (!parsed.ok()) return parsed.status();
+  if (parts_.profiles == nullptr) {
+    return NamingProfile(
+        MakeError(absl::StatusCode::kNotFound, "this server has no profiles (--profile_store)",
+                  {.reason = "PROFILE_NOT_FOUND"}),
+        reference, field);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    awaits_profile_ = true;
+  }
+  parts_.profiles->Resolve(tenant, *parsed,
+                           [self = Self(), named, reference, field](ProfileCache::Answer answer) {
+                             if (!self->TakeWait()) return;  // it has ended
+                             absl::Status status = answer.status();
+                             if (answer.ok()) {
+                               self->request_.attention.mode = AttentionMode::kProfile;
+                               self->request_.attention.profile = *std::move(answer);
+                             } else if (!named && absl::IsNotFound(status)) {
+                               status = absl::OkStatus();  // this tenant has no default of its own
+                             }
+                             if (status.ok()) {
+                               status = CatchOutOfMemory([&] { return self->Submit(); });
+                             }
+                             if (!status.ok()) self->End(NamingProfile(status, reference, field));
+                           });
+  return absl::OkStatus();
+}
+
+bool GenerateReactor::TakeWait() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(awaits_profile_, false);
+}
+
+absl::Status GenerateReactor::Submit() {
+  const ResolvedAttention attention =
+      ResolveAttention(request_.attention, parts_.engine.info().config);
+  record().resolved = true;
+  record().mode = attention.mode;
+  if (attention.profile != nullptr) {
+    record().profile = attention.profile->name;
+    record().profile_version = attention.profile->version;
+  }
+  max_tokens_ = request_.stopping.max_tokens;
+  place_ = parts_.streams.Add(Self());
+  const absl::StatusOr<uint64_t> handle = parts_.engine.Submit(std::move(request_), Self());
+  if (!handle.ok()) {
+    place_.GiveBack();
+    return handle.status();
+  }
+  bool cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    handle_ = *handle;
+    cancelled = cancelled_;
+  }
+  if (cancelled) parts_.engine.Cancel(*handle);
+  return absl::OkStatus();
+}
+
+absl::Status GenerateReactor::OnText(int64_t bytes, int64_t least_tokens) {
+  if (absl::Status charged = lease().Charge(least_tokens + max_tokens_); !charged.ok()) {
+    return charged;
+  }
+  text_cost_ = bytes / kTextBytesPerToken;
+  lease().Use(text_cost_);
+  return absl::OkStatus();
+}
+
+absl::Status GenerateReactor::OnSized(int32_t prompt_tokens) {
+  return lease().Charge(int64_t{prompt_tokens} + max_tokens_);
+}
+
+void GenerateReactor::OnStarted(StartedEvent event) {
+  kv_tokens_ = event.prompt_tokens;
+  Enqueue(ToMessage(event, parts_.engine.info().model_name));
+}
+
+void GenerateReactor::OnPrefill(PrefillEvent event) {
+  Enqueue(ToMessage(event));
+}
+
+void GenerateReactor::OnDelta(DeltaEvent event) {
+  (void)ETA_FAILPOINT(kGenerateDelta);
+  ++kv_tokens_;
+  Enqueue(ToMessage(std::move(event)));
+}
+
+void GenerateReactor::OnFinished(FinishedEvent event) {
+  place_.GiveBack();
+  lease().Use(Used(event));
+  Enqueue(ToMessage(event));
+  record().submitted = true;
+  record().outcome = std::move(event);
+  End(absl::OkStatus());
+}
+
+void GenerateReactor::OnFailed(absl::Status status, FinishedEvent so_far) {
+  place_.GiveBack();
+  lease().Use(Used(so_far));
+  if (absl::IsCancelled(status)) {
+    status = ends_for_memory_
+                 ? MakeError(absl::StatusCode::kResourceExhausted,
+                             "the answer was given up, since the server is short of memory",
+                             {.reason = "MEMORY_PRESSURE", .retry_after = kMemoryRetry})
+                 : DeadlineOr(std::move(status));
+  }
+  ErrorDetail detail = GetErrorDetail(status);
+  detail.metadata["output_tokens"] = std::to_string(so_far.output_tokens);
+  record().submitted = true;
+  record().outcome = std::move(so_far);
+  End(MakeError(status.code(), std::string(status.message()), std::move(detail)));
+}
+
+bool GenerateReactor::Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const {
+  return eta::Merge(last, next);
+}
+
+void GenerateReactor::OnCancel() {
+  if (CancelledForDeadline(context(), arrival())) deadline_passed_ = true;
+  Cancel();
+}
+
+void GenerateReactor::EndForMemory() {
+  ends_for_memory_ = true;
+  Cancel();
+}
+
+void GenerateReactor::Cancel() {
+  std::optional<uint64_t> to_cancel;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    to_cancel = handle_;
+  }
+  if (to_cancel) parts_.engine.Cancel(*to_cancel);
+  if (!TakeWait()) return;
+  request_ = {};  // the cache holds this object until the store has answered
+  End(DeadlineOr(MakeError(absl::StatusCode::kCancelled, "the client cancelled the call, or left",
+                           {.reason = "CLIENT_CANCELLED"})));
+}
+
+absl::Status GenerateReactor::DeadlineOr(absl::Status status) const {
+  if (deadline_passed_) return DeadlinePassed(/*started=*/kv_tokens_ > 0);
+  return status;
+}
+
+int64_t GenerateReactor::Used(const FinishedEvent& outcome) const {
+  const bool ran = outcome.timing.queue.count() > 0 || outcome.output_tokens > 0;
+  if (!ran) return text_cost_;
+  return std::max(text_cost_,
+                  int64_t{outcome.prompt_tokens} - outcome.cached_tokens + outcome.output_tokens);
+}
+
+}  // namespace eta

@@ -1,0 +1,89 @@
+// One Generate call: turns the message into a request, submits it, and writes the engine's events
+// to the client as fast as the client reads.
+//
+// Three kinds of threads meet here: gRPC's (start, cancel), one of the profile cache where the
+// request names a profile that is not in memory, and the engine's step threads (events). The engine
+// keeps the object alive until its last event.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "eta/v1/generate.pb.h"
+#include "service/calls/call_parts.h"
+#include "service/calls/stream_reactor.h"
+
+namespace eta {
+
+class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
+                              public EventSink,
+                              public LiveStream {
+ public:
+  // Events and bytes that may wait for the reader before the engine is asked to pause the request.
+  static constexpr int kMaxWaitingEvents = 16;
+  static constexpr size_t kMaxWaitingBytes = 256 * 1024;
+
+  // Begins the call. `on_done` runs once, last of all, when gRPC has let go of the call.
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer& message,
+                                                           const CallParts& parts,
+                                                           std::function<void()> on_done);
+
+  // EventSink; the first two on the thread of Submit, the others on the engine's step thread.
+  absl::Status OnText(int64_t bytes, int64_t least_tokens) override;
+  absl::Status OnSized(int32_t prompt_tokens) override;
+  void OnStarted(StartedEvent event) override;
+  void OnPrefill(PrefillEvent event) override;
+  void OnDelta(DeltaEvent event) override;
+  void OnFinished(FinishedEvent event) override;
+  void OnFailed(absl::Status status, FinishedEvent so_far) override;
+  bool Congested() const override { return Waiting(kMaxWaitingEvents, kMaxWaitingBytes); }
+
+  void OnCancel() override;
+
+  // LiveStream. The tokens are those of the prompt, once it runs, and one for each delta.
+  int64_t kv_tokens() const override { return ends_for_memory_ ? 0 : kv_tokens_.load(); }
+  void EndForMemory() override;
+
+ private:
+  GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                  std::function<void()> on_done);
+  std::shared_ptr<GenerateReactor> Self();
+
+  absl::Status Begin(const grpc::ByteBuffer& message);
+  absl::Status ResolveProfile(const Tenant& tenant, const v1::Attention& attention);
+  absl::Status Submit();
+  // Whether it waited for its profile; it does not any more. Whoever is told so goes on with it.
+  bool TakeWait();
+  void Cancel();
+  // Why it ends, cancelled: that its deadline has passed, as the engine would say, or `status`.
+  absl::Status DeadlineOr(absl::Status status) const;
+  // The tokens that the call is charged: of the prompt those that were computed, once it ran, and
+  // those that were generated; at least what making tokens of its text costs.
+  int64_t Used(const FinishedEvent& outcome) const;
+  bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
+
+  const CallParts& parts_;
+  Request request_;  // until it is submitted
+  int32_t max_tokens_ = 0;
+  int64_t text_cost_ = 0;  // tokens
+  LiveStreams::Place place_;
+  std::atomic<int64_t> kv_tokens_ = 0;
+  std::atomic<bool> ends_for_memory_ = false;
+  std::atomic<bool> deadline_passed_ = false;
+
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  bool awaits_profile_ = false;
+  bool cancelled_ = false;
+  std::optional<uint64_t> handle_;
+};
+
+}  // namespace eta

@@ -1,0 +1,22 @@
+// The flags of eta-server by what they are about; ParseFlags puts them together.
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "service/options/flags.h"
+
+namespace eta {
+
+// Each adds its flags to `app`; parsing fills what it was given, which must outlive `app`.
+void AddModelFlags(CLI::App& app, EngineOptions& options);
+void AddEngineFlags(CLI::App& app, EngineOptions& options);
+void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants);
+void AddProfileFlags(CLI::App& app, Flags& flags);
+void AddServerFlags(CLI::App& app, ServerOptions& options);  // with the next
+void AddAccessFlags(CLI::App& app, ServerOptions& options);
+void AddProcessFlags(CLI::App& app, Flags& flags);
+void AddMetricsFlags(CLI::App& app, Flags& flags);
+void AddLogFlags(CLI::App& app, LogOptions& options);
+
+}  // namespace eta

@@ -1,0 +1,20 @@
+// What the operator gave up, for the log at start.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "service/options/flags.h"
+
+namespace eta {
+
+struct InsecureChoice {
+  std::string flag;
+  std::string why;
+};
+
+// One for each choice that opens the server or its process up; empty: nothing to warn of.
+// `filtered`: the filter of system calls is in force.
+std::vector<InsecureChoice> InsecureChoices(const Flags& flags, bool filtered);
+
+}  // namespace eta

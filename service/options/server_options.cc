@@ -1,0 +1,235 @@
+#include "service/options/server_options.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "calibration/calibrator.h"
+#include "calibration/profiles/profile_store.h"
+
+namespace eta {
+namespace {
+
+// The host part of host:port or [host]:port.
+std::optional<std::string> HostOf(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) return std::nullopt;
+  const std::string port = address.substr(colon + 1);
+  if (port.find_first_not_of("0123456789") != std::string::npos || port.size() > 5 ||
+      std::stoi(port) > 65535) {
+    return std::nullopt;
+  }
+  std::string host = address.substr(0, colon);
+  if (host.front() == '[') {
+    if (host.back() != ']') return std::nullopt;
+    return host.substr(1, host.size() - 2);
+  }
+  if (host.find(':') != std::string::npos) return std::nullopt;
+  return host;
+}
+
+bool IsLoopback(const std::string& host) {
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  return host == "localhost" || host == "::1";
+}
+
+bool Authenticates(const ServerOptions& options) {
+  return !options.identity.empty() || !options.tls_client_ca.empty();
+}
+
+constexpr int kOwnersSocket = 0600;
+constexpr std::string_view kUnixScheme = "unix:";
+
+bool IsUnixSocket(const std::string& address) {
+  return address.starts_with(kUnixScheme);
+}
+
+absl::Status CheckTenantHeader(const std::string& header) {
+  const bool allowed = std::all_of(header.begin(), header.end(), [](char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-' || c == '_' || c == '.';
+  });
+  if (allowed && header != "authorization" && !absl::EndsWith(header, "-bin") &&
+      !absl::StartsWith(header, "grpc-")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--tenant_header: must be a metadata key of a-z 0-9 - _ . that does not end with -bin nor "
+      "begin with grpc-, and not authorization");
+}
+
+// Flags of TLS and identity that need one another, or make one another idle.
+absl::Status CheckSecurity(const ServerOptions& options) {
+  const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return wrong("--tls_cert, --tls_key: need one another");
+  }
+  if (!options.tls_client_ca.empty() && options.tls_cert.empty()) {
+    return wrong("--tls_client_ca: needs --tls_cert and --tls_key");
+  }
+  if (options.allow_plaintext_network && !options.tls_cert.empty()) {
+    return wrong("--allow_plaintext_network: calls are encrypted (--tls_cert)");
+  }
+  if (options.allow_unauthenticated_network && Authenticates(options)) {
+    return wrong(
+        "--allow_unauthenticated_network: calls are authenticated (--identity, --tls_client_ca); "
+        "for metrics alone there is --allow_network_metrics");
+  }
+  if (options.reflection && Authenticates(options)) {
+    return wrong(
+        "--reflection: anybody may list the API without a credential, so not together with "
+        "--identity or --tls_client_ca");
+  }
+  if (!options.tenant_header.empty() && !options.tls_client_ca.empty() &&
+      options.identity.empty()) {
+    return wrong(
+        "--tenant_header: with --tls_client_ca it needs --identity, which says whose certificate "
+        "is a proxy's; else whoever has a certificate could name any tenant");
+  }
+  return absl::OkStatus();
+}
+
+// Flags that open up or bound what the address does not have.
+absl::Status CheckIdleAtAddress(const ServerOptions& options) {
+  const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
+  if (IsLocalAddress(options.listen)) {
+    if (options.allow_unauthenticated_network) {
+      return wrong("--allow_unauthenticated_network: only this host can reach --listen");
+    }
+    if (options.allow_plaintext_network) {
+      return wrong("--allow_plaintext_network: only this host can reach --listen");
+    }
+  }
+  if (IsUnixSocket(options.listen)) {
+    if (options.max_connections_per_peer > 0) {
+      return wrong(
+          "--max_connections_per_peer: whoever connects to a Unix socket (--listen) has no address "
+          "to count by");
+    }
+  } else if (options.socket_mode != kOwnersSocket) {
+    return wrong("--socket_mode: --listen is no Unix socket");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool IsLocalAddress(const std::string& address) {
+  if (IsUnixSocket(address)) return true;
+  const std::optional<std::string> host = HostOf(address);
+  return host && IsLoopback(*host);
+}
+
+absl::Status CheckCallOptions(const ServerOptions& options) {
+  if (!options.default_profile.empty() &&
+      !ParseProfileReference("default_profile", options.default_profile).ok()) {
+    return absl::InvalidArgumentError(
+        "--default_profile: must be a profile's name, name@version or name@alias");
+  }
+  if (options.max_calibrations < 1) {
+    return absl::InvalidArgumentError("--max_calibrations: must be at least 1");
+  }
+  if (options.max_tenant_calibrations < 0 ||
+      options.max_tenant_calibrations > options.max_calibrations) {
+    return absl::InvalidArgumentError("--max_tenant_calibrations: must be 0 to --max_calibrations");
+  }
+  if (options.max_calibration_tokens < 1 ||
+      options.max_calibration_tokens > kMaxCalibrationTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_calibration_tokens: must be 1 to ", kMaxCalibrationTokens));
+  }
+  if (!options.admin_tenants.empty() && options.tenant_header.empty()) {
+    return absl::InvalidArgumentError(
+        "--admin_tenants: needs --tenant_header; without it calls name no tenant and all may see "
+        "everything");
+  }
+  for (const std::string& tenant : options.admin_tenants) {
+    if (!Tenant::Parse(tenant).ok()) {
+      return absl::InvalidArgumentError(
+          "--admin_tenants: must be names of 1 to 255 printable ASCII characters without spaces");
+    }
+  }
+  if (options.max_connections < 0 || options.max_connections_per_peer < 0) {
+    return absl::InvalidArgumentError(
+        "--max_connections, --max_connections_per_peer: must not be negative");
+  }
+  if (options.self_probe_timeout < std::chrono::milliseconds(100)) {
+    return absl::InvalidArgumentError("--self_probe_timeout: must be at least 100ms");
+  }
+  if (absl::Status status = CheckSecurity(options); !status.ok()) return status;
+  return CheckTenantHeader(options.tenant_header);
+}
+
+absl::Status CheckListenAddress(const ServerOptions& options) {
+  if (IsUnixSocket(options.listen)) {
+    if (options.listen.size() > kUnixScheme.size()) return CheckIdleAtAddress(options);
+    return absl::InvalidArgumentError("--listen: unix: needs a path");
+  }
+  const std::optional<std::string> host = HostOf(options.listen);
+  if (!host) {
+    return absl::InvalidArgumentError(
+        "--listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535");
+  }
+  if (absl::Status status = CheckIdleAtAddress(options); !status.ok()) return status;
+  if (IsLoopback(*host)) return absl::OkStatus();
+  const bool known = Authenticates(options) || options.allow_unauthenticated_network;
+  const bool hidden = !options.tls_cert.empty() || options.allow_plaintext_network;
+  if (known && hidden) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--listen: other hosts could reach this address, and ",
+      known ? ""
+            : "calls are not authenticated (--identity, --tls_client_ca; or, where a proxy in "
+              "front does it, --allow_unauthenticated_network)",
+      known || hidden ? "" : " and ",
+      hidden ? "" : "calls are not encrypted (--tls_cert; or likewise --allow_plaintext_network)"));
+}
+
+absl::Status CheckHealthAddress(const ServerOptions& options) {
+  const std::string& address = options.health_listen;
+  if (address.empty() || HostOf(address) ||
+      (IsUnixSocket(address) && address.size() > kUnixScheme.size())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--health_listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535");
+}
+
+absl::Status CheckMetricsAddress(const ServerOptions& options) {
+  if (options.metrics_listen.empty()) {
+    if (!options.allow_network_metrics) return absl::OkStatus();
+    return absl::InvalidArgumentError("--allow_network_metrics: needs --metrics_listen");
+  }
+  const std::optional<std::string> host = HostOf(options.metrics_listen);
+  if (!host || host->find(':') != std::string::npos) {  // Debian builds civetweb without IPv6
+    return absl::InvalidArgumentError(
+        "--metrics_listen: must be host:port, not of IPv6, the port 0 to 65535");
+  }
+  if (IsLoopback(*host) && options.allow_network_metrics) {
+    return absl::InvalidArgumentError(
+        "--allow_network_metrics: only this host can reach --metrics_listen");
+  }
+  if (!IsLoopback(*host) && !options.allow_network_metrics) {
+    return absl::InvalidArgumentError(
+        "--metrics_listen: other hosts could reach this address, and whoever does may read the "
+        "metrics; let only Prometheus reach it and set --allow_network_metrics");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const ServerOptions& options, const Limits& limits) {
+  if (absl::Status status = CheckListenAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckMetricsAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckHealthAddress(options); !status.ok()) return status;
+  if (absl::Status status = CheckCallOptions(options); !status.ok()) return status;
+  if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits for "
+      "its reader takes no steps");
+}
+
+}  // namespace eta

@@ -1,0 +1,75 @@
+// How much of the memory that its control group allows the process uses, and what is done without
+// because of it, before the kernel ends the process. Page cache that the kernel can drop at once
+// does not count. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "service/process/pressure_ladder.h"
+
+namespace eta {
+
+struct MemoryPressureOptions {
+  double max_fraction = 0.95;  // of the limit, as PressureLadder takes it
+  // Where control groups are mounted (version 2, or 1 with its controller `memory` below it), and
+  // the file that names the process's own.
+  std::string cgroup_root = "/sys/fs/cgroup";
+  std::string own_cgroup_file = "/proc/self/cgroup";
+  // Called when the rung changes, by the thread that noticed, with the share used; may be empty.
+  std::function<void(Pressure rung, double used)> on_change;
+};
+
+class MemoryPressure {
+ public:
+  static constexpr std::chrono::milliseconds kPeriod{250};  // between two looks
+
+  explicit MemoryPressure(MemoryPressureOptions options);
+  ~MemoryPressure() { Stop(); }
+  MemoryPressure(const MemoryPressure&) = delete;
+  MemoryPressure& operator=(const MemoryPressure&) = delete;
+
+  // Looks from here on. At every look on the highest rung `relieve` is called; must not block.
+  void Begin(std::function<void()> relieve);
+  // Nothing is called any more.
+  void Stop();
+  // What the thread does each period.
+  void Look();
+
+  // kNone where no limit is set.
+  Pressure rung() const { return rung_; }
+  bool At(Pressure rung) const { return rung_ >= rung; }
+
+  // The largest share used of any limit that applies: one of the process's own group or of those
+  // around it. 0 without a limit.
+  double FractionUsed() const;
+
+ private:
+  struct Files {
+    std::string limit;
+    std::string usage;
+    std::string statistics;
+    std::string droppable;  // key in `statistics`
+  };
+
+  const MemoryPressureOptions options_;
+  std::vector<Files> groups_;
+  std::atomic<Pressure> rung_ = Pressure::kNone;
+
+  std::mutex look_mutex_;
+  PressureLadder ladder_;          // guarded by look_mutex_
+  std::function<void()> relieve_;  // likewise
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace eta

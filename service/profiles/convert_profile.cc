@@ -1,0 +1,120 @@
+#include "service/profiles/convert_profile.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+
+namespace eta {
+namespace {
+
+constexpr int64_t kMicrosPerSecond = 1'000'000;
+
+void SetTime(int64_t micros, google::protobuf::Timestamp& out) {
+  out.set_seconds(micros / kMicrosPerSecond);
+  out.set_nanos(static_cast<int32_t>(micros % kMicrosPerSecond * 1000));
+}
+
+void SetTarget(const ProfileTarget& in, v1::CalibrationTarget& out) {
+  switch (in.kind) {
+    case ProfileTargetKind::kMatchDynamic:
+      out.mutable_match_dynamic();
+      break;
+    case ProfileTargetKind::kHeadDensity:
+      out.set_head_density(in.value);
+      break;
+    case ProfileTargetKind::kUnionDensity:
+      out.set_union_density(in.value);
+      break;
+    case ProfileTargetKind::kMaxPerplexityIncrease:
+      out.set_max_perplexity_increase(in.value);
+      break;
+  }
+}
+
+void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
+  out.set_perplexity_full(in.perplexity_full);
+  if (in.perplexity_dynamic) out.set_perplexity_dynamic(*in.perplexity_dynamic);
+  out.set_perplexity_frozen(in.perplexity_frozen);
+  out.set_head_density(in.head_density);
+  out.set_union_density(in.union_density);
+  out.set_recall(in.recall);
+  if (in.dynamic_head_density) out.set_dynamic_head_density(*in.dynamic_head_density);
+  if (in.dynamic_union_density) out.set_dynamic_union_density(*in.dynamic_union_density);
+  if (in.dynamic_recall) out.set_dynamic_recall(*in.dynamic_recall);
+  out.set_calibration_sequences(in.calibration_sequences);
+  out.set_calibration_tokens(in.calibration_tokens);
+  out.set_held_out_sequences(in.held_out_sequences);
+  out.set_held_out_tokens(in.held_out_tokens);
+}
+
+}  // namespace
+
+v1::Profile ToMessage(const ProfileRecord& record) {
+  const ProfileContent& content = record.content;
+  v1::Profile message;
+  message.set_name(record.name);
+  message.set_version(record.version);
+  SetTime(record.create_time_us, *message.mutable_create_time());
+  message.mutable_labels()->insert(content.labels.begin(), content.labels.end());
+  message.set_model_fingerprint(content.model_fingerprint);
+  message.set_tokenizer_fingerprint(content.tokenizer_fingerprint);
+  v1::ProfileGeometry& geometry = *message.mutable_geometry();
+  geometry.set_layers(content.geometry.layers);
+  geometry.set_query_heads(content.geometry.query_heads);
+  geometry.set_block_size(content.geometry.block_size);
+  geometry.set_sub_block(content.geometry.sub_block);
+  SetTarget(content.target, *message.mutable_target());
+  message.set_offset(content.offset);
+  message.set_z(content.z);
+  message.set_floor(content.floor == ProfileFloor::kUniform ? v1::FLOOR_UNIFORM : v1::FLOOR_NONE);
+  message.mutable_thresholds()->Add(content.thresholds.begin(), content.thresholds.end());
+  message.mutable_z_per_head()->Add(content.z_per_head.begin(), content.z_per_head.end());
+  v1::ReachedDensities& reached = *message.mutable_reached();
+  reached.set_soft_density(content.reached.soft_density);
+  reached.set_head_density(content.reached.head_density);
+  reached.set_union_density(content.reached.union_density);
+  SetEvidence(content.evidence, *message.mutable_evidence());
+  message.set_request_id(record.request_id);
+  message.set_checksum(record.checksum);
+  return message;
+}
+
+v1::ProfileSummary ToMessage(const ProfileSummary& summary) {
+  v1::ProfileSummary message;
+  message.set_name(summary.name);
+  message.set_version(summary.version);
+  SetTime(summary.create_time_us, *message.mutable_create_time());
+  message.set_bytes(summary.bytes);
+  message.set_corrupt(summary.corrupt);
+  return message;
+}
+
+absl::StatusOr<ProfileTarget> ToTarget(const std::string& field, const v1::CalibrationTarget& in) {
+  const auto density = [&](ProfileTargetKind kind, const std::string& name,
+                           double value) -> absl::StatusOr<ProfileTarget> {
+    if (value > 0.0 && value <= 1.0) return ProfileTarget{.kind = kind, .value = value};
+    return InvalidField(absl::StrCat(field, ".", name), "must be greater than 0 and at most 1");
+  };
+  switch (in.target_case()) {
+    case v1::CalibrationTarget::kMatchDynamic:
+      return ProfileTarget{.kind = ProfileTargetKind::kMatchDynamic, .value = 0.0};
+    case v1::CalibrationTarget::kHeadDensity:
+      return density(ProfileTargetKind::kHeadDensity, "head_density", in.head_density());
+    case v1::CalibrationTarget::kUnionDensity:
+      return density(ProfileTargetKind::kUnionDensity, "union_density", in.union_density());
+    case v1::CalibrationTarget::kMaxPerplexityIncrease: {
+      const double value = in.max_perplexity_increase();
+      if (value >= 0.0 && value <= kMaxPerplexityIncrease) {
+        return ProfileTarget{.kind = ProfileTargetKind::kMaxPerplexityIncrease, .value = value};
+      }
+      return InvalidField(absl::StrCat(field, ".max_perplexity_increase"),
+                          absl::StrCat("must be 0 to ", kMaxPerplexityIncrease, " percent"));
+    }
+    case v1::CalibrationTarget::TARGET_NOT_SET:
+      break;
+  }
+  return InvalidField(field,
+                      "one of match_dynamic, head_density, union_density and "
+                      "max_perplexity_increase must be set");
+}
+
+}  // namespace eta

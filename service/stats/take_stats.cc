@@ -1,0 +1,63 @@
+#include "service/stats/take_stats.h"
+
+#include <chrono>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "service/connections/acceptor.h"
+#include "service/stats/convert_stats.h"
+#include "service/stats/take_figures.h"
+#include "service/stats/take_tenants.h"
+
+namespace eta {
+
+absl::StatusOr<StatsQuery> MakeStatsQuery(const std::optional<std::string>& tenant, bool layers,
+                                          const Caller& caller) {
+  StatsQuery query{.layers = layers, .tenant = std::nullopt};
+  const bool all = caller.roles.Has(Role::kStatsAll);
+  if (tenant) {
+    auto named = Tenant::Parse(*tenant);
+    if (!named.ok()) {
+      return InvalidField("tenant", "must be 1 to 255 printable ASCII characters without spaces");
+    }
+    query.tenant = *std::move(named);
+  } else if (!all) {
+    query.tenant = caller.tenant;
+  }
+  if (!all && query.tenant != caller.tenant) {
+    return MakeError(absl::StatusCode::kPermissionDenied,
+                     "tenant: the figures of another tenant are the operator's",
+                     {.reason = "ADMIN_REQUIRED"});
+  }
+  return query;
+}
+
+v1::Stats TakeStats(const StatsQuery& query, const CallParts& parts) {
+  StatsFacts facts;
+  facts.tenant = query.tenant;
+  facts.version = ETA_VERSION;
+  facts.telemetry.started = Clock::now();
+  if (parts.telemetry) {
+    facts.telemetry = parts.telemetry(
+        {.layers = query.layers, .tenant = query.tenant ? query.tenant->id() : std::string()});
+  }
+  facts.engine = parts.engine.Snapshot();
+  facts.state = parts.state.Of(facts.engine);
+  if (!query.tenant) facts.devices = parts.engine.Devices();
+  if (parts.profiles != nullptr) {
+    facts.profiles = parts.profiles->Loaded(query.tenant);
+    facts.profile_lookups_waiting = static_cast<int32_t>(parts.profiles->waiting());
+    facts.max_profile_lookups_waiting = static_cast<int32_t>(parts.profiles->max_waiting());
+  }
+  facts.calibrations = parts.calibrations.Running(query.tenant);
+  facts.holdings = TakeTenants(parts, query.tenant);
+  facts.pressure = TakePressure(parts);
+  facts.store_calls_waiting = static_cast<int32_t>(parts.store_calls.waiting());
+  facts.max_store_calls_waiting = static_cast<int32_t>(parts.store_calls.max_waiting());
+  if (!query.tenant) facts.connections = parts.acceptor.Figures();
+  facts.time = std::chrono::system_clock::now();
+  facts.now = Clock::now();
+  return ToMessage(facts, parts.engine.info());
+}
+
+}  // namespace eta

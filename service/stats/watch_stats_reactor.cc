@@ -1,0 +1,95 @@
+#include "service/stats/watch_stats_reactor.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "service/calls/admission.h"
+#include "service/calls/call_identity.h"
+#include "service/stats/convert_stats.h"
+
+namespace eta {
+
+WatchStatsReactor::WatchStatsReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                                     StatsWatchers& watchers, std::function<void()> on_done)
+    : StreamReactor(context, parts, "WatchStats", parts.engine.limits().max_congestion,
+                    std::move(on_done)),
+      parts_(parts),
+      watchers_(watchers) {}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatsReactor::Start(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
+    StatsWatchers& watchers, std::function<void()> on_done) {
+  const std::shared_ptr<WatchStatsReactor> reactor(
+      new WatchStatsReactor(context, parts, watchers, std::move(on_done)));
+  reactor->KeepAlive();
+  const absl::Status status = reactor->Begin(message);
+  if (!status.ok()) reactor->EndOnce(status);
+  return reactor.get();
+}
+
+absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
+  const ServerOptions& options = parts_.options;
+  const auto caller = Admit(context(), parts_, kStatsRoles, record(), Admission::kAlways);
+  if (!caller.ok()) return caller.status();
+  auto request = ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes);
+  if (!request.ok()) return request.status();
+  const auto interval = ToInterval(*request);
+  if (!interval.ok()) return interval.status();
+  request_ = *std::move(request);
+  if (absl::Status status = MakeQuery(*caller); !status.ok()) return status;
+  shown_ = KeptShown(ShownBy(context(), parts_.identity.rules().tenant_header));
+  return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
+                       caller->roles.Has(Role::kStatsAll)
+                           ? std::nullopt
+                           : std::optional<std::string>(caller->tenant.id()));
+}
+
+absl::Status WatchStatsReactor::MakeQuery(const Caller& caller) {
+  auto query =
+      MakeStatsQuery(request_.has_tenant() ? std::optional(request_.tenant()) : std::nullopt,
+                     request_.layers(), caller);
+  if (!query.ok()) return query.status();
+  query_ = *std::move(query);
+  return absl::OkStatus();
+}
+
+absl::Status WatchStatsReactor::CheckStillAllowed() {
+  const auto caller = parts_.identity.Of(shown_.Get());
+  if (!caller.ok()) return caller.status();
+  if (absl::Status status = CheckRoles(*caller, kStatsRoles); !status.ok()) return status;
+  return MakeQuery(*caller);
+}
+
+void WatchStatsReactor::OnDue() {
+  if (ended_) return;
+  const absl::Status status = Stalled() ? ReadTooSlowly() : CheckStillAllowed();
+  if (status.ok()) return Enqueue(TakeStats(query_, parts_));
+  watchers_.Remove(this);
+  EndOnce(status);
+}
+
+void WatchStatsReactor::OnEnd(const absl::Status& status) {
+  EndOnce(status);
+}
+
+void WatchStatsReactor::OnCancel() {
+  watchers_.Remove(this);
+  if (!CancelledForDeadline(context(), arrival())) {
+    return EndOnce(absl::CancelledError("the client cancelled the call, or left"));
+  }
+  EndOnce(MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed",
+                    {.reason = "DEADLINE_DECODING"}));
+}
+
+void WatchStatsReactor::EndOnce(const absl::Status& status) {
+  if (!ended_.exchange(true)) End(status);
+}
+
+bool WatchStatsReactor::Merge(v1::Stats& last, const v1::Stats& next) const {
+  last = next;
+  return true;
+}
+
+}  // namespace eta

@@ -1,0 +1,55 @@
+// One WatchStats call: a snapshot whenever one is due, until the client leaves, the server ends or
+// its credential is no longer good, which is looked at before each.
+// Of snapshots that wait for a slow reader the newest stays; one that takes nothing for the time
+// that slow readers have loses its place.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "eta/v1/stats.pb.h"
+#include "service/calls/stream_reactor.h"
+#include "service/identity/identity.h"
+#include "service/stats/stats_watchers.h"
+#include "service/stats/take_stats.h"
+
+namespace eta {
+
+class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWatcher {
+ public:
+  // Begins the call. `watchers` must outlive it. `on_done` runs once, last of all, when gRPC has
+  // let go of the call.
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer& message,
+                                                           const CallParts& parts,
+                                                           StatsWatchers& watchers,
+                                                           std::function<void()> on_done);
+
+  // StatsWatcher.
+  void OnDue() override;
+  void OnEnd(const absl::Status& status) override;
+
+  void OnCancel() override;
+
+ private:
+  WatchStatsReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+                    StatsWatchers& watchers, std::function<void()> on_done);
+
+  absl::Status Begin(const grpc::ByteBuffer& message);
+  absl::Status MakeQuery(const Caller& caller);
+  absl::Status CheckStillAllowed();
+  // The first of several ends counts.
+  void EndOnce(const absl::Status& status);
+  bool Merge(v1::Stats& last, const v1::Stats& next) const override;
+
+  const CallParts& parts_;
+  StatsWatchers& watchers_;
+  KeptShown shown_;
+  v1::WatchStatsRequest request_;
+  StatsQuery query_;  // what the caller may see of it
+  std::atomic<bool> ended_ = false;
+};
+
+}  // namespace eta
