@@ -12,7 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/profile_store.h"
-#include "tests/testing/profile_case.h"
+#include "tests/testing/profiles/profile_case.h"
 
 namespace eta {
 namespace {

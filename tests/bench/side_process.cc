@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "tests/bench/eta_bench.h"
+#include "tests/bench/eta_bench/eta_bench.h"
 
 namespace eta::bench {
 namespace {

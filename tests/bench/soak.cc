@@ -39,9 +39,9 @@
 #include "service/server.h"
 #include "service/telemetry/page/metrics_page.h"
 #include "service/telemetry/telemetry.h"
-#include "tests/testing/profile_case.h"
-#include "tests/testing/tenant_header.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/identity/tenant_header.h"
+#include "tests/testing/profiles/profile_case.h"
 
 namespace eta::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "tests/testing/forwarding_backend.h"
+#include "tests/testing/kernels/forwarding_backend.h"
 
 namespace eta::bench {
 

@@ -10,7 +10,7 @@
 #include "calibration/calibrator.h"
 #include "engine/request/limits.h"
 #include "service/options/server_options.h"
-#include "tests/fuzz/input_reader.h"
+#include "tests/testing/fuzz/input_reader.h"
 
 namespace {
 

@@ -17,9 +17,9 @@
 #include "service/profiles/convert_profile.h"
 #include "service/stats/convert_stats.h"
 #include "service/wire/payload_digest.h"
-#include "tests/fuzz/checked_error.h"
-#include "tests/fuzz/message_filler.h"
-#include "tests/testing/puppet_engine.h"
+#include "tests/testing/engine/puppet_engine.h"
+#include "tests/testing/fuzz/checked_error.h"
+#include "tests/testing/fuzz/message_filler.h"
 
 namespace {
 

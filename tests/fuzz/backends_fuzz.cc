@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include "tests/fuzz/input_reader.h"
-#include "tests/unit/attention_case.h"
+#include "tests/testing/fuzz/input_reader.h"
+#include "tests/testing/kernels/attention_case.h"
 
 namespace {
 

@@ -23,8 +23,8 @@
 #include "engine/checkpoint/safetensors_header.h"
 #include "engine/model/model_config.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "tests/fuzz/checked_error.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/fuzz/checked_error.h"
 
 namespace {
 

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "service/identity/api_key.h"
 #include "service/identity/identity.h"
-#include "tests/fuzz/checked_error.h"
-#include "tests/testing/token_maker.h"
+#include "tests/testing/fuzz/checked_error.h"
+#include "tests/testing/identity/token_maker.h"
 
 namespace {
 

@@ -12,8 +12,8 @@
 #include "engine/request/request_validation.h"
 #include "eta/v1/generate.pb.h"
 #include "service/generate/convert.h"
-#include "tests/fuzz/checked_error.h"
-#include "tests/fuzz/message_filler.h"
+#include "tests/testing/fuzz/checked_error.h"
+#include "tests/testing/fuzz/message_filler.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include "service/identity/api_key.h"
 #include "service/identity/identity.h"
 #include "service/identity/identity_file.h"
-#include "tests/fuzz/checked_error.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/fuzz/checked_error.h"
 
 namespace {
 

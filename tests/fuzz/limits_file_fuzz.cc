@@ -7,7 +7,7 @@
 #include "engine/base/tenant.h"
 #include "engine/request/request.h"
 #include "service/limits/limits_file.h"
-#include "tests/fuzz/checked_error.h"
+#include "tests/testing/fuzz/checked_error.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include "service/telemetry/page/metric_catalogue.h"
 #include "service/telemetry/page/metrics_page.h"
 #include "service/telemetry/telemetry.h"
-#include "tests/fuzz/input_reader.h"
-#include "tests/fuzz/page_lines.h"
+#include "tests/testing/fuzz/input_reader.h"
+#include "tests/testing/fuzz/page_lines.h"
 
 namespace {
 

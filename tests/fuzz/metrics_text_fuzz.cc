@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "service/telemetry/page/page_writer.h"
-#include "tests/fuzz/input_reader.h"
-#include "tests/fuzz/page_lines.h"
+#include "tests/testing/fuzz/input_reader.h"
+#include "tests/testing/fuzz/page_lines.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "engine/model/model_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
-#include "tests/fuzz/checked_error.h"
+#include "tests/testing/fuzz/checked_error.h"
 
 namespace {
 

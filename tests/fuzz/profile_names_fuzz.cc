@@ -12,8 +12,8 @@
 #include "calibration/profiles/store/sql_database.h"
 #include "calibration/profiles/store/sqlite_database.h"
 #include "engine/request/request_validation.h"
-#include "tests/fuzz/checked_error.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/fuzz/checked_error.h"
 
 namespace {
 

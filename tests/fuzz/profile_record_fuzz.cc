@@ -5,7 +5,7 @@
 
 #include "calibration/profiles/profile_blob.h"
 #include "calibration/profiles/profile_json.h"
-#include "tests/fuzz/checked_error.h"
+#include "tests/testing/fuzz/checked_error.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/testing/long_run.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/process/long_run.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 

@@ -13,7 +13,7 @@
 
 #include "engine/batching/block_pool.h"
 #include "engine/batching/scheduler.h"
-#include "tests/fuzz/input_reader.h"
+#include "tests/testing/fuzz/input_reader.h"
 
 namespace {
 

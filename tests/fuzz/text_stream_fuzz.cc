@@ -11,7 +11,7 @@
 
 #include "engine/base/utf8.h"
 #include "engine/tokenizer/text_stream.h"
-#include "tests/unit/piece_file.h"
+#include "tests/testing/engine/piece_file.h"
 
 namespace {
 

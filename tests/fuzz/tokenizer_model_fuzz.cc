@@ -8,7 +8,7 @@
 #include "engine/base/utf8.h"
 #include "engine/tokenizer/piece_table.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "tests/fuzz/checked_error.h"
+#include "tests/testing/fuzz/checked_error.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "tests/unit/sentencepiece_reference.h"
+#include "tests/testing/engine/sentencepiece_reference.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/test/server_context_test_spouse.h"
 #include "service/wire/trace_context.h"
-#include "tests/fuzz/input_reader.h"
+#include "tests/testing/fuzz/input_reader.h"
 
 namespace {
 

@@ -12,9 +12,9 @@
 #include "calibration/collected_cells.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "engine/checkpoint/safetensors.h"
-#include "tests/golden/golden_folder.h"
-#include "tests/unit/attention_case.h"
-#include "tests/unit/calibration_reference.h"
+#include "tests/testing/golden/golden_folder.h"
+#include "tests/testing/kernels/attention_case.h"
+#include "tests/testing/kernels/calibration_reference.h"
 
 namespace eta::testing {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
-#include "tests/golden/golden_folder.h"
-#include "tests/unit/attention_case.h"
+#include "tests/testing/golden/golden_folder.h"
+#include "tests/testing/kernels/attention_case.h"
 
 namespace eta::testing {
 namespace {

@@ -13,7 +13,7 @@
 #include "calibration/evaluation/cases/score.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
-#include "tests/golden/golden_folder.h"
+#include "tests/testing/golden/golden_folder.h"
 
 namespace eta {
 namespace {

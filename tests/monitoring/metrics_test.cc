@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "tests/monitoring/monitoring_fixture.h"
+#include "tests/testing/monitoring/monitoring_fixture.h"
 
 namespace eta::testing {
 namespace {

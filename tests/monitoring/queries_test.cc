@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
-#include "tests/monitoring/monitoring_fixture.h"
+#include "tests/testing/monitoring/monitoring_fixture.h"
 
 namespace eta::testing {
 namespace {

@@ -1,0 +1,432 @@
+// eta-bench decode: a whole model's decode step. Weights and cache are random, so densities are
+// forced: one constant stands for all thresholds, found by bisection on the union density that the
+// steps themselves count.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
+#include "tests/bench/eta_bench/data.h"
+#include "tests/bench/eta_bench/eta_bench.h"
+#include "tests/bench/eta_bench/model.h"
+
+namespace eta::bench {
+namespace {
+
+struct Options {
+  DeviceFlags device;
+  ShapeFlags shape;
+  int32_t layers = 22;
+  int32_t width = 2048;
+  int32_t ffn = 8192;
+  int32_t vocab = 32768;
+  int32_t batch = 64;
+  int32_t context = 65536;
+  std::vector<double> density = {1.0, 0.512, 0.355, 0.16};
+  int32_t distinct_tokens = 16384;
+  int32_t profiles = 0;  // resident, one at random per row and step; 0: not measured
+};
+
+// A model, a full cache, and one row per sequence at its last position.
+class DecodeCase {
+ public:
+  DecodeCase(Backend& backend, const TensorSource& source, const KvContent& content,
+             std::span<const SequencePlace> places, int32_t num_blocks)
+      : backend_(backend), rows_(places.size()) {
+    int32_t context = 0;
+    for (const SequencePlace& place : places) context = std::max(context, place.num_tokens);
+    model_ = Require(Model::Load(source, backend,
+                                 {.max_rows = static_cast<int32_t>(places.size()),
+                                  .max_context = context,
+                                  .block_size = content.geometry().block_size}));
+    const ModelConfig& config = model_->config();
+    cache_ = Require(KvCache::Create(backend, config, content.geometry(), num_blocks));
+    std::vector<KvLayerView> layers;
+    for (int32_t i = 0; i < config.num_layers; ++i) layers.push_back(cache_->layer(i));
+    content.Fill(backend, places, layers);
+    thresholds_.resize(static_cast<size_t>(config.num_layers * config.num_query_heads));
+    for (size_t i = 0; i < places.size(); ++i) {
+      SequenceRows& row = rows_[i];
+      row.row_begin = static_cast<int32_t>(i);
+      row.num_rows = 1;
+      row.position = places[i].num_tokens - 1;
+      row.kind = RowKind::kDecode;
+      row.rope_theta = RopeTheta(config, context);
+      row.frozen_thresholds = thresholds_.data();
+      row.block_table = places[i].block_table;
+      possible_ += places[i].num_tokens;
+      tokens_.push_back(
+          static_cast<int32_t>((i * 7919 + 13) % static_cast<size_t>(config.vocab_size)));
+      samples_.push_back({.temperature = 0.0f});
+      logit_rows_.push_back(static_cast<int32_t>(i));
+    }
+    const size_t counted = static_cast<size_t>(config.num_layers) * places.size();
+    attended_.resize(counted * static_cast<size_t>(config.num_query_heads));
+    read_.resize(counted * static_cast<size_t>(config.num_kv_heads));
+  }
+
+  void SetThreshold(float threshold) {
+    std::fill(thresholds_.begin(), thresholds_.end(), threshold);
+  }
+  void SetAdmitAll(bool admit_all) {
+    for (SequenceRows& row : rows_) row.attention.admit_all = admit_all;
+  }
+
+  // From now on every step draws a profile for each of its rows; 0: one for all. The profiles are
+  // as many tables with the threshold that is set, told apart by less than the densities feel.
+  void SetProfiles(int32_t count) {
+    profiles_.assign(static_cast<size_t>(count), thresholds_);
+    for (size_t i = 0; i < profiles_.size(); ++i) {
+      for (float& threshold : profiles_[i]) threshold += 1e-6f * static_cast<float>(i);
+    }
+    for (SequenceRows& row : rows_) row.frozen_thresholds = thresholds_.data();
+  }
+
+  // Everything of a step up to its sampled tokens; Finish() is the caller's.
+  void Enqueue() {
+    Forward();
+    Draw();
+  }
+  // Its parts.
+  void Forward() {
+    if (!profiles_.empty()) {
+      for (SequenceRows& row : rows_) {
+        row.frozen_thresholds = profiles_[draw_() % profiles_.size()].data();
+      }
+    }
+    RequireOk(model_->Forward({tokens_, rows_}, *cache_,
+                              {.tokens_attended = attended_.data(), .tokens_read = read_.data()}));
+  }
+  void Draw() {
+    for (size_t begin = 0; begin < rows_.size(); begin += Model::max_logit_rows()) {
+      const size_t count = std::min<size_t>(Model::max_logit_rows(), rows_.size() - begin);
+      model_->ComputeLogits(std::span(logit_rows_).subspan(begin, count));
+      const std::span<SampleRow> samples = std::span(samples_).subspan(begin, count);
+      for (size_t i = 0; i < count; ++i) samples[i].logits_row = static_cast<int32_t>(i);
+      model_->Sample(samples);
+    }
+  }
+  void RunOnce() {
+    Enqueue();
+    RequireOk(backend_.Finish());
+  }
+
+  // A step each, prepared while the one before runs: from the end of one to the end of the next,
+  // and what of that the device did not take.
+  struct PreparedTiming {
+    double wall = 0.0;
+    double host = 0.0;
+  };
+  PreparedTiming TimePrepared(int samples) {
+    constexpr int kWarmUp = 3;
+    std::vector<double> wall;
+    std::vector<double> host;
+    Enqueue();
+    backend_.Launch();
+    Stopwatch watch;
+    for (int i = 0; i < kWarmUp + samples; ++i) {
+      Forward();
+      RequireOk(backend_.Finish());
+      const double seconds = watch.seconds();
+      watch = Stopwatch();
+      backend_.SetTokens(tokens_);
+      Draw();
+      backend_.Launch();
+      if (i < kWarmUp) continue;
+      wall.push_back(seconds);
+      host.push_back(seconds - backend_.last_step_seconds().value_or(seconds));
+    }
+    RequireOk(backend_.Finish());
+    return {Median(wall), Median(host)};
+  }
+
+  // Of the last step.
+  double UnionDensity() const { return Density(read_); }
+  double HeadDensity() const { return Density(attended_); }
+  std::vector<float> Logits(int32_t row) {
+    std::vector<float> logits(static_cast<size_t>(model_->config().vocab_size));
+    model_->DownloadLogits(row, logits.data());
+    return logits;
+  }
+  bool finite() const {
+    return std::all_of(samples_.begin(), samples_.end(),
+                       [](const SampleRow& sample) { return sample.finite && sample.token >= 0; });
+  }
+
+  // The threshold at which the union density is within a point of `wanted`.
+  float FindThreshold(double wanted) {
+    float low = -16.0f;
+    float high = 16.0f;
+    for (int i = 0; i < 24; ++i) {
+      const float middle = 0.5f * (low + high);
+      SetThreshold(middle);
+      RunOnce();
+      if (std::abs(UnionDensity() - wanted) < 0.002) return middle;
+      (UnionDensity() > wanted ? low : high) = middle;
+    }
+    if (std::abs(UnionDensity() - wanted) > 0.01) {
+      Fail(absl::StrCat("density ", wanted, ": not reached, the nearest is ", UnionDensity()));
+    }
+    return thresholds_[0];
+  }
+
+ private:
+  double Density(std::span<const int32_t> counts) const {
+    return std::accumulate(counts.begin(), counts.end(), 0.0) /
+           (possible_ * static_cast<double>(counts.size()) / static_cast<double>(rows_.size()));
+  }
+
+  Backend& backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<KvCache> cache_;
+  std::vector<SequenceRows> rows_;
+  std::vector<int32_t> tokens_;
+  std::vector<SampleRow> samples_;
+  std::vector<int32_t> logit_rows_;
+  std::vector<float> thresholds_;             // [L, HQ]
+  std::vector<std::vector<float>> profiles_;  // likewise, each
+  std::mt19937 draw_{1};
+  std::vector<int32_t> attended_, read_;
+  double possible_ = 0.0;  // keys, summed over rows
+};
+
+ModelShape Shape(const Options& options) {
+  return {options.layers,         options.width,       options.ffn,
+          options.vocab,          options.shape.heads, options.shape.kv_heads,
+          options.shape.head_dim, options.shape.block, options.context};
+}
+
+std::vector<SequencePlace> Places(std::span<const int32_t> table, int32_t blocks_each,
+                                  std::span<const int32_t> num_tokens) {
+  std::vector<SequencePlace> places;
+  for (const int32_t tokens : num_tokens) {
+    const size_t from = places.size() * static_cast<size_t>(blocks_each);
+    places.push_back({static_cast<int32_t>(places.size()), tokens,
+                      table.subspan(from, static_cast<size_t>(blocks_each))});
+  }
+  return places;
+}
+
+// One layer of the same widths over a short cache, against the reference.
+void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
+  DeviceFlags flags;
+  flags.backend = "reference";
+  const std::unique_ptr<Backend> reference = OpenBackend(flags);
+  ModelShape shape = Shape(options);
+  shape.layers = 1;
+  const RandomModel source(shape, options.device.seed, workers);
+  const int32_t longest = std::min(options.context, 1024);
+  const KvContent content(options.shape.geometry(), longest / options.shape.block,
+                          options.device.seed, workers);
+  const int32_t blocks_each = (longest + options.shape.block - 1) / options.shape.block;
+  const std::vector<int32_t> table = DealBlocks(2, blocks_each, options.device.seed);
+  const int32_t lengths[] = {longest - options.shape.block / 3, longest - 1};
+  std::vector<SequencePlace> places = Places(table, blocks_each, lengths);
+  for (SequencePlace& place : places) {
+    place.block_table = place.block_table.first(
+        static_cast<size_t>((place.num_tokens + options.shape.block - 1) / options.shape.block));
+  }
+  DecodeCase ours(backend, source, content, places, 2 * blocks_each);
+  DecodeCase theirs(*reference, source, content, places, 2 * blocks_each);
+  // Elements of 16 bits between the layers move logits and, where a bound is next to its threshold,
+  // a few blocks.
+  const bool exact = backend.activation_dtype() == DType::kFloat32;
+  for (const bool full : {true, false}) {
+    for (DecodeCase* one : {&ours, &theirs}) {
+      one->SetAdmitAll(full);
+      one->SetThreshold(1.5f);
+      one->RunOnce();
+    }
+    if (std::abs(ours.UnionDensity() - theirs.UnionDensity()) > (exact ? 0.01 : 0.02) ||
+        std::abs(ours.HeadDensity() - theirs.HeadDensity()) > (exact ? 0.01 : 0.02)) {
+      Fail(absl::StrCat("union density ", ours.UnionDensity(), ", the reference's is ",
+                        theirs.UnionDensity()));
+    }
+    for (int32_t row = 0; row < 2; ++row) {
+      const std::vector<float> got = ours.Logits(row);
+      const std::vector<float> want = theirs.Logits(row);
+      double error = 0.0;
+      double square = 0.0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        error += std::pow(static_cast<double>(got[i]) - static_cast<double>(want[i]), 2);
+        square += std::pow(static_cast<double>(want[i]), 2);
+      }
+      const double relative = std::sqrt(error / square);
+      if (!(relative < (exact ? 1e-3 : 2e-2))) {
+        Fail(absl::StrCat("logits differ from the reference's by ", 100.0 * relative, " %"));
+      }
+    }
+  }
+}
+
+Json Measure(Backend& backend, DecodeCase& decode, const Options& options, double density,
+             double weight_bytes, double bytes_per_second) {
+  const bool full = density >= 1.0;
+  decode.SetAdmitAll(full);
+  Json threshold = nullptr;
+  if (!full) threshold = decode.FindThreshold(density);
+  const StepTiming step = TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
+  if (!decode.finite()) Fail("logits are not finite");
+  const double caches = static_cast<double>(options.batch) * options.layers;
+  const double kv_bytes = options.shape.KvBytes(caches * options.context);
+  const int32_t full_blocks = options.context / options.shape.block;
+  const double record_bytes = options.shape.RecordBytes(caches * full_blocks);
+  const double bytes =
+      weight_bytes + decode.UnionDensity() * kv_bytes + (full ? 0.0 : record_bytes);
+  const double limit = bytes / bytes_per_second;
+  Json row = {{"kind", full ? "full" : "sparse"},
+              {"density", density},
+              {"union_density", decode.UnionDensity()},
+              {"head_density", decode.HeadDensity()},
+              {"threshold", threshold},
+              {"milliseconds", step.median * 1e3},
+              {"best_milliseconds", step.best * 1e3},
+              {"wall_milliseconds", step.wall * 1e3},
+              {"device_time", step.on_device},
+              {"host_overhead_milliseconds", nullptr},
+              {"prepared_wall_milliseconds", nullptr},
+              {"prepared_host_overhead_milliseconds", nullptr},
+              {"kv_bytes", kv_bytes},
+              {"bytes", bytes},
+              {"tb_per_s", bytes / step.median * 1e-12},
+              {"limit_milliseconds", limit * 1e3},
+              {"times_limit", step.median / limit},
+              {"tokens_per_s", options.batch / step.wall},
+              {"speedup_over_full", nullptr}};
+  if (step.on_device) row["host_overhead_milliseconds"] = (step.wall - step.median) * 1e3;
+  if (backend.defers()) {
+    const auto prepared = decode.TimePrepared(options.device.samples);
+    row["prepared_wall_milliseconds"] = prepared.wall * 1e3;
+    row["prepared_host_overhead_milliseconds"] = prepared.host * 1e3;
+    row["tokens_per_s"] = options.batch / prepared.wall;
+  }
+  if (!full && options.profiles > 0) {
+    decode.SetProfiles(options.profiles);
+    const StepTiming swapped =
+        TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
+    if (std::abs(decode.UnionDensity() - row["union_density"].get<double>()) > 0.002) {
+      Fail("union density differs between one profile and many");
+    }
+    decode.SetProfiles(0);
+    row["profiles_milliseconds"] = swapped.median * 1e3;
+    row["profiles_wall_milliseconds"] = swapped.wall * 1e3;
+  }
+  return row;
+}
+
+Json Run(const Options& options) {
+  options.shape.Check();
+  if (options.context < 4 * options.shape.block) Fail("--context: fewer than four blocks");
+  const double bandwidth = MeasureReadBandwidth(options.device);
+  const std::unique_ptr<Backend> backend = OpenBackend(options.device);
+  cpu::Workers workers(cpu::UsableCores());
+  Json report = BeginReport("decode", options.device, *backend, bandwidth);
+  const Stopwatch check;
+  Check(*backend, workers, options);
+  report["check_seconds"] = check.seconds();
+
+  const Stopwatch setup;
+  const RandomModel source(Shape(options), options.device.seed, workers);
+  const KvGeometry geometry = options.shape.geometry();
+  const KvContent content(
+      geometry,
+      std::max(std::min(options.distinct_tokens, options.context) / geometry.block_size, 1),
+      options.device.seed, workers);
+  const int32_t blocks_each = (options.context + geometry.block_size - 1) / geometry.block_size;
+  const std::vector<int32_t> table = DealBlocks(options.batch, blocks_each, options.device.seed);
+  const std::vector<int32_t> lengths(static_cast<size_t>(options.batch), options.context);
+  const std::vector<SequencePlace> places = Places(table, blocks_each, lengths);
+  DecodeCase decode(*backend, source, content, places, options.batch * blocks_each);
+  report["setup_seconds"] = setup.seconds();
+  report["model"] = {{"layers", options.layers},
+                     {"width", options.width},
+                     {"ffn", options.ffn},
+                     {"vocab", options.vocab},
+                     {"heads", options.shape.heads},
+                     {"kv_heads", options.shape.kv_heads},
+                     {"head_dim", options.shape.head_dim},
+                     {"block", options.shape.block},
+                     {"kv_dtype", options.shape.kv_dtype},
+                     {"index_dtype", options.shape.index_dtype},
+                     {"weight_bytes_per_step", source.bytes_per_step()}};
+  report["batch"] = options.batch;
+  report["context"] = options.context;
+  report["profiles"] = options.profiles;
+  report["rows"] = Json::array();
+  double full = 0.0;
+  for (const double density : options.density) {
+    Json row = Measure(*backend, decode, options, density, source.bytes_per_step(), bandwidth);
+    if (density >= 1.0) full = row["milliseconds"].get<double>();
+    if (full > 0.0) row["speedup_over_full"] = full / row["milliseconds"].get<double>();
+    report["rows"].push_back(std::move(row));
+  }
+  return report;
+}
+
+void Print(const Json& report) {
+  std::printf("%s; read %.3f TB/s; %d rows of %d tokens; checked; prepared in %.1f s\n\n",
+              report["description"].get<std::string>().c_str(),
+              report["read_tb_per_s"].get<double>(), report["batch"].get<int>(),
+              report["context"].get<int>(), report["setup_seconds"].get<double>());
+  PrintTable(report["rows"], {{"kind", "kind"},
+                              {"union", "union_density", 3},
+                              {"head", "head_density", 3},
+                              {"ms", "milliseconds", 3},
+                              {"best", "best_milliseconds", 3},
+                              {"limit ms", "limit_milliseconds", 3},
+                              {"x limit", "times_limit", 2},
+                              {"TB/s", "tb_per_s", 3},
+                              {"host ms", "host_overhead_milliseconds", 3},
+                              {"prepared", "prepared_host_overhead_milliseconds", 3},
+                              {"tokens/s", "tokens_per_s", 1},
+                              {"x full", "speedup_over_full", 2}});
+  if (report["profiles"].get<int>() == 0) return;
+  std::printf("\nA profile at random of %d for every row and step, against one for all:\n\n",
+              report["profiles"].get<int>());
+  Json sparse = Json::array();
+  for (const Json& row : report["rows"]) {
+    if (row.contains("profiles_milliseconds")) sparse.push_back(row);
+  }
+  PrintTable(sparse, {{"union", "union_density", 3},
+                      {"one ms", "milliseconds", 3},
+                      {"random ms", "profiles_milliseconds", 3},
+                      {"one wall", "wall_milliseconds", 3},
+                      {"random wall", "profiles_wall_milliseconds", 3}});
+}
+
+}  // namespace
+
+void AddDecodeCommand(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("decode", "Whole decode steps of a random model");
+  AddDeviceFlags(*command, options->device);
+  AddShapeFlags(*command, options->shape);
+  const auto size = [&](const char* flag, int32_t& value, const char* what, int32_t most) {
+    command->add_option(flag, value, what)->check(CLI::Range(1, most))->capture_default_str();
+  };
+  size("--layers", options->layers, "Layers of the model", 512);
+  size("--width", options->width, "Width of the model", 65536);
+  size("--ffn", options->ffn, "Width of the feed-forward part", 262144);
+  size("--vocab", options->vocab, "Vocabulary", 1 << 20);
+  size("--batch", options->batch, "Rows of a step", 1024);
+  size("--context", options->context, "Tokens that each row attends to", 1 << 24);
+  size("--distinct_tokens", options->distinct_tokens, "Content of the cache repeats after so many",
+       1 << 20);
+  command
+      ->add_option("--profiles", options->profiles,
+                   "Profiles of frozen thresholds, one drawn per row and step; 0: not measured")
+      ->check(CLI::Range(0, 100000))
+      ->capture_default_str();
+  command->add_option("--density", options->density, "Union densities; 1 is full attention")
+      ->delimiter(',')
+      ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str();
+  command->callback([options, &chosen] { chosen = {[options] { return Run(*options); }, Print}; });
+}
+
+}  // namespace eta::bench

@@ -1,0 +1,143 @@
+// eta-bench at tiny sizes on the CPU: it checks itself, and its JSON has the fields that others
+// read, with values that fit each other.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "tests/testing/process/bench_run.h"
+
+namespace eta {
+namespace {
+
+using testing::BenchRun;
+using testing::RunBench;
+
+nlohmann::json Report(const std::string& arguments) {
+  const BenchRun result = RunBench(arguments + " --samples=2 --json");
+  EXPECT_EQ(result.code, 0);
+  nlohmann::json report = nlohmann::json::parse(result.output, nullptr, false);
+  EXPECT_FALSE(report.is_discarded()) << result.output;
+  return report;
+}
+
+void ExpectNumbers(const nlohmann::json& row, const std::vector<const char*>& fields) {
+  for (const char* field : fields) {
+    ASSERT_TRUE(row.contains(field)) << field;
+    EXPECT_TRUE(row[field].is_number()) << field;
+    EXPECT_GT(row[field].get<double>(), 0.0) << field;
+  }
+}
+
+TEST(EtaBench, AttentionReachesTheDensitiesAskedFor) {
+  const nlohmann::json report = Report(
+      "attention --backend=cpu --batch=2,3 --context=4096,2048 --heads=8 --kv_heads=2 "
+      "--head_dim=32 --density=1,0.5,0.25 --iterations=2 --check_context=1000");
+  EXPECT_EQ(report["bench"], "attention");
+  EXPECT_GT(report["read_tb_per_s"].get<double>(), 0.0);
+  ASSERT_EQ(report["checks"].size(), 2u);
+  for (const nlohmann::json& check : report["checks"]) {
+    ExpectNumbers(check, {"largest_error", "relative_error"});
+    EXPECT_LT(check["relative_error"].get<double>(), 1e-3);
+  }
+  ASSERT_EQ(report["rows"].size(), 6u);
+  for (const nlohmann::json& row : report["rows"]) {
+    ExpectNumbers(row, {"batch", "context", "union_density", "head_density", "microseconds",
+                        "select_microseconds", "attend_microseconds", "bytes", "tb_per_s",
+                        "percent_of_read", "limit_microseconds", "speedup_over_full"});
+    EXPECT_NEAR(row["union_density"].get<double>(), row["density"].get<double>(), 0.04);
+    EXPECT_LE(row["head_density"].get<double>(), row["union_density"].get<double>());
+  }
+}
+
+TEST(EtaBench, CountsTheBytesOfEightBits) {
+  const std::string shape =
+      " --backend=reference --batch=2 --context=1024 --heads=4 --kv_heads=2 --head_dim=64 "
+      "--density=1,0.5 --iterations=1 --check_context=300";
+  const nlohmann::json wide = Report("attention" + shape);
+  const nlohmann::json narrow =
+      Report("attention --kv_dtype=float8_e4m3 --index_dtype=int8" + shape);
+  ASSERT_EQ(wide["rows"].size(), 2u);
+  ASSERT_EQ(narrow["rows"].size(), 2u);
+  // 2 rows of 16 full blocks, 2 KV heads.
+  EXPECT_EQ(wide["rows"][0]["bytes"].get<double>(), 2 * 16 * 2 * 16384.0);
+  EXPECT_EQ(narrow["rows"][0]["bytes"].get<double>(), 2 * 16 * 2 * 8320.0);
+  const nlohmann::json& sparse = narrow["rows"][1];
+  EXPECT_EQ(sparse["bytes"].get<double>(),
+            sparse["union_density"].get<double>() * 2 * 16 * 2 * 8320.0 + 2 * 16 * 2 * 144.0);
+  EXPECT_EQ(sparse["kv_dtype"], "float8_e4m3");
+  EXPECT_EQ(sparse["index_dtype"], "int8");
+}
+
+TEST(EtaBench, DecodeForcesTheUnionDensity) {
+  const nlohmann::json report = Report(
+      "decode --backend=cpu --layers=2 --width=64 --ffn=96 --vocab=256 --heads=8 --kv_heads=2 "
+      "--head_dim=16 --block=16 --batch=3 --context=2048 --density=1,0.4");
+  ASSERT_EQ(report["rows"].size(), 2u);
+  for (const nlohmann::json& row : report["rows"]) {
+    ExpectNumbers(row, {"milliseconds", "wall_milliseconds", "union_density", "bytes",
+                        "limit_milliseconds", "times_limit", "tokens_per_s", "speedup_over_full"});
+    EXPECT_NEAR(row["union_density"].get<double>(), row["density"].get<double>(), 0.01);
+  }
+  ExpectNumbers(report["model"], {"weight_bytes_per_step"});
+}
+
+TEST(EtaBench, PrefillReportsAttentionAndIndex) {
+  const nlohmann::json report = Report(
+      "prefill --backend=cpu --heads=4 --kv_heads=2 --head_dim=32 --block=32 --tokens=128,300 "
+      "--chunk=100");
+  ASSERT_EQ(report["rows"].size(), 2u);
+  for (const nlohmann::json& row : report["rows"]) {
+    ExpectNumbers(row, {"tokens", "chunk", "attention_microseconds", "tflops",
+                        "append_microseconds", "append_without_index_microseconds"});
+    EXPECT_GE(row["index_percent"].get<double>(), 0.0);
+  }
+}
+
+TEST(EtaBench, PrintsATable) {
+  const BenchRun result = RunBench(
+      "prefill --backend=cpu --heads=2 --kv_heads=1 --head_dim=16 --tokens=64 --samples=1");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_NE(result.output.find("TFLOP/s"), std::string::npos);
+}
+
+TEST(EtaBench, ObserveTellsWhatCountingCosts) {
+  if (RunBench("observe --help").code != 0) GTEST_SKIP() << "built without the service";
+  const nlohmann::json report =
+      Report("observe --layers=3 --heads=8 --kv_heads=2 --rows=5 --series=1,5 --profiles=7");
+  ASSERT_EQ(report["steps"].size(), 2u);
+  for (const nlohmann::json& step : report["steps"]) {
+    ExpectNumbers(step, {"series", "microseconds", "share_of_step"});
+  }
+  EXPECT_EQ(report["page"]["profiles"], 7);
+  ExpectNumbers(report["page"], {"bytes", "milliseconds"});
+}
+
+TEST(EtaBench, RefusesWhatItCannotDo) {
+  EXPECT_NE(RunBench("attention --heads=7 --kv_heads=2 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("attention --backend=nonesuch 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("attention --context=4096,2048 --batch=1,2,3 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("attention --backend=cpu --kv_dtype=float8_e4m3 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("decode --backend=cpu --index_dtype=int8 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("2>/dev/null").code, 0);
+}
+
+TEST(EtaBench, BackgroundTellsWhatStreamsFeelOfProbes) {
+  const nlohmann::json report = Report("background --model=" ETA_SOURCE_DIR
+                                       "/models/eta-27m --streams=2 --prompt_tokens=16 "
+                                       "--probe_tokens=100 --turns=1 --seconds=0.2");
+  EXPECT_EQ(report["bench"], "background");
+  ASSERT_EQ(report["between_tokens_milliseconds"].size(), 2u);
+  for (const nlohmann::json& row : report["between_tokens_milliseconds"]) {
+    ExpectNumbers(row, {"tokens", "p50", "p90", "p99", "p99.9", "max"});
+    EXPECT_LE(row["p50"].get<double>(), row["max"].get<double>());
+  }
+  ExpectNumbers(report, {"p99_ratio"});
+  EXPECT_LE(report["probe_share_of_steps"].get<double>(), 0.3);
+  EXPECT_GE(report["probe_rows_per_s_alone"].get<double>(), 0.0);
+}
+
+}  // namespace
+}  // namespace eta

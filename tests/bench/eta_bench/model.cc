@@ -1,0 +1,90 @@
+#include "tests/bench/eta_bench/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/model/model_config.h"
+#include "tests/bench/eta_bench/data.h"
+#include "tests/bench/eta_bench/eta_bench.h"
+
+namespace eta::bench {
+namespace {
+
+constexpr size_t kPart = size_t{1} << 16;  // elements made by one task
+
+uint64_t HashOf(const std::string& name) {
+  uint64_t hash = 0xCBF29CE484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+  return hash;
+}
+
+std::string Config(const ModelShape& shape) {
+  return Json{{"model_type", "eta"},
+              {"vocab_size", shape.vocab},
+              {"hidden_size", shape.width},
+              {"intermediate_size", shape.ffn},
+              {"num_hidden_layers", shape.layers},
+              {"num_attention_heads", shape.heads},
+              {"num_key_value_heads", shape.kv_heads},
+              {"head_dim", shape.head_dim},
+              {"rms_norm_eps", 1e-5},
+              {"rope_theta", 500000.0},
+              {"max_position_embeddings", shape.max_context},
+              {"tie_word_embeddings", false},
+              {"hidden_act", "silu"},
+              {"bos_token_id", 1},
+              {"eos_token_id", 2},
+              {"eta_block_size", shape.block},
+              {"eta_beta", 5.0},
+              {"eta_gate", "silu"}}
+      .dump();
+}
+
+}  // namespace
+
+RandomModel::RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers)
+    : seed_(seed), workers_(workers), config_json_(Config(shape)) {
+  const ModelConfig config = Require(ParseModelConfig(config_json_));
+  for (const auto& [name, dims] : ExpectedTensors(config)) {
+    uint64_t bytes = SizeOf(DType::kBFloat16);
+    for (const int64_t size : dims) bytes *= static_cast<uint64_t>(size);
+    tensors_[name] = {DType::kBFloat16, dims, 0, bytes};
+  }
+}
+
+absl::StatusOr<std::vector<std::byte>> RandomModel::Read(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) return absl::NotFoundError(absl::StrCat("tensor ", name));
+  const TensorInfo& info = it->second;
+  std::vector<std::byte> bytes(info.bytes());
+  auto* values = reinterpret_cast<uint16_t*>(bytes.data());
+  const size_t count = bytes.size() / sizeof(uint16_t);
+  if (absl::StrContains(name, "norm")) {
+    std::fill_n(values, count, FloatToBFloat16(1.0f));
+    return bytes;
+  }
+  if (absl::EndsWith(name, "tau_proj.bias")) return bytes;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(info.shape.back()));
+  const uint64_t seed = seed_ ^ HashOf(name);
+  workers_.Run(static_cast<int64_t>((count + kPart - 1) / kPart), [&](int64_t part, int) {
+    const size_t begin = static_cast<size_t>(part) * kPart;
+    for (size_t i = begin; i < std::min(count, begin + kPart); ++i) {
+      values[i] = FloatToBFloat16(scale * RandomNormal(seed, i));
+    }
+  });
+  return bytes;
+}
+
+double RandomModel::bytes_per_step() const {
+  double bytes = 0.0;
+  for (const auto& [name, info] : tensors_) {
+    if (name == "model.embed_tokens.weight" || absl::StrContains(name, "tau_proj")) continue;
+    bytes += static_cast<double>(info.bytes());
+  }
+  return bytes;
+}
+
+}  // namespace eta::bench

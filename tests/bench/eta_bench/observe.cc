@@ -1,0 +1,243 @@
+// eta-bench observe: what counting costs. A step's report goes into Telemetry as from a step
+// thread, of a model of any shape without running it; then the Prometheus page is written with many
+// profiles in use.
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "service/telemetry/page/metrics_page.h"
+#include "service/telemetry/telemetry.h"
+#include "tests/bench/eta_bench/eta_bench.h"
+
+namespace eta::bench {
+namespace {
+
+struct Options {
+  int layers = 22;
+  int heads = 32;
+  int kv_heads = 4;
+  int rows = 64;
+  int context = 16384;
+  std::vector<int> series = {1, 4, 64};  // tenants, each with a profile, that share the rows
+  int profiles = 200;
+  double step_milliseconds = 3.2;  // of decoding so many rows on an H200
+  int samples = 2000;
+};
+
+// As many steps as do not fit into a core's caches: a step's counts come from the device.
+constexpr int kSteps = 16;
+
+EngineInfo MakeInfo(const Options& options) {
+  EngineInfo info{};
+  info.model_name = "bench";
+  info.backend = "none";
+  info.config.num_layers = options.layers;
+  info.config.num_query_heads = options.heads;
+  info.config.num_kv_heads = options.kv_heads;
+  info.config.head_dim = 64;
+  info.config.block_size = 64;
+  info.kv_dtype = DType::kFloat16;
+  info.index_dtype = DType::kFloat16;
+  info.block_size = 64;
+  info.num_blocks = 1 << 16;
+  return info;
+}
+
+// Requests that decode, each drawing one token in every step.
+class Streams {
+ public:
+  Streams(const Options& options, int series) {
+    std::mt19937 random(1);
+    const auto count = [&](int heads) {
+      std::vector<int32_t> counts(static_cast<size_t>(options.layers) *
+                                  static_cast<size_t>(options.rows) * static_cast<size_t>(heads));
+      for (int32_t& value : counts) value = static_cast<int32_t>(random() % options.context);
+      return counts;
+    };
+    for (int i = 0; i < kSteps; ++i) {
+      attended_.push_back(count(options.heads));
+      read_.push_back(count(options.kv_heads));
+    }
+    for (int i = 0; i < series; ++i) {
+      profiles_.push_back(std::make_shared<ThresholdProfile>());
+      profiles_.back()->name = "profile-" + std::to_string(i);
+    }
+    requests_.resize(static_cast<size_t>(options.rows));
+    attention_.resize(requests_.size());
+    for (size_t row = 0; row < requests_.size(); ++row) {
+      const size_t which = row % static_cast<size_t>(series);
+      requests_[row].tenant = "tenant-" + std::to_string(which);
+      requests_[row].attention = {.mode = AttentionMode::kProfile, .profile = profiles_[which]};
+      attention_[row].mode = AttentionMode::kProfile;
+      attention_[row].profile = profiles_[which];
+      tokens_.push_back({.request = &requests_[row],
+                         .attention = &attention_[row],
+                         .latency = std::chrono::microseconds(3200 + 7 * row)});
+      decode_.push_back({.request = &requests_[row],
+                         .attention = &attention_[row],
+                         .row = static_cast<int32_t>(row),
+                         .kv_len = options.context,
+                         .screened = options.context / 64});
+    }
+    report_.duration = std::chrono::microseconds(3200);
+    report_.sequences = report_.decode_rows = report_.num_rows = options.rows;
+    report_.tokens = tokens_;
+    report_.decode = decode_;
+  }
+
+  const StepReport& Step(int number) {
+    const auto which = static_cast<size_t>(number % kSteps);
+    report_.tokens_attended = attended_[which].data();
+    report_.tokens_read = read_[which].data();
+    return report_;
+  }
+  int64_t KeysAttended(int steps) const {
+    int64_t sum = 0;
+    for (int i = 0; i < steps; ++i) {
+      const std::vector<int32_t>& counts = attended_[static_cast<size_t>(i % kSteps)];
+      sum += std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    }
+    return sum;
+  }
+  void End(Telemetry& telemetry) const {
+    FinishedEvent outcome;
+    outcome.prompt_tokens = outcome.output_tokens = 100;
+    outcome.attention.decode_rows = 99;
+    outcome.attention.head_density = outcome.attention.union_density = 0.1;
+    outcome.timing.queue = outcome.timing.first_token = std::chrono::milliseconds(20);
+    outcome.timing.decode = std::chrono::milliseconds(320);
+    for (const Request& request : requests_) {
+      telemetry.OnRequestEnd(request, absl::OkStatus(), outcome);
+    }
+  }
+
+ private:
+  std::vector<std::vector<int32_t>> attended_;  // [L, R, HQ] of each step
+  std::vector<std::vector<int32_t>> read_;      // [L, R, HKV]
+  std::vector<std::shared_ptr<ThresholdProfile>> profiles_;
+  std::vector<Request> requests_;
+  std::vector<ResolvedAttention> attention_;
+  std::vector<TokenReport> tokens_;
+  std::vector<DecodeRowReport> decode_;
+  StepReport report_;
+};
+
+Json TimeSteps(const Options& options, int series) {
+  Telemetry telemetry({.label_limit = TelemetryOptions::kMaxLabels});
+  telemetry.SetModel(MakeInfo(options), {});
+  Streams streams(options, series);
+  std::vector<double> seconds;
+  for (int i = 0; i < options.samples; ++i) {
+    const StepReport& report = streams.Step(i);
+    const Stopwatch watch;
+    telemetry.OnStep(report);
+    seconds.push_back(watch.seconds());
+  }
+  int64_t attended = 0;
+  for (const AccountFigures& account : telemetry.Figures().accounts) {
+    attended += account.attention.keys_attended;
+  }
+  if (attended != streams.KeysAttended(options.samples)) Fail("keys attended: wrong sum");
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  return {{"series", series},
+          {"microseconds", median * 1e6},
+          {"p99_microseconds", seconds[seconds.size() * 99 / 100] * 1e6},
+          {"share_of_step", median / (options.step_milliseconds * 1e-3)}};
+}
+
+Json TimePage(const Options& options) {
+  Telemetry telemetry({.label_limit = TelemetryOptions::kMaxLabels});
+  Options one = options;
+  one.rows = options.profiles;  // a request of every profile
+  one.layers = 1;
+  const EngineInfo info = MakeInfo(one);
+  telemetry.SetModel(info, {});
+  Streams streams(one, options.profiles);
+  telemetry.OnStep(streams.Step(0));
+  streams.End(telemetry);
+  ServerFigures server;
+  server.info = info;
+  server.store = StoreFigures{.up = true};
+  for (int i = 0; i < options.profiles; ++i) {
+    server.store->profiles.push_back({.tenant = "tenant-" + std::to_string(i),
+                                      .name = "profile-" + std::to_string(i),
+                                      .version = 1,
+                                      .digest = std::string(64, 'a'),
+                                      .head_density = 0.1,
+                                      .union_density = 0.2});
+  }
+  MetricsPage page(telemetry);
+  page.SetServer([&server] { return server; });
+  std::vector<double> seconds;
+  size_t bytes = 0;
+  for (int i = 0; i < std::max(options.samples / 20, 3); ++i) {
+    const Stopwatch watch;
+    bytes = page.Write().size();
+    seconds.push_back(watch.seconds());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return {{"profiles", options.profiles},
+          {"bytes", bytes},
+          {"milliseconds", seconds[seconds.size() / 2] * 1e3},
+          {"best_milliseconds", seconds.front() * 1e3},
+          {"p99_milliseconds", seconds[seconds.size() * 99 / 100] * 1e3}};
+}
+
+Json Run(const Options& options) {
+  Json steps = Json::array();
+  for (const int series : options.series) {
+    steps.push_back(TimeSteps(options, std::min(series, options.rows)));
+  }
+  return {{"bench", "observe"},        {"layers", options.layers},
+          {"heads", options.heads},    {"kv_heads", options.kv_heads},
+          {"rows", options.rows},      {"step_milliseconds", options.step_milliseconds},
+          {"steps", std::move(steps)}, {"page", TimePage(options)}};
+}
+
+void Print(const Json& report) {
+  std::printf("%d rows, %d layers, %d/%d heads; shares are of a step of %.2f ms\n\n",
+              report["rows"].get<int>(), report["layers"].get<int>(), report["heads"].get<int>(),
+              report["kv_heads"].get<int>(), report["step_milliseconds"].get<double>());
+  PrintTable(report["steps"], {{"tenants x profiles", "series"},
+                               {"us", "microseconds", 1},
+                               {"p99 us", "p99_microseconds", 1},
+                               {"% of step", "share_of_step", 3, 100.0}});
+  const Json& page = report["page"];
+  std::printf("\npage of %d profiles in use: %.2f ms (best %.2f, p99 %.2f), %.2f MB\n",
+              page["profiles"].get<int>(), page["milliseconds"].get<double>(),
+              page["best_milliseconds"].get<double>(), page["p99_milliseconds"].get<double>(),
+              page["bytes"].get<double>() * 1e-6);
+}
+
+}  // namespace
+
+void AddObserveCommand(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("observe", "Cost of metrics: of a step, and of a page");
+  const auto count = [&](const char* flag, int& value, const char* what, int most) {
+    command->add_option(flag, value, what)->check(CLI::Range(1, most))->capture_default_str();
+  };
+  count("--layers", options->layers, "Of the model", 1024);
+  count("--heads", options->heads, "Query heads", 1024);
+  count("--kv_heads", options->kv_heads, "", 1024);
+  count("--rows", options->rows, "Decode rows of a step", 16384);
+  count("--context", options->context, "Tokens that each row may attend", 1 << 20);
+  command
+      ->add_option("--series", options->series, "Tenants with a profile each that share the rows")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  count("--profiles", options->profiles, "In use, for the page", TelemetryOptions::kMaxLabels);
+  command->add_option("--step_milliseconds", options->step_milliseconds, "What a step takes")
+      ->check(CLI::Range(0.001, 60'000.0))
+      ->capture_default_str();
+  count("--samples", options->samples, "Steps that are timed; the median counts", 1'000'000);
+  command->callback([options, &chosen] { chosen = {[options] { return Run(*options); }, Print}; });
+}
+
+}  // namespace eta::bench

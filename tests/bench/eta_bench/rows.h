@@ -1,0 +1,54 @@
+// Decode rows over one layer's cache, on any backend: selection and attention as ops of a step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/bench/eta_bench/data.h"
+
+namespace eta::bench {
+
+inline constexpr float kGateBeta = 5.0f;
+
+class DecodeRows {
+ public:
+  // One row for each sequence, at its last position. `queries` [rows, HQ, d]. The sequences' block
+  // tables must outlive this object.
+  DecodeRows(Backend& backend, const KvGeometry& geometry, int32_t num_query_heads,
+             std::span<const SequencePlace> sequences, std::span<const float> queries);
+
+  // [rows, HQ]
+  void SetThresholds(std::span<const float> thresholds);
+  void SetAdmitAll(bool admit_all);
+
+  void Plan();
+  void Select(const KvLayerView& layer);  // after Plan()
+  void Attend(const KvLayerView& layer);  // after Select()
+  // A step of its own: plan, select, attend, finish.
+  void RunOnce(const KvLayerView& layer);
+
+  // Of the last finished step.
+  const std::vector<int32_t>& tokens_attended() const { return tokens_attended_; }  // [rows, HQ]
+  const std::vector<int32_t>& tokens_read() const { return tokens_read_; }          // [rows, HKV]
+  std::vector<float> Output();                                                      // [rows, HQ, d]
+
+ private:
+  TensorView View(const Buffer& buffer, int64_t cols, DType dtype) const;
+
+  Backend& backend_;
+  KvGeometry geometry_;
+  int32_t num_query_heads_;
+  float softmax_scale_;
+  std::vector<SequenceRows> rows_;
+  std::vector<int32_t> tokens_;
+  int64_t padded_rows_;  // what the backend likes its tensors to have
+  std::unique_ptr<Buffer> queries_, thresholds_, out_;
+  std::unique_ptr<Buffer> blocks_, heads_, counts_;
+  BlockSelection selection_;
+  std::vector<int32_t> tokens_attended_, tokens_read_;
+};
+
+}  // namespace eta::bench

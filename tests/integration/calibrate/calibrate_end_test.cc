@@ -1,0 +1,183 @@
+// How Calibrate calls end that do not run their course: cancelled, too late, not taken, drained.
+#include "gtest/gtest.h"
+#include "service/telemetry/call_end.h"
+#include "tests/testing/net/http2_peer.h"
+#include "tests/testing/process/call_records.h"
+#include "tests/testing/service/calibrate_fixture.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+using std::chrono::milliseconds;
+
+// With what is recorded of each call.
+class CalibrateEndTest : public CalibrateTest {
+ protected:
+  void SetUp() override {
+    call_observers_ = {&records_};
+    CalibrateTest::SetUp();
+  }
+
+  CallRecords records_;
+};
+
+TEST_F(CalibrateEndTest, ACancelledCalibrationStoresNothing) {
+  Gate gate;
+  WorkBehind(gate);
+  grpc::ClientContext context;
+  const auto reader = stub_->Calibrate(&context, Request());
+  gate.AwaitStart();
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), StatusCode::CANCELLED);
+  Work();
+  // Its place is free once it has stopped.
+  grpc::Status status;
+  do {
+    status = Calibrate(Request("code")).status;
+  } while (ReasonOf(status) == "CALIBRATION_BUSY");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+TEST_F(CalibrateEndTest, ADeadlineOfTheClientsIsToldAsWhatItIs) {
+  Gate gate;
+  WorkBehind(gate);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + milliseconds(200));
+  EXPECT_EQ(stub_->Calibrate(&context, Request())->Finish().error_code(),
+            StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_EQ(records_.Await(1).size(), 1u);
+  EXPECT_EQ(records_.Last().status.code(), absl::StatusCode::kDeadlineExceeded)
+      << records_.Last().status;
+  EXPECT_EQ(records_.Last().reason, "DEADLINE_DECODING");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+TEST_F(CalibrateEndTest, AProfileThatIsStoredCountsAsMadeAlthoughNobodyTookIt) {
+  Serve({}, {.max_congestion = milliseconds(300)});
+  Http2Peer peer(server_->address(), Http2Peer::NoWindow());
+  ASSERT_TRUE(peer.connected());
+  peer.Call(1, "/eta.v1.EtaService/Calibrate");
+  peer.Message(1, Request().SerializeAsString(), /*end_stream=*/true);
+  ASSERT_EQ(records_.Await(1).size(), 1u);
+  const CallRecord record = records_.Last();
+  EXPECT_EQ(record.reason, "SLOW_CONSUMER");
+  EXPECT_EQ(record.profile_version, 1);
+  EXPECT_EQ(EndOf(record), CallEnd::kFailed) << "not refused before it ran";
+  EXPECT_EQ(StoredVersion("legal"), 1);
+}
+
+TEST_F(CalibrateEndTest, ACallWithoutADeadlineGetsTheServers) {
+  ServerOptions options;
+  options.default_calibrate_deadline = milliseconds(50);
+  Serve(options);
+  Gate gate;
+  WorkBehind(gate);
+  grpc::ClientContext context;
+  const auto reader = stub_->Calibrate(&context, Request());
+  v1::CalibrateResponse message;
+  EXPECT_FALSE(reader->Read(&message));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  Serve();
+}
+
+class ProbeEnd final : public ProbeSink {
+ public:
+  void OnProgress(int32_t) override {}
+  void OnEnded(absl::StatusOr<ProbeOutcome> outcome) override {
+    ended_.set_value(std::move(outcome));
+  }
+  absl::StatusOr<ProbeOutcome> Wait() { return ended_.get_future().get(); }
+
+ private:
+  std::promise<absl::StatusOr<ProbeOutcome>> ended_;
+};
+
+TEST_F(CalibrateEndTest, DrainingEndsACalibrationAndStoresNothing) {
+  work_ = [](Engine& engine, const CalibrationJob& job, const CalibrationObserver&,
+             const std::stop_token&) -> absl::StatusOr<CalibrationResult> {
+    const auto sink = std::make_shared<ProbeEnd>();
+    const auto handle =
+        engine.SubmitProbe({.id = job.id, .tenant = job.tenant, .tokens = {1, 2, 3}}, sink);
+    if (!handle.ok()) return handle.status();
+    return sink->Wait().status();
+  };
+  auto call = CalibrateLater(Request());
+  ASSERT_NE(engine_->TakeProbe(), nullptr);
+  server_->Drain();
+  const grpc::Status status = call.get().status;
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  Serve();
+}
+
+TEST_F(CalibrateEndTest, DrainingEndsACalibrationThatComputesBesideTheEngine) {
+  std::promise<void> stopped;
+  std::promise<void> end;
+  work_ = [&](Engine&, const CalibrationJob&, const CalibrationObserver&,
+              const std::stop_token& stop) -> absl::StatusOr<CalibrationResult> {
+    while (!stop.stop_requested()) std::this_thread::sleep_for(milliseconds(1));
+    stopped.set_value();
+    end.get_future().wait();
+    return absl::CancelledError("stopped");
+  };
+  auto call = CalibrateLater(Request());
+  while (runs_ == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::thread drain([this] { server_->Drain(); });
+  stopped.get_future().wait();
+  ExpectRefusal(Request("late"), StatusCode::UNAVAILABLE, "DRAINING");
+  end.set_value();
+  const grpc::Status status = call.get().status;
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  drain.join();
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  Serve();
+}
+
+TEST_F(CalibrateEndTest, WhatIsBeingStoredWhenTheServerDrainsIsStoredAndAnswered) {
+  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                 const std::stop_token&) {
+    store_->Block();
+    return Made(job);
+  };
+  auto call = CalibrateLater(Request());
+  while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::thread drain([this] { server_->Drain(); });
+  // A store that takes its time, longer than what waits to be sent does.
+  EXPECT_EQ(call.wait_for(milliseconds(1500)), std::future_status::timeout);
+  store_->Release();
+  const CalibrateOutcome outcome = call.get();
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  ASSERT_TRUE(outcome.profile.has_value());
+  drain.join();
+  EXPECT_EQ(StoredVersion("legal"), outcome.profile->version());
+  Serve();
+}
+
+TEST_F(CalibrateEndTest, AHurriedDrainDoesNotLetClientsWaitForAStoreThatHangs) {
+  ServerOptions options;
+  options.drain_timeout = std::chrono::hours(1);
+  Serve(options);
+  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                 const std::stop_token&) {
+    store_->Block();
+    return Made(job);
+  };
+  auto call = CalibrateLater(Request());
+  while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::thread drain([this] { server_->Drain(); });
+  server_->HurryDrain();
+  const StatusCode code = call.get().status.error_code();
+  EXPECT_TRUE(code == StatusCode::UNAVAILABLE || code == StatusCode::CANCELLED) << code;
+  store_->Release();
+  drain.join();
+  Serve();
+}
+
+}  // namespace
+}  // namespace eta::testing

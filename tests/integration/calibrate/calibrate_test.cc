@@ -1,0 +1,370 @@
+// A Calibrate call from both ends: the test is the client and the calibration.
+#include "engine/base/error.h"
+#include "gmock/gmock.h"
+#include "tests/testing/net/generic_call.h"
+#include "tests/testing/service/calibrate_fixture.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+constexpr char kCalibrateMethod[] = "/eta.v1.EtaService/Calibrate";
+
+TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
+  CalibrationJob job;
+  work_ = [&](Engine&, const CalibrationJob& asked, const CalibrationObserver& observer,
+              const std::stop_token&) {
+    job = asked;
+    for (int i = 1; i <= 3; ++i) {
+      observer({.phase = CalibrationPhase::kVerify,
+                .sequences_done = i,
+                .sequences_total = 3,
+                .tokens_per_second = 512.5,
+                .seconds_left = 2.25});
+    }
+    return Made(asked);
+  };
+  v1::CalibrateRequest request = Request();
+  (*request.mutable_labels())["domain"] = "law";
+  request.add_samples()->mutable_token_ids()->add_ids(7);
+  request.set_held_out(0.5);
+  request.set_z_recall(0.95);
+  request.set_offset(0.25f);
+  request.set_z(1.25f);
+  request.set_floor(v1::FLOOR_NONE);
+  request.set_sequence_tokens(512);
+  request.set_request_id("cal-1");
+  grpc::ClientContext context;
+  const CalibrateOutcome outcome = Calibrate(request, context);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(context.GetServerInitialMetadata().count("x-eta-request-id"), 1u);
+
+  ASSERT_FALSE(outcome.progress.empty());
+  const v1::CalibrationProgress& last = outcome.progress.back();
+  EXPECT_EQ(last.phase(), v1::CALIBRATION_PHASE_VERIFY);
+  EXPECT_EQ(last.sequences_done(), 3);
+  EXPECT_EQ(last.sequences_total(), 3);
+  EXPECT_EQ(last.tokens_per_second(), 512.5);
+  EXPECT_EQ(last.time_left().seconds(), 2);
+  EXPECT_EQ(last.time_left().nanos(), 250'000'000);
+
+  EXPECT_EQ(job.id, "cal-1");
+  EXPECT_EQ(job.tenant, "default");
+  ASSERT_EQ(job.samples.size(), 2u);
+  EXPECT_EQ(job.samples[0], *engine_->Tokenize(request.samples(0).text()));
+  EXPECT_THAT(job.samples[1], ElementsAre(7));
+  EXPECT_EQ(job.held_out, 0.5);
+  EXPECT_EQ(job.target, (ProfileTarget{ProfileTargetKind::kUnionDensity, 0.35}));
+  EXPECT_EQ(job.z_recall, 0.95);
+  EXPECT_EQ(job.z, 1.25f);
+  EXPECT_EQ(job.offset, 0.25f);
+  EXPECT_EQ(job.uniform_floor, false);
+  EXPECT_EQ(job.sequence_tokens, 512);
+
+  ASSERT_TRUE(outcome.profile.has_value());
+  const auto record = store_->others().Get(TenantOf("default"), "legal", Newest());
+  ASSERT_TRUE(record.ok()) << record.status();
+  const v1::Profile& profile = *outcome.profile;
+  EXPECT_EQ(profile.name(), "legal");
+  EXPECT_EQ(profile.version(), 1);
+  EXPECT_EQ(profile.checksum(), (*record)->checksum);
+  EXPECT_THAT(profile.thresholds(), ElementsAreArray((*record)->content.thresholds));
+  EXPECT_EQ(profile.target().union_density(), 0.35);
+  EXPECT_EQ(profile.labels().at("domain"), "law");
+  EXPECT_EQ(profile.evidence().perplexity_frozen(), (*record)->content.evidence.perplexity_frozen);
+  EXPECT_EQ(profile.request_id(), "cal-1");
+}
+
+TEST_F(CalibrateTest, TheSameRequestIdIsOneCalibration) {
+  v1::CalibrateRequest request = Request();
+  request.set_request_id("once");
+  const CalibrateOutcome first = Calibrate(request);
+  ASSERT_TRUE(first.status.ok());
+  const CalibrateOutcome again = Calibrate(request);
+  ASSERT_TRUE(again.status.ok());
+  EXPECT_EQ(again.profile->SerializeAsString(), first.profile->SerializeAsString());
+  EXPECT_EQ(runs_, 1);
+  EXPECT_EQ(StoredVersion("legal"), 1);
+
+  request.mutable_target()->set_union_density(0.25);
+  ExpectRefusal(request, StatusCode::ALREADY_EXISTS, "REQUEST_ID_REUSED");
+  request = Request("other-name");
+  request.set_request_id("once");
+  ExpectRefusal(request, StatusCode::ALREADY_EXISTS, "REQUEST_ID_REUSED");
+  EXPECT_EQ(StoredVersion("legal"), 1);
+}
+
+TEST_F(CalibrateTest, ARequestIdThatRunsIsNotRunTwice) {
+  Gate gate;
+  WorkBehind(gate);
+  v1::CalibrateRequest request = Request();
+  request.set_request_id("once");
+  auto first = CalibrateLater(request);
+  gate.AwaitStart();
+  const CalibrateOutcome second = Calibrate(request);
+  EXPECT_EQ(second.status.error_code(), StatusCode::ABORTED);
+  EXPECT_EQ(ReasonOf(second.status), "REQUEST_IN_PROGRESS");
+  EXPECT_NE(second.pushback, "");
+  gate.Go();
+  EXPECT_TRUE(first.get().status.ok());
+  EXPECT_TRUE(Calibrate(request).status.ok());
+  EXPECT_EQ(runs_, 1);
+}
+
+TEST_F(CalibrateTest, AFailedRequestIdMayBeUsedAgain) {
+  work_ = [](Engine&, const CalibrationJob&, const CalibrationObserver&, const std::stop_token&) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "target.union_density: too low",
+                     {.reason = "TARGET_UNREACHABLE",
+                      .field = "target.union_density",
+                      .metadata = {{"nearest", "0.41"}}});
+  };
+  v1::CalibrateRequest request = Request();
+  request.set_request_id("once");
+  const CalibrateOutcome failed = Calibrate(request);
+  EXPECT_EQ(failed.status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(failed.status), "TARGET_UNREACHABLE");
+  EXPECT_EQ(MetadataOf(failed.status, "nearest"), "0.41");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  Work();
+  request.mutable_target()->set_union_density(0.5);
+  EXPECT_TRUE(Calibrate(request).status.ok());
+}
+
+TEST_F(CalibrateTest, AnExpectedVersionIsCheckedBeforeAnyWork) {
+  v1::CalibrateRequest request = Request();
+  request.set_expected_version(0);
+  ASSERT_TRUE(Calibrate(request).status.ok());
+  ExpectRefusal(request, StatusCode::ALREADY_EXISTS, "PROFILE_EXISTS");
+  request.set_expected_version(2);
+  ExpectRefusal(request, StatusCode::ABORTED, "VERSION_MISMATCH");
+  request.set_expected_version(1);
+  EXPECT_TRUE(Calibrate(request).status.ok());
+  EXPECT_EQ(StoredVersion("legal"), 2);
+}
+
+// Row 33 of the table of bad inputs.
+TEST_F(CalibrateTest, OfTwoAtOnceForOneVersionOneWins) {
+  ServerOptions options;
+  options.max_calibrations = 2;
+  Serve(options);
+  for (int version = 0; version < 2; ++version) {
+    std::promise<void> both;
+    std::shared_future<void> go = both.get_future().share();
+    work_ = [&, go](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                    const std::stop_token&) {
+      go.wait();
+      return Made(job);
+    };
+    v1::CalibrateRequest request = Request();
+    request.set_expected_version(version);
+    auto first = CalibrateLater(request);
+    auto second = CalibrateLater(request);
+    while (runs_ < 2 * (version + 1)) std::this_thread::sleep_for(milliseconds(1));
+    both.set_value();
+    std::vector<grpc::Status> statuses = {first.get().status, second.get().status};
+    std::sort(statuses.begin(), statuses.end(),
+              [](const auto& a, const auto& b) { return a.error_code() < b.error_code(); });
+    EXPECT_TRUE(statuses[0].ok());
+    EXPECT_EQ(StoredVersion("legal"), version + 1);
+    if (version == 0) {
+      EXPECT_EQ(ReasonOf(statuses[1]), "PROFILE_EXISTS");
+    } else {
+      EXPECT_EQ(statuses[1].error_code(), StatusCode::ABORTED);
+      EXPECT_EQ(ReasonOf(statuses[1]), "VERSION_MISMATCH");
+      EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(statuses[1]).has_value());
+    }
+  }
+}
+
+TEST_F(CalibrateTest, MoreThanMayRunAreRefusedUntilOneEnds) {
+  Gate gate;
+  WorkBehind(gate);
+  auto first = CalibrateLater(Request());
+  gate.AwaitStart();
+  const CalibrateOutcome refused = Calibrate(Request("code"));
+  EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(refused.status), "CALIBRATION_BUSY");
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused.status).has_value());
+  EXPECT_TRUE(DetailOf<google::rpc::QuotaFailure>(refused.status).has_value());
+  ExpectGoodCall();  // requests are served meanwhile
+  gate.Go();
+  EXPECT_TRUE(first.get().status.ok());
+  ExpectGoodCalibration();
+}
+
+// Row 39 of the table of bad inputs.
+TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
+  ServerOptions options;
+  options.tenant_header = kTenantHeader;
+  options.max_calibrations = 2;
+  options.max_tenant_calibrations = 1;
+  Serve(options);
+  Gate gate;
+  WorkBehind(gate);
+  auto first = CalibrateLater(Request(), "acme");
+  gate.AwaitStart();
+  Work();
+  const CalibrateOutcome refused = Calibrate(Request("code"), "acme");
+  EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(refused.status), "TENANT_CALIBRATIONS");
+  EXPECT_EQ(DetailOf<google::rpc::QuotaFailure>(refused.status)->violations(0).subject(), "tenant");
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused.status).has_value());
+  EXPECT_TRUE(Calibrate(Request("code"), "globex").status.ok());
+  gate.Go();
+  EXPECT_TRUE(first.get().status.ok());
+  EXPECT_TRUE(Calibrate(Request("code"), "acme").status.ok());
+}
+
+TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  using R = v1::CalibrateRequest;
+  for (const std::string name : {"", "../x", ".hidden", "a b", "x';--", "\xd0\xb0", "legal@1"}) {
+    ExpectBadField([&](R& r) { r.set_name(name); }, "name");
+  }
+  ExpectBadField([&](R& r) { r.set_name(std::string(64, 'a')); }, "name");
+  ExpectBadField([](R& r) { (*r.mutable_labels())["A"] = "x"; }, "labels");
+  ExpectBadField([](R& r) { (*r.mutable_labels())["a"] = std::string(256, 'x'); }, "labels.a");
+  ExpectBadField([](R& r) { r.clear_samples(); }, "samples");
+  ExpectBadField(
+      [](R& r) {
+        for (int i = 0; i < 1024; ++i) r.add_samples()->set_text("x");
+      },
+      "samples");
+  ExpectBadField([](R& r) { r.add_samples(); }, "samples[1]");
+  ExpectBadField([](R& r) { r.add_samples()->set_text(""); }, "samples[1].text");
+  ExpectBadField([](R& r) { r.add_samples()->set_text("\xc3\x28"); }, "samples[1].text");
+  ExpectBadField([](R& r) { r.add_samples()->set_text(std::string(768 * 1024 + 1, 'x')); },
+                 "samples[1].text");
+  ExpectBadField([](R& r) { r.add_samples()->mutable_token_ids(); }, "samples[1].token_ids.ids");
+  ExpectBadField([](R& r) { r.add_samples()->mutable_token_ids()->add_ids(1000); },
+                 "samples[1].token_ids.ids[0]");
+  ExpectBadField([](R& r) { r.add_samples()->mutable_token_ids()->add_ids(-1); },
+                 "samples[1].token_ids.ids[0]");
+  for (const double value : {0.0, -0.1, 0.91, nan, infinity}) {
+    ExpectBadField([&](R& r) { r.set_held_out(value); }, "held_out");
+  }
+  ExpectBadField([](R& r) { r.clear_target(); }, "target");
+  ExpectBadField([](R& r) { r.mutable_target()->clear_target(); }, "target");
+  for (const double value : {0.0, -0.1, 1.01, nan}) {
+    ExpectBadField([&](R& r) { r.mutable_target()->set_head_density(value); },
+                   "target.head_density");
+    ExpectBadField([&](R& r) { r.mutable_target()->set_union_density(value); },
+                   "target.union_density");
+    ExpectBadField([&](R& r) { r.set_z_recall(value); }, "z_recall");
+  }
+  for (const double value : {-1.0, 1001.0, nan}) {
+    ExpectBadField([&](R& r) { r.mutable_target()->set_max_perplexity_increase(value); },
+                   "target.max_perplexity_increase");
+  }
+  for (const double value : {-101.0, 101.0, nan, infinity}) {
+    ExpectBadField([&](R& r) { r.set_offset(static_cast<float>(value)); }, "offset");
+  }
+  for (const double value : {-0.5, 16.5, nan}) {
+    ExpectBadField([&](R& r) { r.set_z(static_cast<float>(value)); }, "z");
+  }
+  ExpectBadField([](R& r) { r.set_floor(static_cast<v1::Floor>(9)); }, "floor");
+  for (const int tokens : {-1, 0, 65'536}) {
+    ExpectBadField([&](R& r) { r.set_sequence_tokens(tokens); }, "sequence_tokens");
+  }
+  ExpectBadField([](R& r) { r.set_expected_version(-1); }, "expected_version");
+  ExpectBadField([](R& r) { r.set_request_id(std::string(65, 'x')); }, "request_id");
+  for (const std::string id : {"a\nb", "a b"}) {
+    ExpectBadField([&](R& r) { r.set_request_id(id); }, "request_id");
+  }
+
+  v1::CalibrateRequest request = Request();
+  request.set_model("another");
+  ExpectRefusal(request, StatusCode::NOT_FOUND, "MODEL_NOT_FOUND");
+}
+
+TEST_F(CalibrateTest, TokensOverTheLimitAreRefused) {
+  ServerOptions options;
+  options.max_calibration_tokens = 100;
+  Serve(options);
+  ExpectBadField(
+      [](v1::CalibrateRequest& r) {
+        for (int i = 0; i < 101; ++i) r.mutable_samples(0)->mutable_token_ids()->add_ids(5);
+      },
+      "samples");
+  ExpectBadField(
+      [](v1::CalibrateRequest& r) { r.mutable_samples(0)->set_text(std::string(100, 'x')); },
+      "samples");
+}
+
+TEST_F(CalibrateTest, MessagesAreHeldAgainstTheLimitOfTheirMethod) {
+  const auto exchange = [this](const char* method, size_t bytes) {
+    return GenericCall(channel_, method).Exchange(std::string(bytes, 'x'));
+  };
+  constexpr size_t kMiB = 1 << 20;
+  grpc::Status status = exchange(kGenerateMethod, kMiB + 1);
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(status), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(MetadataOf(status, "limit"), std::to_string(kMiB));
+  EXPECT_EQ(exchange(kCalibrateMethod, 8 * kMiB + 1).error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  status = exchange("/eta.v1.ProfileService/ImportProfile", 5 * kMiB + 1);
+  EXPECT_EQ(ReasonOf(status), "MESSAGE_TOO_LARGE");
+  status = exchange("/eta.v1.ProfileService/GetProfile", kMiB + 1);
+  EXPECT_EQ(ReasonOf(status), "MESSAGE_TOO_LARGE");
+  status = GenericCall(channel_, kCalibrateMethod).Exchange("\xff\xff\xff\xff");
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE");
+  EXPECT_EQ(runs_, 0);
+}
+
+TEST_F(CalibrateTest, AServerWithoutAStoreSaysSo) {
+  const auto store = std::move(store_);
+  Serve();
+  const CalibrateOutcome outcome = Calibrate(Request());
+  EXPECT_EQ(outcome.status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(outcome.status), "STORE_NOT_CONFIGURED");
+  EXPECT_THAT(outcome.status.error_message(), HasSubstr("--profile_store"));
+  StopServing();
+  store_ = std::make_unique<FaultyStore>();
+  Serve();
+}
+
+TEST_F(CalibrateTest, TroubleOfTheStoreIsToldBeforeAnyWorkAndStoresNothing) {
+  store_->Fail(MakeError(absl::StatusCode::kUnavailable, "the profile store cannot be reached",
+                         {.reason = "STORE_UNAVAILABLE", .retry_after = seconds(1)}));
+  ExpectRefusal(Request(), StatusCode::UNAVAILABLE, "STORE_UNAVAILABLE");
+  ExpectGoodCall();
+  store_->Fail(absl::OkStatus());
+  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                 const std::stop_token&) {
+    store_->Fail(MakeError(absl::StatusCode::kResourceExhausted, "the disk is full",
+                           {.reason = "STORE_FULL"}));
+    return Made(job);
+  };
+  const CalibrateOutcome full = Calibrate(Request());
+  EXPECT_EQ(full.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(full.status), "STORE_FULL");
+  EXPECT_FALSE(full.profile.has_value());
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  ExpectGoodCall();
+}
+
+TEST_F(CalibrateTest, AFullQuotaIsToldBeforeAnyWork) {
+  StopServing();
+  store_ = std::make_unique<FaultyStore>(ProfileStoreOptions{.quota = {.versions = 1}});
+  Serve();
+  ASSERT_TRUE(Calibrate(Request()).status.ok());
+  const CalibrateOutcome over = Calibrate(Request());
+  EXPECT_EQ(over.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(over.status), "PROFILE_QUOTA");
+  EXPECT_EQ(over.pushback, "-1") << "do not retry";
+  EXPECT_EQ(DetailOf<google::rpc::QuotaFailure>(over.status)->violations(0).subject(), "tenant");
+  EXPECT_EQ(runs_, 1);
+  StopServing();
+  store_ = std::make_unique<FaultyStore>();
+  Serve();
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,261 @@
+// Messages and fields that are not as they should be, sent to the built server. Every case gets its
+// exact answer.
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/model/model_config.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/net/generic_call.h"
+#include "tests/testing/net/http2_peer.h"
+#include "tests/testing/service/bad_input_fixture.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+
+constexpr int kVocabulary = 8192;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST_F(BadInputTest, MessagesOverTheLimit) {
+  GenericCall call(channel_, kGenerateMethod);
+  EXPECT_EQ(call.Exchange(std::string((1 << 20) + 1, 'x')).error_code(),
+            StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(BadInputTest, PromptAndAnswerOverTheContext) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < 20000; ++i) request.mutable_token_ids()->add_ids(100);
+  request.mutable_stopping()->set_max_tokens(16000);
+  const grpc::Status status = Answer(request);
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReasonOf(status), "CONTEXT_TOO_LONG");
+  EXPECT_EQ(MetadataOf(status, "prompt_tokens"), "20000");
+  EXPECT_EQ(MetadataOf(status, "max_tokens"), "16000");
+  EXPECT_EQ(MetadataOf(status, "max_context"), "32768");
+}
+
+TEST_F(BadInputTest, EmptyPrompts) {
+  EXPECT_EQ(BadField(v1::GenerateRequest()), "prompt");
+  EXPECT_EQ(BadField(Ask("")), "text");
+  v1::GenerateRequest request;
+  request.mutable_token_ids();
+  EXPECT_EQ(BadField(request), "token_ids.ids");
+}
+
+TEST_F(BadInputTest, PromptsThatAreNotUtf8) {
+  for (const char* text :
+       {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe2\x82"}) {
+    EXPECT_EQ(BadField(Ask(text)), "text");
+  }
+}
+
+// Nothing of them is lost on the way in, where as many tokens come from them as without a server,
+// and nothing on the way out.
+TEST_F(BadInputTest, ControlCharactersAreData) {
+  const std::string folder = ETA_SOURCE_DIR "/models/eta-27m";
+  const auto config = ParseModelConfig(ReadFile(folder + "/config.json"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto tokenizer = Tokenizer::Load(ReadFile(folder + "/tokenizer.model"), *config);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::string text("a\0b\x01\x1b[2J\x7f\r\n", 11);
+  const auto ids = (*tokenizer)->Encode(text, /*add_bos=*/true);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+
+  v1::GenerateRequest by_text = Ask(text), by_ids;
+  by_ids.mutable_token_ids()->mutable_ids()->Add(ids->begin(), ids->end());
+  std::vector<std::string> answers;
+  for (v1::GenerateRequest* request : {&by_text, &by_ids}) {
+    request->mutable_stopping()->set_max_tokens(8);
+    request->mutable_stopping()->set_ignore_eos(true);
+    request->mutable_sampling()->set_temperature(0);
+    ClientCall call(*stub_);
+    call.Start(*request);
+    answers.push_back(call.ReadText());
+    EXPECT_TRUE(call.Finish().ok());
+    EXPECT_EQ(call.finished.usage().prompt_tokens(), static_cast<int64_t>(ids->size()));
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+
+  for (const char c : {'\0', '\x01', '\x1b', '\x7f', '\r', '\n'}) {
+    v1::GenerateRequest request = Ask("x");
+    request.mutable_stopping()->set_max_tokens(3);
+    v1::LogitBias* wanted = request.mutable_sampling()->add_logit_bias();
+    wanted->set_token_id((*tokenizer)->Encode(std::string(1, c), /*add_bos=*/false)->back());
+    wanted->set_bias(100);
+    ClientCall call(*stub_);
+    call.Start(request);
+    EXPECT_EQ(call.ReadText(), std::string(3, c));
+    EXPECT_TRUE(call.Finish().ok());
+  }
+}
+
+TEST_F(BadInputTest, BytesThatAreNoMessage) {
+  std::string truncated = Ask("a prompt of some length").SerializeAsString();
+  truncated.resize(truncated.size() - 4);
+  std::string nested;
+  for (int depth = 0; depth < 120; ++depth) nested = absl::StrCat("\x7b", nested, "\x7c");
+  for (const std::string& bytes : {std::string("\xff\xff\xff"), truncated, nested}) {
+    const grpc::Status status = GenericCall(channel_, kGenerateMethod).Exchange(bytes);
+    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE");
+  }
+}
+
+TEST_F(BadInputTest, UnknownFieldsByTheHundredThousand) {
+  v1::GenerateRequest request = Ask("hello");
+  request.mutable_stopping()->set_max_tokens(1);
+  std::string bytes = request.SerializeAsString();
+  while (bytes.size() < 900 * 1024) bytes += "\xa0\x06\x01";
+  EXPECT_TRUE(GenericCall(channel_, kGenerateMethod).Exchange(bytes).ok());
+}
+
+TEST_F(BadInputTest, CompressedMessages) {
+  GenericCall call(channel_, kGenerateMethod);
+  call.context().set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  EXPECT_EQ(call.Exchange(std::string(64 << 20, '\0')).error_code(), StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(BadInputTest, UnknownMethods) {
+  for (const std::string& method :
+       {std::string("/eta.v1.EtaService/Nope"), std::string("/nobody/Nope")}) {
+    EXPECT_EQ(GenericCall(channel_, method).Exchange("").error_code(), StatusCode::UNIMPLEMENTED);
+  }
+}
+
+TEST_F(BadInputTest, CallsWithNoMessageOrTwo) {
+  GenericCall none(channel_, kGenerateMethod);
+  none.Start();
+  none.SendsDone();
+  EXPECT_EQ(none.Read(), std::nullopt);
+  const grpc::Status status = none.Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE");
+  Http2Peer peer(*address_);
+  ASSERT_TRUE(peer.connected());
+  v1::GenerateRequest request = Ask("one");
+  request.mutable_stopping()->set_max_tokens(1);
+  peer.Call(1, kGenerateMethod);
+  peer.Message(1, request.SerializeAsString(), /*end_stream=*/false);
+  peer.Message(1, request.SerializeAsString(), /*end_stream=*/true);
+  EXPECT_EQ(Http2Peer::Header(peer.ReadStream(1), "grpc-status"), "0") << "the first is answered";
+}
+
+// There is no n or best_of: whatever a client of another API sends for it is an unknown field, and
+// one call gives one answer.
+TEST_F(BadInputTest, SeveralAnswersOfOneCallAreNotOffered) {
+  for (const char* name : {"n", "best_of", "num_beams"}) {
+    EXPECT_EQ(v1::GenerateRequest::descriptor()->FindFieldByName(name), nullptr);
+    EXPECT_EQ(v1::SamplingParams::descriptor()->FindFieldByName(name), nullptr);
+  }
+  v1::GenerateRequest request = Ask("one");
+  request.mutable_stopping()->set_max_tokens(2);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.GetReflection()->MutableUnknownFields(&request)->AddVarint(1000, 64);
+  ClientCall call(*stub_);
+  call.Start(request);
+  call.ReadText();
+  EXPECT_TRUE(call.Finish().ok());
+  EXPECT_EQ(call.finished.usage().output_tokens(), 2);
+}
+
+TEST_F(BadInputTest, TokensOutsideTheVocabulary) {
+  for (const int32_t bad : {-1, kVocabulary, std::numeric_limits<int32_t>::max()}) {
+    v1::GenerateRequest request;
+    request.mutable_token_ids()->add_ids(0);
+    request.mutable_token_ids()->add_ids(bad);
+    EXPECT_EQ(BadField(request), "token_ids.ids[1]");
+    request = Ask("x");
+    request.mutable_stopping()->add_stop_token_ids(bad);
+    EXPECT_EQ(BadField(request), "stopping.stop_token_ids[0]");
+  }
+}
+
+TEST_F(BadInputTest, SamplingOutsideItsRanges) {
+  using Set = void (v1::SamplingParams::*)(float);
+  struct Case {
+    std::string field;
+    Set set;
+    std::vector<float> bad;
+  };
+  const std::vector<Case> cases = {
+      {"temperature", &v1::SamplingParams::set_temperature, {-0.1f, 2.1f}},
+      {"top_p", &v1::SamplingParams::set_top_p, {0.0f, 1.1f}},
+      {"min_p", &v1::SamplingParams::set_min_p, {-0.1f, 1.1f}},
+      {"repetition_penalty", &v1::SamplingParams::set_repetition_penalty, {0.0f, 11.0f}},
+      {"presence_penalty", &v1::SamplingParams::set_presence_penalty, {-2.1f, 2.1f}},
+      {"frequency_penalty", &v1::SamplingParams::set_frequency_penalty, {-2.1f, 2.1f}},
+  };
+  for (const Case& test : cases) {
+    std::vector<float> bad = test.bad;
+    bad.insert(bad.end(), {kNaN, kInfinity, -kInfinity});
+    for (const float value : bad) {
+      v1::GenerateRequest request = Ask("x");
+      (request.mutable_sampling()->*test.set)(value);
+      EXPECT_EQ(BadField(request), "sampling." + test.field) << value;
+    }
+  }
+  v1::GenerateRequest request = Ask("x");
+  request.mutable_sampling()->set_top_k(-1);
+  EXPECT_EQ(BadField(request), "sampling.top_k");
+}
+
+TEST_F(BadInputTest, AnswersWithoutALengthOrTooLong) {
+  for (const int32_t bad : {-1, 0, 16385, std::numeric_limits<int32_t>::max()}) {
+    v1::GenerateRequest request = Ask("x");
+    request.mutable_stopping()->set_max_tokens(bad);
+    EXPECT_EQ(BadField(request), "stopping.max_tokens");
+  }
+}
+
+TEST_F(BadInputTest, StopStringsTooManyEmptyOrLong) {
+  v1::GenerateRequest request = Ask("x");
+  for (int i = 0; i < 5; ++i) request.mutable_stopping()->add_stop_strings("s");
+  EXPECT_EQ(BadField(request), "stopping.stop_strings");
+  request.mutable_stopping()->clear_stop_strings();
+  request.mutable_stopping()->add_stop_strings("");
+  EXPECT_EQ(BadField(request), "stopping.stop_strings[0]");
+  request.mutable_stopping()->set_stop_strings(0, std::string(65, 's'));
+  EXPECT_EQ(BadField(request), "stopping.stop_strings[0]");
+}
+
+TEST_F(BadInputTest, LogitBiasesTooManyOrNotNumbers) {
+  const auto with = [this](int32_t id, float bias) {
+    v1::GenerateRequest request = Ask("x");
+    v1::LogitBias* entry = request.mutable_sampling()->add_logit_bias();
+    entry->set_token_id(id);
+    entry->set_bias(bias);
+    return BadField(request);
+  };
+  EXPECT_EQ(with(kVocabulary, 1.0f), "sampling.logit_bias[0].token_id");
+  EXPECT_EQ(with(-1, 1.0f), "sampling.logit_bias[0].token_id");
+  EXPECT_EQ(with(5, kNaN), "sampling.logit_bias[0].bias");
+  v1::GenerateRequest request = Ask("x");
+  for (int i = 0; i < 257; ++i) {
+    v1::LogitBias* entry = request.mutable_sampling()->add_logit_bias();
+    entry->set_token_id(i);
+    entry->set_bias(0.0f);
+  }
+  EXPECT_EQ(BadField(request), "sampling.logit_bias");
+}
+
+TEST_F(BadInputTest, EnumValuesFromTheFuture) {
+  v1::GenerateRequest request = Ask("x");
+  request.set_priority(static_cast<v1::Priority>(99));
+  EXPECT_EQ(BadField(request), "priority");
+}
+
+TEST_F(BadInputTest, UnknownProfilesAndNamesThatNoneCanHave) {
+  v1::GenerateRequest request = Ask("x");
+  request.mutable_attention()->set_profile("nobody-made-this");
+  EXPECT_EQ(Answer(request).error_code(), StatusCode::NOT_FOUND);
+  request.mutable_attention()->set_profile("../../etc/passwd");
+  EXPECT_EQ(BadField(request), "attention.profile");
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,355 @@
+// What is recorded of calls: one record each, however it ends, there before its client sees the
+// status.
+#include "service/telemetry/call_record.h"
+
+#include <map>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "eta/v1/admin.grpc.pb.h"
+#include "eta/v1/stats.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "service/wire/grpc_status.h"
+#include "service/wire/trace_context.h"
+#include "tests/testing/net/generic_call.h"
+#include "tests/testing/process/call_records.h"
+#include "tests/testing/service/calibrate_fixture.h"
+
+namespace eta::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
+constexpr char kParent[] = "00f067aa0ba902b7";
+const std::string kTraceParent = std::string("00-") + kTrace + "-" + kParent + "-01";
+
+class CallRecordTest : public CalibrateTest {
+ protected:
+  void SetUp() override {
+    call_observers_ = {&records_};
+    CalibrateTest::SetUp();
+  }
+
+  // The one record of what happened since the last look.
+  CallRecord Only() {
+    const std::vector<CallRecord> all = records_.Await(1);
+    EXPECT_THAT(all, SizeIs(1));
+    records_.Clear();
+    return all.empty() ? CallRecord() : all.front();
+  }
+  static std::string Metadata(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
+                              const std::string& key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
+  }
+  // Says more than client and sockets hold without reading.
+  void SayUntilCongested(PuppetCall& call) {
+    for (int i = 0; i < 8192 && !call.Congested(); ++i) {
+      call.Say(std::string(8 * 1024, 'x'));
+      std::this_thread::sleep_for(milliseconds(1));  // the writer takes its turn
+    }
+    ASSERT_TRUE(call.Congested());
+  }
+
+  CallRecords records_;
+};
+
+TEST_F(CallRecordTest, AnAnswerWithWhatItsClientWasTold) {
+  v1::GenerateRequest request = Ask("hello");
+  request.set_request_id("mine");
+  ClientCall client(*stub_);
+  client.Start(request);
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  call->Say("one");
+  call->Say("two");
+  EXPECT_THAT(records_.All(), SizeIs(0)) << "not before its end";
+  call->Finish(FinishReason::kEndOfText);
+  client.ReadText();
+  EXPECT_TRUE(client.Finish().ok());
+  ASSERT_THAT(records_.All(), SizeIs(1)) << "it is there once the client has its status";
+  const CallRecord record = Only();
+  EXPECT_EQ(record.method, "Generate");
+  EXPECT_EQ(record.request_id, "mine");
+  EXPECT_EQ(record.tenant, "default");
+  EXPECT_TRUE(record.status.ok());
+  EXPECT_GT(record.duration.count(), 0);
+  EXPECT_TRUE(record.resolved);
+  EXPECT_EQ(record.mode, AttentionMode::kDynamic);
+  EXPECT_EQ(record.profile, "");
+  EXPECT_TRUE(record.submitted);
+  EXPECT_EQ(record.outcome.reason, FinishReason::kEndOfText);
+  EXPECT_EQ(record.outcome.output_tokens, 2);
+  EXPECT_EQ(record.trace_id, "");
+}
+
+TEST_F(CallRecordTest, AProfileIsNamedByWhoeverMakesOrUsesIt) {
+  v1::CalibrateRequest calibrate = Request("legal");
+  calibrate.set_request_id("cal-1");
+  ASSERT_TRUE(Calibrate(calibrate).status.ok());
+  const CallRecord made = Only();
+  EXPECT_EQ(made.method, "Calibrate");
+  EXPECT_EQ(made.request_id, "cal-1");
+  EXPECT_EQ(made.profile, "legal");
+  EXPECT_EQ(made.profile_version, 1);
+  EXPECT_FALSE(made.submitted);
+
+  v1::GenerateRequest request = Ask("hello");
+  request.mutable_attention()->set_profile("legal");
+  ClientCall client(*stub_);
+  client.Start(request);
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  call->Finish();
+  client.ReadText();
+  EXPECT_TRUE(client.Finish().ok());
+  const CallRecord used = Only();
+  EXPECT_EQ(used.mode, AttentionMode::kProfile);
+  EXPECT_EQ(used.profile, "legal");
+  EXPECT_EQ(used.profile_version, 1);
+  EXPECT_THAT(used.request_id, StartsWith("eta-")) << "drawn by the server";
+}
+
+TEST_F(CallRecordTest, RefusalsAreRecordedAsFarAsTheyCame) {
+  const auto refused = [this](const std::string& bytes) {
+    GenericCall(channel_, kGenerateMethod).Exchange(bytes);
+    return Only();
+  };
+  CallRecord record = refused("\xff\xff\xff\xff");
+  EXPECT_EQ(record.method, "Generate");
+  EXPECT_EQ(eta::ReasonOf(record.status), "MALFORMED_MESSAGE");
+  EXPECT_EQ(record.tenant, "default");
+  EXPECT_FALSE(record.resolved);
+
+  v1::GenerateRequest request = Ask("hello");
+  request.set_request_id("mine");
+  request.mutable_sampling()->set_top_p(7.0f);
+  record = refused(request.SerializeAsString());
+  EXPECT_EQ(record.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(record.request_id, "mine");
+  EXPECT_TRUE(record.resolved);
+  EXPECT_FALSE(record.submitted);
+
+  engine_->Refuse(
+      MakeError(absl::StatusCode::kResourceExhausted, "full", {.reason = "QUEUE_FULL"}));
+  record = refused(Ask("hello").SerializeAsString());
+  EXPECT_EQ(eta::ReasonOf(record.status), "QUEUE_FULL");
+  EXPECT_EQ(record.mode, AttentionMode::kDynamic);
+  EXPECT_FALSE(record.submitted);
+
+  request = Ask("hello");
+  request.mutable_attention()->set_profile("unknown");
+  record = refused(request.SerializeAsString());
+  EXPECT_EQ(eta::ReasonOf(record.status), "PROFILE_NOT_FOUND");
+
+  ServerOptions options;
+  options.tenant_header = kTenantHeader;
+  Serve(options);
+  record = refused(Ask("hello").SerializeAsString());
+  EXPECT_EQ(eta::ReasonOf(record.status), "TENANT_REQUIRED");
+  EXPECT_EQ(record.tenant, "");
+}
+
+TEST_F(CallRecordTest, FailuresAndCancellationsCountWhatWasMade) {
+  ClientCall failing(*stub_);
+  failing.Start(Ask("hello"));
+  auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  call->Say("one");
+  call->Fail(MakeError(absl::StatusCode::kInternal, "NaN", {.reason = "NONFINITE_LOGITS"}));
+  failing.ReadText();
+  EXPECT_EQ(failing.Finish().error_code(), grpc::StatusCode::INTERNAL);
+  CallRecord record = Only();
+  EXPECT_EQ(eta::ReasonOf(record.status), "NONFINITE_LOGITS");
+  EXPECT_TRUE(record.submitted);
+  EXPECT_EQ(record.outcome.output_tokens, 1);
+
+  ClientCall leaving(*stub_);
+  leaving.Start(Ask("hello"));
+  call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  leaving.context.TryCancel();
+  EXPECT_TRUE(engine_->AwaitCancel(*call));
+  call->Fail(absl::CancelledError("cancelled"));
+  leaving.Finish();
+  record = Only();
+  EXPECT_EQ(record.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(eta::ReasonOf(record.status), "CLIENT_CANCELLED");
+}
+
+// By its client's clock or the server's, whichever is first: nothing is held until the other is.
+TEST_F(CallRecordTest, ARequestWhoseDeadlinePassesIsCancelledAndCountedAsThat) {
+  std::map<std::string, std::string> reasons;  // by request id
+  ClientCall waiting(*stub_), running(*stub_);
+  std::vector<std::shared_ptr<PuppetCall>> calls;
+  for (const auto& [client, id] : {std::pair{&waiting, "waiting"}, {&running, "running"}}) {
+    // So long that the hundredth of it in which a client that leaves may mean its deadline is long.
+    client->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    v1::GenerateRequest request = Ask("hello");
+    request.set_request_id(id);
+    client->Start(request);
+    calls.push_back(engine_->TakeCall());
+    ASSERT_NE(calls.back(), nullptr);
+  }
+  calls.back()->Start();
+  for (const auto& call : calls) {
+    EXPECT_TRUE(engine_->AwaitCancel(*call));
+    call->Fail(MakeError(absl::StatusCode::kCancelled, "cancelled by the client",
+                         {.reason = "CLIENT_CANCELLED"}));
+  }
+  for (const CallRecord& record : records_.Await(2)) {
+    EXPECT_EQ(record.status.code(), absl::StatusCode::kDeadlineExceeded);
+    reasons[record.request_id] = record.reason;
+  }
+  EXPECT_EQ(reasons["waiting"], "DEADLINE_QUEUED");
+  EXPECT_EQ(reasons["running"], "DEADLINE_DECODING");
+}
+
+TEST_F(CallRecordTest, AnAnswerThatNobodyTookIsNotOk) {
+  ClientCall leaving(*stub_);
+  leaving.Start(Ask("hello"));
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  leaving.context.TryCancel();
+  EXPECT_TRUE(engine_->AwaitCancel(*call));
+  call->Say("too late");
+  call->Finish();
+  leaving.Finish();
+  const CallRecord record = Only();
+  EXPECT_EQ(record.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(record.submitted);
+  EXPECT_EQ(record.outcome.output_tokens, 1);
+}
+
+TEST_F(CallRecordTest, AClientThatDoesNotTakeTheRestOfItsAnswerIsASlowOne) {
+  Limits limits;
+  limits.max_congestion = milliseconds(200);
+  Serve({}, limits);
+  ClientCall slow(*stub_);
+  slow.Start(Ask("a lot, please"));
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  SayUntilCongested(*call);
+  call->Finish();
+  const CallRecord record = Only();
+  EXPECT_EQ(eta::ReasonOf(record.status), "SLOW_CONSUMER");
+  EXPECT_TRUE(record.submitted);
+}
+
+TEST_F(CallRecordTest, DrainedCallsAndThoseRefusedAfterwards) {
+  ServerOptions options;
+  options.drain_timeout = milliseconds(50);
+  Serve(options);
+  ClientCall running(*stub_);
+  running.Start(Ask("take your time"));
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  call->Say("half a");
+  server_->Drain();
+  running.ReadText();
+  EXPECT_EQ(running.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  const CallRecord record = Only();
+  EXPECT_EQ(eta::ReasonOf(record.status), "DRAINING");
+  EXPECT_EQ(record.outcome.output_tokens, 1);
+  Serve();
+}
+
+TEST_F(CallRecordTest, EveryMethodHasItsName) {
+  ASSERT_TRUE(Calibrate(Request("legal")).status.ok());
+  records_.Clear();
+  const auto exchange = [this](const std::string& method, const google::protobuf::Message& message,
+                               bool ok = true) {
+    const std::string name = method.substr(method.rfind('/') + 1);
+    const grpc::Status status = GenericCall(channel_, method).Exchange(message.SerializeAsString());
+    EXPECT_EQ(status.ok(), ok) << method << ": " << status.error_message();
+    const CallRecord record = Only();
+    EXPECT_EQ(record.method, name);
+    EXPECT_EQ(record.status.ok(), ok);
+    EXPECT_EQ(record.tenant, "default");
+    return record;
+  };
+  const std::string profiles = "/eta.v1.ProfileService/";
+  v1::GetProfileRequest get;
+  get.set_profile("legal@1");
+  EXPECT_EQ(exchange(profiles + "GetProfile", get).profile_version, 1);
+  get.set_profile("unknown");
+  EXPECT_EQ(eta::ReasonOf(exchange(profiles + "GetProfile", get, false).status),
+            "PROFILE_NOT_FOUND");
+  exchange(profiles + "ListProfiles", v1::ListProfilesRequest());
+  v1::ListProfileVersionsRequest versions;
+  versions.set_name("legal");
+  EXPECT_EQ(exchange(profiles + "ListProfileVersions", versions).profile, "legal");
+  v1::SetProfileAliasRequest alias;
+  alias.set_name("legal");
+  alias.set_alias("stable");
+  alias.set_version(1);
+  EXPECT_EQ(exchange(profiles + "SetProfileAlias", alias).profile, "legal");
+  v1::ExportProfileRequest exported;
+  exported.set_profile("legal");
+  exchange(profiles + "ExportProfile", exported);
+  exchange(profiles + "ImportProfile", v1::ImportProfileRequest(), false);
+  v1::DeleteProfileRequest removed;
+  removed.set_name("legal");
+  EXPECT_EQ(exchange(profiles + "DeleteProfile", removed).profile, "legal");
+  exchange("/eta.v1.StatsService/GetStats", v1::GetStatsRequest());
+  exchange("/eta.v1.AdminService/SetLogLevel", v1::SetLogLevelRequest(), false);
+  GenericCall(channel_, "/grpc.health.v1.Health/Check").Exchange("");
+  EXPECT_THAT(records_.All(), SizeIs(0)) << "probes are no calls of ours";
+}
+
+TEST_F(CallRecordTest, ATraceIsRecordedAndAnswered) {
+  ClientCall client(*stub_);
+  client.context.AddMetadata(kTraceParentKey, kTraceParent);
+  client.context.AddMetadata(kTraceStateKey, "vendor=1");
+  client.Start(Ask("hello"));
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  call->Finish();
+  client.ReadText();
+  EXPECT_TRUE(client.Finish().ok());
+  CallRecord record = Only();
+  EXPECT_EQ(record.trace_id, kTrace);
+  EXPECT_EQ(record.parent_span_id, kParent);
+  EXPECT_EQ(record.trace_state, "vendor=1");
+  EXPECT_THAT(record.span_id, SizeIs(16));
+  EXPECT_NE(record.span_id, kParent);
+  const std::string answered = std::string("00-") + kTrace + "-" + record.span_id + "-01";
+  EXPECT_EQ(Metadata(client.context.GetServerInitialMetadata(), kTraceParentKey), answered);
+
+  ClientCall refused(*stub_);
+  refused.context.AddMetadata(kTraceParentKey, kTraceParent);
+  EXPECT_FALSE(refused.Refusal(v1::GenerateRequest()).ok());
+  record = Only();
+  EXPECT_EQ(record.trace_id, kTrace);
+  EXPECT_THAT(refused.Trailer(kTraceParentKey), HasSubstr(record.span_id));
+
+  grpc::ClientContext unary;
+  unary.AddMetadata(kTraceParentKey, kTraceParent);
+  v1::ListProfilesResponse profiles;
+  EXPECT_TRUE(profile_stub_->ListProfiles(&unary, {}, &profiles).ok());
+  record = Only();
+  EXPECT_EQ(record.trace_id, kTrace);
+  EXPECT_THAT(Metadata(unary.GetServerTrailingMetadata(), kTraceParentKey),
+              HasSubstr(record.span_id));
+
+  ClientCall bad(*stub_);
+  bad.context.AddMetadata(kTraceParentKey, "00-" + std::string(32, '0') + "-" + kParent + "-01");
+  EXPECT_FALSE(bad.Refusal(v1::GenerateRequest()).ok());
+  EXPECT_EQ(Only().trace_id, "");
+  EXPECT_EQ(bad.Trailer(kTraceParentKey), "");
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,195 @@
+// Answers that nobody reads, at the built server: a peer that keeps its window shut is cut off in
+// time, holds no more than a bound for a few bytes sent, and costs nobody else an answer.
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "calibration/profiles/profile_json.h"
+#include "eta/v1/profiles.grpc.pb.h"
+#include "eta/v1/stats.grpc.pb.h"
+#include "grpcpp/create_channel.h"
+#include "gtest/gtest.h"
+#include "tests/testing/base/error_details.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/identity/tenant_header.h"
+#include "tests/testing/net/http2_peer.h"
+#include "tests/testing/process/sanitized.h"
+#include "tests/testing/process/server_process.h"
+#include "tests/testing/profiles/profile_case.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr char kExportProfile[] = "/eta.v1.ProfileService/ExportProfile";
+constexpr char kGetStats[] = "/eta.v1.StatsService/GetStats";
+constexpr int kStreams = 100;  // of a connection
+
+class UnreadAnswerTest : public ::testing::Test {
+ protected:
+  explicit UnreadAnswerTest(const std::string& bound = "16MiB")
+      : server_(ETA_BINARY_DIR "/eta-server",
+                {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen", "127.0.0.1:0",
+                 "--kv_pool_bytes", "32MiB", "--profile_store", folder_.path() + "/p.db",
+                 "--tenant_header", kTenantHeader, "--admin_tenants", "ops",
+                 "--slow_reader_timeout", "2s", "--max_unread_answer_bytes", bound}) {}
+  void SetUp() override {
+    address_ = server_.AwaitAddress();
+    ASSERT_NE(address_, "") << server_.AwaitExit().errors;
+    const auto channel = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+    profiles_ = v1::ProfileService::NewStub(channel);
+    stats_ = v1::StatsService::NewStub(channel);
+  }
+  void TearDown() override {
+    server_.Signal(SIGTERM);
+    const ServerProcess::Exit exit = server_.AwaitExit();
+    EXPECT_EQ(exit.code, 0) << exit.errors;
+  }
+
+  static void Prepare(grpc::ClientContext& context, const std::string& tenant) {
+    context.AddMetadata(kTenantHeader, tenant);
+    context.set_deadline(std::chrono::system_clock::now() + seconds(60));
+  }
+  // The largest profile that there is; its file's bytes.
+  size_t ImportLarge(const std::string& tenant) {
+    const auto json = ProfileToJson(
+        {.name = "large", .version = 1, .create_time_us = 1, .content = MakeContent(1, 256, 256)});
+    EXPECT_TRUE(json.ok()) << json.status();
+    v1::ImportProfileRequest request;
+    request.set_json(*json);
+    grpc::ClientContext context;
+    Prepare(context, tenant);
+    v1::Profile profile;
+    const grpc::Status status = profiles_->ImportProfile(&context, request, &profile);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return json->size();
+  }
+  static std::string ExportRequest() {
+    v1::ExportProfileRequest request;
+    request.set_profile("large");
+    return request.SerializeAsString();
+  }
+  grpc::Status List(const std::string& tenant) {
+    grpc::ClientContext context;
+    Prepare(context, tenant);
+    v1::ListProfilesResponse response;
+    return profiles_->ListProfiles(&context, {}, &response);
+  }
+  v1::PressureStats Pressure() {
+    grpc::ClientContext context;
+    Prepare(context, "ops");
+    v1::Stats stats;
+    const grpc::Status status = stats_->GetStats(&context, {}, &stats);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return stats.pressure();
+  }
+  // As many calls as a connection takes, and no byte of their answers is taken.
+  std::unique_ptr<Http2Peer> Hold(const char* method, const std::string& request,
+                                  const std::string& tenant) {
+    auto peer = std::make_unique<Http2Peer>(address_, Http2Peer::NoWindow());
+    EXPECT_TRUE(peer->connected());
+    for (uint32_t i = 0; i < kStreams; ++i) {
+      peer->Call(2 * i + 1, method, {{kTenantHeader, tenant}});
+      peer->Message(2 * i + 1, request, /*end_stream=*/true);
+    }
+    return peer;
+  }
+  // Until the tenant is refused for what it does not read.
+  ::testing::AssertionResult AwaitRefusal(const std::string& tenant) {
+    grpc::Status status;
+    for (int i = 0; i < 600; ++i) {
+      status = List(tenant);
+      if (ReasonOf(status) == "ANSWERS_UNREAD") {
+        EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+        EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
+        return ::testing::AssertionSuccess();
+      }
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return ::testing::AssertionFailure() << "never refused: " << status.error_message();
+  }
+  // Until nothing is held any more, however busy the machine is.
+  ::testing::AssertionResult AwaitNothingHeld(const std::string& tenant) {
+    v1::PressureStats pressure;
+    for (int i = 0; i < 6000; ++i) {
+      pressure = Pressure();
+      // The answer before this one may be under way still.
+      if (pressure.unread_answer_bytes() < 64 * 1024 && List(tenant).ok()) {
+        return ::testing::AssertionSuccess();
+      }
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return ::testing::AssertionFailure() << pressure.ShortDebugString();
+  }
+
+  const TempFolder folder_;
+  ServerProcess server_;
+  std::string address_;
+  std::unique_ptr<v1::ProfileService::Stub> profiles_;
+  std::unique_ptr<v1::StatsService::Stub> stats_;
+};
+
+TEST_F(UnreadAnswerTest, WhatNobodyReadsIsBoundedAndEnds) {
+  const size_t answer = ImportLarge("hostile");
+  ASSERT_GT(answer, size_t{512} << 10);
+  server_.ForgetPeakMemory();
+  const int64_t before = server_.PeakMemory();
+  std::vector<std::unique_ptr<Http2Peer>> peers;
+  for (int i = 0; i < 4; ++i) peers.push_back(Hold(kExportProfile, ExportRequest(), "hostile"));
+  EXPECT_TRUE(AwaitRefusal("hostile"));
+  EXPECT_TRUE(List("honest").ok());
+  const v1::PressureStats pressure = Pressure();
+  // A quarter of the bound, and the answers of those who had looked before it was reached.
+  EXPECT_LE(pressure.unread_answer_bytes(), static_cast<int64_t>(4 * 1024 * 1024 + 8 * answer));
+  EXPECT_GT(pressure.unread_answer_bytes(), 0);
+
+  EXPECT_TRUE(AwaitNothingHeld("hostile"));
+  EXPECT_GE(Pressure().answers_cut_off(), 2);
+  // 400 calls of 60 bytes; each answer is over half a MiB.
+  const int64_t growth_kb = server_.PeakMemory() - before;
+  std::printf("400 answers of %zu KB that nobody read held %ld KB at most\n", answer / 1024,
+              static_cast<long>(growth_kb));
+  if (!kAddressSanitizer) {
+    EXPECT_LE(growth_kb, 160 * 1024);
+  }
+
+  // Of the calls that were answered, the peer sees the end. Its connection is as good as before.
+  Http2Peer& peer = *peers.front();
+  const auto frames = peer.ReadStream(1);
+  ASSERT_FALSE(frames.empty());
+  EXPECT_EQ(frames.back().type, Http2Peer::kHeaders);
+  EXPECT_TRUE(frames.back().flags & Http2Peer::kEndStream);
+  const uint32_t next = 2 * kStreams + 1;
+  peer.Widen(next, 1 << 20);
+  peer.Call(next, kGetStats, {{kTenantHeader, "hostile"}});
+  peer.Widen(next, 1 << 20);
+  peer.Message(next, "", /*end_stream=*/true);
+  const auto good = peer.ReadStream(next);
+  ASSERT_FALSE(good.empty());
+  EXPECT_TRUE(good.back().type == Http2Peer::kHeaders);
+}
+
+// Few of them reach the bound, long before the first is cut off.
+class UnreadAnswerStatsTest : public UnreadAnswerTest {
+ protected:
+  UnreadAnswerStatsTest() : UnreadAnswerTest("4MiB") {}
+};
+
+TEST_F(UnreadAnswerStatsTest, AreBoundedToo) {
+  std::vector<std::unique_ptr<Http2Peer>> peers;
+  for (int i = 0; i < 4; ++i) peers.push_back(Hold(kGetStats, "", "hostile"));
+  EXPECT_TRUE(AwaitRefusal("hostile"));
+  EXPECT_LE(Pressure().unread_answer_bytes(), 2 * 1024 * 1024);
+  EXPECT_TRUE(List("honest").ok());
+  EXPECT_TRUE(AwaitNothingHeld("hostile"));
+  EXPECT_GE(Pressure().answers_cut_off(), 30);
+}
+
+}  // namespace
+}  // namespace eta::testing

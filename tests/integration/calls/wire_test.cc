@@ -1,0 +1,207 @@
+// What arrives when the peer is no well-behaved client: every message is answered, nothing breaks,
+// and a good call works afterwards.
+#include <thread>
+
+#include "engine/base/error.h"
+#include "gmock/gmock.h"
+#include "tests/testing/base/error_details.h"
+#include "tests/testing/net/generic_call.h"
+#include "tests/testing/net/http2_peer.h"
+#include "tests/testing/service/service_fixture.h"
+
+namespace eta::testing {
+namespace {
+
+class WireTest : public ServiceTest {
+ protected:
+  grpc::Status SendBytes(const std::string& bytes) {
+    return GenericCall(channel_, kGenerateMethod).Exchange(bytes);
+  }
+  void ExpectMalformed(const std::string& bytes, const std::string& what) {
+    const grpc::Status status = SendBytes(bytes);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << what;
+    EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE") << what;
+    EXPECT_EQ(engine_->submissions(), 0) << what;
+  }
+};
+
+TEST_F(WireTest, BytesThatAreNoRequestAreInvalid) {
+  ExpectMalformed("\xff\xff\xff\xff", "garbage");
+  std::string truncated = Ask("a prompt of some length").SerializeAsString();
+  truncated.resize(truncated.size() - 4);
+  ExpectMalformed(truncated, "truncated");
+  v1::GenerateRequest request = Ask("x");
+  std::string bad_utf8 = request.SerializeAsString();
+  bad_utf8 += "\x0a\x02\xc3\x28";  // field 1, model, a string
+  ExpectMalformed(bad_utf8, "a string that is not UTF-8");
+  const std::string nested =
+      std::string(120, '\x7b') + std::string(120, '\x7c');  // groups, field 15
+  ExpectMalformed(nested, "nested 120 deep");
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, APromptThatIsNotUtf8IsInvalid) {
+  for (const std::string bad :
+       {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "x\xe2\x82"}) {
+    const grpc::Status status = SendBytes(Ask(bad).SerializeAsString());
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(FieldOf(status), "text");
+  }
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, UnknownFieldsAreIgnored) {
+  std::string bytes = Ask("hello").SerializeAsString();
+  while (bytes.size() < 900 * 1024) bytes += "\xa0\x06\x01";  // field 100, a varint
+  GenericCall client(channel_, kGenerateMethod);
+  client.Start();
+  ASSERT_TRUE(client.Send(bytes));
+  client.SendsDone();
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(std::get<std::string>(call->request().prompt), "hello");
+  call->Start();
+  call->Finish();
+  while (client.Read()) {
+  }
+  EXPECT_TRUE(client.Finish().ok());
+}
+
+TEST_F(WireTest, AMessageOverTheLimitIsRefused) {
+  const grpc::Status status = SendBytes(std::string((1 << 20) + 1, 'x'));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(engine_->submissions(), 0);
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, ACompressedMessageIsRefusedUnopened) {
+  GenericCall client(channel_, kGenerateMethod);
+  client.context().set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  const grpc::Status status = client.Exchange(std::string(8 << 20, '\0'));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(engine_->submissions(), 0);
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, UnknownMethodsAndServicesAreUnimplemented) {
+  for (const std::string method :
+       {"/eta.v1.EtaService/Nope", "/eta.v2.EtaService/Generate", "/x"}) {
+    EXPECT_EQ(GenericCall(channel_, method).Exchange("").error_code(),
+              grpc::StatusCode::UNIMPLEMENTED)
+        << method;
+  }
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, ACallWithoutAMessageNeverReachesTheEngine) {
+  GenericCall client(channel_, kGenerateMethod);
+  client.Start();
+  client.SendsDone();
+  EXPECT_EQ(client.Read(), std::nullopt);
+  EXPECT_EQ(ReasonOf(client.Finish()), "MALFORMED_MESSAGE");
+  EXPECT_EQ(engine_->submissions(), 0);
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, ASecondMessageInACallIsNotASecondRequest) {
+  Http2Peer peer(server_->address());
+  ASSERT_TRUE(peer.connected());
+  peer.Call(1, kGenerateMethod);
+  peer.Message(1, Ask("one").SerializeAsString(), /*end_stream=*/false);
+  peer.Message(1, Ask("two").SerializeAsString(), /*end_stream=*/true);
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(std::get<std::string>(call->request().prompt), "one");
+  call->Start();
+  call->Finish();
+  EXPECT_EQ(Http2Peer::Header(peer.ReadStream(1), "grpc-status"), "0");
+  EXPECT_EQ(engine_->submissions(), 1);
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, ARefusalIsTrailersOnly) {
+  Http2Peer peer(server_->address());
+  ASSERT_TRUE(peer.connected());
+  peer.Call(1, kGenerateMethod);
+  peer.Message(1, Ask("").SerializeAsString(), /*end_stream=*/true);
+  const auto frames = peer.ReadStream(1);
+  ASSERT_FALSE(frames.empty());
+  EXPECT_EQ(frames.front().type, Http2Peer::kHeaders);
+  EXPECT_TRUE(frames.front().flags & Http2Peer::kEndStream);
+}
+
+TEST_F(WireTest, ADeadlineAlreadyPastCostsTheEngineNothing) {
+  Http2Peer peer(server_->address());
+  ASSERT_TRUE(peer.connected());
+  peer.Call(1, kGenerateMethod, {{"grpc-timeout", "1n"}});
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  peer.Message(1, Ask("too late").SerializeAsString(), /*end_stream=*/true);
+  EXPECT_EQ(Http2Peer::Header(peer.ReadStream(1), "grpc-status"),
+            std::to_string(grpc::StatusCode::DEADLINE_EXCEEDED));
+  EXPECT_EQ(engine_->submissions(), 0);
+  ExpectGoodCall();
+}
+
+// As some libraries send a timeout that is the longest they have.
+TEST_F(WireTest, ADeadlineThatIsCenturiesOffIsNone) {
+  for (const std::string timeout : {"2090000H", "2562048H", "99999999H"}) {
+    Http2Peer peer(server_->address());
+    ASSERT_TRUE(peer.connected());
+    peer.Call(1, kGenerateMethod, {{"grpc-timeout", timeout}});
+    peer.Message(1, Ask("no hurry").SerializeAsString(), /*end_stream=*/true);
+    const auto call = engine_->TakeCall();
+    ASSERT_NE(call, nullptr) << timeout;
+    EXPECT_EQ(call->request().deadline, Clock::time_point::max()) << timeout;
+    call->Start();
+    call->Finish();
+    EXPECT_EQ(Http2Peer::Header(peer.ReadStream(1), "grpc-status"), "0") << timeout;
+  }
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, AClientThatVanishesIsCancelled) {
+  Http2Peer peer(server_->address());
+  ASSERT_TRUE(peer.connected());
+  for (const uint32_t stream : {1u, 3u, 5u}) {
+    peer.Call(stream, kGenerateMethod);
+    peer.Message(stream, Ask("hello").SerializeAsString(), /*end_stream=*/true);
+  }
+  std::vector<std::shared_ptr<PuppetCall>> calls;
+  for (int i = 0; i < 3; ++i) {
+    calls.push_back(engine_->TakeCall());
+    ASSERT_NE(calls.back(), nullptr);
+    calls.back()->Start();
+  }
+  peer.Vanish();
+  for (const auto& call : calls) {
+    EXPECT_TRUE(engine_->AwaitCancel(*call));
+    call->Say("into the void");
+    call->Fail(absl::CancelledError("cancelled"));
+  }
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, AnEnumValueFromTheFutureIsInvalid) {
+  v1::GenerateRequest request = Ask("hello");
+  request.set_priority(static_cast<v1::Priority>(99));
+  EXPECT_EQ(FieldOf(ClientCall(*stub_).Refusal(request)), "priority");
+  request.clear_priority();
+  request.mutable_attention()->set_floor(static_cast<v1::Floor>(99));
+  EXPECT_EQ(FieldOf(ClientCall(*stub_).Refusal(request)), "attention.floor");
+  ExpectGoodCall();
+}
+
+TEST_F(WireTest, ARequestIdThatCannotBeEchoedIsRefused) {
+  v1::GenerateRequest request = Ask("hello");
+  for (const std::string& id :
+       {std::string("line\nbreak"), std::string(65, 'x'), std::string("é"), std::string(" a ")}) {
+    request.set_request_id(id);
+    ClientCall client(*stub_);
+    EXPECT_EQ(FieldOf(client.Refusal(request)), "request_id");
+    EXPECT_EQ(client.Trailer("x-eta-request-id"), "");
+  }
+  ExpectGoodCall();
+}
+
+}  // namespace
+}  // namespace eta::testing

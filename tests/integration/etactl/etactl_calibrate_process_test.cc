@@ -1,0 +1,150 @@
+// `etactl calibrate` and `etactl profiles` as a user runs them, against the server as it is
+// shipped.
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/process/ctl_process.h"
+#include "tests/testing/process/server_process.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+const std::string kSamples = ETA_SOURCE_DIR "/models/eta-27m/samples/";
+
+class EtactlCalibrateProcessTest : public ::testing::Test {
+ protected:
+  EtactlCalibrateProcessTest()
+      : server_(ETA_BINARY_DIR "/eta-server",
+                {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen", "127.0.0.1:0",
+                 "--profile_store", folder_.path() + "/profiles.db"}) {}
+
+  void SetUp() override {
+    address_ = server_.AwaitAddress();
+    ASSERT_FALSE(address_.empty()) << server_.AwaitExit().errors;
+    for (const char* title : {"elephant", "friction", "silver", "superman"}) {
+      const std::string text = ReadFile(kSamples + "wiki/" + title + ".txt");
+      ASSERT_GT(text.size(), 1500u) << title;
+      texts_.Write(std::string(title) + ".txt", text.substr(0, 1500));
+    }
+  }
+
+  CtlProcess::Exit Run(std::vector<std::string> arguments, const std::string& input = "") {
+    return CtlProcess(With(std::move(arguments)), input).AwaitExit();
+  }
+  std::vector<std::string> With(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin() + 1, {"--server", address_});
+    return arguments;
+  }
+  // Four sequences of some 400 tokens: quick, and good for nothing but tests.
+  CtlProcess::Exit Calibrate(const std::string& name, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"calibrate", name, "--samples=" + texts_.path()});
+    return Run(more);
+  }
+
+  const TempFolder folder_, texts_;
+  ServerProcess server_;
+  std::string address_;
+};
+
+TEST_F(EtactlCalibrateProcessTest, CalibratesAndGeneratesWithTheProfile) {
+  const auto calibrated = Calibrate("wiki", {"--label", "domain=wiki", "--z_recall=0.95"});
+  ASSERT_EQ(calibrated.code, 0) << calibrated.errors;
+  EXPECT_THAT(calibrated.output,
+              AllOf(HasSubstr("profile wiki@1, made 2"), HasSubstr("labels: domain=wiki\n"),
+                    HasSubstr("8 layers x 8 heads"), HasSubstr("z per head"),
+                    HasSubstr("calibrated on 3 sequences"), HasSubstr("\nfull "),
+                    HasSubstr("\ndynamic "), HasSubstr("\nfrozen ")));
+  EXPECT_THAT(calibrated.errors,
+              AllOf(HasSubstr("1/4 collecting scores"), HasSubstr("4/4 verifying, "),
+                    HasSubstr(" tokens/s, about ")));
+  EXPECT_THAT(calibrated.errors, Not(HasSubstr("\033"))) << "no terminal, no bar";
+
+  const auto generated = Run({"generate", "--attention=profile:wiki", "--max_tokens=5",
+                              "--ignore_eos", "--temperature=0", "Silver is"});
+  EXPECT_EQ(generated.code, 0) << generated.errors;
+  EXPECT_THAT(generated.errors, HasSubstr("profile wiki@1, "));
+}
+
+TEST_F(EtactlCalibrateProcessTest, WritesOneJsonObjectPerEvent) {
+  const auto exit = Calibrate("wiki", {"--json", "--target=max-perplexity-increase=50%"});
+  ASSERT_EQ(exit.code, 0) << exit.errors;
+  EXPECT_EQ(exit.errors, "");
+  const auto lines = JsonLines(exit.output);
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_EQ(lines.front()["progress"]["phase"], "CALIBRATION_PHASE_COLLECT");
+  const auto& profile = lines.back()["profile"];
+  EXPECT_EQ(profile["name"], "wiki");
+  EXPECT_EQ(profile["thresholds"].size(), 64u);
+  EXPECT_EQ(profile["target"]["max_perplexity_increase"], 50.0);
+  EXPECT_EQ(profile["evidence"]["held_out_sequences"], "1");
+}
+
+TEST_F(EtactlCalibrateProcessTest, ManagesProfiles) {
+  ASSERT_EQ(Calibrate("wiki").code, 0);
+  ASSERT_EQ(Calibrate("wiki", {"--expected_version=1"}).code, 0);
+  const auto alias = Run({"profiles", "alias", "wiki", "stable", "1"});
+  EXPECT_EQ(alias.code, 0) << alias.errors;
+  EXPECT_EQ(alias.output, "wiki@stable is wiki@1\n");
+  EXPECT_THAT(Run({"profiles", "list"}).output,
+              MatchesRegex("profile +newest +made +size\nwiki +2 .+B\n"));
+  EXPECT_THAT(Run({"profiles", "versions", "wiki"}).output,
+              MatchesRegex("version.+\n +2 .+B\n +1 .+B  stable\n"));
+  EXPECT_THAT(Run({"profiles", "get", "wiki@stable"}).output, HasSubstr("profile wiki@1, "));
+  EXPECT_EQ(JsonLines(Run({"profiles", "get", "wiki", "--json"}).output).at(0)["version"], "2");
+
+  const auto file = Run({"profiles", "export", "wiki@stable"});
+  ASSERT_EQ(file.code, 0) << file.errors;
+  const auto imported =
+      Run({"profiles", "import", "-", "--name=copy", "--create_only"}, file.output);
+  EXPECT_EQ(imported.code, 0) << imported.errors;
+  EXPECT_EQ(imported.output, "imported copy@1\n");
+  const auto copy = JsonLines(Run({"profiles", "get", "copy", "--json"}).output).at(0);
+  const auto original = JsonLines(Run({"profiles", "get", "wiki@1", "--json"}).output).at(0);
+  EXPECT_EQ(copy["thresholds"], original["thresholds"]);
+  EXPECT_EQ(copy["evidence"], original["evidence"]);
+
+  EXPECT_EQ(Run({"profiles", "alias", "wiki", "stable", "--remove"}).code, 0);
+  EXPECT_EQ(Run({"profiles", "delete", "wiki", "--expected_version=2"}).code, 0);
+  const auto left = JsonLines(Run({"profiles", "list", "--json"}).output);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0]["name"], "copy");
+}
+
+TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
+  const auto unknown = Run({"profiles", "get", "nobody"});
+  EXPECT_EQ(unknown.code, 4);
+  EXPECT_THAT(unknown.errors, AllOf(HasSubstr("NOT_FOUND"), HasSubstr("PROFILE_NOT_FOUND")));
+  const auto density = Calibrate("wiki", {"--target=union-density=7"});
+  EXPECT_EQ(density.code, 4);
+  EXPECT_THAT(density.errors, HasSubstr("field target.union_density"));
+  const auto json = Run({"profiles", "import", "-", "--json"}, "{}");
+  EXPECT_EQ(json.code, 4);
+  EXPECT_EQ(JsonLines(json.output).at(0)["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_EQ(Run({"calibrate", "wiki", "--samples=/nowhere"}).code, 2);
+  EXPECT_EQ(Run({"profiles", "import", "/nowhere"}).code, 2);
+  EXPECT_EQ(Run({"profiles", "alias", "wiki", "stable"}).code, 2);
+  EXPECT_EQ(Run({"profiles"}).code, 2);
+}
+
+TEST_F(EtactlCalibrateProcessTest, StopsAtCtrlCAndStoresNothing) {
+  CtlProcess ctl(With({"calibrate", "books", "--samples=" + kSamples + "books"}));
+  ASSERT_TRUE(ctl.AwaitErrors()) << "a calibration of 32000 tokens should have begun";
+  ctl.Signal(SIGINT);
+  const auto exit = ctl.AwaitExit();
+  EXPECT_EQ(exit.code, 130) << exit.errors;
+  EXPECT_EQ(exit.output, "");
+  EXPECT_EQ(Run({"profiles", "list", "--json"}).output, "");
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,172 @@
+// etactl as a user runs it, against the server as it is shipped: what it prints and its exit codes.
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/process/ctl_process.h"
+#include "tests/testing/process/server_process.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+class EtactlProcessTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    server_ =
+        new ServerProcess(ETA_BINARY_DIR "/eta-server",
+                          {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen", "127.0.0.1:0"});
+    address_ = new std::string(server_->AwaitAddress());
+  }
+  static void TearDownTestSuite() {
+    delete server_;
+    delete address_;
+  }
+  void SetUp() override { ASSERT_FALSE(address_->empty()) << server_->AwaitExit().errors; }
+
+  static std::vector<std::string> With(std::vector<std::string> more, const std::string& command) {
+    more.insert(more.begin(), {command, "--server", *address_});
+    return more;
+  }
+  static CtlProcess::Exit Generate(std::vector<std::string> more, const std::string& input = "") {
+    return CtlProcess(With(std::move(more), "generate"), input).AwaitExit();
+  }
+
+  static ServerProcess* server_;
+  static std::string* address_;
+};
+
+ServerProcess* EtactlProcessTest::server_ = nullptr;
+std::string* EtactlProcessTest::address_ = nullptr;
+
+const std::vector<std::string> kShort = {"--temperature", "0", "--max_tokens", "5", "--ignore_eos"};
+const std::vector<std::string> kLong = {"--max_tokens", "16000", "--ignore_eos"};
+
+std::vector<std::string> Joined(std::vector<std::string> flags,
+                                const std::vector<std::string>& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+TEST_F(EtactlProcessTest, ShowsTheAnswerAndOneLineOfStatistics) {
+  const auto exit = Generate(Joined(kShort, {"The capital of France is"}));
+  EXPECT_EQ(exit.code, 0) << exit.errors;
+  EXPECT_GT(exit.output.size(), 5u);
+  EXPECT_EQ(exit.output.back(), '\n');
+  EXPECT_THAT(exit.errors, MatchesRegex("5 tokens, [0-9.]+ tok/s, first after .+ \\(prompt [0-9]+, "
+                                        "cached [0-9]+\\), dynamic thresholds, .+, index .+\n"));
+}
+
+TEST_F(EtactlProcessTest, ReadsThePromptFromStandardInput) {
+  const std::string prompt = "The capital of France is";
+  const std::vector<std::string> quiet = Joined(kShort, {"--quiet"});
+  const auto given = Generate(Joined(quiet, {prompt}));
+  EXPECT_EQ(given.errors, "");
+  EXPECT_EQ(Generate(quiet, prompt).output, given.output);
+  EXPECT_EQ(Generate(Joined(quiet, {"-"}), prompt).output, given.output);
+  EXPECT_NE(Generate(quiet, "Water is made of").output, given.output);
+}
+
+TEST_F(EtactlProcessTest, WritesOneJsonObjectPerEvent) {
+  const auto exit =
+      Generate(Joined(kShort, {"--json", "--output_ids", "The capital of France is"}));
+  EXPECT_EQ(exit.code, 0) << exit.errors;
+  const auto lines = JsonLines(exit.output);
+  ASSERT_GE(lines.size(), 3u) << exit.output;
+  EXPECT_TRUE(lines.front().contains("started"));
+  EXPECT_EQ(lines.front()["started"]["model"], "eta-27m");
+  size_t ids = 0;
+  for (const auto& line : lines) {
+    if (line.contains("delta")) ids += line["delta"]["token_ids"].size();
+  }
+  EXPECT_EQ(ids, 5u);
+  ASSERT_TRUE(lines.back().contains("finished"));
+  EXPECT_EQ(lines.back()["finished"]["usage"]["output_tokens"], 5);
+}
+
+TEST_F(EtactlProcessTest, SaysUsageForABadCommandLine) {
+  using Flags = std::vector<std::string>;
+  for (const auto& [flags, named] : std::vector<std::pair<Flags, std::string>>{
+           {{"--nonsense", "x"}, "--nonsense"},
+           {{"--top_p", "much", "x"}, "--top_p"},
+           {{"--logprobs", "2", "x"}, "--json"},
+           {{"--file", "/nowhere/prompt.txt"}, "/nowhere/prompt.txt"}}) {
+    const auto exit = Generate(flags);
+    EXPECT_EQ(exit.code, 2) << flags[0];
+    EXPECT_EQ(exit.output, "");
+    EXPECT_THAT(exit.errors, HasSubstr(named));
+  }
+}
+
+TEST_F(EtactlProcessTest, SaysThatNobodyListens) {
+  const TempFolder folder;
+  const std::string nobody = "unix:" + folder.path() + "/nobody.sock";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"generate", "--server", nobody, "x"},
+        {"health", "--server", nobody}}) {
+    const auto exit = CtlProcess(command).AwaitExit();
+    EXPECT_EQ(exit.code, 3) << command[0];
+    EXPECT_EQ(exit.output, "");
+    EXPECT_THAT(exit.errors, HasSubstr("etactl: UNAVAILABLE: "));
+  }
+}
+
+TEST_F(EtactlProcessTest, NamesTheFieldThatTheServerRefuses) {
+  const auto exit = Generate({"--top_p", "2", "x"});
+  EXPECT_EQ(exit.code, 4);
+  EXPECT_EQ(exit.output, "");
+  EXPECT_THAT(exit.errors, HasSubstr("etactl: INVALID_ARGUMENT: "));
+  EXPECT_THAT(exit.errors, HasSubstr("[reason INVALID_FIELD, field sampling.top_p]"));
+
+  const auto json = Generate({"--json", "--top_p", "2", "x"});
+  EXPECT_EQ(json.code, 4);
+  const auto lines = JsonLines(json.output);
+  ASSERT_EQ(lines.size(), 1u) << json.output;
+  EXPECT_EQ(lines[0]["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_EQ(lines[0]["error"]["reason"], "INVALID_FIELD");
+  EXPECT_EQ(lines[0]["error"]["field"], "sampling.top_p");
+}
+
+TEST_F(EtactlProcessTest, EndsWhenTheTimeIsUp) {
+  const auto exit = Generate(Joined(kLong, {"--deadline", "1", "Once upon a time"}));
+  EXPECT_EQ(exit.code, 5);
+  EXPECT_GT(exit.output.size(), 1u) << "what came in time is shown";
+  EXPECT_THAT(exit.errors, HasSubstr("etactl: DEADLINE_EXCEEDED: "));
+}
+
+TEST_F(EtactlProcessTest, StopsAtCtrlC) {
+  CtlProcess ctl(With(Joined(kLong, {"Once upon a time"}), "generate"));
+  ASSERT_TRUE(ctl.AwaitOutput());
+  ctl.Signal(SIGINT);
+  const auto exit = ctl.AwaitExit();
+  EXPECT_EQ(exit.code, 130) << exit.errors;
+  EXPECT_GT(exit.output.size(), 1u);
+  EXPECT_EQ(exit.errors, "") << "whoever stops it needs no error";
+}
+
+TEST_F(EtactlProcessTest, TellsHealth) {
+  const auto serving = CtlProcess(With({}, "health")).AwaitExit();
+  EXPECT_EQ(serving.code, 0) << serving.errors;
+  EXPECT_EQ(serving.output, "SERVING\n");
+  EXPECT_EQ(CtlProcess(With({"--service", "eta.v1.EtaService"}, "health")).AwaitExit().code, 0);
+  const auto unknown = CtlProcess(With({"--service", "nobody"}, "health")).AwaitExit();
+  EXPECT_EQ(unknown.code, 4);
+  EXPECT_THAT(unknown.errors, HasSubstr("NOT_FOUND"));
+}
+
+TEST_F(EtactlProcessTest, SetsTheLevelOfTheServersLog) {
+  const auto debug = CtlProcess(With({"debug"}, "log-level")).AwaitExit();
+  EXPECT_EQ(debug.code, 0) << debug.errors;
+  EXPECT_EQ(debug.output, "debug (was info)\n");
+  EXPECT_EQ(CtlProcess(With({"info"}, "log-level")).AwaitExit().output, "info (was debug)\n");
+  EXPECT_EQ(CtlProcess(With({"loud"}, "log-level")).AwaitExit().code, 2);
+}
+
+}  // namespace
+}  // namespace eta::testing

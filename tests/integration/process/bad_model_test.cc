@@ -1,0 +1,399 @@
+// What the server says of a damaged model: it ends with exit code 2 and one error that names the
+// cause, and never listens. Rows 67 to 81 of the table of bad inputs.
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/sha256.h"
+#include "engine/checkpoint/safetensors.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/tiny_model.h"
+#include "tests/testing/net/client_call.h"
+#include "tests/testing/process/server_process.h"
+
+namespace eta::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+struct Tensor {
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> data;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+// The files of a model, to be damaged.
+class ModelFiles {
+ public:
+  explicit ModelFiles(const std::string& folder) : folder_(folder) {}
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  void Edit(const std::string& name, const std::function<void(std::string&)>& edit) const {
+    std::string bytes = ReadFile(Path(name));
+    edit(bytes);
+    std::ofstream(Path(name), std::ios::binary) << bytes;
+  }
+  void Replace(const std::string& name, const std::string& old, const std::string& by) const {
+    Edit(name, [&](std::string& bytes) {
+      const size_t at = bytes.find(old);
+      ASSERT_NE(at, std::string::npos) << old;
+      bytes.replace(at, old.size(), by);
+    });
+  }
+  void EditTensors(const std::function<void(Tensors&)>& edit) const {
+    const std::string path = Path("model.safetensors");
+    const auto file = SafetensorsFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    Tensors tensors;
+    for (const auto& [name, info] : file->tensors()) {
+      tensors[name] = {info.dtype, info.shape, *file->Read(name)};
+    }
+    edit(tensors);
+    std::map<std::string, TensorToWrite> written;
+    for (const auto& [name, tensor] : tensors) {
+      written[name] = {tensor.dtype, tensor.shape, tensor.data};
+    }
+    ASSERT_TRUE(WriteSafetensors(path, {}, written).ok());
+  }
+  // Weights with this header, whatever length it says it has, before so many bytes of zeros.
+  void WriteHeader(const std::string& header, uint64_t length, size_t data_bytes) const {
+    std::string bytes;
+    for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i));
+    std::ofstream(Path("model.safetensors"), std::ios::binary)
+        << bytes << header << std::string(data_bytes, '\0');
+  }
+  // Moves the weights into a shard that the index calls `name`.
+  void Shard(const std::string& name) const {
+    fs::rename(Path("model.safetensors"), Path("shard.safetensors"));
+    std::ofstream(Path("model.safetensors.index.json"))
+        << R"({"weight_map": {"model.norm.weight": ")" << name << R"("}})";
+  }
+
+ private:
+  const std::string folder_;
+};
+
+struct Damage {
+  std::string name;
+  std::function<void(const ModelFiles&)> apply;
+  std::string cause;  // in the line
+};
+
+ServerProcess Serve(const std::string& model, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags = {"--model",         model,  "--listen", "127.0.0.1:0",
+                                    "--kv_pool_bytes", "64MiB"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return ServerProcess(ETA_BINARY_DIR "/eta-server", flags);
+}
+
+void ExpectBadStart(ServerProcess server, const std::string& cause) {
+  EXPECT_EQ(server.AwaitAddress(), "") << "it listens";
+  server.Signal(SIGTERM);  // else a server that took the model would stay
+  const ServerProcess::Exit exit = server.AwaitExit();
+  EXPECT_EQ(exit.code, 2);
+  EXPECT_THAT(exit.errors, HasSubstr(cause));
+  const std::string error = R"("level":"error")";  // beside warnings of what is insecure
+  const size_t first = exit.errors.find(error);
+  EXPECT_NE(first, std::string::npos) << exit.errors;
+  EXPECT_EQ(exit.errors.find(error, first + 1), std::string::npos) << exit.errors;
+}
+
+// Four tokens after a prompt; empty if there is no answer.
+std::vector<int32_t> AnswerOf(const std::string& address) {
+  const auto stub =
+      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  v1::GenerateRequest request = Ask("The tower was built in");
+  request.mutable_sampling()->set_temperature(0.0f);
+  request.mutable_stopping()->set_max_tokens(4);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_output()->set_token_ids(true);
+  ClientCall call(*stub);
+  call.Start(request);
+  std::vector<int32_t> ids;
+  for (v1::GenerateResponse message = call.Read();
+       message.event_case() != v1::GenerateResponse::EVENT_NOT_SET; message = call.Read()) {
+    const auto& more = message.delta().token_ids();
+    ids.insert(ids.end(), more.begin(), more.end());
+  }
+  const grpc::Status status = call.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return ids;
+}
+
+class BadModelTest : public ::testing::TestWithParam<Damage> {};
+
+TEST_P(BadModelTest, IsRefusedInOneLine) {
+  const TinyModel model;
+  ASSERT_NO_FATAL_FAILURE(GetParam().apply(ModelFiles(model.path())));
+  ExpectBadStart(Serve(model.path()), GetParam().cause);
+}
+
+constexpr char kWeights[] = "model.safetensors";
+constexpr char kNorm[] = "model.norm.weight";
+
+// A tensor of a header.
+std::string Entry(const std::string& name, const std::string& shape, int64_t begin, int64_t end,
+                  const std::string& dtype = "U8") {
+  return absl::StrCat("\"", name, R"(":{"dtype":")", dtype, R"(","shape":[)", shape,
+                      R"(],"data_offsets":[)", begin, ",", end, "]}");
+}
+
+Damage BadHeader(const std::string& name, const std::string& header, const std::string& cause,
+                 size_t data_bytes = 0) {
+  return {name,
+          [=](const ModelFiles& files) { files.WriteHeader(header, header.size(), data_bytes); },
+          "'model.safetensors': safetensors header: " + cause};
+}
+
+Damage BadNumber(const std::string& name, const std::string& number, const std::string& cause) {
+  return BadHeader(name, absl::StrCat("{", Entry("a", number, 0, 1), "}"), cause, 1);
+}
+
+std::string HeaderOfManyTensors() {
+  std::string header = "{";
+  for (int i = 0; i <= 100'000; ++i) {
+    absl::StrAppend(&header, i == 0 ? "" : ",", Entry(absl::StrCat(i), "0", 0, 0));
+  }
+  return header + "}";
+}
+
+const Damage kDamages[] = {
+    {"WeightsOfSevenBytes",
+     [](const ModelFiles& files) { fs::resize_file(files.Path(kWeights), 7); },
+     "'model.safetensors': safetensors file is under 8 bytes"},
+    {"WeightsCutInTheHeader",
+     [](const ModelFiles& files) { fs::resize_file(files.Path(kWeights), 100); },
+     "'model.safetensors': safetensors file ends inside its header"},
+    {"WeightsCutInTheData",
+     [](const ModelFiles& files) {
+       fs::resize_file(files.Path(kWeights), fs::file_size(files.Path(kWeights)) - 1);
+     },
+     "'model.safetensors': safetensors file ends before its last tensor"},
+    {"HeaderLengthNearTwoToThe64",
+     [](const ModelFiles& files) {
+       files.Edit(kWeights,
+                  [](std::string& bytes) { bytes.replace(0, 8, "\xf8" + std::string(7, '\xff')); });
+     },
+     "'model.safetensors': safetensors header: its length is over 8 MiB"},
+    {"HeaderLengthOverTheFile",
+     [](const ModelFiles& files) { files.WriteHeader("{}", 100, 0); },
+     "'model.safetensors': safetensors header: its length runs past the end of the file"},
+    {"HeaderLengthOverItsLimit",
+     [](const ModelFiles& files) { files.WriteHeader("{}", (8 << 20) + 1, 0); },
+     "'model.safetensors': safetensors header: its length is over 8 MiB"},
+    BadHeader("HeaderThatIsNotUtf8", "{\"\xff\":{}}", "is not UTF-8 at byte"),
+    BadHeader("HeaderWithoutABrace", " {}", "does not start with a brace"),
+    BadHeader("HeaderWithTrailingJunk", "{}{}", "is not JSON at byte 3"),
+    BadHeader("HeaderNestedAMillionDeep", "{\"a\":" + std::string(1'000'000, '[') + "}",
+              "an array stands where none is allowed"),
+    BadHeader("HeaderNestedFiveDeep", R"({"a":{"shape":[[[1]]]}})",
+              "an array stands where none is allowed"),
+    BadNumber("ANumberWithASign", "-1", "a number has a sign"),
+    BadNumber("ANumberWithAFraction", "1.0", "a number has a fraction or an exponent"),
+    BadNumber("ANumberWithAnExponent", "1e0", "a number has a fraction or an exponent"),
+    BadNumber("ANumberOverTwoToThe48", "281474976710657", "a number is over 2^48"),
+    BadHeader("TheSameNameByAnEscape",
+              absl::StrCat("{", Entry("a", "1", 0, 1), ",", Entry("\\u0061", "1", 1, 2), "}"),
+              "the name 'a' occurs twice", 2),
+    BadHeader("TensorsThatOverlap",
+              absl::StrCat("{", Entry("a", "4", 0, 4), ",", Entry("b", "4", 3, 7), "}"),
+              "tensor 'b' overlaps another", 7),
+    BadHeader("ATensorAfterAHole",
+              absl::StrCat("{", Entry("a", "4", 0, 4), ",", Entry("b", "4", 5, 9), "}"),
+              "tensor 'b' follows a hole", 9),
+    BadHeader("ATensorThatEndsBeforeItStarts",
+              absl::StrCat("{", Entry("a", "4", 4, 0), "}"), "tensor 'a' ends before it starts", 4),
+    BadHeader("AShapeThatOverflows",
+              absl::StrCat("{", Entry("a", "281474976710656,281474976710656", 0, 0), "}"),
+              "tensor 'a' has a shape whose size overflows 64 bits"),
+    BadHeader("NineDimensions",
+              absl::StrCat("{", Entry("a", "1,1,1,1,1,1,1,1,1", 0, 1), "}"),
+              "a shape has over 8 dimensions", 1),
+    BadHeader("OverAHundredThousandTensors", HeaderOfManyTensors(), "has over 100000 tensors"),
+    BadHeader("ASpanThatDoesNotFitTheShape", absl::StrCat("{", Entry("a", "3", 0, 4), "}"),
+              "tensor 'a' has data_offsets that do not fit shape and dtype", 4),
+    {"BytesAfterTheLastTensor",
+     [](const ModelFiles& files) {
+       files.Edit(kWeights, [](std::string& bytes) { bytes += "PK\3\4"; });
+     },
+     "'model.safetensors': safetensors header: bytes follow the last tensor"},
+    {"TheSameNameTwice",
+     [](const ModelFiles& files) {
+       files.Replace(kWeights, "model.layers.1.mlp.up_proj", "model.layers.0.mlp.up_proj");
+     },
+     "the name 'model.layers.0.mlp.up_proj.weight' occurs twice"},
+    {"AnUnsupportedType",
+     [](const ModelFiles& files) { files.Replace(kWeights, "\"F32\"", "\"C64\""); },
+     "has the unsupported dtype 'C64'"},
+    {"AnotherShape",
+     [](const ModelFiles& files) {
+       files.EditTensors([](Tensors& tensors) { tensors[kNorm].shape = {8, 8}; });
+     },
+     "'model.norm.weight' has shape [8, 8], expected [64]"},
+    {"ATensorOfIntegers",
+     [](const ModelFiles& files) {
+       files.EditTensors([](Tensors& tensors) { tensors[kNorm].dtype = DType::kInt32; });
+     },
+     "'model.norm.weight' has dtype int32, expected float32, float16 or bfloat16"},
+    {"NearlyAllTensorsMissing",
+     [](const ModelFiles& files) {
+       files.EditTensors([](Tensors& tensors) {
+         std::erase_if(tensors, [](const auto& tensor) { return tensor.first != kNorm; });
+       });
+     },
+     "the tensors do not fit config.json, "},
+    {"ATensorMissing",
+     [](const ModelFiles& files) {
+       files.EditTensors([](Tensors& tensors) { tensors.erase(kNorm); });
+     },
+     "'model.norm.weight' is missing"},
+    {"ATensorTooMany",
+     [](const ModelFiles& files) {
+       files.EditTensors([](Tensors& tensors) { tensors["smuggled"] = tensors[kNorm]; });
+     },
+     "'smuggled' is not expected"},
+    {"ANanWeight",
+     [](const ModelFiles& files) {
+       files.EditTensors([](Tensors& tensors) {
+         const float nan = std::numeric_limits<float>::quiet_NaN();
+         std::memcpy(tensors[kNorm].data.data() + 5 * sizeof(nan), &nan, sizeof(nan));
+       });
+     },
+     "model.norm.weight: element 5 is NaN or infinite"},
+    {"AnInfiniteWeight",
+     [](const ModelFiles& files) {
+       files.EditTensors([](Tensors& tensors) {
+         const float infinity = std::numeric_limits<float>::infinity();
+         std::memcpy(tensors[kNorm].data.data(), &infinity, sizeof(infinity));
+       });
+     },
+     "model.norm.weight: element 0 is NaN or infinite"},
+    {"AShardWithAnAbsolutePath",
+     [](const ModelFiles& files) { files.Shard(files.Path("shard.safetensors")); },
+     "gives tensor 'model.norm.weight' a file name that is not allowed"},
+    {"AShardOutsideTheFolder", [](const ModelFiles& files) { files.Shard("../shard.safetensors"); },
+     "gives tensor 'model.norm.weight' a file name that is not allowed"},
+    {"AShardThatIsNotThere", [](const ModelFiles& files) { files.Shard("lost.safetensors"); },
+     "'lost.safetensors' does not exist"},
+    {"AShardThatLinksOutside",
+     [](const ModelFiles& files) {
+       files.Shard("link.safetensors");
+       fs::create_symlink("/etc/passwd", files.Path("link.safetensors"));
+     },
+     "'link.safetensors' is a link to outside"},
+    {"AFileThatAllMayWrite",
+     [](const ModelFiles& files) {
+       fs::permissions(files.Path(kWeights), fs::perms::others_write, fs::perm_options::add);
+     },
+     "'model.safetensors' may be written by every user"},
+    {"ATokenizerCutShort",
+     [](const ModelFiles& files) { fs::resize_file(files.Path("tokenizer.model"), 1000); },
+     "tokenizer model: "},
+    {"AnotherVocabularyThanTheTokenizers",
+     [](const ModelFiles& files) {
+       files.Replace("config.json", "8192", "8191");
+       files.EditTensors([](Tensors& tensors) {
+         Tensor& embedding = tensors["model.embed_tokens.weight"];
+         embedding.shape[0] = 8191;
+         embedding.data.resize(embedding.data.size() / 8192 * 8191);
+       });
+     },
+     "tokenizer model: has 8192 pieces, config.json says vocab_size 8191"},
+    {"ASpecialIdOutsideTheVocabulary",
+     [](const ModelFiles& files) {
+       files.Edit("config.json", [](std::string& bytes) {
+         const size_t at = bytes.find(':', bytes.find("\"bos_token_id\"")) + 1;
+         bytes.replace(at, bytes.find_first_of(",}", at) - at, "8192");
+       });
+     },
+     "config.json: bos_token_id must be a whole number from 0 to 8191"},
+    {"AConfigThatIsNoJson",
+     [](const ModelFiles& files) { fs::resize_file(files.Path("config.json"), 20); },
+     "config.json is not JSON"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Damages, BadModelTest, ::testing::ValuesIn(kDamages),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(GoodModel, IsServed) {
+  const TinyModel model;
+  ServerProcess server = Serve(model.path());
+  const std::string address = server.AwaitAddress();
+  ASSERT_NE(address, "") << server.AwaitExit().errors;
+  EXPECT_EQ(AnswerOf(address).size(), 4u);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.AwaitExit().code, 0);
+}
+
+// Row 78.
+TEST(PinnedModel, IsServedOnlyWithTheDigestsThatAreListed) {
+  const TinyModel model;
+  const ModelFiles files(model.path());
+  std::vector<std::string> pins;
+  for (const char* name : {"config.json", kWeights, "tokenizer.model"}) {
+    pins.insert(
+        pins.end(),
+        {"--sha256", absl::StrCat(name, "=", Sha256Hex(ReadFile(files.Path(name))).value())});
+  }
+  {
+    ServerProcess server = Serve(model.path(), pins);
+    EXPECT_NE(server.AwaitAddress(), "") << server.AwaitExit().errors;
+  }
+  std::vector<std::string> fewer(pins.begin(), pins.end() - 2);
+  ExpectBadStart(Serve(model.path(), fewer),
+                 "'tokenizer.model' is not on the list of expected SHA-256 digests");
+  files.Edit(kWeights, [](std::string& bytes) { bytes.back() ^= 1; });
+  ExpectBadStart(Serve(model.path(), pins),
+                 "'model.safetensors' does not have the expected SHA-256 digest");
+}
+
+// Row 79: what is served is a copy.
+TEST(LoadedModel, DoesNotChangeWithItsFiles) {
+  const TinyModel model;
+  const ModelFiles files(model.path());
+  ServerProcess server = Serve(model.path());
+  const std::string address = server.AwaitAddress();
+  ASSERT_NE(address, "") << server.AwaitExit().errors;
+  const std::vector<int32_t> answer = AnswerOf(address);
+  EXPECT_EQ(answer.size(), 4u);
+  files.Edit(kWeights, [](std::string& bytes) { bytes.assign(bytes.size(), '\x7f'); });
+  EXPECT_EQ(AnswerOf(address), answer) << "overwritten";
+  for (const char* name : {"config.json", kWeights, "tokenizer.model"}) {
+    fs::resize_file(files.Path(name), 3);
+  }
+  EXPECT_EQ(AnswerOf(address), answer) << "truncated";
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.AwaitExit().code, 0);
+  ExpectBadStart(Serve(model.path()), "");
+}
+
+// Row 80: by request only, and then no request with such numbers is answered with text.
+TEST(NonfiniteWeights, AreServedWhereTheFlagAllowsThem) {
+  const TinyModel model({.tied = false, .nan_embedding = 300});
+  ExpectBadStart(Serve(model.path()), "is NaN or infinite");
+  ServerProcess server = Serve(model.path(), {"--allow_nonfinite_weights"});
+  const std::string address = server.AwaitAddress();
+  ASSERT_NE(address, "") << server.AwaitExit().errors;
+  const auto stub =
+      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  v1::GenerateRequest request;
+  request.mutable_token_ids()->add_ids(300);
+  ClientCall call(*stub);
+  call.Start(request);
+  call.ReadText();
+  EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(AnswerOf(address).size(), 4u) << "others are not affected";
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,92 @@
+// A plain LLaMA checkpoint as Hugging Face has it, served, calibrated over the wire and served
+// sparse. It knows token ids only.
+#include <algorithm>
+
+#include "calibration/calibrator.h"
+#include "gmock/gmock.h"
+#include "tests/testing/base/error_details.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/service/replica.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+
+constexpr int kVocabulary = 257;
+constexpr int kTokens = 512;  // of a sequence: eight blocks
+
+void AddIds(int seed, int count, v1::TokenIds& ids) {
+  for (int i = 0; i < count; ++i) ids.add_ids(1 + (seed * 97 + i * i * 31 + i) % (kVocabulary - 1));
+}
+
+v1::CalibrateRequest Calibration(const std::string& name) {
+  v1::CalibrateRequest request;
+  request.set_name(name);
+  for (int i = 0; i < 4; ++i) AddIds(i, kTokens, *request.add_samples()->mutable_token_ids());
+  request.set_sequence_tokens(kTokens);
+  return request;
+}
+
+v1::GenerateRequest Prompt() {
+  v1::GenerateRequest request;
+  AddIds(9, kTokens - 64, *request.mutable_token_ids());
+  request.mutable_output()->set_text(false);
+  request.mutable_output()->set_token_ids(true);
+  return request;
+}
+
+class LlamaProcessTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  const TempFolder folder_;
+};
+INSTANTIATE_TEST_SUITE_P(Checkpoints, LlamaProcessTest,
+                         ::testing::Values("d64-tied-scaled", "d96", "multi-head"),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
+  Replica server(std::string(ETA_SOURCE_DIR "/tests/golden/llama/") + GetParam(),
+                 folder_.path() + "/profiles.db");
+  ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
+  EXPECT_EQ(server.Generate(Prompt(), "").mode(), v1::ATTENTION_MODE_FULL)
+      << server.status.error_message();
+  EXPECT_EQ(server.finished.attention().union_density(), 1.0);
+
+  v1::CalibrateRequest heads = Calibration("heads");
+  heads.mutable_target()->set_head_density(0.55);
+  v1::CalibrateRequest keys = Calibration("keys");
+  keys.mutable_target()->set_union_density(0.7);
+  for (const v1::CalibrateRequest* request : {&heads, &keys}) {
+    SCOPED_TRACE(request->name());
+    const auto profile = server.Calibrate(*request);
+    ASSERT_TRUE(profile.has_value()) << server.status.error_message();
+    if (request == &heads) {
+      EXPECT_NEAR(profile->reached().head_density(), 0.55, kDensityTolerance);
+    } else {
+      EXPECT_NEAR(profile->reached().union_density(), 0.7, kDensityTolerance);
+    }
+    EXPECT_FALSE(profile->evidence().has_perplexity_dynamic());
+    EXPECT_EQ(profile->floor(), v1::FLOOR_NONE);
+    const v1::AttentionUsed used = server.Generate(Prompt(), request->name());
+    ASSERT_TRUE(server.status.ok()) << server.status.error_message();
+    EXPECT_EQ(used.mode(), v1::ATTENTION_MODE_PROFILE);
+    EXPECT_EQ(used.profile(), request->name());
+    const v1::AttentionStats& attention = server.finished.attention();
+    EXPECT_LT(attention.union_density(), 0.95);
+    EXPECT_LE(attention.head_density(), attention.union_density());
+    EXPECT_LT(attention.kv_bytes_read(), attention.kv_bytes_dense());
+  }
+
+  v1::CalibrateRequest match = Calibration("match");
+  match.mutable_target()->mutable_match_dynamic();
+  EXPECT_FALSE(server.Calibrate(match).has_value());
+  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(server.status), "UNSUPPORTED_BY_MODEL");
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,134 @@
+// The rungs of memory pressure at a real server whose control group is a folder of the test's.
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "engine/base/error.h"
+#include "gmock/gmock.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/process/call_records.h"
+#include "tests/testing/service/calibrate_fixture.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+
+class MemoryLadderTest : public CalibrateTest {
+ protected:
+  void SetUp() override {
+    store_ = std::make_unique<FaultyStore>();
+    calibrate_ = [this](Engine& engine, const CalibrationJob& job,
+                        const CalibrationObserver& observer, std::stop_token stop) {
+      ++runs_;
+      return work_(engine, job, observer, std::move(stop));
+    };
+    call_observers_ = {&records_};
+    Work();
+    folder_.Write("memory.max", "1000");
+    SetUsed(0);
+    ServerOptions options;
+    options.memory.cgroup_root = folder_.path();
+    options.memory.own_cgroup_file = folder_.Write("self", "0::/\n");
+    Serve(options, Limits{.max_waiting_requests = 40});
+  }
+  void TearDown() override {
+    SetUsed(0);
+    EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NONE));
+    engine_->SetSnapshot({});
+    ExpectGoodCall();
+    ExpectGoodCalibration();
+    StopServing();
+  }
+
+  // Whole or not at all: the server may be reading it.
+  void SetUsed(int thousandths) {
+    std::filesystem::rename(folder_.Write("next", std::to_string(thousandths)),
+                            folder_.path() + "/memory.current");
+  }
+  void ExpectRefused(const grpc::Status& status, const std::string& pressure) {
+    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
+    EXPECT_EQ(MetadataOf(status, "pressure"), pressure);
+    EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
+  }
+
+  TempFolder folder_;
+  CallRecords records_;
+};
+
+TEST_F(MemoryLadderTest, RungByRung) {
+  engine_->SetSnapshot({.waiting = 10});  // of 40 that may
+
+  SetUsed(849);
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NONE));
+  ExpectGoodCall();
+
+  SetUsed(860);
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_SHORT_QUEUE));
+  ExpectRefused(ClientCall(*stub_).Refusal(Ask("hello")), "short_queue");
+  engine_->SetSnapshot({.waiting = 9});
+  ExpectGoodCall();
+  EXPECT_TRUE(Calibrate(Request()).status.ok());
+
+  SetUsed(930);
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NO_CALIBRATE));
+  ExpectRefused(Calibrate(Request()).status, "no_calibrate");
+  ExpectGoodCall();
+
+  SetUsed(960);
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NO_GENERATE));
+  const int submissions = engine_->submissions();
+  ClientCall refused(*stub_);
+  ExpectRefused(refused.Refusal(Ask("hello")), "no_generate");
+  EXPECT_TRUE(refused.context.GetServerInitialMetadata().empty());
+  EXPECT_EQ(engine_->submissions(), submissions);
+
+  SetUsed(940);  // not far enough below
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NO_GENERATE));
+  SetUsed(905);
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NO_CALIBRATE));
+  ExpectGoodCall();
+}
+
+TEST_F(MemoryLadderTest, TheCostliestAnswerEndsAndSaysSo) {
+  ClientCall small(*stub_);
+  small.Start(Ask("small"));
+  const auto small_call = engine_->TakeCall();
+  small_call->Start(100);
+  small.Read();
+  ClientCall large(*stub_);
+  large.Start(Ask("large"));
+  const auto large_call = engine_->TakeCall();
+  large_call->Start(200);
+  large_call->Say("so far");
+  large.Read();
+  large.Read();
+
+  SetUsed(990);
+  ASSERT_TRUE(engine_->AwaitCancel(*large_call));
+  SetUsed(500);
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NONE));
+  records_.Clear();
+  large_call->Fail(absl::CancelledError("cancelled"));
+  EXPECT_EQ(large.ReadText(), "");
+  const grpc::Status status = large.Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
+  EXPECT_EQ(MetadataOf(status, "output_tokens"), "1");
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
+  EXPECT_EQ(records_.Await(1).front().reason, "MEMORY_PRESSURE");
+
+  // The other one may have been next before the rung was left; else it goes on.
+  if (!small_call->ended()) small_call->Finish();
+  small.ReadText();
+  EXPECT_TRUE(small.Finish().ok());
+  grpc::ClientContext context;
+  v1::Stats stats;
+  EXPECT_TRUE(
+      v1::StatsService::NewStub(channel_)->GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+  EXPECT_GE(stats.pressure().streams_ended(), 1);
+}
+
+}  // namespace
+}  // namespace eta::testing

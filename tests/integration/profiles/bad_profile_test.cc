@@ -1,0 +1,302 @@
+// What may be wrong with profiles and calibrations, against the server as it is shipped with a
+// store of its own: rows 1 and 24 to 37 of the table of bad inputs (tests/bad_inputs.md). A good
+// call works afterwards.
+#include <bit>
+#include <cmath>
+#include <csignal>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/sha256.h"
+#include "gmock/gmock.h"
+#include "tests/testing/base/error_details.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/tiny_model.h"
+#include "tests/testing/net/generic_call.h"
+#include "tests/testing/profiles/sqlite_client.h"
+#include "tests/testing/service/replica.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+using ::testing::HasSubstr;
+
+constexpr size_t kDigestSize = 64;  // at the end of a stored record
+
+// What no profile may be called, whatever the call.
+const std::vector<std::string>& BadNames() {
+  static const std::vector<std::string> names = {"..",
+                                                 ".hidden",
+                                                 "../../etc/passwd",
+                                                 "a/b",
+                                                 "a\\b",
+                                                 std::string("a\0b", 3),
+                                                 "a b",
+                                                 "a\nb",
+                                                 "Legal",
+                                                 "l\xd0\xb5gal",  // a Cyrillic letter
+                                                 "legal\xef\xbc\x8e",
+                                                 std::string(64, 'a'),
+                                                 "a'; DROP TABLE eta_profiles; --",
+                                                 "a\" OR \"1\"=\"1",
+                                                 "%",
+                                                 "a*"};
+  return names;
+}
+
+class BadProfileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Start();
+    ASSERT_TRUE(server_->Calibrate(SmallCalibration("good")).has_value())
+        << server_->status.error_message();
+  }
+  void TearDown() override {
+    EXPECT_EQ(server_->Generate("good").profile(), "good") << "a good call afterwards";
+    EXPECT_TRUE(server_->status.ok()) << server_->status.error_message();
+  }
+  void Start() {
+    server_ = std::make_unique<Replica>(model_.path(), store_);
+    ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors;
+  }
+
+  // The field that INVALID_ARGUMENT names; else the code.
+  static std::string BadField(const grpc::Status& status) {
+    if (status.error_code() != StatusCode::INVALID_ARGUMENT) {
+      return absl::StrCat("code ", static_cast<int>(status.error_code()));
+    }
+    return ReasonOf(status) == "MALFORMED_MESSAGE" ? "malformed" : FieldOf(status);
+  }
+  std::string CalibrateField(const v1::CalibrateRequest& request) {
+    EXPECT_FALSE(server_->Calibrate(request).has_value());
+    EXPECT_EQ(server_->progress, 0) << "no work is done";
+    return BadField(server_->status);
+  }
+
+  template <typename Request, typename Response>
+  grpc::Status Call(grpc::Status (v1::ProfileService::Stub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Response*),
+                    const Request& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    Response response;
+    return (server_->profiles.get()->*method)(&context, request, &response);
+  }
+
+  // The stored bytes of the newest version.
+  std::string Record(const std::string& name) const {
+    return absl::HexStringToBytes(SqliteClient{store_}(
+        "SELECT hex(record) FROM eta_profiles WHERE name = '" + name + "' ORDER BY version"));
+  }
+  // Past the server, with a digest that holds.
+  void Replace(const std::string& name, std::string record) const {
+    record.resize(record.size() - kDigestSize);
+    record += Sha256Hex(record).value();
+    SqliteClient{store_}("UPDATE eta_profiles SET record = x'" + absl::BytesToHexString(record) +
+                         "' WHERE name = '" + name + "'");
+  }
+  // What Generate says of a profile that was changed past the server, which is started anew.
+  grpc::Status StatusWith(const std::string& name, const std::string& record) {
+    server_.reset();
+    Replace(name, record);
+    Start();
+    server_->Generate(name);
+    return server_->status;
+  }
+
+  const TinyModel model_;
+  const TempFolder folder_;
+  const std::string store_ = folder_.path() + "/profiles.db";
+  std::unique_ptr<Replica> server_;
+};
+
+// Row 1: gRPC refuses what no method takes, the methods what is over their own limits.
+TEST_F(BadProfileTest, MessagesOverTheLimitOfTheirMethod) {
+  constexpr size_t kMiB = 1 << 20;
+  const auto refusal = [this](const char* method, size_t bytes) {
+    const auto channel =
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
+    const grpc::Status status = GenericCall(channel, method).Exchange(std::string(bytes, 'x'));
+    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << method;
+    return ReasonOf(status);
+  };
+  EXPECT_EQ(refusal(kGenerateMethod, kMiB + 1), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(refusal("/eta.v1.ProfileService/ImportProfile", 5 * kMiB + 1), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(refusal("/eta.v1.EtaService/Calibrate", 8 * kMiB + 1), "");
+  v1::CalibrateRequest longest = SmallCalibration("legal");
+  longest.clear_samples();
+  longest.GetReflection()->MutableUnknownFields(&longest)->AddLengthDelimited(
+      1000, std::string(8 * kMiB - 1000, 'x'));
+  EXPECT_EQ(CalibrateField(longest), "samples") << "it was read";
+}
+
+// Row 24.
+TEST_F(BadProfileTest, UnknownProfilesVersionsAndAliasesAreNotFound) {
+  for (const std::string reference : {"absent", "good@7", "good@stable"}) {
+    server_->Generate(reference);
+    EXPECT_EQ(server_->status.error_code(), StatusCode::NOT_FOUND) << reference;
+    EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
+    server_->Get(reference);
+    EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
+  }
+}
+
+// Rows 29 and 30: one allow-list, whichever field of whichever call the name stands in.
+TEST_F(BadProfileTest, NamesOutsideTheAllowListAreInvalidEverywhere) {
+  using Stub = v1::ProfileService::Stub;
+  const std::string json = server_->Export("good");
+  for (const std::string& name : BadNames()) {
+    SCOPED_TRACE(absl::CEscape(name));
+    EXPECT_EQ(CalibrateField(SmallCalibration(name)), "name");
+    server_->Generate(name);
+    EXPECT_EQ(BadField(server_->status), "attention.profile");
+    server_->Get(name);
+    EXPECT_EQ(BadField(server_->status), "profile");
+    v1::ExportProfileRequest exported;
+    exported.set_profile(name);
+    EXPECT_EQ(BadField(Call(&Stub::ExportProfile, exported)), "profile");
+    v1::ImportProfileRequest import;
+    import.set_json(json);
+    import.set_name(name);
+    EXPECT_EQ(BadField(Call(&Stub::ImportProfile, import)), "name");
+    v1::ListProfileVersionsRequest list;
+    list.set_name(name);
+    EXPECT_EQ(BadField(Call(&Stub::ListProfileVersions, list)), "name");
+    v1::DeleteProfileRequest removal;
+    removal.set_name(name);
+    EXPECT_EQ(BadField(Call(&Stub::DeleteProfile, removal)), "name");
+    v1::SetProfileAliasRequest alias;
+    alias.set_version(1);
+    alias.set_alias("stable");
+    alias.set_name(name);
+    EXPECT_EQ(BadField(Call(&Stub::SetProfileAlias, alias)), "name");
+    alias.set_name("good");
+    alias.set_alias(name);
+    EXPECT_EQ(BadField(Call(&Stub::SetProfileAlias, alias)), "alias");
+  }
+  EXPECT_THAT(server_->Versions("good"), ::testing::ElementsAre(1)) << "nothing was changed";
+}
+
+// Row 27, as a newer build would have left it.
+TEST_F(BadProfileTest, AProfileOfANewerSchemaWaitsForItsBuild) {
+  ASSERT_TRUE(server_->Calibrate(SmallCalibration("newer")).has_value());
+  std::string record = Record("newer");
+  ASSERT_EQ(record.substr(0, 8), std::string("ETAP\1\0\0\0", 8));
+  record[4] = 2;
+  const grpc::Status status = StatusWith("newer", record);
+  EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION) << status.error_message();
+  EXPECT_EQ(ReasonOf(status), "PROFILE_SCHEMA_TOO_NEW");
+}
+
+// Row 28, beyond what a checksum finds: whoever could write the store could write that too.
+TEST_F(BadProfileTest, StoredThresholdsThatAreNoNumbersAreDataLoss) {
+  ASSERT_TRUE(server_->Calibrate(SmallCalibration("odd")).has_value());
+  const std::string sound = Record("odd");
+  for (const float bad : {std::nanf(""), INFINITY, -INFINITY}) {
+    std::string record = sound;  // the last threshold stands before a byte and the digest
+    const auto bits = std::bit_cast<uint32_t>(bad);
+    for (size_t i = 0; i < 4; ++i) {
+      record[record.size() - kDigestSize - 1 - 4 + i] = static_cast<char>(bits >> (8 * i));
+    }
+    const grpc::Status status = StatusWith("odd", record);
+    EXPECT_EQ(status.error_code(), StatusCode::DATA_LOSS) << status.error_message();
+    EXPECT_EQ(ReasonOf(status), "PROFILE_CORRUPT");
+  }
+  EXPECT_EQ(StatusWith("odd", sound).error_code(), StatusCode::OK)
+      << "the way there changes nothing";
+}
+
+// Row 31.
+TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
+  const auto field = [this](auto change) {
+    v1::CalibrateRequest request = SmallCalibration("legal");
+    change(request);
+    return CalibrateField(request);
+  };
+  using Request = v1::CalibrateRequest;
+  EXPECT_EQ(field([](Request& r) { r.clear_samples(); }), "samples");
+  EXPECT_EQ(field([](Request& r) {
+              while (r.samples_size() <= 1024) r.add_samples()->set_text("x");
+            }),
+            "samples");
+  EXPECT_EQ(field([](Request& r) { r.add_samples(); }), "samples[4]");
+  EXPECT_EQ(field([](Request& r) { r.add_samples()->set_text("\xff"); }), "samples[4].text");
+  EXPECT_EQ(field([](Request& r) { r.add_samples()->mutable_token_ids()->add_ids(8192); }),
+            "samples[4].token_ids.ids[0]");
+  EXPECT_EQ(field([](Request& r) { r.clear_target(); }), "target");
+  for (const double bad : {std::nan(""), double{INFINITY}, -1.0}) {
+    EXPECT_EQ(field([&](Request& r) { r.mutable_target()->set_union_density(bad); }),
+              "target.union_density");
+    EXPECT_EQ(field([&](Request& r) { r.set_held_out(bad); }), "held_out");
+    EXPECT_EQ(field([&](Request& r) { r.set_z(static_cast<float>(bad)); }), "z");
+  }
+  server_->Get("legal");
+  EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
+}
+
+// Row 33: two at once over one server, then both ids again.
+TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
+  std::vector<grpc::Status> statuses(2);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.emplace_back([&, i] {
+      v1::CalibrateRequest request = SmallCalibration("legal");
+      request.set_expected_version(0);
+      const auto stub = v1::EtaService::NewStub(
+          grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+      do {
+        grpc::ClientContext context;
+        const auto reader = stub->Calibrate(&context, request);
+        v1::CalibrateResponse message;
+        while (reader->Read(&message)) {
+        }
+        statuses[static_cast<size_t>(i)] = reader->Finish();
+      } while (ReasonOf(statuses[static_cast<size_t>(i)]) == "CALIBRATION_BUSY");
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_NE(statuses[0].ok(), statuses[1].ok());
+  // Row 34: the name is taken.
+  EXPECT_EQ(ReasonOf(statuses[statuses[0].ok() ? 1 : 0]), "PROFILE_EXISTS");
+  EXPECT_THAT(server_->Versions("legal"), ::testing::ElementsAre(1));
+  v1::CalibrateRequest stale = SmallCalibration("legal");
+  stale.set_expected_version(2);
+  server_->Calibrate(stale);
+  EXPECT_EQ(server_->status.error_code(), StatusCode::ABORTED);
+  EXPECT_EQ(ReasonOf(server_->status), "VERSION_MISMATCH");
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(server_->status).has_value());
+}
+
+// Rows 35 to 37.
+TEST_F(BadProfileTest, ARequestIdIsOfOneRequest) {
+  v1::CalibrateRequest request = SmallCalibration("legal");
+  request.set_request_id("once");
+  const auto first = server_->Calibrate(request);
+  ASSERT_TRUE(first.has_value()) << server_->status.error_message();
+  const auto again = server_->Calibrate(request);
+  ASSERT_TRUE(again.has_value()) << server_->status.error_message();
+  EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
+  EXPECT_EQ(server_->progress, 0);
+  request.set_offset(0.25f);
+  EXPECT_FALSE(server_->Calibrate(request).has_value());
+  EXPECT_EQ(server_->status.error_code(), StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(ReasonOf(server_->status), "REQUEST_ID_REUSED");
+  for (const std::string& id : {std::string(65, 'x'), std::string("a b"), std::string("a\nb"),
+                                std::string("\xd0\xb5"), std::string("a\0b", 3)}) {
+    request.set_request_id(id);
+    EXPECT_EQ(CalibrateField(request), "request_id");
+    v1::GenerateRequest generate = Ask("x");
+    generate.set_request_id(id);
+    server_->Generate(generate, "");
+    EXPECT_EQ(BadField(server_->status), "request_id");
+  }
+  EXPECT_THAT(server_->Versions("legal"), ::testing::ElementsAre(1));
+}
+
+}  // namespace
+}  // namespace eta::testing

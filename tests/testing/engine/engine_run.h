@@ -1,0 +1,48 @@
+// Tiny verbs for tests that drive a real engine on a tiny model.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/testing/engine/recorder.h"
+#include "tests/testing/engine/tiny_model.h"
+
+namespace eta::testing {
+
+// Options for `model`: 2 threads, a pool of 32 MiB, float32 KV; the CPU, or the backend that
+// ETA_TEST_BACKEND names, with exact products. "deferring": the CPU, but steps are prepared and run
+// as on a GPU.
+EngineOptions OptionsFor(const TinyModel& model);
+
+// How far a log-probability may move with what else is in the batch: not at all, except on cuda,
+// where the order of sums depends on the step's size.
+double BatchTolerance();
+
+// The options with a pool of `num_blocks` blocks.
+EngineOptions WithBlocks(EngineOptions options, int32_t num_blocks);
+
+// Fails the test if the engine cannot be made.
+std::unique_ptr<Engine> Start(const EngineOptions& options, Observer* observer = nullptr);
+
+// `length` token ids, the same for the same `seed`.
+std::vector<int32_t> Prompt(int32_t length, uint32_t seed);
+
+// A greedy request for `max_tokens` ids that no end-of-text cuts short.
+Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens);
+
+// A profile of that name with the same threshold for every head.
+AttentionChoice Frozen(const ModelConfig& config, const std::string& name);
+
+std::shared_ptr<Recorder> Submit(Engine& engine, Request request);
+// Submits and waits.
+Recorder::Answer Ask(Engine& engine, Request request);
+// Submits all, waits for all. The first starts alone; the others are there for the next step, so
+// what is batched and what is preempted does not depend on the machine.
+std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> requests);
+
+// Waits until no sequence and no probe is left and the snapshot shows it.
+void WaitUntilIdle(Engine& engine);
+
+}  // namespace eta::testing

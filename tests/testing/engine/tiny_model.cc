@@ -1,0 +1,120 @@
+#include "tests/testing/engine/tiny_model.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "engine/checkpoint/safetensors.h"
+#include "engine/model/model_config.h"
+#include "nlohmann/json.hpp"
+
+namespace eta::testing {
+namespace {
+
+constexpr int32_t kVocabSize = 8192;  // of the embedded model's tokenizer
+
+nlohmann::json Config(const TinyModelOptions& o) {
+  nlohmann::json config = {{"model_type", o.has_predictor ? "eta" : "llama"},
+                           {"vocab_size", kVocabSize},
+                           {"hidden_size", o.model_dim},
+                           {"intermediate_size", o.ffn_dim},
+                           {"num_hidden_layers", o.num_layers},
+                           {"num_attention_heads", o.num_query_heads},
+                           {"num_key_value_heads", o.num_kv_heads},
+                           {"head_dim", o.head_dim},
+                           {"rms_norm_eps", 1e-5},
+                           {"rope_theta", 10000.0},
+                           {"max_position_embeddings", o.max_context},
+                           {"tie_word_embeddings", o.tied},
+                           {"hidden_act", "silu"},
+                           {"bos_token_id", 1},
+                           {"eos_token_id", 2},
+                           {"eta_block_size", o.block_size}};
+  if (o.has_predictor) {
+    config["eta_beta"] = 5.0;
+    config["eta_gate"] = "silu";
+  }
+  return config;
+}
+
+std::vector<std::byte> Stored(DType dtype, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * SizeOf(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    StoreElement(dtype, bytes.data(), static_cast<int64_t>(i), values[i]);
+  }
+  return bytes;
+}
+
+// As one file, or dealt out to `num_shards` files in turn.
+void Write(const std::string& folder, const std::map<std::string, TensorToWrite>& tensors,
+           int32_t num_shards) {
+  if (num_shards == 1) {
+    if (!WriteSafetensors(folder + "/model.safetensors", {}, tensors).ok()) std::abort();
+    return;
+  }
+  std::map<std::string, std::map<std::string, TensorToWrite>> shards;
+  nlohmann::json index;
+  int32_t next = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string file = "model-" + std::to_string(next++ % num_shards) + ".safetensors";
+    shards[file][name] = tensor;
+    index["weight_map"][name] = file;
+  }
+  for (const auto& [file, part] : shards) {
+    if (!WriteSafetensors(folder + "/" + file, {}, part).ok()) std::abort();
+  }
+  std::ofstream(folder + "/model.safetensors.index.json") << index.dump();
+}
+
+}  // namespace
+
+TinyModel::TinyModel(const TinyModelOptions& options) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "eta-tiny-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) std::abort();
+  path_ = pattern;
+  const std::string json = Config(options).dump();
+  std::ofstream(path_ + "/config.json") << json;
+  std::filesystem::copy_file(std::string(ETA_SOURCE_DIR) + "/models/eta-27m/tokenizer.model",
+                             path_ + "/tokenizer.model");
+
+  std::mt19937 random(options.seed);
+  std::map<std::string, std::vector<std::byte>> stored;
+  std::map<std::string, TensorToWrite> tensors;
+  for (const auto& [name, shape] : ExpectedTensors(*ParseModelConfig(json))) {
+    size_t count = 1;
+    for (const int64_t size : shape) count *= static_cast<size_t>(size);
+    std::vector<float> data(count);
+    // Projections keep the scale of their input; the query's is raised so that scores spread.
+    const float scale = name.find("q_proj") != std::string::npos ? 2.5f : 1.0f;
+    std::normal_distribution<float> normal(0.0f,
+                                           scale / std::sqrt(static_cast<float>(shape.back())));
+    for (float& value : data) value = normal(random);
+    if (name.find("norm") != std::string::npos) data.assign(count, 1.0f);
+    if (name.find("tau_proj.bias") != std::string::npos) data.assign(count, options.threshold_bias);
+    if (name == "model.embed_tokens.weight" && options.nan_embedding) {
+      const auto row = static_cast<size_t>(*options.nan_embedding) * static_cast<size_t>(shape[1]);
+      data[row] = std::numeric_limits<float>::quiet_NaN();
+    }
+    if (options.coarse_weights) {
+      for (float& value : data) {
+        value = RoundTo(DType::kFloat16, RoundTo(DType::kBFloat16, value));
+      }
+    }
+    stored[name] = Stored(options.dtype, data);
+    tensors[name] = {options.dtype, shape, stored[name]};
+  }
+  Write(path_, tensors, options.shards);
+}
+
+TinyModel::~TinyModel() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace eta::testing

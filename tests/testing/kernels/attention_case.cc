@@ -1,0 +1,268 @@
+#include "tests/testing/kernels/attention_case.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <sstream>
+
+namespace eta::testing {
+namespace {
+
+constexpr int32_t kLayer = 1;  // of two: frozen thresholds are addressed by layer
+
+}  // namespace
+
+float AttentionCase::softmax_scale() const {
+  return 1.0f / std::sqrt(static_cast<float>(geometry.head_dim));
+}
+
+std::string AttentionCase::Describe() const {
+  std::ostringstream text;
+  text << "seed " << seed << ", d " << geometry.head_dim << ", b " << geometry.block_size
+       << ", sub-block " << geometry.sub_block << ", " << Name(geometry.dtype) << ", index "
+       << Name(geometry.index_dtype) << ", heads " << num_query_heads << "/"
+       << geometry.num_kv_heads << (gate == Gate::kNone ? ", no gate" : ", gated");
+  for (const SequenceCase& sequence : sequences) {
+    text << "\n  " << (sequence.kind == RowKind::kDecode ? "decode" : "prefill") << " at "
+         << sequence.position << " + " << sequence.num_rows << ", pinned "
+         << sequence.attention.pinned_blocks << ", chunk " << sequence.attention.rescue_chunk
+         << ", z " << sequence.attention.z << ", offset " << sequence.attention.offset
+         << (sequence.attention.uniform_floor ? ", floor" : "")
+         << (sequence.attention.admit_all ? ", all" : "")
+         << (sequence.thresholds.empty() ? ", predicted" : "")
+         << (sequence.head_z.empty() ? "" : ", z per head")
+         << (sequence.calibrate ? ", calibrates" : "");
+    if (sequence.parent >= 0) {
+      text << ", shares " << sequence.shared_blocks << " blocks with " << sequence.parent;
+    }
+  }
+  return text.str();
+}
+
+double Bound(const AttentionCase& attention_case, const BlockRecord& record, const float* q,
+             float z) {
+  double mean = 0.0;
+  double variance = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < record.mu.size(); ++i) {
+    const double x = q[i];
+    const double sigma = record.sigma[i];
+    mean += x * record.mu[i];
+    variance += x * x * sigma * sigma;
+    norm += x * x;
+  }
+  const double length = std::sqrt(norm);
+  return attention_case.softmax_scale() *
+         std::min(mean + length * record.mu_error + z * std::sqrt(variance),
+                  length * record.max_norm);
+}
+
+AttentionStep::AttentionStep(Device& device, const AttentionCase& attention_case)
+    : device_(device), case_(attention_case) {
+  Random random(case_.seed);
+  const KvLayout layout = *device_->Layout(case_.geometry);
+  int32_t num_blocks = 3;
+  for (const SequenceCase& sequence : case_.sequences) {
+    const int32_t b = case_.geometry.block_size;
+    block_tables_.emplace_back(static_cast<size_t>((sequence.num_keys() + b - 1) / b));
+    num_blocks += static_cast<int32_t>(block_tables_.back().size());
+  }
+  std::vector<int32_t> physical(static_cast<size_t>(num_blocks));
+  std::iota(physical.begin(), physical.end(), 0);
+  std::shuffle(physical.begin(), physical.end(), random);
+  for (std::vector<int32_t>& table : block_tables_) {
+    for (int32_t& block : table) {
+      block = physical.back();
+      physical.pop_back();
+    }
+  }
+  kv_ = {device_.Allocate(layout.tile_bytes * static_cast<size_t>(num_blocks)),
+         device_.Allocate(layout.record_bytes * static_cast<size_t>(num_blocks))};
+
+  std::vector<int32_t> begin;
+  for (size_t s = 0; s < case_.sequences.size(); ++s) {
+    const SequenceCase& sequence = case_.sequences[s];
+    begin.push_back(sequence.shared_blocks * case_.geometry.block_size);
+    if (sequence.parent < 0) continue;
+    std::copy_n(block_tables_[static_cast<size_t>(sequence.parent)].begin(), sequence.shared_blocks,
+                block_tables_[s].begin());
+  }
+  for (const bool forked : {false, true}) {
+    for (int cut = 0; cut < 3; ++cut) {
+      std::vector<int32_t> end = begin;
+      for (size_t s = 0; s < begin.size(); ++s) {
+        const SequenceCase& sequence = case_.sequences[s];
+        if ((sequence.parent >= 0) != forked) continue;
+        const int32_t left = sequence.position - begin[s];
+        end[s] += cut == 2 ? left : static_cast<int32_t>(Uniform(random, 0, left));
+      }
+      Append(begin, end);
+      begin = end;
+    }
+  }
+  std::vector<int32_t> end;
+  for (const SequenceCase& sequence : case_.sequences) end.push_back(sequence.num_keys());
+  Append(begin, end);
+}
+
+void AttentionStep::Append(const std::vector<int32_t>& begin, const std::vector<int32_t>& end) {
+  const int64_t cols = static_cast<int64_t>(case_.geometry.num_kv_heads) * case_.geometry.head_dim;
+  HostTensor k(0, cols);
+  HostTensor v(0, cols);
+  std::vector<SequenceRows> sequences;
+  for (size_t s = 0; s < begin.size(); ++s) {
+    if (begin[s] == end[s]) continue;
+    sequences.push_back({.row_begin = static_cast<int32_t>(k.rows),
+                         .num_rows = end[s] - begin[s],
+                         .position = begin[s],
+                         .kind = case_.sequences[s].kind,
+                         .block_table = block_tables_[s]});
+    const SequenceCase& sequence = case_.sequences[s];
+    k.data.insert(k.data.end(), sequence.k.row(begin[s]), sequence.k.row(end[s]));
+    v.data.insert(v.data.end(), sequence.v.row(begin[s]), sequence.v.row(end[s]));
+    k.rows = v.rows = k.rows + end[s] - begin[s];
+  }
+  if (sequences.empty()) return;
+  const std::vector<int32_t> tokens(static_cast<size_t>(k.rows));
+  device_->Plan({tokens, sequences});
+  device_->AppendKv(
+      {.k = device_.Put(k, 5), .v = device_.Put(v, 3), .geometry = case_.geometry, .kv = kv_});
+  EXPECT_EQ(device_->Finish(), absl::OkStatus());
+}
+
+BlockRecord AttentionStep::Record(size_t sequence, int32_t ordinal, int32_t kv_head) {
+  return device_->ReadRecord(case_.geometry, kv_,
+                             block_tables_[sequence][static_cast<size_t>(ordinal)], kv_head);
+}
+
+AttentionResult AttentionStep::Run(int times) {
+  const int32_t heads = case_.num_query_heads;
+  const int32_t kv_heads = case_.geometry.num_kv_heads;
+  std::vector<SequenceRows> sequences;
+  std::vector<std::vector<float>> frozen;  // [L, HQ] each
+  std::vector<std::vector<float>> head_z;  // likewise
+  int32_t num_rows = 0;
+  int64_t capacity = 1;
+  for (size_t s = 0; s < case_.sequences.size(); ++s) {
+    const SequenceCase& sequence = case_.sequences[s];
+    std::vector<float> profile(static_cast<size_t>(heads), 1e3f);  // of the layer before
+    profile.insert(profile.end(), sequence.thresholds.begin(), sequence.thresholds.end());
+    frozen.push_back(profile);
+    std::vector<float> widths(static_cast<size_t>(heads),
+                              sequence.attention.z > 1.0f ? 0.0f : 9.0f);
+    widths.insert(widths.end(), sequence.head_z.begin(), sequence.head_z.end());
+    head_z.push_back(widths);
+    sequences.push_back({.row_begin = num_rows,
+                         .num_rows = sequence.num_rows,
+                         .position = sequence.position,
+                         .kind = sequence.kind,
+                         .attention = sequence.attention,
+                         .calibrate = sequence.calibrate,
+                         .block_table = block_tables_[s]});
+    num_rows += sequence.num_rows;
+    capacity = std::max<int64_t>(capacity, sequence.num_keys() / case_.geometry.block_size);
+  }
+  for (size_t s = 0; s < frozen.size(); ++s) {
+    if (!case_.sequences[s].thresholds.empty()) sequences[s].frozen_thresholds = frozen[s].data();
+    if (!case_.sequences[s].head_z.empty()) sequences[s].head_z = head_z[s].data();
+  }
+
+  const auto rows = static_cast<size_t>(num_rows);
+  const size_t lists = rows * static_cast<size_t>(kv_heads);
+  AttentionResult result;
+  result.tokens_attended.assign(rows * static_cast<size_t>(heads), -1);
+  result.tokens_read.assign(lists, -1);
+
+  const TensorView q = device_.Put(case_.q, 7);
+  const TensorView thresholds = device_.Empty(num_rows, heads, 1);
+  const std::vector<uint32_t> unset(lists * static_cast<size_t>(capacity), 0xFFFFFFFFu);
+  const BlockSelection selection = {device_.Put(unset), device_.Put(unset),
+                                    device_.Put(std::vector<int32_t>(lists, -1)), capacity};
+  const bool predicts = case_.predictor_weight.rows > 0;
+  const std::vector<int32_t> tokens(rows);
+  const ThresholdParams prediction = {
+      .layer = kLayer,
+      .q = q,
+      .weight = predicts ? device_.Put(case_.predictor_weight.data) : nullptr,
+      .bias = predicts ? device_.Put(case_.predictor_bias) : nullptr,
+      .out = thresholds};
+  const SelectBlocksParams select = {
+      .layer = kLayer,
+      .q = q,
+      .thresholds = thresholds,
+      .num_query_heads = heads,
+      .geometry = case_.geometry,
+      .kv = kv_,
+      .softmax_scale = case_.softmax_scale(),
+      .selection = selection,
+      .counts = {result.tokens_attended.data(), result.tokens_read.data()}};
+  const AttentionParams attention = {
+      .q = q,
+      .thresholds = thresholds,
+      .num_query_heads = heads,
+      .geometry = case_.geometry,
+      .kv = kv_,
+      .softmax_scale = case_.softmax_scale(),
+      .gate = case_.gate,
+      .beta = case_.beta,
+      .selection = selection,
+      .out = device_.Empty(num_rows, q.cols, 2, device_.activation_dtype())};
+  const bool calibrates =
+      std::ranges::any_of(sequences, [](const SequenceRows& s) { return s.calibrate; });
+  const std::vector<uint64_t> cells_before(
+      calibrates ? static_cast<size_t>(heads * CalibrationCells(case_.bins).size()) : 0, 7);
+  uint64_t* cells = device_.Put(cells_before);
+  const CalibrationParams calibration = {.q = q,
+                                         .thresholds = thresholds,
+                                         .num_query_heads = heads,
+                                         .geometry = case_.geometry,
+                                         .kv = kv_,
+                                         .softmax_scale = case_.softmax_scale(),
+                                         .gate = case_.gate,
+                                         .beta = case_.beta,
+                                         .bins = case_.bins,
+                                         .cells = cells};
+  for (int i = 0; i < times; ++i) {
+    device_->Upload(reinterpret_cast<std::byte*>(cells), cells_before.data(),
+                    cells_before.size() * sizeof(uint64_t));
+    result.above.assign(static_cast<size_t>(heads), 0);
+    result.above_admitted.assign(static_cast<size_t>(heads), 0);
+    device_->Plan({tokens, sequences});
+    device_->PredictThresholds(prediction);
+    device_->SelectBlocks(select);
+    device_->DecodeAttention(attention);
+    device_->PrefillAttention(attention);
+    device_->CountRecall({attention, result.above.data(), result.above_admitted.data()});
+    if (calibrates) device_->CollectCalibration(calibration);
+    EXPECT_EQ(device_->Finish(), absl::OkStatus());
+  }
+
+  result.out = device_.Get(attention.out);
+  result.cells = device_.Get(cells, cells_before.size());
+  for (uint64_t& cell : result.cells) cell -= 7;
+  const std::vector<int32_t> counts = device_.Get(selection.counts, lists);
+  const std::vector<uint32_t> blocks = device_.Get(selection.blocks, unset.size());
+  const std::vector<uint32_t> masks = device_.Get(selection.heads, unset.size());
+  std::vector<bool> admits_all;  // [R]
+  for (const SequenceRows& sequence : sequences) {
+    admits_all.insert(admits_all.end(), static_cast<size_t>(sequence.num_rows),
+                      sequence.attention.admit_all);
+  }
+  const uint32_t all = case_.group() == 32 ? ~0u : (1u << case_.group()) - 1;
+  for (size_t list = 0; list < lists; ++list) {
+    std::vector<SelectedBlock>& selected = result.selection.emplace_back();
+    for (int32_t n = 0; n < counts[list]; ++n) {
+      const size_t at = list * static_cast<size_t>(capacity) + static_cast<size_t>(n);
+      if (admits_all[list / static_cast<size_t>(case_.geometry.num_kv_heads)]) {
+        selected.emplace_back(static_cast<uint32_t>(n), all);
+      } else {
+        selected.emplace_back(blocks[at], masks[at]);
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace eta::testing

@@ -1,0 +1,168 @@
+// A backend that does what another one does, as late as it may: it only notes the ops, reads the
+// host memory that they are given when the step is launched, and runs them when it is finished, so
+// that whatever is noted meanwhile comes before them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/kernels/forwarding_backend.h"
+
+namespace eta::testing {
+
+class DeferringBackend final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+
+  bool defers() const override { return true; }
+  void Plan(const BatchView& batch) override { noted_ = {batch, {}}; }
+  void SetTokens(std::span<const int32_t> tokens) override { noted_.batch.tokens = tokens; }
+  void Launch() override { Start(); }
+  void Discard() override { noted_ = {}; }
+  absl::Status Finish() override {
+    if (!runs_) Start();
+    Run();
+    return ForwardingBackend::Finish();
+  }
+
+  // These run what was noted before them.
+  void Upload(std::byte* to, const void* from, size_t bytes) override {
+    Flush();
+    ForwardingBackend::Upload(to, from, bytes);
+  }
+  void Download(void* to, const std::byte* from, size_t bytes) override {
+    Flush();
+    ForwardingBackend::Download(to, from, bytes);
+  }
+
+  void Embed(const EmbedParams& params) override {
+    Note([this, params] { ForwardingBackend::Embed(params); });
+  }
+  void RmsNorm(const RmsNormParams& params) override {
+    noted_.ops.emplace_back([this, params] {
+      return [this, norm = params,
+              rows = std::vector<int32_t>(params.rows.begin(), params.rows.end())]() mutable {
+        norm.rows = rows;
+        ForwardingBackend::RmsNorm(norm);
+      };
+    });
+  }
+  void MatMul(const MatMulParams& params) override {
+    Note([this, params] { ForwardingBackend::MatMul(params); });
+  }
+  void Rope(const RopeParams& params) override {
+    Note([this, params] { ForwardingBackend::Rope(params); });
+  }
+  void AppendKv(const AppendKvParams& params) override {
+    Note([this, params] { ForwardingBackend::AppendKv(params); });
+  }
+  void PredictThresholds(const ThresholdParams& params) override {
+    Note([this, params] { ForwardingBackend::PredictThresholds(params); });
+  }
+  void SelectBlocks(const SelectBlocksParams& params) override {
+    Note([this, params] { ForwardingBackend::SelectBlocks(params); });
+  }
+  void DecodeAttention(const AttentionParams& params) override {
+    Note([this, params] { ForwardingBackend::DecodeAttention(params); });
+  }
+  void PrefillAttention(const AttentionParams& params) override {
+    Note([this, params] { ForwardingBackend::PrefillAttention(params); });
+  }
+  void CountRecall(const RecallParams& params) override {
+    Note([this, params] { ForwardingBackend::CountRecall(params); });
+  }
+  void CollectCalibration(const CalibrationParams& params) override {
+    Note([this, params] { ForwardingBackend::CollectCalibration(params); });
+  }
+  void SwiGlu(const SwiGluParams& params) override {
+    Note([this, params] { ForwardingBackend::SwiGlu(params); });
+  }
+  void Sample(const SampleParams& params) override {
+    noted_.ops.emplace_back([this, params] {
+      return [this, params, draws = Draws(params.rows)]() mutable { Sample(params, draws); };
+    });
+  }
+
+ private:
+  using Op = std::function<void()>;
+
+  struct Noted {
+    BatchView batch;
+    std::vector<std::function<Op()>> ops;  // each gives the op with what it reads
+  };
+  // What was read at launch.
+  struct Running {
+    std::vector<int32_t> tokens;
+    std::vector<SequenceRows> sequences;
+    std::vector<std::vector<int32_t>> block_tables;
+    std::vector<Op> ops;
+  };
+  struct Draw {
+    SampleRow row;
+    std::vector<TokenCount> counts;
+    std::vector<LogitBias> bias;
+  };
+
+  void Note(Op op) {
+    noted_.ops.emplace_back([op = std::move(op)] { return op; });
+  }
+
+  static std::vector<Draw> Draws(std::span<const SampleRow> rows) {
+    std::vector<Draw> draws;
+    for (const SampleRow& row : rows) {
+      draws.push_back(
+          {row, {row.counts.begin(), row.counts.end()}, {row.bias.begin(), row.bias.end()}});
+    }
+    return draws;
+  }
+  void Sample(const SampleParams& params, std::vector<Draw>& draws) {
+    std::vector<SampleRow> rows;
+    for (Draw& draw : draws) {
+      draw.row.counts = draw.counts;
+      draw.row.bias = draw.bias;
+      rows.push_back(draw.row);
+    }
+    ForwardingBackend::Sample({params.logits, rows});
+    for (size_t i = 0; i < rows.size(); ++i) {
+      params.rows[i].token = rows[i].token;
+      params.rows[i].finite = rows[i].finite;
+      params.rows[i].logprob = rows[i].logprob;
+    }
+  }
+
+  // Reads what the noted step is made of.
+  void Start() {
+    const BatchView& batch = noted_.batch;
+    running_ = {{batch.tokens.begin(), batch.tokens.end()},
+                {batch.sequences.begin(), batch.sequences.end()},
+                {},
+                {}};
+    for (SequenceRows& sequence : running_.sequences) {
+      running_.block_tables.emplace_back(sequence.block_table.begin(), sequence.block_table.end());
+      sequence.block_table = running_.block_tables.back();
+    }
+    for (const auto& op : noted_.ops) running_.ops.push_back(op());
+    noted_.ops.clear();
+    runs_ = true;
+  }
+  void Run() {
+    ForwardingBackend::Plan({running_.tokens, running_.sequences});
+    for (const Op& op : std::exchange(running_.ops, {})) op();
+    runs_ = false;
+  }
+  // The rest of a step that is run in parts has the same batch.
+  void Flush() {
+    if (noted_.ops.empty()) return;
+    Start();
+    Run();
+  }
+
+  Noted noted_;
+  Running running_;
+  bool runs_ = false;
+};
+
+}  // namespace eta::testing

@@ -1,0 +1,43 @@
+// The built etactl in a process of its own, as a user runs it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "tests/testing/base/temp_folder.h"
+
+namespace eta::testing {
+
+class CtlProcess {
+ public:
+  struct Exit {
+    int code = -1;  // -1: it could not be started, or ended by a signal
+    std::string output, errors;
+  };
+
+  // Starts etactl with `input` to read on its standard input.
+  explicit CtlProcess(std::vector<std::string> arguments, const std::string& input = "");
+  // Kills it if it still runs.
+  ~CtlProcess();
+
+  void Signal(int signal);
+  // Whether it printed something (on standard output, or on standard error) in half a minute.
+  bool AwaitOutput() const { return AwaitBytes("out"); }
+  bool AwaitErrors() const { return AwaitBytes("err"); }
+  Exit AwaitExit();
+
+ private:
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
+  bool AwaitBytes(const std::string& file) const;
+
+  const TempFolder folder_;
+  pid_t pid_ = -1;
+};
+
+// The JSON objects of an output that has one per line.
+std::vector<nlohmann::json> JsonLines(const std::string& output);
+
+}  // namespace eta::testing

@@ -1,0 +1,151 @@
+// The built server as a process, and its clients.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "eta/v1/profiles.grpc.pb.h"
+#include "grpcpp/create_channel.h"
+#include "tests/testing/net/client_call.h"
+#include "tests/testing/process/server_process.h"
+
+namespace eta::testing {
+
+// One process of the server, and its clients.
+class Replica {
+ public:
+  Replica(const std::string& model, const std::string& store,
+          const std::vector<std::string>& more = {})
+      : process_(ETA_BINARY_DIR "/eta-server", Flags(model, store, more)) {
+    if (std::find(more.begin(), more.end(), "--metrics_listen") != more.end()) {
+      const std::string url = process_.AwaitLine("metrics on ");
+      metrics_port_ = std::stoi("0" + url.substr(url.rfind(':') + 1));
+    }
+    address_ = process_.AwaitAddress();
+    if (address_.empty()) return;
+    channel_ = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+    stub = v1::EtaService::NewStub(channel_);
+    profiles = v1::ProfileService::NewStub(channel_);
+  }
+  bool up() const { return !address_.empty(); }
+  const std::string& address() const { return address_; }
+  int metrics_port() const { return metrics_port_; }  // 0: without --metrics_listen
+  ServerProcess& process() { return process_; }
+
+  // The stored profile, or the status in `status`.
+  std::optional<v1::Profile> Calibrate(const v1::CalibrateRequest& request) {
+    grpc::ClientContext context;
+    const auto reader = stub->Calibrate(&context, request);
+    std::optional<v1::Profile> profile;
+    v1::CalibrateResponse message;
+    progress = 0;
+    while (reader->Read(&message)) {
+      if (message.has_progress()) ++progress;
+      if (message.has_profile()) profile = message.profile();
+    }
+    status = reader->Finish();
+    return profile;
+  }
+  // What the first message of a short answer says, or the status in `status`.
+  v1::AttentionUsed Generate(const std::string& profile) {
+    return Generate(Ask("The quick brown fox"), profile);
+  }
+  v1::AttentionUsed Generate(v1::GenerateRequest request, const std::string& profile) {
+    request.mutable_stopping()->set_max_tokens(4);
+    request.mutable_stopping()->set_ignore_eos(true);
+    if (!profile.empty()) request.mutable_attention()->set_profile(profile);
+    ClientCall call(*stub);
+    call.Start(request);
+    const v1::AttentionUsed used = call.Read().started().attention();
+    call.ReadText();
+    status = call.Finish();
+    finished = call.finished;
+    return used;
+  }
+  v1::Profile Import(const std::string& json) {
+    grpc::ClientContext context;
+    v1::ImportProfileRequest request;
+    request.set_json(json);
+    v1::Profile profile;
+    status = profiles->ImportProfile(&context, request, &profile);
+    return profile;
+  }
+  v1::Profile Get(const std::string& reference) {
+    grpc::ClientContext context;
+    v1::GetProfileRequest request;
+    request.set_profile(reference);
+    v1::Profile profile;
+    status = profiles->GetProfile(&context, request, &profile);
+    return profile;
+  }
+  std::string Export(const std::string& reference) {
+    grpc::ClientContext context;
+    v1::ExportProfileRequest request;
+    request.set_profile(reference);
+    v1::ExportProfileResponse response;
+    status = profiles->ExportProfile(&context, request, &response);
+    return response.json();
+  }
+
+  // Of a profile, newest first; none for an unknown one.
+  std::vector<int64_t> Versions(const std::string& name) {
+    grpc::ClientContext context;
+    v1::ListProfileVersionsRequest request;
+    request.set_name(name);
+    request.set_page_size(1000);
+    v1::ListProfileVersionsResponse response;
+    status = profiles->ListProfileVersions(&context, request, &response);
+    std::vector<int64_t> versions;
+    for (const auto& summary : response.versions()) versions.push_back(summary.version());
+    return versions;
+  }
+  void Delete(const std::string& name) {
+    grpc::ClientContext context;
+    v1::DeleteProfileRequest request;
+    request.set_name(name);
+    v1::DeleteProfileResponse response;
+    status = profiles->DeleteProfile(&context, request, &response);
+  }
+
+  std::unique_ptr<v1::EtaService::Stub> stub;
+  std::unique_ptr<v1::ProfileService::Stub> profiles;
+  grpc::Status status;    // of the last call
+  int progress = 0;       // messages of the last calibration
+  v1::Finished finished;  // of the last Generate
+
+ private:
+  static std::vector<std::string> Flags(const std::string& model, const std::string& store,
+                                        const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"--model",         model,  "--listen", "127.0.0.1:0",
+                                      "--kv_pool_bytes", "16MiB"};
+    if (!store.empty()) {
+      flags.push_back("--profile_store");
+      flags.push_back(store);
+    }
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  }
+
+  ServerProcess process_;
+  int metrics_port_ = 0;
+  std::string address_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+// A calibration of a tiny model that takes a moment.
+inline v1::CalibrateRequest SmallCalibration(const std::string& name) {
+  v1::CalibrateRequest request;
+  request.set_name(name);
+  for (int i = 0; i < 4; ++i) {
+    auto* ids = request.add_samples()->mutable_token_ids();
+    for (int j = 0; j < 256; ++j) ids->add_ids(10 + (i * 977 + j * j * 31 + j) % 8000);
+  }
+  request.mutable_target()->mutable_match_dynamic();
+  request.set_sequence_tokens(256);
+  return request;
+}
+
+}  // namespace eta::testing

@@ -1,0 +1,452 @@
+// Calibrate on the tiny model: what it chooses is what the solvers give for scores collected by
+// hand, each target is met or refused, and nothing depends on what else the engine does.
+
+#include "calibration/calibrator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "calibration/collected_cells.h"
+#include "calibration/profiles/threshold_profile_of.h"
+#include "calibration/solvers/frozen_threshold.h"
+#include "calibration/solvers/sample_split.h"
+#include "engine/base/error.h"
+#include "tests/testing/engine/engine_run.h"
+#include "tests/testing/engine/probe_recorder.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int32_t kTokens = 160;  // of a sequence: ten blocks
+
+const TinyModel& Gated() {
+  static const TinyModel model;
+  return model;
+}
+const TinyModel& Plain() {
+  static const TinyModel model({.has_predictor = false});
+  return model;
+}
+
+Engine& OnGated() {
+  static const auto& engine = *new std::unique_ptr<Engine>(Start(OptionsFor(Gated())));
+  return *engine;
+}
+Engine& OnPlain() {
+  static const auto& engine = *new std::unique_ptr<Engine>(Start(OptionsFor(Plain())));
+  return *engine;
+}
+
+CalibrationJob Job(ProfileTargetKind kind, double value = 0.0) {
+  CalibrationJob job = {.id = "job", .tenant = "tenant", .target = {kind, value}};
+  job.labels["domain"] = "noise";
+  job.sequence_tokens = kTokens;
+  for (uint32_t i = 0; i < 4; ++i) job.samples.push_back(Prompt(kTokens, 10 + i));
+  return job;
+}
+CalibrationJob MatchJob() {
+  return Job(ProfileTargetKind::kMatchDynamic);
+}
+
+absl::StatusOr<CalibrationResult> RunJob(Engine& engine, const CalibrationJob& job) {
+  return Calibrate(engine, job, {}, {});
+}
+
+SampleSplit SplitOf(const CalibrationJob& job) {
+  return *SplitSamples(
+      job.samples,
+      {.sequence_tokens = kTokens, .min_tokens = kTokens, .bos_id = 1, .held_out = job.held_out});
+}
+
+CollectedCells CollectByHand(Engine& engine, const std::vector<std::vector<int32_t>>& sequences,
+                             const AttentionChoice& attention, bool second_half) {
+  const ModelConfig& config = engine.info().config;
+  CollectedCells collected =
+      *CollectedCells::Create(config.num_layers, config.num_query_heads, ScoreBins());
+  for (const std::vector<int32_t>& sequence : sequences) {
+    const auto length = static_cast<int32_t>(sequence.size());
+    const auto outcome = Measure(engine, {.id = "hand",
+                                          .tokens = sequence,
+                                          .attention = attention,
+                                          .decode_from = length,
+                                          .bins = ScoreBins(),
+                                          .collect_from = second_half ? length / 2 : 0});
+    EXPECT_EQ(outcome.status(), absl::OkStatus());
+    EXPECT_EQ(collected.Add(outcome->cells, outcome->collected_rows), absl::OkStatus());
+  }
+  return collected;
+}
+
+AttentionChoice UnderProfile(const ProfileContent& content) {
+  return {.mode = AttentionMode::kProfile, .profile = ThresholdProfileOf(content, "made", 1)};
+}
+
+// Of the second halves, as decode rows.
+struct ByHand {
+  double perplexity = 0.0;
+  double head_density = 0.0;
+  double union_density = 0.0;
+  std::vector<int64_t> above;           // [L, HQ]
+  std::vector<int64_t> above_admitted;  // [L, HQ]
+};
+ByHand MeasureByHand(Engine& engine, const std::vector<std::vector<int32_t>>& sequences,
+                     const AttentionChoice& attention) {
+  ByHand sums;
+  double loss = 0.0;
+  double losses = 0.0;
+  for (const std::vector<int32_t>& sequence : sequences) {
+    const auto half = static_cast<int32_t>(sequence.size()) / 2;
+    const auto outcome = Measure(engine, {.id = "hand",
+                                          .tokens = sequence,
+                                          .attention = attention,
+                                          .decode_from = half,
+                                          .loss_from = half,
+                                          .recall = true});
+    EXPECT_EQ(outcome.status(), absl::OkStatus());
+    for (const float l : outcome->losses) loss += l;
+    losses += static_cast<double>(outcome->losses.size());
+    sums.head_density += outcome->attention.head_density / double(sequences.size());
+    sums.union_density += outcome->attention.union_density / double(sequences.size());
+    sums.above.resize(outcome->above.size());
+    sums.above_admitted.resize(outcome->above.size());
+    for (size_t i = 0; i < outcome->above.size(); ++i) {
+      sums.above[i] += outcome->above[i];
+      sums.above_admitted[i] += outcome->above_admitted[i];
+    }
+  }
+  sums.perplexity = std::exp(loss / losses);
+  return sums;
+}
+
+TEST(Calibrate, MatchesEveryHeadsMeanGate) {
+  Engine& engine = OnGated();
+  const CalibrationJob job = MatchJob();
+  const auto result = RunJob(engine, job);
+  ASSERT_TRUE(result.ok()) << result.status();
+
+  const SampleSplit split = SplitOf(job);
+  const CollectedCells collected =
+      CollectByHand(engine, split.calibration, {.mode = AttentionMode::kDynamic}, false);
+  const auto solved = SolveFrozenThresholds(collected.histogram(), {.beta = 5.0});
+  ASSERT_TRUE(solved.ok()) << solved.status();
+  const ProfileContent& content = result->content;
+  ASSERT_THAT(content.thresholds, SizeIs(solved->size()));
+  double soft_density = 0.0;
+  for (size_t i = 0; i < solved->size(); ++i) {
+    EXPECT_EQ(content.thresholds[i], static_cast<float>((*solved)[i].threshold)) << i;
+    soft_density += (*solved)[i].target / static_cast<double>(solved->size());
+  }
+  EXPECT_NEAR(content.reached.soft_density, soft_density, 1e-6);
+  EXPECT_THAT(content.z_per_head, IsEmpty());
+}
+
+TEST(Calibrate, SaysWhatItMeasuredAndOnWhat) {
+  Engine& engine = OnGated();
+  const CalibrationJob job = MatchJob();
+  const auto result = RunJob(engine, job);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const ProfileContent& content = result->content;
+  EXPECT_EQ(CheckProfileContent(content), absl::OkStatus());
+  EXPECT_EQ(content.labels, job.labels);
+  EXPECT_EQ(content.model_fingerprint, engine.info().model_fingerprint);
+  EXPECT_EQ(content.tokenizer_fingerprint, engine.info().tokenizer_fingerprint);
+  EXPECT_EQ(content.geometry,
+            (ProfileGeometry{.layers = 2, .query_heads = 4, .block_size = 16, .sub_block = 4}));
+  EXPECT_EQ(content.floor, ProfileFloor::kUniform);
+  EXPECT_EQ(content.z, 1.5f);
+  EXPECT_EQ(content.evidence.calibration_sequences, 3);
+  EXPECT_EQ(content.evidence.calibration_tokens, 3 * kTokens);
+  EXPECT_EQ(content.evidence.held_out_sequences, 1);
+  EXPECT_EQ(content.evidence.held_out_tokens, kTokens);
+
+  const SampleSplit split = SplitOf(job);
+  const auto full = MeasureByHand(engine, split.held_out, {.mode = AttentionMode::kFull});
+  const auto dynamic = MeasureByHand(engine, split.held_out, {.mode = AttentionMode::kDynamic});
+  const auto frozen = MeasureByHand(engine, split.held_out, UnderProfile(content));
+  // Here of decode rows, there of a prompt.
+  EXPECT_NEAR(content.evidence.perplexity_full, full.perplexity, 1e-6 * full.perplexity);
+  EXPECT_DOUBLE_EQ(content.evidence.perplexity_dynamic.value(), dynamic.perplexity);
+  EXPECT_DOUBLE_EQ(content.evidence.perplexity_frozen, frozen.perplexity);
+  EXPECT_DOUBLE_EQ(content.evidence.head_density, frozen.head_density);
+  EXPECT_DOUBLE_EQ(content.evidence.union_density, frozen.union_density);
+  EXPECT_DOUBLE_EQ(result->dynamic->union_density, dynamic.union_density);
+  EXPECT_EQ(content.evidence.dynamic_head_density, result->dynamic->head_density);
+  EXPECT_EQ(content.evidence.dynamic_union_density, result->dynamic->union_density);
+  EXPECT_EQ(content.evidence.dynamic_recall, result->dynamic->recall);
+  EXPECT_EQ(result->full.union_density, 1.0);
+  const auto reached = MeasureByHand(engine, split.calibration, UnderProfile(content));
+  EXPECT_NEAR(content.reached.union_density, reached.union_density, 1e-12);
+  EXPECT_NEAR(content.reached.head_density, reached.head_density, 1e-12);
+}
+
+TEST(Calibrate, OperatingPointIsTheProfiles) {
+  CalibrationJob job = MatchJob();
+  job.offset = 0.75f;
+  job.z = 2.5f;
+  job.uniform_floor = false;
+  const auto result = RunJob(OnGated(), job);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const ProfileContent& content = result->content;
+  EXPECT_EQ(content.offset, 0.75f);
+  EXPECT_EQ(content.z, 2.5f);
+  EXPECT_EQ(content.floor, ProfileFloor::kNone);
+  const CollectedCells collected =
+      CollectByHand(OnGated(), SplitOf(job).calibration,
+                    {.mode = AttentionMode::kDynamic, .offset = 0.75f}, false);
+  const auto solved = SolveFrozenThresholds(collected.histogram(), {.beta = 5.0, .offset = 0.75});
+  ASSERT_TRUE(solved.ok()) << solved.status();
+  for (size_t i = 0; i < solved->size(); ++i) {
+    EXPECT_EQ(content.thresholds[i], static_cast<float>((*solved)[i].threshold)) << i;
+  }
+}
+
+TEST(Calibrate, MeetsDensities) {
+  for (const auto& [kind, value] : {std::pair{ProfileTargetKind::kUnionDensity, 0.8},
+                                    std::pair{ProfileTargetKind::kUnionDensity, 0.5},
+                                    std::pair{ProfileTargetKind::kHeadDensity, 0.45},
+                                    std::pair{ProfileTargetKind::kUnionDensity, 1.0}}) {
+    const CalibrationJob job = Job(kind, value);
+    const auto result = RunJob(OnGated(), job);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const auto measured =
+        MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(result->content));
+    const bool heads = kind == ProfileTargetKind::kHeadDensity;
+    EXPECT_NEAR(heads ? measured.head_density : measured.union_density, value, kDensityTolerance);
+    EXPECT_NEAR(
+        heads ? result->content.reached.head_density : result->content.reached.union_density, value,
+        kDensityTolerance);
+    EXPECT_EQ(result->content.target, job.target);
+  }
+}
+
+TEST(Calibrate, RefusesADensityBelowThePinnedBlocks) {
+  const auto result = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.05));
+  ASSERT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+  const ErrorDetail detail = GetErrorDetail(result.status());
+  EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
+  EXPECT_EQ(detail.field, "target.union_density");
+  // Two pinned blocks of 16 and half a tail, of 80 to 160 keys.
+  EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 0.34, 0.05);
+}
+
+TEST(Calibrate, KeepsTheHeldOutPerplexityWithinItsBound) {
+  for (const double percent : {0.0, 0.5}) {
+    const auto result = RunJob(OnGated(), Job(ProfileTargetKind::kMaxPerplexityIncrease, percent));
+    if (!result.ok()) {
+      // Noise may allow none; then it says what it could.
+      EXPECT_EQ(GetErrorDetail(result.status()).reason, "TARGET_UNREACHABLE");
+      EXPECT_GT(std::stod(GetErrorDetail(result.status()).metadata.at("nearest")), percent);
+      continue;
+    }
+    const ProfileEvidence& evidence = result->content.evidence;
+    EXPECT_LE(evidence.perplexity_frozen, evidence.perplexity_full * (1.0 + percent / 100.0));
+  }
+  // A bound that nothing breaks: as sparse as the search looks, which is the pinned blocks alone.
+  const auto sparsest = RunJob(OnGated(), Job(ProfileTargetKind::kMaxPerplexityIncrease, 1000.0));
+  ASSERT_TRUE(sparsest.ok()) << sparsest.status();
+  EXPECT_LT(sparsest->content.reached.union_density, 0.4);
+}
+
+TEST(Calibrate, ZPerHeadKeepsEveryHeadsRecall) {
+  for (const auto& target :
+       {ProfileTarget{}, ProfileTarget{ProfileTargetKind::kUnionDensity, 0.85}}) {
+    CalibrationJob job = Job(target.kind, target.value);
+    job.z_recall = 0.9;
+    const auto result = RunJob(OnGated(), job);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const ProfileContent& content = result->content;
+    ASSERT_THAT(content.z_per_head, SizeIs(8));
+    const auto measured = MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(content));
+    if (target.kind != ProfileTargetKind::kMatchDynamic) {
+      EXPECT_NEAR(measured.union_density, 0.85, kDensityTolerance);
+      // The last shift follows the last z, and moves it by little.
+      const auto sum = [](const std::vector<int64_t>& keys) {
+        return static_cast<double>(std::accumulate(keys.begin(), keys.end(), int64_t{0}));
+      };
+      EXPECT_NEAR(sum(measured.above_admitted) / sum(measured.above), 0.9, 0.08);
+      continue;
+    }
+    for (size_t i = 0; i < 8; ++i) {
+      if (measured.above[i] == 0) continue;
+      // z counted prompt rows, whose keys were computed without pruning.
+      EXPECT_GE(double(measured.above_admitted[i]) / double(measured.above[i]), 0.88) << i;
+    }
+    // The very numbers of a collection under these thresholds.
+    ProfileContent without = content;
+    without.z_per_head.clear();
+    const auto solved = SolveHeadZ(
+        CollectByHand(OnGated(), SplitOf(job).calibration, UnderProfile(without), true).head_z(),
+        0.9);
+    ASSERT_TRUE(solved.ok()) << solved.status();
+    for (size_t i = 0; i < 8; ++i) EXPECT_EQ(content.z_per_head[i], (*solved)[i].z) << i;
+  }
+}
+
+TEST(Calibrate, SameTwiceAndBesideTraffic) {
+  CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
+  job.z_recall = 0.9;
+  const auto alone = RunJob(OnGated(), job);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  const auto again = RunJob(OnGated(), job);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(alone->content, again->content);
+
+  std::vector<std::shared_ptr<Recorder>> traffic;
+  for (uint32_t i = 0; i < 6; ++i) {
+    traffic.push_back(Submit(OnGated(), Greedy(Prompt(30 + 20 * int32_t(i), i), 60)));
+  }
+  const auto beside = RunJob(OnGated(), job);
+  for (const auto& request : traffic) request->Wait();
+  ASSERT_TRUE(beside.ok()) << beside.status();
+  EXPECT_EQ(alone->content, beside->content);
+}
+
+TEST(Calibrate, ReferenceBackendAgrees) {
+  EngineOptions options = OptionsFor(Gated());
+  options.backend.name = "reference";
+  const auto engine = Start(options);
+  CalibrationJob job = MatchJob();
+  job.samples.resize(2);
+  const auto judge = RunJob(*engine, job);
+  const auto result = RunJob(OnGated(), job);
+  ASSERT_TRUE(judge.ok()) << judge.status();
+  ASSERT_TRUE(result.ok()) << result.status();
+  for (size_t i = 0; i < result->content.thresholds.size(); ++i) {
+    EXPECT_NEAR(result->content.thresholds[i], judge->content.thresholds[i], 1e-3) << i;
+  }
+  EXPECT_NEAR(result->content.evidence.perplexity_frozen, judge->content.evidence.perplexity_frozen,
+              1e-3 * judge->content.evidence.perplexity_frozen);
+}
+
+TEST(Calibrate, PlainModelTakesDensities) {
+  const CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
+  const auto result = RunJob(OnPlain(), job);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const ProfileContent& content = result->content;
+  EXPECT_EQ(content.floor, ProfileFloor::kNone);
+  EXPECT_EQ(content.z, 2.0f);
+  EXPECT_FALSE(content.evidence.perplexity_dynamic);
+  EXPECT_FALSE(result->dynamic);
+  const auto measured = MeasureByHand(OnPlain(), SplitOf(job).calibration, UnderProfile(content));
+  EXPECT_NEAR(measured.union_density, 0.6, kDensityTolerance);
+}
+
+TEST(Calibrate, PlainModelHasNothingToMatchAndNoFloor) {
+  const auto match = RunJob(OnPlain(), MatchJob());
+  EXPECT_EQ(match.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(GetErrorDetail(match.status()).reason, "UNSUPPORTED_BY_MODEL");
+  CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
+  job.uniform_floor = true;
+  const auto floor = RunJob(OnPlain(), job);
+  EXPECT_EQ(GetErrorDetail(floor.status()).reason, "UNSUPPORTED_BY_MODEL");
+}
+
+TEST(Calibrate, StopsInAnyPhaseAndLeavesNoProbe) {
+  for (const CalibrationPhase phase : {CalibrationPhase::kCollect, CalibrationPhase::kSolve,
+                                       CalibrationPhase::kSearch, CalibrationPhase::kVerify}) {
+    std::stop_source stop;
+    const CalibrationObserver stop_at = [&](const CalibrationProgress& progress) {
+      if (progress.phase == phase) stop.request_stop();
+    };
+    const auto result =
+        Calibrate(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6), stop_at, stop.get_token());
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
+    // The snapshot follows within a step.
+    EngineSnapshot snapshot = OnGated().Snapshot();
+    while (snapshot.probes_running + snapshot.probes_waiting > 0) snapshot = OnGated().Snapshot();
+  }
+}
+
+TEST(Calibrate, TellsItsPhasesInOrder) {
+  std::vector<CalibrationPhase> phases;
+  const CalibrationObserver observer = [&](const CalibrationProgress& progress) {
+    EXPECT_LE(progress.sequences_done, progress.sequences_total);
+    EXPECT_GE(progress.seconds_left, 0.0);
+    if (phases.empty() || phases.back() != progress.phase) phases.push_back(progress.phase);
+  };
+  const auto result =
+      Calibrate(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6), observer, {});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(phases, ::testing::ElementsAre(CalibrationPhase::kCollect, CalibrationPhase::kSolve,
+                                             CalibrationPhase::kSearch, CalibrationPhase::kVerify));
+}
+
+TEST(Calibrate, RefusesBadInputByItsName) {
+  struct Case {
+    const char* field;
+    std::function<void(CalibrationJob&)> spoil;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<Case> cases = {
+      {"samples", [](CalibrationJob& job) { job.samples.clear(); }},
+      {"samples", [](CalibrationJob& job) { job.samples.resize(1); }},
+      {"samples",
+       [](CalibrationJob& job) {
+         job.samples = {{}, {1, 2, 3}};
+       }},
+      {"samples",
+       [](CalibrationJob& job) {
+         job.samples.assign(9, std::vector<int32_t>(kMaxCalibrationTokens / 8, 5));
+       }},
+      {"samples[1].token_ids.ids", [](CalibrationJob& job) { job.samples[1][7] = 8192; }},
+      {"samples[0].token_ids.ids", [](CalibrationJob& job) { job.samples[0][7] = -1; }},
+      {"id", [](CalibrationJob& job) { job.id = ""; }},
+      {"held_out", [](CalibrationJob& job) { job.held_out = 0.0; }},
+      {"held_out", [nan](CalibrationJob& job) { job.held_out = nan; }},
+      {"held_out", [](CalibrationJob& job) { job.held_out = 0.95; }},
+      {"z_recall", [](CalibrationJob& job) { job.z_recall = 1.5; }},
+      {"z_recall", [nan](CalibrationJob& job) { job.z_recall = nan; }},
+      {"z", [](CalibrationJob& job) { job.z = 17.0f; }},
+      {"z", [nan](CalibrationJob& job) { job.z = static_cast<float>(nan); }},
+      {"offset", [](CalibrationJob& job) { job.offset = -101.0f; }},
+      {"target.value", [](CalibrationJob& job) { job.target.value = 0.3; }},
+      {"target.value",
+       [](CalibrationJob& job) {
+         job.target = {ProfileTargetKind::kUnionDensity, 0.0};
+       }},
+      {"target.value",
+       [nan](CalibrationJob& job) {
+         job.target = {ProfileTargetKind::kHeadDensity, nan};
+       }},
+      {"target.value",
+       [](CalibrationJob& job) {
+         job.target = {ProfileTargetKind::kMaxPerplexityIncrease, -1.0};
+       }},
+      {"labels", [](CalibrationJob& job) { job.labels["A b"] = "x"; }},
+      {"labels.domain", [](CalibrationJob& job) { job.labels["domain"] = "\xff"; }},
+      {"sequence_tokens", [](CalibrationJob& job) { job.sequence_tokens = 63; }},
+      {"sequence_tokens", [](CalibrationJob& job) { job.sequence_tokens = 4097; }},
+      {"sequence_tokens", [](CalibrationJob& job) { job.sequence_tokens = -5; }},
+  };
+  for (const Case& bad : cases) {
+    CalibrationJob job = MatchJob();
+    bad.spoil(job);
+    const auto result = RunJob(OnGated(), job);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << bad.field;
+    EXPECT_EQ(GetErrorDetail(result.status()).field, bad.field) << result.status();
+  }
+}
+
+TEST(Calibrate, OneLongSampleWillDo) {
+  CalibrationJob job = MatchJob();
+  job.samples = {Prompt(3 * kTokens, 3)};
+  const auto result = RunJob(OnGated(), job);
+  ASSERT_TRUE(result.ok()) << result.status();
+  // Two whole sequences but for the token in front of the second, and what is left.
+  EXPECT_EQ(result->content.evidence.calibration_sequences, 2);
+  EXPECT_EQ(result->content.evidence.held_out_sequences, 1);
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,136 @@
+// What is PostgreSQL's own: row-level security, replicas, notifications.
+#include <atomic>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/base/eventually.h"
+#include "tests/testing/profiles/postgres_client.h"
+#include "tests/testing/profiles/postgres_store_fixture.h"
+
+namespace eta {
+namespace {
+
+using absl::StatusCode;
+
+const Tenant kAcme = TenantOf("acme");
+const Tenant kOther = TenantOf("other");
+
+std::string Reason(const absl::Status& status) {
+  return GetErrorDetail(status).reason;
+}
+
+using PostgresStore = PostgresStoreFixture;
+
+TEST_F(PostgresStore, RowLevelSecurityHidesOtherTenants) {
+  const auto store = Open();
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+  ASSERT_TRUE(store->Put(kOther, MakePut("legal", 2)).ok());
+  ASSERT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 1, {}}).ok());
+  EXPECT_EQ(PostgresClient(server_->AdminUrl(url_))("SELECT COUNT(*) FROM eta_profiles"), "2");
+  // The server's own role without a WHERE.
+  PostgresClient client(url_);
+  EXPECT_EQ(client("SELECT COUNT(*) FROM eta_profiles"), "0");
+  EXPECT_EQ(client("SELECT COUNT(*) FROM eta_aliases"), "0");
+  client("SET app.tenant = 'other'");
+  EXPECT_EQ(client("SELECT string_agg(tenant, ',') FROM eta_profiles"), "other");
+  EXPECT_EQ(client("SELECT COUNT(*) FROM eta_aliases"), "0");
+  EXPECT_EQ(client("UPDATE eta_profiles SET tenant = 'acme'"), "42501");
+  EXPECT_EQ(client("DELETE FROM eta_profiles WHERE tenant = 'acme' RETURNING 1"), "");
+  EXPECT_EQ(PostgresClient(server_->AdminUrl(url_))("SELECT COUNT(*) FROM eta_profiles"), "2");
+}
+
+TEST_F(PostgresStore, DeletedVersionsAreNotWrittenAgain) {
+  const auto store = Open();
+  PostgresClient admin(server_->AdminUrl(url_));
+  const auto writer_after_delete = [&] {
+    EXPECT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+    EXPECT_TRUE(store->Delete(kAcme, "legal", std::nullopt).ok());
+    return admin("SELECT xmin FROM eta_profiles WHERE version = 1");
+  };
+  const std::string writer = writer_after_delete();
+  EXPECT_EQ(writer_after_delete(), writer);
+}
+
+TEST_F(PostgresStore, ReplicasMigrateAtOnceAndSeeEachOther) {
+  std::vector<std::thread> threads;
+  std::atomic<int> stored = 0;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      const auto store = OpenProfileStore(url_, StorePlace::FastOptions());
+      ASSERT_TRUE(store.ok()) << store.status();
+      if ((*store)->Put(kAcme, MakePut("p" + std::to_string(i), 1)).ok()) ++stored;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(stored, 4);
+  EXPECT_EQ(Open()->List(kAcme, {})->profiles.size(), 4u);
+}
+
+TEST_F(PostgresStore, NewerSchemaAndMissingRightsAreRefused) {
+  ASSERT_NE(Open(), nullptr);
+  PostgresClient admin(server_->AdminUrl(url_));
+  admin("UPDATE eta_store SET schema_version = 3");
+  EXPECT_EQ(Reason(OpenProfileStore(url_).status()), "STORE_SCHEMA_TOO_NEW");
+  admin("UPDATE eta_store SET schema_version = 2");
+  admin("REVOKE ALL ON eta_store FROM eta");
+  EXPECT_EQ(Reason(OpenProfileStore(url_).status()), "STORE_PERMISSIONS");
+  EXPECT_EQ(OpenProfileStore("postgresql://host:port/x?nonsense=1").status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(PostgresStore, TablesOfTheFirstVersionAreMigratedUnderAReplicaThatWrites) {
+  const auto old = Open();  // as one that made its connections before
+  ASSERT_TRUE(old->Put(kAcme, MakePut("legal", 1)).ok());
+  ASSERT_TRUE(old->Put(kAcme, MakePut("gone", 2)).ok());
+  ASSERT_TRUE(old->Delete(kAcme, "gone", std::nullopt).ok());
+  PostgresClient admin(server_->AdminUrl(url_));
+  admin(
+      "DROP TRIGGER eta_uses ON eta_profiles; DROP FUNCTION eta_count_use; DROP TABLE eta_uses;"
+      " UPDATE eta_store SET schema_version = 1");
+  ProfileStoreOptions options = StorePlace::FastOptions();
+  options.quota.versions = 2;
+  const auto store = Open(options);
+  ASSERT_TRUE(Eventually([&] { return store->Use(kAcme).has_value(); }));
+  EXPECT_EQ(store->Use(kAcme)->versions, 1);
+  EXPECT_EQ(store->Use(kAcme)->versions_ever, 2);
+  ASSERT_TRUE(old->Put(kAcme, MakePut("legal", 3)).ok());
+  EXPECT_TRUE(Eventually([&] { return store->Use(kAcme)->versions == 2; }));
+  EXPECT_EQ(Reason(store->Put(kAcme, MakePut("more", 4)).status()), "PROFILE_QUOTA");
+  EXPECT_EQ(admin("SELECT relforcerowsecurity FROM pg_class WHERE relname = 'eta_profiles'"), "t");
+}
+
+TEST_F(PostgresStore, NotificationsNeedNoPoll) {
+  ProfileStoreOptions options = StorePlace::FastOptions();
+  options.poll_interval = std::chrono::milliseconds(1500);
+  const auto writer = Open();
+  ASSERT_TRUE(writer->Put(kAcme, MakePut("legal", 1)).ok());
+  const auto store = OpenProfileStore(url_, options);
+  ASSERT_TRUE(store.ok());
+  std::atomic<int> told = 0;
+  const auto watch = (*store)->Watch([&](const ProfileChange&) { ++told; });
+  // The first look listens from here on.
+  ASSERT_TRUE(Eventually([&] { return told > 0; }));
+  told = 0;
+  ASSERT_TRUE(writer->Put(kAcme, MakePut("legal", 2)).ok());
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_TRUE(Eventually([&] { return told > 0; }));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
+TEST_F(PostgresStore, ALockedStoreIsBusyForWritersOnly) {
+  ProfileStoreOptions options = StorePlace::FastOptions();
+  options.busy_timeout = std::chrono::milliseconds(50);
+  const auto store = Open(options);
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+  PostgresClient other(url_);
+  other("BEGIN; SELECT * FROM eta_store FOR UPDATE");
+  EXPECT_EQ(Reason(store->Put(kAcme, MakePut("legal", 2)).status()), "STORE_BUSY");
+  EXPECT_TRUE(store->Get(kAcme, "legal", Newest()).ok());
+  other("ROLLBACK");
+  EXPECT_TRUE(store->Put(kAcme, MakePut("legal", 2)).ok());
+}
+
+}  // namespace
+}  // namespace eta

@@ -1,0 +1,291 @@
+// The canonical blob and the JSON form of a profile.
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/profiles/profile_blob.h"
+#include "calibration/profiles/profile_json.h"
+#include "engine/base/error.h"
+#include "engine/base/sha256.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/profiles/profile_case.h"
+
+namespace eta {
+namespace {
+
+using absl::StatusCode;
+using ::testing::HasSubstr;
+
+ProfileRecord MakeRecord(uint32_t seed) {
+  return {.tenant = TenantOf("acme"),
+          .name = "legal",
+          .version = 7,
+          .create_time_us = 1'700'000'000'000'000,
+          .request_id = "request-1",
+          .payload_digest = std::string(64, 'c'),
+          .content = MakeContent(seed),
+          .checksum = ""};
+}
+
+// As of a model without a predictor.
+void DropDynamic(ProfileEvidence& evidence) {
+  evidence.perplexity_dynamic.reset();
+  evidence.dynamic_head_density.reset();
+  evidence.dynamic_union_density.reset();
+  evidence.dynamic_recall.reset();
+}
+
+// Every finite kind of float: zeros, denormals, limits, neighbours.
+std::vector<float> HardFloats() {
+  using Limits = std::numeric_limits<float>;
+  return {0.0f,          -0.0f,         Limits::denorm_min(), -Limits::denorm_min(),
+          Limits::min(), Limits::max(), Limits::lowest(),     std::nextafter(1.0f, 2.0f),
+          0.1f,          1.0f / 3.0f,   16777216.0f,          -8.25f};
+}
+
+void ExpectSameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i])) << i;
+  }
+}
+
+TEST(ProfileBlob, RoundTripKeepsEveryBit) {
+  ProfileRecord record = MakeRecord(1);
+  record.content.geometry = {.layers = 3, .query_heads = 4, .block_size = 64, .sub_block = 0};
+  record.content.thresholds = HardFloats();
+  record.content.z_per_head = std::vector<float>(12, std::nextafter(2.0f, 0.0f));
+  DropDynamic(record.content.evidence);
+  const auto blob = EncodeProfile(record);
+  ASSERT_TRUE(blob.ok()) << blob.status();
+  const auto read = DecodeProfile(*blob);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, record);
+  ExpectSameBits(read->content.thresholds, record.content.thresholds);
+  EXPECT_EQ(read->checksum.size(), 64u);
+}
+
+TEST(ProfileBlob, EveryFlippedBitAndEveryCutIsDataLoss) {
+  ProfileRecord record = MakeRecord(2);
+  const std::string blob = EncodeProfile(record).value();
+  for (size_t i = 0; i < blob.size(); ++i) {
+    std::string bad = blob;
+    bad[i] = static_cast<char>(bad[i] ^ (1 << (i % 8)));
+    EXPECT_EQ(DecodeProfile(bad).status().code(), StatusCode::kDataLoss) << i;
+    EXPECT_EQ(DecodeProfile(blob.substr(0, i)).status().code(), StatusCode::kDataLoss) << i;
+  }
+  EXPECT_EQ(DecodeProfile(blob + "x").status().code(), StatusCode::kDataLoss);
+}
+
+// The blob with other bytes under a checksum that is right.
+std::string Resealed(std::string blob) {
+  blob.resize(blob.size() - 64);
+  return blob + Sha256Hex(blob).value();
+}
+
+// Row 27 of the table of bad inputs.
+TEST(ProfileBlob, NewerSchemaIsFailedPrecondition) {
+  ProfileRecord record = MakeRecord(3);
+  std::string blob = EncodeProfile(record).value();
+  blob[4] = kProfileSchemaVersion + 1;
+  const absl::Status status = DecodeProfile(Resealed(blob)).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(GetErrorDetail(status).reason, "PROFILE_SCHEMA_TOO_NEW");
+}
+
+// Row 28.
+TEST(ProfileBlob, BadValuesUnderAGoodChecksumAreDataLoss) {
+  ProfileRecord record = MakeRecord(4);
+  const std::string blob = EncodeProfile(record).value();
+  // The last threshold stands before the flag of z per head and the checksum.
+  for (const float bad : {std::nanf(""), INFINITY, -INFINITY}) {
+    std::string changed = blob;
+    const auto bits = std::bit_cast<uint32_t>(bad);
+    for (size_t i = 0; i < 4; ++i) {
+      changed[blob.size() - 64 - 1 - 4 + i] = static_cast<char>(bits >> (8 * i));
+    }
+    const absl::Status status = DecodeProfile(Resealed(changed)).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("thresholds[1][2]"));
+  }
+  // Every other byte, resealed: refused or a record that is sound and encodes to these very bytes.
+  for (size_t i = 0; i + 64 < blob.size(); ++i) {
+    std::string changed = blob;
+    changed[i] = static_cast<char>(0xff);
+    changed = Resealed(changed);
+    auto read = DecodeProfile(changed);
+    if (!read.ok()) continue;
+    EXPECT_EQ(EncodeProfile(*read).value(), changed) << i;
+  }
+}
+
+TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
+  const auto field = [](auto change) {
+    ProfileRecord record = MakeRecord(5);
+    change(record);
+    const absl::Status status = EncodeProfile(record).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+    return GetErrorDetail(status).field;
+  };
+  using R = ProfileRecord;
+  EXPECT_EQ(field([](R& r) { r.name = ".x"; }), "name");
+  EXPECT_EQ(field([](R& r) { r.version = 0; }), "version");
+  EXPECT_EQ(field([](R& r) { r.request_id = std::string(65, 'x'); }), "request_id");
+  EXPECT_EQ(field([](R& r) { r.request_id = "a b"; }), "request_id");
+  EXPECT_EQ(field([](R& r) { r.payload_digest = "x"; }), "payload_digest");
+  EXPECT_EQ(field([](R& r) { r.content.model_fingerprint = "A"; }), "model_fingerprint");
+  EXPECT_EQ(field([](R& r) { r.content.tokenizer_fingerprint = ""; }), "tokenizer_fingerprint");
+  EXPECT_EQ(field([](R& r) { r.content.geometry.sub_block = 5; }), "geometry.sub_block");
+  EXPECT_EQ(field([](R& r) { r.content.geometry.layers = 1 << 30; }), "geometry.layers");
+  EXPECT_EQ(field([](R& r) { r.content.thresholds.pop_back(); }), "thresholds");
+  EXPECT_EQ(field([](R& r) { r.content.thresholds[4] = NAN; }), "thresholds[1][1]");
+  EXPECT_EQ(field([](R& r) { r.content.z_per_head = {1.0f}; }), "z_per_head");
+  EXPECT_EQ(field([](R& r) { r.content.z_per_head.assign(6, 17.0f); }), "z_per_head");
+  EXPECT_EQ(field([](R& r) { r.content.offset = 101.0f; }), "offset");
+  EXPECT_EQ(field([](R& r) { r.content.z = -1.0f; }), "z");
+  EXPECT_EQ(field([](R& r) { r.content.target.value = 0.0; }), "target.value");
+  EXPECT_EQ(field([](R& r) { r.content.reached.soft_density = 1.1; }), "reached.soft_density");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.recall = NAN; }), "evidence.recall");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.dynamic_recall = 1.5; }),
+            "evidence.dynamic_recall");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.perplexity_dynamic.reset(); }),
+            "evidence.dynamic_head_density");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.perplexity_full = INFINITY; }),
+            "evidence.perplexity_full");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.calibration_tokens = 0; }),
+            "evidence.calibration_tokens");
+  EXPECT_EQ(field([](R& r) { r.content.labels["k"] = "a\nb"; }), "labels.k");
+  EXPECT_EQ(field([](R& r) { r.content.labels["k"] = "\xff"; }), "labels.k");
+  EXPECT_EQ(field([](R& r) { r.content.labels["K"] = "a"; }), "labels");
+  EXPECT_EQ(field([](R& r) {
+              for (int i = 0; i < 17; ++i) r.content.labels["k" + std::to_string(i)] = "";
+            }),
+            "labels");
+}
+
+// Row 29.
+TEST(ProfileNames, OneAllowList) {
+  for (const std::string& good :
+       {std::string("a"), std::string("legal-2024_v1.2"), std::string("0"), std::string(63, 'z')}) {
+    EXPECT_TRUE(CheckProfileName("name", good).ok()) << good;
+  }
+  using std::string_literals::operator""s;
+  for (const std::string& bad :
+       {""s, "."s, ".."s, ".hidden"s, "a/b"s, "a\\b"s, "a\0b"s, "A"s, "\xd0\xb0"s, "a b"s,
+        "'; DROP TABLE eta_profiles; --"s, "a@1"s, std::string(64, 'z')}) {
+    EXPECT_EQ(CheckProfileName("name", bad).code(), StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_FALSE(CheckProfileAlias("alias", "3").ok());
+  EXPECT_TRUE(CheckProfileAlias("alias", "stable").ok());
+  EXPECT_FALSE(Tenant::Parse("").ok());
+  EXPECT_FALSE(Tenant::Parse("a b").ok());
+  EXPECT_FALSE(Tenant::Parse(std::string(256, 'a')).ok());
+}
+
+TEST(ProfileNames, References) {
+  EXPECT_EQ(ParseProfileReference("profile", "legal")->selector, ProfileSelector(Newest()));
+  EXPECT_EQ(ParseProfileReference("profile", "legal@12")->selector, ProfileSelector(int64_t{12}));
+  EXPECT_EQ(ParseProfileReference("profile", "legal@stable")->selector,
+            ProfileSelector(std::string("stable")));
+  for (const char* bad : {"", "@", "@1", "legal@", "legal@0", "legal@01", "legal@-1", "legal@1a",
+                          "legal@a@b", "legal@99999999999999999999"}) {
+    EXPECT_EQ(ParseProfileReference("profile", bad).status().code(), StatusCode::kInvalidArgument)
+        << bad;
+  }
+}
+
+PortableProfile MakePortable() {
+  PortableProfile profile{.name = "legal", .version = 3, .create_time_us = 17, .content = {}};
+  profile.content = MakeContent(6, 3, 4);
+  profile.content.thresholds = HardFloats();
+  return profile;
+}
+
+TEST(ProfileJson, RoundTripKeepsEveryBit) {
+  PortableProfile profile = MakePortable();
+  for (const bool more : {false, true}) {
+    if (more) {
+      profile.content.z_per_head = std::vector<float>(12, std::nextafter(0.7f, 1.0f));
+      DropDynamic(profile.content.evidence);
+      profile.content.target = {ProfileTargetKind::kMatchDynamic, 0.0};
+      profile.content.floor = ProfileFloor::kNone;
+      profile.content.labels.clear();
+    }
+    const auto text = ProfileToJson(profile);
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_EQ(*text, nlohmann::ordered_json::parse(*text).dump(1) + "\n");
+    const auto read = ProfileFromJson(*text);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, profile);
+    ExpectSameBits(read->content.thresholds, profile.content.thresholds);
+  }
+}
+
+TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
+  const auto whole = nlohmann::ordered_json::parse(ProfileToJson(MakePortable()).value());
+  for (const auto& [key, value] : whole.items()) {
+    auto missing = whole;
+    missing.erase(key);
+    EXPECT_EQ(GetErrorDetail(ProfileFromJson(missing.dump()).status()).field, key);
+    auto wrong = whole;
+    wrong[key] = true;
+    const absl::Status status = ProfileFromJson(wrong.dump()).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << key;
+    EXPECT_EQ(GetErrorDetail(status).field, key);
+    std::string twice = whole.dump();
+    twice.insert(1, "\"" + key + "\":0,");
+    EXPECT_THAT(std::string(ProfileFromJson(twice).status().message()), HasSubstr(key));
+    if (!value.is_object() || key == "labels") continue;
+    for (const auto& [inner, unused] : value.items()) {
+      auto less = whole;
+      less[key].erase(inner);
+      EXPECT_EQ(GetErrorDetail(ProfileFromJson(less.dump()).status()).field,
+                absl::StrCat(key, ".", inner));
+    }
+    auto more = whole;
+    more[key]["extra"] = 1;
+    EXPECT_THAT(std::string(ProfileFromJson(more.dump()).status().message()), HasSubstr("extra"));
+  }
+  auto more = whole;
+  more["tenant"] = "acme";
+  EXPECT_THAT(std::string(ProfileFromJson(more.dump()).status().message()), HasSubstr("tenant"));
+}
+
+TEST(ProfileJson, RefusesChangedNumbersAndOtherTrouble) {
+  const auto whole = nlohmann::ordered_json::parse(ProfileToJson(MakePortable()).value());
+  const auto code = [&](auto change) {
+    auto json = whole;
+    change(json);
+    const absl::Status status = ProfileFromJson(json.dump()).status();
+    return std::pair(status.code(), GetErrorDetail(status).field);
+  };
+  using J = nlohmann::ordered_json;
+  const auto invalid = StatusCode::kInvalidArgument;
+  EXPECT_EQ(code([](J& j) { j["thresholds"][0][8 % 4] = 0.25; }),
+            std::pair(invalid, std::string("content_sha256")));
+  EXPECT_EQ(code([](J& j) { j["thresholds"][1][1] = 1e39; }),
+            std::pair(invalid, std::string("thresholds[1][1]")));
+  EXPECT_EQ(code([](J& j) { j["thresholds"][1].erase(0); }),
+            std::pair(invalid, std::string("thresholds")));
+  EXPECT_EQ(code([](J& j) { j["version"] = 0; }), std::pair(invalid, std::string("version")));
+  EXPECT_EQ(code([](J& j) { j["version"] = 1.5; }), std::pair(invalid, std::string("version")));
+  EXPECT_EQ(code([](J& j) { j["version"] = UINT64_MAX; }),
+            std::pair(invalid, std::string("version")));
+  EXPECT_EQ(code([](J& j) { j["floor"] = "UNIFORM"; }), std::pair(invalid, std::string("floor")));
+  EXPECT_EQ(code([](J& j) { j["geometry"]["layers"] = 1 << 30; }),
+            std::pair(invalid, std::string("geometry.layers")));
+  EXPECT_EQ(code([](J& j) { j["schema_version"] = 2; }),
+            std::pair(StatusCode::kFailedPrecondition, std::string("schema_version")));
+  EXPECT_EQ(code([](J& j) { j["name"] = "../x"; }), std::pair(invalid, std::string("name")));
+  EXPECT_TRUE(code([](J& j) { j["name"] = "renamed"; }).first == StatusCode::kOk);
+  for (const std::string bad : {"", "[]", "{", "{}x", "nul", "\xff"}) {
+    EXPECT_EQ(ProfileFromJson(bad).status().code(), invalid) << bad;
+  }
+  EXPECT_EQ(ProfileFromJson(std::string(kMaxProfileJsonBytes + 1, ' ')).status().code(), invalid);
+}
+
+}  // namespace
+}  // namespace eta

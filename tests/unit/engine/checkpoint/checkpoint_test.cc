@@ -1,0 +1,222 @@
+#include "engine/checkpoint/checkpoint.h"
+
+#include <sys/stat.h>
+
+#include "engine/base/sha256.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/base/temp_folder.h"
+
+namespace eta {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kNotFound = absl::StatusCode::kNotFound;
+constexpr auto kFailedPrecondition = absl::StatusCode::kFailedPrecondition;
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest() {
+    folder_.Write("config.json", "{}");
+    folder_.Write("tokenizer.model", "pieces");
+  }
+
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
+  void WriteShard(const std::string& name, const std::vector<std::string>& tensors) const {
+    std::map<std::string, TensorToWrite> all;
+    for (const std::string& tensor : tensors) {
+      all[tensor] = {
+          DType::kUInt8, {static_cast<int64_t>(tensor.size())}, std::as_bytes(std::span(tensor))};
+    }
+    ASSERT_TRUE(WriteSafetensors(Path(name), {}, all).ok());
+  }
+  void WriteIndex(const std::string& weight_map) const {
+    folder_.Write("model.safetensors.index.json",
+                  R"({"metadata":{"total_size":1},"weight_map":)" + weight_map + "}");
+  }
+  absl::StatusOr<Checkpoint> Open(const CheckpointOptions& options = {}) const {
+    return Checkpoint::Open(folder_.path(), options);
+  }
+  absl::StatusCode Code(const CheckpointOptions& options = {}) const {
+    return Open(options).status().code();
+  }
+
+  TempFolder folder_;
+};
+
+std::string Text(const absl::StatusOr<std::vector<std::byte>>& bytes) {
+  return bytes.ok() ? std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size()) : "";
+}
+
+TEST_F(CheckpointTest, OneFileIsRead) {
+  WriteShard("model.safetensors", {"alpha", "beta"});
+  const auto checkpoint = Open();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->config_json(), "{}");
+  EXPECT_EQ(checkpoint->tokenizer_model(), "pieces");
+  EXPECT_EQ(checkpoint->tensors().size(), 2u);
+  EXPECT_EQ(Text(checkpoint->Read("beta")), "beta");
+  EXPECT_EQ(checkpoint->Read("gamma").status().code(), kNotFound);
+}
+
+TEST_F(CheckpointTest, ShardsReadAsOne) {
+  WriteShard("model-1.safetensors", {"alpha", "beta"});
+  WriteShard("model-2.safetensors", {"gamma"});
+  WriteIndex(R"({"alpha":"model-1.safetensors","beta":"model-1.safetensors",)"
+             R"("gamma":"model-2.safetensors"})");
+  const auto checkpoint = Open();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->tensors().size(), 3u);
+  EXPECT_EQ(Text(checkpoint->Read("alpha")), "alpha");
+  EXPECT_EQ(Text(checkpoint->Read("gamma")), "gamma");
+}
+
+TEST_F(CheckpointTest, MissingFilesAreNamed) {
+  EXPECT_EQ(Checkpoint::Open(Path("nowhere")).status().code(), kNotFound);
+  EXPECT_EQ(Code(), kNotFound) << "no weights";
+  WriteIndex(R"({"alpha":"model-1.safetensors"})");
+  EXPECT_EQ(Code(), kNotFound) << "no shard";
+  EXPECT_THAT(std::string(Open().status().message()), HasSubstr("'model-1.safetensors'"));
+  WriteShard("model-1.safetensors", {"alpha"});
+  EXPECT_EQ(Code(), absl::StatusCode::kOk);
+  std::filesystem::remove(Path("tokenizer.model"));
+  EXPECT_EQ(Code(), kNotFound);
+}
+
+TEST_F(CheckpointTest, AnotherTokenizerStandsInForTokenizerModelAndIsPartOfTheFingerprint) {
+  WriteShard("model.safetensors", {"alpha"});
+  folder_.Write("tokenizer.json", "{}");
+  EXPECT_EQ(Open()->tokenizer_model(), "pieces") << "where both are, tokenizer.model counts";
+  EXPECT_FALSE(Open()->sha256().contains("tokenizer.json"));
+  std::filesystem::remove(Path("tokenizer.model"));
+  const auto checkpoint = Open();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->tokenizer_model(), std::nullopt);
+  EXPECT_EQ(checkpoint->tokenizer_fingerprint(), *Sha256Hex("{}"));
+  folder_.Write("tokenizer.json", "{ }");
+  EXPECT_NE(Open()->fingerprint(), checkpoint->fingerprint());
+  std::filesystem::create_symlink("nowhere", Path("tokenizer.model"));
+  EXPECT_EQ(Code(), kNotFound) << "a broken link is no reason to do without text";
+}
+
+TEST_F(CheckpointTest, ShardNamesCannotLeaveTheFolder) {
+  WriteShard("model-1.safetensors", {"alpha"});
+  const std::string outside = Path("model-1.safetensors");
+  for (const std::string name :
+       {"../x.safetensors", "/etc/passwd", "..", ".", "", ".hidden.safetensors", "a/b.safetensors",
+        "a\\\\b.safetensors", "a\\u0000.safetensors", "config.json", ".safetensors"}) {
+    WriteIndex("{\"alpha\":\"" + name + "\"}");
+    EXPECT_EQ(Code(), kInvalid) << name;
+  }
+  WriteIndex("{\"alpha\":\"" + outside + "\"}");
+  EXPECT_EQ(Code(), kInvalid) << "absolute";
+}
+
+TEST_F(CheckpointTest, LinksMayNotLeaveTheFolder) {
+  const TempFolder outside;
+  WriteShard("real.safetensors", {"alpha"});
+  std::filesystem::create_symlink("real.safetensors", Path("model.safetensors"));
+  EXPECT_EQ(Code(), absl::StatusCode::kOk) << "a link inside the folder";
+  std::filesystem::remove(Path("model.safetensors"));
+  std::filesystem::rename(Path("real.safetensors"), outside.path() + "/real.safetensors");
+  std::filesystem::create_symlink(outside.path() + "/real.safetensors",
+                                  Path("model-1.safetensors"));
+  WriteIndex(R"({"alpha":"model-1.safetensors"})");
+  EXPECT_EQ(Code(), kInvalid);
+  std::filesystem::create_symlink(outside.path() + "/real.safetensors", Path("model.safetensors"));
+  EXPECT_EQ(Code(), kInvalid);
+}
+
+TEST_F(CheckpointTest, AFolderReachedThroughALinkIsFine) {
+  WriteShard("model.safetensors", {"alpha"});
+  const TempFolder other;
+  std::filesystem::create_directory_symlink(folder_.path(), other.path() + "/link");
+  EXPECT_TRUE(Checkpoint::Open(other.path() + "/link").ok());
+}
+
+TEST_F(CheckpointTest, IndexAndShardsMustAgree) {
+  WriteShard("model-1.safetensors", {"alpha", "beta"});
+  WriteIndex(R"({"alpha":"model-1.safetensors"})");
+  EXPECT_EQ(Code(), kInvalid) << "beta is in no list";
+  WriteIndex(R"({"alpha":"model-1.safetensors","beta":"model-1.safetensors",)"
+             R"("gamma":"model-1.safetensors"})");
+  EXPECT_EQ(Code(), kInvalid) << "gamma is in no file";
+  WriteShard("model-2.safetensors", {"beta"});
+  WriteIndex(R"({"alpha":"model-1.safetensors","beta":"model-2.safetensors"})");
+  EXPECT_EQ(Code(), kInvalid) << "beta is in two files";
+}
+
+TEST_F(CheckpointTest, ADamagedIndexIsInvalid) {
+  WriteShard("model-1.safetensors", {"alpha"});
+  for (const std::string index :
+       {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})",
+        R"({"weight_map":{"alpha":1}})",
+        R"({"weight_map":{"alpha":"model-1.safetensors","alpha":"model-1.safetensors"}})",
+        R"({"weight_map":{"alpha":"model-1.safetensors"}}x)",
+        R"({"weight_map":{"alpha":{"a":{"b":{"c":1}}}}})"}) {
+    folder_.Write("model.safetensors.index.json", index);
+    EXPECT_EQ(Code(), kInvalid) << index;
+  }
+}
+
+TEST_F(CheckpointTest, OnlyListedDigestsAreAccepted) {
+  WriteShard("model.safetensors", {"alpha"});
+  CheckpointOptions options;
+  for (const char* name : {"config.json", "tokenizer.model", "model.safetensors"}) {
+    options.expected_sha256[name] = *Sha256Hex(ReadFile(Path(name)));
+  }
+  EXPECT_EQ(Code(options), absl::StatusCode::kOk);
+  options.expected_sha256["config.json"][0] ^= 1;
+  EXPECT_EQ(Code(options), kFailedPrecondition) << "another digest";
+  options.expected_sha256.erase("config.json");
+  EXPECT_EQ(Code(options), kFailedPrecondition) << "not listed";
+}
+
+// Row 79 of the table of bad inputs, as is the one after it.
+TEST_F(CheckpointTest, FilesThatEveryUserMayWriteAreRefused) {
+  WriteShard("model.safetensors", {"alpha"});
+  ASSERT_EQ(chmod(Path("tokenizer.model").c_str(), 0666), 0);
+  EXPECT_EQ(Code(), kFailedPrecondition);
+}
+
+TEST_F(CheckpointTest, FoldersThatEveryUserMayWriteAreRefusedWithStickyBitToo) {
+  WriteShard("model.safetensors", {"alpha"});
+  for (const mode_t mode : {0777, 01777}) {
+    ASSERT_EQ(chmod(folder_.path().c_str(), mode), 0);
+    EXPECT_EQ(Code(), kFailedPrecondition) << mode;
+  }
+  ASSERT_EQ(chmod(folder_.path().c_str(), 0775), 0);
+  EXPECT_EQ(Code(), absl::StatusCode::kOk);
+}
+
+TEST_F(CheckpointTest, TheFingerprintTellsEveryContentApart) {
+  WriteShard("model.safetensors", {"alpha"});
+  const std::string fingerprint = Open()->fingerprint();
+  EXPECT_EQ(fingerprint.size(), 64u);
+  EXPECT_EQ(Open()->fingerprint(), fingerprint);
+  for (const char* name : {"config.json", "tokenizer.model", "model.safetensors"}) {
+    std::string contents = ReadFile(Path(name));
+    const std::string original = contents;
+    contents.back() ^= 1;  // of the weights, the last data byte
+    folder_.Write(name, contents);
+    ASSERT_TRUE(Open().ok());
+    EXPECT_NE(Open()->fingerprint(), fingerprint) << name;
+    folder_.Write(name, original);
+  }
+  EXPECT_EQ(Open()->fingerprint(), fingerprint);
+  EXPECT_EQ(Open()->tokenizer_fingerprint(), *Sha256Hex(ReadFile(Path("tokenizer.model"))));
+}
+
+TEST(Sha256, AgreesWithThePublishedVectors) {
+  EXPECT_EQ(*Sha256Hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(*Sha256Hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  Sha256 hash;
+  hash.Update("a");
+  hash.Update("bc");
+  EXPECT_EQ(*hash.Hex(), *Sha256Hex("abc"));
+}
+
+}  // namespace
+}  // namespace eta

@@ -1,0 +1,82 @@
+// What a request is admitted on where other requests hold a part of its prompt, step by step.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <span>
+
+#include "engine/batching/prefix_key.h"
+#include "engine/request/request_validation.h"
+#include "tests/testing/engine/engine_run.h"
+#include "tests/testing/engine/scripted_engine.h"
+
+namespace eta {
+namespace {
+
+using testing::Greedy;
+using testing::Prompt;
+using testing::ScriptedEngine;
+using testing::TinyModel;
+
+constexpr int32_t kBlock = 16;
+
+class SharingTest : public ::testing::Test {
+ protected:
+  const BlockPool& pool() { return engine_.dispatcher().pool(); }
+  const Batcher& batcher() { return engine_.dispatcher().batcher(); }
+
+  // Its handle.
+  size_t Submit(std::vector<int32_t> prompt, int32_t answer, Priority priority) {
+    Request request = Greedy(std::move(prompt), answer);
+    request.priority = priority;
+    engine_.Submit(std::move(request));
+    return engine_.num_requests() - 1;
+  }
+  size_t Submit(std::vector<int32_t> prompt, int32_t answer) {
+    return Submit(std::move(prompt), answer, Priority::kNormal);
+  }
+  void StepUntil(const std::function<bool()>& done) {
+    for (int steps = 0; !done(); ++steps) {
+      ASSERT_LT(steps, 200);
+      ASSERT_TRUE(engine_.Step().ok());
+    }
+  }
+
+  TinyModel model_;
+  std::unique_ptr<Backend> backend_ = *MakeBackend({.name = "cpu", .num_threads = 1});
+  ScriptedEngine engine_{{.model_dir = model_.path(),
+                          .num_blocks = 12,
+                          .batcher = {.max_running = 4, .max_step_tokens = kBlock / 2}},
+                         *backend_};
+};
+
+// Of five cached blocks of a prompt the first is nobody's, and goes to a request of the same step:
+// the other four, which are held, are not reached without it, and would be missing.
+TEST_F(SharingTest, BlocksBehindOneThatMayBeGivenAwayAreNotCountedOn) {
+  const std::vector<int32_t> prompt = Prompt(5 * kBlock + 1, 1);
+  const size_t holder = Submit(prompt, 12);
+  StepUntil([&] { return batcher().num_running() == 1; });
+  // Overtakes it. Its prompt is that first block alone, which it computes itself, being its last:
+  // so the copy that is kept for others is not the holder's.
+  const size_t first = Submit({prompt.begin(), prompt.begin() + kBlock}, 1, Priority::kHigh);
+  StepUntil([&] { return engine_.ids(first).size() == 1; });
+  const size_t later = Submit(Prompt(4 * kBlock + 1, 2), 1);
+  StepUntil([&] { return engine_.ids(later).size() == 1 && !engine_.ids(holder).empty(); });
+  const auto keys = PrefixKeys("", engine_.config().rope_theta,
+                               ResolveAttention({}, engine_.config()), prompt, kBlock);
+  ASSERT_EQ(pool().FindPrefix(keys).num_blocks, 5);
+  ASSERT_EQ(pool().FindPrefix(std::span(keys).first(1)).num_held, 0);
+  ASSERT_EQ(pool().num_used(), 6);
+  ASSERT_EQ(pool().num_free(), 1);
+
+  const size_t evicting = Submit(Prompt(2 * kBlock, 3), 1);
+  const size_t sharing = Submit(prompt, 12);
+  ASSERT_TRUE(engine_.Step().ok());
+  EXPECT_EQ(batcher().num_running(), 2);
+  EXPECT_EQ(batcher().num_waiting(), 1);
+  StepUntil([&] { return batcher().num_running() + batcher().num_waiting() == 0; });
+  EXPECT_EQ(engine_.ids(evicting).size(), 1u);
+  EXPECT_EQ(engine_.ids(sharing), engine_.ids(holder));
+}
+
+}  // namespace
+}  // namespace eta

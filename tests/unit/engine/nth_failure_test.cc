@@ -1,0 +1,248 @@
+// Every allocation, every read of a file and every allocation on the device fails once, in turn:
+// no crash, no hang, nothing leaked (in a build with LeakSanitizer), nothing half done, and the
+// code that says so.
+#include <cstdio>
+#include <future>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/profile_store.h"
+#include "engine/base/error.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "gmock/gmock.h"
+#include "kernels/failpoint.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/engine_run.h"
+#include "tests/testing/faults/failing_memory.h"
+#include "tests/testing/profiles/profile_case.h"
+
+namespace eta::testing {
+namespace {
+
+const Tenant kAcme = TenantOf("acme");
+
+class NthFailure : public ::testing::Test {
+ protected:
+  EngineOptions Options() const {
+    EngineOptions options = OptionsFor(model_);
+    options.kv_pool_bytes = int64_t{1} << 20;
+    return options;
+  }
+  const TinyModel model_{{.num_layers = 1, .shards = 2}};
+};
+
+TEST_F(NthFailure, AllocationWhileACheckpointIsOpened) {
+  EXPECT_GT(FailEachAllocation([this] { return Checkpoint::Open(model_.path()).status(); }), 20);
+}
+
+TEST_F(NthFailure, AllocationWhileATokenizerIsLoadedAndUsed) {
+  const auto checkpoint = Checkpoint::Open(model_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto config = ParseModelConfig(checkpoint->config_json());
+  ASSERT_TRUE(config.ok()) << config.status();
+  FailEachAllocation(
+      [&] { return Tokenizer::Load(checkpoint->tokenizer_model(), *config).status(); });
+  const auto tokenizer = Tokenizer::Load(checkpoint->tokenizer_model(), *config);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_GT(FailEachAllocation([&] {
+              return (*tokenizer)->Encode("The quick brown fox \xe2\x82\xac", true).status();
+            }),
+            3);
+}
+
+TEST_F(NthFailure, AllocationWhileAProfileBecomesJsonAndComesBack) {
+  const PortableProfile profile{
+      .name = "legal", .version = 1, .create_time_us = 1, .content = MakeContent(1)};
+  EXPECT_GT(FailEachAllocation([&] { return ProfileToJson(profile).status(); }), 20);
+  const auto json = ProfileToJson(profile);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_GT(FailEachAllocation([&] { return ProfileFromJson(*json).status(); }), 20);
+}
+
+// What was acknowledged is there, whole; what was not is not half there; the store goes on.
+TEST_F(NthFailure, AllocationInTheStore) {
+  const TempFolder folder(FastParent());
+  const auto opened = OpenProfileStore(folder.path() + "/profiles.db", {});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ProfileStore& store = **opened;
+  int64_t newest = 0;
+  uint32_t seed = 0;
+  FailEachAllocation([&] {
+    const auto stored = store.Put(kAcme, MakePut("legal", ++seed));
+    if (stored.ok()) newest = (*stored)->version;
+    return stored.status();
+  });
+  const auto kept = store.Get(kAcme, "legal", Newest());
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_GE((*kept)->version, newest);
+  const int64_t there = (*kept)->version;
+  for (int64_t version = 1; version <= there; ++version) {
+    EXPECT_TRUE(store.Get(kAcme, "legal", version).ok()) << "no version is missing or damaged";
+  }
+  EXPECT_GT(FailEachAllocation([&] { return store.Get(kAcme, "legal", Newest()).status(); }), 20);
+  EXPECT_GT(FailEachAllocation([&] { return store.List(kAcme, {}).status(); }), 20);
+  FailEachAllocation(
+      [&] { return store.SetAlias(kAcme, {.name = "legal", .alias = "live", .version = 1}); });
+  EXPECT_EQ((*store.Get(kAcme, "legal", std::string("live")))->version, 1);
+  EXPECT_EQ((*store.Put(kAcme, MakePut("legal", 1)))->version, there + 1);
+  EXPECT_TRUE(store.Health().ok()) << store.Health();
+}
+
+TEST_F(NthFailure, AllocationWhileAStoreIsOpened) {
+  int attempt = 0;
+  const TempFolder folder(FastParent());
+  FailEachAllocation([&] {
+    const auto store = OpenProfileStore(folder.path() + "/" + std::to_string(++attempt) + ".db",
+                                        {.poll_interval = std::chrono::hours(1)});
+    return store.status();
+  });
+  // A file that was begun and not finished is finished by the next who opens it.
+  for (int i = 1; i < attempt; ++i) {
+    const auto store = OpenProfileStore(folder.path() + "/" + std::to_string(i) + ".db", {});
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
+  }
+}
+
+TEST_F(NthFailure, AllocationInSubmit) {
+  const auto engine = Start(Options());
+  FailEachAllocation([&] {
+    auto recorder = std::make_shared<Recorder>();
+    const auto handle = engine->Submit(Greedy(Prompt(40, 1), 2), recorder);
+    if (handle.ok()) recorder->Wait();
+    return handle.status();
+  });
+  WaitUntilIdle(*engine);
+  EXPECT_EQ(engine->Snapshot().blocks_used, 0);
+  EXPECT_TRUE(Ask(*engine, Greedy(Prompt(40, 1), 2)).status.ok());
+}
+
+// In the step thread and its helpers: whoever waits is told, and the engine says that the process
+// must end.
+TEST_F(NthFailure, AllocationInAStep) {
+  int64_t struck = 0;
+  for (int64_t n = 1;; n = NextToFail(n)) {
+    SCOPED_TRACE(n);
+    const auto engine = Start(Options());
+    FailAllocation(n, Threads::kOthers);
+    std::vector<std::shared_ptr<Recorder>> recorders;
+    for (uint32_t i = 0; i < 3; ++i) {
+      recorders.push_back(Submit(*engine, Greedy(Prompt(20 + 20 * i, i), 3)));
+    }
+    std::vector<Recorder::Answer> answers;
+    for (const auto& recorder : recorders) answers.push_back(recorder->Wait());
+    const bool failed = EndFailedAllocation();
+    if (failed) ++struck;
+    engine->Drain(Clock::now());
+    const bool ended = engine->Snapshot().out_of_memory;
+    for (const Recorder::Answer& answer : answers) {
+      if (answer.status.ok()) {
+        EXPECT_TRUE(answer.finished.has_value());
+      } else {
+        EXPECT_TRUE(ended);
+        EXPECT_TRUE(absl::IsResourceExhausted(answer.status) || absl::IsUnavailable(answer.status))
+            << answer.status;
+      }
+    }
+    if (!failed) {
+      EXPECT_FALSE(ended);
+      break;
+    }
+  }
+  EXPECT_GT(struck, 20);
+}
+
+#ifdef ETA_FAILPOINTS
+class NthFailpoint : public NthFailure {
+ protected:
+  ~NthFailpoint() override { DisarmFailpoints(); }
+
+  // Each pass of `point` in `work` fails once, in turn; returns the statuses.
+  static std::vector<absl::Status> FailEach(Failpoint point,
+                                            const std::function<absl::Status()>& work) {
+    std::vector<absl::Status> statuses;
+    for (int64_t n = 0;; ++n) {
+      const int64_t before = FailpointStrikes(point);
+      ArmFailpoint(point, {.after = n, .times = 1});
+      const absl::Status status = work();
+      DisarmFailpoints();
+      if (FailpointStrikes(point) == before) {
+        EXPECT_TRUE(status.ok()) << status;
+        return statuses;
+      }
+      statuses.push_back(status);
+    }
+  }
+};
+
+TEST_F(NthFailpoint, ReadOrOpenOfACheckpoint) {
+  for (const Failpoint point : {Failpoint::kFileOpen, Failpoint::kFileRead}) {
+    const auto statuses = FailEach(point, [this] { return Engine::Create(Options()).status(); });
+    EXPECT_GE(statuses.size(), 5u);
+    for (const absl::Status& status : statuses) {
+      EXPECT_FALSE(status.ok());
+      EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("file '"));
+    }
+  }
+}
+
+TEST_F(NthFailpoint, AllocationOnTheDevice) {
+  const auto statuses =
+      FailEach(Failpoint::kDeviceAllocate, [this] { return Engine::Create(Options()).status(); });
+  EXPECT_GE(statuses.size(), 10u);
+  for (const absl::Status& status : statuses)
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+// What a step needs beside the cache and the weights grows with the first steps of their kind.
+// Short steps are all that was tried before the engine listens: what long prompts need comes later.
+TEST_F(NthFailpoint, AllocationOnTheDeviceInAStep) {
+  const TinyModel model({.num_layers = 1, .head_dim = 64});
+  EngineOptions options = OptionsFor(model);
+  if (options.backend.name != "cuda") {
+    GTEST_SKIP() << "only steps on a GPU take device memory (ETA_TEST_BACKEND=cuda)";
+  }
+  options.prefix_cache = false;
+  options.kv_pool_bytes = int64_t{8} << 20;
+  options.kv_dtype = DType::kFloat8E4M3;  // widened for prefill
+  options.max_running = 4;
+  options.max_step_tokens = 16;
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 4; ++i) requests.push_back(Greedy(Prompt(30 + 150 * i, i), 20));
+  const auto alone = Ask(*Start(options), requests[3]);
+  ASSERT_TRUE(alone.finished) << alone.status;
+  for (int64_t n = 0;; ++n) {
+    SCOPED_TRACE(n);
+    const auto engine = Start(options);
+    const int64_t before = FailpointStrikes(Failpoint::kDeviceAllocate);
+    ArmFailpoint(Failpoint::kDeviceAllocate, {.after = n, .times = 1});
+    int lost = 0;
+    for (const Recorder::Answer& answer : AskTogether(*engine, requests)) {
+      if (answer.finished) {
+        EXPECT_EQ(answer.ids.size(), 20u);
+        continue;
+      }
+      ++lost;
+      EXPECT_TRUE(absl::IsUnavailable(answer.status)) << answer.status;
+      EXPECT_EQ(GetErrorDetail(answer.status).reason, "DEVICE_ERROR");
+    }
+    DisarmFailpoints();
+    EXPECT_FALSE(engine->Snapshot().device_lost);
+    EXPECT_EQ(Ask(*engine, requests[3]).ids, alone.ids) << "nothing of the failed step is left";
+    if (FailpointStrikes(Failpoint::kDeviceAllocate) == before) {
+      EXPECT_EQ(lost, 0);
+      std::printf("%lld allocations\n", static_cast<long long>(n));
+      EXPECT_GE(n, 4) << "steps should have taken memory";
+      break;
+    }
+    EXPECT_EQ(lost, 1);
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,452 @@
+#include "engine/tokenizer/tokenizer.h"
+
+#include <limits>
+#include <random>
+
+#include "engine/base/utf8.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/piece_file.h"
+#include "tests/testing/engine/sentencepiece_reference.h"
+
+namespace eta {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+constexpr auto kFailedPrecondition = absl::StatusCode::kFailedPrecondition;
+
+ModelConfig ConfigOf(int32_t vocab_size) {
+  ModelConfig config;
+  config.vocab_size = vocab_size;
+  return config;
+}
+
+std::unique_ptr<Tokenizer> LoadOrDie(const std::string& serialized, int32_t vocab_size) {
+  auto tokenizer = Tokenizer::Load(serialized, ConfigOf(vocab_size));
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+}
+
+const std::string& EmbeddedFile() {
+  static const std::string file = ReadFile(ETA_SOURCE_DIR "/models/eta-27m/tokenizer.model");
+  return file;
+}
+const Tokenizer& Embedded() {
+  static const std::unique_ptr<Tokenizer> tokenizer = LoadOrDie(EmbeddedFile(), 8192);
+  return *tokenizer;
+}
+
+std::vector<int32_t> Ids(const Tokenizer& tokenizer, const std::string& text) {
+  const auto ids = tokenizer.Encode(text, false);
+  EXPECT_TRUE(ids.ok()) << ids.status();
+  return ids.value_or(std::vector<int32_t>());
+}
+
+// Characters that meet every branch: ASCII, spaces, controls, NUL, two to four bytes, U+2581.
+std::string RandomText(std::mt19937& random, size_t characters) {
+  static const std::vector<std::string> alphabet = {"a",
+                                                    "b",
+                                                    "c",
+                                                    "e",
+                                                    "t",
+                                                    "h",
+                                                    "th",
+                                                    "ing",
+                                                    " ",
+                                                    " ",
+                                                    "  ",
+                                                    "\n",
+                                                    "\t",
+                                                    "1",
+                                                    "23",
+                                                    "<s>",
+                                                    "<0x41>",
+                                                    "\xC3\xA9",
+                                                    "\xCC\x81",
+                                                    "\xE2\x96\x81",
+                                                    "\xE4\xB8\xAD",
+                                                    "\xF0\x9F\x98\x80",
+                                                    "\x7F",
+                                                    std::string(1, '\0'),
+                                                    "the ",
+                                                    ".",
+                                                    "(",
+                                                    "\xEF\xBF\xBD"};
+  std::string text;
+  for (size_t i = 0; i < characters; ++i) text += alphabet[random() % alphabet.size()];
+  return text;
+}
+
+// A small model in which merges compete: ties, overlaps, pieces that contain others.
+PieceFile SmallModel() {
+  PieceFile file;
+  int rank = 0;
+  for (const char* text : {"a", "b", "c", "t", "h", "e", "\xE2\x96\x81", "1"}) {
+    file.entries.push_back({text, -100, 1});
+  }
+  for (const char* text : {"th", "ab", "bc", "the", "\xE2\x96\x81t", "\xE2\x96\x81the", "abc", "aa",
+                           "\xE2\x96\x81\xE2\x96\x81", "aaaa", "ca"}) {
+    const int pair = rank++ / 2;  // two of one score each
+    file.entries.push_back({text, static_cast<float>(-pair), 1});
+  }
+  file.entries.push_back({"\n", 0, 4});
+  file.entries.push_back({"<x>", 0, 4});
+  file.entries.push_back({"<x>b", 0, 4});
+  file.entries.push_back({"c\xC3\xA9", 0, 4});
+  return file;
+}
+
+// On which a request is refused before its text is made tokens.
+TEST(Tokenizer, NoTokenStandsForMoreBytesThanItSays) {
+  const PieceFile file = SmallModel();
+  const auto small = LoadOrDie(file.Serialize(), file.size());
+  EXPECT_EQ(small->max_token_bytes(), 6u) << "U+2581 the";
+  EXPECT_GT(Embedded().max_token_bytes(), 6u);
+  EXPECT_LT(Embedded().max_token_bytes(), 100u);
+  const Tokenizer* const both[] = {small.get(), &Embedded()};
+  std::mt19937 random(7);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text = RandomText(random, 1 + random() % 60);
+    if (i % 4 == 0) text = std::string(1 + random() % 300, ' ');
+    for (const Tokenizer* const tokenizer : both) {
+      EXPECT_GE(Ids(*tokenizer, text).size() * tokenizer->max_token_bytes(), text.size())
+          << testing::PrintToString(text);
+    }
+  }
+  PieceFile without_bytes = SmallModel();
+  without_bytes.byte_fallback = false;
+  const auto unknown = LoadOrDie(without_bytes.Serialize(), without_bytes.size());
+  EXPECT_EQ(Ids(*unknown, std::string(1000, 'z')).size(), 1u);
+  EXPECT_EQ(unknown->max_token_bytes(), 0u) << "no bound";
+}
+
+TEST(Tokenizer, AgreesWithSentencePieceOnTheEmbeddedModel) {
+  const SentencePieceReference reference(EmbeddedFile());
+  ASSERT_TRUE(reference.ok());
+  std::mt19937 random(1);
+  for (int i = 0; i < 2020; ++i) {  // the last ones have several parts
+    const std::string text = RandomText(random, i < 2000 ? 1 + random() % 60 : 20'000);
+    ASSERT_EQ(Ids(Embedded(), text), reference.Encode(text)) << testing::PrintToString(text);
+  }
+  const std::string readme = ReadFile(ETA_SOURCE_DIR "/models/eta-27m/README.md");
+  EXPECT_EQ(Ids(Embedded(), readme), reference.Encode(readme));
+}
+
+TEST(Tokenizer, AgreesWithSentencePieceOnSmallModelsOfEveryKind) {
+  for (const bool byte_fallback : {true, false}) {
+    for (const bool dummy_prefix : {true, false}) {
+      PieceFile file = SmallModel();
+      file.byte_fallback = byte_fallback;
+      file.dummy_prefix = dummy_prefix;
+      const SentencePieceReference reference(file.Serialize());
+      ASSERT_TRUE(reference.ok());
+      const auto tokenizer = LoadOrDie(file.Serialize(), file.size());
+      std::mt19937 random(2);
+      static const std::vector<std::string> alphabet = {
+          "a", "a", "b", "c", "t", "h", "e", " ", " ", "\n", "<x>", "<", "x", "\xC3\xA9", "z", "1"};
+      for (int i = 0; i < 2020; ++i) {  // the last ones have several parts
+        std::string text;
+        for (size_t n = i < 2000 ? random() % 30 : 20'000; n > 0; --n) {
+          text += alphabet[random() % alphabet.size()];
+        }
+        const std::vector<int32_t> ids = Ids(*tokenizer, text);
+        ASSERT_EQ(ids, reference.Encode(text)) << testing::PrintToString(text);
+        ASSERT_EQ(tokenizer->Decode(ids), reference.Decode(ids)) << testing::PrintToString(text);
+      }
+    }
+  }
+}
+
+TEST(Tokenizer, AnyIdsDecodeAsSentencePieceDecodesThem) {
+  for (const bool dummy_prefix : {true, false}) {
+    PieceFile file = SmallModel();
+    file.dummy_prefix = dummy_prefix;
+    const SentencePieceReference reference(file.Serialize());
+    const auto tokenizer = LoadOrDie(file.Serialize(), file.size());
+    std::mt19937 random(3);
+    for (int i = 0; i < 5000; ++i) {
+      std::vector<int32_t> ids;
+      for (size_t n = random() % 12; n > 0; --n) {
+        const auto id = static_cast<int32_t>(random() % static_cast<uint32_t>(file.size()));
+        // A control piece between two bytes of a character splits it there, not here: it has no
+        // text.
+        const bool after_byte = !ids.empty() && ids.back() >= 3 && ids.back() < file.first_entry();
+        if (id >= 3 || !after_byte) ids.push_back(id);
+      }
+      ASSERT_EQ(tokenizer->Decode(ids), reference.Decode(ids)) << testing::PrintToString(ids);
+    }
+  }
+}
+
+TEST(Tokenizer, TextComesBackUnchangedControlCharactersAndNulIncluded) {
+  std::string every;
+  for (int c = 0; c < 128; ++c) every += static_cast<char>(c);
+  for (const std::string& text : {every, std::string("\0\0", 2), std::string("  two  spaces  "),
+                                  std::string("\r\n\t\v"), std::string("<s></s><unk><0x41>"),
+                                  std::string("\xEF\xBB\xBF"
+                                              "BOM"),
+                                  std::string("\xF4\x8F\xBF\xBF")}) {
+    EXPECT_EQ(Embedded().Decode(Ids(Embedded(), text)), text);
+  }
+}
+
+TEST(Tokenizer, TheFormatsOwnSpaceSignComesBackAsASpace) {
+  EXPECT_EQ(Embedded().Decode(Ids(Embedded(),
+                                  "a\xE2\x96\x81"
+                                  "b")),
+            "a b");
+}
+
+TEST(Tokenizer, TextNeverMakesControlIds) {
+  for (const int32_t id : Ids(Embedded(), "<s> </s> <unk> <pad>")) EXPECT_GT(id, 2);
+  const PieceFile file = SmallModel();
+  const auto tokenizer = LoadOrDie(file.Serialize(), file.size());
+  for (const int32_t id : Ids(*tokenizer, "<s></s>")) EXPECT_GT(id, 2);
+}
+
+TEST(Tokenizer, BeginOfTextIsPutFirstWhenAskedFor) {
+  const auto ids = Embedded().Encode("a", true);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(ids->front(), 1);
+  EXPECT_EQ(Embedded().bos_id(), 1);
+  EXPECT_THAT(Embedded().eos_ids(), ElementsAre(2));
+  EXPECT_THAT(*Embedded().Encode("", true), ElementsAre(1));
+  EXPECT_THAT(*Embedded().Encode("", false), ElementsAre());
+}
+
+TEST(Tokenizer, TheConfigsSpecialIdsComeBeforeTheFiles) {
+  ModelConfig config = ConfigOf(8192);
+  config.bos_id = 5;
+  config.eos_ids = {6, 7};
+  const auto tokenizer = Tokenizer::Load(EmbeddedFile(), config);
+  ASSERT_TRUE(tokenizer.ok());
+  EXPECT_EQ((*tokenizer)->bos_id(), 5);
+  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
+}
+
+TEST(Tokenizer, WithoutAFileIdsHaveNoTextAndTextNoIds) {
+  ModelConfig config = ConfigOf(50);
+  config.bos_id = 5;
+  config.eos_ids = {6, 7};
+  const auto tokenizer = Tokenizer::Load(std::nullopt, config);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_FALSE((*tokenizer)->knows_text());
+  EXPECT_TRUE(Embedded().knows_text());
+  EXPECT_EQ((*tokenizer)->vocab_size(), 50);
+  EXPECT_EQ((*tokenizer)->bos_id(), 5);
+  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
+  EXPECT_EQ((*tokenizer)->Encode("a", true).status().code(), kFailedPrecondition);
+  for (const int32_t id : {-1, 0, 49, 50}) {
+    EXPECT_EQ((*tokenizer)->PieceBytes(id), "");
+    EXPECT_EQ((*tokenizer)->FirstPieceBytes(id), "");
+  }
+  EXPECT_EQ((*tokenizer)->Decode(std::vector<int32_t>{1, 2, 3}), "");
+  config.bos_id = 50;
+  EXPECT_EQ(Tokenizer::Load(std::nullopt, config).status().code(), kFailedPrecondition);
+  config.bos_id = -1;
+  EXPECT_EQ((*Tokenizer::Load(std::nullopt, config))->bos_id(), -1);
+}
+
+TEST(Tokenizer, TextThatIsNotUtf8IsRefusedWithTheOffset) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"ab\xFF", "byte 2"},
+      {"\x80", "byte 0"},
+      {"a\xC0\x80", "byte 1"},
+      {"a\xE0\x80\x80", "byte 1"},
+      {"\xF0\x80\x80\x80", "byte 0"},
+      {"abc\xED\xA0\x80", "byte 3"},
+      {"\xF4\x90\x80\x80", "byte 0"},
+      {"\xF8\x88\x80\x80\x80", "byte 0"},
+      {"ok\xC3\xA9\xE4\xB8", "byte 4"},
+      {"\xC3"
+       "a",
+       "byte 0"},
+  };
+  for (const auto& [text, offset] : cases) {
+    const auto ids = Embedded().Encode(text, false);
+    EXPECT_EQ(ids.status().code(), kInvalid);
+    EXPECT_THAT(std::string(ids.status().message()), HasSubstr(offset));
+  }
+}
+
+TEST(Tokenizer, TextOverTheCapIsRefused) {
+  EXPECT_EQ(Embedded().Encode(std::string(kMaxTextBytes + 1, 'a'), false).status().code(),
+            kInvalid);
+}
+
+TEST(Tokenizer, WorstCaseInputsAgreeWithSentencePieceToo) {
+  const SentencePieceReference reference(EmbeddedFile());
+  for (const std::string unit :
+       {"a", " ", "\xCC\x81", "\n", "e\xCC\x81", "=", "\xF0\x9F\x98\x80"}) {
+    std::string text;
+    while (text.size() < 256 * 1024) text += unit;
+    EXPECT_EQ(Ids(Embedded(), text), reference.Encode(text)) << testing::PrintToString(unit);
+  }
+}
+
+// Short and long parts are merged in two ways.
+TEST(Tokenizer, RunsOfEveryLengthAgreeWithSentencePieceToo) {
+  const SentencePieceReference reference(EmbeddedFile());
+  for (size_t length = 1; length <= 256; ++length) {
+    for (const std::string& text : {std::string(length, ' ') + "a", "a" + std::string(length, '='),
+                                    std::string(length, '-') + std::string(length, ' ')}) {
+      ASSERT_EQ(Ids(Embedded(), text), reference.Encode(text)) << testing::PrintToString(text);
+    }
+  }
+}
+
+TEST(Tokenizer, UnknownIdsAddNothing) {
+  EXPECT_EQ(Embedded().PieceBytes(-1), "");
+  EXPECT_EQ(Embedded().PieceBytes(8192), "");
+  EXPECT_EQ(Embedded().Decode(std::vector<int32_t>{-1, INT32_MAX}), "");
+}
+
+absl::Status LoadStatus(const std::string& file, int32_t vocab_size) {
+  return Tokenizer::Load(file, ConfigOf(vocab_size)).status();
+}
+
+TEST(TokenizerFile, ThePieceCountMustBeTheVocabularys) {
+  EXPECT_EQ(LoadStatus(EmbeddedFile(), 8191).code(), kFailedPrecondition);
+  EXPECT_EQ(LoadStatus(EmbeddedFile(), 8193).code(), kFailedPrecondition);
+}
+
+TEST(TokenizerFile, SpecialIdsLieInTheVocabulary) {
+  ModelConfig config = ConfigOf(8192);
+  config.eos_ids = {2, 8192};
+  EXPECT_EQ(Tokenizer::Load(EmbeddedFile(), config).status().code(), kFailedPrecondition);
+  config = ConfigOf(8192);
+  config.bos_id = 8192;
+  EXPECT_EQ(Tokenizer::Load(EmbeddedFile(), config).status().code(), kFailedPrecondition);
+}
+
+TEST(TokenizerFile, EveryCutOfAFileIsRefused) {
+  const PieceFile model = SmallModel();
+  const std::string file = model.Serialize();
+  ASSERT_TRUE(LoadStatus(file, model.size()).ok());
+  for (size_t size = 0; size < file.size(); ++size) {
+    EXPECT_FALSE(LoadStatus(file.substr(0, size), model.size()).ok()) << size;
+  }
+}
+
+TEST(TokenizerFile, BrokenEncodingsAreRefused) {
+  const PieceFile model = SmallModel();
+  for (const std::string& rest :
+       {ProtoVarint((1 << 3) | 2) + ProtoVarint(UINT64_MAX),   // a length past the end
+        std::string(10, '\xFF') + '\x7F',                      // a varint over 64 bits
+        std::string("\x80"),                                   // a varint without an end
+        ProtoVarint((9 << 3) | 3), ProtoVarint((9 << 3) | 4),  // groups
+        ProtoVarint((9 << 3) | 6), ProtoVarint(2) + '\0',      // wire type 6; field 0
+        ProtoVarint((9 << 3) | 1) + "1234", ProtoVarint((9 << 3) | 5) + "12"}) {
+    EXPECT_EQ(LoadStatus(model.Serialize("", "", rest), model.size()).code(), kInvalid);
+    EXPECT_EQ(LoadStatus(model.Serialize(rest), model.size()).code(), kInvalid);
+    EXPECT_EQ(LoadStatus(model.Serialize("", rest), model.size()).code(), kInvalid);
+  }
+  EXPECT_EQ(LoadStatus("", 1).code(), kInvalid);
+  EXPECT_EQ(LoadStatus("not a model", 1).code(), kInvalid);
+  EXPECT_TRUE(LoadStatus(model.Serialize("", "", ProtoBytes(200, "other")), model.size()).ok());
+}
+
+TEST(TokenizerFile, BadPiecesAreRefused) {
+  const auto with = [](const PieceFile::Entry& entry) {
+    PieceFile model = SmallModel();
+    model.entries.push_back(entry);
+    return LoadStatus(model.Serialize(), model.size()).code();
+  };
+  EXPECT_EQ(with({"new", 0, 1}), absl::StatusCode::kOk);
+  EXPECT_EQ(with({"", 0, 1}), kInvalid);
+  EXPECT_EQ(with({std::string(1025, 'x'), 0, 1}), kInvalid);
+  EXPECT_EQ(with({"\xFF", 0, 1}), kInvalid);
+  EXPECT_EQ(with({"the", 0, 1}), kInvalid) << "there twice";
+  EXPECT_EQ(with({"nan", std::numeric_limits<float>::quiet_NaN(), 1}), kInvalid);
+  EXPECT_EQ(with({"second", 0, 2}), kInvalid) << "a second unknown piece";
+  EXPECT_EQ(with({"<0x1>", 0, 6}), kInvalid);
+  EXPECT_EQ(with({"other", 0, 7}), kInvalid);
+  EXPECT_EQ(with({"unused", 0, 5}), kUnimplemented);
+}
+
+TEST(TokenizerFile, BytePiecesAreAllThereOrNone) {
+  PieceFile model = SmallModel();
+  EXPECT_EQ(LoadStatus(model.Serialize(ProtoNumber(35, 0)), model.size()).code(), kInvalid);
+  model.byte_fallback = false;
+  EXPECT_EQ(LoadStatus(model.Serialize(ProtoNumber(35, 1)), model.size()).code(), kInvalid);
+}
+
+TEST(TokenizerFile, WhatOtherModelsDoToTextIsUnimplemented) {
+  const PieceFile model = SmallModel();
+  const auto trainer = [&](const std::string& extra) {
+    return LoadStatus(model.Serialize(extra), model.size()).code();
+  };
+  const auto normalizer = [&](const std::string& extra) {
+    return LoadStatus(model.Serialize("", extra), model.size()).code();
+  };
+  for (const uint64_t type : {1, 3, 4, 99})
+    EXPECT_EQ(trainer(ProtoNumber(3, type)), kUnimplemented);
+  EXPECT_EQ(trainer(ProtoNumber(24, 1)), kUnimplemented);
+  EXPECT_EQ(normalizer(ProtoBytes(2, "table")), kUnimplemented);
+  EXPECT_EQ(normalizer(ProtoNumber(4, 1)), kUnimplemented);
+  EXPECT_EQ(normalizer(ProtoNumber(5, 0)), kUnimplemented);
+  EXPECT_EQ(LoadStatus(model.Serialize("", "", ProtoBytes(5, ProtoBytes(2, "table"))), model.size())
+                .code(),
+            kUnimplemented);
+}
+
+TEST(TokenizerFile, AHundredNestedUserDefinedPiecesAreFine) {
+  PieceFile model;
+  for (size_t size = 1; size <= 100; ++size)
+    model.entries.push_back({std::string(size, 'a'), 0, 4});
+  const auto tokenizer = LoadOrDie(model.Serialize(), model.size());
+  EXPECT_THAT(Ids(*tokenizer, std::string(150, 'a')),
+              ElementsAre(model.first_entry() + 99, model.first_entry() + 49));
+}
+
+TEST(Utf8, HowBytesAreCutDoesNotMatter) {
+  std::mt19937 random(4);
+  const std::string alphabet = "a\x80\xBF\xC2\xC3\xE0\xA0\xED\x9F\xEF\xF0\x90\xF4\x8F\xFF";
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes;
+    for (size_t n = random() % 10; n > 0; --n) bytes += alphabet[random() % alphabet.size()];
+    std::string whole, parts;
+    Utf8Assembler at_once, cut;
+    at_once.Append(bytes, whole);
+    at_once.Finish(whole);
+    for (size_t begin = 0; begin < bytes.size();) {
+      const size_t size = std::min<size_t>(1 + random() % 3, bytes.size() - begin);
+      cut.Append(std::string_view(bytes).substr(begin, size), parts);
+      EXPECT_EQ(FirstInvalidUtf8(parts), std::nullopt);
+      begin += size;
+    }
+    cut.Finish(parts);
+    ASSERT_EQ(parts, whole);
+    ASSERT_EQ(FirstInvalidUtf8(whole), std::nullopt);
+    if (!FirstInvalidUtf8(bytes)) {
+      ASSERT_EQ(whole, bytes);
+    }
+  }
+}
+
+TEST(Utf8, EveryCodePointIsAcceptedAndEverySurrogateRefused) {
+  for (uint32_t c = 0; c <= 0x110000; ++c) {
+    std::string text;
+    if (c < 0x80) {
+      text = {static_cast<char>(c)};
+    } else if (c < 0x800) {
+      text = {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 0x3F))};
+    } else if (c < 0x10000) {
+      text = {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 0x3F)),
+              static_cast<char>(0x80 | (c & 0x3F))};
+    } else {
+      text = {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3F)),
+              static_cast<char>(0x80 | (c >> 6 & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
+    }
+    const bool valid = (c < 0xD800 || c > 0xDFFF) && c <= 0x10FFFF;
+    ASSERT_EQ(!FirstInvalidUtf8(text).has_value(), valid) << c;
+  }
+}
+
+}  // namespace
+}  // namespace eta

@@ -1,0 +1,376 @@
+// What a layer stores on a GPU: the one kernel of decode steps against the separate ops, and the
+// 8-bit cache and index against their scalar definition (kernels/quantize.h), to the last bit.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/device/kv_tile.h"
+#include "kernels/quantize.h"
+#include "tests/testing/kernels/kernel_harness.h"
+
+namespace eta::testing {
+namespace {
+
+using cuda::KvTile;
+using ::testing::Values;
+
+struct Shape {
+  KvGeometry geometry;
+  int32_t group = 1;
+};
+
+// Sequences with keys before the step; in the step each brings one row.
+struct Cache {
+  Shape shape;
+  std::vector<int32_t> positions;
+  std::vector<std::vector<int32_t>> tables;
+  std::vector<HostTensor> k;  // [position + 1, HKV * d] of each sequence
+  std::vector<HostTensor> v;
+  HostTensor q;  // [S, HQ * d]
+  HostTensor weight;
+  std::vector<float> bias;
+  std::vector<float> frozen;  // of every third sequence
+  int32_t num_blocks = 0;
+
+  int32_t kv_cols() const { return shape.geometry.num_kv_heads * shape.geometry.head_dim; }
+  int32_t num_heads() const { return shape.geometry.num_kv_heads * shape.group; }
+};
+
+Cache MakeCache(const Shape& shape, uint64_t seed) {
+  Random random(seed);
+  Cache cache = {.shape = shape};
+  const int32_t b = shape.geometry.block_size;
+  const int32_t heads = cache.num_heads();
+  const int64_t q_cols = int64_t{heads} * shape.geometry.head_dim;
+  for (int i = 0; i < 21; ++i) {
+    // A third fill a block in the step.
+    const auto position = static_cast<int32_t>(i % 3 == 1 ? Uniform(random, 1, 4) * b - 1
+                                                          : Uniform(random, 0, 3 * b));
+    cache.positions.push_back(position);
+    const auto deviation = static_cast<float>(std::exp2(UniformReal(random, -4.0, 4.0)));
+    cache.k.push_back(Normal(random, position + 1, cache.kv_cols(), deviation));
+    cache.v.push_back(Normal(random, position + 1, cache.kv_cols()));
+    cache.tables.emplace_back(static_cast<size_t>(position / b + 1));
+    cache.num_blocks += position / b + 1;
+  }
+  std::fill_n(cache.v[0].row(0), cache.kv_cols(), 0.0f);
+  std::vector<int32_t> blocks(static_cast<size_t>(cache.num_blocks));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  for (std::vector<int32_t>& table : cache.tables) {
+    for (int32_t& block : table) {
+      block = blocks.back();
+      blocks.pop_back();
+    }
+  }
+  cache.q = Normal(random, static_cast<int64_t>(cache.tables.size()), q_cols);
+  cache.weight = Normal(random, heads, q_cols, 0.05f);
+  cache.bias = Normal(random, 1, heads).data;
+  cache.frozen = Normal(random, 1, heads).data;
+  return cache;
+}
+
+struct Stored {
+  std::vector<std::byte> tiles;
+  std::vector<std::byte> records;
+  HostTensor q;  // rotated
+  HostTensor k;
+  HostTensor thresholds;
+};
+
+enum class Form { kTogether, kSeparately };
+// Whether the step's tensors have rows for its padding too.
+enum class Room { kRows, kPaddedRows };
+// What rows of padding bring.
+constexpr float kPadding = 7.0f;
+
+class CudaAppend : public ::testing::TestWithParam<Shape> {
+ protected:
+  void SetUp() override {
+    if (!WhyMissing({"cuda"}).empty()) GTEST_SKIP() << WhyMissing({"cuda"});
+  }
+
+  KvLayerView Empty(const Cache& cache) {
+    const KvLayout layout = *device_->Layout(cache.shape.geometry);
+    const auto blocks = static_cast<size_t>(cache.num_blocks);
+    return {device_.Allocate(layout.tile_bytes * blocks),
+            device_.Allocate(layout.record_bytes * blocks)};
+  }
+
+  // Stores the first `keys[s]` keys and values of every sequence, as they are, in one step.
+  void Fill(const Cache& cache, const std::vector<int32_t>& keys, const KvLayerView& kv) {
+    std::vector<SequenceRows> rows;
+    HostTensor k(std::accumulate(keys.begin(), keys.end(), 0), cache.kv_cols());
+    HostTensor v = k;
+    int32_t begin = 0;
+    for (size_t s = 0; s < keys.size(); ++s) {
+      if (keys[s] == 0) continue;
+      const auto count = static_cast<size_t>(int64_t{keys[s]} * k.cols);
+      std::copy_n(cache.k[s].row(0), count, k.row(begin));
+      std::copy_n(cache.v[s].row(0), count, v.row(begin));
+      rows.push_back({.row_begin = begin,
+                      .num_rows = keys[s],
+                      .kind = RowKind::kPrefill,
+                      .block_table = cache.tables[s]});
+      begin += keys[s];
+    }
+    const std::vector<int32_t> tokens(static_cast<size_t>(begin));
+    const TensorView k_view = device_.Put(k);
+    const TensorView v_view = device_.Put(v);
+    device_->Plan({tokens, rows});
+    device_->AppendKv({k_view, v_view, cache.shape.geometry, kv});
+    ASSERT_EQ(device_->Finish(), absl::OkStatus());
+  }
+
+  // The step's rows of `sequences`, on top of what came before them.
+  Stored Step(const Cache& cache, const std::vector<size_t>& sequences, Form form,
+              Room room = Room::kRows) {
+    const KvLayerView kv = Empty(cache);
+    Fill(cache, cache.positions, kv);
+    std::vector<SequenceRows> rows;
+    const auto count = static_cast<int64_t>(sequences.size());
+    const int64_t num_rows = room == Room::kRows ? count : device_->PaddedRows(count);
+    HostTensor q(num_rows, cache.q.cols);
+    HostTensor k(num_rows, cache.kv_cols());
+    std::ranges::fill(q.data, kPadding);
+    std::ranges::fill(k.data, kPadding);
+    HostTensor v = k;
+    for (int64_t r = 0; r < count; ++r) {
+      const size_t s = sequences[static_cast<size_t>(r)];
+      const int32_t position = cache.positions[s];
+      std::copy_n(cache.q.row(static_cast<int64_t>(s)), q.cols, q.row(r));
+      std::copy_n(cache.k[s].row(position), k.cols, k.row(r));
+      std::copy_n(cache.v[s].row(position), k.cols, v.row(r));
+      rows.push_back({.row_begin = static_cast<int32_t>(r),
+                      .num_rows = 1,
+                      .position = position,
+                      .rope_theta = s % 2 == 0 ? 1e4f : 5e5f,
+                      .frozen_thresholds = s % 3 == 2 ? cache.frozen.data() : nullptr,
+                      .block_table = cache.tables[s]});
+    }
+    const std::vector<int32_t> tokens(sequences.size());
+    const TensorView q_view = device_.Put(q);
+    const TensorView k_view = device_.Put(k);
+    const TensorView v_view = device_.Put(v);
+    const TensorView thresholds = device_.Empty(num_rows, cache.num_heads());
+    const float* weight = device_.Put(cache.weight.data);
+    const float* bias = device_.Put(cache.bias);
+    const KvLayout layout = *device_->Layout(cache.shape.geometry);
+    const auto blocks = static_cast<size_t>(cache.num_blocks);
+    const auto separate = [&] {  // a download runs what was recorded
+      if (form == Form::kSeparately) device_.Get(kv.tiles, 1);
+    };
+    device_->Plan({tokens, rows});
+    device_->Rope({q_view, k_view, cache.shape.geometry.head_dim});
+    separate();
+    device_->AppendKv({k_view, v_view, cache.shape.geometry, kv});
+    separate();
+    device_->PredictThresholds({0, q_view, weight, bias, thresholds});
+    EXPECT_EQ(device_->Finish(), absl::OkStatus());
+    return {device_.Get(kv.tiles, layout.tile_bytes * blocks),
+            device_.Get(kv.records, layout.record_bytes * blocks), device_.Get(q_view),
+            device_.Get(k_view), device_.Get(thresholds)};
+  }
+
+  Device device_{{"cuda"}};
+};
+
+std::vector<size_t> AllOf(const Cache& cache) {
+  std::vector<size_t> sequences(cache.tables.size());
+  std::iota(sequences.begin(), sequences.end(), 0);
+  return sequences;
+}
+
+TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStore) {
+  const Cache cache = MakeCache(GetParam(), 31);
+  const Stored together = Step(cache, AllOf(cache), Form::kTogether);
+  const Stored separately = Step(cache, AllOf(cache), Form::kSeparately);
+  EXPECT_TRUE(together.tiles == separately.tiles);
+  EXPECT_TRUE(together.records == separately.records);
+  EXPECT_EQ(together.q.data, separately.q.data);
+  EXPECT_EQ(together.k.data, separately.k.data);
+  for (size_t i = 0; i < separately.thresholds.data.size(); ++i) {
+    const float want = separately.thresholds.data[i];
+    EXPECT_NEAR(together.thresholds.data[i], want, 1e-5 * (1.0 + std::abs(want))) << i;
+  }
+}
+
+TEST_P(CudaAppend, RowsDoNotDependOnTheirBatch) {
+  const Cache cache = MakeCache(GetParam(), 32);
+  const Stored all = Step(cache, AllOf(cache), Form::kTogether);
+  const KvTile tile(cache.shape.geometry);
+  for (size_t s = 0; s < cache.tables.size(); s += 4) {
+    const Stored alone = Step(cache, {s}, Form::kTogether);
+    const auto block = static_cast<int64_t>(cache.tables[s].back());
+    const auto tile_bytes = static_cast<int64_t>(tile.block_bytes());
+    const auto record_bytes = static_cast<int64_t>(tile.record_bytes());
+    EXPECT_TRUE(std::equal(alone.tiles.begin() + block * tile_bytes,
+                           alone.tiles.begin() + (block + 1) * tile_bytes,
+                           all.tiles.begin() + block * tile_bytes));
+    EXPECT_TRUE(std::equal(alone.records.begin() + block * record_bytes,
+                           alone.records.begin() + (block + 1) * record_bytes,
+                           all.records.begin() + block * record_bytes));
+    for (int32_t h = 0; h < cache.num_heads(); ++h) {
+      EXPECT_EQ(alone.thresholds.row(0)[h], all.thresholds.row(static_cast<int64_t>(s))[h])
+          << "sequence " << s << ", head " << h;
+    }
+  }
+}
+
+// 24 rows for 21 and for 17: padding beside rows of sequences, and where there are none.
+TEST_P(CudaAppend, PaddingIsLeftAloneAndHasZerosAsThresholds) {
+  const Cache cache = MakeCache(GetParam(), 35);
+  for (const size_t count : {size_t{21}, size_t{17}}) {
+    std::vector<size_t> sequences = AllOf(cache);
+    ASSERT_GE(sequences.size(), count);
+    sequences.resize(count);
+    for (const Form form : {Form::kTogether, Form::kSeparately}) {
+      SCOPED_TRACE(std::to_string(count) + (form == Form::kTogether ? " together" : " separately"));
+      const Stored without = Step(cache, sequences, form);
+      const Stored with = Step(cache, sequences, form, Room::kPaddedRows);
+      EXPECT_TRUE(with.tiles == without.tiles);
+      EXPECT_TRUE(with.records == without.records);
+      const auto expect = [&](const HostTensor& got, const HostTensor& want, float padding) {
+        ASSERT_EQ(got.rows, 24);
+        HostTensor padded(got.rows, got.cols);
+        std::ranges::fill(padded.data, padding);
+        std::ranges::copy(want.data, padded.data.begin());
+        EXPECT_EQ(got.data, padded.data);
+      };
+      expect(with.q, without.q, kPadding);
+      expect(with.k, without.k, kPadding);
+      expect(with.thresholds, without.thresholds, 0.0f);
+    }
+  }
+}
+
+// Puts what has no scale by its magnitude into one KV head's K and V of most sequences, in the step
+// and before it: NaN, infinities, or nothing but zeros.
+void PutExceptions(Cache& cache) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto d = static_cast<size_t>(cache.shape.geometry.head_dim);
+  for (size_t s = 0; s < cache.tables.size(); ++s) {
+    const size_t head = s % static_cast<size_t>(cache.shape.geometry.num_kv_heads);
+    for (const int32_t t : {0, cache.positions[s]}) {
+      for (HostTensor* tensor : {&cache.k[s], &cache.v[s]}) {
+        const std::span<float> row(tensor->row(t) + head * d, d);
+        float& element = row[7 * s % d];
+        if (s % 5 == 1) element = std::numeric_limits<float>::quiet_NaN();
+        if (s % 5 == 2) element = kInfinity;
+        if (s % 5 == 3) element = -kInfinity;
+        if (s % 5 == 4) std::ranges::fill(row, 0.0f);
+      }
+    }
+  }
+}
+
+// NaN has two codes, which differ in the sign.
+bool SameE4M3(uint8_t got, uint8_t want) {
+  return (want & 0x7F) == 0x7F ? (got & 0x7F) == 0x7F : got == want;
+}
+
+TEST_P(CudaAppend, EightBitTilesAreTheQuantizedRows) {
+  if (GetParam().geometry.dtype != DType::kFloat8E4M3) GTEST_SKIP() << "not an 8-bit cache";
+  Cache cache = MakeCache(GetParam(), 33);
+  PutExceptions(cache);
+  const Stored stored = Step(cache, AllOf(cache), Form::kTogether);
+  const KvGeometry& geometry = cache.shape.geometry;
+  const KvTile tile(geometry);
+  const auto d = static_cast<size_t>(geometry.head_dim);
+  const int32_t b = geometry.block_size;
+  int wrong = 0;
+  for (size_t s = 0; s < cache.tables.size(); ++s) {
+    for (int32_t t = 0; t <= cache.positions[s]; ++t) {
+      const bool last = t == cache.positions[s];
+      const float* k = last ? stored.k.row(static_cast<int64_t>(s)) : cache.k[s].row(t);
+      const int32_t block = cache.tables[s][static_cast<size_t>(t / b)];
+      for (int32_t h = 0; h < geometry.num_kv_heads; ++h) {
+        for (const bool value : {false, true}) {
+          const float* row = (value ? cache.v[s].row(t) : k) + static_cast<size_t>(h) * d;
+          std::vector<uint8_t> want(d);
+          const int32_t exponent = QuantizeRow({row, d}, want);
+          const std::byte* at = stored.tiles.data() + (value ? tile.V(block, h) : tile.K(block, h));
+          for (size_t i = 0; i < d; ++i) {
+            const auto c = static_cast<int32_t>(i);
+            const size_t offset = value ? tile.ValueWord(t % b / 4, c) + static_cast<size_t>(t % 4)
+                                        : tile.Element(t % b, c);
+            wrong += SameE4M3(std::to_integer<uint8_t>(at[offset]), want[i]) ? 0 : 1;
+          }
+          const size_t scale = tile.Exponents(block, h) + static_cast<size_t>(value ? b : 0) +
+                               static_cast<size_t>(t % b);
+          wrong += std::to_integer<int8_t>(stored.tiles[scale]) == exponent ? 0 : 1;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(wrong, 0) << "bytes differ";
+}
+
+TEST_P(CudaAppend, EightBitRecordsAreTheQuantizedFloat16Ones) {
+  const Cache narrow = MakeCache(GetParam(), 34);
+  if (narrow.shape.geometry.index_dtype != DType::kInt8) GTEST_SKIP() << "not an 8-bit index";
+  Cache wide = narrow;
+  wide.shape.geometry.index_dtype = DType::kFloat16;
+  const KvLayerView narrow_kv = Empty(narrow);
+  const KvLayerView wide_kv = Empty(wide);
+  Fill(narrow, narrow.positions, narrow_kv);
+  Fill(wide, wide.positions, wide_kv);
+  const KvGeometry& geometry = narrow.shape.geometry;
+  const auto d = static_cast<size_t>(geometry.head_dim);
+  for (size_t s = 0; s < narrow.tables.size(); ++s) {
+    for (int32_t j = 0; j < narrow.positions[s] / geometry.block_size; ++j) {
+      const int32_t block = narrow.tables[s][static_cast<size_t>(j)];
+      for (int32_t h = 0; h < geometry.num_kv_heads; ++h) {
+        const BlockRecord from = device_->ReadRecord(wide.shape.geometry, wide_kv, block, h);
+        const BlockRecord got = device_->ReadRecord(geometry, narrow_kv, block, h);
+        std::vector<int8_t> mu8(d);
+        std::vector<uint8_t> sigma8(d);
+        const RecordScales scales = QuantizeRecord(from.mu, from.sigma, mu8, sigma8);
+        for (size_t i = 0; i < d; ++i) {
+          ASSERT_EQ(got.mu[i], scales.mu_scale * mu8[i]) << "block " << j << " of " << s;
+          ASSERT_EQ(got.sigma[i], std::ldexp(E4M3ToFloat(sigma8[i]), scales.sigma_exponent));
+        }
+        EXPECT_NEAR(got.mu_error, scales.mu_error, 1e-6 * scales.mu_error);
+        EXPECT_EQ(got.max_norm, from.max_norm);
+        EXPECT_EQ(got.v_total, from.v_total);
+      }
+    }
+  }
+}
+
+TEST_P(CudaAppend, CachesThatNoKernelReadsAreRefused) {
+  KvGeometry geometry = GetParam().geometry;
+  EXPECT_EQ(device_->Layout(geometry).status(), absl::OkStatus());
+  geometry.dtype = DType::kFloat8E4M3;
+  geometry.head_dim = 32;
+  const absl::Status refused = device_->Layout(geometry).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_NE(refused.message().find("kv_dtype"), absl::string_view::npos) << refused;
+}
+
+// HKV, d, b, sub-block, types, group. The second last has no kernel of its own for decode steps.
+INSTANTIATE_TEST_SUITE_P(Shapes, CudaAppend,
+                         Values(Shape{{4, 64, 64, 4, DType::kFloat16, DType::kFloat16}, 8},
+                                Shape{{4, 64, 64, 4, DType::kFloat8E4M3, DType::kInt8}, 8},
+                                Shape{{8, 128, 32, 4, DType::kFloat8E4M3, DType::kFloat16}, 4},
+                                Shape{{2, 96, 16, 0, DType::kFloat8E4M3, DType::kInt8}, 5},
+                                Shape{{1, 128, 128, 4, DType::kBFloat16, DType::kInt8}, 8},
+                                Shape{{8, 32, 24, 4, DType::kFloat32, DType::kInt8}, 3},
+                                Shape{{3, 64, 16, 0, DType::kFloat16, DType::kInt8}, 7},
+                                Shape{{2, 256, 8, 4, DType::kFloat32, DType::kFloat16}, 2}),
+                         [](const ::testing::TestParamInfo<Shape>& shape) {
+                           const KvGeometry& g = shape.param.geometry;
+                           return std::string(Name(g.dtype)) + "_" +
+                                  std::string(Name(g.index_dtype)) + "_d" +
+                                  std::to_string(g.head_dim) + "_b" + std::to_string(g.block_size);
+                         });
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,147 @@
+// Many large ragged steps on a GPU against the reference. ETA_CUDA_BATCHES says how many (60),
+// ETA_CUDA_FIRST_BATCH with which seed they begin (1).
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/testing/kernels/cell_differences.h"
+#include "tests/testing/kernels/judged_case.h"
+
+namespace eta::testing {
+namespace {
+
+int FromEnvironment(const char* name, int fallback) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::atoi(text) : fallback;
+}
+
+// The reference's answers to seeds `first` .. `first + count - 1`, from all cores.
+std::vector<JudgedCase> Judge(uint64_t first, size_t count, NarrowTypes narrow) {
+  std::vector<JudgedCase> cases(count);
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back([&] {
+      for (size_t at = next++; at < count; at = next++) {
+        cases[at] = MakeJudgedCase(first + at, narrow);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return cases;
+}
+
+// The first differences in words; empty if there is none. `worst` becomes the largest error of a
+// row and head if that is larger.
+std::string Differences(const JudgedCase& judged, const AttentionResult& got, double rounding,
+                        double& worst) {
+  const AttentionCase& made = judged.attention_case;
+  const AttentionResult& want = judged.want;
+  std::ostringstream text;
+  int found = 0;
+  const auto report = [&]() -> std::ostream& {
+    ++found;
+    return text << "\n";
+  };
+  constexpr int kMost = 5;
+  const auto heads = static_cast<size_t>(made.num_query_heads);
+  const auto kv_heads = static_cast<size_t>(made.geometry.num_kv_heads);
+  for (size_t i = 0; i < want.selection.size() && found < kMost; ++i) {
+    if (got.selection[i] == want.selection[i]) continue;
+    report() << "row " << i / kv_heads << ", KV head " << i % kv_heads << ": "
+             << got.selection[i].size() << " blocks selected, not " << want.selection[i].size()
+             << ", or other heads";
+  }
+  for (size_t i = 0; i < want.tokens_attended.size() && found < kMost; ++i) {
+    if (got.tokens_attended[i] == want.tokens_attended[i]) continue;
+    report() << "row " << i / heads << ", head " << i % heads << ": attends to "
+             << got.tokens_attended[i] << " tokens, not " << want.tokens_attended[i];
+  }
+  for (size_t i = 0; i < want.tokens_read.size() && found < kMost; ++i) {
+    if (got.tokens_read[i] == want.tokens_read[i]) continue;
+    report() << "row " << i / kv_heads << ", KV head " << i % kv_heads << ": reads "
+             << got.tokens_read[i] << " tokens, not " << want.tokens_read[i];
+  }
+  const int32_t d = made.geometry.head_dim;
+  for (int64_t r = 0; r < want.out.rows; ++r) {
+    for (int32_t h = 0; h < made.num_query_heads; ++h) {
+      const int64_t at = int64_t{h} * d;
+      const double error = RelativeError(got.out.row(r) + at, want.out.row(r) + at, d);
+      worst = std::max(worst, error);
+      if (error < 2e-3 + rounding || found >= kMost) continue;  // a NaN is no less
+      report() << "row " << r << ", head " << h << ": output differs by " << error;
+    }
+  }
+  for (size_t h = 0; h < heads && found < kMost; ++h) {  // a score may lie within rounding of tau
+    const auto slack = 1 + want.above[h] / 10'000;
+    if (std::abs(got.above[h] - want.above[h]) > slack ||
+        std::abs(got.above_admitted[h] - want.above_admitted[h]) > slack) {
+      report() << "head " << h << ": recall " << got.above_admitted[h] << " of " << got.above[h]
+               << ", not " << want.above_admitted[h] << " of " << want.above[h];
+    }
+  }
+  text << CellDifferences(made, got.cells, want.cells);
+  return text.str();
+}
+
+// Steps without prefill rows run three times: launched, captured as a graph, replayed.
+void RunBatches(NarrowTypes narrow) {
+  const BackendUnderTest backends[] = {{.name = "cuda", .compute = DType::kFloat32},
+                                       {.name = "cuda", .compute = DType::kBFloat16}};
+  if (!WhyMissing(backends[0]).empty()) GTEST_SKIP() << WhyMissing(backends[0]);
+  Device devices[] = {Device(backends[0]), Device(backends[1])};
+  const auto first = static_cast<uint64_t>(FromEnvironment("ETA_CUDA_FIRST_BATCH", 1));
+  const auto count = static_cast<size_t>(FromEnvironment("ETA_CUDA_BATCHES", 60));
+  constexpr size_t kTogether = 64;  // cases in memory at once
+  double worst[2] = {};
+  int failures = 0;
+  for (size_t begin = 0; begin < count; begin += kTogether) {
+    const std::vector<JudgedCase> cases =
+        Judge(first + begin, std::min(kTogether, count - begin), narrow);
+    for (const JudgedCase& judged : cases) {
+      const AttentionCase& made = judged.attention_case;
+      const size_t which = made.seed % 2;
+      Device& device = devices[which];
+      const bool prefill = std::ranges::any_of(
+          made.sequences, [](const SequenceCase& s) { return s.kind == RowKind::kPrefill; });
+      AttentionStep step(device, made);
+      const AttentionResult got = step.Run(prefill ? 1 : 3);
+      ASSERT_EQ(device->Finish(), absl::OkStatus()) << made.Describe();
+      const std::string differences =
+          Differences(judged, got, RoundingError(device.activation_dtype()), worst[which]);
+      EXPECT_TRUE(differences.empty()) << made.Describe() << differences;
+      if (!differences.empty()) ++failures;
+      ASSERT_LT(failures, 10) << "batches have failed; the rest is left out";
+      device.Clear();
+    }
+  }
+  ::testing::Test::RecordProperty("batches", std::to_string(count));
+  ::testing::Test::RecordProperty("largest_error_float32", std::to_string(worst[0] * 1e6) + "e-6");
+  ::testing::Test::RecordProperty("largest_error_bfloat16", std::to_string(worst[1] * 1e6) + "e-6");
+}
+
+TEST(CudaRaggedBatches, SelectCountAndAttendAsTheReference) {
+  RunBatches({});
+}
+
+TEST(CudaRaggedBatches, DoSoWithAnEightBitCache) {
+  RunBatches({.cache = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithAnEightBitIndex) {
+  RunBatches({.index = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithAnEightBitCacheAndIndex) {
+  RunBatches({.cache = true, .index = true});
+}
+
+}  // namespace
+}  // namespace eta::testing

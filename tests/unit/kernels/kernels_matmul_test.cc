@@ -1,0 +1,252 @@
+// Packed weights, the matrix product and the embedding look-up against the reference.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/testing/kernels/kernel_harness.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::ValuesIn;
+
+struct Shape {
+  int64_t rows;
+  int64_t n;
+  int64_t k;
+};
+
+constexpr Shape kShapes[] = {{1, 1, 1},    {1, 64, 64},  {2, 7, 5},      {3, 129, 200},
+                             {5, 33, 127}, {8, 96, 512}, {17, 65, 31},   {33, 130, 96},
+                             {64, 64, 64}, {70, 37, 65}, {1, 1031, 257}, {4, 2, 1023}};
+
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+class MatMulOn : public ::testing::TestWithParam<BackendUnderTest> {
+ protected:
+  void SetUp() override {
+    if (!WhyMissing(GetParam()).empty()) GTEST_SKIP() << WhyMissing(GetParam());
+  }
+
+  bool takes_int8() const { return GetParam().name != "cuda"; }
+  std::vector<WeightFormat> Formats() const {
+    if (!takes_int8()) return {WeightFormat::kNative};
+    return {WeightFormat::kNative, WeightFormat::kInt8};
+  }
+
+  // `values` as the backend multiplies with them: it may keep weights, and be given activations, in
+  // less than float32.
+  HostTensor AsComputed(const HostTensor& values) const {
+    return Rounded(values, GetParam().compute);
+  }
+
+  std::unique_ptr<Matrix> Pack(Device& device, const HostTensor& weights, DType dtype,
+                               WeightFormat format) {
+    std::vector<std::byte> storage;
+    const HostMatrix host = ToHostMatrix(weights, dtype, storage);
+    return *device->Pack({&host, 1}, format);
+  }
+
+  HostTensor Multiply(Device& device, const HostTensor& x, const Matrix& weight,
+                      const HostTensor* onto) {
+    const TensorView out =
+        onto != nullptr ? device.Put(*onto, 3) : device.Empty(x.rows, weight.rows(), 3);
+    const std::vector<int32_t> tokens(static_cast<size_t>(x.rows));
+    const SequenceRows rows[] = {{.num_rows = static_cast<int32_t>(x.rows)}};
+    device->Plan({tokens, rows});
+    device->MatMul({.x = device.Put(x, 5, device.activation_dtype()),
+                    .weight = &weight,
+                    .out = out,
+                    .accumulate = onto != nullptr});
+    EXPECT_TRUE(device->Finish().ok());
+    return device.Get(out);
+  }
+
+  // Every element within `tolerance` of |x| |w|.
+  void ExpectProduct(const HostTensor& got, const HostTensor& want, const HostTensor& x,
+                     const HostTensor& weights, double tolerance) {
+    for (int64_t r = 0; r < want.rows; ++r) {
+      for (int64_t n = 0; n < want.cols; ++n) {
+        const double scale = Norm(x.row(r), x.cols) * Norm(weights.row(n), weights.cols) + 1.0;
+        ASSERT_NEAR(got.row(r)[n], want.row(r)[n], tolerance * scale)
+            << "row " << r << " of " << want.rows << ", column " << n << " of " << want.cols
+            << ", inner " << x.cols;
+      }
+    }
+  }
+};
+
+TEST_P(MatMulOn, NativeWeightsMatchTheReference) {
+  Random random(11);
+  for (const Shape& shape : kShapes) {
+    const HostTensor x = AsComputed(Normal(random, shape.rows, shape.k));
+    const HostTensor weights = Normal(random, shape.n, shape.k);
+    const HostTensor onto = Normal(random, shape.rows, shape.n);
+    for (const DType dtype : kDTypes) {
+      Device judge({"reference"});
+      Device device(GetParam());
+      const HostTensor kept = AsComputed(Rounded(weights, dtype));
+      const auto want = Pack(judge, kept, DType::kFloat32, WeightFormat::kNative);
+      const auto got = Pack(device, weights, dtype, WeightFormat::kNative);
+      EXPECT_EQ(got->rows(), shape.n);
+      EXPECT_EQ(got->cols(), shape.k);
+      for (const HostTensor* base : {static_cast<const HostTensor*>(nullptr), &onto}) {
+        ExpectProduct(Multiply(device, x, *got, base), Multiply(judge, x, *want, base), x, weights,
+                      GetParam().name == "cuda" ? 4e-6 : 1e-6);
+      }
+    }
+  }
+}
+
+TEST_P(MatMulOn, ProductsMayBeActivationsThemselves) {
+  Random random(17);
+  Device judge({"reference"});
+  Device device(GetParam());
+  const HostTensor x = AsComputed(Normal(random, 9, 64));
+  const HostTensor weights = AsComputed(Normal(random, 96, 64));
+  const auto want = Pack(judge, weights, DType::kFloat32, WeightFormat::kNative);
+  const auto got = Pack(device, weights, DType::kFloat32, WeightFormat::kNative);
+  const TensorView out = device.Empty(9, 96, 3, device.activation_dtype());
+  const std::vector<int32_t> tokens(9);
+  const SequenceRows rows[] = {{.num_rows = 9}};
+  device->Plan({tokens, rows});
+  device->MatMul({.x = device.Put(x, 5, device.activation_dtype()),
+                  .weight = got.get(),
+                  .out = out,
+                  .accumulate = false});
+  EXPECT_EQ(device->Finish(), absl::OkStatus());
+  const HostTensor product = device.Get(out);
+  const HostTensor exact = Multiply(judge, x, *want, nullptr);
+  for (int64_t r = 0; r < 9; ++r) {
+    EXPECT_LT(RelativeError(product.row(r), exact.row(r), 96),
+              2e-6 + RoundingError(device.activation_dtype()));
+  }
+}
+
+TEST_P(MatMulOn, EightBitWeightsMatchTheirDequantisedValues) {
+  if (!takes_int8()) GTEST_SKIP() << "no 8-bit weights on this backend";
+  Random random(12);
+  for (const Shape& shape : kShapes) {
+    const HostTensor x = Normal(random, shape.rows, shape.k);
+    const HostTensor weights = Normal(random, shape.n, shape.k);
+    const HostTensor onto = Normal(random, shape.rows, shape.n);
+    for (const DType dtype : kDTypes) {
+      Device judge({"reference"});
+      Device device(GetParam());
+      const auto want = Pack(judge, weights, dtype, WeightFormat::kInt8);
+      const auto got = Pack(device, weights, dtype, WeightFormat::kInt8);
+      for (const HostTensor* base : {static_cast<const HostTensor*>(nullptr), &onto}) {
+        ExpectProduct(Multiply(device, x, *got, base), Multiply(judge, x, *want, base), x, weights,
+                      1e-3);
+      }
+    }
+  }
+}
+
+TEST_P(MatMulOn, AZeroChannelStaysZeroInEightBits) {
+  if (!takes_int8()) GTEST_SKIP() << "no 8-bit weights on this backend";
+  Device device(GetParam());
+  HostTensor weights(3, 40);
+  std::fill_n(weights.row(1), 40, 0.5f);
+  Random random(13);
+  const HostTensor x = Normal(random, 2, 40);
+  const auto packed = Pack(device, weights, DType::kFloat32, WeightFormat::kInt8);
+  const HostTensor out = Multiply(device, x, *packed, nullptr);
+  for (int64_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(out.row(r)[0], 0.0f);
+    EXPECT_NE(out.row(r)[1], 0.0f);
+    EXPECT_EQ(out.row(r)[2], 0.0f);
+  }
+}
+
+TEST_P(MatMulOn, StackedPartsAreOneMatrix) {
+  Random random(14);
+  const HostTensor first = Normal(random, 5, 48);
+  const HostTensor second = Normal(random, 33, 48);
+  HostTensor whole(38, 48);
+  std::copy(first.data.begin(), first.data.end(), whole.row(0));
+  std::copy(second.data.begin(), second.data.end(), whole.row(5));
+  const HostTensor x = Normal(random, 3, 48);
+  Device device(GetParam());
+  std::vector<std::byte> storage[2];
+  const HostMatrix parts[] = {ToHostMatrix(first, DType::kBFloat16, storage[0]),
+                              ToHostMatrix(second, DType::kBFloat16, storage[1])};
+  for (const WeightFormat format : Formats()) {
+    const auto stacked = *device->Pack(parts, format);
+    const auto one = Pack(device, whole, DType::kBFloat16, format);
+    EXPECT_EQ(Multiply(device, x, *stacked, nullptr).data, Multiply(device, x, *one, nullptr).data);
+  }
+}
+
+TEST_P(MatMulOn, ARowDoesNotFeelItsBatch) {
+  Random random(15);
+  for (const int64_t k : {31, 64, 300}) {
+    const HostTensor x = Normal(random, 70, k);
+    const HostTensor weights = Normal(random, 83, k);
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const WeightFormat format : Formats()) {
+        Device device(GetParam(), /*num_threads=*/3);
+        Device single(GetParam(), /*num_threads=*/1);
+        const auto packed = Pack(device, weights, dtype, format);
+        const auto packed_alone = Pack(single, weights, dtype, format);
+        const HostTensor together = Multiply(device, x, *packed, nullptr);
+        for (int64_t begin = 0, count = 1; begin < x.rows; begin += count, ++count) {
+          HostTensor part(std::min(count, x.rows - begin), k);
+          std::copy_n(x.row(begin), part.rows * k, part.row(0));
+          const HostTensor out = Multiply(single, part, *packed_alone, nullptr);
+          if (RowsAreExact(GetParam())) {
+            EXPECT_EQ(std::memcmp(out.row(0), together.row(begin), out.data.size() * sizeof(float)),
+                      0)
+                << part.rows << " rows from " << begin << ", inner " << k;
+          } else {
+            EXPECT_LT(RelativeError(out.row(0), together.row(begin), out.rows * out.cols), 2e-6)
+                << part.rows << " rows from " << begin << ", inner " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatMulOn, EmbedsTokensByTheirRow) {
+  Random random(16);
+  const HostTensor table = Normal(random, 50, 72);
+  const std::vector<int32_t> tokens = {49, 0, 7, 7, 31};
+  const SequenceRows rows[] = {{.num_rows = 5, .kind = RowKind::kPrefill}};
+  for (const WeightFormat format : Formats()) {
+    for (const DType dtype : kDTypes) {
+      Device judge({"reference"});
+      Device device(GetParam());
+      HostTensor results[2];
+      for (int i = 0; i < 2; ++i) {
+        Device& on = i == 0 ? judge : device;
+        const auto packed = Pack(on, table, dtype, format);
+        const TensorView out = on.Empty(5, 72, 1);
+        on->Plan({tokens, rows});
+        on->Embed({.table = packed.get(), .out = out});
+        EXPECT_TRUE(on->Finish().ok());
+        results[i] = on.Get(out);
+      }
+      for (int64_t r = 0; r < 5; ++r) {
+        EXPECT_LT(RelativeError(results[1].row(r), results[0].row(r), 72),
+                  format == WeightFormat::kInt8 ? 5e-3 : 1e-7 + RoundingError(GetParam().compute));
+      }
+    }
+  }
+}
+
+TEST_P(MatMulOn, RefusesPartsOfUnequalWidth) {
+  Device device(GetParam());
+  const std::vector<float> zeros(64);
+  const HostMatrix parts[] = {{zeros.data(), DType::kFloat32, 4, 8},
+                              {zeros.data(), DType::kFloat32, 4, 16}};
+  EXPECT_EQ(device->Pack(parts, WeightFormat::kNative).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, MatMulOn, ValuesIn(JudgedBackends()),
+                         [](const auto& test) { return TestName(test.param); });
+
+}  // namespace
+}  // namespace eta::testing

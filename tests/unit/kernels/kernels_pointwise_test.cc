@@ -1,0 +1,257 @@
+// RMSNorm, RoPE, the threshold predictor, SwiGLU and the cache's geometry against the reference.
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "tests/testing/kernels/kernel_harness.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::ValuesIn;
+
+class PointwiseOn : public ::testing::TestWithParam<BackendUnderTest> {
+ protected:
+  PointwiseOn() : device(GetParam()) {}
+
+  void SetUp() override {
+    if (!WhyMissing(GetParam()).empty()) GTEST_SKIP() << WhyMissing(GetParam());
+  }
+
+  void Plan(Device& on, const std::vector<SequenceRows>& rows) {
+    on->Plan({{tokens_.data(), static_cast<size_t>(rows.back().row_begin + rows.back().num_rows)},
+              rows});
+  }
+
+  void ExpectRowsNear(const HostTensor& got, const HostTensor& want, double tolerance) {
+    ASSERT_EQ(got.rows, want.rows);
+    for (int64_t r = 0; r < want.rows; ++r) {
+      EXPECT_LT(RelativeError(got.row(r), want.row(r), want.cols), tolerance) << "row " << r;
+    }
+  }
+
+  Device judge{{"reference"}};
+  Device device;
+
+ private:
+  std::vector<int32_t> tokens_ = std::vector<int32_t>(100, 0);
+};
+
+TEST_P(PointwiseOn, RmsNormMatchesTheReferenceForAllRowsAndForSome) {
+  Random random(21);
+  const std::vector<int32_t> some = {4, 0, 8};
+  for (const int64_t width : {1, 31, 64, 500, 768}) {
+    const HostTensor x = Normal(random, 9, width, 3.0f);
+    const HostTensor weight = Normal(random, 1, width);
+    for (const std::vector<int32_t>& rows : {std::vector<int32_t>{}, some}) {
+      HostTensor results[2];
+      for (int i = 0; i < 2; ++i) {
+        Device& on = i == 0 ? judge : device;
+        const TensorView out = on.Empty(rows.empty() ? 9 : 3, width, 2, on.activation_dtype());
+        Plan(on, {{.num_rows = 9}});
+        on->RmsNorm({.x = on.Put(x, 3),
+                     .weight = on.Put(weight.data),
+                     .eps = 1e-5f,
+                     .rows = rows,
+                     .out = out});
+        EXPECT_TRUE(on->Finish().ok());
+        results[i] = on.Get(out);
+      }
+      ExpectRowsNear(results[1], results[0], 1e-6 + RoundingError(device.activation_dtype()));
+    }
+  }
+}
+
+TEST_P(PointwiseOn, RmsNormOfARowDoesNotFeelItsBatch) {
+  Random random(22);
+  const HostTensor x = Normal(random, 40, 96);
+  const TensorView in = device.Put(x);
+  const float* weight = device.Put(Normal(random, 1, 96).data);
+  const TensorView together = device.Empty(40, 96, 0, device.activation_dtype());
+  Plan(device, {{.num_rows = 40}});
+  device->RmsNorm({.x = in, .weight = weight, .eps = 1e-6f, .rows = {}, .out = together});
+  for (int32_t r = 0; r < 40; ++r) {
+    const TensorView alone = device.Empty(1, 96, 0, device.activation_dtype());
+    const std::vector<int32_t> rows = {r};
+    device->RmsNorm({.x = in, .weight = weight, .eps = 1e-6f, .rows = rows, .out = alone});
+    EXPECT_TRUE(device->Finish().ok());
+    EXPECT_EQ(device.Get(alone).data, device.Get(together.Rows(r, 1)).data);
+  }
+}
+
+TEST_P(PointwiseOn, RopeRotatesByEachRowsOwnPositionAndBase) {
+  Random random(23);
+  for (const int32_t d : {32, 64, 96, 128}) {
+    const std::vector<SequenceRows> rows = {
+        {.num_rows = 3, .position = 0, .kind = RowKind::kPrefill, .rope_theta = 10000.0f},
+        {.row_begin = 3, .num_rows = 2, .position = 1017, .rope_theta = 10000.0f},
+        {.row_begin = 5, .num_rows = 1, .position = 131071, .rope_theta = 812345.0f}};
+    const HostTensor q = Normal(random, 6, 4 * d);
+    const HostTensor k = Normal(random, 6, 2 * d);
+    HostTensor results[2][2];
+    for (int i = 0; i < 2; ++i) {
+      Device& on = i == 0 ? judge : device;
+      const TensorView in_place[] = {on.Put(q, 2 * d), on.Put(k)};
+      Plan(on, rows);
+      on->Rope({.q = in_place[0], .k = in_place[1], .head_dim = d});
+      EXPECT_TRUE(on->Finish().ok());
+      results[i][0] = on.Get(in_place[0]);
+      results[i][1] = on.Get(in_place[1]);
+    }
+    ExpectRowsNear(results[1][0], results[0][0], 1e-6);
+    ExpectRowsNear(results[1][1], results[0][1], 1e-6);
+    // Position 0 turns nothing; a rotation keeps the norm.
+    EXPECT_LT(RelativeError(results[1][0].row(0), q.row(0), q.cols), 1e-7);
+    EXPECT_NEAR(Norm(results[1][0].row(5), q.cols), Norm(q.row(5), q.cols), 1e-4);
+  }
+}
+
+// Of Llama 3.1: pairs that stay, that turn 8 times slower and that lie between.
+constexpr RopeScaling kLlama3 = {
+    .factor = 8.0, .low_freq_factor = 1.0, .high_freq_factor = 4.0, .original_context = 8192};
+
+TEST(RopeScalingTest, FastPairsStaySlowOnesStretchAndThoseBetweenAreBlended) {
+  constexpr double kOnce = 1.0 / 8192;  // turns per token
+  EXPECT_EQ(kLlama3.Scaled(4.0 * kOnce), 4.0 * kOnce);
+  EXPECT_EQ(kLlama3.Scaled(1000.0 * kOnce), 1000.0 * kOnce);
+  EXPECT_EQ(kLlama3.Scaled(1.0 * kOnce), kOnce / 8);
+  EXPECT_EQ(kLlama3.Scaled(0.01 * kOnce), 0.01 * kOnce / 8);
+  EXPECT_DOUBLE_EQ(kLlama3.Scaled(2.5 * kOnce), 2.5 * kOnce * (0.5 + 0.5 / 8));
+  for (const double frequency : {0.159, 1e-4, 1e-9}) {
+    EXPECT_EQ(RopeScaling().Scaled(frequency), frequency);
+  }
+}
+
+TEST_P(PointwiseOn, RopeTurnsByScaledFrequencies) {
+  const std::vector<SequenceRows> rows = {
+      {.num_rows = 3, .position = 4090, .kind = RowKind::kPrefill, .rope_theta = 500000.0f},
+      {.row_begin = 3, .num_rows = 1, .position = 131071, .rope_theta = 500000.0f}};
+  for (const int32_t d : {64, 96, 128}) {
+    HostTensor x(4, 2 * d);  // every pair of every head is (1, 0): comes back as (cos, sin)
+    for (int64_t r = 0; r < x.rows; ++r) {
+      for (int32_t head = 0; head < 2; ++head) std::fill_n(x.row(r) + head * d, d / 2, 1.0f);
+    }
+    for (const RopeScaling& scaling : {kLlama3, RopeScaling(), kLlama3}) {
+      const TensorView q = device.Put(x, 64);
+      const TensorView k = device.Put(x);
+      Plan(device, rows);
+      device->Rope({.q = q, .k = k, .head_dim = d, .scaling = scaling});
+      EXPECT_TRUE(device->Finish().ok());
+      const HostTensor turned[] = {device.Get(q), device.Get(k)};
+      for (int64_t r = 0; r < x.rows; ++r) {
+        const int32_t position = r < 3 ? 4090 + static_cast<int32_t>(r) : 131071;
+        for (int32_t i = 0; i < d; ++i) {
+          // As transformers computes it: by wavelengths, three cases.
+          const int32_t pair = i % (d / 2);
+          double frequency = std::pow(500000.0, -2.0 * pair / d);
+          const double wavelength = 2.0 * M_PI / frequency;
+          if (scaling.factor > 1.0 && wavelength > 8192.0 / 1.0) {
+            frequency /= 8.0;
+          } else if (scaling.factor > 1.0 && wavelength >= 8192.0 / 4.0) {
+            const double smooth = (8192.0 / wavelength - 1.0) / (4.0 - 1.0);
+            frequency = (1.0 - smooth) * frequency / 8.0 + smooth * frequency;
+          }
+          const double angle = position * frequency;
+          const double want = i < d / 2 ? std::cos(angle) : std::sin(angle);
+          for (const HostTensor& got : turned) {
+            ASSERT_NEAR(got.row(r)[i], want, 1e-6) << "row " << r << " of " << i;
+            ASSERT_NEAR(got.row(r)[d + i], want, 1e-6) << "row " << r << " of " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PointwiseOn, ThresholdsArePredictedOrFrozenRowByRow) {
+  Random random(24);
+  const int32_t heads = 9;
+  const int32_t d = 64;
+  const HostTensor q = Normal(random, 7, heads * d);
+  const HostTensor weight = Normal(random, heads, heads * d, 0.05f);
+  const HostTensor bias = Normal(random, 1, heads);
+  const HostTensor frozen = Normal(random, 3, heads);  // three layers
+  const std::vector<SequenceRows> rows = {
+      {.num_rows = 4, .kind = RowKind::kPrefill},
+      {.row_begin = 4, .num_rows = 2, .frozen_thresholds = frozen.data.data()},
+      {.row_begin = 6, .num_rows = 1}};
+  for (const bool predictor : {true, false}) {
+    HostTensor results[2];
+    for (int i = 0; i < 2; ++i) {
+      Device& on = i == 0 ? judge : device;
+      const TensorView out = on.Empty(7, heads, 3);
+      Plan(on, rows);
+      on->PredictThresholds({.layer = 2,
+                             .q = on.Put(q, 64),
+                             .weight = predictor ? on.Put(weight.data) : nullptr,
+                             .bias = predictor ? on.Put(bias.data) : nullptr,
+                             .out = out});
+      EXPECT_TRUE(on->Finish().ok());
+      results[i] = on.Get(out);
+    }
+    ExpectRowsNear(results[1], results[0], 1e-6);
+    for (const int64_t r : {4, 5}) {  // the very bits of the profile
+      for (int64_t h = 0; h < heads; ++h) {
+        EXPECT_EQ(std::bit_cast<uint32_t>(results[1].row(r)[h]),
+                  std::bit_cast<uint32_t>(frozen.row(2)[h]));
+      }
+    }
+    if (!predictor) {
+      EXPECT_EQ(results[1].row(0)[0], 0.0f);
+      EXPECT_EQ(results[1].row(6)[heads - 1], 0.0f);
+    }
+  }
+}
+
+TEST_P(PointwiseOn, SwiGluMatchesTheReferenceAlsoFarFromZero) {
+  Random random(25);
+  for (const int64_t f : {1, 31, 64, 300}) {
+    HostTensor gate_up = Normal(random, 5, 2 * f, 3.0f);
+    gate_up.row(1)[0] = 100.0f;
+    gate_up.row(2)[0] = -100.0f;
+    gate_up = Rounded(gate_up, device.activation_dtype());
+    const double tolerance = 2e-6 + RoundingError(device.activation_dtype());
+    HostTensor results[2];
+    for (int i = 0; i < 2; ++i) {
+      Device& on = i == 0 ? judge : device;
+      const TensorView out = on.Empty(5, f, 1, on.activation_dtype());
+      Plan(on, {{.num_rows = 5}});
+      on->SwiGlu({.gate_up = on.Put(gate_up, 4, on.activation_dtype()), .out = out});
+      EXPECT_TRUE(on->Finish().ok());
+      results[i] = on.Get(out);
+    }
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t i = 0; i < f; ++i) {
+        EXPECT_NEAR(results[1].row(r)[i], results[0].row(r)[i],
+                    tolerance * std::abs(results[0].row(r)[i]) + 1e-30);
+      }
+    }
+  }
+}
+
+TEST_P(PointwiseOn, RefusesAGeometryThatCannotBe) {
+  const KvGeometry good = {.num_kv_heads = 2, .head_dim = 64};
+  EXPECT_TRUE(device->Layout(good).ok());
+  const auto refuses = [&](auto change) {
+    KvGeometry bad = good;
+    change(bad);
+    return device->Layout(bad).status().code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.num_kv_heads = 0; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.head_dim = 0; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.head_dim = -64; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.block_size = 0; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.sub_block = 5; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.sub_block = -1; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.dtype = DType::kInt8; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.index_dtype = DType::kFloat32; }));
+  EXPECT_TRUE(refuses([](KvGeometry& g) { g.index_dtype = DType::kFloat8E4M3; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, PointwiseOn, ValuesIn(AllBackends()),
+                         [](const auto& test) { return TestName(test.param); });
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,334 @@
+// What a user of `etactl calibrate` and `etactl profiles` sees: samples and targets as they are
+// read, requests made of flags, tables.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "service/etactl/calibrate.h"
+#include "service/etactl/input.h"
+#include "service/etactl/profiles.h"
+#include "service/etactl/view/profile_text.h"
+#include "service/etactl/view/text_table.h"
+#include "tests/testing/base/temp_folder.h"
+
+namespace eta::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kPlenty = 1 << 20;
+
+void Parse(CLI::App& app, std::vector<std::string> arguments) {
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+}
+
+absl::StatusOr<v1::CalibrateRequest> RequestOf(std::vector<std::string> arguments) {
+  CalibrateFlags flags;
+  CLI::App app;
+  AddCalibrateCommand(app, &flags);
+  arguments.insert(arguments.begin(), "calibrate");
+  Parse(app, std::move(arguments));
+  const absl::StatusOr<CalibrateCall> call = MakeCalibrateCall(flags);
+  if (!call.ok()) return call.status();
+  return call->request;
+}
+
+ProfilesFlags ProfilesOf(std::vector<std::string> arguments) {
+  ProfilesFlags flags;
+  CLI::App app;
+  AddProfilesCommand(app, &flags);
+  arguments.insert(arguments.begin(), "profiles");
+  Parse(app, std::move(arguments));
+  return flags;
+}
+
+Sample Text(std::string text, std::string origin) {
+  return {.text = std::move(text), .token_ids = {}, .origin = std::move(origin)};
+}
+
+std::string Refusal(const absl::Status& status) {
+  EXPECT_FALSE(status.ok());
+  return std::string(status.message());
+}
+
+TEST(EtactlSamples, AFolderGivesItsTextsByName) {
+  const TempFolder folder;
+  folder.Write("b.txt", "second");
+  folder.Write("a.txt", "first\n");
+  folder.Write("c.jsonl", "{\"text\": \"third\"}\n\n{\"token_ids\": [5, 6]}\r\n");
+  folder.Write("README.md", "no sample");
+  std::filesystem::create_directory(folder.path() + "/d.txt");
+  const auto samples = ReadSamples({folder.path()}, kPlenty);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  const std::string at = folder.path() + "/";
+  const Sample ids = {.text = "", .token_ids = {5, 6}, .origin = at + "c.jsonl:3"};
+  EXPECT_EQ(*samples,
+            (std::vector<Sample>{Text("first\n", at + "a.txt"), Text("second", at + "b.txt"),
+                                 Text("third", at + "c.jsonl:1"), ids}));
+}
+
+TEST(EtactlSamples, FilesAreTakenInTheirOrderWhateverTheirName) {
+  const TempFolder folder;
+  const std::string z = folder.Write("z", "one"), a = folder.Write("a.md", "two\0three");
+  const auto samples = ReadSamples({z, a}, kPlenty);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  EXPECT_EQ(*samples, (std::vector<Sample>{Text("one", z), Text("two\0three", a)}));
+}
+
+TEST(EtactlSamples, WhatCannotBeReadIsNamed) {
+  const TempFolder folder;
+  EXPECT_THAT(Refusal(ReadSamples({folder.path()}, kPlenty).status()), HasSubstr(folder.path()));
+  EXPECT_THAT(Refusal(ReadSamples({"/nonexistent/texts"}, kPlenty).status()),
+              HasSubstr("/nonexistent/texts"));
+  for (const char* line :
+       {"{", "[1]", "{}", "{\"text\": 3}", "{\"text\": \"a\", \"token_ids\": [1]}",
+        "{\"token_ids\": 1}", "{\"token_ids\": [-1]}", "{\"token_ids\": [1.5]}",
+        "{\"token_ids\": [2147483648]}"}) {
+    const std::string file =
+        folder.Write("bad.jsonl", std::string("{\"text\": \"good\"}\n") + line + "\n");
+    EXPECT_THAT(Refusal(ReadSamples({file}, kPlenty).status()), HasSubstr("bad.jsonl:2: ")) << line;
+  }
+}
+
+TEST(EtactlSamples, AFolderGivenByMistakeIsNotReadWhole) {
+  const TempFolder folder;
+  folder.Write("a.txt", std::string(60, 'a'));
+  folder.Write("b.txt", std::string(60, 'b'));
+  EXPECT_TRUE(ReadSamples({folder.path()}, 120).ok());
+  EXPECT_THAT(Refusal(ReadSamples({folder.path()}, 119).status()), HasSubstr("b.txt"));
+}
+
+TEST(EtactlTarget, HasFourForms) {
+  EXPECT_TRUE(ParseTarget("match-dynamic")->has_match_dynamic());
+  EXPECT_EQ(ParseTarget("head-density=0.3")->head_density(), 0.3);
+  EXPECT_EQ(ParseTarget("union-density=0.35")->union_density(), 0.35);
+  EXPECT_EQ(ParseTarget("max-perplexity-increase=1%")->max_perplexity_increase(), 1.0);
+  EXPECT_EQ(ParseTarget("max-perplexity-increase=0.5")->max_perplexity_increase(), 0.5);
+  EXPECT_EQ(ParseTarget("union_density=0.35")->union_density(), 0.35)
+      << "as profile files spell it";
+  EXPECT_EQ(ParseTarget("union-density=7")->union_density(), 7.0) << "limits are the server's";
+}
+
+TEST(EtactlTarget, RefusesAnythingElse) {
+  for (const char* text :
+       {"", "union", "union-density", "union-density=", "union-density=a", "union-density=35%",
+        "head-density=0.3x", "match-dynamic=1", "max-perplexity-increase=%", "=0.3"}) {
+    EXPECT_THAT(Refusal(ParseTarget(text).status()), HasSubstr("--target: ")) << text;
+  }
+}
+
+TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
+  const TempFolder folder;
+  folder.Write("a.txt", "text");
+  const auto request = RequestOf({"legal", "--samples=" + folder.path()});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->name(), "legal");
+  EXPECT_TRUE(request->target().has_match_dynamic());
+  ASSERT_EQ(request->samples_size(), 1);
+  EXPECT_EQ(request->samples(0).text(), "text");
+  for (const bool present :
+       {request->has_held_out(), request->has_z_recall(), request->has_offset(), request->has_z(),
+        request->has_sequence_tokens(), request->has_expected_version(),
+        request->has_request_id()}) {
+    EXPECT_FALSE(present);
+  }
+  EXPECT_EQ(request->floor(), v1::FLOOR_UNSPECIFIED);
+}
+
+TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
+  const TempFolder folder;
+  const std::string a = folder.Write("a", "1"), b = folder.Write("b.jsonl", "{\"token_ids\": [7]}");
+  const auto request = RequestOf({"legal", "--samples", a, b, "--target=head-density=0.3",
+                                  "--z_recall=0.95", "--held_out=0.5", "--sequence_tokens=512",
+                                  "--offset=0", "--z=0", "--floor=none", "--label", "domain=legal",
+                                  "--label", "note=a=b, c", "--create_only", "--request_id=id-1"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  ASSERT_EQ(request->samples_size(), 2);
+  EXPECT_EQ(request->samples(1).token_ids().ids(0), 7);
+  EXPECT_EQ(request->target().head_density(), 0.3);
+  EXPECT_EQ(request->z_recall(), 0.95);
+  EXPECT_EQ(request->held_out(), 0.5);
+  EXPECT_EQ(request->sequence_tokens(), 512);
+  EXPECT_TRUE(request->has_offset());
+  EXPECT_TRUE(request->has_z());
+  EXPECT_EQ(request->floor(), v1::FLOOR_NONE);
+  EXPECT_EQ(request->labels().at("domain"), "legal");
+  EXPECT_EQ(request->labels().at("note"), "a=b, c");
+  EXPECT_TRUE(request->has_expected_version());
+  EXPECT_EQ(request->expected_version(), 0);
+  EXPECT_EQ(request->request_id(), "id-1");
+  EXPECT_EQ(RequestOf({"x", "--samples", a, "--expected_version=4"})->expected_version(), 4);
+}
+
+TEST(EtactlCalibrate, RefusesWhatItCannotUnderstand) {
+  const TempFolder folder;
+  const std::string samples = "--samples=" + folder.Write("a", "1");
+  EXPECT_FALSE(RequestOf({"x", samples, "--label", "domain"}).ok());
+  EXPECT_FALSE(RequestOf({"x", samples, "--label", "=legal"}).ok());
+  EXPECT_FALSE(RequestOf({"x", samples, "--label", "a=1", "--label", "a=2"}).ok());
+  EXPECT_FALSE(RequestOf({"x", samples, "--target=half"}).ok());
+  EXPECT_THROW((void)RequestOf({"x"}), CLI::ParseError) << "no samples";
+  EXPECT_THROW((void)RequestOf({samples}), CLI::ParseError) << "no name";
+  EXPECT_THROW((void)RequestOf({"x", samples, "--floor=flat"}), CLI::ParseError);
+  EXPECT_THROW((void)RequestOf({"x", samples, "--create_only", "--expected_version=1"}),
+               CLI::ParseError);
+}
+
+TEST(EtactlCalibrate, NamesTheFileOfASampleThatIsRefused) {
+  const std::vector<std::string> origins = {"a.txt", "b.jsonl:7"};
+  EXPECT_EQ(DescribeRefusedSample("samples[1].text", origins), "samples[1] is b.jsonl:7");
+  EXPECT_EQ(DescribeRefusedSample("samples[0]", origins), "samples[0] is a.txt");
+  for (const char* field : {"", "samples", "samples[2]", "samples[-1]", "samples[x]", "samples[1",
+                            "target.union_density"}) {
+    EXPECT_EQ(DescribeRefusedSample(field, origins), "") << field;
+  }
+}
+
+TEST(EtactlCalibrate, ProgressLeavesOutWhatIsNotKnown) {
+  v1::CalibrationProgress progress;
+  progress.set_phase(v1::CALIBRATION_PHASE_SEARCH);
+  progress.mutable_time_left();
+  EXPECT_EQ(DescribeProgress(progress), "3/4 searching");
+  progress.set_sequences_done(3);
+  progress.set_sequences_total(12);
+  progress.set_tokens_per_second(4120.4);
+  progress.mutable_time_left()->set_seconds(21);
+  EXPECT_EQ(DescribeProgress(progress),
+            "3/4 searching, 3/12 sequences, 4120 tokens/s, about 21.0 s left");
+}
+
+TEST(EtactlProfiles, CommandsShareServerAndTimeout) {
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{"list", "--server=here:1", "--timeout=2"},
+                                             {"--server=here:1", "--timeout=2", "list"}}) {
+    const ProfilesFlags flags = ProfilesOf(arguments);
+    EXPECT_EQ(flags.command, "list");
+    EXPECT_EQ(flags.server.address, "here:1");
+    EXPECT_EQ(flags.timeout_seconds, 2.0);
+  }
+}
+
+TEST(EtactlProfiles, TakeNamesAliasesAndVersions) {
+  EXPECT_EQ(ProfilesOf({"get", "legal@stable"}).reference, "legal@stable");
+  EXPECT_EQ(ProfilesOf({"versions", "legal", "--json"}).name, "legal");
+  const ProfilesFlags alias = ProfilesOf({"alias", "legal", "stable", "3", "--expected_version=2"});
+  EXPECT_EQ(alias.command, "alias");
+  EXPECT_EQ(alias.name + "@" + alias.alias, "legal@stable");
+  EXPECT_EQ(alias.version, 3);
+  EXPECT_EQ(alias.expected_version, 2);
+  EXPECT_TRUE(ProfilesOf({"alias", "legal", "stable", "--remove"}).remove);
+  EXPECT_EQ(ProfilesOf({"import", "-", "--name=copy"}).import_name, "copy");
+  EXPECT_EQ(ProfilesOf({"delete", "legal"}).expected_version, std::nullopt);
+}
+
+TEST(EtactlProfiles, RefuseWhatIsIncomplete) {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {},
+           {"burn"},
+           {"get"},
+           {"delete"},
+           {"alias", "legal"},
+           {"alias", "legal", "stable", "three"},
+           {"alias", "legal", "stable", "3", "--remove"},
+           {"import", "f", "--create_only", "--expected_version=1"},
+           {"list", "legal"}}) {
+    EXPECT_THROW((void)ProfilesOf(arguments), CLI::ParseError) << arguments.size();
+  }
+}
+
+TEST(EtactlTable, AlignsColumnsByCharacters) {
+  EXPECT_EQ(TextTable({Align::kLeft, Align::kRight}, {{"a", "1"}, {"Gr\xC3\xB6\xC3\x9F", "22"}}),
+            "a      1\n"
+            "Gr\xC3\xB6\xC3\x9F  22\n");
+  EXPECT_EQ(TextTable({Align::kLeft, Align::kLeft}, {{"a", ""}, {"b", "c"}}), "a\nb  c\n");
+}
+
+TEST(EtactlTable, CellsCannotBreakTheLineOrTheTerminal) {
+  EXPECT_EQ(TextTable({Align::kLeft}, {{"a\nb\x1B[2J"}}), "a b\xEF\xBF\xBD[2J\n");
+}
+
+v1::Profile LegalProfile() {
+  v1::Profile profile;
+  profile.set_name("legal");
+  profile.set_version(3);
+  profile.mutable_create_time()->set_seconds(1'700'000'000);
+  (*profile.mutable_labels())["domain"] = "legal";
+  profile.mutable_geometry()->set_layers(8);
+  profile.mutable_geometry()->set_query_heads(8);
+  profile.mutable_geometry()->set_block_size(64);
+  profile.mutable_target()->set_union_density(0.35);
+  profile.set_z(1.5f);
+  profile.set_floor(v1::FLOOR_UNIFORM);
+  profile.mutable_reached()->set_union_density(0.3504);
+  v1::ProfileEvidence& evidence = *profile.mutable_evidence();
+  evidence.set_perplexity_full(20.0);
+  evidence.set_perplexity_dynamic(19.5);
+  evidence.set_dynamic_head_density(0.25);
+  evidence.set_dynamic_union_density(0.402);
+  evidence.set_dynamic_recall(0.987);
+  evidence.set_perplexity_frozen(20.1);
+  evidence.set_head_density(0.23);
+  evidence.set_union_density(0.354);
+  evidence.set_recall(0.991);
+  evidence.set_calibration_sequences(12);
+  evidence.set_calibration_tokens(24'000);
+  evidence.set_held_out_sequences(4);
+  evidence.set_held_out_tokens(8'000);
+  return profile;
+}
+
+TEST(EtactlProfileText, ShowsBeforeAndAfter) {
+  const std::string text = DescribeProfile(LegalProfile());
+  for (const char* part : {"profile legal@3, made 2023-11-14 22:13:20 UTC", "labels: domain=legal",
+                           "8 layers x 8 heads", "z 1.5, floor uniform",
+                           "target: union density 0.35", "union density 0.350\n",
+                           "12 sequences (24000 tokens), verified on 4 held out (8000 tokens)",
+                           "full         20.000                  1.000          1.000   1.000\n",
+                           "dynamic      19.500  -2.50 %         0.250          0.402   0.987\n",
+                           "frozen       20.100  +0.50 %         0.230          0.354   0.991\n"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(EtactlProfileText, LeavesOutWhatThereIsNot) {
+  v1::Profile profile = LegalProfile();
+  profile.mutable_evidence()->clear_dynamic_recall();
+  EXPECT_THAT(DescribeProfile(profile), HasSubstr("0.402       -\n"));
+  profile.mutable_labels()->clear();
+  profile.mutable_evidence()->clear_perplexity_dynamic();
+  profile.add_z_per_head(1.0f);
+  profile.add_z_per_head(2.0f);
+  std::string text = DescribeProfile(profile);
+  EXPECT_THAT(text, Not(HasSubstr("labels")));
+  EXPECT_THAT(text, Not(HasSubstr("dynamic")));
+  EXPECT_THAT(text, HasSubstr("z per head (mean 1.50)"));
+  profile.mutable_evidence()->set_held_out_sequences(0);
+  text = DescribeProfile(profile);
+  EXPECT_THAT(text, HasSubstr("not verified"));
+  EXPECT_THAT(text, Not(HasSubstr("frozen")));
+}
+
+TEST(EtactlProfileText, ListsProfilesAndVersions) {
+  v1::ProfileSummary summary;
+  summary.set_name("legal");
+  summary.set_version(12);
+  summary.mutable_create_time()->set_seconds(1'700'000'000);
+  summary.set_bytes(1234);
+  EXPECT_EQ(ProfileTable({summary}),
+            "profile  newest  made                       size\n"
+            "legal        12  2023-11-14 22:13:20 UTC  1.2 kB\n");
+  summary.add_aliases("stable");
+  summary.add_aliases("tested");
+  EXPECT_EQ(VersionTable({summary}),
+            "version  made                       size  aliases\n"
+            "     12  2023-11-14 22:13:20 UTC  1.2 kB  stable, tested\n");
+}
+
+}  // namespace
+}  // namespace eta::ctl

@@ -1,0 +1,245 @@
+#include "service/generate/convert.h"
+
+#include "engine/base/error.h"
+#include "gmock/gmock.h"
+#include "google/rpc/error_details.pb.h"
+#include "gtest/gtest.h"
+#include "service/wire/grpc_status.h"
+#include "tests/testing/base/error_details.h"
+
+namespace eta {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+TEST(ToRequest, AbsentFieldsAreTheDefaults) {
+  v1::GenerateRequest message;
+  message.set_text("hello");
+  const auto request = ToRequest(message);
+  ASSERT_TRUE(request.ok());
+  EXPECT_FLOAT_EQ(request->sampling.temperature, 1.0f);
+  EXPECT_FLOAT_EQ(request->sampling.top_p, 1.0f);
+  EXPECT_FALSE(request->sampling.seed.has_value());
+  EXPECT_EQ(request->stopping.max_tokens, 256);
+  EXPECT_TRUE(request->output.text);
+  EXPECT_FALSE(request->output.logprobs.has_value());
+  EXPECT_FALSE(request->attention.mode.has_value());
+  EXPECT_FALSE(request->attention.z.has_value());
+  EXPECT_EQ(request->priority, Priority::kNormal);
+}
+
+TEST(ToRequest, PresentZerosAreZeros) {
+  v1::GenerateRequest message;
+  message.set_text("hello");
+  message.mutable_sampling()->set_temperature(0.0f);
+  message.mutable_sampling()->set_top_p(0.0f);
+  message.mutable_sampling()->set_seed(0);
+  message.mutable_stopping()->set_max_tokens(0);
+  message.mutable_output()->set_text(false);
+  message.mutable_output()->set_logprobs(0);
+  message.mutable_attention()->set_z(0.0f);
+  message.mutable_attention()->set_pinned_blocks(0);
+  const auto request = ToRequest(message);
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->sampling.temperature, 0.0f);
+  EXPECT_EQ(request->sampling.top_p, 0.0f);
+  EXPECT_EQ(request->sampling.seed, 0u);
+  EXPECT_EQ(request->stopping.max_tokens, 0);
+  EXPECT_FALSE(request->output.text);
+  EXPECT_EQ(request->output.logprobs, 0);
+  EXPECT_EQ(request->attention.z, 0.0f);
+  EXPECT_EQ(request->attention.pinned_blocks, 0);
+}
+
+TEST(ToRequest, CarriesEveryField) {
+  v1::GenerateRequest message;
+  message.mutable_token_ids()->add_ids(5);
+  message.set_request_id("r1");
+  message.set_priority(v1::PRIORITY_HIGH);
+  v1::SamplingParams& sampling = *message.mutable_sampling();
+  sampling.set_top_k(40);
+  sampling.set_min_p(0.1f);
+  sampling.set_repetition_penalty(1.1f);
+  sampling.set_presence_penalty(0.2f);
+  sampling.set_frequency_penalty(0.3f);
+  v1::LogitBias& bias = *sampling.add_logit_bias();
+  bias.set_token_id(7);
+  bias.set_bias(-3.0f);
+  v1::StoppingCriteria& stopping = *message.mutable_stopping();
+  stopping.set_min_tokens(2);
+  stopping.add_stop_strings("END");
+  stopping.add_stop_token_ids(9);
+  stopping.set_ignore_eos(true);
+  stopping.set_include_stop(true);
+  v1::OutputOptions& output = *message.mutable_output();
+  output.set_token_ids(true);
+  output.set_prompt_logprobs(3);
+  output.set_layer_statistics(true);
+  v1::Attention& attention = *message.mutable_attention();
+  attention.mutable_full();
+  attention.set_offset(0.5f);
+  attention.set_floor(v1::FLOOR_NONE);
+
+  const auto request = ToRequest(message);
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->id, "r1");
+  EXPECT_EQ(request->priority, Priority::kHigh);
+  EXPECT_THAT(std::get<std::vector<int32_t>>(request->prompt), ElementsAre(5));
+  EXPECT_EQ(request->sampling.top_k, 40);
+  EXPECT_FLOAT_EQ(request->sampling.min_p, 0.1f);
+  EXPECT_FLOAT_EQ(request->sampling.repetition_penalty, 1.1f);
+  EXPECT_FLOAT_EQ(request->sampling.presence_penalty, 0.2f);
+  EXPECT_FLOAT_EQ(request->sampling.frequency_penalty, 0.3f);
+  ASSERT_THAT(request->sampling.bias, SizeIs(1));
+  EXPECT_EQ(request->sampling.bias[0].id, 7);
+  EXPECT_EQ(request->stopping.min_tokens, 2);
+  EXPECT_THAT(request->stopping.stop_strings, ElementsAre("END"));
+  EXPECT_THAT(request->stopping.stop_ids, ElementsAre(9));
+  EXPECT_TRUE(request->stopping.ignore_eos);
+  EXPECT_TRUE(request->stopping.include_stop);
+  EXPECT_TRUE(request->output.ids);
+  EXPECT_EQ(request->output.prompt_logprobs, 3);
+  EXPECT_TRUE(request->output.layer_statistics);
+  EXPECT_EQ(request->attention.mode, AttentionMode::kFull);
+  EXPECT_EQ(request->attention.offset, 0.5f);
+  EXPECT_EQ(request->attention.uniform_floor, false);
+}
+
+TEST(ToRequest, NeedsAPromptAndWholeBiases) {
+  v1::GenerateRequest message;
+  EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "prompt");
+  message.set_text("hello");
+  message.mutable_sampling()->add_logit_bias()->set_bias(1.0f);
+  EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "sampling.logit_bias[0]");
+}
+
+TEST(ToMessage, FinishedTellsWhatStoppedTheAnswer) {
+  FinishedEvent event;
+  event.reason = FinishReason::kStopString;
+  event.matched_stop = "END";
+  event.timing.queue = std::chrono::milliseconds(1500);
+  event.attention.decode_rows = 2;
+  event.attention.head_density = 0.25;
+  event.attention.layers = {{0.2, 0.3}, {0.3, 0.4}};
+  v1::Finished finished = ToMessage(event).finished();
+  EXPECT_EQ(finished.stop_string(), "END");
+  EXPECT_EQ(finished.timing().queue().seconds(), 1);
+  EXPECT_EQ(finished.timing().queue().nanos(), 500000000);
+  EXPECT_EQ(finished.attention().head_density(), 0.25);
+  EXPECT_EQ(finished.attention().layers_size(), 2);
+
+  event.reason = FinishReason::kEndOfText;
+  event.matched_id = 2;
+  finished = ToMessage(event).finished();
+  EXPECT_EQ(finished.matched_case(), v1::Finished::kStopTokenId);
+  event.reason = FinishReason::kLength;
+  event.matched_id.reset();
+  EXPECT_EQ(ToMessage(event).finished().matched_case(), v1::Finished::MATCHED_NOT_SET);
+}
+
+TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
+  FinishedEvent event;
+  event.attention = {.decode_rows = 7,
+                     .head_density = 0.25,
+                     .union_density = 0.5,
+                     .keys_attended = 1,
+                     .keys_eligible = 2,
+                     .keys_read = 3,
+                     .keys_cached = int64_t{1} << 40,
+                     .kv_bytes_read = 5,
+                     .kv_bytes_dense = 6,
+                     .index_bytes_read = 8};
+  const v1::AttentionStats attention = ToMessage(event).finished().attention();
+  EXPECT_EQ(attention.decode_steps(), 7);
+  EXPECT_EQ(attention.head_density(), 0.25);
+  EXPECT_EQ(attention.union_density(), 0.5);
+  EXPECT_EQ(attention.keys_attended(), 1);
+  EXPECT_EQ(attention.keys_eligible(), 2);
+  EXPECT_EQ(attention.keys_read(), 3);
+  EXPECT_EQ(attention.keys_cached(), int64_t{1} << 40);
+  EXPECT_EQ(attention.kv_bytes_read(), 5);
+  EXPECT_EQ(attention.kv_bytes_dense(), 6);
+  EXPECT_EQ(attention.index_bytes_read(), 8);
+}
+
+TEST(ToMessage, StartedNamesTheProfileAndHidesWhatFullAttentionDoesNotRead) {
+  StartedEvent event;
+  event.attention.mode = AttentionMode::kFull;
+  v1::AttentionUsed used = ToMessage(event, "m").started().attention();
+  EXPECT_FALSE(used.has_z());
+  EXPECT_FALSE(used.has_floor());
+  auto profile = std::make_shared<ThresholdProfile>();
+  profile->name = "wiki";
+  profile->version = 3;
+  event.attention.mode = AttentionMode::kProfile;
+  event.attention.profile = profile;
+  used = ToMessage(event, "m").started().attention();
+  EXPECT_EQ(used.profile(), "wiki");
+  EXPECT_EQ(used.profile_version(), 3);
+  EXPECT_EQ(used.floor(), v1::FLOOR_UNIFORM);
+  EXPECT_TRUE(used.has_z());
+  event.attention.head_z = true;
+  EXPECT_FALSE(ToMessage(event, "m").started().attention().has_z()) << "each head has its own";
+}
+
+TEST(Merge, JoinsNeighboursOfAKindAndNothingElse) {
+  v1::GenerateResponse last = ToMessage(DeltaEvent{.text = "a", .ids = {1}, .logprobs = {{}}});
+  EXPECT_TRUE(Merge(last, ToMessage(DeltaEvent{.text = "b", .ids = {2}, .logprobs = {{}}})));
+  EXPECT_EQ(last.delta().text(), "ab");
+  EXPECT_THAT(last.delta().token_ids(), ElementsAre(1, 2));
+  EXPECT_EQ(last.delta().logprobs_size(), 2);
+  EXPECT_FALSE(Merge(last, ToMessage(FinishedEvent())));
+  last = ToMessage(PrefillEvent{.done = 1, .total = 9, .prompt_logprobs = {{}}});
+  EXPECT_FALSE(Merge(last, ToMessage(DeltaEvent{.text = "b"})));
+  EXPECT_TRUE(Merge(last, ToMessage(PrefillEvent{.done = 5, .total = 9, .prompt_logprobs = {{}}})));
+  EXPECT_EQ(last.prefill().done(), 5);
+  EXPECT_EQ(last.prefill().prompt_logprobs_size(), 2);
+}
+
+TEST(ToWireStatus, AHintIsNeverTooEarlyAndSpread) {
+  const absl::Status status =
+      MakeError(absl::StatusCode::kResourceExhausted, "not now",
+                {.reason = "TENANT_TOKENS", .retry_after = std::chrono::milliseconds(1500)});
+  EXPECT_EQ(ToWireStatus(status, 0.0).retry_pushback, "1500");
+  EXPECT_EQ(ToWireStatus(status, 0.5).retry_pushback, "1650");
+  EXPECT_EQ(ToWireStatus(status, 1.0).retry_pushback, "1800");
+  const auto retry = testing::DetailOf<google::rpc::RetryInfo>(ToWireStatus(status, 1.0).status);
+  EXPECT_EQ(retry->retry_delay().seconds(), 1);
+  EXPECT_EQ(retry->retry_delay().nanos(), 800'000'000);
+  std::set<std::string> drawn;
+  for (int i = 0; i < 100; ++i) {
+    const std::string pushback = *ToWireStatus(status).retry_pushback;
+    EXPECT_GE(std::stoi(pushback), 1500);
+    EXPECT_LE(std::stoi(pushback), 1800);
+    drawn.insert(pushback);
+  }
+  EXPECT_GT(drawn.size(), 20u);
+}
+
+TEST(ToWireStatus, AQuotaIsNamed) {
+  for (const std::string reason :
+       {"TENANT_CALLS", "TENANT_TOKENS", "TENANT_KV", "TENANT_CALIBRATIONS", "ANSWERS_UNREAD"}) {
+    const WireStatus wire = ToWireStatus(
+        MakeError(absl::StatusCode::kResourceExhausted, "too much",
+                  {.reason = reason, .metadata = {{"quota", "max_calls"}, {"limit", "3"}}}));
+    const auto quota = testing::DetailOf<google::rpc::QuotaFailure>(wire.status);
+    ASSERT_TRUE(quota.has_value()) << reason;
+    EXPECT_EQ(quota->violations(0).subject(), "tenant");
+    EXPECT_EQ(quota->violations(0).description(), "max_calls: too much");
+    EXPECT_EQ(testing::MetadataOf(wire.status, "limit"), "3");
+    EXPECT_EQ(wire.retry_pushback, "-1") << "without a time: do not retry";
+  }
+}
+
+TEST(ToWireStatus, EveryErrorHasAReasonAndABoundedMessage) {
+  const WireStatus wire = ToWireStatus(absl::InternalError(std::string(100000, 'x')));
+  EXPECT_EQ(wire.status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(testing::ReasonOf(wire.status), "INTERNAL_ERROR");
+  EXPECT_THAT(wire.status.error_message(), SizeIs(1024));
+  EXPECT_EQ(wire.retry_pushback, std::nullopt);
+  EXPECT_TRUE(ToWireStatus(absl::OkStatus()).status.ok());
+}
+
+}  // namespace
+}  // namespace eta

@@ -1,0 +1,198 @@
+// Every allocation of ours fails once, in turn, while the server's identity, limits and TLS files
+// are loaded, and while they are read again: no crash, no descriptor left open, and in effect is
+// what the files said before, or what they say now, whole. (OpenSSL's own allocations succeed.)
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "service/identity/api_key.h"
+#include "service/identity/identity.h"
+#include "service/identity/tls_files.h"
+#include "service/limits/tenant_limits.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/faults/failing_memory.h"
+#include "tests/testing/identity/access_files.h"
+#include "tests/testing/identity/certificates.h"
+#include "tests/testing/identity/token_maker.h"
+
+namespace eta::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// Two versions of some files, of which a link names one.
+class NthFailureFiles : public ::testing::Test {
+ protected:
+  NthFailureFiles() {
+    for (const char* const version : {"0", "1"}) fs::create_directory(root_ / version);
+    Choose(0);
+  }
+  void Write(int version, const std::string& name, const std::string& text) const {
+    WriteSecret(folder_, absl::StrCat(version, "/", name), text);
+  }
+  void Choose(int version) const {
+    fs::create_directory_symlink(std::to_string(version), root_ / "next");
+    fs::rename(root_ / "next", root_ / "now");
+  }
+  std::string Path(const std::string& name) const { return root_ / "now" / name; }
+
+  static size_t OpenDescriptors() {
+    return static_cast<size_t>(std::distance(fs::directory_iterator("/proc/self/fd"), {}));
+  }
+  static void ExpectLoads(const std::function<absl::Status()>& load) {
+    const size_t before = OpenDescriptors();
+    EXPECT_GT(FailEachAllocation(load), 20);
+    EXPECT_EQ(OpenDescriptors(), before);
+  }
+  // `in_effect` says which version is: 0 or 1, else something that is neither.
+  void ExpectReloads(const std::function<void()>& look,
+                     const std::function<ReloadFigures()>& figures,
+                     const std::function<int()>& in_effect) {
+    ASSERT_EQ(in_effect(), 0);
+    const size_t before = OpenDescriptors();
+    int64_t struck = 0;
+    int chosen = 0;
+    // The files' own thread may have been faster than we: only two runs in which nothing failed are
+    // the end.
+    for (int64_t n = 1, whole = 0; whole < 2;) {
+      SCOPED_TRACE(n);
+      chosen = 1 - chosen;
+      Choose(chosen);
+      FailAllocation(n, Threads::kThisOne);
+      bool looked = true;
+      try {
+        look();
+      } catch (const std::bad_alloc&) {
+        looked = false;
+      }
+      const bool failed = EndFailedAllocation();
+      EXPECT_EQ(in_effect(), looked && figures().current ? chosen : 1 - chosen);
+      look();
+      EXPECT_EQ(in_effect(), chosen) << "with memory again";
+      EXPECT_TRUE(figures().current);
+      struck += failed ? 1 : 0;
+      whole = failed ? 0 : whole + 1;
+      if (failed) n = NextToFail(n);
+    }
+    EXPECT_GT(struck, 10);
+    EXPECT_EQ(OpenDescriptors(), before);
+  }
+
+  const TempFolder folder_{FastParent()};
+  const fs::path root_ = folder_.path();
+};
+
+TEST_F(NthFailureFiles, Identity) {
+  const std::string keys[] = {*MakeApiKey("first"), *MakeApiKey("second")};
+  const json jwk = SigningKey(TokenAlgorithm::kES256).Jwk();
+  for (int version = 0; version < 2; ++version) {
+    const json file = {
+        {"api_keys",
+         {{{"id", version == 0 ? "first" : "second"},
+           {"tenant", "acme"},
+           {"roles", {"generate", "stats"}},
+           {"sha256", absl::BytesToHexString(ApiKeyDigest(keys[version]))},
+           {"expires", "2099-01-31T00:00:00Z"}}}},
+        {"jwt",
+         {{{"issuer", "https://login.example.org"},
+           {"audiences", {"eta"}},
+           {"keys", {{{"kid", "k1"}, {"algorithm", "ES256"}, {"jwk", jwk}}}},
+           {"tenant", "acme"},
+           {"roles", {"generate"}}}}},
+        {"peers",
+         {{{"spiffe_id", "spiffe://example.org/web"}, {"tenant", "web"}, {"roles", {"stats"}}}}}};
+    Write(version, "identity.json", file.dump());
+  }
+  const auto open = [this] {
+    return Identity::Open(Path("identity.json"), {}, /*has_client_ca=*/true,
+                          [](const absl::Status&) {});
+  };
+  ExpectLoads([&] { return open().status(); });
+  const auto identity = open();
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  const auto known = [&](const std::string& key) {
+    const std::string shown = "Bearer " + key;
+    return (*identity)->Of({.authorization = {shown}}).ok();
+  };
+  ExpectReloads([&] { (*identity)->file()->Look(); },
+                [&] { return (*identity)->file()->Figures(); },
+                [&] { return known(keys[0]) == known(keys[1]) ? -1
+                             : known(keys[1])                 ? 1
+                                                              : 0; });
+}
+
+TEST_F(NthFailureFiles, Limits) {
+  for (int version = 0; version < 2; ++version) {
+    const json file = {{"default", {{"max_calls", 10 + version}}},
+                       {"tenants",
+                        {{"acme", {{"tokens_per_second", 100}, {"weight", 2}}},
+                         {"trial", {{"max_calls", 20 + version}}}}}};
+    Write(version, "tenants.json", file.dump());
+  }
+  const auto open = [this] {
+    return TenantLimits::Open(Path("tenants.json"), {}, [](const absl::Status&) {});
+  };
+  ExpectLoads([&] { return open().status(); });
+  const auto limits = open();
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  const Tenant trial = *Tenant::Parse("trial"), other = *Tenant::Parse("other");
+  const auto in_effect = [&] {
+    const int64_t version = (*limits)->Of(trial).max_calls - 20;
+    return (*limits)->Of(other).max_calls - 10 == version ? static_cast<int>(version) : -1;
+  };
+  ExpectReloads([&] { (*limits)->Look(); }, [&] { return (*limits)->file()->Figures(); },
+                in_effect);
+
+  // The thread that looks by itself goes on, and takes the file at its next look.
+  const int next = 1 - in_effect();
+  FailAllocation(1, Threads::kOthers);
+  Choose(next);
+  for (int i = 0; i < 200 && in_effect() != next; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_TRUE(EndFailedAllocation());
+  EXPECT_EQ(in_effect(), next);
+}
+
+TEST_F(NthFailureFiles, Tls) {
+  const CertificateAuthority authority("ours");
+  MadeCertificate made[2];
+  for (int version = 0; version < 2; ++version) {
+    made[version] = authority.Issue();
+    Write(version, "cert.pem", made[version].certificate);
+    Write(version, "key.pem", made[version].key);
+    Write(version, "roots.pem", authority.pem() + CertificateAuthority("others").pem());
+  }
+  const auto open = [this] {
+    return TlsFiles::Open({.certificates = Path("cert.pem"),
+                           .key = Path("key.pem"),
+                           .client_roots = Path("roots.pem")},
+                          "", [](const absl::Status&) {});
+  };
+  ExpectLoads([&] { return open().status(); });
+  const auto files = open();
+  ASSERT_TRUE(files.ok()) << files.status();
+  ExpectReloads(
+      [&] { (*files)->file().Look(); }, [&] { return (*files)->file().Figures(); },
+      [&] {
+        const auto now = (*files)->Current();
+        for (int version = 0; version < 2; ++version) {
+          if (now->certificates == made[version].certificate && now->key == made[version].key) {
+            return version;
+          }
+        }
+        return -1;
+      });
+}
+
+}  // namespace
+}  // namespace eta::testing

@@ -1,0 +1,141 @@
+// What of the command line is told to whoever reads the log.
+#include "service/options/flags.h"
+
+#include <sys/stat.h>
+
+#include <regex>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/identity/access_files.h"
+
+namespace eta {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::StartsWith;
+
+ParsedFlags Parse(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"eta-server", "--model", ETA_SOURCE_DIR});
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  return ParseFlags(static_cast<int>(argv.size()), argv.data());
+}
+
+TEST(Flags, WhatWasGivenIsToldWithoutPasswords) {
+  const ParsedFlags parsed =
+      Parse({"--device", "0,1", "--reflection", "--profile_store",
+             "postgresql://eta:s3cret@db/eta?password=s3cret", "--log_level=warning"});
+  ASSERT_TRUE(parsed.flags.has_value());
+  EXPECT_THAT(parsed.flags->given,
+              ElementsAre(Pair("device", "0,1"), Pair("log_level", "warning"),
+                          Pair("model", ETA_SOURCE_DIR), Pair("profile_store", "postgresql://..."),
+                          Pair("reflection", "true")));
+}
+
+TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
+  const TempFolder folder;
+  const std::string file = testing::WriteSecret(folder, "url", "postgresql://eta:s3cret@db/eta\n");
+  ParsedFlags parsed = Parse({"--profile_store_file", file});
+  ASSERT_TRUE(parsed.flags.has_value());
+  EXPECT_EQ(parsed.flags->profile_store, "") << "read once the process is hardened";
+  EXPECT_TRUE(ReadSecrets(*parsed.flags).ok());
+  EXPECT_EQ(parsed.flags->profile_store, "postgresql://eta:s3cret@db/eta");
+  EXPECT_THAT(parsed.flags->given, Contains(Pair("profile_store_file", file)));
+  EXPECT_FALSE(parsed.flags->shows_password);
+
+  EXPECT_FALSE(Parse({"--profile_store_file", file, "--profile_store", "x.db"}).flags.has_value());
+  const auto error = [](const std::string& path) {
+    Flags flags = *Parse({"--profile_store_file", path}).flags;
+    return std::string(ReadSecrets(flags).message());
+  };
+  EXPECT_THAT(error(file + "2"), StartsWith("--profile_store_file: ")) << "no such file";
+  for (const char* text : {"", "\n", "two\nlines"}) {
+    EXPECT_EQ(error(testing::WriteSecret(folder, "bad", text)),
+              "--profile_store_file: must hold one line");
+  }
+  chmod(file.c_str(), 0440);
+  EXPECT_EQ(error(file), "") << "as Kubernetes mounts it";
+  chmod(file.c_str(), 0444);
+  EXPECT_EQ(error(file), "--profile_store_file: every user of this host may read it");
+  chmod(file.c_str(), 0602);
+  EXPECT_EQ(error(file), "--profile_store_file: every user of this host may change it");
+}
+
+std::string PrintedBy(const std::string& flag) {
+  ::testing::internal::CaptureStdout();
+  EXPECT_FALSE(Parse({flag}).flags.has_value());
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(Flags, WhatIsPrintedAsConfigurationCanBeReadAsOne) {
+  const TempFolder folder;
+  const std::string config = folder.Write("config", PrintedBy("--print_config"));
+  EXPECT_TRUE(Parse({"--config", config}).flags.has_value()) << ReadFile(config);
+}
+
+TEST(Flags, WhatTheServerWouldRefuseIsPrintedAndRefused) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const ParsedFlags parsed =
+      Parse({"--metrics_listen", "[::]:8472", "--allow_network_metrics", "--print_config"});
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("[::]:8472"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--metrics_listen: must be"));
+  EXPECT_FALSE(parsed.flags.has_value());
+  EXPECT_EQ(parsed.exit_code, kExitBadStart);
+}
+
+TEST(Flags, SharesAreNumbersBelowAll) {
+  for (const char* flag : {"--max_memory_fraction", "--kv_pool_fraction"}) {
+    EXPECT_TRUE(Parse({flag, "0.5"}).flags.has_value());
+    for (const char* share :
+         {"nan", "NAN", "-nan", "inf", "0", "-0.5", "1.01", "", "half", "0.5x"}) {
+      EXPECT_FALSE(Parse({flag, share}).flags.has_value()) << flag << " " << share;
+    }
+  }
+  EXPECT_FALSE(Parse({"--max_memory_fraction", "1"}).flags.has_value()) << "nothing is above it";
+}
+
+TEST(Flags, EachHasItsRowInTheReadme) {
+  const std::regex in_help("(?:^|\\n) +(?:-h,)?--([a-z0-9_]+)");
+  const std::regex in_readme("(?:^|\\n)\\| `--([a-z0-9_]+)`");
+  const auto names = [](const std::string& text, const std::regex& name) {
+    std::set<std::string> found;
+    for (std::sregex_iterator i(text.begin(), text.end(), name), end; i != end; ++i) {
+      found.insert((*i)[1]);
+    }
+    return found;
+  };
+  std::set<std::string> flags = names(PrintedBy("--help"), in_help);
+  EXPECT_GT(flags.size(), 50u);
+  for (const char* of_itself : {"config", "help", "version", "print_config", "print_metrics"}) {
+    flags.erase(of_itself);
+  }
+  EXPECT_EQ(names(ReadFile(ETA_SOURCE_DIR "/README.md"), in_readme), flags);
+}
+
+TEST(Flags, APasswordInTheCommandLineIsNoticed) {
+  const auto shows = [](const std::string& url) {
+    return Parse({"--profile_store", url}).flags->shows_password;
+  };
+  EXPECT_TRUE(shows("postgresql://eta:s3cret@db/eta"));
+  EXPECT_TRUE(shows("postgresql://db/eta?user=eta&password=s3cret"));
+  EXPECT_FALSE(shows("postgresql://eta@db:5432/eta?passfile=/run/secrets/pgpass"));
+  EXPECT_FALSE(shows("postgresql://db:5432/eta"));
+  EXPECT_FALSE(shows("profiles.db"));
+}
+
+TEST(Flags, TheLogIsForPeopleOnlyWhereItIsAskedToBe) {
+  EXPECT_EQ(Parse({"--log_format", "text"}).flags->log.format, LogFormat::kText);
+  EXPECT_EQ(Parse({"--log_format", "json"}).flags->log.format, LogFormat::kJson);
+  EXPECT_EQ(Parse({}).flags->log.level, LogLevel::kInfo);
+  EXPECT_EQ(Parse({"--log_level", "debug"}).flags->log.level, LogLevel::kDebug);
+  EXPECT_FALSE(Parse({"--log_level", "loud"}).flags.has_value());
+}
+
+}  // namespace
+}  // namespace eta

@@ -1,0 +1,327 @@
+// The Prometheus page against its catalogue, and the catalogue against deploy/metrics.md.
+#include "service/telemetry/page/metrics_page.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "engine/base/error.h"
+#include "service/telemetry/page/metric_catalogue.h"
+#include "service/telemetry/page/page_writer.h"
+#include "tests/testing/engine/engine_run.h"
+#include "tests/testing/process/page_reader.h"
+
+namespace eta {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Labels;
+using testing::PageFamily;
+using testing::PageReader;
+
+// A server on which everything has a figure.
+ServerFigures Everything(const EngineInfo& info) {
+  ServerFigures server;
+  server.files = {{.file = "tls", .reloads = {.succeeded = 1}}};
+  server.info = info;
+  server.state = ServerState::kDraining;
+  server.engine.running = 3;
+  server.engine.waiting = 2;
+  server.engine.blocks_used = 25;
+  server.engine.blocks_cached = 25;
+  server.engine.blocks_free = 50;
+  server.engine.last_step = Clock::now() - std::chrono::seconds(5);
+  server.engine.paused = 1;
+  server.devices = {
+      {.predicted_wait = std::chrono::milliseconds(1500),
+       .pace = {.prefill_rate = 250.0, .seat_interval = std::chrono::duration<double>(0.5)}},
+      {.device_lost = true}};
+  server.store_calls_waiting = 7;
+  server.max_store_calls_waiting = 128;
+  server.profile_lookups_waiting = 9;
+  server.max_profile_lookups_waiting = 1024;
+  server.watchers = 2;
+  server.max_watchers = 32;
+  server.calibrations = 1;
+  server.pressure = {.rung = Pressure::kNoCalibrate,
+                     .memory_used = 0.25,
+                     .streams_ended = 2,
+                     .unread_answer_bytes = 20'000,
+                     .answers_cut_off = 3};
+  server.tenants = {{.tenant = "acme",
+                     .named = true,
+                     .max_calls = 8,
+                     .calls = 3,
+                     .burst_tokens = 1000,
+                     .tokens_left = 400,
+                     .max_kv_tokens = 5000,
+                     .kv_tokens = 70,
+                     .running = 2,
+                     .waiting = 1,
+                     .paused = 1,
+                     .tokens_per_second = 0.5,
+                     .weight = 4.0,
+                     .max_calibrations = 3,
+                     .calibrations = 2,
+                     .max_profile_versions = 10,
+                     .max_profile_bytes = 5000,
+                     .max_profile_versions_ever = 20,
+                     .stored = ProfileUse{.versions = 9, .bytes = 4000, .versions_ever = 12}}};
+  server.store = StoreFigures{.up = true,
+                              .profiles = {{.tenant = "acme",
+                                            .name = "legal",
+                                            .version = 7,
+                                            .digest = "abc",
+                                            .head_density = 0.125,
+                                            .union_density = 0.25},
+                                           {.tenant = "acme", .name = "code", .version = 1}},
+                              .cache_bytes = 1000,
+                              .reloads_succeeded = 4,
+                              .reloads_failed = 1,
+                              .last_reload_age = std::chrono::seconds(9),
+                              .staleness = std::chrono::seconds(11)};
+  return server;
+}
+
+class MetricsPageTest : public ::testing::Test {
+ protected:
+  MetricsPageTest() {
+    telemetry_.SetModel(engine_->info(), std::chrono::seconds(3));
+    Request request = testing::Greedy(testing::Prompt(100, 1), 10);
+    request.tenant = "acme";
+    testing::Ask(*engine_, std::move(request));
+    CallRecord record{.method = "Generate", .tenant = "acme"};
+    record.submitted = true;
+    telemetry_.OnCallEnd(record);
+    CallRecord refused{.method = "Generate", .tenant = "acme"};
+    refused.status = absl::ResourceExhaustedError("too many");
+    refused.reason = "TENANT_CALLS";
+    telemetry_.OnCallEnd(refused);
+    page_.SetServer([this] { return server_; });
+  }
+
+  testing::TinyModel model_;
+  Telemetry telemetry_;
+  std::unique_ptr<Engine> engine_ = testing::Start(testing::OptionsFor(model_), &telemetry_);
+  ServerFigures server_ = Everything(engine_->info());
+  MetricsPage page_{telemetry_};
+};
+
+std::set<std::string> LabelsOf(const Metric& metric) {
+  std::set<std::string> labels;
+  std::istringstream names{std::string(metric.labels)};
+  for (std::string name; std::getline(names, name, ',');) labels.insert(name);
+  return labels;
+}
+
+template <typename Series>
+void ExpectLabels(const Series& series, const std::set<std::string>& want, std::string_view name) {
+  for (const auto& [labels, value] : series) {
+    std::set<std::string> got;
+    for (const auto& [label, text] : labels) got.insert(label);
+    EXPECT_EQ(got, want) << name;
+  }
+}
+
+TEST_F(MetricsPageTest, HasTheCatalogueAndNothingElse) {
+  const PageReader page(page_.Write());
+  std::set<std::string> catalogue;
+  for (const MetricGroup& group : MetricCatalogue()) {
+    for (const Metric& metric : group.metrics) {
+      EXPECT_TRUE(catalogue.emplace(metric.name).second) << metric.name << " stands twice";
+      const auto found = page.families().find(std::string(metric.name));
+      ASSERT_NE(found, page.families().end()) << metric.name << " is not on the page";
+      const PageFamily& family = found->second;
+      EXPECT_EQ(family.type, Name(metric.type)) << metric.name;
+      EXPECT_EQ(family.help, metric.help) << metric.name;
+      EXPECT_TRUE(!family.samples.empty() || !family.counts.empty())
+          << metric.name << " has no series";
+      ExpectLabels(family.samples, LabelsOf(metric), metric.name);
+      ExpectLabels(family.counts, LabelsOf(metric), metric.name);
+    }
+  }
+  for (const auto& [name, family] : page.families()) {
+    EXPECT_TRUE(catalogue.contains(name)) << name << " is not in the catalogue";
+  }
+}
+
+TEST_F(MetricsPageTest, NamesFollowTheRulesOfPrometheus) {
+  for (const MetricGroup& group : MetricCatalogue()) {
+    for (const Metric& metric : group.metrics) {
+      EXPECT_EQ(metric.name.ends_with("_total"), metric.type == MetricType::kCounter)
+          << metric.name;
+      EXPECT_EQ(metric.name.find(':'), std::string_view::npos) << metric.name;
+      EXPECT_TRUE(metric.name.starts_with("eta_") || metric.name.starts_with("process_"));
+      if (metric.unit == "seconds") {
+        EXPECT_NE(metric.name.find("_seconds"), std::string_view::npos) << metric.name;
+      }
+      if (metric.unit == "bytes") {
+        EXPECT_NE(metric.name.find("_bytes"), std::string_view::npos) << metric.name;
+      }
+      if (metric.unit == "ratio") {
+        EXPECT_TRUE(metric.name.ends_with("_ratio")) << metric.name;
+      }
+    }
+  }
+}
+
+TEST_F(MetricsPageTest, HistogramsAreCumulativeAndEndAtTheirCount) {
+  const PageReader page(page_.Write());
+  int histograms = 0;
+  for (const auto& [name, family] : page.families()) {
+    for (const auto& [labels, buckets] : family.buckets) {
+      ++histograms;
+      EXPECT_EQ(buckets.back().first, "+Inf") << name;
+      EXPECT_EQ(buckets.back().second, family.counts.at(labels)) << name;
+      EXPECT_TRUE(family.sums.contains(labels)) << name;
+      for (size_t i = 1; i < buckets.size(); ++i) {
+        EXPECT_LE(buckets[i - 1].second, buckets[i].second) << name;
+      }
+    }
+  }
+  EXPECT_GT(histograms, 15);
+  EXPECT_EQ(page.Count("eta_request_generated_tokens", {{"model", "tiny"}}), 1.0);
+}
+
+TEST_F(MetricsPageTest, ShowsHowTheServerStands) {
+  const PageReader page(page_.Write());
+  const Labels model = {{"model", "tiny"}};
+  EXPECT_EQ(page.Value("eta_requests_running", model), 3.0);
+  EXPECT_EQ(page.Value("eta_kv_cache_usage_ratio", model), 0.25);
+  EXPECT_EQ(page.Value("eta_kv_cache_blocks", {{"model", "tiny"}, {"state", "free"}}), 50.0);
+  EXPECT_EQ(page.Value("eta_engine_state", {{"state", "draining"}}), 1.0);
+  EXPECT_EQ(page.Sum("eta_engine_state"), 1.0);
+  EXPECT_EQ(page.Value("eta_devices", {{"model", "tiny"}, {"state", "lost"}}), 1.0);
+  EXPECT_EQ(page.Value("eta_model_load_duration_seconds", model), 3.0);
+  const Labels legal = {
+      {"model", "tiny"}, {"tenant", "acme"}, {"profile", "legal"}, {"version", "7"}};
+  EXPECT_EQ(page.Value("eta_profile_target_density_ratio", legal), 0.125);
+  EXPECT_EQ(page.Value("eta_profile_target_union_density_ratio", legal), 0.25);
+  // One that was never verified has no target.
+  EXPECT_EQ(page.families().at("eta_profile_target_density_ratio").samples.size(), 1u);
+  EXPECT_EQ(page.families().at("eta_profile_info").samples.size(), 2u);
+  EXPECT_EQ(page.Value("eta_profile_store_up", model), 1.0);
+  EXPECT_EQ(page.Value("eta_profile_staleness_seconds", model), 11.0);
+  EXPECT_GT(page.Value("process_resident_memory_bytes", {}), 1e6);
+  EXPECT_GT(page.Value("process_cpu_seconds_total", {}), 0.0);
+  EXPECT_GT(page.Value("process_open_fds", {}), 2.0);
+  EXPECT_GE(page.Value("process_threads", {}), 2.0);
+  EXPECT_GT(page.Value("process_start_time_seconds", {}), 1.5e9);
+  EXPECT_GT(page.Value("eta_engine_last_step_timestamp_seconds", model),
+            page.Value("process_start_time_seconds", {}) - 60.0);
+}
+
+TEST_F(MetricsPageTest, ShowsWhatTenantsMayUseAndUse) {
+  server_.tenants.push_back({.tenant = "made-up-1", .max_calls = 8, .calls = 2, .kv_tokens = 5});
+  server_.tenants.push_back({.tenant = "made-up-2", .max_calls = 8, .calls = 4, .kv_tokens = 6});
+  const PageReader page(page_.Write());
+  const auto of = [](const std::string& tenant) {
+    return Labels{{"model", "tiny"}, {"tenant", tenant}};
+  };
+  EXPECT_EQ(page.Value("eta_tenant_calls", of("acme")), 3.0);
+  EXPECT_EQ(page.Value("eta_tenant_max_calls", of("acme")), 8.0);
+  EXPECT_EQ(page.Value("eta_tenant_tokens_left", of("acme")), 400.0);
+  EXPECT_EQ(page.Value("eta_tenant_burst_tokens", of("acme")), 1000.0);
+  EXPECT_EQ(page.Value("eta_tenant_kv_tokens", of("acme")), 70.0);
+  EXPECT_EQ(page.Value("eta_tenant_max_kv_tokens", of("acme")), 5000.0);
+  EXPECT_EQ(page.Value("eta_tenant_refused_total",
+                       {{"model", "tiny"}, {"tenant", "acme"}, {"reason", "tenant_calls"}}),
+            1.0);
+  const std::pair<const char*, double> figures[] = {
+      {"eta_tenant_requests_running", 2.0},       {"eta_tenant_requests_paused", 1.0},
+      {"eta_tenant_tokens_per_second", 0.5},      {"eta_tenant_weight", 4.0},
+      {"eta_tenant_calibrations", 2.0},           {"eta_tenant_max_calibrations", 3.0},
+      {"eta_tenant_profile_versions", 9.0},       {"eta_tenant_max_profile_versions", 10.0},
+      {"eta_tenant_profile_bytes", 4000.0},       {"eta_tenant_max_profile_bytes", 5000.0},
+      {"eta_tenant_profile_versions_ever", 12.0}, {"eta_tenant_max_profile_versions_ever", 20.0}};
+  for (const auto& [name, value] : figures) EXPECT_EQ(page.Value(name, of("acme")), value) << name;
+  // Names that anybody may make up get no labels, and no bounds that would not be theirs together.
+  EXPECT_EQ(page.Value("eta_tenant_calls", of("other")), 6.0);
+  EXPECT_EQ(page.Value("eta_tenant_kv_tokens", of("other")), 11.0);
+  EXPECT_EQ(page.families().at("eta_tenant_max_calls").samples.size(), 1u);
+  EXPECT_EQ(page.Value("eta_memory_pressure", {{"model", "tiny"}}), 0.0);
+  EXPECT_EQ(page.Value("eta_memory_pressure_state", {{"model", "tiny"}, {"state", "no_calibrate"}}),
+            1.0);
+  EXPECT_EQ(page.Sum("eta_memory_pressure_state"), 1.0);
+  EXPECT_EQ(page.Value("eta_memory_streams_ended_total", {{"model", "tiny"}}), 2.0);
+  EXPECT_EQ(page.Value("eta_unread_answer_bytes", {{"model", "tiny"}}), 20'000.0);
+  EXPECT_EQ(page.Value("eta_answers_cut_off_total", {{"model", "tiny"}}), 3.0);
+}
+
+TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
+  const PageReader page(page_.Write());
+  const Labels model = {{"model", "tiny"}};
+  const auto of = [](const std::string& device) {
+    return Labels{{"model", "tiny"}, {"device", device}};
+  };
+  EXPECT_EQ(page.Value("eta_requests_paused", model), 1.0);
+  EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("0")), 1.5);
+  EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("1")), 0.0);
+  EXPECT_EQ(page.Value("eta_prefill_tokens_per_second", of("0")), 250.0);
+  EXPECT_EQ(page.families().at("eta_prefill_tokens_per_second").samples.size(), 1u);
+  EXPECT_EQ(page.Value("eta_seat_interval_seconds", of("0")), 0.5);
+  EXPECT_EQ(page.Value("eta_store_calls_waiting", model), 7.0);
+  EXPECT_EQ(page.Value("eta_store_calls_max_waiting", model), 128.0);
+  EXPECT_EQ(page.Value("eta_profile_lookups_waiting", model), 9.0);
+  EXPECT_EQ(page.Value("eta_profile_lookups_max_waiting", model), 1024.0);
+  EXPECT_EQ(page.Value("eta_stats_watchers", model), 2.0);
+  EXPECT_EQ(page.Value("eta_stats_watchers_max", model), 32.0);
+}
+
+TEST_F(MetricsPageTest, TwoVersionsUnderOneLabelAreOneSeries) {
+  server_.store->profiles.push_back(server_.store->profiles.front());
+  server_.store->profiles.back().digest = "another";
+  const PageReader page(page_.Write());  // fails on a series that stands twice
+  EXPECT_EQ(page.families().at("eta_profile_info").samples.size(), 2u);
+}
+
+TEST_F(MetricsPageTest, WhileTheModelLoadsThereIsAStateAndNoModel) {
+  Telemetry telemetry;
+  MetricsPage loading(telemetry);
+  const PageReader page(loading.Write());
+  EXPECT_EQ(page.Value("eta_engine_state", {{"state", "loading"}}), 1.0);
+  EXPECT_EQ(page.Sum("eta_engine_state"), 1.0);
+  EXPECT_TRUE(page.families().at("eta_requests_running").samples.empty());
+  EXPECT_TRUE(page.families().at("eta_requests_total").samples.empty());
+}
+
+TEST_F(MetricsPageTest, WithoutAStoreNothingIsSaidOfOne) {
+  server_.store.reset();
+  const PageReader page(page_.Write());
+  EXPECT_TRUE(page.families().at("eta_profile_store_up").samples.empty());
+  EXPECT_TRUE(page.families().at("eta_profile_info").samples.empty());
+}
+
+TEST(PageWriter, EscapesWhatALabelMayHold) {
+  std::string text;
+  PageWriter writer(text, "a\"b\\c\nd");
+  writer.Family("eta_requests_running");
+  writer.Sample(5);
+  EXPECT_THAT(text, HasSubstr("eta_requests_running{model=\"a\\\"b\\\\c\\nd\"} 5\n"));
+  const PageReader page(text);
+  EXPECT_EQ(page.Value("eta_requests_running", {{"model", "a\"b\\c\nd"}}), 5.0);
+}
+
+TEST(PageWriter, NumbersReadBackAsTheyWere) {
+  for (const double value : {0.1, 1e-300, 123456789.123, 3e17, -2.5}) {
+    std::string text;
+    PageWriter writer(text, "m");
+    writer.Family("eta_memory_used_ratio");
+    writer.Sample(value);
+    EXPECT_EQ(PageReader(text).Value("eta_memory_used_ratio", {{"model", "m"}}), value);
+  }
+}
+
+TEST(MetricCatalogue, IsWhatTheDocumentSays) {
+  std::ifstream file(ETA_SOURCE_DIR "/deploy/metrics.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), MetricCatalogueMarkdown())
+      << "write it anew: eta-server --print_metrics > deploy/metrics.md";
+}
+
+}  // namespace
+}  // namespace eta
