@@ -13,7 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/batching/estimates/queue_pace.h"
+#include "engine/batching/tenant_queue.h"
 #include "engine/model/model_config.h"
+#include "engine/request/engine_info.h"
 #include "engine/request/limits.h"
 #include "engine/request/observer.h"
 #include "engine/request/probe.h"
@@ -47,22 +49,6 @@ struct EngineOptions {
   Limits limits;
 };
 
-struct EngineInfo {
-  std::string model_name;
-  std::string model_fingerprint;      // SHA-256 over the checkpoint's files
-  std::string tokenizer_fingerprint;  // SHA-256 of the tokenizer's file
-  ModelConfig config;
-  std::string backend;  // its description
-  DType kv_dtype;
-  DType index_dtype;
-  size_t max_token_bytes = 0;  // bytes of text that one token stands for at most; 0: any number
-  int32_t block_size;          // b
-  int32_t sub_block;
-  int32_t num_blocks;
-  size_t weight_bytes;
-  size_t kv_bytes;
-};
-
 struct EngineSnapshot {
   int32_t running = 0;
   int32_t waiting = 0;
@@ -84,17 +70,6 @@ struct EngineSnapshot {
   QueuePace pace;  // what that is predicted from; of several devices together: not set
 
   int32_t unstarted() const { return waiting - preempted; }
-};
-
-// What a tenant has in the engine now.
-struct TenantQueue {
-  std::string tenant;
-  double weight = 1.0;
-  int64_t running = 0;
-  int64_t waiting = 0;
-  int64_t waiting_tokens = 0;  // of prompts that have not run yet
-  int64_t kv_tokens = 0;       // of what runs: prompts and the longest answers
-  int64_t paused = 0;          // of what runs: no seat, their readers are or were behind
 };
 
 class Engine {

@@ -19,6 +19,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "calibration/calibrator.h"
 #include "calibration/profiles/profile_store.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
 #include "engine/engine.h"
 #include "google/protobuf/stubs/logging.h"

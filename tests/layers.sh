@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Keeps the order of the layers: kernels <- engine <- { service, calibration }, proto <- service.
+# Keeps the order of the layers, kernels <- engine <- { service, calibration }, proto <- service, and
+# of the rooms inside engine and service: a room sees the rooms before it in its list, and no others.
 # Reads include lines only; prints every line that breaks a rule.
 set -euo pipefail
 cd "${1:-$(dirname "$(readlink -f "$0")")/..}"
@@ -30,6 +31,35 @@ rule() {
 only() {
   report "$1" "$(grep -vE "^($2):" <<<"$includes" | grep -E "include[[:space:]]*[\"<]($3)" || true)"
 }
+# one WHAT HEADERS: at most one file of the product includes such a header.
+one() {
+  local files
+  files=$(grep -vE "^tests/" <<<"$includes" | grep -E "include[[:space:]]*[\"<]($2)" |
+    cut -d: -f1 | sort -u || true)
+  if [ "$(wc -w <<<"$files")" -gt 1 ]; then report "$1" "$files"; fi
+}
+# rooms FOLDER ROOM...: from the lowest to the highest; files of the folder itself see all of them.
+# Without subfolders of rooms: those belong to their room.
+rooms() {
+  local folder=$1 room
+  shift
+  for room in "$folder"/*/; do
+    room=$(basename "$room")
+    [[ " $* " == *" $room "* ]] || report "$folder/$room has no place among the rooms" "$room"
+  done
+  report "a room of $folder sees a room above it" "$(awk -v folder="$folder" -v order="$*" '
+    BEGIN { n = split(order, names, " "); for (i = 1; i <= n; ++i) rank[names[i]] = i }
+    {
+      # PATH:LINE:#include "PATH"
+      split($0, field, ":")
+      if (split(field[1], from, "/") < 3 || from[1] != folder) next
+      if (!match($0, /"[^"]+"/)) next
+      header = substr($0, RSTART + 1, RLENGTH - 2)
+      parts = split(header, to, "/")
+      if (to[1] != folder) next
+      if (parts < 3 || rank[to[2]] > rank[from[2]]) print
+    }' <<<"$includes")"
+}
 
 rule "kernels sees no layer above it" 'kernels/[^:]*' '(engine|calibration|service|eta/v1|tests)/'
 rule "engine sees kernels only" 'engine/[^:]*' '(calibration|service|eta/v1|tests)/'
@@ -41,14 +71,16 @@ only "only service and tests see gRPC and Protocol Buffers" '(service|tests)/[^:
   '(grpcpp|grpc|google/(protobuf|rpc)|eta/v1)/'
 rule "what is counted knows no gRPC" 'service/telemetry/[^:]*' \
   '(grpcpp|grpc|google/(protobuf|rpc)|eta/v1)/'
-only "only one file sees the HTTP server" 'service/telemetry/metrics_server\.cc' 'civetweb'
 only "only kernels/cuda and its tests see CUDA" '(kernels/cuda|tests)/[^:]*' \
   '(cuda[A-Za-z_]*\.h|cublas|nccl|cub/)'
+rule "the client program sees the API and the formats of keys only" 'service/etactl/[^:]*' \
+  'service/(admin|calibrate|calls|connections|generate|health|limits|log|options|process|profiles|stats|telemetry|wire|[a-z_]+\.h)'
+one "only one file sees the HTTP server" '(civetweb|prometheus/exposer)'
+one "only one file sees SentencePiece" 'sentencepiece'
 
-readers=$(grep -E 'include[[:space:]]*["<]sentencepiece' <<<"$includes" | cut -d: -f1 | sort -u || true)
-if [ "$(wc -w <<<"$readers")" -gt 1 ]; then
-  report "only one file sees SentencePiece" "$readers"
-fi
+rooms engine base checkpoint model request tokenizer batching passes
+rooms service log process wire connections telemetry options identity limits calls profiles \
+  calibrate generate stats admin health etactl
 
 if [ "$broken" -eq 0 ]; then echo "layers: in order"; fi
 exit "$broken"

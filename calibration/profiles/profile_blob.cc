@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "calibration/profiles/profile_blob.h"
 
 #include <bit>
@@ -26,6 +27,7 @@ class Writer {
   template <typename T>
   void Number(T value) {
     const auto bits = std::bit_cast<BitsOf<T>>(value);
+    // cannot wrap: i counts the bytes of a number
     for (size_t i = 0; i < sizeof(T); ++i) bytes_ += static_cast<char>(bits >> (8 * i) & 0xff);
   }
   void Text(std::string_view text) {
@@ -60,6 +62,7 @@ class Reader {
     const std::string_view raw = Take(sizeof(T));
     BitsOf<T> bits = 0;
     for (size_t i = 0; i < raw.size(); ++i) {
+      // cannot wrap: i counts the bytes of a number
       bits |= static_cast<BitsOf<T>>(static_cast<BitsOf<T>>(static_cast<unsigned char>(raw[i]))
                                      << (8 * i));
     }
@@ -166,6 +169,7 @@ bool ReadContent(Reader& in, ProfileContent& content) {
   VisitNumbers(in, content);
   const ProfileGeometry& geometry = content.geometry;
   if (in.failed() || geometry.layers < 1 || geometry.query_heads < 1) return false;
+  // cannot wrap: both were found to be 1 or more, and have 31 bits
   const uint64_t heads = uint64_t(geometry.layers) * uint64_t(geometry.query_heads);
   if (heads > kMaxProfileThresholds) return false;
   in.Numbers(heads, content.thresholds);

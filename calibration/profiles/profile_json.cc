@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "calibration/profiles/profile_json.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "calibration/profiles/profile_record.h"
 
 #include <algorithm>
@@ -53,6 +54,7 @@ absl::Status CheckGeometry(const ProfileGeometry& geometry) {
   if (geometry.sub_block != 0 && !divides) {
     return InvalidField("geometry.sub_block", "must be 0 or divide geometry.block_size");
   }
+  // cannot wrap: both are in their ranges
   const size_t heads = size_t(geometry.layers) * size_t(geometry.query_heads);
   if (heads > kMaxProfileThresholds) {
     return InvalidField(
@@ -62,6 +64,7 @@ absl::Status CheckGeometry(const ProfileGeometry& geometry) {
 }
 
 absl::Status CheckPerHead(const ProfileContent& content) {
+  // cannot wrap: after CheckGeometry
   const size_t heads = size_t(content.geometry.layers) * size_t(content.geometry.query_heads);
   if (content.thresholds.size() != heads) {
     return InvalidField("thresholds", absl::StrCat("must be layers x query_heads = ", heads,

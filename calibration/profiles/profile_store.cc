@@ -1,15 +1,6 @@
 #include "calibration/profiles/profile_store.h"
 
-#include <utility>
-
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
-#include "calibration/profiles/store/directory_profile_store.h"
-#include "calibration/profiles/store/postgres_database.h"
-#include "calibration/profiles/store/sql_profile_store.h"
-#include "calibration/profiles/store/sqlite_database.h"
 #include "engine/base/error.h"
 
 namespace eta {
@@ -32,29 +23,6 @@ absl::StatusOr<ProfileReference> ParseProfileReference(const std::string& field,
   }
   reference.selector = which;
   return reference;
-}
-
-absl::StatusOr<std::unique_ptr<ProfileStore>> OpenProfileStore(const std::string& url,
-                                                               const ProfileStoreOptions& options) {
-  absl::string_view rest = url;
-  if (url.find('\0') != std::string::npos) return InvalidField("profile_store", "holds a NUL byte");
-  if (absl::StartsWith(url, "postgresql://") || absl::StartsWith(url, "postgres://")) {
-    auto database = PostgresDatabase::Open(url, options.busy_timeout);
-    if (!database.ok()) return database.status();
-    return std::make_unique<SqlProfileStore>(*std::move(database), options);
-  }
-  const bool folder = absl::ConsumePrefix(&rest, "dir:");
-  if (!folder) absl::ConsumePrefix(&rest, "sqlite:");
-  const std::string path(rest);
-  if (path.empty()) return InvalidField("profile_store", "names no path");
-  if (folder) return DirectoryProfileStore::Open(path, options.poll_interval);
-  if (absl::StrContains(path, "://")) {
-    return InvalidField("profile_store",
-                        "must be sqlite:PATH, a path, postgresql://... or dir:PATH");
-  }
-  auto database = SqliteDatabase::Open(path, options.busy_timeout);
-  if (!database.ok()) return database.status();
-  return std::make_unique<SqlProfileStore>(*std::move(database), options);
 }
 
 }  // namespace eta

@@ -173,11 +173,4 @@ struct ProfileStoreOptions {
   std::chrono::milliseconds busy_timeout{2000};  // wait for another writer
 };
 
-// "sqlite:PATH" or a path, "postgresql://..." or "postgres://...", "dir:PATH". INVALID_ARGUMENT
-// naming profile_store; NOT_FOUND for a missing folder; DATA_LOSS for a file that is corrupt or not
-// a profile store, which is left as it is; FAILED_PRECONDITION for one of a newer schema. A
-// PostgreSQL server that cannot be reached yet is no error: calls say UNAVAILABLE until it can.
-absl::StatusOr<std::unique_ptr<ProfileStore>> OpenProfileStore(
-    const std::string& url, const ProfileStoreOptions& options = {});
-
 }  // namespace eta

@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "calibration/profiles/threshold_profile_of.h"
 
 #include <utility>

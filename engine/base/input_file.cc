@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "engine/base/input_file.h"
 
 #include <fcntl.h>
@@ -20,6 +21,7 @@ namespace {
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 
 int64_t ChangeTimeNs(const struct stat& info) {
+  // cannot wrap: a time of this host's clock, good until the year 2262
   return int64_t{info.st_ctim.tv_sec} * 1'000'000'000 + info.st_ctim.tv_nsec;
 }
 

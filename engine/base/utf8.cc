@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/base/utf8.h"
 
 #include <cstdint>

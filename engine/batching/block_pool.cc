@@ -1,3 +1,4 @@
+// lint: fuzz-covered
 #include "engine/batching/block_pool.h"
 
 #include <cassert>

@@ -1,3 +1,4 @@
+// lint: fuzz-covered
 #include "engine/batching/scheduler.h"
 
 #include <algorithm>

@@ -11,7 +11,7 @@
 #include "engine/batching/estimates/recent_peak.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
-#include "engine/engine.h"
+#include "engine/batching/tenant_queue.h"
 
 namespace eta {
 

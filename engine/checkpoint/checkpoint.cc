@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/checkpoint/checkpoint.h"
 
 #include <sys/stat.h>

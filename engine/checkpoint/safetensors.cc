@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "engine/checkpoint/safetensors.h"
 
 #include <algorithm>
@@ -16,6 +17,7 @@ std::optional<int64_t> FirstAllOnes(std::span<const std::byte> data, Bits expone
   constexpr size_t kRun = 4096;
   const auto is_bad = [&](size_t i) -> bool {
     Bits bits;
+    // cannot wrap: i counts what is in memory
     std::memcpy(&bits, data.data() + i * sizeof(Bits), sizeof(Bits));
     return (bits & exponent) == exponent;
   };

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/checkpoint/safetensors_header.h"
 
 #include <algorithm>
@@ -236,6 +237,7 @@ absl::StatusOr<uint64_t> SafetensorsHeaderLength(std::string_view bytes, uint64_
   }
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
+    // cannot wrap: i counts the bytes of a number
     length |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
   }
   if (length > kSafetensorsMaxHeaderBytes) return Invalid("its length is over 8 MiB");

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/model/model_config.h"
 
 #include <optional>

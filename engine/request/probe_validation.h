@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "engine/engine.h"
+#include "engine/request/engine_info.h"
 #include "engine/request/probe.h"
 
 namespace eta {

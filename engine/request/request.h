@@ -14,13 +14,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/base/clock.h"
 #include "engine/request/threshold_profile.h"
 #include "kernels/batch.h"
 #include "kernels/params.h"
 
 namespace eta {
-
-using Clock = std::chrono::steady_clock;
 
 struct SamplingOptions {
   float temperature = 1.0f;         // [0, 2]; 0 = greedy

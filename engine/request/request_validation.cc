@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/request/request_validation.h"
 
 #include <algorithm>

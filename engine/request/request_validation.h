@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "engine/engine.h"
 #include "engine/model/model_config.h"
+#include "engine/request/engine_info.h"
 #include "engine/request/limits.h"
 #include "engine/request/request.h"
 

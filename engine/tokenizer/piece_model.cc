@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/tokenizer/piece_model.h"
 
 #include <algorithm>
@@ -30,6 +31,7 @@ int32_t CodePoint(std::string_view character) {
 std::string EscapeSpaces(std::string_view text, bool add_dummy_prefix) {
   const auto spaces = static_cast<size_t>(std::count(text.begin(), text.end(), ' '));
   std::string escaped;
+  // cannot wrap: three times the size of a text that is in memory, at most
   escaped.reserve(text.size() + (spaces + 1) * kSpace.size());
   if (add_dummy_prefix) escaped += kSpace;
   for (const char c : text) {

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/tokenizer/piece_table.h"
 
 #include <array>
@@ -77,6 +78,7 @@ class FieldWalk {
     uint64_t value = 0;
     const std::string_view bytes = Bytes(size);
     for (size_t i = 0; i < bytes.size(); ++i) {
+      // cannot wrap: i counts the bytes of a number
       value |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
     }
     return value;
@@ -219,6 +221,7 @@ int ByteOf(std::string_view text) {
   const size_t high = kDigits.find(text[3]);
   const size_t low = kDigits.find(text[4]);
   if (high == std::string_view::npos || low == std::string_view::npos) return -1;
+  // cannot wrap: two hexadecimal digits
   return static_cast<int>(high * 16 + low);
 }
 

@@ -1,3 +1,4 @@
+// lint: fuzz-covered
 #include "engine/tokenizer/text_stream.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/tokenizer/tokenizer.h"
 
 #include <utility>

@@ -9,6 +9,7 @@
 #include "engine/request/request_validation.h"
 #include "service/calls/admission.h"
 #include "service/profiles/convert_profile.h"
+#include "service/profiles/profile_cache.h"
 #include "service/wire/request_id.h"
 #include "service/wire/store_status.h"
 

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "eta/v1/calibrate.pb.h"
 #include "grpcpp/alarm.h"
+#include "service/calibrate/calibrations.h"
 #include "service/calibrate/convert_calibrate.h"
 #include "service/calls/call_parts.h"
 #include "service/calls/stream_reactor.h"

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/calibrate/convert_calibrate.h"
 
 #include <algorithm>
@@ -85,6 +86,7 @@ absl::Status CheckSamples(const v1::CalibrateRequest& message, const EngineInfo&
 
 absl::Status CheckSequenceTokens(int32_t tokens, const EngineInfo& info, const Limits& limits) {
   const int64_t most = std::min<int64_t>(limits.max_context, kMaxCalibrationRows);
+  // cannot wrap: two numbers of 31 bits, in 63
   return CheckRange("sequence_tokens", tokens, int64_t{kMinSequenceBlocks} * info.block_size,
                     static_cast<double>(most));
 }
@@ -233,6 +235,7 @@ v1::CalibrateResponse ToMessage(const CalibrationProgress& progress) {
                              ? std::clamp(progress.seconds_left, 0.0, kMaxSecondsLeft)
                              : kMaxSecondsLeft;
   out.mutable_time_left()->set_seconds(static_cast<int64_t>(seconds));
+  // cannot wrap: a fraction of a second
   out.mutable_time_left()->set_nanos(static_cast<int32_t>(std::fmod(seconds, 1.0) * 1e9));
   return message;
 }

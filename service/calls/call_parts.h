@@ -10,7 +10,6 @@
 #include "engine/base/threads/task_thread.h"
 #include "engine/base/threads/worker_pool.h"
 #include "engine/engine.h"
-#include "service/calibrate/calibrations.h"
 #include "service/calls/live_calls.h"
 #include "service/calls/live_streams.h"
 #include "service/limits/tenant_ledger.h"
@@ -18,7 +17,6 @@
 #include "service/limits/unread_answers.h"
 #include "service/options/server_options.h"
 #include "service/process/memory_pressure.h"
-#include "service/profiles/profile_cache.h"
 #include "service/telemetry/call_record.h"
 #include "service/telemetry/server_state.h"
 #include "service/telemetry/telemetry_snapshot.h"
@@ -33,7 +31,9 @@ using Calibrator = std::function<absl::StatusOr<CalibrationResult>(
 using TelemetrySource = std::function<TelemetrySnapshot(const SnapshotQuery&)>;
 
 class Acceptor;
+class Calibrations;
 class Identity;
+class ProfileCache;
 
 struct CallParts {
   const ServerOptions& options;

@@ -18,6 +18,7 @@
 #include "service/etactl/input.h"
 #include "service/etactl/json.h"
 #include "service/etactl/view/profile_text.h"
+#include "service/etactl/view/progress_text.h"
 #include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
@@ -25,36 +26,6 @@ namespace {
 
 // Far above what a server takes by default, far below what a client's memory holds.
 constexpr int64_t kMaxSampleBytes = 256 << 20;
-
-std::string PhaseName(v1::CalibrationPhase phase) {
-  switch (phase) {
-    case v1::CALIBRATION_PHASE_COLLECT:
-      return "1/4 collecting scores";
-    case v1::CALIBRATION_PHASE_SOLVE:
-      return "2/4 solving";
-    case v1::CALIBRATION_PHASE_SEARCH:
-      return "3/4 searching";
-    case v1::CALIBRATION_PHASE_VERIFY:
-      return "4/4 verifying";
-    default:
-      return "calibrating";
-  }
-}
-
-// "8123 tokens/s, about 31.0 s left"; what is not known is left out.
-std::string DescribeSpeed(const v1::CalibrationProgress& progress) {
-  std::vector<std::string> parts;
-  if (progress.tokens_per_second() > 0.0) {
-    parts.push_back(absl::StrFormat("%.0f tokens/s", progress.tokens_per_second()));
-  }
-  const int64_t left_ms =
-      google::protobuf::util::TimeUtil::DurationToMilliseconds(progress.time_left());
-  if (left_ms > 0) {
-    parts.push_back(
-        absl::StrFormat("about %s left", ReadableSeconds(static_cast<double>(left_ms) * 1e-3)));
-  }
-  return absl::StrJoin(parts, ", ");
-}
 
 // A bar on a terminal; elsewhere a line whenever a phase begins or another quarter of it is done.
 class ProgressDisplay {
@@ -231,16 +202,6 @@ std::string DescribeRefusedSample(const std::string& field,
     return "";
   }
   return absl::StrCat("samples[", index, "] is ", origins[index]);
-}
-
-std::string DescribeProgress(const v1::CalibrationProgress& progress) {
-  std::string text = PhaseName(progress.phase());
-  if (progress.sequences_total() > 0) {
-    absl::StrAppend(&text, ", ", progress.sequences_done(), "/", progress.sequences_total(),
-                    " sequences");
-  }
-  const std::string speed = DescribeSpeed(progress);
-  return speed.empty() ? text : absl::StrCat(text, ", ", speed);
 }
 
 int RunCalibrate(const CalibrateFlags& flags) {

@@ -57,10 +57,6 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags);
 std::string DescribeRefusedSample(const std::string& field,
                                   const std::vector<std::string>& origins);
 
-// "1/4 collecting scores, 6/12 sequences, 4120 tokens/s, about 21.3 s left"; what is not known is
-// left out.
-std::string DescribeProgress(const v1::CalibrationProgress& progress);
-
 // Returns the exit code of the process.
 int RunCalibrate(const CalibrateFlags& flags);
 

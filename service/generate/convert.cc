@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "service/generate/convert.h"
 
 #include <string>

@@ -11,6 +11,7 @@
 #include "kernels/failpoint.h"
 #include "service/calls/admission.h"
 #include "service/generate/convert.h"
+#include "service/profiles/profile_cache.h"
 #include "service/wire/request_id.h"
 #include "service/wire/store_status.h"
 

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/identity/api_key.h"
 
 #include <openssl/crypto.h>

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/identity/base64url.h"
 
 #include "absl/strings/escaping.h"

@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "service/identity/caller.h"
 
 namespace eta {

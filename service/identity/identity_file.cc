@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/identity/identity_file.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/identity/json_web_token.h"
 
 #include <algorithm>

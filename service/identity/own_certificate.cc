@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "service/identity/own_certificate.h"
 
 #include <openssl/bio.h>

@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "service/identity/tls_files.h"
 
 #include <openssl/bio.h>

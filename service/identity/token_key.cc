@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/identity/token_key.h"
 
 #include <openssl/bio.h>
@@ -120,6 +121,7 @@ EVP_PKEY* EdKey(const Json& jwk) {
 
 // An ECDSA signature as OpenSSL takes it; empty for one of a wrong length.
 std::string ToDer(std::string_view signature) {
+  // cannot wrap: constants
   if (signature.size() != 2 * kCoordinateBytes) return {};
   const auto* bytes = reinterpret_cast<const unsigned char*>(signature.data());
   const Owned<ECDSA_SIG, ECDSA_SIG_free> parts(ECDSA_SIG_new());

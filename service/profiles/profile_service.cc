@@ -11,6 +11,7 @@
 #include "kernels/failpoint.h"
 #include "service/calls/unary_call.h"
 #include "service/profiles/convert_profile.h"
+#include "service/profiles/profile_cache.h"
 #include "service/wire/payload_digest.h"
 #include "service/wire/store_status.h"
 

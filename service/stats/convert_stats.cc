@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "service/stats/convert_stats.h"
 
 #include <google/protobuf/util/time_util.h>

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "service/calibrate/calibrations.h"
 #include "service/connections/acceptor.h"
+#include "service/profiles/profile_cache.h"
 #include "service/stats/take_tenants.h"
 
 namespace eta {

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "service/calibrate/calibrations.h"
 #include "service/connections/acceptor.h"
+#include "service/profiles/profile_cache.h"
 #include "service/stats/convert_stats.h"
 #include "service/stats/take_figures.h"
 #include "service/stats/take_tenants.h"

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "service/calibrate/calibrations.h"
+
 namespace eta {
 
 std::vector<TenantHolding> TakeTenants(const CallParts& parts,

@@ -1,3 +1,4 @@
+// lint: fuzz-covered
 #include "service/telemetry/label_names.h"
 
 namespace eta {

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/wire/trace_context.h"
 
 #include <algorithm>

@@ -12,6 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/profile_store.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "tests/testing/profiles/profile_case.h"
 
 namespace eta {

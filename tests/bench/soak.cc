@@ -27,6 +27,7 @@
 #include "CLI/CLI.hpp"
 #include "calibration/profiles/profile_json.h"
 #include "calibration/profiles/profile_store.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "engine/engine.h"
 #include "eta/v1/profiles.grpc.pb.h"
 #include "eta/v1/service.grpc.pb.h"

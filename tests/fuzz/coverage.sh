@@ -25,20 +25,8 @@ if [ "$make" -eq 1 ]; then
   cmake --build "$build" --target fuzzers
 fi
 
-# Parsers of what strangers send and of files that others made.
-parsers=(
-  engine/base/json/json_check.cc engine/model/model_config.cc engine/tokenizer/piece_model.cc engine/tokenizer/piece_table.cc
-  engine/request/request_validation.cc engine/checkpoint/safetensors_header.cc engine/tokenizer/text_stream.cc
-  engine/tokenizer/tokenizer.cc engine/base/utf8.cc engine/checkpoint/checkpoint.cc
-  engine/base/json/json_fields.cc calibration/profiles/profile_blob.cc calibration/profiles/profile_json.cc
-  calibration/profiles/profile_record.cc calibration/profiles/store/page_token.cc
-  service/calibrate/convert_calibrate.cc service/wire/trace_context.cc service/options/server_options.cc
-  service/telemetry/page/page_writer.cc service/telemetry/label_names.cc
-  service/identity/api_key.cc service/identity/base64url.cc service/identity/identity.cc
-  service/identity/identity_file.cc service/identity/json_web_token.cc
-  service/identity/token_key.cc service/limits/limits_file.cc
-  engine/batching/scheduler.cc engine/batching/block_pool.cc
-)
+# Parsers of what strangers send and of files that others made, and what must hold in any order.
+mapfile -t parsers < <("$root/tests/lint/sources.sh" --marked fuzz-covered)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,37 +1,32 @@
 #!/usr/bin/env bash
-# What compilers let through and we do not, in the product's sources:
-# - a product of sizes in files that read what strangers wrote: it may wrap around, so it goes
-#   through engine/base/checked.h. Those that cannot are in multiplications.txt, each with its reason.
-# - functions that cannot be used safely, that start programs, or whose result is another tomorrow.
-# - hash tables of Abseil 20220623, which free what they never had when an allocation in them fails.
-# - assertions about input, which would end the process of everybody else's requests.
+# What compilers let through and we do not, in the product's sources. A file is marked in its first
+# line: "// lint: untrusted-input" (it reads what strangers wrote), "// lint: fuzz-covered" (the fuzz
+# targets' corpora must reach it: tests/fuzz/coverage.sh), or both.
+# - A product of sizes in a file that reads untrusted input may wrap around, so it goes through
+#   engine/base/checked.h. One that cannot has "// cannot wrap: REASON" in the lines above it.
+# - Functions that cannot be used safely, that start programs, or whose result is another tomorrow.
+# - Hash tables of Abseil 20220623, which free what they never had when an allocation in them fails.
+# - Assertions about input, which would end the process of everybody else's requests.
 # Recursion in those files is clang-tidy's (misc-no-recursion), alloca and arrays of variable length
 # are the compiler's. Prints every line that breaks a rule.
-#   sources.sh [--readers]      --readers: prints which files read what strangers wrote
+#   sources.sh [--marked MARK]      --marked: prints the files with that mark
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
-listed=tests/lint/multiplications.txt
 
-readers=()
-for file in engine/{checkpoint,input_file,json_check,model_config,piece_model,piece_table}.cc \
-  engine/{request_validation,safetensors,safetensors_header,tokenizer,utf8}.cc \
-  calibration/{json_fields,profile_blob,profile_json,profile_record,threshold_profile_of}.cc \
-  calibration/store/{page_token,profile_folder}.cc service/convert*.cc service/identity/*.cc \
-  service/limits/limits_file.cc service/wire/trace_context.cc; do
-  [ -e "$file" ] || {
-    echo "sources: $file is not there; has it another name now?" >&2
-    exit 1
-  }
-  readers+=("$file")
-done
-if [ "${1-}" = --readers ]; then
-  printf '%s\n' "${readers[@]}"
-  exit
-fi
 folders=()
 for folder in kernels engine calibration service; do
   [ -d "$folder" ] && folders+=("$folder")
 done
+marked() {
+  grep -rlE "^// lint: ([a-z-]+, )*$1(,|\$)" "${folders[@]}" --include='*.cc' --include='*.h' | sort
+}
+if [ "${1-}" = --marked ]; then
+  marked "$2"
+  exit
+fi
+mapfile -t readers < <(marked untrusted-input)
+# Whoever reads a request or a file of somebody else's must not forget the mark.
+expected=(service/identity/*_file.cc service/*/convert*.cc engine/checkpoint/*.cc)
 
 broken=0
 report() { # RULE LINES
@@ -42,17 +37,18 @@ report() { # RULE LINES
 }
 code() { grep -vE '^[^:]+:[0-9]+:[[:space:]]*//' || true; }
 
+report "files that read what strangers wrote, without the mark" "$(comm -13 \
+  <(printf '%s\n' "${readers[@]}") \
+  <(printf '%s\n' "${expected[@]}" | grep -vE '_writer\.cc$' | sort))"
+
 # clang-format writes a product, and nothing else, with a space on both sides of its star. The
 # compiler does not let a constant wrap around.
-products=$(grep -nE ' \*=? ' "${readers[@]}" /dev/null | code | grep -vE ':[0-9]+:[[:space:]]*constexpr ' |
-  sed -E 's#^([^:]+):[0-9]+:[[:space:]]*#\1: #; s#[[:space:]]+//.*##' | sort -u)
-allowed=$({ grep -vE '^(#|$)' "$listed" || true; } | sed -E 's#[[:space:]]+\|\|.*##' | sort -u)
-report "a product of sizes outside engine/base/checked.h (or list it in $listed, with the reason)" \
-  "$(comm -23 <(echo "$products") <(echo "$allowed"))"
-report "$listed has lines that are not in the sources any more" \
-  "$(comm -13 <(echo "$products") <(echo "$allowed"))"
-report "$listed has lines without a reason" \
-  "$(grep -vE '^(#|$)|[[:space:]]\|\|[[:space:]]+[^ ]' "$listed" || true)"
+report "a product of sizes outside engine/base/checked.h (or say above it why it cannot wrap)" \
+  "$(awk '
+    FNR == 1 { excused = 0 }
+    /^[[:space:]]*\/\// { if (/cannot wrap: [^ ]/) excused = 1; next }
+    / \*=? / && !/^[[:space:]]*constexpr / && !excused { print FILENAME ":" FNR ": " $0 }
+    /[;{}]$/ { excused = 0 }' "${readers[@]}")"
 
 report "functions that are not used here" "$(grep -rnE \
   '\b(alloca|strcpy|strcat|strncpy|sprintf|vsprintf|gets|strtok|atoi|atol|atof|system|popen|execve?|execl|execvp?|posix_spawnp?|v?fork|tmpnam|mktemp|dlopen|rand|srand)\(' \

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "calibration/profiles/store/page_token.h"
 
 #include <limits>

@@ -1,3 +1,4 @@
+// lint: untrusted-input
 #include "calibration/profiles/store/profile_folder.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// lint: untrusted-input, fuzz-covered
 #include "engine/base/json/json_check.h"
 
 #include <set>

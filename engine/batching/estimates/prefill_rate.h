@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "engine/request/request.h"
+#include "engine/base/clock.h"
 
 namespace eta {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/request/request.h"
+#include "engine/base/clock.h"
 
 namespace eta {
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "service/etactl/calibrate.h"
+#include "service/etactl/view/progress_text.h"
 #include "service/etactl/view/terminal.h"
 #include "service/etactl/view/text_table.h"
 

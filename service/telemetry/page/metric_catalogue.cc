@@ -11,254 +11,295 @@ constexpr auto kHistogram = MetricType::kHistogram;
 
 constexpr Metric kCalls[] = {
     {"eta_requests_total", kCounter, "model,method,code,finish_reason,mode,profile,tenant", "calls",
-     "Finished calls of every method, by gRPC status; mode and profile of Generate once they are "
-     "known"},
+     "Calls that ended, by method and gRPC status; mode and profile are set for Generate calls "
+     "once they are known"},
     {"eta_requests_rejected_total", kCounter, "model,method,reason", "calls",
-     "Calls refused before they ran, by reason (ErrorReason in lower case)"},
+     "Calls that were refused before they ran, by reason (ErrorReason in lower case)"},
     {"eta_requests_failed_total", kCounter, "model,method,reason", "calls",
-     "Calls that ran and ended with an error other than CANCELLED, by reason"},
+     "Calls that ran and ended with an error other than CANCELLED, by reason (ErrorReason in lower "
+     "case)"},
     {"eta_requests_cancelled_total", kCounter, "model,stage", "calls",
-     "Generate calls that ended CANCELLED, by how far they had come: queued, prefill, decode"},
+     "Generate calls that ended with CANCELLED, by the stage they had reached: queued, prefill or "
+     "decode"},
 };
 
 constexpr Metric kQueue[] = {
-    {"eta_requests_running", kGauge, "model", "requests", "Requests in the batch"},
+    {"eta_requests_running", kGauge, "model", "requests",
+     "Requests that are running, paused ones included"},
     {"eta_requests_paused", kGauge, "model", "requests",
-     "Those of them that pause until their clients have read"},
+     "Running requests that have given up their slot until their clients have read"},
     {"eta_requests_waiting", kGauge, "model", "requests",
-     "Requests that wait for a place in the batch"},
-    {"eta_waiting_prompt_tokens", kGauge, "model", "tokens", "Prompt tokens of those that wait"},
+     "Requests that wait for a slot in the batch, preempted ones included"},
+    {"eta_waiting_prompt_tokens", kGauge, "model", "tokens",
+     "Prompt tokens of waiting requests that have not run yet"},
     {"eta_probes_running", kGauge, "model", "probes",
-     "Passes of calibrations that hold blocks of the KV cache"},
-    {"eta_probes_waiting", kGauge, "model", "probes", "Passes of calibrations that wait"},
+     "Calibration passes that hold blocks of the KV cache"},
+    {"eta_probes_waiting", kGauge, "model", "probes", "Calibration passes that wait to run"},
     {"eta_predicted_wait_seconds", kGauge, "model,device", "seconds",
-     "How long a request that comes now waits if all that waits goes first: what "
-     "DEADLINE_TOO_SHORT is decided by, as of the device's last step"},
+     "Seconds that a new request would wait if all waiting requests went first, as of the device's "
+     "last step: the wait estimate behind DEADLINE_TOO_SHORT"},
     {"eta_prefill_tokens_per_second", kGauge, "model,device", "tokens per second",
-     "How fast prompts go, which that is predicted from; absent before it is measured"},
+     "Prompt tokens per second that the device computes, an input of the wait estimate; absent "
+     "before the first measurement"},
     {"eta_seat_interval_seconds", kGauge, "model,device", "seconds",
-     "Between two seats of a full batch that come free, likewise; absent while one is free"},
+     "Seconds between two slots of a full batch that become free, an input of the wait estimate; "
+     "absent while a slot is free"},
     {"eta_store_calls_waiting", kGauge, "model", "calls",
-     "Calls of Calibrate and of profiles that wait for a thread that asks the profile store"},
+     "Calibrate and ProfileService calls that wait for a thread of the profile store"},
     {"eta_store_calls_max_waiting", kGauge, "model", "calls",
-     "As many may; the next get QUEUE_FULL, and a tenant's at half of what is free"},
+     "Calls that may wait for a thread of the profile store before others get QUEUE_FULL; one "
+     "tenant may hold no more places than are free"},
     {"eta_profile_lookups_waiting", kGauge, "model", "calls",
-     "Calls of Generate that wait for a profile which is not in memory"},
-    {"eta_profile_lookups_max_waiting", kGauge, "model", "calls", "As many may, likewise"},
-    {"eta_stats_watchers", kGauge, "model", "calls", "Calls of WatchStats"},
+     "Generate calls that wait for a profile that is not in memory"},
+    {"eta_profile_lookups_max_waiting", kGauge, "model", "calls",
+     "Generate calls that may wait for a profile before others get QUEUE_FULL; one tenant may hold "
+     "no more places than are free"},
+    {"eta_stats_watchers", kGauge, "model", "calls", "WatchStats calls that are open"},
     {"eta_stats_watchers_max", kGauge, "model", "calls",
-     "As many may be; the next get WATCHERS_FULL"},
+     "WatchStats calls that may be open before others get WATCHERS_FULL"},
 };
 
 constexpr Metric kKvCache[] = {
     {"eta_kv_cache_usage_ratio", kGauge, "model", "ratio",
-     "Share of the KV cache's blocks that requests and probes hold, over all devices"},
+     "Ratio of the KV cache's blocks held by requests and calibration passes to all its blocks, "
+     "over all devices"},
     {"eta_kv_cache_blocks", kGauge, "model,state", "blocks",
-     "Blocks that are used, cached (kept for their prefix only) or free"},
+     "Blocks of the KV cache by state: used, cached (kept only for their prefix) or free"},
     {"eta_kv_cache_config_info", kGauge, "model,block_size,num_gpu_blocks,dtype,index_dtype",
      "always 1",
-     "The KV cache: tokens of a block, blocks on all devices, formats of keys and records"},
+     "Settings of the KV cache as labels: tokens per block, blocks on all devices, format of keys "
+     "and values, format of block records"},
 };
 
 constexpr Metric kLatency[] = {
     {"eta_time_to_first_token_seconds", kHistogram, "model,mode,profile", "seconds",
-     "From submission to the first token"},
+     "Seconds from the submission of a request to its first token"},
     {"eta_inter_token_latency_seconds", kHistogram, "model,mode,profile", "seconds",
-     "From one token of a request to the next"},
+     "Seconds from one token of a request to the next"},
     {"eta_request_time_per_output_token_seconds", kHistogram, "model,mode,profile", "seconds",
-     "First token to last by tokens after the first, of requests that ended OK with two or more"},
+     "Seconds from the first token to the last, divided by the tokens after the first, of requests "
+     "that ended OK with at least two tokens"},
     {"eta_request_duration_seconds", kHistogram, "model,mode,profile", "seconds",
-     "From submission to the last token, of requests that ended OK"},
+     "Seconds from submission to the last token, of requests that ended OK"},
     {"eta_request_queue_duration_seconds", kHistogram, "model", "seconds",
-     "From submission until the request was scheduled"},
+     "Seconds from submission until the request was scheduled"},
     {"eta_request_prefill_duration_seconds", kHistogram, "model", "seconds",
-     "From scheduling to the first token"},
+     "Seconds from scheduling to the first token"},
     {"eta_request_decode_duration_seconds", kHistogram, "model", "seconds",
-     "From the first token to the last"},
+     "Seconds from the first token to the last"},
 };
 
 constexpr Metric kTokens[] = {
     {"eta_prompt_tokens_total", kCounter, "model,tenant,profile", "tokens",
-     "Prompt tokens of requests that were scheduled, counted when they end"},
+     "Prompt tokens of requests that were scheduled, counted when the request ends"},
     {"eta_prompt_tokens_cached_total", kCounter, "model,tenant,profile", "tokens",
-     "Those of them that came from shared blocks"},
-    {"eta_generated_tokens_total", kCounter, "model,tenant,profile", "tokens", "Tokens drawn"},
+     "Prompt tokens that came from the prefix cache, of requests that were scheduled, counted when "
+     "the request ends"},
+    {"eta_generated_tokens_total", kCounter, "model,tenant,profile", "tokens",
+     "Tokens that the sampler drew"},
     {"eta_request_prompt_tokens", kHistogram, "model", "tokens",
      "Prompt tokens of a request that was scheduled"},
     {"eta_request_generated_tokens", kHistogram, "model", "tokens",
-     "Tokens drawn for a request that was scheduled"},
+     "Tokens that the sampler drew for a request that was scheduled"},
 };
 
 constexpr Metric kAttention[] = {
     {"eta_attention_decode_rows_total", kCounter, "model,mode,profile", "rows",
-     "Decode rows that counted, each once"},
+     "Decode rows whose attention was counted, each row once"},
     {"eta_attention_keys_attended_total", kCounter, "model,mode,profile", "keys",
-     "Keys admitted, over layers and query heads; by eligible keys: the head density"},
+     "Keys that heads attended to, summed over layers and query heads; divided by eligible keys "
+     "they give the head density"},
     {"eta_attention_keys_eligible_total", kCounter, "model,mode,profile", "keys",
-     "Keys that full attention would have attended, over layers and query heads"},
+     "Keys that full attention would have attended to, summed over layers and query heads"},
     {"eta_attention_keys_read_total", kCounter, "model,mode,profile", "keys",
-     "Keys read, over layers and KV heads; by cached keys: the union density"},
+     "Keys that attention read, summed over layers and KV heads; divided by cached keys they give "
+     "the union density"},
     {"eta_attention_keys_cached_total", kCounter, "model,mode,profile", "keys",
-     "Keys that full attention would have read, over layers and KV heads"},
+     "Keys that full attention would have read, summed over layers and KV heads"},
     {"eta_attention_kv_bytes_read_total", kCounter, "model,mode,profile", "bytes",
-     "Keys and values that attention read"},
+     "Bytes of keys and values that attention read"},
     {"eta_attention_kv_bytes_dense_total", kCounter, "model,mode,profile", "bytes",
-     "Keys and values that full attention would have read"},
+     "Bytes of keys and values that full attention would have read"},
     {"eta_attention_index_bytes_read_total", kCounter, "model,mode,profile", "bytes",
-     "Block records screened, beside the keys and values"},
+     "Bytes of block records that block selection read, in addition to keys and values"},
     {"eta_request_density_ratio", kHistogram, "model,mode,profile", "ratio",
-     "Head density of a request with decode rows"},
+     "Head density of a request as a ratio, averaged over its decode rows"},
     {"eta_request_union_density_ratio", kHistogram, "model,mode,profile", "ratio",
-     "Union density of a request with decode rows"},
+     "Union density of a request as a ratio, averaged over its decode rows"},
     {"eta_tenant_attention_decode_rows_total", kCounter, "model,tenant", "rows",
-     "eta_attention_decode_rows_total by tenant"},
+     "Decode rows of the tenant whose attention was counted, each row once"},
     {"eta_tenant_attention_keys_attended_total", kCounter, "model,tenant", "keys",
-     "eta_attention_keys_attended_total by tenant"},
+     "Keys that heads attended to for the tenant, summed over layers and query heads"},
     {"eta_tenant_attention_keys_eligible_total", kCounter, "model,tenant", "keys",
-     "eta_attention_keys_eligible_total by tenant"},
+     "Keys that full attention would have attended to for the tenant, summed over layers and query "
+     "heads"},
     {"eta_tenant_attention_keys_read_total", kCounter, "model,tenant", "keys",
-     "eta_attention_keys_read_total by tenant"},
+     "Keys that attention read for the tenant, summed over layers and KV heads"},
     {"eta_tenant_attention_keys_cached_total", kCounter, "model,tenant", "keys",
-     "eta_attention_keys_cached_total by tenant"},
+     "Keys that full attention would have read for the tenant, summed over layers and KV heads"},
     {"eta_tenant_attention_kv_bytes_read_total", kCounter, "model,tenant", "bytes",
-     "eta_attention_kv_bytes_read_total by tenant"},
+     "Bytes of keys and values that attention read for the tenant"},
     {"eta_tenant_attention_kv_bytes_dense_total", kCounter, "model,tenant", "bytes",
-     "eta_attention_kv_bytes_dense_total by tenant"},
+     "Bytes of keys and values that full attention would have read for the tenant"},
 };
 
 constexpr Metric kTenants[] = {
     {"eta_tenant_calls", kGauge, "model,tenant", "calls",
-     "Calls of the tenant that run, without those of Stats and Admin; present while it has any, "
-     "owes "
-     "tokens, or is named by --tenants"},
+     "Calls of the tenant that are running, without Stats and Admin calls; present while the "
+     "tenant has calls, owes tokens or is named in --tenants"},
     {"eta_tenant_max_calls", kGauge, "model,tenant", "calls",
-     "As many may; absent without a bound, as the other bounds, and of `other`"},
-    {"eta_tenant_tokens_left", kGauge, "model,tenant", "tokens", "What its token budget holds"},
-    {"eta_tenant_burst_tokens", kGauge, "model,tenant", "tokens", "As much as it may hold"},
+     "Calls that the tenant may run at a time; absent without a limit and for `other`"},
+    {"eta_tenant_tokens_left", kGauge, "model,tenant", "tokens",
+     "Tokens that are left in the tenant's token budget; absent without one and for `other`"},
+    {"eta_tenant_burst_tokens", kGauge, "model,tenant", "tokens",
+     "Tokens that the tenant's token budget can hold; absent without one and for `other`"},
     {"eta_tenant_tokens_per_second", kGauge, "model,tenant", "tokens per second",
-     "What flows into it"},
+     "Tokens per second that flow into the tenant's token budget; absent without one and for "
+     "`other`"},
     {"eta_tenant_weight", kGauge, "model,tenant", "weight",
-     "Its share of the engine against other tenants' while requests wait"},
+     "Weight of the tenant against other tenants while requests wait; absent for `other`"},
     {"eta_tenant_kv_tokens", kGauge, "model,tenant", "tokens",
-     "Tokens of the KV cache reserved for its running requests (prompt and max_tokens)"},
+     "Tokens of the KV cache that are reserved for the tenant's running requests (prompt and "
+     "max_tokens)"},
     {"eta_tenant_max_kv_tokens", kGauge, "model,tenant", "tokens",
-     "As many may be reserved, on each device"},
+     "Tokens of the KV cache that may be reserved for the tenant on each device; absent without a "
+     "limit and for `other`"},
     {"eta_tenant_requests_running", kGauge, "model,tenant", "requests",
-     "Its requests in the batch"},
+     "Requests of the tenant that are running, paused ones included"},
     {"eta_tenant_requests_waiting", kGauge, "model,tenant", "requests",
-     "Its requests that wait for a place in it"},
+     "Requests of the tenant that wait for a slot in the batch, preempted ones included"},
     {"eta_tenant_requests_paused", kGauge, "model,tenant", "requests",
-     "Its requests in the batch that pause until their clients have read"},
+     "Running requests of the tenant that have given up their slot until their clients have read"},
     {"eta_tenant_calibrations", kGauge, "model,tenant", "calibrations",
-     "Its calibrations that run"},
-    {"eta_tenant_max_calibrations", kGauge, "model,tenant", "calibrations", "As many may"},
+     "Calibrations of the tenant that are running"},
+    {"eta_tenant_max_calibrations", kGauge, "model,tenant", "calibrations",
+     "Calibrations that the tenant may run at a time; absent without a limit and for `other`"},
     {"eta_tenant_profile_versions", kGauge, "model,tenant", "versions",
-     "Versions of profiles that it has stored, as of a second ago at most; absent, as their bytes "
-     "and their number ever, without a profile store that takes profiles"},
-    {"eta_tenant_max_profile_versions", kGauge, "model,tenant", "versions", "As many may be"},
-    {"eta_tenant_profile_bytes", kGauge, "model,tenant", "bytes", "Bytes of them"},
-    {"eta_tenant_max_profile_bytes", kGauge, "model,tenant", "bytes", "As many may be"},
+     "Profile versions that the tenant has stored, at most a second old; absent without a writable "
+     "profile store"},
+    {"eta_tenant_max_profile_versions", kGauge, "model,tenant", "versions",
+     "Profile versions that the tenant may store; absent for `other`"},
+    {"eta_tenant_profile_bytes", kGauge, "model,tenant", "bytes",
+     "Bytes of the profiles that the tenant has stored; absent without a writable profile store"},
+    {"eta_tenant_max_profile_bytes", kGauge, "model,tenant", "bytes",
+     "Bytes of profiles that the tenant may store; absent for `other`"},
     {"eta_tenant_profile_versions_ever", kGauge, "model,tenant", "versions",
-     "Versions that it has stored, with those that were deleted"},
-    {"eta_tenant_max_profile_versions_ever", kGauge, "model,tenant", "versions", "As many may be"},
+     "Profile versions that the tenant has ever stored, deleted ones included; absent without a "
+     "writable profile store"},
+    {"eta_tenant_max_profile_versions_ever", kGauge, "model,tenant", "versions",
+     "Profile versions that the tenant may ever store, deleted ones included; absent for `other`"},
     {"eta_tenant_refused_total", kCounter, "model,tenant,reason", "calls",
-     "Calls refused for a limit of their tenant: tenant_calls, tenant_tokens, tenant_kv, "
-     "tenant_calibrations, profile_quota, answers_unread"},
+     "Calls that were refused by a limit of their tenant, by reason: tenant_calls, tenant_tokens, "
+     "tenant_kv, tenant_calibrations, profile_quota or answers_unread"},
 };
 
 constexpr Metric kSteps[] = {
     {"eta_step_duration_seconds", kHistogram, "model,phase", "seconds",
-     "Duration of a step, by what it computed: prefill, decode, mixed (both), probe"},
+     "Seconds that a step took, by what it computed: prefill, decode, mixed (both) or probe "
+     "(calibration passes)"},
     {"eta_step_batch_size", kHistogram, "model", "sequences",
-     "Sequences of a step, without those of probes"},
-    {"eta_step_tokens", kHistogram, "model", "tokens", "Rows of a step, without those of probes"},
-    {"eta_probe_rows_total", kCounter, "model", "rows", "Rows of steps that served probes"},
+     "Sequences of requests in a step, without calibration passes"},
+    {"eta_step_tokens", kHistogram, "model", "tokens",
+     "Tokens of requests that a step computed, without calibration passes"},
+    {"eta_probe_rows_total", kCounter, "model", "rows",
+     "Rows that steps computed for calibration passes"},
     {"eta_preemptions_total", kCounter, "model", "preemptions",
-     "Requests that lost their blocks to others and start again"},
+     "Preemptions of requests, which lose their KV blocks to others and are computed again"},
 };
 
 constexpr Metric kEngine[] = {
     {"eta_engine_state", kGauge, "state", "0 or 1",
-     "1 for the state that holds: loading, serving, draining, stalled, device_lost"},
+     "State of the engine: 1 for the current state, 0 for the others (loading, serving, draining, "
+     "stalled, device_lost)"},
     {"eta_engine_last_step_timestamp_seconds", kGauge, "model", "seconds since 1970",
-     "End of the newest step; absent before the first"},
-    {"eta_devices", kGauge, "model,state", "devices", "Devices that work, and that are lost"},
+     "Time at which the newest step ended, in seconds since 1970; absent before the first step"},
+    {"eta_devices", kGauge, "model,state", "devices", "Devices by state: working or lost"},
     {"eta_model_info", kGauge, "model,fingerprint,backend,layers,query_heads,kv_heads", "always 1",
-     "The model that is served, and what computes it"},
-    {"eta_model_load_duration_seconds", kGauge, "model", "seconds", "What loading it took"},
-    {"eta_uptime_seconds", kGauge, "", "seconds", "Since the process began to count"},
-    {"eta_build_info", kGauge, "version", "always 1", "The program"},
+     "Model that is served and backend that computes it, as labels"},
+    {"eta_model_load_duration_seconds", kGauge, "model", "seconds",
+     "Seconds that loading the model took"},
+    {"eta_uptime_seconds", kGauge, "", "seconds", "Seconds since the process began to count"},
+    {"eta_build_info", kGauge, "version", "always 1", "Version of the program, as a label"},
 };
 
 constexpr Metric kProfiles[] = {
     {"eta_profile_info", kGauge, "model,tenant,profile,version,digest", "always 1",
-     "Profiles in memory; only those whose name and tenant have labels of their own"},
+     "Profile versions in memory whose name and tenant have labels of their own"},
     {"eta_profile_target_density_ratio", kGauge, "model,tenant,profile,version", "ratio",
-     "Head density that the profile's calibration verified on held-out text"},
+     "Head density as a ratio that the profile's calibration measured on held-out text"},
     {"eta_profile_target_union_density_ratio", kGauge, "model,tenant,profile,version", "ratio",
-     "Union density likewise"},
-    {"eta_profiles_loaded", kGauge, "model", "profiles", "Profile versions in memory"},
-    {"eta_profile_cache_bytes", kGauge, "model", "bytes", "Bytes of the profiles that are cached"},
+     "Union density as a ratio that the profile's calibration measured on held-out text"},
+    {"eta_profiles_loaded", kGauge, "model", "profiles", "Profile versions that are in memory"},
+    {"eta_profile_cache_bytes", kGauge, "model", "bytes", "Bytes of the profiles in the cache"},
     {"eta_profile_reloads_total", kCounter, "model,result", "reads",
-     "Reads of profiles from the store by the cache: success (also of what is not there), failure"},
+     "Reads of the profile store by the profile cache, by result: success (also where the store "
+     "has no such profile) or failure"},
     {"eta_profile_last_reload_success_timestamp_seconds", kGauge, "model", "seconds since 1970",
-     "The newest of them that succeeded; absent before the first"},
+     "Time of the newest successful read of the profile store, in seconds since 1970; absent "
+     "before the first"},
     {"eta_profile_staleness_seconds", kGauge, "model", "seconds",
-     "Since the store last confirmed the profile that was confirmed longest ago; 0 without any"},
+     "Seconds since the store last confirmed the profile whose confirmation is oldest; 0 without "
+     "profiles"},
     {"eta_profile_store_up", kGauge, "model", "0 or 1",
-     "Whether the profile store is in order; absent without one"},
+     "State of the profile store: 1 if it works, 0 if not; absent without a store"},
 };
 
 constexpr Metric kCalibrations[] = {
     {"eta_calibrations_total", kCounter, "model,result", "calls",
-     "Finished Calibrate calls: success, cancelled, rejected (before they ran), failed"},
-    {"eta_calibrations_in_progress", kGauge, "model", "calibrations", "Calibrations that run"},
+     "Calibrate calls that ended, by result: success, cancelled, rejected (before they ran) or "
+     "failed"},
+    {"eta_calibrations_in_progress", kGauge, "model", "calibrations",
+     "Calibrations that are running"},
     {"eta_calibration_duration_seconds", kHistogram, "model", "seconds",
-     "Duration of calls that were not rejected"},
+     "Seconds that a Calibrate call took, without rejected calls"},
 };
 
 constexpr Metric kConnections[] = {
     {"eta_connections_open", kGauge, "model", "connections", "Connections that are open"},
     {"eta_connections_max", kGauge, "model", "connections",
-     "As many may be; the next are closed at once"},
+     "Connections that may be open; further ones are closed at once"},
     {"eta_connections_accepted_total", kCounter, "model", "connections",
-     "Connections that were served"},
+     "Connections that were accepted and served"},
     {"eta_connections_refused_total", kCounter, "model,reason", "connections",
-     "Connections closed at once: full, peer (too many of that peer), no_files (the process has no "
-     "file descriptor left)"},
+     "Connections that were closed at once, by reason: full, peer (too many of one peer) or "
+     "no_files (the process has no file descriptor left)"},
     {"eta_connection_accept_errors_total", kCounter, "model", "errors",
-     "Errors of the operating system when a connection was to be accepted"},
+     "Errors of the operating system while accepting a connection"},
 };
 
 constexpr Metric kFiles[] = {
     {"eta_file_reloads_total", kCounter, "model,file,result", "reads",
-     "Times that a file of the configuration (tls, identity, tenants) was taken: success (also at "
-     "start), failure (what was read before stayed in effect)"},
+     "Reads of a configuration file (tls, identity or tenants), by result: success (also at start) "
+     "or failure (the earlier contents stay in effect)"},
     {"eta_file_current", kGauge, "model,file", "0 or 1",
-     "0 while what such a file holds was refused, and something older is in effect"},
+     "State of a configuration file: 0 while its contents are refused and older ones are in "
+     "effect, else 1"},
 };
 
 constexpr Metric kProcess[] = {
     {"eta_memory_pressure", kGauge, "model", "0 or 1",
-     "Whether calls are refused because memory is short"},
+     "Memory pressure: 1 while calls are refused because memory is short, else 0"},
     {"eta_memory_pressure_state", kGauge, "model,state", "0 or 1",
-     "1 for what is done without: none, short_queue (fewer requests may wait), no_calibrate, "
-     "no_generate (calls are refused), end_streams (the largest answers are given up)"},
+     "State of memory pressure: 1 for the current state, 0 for the others (none, short_queue: "
+     "fewer requests may wait, no_calibrate, no_generate: calls are refused, end_streams: the "
+     "largest answers are ended)"},
     {"eta_memory_streams_ended_total", kCounter, "model", "calls",
-     "Answers that were given up because memory was short"},
+     "Calls whose answers were ended because memory was short"},
     {"eta_unread_answer_bytes", kGauge, "model", "bytes",
-     "Answers of calls but streams that clients have not read yet, and 16 KiB for each"},
+     "Bytes of unary answers that clients have not read yet, plus 16 KiB for each answer"},
     {"eta_answers_cut_off_total", kCounter, "model", "calls",
-     "Those that were not read in time, so that their calls were ended"},
+     "Calls that were ended because their unary answers were not read in time"},
     {"eta_memory_used_ratio", kGauge, "model", "ratio",
-     "Share used of the process's memory limit; 0 without a limit"},
-    {"process_cpu_seconds_total", kCounter, "", "seconds", "CPU time, user and system"},
-    {"process_resident_memory_bytes", kGauge, "", "bytes", "Resident memory"},
-    {"process_virtual_memory_bytes", kGauge, "", "bytes", "Virtual memory"},
-    {"process_open_fds", kGauge, "", "files", "Open file descriptors"},
+     "Ratio of memory in use to the process's memory limit; 0 without a limit"},
+    {"process_cpu_seconds_total", kCounter, "", "seconds",
+     "Seconds of CPU time that the process has used, user and system"},
+    {"process_resident_memory_bytes", kGauge, "", "bytes", "Bytes of resident memory"},
+    {"process_virtual_memory_bytes", kGauge, "", "bytes", "Bytes of virtual memory"},
+    {"process_open_fds", kGauge, "", "files", "File descriptors that are open"},
     {"process_max_fds", kGauge, "", "files", "File descriptors that may be open"},
-    {"process_threads", kGauge, "", "threads", "Threads"},
-    {"process_start_time_seconds", kGauge, "", "seconds since 1970", "When the process started"},
+    {"process_threads", kGauge, "", "threads", "Threads of the process"},
+    {"process_start_time_seconds", kGauge, "", "seconds since 1970",
+     "Time at which the process started, in seconds since 1970"},
 };
 
 constexpr MetricGroup kGroups[] = {

@@ -1,3 +1,4 @@
+// lint: fuzz-covered
 #include "service/telemetry/page/page_writer.h"
 
 #include <charconv>

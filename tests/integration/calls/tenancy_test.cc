@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "calibration/profiles/store/open_profile_store.h"
 #include "engine/engine.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "calibration/profiles/profile_store.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/temp_folder.h"
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "calibration/profiles/store/open_profile_store.h"
 #include "gtest/gtest.h"
 #include "tests/testing/profiles/postgres_server.h"
 #include "tests/testing/profiles/store_case.h"

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "tests/testing/profiles/postgres_server.h"
 
 namespace eta {

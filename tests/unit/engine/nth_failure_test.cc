@@ -10,6 +10,7 @@
 
 #include "calibration/profiles/profile_json.h"
 #include "calibration/profiles/profile_store.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <thread>
 
+#include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

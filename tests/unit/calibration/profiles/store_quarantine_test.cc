@@ -4,6 +4,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
 #include "engine/base/sha256.h"
 #include "gmock/gmock.h"

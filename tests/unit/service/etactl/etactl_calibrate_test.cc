@@ -12,6 +12,7 @@
 #include "service/etactl/input.h"
 #include "service/etactl/profiles.h"
 #include "service/etactl/view/profile_text.h"
+#include "service/etactl/view/progress_text.h"
 #include "service/etactl/view/text_table.h"
 #include "tests/testing/base/temp_folder.h"
 

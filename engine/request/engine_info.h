@@ -1,0 +1,29 @@
+// What an engine serves and what it has reserved for it: set at its start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "engine/model/model_config.h"
+#include "kernels/dtype.h"
+
+namespace eta {
+
+struct EngineInfo {
+  std::string model_name;
+  std::string model_fingerprint;      // SHA-256 over the checkpoint's files
+  std::string tokenizer_fingerprint;  // SHA-256 of the tokenizer's file
+  ModelConfig config;
+  std::string backend;  // its description
+  DType kv_dtype;
+  DType index_dtype;
+  size_t max_token_bytes = 0;  // bytes of text that one token stands for at most; 0: any number
+  int32_t block_size;          // b
+  int32_t sub_block;
+  int32_t num_blocks;
+  size_t weight_bytes;
+  size_t kv_bytes;
+};
+
+}  // namespace eta

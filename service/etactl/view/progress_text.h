@@ -1,0 +1,14 @@
+// How far a calibration is, as etactl shows it to people.
+#pragma once
+
+#include <string>
+
+#include "eta/v1/calibrate.pb.h"
+
+namespace eta::ctl {
+
+// "1/4 collecting scores, 6/12 sequences, 4120 tokens/s, about 21.3 s left"; what is not known is
+// left out.
+std::string DescribeProgress(const v1::CalibrationProgress& progress);
+
+}  // namespace eta::ctl
