@@ -24,7 +24,7 @@ struct PreparedJob {
 // 1/128 do not show.
 inline constexpr double kUngatedBeta = 20.0;
 
-// INVALID_ARGUMENT and FAILED_PRECONDITION as of Calibrate, before any probe.
+// INVALID_ARGUMENT and FAILED_PRECONDITION as of Calibrate, before any pass.
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
                                        const CalibrationJob& job);
 

@@ -8,7 +8,7 @@
 
 #include "calibration/calibration_clock.h"
 #include "calibration/calibration_job.h"
-#include "calibration/calibration_probes.h"
+#include "calibration/calibration_passes.h"
 #include "calibration/profiles/threshold_profile_of.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "calibration/solvers/head_z.h"
@@ -58,7 +58,7 @@ class Calibration {
         content_(prepared_.content),
         stop_(stop),
         clock_(observer),
-        probes_(engine, job.id, job.tenant, clock_, stop_),
+        passes_(engine, job.id, job.tenant, clock_, stop_),
         calibration_(All(prepared_.split.calibration)),
         coarse_(SpreadOver(prepared_.split.calibration, kCoarseSequences)),
         fine_(SpreadOver(prepared_.split.calibration, kFineSequences)),
@@ -69,8 +69,8 @@ class Calibration {
     clock_.Enter(CalibrationPhase::kCollect);
     if (ETA_FAILPOINT(kCalibrateCollect)) return OutOfMemory();
     const absl::StatusOr<CollectedCells> collected =
-        probes_.Collect(calibration_, prepared_.has_dynamic_gate ? Dynamic() : Full(),
-                        CalibrationProbes::Rows::kAll);
+        passes_.Collect(calibration_, prepared_.has_dynamic_gate ? Dynamic() : Full(),
+                        CalibrationPasses::Rows::kAll);
     if (!collected.ok()) return collected.status();
     clock_.Enter(CalibrationPhase::kSolve);
     if (ETA_FAILPOINT(kCalibrateSolve)) return OutOfMemory();
@@ -165,7 +165,7 @@ class Calibration {
         if (absl::Status s = ChooseZ(sequences, base + shift); !s.ok()) return s;
       }
       const absl::StatusOr<DecodeMeasurement> measured =
-          probes_.Measure(sequences, Frozen(base + shift), {.perplexity = Bounded()});
+          passes_.Measure(sequences, Frozen(base + shift), {.perplexity = Bounded()});
       if (!measured.ok()) return measured.status();
       if (last) trials_.push_back({base + shift, *measured});
       const double miss =
@@ -204,7 +204,7 @@ class Calibration {
   absl::StatusOr<ShiftResult> ApproachPerplexity(TokenSpans sequences, bool last,
                                                  const Measure& measure) {
     const absl::StatusOr<DecodeMeasurement> full =
-        probes_.Measure(sequences, Full(), {.perplexity = true});
+        passes_.Measure(sequences, Full(), {.perplexity = true});
     if (!full.ok()) return full.status();
     const auto perplexity = [](const DecodeMeasurement& measured) { return measured.perplexity; };
     return SolvePerplexityShift(full->perplexity, job_.target.value,
@@ -216,7 +216,7 @@ class Calibration {
   absl::Status ChooseZ(TokenSpans sequences, double shift) {
     if (!job_.z_recall) return absl::OkStatus();
     const absl::StatusOr<CollectedCells> collected =
-        probes_.Collect(sequences, Frozen(shift), CalibrationProbes::Rows::kSecondHalf);
+        passes_.Collect(sequences, Frozen(shift), CalibrationPasses::Rows::kSecondHalf);
     if (!collected.ok()) return collected.status();
     const absl::StatusOr<std::vector<HeadZ>> solved =
         SolveHeadZ(collected->head_z(), *job_.z_recall);
@@ -229,7 +229,7 @@ class Calibration {
   absl::Status Verify(CalibrationResult& result) {
     const auto measure = [this](const AttentionChoice& attention, DecodeMeasurement& measurement) {
       const absl::StatusOr<DecodeMeasurement> measured =
-          probes_.Measure(held_out_, attention, {.perplexity = true, .recall = true});
+          passes_.Measure(held_out_, attention, {.perplexity = true, .recall = true});
       if (measured.ok()) measurement = *measured;
       return measured.status();
     };
@@ -274,7 +274,7 @@ class Calibration {
     for (const Trial& trial : trials_) {
       if (trial.shift == shift_) measured = trial.measured;
     }
-    if (!measured.ok()) measured = probes_.Measure(fine_, Frozen(shift_), {});
+    if (!measured.ok()) measured = passes_.Measure(fine_, Frozen(shift_), {});
     if (!measured.ok()) return measured.status();
     content_.reached = {.soft_density = SoftDensityOfAll(histogram),
                         .head_density = measured->head_density,
@@ -300,7 +300,7 @@ class Calibration {
   ProfileContent content_;
   const std::stop_token& stop_;
   CalibrationClock clock_;
-  CalibrationProbes probes_;
+  CalibrationPasses passes_;
   const std::vector<std::span<const int32_t>> calibration_;
   const std::vector<std::span<const int32_t>> coarse_;
   const std::vector<std::span<const int32_t>> fine_;

@@ -1,5 +1,5 @@
 // Calibration of one profile: from a tenant's sequences to thresholds that are verified on text
-// that took no part in choosing them. Runs as probes of an engine that serves requests meanwhile.
+// that took no part in choosing them. Runs as passes of an engine that serves requests meanwhile.
 //
 // Phases: collect (scores and targets of the calibration sequences, under dynamic thresholds or,
 // for a model without a predictor, full attention), solve (a constant per head), search (one shift
@@ -35,7 +35,7 @@ inline constexpr int32_t kDefaultSequenceTokens = 2048;
 inline constexpr double kMaxHeldOut = 0.9;
 
 struct CalibrationJob {
-  std::string id;      // of its probes; as of a request (IsRequestId)
+  std::string id;      // of its passes; as of a request (IsRequestId)
   std::string tenant;  // likewise
   std::map<std::string, std::string> labels;
   // Token ids, kMaxCalibrationTokens at most. Cut into sequences (sample_split.h), of which at
@@ -74,7 +74,7 @@ struct CalibrationResult {
   DecodeMeasurement frozen;
 };
 
-// Blocks until the profile is made, all its probes having ended, and stores nothing. Targets:
+// Blocks until the profile is made, all its passes having ended, and stores nothing. Targets:
 //   match_dynamic            every head's mean gate under dynamic thresholds (frozen_threshold.h)
 //   head_density             match_dynamic's constants (without a predictor: those of one soft
 //                            density for every head), shifted together until the counted head
@@ -91,7 +91,7 @@ struct CalibrationResult {
 // INVALID_ARGUMENT naming the field; FAILED_PRECONDITION: UNSUPPORTED_BY_MODEL (match_dynamic
 // without a predictor, a floor without a gate), TARGET_UNREACHABLE with the nearest value, those of
 // SolveFrozenThresholds; CANCELLED once `stop` is requested, within a step; whatever the engine
-// ends a probe with.
+// ends a pass with.
 absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
                                             const CalibrationObserver& observer,
                                             const std::stop_token& stop);

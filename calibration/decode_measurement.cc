@@ -5,7 +5,7 @@
 
 namespace eta {
 
-void DecodeMeter::Add(const ProbeOutcome& outcome) {
+void DecodeMeter::Add(const PassOutcome& outcome) {
   for (const float loss : outcome.losses) loss_ += loss;
   losses_ += static_cast<int64_t>(outcome.losses.size());
   const AttentionStatistics& attention = outcome.attention;

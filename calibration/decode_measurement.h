@@ -1,11 +1,11 @@
-// What decoding costs and gives, measured on known text: of the decode rows of any number of probes
+// What decoding costs and gives, measured on known text: of the decode rows of any number of passes
 // together, every row weighing the same.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "engine/request/probe.h"
+#include "engine/request/pass.h"
 
 namespace eta {
 
@@ -21,7 +21,7 @@ struct DecodeMeasurement {
 // Sums in the order of the calls.
 class DecodeMeter {
  public:
-  void Add(const ProbeOutcome& outcome);
+  void Add(const PassOutcome& outcome);
   DecodeMeasurement Measurement() const;
 
  private:

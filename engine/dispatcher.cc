@@ -19,21 +19,21 @@ Dispatcher::Dispatcher(Backend& backend, Model& model, const KvCache& cache,
     : max_step_tokens_(options.max_step_tokens),
       pool_(cache.num_blocks()),
       batcher_(model, cache, pool_, options, observer),
-      probe_batch_(model, cache),
-      probes_(backend, probe_batch_, pool_) {}
+      pass_batch_(model, cache),
+      passes_(backend, pass_batch_, pool_) {}
 
 void Dispatcher::Cancel(uint64_t handle) {
-  if (!batcher_.Cancel(handle)) probes_.Cancel(handle);
+  if (!batcher_.Cancel(handle)) passes_.Cancel(handle);
 }
 
 void Dispatcher::FailAll(const absl::Status& status) {
   batcher_.FailAll(status);
-  probes_.FailAll(status);
+  passes_.FailAll(status);
 }
 
 void Dispatcher::Abandon() {
   batcher_.Abandon();
-  probes_.Abandon();
+  passes_.Abandon();
 }
 
 absl::StatusOr<bool> Dispatcher::Step(Clock::time_point now) {
@@ -49,32 +49,32 @@ absl::StatusOr<bool> Dispatcher::RunNext(Clock::time_point now) {
   if (ETA_FAILPOINT(kEngineStep)) return absl::InternalError("illegal memory access");
   batcher_.Expire(now);
   StepPlan plan = batcher_.Plan();
-  while (plan.short_of_blocks && probes_.GiveBlocks()) plan = batcher_.Plan();
+  while (plan.short_of_blocks && passes_.GiveBlocks()) plan = batcher_.Plan();
 
   const bool foreground = plan.has_rows();
-  if (foreground && !probes_.empty()) {
+  if (foreground && !passes_.empty()) {
     const int32_t max_rows = pacer_.Allowance(max_step_tokens_);
     if (max_rows > 0) {
       batcher_.Settle();
       plan = batcher_.Plan();
-      const auto ran = RunProbes(max_rows, plan);
+      const auto ran = RunPasses(max_rows, plan);
       if (!ran.ok() || *ran) return ran;
     }
   }
   const auto seconds = batcher_.Run(plan, now);
   if (!seconds.ok()) return seconds.status();
   if (*seconds > 0.0) pacer_.MeasureForeground(*seconds);
-  return foreground ? true : RunProbes(pacer_.AllowanceAlone(max_step_tokens_), plan);
+  return foreground ? true : RunPasses(pacer_.AllowanceAlone(max_step_tokens_), plan);
 }
 
-absl::StatusOr<bool> Dispatcher::RunProbes(int32_t max_rows, const StepPlan& plan) {
+absl::StatusOr<bool> Dispatcher::RunPasses(int32_t max_rows, const StepPlan& plan) {
   StepReport report;
   const Clock::time_point begin = Clock::now();
-  const auto rows = probes_.Run(max_rows, plan.spare_blocks);
+  const auto rows = passes_.Run(max_rows, plan.spare_blocks);
   if (!rows.ok()) return rows.status();
   if (*rows == 0) return false;
   report.duration = Clock::now() - begin;
-  report.probe_rows = *rows;
+  report.pass_rows = *rows;
   pacer_.MeasureBackground(*rows, Seconds(report.duration), plan.has_rows());
   batcher_.Report(report);
   return true;

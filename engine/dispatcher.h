@@ -1,5 +1,5 @@
 // What the step thread does next: a step of the requests' batch or, where the pacer allows it, a
-// step of probes. Requests come first in everything: they take blocks from probes, and no probe
+// step of passes. Requests come first in everything: they take blocks from passes, and no pass
 // takes one that they want now. Single-threaded.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "engine/batching/block_pool.h"
 #include "engine/batching/step_batch.h"
 #include "engine/passes/background_pacer.h"
-#include "engine/passes/probe_lane.h"
+#include "engine/passes/pass_lane.h"
 #include "engine/request/observer.h"
 
 namespace eta {
@@ -22,29 +22,29 @@ class Dispatcher {
 
   Batcher& batcher() { return batcher_; }
   const Batcher& batcher() const { return batcher_; }
-  ProbeLane& probes() { return probes_; }
-  const ProbeLane& probes() const { return probes_; }
+  PassLane& passes() { return passes_; }
+  const PassLane& passes() const { return passes_; }
   const BlockPool& pool() const { return pool_; }
 
   void Cancel(uint64_t handle);
-  // Ends all requests and probes with `status`.
+  // Ends all requests and passes with `status`.
   void FailAll(const absl::Status& status);
   // After an exception; see Batcher.
   void Abandon();
 
   // Ends what is past its deadline, then runs one step of what can run. False if nothing could. An
-  // error means that the device is lost; every request and probe has then been failed.
+  // error means that the device is lost; every request and pass has then been failed.
   absl::StatusOr<bool> Step(Clock::time_point now);
 
  private:
   absl::StatusOr<bool> RunNext(Clock::time_point now);
-  absl::StatusOr<bool> RunProbes(int32_t max_rows, const StepPlan& plan);
+  absl::StatusOr<bool> RunPasses(int32_t max_rows, const StepPlan& plan);
 
   const int32_t max_step_tokens_;
   BlockPool pool_;
   Batcher batcher_;
-  StepBatch probe_batch_;
-  ProbeLane probes_;
+  StepBatch pass_batch_;
+  PassLane passes_;
   BackgroundPacer pacer_;
 };
 

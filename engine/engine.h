@@ -12,13 +12,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/batching/estimates/queue_pace.h"
+#include "engine/batching/estimates/wait_estimate.h"
 #include "engine/batching/tenant_queue.h"
 #include "engine/model/model_config.h"
 #include "engine/request/engine_info.h"
 #include "engine/request/limits.h"
 #include "engine/request/observer.h"
-#include "engine/request/probe.h"
+#include "engine/request/pass.h"
 #include "engine/request/request.h"
 #include "kernels/backend.h"
 
@@ -54,8 +54,8 @@ struct EngineSnapshot {
   int32_t waiting = 0;
   int32_t preempted = 0;       // of those that wait: they ran already, so that no limit counts them
   int64_t waiting_tokens = 0;  // of prompts that have not run yet
-  int32_t probes_running = 0;  // hold blocks, beside those of requests
-  int32_t probes_waiting = 0;
+  int32_t passes_running = 0;  // hold blocks, beside those of requests
+  int32_t passes_waiting = 0;
   int32_t blocks_used = 0;
   int32_t blocks_cached = 0;
   int32_t blocks_free = 0;
@@ -63,11 +63,11 @@ struct EngineSnapshot {
   Clock::time_point last_step{};  // end of the newest step; the default before the first
   bool device_lost = false;       // every call is refused with UNAVAILABLE; restart the process
   bool out_of_memory = false;     // likewise, since the host had no memory for a step
-  int32_t paused = 0;             // of those that run: no seat, their readers are or were behind
-  // How long a request that comes now waits for a seat and for prompts before its own, if all that
+  int32_t paused = 0;             // of those that run: no slot, their readers are or were behind
+  // How long a request that comes now waits for a slot and for prompts before its own, if all that
   // waits goes first; zero: not at all, or not known.
   std::chrono::milliseconds predicted_wait{0};
-  QueuePace pace;  // what that is predicted from; of several devices together: not set
+  WaitEstimate wait_estimate;  // what that is predicted from; of several devices together: not set
 
   int32_t unstarted() const { return waiting - preempted; }
 };
@@ -89,25 +89,25 @@ class Engine {
   // request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL),
   // TENANT_KV, or what the sink's OnText or OnSized says), DEADLINE_EXCEEDED, UNAVAILABLE
   // (DRAINING, DEVICE_ERROR). A deadline that leaves no time for what will be served before it, for
-  // a seat where all are taken, and for the part of the prompt that is not cached fails through the
+  // a slot where all are taken, and for the part of the prompt that is not cached fails through the
   // sink, before Started (DEADLINE_TOO_SHORT).
   //
   // A full queue refuses the newest request of the tenant that has most in it for its weight: the
   // one that comes, or one that waits, which then fails through its sink, before Started.
   virtual absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) = 0;
 
-  // Queues background work; see probe.h. On error the sink is not called. Errors: INVALID_ARGUMENT,
-  // FAILED_PRECONDITION as of a request; RESOURCE_EXHAUSTED (QUEUE_FULL: kMaxProbes wait;
-  // KV_POOL_TOO_SMALL), UNAVAILABLE (DRAINING, DEVICE_ERROR). Draining ends all probes at once.
-  virtual absl::StatusOr<uint64_t> SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) = 0;
-  static constexpr int32_t kMaxProbes = 1024;
+  // Queues background work; see pass.h. On error the sink is not called. Errors: INVALID_ARGUMENT,
+  // FAILED_PRECONDITION as of a request; RESOURCE_EXHAUSTED (QUEUE_FULL: kMaxPasses wait;
+  // KV_POOL_TOO_SMALL), UNAVAILABLE (DRAINING, DEVICE_ERROR). Draining ends all passes at once.
+  virtual absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) = 0;
+  static constexpr int32_t kMaxPasses = 1024;
 
   // The ids of `text`, UTF-8, with the beginning-of-text token in front, as a prompt would have
   // them. Any thread. INVALID_ARGUMENT for what is not UTF-8 or past limits().max_prompt_bytes;
   // FAILED_PRECONDITION for a model that knows ids only.
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const = 0;
 
-  // Ends a request or probe with CANCELLED before the next step; its blocks are free after it.
+  // Ends a request or pass with CANCELLED before the next step; its blocks are free after it.
   // Unknown or finished handles are ignored.
   virtual void Cancel(uint64_t handle) = 0;
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
-#include "engine/batching/estimates/prefill_rate.h"
-#include "engine/mailbox.h"
+#include "engine/batching/estimates/prefill_throughput.h"
+#include "engine/submission_queue.h"
 
 namespace eta {
 namespace {
@@ -116,19 +116,17 @@ class Router::AccountedSink final : public EventSink {
   const Account load_;
 };
 
-class Router::AccountedProbeSink final : public ProbeSink {
+class Router::AccountedPassSink final : public PassSink {
  public:
-  AccountedProbeSink(std::shared_ptr<ProbeSink> sink, std::shared_ptr<Loads> loads,
-                     const Choice& choice)
+  AccountedPassSink(std::shared_ptr<PassSink> sink, std::shared_ptr<Loads> loads,
+                    const Choice& choice)
       : sink_(std::move(sink)), load_(std::move(loads), choice) {}
 
   void OnProgress(int32_t rows_done) override { sink_->OnProgress(rows_done); }
-  void OnEnded(absl::StatusOr<ProbeOutcome> outcome) override {
-    sink_->OnEnded(std::move(outcome));
-  }
+  void OnEnded(absl::StatusOr<PassOutcome> outcome) override { sink_->OnEnded(std::move(outcome)); }
 
  private:
-  const std::shared_ptr<ProbeSink> sink_;
+  const std::shared_ptr<PassSink> sink_;
   const Account load_;
 };
 
@@ -137,7 +135,7 @@ Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limit
       limits_(limits),
       info_(engines_.front()->info()),
       loads_(std::make_shared<Loads>(engines_.size())),
-      probe_loads_(std::make_shared<Loads>(engines_.size())) {
+      pass_loads_(std::make_shared<Loads>(engines_.size())) {
   for (size_t i = 1; i < engines_.size(); ++i) {
     const EngineInfo& other = engines_[i]->info();
     absl::StrAppend(&info_.backend, "; ", other.backend);
@@ -165,17 +163,17 @@ absl::StatusOr<uint64_t> Router::Submit(Request request, std::shared_ptr<EventSi
   return refusal;
 }
 
-absl::StatusOr<uint64_t> Router::SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) {
-  const auto tokens = static_cast<int64_t>(probe.tokens.size());
+absl::StatusOr<uint64_t> Router::SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) {
+  const auto tokens = static_cast<int64_t>(pass.tokens.size());
   std::vector<Choice> choices;
   for (size_t i = 0; i < engines_.size(); ++i) {
     if (engines_[i]->Snapshot().device_lost) continue;
-    choices.push_back({.engine = i, .cost = tokens, .total = (*probe_loads_)[i] + tokens});
+    choices.push_back({.engine = i, .cost = tokens, .total = (*pass_loads_)[i] + tokens});
   }
   absl::Status refusal = DeviceLost("every device has failed");
   for (const Choice& choice : LeastFirst(std::move(choices))) {
-    const auto handle = engines_[choice.engine]->SubmitProbe(
-        probe, std::make_shared<AccountedProbeSink>(sink, probe_loads_, choice));
+    const auto handle = engines_[choice.engine]->SubmitPass(
+        pass, std::make_shared<AccountedPassSink>(sink, pass_loads_, choice));
     if (handle.ok()) return *handle * engines_.size() + choice.engine;
     refusal = handle.status();
     if (!AnotherMayTakeIt(refusal)) break;
@@ -211,7 +209,8 @@ std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
          .cost = cost,
          .total = (*loads_)[i] + cost,
          .late = IsFull(engine, engines_[i]->limits()) ||
-                 now + engine.predicted_wait + PrefillTime(prefill, engine.pace.prefill_rate) >
+                 now + engine.predicted_wait +
+                         PrefillTime(prefill, engine.wait_estimate.prefill_throughput) >
                      request.deadline});
   }
   return LeastFirst(std::move(choices));
@@ -236,8 +235,8 @@ EngineSnapshot Router::Snapshot() const {
     sum.waiting += device.waiting;
     sum.preempted += device.preempted;
     sum.waiting_tokens += device.waiting_tokens;
-    sum.probes_running += device.probes_running;
-    sum.probes_waiting += device.probes_waiting;
+    sum.passes_running += device.passes_running;
+    sum.passes_waiting += device.passes_waiting;
     sum.blocks_used += device.blocks_used;
     sum.blocks_cached += device.blocks_cached;
     sum.blocks_free += device.blocks_free;

@@ -6,7 +6,7 @@
 // engine has seen is told from hashes of the prompt's pieces, without looking into any cache. One
 // whose queue is full, or too long for the request's deadline, comes after those that have room: a
 // request is refused, or takes another's place, where no device can do better. A device that is
-// lost gets nothing more; the others go on. A probe goes where the fewest tokens of probes wait.
+// lost gets nothing more; the others go on. A pass goes where the fewest tokens of passes wait.
 // Tenants are served in turn on each device by itself, and their limit of cached tokens is per
 // device.
 #pragma once
@@ -58,7 +58,7 @@ class Router final : public Engine {
   const Limits& limits() const override { return limits_; }
   // Where one engine has no room or has just been lost, the next best is asked.
   absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
-  absl::StatusOr<uint64_t> SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) override;
+  absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
@@ -70,7 +70,7 @@ class Router final : public Engine {
  private:
   class Account;
   class AccountedSink;
-  class AccountedProbeSink;
+  class AccountedPassSink;
   // Per engine: tokens that its requests may still ask for, roughly.
   using Loads = std::vector<std::atomic<int64_t>>;
   struct Choice {
@@ -87,7 +87,7 @@ class Router final : public Engine {
   const Limits limits_;
   EngineInfo info_;
   const std::shared_ptr<Loads> loads_;
-  const std::shared_ptr<Loads> probe_loads_;  // tokens of probes
+  const std::shared_ptr<Loads> pass_loads_;  // tokens of passes
   mutable std::mutex mutex_;
   PrefixDirectory directory_;  // guarded by mutex_
 };

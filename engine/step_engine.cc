@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
-#include "engine/passes/probe_cells.h"
-#include "engine/request/probe_validation.h"
+#include "engine/passes/pass_cells.h"
+#include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
 #include "engine/warm_up.h"
 #include "kernels/failpoint.h"
@@ -74,10 +74,7 @@ absl::StatusOr<std::unique_ptr<Engine>> StepEngine::Create(const EngineOptions& 
 
 StepEngine::StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend,
                        Observer* observer)
-    : options_(options),
-      observer_(observer),
-      backend_(std::move(backend)),
-      mailbox_(options.limits) {
+    : options_(options), observer_(observer), backend_(std::move(backend)), queue_(options.limits) {
   if (options_.max_step_tokens == 0) {
     const int32_t usual = OnGpu() ? kDefaultGpuStepTokens : kDefaultStepTokens;
     options_.max_step_tokens = std::max(usual, options_.max_running);
@@ -85,7 +82,7 @@ StepEngine::StepEngine(const EngineOptions& options, std::unique_ptr<Backend> ba
 }
 
 StepEngine::~StepEngine() {
-  mailbox_.Stop();
+  queue_.Stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -145,7 +142,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.num_blocks = cache_->num_blocks();
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
-  mailbox_.Report(Look());
+  queue_.Report(Look());
   thread_ = std::thread([this] { Loop(); });
   pthread_setname_np(thread_.native_handle(), "eta-step");
   return absl::OkStatus();
@@ -185,7 +182,7 @@ absl::StatusOr<int64_t> StepEngine::PoolBytes(const KvGeometry& geometry) const 
   if (absl::IsUnimplemented(free_bytes.status())) return kDefaultPoolBytes;
   if (!free_bytes.ok()) return free_bytes.status();
   const size_t cells =
-      static_cast<size_t>(ProbeCells::Count(model_->config(), ScoreBins())) * sizeof(uint64_t);
+      static_cast<size_t>(PassCells::Count(model_->config(), ScoreBins())) * sizeof(uint64_t);
   const size_t late = backend_->LateMemory(geometry, options_.limits.max_context) + cells;
   return static_cast<int64_t>(options_.kv_pool_fraction *
                               static_cast<double>(*free_bytes - std::min(late, *free_bytes)));
@@ -213,7 +210,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   const int64_t least_tokens = text != nullptr
                                    ? LeastTokens(text->size(), info_)
                                    : static_cast<int64_t>(std::get<1>(request.prompt).size());
-  if (absl::Status room = mailbox_.Check(least_tokens, request); !room.ok()) return room;
+  if (absl::Status room = queue_.Check(least_tokens, request); !room.ok()) return room;
 
   SequenceOptions sequence;
   if (text != nullptr) {
@@ -253,7 +250,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
   sequence.request = std::move(request);
   sequence.sink = std::move(sink);
 
-  const absl::StatusOr<uint64_t> place = mailbox_.Reserve(prompt_tokens, sequence.request);
+  const absl::StatusOr<uint64_t> place = queue_.Reserve(prompt_tokens, sequence.request);
   if (!place.ok()) return place.status();
   const uint64_t handle = ++last_handle_;
   sequence.handle = handle;
@@ -263,10 +260,10 @@ absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<Eve
     made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
                                       *tokenizer_);
   } catch (const std::bad_alloc&) {
-    mailbox_.Release(*place);
+    queue_.Release(*place);
     return OutOfMemory();
   }
-  if (absl::Status joined = mailbox_.Join(*place, std::move(made)); !joined.ok()) return joined;
+  if (absl::Status joined = queue_.Join(*place, std::move(made)); !joined.ok()) return joined;
   return handle;
 }
 
@@ -279,20 +276,20 @@ absl::Status StepEngine::CheckPool(int64_t tokens, const std::string& what) cons
        .metadata = {{"tokens", absl::StrCat(tokens)}, {"pool_tokens", absl::StrCat(pool_tokens)}}});
 }
 
-absl::StatusOr<uint64_t> StepEngine::SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) {
-  if (absl::Status valid = ValidateProbe(probe, info_, options_.limits); !valid.ok()) return valid;
-  const auto tokens = static_cast<int64_t>(probe.tokens.size());
-  if (absl::Status fits = CheckPool(tokens, "the probe's sequence"); !fits.ok()) return fits;
-  ProbeRunOptions run;
-  run.attention = ResolveAttention(probe.attention, info_.config);
+absl::StatusOr<uint64_t> StepEngine::SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) {
+  if (absl::Status valid = ValidatePass(pass, info_, options_.limits); !valid.ok()) return valid;
+  const auto tokens = static_cast<int64_t>(pass.tokens.size());
+  if (absl::Status fits = CheckPool(tokens, "the pass's sequence"); !fits.ok()) return fits;
+  PassRunOptions run;
+  run.attention = ResolveAttention(pass.attention, info_.config);
   run.rope_theta = RopeTheta(info_.config, tokens);
-  run.probe = std::move(probe);
+  run.pass = std::move(pass);
   run.sink = std::move(sink);
 
   const uint64_t handle = ++last_handle_;
   run.handle = handle;
-  auto made = std::make_unique<ProbeRun>(std::move(run), info_.config, cache_->geometry());
-  if (absl::Status joined = mailbox_.Join(std::move(made)); !joined.ok()) return joined;
+  auto made = std::make_unique<PassRun>(std::move(run), info_.config, cache_->geometry());
+  if (absl::Status joined = queue_.Join(std::move(made)); !joined.ok()) return joined;
   return handle;
 }
 
@@ -303,38 +300,38 @@ absl::StatusOr<std::vector<int32_t>> StepEngine::Tokenize(std::string_view text)
 }
 
 void StepEngine::Cancel(uint64_t handle) {
-  mailbox_.Cancel(handle);
+  queue_.Cancel(handle);
 }
 
 void StepEngine::Drain(Clock::time_point deadline) {
-  mailbox_.Drain(deadline);
+  queue_.Drain(deadline);
 }
 
 EngineSnapshot StepEngine::Snapshot() const {
-  return mailbox_.Snapshot();
+  return queue_.Snapshot();
 }
 
 std::vector<TenantQueue> StepEngine::Tenants() const {
-  return mailbox_.Tenants();
+  return queue_.Tenants();
 }
 
 void StepEngine::Loop() {
   bool progress = true;
   while (true) {
-    Mailbox::Mail mail = mailbox_.Take(/*rest=*/!progress);
-    Mailbox::State state;
+    SubmissionQueue::Mail mail = queue_.Take(/*rest=*/!progress);
+    SubmissionQueue::State state;
     try {
       for (auto& sequence : mail.requests) {
         dispatcher_->batcher().Add(std::move(sequence), Clock::now());
       }
-      for (auto& probe : mail.probes) dispatcher_->probes().Add(std::move(probe));
+      for (auto& pass : mail.passes) dispatcher_->passes().Add(std::move(pass));
       for (const uint64_t handle : mail.cancelled) dispatcher_->Cancel(handle);
       if (snapshot_.device_lost) {
         dispatcher_->FailAll(DeviceLost("the device has failed"));
       } else if (mail.abandon) {
         dispatcher_->FailAll(ShuttingDown());
       } else if (mail.draining) {
-        dispatcher_->probes().FailAll(ShuttingDown());
+        dispatcher_->passes().FailAll(ShuttingDown());
       }
       const auto stepped = dispatcher_->Step(Clock::now());
       progress = stepped.value_or(false);
@@ -347,17 +344,17 @@ void StepEngine::Loop() {
     } catch (const std::bad_alloc&) {
       return EndForMemory(std::move(mail));
     }
-    mailbox_.Report(std::move(state));
+    queue_.Report(std::move(state));
     if (mail.stop) return;
   }
 }
 
-void StepEngine::EndForMemory(Mailbox::Mail mail) {
-  Mailbox::Mail late = mailbox_.Close();  // who is told and comes again is refused
+void StepEngine::EndForMemory(SubmissionQueue::Mail mail) {
+  SubmissionQueue::Mail late = queue_.Close();  // who is told and comes again is refused
   dispatcher_->Abandon();
-  for (Mailbox::Mail* unread : {&mail, &late}) {
+  for (SubmissionQueue::Mail* unread : {&mail, &late}) {
     unread->requests.clear();
-    unread->probes.clear();
+    unread->passes.clear();
   }
   snapshot_.device_lost = true;
   snapshot_.out_of_memory = true;
@@ -367,12 +364,12 @@ void StepEngine::EndForMemory(Mailbox::Mail mail) {
   snapshot_.waiting = 0;
   snapshot_.preempted = 0;
   snapshot_.waiting_tokens = 0;
-  snapshot_.probes_running = 0;
-  snapshot_.probes_waiting = 0;
-  mailbox_.Report({.snapshot = snapshot_});
+  snapshot_.passes_running = 0;
+  snapshot_.passes_waiting = 0;
+  queue_.Report({.snapshot = snapshot_});
 }
 
-Mailbox::State StepEngine::Look() {
+SubmissionQueue::State StepEngine::Look() {
   Batcher& batcher = dispatcher_->batcher();
   const Clock::time_point now = Clock::now();
   snapshot_.running = batcher.num_running();
@@ -380,15 +377,15 @@ Mailbox::State StepEngine::Look() {
   snapshot_.waiting = batcher.num_waiting();
   snapshot_.preempted = batcher.num_preempted();
   snapshot_.waiting_tokens = batcher.queued_tokens();
-  snapshot_.probes_running = dispatcher_->probes().num_running();
-  snapshot_.probes_waiting = dispatcher_->probes().num_waiting();
+  snapshot_.passes_running = dispatcher_->passes().num_running();
+  snapshot_.passes_waiting = dispatcher_->passes().num_waiting();
   snapshot_.blocks_used = dispatcher_->pool().num_used();
   snapshot_.blocks_cached = dispatcher_->pool().num_cached();
   snapshot_.blocks_free = dispatcher_->pool().num_free();
   const int64_t prefill_tokens = batcher.prefill_tokens();
   snapshot_.predicted_wait =
       batcher.PredictedWait(snapshot_.waiting, snapshot_.waiting_tokens + prefill_tokens, now);
-  snapshot_.pace = batcher.pace();
+  snapshot_.wait_estimate = batcher.wait_estimate();
   return {.snapshot = snapshot_, .tenants = batcher.Tenants(now), .prefill_tokens = prefill_tokens};
 }
 

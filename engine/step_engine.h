@@ -1,4 +1,4 @@
-// The engine on one device: a mailbox in front of the dispatcher, and the thread that empties it.
+// The engine on one device: a queue in front of the dispatcher, and the thread that empties it.
 #pragma once
 
 #include <atomic>
@@ -10,9 +10,9 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/dispatcher.h"
 #include "engine/engine.h"
-#include "engine/mailbox.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/submission_queue.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -32,7 +32,7 @@ class StepEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return options_.limits; }
   absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
-  absl::StatusOr<uint64_t> SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) override;
+  absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
@@ -50,9 +50,9 @@ class StepEngine final : public Engine {
 
   void Loop();
   // The step thread's last act when it has no memory: tells everybody, so that the process can end.
-  void EndForMemory(Mailbox::Mail mail);
+  void EndForMemory(SubmissionQueue::Mail mail);
   // How things stand; the step thread's, and Load's before that starts.
-  Mailbox::State Look();
+  SubmissionQueue::State Look();
 
   EngineOptions options_;  // its zeros replaced by what they stand for
   Observer* const observer_;
@@ -67,7 +67,7 @@ class StepEngine final : public Engine {
   EngineSnapshot snapshot_;
   std::thread thread_;
 
-  Mailbox mailbox_;
+  SubmissionQueue queue_;
   std::atomic<uint64_t> last_handle_ = 0;
 };
 

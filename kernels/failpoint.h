@@ -31,7 +31,7 @@ namespace eta {
   X(kEngineStepDevice, "engine.step_device")   \
   X(kEngineSample, "engine.sample")            \
   X(kEngineDeliver, "engine.deliver")          \
-  X(kEngineProbeCells, "engine.probe_cells")   \
+  X(kEnginePassCells, "engine.pass_cells")     \
   X(kStoreOpen, "store.open")                  \
   X(kStoreMigrate, "store.migrate")            \
   X(kStoreRead, "store.read")                  \

@@ -7,16 +7,16 @@ namespace eta {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) {
-  parts_.live_calls.Begin();
-  return GenerateReactor::Start(context, *message, parts_,
-                                [&live_calls = parts_.live_calls] { live_calls.End(); });
+  service_.live_calls.Begin();
+  return GenerateReactor::Start(context, *message, service_,
+                                [&live_calls = service_.live_calls] { live_calls.End(); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::Calibrate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) {
-  parts_.live_calls.Begin();
-  return CalibrateReactor::Start(context, *message, parts_,
-                                 [&live_calls = parts_.live_calls] { live_calls.End(); });
+  service_.live_calls.Begin();
+  return CalibrateReactor::Start(context, *message, service_,
+                                 [&live_calls = service_.live_calls] { live_calls.End(); });
 }
 
 }  // namespace eta

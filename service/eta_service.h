@@ -4,7 +4,7 @@
 #pragma once
 
 #include "eta/v1/service.grpc.pb.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 
 namespace eta {
 
@@ -12,8 +12,8 @@ class EtaService final
     : public v1::EtaService::WithRawCallbackMethod_Generate<
           v1::EtaService::WithRawCallbackMethod_Calibrate<v1::EtaService::Service>> {
  public:
-  // `parts` must outlive every call.
-  explicit EtaService(const CallParts& parts) : parts_(parts) {}
+  // `service` must outlive every call.
+  explicit EtaService(const ServiceContext& service) : service_(service) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* message) override;
@@ -21,7 +21,7 @@ class EtaService final
                                                         const grpc::ByteBuffer* message) override;
 
  private:
-  const CallParts& parts_;
+  const ServiceContext& service_;
 };
 
 }  // namespace eta

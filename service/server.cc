@@ -81,8 +81,8 @@ Acceptor::Options ForAcceptor(const ServerOptions& options) {
           .max_connections_per_peer = options.max_connections_per_peer};
 }
 
-Log& LogOf(const ServerParts& parts) {
-  return parts.log != nullptr ? *parts.log : Log::Nowhere();
+Log& LogOf(const ServerContext& context) {
+  return context.log != nullptr ? *context.log : Log::Nowhere();
 }
 
 // Which services there are is nobody's business who has not shown a credential; the health service
@@ -95,50 +95,50 @@ std::vector<std::string> NamesInHealth(const ServerOptions& options) {
 
 }  // namespace
 
-Server::Server(const ServerOptions& options, const ServerParts& parts, Security security)
+Server::Server(const ServerOptions& options, const ServerContext& context, Security security)
     : options_(options),
-      engine_(parts.engine),
-      log_(LogOf(parts)),
+      engine_(context.engine),
+      log_(LogOf(context)),
       security_(std::move(security)),
       credentials_(MakeCredentials(security_.tls.get())),
       acceptor_(ForAcceptor(options_), log_),
-      calls_(parts.call_observers),
+      calls_(context.call_observers),
       no_limits_(TenantLimit{.max_calibrations = options.max_tenant_calibrations}),
-      limits_(parts.limits != nullptr ? *parts.limits : no_limits_),
+      limits_(context.limits != nullptr ? *context.limits : no_limits_),
       ledger_(limits_),
       unread_(static_cast<size_t>(options.max_unread_answer_bytes)),
       memory_(options.memory),
-      profiles_(MakeCache(options, parts.profiles)),
-      store_calls_({.threads = parts.profiles != nullptr ? kStoreThreads : 0,
+      profiles_(MakeCache(options, context.profiles)),
+      store_calls_({.threads = context.profiles != nullptr ? kStoreThreads : 0,
                     .waiting = kMaxWaitingStoreCalls,
                     .operators = kOperatorsStoreCalls}),
       calibrations_(options.max_calibrations),
-      calibration_threads_({.threads = parts.profiles != nullptr ? options.max_calibrations : 0,
+      calibration_threads_({.threads = context.profiles != nullptr ? options.max_calibrations : 0,
                             .waiting = 2 * static_cast<size_t>(options.max_calibrations)}),
-      parts_{.options = options_,
-             .engine = engine_,
-             .store = parts.profiles,
-             .calibrate = parts.calibrate,
-             .telemetry = parts.telemetry,
-             .calls = calls_,
-             .state = state_,
-             .live_calls = live_calls_,
-             .memory = memory_,
-             .writer = writer_,
-             .profiles = profiles_.get(),
-             .store_calls = store_calls_,
-             .calibrations = calibrations_,
-             .calibration_threads = calibration_threads_,
-             .acceptor = acceptor_,
-             .identity = *security_.identity,
-             .limits = limits_,
-             .ledger = ledger_,
-             .unread = unread_,
-             .streams = streams_},
-      service_(parts_),
-      profile_service_(parts_),
-      stats_service_(parts_),
-      admin_service_(parts_, log_),
+      context_{.options = options_,
+               .engine = engine_,
+               .store = context.profiles,
+               .calibrate = context.calibrate,
+               .telemetry = context.telemetry,
+               .calls = calls_,
+               .state = state_,
+               .live_calls = live_calls_,
+               .memory = memory_,
+               .writer = writer_,
+               .profiles = profiles_.get(),
+               .store_calls = store_calls_,
+               .calibrations = calibrations_,
+               .calibration_threads = calibration_threads_,
+               .acceptor = acceptor_,
+               .identity = *security_.identity,
+               .limits = limits_,
+               .ledger = ledger_,
+               .unread = unread_,
+               .streams = streams_},
+      service_(context_),
+      profile_service_(context_),
+      stats_service_(context_),
+      admin_service_(context_, log_),
       health_(engine_, state_, options_, NamesInHealth(options_), log_) {}
 
 absl::Status Server::Check(const ServerOptions& options, const Limits& limits) {
@@ -147,14 +147,14 @@ absl::Status Server::Check(const ServerOptions& options, const Limits& limits) {
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
-                                                      const ServerParts& parts) {
-  if (absl::Status status = Check(options, parts.engine.limits()); !status.ok()) return status;
+                                                      const ServerContext& context) {
+  if (absl::Status status = Check(options, context.engine.limits()); !status.ok()) return status;
   if (ETA_FAILPOINT(kServerThreads)) {
     throw std::system_error(EAGAIN, std::generic_category(), "no thread");
   }
-  auto security = OpenSecurity(options, LogOf(parts));
+  auto security = OpenSecurity(options, LogOf(context));
   if (!security.ok()) return security.status();
-  std::unique_ptr<Server> server(new Server(options, parts, *std::move(security)));
+  std::unique_ptr<Server> server(new Server(options, context, *std::move(security)));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }
@@ -163,7 +163,7 @@ absl::Status Server::Listen() {
   grpc::EnableDefaultHealthCheckService(true);
   if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(options_, engine_.limits(), parts_.store != nullptr, builder);
+  Configure(options_, engine_.limits(), context_.store != nullptr, builder);
   if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.RegisterService(&service_);
   builder.RegisterService(&profile_service_);
@@ -210,7 +210,7 @@ Server::~Server() {
 }
 
 ServerFigures Server::Figures() const {
-  ServerFigures figures = TakeFigures(parts_);
+  ServerFigures figures = TakeFigures(context_);
   figures.watchers = stats_service_.watching();
   figures.max_watchers = StatsWatchers::kMax;
   const auto add = [&figures](const char* name, const WatchedFiles* file) {

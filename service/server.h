@@ -17,8 +17,8 @@
 #include "grpcpp/server.h"
 #include "service/admin/admin_service.h"
 #include "service/calibrate/calibrations.h"
-#include "service/calls/call_parts.h"
 #include "service/calls/records/call_observers.h"
+#include "service/calls/service_context.h"
 #include "service/connections/acceptor.h"
 #include "service/eta_service.h"
 #include "service/health/health_listener.h"
@@ -34,7 +34,7 @@
 namespace eta {
 
 // What a server stands on; must outlive it.
-struct ServerParts {
+struct ServerContext {
   Engine& engine;
   ProfileStore* profiles = nullptr;           // null: none, and what needs one says so
   Calibrator calibrate;                       // set where there is a store
@@ -51,7 +51,7 @@ class Server {
   // Listens and serves. INVALID_ARGUMENT for options that make no sense or are not safe,
   // UNAVAILABLE if the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
-                                                       const ServerParts& parts);
+                                                       const ServerContext& context);
   // Ends what is left at once.
   ~Server();
 
@@ -70,7 +70,7 @@ class Server {
   void HurryDrain();
 
  private:
-  Server(const ServerOptions& options, const ServerParts& parts, Security security);
+  Server(const ServerOptions& options, const ServerContext& context, Security security);
   absl::Status Listen();
   void AwaitCalls(Clock::time_point deadline);
 
@@ -95,7 +95,7 @@ class Server {
   WorkerPool store_calls_;
   Calibrations calibrations_;
   WorkerPool calibration_threads_;
-  const CallParts parts_;
+  const ServiceContext context_;
   EtaService service_;
   ProfileService profile_service_;
   StatsService stats_service_;

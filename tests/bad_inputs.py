@@ -12,7 +12,7 @@ import sys
 ROWS = 82
 HERE = pathlib.Path(__file__).parent
 STARTS_A_SERVER = re.compile(r"\b(?:ServerProcess|Replica|FailpointServer)\b")
-FIXTURE = re.compile(r'^#include "tests/(integration/\w+\.h)"', re.MULTILINE)
+FIXTURE = re.compile(r'^#include "tests/(testing/\w+/\w+_fixture\.h)"', re.MULTILINE)
 
 
 def table():
@@ -46,7 +46,7 @@ def built_tests(build):
 def process_suites():
     """Suites that start the built server, by their sources and fixtures."""
     suites = set()
-    for source in (HERE / "integration").glob("*.cc"):
+    for source in (HERE / "integration").rglob("*.cc"):
         text = source.read_text()
         parts = [text] + [(HERE / header).read_text() for header in FIXTURE.findall(text)]
         if any(STARTS_A_SERVER.search(part) for part in parts):

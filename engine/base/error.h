@@ -23,7 +23,7 @@ absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorD
 // A bad field of a request: INVALID_ARGUMENT, reason INVALID_FIELD, message "field: sentence".
 absl::Status InvalidField(const std::string& field, const std::string& sentence);
 
-// The deadline of a request passed: DEADLINE_EXCEEDED, reason DEADLINE_DECODING if it had a seat,
+// The deadline of a request passed: DEADLINE_EXCEEDED, reason DEADLINE_DECODING if it had a slot,
 // else DEADLINE_QUEUED.
 absl::Status DeadlinePassed(bool started);
 

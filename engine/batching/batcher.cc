@@ -106,10 +106,10 @@ void Batcher::Expire(Clock::time_point now) {
   Resume();
 }
 
-// The earliest first, before anybody who waits, and as far as its tenant may have seats: readers
+// The earliest first, before anybody who waits, and as far as its tenant may have slots: readers
 // that all come back at once take none from others.
 void Batcher::Resume() {
-  int32_t seats = options_.max_running - SeatsTaken();
+  int32_t slots = options_.max_running - SlotsTaken();
   std::vector<Sequence*> ready;
   for (const auto& sequence : running_) {
     if (sequence->paused_since && !sequence->congested_since) ready.push_back(sequence.get());
@@ -117,14 +117,14 @@ void Batcher::Resume() {
   if (ready.empty()) return;
   std::stable_sort(ready.begin(), ready.end(),
                    [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
-  const std::vector<int32_t> most = tenants_.MaxSeats(options_.max_running);
+  const std::vector<int32_t> most = tenants_.MaxSlots(options_.max_running);
   for (Sequence* sequence : ready) {
     TenantQueue& of_tenant = sequence->account->queue;
     const bool may = of_tenant.running - of_tenant.paused < most[sequence->account->index];
-    if (seats <= 0 || !may) continue;
+    if (slots <= 0 || !may) continue;
     sequence->paused_since.reset();
     --of_tenant.paused;
-    --seats;
+    --slots;
   }
 }
 
@@ -166,14 +166,14 @@ StepPlan Batcher::PlanAhead(int32_t ahead) const {
          .yields = paused && expired_at_ - *sequence->paused_since >= kPatience});
   }
   tenants_.Describe(input);
-  // No more of a tenant can be admitted than there are seats, one more tells that its queue goes
+  // No more of a tenant can be admitted than there are slots, one more tells that its queue goes
   // on; those that are held are passed over.
-  const int32_t seats = options_.max_running - SeatsTaken();
+  const int32_t slots = options_.max_running - SlotsTaken();
   std::vector<int32_t> looked_at(tenants_.size(), 0);
   std::vector<int32_t> places;  // of input.waiting, in waiting_
-  for (size_t i = 0; i < waiting_.size() && seats > 0; ++i) {
+  for (size_t i = 0; i < waiting_.size() && slots > 0; ++i) {
     int32_t& of_tenant = looked_at[waiting_[i]->account->index];
-    if (of_tenant > seats) continue;
+    if (of_tenant > slots) continue;
     WaitingSequence waiting = Describe(*waiting_[i]);
     const int32_t shared = waiting.num_computed / input.block_size;
     for (const auto& other : running_) {
@@ -222,7 +222,7 @@ bool Batcher::Computes(const Sequence& other, const Sequence& sequence, int32_t 
 }
 
 // Carries out the plan: frees, admits, allocates, and lays out the rows of the step.
-void Batcher::Seat(const StepPlan& plan, Clock::time_point now, Step& step) {
+void Batcher::Slot(const StepPlan& plan, Clock::time_point now, Step& step) {
   std::vector<Sequence*> sequences;
   for (const auto& sequence : running_) sequences.push_back(sequence.get());
   for (const int32_t index : plan.preempted) {
@@ -277,7 +277,7 @@ int64_t Batcher::prefill_tokens() const {
   return tokens;
 }
 
-int32_t Batcher::SeatsTaken() const {
+int32_t Batcher::SlotsTaken() const {
   return static_cast<int32_t>(
       std::count_if(running_.begin(), running_.end(),
                     [](const auto& sequence) { return !sequence->paused_since; }));

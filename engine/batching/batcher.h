@@ -17,9 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/batching/block_pool.h"
-#include "engine/batching/estimates/prefill_rate.h"
-#include "engine/batching/estimates/queue_pace.h"
-#include "engine/batching/estimates/seat_rate.h"
+#include "engine/batching/estimates/prefill_throughput.h"
+#include "engine/batching/estimates/slot_rate.h"
+#include "engine/batching/estimates/wait_estimate.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
 #include "engine/batching/step_batch.h"
@@ -78,7 +78,7 @@ class Batcher {
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   // Of those that wait: they ran already.
   int32_t num_preempted() const;
-  int32_t num_paused() const { return num_running() - SeatsTaken(); }
+  int32_t num_paused() const { return num_running() - SlotsTaken(); }
   // Prompt tokens of requests that never ran, and those still to prefill of requests that run.
   int64_t queued_tokens() const;
   int64_t prefill_tokens() const;
@@ -87,8 +87,9 @@ class Batcher {
   // How long a request waits that has so many before it, and so many tokens of prompts.
   std::chrono::milliseconds PredictedWait(int64_t requests_ahead, int64_t tokens_ahead,
                                           Clock::time_point now) const;
-  QueuePace pace() const {
-    return {.prefill_rate = prefill_rate_.value(), .seat_interval = seat_rate_.interval()};
+  WaitEstimate wait_estimate() const {
+    return {.prefill_throughput = prefill_throughput_.value(),
+            .slot_interval = slot_rate_.interval()};
   }
 
  private:
@@ -99,13 +100,13 @@ class Batcher {
 
   absl::Status CheckDeadline(const Sequence& sequence, Clock::time_point now) const;
   // Tokens of prompts that are prefilled before a new sequence's own are, and waiting requests that
-  // are seated before it.
+  // are admitted before it.
   int64_t TokensAhead(const Sequence& sequence) const;
   int64_t RequestsAhead(const Sequence& sequence) const;
   void Shed();
   // By sequences that are not paused; the others hold up nobody.
-  int32_t SeatsTaken() const;
-  // Seats for those whose readers keep up again.
+  int32_t SlotsTaken() const;
+  // Slots for those whose readers keep up again.
   void Resume();
   WaitingSequence Describe(const Sequence& sequence) const;
   // Whether `other` is going to compute the first block of the prompt that `sequence` lacks, where
@@ -117,7 +118,7 @@ class Batcher {
   bool IsPrepared(const StepPlan& plan) const;
   void Prepare();
   void Forget();
-  void Seat(const StepPlan& plan, Clock::time_point now, Step& step);
+  void Slot(const StepPlan& plan, Clock::time_point now, Step& step);
   void Admit(Sequence& sequence, Clock::time_point now);
   void Grow(Sequence& sequence, int32_t num_blocks);
   static void DrawTokens(Step& step);
@@ -139,12 +140,12 @@ class Batcher {
   Observer* observer_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<std::unique_ptr<Sequence>> waiting_;  // ascending by rank
-  // The last step that ran, and the one after it, or before it until that is seated.
+  // The last step that ran, and the one after it, or before it until that is admitted.
   std::unique_ptr<Step> step_;
   std::unique_ptr<Step> next_;
   bool prepared_ = false;  // next_ is noted, but for its tokens
-  PrefillRate prefill_rate_;
-  SeatRate seat_rate_;
+  PrefillThroughput prefill_throughput_;
+  SlotRate slot_rate_;
   TenantShares tenants_;
   Clock::time_point expired_at_;  // the last Expire
 };

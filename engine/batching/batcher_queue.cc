@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // As the scheduler counts it, by what is known when a request comes.
-double SeatCost(const Sequence& sequence) {
+double SlotCost(const Sequence& sequence) {
   return static_cast<double>(sequence.started() ? sequence.num_tokens()
                                                 : sequence.expected_prefill +
                                                       sequence.request().stopping.max_tokens);
@@ -67,14 +67,14 @@ int64_t Batcher::TokensAhead(const Sequence& sequence) const {
   return ahead;
 }
 
-// Likewise by deficit round robin, in what seats cost.
+// Likewise by deficit round robin, in what slots cost.
 int64_t Batcher::RequestsAhead(const Sequence& sequence) const {
   const TenantAccount& own = *sequence.account;
   int64_t ahead = 0;
-  double turn = SeatCost(sequence) + kTurnTokens;
+  double turn = SlotCost(sequence) + kTurnTokens;
   for (const auto& other : waiting_) {
     if (other->account != &own || other->rank() > sequence.rank()) continue;
-    turn += SeatCost(*other);
+    turn += SlotCost(*other);
     ++ahead;
   }
   std::vector<double> left;  // by tenant: what it may still take in that time
@@ -84,17 +84,17 @@ int64_t Batcher::RequestsAhead(const Sequence& sequence) const {
   for (const auto& other : waiting_) {
     if (other->account == &own) continue;
     double& may = left[other->account->index];
-    may -= SeatCost(*other);
+    may -= SlotCost(*other);
     if (may >= 0.0) ++ahead;
   }
   return ahead;
 }
 
 // Whether the deadline leaves time for what goes before it, which is the longer of two waits that
-// pass together, for a seat and for the prompts ahead, and for what of its own is not cached.
+// pass together, for a slot and for the prompts ahead, and for what of its own is not cached.
 absl::Status Batcher::CheckDeadline(const Sequence& sequence, Clock::time_point now) const {
   const milliseconds wait = PredictedWait(RequestsAhead(sequence), TokensAhead(sequence), now);
-  const milliseconds predicted = wait + prefill_rate_.Predict(sequence.expected_prefill, now);
+  const milliseconds predicted = wait + prefill_throughput_.Predict(sequence.expected_prefill, now);
   if (predicted.count() == 0 || now + predicted <= sequence.deadline()) return absl::OkStatus();
   return MakeError(absl::StatusCode::kResourceExhausted,
                    "the deadline is shorter than the predicted wait and prefill",
@@ -125,7 +125,8 @@ void Batcher::Shed() {
           };
           return key(*a) < key(*b);
         });
-    const milliseconds retry = pace().RetryAfter(queued_tokens() + prefill_tokens(), num_waiting());
+    const milliseconds retry =
+        wait_estimate().RetryAfter(queued_tokens() + prefill_tokens(), num_waiting());
     Refuse(**newest, too_many ? QueueFull(options_.max_waiting_requests, retry)
                               : QueueTooLong(options_.max_waiting_tokens, retry));
     waiting_.erase(newest);
@@ -147,8 +148,8 @@ void Batcher::Queue(std::unique_ptr<Sequence> sequence) {
 
 milliseconds Batcher::PredictedWait(int64_t requests_ahead, int64_t tokens_ahead,
                                     Clock::time_point now) const {
-  return std::max(seat_rate_.Predict(requests_ahead, SeatsTaken(), now),
-                  prefill_rate_.Predict(tokens_ahead, now));
+  return std::max(slot_rate_.Predict(requests_ahead, SlotsTaken(), now),
+                  prefill_throughput_.Predict(tokens_ahead, now));
 }
 
 int32_t Batcher::num_preempted() const {

@@ -11,17 +11,17 @@
 namespace eta {
 
 absl::StatusOr<double> Batcher::Run(const StepPlan& plan, Clock::time_point now) {
-  const int32_t taken = SeatsTaken();
+  const int32_t taken = SlotsTaken();
   if (prepared_) {
     for (const Member& member : next_->members) {
       next_->batch.SetToken(member.rows.row_begin, member.sequence->tokens().back());
     }
   } else {
     Settle();
-    Seat(plan, now, *next_);
+    Slot(plan, now, *next_);
   }
-  const bool full = SeatsTaken() >= options_.max_running || plan.short_of_blocks;
-  seat_rate_.Measure(taken, SeatsTaken(), full, now);
+  const bool full = SlotsTaken() >= options_.max_running || plan.short_of_blocks;
+  slot_rate_.Measure(taken, SlotsTaken(), full, now);
   if (!prepared_) {
     if (next_->members.empty()) {
       if (next_->report.preemptions > 0) Report(next_->report);
@@ -182,7 +182,7 @@ void Batcher::Take(Step& step, Clock::time_point begin) {
   report.duration = Clock::now() - begin;
   // A step that is not filled says little of how fast a long prompt goes.
   if (report.prefill_rows * 2 >= options_.max_step_tokens) {
-    prefill_rate_.Measure(report.prefill_rows, report.duration, begin);
+    prefill_throughput_.Measure(report.prefill_rows, report.duration, begin);
   }
 }
 
@@ -265,9 +265,9 @@ void Batcher::GiveWay(std::span<const Member> members) {
       members.begin(), members.end(),
       [](const Member& a, const Member& b) { return a.sequence->rank() < b.sequence->rank(); });
   Sequence* const sequence = latest->sequence;
-  End(*sequence,
-      MakeError(absl::StatusCode::kUnavailable, "the device ran out of memory",
-                {.reason = "DEVICE_ERROR", .retry_after = pace().RetryAfter(prefill_tokens(), 0)}));
+  End(*sequence, MakeError(absl::StatusCode::kUnavailable, "the device ran out of memory",
+                           {.reason = "DEVICE_ERROR",
+                            .retry_after = wait_estimate().RetryAfter(prefill_tokens(), 0)}));
   std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
 }
 

@@ -93,8 +93,8 @@ void AssignBlocks(const SchedulerInput& input, const std::vector<Candidate*>& or
 }
 
 // What the next request lacks comes from those that have been paused for long, last to first, if
-// they have enough of it: what it shares with them is not gained. It is seated in the next step, by
-// what is free then.
+// they have enough of it: what it shares with them is not gained. It is admitted in the next step,
+// by what is free then.
 void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, int32_t lacking,
            StepPlan& plan) {
   Reclaimed reclaimed(input.references);
@@ -116,21 +116,21 @@ void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, in
 int32_t Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidate>& candidates,
               StepPlan& plan) {
   int32_t lacking = 0;
-  auto seated = static_cast<int32_t>(
+  auto in_slots = static_cast<int32_t>(
       std::count_if(input.running.begin(), input.running.end(),
                     [](const RunningSequence& sequence) { return !sequence.paused; }));
   Turns turns(input);
   while (const auto next = turns.Next()) {
     const WaitingSequence& waiting = input.waiting[*next];
-    if (seated >= input.max_running) break;
+    if (in_slots >= input.max_running) break;
     // One block in reserve for each that runs: whoever is admitted now should not be preempted at
     // the very next block boundary.
-    if (available < waiting.blocks_needed + seated) {
-      lacking = waiting.blocks_needed + waiting.blocks_shared + seated - available;
+    if (available < waiting.blocks_needed + in_slots) {
+      lacking = waiting.blocks_needed + waiting.blocks_shared + in_slots - available;
       plan.short_of_blocks = true;
       break;
     }
-    turns.Seat();
+    turns.Admit();
     available -= waiting.blocks_needed;
     candidates.push_back(
         {.rank = waiting.rank,
@@ -138,7 +138,7 @@ int32_t Admit(const SchedulerInput& input, int32_t& available, std::vector<Candi
          .index = static_cast<int32_t>(input.running.size() + plan.admitted.size()),
          .remaining = waiting.num_tokens - waiting.num_computed});
     plan.admitted.push_back(static_cast<int32_t>(*next));
-    ++seated;
+    ++in_slots;
   }
   plan.deficits = turns.deficits();
   plan.turn = turns.turn();
@@ -244,8 +244,8 @@ StepPlan PlanStep(const SchedulerInput& input) {
     const int32_t lacking = Admit(input, available, candidates, plan);
     if (lacking > 0 && plan.admitted.empty()) Yield(input, order, lacking, plan);
   }
-  const auto seated = static_cast<int32_t>(input.running.size() + plan.admitted.size());
-  if (!plan.short_of_blocks) plan.spare_blocks = std::max(0, available - seated);
+  const auto in_slots = static_cast<int32_t>(input.running.size() + plan.admitted.size());
+  if (!plan.short_of_blocks) plan.spare_blocks = std::max(0, available - in_slots);
 
   std::vector<int32_t> rows(input.running.size() + plan.admitted.size(), 0);
   std::vector<const Candidate*> catching_up;

@@ -8,15 +8,15 @@
 // with them); the earliest rank therefore always advances. A sequence whose next shared block is
 // just being computed for another one waits for it instead of computing it again. Rank is arrival,
 // moved by priority: a level of priority is worth kPriorityBonus of waiting, so nothing starves. A
-// sequence whose reader is slow is paused: it gets no rows, takes no seat from others, and is the
+// sequence whose reader is slow is paused: it gets no rows, takes no slot from others, and is the
 // first to lose its blocks. One that has been paused for long loses them to a request that waits,
 // too, if that is all that the request lacks.
 //
-// Between tenants. All of the above is the order within one tenant; alone it has everything. Seats
+// Between tenants. All of the above is the order within one tenant; alone it has everything. Slots
 // go to waiting requests by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) in tokens:
 // those to compute and those reserved for the answer. The rows that decoding leaves are divided by
 // weight, what one does not need going to the others. Blocks are taken from the tenant that holds
-// most for its weight, but never from the earliest rank of all. A tenant at its limit of seats or
+// most for its weight, but never from the earliest rank of all. A tenant at its limit of slots or
 // cached tokens is passed over, although there is room.
 #pragma once
 
@@ -48,7 +48,7 @@ struct RunningSequence {
   int32_t num_tokens = 0;           // prompt and answer so far
   int32_t num_computed = 0;         // of these, how many stand in the cache; at least one does not
   std::span<const int32_t> blocks;  // held
-  bool paused = false;              // it has no seat: its reader is slow, or was
+  bool paused = false;              // it has no slot: its reader is slow, or was
   int32_t tenant = 0;               // index into tenants
   int64_t kv_tokens = 0;            // of its prompt and the longest answer
   bool yields = false;              // paused, and that for long
@@ -63,14 +63,14 @@ struct WaitingSequence {
                              // prompt that it would compute first is being computed
   int32_t tenant = 0;
   int64_t kv_tokens = 0;
-  double cost = 0.0;          // tokens of its tenant's deficit that a seat takes
+  double cost = 0.0;          // tokens of its tenant's deficit that a slot takes
   int32_t blocks_shared = 0;  // that running sequences hold and it will
 };
 
 struct TenantTurn {
   double weight = 1.0;   // above 0
   double deficit = 0.0;  // what it may still take before the turn goes on
-  int32_t max_seats = std::numeric_limits<int32_t>::max();
+  int32_t max_slots = std::numeric_limits<int32_t>::max();
   int64_t max_kv_tokens = 0;  // of its running sequences, the first of which always fits; 0: any
 };
 

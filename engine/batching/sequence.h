@@ -74,7 +74,7 @@ class Sequence {
   TenantAccount* account = nullptr;  // of its tenant, in the batcher that holds it
   int32_t expected_prefill = 0;      // tokens that no shared block covered when the request came
   std::optional<Clock::time_point> congested_since;  // its reader is slow
-  std::optional<Clock::time_point> paused_since;     // it has no seat; of those that run
+  std::optional<Clock::time_point> paused_since;     // it has no slot; of those that run
 
   // The next rows of this sequence, at most `max_rows`: prompt rows or answer rows, never both.
   SequenceRows NextRows(int32_t row_begin, int32_t max_rows) const;

@@ -14,7 +14,7 @@ struct TenantQueue {
   int64_t waiting = 0;
   int64_t waiting_tokens = 0;  // of prompts that have not run yet
   int64_t kv_tokens = 0;       // of what runs: prompts and the longest answers
-  int64_t paused = 0;          // of what runs: no seat, their readers are or were behind
+  int64_t paused = 0;          // of what runs: no slot, their readers are or were behind
 };
 
 }  // namespace eta

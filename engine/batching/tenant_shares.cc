@@ -58,8 +58,8 @@ void TenantShares::Count(std::span<const std::unique_ptr<Sequence>> running,
   }
 }
 
-// All seats but those that others have use for within their share, and never less than its own.
-std::vector<int32_t> TenantShares::MaxSeats(int32_t max_running) const {
+// All slots but those that others have use for within their share, and never less than its own.
+std::vector<int32_t> TenantShares::MaxSlots(int32_t max_running) const {
   double weights = 0.0;
   for (const auto& account : accounts_) weights += account->share.weight;
   std::vector<int64_t> fair;
@@ -78,12 +78,12 @@ std::vector<int32_t> TenantShares::MaxSeats(int32_t max_running) const {
 }
 
 void TenantShares::Describe(SchedulerInput& input) const {
-  const std::vector<int32_t> max_seats = MaxSeats(input.max_running);
+  const std::vector<int32_t> max_slots = MaxSlots(input.max_running);
   input.turn = turn_;
   for (const auto& account : accounts_) {
     input.tenants.push_back({.weight = account->share.weight,
                              .deficit = account->deficit,
-                             .max_seats = max_seats[account->index],
+                             .max_slots = max_slots[account->index],
                              .max_kv_tokens = account->share.max_kv_tokens});
   }
 }

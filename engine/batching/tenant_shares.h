@@ -19,9 +19,9 @@ struct TenantAccount {
   TenantShare share;
   double deficit = 0.0;
   TenantQueue queue;  // as of the last Count
-  // Seats that it has use for. As many as were lately, up to its share, are kept for it while
-  // others have more than theirs, so that a tenant which comes and goes finds a seat free. Where
-  // answers are short a seat comes free soon enough, hence lately counts steps.
+  // Slots that it has use for. As many as were lately, up to its share, are kept for it while
+  // others have more than theirs, so that a tenant which comes and goes finds a slot free. Where
+  // answers are short a slot comes free soon enough, hence lately counts steps.
   RecentPeak wanted;
   int32_t index = 0;
 };
@@ -42,8 +42,8 @@ class TenantShares {
   // For the scheduler, and what it says of them.
   void Describe(SchedulerInput& input) const;
   void Take(const StepPlan& plan);
-  // How many seats each tenant may have, by index, as of the last Count.
-  std::vector<int32_t> MaxSeats(int32_t max_running) const;
+  // How many slots each tenant may have, by index, as of the last Count.
+  std::vector<int32_t> MaxSlots(int32_t max_running) const;
 
   size_t size() const { return accounts_.size(); }
   const std::vector<std::unique_ptr<TenantAccount>>& accounts() const { return accounts_; }

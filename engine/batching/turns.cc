@@ -11,7 +11,7 @@ Turns::Turns(const SchedulerInput& input) : input_(input) {
   for (size_t i = 0; i < input.tenants.size(); ++i) queues_[i].terms = input.tenants[i];
   for (const RunningSequence& sequence : input.running) {
     Queue& queue = queues_[sequence.tenant];
-    queue.seats += sequence.paused ? 0 : 1;
+    queue.slots += sequence.paused ? 0 : 1;
     queue.kv_tokens += sequence.kv_tokens;
   }
   for (size_t i = 0; i < input.waiting.size(); ++i) {
@@ -26,8 +26,8 @@ Turns::Turns(const SchedulerInput& input) : input_(input) {
   state_.turn = input.turn < queues_.size() ? input.turn : 0;
 }
 
-bool Turns::MayBeSeated(const Queue& queue) const {
-  if (queue.next == queue.waiting.size() || queue.seats >= queue.terms.max_seats) return false;
+bool Turns::MayBeAdmitted(const Queue& queue) const {
+  if (queue.next == queue.waiting.size() || queue.slots >= queue.terms.max_slots) return false;
   // One that is over the limit alone, because the limit has been lowered, runs alone.
   return queue.terms.max_kv_tokens == 0 || queue.kv_tokens == 0 ||
          queue.kv_tokens + Head(queue).kv_tokens <= queue.terms.max_kv_tokens;
@@ -37,16 +37,16 @@ double Turns::Lacks(size_t tenant) const {
   return Head(queues_[tenant]).cost - asked_.deficits[tenant];
 }
 
-// The rounds in which nobody could afford a seat, all but the last of them, at once.
+// The rounds in which nobody could afford a slot, all but the last of them, at once.
 void Turns::Refill() {
   double rounds = std::numeric_limits<double>::max();
   for (size_t i = 0; i < queues_.size(); ++i) {
-    if (!MayBeSeated(queues_[i])) continue;
+    if (!MayBeAdmitted(queues_[i])) continue;
     rounds = std::min(rounds, std::ceil(Lacks(i) / (kTurnTokens * queues_[i].terms.weight)));
   }
   if (rounds <= 1.0) return;
   for (size_t i = 0; i < queues_.size(); ++i) {
-    if (!MayBeSeated(queues_[i])) continue;
+    if (!MayBeAdmitted(queues_[i])) continue;
     asked_.deficits[i] += (rounds - 1.0) * kTurnTokens * queues_[i].terms.weight;
   }
 }
@@ -54,29 +54,29 @@ void Turns::Refill() {
 std::optional<size_t> Turns::Next() {
   asked_ = state_;
   if (std::none_of(queues_.begin(), queues_.end(),
-                   [this](const Queue& queue) { return MayBeSeated(queue); })) {
+                   [this](const Queue& queue) { return MayBeAdmitted(queue); })) {
     return std::nullopt;
   }
   const auto affords = [this] {
-    return MayBeSeated(queues_[asked_.turn]) && Lacks(asked_.turn) <= 0.0;
+    return MayBeAdmitted(queues_[asked_.turn]) && Lacks(asked_.turn) <= 0.0;
   };
   if (!affords()) Refill();
   while (!affords()) {
     asked_.turn = (asked_.turn + 1) % queues_.size();
     const Queue& queue = queues_[asked_.turn];
-    if (MayBeSeated(queue)) asked_.deficits[asked_.turn] += kTurnTokens * queue.terms.weight;
+    if (MayBeAdmitted(queue)) asked_.deficits[asked_.turn] += kTurnTokens * queue.terms.weight;
   }
   const Queue& queue = queues_[asked_.turn];
   return queue.waiting[queue.next];
 }
 
-void Turns::Seat() {
+void Turns::Admit() {
   state_ = asked_;
   Queue& queue = queues_[state_.turn];
-  const WaitingSequence& seated = Head(queue);
-  state_.deficits[state_.turn] -= seated.cost;
-  queue.kv_tokens += seated.kv_tokens;
-  ++queue.seats;
+  const WaitingSequence& admitted = Head(queue);
+  state_.deficits[state_.turn] -= admitted.cost;
+  queue.kv_tokens += admitted.kv_tokens;
+  ++queue.slots;
   ++queue.next;
   // Who wants nothing saves nothing up.
   if (queue.next == queue.waiting.size() && !queue.held) state_.deficits[state_.turn] = 0.0;

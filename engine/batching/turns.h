@@ -14,13 +14,13 @@ class Turns {
  public:
   explicit Turns(const SchedulerInput& input);
 
-  // The waiting sequence that is next, as an index into the input; nothing if nobody may be seated.
-  // Asking changes nothing.
+  // The waiting sequence that is next, as an index into the input; nothing if nobody may be
+  // admitted. Asking changes nothing.
   std::optional<size_t> Next();
-  // Seats the one that Next gave.
-  void Seat();
+  // Slots the one that Next gave.
+  void Admit();
 
-  // As they stand after what was seated.
+  // As they stand after what was admitted.
   const std::vector<double>& deficits() const { return state_.deficits; }
   size_t turn() const { return state_.turn; }
 
@@ -30,7 +30,7 @@ class Turns {
     std::vector<size_t> waiting;  // those that are not held, in order
     size_t next = 0;
     bool held = false;  // some are
-    int32_t seats = 0;
+    int32_t slots = 0;
     int64_t kv_tokens = 0;
   };
   struct State {
@@ -38,7 +38,7 @@ class Turns {
     size_t turn = 0;
   };
 
-  bool MayBeSeated(const Queue& queue) const;
+  bool MayBeAdmitted(const Queue& queue) const;
   double Lacks(size_t tenant) const;
   void Refill();
   const WaitingSequence& Head(const Queue& queue) const {
@@ -48,7 +48,7 @@ class Turns {
   const SchedulerInput& input_;
   std::vector<Queue> queues_;
   State state_;
-  State asked_;  // what it becomes if the one that Next gave is seated
+  State asked_;  // what it becomes if the one that Next gave is admitted
 };
 
 }  // namespace eta

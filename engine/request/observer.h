@@ -36,7 +36,7 @@ struct StepReport {
   int32_t sequences = 0;  // of requests, with rows in the step
   int32_t prefill_rows = 0;
   int32_t decode_rows = 0;
-  int32_t probe_rows = 0;  // of a step that served probes, which has no other rows
+  int32_t pass_rows = 0;  // of a step that served passes, which has no other rows
   int32_t sequences_running = 0;
   int32_t requests_waiting = 0;
   int32_t blocks_used = 0;    // referenced by sequences

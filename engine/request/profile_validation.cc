@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/request/request.h"
 
 namespace eta {
 namespace {

@@ -49,10 +49,10 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
                                                     const grpc::ByteBuffer* request,
                                                     grpc::ByteBuffer* response) {
   return UnaryCall<v1::SetLogLevelRequest, v1::SetLogLevelResponse>::Start(
-      context, *request, response, parts_,
+      context, *request, response, service_,
       {.name = "SetLogLevel",
        .needed = {Role::kAdmin},
-       .max_bytes = static_cast<size_t>(parts_.options.max_message_bytes),
+       .max_bytes = static_cast<size_t>(service_.options.max_message_bytes),
        .admission = Admission::kAlways},
       [this](const Caller& caller, const v1::SetLogLevelRequest& parsed, CallRecord&) {
         return Set(caller, parsed);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "eta/v1/admin.grpc.pb.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 #include "service/identity/caller.h"
 #include "service/log/log.h"
 
@@ -13,7 +13,7 @@ class AdminService final
     : public v1::AdminService::WithRawCallbackMethod_SetLogLevel<v1::AdminService::Service> {
  public:
   // Both must outlive every call.
-  AdminService(const CallParts& parts, Log& log) : parts_(parts), log_(log) {}
+  AdminService(const ServiceContext& service, Log& log) : service_(service), log_(log) {}
 
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
                                         const grpc::ByteBuffer* request,
@@ -23,7 +23,7 @@ class AdminService final
   absl::StatusOr<v1::SetLogLevelResponse> Set(const Caller& caller,
                                               const v1::SetLogLevelRequest& request) const;
 
-  const CallParts& parts_;
+  const ServiceContext& service_;
   Log& log_;
 };
 

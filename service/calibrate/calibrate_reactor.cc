@@ -15,21 +15,21 @@
 
 namespace eta {
 
-CalibrateReactor::CalibrateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
-                                   std::function<void()> on_done)
-    : StreamReactor(context, parts, "Calibrate", parts.engine.limits().max_congestion,
+CalibrateReactor::CalibrateReactor(grpc::CallbackServerContext* context,
+                                   const ServiceContext& service, std::function<void()> on_done)
+    : StreamReactor(context, service, "Calibrate", service.engine.limits().max_congestion,
                     std::move(on_done)),
-      parts_(parts) {}
+      service_(service) {}
 
 std::shared_ptr<CalibrateReactor> CalibrateReactor::Self() {
   return std::static_pointer_cast<CalibrateReactor>(shared_from_this());
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CalibrateReactor::Start(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
-    std::function<void()> on_done) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message,
+    const ServiceContext& service, std::function<void()> on_done) {
   const std::shared_ptr<CalibrateReactor> reactor(
-      new CalibrateReactor(context, parts, std::move(on_done)));
+      new CalibrateReactor(context, service, std::move(on_done)));
   reactor->KeepAlive();
   const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
   if (!status.ok()) reactor->Conclude(status);
@@ -37,32 +37,33 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CalibrateReactor::Start(
 }
 
 absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
-  const ServerOptions& options = parts_.options;
-  auto caller = Admit(context(), parts_, {Role::kCalibrate}, record());
+  const ServerOptions& options = service_.options;
+  auto caller = Admit(context(), service_, {Role::kCalibrate}, record());
   if (!caller.ok()) return caller.status();
   const TaskOwner owner = OwnerOf(*caller);
   tenant_ = std::move(caller->tenant);
-  if (absl::Status room = CheckRoomToCalibrate(parts_); !room.ok()) return room;
-  auto entered = parts_.ledger.Enter(*tenant_);
+  if (absl::Status room = CheckRoomToCalibrate(service_); !room.ok()) return room;
+  auto entered = service_.ledger.Enter(*tenant_);
   if (!entered.ok()) return entered.status();
   lease() = *std::move(entered);
-  if (parts_.store == nullptr) return NoStore();
+  if (service_.store == nullptr) return NoStore();
   auto request = ParseMessage<v1::CalibrateRequest>(message, options.max_calibrate_message_bytes);
   if (!request.ok()) return request.status();
   request_ = *std::move(request);
   SetRequestId(IsRequestId(request_.request_id()) ? request_.request_id() : NewRequestId());
 
-  const EngineInfo& info = parts_.engine.info();
+  const EngineInfo& info = service_.engine.info();
   if (request_.has_model()) {
     if (auto s = CheckModel(request_.model(), info.model_name); !s.ok()) return s;
   }
-  auto plan = ToCalibration(request_, info, parts_.engine.limits(), options.max_calibration_tokens);
+  auto plan =
+      ToCalibration(request_, info, service_.engine.limits(), options.max_calibration_tokens);
   if (!plan.ok()) return plan.status();
   plan_ = *std::move(plan);
   plan_.job.id = request_id();
   plan_.job.tenant = tenant_->id();
   record().profile = plan_.put.name;
-  auto claim = parts_.calibrations.Claim(*tenant_, plan_.put.request_id, stop_);
+  auto claim = service_.calibrations.Claim(*tenant_, plan_.put.request_id, stop_);
   if (!claim.ok()) return claim.status();
   claim_ = *std::move(claim);
 
@@ -75,38 +76,38 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
                           reactor->stop_.request_stop();
                         });
   }
-  const bool posted = parts_.store_calls.Post(owner, [self = Self()] { self->Prepare(); });
+  const bool posted = service_.store_calls.Post(owner, [self = Self()] { self->Prepare(); });
   return posted ? absl::OkStatus() : StoreCallsFull();
 }
 
 void CalibrateReactor::Prepare() {
   const absl::StatusOr<ProfilePtr> before =
-      CatchOutOfMemory([&] { return parts_.store->CheckPut(*tenant_, plan_.put); });
+      CatchOutOfMemory([&] { return service_.store->CheckPut(*tenant_, plan_.put); });
   if (!before.ok() || *before != nullptr) return Conclude(before);
   if (stop_.stop_requested()) return Conclude(Stopped());
   if (const absl::Status status = Run(); !status.ok()) Conclude(status);
 }
 
 absl::Status CalibrateReactor::Run() {
-  auto place = parts_.calibrations.Enter({.tenant = *tenant_,
-                                          .profile = plan_.put.name,
-                                          .request_id = request_id(),
-                                          .started = Clock::now()},
-                                         parts_.limits.Of(*tenant_).max_calibrations);
+  auto place = service_.calibrations.Enter({.tenant = *tenant_,
+                                            .profile = plan_.put.name,
+                                            .request_id = request_id(),
+                                            .started = Clock::now()},
+                                           service_.limits.Of(*tenant_).max_calibrations);
   if (!place.ok()) return place.status();
   place_ = *std::move(place);
   const auto run = [self = Self()] {
     self->Conclude(CatchOutOfMemory([&] { return self->Make(); }));
   };
-  if (parts_.calibration_threads.Post({.name = tenant_->id()}, run)) return absl::OkStatus();
+  if (service_.calibration_threads.Post({.name = tenant_->id()}, run)) return absl::OkStatus();
   return absl::InternalError("a calibration was let in and has no thread");
 }
 
 absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
-  const SampleSizes sizes = SizesOf(request_, parts_.engine.info());
+  const SampleSizes sizes = SizesOf(request_, service_.engine.info());
   if (absl::Status s = lease().Charge(sizes.least_tokens); !s.ok()) return s;
   lease().Use(sizes.text_bytes / kTextBytesPerToken);
-  auto samples = TokenizeSamples(request_, parts_.engine, parts_.options.max_calibration_tokens,
+  auto samples = TokenizeSamples(request_, service_.engine, service_.options.max_calibration_tokens,
                                  stop_.get_token());
   if (stop_.stop_requested()) return Stopped();
   if (!samples.ok()) return samples.status();
@@ -115,12 +116,12 @@ absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
   for (const auto& sample : plan_.job.samples) tokens += static_cast<int64_t>(sample.size());
   if (absl::Status charged = lease().Charge(tokens); !charged.ok()) return charged;
   request_.Clear();  // megabytes, and the calibration may take long
-  auto made = parts_.calibrate(
-      parts_.engine, plan_.job,
+  auto made = service_.calibrate(
+      service_.engine, plan_.job,
       [this, tokens](const CalibrationProgress& progress) {
         // Begun is paid for, however it ends: it passes over the samples more than once.
         if (progress.sequences_done > 0) lease().Use(tokens);
-        parts_.calibrations.Report(*tenant_, request_id(), progress);
+        service_.calibrations.Report(*tenant_, request_id(), progress);
         Enqueue(ToMessage(progress));
       },
       stop_.get_token());
@@ -128,8 +129,8 @@ absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
   if (!made.ok()) return made.status();
   lease().Use(tokens);
   plan_.put.content = std::move(made->content);
-  auto stored = parts_.store->Put(*tenant_, plan_.put);
-  if (stored.ok()) parts_.profiles->Add(**stored);
+  auto stored = service_.store->Put(*tenant_, plan_.put);
+  if (stored.ok()) service_.profiles->Add(**stored);
   return stored;
 }
 
@@ -152,7 +153,7 @@ absl::Status CalibrateReactor::Stopped() const {
                      "the deadline passed while the profile was made",
                      {.reason = "DEADLINE_DECODING"});
   }
-  if (parts_.calibrations.draining()) return ServerDraining();
+  if (service_.calibrations.draining()) return ServerDraining();
   return absl::CancelledError("the client cancelled the call, or left");
 }
 

@@ -18,7 +18,7 @@
 #include "grpcpp/alarm.h"
 #include "service/calibrate/calibrations.h"
 #include "service/calibrate/convert_calibrate.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 #include "service/calls/stream_reactor.h"
 
 namespace eta {
@@ -28,14 +28,14 @@ class CalibrateReactor final : public StreamReactor<v1::CalibrateResponse> {
   // Begins the call. `on_done` runs once, last of all, when gRPC has let go of the call.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer& message,
-                                                           const CallParts& parts,
+                                                           const ServiceContext& service,
                                                            std::function<void()> on_done);
 
   void OnCancel() override;
   void OnDone() override;
 
  private:
-  CalibrateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+  CalibrateReactor(grpc::CallbackServerContext* context, const ServiceContext& service,
                    std::function<void()> on_done);
   std::shared_ptr<CalibrateReactor> Self();
 
@@ -47,7 +47,7 @@ class CalibrateReactor final : public StreamReactor<v1::CalibrateResponse> {
   absl::Status Stopped() const;
   bool Merge(v1::CalibrateResponse& last, const v1::CalibrateResponse& next) const override;
 
-  const CallParts& parts_;
+  const ServiceContext& service_;
   std::optional<Tenant> tenant_;
   v1::CalibrateRequest request_;
   CalibrationPlan plan_;

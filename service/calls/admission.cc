@@ -41,20 +41,20 @@ bool CancelledForDeadline(const grpc::ServerContextBase& context, Clock::time_po
   return Clock::now() + kOnTheWay + (deadline - arrival) / 100 >= deadline;
 }
 
-absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
+absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const ServiceContext& service,
                              Roles needed, CallRecord& record, Admission admission) {
   if (SteadyDeadline(context) <= Clock::now()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the deadline passed before the call arrived", {.reason = "DEADLINE_PASSED"});
   }
   const bool always = admission == Admission::kAlways;
-  if (!always && parts.state.closed()) return ServerDraining();
-  auto caller = parts.identity.Of(ShownBy(context, parts.identity.rules().tenant_header));
+  if (!always && service.state.closed()) return ServerDraining();
+  auto caller = service.identity.Of(ShownBy(context, service.identity.rules().tenant_header));
   if (!caller.ok()) return caller.status();
   record.tenant = caller->tenant.id();
   record.credential = caller->credential;
   if (absl::Status status = CheckRoles(*caller, needed); !status.ok()) return status;
-  if (!always && parts.memory.At(Pressure::kNoGenerate)) {
+  if (!always && service.memory.At(Pressure::kNoGenerate)) {
     return ShortOfMemory("the server is short of memory", Pressure::kNoGenerate);
   }
   return caller;
@@ -65,10 +65,10 @@ TaskOwner OwnerOf(const Caller& caller) {
           .is_operator = caller.roles.HasAny({Role::kStatsAll, Role::kAdmin})};
 }
 
-absl::Status CheckRoomToGenerate(const CallParts& parts) {
-  if (!parts.memory.At(Pressure::kShortQueue)) return absl::OkStatus();
-  const Limits& limits = parts.engine.limits();
-  const EngineSnapshot engine = parts.engine.Snapshot();
+absl::Status CheckRoomToGenerate(const ServiceContext& service) {
+  if (!service.memory.At(Pressure::kShortQueue)) return absl::OkStatus();
+  const Limits& limits = service.engine.limits();
+  const EngineSnapshot engine = service.engine.Snapshot();
   const bool full =
       engine.unstarted() >= std::max(1, limits.max_waiting_requests / kShortQueuePart) ||
       engine.waiting_tokens >= limits.max_waiting_tokens / kShortQueuePart;
@@ -77,8 +77,8 @@ absl::Status CheckRoomToGenerate(const CallParts& parts) {
                        Pressure::kShortQueue);
 }
 
-absl::Status CheckRoomToCalibrate(const CallParts& parts) {
-  if (!parts.memory.At(Pressure::kNoCalibrate)) return absl::OkStatus();
+absl::Status CheckRoomToCalibrate(const ServiceContext& service) {
+  if (!service.memory.At(Pressure::kNoCalibrate)) return absl::OkStatus();
   return ShortOfMemory("the server is short of memory, so no calibration begins",
                        Pressure::kNoCalibrate);
 }

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/request/request.h"
 #include "grpcpp/server_context.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 #include "service/identity/caller.h"
 #include "service/telemetry/call_record.h"
 
@@ -33,7 +33,7 @@ enum class Admission : uint8_t {
 // roles `needed`. Notes in `record` who it is. DEADLINE_EXCEEDED (DEADLINE_PASSED); unless always,
 // UNAVAILABLE (DRAINING); as Identify and CheckRoles (identity.h); unless always,
 // RESOURCE_EXHAUSTED (MEMORY_PRESSURE).
-absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const CallParts& parts,
+absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const ServiceContext& service,
                              Roles needed, CallRecord& record,
                              Admission admission = Admission::kWhileOpen);
 
@@ -42,8 +42,8 @@ TaskOwner OwnerOf(const Caller& caller);
 
 // Whether memory lets in what takes more of it than other calls; RESOURCE_EXHAUSTED
 // (MEMORY_PRESSURE). Of Generate: a request that would have to wait where the queue is short now.
-absl::Status CheckRoomToGenerate(const CallParts& parts);
-absl::Status CheckRoomToCalibrate(const CallParts& parts);
+absl::Status CheckRoomToGenerate(const ServiceContext& service);
+absl::Status CheckRoomToCalibrate(const ServiceContext& service);
 
 // NOT_FOUND (MODEL_NOT_FOUND) if `model` is not the one that is served.
 absl::Status CheckModel(const std::string& model, const std::string& served);

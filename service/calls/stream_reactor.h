@@ -23,9 +23,9 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "service/calls/admission.h"
-#include "service/calls/call_parts.h"
 #include "service/calls/cut_off.h"
 #include "service/calls/records/call_track.h"
+#include "service/calls/service_context.h"
 #include "service/limits/tenant_ledger.h"
 #include "service/wire/grpc_status.h"
 #include "service/wire/wire_message.h"
@@ -46,14 +46,14 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // `method` is a literal: the method's name. Once the call has ended, a client that does not take
   // what waits within `flush_timeout` is cut off. `on_done` runs once, last of all, when gRPC has
   // let go of the call.
-  StreamReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+  StreamReactor(grpc::CallbackServerContext* context, const ServiceContext& service,
                 std::string_view method, std::chrono::milliseconds flush_timeout,
                 std::function<void()> on_done)
       : context_(context),
-        writer_(parts.writer),
+        writer_(service.writer),
         flush_timeout_(flush_timeout),
         on_done_(std::move(on_done)),
-        track_(*context, method, parts.calls) {}
+        track_(*context, method, service.calls) {}
 
   // First of all, before gRPC gets the object.
   void KeepAlive() { self_ = this->shared_from_this(); }

@@ -15,9 +15,9 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "service/calls/admission.h"
-#include "service/calls/call_parts.h"
 #include "service/calls/cut_off.h"
 #include "service/calls/records/call_track.h"
+#include "service/calls/service_context.h"
 #include "service/limits/tenant_ledger.h"
 #include "service/limits/unread_answers.h"
 #include "service/wire/grpc_status.h"
@@ -44,16 +44,16 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   // Begins the call. `handler` runs at most once, and not for a client that has left by then.
   static grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer& message, grpc::ByteBuffer* answer,
-                                         const CallParts& parts, const UnaryMethod& method,
+                                         const ServiceContext& service, const UnaryMethod& method,
                                          Handler handler) {
-    auto* const call = new UnaryCall(context, answer, parts, method.name, std::move(handler));
+    auto* const call = new UnaryCall(context, answer, service, method.name, std::move(handler));
     const absl::Status status = CatchOutOfMemory([&] { return call->Begin(message, method); });
     if (!status.ok()) call->End(status);
     return call;
   }
 
   void OnDone() override {
-    LiveCalls& live_calls = parts_.live_calls;
+    LiveCalls& live_calls = service_.live_calls;
     cut_off_.End();
     delete this;
     live_calls.End();
@@ -63,25 +63,25 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   // For as many bytes of an answer a client may take as long as for any.
   static constexpr size_t kBytesOfPatience = size_t{1} << 20;
 
-  UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer, const CallParts& parts,
-            std::string_view name, Handler handler)
+  UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer,
+            const ServiceContext& service, std::string_view name, Handler handler)
       : context_(context),
         answer_(answer),
-        parts_(parts),
+        service_(service),
         handler_(std::move(handler)),
-        track_(*context, name, parts.calls) {
-    parts_.live_calls.Begin();
+        track_(*context, name, service.calls) {
+    service_.live_calls.Begin();
   }
 
   absl::Status Begin(const grpc::ByteBuffer& message, const UnaryMethod& method) {
-    auto caller = Admit(*context_, parts_, method.needed, track_.record(), method.admission);
+    auto caller = Admit(*context_, service_, method.needed, track_.record(), method.admission);
     if (!caller.ok()) return caller.status();
     if (method.admission != Admission::kAlways) {
-      auto lease = parts_.ledger.Enter(caller->tenant);
+      auto lease = service_.ledger.Enter(caller->tenant);
       if (!lease.ok()) return lease.status();
       lease_ = *std::move(lease);
     }
-    if (method.of_store && parts_.store == nullptr) return NoStore();
+    if (method.of_store && service_.store == nullptr) return NoStore();
     auto request = ParseMessage<Request>(message, method.max_bytes);
     if (!request.ok()) return request.status();
     if (!method.of_store) {
@@ -92,7 +92,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     const auto run = [this, caller = *std::move(caller), request = *std::move(request)] {
       Run(caller, request);
     };
-    return parts_.store_calls.Post(owner, run) ? absl::OkStatus() : StoreCallsFull();
+    return service_.store_calls.Post(owner, run) ? absl::OkStatus() : StoreCallsFull();
   }
 
   void Run(const Caller& caller, const Request& request) {
@@ -101,7 +101,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   absl::Status Answer(const Caller& caller, const Request& request) {
-    if (absl::Status room = parts_.unread.Check(caller.tenant); !room.ok()) return room;
+    if (absl::Status room = service_.unread.Check(caller.tenant); !room.ok()) return room;
     const absl::StatusOr<Response> response = handler_(caller, request, track_.record());
     if (!response.ok()) return response.status();
     SerializeMessage(*response, *answer_);
@@ -112,10 +112,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   // An answer to which the client opens no window stays as long as it likes.
   void AwaitReader(const Tenant& tenant) {
     const size_t bytes = answer_->Length();
-    unread_ = parts_.unread.Add(tenant, bytes);
-    const auto patience =
-        parts_.engine.limits().max_congestion * static_cast<int64_t>(1 + bytes / kBytesOfPatience);
-    cut_off_.Begin(*context_, patience, [&unread = parts_.unread] { unread.CountCutOff(); });
+    unread_ = service_.unread.Add(tenant, bytes);
+    const auto patience = service_.engine.limits().max_congestion *
+                          static_cast<int64_t>(1 + bytes / kBytesOfPatience);
+    cut_off_.Begin(*context_, patience, [&unread = service_.unread] { unread.CountCutOff(); });
   }
 
   void End(const absl::Status& status) {
@@ -131,7 +131,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const answer_;
-  const CallParts& parts_;
+  const ServiceContext& service_;
   const Handler handler_;
   CallTrack track_;
   TenantLedger::Lease lease_;  // until the answer is on its way: the client may call again at once

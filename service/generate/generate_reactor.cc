@@ -22,21 +22,21 @@ constexpr std::chrono::milliseconds kMemoryRetry{1000};
 
 }  // namespace
 
-GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
-                                 std::function<void()> on_done)
-    : StreamReactor(context, parts, "Generate", parts.engine.limits().max_congestion,
+GenerateReactor::GenerateReactor(grpc::CallbackServerContext* context,
+                                 const ServiceContext& service, std::function<void()> on_done)
+    : StreamReactor(context, service, "Generate", service.engine.limits().max_congestion,
                     std::move(on_done)),
-      parts_(parts) {}
+      service_(service) {}
 
 std::shared_ptr<GenerateReactor> GenerateReactor::Self() {
   return std::static_pointer_cast<GenerateReactor>(shared_from_this());
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
-    std::function<void()> on_done) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message,
+    const ServiceContext& service, std::function<void()> on_done) {
   const std::shared_ptr<GenerateReactor> reactor(
-      new GenerateReactor(context, parts, std::move(on_done)));
+      new GenerateReactor(context, service, std::move(on_done)));
   reactor->KeepAlive();
   const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
   if (!status.ok()) {
@@ -48,19 +48,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
 }
 
 absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
-  const auto caller = Admit(context(), parts_, {Role::kGenerate}, record());
+  const auto caller = Admit(context(), service_, {Role::kGenerate}, record());
   if (!caller.ok()) return caller.status();
-  if (absl::Status room = CheckRoomToGenerate(parts_); !room.ok()) return room;
-  auto entered = parts_.ledger.Enter(caller->tenant);
+  if (absl::Status room = CheckRoomToGenerate(service_); !room.ok()) return room;
+  auto entered = service_.ledger.Enter(caller->tenant);
   if (!entered.ok()) return entered.status();
   lease() = *std::move(entered);
-  auto parsed = ParseMessage<v1::GenerateRequest>(message, parts_.options.max_message_bytes);
+  auto parsed = ParseMessage<v1::GenerateRequest>(message, service_.options.max_message_bytes);
   if (!parsed.ok()) return parsed.status();
   // Known early, so that a refusal names the request too.
   if (parsed->request_id().empty()) parsed->set_request_id(NewRequestId());
   if (IsRequestId(parsed->request_id())) SetRequestId(parsed->request_id());
   if (parsed->has_model()) {
-    const std::string& served = parts_.engine.info().model_name;
+    const std::string& served = service_.engine.info().model_name;
     if (absl::Status s = CheckModel(parsed->model(), served); !s.ok()) return s;
   }
   auto request = ToRequest(*parsed);
@@ -68,7 +68,7 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   request_ = *std::move(request);
   request_.tenant = caller->tenant.id();
   request_.deadline = SteadyDeadline(context());
-  const TenantLimit limit = parts_.limits.Of(caller->tenant);
+  const TenantLimit limit = service_.limits.Of(caller->tenant);
   request_.share = {.weight = limit.weight, .max_kv_tokens = limit.max_kv_tokens};
   return ResolveProfile(caller->tenant, parsed->attention());
 }
@@ -77,12 +77,12 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
 absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Attention& attention) {
   const bool named = attention.has_profile();
   const bool unsaid = attention.mode_case() == v1::Attention::MODE_NOT_SET;
-  const std::string reference = named ? attention.profile() : parts_.options.default_profile;
-  if (!named && (!unsaid || reference.empty() || parts_.profiles == nullptr)) return Submit();
+  const std::string reference = named ? attention.profile() : service_.options.default_profile;
+  if (!named && (!unsaid || reference.empty() || service_.profiles == nullptr)) return Submit();
   const std::string field = "attention.profile";
   const auto parsed = ParseProfileReference(field, reference);
   if (!parsed.ok()) return parsed.status();
-  if (parts_.profiles == nullptr) {
+  if (service_.profiles == nullptr) {
     return NamingProfile(
         MakeError(absl::StatusCode::kNotFound, "this server has no profiles (--profile_store)",
                   {.reason = "PROFILE_NOT_FOUND"}),
@@ -92,21 +92,21 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
     const std::lock_guard lock(mutex_);
     awaits_profile_ = true;
   }
-  parts_.profiles->Resolve(tenant, *parsed,
-                           [self = Self(), named, reference, field](ProfileCache::Answer answer) {
-                             if (!self->TakeWait()) return;  // it has ended
-                             absl::Status status = answer.status();
-                             if (answer.ok()) {
-                               self->request_.attention.mode = AttentionMode::kProfile;
-                               self->request_.attention.profile = *std::move(answer);
-                             } else if (!named && absl::IsNotFound(status)) {
-                               status = absl::OkStatus();  // this tenant has no default of its own
-                             }
-                             if (status.ok()) {
-                               status = CatchOutOfMemory([&] { return self->Submit(); });
-                             }
-                             if (!status.ok()) self->End(NamingProfile(status, reference, field));
-                           });
+  service_.profiles->Resolve(
+      tenant, *parsed, [self = Self(), named, reference, field](ProfileCache::Answer answer) {
+        if (!self->TakeWait()) return;  // it has ended
+        absl::Status status = answer.status();
+        if (answer.ok()) {
+          self->request_.attention.mode = AttentionMode::kProfile;
+          self->request_.attention.profile = *std::move(answer);
+        } else if (!named && absl::IsNotFound(status)) {
+          status = absl::OkStatus();  // this tenant has no default of its own
+        }
+        if (status.ok()) {
+          status = CatchOutOfMemory([&] { return self->Submit(); });
+        }
+        if (!status.ok()) self->End(NamingProfile(status, reference, field));
+      });
   return absl::OkStatus();
 }
 
@@ -117,7 +117,7 @@ bool GenerateReactor::TakeWait() {
 
 absl::Status GenerateReactor::Submit() {
   const ResolvedAttention attention =
-      ResolveAttention(request_.attention, parts_.engine.info().config);
+      ResolveAttention(request_.attention, service_.engine.info().config);
   record().resolved = true;
   record().mode = attention.mode;
   if (attention.profile != nullptr) {
@@ -125,8 +125,8 @@ absl::Status GenerateReactor::Submit() {
     record().profile_version = attention.profile->version;
   }
   max_tokens_ = request_.stopping.max_tokens;
-  place_ = parts_.streams.Add(Self());
-  const absl::StatusOr<uint64_t> handle = parts_.engine.Submit(std::move(request_), Self());
+  place_ = service_.streams.Add(Self());
+  const absl::StatusOr<uint64_t> handle = service_.engine.Submit(std::move(request_), Self());
   if (!handle.ok()) {
     place_.GiveBack();
     return handle.status();
@@ -137,7 +137,7 @@ absl::Status GenerateReactor::Submit() {
     handle_ = *handle;
     cancelled = cancelled_;
   }
-  if (cancelled) parts_.engine.Cancel(*handle);
+  if (cancelled) service_.engine.Cancel(*handle);
   return absl::OkStatus();
 }
 
@@ -156,7 +156,7 @@ absl::Status GenerateReactor::OnSized(int32_t prompt_tokens) {
 
 void GenerateReactor::OnStarted(StartedEvent event) {
   kv_tokens_ = event.prompt_tokens;
-  Enqueue(ToMessage(event, parts_.engine.info().model_name));
+  Enqueue(ToMessage(event, service_.engine.info().model_name));
 }
 
 void GenerateReactor::OnPrefill(PrefillEvent event) {
@@ -216,7 +216,7 @@ void GenerateReactor::Cancel() {
     cancelled_ = true;
     to_cancel = handle_;
   }
-  if (to_cancel) parts_.engine.Cancel(*to_cancel);
+  if (to_cancel) service_.engine.Cancel(*to_cancel);
   if (!TakeWait()) return;
   request_ = {};  // the cache holds this object until the store has answered
   End(DeadlineOr(MakeError(absl::StatusCode::kCancelled, "the client cancelled the call, or left",

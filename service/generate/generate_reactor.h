@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "engine/engine.h"
 #include "eta/v1/generate.pb.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 #include "service/calls/stream_reactor.h"
 
 namespace eta {
@@ -33,7 +33,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   // Begins the call. `on_done` runs once, last of all, when gRPC has let go of the call.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer& message,
-                                                           const CallParts& parts,
+                                                           const ServiceContext& service,
                                                            std::function<void()> on_done);
 
   // EventSink; the first two on the thread of Submit, the others on the engine's step thread.
@@ -53,7 +53,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   void EndForMemory() override;
 
  private:
-  GenerateReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+  GenerateReactor(grpc::CallbackServerContext* context, const ServiceContext& service,
                   std::function<void()> on_done);
   std::shared_ptr<GenerateReactor> Self();
 
@@ -70,7 +70,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   int64_t Used(const FinishedEvent& outcome) const;
   bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
 
-  const CallParts& parts_;
+  const ServiceContext& service_;
   Request request_;  // until it is submitted
   int32_t max_tokens_ = 0;
   int64_t text_cost_ = 0;  // tokens

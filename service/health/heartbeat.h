@@ -16,7 +16,7 @@ class Heartbeat {
   // step. How much work there is does not matter.
   bool Alive(const EngineSnapshot& snapshot, Clock::time_point now) {
     const bool idle = snapshot.running == 0 && snapshot.waiting == 0 &&
-                      snapshot.probes_running == 0 && snapshot.probes_waiting == 0;
+                      snapshot.passes_running == 0 && snapshot.passes_waiting == 0;
     if (idle || snapshot.steps != steps_) {
       steps_ = snapshot.steps;
       progress_ = now;

@@ -19,14 +19,14 @@ namespace eta {
 namespace {
 
 constexpr char kDescription[] =
-    "eta-server: serves a language model over gRPC (eta.v1.EtaService, ProfileService and "
-    "StatsService) with Elastic Threshold Attention.\n"
-    "Every flag may also be given in a configuration file (--config, lines of `name = value`) or "
-    "as an environment variable (ETA_ and the flag's name in capitals). Command line wins over "
-    "file, file over environment.\n"
-    "SIGTERM or SIGINT drains, a second one ends running calls at once. Exit codes: 0 drained and "
-    "stopped, 2 flags, model or profile store unusable, 3 no device is left that works, 4 the "
-    "profile store failed to write and must be opened anew, 5 the host had no memory for a step.";
+    "eta-server serves a language model over gRPC (eta.v1.EtaService, ProfileService and "
+    "AdminService) with Elastic Threshold Attention.\n"
+    "Every flag may also stand in a configuration file (--config, lines of `name = value`) or in "
+    "an environment variable (ETA_ and the flag's name in capitals). The command line wins over "
+    "the file, the file over the environment.\n"
+    "SIGTERM or SIGINT drains the server; a second signal ends running calls at once. Exit codes: "
+    "0 drained and stopped; 2 flags, model or profile store unusable; 3 no device works; 4 the "
+    "profile store failed to write and must be opened anew; 5 the host is out of memory.";
 
 // One line of a file that not every user of the host can read.
 absl::StatusOr<std::string> ReadSecret(const std::string& flag, const std::string& path) {
@@ -98,9 +98,8 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   app.set_version_flag("--version", ETA_VERSION, "Print the version and exit");
   bool print_config = false;
   app.add_flag("--print_config", print_config,
-               "Print the effective configuration, in the form that --config reads, and exit; with "
-               "code 2 and a word on it if the server would refuse what it says of addresses and "
-               "calls")
+               "Print the effective configuration, in the form that --config reads, and exit. The "
+               "exit code is 2 if the server would refuse its flags of addresses and calls")
       ->configurable(false);
   app.add_flag_callback(
          "--print_metrics",
@@ -111,7 +110,8 @@ ParsedFlags ParseFlags(int argc, char** argv) {
          },
          "Print the catalogue of metrics as Markdown and exit")
       ->configurable(false);
-  app.set_config("--config", "", "Configuration file")->envname("ETA_CONFIG");
+  app.set_config("--config", "", "File of flags, a line of `name = value` for each. Default: none")
+      ->envname("ETA_CONFIG");
   app.allow_config_extras(CLI::config_extras_mode::error);
 
   AddGroup(app, "Model", [&] { AddModelFlags(app, flags.engine); });

@@ -15,7 +15,8 @@ void AddOfServer(const ServerOptions& options, Choices& choices) {
     choices.push_back({.flag = flag, .why = std::move(why)});
   };
   if (options.allow_unauthenticated_network) {
-    add("--allow_unauthenticated_network", "whoever reaches " + options.listen + " may use it");
+    add("--allow_unauthenticated_network",
+        "everybody who reaches " + options.listen + " may call the server");
   }
   if (options.allow_plaintext_network) {
     add("--allow_plaintext_network", "prompts, answers and credentials of " + options.listen +
@@ -26,28 +27,29 @@ void AddOfServer(const ServerOptions& options, Choices& choices) {
   }
   if (!options.tenant_header.empty() && options.identity.empty()) {
     add("--tenant_header",
-        "whoever reaches this server may name any tenant in " + options.tenant_header);
+        "everybody who reaches the server may name any tenant in " + options.tenant_header);
   }
-  if (options.reflection) add("--reflection", "clients may list the API");
+  if (options.reflection) add("--reflection", "clients may list the API without a credential");
   if (!options.health_listen.empty() && !IsLocalAddress(options.health_listen)) {
-    add("--health_listen", "whoever reaches " + options.health_listen +
-                               " may ask, in plaintext, whether the server is ready");
+    add("--health_listen", "everybody who reaches " + options.health_listen +
+                               " may ask in plaintext whether the server is ready");
   }
   if (!options.metrics_listen.empty() && !IsLocalAddress(options.metrics_listen)) {
-    add("--metrics_listen", "whoever reaches " + options.metrics_listen + " may read the metrics");
+    add("--metrics_listen",
+        "everybody who reaches " + options.metrics_listen + " may read the metrics");
   }
 }
 
 // Why its system calls are not filtered; empty: they are, or nobody expects it.
 std::string WhyUnfiltered(const Flags& flags, bool filtered) {
   const SystemCallFilter asked = flags.process.system_call_filter;
-  if (asked == SystemCallFilter::kOff) return "whoever takes this process over may start programs";
+  if (asked == SystemCallFilter::kOff) return "an intruder in this process may start programs";
   if (asked == SystemCallFilter::kAuto && flags.GeneratesCode()) {
-    return "auto is off for a backend whose driver compiles at run time, so whoever takes this "
-           "process over may start programs; on forbids that";
+    return "auto means off for a backend whose driver compiles at run time, so an intruder in this "
+           "process may start programs; on forbids that";
   }
   if (filtered || !FiltersByDefault(flags.GeneratesCode())) return "";
-  return "not in force: there are no such filters here";
+  return "the filter is not in force: the kernel or the container does not allow it";
 }
 
 }  // namespace
@@ -57,16 +59,16 @@ std::vector<InsecureChoice> InsecureChoices(const Flags& flags, bool filtered) {
   AddOfServer(flags.server, choices);
   if (flags.engine.allow_nonfinite_weights) {
     choices.push_back(
-        {.flag = "--allow_nonfinite_weights", .why = "the model's numbers are not checked"});
+        {.flag = "--allow_nonfinite_weights", .why = "weights may hold NaN or infinity"});
   }
   if (flags.shows_password) {
     choices.push_back({.flag = "--profile_store",
-                       .why = "other users of this host may see its password; give it by "
-                              "--profile_store_file"});
+                       .why = "other users of this host may see its password; use "
+                              "--profile_store_file instead"});
   }
   if (flags.process.allow_core_dumps) {
     choices.push_back(
-        {.flag = "--allow_core_dumps", .why = "a crash writes prompts and keys to disk"});
+        {.flag = "--allow_core_dumps", .why = "a crash may write prompts and keys to disk"});
   }
   if (std::string why = WhyUnfiltered(flags, filtered); !why.empty()) {
     choices.push_back({.flag = "--system_call_filter", .why = std::move(why)});

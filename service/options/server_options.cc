@@ -1,3 +1,4 @@
+// lint: fuzz-covered
 #include "service/options/server_options.h"
 
 #include <arpa/inet.h>

@@ -50,7 +50,7 @@ absl::StatusOr<ProfilePtr> ProfileService::Find(const Tenant& tenant, const std:
   const auto parsed = ParseProfileReference("profile", reference);
   if (!parsed.ok()) return parsed.status();
   call.profile = parsed->name;
-  auto record = parts_.store->Get(tenant, parsed->name, parsed->selector);
+  auto record = service_.store->Get(tenant, parsed->name, parsed->selector);
   if (!record.ok()) return NamingProfile(record.status(), reference);
   call.profile_version = (*record)->version;
   return record;
@@ -66,7 +66,7 @@ absl::StatusOr<v1::Profile> ProfileService::Get(const Tenant& tenant,
 
 absl::StatusOr<v1::ListProfilesResponse> ProfileService::List(
     const Tenant& tenant, const v1::ListProfilesRequest& request, CallRecord& /*call*/) const {
-  const auto list = parts_.store->List(tenant, PageOf(request));
+  const auto list = service_.store->List(tenant, PageOf(request));
   if (!list.ok()) return list.status();
   v1::ListProfilesResponse response;
   for (const ProfileSummary& summary : list->profiles) {
@@ -79,9 +79,9 @@ absl::StatusOr<v1::ListProfilesResponse> ProfileService::List(
 absl::StatusOr<v1::ListProfileVersionsResponse> ProfileService::ListVersions(
     const Tenant& tenant, const v1::ListProfileVersionsRequest& request, CallRecord& call) const {
   call.profile = request.name();
-  const auto list = parts_.store->ListVersions(tenant, request.name(), PageOf(request));
+  const auto list = service_.store->ListVersions(tenant, request.name(), PageOf(request));
   if (!list.ok()) return NamingProfile(list.status(), request.name());
-  const auto aliases = parts_.store->ListAliases(tenant, request.name());
+  const auto aliases = service_.store->ListAliases(tenant, request.name());
   if (!aliases.ok()) return aliases.status();
   v1::ListProfileVersionsResponse response;
   for (const ProfileSummary& summary : list->profiles) {
@@ -102,12 +102,12 @@ absl::StatusOr<v1::SetProfileAliasResponse> ProfileService::SetAlias(
   call.profile_version = request.version();
   if (!request.has_version()) return InvalidField("version", "must be set; 0 removes the alias");
   const absl::Status status =
-      parts_.store->SetAlias(tenant, {.name = request.name(),
-                                      .alias = request.alias(),
-                                      .version = request.version(),
-                                      .expected_version = ExpectedVersion(request)});
+      service_.store->SetAlias(tenant, {.name = request.name(),
+                                        .alias = request.alias(),
+                                        .version = request.version(),
+                                        .expected_version = ExpectedVersion(request)});
   if (!status.ok()) return NamingProfile(status, request.name());
-  parts_.profiles->Forget(tenant, request.name());
+  service_.profiles->Forget(tenant, request.name());
   return v1::SetProfileAliasResponse();
 }
 
@@ -116,9 +116,9 @@ absl::StatusOr<v1::DeleteProfileResponse> ProfileService::Delete(
   call.profile = request.name();
   call.profile_version = request.expected_version();
   const absl::Status status =
-      parts_.store->Delete(tenant, request.name(), ExpectedVersion(request));
+      service_.store->Delete(tenant, request.name(), ExpectedVersion(request));
   if (!status.ok()) return NamingProfile(status, request.name());
-  parts_.profiles->Forget(tenant, request.name());
+  service_.profiles->Forget(tenant, request.name());
   return v1::DeleteProfileResponse();
 }
 
@@ -139,10 +139,10 @@ absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
     put.request_id = request.request_id();
     put.payload_digest = *std::move(digest);
   }
-  const auto stored = parts_.store->Put(tenant, put);
+  const auto stored = service_.store->Put(tenant, put);
   if (!stored.ok()) return NamingProfile(stored.status(), put.name);
   call.profile_version = (*stored)->version;
-  parts_.profiles->Add(**stored);
+  service_.profiles->Add(**stored);
   return ToMessage(**stored);
 }
 
@@ -167,9 +167,9 @@ grpc::ServerUnaryReactor* ProfileService::Start(grpc::CallbackServerContext* con
                                                 Roles needed, Method<Request, Response> method) {
   const size_t max_bytes = std::is_same_v<Request, v1::ImportProfileRequest>
                                ? kMaxImportBytes
-                               : static_cast<size_t>(parts_.options.max_message_bytes);
+                               : static_cast<size_t>(service_.options.max_message_bytes);
   return UnaryCall<Request, Response>::Start(
-      context, *request, response, parts_,
+      context, *request, response, service_,
       {.name = name, .needed = needed, .max_bytes = max_bytes, .of_store = true},
       [this, method](const Caller& caller, const Request& parsed,
                      CallRecord& call) -> absl::StatusOr<Response> {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "eta/v1/profiles.grpc.pb.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 #include "service/identity/caller.h"
 
 namespace eta {
@@ -25,8 +25,8 @@ class ProfileService final : public RawProfileService {
   // Of a message that ImportProfile takes: a profile file and what stands beside it.
   static constexpr size_t kMaxImportBytes = size_t{5} << 20;
 
-  // `parts` must outlive every call.
-  explicit ProfileService(const CallParts& parts) : parts_(parts) {}
+  // `service` must outlive every call.
+  explicit ProfileService(const ServiceContext& service) : service_(service) {}
 
   grpc::ServerUnaryReactor* GetProfile(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
@@ -83,7 +83,7 @@ class ProfileService final : public RawProfileService {
                                   std::string_view name, Roles needed,
                                   Method<Request, Response> method);
 
-  const CallParts& parts_;
+  const ServiceContext& service_;
 };
 
 }  // namespace eta

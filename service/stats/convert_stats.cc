@@ -96,8 +96,8 @@ void FillLoad(const StatsFacts& facts, v1::EngineLoad& out) {
   out.set_paused(engine.paused);
   out.set_waiting(engine.waiting);
   out.set_waiting_tokens(engine.waiting_tokens);
-  out.set_probes_running(engine.probes_running);
-  out.set_probes_waiting(engine.probes_waiting);
+  out.set_passes_running(engine.passes_running);
+  out.set_passes_waiting(engine.passes_waiting);
   out.set_steps(counted.steps);
   out.set_preemptions(counted.preemptions);
   out.set_prompt_tokens(counted.prompt_tokens);
@@ -119,10 +119,10 @@ void FillLoad(const StatsFacts& facts, v1::EngineLoad& out) {
     message.set_blocks_free(device.blocks_free);
     message.set_steps(device.steps);
     *message.mutable_predicted_wait() = ToMessage(device.predicted_wait);
-    message.set_prefill_tokens_per_second(device.pace.prefill_rate);
-    if (device.pace.seat_interval.count() > 0.0) {
-      *message.mutable_seat_interval() =
-          ToMessage(std::chrono::duration_cast<nanoseconds>(device.pace.seat_interval));
+    message.set_prefill_tokens_per_second(device.wait_estimate.prefill_throughput);
+    if (device.wait_estimate.slot_interval.count() > 0.0) {
+      *message.mutable_slot_interval() =
+          ToMessage(std::chrono::duration_cast<nanoseconds>(device.wait_estimate.slot_interval));
     }
   }
 }

@@ -13,10 +13,10 @@ grpc::ServerUnaryReactor* StatsService::GetStats(grpc::CallbackServerContext* co
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
   return UnaryCall<v1::GetStatsRequest, v1::Stats>::Start(
-      context, *request, response, parts_,
+      context, *request, response, service_,
       {.name = "GetStats",
        .needed = kStatsRoles,
-       .max_bytes = static_cast<size_t>(parts_.options.max_message_bytes),
+       .max_bytes = static_cast<size_t>(service_.options.max_message_bytes),
        .admission = Admission::kAlways},
       [this](const Caller& caller, const v1::GetStatsRequest& parsed,
              CallRecord&) -> absl::StatusOr<v1::Stats> {
@@ -24,15 +24,15 @@ grpc::ServerUnaryReactor* StatsService::GetStats(grpc::CallbackServerContext* co
             MakeStatsQuery(parsed.has_tenant() ? std::optional(parsed.tenant()) : std::nullopt,
                            parsed.layers(), caller);
         if (!query.ok()) return query.status();
-        return TakeStats(*query, parts_);
+        return TakeStats(*query, service_);
       });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StatsService::WatchStats(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) {
-  parts_.live_calls.Begin();
-  return WatchStatsReactor::Start(context, *message, parts_, watchers_,
-                                  [&live_calls = parts_.live_calls] { live_calls.End(); });
+  service_.live_calls.Begin();
+  return WatchStatsReactor::Start(context, *message, service_, watchers_,
+                                  [&live_calls = service_.live_calls] { live_calls.End(); });
 }
 
 }  // namespace eta

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "eta/v1/stats.grpc.pb.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 #include "service/stats/stats_watchers.h"
 
 namespace eta {
@@ -13,8 +13,8 @@ class StatsService final
     : public v1::StatsService::WithRawCallbackMethod_GetStats<
           v1::StatsService::WithRawCallbackMethod_WatchStats<v1::StatsService::Service>> {
  public:
-  // `parts` must outlive every call.
-  explicit StatsService(const CallParts& parts) : parts_(parts) {}
+  // `service` must outlive every call.
+  explicit StatsService(const ServiceContext& service) : service_(service) {}
 
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
@@ -28,7 +28,7 @@ class StatsService final
   int watching() const { return watchers_.watching(); }
 
  private:
-  const CallParts& parts_;
+  const ServiceContext& service_;
   StatsWatchers watchers_;
 };
 

@@ -34,24 +34,24 @@ StoreFigures TakeStoreFigures(const ProfileStore& store, const ProfileCache& cac
 
 }  // namespace
 
-PressureFigures TakePressure(const CallParts& parts) {
-  const UnreadFigures unread = parts.unread.Figures();
-  return {.rung = parts.memory.rung(),
-          .memory_used = parts.memory.FractionUsed(),
-          .streams_ended = parts.streams.ended(),
+PressureFigures TakePressure(const ServiceContext& service) {
+  const UnreadFigures unread = service.unread.Figures();
+  return {.rung = service.memory.rung(),
+          .memory_used = service.memory.FractionUsed(),
+          .streams_ended = service.streams.ended(),
           .unread_answer_bytes = unread.bytes,
           .answers_cut_off = unread.cut_off};
 }
 
-ServerFigures TakeFigures(const CallParts& parts) {
+ServerFigures TakeFigures(const ServiceContext& service) {
   ServerFigures figures;
-  figures.info = parts.engine.info();
-  figures.engine = parts.engine.Snapshot();
-  figures.state = parts.state.Of(figures.engine);
-  figures.devices = parts.engine.Devices();
-  figures.calibrations = static_cast<int32_t>(parts.calibrations.Running().size());
-  figures.pressure = TakePressure(parts);
-  for (const TenantHolding& holding : TakeTenants(parts)) {
+  figures.info = service.engine.info();
+  figures.engine = service.engine.Snapshot();
+  figures.state = service.state.Of(figures.engine);
+  figures.devices = service.engine.Devices();
+  figures.calibrations = static_cast<int32_t>(service.calibrations.Running().size());
+  figures.pressure = TakePressure(service);
+  for (const TenantHolding& holding : TakeTenants(service)) {
     figures.tenants.push_back(
         {.tenant = holding.use.tenant,
          .named = holding.named,
@@ -73,13 +73,13 @@ ServerFigures TakeFigures(const CallParts& parts) {
          .max_profile_versions_ever = holding.use.limit.profiles.versions_ever,
          .stored = holding.stored});
   }
-  figures.store_calls_waiting = static_cast<int64_t>(parts.store_calls.waiting());
-  figures.max_store_calls_waiting = static_cast<int64_t>(parts.store_calls.max_waiting());
-  figures.connections = parts.acceptor.Figures();
-  if (parts.store != nullptr && parts.profiles != nullptr) {
-    figures.store = TakeStoreFigures(*parts.store, *parts.profiles);
-    figures.profile_lookups_waiting = static_cast<int64_t>(parts.profiles->waiting());
-    figures.max_profile_lookups_waiting = static_cast<int64_t>(parts.profiles->max_waiting());
+  figures.store_calls_waiting = static_cast<int64_t>(service.store_calls.waiting());
+  figures.max_store_calls_waiting = static_cast<int64_t>(service.store_calls.max_waiting());
+  figures.connections = service.acceptor.Figures();
+  if (service.store != nullptr && service.profiles != nullptr) {
+    figures.store = TakeStoreFigures(*service.store, *service.profiles);
+    figures.profile_lookups_waiting = static_cast<int64_t>(service.profiles->waiting());
+    figures.max_profile_lookups_waiting = static_cast<int64_t>(service.profiles->max_waiting());
   }
   return figures;
 }

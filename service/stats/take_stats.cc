@@ -34,32 +34,32 @@ absl::StatusOr<StatsQuery> MakeStatsQuery(const std::optional<std::string>& tena
   return query;
 }
 
-v1::Stats TakeStats(const StatsQuery& query, const CallParts& parts) {
+v1::Stats TakeStats(const StatsQuery& query, const ServiceContext& service) {
   StatsFacts facts;
   facts.tenant = query.tenant;
   facts.version = ETA_VERSION;
   facts.telemetry.started = Clock::now();
-  if (parts.telemetry) {
-    facts.telemetry = parts.telemetry(
+  if (service.telemetry) {
+    facts.telemetry = service.telemetry(
         {.layers = query.layers, .tenant = query.tenant ? query.tenant->id() : std::string()});
   }
-  facts.engine = parts.engine.Snapshot();
-  facts.state = parts.state.Of(facts.engine);
-  if (!query.tenant) facts.devices = parts.engine.Devices();
-  if (parts.profiles != nullptr) {
-    facts.profiles = parts.profiles->Loaded(query.tenant);
-    facts.profile_lookups_waiting = static_cast<int32_t>(parts.profiles->waiting());
-    facts.max_profile_lookups_waiting = static_cast<int32_t>(parts.profiles->max_waiting());
+  facts.engine = service.engine.Snapshot();
+  facts.state = service.state.Of(facts.engine);
+  if (!query.tenant) facts.devices = service.engine.Devices();
+  if (service.profiles != nullptr) {
+    facts.profiles = service.profiles->Loaded(query.tenant);
+    facts.profile_lookups_waiting = static_cast<int32_t>(service.profiles->waiting());
+    facts.max_profile_lookups_waiting = static_cast<int32_t>(service.profiles->max_waiting());
   }
-  facts.calibrations = parts.calibrations.Running(query.tenant);
-  facts.holdings = TakeTenants(parts, query.tenant);
-  facts.pressure = TakePressure(parts);
-  facts.store_calls_waiting = static_cast<int32_t>(parts.store_calls.waiting());
-  facts.max_store_calls_waiting = static_cast<int32_t>(parts.store_calls.max_waiting());
-  if (!query.tenant) facts.connections = parts.acceptor.Figures();
+  facts.calibrations = service.calibrations.Running(query.tenant);
+  facts.holdings = TakeTenants(service, query.tenant);
+  facts.pressure = TakePressure(service);
+  facts.store_calls_waiting = static_cast<int32_t>(service.store_calls.waiting());
+  facts.max_store_calls_waiting = static_cast<int32_t>(service.store_calls.max_waiting());
+  if (!query.tenant) facts.connections = service.acceptor.Figures();
   facts.time = std::chrono::system_clock::now();
   facts.now = Clock::now();
-  return ToMessage(facts, parts.engine.info());
+  return ToMessage(facts, service.engine.info());
 }
 
 }  // namespace eta

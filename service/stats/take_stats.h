@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "eta/v1/stats.pb.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 #include "service/identity/caller.h"
 
 namespace eta {
@@ -27,6 +27,6 @@ absl::StatusOr<StatsQuery> MakeStatsQuery(const std::optional<std::string>& tena
                                           const Caller& caller);
 
 // Any thread. Takes the locks of what it reads one after another, each briefly.
-v1::Stats TakeStats(const StatsQuery& query, const CallParts& parts);
+v1::Stats TakeStats(const StatsQuery& query, const ServiceContext& service);
 
 }  // namespace eta

@@ -8,26 +8,26 @@
 
 namespace eta {
 
-std::vector<TenantHolding> TakeTenants(const CallParts& parts,
+std::vector<TenantHolding> TakeTenants(const ServiceContext& service,
                                        const std::optional<Tenant>& tenant) {
   std::vector<TenantUse> uses;
   if (tenant) {
-    uses.push_back(parts.ledger.UseOf(*tenant));
+    uses.push_back(service.ledger.UseOf(*tenant));
   } else {
-    uses = parts.ledger.Uses();
+    uses = service.ledger.Uses();
   }
   std::map<std::string, TenantQueue> queues;
-  for (const TenantQueue& queue : parts.engine.Tenants()) queues[queue.tenant] = queue;
+  for (const TenantQueue& queue : service.engine.Tenants()) queues[queue.tenant] = queue;
   std::map<std::string, int32_t> calibrations;
-  for (const RunningCalibration& running : parts.calibrations.Running(tenant)) {
+  for (const RunningCalibration& running : service.calibrations.Running(tenant)) {
     ++calibrations[running.tenant.id()];
   }
   std::vector<TenantHolding> holdings;
   for (TenantUse& use : uses) {
     TenantHolding holding{.use = std::move(use)};
     const auto id = Tenant::Parse(holding.use.tenant);
-    holding.named = id.ok() && parts.limits.Names(*id);
-    if (id.ok() && parts.store != nullptr) holding.stored = parts.store->Use(*id);
+    holding.named = id.ok() && service.limits.Names(*id);
+    if (id.ok() && service.store != nullptr) holding.stored = service.store->Use(*id);
     const auto queue = queues.find(holding.use.tenant);
     if (queue != queues.end()) holding.queue = queue->second;
     const auto running = calibrations.find(holding.use.tenant);

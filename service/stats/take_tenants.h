@@ -7,7 +7,7 @@
 
 #include "engine/base/tenant.h"
 #include "engine/engine.h"
-#include "service/calls/call_parts.h"
+#include "service/calls/service_context.h"
 #include "service/limits/tenant_ledger.h"
 
 namespace eta {
@@ -21,7 +21,7 @@ struct TenantHolding {
 };
 
 // By name; of one tenant if it is given. Takes the locks of what it reads one after another.
-std::vector<TenantHolding> TakeTenants(const CallParts& parts,
+std::vector<TenantHolding> TakeTenants(const ServiceContext& service,
                                        const std::optional<Tenant>& tenant = std::nullopt);
 
 }  // namespace eta

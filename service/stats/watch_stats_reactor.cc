@@ -11,18 +11,19 @@
 
 namespace eta {
 
-WatchStatsReactor::WatchStatsReactor(grpc::CallbackServerContext* context, const CallParts& parts,
-                                     StatsWatchers& watchers, std::function<void()> on_done)
-    : StreamReactor(context, parts, "WatchStats", parts.engine.limits().max_congestion,
+WatchStatsReactor::WatchStatsReactor(grpc::CallbackServerContext* context,
+                                     const ServiceContext& service, StatsWatchers& watchers,
+                                     std::function<void()> on_done)
+    : StreamReactor(context, service, "WatchStats", service.engine.limits().max_congestion,
                     std::move(on_done)),
-      parts_(parts),
+      service_(service),
       watchers_(watchers) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatsReactor::Start(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message, const CallParts& parts,
-    StatsWatchers& watchers, std::function<void()> on_done) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& message,
+    const ServiceContext& service, StatsWatchers& watchers, std::function<void()> on_done) {
   const std::shared_ptr<WatchStatsReactor> reactor(
-      new WatchStatsReactor(context, parts, watchers, std::move(on_done)));
+      new WatchStatsReactor(context, service, watchers, std::move(on_done)));
   reactor->KeepAlive();
   const absl::Status status = reactor->Begin(message);
   if (!status.ok()) reactor->EndOnce(status);
@@ -30,8 +31,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatsReactor::Start(
 }
 
 absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
-  const ServerOptions& options = parts_.options;
-  const auto caller = Admit(context(), parts_, kStatsRoles, record(), Admission::kAlways);
+  const ServerOptions& options = service_.options;
+  const auto caller = Admit(context(), service_, kStatsRoles, record(), Admission::kAlways);
   if (!caller.ok()) return caller.status();
   auto request = ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes);
   if (!request.ok()) return request.status();
@@ -39,7 +40,7 @@ absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
   if (!interval.ok()) return interval.status();
   request_ = *std::move(request);
   if (absl::Status status = MakeQuery(*caller); !status.ok()) return status;
-  shown_ = KeptShown(ShownBy(context(), parts_.identity.rules().tenant_header));
+  shown_ = KeptShown(ShownBy(context(), service_.identity.rules().tenant_header));
   return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
                        caller->roles.Has(Role::kStatsAll)
                            ? std::nullopt
@@ -56,7 +57,7 @@ absl::Status WatchStatsReactor::MakeQuery(const Caller& caller) {
 }
 
 absl::Status WatchStatsReactor::CheckStillAllowed() {
-  const auto caller = parts_.identity.Of(shown_.Get());
+  const auto caller = service_.identity.Of(shown_.Get());
   if (!caller.ok()) return caller.status();
   if (absl::Status status = CheckRoles(*caller, kStatsRoles); !status.ok()) return status;
   return MakeQuery(*caller);
@@ -65,7 +66,7 @@ absl::Status WatchStatsReactor::CheckStillAllowed() {
 void WatchStatsReactor::OnDue() {
   if (ended_) return;
   const absl::Status status = Stalled() ? ReadTooSlowly() : CheckStillAllowed();
-  if (status.ok()) return Enqueue(TakeStats(query_, parts_));
+  if (status.ok()) return Enqueue(TakeStats(query_, service_));
   watchers_.Remove(this);
   EndOnce(status);
 }

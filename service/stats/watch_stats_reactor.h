@@ -23,7 +23,7 @@ class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWat
   // let go of the call.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer& message,
-                                                           const CallParts& parts,
+                                                           const ServiceContext& service,
                                                            StatsWatchers& watchers,
                                                            std::function<void()> on_done);
 
@@ -34,7 +34,7 @@ class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWat
   void OnCancel() override;
 
  private:
-  WatchStatsReactor(grpc::CallbackServerContext* context, const CallParts& parts,
+  WatchStatsReactor(grpc::CallbackServerContext* context, const ServiceContext& service,
                     StatsWatchers& watchers, std::function<void()> on_done);
 
   absl::Status Begin(const grpc::ByteBuffer& message);
@@ -44,7 +44,7 @@ class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWat
   void EndOnce(const absl::Status& status);
   bool Merge(v1::Stats& last, const v1::Stats& next) const override;
 
-  const CallParts& parts_;
+  const ServiceContext& service_;
   StatsWatchers& watchers_;
   KeptShown shown_;
   v1::WatchStatsRequest request_;

@@ -16,7 +16,7 @@ double Seconds(nanoseconds duration) {
 }
 
 StepPhase PhaseOf(const StepReport& report) {
-  if (report.probe_rows > 0) return StepPhase::kProbe;
+  if (report.pass_rows > 0) return StepPhase::kPass;
   if (report.decode_rows == 0) return StepPhase::kPrefill;
   return report.prefill_rows == 0 ? StepPhase::kDecode : StepPhase::kMixed;
 }
@@ -109,11 +109,11 @@ void Telemetry::OnStep(const StepReport& report) {
   const std::lock_guard lock(mutex_);
   server_.preemptions += report.preemptions;
   const int32_t rows = report.prefill_rows + report.decode_rows;
-  if (rows + report.probe_rows == 0) return;
+  if (rows + report.pass_rows == 0) return;
   ++server_.steps;
   steps_.Add(1, now);
   server_.step_duration[static_cast<size_t>(PhaseOf(report))].Observe(Seconds(report.duration));
-  server_.probe_rows += report.probe_rows;
+  server_.pass_rows += report.pass_rows;
   if (rows == 0) return;
   server_.batch_size.Observe(report.sequences);
   server_.step_tokens.Observe(rows);

@@ -69,7 +69,7 @@ struct AccountFigures {
   int64_t output_tokens = 0;
 };
 
-enum class StepPhase : uint8_t { kPrefill, kDecode, kMixed, kProbe };
+enum class StepPhase : uint8_t { kPrefill, kDecode, kMixed, kPass };
 inline constexpr int kStepPhases = 4;
 
 // Of all requests.
@@ -86,7 +86,7 @@ struct ServerSeries {
   Histogram step_tokens{BatchBuckets()};
   Histogram calibration{CalibrationBuckets()};
   int64_t steps = 0;
-  int64_t probe_rows = 0;
+  int64_t pass_rows = 0;
   int64_t preemptions = 0;
   std::array<int64_t, kStages> cancelled{};
   std::array<int64_t, kCallEnds> calibrations{};

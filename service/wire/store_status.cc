@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/mailbox.h"
+#include "engine/submission_queue.h"
 
 namespace eta {
 

@@ -1,5 +1,5 @@
 // Any sequence of arrivals, cancellations, slow readers and steps, carried out as the batcher does
-// it: no plan spends blocks, rows or seats that are not there, every block that was taken is given
+// it: no plan spends blocks, rows or slots that are not there, every block that was taken is given
 // back, and what can go on ends.
 //
 // Input: the pool's and the step's sizes, the tenants, then operations of a byte and what they
@@ -32,7 +32,7 @@ struct Sequence {
   int32_t computed = 0;
   int32_t tenant = 0;
   bool slow = false;     // its reader
-  int paused_steps = 0;  // so long without a seat; 0: it has one
+  int paused_steps = 0;  // so long without a slot; 0: it has one
   bool started = false;
   std::vector<int32_t> blocks;
 };
@@ -47,7 +47,7 @@ class Host {
         max_step_tokens_(max_running_ + reader.Int(0, 200)) {
     for (int n = reader.Int(1, 4); n > 0; --n) {
       eta::TenantTurn turn{.weight = reader.Pick({1.0, 0.01, 100.0, 2.5})};
-      if (reader.Bool()) turn.max_seats = reader.Int(1, 12);
+      if (reader.Bool()) turn.max_slots = reader.Int(1, 12);
       if (reader.Bool()) turn.max_kv_tokens = reader.Int(1, 2000);
       tenants_.push_back(turn);
     }
@@ -158,16 +158,16 @@ class Host {
     }
   }
 
-  // Slow readers lose their seats, and have them back as far as there are seats.
+  // Slow readers lose their slots, and have them back as far as there are slots.
   void Pause() {
-    int32_t seats = max_running_;
+    int32_t slots = max_running_;
     std::vector<int32_t> of_tenant;
-    for (const eta::TenantTurn& tenant : tenants_) of_tenant.push_back(tenant.max_seats);
+    for (const eta::TenantTurn& tenant : tenants_) of_tenant.push_back(tenant.max_slots);
     const auto take = [&](Sequence& sequence) {
       int32_t& own = of_tenant[static_cast<size_t>(sequence.tenant)];
-      sequence.paused_steps = seats > 0 && own > 0 ? 0 : sequence.paused_steps + 1;
+      sequence.paused_steps = slots > 0 && own > 0 ? 0 : sequence.paused_steps + 1;
       if (sequence.paused_steps > 0) return;
-      --seats;
+      --slots;
       --own;
     };
     for (const SequencePtr& sequence : running_) {
@@ -236,11 +236,11 @@ class Host {
       Require(work.num_rows <= sequence.num_tokens - sequence.num_computed);
     }
     Require(rows <= input.max_step_tokens && plan.spare_blocks >= 0);
-    size_t seats = plan.admitted.size();
+    size_t slots = plan.admitted.size();
     for (size_t i = 0; i < input.running.size(); ++i) {
-      seats += input.running[i].paused || gone.contains(static_cast<int32_t>(i)) ? 0 : 1;
+      slots += input.running[i].paused || gone.contains(static_cast<int32_t>(i)) ? 0 : 1;
     }
-    Require(seats <= static_cast<size_t>(input.max_running));
+    Require(slots <= static_cast<size_t>(input.max_running));
     Require(plan.admitted.empty() || plan.preempted.empty());
     for (const int32_t i : plan.admitted) {
       Require(i >= 0 && static_cast<size_t>(i) < input.waiting.size());

@@ -183,7 +183,7 @@ TEST_F(MonitoringTest, StepsAddUp) {
   };
   EXPECT_THAT(steps("prefill"), Gt(0));
   EXPECT_THAT(steps("decode"), Gt(0));
-  EXPECT_THAT(steps("probe"), Gt(0)) << "a calibration ran";
+  EXPECT_THAT(steps("pass"), Gt(0)) << "a calibration ran";
   const double with_requests = steps("prefill") + steps("decode") + steps("mixed");
   EXPECT_EQ(page().Sum("eta_step_batch_size_count"), with_requests);
   EXPECT_EQ(page().Sum("eta_step_tokens_count"), with_requests);
@@ -193,7 +193,7 @@ TEST_F(MonitoringTest, StepsAddUp) {
   // requests would have more.
   EXPECT_THAT(page().Sum("eta_step_tokens_sum"), Ge(page().Sum("eta_prompt_tokens_total") -
                                                     page().Sum("eta_prompt_tokens_cached_total")));
-  EXPECT_THAT(page().Sum("eta_probe_rows_total"), Ge(2 * 256));
+  EXPECT_THAT(page().Sum("eta_calibration_pass_rows_total"), Ge(2 * 256));
   EXPECT_EQ(page().Sum("eta_preemptions_total"), system().counts.preemptions);
 }
 
@@ -206,9 +206,10 @@ TEST_F(MonitoringTest, GaugesSayWhatGoesOn) {
   EXPECT_THAT(busy.Sum("eta_kv_cache_blocks", {{"state", "used"}}), Ge(2));
   for (const char* idle :
        {"eta_requests_running", "eta_requests_waiting", "eta_waiting_prompt_tokens",
-        "eta_probes_running", "eta_probes_waiting", "eta_kv_cache_usage_ratio",
-        "eta_calibrations_in_progress", "eta_memory_pressure", "eta_requests_paused",
-        "eta_store_calls_waiting", "eta_profile_lookups_waiting", "eta_stats_watchers"}) {
+        "eta_calibration_passes_running", "eta_calibration_passes_waiting",
+        "eta_kv_cache_usage_ratio", "eta_calibrations_in_progress", "eta_memory_pressure",
+        "eta_requests_paused", "eta_store_calls_waiting", "eta_profile_lookups_waiting",
+        "eta_stats_watchers"}) {
     EXPECT_THAT(page().Find(idle), SizeIs(1)) << idle;
     EXPECT_EQ(page().Sum(idle), 0) << idle;
   }
@@ -217,7 +218,7 @@ TEST_F(MonitoringTest, GaugesSayWhatGoesOn) {
     EXPECT_THAT(page().Sum(bound), Gt(0)) << bound;
   }
   EXPECT_EQ(page().Sum("eta_predicted_wait_seconds"), 0) << "nothing waits";
-  EXPECT_EQ(page().Sum("eta_seat_interval_seconds"), 0) << "seats are free";
+  EXPECT_EQ(page().Sum("eta_slot_interval_seconds"), 0) << "slots are free";
   EXPECT_EQ(page().Sum("eta_kv_cache_blocks", {{"state", "used"}}), 0) << "leaked";
   EXPECT_THAT(page().Sum("eta_kv_cache_blocks", {{"state", "cached"}}), Gt(0));
   EXPECT_EQ(std::to_string(static_cast<int>(page().Sum("eta_kv_cache_blocks"))),

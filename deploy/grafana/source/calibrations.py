@@ -68,10 +68,10 @@ def build():
             heatmap("Duration, distribution", "Calibrations per bucket.", took),
             series(
                 "Measured tokens",
-                "Rows of probes per second.",
+                "Rows of calibration passes per second.",
                 [
                     target(
-                        "sum by (instance) (rate(eta_probe_rows_total[$__rate_interval]))",
+                        "sum by (instance) (rate(eta_calibration_pass_rows_total[$__rate_interval]))",
                         "{{instance}}",
                     )
                 ],

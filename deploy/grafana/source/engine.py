@@ -119,21 +119,21 @@ def build():
             ),
             heatmap("Duration of a step, distribution", "Steps per bucket.", step),
             series(
-                "Requests in a step", "Without steps of probes.", quantiles("eta_step_batch_size")
+                "Requests in a step", "Without steps of calibration passes.", quantiles("eta_step_batch_size")
             ),
             series("Tokens of a step", "Of prompts and of answers.", quantiles("eta_step_tokens")),
             series(
-                "Probes",
+                "Calibration passes",
                 "Sequences of calibrations, which are measured beside the requests.",
                 [
-                    target("sum(eta_probes_running)", "running"),
-                    target("sum(eta_probes_waiting)", "waiting"),
+                    target("sum(eta_calibration_passes_running)", "running"),
+                    target("sum(eta_calibration_passes_waiting)", "waiting"),
                 ],
             ),
             series(
-                "Probe rows",
+                "Rows of calibration passes",
                 "Tokens per second that calibrations measure.",
-                [per_second("eta_probe_rows_total", "rows")],
+                [per_second("eta_calibration_pass_rows_total", "rows")],
             ),
             row("Memory"),
             series(

@@ -20,7 +20,7 @@ struct ScreenArgs {
 };
 
 // The row whose piece of screening work `unit` is: the last one with begin[row] <= unit. All lanes
-// of the warp call it with the same arguments; 32 probes at a time, since each costs a trip to L2.
+// of the warp call it with the same arguments; 32 passes at a time, since each costs a trip to L2.
 __device__ __forceinline__ int32_t RowOfUnit(const int32_t* begin, int32_t num_rows, int32_t unit) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   int32_t low = 0;

@@ -10,8 +10,6 @@
 #include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
-namespace {
-
 std::string PhaseName(v1::CalibrationPhase phase) {
   switch (phase) {
     case v1::CALIBRATION_PHASE_COLLECT:
@@ -27,7 +25,6 @@ std::string PhaseName(v1::CalibrationPhase phase) {
   }
 }
 
-// "8123 tokens/s, about 31.0 s left"; what is not known is left out.
 std::string DescribeSpeed(const v1::CalibrationProgress& progress) {
   std::vector<std::string> parts;
   if (progress.tokens_per_second() > 0.0) {
@@ -41,8 +38,6 @@ std::string DescribeSpeed(const v1::CalibrationProgress& progress) {
   }
   return absl::StrJoin(parts, ", ");
 }
-
-}  // namespace
 
 std::string DescribeProgress(const v1::CalibrationProgress& progress) {
   std::string text = PhaseName(progress.phase());

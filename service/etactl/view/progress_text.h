@@ -7,6 +7,12 @@
 
 namespace eta::ctl {
 
+// "1/4 collecting scores".
+std::string PhaseName(v1::CalibrationPhase phase);
+
+// "8123 tokens/s, about 31.0 s left"; what is not known is left out.
+std::string DescribeSpeed(const v1::CalibrationProgress& progress);
+
 // "1/4 collecting scores, 6/12 sequences, 4120 tokens/s, about 21.3 s left"; what is not known is
 // left out.
 std::string DescribeProgress(const v1::CalibrationProgress& progress);

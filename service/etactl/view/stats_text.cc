@@ -125,9 +125,9 @@ std::string Load(const v1::EngineLoad& load) {
   if (load.paused() > 0) {
     absl::StrAppendFormat(&text, "paused until their clients have read: %d\n", load.paused());
   }
-  if (load.probes_running() + load.probes_waiting() > 0) {
-    absl::StrAppendFormat(&text, "calibration probes: %d running, %d waiting\n",
-                          load.probes_running(), load.probes_waiting());
+  if (load.passes_running() + load.passes_waiting() > 0) {
+    absl::StrAppendFormat(&text, "calibration passes: %d running, %d waiting\n",
+                          load.passes_running(), load.passes_waiting());
   }
   Rows rows;
   for (int i = 0; i < load.devices_size(); ++i) {
@@ -143,12 +143,12 @@ std::string Load(const v1::EngineLoad& load) {
          device.prefill_tokens_per_second() > 0.0
              ? absl::StrFormat("%.0f", device.prefill_tokens_per_second())
              : kUnknown,
-         device.has_seat_interval() ? ReadableLatency(device.seat_interval()) : kUnknown});
+         device.has_slot_interval() ? ReadableLatency(device.slot_interval()) : kUnknown});
   }
   if (rows.empty()) return text;
   return text +
          Table(2, WithHeader({"device", "KV blocks in use", "used", "cached", "free", "running",
-                              "waiting", "predicted wait", "prompt tokens/s", "a seat every"},
+                              "waiting", "predicted wait", "prompt tokens/s", "a slot every"},
                              std::move(rows)));
 }
 

@@ -32,16 +32,17 @@ constexpr Metric kQueue[] = {
      "Requests that wait for a slot in the batch, preempted ones included"},
     {"eta_waiting_prompt_tokens", kGauge, "model", "tokens",
      "Prompt tokens of waiting requests that have not run yet"},
-    {"eta_probes_running", kGauge, "model", "probes",
+    {"eta_calibration_passes_running", kGauge, "model", "passes",
      "Calibration passes that hold blocks of the KV cache"},
-    {"eta_probes_waiting", kGauge, "model", "probes", "Calibration passes that wait to run"},
+    {"eta_calibration_passes_waiting", kGauge, "model", "passes",
+     "Calibration passes that wait to run"},
     {"eta_predicted_wait_seconds", kGauge, "model,device", "seconds",
      "Seconds that a new request would wait if all waiting requests went first, as of the device's "
      "last step: the wait estimate behind DEADLINE_TOO_SHORT"},
     {"eta_prefill_tokens_per_second", kGauge, "model,device", "tokens per second",
      "Prompt tokens per second that the device computes, an input of the wait estimate; absent "
      "before the first measurement"},
-    {"eta_seat_interval_seconds", kGauge, "model,device", "seconds",
+    {"eta_slot_interval_seconds", kGauge, "model,device", "seconds",
      "Seconds between two slots of a full batch that become free, an input of the wait estimate; "
      "absent while a slot is free"},
     {"eta_store_calls_waiting", kGauge, "model", "calls",
@@ -195,13 +196,13 @@ constexpr Metric kTenants[] = {
 
 constexpr Metric kSteps[] = {
     {"eta_step_duration_seconds", kHistogram, "model,phase", "seconds",
-     "Seconds that a step took, by what it computed: prefill, decode, mixed (both) or probe "
+     "Seconds that a step took, by what it computed: prefill, decode, mixed (both) or pass "
      "(calibration passes)"},
     {"eta_step_batch_size", kHistogram, "model", "sequences",
      "Sequences of requests in a step, without calibration passes"},
     {"eta_step_tokens", kHistogram, "model", "tokens",
      "Tokens of requests that a step computed, without calibration passes"},
-    {"eta_probe_rows_total", kCounter, "model", "rows",
+    {"eta_calibration_pass_rows_total", kCounter, "model", "rows",
      "Rows that steps computed for calibration passes"},
     {"eta_preemptions_total", kCounter, "model", "preemptions",
      "Preemptions of requests, which lose their KV blocks to others and are computed again"},

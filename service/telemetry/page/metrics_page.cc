@@ -69,8 +69,8 @@ void WriteQueue(const ServerFigures* server, PageWriter& page) {
   gauge("eta_requests_paused", &EngineSnapshot::paused);
   gauge("eta_requests_waiting", &EngineSnapshot::waiting);
   gauge("eta_waiting_prompt_tokens", &EngineSnapshot::waiting_tokens);
-  gauge("eta_probes_running", &EngineSnapshot::probes_running);
-  gauge("eta_probes_waiting", &EngineSnapshot::probes_waiting);
+  gauge("eta_calibration_passes_running", &EngineSnapshot::passes_running);
+  gauge("eta_calibration_passes_waiting", &EngineSnapshot::passes_waiting);
   const auto of_devices = [&](std::string_view name, const auto& value) {
     page.Family(name);
     for (size_t i = 0; server != nullptr && i < server->devices.size(); ++i) {
@@ -81,10 +81,11 @@ void WriteQueue(const ServerFigures* server, PageWriter& page) {
   of_devices("eta_predicted_wait_seconds", [](const EngineSnapshot& device) {
     return std::optional(Seconds(device.predicted_wait));
   });
-  of_devices("eta_prefill_tokens_per_second",
-             [](const EngineSnapshot& device) { return NonZero(device.pace.prefill_rate); });
-  of_devices("eta_seat_interval_seconds", [](const EngineSnapshot& device) {
-    return NonZero(device.pace.seat_interval.count());
+  of_devices("eta_prefill_tokens_per_second", [](const EngineSnapshot& device) {
+    return NonZero(device.wait_estimate.prefill_throughput);
+  });
+  of_devices("eta_slot_interval_seconds", [](const EngineSnapshot& device) {
+    return NonZero(device.wait_estimate.slot_interval.count());
   });
   const auto of_server = [&](std::string_view name, int64_t ServerFigures::*value) {
     page.Family(name);
@@ -220,7 +221,7 @@ void WriteAttention(const TelemetryFigures& figures, PageWriter& page) {
 }
 
 void WriteSteps(const TelemetryFigures& figures, PageWriter& page) {
-  constexpr std::string_view kPhases[kStepPhases] = {"prefill", "decode", "mixed", "probe"};
+  constexpr std::string_view kPhases[kStepPhases] = {"prefill", "decode", "mixed", "pass"};
   page.Family("eta_step_duration_seconds");
   for (size_t i = 0; i < kStepPhases; ++i) {
     page.Sample(LabelText().Add("phase", kPhases[i]), figures.server.step_duration[i]);
@@ -229,8 +230,8 @@ void WriteSteps(const TelemetryFigures& figures, PageWriter& page) {
   page.Sample({}, figures.server.batch_size);
   page.Family("eta_step_tokens");
   page.Sample({}, figures.server.step_tokens);
-  page.Family("eta_probe_rows_total");
-  page.Sample(figures.server.probe_rows);
+  page.Family("eta_calibration_pass_rows_total");
+  page.Sample(figures.server.pass_rows);
   page.Family("eta_preemptions_total");
   page.Sample(figures.server.preemptions);
 }

@@ -1,5 +1,5 @@
 // eta-bench background: what streams feel of calibration beside them. An engine in this process
-// serves streams in turns without and with probes queued; then probes have it to themselves.
+// serves streams in turns without and with passes queued; then passes have it to themselves.
 
 #include <algorithm>
 #include <cstdio>
@@ -21,12 +21,12 @@ struct Options {
   std::string model = "models/eta-27m";
   int streams = 8;
   int prompt_tokens = 512;
-  int probe_tokens = 2048;
+  int pass_tokens = 2048;
   int turns = 3;
   double seconds = 5.0;  // of each turn
 };
 
-constexpr int kProbes = 64;  // queued at a time
+constexpr int kPasses = 64;  // queued at a time
 
 // Times between a stream's tokens, of one turn.
 class Gaps {
@@ -69,15 +69,15 @@ class StreamSink final : public EventSink {
   std::optional<Clock::time_point> last_;
 };
 
-class ProbeCount final : public ProbeSink {
+class PassCount final : public PassSink {
  public:
   void OnProgress(int32_t) override {}
-  void OnEnded(absl::StatusOr<ProbeOutcome> outcome) override {
+  void OnEnded(absl::StatusOr<PassOutcome> outcome) override {
     if (!outcome.ok() && !absl::IsCancelled(outcome.status())) RequireOk(outcome.status());
   }
 };
 
-// Rows and seconds of steps, of requests and of probes.
+// Rows and seconds of steps, of requests and of passes.
 class StepSums : public Observer {
  public:
   struct Sums {
@@ -88,22 +88,22 @@ class StepSums : public Observer {
 
   void OnStep(const StepReport& report) override {
     const std::lock_guard lock(mutex_);
-    Sums& sums = report.probe_rows > 0 ? probes_ : requests_;
-    sums.rows += report.probe_rows + report.prefill_rows + report.decode_rows;
+    Sums& sums = report.pass_rows > 0 ? passes_ : requests_;
+    sums.rows += report.pass_rows + report.prefill_rows + report.decode_rows;
     ++sums.steps;
     sums.seconds += std::chrono::duration<double>(report.duration).count();
   }
   void OnRequestEnd(const Request&, const absl::Status&, const FinishedEvent&) override {}
 
-  std::pair<Sums, Sums> Take() {  // requests, probes
+  std::pair<Sums, Sums> Take() {  // requests, passes
     const std::lock_guard lock(mutex_);
-    return {std::exchange(requests_, {}), std::exchange(probes_, {})};
+    return {std::exchange(requests_, {}), std::exchange(passes_, {})};
   }
 
  private:
   std::mutex mutex_;
   Sums requests_;
-  Sums probes_;
+  Sums passes_;
 };
 
 // One engine, and what to load it with.
@@ -121,12 +121,12 @@ class Load {
   const Engine& engine() const { return *engine_; }
 
   // Adds what one turn gave to `gaps`, and returns the steps.
-  std::pair<StepSums::Sums, StepSums::Sums> Turn(int streams, bool probes,
+  std::pair<StepSums::Sums, StepSums::Sums> Turn(int streams, bool passes,
                                                  std::vector<double>& gaps) {
     std::vector<uint64_t> handles;
     for (int i = 0; i < streams; ++i) handles.push_back(Stream());
-    if (probes) {
-      for (int i = 0; i < kProbes; ++i) handles.push_back(Probe(i));
+    if (passes) {
+      for (int i = 0; i < kPasses; ++i) handles.push_back(Pass(i));
     }
     // Prompts first; a slow machine may take longer than its turn.
     const auto wait = [&](double seconds) {
@@ -142,7 +142,7 @@ class Load {
     const auto steps = steps_.Take();
     for (const uint64_t handle : handles) engine_->Cancel(handle);
     for (EngineSnapshot left = engine_->Snapshot();
-         left.running + left.waiting + left.probes_running + left.probes_waiting > 0;
+         left.running + left.waiting + left.passes_running + left.passes_waiting > 0;
          left = engine_->Snapshot()) {
       Sleep(0.01);
     }
@@ -170,18 +170,18 @@ class Load {
     return Require(engine_->Submit(std::move(request), std::make_shared<StreamSink>(gaps_)));
   }
   // As calibration sends them: cells of prompts, or losses and recall of decode rows.
-  uint64_t Probe(int i) {
-    eta::Probe probe;
-    probe.id = "probe";
-    probe.tokens = Tokens(options_.probe_tokens);
-    probe.decode_from = i % 2 == 0 ? options_.probe_tokens : options_.probe_tokens / 4;
+  uint64_t Pass(int i) {
+    eta::Pass pass;
+    pass.id = "pass";
+    pass.tokens = Tokens(options_.pass_tokens);
+    pass.decode_from = i % 2 == 0 ? options_.pass_tokens : options_.pass_tokens / 4;
     if (i % 2 == 0) {
-      probe.bins = ScoreBins();
+      pass.bins = ScoreBins();
     } else {
-      probe.loss_from = probe.decode_from;
-      probe.recall = true;
+      pass.loss_from = pass.decode_from;
+      pass.recall = true;
     }
-    return Require(engine_->SubmitProbe(std::move(probe), std::make_shared<ProbeCount>()));
+    return Require(engine_->SubmitPass(std::move(pass), std::make_shared<PassCount>()));
   }
 
   const Options options_;
@@ -206,37 +206,37 @@ Json Run(const Options& options) {
   Load load(options);
   std::vector<double> gaps[2];
   StepSums::Sums requests;
-  StepSums::Sums probes;
+  StepSums::Sums passes;
   for (int turn = 0; turn < 2 * options.turns; ++turn) {
     const bool beside = turn % 2 == 1;
     const auto [own, background] = load.Turn(options.streams, beside, gaps[beside ? 1 : 0]);
     if (!beside) continue;
     requests.steps += own.steps;
     requests.seconds += own.seconds;
-    probes.rows += background.rows;
-    probes.steps += background.steps;
-    probes.seconds += background.seconds;
+    passes.rows += background.rows;
+    passes.steps += background.steps;
+    passes.seconds += background.seconds;
   }
   std::vector<double> none;
   const StepSums::Sums alone = load.Turn(0, true, none).second;
   Json without = Milliseconds(gaps[0]);
   Json with = Milliseconds(gaps[1]);
   without["streams"] = "alone";
-  with["streams"] = "with probes";
+  with["streams"] = "with passes";
   const double ratio = with["p99"].get<double>() / without["p99"].get<double>();
   return {{"bench", "background"},
           {"backend", load.engine().info().backend},
           {"streams", options.streams},
           {"prompt_tokens", options.prompt_tokens},
-          {"probe_tokens", options.probe_tokens},
+          {"pass_tokens", options.pass_tokens},
           {"between_tokens_milliseconds", {std::move(without), std::move(with)}},
           {"p99_ratio", ratio},
-          {"probe_share_of_steps",
-           static_cast<double>(probes.steps) / static_cast<double>(probes.steps + requests.steps)},
-          {"probe_share_of_time", probes.seconds / (probes.seconds + requests.seconds)},
-          {"probe_rows_per_s_beside",
-           static_cast<double>(probes.rows) / (options.turns * options.seconds)},
-          {"probe_rows_per_s_alone", static_cast<double>(alone.rows) / options.seconds}};
+          {"pass_share_of_steps",
+           static_cast<double>(passes.steps) / static_cast<double>(passes.steps + requests.steps)},
+          {"pass_share_of_time", passes.seconds / (passes.seconds + requests.seconds)},
+          {"pass_rows_per_s_beside",
+           static_cast<double>(passes.rows) / (options.turns * options.seconds)},
+          {"pass_rows_per_s_alone", static_cast<double>(alone.rows) / options.seconds}};
 }
 
 void Print(const Json& report) {
@@ -250,12 +250,12 @@ void Print(const Json& report) {
                                                      {"p99.9", "p99.9", 2},
                                                      {"max", "max", 2}});
   std::printf(
-      "\np99 with probes / without: %.2f\nprobes: %.1f %% of the steps, %.1f %% of the time; %.0f "
+      "\np99 with passes / without: %.2f\npasses: %.1f %% of the steps, %.1f %% of the time; %.0f "
       "rows/s beside streams, %.0f rows/s alone\n",
-      report["p99_ratio"].get<double>(), 100.0 * report["probe_share_of_steps"].get<double>(),
-      100.0 * report["probe_share_of_time"].get<double>(),
-      report["probe_rows_per_s_beside"].get<double>(),
-      report["probe_rows_per_s_alone"].get<double>());
+      report["p99_ratio"].get<double>(), 100.0 * report["pass_share_of_steps"].get<double>(),
+      100.0 * report["pass_share_of_time"].get<double>(),
+      report["pass_rows_per_s_beside"].get<double>(),
+      report["pass_rows_per_s_alone"].get<double>());
 }
 
 }  // namespace
@@ -270,8 +270,8 @@ void AddBackgroundCommand(CLI::App& app, Command& chosen) {
   command->add_option("--model", options->model, "Folder of the checkpoint")->capture_default_str();
   count("--streams", options->streams, "Requests at a time", 1, 1024);
   count("--prompt_tokens", options->prompt_tokens, "Of every request, at random", 1, 1 << 14);
-  count("--probe_tokens", options->probe_tokens, "Of every probe, at random", 8, 1 << 14);
-  count("--turns", options->turns, "Without probes, and as often with", 1, 1000);
+  count("--pass_tokens", options->pass_tokens, "Of every pass, at random", 8, 1 << 14);
+  count("--turns", options->turns, "Without passes, and as often with", 1, 1000);
   command->add_option("--seconds", options->seconds, "Of each turn")
       ->check(CLI::Range(0.05, 3600.0))
       ->capture_default_str();

@@ -124,10 +124,10 @@ TEST(EtaBench, RefusesWhatItCannotDo) {
   EXPECT_NE(RunBench("2>/dev/null").code, 0);
 }
 
-TEST(EtaBench, BackgroundTellsWhatStreamsFeelOfProbes) {
+TEST(EtaBench, BackgroundTellsWhatStreamsFeelOfPasses) {
   const nlohmann::json report = Report("background --model=" ETA_SOURCE_DIR
                                        "/models/eta-27m --streams=2 --prompt_tokens=16 "
-                                       "--probe_tokens=100 --turns=1 --seconds=0.2");
+                                       "--pass_tokens=100 --turns=1 --seconds=0.2");
   EXPECT_EQ(report["bench"], "background");
   ASSERT_EQ(report["between_tokens_milliseconds"].size(), 2u);
   for (const nlohmann::json& row : report["between_tokens_milliseconds"]) {
@@ -135,8 +135,8 @@ TEST(EtaBench, BackgroundTellsWhatStreamsFeelOfProbes) {
     EXPECT_LE(row["p50"].get<double>(), row["max"].get<double>());
   }
   ExpectNumbers(report, {"p99_ratio"});
-  EXPECT_LE(report["probe_share_of_steps"].get<double>(), 0.3);
-  EXPECT_GE(report["probe_rows_per_s_alone"].get<double>(), 0.0);
+  EXPECT_LE(report["pass_share_of_steps"].get<double>(), 0.3);
+  EXPECT_GE(report["pass_rows_per_s_alone"].get<double>(), 0.0);
 }
 
 }  // namespace

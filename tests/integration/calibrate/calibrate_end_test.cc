@@ -84,29 +84,29 @@ TEST_F(CalibrateEndTest, ACallWithoutADeadlineGetsTheServers) {
   Serve();
 }
 
-class ProbeEnd final : public ProbeSink {
+class PassEnd final : public PassSink {
  public:
   void OnProgress(int32_t) override {}
-  void OnEnded(absl::StatusOr<ProbeOutcome> outcome) override {
+  void OnEnded(absl::StatusOr<PassOutcome> outcome) override {
     ended_.set_value(std::move(outcome));
   }
-  absl::StatusOr<ProbeOutcome> Wait() { return ended_.get_future().get(); }
+  absl::StatusOr<PassOutcome> Wait() { return ended_.get_future().get(); }
 
  private:
-  std::promise<absl::StatusOr<ProbeOutcome>> ended_;
+  std::promise<absl::StatusOr<PassOutcome>> ended_;
 };
 
 TEST_F(CalibrateEndTest, DrainingEndsACalibrationAndStoresNothing) {
   work_ = [](Engine& engine, const CalibrationJob& job, const CalibrationObserver&,
              const std::stop_token&) -> absl::StatusOr<CalibrationResult> {
-    const auto sink = std::make_shared<ProbeEnd>();
+    const auto sink = std::make_shared<PassEnd>();
     const auto handle =
-        engine.SubmitProbe({.id = job.id, .tenant = job.tenant, .tokens = {1, 2, 3}}, sink);
+        engine.SubmitPass({.id = job.id, .tenant = job.tenant, .tokens = {1, 2, 3}}, sink);
     if (!handle.ok()) return handle.status();
     return sink->Wait().status();
   };
   auto call = CalibrateLater(Request());
-  ASSERT_NE(engine_->TakeProbe(), nullptr);
+  ASSERT_NE(engine_->TakePass(), nullptr);
   server_->Drain();
   const grpc::Status status = call.get().status;
   EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);

@@ -104,24 +104,24 @@ TEST_F(BadClientTest, DeadlinesTooShortForTheWork) {
   EXPECT_EQ(ReasonOf(status), "DEADLINE_TOO_SHORT");
 }
 
-TEST_F(BadClientTest, DeadlinesTooShortForTheWaitForASeat) {
+TEST_F(BadClientTest, DeadlinesTooShortForTheWaitForASlot) {
   std::vector<std::unique_ptr<ClientCall>> calls;
   const auto start = [&] {
     calls.push_back(std::make_unique<ClientCall>(*stub_));
     calls.back()->Start(LongAnswer());
   };
-  const auto has_seat = [](ClientCall& call) {
+  const auto has_slot = [](ClientCall& call) {
     EXPECT_TRUE(call.Read().has_started());
     return call.Read().has_delta();
   };
   for (int i = 0; i < 4; ++i) {
     start();
-    EXPECT_TRUE(has_seat(*calls.back()));
+    EXPECT_TRUE(has_slot(*calls.back()));
   }
   start();
   std::this_thread::sleep_for(seconds(2));
   calls.front()->context.TryCancel();
-  EXPECT_TRUE(has_seat(*calls.back())) << "now the server knows how often one comes free";
+  EXPECT_TRUE(has_slot(*calls.back())) << "now the server knows how often one comes free";
   ClientCall late(*stub_);
   late.context.set_deadline(system_clock::now() + milliseconds(500));
   const grpc::Status status = late.Refusal(LongAnswer());

@@ -305,7 +305,7 @@ TEST_F(CallRecordTest, EveryMethodHasItsName) {
   exchange("/eta.v1.StatsService/GetStats", v1::GetStatsRequest());
   exchange("/eta.v1.AdminService/SetLogLevel", v1::SetLogLevelRequest(), false);
   GenericCall(channel_, "/grpc.health.v1.Health/Check").Exchange("");
-  EXPECT_THAT(records_.All(), SizeIs(0)) << "probes are no calls of ours";
+  EXPECT_THAT(records_.All(), SizeIs(0)) << "passes are no calls of ours";
 }
 
 TEST_F(CallRecordTest, ATraceIsRecordedAndAnswered) {

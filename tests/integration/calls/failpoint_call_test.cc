@@ -110,7 +110,7 @@ TEST_F(FailpointCall, LogitsThatAreNotNumbersLoseOneRequest) {
 
 // Row 59: memory that is taken late, for calibration.
 TEST_F(FailpointCall, NoDeviceMemoryToCalibrateRefusesTheCalibration) {
-  server_.Arm("engine.probe_cells=fail*1");
+  server_.Arm("engine.pass_cells=fail*1");
   EXPECT_FALSE(server_->Calibrate(SmallCalibration("legal")).has_value());
   ExpectRefused(StatusCode::RESOURCE_EXHAUSTED, "DEVICE_ERROR");
   EXPECT_FALSE(DetailOf<google::rpc::RetryInfo>(server_->status).has_value());

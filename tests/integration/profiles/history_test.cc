@@ -46,9 +46,9 @@ constexpr std::array kNames = {"legal", "medical", "code", "chat"};
 constexpr std::array kAliases = {"stable", "next"};
 
 // A server that is killed and started anew, at another address.
-class Seat {
+class Slot {
  public:
-  Seat(const std::string& model, const std::string& store) : model_(model), store_(store) {
+  Slot(const std::string& model, const std::string& store) : model_(model), store_(store) {
     Start();
   }
 
@@ -75,7 +75,7 @@ class Seat {
   std::shared_ptr<Replica> replica_;
 };
 
-using Seats = std::array<std::unique_ptr<Seat>, kReplicas>;
+using Slots = std::array<std::unique_ptr<Slot>, kReplicas>;
 
 // How a call ended, as the record has it.
 enum class End { kDone, kNotFound, kRefused, kLost };
@@ -94,9 +94,9 @@ End EndOf(const grpc::Status& status, bool write) {
 
 class Client {
  public:
-  Client(int number, const Seats& seats, const std::string& json, milliseconds pause)
+  Client(int number, const Slots& slots, const std::string& json, milliseconds pause)
       : number_(number),
-        seats_(seats),
+        slots_(slots),
         json_(json),
         pause_(pause),
         random_(static_cast<uint32_t>(number + 1)) {}
@@ -139,7 +139,7 @@ class Client {
         .count();
   }
   Replica& Choose() {
-    replica_ = seats_[random_() % kReplicas]->get();
+    replica_ = slots_[random_() % kReplicas]->get();
     return *replica_;
   }
   static void SetDeadline(grpc::ClientContext& context) {
@@ -257,7 +257,7 @@ class Client {
   }
 
   const int number_;
-  const Seats& seats_;
+  const Slots& slots_;
   const std::string json_;
   const milliseconds pause_;
   std::mt19937 random_;
@@ -285,8 +285,8 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
   }
 
   // One more fault, of one kind after the other.
-  void Strike(int number, Seats& seats) {
-    const auto kill = [&] { seats[static_cast<size_t>(number / 5) % kReplicas]->KillAndStart(); };
+  void Strike(int number, Slots& slots) {
+    const auto kill = [&] { slots[static_cast<size_t>(number / 5) % kReplicas]->KillAndStart(); };
     switch (number % 5) {
       case 0:
         return kill();
@@ -305,7 +305,7 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
         Arm("store.after_commit=kill");
         std::this_thread::sleep_for(milliseconds(200));
         Arm("");
-        for (const auto& seat : seats) seat->KillAndStart();
+        for (const auto& slot : slots) slot->KillAndStart();
     }
   }
   // Rules of all servers, from now on and from their start (kernels/failpoint.h). A build without
@@ -327,11 +327,11 @@ INSTANTIATE_TEST_SUITE_P(Stores, HistoryTest, ::testing::Values(Place::kSqlite, 
                          });
 
 TEST_P(HistoryTest, WhatClientsSeeUnderFaultsKeepsThePromises) {
-  Seats seats;
-  for (auto& seat : seats) seat = std::make_unique<Seat>(model_.path(), store_);
+  Slots slots;
+  for (auto& slot : slots) slot = std::make_unique<Slot>(model_.path(), store_);
   ASSERT_FALSE(HasFailure());
-  ASSERT_TRUE(seats[0]->get()->Calibrate(SmallCalibration("pattern")).has_value());
-  const std::string json = seats[0]->get()->Export("pattern");
+  ASSERT_TRUE(slots[0]->get()->Calibrate(SmallCalibration("pattern")).has_value());
+  const std::string json = slots[0]->get()->Export("pattern");
 
   const int operations = Rounds(500, 10'000) / kClients;
   const milliseconds pause(30);  // some 200 operations a second
@@ -340,7 +340,7 @@ TEST_P(HistoryTest, WhatClientsSeeUnderFaultsKeepsThePromises) {
   std::atomic<int> working = kClients;
   const auto begin = steady_clock::now();
   for (int i = 0; i < kClients; ++i) {
-    clients.push_back(std::make_unique<Client>(i, seats, json, pause));
+    clients.push_back(std::make_unique<Client>(i, slots, json, pause));
     threads.emplace_back([&, client = clients.back().get()] {
       client->Run(operations);
       --working;
@@ -349,7 +349,7 @@ TEST_P(HistoryTest, WhatClientsSeeUnderFaultsKeepsThePromises) {
   int faults = 0;
   for (std::mt19937 random(1); working > 0; ++faults) {
     std::this_thread::sleep_for(milliseconds(Rounds(100, 400) + random() % 400));
-    Strike(faults, seats);
+    Strike(faults, slots);
   }
   for (std::thread& thread : threads) thread.join();
   const std::chrono::duration<double> seconds = steady_clock::now() - begin;

@@ -137,8 +137,8 @@ std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> r
 void WaitUntilIdle(Engine& engine) {
   for (;;) {
     const EngineSnapshot snapshot = engine.Snapshot();
-    const int32_t probes = snapshot.probes_running + snapshot.probes_waiting;
-    if (snapshot.running == 0 && snapshot.waiting == 0 && probes == 0) return;
+    const int32_t passes = snapshot.passes_running + snapshot.passes_waiting;
+    if (snapshot.running == 0 && snapshot.waiting == 0 && passes == 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -42,7 +42,7 @@ Recorder::Answer Ask(Engine& engine, Request request);
 // what is batched and what is preempted does not depend on the machine.
 std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> requests);
 
-// Waits until no sequence and no probe is left and the snapshot shows it.
+// Waits until no sequence and no pass is left and the snapshot shows it.
 void WaitUntilIdle(Engine& engine);
 
 }  // namespace eta::testing

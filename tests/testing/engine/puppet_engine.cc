@@ -4,9 +4,9 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/mailbox.h"
-#include "engine/request/probe_validation.h"
+#include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
+#include "engine/submission_queue.h"
 
 namespace eta::testing {
 namespace {
@@ -85,7 +85,7 @@ void PuppetCall::Forget() {
   sink_.reset();
 }
 
-void PuppetProbe::End(absl::StatusOr<ProbeOutcome> outcome) {
+void PuppetPass::End(absl::StatusOr<PassOutcome> outcome) {
   ended_ = true;
   sink_->OnEnded(std::move(outcome));
 }
@@ -118,12 +118,12 @@ std::shared_ptr<PuppetCall> PuppetEngine::TakeCall() {
   return calls_[taken_++];
 }
 
-std::shared_ptr<PuppetProbe> PuppetEngine::TakeProbe() {
+std::shared_ptr<PuppetPass> PuppetEngine::TakePass() {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, kPatience, [this] { return taken_probes_ < probes_.size(); })) {
+  if (!changed_.wait_for(lock, kPatience, [this] { return taken_passes_ < passes_.size(); })) {
     return nullptr;
   }
-  return probes_[taken_probes_++];
+  return passes_[taken_passes_++];
 }
 
 bool PuppetEngine::AwaitCancel(uint64_t handle) {
@@ -166,12 +166,12 @@ absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<E
   return handle;
 }
 
-absl::StatusOr<uint64_t> PuppetEngine::SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) {
-  if (absl::Status valid = ValidateProbe(probe, info_, limits_); !valid.ok()) return valid;
+absl::StatusOr<uint64_t> PuppetEngine::SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) {
+  if (absl::Status valid = ValidatePass(pass, info_, limits_); !valid.ok()) return valid;
   const std::lock_guard lock(mutex_);
   if (draining_) return ShuttingDown();
   const uint64_t handle = ++last_handle_;
-  probes_.push_back(std::make_shared<PuppetProbe>(handle, std::move(probe), std::move(sink)));
+  passes_.push_back(std::make_shared<PuppetPass>(handle, std::move(pass), std::move(sink)));
   changed_.notify_all();
   return handle;
 }
@@ -198,10 +198,10 @@ void PuppetEngine::Drain(Clock::time_point deadline) {
                        [](const auto& call) { return call->ended(); });
   };
   const absl::Status over = ShuttingDown();
-  const auto probes = probes_;
+  const auto passes = passes_;
   lock.unlock();
-  for (const auto& probe : probes) {
-    if (!probe->ended()) probe->End(over);
+  for (const auto& pass : passes) {
+    if (!pass->ended()) pass->End(over);
   }
   lock.lock();
   while (!all_ended() && Clock::now() < deadline) changed_.wait_for(lock, kPoll);

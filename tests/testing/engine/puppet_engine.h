@@ -43,23 +43,23 @@ class PuppetCall {
   std::atomic<bool> ended_ = false;
 };
 
-// One accepted probe. The test ends it, from one thread at a time.
-class PuppetProbe {
+// One accepted pass. The test ends it, from one thread at a time.
+class PuppetPass {
  public:
-  PuppetProbe(uint64_t handle, Probe probe, std::shared_ptr<ProbeSink> sink)
-      : handle_(handle), probe_(std::move(probe)), sink_(std::move(sink)) {}
+  PuppetPass(uint64_t handle, Pass pass, std::shared_ptr<PassSink> sink)
+      : handle_(handle), pass_(std::move(pass)), sink_(std::move(sink)) {}
 
-  const Probe& probe() const { return probe_; }
+  const Pass& pass() const { return pass_; }
   uint64_t handle() const { return handle_; }
 
   void Progress(int32_t rows_done) { sink_->OnProgress(rows_done); }
-  void End(absl::StatusOr<ProbeOutcome> outcome);
+  void End(absl::StatusOr<PassOutcome> outcome);
   bool ended() const { return ended_; }
 
  private:
   const uint64_t handle_;
-  const Probe probe_;
-  std::shared_ptr<ProbeSink> sink_;
+  const Pass pass_;
+  std::shared_ptr<PassSink> sink_;
   std::atomic<bool> ended_ = false;
 };
 
@@ -75,8 +75,8 @@ class PuppetEngine final : public Engine {
   // True once this call was cancelled; false after 10 s without.
   bool AwaitCancel(const PuppetCall& call) { return AwaitCancel(call.handle()); }
   bool AwaitCancel(uint64_t handle);
-  // As TakeCall, of probes.
-  std::shared_ptr<PuppetProbe> TakeProbe();
+  // As TakeCall, of passes.
+  std::shared_ptr<PuppetPass> TakePass();
   void SetSnapshot(const EngineSnapshot& snapshot);
   int submissions() const;
   // Of texts that were made tokens, or would have been for a request.
@@ -86,7 +86,7 @@ class PuppetEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
   absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
-  absl::StatusOr<uint64_t> SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) override;
+  absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
   // One id per byte, 3 + the byte, after the beginning of text.
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
@@ -106,8 +106,8 @@ class PuppetEngine final : public Engine {
   std::vector<absl::Status> refusals_;
   std::vector<std::shared_ptr<PuppetCall>> calls_;
   size_t taken_ = 0;
-  std::vector<std::shared_ptr<PuppetProbe>> probes_;
-  size_t taken_probes_ = 0;
+  std::vector<std::shared_ptr<PuppetPass>> passes_;
+  size_t taken_passes_ = 0;
   uint64_t last_handle_ = 0;
   std::vector<uint64_t> cancelled_;
   EngineSnapshot snapshot_;

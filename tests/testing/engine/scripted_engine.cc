@@ -76,7 +76,7 @@ class ScriptedEngine::Watch final : public Observer {
     engine_.preemptions_ += report.preemptions;
     std::string line =
         absl::StrCat("step: ", report.prefill_rows, " prefill ", report.decode_rows, " decode ",
-                     report.probe_rows, " probe rows, ", report.sequences_running, " run ",
+                     report.pass_rows, " pass rows, ", report.sequences_running, " run ",
                      report.requests_waiting, " wait, ", report.preemptions, " preempted;");
     for (const TokenReport& token : report.tokens) {
       absl::StrAppend(&line, " ", token.request->id, token.first ? " first" : "");
@@ -144,15 +144,15 @@ void ScriptedEngine::Submit(Request request) {
       now_);
 }
 
-void ScriptedEngine::SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink) {
-  ProbeRunOptions run;
+void ScriptedEngine::SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) {
+  PassRunOptions run;
   run.handle = ~uint64_t{0};
-  run.attention = ResolveAttention(probe.attention, config());
+  run.attention = ResolveAttention(pass.attention, config());
   run.rope_theta = config().rope_theta;
-  run.probe = std::move(probe);
+  run.pass = std::move(pass);
   run.sink = std::move(sink);
-  dispatcher_->probes().Add(
-      std::make_unique<ProbeRun>(std::move(run), config(), cache_->geometry()));
+  dispatcher_->passes().Add(
+      std::make_unique<PassRun>(std::move(run), config(), cache_->geometry()));
 }
 
 void ScriptedEngine::SetCongested(size_t handle, bool congested) {

@@ -32,7 +32,7 @@ class ScriptedEngine {
 
   // What happens before the next step; a request's handle is its index in order of submission.
   void Submit(Request request);
-  void SubmitProbe(Probe probe, std::shared_ptr<ProbeSink> sink);
+  void SubmitPass(Pass pass, std::shared_ptr<PassSink> sink);
   void Cancel(size_t handle) { dispatcher_->Cancel(handle); }
   void SetCongested(size_t handle, bool congested);
 

@@ -285,8 +285,10 @@ void LiveSystem::PlayRound() {
   PassDeadline();
   EXPECT_TRUE(Calibrate("later", {}));
   EXPECT_FALSE(Calibrate("never", 0.01));
-  AwaitPage([](const MetricSamples& page) {  // a step of its last probes may still run
-    return page.Sum("eta_probes_running") + page.Sum("eta_probes_waiting") == 0;
+  AwaitPage([](const MetricSamples& page) {  // a step of its last passes may still run
+    return page.Sum("eta_calibration_passes_running") +
+               page.Sum("eta_calibration_passes_waiting") ==
+           0;
   });
   ++rounds_;
   busy.rounds = rounds_;

@@ -1,4 +1,4 @@
-// The server as it is shipped, with the model that comes with it and few seats. After every case a
+// The server as it is shipped, with the model that comes with it and few slots. After every case a
 // good call works.
 #pragma once
 

@@ -19,7 +19,7 @@
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
 #include "tests/testing/engine/engine_run.h"
-#include "tests/testing/engine/probe_recorder.h"
+#include "tests/testing/engine/pass_recorder.h"
 
 namespace eta::testing {
 namespace {
@@ -352,7 +352,7 @@ TEST(Calibrate, PlainModelHasNothingToMatchAndNoFloor) {
   EXPECT_EQ(GetErrorDetail(floor.status()).reason, "UNSUPPORTED_BY_MODEL");
 }
 
-TEST(Calibrate, StopsInAnyPhaseAndLeavesNoProbe) {
+TEST(Calibrate, StopsInAnyPhaseAndLeavesNoPass) {
   for (const CalibrationPhase phase : {CalibrationPhase::kCollect, CalibrationPhase::kSolve,
                                        CalibrationPhase::kSearch, CalibrationPhase::kVerify}) {
     std::stop_source stop;
@@ -364,7 +364,7 @@ TEST(Calibrate, StopsInAnyPhaseAndLeavesNoProbe) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
     // The snapshot follows within a step.
     EngineSnapshot snapshot = OnGated().Snapshot();
-    while (snapshot.probes_running + snapshot.probes_waiting > 0) snapshot = OnGated().Snapshot();
+    while (snapshot.passes_running + snapshot.passes_waiting > 0) snapshot = OnGated().Snapshot();
   }
 }
 

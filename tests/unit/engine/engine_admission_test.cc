@@ -1,4 +1,4 @@
-// Deadlines that waiting for a seat leaves no time for are refused when they come, under a clock of
+// Deadlines that waiting for a slot leaves no time for are refused when they come, under a clock of
 // the test's own: a step takes a second, an answer as many as it has tokens.
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using testing::TinyModel;
 
 class EngineAdmissionTest : public ::testing::Test {
  protected:
-  // An engine of one seat, but for what `options` says.
+  // An engine of one slot, but for what `options` says.
   void Start(const BatcherOptions& options, int32_t num_blocks = 64) {
     engine_ = std::make_unique<ScriptedEngine>(
         ScriptedEngine::Options{
@@ -46,7 +46,7 @@ class EngineAdmissionTest : public ::testing::Test {
   int32_t running() const { return engine_->dispatcher().batcher().num_running(); }
   int32_t waiting() const { return engine_->dispatcher().batcher().num_waiting(); }
 
-  // Ten seconds in its seat, and the one after it just seated.
+  // Ten seconds in its slot, and the one after it just admitted.
   void LearnThatAnAnswerTakesTenSeconds() {
     Submit(10);
     Step(10);
@@ -73,7 +73,7 @@ TEST_F(EngineAdmissionTest, WithoutAnEstimateNobodyIsRefusedAndTheDeadlineEndsTh
   EXPECT_EQ(Reason(behind), "DEADLINE_QUEUED");
 }
 
-TEST_F(EngineAdmissionTest, ADeadlineShorterThanTheWaitForASeatIsRefusedAndOneJustLongerIsNot) {
+TEST_F(EngineAdmissionTest, ADeadlineShorterThanTheWaitForASlotIsRefusedAndOneJustLongerIsNot) {
   Start();
   LearnThatAnAnswerTakesTenSeconds();
   const size_t refused = Submit(1, milliseconds(9'999));
@@ -98,7 +98,7 @@ TEST_F(EngineAdmissionTest, ADeadlineShorterThanTheWaitForASeatIsRefusedAndOneJu
   EXPECT_EQ(Reason(second), "");
 }
 
-TEST_F(EngineAdmissionTest, AFreeSeatIsNotWaitedFor) {
+TEST_F(EngineAdmissionTest, AFreeSlotIsNotWaitedFor) {
   Start({.max_running = 2});
   Submit(8);
   Submit(8);
@@ -113,7 +113,7 @@ TEST_F(EngineAdmissionTest, AFreeSeatIsNotWaitedFor) {
   EXPECT_EQ(Reason(Submit(1, milliseconds(1))), "DEADLINE_TOO_SHORT") << "and is taken";
 }
 
-TEST_F(EngineAdmissionTest, AReaderThatFallsBehindLeavesItsSeatToOthers) {
+TEST_F(EngineAdmissionTest, AReaderThatFallsBehindLeavesItsSlotToOthers) {
   Start();
   LearnThatAnAnswerTakesTenSeconds();
   engine_->SetCongested(1, true);
@@ -141,7 +141,7 @@ TEST_F(EngineAdmissionTest, AnEstimateFromBeforeAnIdleTimeRefusesNobodyAndIsMade
   EXPECT_EQ(Reason(Submit(1, seconds(4))), "");
 }
 
-TEST_F(EngineAdmissionTest, WaitingForBlocksIsWaitingForASeat) {
+TEST_F(EngineAdmissionTest, WaitingForBlocksIsWaitingForASlot) {
   Start({.max_running = 4}, /*num_blocks=*/5);  // of 16 tokens
   const auto submit = [&](milliseconds deadline) { return Submit(8, deadline, "", 40); };
   submit(std::chrono::hours(1));
@@ -167,7 +167,7 @@ TEST_F(EngineAdmissionTest, ABacklogOfAnotherTenantCountsForNoMoreThanItsTurns) 
   EXPECT_EQ(Reason(Submit(250, seconds(30), "b")), "") << "two before it: what costs as much as it";
 }
 
-TEST_F(EngineAdmissionTest, WhoIsRefusedByAFullQueueIsToldWhenSeatsWillHaveComeFree) {
+TEST_F(EngineAdmissionTest, WhoIsRefusedByAFullQueueIsToldWhenSlotsWillHaveComeFree) {
   Start({.max_running = 1, .max_waiting_requests = 1});
   Submit(2);
   Step(2);

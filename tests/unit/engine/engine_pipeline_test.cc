@@ -10,7 +10,7 @@
 
 #include "engine/base/error.h"
 #include "tests/testing/engine/engine_run.h"
-#include "tests/testing/engine/probe_recorder.h"
+#include "tests/testing/engine/pass_recorder.h"
 #include "tests/testing/engine/scripted_engine.h"
 #include "tests/testing/engine/step_watch.h"
 #include "tests/testing/kernels/deferring_backend.h"
@@ -216,7 +216,7 @@ TEST_F(Pipeline, WhoComesOrGoesDiscardsAndTheNextStepsArePreparedAgain) {
   EXPECT_GT(prepared(), undisturbed - 10);
 }
 
-TEST_F(Pipeline, WhoWaitsForASeatDisturbsNobody) {
+TEST_F(Pipeline, WhoWaitsForASlotDisturbsNobody) {
   ScriptedEngine::Options options = Options();
   options.batcher.max_running = 1;
   Script script = {{0, Join(Ask("a", 20, 60))}};
@@ -231,7 +231,7 @@ TEST_F(Pipeline, ADeadlineBetweenTwoStepsIsKept) {
   EXPECT_EQ(discarded(), 2);
 }
 
-TEST_F(Pipeline, WaitsForSeatsArePredictedAlike) {
+TEST_F(Pipeline, WaitsForSlotsArePredictedAlike) {
   ScriptedEngine::Options options = Options();
   options.batcher.max_running = 1;
   const Outcome outcome = ExpectTheSame({{0, Join(Ask("a", 20, 30))},
@@ -313,14 +313,14 @@ TEST_F(Pipeline, ATokenThatBreaksTheModelEndsItsRequestOnly) {
   EXPECT_EQ(sound.ids[0].size(), 30u);
 }
 
-TEST_F(Pipeline, ProbesBesideStreamsMeasureTheSame) {
+TEST_F(Pipeline, PassesBesideStreamsMeasureTheSame) {
   const auto run = [this](Backend& backend) {
     ScriptedEngine engine(Options(), backend);
     engine.Submit(Ask("a", 20, 300));
-    const auto recorder = std::make_shared<testing::ProbeRecorder>();
+    const auto recorder = std::make_shared<testing::PassRecorder>();
     for (int step = 0; step < 5000; ++step) {
       if (step == 10) {
-        engine.SubmitProbe({.tokens = Prompt(120, 4), .decode_from = 60, .loss_from = 0}, recorder);
+        engine.SubmitPass({.tokens = Prompt(120, 4), .decode_from = 60, .loss_from = 0}, recorder);
       }
       const auto stepped = engine.Step();
       EXPECT_TRUE(stepped.ok());

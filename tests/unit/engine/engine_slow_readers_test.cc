@@ -42,7 +42,7 @@ class SlowReadersTest : public ::testing::Test {
     for (int steps = 0; !done(); ++steps) {
       ASSERT_LT(steps, most);
       ASSERT_TRUE(engine_->Step().ok());
-      EXPECT_LE(batcher().num_running() - batcher().num_paused(), 2) << "more than there are seats";
+      EXPECT_LE(batcher().num_running() - batcher().num_paused(), 2) << "more than there are slots";
     }
   }
   void Finish() {
@@ -75,7 +75,7 @@ TEST_F(SlowReadersTest, TheBlocksOfOneThatIsBehindForLongGoToWhoWaits) {
   EXPECT_EQ(engine_->ids(slow), engine_->ids(again)) << "nothing of the answer is lost";
 }
 
-TEST_F(SlowReadersTest, ThoseThatComeBackTogetherTakeNoSeatsFromOthers) {
+TEST_F(SlowReadersTest, ThoseThatComeBackTogetherTakeNoSlotsFromOthers) {
   Start(128);
   std::vector<size_t> slow;
   for (uint32_t i = 0; i < 6; ++i) {

@@ -123,7 +123,7 @@ TEST_F(EngineTenantsTest, ATenantsLimitOfCachedTokensHoldsItsOwnBackAndNobodyEls
   engine->Drain(Clock::now());
 }
 
-TEST_F(EngineTenantsTest, SeatsOfATenantThatComesAndGoesAreKeptForItButNotForLong) {
+TEST_F(EngineTenantsTest, SlotsOfATenantThatComesAndGoesAreKeptForItButNotForLong) {
   EngineOptions options = OptionsFor(model_);
   options.max_running = 4;
   StepSizes sizes;
@@ -144,7 +144,7 @@ TEST_F(EngineTenantsTest, SeatsOfATenantThatComesAndGoesAreKeptForItButNotForLon
   const auto begin = steps.begin() + burst_steps;
   const auto all = std::find(begin, steps.end(), 4);
   ASSERT_NE(all, steps.end());
-  EXPECT_EQ(*std::max_element(begin, all), 2) << "half of the seats are its share";
+  EXPECT_EQ(*std::max_element(begin, all), 2) << "half of the slots are its share";
   EXPECT_GT(all - begin, RecentPeak::kSteps / 2);
   EXPECT_LE(all - begin, RecentPeak::kSteps + 1);
 }

@@ -193,8 +193,8 @@ std::string Field(uint32_t number, const std::string& bytes) {
 
 TEST(Amplification, Generate) {
   const std::string prompt = Field(2, "hello");
-  v1::GenerateRequest probe;
-  ASSERT_TRUE(probe.ParseFromString(prompt) && probe.has_text()) << "field numbers have moved";
+  v1::GenerateRequest pass;
+  ASSERT_TRUE(pass.ParseFromString(prompt) && pass.has_text()) << "field numbers have moved";
   const auto number = [](const char* message, const char* field) {
     const auto* descriptor =
         google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName(

@@ -380,9 +380,9 @@ TEST_P(WriteStoreTest, Aliases) {
 // Row 38.
 TEST_P(WriteStoreTest, Quotas) {
   ProfileStoreOptions options = StorePlace::FastOptions();
-  const auto probe = place_.Open(options);
-  ASSERT_TRUE(probe->Put(kOther, MakePut("a", 1)).ok());
-  const int64_t bytes = probe->List(kOther, {})->profiles[0].bytes;
+  const auto pass = place_.Open(options);
+  ASSERT_TRUE(pass->Put(kOther, MakePut("a", 1)).ok());
+  const int64_t bytes = pass->List(kOther, {})->profiles[0].bytes;
   options.quota = {.versions = 3, .bytes = 1 << 20, .versions_ever = 5};
   auto store = place_.Open(options);
   for (uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(store->Put(kAcme, MakePut("a", i)).ok());

@@ -275,10 +275,10 @@ TEST_F(SqliteStore, AFullDiskRefusesAndRecovers) {
     return unshare(flags) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
            mount("none", folder_.path().c_str(), "tmpfs", 0, "size=1m,mode=0700") == 0;
   };
-  const pid_t probe = fork();
-  if (probe == 0) _exit(mount_small() ? 0 : 1);
+  const pid_t pass = fork();
+  if (pass == 0) _exit(mount_small() ? 0 : 1);
   int status = 0;
-  waitpid(probe, &status, 0);
+  waitpid(pass, &status, 0);
   if (status != 0) GTEST_SKIP() << "this user may not mount a tmpfs";
 
   ExpectInChild([&] {

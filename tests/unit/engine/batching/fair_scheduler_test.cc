@@ -1,4 +1,4 @@
-// The scheduler between tenants: turns, seats, rows, blocks and limits.
+// The scheduler between tenants: turns, slots, rows, blocks and limits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -126,7 +126,7 @@ class World {
 
   std::vector<std::unique_ptr<Job>> running;
   std::vector<std::unique_ptr<Job>> waiting;  // ascending by rank
-  std::vector<int64_t> admitted;              // tokens that were given a seat, by tenant
+  std::vector<int64_t> admitted;              // tokens that were given a slot, by tenant
   std::vector<int64_t> rows;                  // computed, by tenant
 
  private:
@@ -281,8 +281,8 @@ TEST(FairScheduler, BackloggedTenantsAreServedInProportionToTheirWeights) {
   }
 }
 
-// Random scripts: arrivals in bursts, paused readers, few blocks. Nobody who may be seated sees
-// more go to others than the rounds it needs to afford its seat allow; in the end all are served
+// Random scripts: arrivals in bursts, paused readers, few blocks. Nobody who may be admitted sees
+// more go to others than the rounds it needs to afford its slot allow; in the end all are served
 // and no block is missing.
 TEST(FairScheduler, NobodyStarvesWhateverComes) {
   for (uint32_t seed = 0; seed < 25; ++seed) {
@@ -292,13 +292,13 @@ TEST(FairScheduler, NobodyStarvesWhateverComes) {
     for (TenantTurn& tenant : tenants) {
       tenant.weight = 0.25 * dice.Pick(1, 16);
       if (dice.Pick(0, 3) == 0) tenant.max_kv_tokens = dice.Pick(100, 2000);
-      if (dice.Pick(0, 3) == 0) tenant.max_seats = dice.Pick(1, 4);
+      if (dice.Pick(0, 3) == 0) tenant.max_slots = dice.Pick(1, 4);
       weights += tenant.weight;
     }
     const int32_t num_blocks = dice.Pick(64, 200);
     constexpr int32_t kLongest = 700;
     World world(tenants, num_blocks);
-    // What went to others since a tenant with work, below its limits, was last seated.
+    // What went to others since a tenant with work, below its limits, was last admitted.
     std::vector<int64_t> passed(tenants.size(), 0);
     while (world.step() < 600 || !world.Done()) {
       ASSERT_LT(world.step(), 200'000) << "seed " << seed << ": somebody is never served";
@@ -310,10 +310,10 @@ TEST(FairScheduler, NobodyStarvesWhateverComes) {
       for (const auto& job : world.running) {
         job->paused = world.step() < 600 && dice.Pick(0, job->paused ? 3 : 30) == 0;
       }
-      std::vector<int64_t> seats(tenants.size(), 0);
+      std::vector<int64_t> slots(tenants.size(), 0);
       std::vector<int64_t> kv(tenants.size(), 0);
       for (const auto& job : world.running) {
-        seats[job->tenant] += job->paused ? 0 : 1;
+        slots[job->tenant] += job->paused ? 0 : 1;
         kv[job->tenant] += job->kv_tokens();
       }
       std::vector<const Job*> heads(tenants.size(), nullptr);
@@ -322,7 +322,7 @@ TEST(FairScheduler, NobodyStarvesWhateverComes) {
       }
       std::vector<bool> may(tenants.size());
       for (size_t i = 0; i < tenants.size(); ++i) {
-        may[i] = heads[i] != nullptr && seats[i] < tenants[i].max_seats &&
+        may[i] = heads[i] != nullptr && slots[i] < tenants[i].max_slots &&
                  (tenants[i].max_kv_tokens == 0 || kv[i] == 0 ||
                   kv[i] + heads[i]->kv_tokens() <= tenants[i].max_kv_tokens);
       }
@@ -416,9 +416,9 @@ TEST(FairScheduler, ATenantAtItsLimitWaitsAlthoughThereIsRoomAndOthersPass) {
       << "over a limit that was lowered: alone";
 }
 
-TEST(FairScheduler, ATenantAtItsSeatsWaitsAndOthersPass) {
+TEST(FairScheduler, ATenantAtItsSlotsWaitsAndOthersPass) {
   SchedulerInput input;
-  input.tenants = {{.max_seats = 2}, {}};
+  input.tenants = {{.max_slots = 2}, {}};
   input.available_blocks = 1000;
   input.max_running = 4;
   for (int i = 0; i < 5; ++i) input.waiting.push_back(Arriving(i, 0, 10));

@@ -112,7 +112,7 @@ TEST(Scheduler, AdmissionLeavesABlockForEachThatRuns) {
   EXPECT_THAT(PlanStep(input).admitted, ElementsAre(0));
 }
 
-TEST(Scheduler, NoSeatNoAdmission) {
+TEST(Scheduler, NoSlotNoAdmission) {
   SchedulerInput input = Input();
   input.running = {Decoding(0, 10, 1)};
   input.waiting = {Arriving(1, 10)};
@@ -184,7 +184,7 @@ TEST(Scheduler, APausedSequenceKeepsItsBlocksAndGetsNoRows) {
   EXPECT_EQ(RowsByIndex(plan).at(1), 1);
 }
 
-TEST(Scheduler, APausedSequenceTakesNoSeatAndIsTheFirstToLoseItsBlocks) {
+TEST(Scheduler, APausedSequenceTakesNoSlotAndIsTheFirstToLoseItsBlocks) {
   SchedulerInput input = Input();
   input.running = {Decoding(0, 64, 1), Decoding(1, 65, 1)};
   input.running[0].paused = true;
@@ -212,7 +212,7 @@ TEST(Scheduler, OnePausedForLongGivesItsBlocksToARequestThatLacksNoMore) {
   input.running[1].yields = true;
   plan = PlanStep(input);
   EXPECT_THAT(plan.preempted, ElementsAre(1));
-  EXPECT_THAT(plan.admitted, IsEmpty()) << "it is seated once they are free";
+  EXPECT_THAT(plan.admitted, IsEmpty()) << "it is admitted once they are free";
   EXPECT_EQ(RowsByIndex(plan).at(2), 1);
 
   input.running[0].yields = true;
@@ -280,9 +280,9 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
     for (const int32_t i : plan.admitted) blocks -= input.waiting[i].blocks_needed;
     ASSERT_GE(blocks, 0);
     ASSERT_LE(rows, input.max_step_tokens);
-    size_t seated = plan.admitted.size();
-    for (size_t i = 0; i < input.running.size(); ++i) seated += input.running[i].paused ? 0 : 1;
-    ASSERT_LE(seated, static_cast<size_t>(input.max_running));
+    size_t in_slots = plan.admitted.size();
+    for (size_t i = 0; i < input.running.size(); ++i) in_slots += input.running[i].paused ? 0 : 1;
+    ASSERT_LE(in_slots, static_cast<size_t>(input.max_running));
     if (!input.running.empty()) {  // progress: if anybody is ready, somebody moves
       bool anyone_ready = false;
       for (size_t i = 0; i < input.running.size(); ++i) {
@@ -319,7 +319,7 @@ TEST(Scheduler, SaysWhenBlocksAreShortAndWhatItLeaves) {
   EXPECT_THAT(plan.preempted, ElementsAre(1));
   EXPECT_EQ(plan.spare_blocks, 0);
 
-  // A seat that is missing is no block that is missing.
+  // A slot that is missing is no block that is missing.
   input.available_blocks = 10;
   input.max_running = 2;
   plan = PlanStep(input);

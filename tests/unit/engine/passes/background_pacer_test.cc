@@ -82,7 +82,7 @@ TEST(BackgroundPacer, AloneAStepIsFullUnlessItWouldHoldAnArrivalUp) {
 }
 
 // A device on which a step of the requests takes `foreground` seconds and a background step of n
-// rows fixed + n * per_row, both give or take a tenth. The rows of some probes cost half as much
+// rows fixed + n * per_row, both give or take a tenth. The rows of some passes cost half as much
 // again.
 struct Device {
   std::string name;

@@ -70,10 +70,10 @@ TEST(ErrorReason, NamesWhatTheSourcesGive) {
 }
 
 TEST(ErrorReason, IsInTheReadersTable) {
-  const std::string readme = ReadFile(ETA_SOURCE_DIR "/README.md");
-  const size_t begin = readme.find("\n### Errors\n");
+  const std::string readme = ReadFile(ETA_SOURCE_DIR "/proto/README.md");
+  const size_t begin = readme.find("\n## Errors\n");
   ASSERT_NE(begin, std::string::npos);
-  const std::string section = readme.substr(begin, readme.find("\n### ", begin + 1) - begin);
+  const std::string section = readme.substr(begin, readme.find("\n## ", begin + 1) - begin);
   std::set<std::string> listed;
   for (const std::string& cell : Found(section, std::regex("\n\\|[^|\n]*\\|([^|\n]*)\\|"))) {
     listed.merge(Found(cell, std::regex("([A-Z]+(?:_[A-Z]+)*)")));

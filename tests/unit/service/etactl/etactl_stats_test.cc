@@ -115,7 +115,7 @@ TEST(EtactlStats, SaysWhatItIsHowBusyAndHowFast) {
             "paused until their clients have read: 2\n"
             "\n"
             "device  KV blocks in use          used  cached  free  running  waiting  "
-            "predicted wait  prompt tokens/s  a seat every\n"
+            "predicted wait  prompt tokens/s  a slot every\n"
             "0       ######..................    16      16    32        3        1  "
             "      250.0 ms             1200             -\n"
             "\n"

@@ -27,8 +27,8 @@ TEST_F(HeartbeatTest, AnIdleEngineIsAlive) {
 
 TEST_F(HeartbeatTest, WorkWithoutStepsIsAStallUntilTheNextStep) {
   for (int32_t EngineSnapshot::*work :
-       {&EngineSnapshot::running, &EngineSnapshot::waiting, &EngineSnapshot::probes_running,
-        &EngineSnapshot::probes_waiting}) {
+       {&EngineSnapshot::running, &EngineSnapshot::waiting, &EngineSnapshot::passes_running,
+        &EngineSnapshot::passes_waiting}) {
     heartbeat_.emplace(std::chrono::milliseconds(10'000), begin_);
     snapshot_ = EngineSnapshot{.steps = 7};
     EXPECT_TRUE(AliveAt(50));

@@ -100,7 +100,7 @@ TEST(Flags, SharesAreNumbersBelowAll) {
   EXPECT_FALSE(Parse({"--max_memory_fraction", "1"}).flags.has_value()) << "nothing is above it";
 }
 
-TEST(Flags, EachHasItsRowInTheReadme) {
+TEST(Flags, EachHasItsRowInTheManual) {
   const std::regex in_help("(?:^|\\n) +(?:-h,)?--([a-z0-9_]+)");
   const std::regex in_readme("(?:^|\\n)\\| `--([a-z0-9_]+)`");
   const auto names = [](const std::string& text, const std::regex& name) {
@@ -115,7 +115,7 @@ TEST(Flags, EachHasItsRowInTheReadme) {
   for (const char* of_itself : {"config", "help", "version", "print_config", "print_metrics"}) {
     flags.erase(of_itself);
   }
-  EXPECT_EQ(names(ReadFile(ETA_SOURCE_DIR "/README.md"), in_readme), flags);
+  EXPECT_EQ(names(ReadFile(ETA_SOURCE_DIR "/service/README.md"), in_readme), flags);
 }
 
 TEST(Flags, APasswordInTheCommandLineIsNoticed) {

@@ -107,24 +107,24 @@ TEST(ConvertStats, StatesOfTheServer) {
 
 TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
   StatsFacts facts = Facts();
-  facts.engine = {.running = 3, .waiting = 2, .waiting_tokens = 99, .probes_running = 1};
+  facts.engine = {.running = 3, .waiting = 2, .waiting_tokens = 99, .passes_running = 1};
   facts.engine.last_step = facts.now - milliseconds(25);
   facts.engine.paused = 1;
-  facts.devices = {
-      {.running = 1,
-       .blocks_used = 5,
-       .blocks_free = 6,
-       .paused = 1,
-       .predicted_wait = milliseconds(1500),
-       .pace = {.prefill_rate = 250.0, .seat_interval = std::chrono::duration<double>(0.5)}},
-      {.running = 2, .blocks_cached = 4, .device_lost = true}};
+  facts.devices = {{.running = 1,
+                    .blocks_used = 5,
+                    .blocks_free = 6,
+                    .paused = 1,
+                    .predicted_wait = milliseconds(1500),
+                    .wait_estimate = {.prefill_throughput = 250.0,
+                                      .slot_interval = std::chrono::duration<double>(0.5)}},
+                   {.running = 2, .blocks_cached = 4, .device_lost = true}};
   facts.telemetry.steps = 1000;
   facts.telemetry.output_tokens = 777;
   facts.telemetry.tokens_per_second = 12.5;
   const v1::EngineLoad load = ToMessage(facts, Info()).load();
   EXPECT_EQ(load.running(), 3);
   EXPECT_EQ(load.waiting_tokens(), 99);
-  EXPECT_EQ(load.probes_running(), 1);
+  EXPECT_EQ(load.passes_running(), 1);
   EXPECT_EQ(load.steps(), 1000);
   EXPECT_EQ(load.output_tokens(), 777);
   EXPECT_EQ(load.tokens_per_second(), 12.5);
@@ -135,8 +135,8 @@ TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
   EXPECT_EQ(load.devices(0).paused(), 1);
   EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.devices(0).predicted_wait()), 1500);
   EXPECT_EQ(load.devices(0).prefill_tokens_per_second(), 250.0);
-  EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.devices(0).seat_interval()), 500);
-  EXPECT_FALSE(load.devices(1).has_seat_interval()) << "a seat is free, or nothing is known";
+  EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.devices(0).slot_interval()), 500);
+  EXPECT_FALSE(load.devices(1).has_slot_interval()) << "a slot is free, or nothing is known";
   EXPECT_TRUE(load.devices(1).lost());
 }
 

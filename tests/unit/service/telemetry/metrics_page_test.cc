@@ -35,10 +35,10 @@ ServerFigures Everything(const EngineInfo& info) {
   server.engine.blocks_free = 50;
   server.engine.last_step = Clock::now() - std::chrono::seconds(5);
   server.engine.paused = 1;
-  server.devices = {
-      {.predicted_wait = std::chrono::milliseconds(1500),
-       .pace = {.prefill_rate = 250.0, .seat_interval = std::chrono::duration<double>(0.5)}},
-      {.device_lost = true}};
+  server.devices = {{.predicted_wait = std::chrono::milliseconds(1500),
+                     .wait_estimate = {.prefill_throughput = 250.0,
+                                       .slot_interval = std::chrono::duration<double>(0.5)}},
+                    {.device_lost = true}};
   server.store_calls_waiting = 7;
   server.max_store_calls_waiting = 128;
   server.profile_lookups_waiting = 9;
@@ -262,7 +262,7 @@ TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
   EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("1")), 0.0);
   EXPECT_EQ(page.Value("eta_prefill_tokens_per_second", of("0")), 250.0);
   EXPECT_EQ(page.families().at("eta_prefill_tokens_per_second").samples.size(), 1u);
-  EXPECT_EQ(page.Value("eta_seat_interval_seconds", of("0")), 0.5);
+  EXPECT_EQ(page.Value("eta_slot_interval_seconds", of("0")), 0.5);
   EXPECT_EQ(page.Value("eta_store_calls_waiting", model), 7.0);
   EXPECT_EQ(page.Value("eta_store_calls_max_waiting", model), 128.0);
   EXPECT_EQ(page.Value("eta_profile_lookups_waiting", model), 9.0);

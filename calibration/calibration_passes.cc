@@ -1,0 +1,105 @@
+#include "calibration/calibration_passes.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "calibration/pass_batch.h"
+
+namespace eta {
+namespace {
+
+constexpr size_t kWindow = 64;
+// Of collected cells on the host that wait for their turn: 10 MiB a sequence for 64 heads.
+constexpr int64_t kMaxCellBytes = int64_t{1} << 30;
+
+size_t CollectWindow(const ModelConfig& config, const ScoreBins& bins) {
+  const int64_t bytes = int64_t{config.num_layers} * config.num_query_heads *
+                        CalibrationCells(bins).size() * int64_t{sizeof(uint64_t)};
+  return std::clamp<size_t>(static_cast<size_t>(kMaxCellBytes / bytes), 1, kWindow);
+}
+
+int64_t TotalTokens(TokenSpans sequences) {
+  int64_t tokens = 0;
+  for (const auto& sequence : sequences) tokens += static_cast<int64_t>(sequence.size());
+  return tokens;
+}
+
+}  // namespace
+
+CalibrationPasses::CalibrationPasses(Engine& engine, const std::string& id,
+                                     const std::string& tenant, CalibrationClock& clock,
+                                     const std::stop_token& stop)
+    : engine_(engine), id_(id), tenant_(tenant), clock_(clock), stop_(stop) {}
+
+Pass CalibrationPasses::Start(std::span<const int32_t> sequence,
+                              const AttentionChoice& attention) const {
+  return {.id = id_,
+          .tenant = tenant_,
+          .tokens = {sequence.begin(), sequence.end()},
+          .attention = attention,
+          .decode_from = static_cast<int32_t>(sequence.size())};
+}
+
+absl::StatusOr<CollectedCells> CalibrationPasses::Collect(TokenSpans sequences,
+                                                          const AttentionChoice& attention,
+                                                          Rows rows) {
+  const ModelConfig& config = engine_.info().config;
+  const ScoreBins bins;
+  absl::StatusOr<CollectedCells> collected =
+      CollectedCells::Create(config.num_layers, config.num_query_heads, bins);
+  if (!collected.ok()) return collected.status();
+  const auto make = [&](size_t i) {
+    Pass pass = Start(sequences[i], attention);
+    pass.bins = bins;
+    if (rows == Rows::kSecondHalf) pass.collect_from = DecodeFrom(sequences[i]);
+    return pass;
+  };
+  const auto take = [&](size_t /*i*/, PassOutcome outcome) {
+    return collected->Add(outcome.cells, outcome.collected_rows);
+  };
+  absl::Status status = Run(sequences, CollectWindow(config, bins), make, take);
+  if (!status.ok()) return status;
+  return collected;
+}
+
+absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequences,
+                                                             const AttentionChoice& attention,
+                                                             Wanted wanted) {
+  const bool full = attention.mode == AttentionMode::kFull;
+  const auto make = [&](size_t i) {
+    Pass pass = Start(sequences[i], attention);
+    if (!full) pass.decode_from = DecodeFrom(sequences[i]);
+    if (wanted.perplexity) pass.loss_from = DecodeFrom(sequences[i]);
+    pass.recall = wanted.recall && !full;
+    return pass;
+  };
+  DecodeMeter meter;
+  const auto take = [&meter](size_t /*i*/, const PassOutcome& outcome) {
+    meter.Add(outcome);
+    return absl::OkStatus();
+  };
+  absl::Status status = Run(sequences, kWindow, make, take);
+  if (!status.ok()) return status;
+  return meter.Measurement();
+}
+
+absl::Status CalibrationPasses::Run(TokenSpans sequences, size_t window,
+                                    const std::function<Pass(size_t)>& make,
+                                    const std::function<absl::Status(size_t, PassOutcome)>& take) {
+  clock_.BeginPass(static_cast<int32_t>(sequences.size()), TotalTokens(sequences));
+  const auto progress = [this](int64_t rows_done, size_t taken) {
+    clock_.Advance(rows_done, static_cast<int32_t>(taken));
+  };
+  absl::Status status = RunPasses(engine_,
+                                  {.count = sequences.size(),
+                                   .window = window,
+                                   .make = make,
+                                   .take = take,
+                                   .progress = progress},
+                                  stop_);
+  clock_.EndPass();
+  return status;
+}
+
+}  // namespace eta

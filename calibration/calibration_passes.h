@@ -1,0 +1,57 @@
+// The two things that calibration runs passes for: to collect scores, and to measure what decoding
+// costs and gives.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/calibration_clock.h"
+#include "calibration/collected_cells.h"
+#include "calibration/decode_measurement.h"
+#include "engine/engine.h"
+
+namespace eta {
+
+using TokenSpans = std::span<const std::span<const int32_t>>;
+
+// Rows of the second half of a sequence are what decoding is measured on.
+inline int32_t DecodeFrom(std::span<const int32_t> sequence) {
+  return static_cast<int32_t>(sequence.size() / 2);
+}
+
+class CalibrationPasses {
+ public:
+  // All that is named here must outlive this.
+  CalibrationPasses(Engine& engine, const std::string& id, const std::string& tenant,
+                    CalibrationClock& clock, const std::stop_token& stop);
+
+  enum class Rows : uint8_t { kAll, kSecondHalf };
+  // Of the sequences as prompts. Errors of RunPasses and CollectedCells.
+  absl::StatusOr<CollectedCells> Collect(TokenSpans sequences, const AttentionChoice& attention,
+                                         Rows rows);
+
+  struct Wanted {
+    bool perplexity = false;
+    bool recall = false;
+  };
+  // Of the second halves as decode rows. Full attention: perplexity alone. Errors of RunPasses.
+  absl::StatusOr<DecodeMeasurement> Measure(TokenSpans sequences, const AttentionChoice& attention,
+                                            Wanted wanted);
+
+ private:
+  absl::Status Run(TokenSpans sequences, size_t window, const std::function<Pass(size_t)>& make,
+                   const std::function<absl::Status(size_t, PassOutcome)>& take);
+  Pass Start(std::span<const int32_t> sequence, const AttentionChoice& attention) const;
+
+  Engine& engine_;
+  const std::string& id_;
+  const std::string& tenant_;
+  CalibrationClock& clock_;
+  const std::stop_token& stop_;
+};
+
+}  // namespace eta

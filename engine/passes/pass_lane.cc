@@ -1,0 +1,214 @@
+#include "engine/passes/pass_lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/batching/scheduler.h"
+
+namespace eta {
+
+struct PassLane::Member {
+  PassRun* run;
+  SequenceRows rows;
+};
+
+namespace {
+
+absl::Status NoMemory() {
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   "the device ran out of memory for background work", {.reason = "DEVICE_ERROR"});
+}
+
+// Recall is counted over all decode rows of a step, so one pass's must be alone there.
+bool MayShareAStep(const PassRun& run, const SequenceRows& rows, bool others_decode,
+                   bool others_count_recall) {
+  if (rows.kind != RowKind::kDecode) return true;
+  return !others_count_recall && !(others_decode && run.WantRecall(rows));
+}
+
+}  // namespace
+
+PassLane::PassLane(Backend& backend, StepBatch& batch, BlockPool& pool)
+    : batch_(batch), pool_(pool), cells_(backend, batch.config()) {
+  const ModelConfig& config = batch.config();
+  const auto heads =
+      static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads);
+  above_.resize(heads);
+  above_admitted_.resize(heads);
+}
+
+void PassLane::Add(std::unique_ptr<PassRun> run) {
+  runs_.push_back(std::move(run));
+}
+
+bool PassLane::Cancel(uint64_t handle) {
+  const auto found = std::find_if(runs_.begin(), runs_.end(),
+                                  [&](const auto& run) { return run->handle() == handle; });
+  if (found == runs_.end()) return false;
+  Fail(**found, MakeError(absl::StatusCode::kCancelled, "cancelled by the client",
+                          {.reason = "CLIENT_CANCELLED"}));
+  return true;
+}
+
+void PassLane::FailAll(const absl::Status& status) {
+  while (!runs_.empty()) Fail(*runs_.back(), status);
+}
+
+bool PassLane::GiveBlocks() {
+  for (auto run = runs_.rbegin(); run != runs_.rend(); ++run) {
+    if ((*run)->blocks.empty()) continue;
+    FreeBlocks(**run);
+    (*run)->Preempt();
+    return true;
+  }
+  return false;
+}
+
+absl::StatusOr<int32_t> PassLane::Run(int32_t max_rows, int32_t spare_blocks) {
+  const std::vector<Member> members = Slot(max_rows, spare_blocks);
+  if (members.empty()) return 0;
+  const int32_t num_rows = members.back().rows.row_begin + members.back().rows.num_rows;
+  std::vector<RowLogits> logits;
+  const absl::Status status = RunRows(members, logits);
+  if (absl::IsResourceExhausted(status)) {
+    GiveWay(members);
+    return num_rows;
+  }
+  if (!status.ok()) return status;
+  if (absl::Status settled = Settle(members, logits); !settled.ok()) return settled;
+  return num_rows;
+}
+
+std::vector<PassLane::Member> PassLane::Slot(int32_t max_rows, int32_t spare_blocks) {
+  std::vector<Member> members;
+  std::vector<PassRun*> without_memory;
+  int32_t num_rows = 0;
+  bool full = false;  // nobody overtakes who waits for blocks
+  bool decode = false;
+  bool recall = false;
+  for (const auto& run : runs_) {
+    if (num_rows == max_rows) break;
+    if (run->blocks.empty()) {
+      const int32_t needed = BlocksFor(run->num_tokens(), batch_.geometry().block_size);
+      full = full || needed > spare_blocks;
+      if (full) continue;
+      const bool collects = run->pass().bins.has_value();
+      if (collects && !cells_.IsOwner(run->handle())) {
+        if (!cells_.free()) continue;
+        if (!cells_.Give(run->handle(), *run->pass().bins).ok()) {
+          without_memory.push_back(run.get());
+          continue;
+        }
+      }
+      spare_blocks -= needed;
+      for (int32_t i = 0; i < needed; ++i) run->blocks.push_back(pool_.Allocate().value());
+    }
+    const SequenceRows rows = run->NextRows(num_rows, max_rows - num_rows);
+    if (!MayShareAStep(*run, rows, decode, recall)) continue;
+    members.push_back({run.get(), rows});
+    num_rows += rows.num_rows;
+    decode = decode || rows.kind == RowKind::kDecode;
+    recall = recall || run->WantRecall(rows);
+  }
+  for (PassRun* run : without_memory) Fail(*run, NoMemory());
+  return members;
+}
+
+absl::Status PassLane::RunRows(std::span<const Member> members, std::vector<RowLogits>& logits) {
+  batch_.Clear();
+  ForwardOutputs outputs;
+  for (const Member& member : members) {
+    const PassRun& run = *member.run;
+    batch_.Add(member.rows, run.tokens());
+    for (int32_t i = 0; i < member.rows.num_rows; ++i) {
+      const int32_t position = member.rows.position + i;
+      if (!run.WantLoss(member.rows, position)) continue;
+      const int32_t next = run.tokens()[static_cast<size_t>(position) + 1];
+      logits.push_back({member.rows.row_begin + i, {.forced = next, .num_logprobs = 0}});
+    }
+    if (run.WantRecall(member.rows)) {
+      std::fill(above_.begin(), above_.end(), 0);
+      std::fill(above_admitted_.begin(), above_admitted_.end(), 0);
+      outputs.above = above_.data();
+      outputs.above_admitted = above_admitted_.data();
+    }
+    if (member.rows.calibrate) {
+      outputs.cells = cells_.data();
+      outputs.bins = cells_.bins();
+    }
+  }
+  return batch_.Run(logits, outputs);
+}
+
+// After a step that succeeded: what it measured, cache lengths, endings.
+absl::Status PassLane::Settle(std::span<const Member> members, std::span<const RowLogits> logits) {
+  auto wanted = logits.begin();
+  for (const Member& member : members) {
+    PassRun& run = *member.run;
+    const SequenceRows& rows = member.rows;
+    bool finite = true;
+    for (int32_t i = 0; i < rows.num_rows; ++i) {
+      if (run.WantLoss(rows, rows.position + i)) {
+        finite = finite && wanted->sample.finite;
+        run.AddLoss(-wanted->sample.logprob);
+        ++wanted;
+      }
+      if (rows.kind == RowKind::kDecode && run.AreNew(rows)) batch_.Count(rows, i, run.counter());
+    }
+    if (!finite) {
+      Fail(run, MakeError(absl::StatusCode::kInternal,
+                          "the model's logits for this text are NaN or infinite",
+                          {.reason = "NONFINITE_LOGITS"}));
+      continue;
+    }
+    if (run.WantRecall(rows)) run.AddRecall(above_, above_admitted_);
+    run.Advance(rows);
+    if (!run.done()) continue;
+    std::vector<uint64_t> cells;
+    if (cells_.IsOwner(run.handle())) {
+      auto read = cells_.Read();
+      if (!read.ok()) return read.status();
+      cells = *std::move(read);
+    }
+    FreeBlocks(run);
+    run.Finish(std::move(cells));
+    Forget(run);
+  }
+  return absl::OkStatus();
+}
+
+// The device had no memory for the step, of which nothing counts: the latest of its passes ends, so
+// that the next step is smaller; and the one whose cells may have taken in a part of the step.
+void PassLane::GiveWay(std::span<const Member> members) {
+  for (const Member& member : members) {
+    const bool latest = &member == &members.back();
+    if (latest || member.rows.calibrate) Fail(*member.run, NoMemory());
+  }
+}
+
+void PassLane::FreeBlocks(PassRun& run) {
+  for (const int32_t block : run.blocks) pool_.Release(block);
+  run.blocks.clear();
+}
+
+void PassLane::Fail(PassRun& run, const absl::Status& status) {
+  FreeBlocks(run);
+  run.Fail(status);
+  Forget(run);
+}
+
+void PassLane::Forget(const PassRun& run) {
+  cells_.TakeBack(run.handle());
+  std::erase_if(runs_, [&](const auto& other) { return other.get() == &run; });
+  const bool collects = std::any_of(
+      runs_.begin(), runs_.end(), [](const auto& other) { return other->pass().bins.has_value(); });
+  if (!collects) cells_.Release();
+}
+
+int32_t PassLane::num_running() const {
+  return static_cast<int32_t>(std::count_if(runs_.begin(), runs_.end(),
+                                            [](const auto& run) { return !run->blocks.empty(); }));
+}
+
+}  // namespace eta

@@ -1,0 +1,66 @@
+// The passes of one device: a queue, worked off from its front, in steps that hold nothing else.
+// Single-threaded; the engine's step thread is its only caller.
+//
+// A pass holds all its blocks or none and shares none of them. The prefix cache stays as it is,
+// but for cached blocks that are given away to make room.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/batching/block_pool.h"
+#include "engine/batching/step_batch.h"
+#include "engine/passes/pass_cells.h"
+#include "engine/passes/pass_run.h"
+
+namespace eta {
+
+class PassLane {
+ public:
+  // All references must outlive it.
+  PassLane(Backend& backend, StepBatch& batch, BlockPool& pool);
+
+  void Add(std::unique_ptr<PassRun> run);
+  // False: nothing here has that handle.
+  bool Cancel(uint64_t handle);
+  // Ends all passes with `status`.
+  void FailAll(const absl::Status& status);
+  // Lets go of all passes, of whose state nothing is known any more: they tell OutOfMemory.
+  void Abandon() { runs_.clear(); }
+
+  // Takes the blocks of the latest pass that has any; false if none has.
+  bool GiveBlocks();
+
+  // Runs one step of at most `max_rows` rows, taking at most `spare_blocks` of the pool's blocks,
+  // and returns its number of rows; 0 if nothing could run. Where the device has no memory for it,
+  // passes of the step are failed. Any error means that the device is lost.
+  absl::StatusOr<int32_t> Run(int32_t max_rows, int32_t spare_blocks);
+
+  bool empty() const { return runs_.empty(); }
+  int32_t num_running() const;  // of these, how many hold blocks
+  int32_t num_waiting() const { return static_cast<int32_t>(runs_.size()) - num_running(); }
+
+ private:
+  struct Member;  // a pass's part in the step at hand
+
+  std::vector<Member> Slot(int32_t max_rows, int32_t spare_blocks);
+  absl::Status RunRows(std::span<const Member> members, std::vector<RowLogits>& logits);
+  absl::Status Settle(std::span<const Member> members, std::span<const RowLogits> logits);
+  void GiveWay(std::span<const Member> members);
+  void FreeBlocks(PassRun& run);
+  void Fail(PassRun& run, const absl::Status& status);
+  // Lets go of a run that has ended.
+  void Forget(const PassRun& run);
+
+  StepBatch& batch_;
+  BlockPool& pool_;
+  PassCells cells_;
+  std::vector<std::unique_ptr<PassRun>> runs_;  // in order of arrival
+  std::vector<int64_t> above_;                  // [L, HQ], of the step at hand
+  std::vector<int64_t> above_admitted_;
+};
+
+}  // namespace eta

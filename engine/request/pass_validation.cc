@@ -1,0 +1,59 @@
+#include "engine/request/pass_validation.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/request/request_validation.h"
+
+namespace eta {
+namespace {
+
+absl::Status OutOfRange(const std::string& field, int64_t low, int64_t high) {
+  return InvalidField(field, absl::StrCat("must be ", low, " to ", high));
+}
+
+absl::Status CheckBins(const Pass& pass) {
+  if (!pass.bins) return absl::OkStatus();
+  const ScoreBins& bins = *pass.bins;
+  if (bins.count < 1 || bins.count > kMaxScoreBins)
+    return OutOfRange("bins.count", 1, kMaxScoreBins);
+  // NaN is in no range.
+  if (!(bins.low >= -kMaxScoreRange && bins.low < bins.high && bins.high <= kMaxScoreRange)) {
+    return InvalidField(
+        "bins", absl::StrCat("low must lie below high, both within ", kMaxScoreRange, " of 0"));
+  }
+  const int64_t first = std::max<int64_t>(0, int64_t{pass.decode_from} - kMaxCalibrationRows);
+  if (pass.collect_from < first || pass.collect_from > pass.decode_from) {
+    return OutOfRange("collect_from", first, pass.decode_from);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidatePass(const Pass& pass, const EngineInfo& model, const Limits& limits) {
+  const auto num_tokens = static_cast<int64_t>(pass.tokens.size());
+  if (num_tokens < 1 || num_tokens > limits.max_context) {
+    return InvalidField(
+        "tokens", absl::StrCat("must be 1 to ", limits.max_context, " ids, not ", num_tokens));
+  }
+  const auto bad = std::find_if(pass.tokens.begin(), pass.tokens.end(), [&](int32_t id) {
+    return id < 0 || id >= model.config.vocab_size;
+  });
+  if (bad != pass.tokens.end()) {
+    return OutOfRange(absl::StrCat("tokens[", bad - pass.tokens.begin(), "]"), 0,
+                      int64_t{model.config.vocab_size} - 1);
+  }
+  if (pass.decode_from < 0 || pass.decode_from > num_tokens) {
+    return OutOfRange("decode_from", 0, num_tokens);
+  }
+  if (pass.loss_from && (*pass.loss_from < 0 || *pass.loss_from >= num_tokens)) {
+    return OutOfRange("loss_from", 0, num_tokens - 1);
+  }
+  if (absl::Status bins = CheckBins(pass); !bins.ok()) return bins;
+  return ValidateAttention(pass.attention, model);
+}
+
+}  // namespace eta

@@ -1,0 +1,62 @@
+// What the calls of a server use; outlives all of them.
+#pragma once
+
+#include <functional>
+#include <stop_token>
+
+#include "absl/status/statusor.h"
+#include "calibration/calibrator.h"
+#include "calibration/profiles/profile_store.h"
+#include "engine/base/threads/task_thread.h"
+#include "engine/base/threads/worker_pool.h"
+#include "engine/engine.h"
+#include "service/calls/live_calls.h"
+#include "service/calls/live_streams.h"
+#include "service/limits/tenant_ledger.h"
+#include "service/limits/tenant_limits.h"
+#include "service/limits/unread_answers.h"
+#include "service/options/server_options.h"
+#include "service/process/memory_pressure.h"
+#include "service/telemetry/call_record.h"
+#include "service/telemetry/server_state.h"
+#include "service/telemetry/telemetry_snapshot.h"
+
+namespace eta {
+
+// eta::Calibrate, or what stands in for it in a test.
+using Calibrator = std::function<absl::StatusOr<CalibrationResult>(
+    Engine&, const CalibrationJob&, const CalibrationObserver&, std::stop_token)>;
+
+// Telemetry::Snapshot, or what stands in for it in a test.
+using TelemetrySource = std::function<TelemetrySnapshot(const SnapshotQuery&)>;
+
+class Acceptor;
+class Calibrations;
+class Identity;
+class ProfileCache;
+
+struct ServiceContext {
+  const ServerOptions& options;
+  Engine& engine;
+  ProfileStore* store;  // null: the server has none
+  Calibrator calibrate;
+  TelemetrySource telemetry;  // null: nothing is counted
+
+  CallObserver& calls;  // hears of every call's end
+  const ServerStateFlags& state;
+  LiveCalls& live_calls;
+  MemoryPressure& memory;
+  TaskThread& writer;
+  ProfileCache* profiles;  // of the store; null without one
+  WorkerPool& store_calls;
+  Calibrations& calibrations;
+  WorkerPool& calibration_threads;  // room for all that `calibrations` lets in, and a few that end
+  const Acceptor& acceptor;
+  const Identity& identity;
+  const TenantLimits& limits;
+  TenantLedger& ledger;
+  UnreadAnswers& unread;
+  LiveStreams& streams;
+};
+
+}  // namespace eta

@@ -1,0 +1,125 @@
+// Flags of the model, of the engine that runs it and of the requests that it takes.
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "service/options/flag_groups.h"
+#include "service/options/flag_kinds.h"
+
+namespace eta {
+
+void AddModelFlags(CLI::App& app, EngineOptions& options) {
+  app.add_option("--model", options.model_dir,
+                 "Folder of the model, with config.json, model.safetensors and tokenizer.model")
+      ->required()
+      ->check(CLI::ExistingDirectory)
+      ->group("Model");
+  app.add_option("--model_name", options.model_name,
+                 "Name of the model in requests and answers. Default: the folder's name")
+      ->group("Model");
+  app.add_option_function<std::vector<std::string>>(
+         "--sha256",
+         [&options](const std::vector<std::string>& pairs) {
+           for (const std::string& pair : pairs) {
+             const size_t equals = pair.find('=');
+             const std::string digest =
+                 equals == std::string::npos ? "" : absl::AsciiStrToLower(pair.substr(equals + 1));
+             if (equals == 0 || digest.size() != 64 ||
+                 digest.find_first_not_of("0123456789abcdef") != std::string::npos) {
+               throw CLI::ValidationError("must be FILE=HEX with 64 hexadecimal digits: " + pair);
+             }
+             options.sha256[pair.substr(0, equals)] = digest;
+           }
+         },
+         "SHA-256 digest that a file of the model must have, as FILE=HEX; may be given once for "
+         "each file. Default: no file is checked")
+      ->group("Model");
+  app.add_flag("--allow_nonfinite_weights", options.allow_nonfinite_weights,
+               "Weights may hold NaN or infinity. By default such a model is refused")
+      ->group("Model");
+}
+
+void AddEngineFlags(CLI::App& app, EngineOptions& options) {
+  app.add_option("--backend", options.backend.name, "Backend that runs the model")
+      ->check(CLI::IsMember(BackendNames()))
+      ->capture_default_str();
+  app.add_option(
+         "--device", options.devices,
+         "GPUs to use, by index, as in 0,1. Each holds a copy of the model and a KV cache, and "
+         "requests are spread over them")
+      ->delimiter(',')
+      ->default_str("0");
+  AddChoice<DType>(
+      app, "--compute", options.backend.compute,
+      {{"bfloat16", DType::kBFloat16}, {"float16", DType::kFloat16}, {"float32", DType::kFloat32}},
+      "bfloat16",
+      "Number format of matrix products on a GPU; float32 is exact and slow. A CPU always computes "
+      "in float32");
+  app.add_option("--threads", options.backend.num_threads,
+                 "Threads that compute. 0 means one for each core that the process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  AddChoice<WeightFormat>(
+      app, "--weights", options.weights,
+      {{"native", WeightFormat::kNative}, {"int8", WeightFormat::kInt8}}, "native",
+      "Number format of the weights in memory: native is the checkpoint's; int8 takes half the "
+      "bytes, loses some precision and is not for GPUs");
+  AddChoice<DType>(
+      app, "--kv_dtype", options.kv_dtype,
+      {{"float16", DType::kFloat16},
+       {"bfloat16", DType::kBFloat16},
+       {"float32", DType::kFloat32},
+       {"float8_e4m3", DType::kFloat8E4M3}},
+      "float16",
+      "Number format of the KV cache. float32 doubles its bytes per token; float8_e4m3 halves "
+      "them, loses some precision and is not for backend cpu");
+  AddChoice<DType>(
+      app, "--index_dtype", options.index_dtype,
+      {{"float16", DType::kFloat16}, {"int8", DType::kInt8}}, "float16",
+      "Number format of the block index. int8 takes about half the bytes, selects a few more "
+      "blocks and is not for backend cpu");
+  AddBytes(app, "--kv_pool_bytes", options.kv_pool_bytes,
+           "Memory of the KV cache on each device, in bytes, reserved at start. 0 means 1 GiB on a "
+           "CPU and --kv_pool_fraction on a GPU");
+  AddShare(app, "--kv_pool_fraction", options.kv_pool_fraction, 1.0,
+           "Share of a GPU's memory, without what the model takes, that the KV cache gets where "
+           "--kv_pool_bytes is 0");
+  AddCount(app, "--max_running", options.max_running,
+           "Largest number of requests in a batch, on each device");
+  app.add_option(
+         "--max_step_tokens", options.max_step_tokens,
+         "Largest number of tokens in a step, at least --max_running: more read prompts faster and "
+         "delay running streams longer. 0 means 256 on a CPU and 2048 on a GPU")
+      ->check(CLI::Range(0, 16384))
+      ->type_name("COUNT")
+      ->capture_default_str();
+  app.add_flag("--prefix_cache,!--no-prefix_cache", options.prefix_cache,
+               "Requests whose prompts begin alike share the full blocks of that beginning")
+      ->default_str("true");
+}
+
+void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants) {
+  AddCount(app, "--max_context", limits.max_context,
+           "Largest number of tokens of a request, prompt and answer together. Past the trained "
+           "length the rotary embedding is scaled");
+  AddCount(app, "--max_output_tokens", limits.max_output_tokens,
+           "Largest number of tokens of an answer: the largest max_tokens of a request");
+  AddBytes(app, "--max_prompt_bytes", limits.max_prompt_bytes,
+           "Largest size of a prompt's text, in bytes");
+  AddCount(app, "--max_waiting_requests", limits.max_waiting_requests,
+           "Largest number of requests in the queue. More are refused with RESOURCE_EXHAUSTED");
+  AddCount(app, "--max_waiting_tokens", limits.max_waiting_tokens,
+           "Largest number of prompt tokens in the queue. More are refused with "
+           "RESOURCE_EXHAUSTED");
+  app.add_option("--tenants", tenants,
+                 "File (JSON) of the limits of each tenant; read again when it changes. Default: "
+                 "none, and tenants have no limits of their own")
+      ->type_name("FILE");
+  AddDuration(app, "--default_deadline", limits.default_deadline,
+              "Deadline of a Generate call that sets none");
+  AddDuration(app, "--slow_reader_timeout", limits.max_congestion,
+              "Time for which a client may leave its answer unread before the call is cut off");
+}
+
+}  // namespace eta

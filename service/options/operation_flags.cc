@@ -1,0 +1,73 @@
+// Flags of what the process may do and what it tells its operator: hardening, metrics, log.
+#include <unistd.h>
+
+#include "service/options/flag_groups.h"
+#include "service/options/flag_kinds.h"
+
+namespace eta {
+
+void AddProcessFlags(CLI::App& app, Flags& flags) {
+  ProcessOptions& options = flags.process;
+  AddChoice<SystemCallFilter>(
+      app, "--system_call_filter", options.system_call_filter,
+      {{"auto", SystemCallFilter::kAuto},
+       {"on", SystemCallFilter::kOn},
+       {"off", SystemCallFilter::kOff}},
+      "auto",
+      "Kernel filter that refuses what a server never does: start programs, trace processes, open "
+      "raw sockets, run memory that it wrote. auto means on, but off on GPUs");
+  app.add_flag("--allow_core_dumps", options.allow_core_dumps,
+               "A crash may leave a core file, debuggers may attach. Both show prompts and keys");
+  AddCountOrAuto(app, "--step_cpus", flags.step_cpus,
+                 "Number of CPUs that answer no calls, so that a flood of calls does not delay "
+                 "running answers. auto means one for each GPU, at most a quarter of all CPUs");
+}
+
+void AddMetricsFlags(CLI::App& app, Flags& flags) {
+  TelemetryOptions& options = flags.telemetry;
+  app.add_option("--metrics_listen", flags.server.metrics_listen,
+                 "Address, as host:port, that serves metrics for Prometheus at /metrics; usually "
+                 "port 8472. Port 0 takes a free port and prints it. Default: none")
+      ->type_name("ADDRESS");
+  app.add_option("--metrics_profiles", options.profiles,
+                 "Profiles with metrics of their own, as in legal,code; all others count as "
+                 "\"other\". Default: the first --metrics_label_limit that requests use")
+      ->delimiter(',')
+      ->type_name("NAME");
+  app.add_option("--metrics_tenants", options.tenants,
+                 "Tenants with metrics of their own, as in acme,trial; all others count as "
+                 "\"other\". Default: the first --metrics_label_limit that send requests")
+      ->delimiter(',')
+      ->type_name("NAME");
+  app.add_option("--metrics_label_limit", options.label_limit,
+                 "Largest number of profiles, and of tenants, with metrics of their own where no "
+                 "names are given")
+      ->check(CLI::Range(0, TelemetryOptions::kMaxLabels))
+      ->type_name("COUNT")
+      ->capture_default_str();
+}
+
+void AddLogFlags(CLI::App& app, LogOptions& options) {
+  AddChoice<LogLevel>(app, "--log_level", options.level,
+                      {{"debug", LogLevel::kDebug},
+                       {"info", LogLevel::kInfo},
+                       {"warning", LogLevel::kWarning},
+                       {"error", LogLevel::kError}},
+                      "info",
+                      "Lowest level of the events that are written to standard error. `etactl "
+                      "log-level` changes it while the server runs");
+  // Whoever reads a terminal is a person.
+  options.format = isatty(options.fd) == 1 ? LogFormat::kText : LogFormat::kJson;
+  app.add_option_function<std::string>(
+         "--log_format",
+         [&options](const std::string& text) {
+           if (text != "auto")
+             options.format = text == "json" ? LogFormat::kJson : LogFormat::kText;
+         },
+         "Format of the log, one line per event: JSON, or text for people. auto means text on a "
+         "terminal and JSON elsewhere")
+      ->check(CLI::IsMember({"auto", "json", "text"}))
+      ->default_str("auto");
+}
+
+}  // namespace eta

@@ -1,0 +1,48 @@
+// Flags of stored profiles and of calibrations, which make them.
+#include "service/options/flag_groups.h"
+#include "service/options/flag_kinds.h"
+
+namespace eta {
+
+void AddProfileFlags(CLI::App& app, Flags& flags) {
+  ServerOptions& server = flags.server;
+  ProfileQuota& quota = flags.profile_store_options.quota;
+  app.add_option("--profile_store", flags.profile_store,
+                 "Store of threshold profiles: a SQLite file (PATH or sqlite:PATH), a PostgreSQL "
+                 "database (postgresql://...) or a read-only folder (dir:PATH). Default: none, and "
+                 "there are no profiles")
+      ->type_name("URL");
+  app.add_option(
+         "--profile_store_file", flags.profile_store_file,
+         "File whose only line is the value of --profile_store, to keep a password out of the "
+         "command line and the environment. It is refused if every user of the host may read it")
+      ->excludes("--profile_store")
+      ->type_name("FILE");
+  app.add_option(
+         "--default_profile", server.default_profile,
+         "Profile of requests that name no attention mode, where their tenant has it: NAME, "
+         "NAME@VERSION or NAME@ALIAS. Default: none")
+      ->type_name("PROFILE");
+  AddDuration(app, "--profile_staleness", server.profile_staleness,
+              "Time for which profiles stay in use while the store cannot be read. After it "
+              "requests with them are refused with UNAVAILABLE");
+  AddCount(app, "--max_calibrations", server.max_calibrations,
+           "Largest number of calibrations at a time. More are refused with RESOURCE_EXHAUSTED");
+  AddCountOrNone(app, "--max_tenant_calibrations", server.max_tenant_calibrations,
+                 "Largest number of calibrations of one tenant at a time, unless --tenants says "
+                 "otherwise. 0 means --max_calibrations");
+  AddCount(app, "--max_calibration_tokens", server.max_calibration_tokens,
+           "Largest number of tokens of the samples of one calibration");
+  AddDuration(app, "--default_calibrate_deadline", server.default_calibrate_deadline,
+              "Deadline of a Calibrate call that sets none");
+  AddBytes(app, "--max_calibrate_message_bytes", server.max_calibrate_message_bytes,
+           "Largest request message of Calibrate, in bytes. It carries the samples");
+  AddCount(app, "--profile_quota", quota.versions,
+           "Largest number of profile versions that a tenant may store, unless --tenants says "
+           "otherwise");
+  AddBytes(app, "--profile_quota_bytes", quota.bytes,
+           "Largest size of the profiles that a tenant may store, in bytes, unless --tenants says "
+           "otherwise");
+}
+
+}  // namespace eta
