@@ -32,9 +32,9 @@ PassOutcome NumberedOutcome(const PuppetPass& pass) {
 }
 
 // RunPasses on a thread of its own, over the puppet or an engine around it.
-class Pass {
+class BatchRun {
  public:
-  Pass(Engine& engine, size_t count, size_t window = 64)
+  BatchRun(Engine& engine, size_t count, size_t window = 64)
       : done_(std::async(std::launch::async, [this, &engine, count, window] {
           return RunPasses(engine,
                            {.count = count,
@@ -65,17 +65,17 @@ class Pass {
 
 TEST(RunPasses, TakesOutcomesInOrderWhateverEndsFirst) {
   PuppetEngine engine;
-  Pass pass(engine, 4);
+  BatchRun batch(engine, 4);
   std::vector<std::shared_ptr<PuppetPass>> passes;
   for (int i = 0; i < 4; ++i) passes.push_back(engine.TakePass());
   for (const size_t i : {2, 0, 3, 1}) passes[i]->End(NumberedOutcome(*passes[i]));
-  EXPECT_EQ(pass.Wait(), absl::OkStatus());
-  EXPECT_THAT(pass.taken(), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(batch.Wait(), absl::OkStatus());
+  EXPECT_THAT(batch.taken(), ElementsAre(0, 1, 2, 3));
 }
 
 TEST(RunPasses, HasNoMoreThanTheWindowOutsideOfTheirTurn) {
   PuppetEngine engine;
-  Pass pass(engine, 5, /*window=*/2);
+  BatchRun batch(engine, 5, /*window=*/2);
   const auto first = engine.TakePass();
   const auto second = engine.TakePass();
   // The third waits for the first to be taken, so it is the fifth handle that never comes early.
@@ -86,13 +86,13 @@ TEST(RunPasses, HasNoMoreThanTheWindowOutsideOfTheirTurn) {
     EXPECT_EQ(next->handle(), handle);
     next->End(NumberedOutcome(*next));
   }
-  EXPECT_EQ(pass.Wait(), absl::OkStatus());
-  EXPECT_THAT(pass.taken(), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_EQ(batch.Wait(), absl::OkStatus());
+  EXPECT_THAT(batch.taken(), ElementsAre(0, 1, 2, 3, 4));
 }
 
 TEST(RunPasses, AnErrorCancelsTheOthersAndWaitsForThem) {
   PuppetEngine engine;
-  Pass pass(engine, 3);
+  BatchRun batch(engine, 3);
   std::vector<std::shared_ptr<PuppetPass>> passes;
   for (int i = 0; i < 3; ++i) passes.push_back(engine.TakePass());
   passes[0]->End(absl::UnavailableError("device lost"));
@@ -100,40 +100,40 @@ TEST(RunPasses, AnErrorCancelsTheOthersAndWaitsForThem) {
   ASSERT_TRUE(engine.AwaitCancel(passes[2]->handle()));
   passes[1]->End(absl::CancelledError("cancelled"));
   passes[2]->End(absl::CancelledError("cancelled"));
-  EXPECT_EQ(pass.Wait(), absl::UnavailableError("device lost"));
-  EXPECT_THAT(pass.taken(), IsEmpty());
+  EXPECT_EQ(batch.Wait(), absl::UnavailableError("device lost"));
+  EXPECT_THAT(batch.taken(), IsEmpty());
 }
 
 TEST(RunPasses, AnOutcomeThatIsRefusedEndsThePass) {
   PuppetEngine engine;
-  Pass pass(engine, 2);
-  pass.bad_ = 0;
+  BatchRun batch(engine, 2);
+  batch.bad_ = 0;
   const auto first = engine.TakePass();
   const auto second = engine.TakePass();
   first->End(NumberedOutcome(*first));
   ASSERT_TRUE(engine.AwaitCancel(second->handle()));
   second->End(absl::CancelledError("cancelled"));
-  EXPECT_EQ(pass.Wait(), absl::DataLossError("bad outcome"));
+  EXPECT_EQ(batch.Wait(), absl::DataLossError("bad outcome"));
 }
 
 TEST(RunPasses, StopCancelsAllAndReturnsOnceTheyEnded) {
   PuppetEngine engine;
-  Pass pass(engine, 2);
+  BatchRun batch(engine, 2);
   const auto first = engine.TakePass();
   const auto second = engine.TakePass();
-  pass.Stop();
+  batch.Stop();
   ASSERT_TRUE(engine.AwaitCancel(first->handle()));
   ASSERT_TRUE(engine.AwaitCancel(second->handle()));
   first->End(absl::CancelledError("cancelled"));
   second->End(NumberedOutcome(*second));
-  EXPECT_EQ(pass.Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(batch.Wait().code(), absl::StatusCode::kCancelled);
 }
 
 TEST(RunPasses, ReturnsWhatTheEngineRefusesWith) {
   PuppetEngine engine;
   engine.Drain(Clock::now());
-  Pass pass(engine, 2);
-  EXPECT_EQ(GetErrorDetail(pass.Wait()).reason, "DRAINING");
+  BatchRun batch(engine, 2);
+  EXPECT_EQ(GetErrorDetail(batch.Wait()).reason, "DRAINING");
 }
 
 // Refuses passes beyond `room` that have not ended.
@@ -183,20 +183,20 @@ class CrowdedEngine final : public Engine {
 TEST(RunPasses, WaitsForItsOwnWhereTheQueueIsFull) {
   PuppetEngine puppet;
   CrowdedEngine engine(puppet, 2);
-  Pass pass(engine, 5);
+  BatchRun batch(engine, 5);
   for (int i = 0; i < 5; ++i) {
     const auto pass = puppet.TakePass();
     ASSERT_NE(pass, nullptr);
     pass->End(NumberedOutcome(*pass));
   }
-  EXPECT_EQ(pass.Wait(), absl::OkStatus());
+  EXPECT_EQ(batch.Wait(), absl::OkStatus());
 }
 
 TEST(RunPasses, AQueueFullOfOthersIsAnError) {
   PuppetEngine puppet;
   CrowdedEngine engine(puppet, 0);
-  Pass pass(engine, 1);
-  EXPECT_EQ(GetErrorDetail(pass.Wait()).reason, "QUEUE_FULL");
+  BatchRun batch(engine, 1);
+  EXPECT_EQ(GetErrorDetail(batch.Wait()).reason, "QUEUE_FULL");
 }
 
 }  // namespace
