@@ -1,7 +1,13 @@
 #include "service/eta_service.h"
 
+#include <optional>
+#include <string>
+
 #include "service/calibrate/calibrate_reactor.h"
+#include "service/calls/unary_call.h"
 #include "service/generate/generate_reactor.h"
+#include "service/stats/take_stats.h"
+#include "service/stats/watch_stats_reactor.h"
 
 namespace eta {
 
@@ -17,6 +23,32 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::Calibrate(
   service_.live_calls.Begin();
   return CalibrateReactor::Start(context, *message, service_,
                                  [&live_calls = service_.live_calls] { live_calls.End(); });
+}
+
+grpc::ServerUnaryReactor* EtaService::Stats(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) {
+  return UnaryCall<v1::StatsRequest, v1::Stats>::Start(
+      context, *request, response, service_,
+      {.name = "Stats",
+       .needed = kStatsRoles,
+       .max_bytes = static_cast<size_t>(service_.options.max_message_bytes),
+       .admission = Admission::kAlways},
+      [this](const Caller& caller, const v1::StatsRequest& parsed,
+             CallRecord&) -> absl::StatusOr<v1::Stats> {
+        const auto query =
+            MakeStatsQuery(parsed.has_tenant() ? std::optional(parsed.tenant()) : std::nullopt,
+                           parsed.layers(), caller);
+        if (!query.ok()) return query.status();
+        return TakeStats(*query, service_);
+      });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::WatchStats(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) {
+  service_.live_calls.Begin();
+  return WatchStatsReactor::Start(context, *message, service_, watchers_,
+                                  [&live_calls = service_.live_calls] { live_calls.End(); });
 }
 
 }  // namespace eta

@@ -90,7 +90,7 @@ Log& LogOf(const ServerContext& context) {
 std::vector<std::string> NamesInHealth(const ServerOptions& options) {
   if (!options.identity.empty() || !options.tls_client_ca.empty()) return {};
   return {v1::EtaService::service_full_name(), v1::ProfileService::service_full_name(),
-          v1::StatsService::service_full_name(), v1::AdminService::service_full_name()};
+          v1::AdminService::service_full_name()};
 }
 
 }  // namespace
@@ -135,9 +135,8 @@ Server::Server(const ServerOptions& options, const ServerContext& context, Secur
                .ledger = ledger_,
                .unread = unread_,
                .streams = streams_},
-      service_(context_),
+      service_(context_, watchers_),
       profile_service_(context_),
-      stats_service_(context_),
       admin_service_(context_, log_),
       health_(engine_, state_, options_, NamesInHealth(options_), log_) {}
 
@@ -167,7 +166,6 @@ absl::Status Server::Listen() {
   if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.RegisterService(&service_);
   builder.RegisterService(&profile_service_);
-  builder.RegisterService(&stats_service_);
   builder.RegisterService(&admin_service_);
   const std::shared_ptr<Connections> connections =
       builder.experimental().AddExternalConnectionAcceptor(
@@ -202,7 +200,7 @@ Server::~Server() {
   health_.Stop();
   state_.SetClosed();
   engine_.Drain(Clock::now());
-  stats_service_.Close();
+  watchers_.Close();
   acceptor_.Stop();  // first: gRPC loses what it is handed once it shuts down
   server_->Shutdown(std::chrono::system_clock::now());
   if (profiles_ != nullptr) profiles_->Close();
@@ -211,7 +209,7 @@ Server::~Server() {
 
 ServerFigures Server::Figures() const {
   ServerFigures figures = TakeFigures(context_);
-  figures.watchers = stats_service_.watching();
+  figures.watchers = watchers_.watching();
   figures.max_watchers = StatsWatchers::kMax;
   const auto add = [&figures](const char* name, const WatchedFiles* file) {
     if (file != nullptr) figures.files.push_back({.file = name, .reloads = file->Figures()});
@@ -237,7 +235,7 @@ void Server::Drain() {
   if (profiles_ != nullptr) profiles_->Close();  // the engine would refuse what waits for one
   engine_.Drain(deadline);
   calibrations_.Drain(deadline);  // those that compute beside the engine, or store
-  stats_service_.Close();         // last: it may be watched how the rest ends
+  watchers_.Close();              // last: it may be watched how the rest ends
   AwaitCalls(deadline);
   health_.Stop();
   // Refusals that are on their way get there. What arrives from here on sees CANCELLED, until the

@@ -28,7 +28,7 @@
 #include "service/options/server_options.h"
 #include "service/profiles/profile_cache.h"
 #include "service/profiles/profile_service.h"
-#include "service/stats/stats_service.h"
+#include "service/stats/stats_watchers.h"
 #include "service/telemetry/server_figures.h"
 
 namespace eta {
@@ -96,9 +96,9 @@ class Server {
   Calibrations calibrations_;
   WorkerPool calibration_threads_;
   const ServiceContext context_;
+  StatsWatchers watchers_;
   EtaService service_;
   ProfileService profile_service_;
-  StatsService stats_service_;
   AdminService admin_service_;
   HealthWatch health_;
 

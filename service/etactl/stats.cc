@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/error.h"
 #include "service/etactl/json.h"
@@ -63,7 +63,7 @@ int CannotWrite() {
 int Watch(const StatsFlags& flags) {
   grpc::ClientContext context;
   CancelOnInterrupt interrupt(&context);
-  const auto stub = v1::StatsService::NewStub(Connect(flags.server));
+  const auto stub = v1::EtaService::NewStub(Connect(flags.server));
   v1::WatchStatsRequest request;
   request.set_layers(flags.layers);
   if (flags.tenant) request.set_tenant(*flags.tenant);
@@ -91,12 +91,12 @@ int ShowOnce(const StatsFlags& flags) {
   grpc::ClientContext context;
   SetDeadline(flags.timeout_seconds, &context);
   CancelOnInterrupt interrupt(&context);
-  const auto stub = v1::StatsService::NewStub(Connect(flags.server));
-  v1::GetStatsRequest request;
+  const auto stub = v1::EtaService::NewStub(Connect(flags.server));
+  v1::StatsRequest request;
   request.set_layers(flags.layers);
   if (flags.tenant) request.set_tenant(*flags.tenant);
   v1::Stats stats;
-  const grpc::Status status = stub->GetStats(&context, request, &stats);
+  const grpc::Status status = stub->Stats(&context, request, &stats);
   if (!status.ok() && interrupt.happened()) return kInterrupted;
   if (!status.ok()) return Report(status, flags.json);
   return Display(flags).Show(stats) ? kOk : CannotWrite();

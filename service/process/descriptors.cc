@@ -19,7 +19,7 @@ void BuildDescriptors() {
       &v1::CalibrateRequest::default_instance(),
       &v1::GenerateRequest::default_instance(),
       &v1::Profile::default_instance(),
-      &v1::GetStatsRequest::default_instance(),
+      &v1::StatsRequest::default_instance(),
       &google::rpc::ErrorInfo::default_instance(),
       &google::rpc::Status::default_instance(),
       &grpc::health::v1::HealthCheckRequest::default_instance(),

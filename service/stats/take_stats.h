@@ -1,4 +1,4 @@
-// One answer of StatsService: which figures a call may see, and where they come from.
+// One answer of Stats or WatchStats: which figures a call may see, and where they come from.
 #pragma once
 
 #include <functional>

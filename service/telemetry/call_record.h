@@ -14,7 +14,7 @@
 namespace eta {
 
 struct CallRecord {
-  std::string_view method;     // "Generate", "Calibrate", "GetStats", "GetProfile", ...
+  std::string_view method;     // "Generate", "Calibrate", "Stats", "GetProfile", ...
   std::string request_id;      // empty: it has none
   std::string trace_id;        // 32 hex digits of the caller's trace; empty: none came
   std::string parent_span_id;  // 16 hex digits, the caller's; empty without a trace

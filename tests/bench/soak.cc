@@ -31,7 +31,6 @@
 #include "engine/engine.h"
 #include "eta/v1/profiles.grpc.pb.h"
 #include "eta/v1/service.grpc.pb.h"
-#include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "service/calls/records/call_log.h"
@@ -186,7 +185,7 @@ class Operator {
     const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
     eta_ = v1::EtaService::NewStub(channel);
     profiles_ = v1::ProfileService::NewStub(channel);
-    stats_ = v1::StatsService::NewStub(channel);
+    stats_ = v1::EtaService::NewStub(channel);
   }
 
   grpc::Status Import(const std::string& name) {
@@ -240,10 +239,10 @@ class Operator {
     return profiles_->DeleteProfile(Named().get(), request, &response);
   }
   grpc::Status LookAtStats() {
-    v1::GetStatsRequest request;
+    v1::StatsRequest request;
     request.set_layers(true);
     v1::Stats stats;
-    return stats_->GetStats(Named().get(), request, &stats);
+    return stats_->Stats(Named().get(), request, &stats);
   }
   grpc::Status Calibrate(const std::string& name) {
     v1::CalibrateRequest request;
@@ -266,7 +265,7 @@ class Operator {
   const std::string json_;
   std::unique_ptr<v1::EtaService::Stub> eta_;
   std::unique_ptr<v1::ProfileService::Stub> profiles_;
-  std::unique_ptr<v1::StatsService::Stub> stats_;
+  std::unique_ptr<v1::EtaService::Stub> stats_;
 };
 
 // What the process holds.

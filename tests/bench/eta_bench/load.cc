@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "eta/v1/service.grpc.pb.h"
-#include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 
@@ -137,9 +136,9 @@ void LoadGenerator::RequireTenants() const {
   grpc::ClientContext context;
   context.AddMetadata(header, kTenant);
   v1::Stats stats;
-  const auto stub = v1::StatsService::NewStub(connections_->channels.front());
-  const grpc::Status status = stub->GetStats(&context, {}, &stats);
-  if (!status.ok()) Fail("the server refuses GetStats: " + status.error_message());
+  const auto stub = v1::EtaService::NewStub(connections_->channels.front());
+  const grpc::Status status = stub->Stats(&context, {}, &stats);
+  if (!status.ok()) Fail("the server refuses Stats: " + status.error_message());
   if (stats.tenant() != kTenant) {
     Fail("the server does not tell tenants apart: start it with --tenant_header=" + header);
   }

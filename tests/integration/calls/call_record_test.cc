@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 #include "eta/v1/admin.grpc.pb.h"
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "service/wire/grpc_status.h"
 #include "service/wire/trace_context.h"
@@ -302,7 +302,7 @@ TEST_F(CallRecordTest, EveryMethodHasItsName) {
   v1::DeleteProfileRequest removed;
   removed.set_name("legal");
   EXPECT_EQ(exchange(profiles + "DeleteProfile", removed).profile, "legal");
-  exchange("/eta.v1.StatsService/GetStats", v1::GetStatsRequest());
+  exchange("/eta.v1.EtaService/Stats", v1::StatsRequest());
   exchange("/eta.v1.AdminService/SetLogLevel", v1::SetLogLevelRequest(), false);
   GenericCall(channel_, "/grpc.health.v1.Health/Check").Exchange("");
   EXPECT_THAT(records_.All(), SizeIs(0)) << "passes are no calls of ours";

@@ -66,7 +66,7 @@ TEST_F(LimitsProcessTest, OverItsQuotaOfProfilesATenantStoresNoneUntilItDeletesO
       Call(*server_->profiles, &v1::ProfileService::Stub::DeleteProfile, removal, By("acme")).ok());
   EXPECT_TRUE(Import("acme", "code").ok());
   v1::Stats stats;
-  ASSERT_TRUE(GetStats("ops", "globex", stats).ok());
+  ASSERT_TRUE(AskStats("ops", "globex", stats).ok());
   ASSERT_EQ(stats.uses_size(), 1);
   EXPECT_EQ(stats.uses(0).profile_bytes(), 100);
 }

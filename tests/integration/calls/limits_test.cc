@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "tests/testing/process/call_records.h"
 #include "tests/testing/service/calibrate_fixture.h"
@@ -78,9 +78,8 @@ class LimitsTest : public CalibrateTest {
     grpc::ClientContext context;
     context.AddMetadata(kTenantHeader, caller);
     v1::Stats stats;
-    EXPECT_TRUE(v1::StatsService::NewStub(channel_)
-                    ->GetStats(&context, v1::GetStatsRequest(), &stats)
-                    .ok());
+    EXPECT_TRUE(
+        v1::EtaService::NewStub(channel_)->Stats(&context, v1::StatsRequest(), &stats).ok());
     return stats;
   }
   // Of the tenant itself.

@@ -9,7 +9,7 @@
 
 #include "calibration/profiles/profile_json.h"
 #include "eta/v1/profiles.grpc.pb.h"
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/error_details.h"
@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr char kExportProfile[] = "/eta.v1.ProfileService/ExportProfile";
-constexpr char kGetStats[] = "/eta.v1.StatsService/GetStats";
+constexpr char kStats[] = "/eta.v1.EtaService/Stats";
 constexpr int kStreams = 100;  // of a connection
 
 class UnreadAnswerTest : public ::testing::Test {
@@ -44,7 +44,7 @@ class UnreadAnswerTest : public ::testing::Test {
     ASSERT_NE(address_, "") << server_.AwaitExit().errors;
     const auto channel = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
     profiles_ = v1::ProfileService::NewStub(channel);
-    stats_ = v1::StatsService::NewStub(channel);
+    stats_ = v1::EtaService::NewStub(channel);
   }
   void TearDown() override {
     server_.Signal(SIGTERM);
@@ -85,7 +85,7 @@ class UnreadAnswerTest : public ::testing::Test {
     grpc::ClientContext context;
     Prepare(context, "ops");
     v1::Stats stats;
-    const grpc::Status status = stats_->GetStats(&context, {}, &stats);
+    const grpc::Status status = stats_->Stats(&context, {}, &stats);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return stats.pressure();
   }
@@ -132,7 +132,7 @@ class UnreadAnswerTest : public ::testing::Test {
   ServerProcess server_;
   std::string address_;
   std::unique_ptr<v1::ProfileService::Stub> profiles_;
-  std::unique_ptr<v1::StatsService::Stub> stats_;
+  std::unique_ptr<v1::EtaService::Stub> stats_;
 };
 
 TEST_F(UnreadAnswerTest, WhatNobodyReadsIsBoundedAndEnds) {
@@ -167,7 +167,7 @@ TEST_F(UnreadAnswerTest, WhatNobodyReadsIsBoundedAndEnds) {
   EXPECT_TRUE(frames.back().flags & Http2Peer::kEndStream);
   const uint32_t next = 2 * kStreams + 1;
   peer.Widen(next, 1 << 20);
-  peer.Call(next, kGetStats, {{kTenantHeader, "hostile"}});
+  peer.Call(next, kStats, {{kTenantHeader, "hostile"}});
   peer.Widen(next, 1 << 20);
   peer.Message(next, "", /*end_stream=*/true);
   const auto good = peer.ReadStream(next);
@@ -183,7 +183,7 @@ class UnreadAnswerStatsTest : public UnreadAnswerTest {
 
 TEST_F(UnreadAnswerStatsTest, AreBoundedToo) {
   std::vector<std::unique_ptr<Http2Peer>> peers;
-  for (int i = 0; i < 4; ++i) peers.push_back(Hold(kGetStats, "", "hostile"));
+  for (int i = 0; i < 4; ++i) peers.push_back(Hold(kStats, "", "hostile"));
   EXPECT_TRUE(AwaitRefusal("hostile"));
   EXPECT_LE(Pressure().unread_answer_bytes(), 2 * 1024 * 1024);
   EXPECT_TRUE(List("honest").ok());

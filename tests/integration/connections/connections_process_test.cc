@@ -10,7 +10,7 @@
 #include <limits>
 #include <thread>
 
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "tests/testing/base/temp_folder.h"
@@ -125,8 +125,8 @@ class ConnectionsProcessTest : public ::testing::Test {
   v1::ConnectionStats Connections() {
     grpc::ClientContext context;
     v1::Stats stats;
-    const auto stub = v1::StatsService::NewStub(channel_);
-    const grpc::Status status = stub->GetStats(&context, {}, &stats);
+    const auto stub = v1::EtaService::NewStub(channel_);
+    const grpc::Status status = stub->Stats(&context, {}, &stats);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return stats.connections();
   }

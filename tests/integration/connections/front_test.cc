@@ -7,7 +7,7 @@
 #include <sstream>
 #include <thread>
 
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "tests/testing/base/error_details.h"
@@ -88,8 +88,8 @@ class FrontTest : public ::testing::Test {
   v1::EngineLoad Load() {
     grpc::ClientContext context;
     v1::Stats stats;
-    const auto stub = v1::StatsService::NewStub(direct_);
-    EXPECT_TRUE(stub->GetStats(&context, {}, &stats).ok());
+    const auto stub = v1::EtaService::NewStub(direct_);
+    EXPECT_TRUE(stub->Stats(&context, {}, &stats).ok());
     return stats.load();
   }
   int Running() { return Load().running(); }
@@ -198,7 +198,7 @@ TEST_F(FrontTest, OnlyMethodsThatTakeLargeMessagesAreSentThem) {
     EXPECT_EQ(exchange(method, 4 << 20).error_code(), StatusCode::INVALID_ARGUMENT) << method;
   }
   EXPECT_EQ(exchange(kGenerateMethod, 1 << 20).error_code(), StatusCode::INVALID_ARGUMENT);
-  for (const char* const method : {kGenerateMethod, "/eta.v1.StatsService/GetStats"}) {
+  for (const char* const method : {kGenerateMethod, "/eta.v1.EtaService/Stats"}) {
     const grpc::Status large = exchange(method, 2 << 20);
     EXPECT_EQ(large.error_code(), StatusCode::RESOURCE_EXHAUSTED) << method;
     EXPECT_THAT(large.error_message(), HasSubstr("too large")) << method;

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "tests/testing/engine/tiny_model.h"
@@ -138,7 +138,7 @@ class HostileTest : public ::testing::Test {
     server_ = std::make_unique<ServerProcess>(ETA_BINARY_DIR "/eta-server", flags);
     address_ = server_->AwaitAddress();
     ASSERT_NE(address_, "") << server_->AwaitExit().errors;
-    direct_ = v1::StatsService::NewStub(NewChannel(address_));
+    direct_ = v1::EtaService::NewStub(NewChannel(address_));
   }
   // The most connections that the server has had at once, asked for again and again for `duration`.
   int MostConnections(milliseconds duration) {
@@ -146,7 +146,7 @@ class HostileTest : public ::testing::Test {
     for (const auto end = Clock::now() + duration; Clock::now() < end;) {
       grpc::ClientContext context;
       v1::Stats stats;
-      if (direct_->GetStats(&context, {}, &stats).ok()) {
+      if (direct_->Stats(&context, {}, &stats).ok()) {
         most = std::max(most, stats.connections().open());
       }
       std::this_thread::sleep_for(milliseconds(20));
@@ -187,7 +187,7 @@ class HostileTest : public ::testing::Test {
   const TempFolder folder_;
   std::unique_ptr<ServerProcess> server_;
   std::string address_;
-  std::unique_ptr<v1::StatsService::Stub> direct_;
+  std::unique_ptr<v1::EtaService::Stub> direct_;
 };
 
 TEST_F(HostileTest, TheFrontShieldsTheServer) {

@@ -62,8 +62,8 @@ TEST_F(AccessProcessTest, WhateverIsWrongWithACredentialTheAnswerIsTheSame) {
   for (const auto& [what, shown] : bad) {
     for (const char* method :
          {"/eta.v1.EtaService/Generate", "/eta.v1.EtaService/Calibrate",
-          "/eta.v1.ProfileService/ImportProfile", "/eta.v1.StatsService/GetStats",
-          "/eta.v1.StatsService/WatchStats", "/eta.v1.AdminService/SetLogLevel"}) {
+          "/eta.v1.ProfileService/ImportProfile", "/eta.v1.EtaService/Stats",
+          "/eta.v1.EtaService/WatchStats", "/eta.v1.AdminService/SetLogLevel"}) {
       const grpc::Status status = Knock(method, shown);
       EXPECT_EQ(status.error_code(), usual.error_code()) << what << ", " << method;
       EXPECT_EQ(status.error_message(), usual.error_message()) << what << ", " << method;
@@ -79,8 +79,8 @@ TEST_F(AccessProcessTest, AMethodThatTheRolesDoNotCoverIsDenied) {
       {"reader", "/eta.v1.ProfileService/ImportProfile"},
       {"reader", "/eta.v1.ProfileService/SetProfileAlias"},
       {"reader", "/eta.v1.ProfileService/DeleteProfile"},
-      {"reader", "/eta.v1.StatsService/GetStats"},
-      {"reader", "/eta.v1.StatsService/WatchStats"},
+      {"reader", "/eta.v1.EtaService/Stats"},
+      {"reader", "/eta.v1.EtaService/WatchStats"},
       {"ops", "/eta.v1.EtaService/Generate"},
       {"ops", "/eta.v1.ProfileService/GetProfile"},
       {"ops", "/eta.v1.ProfileService/ExportProfile"}};
@@ -143,28 +143,28 @@ TEST_F(AccessProcessTest, FiguresOfOthersAreForThoseWhoMaySeeAll) {
   ASSERT_TRUE(Generate(By("acme")).ok());
   ASSERT_TRUE(Generate(By("globex")).ok());
   v1::Stats stats;
-  grpc::Status status = GetStats("acme", "globex", stats);
+  grpc::Status status = AskStats("acme", "globex", stats);
   EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(ReasonOf(status), "ADMIN_REQUIRED");
   v1::WatchStatsRequest watch;
   watch.set_tenant("globex");
-  GenericCall watching(channel_, "/eta.v1.StatsService/WatchStats");
+  GenericCall watching(channel_, "/eta.v1.EtaService/WatchStats");
   Show(By("acme"), watching.context());
   status = Note(watching.Exchange(watch.SerializeAsString()), watching.context());
   EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(ReasonOf(status), "ADMIN_REQUIRED");
-  status = GetStats("reader", "", stats);
+  status = AskStats("reader", "", stats);
   EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(ReasonOf(status), "ROLE_REQUIRED");
 
-  ASSERT_TRUE(GetStats("acme", "", stats).ok());
+  ASSERT_TRUE(AskStats("acme", "", stats).ok());
   EXPECT_FALSE(stats.has_load()) << "the fleet's";
   EXPECT_EQ(stats.tenant(), "acme");
   EXPECT_THAT(stats.DebugString(), Not(HasSubstr("globex")));
-  ASSERT_TRUE(GetStats("ops", "", stats).ok());
+  ASSERT_TRUE(AskStats("ops", "", stats).ok());
   EXPECT_TRUE(stats.has_load());
   EXPECT_THAT(stats.DebugString(), AllOf(HasSubstr("acme"), HasSubstr("globex")));
-  ASSERT_TRUE(GetStats("ops", "globex", stats).ok());
+  ASSERT_TRUE(AskStats("ops", "globex", stats).ok());
   EXPECT_EQ(stats.tenant(), "globex");
 }
 

@@ -4,7 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "tests/testing/service/identity_fixture.h"
 
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {
   ServerOptions options = TlsOptions(/*mutual=*/false);
   Serve(options);
-  const std::string method = "/eta.v1.StatsService/GetStats";
+  const std::string method = "/eta.v1.EtaService/Stats";
   const CertificateAuthority second("second");
   const auto old = TlsChannel(authority_);
   ASSERT_TRUE(Ask(old, method, {}).ok());
@@ -50,7 +50,7 @@ TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {
 TEST_F(IdentityTest, ARootOfClientsThatIsTakenAwayLetsNobodyInAnyMore) {
   const ServerOptions options = TlsOptions(/*mutual=*/true);
   Serve(options);
-  const std::string method = "/eta.v1.StatsService/GetStats";
+  const std::string method = "/eta.v1.EtaService/Stats";
   const CertificateAuthority second("second");
   const MadeCertificate former = authority_.Issue(), next = second.Issue();
   const auto open = TlsChannel(authority_, former);
@@ -110,7 +110,7 @@ TEST_F(IdentityTest, KeysChangeUnderARunningServer) {
 
 TEST_F(IdentityTest, AWatchEndsOnceItsKeyMayNoLongerWatch) {
   Serve(Options());
-  auto stub = v1::StatsService::NewStub(channel_);
+  auto stub = v1::EtaService::NewStub(channel_);
   v1::WatchStatsRequest every;
   every.mutable_interval()->set_nanos(100'000'000);
   const auto end_after = [&](const auto& change) {
@@ -137,7 +137,7 @@ TEST_F(IdentityTest, AWatchEndsOnceItsKeyMayNoLongerWatch) {
   }
   StopServing();
   Serve(Options());
-  stub = v1::StatsService::NewStub(channel_);
+  stub = v1::EtaService::NewStub(channel_);
   ExpectUnknown(end_after([](json& key) { key["id"] = "another"; }), "taken away");
 }
 

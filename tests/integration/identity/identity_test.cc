@@ -40,8 +40,8 @@ const std::map<std::string, Roles> kNeeded = {
     {"/eta.v1.ProfileService/SetProfileAlias", {Role::kCalibrate}},
     {"/eta.v1.ProfileService/DeleteProfile", {Role::kCalibrate}},
     {"/eta.v1.ProfileService/ImportProfile", {Role::kCalibrate}},
-    {"/eta.v1.StatsService/GetStats", {Role::kStats, Role::kStatsAll}},
-    {"/eta.v1.StatsService/WatchStats", {Role::kStats, Role::kStatsAll}},
+    {"/eta.v1.EtaService/Stats", {Role::kStats, Role::kStatsAll}},
+    {"/eta.v1.EtaService/WatchStats", {Role::kStats, Role::kStatsAll}},
     {"/eta.v1.AdminService/SetLogLevel", {Role::kAdmin}},
 };
 
@@ -92,8 +92,8 @@ TEST_F(IdentityTest, HealthAsAWholeIsPublicAndNothingElseIs) {
   for (const char* const open : {"", "readiness", "liveness"}) {
     EXPECT_EQ(CheckHealth(channel_, open), HealthStatus::SERVING) << open;
   }
-  for (const char* const service : {"eta.v1.EtaService", "eta.v1.ProfileService",
-                                    "eta.v1.StatsService", "eta.v1.AdminService"}) {
+  for (const char* const service :
+       {"eta.v1.EtaService", "eta.v1.ProfileService", "eta.v1.AdminService"}) {
     EXPECT_EQ(CheckHealth(channel_, service), std::nullopt) << service;
   }
   const grpc::Status reflection =
@@ -130,14 +130,14 @@ TEST_F(IdentityTest, BadCredentialsGetOneAnswer) {
 
 TEST_F(IdentityTest, StatsOfOthersAreForThoseWhoMaySeeAll) {
   Serve(Options());
-  const auto stub = v1::StatsService::NewStub(channel_);
+  const auto stub = v1::EtaService::NewStub(channel_);
   const auto ask = [&](Role role, const std::string& tenant) {
     grpc::ClientContext context;
     context.AddMetadata("authorization", "Bearer " + keys_.at(role));
-    v1::GetStatsRequest request;
+    v1::StatsRequest request;
     request.set_tenant(tenant);
     v1::Stats stats;
-    return stub->GetStats(&context, request, &stats);
+    return stub->Stats(&context, request, &stats);
   };
   EXPECT_TRUE(ask(Role::kStats, "acme").ok());
   EXPECT_EQ(ReasonOf(ask(Role::kStats, "other")), "ADMIN_REQUIRED");
@@ -255,7 +255,7 @@ TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
     const auto other = TlsChannel(authority_, authority_.Issue({.uri = "spiffe://example.org/x"}));
     const auto nameless = TlsChannel(authority_, authority_.Issue());
     EXPECT_TRUE(LetIn(Ask(web, method, {})));
-    EXPECT_EQ(ReasonOf(Ask(web, "/eta.v1.StatsService/GetStats", {})), "ROLE_REQUIRED");
+    EXPECT_EQ(ReasonOf(Ask(web, "/eta.v1.EtaService/Stats", {})), "ROLE_REQUIRED");
     EXPECT_TRUE(LetIn(Ask(proxy, method, {{kTenantHeader, "acme"}})));
     EXPECT_EQ(ReasonOf(Ask(proxy, method, {})), "TENANT_REQUIRED");
     ExpectUnknown(Ask(other, method, {}), "an id of nobody");
@@ -282,7 +282,7 @@ TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
 TEST_F(IdentityTest, ARefusedHandshakeLeavesATrail) {
   std::optional<GrpcLog> grpc_log(std::in_place, *own_log_);
   Serve(TlsOptions(/*mutual=*/true));
-  const std::string method = "/eta.v1.StatsService/GetStats";
+  const std::string method = "/eta.v1.EtaService/Stats";
   const CertificateAuthority strangers("strangers");
   ASSERT_TRUE(Ask(TlsChannel(authority_, authority_.Issue()), method, {}).ok());
   EXPECT_FALSE(Ask(TlsChannel(authority_, strangers.Issue()), method, {}).ok());
@@ -310,7 +310,7 @@ TEST_F(IdentityTest, ProbesReachAServerWithMutualTls) {
   for (const char* const name : {"", "readiness", "liveness"}) {
     EXPECT_EQ(CheckHealth(probe, name), HealthStatus::SERVING) << name;
   }
-  EXPECT_EQ(Ask(probe, "/eta.v1.StatsService/GetStats", {}).error_code(),
+  EXPECT_EQ(Ask(probe, "/eta.v1.EtaService/Stats", {}).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
   // Were the server's own probe not let in, liveness would fail after its patience.
   std::this_thread::sleep_for(milliseconds(2500));

@@ -1,7 +1,7 @@
 // A stop, step by step: which calls are taken and how long running ones have.
 #include <thread>
 
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "tests/testing/net/health_call.h"
 #include "tests/testing/service/calibrate_fixture.h"
 
@@ -50,7 +50,7 @@ TEST_F(DrainTest, AfterTheDelayNoMethodTakesNewWork) {
   EXPECT_EQ(ReasonOf(profile_stub_->ListProfiles(&list, {}, &profiles)), "DRAINING");
   grpc::ClientContext stats_context;
   v1::Stats stats;
-  EXPECT_TRUE(v1::StatsService::NewStub(channel_)->GetStats(&stats_context, {}, &stats).ok())
+  EXPECT_TRUE(v1::EtaService::NewStub(channel_)->Stats(&stats_context, {}, &stats).ok())
       << "an operator may still look";
   EXPECT_EQ(CheckHealth(NewChannel(), "readiness"), HealthStatus::NOT_SERVING);
   EXPECT_EQ(CheckHealth(NewChannel(), "liveness"), HealthStatus::SERVING);

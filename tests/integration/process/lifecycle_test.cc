@@ -49,9 +49,8 @@ class LifecycleTest : public ServiceTest {
 };
 
 TEST_F(LifecycleTest, IsHealthyUnderEveryName) {
-  for (const std::string name :
-       {"", "liveness", "readiness", "eta.v1.EtaService", "eta.v1.ProfileService",
-        "eta.v1.StatsService", "eta.v1.AdminService"}) {
+  for (const std::string name : {"", "liveness", "readiness", "eta.v1.EtaService",
+                                 "eta.v1.ProfileService", "eta.v1.AdminService"}) {
     EXPECT_EQ(Check(name), kServing) << name;
   }
   EXPECT_EQ(Check("something.else"), -1);

@@ -125,8 +125,7 @@ TEST_F(MemoryLadderTest, TheCostliestAnswerEndsAndSaysSo) {
   EXPECT_TRUE(small.Finish().ok());
   grpc::ClientContext context;
   v1::Stats stats;
-  EXPECT_TRUE(
-      v1::StatsService::NewStub(channel_)->GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+  EXPECT_TRUE(v1::EtaService::NewStub(channel_)->Stats(&context, v1::StatsRequest(), &stats).ok());
   EXPECT_GE(stats.pressure().streams_ended(), 1);
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "tests/testing/base/error_details.h"
@@ -40,7 +40,7 @@ class MemoryProcessTest : public ::testing::Test {
     ASSERT_NE(address, "");
     const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
     stub_ = v1::EtaService::NewStub(channel);
-    stats_ = v1::StatsService::NewStub(channel);
+    stats_ = v1::EtaService::NewStub(channel);
   }
   void TearDown() override {
     server_.reset();
@@ -66,7 +66,7 @@ class MemoryProcessTest : public ::testing::Test {
   v1::PressureStats Pressure() {
     grpc::ClientContext context;
     v1::Stats stats;
-    EXPECT_TRUE(stats_->GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+    EXPECT_TRUE(stats_->Stats(&context, v1::StatsRequest(), &stats).ok());
     return stats.pressure();
   }
   // Moves the limit to where what is used now is such a share of it, until the server says so.
@@ -94,7 +94,7 @@ class MemoryProcessTest : public ::testing::Test {
   const std::string group_ = "/sys/fs/cgroup/memory/eta-test-" + std::to_string(getpid());
   std::unique_ptr<ServerProcess> server_;
   std::unique_ptr<v1::EtaService::Stub> stub_;
-  std::unique_ptr<v1::StatsService::Stub> stats_;
+  std::unique_ptr<v1::EtaService::Stub> stats_;
 };
 
 TEST_F(MemoryProcessTest, ClimbsAndComesDownByTheKernelsReadings) {

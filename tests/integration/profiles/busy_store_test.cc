@@ -100,12 +100,12 @@ TEST_F(BusyStoreTest, ATenantThatFloodsLeavesRoomForTheOthers) {
   Begin("anybody", 90);
   AwaitRefusals("anybody", kThreads + kShare);
   Begin("other", 10);
-  v1::StatsService::Stub stats(channel_);
+  v1::EtaService::Stub stats(channel_);
   const auto waiting = [&] {
     grpc::ClientContext context;
     context.AddMetadata(kTenantHeader, "ops");
     v1::Stats answer;
-    EXPECT_TRUE(stats.GetStats(&context, v1::GetStatsRequest(), &answer).ok());
+    EXPECT_TRUE(stats.Stats(&context, v1::StatsRequest(), &answer).ok());
     EXPECT_EQ(answer.store_calls().max_waiting(), 128);
     return answer.store_calls().waiting();
   };

@@ -195,9 +195,8 @@ TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreEndsWithItsClientAndNotWithTheSt
   const auto calls_of_tenant = [this] {
     grpc::ClientContext context;
     v1::Stats stats;
-    EXPECT_TRUE(v1::StatsService::NewStub(channel_)
-                    ->GetStats(&context, v1::GetStatsRequest(), &stats)
-                    .ok());
+    EXPECT_TRUE(
+        v1::EtaService::NewStub(channel_)->Stats(&context, v1::StatsRequest(), &stats).ok());
     return stats.uses_size() > 0 ? stats.uses(0).calls() : 0;
   };
   ClientCall leaves(*stub_), late(*stub_);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "tests/testing/base/error_details.h"
 #include "tests/testing/base/temp_folder.h"
@@ -75,7 +75,7 @@ class StatsProcessTest : public ::testing::Test {
   void SetUp() override {
     ASSERT_TRUE(server_.up()) << server_.process().AwaitExit().errors;
     channel_ = grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials());
-    stats_ = v1::StatsService::NewStub(channel_);
+    stats_ = v1::EtaService::NewStub(channel_);
   }
 
   void Calibrate(const std::string& name, const std::string& tenant) {
@@ -121,10 +121,10 @@ class StatsProcessTest : public ::testing::Test {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + seconds(20));
     context.AddMetadata(kTenantHeader, tenant);
-    v1::GetStatsRequest request;
+    v1::StatsRequest request;
     request.set_layers(layers);
     v1::Stats stats;
-    const grpc::Status status = stats_->GetStats(&context, request, &stats);
+    const grpc::Status status = stats_->Stats(&context, request, &stats);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return stats;
   }
@@ -141,7 +141,7 @@ class StatsProcessTest : public ::testing::Test {
                   folder_.path() + "/profiles.db",
                   {"--tenant_header", kTenantHeader, "--admin_tenants", "ops"}};
   std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::StatsService::Stub> stats_;
+  std::unique_ptr<v1::EtaService::Stub> stats_;
 
   std::mutex mutex_;
   // Guarded by mutex_:

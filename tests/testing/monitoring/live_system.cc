@@ -101,7 +101,7 @@ LiveSystem::LiveSystem()
   const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   stub_ = v1::EtaService::NewStub(channel);
   profiles_ = v1::ProfileService::NewStub(channel);
-  stats_ = v1::StatsService::NewStub(channel);
+  stats_ = v1::EtaService::NewStub(channel);
   auto prometheus = std::make_unique<PrometheusServer>(absl::StrCat("127.0.0.1:", metrics_port_));
   if (prometheus->AwaitReady()) prometheus_ = std::move(prometheus);
 }
@@ -112,15 +112,15 @@ std::string LiveSystem::ReadPage() const {
   return answer.body;
 }
 
-v1::Stats LiveSystem::GetStats(bool layers) {
+v1::Stats LiveSystem::AskStats(bool layers) {
   grpc::ClientContext context;
   context.AddMetadata(kTenantHeader, "operator");
-  v1::GetStatsRequest request;
+  v1::StatsRequest request;
   request.set_layers(layers);
   v1::Stats stats;
-  const grpc::Status status = stats_->GetStats(&context, request, &stats);
+  const grpc::Status status = stats_->Stats(&context, request, &stats);
   EXPECT_TRUE(status.ok()) << status.error_message();
-  counts.CountCall(Ended("GetStats", "OK", "other"));
+  counts.CountCall(Ended("Stats", "OK", "other"));
   AwaitPage([](const MetricSamples& page) {  // the answer counts until all of it has left
     return page.Sum("eta_unread_answer_bytes") == 0;
   });

@@ -9,7 +9,6 @@
 
 #include "eta/v1/profiles.grpc.pb.h"
 #include "eta/v1/service.grpc.pb.h"
-#include "eta/v1/stats.grpc.pb.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/monitoring/client_counts.h"
 #include "tests/testing/monitoring/prometheus_server.h"
@@ -39,7 +38,7 @@ class LiveSystem {
 
   std::string ReadPage() const;
   MetricSamples Scrape() const { return MetricSamples(ReadPage()); }
-  v1::Stats GetStats(bool layers = false);
+  v1::Stats AskStats(bool layers = false);
   const PrometheusServer& prometheus() const { return *prometheus_; }
 
   ClientCounts counts;
@@ -64,7 +63,7 @@ class LiveSystem {
   int metrics_port_ = 0;
   std::unique_ptr<v1::EtaService::Stub> stub_;
   std::unique_ptr<v1::ProfileService::Stub> profiles_;
-  std::unique_ptr<v1::StatsService::Stub> stats_;
+  std::unique_ptr<v1::EtaService::Stub> stats_;
   std::unique_ptr<PrometheusServer> prometheus_;
   int rounds_ = 0;
 };

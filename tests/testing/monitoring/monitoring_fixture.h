@@ -33,7 +33,7 @@ class MonitoringTest : public ::testing::Test {
     if (HasFatalFailure()) return;
     ASSERT_TRUE(played->system.prometheus().AwaitScrapes(1));
     played->system.PlayRound();
-    played->stats = played->system.GetStats(/*layers=*/true);
+    played->stats = played->system.AskStats(/*layers=*/true);
     played->page_text = played->system.ReadPage();
     played->page = MetricSamples(played->page_text);
     ASSERT_TRUE(played->system.prometheus().AwaitScrapes(2));

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gtest/gtest.h"
 #include "tests/testing/net/own_connection.h"
 #include "tests/testing/service/replica.h"
@@ -15,11 +15,11 @@ namespace eta::testing {
 
 inline v1::Stats LiveStats(const std::string& address) {
   // A connection that calls share may be dead after a fault.
-  const auto stub = v1::StatsService::NewStub(OwnConnection(address));
+  const auto stub = v1::EtaService::NewStub(OwnConnection(address));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   v1::Stats stats;
-  const grpc::Status status = stub->GetStats(&context, {}, &stats);
+  const grpc::Status status = stub->Stats(&context, {}, &stats);
   EXPECT_TRUE(status.ok()) << status.error_message();
   return stats;
 }

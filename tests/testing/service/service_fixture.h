@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "eta/v1/profiles.grpc.pb.h"
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "service/server.h"
@@ -82,11 +82,11 @@ class ServiceTest : public ::testing::Test {
 
   // Until memory is on this rung for the server; false after 10 s without.
   ::testing::AssertionResult AwaitPressure(v1::Pressure rung) {
-    const auto stub = v1::StatsService::NewStub(channel_);
+    const auto stub = v1::EtaService::NewStub(channel_);
     for (int i = 0; i < 1000; ++i) {
       grpc::ClientContext context;
       v1::Stats stats;
-      if (stub->GetStats(&context, v1::GetStatsRequest(), &stats).ok() &&
+      if (stub->Stats(&context, v1::StatsRequest(), &stats).ok() &&
           stats.pressure().pressure() == rung) {
         return ::testing::AssertionSuccess();
       }

@@ -62,7 +62,7 @@ TenantClient::TenantClient(int number, const std::shared_ptr<grpc::Channel>& cha
       fitting_(fitting),
       eta_(v1::EtaService::NewStub(channel)),
       profiles_(v1::ProfileService::NewStub(channel)),
-      stats_(v1::StatsService::NewStub(channel)) {}
+      stats_(v1::EtaService::NewStub(channel)) {}
 
 void TenantClient::Step(std::mt19937& random) {
   ++counts_.operations;
@@ -335,7 +335,7 @@ int64_t TenantClient::CachedOfTheCommonPrompt() {
 v1::TenantStats TenantClient::OwnStats() {
   v1::Stats stats;
   const grpc::Status status =
-      Call(*stats_, &v1::StatsService::Stub::GetStats, v1::GetStatsRequest(), stats);
+      Call(*stats_, &v1::EtaService::Stub::Stats, v1::StatsRequest(), stats);
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(stats.tenant(), tenant_);
   EXPECT_FALSE(stats.has_load());
@@ -351,13 +351,13 @@ v1::TenantStats TenantClient::OwnStats() {
 }
 
 void TenantClient::AskForAnothersStats(std::mt19937& random) {
-  v1::GetStatsRequest request;
+  v1::StatsRequest request;
   const int other = number_ + 1 + static_cast<int>(random() % 7);
   request.set_tenant(CanaryOf(other));
   grpc::ClientContext context;
   SetDeadlineAndTenant(context, tenant_);
   v1::Stats stats;
-  const grpc::Status status = stats_->GetStats(&context, request, &stats);
+  const grpc::Status status = stats_->Stats(&context, request, &stats);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(stats.SerializeAsString(), "");
   EXPECT_EQ(status.error_message().find(request.tenant()), std::string::npos);

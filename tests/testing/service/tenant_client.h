@@ -13,7 +13,6 @@
 #include "calibration/profiles/profile_record.h"
 #include "eta/v1/profiles.grpc.pb.h"
 #include "eta/v1/service.grpc.pb.h"
-#include "eta/v1/stats.grpc.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/support/status.h"
 #include "tests/testing/identity/tenant_header.h"
@@ -98,7 +97,7 @@ class TenantClient {
   const ProfileContent fitting_;
   const std::unique_ptr<v1::EtaService::Stub> eta_;
   const std::unique_ptr<v1::ProfileService::Stub> profiles_;
-  const std::unique_ptr<v1::StatsService::Stub> stats_;
+  const std::unique_ptr<v1::EtaService::Stub> stats_;
   std::map<std::string, Name> names_;
   int64_t output_tokens_ = 0;
   TenancyCounts counts_;

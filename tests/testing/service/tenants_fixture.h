@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "calibration/profiles/profile_json.h"
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "nlohmann/json.hpp"
@@ -61,7 +61,7 @@ class TenantsFixture : public ::testing::Test {
     server_ = std::make_unique<Replica>(model_.path(), folder_.path() + "/profiles.db", flags);
     ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors;
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
-    stats_ = v1::StatsService::NewStub(channel_);
+    stats_ = v1::EtaService::NewStub(channel_);
   }
   void TearDown() override {
     if (server_ == nullptr || !server_->up()) return;
@@ -143,10 +143,10 @@ class TenantsFixture : public ::testing::Test {
     request.set_json(*ProfileToJson({.name = name, .version = 1, .content = MakeContent(1, 2, 4)}));
     return Call(*server_->profiles, &v1::ProfileService::Stub::ImportProfile, request, By(id));
   }
-  grpc::Status GetStats(const std::string& id, const std::string& tenant, v1::Stats& stats) {
-    v1::GetStatsRequest request;
+  grpc::Status AskStats(const std::string& id, const std::string& tenant, v1::Stats& stats) {
+    v1::StatsRequest request;
     if (!tenant.empty()) request.set_tenant(tenant);
-    return Call(*stats_, &v1::StatsService::Stub::GetStats, request, By(id), &stats);
+    return Call(*stats_, &v1::EtaService::Stub::Stats, request, By(id), &stats);
   }
 
   const TinyModel model_;
@@ -156,7 +156,7 @@ class TenantsFixture : public ::testing::Test {
   nlohmann::json identity_;
   std::unique_ptr<Replica> server_;
   std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::StatsService::Stub> stats_;
+  std::unique_ptr<v1::EtaService::Stub> stats_;
   std::string pushback_;  // of the last call
   size_t denials_ = 0;    // each leaves a line
 };

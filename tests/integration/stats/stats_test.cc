@@ -1,4 +1,4 @@
-// The calls of StatsService over a real socket: who sees what, streams of snapshots, drain.
+// The calls Stats and WatchStats over a real socket: who sees what, streams of snapshots, drain.
 #include <google/protobuf/util/time_util.h>
 
 #include <chrono>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "eta/v1/stats.grpc.pb.h"
+#include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "tests/testing/net/generic_call.h"
 #include "tests/testing/net/http2_peer.h"
@@ -30,7 +30,7 @@ using ::testing::SizeIs;
 // A WatchStats call, snapshot by snapshot.
 class WatchCall {
  public:
-  WatchCall(v1::StatsService::Stub& stub, const v1::WatchStatsRequest& request,
+  WatchCall(v1::EtaService::Stub& stub, const v1::WatchStatsRequest& request,
             const std::string& tenant = "") {
     context.set_deadline(std::chrono::system_clock::now() + seconds(20));
     if (!tenant.empty()) context.AddMetadata(kTenantHeader, tenant);
@@ -54,7 +54,7 @@ class WatchCall {
   std::unique_ptr<grpc::ClientReader<v1::Stats>> reader_;
 };
 
-class StatsServiceTest : public CalibrateTest {
+class StatsTest : public CalibrateTest {
  protected:
   void SetUp() override {
     telemetry_ = [this](const SnapshotQuery& query) {
@@ -73,19 +73,19 @@ class StatsServiceTest : public CalibrateTest {
     Serve(options);
   }
 
-  std::unique_ptr<v1::StatsService::Stub> StatsStub() {
-    return v1::StatsService::NewStub(NewChannel());
+  std::unique_ptr<v1::EtaService::Stub> StatsStub() {
+    return v1::EtaService::NewStub(NewChannel());
   }
-  grpc::Status Get(const v1::GetStatsRequest& request, v1::Stats& stats,
+  grpc::Status Get(const v1::StatsRequest& request, v1::Stats& stats,
                    const std::string& tenant = "") {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + seconds(20));
     if (!tenant.empty()) context.AddMetadata(kTenantHeader, tenant);
-    return StatsStub()->GetStats(&context, request, &stats);
+    return StatsStub()->Stats(&context, request, &stats);
   }
   v1::Stats Get(const std::string& tenant = "") {
     v1::Stats stats;
-    const grpc::Status status = Get(v1::GetStatsRequest(), stats, tenant);
+    const grpc::Status status = Get(v1::StatsRequest(), stats, tenant);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return stats;
   }
@@ -104,7 +104,7 @@ class StatsServiceTest : public CalibrateTest {
   std::vector<SnapshotQuery> queries_;  // likewise
 };
 
-TEST_F(StatsServiceTest, OneSnapshotSaysWhatEngineAndCountersSay) {
+TEST_F(StatsTest, OneSnapshotSaysWhatEngineAndCountersSay) {
   engine_->SetSnapshot({.running = 3, .waiting = 2, .blocks_used = 7, .steps = 55});
   counted_.output_tokens = 1234;
   const v1::Stats stats = Get();
@@ -122,26 +122,26 @@ TEST_F(StatsServiceTest, OneSnapshotSaysWhatEngineAndCountersSay) {
   EXPECT_EQ(LastQuery().tenant, "");
 }
 
-TEST_F(StatsServiceTest, WorksWhereNothingIsCounted) {
+TEST_F(StatsTest, WorksWhereNothingIsCounted) {
   telemetry_ = nullptr;
   Serve();
   EXPECT_EQ(Get().server().model(), "puppet");
 }
 
-TEST_F(StatsServiceTest, ADeviceThatIsLostIsTheState) {
+TEST_F(StatsTest, ADeviceThatIsLostIsTheState) {
   engine_->SetSnapshot({.device_lost = true});
   EXPECT_EQ(Get().server().state(), v1::SERVER_STATE_DEVICE_LOST);
 }
 
-TEST_F(StatsServiceTest, LayersAreAskedForOnRequestOnly) {
-  v1::GetStatsRequest request;
+TEST_F(StatsTest, LayersAreAskedForOnRequestOnly) {
+  v1::StatsRequest request;
   request.set_layers(true);
   v1::Stats stats;
   EXPECT_TRUE(Get(request, stats).ok());
   EXPECT_TRUE(LastQuery().layers);
 }
 
-TEST_F(StatsServiceTest, ATenantSeesItsOwnTheOperatorEverything) {
+TEST_F(StatsTest, ATenantSeesItsOwnTheOperatorEverything) {
   ServeTenants();
   const v1::Stats own = Get("user");
   EXPECT_EQ(own.tenant(), "user");
@@ -154,7 +154,7 @@ TEST_F(StatsServiceTest, ATenantSeesItsOwnTheOperatorEverything) {
   EXPECT_TRUE(all.has_load());
   EXPECT_EQ(LastQuery().tenant, "");
 
-  v1::GetStatsRequest request;
+  v1::StatsRequest request;
   request.set_tenant("user");
   v1::Stats stats;
   EXPECT_TRUE(Get(request, stats, "ops").ok());
@@ -162,15 +162,15 @@ TEST_F(StatsServiceTest, ATenantSeesItsOwnTheOperatorEverything) {
   EXPECT_EQ(LastQuery().tenant, "user");
 }
 
-TEST_F(StatsServiceTest, AnotherTenantsFiguresAreRefusedBeforeTheyAreTaken) {
+TEST_F(StatsTest, AnotherTenantsFiguresAreRefusedBeforeTheyAreTaken) {
   ServeTenants();
-  v1::GetStatsRequest request;
+  v1::StatsRequest request;
   request.set_tenant("other");
   v1::Stats stats;
   const grpc::Status status = Get(request, stats, "user");
   EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(ReasonOf(status), "ADMIN_REQUIRED");
-  EXPECT_EQ(Get(v1::GetStatsRequest(), stats).error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Get(v1::StatsRequest(), stats).error_code(), StatusCode::UNAUTHENTICATED);
   v1::WatchStatsRequest watch;
   watch.set_tenant("other");
   const auto stub = StatsStub();
@@ -181,7 +181,7 @@ TEST_F(StatsServiceTest, AnotherTenantsFiguresAreRefusedBeforeTheyAreTaken) {
   EXPECT_THAT(queries_, IsEmpty());
 }
 
-TEST_F(StatsServiceTest, ProfilesAndCalibrationsOfATenantAreItsOwn) {
+TEST_F(StatsTest, ProfilesAndCalibrationsOfATenantAreItsOwn) {
   ServeTenants();
   EXPECT_TRUE(Calibrate(Request("legal"), "one").status.ok());
   EXPECT_TRUE(Calibrate(Request("code"), "two").status.ok());
@@ -197,7 +197,7 @@ TEST_F(StatsServiceTest, ProfilesAndCalibrationsOfATenantAreItsOwn) {
   EXPECT_THAT(Get("ops").profiles(), SizeIs(2));
 }
 
-TEST_F(StatsServiceTest, ACalibrationIsListedWhileItRuns) {
+TEST_F(StatsTest, ACalibrationIsListedWhileItRuns) {
   Gate gate;
   WorkBehind(gate);
   const auto behind_gate = work_;
@@ -222,7 +222,7 @@ TEST_F(StatsServiceTest, ACalibrationIsListedWhileItRuns) {
   EXPECT_THAT(Get().calibrations(), IsEmpty());
 }
 
-TEST_F(StatsServiceTest, AStreamHasASnapshotAtOnceAndTheNextAfterTheInterval) {
+TEST_F(StatsTest, AStreamHasASnapshotAtOnceAndTheNextAfterTheInterval) {
   const auto stub = StatsStub();
   WatchCall call(*stub, Every(milliseconds(100)));
   ASSERT_TRUE(call.Read());
@@ -237,7 +237,7 @@ TEST_F(StatsServiceTest, AStreamHasASnapshotAtOnceAndTheNextAfterTheInterval) {
   EXPECT_EQ(call.Finish().error_code(), StatusCode::CANCELLED);
 }
 
-TEST_F(StatsServiceTest, AnIntervalOutOfBoundsIsRefused) {
+TEST_F(StatsTest, AnIntervalOutOfBoundsIsRefused) {
   const auto stub = StatsStub();
   for (const milliseconds interval : {milliseconds(-1000), milliseconds(0), milliseconds(99),
                                       milliseconds(60'001), milliseconds(1'000'000'000'000)}) {
@@ -249,16 +249,16 @@ TEST_F(StatsServiceTest, AnIntervalOutOfBoundsIsRefused) {
   }
 }
 
-TEST_F(StatsServiceTest, AMessageThatDoesNotParseIsRefused) {
-  for (const std::string method : {"GetStats", "WatchStats"}) {
-    GenericCall call(NewChannel(), "/eta.v1.StatsService/" + method);
+TEST_F(StatsTest, AMessageThatDoesNotParseIsRefused) {
+  for (const std::string method : {"Stats", "WatchStats"}) {
+    GenericCall call(NewChannel(), "/eta.v1.EtaService/" + method);
     const grpc::Status status = call.Exchange("\xff\xff");
     EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << method;
     EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE") << method;
   }
 }
 
-TEST_F(StatsServiceTest, AStreamEndsAtItsDeadline) {
+TEST_F(StatsTest, AStreamEndsAtItsDeadline) {
   const auto stub = StatsStub();
   WatchCall call(*stub, Every(milliseconds(100)));
   EXPECT_TRUE(call.Read());
@@ -272,7 +272,7 @@ TEST_F(StatsServiceTest, AStreamEndsAtItsDeadline) {
   EXPECT_TRUE(call.Read());  // the others go on
 }
 
-TEST_F(StatsServiceTest, StreamsAreBounded) {
+TEST_F(StatsTest, StreamsAreBounded) {
   const auto stub = StatsStub();
   std::vector<std::unique_ptr<WatchCall>> calls;
   for (int i = 0; i < StatsWatchers::kMax; ++i) {
@@ -300,7 +300,7 @@ TEST_F(StatsServiceTest, StreamsAreBounded) {
   EXPECT_TRUE(let_in);
 }
 
-TEST_F(StatsServiceTest, OneTenantCannotTakeAllStreams) {
+TEST_F(StatsTest, OneTenantCannotTakeAllStreams) {
   ServeTenants();
   const auto stub = StatsStub();
   std::vector<std::unique_ptr<WatchCall>> calls;
@@ -315,7 +315,7 @@ TEST_F(StatsServiceTest, OneTenantCannotTakeAllStreams) {
   EXPECT_TRUE(other.Read());
 }
 
-TEST_F(StatsServiceTest, SeveralTenantsCannotTakeAllStreamsEither) {
+TEST_F(StatsTest, SeveralTenantsCannotTakeAllStreamsEither) {
   ServeTenants();
   const auto stub = StatsStub();
   std::vector<std::unique_ptr<WatchCall>> calls;
@@ -334,7 +334,7 @@ TEST_F(StatsServiceTest, SeveralTenantsCannotTakeAllStreamsEither) {
   EXPECT_TRUE(operators.Read());
 }
 
-TEST_F(StatsServiceTest, TheDrainCanBeWatchedToItsEnd) {
+TEST_F(StatsTest, TheDrainCanBeWatchedToItsEnd) {
   ClientCall generate(*stub_);
   generate.Start(Ask("a long story"));
   const auto running = engine_->TakeCall();
@@ -363,7 +363,7 @@ TEST_F(StatsServiceTest, TheDrainCanBeWatchedToItsEnd) {
   Serve();
 }
 
-TEST_F(StatsServiceTest, AServerThatGoesEndsItsStreams) {
+TEST_F(StatsTest, AServerThatGoesEndsItsStreams) {
   const auto stub = StatsStub();
   WatchCall watch(*stub, Every(seconds(60)));
   ASSERT_TRUE(watch.Read());
@@ -373,7 +373,7 @@ TEST_F(StatsServiceTest, AServerThatGoesEndsItsStreams) {
   Serve();
 }
 
-TEST_F(StatsServiceTest, AConnectionEndsAGraceAfterItsAge) {
+TEST_F(StatsTest, AConnectionEndsAGraceAfterItsAge) {
   ServerOptions options;
   options.max_connection_age = milliseconds(200);
   options.max_connection_age_grace = milliseconds(200);
@@ -387,13 +387,13 @@ TEST_F(StatsServiceTest, AConnectionEndsAGraceAfterItsAge) {
   Serve();
 }
 
-TEST_F(StatsServiceTest, AReaderWhoTakesNothingLosesItsPlaceAndItsCall) {
+TEST_F(StatsTest, AReaderWhoTakesNothingLosesItsPlaceAndItsCall) {
   CallRecords records;
   call_observers_ = {&records};
   Serve({}, {.max_congestion = milliseconds(300)});
   Http2Peer peer(server_->address(), Http2Peer::NoWindow());
   ASSERT_TRUE(peer.connected());
-  peer.Call(1, "/eta.v1.StatsService/WatchStats");
+  peer.Call(1, "/eta.v1.EtaService/WatchStats");
   peer.Message(1, Every(milliseconds(100)).SerializeAsString(), /*end_stream=*/true);
   const auto frames = peer.ReadStream(1);
   ASSERT_FALSE(frames.empty());
@@ -405,9 +405,9 @@ TEST_F(StatsServiceTest, AReaderWhoTakesNothingLosesItsPlaceAndItsCall) {
   Serve();
 }
 
-TEST_F(StatsServiceTest, AReaderWhoDoesNotReadHoldsNobodyUp) {
+TEST_F(StatsTest, AReaderWhoDoesNotReadHoldsNobodyUp) {
   const auto stub = StatsStub();
-  const auto idle_stub = v1::StatsService::NewStub(NewChannel());
+  const auto idle_stub = v1::EtaService::NewStub(NewChannel());
   WatchCall idle(*idle_stub, Every(milliseconds(100)));  // never read
   WatchCall watch(*stub, Every(milliseconds(100)));
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(watch.Read());
