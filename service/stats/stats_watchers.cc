@@ -15,9 +15,8 @@ constexpr std::chrono::seconds kRetry{5};
 
 absl::Status Full() {
   return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("as many calls watch as may (", StatsWatchers::kMax, ", ",
-                                StatsWatchers::kMaxOfTenants, " of all tenants, ",
-                                StatsWatchers::kMaxOfTenant, " of one)"),
+                   absl::StrCat("as many calls watch as may (", StatsWatchers::kMax,
+                                ", of one tenant ", StatsWatchers::kMaxOfTenant, ")"),
                    {.reason = "WATCHERS_FULL", .retry_after = kRetry});
 }
 
@@ -36,53 +35,20 @@ StatsWatchers::~StatsWatchers() {
 }
 
 absl::Status StatsWatchers::Add(const std::shared_ptr<StatsWatcher>& watcher,
-                                std::chrono::nanoseconds interval,
-                                const std::optional<std::string>& tenant) {
-  std::shared_ptr<StatsWatcher> ended;
+                                std::chrono::nanoseconds interval, const Tenant& tenant) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return ServerDraining();
-    const auto goes = MakeRoom(tenant);
-    if (!goes) return Full();
-    entries_.emplace(watcher.get(), Entry{.watcher = watcher,
-                                          .interval = interval,
-                                          .tenant = tenant,
-                                          .due = Clock::now(),
-                                          .number = ++last_number_});
-    if (*goes != entries_.end()) {
-      ended = std::move((*goes)->second.watcher);
-      entries_.erase(*goes);
-    }
+    const auto own = std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
+      return entry.second.tenant == tenant;
+    });
+    if (entries_.size() >= kMax || own >= kMaxOfTenant) return Full();
+    entries_.emplace(
+        watcher.get(),
+        Entry{.watcher = watcher, .interval = interval, .tenant = tenant, .due = Clock::now()});
   }
   changed_.notify_all();
-  if (ended != nullptr) ended->OnEnd(Full());
   return absl::OkStatus();
-}
-
-std::optional<StatsWatchers::Entries::iterator> StatsWatchers::MakeRoom(
-    const std::optional<std::string>& tenant) {
-  const bool full = entries_.size() >= kMax;
-  if (!tenant) return full ? std::nullopt : std::optional(entries_.end());
-  std::map<std::string, int> watching;  // by tenant
-  int together = 0;
-  for (const auto& [key, entry] : entries_) {
-    if (!entry.tenant) continue;
-    ++together;
-    ++watching[*entry.tenant];
-  }
-  const int own = watching[*tenant];
-  if (own >= kMaxOfTenant) return std::nullopt;
-  if (!full && together < kMaxOfTenants) return entries_.end();
-  auto newest = entries_.end();
-  std::pair<int, int64_t> most(own + 2, 0);  // with one less it still has as many as who comes
-  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    if (!entry->second.tenant) continue;
-    const std::pair has(watching[*entry->second.tenant], entry->second.number);
-    if (has < most) continue;
-    most = has;
-    newest = entry;
-  }
-  return newest == entries_.end() ? std::nullopt : std::optional(newest);
 }
 
 int StatsWatchers::watching() const {

@@ -1,22 +1,19 @@
 // The WatchStats calls of a server: bounded in number, told one by one when their next snapshot is
 // due, on a thread of this object, and ended together when the server has drained. Thread-safe.
 //
-// A call lasts for as long as its client likes, so that places do not come free by themselves:
-// where none is left, the newest of the tenant that has most makes room for one of a tenant that
-// has less.
+// A call lasts for as long as its client likes. So all calls together are bounded, and those of one
+// tenant are bounded far below that.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "engine/base/tenant.h"
 #include "engine/request/request.h"
 
 namespace eta {
@@ -26,14 +23,13 @@ class StatsWatcher {
   virtual ~StatsWatcher() = default;
   // A snapshot is due. Must not block.
   virtual void OnDue() = 0;
-  // It ends with this: the server ends, or others have fewer places. OnDue may still come once.
+  // It ends with this, since the server ends. OnDue may still come once.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
 class StatsWatchers {
  public:
   static constexpr int kMax = 32;
-  static constexpr int kMaxOfTenants = 24;  // all but the operators' together
   static constexpr int kMaxOfTenant = 8;
 
   StatsWatchers();
@@ -41,11 +37,10 @@ class StatsWatchers {
   StatsWatchers(const StatsWatchers&) = delete;
   StatsWatchers& operator=(const StatsWatchers&) = delete;
 
-  // Due at once, then every `interval`; one that comes late is not made up for. `tenant` is whose
-  // place it takes; unset: an operator's. RESOURCE_EXHAUSTED (WATCHERS_FULL), UNAVAILABLE
-  // (DRAINING).
+  // Due at once, then every `interval`; one that comes late is not made up for. `tenant` is the
+  // caller's. RESOURCE_EXHAUSTED (WATCHERS_FULL), UNAVAILABLE (DRAINING).
   absl::Status Add(const std::shared_ptr<StatsWatcher>& watcher, std::chrono::nanoseconds interval,
-                   const std::optional<std::string>& tenant);
+                   const Tenant& tenant);
   // Ignored for one that is not there, or no more.
   void Remove(const StatsWatcher* watcher);
 
@@ -58,22 +53,17 @@ class StatsWatchers {
   struct Entry {
     std::shared_ptr<StatsWatcher> watcher;
     std::chrono::nanoseconds interval;
-    std::optional<std::string> tenant;
+    Tenant tenant;
     Clock::time_point due;
-    int64_t number;  // ascending
   };
   using Entries = std::map<const StatsWatcher*, Entry>;
 
   void Run();
-  // With mutex_ held: who has to go so that one of `tenant` may come. end(): nobody, there is room.
-  // Absent: there is none.
-  std::optional<Entries::iterator> MakeRoom(const std::optional<std::string>& tenant);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
   Entries entries_;
-  int64_t last_number_ = 0;
   bool closed_ = false;
   bool stop_ = false;
 

@@ -42,9 +42,7 @@ absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
   if (absl::Status status = MakeQuery(*caller); !status.ok()) return status;
   shown_ = KeptShown(ShownBy(context(), service_.identity.rules().tenant_header));
   return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
-                       caller->roles.Has(Role::kStatsAll)
-                           ? std::nullopt
-                           : std::optional<std::string>(caller->tenant.id()));
+                       caller->tenant);
 }
 
 absl::Status WatchStatsReactor::MakeQuery(const Caller& caller) {

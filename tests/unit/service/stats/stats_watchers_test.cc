@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -64,8 +65,8 @@ TEST(StatsWatchers, EachIsDueAtOnceAndThenAgain) {
   StatsWatchers watchers;
   const auto quick = std::make_shared<Watcher>();
   const auto slow = std::make_shared<Watcher>();
-  ASSERT_TRUE(watchers.Add(slow, hours(1), std::nullopt).ok());
-  ASSERT_TRUE(watchers.Add(quick, milliseconds(1), std::nullopt).ok());
+  ASSERT_TRUE(watchers.Add(slow, hours(1), *Tenant::Parse("a")).ok());
+  ASSERT_TRUE(watchers.Add(quick, milliseconds(1), *Tenant::Parse("a")).ok());
   EXPECT_TRUE(slow->AwaitDue(1));
   EXPECT_TRUE(quick->AwaitDue(4));
   EXPECT_EQ(slow->due(), 1);
@@ -74,7 +75,7 @@ TEST(StatsWatchers, EachIsDueAtOnceAndThenAgain) {
 TEST(StatsWatchers, OneThatWasRemovedIsLetGo) {
   StatsWatchers watchers;
   const auto watcher = std::make_shared<Watcher>();
-  ASSERT_TRUE(watchers.Add(watcher, hours(1), std::nullopt).ok());
+  ASSERT_TRUE(watchers.Add(watcher, hours(1), *Tenant::Parse("a")).ok());
   ASSERT_TRUE(watcher->AwaitDue(1));
   watchers.Remove(watcher.get());
   watchers.Remove(watcher.get());
@@ -85,9 +86,9 @@ TEST(StatsWatchers, OneThatWasRemovedIsLetGo) {
 TEST(StatsWatchers, AreBoundedTogetherAndPerTenant) {
   StatsWatchers watchers;
   std::vector<std::shared_ptr<Watcher>> all;
-  const auto add = [&](const std::optional<std::string>& tenant) {
+  const auto add = [&](const std::string& tenant) {
     all.push_back(std::make_shared<Watcher>());
-    return watchers.Add(all.back(), hours(1), tenant);
+    return watchers.Add(all.back(), hours(1), *Tenant::Parse(tenant));
   };
   for (int i = 0; i < StatsWatchers::kMaxOfTenant; ++i) EXPECT_TRUE(add("a").ok()) << i;
   const absl::Status refused = add("a");
@@ -95,58 +96,25 @@ TEST(StatsWatchers, AreBoundedTogetherAndPerTenant) {
   EXPECT_EQ(GetErrorDetail(refused).reason, "WATCHERS_FULL");
   EXPECT_TRUE(GetErrorDetail(refused).retry_after.has_value());
   for (int i = StatsWatchers::kMaxOfTenant; i < StatsWatchers::kMax; ++i) {
-    EXPECT_TRUE(add(std::nullopt).ok()) << i;
+    EXPECT_TRUE(add("b" + std::to_string(i / StatsWatchers::kMaxOfTenant)).ok()) << i;
   }
-  EXPECT_FALSE(add(std::nullopt).ok());
-  EXPECT_FALSE(add("a").ok());
+  EXPECT_FALSE(add("c").ok());
   watchers.Remove(all.front().get());
-  EXPECT_TRUE(add("a").ok());
-}
-
-TEST(StatsWatchers, ATenantThatHasNoneGetsThePlaceOfOneThatHasMost) {
-  StatsWatchers watchers;
-  std::vector<std::shared_ptr<Watcher>> all;
-  const auto add = [&](const std::optional<std::string>& tenant) {
-    all.push_back(std::make_shared<Watcher>());
-    return watchers.Add(all.back(), hours(1), tenant);
-  };
-  const auto ended = [&] {
-    std::vector<size_t> places;
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i]->closed() > 0) places.push_back(i);
-    }
-    return places;
-  };
-  for (const char* tenant : {"a", "b", "c"}) {
-    for (int i = 0; i < StatsWatchers::kMaxOfTenant; ++i) EXPECT_TRUE(add(tenant).ok());
-  }
-  EXPECT_EQ(watchers.watching(), StatsWatchers::kMaxOfTenants);
-  EXPECT_THAT(ended(), ::testing::IsEmpty());
-  EXPECT_TRUE(add("d").ok());
-  EXPECT_THAT(ended(), ::testing::ElementsAre(StatsWatchers::kMaxOfTenants - 1)) << "the newest";
-  EXPECT_EQ(GetErrorDetail(all[StatsWatchers::kMaxOfTenants - 1]->end()).reason, "WATCHERS_FULL");
-  EXPECT_EQ(watchers.watching(), StatsWatchers::kMaxOfTenants);
-  for (int i = 1; i < 6; ++i) EXPECT_TRUE(add("d").ok()) << i;
-  EXPECT_FALSE(add("d").ok()) << "all have six";
-  EXPECT_EQ(ended().size(), 6);
-  for (int i = StatsWatchers::kMaxOfTenants; i < StatsWatchers::kMax; ++i) {
-    EXPECT_TRUE(add(std::nullopt).ok()) << "the operator's places are left: " << i;
-  }
-  EXPECT_FALSE(add(std::nullopt).ok());
-  EXPECT_EQ(ended().size(), 6);
+  EXPECT_TRUE(add("c").ok());
+  EXPECT_EQ(watchers.watching(), StatsWatchers::kMax);
 }
 
 TEST(StatsWatchers, ClosingEndsAllOnceAndRefusesMore) {
   StatsWatchers watchers;
   const auto one = std::make_shared<Watcher>();
   const auto two = std::make_shared<Watcher>();
-  ASSERT_TRUE(watchers.Add(one, hours(1), "a").ok());
-  ASSERT_TRUE(watchers.Add(two, hours(1), std::nullopt).ok());
+  ASSERT_TRUE(watchers.Add(one, hours(1), *Tenant::Parse("a")).ok());
+  ASSERT_TRUE(watchers.Add(two, hours(1), *Tenant::Parse("a")).ok());
   watchers.Close();
   watchers.Close();
   EXPECT_EQ(one->closed(), 1);
   EXPECT_EQ(two->closed(), 1);
-  const absl::Status refused = watchers.Add(one, hours(1), std::nullopt);
+  const absl::Status refused = watchers.Add(one, hours(1), *Tenant::Parse("a"));
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(GetErrorDetail(refused).reason, "DRAINING");
 }
