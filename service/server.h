@@ -5,7 +5,9 @@
 // those that run have drain_timeout to end; what is left ends with UNAVAILABLE.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -87,7 +89,7 @@ class Server {
   const TenantLimits no_limits_;
   const TenantLimits& limits_;
   TenantLedger ledger_;
-  UnreadAnswers unread_;
+  std::atomic<int64_t> answers_cut_off_ = 0;
   LiveStreams streams_;
   MemoryPressure memory_;
   TaskThread writer_;

@@ -1,6 +1,8 @@
 // What the calls of a server use; outlives all of them.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <stop_token>
 
@@ -14,7 +16,6 @@
 #include "service/calls/live_streams.h"
 #include "service/limits/tenant_ledger.h"
 #include "service/limits/tenant_limits.h"
-#include "service/limits/unread_answers.h"
 #include "service/options/server_options.h"
 #include "service/process/memory_pressure.h"
 #include "service/telemetry/call_record.h"
@@ -55,7 +56,7 @@ struct ServiceContext {
   const Identity& identity;
   const TenantLimits& limits;
   TenantLedger& ledger;
-  UnreadAnswers& unread;
+  std::atomic<int64_t>& answers_cut_off;  // of unary calls, that were not read in time
   LiveStreams& streams;
 };
 

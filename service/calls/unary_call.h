@@ -19,7 +19,6 @@
 #include "service/calls/records/call_track.h"
 #include "service/calls/service_context.h"
 #include "service/limits/tenant_ledger.h"
-#include "service/limits/unread_answers.h"
 #include "service/wire/grpc_status.h"
 #include "service/wire/store_status.h"
 #include "service/wire/wire_message.h"
@@ -101,21 +100,19 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   absl::Status Answer(const Caller& caller, const Request& request) {
-    if (absl::Status room = service_.unread.Check(caller.tenant); !room.ok()) return room;
     const absl::StatusOr<Response> response = handler_(caller, request, track_.record());
     if (!response.ok()) return response.status();
     SerializeMessage(*response, *answer_);
-    AwaitReader(caller.tenant);
+    AwaitReader();
     return absl::OkStatus();
   }
 
-  // An answer to which the client opens no window stays as long as it likes.
-  void AwaitReader(const Tenant& tenant) {
-    const size_t bytes = answer_->Length();
-    unread_ = service_.unread.Add(tenant, bytes);
+  // gRPC holds an answer until its client opens the window. How much may be held until the call is
+  // cut off: service/DEFENCES.md, "Answers that nobody reads".
+  void AwaitReader() {
     const auto patience = service_.engine.limits().max_congestion *
-                          static_cast<int64_t>(1 + bytes / kBytesOfPatience);
-    cut_off_.Begin(*context_, patience, [&unread = service_.unread] { unread.CountCutOff(); });
+                          static_cast<int64_t>(1 + answer_->Length() / kBytesOfPatience);
+    cut_off_.Begin(*context_, patience, [&count = service_.answers_cut_off] { ++count; });
   }
 
   void End(const absl::Status& status) {
@@ -135,7 +132,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   const Handler handler_;
   CallTrack track_;
   TenantLedger::Lease lease_;  // until the answer is on its way: the client may call again at once
-  UnreadAnswers::Hold unread_;
   CutOff cut_off_;
 };
 

@@ -11,10 +11,6 @@ void AddConnectionFlags(CLI::App& app, ServerOptions& options) {
            "own");
   AddBytes(app, "--max_metadata_bytes", options.max_metadata_bytes,
            "Largest metadata of a call, in bytes");
-  AddBytes(
-      app, "--max_unread_answer_bytes", options.max_unread_answer_bytes,
-      "Largest size, in bytes, of all answers of unary calls that clients have not read yet. A "
-      "tenant may leave a quarter of it unread, a 64th once it is used up");
   AddCount(app, "--max_streams_per_connection", options.max_streams_per_connection,
            "Largest number of calls at a time on one connection");
   AddCountOrNone(app, "--max_connections", options.max_connections,

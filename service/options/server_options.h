@@ -66,7 +66,6 @@ struct ServerOptions {
   int max_message_bytes = 1 << 20;            // of a request, above it RESOURCE_EXHAUSTED ...
   int max_calibrate_message_bytes = 8 << 20;  // ... but of Calibrate, where there is a store
   int max_metadata_bytes = 8 * 1024;          // of a call
-  int max_unread_answer_bytes = 64 << 20;     // of calls but streams (unread_answers.h)
   int max_streams_per_connection = 100;       // calls at a time
   int max_connections = 0;  // at a time, more are closed at once; 0: Acceptor::kDefaultMax has it
   // Of one address (IPv6: of its first 64 bits); 0: no such limit. Not of a Unix socket.

@@ -157,7 +157,6 @@ void Fill(const PressureFigures& figures, v1::PressureStats& out) {
   out.set_pressure(ToMessage(figures.rung));
   out.set_memory_used(figures.memory_used);
   out.set_streams_ended(figures.streams_ended);
-  out.set_unread_answer_bytes(figures.unread_answer_bytes);
   out.set_answers_cut_off(figures.answers_cut_off);
 }
 

@@ -35,12 +35,10 @@ StoreFigures TakeStoreFigures(const ProfileStore& store, const ProfileCache& cac
 }  // namespace
 
 PressureFigures TakePressure(const ServiceContext& service) {
-  const UnreadFigures unread = service.unread.Figures();
   return {.rung = service.memory.rung(),
           .memory_used = service.memory.FractionUsed(),
           .streams_ended = service.streams.ended(),
-          .unread_answer_bytes = unread.bytes,
-          .answers_cut_off = unread.cut_off};
+          .answers_cut_off = service.answers_cut_off};
 }
 
 ServerFigures TakeFigures(const ServiceContext& service) {

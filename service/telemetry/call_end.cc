@@ -17,9 +17,8 @@ constexpr std::array<std::string_view, 16> kRejections = {
 constexpr std::array<std::string_view, 8> kFailures = {
     "deadline_decoding", "deadline_queued", "device_error",     "draining",
     "internal_error",    "memory_pressure", "nonfinite_logits", "slow_consumer"};
-constexpr std::array<std::string_view, 6> kTenantLimits = {"answers_unread",      "profile_quota",
-                                                           "tenant_calibrations", "tenant_calls",
-                                                           "tenant_kv",           "tenant_tokens"};
+constexpr std::array<std::string_view, 5> kTenantLimits = {
+    "profile_quota", "tenant_calibrations", "tenant_calls", "tenant_kv", "tenant_tokens"};
 // A calibration has run when it gives one of these.
 constexpr std::array<std::string_view, 5> kBadSamples = {"cells_inconsistent", "no_scores",
                                                          "scores_not_finite", "scores_out_of_range",

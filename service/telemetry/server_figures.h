@@ -63,7 +63,6 @@ struct PressureFigures {
   Pressure rung = Pressure::kNone;
   double memory_used = 0.0;   // of the limit; 0 without one
   int64_t streams_ended = 0;  // for want of memory
-  int64_t unread_answer_bytes = 0;
   int64_t answers_cut_off = 0;  // that were not read in time
 };
 

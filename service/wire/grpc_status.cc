@@ -43,7 +43,7 @@ v1::ErrorReason UsualReason(absl::StatusCode code) {
 // Whose bound was hit; empty: the reason is no bound's.
 std::string QuotaSubject(const std::string& reason) {
   for (const v1::ErrorReason quota : {v1::PROFILE_QUOTA, v1::TENANT_CALLS, v1::TENANT_TOKENS,
-                                      v1::TENANT_KV, v1::TENANT_CALIBRATIONS, v1::ANSWERS_UNREAD}) {
+                                      v1::TENANT_KV, v1::TENANT_CALIBRATIONS}) {
     if (reason == v1::ErrorReason_Name(quota)) return "tenant";
   }
   for (const v1::ErrorReason bound :

@@ -111,12 +111,6 @@ def build():
                 [target("sum by (instance) (eta_requests_paused)", "{{instance}}")],
             ),
             series(
-                "Answers that wait to be read",
-                "Of calls but streams (--max_unread_answer_bytes).",
-                [target("sum by (instance) (eta_unread_answer_bytes)", "{{instance}}")],
-                unit="bytes",
-            ),
-            series(
                 "Given up",
                 "Answers that nobody read in time, and those that were given up because memory was "
                 "short.",

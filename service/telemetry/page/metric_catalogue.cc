@@ -191,7 +191,7 @@ constexpr Metric kTenants[] = {
      "Profile versions that the tenant may ever store, deleted ones included; absent for `other`"},
     {"eta_tenant_refused_total", kCounter, "model,tenant,reason", "calls",
      "Calls that were refused by a limit of their tenant, by reason: tenant_calls, tenant_tokens, "
-     "tenant_kv, tenant_calibrations, profile_quota or answers_unread"},
+     "tenant_kv, tenant_calibrations or profile_quota"},
 };
 
 constexpr Metric kSteps[] = {
@@ -286,8 +286,6 @@ constexpr Metric kProcess[] = {
      "largest answers are ended)"},
     {"eta_memory_streams_ended_total", kCounter, "model", "calls",
      "Calls whose answers were ended because memory was short"},
-    {"eta_unread_answer_bytes", kGauge, "model", "bytes",
-     "Bytes of unary answers that clients have not read yet, plus 16 KiB for each answer"},
     {"eta_answers_cut_off_total", kCounter, "model", "calls",
      "Calls that were ended because their unary answers were not read in time"},
     {"eta_memory_used_ratio", kGauge, "model", "ratio",

@@ -390,8 +390,6 @@ void WriteProcess(const ServerFigures* server, const ProcessFigures& process, Pa
   }
   page.Family("eta_memory_streams_ended_total");
   if (server != nullptr) page.Sample(server->pressure.streams_ended);
-  page.Family("eta_unread_answer_bytes");
-  if (server != nullptr) page.Sample(server->pressure.unread_answer_bytes);
   page.Family("eta_answers_cut_off_total");
   if (server != nullptr) page.Sample(server->pressure.answers_cut_off);
   page.Family("eta_memory_used_ratio");

@@ -219,7 +219,7 @@ TEST(ToWireStatus, AHintIsNeverTooEarlyAndSpread) {
 
 TEST(ToWireStatus, AQuotaIsNamed) {
   for (const std::string reason :
-       {"TENANT_CALLS", "TENANT_TOKENS", "TENANT_KV", "TENANT_CALIBRATIONS", "ANSWERS_UNREAD"}) {
+       {"TENANT_CALLS", "TENANT_TOKENS", "TENANT_KV", "TENANT_CALIBRATIONS"}) {
     const WireStatus wire = ToWireStatus(
         MakeError(absl::StatusCode::kResourceExhausted, "too much",
                   {.reason = reason, .metadata = {{"quota", "max_calls"}, {"limit", "3"}}}));

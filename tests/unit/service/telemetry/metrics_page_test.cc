@@ -49,7 +49,6 @@ ServerFigures Everything(const EngineInfo& info) {
   server.pressure = {.rung = Pressure::kNoCalibrate,
                      .memory_used = 0.25,
                      .streams_ended = 2,
-                     .unread_answer_bytes = 20'000,
                      .answers_cut_off = 3};
   server.tenants = {{.tenant = "acme",
                      .named = true,
@@ -247,7 +246,6 @@ TEST_F(MetricsPageTest, ShowsWhatTenantsMayUseAndUse) {
             1.0);
   EXPECT_EQ(page.Sum("eta_memory_pressure_state"), 1.0);
   EXPECT_EQ(page.Value("eta_memory_streams_ended_total", {{"model", "tiny"}}), 2.0);
-  EXPECT_EQ(page.Value("eta_unread_answer_bytes", {{"model", "tiny"}}), 20'000.0);
   EXPECT_EQ(page.Value("eta_answers_cut_off_total", {{"model", "tiny"}}), 3.0);
 }
 
