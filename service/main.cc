@@ -138,16 +138,15 @@ class StoreReport {
   std::string said_;
 };
 
-void SayMemory(Pressure rung, double used, Log& log) {
+void SayMemory(Pressure level, double used, Log& log) {
   constexpr std::string_view kSentences[kPressures] = {
-      "no longer short of memory", "memory runs short: fewer requests may wait",
-      "memory runs short: no calibration begins", "short of memory: calls are refused",
+      "no longer short of memory", "short of memory: calls are refused",
       "out of memory soon: the largest answers are given up"};
-  const bool over = rung == Pressure::kNone;
+  const bool over = level == Pressure::kNone;
   log.Write(LogEvent(over ? LogLevel::kInfo : LogLevel::kWarning,
                      over ? "memory_ok" : "memory_pressure",
-                     std::string(kSentences[static_cast<size_t>(rung)]))
-                .Add("pressure", Name(rung))
+                     std::string(kSentences[static_cast<size_t>(level)]))
+                .Add("pressure", Name(level))
                 .Add("memory_used", used));
 }
 
@@ -235,8 +234,8 @@ int Run(Flags flags) {
                  "--step_cpus is without effect: " + std::string(step_cpus.status().message())));
   }
   SayWhatIsServed(flags, *filtered, step_cpus.value_or(0), (*engine)->info(), log);
-  flags.server.memory.on_change = [&log](Pressure rung, double used) {
-    SayMemory(rung, used, log);
+  flags.server.memory.on_change = [&log](Pressure level, double used) {
+    SayMemory(level, used, log);
   };
   CallLog call_log(log);
   AuditLog audit_log(log);

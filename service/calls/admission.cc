@@ -1,6 +1,5 @@
 #include "service/calls/admission.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -16,12 +15,11 @@ constexpr std::chrono::milliseconds kMemoryRetry{1000};
 constexpr std::chrono::milliseconds kOnTheWay{20};  // from a client to the server
 constexpr std::chrono::seconds kYearsOff = std::chrono::hours(10 * 365 * 24);
 constexpr size_t kMaxEchoedBytes = 64;  // of a name from the request in an error's metadata
-constexpr int kShortQueuePart = 4;      // a short queue is this part of what may wait else
 
-absl::Status ShortOfMemory(const std::string& sentence, Pressure rung) {
-  return MakeError(absl::StatusCode::kResourceExhausted, sentence,
+absl::Status ShortOfMemory(Pressure level) {
+  return MakeError(absl::StatusCode::kResourceExhausted, "the server is short of memory",
                    {.reason = "MEMORY_PRESSURE",
-                    .metadata = {{"pressure", std::string(Name(rung))}},
+                    .metadata = {{"pressure", std::string(Name(level))}},
                     .retry_after = kMemoryRetry});
 }
 
@@ -54,33 +52,14 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
   record.tenant = caller->tenant.id();
   record.credential = caller->credential;
   if (absl::Status status = CheckRoles(*caller, needed); !status.ok()) return status;
-  if (!always && service.memory.At(Pressure::kNoGenerate)) {
-    return ShortOfMemory("the server is short of memory", Pressure::kNoGenerate);
-  }
+  const Pressure memory = service.memory.level();
+  if (!always && memory >= Pressure::kShort) return ShortOfMemory(memory);
   return caller;
 }
 
 TaskOwner OwnerOf(const Caller& caller) {
   return {.name = caller.tenant.id(),
           .is_operator = caller.roles.HasAny({Role::kStatsAll, Role::kAdmin})};
-}
-
-absl::Status CheckRoomToGenerate(const ServiceContext& service) {
-  if (!service.memory.At(Pressure::kShortQueue)) return absl::OkStatus();
-  const Limits& limits = service.engine.limits();
-  const EngineSnapshot engine = service.engine.Snapshot();
-  const bool full =
-      engine.unstarted() >= std::max(1, limits.max_waiting_requests / kShortQueuePart) ||
-      engine.waiting_tokens >= limits.max_waiting_tokens / kShortQueuePart;
-  if (!full) return absl::OkStatus();
-  return ShortOfMemory("the server is short of memory, so fewer requests may wait",
-                       Pressure::kShortQueue);
-}
-
-absl::Status CheckRoomToCalibrate(const ServiceContext& service) {
-  if (!service.memory.At(Pressure::kNoCalibrate)) return absl::OkStatus();
-  return ShortOfMemory("the server is short of memory, so no calibration begins",
-                       Pressure::kNoCalibrate);
 }
 
 absl::Status CheckModel(const std::string& model, const std::string& served) {

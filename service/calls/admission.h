@@ -40,11 +40,6 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
 // Whose task of the call's waits for a thread.
 TaskOwner OwnerOf(const Caller& caller);
 
-// Whether memory lets in what takes more of it than other calls; RESOURCE_EXHAUSTED
-// (MEMORY_PRESSURE). Of Generate: a request that would have to wait where the queue is short now.
-absl::Status CheckRoomToGenerate(const ServiceContext& service);
-absl::Status CheckRoomToCalibrate(const ServiceContext& service);
-
 // NOT_FOUND (MODEL_NOT_FOUND) if `model` is not the one that is served.
 absl::Status CheckModel(const std::string& model, const std::string& served);
 

@@ -40,7 +40,7 @@ void AddConnectionFlags(CLI::App& app, ServerOptions& options) {
 void AddServerFlags(CLI::App& app, ServerOptions& options) {
   AddShare(app, "--max_memory_fraction", options.memory.max_fraction, 0.99,
            "Share of the memory limit of the process's control group above which calls are refused "
-           "with RESOURCE_EXHAUSTED. The other steps against a lack of memory follow from it");
+           "with RESOURCE_EXHAUSTED. Where answers are ended too follows from it");
   AddAccessFlags(app, options);
   AddDuration(app, "--drain_delay", options.drain_delay,
               "Time after a stop signal in which readiness fails and new calls are still taken, so "

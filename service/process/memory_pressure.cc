@@ -50,7 +50,7 @@ bool Contains(std::string_view list, std::string_view name) {
 // Lines of the file are ID:CONTROLLERS:PATH; version 2 has no controllers. In a container the path
 // may be the host's, whose folders are not there: what is not there sets no limit.
 MemoryPressure::MemoryPressure(MemoryPressureOptions options)
-    : options_(std::move(options)), ladder_(options_.max_fraction) {
+    : options_(std::move(options)), levels_(options_.max_fraction) {
   std::ifstream file(options_.own_cgroup_file);
   std::string line;
   while (std::getline(file, line)) {
@@ -82,15 +82,15 @@ MemoryPressure::MemoryPressure(MemoryPressureOptions options)
 
 void MemoryPressure::Begin(std::function<void()> relieve) {
   {
-    const std::lock_guard lock(look_mutex_);
+    const std::lock_guard lock(reading_mutex_);
     relieve_ = std::move(relieve);
   }
-  Look();
+  Refresh();
   thread_ = std::thread([this] {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, kPeriod, [this] { return stop_; })) {
       lock.unlock();
-      Look();
+      Refresh();
       lock.lock();
     }
   });
@@ -105,21 +105,21 @@ void MemoryPressure::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void MemoryPressure::Look() {
-  const std::lock_guard lock(look_mutex_);
-  const Pressure before = rung_;
+void MemoryPressure::Refresh() {
+  const std::lock_guard lock(reading_mutex_);
+  const Pressure before = level_;
   double used = FractionUsed();
-  Pressure now = ladder_.Look(used);
+  Pressure now = levels_.Update(used);
   // What was freed may still be the allocator's: before anything is done without, it gives that
-  // back, and on the highest rung at every look, where an answer ended since the last one.
-  if (now > before || now == Pressure::kEndStreams) {
+  // back, and at every critical reading, where an answer ended since the last one.
+  if (now > before || now == Pressure::kCritical) {
     malloc_trim(0);
     used = FractionUsed();
-    now = ladder_.Look(used);
+    now = levels_.Update(used);
   }
-  rung_ = now;
+  level_ = now;
   if (now != before && options_.on_change) options_.on_change(now, used);
-  if (now == Pressure::kEndStreams && relieve_) relieve_();
+  if (now == Pressure::kCritical && relieve_) relieve_();
 }
 
 double MemoryPressure::FractionUsed() const {

@@ -12,39 +12,38 @@
 #include <thread>
 #include <vector>
 
-#include "service/process/pressure_ladder.h"
+#include "service/process/pressure_level.h"
 
 namespace eta {
 
 struct MemoryPressureOptions {
-  double max_fraction = 0.95;  // of the limit, as PressureLadder takes it
+  double max_fraction = 0.95;  // of the limit, as PressureLevel takes it
   // Where control groups are mounted (version 2, or 1 with its controller `memory` below it), and
   // the file that names the process's own.
   std::string cgroup_root = "/sys/fs/cgroup";
   std::string own_cgroup_file = "/proc/self/cgroup";
-  // Called when the rung changes, by the thread that noticed, with the share used; may be empty.
-  std::function<void(Pressure rung, double used)> on_change;
+  // Called when the level changes, by the thread that noticed, with the share used; may be empty.
+  std::function<void(Pressure level, double used)> on_change;
 };
 
 class MemoryPressure {
  public:
-  static constexpr std::chrono::milliseconds kPeriod{250};  // between two looks
+  static constexpr std::chrono::milliseconds kPeriod{250};  // between two readings
 
   explicit MemoryPressure(MemoryPressureOptions options);
   ~MemoryPressure() { Stop(); }
   MemoryPressure(const MemoryPressure&) = delete;
   MemoryPressure& operator=(const MemoryPressure&) = delete;
 
-  // Looks from here on. At every look on the highest rung `relieve` is called; must not block.
+  // Reads from here on. At every reading that is critical `relieve` is called; must not block.
   void Begin(std::function<void()> relieve);
   // Nothing is called any more.
   void Stop();
   // What the thread does each period.
-  void Look();
+  void Refresh();
 
   // kNone where no limit is set.
-  Pressure rung() const { return rung_; }
-  bool At(Pressure rung) const { return rung_ >= rung; }
+  Pressure level() const { return level_; }
 
   // The largest share used of any limit that applies: one of the process's own group or of those
   // around it. 0 without a limit.
@@ -60,10 +59,10 @@ class MemoryPressure {
 
   const MemoryPressureOptions options_;
   std::vector<Files> groups_;
-  std::atomic<Pressure> rung_ = Pressure::kNone;
+  std::atomic<Pressure> level_ = Pressure::kNone;
 
-  std::mutex look_mutex_;
-  PressureLadder ladder_;          // guarded by look_mutex_
+  std::mutex reading_mutex_;
+  PressureLevel levels_;           // guarded by reading_mutex_
   std::function<void()> relieve_;  // likewise
 
   std::mutex mutex_;

@@ -141,20 +141,16 @@ v1::Pressure ToMessage(Pressure pressure) {
   switch (pressure) {
     case Pressure::kNone:
       return v1::PRESSURE_NONE;
-    case Pressure::kShortQueue:
-      return v1::PRESSURE_SHORT_QUEUE;
-    case Pressure::kNoCalibrate:
-      return v1::PRESSURE_NO_CALIBRATE;
-    case Pressure::kNoGenerate:
-      return v1::PRESSURE_NO_GENERATE;
-    case Pressure::kEndStreams:
-      return v1::PRESSURE_END_STREAMS;
+    case Pressure::kShort:
+      return v1::PRESSURE_SHORT;
+    case Pressure::kCritical:
+      return v1::PRESSURE_CRITICAL;
   }
   return v1::PRESSURE_NONE;
 }
 
 void Fill(const PressureFigures& figures, v1::PressureStats& out) {
-  out.set_pressure(ToMessage(figures.rung));
+  out.set_pressure(ToMessage(figures.level));
   out.set_memory_used(figures.memory_used);
   out.set_streams_ended(figures.streams_ended);
   out.set_answers_cut_off(figures.answers_cut_off);

@@ -35,7 +35,7 @@ StoreFigures TakeStoreFigures(const ProfileStore& store, const ProfileCache& cac
 }  // namespace
 
 PressureFigures TakePressure(const ServiceContext& service) {
-  return {.rung = service.memory.rung(),
+  return {.level = service.memory.level(),
           .memory_used = service.memory.FractionUsed(),
           .streams_ended = service.streams.ended(),
           .answers_cut_off = service.answers_cut_off};

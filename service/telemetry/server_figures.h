@@ -11,7 +11,7 @@
 #include "engine/base/threads/watched_files.h"
 #include "engine/engine.h"
 #include "service/connections/connection_figures.h"
-#include "service/process/pressure_ladder.h"
+#include "service/process/pressure_level.h"
 #include "service/telemetry/server_state.h"
 
 namespace eta {
@@ -60,9 +60,9 @@ struct TenantFigures {
 };
 
 struct PressureFigures {
-  Pressure rung = Pressure::kNone;
-  double memory_used = 0.0;   // of the limit; 0 without one
-  int64_t streams_ended = 0;  // for want of memory
+  Pressure level = Pressure::kNone;
+  double memory_used = 0.0;     // of the limit; 0 without one
+  int64_t streams_ended = 0;    // for want of memory
   int64_t answers_cut_off = 0;  // that were not read in time
 };
 

@@ -206,9 +206,8 @@ TEST_F(MonitoringTest, GaugesSayWhatGoesOn) {
   for (const char* idle :
        {"eta_requests_running", "eta_requests_waiting", "eta_waiting_prompt_tokens",
         "eta_calibration_passes_running", "eta_calibration_passes_waiting",
-        "eta_kv_cache_usage_ratio", "eta_calibrations_in_progress", "eta_memory_pressure",
-        "eta_requests_paused", "eta_store_calls_waiting", "eta_profile_lookups_waiting",
-        "eta_stats_watchers"}) {
+        "eta_kv_cache_usage_ratio", "eta_calibrations_in_progress", "eta_requests_paused",
+        "eta_store_calls_waiting", "eta_profile_lookups_waiting", "eta_stats_watchers"}) {
     EXPECT_THAT(page().Find(idle), SizeIs(1)) << idle;
     EXPECT_EQ(page().Sum(idle), 0) << idle;
   }

@@ -121,8 +121,8 @@ def build():
                 unit="reqps",
             ),
             series(
-                "Done without, for memory",
-                "The rungs: fewer may wait, no calibrations, no calls, the largest answers end.",
+                "Short of memory",
+                "Short: calls are refused. Critical: the largest answers end too.",
                 [
                     target(
                         'sum by (state) (eta_memory_pressure_state{state!="none"})',

@@ -168,16 +168,10 @@ std::string StoreCalls(const v1::StoreCallStats& calls) {
 std::string Memory(const v1::PressureStats& pressure) {
   std::string done;
   switch (pressure.pressure()) {
-    case v1::PRESSURE_SHORT_QUEUE:
-      done = "fewer requests may wait";
-      break;
-    case v1::PRESSURE_NO_CALIBRATE:
-      done = "no calibration begins";
-      break;
-    case v1::PRESSURE_NO_GENERATE:
+    case v1::PRESSURE_SHORT:
       done = "CALLS ARE REFUSED";
       break;
-    case v1::PRESSURE_END_STREAMS:
+    case v1::PRESSURE_CRITICAL:
       done = "THE LARGEST ANSWERS END";
       break;
     default:

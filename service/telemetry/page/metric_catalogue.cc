@@ -278,12 +278,9 @@ constexpr Metric kFiles[] = {
 };
 
 constexpr Metric kProcess[] = {
-    {"eta_memory_pressure", kGauge, "model", "0 or 1",
-     "Memory pressure: 1 while calls are refused because memory is short, else 0"},
     {"eta_memory_pressure_state", kGauge, "model,state", "0 or 1",
-     "State of memory pressure: 1 for the current state, 0 for the others (none, short_queue: "
-     "fewer requests may wait, no_calibrate, no_generate: calls are refused, end_streams: the "
-     "largest answers are ended)"},
+     "State of memory pressure: 1 for the current state, 0 for the others (none; short: calls are "
+     "refused; critical: the largest answers are ended too)"},
     {"eta_memory_streams_ended_total", kCounter, "model", "calls",
      "Calls whose answers were ended because memory was short"},
     {"eta_answers_cut_off_total", kCounter, "model", "calls",

@@ -381,12 +381,10 @@ void WriteFiles(const ServerFigures* server, PageWriter& page) {
 }
 
 void WriteProcess(const ServerFigures* server, const ProcessFigures& process, PageWriter& page) {
-  page.Family("eta_memory_pressure");
-  if (server != nullptr) page.Sample(server->pressure.rung >= Pressure::kNoGenerate ? 1 : 0);
   page.Family("eta_memory_pressure_state");
-  for (int rung = 0; server != nullptr && rung < kPressures; ++rung) {
-    const auto state = static_cast<Pressure>(rung);
-    page.Sample(LabelText().Add("state", Name(state)), server->pressure.rung == state ? 1 : 0);
+  for (int level = 0; server != nullptr && level < kPressures; ++level) {
+    const auto state = static_cast<Pressure>(level);
+    page.Sample(LabelText().Add("state", Name(state)), server->pressure.level == state ? 1 : 0);
   }
   page.Family("eta_memory_streams_ended_total");
   if (server != nullptr) page.Sample(server->pressure.streams_ended);

@@ -70,17 +70,17 @@ class MemoryProcessTest : public ::testing::Test {
     return stats.pressure();
   }
   // Moves the limit to where what is used now is such a share of it, until the server says so.
-  ::testing::AssertionResult Squeeze(double share, v1::Pressure rung) {
+  ::testing::AssertionResult Squeeze(double share, v1::Pressure level) {
     for (int i = 0; i < 60; ++i) {
       const int64_t used =
           Read("memory.usage_in_bytes") - Read("memory.stat", "total_inactive_file");
       std::ofstream(group_ + "/memory.limit_in_bytes")
           << static_cast<int64_t>(static_cast<double>(used) / share);
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
-      if (Pressure().pressure() == rung) return ::testing::AssertionSuccess();
+      if (Pressure().pressure() == level) return ::testing::AssertionSuccess();
     }
     return ::testing::AssertionFailure()
-           << "never " << v1::Pressure_Name(rung) << " but " << Pressure().ShortDebugString();
+           << "never " << v1::Pressure_Name(level) << " but " << Pressure().ShortDebugString();
   }
   grpc::Status Generate() {
     v1::GenerateRequest request = Ask("Once upon a time");
@@ -100,10 +100,7 @@ class MemoryProcessTest : public ::testing::Test {
 TEST_F(MemoryProcessTest, ClimbsAndComesDownByTheKernelsReadings) {
   EXPECT_EQ(Pressure().pressure(), v1::PRESSURE_NONE);
   EXPECT_TRUE(Generate().ok());
-  EXPECT_TRUE(Squeeze(0.885, v1::PRESSURE_SHORT_QUEUE));
-  EXPECT_TRUE(Generate().ok()) << "an empty queue is not too long";
-  EXPECT_TRUE(Squeeze(0.935, v1::PRESSURE_NO_CALIBRATE));
-  EXPECT_TRUE(Squeeze(0.965, v1::PRESSURE_NO_GENERATE));
+  EXPECT_TRUE(Squeeze(0.965, v1::PRESSURE_SHORT));
   const grpc::Status refused = Generate();
   EXPECT_EQ(ReasonOf(refused), "MEMORY_PRESSURE");
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused).has_value());
@@ -112,17 +109,17 @@ TEST_F(MemoryProcessTest, ClimbsAndComesDownByTheKernelsReadings) {
   server_->Signal(SIGTERM);
   const ServerProcess::Exit exit = server_->AwaitExit();
   EXPECT_EQ(exit.code, 0) << exit.errors;
-  EXPECT_THAT(exit.errors, HasSubstr("\"pressure\":\"no_generate\""));
+  EXPECT_THAT(exit.errors, HasSubstr("\"pressure\":\"short\""));
   EXPECT_THAT(exit.errors, HasSubstr("memory_ok"));
 }
 
-TEST_F(MemoryProcessTest, OnTheLastRungTheAnswerThatRunsEnds) {
+TEST_F(MemoryProcessTest, WhereItIsCriticalTheAnswerThatRunsEnds) {
   ClientCall running(*stub_);
   running.context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
   running.Start(LongAnswer(6000));
   EXPECT_TRUE(running.Read().has_started());
   EXPECT_TRUE(running.Read().has_delta());
-  EXPECT_TRUE(Squeeze(0.985, v1::PRESSURE_END_STREAMS));
+  EXPECT_TRUE(Squeeze(0.985, v1::PRESSURE_CRITICAL));
   running.ReadText();
   const grpc::Status ended = running.Finish();
   EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << ended.error_message();

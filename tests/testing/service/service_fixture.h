@@ -80,19 +80,19 @@ class ServiceTest : public ::testing::Test {
     EXPECT_TRUE(client.Finish().ok());
   }
 
-  // Until memory is on this rung for the server; false after 10 s without.
-  ::testing::AssertionResult AwaitPressure(v1::Pressure rung) {
+  // Until memory is at this level for the server; false after 10 s without.
+  ::testing::AssertionResult AwaitPressure(v1::Pressure level) {
     const auto stub = v1::EtaService::NewStub(channel_);
     for (int i = 0; i < 1000; ++i) {
       grpc::ClientContext context;
       v1::Stats stats;
       if (stub->Stats(&context, v1::StatsRequest(), &stats).ok() &&
-          stats.pressure().pressure() == rung) {
+          stats.pressure().pressure() == level) {
         return ::testing::AssertionSuccess();
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    return ::testing::AssertionFailure() << "never " << v1::Pressure_Name(rung);
+    return ::testing::AssertionFailure() << "never " << v1::Pressure_Name(level);
   }
 
   std::unique_ptr<FaultyStore> store_;  // null: the server has none

@@ -24,21 +24,21 @@ class MemoryPressureTest : public ::testing::Test {
             .cgroup_root = folder_.path() + "/cgroup",
             .own_cgroup_file = folder_.path() + "/self"};
   }
-  Pressure Rung() {
+  Pressure Level() {
     MemoryPressure pressure(Options());
-    pressure.Look();
-    return pressure.rung();
+    pressure.Refresh();
+    return pressure.level();
   }
 
   TempFolder folder_;
 };
 
 TEST_F(MemoryPressureTest, IsLowWithoutAnyLimit) {
-  EXPECT_EQ(Rung(), Pressure::kNone) << "no files at all";
+  EXPECT_EQ(Level(), Pressure::kNone) << "no files at all";
   Write("self", "0::/\n");
   Write("cgroup/memory.max", "max\n");
   Write("cgroup/memory.current", "1000\n");
-  EXPECT_EQ(Rung(), Pressure::kNone);
+  EXPECT_EQ(Level(), Pressure::kNone);
 }
 
 TEST_F(MemoryPressureTest, Version2CountsWhatCannotBeDropped) {
@@ -48,13 +48,11 @@ TEST_F(MemoryPressureTest, Version2CountsWhatCannotBeDropped) {
   Write("cgroup/memory.stat", "anon 600\nfile 400\ninactive_file 100\nactive_file 300\n");
   MemoryPressure pressure(Options());
   EXPECT_DOUBLE_EQ(pressure.FractionUsed(), 0.89);
-  pressure.Look();
-  EXPECT_EQ(pressure.rung(), Pressure::kShortQueue);
+  pressure.Refresh();
+  EXPECT_EQ(pressure.level(), Pressure::kNone);
   Write("cgroup/memory.stat", "anon 955\ninactive_file 30\n");
-  pressure.Look();
-  EXPECT_EQ(pressure.rung(), Pressure::kNoGenerate);
-  EXPECT_TRUE(pressure.At(Pressure::kNoCalibrate));
-  EXPECT_FALSE(pressure.At(Pressure::kEndStreams));
+  pressure.Refresh();
+  EXPECT_EQ(pressure.level(), Pressure::kShort);
 }
 
 TEST_F(MemoryPressureTest, ALimitAroundTheOwnGroupCountsToo) {
@@ -75,39 +73,39 @@ TEST_F(MemoryPressureTest, Version1) {
   Write("cgroup/memory/memory.stat", "inactive_file 0\ntotal_inactive_file 10\n");
   EXPECT_DOUBLE_EQ(MemoryPressure(Options()).FractionUsed(), 0.97);
   Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  EXPECT_EQ(Rung(), Pressure::kNone);
+  EXPECT_EQ(Level(), Pressure::kNone);
 }
 
-TEST_F(MemoryPressureTest, ReportsChangesAndEndsStreamsOnTheHighestRungOnly) {
+TEST_F(MemoryPressureTest, ReportsChangesAndEndsStreamsWhereItIsCriticalOnly) {
   Write("self", "0::/\n");
   Write("cgroup/memory.max", "1000\n");
   Write("cgroup/memory.current", "0\n");
   std::string changes;
   MemoryPressureOptions options = Options();
-  options.on_change = [&](Pressure rung, double used) {
-    changes += std::string(Name(rung)) + "@" + std::to_string(std::lround(used * 1000)) + " ";
+  options.on_change = [&](Pressure level, double used) {
+    changes += std::string(Name(level)) + "@" + std::to_string(std::lround(used * 1000)) + " ";
   };
   MemoryPressure pressure(options);
   int relieved = 0;
   pressure.Begin([&] { ++relieved; });
-  pressure.Stop();  // the test looks itself
-  const auto look = [&](const std::string& used) {
+  pressure.Stop();  // the test reads itself
+  const auto read = [&](const std::string& used) {
     Write("cgroup/memory.current", used);
-    pressure.Look();
+    pressure.Refresh();
   };
-  look("900");
-  look("910");
-  look("960");
+  read("900");
+  read("910");
+  read("960");
   EXPECT_EQ(relieved, 0);
-  look("990");
-  look("990");
+  read("990");
+  read("990");
   EXPECT_EQ(relieved, 2);
-  look("965");
+  read("965");
   EXPECT_EQ(relieved, 3) << "until it is well below";
-  look("100");
-  look("100");
+  read("100");
+  read("100");
   EXPECT_EQ(relieved, 3);
-  EXPECT_EQ(changes, "short_queue@900 no_generate@960 end_streams@990 none@100 ");
+  EXPECT_EQ(changes, "short@960 critical@990 none@100 ");
 }
 
 TEST_F(MemoryPressureTest, DamagedFilesSetNoLimit) {
@@ -115,7 +113,7 @@ TEST_F(MemoryPressureTest, DamagedFilesSetNoLimit) {
   for (const std::string limit : {"", "-5", "0", "12x", "99999999999999999999999"}) {
     Write("cgroup/memory.max", limit);
     Write("cgroup/memory.current", "99");
-    EXPECT_EQ(Rung(), Pressure::kNone) << limit;
+    EXPECT_EQ(Level(), Pressure::kNone) << limit;
   }
 }
 

@@ -46,10 +46,8 @@ ServerFigures Everything(const EngineInfo& info) {
   server.watchers = 2;
   server.max_watchers = 32;
   server.calibrations = 1;
-  server.pressure = {.rung = Pressure::kNoCalibrate,
-                     .memory_used = 0.25,
-                     .streams_ended = 2,
-                     .answers_cut_off = 3};
+  server.pressure = {
+      .level = Pressure::kShort, .memory_used = 0.25, .streams_ended = 2, .answers_cut_off = 3};
   server.tenants = {{.tenant = "acme",
                      .named = true,
                      .max_calls = 8,
@@ -241,9 +239,7 @@ TEST_F(MetricsPageTest, ShowsWhatTenantsMayUseAndUse) {
   EXPECT_EQ(page.Value("eta_tenant_calls", of("other")), 6.0);
   EXPECT_EQ(page.Value("eta_tenant_kv_tokens", of("other")), 11.0);
   EXPECT_EQ(page.families().at("eta_tenant_max_calls").samples.size(), 1u);
-  EXPECT_EQ(page.Value("eta_memory_pressure", {{"model", "tiny"}}), 0.0);
-  EXPECT_EQ(page.Value("eta_memory_pressure_state", {{"model", "tiny"}, {"state", "no_calibrate"}}),
-            1.0);
+  EXPECT_EQ(page.Value("eta_memory_pressure_state", {{"model", "tiny"}, {"state", "short"}}), 1.0);
   EXPECT_EQ(page.Sum("eta_memory_pressure_state"), 1.0);
   EXPECT_EQ(page.Value("eta_memory_streams_ended_total", {{"model", "tiny"}}), 2.0);
   EXPECT_EQ(page.Value("eta_answers_cut_off_total", {{"model", "tiny"}}), 3.0);

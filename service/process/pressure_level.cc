@@ -1,15 +1,14 @@
-#include "service/process/pressure_ladder.h"
+#include "service/process/pressure_level.h"
 
 #include <algorithm>
 #include <cstddef>
 
 namespace eta {
 
-PressureLadder::PressureLadder(double max_fraction)
-    : shares_{0.0, max_fraction * (0.85 / 0.95), max_fraction * (0.92 / 0.95), max_fraction,
-              max_fraction + (1.0 - max_fraction) * 0.6} {}
+PressureLevel::PressureLevel(double max_fraction)
+    : shares_{0.0, max_fraction, max_fraction + (1.0 - max_fraction) * 0.6} {}
 
-Pressure PressureLadder::Look(double fraction) {
+Pressure PressureLevel::Update(double fraction) {
   auto at = static_cast<size_t>(at_);
   while (at + 1 < kPressures && fraction > shares_[at + 1]) ++at;
   // A hysteresis wider than the share itself would never let go of it.

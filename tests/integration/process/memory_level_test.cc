@@ -1,4 +1,4 @@
-// The rungs of memory pressure at a real server whose control group is a folder of the test's.
+// The levels of memory pressure at a real server whose control group is a folder of the test's.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 
 using grpc::StatusCode;
 
-class MemoryLadderTest : public CalibrateTest {
+class MemoryLevelTest : public CalibrateTest {
  protected:
   void SetUp() override {
     store_ = std::make_unique<FaultyStore>();
@@ -30,12 +30,11 @@ class MemoryLadderTest : public CalibrateTest {
     ServerOptions options;
     options.memory.cgroup_root = folder_.path();
     options.memory.own_cgroup_file = folder_.Write("self", "0::/\n");
-    Serve(options, Limits{.max_waiting_requests = 40});
+    Serve(options);
   }
   void TearDown() override {
     SetUsed(0);
     EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NONE));
-    engine_->SetSnapshot({});
     ExpectGoodCall();
     ExpectGoodCalibration();
     StopServing();
@@ -57,41 +56,31 @@ class MemoryLadderTest : public CalibrateTest {
   CallRecords records_;
 };
 
-TEST_F(MemoryLadderTest, RungByRung) {
-  engine_->SetSnapshot({.waiting = 10});  // of 40 that may
-
-  SetUsed(849);
+TEST_F(MemoryLevelTest, WhileItIsShortNoWorkBegins) {
+  SetUsed(949);
   EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NONE));
-  ExpectGoodCall();
-
-  SetUsed(860);
-  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_SHORT_QUEUE));
-  ExpectRefused(ClientCall(*stub_).Refusal(Ask("hello")), "short_queue");
-  engine_->SetSnapshot({.waiting = 9});
   ExpectGoodCall();
   EXPECT_TRUE(Calibrate(Request()).status.ok());
 
-  SetUsed(930);
-  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NO_CALIBRATE));
-  ExpectRefused(Calibrate(Request()).status, "no_calibrate");
-  ExpectGoodCall();
-
   SetUsed(960);
-  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NO_GENERATE));
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_SHORT));
   const int submissions = engine_->submissions();
+  const int runs = runs_;
   ClientCall refused(*stub_);
-  ExpectRefused(refused.Refusal(Ask("hello")), "no_generate");
+  ExpectRefused(refused.Refusal(Ask("hello")), "short");
   EXPECT_TRUE(refused.context.GetServerInitialMetadata().empty());
+  ExpectRefused(Calibrate(Request()).status, "short");
   EXPECT_EQ(engine_->submissions(), submissions);
+  EXPECT_EQ(runs_, runs);
 
   SetUsed(940);  // not far enough below
-  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NO_GENERATE));
-  SetUsed(905);
-  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NO_CALIBRATE));
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_SHORT));
+  SetUsed(925);
+  EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NONE));
   ExpectGoodCall();
 }
 
-TEST_F(MemoryLadderTest, TheCostliestAnswerEndsAndSaysSo) {
+TEST_F(MemoryLevelTest, TheCostliestAnswerEndsAndSaysSo) {
   ClientCall small(*stub_);
   small.Start(Ask("small"));
   const auto small_call = engine_->TakeCall();
@@ -119,7 +108,7 @@ TEST_F(MemoryLadderTest, TheCostliestAnswerEndsAndSaysSo) {
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
   EXPECT_EQ(records_.Await(1).front().reason, "MEMORY_PRESSURE");
 
-  // The other one may have been next before the rung was left; else it goes on.
+  // The other one may have been next before the level was left; else it goes on.
   if (!small_call->ended()) small_call->Finish();
   small.ReadText();
   EXPECT_TRUE(small.Finish().ok());
