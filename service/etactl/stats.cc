@@ -5,13 +5,14 @@
 
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "eta/v1/service.grpc.pb.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/error.h"
 #include "service/etactl/json.h"
-#include "service/etactl/view/live_view.h"
 #include "service/etactl/view/stats_text.h"
 #include "service/etactl/view/terminal.h"
 
@@ -20,27 +21,20 @@ namespace {
 
 using google::protobuf::util::TimeUtil;
 
-// One snapshot after another: on a terminal in one place, elsewhere one below the other.
+// One snapshot after another: on a terminal over the one before it, elsewhere below it.
 class Display {
  public:
-  explicit Display(const StatsFlags& flags) : json_(flags.json) {
-    if (!json_ && flags.watch && IsTerminal(STDOUT_FILENO)) view_.emplace(STDOUT_FILENO);
-  }
+  explicit Display(const StatsFlags& flags)
+      : json_(flags.json), over_(flags.watch && IsTerminal(STDOUT_FILENO)) {}
 
   // False if standard output cannot be written to.
   bool Show(const v1::Stats& stats) {
     if (json_) return Print(JsonLine(stats));
-    const std::string text = DescribeStats(stats, last_ ? &*last_ : nullptr);
-    const bool first = !last_;
+    std::string text = DescribeStats(stats, last_ ? &*last_ : nullptr);
+    const bool written = Print(over_ ? InPlaceOf(shown_, text) : (last_ ? "\n" : "") + text);
     last_ = stats;
-    if (view_) return view_->Show(last_text_ = text);
-    return Print(absl::StrCat(first ? "" : "\n", text));
-  }
-  // Leaves on the terminal what it showed last.
-  bool End() {
-    if (!view_) return true;
-    view_.reset();
-    return Print(last_text_);
+    shown_ = std::move(text);
+    return written;
   }
 
  private:
@@ -50,9 +44,9 @@ class Display {
   }
 
   const bool json_;
-  std::optional<LiveView> view_;
+  const bool over_;
   std::optional<v1::Stats> last_;
-  std::string last_text_;
+  std::string shown_;
 };
 
 int CannotWrite() {
@@ -82,7 +76,6 @@ int Watch(const StatsFlags& flags) {
     }
   }
   const grpc::Status status = reader->Finish();
-  written = display.End() && written;
   if (interrupt.happened()) return kInterrupted;
   return written ? Report(status, flags.json) : CannotWrite();
 }
@@ -113,8 +106,9 @@ CLI::App* AddStatsCommand(CLI::App& app, StatsFlags* flags) {
                    "Seconds to wait for the answer, without --watch")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
-  CLI::Option* watch = command->add_flag("--watch", flags->watch,
-                                         "Go on until Ctrl-C; on a terminal, redrawn in place");
+  CLI::Option* watch = command->add_flag(
+      "--watch", flags->watch,
+      "Go on until Ctrl-C; on a terminal each snapshot replaces the one before it");
   command
       ->add_option("--interval", flags->interval_seconds,
                    "Seconds between two snapshots, 0.1 to 60; default 1")

@@ -39,6 +39,14 @@ std::string WithoutControls(const std::string& text) {
   return out;
 }
 
+std::string InPlaceOf(const std::string& shown, const std::string& text) {
+  constexpr char kWithoutWrap[] = "\033[?7l";
+  constexpr char kWithWrap[] = "\033[?7h";
+  const auto lines = std::count(shown.begin(), shown.end(), '\n');
+  const std::string back = lines == 0 ? "" : absl::StrFormat("\033[%dA\033[J", lines);
+  return back + kWithoutWrap + text + kWithWrap;
+}
+
 std::string ReadableBytes(int64_t bytes) {
   const double value = static_cast<double>(bytes);
   if (value >= 1e9) return absl::StrFormat("%.2f GB", value / 1e9);

@@ -12,6 +12,12 @@ bool IsTerminal(int fd);
 // generated text cannot send commands to the terminal it is shown on.
 std::string WithoutControls(const std::string& text);
 
+// What a terminal is sent so that `text` takes the place of `shown`, which it was sent last (empty:
+// nothing was); both are whole lines. The terminal cuts lines that are too long for it, so that
+// each takes one row. Of a text that is higher than the screen, the lines that left the screen
+// stay.
+std::string InPlaceOf(const std::string& shown, const std::string& text);
+
 // "17.3 MB"; decimal units.
 std::string ReadableBytes(int64_t bytes);
 

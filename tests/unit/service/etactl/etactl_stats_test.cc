@@ -1,13 +1,12 @@
-// `etactl stats` as text: tables, bars, and what fits on a screen.
+// `etactl stats` as text: tables, bars, and one text over the other.
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <string>
 
-#include "service/etactl/view/live_view.h"
 #include "service/etactl/view/stats_text.h"
+#include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
 namespace {
@@ -278,32 +277,9 @@ TEST(DensityBarTest, IsAsLongAsItShouldBe) {
   EXPECT_EQ(DensityBar(std::nan(""), 4), "....");
 }
 
-TEST(FitToScreen, CutsLinesAndSaysHowManyAreLeftOut) {
-  EXPECT_EQ(FitToScreen("one\ntwo\n", 2, 80), "one\ntwo");
-  EXPECT_EQ(FitToScreen("one\ntwo\nthree\nfour\n", 3, 80), "one\ntwo\n(2 more lines)");
-  EXPECT_EQ(FitToScreen("abcdef\n", 5, 3), "abc");
-  EXPECT_EQ(FitToScreen("\xc3\xa9\xc3\xa8\xc3\xaa\n", 5, 2), "\xc3\xa9\xc3\xa8");
-  EXPECT_EQ(FitToScreen("", 5, 5), "");
-  EXPECT_EQ(FitToScreen("a\nb\n", 0, 0), "(");
-}
-
-// What a terminal gets, here a pipe.
-TEST(LiveView, ReplacesLineByLineAndGivesTheScreenBack) {
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  {
-    LiveView view(ends[1]);
-    EXPECT_TRUE(view.Show("one\ntwo\n"));
-  }
-  close(ends[1]);
-  char bytes[256];
-  const ssize_t count = read(ends[0], bytes, sizeof(bytes));
-  close(ends[0]);
-  ASSERT_GT(count, 0);
-  EXPECT_EQ(std::string(bytes, static_cast<size_t>(count)),
-            "\033[?1049h\033[?25l"
-            "\033[Hone\033[K\r\ntwo\033[K\033[J"
-            "\033[?25h\033[?1049l");
+TEST(Terminal, ATextTakesThePlaceOfTheOneBeforeIt) {
+  EXPECT_EQ(InPlaceOf("", "one\ntwo\n"), "\033[?7lone\ntwo\n\033[?7h");
+  EXPECT_EQ(InPlaceOf("one\ntwo\n", "three\n"), "\033[2A\033[J\033[?7lthree\n\033[?7h");
 }
 
 }  // namespace
