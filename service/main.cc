@@ -180,8 +180,6 @@ int Run(Flags flags) {
   }
   const absl::Status read = ReadSecrets(flags);
   if (!read.ok()) return bad_start(std::string(read.message()));
-  const absl::Status left_cpus = CheckStepCpus(flags.step_cpus);
-  if (!left_cpus.ok()) return bad_start("--step_cpus: " + std::string(left_cpus.message()));
   const absl::Status checked = Server::Check(flags.server, flags.engine.limits);
   if (!checked.ok()) return bad_start(std::string(checked.message()));
   for (const InsecureChoice& choice : InsecureChoices(flags, *filtered)) {
@@ -192,12 +190,10 @@ int Run(Flags flags) {
         {.flag = "ETA_FAILPOINTS", .why = "whoever writes this file may make the server fail"},
         log);
   }
-  const TenantLimit of_flags{.max_calibrations = flags.server.max_tenant_calibrations,
-                             .profiles = flags.profile_store_options.quota};
-  auto limits = std::make_unique<TenantLimits>(of_flags);
+  auto limits = std::make_unique<TenantLimits>();
   if (!flags.tenants.empty()) {
     auto opened = TenantLimits::Open(
-        flags.tenants, of_flags, [&log](const absl::Status& status) { SayLimits(status, log); });
+        flags.tenants, [&log](const absl::Status& status) { SayLimits(status, log); });
     if (!opened.ok()) return bad_start(std::string(opened.status().message()));
     limits = *std::move(opened);
   }
@@ -227,11 +223,11 @@ int Run(Flags flags) {
   if (!engine.ok()) return bad_start(std::string(engine.status().message()));
   telemetry.SetModel((*engine)->info(), Clock::now() - load_begin);
   // The engine's threads are there, and may run on all CPUs.
-  const absl::StatusOr<int> step_cpus = LeaveStepCpus(flags.step_cpus, flags.Gpus());
+  const absl::StatusOr<int> step_cpus = LeaveStepCpus(flags.Gpus());
   if (!step_cpus.ok()) {
     log.Write(
         LogEvent(LogLevel::kWarning, "no_step_cpus",
-                 "--step_cpus is without effect: " + std::string(step_cpus.status().message())));
+                 "calls may take the CPUs of steps: " + std::string(step_cpus.status().message())));
   }
   SayWhatIsServed(flags, *filtered, step_cpus.value_or(0), (*engine)->info(), log);
   flags.server.memory.on_change = [&log](Pressure level, double used) {

@@ -10,6 +10,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "kernels/failpoint.h"
+#include "service/calibrate/calibrate_reactor.h"
 #include "service/health/without_reflection.h"
 #include "service/identity/tls_credentials.h"
 #include "service/stats/take_figures.h"
@@ -21,7 +22,12 @@ using Connections = grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr std::chrono::milliseconds kFlushGrace{1000};  // for what waits to be sent after the drain
 constexpr std::chrono::milliseconds kNoGrace{0};
-constexpr std::chrono::milliseconds kHurryPeriod{20};  // between two looks for a second signal
+constexpr std::chrono::milliseconds kHurryPeriod{20};      // between two looks for a second signal
+constexpr int kMaxStreams = 100;                           // of a connection, at a time
+constexpr int kMaxMetadataBytes = 8 << 10;                 // of a call
+constexpr std::chrono::milliseconds kMaxPingWait{10'000};  // unanswered for so long: peer is gone
+constexpr std::chrono::milliseconds kMinClientPing{20'000};  // who pings faster is sent away
+constexpr std::chrono::milliseconds kMaxIdle{900'000};       // of a connection without calls
 constexpr int kStoreThreads = 4;
 constexpr size_t kMaxWaitingStoreCalls = 128;
 constexpr size_t kOperatorsStoreCalls = 8;  // of them, places that only operators may take
@@ -33,8 +39,12 @@ int Milliseconds(std::chrono::milliseconds duration) {
 // The transport has one limit for all methods; each call holds its message against its own.
 int LongestMessage(const ServerOptions& options, bool has_store) {
   if (!has_store) return options.max_message_bytes;
-  return std::max({options.max_message_bytes, options.max_calibrate_message_bytes,
-                   static_cast<int>(ProfileService::kMaxImportBytes)});
+  return static_cast<int>(std::max({static_cast<size_t>(options.max_message_bytes),
+                                    kMaxCalibrateBytes, ProfileService::kMaxImportBytes}));
+}
+
+std::chrono::milliseconds PingWait(const ServerOptions& options) {
+  return std::min(options.keepalive_interval, kMaxPingWait);
 }
 
 std::chrono::milliseconds AgeGrace(const ServerOptions& options, const Limits& limits) {
@@ -50,16 +60,15 @@ void Configure(const ServerOptions& options, const Limits& limits, bool has_stor
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   const std::pair<const char*, int> arguments[] = {
-      {GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection},
-      {GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes},
+      {GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams},
+      {GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes},
       {GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_interval)},
-      {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(options.keepalive_timeout)},
+      {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(PingWait(options))},
       {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
       {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
-      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-       Milliseconds(options.min_client_ping_interval)},
+      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Milliseconds(kMinClientPing)},
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2},
-      {GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(options.max_connection_idle)},
+      {GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(kMaxIdle)},
       {GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(options.max_connection_age)},
       {GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(AgeGrace(options, limits))},
       {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000},
@@ -76,7 +85,7 @@ std::unique_ptr<ProfileCache> MakeCache(const ServerOptions& options, ProfileSto
 Acceptor::Options ForAcceptor(const ServerOptions& options) {
   return {.listen = {.address = options.listen,
                      .file_mode = static_cast<mode_t>(options.socket_mode),
-                     .user_timeout = options.keepalive_timeout},
+                     .user_timeout = PingWait(options)},
           .max_connections = options.max_connections,
           .max_connections_per_peer = options.max_connections_per_peer};
 }
@@ -103,7 +112,6 @@ Server::Server(const ServerOptions& options, const ServerContext& context, Secur
       credentials_(MakeCredentials(security_.tls.get())),
       acceptor_(ForAcceptor(options_), log_),
       calls_(context.call_observers),
-      no_limits_(TenantLimit{.max_calibrations = options.max_tenant_calibrations}),
       limits_(context.limits != nullptr ? *context.limits : no_limits_),
       ledger_(limits_),
       memory_(options.memory),

@@ -46,7 +46,7 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
   if (!entered.ok()) return entered.status();
   lease() = *std::move(entered);
   if (service_.store == nullptr) return NoStore();
-  auto request = ParseMessage<v1::CalibrateRequest>(message, options.max_calibrate_message_bytes);
+  auto request = ParseMessage<v1::CalibrateRequest>(message, kMaxCalibrateBytes);
   if (!request.ok()) return request.status();
   request_ = *std::move(request);
   SetRequestId(IsRequestId(request_.request_id()) ? request_.request_id() : NewRequestId());

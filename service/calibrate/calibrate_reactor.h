@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <stop_token>
@@ -22,6 +23,8 @@
 #include "service/calls/stream_reactor.h"
 
 namespace eta {
+
+inline constexpr size_t kMaxCalibrateBytes = size_t{8} << 20;  // of a message: it has the samples
 
 class CalibrateReactor final : public StreamReactor<v1::CalibrateResponse> {
  public:

@@ -78,11 +78,11 @@ absl::StatusOr<Section> ReadSection(const nlohmann::json& object, const std::str
 
 }  // namespace
 
-absl::StatusOr<LimitTable> ParseLimits(std::string_view text, const TenantLimit& flags) {
+absl::StatusOr<LimitTable> ParseLimits(std::string_view text) {
   const auto json = ParseStrictJson("tenants file", text, kMaxLimitsBytes, kMaxDepth);
   if (!json.ok()) return json.status();
   JsonFields fields(json->root(), "");
-  absl::StatusOr<Section> others = Section{.limit = flags};
+  absl::StatusOr<Section> others = Section();
   if (fields.Has("default")) {
     others = ReadSection(fields.Object("default"), "default", *others);
     if (!fields.status().ok()) return fields.status();

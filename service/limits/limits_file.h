@@ -5,8 +5,8 @@
 //     "tenants": {"acme": {"weight": 4, "max_calls": 128}, "trial": {"max_kv_tokens": 8192}}
 //   }
 //
-// Both parts and every field may be left out: a tenant has what `default` says, which has what the
-// flags say.
+// Both parts and every field may be left out: a tenant has what `default` says, which has what
+// TenantLimit says.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ struct LimitTable {
 inline constexpr size_t kMaxLimitsBytes = size_t{2} << 20;
 inline constexpr size_t kMaxLimitedTenants = 10'000;
 
-// `flags`: what holds where the file says nothing. INVALID_ARGUMENT naming the field by its path,
+// INVALID_ARGUMENT naming the field by its path,
 // as in tenants.acme.max_calls; also for a field that is not known, or is there twice.
-absl::StatusOr<LimitTable> ParseLimits(std::string_view text, const TenantLimit& flags);
+absl::StatusOr<LimitTable> ParseLimits(std::string_view text);
 
 }  // namespace eta

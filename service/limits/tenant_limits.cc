@@ -11,13 +11,11 @@ constexpr char kFlag[] = "--tenants";
 
 }  // namespace
 
-TenantLimits::TenantLimits(const TenantLimit& flags)
-    : flags_(flags), table_(std::make_shared<const LimitTable>(LimitTable{flags, {}})) {}
+TenantLimits::TenantLimits() : table_(std::make_shared<const LimitTable>()) {}
 
 absl::StatusOr<std::unique_ptr<TenantLimits>> TenantLimits::Open(const std::string& path,
-                                                                 const TenantLimit& flags,
                                                                  WatchedFiles::Report report) {
-  auto limits = std::make_unique<TenantLimits>(flags);
+  auto limits = std::make_unique<TenantLimits>();
   const auto take = [limits = limits.get()](const std::vector<std::string>& contents) {
     const absl::Status taken = limits->Take(contents.front());
     if (taken.ok()) return taken;
@@ -53,7 +51,7 @@ std::vector<std::string> TenantLimits::Named() const {
 }
 
 absl::Status TenantLimits::Take(const std::string& text) {
-  absl::StatusOr<LimitTable> read = ParseLimits(text, flags_);
+  absl::StatusOr<LimitTable> read = ParseLimits(text);
   if (!read.ok()) return read.status();
   auto table = std::make_shared<const LimitTable>(*std::move(read));
   const std::lock_guard lock(mutex_);

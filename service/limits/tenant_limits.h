@@ -18,13 +18,12 @@ namespace eta {
 
 class TenantLimits {
  public:
-  // The same for every tenant.
-  explicit TenantLimits(const TenantLimit& flags = {});
+  // No tenant has bounds of its own but those of TenantLimit.
+  TenantLimits();
   // As `path` says, now and whenever the file changes; contents that are refused leave in effect
   // what holds. `report` hears of every change but the first load. INVALID_ARGUMENT, naming
   // --tenants, for a file that cannot be used.
   static absl::StatusOr<std::unique_ptr<TenantLimits>> Open(const std::string& path,
-                                                            const TenantLimit& flags,
                                                             WatchedFiles::Report report);
 
   TenantLimit Of(const Tenant& tenant) const;
@@ -42,7 +41,6 @@ class TenantLimits {
  private:
   std::shared_ptr<const LimitTable> table() const;
 
-  const TenantLimit flags_;
   mutable std::mutex mutex_;
   std::shared_ptr<const LimitTable> table_;  // guarded by mutex_
   std::unique_ptr<WatchedFiles> file_;       // last: it calls Take

@@ -35,22 +35,6 @@ void AddCountOrNone(CLI::App& app, const std::string& name, int& value, const st
       ->capture_default_str();
 }
 
-void AddCountOrAuto(CLI::App& app, const std::string& name, std::optional<int>& value,
-                    const std::string& help) {
-  app.add_option_function<std::string>(
-         name,
-         [&value](const std::string& text) {
-           int count = 0;
-           if (text != "auto" && (!absl::SimpleAtoi(text, &count) || count < 0)) {
-             throw CLI::ValidationError("must be auto or a number of at least 0: " + text);
-           }
-           value = text == "auto" ? std::nullopt : std::optional(count);
-         },
-         help)
-      ->type_name("COUNT")
-      ->default_str("auto");
-}
-
 void AddShare(CLI::App& app, const std::string& name, double& value, double most,
               const std::string& help) {
   app.add_option(name, value, help)

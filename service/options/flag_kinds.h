@@ -5,7 +5,6 @@
 #include <chrono>
 #include <limits>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -36,10 +35,6 @@ CLI::Option* AddCount(CLI::App& app, const std::string& name, T& value, const st
 
 // At least 0.
 void AddCountOrNone(CLI::App& app, const std::string& name, int& value, const std::string& help);
-
-// At least 0; none: "auto", which is the default.
-void AddCountOrAuto(CLI::App& app, const std::string& name, std::optional<int>& value,
-                    const std::string& help);
 
 // 0.01 to `most`.
 void AddShare(CLI::App& app, const std::string& name, double& value, double most,

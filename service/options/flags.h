@@ -26,7 +26,6 @@ struct Flags {
   TelemetryOptions telemetry;
   LogOptions log{.fd = 2};  // standard error
   ProcessOptions process;
-  std::optional<int> step_cpus;  // on which no calls are answered; see LeaveStepCpus
   int Gpus() const {
     return engine.backend.name == "cuda" ? static_cast<int>(engine.devices.size()) : 0;
   }

@@ -18,9 +18,6 @@ void AddProcessFlags(CLI::App& app, Flags& flags) {
       "raw sockets, run memory that it wrote. auto means on, but off on GPUs");
   app.add_flag("--allow_core_dumps", options.allow_core_dumps,
                "A crash may leave a core file, debuggers may attach. Both show prompts and keys");
-  AddCountOrAuto(app, "--step_cpus", flags.step_cpus,
-                 "Number of CPUs that answer no calls, so that a flood of calls does not delay "
-                 "running answers. auto means one for each GPU, at most a quarter of all CPUs");
 }
 
 void AddMetricsFlags(CLI::App& app, Flags& flags) {

@@ -6,7 +6,6 @@ namespace eta {
 
 void AddProfileFlags(CLI::App& app, Flags& flags) {
   ServerOptions& server = flags.server;
-  ProfileQuota& quota = flags.profile_store_options.quota;
   app.add_option("--profile_store", flags.profile_store,
                  "Store of threshold profiles: a SQLite file (PATH or sqlite:PATH), a PostgreSQL "
                  "database (postgresql://...) or a read-only folder (dir:PATH). Default: none, and "
@@ -28,21 +27,8 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
               "requests with them are refused with UNAVAILABLE");
   AddCount(app, "--max_calibrations", server.max_calibrations,
            "Largest number of calibrations at a time. More are refused with RESOURCE_EXHAUSTED");
-  AddCountOrNone(app, "--max_tenant_calibrations", server.max_tenant_calibrations,
-                 "Largest number of calibrations of one tenant at a time, unless --tenants says "
-                 "otherwise. 0 means --max_calibrations");
   AddCount(app, "--max_calibration_tokens", server.max_calibration_tokens,
            "Largest number of tokens of the samples of one calibration");
-  AddDuration(app, "--default_calibrate_deadline", server.default_calibrate_deadline,
-              "Deadline of a Calibrate call that sets none");
-  AddBytes(app, "--max_calibrate_message_bytes", server.max_calibrate_message_bytes,
-           "Largest request message of Calibrate, in bytes. It carries the samples");
-  AddCount(app, "--profile_quota", quota.versions,
-           "Largest number of profile versions that a tenant may store, unless --tenants says "
-           "otherwise");
-  AddBytes(app, "--profile_quota_bytes", quota.bytes,
-           "Largest size of the profiles that a tenant may store, in bytes, unless --tenants says "
-           "otherwise");
 }
 
 }  // namespace eta

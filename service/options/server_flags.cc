@@ -9,30 +9,20 @@ void AddConnectionFlags(CLI::App& app, ServerOptions& options) {
   AddBytes(app, "--max_message_bytes", options.max_message_bytes,
            "Largest request message, in bytes. Calibrate and ImportProfile have limits of their "
            "own");
-  AddBytes(app, "--max_metadata_bytes", options.max_metadata_bytes,
-           "Largest metadata of a call, in bytes");
-  AddCount(app, "--max_streams_per_connection", options.max_streams_per_connection,
-           "Largest number of calls at a time on one connection");
   AddCountOrNone(app, "--max_connections", options.max_connections,
                  "Largest number of open connections; more are closed at once. 0 means a quarter "
                  "of the file descriptors that the process may have, at most 4096");
   AddCountOrNone(app, "--max_connections_per_peer", options.max_connections_per_peer,
                  "Largest number of open connections from one IPv4 address or one IPv6 network of "
                  "64 bits. 0 means --max_connections, as is right behind a proxy");
-  AddDuration(app, "--keepalive_interval", options.keepalive_interval,
-              "Time between the pings that find dead clients");
-  AddDuration(app, "--keepalive_timeout", options.keepalive_timeout,
-              "Time that a client has to answer a ping before its connection is closed");
-  AddDuration(app, "--min_client_ping_interval", options.min_client_ping_interval,
-              "Shortest time between two pings of a client. A client that pings more often is "
-              "disconnected");
-  AddDuration(app, "--max_connection_idle", options.max_connection_idle,
-              "Time after which a connection without calls is closed");
-  AddDuration(app, "--max_connection_age", options.max_connection_age,
-              "Time after which a connection takes no new calls. Running calls go on");
-  AddDuration(app, "--max_connection_age_grace", options.max_connection_age_grace,
-              "Time after --max_connection_age that running calls have to end. 0 means the longer "
-              "of --default_deadline and --default_calibrate_deadline, plus --slow_reader_timeout");
+  AddDuration(
+      app, "--keepalive_interval", options.keepalive_interval,
+      "Time between the pings that find dead clients. A client that leaves one unanswered for "
+      "that time, at most 10s, is disconnected");
+  AddDuration(
+      app, "--max_connection_age", options.max_connection_age,
+      "Time after which a connection takes no new calls. Running calls go on, for as long as a "
+      "call without a deadline may last");
 }
 
 }  // namespace
@@ -50,9 +40,6 @@ void AddServerFlags(CLI::App& app, ServerOptions& options) {
   AddDuration(app, "--stall_timeout", options.stall_timeout,
               "Time without the end of a step, while requests run, after which liveness fails. It "
               "must be longer than --slow_reader_timeout");
-  AddDuration(app, "--self_probe_timeout", options.self_probe_timeout,
-              "Time after which liveness fails if the server does not answer its own new "
-              "connections");
   AddConnectionFlags(app, options);
 }
 

@@ -135,10 +135,6 @@ absl::Status CheckCallOptions(const ServerOptions& options) {
   if (options.max_calibrations < 1) {
     return absl::InvalidArgumentError("--max_calibrations: must be at least 1");
   }
-  if (options.max_tenant_calibrations < 0 ||
-      options.max_tenant_calibrations > options.max_calibrations) {
-    return absl::InvalidArgumentError("--max_tenant_calibrations: must be 0 to --max_calibrations");
-  }
   if (options.max_calibration_tokens < 1 ||
       options.max_calibration_tokens > kMaxCalibrationTokens) {
     return absl::InvalidArgumentError(
@@ -158,9 +154,6 @@ absl::Status CheckCallOptions(const ServerOptions& options) {
   if (options.max_connections < 0 || options.max_connections_per_peer < 0) {
     return absl::InvalidArgumentError(
         "--max_connections, --max_connections_per_peer: must not be negative");
-  }
-  if (options.self_probe_timeout < std::chrono::milliseconds(100)) {
-    return absl::InvalidArgumentError("--self_probe_timeout: must be at least 100ms");
   }
   if (absl::Status status = CheckSecurity(options); !status.ok()) return status;
   return CheckTenantHeader(options.tenant_header);

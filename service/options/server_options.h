@@ -43,10 +43,6 @@ struct ServerOptions {
   // longer than Limits::max_congestion, since a request that waits for its reader takes no steps.
   std::chrono::milliseconds stall_timeout{45'000};
 
-  // The server asks its own health service over new connections: none answered for so long, and
-  // "liveness" fails.
-  std::chrono::milliseconds self_probe_timeout{30'000};
-
   MemoryPressureOptions memory;
 
   // Key of the metadata in which a trusted proxy names a call's tenant (identity.h); empty: none.
@@ -59,26 +55,26 @@ struct ServerOptions {
   // Profiles stay in use for so long while the store cannot confirm them.
   std::chrono::milliseconds profile_staleness{3'600'000};
   int max_calibrations = 1;                  // at a time; more are refused
-  int max_tenant_calibrations = 0;           // of one tenant at a time; 0: max_calibrations
   int64_t max_calibration_tokens = 262'144;  // of all samples of one
-  std::chrono::milliseconds default_calibrate_deadline{1'800'000};  // of a call that sets none
 
-  int max_message_bytes = 1 << 20;            // of a request, above it RESOURCE_EXHAUSTED ...
-  int max_calibrate_message_bytes = 8 << 20;  // ... but of Calibrate, where there is a store
-  int max_metadata_bytes = 8 * 1024;          // of a call
-  int max_streams_per_connection = 100;       // calls at a time
+  // Of a request, above it RESOURCE_EXHAUSTED. Calibrate and ImportProfile have their own.
+  int max_message_bytes = 1 << 20;
   int max_connections = 0;  // at a time, more are closed at once; 0: Acceptor::kDefaultMax has it
   // Of one address (IPv6: of its first 64 bits); 0: no such limit. Not of a Unix socket.
   int max_connections_per_peer = 0;
   int socket_mode = 0600;  // of the file, where `listen` is a Unix socket
-  std::chrono::milliseconds keepalive_interval{30'000};        // pings to find dead peers
-  std::chrono::milliseconds keepalive_timeout{10'000};         // a ping unanswered: peer is gone
-  std::chrono::milliseconds min_client_ping_interval{20'000};  // faster clients are sent away
-  std::chrono::milliseconds max_connection_idle{900'000};
+  std::chrono::milliseconds keepalive_interval{30'000};     // pings to find dead peers
   std::chrono::milliseconds max_connection_age{1'800'000};  // then no new calls on it; running ones
                                                             // go on: spreads load after scale-out
-  // So long, and those that still run end with it. 0: as long as a call without a deadline of its
-  // own may last, and its reader.
+
+  // No flags, only shorter in tests:
+  // Of a Calibrate call that sets none.
+  std::chrono::milliseconds default_calibrate_deadline{1'800'000};
+  // The server asks its own health service over new connections: none answered for so long, and
+  // "liveness" fails.
+  std::chrono::milliseconds self_probe_timeout{30'000};
+  // So long after its age a connection ends with the calls that still run. 0: as long as a call
+  // without a deadline of its own may last, and its reader.
   std::chrono::milliseconds max_connection_age_grace{0};
 };
 

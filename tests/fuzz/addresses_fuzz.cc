@@ -56,11 +56,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if ((flags & 64) != 0) options.stall_timeout = limits.max_congestion;
   if ((flags & 16) != 0) {
     options.max_calibrations = reader.Int(-1, 4);
-    options.max_tenant_calibrations = reader.Int(-1, 4);
+    (void)reader.Int(-1, 4);  // the inputs that are kept have it
     options.max_calibration_tokens = reader.Integer(-1, 5'000'000);
     options.max_connections = reader.Int(-1, 4);
     options.max_connections_per_peer = reader.Int(-1, 4);
-    options.self_probe_timeout = std::chrono::milliseconds(reader.Int(0, 255));
+    (void)reader.Int(0, 255);  // likewise
   }
   options.listen = std::string(reader.Until('\n'));
   options.metrics_listen = std::string(reader.Until('\n'));
@@ -103,12 +103,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             !options.identity.empty());
     Require(options.tenant_header.find_first_of("ABC \n\r:\"") == std::string::npos);
     Require(options.tenant_header != "authorization");
-    Require(options.max_calibrations >= 1 && options.max_tenant_calibrations >= 0);
-    Require(options.max_tenant_calibrations <= options.max_calibrations);
+    Require(options.max_calibrations >= 1);
     Require(options.max_calibration_tokens >= 1);
     Require(options.max_calibration_tokens <= eta::kMaxCalibrationTokens);
     Require(options.max_connections >= 0 && options.max_connections_per_peer >= 0);
-    Require(options.self_probe_timeout >= std::chrono::milliseconds(100));
   }
   Require(eta::CheckOptions(options, limits).ok() ==
           (listens && metrics && health && calls && options.stall_timeout > limits.max_congestion));

@@ -26,8 +26,7 @@ void CheckLimit(const eta::TenantLimit& limit) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const eta::TenantLimit flags{.max_calls = 7, .max_calibrations = 2};
-  const auto table = eta::ParseLimits(text, flags);
+  const auto table = eta::ParseLimits(text);
   if (!table.ok()) {
     eta::fuzz::RequireReadable(table.status());
     return 0;

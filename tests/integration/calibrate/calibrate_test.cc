@@ -203,7 +203,8 @@ TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
   ServerOptions options;
   options.tenant_header = kTenantHeader;
   options.max_calibrations = 2;
-  options.max_tenant_calibrations = 1;
+  limits_ = std::make_unique<TenantLimits>();
+  ASSERT_TRUE(limits_->Take(R"({"default": {"max_calibrations": 1}})").ok());
   Serve(options);
   Gate gate;
   WorkBehind(gate);

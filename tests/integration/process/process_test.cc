@@ -1,6 +1,5 @@
 // How the server's process starts and ends.
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -106,52 +105,6 @@ TEST(Process, IsNobodysToLookIntoBeforeItReadsItsConfiguration) {
   EXPECT_EQ(write(writer, "nonsense = 1\n", 13), 13);
   close(writer);
   EXPECT_THAT(server.AwaitExit().errors, HasSubstr("nonsense"));
-}
-
-// 0: the thread has ended.
-int CpusOf(pid_t thread) {
-  cpu_set_t cpus;
-  return sched_getaffinity(thread, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 0;
-}
-
-// On how many CPUs each thread of a server may run, by its name.
-std::multimap<std::string, int> CpusByThread(const std::vector<std::string>& more) {
-  std::vector<std::string> flags = {"--model", kModel, "--listen", "127.0.0.1:0", "--threads=3"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  ServerProcess server = Serve(flags);
-  const std::string address = server.AwaitAddress();
-  EXPECT_NE(address, "");
-  const auto stub =
-      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  ClientCall call(*stub);
-  call.Start(Ask("Once upon a time"));
-  EXPECT_NE(call.ReadText(), "");
-  EXPECT_TRUE(call.Finish().ok());
-  std::multimap<std::string, int> cpus;
-  for (const auto& task :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(server.pid()) + "/task")) {
-    const std::string comm = ReadFile(task.path() / "comm");
-    const int usable = CpusOf(std::stoi(task.path().filename()));
-    if (!comm.empty() && usable > 0) cpus.emplace(comm.substr(0, comm.find('\n')), usable);
-  }
-  EXPECT_EQ(cpus.count("eta-step"), 1u);
-  EXPECT_EQ(cpus.count("eta-worker"), 2u);
-  return cpus;
-}
-
-TEST(Process, AnswersNoCallsOnCpusThatAreLeftToSteps) {
-  const int all = CpusOf(0);
-  for (const auto& [name, cpus] : CpusByThread({})) EXPECT_EQ(cpus, all) << name;
-  if (all > 1) {
-    int kept_off = 0;
-    for (const auto& [name, cpus] : CpusByThread({"--step_cpus=1"})) {
-      const bool computes = name == "eta-step" || name == "eta-worker";
-      EXPECT_EQ(cpus, computes ? all : std::clamp(cpus, all - 1, all)) << name;
-      kept_off += cpus == all - 1 ? 1 : 0;
-    }
-    EXPECT_GE(kept_off, 4);  // gRPC's alone are more
-  }
-  ExpectBadStart({"--model", kModel, "--step_cpus", std::to_string(all)}, "--step_cpus");
 }
 
 TEST(Process, DrainsOnTheFirstSignalAndHurriesOnTheSecond) {

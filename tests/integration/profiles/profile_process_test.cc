@@ -192,8 +192,6 @@ TEST_F(ProfileProcessTest, AStoreThatCannotBeOpenedIsABadStart) {
   EXPECT_THAT(errors("", {"--default_profile", "../x"}), HasSubstr("--default_profile"));
   EXPECT_THAT(errors("", {"--tenant_header", "Upper"}), HasSubstr("--tenant_header"));
   EXPECT_THAT(errors("", {"--max_calibrations", "0"}), HasSubstr("--max_calibrations"));
-  EXPECT_THAT(errors("", {"--max_tenant_calibrations", "2"}),
-              HasSubstr("--max_tenant_calibrations: must be 0 to --max_calibrations"));
 }
 
 }  // namespace

@@ -322,7 +322,7 @@ TEST(Amplification, JsonOfProfilesAndOfOperatorsFiles) {
     const std::string list = Json("{\"thresholds\":[", part, "]}");
     ExpectModest(std::string("profile: ") + name, Field(1, list), TakeImport);
     ExpectModest(std::string("tenants file: ") + name, list,
-                 [](const std::string& text) { EXPECT_FALSE(ParseLimits(text, {}).ok()); });
+                 [](const std::string& text) { EXPECT_FALSE(ParseLimits(text).ok()); });
     ExpectModest(std::string("identity file: ") + name, list,
                  [](const std::string& text) { EXPECT_FALSE(ParseIdentityFile(text).ok()); });
   }

@@ -139,7 +139,7 @@ TEST_F(NthFailureFiles, Limits) {
     Write(version, "tenants.json", file.dump());
   }
   const auto open = [this] {
-    return TenantLimits::Open(Path("tenants.json"), {}, [](const absl::Status&) {});
+    return TenantLimits::Open(Path("tenants.json"), [](const absl::Status&) {});
   };
   ExpectLoads([&] { return open().status(); });
   const auto limits = open();

@@ -19,17 +19,16 @@ Tenant Named(const std::string& id) {
   return *Tenant::Parse(id);
 }
 
-TEST(LimitsFile, SaysNothingSoTheFlagsHold) {
-  const TenantLimit flags{.max_calibrations = 3, .profiles = {.versions = 7, .bytes = 99}};
+TEST(LimitsFile, SaysNothingSoNobodyHasBoundsButOfProfiles) {
   for (const char* text : {"{}", R"({"default": {}})", R"({"tenants": {}})"}) {
-    const auto table = ParseLimits(text, flags);
+    const auto table = ParseLimits(text);
     ASSERT_TRUE(table.ok()) << table.status();
     EXPECT_EQ(table->others.max_calls, 0);
     EXPECT_EQ(table->others.tokens_per_second, 0.0);
     EXPECT_EQ(table->others.weight, 1.0);
-    EXPECT_EQ(table->others.max_calibrations, 3);
-    EXPECT_EQ(table->others.profiles.versions, 7);
-    EXPECT_EQ(table->others.profiles.bytes, 99);
+    EXPECT_EQ(table->others.max_calibrations, 0);
+    EXPECT_EQ(table->others.profiles.versions, 1000);
+    EXPECT_EQ(table->others.profiles.bytes, 256 << 20);
     EXPECT_TRUE(table->named.empty());
   }
 }
@@ -41,8 +40,7 @@ TEST(LimitsFile, ATenantHasWhatTheDefaultSaysAndItsOwn) {
                 "profile_bytes": 1000000},
     "tenants": {"acme": {"max_calls": 64, "tokens_per_second": 0.5},
                 "free": {"tokens_per_second": 0}}
-  })",
-                                 {});
+  })");
   ASSERT_TRUE(table.ok()) << table.status();
   const TenantLimit& acme = table->named.at("acme");
   EXPECT_EQ(acme.max_calls, 64);
@@ -59,8 +57,7 @@ TEST(LimitsFile, ATenantHasWhatTheDefaultSaysAndItsOwn) {
 
 TEST(LimitsFile, WithoutABurstAMinuteOfTheRateIsIt) {
   const auto table = ParseLimits(
-      R"({"default": {"tokens_per_second": 10}, "tenants": {"a": {"tokens_per_second": 0.25}}})",
-      {});
+      R"({"default": {"tokens_per_second": 10}, "tenants": {"a": {"tokens_per_second": 0.25}}})");
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_EQ(table->others.burst_tokens, 600);
   EXPECT_EQ(table->named.at("a").burst_tokens, 15);
@@ -92,7 +89,7 @@ TEST(LimitsFile, RefusesWhatItDoesNotKnowAndSaysWhere) {
       {R"({"tenants": {"a": {"max_calls": {"b": {}}}}})", "tenants file"},
   };
   for (const auto& [text, error] : kBad) {
-    const auto table = ParseLimits(text, {});
+    const auto table = ParseLimits(text);
     ASSERT_FALSE(table.ok()) << text;
     EXPECT_TRUE(absl::IsInvalidArgument(table.status())) << text;
     EXPECT_THAT(std::string(table.status().message()), StartsWith(error)) << text;
@@ -105,10 +102,10 @@ TEST(LimitsFile, IsBounded) {
     text += (i == 0 ? "\"t" : ",\"t") + std::to_string(i) + "\":{}";
   }
   text += "}}";
-  EXPECT_THAT(std::string(ParseLimits(text, {}).status().message()),
+  EXPECT_THAT(std::string(ParseLimits(text).status().message()),
               StartsWith("tenants: must be at most 10000"));
   const std::string padding(kMaxLimitsBytes, ' ');
-  EXPECT_FALSE(ParseLimits("{" + padding + "}", {}).ok());
+  EXPECT_FALSE(ParseLimits("{" + padding + "}").ok());
 }
 
 TEST(TenantLimits, AFileThatIsReplacedTakesEffectAndABadOneDoesNot) {
@@ -116,7 +113,7 @@ TEST(TenantLimits, AFileThatIsReplacedTakesEffectAndABadOneDoesNot) {
   const std::string path = folder.Write("tenants.json", R"({"default": {"max_calls": 1}})");
   std::vector<absl::Status> reports;
   std::mutex mutex;
-  auto limits = TenantLimits::Open(path, {}, [&](const absl::Status& status) {
+  auto limits = TenantLimits::Open(path, [&](const absl::Status& status) {
     const std::lock_guard lock(mutex);
     reports.push_back(status);
   });
@@ -142,10 +139,10 @@ TEST(TenantLimits, AFileThatIsReplacedTakesEffectAndABadOneDoesNot) {
 
 TEST(TenantLimits, AFileThatCannotBeUsedAtTheStartIsAnError) {
   const TempFolder folder;
-  const auto bad = TenantLimits::Open(folder.Write("t", "nonsense"), {}, nullptr);
+  const auto bad = TenantLimits::Open(folder.Write("t", "nonsense"), nullptr);
   EXPECT_TRUE(absl::IsInvalidArgument(bad.status()));
   EXPECT_THAT(std::string(bad.status().message()), StartsWith("--tenants: "));
-  EXPECT_FALSE(TenantLimits::Open(folder.path() + "/missing", {}, nullptr).ok());
+  EXPECT_FALSE(TenantLimits::Open(folder.path() + "/missing", nullptr).ok());
 }
 
 }  // namespace

@@ -10,16 +10,13 @@
 namespace eta {
 namespace {
 
-TEST(StepCpus, AreOneForEachGpuAndAQuarterAtMostUnlessAskedFor) {
-  EXPECT_EQ(ChooseStepCpus(std::nullopt, 0, 16), 0);
-  EXPECT_EQ(ChooseStepCpus(std::nullopt, 1, 8), 1);
-  EXPECT_EQ(ChooseStepCpus(std::nullopt, 8, 128), 8);
-  EXPECT_EQ(ChooseStepCpus(std::nullopt, 4, 8), 2);
-  EXPECT_EQ(ChooseStepCpus(std::nullopt, 1, 3), 0);
-  EXPECT_EQ(ChooseStepCpus(0, 8, 128), 0);
-  EXPECT_EQ(ChooseStepCpus(3, 0, 4), 3);
-  EXPECT_EQ(ChooseStepCpus(4, 0, 4), 3) << "one is left to calls";
-  EXPECT_EQ(ChooseStepCpus(1, 1, 1), 0);
+TEST(StepCpus, AreOneForEachGpuAndAQuarterAtMost) {
+  EXPECT_EQ(ChooseStepCpus(0, 16), 0);
+  EXPECT_EQ(ChooseStepCpus(1, 8), 1);
+  EXPECT_EQ(ChooseStepCpus(8, 128), 8);
+  EXPECT_EQ(ChooseStepCpus(4, 8), 2);
+  EXPECT_EQ(ChooseStepCpus(1, 3), 0);
+  EXPECT_EQ(ChooseStepCpus(1, 1), 0);
 }
 
 cpu_set_t Usable() {
@@ -30,7 +27,7 @@ cpu_set_t Usable() {
 
 // The last CPUs of those that a thread may use, which need not lie side by side.
 TEST(StepCpus, AreTheLastThatTheThreadMayUse) {
-  for (const std::optional<int> asked : {std::optional<int>(), std::optional<int>(1)}) {
+  for (const int gpus : {0, 1}) {
     for (const size_t stride : {1, 2, 3}) {
       std::thread([&] {
         cpu_set_t few = Usable();
@@ -39,9 +36,9 @@ TEST(StepCpus, AreTheLastThatTheThreadMayUse) {
           if (CPU_ISSET(cpu, &few) && seen++ % stride != 0) CPU_CLR(cpu, &few);
         }
         ASSERT_EQ(sched_setaffinity(0, sizeof(few), &few), 0);
-        const auto left = LeaveStepCpus(asked, 1);
+        const auto left = LeaveStepCpus(gpus);
         ASSERT_TRUE(left.ok()) << left.status();
-        EXPECT_EQ(*left, ChooseStepCpus(asked, 1, CPU_COUNT(&few)));
+        EXPECT_EQ(*left, ChooseStepCpus(gpus, CPU_COUNT(&few)));
         const cpu_set_t rest = Usable();
         EXPECT_EQ(CPU_COUNT(&rest), CPU_COUNT(&few) - *left);
         int after = 0;
