@@ -92,7 +92,7 @@ class Server {
   std::atomic<int64_t> answers_cut_off_ = 0;
   LiveStreams streams_;
   MemoryPressure memory_;
-  TaskThread writer_;
+  TaskThread writer_{"writer"};
   std::unique_ptr<ProfileCache> profiles_;
   WorkerPool store_calls_;
   Calibrations calibrations_;

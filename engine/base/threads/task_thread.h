@@ -3,65 +3,56 @@
 // giving it to gRPC takes some 8 us, half a millisecond in a step of 64 streams.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
+
+#include "engine/base/mutex.h"
+#include "engine/base/threads/loop_thread.h"
 
 namespace eta {
 
 class TaskThread {
  public:
-  TaskThread() : thread_([this] { Run(); }) {}
+  explicit TaskThread(const char* name)
+      : thread_(name, [this] {
+          RunTasks();
+          return LoopThread::kWhenWoken;
+        }) {}
   // Runs what is left.
   ~TaskThread() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
+    thread_.Stop();
+    RunTasks();
   }
 
   // From any thread; does not block.
   void Post(std::function<void()> task) {
-    bool sleeping;
+    bool first;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
+      first = tasks_.empty();
       tasks_.push_back(std::move(task));
-      sleeping = std::exchange(sleeping_, false);
     }
-    if (sleeping) wake_.notify_one();
+    if (first) thread_.Wake();  // else whoever posted the first has done so
   }
 
  private:
-  void Run() {
+  void RunTasks() {
     std::vector<std::function<void()>> tasks;
-    std::unique_lock lock(mutex_);
     while (true) {
-      tasks.swap(tasks_);
-      if (tasks.empty()) {
-        if (stop_) return;
-        sleeping_ = true;
-        wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
-        sleeping_ = false;
-        continue;
+      {
+        const MutexLock lock(mutex_);
+        tasks.swap(tasks_);
       }
-      lock.unlock();
+      if (tasks.empty()) return;
       for (const std::function<void()>& task : tasks) task();
       tasks.clear();
-      lock.lock();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<std::function<void()>> tasks_;  // guarded by mutex_
-  bool sleeping_ = false;                     // likewise
-  bool stop_ = false;                         // likewise
-  std::thread thread_;                        // last: it uses the others
+  Mutex mutex_;
+  std::vector<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  LoopThread thread_;  // last: it uses the others
 };
 
 }  // namespace eta

@@ -48,40 +48,28 @@ absl::StatusOr<std::string> ReadWhole(const WatchedFile& file, size_t max_bytes)
   return content;
 }
 
-WatchedFiles::WatchedFiles(WatchedFilesOptions options, Take take, Report report)
-    : options_(std::move(options)), take_(std::move(take)), report_(std::move(report)) {}
+WatchedFiles::WatchedFiles(WatchedFilesOptions options, Apply apply, Report report)
+    : options_(std::move(options)), apply_(std::move(apply)), report_(std::move(report)) {}
 
 absl::StatusOr<std::unique_ptr<WatchedFiles>> WatchedFiles::Open(WatchedFilesOptions options,
-                                                                 Take take, Report report) {
+                                                                 Apply apply, Report report) {
   std::unique_ptr<WatchedFiles> files(
-      new WatchedFiles(std::move(options), std::move(take), std::move(report)));
-  files->seen_ = files->Stat();
-  if (absl::Status status = files->Load(); !status.ok()) return status;
-  files->succeeded_ = 1;
-  files->thread_ = std::thread([raw = files.get()] { raw->Run(); });
-  return files;
-}
-
-WatchedFiles::~WatchedFiles() {
+      new WatchedFiles(std::move(options), std::move(apply), std::move(report)));
+  Seen seen = files->Stat();
+  if (absl::Status status = files->Load(seen); !status.ok()) return status;
   {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+    const MutexLock lock(files->poll_mutex_);
+    files->seen_ = std::move(seen);
   }
-  wake_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
-
-void WatchedFiles::Run() {
-  std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, options_.period, [this] { return stop_; })) {
-    lock.unlock();
-    // What there was no memory for is done at the next look.
-    CatchOutOfMemory([this] {
-      Look();
+  files->succeeded_ = 1;
+  files->thread_.emplace("watched_files", files->options_.period, [raw = files.get()] {
+    // What there was no memory for is done at the next poll.
+    CatchOutOfMemory([raw] {
+      raw->Poll();
       return absl::OkStatus();
     }).IgnoreError();
-    lock.lock();
-  }
+  });
+  return files;
 }
 
 WatchedFiles::Seen WatchedFiles::Stat() const {
@@ -100,28 +88,28 @@ WatchedFiles::Seen WatchedFiles::Stat() const {
   return seen;
 }
 
-absl::Status WatchedFiles::Load() {
+absl::Status WatchedFiles::Load(const Seen& seen) {
   std::vector<std::string> contents;
   for (const WatchedFile& file : options_.files) {
     auto content = ReadWhole(file, options_.max_bytes);
     if (!content.ok()) return content.status();
     contents.push_back(*std::move(content));
   }
-  if (Stat() != seen_)
+  if (Stat() != seen)
     return absl::UnavailableError(options_.files.front().name + ": changed while it was read");
-  return take_(contents);
+  return apply_(contents);
 }
 
-void WatchedFiles::Look() {
-  const std::lock_guard lock(look_mutex_);
-  Seen now = Stat();
+void WatchedFiles::Poll() {
+  const MutexLock lock(poll_mutex_);
+  const Seen now = Stat();
   const bool changed = now != seen_;
   if (!changed && current_) return;
   // Before anything that may throw: what is not in effect is tried again.
-  seen_ = std::move(now);
+  seen_ = now;
   current_ = false;
-  const absl::Status status = CatchOutOfMemory([this] {
-    return ETA_FAILPOINT(kFileReload) ? absl::UnavailableError("cannot be read") : Load();
+  const absl::Status status = CatchOutOfMemory([&] {
+    return ETA_FAILPOINT(kFileReload) ? absl::UnavailableError("cannot be read") : Load(now);
   });
   if (status.ok()) {
     ++succeeded_;

@@ -1,26 +1,26 @@
 // Files that are read again when they change, as one: contents that are refused leave in effect
-// what was taken before.
+// what was applied before.
 //
-// Looks at inode, size and times once a period, through symbolic links, since Kubernetes changes a
+// Polls inode, size and times once a period, through symbolic links, since Kubernetes changes a
 // mounted Secret or ConfigMap by swapping a link and notifications of the old file say nothing of
-// the new one. Files that change one after another (a certificate, then its key) are taken once
+// the new one. Files that change one after another (a certificate, then its key) are applied once
 // they fit together: what was refused is tried again each period. Thread-safe.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/mutex.h"
+#include "engine/base/threads/loop_thread.h"
 
 namespace eta {
 
@@ -51,19 +51,18 @@ class WatchedFiles {
  public:
   // Checks what the files hold, in their order, and puts it into effect whole or not at all. Called
   // by one thread at a time.
-  using Take = std::function<absl::Status(const std::vector<std::string>& contents)>;
+  using Apply = std::function<absl::Status(const std::vector<std::string>& contents)>;
   // Hears of every change but the first load: OK, or why it was refused, once for each reason.
   using Report = std::function<void(const absl::Status&)>;
 
   // The first load must succeed. Errors name no path.
-  static absl::StatusOr<std::unique_ptr<WatchedFiles>> Open(WatchedFilesOptions options, Take take,
-                                                            Report report);
-  ~WatchedFiles();
+  static absl::StatusOr<std::unique_ptr<WatchedFiles>> Open(WatchedFilesOptions options,
+                                                            Apply apply, Report report);
   WatchedFiles(const WatchedFiles&) = delete;
   WatchedFiles& operator=(const WatchedFiles&) = delete;
 
   // What the thread does each period; afterwards the files as they were are in effect, or refused.
-  void Look();
+  void Poll();
 
   ReloadFigures Figures() const;
 
@@ -73,29 +72,25 @@ class WatchedFiles {
     bool operator==(const Seen&) const = default;
   };
 
-  WatchedFiles(WatchedFilesOptions options, Take take, Report report);
-  void Run();
+  WatchedFiles(WatchedFilesOptions options, Apply apply, Report report);
   Seen Stat() const;
-  // UNAVAILABLE for files that changed while they were read.
-  absl::Status Load();
+  // UNAVAILABLE for files that changed while they were read: that are not as `seen` any more.
+  absl::Status Load(const Seen& seen);
 
   const WatchedFilesOptions options_;
-  const Take take_;
+  const Apply apply_;
   const Report report_;
 
-  std::mutex look_mutex_;
-  // Guarded by look_mutex_:
-  Seen seen_;
-  std::string refused_;  // why the last look failed; empty: it did not
+  Mutex poll_mutex_;
+  Seen seen_ GUARDED_BY(poll_mutex_);
+  // Why the last poll failed; empty: it did not.
+  std::string refused_ GUARDED_BY(poll_mutex_);
 
   std::atomic<int64_t> succeeded_ = 0;
   std::atomic<int64_t> failed_ = 0;
   std::atomic<bool> current_ = true;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stop_ = false;  // guarded by mutex_
-  std::thread thread_;
+  std::optional<LoopThread> thread_;  // last: it uses the others
 };
 
 }  // namespace eta

@@ -16,7 +16,7 @@ TEST(TaskThreadTest, RunsTasksOfManyThreadsEachInItsOrderAndWhatIsLeftAtTheEnd) 
   std::array<int, kThreads> next{};  // of the tasks' thread alone: no lock
   int wrong = 0;
   {
-    TaskThread tasks;
+    TaskThread tasks("tasks");
     std::vector<std::thread> posting;
     for (size_t i = 0; i < kThreads; ++i) {
       posting.emplace_back([&, i] {
@@ -30,7 +30,7 @@ TEST(TaskThreadTest, RunsTasksOfManyThreadsEachInItsOrderAndWhatIsLeftAtTheEnd) 
 }
 
 TEST(TaskThreadTest, WakesUpAgainAndTakesTasksFromATask) {
-  TaskThread tasks;
+  TaskThread tasks("tasks");
   for (int i = 0; i < 100; ++i) {
     std::promise<std::thread::id> inner;
     tasks.Post([&] { tasks.Post([&] { inner.set_value(std::this_thread::get_id()); }); });
