@@ -3,6 +3,12 @@
 // nothing. The mutex that carries them is in engine/base/mutex.h.
 #pragma once
 
+// Abseil defines some of these names too, in headers that anything may include later.
+#include "absl/base/thread_annotations.h"
+#undef GUARDED_BY
+#undef PT_GUARDED_BY
+#undef NO_THREAD_SAFETY_ANALYSIS
+
 #ifdef __clang__
 #define ETA_THREAD_ANNOTATION(x) __attribute__((x))
 #else
