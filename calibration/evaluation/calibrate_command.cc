@@ -164,7 +164,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> CalibrateCommand::ReadSamples(
     options.min_tokens = kMinSequenceBlocks * info.block_size;
     cut = CutSamples(documents, options);
   }
-  return TakeSpread(std::move(cut), sequences);
+  return KeepSpread(std::move(cut), sequences);
 }
 
 absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const {

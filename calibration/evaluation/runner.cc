@@ -71,7 +71,7 @@ absl::Status SequenceRunner::Check(const RunnerStep& step) const {
   return absl::OkStatus();
 }
 
-void SequenceRunner::TakeLogprobs(const RunnerStep& step) {
+void SequenceRunner::SampleLogprobs(const RunnerStep& step) {
   const auto rows = static_cast<int32_t>(step.targets.size());
   for (int32_t begin = 0; begin < rows; begin += Model::max_logit_rows()) {
     const int32_t count = std::min(Model::max_logit_rows(), rows - begin);
@@ -109,7 +109,7 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
   const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
   status = model_->Forward(batch, *cache_, step.outputs);
   if (!status.ok()) return status;
-  TakeLogprobs(step);
+  SampleLogprobs(step);
   if (!step.logits.empty()) {
     model_->ComputeLogits(std::span(row_indices_).subspan(step.tokens.size() - 1, 1));
     model_->DownloadLogits(0, step.logits.data());

@@ -66,7 +66,7 @@ class SequenceRunner {
   SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvCache> cache,
                  const RunnerOptions& options);
   absl::Status Check(const RunnerStep& step) const;
-  void TakeLogprobs(const RunnerStep& step);
+  void SampleLogprobs(const RunnerStep& step);
 
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvCache> cache_;

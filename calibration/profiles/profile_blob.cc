@@ -59,7 +59,7 @@ class Reader {
 
   template <typename T>
   void Number(T& value) {
-    const std::string_view raw = Take(sizeof(T));
+    const std::string_view raw = Read(sizeof(T));
     BitsOf<T> bits = 0;
     for (size_t i = 0; i < raw.size(); ++i) {
       // cannot wrap: i counts the bytes of a number
@@ -72,7 +72,7 @@ class Reader {
     uint32_t size = 0;
     Number(size);
     if (size > kMaxTextBytes) failed_ = true;
-    text = failed_ ? std::string() : std::string(Take(size));
+    text = failed_ ? std::string() : std::string(Read(size));
   }
   void Numbers(size_t count, std::vector<float>& values) {
     if (failed_ || count > rest_.size() / sizeof(float)) {
@@ -94,14 +94,14 @@ class Reader {
   }
 
  private:
-  std::string_view Take(size_t size) {
+  std::string_view Read(size_t size) {
     if (failed_ || size > rest_.size()) {
       failed_ = true;
       return {};
     }
-    const std::string_view taken = rest_.substr(0, size);
+    const std::string_view read = rest_.substr(0, size);
     rest_.remove_prefix(size);
-    return taken;
+    return read;
   }
 
   std::string_view rest_;

@@ -64,7 +64,7 @@ absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> s
   return split;
 }
 
-std::vector<std::vector<int32_t>> TakeSpread(std::vector<std::vector<int32_t>> sequences,
+std::vector<std::vector<int32_t>> KeepSpread(std::vector<std::vector<int32_t>> sequences,
                                              int32_t count) {
   if (count == 0 || sequences.size() <= static_cast<size_t>(count)) return sequences;
   std::vector<std::vector<int32_t>> taken;

@@ -36,7 +36,7 @@ absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> s
                                          const SplitOptions& options);
 
 // At most `count` of `sequences`, evenly spaced over them, in order: themselves (0: all), or views.
-std::vector<std::vector<int32_t>> TakeSpread(std::vector<std::vector<int32_t>> sequences,
+std::vector<std::vector<int32_t>> KeepSpread(std::vector<std::vector<int32_t>> sequences,
                                              int32_t count);
 std::vector<std::span<const int32_t>> SpreadOver(std::span<const std::vector<int32_t>> sequences,
                                                  int32_t count);

@@ -126,8 +126,8 @@ CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
 }
 
 absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
-  std::string kind = parts.first;
+  const std::pair<std::string, std::string> pair = absl::StrSplit(text, absl::MaxSplits('=', 1));
+  std::string kind = pair.first;
   std::replace(kind.begin(), kind.end(), '_', '-');
   v1::CalibrationTarget target;
   if (kind == "match-dynamic") {
@@ -137,7 +137,7 @@ absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text) {
     target.mutable_match_dynamic();
     return target;
   }
-  std::string number = parts.second;
+  std::string number = pair.second;
   const bool percent = kind == "max-perplexity-increase";
   if (percent && !number.empty() && number.back() == '%') number.pop_back();
   double value = 0.0;

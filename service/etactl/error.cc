@@ -134,14 +134,14 @@ ExitCode ExitCodeOf(const grpc::Status& status) {
 
 std::string DescribeError(const grpc::Status& status) {
   const Details details = DetailsOf(status);
-  std::vector<std::string> parts;
-  if (!details.reason.empty()) parts.push_back(absl::StrCat("reason ", details.reason));
-  if (!details.field.empty()) parts.push_back(absl::StrCat("field ", details.field));
+  std::vector<std::string> notes;
+  if (!details.reason.empty()) notes.push_back(absl::StrCat("reason ", details.reason));
+  if (!details.field.empty()) notes.push_back(absl::StrCat("field ", details.field));
   if (details.retry_after_seconds.has_value()) {
-    parts.push_back(absl::StrCat("retry in ", ReadableSeconds(*details.retry_after_seconds)));
+    notes.push_back(absl::StrCat("retry in ", ReadableSeconds(*details.retry_after_seconds)));
   }
   std::string line = absl::StrCat(CodeName(status.error_code()), ": ", status.error_message());
-  if (!parts.empty()) absl::StrAppend(&line, " [", absl::StrJoin(parts, ", "), "]");
+  if (!notes.empty()) absl::StrAppend(&line, " [", absl::StrJoin(notes, ", "), "]");
   if (const std::string hint = ConnectionHint(status); !hint.empty()) {
     absl::StrAppend(&line, " (", hint, ")");
   }

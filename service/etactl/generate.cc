@@ -113,31 +113,31 @@ class Display {
 std::string DescribeStatistics(const v1::Started& started, const v1::Finished& finished) {
   const v1::Usage& usage = finished.usage();
   const v1::AttentionStats& stats = finished.attention();
-  std::vector<std::string> parts;
-  parts.push_back(absl::StrCat(usage.output_tokens(), " tokens"));
+  std::vector<std::string> phrases;
+  phrases.push_back(absl::StrCat(usage.output_tokens(), " tokens"));
   const double decode = Seconds(finished.timing().decode());
   if (usage.output_tokens() > 1 && decode > 0.0) {
-    parts.push_back(absl::StrFormat("%.1f tok/s", (usage.output_tokens() - 1) / decode));
+    phrases.push_back(absl::StrFormat("%.1f tok/s", (usage.output_tokens() - 1) / decode));
   }
-  parts.push_back(
+  phrases.push_back(
       absl::StrCat("first after ", ReadableSeconds(Seconds(finished.timing().first_token())),
                    " (prompt ", usage.prompt_tokens(), ", cached ", usage.cached_tokens(), ")"));
-  parts.push_back(DescribeMode(started.attention()));
+  phrases.push_back(DescribeMode(started.attention()));
   if (stats.has_head_density()) {
-    parts.push_back(absl::StrFormat("head density %.3f", stats.head_density()));
+    phrases.push_back(absl::StrFormat("head density %.3f", stats.head_density()));
   }
   if (stats.has_union_density()) {
-    parts.push_back(absl::StrFormat("union density %.3f", stats.union_density()));
+    phrases.push_back(absl::StrFormat("union density %.3f", stats.union_density()));
   }
   if (stats.kv_bytes_dense() > 0) {
-    parts.push_back(absl::StrFormat("KV read %s of %s (%.1f %%), index %s",
-                                    ReadableBytes(stats.kv_bytes_read()),
-                                    ReadableBytes(stats.kv_bytes_dense()),
-                                    100.0 * static_cast<double>(stats.kv_bytes_read()) /
-                                        static_cast<double>(stats.kv_bytes_dense()),
-                                    ReadableBytes(stats.index_bytes_read())));
+    phrases.push_back(absl::StrFormat("KV read %s of %s (%.1f %%), index %s",
+                                      ReadableBytes(stats.kv_bytes_read()),
+                                      ReadableBytes(stats.kv_bytes_dense()),
+                                      100.0 * static_cast<double>(stats.kv_bytes_read()) /
+                                          static_cast<double>(stats.kv_bytes_dense()),
+                                      ReadableBytes(stats.index_bytes_read())));
   }
-  return absl::StrJoin(parts, ", ");
+  return absl::StrJoin(phrases, ", ");
 }
 
 int RunGenerate(const GenerateFlags& flags) {

@@ -66,11 +66,10 @@ absl::Status FillSampling(const GenerateFlags& flags, v1::SamplingParams* sampli
   if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
   if (flags.seed) sampling->set_seed(*flags.seed);
   for (const std::string& entry : flags.logit_bias) {
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(entry, absl::MaxSplits('=', 1));
+    const std::pair<std::string, std::string> pair = absl::StrSplit(entry, absl::MaxSplits('=', 1));
     int32_t id = 0;
     float bias = 0.0f;
-    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
+    if (!absl::SimpleAtoi(pair.first, &id) || !absl::SimpleAtof(pair.second, &bias)) {
       return absl::InvalidArgumentError(
           absl::StrCat("--logit_bias: not of the form ID=VALUE: ", entry));
     }

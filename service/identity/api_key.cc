@@ -25,18 +25,18 @@ bool IsApiKeyId(std::string_view id) {
   });
 }
 
-std::optional<ApiKeyParts> ParseApiKey(std::string_view key) {
+std::optional<ShownApiKey> ParseApiKey(std::string_view key) {
   if (!key.starts_with(kApiKeyPrefix)) return std::nullopt;
   key.remove_prefix(kApiKeyPrefix.size());
   const size_t end = key.find('_');
   if (end == std::string_view::npos) return std::nullopt;
-  const ApiKeyParts parts{.id = key.substr(0, end), .secret = key.substr(end + 1)};
-  const bool drawn = parts.secret.size() == kSecretCharacters &&
-                     std::all_of(parts.secret.begin(), parts.secret.end(), [](char c) {
+  const ShownApiKey read{.id = key.substr(0, end), .secret = key.substr(end + 1)};
+  const bool drawn = read.secret.size() == kSecretCharacters &&
+                     std::all_of(read.secret.begin(), read.secret.end(), [](char c) {
                        return absl::ascii_isalnum(c) || c == '-' || c == '_';
                      });
-  if (!drawn || !IsApiKeyId(parts.id)) return std::nullopt;
-  return parts;
+  if (!drawn || !IsApiKeyId(read.id)) return std::nullopt;
+  return read;
 }
 
 std::string ApiKeyDigest(std::string_view key) {

@@ -16,11 +16,11 @@ namespace eta {
 inline constexpr std::string_view kApiKeyPrefix = "eta_";
 
 // The two parts of a key; absent for what has not exactly their form.
-struct ApiKeyParts {
+struct ShownApiKey {
   std::string_view id;      // 1 to 64 of a-z 0-9 -
   std::string_view secret;  // 43 characters
 };
-std::optional<ApiKeyParts> ParseApiKey(std::string_view key);
+std::optional<ShownApiKey> ParseApiKey(std::string_view key);
 bool IsApiKeyId(std::string_view id);
 
 // SHA-256 of the whole key, 32 bytes.

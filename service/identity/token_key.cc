@@ -124,17 +124,17 @@ std::string ToDer(std::string_view signature) {
   // cannot wrap: constants
   if (signature.size() != 2 * kCoordinateBytes) return {};
   const auto* bytes = reinterpret_cast<const unsigned char*>(signature.data());
-  const Owned<ECDSA_SIG, ECDSA_SIG_free> parts(ECDSA_SIG_new());
+  const Owned<ECDSA_SIG, ECDSA_SIG_free> pair(ECDSA_SIG_new());
   BIGNUM* r = BN_bin2bn(bytes, kCoordinateBytes, nullptr);
   BIGNUM* s = BN_bin2bn(bytes + kCoordinateBytes, kCoordinateBytes, nullptr);
-  if (!parts || ECDSA_SIG_set0(parts.get(), r, s) != 1) {
+  if (!pair || ECDSA_SIG_set0(pair.get(), r, s) != 1) {
     BN_free(r);
     BN_free(s);
     return {};
   }
   std::string der(kMaxDerBytes, '\0');
   auto* end = reinterpret_cast<unsigned char*>(der.data());
-  der.resize(static_cast<size_t>(std::max(0, i2d_ECDSA_SIG(parts.get(), &end))));
+  der.resize(static_cast<size_t>(std::max(0, i2d_ECDSA_SIG(pair.get(), &end))));
   return der;
 }
 

@@ -31,7 +31,7 @@ absl::Status Agrees(const CaseMetadata& metadata, const std::string& field, int6
   return InvalidField(field, absl::StrCat("must be ", size, ", as the tensors are"));
 }
 
-absl::Status TakeShapes(const SafetensorsFile& file, KernelCase& out) {
+absl::Status ReadShapes(const SafetensorsFile& file, KernelCase& out) {
   const auto q = FindTensor(file, "q", DType::kFloat32, {kAnySize, kAnySize});
   if (!q.ok()) return q.status();
   const auto k = FindTensor(file, "k", FileDType(out.geometry), {kAnySize, kAnySize, q->shape[1]});
@@ -67,7 +67,7 @@ absl::Status TakeShapes(const SafetensorsFile& file, KernelCase& out) {
   return absl::OkStatus();
 }
 
-absl::Status TakeTensors(const SafetensorsFile& file, KernelCase& out) {
+absl::Status ReadTensors(const SafetensorsFile& file, KernelCase& out) {
   const int64_t query_heads = out.num_query_heads;
   const int64_t head_dim = out.geometry.head_dim;
   const std::vector<int64_t> kv_shape = {out.num_tokens, out.geometry.num_kv_heads, head_dim};
@@ -288,8 +288,8 @@ absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
   if (out.attention.uniform_floor && out.gate == Gate::kNone) {
     return InvalidField("floor", "must be none when gate is none");
   }
-  status = TakeShapes(*file, out);
-  if (status.ok()) status = TakeTensors(*file, out);
+  status = ReadShapes(*file, out);
+  if (status.ok()) status = ReadTensors(*file, out);
   if (!status.ok()) return status;
   return out;
 }

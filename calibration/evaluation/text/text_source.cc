@@ -20,8 +20,8 @@ class BoundedReader {
       : stream_(std::move(stream)), limits_(limits) {}
 
   // Bytes up to the next newline (left out), or to the end if `whole`; nullopt at the end.
-  absl::StatusOr<std::optional<std::string>> Take(bool whole) {
-    std::string taken;
+  absl::StatusOr<std::optional<std::string>> Read(bool whole) {
+    std::string text;
     bool any = false;
     while (true) {
       if (begin_ == buffer_.size()) {
@@ -32,11 +32,11 @@ class BoundedReader {
       any = true;
       const size_t newline = whole ? std::string::npos : buffer_.find('\n', begin_);
       const size_t end = newline == std::string::npos ? buffer_.size() : newline;
-      if (end - begin_ > limits_.max_document_bytes - taken.size()) {
+      if (end - begin_ > limits_.max_document_bytes - text.size()) {
         return absl::InvalidArgumentError(absl::StrCat("text: a document or line takes more than ",
                                                        limits_.max_document_bytes, " bytes"));
       }
-      taken.append(buffer_, begin_, end - begin_);
+      text.append(buffer_, begin_, end - begin_);
       begin_ = end;
       if (newline != std::string::npos) {
         ++begin_;
@@ -44,7 +44,7 @@ class BoundedReader {
       }
     }
     if (!any) return std::nullopt;
-    return taken;
+    return text;
   }
 
  private:
@@ -72,7 +72,7 @@ class BoundedReader {
 class PlainText : public TextSource {
  public:
   explicit PlainText(BoundedReader reader) : reader_(std::move(reader)) {}
-  absl::StatusOr<std::optional<std::string>> Next() override { return reader_.Take(true); }
+  absl::StatusOr<std::optional<std::string>> Next() override { return reader_.Read(true); }
 
  private:
   BoundedReader reader_;
@@ -84,7 +84,7 @@ class JsonLines : public TextSource {
 
   absl::StatusOr<std::optional<std::string>> Next() override {
     while (true) {
-      absl::StatusOr<std::optional<std::string>> line = reader_.Take(false);
+      absl::StatusOr<std::optional<std::string>> line = reader_.Read(false);
       if (!line.ok() || !line->has_value()) return line;
       ++line_number_;
       if ((*line)->find_first_not_of(" \t\r") == std::string::npos) continue;

@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource
   if (windows.empty()) {
     return InvalidField("context", absl::StrCat("no document holds ", context + 1, " tokens"));
   }
-  return TakeSpread(std::move(windows), max_windows);
+  return KeepSpread(std::move(windows), max_windows);
 }
 
 }  // namespace eta

@@ -26,17 +26,17 @@ std::string PhaseName(v1::CalibrationPhase phase) {
 }
 
 std::string DescribeSpeed(const v1::CalibrationProgress& progress) {
-  std::vector<std::string> parts;
+  std::vector<std::string> phrases;
   if (progress.tokens_per_second() > 0.0) {
-    parts.push_back(absl::StrFormat("%.0f tokens/s", progress.tokens_per_second()));
+    phrases.push_back(absl::StrFormat("%.0f tokens/s", progress.tokens_per_second()));
   }
   const int64_t left_ms =
       google::protobuf::util::TimeUtil::DurationToMilliseconds(progress.time_left());
   if (left_ms > 0) {
-    parts.push_back(
+    phrases.push_back(
         absl::StrFormat("about %s left", ReadableSeconds(static_cast<double>(left_ms) * 1e-3)));
   }
-  return absl::StrJoin(parts, ", ");
+  return absl::StrJoin(phrases, ", ");
 }
 
 std::string DescribeProgress(const v1::CalibrationProgress& progress) {
