@@ -1,0 +1,200 @@
+#include "service/lifecycle.h"
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <iostream>
+#include <thread>
+#include <utility>
+
+#include "calibration/calibrator.h"
+#include "calibration/profiles/store/open_profile_store.h"
+#include "google/protobuf/stubs/logging.h"
+#include "service/lifecycle_log.h"
+#include "service/process/descriptors.h"
+#include "service/process/exit.h"
+#include "service/process/large_blocks.h"
+#include "service/process/process_hardening.h"
+#include "service/process/step_cpus.h"
+
+namespace eta {
+namespace {
+
+constexpr std::chrono::seconds kLastScrape{1};  // the page can be read for so long after the drain
+constexpr std::chrono::seconds kFailurePoll{1};
+constexpr unsigned kLastSeconds = 10;  // for a process that ends because it has no memory
+
+// As far as this process may: a server that runs out of file descriptors stops accepting for good.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// The status, with the flag that it is about before its message.
+absl::Status OfFlag(const char* flag, const absl::Status& status) {
+  if (status.ok()) return status;
+  return {status.code(), std::string(flag) + ": " + std::string(status.message())};
+}
+
+}  // namespace
+
+Lifecycle::~Lifecycle() {
+  if (metrics_page_) metrics_page_->SetServer(nullptr);  // the server goes before the page
+}
+
+void Lifecycle::Harden() {
+  ReturnLargeBlocks();
+  ExitWhereMemoryEnds();
+  filtered_ = HardenByFlags(flags_.process, flags_.GeneratesCode());
+  failpoints_ = FailpointFile::FromEnvironment();
+  // One line per hostile message is too many: the caller gets the error.
+  google::protobuf::SetLogHandler(nullptr);
+  BuildDescriptors();
+  RaiseFileLimit();
+}
+
+void Lifecycle::OpenLog() {
+  log_.emplace(flags_.log);
+  grpc_log_.emplace(*log_);
+}
+
+int Lifecycle::BadStart(const absl::Status& why) {
+  log_->Write(LogEvent(LogLevel::kError, "bad_start", std::string(why.message())));
+  return kExitBadStart;
+}
+
+absl::Status Lifecycle::CheckFlags() {
+  absl::Status status = OfFlag("--system_call_filter", filtered_.status());
+  if (status.ok()) status = ReadSecrets(flags_);
+  if (status.ok()) status = Server::Check(flags_.server, flags_.engine.limits);
+  if (status.ok()) LogInsecureChoices(flags_, *filtered_, failpoints_ != nullptr, *log_);
+  return status;
+}
+
+absl::Status Lifecycle::OpenLimits() {
+  if (flags_.tenants.empty()) {
+    limits_ = std::make_unique<TenantLimits>();
+    return absl::OkStatus();
+  }
+  auto opened = TenantLimits::Open(
+      flags_.tenants, [this](const absl::Status& status) { LogLimits(status, *log_); });
+  if (opened.ok()) limits_ = *std::move(opened);
+  return opened.status();
+}
+
+absl::Status Lifecycle::OpenStore() {
+  if (flags_.profile_store.empty()) return absl::OkStatus();
+  ProfileStoreOptions options = flags_.profile_store_options;
+  options.quota_of = [this](const Tenant& tenant) { return limits_->Of(tenant).profiles; };
+  auto opened = OpenProfileStore(flags_.profile_store, options);
+  if (opened.ok()) profiles_ = *std::move(opened);
+  return OfFlag("--profile_store", opened.status());
+}
+
+// Before the engine, so that its loading can be watched.
+absl::Status Lifecycle::ServeMetrics() {
+  telemetry_.emplace(flags_.telemetry);
+  metrics_page_.emplace(*telemetry_);
+  if (flags_.server.metrics_listen.empty()) return absl::OkStatus();
+  auto started =
+      MetricsServer::Start(flags_.server.metrics_listen, [this] { return metrics_page_->Write(); });
+  if (!started.ok()) return started.status();
+  metrics_ = *std::move(started);
+  log_->Write(LogEvent(LogLevel::kInfo, "metrics_listening", "metrics on " + metrics_->url())
+                  .Add("url", metrics_->url()));
+  std::cout << "metrics on " << metrics_->url() << std::endl;
+  return absl::OkStatus();
+}
+
+absl::Status Lifecycle::LoadEngine() {
+  const Clock::time_point begin = Clock::now();
+  auto engine = Engine::Create(flags_.engine, &*telemetry_);
+  if (!engine.ok()) return engine.status();
+  engine_ = *std::move(engine);
+  telemetry_->SetModel(engine_->info(), Clock::now() - begin);
+  // The engine's threads are there, and may run on all CPUs.
+  const absl::StatusOr<int> step_cpus = LeaveStepCpus(flags_.Gpus());
+  if (!step_cpus.ok()) {
+    log_->Write(
+        LogEvent(LogLevel::kWarning, "no_step_cpus",
+                 "calls may take the CPUs of steps: " + std::string(step_cpus.status().message())));
+  }
+  LogStart(flags_, *filtered_, step_cpus.value_or(0), engine_->info(), *log_);
+  return absl::OkStatus();
+}
+
+absl::Status Lifecycle::StartServer() {
+  flags_.server.memory.on_change = [this](Pressure level, double used) {
+    LogPressure(level, used, *log_);
+  };
+  call_log_.emplace(*log_);
+  audit_log_.emplace(*log_);
+  auto started = Server::Start(
+      flags_.server,
+      {.engine = *engine_,
+       .profiles = profiles_.get(),
+       .calibrate = Calibrate,
+       .telemetry = [this](const SnapshotQuery& query) { return telemetry_->Snapshot(query); },
+       .call_observers = {&*call_log_, &*audit_log_, &*telemetry_},
+       .log = &*log_,
+       .limits = limits_.get()});
+  if (!started.ok()) return started.status();
+  server_ = *std::move(started);
+  metrics_page_->SetServer([this] { return server_->Figures(); });
+  std::cout << "listening on " << server_->address() << std::endl;
+  return absl::OkStatus();
+}
+
+void Lifecycle::AwaitStop() {
+  FailureWatch watch(*engine_, flags_.engine.devices, profiles_.get(), *log_);
+  while (!failure_ && !signals_.Await(kFailurePoll)) failure_ = watch.Poll();
+}
+
+void Lifecycle::Drain() {
+  if (CannotServe()) {
+    const bool memory = *failure_ == Failure::kOutOfMemory;
+    if (memory) ExitOutOfMemoryAfter(kLastSeconds);
+    log_->Write(LogEvent(LogLevel::kError, "exit",
+                         memory ? "a step had no memory on the host; exiting, to be started again"
+                                : "no device is left; exiting, to be started again"));
+    server_->HurryDrain();
+    server_->Drain();  // the errors of what ran reach their clients
+    return;
+  }
+  LogDrain(flags_.server, *log_);
+  std::atomic<bool> drained = false;
+  std::thread drain([&] {
+    server_->Drain();
+    drained = true;
+    StopSignals::Raise();  // wakes the wait below
+  });
+  signals_.Await();
+  if (!drained) {
+    log_->Write(
+        LogEvent(LogLevel::kWarning, "drain_hurried", "second signal: running calls end now"));
+    server_->HurryDrain();
+  }
+  drain.join();
+}
+
+void Lifecycle::Stop() {
+  if (CannotServe()) return;
+  device_lost_ = engine_->Snapshot().device_lost;
+  if (metrics_ != nullptr) std::this_thread::sleep_for(kLastScrape);
+  metrics_.reset();  // asks the server how it stands
+  metrics_page_->SetServer(nullptr);
+  server_.reset();
+  engine_.reset();
+  log_->Write(LogEvent(LogLevel::kInfo, "stop", "stopped"));
+}
+
+int Lifecycle::exit_code() const {
+  if (failure_ == Failure::kOutOfMemory) return kExitOutOfMemory;
+  if (failure_ == Failure::kDevicesLost || device_lost_) return kExitDeviceLost;
+  return failure_ == Failure::kStoreFailed ? kExitStoreFailed : EXIT_SUCCESS;
+}
+
+}  // namespace eta

@@ -1,0 +1,86 @@
+// The life of the server's process, from its flags to its exit code: one function for each step, in
+// the order in which main.cc calls them. What a step opens stays open until this is destroyed, the
+// newest first.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "calibration/profiles/profile_store.h"
+#include "engine/engine.h"
+#include "kernels/failpoint_file.h"
+#include "service/calls/records/audit_log.h"
+#include "service/calls/records/call_log.h"
+#include "service/limits/tenant_limits.h"
+#include "service/log/grpc_log.h"
+#include "service/log/log.h"
+#include "service/options/flags.h"
+#include "service/process/failure_watch.h"
+#include "service/process/stop_signals.h"
+#include "service/server.h"
+#include "service/telemetry/page/metrics_page.h"
+#include "service/telemetry/page/metrics_server.h"
+#include "service/telemetry/telemetry.h"
+
+namespace eta {
+
+class Lifecycle {
+ public:
+  // Blocks the signals of a stop: make it before any thread begins.
+  explicit Lifecycle(Flags flags) : flags_(std::move(flags)) {}
+  ~Lifecycle();
+  Lifecycle(const Lifecycle&) = delete;
+  Lifecycle& operator=(const Lifecycle&) = delete;
+
+  // Gives up what the process does not need. Before the first thread, the log's.
+  void Harden();
+  void OpenLog();
+
+  // Each says why the server cannot start; errors name their flag.
+  absl::Status CheckFlags();
+  absl::Status OpenLimits();
+  absl::Status OpenStore();
+  absl::Status ServeMetrics();
+  absl::Status LoadEngine();
+  absl::Status StartServer();
+  // Logs the error of one of them; the exit code.
+  int BadStart(const absl::Status& why);
+
+  // Returns when a signal asks the process to end, or when it cannot go on.
+  void AwaitStop();
+  // Lets what runs end: it has the time of the flags, or none where the server cannot go on or once
+  // a second signal comes.
+  void Drain();
+  // Closes what is open, the metrics page last.
+  void Stop();
+  int exit_code() const;
+
+ private:
+  // The server cannot answer any more: there is nothing to wait for.
+  bool CannotServe() const { return failure_ && *failure_ != Failure::kStoreFailed; }
+
+  Flags flags_;
+  const StopSignals signals_;
+  absl::StatusOr<bool> filtered_ = false;  // the filter of system calls is in force
+  std::unique_ptr<FailpointFile> failpoints_;
+  std::optional<Log> log_;
+  std::optional<GrpcLog> grpc_log_;
+  std::unique_ptr<TenantLimits> limits_;
+  std::unique_ptr<ProfileStore> profiles_;
+  std::optional<Telemetry> telemetry_;
+  std::optional<MetricsPage> metrics_page_;
+  std::unique_ptr<MetricsServer> metrics_;  // null: no page
+  std::unique_ptr<Engine> engine_;
+  std::optional<CallLog> call_log_;
+  std::optional<AuditLog> audit_log_;
+  std::unique_ptr<Server> server_;
+
+  std::optional<Failure> failure_;  // why it ended by itself
+  bool device_lost_ = false;        // when it ended
+};
+
+}  // namespace eta

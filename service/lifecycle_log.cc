@@ -1,0 +1,81 @@
+#include "service/lifecycle_log.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "service/options/insecure_choices.h"
+
+namespace eta {
+namespace {
+
+void LogInsecureChoice(const InsecureChoice& choice, Log& log) {
+  log.Write(LogEvent(LogLevel::kWarning, "insecure", choice.flag + ": " + choice.why)
+                .Add("flag", choice.flag)
+                .Rank(LogRank::kChange));
+}
+
+}  // namespace
+
+void LogInsecureChoices(const Flags& flags, bool filtered, bool has_failpoints, Log& log) {
+  for (const InsecureChoice& choice : InsecureChoices(flags, filtered)) {
+    LogInsecureChoice(choice, log);
+  }
+  if (has_failpoints) {
+    LogInsecureChoice(
+        {.flag = "ETA_FAILPOINTS", .why = "whoever writes this file may make the server fail"},
+        log);
+  }
+}
+
+void LogStart(const Flags& flags, bool filtered, int step_cpus, const EngineInfo& info, Log& log) {
+  const std::string message =
+      "model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
+      info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
+      std::to_string(info.config.block_size) + " tokens in " + std::string(Name(info.kv_dtype)) +
+      ", records in " + std::string(Name(info.index_dtype));
+  log.Write(LogEvent(LogLevel::kInfo, "start", message)
+                .Add("version", ETA_VERSION)
+                .Add("model", info.model_name)
+                .Add("model_fingerprint", info.model_fingerprint)
+                .Add("backend", info.backend)
+                .Add("devices", flags.engine.devices.size())
+                .Add("kv_blocks", info.num_blocks)
+                .Add("block_size", info.config.block_size)
+                .Add("kv_dtype", Name(info.kv_dtype))
+                .Add("index_dtype", Name(info.index_dtype))
+                .Add("system_calls_filtered", filtered)
+                .Add("step_cpus", step_cpus)
+                .Add("flags", flags.given));
+}
+
+void LogLimits(const absl::Status& status, Log& log) {
+  LogEvent event = status.ok()
+                       ? LogEvent(LogLevel::kInfo, "reloaded", "--tenants: new limits hold")
+                       : LogEvent(LogLevel::kError, "reload_failed",
+                                  std::string(status.message()) + "; the limits before it hold");
+  log.Write(std::move(event.Add("file", "tenants")));
+}
+
+void LogPressure(Pressure level, double used, Log& log) {
+  constexpr std::string_view kSentences[kPressures] = {
+      "no longer short of memory", "short of memory: calls are refused",
+      "out of memory soon: the largest answers are given up"};
+  const bool over = level == Pressure::kNone;
+  log.Write(LogEvent(over ? LogLevel::kInfo : LogLevel::kWarning,
+                     over ? "memory_ok" : "memory_pressure",
+                     std::string(kSentences[static_cast<size_t>(level)]))
+                .Add("pressure", Name(level))
+                .Add("memory_used", used));
+}
+
+void LogDrain(const ServerOptions& options, Log& log) {
+  const auto patience = options.drain_delay + options.drain_timeout;
+  log.Write(LogEvent(LogLevel::kInfo, "drain_begin",
+                     "stopping: running calls have up to " +
+                         std::to_string(patience.count() / 1000) + " s")
+                .Add("drain_delay_ms", options.drain_delay.count())
+                .Add("drain_timeout_ms", options.drain_timeout.count()));
+}
+
+}  // namespace eta

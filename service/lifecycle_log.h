@@ -1,0 +1,21 @@
+// The lines that tell an operator how the process starts, fares and ends.
+#pragma once
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "service/log/log.h"
+#include "service/options/flags.h"
+#include "service/process/pressure_level.h"
+
+namespace eta {
+
+// A warning for each choice of the flags, and of the environment, that opens the server up.
+void LogInsecureChoices(const Flags& flags, bool filtered, bool has_failpoints, Log& log);
+// What is served, and by which flags. `filtered`: system calls are.
+void LogStart(const Flags& flags, bool filtered, int step_cpus, const EngineInfo& info, Log& log);
+// A reload of --tenants.
+void LogLimits(const absl::Status& status, Log& log);
+void LogPressure(Pressure level, double used, Log& log);
+void LogDrain(const ServerOptions& options, Log& log);
+
+}  // namespace eta
