@@ -55,10 +55,10 @@ absl::StatusOr<CollectedCells> CalibrationPasses::Collect(TokenSpans sequences,
     if (rows == Rows::kSecondHalf) pass.collect_from = DecodeFrom(sequences[i]);
     return pass;
   };
-  const auto take = [&](size_t /*i*/, PassOutcome outcome) {
+  const auto collect = [&](size_t /*i*/, PassOutcome outcome) {
     return collected->Add(outcome.cells, outcome.collected_rows);
   };
-  absl::Status status = Run(sequences, CollectWindow(config, bins), make, take);
+  absl::Status status = Run(sequences, CollectWindow(config, bins), make, collect);
   if (!status.ok()) return status;
   return collected;
 }
@@ -75,27 +75,27 @@ absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequence
     return pass;
   };
   DecodeMeter meter;
-  const auto take = [&meter](size_t /*i*/, const PassOutcome& outcome) {
+  const auto collect = [&meter](size_t /*i*/, const PassOutcome& outcome) {
     meter.Add(outcome);
     return absl::OkStatus();
   };
-  absl::Status status = Run(sequences, kWindow, make, take);
+  absl::Status status = Run(sequences, kWindow, make, collect);
   if (!status.ok()) return status;
   return meter.Measurement();
 }
 
-absl::Status CalibrationPasses::Run(TokenSpans sequences, size_t window,
-                                    const std::function<Pass(size_t)>& make,
-                                    const std::function<absl::Status(size_t, PassOutcome)>& take) {
+absl::Status CalibrationPasses::Run(
+    TokenSpans sequences, size_t window, const std::function<Pass(size_t)>& make,
+    const std::function<absl::Status(size_t, PassOutcome)>& collect) {
   clock_.BeginPass(static_cast<int32_t>(sequences.size()), TotalTokens(sequences));
-  const auto progress = [this](int64_t rows_done, size_t taken) {
-    clock_.Advance(rows_done, static_cast<int32_t>(taken));
+  const auto progress = [this](int64_t rows_done, size_t collected) {
+    clock_.Advance(rows_done, static_cast<int32_t>(collected));
   };
   absl::Status status = RunPasses(engine_,
                                   {.count = sequences.size(),
                                    .window = window,
                                    .make = make,
-                                   .take = take,
+                                   .collect = collect,
                                    .progress = progress},
                                   stop_);
   clock_.EndPass();

@@ -44,7 +44,7 @@ class CalibrationPasses {
 
  private:
   absl::Status Run(TokenSpans sequences, size_t window, const std::function<Pass(size_t)>& make,
-                   const std::function<absl::Status(size_t, PassOutcome)>& take);
+                   const std::function<absl::Status(size_t, PassOutcome)>& collect);
   Pass Start(std::span<const int32_t> sequence, const AttentionChoice& attention) const;
 
   Engine& engine_;

@@ -1,15 +1,16 @@
 #include "calibration/pass_batch.h"
 
 #include <chrono>
-#include <condition_variable>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <optional>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/mutex.h"
 
 namespace eta {
 namespace {
@@ -20,11 +21,10 @@ constexpr std::chrono::milliseconds kProgressInterval{250};
 struct Outcomes {
   explicit Outcomes(size_t count) : rows(count), ended(count) {}
 
-  std::mutex mutex;
-  std::condition_variable_any changed;
-  // Guarded by mutex:
-  std::vector<int32_t> rows;
-  std::vector<std::optional<absl::StatusOr<PassOutcome>>> ended;
+  Mutex mutex;
+  CondVar changed;
+  std::vector<int32_t> rows GUARDED_BY(mutex);
+  std::vector<std::optional<absl::StatusOr<PassOutcome>>> ended GUARDED_BY(mutex);
 };
 
 class OutcomeSink final : public PassSink {
@@ -33,13 +33,13 @@ class OutcomeSink final : public PassSink {
       : outcomes_(std::move(outcomes)), index_(index) {}
 
   void OnProgress(int32_t rows_done) override {
-    const std::lock_guard lock(outcomes_->mutex);
+    const MutexLock lock(outcomes_->mutex);
     outcomes_->rows[index_] = rows_done;
   }
   void OnEnded(absl::StatusOr<PassOutcome> outcome) override {
-    const std::lock_guard lock(outcomes_->mutex);
+    const MutexLock lock(outcomes_->mutex);
     outcomes_->ended[index_] = std::move(outcome);
-    outcomes_->changed.notify_all();
+    outcomes_->changed.NotifyAll();
   }
 
  private:
@@ -53,18 +53,22 @@ class BatchRun {
       : engine_(engine),
         pass_(pass),
         stop_(stop),
-        outcomes_(std::make_shared<Outcomes>(pass.count)) {}
+        outcomes_(std::make_shared<Outcomes>(pass.count)),
+        on_stop_(stop_, [outcomes = outcomes_] {
+          const MutexLock lock(outcomes->mutex);  // so that whoever waits is not missed
+          outcomes->changed.NotifyAll();
+        }) {}
 
   absl::Status Run() {
-    while (taken_ < pass_.count) {
+    while (collected_ < pass_.count) {
       if (stop_.stop_requested()) return End(absl::CancelledError("calibration: cancelled"));
       if (absl::Status status = SubmitMore(); !status.ok()) return End(std::move(status));
       std::optional<absl::StatusOr<PassOutcome>> outcome = AwaitNext();
       Report();
       if (!outcome) continue;
-      const size_t index = taken_++;
+      const size_t index = collected_++;
       absl::Status status = outcome->status();
-      if (status.ok()) status = pass_.take(index, **std::move(outcome));
+      if (status.ok()) status = pass_.collect(index, **std::move(outcome));
       if (!status.ok()) return End(std::move(status));
     }
     Report();
@@ -73,13 +77,13 @@ class BatchRun {
 
  private:
   absl::Status SubmitMore() {
-    while (handles_.size() < pass_.count && handles_.size() - taken_ < pass_.window) {
+    while (handles_.size() < pass_.count && handles_.size() - collected_ < pass_.window) {
       const size_t index = handles_.size();
       const absl::StatusOr<uint64_t> handle =
           engine_.SubmitPass(pass_.make(index), std::make_shared<OutcomeSink>(outcomes_, index));
       if (handle.ok()) {
         handles_.push_back(*handle);
-      } else if (GetErrorDetail(handle.status()).reason == "QUEUE_FULL" && index > taken_) {
+      } else if (GetErrorDetail(handle.status()).reason == "QUEUE_FULL" && index > collected_) {
         break;
       } else {
         return handle.status();
@@ -90,10 +94,11 @@ class BatchRun {
 
   // Of the next pass; none yet after a while, or when stop is requested.
   std::optional<absl::StatusOr<PassOutcome>> AwaitNext() {
-    std::unique_lock lock(outcomes_->mutex);
-    std::optional<absl::StatusOr<PassOutcome>>& next = outcomes_->ended[taken_];
-    outcomes_->changed.wait_for(lock, stop_, kProgressInterval,
-                                [&next] { return next.has_value(); });
+    Outcomes& outcomes = *outcomes_;
+    MutexLock lock(outcomes.mutex);
+    std::optional<absl::StatusOr<PassOutcome>>& next = outcomes.ended[collected_];
+    outcomes.changed.WaitFor(lock, kProgressInterval,
+                             [this, &next] { return next.has_value() || stop_.stop_requested(); });
     return std::exchange(next, std::nullopt);
   }
 
@@ -101,17 +106,19 @@ class BatchRun {
     if (!pass_.progress) return;
     int64_t rows = 0;
     {
-      const std::lock_guard lock(outcomes_->mutex);
+      const MutexLock lock(outcomes_->mutex);
       rows = std::accumulate(outcomes_->rows.begin(), outcomes_->rows.end(), rows);
     }
-    pass_.progress(rows, taken_);
+    pass_.progress(rows, collected_);
   }
 
   absl::Status End(absl::Status status) {
-    for (size_t i = taken_; i < handles_.size(); ++i) engine_.Cancel(handles_[i]);
-    std::unique_lock lock(outcomes_->mutex);
-    for (size_t i = taken_; i < handles_.size(); ++i) {
-      outcomes_->changed.wait(lock, [&] { return outcomes_->ended[i].has_value(); });
+    for (size_t i = collected_; i < handles_.size(); ++i) engine_.Cancel(handles_[i]);
+    Outcomes& outcomes = *outcomes_;
+    MutexLock lock(outcomes.mutex);
+    for (size_t i = collected_; i < handles_.size(); ++i) {
+      outcomes.changed.Wait(
+          lock, [&]() REQUIRES(outcomes.mutex) { return outcomes.ended[i].has_value(); });
     }
     return status;
   }
@@ -120,8 +127,9 @@ class BatchRun {
   const PassBatch& pass_;
   const std::stop_token& stop_;
   const std::shared_ptr<Outcomes> outcomes_;
+  const std::stop_callback<std::function<void()>> on_stop_;
   std::vector<uint64_t> handles_;  // of the passes submitted so far
-  size_t taken_ = 0;
+  size_t collected_ = 0;
 };
 
 }  // namespace

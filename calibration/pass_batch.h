@@ -1,5 +1,5 @@
-// Any number of passes of one engine, run beside each other; their outcomes are taken in order, so
-// that sums over them do not depend on which ended first.
+// Any number of passes of one engine, run beside each other; their outcomes are collected in order,
+// so that sums over them do not depend on which ended first.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,14 @@ namespace eta {
 
 struct PassBatch {
   size_t count = 0;
-  // Passes that have been submitted and not taken, at most: bounds the memory of their outcomes.
+  // Passes that have been submitted and not collected, at most: bounds the memory of their
+  // outcomes.
   size_t window = 64;
   std::function<Pass(size_t index)> make;
   // In the order of the indices. An error ends the pass and is returned.
-  std::function<absl::Status(size_t index, PassOutcome outcome)> take;
-  // A few times a second: rows of all passes, and how many have been taken. May be empty.
-  std::function<void(int64_t rows_done, size_t taken)> progress;
+  std::function<absl::Status(size_t index, PassOutcome outcome)> collect;
+  // A few times a second: rows of all passes, and how many have been collected. May be empty.
+  std::function<void(int64_t rows_done, size_t collected)> progress;
 };
 
 // Runs them all; every call above is made on the calling thread. No pass is left when this

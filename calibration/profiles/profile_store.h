@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "calibration/profiles/profile_record.h"
+#include "engine/base/lease.h"
 #include "engine/base/tenant.h"
 
 namespace eta {
@@ -106,11 +107,6 @@ struct ProfileChange {
   std::string name;
 };
 using ProfileWatcher = std::function<void(const ProfileChange&)>;
-// Ends with its destruction, after which the watcher is not called any more.
-class ProfileWatch {
- public:
-  virtual ~ProfileWatch() = default;
-};
 
 class ProfileStore {
  public:
@@ -154,7 +150,8 @@ class ProfileStore {
   virtual absl::Status Delete(const Tenant& tenant, const std::string& name,
                               std::optional<int64_t> expected_version) = 0;
 
-  virtual std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) = 0;
+  // Until the lease is given back, after which the watcher is not called any more.
+  virtual Lease Watch(ProfileWatcher watcher) = 0;
 
   // What the tenant has stored, as of the last look at the store, a second ago at most; does not
   // wait for it. Absent: not known yet, or the store takes no profiles.

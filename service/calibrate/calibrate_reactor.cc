@@ -135,8 +135,8 @@ absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
 
 // What was taken is given back first: the client may call again as soon as it has its answer.
 void CalibrateReactor::Conclude(const absl::StatusOr<ProfilePtr>& stored) {
-  place_.GiveBack();
-  claim_.GiveBack();
+  place_.Release();
+  claim_.Release();
   if (stored.ok()) {
     record().profile_version = (*stored)->version;
     v1::CalibrateResponse message;

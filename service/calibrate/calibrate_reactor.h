@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/lease.h"
 #include "eta/v1/calibrate.pb.h"
 #include "grpcpp/alarm.h"
 #include "service/calibrate/calibrations.h"
@@ -54,8 +55,8 @@ class CalibrateReactor final : public StreamReactor<v1::CalibrateResponse> {
   std::optional<Tenant> tenant_;
   v1::CalibrateRequest request_;
   CalibrationPlan plan_;
-  Calibrations::Hold claim_;  // of the call and its request id
-  Calibrations::Hold place_;  // among those that run
+  Lease claim_;  // of the call and its request id
+  Lease place_;  // among those that run
 
   std::stop_source stop_;
   std::atomic<bool> deadline_passed_ = false;

@@ -15,11 +15,10 @@ constexpr std::chrono::seconds kRetry{5};  // calibrations take seconds to minut
 
 }  // namespace
 
-absl::StatusOr<Calibrations::Hold> Calibrations::Claim(const Tenant& tenant,
-                                                       const std::string& request_id,
-                                                       const std::stop_source& stop) {
+absl::StatusOr<Lease> Calibrations::Claim(const Tenant& tenant, const std::string& request_id,
+                                          const std::stop_source& stop) {
   const std::pair claim(tenant, request_id);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (draining_) return ServerDraining();
   if (!request_id.empty() && !claimed_.insert(claim).second) {
     return MakeError(absl::StatusCode::kAborted, "request_id: a call with this id is running",
@@ -27,19 +26,18 @@ absl::StatusOr<Calibrations::Hold> Calibrations::Claim(const Tenant& tenant,
   }
   const int64_t call = ++last_call_;
   calls_.emplace(call, stop);
-  return Hold([this, call, claim] { End(call, claim); });
+  return Lease([this, call, claim] { End(call, claim); });
 }
 
 void Calibrations::End(int64_t call, const std::pair<Tenant, std::string>& claim) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   calls_.erase(call);
   if (!claim.second.empty()) claimed_.erase(claim);
-  if (calls_.empty()) changed_.notify_all();
+  if (calls_.empty()) changed_.NotifyAll();
 }
 
-absl::StatusOr<Calibrations::Hold> Calibrations::Enter(RunningCalibration calibration,
-                                                       int max_of_tenant) {
-  const std::lock_guard lock(mutex_);
+absl::StatusOr<Lease> Calibrations::Enter(RunningCalibration calibration, int max_of_tenant) {
+  const MutexLock lock(mutex_);
   const auto of_tenant = std::count_if(
       running_.begin(), running_.end(),
       [&](const RunningCalibration& other) { return other.tenant == calibration.tenant; });
@@ -56,15 +54,15 @@ absl::StatusOr<Calibrations::Hold> Calibrations::Enter(RunningCalibration calibr
                      {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
   }
   const auto place = running_.insert(running_.end(), std::move(calibration));
-  return Hold([this, place] {
-    const std::lock_guard release(mutex_);
+  return Lease([this, place] {
+    const MutexLock release(mutex_);
     running_.erase(place);
   });
 }
 
 void Calibrations::Report(const Tenant& tenant, const std::string& request_id,
                           const CalibrationProgress& progress) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (RunningCalibration& running : running_) {
     if (running.tenant == tenant && running.request_id == request_id) running.progress = progress;
   }
@@ -72,7 +70,7 @@ void Calibrations::Report(const Tenant& tenant, const std::string& request_id,
 
 std::vector<RunningCalibration> Calibrations::Running(const std::optional<Tenant>& tenant) const {
   std::vector<RunningCalibration> running;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const RunningCalibration& calibration : running_) {
     if (!tenant || calibration.tenant == *tenant) running.push_back(calibration);
   }
@@ -82,19 +80,24 @@ std::vector<RunningCalibration> Calibrations::Running(const std::optional<Tenant
 void Calibrations::Drain(Clock::time_point deadline) {
   std::vector<std::stop_source> running;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     draining_ = true;
     deadline_ = std::min(deadline_, deadline);
     for (const auto& [call, stop] : calls_) running.push_back(stop);
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   for (std::stop_source& stop : running) stop.request_stop();
-  std::unique_lock lock(mutex_);
-  while (!calls_.empty() && Clock::now() < deadline_) changed_.wait_until(lock, deadline_);
+  MutexLock lock(mutex_);
+  while (!calls_.empty() && Clock::now() < deadline_) {
+    const Clock::time_point until = deadline_;
+    changed_.WaitUntil(lock, until, [this, until]() REQUIRES(mutex_) {
+      return calls_.empty() || deadline_ < until;
+    });
+  }
 }
 
 bool Calibrations::draining() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return draining_;
 }
 

@@ -1,13 +1,11 @@
 // Calls of Calibrate: those that work are bounded in number, each request id runs at most once at a
-// time, and all end when the server drains. Thread-safe; must outlive what it gave out.
+// time, and all end when the server drains. Thread-safe; must outlive the leases that it
+// gave out.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -17,8 +15,10 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
+#include "engine/base/clock.h"
+#include "engine/base/lease.h"
+#include "engine/base/mutex.h"
 #include "engine/base/tenant.h"
-#include "engine/request/request.h"
 
 namespace eta {
 
@@ -33,36 +33,16 @@ struct RunningCalibration {
 
 class Calibrations {
  public:
-  // Something taken, given back when it is destroyed.
-  class Hold {
-   public:
-    Hold() = default;
-    explicit Hold(std::function<void()> give_back) : give_back_(std::move(give_back)) {}
-    Hold(Hold&& other) noexcept : give_back_(std::exchange(other.give_back_, nullptr)) {}
-    Hold& operator=(Hold&& other) noexcept {
-      std::swap(give_back_, other.give_back_);
-      return *this;
-    }
-    ~Hold() { GiveBack(); }
-
-    void GiveBack() {
-      if (const auto give_back = std::exchange(give_back_, nullptr)) give_back();
-    }
-
-   private:
-    std::function<void()> give_back_;
-  };
-
   explicit Calibrations(int max_running) : max_running_(max_running) {}
 
   // For as long as a call runs: its request id, unless that is empty, and that Drain stops it.
   // ABORTED (REQUEST_IN_PROGRESS), UNAVAILABLE (DRAINING).
-  absl::StatusOr<Hold> Claim(const Tenant& tenant, const std::string& request_id,
-                             const std::stop_source& stop);
+  absl::StatusOr<Lease> Claim(const Tenant& tenant, const std::string& request_id,
+                              const std::stop_source& stop);
 
   // A place among those that work, and among those of its tenant (0: as many as there are);
   // RESOURCE_EXHAUSTED (CALIBRATION_BUSY, TENANT_CALIBRATIONS).
-  absl::StatusOr<Hold> Enter(RunningCalibration calibration, int max_of_tenant);
+  absl::StatusOr<Lease> Enter(RunningCalibration calibration, int max_of_tenant);
   // How far one of them is; ignored for a call that holds no place.
   void Report(const Tenant& tenant, const std::string& request_id,
               const CalibrationProgress& progress);
@@ -78,15 +58,14 @@ class Calibrations {
   void End(int64_t call, const std::pair<Tenant, std::string>& claim);
 
   const int max_running_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_:
-  std::map<int64_t, std::stop_source> calls_;
-  int64_t last_call_ = 0;
-  std::set<std::pair<Tenant, std::string>> claimed_;
-  std::list<RunningCalibration> running_;
-  bool draining_ = false;
-  Clock::time_point deadline_ = Clock::time_point::max();
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<int64_t, std::stop_source> calls_ GUARDED_BY(mutex_);
+  int64_t last_call_ GUARDED_BY(mutex_) = 0;
+  std::set<std::pair<Tenant, std::string>> claimed_ GUARDED_BY(mutex_);
+  std::list<RunningCalibration> running_ GUARDED_BY(mutex_);
+  bool draining_ GUARDED_BY(mutex_) = false;
+  Clock::time_point deadline_ GUARDED_BY(mutex_) = Clock::time_point::max();
 };
 
 }  // namespace eta

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "engine/base/mutex.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 
@@ -18,10 +18,13 @@ class CutOff {
   // call is cancelled, unless it is over by then.
   void Begin(grpc::ServerContextBase& context, std::chrono::milliseconds patience,
              std::function<void()> on_cut) {
-    call_->context = &context;
+    {
+      const MutexLock lock(call_->mutex);
+      call_->context = &context;
+    }
     alarm_.Set(std::chrono::system_clock::now() + patience,
                [call = call_, on_cut = std::move(on_cut)](bool expired) {
-                 const std::lock_guard lock(call->mutex);
+                 const MutexLock lock(call->mutex);
                  if (!expired || call->context == nullptr) return;
                  on_cut();
                  // OnDone, which takes the lock too, has a thread of its own (gRPC's executor).
@@ -31,7 +34,7 @@ class CutOff {
   // From OnDone: the context goes, nothing is cancelled any more.
   void End() {
     {
-      const std::lock_guard lock(call_->mutex);
+      const MutexLock lock(call_->mutex);
       call_->context = nullptr;
     }
     alarm_.Cancel();
@@ -39,8 +42,8 @@ class CutOff {
 
  private:
   struct Call {
-    std::mutex mutex;
-    grpc::ServerContextBase* context = nullptr;  // guarded by mutex; null: the call is over
+    Mutex mutex;
+    grpc::ServerContextBase* context GUARDED_BY(mutex) = nullptr;  // null: the call is over
   };
 
   // The alarm's own: it may outlive this object.

@@ -1,20 +1,20 @@
 #include "service/calls/live_streams.h"
 
+#include <utility>
 #include <vector>
 
 namespace eta {
 
-void LiveStreams::Place::GiveBack() {
-  LiveStreams* const streams = std::exchange(streams_, nullptr);
-  if (streams == nullptr) return;
-  const std::lock_guard lock(streams->mutex_);
-  streams->streams_.erase(id_);
+Lease LiveStreams::Add(std::weak_ptr<LiveStream> stream) {
+  const MutexLock lock(mutex_);
+  const int64_t id = ++last_id_;
+  streams_[id] = std::move(stream);
+  return Lease([this, id] { Remove(id); });
 }
 
-LiveStreams::Place LiveStreams::Add(std::weak_ptr<LiveStream> stream) {
-  const std::lock_guard lock(mutex_);
-  streams_[++last_id_] = std::move(stream);
-  return Place(*this, last_id_);
+void LiveStreams::Remove(int64_t id) {
+  const MutexLock lock(mutex_);
+  streams_.erase(id);
 }
 
 // A stream that is asked here may be the last to be held, and its end gives back its place: so it
@@ -22,7 +22,7 @@ LiveStreams::Place LiveStreams::Add(std::weak_ptr<LiveStream> stream) {
 bool LiveStreams::EndCostliest() {
   std::vector<std::shared_ptr<LiveStream>> streams;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [id, weak] : streams_) {
       if (auto stream = weak.lock()) streams.push_back(std::move(stream));
     }
@@ -38,13 +38,13 @@ bool LiveStreams::EndCostliest() {
   }
   if (costliest == nullptr) return false;
   costliest->EndForMemory();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++ended_;
   return true;
 }
 
 int64_t LiveStreams::ended() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return ended_;
 }
 

@@ -1,12 +1,13 @@
 // The answers that are being made, so that the one that holds the most can be ended when memory
-// runs out. Thread-safe; must outlive the places that it gave out.
+// runs out. Thread-safe; must outlive the leases that it gave out.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <utility>
+
+#include "engine/base/lease.h"
+#include "engine/base/mutex.h"
 
 namespace eta {
 
@@ -21,30 +22,8 @@ class LiveStream {
 
 class LiveStreams {
  public:
-  // A stream's place, given back when it is destroyed.
-  class Place {
-   public:
-    Place() = default;
-    Place(Place&& other) noexcept
-        : streams_(std::exchange(other.streams_, nullptr)), id_(other.id_) {}
-    Place& operator=(Place&& other) noexcept {
-      std::swap(streams_, other.streams_);
-      std::swap(id_, other.id_);
-      return *this;
-    }
-    ~Place() { GiveBack(); }
-
-    void GiveBack();
-
-   private:
-    friend class LiveStreams;
-    Place(LiveStreams& streams, int64_t id) : streams_(&streams), id_(id) {}
-
-    LiveStreams* streams_ = nullptr;
-    int64_t id_ = 0;
-  };
-
-  Place Add(std::weak_ptr<LiveStream> stream);
+  // A stream's place among them.
+  Lease Add(std::weak_ptr<LiveStream> stream);
 
   // Ends the stream that holds the most tokens; false if none holds any.
   bool EndCostliest();
@@ -52,11 +31,12 @@ class LiveStreams {
   int64_t ended() const;
 
  private:
-  mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  std::map<int64_t, std::weak_ptr<LiveStream>> streams_;
-  int64_t last_id_ = 0;
-  int64_t ended_ = 0;
+  void Remove(int64_t id);
+
+  mutable Mutex mutex_;
+  std::map<int64_t, std::weak_ptr<LiveStream>> streams_ GUARDED_BY(mutex_);
+  int64_t last_id_ GUARDED_BY(mutex_) = 0;
+  int64_t ended_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace eta

@@ -21,15 +21,15 @@ std::string PeerKey(const sockaddr_storage& peer) {
 }
 
 ConnectionTable::Room ConnectionTable::Add(int fd, const std::string& peer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // The number was free, so what it stood for is gone.
   if (const auto old = connections_.find(fd); old != connections_.end()) {
     ForgetPeer(old->second.peer);
     connections_.erase(old);
   }
   Room room = RoomFor(peer);
-  if (room != Room::kYes && Clock::now() - looked_ >= kLookPeriod) {
-    Look();
+  if (room != Room::kYes && Clock::now() - refreshed_ >= kRefreshPeriod) {
+    Refresh();
     room = RoomFor(peer);
   }
   if (room != Room::kYes) return room;
@@ -41,8 +41,8 @@ ConnectionTable::Room ConnectionTable::Add(int fd, const std::string& peer) {
 }
 
 int ConnectionTable::Open() {
-  const std::lock_guard lock(mutex_);
-  Look();
+  const MutexLock lock(mutex_);
+  Refresh();
   return static_cast<int>(connections_.size());
 }
 
@@ -59,9 +59,9 @@ void ConnectionTable::ForgetPeer(const std::string& peer) {
   if (--found->second == 0) of_peer_.erase(found);
 }
 
-void ConnectionTable::Look() {
-  looked_ = Clock::now();
-  std::erase_if(connections_, [this](const Connections::value_type& entry) {
+void ConnectionTable::Refresh() {
+  refreshed_ = Clock::now();
+  std::erase_if(connections_, [this](const Connections::value_type& entry) REQUIRES(mutex_) {
     const Connection& connection = entry.second;
     struct stat file {};
     if (fstat(entry.first, &file) == 0 && file.st_dev == connection.device &&

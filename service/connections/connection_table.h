@@ -2,20 +2,20 @@
 //
 // gRPC owns the descriptor of a connection that it was given and tells nobody when it closes it. So
 // a connection is remembered as its descriptor with the socket's inode: once the descriptor is
-// closed, or is another file's, the connection is gone. Looking takes fstat, under a microsecond a
-// connection; it is done for figures, and before a connection is refused, at most every
-// kLookPeriod. Thread-safe.
+// closed, or is another file's, the connection is gone. To find out takes fstat, under a
+// microsecond a connection; it is done when the open ones are counted, and before a connection is
+// refused, at most every kRefreshPeriod. Thread-safe.
 #pragma once
 
 #include <sys/socket.h>
 #include <sys/types.h>
 
 #include <chrono>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
-#include "engine/request/request.h"
+#include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 
 namespace eta {
 
@@ -27,7 +27,7 @@ class ConnectionTable {
  public:
   enum class Room { kYes, kFull, kPeerFull };
 
-  static constexpr std::chrono::milliseconds kLookPeriod{20};
+  static constexpr std::chrono::milliseconds kRefreshPeriod{20};
   // Beyond `max`, for peers that have no connection: a probe or an operator gets through while
   // others fill the server.
   static constexpr int kSpare = 16;
@@ -49,17 +49,17 @@ class ConnectionTable {
   };
   using Connections = std::unordered_map<int, Connection>;
 
-  Room RoomFor(const std::string& peer) const;
-  void ForgetPeer(const std::string& peer);
-  void Look();
+  Room RoomFor(const std::string& peer) const REQUIRES(mutex_);
+  void ForgetPeer(const std::string& peer) REQUIRES(mutex_);
+  // Forgets those that are closed.
+  void Refresh() REQUIRES(mutex_);
 
   const int max_;
   const int max_per_peer_;
-  std::mutex mutex_;
-  // Guarded by mutex_:
-  Connections connections_;  // by descriptor
-  std::unordered_map<std::string, int> of_peer_;
-  Clock::time_point looked_{};
+  Mutex mutex_;
+  Connections connections_ GUARDED_BY(mutex_);  // by descriptor
+  std::unordered_map<std::string, int> of_peer_ GUARDED_BY(mutex_);
+  Clock::time_point refreshed_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace eta

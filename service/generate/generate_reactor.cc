@@ -40,7 +40,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
   reactor->KeepAlive();
   const absl::Status status = CatchOutOfMemory([&] { return reactor->Begin(message); });
   if (!status.ok()) {
-    reactor->TakeWait();
+    reactor->EndWait();
     reactor->End(status);
   }
   // gRPC cannot be done before it was given the reactor, so the pointer is good.
@@ -88,12 +88,12 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
         reference, field);
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     awaits_profile_ = true;
   }
   service_.profiles->Resolve(
       tenant, *parsed, [self = Self(), named, reference, field](ProfileCache::Answer answer) {
-        if (!self->TakeWait()) return;  // it has ended
+        if (!self->EndWait()) return;  // it has ended
         absl::Status status = answer.status();
         if (answer.ok()) {
           self->request_.attention.mode = AttentionMode::kProfile;
@@ -109,8 +109,8 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
   return absl::OkStatus();
 }
 
-bool GenerateReactor::TakeWait() {
-  const std::lock_guard lock(mutex_);
+bool GenerateReactor::EndWait() {
+  const MutexLock lock(mutex_);
   return std::exchange(awaits_profile_, false);
 }
 
@@ -127,12 +127,12 @@ absl::Status GenerateReactor::Submit() {
   place_ = service_.streams.Add(Self());
   const absl::StatusOr<uint64_t> handle = service_.engine.Submit(std::move(request_), Self());
   if (!handle.ok()) {
-    place_.GiveBack();
+    place_.Release();
     return handle.status();
   }
   bool cancelled;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     handle_ = *handle;
     cancelled = cancelled_;
   }
@@ -169,7 +169,7 @@ void GenerateReactor::OnDelta(DeltaEvent event) {
 }
 
 void GenerateReactor::OnFinished(FinishedEvent event) {
-  place_.GiveBack();
+  place_.Release();
   lease().Use(Used(event));
   Enqueue(ToMessage(event));
   record().submitted = true;
@@ -178,7 +178,7 @@ void GenerateReactor::OnFinished(FinishedEvent event) {
 }
 
 void GenerateReactor::OnFailed(absl::Status status, FinishedEvent so_far) {
-  place_.GiveBack();
+  place_.Release();
   lease().Use(Used(so_far));
   if (absl::IsCancelled(status)) {
     status = ends_for_memory_
@@ -211,12 +211,12 @@ void GenerateReactor::EndForMemory() {
 void GenerateReactor::Cancel() {
   std::optional<uint64_t> to_cancel;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     cancelled_ = true;
     to_cancel = handle_;
   }
   if (to_cancel) service_.engine.Cancel(*to_cancel);
-  if (!TakeWait()) return;
+  if (!EndWait()) return;
   request_ = {};  // the cache holds this object until the store has answered
   End(DeadlineOr(MakeError(absl::StatusCode::kCancelled, "the client cancelled the call, or left",
                            {.reason = "CLIENT_CANCELLED"})));

@@ -10,11 +10,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "engine/base/lease.h"
+#include "engine/base/mutex.h"
 #include "engine/engine.h"
 #include "eta/v1/generate.pb.h"
 #include "service/calls/service_context.h"
@@ -26,10 +27,6 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
                               public EventSink,
                               public LiveStream {
  public:
-  // Events and bytes that may wait for the reader before the engine is asked to pause the request.
-  static constexpr int kMaxWaitingEvents = 16;
-  static constexpr size_t kMaxWaitingBytes = 256 * 1024;
-
   // Begins the call. `on_done` runs once, last of all, when gRPC has let go of the call.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer& message,
@@ -44,7 +41,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   void OnDelta(DeltaEvent event) override;
   void OnFinished(FinishedEvent event) override;
   void OnFailed(absl::Status status, FinishedEvent so_far) override;
-  bool Congested() const override { return Waiting(kMaxWaitingEvents, kMaxWaitingBytes); }
+  bool Congested() const override { return Full(); }
 
   void OnCancel() override;
 
@@ -61,7 +58,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   absl::Status ResolveProfile(const Tenant& tenant, const v1::Attention& attention);
   absl::Status Submit();
   // Whether it waited for its profile; it does not any more. Whoever is told so goes on with it.
-  bool TakeWait();
+  bool EndWait();
   void Cancel();
   // Why it ends, cancelled: that its deadline has passed, as the engine would say, or `status`.
   absl::Status DeadlineOr(absl::Status status) const;
@@ -74,16 +71,15 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   Request request_;  // until it is submitted
   int32_t max_tokens_ = 0;
   int64_t text_cost_ = 0;  // tokens
-  LiveStreams::Place place_;
+  Lease place_;            // among the live streams
   std::atomic<int64_t> kv_tokens_ = 0;
   std::atomic<bool> ends_for_memory_ = false;
   std::atomic<bool> deadline_passed_ = false;
 
-  std::mutex mutex_;
-  // Guarded by mutex_:
-  bool awaits_profile_ = false;
-  bool cancelled_ = false;
-  std::optional<uint64_t> handle_;
+  Mutex mutex_;
+  bool awaits_profile_ GUARDED_BY(mutex_) = false;
+  bool cancelled_ GUARDED_BY(mutex_) = false;
+  std::optional<uint64_t> handle_ GUARDED_BY(mutex_);
 };
 
 }  // namespace eta

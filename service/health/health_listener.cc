@@ -48,7 +48,7 @@ absl::Status HealthListener::Start() {
   server_ = builder.BuildAndStart();
   if (!server_) return absl::UnavailableError("the gRPC server of health does not start");
   acceptor_.Begin([this, connections](int fd) {
-    Descriptor end = relay_.Take(Descriptor(fd));
+    Descriptor end = relay_.Add(Descriptor(fd));
     if (!end.valid()) return;
     Connections::NewConnectionParameters connection;
     connection.fd = end.Release();

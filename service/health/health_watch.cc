@@ -19,7 +19,7 @@ void HealthWatch::Begin(std::vector<grpc::HealthCheckServiceInterface*> health,
   health_ = std::move(health);
   Set(kLiveness, true);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ready_ = true;
     SetReady(true);
   }
@@ -27,12 +27,16 @@ void HealthWatch::Begin(std::vector<grpc::HealthCheckServiceInterface*> health,
   probe_ = std::make_unique<SelfProbe>(
       acceptor.address(), std::move(credentials), options_.self_probe_timeout,
       [&acceptor] { return acceptor.refused_full(); }, log_);
-  thread_ = std::thread([this] { Run(); });
+  heartbeats_ = std::vector<Heartbeat>(engine_.Devices().size(),
+                                       Heartbeat(options_.stall_timeout, Clock::now()));
+  const auto period = std::clamp<std::chrono::milliseconds>(
+      options_.stall_timeout / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(100));
+  thread_.emplace("health_watch", period, [this] { Check(); });
 }
 
 void HealthWatch::NotReady(const std::string& why) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!std::exchange(ready_, false)) return;
     SetReady(false);
   }
@@ -40,12 +44,7 @@ void HealthWatch::NotReady(const std::string& why) {
 }
 
 void HealthWatch::Stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (thread_) thread_->Stop();
   probe_.reset();
 }
 
@@ -59,29 +58,18 @@ void HealthWatch::Set(const std::string& name, bool serving) {
   for (auto* const health : health_) health->SetServingStatus(name, serving);
 }
 
-void HealthWatch::Run() {
-  const auto period = std::clamp<std::chrono::milliseconds>(
-      options_.stall_timeout / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(100));
-  std::vector<Heartbeat> heartbeats(engine_.Devices().size(),
-                                    Heartbeat(options_.stall_timeout, Clock::now()));
-  std::string trouble;
-  std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, period, [this] { return stop_; })) {
-    lock.unlock();
-    std::string found = Look(heartbeats);
-    if (found.empty() != trouble.empty()) {  // who listens is told of every call of this
-      Set(kLiveness, found.empty());
-    }
-    if (found != trouble) {
-      log_.Write(found.empty() ? LogEvent(LogLevel::kInfo, "alive", "alive again")
-                               : LogEvent(LogLevel::kError, "not_alive", "not alive: " + found));
-      trouble = std::move(found);
-    }
-    lock.lock();
+void HealthWatch::Check() {
+  std::string found = Trouble();
+  if (found.empty() != trouble_.empty()) {  // who listens is told of every call of this
+    Set(kLiveness, found.empty());
   }
+  if (found == trouble_) return;
+  log_.Write(found.empty() ? LogEvent(LogLevel::kInfo, "alive", "alive again")
+                           : LogEvent(LogLevel::kError, "not_alive", "not alive: " + found));
+  trouble_ = std::move(found);
 }
 
-std::string HealthWatch::Look(std::vector<Heartbeat>& heartbeats) {
+std::string HealthWatch::Trouble() {
   const std::vector<EngineSnapshot> devices = engine_.Devices();
   size_t lost = 0;
   bool moves = true;
@@ -89,7 +77,7 @@ std::string HealthWatch::Look(std::vector<Heartbeat>& heartbeats) {
     if (devices[i].device_lost) {
       ++lost;  // out of rotation, and no longer expected to move
     } else {
-      moves = heartbeats[i].Alive(devices[i], Clock::now()) && moves;
+      moves = heartbeats_[i].Alive(devices[i], Clock::now()) && moves;
     }
   }
   state_.SetStalled(!moves);

@@ -6,13 +6,13 @@
 // asks for the profile store: one that is down must not take every replica out of service.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "engine/base/mutex.h"
+#include "engine/base/threads/loop_thread.h"
 #include "engine/engine.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/credentials.h"
@@ -48,9 +48,10 @@ class HealthWatch {
  private:
   void SetReady(bool ready);
   void Set(const std::string& name, bool serving);
-  void Run();
+  // What the thread does each period.
+  void Check();
   // Why the server is not alive; empty: it is.
-  std::string Look(std::vector<Heartbeat>& heartbeats);
+  std::string Trouble();
 
   Engine& engine_;
   ServerStateFlags& state_;
@@ -60,11 +61,13 @@ class HealthWatch {
   std::vector<grpc::HealthCheckServiceInterface*> health_;
   std::unique_ptr<SelfProbe> probe_;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool ready_ = false;  // guarded by mutex_
-  bool stop_ = false;   // likewise
-  std::thread thread_;
+  // Of the thread:
+  std::vector<Heartbeat> heartbeats_;  // by device
+  std::string trouble_;                // as the last check found it
+
+  Mutex mutex_;
+  bool ready_ GUARDED_BY(mutex_) = false;
+  std::optional<LoopThread> thread_;  // last: it uses the others
 };
 
 }  // namespace eta

@@ -28,46 +28,42 @@ SelfProbe::SelfProbe(std::string address, std::shared_ptr<grpc::ChannelCredentia
       patience_(patience),
       refused_(std::move(refused)),
       log_(log),
-      thread_([this] { Run(); }) {}
+      thread_("self_probe", patience_ / kPeriods, [this] { Probe(); }) {}
 
 SelfProbe::~SelfProbe() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
     if (asking_ != nullptr) asking_->TryCancel();
   }
-  wake_.notify_one();
-  thread_.join();
+  thread_.Stop();
 }
 
 bool SelfProbe::Deaf() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return failures_ >= kFailures && Clock::now() - answered_ >= patience_;
 }
 
-void SelfProbe::Run() {
-  bool sound = true;
-  std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, patience_ / kPeriods, [this] { return stop_; })) {
-    lock.unlock();
-    const auto begin = Clock::now();
-    const int64_t refused = refused_();
-    const std::string error = Ask();
-    const std::chrono::duration<double, std::milli> taken = Clock::now() - begin;
-    const bool answered = error.empty() || refused_() != refused;
-    log_.Write(LogEvent(LogLevel::kDebug, "self_probe")
-                   .Add("answered", answered)
-                   .Add("duration_ms", taken.count()));
-    lock.lock();
+void SelfProbe::Probe() {
+  const auto begin = Clock::now();
+  const int64_t refused = refused_();
+  const std::string error = Ask();
+  const std::chrono::duration<double, std::milli> taken = Clock::now() - begin;
+  const bool answered = error.empty() || refused_() != refused;
+  log_.Write(LogEvent(LogLevel::kDebug, "self_probe")
+                 .Add("answered", answered)
+                 .Add("duration_ms", taken.count()));
+  {
+    const MutexLock lock(mutex_);
     if (stop_) return;
     failures_ = answered ? 0 : failures_ + 1;
     if (answered) answered_ = Clock::now();
-    if (std::exchange(sound, answered) == answered) continue;
-    log_.Write(answered ? LogEvent(LogLevel::kInfo, "self_probe_answered",
-                                   "new connections are answered again")
-                        : LogEvent(LogLevel::kWarning, "self_probe_failed",
-                                   "a new connection to this server was not answered: " + error));
   }
+  if (std::exchange(sound_, answered) == answered) return;
+  log_.Write(answered ? LogEvent(LogLevel::kInfo, "self_probe_answered",
+                                 "new connections are answered again")
+                      : LogEvent(LogLevel::kWarning, "self_probe_failed",
+                                 "a new connection to this server was not answered: " + error));
 }
 
 std::string SelfProbe::Ask() {
@@ -80,7 +76,7 @@ std::string SelfProbe::Ask() {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + patience);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stop_) return "";
     asking_ = &context;
   }
@@ -90,7 +86,7 @@ std::string SelfProbe::Ask() {
   std::erase_if(connecting, [](const std::shared_ptr<grpc::Channel>& other) {
     return other->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_CONNECTING;
   });
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   asking_ = nullptr;
   return status.ok() ? "" : status.error_message();
 }

@@ -4,15 +4,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 
-#include "engine/request/request.h"
+#include "engine/base/clock.h"
+#include "engine/base/mutex.h"
+#include "engine/base/threads/loop_thread.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/security/credentials.h"
 #include "service/log/log.h"
@@ -35,7 +34,8 @@ class SelfProbe {
   bool Deaf() const;
 
  private:
-  void Run();
+  // What the thread does each period.
+  void Probe();
   // Empty: answered; else why not.
   std::string Ask();
 
@@ -45,15 +45,15 @@ class SelfProbe {
   const std::function<int64_t()> refused_;
   Log& log_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  // Guarded by mutex_:
-  Clock::time_point answered_ = Clock::now();
-  int failures_ = 0;  // since then
-  grpc::ClientContext* asking_ = nullptr;
-  bool stop_ = false;
+  bool sound_ = true;  // of the thread: the last probe was answered
 
-  std::thread thread_;  // last: it uses the others
+  mutable Mutex mutex_;
+  Clock::time_point answered_ GUARDED_BY(mutex_) = Clock::now();
+  int failures_ GUARDED_BY(mutex_) = 0;  // since then
+  grpc::ClientContext* asking_ GUARDED_BY(mutex_) = nullptr;
+  bool stop_ GUARDED_BY(mutex_) = false;
+
+  LoopThread thread_;  // last: it uses the others
 };
 
 }  // namespace eta

@@ -54,7 +54,7 @@ absl::Status ThrottledRelay::Start() {
 
 void ThrottledRelay::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopped_ = true;
   }
   if (!thread_.joinable()) return;
@@ -62,7 +62,7 @@ void ThrottledRelay::Stop() {
   thread_.join();
 }
 
-Descriptor ThrottledRelay::Take(Descriptor client) {
+Descriptor ThrottledRelay::Add(Descriptor client) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
     return Descriptor();
@@ -72,7 +72,7 @@ Descriptor ThrottledRelay::Take(Descriptor client) {
   connection->client = std::move(client);
   connection->server.Reset(ends[0]);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stopped_) return Descriptor();
     new_.push_back(std::move(connection));
   }
@@ -109,7 +109,7 @@ void ThrottledRelay::Run() {
     if (waiting.front().revents != 0) {
       eventfd_t count;
       eventfd_read(wake_.get(), &count);
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       std::move(new_.begin(), new_.end(), std::back_inserter(connections_));
       new_.clear();
       if (stopped_) return connections_.clear();

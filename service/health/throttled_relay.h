@@ -9,13 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/base/clock.h"
 #include "engine/base/descriptor.h"
-#include "engine/request/request.h"
+#include "engine/base/mutex.h"
 
 namespace eta {
 
@@ -39,7 +39,7 @@ class ThrottledRelay {
   // Any thread. The server's end of a connection; none if no descriptor is left, and then the
   // client is closed. Either end's close becomes the other's once it has been told what was said
   // before.
-  Descriptor Take(Descriptor client);
+  Descriptor Add(Descriptor client);
   // Closes what it holds of all connections.
   void Stop();
 
@@ -63,9 +63,9 @@ class ThrottledRelay {
 
   const Rate rate_;
   Descriptor wake_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Connection>> new_;  // guarded by mutex_
-  bool stopped_ = false;                          // likewise
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Connection>> new_ GUARDED_BY(mutex_);
+  bool stopped_ GUARDED_BY(mutex_) = false;
 
   // Of the thread:
   std::vector<std::unique_ptr<Connection>> connections_;  // whose turn it is first

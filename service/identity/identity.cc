@@ -33,14 +33,14 @@ absl::Status Unknown(const std::string& why) {
 
 absl::StatusOr<Caller> ByApiKey(std::string_view key, const IdentityFile& file,
                                 system_clock::time_point now) {
-  const auto parts = ParseApiKey(key);
-  if (!parts) return Unknown("api key: it cannot be read");
+  const auto shown = ParseApiKey(key);
+  if (!shown) return Unknown("api key: it cannot be read");
   // A key that nobody has costs what a wrong one does.
   static const std::string kNobodys(ApiKeyDigest("").size(), '\0');
-  const auto found = file.api_keys.find(parts->id);
+  const auto found = file.api_keys.find(shown->id);
   const bool known = found != file.api_keys.end();
   const bool equal = EqualSecrets(ApiKeyDigest(key), known ? found->second.digest : kNobodys);
-  const std::string credential = "api_key:" + std::string(parts->id);
+  const std::string credential = "api_key:" + std::string(shown->id);
   if (!known) return Unknown(credential + " is not known");
   if (!equal) return Unknown(credential + " has another secret");
   if (found->second.expires && now >= *found->second.expires) {
@@ -203,7 +203,7 @@ absl::StatusOr<std::unique_ptr<Identity>> Identity::Open(const std::string& path
   auto watched = WatchedFiles::Open(
       {.files = {{.name = kFlag, .path = path}}, .max_bytes = kMaxIdentityFileBytes},
       [raw = identity.get(), has_client_ca](const std::vector<std::string>& contents) {
-        return raw->Take(contents.front(), has_client_ca);
+        return raw->Apply(contents.front(), has_client_ca);
       },
       std::move(report));
   if (!watched.ok()) return watched.status();
@@ -211,19 +211,19 @@ absl::StatusOr<std::unique_ptr<Identity>> Identity::Open(const std::string& path
   return identity;
 }
 
-absl::Status Identity::Take(const std::string& content, bool has_client_ca) {
+absl::Status Identity::Apply(const std::string& content, bool has_client_ca) {
   auto file = ParseIdentityFile(content);
   const absl::Status fits =
       file.ok() ? CheckEntriesWork(*file, rules_, has_client_ca) : file.status();
   if (!fits.ok()) return absl::InvalidArgumentError(absl::StrCat(kFlag, ": ", fits.message()));
   auto taken = std::make_shared<const IdentityFile>(*std::move(file));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   current_ = std::move(taken);
   return absl::OkStatus();
 }
 
 std::shared_ptr<const IdentityFile> Identity::Current() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return current_;
 }
 

@@ -14,13 +14,13 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/mutex.h"
 #include "engine/base/threads/watched_files.h"
 #include "service/identity/caller.h"
 #include "service/identity/identity_file.h"
@@ -89,13 +89,13 @@ class Identity {
 
  private:
   explicit Identity(IdentityRules rules) : rules_(std::move(rules)) {}
-  absl::Status Take(const std::string& content, bool has_client_ca);
+  absl::Status Apply(const std::string& content, bool has_client_ca);
   std::shared_ptr<const IdentityFile> Current() const;
 
   const IdentityRules rules_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<const IdentityFile> current_;  // guarded by mutex_
-  std::unique_ptr<WatchedFiles> watched_;        // last: its thread uses the others
+  mutable Mutex mutex_;
+  std::shared_ptr<const IdentityFile> current_ GUARDED_BY(mutex_);
+  std::unique_ptr<WatchedFiles> watched_;  // last: its thread uses the others
 };
 
 }  // namespace eta

@@ -104,14 +104,16 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsPaths& paths,
   }
   auto watched = WatchedFiles::Open(
       std::move(options),
-      [raw = files.get()](const std::vector<std::string>& contents) { return raw->Take(contents); },
+      [raw = files.get()](const std::vector<std::string>& contents) {
+        return raw->Apply(contents);
+      },
       std::move(report));
   if (!watched.ok()) return watched.status();
   files->watched_ = *std::move(watched);
   return files;
 }
 
-absl::Status TlsFiles::Take(const std::vector<std::string>& contents) {
+absl::Status TlsFiles::Apply(const std::vector<std::string>& contents) {
   TlsMaterial material{.certificates = contents[0], .key = contents[1]};
   if (has_client_roots_) {
     if (!HoldsCertificates(contents[2])) {
@@ -121,13 +123,13 @@ absl::Status TlsFiles::Take(const std::vector<std::string>& contents) {
   }
   if (absl::Status s = CheckTlsMaterial(material, system_clock::now()); !s.ok()) return s;
   auto taken = std::make_shared<const TlsMaterial>(std::move(material));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   current_ = std::move(taken);
   return absl::OkStatus();
 }
 
 std::shared_ptr<const TlsMaterial> TlsFiles::Current() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return current_;
 }
 

@@ -5,11 +5,11 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/mutex.h"
 #include "engine/base/threads/watched_files.h"
 
 namespace eta {
@@ -52,13 +52,13 @@ class TlsFiles {
  private:
   TlsFiles(bool has_client_roots, std::string extra_client_root)
       : has_client_roots_(has_client_roots), extra_client_root_(std::move(extra_client_root)) {}
-  absl::Status Take(const std::vector<std::string>& contents);
+  absl::Status Apply(const std::vector<std::string>& contents);
 
   const bool has_client_roots_;
   const std::string extra_client_root_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<const TlsMaterial> current_;  // guarded by mutex_
-  std::unique_ptr<WatchedFiles> watched_;       // last: its thread uses the others
+  mutable Mutex mutex_;
+  std::shared_ptr<const TlsMaterial> current_ GUARDED_BY(mutex_);
+  std::unique_ptr<WatchedFiles> watched_;  // last: its thread uses the others
 };
 
 }  // namespace eta

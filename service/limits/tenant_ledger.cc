@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,32 +54,20 @@ absl::Status TooManyTokens(const TenantLimit& limit, int64_t tokens,
 
 }  // namespace
 
-TenantLedger::Lease::Lease(TenantLedger& ledger, Tenant tenant, Account& account,
-                           Clock::time_point entered)
-    : ledger_(&ledger), tenant_(std::move(tenant)), account_(&account), entered_(entered) {}
-
-TenantLedger::Lease::Lease(Lease&& other) noexcept {
-  *this = std::move(other);
-}
-
-TenantLedger::Lease& TenantLedger::Lease::operator=(Lease&& other) noexcept {
-  if (this == &other) return *this;
-  Release();
-  ledger_ = std::exchange(other.ledger_, nullptr);
-  tenant_ = std::exchange(other.tenant_, std::nullopt);
-  account_ = std::exchange(other.account_, nullptr);
-  entered_ = other.entered_;
-  charged_ = std::exchange(other.charged_, 0);
-  used_ = std::exchange(other.used_, 0);
-  return *this;
-}
+TenantLedger::Lease::Lease(std::shared_ptr<Call> call)
+    : call_(std::move(call)), place_([ended = call_] { ended->ledger.Release(*ended); }) {}
 
 absl::Status TenantLedger::Lease::Charge(int64_t tokens) {
-  return ledger_ == nullptr ? absl::OkStatus() : ledger_->Charge(*this, tokens);
+  return call_ == nullptr ? absl::OkStatus() : call_->ledger.Charge(*call_, tokens);
+}
+
+void TenantLedger::Lease::Use(int64_t tokens) {
+  if (call_ != nullptr) call_->used = tokens;
 }
 
 void TenantLedger::Lease::Release() {
-  if (ledger_ != nullptr) ledger_->Release(*this);
+  place_.Release();
+  call_.reset();
 }
 
 TenantLedger::TenantLedger(const TenantLimits& limits, std::function<Clock::time_point()> now)
@@ -89,49 +76,50 @@ TenantLedger::TenantLedger(const TenantLimits& limits, std::function<Clock::time
 absl::StatusOr<TenantLedger::Lease> TenantLedger::Enter(const Tenant& tenant) {
   const TenantLimit limit = limits_.Of(tenant);
   const Clock::time_point now = now_();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Account& account = Find(tenant, now);
   if (limit.max_calls > 0 && account.calls >= limit.max_calls) {
     return TooManyCalls(limit, account.mean_seconds);
   }
-  ++account.calls;
-  return Lease(*this, tenant, account, now);
+  Lease lease(std::make_shared<Call>(
+      Call{.ledger = *this, .tenant = tenant, .account = account, .entered = now}));
+  ++account.calls;  // from here on nothing fails
+  return lease;
 }
 
-absl::Status TenantLedger::Charge(Lease& lease, int64_t tokens) {
-  const TenantLimit limit = limits_.Of(*lease.tenant_);
+absl::Status TenantLedger::Charge(Call& call, int64_t tokens) {
+  const TenantLimit limit = limits_.Of(call.tenant);
   const Clock::time_point now = now_();
-  const std::lock_guard lock(mutex_);
-  TokenBudget& budget = lease.account_->budget;
+  const MutexLock lock(mutex_);
+  TokenBudget& budget = call.account.budget;
   const TokenBudget::Size size = SizeOf(limit);
-  budget.GiveBack(std::exchange(lease.charged_, 0), size, now);
+  budget.Refund(std::exchange(call.charged, 0), size, now);
   if (!HasBudget(limit)) {
     budget.Forget();
     return absl::OkStatus();
   }
-  if (budget.Take(tokens, size, now)) {
-    lease.charged_ = tokens;
+  if (budget.Debit(tokens, size, now)) {
+    call.charged = tokens;
     return absl::OkStatus();
   }
-  if (budget.Take(lease.used_, size, now)) lease.charged_ = lease.used_;
+  if (budget.Debit(call.used, size, now)) call.charged = call.used;
   if (tokens > limit.burst_tokens) return TooManyTokens(limit, tokens, std::nullopt);
   return TooManyTokens(limit, tokens, budget.Wait(tokens, size, now));
 }
 
-void TenantLedger::Release(Lease& lease) {
-  const TokenBudget::Size size = SizeOf(limits_.Of(*lease.tenant_));
+void TenantLedger::Release(const Call& call) {
+  const TokenBudget::Size size = SizeOf(limits_.Of(call.tenant));
   const Clock::time_point now = now_();
-  const std::lock_guard lock(mutex_);
-  Account& account = *lease.account_;
-  const int64_t unused = lease.charged_ - std::clamp<int64_t>(lease.used_, 0, lease.charged_);
-  account.budget.GiveBack(unused, size, now);
+  const MutexLock lock(mutex_);
+  Account& account = call.account;
+  const int64_t unused = call.charged - std::clamp<int64_t>(call.used, 0, call.charged);
+  account.budget.Refund(unused, size, now);
   --account.calls;
-  const double seconds = std::chrono::duration<double>(now - lease.entered_).count();
+  const double seconds = std::chrono::duration<double>(now - call.entered).count();
   account.mean_seconds =
       account.mean_seconds == 0.0
           ? seconds
           : account.mean_seconds + kNewestShare * (seconds - account.mean_seconds);
-  lease.ledger_ = nullptr;
 }
 
 TenantLedger::Account& TenantLedger::Find(const Tenant& tenant, Clock::time_point now) {
@@ -158,8 +146,7 @@ void TenantLedger::Sweep(Clock::time_point now) {
       accounts_.begin(), accounts_.end(), [](const auto& entry) { return !entry.second.named; }));
 }
 
-bool TenantLedger::Idle(const Account& account, const TenantLimit& limit,
-                        Clock::time_point now) const {
+bool TenantLedger::Idle(const Account& account, const TenantLimit& limit, Clock::time_point now) {
   if (account.calls > 0) return false;
   return !HasBudget(limit) || account.budget.Owed(SizeOf(limit), now) == 0.0;
 }
@@ -168,7 +155,7 @@ std::vector<TenantUse> TenantLedger::Uses() const {
   std::vector<std::string> names = limits_.Named();
   {
     const Clock::time_point now = now_();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [name, account] : accounts_) {
       const auto tenant = Tenant::Parse(name);
       if (tenant.ok() && !Idle(account, limits_.Of(*tenant), now)) names.push_back(name);
@@ -186,7 +173,7 @@ std::vector<TenantUse> TenantLedger::Uses() const {
 TenantUse TenantLedger::UseOf(const Tenant& tenant) const {
   TenantUse use{.tenant = tenant.id(), .limit = limits_.Of(tenant), .tokens_left = std::nullopt};
   const Clock::time_point now = now_();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = accounts_.find(tenant.id());
   if (found != accounts_.end()) use.calls = found->second.calls;
   if (!HasBudget(use.limit)) return use;
@@ -200,7 +187,7 @@ TenantUse TenantLedger::UseOf(const Tenant& tenant) const {
 }
 
 size_t TenantLedger::accounts() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return accounts_.size();
 }
 

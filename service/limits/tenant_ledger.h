@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,8 +19,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "engine/base/lease.h"
+#include "engine/base/mutex.h"
 #include "engine/base/tenant.h"
-#include "engine/request/request.h"
 #include "service/limits/tenant_limits.h"
 #include "service/limits/token_budget.h"
 
@@ -34,7 +37,7 @@ struct TenantUse {
 };
 
 class TenantLedger {
-  struct Account;
+  struct Call;
 
  public:
   static constexpr size_t kMaxAccounts = 4096;  // beside those of tenants that the limits name
@@ -44,34 +47,27 @@ class TenantLedger {
   explicit TenantLedger(const TenantLimits& limits,
                         std::function<Clock::time_point()> now = Clock::now);
 
-  // One call's place, and its tokens once Charge took them. Gives everything back when it is
+  // One call's place, and its tokens once Charge debited them. Gives everything back when it is
   // destroyed or released. Used by one thread at a time.
   class Lease {
    public:
     Lease() = default;
-    Lease(Lease&& other) noexcept;
-    Lease& operator=(Lease&& other) noexcept;
-    ~Lease() { Release(); }
 
-    // Takes what the call may cost at most; once more: that instead. OK for a lease that is empty.
+    // Debits what the call may cost at most; once more: that instead. OK for a lease that is empty.
     // RESOURCE_EXHAUSTED (TENANT_TOKENS): with the time until there is enough, or without one,
     // which says do not retry, if the burst is smaller than that. What was used of an earlier
-    // charge stays taken then.
+    // charge stays debited then.
     absl::Status Charge(int64_t tokens);
     // Of the charge the call used so many; the rest goes back on release.
-    void Use(int64_t tokens) { used_ = tokens; }
+    void Use(int64_t tokens);
     void Release();
 
    private:
     friend class TenantLedger;
-    Lease(TenantLedger& ledger, Tenant tenant, Account& account, Clock::time_point entered);
+    explicit Lease(std::shared_ptr<Call> call);
 
-    TenantLedger* ledger_ = nullptr;  // null: empty
-    std::optional<Tenant> tenant_;
-    Account* account_ = nullptr;
-    Clock::time_point entered_;
-    int64_t charged_ = 0;
-    int64_t used_ = 0;
+    std::shared_ptr<Call> call_;  // null: empty
+    eta::Lease place_;            // keeps the call too
   };
 
   // RESOURCE_EXHAUSTED (TENANT_CALLS), with the time in which one of the tenant's calls should end.
@@ -92,22 +88,30 @@ class TenantLedger {
     bool named = false;         // by the limits, when it was made
   };
 
-  // All with mutex_ held.
-  Account& Find(const Tenant& tenant, Clock::time_point now);
-  void Sweep(Clock::time_point now);
-  bool Idle(const Account& account, const TenantLimit& limit, Clock::time_point now) const;
+  // One call, as its lease keeps it.
+  struct Call {
+    TenantLedger& ledger;
+    const Tenant tenant;
+    Account& account;
+    const Clock::time_point entered;
+    int64_t charged = 0;
+    int64_t used = 0;
+  };
 
-  absl::Status Charge(Lease& lease, int64_t tokens);
-  void Release(Lease& lease);
+  Account& Find(const Tenant& tenant, Clock::time_point now) REQUIRES(mutex_);
+  void Sweep(Clock::time_point now) REQUIRES(mutex_);
+  static bool Idle(const Account& account, const TenantLimit& limit, Clock::time_point now);
+
+  absl::Status Charge(Call& call, int64_t tokens);
+  void Release(const Call& call);
 
   const TenantLimits& limits_;
   const std::function<Clock::time_point()> now_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  std::unordered_map<std::string, Account> accounts_;
-  size_t unnamed_ = 0;  // of them
-  Account crowd_;       // of those for whom there is no room
-  std::optional<Clock::time_point> swept_;
+  mutable Mutex mutex_;
+  std::unordered_map<std::string, Account> accounts_ GUARDED_BY(mutex_);
+  size_t unnamed_ GUARDED_BY(mutex_) = 0;  // of them
+  Account crowd_ GUARDED_BY(mutex_);       // of those for whom there is no room
+  std::optional<Clock::time_point> swept_ GUARDED_BY(mutex_);
 };
 
 }  // namespace eta

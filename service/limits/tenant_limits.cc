@@ -16,21 +16,21 @@ TenantLimits::TenantLimits() : table_(std::make_shared<const LimitTable>()) {}
 absl::StatusOr<std::unique_ptr<TenantLimits>> TenantLimits::Open(const std::string& path,
                                                                  WatchedFiles::Report report) {
   auto limits = std::make_unique<TenantLimits>();
-  const auto take = [limits = limits.get()](const std::vector<std::string>& contents) {
-    const absl::Status taken = limits->Take(contents.front());
-    if (taken.ok()) return taken;
-    return absl::InvalidArgumentError(absl::StrCat(kFlag, ": ", taken.message()));
+  const auto apply = [limits = limits.get()](const std::vector<std::string>& contents) {
+    const absl::Status applied = limits->Apply(contents.front());
+    if (applied.ok()) return applied;
+    return absl::InvalidArgumentError(absl::StrCat(kFlag, ": ", applied.message()));
   };
   auto file =
       WatchedFiles::Open({.files = {{.name = kFlag, .path = path}}, .max_bytes = kMaxLimitsBytes},
-                         take, std::move(report));
+                         apply, std::move(report));
   if (!file.ok()) return file.status();
   limits->file_ = *std::move(file);
   return limits;
 }
 
 std::shared_ptr<const LimitTable> TenantLimits::table() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return table_;
 }
 
@@ -50,17 +50,17 @@ std::vector<std::string> TenantLimits::Named() const {
   return names;
 }
 
-absl::Status TenantLimits::Take(const std::string& text) {
+absl::Status TenantLimits::Apply(const std::string& text) {
   absl::StatusOr<LimitTable> read = ParseLimits(text);
   if (!read.ok()) return read.status();
   auto table = std::make_shared<const LimitTable>(*std::move(read));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   table_ = std::move(table);
   return absl::OkStatus();
 }
 
-void TenantLimits::Look() {
-  if (file_ != nullptr) file_->Look();
+void TenantLimits::Poll() {
+  if (file_ != nullptr) file_->Poll();
 }
 
 }  // namespace eta

@@ -4,12 +4,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/mutex.h"
 #include "engine/base/tenant.h"
 #include "engine/base/threads/watched_files.h"
 #include "service/limits/limits_file.h"
@@ -32,18 +32,18 @@ class TenantLimits {
   std::vector<std::string> Named() const;
 
   // Puts the contents of a file into effect, or says why not.
-  absl::Status Take(const std::string& text);
-  // Looks at the file now; nothing without one.
-  void Look();
+  absl::Status Apply(const std::string& text);
+  // Polls the file now; nothing without one.
+  void Poll();
   // Null without a file.
   const WatchedFiles* file() const { return file_.get(); }
 
  private:
   std::shared_ptr<const LimitTable> table() const;
 
-  mutable std::mutex mutex_;
-  std::shared_ptr<const LimitTable> table_;  // guarded by mutex_
-  std::unique_ptr<WatchedFiles> file_;       // last: it calls Take
+  mutable Mutex mutex_;
+  std::shared_ptr<const LimitTable> table_ GUARDED_BY(mutex_);
+  std::unique_ptr<WatchedFiles> file_;  // last: it calls Apply
 };
 
 }  // namespace eta

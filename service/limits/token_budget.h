@@ -1,5 +1,5 @@
-// A token bucket, told by what is owed: what was taken and has not flowed in again. So a change of
-// its size forgets nothing, and a bucket that owes nothing may be thrown away. Not thread-safe.
+// A token bucket, told by what is owed: what was debited and has not flowed in again. So a change
+// of its size forgets nothing, and a bucket that owes nothing may be thrown away. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ class TokenBudget {
     int64_t burst_tokens = 0;
   };
 
-  // Takes `tokens` if they are there.
-  bool Take(int64_t tokens, const Size& size, Clock::time_point now) {
+  // Debits `tokens` if they are there.
+  bool Debit(int64_t tokens, const Size& size, Clock::time_point now) {
     const double owed = Owed(size, now) + static_cast<double>(tokens);
     if (owed > static_cast<double>(size.burst_tokens)) return false;
     owed_ = owed;
@@ -32,8 +32,8 @@ class TokenBudget {
     return true;
   }
 
-  // Of what was taken. Never makes more of it than an untouched bucket has.
-  void GiveBack(int64_t tokens, const Size& size, Clock::time_point now) {
+  // Of what was debited. Never makes more of it than an untouched bucket has.
+  void Refund(int64_t tokens, const Size& size, Clock::time_point now) {
     owed_ = std::max(0.0, Owed(size, now) - static_cast<double>(tokens));
     since_ = now;
   }

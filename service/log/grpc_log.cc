@@ -2,16 +2,17 @@
 
 #include <grpc/support/log.h>
 
-#include <mutex>
 #include <string>
 #include <string_view>
+
+#include "engine/base/mutex.h"
 
 namespace eta {
 namespace {
 
 // The library takes a plain function, and its threads may speak until the process ends.
-std::mutex mutex;
-Log* target = nullptr;  // guarded by mutex
+Mutex mutex;
+Log* target GUARDED_BY(mutex) = nullptr;
 
 LogLevel LevelOf(gpr_log_severity severity) {
   switch (severity) {
@@ -30,7 +31,7 @@ LogLevel LevelOf(gpr_log_severity severity) {
 constexpr std::string_view kHandshakeFailed = "Handshake failed with fatal error ";
 
 void Hear(gpr_log_func_args* said) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (target == nullptr) return;
   const std::string_view message = said->message;
   if (message.starts_with(kHandshakeFailed)) {
@@ -46,7 +47,7 @@ void Hear(gpr_log_func_args* said) {
 }
 
 void SetTarget(Log* log) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   target = log;
 }
 

@@ -19,18 +19,21 @@ constexpr size_t kPipeChunk = 4096;  // PIPE_BUF: a pipe that is ready takes so 
 }  // namespace
 
 Log::Log(const LogOptions& options) : options_(options), level_(options.level) {
-  if (options_.fd >= 0) thread_ = std::thread([this] { Run(); });
+  if (options_.fd < 0) return;
+  thread_.emplace("log", [this] {
+    WriteWaiting();
+    return LoopThread::kWhenWoken;
+  });
 }
 
 Log::~Log() {
-  if (!thread_.joinable()) return;
+  if (!thread_) return;
   {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    last_deadline_ = std::chrono::steady_clock::now() + options_.last_wait;
+    const MutexLock lock(mutex_);
+    last_deadline_ = Clock::now() + options_.last_wait;
   }
-  wake_.notify_one();
-  thread_.join();
+  thread_->Stop();
+  WriteWaiting();
 }
 
 Log& Log::Nowhere() {
@@ -42,48 +45,47 @@ void Log::Write(LogEvent event) {
   const LogRank rank = event.rank();
   const bool usual = rank == LogRank::kUsual;
   if (options_.fd < 0 || (usual && !Writes(event.level()))) return;
+  bool first;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (waiting_.size() >= RoomFor(rank)) {
       ++(usual ? dropped_ : dropped_audit_);
       return;
     }
+    first = waiting_.empty();
     waiting_.push_back(std::move(event));
   }
-  wake_.notify_one();
+  if (first) thread_->Wake();  // else whoever brought the first has done so
 }
 
 size_t Log::RoomFor(LogRank rank) const {
   return options_.max_waiting + static_cast<size_t>(rank) * options_.max_waiting / 4;
 }
 
-void Log::Run() {
-  int64_t told = 0, told_audit = 0;  // of the dropped ones
+void Log::WriteWaiting() {
   std::deque<LogEvent> events;
   while (true) {
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
-      if (waiting_.empty()) return;
+      const MutexLock lock(mutex_);
       events.swap(waiting_);
     }
+    if (events.empty()) return;
     for (const LogEvent& event : events) {
       if (!WriteLine(event.Line(options_.format))) return;
     }
     events.clear();
     const int64_t dropped = dropped_, audit = dropped_audit_;
-    if (const int64_t count = dropped - told + audit - told_audit; count > 0) {
+    if (const int64_t count = dropped - told_ + audit - told_audit_; count > 0) {
       LogEvent lost(LogLevel::kWarning, "log_dropped",
                     "the log could not keep up: " + std::to_string(count) + " events lost");
-      lost.Add("events", count).Add("audit_events", audit - told_audit);
-      told = dropped;
-      told_audit = audit;
+      lost.Add("events", count).Add("audit_events", audit - told_audit_);
+      told_ = dropped;
+      told_audit_ = audit;
       if (!WriteLine(lost.Line(options_.format))) return;
     }
   }
 }
 
-// False: the log has ended and nobody reads.
 bool Log::WriteLine(std::string line) {
   if (ETA_FAILPOINT(kLogWrite)) return true;  // as where its disk is full
   line += '\n';
@@ -105,8 +107,8 @@ bool Log::AwaitRoom() {
   while (true) {
     pollfd ready{.fd = options_.fd, .events = POLLOUT, .revents = 0};
     if (poll(&ready, 1, kPollMs) > 0) return true;
-    const std::lock_guard lock(mutex_);
-    if (stop_ && std::chrono::steady_clock::now() >= last_deadline_) return false;
+    const MutexLock lock(mutex_);
+    if (last_deadline_ && Clock::now() >= *last_deadline_) return false;
   }
 }
 

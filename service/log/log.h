@@ -9,13 +9,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
-#include <thread>
+#include <optional>
 
+#include "engine/base/mutex.h"
+#include "engine/base/threads/loop_thread.h"
 #include "service/log/log_event.h"
 
 namespace eta {
@@ -51,7 +51,8 @@ class Log {
   int64_t dropped() const { return dropped_ + dropped_audit_; }
 
  private:
-  void Run();
+  void WriteWaiting();
+  // False: the log has ended and nobody reads.
   bool WriteLine(std::string line);
   bool AwaitRoom();
   size_t RoomFor(LogRank rank) const;
@@ -61,13 +62,16 @@ class Log {
   std::atomic<int64_t> dropped_ = 0;        // of the usual rank
   std::atomic<int64_t> dropped_audit_ = 0;  // of those above
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<LogEvent> waiting_;                           // guarded by mutex_
-  bool stop_ = false;                                      // likewise
-  std::chrono::steady_clock::time_point last_deadline_{};  // likewise; set with stop_
+  // Of who writes, the thread or in the end the destructor: the dropped events that it has told of.
+  int64_t told_ = 0;
+  int64_t told_audit_ = 0;
 
-  std::thread thread_;  // last: it uses the others
+  Mutex mutex_;
+  std::deque<LogEvent> waiting_ GUARDED_BY(mutex_);
+  // Set when the log ends.
+  std::optional<Clock::time_point> last_deadline_ GUARDED_BY(mutex_);
+
+  std::optional<LoopThread> thread_;  // last: it uses the others
 };
 
 }  // namespace eta

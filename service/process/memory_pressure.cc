@@ -82,31 +82,19 @@ MemoryPressure::MemoryPressure(MemoryPressureOptions options)
 
 void MemoryPressure::Begin(std::function<void()> relieve) {
   {
-    const std::lock_guard lock(reading_mutex_);
+    const MutexLock lock(mutex_);
     relieve_ = std::move(relieve);
   }
   Refresh();
-  thread_ = std::thread([this] {
-    std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, kPeriod, [this] { return stop_; })) {
-      lock.unlock();
-      Refresh();
-      lock.lock();
-    }
-  });
+  thread_.emplace("memory_pressure", kPeriod, [this] { Refresh(); });
 }
 
 void MemoryPressure::Stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (thread_) thread_->Stop();
 }
 
 void MemoryPressure::Refresh() {
-  const std::lock_guard lock(reading_mutex_);
+  const MutexLock lock(mutex_);
   const Pressure before = level_;
   double used = FractionUsed();
   Pressure now = levels_.Update(used);

@@ -5,13 +5,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "engine/base/mutex.h"
+#include "engine/base/threads/loop_thread.h"
 #include "service/process/pressure_level.h"
 
 namespace eta {
@@ -61,14 +61,10 @@ class MemoryPressure {
   std::vector<Files> groups_;
   std::atomic<Pressure> level_ = Pressure::kNone;
 
-  std::mutex reading_mutex_;
-  PressureLevel levels_;           // guarded by reading_mutex_
-  std::function<void()> relieve_;  // likewise
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stop_ = false;  // guarded by mutex_
-  std::thread thread_;
+  Mutex mutex_;
+  PressureLevel levels_ GUARDED_BY(mutex_);
+  std::function<void()> relieve_ GUARDED_BY(mutex_);
+  std::optional<LoopThread> thread_;  // last: it uses the others
 };
 
 }  // namespace eta

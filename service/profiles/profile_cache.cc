@@ -43,17 +43,17 @@ size_t BytesOf(const ThresholdProfile& profile) {
   return kEntryBytes + (profile.thresholds.size() + profile.head_z.size()) * sizeof(float);
 }
 
-LoadedProfile FactsOf(const ProfileRecord& record) {
-  LoadedProfile facts{.tenant = record.tenant,
-                      .name = record.name,
-                      .version = record.version,
-                      .checksum = record.checksum};
+LoadedProfile Describe(const ProfileRecord& record) {
+  LoadedProfile loaded{.tenant = record.tenant,
+                       .name = record.name,
+                       .version = record.version,
+                       .checksum = record.checksum};
   const ProfileEvidence& evidence = record.content.evidence;
   if (evidence.held_out_sequences > 0) {
-    facts.head_density = evidence.head_density;
-    facts.union_density = evidence.union_density;
+    loaded.head_density = evidence.head_density;
+    loaded.union_density = evidence.union_density;
   }
-  return facts;
+  return loaded;
 }
 
 }  // namespace
@@ -78,32 +78,31 @@ struct ProfileCache::Entry {
 };
 
 ProfileCache::ProfileCache(ProfileStore& store, const ProfileCacheOptions& options)
-    : store_(store), options_(options) {
-  for (const bool refreshes : {false, true}) {
-    threads_.emplace_back([this, refreshes] { Work(refreshes); });
-  }
+    : store_(store),
+      options_(options),
+      refresh_period_(std::clamp<std::chrono::milliseconds>(
+          options_.staleness / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(1000))),
+      next_refresh_(Clock::now() + refresh_period_),
+      answering_("profile_answer", [this] { return LoadNext(/*refreshes=*/false); }),
+      refreshing_("profile_refresh", [this] { return LoadNext(/*refreshes=*/true); }) {
   // Before anything is loaded, so that no change is missed.
   watch_ = store_.Watch([this](const ProfileChange& change) { OnChange(change); });
 }
 
 ProfileCache::~ProfileCache() {
-  watch_.reset();
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  watch_.Release();
+  answering_.Stop();
+  refreshing_.Stop();
   Close();
 }
 
 void ProfileCache::Close() {
   std::vector<Done> waiting;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
     for (const auto& [key, entry] : entries_) {
-      std::vector<Done> of_entry = TakeWaiting(*entry);
+      std::vector<Done> of_entry = DrainWaiting(*entry);
       std::move(of_entry.begin(), of_entry.end(), std::back_inserter(waiting));
     }
   }
@@ -113,7 +112,7 @@ void ProfileCache::Close() {
 void ProfileCache::Resolve(const Tenant& tenant, const ProfileReference& reference, Done done) {
   Answer answer = ServerDraining();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found =
         entries_.find(NameKey(tenant, reference.name) + SelectorKey(reference.selector));
     const bool known = found != entries_.end() && Usable(*found->second, Clock::now());
@@ -167,7 +166,7 @@ std::vector<ProfileCache::EntryPtr> ProfileCache::EntriesOf(const Tenant& tenant
 }
 
 void ProfileCache::Add(const ProfileRecord& record) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto profile = Shared(record);
   const EntryPtr newest = FindOrAdd(record.tenant, {.name = record.name, .selector = Newest()});
   const bool older =
@@ -182,7 +181,7 @@ void ProfileCache::Add(const ProfileRecord& record) {
 }
 
 void ProfileCache::Forget(const Tenant& tenant, const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const EntryPtr& entry : EntriesOf(tenant, name)) {
     ++entry->changes;
     DropAnswer(*entry);
@@ -191,8 +190,8 @@ void ProfileCache::Forget(const Tenant& tenant, const std::string& name) {
 }
 
 void ProfileCache::OnChange(const ProfileChange& change) {
-  const std::lock_guard lock(mutex_);
-  const auto changed = [this](const EntryPtr& entry) {
+  const MutexLock lock(mutex_);
+  const auto changed = [this](const EntryPtr& entry) REQUIRES(mutex_) {
     ++entry->changes;
     entry->current = false;
     if (entry->answer && entry->answer->ok()) Refresh(entry);
@@ -207,7 +206,7 @@ void ProfileCache::OnChange(const ProfileChange& change) {
 void ProfileCache::Refresh(const EntryPtr& entry) {
   if (std::exchange(entry->to_refresh, true)) return;
   to_refresh_.push_back(entry);
-  wake_.notify_all();
+  refreshing_.Wake();
 }
 
 void ProfileCache::RefreshWhatIsOld(Clock::time_point now) {
@@ -222,10 +221,11 @@ void ProfileCache::Demand(const EntryPtr& entry) {
   if (entry->demanded) return;
   demanded_.Push(entry->tenant.id(), entry);
   entry->demanded = true;
-  wake_.notify_all();
+  answering_.Wake();
+  refreshing_.Wake();
 }
 
-std::vector<ProfileCache::Done> ProfileCache::TakeWaiting(Entry& entry) {
+std::vector<ProfileCache::Done> ProfileCache::DrainWaiting(Entry& entry) {
   std::vector<Done> waiting = std::exchange(entry.waiting, {});
   if (waiting.empty()) return waiting;
   waiting_ -= waiting.size();
@@ -240,34 +240,67 @@ size_t ProfileCache::WaitingOf(const Tenant& tenant) const {
   return found == waiting_of_.end() ? 0 : found->second;
 }
 
-// Two threads: one answers requests only, so that none waits behind what is merely old; the other
-// loads what is old first, so that a flood of requests does not keep that from being renewed.
-void ProfileCache::Work(bool refreshes) {
-  const auto period = std::clamp<std::chrono::milliseconds>(
-      options_.staleness / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
-  Clock::time_point next_look = Clock::now() + period;
-  std::unique_lock lock(mutex_);
-  const auto has_work = [&] {
-    return stop_ || !demanded_.empty() || (refreshes && !to_refresh_.empty());
-  };
-  while (!stop_) {
-    if (!refreshes) {
-      wake_.wait(lock, has_work);
-    } else if (!wake_.wait_until(lock, next_look, has_work) || Clock::now() >= next_look) {
+Clock::time_point ProfileCache::LoadNext(bool refreshes) {
+  Loading loading;
+  {
+    const MutexLock lock(mutex_);
+    if (refreshes && Clock::now() >= next_refresh_) {
       if (!ETA_FAILPOINT(kCacheRefresh)) RefreshWhatIsOld(Clock::now());
-      next_look = Clock::now() + period;
+      next_refresh_ = Clock::now() + refresh_period_;
     }
-    if (stop_) return;
-    const EntryPtr entry = TakeNext(refreshes);
-    if (entry == nullptr || Load(lock, entry)) continue;
-    // The store is in trouble: what is merely old waits for the next look.
-    for (const EntryPtr& other : to_refresh_) other->to_refresh = false;
-    to_refresh_.clear();
+    loading.entry = PopNext(refreshes);
+    if (loading.entry == nullptr) return refreshes ? next_refresh_ : LoopThread::kWhenWoken;
+    if (loading.entry->erased) return Clock::now();
+    loading.changes = loading.entry->changes;
   }
+  const Entry& entry = *loading.entry;
+  loading.asked = Clock::now();
+  loading.record = CatchOutOfMemory([&]() -> absl::StatusOr<ProfilePtr> {
+    if (ETA_FAILPOINT(kCacheLoad)) return OutOfMemory();
+    return store_.Get(entry.tenant, entry.reference.name, entry.reference.selector);
+  });
+  std::vector<Done> waiting;
+  Answer answer = std::shared_ptr<const ThresholdProfile>();
+  {
+    const MutexLock lock(mutex_);
+    waiting = Keep(loading, answer);
+  }
+  for (const Done& done : waiting) done(answer);
+  return Clock::now();  // there may be more
 }
 
-// Null: there is nothing for this thread.
-ProfileCache::EntryPtr ProfileCache::TakeNext(bool refreshes) {
+std::vector<ProfileCache::Done> ProfileCache::Keep(const Loading& loading, Answer& answer) {
+  const auto& [entry, changes, asked, record] = loading;
+  const bool answered = IsAnswer(record.status());
+  ++(answered ? reads_.reads : reads_.failed_reads);
+  if (answered) reads_.last_read = Clock::now();
+  if (answered && entry->changes != changes) {  // it may have been read before the change
+    if (entry->waiting.empty()) {
+      Refresh(entry);
+    } else {
+      Demand(entry);
+    }
+    return {};
+  }
+  answer = record.ok() ? Answer(Shared(**record)) : Answer(record.status());
+  std::vector<Done> waiting = DrainWaiting(*entry);
+  if (answered && !entry->erased) {
+    SetAnswer(*entry, answer, asked);
+    Evict();
+  } else if (!entry->erased && !entry->answer) {
+    Erase(*entry);
+  }
+  // The store is in trouble: what is merely old waits for the next refresh.
+  if (!answered) RefreshNothing();
+  return waiting;
+}
+
+void ProfileCache::RefreshNothing() {
+  for (const EntryPtr& entry : to_refresh_) entry->to_refresh = false;
+  to_refresh_.clear();
+}
+
+ProfileCache::EntryPtr ProfileCache::PopNext(bool refreshes) {
   EntryPtr entry;
   if (refreshes && !to_refresh_.empty()) {
     entry = std::move(to_refresh_.front());
@@ -280,59 +313,24 @@ ProfileCache::EntryPtr ProfileCache::TakeNext(bool refreshes) {
   return entry;
 }
 
-// False: the store did not say.
-bool ProfileCache::Load(std::unique_lock<std::mutex>& lock, const EntryPtr& entry) {
-  if (entry->erased) return true;
-  const uint64_t changes = entry->changes;
-  lock.unlock();
-  const Clock::time_point asked = Clock::now();
-  const absl::StatusOr<ProfilePtr> loaded = CatchOutOfMemory([&]() -> absl::StatusOr<ProfilePtr> {
-    if (ETA_FAILPOINT(kCacheLoad)) return OutOfMemory();
-    return store_.Get(entry->tenant, entry->reference.name, entry->reference.selector);
-  });
-  lock.lock();
-  const bool answered = IsAnswer(loaded.status());
-  ++(answered ? reads_.reads : reads_.failed_reads);
-  if (answered) reads_.last_read = Clock::now();
-  if (answered && entry->changes != changes) {  // it may have been read before the change
-    if (entry->waiting.empty()) {
-      Refresh(entry);
-    } else {
-      Demand(entry);
-    }
-    return true;
-  }
-  const Answer answer = loaded.ok() ? Answer(Shared(**loaded)) : Answer(loaded.status());
-  const std::vector<Done> waiting = TakeWaiting(*entry);
-  if (answered && !entry->erased) {
-    SetAnswer(*entry, answer, asked);
-    Evict();
-  } else if (!entry->erased && !entry->answer) {
-    Erase(*entry);
-  }
-  lock.unlock();
-  for (const Done& done : waiting) done(answer);
-  lock.lock();
-  return answered;
-}
-
 std::shared_ptr<const ThresholdProfile> ProfileCache::Shared(const ProfileRecord& record) {
   const auto known = profiles_.find(record.checksum);
   if (known != profiles_.end()) {
     if (auto profile = known->second.profile.lock()) return profile;
   }
   auto profile = ThresholdProfileOf(record);
-  profiles_.insert_or_assign(record.checksum, Known{.profile = profile, .facts = FactsOf(record)});
+  profiles_.insert_or_assign(record.checksum,
+                             Known{.profile = profile, .loaded = Describe(record)});
   return profile;
 }
 
 std::vector<LoadedProfile> ProfileCache::Loaded(const std::optional<Tenant>& tenant) const {
   std::vector<LoadedProfile> loaded;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [checksum, known] : profiles_) {
-      if (known.profile.expired() || (tenant && known.facts.tenant != *tenant)) continue;
-      loaded.push_back(known.facts);
+      if (known.profile.expired() || (tenant && known.loaded.tenant != *tenant)) continue;
+      loaded.push_back(known.loaded);
     }
   }
   std::sort(loaded.begin(), loaded.end(), [](const LoadedProfile& a, const LoadedProfile& b) {
@@ -342,12 +340,12 @@ std::vector<LoadedProfile> ProfileCache::Loaded(const std::optional<Tenant>& ten
 }
 
 size_t ProfileCache::waiting() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return waiting_;
 }
 
 ProfileCacheFigures ProfileCache::Figures() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ProfileCacheFigures figures = reads_;
   figures.bytes = static_cast<int64_t>(bytes_);
   for (const Entry* const entry : found_) {
@@ -388,7 +386,7 @@ void ProfileCache::Erase(Entry& entry) {
 }
 
 void ProfileCache::Evict() {
-  const auto drop_last = [this](std::list<Entry*>& list) {
+  const auto drop_last = [this](std::list<Entry*>& list) REQUIRES(mutex_) {
     Entry& entry = *list.back();
     DropAnswer(entry);
     if (entry.waiting.empty()) Erase(entry);

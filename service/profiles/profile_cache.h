@@ -7,23 +7,23 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "calibration/profiles/profile_store.h"
+#include "engine/base/lease.h"
+#include "engine/base/mutex.h"
 #include "engine/base/threads/fair_queue.h"
+#include "engine/base/threads/loop_thread.h"
 #include "engine/request/request.h"
 #include "engine/request/threshold_profile.h"
 
@@ -93,51 +93,68 @@ class ProfileCache {
   struct Entry;
   struct Known {
     std::weak_ptr<const ThresholdProfile> profile;
-    LoadedProfile facts;
+    LoadedProfile loaded;
   };
   using EntryPtr = std::shared_ptr<Entry>;
   using Done = std::function<void(Answer)>;  // as given to Resolve
 
-  EntryPtr FindOrAdd(const Tenant& tenant, const ProfileReference& reference);
-  std::vector<EntryPtr> EntriesOf(const Tenant& tenant, const std::string& name) const;
-  bool Usable(const Entry& entry, Clock::time_point now) const;
+  // What one load from the store said.
+  struct Loading {
+    EntryPtr entry;
+    uint64_t changes = 0;  // of the entry when it was asked for
+    Clock::time_point asked;
+    absl::StatusOr<ProfilePtr> record;
+  };
+
   void OnChange(const ProfileChange& change);
-  void Refresh(const EntryPtr& entry);
-  void RefreshWhatIsOld(Clock::time_point now);
-  void Work(bool refreshes);
-  bool Load(std::unique_lock<std::mutex>& lock, const EntryPtr& entry);
-  std::shared_ptr<const ThresholdProfile> Shared(const ProfileRecord& record);
-  void SetAnswer(Entry& entry, Answer answer, Clock::time_point verified);
-  void DropAnswer(Entry& entry);
-  void Erase(Entry& entry);
-  void Evict();
-  void Demand(const EntryPtr& entry);
-  EntryPtr TakeNext(bool refreshes);
-  std::vector<Done> TakeWaiting(Entry& entry);
-  size_t WaitingOf(const Tenant& tenant) const;
+  // One step of a thread: loads what is next; when the next step is due. Of the two threads one
+  // answers requests only, so that none waits behind what is merely old; the other loads what is
+  // old first, so that a flood of requests does not keep that from being renewed.
+  Clock::time_point LoadNext(bool refreshes);
+  // Whoever waited for it, with what it is answered; nobody if it has to be loaded again.
+  std::vector<Done> Keep(const Loading& loading, Answer& answer) REQUIRES(mutex_);
+
+  EntryPtr FindOrAdd(const Tenant& tenant, const ProfileReference& reference) REQUIRES(mutex_);
+  std::vector<EntryPtr> EntriesOf(const Tenant& tenant, const std::string& name) const
+      REQUIRES(mutex_);
+  bool Usable(const Entry& entry, Clock::time_point now) const;
+  void Demand(const EntryPtr& entry) REQUIRES(mutex_);
+  void Refresh(const EntryPtr& entry) REQUIRES(mutex_);
+  void RefreshWhatIsOld(Clock::time_point now) REQUIRES(mutex_);
+  void RefreshNothing() REQUIRES(mutex_);
+  // Null: there is nothing for this thread.
+  EntryPtr PopNext(bool refreshes) REQUIRES(mutex_);
+  std::vector<Done> DrainWaiting(Entry& entry) REQUIRES(mutex_);
+  size_t WaitingOf(const Tenant& tenant) const REQUIRES(mutex_);
+  std::shared_ptr<const ThresholdProfile> Shared(const ProfileRecord& record) REQUIRES(mutex_);
+  void SetAnswer(Entry& entry, Answer answer, Clock::time_point verified) REQUIRES(mutex_);
+  void DropAnswer(Entry& entry) REQUIRES(mutex_);
+  void Erase(Entry& entry) REQUIRES(mutex_);
+  void Evict() REQUIRES(mutex_);
 
   ProfileStore& store_;
   const ProfileCacheOptions options_;
+  const std::chrono::milliseconds refresh_period_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  // Guarded by mutex_:
-  std::map<std::string, EntryPtr> entries_;  // by tenant, name and selector
-  std::list<Entry*> found_;                  // most recently used first
-  std::list<Entry*> missing_;
+  mutable Mutex mutex_;
+  // By tenant, name and selector.
+  std::map<std::string, EntryPtr> entries_ GUARDED_BY(mutex_);
+  std::list<Entry*> found_ GUARDED_BY(mutex_);  // most recently used first
+  std::list<Entry*> missing_ GUARDED_BY(mutex_);
   // By checksum: references to one version share it, also when it is loaded again.
-  std::unordered_map<std::string, Known> profiles_;
-  FairQueue<EntryPtr> demanded_;  // by tenant
-  std::deque<EntryPtr> to_refresh_;
-  size_t bytes_ = 0;
-  ProfileCacheFigures reads_;  // but for the bytes and the oldest
-  size_t waiting_ = 0;
-  std::map<std::string, size_t> waiting_of_;  // the same by tenant
-  bool closed_ = false;
-  bool stop_ = false;
+  std::unordered_map<std::string, Known> profiles_ GUARDED_BY(mutex_);
+  FairQueue<EntryPtr> demanded_ GUARDED_BY(mutex_);  // by tenant
+  std::deque<EntryPtr> to_refresh_ GUARDED_BY(mutex_);
+  Clock::time_point next_refresh_ GUARDED_BY(mutex_);
+  size_t bytes_ GUARDED_BY(mutex_) = 0;
+  ProfileCacheFigures reads_ GUARDED_BY(mutex_);  // but for the bytes and the oldest
+  size_t waiting_ GUARDED_BY(mutex_) = 0;
+  std::map<std::string, size_t> waiting_of_ GUARDED_BY(mutex_);  // the same by tenant
+  bool closed_ GUARDED_BY(mutex_) = false;
 
-  std::vector<std::thread> threads_;
-  std::unique_ptr<ProfileWatch> watch_;
+  // Last: they use the others, the watch also the threads.
+  LoopThread answering_, refreshing_;
+  Lease watch_;
 };
 
 }  // namespace eta

@@ -22,22 +22,12 @@ absl::Status Full() {
 
 }  // namespace
 
-StatsWatchers::StatsWatchers() : thread_([this] { Run(); }) {}
-
-StatsWatchers::~StatsWatchers() {
-  Close();
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
+StatsWatchers::StatsWatchers() : thread_("stats_watchers", [this] { return TellDue(); }) {}
 
 absl::Status StatsWatchers::Add(const std::shared_ptr<StatsWatcher>& watcher,
                                 std::chrono::nanoseconds interval, const Tenant& tenant) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closed_) return ServerDraining();
     const auto own = std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
       return entry.second.tenant == tenant;
@@ -47,18 +37,18 @@ absl::Status StatsWatchers::Add(const std::shared_ptr<StatsWatcher>& watcher,
         watcher.get(),
         Entry{.watcher = watcher, .interval = interval, .tenant = tenant, .due = Clock::now()});
   }
-  changed_.notify_all();
+  thread_.Wake();
   return absl::OkStatus();
 }
 
 int StatsWatchers::watching() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<int>(entries_.size());
 }
 
 void StatsWatchers::Remove(const StatsWatcher* watcher) {
   std::shared_ptr<StatsWatcher> removed;  // goes without the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(watcher);
   if (found == entries_.end()) return;
   removed = std::move(found->second.watcher);
@@ -68,19 +58,19 @@ void StatsWatchers::Remove(const StatsWatcher* watcher) {
 void StatsWatchers::Close() {
   Entries entries;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
     entries.swap(entries_);
   }
   for (const auto& [key, entry] : entries) entry.watcher->OnEnd(ServerDraining());
 }
 
-void StatsWatchers::Run() {
-  std::unique_lock lock(mutex_);
-  while (!stop_) {
+Clock::time_point StatsWatchers::TellDue() {
+  Clock::time_point next = LoopThread::kWhenWoken;
+  std::vector<std::shared_ptr<StatsWatcher>> due;
+  {
+    const MutexLock lock(mutex_);
     const Clock::time_point now = Clock::now();
-    Clock::time_point next = Clock::time_point::max();
-    std::vector<std::shared_ptr<StatsWatcher>> due;
     for (auto& [key, entry] : entries_) {
       if (entry.due <= now) {
         due.push_back(entry.watcher);
@@ -88,17 +78,9 @@ void StatsWatchers::Run() {
       }
       next = std::min(next, entry.due);
     }
-    if (!due.empty()) {
-      lock.unlock();
-      for (const auto& watcher : due) watcher->OnDue();
-      due.clear();
-      lock.lock();
-    } else if (next == Clock::time_point::max()) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_until(lock, next);
-    }
   }
+  for (const auto& watcher : due) watcher->OnDue();
+  return next;
 }
 
 }  // namespace eta

@@ -6,15 +6,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
 
 #include "absl/status/status.h"
+#include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "engine/base/tenant.h"
-#include "engine/request/request.h"
+#include "engine/base/threads/loop_thread.h"
 
 namespace eta {
 
@@ -33,7 +32,7 @@ class StatsWatchers {
   static constexpr int kMaxOfTenant = 8;
 
   StatsWatchers();
-  ~StatsWatchers();
+  ~StatsWatchers() { Close(); }
   StatsWatchers(const StatsWatchers&) = delete;
   StatsWatchers& operator=(const StatsWatchers&) = delete;
 
@@ -58,16 +57,14 @@ class StatsWatchers {
   };
   using Entries = std::map<const StatsWatcher*, Entry>;
 
-  void Run();
+  // Tells those that are due; when the next one is.
+  Clock::time_point TellDue();
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_:
-  Entries entries_;
-  bool closed_ = false;
-  bool stop_ = false;
+  mutable Mutex mutex_;
+  Entries entries_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: it uses the others
+  LoopThread thread_;  // last: it uses the others
 };
 
 }  // namespace eta

@@ -1,4 +1,4 @@
-// The watchers of a store, and the thread that looks for changes.
+// The watchers of a store, and the thread that polls for changes.
 #pragma once
 
 #include <chrono>
@@ -14,21 +14,21 @@ class ChangeFeed {
  public:
   ChangeFeed();
 
-  std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher);
+  Lease Watch(ProfileWatcher watcher);
   void Tell(const ProfileChange& change);
 
  private:
   struct Watchers;
-  class Entry;
 
-  std::shared_ptr<Watchers> watchers_;  // shared with watches that outlive the store
+  std::shared_ptr<Watchers> watchers_;  // shared with leases that outlive the store
 };
 
-// Calls `look` every `interval`, and at once when `news()` (a file descriptor, or -1) has something
-// to read, until it is destroyed. Both are called on its thread.
+// Calls `poll_store` every `interval`, and at once when `news()` (a file descriptor, or -1) has
+// something to read, until it is destroyed. Both are called on its thread. No LoopThread, since it
+// waits for a descriptor.
 class PollThread {
  public:
-  PollThread(std::chrono::milliseconds interval, std::function<void()> look,
+  PollThread(std::chrono::milliseconds interval, std::function<void()> poll_store,
              std::function<int()> news);
   ~PollThread();
   PollThread(const PollThread&) = delete;

@@ -93,7 +93,7 @@ DirectoryProfileStore::DirectoryProfileStore(std::string path, std::string stamp
           poll_interval, [this] { Reload(); }, [] { return -1; }) {}
 
 DirectoryProfileStore::Set DirectoryProfileStore::Current() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return profiles_;
 }
 
@@ -102,14 +102,14 @@ void DirectoryProfileStore::Reload() {
   if (stamp.ok() && stamp_ == *stamp) return;
   absl::StatusOr<FolderProfiles> read =
       stamp.ok() ? ReadSteady(path_, *stamp) : absl::StatusOr<FolderProfiles>(stamp.status());
-  // A folder in motion is read again at the next look.
+  // A folder in motion is read again at the next poll.
   if (HasReason(read.status(), "STORE_BUSY")) return;
   stamp_.reset();
   const absl::Status health = read.status();
   const Set after =
       health.ok() ? std::make_shared<const FolderProfiles>(*std::move(read)) : Current();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     health_ = health;
     profiles_ = after;
   }
@@ -225,12 +225,12 @@ absl::Status DirectoryProfileStore::Delete(const Tenant& /*tenant*/, const std::
   return StoreReadOnly();
 }
 
-std::unique_ptr<ProfileWatch> DirectoryProfileStore::Watch(ProfileWatcher watcher) {
+Lease DirectoryProfileStore::Watch(ProfileWatcher watcher) {
   return feed_.Watch(std::move(watcher));
 }
 
 absl::Status DirectoryProfileStore::Health() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return health_;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "calibration/profiles/profile_store.h"
 #include "calibration/profiles/store/change_feed.h"
 #include "calibration/profiles/store/profile_folder.h"
+#include "engine/base/mutex.h"
 
 namespace eta {
 
@@ -31,7 +31,7 @@ class DirectoryProfileStore final : public ProfileStore {
   absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) override;
   absl::Status Delete(const Tenant& tenant, const std::string& name,
                       std::optional<int64_t> expected_version) override;
-  std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override;
+  Lease Watch(ProfileWatcher watcher) override;
   std::optional<ProfileUse> Use(const Tenant& /*tenant*/) const override { return std::nullopt; }
   // The error of the contents that were not taken over.
   absl::Status Health() const override;
@@ -45,12 +45,12 @@ class DirectoryProfileStore final : public ProfileStore {
   void Reload();
 
   const std::string path_;
-  mutable std::mutex mutex_;
-  Set profiles_;
-  absl::Status health_;
+  mutable Mutex mutex_;
+  Set profiles_ GUARDED_BY(mutex_);
+  absl::Status health_ GUARDED_BY(mutex_);
   ChangeFeed feed_;
   // Of the poll thread:
-  std::optional<std::string> stamp_;  // of the contents last judged; absent: read at the next look
+  std::optional<std::string> stamp_;  // of the contents last judged; absent: read at the next poll
   Set told_;                          // what the watchers know
   PollThread poll_;                   // last, so that it stops first
 };

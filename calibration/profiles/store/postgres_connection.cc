@@ -193,7 +193,7 @@ void PostgresConnection::Rollback() {
   if (!lost() && PQtransactionStatus(handle_.get()) != PQTRANS_IDLE) Execute("ROLLBACK");
 }
 
-void PostgresConnection::TakeNotifications() {
+void PostgresConnection::DrainNotifications() {
   if (PQconsumeInput(handle_.get()) == 0) return;
   while (PGnotify* notification = PQnotifies(handle_.get())) PQfreemem(notification);
 }

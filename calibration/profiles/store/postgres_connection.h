@@ -36,8 +36,8 @@ class PostgresConnection final : public SqlSession {
   bool lost() const { return silent_ || PQstatus(handle_.get()) != CONNECTION_OK; }
   bool silent() const { return silent_; }  // lost, since the server does not answer
   int socket() const { return PQsocket(handle_.get()); }
-  // Takes what notifications have come.
-  void TakeNotifications();
+  // Drops what notifications have come.
+  void DrainNotifications();
 
  private:
   struct Close {

@@ -140,8 +140,8 @@ absl::StatusOr<std::unique_ptr<PostgresDatabase>> PostgresDatabase::Open(
 absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Connect() {
   bool migrated;
   {
-    const std::lock_guard lock(mutex_);
-    if (std::chrono::steady_clock::now() < next_try_) {
+    const MutexLock lock(mutex_);
+    if (Clock::now() < next_try_) {
       return StoreUnavailable("no connection to its server");
     }
     migrated = migrated_;
@@ -152,11 +152,11 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Connect() {
     status = Migrate(**connection);
     (*connection)->Rollback();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   connected_ = status;
   if (!status.ok()) {
     pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
-    next_try_ = std::chrono::steady_clock::now() + pause_;
+    next_try_ = Clock::now() + pause_;
     return status;
   }
   migrated_ = true;
@@ -168,7 +168,7 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Connect() {
 // same wait.
 void PostgresDatabase::NoteSilence(const PostgresConnection& connection) {
   std::vector<Connection> closed;  // without the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (connection.silent()) closed.swap(idle_);
   if (connection.silent() || !connection.lost()) silent_ = connection.silent();
 }
@@ -177,7 +177,7 @@ void PostgresDatabase::GiveBack(Connection connection) {
   connection->Rollback();
   NoteSilence(*connection);
   if (connection->lost()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   connected_ = absl::OkStatus();  // calls are served, whatever became of the last try to connect
   if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
 }
@@ -188,7 +188,7 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Begin(const Tenan
   while (true) {
     Connection connection;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!idle_.empty()) {
         connection = std::move(idle_.back());
         idle_.pop_back();
@@ -256,28 +256,28 @@ absl::Status PostgresDatabase::WriteOnce(const Tenant& tenant, const WriteBody& 
   return status;
 }
 
-absl::Status PostgresDatabase::Look(const ReadBody& body) {
+absl::Status PostgresDatabase::Poll(const ReadBody& body) {
   if (ETA_FAILPOINT(kStorePoll)) return StoreBusy();
-  // Kept only if all goes well: an open transaction would show the next look what this one saw.
-  Connection looker = std::move(looker_);
+  // Kept only if all goes well: an open transaction would show the next poll what this one saw.
+  Connection poller = std::move(poller_);
   absl::Status status;
-  if (looker == nullptr) {
+  if (poller == nullptr) {
     absl::StatusOr<Connection> connection = Connect();
     if (!connection.ok()) return connection.status();
-    looker = *std::move(connection);
-    status = looker->Run("LISTEN eta_profiles");
+    poller = *std::move(connection);
+    status = poller->Run("LISTEN eta_profiles");
   }
-  looker->TakeNotifications();
-  if (status.ok()) status = looker->Run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-  if (status.ok()) status = body(*looker);
-  if (status.ok()) looker->Rollback();
-  NoteSilence(*looker);
-  if (status.ok()) looker_ = std::move(looker);
+  poller->DrainNotifications();
+  if (status.ok()) status = poller->Run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+  if (status.ok()) status = body(*poller);
+  if (status.ok()) poller->Rollback();
+  NoteSilence(*poller);
+  if (status.ok()) poller_ = std::move(poller);
   return status;
 }
 
 absl::Status PostgresDatabase::Health() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return silent_ ? StoreUnavailable("its server does not answer") : connected_;
 }
 

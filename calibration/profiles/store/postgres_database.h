@@ -3,18 +3,19 @@
 // Rows of one tenant are walled off twice: by every statement's WHERE and by row-level security
 // that compares with app.tenant, set for each transaction. (A superuser, or a role with BYPASSRLS,
 // is past the second wall: give the server a role of its own. The table of changes, which names
-// tenants and profiles and nothing more, has no such wall: one thread looks there for all tenants.)
+// tenants and profiles and nothing more, has no such wall: one thread polls there for all tenants.)
 // Tables are made in the first schema of the role's search_path by whichever replica comes first.
 #pragma once
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "calibration/profiles/store/postgres_connection.h"
 #include "calibration/profiles/store/sql_database.h"
+#include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 
 namespace eta {
 
@@ -33,8 +34,8 @@ class PostgresDatabase final : public SqlDatabase {
 
   absl::Status Read(const Tenant& tenant, const ReadBody& body) override;
   absl::Status Write(const Tenant& tenant, const WriteBody& body) override;
-  absl::Status Look(const ReadBody& body) override;
-  int News() const override { return looker_ == nullptr ? -1 : looker_->socket(); }
+  absl::Status Poll(const ReadBody& body) override;
+  int News() const override { return poller_ == nullptr ? -1 : poller_->socket(); }
   // UNAVAILABLE once a try to connect failed, until one succeeds or a call is served; once an
   // answer did not come, until the next one.
   absl::Status Health() const override;
@@ -55,15 +56,15 @@ class PostgresDatabase final : public SqlDatabase {
   const std::chrono::milliseconds busy_timeout_;
   const std::chrono::milliseconds silence_;
 
-  mutable std::mutex mutex_;
-  std::vector<Connection> idle_;
-  bool migrated_ = false;
-  absl::Status connected_;
-  bool silent_ = false;
-  std::chrono::milliseconds pause_{0};
-  std::chrono::steady_clock::time_point next_try_;
+  mutable Mutex mutex_;
+  std::vector<Connection> idle_ GUARDED_BY(mutex_);
+  bool migrated_ GUARDED_BY(mutex_) = false;
+  absl::Status connected_ GUARDED_BY(mutex_);
+  bool silent_ GUARDED_BY(mutex_) = false;
+  std::chrono::milliseconds pause_ GUARDED_BY(mutex_){0};
+  Clock::time_point next_try_ GUARDED_BY(mutex_);
 
-  Connection looker_;  // of the thread that looks for changes
+  Connection poller_;  // of the thread that polls
 };
 
 }  // namespace eta

@@ -14,25 +14,25 @@ constexpr size_t kMaxHeld = 10'000;  // more are not told apart: such a store ha
 void Quarantine::Note(const Tenant& tenant, const std::string& name, int64_t version,
                       const absl::Status& read) {
   const bool corrupt = HasReason(read, "PROFILE_CORRUPT");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (corrupt && held_.size() < kMaxHeld) held_.emplace(tenant, name, version);
   if (read.ok() && !held_.empty()) held_.erase({tenant, name, version});
 }
 
 void Quarantine::Forget(const Tenant& tenant, const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(held_, [&](const auto& key) {
     return std::get<Tenant>(key) == tenant && std::get<std::string>(key) == name;
   });
 }
 
 bool Quarantine::Holds(const Tenant& tenant, const std::string& name, int64_t version) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return held_.contains({tenant, name, version});
 }
 
 absl::Status Quarantine::Health() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (held_.empty()) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kDataLoss,

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <set>
 #include <string>
 #include <tuple>
 
 #include "absl/status/status.h"
+#include "engine/base/mutex.h"
 #include "engine/base/tenant.h"
 
 namespace eta {
@@ -28,8 +28,8 @@ class Quarantine {
   absl::Status Health() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::set<std::tuple<Tenant, std::string, int64_t>> held_;
+  mutable Mutex mutex_;
+  std::set<std::tuple<Tenant, std::string, int64_t>> held_ GUARDED_BY(mutex_);
 };
 
 }  // namespace eta

@@ -46,10 +46,10 @@ class SqlDatabase {
   using WriteBody = std::function<absl::StatusOr<SqlEnd>(SqlSession&)>;
   virtual absl::Status Write(const Tenant& tenant, const WriteBody& body) = 0;
 
-  // For the one thread that looks for changes: runs `body` on tables that belong to no tenant if
+  // For the one thread that polls for changes: runs `body` on tables that belong to no tenant if
   // the database may have changed since the last call that said OK.
-  virtual absl::Status Look(const ReadBody& body) = 0;
-  // A file descriptor that has something to read once a look pays off, or -1. Same thread.
+  virtual absl::Status Poll(const ReadBody& body) = 0;
+  // A file descriptor that has something to read once a poll pays off, or -1. Same thread.
   virtual int News() const { return -1; }
 
   virtual absl::Status Health() const = 0;

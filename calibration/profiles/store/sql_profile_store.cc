@@ -147,7 +147,7 @@ SqlProfileStore::SqlProfileStore(std::unique_ptr<SqlDatabase> database,
       quota_of_(options.quota_of),
       database_(std::move(database)),
       poll_(
-          options.poll_interval, [this] { LookForChanges(); },
+          options.poll_interval, [this] { PollForChanges(); },
           [this] { return database_->News(); }) {}
 
 ProfileQuota SqlProfileStore::QuotaOf(const Tenant& tenant) const {
@@ -423,7 +423,7 @@ absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& na
   return status;
 }
 
-std::unique_ptr<ProfileWatch> SqlProfileStore::Watch(ProfileWatcher watcher) {
+Lease SqlProfileStore::Watch(ProfileWatcher watcher) {
   return feed_.Watch(std::move(watcher));
 }
 
@@ -433,8 +433,8 @@ absl::Status SqlProfileStore::Health() const {
 }
 
 // A database that cannot be asked now is asked again at the next look.
-void SqlProfileStore::LookForChanges() {
-  (void)database_->Look([this](SqlSession& session) -> absl::Status {
+void SqlProfileStore::PollForChanges() {
+  (void)database_->Poll([this](SqlSession& session) -> absl::Status {
     const Rows now = session.Run("SELECT revision FROM eta_store", {});
     if (!now.ok()) return now.status();
     const int64_t revision = now->empty() ? 0 : Integer(now->front()[0]);
@@ -476,7 +476,7 @@ absl::Status SqlProfileStore::TellSince(SqlSession& session, int64_t revision) {
 }
 
 void SqlProfileStore::NoteUses(bool all, const std::vector<SqlRow>& rows) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (all) {
     uses_.clear();
     uses_complete_ = true;
@@ -488,7 +488,7 @@ void SqlProfileStore::NoteUses(bool all, const std::vector<SqlRow>& rows) {
 }
 
 std::optional<ProfileUse> SqlProfileStore::Use(const Tenant& tenant) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = uses_.find(tenant.id());
   if (found != uses_.end()) return found->second;
   return uses_complete_ ? std::optional(ProfileUse()) : std::nullopt;

@@ -14,7 +14,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +22,7 @@
 #include "calibration/profiles/store/change_feed.h"
 #include "calibration/profiles/store/quarantine.h"
 #include "calibration/profiles/store/sql_database.h"
+#include "engine/base/mutex.h"
 
 namespace eta {
 
@@ -42,7 +42,7 @@ class SqlProfileStore final : public ProfileStore {
   absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) override;
   absl::Status Delete(const Tenant& tenant, const std::string& name,
                       std::optional<int64_t> expected_version) override;
-  std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override;
+  Lease Watch(ProfileWatcher watcher) override;
   std::optional<ProfileUse> Use(const Tenant& tenant) const override;
   absl::Status Health() const override;
 
@@ -54,7 +54,7 @@ class SqlProfileStore final : public ProfileStore {
   absl::StatusOr<ProfilePtr> FindRequest(const Tenant& tenant, const PutProfile& put) const;
   absl::StatusOr<SqlEnd> Insert(SqlSession& session, const Tenant& tenant, const PutProfile& put,
                                 ProfilePtr& stored) const;
-  void LookForChanges();
+  void PollForChanges();
   absl::Status TellAll(SqlSession& session);
   absl::Status TellSince(SqlSession& session, int64_t revision);
   void NoteUses(bool all, const std::vector<SqlRow>& rows);
@@ -67,11 +67,11 @@ class SqlProfileStore final : public ProfileStore {
   mutable Quarantine quarantine_;
   ChangeFeed feed_;
   std::optional<int64_t> seen_revision_;  // of the poll thread
-  mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  std::map<std::string, ProfileUse> uses_;  // by tenant
-  bool uses_complete_ = false;              // who is not there has stored nothing
-  PollThread poll_;                         // last, so that it stops first
+  mutable Mutex mutex_;
+  std::map<std::string, ProfileUse> uses_ GUARDED_BY(mutex_);  // by tenant
+  // Who is not there has stored nothing.
+  bool uses_complete_ GUARDED_BY(mutex_) = false;
+  PollThread poll_;  // last, so that it stops first
 };
 
 }  // namespace eta

@@ -251,9 +251,9 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
   return database;
 }
 
-absl::StatusOr<SqliteDatabase::Connection> SqliteDatabase::TakeReader() {
+absl::StatusOr<SqliteDatabase::Connection> SqliteDatabase::BorrowReader() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!idle_readers_.empty()) {
       Connection reader = std::move(idle_readers_.back());
       idle_readers_.pop_back();
@@ -268,31 +268,33 @@ absl::StatusOr<SqliteDatabase::Connection> SqliteDatabase::TakeReader() {
 
 absl::Status SqliteDatabase::Read(const Tenant& /*tenant*/, const ReadBody& body) {
   if (ETA_FAILPOINT(kStoreRead)) return StoreBusy();
-  absl::StatusOr<Connection> reader = TakeReader();
+  absl::StatusOr<Connection> reader = BorrowReader();
   if (!reader.ok()) return reader.status();
   absl::Status status = (*reader)->Run("BEGIN");
   if (status.ok()) status = body(**reader);
   (*reader)->Rollback();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (idle_readers_.size() < kMaxIdleReaders) idle_readers_.push_back(*std::move(reader));
   return status;
 }
 
 absl::Status SqliteDatabase::Write(const Tenant& /*tenant*/, const WriteBody& body) {
-  std::unique_lock lock(mutex_);
-  if (!writer_free_.wait_for(lock, busy_timeout_, [this] { return !writing_; })) return StoreBusy();
-  struct stat file = {};
-  if (stat(path_.c_str(), &file) != 0 || file.st_ino != inode_) failed_ = true;
-  if (failed_) return StoreFailed();
-  writing_ = true;
-  lock.unlock();
+  {
+    MutexLock lock(mutex_);
+    const auto free = [this]() REQUIRES(mutex_) { return !writing_; };
+    if (!writer_free_.WaitFor(lock, busy_timeout_, free)) return StoreBusy();
+    struct stat file = {};
+    if (stat(path_.c_str(), &file) != 0 || file.st_ino != inode_) failed_ = true;
+    if (failed_) return StoreFailed();
+    writing_ = true;
+  }
   absl::Status status;
   bool io_error = false;
   const absl::Cleanup done = [&] {
-    lock.lock();
+    const MutexLock lock(mutex_);
     failed_ = failed_ || io_error;
     writing_ = false;
-    writer_free_.notify_one();
+    writer_free_.NotifyOne();
   };
   status = WriteAlone(body);
   io_error = HasReason(status, "STORE_IO_ERROR");
@@ -312,25 +314,25 @@ absl::Status SqliteDatabase::WriteAlone(const WriteBody& body) {
   return status;
 }
 
-absl::Status SqliteDatabase::Look(const ReadBody& body) {
+absl::Status SqliteDatabase::Poll(const ReadBody& body) {
   if (ETA_FAILPOINT(kStorePoll)) return StoreBusy();
-  if (looker_ == nullptr) {
-    absl::StatusOr<Connection> reader = TakeReader();
+  if (poller_ == nullptr) {
+    absl::StatusOr<Connection> reader = BorrowReader();
     if (!reader.ok()) return reader.status();
-    looker_ = *std::move(reader);
+    poller_ = *std::move(reader);
   }
-  const absl::StatusOr<int64_t> version = looker_->Number("PRAGMA data_version");
+  const absl::StatusOr<int64_t> version = poller_->Number("PRAGMA data_version");
   if (!version.ok()) return version.status();
-  if (looked_at_ == *version) return absl::OkStatus();
-  const absl::Cleanup rollback = [this] { looker_->Rollback(); };
-  absl::Status status = looker_->Run("BEGIN");
-  if (status.ok()) status = body(*looker_);
-  if (status.ok()) looked_at_ = *version;
+  if (polled_ == *version) return absl::OkStatus();
+  const absl::Cleanup rollback = [this] { poller_->Rollback(); };
+  absl::Status status = poller_->Run("BEGIN");
+  if (status.ok()) status = body(*poller_);
+  if (status.ok()) polled_ = *version;
   return status;
 }
 
 absl::Status SqliteDatabase::Health() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return failed_ ? StoreFailed() : absl::OkStatus();
 }
 

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "calibration/profiles/store/sql_database.h"
 #include "calibration/profiles/store/sqlite_connection.h"
+#include "engine/base/mutex.h"
 
 namespace eta {
 
@@ -26,7 +25,7 @@ class SqliteDatabase final : public SqlDatabase {
 
   absl::Status Read(const Tenant& tenant, const ReadBody& body) override;
   absl::Status Write(const Tenant& tenant, const WriteBody& body) override;
-  absl::Status Look(const ReadBody& body) override;
+  absl::Status Poll(const ReadBody& body) override;
   absl::Status Health() const override;
 
  private:
@@ -34,22 +33,23 @@ class SqliteDatabase final : public SqlDatabase {
 
   SqliteDatabase(std::string path, std::chrono::milliseconds busy_timeout, uint64_t inode)
       : path_(std::move(path)), busy_timeout_(busy_timeout), inode_(inode) {}
-  absl::StatusOr<Connection> TakeReader();
+  absl::StatusOr<Connection> BorrowReader();
   absl::Status WriteAlone(const WriteBody& body);
 
   const std::string path_;
   const std::chrono::milliseconds busy_timeout_;
   const uint64_t inode_;  // of the file at Open: a file put in its place would lose what we commit
 
-  mutable std::mutex mutex_;
-  std::condition_variable writer_free_;
-  bool writing_ = false;
-  bool failed_ = false;
-  std::vector<Connection> idle_readers_;
+  mutable Mutex mutex_;
+  CondVar writer_free_;
+  bool writing_ GUARDED_BY(mutex_) = false;
+  bool failed_ GUARDED_BY(mutex_) = false;
+  std::vector<Connection> idle_readers_ GUARDED_BY(mutex_);
   Connection writer_;  // of the one who writes; closed once failed
 
-  Connection looker_;
-  std::optional<int64_t> looked_at_;  // data_version: changes with every commit by another handle
+  // Of the thread that polls:
+  Connection poller_;
+  std::optional<int64_t> polled_;  // data_version: changes with every commit by another handle
 };
 
 }  // namespace eta

@@ -204,7 +204,7 @@ TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
   options.tenant_header = kTenantHeader;
   options.max_calibrations = 2;
   limits_ = std::make_unique<TenantLimits>();
-  ASSERT_TRUE(limits_->Take(R"({"default": {"max_calibrations": 1}})").ok());
+  ASSERT_TRUE(limits_->Apply(R"({"default": {"max_calibrations": 1}})").ok());
   Serve(options);
   Gate gate;
   WorkBehind(gate);

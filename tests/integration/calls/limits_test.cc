@@ -32,7 +32,7 @@ class LimitsTest : public CalibrateTest {
  protected:
   void SetUp() override {
     limits_ = std::make_unique<TenantLimits>();
-    ASSERT_TRUE(limits_->Take(kLimits).ok());
+    ASSERT_TRUE(limits_->Apply(kLimits).ok());
     store_ = std::make_unique<FaultyStore>(ProfileStoreOptions{
         .quota_of = [this](const Tenant& tenant) { return limits_->Of(tenant).profiles; }});
     calibrate_ = [this](Engine& engine, const CalibrationJob& job,
@@ -226,7 +226,7 @@ TEST_F(LimitsTest, WhatWasNotUsedComesBackHoweverACallEnds) {
 }
 
 TEST_F(LimitsTest, WhoHasAnAnswerMayCallAgainAtOnce) {
-  ASSERT_TRUE(limits_->Take(R"({"default": {"max_calls": 1}})").ok());
+  ASSERT_TRUE(limits_->Apply(R"({"default": {"max_calls": 1}})").ok());
   for (int i = 0; i < 200; ++i) {
     grpc::ClientContext context;
     context.AddMetadata(kTenantHeader, "acme");
@@ -254,7 +254,7 @@ TEST_F(LimitsTest, WhatTheBudgetCannotPayIsNotMadeTokens) {
 TEST_F(LimitsTest, TextThatWasMadeTokensIsPaidForHoweverACallEnds) {
   const std::string text(1280, 'x');
   ASSERT_TRUE(
-      limits_->Take(R"({"default": {"tokens_per_second": 0.001, "burst_tokens": 1290}})").ok());
+      limits_->Apply(R"({"default": {"tokens_per_second": 0.001, "burst_tokens": 1290}})").ok());
   // With the beginning of text there is one token too many.
   EXPECT_EQ(ReasonOf(Call("acme")->Refusal(AskFor(10, text))), "TENANT_TOKENS");
   EXPECT_EQ(Left("acme"), 1285);
@@ -270,7 +270,7 @@ TEST_F(LimitsTest, TextThatWasMadeTokensIsPaidForHoweverACallEnds) {
   cancelled->ReadText();
   EXPECT_EQ(ReasonOf(cancelled->Finish()), "DEADLINE_QUEUED");
   EXPECT_EQ(Left("acme"), 1280);
-  ASSERT_TRUE(limits_->Take(kLimits).ok());
+  ASSERT_TRUE(limits_->Apply(kLimits).ok());
 }
 
 TEST_F(LimitsTest, TheEngineHearsOfTheTenantsShare) {
@@ -286,14 +286,14 @@ TEST_F(LimitsTest, TheEngineHearsOfTheTenantsShare) {
 }
 
 TEST_F(LimitsTest, NewLimitsHoldForTheNextCall) {
-  ASSERT_TRUE(limits_->Take(R"({"default": {"max_calls": 1}})").ok());
+  ASSERT_TRUE(limits_->Apply(R"({"default": {"max_calls": 1}})").ok());
   const auto first = Call("acme");
   first->Start(AskFor(10));
   const auto call = engine_->TakeCall();
   EXPECT_EQ(ReasonOf(Call("acme")->Refusal(AskFor(10))), "TENANT_CALLS");
-  EXPECT_FALSE(limits_->Take(R"({"default": {"max_calls": -1}})").ok());
+  EXPECT_FALSE(limits_->Apply(R"({"default": {"max_calls": -1}})").ok());
   EXPECT_EQ(UseOf("acme").max_calls(), 1) << "bad limits change nothing";
-  ASSERT_TRUE(limits_->Take("{}").ok());
+  ASSERT_TRUE(limits_->Apply("{}").ok());
   ExpectServed("acme");
   call->Finish();
   first->ReadText();
@@ -331,7 +331,7 @@ TEST_F(LimitsTest, CalibrateTakesItsSamplesAndGivesBackWhatNeverBegan) {
   EXPECT_EQ(outcome.pushback, "-1");
   EXPECT_EQ(DetailOf<google::rpc::QuotaFailure>(outcome.status)->violations(0).subject(), "tenant");
   ASSERT_TRUE(
-      limits_->Take(R"({"default": {"tokens_per_second": 0.01, "burst_tokens": 100}})").ok());
+      limits_->Apply(R"({"default": {"tokens_per_second": 0.01, "burst_tokens": 100}})").ok());
   EXPECT_EQ(ReasonOf(Calibrate(next, "calibrator").status), "TENANT_TOKENS");
   EXPECT_TRUE(Calibrate(samples(59), "another").status.ok());
 }

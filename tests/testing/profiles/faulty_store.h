@@ -115,27 +115,18 @@ class FaultyStore final : public ProfileStore {
     if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->Delete(tenant, name, expected_version);
   }
-  std::unique_ptr<ProfileWatch> Watch(ProfileWatcher watcher) override {
+  Lease Watch(ProfileWatcher watcher) override {
     const std::lock_guard lock(mutex_);
     watchers_.push_back(std::move(watcher));
-    return std::make_unique<Ear>(*this);
+    return Lease([this] {
+      const std::lock_guard ending(mutex_);
+      watchers_.clear();
+    });
   }
   std::optional<ProfileUse> Use(const Tenant& tenant) const override { return store_->Use(tenant); }
   absl::Status Health() const override { return store_->Health(); }
 
  private:
-  class Ear final : public ProfileWatch {
-   public:
-    explicit Ear(FaultyStore& store) : store_(store) {}
-    ~Ear() override {
-      const std::lock_guard lock(store_.mutex_);
-      store_.watchers_.clear();
-    }
-
-   private:
-    FaultyStore& store_;
-  };
-
   absl::Status Pass(const Tenant& tenant) const {
     std::unique_lock lock(mutex_);
     ++calls_[tenant.id()];

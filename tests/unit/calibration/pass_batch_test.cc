@@ -40,10 +40,10 @@ class BatchRun {
                            {.count = count,
                             .window = window,
                             .make = NumberedPass,
-                            .take =
+                            .collect =
                                 [this](size_t index, const PassOutcome& outcome) {
                                   EXPECT_EQ(outcome.losses.at(0), static_cast<float>(index));
-                                  taken_.push_back(index);
+                                  collected_.push_back(index);
                                   return index == bad_ ? absl::DataLossError("bad outcome")
                                                        : absl::OkStatus();
                                 },
@@ -54,12 +54,12 @@ class BatchRun {
   void Stop() { stop_.request_stop(); }
   absl::Status Wait() { return done_.get(); }
   // After Wait().
-  const std::vector<size_t>& taken() const { return taken_; }
+  const std::vector<size_t>& collected() const { return collected_; }
   std::atomic<size_t> bad_ = ~size_t{0};
 
  private:
   std::stop_source stop_;
-  std::vector<size_t> taken_;
+  std::vector<size_t> collected_;
   std::future<absl::Status> done_;
 };
 
@@ -70,7 +70,7 @@ TEST(RunPasses, TakesOutcomesInOrderWhateverEndsFirst) {
   for (int i = 0; i < 4; ++i) passes.push_back(engine.TakePass());
   for (const size_t i : {2, 0, 3, 1}) passes[i]->End(NumberedOutcome(*passes[i]));
   EXPECT_EQ(batch.Wait(), absl::OkStatus());
-  EXPECT_THAT(batch.taken(), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(batch.collected(), ElementsAre(0, 1, 2, 3));
 }
 
 TEST(RunPasses, HasNoMoreThanTheWindowOutsideOfTheirTurn) {
@@ -87,7 +87,7 @@ TEST(RunPasses, HasNoMoreThanTheWindowOutsideOfTheirTurn) {
     next->End(NumberedOutcome(*next));
   }
   EXPECT_EQ(batch.Wait(), absl::OkStatus());
-  EXPECT_THAT(batch.taken(), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(batch.collected(), ElementsAre(0, 1, 2, 3, 4));
 }
 
 TEST(RunPasses, AnErrorCancelsTheOthersAndWaitsForThem) {
@@ -101,7 +101,7 @@ TEST(RunPasses, AnErrorCancelsTheOthersAndWaitsForThem) {
   passes[1]->End(absl::CancelledError("cancelled"));
   passes[2]->End(absl::CancelledError("cancelled"));
   EXPECT_EQ(batch.Wait(), absl::UnavailableError("device lost"));
-  EXPECT_THAT(batch.taken(), IsEmpty());
+  EXPECT_THAT(batch.collected(), IsEmpty());
 }
 
 TEST(RunPasses, AnOutcomeThatIsRefusedEndsThePass) {

@@ -123,7 +123,7 @@ TEST_F(NthFailureFiles, Identity) {
     const std::string shown = "Bearer " + key;
     return (*identity)->Of({.authorization = {shown}}).ok();
   };
-  ExpectReloads([&] { (*identity)->file()->Look(); },
+  ExpectReloads([&] { (*identity)->file()->Poll(); },
                 [&] { return (*identity)->file()->Figures(); },
                 [&] { return known(keys[0]) == known(keys[1]) ? -1
                              : known(keys[1])                 ? 1
@@ -149,7 +149,7 @@ TEST_F(NthFailureFiles, Limits) {
     const int64_t version = (*limits)->Of(trial).max_calls - 20;
     return (*limits)->Of(other).max_calls - 10 == version ? static_cast<int>(version) : -1;
   };
-  ExpectReloads([&] { (*limits)->Look(); }, [&] { return (*limits)->file()->Figures(); },
+  ExpectReloads([&] { (*limits)->Poll(); }, [&] { return (*limits)->file()->Figures(); },
                 in_effect);
 
   // The thread that looks by itself goes on, and takes the file at its next look.
@@ -182,7 +182,7 @@ TEST_F(NthFailureFiles, Tls) {
   const auto files = open();
   ASSERT_TRUE(files.ok()) << files.status();
   ExpectReloads(
-      [&] { (*files)->file().Look(); }, [&] { return (*files)->file().Figures(); },
+      [&] { (*files)->file().Poll(); }, [&] { return (*files)->file().Figures(); },
       [&] {
         const auto now = (*files)->Current();
         for (int version = 0; version < 2; ++version) {

@@ -488,7 +488,7 @@ TEST_P(WriteStoreTest, OwnChangesAreToldAtOnceAndNotAfterTheWatch) {
   });
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
   EXPECT_GE(told, 1);
-  watch.reset();
+  watch.Release();
   const int before = told;
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 2)).ok());
   EXPECT_EQ(told, before);

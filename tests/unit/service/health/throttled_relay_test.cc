@@ -34,7 +34,7 @@ struct Ends {
 Ends Connect(ThrottledRelay& relay) {
   int pair[2] = {-1, -1};
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  Ends ends{.client = Descriptor(pair[0]), .server = relay.Take(Descriptor(pair[1]))};
+  Ends ends{.client = Descriptor(pair[0]), .server = relay.Add(Descriptor(pair[1]))};
   EXPECT_TRUE(ends.server.valid());
   fcntl(ends.server.get(), F_SETFL, 0);  // gRPC's is not blocking, this test's is
   for (const Descriptor* const end : {&ends.client, &ends.server}) {
@@ -184,7 +184,7 @@ TEST(ThrottledRelay, StopClosesAllAndWhatComesLater) {
   int pair[2] = {-1, -1};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   const Descriptor client(pair[0]);
-  EXPECT_FALSE(relay.Take(Descriptor(pair[1])).valid());
+  EXPECT_FALSE(relay.Add(Descriptor(pair[1])).valid());
   EXPECT_TRUE(HasEnded(client));
 }
 

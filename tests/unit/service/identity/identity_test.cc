@@ -43,9 +43,9 @@ TEST(ApiKey, IsDrawnAndReadBack) {
   for (int i = 0; i < 100; ++i) {
     const auto key = MakeApiKey("acme-1");
     ASSERT_TRUE(key.ok());
-    const auto parts = ParseApiKey(*key);
-    ASSERT_TRUE(parts.has_value()) << *key;
-    EXPECT_EQ(parts->id, "acme-1");
+    const auto read = ParseApiKey(*key);
+    ASSERT_TRUE(read.has_value()) << *key;
+    EXPECT_EQ(read->id, "acme-1");
     drawn.insert(*key);
   }
   EXPECT_EQ(drawn.size(), 100u);
@@ -355,12 +355,12 @@ TEST(Identity, ReadsItsFileAgainAndKeepsWhatWasGood) {
   EXPECT_TRUE((*identity)->Of({.authorization = {by_first}}).ok());
 
   folder.Write("identity.json", "{");
-  (*identity)->file()->Look();
+  (*identity)->file()->Poll();
   EXPECT_TRUE((*identity)->Of({.authorization = {by_first}}).ok()) << "still in effect";
   EXPECT_FALSE((*identity)->file()->Figures().current);
 
   folder.Write("identity.json", file("k-2", second));
-  (*identity)->file()->Look();
+  (*identity)->file()->Poll();
   EXPECT_FALSE((*identity)->Of({.authorization = {by_first}}).ok());
   EXPECT_TRUE((*identity)->Of({.authorization = {by_second}}).ok());
   EXPECT_TRUE((*identity)->file()->Figures().current);

@@ -97,15 +97,15 @@ TEST_F(TlsFilesTest, AHalfDoneChangeKeepsWhatWorks) {
   const auto before = (*files)->Current();
   const MadeCertificate next = authority_.Issue({.name = "next"});
   folder_.Write("cert.pem", next.certificate);
-  (*files)->file().Look();
+  (*files)->file().Poll();
   EXPECT_EQ((*files)->Current(), before) << "its key is not there yet";
   EXPECT_FALSE((*files)->file().Figures().current);
   WriteKey(next.key);
-  (*files)->file().Look();
+  (*files)->file().Poll();
   EXPECT_EQ((*files)->Current()->certificates, next.certificate);
   EXPECT_TRUE((*files)->file().Figures().current);
   WriteKey("garbage");
-  (*files)->file().Look();
+  (*files)->file().Poll();
   EXPECT_EQ((*files)->Current()->key, next.key);
 }
 
@@ -131,7 +131,7 @@ TEST_F(TlsFilesTest, FollowsLinksAsKubernetesSwapsThem) {
   EXPECT_EQ((*files)->Current()->key, first.key);
   fs::create_directory_symlink("..2", root / "..new");
   fs::rename(root / "..new", root / "..data");
-  (*files)->file().Look();
+  (*files)->file().Poll();
   EXPECT_EQ((*files)->Current()->key, second.key);
 }
 

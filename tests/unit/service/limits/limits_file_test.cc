@@ -122,14 +122,14 @@ TEST(TenantLimits, AFileThatIsReplacedTakesEffectAndABadOneDoesNot) {
   EXPECT_FALSE((*limits)->Names(Named("a")));
 
   folder.Write("tenants.json", R"({"default": {"max_calls": 2}, "tenants": {"a": {"weight": 3}}})");
-  (*limits)->Look();
+  (*limits)->Poll();
   EXPECT_EQ((*limits)->Of(Named("a")).max_calls, 2);
   EXPECT_EQ((*limits)->Of(Named("a")).weight, 3.0);
   EXPECT_EQ((*limits)->Of(Named("b")).weight, 1.0);
   EXPECT_TRUE((*limits)->Names(Named("a")));
 
   folder.Write("tenants.json", R"({"default": {"max_calls": 3, "oops": 1}})");
-  (*limits)->Look();
+  (*limits)->Poll();
   EXPECT_EQ((*limits)->Of(Named("a")).max_calls, 2) << "the last good one holds";
   const std::lock_guard lock(mutex);
   ASSERT_EQ(reports.size(), 2u);

@@ -28,7 +28,7 @@ std::string Reason(const absl::Status& status) {
 class TenantLedgerTest : public ::testing::Test {
  protected:
   void Limit(const std::string& json) {
-    const absl::Status taken = limits_.Take(json);
+    const absl::Status taken = limits_.Apply(json);
     ASSERT_TRUE(taken.ok()) << taken;
   }
   TenantLedger::Lease Enter(const std::string& tenant) {
