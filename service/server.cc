@@ -10,10 +10,10 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "kernels/failpoint.h"
-#include "service/calibrate/calibrate_reactor.h"
 #include "service/health/without_reflection.h"
 #include "service/identity/tls_credentials.h"
 #include "service/stats/take_figures.h"
+#include "service/transport.h"
 
 namespace eta {
 namespace {
@@ -22,73 +22,7 @@ using Connections = grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr std::chrono::milliseconds kFlushGrace{1000};  // for what waits to be sent after the drain
 constexpr std::chrono::milliseconds kNoGrace{0};
-constexpr std::chrono::milliseconds kHurryPeriod{20};      // between two looks for a second signal
-constexpr int kMaxStreams = 100;                           // of a connection, at a time
-constexpr int kMaxMetadataBytes = 8 << 10;                 // of a call
-constexpr std::chrono::milliseconds kMaxPingWait{10'000};  // unanswered for so long: peer is gone
-constexpr std::chrono::milliseconds kMinClientPing{20'000};  // who pings faster is sent away
-constexpr std::chrono::milliseconds kMaxIdle{900'000};       // of a connection without calls
-constexpr int kStoreThreads = 4;
-constexpr size_t kMaxWaitingStoreCalls = 128;
-constexpr size_t kOperatorsStoreCalls = 8;  // of them, places that only operators may take
-
-int Milliseconds(std::chrono::milliseconds duration) {
-  return static_cast<int>(std::clamp<int64_t>(duration.count(), 0, INT32_MAX));
-}
-
-// The transport has one limit for all methods; each call holds its message against its own.
-int LongestMessage(const ServerOptions& options, bool has_store) {
-  if (!has_store) return options.max_message_bytes;
-  return static_cast<int>(std::max({static_cast<size_t>(options.max_message_bytes),
-                                    kMaxCalibrateBytes, ProfileService::kMaxImportBytes}));
-}
-
-std::chrono::milliseconds PingWait(const ServerOptions& options) {
-  return std::min(options.keepalive_interval, kMaxPingWait);
-}
-
-std::chrono::milliseconds AgeGrace(const ServerOptions& options, const Limits& limits) {
-  if (options.max_connection_age_grace.count() > 0) return options.max_connection_age_grace;
-  return std::max(limits.default_deadline, options.default_calibrate_deadline) +
-         limits.max_congestion;
-}
-
-void Configure(const ServerOptions& options, const Limits& limits, bool has_store,
-               grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(LongestMessage(options, has_store));
-  // A compressed message is inflated before its size is known.
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  const std::pair<const char*, int> arguments[] = {
-      {GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams},
-      {GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes},
-      {GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_interval)},
-      {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(PingWait(options))},
-      {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
-      {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
-      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Milliseconds(kMinClientPing)},
-      {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2},
-      {GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(kMaxIdle)},
-      {GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(options.max_connection_age)},
-      {GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(AgeGrace(options, limits))},
-      {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000},
-  };
-  for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
-}
-
-std::unique_ptr<ProfileCache> MakeCache(const ServerOptions& options, ProfileStore* store) {
-  if (store == nullptr) return nullptr;
-  return std::make_unique<ProfileCache>(
-      *store, ProfileCacheOptions{.staleness = options.profile_staleness});
-}
-
-Acceptor::Options ForAcceptor(const ServerOptions& options) {
-  return {.listen = {.address = options.listen,
-                     .file_mode = static_cast<mode_t>(options.socket_mode),
-                     .user_timeout = PingWait(options)},
-          .max_connections = options.max_connections,
-          .max_connections_per_peer = options.max_connections_per_peer};
-}
+constexpr std::chrono::milliseconds kHurryPeriod{20};  // in which a second signal is noticed
 
 Log& LogOf(const ServerContext& context) {
   return context.log != nullptr ? *context.log : Log::Nowhere();
@@ -110,42 +44,13 @@ Server::Server(const ServerOptions& options, const ServerContext& context, Secur
       log_(LogOf(context)),
       security_(std::move(security)),
       credentials_(MakeCredentials(security_.tls.get())),
-      acceptor_(ForAcceptor(options_), log_),
-      calls_(context.call_observers),
-      limits_(context.limits != nullptr ? *context.limits : no_limits_),
-      ledger_(limits_),
-      memory_(options.memory),
-      profiles_(MakeCache(options, context.profiles)),
-      store_calls_({.threads = context.profiles != nullptr ? kStoreThreads : 0,
-                    .waiting = kMaxWaitingStoreCalls,
-                    .operators = kOperatorsStoreCalls}),
-      calibrations_(options.max_calibrations),
-      calibration_threads_({.threads = context.profiles != nullptr ? options.max_calibrations : 0,
-                            .waiting = 2 * static_cast<size_t>(options.max_calibrations)}),
-      context_{.options = options_,
-               .engine = engine_,
-               .store = context.profiles,
-               .calibrate = context.calibrate,
-               .telemetry = context.telemetry,
-               .calls = calls_,
-               .state = state_,
-               .live_calls = live_calls_,
-               .memory = memory_,
-               .writer = writer_,
-               .profiles = profiles_.get(),
-               .store_calls = store_calls_,
-               .calibrations = calibrations_,
-               .calibration_threads = calibration_threads_,
-               .acceptor = acceptor_,
-               .identity = *security_.identity,
-               .limits = limits_,
-               .ledger = ledger_,
-               .answers_cut_off = answers_cut_off_,
-               .streams = streams_},
+      acceptor_(AcceptorOptions(options_), log_),
+      resources_(options_, context, acceptor_, *security_.identity),
+      context_(resources_.context),
       service_(context_, watchers_),
       profile_service_(context_),
       admin_service_(context_, log_),
-      health_(engine_, state_, options_, NamesInHealth(options_), log_) {}
+      health_(engine_, resources_.state, options_, NamesInHealth(options_), log_) {}
 
 absl::Status Server::Check(const ServerOptions& options, const Limits& limits) {
   if (absl::Status status = CheckOptions(options, limits); !status.ok()) return status;
@@ -166,10 +71,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 }
 
 absl::Status Server::Listen() {
+  if (absl::Status status = acceptor_.Listen(); !status.ok()) return status;
+  resources_.memory.Begin([this] { resources_.streams.EndCostliest(); });
+  if (absl::Status status = StartGrpc(); !status.ok()) return status;
+  log_.Write(LogEvent(LogLevel::kInfo, "listening", "listening on " + address())
+                 .Add("address", address())
+                 .Add("max_connections", acceptor_.Figures().max));
+  return StartHealth();
+}
+
+absl::Status Server::StartGrpc() {
   grpc::EnableDefaultHealthCheckService(true);
   if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(options_, engine_.limits(), context_.store != nullptr, builder);
+  ConfigureTransport(options_, engine_.limits(), context_.store != nullptr, builder);
   if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.RegisterService(&service_);
   builder.RegisterService(&profile_service_);
@@ -177,8 +92,6 @@ absl::Status Server::Listen() {
   const std::shared_ptr<Connections> connections =
       builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
-  if (absl::Status status = acceptor_.Listen(); !status.ok()) return status;
-  memory_.Begin([this] { streams_.EndCostliest(); });
   server_ = builder.BuildAndStart();
   if (!server_) return absl::UnavailableError("the gRPC server does not start");
   acceptor_.Begin([connections](int fd) {
@@ -186,9 +99,10 @@ absl::Status Server::Listen() {
     connection.fd = fd;
     connections->HandleNewConnection(&connection);
   });
-  log_.Write(LogEvent(LogLevel::kInfo, "listening", "listening on " + address())
-                 .Add("address", address())
-                 .Add("max_connections", acceptor_.Figures().max));
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartHealth() {
   std::vector<grpc::HealthCheckServiceInterface*> health = {server_->GetHealthCheckService()};
   if (!options_.health_listen.empty()) {
     health_listener_ = std::make_unique<HealthListener>(options_.health_listen, log_);
@@ -205,13 +119,12 @@ absl::Status Server::Listen() {
 Server::~Server() {
   if (!server_) return;
   health_.Stop();
-  state_.SetClosed();
+  resources_.state.SetClosed();
   engine_.Drain(Clock::now());
   watchers_.Close();
-  acceptor_.Stop();  // first: gRPC loses what it is handed once it shuts down
-  server_->Shutdown(std::chrono::system_clock::now());
-  if (profiles_ != nullptr) profiles_->Close();
-  live_calls_.WaitUntilIdle(Clock::time_point::max());
+  CloseTransport(kNoGrace);
+  if (resources_.profiles != nullptr) resources_.profiles->Close();
+  resources_.live_calls.WaitUntilIdle(Clock::time_point::max());
 }
 
 ServerFigures Server::Figures() const {
@@ -223,63 +136,69 @@ ServerFigures Server::Figures() const {
   };
   if (security_.tls != nullptr) add("tls", &security_.tls->file());
   add("identity", security_.identity->file());
-  add("tenants", limits_.file());
+  add("tenants", context_.limits.file());
   return figures;
 }
 
 void Server::Drain() {
   const auto begin = Clock::now();
   (void)ETA_FAILPOINT(kDrain);
-  state_.SetDraining();
+  resources_.state.SetDraining();
   health_.NotReady("the server ends");
-  {
-    std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, options_.drain_delay, [this] { return hurry_; });
-  }
-  state_.SetClosed();
+  AwaitDrainDelay();
+  resources_.state.SetClosed();
   log_.Write(LogEvent(LogLevel::kInfo, "closed", "new calls are refused from now on"));
   const auto deadline = Clock::now() + options_.drain_timeout;
-  if (profiles_ != nullptr) profiles_->Close();  // the engine would refuse what waits for one
-  engine_.Drain(deadline);
-  calibrations_.Drain(deadline);  // those that compute beside the engine, or store
-  watchers_.Close();              // last: it may be watched how the rest ends
+  EndWork(deadline);
   AwaitCalls(deadline);
   health_.Stop();
   // Refusals that are on their way get there. What arrives from here on sees CANCELLED, until the
   // client has heard that the connection ends: gRPC 1.51 leaves no choice.
-  bool hurry;
-  {
-    const std::lock_guard lock(mutex_);
-    hurry = hurry_;
-  }
-  acceptor_.Stop();  // first: gRPC loses what it is handed once it shuts down
-  server_->Shutdown(std::chrono::system_clock::now() + (hurry ? kNoGrace : kFlushGrace));
+  CloseTransport(Hurried() ? kNoGrace : kFlushGrace);
   const std::chrono::duration<double, std::milli> taken = Clock::now() - begin;
   log_.Write(LogEvent(LogLevel::kInfo, "drain_end", "drained").Add("duration_ms", taken.count()));
 }
 
+void Server::AwaitDrainDelay() {
+  MutexLock lock(mutex_);
+  wake_.WaitFor(lock, options_.drain_delay, [this]() REQUIRES(mutex_) { return hurry_; });
+}
+
+void Server::EndWork(Clock::time_point deadline) {
+  // The engine would refuse what waits for a profile.
+  if (resources_.profiles != nullptr) resources_.profiles->Close();
+  engine_.Drain(deadline);
+  resources_.calibrations.Drain(deadline);  // those that compute beside the engine, or store
+  watchers_.Close();                        // last: it may be watched how the rest ends
+}
+
 // What has ended is still being sent to clients that read slowly.
 void Server::AwaitCalls(Clock::time_point deadline) {
-  while (true) {
-    const auto now = Clock::now();
-    {
-      const std::lock_guard lock(mutex_);
-      if (hurry_ || deadline <= now) break;
-    }
-    if (live_calls_.WaitUntilIdle(std::min(deadline, now + kHurryPeriod))) return;
+  for (auto now = Clock::now(); !Hurried() && now < deadline; now = Clock::now()) {
+    if (resources_.live_calls.WaitUntilIdle(std::min(deadline, now + kHurryPeriod))) return;
   }
-  live_calls_.WaitUntilIdle(Clock::now() + kFlushGrace);
+  resources_.live_calls.WaitUntilIdle(Clock::now() + kFlushGrace);
+}
+
+void Server::CloseTransport(std::chrono::milliseconds grace) {
+  acceptor_.Stop();  // first: gRPC loses what it is handed once it shuts down
+  server_->Shutdown(std::chrono::system_clock::now() + grace);
 }
 
 void Server::HurryDrain() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     hurry_ = true;
   }
-  wake_.notify_all();
-  state_.SetClosed();
+  wake_.NotifyAll();
+  resources_.state.SetClosed();
   engine_.Drain(Clock::now());
-  calibrations_.Drain(Clock::now());
+  resources_.calibrations.Drain(Clock::now());
+}
+
+bool Server::Hurried() const {
+  const MutexLock lock(mutex_);
+  return hurry_;
 }
 
 }  // namespace eta

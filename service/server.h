@@ -5,22 +5,18 @@
 // those that run have drain_timeout to end; what is left ends with UNAVAILABLE.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <cstdint>
+#include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "engine/engine.h"
 #include "grpcpp/server.h"
 #include "service/admin/admin_service.h"
-#include "service/calibrate/calibrations.h"
-#include "service/calls/records/call_observers.h"
-#include "service/calls/service_context.h"
+#include "service/call_resources.h"
 #include "service/connections/acceptor.h"
 #include "service/eta_service.h"
 #include "service/health/health_listener.h"
@@ -28,23 +24,11 @@
 #include "service/identity/security.h"
 #include "service/log/log.h"
 #include "service/options/server_options.h"
-#include "service/profiles/profile_cache.h"
 #include "service/profiles/profile_service.h"
 #include "service/stats/stats_watchers.h"
 #include "service/telemetry/server_figures.h"
 
 namespace eta {
-
-// What a server stands on; must outlive it.
-struct ServerContext {
-  Engine& engine;
-  ProfileStore* profiles = nullptr;           // null: none, and what needs one says so
-  Calibrator calibrate;                       // set where there is a store
-  TelemetrySource telemetry;                  // null: nothing is counted
-  std::vector<CallObserver*> call_observers;  // hear of the end of every call
-  Log* log = nullptr;                         // null: nothing is said
-  const TenantLimits* limits = nullptr;       // null: tenants have none of their own
-};
 
 class Server {
  public:
@@ -74,7 +58,15 @@ class Server {
  private:
   Server(const ServerOptions& options, const ServerContext& context, Security security);
   absl::Status Listen();
+  absl::Status StartGrpc();
+  absl::Status StartHealth();
+
+  // The steps of Drain: calls are still taken; what runs ends; what has ended is read.
+  void AwaitDrainDelay();
+  void EndWork(Clock::time_point deadline);
   void AwaitCalls(Clock::time_point deadline);
+  void CloseTransport(std::chrono::milliseconds grace);
+  bool Hurried() const;
 
   const ServerOptions options_;
   Engine& engine_;
@@ -83,21 +75,8 @@ class Server {
   Security security_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // uses security_
   Acceptor acceptor_;
-  CallObservers calls_;
-  ServerStateFlags state_;
-  LiveCalls live_calls_;
-  const TenantLimits no_limits_;
-  const TenantLimits& limits_;
-  TenantLedger ledger_;
-  std::atomic<int64_t> answers_cut_off_ = 0;
-  LiveStreams streams_;
-  MemoryPressure memory_;
-  TaskThread writer_{"writer"};
-  std::unique_ptr<ProfileCache> profiles_;
-  WorkerPool store_calls_;
-  Calibrations calibrations_;
-  WorkerPool calibration_threads_;
-  const ServiceContext context_;
+  CallResources resources_;
+  const ServiceContext& context_;  // of resources_
   StatsWatchers watchers_;
   EtaService service_;
   ProfileService profile_service_;
@@ -107,9 +86,9 @@ class Server {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<HealthListener> health_listener_;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool hurry_ = false;  // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar wake_;
+  bool hurry_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace eta

@@ -34,6 +34,11 @@ class FaultyStore final : public ProfileStore {
     const std::lock_guard lock(mutex_);
     failure_ = std::move(status);
   }
+  // Its health from here on, whatever it does.
+  void SetHealth(absl::Status health) {
+    const std::lock_guard lock(mutex_);
+    health_ = std::move(health);
+  }
   // Calls wait until Release.
   void Block() {
     const std::lock_guard lock(mutex_);
@@ -124,7 +129,10 @@ class FaultyStore final : public ProfileStore {
     });
   }
   std::optional<ProfileUse> Use(const Tenant& tenant) const override { return store_->Use(tenant); }
-  absl::Status Health() const override { return store_->Health(); }
+  absl::Status Health() const override {
+    const std::lock_guard lock(mutex_);
+    return health_ ? *health_ : store_->Health();
+  }
 
  private:
   absl::Status Pass(const Tenant& tenant) const {
@@ -143,6 +151,7 @@ class FaultyStore final : public ProfileStore {
   // Guarded by mutex_:
   std::vector<ProfileWatcher> watchers_;
   absl::Status failure_;
+  std::optional<absl::Status> health_;
   bool blocked_ = false;
   mutable std::map<std::string, int> calls_;
   mutable int waiting_ = 0;

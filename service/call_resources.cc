@@ -1,0 +1,61 @@
+#include "service/call_resources.h"
+
+namespace eta {
+namespace {
+
+constexpr int kStoreThreads = 4;
+constexpr size_t kMaxWaitingStoreCalls = 128;
+constexpr size_t kOperatorsStoreCalls = 8;  // of them, places that only operators may have
+
+std::unique_ptr<ProfileCache> MakeCache(const ServerOptions& options, ProfileStore* store) {
+  if (store == nullptr) return nullptr;
+  return std::make_unique<ProfileCache>(
+      *store, ProfileCacheOptions{.staleness = options.profile_staleness});
+}
+
+WorkerPoolOptions StoreThreads(const ProfileStore* store) {
+  return {.threads = store != nullptr ? kStoreThreads : 0,
+          .waiting = kMaxWaitingStoreCalls,
+          .operators = kOperatorsStoreCalls};
+}
+
+// Room for all that may run, and for as many that end.
+WorkerPoolOptions CalibrationThreads(int max_calibrations, const ProfileStore* store) {
+  return {.threads = store != nullptr ? max_calibrations : 0,
+          .waiting = 2 * static_cast<size_t>(max_calibrations)};
+}
+
+}  // namespace
+
+CallResources::CallResources(const ServerOptions& options, const ServerContext& server,
+                             const Acceptor& acceptor, const Identity& identity)
+    : observers(server.call_observers),
+      limits(server.limits != nullptr ? *server.limits : no_limits),
+      ledger(limits),
+      memory(options.memory),
+      profiles(MakeCache(options, server.profiles)),
+      store_calls(StoreThreads(server.profiles)),
+      calibrations(options.max_calibrations),
+      calibration_threads(CalibrationThreads(options.max_calibrations, server.profiles)),
+      context{.options = options,
+              .engine = server.engine,
+              .store = server.profiles,
+              .calibrate = server.calibrate,
+              .telemetry = server.telemetry,
+              .calls = observers,
+              .state = state,
+              .live_calls = live_calls,
+              .memory = memory,
+              .writer = writer,
+              .profiles = profiles.get(),
+              .store_calls = store_calls,
+              .calibrations = calibrations,
+              .calibration_threads = calibration_threads,
+              .acceptor = acceptor,
+              .identity = identity,
+              .limits = limits,
+              .ledger = ledger,
+              .answers_cut_off = answers_cut_off,
+              .streams = streams} {}
+
+}  // namespace eta
