@@ -1,7 +1,7 @@
 // The engine: takes requests, batches them continuously, answers through their sinks.
 //
 // Per device one step thread owns a copy of the model, a KV cache and the sequences sent there.
-// Submit and Cancel may be called from any thread. Destruction ends what is left with UNAVAILABLE.
+// All functions may be called from any thread. Destruction ends what is left with UNAVAILABLE.
 #pragma once
 
 #include <map>
@@ -19,6 +19,7 @@
 #include "engine/request/limits.h"
 #include "engine/request/observer.h"
 #include "engine/request/pass.h"
+#include "engine/request/prepared_request.h"
 #include "engine/request/request.h"
 #include "kernels/backend.h"
 
@@ -84,17 +85,30 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
   virtual const Limits& limits() const = 0;
 
-  // Validates, tokenises on the calling thread and queues. On success the sink receives events,
-  // the last of them Finished or Failed; on error it receives none. Errors: see
-  // request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL),
-  // TENANT_KV, or what the sink's OnText or OnSized says), DEADLINE_EXCEEDED, UNAVAILABLE
-  // (DRAINING, DEVICE_ERROR). A deadline that leaves no time for what will be served before it, for
-  // a slot where all are taken, and for the part of the prompt that is not cached fails through the
-  // sink, before Started (DEADLINE_TOO_SHORT).
+  // A request comes in by Check, Prepare and Submit, in this order, each on the caller's thread.
+  // Between them the caller charges for what it has learned; nothing calls back to it. Whoever
+  // charges for nothing leaves Check out.
+
+  // Before any work is done for the prompt: whether the request is valid, could fit, and would find
+  // room in the queue now. Returns the prompt's tokens; of a text the fewest that it can have.
+  // Errors: see request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET),
+  // DEADLINE_EXCEEDED, UNAVAILABLE (DRAINING, DEVICE_ERROR).
+  virtual absl::StatusOr<int64_t> Check(const Request& request) const = 0;
+
+  // Validates, makes tokens of the prompt, and checks its length. Errors: see request_validation.h;
+  // RESOURCE_EXHAUSTED (TENANT_KV), DEADLINE_EXCEEDED.
+  virtual absl::StatusOr<PreparedRequest> Prepare(Request request) const = 0;
+
+  // Queues. On success the sink receives events, the last of them Finished or Failed; on error it
+  // receives none. Errors: RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL),
+  // UNAVAILABLE (DRAINING, DEVICE_ERROR). A deadline that leaves no time for what will be served
+  // before it, for a slot where all are taken, and for the part of the prompt that is not cached
+  // fails through the sink, before Started (DEADLINE_TOO_SHORT).
   //
   // A full queue refuses the newest request of the tenant that has most in it for its weight: the
   // one that comes, or one that waits, which then fails through its sink, before Started.
-  virtual absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) = 0;
+  virtual absl::StatusOr<uint64_t> Submit(PreparedRequest request,
+                                          std::shared_ptr<EventSink> sink) = 0;
 
   // Queues background work; see pass.h. On error the sink is not called. Errors: INVALID_ARGUMENT,
   // FAILED_PRECONDITION as of a request; RESOURCE_EXHAUSTED (QUEUE_FULL: kMaxPasses wait;

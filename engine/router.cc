@@ -15,25 +15,19 @@
 namespace eta {
 namespace {
 
-constexpr int64_t kBytesPerToken = 4;  // of an id, and about that of text
-
-std::string_view PromptBytes(const Request& request) {
-  if (const auto* text = std::get_if<std::string>(&request.prompt)) return *text;
-  const auto& ids = std::get<1>(request.prompt);
+std::string_view BytesOf(std::span<const int32_t> ids) {
   return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])};
 }
 
+// Whether a newcomer would probably be refused there, or displace another.
 bool IsFull(const EngineSnapshot& engine, const Limits& limits) {
   return engine.unstarted() >= limits.max_waiting_requests ||
          engine.waiting_tokens >= limits.max_waiting_tokens;
 }
 
-// Whether another engine may take what one refused with `status`. What a tenant may have is the
-// same on all of them.
-bool AnotherMayTakeIt(const absl::Status& status) {
-  const std::string reason = GetErrorDetail(status).reason;
-  if (reason == "TENANT_TOKENS" || reason == "TENANT_KV") return false;
-  return absl::IsResourceExhausted(status) || reason == "DEVICE_ERROR";
+// Whether another engine may accept what one refused with `status`.
+bool AnotherMayAccept(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || GetErrorDetail(status).reason == "DEVICE_ERROR";
 }
 
 // Whether it says when there will be room, which is more than that there never will be, or that a
@@ -45,13 +39,14 @@ bool TellsWhen(const absl::Status& refusal) {
 
 }  // namespace
 
-std::vector<uint64_t> PrefixDirectory::Pieces(const std::string& tenant, std::string_view prompt) {
+std::vector<uint64_t> PrefixDirectory::Pieces(const std::string& tenant,
+                                              std::span<const int32_t> prompt) {
   constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // odd, of no pattern
   const std::hash<std::string_view> hash;
   std::vector<uint64_t> pieces;
   uint64_t chain = hash(tenant);
-  for (size_t begin = 0; begin + kPieceBytes <= prompt.size(); begin += kPieceBytes) {
-    chain = (chain ^ hash(prompt.substr(begin, kPieceBytes))) * kMultiplier;
+  for (size_t begin = 0; begin + kPieceTokens <= prompt.size(); begin += kPieceTokens) {
+    chain = (chain ^ hash(BytesOf(prompt.subspan(begin, kPieceTokens)))) * kMultiplier;
     pieces.push_back(chain);
   }
   return pieces;
@@ -92,16 +87,12 @@ class Router::Account {
   const Choice choice_;
 };
 
-// Takes a request off its engine's load when the engine lets go of it, however it ended.
+// Counts a request in its engine's load until the engine lets go of it, however it ended.
 class Router::AccountedSink final : public EventSink {
  public:
   AccountedSink(std::shared_ptr<EventSink> sink, std::shared_ptr<Loads> loads, const Choice& choice)
       : sink_(std::move(sink)), load_(std::move(loads), choice) {}
 
-  absl::Status OnText(int64_t bytes, int64_t least_tokens) override {
-    return sink_->OnText(bytes, least_tokens);
-  }
-  absl::Status OnSized(int32_t prompt_tokens) override { return sink_->OnSized(prompt_tokens); }
   void OnStarted(StartedEvent event) override { sink_->OnStarted(std::move(event)); }
   void OnPrefill(PrefillEvent event) override { sink_->OnPrefill(std::move(event)); }
   void OnDelta(DeltaEvent event) override { sink_->OnDelta(std::move(event)); }
@@ -145,19 +136,35 @@ Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limit
   }
 }
 
-absl::StatusOr<uint64_t> Router::Submit(Request request, std::shared_ptr<EventSink> sink) {
-  const std::vector<uint64_t> pieces =
-      PrefixDirectory::Pieces(request.tenant, PromptBytes(request));
+absl::StatusOr<int64_t> Router::Check(const Request& request) const {
   absl::Status refusal = DeviceLost("every device has failed");
-  for (const Choice& choice : Rank(pieces, request)) {
+  for (const auto& engine : engines_) {
+    const auto tokens = engine->Check(request);
+    if (tokens.ok() || !AnotherMayAccept(tokens.status())) return tokens;
+    if (!TellsWhen(refusal)) refusal = tokens.status();
+  }
+  return refusal;
+}
+
+absl::StatusOr<PreparedRequest> Router::Prepare(Request request) const {
+  return engines_.front()->Prepare(std::move(request));
+}
+
+absl::StatusOr<uint64_t> Router::Submit(PreparedRequest request, std::shared_ptr<EventSink> sink) {
+  const std::vector<uint64_t> pieces =
+      PrefixDirectory::Pieces(request.request.tenant, request.prompt);
+  absl::Status refusal = DeviceLost("every device has failed");
+  const std::vector<Choice> choices = Rank(pieces, request);
+  for (const Choice& choice : choices) {
+    const bool last = &choice == &choices.back();
     const auto handle = engines_[choice.engine]->Submit(
-        request, std::make_shared<AccountedSink>(sink, loads_, choice));
+        last ? std::move(request) : request, std::make_shared<AccountedSink>(sink, loads_, choice));
     if (handle.ok()) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       directory_.Remember(pieces, choice.engine);
       return *handle * engines_.size() + choice.engine;
     }
-    if (!AnotherMayTakeIt(handle.status())) return handle.status();
+    if (!AnotherMayAccept(handle.status())) return handle.status();
     if (!TellsWhen(refusal)) refusal = handle.status();
   }
   return refusal;
@@ -176,7 +183,7 @@ absl::StatusOr<uint64_t> Router::SubmitPass(Pass pass, std::shared_ptr<PassSink>
         pass, std::make_shared<AccountedPassSink>(sink, pass_loads_, choice));
     if (handle.ok()) return *handle * engines_.size() + choice.engine;
     refusal = handle.status();
-    if (!AnotherMayTakeIt(refusal)) break;
+    if (!AnotherMayAccept(refusal)) break;
   }
   return refusal;
 }
@@ -193,17 +200,16 @@ std::vector<Router::Choice> Router::LeastFirst(std::vector<Choice> choices) {
 }
 
 std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
-                                         const Request& request) const {
+                                         const PreparedRequest& request) const {
   const Clock::time_point now = Clock::now();
-  const auto prompt = static_cast<int64_t>(PromptBytes(request).size()) / kBytesPerToken;
   std::vector<Choice> choices;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (size_t i = 0; i < engines_.size(); ++i) {
     const EngineSnapshot engine = engines_[i]->Snapshot();
     if (engine.device_lost) continue;
-    const size_t seen_bytes = directory_.Seen(pieces, i) * PrefixDirectory::kPieceBytes;
-    const int64_t prefill = prompt - static_cast<int64_t>(seen_bytes) / kBytesPerToken;
-    const int64_t cost = prefill + request.stopping.max_tokens;
+    const size_t seen = directory_.Seen(pieces, i) * PrefixDirectory::kPieceTokens;
+    const int64_t prefill = request.prompt_tokens() - static_cast<int64_t>(seen);
+    const int64_t cost = prefill + request.request.stopping.max_tokens;
     choices.push_back(
         {.engine = i,
          .cost = cost,
@@ -211,7 +217,7 @@ std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
          .late = IsFull(engine, engines_[i]->limits()) ||
                  now + engine.predicted_wait +
                          PrefillTime(prefill, engine.wait_estimate.prefill_throughput) >
-                     request.deadline});
+                     request.request.deadline});
   }
   return LeastFirst(std::move(choices));
 }

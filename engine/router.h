@@ -1,25 +1,29 @@
 // Several engines, one per device, behind the interface of one. Each has its own copy of the model,
 // its own cache and its own step thread; a request stays where it was sent.
 //
-// A request goes where the least stands before its end: what the requests sent there earlier may
-// still ask for, and what of its own prompt has to be prefilled there. How much of a prompt an
-// engine has seen is told from hashes of the prompt's pieces, without looking into any cache. One
-// whose queue is full, or too long for the request's deadline, comes after those that have room: a
-// request is refused, or takes another's place, where no device can do better. A device that is
-// lost gets nothing more; the others go on. A pass goes where the fewest tokens of passes wait.
-// Tenants are served in turn on each device by itself, and their limit of cached tokens is per
-// device.
+// A request goes to the engine with the least work before the request's end. That work is what the
+// requests sent there earlier may still ask for, and the part of its own prompt that has to be
+// prefilled there. Hashes of the prompt's pieces tell how much of a prompt an engine has seen; no
+// cache is looked into. Engines with room in their queues come first, and among them those whose
+// queue leaves time for the request's deadline: a request is refused, or displaces another, only
+// where no device can do better. Each engine enforces the limits of its own queue; the router
+// ranks.
+//
+// A lost device gets nothing more; the others go on. A pass goes where the fewest tokens of passes
+// wait. Each device divides its slots between tenants by itself, and a tenant's limit of cached
+// tokens is per device. Thread-safe.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/mutex.h"
 #include "engine/engine.h"
 
 namespace eta {
@@ -28,12 +32,12 @@ namespace eta {
 // thread-safe.
 class PrefixDirectory {
  public:
-  static constexpr size_t kPieceBytes = 512;
+  static constexpr size_t kPieceTokens = 128;
   static constexpr size_t kMaxPieces = size_t{1} << 17;
   static constexpr size_t kMaxEngines = 64;
 
   // Hashes of the whole pieces of `prompt`, each over all that stands before it and the tenant too.
-  static std::vector<uint64_t> Pieces(const std::string& tenant, std::string_view prompt);
+  static std::vector<uint64_t> Pieces(const std::string& tenant, std::span<const int32_t> prompt);
 
   // How many of the leading pieces have been sent to `engine`.
   size_t Seen(const std::vector<uint64_t>& pieces, size_t engine) const;
@@ -56,8 +60,13 @@ class Router final : public Engine {
   // Blocks and bytes are sums over the engines.
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
+  // OK if any engine has room.
+  absl::StatusOr<int64_t> Check(const Request& request) const override;
+  // By the first engine: all of them serve the same model.
+  absl::StatusOr<PreparedRequest> Prepare(Request request) const override;
   // Where one engine has no room or has just been lost, the next best is asked.
-  absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
+  absl::StatusOr<uint64_t> Submit(PreparedRequest request,
+                                  std::shared_ptr<EventSink> sink) override;
   absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
@@ -77,19 +86,20 @@ class Router final : public Engine {
     size_t engine;
     int64_t cost;       // tokens of the request itself
     int64_t total;      // with the load before it
-    bool late = false;  // it would have to refuse somebody
+    bool late = false;  // no room in its queue, or no time before the deadline
   };
   static std::vector<Choice> LeastFirst(std::vector<Choice> choices);
   // The engines that work, best first.
-  std::vector<Choice> Rank(const std::vector<uint64_t>& pieces, const Request& request) const;
+  std::vector<Choice> Rank(const std::vector<uint64_t>& pieces,
+                           const PreparedRequest& request) const EXCLUDES(mutex_);
 
   const std::vector<std::unique_ptr<Engine>> engines_;
   const Limits limits_;
   EngineInfo info_;
   const std::shared_ptr<Loads> loads_;
   const std::shared_ptr<Loads> pass_loads_;  // tokens of passes
-  mutable std::mutex mutex_;
-  PrefixDirectory directory_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  PrefixDirectory directory_ GUARDED_BY(mutex_);
 };
 
 }  // namespace eta

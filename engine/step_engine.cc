@@ -41,18 +41,6 @@ absl::Status CheckOptions(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-// One that could never run: its tenant's limit is below what it needs alone.
-absl::Status CheckShare(int64_t tokens, const TenantShare& share) {
-  if (share.max_kv_tokens == 0 || tokens <= share.max_kv_tokens) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   "prompt and max_tokens together exceed what the tenant may hold in the KV cache",
-                   {.reason = "TENANT_KV",
-                    .field = "stopping.max_tokens",
-                    .metadata = {{"tokens", absl::StrCat(tokens)},
-                                 {"quota", "max_kv_tokens"},
-                                 {"limit", absl::StrCat(share.max_kv_tokens)}}});
-}
-
 // What did not fit, how much the device still has, and the allocation that failed.
 absl::Status NoMemory(const Backend& backend, const std::string& what, const absl::Status& cause) {
   const absl::StatusOr<size_t> free_bytes = backend.FreeMemory();
@@ -115,15 +103,13 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
       return absl::Status(warm.code(), absl::StrCat("the device's first steps: ", warm.message()));
     }
   }
-  dispatcher_ = std::make_unique<Dispatcher>(
-      *backend_, *model_, *cache_,
-      BatcherOptions{.max_running = options_.max_running,
-                     .max_step_tokens = options_.max_step_tokens,
-                     .prefix_cache = options_.prefix_cache,
-                     .max_congestion = options_.limits.max_congestion,
-                     .max_waiting_requests = options_.limits.max_waiting_requests,
-                     .max_waiting_tokens = options_.limits.max_waiting_tokens},
-      observer_);
+  dispatcher_ =
+      std::make_unique<Dispatcher>(*backend_, *model_, *cache_,
+                                   BatcherOptions{.max_running = options_.max_running,
+                                                  .max_step_tokens = options_.max_step_tokens,
+                                                  .prefix_cache = options_.prefix_cache,
+                                                  .max_congestion = options_.limits.max_congestion},
+                                   observer_);
 
   info_.model_name = options_.model_name;
   if (info_.model_name.empty()) {
@@ -142,7 +128,8 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.num_blocks = cache_->num_blocks();
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
-  queue_.Report(Look());
+  intake_ = std::make_unique<RequestIntake>(info_, options_.limits, *tokenizer_);
+  queue_.Report(Sample());
   thread_ = std::thread([this] { Loop(); });
   pthread_setname_np(thread_.native_handle(), "eta-step");
   return absl::OkStatus();
@@ -188,83 +175,43 @@ absl::StatusOr<int64_t> StepEngine::PoolBytes(const KvGeometry& geometry) const 
                               static_cast<double>(*free_bytes - std::min(late, *free_bytes)));
 }
 
-absl::StatusOr<uint64_t> StepEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
-  const Clock::time_point arrival = Clock::now();
-  if (absl::Status valid = ValidateRequest(request, info_, options_.limits); !valid.ok()) {
-    return valid;
-  }
-  if (!tokenizer_->knows_text()) {
-    if (absl::Status ids = RequireIdsOnly(request); !ids.ok()) return ids;
-  }
-  if (request.deadline == Clock::time_point::max()) {
-    request.deadline = arrival + options_.limits.default_deadline;
-  }
-  if (request.deadline <= arrival) {
-    return MakeError(absl::StatusCode::kDeadlineExceeded, "deadline: already past",
-                     {.reason = "DEADLINE_PASSED"});
-  }
-  if (ETA_FAILPOINT(kEngineSubmit)) return OutOfMemory();
-  // Before any work: is there room at all? How many tokens a text has is known after it, how many
-  // at least before.
-  const auto* text = std::get_if<std::string>(&request.prompt);
-  const int64_t least_tokens = text != nullptr
-                                   ? LeastTokens(text->size(), info_)
-                                   : static_cast<int64_t>(std::get<1>(request.prompt).size());
-  if (absl::Status room = queue_.Check(least_tokens, request); !room.ok()) return room;
+absl::StatusOr<int64_t> StepEngine::Check(const Request& request) const {
+  if (absl::Status valid = intake_->Validate(request, Clock::now()); !valid.ok()) return valid;
+  const int64_t tokens = intake_->LeastPromptTokens(request);
+  if (absl::Status room = queue_.Check(tokens, request); !room.ok()) return room;
+  if (absl::Status fits = intake_->CheckLeastContext(request, tokens); !fits.ok()) return fits;
+  return tokens;
+}
 
-  SequenceOptions sequence;
-  if (text != nullptr) {
-    if (absl::Status fits = CheckContext(least_tokens, request.stopping.max_tokens, options_.limits,
-                                         /*at_least=*/true);
-        !fits.ok()) {
-      return fits;
-    }
-    if (absl::Status accepted = sink->OnText(static_cast<int64_t>(text->size()), least_tokens);
-        !accepted.ok()) {
-      return accepted;
-    }
-    auto encoded = tokenizer_->Encode(*text, /*add_bos=*/true);
-    if (!encoded.ok()) return encoded.status();
-    sequence.prompt = *std::move(encoded);
-  } else {
-    sequence.prompt = std::get<1>(request.prompt);
-  }
-  const auto prompt_tokens = static_cast<int64_t>(sequence.prompt.size());
-  const int64_t context = prompt_tokens + request.stopping.max_tokens;
-  if (absl::Status fits = CheckContext(prompt_tokens, request.stopping.max_tokens, options_.limits);
-      !fits.ok()) {
-    return fits;
-  }
+absl::StatusOr<PreparedRequest> StepEngine::Prepare(Request request) const {
+  return intake_->Prepare(std::move(request));
+}
+
+absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
+                                            std::shared_ptr<EventSink> sink) {
+  if (ETA_FAILPOINT(kEngineSubmit)) return OutOfMemory();
+  const int64_t context = prepared.prompt_tokens() + prepared.request.stopping.max_tokens;
   if (absl::Status fits = CheckPool(context, "prompt and max_tokens together"); !fits.ok()) {
     return fits;
   }
-  if (absl::Status fits = CheckShare(context, request.share); !fits.ok()) return fits;
-  if (absl::Status accepted = sink->OnSized(static_cast<int32_t>(prompt_tokens)); !accepted.ok()) {
-    return accepted;
-  }
-  sequence.attention = ResolveAttention(request.attention, info_.config);
-  sequence.rope_theta = RopeTheta(info_.config, context);
-  sequence.seed = request.sampling.seed ? *request.sampling.seed : RandomSeed();
-  sequence.arrival = arrival;
-  sequence.share_prefix = options_.prefix_cache;
-  sequence.request = std::move(request);
-  sequence.sink = std::move(sink);
-
-  const absl::StatusOr<uint64_t> place = queue_.Reserve(prompt_tokens, sequence.request);
+  auto place = queue_.Reserve(prepared.prompt_tokens(), prepared.request);
   if (!place.ok()) return place.status();
-  const uint64_t handle = ++last_handle_;
-  sequence.handle = handle;
+
+  SequenceOptions sequence;
+  sequence.handle = place->handle();
+  sequence.prompt = std::move(prepared.prompt);
+  sequence.attention = ResolveAttention(prepared.request.attention, info_.config);
+  sequence.rope_theta = RopeTheta(info_.config, context);
+  sequence.seed = prepared.request.sampling.seed ? *prepared.request.sampling.seed : RandomSeed();
+  sequence.arrival = prepared.arrival;
+  sequence.share_prefix = options_.prefix_cache;
+  sequence.request = std::move(prepared.request);
+  sequence.sink = std::move(sink);
   // Hashing a long prompt's blocks happens here, on the caller's thread.
-  std::unique_ptr<Sequence> made;
-  try {
-    made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
-                                      *tokenizer_);
-  } catch (const std::bad_alloc&) {
-    queue_.Release(*place);
-    return OutOfMemory();
-  }
+  auto made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
+                                         *tokenizer_);
   if (absl::Status joined = queue_.Join(*place, std::move(made)); !joined.ok()) return joined;
-  return handle;
+  return place->handle();
 }
 
 absl::Status StepEngine::CheckPool(int64_t tokens, const std::string& what) const {
@@ -286,7 +233,7 @@ absl::StatusOr<uint64_t> StepEngine::SubmitPass(Pass pass, std::shared_ptr<PassS
   run.pass = std::move(pass);
   run.sink = std::move(sink);
 
-  const uint64_t handle = ++last_handle_;
+  const uint64_t handle = queue_.NewHandle();
   run.handle = handle;
   auto made = std::make_unique<PassRun>(std::move(run), info_.config, cache_->geometry());
   if (absl::Status joined = queue_.Join(std::move(made)); !joined.ok()) return joined;
@@ -318,21 +265,10 @@ std::vector<TenantQueue> StepEngine::Tenants() const {
 void StepEngine::Loop() {
   bool progress = true;
   while (true) {
-    SubmissionQueue::Mail mail = queue_.Take(/*rest=*/!progress);
+    SubmissionQueue::Submissions submissions = queue_.Receive(/*rest=*/!progress);
     SubmissionQueue::State state;
     try {
-      for (auto& sequence : mail.requests) {
-        dispatcher_->batcher().Add(std::move(sequence), Clock::now());
-      }
-      for (auto& pass : mail.passes) dispatcher_->passes().Add(std::move(pass));
-      for (const uint64_t handle : mail.cancelled) dispatcher_->Cancel(handle);
-      if (snapshot_.device_lost) {
-        dispatcher_->FailAll(DeviceLost("the device has failed"));
-      } else if (mail.abandon) {
-        dispatcher_->FailAll(ShuttingDown());
-      } else if (mail.draining) {
-        dispatcher_->passes().FailAll(ShuttingDown());
-      }
+      Deliver(submissions);
       const auto stepped = dispatcher_->Step(Clock::now());
       progress = stepped.value_or(false);
       if (!stepped.ok()) snapshot_.device_lost = true;
@@ -340,19 +276,35 @@ void StepEngine::Loop() {
         ++snapshot_.steps;
         snapshot_.last_step = Clock::now();
       }
-      state = Look();
+      state = Sample();
     } catch (const std::bad_alloc&) {
-      return EndForMemory(std::move(mail));
+      return EndForMemory(std::move(submissions));
     }
     queue_.Report(std::move(state));
-    if (mail.stop) return;
+    if (submissions.stop) return;
   }
 }
 
-void StepEngine::EndForMemory(SubmissionQueue::Mail mail) {
-  SubmissionQueue::Mail late = queue_.Close();  // who is told and comes again is refused
+void StepEngine::Deliver(SubmissionQueue::Submissions& submissions) {
+  Batcher& batcher = dispatcher_->batcher();
+  for (auto& sequence : submissions.requests) batcher.Add(std::move(sequence), Clock::now());
+  for (auto& pass : submissions.passes) dispatcher_->passes().Add(std::move(pass));
+  for (const auto& [handle, status] : submissions.displaced) batcher.Refuse(handle, status);
+  for (const uint64_t handle : submissions.cancelled) dispatcher_->Cancel(handle);
+  if (snapshot_.device_lost) {
+    dispatcher_->FailAll(DeviceLost("the device has failed"));
+  } else if (submissions.abandon) {
+    dispatcher_->FailAll(ShuttingDown());
+  } else if (submissions.draining) {
+    dispatcher_->passes().FailAll(ShuttingDown());
+  }
+}
+
+void StepEngine::EndForMemory(SubmissionQueue::Submissions submissions) {
+  // Who is told and comes again is refused.
+  SubmissionQueue::Submissions late = queue_.Close();
   dispatcher_->Abandon();
-  for (SubmissionQueue::Mail* unread : {&mail, &late}) {
+  for (SubmissionQueue::Submissions* unread : {&submissions, &late}) {
     unread->requests.clear();
     unread->passes.clear();
   }
@@ -361,32 +313,32 @@ void StepEngine::EndForMemory(SubmissionQueue::Mail mail) {
   snapshot_.running = 0;
   snapshot_.paused = 0;
   snapshot_.predicted_wait = {};
-  snapshot_.waiting = 0;
   snapshot_.preempted = 0;
-  snapshot_.waiting_tokens = 0;
   snapshot_.passes_running = 0;
   snapshot_.passes_waiting = 0;
   queue_.Report({.snapshot = snapshot_});
 }
 
-SubmissionQueue::State StepEngine::Look() {
+SubmissionQueue::State StepEngine::Sample() {
   Batcher& batcher = dispatcher_->batcher();
+  const RequestQueue& queue = batcher.queue();
   const Clock::time_point now = Clock::now();
   snapshot_.running = batcher.num_running();
   snapshot_.paused = batcher.num_paused();
-  snapshot_.waiting = batcher.num_waiting();
-  snapshot_.preempted = batcher.num_preempted();
-  snapshot_.waiting_tokens = batcher.queued_tokens();
+  snapshot_.preempted = queue.num_preempted();
   snapshot_.passes_running = dispatcher_->passes().num_running();
   snapshot_.passes_waiting = dispatcher_->passes().num_waiting();
   snapshot_.blocks_used = dispatcher_->pool().num_used();
   snapshot_.blocks_cached = dispatcher_->pool().num_cached();
   snapshot_.blocks_free = dispatcher_->pool().num_free();
   const int64_t prefill_tokens = batcher.prefill_tokens();
-  snapshot_.predicted_wait =
-      batcher.PredictedWait(snapshot_.waiting, snapshot_.waiting_tokens + prefill_tokens, now);
-  snapshot_.wait_estimate = batcher.wait_estimate();
-  return {.snapshot = snapshot_, .tenants = batcher.Tenants(now), .prefill_tokens = prefill_tokens};
+  snapshot_.predicted_wait = queue.PredictedWait(
+      queue.size(), queue.unstarted_tokens() + prefill_tokens, batcher.slots_taken(), now);
+  snapshot_.wait_estimate = queue.wait_estimate();
+  return {.snapshot = snapshot_,
+          .tenants = batcher.Tenants(now),
+          .left = batcher.DrainLeft(),
+          .prefill_tokens = prefill_tokens};
 }
 
 }  // namespace eta

@@ -1,7 +1,6 @@
 // The engine on one device: a queue in front of the dispatcher, and the thread that empties it.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/request_intake.h"
 #include "engine/submission_queue.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -31,7 +31,10 @@ class StepEngine final : public Engine {
 
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return options_.limits; }
-  absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
+  absl::StatusOr<int64_t> Check(const Request& request) const override;
+  absl::StatusOr<PreparedRequest> Prepare(Request request) const override;
+  absl::StatusOr<uint64_t> Submit(PreparedRequest request,
+                                  std::shared_ptr<EventSink> sink) override;
   absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
@@ -49,26 +52,28 @@ class StepEngine final : public Engine {
   absl::Status CheckPool(int64_t tokens, const std::string& what) const;
 
   void Loop();
+  void Deliver(SubmissionQueue::Submissions& submissions);
   // The step thread's last act when it has no memory: tells everybody, so that the process can end.
-  void EndForMemory(SubmissionQueue::Mail mail);
-  // How things stand; the step thread's, and Load's before that starts.
-  SubmissionQueue::State Look();
+  void EndForMemory(SubmissionQueue::Submissions submissions);
+  // How things stand; for the step thread, and for Load before that starts.
+  SubmissionQueue::State Sample();
 
   EngineOptions options_;  // its zeros replaced by what they stand for
   Observer* const observer_;
   EngineInfo info_;
 
-  // Built by Load; used by the step thread alone, but for the tokenizer, which is stateless.
+  // Built by Load, then used by the step thread alone. Callers read what does not change: the
+  // tokenizer, the intake and the cache's geometry.
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<RequestIntake> intake_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Dispatcher> dispatcher_;
   EngineSnapshot snapshot_;
   std::thread thread_;
 
   SubmissionQueue queue_;
-  std::atomic<uint64_t> last_handle_ = 0;
 };
 
 }  // namespace eta

@@ -1,20 +1,12 @@
 #include "engine/batching/batcher.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/batching/batcher_step.h"
 
 namespace eta {
-
-namespace {
-
-// How long a reader may be behind while a request waits for its blocks: what it has to catch up on
-// is computed again.
-constexpr std::chrono::seconds kPatience{1};
-
-}  // namespace
 
 Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const BatcherOptions& options,
                  Observer* observer)
@@ -22,50 +14,61 @@ Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const Batc
       pool_(pool),
       options_(options),
       observer_(observer),
-      step_(std::make_unique<Step>(model, cache)),
-      next_(std::make_unique<Step>(model, cache)) {}
+      queue_(tenants_),
+      planner_(options_, geometry_, pool_, tenants_),
+      pipeline_(model, cache, pool_, options_, observer) {}
 
-Batcher::~Batcher() = default;
+void Batcher::Add(std::unique_ptr<Sequence> sequence, Clock::time_point now) {
+  sequence->account = &tenants_.Join(sequence->request());
+  sequence->expected_prefill = sequence->num_tokens() - planner_.Describe(*sequence).num_computed;
+  const absl::Status in_time = queue_.CheckDeadline(*sequence, running_, slots_taken(), now);
+  if (in_time.ok()) return queue_.Push(std::move(sequence));
+  // A prepared step has no part in a request that never ran, and may stay.
+  pipeline_.Complete();
+  End(*sequence, in_time);
+}
+
+void Batcher::Refuse(uint64_t handle, const absl::Status& status) {
+  const Sequence* const found = queue_.Find(handle);
+  if (found == nullptr || found->started()) return;
+  pipeline_.Complete();
+  End(*queue_.Remove(handle), status);
+}
 
 bool Batcher::Cancel(uint64_t handle) {
-  for (auto* list : {&running_, &waiting_}) {
-    const auto found = std::find_if(list->begin(), list->end(),
-                                    [&](const auto& other) { return other->handle() == handle; });
-    if (found == list->end()) continue;
-    Settle();
-    End(**found, MakeError(absl::StatusCode::kCancelled, "cancelled by the client",
-                           {.reason = "CLIENT_CANCELLED"}));
-    list->erase(found);
-    return true;
+  std::unique_ptr<Sequence> cancelled = queue_.Remove(handle);
+  const auto running =
+      std::find_if(running_.begin(), running_.end(),
+                   [handle](const auto& sequence) { return sequence->handle() == handle; });
+  if (cancelled == nullptr && running == running_.end()) return false;
+  Settle();
+  if (cancelled == nullptr) {
+    cancelled = std::move(*running);
+    running_.erase(running);
   }
-  return false;
+  End(*cancelled, MakeError(absl::StatusCode::kCancelled, "cancelled by the client",
+                            {.reason = "CLIENT_CANCELLED"}));
+  return true;
 }
 
 void Batcher::FailAll(const absl::Status& status) {
   Settle();
-  for (auto* list : {&running_, &waiting_}) {
-    for (auto& sequence : *list) End(*sequence, status);
-    list->clear();
-  }
+  for (const auto& sequence : running_) End(*sequence, status);
+  running_.clear();
+  for (const auto& sequence : queue_.sequences()) End(*sequence, status);
+  queue_.Clear();
 }
 
 void Batcher::Abandon() {
   running_.clear();
-  waiting_.clear();
-  step_->endings.clear();
-  next_->endings.clear();
+  queue_.Clear();
+  pipeline_.Abandon();
 }
 
 void Batcher::End(Sequence& sequence, const absl::Status& status) {
   FreeBlocks(sequence);
-  if (observer_ != nullptr) {
-    observer_->OnRequestEnd(sequence.request(), status, sequence.Outcome());
-  }
-  if (status.ok()) {
-    sequence.Complete();
-  } else {
-    sequence.Fail(status);
-  }
+  if (!sequence.started()) left_.push_back(sequence.handle());
+  sequence.End(status, observer_);
 }
 
 void Batcher::FreeBlocks(Sequence& sequence) {
@@ -77,39 +80,39 @@ void Batcher::FreeBlocks(Sequence& sequence) {
 }
 
 void Batcher::Expire(Clock::time_point now) {
-  for (auto* list : {&running_, &waiting_}) {
-    std::erase_if(*list, [&](const auto& sequence) {
-      if (now >= sequence->deadline()) {
-        Settle();
-        End(*sequence, DeadlinePassed(sequence->started()));
-        return true;
-      }
-      if (!sequence->sink().Congested()) {
-        sequence->congested_since.reset();
-      } else if (!sequence->congested_since) {
-        sequence->congested_since = now;
-      } else if (now - *sequence->congested_since > options_.max_congestion) {
-        Settle();
-        End(*sequence, MakeError(absl::StatusCode::kResourceExhausted,
-                                 "the client reads too slowly", {.reason = "SLOW_CONSUMER"}));
-        return true;
-      }
-      return false;
-    });
-  }
+  const auto expired = [&](const std::unique_ptr<Sequence>& sequence) {
+    if (now >= sequence->deadline()) {
+      Settle();
+      End(*sequence, DeadlinePassed(sequence->started()));
+      return true;
+    }
+    if (!sequence->sink().Congested()) {
+      sequence->congested_since.reset();
+    } else if (!sequence->congested_since) {
+      sequence->congested_since = now;
+    } else if (now - *sequence->congested_since > options_.max_congestion) {
+      Settle();
+      End(*sequence, MakeError(absl::StatusCode::kResourceExhausted, "the client reads too slowly",
+                               {.reason = "SLOW_CONSUMER"}));
+      return true;
+    }
+    return false;
+  };
+  std::erase_if(running_, expired);
+  queue_.RemoveIf(expired);
   for (const auto& sequence : running_) {
     if (sequence->congested_since && !sequence->paused_since) sequence->paused_since = now;
   }
   expired_at_ = now;
   tenants_.BeginStep();
-  tenants_.Count(running_, waiting_, now);
+  tenants_.Count(running_, queue_.sequences(), now);
   Resume();
 }
 
 // The earliest first, before anybody who waits, and as far as its tenant may have slots: readers
 // that all come back at once take none from others.
 void Batcher::Resume() {
-  int32_t slots = options_.max_running - SlotsTaken();
+  int32_t slots = options_.max_running - slots_taken();
   std::vector<Sequence*> ready;
   for (const auto& sequence : running_) {
     if (sequence->paused_since && !sequence->congested_since) ready.push_back(sequence.get());
@@ -128,17 +131,9 @@ void Batcher::Resume() {
   }
 }
 
-std::vector<TenantQueue> Batcher::Tenants(Clock::time_point now) {
-  tenants_.Count(running_, waiting_, now);
-  std::vector<TenantQueue> tenants;
-  tenants.reserve(tenants_.size());
-  for (const auto& account : tenants_.accounts()) tenants.push_back(account->queue);
-  return tenants;
-}
-
 StepPlan Batcher::Plan() {
   StepPlan plan = PlanAhead(0);
-  if (prepared_ && !IsPrepared(plan)) {
+  if (pipeline_.prepared() && !pipeline_.IsPrepared(plan, running_)) {
     Settle();
     plan = PlanAhead(0);
   }
@@ -146,109 +141,66 @@ StepPlan Batcher::Plan() {
 }
 
 StepPlan Batcher::PlanAhead(int32_t ahead) const {
-  SchedulerInput input;
-  input.available_blocks = pool_.num_available();
-  input.references = pool_.references();
-  input.block_size = geometry_.block_size;
-  input.max_running = options_.max_running;
-  input.max_step_tokens = options_.max_step_tokens;
-  for (const auto& sequence : running_) {
-    const bool paused = sequence->paused_since.has_value();
-    const int32_t more = paused ? 0 : ahead;
-    input.running.push_back(
-        {.rank = sequence->rank(),
-         .num_tokens = sequence->num_tokens() + more,
-         .num_computed = sequence->num_computed + more,
-         .blocks = sequence->blocks,
-         .paused = paused,
-         .tenant = sequence->account->index,
-         .kv_tokens = sequence->most_tokens(),
-         .yields = paused && expired_at_ - *sequence->paused_since >= kPatience});
-  }
-  tenants_.Describe(input);
-  // No more of a tenant can be admitted than there are slots, one more tells that its queue goes
-  // on; those that are held are passed over.
-  const int32_t slots = options_.max_running - SlotsTaken();
-  std::vector<int32_t> looked_at(tenants_.size(), 0);
-  std::vector<int32_t> places;  // of input.waiting, in waiting_
-  for (size_t i = 0; i < waiting_.size() && slots > 0; ++i) {
-    int32_t& of_tenant = looked_at[waiting_[i]->account->index];
-    if (of_tenant > slots) continue;
-    WaitingSequence waiting = Describe(*waiting_[i]);
-    const int32_t shared = waiting.num_computed / input.block_size;
-    for (const auto& other : running_) {
-      waiting.held = waiting.held || Computes(*other, *waiting_[i], shared);
-    }
-    for (size_t j = 0; j < places.size() && !waiting.held; ++j) {
-      waiting.held = !input.waiting[j].held && Computes(*waiting_[places[j]], *waiting_[i], shared);
-    }
-    input.waiting.push_back(waiting);
-    places.push_back(static_cast<int32_t>(i));
-    of_tenant += waiting.held ? 0 : 1;
-  }
-  StepPlan plan = PlanStep(input);
-  for (int32_t& index : plan.admitted) index = places[index];
-  return plan;
+  return planner_.Plan(running_, queue_.sequences(), slots_taken(), ahead, expired_at_);
 }
 
-WaitingSequence Batcher::Describe(const Sequence& sequence) const {
-  const int32_t block_size = geometry_.block_size;
-  BlockPool::Prefix shared;
-  if (options_.prefix_cache) {
-    const auto sharable = static_cast<size_t>(sequence.max_shared_blocks(block_size));
-    shared = pool_.FindPrefix(sequence.prefix_keys().first(sharable));
+absl::StatusOr<double> Batcher::Run(const StepPlan& plan, Clock::time_point now) {
+  const int32_t taken = slots_taken();
+  if (!pipeline_.prepared()) {
+    Settle();
+    LayOut(plan, now);
   }
-  // What was reserved for the answer of one that ran already is paid for.
-  const int64_t tokens = (sequence.started() ? sequence.num_tokens() : sequence.most_tokens()) -
-                         int64_t{shared.num_blocks} * block_size;
-  return {.rank = sequence.rank(),
-          .blocks_needed = BlocksFor(sequence.num_tokens(), block_size) - shared.num_held,
-          .num_tokens = sequence.num_tokens(),
-          .num_computed = shared.num_blocks * block_size,
-          .held = sequence.congested_since.has_value(),
-          .tenant = sequence.account->index,
-          .kv_tokens = sequence.most_tokens(),
-          .cost = static_cast<double>(tokens),
-          .blocks_shared = shared.num_held};
+  const bool full = slots_taken() >= options_.max_running || plan.short_of_blocks;
+  queue_.MeasureSlots(taken, slots_taken(), full, now);
+  const auto preemptions = static_cast<int32_t>(plan.preempted.size());
+  if (pipeline_.next_empty()) {
+    if (preemptions > 0) Report({.preemptions = preemptions});
+    return 0.0;
+  }
+  if (absl::Status noted = pipeline_.Forward(); !noted.ok()) return noted;
+  pipeline_.Launch();
+  PrepareNext();
+  const absl::Status finished = pipeline_.Finish();
+  if (finished.ok()) {
+    Commit(now);
+  } else {
+    pipeline_.Forget();
+  }
+  if (!pipeline_.prepared()) Settle();
+  if (absl::IsResourceExhausted(finished)) {
+    if (preemptions > 0) Report({.preemptions = preemptions});
+    GiveWay();
+    return 0.0;
+  }
+  if (!finished.ok()) return finished;
+  return std::chrono::duration<double>(pipeline_.report().duration).count();
 }
 
-bool Batcher::Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const {
-  const int32_t block_size = geometry_.block_size;
-  // A key stands for all of the prompt up to its block, so equal keys have equal indices.
-  return !other.paused_since && shared < sequence.max_shared_blocks(block_size) &&
-         static_cast<size_t>(shared) < other.prefix_keys().size() &&
-         other.num_computed < (shared + 1) * block_size &&
-         other.prefix_keys()[shared] == sequence.prefix_keys()[shared];
-}
-
-// Carries out the plan: frees, admits, allocates, and lays out the rows of the step.
-void Batcher::Slot(const StepPlan& plan, Clock::time_point now, Step& step) {
+void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
   std::vector<Sequence*> sequences;
   for (const auto& sequence : running_) sequences.push_back(sequence.get());
+  // The admitted ones leave the queue first: their indices are those from before anybody is queued
+  // again.
+  std::vector<std::unique_ptr<Sequence>> admitted = queue_.Remove(plan.admitted);
   for (const int32_t index : plan.preempted) {
     FreeBlocks(*running_[index]);
     running_[index]->Preempt();
     running_[index]->paused_since.reset();
-    Queue(std::move(running_[index]));
+    queue_.Push(std::move(running_[index]));
   }
   std::erase(running_, nullptr);
-  tenants_.Take(plan);
-  for (const int32_t index : plan.admitted) {
-    Admit(*waiting_[index], now);
-    sequences.push_back(waiting_[index].get());
-    running_.push_back(std::move(waiting_[index]));
+  tenants_.Commit(plan);
+  for (std::unique_ptr<Sequence>& sequence : admitted) {
+    Admit(*sequence, now);
+    sequences.push_back(sequence.get());
+    running_.push_back(std::move(sequence));
   }
-  std::erase(waiting_, nullptr);
 
-  step.members.clear();
-  step.batch.Clear();
-  step.report = {.preemptions = static_cast<int32_t>(plan.preempted.size())};
+  pipeline_.Begin(static_cast<int32_t>(plan.preempted.size()));
   for (const StepPlan::Work& work : plan.work) {
     Sequence& sequence = *sequences[work.index];
     Grow(sequence, work.new_blocks);
-    if (work.num_rows == 0) continue;
-    step.members.push_back({&sequence, sequence.NextRows(step.batch.num_rows(), work.num_rows)});
-    step.batch.Add(step.members.back().rows, sequence.tokens());
+    if (work.num_rows > 0) pipeline_.Add(sequence, work.num_rows);
   }
 }
 
@@ -264,11 +216,90 @@ void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
   const auto shared = static_cast<int32_t>(sequence.blocks.size());
   Grow(sequence, BlocksFor(sequence.num_tokens(), block_size) - shared);
   sequence.num_computed = shared * block_size;
-  if (!sequence.started()) sequence.Start(now, sequence.num_computed);
+  if (sequence.started()) return;
+  left_.push_back(sequence.handle());
+  sequence.Start(now, sequence.num_computed);
 }
 
 void Batcher::Grow(Sequence& sequence, int32_t num_blocks) {
   for (int32_t i = 0; i < num_blocks; ++i) sequence.blocks.push_back(pool_.Allocate().value());
+}
+
+// While the current step runs: prepares the step that follows if nobody joins, leaves or pauses.
+// Only free blocks are allocated for it: a cached prefix must not go for a step that may not come.
+void Batcher::PrepareNext() {
+  if (!pipeline_.CanPrepare()) return;
+  size_t going_on = 0;
+  for (const auto& sequence : running_) {
+    if (sequence->paused_since) continue;
+    if (sequence->AtLastToken()) return;
+    ++going_on;
+  }
+  if (going_on != pipeline_.num_sequences()) return;
+  const StepPlan plan = PlanAhead(1);
+  int32_t new_blocks = 0;
+  bool all_decode = plan.preempted.empty() && plan.admitted.empty();
+  for (const StepPlan::Work& work : plan.work) {
+    new_blocks += work.new_blocks;
+    all_decode = all_decode && work.num_rows == 1;
+  }
+  if (!all_decode || plan.work.size() != going_on || new_blocks > pool_.num_free()) return;
+
+  pipeline_.Begin();
+  for (const StepPlan::Work& work : plan.work) {
+    Sequence& sequence = *running_[work.index];
+    Grow(sequence, work.new_blocks);
+    pipeline_.AddAhead(sequence, work.new_blocks);
+  }
+  pipeline_.Prepare();
+}
+
+void Batcher::Commit(Clock::time_point begin) {
+  for (StepPipeline::Ended& ended : pipeline_.Commit()) {
+    const auto found = std::find_if(running_.begin(), running_.end(), [&](const auto& other) {
+      return other.get() == ended.sequence;
+    });
+    FreeBlocks(**found);
+    pipeline_.Retire(std::move(*found), std::move(ended.status));
+    running_.erase(found);
+  }
+  StepReport& report = pipeline_.report();
+  FillGauges(report);
+  report.duration = Clock::now() - begin;
+  // A step that is not filled says little of how fast a long prompt goes.
+  if (report.prefill_rows * 2 >= options_.max_step_tokens) {
+    queue_.MeasurePrefill(report.prefill_rows, report.duration, begin);
+  }
+}
+
+// The device had no memory for the step, of which nothing counts: the latest of its sequences ends,
+// so that the next step is smaller.
+void Batcher::GiveWay() {
+  Sequence& latest = pipeline_.latest();
+  End(latest, MakeError(absl::StatusCode::kUnavailable, "the device ran out of memory",
+                        {.reason = "DEVICE_ERROR",
+                         .retry_after = queue_.wait_estimate().RetryAfter(prefill_tokens(), 0)}));
+  std::erase_if(running_, [&](const auto& other) { return other.get() == &latest; });
+}
+
+void Batcher::Report(StepReport report) const {
+  if (observer_ == nullptr) return;
+  FillGauges(report);
+  observer_->OnStep(report);
+}
+
+void Batcher::FillGauges(StepReport& report) const {
+  report.sequences_running = num_running();
+  report.requests_waiting = queue_.size();
+  report.blocks_used = pool_.num_used();
+  report.blocks_cached = pool_.num_cached();
+  report.blocks_free = pool_.num_free();
+}
+
+int32_t Batcher::slots_taken() const {
+  return static_cast<int32_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [](const auto& sequence) { return !sequence->paused_since; }));
 }
 
 int64_t Batcher::prefill_tokens() const {
@@ -277,10 +308,19 @@ int64_t Batcher::prefill_tokens() const {
   return tokens;
 }
 
-int32_t Batcher::SlotsTaken() const {
-  return static_cast<int32_t>(
-      std::count_if(running_.begin(), running_.end(),
-                    [](const auto& sequence) { return !sequence->paused_since; }));
+std::vector<TenantQueue> Batcher::Tenants(Clock::time_point now) {
+  tenants_.Count(running_, queue_.sequences(), now);
+  std::vector<TenantQueue> tenants;
+  tenants.reserve(tenants_.size());
+  for (const auto& account : tenants_.accounts()) {
+    tenants.push_back(account->queue);
+    tenants.back().waiting = 0;
+    tenants.back().waiting_tokens = 0;
+  }
+  for (const auto& sequence : queue_.sequences()) {
+    if (sequence->started()) ++tenants[sequence->account->index].waiting;
+  }
+  return tenants;
 }
 
 }  // namespace eta

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "engine/batching/turns.h"
+#include "engine/batching/deficit_round_robin.h"
 
 namespace eta {
 namespace {
@@ -27,7 +27,8 @@ class Reclaimed {
  public:
   explicit Reclaimed(std::span<const int32_t> references) : references_(references) {}
 
-  int32_t Take(std::span<const int32_t> blocks) {
+  // Returns how many of these blocks are free now.
+  int32_t Release(std::span<const int32_t> blocks) {
     int32_t freed = 0;
     for (const int32_t block : blocks) freed += ++released_[block] == references_[block] ? 1 : 0;
     return freed;
@@ -42,8 +43,9 @@ double WeightOf(const SchedulerInput& input, int32_t tenant) {
   return input.tenants.empty() ? 1.0 : input.tenants[tenant].weight;
 }
 
-// Who is given blocks first, and loses them last: the earliest rank, which so always advances, then
-// by what the tenant holds for its weight up to there.
+// The order in which sequences are given blocks; they lose them in the reverse order. The earliest
+// rank is first, so that it always advances. The others follow by what their tenant holds, up to
+// and with them, for its weight.
 std::vector<Candidate*> OrderForBlocks(const SchedulerInput& input,
                                        std::vector<Candidate>& by_rank) {
   std::vector<Candidate*> order;
@@ -78,12 +80,12 @@ void AssignBlocks(const SchedulerInput& input, const std::vector<Candidate*>& or
     while (available < needed && last > i + 1) {
       Candidate& victim = *order[--last];
       victim.runs = false;
-      available += reclaimed.Take(input.running[victim.index].blocks);
+      available += reclaimed.Release(input.running[victim.index].blocks);
       plan.preempted.push_back(victim.index);
     }
-    if (available < needed) {  // itself the latest that is left
+    if (available < needed) {  // it is itself the last one left
       candidate.runs = false;
-      available += reclaimed.Take(sequence.blocks);
+      available += reclaimed.Release(sequence.blocks);
       plan.preempted.push_back(candidate.index);
       return;
     }
@@ -92,9 +94,9 @@ void AssignBlocks(const SchedulerInput& input, const std::vector<Candidate*>& or
   }
 }
 
-// What the next request lacks comes from those that have been paused for long, last to first, if
-// they have enough of it: what it shares with them is not gained. It is admitted in the next step,
-// by what is free then.
+// Preempts sequences that have been paused for long, last to first, if that gives the next request
+// the blocks that it lacks. Blocks that it shares with them are not gained. The request is admitted
+// in the next step, by what is free then.
 void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, int32_t lacking,
            StepPlan& plan) {
   Reclaimed reclaimed(input.references);
@@ -102,7 +104,7 @@ void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, in
   for (auto last = order.rbegin(); last != order.rend() && lacking > 0; ++last) {
     const RunningSequence& sequence = input.running[(*last)->index];
     if (!sequence.yields) continue;
-    lacking -= reclaimed.Take(sequence.blocks);
+    lacking -= reclaimed.Release(sequence.blocks);
     victims.push_back(*last);
   }
   if (lacking > 0) return;
@@ -112,25 +114,26 @@ void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, in
   }
 }
 
-// Blocks that the next request lacks; 0: it lacks none, or something else.
+// Admits whom slots and blocks suffice for. Returns the blocks that the next request lacks; 0: it
+// lacks none, or something else.
 int32_t Admit(const SchedulerInput& input, int32_t& available, std::vector<Candidate>& candidates,
               StepPlan& plan) {
   int32_t lacking = 0;
   auto in_slots = static_cast<int32_t>(
       std::count_if(input.running.begin(), input.running.end(),
                     [](const RunningSequence& sequence) { return !sequence.paused; }));
-  Turns turns(input);
-  while (const auto next = turns.Next()) {
+  DeficitRoundRobin round_robin(input);
+  while (const auto next = round_robin.Next()) {
     const WaitingSequence& waiting = input.waiting[*next];
     if (in_slots >= input.max_running) break;
-    // One block in reserve for each that runs: whoever is admitted now should not be preempted at
-    // the very next block boundary.
+    // One block stays in reserve for each that runs, so that whoever is admitted now is not
+    // preempted at the very next block boundary.
     if (available < waiting.blocks_needed + in_slots) {
       lacking = waiting.blocks_needed + waiting.blocks_shared + in_slots - available;
       plan.short_of_blocks = true;
       break;
     }
-    turns.Admit();
+    round_robin.Admit();
     available -= waiting.blocks_needed;
     candidates.push_back(
         {.rank = waiting.rank,
@@ -140,8 +143,8 @@ int32_t Admit(const SchedulerInput& input, int32_t& available, std::vector<Candi
     plan.admitted.push_back(static_cast<int32_t>(*next));
     ++in_slots;
   }
-  plan.deficits = turns.deficits();
-  plan.turn = turns.turn();
+  plan.deficits = round_robin.deficits();
+  plan.current_tenant = round_robin.current_tenant();
   return lacking;
 }
 
@@ -165,8 +168,9 @@ void ShareRows(std::vector<const Candidate*> catching_up, int32_t budget,
   }
 }
 
-// Divides what decoding left between the tenants by weight; what one does not need goes to others.
-// The earliest of all has a row at least, so that it advances however small its weight.
+// Divides the rows that decoding left between the tenants by weight; what one does not need goes to
+// others. The earliest sequence of all has a row at least, so that it advances however small its
+// tenant's weight is.
 void ShareRowsOfTenants(const SchedulerInput& input,
                         const std::vector<const Candidate*>& catching_up, int32_t budget,
                         std::vector<int32_t>& rows) {
@@ -238,8 +242,8 @@ StepPlan PlanStep(const SchedulerInput& input) {
   const std::vector<Candidate*> order = OrderForBlocks(input, candidates);
   AssignBlocks(input, order, available, plan);
   plan.short_of_blocks = !plan.preempted.empty();
-  plan.turn = input.turn;
-  for (const TenantTurn& tenant : input.tenants) plan.deficits.push_back(tenant.deficit);
+  plan.current_tenant = input.current_tenant;
+  for (const TenantRound& tenant : input.tenants) plan.deficits.push_back(tenant.deficit);
   if (plan.preempted.empty()) {
     const int32_t lacking = Admit(input, available, candidates, plan);
     if (lacking > 0 && plan.admitted.empty()) Yield(input, order, lacking, plan);

@@ -1,23 +1,27 @@
 // Who runs in the next step: a pure function from a snapshot to a plan.
 //
-// Rules. Every decoding sequence gets one row. The rest of the step's rows go to sequences with
-// tokens to catch up on (prompts, and answers replayed after a preemption): half to the one that
-// has waited longest, then to those that need least, so that a short prompt overtakes a long one
-// and the long one still moves. A sequence that needs a block when none is left takes it from the
-// running sequence of the latest rank, which loses all of its own (those that others share stay
-// with them); the earliest rank therefore always advances. A sequence whose next shared block is
-// just being computed for another one waits for it instead of computing it again. Rank is arrival,
-// moved by priority: a level of priority is worth kPriorityBonus of waiting, so nothing starves. A
-// sequence whose reader is slow is paused: it gets no rows, takes no slot from others, and is the
-// first to lose its blocks. One that has been paused for long loses them to a request that waits,
-// too, if that is all that the request lacks.
+// Rows. Every decoding sequence gets one row. The rest of the step's rows go to sequences with
+// tokens to catch up on: prompts, and answers that are replayed after a preemption. Half of these
+// rows go to the sequence that has waited longest, then the others are served by need, the least
+// first. So a short prompt overtakes a long one, and the long one still moves.
+// Blocks. A sequence that needs a block when none is left preempts the running sequence of the
+// latest rank. That one loses all of its blocks; those that others share stay with them. So the
+// earliest rank always advances. A sequence whose next shared block is being computed for another
+// one waits for that block.
+// Rank. Rank is arrival, moved by priority: a level of priority is worth kPriorityBonus of waiting.
+// So nothing starves.
+// Slow readers. A sequence whose reader is slow is paused: it gets no rows and occupies no slot,
+// and it is the first to lose its blocks. After a long pause it loses them also to a request that
+// waits, if blocks are all that this request lacks.
 //
-// Between tenants. All of the above is the order within one tenant; alone it has everything. Slots
-// go to waiting requests by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) in tokens:
-// those to compute and those reserved for the answer. The rows that decoding leaves are divided by
-// weight, what one does not need going to the others. Blocks are taken from the tenant that holds
-// most for its weight, but never from the earliest rank of all. A tenant at its limit of slots or
-// cached tokens is passed over, although there is room.
+// Between tenants. All of the above is the order within one tenant; a tenant that is alone has
+// everything. Slots go to waiting requests by deficit round robin in tokens: those to compute and
+// those reserved for the answer. The rows that decoding leaves are divided by weight; what one
+// tenant does not need goes to the others. Blocks are taken from the tenant that holds most for its
+// weight, but never from the earliest rank of all. A tenant at its limit of slots or of cached
+// tokens is passed over, although there is room.
+//
+// All counts of tokens are of one device. PlanStep has no state: any thread may call it.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +36,8 @@
 namespace eta {
 
 inline constexpr std::chrono::seconds kPriorityBonus{10};
-// What a tenant of weight 1 may take in its turn.
-inline constexpr double kTurnTokens = 256.0;
+// What a round adds to the deficit of a tenant of weight 1.
+inline constexpr double kQuantumTokens = 256.0;
 
 // Blocks that hold `tokens`.
 inline int32_t BlocksFor(int32_t tokens, int32_t block_size) {
@@ -51,7 +55,7 @@ struct RunningSequence {
   bool paused = false;              // it has no slot: its reader is slow, or was
   int32_t tenant = 0;               // index into tenants
   int64_t kv_tokens = 0;            // of its prompt and the longest answer
-  bool yields = false;              // paused, and that for long
+  bool yields = false;              // paused for so long that a waiting request may have its blocks
 };
 
 struct WaitingSequence {
@@ -59,17 +63,18 @@ struct WaitingSequence {
   int32_t blocks_needed = 0;  // to hold its tokens, less those shared with running sequences
   int32_t num_tokens = 0;
   int32_t num_computed = 0;  // tokens that shared blocks will cover
-  bool held = false;         // not yet: it was running and its reader is slow, or the block of its
-                             // prompt that it would compute first is being computed
+  bool held = false;         // not to be admitted yet: its reader is slow, or another sequence is
+                             // computing the first block that it lacks
   int32_t tenant = 0;
   int64_t kv_tokens = 0;
-  double cost = 0.0;          // tokens of its tenant's deficit that a slot takes
-  int32_t blocks_shared = 0;  // that running sequences hold and it will
+  double cost = 0.0;          // tokens that a slot costs its tenant's deficit
+  int32_t blocks_shared = 0;  // blocks of its prompt that running sequences hold
 };
 
-struct TenantTurn {
+// A tenant's terms in deficit round robin.
+struct TenantRound {
   double weight = 1.0;   // above 0
-  double deficit = 0.0;  // what it may still take before the turn goes on
+  double deficit = 0.0;  // tokens that it may still be given before the next tenant's round
   int32_t max_slots = std::numeric_limits<int32_t>::max();
   int64_t max_kv_tokens = 0;  // of its running sequences, the first of which always fits; 0: any
 };
@@ -82,8 +87,8 @@ struct SchedulerInput {
   int32_t block_size = 64;
   int32_t max_running = 64;
   int32_t max_step_tokens = 256;
-  std::vector<TenantTurn> tenants;  // in the order of their turns; empty: one
-  size_t turn = 0;                  // whose turn it is
+  std::vector<TenantRound> tenants;  // in the order of their rounds; empty: one
+  size_t current_tenant = 0;         // whose round it is
 };
 
 struct StepPlan {
@@ -95,13 +100,13 @@ struct StepPlan {
   std::vector<int32_t> preempted;  // indices into running: blocks freed before any is allocated
   std::vector<int32_t> admitted;   // indices into waiting, ascending within a tenant
   std::vector<Work> work;
-  // Somebody is preempted, or waits, for lack of blocks: whoever else holds some should give them.
+  // Somebody is preempted, or waits, for lack of blocks: passes should give theirs back.
   bool short_of_blocks = false;
-  // What the plan leaves to others, less one block in reserve for each that runs.
+  // Blocks that the plan leaves to passes; one in reserve for each that runs is not among them.
   int32_t spare_blocks = 0;
-  // The turns once these are admitted: the input of the plan after this one.
+  // Deficit round robin once these are admitted: input of the plan after this one.
   std::vector<double> deficits;
-  size_t turn = 0;
+  size_t current_tenant = 0;
 
   // Whether any row is computed.
   bool has_rows() const {

@@ -50,7 +50,7 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
 Sequence::~Sequence() {
   if (!owed_) return;
   try {
-    Fail(OutOfMemory());
+    TellSink(OutOfMemory());
   } catch (const std::bad_alloc&) {  // the process is about to end, and its connections with it
   }
 }
@@ -162,13 +162,17 @@ bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::strin
   return true;
 }
 
-void Sequence::Complete() {
-  options_.sink->OnFinished(Outcome());
-  owed_ = false;
+void Sequence::End(const absl::Status& status, Observer* observer) {
+  if (observer != nullptr) observer->OnRequestEnd(request(), status, Outcome());
+  TellSink(status);
 }
 
-void Sequence::Fail(const absl::Status& status) {
-  options_.sink->OnFailed(status, Outcome());
+void Sequence::TellSink(const absl::Status& status) {
+  if (status.ok()) {
+    options_.sink->OnFinished(Outcome());
+  } else {
+    options_.sink->OnFailed(status, Outcome());
+  }
   owed_ = false;
 }
 

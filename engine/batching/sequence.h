@@ -1,4 +1,6 @@
 // A request in flight: its tokens, its blocks, how far its cache has got, and its answer so far.
+//
+// Made on the caller's thread, then used by the step thread alone.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include "engine/batching/attention_counter.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/batching/sampler.h"
+#include "engine/request/observer.h"
 #include "engine/request/request.h"
 #include "engine/tokenizer/text_stream.h"
 #include "kernels/batch.h"
@@ -35,12 +38,12 @@ class Sequence {
  public:
   Sequence(SequenceOptions options, const ModelConfig& config, const KvGeometry& geometry,
            const Tokenizer& tokenizer);
-  // One that was owed an end and had none tells its sink OutOfMemory: only where the step thread
-  // had no memory for its work does it come to that.
+  // A sequence that was owed an end and had none tells its sink OutOfMemory. That happens only
+  // where the step thread had no memory for its work.
   ~Sequence();
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
-  // Its sink is to be told how it ends from now on.
+  // From now on its sink is owed an end.
   void Owe() { owed_ = true; }
 
   uint64_t handle() const { return options_.handle; }
@@ -59,10 +62,10 @@ class Sequence {
     return int64_t{prompt_len_} + options_.request.stopping.max_tokens;
   }
   std::span<const int32_t> tokens() const { return tokens_; }
-  // Of the prompt's full blocks.
+  // Keys of the prompt's full blocks.
   std::span<const PrefixKey> prefix_keys() const { return prefix_keys_; }
-  // How many of them may come from shared blocks: never the block of the prompt's last token, whose
-  // logits are wanted, and none if the logits of all its tokens are.
+  // How many of these blocks may be shared. Never the block of the prompt's last token, whose
+  // logits are wanted; none if the logits of all prompt tokens are wanted.
   int32_t max_shared_blocks(int32_t block_size) const;
 
   // Tokens whose K and V stand in `blocks`. After a preemption both start again from nothing: the
@@ -107,17 +110,17 @@ class Sequence {
   Clock::time_point waiting_since() const {
     return first_token_at_ ? last_token_at_ : options_.arrival;
   }
-  // Takes a drawn token; Emit sends what it brought. True: the answer is done, and Complete is to
+  // Appends a drawn token; Emit sends what it brought. True: the answer is done, and End is to
   // follow.
   bool Accept(const SampleRow& row, Clock::time_point now);
   void Emit();
-  // The last event: Finished, or Failed with an error.
-  void Complete();
-  void Fail(const absl::Status& status);
-
-  FinishedEvent Outcome() const;
+  // Tells `observer`, if it is not null, then the sink how it ended: Finished, or Failed with an
+  // error.
+  void End(const absl::Status& status, Observer* observer);
 
  private:
+  void TellSink(const absl::Status& status);
+  FinishedEvent Outcome() const;
   bool Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop);
 
   SequenceOptions options_;

@@ -1,4 +1,4 @@
-// What one tenant has in the engine: its part of the queue and of the batch.
+// What one tenant has in the engine now: its part of the queue and of the batch.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,6 @@
 
 namespace eta {
 
-// What a tenant has in the engine now.
 struct TenantQueue {
   std::string tenant;
   double weight = 1.0;

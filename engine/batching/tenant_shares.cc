@@ -43,22 +43,24 @@ void TenantShares::Count(std::span<const std::unique_ptr<Sequence>> running,
     ++queue.waiting;
     if (!sequence->started()) queue.waiting_tokens += sequence->prompt_len();
   }
-  const TenantAccount* const in_turn = turn_ < accounts_.size() ? accounts_[turn_].get() : nullptr;
+  const TenantAccount* const current =
+      current_ < accounts_.size() ? accounts_[current_].get() : nullptr;
   for (const auto& account : accounts_) {
     const int64_t wants = account->queue.running + account->queue.waiting;
     if (account->queue.waiting == 0) account->deficit = 0.0;
-    account->wanted.Take(wants, now, step_);
+    account->wanted.Record(wants, now, step_);
   }
   std::erase_if(accounts_, [&](const auto& account) {
-    return account->wanted.value() == 0 && account.get() != in_turn;
+    return account->wanted.value() == 0 && account.get() != current;
   });
   for (size_t i = 0; i < accounts_.size(); ++i) {
     accounts_[i]->index = static_cast<int32_t>(i);
-    if (accounts_[i].get() == in_turn) turn_ = i;
+    if (accounts_[i].get() == current) current_ = i;
   }
 }
 
-// All slots but those that others have use for within their share, and never less than its own.
+// A tenant may have all slots but those that others have use for within their shares, and never
+// fewer than its own share.
 std::vector<int32_t> TenantShares::MaxSlots(int32_t max_running) const {
   double weights = 0.0;
   for (const auto& account : accounts_) weights += account->share.weight;
@@ -79,7 +81,7 @@ std::vector<int32_t> TenantShares::MaxSlots(int32_t max_running) const {
 
 void TenantShares::Describe(SchedulerInput& input) const {
   const std::vector<int32_t> max_slots = MaxSlots(input.max_running);
-  input.turn = turn_;
+  input.current_tenant = current_;
   for (const auto& account : accounts_) {
     input.tenants.push_back({.weight = account->share.weight,
                              .deficit = account->deficit,
@@ -88,8 +90,8 @@ void TenantShares::Describe(SchedulerInput& input) const {
   }
 }
 
-void TenantShares::Take(const StepPlan& plan) {
-  turn_ = plan.turn;
+void TenantShares::Commit(const StepPlan& plan) {
+  current_ = plan.current_tenant;
   for (size_t i = 0; i < plan.deficits.size() && i < accounts_.size(); ++i) {
     accounts_[i]->deficit = plan.deficits[i];
   }

@@ -1,6 +1,6 @@
-// The tenants whose requests a batcher holds, or held lately: what each is entitled to, what it has
-// taken in the round, and what it holds now. Bounded: a tenant is forgotten RecentPeak::kTime after
-// its last request at the latest. Not thread-safe.
+// The tenants whose requests a batcher holds, or held lately: the share of each, its deficit in the
+// round robin, and what it holds now. Bounded: a tenant is forgotten RecentPeak::kTime after its
+// last request at the latest. Not thread-safe: the step thread's.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ struct TenantAccount {
   TenantShare share;
   double deficit = 0.0;
   TenantQueue queue;  // as of the last Count
-  // Slots that it has use for. As many as were lately, up to its share, are kept for it while
-  // others have more than theirs, so that a tenant which comes and goes finds a slot free. Where
-  // answers are short a slot comes free soon enough, hence lately counts steps.
+  // Slots that it had use for lately. So many, up to its share, are kept for it while others have
+  // more than theirs: a tenant that comes and goes finds a slot free. "Lately" counts steps, since
+  // a slot comes free soon where answers are short.
   RecentPeak wanted;
   int32_t index = 0;
 };
@@ -31,17 +31,18 @@ class TenantShares {
   // A share's weight within its bounds.
   static double Weight(const TenantShare& share);
 
-  // The account of the request's tenant, whose terms become the request's. It stays for as long as
-  // sequences that are counted point to it.
+  // The account of the request's tenant, which has the request's share from now on. It lives for as
+  // long as Count finds a sequence that points to it.
   TenantAccount& Join(const Request& request);
   void BeginStep() { ++step_; }
   // What everybody holds now.
   void Count(std::span<const std::unique_ptr<Sequence>> running,
              std::span<const std::unique_ptr<Sequence>> waiting, Clock::time_point now);
 
-  // For the scheduler, and what it says of them.
+  // Fills in the tenants of a scheduler's input.
   void Describe(SchedulerInput& input) const;
-  void Take(const StepPlan& plan);
+  // Makes what a plan left of the round robin the state of the next one.
+  void Commit(const StepPlan& plan);
   // How many slots each tenant may have, by index, as of the last Count.
   std::vector<int32_t> MaxSlots(int32_t max_running) const;
 
@@ -49,8 +50,8 @@ class TenantShares {
   const std::vector<std::unique_ptr<TenantAccount>>& accounts() const { return accounts_; }
 
  private:
-  std::vector<std::unique_ptr<TenantAccount>> accounts_;  // in the order of their turns
-  size_t turn_ = 0;
+  std::vector<std::unique_ptr<TenantAccount>> accounts_;  // in the order of their rounds
+  size_t current_ = 0;                                    // whose round it is
   int64_t step_ = 0;
 };
 

@@ -185,13 +185,6 @@ struct FinishedEvent {
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  // Before a prompt of `bytes` of text is made tokens, of which it has `least_tokens` at least, and
-  // before the request is queued, once its prompt's length is known: on Submit's thread, of a valid
-  // request. An error refuses it, and Submit returns it. May come again if another device is asked.
-  virtual absl::Status OnText(int64_t /*bytes*/, int64_t /*least_tokens*/) {
-    return absl::OkStatus();
-  }
-  virtual absl::Status OnSized(int32_t /*prompt_tokens*/) { return absl::OkStatus(); }
   virtual void OnStarted(StartedEvent event) = 0;
   virtual void OnPrefill(PrefillEvent event) = 0;
   virtual void OnDelta(DeltaEvent event) = 0;

@@ -123,9 +123,23 @@ absl::Status GenerateReactor::Submit() {
     record().profile = attention.profile->name;
     record().profile_version = attention.profile->version;
   }
-  max_tokens_ = request_.stopping.max_tokens;
+  const int64_t max_tokens = request_.stopping.max_tokens;
+  const auto least_tokens = service_.engine.Check(request_);
+  if (!least_tokens.ok()) return least_tokens.status();
+  // Text is paid for before it is made tokens.
+  if (const auto* text = std::get_if<std::string>(&request_.prompt)) {
+    absl::Status charged = lease().Charge(*least_tokens + max_tokens);
+    if (!charged.ok()) return charged;
+    text_cost_ = static_cast<int64_t>(text->size()) / kTextBytesPerToken;
+    lease().Use(text_cost_);
+  }
+  auto prepared = service_.engine.Prepare(std::move(request_));
+  if (!prepared.ok()) return prepared.status();
+  absl::Status charged = lease().Charge(prepared->prompt_tokens() + max_tokens);
+  if (!charged.ok()) return charged;
+  // A refusal gives the charge back, but for the cost of the text, when the call ends.
   place_ = service_.streams.Add(Self());
-  const absl::StatusOr<uint64_t> handle = service_.engine.Submit(std::move(request_), Self());
+  const absl::StatusOr<uint64_t> handle = service_.engine.Submit(*std::move(prepared), Self());
   if (!handle.ok()) {
     place_.Release();
     return handle.status();
@@ -138,19 +152,6 @@ absl::Status GenerateReactor::Submit() {
   }
   if (cancelled) service_.engine.Cancel(*handle);
   return absl::OkStatus();
-}
-
-absl::Status GenerateReactor::OnText(int64_t bytes, int64_t least_tokens) {
-  if (absl::Status charged = lease().Charge(least_tokens + max_tokens_); !charged.ok()) {
-    return charged;
-  }
-  text_cost_ = bytes / kTextBytesPerToken;
-  lease().Use(text_cost_);
-  return absl::OkStatus();
-}
-
-absl::Status GenerateReactor::OnSized(int32_t prompt_tokens) {
-  return lease().Charge(int64_t{prompt_tokens} + max_tokens_);
 }
 
 void GenerateReactor::OnStarted(StartedEvent event) {

@@ -33,9 +33,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
                                                            const ServiceContext& service,
                                                            std::function<void()> on_done);
 
-  // EventSink; the first two on the thread of Submit, the others on the engine's step thread.
-  absl::Status OnText(int64_t bytes, int64_t least_tokens) override;
-  absl::Status OnSized(int32_t prompt_tokens) override;
+  // EventSink, on the engine's step thread.
   void OnStarted(StartedEvent event) override;
   void OnPrefill(PrefillEvent event) override;
   void OnDelta(DeltaEvent event) override;
@@ -56,6 +54,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
 
   absl::Status Begin(const grpc::ByteBuffer& message);
   absl::Status ResolveProfile(const Tenant& tenant, const v1::Attention& attention);
+  // Checks, pays for, prepares and queues the request.
   absl::Status Submit();
   // Whether it waited for its profile; it does not any more. Whoever is told so goes on with it.
   bool EndWait();
@@ -68,8 +67,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
 
   const ServiceContext& service_;
-  Request request_;  // until it is submitted
-  int32_t max_tokens_ = 0;
+  Request request_;        // until it is submitted
   int64_t text_cost_ = 0;  // tokens
   Lease place_;            // among the live streams
   std::atomic<int64_t> kv_tokens_ = 0;

@@ -46,10 +46,10 @@ class Host {
         max_running_(reader.Int(1, 12)),
         max_step_tokens_(max_running_ + reader.Int(0, 200)) {
     for (int n = reader.Int(1, 4); n > 0; --n) {
-      eta::TenantTurn turn{.weight = reader.Pick({1.0, 0.01, 100.0, 2.5})};
-      if (reader.Bool()) turn.max_slots = reader.Int(1, 12);
-      if (reader.Bool()) turn.max_kv_tokens = reader.Int(1, 2000);
-      tenants_.push_back(turn);
+      eta::TenantRound round{.weight = reader.Pick({1.0, 0.01, 100.0, 2.5})};
+      if (reader.Bool()) round.max_slots = reader.Int(1, 12);
+      if (reader.Bool()) round.max_kv_tokens = reader.Int(1, 2000);
+      tenants_.push_back(round);
     }
   }
 
@@ -84,7 +84,7 @@ class Host {
     const eta::SchedulerInput input = Input();
     const eta::StepPlan plan = eta::PlanStep(input);
     CheckPlan(input, plan);
-    turn_ = plan.turn;
+    current_tenant_ = plan.current_tenant;
     for (size_t i = 0; i < plan.deficits.size(); ++i) tenants_[i].deficit = plan.deficits[i];
     Apply(plan);
     CheckPool();
@@ -162,7 +162,7 @@ class Host {
   void Pause() {
     int32_t slots = max_running_;
     std::vector<int32_t> of_tenant;
-    for (const eta::TenantTurn& tenant : tenants_) of_tenant.push_back(tenant.max_slots);
+    for (const eta::TenantRound& tenant : tenants_) of_tenant.push_back(tenant.max_slots);
     const auto take = [&](Sequence& sequence) {
       int32_t& own = of_tenant[static_cast<size_t>(sequence.tenant)];
       sequence.paused_steps = slots > 0 && own > 0 ? 0 : sequence.paused_steps + 1;
@@ -187,7 +187,7 @@ class Host {
     input.max_running = max_running_;
     input.max_step_tokens = max_step_tokens_;
     input.tenants = tenants_;
-    input.turn = turn_;
+    input.current_tenant = current_tenant_;
     for (const SequencePtr& sequence : running_) {
       input.running.push_back({.rank = sequence->rank,
                                .num_tokens = sequence->tokens,
@@ -309,8 +309,8 @@ class Host {
   eta::BlockPool pool_;
   const int32_t max_running_;
   const int32_t max_step_tokens_;
-  std::vector<eta::TenantTurn> tenants_;
-  size_t turn_ = 0;
+  std::vector<eta::TenantRound> tenants_;
+  size_t current_tenant_ = 0;
   eta::Clock::time_point now_{std::chrono::hours(1)};
   std::vector<SequencePtr> running_;
   std::vector<SequencePtr> waiting_;  // ascending by rank

@@ -1,6 +1,7 @@
-// The largest of what a figure was lately: at least the last kSteps / 2 steps, at most the last
-// kSteps, and nothing that is older than kTime. It is that of two windows, the one that runs and
-// the one before it, so that it comes down to what the later of them saw. Not thread-safe.
+// The largest value of a count lately. That is over at least the last kSteps / 2 steps and at most
+// the last kSteps, and over nothing older than kTime. Two windows hold it, the current one and the
+// one before: when the older one ends, the peak comes down to what the newer one saw. Not
+// thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,8 @@ class RecentPeak {
   static constexpr int64_t kSteps = 512;
   static constexpr std::chrono::seconds kTime{10};
 
-  // What it is now. Neither time nor steps go back.
-  void Take(int64_t value, Clock::time_point now, int64_t step) {
+  // Its value now. Neither time nor steps go back.
+  void Record(int64_t value, Clock::time_point now, int64_t step) {
     const auto time = now - begin_time_;
     const int64_t steps = step - begin_step_;
     if (2 * time >= kTime || 2 * steps >= kSteps) {

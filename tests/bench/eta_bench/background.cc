@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/engine.h"
 #include "tests/bench/eta_bench/eta_bench.h"
+#include "tests/testing/engine/submit.h"
 
 namespace eta::bench {
 namespace {
@@ -167,7 +168,8 @@ class Load {
     request.stopping.ignore_eos = true;
     request.output.ids = true;
     request.deadline = Clock::now() + std::chrono::hours(1);
-    return Require(engine_->Submit(std::move(request), std::make_shared<StreamSink>(gaps_)));
+    return Require(
+        testing::Submit(*engine_, std::move(request), std::make_shared<StreamSink>(gaps_)));
   }
   // As calibration sends them: cells of prompts, or losses and recall of decode rows.
   uint64_t Pass(int i) {

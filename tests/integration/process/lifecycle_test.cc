@@ -5,6 +5,7 @@
 #include "engine/router.h"
 #include "tests/testing/base/error_details.h"
 #include "tests/testing/engine/recorder.h"
+#include "tests/testing/engine/submit.h"
 #include "tests/testing/net/generic_call.h"
 #include "tests/testing/net/health_call.h"
 #include "tests/testing/service/service_fixture.h"
@@ -135,7 +136,7 @@ TEST_F(LifecycleTest, ARequestGoesToTheDeviceThatHasTimeForIt) {
     request.id = "r";
     request.prompt = "hello";
     request.deadline = Clock::now() + until_deadline;
-    EXPECT_TRUE(router.Submit(request, std::make_shared<Recorder>()).ok());
+    EXPECT_TRUE(testing::Submit(router, request, std::make_shared<Recorder>()).ok());
   };
   submit(seconds(600));
   EXPECT_EQ(devices[0]->submissions(), 1) << "the first of two that have as little to do";

@@ -43,7 +43,7 @@ class HoldingRecorder : public Recorder {
 };
 
 void SubmitTo(const std::shared_ptr<Recorder>& recorder, Engine& engine, Request request) {
-  const auto handle = engine.Submit(std::move(request), recorder);
+  const auto handle = Submit(engine, std::move(request), recorder);
   if (!handle.ok()) recorder->OnFailed(handle.status(), {});
 }
 

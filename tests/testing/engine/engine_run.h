@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "tests/testing/engine/recorder.h"
+#include "tests/testing/engine/submit.h"
 #include "tests/testing/engine/tiny_model.h"
 
 namespace eta::testing {

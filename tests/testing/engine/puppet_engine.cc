@@ -33,14 +33,6 @@ ModelConfig PuppetModel() {
   return config;
 }
 
-// As Tokenize makes them.
-int32_t PromptTokens(const Request& request) {
-  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    return static_cast<int32_t>(text->size()) + 1;
-  }
-  return static_cast<int32_t>(std::get<1>(request.prompt).size());
-}
-
 }  // namespace
 
 PuppetCall::PuppetCall(uint64_t handle, Request request, std::shared_ptr<EventSink> sink)
@@ -143,17 +135,30 @@ int PuppetEngine::submissions() const {
   return submissions_;
 }
 
-absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<EventSink> sink) {
-  absl::Status valid = ValidateRequest(request, info_, limits_);
-  if (const auto* text = std::get_if<std::string>(&request.prompt); valid.ok() && text != nullptr) {
-    const auto bytes = static_cast<int64_t>(text->size());
-    valid = sink->OnText(bytes, LeastTokens(text->size(), info_));
-    if (valid.ok()) tokenized_bytes_ += bytes;
+absl::StatusOr<int64_t> PuppetEngine::Check(const Request& request) const {
+  if (absl::Status valid = ValidateRequest(request, info_, limits_); !valid.ok()) return valid;
+  const auto* text = std::get_if<std::string>(&request.prompt);
+  return text != nullptr ? LeastTokens(text->size(), info_)
+                         : static_cast<int64_t>(std::get<1>(request.prompt).size());
+}
+
+absl::StatusOr<PreparedRequest> PuppetEngine::Prepare(Request request) const {
+  if (absl::Status valid = ValidateRequest(request, info_, limits_); !valid.ok()) return valid;
+  PreparedRequest prepared{.request = std::move(request), .prompt = {}, .arrival = Clock::now()};
+  if (const auto* text = std::get_if<std::string>(&prepared.request.prompt)) {
+    auto ids = Tokenize(*text);
+    if (!ids.ok()) return ids.status();
+    prepared.prompt = *std::move(ids);
+  } else {
+    prepared.prompt = std::get<1>(prepared.request.prompt);
   }
-  if (valid.ok()) valid = sink->OnSized(PromptTokens(request));
+  return prepared;
+}
+
+absl::StatusOr<uint64_t> PuppetEngine::Submit(PreparedRequest request,
+                                              std::shared_ptr<EventSink> sink) {
   const std::lock_guard lock(mutex_);
   ++submissions_;
-  if (!valid.ok()) return valid;
   if (draining_) return ShuttingDown();
   if (!refusals_.empty()) {
     const absl::Status refusal = refusals_.front();
@@ -161,7 +166,8 @@ absl::StatusOr<uint64_t> PuppetEngine::Submit(Request request, std::shared_ptr<E
     return refusal;
   }
   const uint64_t handle = ++last_handle_;
-  calls_.push_back(std::make_shared<PuppetCall>(handle, std::move(request), std::move(sink)));
+  calls_.push_back(
+      std::make_shared<PuppetCall>(handle, std::move(request.request), std::move(sink)));
   changed_.notify_all();
   return handle;
 }

@@ -79,13 +79,17 @@ class PuppetEngine final : public Engine {
   std::shared_ptr<PuppetPass> TakePass();
   void SetSnapshot(const EngineSnapshot& snapshot);
   int submissions() const;
-  // Of texts that were made tokens, or would have been for a request.
+  // Of texts that were made tokens.
   int64_t tokenized_bytes() const { return tokenized_bytes_; }
 
   // Engine.
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
-  absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override;
+  absl::StatusOr<int64_t> Check(const Request& request) const override;
+  // The request keeps its prompt as it came, for the test to look at.
+  absl::StatusOr<PreparedRequest> Prepare(Request request) const override;
+  absl::StatusOr<uint64_t> Submit(PreparedRequest request,
+                                  std::shared_ptr<EventSink> sink) override;
   absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
   // One id per byte, 3 + the byte, after the beginning of text.
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;

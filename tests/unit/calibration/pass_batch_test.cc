@@ -143,7 +143,14 @@ class CrowdedEngine final : public Engine {
 
   const EngineInfo& info() const override { return inner_.info(); }
   const Limits& limits() const override { return inner_.limits(); }
-  absl::StatusOr<uint64_t> Submit(Request request, std::shared_ptr<EventSink> sink) override {
+  absl::StatusOr<int64_t> Check(const Request& request) const override {
+    return inner_.Check(request);
+  }
+  absl::StatusOr<PreparedRequest> Prepare(Request request) const override {
+    return inner_.Prepare(std::move(request));
+  }
+  absl::StatusOr<uint64_t> Submit(PreparedRequest request,
+                                  std::shared_ptr<EventSink> sink) override {
     return inner_.Submit(std::move(request), std::move(sink));
   }
   absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override {

@@ -44,7 +44,7 @@ class EngineAdmissionTest : public ::testing::Test {
   std::string Reason(size_t handle) const { return Failure(handle).reason; }
   ErrorDetail Failure(size_t handle) const { return GetErrorDetail(engine_->failure(handle)); }
   int32_t running() const { return engine_->dispatcher().batcher().num_running(); }
-  int32_t waiting() const { return engine_->dispatcher().batcher().num_waiting(); }
+  int32_t waiting() const { return engine_->dispatcher().batcher().queue().size(); }
 
   // Ten seconds in its slot, and the one after it just admitted.
   void LearnThatAnAnswerTakesTenSeconds() {
@@ -157,7 +157,7 @@ TEST_F(EngineAdmissionTest, WaitingForBlocksIsWaitingForASlot) {
   EXPECT_EQ(Reason(submit(seconds(16))), "");
 }
 
-TEST_F(EngineAdmissionTest, ABacklogOfAnotherTenantCountsForNoMoreThanItsTurns) {
+TEST_F(EngineAdmissionTest, ABacklogOfAnotherTenantCountsForNoMoreThanItsRounds) {
   Start();
   LearnThatAnAnswerTakesTenSeconds();
   for (int i = 0; i < 6; ++i) Submit(250, std::chrono::hours(1), "a");
@@ -167,17 +167,23 @@ TEST_F(EngineAdmissionTest, ABacklogOfAnotherTenantCountsForNoMoreThanItsTurns) 
   EXPECT_EQ(Reason(Submit(250, seconds(30), "b")), "") << "two before it: what costs as much as it";
 }
 
-TEST_F(EngineAdmissionTest, WhoIsRefusedByAFullQueueIsToldWhenSlotsWillHaveComeFree) {
-  Start({.max_running = 1, .max_waiting_requests = 1});
+TEST_F(EngineAdmissionTest, WhoIsDisplacedFromAFullQueueEndsUnlessItRuns) {
+  Start();
   Submit(2);
   Step(2);
-  Submit(200);
+  const size_t running = Submit(200);
   Step();
-  Submit(1);
-  Step();
-  const size_t refused = Submit(1);
-  EXPECT_EQ(Reason(refused), "QUEUE_FULL");
-  EXPECT_EQ(Failure(refused).retry_after, seconds(4)) << "two, and two seconds for each";
+  const size_t waiting = Submit(1);
+  Batcher& batcher = engine_->dispatcher().batcher();
+  const WaitEstimate estimate = batcher.queue().wait_estimate();
+  EXPECT_EQ(estimate.RetryAfter(0, 2), seconds(4)) << "two, and two seconds for each";
+  batcher.DrainLeft();
+  for (const size_t handle : {running, waiting, size_t{99}}) {
+    batcher.Refuse(handle, absl::ResourceExhaustedError("displaced"));
+  }
+  EXPECT_TRUE(engine_->failure(running).ok()) << "it has its slot";
+  EXPECT_TRUE(absl::IsResourceExhausted(engine_->failure(waiting)));
+  EXPECT_EQ(batcher.DrainLeft(), std::vector<uint64_t>{waiting});
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ TEST_F(DeviceTest, ATwinGoesOnWhenTheOneItWaitsForIsGone) {
   options.max_step_tokens = 64;
   const auto engine = Start(options, faults_[0]);
   const auto leader = std::make_shared<testing::Recorder>();
-  const auto handle = engine->Submit(Greedy(Prompt(3000, 1), 900), leader);
+  const auto handle = testing::Submit(*engine, Greedy(Prompt(3000, 1), 900), leader);
   ASSERT_TRUE(handle.ok());
   const auto twin = Submit(*engine, Greedy(Prompt(3000, 1), 900));
   leader->WaitForStart();
@@ -216,7 +216,7 @@ TEST_F(DeviceTest, ATwinGoesOnWhenTheOneItWaitsForIsGone) {
   EXPECT_TRUE(absl::IsCancelled(leader->Wait().status));
   const auto slow = std::make_shared<testing::Recorder>();
   slow->SetCongested(true);
-  ASSERT_TRUE(engine->Submit(Greedy(Prompt(3000, 2), 5), slow).ok());
+  ASSERT_TRUE(testing::Submit(*engine, Greedy(Prompt(3000, 2), 5), slow).ok());
   const auto reader = Submit(*engine, Greedy(Prompt(3000, 2), 5));
   EXPECT_EQ(twin->Wait().ids.size(), 900u);
   EXPECT_EQ(reader->Wait().ids.size(), 5u) << "nobody waits for a slow reader";
@@ -225,8 +225,8 @@ TEST_F(DeviceTest, ATwinGoesOnWhenTheOneItWaitsForIsGone) {
 }
 
 TEST(PrefixDirectory, KnowsTheLeadingPiecesOfEachEngine) {
-  const std::string text(2000, 'x');
-  const auto pieces = PrefixDirectory::Pieces("", text);
+  const std::vector<int32_t> prompt(500, 7);
+  const auto pieces = PrefixDirectory::Pieces("", prompt);
   ASSERT_EQ(pieces.size(), 3u);
   PrefixDirectory directory;
   directory.Remember({pieces[0], pieces[1]}, 5);
@@ -234,8 +234,10 @@ TEST(PrefixDirectory, KnowsTheLeadingPiecesOfEachEngine) {
   EXPECT_EQ(directory.Seen(pieces, 5), 2u);
   EXPECT_EQ(directory.Seen(pieces, 63), 1u);
   EXPECT_EQ(directory.Seen(pieces, 0), 0u);
-  EXPECT_EQ(directory.Seen(PrefixDirectory::Pieces("tenant", text), 5), 0u);
-  EXPECT_EQ(directory.Seen(PrefixDirectory::Pieces("", "y" + text), 5), 0u);
+  EXPECT_EQ(directory.Seen(PrefixDirectory::Pieces("tenant", prompt), 5), 0u);
+  std::vector<int32_t> other = prompt;
+  other.insert(other.begin(), 8);
+  EXPECT_EQ(directory.Seen(PrefixDirectory::Pieces("", other), 5), 0u);
   for (uint64_t i = 0; i < PrefixDirectory::kMaxPieces; ++i) directory.Remember({i}, 1);
   EXPECT_EQ(directory.Seen(pieces, 5), 0u) << "old pieces are forgotten";
 }
@@ -247,7 +249,7 @@ TEST_F(DeviceTest, ARouterSpreadsRequestsAndBringsAPromptBackToItsBlocks) {
   std::vector<uint64_t> handles;
   for (uint32_t i = 0; i < 4; ++i) {
     running.push_back(std::make_shared<testing::Recorder>());
-    const auto handle = engine->Submit(Greedy(Prompt(300, i), 3700), running.back());
+    const auto handle = testing::Submit(*engine, Greedy(Prompt(300, i), 3700), running.back());
     ASSERT_TRUE(handle.ok());
     handles.push_back(*handle);
   }
@@ -272,7 +274,7 @@ TEST_F(DeviceTest, ARoutersHandlesCancelTheRightRequest) {
   std::vector<uint64_t> handles;
   for (uint32_t i = 0; i < 4; ++i) {
     recorders.push_back(std::make_shared<testing::Recorder>());
-    const auto handle = engine->Submit(Greedy(Prompt(30, i), 4000), recorders.back());
+    const auto handle = testing::Submit(*engine, Greedy(Prompt(30, i), 4000), recorders.back());
     ASSERT_TRUE(handle.ok());
     handles.push_back(*handle);
   }

@@ -169,7 +169,7 @@ TEST_F(ObserverTest, ACancelledAnswerIsCountedAsFarAsItCame) {
   Request request = Greedy(Prompt(100, 1), 500);
   request.id = "cancelled";
   auto recorder = std::make_shared<testing::Recorder>();
-  const auto handle = engine->Submit(std::move(request), recorder);
+  const auto handle = testing::Submit(*engine, std::move(request), recorder);
   ASSERT_TRUE(handle.ok());
   recorder->WaitForIds(10);
   engine->Cancel(*handle);
@@ -200,7 +200,7 @@ TEST_F(ObserverTest, AnAnswerIsCountedBeforeItsLastEvent) {
   Request request = Greedy(Prompt(100, 1), 20);
   request.id = "late";
   const auto reader = std::make_shared<LateReader>(sums_);
-  ASSERT_TRUE(engine->Submit(std::move(request), reader).ok());
+  ASSERT_TRUE(testing::Submit(*engine, std::move(request), reader).ok());
   reader->Wait();
   EXPECT_TRUE(reader->counted);
 }

@@ -117,9 +117,9 @@ class Pipeline : public ::testing::Test {
                                              : *stepped    ? "ran"
                                                            : "rests") +
                                  ", running " + std::to_string(batcher.num_running()) +
-                                 ", waiting " + std::to_string(batcher.num_waiting()));
+                                 ", waiting " + std::to_string(batcher.queue().size()));
       if (!stepped.ok()) break;
-      if (step > last && batcher.num_running() + batcher.num_waiting() == 0) break;
+      if (step > last && batcher.num_running() + batcher.queue().size() == 0) break;
     }
     EXPECT_EQ(engine.dispatcher().pool().num_used(), 0);
     for (size_t i = 0; i < engine.num_requests(); ++i) {

@@ -96,13 +96,13 @@ Recorder::Answer EndDuringPrefill(const EngineOptions& options, Request lengthy,
   StepGate gate({1, 3});
   const auto engine = Start(options, &gate);
   const auto mate_recorder = std::make_shared<Recorder>();
-  const auto mate = engine->Submit(Greedy(Prompt(4, 1), 2000), mate_recorder);
+  const auto mate = testing::Submit(*engine, Greedy(Prompt(4, 1), 2000), mate_recorder);
   EXPECT_TRUE(mate.ok());
   gate.WaitUntilHeld();
   lengthy.id = "ended";
   if (time) lengthy.deadline = Clock::now() + *time;
   const auto recorder = std::make_shared<Recorder>();
-  const auto handle = engine->Submit(lengthy, recorder);
+  const auto handle = testing::Submit(*engine, lengthy, recorder);
   EXPECT_TRUE(handle.ok()) << handle.status();
   gate.Release();
   gate.WaitUntilHeld();

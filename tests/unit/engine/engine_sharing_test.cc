@@ -72,8 +72,8 @@ TEST_F(SharingTest, BlocksBehindOneThatMayBeGivenAwayAreNotCountedOn) {
   const size_t sharing = Submit(prompt, 12);
   ASSERT_TRUE(engine_.Step().ok());
   EXPECT_EQ(batcher().num_running(), 2);
-  EXPECT_EQ(batcher().num_waiting(), 1);
-  StepUntil([&] { return batcher().num_running() + batcher().num_waiting() == 0; });
+  EXPECT_EQ(batcher().queue().size(), 1);
+  StepUntil([&] { return batcher().num_running() + batcher().queue().size() == 0; });
   EXPECT_EQ(engine_.ids(evicting).size(), 1u);
   EXPECT_EQ(engine_.ids(sharing), engine_.ids(holder));
 }

@@ -46,7 +46,7 @@ class SlowReadersTest : public ::testing::Test {
     }
   }
   void Finish() {
-    StepUntil([&] { return batcher().num_running() + batcher().num_waiting() == 0; });
+    StepUntil([&] { return batcher().num_running() + batcher().queue().size() == 0; });
     EXPECT_EQ(engine_->dispatcher().pool().num_used(), 0);
   }
 

@@ -169,7 +169,7 @@ TEST_F(EngineTenantsTest, AFullQueueRefusesTheNewestOfWhoeverHasMost) {
   options.limits.max_waiting_requests = 4;
   const auto engine = Start(options);
   const auto running = std::make_shared<Recorder>();
-  const auto handle = engine->Submit(Of("a", Greedy(Prompt(10, 1), 4000)), running);
+  const auto handle = testing::Submit(*engine, Of("a", Greedy(Prompt(10, 1), 4000)), running);
   ASSERT_TRUE(handle.ok());
   running->WaitForIds(2);
   std::vector<std::shared_ptr<Recorder>> flood;
@@ -236,52 +236,29 @@ TEST_F(EngineTenantsTest, TellsWhatEachTenantHas) {
   engine->Drain(Clock::now());
 }
 
-class Reluctant final : public Recorder {
- public:
-  absl::Status OnText(int64_t bytes, int64_t least_tokens) override {
-    text_bytes = bytes;
-    least = least_tokens;
-    return refuses_text ? MakeError(absl::StatusCode::kResourceExhausted, "over budget",
-                                    {.reason = "TENANT_TOKENS"})
-                        : absl::OkStatus();
-  }
-  absl::Status OnSized(int32_t prompt_tokens) override {
-    tokens = prompt_tokens;
-    return MakeError(absl::StatusCode::kResourceExhausted, "over budget",
-                     {.reason = "TENANT_TOKENS"});
-  }
-  bool refuses_text = false;
-  int64_t text_bytes = 0;
-  int64_t least = 0;
-  int32_t tokens = 0;
-};
-
-TEST_F(EngineTenantsTest, ASinkMayRefuseOnceTheLengthOfThePromptIsKnown) {
+// Between Check, Prepare and Submit the caller learns what a request costs. Until Submit nothing
+// waits, and nobody but the caller is told anything.
+TEST_F(EngineTenantsTest, WhatAPromptCostsIsKnownBeforeItIsQueued) {
   const auto engine = Start(OptionsFor(model_));
-  const auto sink = std::make_shared<Reluctant>();
-  const auto refused = engine->Submit(Greedy(Prompt(33, 1), 5), sink);
-  EXPECT_EQ(Reason(refused.status()), "TENANT_TOKENS");
-  EXPECT_EQ(sink->tokens, 33);
-  EXPECT_FALSE(sink->ended());
-  EXPECT_EQ(engine->Snapshot().waiting, 0);
-}
+  const Request ids = Greedy(Prompt(33, 1), 5);
+  EXPECT_EQ(engine->Check(ids).value_or(0), 33);
+  EXPECT_EQ(engine->Prepare(ids)->prompt_tokens(), 33);
 
-TEST_F(EngineTenantsTest, ASinkMayRefuseATextBeforeItsTokensAreKnown) {
-  const auto engine = Start(OptionsFor(model_));
-  Request request = Greedy(Prompt(1, 1), 5);
+  Request request = ids;
   std::string text;
   while (text.size() < 1000) text += "so many words ";
   request.prompt = text;
-  const auto sink = std::make_shared<Reluctant>();
-  EXPECT_EQ(Reason(engine->Submit(request, sink).status()), "TENANT_TOKENS");
-  EXPECT_EQ(sink->text_bytes, static_cast<int64_t>(text.size()));
-  EXPECT_GT(sink->least, 10);
-  EXPECT_GT(sink->tokens, sink->least);
+  const auto least = engine->Check(request);
+  const auto prepared = engine->Prepare(request);
+  ASSERT_TRUE(least.ok() && prepared.ok()) << least.status() << prepared.status();
+  EXPECT_GT(*least, 10);
+  EXPECT_GT(prepared->prompt_tokens(), *least);
+  EXPECT_EQ(prepared->prompt, *engine->Tokenize(text));
+  EXPECT_EQ(engine->Snapshot().waiting, 0);
 
-  const auto sooner = std::make_shared<Reluctant>();
-  sooner->refuses_text = true;
-  EXPECT_EQ(Reason(engine->Submit(request, sooner).status()), "TENANT_TOKENS");
-  EXPECT_EQ(sooner->tokens, 0) << "it was made tokens";
+  const auto recorder = std::make_shared<Recorder>();
+  ASSERT_TRUE(engine->Submit(*prepared, recorder).ok());
+  EXPECT_EQ(recorder->Wait().started.at(0).prompt_tokens, prepared->prompt_tokens());
 }
 
 TEST_F(EngineTenantsTest, ATextThatCannotFitIsRefusedByItsBytes) {
@@ -290,11 +267,11 @@ TEST_F(EngineTenantsTest, ATextThatCannotFitIsRefusedByItsBytes) {
   const auto engine = Start(options);
   Request request = Greedy(Prompt(1, 1), 5);
   request.prompt = std::string(1 << 20, ' ');
-  const auto sink = std::make_shared<Reluctant>();
-  const absl::Status status = engine->Submit(request, sink).status();
-  EXPECT_EQ(Reason(status), "CONTEXT_TOO_LONG");
-  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("at least"));
-  EXPECT_EQ(sink->text_bytes, 0) << "nobody was asked to pay";
+  for (const absl::Status& status :
+       {engine->Check(request).status(), engine->Prepare(request).status()}) {
+    EXPECT_EQ(Reason(status), "CONTEXT_TOO_LONG");
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("at least"));
+  }
 }
 
 }  // namespace

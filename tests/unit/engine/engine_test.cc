@@ -213,11 +213,11 @@ TEST_F(EngineTest, CancellingFreesTheBlocksWhereverTheRequestStands) {
   options.max_running = 1;
   const auto engine = Start(options);
   const auto decoding = std::make_shared<testing::Recorder>();
-  const auto running = engine->Submit(Greedy(Prompt(40, 1), 3000), decoding);
+  const auto running = testing::Submit(*engine, Greedy(Prompt(40, 1), 3000), decoding);
   ASSERT_TRUE(running.ok());
   decoding->WaitForIds(3);
   const auto queued = std::make_shared<testing::Recorder>();
-  const auto waiting = engine->Submit(Greedy(Prompt(40, 2), 100), queued);
+  const auto waiting = testing::Submit(*engine, Greedy(Prompt(40, 2), 100), queued);
   ASSERT_TRUE(waiting.ok());
   engine->Cancel(*waiting);
   EXPECT_TRUE(absl::IsCancelled(queued->Wait().status));
@@ -327,7 +327,7 @@ TEST_F(EngineTest, ASlowReaderIsPausedThenCutOffAndItsBatchMatesGoOn) {
   options.limits.max_congestion = milliseconds(200);
   const auto engine = Start(options);
   const auto slow = std::make_shared<testing::Recorder>();
-  ASSERT_TRUE(engine->Submit(Greedy(Prompt(20, 1), 3000), slow).ok());
+  ASSERT_TRUE(testing::Submit(*engine, Greedy(Prompt(20, 1), 3000), slow).ok());
   slow->WaitForIds(5);
   const auto begin = Clock::now();
   slow->SetCongested(true);
@@ -339,7 +339,7 @@ TEST_F(EngineTest, ASlowReaderIsPausedThenCutOffAndItsBatchMatesGoOn) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15)) << "not at its deadline";
 
   const auto recovered = std::make_shared<testing::Recorder>();
-  ASSERT_TRUE(engine->Submit(Greedy(Prompt(20, 3), 40), recovered).ok());
+  ASSERT_TRUE(testing::Submit(*engine, Greedy(Prompt(20, 3), 40), recovered).ok());
   recovered->SetCongested(true);
   std::this_thread::sleep_for(milliseconds(50));
   recovered->SetCongested(false);

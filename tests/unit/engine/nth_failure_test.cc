@@ -113,7 +113,7 @@ TEST_F(NthFailure, AllocationInSubmit) {
   const auto engine = Start(Options());
   FailEachAllocation([&] {
     auto recorder = std::make_shared<Recorder>();
-    const auto handle = engine->Submit(Greedy(Prompt(40, 1), 2), recorder);
+    const auto handle = Submit(*engine, Greedy(Prompt(40, 1), 2), recorder);
     if (handle.ok()) recorder->Wait();
     return handle.status();
   });

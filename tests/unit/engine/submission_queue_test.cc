@@ -21,70 +21,76 @@ Limits Few() {
   return limits;
 }
 
-SubmissionQueue::State Waiting(int32_t requests, int64_t tokens) {
-  SubmissionQueue::State state;
-  state.snapshot.running = 1;
-  state.snapshot.waiting = requests;
-  state.snapshot.waiting_tokens = tokens;
-  return state;
-}
-
 class SubmissionQueueTest : public ::testing::Test {
  protected:
+  using Reservation = SubmissionQueue::Reservation;
+
   ErrorDetail Refusal(int64_t tokens) const {
     return GetErrorDetail(queue_.Check(tokens, request_));
+  }
+  Reservation Reserve(int64_t tokens, const std::string& tenant = "") {
+    request_.tenant = tenant;
+    return *queue_.Reserve(tokens, request_);
   }
 
   Request request_;
   SubmissionQueue queue_{Few()};
 };
 
-TEST_F(SubmissionQueueTest, RequestsThatAreBeingMadeHaveTheirPlacesUntilTheyAreGivenBack) {
-  queue_.Report(Waiting(1, 10));
-  const auto place = queue_.Reserve(10, request_);
-  ASSERT_TRUE(place.ok());
-  EXPECT_TRUE(queue_.Reserve(10, request_).ok());
-  EXPECT_EQ(Refusal(10).reason, "QUEUE_FULL");
-  queue_.Release(*place);
+TEST_F(SubmissionQueueTest, RequestsThatAreBeingMadeHaveTheirPlacesUntilTheyAreGivenUp) {
+  const Reservation first = Reserve(10);
+  const Reservation second = Reserve(10);
+  {
+    const Reservation third = Reserve(10);
+    EXPECT_EQ(Refusal(10).reason, "QUEUE_FULL");
+    EXPECT_EQ(queue_.Snapshot().waiting, 3);
+    EXPECT_EQ(queue_.Snapshot().waiting_tokens, 30);
+  }
   EXPECT_EQ(Refusal(10).reason, "");
-  EXPECT_EQ(Refusal(81).reason, "TOKEN_BUDGET") << "ten wait, ten are to come";
+  EXPECT_EQ(Refusal(81).reason, "TOKEN_BUDGET") << "twenty tokens wait";
   EXPECT_EQ(Refusal(80).reason, "");
 }
 
-TEST_F(SubmissionQueueTest, RequestsThatRanAlreadyTakeNoPlaces) {
-  SubmissionQueue::State state = Waiting(5, 10);
-  state.snapshot.preempted = 3;
+TEST_F(SubmissionQueueTest, ARequestThatStartedOrEndedLeavesItsPlace) {
+  std::vector<Reservation> places;
+  for (int i = 0; i < 3; ++i) places.push_back(Reserve(10));
+  EXPECT_EQ(Refusal(10).reason, "QUEUE_FULL");
+  SubmissionQueue::State state;
+  state.snapshot.running = 1;
+  state.snapshot.preempted = 3;  // they take no places
+  state.left = {places[1].handle()};
   queue_.Report(state);
   EXPECT_EQ(Refusal(10).reason, "");
-  state.snapshot.preempted = 2;
-  queue_.Report(state);
-  EXPECT_EQ(Refusal(10).reason, "QUEUE_FULL");
+  EXPECT_EQ(queue_.Snapshot().waiting, 5);
+  EXPECT_EQ(queue_.Snapshot().unstarted(), 2);
 }
 
 // Callers that are many hold all places while their requests are made, and the queue itself is
 // empty.
 TEST_F(SubmissionQueueTest, PlacesThatOneTenantHoldsDoNotKeepAnotherOut) {
-  request_.tenant = "many";
-  Request few;
-  few.tenant = "few";
-  queue_.Report(Waiting(0, 0));
-  std::vector<uint64_t> places;
-  for (int i = 0; i < 3; ++i) places.push_back(*queue_.Reserve(1, request_));
+  std::vector<Reservation> places;
+  for (int i = 0; i < 3; ++i) places.push_back(Reserve(1, "many"));
   EXPECT_EQ(Refusal(1).reason, "QUEUE_FULL");
-  EXPECT_TRUE(queue_.Check(1, few).ok());
-  queue_.Report(Waiting(0, 0));
-  EXPECT_TRUE(queue_.Reserve(1, few).ok()) << "they are held after a step too";
-  EXPECT_TRUE(queue_.Reserve(1, few).ok());
-  EXPECT_FALSE(queue_.Reserve(1, few).ok()) << "no more than the other has";
+  request_.tenant = "few";
+  EXPECT_EQ(Refusal(1).reason, "");
+  Reservation displacer = Reserve(1, "few");
+  EXPECT_FALSE(queue_.Reserve(1, request_).ok()) << "two and two: it would have most";
   for (const auto& queue : queue_.Tenants()) {
-    EXPECT_EQ(queue.waiting, queue.tenant == "few" ? 2 : 3) << queue.tenant;
+    EXPECT_EQ(queue.waiting, queue.tenant == "few" ? 1 : 2) << queue.tenant;
   }
-  for (const uint64_t place : places) queue_.Release(place);
-  EXPECT_TRUE(queue_.Check(1, request_).ok());
+  EXPECT_EQ(GetErrorDetail(queue_.Join(places[2], nullptr)).reason, "QUEUE_FULL")
+      << "the newest has lost its place";
+  const auto displaced = queue_.Receive(/*rest=*/false).displaced;
+  ASSERT_EQ(displaced.size(), 1u);
+  EXPECT_EQ(displaced[0].handle, places[2].handle());
+  EXPECT_EQ(GetErrorDetail(displaced[0].status).reason, "QUEUE_FULL");
 }
 
 TEST_F(SubmissionQueueTest, WhenToComeBackIsWhenBothPromptsAndSlotsHaveBeenServed) {
-  SubmissionQueue::State state = Waiting(3, 50);
+  const Reservation first = Reserve(20);
+  const Reservation second = Reserve(20);
+  const Reservation third = Reserve(10);
+  SubmissionQueue::State state;
   queue_.Report(state);
   EXPECT_EQ(Refusal(1).retry_after, milliseconds(100)) << "nothing is known yet";
   state.snapshot.wait_estimate.slot_interval = seconds(2);
@@ -100,9 +106,11 @@ TEST_F(SubmissionQueueTest, WhenToComeBackIsWhenBothPromptsAndSlotsHaveBeenServe
 }
 
 TEST_F(SubmissionQueueTest, ADrainWaitsForTheLastRequestAndThenForTheOrderToEndIt) {
-  queue_.Report(Waiting(0, 0));
+  SubmissionQueue::State state;
+  state.snapshot.running = 1;
+  queue_.Report(state);
   std::thread drain([this] { queue_.Drain(Clock::now() + milliseconds(20)); });
-  while (!queue_.Take(/*rest=*/true).abandon) {
+  while (!queue_.Receive(/*rest=*/true).abandon) {
   }
   EXPECT_EQ(Refusal(1).reason, "DRAINING");
   EXPECT_EQ(Refusal(1).retry_after, milliseconds(100)) << "another replica takes it at once";

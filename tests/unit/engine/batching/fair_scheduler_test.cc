@@ -1,4 +1,4 @@
-// The scheduler between tenants: turns, slots, rows, blocks and limits.
+// The scheduler between tenants: rounds, slots, rows, blocks and limits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,10 +78,10 @@ struct Job {
 };
 
 // Carries plans out as the batcher does: blocks are taken and given back, rows computed, tokens
-// drawn, turns kept.
+// drawn, rounds kept.
 class World {
  public:
-  World(std::vector<TenantTurn> tenants, int32_t num_blocks)
+  World(std::vector<TenantRound> tenants, int32_t num_blocks)
       : references_(num_blocks, 0), free_(num_blocks) {
     std::iota(free_.begin(), free_.end(), 0);
     input_.tenants = std::move(tenants);
@@ -134,7 +134,7 @@ class World {
     for (size_t i = 0; i < input_.tenants.size(); ++i) {
       input_.tenants[i].deficit = plan.deficits.at(i);
     }
-    input_.turn = plan.turn;
+    input_.current_tenant = plan.current_tenant;
     std::vector<Job*> jobs;
     for (const auto& job : running) jobs.push_back(job.get());
     for (const int32_t index : plan.preempted) {
@@ -253,7 +253,7 @@ TEST(FairScheduler, ASingleTenantIsPlannedAsIfThereWereNoTenants) {
 TEST(FairScheduler, BackloggedTenantsAreServedInProportionToTheirWeights) {
   Dice dice(5);
   const std::vector<double> weights = {1.0, 3.0, 0.5, 1.0};
-  std::vector<TenantTurn> tenants;
+  std::vector<TenantRound> tenants;
   for (const double weight : weights) tenants.push_back({.weight = weight});
   World world(tenants, 2000);
   // Short requests, long ones, long prompts, long answers: what a request is like does not matter.
@@ -287,9 +287,9 @@ TEST(FairScheduler, BackloggedTenantsAreServedInProportionToTheirWeights) {
 TEST(FairScheduler, NobodyStarvesWhateverComes) {
   for (uint32_t seed = 0; seed < 25; ++seed) {
     Dice dice(seed);
-    std::vector<TenantTurn> tenants(dice.Pick(2, 6));
+    std::vector<TenantRound> tenants(dice.Pick(2, 6));
     double weights = 0.0;
-    for (TenantTurn& tenant : tenants) {
+    for (TenantRound& tenant : tenants) {
       tenant.weight = 0.25 * dice.Pick(1, 16);
       if (dice.Pick(0, 3) == 0) tenant.max_kv_tokens = dice.Pick(100, 2000);
       if (dice.Pick(0, 3) == 0) tenant.max_slots = dice.Pick(1, 4);
@@ -337,9 +337,10 @@ TEST(FairScheduler, NobodyStarvesWhateverComes) {
           continue;
         }
         passed[i] += all;
-        const double rounds = std::ceil(kLongest / (kTurnTokens * tenants[i].weight)) + 1.0;
-        ASSERT_LE(static_cast<double>(passed[i]),
-                  rounds * kTurnTokens * weights + kLongest * static_cast<double>(tenants.size()))
+        const double rounds = std::ceil(kLongest / (kQuantumTokens * tenants[i].weight)) + 1.0;
+        ASSERT_LE(
+            static_cast<double>(passed[i]),
+            rounds * kQuantumTokens * weights + kLongest * static_cast<double>(tenants.size()))
             << "seed " << seed << ", tenant " << i;
       }
     }
@@ -437,9 +438,9 @@ TEST(FairScheduler, WhoWaitsForBlocksKeepsItsTurnAndSavesNothingUp) {
   EXPECT_TRUE(plan.short_of_blocks);
   const std::vector<double> deficits = plan.deficits;
   for (size_t i = 0; i < 2; ++i) input.tenants[i].deficit = deficits[i];
-  input.turn = plan.turn;
+  input.current_tenant = plan.current_tenant;
   EXPECT_EQ(PlanStep(input).deficits, deficits);
-  EXPECT_EQ(PlanStep(input).turn, plan.turn);
+  EXPECT_EQ(PlanStep(input).current_tenant, plan.current_tenant);
 }
 
 TEST(FairScheduler, BlocksComeFromTheTenantThatHoldsMostForItsWeight) {

@@ -1,0 +1,298 @@
+#include "engine/batching/step_pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "kernels/failpoint.h"
+
+namespace eta {
+namespace {
+
+absl::Status NonFinite() {
+  return MakeError(absl::StatusCode::kInternal,
+                   "the model's logits leave no token to draw for this request: they are NaN or "
+                   "infinite",
+                   {.reason = "NONFINITE_LOGITS"});
+}
+
+}  // namespace
+
+// A sequence's rows in a step.
+struct StepPipeline::Member {
+  Sequence* sequence;
+  SequenceRows rows;
+  int32_t early_blocks = 0;  // allocated when the step was prepared
+};
+
+// A row whose logits are wanted.
+struct StepPipeline::DrawnRow {
+  Sequence* sequence;
+  bool of_prompt;                 // the token is known, not drawn
+  std::vector<TokenLogprob> top;  // storage of a prompt token's alternatives
+};
+
+struct StepPipeline::Ending {
+  std::unique_ptr<Sequence> sequence;
+  absl::Status status;
+};
+
+struct StepPipeline::Step {
+  Step(Model& model, const KvCache& cache) : batch(model, cache) {}
+
+  // Every sequence draws one token.
+  bool only_decodes() const {
+    return draws.size() == members.size() &&
+           std::all_of(members.begin(), members.end(), [](const Member& member) {
+             return member.rows.kind == RowKind::kDecode && member.rows.num_rows == 1;
+           });
+  }
+
+  StepBatch batch;
+  std::vector<Member> members;
+  std::vector<DrawnRow> draws;
+  std::vector<RowLogits> logits;  // of draws
+  StepReport report;
+  bool committed = false;  // and not completed
+  std::vector<Ending> endings;
+  // For the observer; empty without one.
+  std::vector<TokenReport> tokens;
+  std::vector<DecodeRowReport> decode_rows;
+};
+
+StepPipeline::StepPipeline(Model& model, const KvCache& cache, BlockPool& pool,
+                           const BatcherOptions& options, Observer* observer)
+    : options_(options),
+      block_size_(cache.geometry().block_size),
+      pool_(pool),
+      observer_(observer),
+      current_(std::make_unique<Step>(model, cache)),
+      next_(std::make_unique<Step>(model, cache)) {}
+
+StepPipeline::~StepPipeline() = default;
+
+void StepPipeline::Begin(int32_t preemptions) {
+  next_->members.clear();
+  next_->batch.Clear();
+  next_->report = {.preemptions = preemptions};
+}
+
+void StepPipeline::Add(Sequence& sequence, int32_t num_rows) {
+  next_->members.push_back({&sequence, sequence.NextRows(next_->batch.num_rows(), num_rows)});
+  next_->batch.Add(next_->members.back().rows, sequence.tokens());
+}
+
+void StepPipeline::AddAhead(Sequence& sequence, int32_t new_blocks) {
+  next_->members.push_back({&sequence, sequence.RowAhead(next_->batch.num_rows()), new_blocks});
+  next_->batch.AddUnknown(next_->members.back().rows);
+}
+
+bool StepPipeline::CanPrepare() const {
+  return current_->batch.defers() && current_->only_decodes();
+}
+
+void StepPipeline::Prepare() {
+  prepared_ = next_->batch.Forward().ok();
+}
+
+bool StepPipeline::IsPrepared(const StepPlan& plan,
+                              std::span<const std::unique_ptr<Sequence>> running) const {
+  return plan.preempted.empty() && plan.admitted.empty() &&
+         std::equal(plan.work.begin(), plan.work.end(), next_->members.begin(),
+                    next_->members.end(), [&](const StepPlan::Work& work, const Member& member) {
+                      return running[work.index].get() == member.sequence && work.num_rows == 1 &&
+                             work.new_blocks == 0;
+                    });
+}
+
+void StepPipeline::Forget() {
+  if (!std::exchange(prepared_, false)) return;
+  next_->batch.Discard();
+  // The last block allocated goes back first, so that the pool is what it was.
+  for (auto member = next_->members.rbegin(); member != next_->members.rend(); ++member) {
+    for (; member->early_blocks > 0; --member->early_blocks) {
+      pool_.Release(member->sequence->blocks.back());
+      member->sequence->blocks.pop_back();
+    }
+  }
+}
+
+bool StepPipeline::next_empty() const {
+  return next_->members.empty();
+}
+
+absl::Status StepPipeline::Forward() {
+  if (!std::exchange(prepared_, false)) return next_->batch.Forward();
+  for (const Member& member : next_->members) {
+    next_->batch.SetToken(member.rows.row_begin, member.sequence->tokens().back());
+  }
+  return absl::OkStatus();
+}
+
+void StepPipeline::Launch() {
+  std::swap(current_, next_);
+  DrawTokens(*current_);
+  current_->batch.Launch();
+  Complete(*next_);
+}
+
+absl::Status StepPipeline::Finish() {
+  return current_->batch.Finish();
+}
+
+void StepPipeline::DrawTokens(Step& step) {
+  step.draws.clear();
+  step.logits.clear();
+  for (const Member& member : step.members) {
+    Sequence& sequence = *member.sequence;
+    const SequenceRows& rows = member.rows;
+    for (int32_t i = 0; i < rows.num_rows; ++i) {
+      const int32_t position = rows.position + i;
+      if (!sequence.WantsPromptLogprobs(position)) continue;
+      const int32_t next = sequence.tokens()[static_cast<size_t>(position) + 1];
+      const auto alternatives = static_cast<size_t>(*sequence.request().output.prompt_logprobs);
+      step.draws.push_back({&sequence, true, std::vector<TokenLogprob>(alternatives)});
+      step.logits.push_back({rows.row_begin + i, sequence.Force(0, next, step.draws.back().top)});
+    }
+    if (rows.position + rows.num_rows == sequence.num_tokens()) {
+      step.draws.push_back({&sequence, false, {}});
+      step.logits.push_back({rows.row_begin + rows.num_rows - 1, sequence.Draw(0)});
+    }
+  }
+  step.batch.Draw(step.logits);
+}
+
+std::vector<StepPipeline::Ended> StepPipeline::Commit() {
+  Step& step = *current_;
+  const Clock::time_point now = Clock::now();
+  step.committed = true;
+  std::vector<Ended> ended;
+  size_t draw = 0;
+  for (const Member& member : step.members) {
+    switch (Accept(step, member, draw, now)) {
+      case Outcome::kGoesOn:
+        break;
+      case Outcome::kEnds:
+        ended.push_back({member.sequence, absl::OkStatus()});
+        break;
+      case Outcome::kNotFinite:
+        ended.push_back({member.sequence, NonFinite()});
+        break;
+    }
+  }
+  if (!ended.empty()) Forget();  // a prepared step has its members
+  StepReport& report = step.report;
+  report.sequences = static_cast<int32_t>(step.members.size());
+  report.num_rows = step.batch.num_rows();
+  for (const Member& member : step.members) {
+    (member.rows.kind == RowKind::kPrefill ? report.prefill_rows : report.decode_rows) +=
+        member.rows.num_rows;
+  }
+  return ended;
+}
+
+StepPipeline::Outcome StepPipeline::Accept(Step& step, const Member& member, size_t& draw,
+                                           Clock::time_point now) {
+  Sequence& sequence = *member.sequence;
+  const auto is_next = [&](bool of_prompt) {
+    return draw < step.draws.size() && step.draws[draw].sequence == &sequence &&
+           step.draws[draw].of_prompt == of_prompt;
+  };
+  std::vector<TokenDetail> prompt_logprobs;
+  bool finite = true;
+  for (; is_next(/*of_prompt=*/true); ++draw) {
+    const SampleRow& sample = step.logits[draw].sample;
+    const std::vector<TokenLogprob>& top = step.draws[draw].top;
+    finite = finite && sample.finite;
+    prompt_logprobs.push_back({sample.token, sample.logprob, {top.begin(), top.end()}});
+  }
+  if (!finite) prompt_logprobs.clear();
+  sequence.Advance(member.rows.num_rows, std::move(prompt_logprobs));
+  if (finite && member.rows.kind == RowKind::kPrefill) Publish(sequence, member.rows);
+  if (!is_next(/*of_prompt=*/false)) return finite ? Outcome::kGoesOn : Outcome::kNotFinite;
+  const SampleRow& sample = step.logits[draw++].sample;
+  finite = finite && sample.finite && !ETA_FAILPOINT(kEngineSample);
+  if (!finite) return Outcome::kNotFinite;
+  if (observer_ != nullptr) {
+    step.tokens.push_back({.request = &sequence.request(),
+                           .attention = &sequence.attention(),
+                           .first = sequence.num_output() == 0,
+                           .latency = now - sequence.waiting_since()});
+  }
+  return sequence.Accept(sample, now) ? Outcome::kEnds : Outcome::kGoesOn;
+}
+
+// The blocks that these prompt rows filled may be shared from now on.
+void StepPipeline::Publish(const Sequence& sequence, const SequenceRows& rows) {
+  if (!options_.prefix_cache) return;
+  // Only a failed digest leaves a sequence without keys; then nothing is shared.
+  const auto keys = static_cast<int32_t>(sequence.prefix_keys().size());
+  const int32_t end = std::min(sequence.num_computed / block_size_, keys);
+  for (int32_t i = rows.position / block_size_; i < end; ++i) {
+    pool_.Publish(sequence.blocks[i], sequence.prefix_keys()[i]);
+  }
+}
+
+void StepPipeline::Retire(std::unique_ptr<Sequence> sequence, absl::Status status) {
+  current_->endings.push_back({std::move(sequence), std::move(status)});
+}
+
+void StepPipeline::Complete() {
+  Complete(*current_);
+}
+
+void StepPipeline::Complete(Step& step) {
+  if (!std::exchange(step.committed, false)) return;
+  CountReads(step);
+  for (const Member& member : step.members) member.sequence->Emit();
+  step.report.tokens = step.tokens;
+  step.report.decode = step.decode_rows;
+  if (!step.decode_rows.empty()) {
+    step.report.tokens_attended = step.batch.tokens_attended();
+    step.report.tokens_read = step.batch.tokens_read();
+  }
+  if (observer_ != nullptr) observer_->OnStep(step.report);
+  for (const Ending& ending : step.endings) ending.sequence->End(ending.status, observer_);
+  step.endings.clear();
+  step.tokens.clear();
+  step.decode_rows.clear();
+}
+
+void StepPipeline::CountReads(Step& step) const {
+  for (const Member& member : step.members) {
+    if (member.rows.kind != RowKind::kDecode) continue;
+    for (int32_t i = 0; i < member.rows.num_rows; ++i) {
+      if (!member.sequence->Counts(member.rows.position + i)) continue;
+      step.batch.Count(member.rows, i, member.sequence->counter());
+      member.sequence->CountedRow();
+      if (observer_ == nullptr) continue;
+      step.decode_rows.push_back({.request = &member.sequence->request(),
+                                  .attention = &member.sequence->attention(),
+                                  .row = member.rows.row_begin + i,
+                                  .kv_len = member.rows.position + i + 1,
+                                  .screened = step.batch.Screened(member.rows, i)});
+    }
+  }
+}
+
+void StepPipeline::Abandon() {
+  current_->endings.clear();
+  next_->endings.clear();
+}
+
+size_t StepPipeline::num_sequences() const {
+  return current_->members.size();
+}
+
+StepReport& StepPipeline::report() {
+  return current_->report;
+}
+
+Sequence& StepPipeline::latest() const {
+  const auto latest = std::max_element(
+      current_->members.begin(), current_->members.end(),
+      [](const Member& a, const Member& b) { return a.sequence->rank() < b.sequence->rank(); });
+  return *latest->sequence;
+}
+
+}  // namespace eta

@@ -1,0 +1,122 @@
+// The steps of a batcher on the device: the one that runs, and the one prepared behind it.
+//
+// A step goes through these stages:
+//   laid out    Begin, Add: which rows of which sequences
+//   noted       Forward: the backend knows its operations
+//   launched    Launch: it becomes the current step and runs on the device
+//   finished    Finish: the device is done
+//   committed   Commit: what the next step depends on is done: cache lengths, shared blocks, tokens
+//   completed   Complete: the rest is done: reads counted, tokens sent, report made, endings told
+//
+// Where the backend defers, the host's part of a step is done while the device works. Most steps in
+// which every sequence draws one token are followed by another such step. That one is prepared
+// while the current one runs: laid out with AddAhead and noted, but for its tokens. If the next
+// plan asks for just that step, it is given its tokens and launched, and only then is the step
+// before it completed. Else Forget undoes the preparation and gives its blocks back. So nothing but
+// time tells whether steps are prepared.
+//
+// Not thread-safe: the step thread's. Invariants. A prepared step has members, each with one row,
+// and none of them has ended. A step is completed before the next one is launched after it, or
+// before anything but Run uses the device or ends a request (Settle).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/batching/batcher_options.h"
+#include "engine/batching/block_pool.h"
+#include "engine/batching/scheduler.h"
+#include "engine/batching/sequence.h"
+#include "engine/batching/step_batch.h"
+#include "engine/request/observer.h"
+
+namespace eta {
+
+class StepPipeline {
+ public:
+  // A sequence whose answer a step ended.
+  struct Ended {
+    Sequence* sequence;
+    absl::Status status;
+  };
+
+  // `observer` may be null. All must outlive the pipeline.
+  StepPipeline(Model& model, const KvCache& cache, BlockPool& pool, const BatcherOptions& options,
+               Observer* observer);
+  ~StepPipeline();
+
+  // Begins to lay out the next step, with so many preemptions in its report. REQUIRES: none is
+  // prepared.
+  void Begin(int32_t preemptions = 0);
+  // At most `num_rows` rows of a sequence, at least 1.
+  void Add(Sequence& sequence, int32_t num_rows);
+  // The row after the one that the current step computes, and the blocks just allocated for it.
+  void AddAhead(Sequence& sequence, int32_t new_blocks);
+
+  // Whether the current step can be followed by a prepared one, if nobody joins, leaves or pauses.
+  bool CanPrepare() const;
+  // Notes the step that AddAhead laid out.
+  void Prepare();
+  bool prepared() const { return prepared_; }
+  // Whether `plan` asks for just the prepared step.
+  bool IsPrepared(const StepPlan& plan, std::span<const std::unique_ptr<Sequence>> running) const;
+  // Undoes the preparation, if there is one.
+  void Forget();
+
+  // Whether the next step has no rows.
+  bool next_empty() const;
+  // Notes the next step; a prepared one has only its tokens to be filled in. An error means that
+  // the device is lost.
+  absl::Status Forward();
+  // Launches the next step, and completes the one before it.
+  void Launch();
+  // Waits for the device. On error nothing of the step counts; see Backend::Finish.
+  absl::Status Finish();
+  // Returns whose answers the step ended; each must be handed to Retire. The report lacks its
+  // gauges and duration.
+  std::vector<Ended> Commit();
+  // Keeps an ended sequence until the step is completed, which tells it so.
+  void Retire(std::unique_ptr<Sequence> sequence, absl::Status status);
+  // Nothing, if it is completed already.
+  void Complete();
+  // Completes the current step and forgets a prepared one.
+  void Settle() {
+    Forget();
+    Complete();
+  }
+  // After an exception: lets go of what Retire gave, which tells OutOfMemory.
+  void Abandon();
+
+  // Of the current step.
+  size_t num_sequences() const;
+  StepReport& report();
+  Sequence& latest() const;  // the sequence of the latest rank in it
+
+ private:
+  struct Member;
+  struct DrawnRow;
+  struct Ending;
+  struct Step;
+
+  void DrawTokens(Step& step);
+  enum class Outcome { kGoesOn, kEnds, kNotFinite };
+  // Gives a member what the step brought it; `draw` is the first of its draws, then that of the
+  // next member.
+  Outcome Accept(Step& step, const Member& member, size_t& draw, Clock::time_point now);
+  void Publish(const Sequence& sequence, const SequenceRows& rows);
+  void CountReads(Step& step) const;
+  void Complete(Step& step);
+
+  const BatcherOptions& options_;
+  const int32_t block_size_;
+  BlockPool& pool_;
+  Observer* const observer_;
+  std::unique_ptr<Step> current_;
+  std::unique_ptr<Step> next_;  // laid out or prepared; after Launch the step before
+  bool prepared_ = false;       // next_ is noted, but for its tokens
+};
+
+}  // namespace eta
