@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<uint64_t>> PassCells::Read() const {
   return cells;
 }
 
-void PassCells::TakeBack(uint64_t handle) {
+void PassCells::Reclaim(uint64_t handle) {
   if (owner_ == handle) owner_ = 0;
 }
 

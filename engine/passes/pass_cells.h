@@ -29,10 +29,10 @@ class PassCells {
   uint64_t* data() const { return buffer_->as<uint64_t>(); }
   const ScoreBins& bins() const { return bins_; }
 
-  // What stands in them, after a step. Errors of Backend::Finish.
+  // Their contents after a step. Errors of Backend::Finish.
   absl::StatusOr<std::vector<uint64_t>> Read() const;
   // The pass has no more use for them.
-  void TakeBack(uint64_t handle);
+  void Reclaim(uint64_t handle);
   // Gives the memory back to the device. REQUIRES: free().
   void Release() { buffer_.reset(); }
 

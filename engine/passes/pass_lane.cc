@@ -66,7 +66,7 @@ bool PassLane::GiveBlocks() {
 }
 
 absl::StatusOr<int32_t> PassLane::Run(int32_t max_rows, int32_t spare_blocks) {
-  const std::vector<Member> members = Slot(max_rows, spare_blocks);
+  const std::vector<Member> members = LayOut(max_rows, spare_blocks);
   if (members.empty()) return 0;
   const int32_t num_rows = members.back().rows.row_begin + members.back().rows.num_rows;
   std::vector<RowLogits> logits;
@@ -80,7 +80,7 @@ absl::StatusOr<int32_t> PassLane::Run(int32_t max_rows, int32_t spare_blocks) {
   return num_rows;
 }
 
-std::vector<PassLane::Member> PassLane::Slot(int32_t max_rows, int32_t spare_blocks) {
+std::vector<PassLane::Member> PassLane::LayOut(int32_t max_rows, int32_t spare_blocks) {
   std::vector<Member> members;
   std::vector<PassRun*> without_memory;
   int32_t num_rows = 0;
@@ -199,7 +199,7 @@ void PassLane::Fail(PassRun& run, const absl::Status& status) {
 }
 
 void PassLane::Forget(const PassRun& run) {
-  cells_.TakeBack(run.handle());
+  cells_.Reclaim(run.handle());
   std::erase_if(runs_, [&](const auto& other) { return other.get() == &run; });
   const bool collects = std::any_of(
       runs_.begin(), runs_.end(), [](const auto& other) { return other->pass().bins.has_value(); });

@@ -1,8 +1,8 @@
-// The passes of one device: a queue, worked off from its front, in steps that hold nothing else.
-// Single-threaded; the engine's step thread is its only caller.
+// The passes of one device: a queue, served from its front, in steps that hold nothing else.
 //
-// A pass holds all its blocks or none and shares none of them. The prefix cache stays as it is,
-// but for cached blocks that are given away to make room.
+// Not thread-safe: the step thread's. Invariant: a pass holds all its blocks or none, and shares
+// none of them. Passes put nothing into the prefix cache; only its unreferenced blocks are given
+// away to make room for them.
 #pragma once
 
 #include <memory>
@@ -28,15 +28,16 @@ class PassLane {
   bool Cancel(uint64_t handle);
   // Ends all passes with `status`.
   void FailAll(const absl::Status& status);
-  // Lets go of all passes, of whose state nothing is known any more: they tell OutOfMemory.
+  // Lets go of all passes after an exception, which leaves them in no known state: each tells
+  // OutOfMemory.
   void Abandon() { runs_.clear(); }
 
-  // Takes the blocks of the latest pass that has any; false if none has.
+  // Frees the blocks of the latest pass that has any; false if none has.
   bool GiveBlocks();
 
-  // Runs one step of at most `max_rows` rows, taking at most `spare_blocks` of the pool's blocks,
-  // and returns its number of rows; 0 if nothing could run. Where the device has no memory for it,
-  // passes of the step are failed. Any error means that the device is lost.
+  // Runs one step of at most `max_rows` rows, allocating at most `spare_blocks` of the pool's
+  // blocks, and returns its number of rows; 0 if nothing could run. Where the device has no memory
+  // for it, passes of the step are failed. Any error means that the device is lost.
   absl::StatusOr<int32_t> Run(int32_t max_rows, int32_t spare_blocks);
 
   bool empty() const { return runs_.empty(); }
@@ -44,9 +45,9 @@ class PassLane {
   int32_t num_waiting() const { return static_cast<int32_t>(runs_.size()) - num_running(); }
 
  private:
-  struct Member;  // a pass's part in the step at hand
+  struct Member;  // a pass's rows in the step at hand
 
-  std::vector<Member> Slot(int32_t max_rows, int32_t spare_blocks);
+  std::vector<Member> LayOut(int32_t max_rows, int32_t spare_blocks);
   absl::Status RunRows(std::span<const Member> members, std::vector<RowLogits>& logits);
   absl::Status Settle(std::span<const Member> members, std::span<const RowLogits> logits);
   void GiveWay(std::span<const Member> members);

@@ -23,7 +23,7 @@ class MergeQueue {
 
   // `rank` from 1 on; the lowest is the best. `left` not negative.
   void Push(uint32_t rank, int32_t left);
-  // Takes the best; absent: there is none.
+  // Removes the best; absent: there is none.
   std::optional<Merge> Pop();
 
  private:

@@ -176,7 +176,7 @@ void PieceModel::AppendUnknown(std::string_view character, bool follows_unknown,
   }
 }
 
-void PieceModel::TakePart(std::string_view text, size_t& begin, Part& part) const {
+void PieceModel::NextPart(std::string_view text, size_t& begin, Part& part) const {
   std::vector<Symbol>& symbols = part.symbols;
   symbols.clear();
   int32_t last = -1;  // the character before `begin`; -1: none, or a piece that is never merged
@@ -247,7 +247,7 @@ std::vector<int32_t> PieceModel::Encode(std::string_view text) const {
   Part part;
   bool unknown = false;
   for (size_t begin = 0; begin < all.size();) {
-    TakePart(all, begin, part);
+    NextPart(all, begin, part);
     if (part.symbols.size() <= kFewSymbols) {
       MergeFew(part);
     } else {

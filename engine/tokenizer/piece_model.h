@@ -35,7 +35,7 @@ class PieceModel {
 
   // Ids of `text`. Starting from single characters, the adjacent pair that makes the piece of the
   // highest score (the leftmost such pair) is merged until no pair makes a piece. Parts of the text
-  // between which no pair makes one, such as words, are taken by themselves. Time n log n.
+  // between which no pair makes a piece, such as words, are encoded separately. Time n log n.
   // REQUIRES: well-formed UTF-8 of at most kMaxTextBytes.
   std::vector<int32_t> Encode(std::string_view text) const;
 
@@ -44,8 +44,9 @@ class PieceModel {
   struct Symbol;
   struct Part;
 
-  // Symbols of the text from `begin` on, which it moves: to a place that no piece reaches across.
-  void TakePart(std::string_view text, size_t& begin, Part& part) const;
+  // Fills `part` with the symbols of the text from `begin` up to a place that no piece reaches
+  // across, and moves `begin` there.
+  void NextPart(std::string_view text, size_t& begin, Part& part) const;
   // What a symbol makes with the next one.
   PairTable::Made MadeAt(const Part& part, int32_t left) const;
   // Both do the same: the first in a time that grows with the square of the symbols, but sooner.

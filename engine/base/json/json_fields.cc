@@ -71,9 +71,9 @@ absl::StatusOr<JsonTree> ParseStrictJson(const std::string& what, std::string_vi
 JsonFields::JsonFields(const Json& object, std::string prefix)
     : object_(object), prefix_(std::move(prefix)) {}
 
-const Json& JsonFields::Take(const std::string& field) {
+const Json& JsonFields::Read(const std::string& field) {
   static const Json kAbsent;
-  taken_.insert(field);
+  read_.insert(field);
   const auto found = object_.find(field);
   if (found != object_.end()) return *found;
   Fail(field, "is missing");
@@ -81,7 +81,7 @@ const Json& JsonFields::Take(const std::string& field) {
 }
 
 int64_t JsonFields::Integer(const std::string& field, int64_t low, int64_t high) {
-  const Json& value = Take(field);
+  const Json& value = Read(field);
   const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t(INT64_MAX)
                                                : value.is_number_integer();
   const int64_t number = fits ? value.get<int64_t>() : 0;
@@ -91,14 +91,14 @@ int64_t JsonFields::Integer(const std::string& field, int64_t low, int64_t high)
 }
 
 double JsonFields::Number(const std::string& field) {
-  const Json& value = Take(field);
+  const Json& value = Read(field);
   if (value.is_number()) return value.get<double>();
   Fail(field, "must be a number");
   return 0.0;
 }
 
 std::string JsonFields::Text(const std::string& field) {
-  const Json& value = Take(field);
+  const Json& value = Read(field);
   if (value.is_string()) return value.get<std::string>();
   Fail(field, "must be a text");
   return {};
@@ -106,7 +106,7 @@ std::string JsonFields::Text(const std::string& field) {
 
 const Json& JsonFields::Object(const std::string& field) {
   static const Json kEmpty = Json::object();
-  const Json& value = Take(field);
+  const Json& value = Read(field);
   if (value.is_object()) return value;
   Fail(field, "must be an object");
   return kEmpty;
@@ -114,14 +114,14 @@ const Json& JsonFields::Object(const std::string& field) {
 
 const Json& JsonFields::Array(const std::string& field) {
   static const Json kEmpty = Json::array();
-  const Json& value = Take(field);
+  const Json& value = Read(field);
   if (value.is_array()) return value;
   Fail(field, "must be a list");
   return kEmpty;
 }
 
 bool JsonFields::IsNull(const std::string& field) {
-  return Take(field).is_null();
+  return Read(field).is_null();
 }
 
 void JsonFields::Fail(const std::string& field, const std::string& sentence) {
@@ -131,7 +131,7 @@ void JsonFields::Fail(const std::string& field, const std::string& sentence) {
 absl::Status JsonFields::Finish() const {
   if (!status_.ok()) return status_;
   for (const auto& [key, value] : object_.items()) {
-    if (!taken_.contains(key)) return InvalidField(prefix_ + Quoted(key), "is unknown");
+    if (!read_.contains(key)) return InvalidField(prefix_ + Quoted(key), "is unknown");
   }
   return absl::OkStatus();
 }

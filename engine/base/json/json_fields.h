@@ -54,11 +54,11 @@ class JsonFields {
   absl::Status Finish() const;
 
  private:
-  const nlohmann::json& Take(const std::string& field);
+  const nlohmann::json& Read(const std::string& field);
 
   const nlohmann::json& object_;
   const std::string prefix_;
-  std::set<std::string> taken_;
+  std::set<std::string> read_;
   absl::Status status_;
 };
 

@@ -1,4 +1,4 @@
-// What waits for its turn: owners take turns, and of one owner the oldest is first. Not
+// A queue that serves its owners round robin, and the oldest item of an owner first. Not
 // thread-safe.
 #pragma once
 
@@ -52,12 +52,12 @@ class FairQueue {
                         [&](const Lane& lane) { return lane.owner == owner; });
   }
 
-  std::list<Lane> lanes_;  // none empty, in the order of their turns
+  std::list<Lane> lanes_;  // none empty; the next owner is first
 };
 
-// Whether one more of an owner who has `own` waiting may wait, where `waiting` do and `most` may:
-// no more of one owner's than places are free, half of them at most, so that whoever floods leaves
-// room for the next.
+// Whether an owner with `own` items waiting may add one, where `waiting` items wait in all and at
+// most `most` may. An owner may have no more items than there are free places. So one owner alone
+// fills at most half of the queue, and leaves room for the next.
 inline bool HasRoom(size_t own, size_t waiting, size_t most) {
   return waiting < most && own < most - waiting;
 }

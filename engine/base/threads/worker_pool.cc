@@ -13,26 +13,26 @@ WorkerPool::WorkerPool(const WorkerPoolOptions& options) : options_(options) {
 
 WorkerPool::~WorkerPool() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_all();
+  wake_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
 bool WorkerPool::Post(const TaskOwner& owner, std::function<void()> task) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!HasRoomFor(owner) || ETA_FAILPOINT(kWorkerPost)) return false;
     tasks_.Push(owner.name, std::move(task));
     ++unfinished_;
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
   return true;
 }
 
 size_t WorkerPool::waiting() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return Waiting();
 }
 
@@ -48,15 +48,15 @@ bool WorkerPool::HasRoomFor(const TaskOwner& owner) const {
 }
 
 void WorkerPool::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    wake_.Wait(lock, [this]() REQUIRES(mutex_) { return stop_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
     std::function<void()> task = tasks_.Pop();
-    lock.unlock();
+    lock.Unlock();
     task();
     task = nullptr;  // what it holds goes before it counts as finished
-    lock.lock();
+    lock.Lock();
     --unfinished_;
   }
 }

@@ -1,16 +1,15 @@
-// Threads for work that may block: calls of the profile store, calibrations. Bounded, so that what
-// cannot be begun soon is refused instead of piling up, and fair (fair_queue.h): an owner may have
-// no more tasks waiting than places are free, and what waits is begun in turn by owner.
+// Threads for work that may block: calls of the profile store, calibrations. The queue is bounded:
+// what cannot be begun soon is refused. It is fair too (fair_queue.h): an owner may have no more
+// tasks waiting than there are free places, and owners are served round robin. Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "engine/base/mutex.h"
 #include "engine/base/threads/fair_queue.h"
 
 namespace eta {
@@ -42,18 +41,16 @@ class WorkerPool {
   size_t max_waiting() const { return options_.waiting; }
 
  private:
-  // Both with mutex_ held.
-  size_t Waiting() const;
-  bool HasRoomFor(const TaskOwner& owner) const;
-  void Run();
+  size_t Waiting() const REQUIRES(mutex_);
+  bool HasRoomFor(const TaskOwner& owner) const REQUIRES(mutex_);
+  void Run() EXCLUDES(mutex_);
 
   const WorkerPoolOptions options_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  // Guarded by mutex_:
-  FairQueue<std::function<void()>> tasks_;
-  size_t unfinished_ = 0;
-  bool stop_ = false;
+  mutable Mutex mutex_;
+  CondVar wake_;
+  FairQueue<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  size_t unfinished_ GUARDED_BY(mutex_) = 0;
+  bool stop_ GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;  // last: they use the others
 };

@@ -1,4 +1,5 @@
-// How fast prompts go, measured on the steps that mostly prefill: what waits are predicted from.
+// How fast prompts are prefilled, in tokens per second, measured on the steps that mostly prefill.
+// Waits are predicted from it. Not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -18,8 +19,8 @@ class PrefillThroughput {
 
   void Measure(int32_t rows, std::chrono::nanoseconds duration, Clock::time_point at);
 
-  // How long `tokens` take. Nothing without a recent measurement: an old one may be far off, and
-  // nothing but work corrects it.
+  // How long `tokens` take. Zero without a recent measurement: an old one may be far off, and only
+  // work corrects it.
   std::chrono::milliseconds Predict(int64_t tokens, Clock::time_point now) const;
 
  private:

@@ -36,10 +36,10 @@ Seconds SlotRate::interval() const {
 
 milliseconds SlotRate::Predict(int64_t ahead, int32_t taken, Clock::time_point now) const {
   const Seconds each = interval();
-  const int64_t turns = ahead + 1 - std::max(0, taken_ - taken);
-  if (each.count() == 0.0 || turns <= 0) return milliseconds(0);
+  const int64_t needed = ahead + 1 - std::max(0, taken_ - taken);
+  if (each.count() == 0.0 || needed <= 0) return milliseconds(0);
   const Seconds passed = std::min<Seconds>(now - *full_since_, each);
-  return std::chrono::duration_cast<milliseconds>(static_cast<double>(turns) * each - passed);
+  return std::chrono::duration_cast<milliseconds>(static_cast<double>(needed) * each - passed);
 }
 
 }  // namespace eta

@@ -1,5 +1,5 @@
-// How often slots of a full batch come free: what waits for one are predicted from. Measured while
-// none is free, so that a batch with room to spare says nothing.
+// How often slots of a full batch come free. Waits for a slot are predicted from it. It is measured
+// while no slot is free: a batch with room to spare says nothing. Not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -12,21 +12,24 @@ namespace eta {
 
 class SlotRate {
  public:
-  // For every step: how many slots were taken when it came and how many once it had given those
-  // that it could, and whether all that is left would not slot another one.
+  // To be called for every step: how many slots were taken before it and after it had admitted
+  // whom it could, and whether what is left does not suffice for one more.
   void Measure(int32_t before, int32_t after, bool full, Clock::time_point at);
 
-  // Between two that come free, averaged over the recent ones. Zero while one is free, and before
-  // the first came free; what was measured counts no more once none was wanted for a while.
+  // The time between two slots that come free, averaged over the recent ones. Zero while a slot is
+  // free, and before the first came free. Old measurements are dropped once no slot was wanted for
+  // a while.
   std::chrono::duration<double> interval() const;
 
-  // How long the next request waits for its slot with so many before it, when `taken` are taken.
-  // The slot that is due next has been coming since the last one came. Zero where interval() is.
+  // How long the next request waits for its slot with `ahead` requests before it, when `taken`
+  // slots are taken. The time since the last slot came free counts for the next one. Zero where
+  // interval() is zero.
   std::chrono::milliseconds Predict(int64_t ahead, int32_t taken, Clock::time_point now) const;
 
  private:
-  int32_t taken_ = 0;                            // by the last step
-  std::optional<Clock::time_point> full_since_;  // or since the last slot came free; unset: one is
+  int32_t taken_ = 0;  // by the last step
+  // Since when no slot is free, or since the last one came free; unset: one is free.
+  std::optional<Clock::time_point> full_since_;
   Clock::time_point full_until_{};
   // Sums over the recent slots that came free, the newest of which weigh most.
   std::chrono::duration<double> time_{0.0};

@@ -1,4 +1,4 @@
-// How fast a queue goes on, as of the last step: what is told to those that it has no room for.
+// How fast a queue is served, as of the last step. Refusals tell from it when to come again.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ struct WaitEstimate {
   double prefill_throughput = 0.0;                   // prompt tokens per second; 0: not known yet
   std::chrono::duration<double> slot_interval{0.0};  // as of SlotRate
 
-  // A hint for clients: when so many prompt tokens and requests will have been served.
+  // A hint for clients: the time in which so many prompt tokens and requests are served.
   std::chrono::milliseconds RetryAfter(int64_t tokens, int64_t requests) const;
 };
 
