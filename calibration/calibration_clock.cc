@@ -27,7 +27,7 @@ void CalibrationClock::BeginPass(int32_t sequences, int64_t rows) {
 }
 
 void CalibrationClock::Advance(int64_t rows_done, int32_t sequences_done) {
-  // A pass that lost its blocks computes rows again: not backwards.
+  // A pass that lost its blocks computes rows again; progress does not go backwards for that.
   pass_rows_done_ = std::clamp(rows_done, pass_rows_done_, pass_rows_);
   sequences_done_ = sequences_done;
   if (std::chrono::steady_clock::now() - told_ >= kInterval) Tell();

@@ -1,4 +1,4 @@
-// How far a calibration is, told to its observer.
+// The progress of a calibration, reported to its observer.
 #pragma once
 
 #include <chrono>
@@ -11,17 +11,17 @@ namespace eta {
 // Not thread-safe.
 class CalibrationClock {
  public:
-  // `observer` may be empty; it must outlive this.
+  // `observer` may be empty. It must outlive this object.
   explicit CalibrationClock(const CalibrationObserver& observer);
 
   void Enter(CalibrationPhase phase);
-  // Rows that the job will take from here on, as far as is known.
+  // Sets the number of rows that the job still needs, as far as it is known.
   void Expect(int64_t rows) { rows_expected_ = rows; }
-  // A pass over `sequences`, of `rows` in all, begins ...
+  // Begins a pass over `sequences` sequences with `rows` rows in all.
   void BeginPass(int32_t sequences, int64_t rows);
-  // ... is so far ...
+  // Reports how far the pass is.
   void Advance(int64_t rows_done, int32_t sequences_done);
-  // ... and is over.
+  // Ends the pass.
   void EndPass();
 
  private:
@@ -35,7 +35,7 @@ class CalibrationClock {
   int32_t sequences_done_ = 0;
   int64_t pass_rows_ = 0;
   int64_t pass_rows_done_ = 0;
-  int64_t rows_done_ = 0;  // of the passes before
+  int64_t rows_done_ = 0;  // rows of the passes that have ended
   int64_t rows_expected_ = 0;
 };
 

@@ -17,7 +17,8 @@ absl::Status Unsupported(const std::string& field, const std::string& sentence) 
                    {.reason = "UNSUPPORTED_BY_MODEL", .field = field});
 }
 
-// Fields whose limits are not CheckProfileContent's. Written so that NaN fails.
+// Checks the fields that CheckProfileContent does not. The conditions are written so that NaN
+// fails.
 absl::Status CheckFields(const CalibrationJob& job, const ModelConfig& config) {
   if (!IsRequestId(job.id)) {
     return InvalidField("id", kRequestIdRule);
@@ -98,7 +99,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
   content.z = defaults.options.z;
   content.floor = defaults.options.uniform_floor ? ProfileFloor::kUniform : ProfileFloor::kNone;
   content.target = job.target;
-  // Stand-ins, so that the rest can be checked before anything is measured.
+  // Stand-ins, so that the other fields can be checked before anything is measured.
   content.evidence = {.perplexity_full = 1.0,
                       .perplexity_frozen = 1.0,
                       .calibration_sequences = 1,

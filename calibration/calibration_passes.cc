@@ -10,7 +10,7 @@ namespace eta {
 namespace {
 
 constexpr size_t kWindow = 64;
-// Of collected cells on the host that wait for their turn: 10 MiB a sequence for 64 heads.
+// Bytes of collected cells on the host that wait to be added: 10 MiB a sequence for 64 heads.
 constexpr int64_t kMaxCellBytes = int64_t{1} << 30;
 
 size_t CollectWindow(const ModelConfig& config, const ScoreBins& bins) {

@@ -1,5 +1,5 @@
-// The two things that calibration runs passes for: to collect scores, and to measure what decoding
-// costs and gives.
+// The two purposes of calibration's passes: to collect scores, and to measure the cost and the
+// quality of decoding.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,20 @@ namespace eta {
 
 using TokenSpans = std::span<const std::span<const int32_t>>;
 
-// Rows of the second half of a sequence are what decoding is measured on.
+// The first row that decoding is measured on: the beginning of the second half of a sequence.
 inline int32_t DecodeFrom(std::span<const int32_t> sequence) {
   return static_cast<int32_t>(sequence.size() / 2);
 }
 
 class CalibrationPasses {
  public:
-  // All that is named here must outlive this.
+  // All arguments must outlive this object.
   CalibrationPasses(Engine& engine, const std::string& id, const std::string& tenant,
                     CalibrationClock& clock, const std::stop_token& stop);
 
   enum class Rows : uint8_t { kAll, kSecondHalf };
-  // Of the sequences as prompts. Errors of RunPasses and CollectedCells.
+  // Collects the cells of the sequences as prompts. Errors are those of RunPasses and
+  // CollectedCells.
   absl::StatusOr<CollectedCells> Collect(TokenSpans sequences, const AttentionChoice& attention,
                                          Rows rows);
 
@@ -38,7 +39,8 @@ class CalibrationPasses {
     bool perplexity = false;
     bool recall = false;
   };
-  // Of the second halves as decode rows. Full attention: perplexity alone. Errors of RunPasses.
+  // Measures the second halves of the sequences as decode rows. With full attention only perplexity
+  // is measured. Errors are those of RunPasses.
   absl::StatusOr<DecodeMeasurement> Measure(TokenSpans sequences, const AttentionChoice& attention,
                                             Wanted wanted);
 

@@ -21,22 +21,22 @@
 namespace eta {
 namespace {
 
-// The search first comes near on a few sequences, then closes in on more of them. From one sequence
-// of 2,048 tokens to the next the union density of eta-27m differs by 2 to 5 points.
+// The search first gets near the target on a few sequences, then closes in on more of them. The
+// union density of eta-27m differs by 2 to 5 points between sequences of 2,048 tokens.
 constexpr int32_t kCoarseSequences = 2;
 constexpr int32_t kFineSequences = 16;
 constexpr double kCoarseTolerance = 0.01;
 constexpr ShiftSearch kCoarseSearch = {.resolution = 1.0 / 64};
 constexpr ShiftSearch kFineSearch = {
     .first_step = 1.0 / 8, .max_shift = 4.0, .resolution = 1.0 / 512};
-// Of perplexities: finer steps would fit the noise of some thousand tokens.
+// Search for a perplexity. Finer steps would fit the noise of some thousand tokens.
 constexpr ShiftSearch kCoarsePerplexitySearch = {.resolution = 1.0 / 4};
 constexpr ShiftSearch kFinePerplexitySearch = {
     .first_step = 1.0 / 4, .max_shift = 4.0, .resolution = 1.0 / 8};
 constexpr int kBackOffs = 6;  // steps of 1/8, 1/4, ... 4
-// Where max_perplexity_increase begins without a predictor.
+// The density at which max_perplexity_increase begins without a predictor.
 constexpr double kFirstDensity = 0.25;
-constexpr int kExpectedMeasurements = 4;  // of each search; for the guess of the time left
+constexpr int kExpectedMeasurements = 4;  // per search; for the estimate of the time left
 
 std::vector<std::span<const int32_t>> All(const std::vector<std::vector<int32_t>>& sequences) {
   return {sequences.begin(), sequences.end()};
@@ -120,7 +120,7 @@ class Calibration {
             .z = content_.z,
             .uniform_floor = content_.floor == ProfileFloor::kUniform};
   }
-  // As a request has it that names the profile and says nothing else.
+  // The attention of a request that names the profile and sets nothing else.
   AttentionChoice Frozen(double shift) const {
     ProfileContent trial = content_;
     trial.thresholds = ShiftThresholds(constants_, shift);
@@ -128,7 +128,7 @@ class Calibration {
             .profile = ThresholdProfileOf(trial, job_.id, /*version=*/0)};
   }
 
-  // All at once would do, but a large model's takes seconds.
+  // Solves head by head: all at once would do, but takes seconds for a large model.
   absl::Status Solve(const ScoreHistogram& histogram) {
     FrozenOptions options = {.beta = prepared_.beta, .offset = content_.offset};
     if (!prepared_.has_dynamic_gate) {
@@ -154,8 +154,8 @@ class Calibration {
     return Searched() ? Approach(fine_, /*last=*/true) : absl::OkStatus();
   }
 
-  // Moves the shift to where the target is met on `sequences`; unless this is the last time, to
-  // where it is nearly met, with z per head chosen anew at every shift on the way.
+  // Moves the shift to where the target is met on `sequences`. If this is not the last time, nearly
+  // met is enough, and z per head is chosen anew at every shift on the way.
   absl::Status Approach(const std::vector<std::span<const int32_t>>& sequences, bool last) {
     const double base = shift_;
     double nearest = base;
@@ -212,7 +212,7 @@ class Calibration {
                                 [&](double shift) { return measure(shift, perplexity); });
   }
 
-  // Where a recall is asked for.
+  // Chooses z per head if the job asks for a recall.
   absl::Status ChooseZ(TokenSpans sequences, double shift) {
     if (!job_.z_recall) return absl::OkStatus();
     const absl::StatusOr<CollectedCells> collected =
@@ -268,7 +268,7 @@ class Calibration {
     return absl::OkStatus();
   }
 
-  // On the calibration sequences, at the shift that was chosen.
+  // Measures the densities reached on the calibration sequences, at the chosen shift.
   absl::Status MeasureReached(const ScoreHistogram& histogram) {
     absl::StatusOr<DecodeMeasurement> measured = absl::NotFoundError("no trial");
     for (const Trial& trial : trials_) {
@@ -307,8 +307,8 @@ class Calibration {
   const std::vector<std::span<const int32_t>> held_out_;
 
   std::vector<double> constants_;  // [L, HQ]
-  double shift_ = 0.0;             // of all of them
-  std::vector<Trial> trials_;      // on the fine sequences, with the z that the profile has
+  double shift_ = 0.0;             // shift of all constants
+  std::vector<Trial> trials_;      // on the fine sequences, with the profile's z
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace eta {
 namespace {
 
-// A row has less than 2^31 keys; the weight of each is rounded by half a unit.
+// A row has less than 2^31 keys, and the weight of each is rounded by at most half a unit.
 constexpr int64_t kMaxRowKeys = int64_t{1} << 31;
 constexpr double kRowRounding = static_cast<double>(kMaxRowKeys) / 2.0;
 
@@ -26,7 +26,7 @@ class HeadCells {
  public:
   HeadCells(const ScoreBins& bins, std::span<const uint64_t> cells) : at_(bins), cells_(cells) {}
 
-  // What cannot have been counted over `rows` rows, or empty.
+  // Says which counts are impossible over `rows` rows; empty if none is.
   std::string Contradiction(int64_t rows) const {
     const double all = static_cast<double>(rows) * kCalibrationUnit;
     const double rounding = static_cast<double>(rows) * kRowRounding;
@@ -58,7 +58,7 @@ class HeadCells {
     return "";
   }
 
-  // The increments; `weights` holds the histogram's.
+  // The cells as increments of a histogram, whose weights are written to `weights`.
   HeadScores Scores(int64_t rows, std::vector<double>& weights) const {
     weights.resize(static_cast<size_t>(at_.bins));
     for (int32_t b = 0; b < at_.bins; ++b) weights[static_cast<size_t>(b)] = Units(at_.weight(b));

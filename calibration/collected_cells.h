@@ -1,4 +1,4 @@
-// What devices counted over calibration sequences (kernels/calibration_cells.h), as the sums that
+// The counts of devices over calibration sequences (kernels/calibration_cells.h), as the sums that
 // thresholds and z are solved from.
 #pragma once
 
@@ -16,14 +16,14 @@ namespace eta {
 // Copyable; not thread-safe.
 class CollectedCells {
  public:
-  // InvalidArgument as of ScoreHistogram and HeadZStatistics.
+  // InvalidArgument like ScoreHistogram and HeadZStatistics.
   static absl::StatusOr<CollectedCells> Create(int32_t num_layers, int32_t num_query_heads,
                                                const ScoreBins& bins = {});
 
-  // `cells` [L, HQ, CalibrationCells(bins).size()] that took in `rows` rows of every head.
-  // Internal, reason CELLS_INCONSISTENT, naming layer, head and what is wrong, where they cannot
-  // have been counted over so many rows: weights that do not add up to the rows, counts without
-  // their weight, more gates than rows, too many cells or rows. Nothing is added then.
+  // Adds `cells` [L, HQ, CalibrationCells(bins).size()], counted over `rows` rows of every head.
+  // Internal, reason CELLS_INCONSISTENT, naming layer, head and fault, if they cannot be counts
+  // over that many rows: weights do not add up to the rows, counts lack their weight, there are
+  // more gates than rows, or there are too many cells or rows. Nothing is added then.
   absl::Status Add(std::span<const uint64_t> cells, int64_t rows);
 
   const ScoreHistogram& histogram() const { return histogram_; }

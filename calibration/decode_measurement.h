@@ -1,5 +1,5 @@
-// What decoding costs and gives, measured on known text: of the decode rows of any number of passes
-// together, every row weighing the same.
+// The cost and the quality of decoding, measured on known text: means over the decode rows of any
+// number of passes, with equal weight for every row.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ struct DecodeMeasurement {
   double perplexity = 0.0;       // of the tokens after these rows; 0: no loss was asked for
   double head_density = 1.0;     // eta-semantics.md, "What is counted"; full attention: 1
   double union_density = 1.0;    // likewise
-  std::optional<double> recall;  // absent: not asked for; 1 where no key was above its threshold
-  int64_t rows = 0;              // behind the perplexity, else behind the densities
+  std::optional<double> recall;  // absent: not asked for; 1 if no key was above its threshold
+  int64_t rows = 0;              // the rows behind the perplexity, or else behind the densities
   friend bool operator==(const DecodeMeasurement&, const DecodeMeasurement&) = default;
 };
 
-// Sums in the order of the calls.
+// Adds up outcomes in the order of the calls.
 class DecodeMeter {
  public:
   void Add(const PassOutcome& outcome);

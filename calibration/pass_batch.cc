@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{250};
 
-// What the engine's threads write; outlives the pass if a sink does.
+// The data that the engine's threads write. It outlives the pass if a sink does.
 struct Outcomes {
   explicit Outcomes(size_t count) : rows(count), ended(count) {}
 
@@ -92,7 +92,8 @@ class BatchRun {
     return absl::OkStatus();
   }
 
-  // Of the next pass; none yet after a while, or when stop is requested.
+  // Waits for the outcome of the next pass. Nullopt after a while without one, or once stop is
+  // requested.
   std::optional<absl::StatusOr<PassOutcome>> AwaitNext() {
     Outcomes& outcomes = *outcomes_;
     MutexLock lock(outcomes.mutex);

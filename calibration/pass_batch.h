@@ -24,9 +24,9 @@ struct PassBatch {
   std::function<void(int64_t rows_done, size_t collected)> progress;
 };
 
-// Runs them all; every call above is made on the calling thread. No pass is left when this
-// returns. CANCELLED once `stop` is requested; the first error of a pass otherwise. Where the
-// engine's queue is full of others' passes, waits for its own to make room.
+// Runs all passes. Every function above is called on the calling thread. No pass is left when this
+// returns. CANCELLED once `stop` is requested; otherwise the first error of a pass. If the engine's
+// queue is full of others' passes, this waits until one of its own makes room.
 absl::Status RunPasses(Engine& engine, const PassBatch& pass, const std::stop_token& stop);
 
 }  // namespace eta

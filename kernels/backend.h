@@ -1,23 +1,24 @@
 // A backend runs every op of the model on one device. The same calls in the same order serve the
-// reference (double precision, plain loops), the CPU and the GPU; all of them meet
+// reference (double precision, plain loops), the CPU and the GPU. All of them meet
 // eta-semantics.md.
 //
-// Thread rules: one caller at a time. Plan() is given the rows of a step, then the ops are called
-// in the model's order, then Finish().
+// Thread rules: one caller at a time. A step is Plan() with its rows, then the ops in the model's
+// order, then Finish().
 //
-// A backend that defers only notes the ops and starts them at Launch(), or at Finish() where there
-// was no Launch(). While they run the next step may be noted, with any tokens: SetTokens() replaces
-// them before it is launched.
+// A backend that defers (defers()) only notes the ops. Launch() starts them; without a Launch(),
+// Finish() does. While they run, the next step may be noted, with any tokens: SetTokens() replaces
+// the tokens before that step is launched, and Discard() forgets the step.
 //
 //   Plan(k) ops Launch() | Plan(k + 1) ops  Finish() | SetTokens() ops Launch() | Plan(k + 2) ...
 //                          while k runs                                           while k + 1 runs
 //
-// Or Discard() forgets it. Nothing else of the backend is called while a step runs. On other
-// backends ops run when they are called, and Launch() does nothing.
+// Nothing else of the backend is called while a step runs. On a backend that does not defer, ops
+// run when they are called, and Launch() does nothing.
 //
-// Host memory that a step reads (the batch and all that it points to, rows, penalties, thresholds)
-// must live until the step is launched, finished or discarded, whichever comes first; what it
-// writes (counts, samples) until it is finished or discarded, and is valid once it is finished.
+// A step reads host memory: the batch and all that it points to, rows, penalties, thresholds. This
+// memory must live until the step is launched, finished or discarded, whichever comes first. A step
+// writes host memory: counts and samples. This memory must live until the step is finished or
+// discarded, and is valid once it is finished.
 #pragma once
 
 #include <memory>
@@ -34,7 +35,7 @@
 
 namespace eta {
 
-// Memory of a backend; freed on destruction. Aligned for any op, contents undefined.
+// Memory of a backend, freed on destruction. It is aligned for any op; its contents are undefined.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -53,8 +54,9 @@ class Buffer {
   size_t size_;
 };
 
-// How a weight matrix is kept: as it is in the checkpoint (float32, or 16 bits as bfloat16), or as
-// 8-bit integers with one scale per output channel (half the bytes, a small loss of precision).
+// How a weight matrix is kept. kNative: as in the checkpoint, float32, or 16 bits as bfloat16.
+// kInt8: 8-bit integers with one scale per output channel (half the bytes, a small loss of
+// precision).
 enum class WeightFormat : uint8_t { kNative, kInt8 };
 
 // A weight [N, K] in the backend's own arrangement. Immutable.
@@ -73,7 +75,7 @@ class Matrix {
   int64_t cols_;
 };
 
-// A matrix as it is in the checkpoint, in host memory, row-major.
+// A matrix of the checkpoint in host memory, row-major.
 struct HostMatrix {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;  // float32, float16 or bfloat16
@@ -97,17 +99,17 @@ class Backend {
   virtual std::string_view name() const = 0;    // "reference", "cpu", "cuda"
   virtual std::string description() const = 0;  // device, instruction set, threads
 
-  // Element type of the inputs of MatMul (TensorView); what the layers hand on is float32.
+  // Element type of the inputs of MatMul (TensorView). What the layers hand on is float32.
   virtual DType activation_dtype() const { return DType::kFloat32; }
-  // Rows that tensors should have for a batch of `rows` rows (also: of logits). A backend that
-  // likes few sizes asks for more than there are; what stands in those past the batch is undefined.
+  // Rows that tensors, logits too, should have for a batch of `rows` rows. A backend that prefers
+  // few sizes asks for more rows than the batch has; the contents of the extra rows are undefined.
   virtual int64_t PaddedRows(int64_t rows) const { return rows; }
-  // Bytes that Allocate could still give. Unimplemented where the device does not say.
+  // Bytes that Allocate could still give. Unimplemented if the device does not tell.
   virtual absl::StatusOr<size_t> FreeMemory() const {
     return absl::UnimplementedError("backend: does not tell its free memory");
   }
-  // Of these, bytes that ops over such a cache take only when they first need them, for sequences
-  // of up to `context` tokens: whoever allocates all there is leaves them.
+  // The part of FreeMemory() that ops over such a cache allocate when they first need it, for
+  // sequences of up to `context` tokens. Who allocates all free memory must leave this much.
   virtual size_t LateMemory(const KvGeometry& /*geometry*/, int64_t /*context*/) const { return 0; }
 
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
@@ -140,19 +142,20 @@ class Backend {
   virtual void SwiGlu(const SwiGluParams& params) = 0;
   virtual void Sample(const SampleParams& params) = 0;
 
-  // The tokens [R] of the step that is noted; where the backend defers only. They live as long as
-  // its batch.
+  // Replaces the tokens [R] of the noted step; for a backend that defers. The tokens must live as
+  // long as the step's batch.
   virtual void SetTokens(std::span<const int32_t> /*tokens*/) {}
-  // Starts the step that is noted, and does not wait. Then comes the next Plan(), or Finish().
+  // Starts the noted step and does not wait. The next call is Plan() or Finish().
   virtual void Launch() {}
-  // Forgets what is noted and was not launched.
+  // Forgets the step that is noted and was not launched.
   virtual void Discard() {}
-  // Waits for the step that runs; where none does, for the ops since Plan(). After an error nothing
-  // of the step counts. RESOURCE_EXHAUSTED: the device had no memory for it, a smaller step may
-  // follow. Any other: the device is lost.
+  // Waits for the step that runs; if none runs, for the ops since Plan(). After an error nothing of
+  // the step counts. RESOURCE_EXHAUSTED: the device had no memory for the step; a smaller step may
+  // follow. Any other error: the device is lost.
   virtual absl::Status Finish() = 0;
-  // Seconds that the device spent on the ops of the last finished step, transfers included: what a
-  // benchmark divides by. Nullopt where the host runs the ops itself, so that its clock tells.
+  // Seconds that the device spent on the ops of the last finished step, transfers included.
+  // Benchmarks divide by this time. Nullopt if the host runs the ops itself, since its clock tells
+  // then.
   virtual std::optional<double> last_step_seconds() const { return std::nullopt; }
 };
 
@@ -160,13 +163,13 @@ struct BackendOptions {
   std::string name = "cpu";
   int num_threads = 0;  // cpu; 0: one per core that this process may use
   int device = 0;       // cuda; index among the devices that the process sees
-  // cuda: the type that products are computed in, weights and their inputs rounded to it: bfloat16,
-  // float16 or float32 (exact, slow). Sums are float32 in all of them.
+  // cuda: the type of products; weights and their inputs are rounded to it. bfloat16, float16 or
+  // float32 (exact, slow). Sums are float32 in all three.
   DType compute = DType::kBFloat16;
 };
 
-// NotFound, listing the backends of this build, for an unknown name. Unavailable, saying why, where
-// the backend's device or its libraries are missing.
+// NotFound, listing the backends of this build, for an unknown name. Unavailable, with the reason,
+// if the backend's device or its libraries are missing.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 std::vector<std::string> BackendNames();
 

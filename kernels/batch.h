@@ -23,9 +23,9 @@ struct AttentionOptions {
   bool admit_all = false;      // full attention: every block is admitted, nothing is pruned
 };
 
-// The consecutive rows that one sequence brings to a step. Row i stands at position
-// `position + i` and attends to T = position + i + 1 keys, its own included. All rows' K and V are
-// appended before any row attends, so later rows of the same sequence may share a block with it.
+// The consecutive rows of one sequence in a step. Row i stands at position `position + i` and
+// attends to T = position + i + 1 keys, its own included. K and V of all rows are appended before
+// any row attends. So the last block that a row reads may already hold K and V of later rows.
 struct SequenceRows {
   int32_t row_begin = 0;
   int32_t num_rows = 0;
@@ -35,8 +35,8 @@ struct SequenceRows {
   AttentionOptions attention{};
   const float* frozen_thresholds = nullptr;  // [L, HQ], host; null: the predictor's
   const float* head_z = nullptr;             // [L, HQ], host; null: attention.z for every head
-  bool calibrate = false;                    // prefill rows that CollectCalibration takes in
-  std::span<const int32_t> block_table{};    // [ceil((position + num_rows) / b)] physical blocks
+  bool calibrate = false;  // sequence of prefill rows over which CollectCalibration counts
+  std::span<const int32_t> block_table{};  // [ceil((position + num_rows) / b)] physical blocks
 };
 
 struct BatchView {

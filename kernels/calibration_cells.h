@@ -1,7 +1,7 @@
-// What calibration counts on a device, as integers, so that any order and any cut of the work gives
-// the same: per query head a histogram of scores S = s * <q, k> in which the pair (row of T keys,
-// key) weighs 1/T, the gate's mean, and the z that above-threshold keys need (eta-semantics.md,
-// "Profile" and "Per-head z").
+// The integers that CollectCalibration counts on a device (eta-semantics.md, "Profile" and
+// "Per-head z"). Per query head they are: a histogram of scores S = s * <q, k>, in which the pair
+// (row of T keys, key) weighs 1/T; the mean of the gate; and the z that above-threshold keys need.
+// They are integers so that any order and any cut of the work gives the same.
 #pragma once
 
 #include <cmath>
@@ -9,8 +9,9 @@
 
 namespace eta {
 
-// Equal bins over [low, high): bin b holds low + b * width() <= S < low + (b + 1) * width(). Why
-// this many, and what they cost in precision: calibration/solvers/score_histogram.h.
+// Equal bins over [low, high): bin b holds low + b * width() <= S < low + (b + 1) * width().
+// calibration/solvers/score_histogram.h says why there are this many and what they cost in
+// precision.
 struct ScoreBins {
   int32_t count = 16384;
   double low = -64.0;
@@ -25,20 +26,20 @@ struct ScoreBins {
 inline constexpr int32_t kMaxScoreBins = 1 << 17;
 inline constexpr double kMaxScoreRange = 1e4;  // of -low and high
 
-// z in multiples of 1/256, rounded up: bin k holds keys whose block is admitted at z = k/256 and is
-// not at (k - 1)/256.
+// z comes in multiples of 1/256, rounded up: bin k holds keys whose block is admitted at z = k/256
+// and not at (k - 1)/256.
 inline constexpr int32_t kZStepsPerUnit = 256;
 inline constexpr int32_t kMaxHeadZ = 16;
 inline constexpr int32_t kZBins = kMaxHeadZ * kZStepsPerUnit + 1;
 inline constexpr int32_t kZBeyond = kZBins;           // more than kMaxHeadZ is needed
 inline constexpr int32_t kZUnreachable = kZBins + 1;  // s |q| M < tau_eff: no z admits it
 
-// z of a bin; exact in float32.
+// The z of a bin, exact in float32.
 constexpr float ZOfBin(int32_t bin) {
   return static_cast<float>(bin) / static_cast<float>(kZStepsPerUnit);
 }
 
-// The bound of one block for one query, as a function of z: step 1 of the selection, in float32.
+// The bound of one block for one query as a function of z ("Selection", step 1), in float32.
 struct BlockBound {
   float mean = 0.0f;       // <q, mu>; of an 8-bit record p * <q, mu8> + |q| e
   float deviation = 0.0f;  // sqrt(sum_i q_i^2 sigma_i^2)
@@ -51,9 +52,10 @@ struct BlockBound {
   }
 };
 
-// The first bin whose z admits a block (bound >= threshold), kZBeyond or kZUnreachable. The bound
-// does not fall with z, rounded or not, so halving finds it; nearly always the solution of the
-// unrounded equation, tried first, or its neighbour is it already.
+// The first bin whose z admits a block (bound >= threshold); else kZBeyond or kZUnreachable. The
+// bound never falls as z grows, also when rounded, so bisection finds the bin. The search first
+// tries the solution of the unrounded equation, since that bin or its neighbour is nearly always
+// right.
 constexpr int32_t NeededZBin(const BlockBound& bound, float threshold) {
   if (bound.scale * bound.ceiling < threshold) return kZUnreachable;
   if (!(bound.At(ZOfBin(kZBins - 1)) >= threshold)) return kZBeyond;
@@ -73,31 +75,34 @@ constexpr int32_t NeededZBin(const BlockBound& bound, float threshold) {
 
 // Weights are fixed-point numbers: 1 is 2^48. A key of a row of T keys weighs rint(2^48 / T).
 inline constexpr double kCalibrationUnit = 281474976710656.0;
-// Rows that cells can take in before a sum of weights could wrap.
+// The most rows that cells can count before a sum of weights could wrap.
 inline constexpr int64_t kMaxCalibrationRows = 65535;
 
 inline uint64_t CalibrationWeight(int64_t row_keys) {
   return static_cast<uint64_t>(std::llrint(kCalibrationUnit / static_cast<double>(row_keys)));
 }
 
-// Where what stands among the uint64 cells of one query head.
+// The layout of the uint64 cells of one query head.
 struct CalibrationCells {
   int32_t bins = 0;
 
   constexpr explicit CalibrationCells(const ScoreBins& score_bins) : bins(score_bins.count) {}
 
   constexpr int64_t weight(int32_t bin) const { return bin; }  // [bins]
-  // Keys with S < low, S >= high, and S NaN or infinite (without weight).
+  // Counts of the keys with S < low, with S >= high, and with S NaN or infinite. The last have no
+  // weight.
   constexpr int64_t below_weight() const { return bins; }
   constexpr int64_t above_weight() const { return bins + 1; }
   constexpr int64_t below() const { return bins + 2; }
   constexpr int64_t above() const { return bins + 3; }
   constexpr int64_t not_finite() const { return bins + 4; }
-  // Sum over rows of the row mean of m, in units of weight, each row's rounded to them (a few units
-  // either way, as the work was cut); rows with a NaN threshold or score add nothing.
+  // Sum over rows of the row mean of the gate m, in units of 2^-48. Each row's mean is rounded to
+  // units, so the sum may differ by a few units with the cut of the work. A row with a NaN
+  // threshold or score adds nothing.
   constexpr int64_t gate() const { return bins + 5; }
-  // Above-threshold keys (S >= tau_eff) by what admits their block for a decode row of T keys: a z
-  // [kZBins], kZBeyond, kZUnreachable; or nothing, since they stand in pinned blocks and the tail.
+  // Above-threshold keys (S >= tau_eff) of a decode row of T keys, by what admits their block: a z
+  // [kZBins], kZBeyond or kZUnreachable. Keys in pinned blocks and in the tail need no z and count
+  // as unconditional.
   constexpr int64_t needed(int32_t z_bin) const { return bins + 6 + z_bin; }
   constexpr int64_t unconditional() const { return bins + 6 + kZUnreachable + 1; }
   constexpr int64_t size() const { return unconditional() + 1; }

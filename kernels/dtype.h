@@ -17,7 +17,7 @@ enum class DType : uint8_t {
   kInt32,
   kInt64,
   kUInt8,
-  kFloat8E4M3  // of the KV cache alone, with scales: quantize.h
+  kFloat8E4M3  // for the KV cache only, with scales: quantize.h
 };
 
 // Bytes per element.
@@ -33,7 +33,7 @@ uint16_t FloatToHalf(float value);
 float BFloat16ToFloat(uint16_t value);
 uint16_t FloatToBFloat16(float value);
 
-// `value` as it reads back after being stored as `dtype` (float32, float16 or bfloat16).
+// `value` as it reads back after it was stored as `dtype` (float32, float16 or bfloat16).
 float RoundTo(DType dtype, float value);
 
 // Reads or writes element `i` of an array of floating-point `dtype` (float32, float16, bfloat16).

@@ -31,7 +31,7 @@ struct State {
   uint64_t arming = 0;          // counts changes of the rules
 };
 
-// Never destroyed: threads may pass while the process ends.
+// Never destroyed: threads may still pass a failpoint while the process ends.
 State& Get() {
   static State* const state = new State;
   return *state;

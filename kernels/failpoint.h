@@ -1,12 +1,12 @@
-// Failpoints: named places in the product where a test makes something fail, wait or end. They are
-// compiled in only where ETA_FAILPOINTS is defined (the CMake option of that name, never set for
-// what is shipped); without it ETA_FAILPOINT is `false` and nothing of this is linked. One that is
-// compiled in and not armed costs the load of one word.
+// Failpoints are named places in the product where a test makes something fail, wait or end. They
+// are compiled in only if ETA_FAILPOINTS is defined (the CMake option of that name; a release never
+// sets it). Without it ETA_FAILPOINT is `false` and nothing of this file is linked. A failpoint
+// that is compiled in and not armed costs the load of one word.
 //
 //   if (ETA_FAILPOINT(kStoreRead)) return StoreBusy();
 //
-// Own code and not libfiu (fiu-local.h), whose names are strings that nothing checks, whose check
-// takes a lock even where nothing fails, and which has no actions but "fail".
+// This is our own code since libfiu (fiu-local.h) has names that are unchecked strings, takes a
+// lock at every check even when nothing fails, and has no action but "fail".
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace eta {
 
-// The catalogue: a name that is not here does not compile, and failpoint_test fails for one that no
-// test struck in each of the files that have it. X(identifier, name)
+// The catalogue of failpoints: X(identifier, name). A name that is not listed does not compile.
+// failpoint_test fails for a name that no test struck in each of the files that use it.
 #define ETA_FAILPOINT_CATALOGUE(X)             \
   X(kDeviceAllocate, "device.allocate")        \
   X(kFileOpen, "file.open")                    \
@@ -72,14 +72,15 @@ inline constexpr size_t kNumFailpoints = std::size(kFailpointNames);
 static_assert(kNumFailpoints <= 64, "one bit each");
 
 enum class FailAction : uint8_t {
-  kFail,      // the error that stands beside the failpoint
+  kFail,      // the error that is written beside the failpoint
   kBadAlloc,  // throws std::bad_alloc
   kDelay,     // waits for `delay`, then goes on
-  kPause,     // waits until the rule is taken back, then goes on
+  kPause,     // waits until the rule is withdrawn, then goes on
   kKill,      // SIGKILL to this process
 };
 
-// What a failpoint does from now on: lets `after` passes go, acts on `times` of them, then on none.
+// What a failpoint does from now on: it lets `after` passes go, acts on the next `times`, and lets
+// the rest go.
 struct FailRule {
   FailAction action = FailAction::kFail;
   int64_t after = 0;
@@ -87,22 +88,23 @@ struct FailRule {
   std::chrono::milliseconds delay{0};
 };
 
-// All of these from any thread; they exist only where failpoints are compiled in.
+// The functions below may be called from any thread. They exist only if failpoints are compiled in.
 void ArmFailpoint(Failpoint point, const FailRule& rule);
-// Ends the waits of kPause too.
+// Withdraws all rules; this also ends the waits of kPause.
 void DisarmFailpoints();
-// How often it acted, ever.
+// How often the failpoint has acted since the process began.
 int64_t FailpointStrikes(Failpoint point);
-// Each failpoint that acts is named in this file from now on, before it acts: once for each source
-// file that it is in, in a line "NAME SOURCE", without the source's folder. Empty: in none.
+// From now on, writes the name of each failpoint that acts to the file at `path`, before it acts.
+// The line is "NAME SOURCE", the source without its folder, once for each source file. An empty
+// path: to no file.
 void NameFailpointsIn(const std::string& path);
-// Instead of the rules there are, those of a text: NAME=ACTION[*TIMES][@AFTER], separated by spaces
-// or line breaks; ACTION is fail, bad_alloc, kill, pause or delay:MILLISECONDS. False, and nothing
-// changed: it is no such text.
+// Replaces all rules by those of a text: NAME=ACTION[*TIMES][@AFTER], separated by spaces or line
+// breaks. ACTION is fail, bad_alloc, kill, pause or delay:MILLISECONDS. Returns false, and changes
+// nothing, if the text is malformed.
 bool ArmFailpoints(std::string_view rules);
 
-inline std::atomic<uint64_t> armed_failpoints = 0;  // a bit each
-// True: the code behind it, in `source`, is to fail. Acts as armed.
+inline std::atomic<uint64_t> armed_failpoints = 0;  // one bit per failpoint
+// Acts as the failpoint is armed. Returns true if the code behind it, in `source`, must fail.
 bool StrikeFailpoint(Failpoint point, std::string_view source);
 
 inline bool PassFailpoint(Failpoint point, const char* source = __builtin_FILE()) {

@@ -1,7 +1,7 @@
-// Failpoints of a process, armed from outside: the rules of the file that the environment variable
-// ETA_FAILPOINTS names, read at the start and again whenever another takes its place. What is armed
-// is then written to FILE.armed, and which failpoints acted to FILE.struck. For tests; where
-// failpoints are not compiled in there is nothing of this.
+// Failpoints of a process, armed from outside, for tests. The environment variable ETA_FAILPOINTS
+// names a file of rules. It is read at the start, and again whenever another file takes its place.
+// The rules in force are then written to FILE.armed, and the failpoints that acted to FILE.struck.
+// In a build without failpoints this class does nothing.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace eta {
 
 class FailpointFile {
  public:
-  // Null where the environment names none. The rules of the file there is now are armed.
+  // Null if the environment names no file. Otherwise the rules of the file are armed on return.
   static std::unique_ptr<FailpointFile> FromEnvironment();
   ~FailpointFile();
 

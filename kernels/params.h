@@ -1,5 +1,6 @@
 // One parameter struct per op, in the order in which a layer calls them. Pointers are in the
-// backend's memory unless said otherwise; shapes stand in brackets. See batch.h for the letters.
+// backend's memory unless a comment says host. Shapes are in brackets; batch.h explains the
+// letters.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,10 @@ namespace eta {
 
 class Matrix;
 
-// Activations of a step: rows x cols, rows `stride` elements apart. Elements are float32, except
-// that the inputs of MatMul (what RmsNorm, attention and SwiGlu write, and SwiGlu's own input) have
-// Backend::activation_dtype(); `data` then points to elements of that type.
+// Activations of a step: rows x cols, with rows `stride` elements apart. Elements are float32, with
+// one exception: the inputs of MatMul have Backend::activation_dtype(). These are the outputs of
+// RmsNorm, attention and SwiGlu, and the input of SwiGlu. `data` then points to elements of that
+// type.
 struct TensorView {
   float* data = nullptr;
   int64_t rows = 0;
@@ -53,13 +55,13 @@ struct KvGeometry {
   bool operator==(const KvGeometry&) const = default;
 };
 
-// Bytes that one block takes in one layer, all KV heads; the arrangement inside is the backend's.
+// Bytes of one block in one layer, all KV heads. The backend chooses the arrangement inside.
 struct KvLayout {
   size_t tile_bytes = 0;    // K and V
   size_t record_bytes = 0;  // index record: mu, sigma, M and the running V total
 };
 
-// One layer's part of the block pool: [num_blocks] tiles and records.
+// One layer's part of the block pool: [num_blocks] tiles and [num_blocks] records.
 struct KvLayerView {
   std::byte* tiles = nullptr;
   std::byte* records = nullptr;
@@ -78,13 +80,13 @@ struct RmsNormParams {
   TensorView x;         // [rows, D]
   const float* weight;  // [D]
   float eps;
-  std::span<const int32_t> rows;  // host; rows of x to take, in order; empty: all of them
+  std::span<const int32_t> rows;  // host; the rows of x to normalise, in order; empty: all rows
   TensorView out;                 // [rows, D]
 };
 
-// out = x * weight^T (+ out, if accumulate). On the reference and the CPU, summation over the inner
-// dimension runs in one fixed order per output element, whatever the number of rows, so a row never
-// feels its batch; on CUDA the library picks a kernel per number of rows, and last bits may differ.
+// out = x * weight^T (+ out, if accumulate). On the reference and the CPU each output element sums
+// over K in one fixed order, so a row's bits do not depend on the other rows. On CUDA the library
+// picks a kernel by the number of rows, and last bits may differ.
 struct MatMulParams {
   TensorView x;          // [rows, K]
   const Matrix* weight;  // [N, K]
@@ -92,9 +94,9 @@ struct MatMulParams {
   bool accumulate;
 };
 
-// How Llama 3 stretches the rotation for contexts beyond those it was first trained on: a pair that
-// turns at least `high_freq_factor` times in `original_context` tokens stays as it is, one that
-// turns at most `low_freq_factor` times turns `factor` times slower, those between are blended
+// How Llama 3 stretches the rotation for contexts beyond those it was first trained on. A pair that
+// turns at least `high_freq_factor` times in `original_context` tokens keeps its speed. A pair that
+// turns at most `low_freq_factor` times turns `factor` times slower. Pairs between are blended
 // linearly in their turns. The default changes no bit of any frequency.
 struct RopeScaling {
   double factor = 1.0;           // at least 1
@@ -102,10 +104,10 @@ struct RopeScaling {
   double high_freq_factor = 4.0;
   int32_t original_context = 0;  // tokens
 
-  // Of a frequency in turns per token.
+  // The scaled frequency, in turns per token like the argument.
   constexpr double Scaled(double frequency) const {
     const double kept = (original_context * frequency - low_freq_factor) /
-                        (high_freq_factor - low_freq_factor);  // share that stays as it is
+                        (high_freq_factor - low_freq_factor);  // share that keeps its speed
     if (kept >= 1.0) return frequency;
     return kept <= 0.0 ? frequency / factor : frequency * (kept + (1.0 - kept) / factor);
   }
@@ -113,8 +115,9 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-// Half-split rotation in place (Hugging Face LLaMA's): pairs (i, i + d/2), angle
-// position * theta^(-2i/d), the frequency scaled; position and theta from the planned batch.
+// Rotates q and k in place by their rows' positions (eta-semantics.md, "Model"): half-split as in
+// Hugging Face's LLaMA. The pair (i, i + d/2) turns by position * theta^(-2i/d), the frequency
+// scaled. Position and theta are those of the planned batch.
 struct RopeParams {
   TensorView q;  // [R, HQ * d]
   TensorView k;  // [R, HKV * d]
@@ -125,9 +128,9 @@ struct RopeParams {
 };
 
 // Stores the rows' K and V, rounded to the cache's type, and writes the record of every block that
-// this fills (eta-semantics.md, "Block index"). The running V total of block j is the sum of V, as
-// stored, over positions 0 .. (j+1)*b - 1, built as total(j-1) + sum(block j): it depends on the
-// keys alone, not on how the prompt was cut, and is right for shared prefixes too.
+// this fills (eta-semantics.md, "Block index"). The running V total of block j is the sum of the
+// stored V over positions 0 .. (j+1)*b - 1, built as total(j-1) + sum(block j). So it depends on
+// the tokens alone, not on how the prompt was cut, and is right for shared prefixes too.
 struct AppendKvParams {
   TensorView k;  // [R, HKV * d], post-RoPE
   TensorView v;  // [R, HKV * d]
@@ -137,9 +140,9 @@ struct AppendKvParams {
   bool operator==(const AppendKvParams&) const = default;
 };
 
-// thresholds = q W^T + b (eta-semantics.md, "Threshold predictor"), float32; rows of sequences with
-// frozen thresholds copy frozen[layer] instead and do no predictor work. weight null: only frozen
-// rows are written, the rest are set to 0 (a plain checkpoint's gate does not read them).
+// thresholds = q W^T + b in float32 (eta-semantics.md, "Model"). Rows of sequences with frozen
+// thresholds copy frozen[layer] instead and cost no predictor work. Without a weight only frozen
+// rows are copied and all others become 0: a plain checkpoint's gate does not read them.
 struct ThresholdParams {
   int32_t layer;
   TensorView q;         // [R, HQ * d], post-RoPE
@@ -150,10 +153,11 @@ struct ThresholdParams {
   bool operator==(const ThresholdParams&) const = default;
 };
 
-// Blocks that decode rows read: per (row, KV head) an ascending list of block ordinals (index into
-// the sequence's block table) with the heads of the group that admitted each. Full blocks only; the
-// partial tail is always attended and never listed. Rows of prefill sequences have count 0. Of rows
-// that admit all only the count is sure to be written: their list is every full block, all heads.
+// The blocks that decode rows read: per (row, KV head) an ascending list of block ordinals, each
+// with the heads of the group that admitted it. An ordinal is an index into the sequence's block
+// table. Only full blocks are listed; the partial tail is always attended. Rows of prefill
+// sequences have count 0. For a row that admits all, only the count is sure to be written, since
+// its list is every full block with all heads.
 struct BlockSelection {
   uint32_t* blocks = nullptr;  // [R, HKV, capacity]
   uint32_t* heads = nullptr;   // [R, HKV, capacity], bit g = query head g of the group
@@ -163,8 +167,8 @@ struct BlockSelection {
   bool operator==(const BlockSelection&) const = default;
 };
 
-// What the decode rows of one layer read, host memory, valid after Finish(): tokens per row
-// (eta-semantics.md, "What is counted"). Rows of prefill sequences are left untouched.
+// What the decode rows of one layer read, in tokens per row (eta-semantics.md, "What is counted").
+// Host memory, valid after Finish(). Rows of prefill sequences are left untouched.
 struct AttentionCounts {
   int32_t* tokens_attended = nullptr;  // [R, HQ]
   int32_t* tokens_read = nullptr;      // [R, HKV]
@@ -172,7 +176,7 @@ struct AttentionCounts {
   bool operator==(const AttentionCounts&) const = default;
 };
 
-// Selection steps 1-4 of eta-semantics.md for every decode row.
+// Steps 1 to 4 of eta-semantics.md, "Selection", for every decode row.
 struct SelectBlocksParams {
   int32_t layer;          // of the sequences' head_z
   TensorView q;           // [R, HQ * d]
@@ -187,8 +191,9 @@ struct SelectBlocksParams {
   bool operator==(const SelectBlocksParams&) const = default;
 };
 
-// Steps 5-7 for decode rows; dense causal gated attention for prefill rows. Each op handles the
-// rows of its kind and leaves the others alone. Online softmax merges in one fixed order per row.
+// DecodeAttention: steps 5 to 7 of eta-semantics.md, "Selection", for decode rows.
+// PrefillAttention: dense causal gated attention for prefill rows. Each op leaves rows of the other
+// kind alone. Online softmax merges in one fixed order per row.
 struct AttentionParams {
   TensorView q;           // [R, HQ * d]
   TensorView thresholds;  // [R, HQ]
@@ -198,24 +203,24 @@ struct AttentionParams {
   float softmax_scale;
   Gate gate;
   float beta;
-  BlockSelection selection;  // decode only: what SelectBlocks wrote last, of the same rows
+  BlockSelection selection;  // decode only: the output of the last SelectBlocks, same rows
   TensorView out;            // [R, HQ * d]
 
   bool operator==(const AttentionParams&) const = default;
 };
 
-// Of the keys with S >= tau_eff of each decode row, how many there are and how many stand in
-// admitted blocks (or the tail): the recall of the selection. Reads every key: for evaluation only.
+// Counts of each decode row's keys with S >= tau_eff, and of those of them that are in admitted
+// blocks or the tail. Their quotient is the recall of the selection. The op reads every key, so it
+// is for evaluation only.
 struct RecallParams {
   AttentionParams attention;
   int64_t* above;           // [HQ], added to; host
   int64_t* above_admitted;  // [HQ], added to; host
 };
 
-// What calibration keeps of the prefill rows of sequences with `calibrate` (calibration_cells.h),
-// added to cells that start at 0. The thresholds are those that prefill gates with; z counts as if
-// the rows were decode rows that do not admit all. Rows of all calls together: at most
-// kMaxCalibrationRows.
+// Adds the counts of calibration_cells.h over the prefill rows of sequences with `calibrate` to
+// cells that start at 0. The thresholds are those that gate prefill. z is counted as if the rows
+// were decode rows that do not admit all. All calls together: at most kMaxCalibrationRows rows.
 struct CalibrationParams {
   TensorView q;           // [R, HQ * d]
   TensorView thresholds;  // [R, HQ]
@@ -223,7 +228,7 @@ struct CalibrationParams {
   KvGeometry geometry;
   KvLayerView kv;
   float softmax_scale;
-  Gate gate;  // kNone: the gate's sum stays 0
+  Gate gate;  // kNone: the sum of gates stays 0
   float beta;
   ScoreBins bins;
   uint64_t* cells;  // [HQ, CalibrationCells(bins).size()]
@@ -256,9 +261,9 @@ struct TokenLogprob {
   float logprob;
 };
 
-// One draw. The model's log-probabilities are taken from the logits as they come; then bias,
+// One draw. The log-probabilities are those of the model's logits, before any change. Then bias,
 // repetition, presence and frequency penalty, temperature, top_k, top_p and min_p apply, in this
-// order, and `uniform` picks from what remains in descending order of probability (ties: lowest
+// order. `uniform` picks from the remaining tokens in descending order of probability (ties: lowest
 // id).
 struct SampleRow {
   int32_t logits_row = 0;
@@ -272,17 +277,17 @@ struct SampleRow {
   double uniform = 0.0;  // in [0, 1)
   std::span<const TokenCount> counts{};
   std::span<const LogitBias> bias{};
-  int32_t forced = -1;        // a known token: nothing is drawn, only log-probabilities taken
+  int32_t forced = -1;        // a known token: only its log-probabilities are computed
   int32_t num_logprobs = -1;  // alternatives wanted; 0: the token's own only; -1: none
-  // Filled in:
+  // The op fills in:
   int32_t token = -1;
-  bool finite = true;  // false: NaN, +infinity or nothing but -infinity: no token was drawn
+  bool finite = true;  // false: NaN, +infinity, or every logit -infinity: no token was drawn
   float logprob = 0.0f;
   std::span<TokenLogprob> top{};  // [num_logprobs], descending
 };
 
 struct SampleParams {
-  TensorView logits;          // [rows, V]; left as they came
+  TensorView logits;          // [rows, V]; not changed
   std::span<SampleRow> rows;  // host
 };
 

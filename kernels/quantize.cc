@@ -36,10 +36,10 @@ uint8_t FloatToE4M3(float value) {
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
   if (std::isnan(value)) return sign | kNaN;
   const float magnitude = std::min(std::abs(value), kMaxE4M3);
-  // The spacing of e4m3 around the magnitude: 2^-9 up to 2^-6, then an eighth of the power of two.
+  // The spacing of e4m3 around the magnitude: 2^-9 below 2^-6, else an eighth of its power of two.
   const int exponent = std::max(std::ilogb(std::max(magnitude, 0x1p-6f)), -6);
   const auto steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));
-  // Steps of 8 to 16 carry into the exponent by themselves.
+  // The 8 that stands for the implicit bit carries into the exponent; so do 16 steps.
   return sign | static_cast<uint8_t>(((exponent + 6) << 3) + steps);
 }
 

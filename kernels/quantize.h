@@ -12,9 +12,9 @@ inline constexpr float kMaxE4M3 = 448.0f;
 inline constexpr int32_t kMinScaleExponent = -100;
 inline constexpr int32_t kMaxScaleExponent = 120;
 
-// To nearest, ties to even; what is larger than 448 becomes 448; NaN stays NaN.
+// Rounds to nearest, ties to even. A magnitude above 448 becomes 448; NaN stays NaN.
 uint8_t FloatToE4M3(float value);
-// The least e4m3 that is not below `value`, which is in 0..448.
+// The least e4m3 that is not below `value`. REQUIRES: value in 0..448.
 uint8_t FloatToE4M3Up(float value);
 float E4M3ToFloat(uint8_t value);
 
@@ -22,11 +22,12 @@ float E4M3ToFloat(uint8_t value);
 // greatest one for NaN and infinity.
 int32_t ScaleExponent(float largest);
 
-// One token's K or V of one KV head as the 8-bit cache stores it: value i is 2^exponent *
+// Quantizes one token's K or V of one KV head as the 8-bit cache stores it: value i is 2^exponent *
 // E4M3ToFloat(out[i]). Returns the exponent.
 int32_t QuantizeRow(std::span<const float> row, std::span<uint8_t> out);
 
-// The vectors of an 8-bit record, from mu and sigma as a float16 record has them: [d] each.
+// The scalars of an 8-bit record, beside its vectors [d]. QuantizeRecord makes both from mu and
+// sigma as a float16 record has them.
 struct RecordScales {
   float mu_scale;          // p
   float mu_error;          // e

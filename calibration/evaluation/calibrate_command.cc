@@ -1,4 +1,4 @@
-// calibrate: texts of a domain to a profile in a file, without a server.
+// eta-eval calibrate: makes a profile in a file from texts of a domain, without a server.
 
 #include <chrono>
 #include <cstdio>
@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> CalibrateCommand::ReadSamples(
                           .bos_id = info.config.bos_id};
   std::vector<std::vector<int32_t>> cut = CutSamples(documents, options);
   if (sequences == 0 || cut.size() < static_cast<size_t>(sequences)) {
-    // What does not fill a sequence counts where whole ones do not suffice.
+    // If whole sequences do not suffice, partial ones count too.
     options.min_tokens = kMinSequenceBlocks * info.block_size;
     cut = CutSamples(documents, options);
   }

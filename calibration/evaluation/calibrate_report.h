@@ -1,4 +1,4 @@
-// The outcome of a calibration, for people and for programs.
+// The outcome of a calibration, as a table for people and as JSON for programs.
 #pragma once
 
 #include <string>
@@ -18,11 +18,11 @@ struct CalibrationRun {
 // "match_dynamic", "union_density 0.35"
 std::string TargetName(const ProfileTarget& target);
 
-// Full, dynamic and frozen beside each other on the held-out sequences, and what was reached on the
-// others.
+// Full, dynamic and frozen attention beside each other on the held-out sequences, and the densities
+// reached on the calibration sequences.
 std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult& result);
 
-// One JSON object; what was not measured is null.
+// One JSON object. Values that were not measured are null.
 std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& result);
 
 }  // namespace eta

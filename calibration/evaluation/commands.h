@@ -1,6 +1,6 @@
-// The subcommands of eta-eval: flags, and what is done with them. Each Add call registers one
-// subcommand; parsing the command line runs it and leaves its outcome in `status`, which must
-// outlive the app. Aborted stands for a result that differs from its expectation.
+// The subcommands of eta-eval. Each Add function registers one subcommand with its flags. Parsing
+// the command line runs the subcommand and leaves its outcome in `status`, which must outlive the
+// app. Aborted means that a result differs from its expectation.
 #pragma once
 
 #include "absl/status/status.h"

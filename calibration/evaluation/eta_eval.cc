@@ -1,6 +1,7 @@
-// eta-eval: holds a backend against one decode step, a model against a forced text, and ways of
-// attending against each other by perplexity; calibrates profiles without a server. Exit codes: 0
-// done, 1 a result that differs from its expectation or a failed run, 2 bad usage or input.
+// eta-eval compares a backend with one expected decode step, a model with a forced text, and ways
+// of attending with each other by perplexity. It also calibrates profiles without a server. Exit
+// codes: 0 done; 1 a result that differs from its expectation, or a failed run; 2 bad usage or
+// input.
 
 #include <cstdio>
 #include <new>
@@ -14,7 +15,7 @@ namespace {
 constexpr int kRunFailed = 1;
 constexpr int kBadInput = 2;
 
-// Bad input is what another command line or another file would mend.
+// Bad input is an error that another command line or another file would fix.
 int ExitCode(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:

@@ -8,8 +8,8 @@
 namespace eta {
 namespace {
 
-// Student's t quantile at 0.975 from the normal one: the expansion in 1/freedom of Abramowitz and
-// Stegun, 26.7.5; within 0.2 % from 3 degrees of freedom on.
+// Student's t quantile at 0.975 from the normal quantile: the expansion in 1/freedom of Abramowitz
+// and Stegun, 26.7.5. It is within 0.2 % from 3 degrees of freedom on.
 double StudentQuantile(double freedom) {
   const double x = 1.959963984540054;
   const double x2 = x * x;

@@ -1,7 +1,7 @@
-// A mean over tokens of a text with its 95 % confidence interval.
+// A mean over the tokens of a text with its 95 % confidence interval.
 //
-// Neighbouring tokens are not independent, so the tokens are taken in blocks of consecutive ones
-// and the interval is Student's over the block means: mean +- t(0.975, n - 1) * s / sqrt(n).
+// Neighbouring tokens are not independent. So the tokens are grouped into blocks of consecutive
+// ones, and the interval is Student's over the block means: mean +- t(0.975, n - 1) * s / sqrt(n).
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct MeanInterval {
 
 inline constexpr int kMinIntervalBlocks = 4;
 
-// The mean is over all values; a last partial block is left out of the deviation only.
+// The mean is over all values. Only the deviation leaves out a last partial block.
 MeanInterval BlockMeanInterval(std::span<const float> values);
 
 }  // namespace eta

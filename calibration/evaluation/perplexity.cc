@@ -11,7 +11,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// Adds up what the decode rows of the steps attended to and read, as shares of their keys.
+// Adds up the tokens that decode rows attended to and read, as shares of their keys.
 class DensityMeter {
  public:
   DensityMeter(const ModelConfig& config, int32_t max_rows)
@@ -30,7 +30,7 @@ class DensityMeter {
             .above_admitted = recall ? above_admitted_.data() : nullptr};
   }
 
-  // Takes in a step of `rows` decode rows, the first of them at `position`.
+  // Adds a step of `rows` decode rows, the first of them at `position`.
   void Absorb(size_t rows, int32_t position) {
     for (size_t row = 0; row < rows; ++row) {
       const double keys = static_cast<double>(position) + static_cast<double>(row) + 1.0;
@@ -59,7 +59,7 @@ class DensityMeter {
   }
 
  private:
-  // Over layers and heads of counts [L, rows, heads].
+  // The sum of counts [L, rows, heads] over layers and heads, for one row.
   double RowSum(const std::vector<int32_t>& counts, size_t heads, size_t rows, size_t row) const {
     int64_t sum = 0;
     for (size_t layer = 0; layer < layers_; ++layer) {

@@ -1,4 +1,5 @@
-// Perplexity and densities of a model under several ways of attending, over the same windows.
+// Perplexity and densities of a model under several ways of attending, over the same windows of
+// text.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +19,17 @@ namespace eta {
 
 struct EvaluatedAttention {
   std::string name;                                 // as the caller spelled it
-  AttentionOptions options;                         // admit_all: full attention
+  AttentionOptions options;                         // admit_all means full attention
   std::shared_ptr<const ThresholdProfile> profile;  // null: the predictor's thresholds
-  bool head_z = false;                              // the profile's z per head, not options.z
+  bool head_z = false;  // true: the profile's z per head instead of options.z
 };
 
 struct PerplexityOptions {
-  // Rows of a window that are fed as a prompt and not scored; every later one is a decode row.
-  // Rows of full attention are fed as prefill rows throughout: the same result, faster.
+  // The first rows of a window, which are fed as a prompt and not scored. Every later row is a
+  // decode row. With full attention all rows are fed as prefill rows, which gives the same result
+  // faster.
   int32_t prefill = 0;
-  bool recall = true;                                         // reads every key once more
+  bool recall = true;                                         // costs one more read of every key
   std::function<void(int64_t done, int64_t total)> progress;  // rows; may be empty
 };
 
@@ -35,14 +37,15 @@ struct AttentionScore {
   std::vector<float> losses;     // negative log-probability of every scored token, in text order
   MeanInterval loss;             // nats per token; perplexity = exp
   MeanInterval loss_over_first;  // paired difference to the first attention's, token by token
-  double head_density = 1.0;     // means over scored rows (eta-semantics.md, "What is counted")
+  double head_density = 1.0;     // mean over scored rows (eta-semantics.md, "What is counted")
   double union_density = 1.0;
   std::optional<double> recall;     // share of keys with S >= tau_eff that were admitted
-  std::vector<double> head_recall;  // of every layer and query head with such keys; with recall
+  std::vector<double> head_recall;  // of each layer and query head with such keys; with recall
   double tokens_per_second = 0.0;   // of all rows fed
 };
 
-// One score per attention, in order. Windows are [context + 1] tokens, longer than prefill + 1.
+// Returns one score per attention, in order. Windows are [context + 1] tokens, longer than prefill
+// + 1.
 absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     SequenceRunner& runner, std::span<const std::vector<int32_t>> windows,
     std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options);

@@ -1,4 +1,4 @@
-// perplexity: ways of attending, compared over the same windows of a text.
+// eta-eval perplexity: compares ways of attending over the same windows of a text.
 
 #include <cstdio>
 #include <memory>
@@ -100,7 +100,8 @@ void PerplexityCommand::Register(CLI::App& command) {
   command.add_flag("--json", json, "Write the outcome to stdout as JSON");
 }
 
-// FailedPrecondition for a profile that says that it was made for something else.
+// InvalidArgument for other numbers of layers or heads; FailedPrecondition for a profile that was
+// made for another model or block size.
 absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded) {
   const ModelConfig& config = loaded.config();
   if (profile.num_layers != config.num_layers ||
@@ -130,7 +131,7 @@ absl::StatusOr<EvaluatedAttention> PerplexityCommand::Attention(const std::strin
                                                                 const Runtime& loaded) const {
   const ModelConfig& config = loaded.config();
   if (name == "full") {
-    // The offset moves the gate too, so it holds for full attention as well.
+    // The offset moves the gate too, so it applies to full attention as well.
     return EvaluatedAttention{.name = name,
                               .options = {.offset = offset.value_or(0.0f), .admit_all = true},
                               .profile = nullptr};

@@ -1,4 +1,4 @@
-// The outcome of a perplexity evaluation, for people and for programs.
+// The outcome of a perplexity evaluation, as a table for people and as JSON for programs.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ struct PerplexityRun {
   int64_t windows = 0;
 };
 
-// A table, one line per attention, and a line that states how the intervals are made.
+// A table with one line per attention, and a line on how the intervals are made.
 std::string PerplexityTable(const PerplexityRun& run,
                             std::span<const EvaluatedAttention> attentions,
                             std::span<const AttentionScore> scores);
 
-// One JSON object; what was not measured is null.
+// One JSON object. Values that were not measured are null.
 std::string PerplexityJson(const PerplexityRun& run, std::span<const EvaluatedAttention> attentions,
                            std::span<const AttentionScore> scores);
 

@@ -1,6 +1,6 @@
-// Frozen thresholds in a file: a profile as it is exported (profile_format.md), or thresholds
-// alone, for evaluation by hand: {"name": "...", "thresholds": [[number, ... HQ], ... L]}, nothing
-// else.
+// Frozen thresholds in a file: an exported profile (profile_format.md), or thresholds alone for
+// evaluation by hand. The latter is {"name": "...", "thresholds": [[number, ... HQ], ... L]} and
+// nothing else.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace eta {
 
-// InvalidArgument, naming the field, for a file that says anything else; NotFound for none; those
-// of ProfileFromJson for a file with a field "format".
+// InvalidArgument, naming the field, for any other contents. NotFound if there is no file. The
+// errors of ProfileFromJson for a file with a field "format".
 absl::StatusOr<ThresholdProfile> ReadProfileFile(const std::string& path);
 
 }  // namespace eta

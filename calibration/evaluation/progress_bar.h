@@ -1,4 +1,4 @@
-// How far a long evaluation is, on stderr while that is a terminal.
+// The progress of a long evaluation on stderr, if that is a terminal.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@ namespace eta {
 class ProgressBar {
  public:
   ProgressBar();
-  ~ProgressBar();  // takes the bar away
+  ~ProgressBar();  // removes the bar
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Redraws ten times a second at most.
+  // Redraws at most ten times a second.
   void Show(int64_t done, int64_t total);
 
  private:

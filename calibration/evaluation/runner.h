@@ -1,5 +1,5 @@
-// One sequence over a model and a cache of its own: rows are fed, log-probabilities and counts come
-// back. What evaluation and calibration run on; the engine serves many sequences instead.
+// One sequence over a model with a cache of its own: it takes rows and returns log-probabilities
+// and counts. Evaluation runs on it; the engine serves many sequences instead.
 #pragma once
 
 #include <cstdint>
@@ -21,25 +21,25 @@ class Checkpoint;
 struct RunnerOptions {
   KvGeometry geometry;
   WeightFormat weights = WeightFormat::kNative;
-  int32_t max_context = 0;  // positions of the longest sequence; sets the cache's size
-  int32_t max_rows = 256;   // of one step
+  int32_t max_context = 0;  // positions of the longest sequence; sets the size of the cache
+  int32_t max_rows = 256;   // rows of one step
 };
 
 // How a sequence attends, from its first row to its last.
 struct SequenceSettings {
   AttentionOptions attention = {};
-  // Both must outlive the use.
+  // Both tables must outlive their use.
   std::span<const float> frozen_thresholds = {};  // [L, HQ]; empty: the predictor's
   std::span<const float> head_z = {};             // [L, HQ]; empty: attention.z for every head
   float rope_theta = 0.0f;
 };
 
-// Rows of one step. Several decode rows in a step are what feeding them one by one is.
+// The rows of one step. Several decode rows in one step give the same result as one by one.
 struct RunnerStep {
   std::span<const int32_t> tokens = {};  // [R], at most max_rows
   RowKind kind = RowKind::kDecode;
   std::span<const int32_t> targets =
-      {};                          // [R]: tokens whose log-probability each row gives; or empty
+      {};                          // [R]: tokens whose log-probabilities are wanted; or empty
   std::span<float> logprobs = {};  // [R], with targets
   std::span<float> logits = {};    // [V] of the last row; or empty
   ForwardOutputs outputs = {};
@@ -53,12 +53,12 @@ class SequenceRunner {
 
   const ModelConfig& config() const { return model_->config(); }
   int32_t max_rows() const { return max_rows_; }
-  int32_t position() const { return position_; }  // of the next row
+  int32_t position() const { return position_; }  // position of the next row
 
   // Starts a new sequence. InvalidArgument for thresholds or z per head that are not [L, HQ].
   absl::Status Begin(const SequenceSettings& settings);
 
-  // OutOfRange past max_rows or max_context; InvalidArgument for a token outside the vocabulary;
+  // OutOfRange past max_rows or max_context. InvalidArgument for a token outside the vocabulary.
   // Internal for logits that are not finite.
   absl::Status Run(const RunnerStep& step);
 

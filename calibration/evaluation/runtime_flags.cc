@@ -33,7 +33,7 @@ std::string CheckReal(const std::string& text, double low, double high) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc() && end == text.data() + text.size();
-  // Written so that NaN fails.
+  // The condition is written so that NaN fails.
   if (whole && value >= low && value <= high) return "";
   return absl::StrCat("must be a number from ", low, " to ", high);
 }

@@ -1,4 +1,4 @@
-// The flags that say what evaluation runs on, and the model that they name.
+// The flags that say which model, backend and cache an evaluation runs on, and the loaded model.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,14 @@ class App;
 
 namespace eta {
 
-// --backend, --threads, --device and --compute. `backend` must stay where it is until the command
-// line is parsed.
+// Adds --backend, --threads, --device and --compute. `backend` must not move until the command line
+// is parsed.
 void RegisterBackend(CLI::App& command, BackendOptions& backend);
 
-// What is wrong with a flag's number; empty if nothing is. NaN lies in no range.
+// Says what is wrong with a flag's number; empty if nothing is. NaN lies in no range.
 std::string CheckReal(const std::string& text, double low, double high);
 
-// Registered flags are written when the command line is parsed: must stay where it is until then.
+// Parsing the command line writes these flags. The object must not move until then.
 struct RuntimeFlags {
   std::string model_dir;
   BackendOptions backend;
@@ -31,11 +31,11 @@ struct RuntimeFlags {
   DType index_dtype = DType::kFloat16;
   WeightFormat weights = WeightFormat::kNative;
 
-  // --model, --kv_dtype, --index_dtype, --weights and those of RegisterBackend
+  // Adds --model, --kv_dtype, --index_dtype, --weights and the flags of RegisterBackend.
   void Register(CLI::App& command);
 };
 
-// A checkpoint and a backend, opened once.
+// A checkpoint and a backend, opened together.
 class Runtime {
  public:
   static absl::StatusOr<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
@@ -44,7 +44,7 @@ class Runtime {
   const ModelConfig& config() const { return config_; }
   const Backend& backend() const { return *backend_; }
 
-  // The runner must not outlive this.
+  // The runner must not outlive this object.
   absl::StatusOr<std::unique_ptr<SequenceRunner>> MakeRunner(const KvGeometry& geometry,
                                                              int32_t max_context);
 

@@ -49,7 +49,7 @@ class Writer {
   std::string bytes_;
 };
 
-// Every read is bounded; after the first that fails, all fail.
+// Every read is bounded. After the first read that fails, all fail.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -85,7 +85,7 @@ class Reader {
   void Optional(std::optional<double>& value) {
     if (Flag()) Number(value.emplace());
   }
-  // 0 or 1.
+  // Reads a byte that must be 0 or 1.
   bool Flag() {
     uint8_t flag = 0;
     Number(flag);
@@ -108,7 +108,7 @@ class Reader {
   bool failed_ = false;
 };
 
-// The order of the numbers between labels and thresholds, once for both directions.
+// Visits the numbers between labels and thresholds in their order, for reading and for writing.
 template <typename Stream, typename Content>
 void VisitNumbers(Stream& stream, Content& content) {
   stream.Number(content.geometry.layers);
@@ -152,7 +152,7 @@ void WriteContent(const ProfileContent& content, Writer& out) {
   out.Numbers(content.z_per_head);
 }
 
-// False where labels are too many or out of order; numbers are checked by CheckProfileContent.
+// False if labels are too many or out of order. CheckProfileContent checks the numbers.
 bool ReadContent(Reader& in, ProfileContent& content) {
   uint32_t labels = 0;
   in.Number(labels);

@@ -1,11 +1,11 @@
-// A profile as canonical bytes: what the store keeps and what the checksum covers.
+// A profile as canonical bytes. The store keeps these bytes, and the checksum covers them.
 //
-// Integers and float bits are little-endian, texts are a u32 length and their bytes. In order:
+// Integers and float bits are little-endian. A text is a u32 length and its bytes. In order:
 // "ETAP", u32 schema version, tenant, name, i64 version, i64 create time, request id, payload
-// digest, content (labels as u32 count and pairs in order of their keys, fingerprints, geometry,
-// offset, z, floor, target, reached, evidence, thresholds, u8 and z per head), and last the
-// checksum: 64 hexadecimal digits of SHA-256 over all bytes before it. Two records have the same
-// bytes exactly if they are the same.
+// digest, content, checksum. The content is: labels (u32 count, then pairs in order of their keys),
+// fingerprints, geometry, offset, z, floor, target, reached, evidence, thresholds, u8 and z per
+// head. The checksum is 64 hexadecimal digits of SHA-256 over all bytes before it. Two records have
+// the same bytes exactly if they are equal.
 #pragma once
 
 #include <string>
@@ -19,11 +19,11 @@ namespace eta {
 // Sets the record's checksum too. INVALID_ARGUMENT for a record outside its limits.
 absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record);
 
-// DATA_LOSS (PROFILE_CORRUPT) for bytes that fail the checksum or say anything that EncodeProfile
-// would not; FAILED_PRECONDITION (PROFILE_SCHEMA_TOO_NEW) for sound bytes of a newer schema.
+// DATA_LOSS (PROFILE_CORRUPT) for bytes that fail the checksum or that EncodeProfile would not
+// write. FAILED_PRECONDITION (PROFILE_SCHEMA_TOO_NEW) for sound bytes of a newer schema.
 absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes);
 
-// SHA-256 of the content alone: the same under any tenant, name and version.
+// SHA-256 of the content alone. It is the same under any tenant, name and version.
 absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content);
 
 }  // namespace eta

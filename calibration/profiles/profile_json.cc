@@ -76,7 +76,7 @@ size_t Choice(JsonFields& fields, const std::string& field,
   return 0;
 }
 
-// Shape and range are CheckProfileContent's; here only the type and the width of each row.
+// Reads type and row width only. CheckProfileContent checks shape and range.
 std::vector<float> ReadRows(JsonFields& fields, const std::string& field, size_t width) {
   std::vector<float> values;
   for (const Json& row : fields.Array(field)) {

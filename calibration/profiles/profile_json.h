@@ -12,19 +12,20 @@ namespace eta {
 
 inline constexpr size_t kMaxProfileJsonBytes = size_t{4} << 20;
 
-// What a file says: no tenant (whoever imports it owns the copy) and no request.
+// The contents of a profile file. There is no tenant, since whoever imports the file owns the copy,
+// and no request.
 struct PortableProfile {
   std::string name;
-  int64_t version = 0;         // where it came from, from 1 on
-  int64_t create_time_us = 0;  // there, not negative
+  int64_t version = 0;         // at its origin, from 1 on
+  int64_t create_time_us = 0;  // at its origin, not negative
   ProfileContent content;
   friend bool operator==(const PortableProfile&, const PortableProfile&) = default;
 };
 
-// Numbers come back to the bit. INVALID_ARGUMENT for what ProfileFromJson would refuse.
+// Numbers come back to the bit. INVALID_ARGUMENT for a profile that ProfileFromJson would refuse.
 absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile);
 
-// INVALID_ARGUMENT, naming the field, for one that is unknown, missing, there twice, of another
+// INVALID_ARGUMENT, naming the field, for a field that is unknown, missing, repeated, of another
 // type or outside its limits, and for contents that do not match `content_sha256`.
 // FAILED_PRECONDITION (PROFILE_SCHEMA_TOO_NEW) for a newer schema.
 absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text);

@@ -1,5 +1,5 @@
-// One version of a threshold profile as it is stored: immutable, with what it was made from, what
-// it was asked to reach and what it reached (eta-semantics.md, "Profile" and "Per-head z").
+// One stored version of a threshold profile. It is immutable and says what it was made from, what
+// it was asked to reach, and what it reached (eta-semantics.md, "Profile" and "Per-head z").
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace eta {
 
-// The schema that this build writes. It reads this one and older ones.
+// The schema that this build writes. It also reads older ones.
 inline constexpr int32_t kProfileSchemaVersion = 1;
 
 struct ProfileGeometry {
@@ -49,15 +49,15 @@ struct ReachedDensities {
   friend bool operator==(const ReachedDensities&, const ReachedDensities&) = default;
 };
 
-// What was measured on held-out text in decode-like block-sparse evaluation.
+// Measurements on held-out text in decode-like block-sparse evaluation.
 struct ProfileEvidence {
-  double perplexity_full = 0.0;              // above 0, as are the other two
-  std::optional<double> perplexity_dynamic;  // absent, as the three below: there is no predictor
+  double perplexity_full = 0.0;              // above 0, like the other two
+  std::optional<double> perplexity_dynamic;  // absent, like the three below, without a predictor
   double perplexity_frozen = 0.0;
   double head_density = 0.0;   // [0, 1]
   double union_density = 0.0;  // [0, 1]
   double recall = 0.0;         // [0, 1]
-  // The same with the predictor's thresholds; not there where they were not measured.
+  // The same densities under the predictor's thresholds; absent if they were not measured.
   std::optional<double> dynamic_head_density;
   std::optional<double> dynamic_union_density;
   std::optional<double> dynamic_recall;
@@ -68,9 +68,9 @@ struct ProfileEvidence {
   friend bool operator==(const ProfileEvidence&, const ProfileEvidence&) = default;
 };
 
-// What calibration makes; the store adds whose it is, its name and its version.
+// The part of a profile that calibration makes. The store adds its tenant, name and version.
 struct ProfileContent {
-  std::map<std::string, std::string> labels;  // at most 16; keys as names, values up to 255 bytes
+  std::map<std::string, std::string> labels;  // at most 16; keys like names, values up to 255 bytes
   std::string model_fingerprint;              // SHA-256, 64 lower-case hexadecimal digits
   std::string tokenizer_fingerprint;          // likewise
   ProfileGeometry geometry;
@@ -88,12 +88,12 @@ struct ProfileContent {
 struct ProfileRecord {
   Tenant tenant;
   std::string name;
-  int64_t version = 0;         // at least 1; grows, never repeats for a name
-  int64_t create_time_us = 0;  // since 1970-01-01 UTC; tells, decides nothing
+  int64_t version = 0;         // at least 1; increases, never repeats for a name
+  int64_t create_time_us = 0;  // since 1970-01-01 UTC; informs, decides nothing
   std::string request_id;      // of the call that made it; empty: it had none
-  std::string payload_digest;  // SHA-256 of that call's payload, hexadecimal; empty without an id
+  std::string payload_digest;  // hexadecimal SHA-256 of that call's payload; empty without an id
   ProfileContent content;
-  std::string checksum;  // SHA-256 over everything above (profile_blob.h), hexadecimal
+  std::string checksum;  // hexadecimal SHA-256 over everything above (profile_blob.h)
   friend bool operator==(const ProfileRecord&, const ProfileRecord&) = default;
 };
 using ProfilePtr = std::shared_ptr<const ProfileRecord>;
@@ -101,22 +101,24 @@ using ProfilePtr = std::shared_ptr<const ProfileRecord>;
 inline constexpr size_t kMaxProfileThresholds = 65536;
 inline constexpr double kMaxPerplexityIncrease = 1000.0;  // percent
 
-// The one validator of names: 1 to 63 characters of a-z 0-9 - _ . and no dot in front.
+// The only validator of names: 1 to 63 characters of a-z 0-9 - _ . and no leading dot.
 // INVALID_ARGUMENT, naming `field`.
 absl::Status CheckProfileName(const std::string& field, std::string_view name);
 
-// Of aliases: a name that begins with a letter, so that no alias reads as a version.
+// Checks an alias: a name that begins with a letter, so that no alias reads as a version.
 absl::Status CheckProfileAlias(const std::string& field, std::string_view alias);
 
-// At most 16 of them.
+// Allows at most 16 labels.
 absl::Status CheckProfileLabelCount(size_t count);
-// Likewise; keys as names, values up to 255 bytes of UTF-8 without control characters.
+// Checks the count as well; keys are like names, values have up to 255 bytes of UTF-8 without
+// control characters.
 absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels);
 
-// An id as of any request (IsRequestId), with a digest of 64 hexadecimal digits; or both empty.
+// Both must be empty, or the id valid for a request (IsRequestId) and the digest 64 hexadecimal
+// digits.
 absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest);
 
-// Every limit named above; INVALID_ARGUMENT, naming the field.
+// Checks every limit named above. INVALID_ARGUMENT, naming the field.
 absl::Status CheckProfileContent(const ProfileContent& content);
 
 }  // namespace eta

@@ -1,18 +1,20 @@
 // Where profiles live: versioned, per tenant, acknowledged only once they are safe.
 //
 // A profile is a name with versions 1, 2, ... that never change and never repeat, also after the
-// name was deleted. An alias is a second name for one version ("stable"). What one tenant stores
-// another can neither see nor feel in an error: an unknown name and another tenant's are NOT_FOUND
-// in the same words.
+// name was deleted. An alias is a second name for one version ("stable"). A tenant can neither see
+// another tenant's profiles nor learn of them from an error: an unknown name and another tenant's
+// name are NOT_FOUND in the same words.
 //
-// Every function may block on the store and is safe on any thread; readers do not wait for writers.
-// Common to all: UNAVAILABLE (STORE_UNAVAILABLE, STORE_BUSY; may be repeated) while the store
-// cannot be reached or is locked; INTERNAL (STORE_IO_ERROR) for a disk that fails; DATA_LOSS
-// (STORE_CORRUPT, PROFILE_CORRUPT) for what fails its checks; INVALID_ARGUMENT naming the field.
+// Every function may block on the store and may be called from any thread. Readers do not wait for
+// writers. Errors common to all:
+//   UNAVAILABLE (STORE_UNAVAILABLE, STORE_BUSY)  the store cannot be reached or is locked; repeat
+//   INTERNAL (STORE_IO_ERROR)                    a disk fails
+//   DATA_LOSS (STORE_CORRUPT, PROFILE_CORRUPT)   data fails its checks
+//   INVALID_ARGUMENT                             names the field
 //
-// A profile that fails its checks is DATA_LOSS to who asks for it and hurts no other: it is never
-// served and nothing is served in its place, lists go on and mark it, Health tells. A new version
-// of its name, an alias to a sound one, or Delete mends it.
+// A profile that fails its checks is DATA_LOSS for who asks for it and affects no other profile. It
+// is never served, and nothing is served in its place. Lists mark it, and Health reports it. A new
+// version of its name, an alias to a sound version, or Delete mends it.
 #pragma once
 
 #include <chrono>
@@ -49,9 +51,10 @@ absl::StatusOr<ProfileReference> ParseProfileReference(const std::string& field,
 struct PutProfile {
   std::string name;
   ProfileContent content;
-  // Absent: whatever is there. 0: the name must be free. Else: the newest version must be this one.
+  // Absent: any newest version. 0: the name must be free. Else: the newest version must be this
+  // one.
   std::optional<int64_t> expected_version;
-  std::string request_id;      // with a digest, or both empty
+  std::string request_id;      // together with a digest, or both empty
   std::string payload_digest;  // 64 hexadecimal digits
 };
 
@@ -59,7 +62,7 @@ struct PutAlias {
   std::string name;
   std::string alias;
   int64_t version = 0;                      // 0: remove the alias
-  std::optional<int64_t> expected_version;  // what it names now; 0: the alias must be free
+  std::optional<int64_t> expected_version;  // the version it names now; 0: the alias must be free
 };
 
 struct ProfileSummary {
@@ -67,7 +70,7 @@ struct ProfileSummary {
   int64_t version = 0;
   int64_t create_time_us = 0;
   int64_t bytes = 0;
-  bool corrupt = false;  // failed its checks when it was last read: Get is DATA_LOSS
+  bool corrupt = false;  // failed its checks at the last read: Get is DATA_LOSS
 };
 struct ProfileAlias {
   std::string alias;
@@ -76,21 +79,21 @@ struct ProfileAlias {
 
 struct ProfilePage {
   int32_t size = 50;  // 1 to 1000
-  std::string token;  // of the page before; empty: the first
+  std::string token;  // of the page before; empty: the first page
 };
 struct ProfileList {
   std::vector<ProfileSummary> profiles;
   std::string next_token;  // empty: this was the last page
 };
 
-// Of one tenant. Names that were deleted count among `versions_ever`, since they are remembered.
+// The quota of one tenant. Deleted versions count in `versions_ever`, since they are remembered.
 struct ProfileQuota {
   int64_t versions = 1000;
   int64_t bytes = int64_t{256} << 20;
   int64_t versions_ever = 100'000;
 };
 
-// What a tenant has stored of what its quota bounds.
+// How much of its quota a tenant uses.
 struct ProfileUse {
   int64_t versions = 0;
   int64_t bytes = 0;
@@ -99,9 +102,9 @@ struct ProfileUse {
   friend bool operator==(const ProfileUse&, const ProfileUse&) = default;
 };
 
-// May have changed; no tenant: anything may have. Comes at least once within a second of a change
-// by any process, sometimes without one, on a thread of the store's: must not block nor call the
-// store.
+// The profile may have changed; without a tenant, any profile may have. A change by any process is
+// reported within a second at least once; a report may also come without a change. It comes on a
+// thread of the store, so the watcher must not block nor call the store.
 struct ProfileChange {
   std::optional<Tenant> tenant;
   std::string name;
@@ -112,17 +115,20 @@ class ProfileStore {
  public:
   virtual ~ProfileStore() = default;
 
-  // The stored record, once it is durable. The same request id and digest again: the first record,
-  // and nothing is written; NOT_FOUND if it was deleted since. ALREADY_EXISTS (REQUEST_ID_REUSED)
-  // for the id with another digest or name, (PROFILE_EXISTS) for a taken name with expected version
-  // 0; ABORTED (VERSION_MISMATCH) for another newest version; RESOURCE_EXHAUSTED (PROFILE_QUOTA,
-  // STORE_FULL); UNAVAILABLE (OUTCOME_UNKNOWN): may have been stored, repeat it with the same
-  // request id; FAILED_PRECONDITION (STORE_READ_ONLY).
+  // Returns the stored record once it is durable. If the same request id and digest were used
+  // before, returns the first record and writes nothing; NOT_FOUND if that was deleted since.
+  // Errors:
+  //   ALREADY_EXISTS (REQUEST_ID_REUSED)            the id had another digest or name
+  //   ALREADY_EXISTS (PROFILE_EXISTS)               the name is taken; expected version 0
+  //   ABORTED (VERSION_MISMATCH)                    the newest version is another one
+  //   RESOURCE_EXHAUSTED (PROFILE_QUOTA, STORE_FULL)
+  //   UNAVAILABLE (OUTCOME_UNKNOWN)                 may have been stored; repeat with the same id
+  //   FAILED_PRECONDITION (STORE_READ_ONLY)
   virtual absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) = 0;
 
-  // What Put would answer now, as far as that is known without the content, which is not looked at:
-  // the record that this request id and digest made, Put's error, or null where nothing is in the
-  // way yet. For whoever has to work for the content.
+  // Returns what Put would return now, as far as that is known without the content: the record that
+  // this request id and digest made; Put's error; or null if nothing is in the way yet. For a
+  // caller to whom the content costs work.
   virtual absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant,
                                               const PutProfile& put) const = 0;
 
@@ -130,43 +136,45 @@ class ProfileStore {
   virtual absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
                                          const ProfileSelector& selector) const = 0;
 
-  // Newest version of every name, by name. INVALID_ARGUMENT (page_token) for a token not from here.
+  // The newest version of every name, sorted by name. INVALID_ARGUMENT (page_token) for a foreign
+  // token.
   virtual absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const = 0;
 
   // Versions of a name, newest first; NOT_FOUND for an unknown name.
   virtual absl::StatusOr<ProfileList> ListVersions(const Tenant& tenant, const std::string& name,
                                                    const ProfilePage& page) const = 0;
 
-  // Of a name, by alias; none for an unknown name.
+  // The aliases of a name, sorted; none for an unknown name.
   virtual absl::StatusOr<std::vector<ProfileAlias>> ListAliases(const Tenant& tenant,
                                                                 const std::string& name) const = 0;
 
-  // ABORTED (VERSION_MISMATCH) if it names another version than expected; NOT_FOUND for an unknown
-  // name or version; RESOURCE_EXHAUSTED (PROFILE_QUOTA) for over 16 aliases of a name.
+  // ABORTED (VERSION_MISMATCH) if the alias names another version than expected. NOT_FOUND for an
+  // unknown name or version. RESOURCE_EXHAUSTED (PROFILE_QUOTA) for more than 16 aliases of a name.
   virtual absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) = 0;
 
-  // All versions and aliases of a name. NOT_FOUND for an unknown one; ABORTED (VERSION_MISMATCH) if
-  // the newest is not the expected one (absent: any).
+  // Deletes all versions and aliases of a name. NOT_FOUND for an unknown name. ABORTED
+  // (VERSION_MISMATCH) if the newest version is not the expected one (absent: any).
   virtual absl::Status Delete(const Tenant& tenant, const std::string& name,
                               std::optional<int64_t> expected_version) = 0;
 
   // Until the lease is given back, after which the watcher is not called any more.
   virtual Lease Watch(ProfileWatcher watcher) = 0;
 
-  // What the tenant has stored, as of the last look at the store, a second ago at most; does not
-  // wait for it. Absent: not known yet, or the store takes no profiles.
+  // How much the tenant has stored, at most a second old. Does not wait for the store. Absent: not
+  // known yet, or the store is read-only.
   virtual std::optional<ProfileUse> Use(const Tenant& tenant) const = 0;
 
-  // OK, or what keeps the store from working as it should: UNAVAILABLE (STORE_FAILED) takes no
-  // writes until it is opened anew; DATA_LOSS (PROFILE_CORRUPT) works but for some profiles.
+  // OK, or the fault of the store. UNAVAILABLE (STORE_FAILED): it takes no writes until it is
+  // opened anew. DATA_LOSS (PROFILE_CORRUPT): it works except for some profiles.
   virtual absl::Status Health() const = 0;
 };
 
 struct ProfileStoreOptions {
-  ProfileQuota quota;  // of every tenant ...
-  // ... or of this one, if set. Called at each Put and CheckPut, by any thread.
+  ProfileQuota quota;  // of every tenant
+  // The quota of one tenant; if set, it replaces `quota`. Called at each Put and CheckPut, from any
+  // thread.
   std::function<ProfileQuota(const Tenant&)> quota_of;
-  std::chrono::milliseconds poll_interval{250};  // for changes by others
+  std::chrono::milliseconds poll_interval{250};  // between looks for changes by others
   std::chrono::milliseconds busy_timeout{2000};  // wait for another writer
 };
 

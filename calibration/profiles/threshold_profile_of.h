@@ -1,5 +1,5 @@
-// A stored profile as the engine takes it: thresholds and z to the bit, and offset, z and floor as
-// what a request runs with that says nothing else. The one way from a profile to a request.
+// Converts a stored profile for the engine: thresholds and z to the bit; offset, z and floor as the
+// defaults of a request. This is the only way from a profile to a request.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ double Sigmoid(double x) {
   return e / (1.0 + e);
 }
 
-// Neumaier's sum: what each addition rounds off is kept and added at the end.
+// Neumaier's sum: the rounding error of each addition is kept and added at the end.
 class CompensatedSum {
  public:
   void Add(double value) {
@@ -32,7 +32,7 @@ class CompensatedSum {
   double lost_ = 0.0;
 };
 
-// g of one head.
+// The curve g(c) of one head.
 class DensityCurve {
  public:
   DensityCurve(const HeadScores& scores, const ScoreBins& bins, double beta) : beta_(beta) {
@@ -48,7 +48,7 @@ class DensityCurve {
 
   double total() const { return total_; }
 
-  // Exactly 1 where every sigma is: then the sum is the total, term by term.
+  // g(c). It is exactly 1 if every sigma is 1, since the sum is then the total, term by term.
   double At(double c) const {
     if (points_.empty()) return 0.0;
     CompensatedSum sum;
@@ -71,8 +71,8 @@ class DensityCurve {
   double total_ = 0.0;
 };
 
-// sigma(x) is 1 in double precision from x = 37 on, and exp(x) is 0 below x = -746: so g is 1 at
-// the one end and 0 at the other, whatever the head, and any target lies between.
+// Bisects g(c) = target. In double precision sigma(x) is 1 from x = 37 on, and exp(x) is 0 below x
+// = -746. So g is 1 at one end and 0 at the other for any head, and any target lies between.
 double Bisect(const DensityCurve& curve, const ScoreBins& bins, double beta, double target) {
   double low = bins.low - 40.0 / beta;
   double high = bins.high + 750.0 / beta;
@@ -80,7 +80,7 @@ double Bisect(const DensityCurve& curve, const ScoreBins& bins, double beta, dou
     const double mid = std::midpoint(low, high);
     if (mid == low || mid == high) break;
     const double density = curve.At(mid);
-    // On a plateau at the target: towards the scores.
+    // On a plateau at the target the search goes towards the scores.
     const bool up = density == target ? target > 0.5 : density > target;
     (up ? low : high) = mid;
   }
@@ -113,7 +113,7 @@ absl::Status CheckOptions(const FrozenOptions& options) {
   return absl::OkStatus();
 }
 
-// The rows behind the mean gate are those behind the weights, and a gate is a share.
+// Checks the mean gate: it comes from the same rows as the weights, and a gate is a share.
 absl::Status CheckGate(const HeadScores& scores, double total, int32_t layer, int32_t head) {
   constexpr double kSlack = 1e-6;  // float32 gates, fixed-point weights
   const auto rows = static_cast<double>(scores.rows);

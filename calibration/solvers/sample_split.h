@@ -1,4 +1,4 @@
-// Samples as the sequences that calibration runs on, and which of them are held out.
+// Cuts samples into the sequences that calibration runs on, and chooses which are held out.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace eta {
 
 struct SplitOptions {
   int32_t sequence_tokens = 2048;  // of a whole sequence
-  int32_t min_tokens = 0;          // what is left of a sample counts from here on
-  int32_t bos_id = -1;             // stands in front of every sequence; -1: nothing does
+  int32_t min_tokens = 0;          // the rest of a sample counts if it is at least this long
+  int32_t bos_id = -1;             // is put in front of every sequence; -1: nothing is
   double held_out = 0.25;          // share of the sequences, (0, 0.9]
 };
 
@@ -23,15 +23,15 @@ struct SampleSplit {
   static int64_t Tokens(std::span<const std::vector<int32_t>> sequences);
 };
 
-// Every sample is cut from its beginning into sequences of sequence_tokens, and each sequence
-// begins as a prompt does, with bos_id: those cut from a sample's middle too, since that token
-// draws attention in many models.
+// Cuts every sample from its beginning into sequences of sequence_tokens. Each sequence begins with
+// bos_id, as a prompt does, also in the middle of a sample: that token draws attention in many
+// models.
 std::vector<std::vector<int32_t>> CutSamples(std::span<const std::vector<int32_t>> samples,
                                              const SplitOptions& options);
 
-// Of the n sequences, in order, round(held_out * n) but at least one and not all are held out,
-// evenly spaced: a sample of several sequences stands on both sides. The same samples are always
-// split in the same way. InvalidArgument, naming samples, for fewer than 2 sequences.
+// Of n sequences, in order, round(held_out * n) are held out, at least one and not all, evenly
+// spaced. So a sample of several sequences is on both sides. The same samples are always split in
+// the same way. InvalidArgument, naming samples, for fewer than 2 sequences.
 absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> samples,
                                          const SplitOptions& options);
 

@@ -10,7 +10,7 @@
 namespace eta {
 namespace {
 
-constexpr int32_t kMaxHeads = 1 << 16;  // of layers and of heads: their product cannot overflow
+constexpr int32_t kMaxHeads = 1 << 16;  // of layers and of heads: the product cannot overflow
 
 bool IsSum(double value) {
   return std::isfinite(value) && value >= 0.0;

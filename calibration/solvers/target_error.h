@@ -1,4 +1,4 @@
-// The answer to a target that no setting meets on the calibration data.
+// The error for a target that no setting meets on the calibration data.
 #pragma once
 
 #include <map>
@@ -8,8 +8,8 @@
 
 namespace eta {
 
-// FailedPrecondition, reason TARGET_UNREACHABLE: "field: wanted ..., the nearest reachable is ...",
-// both numbers in the metadata (`target`, `nearest`) beside `more`.
+// FailedPrecondition, reason TARGET_UNREACHABLE: "field: wanted ..., the nearest reachable is ...".
+// The metadata has both numbers (`target`, `nearest`) and `more`.
 absl::Status TargetUnreachable(const std::string& field, double target, double nearest,
                                std::map<std::string, std::string> more = {});
 

@@ -18,14 +18,14 @@ struct Point {
   double value;
 };
 
-// What a search wants: `level`, of a value that falls (densities) or rises (perplexities) with the
-// shift; done early where a value is within `tolerance` of it.
+// The goal of a search: `level`, of a value that falls (densities) or rises (perplexities) with the
+// shift. The search ends early at a value within `tolerance` of the level.
 struct Level {
   double level;
   bool falling;
   std::optional<double> tolerance;
 
-  // The shift may grow from here.
+  // Whether the shift may still grow.
   bool Below(double value) const { return falling ? value > level : value <= level; }
   bool Met(double value) const { return tolerance && std::abs(value - level) <= *tolerance; }
 };
@@ -69,7 +69,8 @@ class Search {
            static_cast<int>(points_.size()) >= options_.max_measurements;
   }
 
-  // The values of the ends stand on two sides of the level, so they differ.
+  // A point inside the bracket. The values at its ends are on two sides of the level, so they
+  // differ.
   double Inside(bool interpolate) const {
     double share = 0.5;
     if (interpolate) {
@@ -91,8 +92,8 @@ class Search {
   const Level level_;
   const MeasureShift& measure_;
   std::vector<Point> points_;
-  std::optional<Point> low_;   // the shift may grow from here
-  std::optional<Point> high_;  // and must not from here
+  std::optional<Point> low_;   // from here the shift may grow
+  std::optional<Point> high_;  // from here the shift must not grow
 };
 
 ShiftResult AsResult(const Point& point, const Search& search) {

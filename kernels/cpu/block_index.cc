@@ -1,7 +1,15 @@
+// AppendKv stores K and V [R, HKV * d] of the step's rows in the cache, rounded to its type. It
+// writes the record of every block that this fills: per KV head mu [d], sigma [d], M and the
+// running sum of V [d] (eta-semantics.md, "Block index"). With the record a query can bound its
+// scores against the block without reading the keys.
+//
+// A task is one sequence and KV head. A full block's keys are read twice (for mean and norm, then
+// for the deviation) and its values once: little beside attention, which reads many blocks a row.
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/block_index.cc"
 #include "hwy/foreach_target.h"
-// The target list must come before anything that includes Highway.
+// The target list must come before any header that includes Highway.
 #include <algorithm>
 #include <cmath>
 
@@ -17,8 +25,8 @@ namespace eta::cpu {
 
 // One thread's working memory.
 struct AppendScratch {
-  alignas(64) float keys[128 * 256];     // [tokens][d], as stored (the first half for 16 bits)
-  alignas(64) float distances[128];      // [key_stride], squared
+  alignas(64) float keys[128 * 256];     // [tokens][d], stored form; 16-bit keys use the first half
+  alignas(64) float distances[128];      // [key_stride], squared distances
   alignas(64) float squared_norms[128];  // [key_stride]
 };
 
@@ -38,7 +46,7 @@ void StoreRow(const float* from, size_t d, typename Elements::Stored* to) {
   }
 }
 
-// mu, sigma and M of a full block from its stored keys.
+// Writes mu, sigma and M of a full block from its stored keys.
 template <class Elements>
 void WriteKeyStatistics(const KvTile& tile, const typename Elements::Stored* keys,
                         int32_t sub_block, std::byte* record, AppendScratch& scratch) {
@@ -78,7 +86,8 @@ void WriteKeyStatistics(const KvTile& tile, const typename Elements::Stored* key
       std::sqrt(*std::max_element(scratch.squared_norms, scratch.squared_norms + b));
 }
 
-// v_total = that of the block before + this block's values; `before` null: the first block.
+// v_total = total of the block before + sum of this block's values. `before` is null for the first
+// block.
 template <class Elements>
 void WriteValueTotal(const KvTile& tile, const typename Elements::Stored* values,
                      const float* before, float* total) {
@@ -94,7 +103,8 @@ void WriteValueTotal(const KvTile& tile, const typename Elements::Stored* values
   }
 }
 
-// Rows of one sequence and KV head, in order: a record's V total needs the one before.
+// Appends the rows of one sequence and KV head in order, since a record's V total needs the one
+// before.
 template <class Elements>
 void AppendSequence(const AppendKvParams& params, const SequenceRows& sequence, int32_t kv_head,
                     AppendScratch& scratch) {

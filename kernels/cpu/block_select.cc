@@ -1,7 +1,17 @@
+// SelectBlocks decides which full blocks each decode row reads. A query head admits a block if the
+// bound on its scores, from q [R, HQ * d] and the block's record, reaches tau_eff. The last blocks
+// are pinned, and an empty head rescues its best block. The result is one ascending list of blocks
+// per (row, KV head), with the heads of the group that admitted each (eta-semantics.md,
+// "Selection", steps 1 to 4).
+//
+// A task screens up to kScreenBlocks blocks of one row and KV head. mu and sigma of a block come
+// from memory once for all heads of the group. The last task of a row and KV head to end rescues,
+// pins and compacts the list.
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/block_select.cc"
 #include "hwy/foreach_target.h"
-// The target list must come before anything that includes Highway.
+// The target list must come before any header that includes Highway.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -26,20 +36,20 @@ inline constexpr size_t kMaxScreenDim = 256;
 // Blocks that one task screens.
 inline constexpr int32_t kScreenBlocks = 512;
 
-// A head's best block among those that rescue looks at, in one task's range.
+// A head's best block within one task's range, among the first `rescue_chunk` blocks.
 struct BestBlock {
   float bound = -std::numeric_limits<float>::infinity();
   int32_t ordinal = -1;
 };
 
-// What a task leaves besides the head masks.
+// The result of a task, beside the head masks.
 struct ScreenResult {
-  uint32_t admitted_early = 0;  // heads that admitted one of the blocks that rescue looks at
+  uint32_t admitted_early = 0;  // heads that admitted one of the first rescue_chunk blocks
   std::array<BestBlock, kMaxGroup> best;
 };
 
-// One decode row and KV head. Screening writes the mask of every full block to heads[ordinal];
-// compaction then turns blocks and heads into the list.
+// One decode row and KV head. Screening writes the mask of every full block to heads[ordinal].
+// Compaction then turns blocks and heads into the list.
 struct SelectGroup {
   const SequenceRows* sequence;
   int32_t row;
@@ -47,7 +57,7 @@ struct SelectGroup {
   int32_t kv_head;
   int32_t full_blocks;   // N
   int32_t first_pinned;  // first ordinal that every head admits
-  int32_t rescue_end;    // ordinals before it take part in the rescue
+  int32_t rescue_end;    // the rescue looks at the ordinals before this one
   uint32_t* blocks;
   uint32_t* heads;
   int32_t first_task;
@@ -85,10 +95,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 using Vector = hn::Vec<Floats>;
 constexpr size_t kLanes = hn::MaxLanes(Floats());
-// Heads whose sums over two records stay in registers.
+// Heads whose sums over two records stay in registers together.
 constexpr size_t kHeadsAtOnce = HWY_MAX_BYTES == 64 ? 4 : 2;
 
-// Sums, still spread over lanes, of q * mu and q^2 * sigma^2 for two records and kHeads heads.
+// Computes the sums of q * mu and of q^2 * sigma^2 for two records and kHeads heads, still spread
+// over lanes.
 template <size_t kHeads>
 HWY_INLINE void MultiplyRecords(const uint16_t* HWY_RESTRICT record0,
                                 const uint16_t* HWY_RESTRICT record1,
@@ -140,7 +151,7 @@ class Screen {
         d_(static_cast<size_t>(tile_.head_dim)),
         num_heads_(static_cast<size_t>(params.num_query_heads / tile_.num_kv_heads)) {}
 
-  // Masks of the full blocks begin .. end - 1.
+  // Writes the masks of the full blocks begin .. end - 1.
   void Run(int32_t begin, int32_t end, ScreenResult& result) {
     Start();
     for (int32_t first = begin; first < end; first += static_cast<int32_t>(kLanes)) {
@@ -182,7 +193,8 @@ class Screen {
                         group_.kv_head);
   }
 
-  // One record per lane; lanes from `count` on repeat the last one and are not used.
+  // Screens up to one record per lane. Lanes from `count` on repeat the last record and are not
+  // used.
   void Group(int32_t first, int32_t count, int32_t end) {
     const Floats df;
     const hn::RebindToUnsigned<Floats> du;
@@ -236,7 +248,8 @@ class Screen {
     }
   }
 
-  // The bound against the threshold, a record per lane; bit `head` where it is admitted.
+  // Compares the bound with the threshold, one record per lane. Bit `head` of a lane is set if it
+  // admits.
   HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> Admit(size_t head, size_t slot, int32_t first,
                                                          Vector max_norms) {
     const Floats df;
@@ -263,7 +276,7 @@ class Screen {
     const auto ordinal = hn::Iota(di, first);
     const auto best = hn::Load(df, bounds);
     const auto held = hn::Load(di, ordinals);
-    // The first of a lane's ordinals is kept on a tie.
+    // On a tie the first of a lane's ordinals is kept.
     const auto better =
         hn::Or(hn::RebindMask(di, hn::Gt(bound, best)), hn::Eq(held, hn::Set(di, -1)));
     const auto wins = hn::And(better, hn::Lt(ordinal, hn::Set(di, group_.rescue_end)));
@@ -317,7 +330,8 @@ void ScreenRange(const SelectBlocksParams& params, const SelectGroup& group, int
       .Run(begin, std::min(begin + kScreenBlocks, group.full_blocks), result);
 }
 
-// Masks per ordinal become an ascending list; returns its length, and the blocks of each head.
+// Turns the masks per ordinal into an ascending list. Returns the list's length; `attended` gets
+// the number of blocks of each head.
 int32_t CompactList(const SelectGroup& group, size_t num_heads, int32_t* attended) {
   const hn::ScalableTag<uint32_t> du;
   const auto lanes = static_cast<int32_t>(hn::Lanes(du));
@@ -360,12 +374,12 @@ HWY_EXPORT(CompactList);
 
 namespace {
 
-// The step's work, kept between calls for its memory.
+// The work of one step. The object is kept between calls for its memory.
 struct SelectPlan {
   std::vector<SelectGroup> groups;
   std::vector<SelectTask> tasks;
   std::vector<ScreenResult> results;                   // [tasks]
-  std::unique_ptr<std::atomic<int32_t>[]> unfinished;  // [groups], tasks left
+  std::unique_ptr<std::atomic<int32_t>[]> unfinished;  // [groups], tasks that have not ended
   size_t capacity = 0;
   Scratch scratch;
 
@@ -382,7 +396,7 @@ void SelectPlan::Add(const SequenceRows& sequence, int32_t row, int32_t num_keys
   const int32_t full_blocks = num_keys / params.geometry.block_size;
   const int32_t pinned =
       options.admit_all ? full_blocks : std::clamp(options.pinned_blocks, 0, full_blocks);
-  // Nothing is screened where every block is pinned.
+  // If every block is pinned, nothing is screened.
   const int32_t ranges =
       pinned == full_blocks ? 1 : (full_blocks + kScreenBlocks - 1) / kScreenBlocks;
   const auto group = static_cast<int32_t>(groups.size());
@@ -418,7 +432,7 @@ void SelectPlan::Build(const BatchView& batch, const SelectBlocksParams& params)
   }
 }
 
-// A head without a block among the first `rescue_chunk` admits the best of them.
+// Makes each head that admitted none of the first `rescue_chunk` blocks admit the best of them.
 void Rescue(const SelectGroup& group, std::span<const ScreenResult> results, size_t num_heads) {
   if (group.rescue_end == 0) return;
   uint32_t admitted = 0;

@@ -1,18 +1,22 @@
-// What calibration keeps of prompt rows (kernels/calibration_cells.h).
+// CollectCalibration adds every causal score of the calibrating prefill rows to cells
+// [HQ, CalibrationCells::size()]: a histogram of scores, the sum of gates, and the z that each
+// above-threshold key needs (the paper's Algorithm 1; eta-semantics.md, "Profile" and "Per-head z";
+// kernels/calibration_cells.h).
 //
-// A task is a share of the prompt rows, all query heads of one KV head, and has cells of its own:
-// nothing is shared while counting. A head's first share counts into the caller's cells, the others
-// are added to them at the end; being integers, they come out the same however rows are shared.
-// The queries of a few rows meet one block of keys at a time: scores (a product), then per query
-// bins, gates and keys above the threshold (vectors of keys), then the bins' cells (one by one).
-// In the shape of eta-27m (2,048 tokens in steps of 512, 8 heads over 2, d 64, bfloat16, one core
-// with AVX-512) a pair of query and key takes 2.9 ns: a third of it the product, a quarter the
-// cells. Prefill attention takes 2.2 there; with AVX2 they take 4.1 and 4.2.
+// A task is a share of the prompt rows and all query heads of one KV head. It counts into cells of
+// its own, so that threads share nothing. The first share of a head counts into the caller's cells,
+// and the cells of the others are added at the end. Cells are integers, so the result does not
+// depend on how rows are shared.
+//
+// The queries of a few rows meet one block of keys at a time. First come the scores (a product).
+// Then each query finds bins, gates and keys above the threshold (vectors of keys), and adds to its
+// cells (one by one). No part binds alone: the product takes a third of the time and the cells a
+// quarter.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/calibration.cc"
 #include "hwy/foreach_target.h"
-// The target list must come before anything that includes Highway.
+// The target list must come before any header that includes Highway.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -35,7 +39,7 @@ inline constexpr size_t kTileQueries = 32;
 inline constexpr size_t kMaxCalibrationBlock = 128;
 static_assert(kTileQueries >= kMaxGroup);
 
-// Rows [begin, begin + count) of a sequence; with the heads of a group, kTileQueries at most.
+// Rows [begin, begin + count) of a sequence. Rows times heads of a group: at most kTileQueries.
 struct CalibrationRows {
   const SequenceRows* sequence;
   int32_t begin;
@@ -47,10 +51,10 @@ struct CalibrationRows {
   int64_t pairs() const { return int64_t{count} * num_keys(); }
 };
 
-// The bins in float32: that of a score is floor(score * inverse_width + fraction) + first. With the
-// default bins this is exact (calibration/solvers/score_histogram.h).
+// The bins in float32. The bin of a score is floor(score * inverse_width + fraction) + first. With
+// the default bins this is exact (calibration/solvers/score_histogram.h).
 struct FloatBins {
-  float low;  // S < low of ScoreBins where S < this, high likewise
+  float low;  // a score is below ScoreBins::low exactly if it is below this; high likewise
   float high;
   float inverse_width;
   float fraction;
@@ -58,11 +62,11 @@ struct FloatBins {
   int32_t last;  // the last bin
 };
 
-// One query against the keys of the blocks.
+// One query against the keys of one block.
 struct CalibrationQuery {
   const float* q;  // [d], not scaled
   uint64_t* cells;
-  uint64_t weight;  // of one key
+  uint64_t weight;  // the weight of one key
   int32_t position;
   int32_t first_pinned;  // ordinal of the first block that is admitted at any z
   float threshold;       // tau_eff
@@ -91,14 +95,14 @@ HWY_INLINE float Total(hn::Vec<hn::ScalableTag<float>> v) {
   return hn::GetLane(hn::SumOfLanes(df, v));
 }
 
-// What one query's scores against a block come to.
+// The sums over one query's scores against one block.
 struct BlockScores {
   float gate = 0.0f;    // sum of m
   int64_t above = 0;    // keys with S >= tau_eff
   bool inside = false;  // every score has a bin
 };
 
-// Of `count` scores; writes their bins. With kWhole, `count` is a multiple of the lanes.
+// Measures `count` scores and writes their bins. kWhole: `count` is a multiple of the lanes.
 template <bool kGated, bool kWhole>
 HWY_NOINLINE BlockScores MeasureScores(const float* HWY_RESTRICT scores, size_t count,
                                        float threshold, float slope, const FloatBins& bins,
@@ -108,7 +112,7 @@ HWY_NOINLINE BlockScores MeasureScores(const float* HWY_RESTRICT scores, size_t 
   const auto low = hn::Set(df, bins.low);
   const auto high = hn::Set(df, bins.high);
   auto gate = hn::Zero(df);
-  auto outside = hn::Not(hn::Eq(gate, gate));  // none
+  auto outside = hn::Not(hn::Eq(gate, gate));  // no lane is outside yet
   int64_t above = 0;
   for (size_t i = 0; i < count; i += hn::Lanes(df)) {
     auto score = hn::Load(df, scores + i);
@@ -168,7 +172,7 @@ class Collector {
   }
 
  private:
-  // Queries of one head stand side by side, so that its cells are used many times in a row.
+  // Queries of one head stand side by side, so that the head's cells are used many times in a row.
   void Start(const CalibrationRows& rows) {
     const hn::ScalableTag<float> df;
     const AttentionOptions& options = rows.sequence->attention;
@@ -301,7 +305,7 @@ class Collector {
   std::array<uint8_t, kTileQueries> targets_{};
 };
 
-// Every `step`-th of the rows, from `begin` on.
+// Counts every `step`-th of the rows, beginning with row `begin`.
 template <class Elements>
 void CollectShareOf(const CalibrationParams& params, const FloatBins& bins,
                     std::span<const CalibrationRows> rows, size_t begin, size_t step,
@@ -336,7 +340,7 @@ HWY_EXPORT(CollectShare);
 
 namespace {
 
-// The rows that take part, the most expensive first.
+// The rows of sequences that calibrate, the most expensive first.
 std::vector<CalibrationRows> TakingPart(const BatchView& batch, int32_t group) {
   const int32_t height = std::max(1, static_cast<int32_t>(kTileQueries) / group);
   std::vector<CalibrationRows> rows;
@@ -352,8 +356,8 @@ std::vector<CalibrationRows> TakingPart(const BatchView& batch, int32_t group) {
   return rows;
 }
 
-// Shares per KV head: enough that no thread is idle, few enough that adding up their cells is
-// little beside filling them.
+// The number of shares per KV head: enough to keep every thread busy, few enough that adding up the
+// shares' cells costs little beside counting.
 size_t NumShares(std::span<const CalibrationRows> rows, int32_t num_kv_heads, int64_t cells,
                  int num_threads) {
   int64_t pairs = 0;

@@ -1,4 +1,4 @@
-// What every op of the CPU backend is given besides its parameters.
+// The arguments that every op of the CPU backend gets beside its parameters.
 #pragma once
 
 #include "kernels/batch.h"

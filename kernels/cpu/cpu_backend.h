@@ -1,5 +1,5 @@
-// The embedded default: SIMD over every instruction set that the build and the machine share
-// (chosen once, at run time), a fixed pool of threads, 16-bit or 32-bit KV.
+// The embedded default backend: SIMD, a fixed pool of threads, 16-bit or 32-bit KV. The instruction
+// set is the best one that both the build and the machine have; it is chosen once, at run time.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,14 @@
+// DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
+// and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
+// [R, HQ * d] (eta-semantics.md, "Gate" and "Selection", steps 5 to 7).
+//
+// Memory binds: K and V of a listed block are read once for all heads of the group. A list is cut
+// into segments, one task each; the last task of a list to end merges the partial results.
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/decode_attention.cc"
 #include "hwy/foreach_target.h"
-// The target list must come before anything that includes Highway.
+// The target list must come before any header that includes Highway.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -22,11 +29,11 @@
 #define ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
 namespace eta::cpu {
 
-// A segment: the part of a row's list that one task reads. A constant, so that the order of the
-// sums depends on the row alone.
+// A segment is the part of a row's list that one task reads. Its size is a constant, so that the
+// order of the sums depends on the row alone.
 inline constexpr int32_t kSegmentTokens = 2048;
 
-// One decode row and KV head: its list of blocks, and the tail.
+// One decode row and KV head, with its list of blocks. The tail follows the list.
 struct DecodeGroup {
   const SequenceRows* sequence;
   int32_t row;
@@ -45,22 +52,22 @@ struct DecodeTask {
   int32_t segment;
 };
 
-// What a task leaves for the merge: base [G], l [G], sums [G, d].
+// The partial result of a task: base [G], l [G], sums [G, d].
 inline size_t PartialFloats(size_t group, size_t d) {
   return group * (d + 2);
 }
 
-// One thread's working memory; rows are kTileRowStride apart.
+// One thread's working memory. Rows are kTileRowStride apart.
 struct DecodeScratch {
   alignas(64) float queries[kMaxGroup * kTileRowStride];   // all heads, times s
-  alignas(64) float admitted[kMaxGroup * kTileRowStride];  // those of the heads that take the block
+  alignas(64) float admitted[kMaxGroup * kTileRowStride];  // all heads that admitted the block
   alignas(64) float weights[kMaxGroup * kTileRowStride];   // scores, then weights, of those heads
   alignas(64) float sums[kMaxGroup * kTileRowStride];      // all heads, sum of weight * V
   alignas(64) float totals[kMaxGroup * 16];                // all heads, sum of weights, by lane
   float offsets[kMaxGroup];                                // beta * log2(e) * tau_eff
   float bases[kMaxGroup];                                  // weights are 2^(logit * log2(e) - base)
-  float limits[kMaxGroup];                                 // a logit past it renews the base
-  float floors[kMaxGroup];                                 // weight of a pruned key; 0: none
+  float limits[kMaxGroup];                                 // a logit above it renews the base
+  float floors[kMaxGroup];                                 // weight of a pruned key; 0: no floor
 };
 
 }  // namespace eta::cpu
@@ -92,8 +99,9 @@ struct GateLine {
   float offset;  // slope * tau_eff
 };
 
-// Scores S of one head become gated logits; returns their maximum, lane by lane. kPartial: only
-// `valid` tokens count, and token `own` (the row's; past the end: none) is not gated.
+// Turns scores S of one head into gated logits and returns their maximum, lane by lane. kPartial:
+// only `valid` tokens count, and token `own` is not gated. `own` is the row's own token; it lies
+// past the end if the block does not hold it.
 template <bool kGated, bool kPartial>
 HWY_INLINE Vector GateScores(float* HWY_RESTRICT scores, size_t padded, size_t valid, size_t own,
                              const GateLine& gate) {
@@ -119,8 +127,8 @@ HWY_INLINE Vector GateScores(float* HWY_RESTRICT scores, size_t padded, size_t v
   return max;
 }
 
-// Logits become weights 2^(logit * log2(e) - base) - floor; their sum is added to totals, lane by
-// lane.
+// Turns logits into weights 2^(logit * log2(e) - base) - floor and adds their sum to `totals`, lane
+// by lane.
 HWY_INLINE void WeighLogits(float* HWY_RESTRICT logits, size_t padded, float base, float floor,
                             float* HWY_RESTRICT totals) {
   const Floats df;
@@ -146,14 +154,15 @@ HWY_INLINE Vector GateBlock(float* scores, size_t padded, size_t valid, size_t o
                  : GateScores<false, false>(scores, padded, valid, own, gate);
 }
 
-// Heads whose pruned keys keep the floor's weight. A head that pruned none must go without: its sum
-// of e^S~ - floor would cancel against the floor added at the merge.
+// The heads whose pruned keys keep the floor's weight. A head that pruned no key must go without
+// the floor: its sum of e^S~ - floor would cancel against the floor that the merge adds.
 uint32_t FloorHeads(const AttentionParams& params, const DecodeGroup& group) {
   const bool floor = group.sequence->attention.uniform_floor && params.gate == Gate::kSilu;
   return floor ? group.pruning_heads : 0;
 }
 
-// One segment of a row's list, for the G heads of one KV head; the last segment takes the tail too.
+// Reads one segment of a row's list for the G heads of one KV head. The last segment takes the tail
+// too.
 template <class Elements>
 class SegmentReader {
  public:
@@ -206,7 +215,7 @@ class SegmentReader {
         hn::Store(scaled, df, query + i);
       }
       scratch_.offsets[h] = slope_ * (thresholds[h] - group_.sequence->attention.offset);
-      // Under the floor pruned keys, whose logit is 0, take part in the maximum.
+      // With a floor, pruned keys take part in the maximum; their logit is 0.
       SetBase(h, HasFloor(h) ? 0.0f : -std::numeric_limits<float>::infinity());
       std::fill_n(scratch_.sums + h * kTileRowStride, d_, 0.0f);
       std::fill_n(scratch_.totals + h * 16, 16, 0.0f);
@@ -227,7 +236,7 @@ class SegmentReader {
     Scale(scratch_.totals + h * 16, hn::MaxLanes(Floats()), factor);
   }
 
-  // Packs the queries of the heads in `mask`; returns where they stand.
+  // Packs the queries of the heads in `mask` and returns their address.
   const float* Admit(uint32_t mask) {
     if (mask != mask_) {
       mask_ = mask;
@@ -272,11 +281,11 @@ class SegmentReader {
     }
     for (size_t r = 0; r < num_admitted_; ++r) {
       const size_t h = admitted_[r];
-      // The tail has no part in the total of full blocks that the merge adds.
+      // Tokens of the tail get no floor: the merge adds the total of full blocks only.
       const float floor = valid == b_ ? scratch_.floors[h] : 0.0f;
       WeighLogits(scratch_.weights + r * kTileRowStride, padded, scratch_.bases[h], floor,
                   scratch_.totals + h * 16);
-      // Padding weighs 2^-infinity - floor.
+      // A padding token got the weight 2^-infinity - floor; this takes it back.
       if (valid < padded) scratch_.totals[h * 16] += floor * static_cast<float>(padded - valid);
     }
     Multiply<Elements, true>(scratch_.weights, Tile<Elements>{values, d_, valid, d_, distance},
@@ -315,7 +324,7 @@ class SegmentReader {
   uint8_t admitted_[kMaxGroup];
 };
 
-// Partials in segment order, then the floor, then the division.
+// Adds the partial results in the order of segments, then the floor, then divides.
 void MergeSegments(const AttentionParams& params, const DecodeGroup& group, const float* partials) {
   const Floats df;
   const KvTile tile(params.geometry);
@@ -385,11 +394,11 @@ HWY_EXPORT(MergeSegments);
 
 namespace {
 
-// The step's work, kept between calls for its memory.
+// The work of one step. The object is kept between calls for its memory.
 struct DecodePlan {
   std::vector<DecodeGroup> groups;
   std::vector<DecodeTask> tasks;
-  std::unique_ptr<std::atomic<int32_t>[]> unfinished;  // [groups], tasks left
+  std::unique_ptr<std::atomic<int32_t>[]> unfinished;  // [groups], tasks that have not ended
   size_t capacity = 0;
   Scratch partials;
   Scratch scratch;

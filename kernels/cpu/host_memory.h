@@ -11,9 +11,9 @@ struct FreeHostMemory {
 };
 using HostMemory = std::unique_ptr<std::byte[], FreeHostMemory>;
 
-// `bytes` of zeros on a cache-line boundary, from 2 MiB on in huge pages where the system has them;
-// null if there is no such memory. All pages are taken now: a limit that is too low shows at start,
-// not in a step.
+// Allocates `bytes` zeros on a cache-line boundary; null if there is no such memory. From 2 MiB on
+// in huge pages, if the system has them. All pages are taken now, so that a limit which is too low
+// shows at the start and not in a step.
 HostMemory AllocateHostMemory(size_t bytes);
 
 }  // namespace eta::cpu

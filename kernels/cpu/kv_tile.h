@@ -1,12 +1,14 @@
-// Where keys, values and records stand inside a block of the CPU's KV cache.
+// Where keys, values and records are inside a block of the CPU's KV cache.
 //
-// A block's tiles in one layer: for every KV head one K tile, then one V tile, contiguous.
+// A block's tiles in one layer, per KV head: one K tile, then one V tile, contiguous.
+//
 //   K tile [d][b]: transposed, so that the scores of consecutive tokens are consecutive lanes and a
-//                  block needs no horizontal sums. Rows are padded to a multiple of 16 tokens,
-//                  whose contents are undefined, for block sizes that are none.
+//                  block needs no horizontal sums. A row is padded to a multiple of 16 tokens; the
+//                  padding is undefined.
 //   V tile [b][d]: row-major, so that a token's value is consecutive lanes of the output.
-// A block's record, for every KV head: mu float16 [d], sigma float16 [d], v_total float32 [d],
-// M float32, padded to a whole number of cache lines.
+//
+// A block's record, per KV head: mu float16 [d], sigma float16 [d], v_total float32 [d], M float32,
+// padded to a whole number of cache lines.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +21,8 @@ namespace eta::cpu {
 // Query heads that may share a KV head: the width of a selection's head mask.
 inline constexpr size_t kMaxGroup = 32;
 
-// Floats from one head to the next in a thread's queries, scores and sums: past 256 columns, and no
-// two rows in the same cache set.
+// Floats from one head to the next in a thread's queries, scores and sums. It is more than 256
+// columns, and no two rows begin in the same cache set.
 inline constexpr size_t kTileRowStride = 272;
 
 struct KvTile {

@@ -1,10 +1,11 @@
-// Products with packed weights, and the embedding look-up.
+// MatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate). Embed
+// copies each row's token vector [D] from the table [V, D].
 //
-// Few rows (decode): weights are the traffic. Each panel is read once for all rows and widened in
-// registers; with few rows several panels run side by side, else the chain of additions would be
-// slower than memory. Many rows (prefill): arithmetic is the limit. A panel is widened once into a
-// thread's scratch and multiplied with all row blocks of the task, which stay in L2.
-// Either way an element is the same sum in the same order (gemm_tile-inl.h), so the bits agree.
+// Few rows (decode): reading weights binds. Each panel is read once for all rows and widened in
+// registers. With few rows several panels run side by side; otherwise the chain of additions would
+// be slower than memory. Many rows (prefill): arithmetic binds. A panel is widened once into a
+// thread's scratch and multiplied with all row blocks of the task, which stay in L2. Both ways an
+// element is the same sum in the same order (gemm_tile-inl.h), so the bits agree.
 
 #include "kernels/cpu/matmul.h"
 
@@ -28,13 +29,13 @@ namespace HWY_NAMESPACE {
 constexpr size_t kPanelWidth = static_cast<size_t>(kPanelCols);
 constexpr size_t kHalfPanel = kPanelWidth / 2;
 
-// More rows than this are worth widening a panel in advance.
+// Above this many rows it pays to widen a panel in advance.
 constexpr int64_t kFewRows = 2 * kTileRows;
 
-// Row blocks of a task: what shares L2 with a panel.
+// Bytes of a task's row blocks, which share L2 with a panel.
 constexpr size_t kRowGroupBytes = size_t{1} << 20;
 
-// How far ahead of the product a panel is requested from memory.
+// The distance in bytes at which a panel is requested ahead of the product.
 constexpr size_t kPrefetchBytes = 1024;
 
 // One row of a panel as vectors: columns [lane, lane + L) and [lane + 16, lane + 16 + L).
@@ -78,7 +79,7 @@ struct PanelRows {
   }
 };
 
-// A panel widened in advance, or stored as float32, that many row blocks share.
+// A float32 panel that many row blocks share: stored as float32, or widened in advance.
 struct WidePanelRows {
   const float* first;
   size_t lane;
@@ -105,7 +106,7 @@ HWY_INLINE Floats Finish(Floats sum, const Output& output, int64_t channel, cons
   return output.accumulate ? hn::Add(sum, hn::LoadU(d, old)) : sum;
 }
 
-// Channels [channel, channel + L) of one row; those past N are dropped.
+// Stores channels [channel, channel + L) of one row and drops channels from N on.
 HWY_INLINE void StoreColumns(Floats sum, const Output& output, int64_t row, int64_t channel) {
   const Float d;
   const int64_t valid = output.out.cols - channel;
@@ -120,7 +121,7 @@ HWY_INLINE void StoreColumns(Floats sum, const Output& output, int64_t row, int6
   }
 }
 
-// Rows [row, row + num_rows) of one block, num_rows <= kRows; `a` is packed [K][kRows].
+// Multiplies rows [row, row + num_rows) of one block, num_rows <= kRows. `a` is packed [K][kRows].
 template <int kRows, int kPanels, class LoadB>
 HWY_NOINLINE void Product(const float* a, size_t depth, LoadB b, const Output& output, int64_t row,
                           int64_t num_rows, int64_t panel) {
@@ -141,13 +142,13 @@ HWY_NOINLINE void Product(const float* a, size_t depth, LoadB b, const Output& o
   }
 }
 
-// Panels that run side by side for so many rows.
+// The number of panels that run side by side for this many rows.
 constexpr int PanelsAtOnce(int rows) {
   const int fit = kMaxAccumulators / (2 * rows);
   return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
-// Tile heights that exist as code; a block is padded to the next one.
+// The next tile height that exists as code. A block is padded to it.
 constexpr int Height(int64_t rows) {
   for (const int height : {1, 2, 3, 4, 6, 8}) {
     if (rows <= height && height < kTileRows) return height;
@@ -178,7 +179,7 @@ HWY_INLINE void WithHeight(int height, const Fn& fn) {
   }
 }
 
-// Blocks of rows, each packed [K][height] one after the other.
+// Blocks of rows, one after the other, each packed [K][height].
 struct RowBlocks {
   const float* packed;
   size_t depth;
@@ -277,7 +278,7 @@ void Widen(const std::byte* from, size_t depth, float* to) {
   }
 }
 
-// The panel as float32: itself, or widened into this thread's scratch.
+// The panel as float32: as it is stored, or widened into this thread's scratch.
 const float* WidePanel(const PackedMatrix& weight, int64_t panel) {
   const std::byte* from = weight.panel(panel);
   if (weight.storage() == Storage::kFloat32) return reinterpret_cast<const float*>(from);
@@ -305,7 +306,7 @@ void ManyRowsPanel(const RowBlocks& blocks, int64_t begin, int64_t end, const Pa
 
 void MultiplyFewRows(const Context& context, const RowBlocks& blocks, const PackedMatrix& weight,
                      const Output& output) {
-  // Four panels run side by side at best; about four tasks per thread even out their speeds.
+  // At best four panels run side by side. About four tasks per thread even out the threads' speeds.
   const int64_t num_threads = context.workers.num_threads();
   const int64_t least = weight.num_panels() >= 4 * num_threads ? 4 : 1;
   const int64_t per_task = std::max(least, weight.num_panels() / (4 * num_threads) / 4 * 4);

@@ -1,15 +1,17 @@
-// A weight [N, K] as the CPU multiplies it: panels of 32 output channels, stored one value of K
-// after the other, so that a product streams the weights once, in address order.
+// A weight [N, K] as the CPU multiplies it: panels of 32 output channels. A panel stores the values
+// of one k together, so a product streams the weights once, in address order.
 //
-// Storage: float32; 16 bits when every part is bfloat16; or int8 with one scale per channel
-// (absmax / 127, symmetric). Parts in float16 are kept as float32, which is exact.
+// Storage: float32; 16 bits if every part is bfloat16; or int8 with one scale per channel (absmax /
+// 127, symmetric). Parts in float16 are kept as float32, which is exact.
 //
 // A panel [K][32], by storage:
+//
 //   float32   channel c at element c
 //   bfloat16  32-bit word j holds channel j in its low half and channel j + 16 in its high half, so
 //             one load yields two vectors by a shift and a mask
 //   int8      channel c at element c
-// Channels past N are zero. The arrangement does not depend on the instruction set.
+//
+// Channels from N on are zero. The arrangement does not depend on the instruction set.
 #pragma once
 
 #include <cstddef>
@@ -44,11 +46,11 @@ class PackedMatrix final : public Matrix {
   }
   std::byte* panel(int64_t i) { return data_.get() + static_cast<size_t>(i) * panel_bytes_; }
 
-  // Per channel, [num_panels * 32]; int8 only, else null.
+  // Scales of the channels, [num_panels * 32]; null unless the storage is int8.
   const float* scales() const { return scales_.get(); }
   float* scales() { return scales_.get(); }
 
-  // Channel `row` back as float32 [K], exactly the values that a product uses.
+  // Writes channel `row` as float32 [K]: exactly the values that a product uses.
   void ReadRow(int64_t row, float* out) const;
 
  private:

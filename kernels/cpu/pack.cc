@@ -1,4 +1,4 @@
-// Bringing a checkpoint's matrices into panels, and single rows back out.
+// Packs a checkpoint's matrices into panels, and reads single rows back.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ HostMemory AllocateOrThrow(size_t bytes) {
   return memory;
 }
 
-// Where channel `c` of a panel stands inside one of the panel's rows, in elements.
+// The element at which channel `c` stands in a row of a panel.
 int64_t Slot(Storage storage, int64_t c) {
   if (storage != Storage::kBFloat16) return c;
   constexpr int64_t kHalf = kPanelCols / 2;
@@ -40,7 +40,7 @@ void PackInt8(std::span<const float> channel, int8_t* to, float& scale) {
     finite = finite && std::isfinite(w);
     largest = std::max(largest, std::abs(w));
   }
-  if (!finite) {  // stays visible: every output of this channel is NaN
+  if (!finite) {  // NaN or infinity stays visible: every output of the channel becomes NaN
     scale = std::numeric_limits<float>::quiet_NaN();
     return;
   }

@@ -1,5 +1,10 @@
-// Ops that treat every row by itself: RMSNorm, RoPE, threshold predictor, SwiGLU. A row's sums run
-// in one fixed order, so its bits do not depend on the batch.
+// RmsNorm, Rope, PredictThresholds and SwiGlu: the ops that treat every row by itself. RmsNorm
+// scales a row [D] to a root mean square of 1 and multiplies it with the weight [D]. Rope rotates q
+// [HQ * d] and k [HKV * d] by the row's position. PredictThresholds computes q W^T + b [HQ]
+// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
+//
+// A row's sums run in one fixed order, so its bits do not depend on the batch. Each row is read
+// once; the predictor also reads its whole weight [HQ, HQ * d], once for each row that it predicts.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +25,7 @@
 namespace eta::cpu {
 namespace {
 
-// Rows of a task: enough work to be worth handing out.
+// Rows of a task: enough work to be worth a hand-over to a thread.
 constexpr int32_t kRowsPerTask = 8;
 
 void ForRowRanges(Workers& workers, int64_t rows,
@@ -42,7 +47,7 @@ struct Frequencies {
     constexpr int32_t kWidest = 16;
     constexpr double kTurn = 6.283185307179586;
     const int32_t half = new_head_dim / 2;
-    // First of all: where there is no memory for it nothing has changed.
+    // This comes first: if there is no memory for it, nothing has changed.
     turns.assign(static_cast<size_t>((half + kWidest - 1) / kWidest * kWidest), 0.0);
     theta = new_theta;
     head_dim = new_head_dim;
@@ -65,7 +70,7 @@ namespace HWY_NAMESPACE {
 using Float = hn::ScalableTag<float>;
 using Floats = hn::Vec<Float>;
 
-// Sum of a[i] * b[i] over four chains of vectors, then the rest one by one.
+// The sum of a[i] * b[i]: four chains of vectors, then the remaining elements one by one.
 HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t count) {
   const Float d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -111,8 +116,8 @@ void RmsNormOnTarget(const Context& context, const RmsNormParams& params) {
   });
 }
 
-// Cosine and sine of position * frequency for every pair of one row. The angle is reduced in double
-// precision to an eighth of a turn either side of a quadrant's axis, so far positions lose nothing.
+// Cosine and sine of position * frequency for every pair of one row. Double precision reduces the
+// angle to within an eighth of a turn of a quadrant's axis, so that far positions lose nothing.
 HWY_INLINE void Rotations(int32_t position, const std::vector<double>& turns, float* cosines,
                           float* sines) {
   const hn::ScalableTag<double> dd;
@@ -245,7 +250,7 @@ void SwiGluOnTarget(const Context& context, const SwiGluParams& params) {
       const Floats g = hn::LoadU(d, gate + i);
       hn::StoreU(hn::Mul(Silu(d, g), hn::LoadU(d, up + i)), d, out + i);
     }
-    if (i < cols) {  // the rest in a padded vector: the same arithmetic
+    if (i < cols) {  // the remaining elements in a padded vector: the same arithmetic
       HWY_ALIGN float rest[3][hn::MaxLanes(d)] = {};
       const auto bytes = static_cast<size_t>(cols - i) * sizeof(float);
       std::memcpy(rest[0], gate + i, bytes);

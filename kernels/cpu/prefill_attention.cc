@@ -1,11 +1,14 @@
-// Attention of prompt rows: dense, causal, gated, over the paged cache.
+// PrefillAttention computes attention of each prefill row over every causal key: gated, nothing
+// pruned, from q [R, HQ * d] to out [R, HQ * d] (eta-semantics.md, "Gate").
 //
-// A task is a tile of a sequence's rows, all heads of one KV head's group: its queries share every
-// chunk of 64 keys, widened to float32 once. Per chunk and block of queries: scores (a product),
-// gate and exponentials (vectors of keys), weighted values (a product). A query sees the chunks in
-// ascending order, at multiples of 64 positions, and every decision about a (query, chunk) pair is
-// taken from that query alone: how the prompt was cut and which rows are neighbours cannot be seen
-// in its result.
+// Arithmetic binds. A task is a tile of a sequence's rows with all heads of one KV head's group.
+// Its queries share every chunk of 64 keys, which is widened to float32 once. Per chunk and block
+// of queries the steps are: scores (a product), gate and exponentials (vectors of keys), weighted
+// values (a product).
+//
+// A query sees the chunks in ascending order, at multiples of 64 positions. Every decision about a
+// (query, chunk) pair depends on that query alone. So its result does not show how the prompt was
+// cut or which rows are its neighbours.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +33,7 @@
 namespace eta::cpu {
 namespace {
 
-constexpr int32_t kChunk = 64;  // keys taken at once
+constexpr int32_t kChunk = 64;  // keys of a chunk
 
 // Rows [begin, begin + count) of a sequence, one KV head.
 struct RowTile {
@@ -44,8 +47,8 @@ struct RowTile {
   int32_t num_keys() const { return position(count - 1) + 1; }
 };
 
-// Tiles of all prefill rows, the most expensive first. Tall tiles share more; there should be
-// several per thread.
+// The tiles of all prefill rows, the most expensive first. Tall tiles share more reads of keys, but
+// there must be several tiles per thread.
 std::vector<RowTile> MakeTiles(const BatchView& batch, int32_t num_kv_heads, int32_t group,
                                int num_threads) {
   constexpr int32_t kMostQueries = 96;
@@ -164,7 +167,8 @@ HWY_INLINE void WidenRun(const typename Elements::Stored* from, size_t count, fl
   for (; i < count; ++i) hn::StoreU(LoadElements(Elements(), d1, from + i), d1, to + i);
 }
 
-// Keys and values of positions [first, first + count), gathered from their blocks; zero past them.
+// Gathers keys and values of positions [first, first + count) from their blocks; positions after
+// them become zeros.
 template <class Elements>
 HWY_NOINLINE void LoadChunk(const Task& task, int32_t first, int32_t count) {
   using Stored = typename Elements::Stored;
@@ -264,7 +268,7 @@ HWY_NOINLINE void AddWeightedValues(const float* weights, const float* values, s
   }
 }
 
-// What a query's scores go through.
+// The constants of one query's gate.
 struct GateOptions {
   float slope;   // beta * log2(e)
   float offset;  // slope * tau_eff
@@ -287,7 +291,7 @@ void Rescale(float new_maximum, float& maximum, float* sums, float* output, size
 }
 
 // Turns one query's 64 scores into softmax weights. kOwn: the chunk holds the query's own key, the
-// last of `num_keys`, whose logit is not tempered.
+// last of `num_keys`, whose logit is not gated.
 template <Gate kGate, bool kOwn>
 HWY_INLINE void Weigh(const GateOptions& gate, int32_t num_keys, float* scores, float& maximum,
                       float* sums, float* output, size_t width) {

@@ -1,7 +1,14 @@
+// CountRecall counts, per query head, the keys of the decode rows with S >= tau_eff (above [HQ]),
+// and those of them that stand in admitted blocks or the tail (above_admitted [HQ]). Their quotient
+// is the recall of the selection (eta-semantics.md, "What is counted").
+//
+// It scores every key of every row, so it costs as much as full attention's first product. It is
+// for evaluation only.
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/recall.cc"
 #include "hwy/foreach_target.h"
-// The target list must come before anything that includes Highway.
+// The target list must come before any header that includes Highway.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -76,7 +83,7 @@ void CountRow(const AttentionParams& params, RecallTask& task, RecallScratch& sc
     const auto valid = static_cast<size_t>(std::min(tile.block_size, task.num_keys - first));
     uint32_t mask = 0;
     if (valid < static_cast<size_t>(tile.block_size)) {
-      mask = ~uint32_t{0};  // the tail: every head attends to it
+      mask = ~uint32_t{0};  // every head attends to the tail
     } else if (at < listed && blocks[at] == static_cast<uint32_t>(ordinal)) {
       mask = heads[at++];
     }

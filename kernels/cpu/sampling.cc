@@ -1,6 +1,9 @@
-// Drawing the next token (SampleRow in kernels/params.h). The vocabulary is scanned in vectors,
-// probabilities are double; ranking the whole vocabulary is avoided by taking the likely tokens
-// first and by selecting, not sorting, the prefix that holds a wanted mass.
+// Sample draws one token for each row from its logits [V]: bias, penalties, temperature, top_k,
+// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params.h).
+//
+// It scans the vocabulary in vectors; probabilities are double. Nothing sorts the whole vocabulary:
+// likely tokens are collected first, and the prefix that holds a wanted mass is selected, not
+// sorted.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +17,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/sampling.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// What follows is read once per target.
+// The code below is compiled once per target.
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -102,15 +105,15 @@ double TotalWeight(std::span<const Candidate> candidates) {
   return total;
 }
 
-// Moves the shortest ranked prefix for which reached(mass) holds to the front, its lowest-ranked
-// candidate last, and returns its length; all of them if no prefix reaches it. reached() must be
-// monotonous in the mass.
+// Moves the shortest ranked prefix for which reached(mass) holds to the front, with its
+// lowest-ranked candidate last. Returns the prefix's length, or the number of candidates if no
+// prefix reaches it. reached() must be monotonous in the mass.
 template <class Reached>
 size_t SelectPrefix(std::span<Candidate> candidates, const Reached& reached) {
   constexpr size_t kSortDirectly = 32;
   size_t begin = 0;
   size_t end = candidates.size();
-  double mass = 0.0;  // of everything before `begin`
+  double mass = 0.0;  // mass of all candidates before `begin`
   while (end - begin > kSortDirectly) {
     const size_t middle = begin + (end - begin) / 2;
     const auto at = [&](size_t i) { return candidates.begin() + static_cast<ptrdiff_t>(i); };
@@ -132,8 +135,9 @@ size_t SelectPrefix(std::span<Candidate> candidates, const Reached& reached) {
   return end;
 }
 
-// Bias, then repetition, presence and frequency penalty; in float32, so that equal logits stay
-// equal in every backend. What becomes infinite or NaN is forbidden: minus infinity.
+// Applies bias, then repetition, presence and frequency penalty. It uses float32, so that equal
+// logits stay equal in every backend. A logit that becomes infinite or NaN is forbidden: minus
+// infinity.
 void Adjust(const SampleRow& row, std::span<float> logits) {
   const auto in_range = [&](int32_t id) {
     return id >= 0 && static_cast<size_t>(id) < logits.size();
@@ -161,7 +165,7 @@ void Adjust(const SampleRow& row, std::span<float> logits) {
   for (const TokenCount& count : row.counts) forbid(count.id);
 }
 
-// The tokens that a draw may see, grown on demand: first those whose weight is not tiny.
+// The tokens that a draw may see, collected on demand. Tokens whose weight is not tiny come first.
 class Draw {
  public:
   Draw(std::span<const float> logits, float best, const SampleRow& row)
@@ -187,9 +191,9 @@ class Draw {
   }
 
  private:
-  static constexpr float kMostReach = 32.0f;  // past it, every token
+  static constexpr float kMostReach = 32.0f;  // beyond it every token is collected
 
-  // Every token that has a weight and is at most `reach_` temperatures below the best.
+  // Collects every token that has a weight and is at most `reach_` temperatures below the best.
   void Collect() {
     const bool all = reach_ > kMostReach;
     const float lowest =
@@ -204,7 +208,7 @@ class Draw {
     }
   }
 
-  // Collects further until enough() or every token is there.
+  // Collects further tokens until enough() holds or every token is there.
   template <class Enough>
   void CollectUntil(const Enough& enough) {
     while (!complete_ && !enough()) {
@@ -220,7 +224,7 @@ class Draw {
                        candidates_.end(), RanksBefore);
       candidates_.resize(k);
     }
-    complete_ = true;  // nothing beyond these counts from here on
+    complete_ = true;  // no other token counts from here on
   }
 
   template <class Reached>
@@ -250,7 +254,7 @@ class Draw {
   bool complete_ = false;  // candidates_ holds every token that still counts
 };
 
-// The most probable tokens, ties by lowest id.
+// Fills in the most probable tokens, ties by lowest id.
 void FillTop(std::span<const float> logits, double log_sum, std::span<TokenLogprob> top) {
   size_t filled = 0;
   std::vector<float> ranked(top.size());
@@ -268,7 +272,7 @@ void FillTop(std::span<const float> logits, double log_sum, std::span<TokenLogpr
   }
 }
 
-// The token of a row whose logits are drawable; -1 if every token is forbidden.
+// The token of a row with drawable logits; -1 if every token is forbidden.
 int32_t Choose(std::span<const float> raw, float largest, const SampleRow& row) {
   if (row.forced >= 0) return row.forced;
   thread_local std::vector<float> adjusted;

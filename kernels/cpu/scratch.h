@@ -1,5 +1,5 @@
-// Working memory that an op keeps between calls, so that a step does not allocate once it has
-// warmed up. One thread at a time; what was there before Reserve() is lost.
+// Working memory that an op keeps between calls, so that a step allocates nothing once it has
+// warmed up. One thread at a time. Reserve() drops the previous contents.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Instruction sets of the CPU backend: what this build and this machine share.
+// The instruction sets of the CPU backend that both this build and this machine have.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace eta::cpu {
 
-// Targets that can run here, best first; never empty. Values are Highway's HWY_* bits.
+// The targets that can run here, best first; never empty. Values are Highway's HWY_* bits.
 std::vector<int64_t> AttainableTargets();
 
-// All later ops run on `target`, one of AttainableTargets(); 0 returns to the automatic choice.
-// For tests and measurements; not to be called while an op runs.
+// Makes all later ops run on `target`, one of AttainableTargets(); 0 returns to the automatic
+// choice. For tests and measurements. Not to be called while an op runs.
 void ForceTarget(int64_t target);
 
 // "AVX3", "AVX2", "SSSE3", "NEON", ...

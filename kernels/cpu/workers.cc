@@ -14,9 +14,10 @@
 namespace eta::cpu {
 namespace {
 
-// Ops of a step follow each other within microseconds, a wake-up through the kernel costs tens.
+// The ops of a step follow each other within microseconds, and a wake-up by the operating system
+// costs tens of microseconds.
 constexpr int kSpinsBeforeSleep = 1500;
-// The last joined thread may have lost its core to another process.
+// The thread that is waited for may have lost its core to another process.
 constexpr int kSpinsBeforeYield = 20000;
 
 void Pause() {
@@ -83,7 +84,7 @@ Workers::Workers(int num_threads) {
       threads_.emplace_back([this, thread] { Loop(thread); });
       pthread_setname_np(threads_.back().native_handle(), "eta-worker");
     } catch (const std::system_error&) {
-      break;  // fewer threads than wished: num_threads() tells
+      break;  // fewer threads than asked for; num_threads() tells how many
     }
   }
 }
@@ -109,7 +110,7 @@ void Workers::Run(int64_t num_tasks, const std::function<void(int64_t, int)>& ta
   next_.store(0, std::memory_order_relaxed);
   joined_.store(0, std::memory_order_release);
   generation_.fetch_add(1);
-  // Sequentially consistent on both sides: a thread either sees the new generation before it
+  // Both sides are sequentially consistent. So a thread either sees the new generation before it
   // sleeps, or is counted here.
   if (sleeping_.load() > 0) {
     { std::lock_guard<std::mutex> lock(mutex_); }
@@ -132,7 +133,7 @@ void Workers::Run(int64_t num_tasks, const std::function<void(int64_t, int)>& ta
 void Workers::Drain(int thread) {
   for (int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < num_tasks_;
        i = next_.fetch_add(1, std::memory_order_relaxed)) {
-    // Not before all have left the task may the caller's stack go.
+    // The caller's stack must stay until all threads have left the task.
     try {
       (*task_)(i, thread);
     } catch (const std::bad_alloc&) {

@@ -1,9 +1,9 @@
 // A fixed set of threads that run the tasks of one op together with the calling thread.
 //
-// Run() is called by one thread at a time. Task i runs exactly once; which thread runs it is not
-// fixed, so a task's result must not depend on the thread (the per-thread index is for scratch).
-// Worker threads, and the caller while inside Run(), flush denormals to zero: denormal weights
-// slow attention several times over and carry no information.
+// One thread at a time calls Run(). Task i runs exactly once, on any of the threads. So a task's
+// result must not depend on the thread; the thread's index is for scratch memory. Worker threads
+// flush denormals to zero, and so does the caller inside Run(): denormal weights slow attention
+// several times over and carry no information.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace eta::cpu {
 
-// Cores that this process may use, by its affinity mask. At least 1.
+// The number of cores that this process may use, by its affinity mask. At least 1.
 int UsableCores();
 
 class Workers {
@@ -30,8 +30,9 @@ class Workers {
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Calls task(index, thread) for index 0 .. num_tasks - 1, thread in [0, num_threads), and waits.
-  // A thread that wakes after the last task was taken is not waited for. Where a task throws
-  // std::bad_alloc the others still run, and then this throws it; a task may throw nothing else.
+  // It does not wait for a thread that wakes after the last task has begun. If a task throws
+  // std::bad_alloc, the other tasks still run, and then Run throws it. A task may throw nothing
+  // else.
   void Run(int64_t num_tasks, const std::function<void(int64_t index, int thread)>& task);
 
  private:
@@ -51,7 +52,7 @@ class Workers {
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
-  std::atomic<bool> no_memory_{false};  // for a task of this op
+  std::atomic<bool> no_memory_{false};  // true: a task of this op had no memory
   std::mutex mutex_;
   std::condition_variable wake_;
 };

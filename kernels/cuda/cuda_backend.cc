@@ -37,7 +37,7 @@ class DeviceBuffer final : public Buffer {
   int device_;
 };
 
-// The elements of `part` as `dtype`.
+// Returns the elements of `part` as `dtype`.
 std::vector<std::byte> Converted(const HostMatrix& part, DType dtype) {
   const int64_t count = part.rows * part.cols;
   std::vector<std::byte> out(static_cast<size_t>(count) * SizeOf(dtype));
@@ -47,7 +47,7 @@ std::vector<std::byte> Converted(const HostMatrix& part, DType dtype) {
   return out;
 }
 
-// Where results go on the host once a program has run.
+// Where results go on the host after a program has run.
 struct CountsTarget {
   int64_t tokens_attended;  // Results
   int64_t tokens_read;
@@ -127,7 +127,7 @@ class CudaBackend final : public Backend {
       return std::unique_ptr<Buffer>(
           std::make_unique<DeviceBuffer>(device_->index(), static_cast<std::byte*>(data), bytes));
     }
-    cudaGetLastError();  // the device itself is well
+    cudaGetLastError();  // forgets the error: the device itself is well
     const std::string message = absl::StrCat("buffer: device ", device_->index(), ": ", bytes,
                                              " bytes: ", cudaGetErrorString(error));
     return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(message)
@@ -238,7 +238,7 @@ class CudaBackend final : public Backend {
     const int64_t rows = gathers ? AddPiece(count * sizeof(int32_t)) : 0;
     if (!ok()) return;
     if (gathers) {
-      // Rows of `out` past those asked for take row 0.
+      // Rows of `out` after those asked for take row 0.
       auto* to = reinterpret_cast<int32_t*>(uploads_.HostAt(rows));
       const auto end =
           std::ranges::copy(params.rows.first(std::min(count, params.rows.size())), to);
@@ -323,7 +323,7 @@ class CudaBackend final : public Backend {
     last_step_seconds_ = std::exchange(step_seconds_, 0.0);
     if (ok()) return absl::OkStatus();
     if (!absl::IsResourceExhausted(device_->status())) return device_->status();
-    // Ops of the step were left out, so that scratch memory may not be as the others left it.
+    // Ops of the step were left out, so scratch memory may not be as they would have left it.
     device_->MakeCurrent();
     const cudaError_t rest = cudaStreamSynchronize(device_->stream());
     scratch_.Clear();
@@ -344,12 +344,13 @@ class CudaBackend final : public Backend {
   }
   int64_t AddPiece(size_t bytes) { return ok() ? uploads_.AddPiece(bytes) : 0; }
 
-  // A piece [profiles of the step, heads] of what their tables hold for `layer`; 0 where none has
-  // such a table. It is copied in every step, so a profile may go when its last step has finished.
+  // Adds a piece [profiles of the step, heads] with the rows of their tables for `layer`. Returns 0
+  // if no profile has such a table. It is copied in every step, so a profile may go when its last
+  // step has finished.
   int64_t AddProfiles(const float* StepProfile::*table, int32_t layer, int64_t heads) {
     const auto has_table = [&](const StepProfile& profile) { return profile.*table != nullptr; };
     if (std::ranges::none_of(step_.profiles, has_table)) return 0;
-    // Padded to a power of two, so that few programs differ by it.
+    // Its size is padded to a power of two, so that few programs differ by it.
     const size_t row_bytes = static_cast<size_t>(heads) * sizeof(float);
     const int64_t piece = AddPiece(std::bit_ceil(step_.profiles.size()) * row_bytes);
     if (!ok()) return 0;
@@ -369,7 +370,7 @@ class CudaBackend final : public Backend {
     device_->Check(cudaStreamSynchronize(device_->stream()), what);
   }
 
-  // How rows are screened depends on the block size, which a plan does not know.
+  // How rows are screened depends on the block size, which Plan() does not know.
   void SetBlockSize(int32_t block_size) {
     if (block_size == block_size_) return;
     if (block_size_ != 0) Flush();
@@ -466,18 +467,18 @@ class CudaBackend final : public Backend {
   Uploads uploads_;
   Results results_;
   GraphCache graphs_;
-  cudaEvent_t begin_ = nullptr;  // of what runs, or ran last
+  cudaEvent_t begin_ = nullptr;  // begin of the program that runs, or ran last
   cudaEvent_t end_ = nullptr;
 
   PackedStep step_;
-  int32_t block_size_ = 0;  // for which the step's screening is packed; 0: for none
+  int32_t block_size_ = 0;  // the block size that screening is packed for; 0: not packed
   Program program_;
   std::vector<Target> targets_;
-  // What runs, while the members above may hold the next step already.
+  // The program that runs. The members above may already hold the next step.
   bool runs_ = false;
   std::vector<Target> running_targets_;
   std::vector<PackedStep::Rows> running_rows_;
-  double step_seconds_ = 0.0;  // of what ran since the last Finish
+  double step_seconds_ = 0.0;  // seconds of all programs since the last Finish
   double last_step_seconds_ = 0.0;
 };
 

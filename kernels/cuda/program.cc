@@ -11,8 +11,8 @@
 namespace eta::cuda {
 namespace {
 
-// A graph of a large model takes a few megabytes; a server meets as many programs as there are
-// padded row counts, times the row counts of logits.
+// A graph of a large model takes a few megabytes. A server meets a program for each padded row
+// count times each row count of logits.
 constexpr size_t kMaxGraphs = 64;
 
 // Launches ops in their order.
@@ -32,7 +32,8 @@ class Launcher {
         static_cast<size_t>(reinterpret_cast<const StepCounts*>(step)->num_sequences)};
   }
 
-  // Launches the first of `ops`, or as many as one kernel does together. Returns how many.
+  // Launches the first of `ops`, or as many as one kernel does together. Returns how many it
+  // launched.
   size_t LaunchFront(std::span<const Op> ops) {
     if (LaunchTogether(OpAt<RopeParams>(ops, 0), OpAt<AppendKvParams>(ops, 1),
                        OpAt<ThresholdOp>(ops, 2))) {
@@ -84,13 +85,14 @@ class Launcher {
   }
 
  private:
-  // Op `i` if it is of that kind, else null.
+  // Op `i` if it is of type T, else null.
   template <typename T>
   static const T* OpAt(std::span<const Op> ops, size_t i) {
     return i < ops.size() ? std::get_if<T>(&ops[i]) : nullptr;
   }
 
-  // False, and nothing launched, where ops are missing or no kernel does them together.
+  // Launches the three ops as one kernel. Returns false, and launches nothing, if an op is missing
+  // or no kernel does them together.
   bool LaunchTogether(const RopeParams* rope, const AppendKvParams* append,
                       const ThresholdOp* thresholds) {
     if (!single_rows_ || rope == nullptr || append == nullptr || thresholds == nullptr) {
@@ -104,7 +106,7 @@ class Launcher {
     context.step.frozen = reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.frozen));
     return context;
   }
-  // The context of an op over the rows of `tensor`: all padded ones, or fewer where the caller's
+  // The context of an op over the rows of `tensor`: all padded rows, or fewer if the caller's
   // tensors have no room for padding.
   Context& For(const TensorView& tensor) {
     context_.step.num_rows = static_cast<int32_t>(std::min<int64_t>(tensor.rows, padded_rows_));
@@ -127,7 +129,7 @@ void Program::Launch(const Machine& machine) const {
   }
 }
 
-// Backwards: where two programs of one size differ, it is mostly in their last ops.
+// Compares backwards, since two programs of one size mostly differ in their last ops.
 bool Program::operator==(const Program& other) const {
   return padded_rows_ == other.padded_rows_ && single_rows_ == other.single_rows_ &&
          std::equal(ops_.rbegin(), ops_.rend(), other.ops_.rbegin(), other.ops_.rend());
@@ -142,7 +144,7 @@ bool Program::BeginsAs(const Program& other, size_t from) const {
 
 void GraphCache::Follow(const Program& program) {
   if (program.size() == 1) followed_ = entries_.begin();
-  size_t equal = program.size() - 1;  // of the entry that was followed so far
+  size_t equal = program.size() - 1;  // the last index of the entry that was followed so far
   while (followed_ != entries_.end() && !program.BeginsAs(followed_->program, equal)) {
     ++followed_;
     equal = 0;
@@ -168,7 +170,7 @@ void GraphCache::Run(const Program& program, int64_t generation, absl::FunctionR
   entries_.splice(entries_.begin(), entries_, found);
   Entry& entry = entries_.front();
   if (entry.graph == nullptr) Capture(entry, launch);
-  if (entry.graph == nullptr) {  // no memory for it: the step runs without
+  if (entry.graph == nullptr) {  // no memory for a graph: the step runs without
     launch();
     return;
   }

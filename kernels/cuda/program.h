@@ -1,9 +1,9 @@
 // The ops of a step, recorded and then run together: launched one by one, or replayed as a CUDA
-// graph when the same program has run before.
+// graph if the same program has run before.
 //
-// A recorded op holds device addresses and sizes, and offsets into Uploads and Results for what it
-// takes from the host and gives back; nothing in it changes from one decode step to the next one of
-// the same size. So two equal programs are the same work.
+// A recorded op holds device addresses and sizes, and offsets into Uploads (its host inputs) and
+// Results (its host outputs). Nothing in it changes from one decode step to the next one of the
+// same size. So two equal programs are the same work.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ struct RmsNormOp {
   const float* weight;
   float eps;
   bool gathers;
-  int64_t rows;  // Uploads: int32 [out.rows], if it gathers
+  int64_t rows;  // Uploads: int32 [out.rows], if it gathers rows
   TensorView out;
   bool operator==(const RmsNormOp&) const = default;
 };
@@ -92,7 +92,7 @@ using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, RopeParams, AppendKvParams
                         SelectBlocksOp, DecodeAttentionOp, PrefillAttentionOp, RecallOp,
                         CalibrationOp, SwiGluParams, SampleOp>;
 
-// What ops are launched with.
+// The parts of the device that launching needs.
 struct Machine {
   Device& device;
   Scratch& scratch;
@@ -106,20 +106,20 @@ class Program {
   void Add(Op op) { ops_.push_back(op); }
   size_t size() const { return ops_.size(); }
   bool empty() const { return ops_.empty(); }
-  // Begins anew, for a step of which `padded_rows` rows have arrays. `single_rows`: every sequence
-  // decodes one row.
+  // Begins a new step with arrays for `padded_rows` rows. `single_rows`: every sequence decodes one
+  // row.
   void Clear(int32_t padded_rows, bool single_rows) {
     padded_rows_ = padded_rows;
     single_rows_ = single_rows;
     ops_.clear();
   }
 
-  // Puts all ops on the device's stream; consecutive ones that one kernel does are launched
+  // Puts all ops on the device's stream. Consecutive ops that one kernel does are launched
   // together.
   void Launch(const Machine& machine) const;
 
   bool operator==(const Program& other) const;
-  // Whether the ops from the `from`-th on are those of `other` in the same places.
+  // Whether the ops from index `from` on equal the ops of `other` at the same indices.
   bool BeginsAs(const Program& other, size_t from) const;
 
  private:
@@ -128,8 +128,8 @@ class Program {
   std::vector<Op> ops_;
 };
 
-// Graphs of the programs that ran last. A program runs plainly the first time, which lets scratch
-// memory grow and products be chosen; the second time it is captured, from then on replayed.
+// Graphs of the programs that ran last. The first run of a program is plain, so that scratch memory
+// grows and products are chosen. The second run captures it as a graph, and later runs replay that.
 class GraphCache {
  public:
   explicit GraphCache(Device& device) : device_(device) {}
@@ -137,11 +137,11 @@ class GraphCache {
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
 
-  // Looks `program` up while it is recorded, after each op, so that Run need not.
+  // Looks `program` up after each recorded op, so that Run need not.
   void Follow(const Program& program);
 
-  // Runs `program`, whose ops `launch` puts on the device's stream. Another `generation` than last
-  // time voids all graphs: memory that ops use has moved.
+  // Runs `program`; `launch` puts its ops on the device's stream. If `generation` is not that of
+  // the last call, memory that ops use has moved, and all graphs are void.
   void Run(const Program& program, int64_t generation, absl::FunctionRef<void()> launch);
 
  private:
@@ -154,8 +154,8 @@ class GraphCache {
   void Clear();
 
   Device& device_;
-  std::list<Entry> entries_;  // the last one used first
-  // The first entry that begins as the program that is recorded does.
+  std::list<Entry> entries_;  // most recently used first
+  // The first entry whose ops begin like those of the program that is being recorded.
   std::list<Entry>::iterator followed_ = entries_.end();
   int64_t generation_ = 0;
 };

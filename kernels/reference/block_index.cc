@@ -1,5 +1,7 @@
-// The block index: what is kept of a full block so that a query can bound its scores unread
-// (eta-semantics.md, "Block index").
+// AppendKv stores K and V [R, HKV * d] of the step's rows in the cache, rounded to its type. It
+// writes the record of every block that this fills: per KV head mu [d], sigma [d], M and the
+// running sum of V [d] (eta-semantics.md, "Block index"). With the record a query can bound its
+// scores against the block without reading the keys.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +20,7 @@ size_t RecordBytes(const KvGeometry& geometry) {
   return (bytes + alignof(double) - 1) / alignof(double) * alignof(double);
 }
 
-// One token's K or V of one KV head.
+// Bytes of one token's K or V of one KV head.
 size_t RowBytes(const KvGeometry& geometry) {
   const size_t exponent = geometry.dtype == DType::kFloat8E4M3 ? sizeof(int8_t) : 0;
   return static_cast<size_t>(geometry.head_dim) * SizeOf(geometry.dtype) + exponent;

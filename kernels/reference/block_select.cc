@@ -1,5 +1,8 @@
-// Which blocks a decode row reads: the threshold against a bound on every block's scores
-// (eta-semantics.md, "Selection", steps 1 to 4).
+// SelectBlocks decides which full blocks each decode row reads. A query head admits a block if the
+// bound on its scores, from q [R, HQ * d] and the block's record, reaches tau_eff. The last blocks
+// are pinned, and an empty head rescues its best block. The result is one ascending list of blocks
+// per (row, KV head), with the heads of the group that admitted each (eta-semantics.md,
+// "Selection", steps 1 to 4).
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +13,7 @@
 namespace eta::reference {
 namespace {
 
-// One query head's choice among the row's full blocks.
+// The full blocks of a row that one query head admits.
 std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
                         const AttentionOptions& options) {
   const int64_t n = static_cast<int64_t>(bounds.size());
@@ -20,7 +23,7 @@ std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
     admitted[static_cast<size_t>(j)] =
         options.admit_all || pinned || bounds[static_cast<size_t>(j)] >= threshold;
   }
-  // Rescue: an empty first chunk lends the head its most promising block.
+  // Rescue: a head that admitted no block of the first chunk admits the one with the largest bound.
   const auto chunk = static_cast<int64_t>(std::min<int64_t>(options.rescue_chunk, n));
   if (chunk > 0 &&
       std::find(admitted.begin(), admitted.begin() + chunk, true) == admitted.begin() + chunk) {
@@ -30,7 +33,7 @@ std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
   return admitted;
 }
 
-// Lists and counts of one (row, KV head): the union of its query heads' blocks.
+// Writes list and counts of one (row, KV head): the union of its query heads' blocks.
 void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, const Row& row,
                      int32_t kv_head) {
   const int32_t b = params.geometry.block_size;
@@ -81,9 +84,9 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
 
 }  // namespace
 
-// No key of the block scores higher, as long as it lies within z deviations of the mean along the
-// query; what rounding took from an 8-bit mean adds |q| e at most. The Cauchy-Schwarz ceiling
-// |q| M holds always. In float32: the contract compares the bound with the threshold in this
+// The bound holds if every key of the block lies within z deviations of the mean along the query.
+// Rounding of an 8-bit mean lost at most |q| e, which is added. The Cauchy-Schwarz ceiling |q| M
+// always holds. All is in float32, since the contract compares bound and threshold in this
 // precision.
 BlockBound BoundOf(const Record& record, const float* q, int32_t head_dim, float softmax_scale) {
   float mean = 0.0f;

@@ -1,6 +1,7 @@
-// What calibration keeps of prompt rows: their scores, their gates, and the z that a decode row in
-// their place would need to read the keys above its threshold (eta-semantics.md, "Profile" and
-// "Per-head z"; kernels/calibration_cells.h).
+// CollectCalibration adds every causal score of the calibrating prefill rows to cells
+// [HQ, CalibrationCells::size()]: a histogram of scores, the sum of gates, and the z that each
+// above-threshold key needs (the paper's Algorithm 1; eta-semantics.md, "Profile" and "Per-head z";
+// kernels/calibration_cells.h).
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +12,7 @@
 namespace eta::reference {
 namespace {
 
-// Scores of one query head against the row's keys, in order of position.
+// The scores of one query head against the row's keys, in order of position.
 std::vector<double> Scores(const CalibrationParams& params, const KvPages& pages, const Row& row,
                            int32_t query_head) {
   const float* q =
@@ -43,7 +44,7 @@ void CountScores(const std::vector<double>& scores, const ScoreBins& bins, uint6
   }
 }
 
-// The row mean of m = sigma(beta * (S - tau_eff)), the row's own key included.
+// Adds the row mean of m = sigma(beta * (S - tau_eff)), the row's own key included.
 void AddGate(const std::vector<double>& scores, double threshold, double beta, uint64_t& cell) {
   double sum = 0.0;
   for (const double score : scores) sum += 1.0 / (1.0 + std::exp(-beta * (score - threshold)));
@@ -52,7 +53,7 @@ void AddGate(const std::vector<double>& scores, double threshold, double beta, u
       std::llrint(kCalibrationUnit * sum / static_cast<double>(scores.size())));
 }
 
-// Files every key at or above the threshold under what admits its block.
+// Counts every key at or above the threshold in the cell of what admits its block.
 void CountNeeded(const CalibrationParams& params, const KvPages& pages, const Row& row,
                  int32_t query_head, float threshold, const std::vector<double>& scores,
                  uint64_t* cells) {

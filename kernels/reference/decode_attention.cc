@@ -1,5 +1,6 @@
-// Attention over the blocks that a decode row selected: the gate, the softmax and the floor under
-// the pruned keys (eta-semantics.md, "Gate" and "Selection", steps 5 to 7).
+// DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
+// and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
+// [R, HQ * d] (eta-semantics.md, "Gate" and "Selection", steps 5 to 7).
 
 #include <algorithm>
 #include <cmath>
@@ -10,13 +11,13 @@
 namespace eta::reference {
 namespace {
 
-// S~: the gate tempers a score below the threshold towards 0.
+// S~ of a score: the gate draws a score below the threshold towards 0.
 double GatedLogit(double score, double threshold, double beta) {
   return score / (1.0 + std::exp(-beta * (score - threshold)));
 }
 
-// Coordinate i of the sum of V over all of the row's keys: the last full block's record holds the
-// sum up to its end, the tail is added.
+// Coordinate i of the sum of V over all of the row's keys. The last full block's record holds the
+// sum up to its end; the tail is added.
 double TotalValue(const KvPages& pages, const Row& row, int32_t kv_head, int32_t i) {
   const int32_t b = pages.geometry().block_size;
   const int32_t n = row.num_full_blocks(b);
@@ -96,7 +97,7 @@ std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row&
 
   std::vector<int32_t> positions;
   for (int32_t n = 0; n < params.selection.counts[list]; ++n) {
-    if ((heads[n] & head_bit) == 0) continue;  // read for another head of the group
+    if ((heads[n] & head_bit) == 0) continue;  // the block was read for another head of the group
     const int32_t begin = static_cast<int32_t>(blocks[n]) * b;
     for (int32_t t = begin; t < begin + b; ++t) positions.push_back(t);
   }

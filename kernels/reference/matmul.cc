@@ -1,4 +1,6 @@
-// Weight matrices: their two formats, the product with activations, and the embedding look-up.
+// MatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate). Embed
+// copies each row's token vector [D] from the table [V, D]. A weight has one of two formats: as in
+// the checkpoint, or int8.
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +12,7 @@
 namespace eta::reference {
 namespace {
 
-// A matrix by the values that its format holds.
+// A matrix that holds, as float32, the values of its format.
 class DenseMatrix final : public Matrix {
  public:
   DenseMatrix(int64_t rows, int64_t cols, std::vector<float> values)
@@ -22,7 +24,7 @@ class DenseMatrix final : public Matrix {
   std::vector<float> values_;
 };
 
-// Rounds one output channel to 127 steps either side of 0.
+// Rounds one output channel to 127 steps on each side of 0.
 void RoundToInt8(std::span<float> channel) {
   float largest = 0.0f;
   for (const float w : channel) largest = std::max(largest, std::abs(w));

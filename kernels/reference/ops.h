@@ -1,5 +1,5 @@
-// The ops of the reference, one file each, in the order of a layer. What they compute is in
-// kernels/params.h; together they are the method written down, and read best in this order:
+// The ops of the reference, one file each, in the order of a layer. kernels/params.h has their
+// semantics and shapes. Together they are the method written down. Read them in this order:
 // block_index, block_select, decode_attention.
 #pragma once
 
@@ -23,7 +23,7 @@ struct Row {
   int32_t num_full_blocks(int32_t block_size) const { return num_keys() / block_size; }  // N
 };
 
-// Calls `visit` for every row of the step, in order; the second form takes one kind only.
+// Calls `visit` for every row of the step, in order. The second form visits rows of one kind only.
 void ForEachRow(const BatchView& batch, const std::function<void(const Row&)>& visit);
 void ForEachRow(const BatchView& batch, RowKind kind, const std::function<void(const Row&)>& visit);
 
@@ -36,8 +36,8 @@ struct Record {
   float* mu_error;  // e; 0 with a float16 index
 };
 
-// One layer's KV cache: tiles [block][token of the block][K, V][HKV] rows of d values in the
-// cache's type, an int8 exponent behind each row of float8_e4m3; records [block][HKV].
+// One layer's KV cache. Tiles are [block][token of the block][K, V][HKV] rows of d values in the
+// cache's type; with float8_e4m3 an int8 exponent follows each row. Records are [block][HKV].
 class KvPages {
  public:
   KvPages(const KvGeometry& geometry, const KvLayerView& kv) : geometry_(geometry), kv_(kv) {}
@@ -46,7 +46,8 @@ class KvPages {
 
   const KvGeometry& geometry() const { return geometry_; }
 
-  // Physical block of a position, and the token slot in the pool: block * b + offset.
+  // The physical block of a block ordinal; and the slot of a position in the pool: block * b +
+  // offset.
   static int32_t Block(const SequenceRows& sequence, int64_t ordinal);
   int64_t Slot(const SequenceRows& sequence, int32_t position) const;
 
@@ -73,11 +74,11 @@ double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_
 BlockBound BoundOf(const Record& record, const float* q, int32_t head_dim, float softmax_scale);
 
 // Softmax attention of one query head over the keys at `positions`, all of them causal. With
-// `floor`, the row's other keys weigh exp(0) each. No key at all gives zeros.
+// `floor`, each of the row's other keys has the weight exp(0). Without any key the output is zero.
 void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
             std::span<const int32_t> positions, bool floor);
 
-// Positions that query head `query_head` of a decode row attends to: its blocks and the tail.
+// The positions that query head `query_head` of a decode row attends to: its blocks and the tail.
 std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row& row,
                                        int32_t query_head);
 

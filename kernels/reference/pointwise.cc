@@ -1,5 +1,7 @@
-// Ops that treat every row, or every element, by itself: RMSNorm, RoPE, threshold predictor,
-// SwiGLU.
+// RmsNorm, Rope, PredictThresholds and SwiGlu: the ops that treat every row by itself. RmsNorm
+// scales a row [D] to a root mean square of 1 and multiplies it with the weight [D]. Rope rotates q
+// [HQ * d] and k [HKV * d] by the row's position. PredictThresholds computes q W^T + b [HQ]
+// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
 
 #include <cmath>
 

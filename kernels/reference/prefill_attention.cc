@@ -1,4 +1,5 @@
-// Attention of prompt rows: every causal key, gated, nothing pruned (eta-semantics.md, "Gate").
+// PrefillAttention computes attention of each prefill row over every causal key: gated, nothing
+// pruned, from q [R, HQ * d] to out [R, HQ * d] (eta-semantics.md, "Gate").
 
 #include <numeric>
 #include <vector>

@@ -1,5 +1,6 @@
-// Of the keys above a head's threshold, how many its selection kept (eta-semantics.md, "What is
-// counted": recall).
+// CountRecall counts, per query head, the keys of the decode rows with S >= tau_eff (above [HQ]),
+// and those of them that stand in admitted blocks or the tail (above_admitted [HQ]). Their quotient
+// is the recall of the selection (eta-semantics.md, "What is counted").
 
 #include <vector>
 

@@ -1,5 +1,6 @@
-// The explanation and the judge: every op as plain loops in double precision over float32 inputs.
-// Bounds are computed in float32, as the contract asks. Single-threaded.
+// The reference backend: the explanation of the ops, and the judge of the other backends. Every op
+// is plain loops in double precision over float32 inputs; nothing is tuned. Bounds are computed in
+// float32, as the contract asks. Single-threaded.
 #pragma once
 
 #include <memory>

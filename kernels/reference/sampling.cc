@@ -1,4 +1,5 @@
-// Drawing the next token: what each setting does to the distribution, in its order (SampleRow).
+// Sample draws one token for each row from its logits [V]: bias, penalties, temperature, top_k,
+// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params.h).
 
 #include <algorithm>
 #include <cmath>
@@ -34,8 +35,8 @@ double LogSumExp(std::span<const float> logits) {
   return max + std::log(sum);
 }
 
-// Bias, then repetition, presence and frequency penalty; in float32, so that equal logits stay
-// equal in every backend.
+// Applies bias, then repetition, presence and frequency penalty. It uses float32, so that equal
+// logits stay equal in every backend.
 std::vector<float> Adjust(std::span<const float> logits, const SampleRow& row) {
   std::vector<float> adjusted(logits.begin(), logits.end());
   const auto in_range = [&](int32_t id) {
@@ -77,7 +78,7 @@ double TotalWeight(const std::vector<Candidate>& candidates) {
   return total;
 }
 
-// Temperature, top_k, top_p, min_p: cuts the ranked candidates, which stay ranked.
+// Applies temperature, top_k, top_p and min_p. The ranked candidates are cut and stay ranked.
 void Truncate(std::vector<Candidate>& candidates, const SampleRow& row) {
   const double best = candidates.front().logit;
   for (Candidate& candidate : candidates) {
@@ -86,7 +87,7 @@ void Truncate(std::vector<Candidate>& candidates, const SampleRow& row) {
   if (row.top_k > 0 && static_cast<size_t>(row.top_k) < candidates.size()) {
     candidates.resize(static_cast<size_t>(row.top_k));
   }
-  if (row.top_p < 1.0f) {  // the shortest prefix that holds the wanted mass; one token at least
+  if (row.top_p < 1.0f) {  // the shortest prefix that holds the wanted mass, at least one token
     const double wanted = row.top_p * TotalWeight(candidates);
     size_t kept = 0;
     for (double mass = 0.0; kept < candidates.size() && (kept == 0 || mass < wanted); ++kept) {
@@ -104,7 +105,7 @@ int32_t Draw(const std::vector<Candidate>& candidates, double uniform) {
   double mass = 0.0;
   int32_t last = candidates.front().id;
   for (const Candidate& candidate : candidates) {
-    if (candidate.weight == 0.0) break;  // underflowed, and so did all that follow
+    if (candidate.weight == 0.0) break;  // underflow: all that follow are 0 too
     last = candidate.id;
     mass += candidate.weight;
     if (mass > target) break;
@@ -121,7 +122,7 @@ void SampleOne(std::span<const float> logits, SampleRow& row) {
     row.token = row.forced;
   } else {
     std::vector<Candidate> candidates = Ranked(Adjust(logits, row));
-    row.finite = !candidates.empty();  // every token forbidden: nothing to draw either
+    row.finite = !candidates.empty();  // if every token is forbidden, nothing can be drawn
     if (!row.finite) return;
     if (row.temperature > 0.0f) Truncate(candidates, row);
     row.token = row.temperature > 0.0f ? Draw(candidates, row.uniform) : candidates.front().id;

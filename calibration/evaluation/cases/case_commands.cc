@@ -1,4 +1,4 @@
-// kernel-case and score: a case in, a result out.
+// eta-eval kernel-case and score: run a case file and write its result.
 
 #include <cstdio>
 #include <memory>
@@ -31,7 +31,7 @@ struct CaseFlags {
         ->check([](const std::string& text) { return CheckReal(text, 0.0, 1e30); });
   }
 
-  // Aborted if the result is not the expected one.
+  // Aborted if the result differs from the expected one.
   absl::Status Compare() const {
     if (!tolerance) return absl::OkStatus();
     const absl::StatusOr<Comparison> comparison = CompareFiles(case_file, out_file, *tolerance);

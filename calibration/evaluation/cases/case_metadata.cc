@@ -21,7 +21,7 @@ absl::StatusOr<T> NumberField(const CaseMetadata& metadata, const std::string& f
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc() && end == text.data() + text.size();
-  // Written so that NaN fails.
+  // The condition is written so that NaN fails.
   if (!whole || !(value >= low && value <= high)) return InvalidField(field, limits);
   return value;
 }

@@ -1,5 +1,5 @@
-// Parameters of an evaluation case: text in the metadata of its file, each one required, read
-// strictly. Errors are InvalidArgument and name the field and its limits.
+// Parameters of an evaluation case: texts in the metadata of its file. Each one is required and
+// read strictly. Errors are InvalidArgument and name the field and its limits.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ absl::StatusOr<int32_t> IntegerField(const CaseMetadata& metadata, const std::st
                                      int32_t low, int32_t high);
 absl::StatusOr<float> RealField(const CaseMetadata& metadata, const std::string& field, float low,
                                 float high);
-// The position of the field's text among `choices`.
+// Returns the index of the field's text in `choices`.
 absl::StatusOr<size_t> ChoiceField(const CaseMetadata& metadata, const std::string& field,
                                    std::initializer_list<const char*> choices);
 
-// offset, z, pinned_blocks, rescue_chunk and floor.
+// Reads offset, z, pinned_blocks, rescue_chunk and floor.
 absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata);
 
-// block_size and sub_block into `geometry`.
+// Reads block_size and sub_block into `geometry`.
 absl::Status BlockFields(const CaseMetadata& metadata, KvGeometry& geometry);
 
 }  // namespace eta

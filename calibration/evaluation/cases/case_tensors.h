@@ -10,17 +10,17 @@
 
 namespace eta {
 
-// Opens a case; whoever may write to it, since nothing in it is run or served.
+// Opens a case. Who may write to the file does not matter, since nothing in it is run or served.
 absl::StatusOr<SafetensorsFile> OpenCase(const std::string& path);
 
-// A dimension that FindTensor leaves open.
+// The size of a dimension that FindTensor does not check.
 inline constexpr int64_t kAnySize = -1;
 
-// The description of a tensor that must be there, with this type and shape.
+// Returns the description of a tensor, which must exist with this type and shape.
 absl::StatusOr<TensorInfo> FindTensor(const SafetensorsFile& file, const std::string& name,
                                       DType dtype, const std::vector<int64_t>& shape);
 
-// A float32, float16 or bfloat16 tensor as float32, all of it finite.
+// Reads a float32, float16 or bfloat16 tensor as float32. All elements must be finite.
 absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file, const std::string& name,
                                               DType dtype, const std::vector<int64_t>& shape);
 

@@ -25,7 +25,7 @@ double RealAt(DType dtype, const std::vector<std::byte>& bytes, size_t i) {
   return value;
 }
 
-// Elements of equal type that differ in their bits.
+// Counts the elements of equal type whose bits differ.
 size_t CountDifferent(DType dtype, const std::vector<std::byte>& a,
                       const std::vector<std::byte>& b) {
   size_t different = 0;

@@ -1,4 +1,4 @@
-// A result held against the expectations that a case file carries.
+// Compares a result with the expectations in a case file.
 #pragma once
 
 #include <string>
@@ -8,12 +8,13 @@
 namespace eta {
 
 struct Comparison {
-  bool equal = true;   // within the tolerance
-  std::string report;  // one line per tensor that both files hold
+  bool equal = true;   // all differences are within the tolerance
+  std::string report;  // one line per tensor that is in both files
 };
 
-// Compares the tensors that both safetensors files hold, by name: integers must be equal, floating
-// point must differ by `tolerance` at most, shapes must agree. FailedPrecondition if there is none.
+// Compares, by name, the tensors that are in both safetensors files. Integers must be equal,
+// floating-point numbers may differ by `tolerance`, and shapes must agree. FailedPrecondition if no
+// tensor is in both.
 absl::StatusOr<Comparison> CompareFiles(const std::string& expected, const std::string& actual,
                                         double tolerance);
 

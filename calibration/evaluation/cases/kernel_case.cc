@@ -19,12 +19,12 @@ constexpr int64_t kMaxHeadDim = 1024;
 constexpr int32_t kMaxGroup = 32;  // query heads of a KV head: bits of a block's head mask
 constexpr int32_t kAppendRows = 256;
 
-// How a file holds keys and values.
+// The type of keys and values in a case file.
 DType FileDType(const KvGeometry& geometry) {
   return geometry.dtype == DType::kFloat8E4M3 ? DType::kFloat32 : geometry.dtype;
 }
 
-// A size that the metadata repeats, if it does, must agree with the tensors.
+// If the metadata repeats a size, it must agree with the tensors.
 absl::Status Agrees(const CaseMetadata& metadata, const std::string& field, int64_t size) {
   const auto found = metadata.find(field);
   if (found == metadata.end() || found->second == absl::StrCat(size)) return absl::OkStatus();
@@ -90,7 +90,7 @@ absl::Status ReadTensors(const SafetensorsFile& file, KernelCase& out) {
   return absl::OkStatus();
 }
 
-// The case on its way through a backend.
+// One run of a case through a backend.
 class KernelRun {
  public:
   KernelRun(const KernelCase& kernel_case, Backend& backend)
@@ -129,7 +129,7 @@ class KernelRun {
     const absl::StatusOr<KvLayout> layout = backend_.Layout(geometry_);
     if (!layout.ok()) return layout.status();
     const int32_t blocks = (case_.num_tokens - 1) / geometry_.block_size + 1;
-    // Backwards, and block 0 unused: a backend that forgets the table cannot pass.
+    // The block table is reversed and block 0 is unused, so a backend that ignores the table fails.
     for (int32_t i = 0; i < blocks; ++i) block_table_.push_back(blocks - i);
     const auto pool = static_cast<size_t>(blocks) + 1;
     const int64_t kv_cols = int64_t{geometry_.num_kv_heads} * geometry_.head_dim;

@@ -1,5 +1,5 @@
-// One decode step of one sequence and layer, run through a backend's own ops: append K and V into a
-// paged cache, take frozen thresholds, select blocks, attend. What a backend is judged by.
+// One decode step of one sequence and layer through a backend's own ops: append K and V to a paged
+// cache, copy frozen thresholds, select blocks, attend. Golden cases judge a backend by it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace eta {
 
-// Shapes as in kernels/batch.h; the last token is the decode row's own.
+// Shapes use the letters of kernels/batch.h. The last token is the decode row's own.
 struct KernelCase {
   KvGeometry geometry;
   int32_t num_query_heads = 0;
@@ -20,7 +20,7 @@ struct KernelCase {
   float beta = 0.0f;
   AttentionOptions attention;
   std::vector<float> q;           // [HQ, d]
-  std::vector<float> k;           // [T, HKV, d]; the cache rounds what is not of its type
+  std::vector<float> k;           // [T, HKV, d]; the cache rounds it to its type
   std::vector<float> v;           // [T, HKV, d]
   std::vector<float> thresholds;  // [HQ]
 };
@@ -32,16 +32,16 @@ struct KernelResult {
   std::vector<int64_t> tokens_per_kv_head;  // [HKV]
 };
 
-// Tensors q, k, v and tau of a safetensors file, parameters in its metadata; k and v are of the
-// cache's type, of float32 for one of float8_e4m3. InvalidArgument, naming the field and its limit,
-// for anything missing, out of range, of another shape or not finite. index_dtype alone may be
-// missing: float16.
+// Reads tensors q, k, v and tau of a safetensors file, and parameters of its metadata. k and v have
+// the cache's type, or float32 for a cache of float8_e4m3. Only index_dtype may be missing: float16
+// then. InvalidArgument, naming the field and its limit, for anything missing, out of range, of
+// another shape or not finite.
 absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path);
 
 // InvalidArgument for a geometry that the backend does not support.
 absl::StatusOr<KernelResult> RunKernelCase(const KernelCase& kernel_case, Backend& backend);
 
-// Tensors out (float64), admitted (uint8), tokens_per_head and tokens_per_kv_head (int64).
+// Writes tensors out (float64), admitted (uint8), tokens_per_head and tokens_per_kv_head (int64).
 absl::Status WriteKernelResult(const KernelCase& kernel_case, const KernelResult& result,
                                const std::string& path);
 

@@ -33,7 +33,7 @@ absl::Status CheckFits(const ScoreCase& score_case, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// One case on its way through the runner.
+// One run of a case through the runner.
 class ScoreRun {
  public:
   ScoreRun(const ScoreCase& score_case, SequenceRunner& runner)
@@ -76,9 +76,10 @@ class ScoreRun {
     return status;
   }
 
-  // Feeds `count` tokens; the last of them fills row `row` of the result.
+  // Feeds `count` tokens. The last of them fills row `row` of the result.
   absl::Status Step(size_t begin, size_t count, RowKind kind, size_t row) {
-    // What prefill rows leave untouched is what full attention counts.
+    // Full attention counts every key. Prefill rows leave the counts untouched, so they are set
+    // here.
     attended_.assign(layers_ * count * query_heads_, static_cast<int32_t>(begin + count));
     read_.assign(layers_ * count * kv_heads_, static_cast<int32_t>(begin + count));
     thresholds_.resize(layers_ * count * query_heads_);
@@ -96,7 +97,7 @@ class ScoreRun {
     return absl::OkStatus();
   }
 
-  // The last row of step [L, count, heads] into column `row` of all [L, heads, rows].
+  // Copies the last row of step [L, count, heads] to column `row` of all [L, heads, rows].
   template <typename T>
   void Transpose(const std::vector<T>& step, size_t heads, size_t count, size_t row,
                  std::vector<T>& all) const {

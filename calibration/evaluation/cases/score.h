@@ -1,5 +1,5 @@
-// A text forced through a model token by token: a prompt with full attention, then one decode step
-// per token with the case's attention, logits and counts of every step on the side.
+// Forces a text through a model token by token: a prompt with full attention, then one decode step
+// per token with the case's attention. Records logits and counts of every step.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct ScoreCase {
   int32_t prompt_tokens = 0;    // P
   int32_t block_size = 0;
   int32_t sub_block = 0;
-  float beta = 0.0f;                   // the checkpoint must have the same
+  float beta = 0.0f;                   // must equal the checkpoint's
   bool dynamic = false;                // needs the predictor
   AttentionOptions attention;          // of the decode rows
-  std::vector<float> thresholds = {};  // [L, HQ] frozen for prompt and decode rows alike; or empty
+  std::vector<float> thresholds = {};  // [L, HQ] frozen, for prompt and decode rows; or empty
 
-  // Row 0 is the prompt's last position, row r the step that feeds token P + r - 1. The last token
-  // is there to be predicted and is not fed, unless nothing follows the prompt.
+  // Row 0 is the last position of the prompt. Row r is the step that feeds token P + r - 1. The
+  // last token is only predicted, not fed, unless nothing follows the prompt.
   int32_t rows() const;
 };
 
@@ -34,12 +34,12 @@ struct ScoreResult {
   std::vector<int32_t> tokens_read;      // [L, HKV, rows]; likewise
 };
 
-// Tensors tokens and, in mode "frozen", profile [L, HQ] of a safetensors file; in its metadata
-// prompt_tokens, mode (full, eta, floor, frozen) and the parameters of attention. InvalidArgument,
-// naming the field and its limit, for anything missing or out of range.
+// Reads tensors tokens and, in mode "frozen", profile [L, HQ] of a safetensors file. Its metadata
+// has prompt_tokens, mode (full, eta, floor, frozen) and the parameters of attention.
+// InvalidArgument, naming the field and its limit, for anything missing or out of range.
 absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path);
 
-// What the runner's cache must be for a case.
+// The geometry that the runner's cache must have for a case.
 KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype,
                         DType index_dtype = DType::kFloat16);
 

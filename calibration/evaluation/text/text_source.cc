@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 16;
 
-// Reads on until a separator or the end, within the limits.
+// Reads up to a separator or to the end, within the limits.
 class BoundedReader {
  public:
   BoundedReader(std::unique_ptr<ByteStream> stream, const TextLimits& limits)

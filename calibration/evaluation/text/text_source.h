@@ -1,6 +1,6 @@
-// The documents of a text corpus, in file order: `.txt` is one document, `.jsonl` holds one object
-// with a string field `text` per line; either may be compressed as `.xz`. Nothing is held but the
-// document at hand.
+// The documents of a text corpus, in file order. A `.txt` is one document. A `.jsonl` has one
+// object with a string field `text` per line. Either may be compressed as `.xz`. Only the current
+// document is held in memory.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct TextLimits {
   uint64_t max_decoder_bytes = uint64_t{128} << 20;  // memory that an .xz may ask for
 };
 
-// Of what is held of a text as token ids: 256 MiB.
+// The most token ids of a text that are held: 256 MiB.
 inline constexpr size_t kMaxTextTokens = size_t{1} << 26;
 
 // InvalidArgument (`text`) for more tokens than `limit`.
@@ -33,8 +33,8 @@ class TextSource {
                                                           const TextLimits& limits = {});
   virtual ~TextSource() = default;
 
-  // The next document; nullopt at the end. InvalidArgument, naming the line, for text that is not
-  // what the file's name says, and for text past a limit.
+  // Returns the next document; nullopt at the end. InvalidArgument, naming the line, for text that
+  // does not match the file's extension or exceeds a limit.
   virtual absl::StatusOr<std::optional<std::string>> Next() = 0;
 };
 

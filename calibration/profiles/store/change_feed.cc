@@ -40,7 +40,7 @@ PollThread::PollThread(std::chrono::milliseconds interval, std::function<void()>
       thread_([this, interval, poll_store = std::move(poll_store), news = std::move(news)] {
         while (true) {
           std::array<pollfd, 2> waits = {pollfd{stop_event_, POLLIN, 0},
-                                         pollfd{news(), POLLIN, 0}};  // -1 is passed over
+                                         pollfd{news(), POLLIN, 0}};  // poll ignores -1
           const int ready = poll(waits.data(), waits.size(), static_cast<int>(interval.count()));
           if (ready > 0 && waits[0].revents != 0) return;
           (void)CatchOutOfMemory([&poll_store] {

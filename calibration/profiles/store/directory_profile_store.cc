@@ -46,14 +46,16 @@ bool Same(const FolderProfile* a, const FolderProfile* b) {
                     });
 }
 
-// Whether it stays so until the files change; else they may be sound and could not be read.
+// True if the verdict holds until the files change. Otherwise they may be sound and could not be
+// read.
 bool IsVerdict(const absl::Status& status) {
   return status.ok() || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
          absl::IsPermissionDenied(status) || absl::IsNotFound(status) ||
          HasReason(status, "PROFILE_QUOTA");
 }
 
-// A set and its stamp, of a moment at which the folder did not change.
+// Reads a set of profiles at a moment at which the folder did not change; `stamp` is of that
+// moment.
 absl::StatusOr<FolderProfiles> ReadSteady(const std::string& path, const std::string& stamp) {
   absl::StatusOr<FolderProfiles> profiles = ReadProfileFolder(path);
   const absl::StatusOr<std::string> after = FolderStamp(path);
@@ -125,7 +127,7 @@ void DirectoryProfileStore::Reload() {
     }
   }
   told_ = after;
-  // Last: what throws is told anew by the next look.
+  // This comes last: if telling throws, the next look tells again.
   if (stamp.ok() && IsVerdict(health)) stamp_ = *std::move(stamp);
 }
 

@@ -1,4 +1,5 @@
-// Profiles from a folder that others write, a mounted ConfigMap for one: read only, reloaded whole.
+// Profiles from a folder that others write, for example a mounted ConfigMap. Read only, reloaded as
+// a whole.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,8 @@ namespace eta {
 
 class DirectoryProfileStore final : public ProfileStore {
  public:
-  // Fails if the folder's first contents are bad; later ones leave the last good set in use.
+  // Fails if the folder's first contents are bad. If later contents are bad, the last good set
+  // stays in use.
   static absl::StatusOr<std::unique_ptr<DirectoryProfileStore>> Open(
       const std::string& path, std::chrono::milliseconds poll_interval);
 
@@ -33,7 +35,7 @@ class DirectoryProfileStore final : public ProfileStore {
                       std::optional<int64_t> expected_version) override;
   Lease Watch(ProfileWatcher watcher) override;
   std::optional<ProfileUse> Use(const Tenant& /*tenant*/) const override { return std::nullopt; }
-  // The error of the contents that were not taken over.
+  // The error of the latest contents if they were refused.
   absl::Status Health() const override;
 
  private:

@@ -1,4 +1,4 @@
-// From a URL to the store that it names.
+// Opens the store that a URL names.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,11 @@
 
 namespace eta {
 
-// "sqlite:PATH" or a path, "postgresql://..." or "postgres://...", "dir:PATH". INVALID_ARGUMENT
-// naming profile_store; NOT_FOUND for a missing folder; DATA_LOSS for a file that is corrupt or not
-// a profile store, which is left as it is; FAILED_PRECONDITION for one of a newer schema. A
-// PostgreSQL server that cannot be reached yet is no error: calls say UNAVAILABLE until it can.
+// `url` is "sqlite:PATH" or a path, "postgresql://..." or "postgres://...", or "dir:PATH".
+// INVALID_ARGUMENT naming profile_store. NOT_FOUND for a missing folder. DATA_LOSS for a file that
+// is corrupt or not a profile store; the file is left as it is. FAILED_PRECONDITION for a file of a
+// newer schema. A PostgreSQL server that cannot be reached yet is no error: calls return
+// UNAVAILABLE until it can.
 absl::StatusOr<std::unique_ptr<ProfileStore>> OpenProfileStore(
     const std::string& url, const ProfileStoreOptions& options = {});
 

@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kMaxTokenBytes = 256;
 constexpr size_t kTagBytes = 16;
 
-// It tells tokens apart; it keeps no secret, since a page shows a tenant its own profiles only.
+// The tag tells tokens apart. It keeps no secret, since a page shows a tenant only its own
+// profiles.
 std::string Tag(const Tenant& tenant, std::string_view listing, std::string_view last) {
   std::string bytes = tenant.id();
   bytes.append("\n").append(listing).append("\n").append(last);
@@ -26,7 +27,7 @@ absl::Status WrongToken() {
   return InvalidField("page_token", "is not from the page before");
 }
 
-// The key that the page before ended with; empty for the first page.
+// The last key of the page before; empty for the first page.
 absl::StatusOr<std::string> ReadPage(const Tenant& tenant, std::string_view listing,
                                      const ProfilePage& page) {
   if (page.size < 1 || page.size > 1000) return InvalidField("page_size", "must be in [1, 1000]");

@@ -1,4 +1,4 @@
-// Page tokens: where the next page begins, opaque to clients and bound to what was listed.
+// Page tokens say where the next page begins. They are opaque to clients and bound to the listing.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace eta {
 
-// `listing` is what is listed ("names", or a profile's name), `last` the last key of the page.
+// `listing` is the listing's subject ("names", or a profile's name). `last` is the last key of the
+// page.
 std::string MakePageToken(const Tenant& tenant, std::string_view listing, std::string_view last);
 
-// What a page asks for. INVALID_ARGUMENT: page_size outside 1 to 1000; page_token that was not made
+// The start of a page. INVALID_ARGUMENT: page_size outside 1 to 1000; page_token that was not made
 // for this tenant and listing.
 //
-// Of names: the name that the page before ended with; empty for the first page.
+// For names: the last name of the page before; empty for the first page.
 absl::StatusOr<std::string> ReadNamePage(const Tenant& tenant, const ProfilePage& page);
-// Of a profile's versions, newest first: those of the page are below the returned one.
+// For a profile's versions, newest first: the versions of the page are below the returned one.
 absl::StatusOr<int64_t> ReadVersionPage(const Tenant& tenant, const std::string& name,
                                         const ProfilePage& page);
 

@@ -19,14 +19,14 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr char kSerialization[] = "STORE_CONFLICT";
-// libpq may hold bytes of TLS that the socket does not show: it is asked so often.
+// How often libpq is asked: it may hold bytes of TLS that the socket does not show.
 constexpr std::chrono::milliseconds kTick{100};
 
 struct FreeMemory {
   void operator()(void* memory) const { PQfreemem(memory); }
 };
 
-// As the server's catalogue numbers its types, which never change.
+// The type numbers of the server's catalogue, which never change.
 constexpr Oid kBytea = 17;
 constexpr std::array<Oid, 3> kIntegers = {20, 21, 23};
 
@@ -78,7 +78,7 @@ SqlValue Cell(const PGresult* result, int row, int column) {
 absl::StatusOr<std::unique_ptr<PostgresConnection>> PostgresConnection::Open(
     const std::string& url, std::chrono::milliseconds busy_timeout,
     std::chrono::milliseconds silence) {
-  // What the URL says overrides what stands before it.
+  // The URL overrides the parameters before it.
   const std::array<const char*, 8> names = {
       "connect_timeout",  "tcp_user_timeout", "keepalives_idle", "keepalives_interval",
       "keepalives_count", "application_name", "dbname",          nullptr};
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<PostgresConnection>> PostgresConnection::Open(
   return connection;
 }
 
-// Until PQgetResult does not wait; false: the server fell silent.
+// Waits until PQgetResult will not block. False: the server fell silent.
 bool PostgresConnection::AwaitResult() {
   auto heard = steady_clock::now();
   while (true) {
@@ -116,7 +116,8 @@ bool PostgresConnection::AwaitResult() {
   }
 }
 
-// Of what was sent, as PQexec has it; null if nothing could be sent, or no answer came.
+// The last result of what was sent, as PQexec returns it. Null if nothing could be sent or no
+// answer came.
 PostgresConnection::Result PostgresConnection::LastResult(int sent) {
   Result last;
   while (sent != 0 && AwaitResult()) {
@@ -181,7 +182,7 @@ absl::Status PostgresConnection::Run(const char* statements) {
 absl::Status PostgresConnection::Commit() {
   const Result result = Execute("COMMIT");
   if (PQresultStatus(result.get()) == PGRES_COMMAND_OK) {
-    // A transaction that had failed before is rolled back instead.
+    // PostgreSQL rolls back a transaction that had failed before, although the command was COMMIT.
     if (std::string_view(PQcmdStatus(result.get())) == "COMMIT") return absl::OkStatus();
     return absl::InternalError("the profile store failed: PostgreSQL rolled back");
   }

@@ -1,4 +1,4 @@
-// One connection to PostgreSQL, and its errors as the profile store says them.
+// One connection to PostgreSQL, with its errors translated to those of the profile store.
 #pragma once
 
 #include <libpq-fe.h>
@@ -15,11 +15,11 @@
 
 namespace eta {
 
-// Not thread-safe. A server that neither answers nor takes what it is sent for `silence` is lost.
+// Not thread-safe. A server that neither answers nor reads for `silence` counts as lost.
 class PostgresConnection final : public SqlSession {
  public:
-  // UNAVAILABLE (STORE_UNAVAILABLE) if the server cannot be reached. Commits wait for the disk
-  // whatever the server's default; statements wait for locks at most `busy_timeout`.
+  // UNAVAILABLE (STORE_UNAVAILABLE) if the server cannot be reached. Commits wait for the disk,
+  // whatever the server's default is. Statements wait for locks for at most `busy_timeout`.
   static absl::StatusOr<std::unique_ptr<PostgresConnection>> Open(
       const std::string& url, std::chrono::milliseconds busy_timeout,
       std::chrono::milliseconds silence);
@@ -30,11 +30,11 @@ class PostgresConnection final : public SqlSession {
   absl::Status Run(const char* statements);
   // OUTCOME_UNKNOWN if the connection was lost before the answer.
   absl::Status Commit();
-  // Nothing on a connection that was lost.
+  // Does nothing on a lost connection.
   void Rollback();
 
   bool lost() const { return silent_ || PQstatus(handle_.get()) != CONNECTION_OK; }
-  bool silent() const { return silent_; }  // lost, since the server does not answer
+  bool silent() const { return silent_; }  // lost because the server does not answer
   int socket() const { return PQsocket(handle_.get()); }
   // Drops what notifications have come.
   void DrainNotifications();
@@ -60,7 +60,7 @@ class PostgresConnection final : public SqlSession {
   bool silent_ = false;
 };
 
-// True for the error of a transaction that PostgreSQL ended and that may be run again as it is.
+// True for the error of a transaction that PostgreSQL ended and that may be repeated unchanged.
 bool IsSerializationFailure(const absl::Status& status);
 
 }  // namespace eta

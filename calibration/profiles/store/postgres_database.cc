@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kSchemaVersion = 2;
 constexpr size_t kMaxIdle = 8;
-constexpr int kAttempts = 4;  // of a transaction that PostgreSQL ended: one and three more
+constexpr int kAttempts = 4;  // of a transaction that PostgreSQL ended
 constexpr std::chrono::milliseconds kFirstPause{100};
 constexpr std::chrono::milliseconds kLongestPause{500};  // writes are back within 2 s
 
@@ -45,9 +45,10 @@ CREATE TABLE eta_store (
   id int PRIMARY KEY CHECK (id = 1), revision bigint NOT NULL, schema_version bigint NOT NULL);
 INSERT INTO eta_store (id, revision, schema_version) VALUES (1, 0, 1);
 )";
-// What version 2 adds. The rows that are there are counted by the tables' owner, who else sees one
-// tenant's at a time. Counting may take seconds and is sent alone: what is sent as one is answered
-// as one, and a server that does not answer for long is given up.
+// The additions of schema version 2. The existing rows are counted by the tables' owner with
+// row-level security lifted, since otherwise only one tenant's rows are visible at a time. Counting
+// may take seconds and is sent alone: statements sent together are answered together, and a server
+// that does not answer for long is given up.
 constexpr const char* kUses[] = {
     R"(
 CREATE TABLE eta_uses (
@@ -89,7 +90,7 @@ int64_t FirstInteger(const std::vector<SqlRow>& rows) {
   return number != nullptr ? *number : 0;
 }
 
-// One replica at a time; the others find it done.
+// Only one replica migrates at a time. The others find the work done.
 absl::Status Migrate(PostgresConnection& connection) {
   absl::Status status = connection.Run("BEGIN; SELECT pg_advisory_xact_lock(1163149648)");
   if (!status.ok()) return status;
@@ -164,8 +165,8 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Connect() {
   return connection;
 }
 
-// The idle connections go to the same server: after its silence each would cost its next user the
-// same wait.
+// Closes the idle connections to the same server. After its silence each of them would cost its
+// next user the same wait.
 void PostgresDatabase::NoteSilence(const PostgresConnection& connection) {
   std::vector<Connection> closed;  // without the lock
   const MutexLock lock(mutex_);
@@ -182,7 +183,7 @@ void PostgresDatabase::GiveBack(Connection connection) {
   if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
 }
 
-// An idle connection may have died with its server; that one costs no error.
+// An idle connection may have died with its server. That costs no error: another one is tried.
 absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Begin(const Tenant& tenant,
                                                                      const char* begin) {
   while (true) {
@@ -234,8 +235,7 @@ absl::Status PostgresDatabase::Write(const Tenant& tenant, const WriteBody& body
 }
 
 absl::Status PostgresDatabase::WriteOnce(const Tenant& tenant, const WriteBody& body) {
-  // The row of the revision is every writer's lock; each statement after it sees all commits
-  // before.
+  // Every writer locks the row of the revision. Each later statement sees all commits before.
   absl::StatusOr<Connection> connection =
       Begin(tenant, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE");
   if (!connection.ok()) return connection.status();

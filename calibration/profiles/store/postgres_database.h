@@ -19,14 +19,14 @@
 
 namespace eta {
 
-// Thread-safe. A server that is away is UNAVAILABLE, tried again with growing pauses; so is one
-// that is silent, after some seconds.
+// Thread-safe. Calls return UNAVAILABLE while the server is away, and after some seconds while it
+// is silent. The connection is retried with growing pauses.
 class PostgresDatabase final : public SqlDatabase {
  public:
-  // Longer than the 10 s after which a server that is there gives a statement up.
+  // Longer than 10 s, after which a working server gives up a statement.
   static constexpr std::chrono::milliseconds kSilence{12'000};
 
-  // INVALID_ARGUMENT for a URL that libpq cannot read; FAILED_PRECONDITION for a newer schema or
+  // INVALID_ARGUMENT for a URL that libpq cannot read. FAILED_PRECONDITION for a newer schema or
   // missing rights. A server that is away is no error.
   static absl::StatusOr<std::unique_ptr<PostgresDatabase>> Open(
       const std::string& url, std::chrono::milliseconds busy_timeout,

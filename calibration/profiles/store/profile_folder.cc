@@ -33,7 +33,7 @@ struct Found {
   std::string path;
 };
 
-// What does not begin with a dot, by name.
+// The entries that do not begin with a dot, sorted by name.
 absl::StatusOr<std::vector<std::string>> Entries(const std::string& path) {
   std::error_code error;
   std::vector<std::string> names;
@@ -146,7 +146,7 @@ absl::StatusOr<FolderProfiles> ReadProfileFolder(const std::string& path) {
   if (!files.ok()) return files.status();
   FolderProfiles profiles;
   uint64_t total = 0;
-  // Aliases after the versions that they name.
+  // Aliases are read after the versions that they name.
   for (const bool aliases : {false, true}) {
     for (const Found& file : *files) {
       if ((fs::path(file.path).filename() == kAliasFile) != aliases) continue;

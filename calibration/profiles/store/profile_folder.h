@@ -1,4 +1,4 @@
-// A folder of JSON profiles read as a whole (profile_format.md, "A folder of profiles").
+// A folder of JSON profiles, read as a whole (profile_format.md, "A folder of profiles").
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ struct FolderProfile {
   std::map<int64_t, ProfilePtr> versions;  // at least one
   std::map<std::string, int64_t> aliases;  // each names one of the versions
 };
-// By tenant, then by name.
+// Profiles by tenant, then by name.
 using FolderProfiles = std::map<Tenant, std::map<std::string, FolderProfile>>;
 
-// A text that differs whenever the files do: names, inodes, sizes and times. NOT_FOUND for no
-// folder.
+// A text of names, inodes, sizes and times, which differs whenever the files do. NOT_FOUND if there
+// is no folder.
 absl::StatusOr<std::string> FolderStamp(const std::string& path);
 
-// INVALID_ARGUMENT, naming file and field, if any file is bad; RESOURCE_EXHAUSTED for over 10,000
-// files or 256 MiB.
+// INVALID_ARGUMENT, naming file and field, if any file is bad. RESOURCE_EXHAUSTED for more than
+// 10,000 files or 256 MiB.
 absl::StatusOr<FolderProfiles> ReadProfileFolder(const std::string& path);
 
 }  // namespace eta

@@ -7,7 +7,8 @@
 namespace eta {
 namespace {
 
-constexpr size_t kMaxHeld = 10'000;  // more are not told apart: such a store has other troubles
+// Faults beyond this number are not told apart: such a store has other troubles.
+constexpr size_t kMaxHeld = 10'000;
 
 }  // namespace
 

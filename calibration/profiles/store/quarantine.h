@@ -1,6 +1,6 @@
-// Stored profiles that failed their checks when they were last read: told, never served. Kept in
-// memory alone, since a store that wrote while it reads would do so on a disk that may be failing;
-// after a restart the first read of such a profile finds out again.
+// Stored profiles that failed their checks at the last read: reported, never served. The list is
+// kept in memory only, since a store that writes while it reads would write to a disk that may be
+// failing. After a restart the first read of such a profile finds the fault again.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,15 @@ namespace eta {
 // Thread-safe.
 class Quarantine {
  public:
-  // What reading a profile said; only PROFILE_CORRUPT puts it in, only OK takes it out.
+  // Notes the result of reading a profile. Only PROFILE_CORRUPT adds the profile, only OK removes
+  // it.
   void Note(const Tenant& tenant, const std::string& name, int64_t version,
             const absl::Status& read);
-  // All versions of a name are gone.
+  // Removes all versions of a name, since they are gone.
   void Forget(const Tenant& tenant, const std::string& name);
 
   bool Holds(const Tenant& tenant, const std::string& name, int64_t version) const;
-  // OK, or DATA_LOSS (PROFILE_CORRUPT) with their number.
+  // OK, or DATA_LOSS (PROFILE_CORRUPT) with the number of profiles.
   absl::Status Health() const;
 
  private:

@@ -1,4 +1,4 @@
-// What the SQL profile stores need of a database: transactions of one tenant, and the news.
+// The interface of a database to the SQL profile store: transactions of one tenant, and the news.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct SqlBytes {
 using SqlValue = std::variant<std::monostate, int64_t, std::string, SqlBytes>;  // first: NULL
 using SqlRow = std::vector<SqlValue>;
 
-// One open transaction. Statements name their parameters $1, $2, ... as PostgreSQL does; values
-// are bound, never pasted.
+// One open transaction. Statements name their parameters $1, $2, ... as PostgreSQL does. Values are
+// bound, never pasted into the text.
 class SqlSession {
  public:
   virtual ~SqlSession() = default;
@@ -35,14 +35,14 @@ class SqlDatabase {
  public:
   virtual ~SqlDatabase() = default;
 
-  // One transaction that sees one state of the database and writes nothing. Never waits for a
-  // writer.
+  // Runs one transaction that sees one state of the database and writes nothing. It never waits for
+  // a writer.
   using ReadBody = std::function<absl::Status(SqlSession&)>;
   virtual absl::Status Read(const Tenant& tenant, const ReadBody& body) = 0;
 
-  // One transaction with no other writer beside it in any process, durable once this says OK; an
-  // error of `body` rolls it back. `body` may run more than once. UNAVAILABLE (OUTCOME_UNKNOWN) if
-  // only the answer to the commit was lost.
+  // Runs one transaction without another writer beside it in any process. It is durable once this
+  // returns OK; an error of `body` rolls it back. `body` may run more than once. UNAVAILABLE
+  // (OUTCOME_UNKNOWN) if only the answer to the commit was lost.
   using WriteBody = std::function<absl::StatusOr<SqlEnd>(SqlSession&)>;
   virtual absl::Status Write(const Tenant& tenant, const WriteBody& body) = 0;
 

@@ -38,7 +38,7 @@ absl::Status RowCorrupt() {
                    {.reason = "PROFILE_CORRUPT"});
 }
 
-// Rows as Record() takes them.
+// Selects rows for Record().
 constexpr char kSelectRecord[] =
     "SELECT name, version, create_time_us, request_id, payload_digest, record FROM eta_profiles"
     " WHERE tenant = $1";
@@ -57,7 +57,7 @@ absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const SqlRow& row) {
   return std::make_shared<const ProfileRecord>(*std::move(record));
 }
 
-// What a request id was used for: null if for nothing yet.
+// Returns the record that a request id was used for; null if it was not used yet.
 absl::StatusOr<ProfilePtr> RequestRecord(SqlSession& session, const Tenant& tenant,
                                          const PutProfile& put) {
   if (put.request_id.empty()) return ProfilePtr();
@@ -70,10 +70,10 @@ absl::StatusOr<ProfilePtr> RequestRecord(SqlSession& session, const Tenant& tena
   return Record(tenant, row);
 }
 
-// 0 where there is none.
+// 0 if there is no version.
 struct NameState {
-  int64_t last = 0;    // deleted ones too
-  int64_t newest = 0;  // of those that are there
+  int64_t last = 0;    // the highest version ever, deleted ones too
+  int64_t newest = 0;  // the highest version that exists
 };
 absl::StatusOr<NameState> ReadName(SqlSession& session, const Tenant& tenant,
                                    const std::string& name) {
@@ -97,14 +97,14 @@ absl::Status CheckExpectedField(std::optional<int64_t> expected) {
   return InvalidField("expected_version", "must not be negative");
 }
 
-// All but the content.
+// Checks all fields but the content.
 absl::Status CheckPutFields(const PutProfile& put) {
   if (absl::Status s = CheckProfileName("name", put.name); !s.ok()) return s;
   if (absl::Status s = CheckRequestIdentity(put.request_id, put.payload_digest); !s.ok()) return s;
   return CheckExpectedField(put.expected_version);
 }
 
-// Of a row of tenant, versions, bytes, versions_ever.
+// Reads a row of tenant, versions, bytes, versions_ever.
 ProfileUse UseOf(const SqlRow& row) {
   return {.versions = Integer(row[1]), .bytes = Integer(row[2]), .versions_ever = Integer(row[3])};
 }
@@ -126,7 +126,7 @@ absl::Status CheckQuota(SqlSession& session, const Tenant& tenant, const Profile
   return absl::OkStatus();
 }
 
-// Raises the revision and notes who changed.
+// Raises the revision and records whose profile changed.
 absl::Status NoteChange(SqlSession& session, const Tenant& tenant, const std::string& name) {
   const Rows raised = session.Run("UPDATE eta_store SET revision = revision + 1", {});
   if (!raised.ok()) return raised.status();
@@ -273,8 +273,9 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std:
   return record;
 }
 
-// A page of rows of name, version, create time, bytes; one row more than fits was asked for. A name
-// that cannot have been put is a damaged row: it is told by Health, not listed.
+// Makes a page from rows of name, version, create time, bytes. The query asked for one row more
+// than fits. A name that could not have been put is a damaged row: Health reports it, and it is not
+// listed.
 ProfileList SqlProfileStore::Page(const Tenant& tenant, const std::string& listing,
                                   const std::vector<SqlRow>& rows, const ProfilePage& page) const {
   ProfileList list;
@@ -438,11 +439,12 @@ void SqlProfileStore::PollForChanges() {
     const Rows now = session.Run("SELECT revision FROM eta_store", {});
     if (!now.ok()) return now.status();
     const int64_t revision = now->empty() ? 0 : Integer(now->front()[0]);
-    // The first look does not know what was missed, nor does one that finds an older database.
+    // The first look does not know what was missed. Neither does a look that finds an older
+    // database.
     const bool all = !seen_revision_ || revision < *seen_revision_;
     if (!all && revision == *seen_revision_) return absl::OkStatus();
     const absl::Status told = all ? TellAll(session) : TellSince(session, *seen_revision_);
-    // Last: what throws is told anew by the next look.
+    // This comes last: if telling throws, the next look tells again.
     if (told.ok()) seen_revision_ = revision;
     return told;
   });

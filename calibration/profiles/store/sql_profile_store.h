@@ -1,14 +1,18 @@
-// The profile store's rules over SQL, once for SQLite and PostgreSQL.
+// The rules of the profile store over SQL, shared by SQLite and PostgreSQL. Five tables:
 //
-// Five tables: eta_profiles (a version per row; `record` is the canonical blob, NULL once deleted,
-// so that neither its number nor its request id is taken again), eta_aliases, eta_store (one row:
-// the revision, which every change raises), eta_changes (the revision at which a name changed
-// last) and eta_uses (what of its quota a tenant uses; the database's triggers count it, so that it
-// is right whatever program writes).
+//   eta_profiles  a version per row; `record` is the canonical blob. It is NULL once deleted, so
+//   that
+//                 neither the number nor the request id is used again.
+//   eta_aliases
+//   eta_store     one row: the revision, which every change raises
+//   eta_changes   per name, the revision at which it last changed
+//   eta_uses      per tenant, how much of its quota it uses. Triggers of the database count it, so
+//                 it is right whatever program writes.
 //
-// No answer, no error and no amount of work depends on what other tenants have: every statement
-// begins its search at the tenant, so an unknown name and another tenant's are the same steps down
-// the same index and the same NOT_FOUND. (Writers wait for each other, whatever they write.)
+// No answer, no error and no amount of work depends on what other tenants have. Every statement
+// begins its search at the tenant. So an unknown name and another tenant's name take the same steps
+// down the same index and give the same NOT_FOUND. (Writers wait for each other, whatever they
+// write.)
 #pragma once
 
 #include <functional>

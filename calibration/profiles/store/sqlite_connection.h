@@ -1,4 +1,4 @@
-// One SQLite handle, and SQLite's errors as the profile store says them.
+// One SQLite handle, with its errors translated to those of the profile store.
 #pragma once
 
 #include <sqlite3.h>
@@ -18,7 +18,7 @@ namespace eta {
 // Not thread-safe.
 class SqliteConnection final : public SqlSession {
  public:
-  // An existing file; nothing is written to it. Foreign triggers, views and functions of its schema
+  // Opens an existing file and writes nothing to it. Triggers, views and functions of its schema
   // are not trusted.
   static absl::StatusOr<std::unique_ptr<SqliteConnection>> Open(
       const std::string& path, std::chrono::milliseconds busy_timeout);
@@ -28,14 +28,14 @@ class SqliteConnection final : public SqlSession {
 
   absl::StatusOr<std::vector<SqlRow>> Run(const char* statement,
                                           std::span<const SqlValue> values) override;
-  // Without parameters and rows.
+  // Runs a statement without parameters and rows.
   absl::Status Run(const char* statement) { return Run(statement, {}).status(); }
-  // The one number that the statement answers.
+  // Returns the single number that the statement yields.
   absl::StatusOr<int64_t> Number(const char* statement);
-  // Inside a write transaction: writes the bytes of the write-ahead log anew where they are, and
+  // Inside a write transaction: writes the bytes of the write-ahead log again in their place, and
   // syncs them.
   absl::Status SyncLogAnew();
-  // The transaction is over, whatever it takes.
+  // Ends the transaction in any case.
   void Rollback();
 
  private:

@@ -38,7 +38,7 @@ constexpr const char* kSchema[] = {
     "PRAGMA application_id = 1163149648",
     "PRAGMA user_version = 1",
 };
-// What version 2 adds.
+// The additions of schema version 2.
 constexpr const char* kUses[] = {
     "CREATE TABLE eta_uses (tenant TEXT NOT NULL PRIMARY KEY, versions_ever INTEGER NOT NULL,"
     " versions INTEGER NOT NULL, bytes INTEGER NOT NULL) STRICT",
@@ -59,7 +59,7 @@ constexpr const char* kUses[] = {
 };
 static_assert(kApplicationId == 1163149648 && kSchemaVersion == 2);
 
-// Names in it are safe on disk.
+// Makes the names in a folder safe on disk.
 absl::Status SyncFolder(const std::string& folder) {
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool synced = fd >= 0 && fsync(fd) == 0;
@@ -72,8 +72,9 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// Made, mode 0700, if only its last part is missing. Who may put files there may put a log beside
-// the database, which SQLite would take for its own, so a folder like /tmp is refused too.
+// Makes the folder, mode 0700, if only its last part is missing. Refuses a folder like /tmp:
+// whoever may put files there may put a log beside the database, and SQLite would read it as its
+// own.
 absl::Status CheckFolder(const std::string& folder) {
   const bool made = mkdir(folder.c_str(), 0700) == 0;
   struct stat info = {};
@@ -88,8 +89,8 @@ absl::Status CheckFolder(const std::string& folder) {
   return made ? SyncFolder(FolderOf(folder)) : absl::OkStatus();
 }
 
-// An empty file of mode 0600, its name safe on disk. Nothing if there is one: it is not even
-// opened, since closing it would drop the locks that this process may hold on it.
+// Makes an empty file of mode 0600, its name safe on disk. Does nothing if the file exists: it is
+// not even opened, since closing it would drop the locks that this process may hold on it.
 absl::Status CreateFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0 && errno == EEXIST) return absl::OkStatus();
@@ -106,7 +107,7 @@ struct Identity {
   bool Blank() const { return application_id == 0 && schema_version == 0 && objects == 0; }
 };
 
-// Inside a transaction, so that the three are of one moment.
+// Reads inside a transaction, so that the three values are of one moment.
 absl::StatusOr<Identity> ReadIdentity(SqliteConnection& connection) {
   const auto objects = connection.Number("SELECT COUNT(*) FROM sqlite_schema");
   if (!objects.ok()) return objects.status();
@@ -125,7 +126,8 @@ absl::Status RunAll(SqliteConnection& connection, std::span<const char* const> s
   return absl::OkStatus();
 }
 
-// From that version, 0 for a blank file, to the next; nothing for a file of another one.
+// Migrates from `version` to the next; 0 is a blank file. Does nothing for a file of another
+// version.
 absl::Status MigrateFrom(int64_t version, SqliteConnection& connection) {
   const absl::StatusOr<int64_t> now = connection.Number("PRAGMA user_version");
   if (!now.ok() || *now != version) return now.status();
@@ -152,7 +154,7 @@ absl::Status CheckTables(SqliteConnection& connection, std::span<const char* con
   return absl::OkStatus();
 }
 
-// Nothing is written to a file that is not ours.
+// Refuses a file that is not a profile store, so that nothing is written to it.
 absl::Status CheckIdentity(SqliteConnection& connection) {
   const auto read = [&connection]() -> absl::StatusOr<Identity> {
     if (absl::Status s = connection.Run("BEGIN"); !s.ok()) return s;
@@ -179,9 +181,8 @@ absl::Status CheckIdentity(SqliteConnection& connection) {
   return identity->schema_version == 1 ? absl::OkStatus() : CheckTables(connection, kUses);
 }
 
-// Indexes too: a damaged one would hide profiles, and give a version twice. (0.4 s for 50,000 rows
-// and 230 MB in memory; the check without indexes takes 0.25 s.) A page that could not be read
-// looks like a damaged one, but not in a second run.
+// Checks indexes too, which takes longer: a damaged index would hide profiles and give a version
+// twice. A page that could not be read looks like a damaged one, but not in a second run.
 absl::Status CheckIntegrity(SqliteConnection& connection) {
   for (int run = 0; run < 2; ++run) {
     const auto rows = connection.Run("PRAGMA integrity_check(1)", {});
@@ -192,7 +193,8 @@ absl::Status CheckIntegrity(SqliteConnection& connection) {
   return StoreCorrupt("file is corrupt");
 }
 
-// Write-ahead log. SQLite does not wait by itself for others who open the file at this moment.
+// Begins the write-ahead log. SQLite does not wait by itself for others who open the file at this
+// moment.
 absl::Status StartLog(SqliteConnection& connection, std::chrono::milliseconds busy_timeout) {
   const auto limit = std::chrono::steady_clock::now() + busy_timeout;
   while (true) {
@@ -209,11 +211,11 @@ absl::Status StartLog(SqliteConnection& connection, std::chrono::milliseconds bu
   }
 }
 
-// A process whose sync failed, and which then died, leaves commits in the log that the page cache
-// shows and the disk does not have, and that no later sync writes. A commit on top of them would be
-// lost with them. Writing the log's own bytes again is safe whenever the power goes: of a torn
-// sector both halves are the same. Where others write to the file it is they who know what the log
-// holds.
+// Writes the log's own bytes again. A process whose sync failed, and which then died, leaves
+// commits in the log that the page cache shows but the disk does not have. No later sync writes
+// them, and a commit on top of them would be lost with them. Writing the same bytes is safe if the
+// power goes, since both halves of a torn sector are the same. If other processes write to the
+// file, they know what the log holds, and nothing is done.
 absl::Status KeepLog(SqliteConnection& connection) {
   absl::Status status = connection.Run("BEGIN IMMEDIATE");
   if (HasReason(status, "STORE_BUSY")) return absl::OkStatus();

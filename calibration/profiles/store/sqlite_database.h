@@ -1,5 +1,5 @@
 // A profile store's SQLite file: write-ahead log, every commit synced, mode 0600, in a folder that
-// not every user may write. Shared by processes of one host, never over a network file system.
+// not every user may write. Processes of one host may share it, never over a network file system.
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,12 @@
 
 namespace eta {
 
-// Thread-safe. After an I/O error of a write, its handle is closed and Write says UNAVAILABLE
+// Thread-safe. After an I/O error of a write the handle is closed and Write returns UNAVAILABLE
 // (STORE_FAILED): after a failed sync nobody knows what the disk holds.
 class SqliteDatabase final : public SqlDatabase {
  public:
-  // Made if it is not there; its folder must be. DATA_LOSS, and the file is left as it is, for one
-  // that is corrupt or not a profile store; FAILED_PRECONDITION for a newer schema.
+  // Makes the file if there is none; its folder must exist. DATA_LOSS for a file that is corrupt or
+  // not a profile store; the file is left as it is. FAILED_PRECONDITION for a newer schema.
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(
       const std::string& path, std::chrono::milliseconds busy_timeout);
 
@@ -38,7 +38,7 @@ class SqliteDatabase final : public SqlDatabase {
 
   const std::string path_;
   const std::chrono::milliseconds busy_timeout_;
-  const uint64_t inode_;  // of the file at Open: a file put in its place would lose what we commit
+  const uint64_t inode_;  // at Open; commits to a file put in its place would be lost
 
   mutable Mutex mutex_;
   CondVar writer_free_;

@@ -1,4 +1,4 @@
-// Errors that every profile store says in the same words.
+// Errors that every profile store reports in the same words.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ absl::Status RequestIdReused();
 absl::Status OverProfileQuota(const std::string& what, int64_t limit);
 
 absl::Status StoreBusy();                               // another writer holds it
-absl::Status StoreUnavailable(const std::string& why);  // cannot be reached now
-absl::Status StoreFailed();                             // until it is opened anew
+absl::Status StoreUnavailable(const std::string& why);  // it cannot be reached now
+absl::Status StoreFailed();                             // until the store is opened anew
 absl::Status StoreIoError();
 absl::Status StoreFull();
 absl::Status StoreCorrupt(const std::string& why);
 absl::Status StoreReadOnly();
-absl::Status OutcomeUnknown();  // the commit was sent, no answer came
+absl::Status OutcomeUnknown();  // the commit was sent and no answer came
 
-// By reason, as GetErrorDetail tells it.
+// Compares the reason, as GetErrorDetail reads it.
 bool HasReason(const absl::Status& status, const std::string& reason);
 
 }  // namespace eta

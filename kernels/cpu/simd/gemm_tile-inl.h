@@ -1,6 +1,6 @@
-// The register tile under every dense product: rows x (a few vectors of columns), summed over the
-// depth in ascending order, one float32 accumulator per element. That order is the same for every
-// number of rows, so an element's bits depend on its own row and column only.
+// The register tile of every dense product: rows x (a few vectors of columns), with one float32
+// accumulator per element. The sum over the depth runs in ascending order, the same for every
+// number of rows. So an element's bits depend on its own row and column only.
 //
 // Included once per target (Highway's foreach_target).
 
@@ -21,17 +21,17 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// At most 16 lanes: the arrangements of weights and keys are 32 columns wide, two vectors at most.
+// At most 16 lanes: weights and keys are arranged in 32 columns, at most two vectors.
 using Float = hn::CappedTag<float, 16>;
 using Floats = hn::Vec<Float>;
 inline constexpr size_t kLanes = HWY_MIN(HWY_MAX_BYTES / sizeof(float), 16);
 
-// Accumulators that fit the register file beside the operands: 32 registers, or 16.
+// The accumulators that fit beside the operands, in 32 registers or in 16.
 inline constexpr int kMaxAccumulators = HWY_MAX_BYTES >= 64 ? 24 : 12;
 inline constexpr int kTileRows = kMaxAccumulators / 2;
 
-// acc[r][v] += sum over k of a[k * kStepA + r * kRowA] * columns v of b's row k.
-// b.Load(k, v) fills the vectors of row k.
+// acc[r][v] += sum over k of a[k * kStepA + r * kRowA] * columns v of b's row k. b.Load(k, v) fills
+// the vectors of row k.
 template <int kRows, int kVectors, size_t kStepA, size_t kRowA, class LoadB>
 HWY_INLINE void MultiplyTile(const float* HWY_RESTRICT a, size_t depth, const LoadB& b,
                              Floats (&acc)[kRows][kVectors]) {

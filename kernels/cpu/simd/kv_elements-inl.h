@@ -1,6 +1,6 @@
-// Elements of the KV cache as float32 vectors, for the target that is being compiled: loads widen,
-// stores round to nearest even.
-// Included by SIMD sources after "hwy/foreach_target.h"; read once per target.
+// Elements of the KV cache as float32 vectors, for the target that is being compiled. Loads widen;
+// stores round to nearest even. SIMD sources include this file after "hwy/foreach_target.h"; it is
+// read once per target.
 #if defined(ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_
 #undef ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_
@@ -19,7 +19,7 @@ namespace eta::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One type per format of the cache: `Stored` is how an element lies in memory.
+// One type per format of the cache. `Stored` is the type of an element in memory.
 struct Float32Elements {
   using Stored = float;
 };
@@ -57,7 +57,7 @@ HWY_INLINE void StoreElements(Float32Elements, D d, hn::Vec<D> v, float* to) {
 template <class D>
 HWY_INLINE void StoreElements(Float16Elements, D d, hn::Vec<D> v, uint16_t* to) {
 #if HWY_TARGET == HWY_SSSE3
-  // Highway's conversion truncates where the instruction set has none.
+  // Highway's own conversion truncates on instruction sets that have none.
   alignas(16) float lanes[hn::MaxLanes(d)];
   hn::Store(v, d, lanes);
   for (size_t i = 0; i < hn::Lanes(d); ++i) to[i] = FloatToHalf(lanes[i]);

@@ -1,5 +1,5 @@
-// Vector exponential and gate in float32, for the target that is being compiled.
-// Included by SIMD sources after "hwy/foreach_target.h"; read once per target.
+// Vector exponential and gate in float32, for the target that is being compiled. SIMD sources
+// include this file after "hwy/foreach_target.h"; it is read once per target.
 #if defined(ETA_KERNELS_CPU_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ETA_KERNELS_CPU_SIMD_MATH_INL_H_
 #undef ETA_KERNELS_CPU_SIMD_MATH_INL_H_
@@ -16,19 +16,19 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr float kLog2E = 1.44269504f;
 
-// Softmax over blocks: the maximum that a query's weights refer to is renewed only when a logit
-// passes it by this much. Weights stay below e^8, and sums are rescaled a few times per query.
+// Softmax over blocks: a query's weights refer to a maximum, which is renewed only when a logit
+// passes it by this much. Weights stay below e^8, and sums are rescaled only a few times per query.
 inline constexpr float kMaxSlack = 8.0f;
 
-// 2^x, relative error below 2e-7; 2^0 is exactly 1 and NaN stays. Below -126 a denormal number or
-// 0, above 127 infinity or some number of at least 2^126.
+// 2^x, relative error below 2e-7. 2^0 is exactly 1, and NaN stays NaN. Below -126 the result is a
+// denormal number or 0; above 127 it is infinity or some number of at least 2^126.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp2(D d, V x) {
 #if HWY_TARGET == HWY_AVX3
-  // Of two instructions that need no limits: x - floor(x), and p * 2^floor(x).
+  // Two instructions that need no limits: x - floor(x), and p * 2^floor(x).
   const V r{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
 #else
-  // The clamps keep NaN: x86 returns the second operand of Min and Max when either is NaN.
+  // The clamps keep NaN: x86 returns the second operand of Min and Max if either is NaN.
   const V lowest = hn::Set(d, -126.0f);
   const V clamped = hn::Min(hn::Set(d, 127.0f), hn::Max(lowest, x));
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
@@ -36,7 +36,7 @@ HWY_INLINE V Exp2(D d, V x) {
   const V shifted = hn::Add(hn::Sub(clamped, hn::Set(d, 0.5f)), magic);
   const V r = hn::Sub(clamped, hn::Sub(shifted, magic));
 #endif
-  // Minimax over 0 <= r <= 1, the first coefficient held at 1.
+  // A minimax polynomial over 0 <= r <= 1 whose first coefficient is held at 1.
   V p = hn::MulAdd(hn::Set(d, 1.8671301e-3f), r, hn::Set(d, 9.0170303e-3f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.5799913e-2f));
   p = hn::MulAdd(p, r, hn::Set(d, 2.4016445e-1f));

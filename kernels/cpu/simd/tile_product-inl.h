@@ -1,8 +1,8 @@
 // The one product of attention over a block: C [rows, n] = A [rows, depth] * B [depth, n], where B
-// is a tile of the KV cache. Scores: A = queries, B = K tile [d][b]. Output: A = weights,
-// B = V tile [b][d]. Rows of A and C are kTileRowStride apart. An element of B is widened once for
-// up to kMaxTileRows heads. Included by SIMD sources after "hwy/foreach_target.h"; read once per
-// target.
+// is a tile of the KV cache. Scores: A = queries, B = K tile [d][b]. Output: A = weights, B = V
+// tile [b][d]. Rows of A and C are kTileRowStride apart. An element of B is widened once for up to
+// kMaxTileRows heads. SIMD sources include this file after "hwy/foreach_target.h"; it is read once
+// per target.
 #if defined(ETA_KERNELS_CPU_TILE_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ETA_KERNELS_CPU_TILE_PRODUCT_INL_H_
 #undef ETA_KERNELS_CPU_TILE_PRODUCT_INL_H_
@@ -30,19 +30,20 @@ namespace hn = hwy::HWY_NAMESPACE;
 #define ETA_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// Sums stay in registers: 16 of 32 with 512-bit vectors, 8 of 16 elsewhere.
+// Sums stay in registers: 16 of 32 registers with 512-bit vectors, 8 of 16 elsewhere.
 inline constexpr int kMaxTileRows = HWY_MAX_BYTES == 64 ? 8 : 4;
 
 template <class Elements>
 struct Tile {
   const typename Elements::Stored* data;  // B, rows `stride` elements apart
   size_t stride;
-  size_t depth;    // rows of B to take
+  size_t depth;    // rows of B to multiply
   size_t columns;  // n, a multiple of 16
-  ptrdiff_t next;  // elements from here to the tile that is read next; 0 = none
+  ptrdiff_t next;  // elements from here to the next tile to be read; 0 = none
 };
 
-// kVecs vectors of columns, from `column`; C rows are c + rows[r] * kTileRowStride.
+// Multiplies kVecs vectors of columns, beginning at `column`. C rows are c + rows[r] *
+// kTileRowStride.
 template <class Elements, int kRows, int kVecs, bool kAccumulate>
 HWY_INLINE void MultiplyStrip(const float* HWY_RESTRICT a, const Tile<Elements>& tile,
                               size_t column, const uint8_t* HWY_RESTRICT rows,
@@ -70,7 +71,7 @@ HWY_INLINE void MultiplyStrip(const float* HWY_RESTRICT a, const Tile<Elements>&
   for (size_t k = 0; k < tile.depth; ++k, b += tile.stride) {
     ETA_UNROLL
     for (size_t line = 0; line < kLines; ++line) {
-      // Into L2: there is room for more requests at once than L1 has, worth 15 % from memory.
+      // The prefetch goes to L2, which takes more requests at once than L1.
       __builtin_prefetch(b + tile.next + line * kLineElements, 0, 2);
     }
     V elements[kVecs];
@@ -97,7 +98,7 @@ HWY_NOINLINE void MultiplyRows(const float* HWY_RESTRICT a, const Tile<Elements>
                                const uint8_t* HWY_RESTRICT rows, float* HWY_RESTRICT c) {
   const hn::ScalableTag<float> df;
   constexpr size_t kLanes = hn::MaxLanes(df);
-  // Few rows take wider strips, or the sums would wait for each other.
+  // Few rows take wider strips; otherwise the sums would wait for each other.
   constexpr int kVecs = kRows * 2 <= kMaxTileRows ? 4 : 2;
   size_t column = 0;
   for (; column + kVecs * kLanes <= tile.columns; column += kVecs * kLanes) {
@@ -143,7 +144,7 @@ HWY_INLINE void Multiply(const float* HWY_RESTRICT a, Tile<Elements> tile, size_
         break;
 #endif
     }
-    tile.next = 0;  // one pass over the next tile is enough
+    tile.next = 0;  // the next tile is prefetched once, not for each group of rows
   }
 }
 

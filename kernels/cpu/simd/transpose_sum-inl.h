@@ -1,5 +1,5 @@
-// Sums of as many vectors as a vector has lanes, for the target that is being compiled.
-// Included by SIMD sources after "hwy/foreach_target.h"; read once per target.
+// Sums of as many vectors as a vector has lanes, for the target that is being compiled. SIMD
+// sources include this file after "hwy/foreach_target.h"; it is read once per target.
 #if defined(ETA_KERNELS_CPU_TRANSPOSE_SUM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ETA_KERNELS_CPU_TRANSPOSE_SUM_INL_H_
 #undef ETA_KERNELS_CPU_TRANSPOSE_SUM_INL_H_
@@ -17,8 +17,8 @@ namespace eta::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Lane i of the result is the sum of the lanes of vector i at table + i * lanes. Each step halves
-// the number of vectors: one bit of a vector's number becomes that bit of the lane's number. About
-// one shuffle per sum, where one at a time takes four.
+// the number of vectors: one bit of a vector's number becomes that bit of the lane's number. This
+// takes about one shuffle per sum; summing one vector at a time takes four.
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> TransposeSum(const float* HWY_RESTRICT table) {
   const hn::ScalableTag<float> df;
   using V = hn::Vec<decltype(df)>;

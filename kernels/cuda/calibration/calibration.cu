@@ -1,10 +1,14 @@
-// Calibration: every causal score of prompt rows (kernels/calibration_cells.h).
+// CollectCalibration adds every causal score of the calibrating prefill rows to cells
+// [HQ, CalibrationCells::size()]: a histogram of scores, the sum of gates, and the z that each
+// above-threshold key needs (the paper's Algorithm 1; eta-semantics.md, "Profile" and "Per-head z";
+// kernels/calibration_cells.h).
 //
-// A thread block takes tiles of 64 rows of one query head and keeps the head's histogram in shared
-// memory, where there is room for it: eight warps, each of 16 rows against half of a tile of 64
-// keys, by tensor cores, with queries split until float32 is exact. Which blocks hold keys above
-// the threshold, and how many, is kept for some tiles of keys; then threads take a row each and
-// search the z that admits those blocks.
+// Additions in shared memory bind. A CTA takes tiles of 64 rows of one query head and keeps the
+// head's histogram in shared memory, if there is room for it. Each of its eight warps multiplies 16
+// rows with half of a tile of 64 keys on tensor cores. Queries are split into parts until the
+// products are exact in float32. For a few tiles of keys the CTA notes which blocks hold keys above
+// the threshold, and how many. Then each thread takes a row and searches the z that admits those
+// blocks.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -26,26 +30,26 @@ constexpr int kThreads = kMmaThreads;
 constexpr int kWarps = kThreads / 32;
 
 struct CalibrationArgs {
-  PrefillParams prefill;  // its tiles are of one query head; without output
-  KvTile tile;            // of the cache itself: its records
+  PrefillParams prefill;  // its tiles are of one query head; it has no output
+  KvTile tile;            // the cache itself, for its records
   const std::byte* records;
   int32_t num_query_heads;
   int32_t num_tiles;
   ScoreCellFinder finder;
   CalibrationCells layout;
   unsigned long long* cells;
-  bool shared_cells;  // weights are summed in shared memory
+  bool shared_cells;  // true: weights are summed in shared memory
 };
 
-// What a thread block adds up over its tiles, beside the weights.
+// The sums of a CTA over its tiles, beside the weights.
 struct HeadSums {
   OutsideScores outside;
   uint32_t unconditional = 0;
   unsigned long long gate = 0;
 };
 
-// 64-bit sums in shared memory as two words: one atomic addition of 64 bits is a loop there. The
-// high word of a sum is complete once all additions are.
+// Adds to a 64-bit sum in shared memory, kept as two words, since a 64-bit atomic addition is a
+// loop there. The high word of a sum is complete once all additions are done.
 __device__ __forceinline__ void AddWeight(const CalibrationArgs& args, uint32_t* sums,
                                           unsigned long long* cells, int32_t cell,
                                           unsigned long long weight) {
@@ -59,7 +63,7 @@ __device__ __forceinline__ void AddWeight(const CalibrationArgs& args, uint32_t*
   if (high != 0) atomicAdd(sums + args.finder.num_cells() + cell, high);
 }
 
-// The queries, thresholds and norms of a tile's rows; zeros for rows past its end.
+// Loads the queries, thresholds and norms of a tile's rows. Rows after the tile's end become zeros.
 template <int kHeadDim>
 __device__ __forceinline__ void LoadRows(const CalibrationArgs& args, const PrefillTile& tile,
                                          int32_t head, const CalibrationMemory& memory) {
@@ -98,8 +102,8 @@ __device__ __forceinline__ void LoadRows(const CalibrationArgs& args, const Pref
   }
 }
 
-// Files the keys counted in `memory.above`, of key tiles [begin, end), under the z that admits
-// their blocks: a warp takes 32 rows and a block, or as much of one as a key tile has.
+// Adds the keys counted in `memory.above`, of key tiles [begin, end), to the cell of the z that
+// admits their blocks. A warp takes 32 rows and a block, or as much of a block as a key tile holds.
 template <int kHeadDim>
 __device__ __forceinline__ void CountNeeded(const CalibrationArgs& args, const PrefillTile& tile,
                                             int32_t head, int32_t begin, int32_t end,
@@ -110,7 +114,7 @@ __device__ __forceinline__ void CountNeeded(const CalibrationArgs& args, const P
   const int32_t b = cache.block_size;
   const int32_t kv_head = head / args.prefill.group;
   const int32_t piece_keys = min(b, kTileKeys);
-  const int32_t pieces = kTileKeys / piece_keys;  // of a key tile
+  const int32_t pieces = kTileKeys / piece_keys;  // pieces of a key tile
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t pinned = args.prefill.step.rows[tile.row_begin].pinned_blocks;
   const int32_t* table = args.prefill.step.tables + tile.table_begin + args.prefill.tables_begin;
@@ -154,14 +158,14 @@ __device__ __forceinline__ void CountNeeded(const CalibrationArgs& args, const P
   }
 }
 
-// The scores of one lane of a tile: two rows, against the keys of its warp.
+// The scores of one lane: two rows of a tile against the keys of its warp.
 struct LaneRows {
   int32_t position[2];  // -1: no such row
   float threshold[2];
   unsigned long long weight[2];
   double gate[2];
 
-  // Row `row` of the tile and the one 8 behind it.
+  // Takes row `row` of the tile and the row 8 behind it.
   __device__ __forceinline__ LaneRows(const PrefillTile& tile, const CalibrationMemory& memory,
                                       int32_t row) {
 #pragma unroll
@@ -173,8 +177,8 @@ struct LaneRows {
     }
   }
 
-  // Takes in products with the warp's keys from `first_key` on. Returns how many of the lane's keys
-  // reach the threshold, a byte per 16 keys, the second row's above the first one's.
+  // Counts the products with the warp's keys from `first_key` on. Returns how many of the lane's
+  // keys reach the threshold: a byte per 16 keys, the second row's bytes above the first row's.
   __device__ __forceinline__ uint32_t Take(const CalibrationArgs& args, uint32_t* sums,
                                            unsigned long long* cells, HeadSums& totals,
                                            const float (&products)[kWarpKeys / 8][4],
@@ -201,11 +205,11 @@ struct LaneRows {
   }
 };
 
-// Adds up the gates of the tile's rows, in an order that the work's cut does not change.
+// Adds up the gates of the tile's rows, in an order that does not depend on the cut of the work.
 __device__ __forceinline__ void AddGates(const PrefillTile& tile, const LaneRows& rows, int32_t row,
                                          int32_t half, const CalibrationMemory& memory,
                                          HeadSums& totals) {
-  __syncthreads();  // the counts, whose memory it takes, are no longer read
+  __syncthreads();  // AddGates uses the memory of the counts
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     double sum = rows.gate[i];
@@ -241,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   WaitForPrevious();
 
-  // There and back along the tiles, which come by length, so that all thread blocks get as much.
+  // CTAs take tiles there and back: tiles are sorted by length, so all CTAs get about as much work.
   for (int32_t round = 0; round * static_cast<int32_t>(gridDim.x) < args.num_tiles; ++round) {
     const uint32_t place = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
     const PrefillTile tile = FindTile(
@@ -254,7 +258,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       CommitGroup();
     };
-    __syncthreads();  // the last tile's memory is no longer read
+    __syncthreads();  // all threads have read the last tile's memory
     copy(0);
     LoadRows<kHeadDim>(args, tile, head, memory);
     CalibrationQueries<Element, kHeadDim> queries;
@@ -306,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   AddOfWarp(totals.gate, cells + args.layout.gate());
 }
 
-// Everything but the sequences and where their keys are.
+// All arguments but the sequences and their keys.
 CalibrationArgs Prepare(const Context& context, const CalibrationParams& params) {
   static_assert(sizeof(uint64_t) == sizeof(unsigned long long));
   CalibrationArgs args = {.prefill = {},
@@ -366,7 +370,7 @@ bool Calibrates(const StepSequence& sequence) {
   return sequence.calibrate != 0;
 }
 
-// Of `sequences`, neighbours in the step, whose keys `args` has.
+// Collects over `sequences`, neighbours in the step; `args` has their keys.
 void Collect(Context& context, CalibrationArgs args, std::span<const StepSequence> sequences) {
   PrefillParams& prefill = args.prefill;
   prefill.sequences = context.step.sequences + (sequences.data() - context.sequences.data());

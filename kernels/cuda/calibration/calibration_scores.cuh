@@ -1,4 +1,5 @@
-// What both calibration kernels do with a single score: the cell it belongs to and its gate.
+// The treatment of a single score, shared by both calibration kernels: the cell it belongs to, and
+// its gate.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,20 +12,20 @@
 
 namespace eta::cuda {
 
-// Scores that a thread met outside the bins.
+// Numbers of a thread's scores outside the bins.
 struct OutsideScores {
   uint32_t below = 0;
   uint32_t above = 0;
   uint32_t not_finite = 0;
 };
 
-// Finds the bin floor((S - low) / width) of a float32 score. Where the width is a power of two that
-// divides both ends, as it does by default, float32 finds it exactly; else double does.
+// Finds the bin floor((S - low) / width) of a float32 score. If the width is a power of two that
+// divides both ends, as by default, float32 finds the exact bin; otherwise double does.
 class ScoreCellFinder {
  public:
   explicit ScoreCellFinder(const ScoreBins& bins)
       : count_(bins.count), low_(bins.low), high_(bins.high), width_(bins.width()) {
-    constexpr double kMost = 1 << 22;  // bins on either side of 0
+    constexpr double kMost = 1 << 22;  // the most bins on either side of 0
     int exponent = 0;
     const double first = low_ / width_;
     exact_ = std::frexp(width_, &exponent) == 0.5 && std::abs(exponent) < 100 &&
@@ -37,10 +38,11 @@ class ScoreCellFinder {
     first_ = static_cast<int32_t>(first);
   }
 
-  // The cells that have a weight, those of the bins, below_weight and above_weight, come first.
+  // The number of cells that have a weight. They come first: the bins, below_weight and
+  // above_weight.
   ETA_HOST_DEVICE int32_t num_cells() const { return count_ + 2; }
 
-  // The cell that a score's weight is added to; -1: none. Notes scores outside the bins.
+  // The cell that gets the score's weight; -1: none. Counts a score outside the bins in `outside`.
   __device__ __forceinline__ int32_t Find(float score, OutsideScores& outside) const {
     if (exact_) {
       if (score >= float_low_ && score < float_high_) {
@@ -68,7 +70,7 @@ class ScoreCellFinder {
   float float_low_ = 0.0f;
   float float_high_ = 0.0f;
   float per_bin_ = 0.0f;
-  int32_t first_ = 0;  // low in bins
+  int32_t first_ = 0;  // low in units of bins
 };
 
 // m = sigma(beta * (S - tau_eff)), within 1e-7.
@@ -86,14 +88,14 @@ __device__ __forceinline__ unsigned long long GateUnits(double gate_sum, int32_t
   return static_cast<unsigned long long>(__double2ll_rn(kCalibrationUnit * gate_sum / num_keys));
 }
 
-// Adds each lane's value to the cell; all lanes of the warp call it.
+// Adds every lane's value to the cell. All lanes of the warp call it.
 __device__ __forceinline__ void AddOfWarp(unsigned long long value, unsigned long long* cell) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
   if (threadIdx.x % 32 == 0 && value != 0) atomicAdd(cell, value);
 }
 
-// `cells`: of one query head.
+// Adds the scores outside the bins to `cells`, those of one query head.
 __device__ __forceinline__ void AddOutside(const OutsideScores& outside,
                                            const CalibrationCells& layout,
                                            unsigned long long* cells) {

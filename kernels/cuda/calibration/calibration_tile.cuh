@@ -1,5 +1,5 @@
-// What a thread block of calibration works on (calibration.cu): a tile of rows of one query head in
-// shared memory, and the queries as operands of tensor cores.
+// The work of a CTA of calibration (calibration.cu): a tile of rows of one query head in shared
+// memory, and the queries as operands of tensor cores.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,21 +17,22 @@ namespace eta::cuda {
 
 inline constexpr int32_t kCalibrationRows = 64;
 inline constexpr int32_t kWarpKeys = kTileKeys / 2;
-inline constexpr int32_t kBatchTiles = 4;    // of keys whose counts are kept
-inline constexpr int32_t kCountedKeys = 16;  // that share a byte of these
+inline constexpr int32_t kBatchTiles = 4;    // tiles of keys whose counts are kept
+inline constexpr int32_t kCountedKeys = 16;  // keys that share a byte of the counts
 
 // Dynamic shared memory, in bytes.
 template <int kHeadDim>
 struct CalibrationShape {
   static constexpr int kKeyBytes = kTileKeys * kHeadDim * 2;  // two stages of keys
-  // Of a query in float32: lanes that read a pair of each find them in different banks.
+  // Stride of a float32 query. It puts the pairs that the lanes of a warp read into different
+  // banks.
   static constexpr int kQueryStride = kHeadDim + 2;
   static constexpr int kQueries = 2 * kKeyBytes;
   static constexpr int kThresholds = kQueries + kCalibrationRows * kQueryStride * 4;
   static constexpr int kNorms = kThresholds + kCalibrationRows * 4;
   static constexpr int kAbove = kNorms + kCalibrationRows * 4;
   static constexpr int kAboveBytes = kBatchTiles * kCalibrationRows * 4;
-  static constexpr int kSums = kAbove + kAboveBytes;  // of weights, [2][cells], low and high words
+  static constexpr int kSums = kAbove + kAboveBytes;  // weights, [2][cells], low and high words
   static_assert(kAboveBytes >= 2 * kCalibrationRows * static_cast<int>(sizeof(double)));
 };
 
@@ -51,19 +52,19 @@ struct CalibrationMemory {
   float* thresholds;  // [rows], tau_eff
   float* norms;       // [rows], |q|
   uint32_t* above;    // [kBatchTiles][rows], keys at or above the threshold, a byte per 16 keys
-  double* gates;      // [2][rows], once the tile is done with `above`: sums of the halves
+  double* gates;      // [2][rows], sums of the halves; uses the memory of `above`
   uint32_t* sums;     // [2][cells]
 };
 
-// The queries of a lane as A operands, each a sum of kParts Elements: 22 or 24 bits of it. Rows are
-// scaled by a power of two, so that nothing is lost below.
+// A lane's queries as A operands. Each is a sum of kParts Elements, which gives 22 or 24 bits. Rows
+// are scaled by a power of two, so that nothing is lost to small exponents.
 template <typename Element, int kHeadDim>
 struct CalibrationQueries {
   static constexpr int kParts = std::is_same_v<Element, Half> ? 2 : 3;
   uint32_t parts[kParts][kHeadDim / 16][4];
-  float scale[2];  // s, the scale of the row undone
+  float scale[2];  // s, without the scale of the row
 
-  // `queries`: of row `lane / 4` of the warp, in shared memory.
+  // `queries`: those of row `lane / 4` of the warp, in shared memory.
   __device__ __forceinline__ void Load(const float* queries, float softmax_scale) {
     constexpr int kStride = CalibrationShape<kHeadDim>::kQueryStride;
 #pragma unroll
@@ -77,7 +78,7 @@ struct CalibrationQueries {
       }
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-      // 2^(6 - exponent of the largest); 1 where there is nothing to scale.
+      // 2^(6 - exponent of the largest element); 1 if there is nothing to scale.
       const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
       const int shift = exponent > -100 && exponent < 100 ? 6 - exponent : 0;
       const float factor = PowerOfTwo(shift);
@@ -99,7 +100,7 @@ struct CalibrationQueries {
     }
   }
 
-  // `keys`: those of the warp in shared memory.
+  // `keys`: the warp's keys in shared memory.
   __device__ __forceinline__ void Multiply(uint32_t keys, float (&scores)[kWarpKeys / 8][4]) const {
     if constexpr (kParts == 2) {
       MultiplyKeys<Element, kHeadDim>(scores, keys, parts[0], parts[1]);

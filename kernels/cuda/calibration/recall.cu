@@ -1,4 +1,9 @@
-// Recall of the selection, for evaluation: every key of every decode row is scored, a thread each.
+// CountRecall counts, per query head, the keys of the decode rows with S >= tau_eff (above [HQ]),
+// and those of them that stand in admitted blocks or the tail (above_admitted [HQ]). Their quotient
+// is the recall of the selection (eta-semantics.md, "What is counted").
+//
+// It scores every key of every row, one thread per key, without tensor cores. It is for evaluation
+// only, and speed is no aim.
 
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
@@ -17,7 +22,7 @@ struct RecallArgs {
   unsigned long long* above_admitted;  // [HQ]
 };
 
-// The heads that admitted full block `ordinal`, from the ascending list of blocks.
+// Returns the heads that admitted full block `ordinal`, from the ascending list of blocks.
 __device__ uint32_t AdmittingHeads(const uint32_t* blocks, const uint32_t* heads, int32_t count,
                                    int32_t ordinal) {
   int32_t low = 0;

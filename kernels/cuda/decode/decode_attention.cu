@@ -1,3 +1,11 @@
+// DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
+// and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
+// [R, HQ * d] (eta-semantics.md, "Gate" and "Selection", steps 5 to 7).
+//
+// Memory binds, then start and end of the kernels. decode_plan.cuh cuts the lists into stages,
+// decode_stages.cuh copies the stages into shared memory, decode_softmax.cuh computes on them, and
+// decode_merge.cuh adds the floor and merges partial results.
+
 #include <algorithm>
 #include <bit>
 #include <type_traits>
@@ -20,7 +28,8 @@ __device__ __forceinline__ void SyncCompute() {
   asm volatile("bar.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
 }
 
-// The copying warp goes on at once, the computing warps once the plan and the barriers are there.
+// The copying warp calls AnnouncePlan and goes on. The computing warps wait in AwaitPlan until the
+// plan and the barriers are there.
 __device__ __forceinline__ void AnnouncePlan() {
   asm volatile("bar.arrive 2, %0;" ::"n"(kThreads) : "memory");
 }
@@ -28,15 +37,15 @@ __device__ __forceinline__ void AwaitPlan() {
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
 }
 
-// The end of a list, or of the unit's part of it: the four warps' states become one, which is the
-// result if the list is whole, else a partial.
+// Ends a list, or the unit's part of it: joins the states of the four warps. The joined state is
+// the result if the unit has the whole list, else a partial result.
 template <typename Element, int D, int HeadTiles>
 __device__ void FinishList(const DecodeArgs& args, const Plan& plan, const Units& units,
                            int32_t list, int32_t unit, float* sums,
                            typename SharedLayout<Element, D, HeadTiles>::Fixed& fixed,
                            const WarpState<Element, D, HeadTiles>& state, const Result<D>& result) {
   using Layout = SharedLayout<Element, D, HeadTiles>;
-  SyncCompute();  // what the list before left here has been read
+  SyncCompute();  // every thread has read the previous list's data here
   state.Leave(sums, fixed);
   SyncCompute();
 
@@ -72,7 +81,7 @@ __device__ void FinishList(const DecodeArgs& args, const Plan& plan, const Units
   }
 }
 
-// Rows that only fill the bucket up have zeros as output.
+// Writes zeros as the output of padding rows.
 template <int D>
 __device__ void ClearPadding(const DecodeArgs& args) {
   const int64_t row_bytes = static_cast<int64_t>(args.num_query_heads) * D * SizeOfOut(args);
@@ -86,16 +95,16 @@ __device__ void ClearPadding(const DecodeArgs& args) {
   }
 }
 
-// CTAs of a multiprocessor: as many as its registers hold, if they are needed. One alone would wait
-// most of the time; two are enough for 16 bits, but 8 bits arrive in half of the time.
+// CTAs of a multiprocessor: as many as its registers hold and the work needs. One CTA alone would
+// wait most of the time. Two are enough for 16 bits; 8 bits arrive in half the time and need three.
 template <typename Element, int D, int HeadTiles>
 inline constexpr int kMostCtasPerSm =
     D == 128 && HeadTiles == 2                                   ? 1
     : D == 64 && HeadTiles == 1 && std::is_same_v<Element, E4M3> ? 3
                                                                  : 2;
 
-// Steps 5 to 7 for the decode rows. The stages of all lists form one stream, of which every CTA
-// takes an equal share, whatever the rows' lengths.
+// Steps 5 to 7 of the selection for the decode rows. The stages of all lists form one stream,
+// whatever the rows' lengths. Units says which stages a CTA takes.
 template <typename Element, int D, int HeadTiles>
 __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles>)
     DecodeKernel(const __grid_constant__ DecodeArgs args) {
@@ -139,8 +148,8 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
     Wait(&fixed.full[cursor.slot], cursor.phase);
     return ReadNote(fixed.notes[cursor.slot].warps[threadIdx.x / 32]);
   };
-  // The first list is known before its first stage has arrived. A CTA without a share has nothing
-  // else to do either.
+  // The plan tells the first list before its first stage has arrived. If a CTA has no share, there
+  // are no small units either, and the CTA has no work.
   const auto cta = static_cast<int32_t>(blockIdx.x);
   int32_t list = cta < units.num_shares ? plan.ListOf(units.Begin(cta)) : -1;
   while (list >= 0) {
@@ -158,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
         }
         state.Add(args, note, tokens);
       }
-      Arrive(&fixed.empty[cursor.slot]);  // every thread: as fast as one of a warp
+      Arrive(&fixed.empty[cursor.slot]);  // all threads arrive: as fast as one per warp
       cursor.Advance(args.num_stages);
     } while (!note.Has(WarpNote::kLast));
     FinishList<Element, D, HeadTiles>(args, plan, units, note.list, note.unit, sums, fixed, state,
@@ -167,7 +176,8 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
   }
 }
 
-// As many stages as fit with `ctas_per_sm` CTAs on a multiprocessor; 1 KB of each is the system's.
+// The number of stages that fit with `ctas_per_sm` CTAs on a multiprocessor. The system takes 1 KB
+// of each CTA.
 template <typename Element, int D, int HeadTiles>
 int32_t RingStages(const Device& device, int32_t ctas_per_sm, int32_t num_lists) {
   using Layout = SharedLayout<Element, D, HeadTiles>;

@@ -1,5 +1,5 @@
-// What becomes of a list's sums: the result, with the floor added, or a partial that other units'
-// parts of the list join in a kernel of its own.
+// The end of a list's sums in decode attention. Either they become the result, with the floor
+// added, or a partial result that a kernel of its own merges with those of other units.
 #pragma once
 
 #include "kernels/cuda/decode/decode_softmax.cuh"
@@ -14,14 +14,14 @@ __device__ __forceinline__ void AddScaled(float4& to, float factor, const float4
   to.w += factor * value.w;
 }
 
-// Where the result of one (row, KV head) goes, and what the floor adds to it.
+// Where the result of one (row, KV head) goes, and the floor's part of it.
 template <int D>
 struct Result {
   int32_t row = 0;
   int32_t kv_head = 0;
   int32_t group = 0;
-  int32_t full_tokens = 0;        // of full blocks, where there may be a floor; else 0
-  const float* totals = nullptr;  // the sum of their values [D]
+  int32_t full_tokens = 0;        // tokens of full blocks if a head may have a floor, else 0
+  const float* totals = nullptr;  // the sum of V over these tokens [D]
 
   Result() = default;
   __device__ Result(const DecodeArgs& args, int32_t list)
@@ -40,7 +40,7 @@ struct Result {
                                             args.tile.VTotal(kv_head));
   }
 
-  // What the floor adds to elements i .. i + 3 of a head, and to its sum of weights, at weight 1.
+  // The floor's part of elements i .. i + 3 of a head and of its sum of weights, at weight 1.
   struct Floor {
     float4 values = {};
     float keys = 0.0f;
@@ -52,8 +52,9 @@ struct Result {
     return {*reinterpret_cast<const float4*>(totals + i), static_cast<float>(full_tokens)};
   }
 
-  // Elements i .. i + 3 of a head: adds the floor, divides by the sum of weights and stores. The
-  // tail is admitted by every head, so the floor of its keys cancels: full blocks only.
+  // Finishes elements i .. i + 3 of a head: adds the floor, divides by the sum of weights and
+  // stores. The floor covers full blocks only, since every head admits the tail and its floor would
+  // cancel.
   __device__ void Store(const DecodeArgs& args, int head, int i, float max, float sum, float4 value,
                         const Floor& floor) const {
     const float share = Exp2(-max);
@@ -77,14 +78,14 @@ struct Result {
   }
 };
 
-// What one unit computed of a list that other units have parts of too.
+// The partial result of one unit for a list that other units share.
 template <int D, int HeadTiles>
 struct Partial {
   static constexpr int kHeads = 8 * HeadTiles;
   static constexpr int64_t kFloats = kHeads * (D + 2);
   float* values;  // [heads, D], then m [heads] and l [heads]
 
-  // A unit begins in the middle of at most one list and ends in the middle of one more.
+  // A unit begins inside at most one list and ends inside at most one more, so it has two places.
   __device__ Partial(const DecodeArgs& args, int32_t unit, bool begins_list)
       : values(args.partials + (static_cast<int64_t>(unit) * 2 + (begins_list ? 1 : 0)) * kFloats) {
   }
@@ -92,11 +93,11 @@ struct Partial {
   __device__ float* Sum() const { return Max() + kHeads; }
 };
 
-// A merging CTA has one head of a list where lists are few and have many parts, else two heads.
+// A merging CTA has one head of a list if lists are few and have many parts, else two heads.
 inline constexpr int kMergeThreads = 256;
 
-// Merges the partials of the lists that several units share, in a fixed order: of each head, every
-// lane, D / 4 threads wide, takes every kLanes-th partial.
+// Merges the partial results of the lists that several units share, in a fixed order. Of each head
+// every lane, D / 4 threads wide, takes every kLanes-th partial result.
 template <int D, int HeadTiles, int kMergeHeads>
 __global__ void __launch_bounds__(kMergeThreads)
     MergeKernel(const __grid_constant__ DecodeArgs args, int32_t decode_ctas) {
@@ -111,8 +112,8 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int in_cta = threadIdx.x / kQuads % kMergeHeads;
   const int lane = threadIdx.x / (kQuads * kMergeHeads);
   const int32_t head = blockIdx.y * kMergeHeads + in_cta;
-  // Nothing of this is the decode kernel's work, and what came before it was complete when it let
-  // this one start.
+  // These reads need nothing of the decode kernel. Whatever came before the decode kernel was
+  // complete when it let this kernel start.
   const Result<D> result(args, list);
   const bool exists = head < result.group && lane < kLanes;
   const typename Result<D>::Floor floor =
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int32_t begin = args.begin[list];
   const int32_t end = args.begin[list + 1];
   const Units units(args.begin[args.num_lists], decode_ctas);
-  if (begin == end) {  // no key at all, or no decode row
+  if (begin == end) {  // the row has no key, or is no decode row
     if (exists && lane == 0 && args.step.rows[result.row].role == RowRole::kDecode) {
       result.Store(args, head, quad * 4, 0.0f, 0.0f, {}, floor);
     }

@@ -1,7 +1,7 @@
-// The tokens of a stage as decode attention's products take them: keys as A operands (mma.cuh) of
-// 16 tokens, values, transposed, as A operands of 16 coordinates. Which tokens and coordinates are
-// which rows, and in which order the inner dimension is summed, is free as long as both factors
-// agree on it; each form of the cache chooses what its bytes make cheap.
+// The operands of decode attention's products. Keys are A operands (mma.cuh) of 16 tokens. Values,
+// transposed, are A operands of 16 coordinates. Both factors must agree on which token or
+// coordinate is which row, and on the order of the inner dimension; any agreement works. So each
+// form of the cache chooses what its bytes make cheap.
 #pragma once
 
 #include "kernels/cuda/decode/decode_plan.cuh"
@@ -10,12 +10,12 @@
 
 namespace eta::cuda::decode {
 
-// A cache of 16 bits. A stage is a K tile, then a V tile, [64][D] each; the calling warp has 16 of
+// The 16-bit cache. A stage is a K tile, then a V tile, [64][D] each. The calling warp has 16 of
 // its tokens.
 template <typename Element, int D>
 class StageTokens {
  public:
-  using Factor = Element;  // what is multiplied
+  using Factor = Element;  // the type that is multiplied
   static constexpr bool kScaled = false;
   static constexpr int kLoads = 1;                         // A operands that one load brings
   static constexpr int kTileBytes = kStageTokens * D * 2;  // of K, and of V
@@ -23,36 +23,36 @@ class StageTokens {
 
   __device__ explicit StageTokens(std::byte* stage) : stage_(stage) {}
 
-  // The token, 0 to 15, that is row `row` of the keys.
+  // The token, 0 to 15, in row `row` of the keys.
   __device__ static int TokenOfRow(int row) { return row; }
-  // The first of the two coordinates of a query that the calling lane holds in half `half` of the
-  // B operand of step k.
+  // The first of the two coordinates of a query that the calling lane holds in half `half` of the B
+  // operand of step k.
   __device__ static int QueryCoordinate(int k, int half) {
     return k * 16 + half * 8 + threadIdx.x % 4 * 2;
   }
-  // The coordinate whose sums the calling lane has in rows lane / 4 + 8 * half of product m.
+  // The coordinate whose sums the calling lane holds in rows lane / 4 + 8 * half of product m.
   __device__ static int ValueCoordinate(int m, int half) {
     return m * 16 + half * 8 + threadIdx.x % 32 / 4;
   }
 
-  // A operands of steps k .. k + kLoads - 1 of the inner dimension, the coordinates.
+  // Loads the A operands of steps k .. k + kLoads - 1. The inner dimension is the coordinates.
   __device__ void LoadKeys(int k, uint32_t (&a)[kLoads][4]) const {
     const int matrix = threadIdx.x % 32 / 8;
     const int token = first_token() + matrix % 2 * 8 + threadIdx.x % 8;
     LoadMatrices(a[0], SharedAddress(stage_) + ChunkOffset(token, 2 * k + matrix / 2));
   }
-  // A operands of products m .. m + kLoads - 1, 16 coordinates each; the inner dimension are the
-  // tokens.
+  // Loads the A operands of products m .. m + kLoads - 1, 16 coordinates each. The inner dimension
+  // is the tokens.
   __device__ void LoadValues(int m, uint32_t (&a)[kLoads][4]) const {
     const int matrix = threadIdx.x % 32 / 8;
     const int token = first_token() + matrix / 2 * 8 + threadIdx.x % 8;
     LoadMatricesTransposed(
         a[0], SharedAddress(stage_) + kTileBytes + ChunkOffset(token, 2 * m + matrix % 2));
   }
-  // Weights in the order of the keys' rows to those in the order of LoadValues' inner dimension.
+  // Brings weights from the order of the keys' rows to the order of LoadValues' inner dimension.
   __device__ static void OrderWeights(uint32_t (&)[2]) {}
 
-  // Values of tokens that do not exist: whatever stands there must not meet a weight of 0 as NaN.
+  // Clears values of tokens that do not exist, since a NaN there times a weight of 0 would be NaN.
   __device__ void ClearMissing(int valid) const {
     auto* chunks = reinterpret_cast<uint4*>(stage_ + kTileBytes + first_token() * D * 2);
     for (int at = valid * D / 8 + threadIdx.x % 32; at < 16 * D / 8; at += 32) {
@@ -62,7 +62,7 @@ class StageTokens {
 
  private:
   __device__ static int first_token() { return static_cast<int>(threadIdx.x) / 32 * 16; }
-  // Of the 16-byte chunk `chunk` of a token's row; KvTile::Chunk.
+  // Offset of the 16-byte chunk `chunk` of a token's row, as in KvTile::Chunk.
   __device__ static uint32_t ChunkOffset(int token, int chunk) {
     const int place = D == 96 ? chunk ^ ((token >> 1) & 3) : chunk ^ (token & 7);
     return static_cast<uint32_t>(token * D * 2 + place * 16);
@@ -72,9 +72,9 @@ class StageTokens {
 };
 
 // The 8-bit cache. A stage is a K tile [64][D], a V tile [16][D] of words of four tokens, and the
-// exponents of both, int8 [64] each. Within a step of 16, the coordinates 4c .. 4c + 3 of a key are
-// the inner elements that lanes with lane % 4 == c hold, and so are the tokens 4c .. 4c + 3 of a
-// value: one word each, widened in place.
+// exponents of both, int8 [64] each. Within a step of 16, lanes with lane % 4 == c hold the
+// coordinates 4c .. 4c + 3 of a key as inner elements, and the tokens 4c .. 4c + 3 of a value. Each
+// is one word, widened in place.
 template <int D>
 class StageTokens<E4M3, D> {
  public:
@@ -86,8 +86,8 @@ class StageTokens<E4M3, D> {
 
   __device__ explicit StageTokens(std::byte* stage) : stage_(stage) {}
 
-  // Rows 0 to 7 are two tokens of each four, rows 8 to 15 the other two; the second half of the
-  // quads is turned around, so that the rows of one matrix stand in different banks.
+  // Rows 0 to 7 are two tokens of each four, rows 8 to 15 the other two. The second half of the
+  // quads is reversed, so that the rows of one matrix stand in different banks.
   __device__ static int TokenOfRow(int row) {
     const int quad = row % 8 / 2;
     return quad * 4 + (row / 8 ^ quad / 2) * 2 + row % 2;
@@ -129,7 +129,7 @@ class StageTokens<E4M3, D> {
     weights[0] = first;
   }
 
-  // Of the tokens in rows lane / 4 and lane / 4 + 8.
+  // The scales of the tokens in rows lane / 4 and lane / 4 + 8.
   struct Scales {
     float key[2];
     int value_exponent[2];
@@ -149,7 +149,7 @@ class StageTokens<E4M3, D> {
     return scales;
   }
 
-  // The exponents too: they must not raise the exponent that weights are relative to.
+  // Clears the exponents too, since they must not raise the exponent that weights are relative to.
   __device__ void ClearMissing(int valid) const {
     const int lane = threadIdx.x % 32;
     auto* words = reinterpret_cast<uint32_t*>(stage_ + kTileBytes + first_token() * D);

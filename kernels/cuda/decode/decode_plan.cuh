@@ -1,6 +1,5 @@
 // The plan of a decode step: which blocks the lists (row, KV head) read, cut into stages of 64
-// tokens, and the equal share of all stages that each CTA takes. Nothing of it is known to the
-// host.
+// tokens, and which stages each CTA takes. The host knows nothing of it.
 #pragma once
 
 #include "kernels/cuda/device/kv_tile.h"
@@ -10,24 +9,25 @@
 
 namespace eta::cuda::decode {
 
-// One CTA: four warps that compute and one that copies. A stage is 64 tokens of one list: a block,
-// half of a block of 128, or 2 or 4 smaller blocks; each computing warp takes 16 of its tokens.
+// A CTA has four warps that compute and one that copies. A stage is 64 tokens of one list: a block,
+// half of a block of 128, or 2 or 4 smaller blocks. Each computing warp takes 16 of its tokens.
 inline constexpr int kComputeWarps = 4;
 inline constexpr int kComputeThreads = 32 * kComputeWarps;
 inline constexpr int kThreads = kComputeThreads + 32;
 inline constexpr int kStageTokens = 64;
 inline constexpr int kMaxEntries = 4;  // blocks in a stage
 inline constexpr int kMaxStages = 12;
-// Lists (row, KV head) that one launch plans in shared memory; more rows take more launches.
+// The most lists (row, KV head) that one launch plans in shared memory. More rows take more
+// launches.
 inline constexpr int kMaxLists = 1024;
 inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kNoScore =
-    -1e30f;  // below any logit, and finite: exp2 of differences stays defined
+    -1e30f;  // below any logit, and finite so that exp2 of differences is defined
 
 struct DecodeArgs {
   StepView step;
   int32_t first_row;
-  int32_t num_lists;  // of this launch
+  int32_t num_lists;  // lists of this launch
   const float* q;
   int64_t q_stride;
   const float* thresholds;
@@ -35,16 +35,16 @@ struct DecodeArgs {
   const std::byte* tiles;
   const std::byte* records;
   BlockSelection selection;
-  const uint32_t* pool_blocks;     // [R, HKV, capacity]: what selection.blocks are in the pool
+  const uint32_t* pool_blocks;     // [R, HKV, capacity]: the pool's blocks of selection.blocks
   const int32_t* tokens_attended;  // [R, HQ]
   std::byte* out;
   int64_t out_stride;
   DType out_dtype;
-  float* partials;  // [unit, 2, heads, d + 2]: see Partial
+  float* partials;  // [unit, 2, heads, d + 2], see Partial
   int32_t* begin;   // [num_lists + 1]: the plan, for the merge
-  int32_t* taken;   // small units that CTAs asked for; zero between launches
+  int32_t* taken;   // number of small units taken; zero between launches
   int32_t num_query_heads;
-  int32_t num_stages;   // of the ring in shared memory
+  int32_t num_stages;   // stages of the ring in shared memory
   int32_t block_shift;  // log2 of the block size
   bool gated;
   float scale;
@@ -52,8 +52,8 @@ struct DecodeArgs {
   KvTile tile;
 };
 
-// Whether a head's pruned keys keep the weight exp(0). Where it pruned nothing, the floor's terms
-// cancel in exact arithmetic but not in float32, so they are left out.
+// Whether a head's pruned keys keep the weight exp(0). For a head that pruned nothing the floor's
+// terms cancel in exact arithmetic but not in float32, so they are left out.
 __device__ __forceinline__ bool HasFloor(const DecodeArgs& args, const StepRow& row,
                                          int32_t row_index, int32_t query_head) {
   return args.gated && row.uniform_floor != 0 && row.admit_all == 0 &&
@@ -61,16 +61,17 @@ __device__ __forceinline__ bool HasFloor(const DecodeArgs& args, const StepRow& 
                               query_head] <= row.position;
 }
 
-// How many stages a list of `num_blocks` full blocks and a partial tail of `tail` tokens takes. Its
-// entries are the admitted full blocks, then the tail; small blocks never share a stage in part.
+// The number of stages of a list with `num_blocks` full blocks and a partial tail of `tail` tokens.
+// The list's entries are the admitted full blocks, then the tail. Small blocks share a stage only
+// as a whole.
 __device__ __forceinline__ int32_t StagesOf(int32_t num_blocks, int32_t tail, int32_t block_shift) {
   const int32_t block_size = 1 << block_shift;
   const int32_t in_tail = block_size >= kStageTokens || tail == 0 ? tail : block_size;
   return ((num_blocks << block_shift) + in_tail + kStageTokens - 1) / kStageTokens;
 }
 
-// The plan, in shared memory. Every CTA makes it for itself, which costs less than another kernel;
-// its copying warp does, which needs it first.
+// The plan, in shared memory. Every CTA makes its own, which costs less than another kernel. Its
+// copying warp makes it, since that warp needs it first.
 struct Plan {
   int32_t* begin;       // [num_lists + 1]: stages of all lists before this one
   int32_t* num_blocks;  // [num_lists]: admitted full blocks
@@ -82,7 +83,7 @@ struct Plan {
   __device__ Plan(int32_t* memory, int32_t lists)
       : begin(memory), num_blocks(memory + lists + 1), num_lists(lists) {}
 
-  // One warp calls it, which also waits for the kernel before, the one that wrote the counts. The
+  // One warp calls it. The warp also waits for the previous kernel, which wrote the counts. The
   // step's rows were there before the step's first kernel.
   __device__ void Make(const DecodeArgs& args) {
     constexpr int kBatch = 4;  // counts that a lane reads at once
@@ -92,7 +93,7 @@ struct Plan {
     const int32_t per_lane = (num_lists + 31) / 32;
     const int32_t first = min(lane * per_lane, num_lists);
     const int32_t end = min(first + per_lane, num_lists);
-    // Until the counts are there, `begin` has the lists' tails; -1: not a decode row.
+    // `begin` holds the lists' tails until the counts are there; -1: not a decode row.
     for (int32_t list = first; list < end; ++list) {
       const StepRow& row = args.step.rows[args.first_row + list / args.tile.num_kv_heads];
       const int32_t tail = (row.position + 1) & ((1 << args.block_shift) - 1);
@@ -140,21 +141,21 @@ struct Plan {
   }
 };
 
-// How the stages are dealt out: in units, each a range of consecutive stages. The first num_shares
-// units are most of the work in equal parts, one for every CTA; the rest are small, and whichever
-// CTA is free takes the next one. (Equal parts alone leave the memory idle at the end:
-// multiprocessors of one chip get up to 15 % more or less of its bandwidth.) Who computes a unit
-// changes nothing in its result, and partial results merge in the order of units.
+// How the stages are dealt out to CTAs. A unit is a range of consecutive stages. The first
+// num_shares units are most of the work in equal shares, one per CTA. The others are small, and a
+// free CTA takes the next one: multiprocessors of one chip differ in bandwidth, so equal shares
+// alone leave the memory idle at the end. A unit's result does not depend on the CTA, and partial
+// results merge in the order of units.
 struct Units {
   static constexpr int32_t kPiecesPerCta = 5;  // small units that a CTA takes on average
   static constexpr int32_t kMinPiece = 4;      // stages
   static constexpr int32_t kMinShare = 4;      // fewer stages cost more to merge than they save
 
   int32_t total;       // stages
-  int32_t in_shares;   // of them in the equal parts
-  int32_t num_shares;  // equal parts: share stages each, the first few one more
+  int32_t in_shares;   // stages in the equal shares
+  int32_t num_shares;  // equal shares: `share` stages each, the first `longer` one more
   int32_t share;
-  int32_t longer;      // how many have one more
+  int32_t longer;      // number of shares with one stage more
   int32_t piece;       // stages of a small unit
   int32_t num_pieces;  // small units
 
@@ -175,7 +176,7 @@ struct Units {
     longer = in_shares % num_shares;
   }
 
-  // A unit's first stage; of the unit past the last one, the end.
+  // The first stage of a unit; for the index after the last unit, the end of all stages.
   __device__ int32_t Begin(int32_t unit) const {
     if (unit <= num_shares) return unit * share + min(unit, longer);
     return min(in_shares + (unit - num_shares) * piece, total);
@@ -186,7 +187,7 @@ struct Units {
     const int32_t in_longer = longer * (share + 1);
     return stage < in_longer ? stage / (share + 1) : longer + (stage - in_longer) / share;
   }
-  // Most units that a launch of `ctas` can have.
+  // The most units that a launch of `ctas` CTAs can have.
   static int64_t Most(int64_t ctas) { return ctas * (kPiecesPerCta + 1) + 1; }
 };
 

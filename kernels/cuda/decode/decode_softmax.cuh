@@ -1,5 +1,5 @@
-// The computing side of decode attention: gate, mask and online softmax of one warp, in tensor-core
-// products with the keys on the long side, so that a group of 1 to 16 heads wastes nothing.
+// The computing side of decode attention: gate, mask and online softmax of one warp. In its
+// tensor-core products the keys are on the long side, so a group of 1 to 16 heads wastes nothing.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@ struct WarpState {
   using Tokens = StageTokens<Element, D>;
   using Factor = typename Tokens::Factor;
 
-  // The queries as B operands, each a sum of two Factors: keys keep all their bits, so queries do
-  // too, and a logit is as good as its keys.
+  // The queries as B operands, each a sum of two Factors. Keys keep all their bits, and so do
+  // queries. So a logit is as precise as its keys.
   uint32_t query_high[HeadTiles][D / 16][2];
   uint32_t query_low[HeadTiles][D / 16][2];
   float gate_shift[HeadTiles][2];  // beta * tau_eff, in units of log2
@@ -39,8 +39,9 @@ struct WarpState {
   float sum[HeadTiles][2];         // of this lane's tokens
   float values[HeadTiles][D / 16][4];
   float floor_weight[HeadTiles][2];  // of a pruned key: exp(0 - max) with the floor, else 0
-  // Where values have scales, weights are multiplied by theirs relative to 2^value_exponent, the
-  // largest so far: what float16 cannot hold is then small beside it. `values` are relative too.
+  // If values have scales, weights are multiplied by the scale of their value relative to
+  // 2^value_exponent, the largest scale so far. What float16 cannot hold is then small beside it.
+  // `values` are relative too.
   int value_exponent;
 
   __device__ void Start(const DecodeArgs& args, int32_t row_index, int32_t kv_head) {
@@ -86,7 +87,7 @@ struct WarpState {
     }
   }
 
-  // Adds the warp's 16 tokens of a stage.
+  // Adds the warp's 16 tokens of a stage to its state.
   __device__ void Add(const DecodeArgs& args, const WarpNote& note, const Tokens& tokens) {
     const int lane = threadIdx.x % 32;
     float scores[HeadTiles][4] = {};
@@ -107,9 +108,9 @@ struct WarpState {
       }
     }
 
-    // In units of log2; what is not admitted weighs nothing.
+    // Logits in units of log2. A token that is not admitted weighs nothing.
     float logit_scale[2] = {args.scale * kLog2e, args.scale * kLog2e};
-    int exponents[2];  // of the values
+    int exponents[2];  // exponents of the values
     bool grows = false;
     if constexpr (Tokens::kScaled) {
       const auto scales = tokens.LoadScales();
@@ -187,7 +188,7 @@ struct WarpState {
     }
   }
 
-  // Raises value_exponent to the largest `exponent` of a lane.
+  // Raises value_exponent to the largest `exponent` of the lanes.
   __device__ void GrowExponent(int exponent) {
     const int grown = std::max(value_exponent, __reduce_max_sync(0xffffffffu, exponent));
     const float rescale = PowerOfTwo(value_exponent - grown);
@@ -202,8 +203,9 @@ struct WarpState {
     }
   }
 
-  // Raises the maximum to the largest admitted logit. It may lag behind by kSlack, so that most
-  // stages need not agree on it: weights reach 2^kSlack then, which every format here can hold.
+  // Raises the maximum to the largest admitted logit. The maximum may lag behind by kSlack, so that
+  // most stages need no agreement on it. Weights then reach 2^kSlack, which every format here can
+  // hold.
   __device__ void Grow(const float (&logits)[HeadTiles][4], const bool (&admitted)[HeadTiles][4]) {
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
@@ -229,7 +231,7 @@ struct WarpState {
     }
   }
 
-  // Hands the state over to the CTA.
+  // Writes the state to shared memory for FinishList.
   using Layout = SharedLayout<Element, D, HeadTiles>;
   __device__ void Leave(float* sums, typename Layout::Fixed& fixed) const {
     const int lane = threadIdx.x % 32;
@@ -261,7 +263,7 @@ struct WarpState {
   static constexpr float kSlack = 8.0f;
   // Relative weights times 2^kWeightShift reach 2^15, where float16 ends.
   static constexpr int kWeightShift = 7;
-  // bfloat16 keeps 8 bits of a weight; the other 8 go in a product of their own.
+  // bfloat16 keeps 8 bits of a weight. The other 8 bits go into a product of their own.
   static constexpr bool kSplitWeights = std::is_same_v<Element, BFloat16>;
 };
 

@@ -1,5 +1,5 @@
-// The copying side of decode attention: one warp that brings the stages of a CTA's share into a
-// ring in shared memory, well ahead of the warps that compute.
+// The copying side of decode attention: one warp copies the stages of a CTA's units into a ring in
+// shared memory, well ahead of the warps that compute.
 #pragma once
 
 #include "kernels/cuda/decode/decode_operands.cuh"
@@ -8,18 +8,17 @@
 
 namespace eta::cuda::decode {
 
-// What the copying warp tells a computing warp about its 16 tokens of a stage: one read of 16
-// bytes.
+// The copying warp's note to a computing warp about its 16 tokens of a stage: one read of 16 bytes.
 struct alignas(16) WarpNote {
-  uint32_t heads;  // of the group, that admit the tokens' block
-  // Tokens from the first that exist (0 to 16), then the token itself among them (0 to 15, or 16:
-  // not here), then flags.
+  uint32_t heads;  // heads of the group that admit the tokens' block
+  // From the low bits: how many of the 16 tokens exist (0 to 16); which of them is the row's own
+  // token (0 to 15, or 16: none here); then flags.
   uint32_t tokens;
   int32_t list;  // -1: there are no more stages
   int32_t unit;
 
   static constexpr uint32_t kTail = 1u << 16;  // tokens of the partial block
-  static constexpr uint32_t kLast = 1u << 17;  // stage of the list in this unit
+  static constexpr uint32_t kLast = 1u << 17;  // last stage of the list in this unit
   __device__ int valid() const { return static_cast<int>(tokens & 0xff); }
   __device__ int own() const { return static_cast<int>(tokens >> 8 & 0xff); }
   __device__ bool Has(uint32_t flag) const { return (tokens & flag) != 0; }
@@ -28,7 +27,7 @@ struct StageNote {
   WarpNote warps[kComputeWarps];
 };
 
-// The warp's note.
+// Reads the calling warp's note.
 __device__ __forceinline__ WarpNote ReadNote(const WarpNote& shared) {
   constexpr uint32_t kAll = 0xffffffffu;
   WarpNote note = {};
@@ -59,7 +58,7 @@ struct SharedLayout {
   }
 };
 
-// Position in the ring of stages.
+// A position in the ring of stages.
 struct RingCursor {
   int32_t slot = 0;
   uint32_t phase = 0;
@@ -71,12 +70,12 @@ struct RingCursor {
   }
 };
 
-// Where the blocks of a stage are. Each lane of the copying warp finds out for one.
+// Where the blocks of a stage are. Each lane of the copying warp finds this for one stage.
 struct StageSource {
   StageNote note;
   int32_t block[kMaxEntries];  // physical; -1: none
   int32_t kv_head;
-  int32_t first_token;  // of the block, where it takes two stages
+  int32_t first_token;  // first token in the block, if a block takes two stages
 };
 
 __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& plan, int32_t unit,
@@ -92,7 +91,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const uint32_t* blocks = args.pool_blocks + global_list * args.selection.capacity;
   const uint32_t* heads = args.selection.heads + global_list * args.selection.capacity;
 
-  // Loads that do not depend on each other come first: a CTA with a small share waits for them.
+  // Independent loads come first, since a CTA with a small share waits for them.
   uint32_t listed[kMaxEntries];
   uint32_t admitting[kMaxEntries];
   const int32_t first_entry = in_list * kStageTokens >> shift;
@@ -111,7 +110,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   source.kv_head = list % tile.num_kv_heads;
   source.first_token = in_list * kStageTokens & in_block;
   const uint32_t last = stage + 1 == min(end, plan.begin[list + 1]) ? WarpNote::kLast : 0u;
-  int own_entry = -1;  // with the token itself
+  int own_entry = -1;  // entry with the row's own token
 #pragma unroll
   for (int e = 0; e < kMaxEntries; ++e) {
     const int32_t entry = first_entry + e;
@@ -120,7 +119,8 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
     if (e < entries && (is_tail || (identity && entry < num_blocks))) {
       source.block[e] = args.step.tables[row.table_begin + (is_tail ? num_full : entry)];
     }
-    // The last one: of the tail, or else of the last full block, which may not be in the list.
+    // The own token is the last one. It is in the tail, or else in the last full block, which may
+    // not be listed.
     if (is_tail && e < entries) own_entry = e;
     if (tail == 0 && entry + 1 == num_blocks && source.block[e] >= 0 &&
         source.block[e] == args.step.tables[row.table_begin + num_full - 1]) {
@@ -151,8 +151,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   return source;
 }
 
-// The units of a CTA, one after the other: its own share, then small units as long as there are
-// any.
+// The units of a CTA in their order: its own share, then small units as long as there are any.
 class UnitQueue {
  public:
   __device__ UnitQueue(const DecodeArgs& args, const Units& units)
@@ -165,8 +164,7 @@ class UnitQueue {
     int32_t piece = units_.num_pieces;
     if (units_.num_pieces > 0 && threadIdx.x % 32 == 0) {
       piece = atomicAdd(taken_, 1);
-      // Every CTA asks once in vain; the last of these questions ends the launch's use of the
-      // counter.
+      // Every CTA asks once in vain. The last such question ends the launch's use of the counter.
       if (piece == units_.num_pieces + static_cast<int32_t>(gridDim.x) - 1) *taken_ = 0;
     }
     piece = __shfl_sync(0xffffffffu, piece, 0);
@@ -179,8 +177,8 @@ class UnitQueue {
   int32_t unit_;
 };
 
-// Copies the tokens of one block, or half of one, that are the tokens from `to_token` on of a
-// stage. All lanes call it.
+// Copies the tokens of one block, or of half a block, to the tokens from `to_token` on of a stage.
+// All lanes call it.
 template <typename Element, int D>
 __device__ __forceinline__ void CopyEntry(const KvTile& tile, const std::byte* head,
                                           int32_t from_token, std::byte* stage, int32_t to_token,
@@ -201,7 +199,8 @@ __device__ __forceinline__ void CopyEntry(const KvTile& tile, const std::byte* h
   }
 }
 
-// The copying warp: fills the ring with the stages of the CTA's units, then says that it is done.
+// The work of the copying warp: fills the ring with the stages of the CTA's units, then tells the
+// computing warps that there are no more.
 template <typename Element, int D, int HeadTiles>
 __device__ void CopyStages(const DecodeArgs& args, const Plan& plan, const Units& units,
                            std::byte* stages,
@@ -219,7 +218,7 @@ __device__ void CopyStages(const DecodeArgs& args, const Plan& plan, const Units
     const int32_t end = units.Begin(unit + 1);
     return FindSource(args, plan, unit, end, min(first + lane, end - 1));
   };
-  // Asking for a unit and finding its blocks take several trips to L2, for which the computing
+  // Asking for a unit and finding its blocks take several trips to L2. Meanwhile the computing
   // warps have a full ring to work on.
   for (; queue.unit() >= 0; queue.Advance()) {
     const int32_t end = units.Begin(queue.unit() + 1);

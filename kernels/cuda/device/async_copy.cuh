@@ -1,7 +1,7 @@
-// Copies from global to shared memory that run beside the threads, and the barriers that say when
-// they have arrived. On sm_90 one thread starts a bulk copy of a whole tile; on sm_80 the 32 lanes
-// of a warp copy it in 16-byte pieces. Either way the tile's barrier completes when all bytes are
-// in place.
+// Asynchronous copies from global to shared memory, and the barriers that tell when they have
+// arrived. On sm_90 one thread starts a bulk copy of a whole tile. On sm_80 the 32 lanes of a warp
+// copy the tile in 16-byte pieces. Both ways the tile's barrier completes when all bytes are in
+// place.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@
 
 namespace eta::cuda {
 
-// A piece of 4, 8 or 16 bytes that the calling thread copies; 16 bypass L1.
+// The calling thread copies a piece of 4, 8 or 16 bytes. A piece of 16 bytes bypasses L1.
 template <int kBytes>
 __device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
   if constexpr (kBytes == 16) {
@@ -26,12 +26,12 @@ __device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
   }
 }
 
-// The thread's copies since the last call become a group; groups arrive in order.
+// Makes the thread's copies since the last call a group. Groups arrive in order.
 __device__ __forceinline__ void CommitGroup() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most kPending of the thread's groups have not arrived.
+// Waits until at most kPending of the thread's groups are outstanding.
 template <int kPending>
 __device__ __forceinline__ void WaitGroups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -48,7 +48,7 @@ __device__ __forceinline__ void InitBarrier(Barrier* barrier, uint32_t arrivals)
                : "memory");
 }
 
-// After InitBarrier of all barriers, before a barrier of the threads.
+// Publishes all barriers: call it after the last InitBarrier, before a barrier of the threads.
 __device__ __forceinline__ void PublishBarriers() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -87,15 +87,16 @@ __device__ __forceinline__ void Wait(Barrier* barrier, uint32_t phase) {
 #endif
 }
 
-// Arrivals that a barrier of one warp's copies expects in a phase.
+// The arrivals that a barrier of one warp's copies expects in a phase.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 inline constexpr uint32_t kCopyArrivals = 33;
 #else
 inline constexpr uint32_t kCopyArrivals = 1;
 #endif
 
-// Once a phase, before its copies: how many bytes will arrive. All lanes of the warp call it; what
-// lane `leader` wrote to shared memory before is seen by whoever waits.
+// Tells the barrier, once a phase and before its copies, how many bytes will arrive. All lanes of
+// the warp call it. Whoever waits for the phase sees what lane `leader` wrote to shared memory
+// before.
 __device__ __forceinline__ void ExpectBytes(Barrier* barrier, uint32_t bytes, int leader = 0) {
   if (static_cast<int>(threadIdx.x % 32) != leader) return;
 #if __CUDA_ARCH__ >= 900
@@ -110,8 +111,8 @@ __device__ __forceinline__ void ExpectBytes(Barrier* barrier, uint32_t bytes, in
 }
 
 #if __CUDA_ARCH__ >= 900
-// One thread copies `bytes` (a multiple of 16; both addresses 16-byte aligned) that are read once,
-// so that they need not stay in L2.
+// One thread copies `bytes` (a multiple of 16, both addresses 16-byte aligned). The data is read
+// once and need not stay in L2.
 __device__ __forceinline__ void BulkCopyOnce(void* shared, const std::byte* global, uint32_t bytes,
                                              Barrier* barrier) {
   uint64_t policy;
@@ -124,7 +125,7 @@ __device__ __forceinline__ void BulkCopyOnce(void* shared, const std::byte* glob
 }
 #endif
 
-// The same by a warp, all of whose lanes call it with the same arguments.
+// As BulkCopyOnce, by a warp: all lanes call it with the same arguments.
 __device__ __forceinline__ void CopyTile(void* shared, const std::byte* global, uint32_t bytes,
                                          Barrier* barrier) {
 #if __CUDA_ARCH__ >= 900
@@ -138,7 +139,7 @@ __device__ __forceinline__ void CopyTile(void* shared, const std::byte* global, 
 #endif
 }
 
-// After the last copy of a phase. All lanes call it.
+// Call it after the last copy of a phase. All lanes call it.
 __device__ __forceinline__ void CommitCopies(Barrier* barrier) {
 #if __CUDA_ARCH__ < 900
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(barrier))
@@ -146,7 +147,8 @@ __device__ __forceinline__ void CommitCopies(Barrier* barrier) {
 #endif
 }
 
-// Before a barrier that hands back to the copies shared memory which threads have written.
+// Call it before the barrier that hands shared memory, which threads have written, back to the
+// copies.
 __device__ __forceinline__ void OrderWritesBeforeCopies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -37,20 +37,20 @@ __device__ __forceinline__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
-// `count` neighbours that one instruction moves.
+// `count` neighbouring elements that one instruction moves.
 template <typename T, int count>
 struct alignas(sizeof(T) * count) ElementVector {
   static_assert(sizeof(T) * count <= 16);
   T elements[count];
 };
 
-// Neighbours that one instruction moves when `count` are wanted.
+// How many neighbours one instruction moves if `count` are wanted.
 template <typename T, int count>
 inline constexpr int kVectorElements = sizeof(T) * count <= 16 ? count
                                                                : static_cast<int>(16 / sizeof(T));
 
 // Reads or writes `count` neighbours (a power of two). The address is a multiple of their size, or
-// of 16 bytes if they are larger.
+// of 16 bytes if that is less.
 template <typename T, int count>
 __device__ __forceinline__ void LoadElements(const T* from, float (&to)[count]) {
   constexpr int kPart = kVectorElements<T, count>;

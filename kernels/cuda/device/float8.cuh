@@ -7,7 +7,7 @@
 
 namespace eta::cuda {
 
-// Stands for the type as a template argument.
+// The tag of the type in template arguments.
 struct E4M3 {};
 
 // 2^exponent as a float; 0 below its normal range. The exponent is at most 127.

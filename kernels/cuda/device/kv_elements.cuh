@@ -12,7 +12,7 @@
 
 namespace eta::cuda {
 
-// Four e4m3 times 2^exponent.
+// Widens four e4m3 and multiplies them by 2^exponent.
 __device__ __forceinline__ void WidenFour(uint32_t word, int exponent, float (&to)[4]) {
   const float scale = PowerOfTwo(exponent);
 #pragma unroll
@@ -24,8 +24,8 @@ __device__ __forceinline__ void WidenFour(uint32_t word, int exponent, float (&t
   }
 }
 
-// Elements i .. i + 3 of a token's key, i a multiple of 4; `head` is where the block's part of the
-// KV head begins (KvTile::K).
+// Loads elements i .. i + 3 of a token's key, i a multiple of 4. `head` is the beginning of the KV
+// head's part of the block (KvTile::K).
 template <typename T>
 __device__ __forceinline__ void LoadKeyElements(const KvTile& tile, const std::byte* head,
                                                 int32_t token, int32_t i, float (&to)[4]) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void LoadKeyElements(const KvTile& tile, const std::b
   }
 }
 
-// The same of its value.
+// Loads elements i .. i + 3 of a token's value.
 template <typename T>
 __device__ __forceinline__ void LoadValueElements(const KvTile& tile, const std::byte* head,
                                                   int32_t token, int32_t i, float (&to)[4]) {

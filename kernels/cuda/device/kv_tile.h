@@ -1,20 +1,20 @@
-// Where keys, values and records stand inside a block of the CUDA backend's KV cache. Plain
+// Where keys, values and records are inside a block of the CUDA backend's KV cache. Plain
 // arithmetic, the same on host and device.
 //
-// A block's tiles in one layer: for every KV head one K tile [b][d], then one V tile [b][d], both
-// token-major and contiguous, so that one bulk copy brings K and V of a block (16 KB at b = 64,
-// d = 64, 16 bits). Where tensor cores read the tile (SupportsTensorCores), the 16-byte chunks of a
-// row are swizzled, so that eight consecutive tokens' chunks fall into different banks of shared
-// memory; elsewhere chunks stand in order.
+// A block's tiles in one layer, per KV head: one K tile [b][d], then one V tile [b][d], both
+// token-major and contiguous. So one bulk copy brings K and V of a block (16 KB at b = 64, d = 64,
+// 16 bits). If tensor cores read the tile (SupportsTensorCores), the 16-byte chunks of a row are
+// swizzled, so that the chunks of eight consecutive tokens fall into different banks of shared
+// memory. Otherwise chunks stand in order.
 //
-// With 8 bits the V tile is [b / 4][d] words of four consecutive tokens each, since there is no
-// transposing load of bytes; and behind the V tile stand the exponents of the scales, int8 [2][b],
-// K's first (eta-semantics.md, "8-bit cache"). One bulk copy brings it all (8320 bytes).
+// With 8 bits the V tile is [b / 4][d] words of four consecutive tokens each, since no load
+// transposes bytes. The exponents of the scales follow the V tile, int8 [2][b], K's first
+// (eta-semantics.md, "8-bit cache"). One bulk copy brings all of it (8320 bytes).
 //
-// A block's record: mu float16 [d] and sigma float16 [d] of every KV head, which screening reads;
-// then M float32 of every KV head; then v_total float32 [d] of every KV head, which the floor reads
-// once per row (of the last full block). With an 8-bit index: mu8 int8 [d] and sigma8 e4m3 [d] of
-// every KV head, then a RecordTrailer of every KV head, then v_total.
+// A block's record has three parts: mu float16 [d] and sigma float16 [d] of every KV head, which
+// screening reads; M float32 of every KV head; v_total float32 [d] of every KV head, which the
+// floor reads once per row, from the last full block. With an 8-bit index the parts are: mu8 int8
+// [d] and sigma8 e4m3 [d] of every KV head; a RecordTrailer of every KV head; v_total.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ inline constexpr int32_t kMaxGroup = 32;
 // The largest head dimension that the layout takes.
 inline constexpr int32_t kMaxHeadDim = 256;
 
-// Geometries that the tensor-core kernels take; all others go through the plain kernels.
+// Whether the tensor-core kernels take a geometry. All others go through the plain kernels.
 ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, int32_t group,
                                          DType dtype) {
   const bool narrow = dtype != DType::kFloat32;
@@ -44,7 +44,7 @@ ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, i
   return narrow && dim && block && group >= 1 && group <= 16;
 }
 
-// What an 8-bit record keeps of a KV head beside its vectors.
+// The scalars of an 8-bit record, per KV head.
 struct alignas(16) RecordTrailer {
   float max_norm;     // M
   float mu_scale;     // p
@@ -64,7 +64,7 @@ struct KvTile {
         swizzled(SupportsTensorCores(head_dim, block_size, 1, geometry.dtype)),
         narrow_index(geometry.index_dtype == DType::kInt8) {}
 
-  // Bytes of one K or V tile, and of one block with all KV heads.
+  // Bytes of one K or V tile. block_bytes() covers a block with all KV heads.
   ETA_HOST_DEVICE size_t tile_bytes() const {
     return (static_cast<size_t>(block_size) * head_dim * element_bytes + 127) / 128 * 128;
   }
@@ -77,18 +77,18 @@ struct KvTile {
   // Whether each token's K and V have a scale: the 8-bit cache.
   ETA_HOST_DEVICE bool scaled() const { return element_bytes == 1; }
 
-  // Byte offsets of the K tile (its V tile follows) of one block and KV head in `tiles`.
+  // Byte offset in `tiles` of the K tile of one block and KV head. The V tile follows it.
   ETA_HOST_DEVICE size_t K(int32_t block, int32_t kv_head) const {
     return (static_cast<size_t>(block) * num_kv_heads + kv_head) * head_bytes();
   }
   ETA_HOST_DEVICE size_t V(int32_t block, int32_t kv_head) const {
     return K(block, kv_head) + tile_bytes();
   }
-  // Of the exponents of K's scales, int8 [b]; V's follow.
+  // Byte offset of the exponents of K's scales, int8 [b]. V's follow.
   ETA_HOST_DEVICE size_t Exponents(int32_t block, int32_t kv_head) const {
     return K(block, kv_head) + 2 * tile_bytes();
   }
-  // Where the 16-byte chunk `chunk` of a token's row stands in that row.
+  // The position of the 16-byte chunk `chunk` in a token's row.
   ETA_HOST_DEVICE int32_t Chunk(int32_t token, int32_t chunk) const {
     if (!swizzled) return chunk;
     if (scaled()) {
@@ -98,14 +98,14 @@ struct KvTile {
     }
     return head_dim == 96 ? chunk ^ ((token >> 1) & 3) : chunk ^ (token & 7);
   }
-  // Byte offset of element (token, i) inside a K tile, and a V tile of 16 or 32 bits.
+  // Byte offset of element (token, i) inside a K tile, or inside a V tile of 16 or 32 bits.
   ETA_HOST_DEVICE size_t Element(int32_t token, int32_t i) const {
     const int32_t chunk = Chunk(token, i / chunk_elements);
     return (static_cast<size_t>(token) * head_dim + chunk * chunk_elements + i % chunk_elements) *
            element_bytes;
   }
-  // Byte offset of the word with element i of tokens 4 quad .. 4 quad + 3 inside an 8-bit V tile:
-  // the words of four neighbouring quads fall into different banks.
+  // Byte offset, inside an 8-bit V tile, of the word with element i of tokens 4 quad .. 4 quad + 3.
+  // The words of four neighbouring quads fall into different banks.
   ETA_HOST_DEVICE size_t ValueWord(int32_t quad, int32_t i) const {
     return (static_cast<size_t>(quad) * head_dim + (i ^ (quad & 3) * 8)) * 4;
   }
@@ -118,7 +118,8 @@ struct KvTile {
   ETA_HOST_DEVICE size_t Sigma(int32_t kv_head) const {
     return Mu(kv_head) + static_cast<size_t>(head_dim) * (narrow_index ? 1 : 2);
   }
-  // Of M alone with a float16 index, of the RecordTrailer, which begins with M, with an 8-bit one.
+  // Byte offset of M with a float16 index, or of the RecordTrailer, whose first member is M, with
+  // an 8-bit index.
   ETA_HOST_DEVICE size_t MaxNorm(int32_t kv_head) const {
     return Mu(num_kv_heads) + static_cast<size_t>(kv_head) * (narrow_index ? 16 : 4);
   }

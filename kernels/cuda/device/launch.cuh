@@ -1,9 +1,9 @@
-// How every kernel of this backend is launched, and the first thing that each of them does.
+// How every kernel of this backend is launched, and how each of them begins.
 //
-// On sm_90 a kernel may be scheduled while its predecessor still runs (programmatic dependent
-// launch); it calls WaitForPrevious() before it touches anything that its predecessor may still
-// write or read, and AllowNext() only after that. So what was complete before the predecessor began
-// may be read before the wait. This hides most of a launch's latency, also inside graphs.
+// On sm_90 a kernel may start while its predecessor still runs (programmatic dependent launch). It
+// calls WaitForPrevious() before it touches memory that the predecessor may still write or read,
+// and AllowNext() only after that. So a kernel may read before the wait what was complete before
+// its predecessor began. This hides most of a launch's latency, also inside graphs.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -55,7 +55,7 @@ void Launch(Device& device, const char* what, const LaunchShape& shape, void (*k
   config.stream = device.stream();
   config.attrs = attributes;
 #ifdef ETA_CUDA_SM90A
-  // Other devices run code for sm_80, whose kernels do not wait for their predecessors.
+  // Other devices run the code for sm_80, whose kernels do not wait for their predecessors.
   if (device.compute_capability() == 90) config.numAttrs = shape.cluster > 1 ? 2 : 1;
 #endif
   device.Check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), what);

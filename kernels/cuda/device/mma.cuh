@@ -1,9 +1,9 @@
-// Warp-wide matrix products on tensor cores (sm_80 upward) and the shared-memory loads that feed
-// them. Fragments follow PTX's m16n8k16: a lane holds of
+// Matrix products of a warp on tensor cores (sm_80 upward), and the shared-memory loads that feed
+// them. Fragments follow PTX's m16n8k16. With r = lane / 4 and c = 2 * (lane % 4) a lane holds:
+//
 //   A (16 x 16, row-major)  a[0] (r, c..c+1)  a[1] (r+8, c..)  a[2] (r, c+8..)  a[3] (r+8, c+8..)
 //   B (16 x 8, "col")       b[0] (c..c+1, r)  b[1] (c+8.., r)
 //   C (16 x 8, float32)     c[0..1] (r, c..c+1)  c[2..3] (r+8, c..c+1)
-// with r = lane / 4 and c = 2 * (lane % 4).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,29 +40,29 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint3
   }
 }
 
-// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8 and
-// receives of matrix i the elements (l / 4, 2 (l % 4) .. + 1) in m[i].
+// Loads four 8 x 8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l /
+// 8. It receives the elements (l / 4, 2 (l % 4) .. + 1) of matrix i in m[i].
 __device__ __forceinline__ void LoadMatrices(uint32_t (&m)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                : "r"(address));
 }
 
-// The same, each matrix transposed.
+// Loads four 8 x 8 matrices likewise, each transposed.
 __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&m)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                : "r"(address));
 }
 
-// The 8 x 8 matrix of 16-bit elements that the warp holds, transposed.
+// Transposes the 8 x 8 matrix of 16-bit elements that the warp holds.
 __device__ __forceinline__ uint32_t TransposeMatrix(uint32_t m) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(m));
   return out;
 }
 
-// Two floats as a pair of Elements, the first in the low half.
+// Packs two floats as a pair of Elements, the first in the low half.
 template <typename Element>
 __device__ __forceinline__ uint32_t PackPair(float low, float high) {
   if constexpr (std::is_same_v<Element, Half>) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ uint32_t PackPair(float low, float high) {
   }
 }
 
-// A pair of Elements as two floats.
+// Unpacks a pair of Elements as two floats.
 template <typename Element>
 __device__ __forceinline__ float2 UnpackPair(uint32_t pair) {
   if constexpr (std::is_same_v<Element, Half>) {

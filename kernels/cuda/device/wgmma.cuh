@@ -1,7 +1,7 @@
-// Warpgroup matrix products of sm_90a (PTX wgmma): four warps multiply 64 rows, of which each warp
-// holds 16 in registers as in m16n8k16 (mma.cuh), by 64 columns in shared memory. They run beside
-// the threads; until Wait() says that a product has finished, neither its sums nor its A registers
-// may be touched.
+// Matrix products of a warpgroup on sm_90a (PTX wgmma): four warps multiply 64 rows by 64 columns
+// in shared memory. Each warp holds 16 of the rows in registers, as in m16n8k16 (mma.cuh). The
+// products run beside the threads. Neither a product's sums nor its A registers may be touched
+// until Wait() says that it has finished.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@
 
 namespace eta::cuda::wgmma {
 
-// Before the first product after registers or shared memory that it reads were written.
+// Call it after writing registers or shared memory that the next product reads.
 __device__ __forceinline__ void Fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -29,7 +29,7 @@ __device__ __forceinline__ void Wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps the compiler from moving uses of a product's sums across the waits around it.
+// Keeps the compiler from moving uses of a product's sums across the waits around the product.
 __device__ __forceinline__ void Pin(float (&c)[8][4]) {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
@@ -38,9 +38,9 @@ __device__ __forceinline__ void Pin(float (&c)[8][4]) {
 }
 
 // Describes 64 rows of 128 bytes in shared memory, 1024-byte aligned, whose 16-byte chunks are
-// swizzled by the row's low three bits. A row is a column of B ([n][k], keys) or, transposed, one
-// step of the inner dimension ([k][n], values). Chunks of 16 inner elements follow at
-// + kInnerStep or + kInnerStepTransposed.
+// swizzled by the row's low three bits. A row is a column of B ([n][k], keys). Transposed, it is
+// one step of the inner dimension ([k][n], values). The next 16 inner elements are at + kInnerStep
+// or + kInnerStepTransposed.
 __device__ __forceinline__ uint64_t Describe(uint32_t shared) {
   constexpr uint64_t kSwizzle128 = 1ull << 62;
   constexpr uint64_t kGroupStride = static_cast<uint64_t>(1024 >> 4) << 32;  // of eight rows
@@ -57,7 +57,8 @@ inline constexpr uint64_t kInnerStepTransposed = 16 * 128 >> 4;
   ETA_WGMMA_ROW(CONSTRAINT, 0), ETA_WGMMA_ROW(CONSTRAINT, 1), ETA_WGMMA_ROW(CONSTRAINT, 2),     \
       ETA_WGMMA_ROW(CONSTRAINT, 3), ETA_WGMMA_ROW(CONSTRAINT, 4), ETA_WGMMA_ROW(CONSTRAINT, 5), \
       ETA_WGMMA_ROW(CONSTRAINT, 6), ETA_WGMMA_ROW(CONSTRAINT, 7)
-// FACTORS: how A, B and the layout of A and B are written; the rest: the operands in this order.
+// FACTORS: the text of A, B and of the layouts of A and B. The remaining arguments are the operands
+// in this order.
 #define ETA_WGMMA(TYPE, ADD, CONSTRAINT, FACTORS, ...)                                          \
   asm volatile(                                                                                 \
       "{ .reg .pred add;\n"                                                                     \
@@ -68,8 +69,8 @@ inline constexpr uint64_t kInnerStepTransposed = 16 * 128 >> 4;
       "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " FACTORS "; }"        \
       : ETA_WGMMA_SUMS(CONSTRAINT)                                                              \
       : __VA_ARGS__)
-// Overwriting and adding products differ for the compiler: what c held before the first kind is
-// dead.
+// Overwriting and adding products are separate instructions for the compiler: with the first kind
+// the old value of c is dead.
 #define ETA_WGMMA_EITHER(...)                                   \
   if constexpr (std::is_same_v<Element, Half> && kAccumulate) { \
     ETA_WGMMA("f16", "1", "+f", __VA_ARGS__);                   \
@@ -81,15 +82,15 @@ inline constexpr uint64_t kInnerStepTransposed = 16 * 128 >> 4;
     ETA_WGMMA("bf16", "0", "=f", __VA_ARGS__);                  \
   }
 
-// c = a * B (overwriting) or c += a * B over 16 inner elements; c[n] as in Mma(), of the warp's 16
-// rows.
+// c = a * B (overwriting) or c += a * B over 16 inner elements. c[n] is as in Mma(), of the warp's
+// 16 rows.
 template <typename Element, bool kTransposed, bool kAccumulate>
 __device__ __forceinline__ void Multiply(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b) {
   ETA_WGMMA_EITHER("{%32, %33, %34, %35}, %36, add, 1, 1, %37", "r"(a[0]), "r"(a[1]), "r"(a[2]),
                    "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0))
 }
 
-// The same with A too in shared memory: 64 rows as Describe() has them.
+// The same product with A in shared memory too: 64 rows as Describe() has them.
 template <typename Element, bool kAccumulate>
 __device__ __forceinline__ void MultiplyShared(float (&c)[8][4], uint64_t a, uint64_t b) {
   ETA_WGMMA_EITHER("%32, %33, add, 1, 1, 0, 0", "l"(a), "l"(b))

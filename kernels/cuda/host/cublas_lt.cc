@@ -10,7 +10,7 @@
 namespace eta::cuda {
 namespace {
 
-// The loader's search path first, then the toolkit that this was built with.
+// First the loader's search path, then the toolkit of this build.
 constexpr const char* kFiles[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
                                   ETA_CUDA_LIBRARY_DIR "/libcublasLt.so"};
 

@@ -1,5 +1,5 @@
-// cuBLASLt, loaded when a CUDA backend is opened: a program that was built with CUDA must start on
-// machines without it, and the library is larger than everything else together.
+// cuBLASLt, loaded when a CUDA backend is opened. A program that was built with CUDA must also
+// start on machines without it, and the library is larger than everything else together.
 #pragma once
 
 #include <cublasLt.h>
@@ -8,7 +8,7 @@
 
 namespace eta::cuda {
 
-// The functions that this backend calls, under the names of cublasLt.h without their prefix.
+// The functions that this backend calls, with the names of cublasLt.h without their prefix.
 struct CublasLt {
   decltype(&cublasLtCreate) Create;
   decltype(&cublasLtDestroy) Destroy;
@@ -25,8 +25,8 @@ struct CublasLt {
   decltype(&cublasLtMatrixLayoutCreate) MatrixLayoutCreate;
   decltype(&cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy;
 
-  // The library of this process, loaded by the first call and kept. Unavailable, naming the files
-  // that were looked for, if there is none. Thread-safe.
+  // The library of this process; the first call loads it, and it stays. Unavailable, naming the
+  // files that were tried, if there is none. Thread-safe.
   static absl::StatusOr<const CublasLt*> Load();
 };
 

@@ -67,7 +67,7 @@ void Device::Check(cudaError_t error, std::string_view what) {
   const std::string message = absl::StrCat("cuda: device ", index_, ": ", std::string(what), ": ",
                                            cudaGetErrorString(error));
   if (error != cudaErrorMemoryAllocation) return Fail(absl::InternalError(message));
-  cudaGetLastError();  // else the next launch reports it
+  cudaGetLastError();  // otherwise the next launch would report the error
   Fail(absl::ResourceExhaustedError(message));
 }
 
@@ -97,8 +97,8 @@ void Scratch::Clear() {
 std::byte* Scratch::Get(Use use, size_t bytes) {
   Piece& piece = pieces_[static_cast<size_t>(use)];
   if (bytes <= piece.bytes) return piece.data;
-  // Doubling keeps the number of growths, each of which voids all graphs, small; what is large
-  // grows to what is asked for.
+  // Small pieces double when they grow, so that few growths void the graphs. Large pieces grow to
+  // the size that is asked for.
   constexpr size_t kLarge = size_t{64} << 20;
   const size_t doubled = piece.bytes < kLarge ? 2 * piece.bytes : 0;
   const size_t size = std::max({bytes, doubled, size_t{4096}});

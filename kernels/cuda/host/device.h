@@ -1,7 +1,7 @@
-// One CUDA device: its stream, what it is, and the first error it met. A CUDA error is sticky:
-// after it, nothing that the device computed can be believed, and Finish() reports it. Only a lack
-// of memory passes: what had begun is lost with it, the device is well. Single-threaded, as a
-// backend is.
+// One CUDA device: its stream, its properties, and the first error that it met. A CUDA error is
+// sticky: after it nothing that the device computed can be believed, and Finish() reports it. Only
+// a lack of memory passes: the work that had begun is lost, but the device is well.
+// Single-threaded, as a backend is.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,13 +20,14 @@ namespace eta::cuda {
 
 class Device {
  public:
-  // Device `index` of those that the process sees. Unavailable, saying why, where there is none.
+  // Opens device `index` of those that the process sees. Unavailable, with the reason, if there is
+  // none.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int index);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Makes this the calling thread's device, for the runtime calls that follow.
+  // Makes this the calling thread's device for later runtime calls.
   void MakeCurrent() const;
 
   int index() const { return index_; }
@@ -37,11 +38,11 @@ class Device {
   size_t l2_bytes() const { return l2_bytes_; }
   cudaStream_t stream() const { return stream_; }
 
-  // Keeps the first error, with what was being done.
+  // Keeps the first error, with the operation that failed.
   void Check(cudaError_t error, std::string_view what);
   void Fail(const absl::Status& error);
   const absl::Status& status() const { return status_; }
-  // The error if it was a lack of memory, which is over then; else OK.
+  // Returns the error if it was a lack of memory, and forgets it; else OK.
   absl::Status TakeShortage();
 
  private:
@@ -56,13 +57,13 @@ class Device {
   absl::Status status_;
 };
 
-// As cudaMalloc; where tests make the device run out of memory.
+// cudaMalloc with a failpoint, so that tests can make the device run out of memory.
 cudaError_t AllocateMemory(void** data, size_t bytes);
 
-// Device memory that ops keep between launches: one piece per purpose, zero at first, grown (and
-// zeroed again) when an op asks for more. Growth changes addresses, so graphs captured before it
-// are void: generation() tells. Never grows while a graph is being captured, because every program
-// runs plainly once before it is captured.
+// Device memory that ops keep between launches, one piece per purpose. It is zero at first, and
+// grows (and is zeroed again) when an op asks for more. Growth changes addresses, so it voids all
+// graphs captured before; generation() then changes. It never grows during a capture, because every
+// program runs plainly once before it is captured.
 class Scratch {
  public:
   enum class Use {
@@ -82,10 +83,10 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // At least `bytes` bytes, 256-byte aligned; null if the device has no memory (its status is then
-  // an error).
+  // Returns at least `bytes` bytes, 256-byte aligned; null if the device has no memory (its status
+  // is then an error).
   std::byte* Get(Use use, size_t bytes);
-  // Gives all of it back, when nothing runs that uses it.
+  // Frees all memory. REQUIRES: nothing that runs uses it.
   void Clear();
   int64_t generation() const { return generation_; }
 

@@ -1,7 +1,7 @@
-// The ops of the CUDA backend, one file each, in the order of a layer. Each one puts its kernels on
-// the device's stream and returns; semantics and shapes stand in kernels/params.h. Errors go to
-// Device::Check. All of them may be captured in a graph: they read what changes from step to step
-// from context.step, never from the host.
+// The ops of the CUDA backend, one file each, in the order of a layer. Each op puts its kernels on
+// the device's stream and returns. kernels/params.h has semantics and shapes. Errors go to
+// Device::Check. All ops may be captured in a graph: they read what changes from step to step from
+// context.step, never from the host.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,7 +28,8 @@ struct Context {
   Scratch& scratch;
   StepView step;
   RopeAngles angles{};
-  // Of the step, host: what prefill is planned with, as steps with prefill rows are never captured.
+  // The step's sequences on the host. Prefill is planned with them; steps with prefill rows are
+  // never captured.
   std::span<const StepSequence> sequences{};
 };
 
@@ -38,7 +39,7 @@ struct DeviceCounts {
   int32_t* tokens_read = nullptr;      // [R, HKV]
 };
 
-// `table` [V, cols], of `dtype`; the rows' token ids stand in the step.
+// `table` is [V, cols] of `dtype`. The rows' token ids are in the step.
 void Embed(Context& context, const void* table, DType dtype, int64_t cols,
            const TensorView& out);                                                 // pointwise.cu
 void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows);  // pointwise.cu
@@ -47,13 +48,14 @@ const float2* Angles(Context& context, const RopeParams& params);         // rop
 void Rope(Context& context, const RopeParams& params);                    // rope.cu
 void AppendKv(Context& context, const AppendKvParams& params);            // block_index.cu
 void PredictThresholds(Context& context, const ThresholdParams& params);  // pointwise.cu
-// The last three of one layer as one kernel, for a step in which every sequence decodes one row.
-// False, and nothing done, where the device or the shapes have none.
+// Rope, AppendKv and PredictThresholds of one layer as one kernel, for a step in which every
+// sequence decodes one row. Returns false, and does nothing, if the device or the shapes have no
+// such kernel.
 bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvParams& append,
                       const ThresholdParams& thresholds);  // append_decode.cu
 void SelectBlocks(Context& context, const SelectBlocksParams& params,
                   const DeviceCounts& counts);  // block_select.cu
-// `counts`: what SelectBlocks wrote for the same rows.
+// `counts`: those that SelectBlocks wrote for the same rows.
 void DecodeAttention(Context& context, const AttentionParams& params,
                      const DeviceCounts& counts);                        // decode_attention.cu
 void PrefillAttention(Context& context, const AttentionParams& params);  // prefill_attention.cu
@@ -62,16 +64,16 @@ void CountRecall(Context& context, const RecallParams& params, int64_t* above,
 void CollectCalibration(Context& context, const CalibrationParams& params);  // calibration.cu
 void SwiGlu(Context& context, const SwiGluParams& params);                   // pointwise.cu
 
-// What the blocks of a selection are in the pool, one by one, [lists, capacity] in scratch memory:
-// SelectBlocks writes it, DecodeAttention reads it. Null if the device has no memory.
+// The pool's block of each block in a selection, [lists, capacity], in scratch memory. SelectBlocks
+// writes it and DecodeAttention reads it. Null if the device has no memory.
 inline uint32_t* PoolBlocks(Context& context, int64_t lists, const BlockSelection& selection) {
   const auto count = static_cast<size_t>(lists * selection.capacity);
   return reinterpret_cast<uint32_t*>(
       context.scratch.Get(Scratch::Use::kPoolBlocks, count * sizeof(uint32_t)));
 }
 
-// The forms that take any geometry and type, float32 too: one warp a head, no tensor cores. The ops
-// above fall back on them; tests compare the two.
+// The plain forms: any geometry and type, float32 too, without tensor cores. The ops above fall
+// back on them. Tests compare the two forms.
 void PlainScreen(Context& context, const SelectBlocksParams& params,
                  uint64_t* best);                                             // plain_screen.cu
 void PlainDecodeAttention(Context& context, const AttentionParams& params);   // plain_attention.cu

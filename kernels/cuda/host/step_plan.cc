@@ -6,7 +6,7 @@
 namespace eta::cuda {
 namespace {
 
-// Of every array, as of one cache line of L2.
+// Alignment of every array: one cache line of L2.
 constexpr size_t kAlignment = 128;
 
 size_t AlignUp(size_t bytes) {
@@ -22,7 +22,7 @@ RowRole RoleOf(RowKind kind) {
   return kind == RowKind::kPrefill ? RowRole::kPrefill : RowRole::kDecode;
 }
 
-// Rows of the arrays: a step without rows has arrays too, and sequences without rows have a place.
+// Rows of the arrays. A step without rows has arrays too, and sequences without rows have a place.
 int32_t PaddedRowsOf(const BatchView& batch) {
   const auto sequences = static_cast<int64_t>(batch.sequences.size());
   return static_cast<int32_t>(PaddedRows(std::max<int64_t>({batch.num_rows(), sequences, 1})));
@@ -44,7 +44,8 @@ StepRow MakeRow(const SequenceRows& sequence, int32_t index, int32_t i, int32_t 
   return row;
 }
 
-// Index of the sequence's profile in `profiles`, where it is added if it is new; -1: it has none.
+// The index of the sequence's profile in `profiles`; a new profile is added. -1: the sequence has
+// none.
 int32_t ProfileIndex(const SequenceRows& sequence, std::vector<StepProfile>& profiles) {
   const StepProfile profile = {sequence.frozen_thresholds, sequence.head_z};
   if (profile == StepProfile()) return -1;

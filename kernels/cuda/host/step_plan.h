@@ -1,4 +1,4 @@
-// From a batch to the arrays of step_view.h, in host memory. Nothing here touches a device.
+// Packs a batch into the arrays of step_view.h, in host memory. Nothing here touches a device.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@
 
 namespace eta::cuda {
 
-// Rows up to which a step of `rows` rows is filled with padding, so that few sizes occur: each of
-// the small ones, which decoding repeats, has its graphs.
+// The number of rows to which a step of `rows` rows is padded, so that few sizes occur. Decoding
+// repeats small sizes, and each of these has its own graphs.
 int64_t PaddedRows(int64_t rows);
 
-// Where the arrays of a step stand, in bytes from its beginning: the same for all batches of equal
-// padded size, because only the last array, the block tables, varies in length beyond that.
+// The offsets of a step's arrays, in bytes from its beginning. They are equal for all batches of
+// equal padded size, because only the last array, the block tables, varies in length beyond that.
 class StepLayout {
  public:
   explicit StepLayout(int32_t padded_rows);
@@ -27,7 +27,7 @@ class StepLayout {
   size_t screen_begin() const { return screen_begin_; }
   size_t tables() const { return tables_; }
 
-  // The arrays of a step that begins at `step`; what profiles bring is not among them.
+  // The arrays of a step that begins at `step`, without those that profiles bring.
   StepView View(const std::byte* step) const;
 
  private:
@@ -41,7 +41,7 @@ class StepLayout {
 // Bytes that the arrays of `batch` take.
 size_t StepBytes(const BatchView& batch);
 
-// What sequences bring for every layer and head, [L, HQ], host; either may be null.
+// The tables of a sequence's profile for every layer and head, [L, HQ], host. Either may be null.
 struct StepProfile {
   const float* frozen_thresholds = nullptr;
   const float* head_z = nullptr;
@@ -49,7 +49,7 @@ struct StepProfile {
   bool operator==(const StepProfile&) const = default;
 };
 
-// What the host keeps of a packed batch.
+// The host's knowledge of a packed batch.
 struct PackedStep {
   struct Rows {
     int32_t begin = 0;
@@ -58,16 +58,16 @@ struct PackedStep {
   int32_t num_rows = 0;     // R
   int32_t padded_rows = 0;  // at least 1
   bool has_prefill = false;
-  bool calibrates = false;            // a prefill sequence does
+  bool calibrates = false;            // a prefill sequence calibrates
   bool single_rows = true;            // every sequence decodes, one row
-  std::vector<Rows> decode_rows;      // of each decode sequence
-  std::vector<StepProfile> profiles;  // distinct: StepRow::frozen and head_z are indices
+  std::vector<Rows> decode_rows;      // rows of each decode sequence
+  std::vector<StepProfile> profiles;  // distinct; StepRow::frozen and head_z index them
 };
 
-// Writes all arrays but screen_begin, StepBytes(batch) bytes, and returns the rest.
+// Writes all arrays but screen_begin, StepBytes(batch) bytes. Returns what the host keeps.
 PackedStep PackStep(const BatchView& batch, std::byte* step);
 
-// Puts other tokens, [R], into a packed step.
+// Replaces the tokens [R] of a packed step.
 void SetTokens(std::span<const int32_t> tokens, int32_t padded_rows, std::byte* step);
 
 // Writes screen_begin and StepCounts::screen_units of a packed step, for blocks of `block_size`.

@@ -1,14 +1,14 @@
 // The rows of a step as kernels on the device see them. Plan() writes these arrays in host memory
-// and sends them in one copy; their addresses do not change from step to step (unless they had to
-// grow), so that a captured graph finds the next step's rows where it found the last one's.
+// and sends them in one copy. Their addresses do not change from step to step, unless they had to
+// grow. So a captured graph finds each step's rows in the same place.
 #pragma once
 
 #include <cstdint>
 
 namespace eta::cuda {
 
-// What a row does. Rows that only fill a bucket up (kPadding) append nothing, attend to nothing and
-// have zeros as attention output.
+// The work of a row. A padding row (kPadding) appends nothing, attends to nothing and gets zeros as
+// attention output.
 enum class RowRole : int32_t { kPadding = 0, kPrefill = 1, kDecode = 2 };
 
 // One row. T = position + 1 keys, N = T / b full blocks.
@@ -21,7 +21,7 @@ struct StepRow {
   int32_t frozen;       // row of StepView::frozen, or -1: the predictor's thresholds
   int32_t head_z;       // row of StepView::head_z, or -1: `z` for every head
   float rope_theta;
-  float offset;  // the AttentionOptions of its sequence, from here on
+  float offset;  // from here on: the AttentionOptions of its sequence
   float z;
   int32_t pinned_blocks;
   int32_t rescue_chunk;
@@ -36,7 +36,7 @@ struct StepSequence {
   int32_t position;  // of the first row
   int32_t table_begin;
   RowRole role;
-  int32_t calibrate;  // not 0: CollectCalibration takes it in
+  int32_t calibrate;  // not 0: CollectCalibration counts over it
 };
 
 // Numbers that change from step to step and that kernels of a captured graph must read.
@@ -54,14 +54,15 @@ struct StepView {
   const StepCounts* counts;
   const StepRow* rows;            // [R padded to the bucket]
   const StepSequence* sequences;  // [S]
-  const int32_t* tables;          // block tables, one behind the other
-  // [padded rows + 1] prefix sums of ceil(N / kScreenBlocks) over rows that screen: decode rows
-  // that are not admit_all; others bring 0.
+  const int32_t* tables;          // block tables, one after the other
+  // [padded rows + 1] prefix sums of ceil(N / kScreenBlocks) over the rows that screen: decode rows
+  // that are not admit_all. Other rows add 0.
   const int32_t* screen_begin;
-  // Of the step's profiles, [F, HQ] each, of the layer at hand; what a profile has none of is any.
+  // Tables of the step's profiles for the current layer, [F, HQ] each. If a profile lacks a table,
+  // its row there is undefined.
   const float* frozen;
   const float* head_z;
-  int32_t num_rows;  // rows padded to the bucket: what a launch covers
+  int32_t num_rows;  // rows padded to the bucket, which a launch covers
 };
 
 }  // namespace eta::cuda

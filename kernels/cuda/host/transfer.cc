@@ -15,7 +15,7 @@ size_t AlignUp(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// The next power of two from kLeastBytes on.
+// The next power of two, at least kLeastBytes.
 size_t Capacity(size_t bytes) {
   return std::bit_ceil(std::max(bytes, kLeastBytes));
 }
@@ -40,7 +40,7 @@ void MirroredMemory::Reallocate(size_t bytes) {
   host_ = static_cast<std::byte*>(host);
   device_data_ = static_cast<std::byte*>(data);
   if (host_ == nullptr || device_data_ == nullptr) return;
-  // Results come back in one piece, with those of rows that write none.
+  // Results come back in one copy, with those of rows that write none; so they are zeroed.
   device_.Check(cudaMemsetAsync(data, 0, bytes, device_.stream()), "step memory");
   bytes_ = bytes;
 }
@@ -59,7 +59,7 @@ bool Uploads::Reserve(size_t piece_bytes, size_t step_bytes) {
   }
   const size_t pieces = std::max(Capacity(piece_bytes), begin);
   const size_t step = std::max(Capacity(step_bytes), memory_.bytes() - begin);
-  // What runs reads the old memory.
+  // Waits for the running work, which reads the old memory.
   device_.MakeCurrent();
   device_.Check(cudaStreamSynchronize(device_.stream()), "growth of step memory");
   MirroredMemory grown(device_, 2);

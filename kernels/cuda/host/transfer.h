@@ -1,5 +1,5 @@
-// What goes to the device before a program runs and what comes back after it: one copy each way.
-// Single-threaded. Offsets, not addresses, are what callers keep: growth moves the memory.
+// The data that goes to the device before a program runs and comes back after it, one copy each
+// way. Single-threaded. Callers keep offsets, not addresses, since growth moves the memory.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace eta::cuda {
 
-// Device memory, and pinned host memory on one or more sides, as much on each. Null after a failed
-// growth (the device's status then says so).
+// Device memory, and pinned host memory of the same size on each of one or more sides. Null after a
+// failed growth; the device's status then says so.
 class MirroredMemory {
  public:
   explicit MirroredMemory(Device& device, size_t sides = 1) : device_(device), sides_(sides) {}
@@ -22,8 +22,8 @@ class MirroredMemory {
   std::byte* device() const { return device_data_; }
   size_t bytes() const { return bytes_; }
 
-  // Exchanges the memory, which nothing that runs may use, for new memory of `bytes` bytes,
-  // contents undefined.
+  // Replaces the memory by new memory of `bytes` bytes, contents undefined. REQUIRES: nothing that
+  // runs uses the old memory.
   void Reallocate(size_t bytes);
   void Swap(MirroredMemory& other);
 
@@ -35,27 +35,27 @@ class MirroredMemory {
   size_t bytes_ = 0;
 };
 
-// To the device: the arrays of the step, and in front of them, growing downwards, the pieces that
-// single ops brought. So both begin at the same address in every step, and one copy sends them.
+// Data for the device: the arrays of the step and, in front of them and growing downwards, the
+// pieces of single ops. So the step begins at the same address every time, and one copy sends all.
 //
 //   unused | piece 2 | piece 1 | piece 0 | step        offsets count from the step's first byte
 //
-// The host has two sides of it and writes them in turns, so that it can write a step while the copy
-// of the last one is under way; the device has one, which the next copy reaches when all that runs
-// before it has ended.
+// The host has two sides and writes them in turns, so that it can write a step while the last one
+// is being copied. The device has one side: the next copy reaches it when all work before it has
+// ended.
 class Uploads {
  public:
   explicit Uploads(Device& device) : device_(device), memory_(device, 2) {}
 
-  // Makes room for the next step, whose arrays the caller then writes at HostAt(0). False if there
-  // is no memory. The copy of the step before the last one must have ended.
+  // Makes room for the next step; the caller then writes its arrays at HostAt(0). False if there is
+  // no memory. REQUIRES: the copy of the step before the last one has ended.
   bool BeginStep(size_t bytes);
-  // The arrays were written again, in place.
+  // Tells that the arrays were written again, in place.
   void ChangeStep() { step_changed_ = true; }
 
-  // Makes room for a piece; its offset is at most 0 - bytes. Sizes are rounded up to a power of
-  // two, so that pieces whose length varies seldom move the ones behind them. 0 if there is no
-  // memory.
+  // Makes room for a piece and returns its offset, at most 0 - bytes; 0 if there is no memory.
+  // Sizes are rounded up to a power of two, so that pieces of varying length seldom move those
+  // behind them.
   int64_t AddPiece(size_t bytes);
 
   std::byte* HostAt(int64_t offset) const { return memory_.host(side_) + step_begin_ + offset; }
@@ -64,10 +64,10 @@ class Uploads {
   }
 
   // Sends the pieces, and the step if it was written since the last call, on the device's stream.
-  // More pieces of the same step may be added once the stream has come to it.
+  // More pieces of the same step may be added once the stream has sent these.
   void Send();
   void ClearPieces() { piece_bytes_ = 0; }
-  // Changes when the device addresses do.
+  // Changes when the device addresses change.
   int64_t generation() const { return generation_; }
 
  private:
@@ -75,25 +75,25 @@ class Uploads {
 
   Device& device_;
   MirroredMemory memory_;
-  size_t side_ = 0;         // that is written
-  bool sent_ = false;       // from that side
-  int64_t step_begin_ = 0;  // bytes for pieces
+  size_t side_ = 0;         // the side that is written
+  bool sent_ = false;       // true: that side was sent
+  int64_t step_begin_ = 0;  // bytes in front of the step, for pieces
   int64_t piece_bytes_ = 0;
   size_t step_bytes_ = 0;
   bool step_changed_ = false;
   int64_t generation_ = 0;
 };
 
-// From the device: one region per result.
+// Data from the device: one region per result.
 class Results {
  public:
   explicit Results(Device& device) : device_(device), memory_(device) {}
 
-  // Offset of a region of `bytes` bytes.
+  // Adds a region of `bytes` bytes and returns its offset.
   int64_t Add(size_t bytes);
-  // Before the program runs: memory for all regions. False if there is none.
+  // Reserves memory for all regions before the program runs. False if there is none.
   bool Reserve();
-  // After it: starts the copy to the host, where results stand until the next Fetch.
+  // Starts the copy to the host after the program. The results stay there until the next Fetch.
   void Fetch();
   void Clear() { used_ = 0; }
 

@@ -1,11 +1,13 @@
-// A step in which every sequence decodes one row: RoPE, AppendKv and PredictThresholds of a layer
-// as one kernel, since each launch costs as much as the work.
+// AppendDecodeRows does Rope, AppendKv and PredictThresholds of a layer as one kernel, for a step
+// in which every sequence decodes one row (eta-semantics.md, "Model" and "Block index"). The shapes
+// are those of the three ops: q [R, HQ * d], k and v [R, HKV * d], thresholds [R, HQ].
 //
-// Clusters have one thread block per KV head. The first ones rotate the keys of kAppendRows rows,
-// store keys and values and write the records of the blocks that these fill. The others rotate the
-// queries of kPredictRows rows and predict: each thread block multiplies its own heads' queries
-// with their columns of the weight, for all thresholds, and sends the sums to where they are added
-// up, so that the weight is read once per cluster.
+// Launches bind: each costs as much as the work, so there is one instead of three. A cluster has
+// one CTA per KV head. The first clusters rotate the keys of kAppendRows rows each, store keys and
+// values, and write the records of the blocks that these fill. The other clusters rotate the
+// queries of kPredictRows rows each and predict. There each CTA multiplies its own heads' queries
+// with their columns of the weight, for all thresholds, and sends each sum to the CTA that adds it
+// up. So a cluster reads the weight once.
 
 #include <cooperative_groups.h>
 
@@ -21,9 +23,9 @@ namespace {
 
 constexpr int32_t kAppendRows = 2;
 constexpr int32_t kPredictRows = 4;
-// The portable limit of clusters.
+// The largest cluster size that every device supports.
 constexpr int32_t kMaxKvHeads = 8;
-// Of the queries that share a KV head, in elements: they stand in shared memory.
+// Elements of the queries that share a KV head, which are kept in shared memory.
 constexpr int64_t kMaxWidth = 1024;
 
 struct DecodeArgs {
@@ -37,7 +39,7 @@ struct DecodeArgs {
 using Cluster = cooperative_groups::cluster_group;
 
 constexpr int32_t kWarps = kAppendThreads / 32;
-// Predicting threads stand in groups, each for kHeads thresholds of kTileRows rows at a time.
+// Predicting threads form groups. A group takes kHeads thresholds of kTileRows rows at a time.
 constexpr int32_t kTileRows = 2;
 constexpr int32_t kTiles = kPredictRows / kTileRows;
 constexpr int32_t kHeads = 32 / kTileRows;
@@ -79,7 +81,7 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
   }
 }
 
-// Rotates the queries of rows [first_row, end) that share a KV head, in place and into `shared`,
+// Rotates the queries that share a KV head, of rows [first_row, end), in place and into `shared`,
 // [rows][width].
 __device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t first_row,
                                               int32_t end, int32_t kv_head, int32_t width,
@@ -105,13 +107,13 @@ __device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t fi
   }
 }
 
-// What a thread block contributes to thresholds, and what it has to add up.
+// The sums that a CTA sends to others, and those that it receives and adds up.
 struct PredictScratch {
   float warps[kTiles][kWarps][32];
-  float received[kMaxKvHeads][kPredictRows][kMaxGroup];  // from every thread block of the cluster
+  float received[kMaxKvHeads][kPredictRows][kMaxGroup];  // from every CTA of the cluster
 };
 
-// All loads that need nothing of the kernel before come first, the weight's above all.
+// Loads that need nothing of the previous kernel come first, above all those of the weight.
 __device__ __forceinline__ void Predict(const DecodeArgs& args, const StepView& step,
                                         int32_t first_row, int32_t kv_head) {
   extern __shared__ __align__(16) float queries[];  // [kPredictRows][width]
@@ -125,7 +127,7 @@ __device__ __forceinline__ void Predict(const DecodeArgs& args, const StepView& 
   const int32_t first_column = thread % kGroupThreads * 4;
   const int32_t first_head = thread / kGroupThreads * kHeads;
 
-  float w[kHeads][4];  // of the heads and columns that follow
+  float w[kHeads][4];  // of the next heads and columns
   int32_t loaded_head = first_head;
   int32_t loaded_column = first_column;
   const auto load_weight = [&] {
@@ -162,7 +164,7 @@ __device__ __forceinline__ void Predict(const DecodeArgs& args, const StepView& 
   RotateQueries(args, first_row, end, kv_head, width, queries);
   __syncthreads();
   if (predicts) {
-    Cluster::barrier_wait();  // the others are there to be sent to
+    Cluster::barrier_wait();  // all CTAs of the cluster have started and can receive
     for (int32_t begin = 0; begin < to.num_heads; begin += kGroups * kHeads) {
       const int32_t head = begin + first_head;
       for (int32_t tile = 0; first_row + tile * kTileRows < end; ++tile) {
@@ -264,7 +266,7 @@ bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvPa
                            .thresholds = MakeThresholdArgs(thresholds),
                            .q = rope.q.data,
                            .angles = Angles(context, rope)};
-  if (args.angles == nullptr) return true;  // no memory: the device's status says so
+  if (args.angles == nullptr) return true;  // no memory; the device's status says so
   const int32_t num_rows = context.step.num_rows;
   const auto clusters =
       static_cast<unsigned>(Clusters(num_rows, kAppendRows) + Clusters(num_rows, kPredictRows));

@@ -1,10 +1,12 @@
-// Storing keys and values, and the block index: what is kept of a full block so that a query can
-// bound its scores unread (eta-semantics.md, "Block index").
+// AppendKv stores K and V [R, HKV * d] of the step's rows in the cache, rounded to its type. It
+// writes the record of every block that this fills: per KV head mu [d], sigma [d], M and the
+// running sum of V [d] (eta-semantics.md, "Block index"). With the record a query can bound its
+// scores against the block without reading the keys.
 //
-// A thread block takes those rows of the step that fall into the same blocks of the cache, so that
-// it finds all tokens of a block that they fill in the tile: stored by itself or in earlier steps.
-// A record's V total needs the one before: where that was written in the same step, this kernel
-// leaves the block's own sum and a second one adds up along the sequence.
+// Launches bind, not bytes. A CTA takes all rows of the step that fall into the same blocks of the
+// cache. So when they fill a block, all its tokens are in the tile: this CTA or an earlier step
+// stored them. A record's V total needs the one before. If both blocks fill in the same step, this
+// kernel writes the block's own sum, and a second kernel adds up along the sequence.
 
 #include <algorithm>
 
@@ -15,13 +17,13 @@
 namespace eta::cuda {
 namespace {
 
-// Up to this many rows every thread block has one, so that blocks which fill together do not wait
-// for each other; with more rows, most of them a prompt's, it has kRowsPerBlock.
+// Up to this many rows every CTA has one row, so that blocks which fill together do not wait for
+// each other. With more rows, most of them a prompt's, a CTA has kRowsPerBlock.
 constexpr int32_t kMaxSingleRows = 128;
 constexpr int32_t kRowsPerBlock = 8;
 constexpr int32_t kMaxChainBlocks = 128;
 
-// Stores K and V of rows [begin, end), a vector per warp at a time.
+// Stores K and V of rows [begin, end). A warp stores one vector at a time.
 template <typename T>
 __device__ __forceinline__ void StoreRows(const AppendArgs& args, const StepView& step,
                                           int32_t begin, int32_t end, int32_t kv_head) {
@@ -45,7 +47,7 @@ __device__ __forceinline__ void StoreRows(const AppendArgs& args, const StepView
   }
 }
 
-// The first row from `row` on that is its sequence's first one in its block of the cache.
+// The first row, from `row` on, that begins a block of the cache or its sequence's rows.
 __device__ __forceinline__ int32_t NextBlockBegin(const StepView& step, int32_t num_rows,
                                                   int32_t row, int32_t block_size) {
   if (row >= num_rows) return num_rows;
@@ -78,8 +80,8 @@ __global__ void __launch_bounds__(kAppendThreads)
   }
 }
 
-// Adds up the V sums of the blocks that one sequence filled in this step, from the second on: one
-// thread per coordinate, so that totals come about in the order of the blocks.
+// Adds up the V sums of the blocks that one sequence filled in this step, from the second block on.
+// One thread takes one coordinate, so totals are added in the order of the blocks.
 __global__ void __launch_bounds__(kMaxHeadDim)
     ChainValueTotals(KvTile tile, std::byte* records, StepView step) {
   constexpr int kHeld = 32;  // sums in flight

@@ -1,5 +1,5 @@
-// The record of a full block, from its keys and values as they stand in the cache. Sums run in an
-// order that the geometry fixes, whoever stored the tokens and in how many steps.
+// The record of a full block, computed from its keys and values in the cache. The geometry fixes
+// the order of the sums, whoever stored the tokens and in how many steps.
 #pragma once
 
 #include "kernels/cuda/device/kv_elements.cuh"
@@ -33,7 +33,7 @@ inline AppendArgs MakeAppendArgs(const AppendKvParams& params) {
           .sub_block = params.geometry.sub_block};
 }
 
-// Neighbouring coordinates of a token that a thread takes.
+// Neighbouring coordinates of a token, which one thread takes.
 inline constexpr int32_t kRecordChunk = 4;
 
 // Dynamic shared memory of WriteRecord: the shares of every token's squared norm.
@@ -48,14 +48,14 @@ __device__ __forceinline__ float* ValueTotal(const KvTile& tile, std::byte* reco
   return reinterpret_cast<float*>(records + block * tile.record_bytes() + tile.VTotal(kv_head));
 }
 
-// How the tokens of a block are shared out: threads stand `chunks` wide along the head dimension
-// and `lanes` deep along the tokens. A part is what one deviation is taken over, a sub-block or the
-// whole block; parts are split into pieces where there are fewer of them than lanes.
+// How the tokens of a block are shared out. Threads stand `chunks` wide along the head dimension
+// and `lanes` deep along the tokens. One deviation is taken over a part: a sub-block, or the whole
+// block. If there are fewer parts than lanes, parts are split into pieces.
 struct Shares {
   int32_t lanes;
   int32_t part;    // tokens
-  int32_t splits;  // pieces of a part
-  int32_t pieces;  // of the block
+  int32_t splits;  // pieces per part
+  int32_t pieces;  // pieces per block
 
   __device__ Shares(int32_t chunks, int32_t block_size, int32_t sub_block)
       : lanes(kAppendThreads / chunks), part(sub_block > 0 ? sub_block : block_size) {
@@ -63,7 +63,7 @@ struct Shares {
     splits = parts < lanes ? min(part, lanes / parts) : 1;
     pieces = parts * splits;
   }
-  // Tokens [Begin, End) of a piece; may be none.
+  // Tokens [Begin, End) of a piece, possibly none.
   __device__ int32_t Begin(int32_t piece) const {
     return piece / splits * part + piece % splits * PieceTokens();
   }
@@ -78,11 +78,11 @@ struct alignas(16) RecordScratch {
   float keys[kAppendThreads * kRecordChunk];    // [lanes][d]
   float values[kAppendThreads * kRecordChunk];  // [lanes][d]
   float mean[kMaxHeadDim];
-  int32_t max_norm;  // bits of the largest squared norm: as ints they have the floats' order
+  int32_t max_norm;  // bits of the largest squared norm; ordered like the floats when read as ints
 };
 
-// One warp writes an 8-bit record but for v_total. `mu` and `sigma`: [d], as a float16 record has
-// them.
+// One warp writes an 8-bit record without v_total. `mu` and `sigma` [d] are those of a float16
+// record.
 __device__ __forceinline__ void WriteNarrowVectors(const KvTile& tile, std::byte* record,
                                                    int32_t kv_head, const float* mu,
                                                    const float* sigma, float max_norm) {
@@ -124,9 +124,9 @@ __device__ __forceinline__ void WriteNarrowVectors(const KvTile& tile, std::byte
   }
 }
 
-// Writes the record of full block `ordinal` of a block table, for one KV head; all threads of the
-// thread block. V's sums are added to the block before's total where `chained`, else left alone.
-// What the thread block itself stored must be behind a __syncthreads().
+// Writes the record of full block `ordinal` of a block table for one KV head. All threads of the
+// CTA call it. `chained`: the sum of V is added to the total of the block before; otherwise the
+// record keeps the block's own sum. REQUIRES: a __syncthreads() since the CTA stored tokens.
 template <typename T>
 __device__ __forceinline__ void WriteRecord(const AppendArgs& args, const int32_t* table,
                                             int32_t ordinal, int32_t kv_head, bool chained) {
@@ -241,7 +241,7 @@ __device__ __forceinline__ void WriteRecord(const AppendArgs& args, const int32_
   } else if (thread == 0) {
     *reinterpret_cast<float*>(record + tile.MaxNorm(kv_head)) = max_norm;
   }
-  __syncthreads();  // the next record uses the same scratch
+  __syncthreads();  // the next record uses the same scratch memory
 }
 
 #endif

@@ -1,4 +1,6 @@
-// Attention of decode and prefill rows for any geometry; plain_tile.cuh has the arithmetic.
+// DecodeAttention and PrefillAttention for any geometry and type (eta-semantics.md, "Gate" and
+// "Selection", steps 5 to 7), from q [R, HQ * d] to out [R, HQ * d]. Exact and slow. plain_tile.cuh
+// has the arithmetic.
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/ops.h"
@@ -20,13 +22,13 @@ __device__ __forceinline__ void StoreQuotient(const TensorView& out, int64_t ele
   const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    // No key at all gives zeros.
+    // A row without any key gets zeros.
     StoreOutput(out, element + i, total == 0.0f ? 0.0f : sums[i] / total);
   }
 }
 
-// The heads that did not admit every full block. The others must go without the floor: their sum
-// of e^S~ - e^0 would cancel against the floor added at the end.
+// The heads that did not admit every full block. A head that admitted every block must go without
+// the floor: its sum of e^S~ - e^0 would cancel against the floor that is added at the end.
 __device__ uint32_t PruningHeads(const uint32_t* heads, int32_t count, int32_t num_full) {
   if (count < num_full) return ~0u;
   __shared__ uint32_t of_warp[kWarps];
@@ -43,8 +45,8 @@ __device__ __forceinline__ uint32_t LowBits(int32_t count) {
   return count >= 32 ? ~0u : (1u << count) - 1;
 }
 
-// One decode row and KV head; the queries are the heads of the group, the keys those of the listed
-// blocks and of the tail.
+// Attends for one decode row and KV head. The queries are the heads of the group; the keys are
+// those of the listed blocks and of the tail.
 __global__ void __launch_bounds__(kThreads, 2)
     DecodeKernel(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(16) float shared[];
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             token,
             full && !admit_all ? heads[entry] : all_heads,
             ordinal * block_size + token == row.position ? all_heads : 0,
-            // The tail has no part in the total of full blocks that is added below.
+            // Tokens of the tail get no floor: the total added below is that of full blocks only.
             full ? floor_heads : 0,
         };
       },
@@ -128,8 +130,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   });
 }
 
-// A few neighbouring rows and one KV head; query i * group + g is head g of the tile's row i. Rows
-// of one sequence attend together.
+// Attends for a few neighbouring rows and one KV head. Query i * group + g is head g of the tile's
+// row i. Rows of one sequence attend together.
 __global__ void __launch_bounds__(kThreads, 2)
     PrefillKernel(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(16) float shared[];
@@ -156,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       ++end;
     }
 
-    __syncthreads();  // the last rows' memory is no longer read
+    __syncthreads();  // all threads have read the last rows' memory
     for (int32_t i = thread; i < tile.shape.padded_queries() * head_dim; i += kThreads) {
       const int32_t query = i / head_dim;
       const int32_t row_index = first_row + query / group;
@@ -182,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         [&](int32_t position) {
           const int32_t token = position % block_size;
           const int32_t physical = args.step.tables[row.table_begin + position / block_size];
-          // The first of the rows that may see the key, and whether the key is its own.
+          // The first of the rows that may see the key, and whether it is the key's own row.
           const int32_t seen_from = max(position - row.position, 0) + begin - first_row;
           const uint32_t before = LowBits(seen_from * group);
           const bool is_own = position >= row.position;

@@ -1,5 +1,6 @@
-// Calibration for any geometry: a thread block per row and KV head, a warp per block of keys, a
-// lane per key. It adds to the cells in memory, one score at a time.
+// CollectCalibration for any geometry and type (kernels/calibration_cells.h). A CTA takes a row and
+// KV head, a warp a block of keys, a lane a key. Each score is added to the cells in memory by
+// itself: exact and slow.
 
 #include "kernels/cuda/calibration/calibration_scores.cuh"
 #include "kernels/cuda/device/launch.cuh"
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   __syncthreads();
   const float norm = QueryNorm(queries, group, tile.head_dim);
-  // Of head `lane`.
+  // The threshold of head `lane`.
   float threshold = 0.0f;
   if (lane < group) {
     threshold = params.thresholds.data[row_index * params.thresholds.stride + first_head + lane] -

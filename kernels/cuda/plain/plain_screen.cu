@@ -1,4 +1,6 @@
-// Screening for any geometry: a warp per block, its lanes spread over the head dimension.
+// Screening, the first part of SelectBlocks, for any geometry and type (eta-semantics.md,
+// "Selection", steps 1 and 2). A warp takes a block; its lanes are spread over the head dimension.
+// Exact and slow.
 
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
@@ -19,8 +21,9 @@ struct ScreenArgs {
   unsigned long long* best;  // [R, HQ]
 };
 
-// The row whose piece of screening work `unit` is: the last one with begin[row] <= unit. All lanes
-// of the warp call it with the same arguments; 32 passes at a time, since each costs a trip to L2.
+// The row whose screening work holds piece `unit`: the last one with begin[row] <= unit. All lanes
+// of the warp call it with the same arguments. It narrows the range 32-fold at a time, since each
+// pass costs a trip to L2.
 __device__ __forceinline__ int32_t RowOfUnit(const int32_t* begin, int32_t num_rows, int32_t unit) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   int32_t low = 0;
@@ -54,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t first_head = kv_head * group;
 
     const float* q = params.q.data + row_index * params.q.stride + first_head * tile.head_dim;
-    __syncthreads();  // the last item's queries are no longer read
+    __syncthreads();  // all threads have read the last item's queries
     for (int32_t i = threadIdx.x; i < group * tile.head_dim; i += kThreads) queries[i] = q[i];
     __syncthreads();
     const float norm = QueryNorm(queries, group, tile.head_dim);

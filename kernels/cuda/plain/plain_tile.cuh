@@ -1,9 +1,10 @@
-// Attention for any geometry. A CTA attends with up to 32 queries to the keys of one KV head, some
-// 64 keys at a time: K and V go to shared memory as float32, then scores (a lane per key), weights
-// (a warp per query) and sums (a thread per four coordinates). Sums of products are split within a
-// key and within a tile of keys, which keeps float32 caches within 1e-5 of double precision.
+// Attention for any geometry. A CTA attends with up to 32 queries to the keys of one KV head, up to
+// 64 keys at a time. K and V go to shared memory as float32. Then come scores (a lane per key),
+// weights (a warp per query) and sums (a thread per four coordinates). Sums of products are split
+// within a key and within a tile of keys; this keeps float32 caches within 1e-5 of double
+// precision.
 //
-// Element types are told apart at run time: it costs these kernels little and saves instances.
+// Element types are told apart at run time, which costs these kernels little and saves instances.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,7 +24,7 @@ inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kMaxQueries = 32;
 inline constexpr int kMaxKeys = 64;  // of a tile
 inline constexpr int kMinKeys = 16;
-// Queries whose sums one thread keeps: 32, over the 4 that 256 threads take at d = 256.
+// The most queries whose sums one thread keeps: 32, over the 4 that 256 threads take at d = 256.
 inline constexpr int kMaxRows = 8;
 
 // One key of a tile. Bit q of the masks stands for query q.
@@ -31,8 +32,8 @@ struct KeySlot {
   int64_t tile;       // offset of its K tile in the layer, bytes
   int32_t token;      // in its block
   uint32_t attended;  // queries that attend to it
-  uint32_t own;       // queries whose own key it is: not gated
-  uint32_t floored;   // queries for which the floor already gives it the weight e^0
+  uint32_t own;       // queries whose own key this is: not gated
+  uint32_t floored;   // queries whose floor already gives this key the weight e^0
 };
 
 struct AttentionArgs {
@@ -47,7 +48,7 @@ struct TileShape {
   int32_t head_dim;
   int32_t max_keys;
 
-  // Queries are multiplied four at a time.
+  // The product takes four queries at a time.
   ETA_HOST_DEVICE int32_t padded_queries() const { return (num_queries + 3) / 4 * 4; }
   ETA_HOST_DEVICE int32_t key_stride() const { return head_dim + 4; }
   ETA_HOST_DEVICE int32_t weight_stride() const { return max_keys + 1; }
@@ -63,7 +64,7 @@ struct TileShape {
   }
 };
 
-// What the CTA works with.
+// The memory and the share of one thread in a CTA's tile.
 struct Tile {
   __device__ Tile(const AttentionArgs& attention, int32_t num_queries, float* shared)
       : args(attention),
@@ -102,7 +103,7 @@ struct Tile {
   KeySlot* slots;     // [2][keys]
 
   // The thread sums four coordinates of queries `query`, query + query_step, ... over every
-  // num_parts-th key of a tile; threads with part >= num_parts are left over.
+  // num_parts-th key of a tile. Threads with part >= num_parts have no work.
   int32_t first_coordinate;
   int32_t query;
   int32_t query_step;
@@ -115,12 +116,12 @@ using Sums = float4[kMaxRows];
 __device__ __forceinline__ float4 Add(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
-// a * factor + b
+// a * factor + b.
 __device__ __forceinline__ float4 MultiplyAdd(float4 a, float factor, float4 b) {
   return make_float4(fmaf(a.x, factor, b.x), fmaf(a.y, factor, b.y), fmaf(a.z, factor, b.z),
                      fmaf(a.w, factor, b.w));
 }
-// Coordinate by coordinate.
+// a * b + c, coordinate by coordinate.
 __device__ __forceinline__ float4 MultiplyAdd(float4 a, float4 b, float4 c) {
   return make_float4(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y), fmaf(a.z, b.z, c.z),
                      fmaf(a.w, b.w, c.w));
@@ -168,7 +169,7 @@ __device__ __forceinline__ void LoadKeys(const Tile& tile, const KeySlot* slots,
   }
 }
 
-// S of `kQueries` queries and 32 keys, a lane each.
+// Computes S of `kQueries` queries and 32 keys; each lane has one key.
 template <int kQueries>
 __device__ void ScoreKeys(const Tile& tile, const KeySlot* slots, int32_t num_keys,
                           int32_t first_query, int32_t first_key) {
@@ -214,7 +215,7 @@ __device__ inline void Score(const Tile& tile, const KeySlot* slots, int32_t num
   }
 }
 
-// Scores become gated logits and then weights; m and the sum of weights follow.
+// Turns scores into gated logits and then into weights; updates m and the sum of weights.
 __device__ inline void Weigh(const Tile& tile, const KeySlot* slots, int32_t num_keys) {
   constexpr int kPerLane = kMaxKeys / 32;
   const AttentionParams& params = tile.args.params;
@@ -242,7 +243,7 @@ __device__ inline void Weigh(const Tile& tile, const KeySlot* slots, int32_t num
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, step));
 
-    const float shift = max == -INFINITY ? 0.0f : max;  // no key yet
+    const float shift = max == -INFINITY ? 0.0f : max;  // -infinity: no key yet
     const float floor_weight = expf(-shift);
     float sum = 0.0f;
 #pragma unroll
@@ -255,7 +256,7 @@ __device__ inline void Weigh(const Tile& tile, const KeySlot* slots, int32_t num
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    __syncwarp();  // every lane has read the old maximum
+    __syncwarp();  // all lanes have read the old maximum
     if (lane == 0) {
       const float factor = expf(old_max - shift);
       tile.factors[query] = factor;
@@ -265,7 +266,7 @@ __device__ inline void Weigh(const Tile& tile, const KeySlot* slots, int32_t num
   }
 }
 
-// Rows kFirst .. kFirst + kRows - 1 of the thread's sums.
+// Adds the values to rows kFirst .. kFirst + kRows - 1 of the thread's sums.
 template <int kFirst, int kRows>
 __device__ __forceinline__ void AddValues(const Tile& tile, int32_t num_keys, Sums& sums) {
   if (tile.part >= tile.num_parts) return;
@@ -273,7 +274,7 @@ __device__ __forceinline__ void AddValues(const Tile& tile, int32_t num_keys, Su
   float4 added[kRows] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    // Past the last query: any query, as the sum goes unused.
+    // After the last query any query will do, since its sum is not used.
     queries[r] = min(tile.query + (kFirst + r) * tile.query_step, tile.shape.num_queries - 1);
   }
   for (int32_t key = tile.part; key < num_keys; key += tile.num_parts) {
@@ -291,15 +292,15 @@ __device__ __forceinline__ void AddValues(const Tile& tile, int32_t num_keys, Su
   }
 }
 
-// Attends to keys 0 .. num_keys - 1 of the CTA's list, of which key_at(i) is one. Queries and
-// thresholds are in place, not yet synchronised; `floor_queries` have a floor.
+// Attends to keys 0 .. num_keys - 1 of the CTA's list; key_at(i) gives key i. REQUIRES: queries and
+// thresholds are in place; they need not be synchronised. `floor_queries` have a floor.
 template <class KeyAt>
 __device__ void Attend(const Tile& tile, int32_t num_keys, uint32_t floor_queries,
                        const KeyAt& key_at, Sums& sums) {
   const int32_t thread = threadIdx.x;
   const int32_t max_keys = tile.shape.max_keys;
   if (thread < kMaxQueries) {
-    // Under the floor pruned keys, whose logit is 0, take part in the maximum.
+    // With a floor, pruned keys take part in the maximum; their logit is 0.
     tile.maxima[thread] = (floor_queries >> thread & 1) != 0 ? 0.0f : -INFINITY;
     tile.totals[thread] = 0.0f;
   }
@@ -341,12 +342,12 @@ __device__ void Attend(const Tile& tile, int32_t num_keys, uint32_t floor_querie
   }
 }
 
-// Adds up the parts, then calls store(query, first coordinate, sum) for every query. Called after
-// the last tile of keys, whose memory it takes.
+// Adds up the parts, then calls store(query, first coordinate, sum) for every query. Call it after
+// the last tile of keys, since it uses that tile's memory.
 template <class Store>
 __device__ void Finish(const Tile& tile, const Sums& sums, const Store& store) {
   const int32_t d = tile.shape.head_dim;
-  if (tile.num_parts > 1) {  // then each thread has one query
+  if (tile.num_parts > 1) {  // then each thread has one query only
     float* const parts = tile.keys;
     const int32_t stride = tile.query_step * d;
     float* const mine = parts + tile.query * d + tile.first_coordinate;

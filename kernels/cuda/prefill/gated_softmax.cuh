@@ -1,11 +1,12 @@
 // Gate and online softmax of prefill attention, on scores as the tensor cores leave them.
 //
-// A warp holds 16 queries x 64 keys: scores[n][e] is query lane / 4 + 8 * (e / 2) against key
-// 8 * n + 2 * (lane % 4) + e % 2. Scores arrive as h = S * log2(e) / 2 (gated) or S * log2(e), the
-// factor being part of the query; all logits are base 2. With t = tanh(beta * (S - tau_eff) / 2)
-// the gated logit S * sigma is h + h * t: one special-function instruction a score, one more for
-// the exponential. They weigh most of all at d = 64; a warp none of whose scores comes near its
-// threshold skips both.
+// A warp holds 16 queries x 64 keys: scores[n][e] is query lane / 4 + 8 * (e / 2) against key 8 * n
+// + 2 * (lane % 4) + e % 2. The query carries a factor, so scores arrive as h = S * log2(e) / 2
+// (gated) or S * log2(e). All logits are base 2. With t = tanh(beta * (S - tau_eff) / 2) the gated
+// logit S * sigma is h + h * t.
+//
+// A score costs one special-function instruction for the gate and one for the exponential. These
+// bind most of all at d = 64. A warp whose scores all lie far below their thresholds skips both.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,18 +20,18 @@ namespace eta::cuda {
 
 inline constexpr float kLog2E = 1.44269504f;
 inline constexpr float kLn2 = 0.69314718f;
-// Weights are 2^(logit - max + kWeightShift): the shift keeps those of the many keys whose tempered
-// logit is 0 out of float16's subnormal range, and cancels in the quotient.
+// Weights are 2^(logit - max + kWeightShift). Many keys have the tempered logit 0; the shift keeps
+// their weights out of float16's subnormal range. It cancels in the quotient.
 inline constexpr float kWeightShift = 10.0f;
-// How far logits may exceed the maximum before it is raised and the sums are rescaled: weights of
-// 2^(kWeightShift + kSlack) still fit float16.
+// Logits may exceed the maximum by this much before it is raised and the sums are rescaled. Weights
+// of 2^(kWeightShift + kSlack) still fit float16.
 inline constexpr float kSlack = 5.0f;
-// Below tanh's argument -5 the gate is under 4.6e-5 and the gated logit counts as 0.
+// Below this argument of tanh the gate is under 4.6e-5, and the gated logit counts as 0.
 inline constexpr float kClosedGate = -5.0f;
-// A score (as it arrives) of which a weight 2^(2 * kLowScore + kWeightShift) has full precision in
-// float16.
+// A score, as it arrives, above which a weight 2^(2 * kLowScore + kWeightShift) has full precision
+// in float16.
 inline constexpr float kLowScore = -6.0f;
-// Finite, so that a query none of whose keys lies in the range yields weight 0 and no NaN.
+// Finite, so that a query without any key in the range gets weight 0 and no NaN.
 inline constexpr float kNoMaximum = -1e30f;
 
 __device__ __forceinline__ float Exp2(float x) {
@@ -45,24 +46,25 @@ __device__ __forceinline__ float Tanh(float x) {
   return y;
 }
 
-// The factor that queries carry, see above.
+// The factor that queries carry (see the top of the file).
 __device__ __forceinline__ float QueryFactor(const PrefillParams& params) {
   return params.softmax_scale * (params.gated ? 0.5f * kLog2E : kLog2E);
 }
 
-// What a score, as it arrives, is multiplied by in tanh's argument.
+// The factor of a score, as it arrives, in tanh's argument.
 __device__ __forceinline__ float GateSlope(const PrefillParams& params) {
   return params.beta * kLn2;
 }
 
-// The two queries of which a lane holds scores.
+// The two queries whose scores a lane holds.
 struct QueryPair {
   int32_t position[2];
   float gate_bias[2];  // -beta * tau_eff / 2
   float maximum[2] = {kNoMaximum, kNoMaximum};
   float weight[2] = {0.0f, 0.0f};  // of this lane's keys
 
-  // Queries `query` and query + 8 of the tile; those past its end attend to keys and are dropped.
+  // Loads queries `query` and query + 8 of the tile. Queries after the tile's end attend to keys
+  // too; their results are dropped.
   __device__ __forceinline__ void Load(const PrefillParams& params, const PrefillTile& tile,
                                        int32_t kv_head, int32_t query) {
     for (int32_t i = 0; i < 2; ++i) {
@@ -79,7 +81,7 @@ struct QueryPair {
   }
 };
 
-// Scores to gated logits.
+// Turns a score into a gated logit.
 template <bool kPrecise>
 __device__ __forceinline__ float GatedLogit(float h, float gate_slope, float gate_bias) {
   const float x = fmaf(h, gate_slope, gate_bias);
@@ -90,8 +92,8 @@ __device__ __forceinline__ float GatedLogit(float h, float gate_slope, float gat
   }
 }
 
-// Gate and causal mask: keys past the query's position get -infinity, the query's own key is not
-// gated.
+// Applies gate and causal mask: keys after the query's position get -infinity, and the query's own
+// key is not gated.
 template <bool kPrecise>
 __device__ __forceinline__ void ApplyGateAndMask(float (&scores)[8][4], const QueryPair& queries,
                                                  bool gated, float gate_slope, int32_t first_key) {
@@ -111,7 +113,7 @@ __device__ __forceinline__ void ApplyGateAndMask(float (&scores)[8][4], const Qu
   }
 }
 
-// The largest of this lane's scores of either query.
+// The largest of this lane's scores, for each of its two queries.
 __device__ __forceinline__ void LargestScores(const float (&scores)[8][4], float (&top)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -123,14 +125,15 @@ __device__ __forceinline__ void LargestScores(const float (&scores)[8][4], float
   }
 }
 
-// What sums of earlier tiles must be multiplied by, the same decision in all lanes of the warp.
+// The factors that sums of earlier tiles must be multiplied by. All lanes of the warp agree on
+// `needed`.
 struct Rescale {
   bool needed = false;
   float factor[2];
 };
 
-// Raises the maxima to `top` (this lane's keys) of all lanes of the query where that lies more than
-// kSlack above.
+// Raises each maximum to `top` (this lane's keys, joined over the lanes of the query) if that is
+// more than kSlack above it.
 __device__ __forceinline__ Rescale RaiseMaximum(QueryPair& queries, const float (&top)[2]) {
   Rescale rescale;
   const bool raised = top[0] > queries.maximum[0] + kSlack || top[1] > queries.maximum[1] + kSlack;
@@ -163,10 +166,10 @@ __device__ __forceinline__ void Apply(const Rescale& rescale, float (&sums)[kCol
 // How scores become weights once the maximum is known.
 enum class Weighing { kExponent, kGate, kClosed };
 
-// The first half: raises the maxima to bounds of the tile's logits. The bound is the gated logit of
-// the largest score, or 0: S * sigma grows with S from 0 on, and below 0 it is negative. Only where
-// that does not serve (`masked` tiles, a falling gate, a query all of whose scores are far below 0
-// so far) are all scores gated here and the exact maximum taken.
+// The first half of the softmax: raises the maxima to bounds of the tile's logits. The bound is the
+// gated logit of the largest score, or 0: S * sigma grows with S from 0 on, and is negative below
+// 0. The bound does not serve in `masked` tiles, with a falling gate, and for a query whose scores
+// are all far below 0 so far. Only then are all scores gated here and the exact maximum is taken.
 template <bool kPrecise>
 __device__ __forceinline__ Weighing BoundMaximum(float (&scores)[8][4], QueryPair& queries,
                                                  Rescale& rescale, const PrefillParams& params,
@@ -186,7 +189,7 @@ __device__ __forceinline__ Weighing BoundMaximum(float (&scores)[8][4], QueryPai
       const float lowest =
           fminf(fmaxf(top[0], queries.maximum[0]), fmaxf(top[1], queries.maximum[1]));
       const bool low = lowest < kLowScore;
-      // An open gate is the cheapest bound.
+      // The open gate's logit is the cheapest bound.
       const float excess = fmaxf(fmaxf(2.0f * top[0], 0.0f) - queries.maximum[0],
                                  fmaxf(2.0f * top[1], 0.0f) - queries.maximum[1]);
       const bool raised = excess > kSlack;
@@ -210,7 +213,7 @@ __device__ __forceinline__ Weighing BoundMaximum(float (&scores)[8][4], QueryPai
   return Weighing::kExponent;
 }
 
-// The second half: scores to weights, in place.
+// The second half of the softmax: turns scores into weights, in place.
 __device__ __forceinline__ void Weigh(float (&scores)[8][4], QueryPair& queries, Weighing weighing,
                                       const PrefillParams& params) {
   const float gate_slope = GateSlope(params);

@@ -1,4 +1,9 @@
-// Attention of prompt rows: dense, causal, gated, over the paged cache.
+// PrefillAttention computes attention of each prefill row over every causal key: gated, nothing
+// pruned, from q [R, HQ * d] to out [R, HQ * d] (eta-semantics.md, "Gate").
+//
+// The dependence between products, gate and exponentials binds, not the tensor cores.
+// prefill_wgmma.cuh has the kernel for d = 64 on sm_90a, prefill_mma.cuh the kernel for all other
+// devices and head dimensions.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -24,7 +29,7 @@ constexpr bool kHasWgmma = true;
 constexpr bool kHasWgmma = false;
 #endif
 
-// Joins the parts of a tile and KV head, in ascending order of keys.
+// Joins the parts of a tile and KV head in ascending order of keys.
 __global__ void __launch_bounds__(kMergeThreads)
     MergeParts(const __grid_constant__ PrefillParams params) {
   WaitForPrevious();
@@ -58,8 +63,8 @@ __global__ void __launch_bounds__(kMergeThreads)
   }
 }
 
-// The number of parts that keeps the device's `slots` blocks busiest. Every part more than one
-// costs about 1 % in starting and merging.
+// The number of parts that keeps the device's `slots` CTAs busiest. Every further part costs about
+// 1 % in starting and merging.
 int32_t ChooseParts(int64_t items, int64_t slots) {
   int32_t best = 1;
   double best_share = 0.0;
@@ -75,7 +80,7 @@ int32_t ChooseParts(int64_t items, int64_t slots) {
   return best;
 }
 
-// Everything but the sequences, where their keys are, and the parts.
+// All arguments but the sequences, their keys and the parts.
 PrefillParams Prepare(const Context& context, const AttentionParams& params) {
   const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
   PrefillParams prefill = {};
@@ -128,7 +133,7 @@ void LaunchForDim(Context& context, const PrefillParams& params, uint32_t blocks
   }
 }
 
-// float32 outputs ask for precision: their model computes in float32.
+// float32 outputs ask for precision, since their model computes in float32.
 template <typename Element>
 void LaunchForPrecision(Context& context, const PrefillParams& params, uint32_t blocks) {
   if (params.out_dtype == DType::kFloat32) {
@@ -138,7 +143,7 @@ void LaunchForPrecision(Context& context, const PrefillParams& params, uint32_t 
   }
 }
 
-// Attends for the rows of `sequences`, neighbours in the step, whose keys `prefill` has.
+// Attends for the rows of `sequences`, neighbours in the step; `prefill` has their keys.
 void Attend(Context& context, PrefillParams prefill, std::span<const StepSequence> sequences) {
   const KvGeometry& geometry = prefill.geometry;
   prefill.sequences = context.step.sequences + (sequences.data() - context.sequences.data());

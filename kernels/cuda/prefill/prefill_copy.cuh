@@ -1,5 +1,5 @@
-// Copies key tiles of prefill attention at d = 64 into shared memory, by sm_90's bulk copies: K,
-// then V, 64 rows of 128 bytes each, as they stand in the cache.
+// Copies key tiles of prefill attention at d = 64 into shared memory by sm_90's bulk copies. K
+// comes first, then V, each 64 rows of 128 bytes as in the cache.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 
 namespace eta::cuda {
 
-// One thread copies `bytes` (a multiple of 16) that other blocks will read too.
+// One thread copies `bytes` (a multiple of 16), which other CTAs will read too.
 __device__ __forceinline__ void BulkCopyShared(uint32_t shared, const std::byte* global,
                                                uint32_t bytes, Barrier* barrier) {
   asm volatile(
@@ -21,7 +21,7 @@ __device__ __forceinline__ void BulkCopyShared(uint32_t shared, const std::byte*
       : "memory");
 }
 
-// Methods are called by one whole warp.
+// One whole warp calls each method.
 struct KeyTileCopier {
   __device__ __forceinline__ KeyTileCopier(const PrefillParams& params, const PrefillTile& tile,
                                            int32_t kv_head) {
@@ -35,13 +35,13 @@ struct KeyTileCopier {
     pool = params.tiles + kv_head * (block_size * 256);
   }
 
-  // Finds the block of this lane's piece of the tile: a block, or the whole tile if that is
-  // smaller.
+  // Finds the block of this lane's piece of the tile. A piece is a block, or the whole tile if that
+  // is smaller.
   __device__ __forceinline__ void LookUp(int32_t key_tile) {
     const int32_t key = key_tile * kTileKeys + piece_begin;
     block = piece_begin < kTileKeys && key < keys ? table[key >> block_shift] : -1;
   }
-  // Copies the tile that was looked up.
+  // Copies the tile that LookUp found.
   __device__ __forceinline__ void Copy(int32_t key_tile, uint32_t stage, Barrier* full) const {
     const uint32_t piece_bytes = 128u << piece_shift;
     const int32_t used = min(keys - key_tile * kTileKeys, kTileKeys);
@@ -50,7 +50,7 @@ struct KeyTileCopier {
     __syncwarp();
     if (block >= 0) {
       const int32_t within =
-          key_tile * kTileKeys & (block_size - 1);  // not 0 only in blocks of 128
+          key_tile * kTileKeys & (block_size - 1);  // nonzero only in blocks of 128
       const std::byte* from =
           pool + static_cast<uint64_t>(static_cast<uint32_t>(block)) * block_bytes + within * 128;
       const uint32_t to = stage + piece_begin * 128;
@@ -60,12 +60,12 @@ struct KeyTileCopier {
     __syncwarp();
   }
 
-  const int32_t* table;  // the sequence's
-  int32_t keys;          // the sequence's
+  const int32_t* table;  // the sequence's block table
+  int32_t keys;          // keys of the sequence
   int32_t block_size;
   int32_t block_shift;
   int32_t piece_shift;
-  int32_t piece_begin;    // of this lane's piece, in the tile
+  int32_t piece_begin;    // first key of this lane's piece in the tile
   uint32_t block_bytes;   // all KV heads
   const std::byte* pool;  // of this KV head
   int32_t block = -1;

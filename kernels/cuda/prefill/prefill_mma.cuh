@@ -1,5 +1,5 @@
-// Prefill attention with mma.sync, sm_80 upward: eight warps of 16 queries. Tiles of 64 keys and
-// values arrive by cp.async, kMmaStages deep.
+// PrefillAttention with mma.sync, sm_80 upward: eight warps of 16 queries each. Tiles of 64 keys
+// and values arrive by cp.async, kMmaStages ahead.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,7 +31,7 @@ __device__ __forceinline__ uint32_t ChunkOffset(int32_t token, int32_t chunk) {
   return token * (kHeadDim * 2) + ((chunk ^ swizzle) * 16);
 }
 
-// 16 bytes, or zeros where `bytes` is 0.
+// Copies 16 bytes, or writes zeros if `bytes` is 0.
 __device__ __forceinline__ void CopyOrZero(uint32_t shared, const std::byte* global,
                                            uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
@@ -39,7 +39,7 @@ __device__ __forceinline__ void CopyOrZero(uint32_t shared, const std::byte* glo
                : "memory");
 }
 
-// All threads copy the K and V of 64 keys, or K alone; keys past the sequence's end become zeros.
+// All threads copy K and V of 64 keys, or K alone. Keys after the sequence's end become zeros.
 template <int kHeadDim, bool kValues = true>
 __device__ __forceinline__ void CopyKeyTile(const PrefillParams& params, const PrefillTile& tile,
                                             int32_t kv_head, int32_t key_tile, uint32_t shared) {
@@ -63,8 +63,8 @@ __device__ __forceinline__ void CopyKeyTile(const PrefillParams& params, const P
   }
 }
 
-// scores += the products of 16 queries, whose operands may be the parts of a sum, with 8 * kTiles
-// keys in shared memory, the first of them a multiple of 8.
+// scores += products of 16 queries with 8 * kTiles keys in shared memory, the first of them a
+// multiple of 8. Several operands are the parts of a sum that make one query.
 template <typename Element, int kHeadDim, int kTiles, typename... Operands>
 __device__ __forceinline__ void MultiplyKeys(float (&scores)[kTiles][4], uint32_t keys,
                                              const Operands&... queries) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void MultiplyKeys(float (&scores)[kTiles][4], uint32_
   }
 }
 
-// kPrecise: the gate is exact to float32, not tanh's approximation.
+// kPrecise: the gate is exact to float32, instead of tanh's approximation.
 template <typename Element, int kHeadDim, bool kPrecise>
 __global__ void __launch_bounds__(kMmaThreads,
                                   kHeadDim == 64 && std::is_same_v<Element, Half> ? 2 : 1)

@@ -1,6 +1,7 @@
-// What prefill attention multiplies and what it leaves: queries and weights as A operands, rounded
-// to the cache's type with or without the remainders (dropping the queries' costs up to 4e-2 of the
-// output at large scores, dropping the weights' 3e-3 in bfloat16), and the output.
+// The operands and the output of prefill attention. Queries and weights are A operands, rounded to
+// the cache's type with or without the remainders. Without the queries' remainders the error
+// reaches 4e-2 of the output at large scores; without the weights' remainders it reaches 3e-3 in
+// bfloat16.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,8 +14,8 @@
 
 namespace eta::cuda {
 
-// The queries of a lane as A operands: high[k] covers dimensions 16 * k .. + 15, low what rounding
-// to Element left over. `query` as in QueryPair::Load.
+// A lane's queries as A operands: high[k] covers dimensions 16 * k .. + 15, and low[k] what
+// rounding to Element lost. `query` as in QueryPair::Load.
 template <typename Element, int kHeadDim>
 __device__ __forceinline__ void LoadQueries(const PrefillParams& params, const PrefillTile& tile,
                                             int32_t kv_head, int32_t query,
@@ -42,7 +43,8 @@ __device__ __forceinline__ void LoadQueries(const PrefillParams& params, const P
   }
 }
 
-// Weights as the A operands of the product with 64 values: packed[k] covers keys 16 * k .. + 15.
+// Packs weights as the A operands of the product with 64 values: packed[k] covers keys 16 * k .. +
+// 15.
 template <typename Element>
 __device__ __forceinline__ void PackWeights(const float (&weights)[8][4],
                                             uint32_t (&packed)[4][4]) {
@@ -53,7 +55,7 @@ __device__ __forceinline__ void PackWeights(const float (&weights)[8][4],
   }
 }
 
-// What packing left over, packed alike.
+// Packs what PackWeights lost by rounding, in the same arrangement.
 template <typename Element>
 __device__ __forceinline__ void PackRemainders(const float (&weights)[8][4],
                                                const uint32_t (&packed)[4][4],
@@ -69,8 +71,8 @@ __device__ __forceinline__ void PackRemainders(const float (&weights)[8][4],
   }
 }
 
-// Finishes 16 queries: `sums` are the weighted values, [n][e] as scores with dimensions for keys.
-// Writes the output, or the part's results where the keys were cut.
+// Finishes 16 queries. `sums` are the weighted values, [n][e] like scores but with dimensions for
+// keys. Writes the output, or the part's results if the keys were cut into parts.
 template <int kHeadDim>
 __device__ __forceinline__ void StoreQueries(const PrefillParams& params, const PrefillTile& tile,
                                              const PrefillWork& work, int32_t query,

@@ -1,9 +1,8 @@
-// The work of one thread block of prefill attention, whichever kernel does it: a tile of 128
-// queries against a range of keys. The queries are the G heads of one KV head for 128 / G
-// consecutive rows of a sequence (query i is head i % G of row i / G), so that every key that is
-// read serves the whole group. A range is cut only where there are too few tiles to fill the
-// device: then each part leaves its sums in memory and MergeParts (prefill_attention.cu) joins them
-// in ascending order.
+// The work of one CTA of prefill attention, for every kernel: a tile of 128 queries against a range
+// of keys. The queries are the G heads of one KV head for 128 / G consecutive rows of a sequence
+// (query i is head i % G of row i / G). So every key that is read serves the whole group. A range
+// is cut into parts only if there are too few tiles to fill the device. Each part then leaves its
+// sums in memory, and MergeParts (prefill_attention.cu) joins them in ascending order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,15 +17,15 @@ namespace eta::cuda {
 
 inline constexpr int32_t kTileQueries = 128;
 inline constexpr int32_t kTileKeys = 64;
-// A part of fewer key tiles costs more to start and to merge than it saves.
+// A part with fewer key tiles costs more to start and merge than it saves.
 inline constexpr int32_t kMinPartTiles = 16;
 
 struct PrefillParams {
   StepView step;
-  const StepSequence* sequences;  // those of the step, or some neighbours of them
+  const StepSequence* sequences;  // the step's sequences, or some neighbours among them
   int32_t num_sequences;
   const int32_t* tables;  // their block tables
-  int32_t tables_begin;   // what StepSequence::table_begin calls tables[0]
+  int32_t tables_begin;   // the StepSequence::table_begin that is tables[0]
   const float* q;
   int64_t q_stride;
   const float* thresholds;
@@ -42,22 +41,22 @@ struct PrefillParams {
   float softmax_scale;
   float beta;
   bool gated;
-  bool calibrates;  // tiles are of the sequences that calibrate, no others
-  float* partials;  // [tile, HKV, max_parts] of a Part's arrays
+  bool calibrates;  // true: tiles are of sequences that calibrate only
+  float* partials;  // [tile, HKV, max_parts], each with a Part's arrays
 };
 
 struct PrefillTile {
-  int32_t row_begin;    // first row, in the step; -1: there is no such tile
+  int32_t row_begin;    // first row, in the step; -1: no such tile
   int32_t tokens;       // rows, at most tile_tokens
   int32_t position;     // of the first row
   int32_t table_begin;  // of the sequence's block table in PrefillParams::tables
-  int32_t keys;         // of the sequence: position of its last row + 1
+  int32_t keys;         // keys of the sequence: position of its last row + 1
   int32_t key_tiles;    // key tiles that the last row attends to
-  int32_t parts;        // parts that these are cut into
+  int32_t parts;        // parts that the key tiles are cut into
 };
 
-// Tile `index` of the sequences, those of a sequence from the last (the longest) to the first. One
-// whole warp calls it.
+// Finds tile `index` of the sequences. The tiles of a sequence come from the last (the longest) to
+// the first. One whole warp calls it.
 __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int32_t index) {
   const int32_t lane = threadIdx.x % 32;
   const int32_t num_sequences = params.num_sequences;
@@ -102,12 +101,12 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
   return none;
 }
 
-// First key tile of part `part`; that of part + 1 is its end.
+// The first key tile of part `part`. The part ends where part + 1 begins.
 __device__ __forceinline__ int32_t PartBegin(const PrefillTile& tile, int32_t part) {
   return static_cast<int32_t>(static_cast<int64_t>(tile.key_tiles) * part / tile.parts);
 }
 
-// Where a part's results stand.
+// Where a part's results are in memory.
 struct Part {
   __device__ __forceinline__ Part(const PrefillParams& params, int32_t tile, int32_t kv_head,
                                   int32_t part) {
@@ -124,7 +123,7 @@ struct Part {
   float* weights;  // [128]
 };
 
-// What a block works on: its index in the grid, unravelled. KV heads alternate fastest.
+// The work of a CTA, from its index in the grid. KV heads alternate fastest.
 struct PrefillWork {
   int32_t tile;
   int32_t kv_head;
@@ -138,7 +137,7 @@ __device__ __forceinline__ PrefillWork WorkOfBlock(const PrefillParams& params) 
           rest % params.max_parts};
 }
 
-// Two neighbouring elements of the output; `at` counts elements and is even.
+// Stores two neighbouring elements of the output. `at` counts elements and is even.
 __device__ __forceinline__ void StorePair(void* out, DType dtype, int64_t at, float x, float y) {
   if (dtype == DType::kFloat32) {
     *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = make_float2(x, y);

@@ -1,7 +1,8 @@
-// Prefill attention with wgmma (sm_90a) at d = 64, where a row of a tile is the 128 bytes that the
-// hardware's swizzle covers, so that keys and values are multiplied where the bulk copy put them.
-// Two warpgroups of 64 queries multiply, weigh and take turns in copying; two blocks an SM: while
-// one warpgroup waits for its products another is busy with gate and exponentials.
+// PrefillAttention with wgmma (sm_90a) at d = 64. A row of a tile is then 128 bytes, which is the
+// width of the hardware's swizzle, so keys and values are multiplied where the bulk copy put them.
+// Two warpgroups of 64 queries multiply and weigh, and take turns in copying. Two CTAs share a
+// multiprocessor: while one warpgroup waits for its products, another is busy with gate and
+// exponentials.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,14 +27,14 @@ inline constexpr int kWgmmaQueryBytes = kTileQueries * 64 * 2;
 
 template <typename Element>
 struct WgmmaShape {
-  // bfloat16 loses too much of the weights: what their rounding leaves is multiplied too. Those
-  // registers are found by reading the queries from shared memory.
+  // bfloat16 loses too much of the weights, so the product is also taken with their rounding
+  // errors. Registers for these are gained by reading the queries from shared memory.
   static constexpr bool kSplitWeight = std::is_same_v<Element, BFloat16>;
   static constexpr int kStages = kSplitWeight ? 4 : 5;
   static constexpr int kLow = kStages * 2 * kWgmmaTileBytes;
   static constexpr int kHigh = kLow + kWgmmaQueryBytes;
   static constexpr int kBarriers = kHigh + (kSplitWeight ? kWgmmaQueryBytes : 0);
-  // With room to align the stages to the period of the swizzle.
+  // Includes room to align the stages to the period of the swizzle.
   static constexpr int kSharedBytes = kBarriers + kStages * 2 * 8 + 1024;
 };
 
@@ -42,7 +43,7 @@ __device__ __forceinline__ void SyncThreads() {
   asm volatile("bar.sync 1, %0;" ::"n"(kWgmmaThreads) : "memory");
 }
 
-// One lane of the warp arrives.
+// One lane of the warp arrives at the barrier.
 __device__ __forceinline__ void ArriveOnce(Barrier* barrier) {
   asm volatile(
       "{ .reg .pred elected; .reg .b64 state;\n"
@@ -51,7 +52,7 @@ __device__ __forceinline__ void ArriveOnce(Barrier* barrier) {
       : "memory");
 }
 
-// Writes a warp's 16 queries (as A operands) where `rows`, arranged as keys are, has them.
+// Writes a warp's 16 queries (as A operands) to `rows`, in the arrangement of keys.
 __device__ __forceinline__ void WriteQueries(std::byte* rows, int32_t first_row,
                                              const uint32_t (&queries)[4][4]) {
 #pragma unroll
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   Barrier* empty = full + kStages;
   const uint32_t shared = SharedAddress(stages);
   const int32_t lane = threadIdx.x % 32;
-  // Warp-uniform to the compiler as well.
+  // The shuffle makes the warp's number uniform for the compiler as well.
   const int32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   const int32_t begin = PartBegin(tile, work.part);
   const int32_t count = PartBegin(tile, work.part + 1) - begin;
   __syncthreads();
-  // Tile i is the business of warp i % 8, which looks its block up when it has copied tile i - 8.
+  // Warp i % 8 copies tile i. It looks the tile's block up after it has copied tile i - 8.
   KeyTileCopier copier(params, tile, work.kv_head);
   if (warp < count) {
     copier.LookUp(begin + warp);
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   if constexpr (Shape::kSplitWeight) WriteQueries(stages + Shape::kHigh, warp * 16, query_high);
   wgmma::PublishWrites();
   SyncThreads();
-  // Of the warpgroup's 64 queries.
+  // Addresses of the warpgroup's 64 queries.
   const uint32_t low_rows = shared + Shape::kLow + warp / 4 * (64 * 128);
   const uint32_t high_rows = shared + Shape::kHigh + warp / 4 * (64 * 128);
   QueryPair queries;
@@ -125,8 +126,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
     Wait(full + stage, phase);
     const int32_t used = tile.keys - (begin + i) * kTileKeys;
     if (used >= kTileKeys) return;
-    // The sequence's last tile, the last of this block too: what stands behind its keys is no data,
-    // and a product with weight 0 must not meet a NaN there.
+    // This is the sequence's last tile and the CTA's last one. The memory after its keys holds no
+    // data, and a weight of 0 must not meet a NaN there.
     auto* values = reinterpret_cast<uint4*>(stages + (keys_of(stage) - shared) + kWgmmaTileBytes);
 #pragma unroll 1
     for (int32_t at = used * 8 + threadIdx.x; at < kTileKeys * 8; at += kWgmmaThreads) {
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   wgmma::Pin(scores);
   Weigh(scores, queries, bound(0), params);
   pack();
-  int32_t stage = 0;  // of the tile before
+  int32_t stage = 0;  // of the previous tile
   uint32_t phase = 0;
   for (int32_t i = 1; i < count; ++i) {
     const int32_t before = stage;
@@ -201,7 +202,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
       stage = 0;
       phase ^= 1;
     }
-    // A stage is filled again two tiles after its use, so that its last reader is not waited for.
+    // A stage is filled again two tiles after its use, so that the copy does not wait for its last
+    // reader.
     const int32_t next = i + kStages - 2;
     if (next % kWgmmaWarps == warp && next < count) {
       const bool wrapped = stage >= 2;

@@ -1,3 +1,7 @@
+// Widens the K and V [T, HKV, d] of prompt sequences in one layer from the 8-bit cache to float16
+// tiles (eta-semantics.md, "8-bit cache"), so that PrefillAttention's kernels for 16 bits can
+// attend to them. It reads and writes each element once, which is little beside attention.
+
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -14,7 +18,7 @@ namespace {
 constexpr int kThreads = 256;
 
 struct WidenArgs {
-  const int32_t* tables;  // of the 8-bit blocks, one behind the other
+  const int32_t* tables;  // tables of the 8-bit blocks, one after the other
   const std::byte* from;
   KvTile narrow;
   KvTile wide;
@@ -22,7 +26,8 @@ struct WidenArgs {
   std::byte* to;
 };
 
-// Two e4m3 times `scale` as two float16, which saturate; NaN stays NaN.
+// Multiplies two e4m3 by `scale` and converts them to two float16. Large values saturate; NaN stays
+// NaN.
 __device__ __forceinline__ uint32_t ScalePair(uint32_t pair, float scale) {
   constexpr float kMax = 65504.0f;
   float2 values = UnpackPair<Half>(WidenPair(pair));
@@ -33,7 +38,7 @@ __device__ __forceinline__ uint32_t ScalePair(uint32_t pair, float scale) {
   return PackPair<Half>(values.x, values.y);
 }
 
-// One block and KV head.
+// Widens one block and KV head.
 __global__ void __launch_bounds__(kThreads) WidenTiles(const __grid_constant__ WidenArgs args) {
   WaitForPrevious();
   AllowNext();
@@ -50,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) WidenTiles(const __grid_constant__ W
   std::byte* wide_values = args.to + wide.V(entry, kv_head);
   if (threadIdx.x == 0 && kv_head == 0) args.wide_tables[entry] = entry;
 
-  // 16 elements of a key.
+  // One thread takes 16 elements of a key.
   const int32_t key_chunks = narrow.head_dim / 16;
   for (int32_t i = threadIdx.x; i < narrow.block_size * key_chunks; i += kThreads) {
     const int32_t token = i / key_chunks;
@@ -68,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) WidenTiles(const __grid_constant__ W
     }
   }
 
-  // Eight elements of four values.
+  // One thread takes eight elements of four values.
   const int32_t value_chunks = narrow.head_dim / 8;
   for (int32_t i = threadIdx.x; i < narrow.block_size / 4 * value_chunks; i += kThreads) {
     const int32_t quad = i / value_chunks;
@@ -84,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) WidenTiles(const __grid_constant__ W
       uint32_t pairs[4];
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
-        const uint32_t selector = 0x40u + t * 0x11u;  // byte t of the one word and of the other
+        const uint32_t selector = 0x40u + t * 0x11u;  // byte t of each of the two words
         pairs[p] = ScalePair(__byte_perm(words[2 * p], words[2 * p + 1], selector), scale);
       }
       *reinterpret_cast<uint4*>(wide_values + wide.Element(token, first)) =

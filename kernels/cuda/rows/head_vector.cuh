@@ -1,5 +1,4 @@
-// One row's vector of one head in the registers of a warp: on its way through the rotation into the
-// KV cache.
+// One row's vector of one head in the registers of a warp, from the rotation into the KV cache.
 #pragma once
 
 #include <type_traits>
@@ -10,31 +9,32 @@
 
 namespace eta::cuda {
 
-// The largest of the lanes' magnitudes; NaN is above all others.
+// The largest magnitude of the lanes. NaN counts as larger than all others.
 __device__ __forceinline__ float LargestOfWarp(float magnitude) {
   return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(magnitude)));
 }
 
-// ScaleExponent of quantize.h: 448 is 1.75 * 2^8.
+// As ScaleExponent of quantize.h. 448 is 1.75 * 2^8.
 __device__ __forceinline__ int32_t ScaleExponentOf(float largest) {
   const int32_t bits = __float_as_int(largest);
   const int32_t exponent = (bits >> 23) - 127 - 8 + ((bits & 0x7FFFFF) > 0x600000 ? 1 : 0);
   return min(max(exponent, kMinScaleExponent), kMaxScaleExponent);
 }
 
-// Rounded to nearest even.
+// Rounds to nearest even.
 __device__ __forceinline__ uint16_t ToE4M3(float first, float second) {
   return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
 }
 
-// Lane l has, for n = 0 and 1 and u = l + 32 n, the elements 2u and 2u + 1 of the first half and of
-// the second half; zeros beyond head_dim.
+// A vector spread over the lanes of a warp. For n = 0 and 1 and u = l + 32 n, lane l has the
+// elements 2u and 2u + 1 of the first half and of the second half. Elements beyond head_dim are
+// zero.
 struct HeadVector {
   static constexpr int kUnits = kMaxHeadDim / 128;
   float low[kUnits][2];
   float high[kUnits][2];
 
-  // Calls visit(n, 2u) for the units that there are.
+  // Calls visit(n, 2u) for the units u that exist.
   template <typename Visit>
   static __device__ __forceinline__ void ForUnits(int32_t head_dim, Visit&& visit) {
 #pragma unroll
@@ -58,7 +58,7 @@ struct HeadVector {
       StoreElements(high[n], to + head_dim / 2 + i);
     });
   }
-  // `angles`: of the row, [d / 2].
+  // `angles`: those of the row, [d / 2].
   __device__ __forceinline__ void Rotate(const float2* angles, int32_t head_dim) {
     ForUnits(head_dim, [&](int n, int32_t i) {
 #pragma unroll
@@ -83,7 +83,7 @@ struct HeadVector {
 // Vectors that a warp loads at once.
 inline constexpr int kHeldVectors = 4;
 
-// Of `count` vectors that the thread block's kWarps warps take in turns, visit(n, i) for those that
+// The thread block's kWarps warps take `count` vectors in turns. Calls visit(n, i) for those that
 // this warp holds at once: i = first, first + kWarps, ...
 template <int kWarps, typename Visit>
 __device__ __forceinline__ void ForHeldVectors(int32_t first, int32_t count, Visit&& visit) {

@@ -1,3 +1,7 @@
+// MatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate), by
+// cuBLASLt. Start, end and latency of the library's kernels bind; this file chooses among them by
+// measurement.
+
 #include "kernels/cuda/rows/matmul.h"
 
 #include <algorithm>
@@ -13,12 +17,12 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kMaxCandidates = 24;
-// Steps of more rows are prefill: there the library's own first choice is as good as any, and sizes
-// are too many to measure each.
+// Steps of more rows are prefill. There the library's first choice is as good as any, and there are
+// too many sizes to measure each.
 constexpr int64_t kMostMeasuredRows = 128;
 constexpr int kMeasurements = 3;
-// A candidate must beat the library's first choice by this factor: less is noise, and a choice that
-// changes from run to run changes last bits.
+// A candidate must beat the library's first choice by this factor. A smaller gain is noise, and a
+// choice that changes from run to run changes last bits.
 constexpr float kLeastGain = 0.95f;
 
 cudaDataType_t TypeOf(DType dtype) {
@@ -32,7 +36,7 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
-// Of an address, as far as the library makes a difference.
+// The alignment of an address, as far as the library makes a difference.
 uint32_t AlignmentOf(const void* data) {
   constexpr uintptr_t kMost = 256;
   const auto address = reinterpret_cast<uintptr_t>(data) | kMost;
@@ -41,8 +45,8 @@ uint32_t AlignmentOf(const void* data) {
 
 }  // namespace
 
-// cuBLAS counts columns first, so a row-major matrix is the transpose of what it sees:
-// out^T [n, rows] = weight [n, k] * x^T [k, rows], weight being stored as its transpose.
+// cuBLAS stores columns first, so it sees a row-major matrix as its transpose: out^T [n, rows] =
+// weight [n, k] * x^T [k, rows], where weight is stored as its transpose.
 struct MatMuls::Product {
   explicit Product(const CublasLt& library) : lt(library) {}
   ~Product() {
@@ -139,7 +143,7 @@ void MatMuls::Describe(const Shape& shape, Product& product) {
   const auto n = static_cast<uint64_t>(shape.n);
   const auto k = static_cast<uint64_t>(shape.k);
   const auto rows = static_cast<uint64_t>(shape.rows);
-  // For float32 this type means float32 products: TF32 has a type of its own.
+  // For float32 this type means float32 products. TF32 has a type of its own.
   Check(lt_.MatmulDescCreate(&product.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), kWhat);
   const cublasOperation_t transpose = CUBLAS_OP_T;
   if (product.operation != nullptr) {
@@ -182,14 +186,14 @@ void MatMuls::Choose(const Shape& shape, const void* x, const void* weight, Prod
   product.algorithm = candidates[0].algo;
   if (shape.rows > kMostMeasuredRows) return;
 
-  // The products of the measurement go here, also to clear the L2 cache between them: in a step,
-  // weights come from memory.
+  // The measured products are written here. Writing also clears the L2 cache between them, since
+  // weights come from memory in a step.
   const size_t out_bytes =
       static_cast<size_t>(shape.rows) * static_cast<size_t>(shape.out_stride) * sizeof(float);
   void* out = nullptr;
   const size_t bytes = std::max(out_bytes, 2 * device_.l2_bytes());
   if (cudaMalloc(&out, bytes) != cudaSuccess) {
-    cudaGetLastError();  // memory is short: the first choice stays
+    cudaGetLastError();  // memory is short, so the first choice stays
     return;
   }
   const auto measure = [&](const cublasLtMatmulAlgo_t& algorithm) {

@@ -1,4 +1,5 @@
-// Products with weights, by cuBLASLt.
+// MatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate), by
+// cuBLASLt. Start, end and latency of the library's kernels bind, not memory.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace eta::cuda {
 
-// A weight [N, K] in device memory, row-major and contiguous. Without ownership.
+// A weight [N, K] in device memory, row-major and contiguous. It does not own the memory.
 struct Weight {
   const void* data = nullptr;
   DType dtype = DType::kBFloat16;
@@ -38,12 +39,12 @@ class DeviceMatrix final : public Matrix {
   DType dtype_;
 };
 
-// out = x * weight^T (+ out, if accumulate), in float32 sums; x and weight have one type, out is
-// float32 or of the same type.
+// Multiplies with weights. Sums are float32. x and weight have one type; out is float32 or of that
+// type.
 //
-// Which of the library's kernels multiplies is chosen by measurement, once per shape and type, the
-// first time that it occurs; so two runs of a program, or two numbers of rows, may differ in the
-// order in which they add, and in the last bits.
+// The library's kernel is chosen by measurement, once per shape and type, when the shape first
+// occurs. So two runs of a program, or two numbers of rows, may differ in the order in which they
+// add, and in the last bits.
 class MatMuls {
  public:
   static absl::StatusOr<std::unique_ptr<MatMuls>> Open(Device& device, Scratch& scratch);
@@ -51,11 +52,11 @@ class MatMuls {
   MatMuls(const MatMuls&) = delete;
   MatMuls& operator=(const MatMuls&) = delete;
 
-  // Puts the product on the device's stream. A shape's first product must not be captured.
+  // Puts the product on the device's stream. The first product of a shape must not be captured.
   void Run(const TensorView& x, const Weight& weight, const TensorView& out, bool accumulate);
 
  private:
-  // Everything that the choice of a kernel depends on.
+  // All that the choice of a kernel depends on.
   struct Shape {
     int64_t rows, n, k, x_stride, out_stride;
     DType dtype, out_dtype;

@@ -1,6 +1,10 @@
-// Ops that treat every row by itself: embedding, RMSNorm, threshold predictor, SwiGLU. A row's sums
-// run in one fixed order, whatever the other rows are; append_decode.cu adds up the predictor in
-// another.
+// Embed, RmsNorm, PredictThresholds and SwiGlu: the ops that treat every row by itself. Embed
+// copies a row's token vector [D] from the table [V, D]. RmsNorm scales a row [D] to a root mean
+// square of 1 and multiplies it with the weight [D]. PredictThresholds computes q W^T + b [HQ]
+// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
+//
+// A row's sums run in one fixed order, whatever the other rows are. append_decode.cu adds up the
+// predictor in another order. Start, end and latency of the kernels bind.
 
 #include <algorithm>
 #include <initializer_list>
@@ -25,8 +29,8 @@ int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Calls visit(integral_constant) with the elements that a thread moves at once: `width` if every
-// one of `sizes` (row lengths and strides) is a multiple of it, else 1.
+// Calls visit(integral_constant) with the number of elements that a thread moves at once: `width`
+// if every one of `sizes` (row lengths and strides) is a multiple of it, else 1.
 template <int width, typename Visit>
 void WithWidth(std::initializer_list<int64_t> sizes, Visit&& visit) {
   if (std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size % width == 0; })) {
@@ -52,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Sum of one value of every thread, the same bits in all of them.
+// The sum of one value of every thread. All threads get the same bits.
 __device__ float BlockSum(float value) {
   __shared__ float sums[kWarps];
 #pragma unroll
@@ -65,8 +69,8 @@ __device__ float BlockSum(float value) {
   return sum;
 }
 
-// The first kHeld pieces of a thread stay in registers between the sum and the product; the rest of
-// a longer row is read twice.
+// A thread keeps its first kHeld pieces in registers between the sum and the product. The rest of a
+// longer row is read twice.
 template <typename T, int width>
 __global__ void __launch_bounds__(kThreads)
     NormRows(const float* x, int64_t x_stride, const float* weight, float eps, const int32_t* rows,
@@ -123,14 +127,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Thresholds of a tile of rows and heads. A block of threads takes one tile at a time: its warps
-// and lanes share out the inner dimension (all loads of a pass in flight at once, each element read
-// once per tile), then lanes and warps are summed in a fixed order.
+// Thresholds of a tile of rows and heads. A CTA takes one tile at a time. Its warps and lanes share
+// the inner dimension: all loads of a pass are in flight at once, and each element is read once per
+// tile. Then lanes and warps are summed in a fixed order.
 constexpr int32_t kTileRows = 4;
 constexpr int32_t kTileHeads = 8;
 static_assert(kTileRows * kTileHeads == 32, "one output per lane");
 
-// This lane's share of the tile's products, its warp's lanes summed: lane r * kTileHeads + h holds
+// This warp's share of the tile's products, summed over its lanes: lane r * kTileHeads + h holds
 // the sum of row r and head h.
 __device__ __forceinline__ float TileSum(const ThresholdArgs& args, int32_t row, int32_t last_row,
                                          int32_t head) {
@@ -168,13 +172,13 @@ __global__ void __launch_bounds__(kThreads, 2) ThresholdRows(ThresholdArgs args,
   const int32_t stride = static_cast<int32_t>(gridDim.x) * kTileRows;
   for (auto begin = static_cast<int32_t>(blockIdx.x) * kTileRows; begin < step.num_rows;
        begin += stride) {
-    const int32_t row = begin + lane / kTileHeads;  // whose output this lane has
+    const int32_t row = begin + lane / kTileHeads;  // the row whose output this lane has
     const bool inside = row < step.num_rows && head < args.num_heads;
     const StepRow& at = step.rows[min(row, step.num_rows - 1)];
     const bool predicted = IsPredicted(args, at);
     if (__any_sync(~0u, inside && predicted)) {  // every warp sees the same rows
       const float sum = TileSum(args, begin, step.num_rows - 1, first_head);
-      __syncthreads();  // the tile before has been read
+      __syncthreads();  // all threads have read the previous tile
       sums[threadIdx.x / 32][lane] = sum;
       __syncthreads();
     }
@@ -237,8 +241,8 @@ void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows)
 
 void PredictThresholds(Context& context, const ThresholdParams& params) {
   const ThresholdArgs args = MakeThresholdArgs(params);
-  // Many rows: as many blocks as the device holds, so that each reads its heads' weights from L2
-  // once and finds them in L1 for its further tiles.
+  // Many rows take as many CTAs as the device holds. So a CTA reads its heads' weights from L2 once
+  // and finds them in L1 for its further tiles.
   const int64_t head_tiles = CeilDiv(args.num_heads, kTileHeads);
   const int64_t resident = std::max<int64_t>(2 * context.device.num_sms() / head_tiles, 1);
   const int64_t row_tiles = std::min(CeilDiv(context.step.num_rows, kTileRows), resident);

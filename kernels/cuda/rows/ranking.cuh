@@ -1,9 +1,11 @@
-// Tokens of one row ranked by logit, ties by lowest id, and cut at a wanted place, by one block of
-// threads. top_k, top_p, the draw and the alternatives all ask the same question: how far down the
-// ranking must one go until a count or a mass is reached? Nothing is sorted for it. A histogram
-// over bins of equal width in the logit, narrow against the temperature, finds the bin where the
-// answer lies, and further histograms split that bin's range of keys until one token is left in it
-// (usually one or two are enough). Sums are exact; see sampling.h.
+// Ranks the tokens of one row by logit, ties by lowest id, and cuts the ranking at a wanted place.
+// One CTA does it. top_k, top_p, the draw and the alternatives all ask the same question: how far
+// down the ranking is a count or a mass reached?
+//
+// Nothing is sorted for the answer. A histogram over bins of equal width in the logit, narrow
+// against the temperature, finds the bin where the answer lies. Further histograms split that bin's
+// range of keys until one token is left; usually one or two are enough. Sums are exact; see
+// sampling.h.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +23,7 @@ constexpr int32_t kBins = kThreads * kBinsPerThread;
 constexpr int32_t kBinBits = 11;
 static_assert(kBins == 1 << kBinBits);
 
-// Bins per temperature. kBins of them reach so far down that what lies beyond weighs nothing:
+// Bins per temperature. kBins of them reach so far down that tokens beyond weigh nothing:
 // exp(-34.1) is less than half a unit of 2^-48.
 constexpr float kBinsPerTemperature = 60.0f;
 constexpr int32_t kMaxWeightBits = 48;
@@ -29,7 +31,7 @@ constexpr int32_t kMaxWeightBits = 48;
 constexpr int32_t kPowers = 32;  // table of 2^(i/32)
 constexpr int32_t kPowerBits = 5;
 
-// How many tokens, and their weights' sum.
+// A number of tokens, and the sum of their weights.
 struct Tally {
   uint64_t mass;
   uint32_t count;
@@ -45,14 +47,14 @@ struct Larger {
   __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
 };
 
-// What a prefix of the ranking is measured by.
+// The measure of a prefix of the ranking.
 enum class Measure { kCount, kMass };
 
 __device__ __forceinline__ uint64_t Of(const Tally& tally, Measure measure) {
   return measure == Measure::kCount ? tally.count : tally.mass;
 }
 
-// Order-preserving, with -0 equal to +0.
+// Maps a float to an integer of the same order; -0 equals +0.
 __device__ __forceinline__ uint32_t Ordered(float value) {
   const uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -61,7 +63,7 @@ __device__ __forceinline__ float FromOrdered(uint32_t ordered) {
   return __uint_as_float((ordered & 0x80000000u) != 0 ? ordered ^ 0x80000000u : ~ordered);
 }
 
-// The logits of a row as seen at one temperature.
+// The logits of a row at one temperature.
 struct View {
   const float* logits;  // [vocab]
   int32_t vocab;
@@ -75,23 +77,23 @@ struct View {
     const uint32_t mask = (1u << id_bits) - 1;
     return (uint64_t{Ordered(logit)} << id_bits) | (mask - static_cast<uint32_t>(id));
   }
-  // Of all tokens with this logit.
+  // The lowest key of the tokens with this logit.
   __device__ uint64_t LowestKey(float logit) const { return uint64_t{Ordered(logit)} << id_bits; }
   __device__ int32_t IdOf(uint64_t key) const {
     const uint32_t mask = (1u << id_bits) - 1;
     return static_cast<int32_t>(mask - (static_cast<uint32_t>(key) & mask));
   }
 
-  // 0 for the best logit, kBins for those that weigh nothing.
+  // 0 for the best logit, kBins for logits that weigh nothing.
   __device__ int32_t CoarseBin(float logit) const {
     const float bin = __fmul_rn(__fsub_rn(best, logit), bins_per_logit);
     return bin < static_cast<float>(kBins) ? static_cast<int32_t>(bin) : kBins;
   }
 
-  // exp((logit - best) / temperature) in units of 2^-weight_bits, for logits in coarse bins.
-  // 2^(x/32) = 2^(k>>5) * powers[k&31] * 2^(r/32), k = round(x), by its series in r; adding 2^52
-  // leaves the rounded integer in the low bits. Rounding is spelt out, for one token must have one
-  // weight wherever this is inlined.
+  // exp((logit - best) / temperature) in units of 2^-weight_bits, for logits in coarse bins. It is
+  // 2^(x/32) = 2^(k>>5) * powers[k&31] * 2^(r/32) with k = round(x) and a series in r. Adding 2^52
+  // leaves the rounded integer in the low bits. Rounding is written out, since a token must have
+  // one weight wherever this is inlined.
   __device__ uint64_t Weight(float logit, const double* powers) const {
     constexpr double kToInteger = 0x1.8p52;
     constexpr double kStep = 0.693147180559945309417 / kPowers;
@@ -110,8 +112,8 @@ struct View {
   }
 };
 
-// Part of the ranking, and how it is divided into bins: by the coarse bin, or, within one coarse
-// bin or all tokens, by 2^shift keys a bin from `high` down.
+// A part of the ranking and its division into bins: by the coarse bin; or, within one coarse bin or
+// all tokens, by 2^shift keys a bin from `high` down.
 struct Slice {
   static constexpr int32_t kByCoarse = -2;
   static constexpr int32_t kAll = -1;
@@ -121,7 +123,7 @@ struct Slice {
   uint64_t high = 0;
   uint64_t low = 0;
 
-  // kBins for tokens that are not in the slice.
+  // The token's bin; kBins if it is not in the slice.
   __device__ int32_t Bin(const View& view, float logit, int32_t id) const {
     if (coarse != kAll) {
       const int32_t bin = view.CoarseBin(logit);
@@ -131,7 +133,7 @@ struct Slice {
     return key <= high && key >= low ? static_cast<int32_t>((high - key) >> shift) : kBins;
   }
 
-  // The tokens that rank no lower than the slice's last.
+  // Whether the token ranks at least as high as the slice's last token.
   __device__ bool Reaches(const View& view, float logit, int32_t id) const {
     if (coarse != kAll) {
       const int32_t bin = view.CoarseBin(logit);
@@ -148,10 +150,10 @@ struct Slice {
     return Keys(kAll, view.Key(view.best, 0), view.LowestKey(-INFINITY));
   }
 
-  // The bin alone.
+  // The slice of one bin.
   __device__ Slice Narrow(const View& view, int32_t bin) const {
     if (coarse == kByCoarse) {
-      // Wider than the bin by more than the rounding in CoarseBin().
+      // The slack is wider than the rounding in CoarseBin().
       constexpr double kSlack = 0x1p-20;
       const double width = 1.0 / view.bins_per_logit;
       const double first = view.best - bin * width * (1.0 - kSlack);
@@ -167,7 +169,7 @@ struct Slice {
 
 // A histogram: each thread holds kBinsPerThread consecutive bins.
 struct Bins {
-  Tally before;  // of all bins before the thread's first
+  Tally before;  // all bins before the thread's first
   Tally own[kBinsPerThread];
   Tally total;
 };
@@ -203,7 +205,7 @@ struct Shared {
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 15) / 16 * 16;
 
-// All of the block's dynamic shared memory; a row's logits follow kSharedBytes of it.
+// The CTA's dynamic shared memory. A row's logits follow the first kSharedBytes.
 __device__ __forceinline__ Shared& BlockShared() {
   extern __shared__ __align__(16) std::byte shared_bytes[];
   return *reinterpret_cast<Shared*>(shared_bytes);
@@ -223,7 +225,8 @@ __device__ uint64_t Reduce(uint64_t value, const Op& op) {
   return result;
 }
 
-// Calls visit(id, logit) for every token, ascending ids in each thread; copies the row if wanted.
+// Calls visit(id, logit) for every token, with ascending ids in each thread. If `copy` is given, it
+// copies the row there.
 template <int kUnroll, class Visit>
 __device__ __forceinline__ void ForEachToken(const float* logits, int32_t vocab, float* copy,
                                              const Visit& visit) {
@@ -259,7 +262,7 @@ __device__ __forceinline__ void ForEachToken(const float* logits, int32_t vocab,
 struct Largest {
   float logit;
   int32_t id;     // the lowest with this logit
-  bool drawable;  // no NaN, no +infinity, something above -infinity
+  bool drawable;  // no NaN, no +infinity, at least one above -infinity
 };
 
 __device__ __forceinline__ Largest FindLargest(const float* logits, int32_t vocab, float* copy) {
@@ -283,7 +286,7 @@ __device__ __forceinline__ Largest FindLargest(const float* logits, int32_t voca
 __device__ void SetView(const float* logits, int32_t vocab, float best, float temperature) {
   Shared& shared = BlockShared();
   if (threadIdx.x == 0) {
-    // Beyond these bounds a bin's width is no longer a normal number, nor do logits differ so.
+    // Beyond these bounds the width of a bin is no normal number, and logits do not differ so much.
     const float bounded = fminf(fmaxf(temperature, 1e-30f), 1e30f);
     const int32_t id_bits = 32 - __clz(vocab - 1);
     shared.view = {.logits = logits,
@@ -297,7 +300,7 @@ __device__ void SetView(const float* logits, int32_t vocab, float best, float te
   __syncthreads();
 }
 
-// Counts and weighs the slice's tokens, bin by bin.
+// Counts and weighs the slice's tokens by bin.
 __device__ __noinline__ Bins Histogram(const Slice slice) {
   Shared& shared = BlockShared();
   const View view = shared.view;
@@ -332,7 +335,7 @@ __device__ __noinline__ Bins Histogram(const Slice slice) {
   return result;
 }
 
-// The bin in which `needed`, 1 to the total, is reached.
+// Finds the bin in which `needed`, 1 to the total, is reached.
 __device__ FoundBin Find(const Bins& bins, uint64_t needed, Measure measure) {
   Shared& shared = BlockShared();
   Tally before = bins.before;
@@ -351,10 +354,10 @@ __device__ FoundBin Find(const Bins& bins, uint64_t needed, Measure measure) {
   return found;
 }
 
-// The shortest prefix of the ranking that holds `needed`.
+// The shortest prefix of the ranking that holds the needed measure.
 struct Prefix {
   uint64_t mass;
-  Slice last;  // its last token alone
+  Slice last;  // its last token, alone
 };
 
 __device__ __noinline__ Prefix Reach(Slice slice, Bins bins, uint64_t needed, Measure measure) {

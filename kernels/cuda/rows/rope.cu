@@ -1,5 +1,6 @@
-// Rotary position embedding: the angles of a step's rows, which are the same in every layer, and
-// the rotation of q and k.
+// Rope rotates q [R, HQ * d] and k [R, HKV * d] in place by their rows' positions
+// (eta-semantics.md, "Model"). The angles of a step's rows are computed once, since they are the
+// same in every layer. Launches bind.
 
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/kv_tile.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 
-// In double precision, so that far positions lose nothing.
+// Computes in double precision, so that far positions lose nothing.
 __global__ void __launch_bounds__(kMaxHeadDim / 2)
     ComputeAngles(float2* angles, int32_t head_dim, RopeScaling scaling, StepView step) {
   WaitForPrevious();

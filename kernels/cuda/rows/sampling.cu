@@ -1,4 +1,6 @@
-// Drawing tokens, one block of threads a row; see ranking.cuh for how a ranking is cut.
+// Sample draws one token for each row from its logits [V]: bias, penalties, temperature, top_k,
+// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params.h). One CTA takes
+// a row. ranking.cuh has the cutting of a ranking. Start, end and latency bind.
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +12,7 @@
 namespace eta::cuda {
 namespace {
 
-// A token that was seen and that a penalty applies to.
+// A token that occurred and gets a penalty.
 struct Seen {
   int32_t id;
   int32_t output;  // times in the answer
@@ -18,13 +20,13 @@ struct Seen {
 
 struct PackedRow {
   double uniform = 0.0;
-  int64_t seen_at = 0;  // bytes from the blob's begin
+  int64_t seen_at = 0;  // bytes from the beginning of the blob
   int64_t bias_at = 0;
   int64_t top_begin = 0;  // the row's first entry among the alternatives
   int32_t num_seen = 0;
   int32_t num_bias = 0;
-  int32_t num_top = 0;      // alternatives; -1: no log-probability either
-  int32_t logits_row = -1;  // -1: only fills the bucket up
+  int32_t num_top = 0;      // alternatives; -1: no log-probability at all
+  int32_t logits_row = -1;  // -1: a padding row
   int32_t forced = 0;
   float temperature = 0.0f;
   int32_t top_k = 0;
@@ -130,8 +132,9 @@ void Unpack(const std::byte* results, int32_t num_rows, std::span<SampleRow> row
 namespace ranking {
 namespace {
 
-// Bias, then repetition, presence and frequency penalty, in place; what becomes infinite or NaN is
-// forbidden. A bias list may name an id twice: its first entry then applies all of them, in order.
+// Applies bias, then repetition, presence and frequency penalty, in place. A logit that becomes
+// infinite or NaN is forbidden. A bias list may name an id twice: then its first entry applies all
+// of them, in order.
 __device__ void Adjust(const PackedRow& row, const std::byte* packed, float* logits,
                        int32_t vocab) {
   const auto in_range = [&](int32_t id) { return id >= 0 && id < vocab; };
@@ -166,8 +169,8 @@ __device__ void Adjust(const PackedRow& row, const std::byte* packed, float* log
   __syncthreads();
 }
 
-// Weight of the tokens that min_p keeps. They are a prefix of the ranking, as top_k's and top_p's
-// are, so that of all three the lightest is what remains.
+// The weight of the tokens that min_p keeps. They are a prefix of the ranking, like those of top_k
+// and top_p. So the lightest of the three prefixes is the one that remains.
 __device__ uint64_t MinPMass(float min_p) {
   Shared& shared = BlockShared();
   const View view = shared.view;
@@ -184,7 +187,7 @@ __device__ uint64_t MinPMass(float min_p) {
   return Reduce(mass, [](uint64_t a, uint64_t b) { return a + b; });
 }
 
-// Temperature, top_k, top_p, min_p and the draw, of the logits in the view.
+// Applies temperature, top_k, top_p and min_p to the logits in the view, and draws.
 __device__ int32_t Draw(const PackedRow& row) {
   Shared& shared = BlockShared();
   const Slice every = {.coarse = Slice::kByCoarse};
@@ -213,8 +216,8 @@ __device__ int32_t Draw(const PackedRow& row) {
   return shared.token;
 }
 
-// Log-sum-exp of the logits in the view; the `wanted` most probable tokens, ranked, go to
-// `top`; ids of -1 fill it up where the vocabulary is smaller.
+// Returns the log-sum-exp of the logits in the view. Writes the `wanted` most probable tokens,
+// ranked, to `top`. If the vocabulary is smaller, ids of -1 fill the rest.
 __device__ double LogProbabilities(int32_t wanted, TokenLogprob* top) {
   Shared& shared = BlockShared();
   Slice slice = {.coarse = Slice::kByCoarse};
@@ -251,10 +254,10 @@ struct SampleArguments {
   const float* logits;  // [rows, vocab]
   int64_t stride;
   int32_t vocab;
-  bool cached;  // the row's logits fit in shared memory
+  bool cached;  // true: the row's logits fit in shared memory
   const std::byte* packed;
   int32_t num_rows;
-  float* adjusted;  // [num_rows, adjusted_stride], where rows with penalties go unless cached
+  float* adjusted;  // [num_rows, adjusted_stride]: rows with penalties, if not cached
   int64_t adjusted_stride;
   std::byte* results;
 };

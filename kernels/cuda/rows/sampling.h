@@ -1,18 +1,18 @@
-// Drawing tokens on the device: the Sample op, meaning SampleRow in kernels/params.h.
+// The Sample op on the device (SampleRow in kernels/params.h).
 //
-// The rows travel as one blob to the device and the results as one blob back, so that one captured
+// The rows travel to the device as one blob and the results back as one blob, so that one captured
 // launch serves every step of a bucket. Both blobs begin with a part whose size depends on the
-// bucket alone; what varies in length (counts, bias; alternatives) stands behind it and is found by
-// offsets that the device reads.
+// bucket alone. The parts of varying length (counts, bias; alternatives) follow it. The device
+// finds them by offsets that it reads.
 //
-// Order of sums. A token's weight exp((logit - best) / temperature) is taken in double precision,
-// to a relative 1e-14, and rounded to an integer number of units of 2^-S, S = min(48, 63 -
-// ceil(log2 V)). Sums of weights are sums of those integers: exact, hence the same in whatever
-// order threads come. So every cumulative sum that top_p, min_p and the draw look at is exact for
-// weights that are each off by at most half a unit and 1e-14 of themselves, and the token is the
-// one that the CPU draws unless the CPU's own sum is that near the value it is compared with.
-// Tokens lighter than half a unit, 2^-49 of the most probable one where V <= 32768, are never
-// drawn. The softmax of log-probabilities is summed the same way at temperature 1.
+// Order of sums. A token's weight exp((logit - best) / temperature) is computed in double
+// precision, to a relative 1e-14. It is rounded to an integer number of units of 2^-S, S = min(48,
+// 63 - ceil(log2 V)). Sums of weights are sums of these integers, so they are exact, and the same
+// in any order of threads. So every cumulative sum that top_p, min_p and the draw look at is exact
+// for weights that are each off by at most half a unit and 1e-14 of themselves. The token is the
+// one that the CPU draws, unless the CPU's own sum is that near the value it is compared with.
+// Tokens lighter than half a unit are never drawn: 2^-49 of the most probable token if V <= 32768.
+// The softmax of log-probabilities is summed the same way at temperature 1.
 #pragma once
 
 #include <cstddef>
@@ -24,23 +24,23 @@
 
 namespace eta::cuda {
 
-// Alternatives (SampleRow::top) that a row can have filled in; the engine's limit is 20.
+// The most alternatives (SampleRow::top) of a row. The engine's limit is 20.
 inline constexpr size_t kMaxAlternatives = 1024;
 
-// All of these take the same `rows`, and the same `num_rows` >= rows.size(): the bucket. Rows past
-// the last are skipped on the device. Blobs are 8-byte aligned.
+// The functions below take the same `rows`, and the same `num_rows` >= rows.size(): the bucket. The
+// device skips rows after the last one. Blobs are 8-byte aligned.
 
-// An upper bound of what Pack() writes.
+// An upper bound of the bytes that Pack() writes.
 size_t PackedBytes(std::span<const SampleRow> rows, int32_t num_rows);
 // Writes the blob that Sample() reads and returns its size.
 size_t Pack(std::span<const SampleRow> rows, int32_t num_rows, std::byte* packed);
-// What Sample() writes and Unpack() reads: 8 bytes a row of the bucket and 8 bytes an alternative.
+// The bytes that Sample() writes and Unpack() reads: 8 a row of the bucket and 8 an alternative.
 size_t ResultBytes(std::span<const SampleRow> rows, int32_t num_rows);
 // Fills in the rows' token, finite, logprob and top from results copied to the host.
 void Unpack(const std::byte* results, int32_t num_rows, std::span<SampleRow> rows);
 
-// Puts one draw per row of the bucket on the stream. `packed` and `results` are device memory; no
-// id occurs twice in one row's counts.
+// Puts one draw per row of the bucket on the stream. `packed` and `results` are device memory.
+// REQUIRES: no id occurs twice in one row's counts.
 void Sample(Context& context, const TensorView& logits, const std::byte* packed, int32_t num_rows,
             std::byte* results);
 

@@ -1,4 +1,4 @@
-// What the two forms of the threshold predictor share.
+// Shared by the two forms of PredictThresholds: pointwise.cu and append_decode.cu.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ __device__ __forceinline__ float FixedThreshold(const ThresholdArgs& args, const
   return step.frozen[int64_t{row.frozen} * args.num_heads + head];
 }
 
-// Lane i gets the sum of sums[i] over the lanes of its warp, in an order that does not depend on i.
-// Each exchange halves the sums that a lane is responsible for.
+// Gives lane i the sum of sums[i] over the lanes of its warp, in an order that does not depend on
+// i. Each exchange halves the sums that a lane is responsible for.
 __device__ __forceinline__ float FoldSums(float (&sums)[32]) {
   const int32_t lane = threadIdx.x % 32;
 #pragma unroll

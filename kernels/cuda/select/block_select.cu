@@ -1,3 +1,13 @@
+// SelectBlocks decides which full blocks each decode row reads. A query head admits a block if the
+// bound on its scores, from q [R, HQ * d] and the block's record, reaches tau_eff. The last blocks
+// are pinned, and an empty head rescues its best block. The result is one ascending list of blocks
+// per (row, KV head), with the heads of the group that admitted each (eta-semantics.md,
+// "Selection", steps 1 to 4).
+//
+// Bytes of records bind, and issuing their copies. Screening (this file, screen_items.cuh,
+// screen_bounds.cuh) writes a mask of heads per block. Compaction (screen_pack.cuh) pins, rescues
+// and packs the masks into lists.
+
 #include <algorithm>
 
 #include "kernels/cuda/device/kv_tile.h"
@@ -11,8 +21,8 @@
 namespace eta::cuda {
 namespace {
 
-// Raises the best bound of each head among the row's first rescue_chunk blocks; `limit` is where
-// these end. best: [group] of the row and KV head.
+// Raises the best bound of each head among the row's first rescue_chunk blocks, which end at
+// `limit`. best: [group] of the row and KV head.
 template <int HeadTiles>
 __device__ void RaiseBest(const float (&bounds)[HeadTiles][4], int32_t first_block, int32_t limit,
                           int32_t group, unsigned long long* best) {
@@ -38,7 +48,8 @@ __device__ void RaiseBest(const float (&bounds)[HeadTiles][4], int32_t first_blo
   }
 }
 
-// What one warp does of each item: bounds of its 16 blocks against the thresholds of its KV head.
+// A warp's work on each item: it compares the bounds of its 16 blocks with the thresholds of its KV
+// head.
 template <int D, int HeadTiles, typename Index>
 __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor cursor,
                                             ScreenRing& ring, const std::byte* stages) {
@@ -95,7 +106,7 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
 
     float bounds[HeadTiles][4];
     UpperBounds(records, queries, bounds);
-    uint32_t mask = 0;  // of block r, and shifted by 16 of block r + 8
+    uint32_t mask = 0;  // low 16 bits: block r; high 16 bits: block r + 8
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
 #pragma unroll
@@ -117,20 +128,20 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
   }
 }
 
-// Per SM: what registers and shared memory have room for.
+// CTAs that the registers and shared memory of a multiprocessor hold.
 constexpr int ScreenCtas(int head_dim, int head_tiles) {
   return head_dim > 64 && head_tiles == 2 ? 1 : 2;
 }
 
-// CTAs that registers are to have room for: where they can, another screening CTA's worth is left
-// for the kernel behind, which begins while this one ends.
+// CTAs that registers must have room for. Where possible there is room for one CTA more: the kernel
+// behind uses it, since it begins while this one ends.
 constexpr int BoundedCtas(int head_dim, int head_tiles) {
   return head_dim == 64 && head_tiles == 1 ? 3 : ScreenCtas(head_dim, head_tiles);
 }
 
-// Steps 1 and 2 of the selection. A CTA takes an equal, contiguous share of the items, so that it
-// rarely changes queries. What is read before WaitForPrevious() was there before the step's first
-// kernel: its rows, and records of earlier steps.
+// Steps 1 and 2 of the selection. A CTA takes an equal, contiguous share of the items, so it rarely
+// changes queries. What it reads before WaitForPrevious() was there before the step's first kernel:
+// the step's rows, and records of earlier steps.
 template <int D, int HeadTiles, typename Index>
 __global__ void __launch_bounds__(kScreenThreads, BoundedCtas(D, HeadTiles))
     ScreenKernel(const __grid_constant__ ScreenArgs args) {
@@ -186,9 +197,9 @@ void LaunchScreen(Context& context, const ScreenArgs& args, int32_t head_tiles) 
   }
 }
 
-// Items that shared memory has room for in each CTA.
+// The number of items in shared memory that each CTA has room for.
 int32_t ScreenStages(const Device& device, const KvTile& tile, int32_t head_tiles) {
-  constexpr size_t kReserved = 1024;  // of each CTA, by the system
+  constexpr size_t kReserved = 1024;  // the system's part of each CTA
   const size_t per_cta = (device.shared_memory_per_block() + kReserved) /
                              static_cast<size_t>(ScreenCtas(tile.head_dim, head_tiles)) -
                          kReserved - sizeof(ScreenRing) - sizeof(ScreenRow) - 128;
@@ -209,7 +220,7 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
   const KvTile tile(geometry);
   const int32_t head_tiles = group <= 8 ? 1 : 2;
   const int32_t num_stages = ScreenStages(context.device, tile, head_tiles);
-  // Devices with too little shared memory for a ring screen plainly.
+  // Devices with too little shared memory for a ring use the plain form.
   if (SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype) &&
       num_stages >= 2) {
     const ScreenArgs args = {context.step,

@@ -1,4 +1,4 @@
-// Products of the queries that share a KV head with one key or one record, for any geometry and
+// Products of the queries that share a KV head with one key or one record, for any geometry,
 // without tensor cores.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace eta::cuda {
 
 inline constexpr int kHeadsAtOnce = 4;
 
-// <q, k> of heads first .. first + 3; queries: [G up to a multiple of 4, d].
+// Computes <q, k> of heads first .. first + 3. queries: [G up to a multiple of 4, d].
 template <typename T>
 __device__ __forceinline__ void MultiplyKey(const KvTile& tile, const std::byte* key_tile,
                                             int32_t token, const float* queries,
@@ -40,7 +40,8 @@ __device__ __forceinline__ void MultiplyKey(const KvTile& tile, const std::byte*
   }
 }
 
-// One of two sums over the warp in its lower half, the other in the upper half.
+// Sums two values over the warp. The lower half of the lanes gets one sum, the upper half the
+// other.
 __device__ __forceinline__ float SumHalves(float lower, float upper) {
   const bool is_upper = (threadIdx.x & 16) != 0;
   float sum = is_upper ? upper : lower;
@@ -67,7 +68,7 @@ __device__ __forceinline__ float QueryNorm(const float* queries, int32_t group, 
   return norm;
 }
 
-// Two neighbouring coordinates of mu and of sigma, as the record has them.
+// Two neighbouring coordinates of mu and sigma, as they are in the record.
 struct RecordPair {
   float2 mu;
   float2 sigma;
@@ -86,11 +87,11 @@ __device__ __forceinline__ RecordPair LoadPair(const std::byte* mu, const std::b
           make_float2(256.0f * wide.x, 256.0f * wide.y)};
 }
 
-// The trailer of a record with a float16 index, whose M alone is its own.
+// The trailer of a record with a float16 index. Only M is read from the record.
 __device__ __forceinline__ RecordTrailer Float16Trailer(float max_norm) {
   return {.max_norm = max_norm, .mu_scale = 1.0f, .mu_error = 0.0f, .sigma_scale = 1.0f};
 }
-// `record`: of all KV heads.
+// `record`: the record of all KV heads.
 __device__ __forceinline__ RecordTrailer TrailerOf(const KvTile& tile, const std::byte* record,
                                                    int32_t kv_head) {
   const std::byte* scalars = record + tile.MaxNorm(kv_head);
@@ -98,7 +99,7 @@ __device__ __forceinline__ RecordTrailer TrailerOf(const KvTile& tile, const std
                            : Float16Trailer(*reinterpret_cast<const float*>(scalars));
 }
 
-// As the record has mu and sigma: <q, mu> and sum q_i^2 sigma_i^2.
+// <q, mu> and sum q_i^2 sigma_i^2, with mu and sigma as they are in the record.
 struct RecordProducts {
   float q_mu;
   float variance;
@@ -113,9 +114,9 @@ struct RecordProducts {
   }
 };
 
-inline constexpr int kMaxPairs = kMaxHeadDim / 64;  // of coordinates that a lane holds
+inline constexpr int kMaxPairs = kMaxHeadDim / 64;  // pairs of coordinates in a lane
 
-// Of head `lane` and one record, whose mu and sigma are given.
+// Multiplies head `lane` with one record, whose mu and sigma are given.
 __device__ __forceinline__ RecordProducts MultiplyRecord(const float* queries, int32_t group,
                                                          int32_t head_dim, const std::byte* mu,
                                                          const std::byte* sigma, bool narrow) {

@@ -1,13 +1,14 @@
 // Upper bounds of 16 blocks by one warp on tensor cores, for SelectBlocks.
 //
 // A product over i may take the i in any order, so each lane loads whole chunks of 8 elements of mu
-// and sigma: chunk 4j + t of its two blocks r and r + 8, with r = lane / 4 and t = lane % 4, and
-// product (j, half) takes four elements of the chunk with the same elements of q.
+// and sigma. With r = lane / 4 and t = lane % 4 these are chunks 4j + t of its two blocks r and r +
+// 8. Product (j, half) multiplies four elements of the chunk with the same elements of q.
 //
-// float16 keeps 11 bits of a factor, so q, q^2 and sigma^2 are sums of two float16, and the product
-// of two low parts is dropped: 22 bits, as good as float32 sums of any order. mu needs one, and of
-// an 8-bit record so does sigma^2 / 4: it has 8 bits and lies in 2^-20 .. 50176. q is scaled by a
-// power of two, so that its largest element is in [64, 128) and none is lost below.
+// float16 keeps 11 bits of a factor. So q, q^2 and sigma^2 are sums of two float16, and the product
+// of two low parts is dropped: 22 bits, as good as float32 sums of any order. mu needs one float16.
+// With an 8-bit record sigma^2 / 4 needs one too, since it has 8 bits and lies in 2^-20 .. 50176. q
+// is scaled by a power of two, so that its largest element is in [64, 128) and no element becomes
+// too small.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,21 +22,21 @@
 
 namespace eta::cuda {
 
-// The queries of one (row, KV head) as B operands, in registers.
+// The queries of one (row, KV head) as B operands in registers.
 template <int D, int HeadTiles>
 struct ScreenQueries {
   uint32_t high[HeadTiles][D / 16][2];
   uint32_t low[HeadTiles][D / 16][2];
   uint32_t square_high[HeadTiles][D / 16][2];
   uint32_t square_low[HeadTiles][D / 16][2];
-  // Of the lane's heads 2t and 2t + 1 of each tile:
-  float scale[HeadTiles][2];      // s, the scale of q undone
-  float ceiling[HeadTiles][2];    // s |q|: times M, the other limit of the bound
+  // Per tile, for the lane's heads 2t and 2t + 1:
+  float scale[HeadTiles][2];      // s, without the scale of q
+  float ceiling[HeadTiles][2];    // s |q|: times M it is the bound's ceiling
   float threshold[HeadTiles][2];  // tau - offset; +infinity for heads past the group
   float z[HeadTiles][2];
 
-  // q: [group, D], thresholds: [group] and head_z: [group] or null (HeadZ) of the row and KV head.
-  // All lanes call it.
+  // Loads q [group, D], thresholds [group] and head_z [group] or null (HeadZ) of the row and KV
+  // head. All lanes call it.
   __device__ void Load(const float* q, const float* thresholds, const float* head_z, int32_t group,
                        float softmax_scale, const StepRow& row) {
     const int lane = threadIdx.x % 32;
@@ -72,7 +73,7 @@ struct ScreenQueries {
         norm += __shfl_xor_sync(kAll, norm, step);
         largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, step));
       }
-      // 2^(6 - exponent of the largest) and its inverse; 1 where there is nothing to scale.
+      // 2^(6 - exponent of the largest) and its inverse; 1 if there is nothing to scale.
       const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
       const int shift = exponent > -100 && exponent < 100 ? 6 - exponent : 0;
       const float factor = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
@@ -104,7 +105,7 @@ struct ScreenQueries {
   }
 };
 
-// What a lane reads of its two blocks. Index is Half or int8_t.
+// The elements that a lane reads of its two blocks. Index is Half or int8_t.
 template <int D, typename Index>
 struct ScreenRecords {
   static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
@@ -116,8 +117,8 @@ struct ScreenRecords {
   Chunk sigma[2][kChunks];
   Scalars scalars[2];
 
-  // `record`: mu of block r and the KV head, `of_head`: its scalars; block r + 8 stands `eight`
-  // bytes behind it.
+  // `record`: mu of block r and the KV head. `of_head`: the scalars of the same. Block r + 8
+  // follows `eight` bytes later.
   __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
                                        uint32_t eight) {
     const std::byte* own = record + threadIdx.x % 4 * sizeof(Chunk);
@@ -134,7 +135,7 @@ struct ScreenRecords {
   }
 };
 
-// A pair of float16 squared, as the sum of two float16.
+// Squares a pair of float16, as the sum of two float16.
 __device__ __forceinline__ void Square(uint32_t pair, uint32_t& top, uint32_t& rest) {
   const __half2 v = *reinterpret_cast<const __half2*>(&pair);
   const __half2 high = __hmul2_rn(v, v);
@@ -149,7 +150,7 @@ __device__ __forceinline__ float SquareRoot(float x) {
   return y;
 }
 
-// max(x, 0), NaN if x is.
+// max(x, 0); NaN if x is NaN.
 __device__ __forceinline__ float NotBelowZero(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
@@ -160,9 +161,10 @@ __device__ __forceinline__ uint32_t Word(const uint4& v, int p) {
   return p == 0 ? v.x : p == 1 ? v.y : p == 2 ? v.z : v.w;
 }
 
-// Four int8 as two pairs of float16, exactly: the float16 of bits 0x6400 + n is 1024 + n.
+// Widens four int8 to two pairs of float16. This is exact: the float16 of bits 0x6400 + n is 1024 +
+// n.
 __device__ __forceinline__ uint2 WidenInt8(uint32_t bytes) {
-  const uint32_t biased = bytes ^ 0x80808080u;  // + 128
+  const uint32_t biased = bytes ^ 0x80808080u;  // adds 128
   const uint32_t low = __byte_perm(biased, 0x64646464u, 0x4140);
   const uint32_t high = __byte_perm(biased, 0x64646464u, 0x4342);
   const __half2 bias = __float2half2_rn(1024.0f + 128.0f);
@@ -171,7 +173,7 @@ __device__ __forceinline__ uint2 WidenInt8(uint32_t bytes) {
   return {*reinterpret_cast<const uint32_t*>(&first), *reinterpret_cast<const uint32_t*>(&second)};
 }
 
-// Four e4m3 without sign squared, a quarter of that, as two pairs of float16, exactly.
+// A quarter of the squares of four e4m3 without sign, as two pairs of float16. This is exact.
 __device__ __forceinline__ uint2 QuarterSquares(uint32_t bytes) {
   const uint2 wide = WidenE4M3(bytes);  // 2^-8 of the values
   const auto square = [](uint32_t pair) {
@@ -182,9 +184,9 @@ __device__ __forceinline__ uint2 QuarterSquares(uint32_t bytes) {
   return {square(wide.x), square(wide.y)};
 }
 
-// <q, mu> of the scaled q and sum q_i^2 sigma_i^2 by kinds of products, each of which has a sum of
-// its own: a chain of dependent products is what takes long. sums[tile][kind][i] is of the head and
-// the block of bounds[tile][i] below.
+// <q, mu> with the scaled q, and sum q_i^2 sigma_i^2. Each kind of product has a sum of its own,
+// since a chain of dependent products takes long. sums[tile][kind][i] belongs to the head and the
+// block of bounds[tile][i] below.
 template <int D, int HeadTiles, typename Index>
 struct ScreenSums {
   static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
@@ -234,7 +236,7 @@ struct ScreenSums {
   }
 };
 
-// bounds[tile][i]: of head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
+// bounds[tile][i] is for head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
 template <int D, int HeadTiles, typename Index>
 __device__ __forceinline__ void UpperBounds(const ScreenRecords<D, Index>& records,
                                             const ScreenQueries<D, HeadTiles>& queries,
@@ -249,8 +251,8 @@ __device__ __forceinline__ void UpperBounds(const ScreenRecords<D, Index>& recor
       const float scale = queries.scale[tile][i % 2];
       const float ceiling = queries.ceiling[tile][i % 2];
       const float z = queries.z[tile][i % 2];
-      // Low parts are signed, so a variance of almost nothing may come out just below zero; one
-      // that float16 cannot hold comes out as NaN, and the norms alone are the limit then.
+      // Low parts are signed, so a variance near 0 may come out just below zero. A variance that
+      // float16 cannot hold comes out as NaN; then only the norms bound the score.
       float estimate;
       float max_norm;
       if constexpr (sums.kNarrow) {

@@ -1,4 +1,5 @@
-// How SelectBlocks' work is cut into items and how the records of these come to shared memory.
+// The items of SelectBlocks' screening: how the work is cut into them, and how their records get
+// into shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,10 +14,10 @@
 
 namespace eta::cuda {
 
-inline constexpr int kScreenWarps = 4;  // that multiply; one more brings the records
+inline constexpr int kScreenWarps = 4;  // warps that multiply; one more copies the records
 inline constexpr int kScreenThreads = 32 * (kScreenWarps + 1);
-inline constexpr int kWarpBlocks = 16;                         // the M side of a product
-inline constexpr int kItemPairs = kScreenWarps * kWarpBlocks;  // of a block and a KV head
+inline constexpr int kWarpBlocks = 16;  // blocks per warp: the M side of a product
+inline constexpr int kItemPairs = kScreenWarps * kWarpBlocks;  // pairs of a block and a KV head
 inline constexpr int kMaxScreenStages = 8;                     // items in shared memory
 
 struct ScreenArgs {
@@ -35,9 +36,9 @@ struct ScreenArgs {
   KvTile tile;
 };
 
-// How an item, which is what a CTA screens at a time, is cut: each warp takes 16 blocks of one KV
-// head. Warps take different KV heads of the same blocks where they can (4, 2 or 1 at a time), so
-// that of a record, which is contiguous over KV heads, one long piece is read.
+// How an item is cut. A CTA screens one item at a time, and each of its warps takes 16 blocks of
+// one KV head. If possible, warps take different KV heads of the same blocks (4, 2 or 1 at a time):
+// a record is contiguous over KV heads, so one long piece of it is read.
 struct ItemShape {
   ETA_HOST_DEVICE explicit ItemShape(const KvTile& tile)
       : kv_heads(tile.num_kv_heads % 4 == 0   ? 4
@@ -48,14 +49,14 @@ struct ItemShape {
         vector_bytes(static_cast<uint32_t>(kv_heads * tile.Mu(1))),
         scalar_bytes(narrow ? static_cast<uint32_t>(kv_heads * sizeof(RecordTrailer)) : 16) {}
 
-  // Of one block in shared memory: its mu and sigma, then its scalars, then a gap. Lanes read 8
-  // elements at a time, so with float16 two neighbouring blocks must fall into different halves of
-  // the banks, with 8 bits four of them into different quarters.
+  // Bytes of one block in shared memory: its mu and sigma, then its scalars, then a gap. Lanes read
+  // 8 elements at a time. So with float16 two neighbouring blocks must fall into different halves
+  // of the banks, and with 8 bits four of them into different quarters.
   ETA_HOST_DEVICE uint32_t stride() const {
     return narrow ? (vector_bytes + scalar_bytes + 31) / 64 * 64 + 32 : vector_bytes + 64;
   }
   ETA_HOST_DEVICE uint32_t bytes() const { return static_cast<uint32_t>(blocks) * stride(); }
-  // Where the scalars of a KV head, M alone or a RecordTrailer, stand among those of the item.
+  // Where the scalars of a KV head (M, or a RecordTrailer) are among those of the item.
   ETA_HOST_DEVICE uint32_t Scalars(int32_t kv_head) const {
     return static_cast<uint32_t>(narrow ? kv_head % kv_heads *
                                               static_cast<int32_t>(sizeof(RecordTrailer))
@@ -66,7 +67,7 @@ struct ItemShape {
   int32_t blocks;
   bool narrow;
   uint32_t vector_bytes;
-  uint32_t scalar_bytes;  // with float16 the 16 bytes that M of the KV heads is in
+  uint32_t scalar_bytes;  // with float16: the 16 bytes with M of the KV heads
 };
 
 struct ScreenItem {
@@ -85,10 +86,10 @@ struct ScreenRow {
   int32_t table_begin;
 };
 
-// Walks the items of a share, which are ordered by row, set of KV heads and blocks.
+// Walks the items of a share. Items are ordered by row, set of KV heads and blocks.
 class ScreenCursor {
  public:
-  // Of items [position, end); `row` is the one that `position` falls into.
+  // Walks items [position, end). `row` is the row of item `position`.
   __device__ ScreenCursor(const ScreenArgs& args, const ScreenRow& row, int32_t position,
                           int32_t end)
       : step_(args.step),
@@ -120,10 +121,10 @@ class ScreenCursor {
     return {-1, 0, 0, 0};
   }
 
-  // Of the item that Next() returned last.
+  // The block table of the item that Next() returned last.
   __device__ int32_t table_begin() const { return table_begin_; }
-  // The row's blocks that were full before this step: of its keys, the step brought no more than it
-  // has rows.
+  // The number of the row's blocks that were full before this step. The step brought at most as
+  // many of the row's keys as it has rows.
   __device__ int32_t SettledBlocks() const {
     return max(num_keys_ - step_.num_rows, 0) / block_size_;
   }
@@ -153,23 +154,23 @@ class ScreenCursor {
   int32_t position_;
   int32_t end_;
   int32_t row_;
-  int32_t set_;     // of KV heads
-  int32_t piece_;   // of ItemShape::blocks blocks
-  int32_t pieces_;  // of the row
+  int32_t set_;     // set of KV heads
+  int32_t piece_;   // piece of ItemShape::blocks blocks
+  int32_t pieces_;  // pieces of the row
   int32_t num_keys_;
   int32_t num_full_;
   int32_t table_begin_;
 };
 
-// Where the share of a CTA begins and ends, and the row it begins in.
+// The begin and the end of a CTA's share, and its first row.
 struct ScreenShare {
   int32_t begin;
   int32_t end;
   ScreenRow row;
 };
 
-// All threads call it, and all meet in it. Each thread reads a row before anything depends on it,
-// so that this is one trip to memory for as many rows as there are threads.
+// Finds the CTA's share. All threads call it and meet in it. Each thread reads one row before
+// anything depends on it, so this is one trip to memory for as many rows as there are threads.
 __device__ __forceinline__ ScreenShare FindShare(const ScreenArgs& args, ScreenRow& found) {
   const volatile int32_t* begin = args.step.screen_begin;
   const volatile StepRow* rows = args.step.rows;
@@ -196,7 +197,7 @@ __device__ __forceinline__ ScreenShare FindShare(const ScreenArgs& args, ScreenR
   return {static_cast<int32_t>(first), static_cast<int32_t>(end), found};
 }
 
-// Every lane copies a piece of its own, of `bytes`, a multiple of 16.
+// Every lane copies a piece of its own, `bytes` long, a multiple of 16.
 __device__ __forceinline__ void CopyOwn(std::byte* shared, const std::byte* global, uint32_t bytes,
                                         Barrier* barrier) {
 #if __CUDA_ARCH__ >= 900
@@ -211,17 +212,17 @@ __device__ __forceinline__ void CopyOwn(std::byte* shared, const std::byte* glob
 #endif
 }
 
-// Items on their way from the warp that brings them to those that multiply.
+// The ring of items between the warp that copies records and the warps that multiply.
 struct ScreenRing {
   static constexpr int kAhead = 3;
   Barrier full[kMaxScreenStages];
   Barrier empty[kMaxScreenStages];
-  // Physical blocks of the next items, each read by the lane that copied it.
+  // Physical blocks of the next items. The lane that copied a block's number reads it.
   int32_t physical[kAhead + 1][kItemPairs];
 };
 
-// Brings the records of all items. Those that were complete before the step are requested while the
-// kernel before still runs; only those that this step may have written wait for it.
+// Copies the records of all items. Records that were complete before the step are requested while
+// the previous kernel still runs. Only those that this step may have written wait for it.
 __device__ __forceinline__ void BringItems(const ScreenArgs& args, ScreenCursor cursor,
                                            ScreenRing& ring, std::byte* stages) {
   constexpr int kAhead = ScreenRing::kAhead;
@@ -241,7 +242,7 @@ __device__ __forceinline__ void BringItems(const ScreenArgs& args, ScreenCursor 
   };
 #pragma unroll 1
   for (int slot = 0; slot < kAhead; ++slot) look_up(slot);
-  // The scalars are right behind mu and sigma where these are of all KV heads.
+  // If mu and sigma are those of all KV heads, the scalars follow them directly.
   const bool whole = shape.kv_heads == args.tile.num_kv_heads;
   const uint32_t piece_bytes = shape.vector_bytes + (whole ? shape.scalar_bytes : 0);
   bool waited = false;

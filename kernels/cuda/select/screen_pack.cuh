@@ -1,4 +1,4 @@
-// Compaction: what becomes of the masks that screening wrote (screen.cuh says which).
+// Compaction of SelectBlocks: turns the masks that screening wrote (screen.cuh) into lists.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +20,7 @@ inline constexpr int kPackPerThread = 4;
 struct PackArgs {
   StepView step;
   BlockSelection selection;
-  uint32_t* pool_blocks;  // [R, HKV, capacity]: what selection.blocks are in the pool
+  uint32_t* pool_blocks;  // [R, HKV, capacity]: the pool's blocks of selection.blocks
   unsigned long long* best;
   int32_t* tokens_attended;
   int32_t* tokens_read;
@@ -29,12 +29,12 @@ struct PackArgs {
   int32_t block_size;
 };
 
-// Adds to head_blocks[head] how many of the warp's masks have the bit of `head`.
+// Adds to head_blocks[head] the number of the warp's masks that have the bit of `head`.
 __device__ __forceinline__ void CountHeads(const uint32_t (&masks)[kPackPerThread], int32_t group,
                                            int32_t* head_blocks) {
   const int lane = threadIdx.x % 32;
   for (int32_t first = 0; first < group; first += 8) {
-    // Eight bits become eight nibbles, whose sums over the warp have a byte each.
+    // Eight bits become eight nibbles; their sums over the warp take a byte each.
     uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < kPackPerThread; ++i) {
@@ -51,8 +51,8 @@ __device__ __forceinline__ void CountHeads(const uint32_t (&masks)[kPackPerThrea
   }
 }
 
-// Steps 3 and 4 and the counts, one CTA a (row, KV head): packs the masks into a list, in place.
-// What is read before WaitForPrevious() was there before the step's first kernel.
+// Steps 3 and 4 of the selection, and the counts. One CTA per (row, KV head) packs the masks into a
+// list, in place. What it reads before WaitForPrevious() was there before the step's first kernel.
 static __global__ void __launch_bounds__(kPackThreads)
     PackKernel(const __grid_constant__ PackArgs args) {
   __shared__ uint32_t admitted_early;  // heads that admit one of the first rescue_chunk blocks
@@ -119,7 +119,7 @@ static __global__ void __launch_bounds__(kPackThreads)
     }
   };
   uint32_t masks[kPackPerThread];
-  int32_t places[kPackPerThread];  // of the blocks in the pool
+  int32_t places[kPackPerThread];  // the pool's blocks
   load(own, masks, places);
   uint32_t* pool_blocks = args.pool_blocks + list * args.selection.capacity;
   const int32_t best_block = lane < group ? BlockOfKey(args.best[first_head + lane]) : -1;
@@ -163,8 +163,8 @@ static __global__ void __launch_bounds__(kPackThreads)
     uint32_t next[kPackPerThread];
     int32_t next_places[kPackPerThread];
     load(first + kSlab, next, next_places);
-    // Every mask of this slab is in registers then, so the list, which is never longer than what
-    // was read, may overwrite them.
+    // After this barrier every mask of the slab is in registers. So the list may overwrite the
+    // masks: it is never longer than what was read.
     __syncthreads();
     const int32_t others = lane < kPackWarps ? warp_blocks[side][lane] : 0;
     int32_t at = count + __reduce_add_sync(0xffffffffu, lane < warp ? others : 0);
