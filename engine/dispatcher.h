@@ -1,6 +1,6 @@
 // What the step thread does next: a step of the requests' batch or, where the pacer allows it, a
-// step of passes. Requests come first in everything: they take blocks from passes, and no pass
-// takes one that they want now. Single-threaded.
+// step of passes. Requests come first in everything: they take blocks from passes, and no pass gets
+// a block that a request wants now. Not thread-safe: the step thread's.
 #pragma once
 
 #include "absl/status/status.h"
@@ -29,7 +29,7 @@ class Dispatcher {
   void Cancel(uint64_t handle);
   // Ends all requests and passes with `status`.
   void FailAll(const absl::Status& status);
-  // After an exception; see Batcher.
+  // After an exception: lets go of everything, as Batcher::Abandon does.
   void Abandon();
 
   // Ends what is past its deadline, then runs one step of what can run. False if nothing could. An

@@ -30,18 +30,18 @@ struct EngineOptions {
   std::string model_name;          // empty: the folder's name
   BackendOptions backend;          // its device is taken from `devices`
   std::vector<int> devices = {0};  // one engine on each; only backend cuda has more than one
-  // float32 doubles the cache's bytes per token, float8_e4m3 halves them; the latter and an int8
-  // index are not for backend cpu.
+  // float32 doubles the cache's bytes per token, float8_e4m3 halves them. Backend cpu has neither
+  // float8_e4m3 nor an int8 index.
   DType kv_dtype = DType::kFloat16;
   DType index_dtype = DType::kFloat16;  // of block records: float16 or int8
   WeightFormat weights = WeightFormat::kNative;
-  // Per device, reserved at start; bounds the tokens in flight. 0: kv_pool_fraction of what is free
-  // after weights and workspace; 1 GiB where the backend does not tell.
+  // Per device, reserved at start; bounds the tokens in flight. 0: kv_pool_fraction of the memory
+  // that is free after weights and workspace; 1 GiB where the backend does not tell.
   int64_t kv_pool_bytes = 0;
   double kv_pool_fraction = 0.9;  // (0, 1]
   int32_t max_running = 64;       // sequences in one batch, per device
-  // Rows of one step: larger prefills faster, and holds running streams up for longer. 0: 2048 on
-  // cuda, else 256, at least max_running.
+  // Rows of one step. More rows prefill faster, and hold running streams up for longer. 0: 2048 on
+  // cuda, else 256; at least max_running.
   int32_t max_step_tokens = 0;
   bool prefix_cache = true;  // share full prompt blocks between requests
   bool allow_nonfinite_weights = false;

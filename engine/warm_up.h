@@ -1,6 +1,6 @@
-// The steps that an engine takes before anybody's, on a device that loads kernels, chooses the
-// algorithms of matrix products and takes memory when they are first needed: the first requests
-// find all that done, and a device that cannot compute shows it before they come.
+// The first steps of an engine, before any request's. A GPU loads kernels, chooses the algorithms
+// of matrix products and allocates memory when they are first needed. Warming up does all that
+// before the first request comes, and shows a device that cannot compute.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace eta {
 
-// Prompts of every number of rows that `backend` tells apart, up to `max_rows`, and decode steps
-// with the model's own attention and with full attention. Needs a context of `max_rows` + 1 tokens,
-// as far as `cache` has room, and writes into its first blocks, which must not be anybody's yet.
-// Errors: those of the first step that failed.
+// Runs prompts of every number of rows that `backend` tells apart, up to `max_rows`, and decode
+// steps with the model's own attention and with full attention. It needs a context of `max_rows` +
+// 1 tokens, as far as `cache` has room. It writes into the first blocks of `cache`, which nothing
+// may hold yet. Returns the error of the first step that failed.
 absl::Status WarmUp(const Backend& backend, Model& model, const KvCache& cache, int32_t max_rows);
 
 }  // namespace eta

@@ -1,5 +1,6 @@
-// Whose profiles are meant. Made in one place from a credential (or an operator's folder) and asked
-// for by every function of the profile store, so that a query without a tenant does not compile.
+// A tenant, whose profiles and limits are meant. It is made in one place, from a credential or an
+// operator's folder. Every function of the profile store asks for one: a query without a tenant
+// does not compile.
 #pragma once
 
 #include <compare>

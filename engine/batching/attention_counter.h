@@ -1,4 +1,5 @@
-// Adds up what the decode rows of one request read (eta-semantics.md, "What is counted").
+// Adds up what the decode rows of one request read (eta-semantics.md, "What is counted"). Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@ class AttentionCounter {
  public:
   AttentionCounter(const ModelConfig& config, const KvGeometry& geometry);
 
-  // One decode row in one layer: tokens [HQ] attended, tokens [HKV] read, of kv_len; `screened` is
-  // the number of records that selection looked at.
+  // Adds one decode row in one layer: tokens attended [HQ] and tokens read [HKV], of kv_len tokens;
+  // `screened` is the number of block records that selection read.
   void AddLayer(int32_t layer_idx, const int32_t* tokens_attended, const int32_t* tokens_read,
                 int32_t kv_len, int32_t screened);
-  // All layers of one row are in.
+  // To be called once AddLayer was called for all layers of a row.
   void AddRow() { ++rows_; }
 
   AttentionStatistics Statistics(bool with_layers) const;

@@ -1,8 +1,9 @@
-// Who holds which KV block. A block is free, used (referenced by one or more sequences), or cached:
-// unreferenced, but kept because its contents are a full block of some prompt that may come again.
-// Cached blocks are given away, least recently released first, when no free one is left.
+// Who holds which KV block. A block is free, used or cached. A used block is referenced by one or
+// more sequences. A cached block is referenced by none; it is kept because it holds a full block of
+// a prompt, and that prompt may come again. When no free block is left, the cached block that was
+// released longest ago is evicted.
 //
-// Not thread-safe. Invariant: free + used + cached = num_blocks.
+// Not thread-safe: the step thread's. Invariant: free + used + cached = num_blocks.
 #pragma once
 
 #include <cstdint>
@@ -31,22 +32,22 @@ class BlockPool {
   std::optional<int32_t> Allocate();
   // Drops one reference.
   void Release(int32_t block);
-  // Of every block, by id.
+  // How many sequences hold each block, by id.
   std::span<const int32_t> references() const { return references_; }
 
   // The block that holds `key`, if any, with one more reference.
   std::optional<int32_t> Acquire(const PrefixKey& key);
-  // What Acquire would find of a prompt, whose keys these are, up to the first one that is missing.
+  // The leading blocks of a prompt with these keys that Acquire would find.
   struct Prefix {
     int32_t num_blocks = 0;
-    // Of these, how many take nothing from num_available(), whatever is allocated before they are
-    // acquired: used ones, up to the first cached one. That one can be given away, and with it goes
-    // the way to those behind it, used or not.
+    // Of these, the used ones before the first cached one. Whatever is allocated before they are
+    // acquired, they take nothing from num_available(). The first cached one may be evicted; then
+    // those behind it cannot be found any more, used or not.
     int32_t num_held = 0;
   };
   Prefix FindPrefix(std::span<const PrefixKey> keys) const;
-  // Names the contents of a used block, so that others may share it. Without effect if the key is
-  // already held by another block.
+  // Names the contents of a used block, so that others may share it. Does nothing if another block
+  // has the key already.
   void Publish(int32_t block, const PrefixKey& key);
 
  private:

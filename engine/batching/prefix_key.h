@@ -1,9 +1,9 @@
 // The identity of a full block of a prompt: everything that its keys and values depend on.
 //
-// K and V of deeper layers depend on how earlier attention ran, so the root of the chain holds the
-// tenant, the RoPE base, where thresholds came from and the offset of the gate; z, floor and pinned
-// blocks are left out because prefill reads every key. The model is the process's own. SHA-256, so
-// that nobody can construct a prompt that is served another one's blocks.
+// K and V of deeper layers depend on how earlier attention ran. So the root of the chain holds the
+// RoPE base, the source of the thresholds and the offset of the gate, and the tenant too. It leaves
+// out z, floor and pinned blocks, because prefill reads every key, and the model, because a process
+// has one. The hash is SHA-256: nobody can construct a prompt that is served another one's blocks.
 #pragma once
 
 #include <array>

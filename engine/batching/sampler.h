@@ -1,4 +1,5 @@
-// Turns one request's sampling options into the draws of its answer, one row at a time.
+// Makes the draws of one request's answer from its sampling options, one row at a time. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace eta {
 
 class Sampler {
  public:
-  // `end_ids`: tokens that end the answer, which min_tokens holds off.
+  // `end_ids`: tokens that end the answer. They cannot be drawn before min_tokens.
   Sampler(const SamplingOptions& options, const OutputOptions& output, int32_t min_tokens,
           const std::vector<int32_t>& end_ids, uint64_t seed, std::span<const int32_t> prompt);
 
@@ -21,10 +22,10 @@ class Sampler {
   // is valid until the next call.
   SampleRow Draw(int32_t logits_row, int32_t index);
 
-  // Log-probabilities of a known token: prompt tokens.
+  // No draw: the log-probability of a known token, one of the prompt.
   SampleRow Force(int32_t logits_row, int32_t token, std::span<TokenLogprob> top) const;
 
-  // `token` joined the answer.
+  // Tells that `token` was appended to the answer.
   void Append(int32_t token);
 
  private:

@@ -1,5 +1,6 @@
-// The ragged rows of one step, carried out: the forward pass, the logits that are wanted, and what
-// the decode rows read.
+// The ragged rows of one step, and their way through the model: the forward pass, the draws from
+// the logits that are wanted, and the counts of what the decode rows read. Not thread-safe: the
+// step thread's.
 #pragma once
 
 #include <cstdint>
@@ -36,20 +37,22 @@ class StepBatch {
   void SetToken(int32_t row, int32_t token) { tokens_[static_cast<size_t>(row)] = token; }
   int32_t num_rows() const { return static_cast<int32_t>(tokens_.size()); }
 
-  // Runs the batch and fills in the samples of `logits`. `outputs` but for the token counts, which
-  // are the batch's own. On error nothing of the step counts; see Backend::Finish.
+  // Runs the batch and fills in the samples of `logits` and the `outputs`. The token counts of
+  // `outputs` are left out: the batch has its own. On error nothing of the step counts; see
+  // Backend::Finish.
   absl::Status Run(std::span<RowLogits> logits, ForwardOutputs outputs = {});
 
-  // The parts of Run, in their order. Where the backend defers, another batch may run during
-  // Forward, and Discard undoes it. `logits` must live until Finish, which fills in their samples.
+  // Run in four calls, in this order. Where the backend defers, another batch may run during
+  // Forward, and Discard undoes Forward. `logits` must live until Finish, which fills in their
+  // samples.
   absl::Status Forward(ForwardOutputs outputs = {});
   void Draw(std::span<RowLogits> logits);
   void Launch() { model_.Launch(); }
   absl::Status Finish();
   void Discard() { model_.Discard(); }
 
-  // After Finish, of decode row `i` of `rows`, which are part of this batch: books what it read,
-  // and how many block records selection looked at, per layer and KV head.
+  // After Finish, of decode row `i` of `rows`, which belong to this batch. Count adds up what the
+  // row read; Screened is how many block records selection read, per layer and KV head.
   void Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const;
   int32_t Screened(const SequenceRows& rows, int32_t i) const;
   // [L, R, HQ] and [L, R, HKV], until the next Forward.

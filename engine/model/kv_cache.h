@@ -1,5 +1,5 @@
-// The memory of the KV cache: one pool of blocks, the same block ids in every layer. Reserved whole
-// at start; which block belongs to whom is BlockPool's business.
+// The memory of the KV cache: one pool of blocks, with the same block ids in every layer. All of it
+// is reserved at start. BlockPool says who holds which block. Not thread-safe.
 #pragma once
 
 #include <memory>

@@ -23,7 +23,7 @@ struct ModelOptions {
   int32_t block_size = 0;       // of the cache that Forward will be given; 0: the checkpoint's
 };
 
-// Optional outputs of a forward pass; null members cost nothing.
+// Optional outputs of a forward pass. A null member costs nothing.
 struct ForwardOutputs {
   int32_t* tokens_attended = nullptr;  // [L, R, HQ], host; decode rows only are written
   int32_t* tokens_read = nullptr;      // [L, R, HKV], host; likewise

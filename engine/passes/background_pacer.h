@@ -1,15 +1,18 @@
-// How much of the device background steps may take while requests run: a pure function of how long
-// recent steps took.
+// How much of the device's time background steps may have while requests run. It follows from how
+// long recent steps took, and from nothing else.
 //
-// A background step holds every running stream up for as long as it takes. Two ways keep the 99th
-// percentile of the time between a stream's tokens below 1.5 times what it is without:
-// - where a step of a few rows costs little against a step of the requests, at most every 4th step
-//   is a background step and has as many rows as 0.3 of a typical step of the requests pay for,
-//   since what rows cost is known roughly only;
-// - elsewhere (few streams: a step of one row costs nearly what one of four does) pauses are rare
-//   instead of short: at least 255 of 256 steps are the requests', so that 99 % of the times
-//   between tokens know of no pause, and a pause lasts at most 0.1 s.
-// Either way the time of background steps stays below a ninth of that of the requests' steps.
+// A background step holds up every running stream for its duration. The pacer keeps the 99th
+// percentile of the time between a stream's tokens below 1.5 times what it is without such steps,
+// in one of two ways:
+// - Short pauses, where a step of a few rows costs little against a step of the requests. At most
+//   every 4th step is a background step. Its rows cost about 0.3 of a typical step of the requests;
+//   the estimate of that cost is rough.
+// - Rare pauses, elsewhere. With few streams a step of one row costs nearly as much as one of four.
+//   At least 255 of 256 steps are the requests', so 99 % of the times between tokens have no pause
+//   in them. A pause lasts at most 0.1 s.
+// Either way background steps have less than a ninth of the time that the requests' steps have.
+//
+// Times are in seconds. Not thread-safe: the step thread's.
 #pragma once
 
 #include <array>
@@ -22,7 +25,7 @@ namespace eta {
 class StepCost {
  public:
   void Measure(double rows, double seconds);
-  // The same for one estimate only, of little weight.
+  // A copy with one more measurement, of little weight.
   StepCost With(double rows, double seconds) const;
 
   double Of(double rows) const;
@@ -52,20 +55,21 @@ class BackgroundPacer {
   static constexpr double kShare = 1.0 / 9.0;   // of the requests' time
 
   void MeasureForeground(double seconds);
-  // `beside_foreground`: requests waited meanwhile.
+  // `beside_foreground`: requests had rows to compute meanwhile.
   void MeasureBackground(int32_t rows, double seconds, bool beside_foreground);
 
   // How many rows, at most `max_rows`, the next step may give to background work while requests
   // have rows to compute; 0: it is theirs.
   int32_t Allowance(int32_t max_rows) const;
-  // The same while there are no requests: as many as kLongestPause pays for, since a request that
-  // comes waits for the step's end, but not so few that steps get wasteful.
+  // The same while there are no requests. A request that comes has to wait for the end of the step,
+  // so the step lasts about kLongestPause; it has at least kMinRowsAlone rows, or it would waste
+  // the device.
   int32_t AllowanceAlone(int32_t max_rows) const;
 
  private:
   static constexpr size_t kRecent = 31;
 
-  // With what the requests' steps say of the least that a step costs.
+  // The cost of background steps, at least that of the shortest steps of the requests.
   StepCost Cost() const;
   double Typical() const;  // median
 

@@ -1,4 +1,6 @@
 // A pass in flight: its blocks, how far its cache has got, and what it has measured so far.
+//
+// Made on the caller's thread, then used by the step thread alone.
 #pragma once
 
 #include <algorithm>
@@ -36,15 +38,15 @@ class PassRun {
   std::span<const int32_t> tokens() const { return options_.pass.tokens; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens().size()); }
 
-  // Tokens whose K and V stand in `blocks`: all that the run will need, or none. A run that loses
-  // its blocks starts again from its first row, and measures only what it had not.
+  // `blocks` are all that the run will need, or none; `num_computed` tokens have their K and V
+  // there. A run that loses its blocks starts again from its first row. It measures no row twice.
   int32_t num_computed = 0;
   std::vector<int32_t> blocks;
 
-  // The next rows, at most `max_rows`: all of one kind, all measured before or none, all for the
-  // cells or none.
+  // The next rows, at most `max_rows`. They are alike: of one kind, all measured before or none,
+  // all for the cells or none.
   SequenceRows NextRows(int32_t row_begin, int32_t max_rows) const;
-  // Of such rows: they are computed for the first time.
+  // Whether these rows are computed for the first time.
   bool AreNew(const SequenceRows& rows) const { return rows.position >= measured_; }
   bool WantRecall(const SequenceRows& rows) const {
     return pass().recall && rows.kind == RowKind::kDecode && AreNew(rows);

@@ -1,6 +1,7 @@
-// Hooks for whoever measures the engine; none of them costs anything when no observer is set.
-// Called on the step thread, with several devices on several of them at once; must not block. What
-// a report points to lives during the call only.
+// Hooks for whoever measures the engine. Without an observer they cost nothing.
+//
+// They are called on the step thread, of several devices on several threads at once, and must not
+// block. What a report points to lives during the call only.
 #pragma once
 
 #include <chrono>
@@ -55,8 +56,8 @@ class Observer {
  public:
   virtual ~Observer() = default;
   virtual void OnStep(const StepReport& report) = 0;
-  // Of every request that was submitted, after the report of its last step and before its sink has
-  // the last event: who has an answer finds it counted.
+  // Called for every request that was submitted: after the report of its last step, and before its
+  // sink has the last event. So whoever has an answer finds it counted.
   virtual void OnRequestEnd(const Request& request, const absl::Status& status,
                             const FinishedEvent& outcome) = 0;
 };

@@ -1,10 +1,10 @@
 // A pass of known tokens through the model, beside the requests that generate: what calibration
 // measures with. Nothing is sampled and nothing is shared with requests but the device.
 //
-// Passes are background work. While requests have rows to compute, at most a quarter of the steps
-// and a tenth of the time go to passes, in a way that 99 of 100 times between tokens hardly feel
-// (background_pacer.h); a request that needs blocks takes them from a pass, which later computes
-// its rows again (and counts none twice). Without requests passes get every step.
+// Passes are background work. While requests have rows to compute, passes get at most a quarter of
+// the steps and a tenth of the time; background_pacer.h says how streams are kept from feeling it.
+// A request that needs blocks takes them from a pass. That pass later computes its rows again, and
+// counts none twice. Without requests passes get every step.
 #pragma once
 
 #include <cstdint>

@@ -84,19 +84,19 @@ struct ResolvedAttention {
 enum class Priority : uint8_t { kLow, kNormal, kHigh };
 
 // What a request's tenant may have of the engine. Requests of one tenant name the same weight and
-// limit; where they differ (they were just changed), the newest one's hold.
+// limit. Where they differ, because they were just changed, those of the newest request hold.
 struct TenantShare {
   static constexpr double kMinWeight = 0.01;
   static constexpr double kMaxWeight = 100.0;
 
-  double weight = 1.0;        // tokens in proportion to it where several have work; clamped
+  double weight = 1.0;        // tenants with work get tokens in proportion to it; clamped
   int64_t max_kv_tokens = 0;  // prompt and reserved answer of what runs, per device; 0: no limit
 };
 
 struct Request {
   std::string id;  // 1 to 64 printable ASCII characters, no spaces; echoed
-  // Who is served in turn with others; empty is a tenant too. Keys shared prefixes, so that no
-  // tenant can feel another's prompts.
+  // Whom slots and rows are divided between; empty is a tenant too. Prefixes are shared within a
+  // tenant only, so that no tenant can feel another's prompts.
   std::string tenant;
   TenantShare share;
   std::variant<std::string, std::vector<int32_t>> prompt;  // UTF-8 text, or token ids

@@ -1,7 +1,8 @@
-// Neighbours that make a piece, best first: by the piece's rank, then from left to right.
+// Neighbours that make a piece, best first: by the piece's rank, then from left to right. Not
+// thread-safe.
 //
-// Those of one rank stand in one list, so that a text of a single character costs little more for
-// each byte than any other: a heap over all of them misses the caches at every step.
+// The neighbours of one rank stand in one list. One heap over all neighbours would miss the caches
+// at every step, and a text of a single character would cost far more for each byte than any other.
 #pragma once
 
 #include <cstddef>
@@ -30,13 +31,13 @@ class MergeQueue {
   using Early = std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>>;
   using Ranks = std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>>;
 
-  // Makes the list of the next rank the one that is taken from; false: none waits.
+  // Makes the list of the next rank the current one; false: there is none.
   bool NextRank();
 
-  uint32_t rank_ = 0;          // whose turn it is; 0: nobody's yet
+  uint32_t rank_ = 0;          // of the current list; 0: there is none yet
   std::vector<int32_t> list_;  // of rank_, ascending
   size_t next_ = 0;            // in list_
-  Early early_;                // came when it was rank_'s turn or past theirs: rank * 2^32 + left
+  Early early_;                // pushed when their rank was current or past: rank * 2^32 + left
   std::unordered_map<uint32_t, std::vector<int32_t>> later_;  // by rank, above rank_
   Ranks ranks_;                                               // of later_
 };

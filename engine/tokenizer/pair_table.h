@@ -1,4 +1,4 @@
-// What two neighbouring symbols of a text make, by both: a hash table of one array, since encoding
+// What two neighbouring symbols of a text make: a hash table by pair, in one array, since encoding
 // looks up several pairs for each character.
 #pragma once
 

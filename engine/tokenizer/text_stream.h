@@ -1,8 +1,8 @@
 // Token ids in, one at a time; text out as soon as it is certain.
 //
-// Text is certain when it is made of whole characters and cannot become part of a stop string. The
-// texts returned, put together, are the same however far the ids reach at a time: the decoded
-// answer, cut where the first stop string ends (the longest, if several end there).
+// Text is certain when it is made of whole characters and cannot become part of a stop string. All
+// texts returned make up the decoded answer, cut where the first stop string ends; if several end
+// there, the longest counts.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,9 @@ class TextStream {
     std::optional<std::string> matched_stop;  // the stop string that has ended the text
   };
 
-  // The answer continues `prompt`: its text is Decode(prompt + answer) without Decode(prompt),
-  // where a character that the prompt's last bytes left open counts as the answer's. Stop strings
-  // are well-formed UTF-8 (empty ones are ignored); `include_stop` returns the matched one as text
-  // too.
+  // The answer continues `prompt`: its text is Decode(prompt + answer) without Decode(prompt). A
+  // character that the prompt's last bytes left open belongs to the answer. Stop strings are
+  // well-formed UTF-8; empty ones are ignored. `include_stop` returns the matched one as text too.
   TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
              std::vector<std::string> stop_strings, bool include_stop);
 

@@ -1,9 +1,8 @@
 // Text to token ids and back.
 //
-// Text is taken as it is: control characters and NUL are data and come back unchanged. One
-// exception belongs to the file format: U+2581, its own sign for a space, comes back as a space.
-// Words such as
-// "<s>" in a text are text; they never become control ids.
+// Text is data: control characters and NUL come back unchanged. The file format has one exception:
+// U+2581, its own sign for a space, comes back as a space. Words such as "<s>" in a text are text;
+// they never become control ids.
 //
 // A checkpoint without a SentencePiece model is served by token ids alone: its tokenizer knows the
 // special ids and no text.
