@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/batching/estimates/wait_estimate.h"
-#include "engine/batching/tenant_queue.h"
+#include "engine/batching/fairness/tenant_queue.h"
 #include "engine/model/model_config.h"
 #include "engine/request/engine_info.h"
 #include "engine/request/limits.h"

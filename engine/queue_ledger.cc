@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/batching/tenant_shares.h"
+#include "engine/batching/fairness/tenant_shares.h"
 
 namespace eta {
 

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/batching/tenant_queue.h"
+#include "engine/batching/fairness/tenant_queue.h"
 #include "engine/request/request.h"
 
 namespace eta {

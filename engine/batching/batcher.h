@@ -15,12 +15,12 @@
 #include "absl/status/statusor.h"
 #include "engine/batching/batcher_options.h"
 #include "engine/batching/block_pool.h"
+#include "engine/batching/fairness/tenant_shares.h"
 #include "engine/batching/request_queue.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
 #include "engine/batching/step_pipeline.h"
 #include "engine/batching/step_planner.h"
-#include "engine/batching/tenant_shares.h"
 #include "engine/request/observer.h"
 
 namespace eta {

@@ -18,8 +18,8 @@
 #include "engine/batching/estimates/prefill_throughput.h"
 #include "engine/batching/estimates/slot_rate.h"
 #include "engine/batching/estimates/wait_estimate.h"
+#include "engine/batching/fairness/tenant_shares.h"
 #include "engine/batching/sequence.h"
-#include "engine/batching/tenant_shares.h"
 
 namespace eta {
 

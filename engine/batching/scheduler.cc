@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "engine/batching/deficit_round_robin.h"
+#include "engine/batching/fairness/deficit_round_robin.h"
 
 namespace eta {
 namespace {

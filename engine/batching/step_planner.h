@@ -9,9 +9,9 @@
 
 #include "engine/batching/batcher_options.h"
 #include "engine/batching/block_pool.h"
+#include "engine/batching/fairness/tenant_shares.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
-#include "engine/batching/tenant_shares.h"
 #include "kernels/batch.h"
 
 namespace eta {

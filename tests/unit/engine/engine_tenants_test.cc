@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/batching/tenant_shares.h"
+#include "engine/batching/fairness/tenant_shares.h"
 #include "tests/testing/engine/engine_run.h"
 
 namespace eta {

@@ -1,4 +1,4 @@
-#include "engine/batching/tenant_shares.h"
+#include "engine/batching/fairness/tenant_shares.h"
 
 #include <algorithm>
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/batching/estimates/recent_peak.h"
+#include "engine/batching/fairness/tenant_queue.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
-#include "engine/batching/tenant_queue.h"
 
 namespace eta {
 

@@ -1,4 +1,4 @@
-#include "engine/batching/deficit_round_robin.h"
+#include "engine/batching/fairness/deficit_round_robin.h"
 
 #include <algorithm>
 #include <cmath>
