@@ -17,7 +17,8 @@ std::string PeerKey(const sockaddr_storage& peer) {
   if (peer.ss_family != AF_INET6) return "";
   const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_addr;
   if (IN6_IS_ADDR_V4MAPPED(&address)) return bytes(&address.s6_addr[12], 4);
-  return bytes(&address, 8);  // what one customer is given; the rest is hers to choose
+  // A provider gives a customer these 8 bytes; the customer chooses the rest.
+  return bytes(&address, 8);
 }
 
 ConnectionTable::Room ConnectionTable::Add(int fd, const std::string& peer) {

@@ -1,4 +1,4 @@
-// Which connections are open, and whether there is room for one more.
+// Knows which connections are open, and whether there is room for one more.
 //
 // gRPC owns the descriptor of a connection that it was given and tells nobody when it closes it. So
 // a connection is remembered as its descriptor with the socket's inode: once the descriptor is
@@ -19,8 +19,8 @@
 
 namespace eta {
 
-// Who is at the other end, as far as limits tell peers apart: an IPv4 address, the first 64 bits of
-// an IPv6 address, or "" for all peers of a Unix socket.
+// The identity of a peer for limits: an IPv4 address, the first 64 bits of an IPv6 address, or ""
+// for all peers of a Unix socket.
 std::string PeerKey(const sockaddr_storage& peer);
 
 class ConnectionTable {
@@ -32,13 +32,14 @@ class ConnectionTable {
   // others fill the server.
   static constexpr int kSpare = 16;
 
-  // At least 1 connection; max_per_peer 0: no limit of its own. Peers of a Unix socket have none.
+  // REQUIRES: max >= 1. max_per_peer 0: no limit per peer. Peers of a Unix socket have no such
+  // limit.
   ConnectionTable(int max, int max_per_peer) : max_(max), max_per_peer_(max_per_peer) {}
 
   int max() const { return max_; }
   // Remembers the connection if there is room.
   Room Add(int fd, const std::string& peer);
-  // Those that are open now.
+  // The number of open connections.
   int Open();
 
  private:

@@ -25,7 +25,7 @@ absl::Status CannotListen(const std::string& address) {
                                 "; is the address of this host, and free?");
 }
 
-// 0 or the error.
+// Returns 0 or the error.
 int Bind(const Descriptor& socket, const sockaddr* address, socklen_t length) {
   if (bind(socket.get(), address, length) != 0) return errno;
   return listen(socket.get(), kBacklog) == 0 ? 0 : errno;
@@ -39,7 +39,8 @@ void SetOption(const Descriptor& socket, int level, int name, int value) {
   setsockopt(socket.get(), level, name, &value, sizeof(value));
 }
 
-// What accepted connections inherit: small messages go out at once, dead peers are found.
+// Accepted connections inherit these options: small messages go out at once, and dead peers are
+// found.
 void SetTcpOptions(const Descriptor& socket, const ListenSockets::Options& options) {
   SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);
   SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -67,7 +68,7 @@ void SetPort(sockaddr* address, int port) {
   }
 }
 
-// Whether a process listens at the socket file.
+// True if a process listens at the socket file.
 bool Answers(const sockaddr_un& address) {
   const Descriptor probe = NewSocket(AF_UNIX);
   const auto* const to = reinterpret_cast<const sockaddr*>(&address);
@@ -100,7 +101,8 @@ absl::Status ListenSockets::OpenUnix(const Options& options, const std::string& 
   }
   path.copy(address.sun_path, path.size());
   Descriptor socket = NewSocket(AF_UNIX);
-  // Before bind, which makes the file with it as far as the umask allows: it is never open to more.
+  // This comes before bind, which makes the file with this mode, as far as the umask allows. So the
+  // file is never more open.
   fchmod(socket.get(), options.file_mode);
   const auto* const to = reinterpret_cast<const sockaddr*>(&address);
   int error = Bind(socket, to, sizeof(address));
@@ -129,7 +131,8 @@ absl::Status ListenSockets::OpenTcp(const Options& options) {
   std::string host = options.address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
 
-  if (host == "0.0.0.0" || host == "::") {  // one socket for both families, where there are two
+  // One socket serves both address families, if the host has both.
+  if (host == "0.0.0.0" || host == "::") {
     Descriptor socket = NewSocket(AF_INET6);
     SetTcpOptions(socket, options);
     SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
@@ -160,7 +163,8 @@ absl::Status ListenSockets::OpenTcp(const Options& options) {
     if (address->ai_family == AF_INET6) SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     SetPort(address->ai_addr, sockets_.empty() ? port : PortOf(sockets_.front()));
     const int error = Bind(socket, address->ai_addr, address->ai_addrlen);
-    // Another one's port would get part of the calls; an address of a family that is off is none.
+    // The port of another server is an error, since it would get part of the calls. An address of a
+    // family that is off is skipped.
     if (error == EADDRINUSE || error == EACCES) return CannotListen(options.address);
     if (error == 0) sockets_.push_back(std::move(socket));
   }

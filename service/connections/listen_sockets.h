@@ -1,4 +1,4 @@
-// The sockets of one address that a server listens at.
+// The listening sockets of one address of a server.
 #pragma once
 
 #include <sys/types.h>
@@ -15,16 +15,16 @@ namespace eta {
 class ListenSockets {
  public:
   struct Options {
-    // host:port, [IPv6]:port or unix:path. Port 0: any free one. 0.0.0.0 and [::] both mean all
-    // addresses of both families; a name that stands for several addresses means all of them.
+    // host:port, [IPv6]:port or unix:path. Port 0 means any free one. 0.0.0.0 and [::] both mean
+    // all addresses of both families. A name that stands for several addresses means all of them.
     std::string address;
     mode_t file_mode = 0600;  // of a Unix socket
-    // Accepted connections whose sent bytes are not acknowledged for so long are gone.
+    // An accepted connection counts as gone if its sent bytes are not acknowledged for this long.
     std::chrono::milliseconds user_timeout{0};
   };
 
-  // A socket file that nobody listens at any more is replaced. INVALID_ARGUMENT for an address of
-  // no known form, UNAVAILABLE if it cannot be listened on; both name --listen.
+  // Replaces a socket file at which nobody listens. INVALID_ARGUMENT for an address of no known
+  // form, UNAVAILABLE if it cannot be listened on. Both name --listen.
   static absl::StatusOr<ListenSockets> Open(const Options& options);
 
   ListenSockets() = default;
@@ -33,10 +33,10 @@ class ListenSockets {
   ~ListenSockets() { Close(); }
 
   const std::vector<Descriptor>& sockets() const { return sockets_; }
-  // As was asked for, with the port that was chosen.
+  // The address as it was asked for, with the chosen port.
   const std::string& address() const { return address_; }
 
-  // Also removes the file of a Unix socket, if it still is the one that was made.
+  // Also removes the file of a Unix socket, if the file is still the one that Open made.
   void Close();
 
  private:

@@ -24,10 +24,11 @@
 namespace eta::ctl {
 namespace {
 
-// Far above what a server takes by default, far below what a client's memory holds.
+// Far more than a server accepts by default, far less than a client's memory.
 constexpr int64_t kMaxSampleBytes = 256 << 20;
 
-// A bar on a terminal; elsewhere a line whenever a phase begins or another quarter of it is done.
+// Shows a bar on a terminal. Elsewhere it prints a line when a phase begins and at each quarter of
+// it.
 class ProgressDisplay {
  public:
   ProgressDisplay() : terminal_(IsTerminal(STDERR_FILENO)), bar_(terminal_) {}

@@ -1,5 +1,5 @@
-// `etactl calibrate`: sends samples of a domain, shows the progress, ends with what the stored
-// profile costs and saves.
+// `etactl calibrate`: sends samples of a domain, shows the progress, and ends with the cost and the
+// savings of the stored profile.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,7 +14,7 @@
 
 namespace eta::ctl {
 
-// The command line. What is absent stays absent in the request: the server knows the defaults.
+// The command line. Absent flags stay absent in the request, since the server has the defaults.
 struct CalibrateFlags {
   ServerFlags server;
   std::string name;
@@ -38,22 +38,22 @@ struct CalibrateFlags {
 // Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
 CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags);
 
-// "match-dynamic", "head-density=0.3", "union-density=0.35", "max-perplexity-increase=1%" (the sign
-// may be left out). INVALID_ARGUMENT, with a sentence for the user.
+// Parses "match-dynamic", "head-density=0.3", "union-density=0.35" or "max-perplexity-increase=1%"
+// (the sign may be left out). INVALID_ARGUMENT with a sentence for the user.
 absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text);
 
-// A request, and where each of its samples came from.
+// A request, and the origin of each of its samples.
 struct CalibrateCall {
   v1::CalibrateRequest request;
   std::vector<std::string> origins;
 };
 
-// Reads the samples from where the flags say. INVALID_ARGUMENT, with a sentence for the user, if
-// they cannot be read or a value is malformed; values out of range are the server's to refuse.
+// Reads the samples that the flags name. INVALID_ARGUMENT, with a sentence for the user, if they
+// cannot be read or a value is malformed. Values out of range are left to the server to refuse.
 absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags);
 
-// "samples[2] is texts/b.txt": the sample whose field the server refused; empty if it was no
-// sample.
+// "samples[2] is texts/b.txt": the origin of the sample whose field the server refused. Empty if it
+// was not a sample.
 std::string DescribeRefusedSample(const std::string& field,
                                   const std::vector<std::string>& origins);
 

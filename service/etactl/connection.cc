@@ -16,8 +16,8 @@ namespace eta::ctl {
 
 namespace {
 
-// Metadata for every call, over TLS and plaintext alike: gRPC's own call credentials refuse
-// plaintext, also where it goes no further than this host.
+// Adds metadata to every call, over TLS and plaintext alike. gRPC's own call credentials refuse
+// plaintext, also if it does not leave this host.
 class Authorization final : public grpc::experimental::Interceptor {
  public:
   explicit Authorization(const std::string& value) : value_(value) {}
@@ -65,7 +65,7 @@ void SetDeadline(std::optional<double> seconds, grpc::ClientContext* context) {
 }
 
 std::shared_ptr<grpc::Channel> Connect(const ServerFlags& flags) {
-  // The log-probabilities of a long prompt pass gRPC's default of 4 MiB.
+  // The log-probabilities of a long prompt exceed gRPC's default of 4 MiB.
   constexpr int kMaxMessageBytes = 256 << 20;
   const absl::StatusOr<ServerAccess> access = ReadServerFlags(flags);
   if (!access.ok()) throw UsageError(std::string(access.status().message()));

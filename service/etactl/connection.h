@@ -1,4 +1,4 @@
-// How etactl reaches a server, and how Ctrl-C reaches a call.
+// How etactl reaches a server, and how Ctrl-C ends a call.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -17,25 +17,25 @@
 
 namespace eta::ctl {
 
-// `server_default` names, in seconds, what the server gives a call without a deadline.
+// `server_default` is the text of the server's default deadline, in seconds.
 void AddDeadlineOption(CLI::App* command, std::optional<double>* seconds,
                        const std::string& server_default);
 
-// Absent: the server's.
+// Without a value the server's default holds.
 void SetDeadline(std::optional<double> seconds, grpc::ClientContext* context);
 
-// What the command line asks for cannot be done.
+// The command line asks for something that cannot be done.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A channel that shows the flags' credentials with every call; connects with the first call. Throws
-// UsageError where ReadServerFlags has an error.
+// A channel that shows the flags' credentials with every call. It connects with the first call.
+// Throws UsageError if ReadServerFlags returns an error.
 std::shared_ptr<grpc::Channel> Connect(const ServerFlags& flags);
 
-// While it lives, the first SIGINT or SIGTERM cancels the call; the second ends the process. To be
-// made before any other thread is: the signals must be blocked in all of them.
+// While it lives, the first SIGINT or SIGTERM cancels the call, and the second ends the process.
+// REQUIRES: no other thread has been started yet, since the signals must be blocked in all threads.
 class CancelOnInterrupt {
  public:
   explicit CancelOnInterrupt(grpc::ClientContext* context);

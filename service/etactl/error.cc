@@ -83,8 +83,8 @@ std::string CodeName(grpc::StatusCode code) {
   }
 }
 
-// What to look at when there was no connection: gRPC says only what its own layers saw, and a
-// server that turns a client's certificate down closes the connection without a word.
+// A hint for a call without a connection. gRPC reports only what its own layers saw, and a server
+// that refuses a client's certificate closes the connection without a word.
 std::string ConnectionHint(const grpc::Status& status) {
   const std::string& message = status.error_message();
   if (status.error_code() != grpc::UNAVAILABLE ||

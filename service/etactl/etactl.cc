@@ -105,7 +105,7 @@ int Main(int argc, char** argv) {
 }  // namespace eta::ctl
 
 int main(int argc, char** argv) {
-  // What gRPC would say of a failed connection comes with the call's status.
+  // gRPC's own messages on a failed connection are silenced, since the call's status has them.
   setenv("GRPC_VERBOSITY", "NONE", /*replace=*/0);  // NOLINT(concurrency-mt-unsafe)
   try {
     return eta::ctl::Main(argc, argv);

@@ -37,7 +37,7 @@ std::string DescribeMode(const v1::AttentionUsed& attention) {
   }
 }
 
-// Shows the events of one call, in the order they come.
+// Shows the events of one call in their order.
 class Display {
  public:
   explicit Display(const GenerateFlags& flags)
@@ -47,7 +47,7 @@ class Display {
         safe_text_(IsTerminal(STDOUT_FILENO)),
         progress_(!flags.quiet && IsTerminal(STDERR_FILENO)) {}
 
-  // False if standard output takes no more.
+  // False if standard output cannot be written to.
   bool Show(const v1::GenerateResponse& response) {
     if (json_) {
       const std::string line = JsonLine(response);

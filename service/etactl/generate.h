@@ -1,4 +1,4 @@
-// `etactl generate`: sends one prompt and shows the answer as it comes.
+// `etactl generate`: sends one prompt and shows the answer as it arrives.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace eta::ctl {
 
-// "12 tokens, 81.3 tok/s, first after 9.20 s, ...": what the statistics line says of an answer.
+// The statistics line of an answer: "12 tokens, 81.3 tok/s, first after 9.20 s, ...".
 std::string DescribeStatistics(const v1::Started& started, const v1::Finished& finished);
 
 // Returns the exit code of the process.

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Reads to the end; `false` if a read failed.
+// Reads to the end. `false` if a read failed.
 bool ReadStream(std::istream& in, std::string* text) {
   char buffer[64 * 1024];
   while (in.read(buffer, sizeof(buffer)) || in.gcount() > 0) {

@@ -1,4 +1,4 @@
-// What etactl reads: prompts, samples, files of token ids.
+// The inputs of etactl: prompts, samples, files of token ids.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace eta::ctl {
 
 inline constexpr char kStandardInput[] = "-";
 
-// Every byte of a file, or of standard input. INVALID_ARGUMENT, with a sentence for the user.
+// Reads every byte of a file or of standard input. INVALID_ARGUMENT with a sentence for the user.
 absl::StatusOr<std::string> ReadAll(const std::string& file);
 
 // A text to calibrate on, or its token ids.
@@ -22,9 +22,9 @@ struct Sample {
   bool operator==(const Sample&) const = default;
 };
 
-// One sample per file of text; of a file named *.jsonl one per line, an object with `text` or
-// `token_ids`. Of a folder its *.txt and *.jsonl files by name, folders in it left out. At most
-// `max_bytes` in all, so that a folder given by mistake is not read whole. INVALID_ARGUMENT, with a
+// Reads samples: one per text file; of a *.jsonl file one per line, an object with `text` or
+// `token_ids`; of a folder its *.txt and *.jsonl files by name, without its subfolders. At most
+// `max_bytes` in all, so that a folder given by mistake is not read whole. INVALID_ARGUMENT with a
 // sentence that names the file.
 absl::StatusOr<std::vector<Sample>> ReadSamples(const std::vector<std::string>& paths,
                                                 int64_t max_bytes);

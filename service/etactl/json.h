@@ -1,4 +1,4 @@
-// Messages of the API as etactl --json writes them.
+// Messages of the API in the form of etactl --json.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -7,7 +7,7 @@
 
 namespace eta::ctl {
 
-// One line with its line end: the proto's field names, defaults spelled out.
+// One line with its line end. Names are the proto's field names; defaults are written out.
 std::string JsonLine(const google::protobuf::Message& message);
 
 }  // namespace eta::ctl

@@ -1,4 +1,4 @@
-// `etactl log-level`: which events a running server writes to its log.
+// `etactl log-level`: sets which events a running server writes to its log.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -19,7 +19,7 @@ int Fail(const std::string& why, int code) {
   return code;
 }
 
-// A new file that nobody else may read.
+// Writes a new file that nobody else may read.
 bool WriteSecret(const std::string& path, const std::string& text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return false;
@@ -57,7 +57,7 @@ int RunNewKey(const NewKeyFlags& flags) {
                                   {"roles", flags.roles},
                                   {"sha256", absl::BytesToHexString(ApiKeyDigest(*key))}};
   if (!flags.expires.empty()) entry["expires"] = flags.expires;
-  // What a server would refuse is not handed out.
+  // A key that a server would refuse is not handed out.
   const nlohmann::ordered_json file = {{"api_keys", {entry}}};
   const auto read =
       ParseIdentityFile(file.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));

@@ -1,4 +1,4 @@
-// `etactl new-key`: draws an API key, for whoever keeps a server's --identity file. Talks to no
+// `etactl new-key`: draws an API key for the operator's --identity file. It does not talk to a
 // server.
 #pragma once
 

@@ -24,7 +24,7 @@ constexpr int32_t kPageSize = 1000;
 using Stub = v1::ProfileService::Stub;
 using Summaries = std::vector<v1::ProfileSummary>;
 
-// One call, with what ends it early.
+// One call, with its deadline and its interruption.
 class Call {
  public:
   explicit Call(const ProfilesFlags& flags)
@@ -53,7 +53,8 @@ void Print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-// Every page of a list; `fetch` asks for the page of a token, adds it, and moves the token on.
+// Shows every page of a list. `fetch` asks for the page of a token, adds it, and advances the
+// token.
 template <typename Fetch>
 int ShowList(const ProfilesFlags& flags, Fetch fetch, std::string (*table)(const Summaries&)) {
   Summaries all;
@@ -179,7 +180,7 @@ int Export(const ProfilesFlags& flags) {
 CLI::App* AddCommand(CLI::App* profiles, ProfilesFlags* flags, const std::string& name,
                      const std::string& description) {
   CLI::App* command = profiles->add_subcommand(name, description);
-  command->fallthrough();  // to --server and --timeout
+  command->fallthrough();  // --server and --timeout may follow the subcommand
   command->callback([flags, name] { flags->command = name; });
   return command;
 }

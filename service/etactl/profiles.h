@@ -10,9 +10,9 @@
 
 namespace eta::ctl {
 
-// Fields of the subcommands; each reads its own.
+// The fields of all subcommands. Each reads its own.
 struct ProfilesFlags {
-  std::string command;  // "list", "get", ...: the one that was parsed
+  std::string command;  // the subcommand that was given: "list", "get", ...
   ServerFlags server;
   double timeout_seconds = 30.0;
   bool json = false;
@@ -20,7 +20,7 @@ struct ProfilesFlags {
   std::string reference;  // NAME, NAME@VERSION or NAME@ALIAS
   std::string name;
   std::string alias;
-  std::optional<int64_t> version;  // that the alias shall name
+  std::optional<int64_t> version;  // the version that the alias shall name
   bool remove = false;
   std::string file;
   std::optional<std::string> import_name;

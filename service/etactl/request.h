@@ -1,4 +1,4 @@
-// The options of `etactl generate`, and the request they make.
+// The options of `etactl generate`, and the request that they make.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,7 @@
 
 namespace eta::ctl {
 
-// The command line. What is absent stays absent in the request: the server knows the defaults.
+// The command line. Absent flags stay absent in the request, since the server has the defaults.
 struct GenerateFlags {
   ServerFlags server;
   std::string prompt;
@@ -53,8 +53,8 @@ struct GenerateFlags {
 // Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
 CLI::App* AddGenerateCommand(CLI::App& app, GenerateFlags* flags);
 
-// Reads the prompt from where the flags say. INVALID_ARGUMENT, with a sentence for the user, if it
-// cannot be read or a value is malformed; values out of range are the server's to refuse.
+// Reads the prompt that the flags name. INVALID_ARGUMENT, with a sentence for the user, if it
+// cannot be read or a value is malformed. Values out of range are left to the server to refuse.
 absl::StatusOr<v1::GenerateRequest> MakeGenerateRequest(const GenerateFlags& flags);
 
 }  // namespace eta::ctl

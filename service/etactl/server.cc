@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kSystemRoots[] = "system";
 
-// Where plaintext goes no further than this host.
+// True if plaintext to the address does not leave this host.
 bool IsLocal(std::string address) {
   for (const char* const scheme : {"dns:///", "dns:", "ipv4:", "ipv6:"}) {
     if (absl::StartsWith(address, scheme)) {

@@ -1,4 +1,4 @@
-// Which server etactl talks to, and what it shows of whoever runs it.
+// Which server etactl talks to, and the credentials that it shows.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,29 +11,29 @@ namespace eta::ctl {
 struct ServerFlags {
   std::string address;
   std::string tls_ca;    // file, or "system"; empty: plaintext
-  std::string tls_cert;  // files of the client's own
+  std::string tls_cert;  // files with the client's own certificate and key
   std::string tls_key;
   std::string api_key_file;
   std::string token_file;
   bool allow_plaintext_credentials = false;
 };
 
-// Adds --server and what belongs to it; parsing fills `flags`, which must outlive `command`.
+// Adds --server and its related options. Parsing fills `flags`, which must outlive `command`.
 void AddServerOption(CLI::App* command, ServerFlags* flags);
 
-// Everything of `flags` that stands in files, read. Texts are PEM; `authorization` is empty, or the
-// value of that metadata.
+// The flags with the contents of their files. Texts are PEM. `authorization` is the value of that
+// metadata, or empty.
 struct ServerAccess {
   std::string address;
   bool tls = false;
-  std::string roots;  // empty: the system's
+  std::string roots;  // empty: the system's roots
   std::string certificate, key;
   std::string authorization;
 };
 
 // INVALID_ARGUMENT, with a sentence for the user: a file that cannot be read or does not hold one
-// line, no certificates where they are needed, an own certificate that has expired or is not of the
-// key, flags that need others, a credential that would cross a network in plaintext.
+// line; no certificates where they are needed; an own certificate that has expired or does not fit
+// the key; flags that need others; a credential that would cross a network in plaintext.
 absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags);
 
 }  // namespace eta::ctl

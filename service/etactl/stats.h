@@ -1,4 +1,4 @@
-// `etactl stats`: what the server counts, once or live.
+// `etactl stats`: shows the server's counts, once or live.
 #pragma once
 
 #include <CLI/CLI.hpp>

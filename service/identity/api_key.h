@@ -1,7 +1,7 @@
-// Keys that tenants' programs show: `eta_ID_SECRET`. ID says which key it is and may be logged;
-// SECRET is 32 random bytes in base64url. The server keeps a digest only. A fast digest is enough
-// because the secret is drawn, not chosen: there is nothing to guess (NIST SP 800-63B, 5.1.2.2,
-// asks for slow ones below 112 bits).
+// API keys of tenants' programs: `eta_ID_SECRET`. ID names the key and may be logged. SECRET is 32
+// random bytes in base64url. The server keeps only a digest. A fast digest is enough, because the
+// secret is random: there is nothing to guess (NIST SP 800-63B, 5.1.2.2, asks for slow ones below
+// 112 bits).
 #pragma once
 
 #include <chrono>
@@ -26,10 +26,10 @@ bool IsApiKeyId(std::string_view id);
 // SHA-256 of the whole key, 32 bytes.
 std::string ApiKeyDigest(std::string_view key);
 
-// A fresh one. INVALID_ARGUMENT for an `id` that is none, INTERNAL without randomness.
+// Makes a new key. INVALID_ARGUMENT for a malformed `id`, INTERNAL without randomness.
 absl::StatusOr<std::string> MakeApiKey(const std::string& id);
 
-// Equal bytes, in a time that depends on their number only.
+// True for equal bytes. The time depends only on their number.
 bool EqualSecrets(std::string_view a, std::string_view b);
 
 }  // namespace eta

@@ -7,8 +7,8 @@
 
 namespace eta {
 
-// Absent for a character outside the alphabet, padding, an impossible length or stray last bits:
-// one text for each content, so that no token has a second spelling. (absl's function takes all
+// Absent for a character outside the alphabet, padding, an impossible length or stray last bits. So
+// each content has one text, and no token has a second spelling. (absl's function accepts all
 // four.)
 std::optional<std::string> DecodeBase64Url(std::string_view text);
 

@@ -1,4 +1,4 @@
-// Who makes a call, and what they may do.
+// The caller of a call, and what the caller may do.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@ namespace eta {
 enum class Role : uint8_t {
   kGenerate,   // Generate; reading profiles
   kCalibrate,  // Calibrate; reading and changing profiles
-  kStats,      // Stats, the tenant's own figures
-  kStatsAll,   // Stats, everybody's
-  kAdmin,      // what concerns the server as a whole: the log's level
+  kStats,      // Stats, the tenant's own
+  kStatsAll,   // Stats, all tenants'
+  kAdmin,      // calls that concern the whole server: the level of the log
 };
 
 inline constexpr std::array<std::pair<Role, std::string_view>, 5> kRoleNames = {{
@@ -36,7 +36,7 @@ constexpr std::optional<Role> ParseRole(std::string_view name) {
   return std::nullopt;
 }
 
-// A set of roles. There is no default: whoever needs or grants roles says which.
+// A set of roles. There is no default: code that needs or grants roles names them.
 class Roles {
  public:
   constexpr Roles(std::initializer_list<Role> roles) {
@@ -70,7 +70,7 @@ std::string Names(Roles roles);
 struct Caller {
   Tenant tenant;
   Roles roles;
-  // How it is known, never the secret: "api_key:ID", "jwt:ISSUER/KID", "spiffe://...",
+  // How the caller is known, never the secret: "api_key:ID", "jwt:ISSUER/KID", "spiffe://...",
   // "certificate", "header", "none". For the log.
   std::string credential;
 };

@@ -62,7 +62,7 @@ absl::StatusOr<Caller> ByAuthorization(std::string_view value, const IdentityFil
   return caller;
 }
 
-// The one tenant that the header names; UNAUTHENTICATED in the same words for whatever is wrong.
+// The one tenant that the header names. UNAUTHENTICATED, in the same words for every fault.
 absl::StatusOr<Tenant> NamedTenant(const Shown& shown) {
   if (shown.tenants.size() == 1) {
     auto tenant = Tenant::Parse(shown.tenants.front());
@@ -77,8 +77,8 @@ absl::StatusOr<Tenant> NamedTenant(const Shown& shown) {
 constexpr Roles kRolesOfTenants = {Role::kGenerate, Role::kCalibrate, Role::kStats};
 constexpr Roles kRolesOfOperators = {Role::kStatsAll, Role::kAdmin};
 
-// What stands in the header, by somebody who may say so, and may do no more than `most`. What
-// concerns all tenants is the operator's own.
+// The caller that the header names, from a trusted sender, with at most the roles `most`. Only the
+// operator's tenants get the roles that concern all tenants.
 absl::StatusOr<Caller> ByHeader(const Shown& shown, const IdentityRules& rules, Roles most,
                                 std::string credential) {
   auto tenant = NamedTenant(shown);
@@ -90,7 +90,7 @@ absl::StatusOr<Caller> ByHeader(const Shown& shown, const IdentityRules& rules, 
                 .credential = std::move(credential)};
 }
 
-// No entry is inert: what cannot work as the server was started is refused with the rest.
+// Refuses the file if an entry cannot work with the server's flags, so that no entry is inert.
 absl::Status CheckEntriesWork(const IdentityFile& file, const IdentityRules& rules,
                               bool has_client_ca) {
   const auto wrong = [](absl::string_view why) {
@@ -141,8 +141,8 @@ absl::StatusOr<Caller> Identify(const Shown& shown, const IdentityRules& rules,
     if (found != file->peers.end()) peer = &found->second;
   }
   const bool by_proxy = peer != nullptr && !peer->tenant;
-  // A front passes on what strangers send, also over this host's own sockets: where there is a
-  // file, only whom it names a proxy is believed.
+  // A front passes on what strangers send, also over this host's own sockets. So with a file only
+  // peers that it names as proxies are believed.
   const bool believed =
       by_proxy || (file == nullptr && (rules.only_this_host || rules.allow_unauthenticated));
   if (!shown.tenants.empty() && !believed) {

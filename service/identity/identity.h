@@ -1,15 +1,17 @@
-// Says whose call it is: the one place that does. By what the call shows, in this order:
+// Says whose call it is; no other place does. It looks at what the call shows, in this order:
 //
-// - An `authorization` of "Bearer KEY" or "Bearer TOKEN": it must be good, or the call is refused,
-//   whatever else it shows. Two are refused.
-// - The SPIFFE id of its peer's certificate: a tenant's, or a proxy's, which names the tenant.
-// - Where --tenant_header is set, the tenant that this metadata names, from whoever is trusted to:
-//   a proxy of the file; without a file anybody, where only processes of this host (or whom a flag
-//   lets in aloud) can reach the server.
-// - Without a file and a header all calls are of tenant "default", with all roles.
+// - The `authorization` "Bearer KEY" or "Bearer TOKEN", if there is a file. It must be valid, or
+//   the call is refused, whatever else it shows. Two values are refused.
+// - The SPIFFE id of the peer's certificate. It is a tenant's, or that of a proxy, which names the
+//   tenant.
+// - With --tenant_header, the tenant in that metadata, from a trusted sender. With a file that is a
+//   proxy of the file. Without a file it is anybody, if only processes of this host can reach the
+//   server or a flag explicitly lets others in.
+// - Without a file and without a header all calls belong to tenant "default", with all roles.
 //
-// A tenant named in the header by somebody who is not trusted to, or other than the credential's,
-// is refused too. Every refusal of who it is has one text; why goes to the log.
+// A call is refused too if an untrusted sender names a tenant in the header, or if the header names
+// another tenant than the credential's. All refusals of identity have one text; the reason goes to
+// the log.
 #pragma once
 
 #include <chrono>
@@ -30,15 +32,15 @@ namespace eta {
 inline constexpr char kDefaultTenant[] = "default";
 inline constexpr char kAuthorizationKey[] = "authorization";
 
-// What a call shows of its sender.
+// What a call shows about its sender.
 struct Shown {
   std::vector<std::string_view> authorization;  // every value of that metadata
   std::vector<std::string_view> tenants;        // every value of --tenant_header
-  bool certified = false;                       // its peer has a certificate of --tls_client_ca
-  std::string spiffe_id;                        // in it, spiffe://...; empty: none, or several
+  bool certified = false;  // its peer has a certificate that --tls_client_ca verifies
+  std::string spiffe_id;   // of the certificate, spiffe://...; empty: none, or several
 };
 
-// The same of a call whose metadata may be gone by the time that it is asked for.
+// A copy of Shown, for a call whose metadata may be gone when it is asked for.
 class KeptShown {
  public:
   KeptShown() = default;
@@ -53,31 +55,31 @@ class KeptShown {
 
 struct IdentityRules {
   std::string tenant_header;               // empty: calls name no tenant
-  std::vector<std::string> admin_tenants;  // of the header; only they get stats_all and admin by it
-  // Without a file the header is believed only if one of these holds: nobody else can reach the
-  // server; others can, and the operator said that they are believed.
+  std::vector<std::string> admin_tenants;  // the header's tenants that may get stats_all and admin
+  // Without a file the header is believed only if one of these is true: nobody else can reach the
+  // server; or others can, and the operator said that they are believed.
   bool only_this_host = true;
   bool allow_unauthenticated = false;
 };
 
-// UNAUTHENTICATED (CREDENTIAL_INVALID; TENANT_REQUIRED where only the header is missing or no
-// name), PERMISSION_DENIED (TENANT_MISMATCH). `file` may be null.
+// UNAUTHENTICATED (CREDENTIAL_INVALID; or TENANT_REQUIRED if only the header is missing or
+// malformed), PERMISSION_DENIED (TENANT_MISMATCH). `file` may be null.
 absl::StatusOr<Caller> Identify(const Shown& shown, const IdentityRules& rules,
                                 const IdentityFile* file,
                                 std::chrono::system_clock::time_point now);
 
-// Why a call was refused, for the log; empty: nothing is known.
+// The reason for the log why a call was refused; empty if none is known.
 std::string DenialOf(const absl::Status& status);
 
-// PERMISSION_DENIED (ADMIN_REQUIRED where that is what is needed, else ROLE_REQUIRED) for who has
-// none of the roles.
+// PERMISSION_DENIED for a caller who has none of the roles. The reason is ADMIN_REQUIRED if exactly
+// that role is needed, else ROLE_REQUIRED.
 absl::Status CheckRoles(const Caller& caller, Roles needed);
 
 // Thread-safe.
 class Identity {
  public:
-  // `path` empty: no file. `report` hears of reloads (WatchedFiles). INVALID_ARGUMENT for a file
-  // that is refused, or does not go with the rules.
+  // An empty `path` means no file. `report` is told of reloads (WatchedFiles). INVALID_ARGUMENT for
+  // a file that is refused or does not fit the rules.
   static absl::StatusOr<std::unique_ptr<Identity>> Open(const std::string& path,
                                                         IdentityRules rules, bool has_client_ca,
                                                         WatchedFiles::Report report);

@@ -47,7 +47,7 @@ Roles RolesIn(JsonFields& fields) {
   return roles;
 }
 
-// A text that is there and not boundless.
+// Reads a required text of limited length.
 std::string NameIn(JsonFields& fields, const std::string& field) {
   std::string name = fields.Text(field);
   if (name.empty() || name.size() > kMaxNameBytes) {
@@ -163,7 +163,7 @@ absl::Status ReadIssuer(const Json& entry, JsonFields& fields, const std::string
   return fields.status();
 }
 
-// scheme, trust domain and a path, in the characters of the SPIFFE standard.
+// True for scheme, trust domain and path in the characters of the SPIFFE standard.
 bool IsSpiffeId(const std::string& id) {
   constexpr std::string_view kScheme = "spiffe://";
   if (!id.starts_with(kScheme) || id.size() > kMaxSpiffeBytes) return false;

@@ -1,4 +1,4 @@
-// Who may call, as the operator's file says (--identity): JSON, read strictly.
+// The operator's file of who may call (--identity): JSON, read strictly.
 //
 //   {"api_keys": [{"id": "acme-1", "tenant": "acme", "roles": ["generate", "stats"],
 //                  "sha256": "<64 hexadecimal digits>", "expires": "2027-01-31T00:00:00Z"}],
@@ -11,9 +11,8 @@
 //              {"spiffe_id": "spiffe://example.org/ns/edge/sa/envoy", "proxy": true,
 //               "roles": ["generate", "stats"]}]}
 //
-// Each list may be absent, but somebody must be named. A tenant may have any number of keys that
-// are valid at a time, so that keys can be changed one program after another. There is no secret in
-// the file.
+// Each list may be absent, but the file must name somebody. A tenant may have any number of valid
+// keys at a time, so that keys can be changed one program after another. The file holds no secret.
 #pragma once
 
 #include <chrono>
@@ -38,11 +37,11 @@ struct ApiKey {
   std::optional<std::chrono::system_clock::time_point> expires;
 };
 
-// A peer that is known by its certificate.
+// A peer that its certificate identifies.
 struct Peer {
   // Absent: a proxy, which names the tenant of each call in --tenant_header.
   std::optional<Tenant> tenant;
-  Roles roles;  // through a proxy stats_all and admin are for --admin_tenants only
+  Roles roles;  // a proxy's stats_all and admin: for --admin_tenants only
 };
 
 struct IdentityFile {
@@ -53,7 +52,7 @@ struct IdentityFile {
   bool HasProxies() const;
 };
 
-// INVALID_ARGUMENT, naming the field, for anything that is not exactly as above.
+// INVALID_ARGUMENT, naming the field, for any deviation from the form above.
 absl::StatusOr<IdentityFile> ParseIdentityFile(std::string_view text);
 
 }  // namespace eta

@@ -21,13 +21,13 @@ using std::chrono::system_clock;
 
 constexpr size_t kMaxDepth = 16;
 constexpr size_t kMaxSubjectBytes = 128;
-constexpr double kLatestSecond = 1e11;  // some time in the year 5138: what is later is no date
+constexpr double kLatestSecond = 1e11;  // in the year 5138; a later one is no date
 
 absl::Status Wrong(const char* why) {
   return absl::UnauthenticatedError(absl::StrCat("token: ", why));
 }
 
-// One part of a token: an object without a member that is there twice.
+// Decodes one part of a token: an object without repeated members.
 std::optional<JsonTree> Decode(std::string_view part) {
   const auto text = DecodeBase64Url(part);
   if (!text) return std::nullopt;
@@ -36,14 +36,14 @@ std::optional<JsonTree> Decode(std::string_view part) {
   return *std::move(tree);
 }
 
-// Null: it is not there, or no text.
+// Null if the member is missing or is no text.
 const std::string* Text(const Json& object, const std::string& name) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_string()) return nullptr;
   return &found->get_ref<const std::string&>();
 }
 
-// Seconds since 1970; absent for what is no date.
+// Seconds since 1970; absent if the value is no date.
 std::optional<double> Date(const Json& value) {
   if (!value.is_number()) return std::nullopt;
   const double seconds = value.get<double>();

@@ -1,4 +1,4 @@
-// Objects of OpenSSL that are freed with their owner: Owned<EVP_PKEY, EVP_PKEY_free>.
+// OpenSSL objects that are freed with their owner: Owned<EVP_PKEY, EVP_PKEY_free>.
 #pragma once
 
 #include <memory>

@@ -18,7 +18,7 @@ namespace {
 
 using Text = Owned<BIO, BIO_free_all>;
 
-constexpr long kBackwardSeconds = 24L * 3600;            // of a clock that is set back later
+constexpr long kBackwardSeconds = 24L * 3600;  // tolerance for a clock that is set back later
 constexpr long kForwardSeconds = 20L * 365 * 24 * 3600;  // longer than a process lives
 
 std::string Content(BIO* text) {

@@ -1,5 +1,5 @@
-// A certificate that the process makes for itself when it starts, and keeps in memory: what its own
-// probe shows where a listener demands certificates. It stands for nobody: no SPIFFE id is in it.
+// A certificate that the process makes for itself at the start and keeps in memory. Its own probe
+// shows it to listeners that demand certificates. It stands for nobody: it has no SPIFFE id.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@ namespace eta {
 
 // As PEM.
 struct OwnCertificate {
-  std::string certificate;  // signed by itself, so it is its own root
+  std::string certificate;  // self-signed, so it is its own root
   std::string key;
 };
 
-// INTERNAL if OpenSSL cannot.
+// INTERNAL if OpenSSL fails.
 absl::StatusOr<OwnCertificate> MakeOwnCertificate();
 
 }  // namespace eta

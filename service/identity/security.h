@@ -1,4 +1,4 @@
-// What guards a server's listener: its TLS and who may call, as the options say.
+// The guards of a server's listener, as the options say: its TLS, and who may call.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,11 @@ namespace eta {
 
 struct Security {
   std::unique_ptr<TlsFiles> tls;  // null: plaintext
-  OwnCertificate own;             // of the server's own probe, where clients must show one
+  OwnCertificate own;             // for the server's own probe, if clients must show a certificate
   std::unique_ptr<Identity> identity;
 };
 
-// Reads the files; `log`, which must outlive it, hears of their reloads. INVALID_ARGUMENT, naming
-// the flag.
+// Reads the files. `log` must outlive it and gets their reloads. INVALID_ARGUMENT, naming the flag.
 absl::StatusOr<Security> OpenSecurity(const ServerOptions& options, Log& log);
 
 }  // namespace eta

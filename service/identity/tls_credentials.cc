@@ -11,7 +11,7 @@
 namespace eta {
 namespace {
 
-// What one port was given last: gRPC asks before each handshake.
+// The material that one port was given last. gRPC asks for it before each handshake.
 class PortMaterial {
  public:
   explicit PortMaterial(const TlsFiles& files) : files_(files) {}
@@ -22,14 +22,14 @@ class PortMaterial {
   }
 
  private:
-  // Called under a lock of the port's.
+  // Called under a lock of the port.
   grpc_ssl_certificate_config_reload_status Fetch(grpc_ssl_server_certificate_config** out) {
     std::shared_ptr<const TlsMaterial> now = files_.Current();
     if (now == given_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair{.private_key = now->key.c_str(),
                                           .cert_chain = now->certificates.c_str()};
-    // gRPC 1.51 asserts that there are roots, also where it asks clients for nothing; then they
-    // have no effect.
+    // gRPC 1.51 asserts that there are roots, also if clients need no certificate. The roots have
+    // no effect then.
     const std::string& roots = files_.has_client_roots() ? now->client_roots : now->certificates;
     *out = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
     given_ = std::move(now);
@@ -40,14 +40,14 @@ class PortMaterial {
   std::shared_ptr<const TlsMaterial> given_;
 };
 
-// gRPC's own credentials that reload (TlsServerCredentials with a file watcher) throw away what
-// works before they know that what they read does too; a half-written key would close the listener.
-// These ask us, and only hear of what was checked.
+// Credentials that reload safely. gRPC's own ones (TlsServerCredentials with a file watcher) throw
+// away what works before they know that the new files work; a half-written key would close the
+// listener. These ask TlsFiles, which hands out only what it has checked.
 class ReloadingCredentials final : public grpc::ServerCredentials {
  public:
   explicit ReloadingCredentials(const TlsFiles& files) : files_(files) {}
 
-  // Who calls is found out in Admit, for plaintext and TLS alike.
+  // Admit finds out who calls, for plaintext and TLS alike.
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
  private:

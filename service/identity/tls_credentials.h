@@ -1,4 +1,4 @@
-// TLS of the server's listener and of its own probe, in gRPC's terms.
+// TLS credentials of gRPC for the server's listener and for its own probe.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace eta {
 
-// Of a listener: TLS 1.2 or 1.3 with what `files` hold when a connection comes in, and certificates
-// demanded of clients if there are roots for them; plaintext without `files`. They must outlive
-// every server that uses the credentials.
+// Credentials of a listener: TLS 1.2 or 1.3 with the contents of `files` when a connection comes
+// in. Clients must show certificates if there are roots for them. Without `files`: plaintext.
+// `files` must outlive every server that uses the credentials.
 std::shared_ptr<grpc::ServerCredentials> MakeCredentials(const TlsFiles* files);
 
-// Of a client that reaches that listener from inside the process, and shows `own` where it must. It
-// looks whether it is answered, not by whom.
+// Credentials of the probe inside the process, which shows `own` if it must. It checks whether it
+// is answered, not by whom.
 std::shared_ptr<grpc::ChannelCredentials> ProbeCredentials(const TlsFiles* files,
                                                            const OwnCertificate& own);
 

@@ -30,12 +30,12 @@ Text TextOf(const std::string& pem) {
   return Text(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
-// Never asks a terminal for a password.
+// Refuses to ask a terminal for a password.
 int NoPassword(char*, int, int, void*) {
   return -1;
 }
 
-// All of them; none for a text with anything between them that is no certificate.
+// All certificates in the text; none if anything between them is no certificate.
 std::vector<Certificate> CertificatesIn(const std::string& pem) {
   std::vector<Certificate> found;
   const Text text = TextOf(pem);
@@ -43,7 +43,7 @@ std::vector<Certificate> CertificatesIn(const std::string& pem) {
   while (Certificate next{PEM_read_bio_X509(text.get(), nullptr, NoPassword, nullptr)}) {
     found.push_back(std::move(next));
   }
-  // The end of the text is one error, and the only one that is none.
+  // The end of the text is reported as an error too; it is the only one that does not count.
   const bool complete = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   ERR_clear_error();
   if (!complete) found.clear();

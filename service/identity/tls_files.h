@@ -1,6 +1,7 @@
-// The server's certificate, its key and the roots of its clients' certificates: read from files,
-// checked as a whole, and read again when they change. What does not fit together, has expired or
-// is not valid yet leaves in effect what was there before, and is tried again. Thread-safe.
+// The server's certificate, its key and the roots of its clients' certificates. They are read from
+// files, checked as a whole, and read again when they change. New contents that do not fit
+// together, have expired or are not valid yet leave the old ones in effect, and are tried again.
+// Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -16,17 +17,17 @@ namespace eta {
 
 // As PEM.
 struct TlsMaterial {
-  std::string certificates;  // the server's own first, then what leads to its root
-  std::string key;           // its, not encrypted
+  std::string certificates;  // the server's own first, then the chain to its root
+  std::string key;           // its key, not encrypted
   std::string client_roots;  // empty: clients need no certificates
 };
 
-// Whether a PEM holds certificates, all of which can be read.
+// True if a PEM holds certificates and all of them can be read.
 bool HoldsCertificates(const std::string& pem);
 
-// INVALID_ARGUMENT, naming the flag, for what cannot be used: no certificate or key in it, a
-// key that is another's, one of the certificates that is too weak (as OpenSSL's security level 2
-// has it), a certificate that has expired or is not valid yet.
+// INVALID_ARGUMENT, naming the flag, for unusable material: no certificate or key in it; a key of
+// another certificate; a certificate that is too weak (below OpenSSL's security level 2), has
+// expired or is not valid yet.
 absl::Status CheckTlsMaterial(const TlsMaterial& material,
                               std::chrono::system_clock::time_point now);
 
@@ -38,8 +39,8 @@ struct TlsPaths {
 
 class TlsFiles {
  public:
-  // `extra_client_root`, a PEM, joins the roots of clients if there are any. `report` hears of
-  // reloads (WatchedFiles).
+  // `extra_client_root`, a PEM, is added to the roots of clients if there are any. `report` is told
+  // of reloads (WatchedFiles).
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Open(const TlsPaths& paths,
                                                         std::string extra_client_root,
                                                         WatchedFiles::Report report);

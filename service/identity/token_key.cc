@@ -30,7 +30,8 @@ constexpr std::array<std::pair<TokenAlgorithm, std::string_view>, 3> kAlgorithms
     {TokenAlgorithm::kEdDSA, "EdDSA"},
 }};
 constexpr size_t kCoordinateBytes = 32;  // of P-256
-// Of a signature: a list of two numbers, each with a type, a length and at most a zero before it.
+// The most bytes of a signature: a list of two numbers, each with a type, a length and at most one
+// zero before it.
 constexpr size_t kMaxDerBytes = 2 + 2 * (3 + kCoordinateBytes);
 constexpr size_t kMaxPemBytes = 8192;
 constexpr int kMinRsaBits = 2048, kMaxRsaBits = 8192;
@@ -50,7 +51,7 @@ bool OnP256(const EVP_PKEY& key) {
          std::string_view(group, length) == "prime256v1";
 }
 
-// The bytes of a JWK's member; empty if it is none.
+// The bytes of a JWK's member; empty if it is missing or malformed.
 std::string Member(const Json& jwk, const char* name) {
   const auto found = jwk.find(name);
   if (found == jwk.end() || !found->is_string()) return {};
@@ -62,7 +63,7 @@ bool Says(const Json& jwk, const char* name, std::string_view value) {
   return found != jwk.end() && found->is_string() && found->get_ref<const std::string&>() == value;
 }
 
-// Whether the operations that it is for, if it says so, include ours.
+// True if the key's operations, if it lists them, include verifying.
 bool MayVerify(const Json& jwk) {
   const auto found = jwk.find("key_ops");
   return found == jwk.end() ||
@@ -119,7 +120,7 @@ EVP_PKEY* EdKey(const Json& jwk) {
                                      reinterpret_cast<const unsigned char*>(x.data()), x.size());
 }
 
-// An ECDSA signature as OpenSSL takes it; empty for one of a wrong length.
+// Converts an ECDSA signature to OpenSSL's form; empty if its length is wrong.
 std::string ToDer(std::string_view signature) {
   // cannot wrap: constants
   if (signature.size() != 2 * kCoordinateBytes) return {};
@@ -179,7 +180,7 @@ absl::StatusOr<TokenKey> TokenKey::FromPem(TokenAlgorithm algorithm, const std::
   if (pem.size() > kMaxPemBytes) return BadKey();
   const Owned<BIO, BIO_free_all> text(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
   if (!text) return BadKey();
-  // "BEGIN PUBLIC KEY" only: a private key has no place in the file.
+  // Reads "BEGIN PUBLIC KEY" only, since a private key has no place in the file.
   return Checked(algorithm,
                  Handle(PEM_read_bio_PUBKEY(text.get(), nullptr, nullptr, nullptr), EVP_PKEY_free));
 }
@@ -209,7 +210,7 @@ bool TokenKey::Verifies(std::string_view message, std::string_view signature) co
       algorithm_ == TokenAlgorithm::kES256 ? ToDer(signature) : std::string(signature);
   const Owned<EVP_MD_CTX, EVP_MD_CTX_free> context(EVP_MD_CTX_new());
   const EVP_MD* const digest = algorithm_ == TokenAlgorithm::kEdDSA ? nullptr : EVP_sha256();
-  // RSA: PKCS #1 v1.5, OpenSSL's default.
+  // RSA signatures are PKCS #1 v1.5, OpenSSL's default.
   const bool verified =
       context && !der.empty() &&
       EVP_DigestVerifyInit(context.get(), nullptr, digest, nullptr, key_.get()) == 1 &&

@@ -20,9 +20,9 @@ constexpr size_t kMaxDepth = 3;
 constexpr int64_t kMaxTokens = 1'000'000'000'000;
 constexpr double kMaxRate = 1e9;
 constexpr double kMinRate = 1e-3;       // a token in a quarter of an hour
-constexpr double kBurstSeconds = 60.0;  // of the rate, where no burst is given
+constexpr double kBurstSeconds = 60.0;  // seconds of the rate, if no burst is given
 
-// What a part of the file says, over what it stands on.
+// One part of the file, applied on top of its base.
 struct Section {
   TenantLimit limit;
   bool burst_given = false;
@@ -33,7 +33,7 @@ void ReadInteger(JsonFields& fields, const std::string& field, int64_t low, int6
   if (fields.Has(field)) value = fields.Integer(field, low, high);
 }
 
-// A rate or a weight; 0 only where `or_zero`.
+// Reads a rate or a weight. 0 is allowed only if `or_zero`.
 void ReadNumber(JsonFields& fields, const std::string& field, double low, double high, bool or_zero,
                 double& value) {
   if (!fields.Has(field)) return;

@@ -12,11 +12,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Of the hint when to come back for a place.
+// The hint of when to come back for a place.
 constexpr milliseconds kFirstWait{1000};  // before any call has ended
 constexpr milliseconds kShortestWait{20};
 constexpr milliseconds kLongestWait{10'000};
-constexpr double kNewestShare = 0.2;  // of the moving mean
+constexpr double kNewestShare = 0.2;  // weight of the newest call in the moving mean
 
 bool HasBudget(const TenantLimit& limit) {
   return limit.tokens_per_second > 0.0;
@@ -134,7 +134,7 @@ TenantLedger::Account& TenantLedger::Find(const Tenant& tenant, Clock::time_poin
   return account;
 }
 
-// Not at every call, so that a flood of names does not look at every account for each of them.
+// Sweeps at most once a period, so that a flood of names does not scan all accounts for each name.
 void TenantLedger::Sweep(Clock::time_point now) {
   if (swept_ && now - *swept_ < kSweepPeriod) return;
   swept_ = now;

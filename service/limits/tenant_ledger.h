@@ -1,9 +1,9 @@
-// Who uses how much now: calls at a time and token budgets of tenants, held against TenantLimits.
+// How much each tenant uses now: concurrent calls and token budgets, compared with TenantLimits.
 // Thread-safe; must outlive its leases.
 //
-// An account that owes nothing and has no calls is what a new one is, so it is dropped when room is
-// needed: names that nobody has seen again cost nothing, and no debt is forgotten by it. Where even
-// so there is no room, tenants that the limits do not name share one account.
+// An account without calls and debt is equal to a new one, so it is dropped when room is needed. So
+// names that nobody uses again cost nothing, and no debt is forgotten. If there is still no room,
+// tenants that the limits do not name share one account.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@
 
 namespace eta {
 
-// What a tenant holds at one moment.
+// A tenant's use at one moment.
 struct TenantUse {
   std::string tenant;
   TenantLimit limit;
@@ -73,8 +73,8 @@ class TenantLedger {
   // RESOURCE_EXHAUSTED (TENANT_CALLS), with the time in which one of the tenant's calls should end.
   absl::StatusOr<Lease> Enter(const Tenant& tenant);
 
-  // Of tenants that have calls or owe tokens, and of those that the limits name, by name; or of one
-  // tenant alone.
+  // The use of tenants that have calls or owe tokens, and of those that the limits name, by name;
+  // and the use of one tenant.
   std::vector<TenantUse> Uses() const;
   TenantUse UseOf(const Tenant& tenant) const;
 
@@ -84,8 +84,8 @@ class TenantLedger {
   struct Account {
     int64_t calls = 0;
     TokenBudget budget;
-    double mean_seconds = 0.0;  // of calls that ended, moving; 0: none has
-    bool named = false;         // by the limits, when it was made
+    double mean_seconds = 0.0;  // moving mean of calls that ended; 0: none has
+    bool named = false;         // the limits named it when it was made
   };
 
   // One call, as its lease keeps it.

@@ -1,4 +1,4 @@
-// What one tenant may use of a server.
+// The limits of one tenant.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,16 @@
 
 namespace eta {
 
-// 0 of a bound: there is none of the tenant's own; 0 of `profiles`: it stores none.
+// 0 means that the tenant has no limit of its own; for `profiles` it means that the tenant stores
+// none.
 struct TenantLimit {
   int64_t max_calls = 0;  // at a time
-  // Token budget: what a call may cost at most is taken when it is let in (of Generate its prompt
-  // and max_tokens, of Calibrate its samples), and what it did not use is given back at its end,
-  // but for what making tokens of its text costs (token_budget.h).
+  // The token budget. A call takes the most it may cost when it is let in: Generate its prompt and
+  // max_tokens, Calibrate its samples. At its end it gives back what it did not use, except the
+  // cost of making tokens of its text (token_budget.h).
   double tokens_per_second = 0.0;
-  int64_t burst_tokens = 0;  // may be taken at once; set where tokens_per_second is
-  double weight = 1.0;       // of its requests against other tenants' while they wait
+  int64_t burst_tokens = 0;  // the most at once; set if tokens_per_second is
+  double weight = 1.0;       // of its requests against other tenants' in the queue
   int64_t max_kv_tokens = 0;
   int32_t max_calibrations = 0;  // at a time
   ProfileQuota profiles;

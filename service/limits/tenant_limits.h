@@ -1,4 +1,4 @@
-// What each tenant may use: the table in effect, which a reload of its file replaces whole.
+// The limits of each tenant: the table in effect, which a reload of its file replaces as a whole.
 // Thread-safe.
 #pragma once
 
@@ -27,7 +27,7 @@ class TenantLimits {
                                                             WatchedFiles::Report report);
 
   TenantLimit Of(const Tenant& tenant) const;
-  // Whether the file has an entry for it; and all that have one, by name.
+  // Whether the file has an entry for the tenant; and all tenants that have one, by name.
   bool Names(const Tenant& tenant) const;
   std::vector<std::string> Named() const;
 

@@ -11,9 +11,9 @@
 
 namespace eta {
 
-// Of text that a call brings: to make tokens of so many costs one, whatever becomes of the call.
-// About a 64th of those that prose has; prose takes 6 us, as long as a GPU takes to compute a few
-// tokens, and far shorter than a CPU takes for one.
+// Bytes of text that cost one token to be made into tokens, whatever becomes of the call. That is
+// about a 64th of the tokens that prose has. So much prose takes 6 us: as long as a GPU computes a
+// few tokens, and far shorter than a CPU computes one.
 inline constexpr int64_t kTextBytesPerToken = 256;
 
 class TokenBudget {
@@ -43,7 +43,7 @@ class TokenBudget {
     return std::max(0.0, owed_ - std::max(0.0, passed.count()) * size.tokens_per_second);
   }
 
-  // How long until so many are there, if nobody takes any and they fit at all.
+  // The time until the bucket has `tokens`, if nobody takes any and they fit at all.
   std::chrono::milliseconds Wait(int64_t tokens, const Size& size, Clock::time_point now) const {
     const double missing =
         Owed(size, now) + static_cast<double>(tokens) - static_cast<double>(size.burst_tokens);
@@ -55,7 +55,7 @@ class TokenBudget {
   void Forget() { owed_ = 0.0; }
 
  private:
-  double owed_ = 0.0;  // at since_; exact for the integers that tokens are, up to 2^53
+  double owed_ = 0.0;  // at since_; exact for integers up to 2^53, which tokens are
   Clock::time_point since_{};
 };
 

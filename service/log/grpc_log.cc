@@ -23,11 +23,11 @@ LogLevel LevelOf(gpr_log_severity severity) {
     case GPR_LOG_SEVERITY_ERROR:
       break;
   }
-  return LogLevel::kWarning;  // of its own work; what it means for ours is told elsewhere
+  return LogLevel::kWarning;  // an error of gRPC's own work; its effect on ours is logged elsewhere
 }
 
-// What gRPC 1.51 says where a TLS handshake fails, with OpenSSL's reason after it; it does not say
-// whose.
+// The beginning of gRPC 1.51's message for a failed TLS handshake. OpenSSL's reason follows; the
+// peer is not named.
 constexpr std::string_view kHandshakeFailed = "Handshake failed with fatal error ";
 
 void Hear(gpr_log_func_args* said) {

@@ -1,12 +1,12 @@
-// What the gRPC library has to say, as events of the log instead of lines of its own: "grpc", but
-// "denied" where it refused a TLS handshake.
+// The messages of the gRPC library as events of the log: "grpc", or "denied" if it refused a TLS
+// handshake.
 #pragma once
 
 #include "service/log/log.h"
 
 namespace eta {
 
-// While it lives. One at a time.
+// Redirects the messages while it lives. One object at a time.
 class GrpcLog {
  public:
   explicit GrpcLog(Log& log);

@@ -14,7 +14,7 @@ namespace eta {
 namespace {
 
 constexpr int kPollMs = 50;
-constexpr size_t kPipeChunk = 4096;  // PIPE_BUF: a pipe that is ready takes so much without waiting
+constexpr size_t kPipeChunk = 4096;  // PIPE_BUF: a pipe that is ready takes this much at once
 
 }  // namespace
 
@@ -87,7 +87,7 @@ void Log::WriteWaiting() {
 }
 
 bool Log::WriteLine(std::string line) {
-  if (ETA_FAILPOINT(kLogWrite)) return true;  // as where its disk is full
+  if (ETA_FAILPOINT(kLogWrite)) return true;  // as with a full disk
   line += '\n';
   size_t written = 0;
   while (written < line.size()) {
@@ -97,7 +97,7 @@ bool Log::WriteLine(std::string line) {
     if (n >= 0) {
       written += static_cast<size_t>(n);
     } else if (errno != EINTR && errno != EAGAIN) {
-      return true;  // closed, or its disk is full: this line is lost, the next may not be
+      return true;  // closed, or its disk is full; a later line may get through
     }
   }
   return true;

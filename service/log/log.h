@@ -1,10 +1,12 @@
-// The server's log: events become lines of standard error, written by a thread of its own.
+// The server's log. Events become lines of standard error, which a thread of its own writes.
 //
-// Whoever has something to say never waits: what does not fit in the queue is dropped and counted,
-// and the log says so once it can write again. Room is kept for what must leave a trace, so that no
-// flood of calls, and none of denials, pushes out the line of a change. A reader of standard error
-// that stalls holds up nothing but the log. Own and small because the log of Debian 12's abseil
-// (20220623) is not public yet, and because no library at hand has all of the above.
+// Write never waits. An event that does not fit in the queue is dropped and counted, and the log
+// reports this once it can write again. Events that must leave a trace have room of their own, so
+// that no flood of calls, and none of denials, pushes out the line of a change. A stalled reader of
+// standard error holds up nothing but the log.
+//
+// It is our own code, and small: the log of Debian 12's abseil (20220623) is not public yet, and no
+// available library does all of the above.
 #pragma once
 
 #include <atomic>
@@ -24,20 +26,20 @@ struct LogOptions {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kJson;
   int fd = -1;                // where lines go; negative: nowhere
-  size_t max_waiting = 4096;  // of the usual rank; each rank above has room for a quarter more
-  std::chrono::milliseconds last_wait{1000};  // for a reader that stalls, at the end
+  size_t max_waiting = 4096;  // of the usual rank; each higher rank has room for a quarter more
+  std::chrono::milliseconds last_wait{1000};  // the last wait for a stalled reader, at the end
 };
 
 // Thread-safe.
 class Log {
  public:
   explicit Log(const LogOptions& options);
-  // Writes what waits, as far as somebody reads it.
+  // Writes the waiting events, as far as somebody reads them.
   ~Log();
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 
-  // One that writes nowhere.
+  // A log that writes nowhere.
   static Log& Nowhere();
 
   void Write(LogEvent event);
@@ -47,7 +49,7 @@ class Log {
   void SetLevel(LogLevel level) { level_ = level; }
   bool Writes(LogLevel level) const { return options_.fd >= 0 && level >= level_; }
 
-  // Events that were lost, of all ranks.
+  // The events that were lost, of all ranks.
   int64_t dropped() const { return dropped_ + dropped_audit_; }
 
  private:
@@ -60,7 +62,7 @@ class Log {
   const LogOptions options_;
   std::atomic<LogLevel> level_;
   std::atomic<int64_t> dropped_ = 0;        // of the usual rank
-  std::atomic<int64_t> dropped_audit_ = 0;  // of those above
+  std::atomic<int64_t> dropped_audit_ = 0;  // of the higher ranks
 
   // Of who writes, the thread or in the end the destructor: the dropped events that it has told of.
   int64_t told_ = 0;

@@ -87,7 +87,7 @@ std::string LogEvent::Text() const {
   std::string line = "eta-server: ";
   if (level_ >= LogLevel::kWarning) absl::StrAppend(&line, std::string(Name(level_)), ": ");
   if (!message_.empty()) {
-    // The escaped form of a string without its quotes, and with plain ones inside.
+    // The escaped form of a string, without its quotes and with plain quotes inside.
     const std::string escaped = Dump(Cut(message_));
     for (size_t i = 1; i + 1 < escaped.size(); ++i) {
       if (escaped[i] == '\\' && (escaped[i + 1] == '"' || escaped[i + 1] == '\\')) ++i;

@@ -1,6 +1,6 @@
-// One thing that happened, as one line: JSON for machines, or text for a terminal.
+// One event as one line: JSON for machines, or text for a terminal.
 //
-// Lines are ASCII: control characters and everything beyond ASCII are escaped, bytes that are no
+// Lines are ASCII. Control characters and everything beyond ASCII are escaped; bytes that are not
 // UTF-8 become U+FFFD. Long values are cut, and a line that is too long loses its last fields.
 #pragma once
 
@@ -18,8 +18,8 @@ namespace eta {
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 enum class LogFormat : uint8_t { kJson, kText };
-// What a log that cannot keep up gives up first. All but the first are written whatever the log's
-// level is.
+// The order in which a log that cannot keep up drops events: the first rank first. Events of the
+// other ranks are written whatever the log's level is.
 enum class LogRank : uint8_t { kUsual, kAudit, kChange };
 
 // "debug", "info", "warning", "error".
@@ -33,12 +33,12 @@ class LogEvent {
   using Map = std::map<std::string, std::string>;
   using Value = std::variant<bool, int64_t, double, std::string, Map>;
 
-  // `name` (lower snake case) is what programs look for. `message` is a sentence for people, and
-  // all that text shows; without one text shows the name and the fields.
+  // Programs look for `name` (lower snake case). `message` is a sentence for people, and the only
+  // thing that the text format shows. Without a message the text shows the name and the fields.
   LogEvent(LogLevel level, std::string_view name, std::string message = "")
       : level_(level), name_(name), message_(std::move(message)) {}
 
-  // Text that is empty is left out.
+  // An empty text is left out.
   template <typename T>
   LogEvent& Add(std::string_view key, T value) {
     if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, Map>) {
@@ -53,7 +53,8 @@ class LogEvent {
     return *this;
   }
 
-  // What must leave a trace: who was turned away, and, above it, what was changed or opened up.
+  // For events that must leave a trace: kAudit for a caller who was refused, kChange for what was
+  // changed or opened up.
   LogEvent& Rank(LogRank rank) {
     rank_ = rank;
     return *this;

@@ -1,4 +1,4 @@
-// Flags of who may reach the server, and how it knows them.
+// Flags of who may reach the server, and how it identifies them.
 #include "service/options/flag_groups.h"
 #include "service/options/flag_kinds.h"
 

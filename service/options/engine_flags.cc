@@ -1,4 +1,4 @@
-// Flags of the model, of the engine that runs it and of the requests that it takes.
+// Flags of the model, of the engine that runs it, and of the requests that it accepts.
 #include <map>
 #include <string>
 #include <vector>

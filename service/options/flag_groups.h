@@ -1,4 +1,4 @@
-// The flags of eta-server by what they are about; ParseFlags puts them together.
+// The flags of eta-server by subject. ParseFlags puts them together.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace eta {
 
-// Each adds its flags to `app`; parsing fills what it was given, which must outlive `app`.
+// Each function adds its flags to `app`. Parsing fills the options, which must outlive `app`.
 void AddModelFlags(CLI::App& app, EngineOptions& options);
 void AddEngineFlags(CLI::App& app, EngineOptions& options);
 void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants);
 void AddProfileFlags(CLI::App& app, Flags& flags);
-void AddServerFlags(CLI::App& app, ServerOptions& options);  // with the next
+void AddServerFlags(CLI::App& app, ServerOptions& options);  // call it together with AddAccessFlags
 void AddAccessFlags(CLI::App& app, ServerOptions& options);
 void AddProcessFlags(CLI::App& app, Flags& flags);
 void AddMetricsFlags(CLI::App& app, Flags& flags);

@@ -39,7 +39,7 @@ void AddShare(CLI::App& app, const std::string& name, double& value, double most
               const std::string& help) {
   app.add_option(name, value, help)
       ->check([most](const std::string& text) -> std::string {
-        double share = 0.0;  // CLI::Range lets NaN through
+        double share = 0.0;  // a number, since CLI::Range lets NaN through
         if (absl::SimpleAtod(text, &share) && share >= 0.01 && share <= most) return "";
         return absl::StrCat("must be a number from 0.01 to ", most);
       })

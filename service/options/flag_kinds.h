@@ -1,5 +1,4 @@
-// Kinds of flags: each adds one option to the command line that reads `value`, and shows its
-// default.
+// Kinds of flags. Each function adds one option, which reads `value` and shows its default.
 #pragma once
 
 #include <chrono>
@@ -11,11 +10,11 @@
 
 namespace eta {
 
-// 0 to a year, as in 500ms, 60s or 15m.
+// A duration from 0 to a year, such as 500ms, 60s or 15m.
 void AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds& value,
                  const std::string& help);
 
-// As in 64MB or 1GiB: powers of 1024.
+// A number of bytes, such as 64MB or 1GiB: powers of 1024.
 template <typename T>
 CLI::Option* AddBytes(CLI::App& app, const std::string& name, T& value, const std::string& help) {
   return app.add_option(name, value, help)
@@ -24,7 +23,7 @@ CLI::Option* AddBytes(CLI::App& app, const std::string& name, T& value, const st
       ->capture_default_str();
 }
 
-// At least 1.
+// A number of at least 1.
 template <typename T>
 CLI::Option* AddCount(CLI::App& app, const std::string& name, T& value, const std::string& help) {
   return app.add_option(name, value, help)
@@ -33,14 +32,14 @@ CLI::Option* AddCount(CLI::App& app, const std::string& name, T& value, const st
       ->capture_default_str();
 }
 
-// At least 0.
+// A number of at least 0.
 void AddCountOrNone(CLI::App& app, const std::string& name, int& value, const std::string& help);
 
 // 0.01 to `most`.
 void AddShare(CLI::App& app, const std::string& name, double& value, double most,
               const std::string& help);
 
-// One of the names.
+// One of the given names.
 template <typename T>
 void AddChoice(CLI::App& app, const std::string& name, T& value,
                const std::map<std::string, T>& choices, const std::string& default_name,

@@ -18,37 +18,38 @@ namespace eta {
 struct Flags {
   EngineOptions engine;
   ServerOptions server;
-  std::string profile_store;       // as OpenProfileStore takes it; empty: none
-  std::string profile_store_file;  // holds profile_store as its line; empty: none
-  bool shows_password = false;  // profile_store has one, and came by the command line or the like
+  std::string profile_store;       // as OpenProfileStore reads it; empty: none
+  std::string profile_store_file;  // a file with profile_store in one line; empty: none
+  // profile_store has a password, and was given where other users of the host may see it.
+  bool shows_password = false;
   ProfileStoreOptions profile_store_options;
-  std::string tenants;  // file of their limits; empty: none
+  std::string tenants;  // file of the tenants' limits; empty: none
   TelemetryOptions telemetry;
   LogOptions log{.fd = 2};  // standard error
   ProcessOptions process;
   int Gpus() const {
     return engine.backend.name == "cuda" ? static_cast<int>(engine.devices.size()) : 0;
   }
-  // The driver of GPUs compiles kernels when it first loads them.
+  // The GPU driver compiles kernels when it first loads them.
   bool GeneratesCode() const { return Gpus() > 0; }
 
-  // What was said on the command line, in the file or in the environment, without passwords.
+  // The settings given on the command line, in the file or in the environment, without passwords.
   std::map<std::string, std::string> given;
 };
 
-// What the command line asks for: flags to run with, or an exit code after help, version, the
+// The result of the command line: flags to run with, or an exit code after help, version, the
 // effective configuration or a one-line error was printed.
 struct ParsedFlags {
   std::optional<Flags> flags;
   int exit_code = 0;
 };
 
-inline constexpr int kExitBadStart = 2;  // flags, model or profile store unusable
+inline constexpr int kExitBadStart = 2;  // flags, model or profile store cannot be used
 
 ParsedFlags ParseFlags(int argc, char** argv);
 
-// Takes profile_store from profile_store_file, if that is set. Apart from ParseFlags, so that a
-// process can first give up what the flags say. Errors name the flag.
+// Reads profile_store from profile_store_file, if that is set. It is separate from ParseFlags, so
+// that a process can first give up the rights that the flags name. Errors name the flag.
 absl::Status ReadSecrets(Flags& flags);
 
 }  // namespace eta

@@ -9,7 +9,7 @@ constexpr int kEverybodysSocket = 0666;
 
 using Choices = std::vector<InsecureChoice>;
 
-// Of the listeners and of who may call.
+// Adds the choices about the listeners and about who may call.
 void AddOfServer(const ServerOptions& options, Choices& choices) {
   const auto add = [&choices](const char* flag, std::string why) {
     choices.push_back({.flag = flag, .why = std::move(why)});
@@ -40,7 +40,7 @@ void AddOfServer(const ServerOptions& options, Choices& choices) {
   }
 }
 
-// Why its system calls are not filtered; empty: they are, or nobody expects it.
+// The reason why system calls are not filtered; empty if they are, or if nobody expects it.
 std::string WhyUnfiltered(const Flags& flags, bool filtered) {
   const SystemCallFilter asked = flags.process.system_call_filter;
   if (asked == SystemCallFilter::kOff) return "an intruder in this process may start programs";

@@ -1,4 +1,4 @@
-// What the operator gave up, for the log at start.
+// The operator's insecure choices, for the log at start.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct InsecureChoice {
   std::string why;
 };
 
-// One for each choice that opens the server or its process up; empty: nothing to warn of.
+// One entry for each choice that opens up the server or its process; empty: nothing to warn of.
 // `filtered`: the filter of system calls is in force.
 std::vector<InsecureChoice> InsecureChoices(const Flags& flags, bool filtered);
 

@@ -1,4 +1,4 @@
-// Flags of stored profiles and of calibrations, which make them.
+// Flags of stored profiles, and of the calibrations that make them.
 #include "service/options/flag_groups.h"
 #include "service/options/flag_kinds.h"
 

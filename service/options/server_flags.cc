@@ -1,4 +1,4 @@
-// Flags of the server's life and of its connections.
+// Flags of the server's lifetime and of its connections.
 #include "service/options/flag_groups.h"
 #include "service/options/flag_kinds.h"
 

@@ -16,7 +16,7 @@
 namespace eta {
 namespace {
 
-// The host part of host:port or [host]:port.
+// The host of host:port or [host]:port.
 std::optional<std::string> HostOf(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) return std::nullopt;
@@ -64,7 +64,7 @@ absl::Status CheckTenantHeader(const std::string& header) {
       "begin with grpc-, and not authorization");
 }
 
-// Flags of TLS and identity that need one another, or make one another idle.
+// Checks flags of TLS and identity that need one another, or that make one another idle.
 absl::Status CheckSecurity(const ServerOptions& options) {
   const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
   if (options.tls_cert.empty() != options.tls_key.empty()) {
@@ -95,7 +95,7 @@ absl::Status CheckSecurity(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
-// Flags that open up or bound what the address does not have.
+// Checks for flags that open up or limit something that the address does not have.
 absl::Status CheckIdleAtAddress(const ServerOptions& options) {
   const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
   if (IsLocalAddress(options.listen)) {

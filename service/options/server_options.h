@@ -1,4 +1,4 @@
-// What an operator may choose about the server; the model and its limits are EngineOptions.
+// An operator's choices about the server. Choices about the model and its limits are EngineOptions.
 #pragma once
 
 #include <chrono>
@@ -13,46 +13,48 @@
 namespace eta {
 
 struct ServerOptions {
-  // host:port, [IPv6]:port or unix:path. Port 0: any free one, which is printed.
+  // host:port, [IPv6]:port or unix:path. Port 0 means any free port, which is printed.
   std::string listen = "127.0.0.1:8471";
-  // Said aloud, each: other hosts may reach `listen` though calls are not authenticated; though
-  // they are not encrypted; they may read the metrics.
+  // Each of these must be stated explicitly: other hosts may reach `listen` although calls are not
+  // authenticated; the same although they are not encrypted; other hosts may read the metrics.
   bool allow_unauthenticated_network = false;
   bool allow_plaintext_network = false;
   bool allow_network_metrics = false;
 
   std::string identity;  // file of who may call (identity_file.h); empty: none
-  // PEM files, read again when they change: this server's certificate with what leads to its root,
-  // its key, and whose certificates clients must show (mutual TLS). Empty: no TLS, no such demand.
+  // PEM files, read again when they change: the server's certificate with the chain to its root,
+  // its key, and the roots of the certificates that clients must show (mutual TLS). Empty: no TLS;
+  // no client certificates.
   std::string tls_cert;
   std::string tls_key;
   std::string tls_client_ca;
-  // Answers grpc.health.v1 and nothing else, in plaintext, to probes that speak no TLS: host:port
-  // or unix:path; empty: nowhere.
+  // Where grpc.health.v1, and nothing else, is answered in plaintext, for probes without TLS:
+  // host:port or unix:path. Empty: nowhere.
   std::string health_listen;
-  // Where Prometheus fetches /metrics over HTTP, as host:port; empty: nowhere.
+  // Where Prometheus scrapes /metrics over HTTP: host:port. Empty: nowhere.
   std::string metrics_listen;
-  bool reflection = false;  // lists the API to anybody who asks
+  bool reflection = false;  // lists the API to everybody who asks
 
-  // After a stop signal new calls are still taken for this long, while load balancers see the
-  // server's readiness change.
+  // After a stop signal new calls are accepted for this long, while load balancers notice that the
+  // server is not ready any more.
   std::chrono::milliseconds drain_delay{0};
-  // Then running calls have this long to end; what is left ends with UNAVAILABLE.
+  // Running calls then have this long to end. The remaining calls end with UNAVAILABLE.
   std::chrono::milliseconds drain_timeout{60'000};
-  // Requests run but no step ends for this long: the health service's "liveness" fails. Must be
-  // longer than Limits::max_congestion, since a request that waits for its reader takes no steps.
+  // If requests run but no step ends for this long, the health service's "liveness" fails. It must
+  // be longer than Limits::max_congestion, since a request that waits for its reader takes no
+  // steps.
   std::chrono::milliseconds stall_timeout{45'000};
 
   MemoryPressureOptions memory;
 
-  // Key of the metadata in which a trusted proxy names a call's tenant (identity.h); empty: none.
+  // The metadata key in which a trusted proxy names a call's tenant (identity.h); empty: none.
   std::string tenant_header;
-  // Of these, where that metadata names them, all roles are had, also stats_all and admin.
+  // The tenants that get all roles, also stats_all and admin, if that metadata names them.
   std::vector<std::string> admin_tenants;
-  // The profile of requests that name no attention mode, where their tenant has it, as a reference
-  // (ParseProfileReference); empty: none.
+  // The profile, as a reference (ParseProfileReference), of requests that name no attention mode,
+  // if their tenant has it. Empty: none.
   std::string default_profile;
-  // Profiles stay in use for so long while the store cannot confirm them.
+  // Profiles stay in use for this long while the store cannot confirm them.
   std::chrono::milliseconds profile_staleness{3'600'000};
   int max_calibrations = 1;                  // at a time; more are refused
   int64_t max_calibration_tokens = 262'144;  // of all samples of one
@@ -78,20 +80,21 @@ struct ServerOptions {
   std::chrono::milliseconds max_connection_age_grace{0};
 };
 
-// INVALID_ARGUMENT, naming the flag, for options of calls that make no sense.
+// INVALID_ARGUMENT, naming the flag, for options of calls that contradict each other.
 absl::Status CheckCallOptions(const ServerOptions& options);
 
-// Whether only processes of this host can reach an address of a known form.
+// True if only processes of this host can reach the address.
 bool IsLocalAddress(const std::string& address);
 
-// INVALID_ARGUMENT, naming the flag: an address of no known form; one that other hosts can reach,
-// unless calls are authenticated and encrypted, or a flag allows for what is missing; a flag that
+// INVALID_ARGUMENT, naming the flag: an address of no known form; an address that other hosts can
+// reach, unless calls are authenticated and encrypted or a flag allows what is missing; a flag that
 // has no effect at this address.
 absl::Status CheckListenAddress(const ServerOptions& options);
 absl::Status CheckMetricsAddress(const ServerOptions& options);
 absl::Status CheckHealthAddress(const ServerOptions& options);
 
-// All of these, and how the options fit the limits: what can be said without reading a file.
+// All checks above, and how the options fit the limits: whatever can be checked without reading a
+// file.
 absl::Status CheckOptions(const ServerOptions& options, const Limits& limits);
 
 }  // namespace eta

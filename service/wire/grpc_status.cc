@@ -28,7 +28,7 @@ std::chrono::milliseconds Spread(std::chrono::milliseconds delay, double jitter)
                      std::llround(static_cast<double>(delay.count()) * kSpread * jitter));
 }
 
-// The reason of a status that was made without one.
+// The reason for a status that was made without one.
 v1::ErrorReason UsualReason(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kCancelled:
@@ -40,7 +40,7 @@ v1::ErrorReason UsualReason(absl::StatusCode code) {
   }
 }
 
-// Whose bound was hit; empty: the reason is no bound's.
+// The owner of the limit that was hit; empty if the reason is no limit.
 std::string QuotaSubject(const std::string& reason) {
   for (const v1::ErrorReason quota : {v1::PROFILE_QUOTA, v1::TENANT_CALLS, v1::TENANT_TOKENS,
                                       v1::TENANT_KV, v1::TENANT_CALIBRATIONS}) {

@@ -10,7 +10,7 @@ namespace eta {
 
 absl::StatusOr<std::string> PayloadDigest(const std::string& method,
                                           const google::protobuf::Message& message) {
-  // A copy outside of an arena leaks what it has when an allocation fails midway.
+  // The copy is in an arena: outside of one it leaks if an allocation fails midway.
   google::protobuf::Arena arena;
   google::protobuf::Message* const known = message.New(&arena);
   known->CopyFrom(message);

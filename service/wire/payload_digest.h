@@ -1,5 +1,4 @@
-// What a request asked for, as a number: the same request id with the same digest is the same
-// request once more.
+// The digest of a request. The same request id with the same digest is the same request again.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 namespace eta {
 
 // SHA-256 over the method's name and the message's deterministic serialisation, without its request
-// id and fields that this build does not know; 64 hexadecimal digits.
+// id and without fields that this build does not know; 64 hexadecimal digits.
 absl::StatusOr<std::string> PayloadDigest(const std::string& method,
                                           const google::protobuf::Message& message);
 

@@ -1,4 +1,4 @@
-// A name for a call whose client gave it none.
+// A request id for a call whose client gave none.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline uint64_t DrawId() {
   return generator();
 }
 
-// "eta-" and 16 hexadecimal digits.
+// "eta-" and 16 random hexadecimal digits.
 inline std::string NewRequestId() {
   return absl::StrFormat("eta-%016x", DrawId());
 }

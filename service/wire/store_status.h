@@ -1,4 +1,4 @@
-// What calls that need the profile store are told beside the store's own errors.
+// Errors of calls that need the profile store, beside the store's own errors.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@ namespace eta {
 // FAILED_PRECONDITION (STORE_NOT_CONFIGURED).
 absl::Status NoStore();
 
-// RESOURCE_EXHAUSTED (QUEUE_FULL): as many calls wait for the store as may.
+// RESOURCE_EXHAUSTED (QUEUE_FULL): the most calls that may wait for the store do.
 absl::Status StoreCallsFull();
 
 // UNAVAILABLE (DRAINING).
 absl::Status ServerDraining();
 
-// PROFILE_NOT_FOUND with the reference that found nothing, and with `field` in front of the
-// sentence if it is not empty. Other statuses stay as they are.
+// PROFILE_NOT_FOUND with the reference that found nothing; `field`, if it is not empty, is put in
+// front of the sentence. Other statuses stay unchanged.
 absl::Status NamingProfile(const absl::Status& status, const std::string& reference,
                            const std::string& field = "");
 

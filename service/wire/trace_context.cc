@@ -66,7 +66,7 @@ std::string_view WithoutOuterSpace(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// The list as it came, or nothing: one bad member makes all of it void.
+// The list as it came. Empty if one member is bad, since that voids the list.
 std::string ParseState(const std::vector<std::string_view>& states) {
   std::string list;
   for (const std::string_view part : states) {

@@ -1,5 +1,5 @@
-// Whose trace a call belongs to: W3C Trace Context, https://www.w3.org/TR/trace-context/, as
-// metadata. It is read, logged and answered; spans are exported nowhere.
+// The trace that a call belongs to: W3C Trace Context, https://www.w3.org/TR/trace-context/, as
+// metadata. It is read, logged and answered. Spans are exported nowhere.
 #pragma once
 
 #include <optional>
@@ -18,15 +18,15 @@ struct TraceContext {
   std::string trace_id;   // 32 lower-case hexadecimal digits
   std::string parent_id;  // 16, the caller's span
   bool sampled = false;
-  std::string state;  // empty: none, or not a valid one
+  std::string state;  // empty: none, or not valid
 
-  // Value of `traceparent` for the span `span_id` of this trace.
+  // The value of `traceparent` for the span `span_id` of this trace.
   std::string ParentOf(const std::string& span_id) const;
 };
 
-// Of all values of both keys, in their order. Absent: not exactly one traceparent, or not a valid
-// one; the specification asks to go on without it then. A later version than 00 is read as far as
-// 00 goes.
+// Parses all values of both keys, in their order. Absent if there is not exactly one valid
+// traceparent; the specification then asks to go on without it. A version later than 00 is read as
+// far as 00 goes.
 std::optional<TraceContext> ParseTraceContext(const std::vector<std::string_view>& parents,
                                               const std::vector<std::string_view>& states);
 std::optional<TraceContext> TraceContextOf(const grpc::ServerContextBase& context);

@@ -1,5 +1,5 @@
-// A method's request from its bytes, which arrive as they were sent: what does not parse, or is too
-// long for the method, is answered by us and not by the library.
+// Parses a method's request from its raw bytes. So this program, and not the library, answers a
+// message that does not parse or is too long for the method.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ absl::StatusOr<Message> ParseMessage(const grpc::ByteBuffer& bytes, size_t max_b
   return message;
 }
 
-// What a method answers, as bytes.
+// Serialises a method's answer.
 template <typename Message>
 void SerializeMessage(const Message& message, grpc::ByteBuffer& bytes) {
   bytes.Clear();

@@ -1,10 +1,10 @@
-// Decode attention against the limits of the machine: checks every case against the reference, then
-// measures full and sparse attention, screening included, at several context lengths.
+// Decode attention against the limits of the machine. It checks every case against the reference,
+// and then measures full and sparse attention, screening included, at several context lengths.
 //
 //   attention_bench [--json] [--quick]
 //
-// Caches are read from memory, not from L2: copies of the layer are visited in turn. Where the
-// last-level cache holds them all, the share of the DRAM limit may pass 100 %.
+// Caches are read from memory, not from L2: copies of the layer are visited in turn. If the
+// last-level cache holds them all, the share of the DRAM limit may exceed 100 %.
 
 #include <algorithm>
 #include <chrono>
@@ -56,7 +56,7 @@ CaseShape Shape(int32_t kv_heads, int32_t group, int32_t d, DType dtype, int32_t
   return shape;
 }
 
-// Copies that make the cache larger than what L2 holds by far.
+// The number of copies that makes the cache far larger than L2.
 int32_t Copies(const CaseShape& shape) {
   const size_t bytes = static_cast<size_t>(shape.context) * 2 *
                        static_cast<size_t>(shape.geometry.num_kv_heads * shape.geometry.head_dim) *
@@ -100,7 +100,7 @@ bool CheckAll() {
         good &= MatchesReference(*cpu, *reference, Shape(2, 4, 64, dtype, context), full);
       }
     }
-    CaseShape many_blocks = Shape(1, 2, 64, dtype, 9000);  // several tasks per row
+    CaseShape many_blocks = Shape(1, 2, 64, dtype, 9000);  // a row takes several tasks
     many_blocks.geometry.block_size = 16;
     good &= MatchesReference(*cpu, *reference, many_blocks, false);
     good &= MatchesReference(*cpu, *reference, Shape(1, 8, 64, dtype, 777), false);
@@ -132,7 +132,7 @@ struct Step {
   Timing select;
   Timing attend;
   Densities densities;
-  double limit = 0.0;  // seconds
+  double limit = 0.0;  // in seconds
   bool memory_bound = false;
 };
 
@@ -176,7 +176,7 @@ Json Report(const char* kind, int32_t context, int threads, const Step& step) {
           {"screening_percent_of_total", 100.0 * step.select.best / total}};
 }
 
-// The agreement of heads at which the union meets its target while the head density does.
+// The agreement of heads at which both the union and the head density meet their targets.
 float FindAgreement(Backend& cpu, CaseShape shape) {
   shape.copies = 1;
   float best = 0.0f;

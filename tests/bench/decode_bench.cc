@@ -1,5 +1,5 @@
-// Decode speed of a model on the CPU at several context lengths: full attention and the default
-// sparse one, step by step in turn over the same cache, so that both meet the same machine.
+// Decode speed of a model on the CPU at several context lengths. Full attention and the default
+// sparse one take turns step by step over the same cache, so that both meet the same machine.
 //
 //   build/bin/decode_bench --model=models/eta-27m --text=deploy/samples/... [--json]
 #include <algorithm>
@@ -86,7 +86,7 @@ class DecodeBench {
       std::cerr << "decode_bench: --text: empty or not readable\n";
       std::exit(2);
     }
-    // A text shorter than the context is read again from its beginning.
+    // A text shorter than the context is repeated from its beginning.
     const size_t once = tokens_.size();
     for (size_t i = 0; tokens_.size() < static_cast<size_t>(context_limit_); ++i) {
       tokens_.push_back(tokens_[i % once]);
@@ -134,7 +134,7 @@ class DecodeBench {
     return logits;
   }
 
-  // Before any clock runs: the last position decoded with full attention gives the logits that
+  // Runs before any clock. Decoding the last position with full attention must give the logits that
   // prefilling it gave.
   void Check(int32_t context) {
     const std::vector<float> prefilled = Logits();
@@ -159,8 +159,8 @@ class DecodeBench {
     const std::chrono::duration<double> prefill = std::chrono::steady_clock::now() - begin;
     Check(context);
 
-    // Full and sparse in turn at every position; the sparse one runs last, so what the next
-    // position finds in the cache was written by it.
+    // Full and sparse take turns at every position. Sparse runs last, so it wrote what the next
+    // position finds in the cache.
     std::vector<std::vector<StepTime>> times(2);
     std::vector<ModeResult> results(2);
     const AttentionOptions modes[2] = {Full(), AttentionOptions{}};

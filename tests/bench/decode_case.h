@@ -1,5 +1,5 @@
-// One decode step's attention over a synthetic cache: keys that cluster by block, and queries whose
-// heads agree as far as is asked for. The same case runs on any backend.
+// One decode step's attention over a synthetic cache. Keys cluster by block, and the heads of a
+// group agree on their queries as far as asked. The same case runs on any backend.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct CaseShape {
   KvGeometry geometry;
   int32_t num_query_heads = 0;
   int32_t context = 0;     // T, the row's own token included
-  int32_t copies = 1;      // of the layer's cache, to read from memory instead of caches
-  float agreement = 0.7f;  // share of a query that the heads of a group have in common, in [0, 1]
+  int32_t copies = 1;      // copies of the layer's cache, so that reads come from memory
+  float agreement = 0.7f;  // share of a query that a group's heads have in common, in [0, 1]
 };
 
 struct Densities {
@@ -27,11 +27,12 @@ class DecodeCase {
  public:
   DecodeCase(Backend& backend, const CaseShape& shape);
 
-  // Thresholds of all heads, by one shared shift of each head's own bounds' range.
+  // Sets the thresholds of all heads to one shared position within the range of each head's own
+  // bounds.
   void SetThreshold(float threshold);
   AttentionOptions& options() { return sequence_.attention; }
 
-  // Ops on one copy of the layer, then Finish().
+  // Run the op on one copy of the layer, then Finish().
   void Select(int32_t copy);
   void Attend(int32_t copy);
 
@@ -61,7 +62,7 @@ class DecodeCase {
   std::vector<int32_t> tokens_attended_, tokens_read_;
 };
 
-// Sets the threshold at which the head density is `wanted`, as closely as whole blocks allow.
+// Sets the threshold at which the head density is nearest to `wanted`; whole blocks limit how near.
 void SetHeadDensity(DecodeCase& attention, double wanted);
 
 }  // namespace eta::bench

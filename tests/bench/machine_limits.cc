@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 12 independent chains hide the latency of a multiply-add. Returns the FLOP done.
+// Twelve independent chains hide the latency of a multiply-add. Returns the number of FLOP.
 double MultiplyAdds(int64_t rounds, float* sink) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, 0.999f);
@@ -101,7 +101,8 @@ double ReadBandwidth(cpu::Workers& workers, int num_threads, size_t bytes) {
   const auto data = hwy::AllocateAligned<float>(part * static_cast<size_t>(num_threads));
   std::fill_n(data.get(), part * static_cast<size_t>(num_threads), 1.0f);
   std::atomic<float> sink{0.0f};
-  // Window by window: short enough that some are read without losing the core to another process.
+  // Reads in windows that are short enough to be read, at times, without losing the core to another
+  // process.
   constexpr size_t kWindow = size_t{1} << 20;
   const size_t window = std::min(part, kWindow);
   size_t at = 0;

@@ -1,5 +1,5 @@
-// What this machine can do at best, measured in the same run as a benchmark: the scale on which its
-// figures are read.
+// The best that this machine can do, measured in the same run as a benchmark: the scale for its
+// figures.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@ struct Timing {
   double median = 0.0;  // seconds
 };
 
-// Runs `work` until `seconds` have passed, at least three times after one run to warm up.
+// Runs `work` until `seconds` have passed, at least three times, after one warm-up run.
 Timing Measure(double seconds, const std::function<void()>& work);
 
-// float32 multiply-adds in registers, FLOP/s, over the first `num_threads` threads.
+// FLOP/s of float32 multiply-adds in registers, over the first `num_threads` threads.
 double PeakFlops(cpu::Workers& workers, int num_threads);
 
-// Bytes/s when every thread reads its own part of a buffer of `bytes` again and again.
+// Bytes/s when every thread repeatedly reads its own part of a buffer of `bytes`.
 double ReadBandwidth(cpu::Workers& workers, int num_threads, size_t bytes);
 
 }  // namespace eta::bench

@@ -1,10 +1,10 @@
-// Dense kernels against the limits of the machine, and against oneDNN where the build has it:
-// products at prefill and decode shapes, attention of a prompt, a whole prefill.
+// Dense kernels against the limits of the machine, and against oneDNN if the build has it: products
+// at prefill and decode shapes, attention of a prompt, a whole prefill.
 //
 //   matmul_bench [--threads N] [--seconds S] [--only prefill|decode|model] [--json]
 //
 // Every product is checked before it is timed: against a sum in double, and a row alone against the
-// same row in its batch, bit by bit. Exits 1 if a check fails.
+// same row in its batch, bit by bit. Exits with 1 if a check fails.
 
 #include <algorithm>
 #include <cmath>
@@ -50,7 +50,7 @@ constexpr Weights kFloat32Weights{"float32", DType::kFloat32, WeightFormat::kNat
 constexpr Weights kBFloat16Weights{"bfloat16", DType::kBFloat16, WeightFormat::kNative};
 constexpr Weights kInt8Weights{"int8", DType::kBFloat16, WeightFormat::kInt8};
 
-// One product with random operands whose weights are exact in bfloat16.
+// One product with random operands. Its weights are exact in bfloat16.
 class Product {
  public:
   Product(cpu::Workers& workers, int64_t rows, int64_t n, int64_t k, const Weights& weights)

@@ -186,7 +186,7 @@ double PrefillCase::attention_flop() const {
 
 double PrefillCase::last_attention_flop() const {
   const double t = tokens_;
-  const auto before = (tokens_ - 1) / chunk_ * chunk_;  // keys of the chunks before the last
+  const auto before = (tokens_ - 1) / chunk_ * chunk_;  // keys of all chunks but the last
   const auto b = static_cast<double>(before);
   return 2.0 * (t * (t + 1) - b * (b + 1)) * static_cast<double>(q_width());
 }

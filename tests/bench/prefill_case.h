@@ -1,5 +1,5 @@
-// The prefill of a whole model with random weights, op by op as a model runs them, in chunks: what
-// a prompt costs with everything included.
+// The prefill of a whole model with random weights, op by op as a model runs them, in chunks: the
+// full cost of a prompt.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,14 @@ class PrefillCase {
   PrefillCase(Backend& backend, const ModelShape& shape, int32_t tokens, int32_t chunk,
               DType kv_dtype, Gate gate);
 
-  // The whole prompt, chunk after chunk; logits of its last row.
+  // Runs the whole prompt chunk after chunk, up to the logits of its last row.
   void Run();
-  // Attention of the last chunk over the cache that Run() left.
+  // Runs attention of the last chunk over the cache that Run() left.
   void Attend();
   std::vector<float> attention_output() const;  // of Attend(), [chunk, HQ * d]
 
   double matmul_flop() const;
-  double attention_flop() const;       // causal half of the scores and the values
+  double attention_flop() const;       // the causal half of scores and values
   double last_attention_flop() const;  // of Attend()
 
  private:

@@ -1,5 +1,5 @@
-// What a stored profile costs: 1,000 of them by one of 10 tenants each, read at random, written and
-// listed, on the store of a URL.
+// The cost of stored profiles: 1,000 of them, by one of 10 tenants each, are read at random,
+// written and listed, on the store of a URL.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,7 +33,7 @@ void Require(const absl::Status& status) {
   std::exit(1);
 }
 
-// Prints median and 99th percentile of the calls.
+// Prints the median and the 99th percentile of the calls' times.
 void Measure(const char* what, int calls, const std::function<absl::Status(int)>& call) {
   std::vector<double> microseconds;
   for (int i = 0; i < calls; ++i) {

@@ -17,8 +17,8 @@ constexpr int kLoads = 8;  // 16-byte loads of a thread in each tile
 constexpr int kWarmUp = 2;
 constexpr int kPasses = 12;  // warm-up included
 
-// Every block reads tiles of kThreads * kLoads * 16 bytes (64 KB), `gridDim.x` tiles apart. The
-// store never happens; it keeps the loads.
+// Each thread block reads tiles of kThreads * kLoads * 16 bytes (64 KB), `gridDim.x` tiles apart.
+// The store never happens; it keeps the compiler from dropping the loads.
 __global__ void __launch_bounds__(kThreads)
     Read(const uint4* __restrict__ from, size_t tiles, uint32_t* sink) {
   uint32_t bits = 0;
@@ -51,7 +51,7 @@ class Errors {
   const char* what_ = nullptr;
 };
 
-// Frees what it holds.
+// Frees its memory.
 struct Resources {
   ~Resources() {
     cudaFree(data);

@@ -1,4 +1,4 @@
-// What a CUDA device's memory gives to a kernel that does nothing but read it.
+// The bandwidth of a CUDA device's memory for a kernel that does nothing but read.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace eta::bench {
 
-// Bytes/s, the median of several passes over `bytes` bytes (less where the device has less free),
-// far more than its caches hold. Errors are CUDA's.
+// Bytes/s: the median of several passes over `bytes` bytes (fewer if the device has less free), far
+// more than its caches hold. Errors are CUDA's.
 absl::StatusOr<double> DeviceReadBandwidth(int device, size_t bytes);
 
 }  // namespace eta::bench

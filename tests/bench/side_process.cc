@@ -21,7 +21,7 @@ std::optional<std::string> ReadLine(int socket) {
   }
 }
 
-// To an end that is gone it says nothing: who reads then notices.
+// Writes nothing to an end that is gone; its reader then notices.
 void WriteLine(int socket, std::string line) {
   line.push_back('\n');
   for (size_t sent = 0; sent < line.size();) {

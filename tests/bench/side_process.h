@@ -1,5 +1,5 @@
-// A process of its own that answers this one's questions, a line each. It is forked, so it is to be
-// made before this process has any threads.
+// A process that answers this one's questions, one line each. It is forked, so make it before this
+// process has any threads.
 #pragma once
 
 #include <functional>
@@ -9,14 +9,14 @@ namespace eta::bench {
 
 class SideProcess {
  public:
-  // `answer` runs in the other process, which ends with this one.
+  // `answer` runs in the other process, which ends when this one does.
   explicit SideProcess(const std::function<std::string(const std::string&)>& answer);
   ~SideProcess();
   SideProcess(const SideProcess&) = delete;
   SideProcess& operator=(const SideProcess&) = delete;
 
   void Ask(const std::string& line);
-  std::string Answer();  // fails where the other process has ended
+  std::string Answer();  // fails if the other process has ended
 
  private:
   int pid_;

@@ -1,4 +1,4 @@
-// A backend that does what another one does and keeps the time of its attention.
+// A backend that forwards to another one and measures the time of its attention.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ class TimedBackend final : public testing::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
 
-  // Seconds since the last call, in SelectBlocks and in DecodeAttention.
+  // Return the seconds in SelectBlocks and in DecodeAttention since the last call, and reset them.
   double TakeSelectSeconds() { return std::exchange(select_seconds_, 0.0); }
   double TakeAttendSeconds() { return std::exchange(attend_seconds_, 0.0); }
 

@@ -26,7 +26,7 @@ std::string Readable(const google::protobuf::Timestamp& time) {
   return text + " UTC";
 }
 
-// "+0.42 %": how far a perplexity lies from full attention's.
+// "+0.42 %": the difference of a perplexity to full attention's.
 std::string Increase(double perplexity, double full) {
   return full > 0.0 ? absl::StrFormat("%+.2f %%", 100.0 * (perplexity / full - 1.0)) : kUnknown;
 }

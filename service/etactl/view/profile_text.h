@@ -1,4 +1,4 @@
-// Threshold profiles as etactl shows them to people.
+// Threshold profiles as text for people.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace eta::ctl {
 
-// What a profile was asked to reach: "union density 0.35".
+// The target of a profile: "union density 0.35".
 std::string DescribeTarget(const v1::CalibrationTarget& target);
 
-// What was measured on held-out text, before (full attention, dynamic thresholds) and after
-// (frozen ones), as a table of lines.
+// The measurements on held-out text, before (full attention, dynamic thresholds) and after (frozen
+// thresholds), as a table.
 std::string EvidenceTable(const v1::ProfileEvidence& evidence);
 
-// Everything but the thresholds themselves, in lines.
+// All lines of a profile except its thresholds.
 std::string DescribeProfile(const v1::Profile& profile);
 
 // One line per profile: its newest version.

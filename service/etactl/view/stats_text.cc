@@ -71,7 +71,7 @@ Rows WithHeader(Row header, Rows rows) {
   return rows;
 }
 
-// The first `left` columns are names, the rest numbers.
+// A table whose first `left` columns are names and whose other columns are numbers.
 std::string Table(size_t left, const Rows& rows) {
   std::vector<Align> columns(rows.front().size(), Align::kRight);
   std::fill_n(columns.begin(), left, Align::kLeft);
@@ -239,7 +239,7 @@ std::string SeriesName(const v1::AttentionSeries& series) {
   }
 }
 
-// The same series in an earlier snapshot; null if it was not there.
+// The same series in an earlier snapshot; null if it did not exist then.
 const v1::AttentionSeries* Find(const v1::Stats* stats, const v1::AttentionSeries& series) {
   if (stats == nullptr) return nullptr;
   for (const v1::AttentionSeries& other : stats->attention()) {
@@ -293,10 +293,10 @@ std::string Attention(const v1::Stats& stats, const v1::Stats* before) {
   return Table(1, WithHeader(std::move(header), std::move(rows)));
 }
 
-// What one layer's heads did since an earlier snapshot of it, or since the server began.
+// The densities of one layer's heads since an earlier snapshot, or since the server began.
 struct LayerDensity {
   std::vector<double> heads;   // per query head
-  std::optional<double> mean;  // over them; absent: nothing was decoded
+  std::optional<double> mean;  // mean over the heads; absent: nothing was decoded
   std::optional<double> read;  // mean over KV heads
 };
 
@@ -375,7 +375,7 @@ std::string Tenants(const v1::Stats& stats) {
                              std::move(rows)));
 }
 
-// What was refused, gave up or failed, most often first.
+// The reasons why calls were refused, gave up or failed, the most frequent first.
 std::string Reasons(const v1::Stats& stats) {
   std::vector<std::pair<const v1::ReasonCount*, const std::string*>> counts;
   for (const v1::TenantStats& tenant : stats.tenants()) {
@@ -400,7 +400,7 @@ std::string Reasons(const v1::Stats& stats) {
   return text;
 }
 
-// "3 of 8", or "3" without a bound.
+// "3 of 8", or "3" if there is no bound.
 std::string OfBound(int64_t value, int64_t bound) {
   return bound > 0 ? absl::StrCat(value, " of ", bound) : absl::StrCat(value);
 }
@@ -477,7 +477,7 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
   absl::StrAppend(&text, StoreCalls(stats.store_calls()), Memory(stats.pressure()));
   absl::StrAppend(&text, Attention(stats, before));
   for (const v1::AttentionSeries& series : stats.attention()) {
-    if (series.mode() == v1::ATTENTION_MODE_FULL) continue;  // 1 everywhere
+    if (series.mode() == v1::ATTENTION_MODE_FULL) continue;  // its density is 1 everywhere
     const v1::AttentionSeries* earlier = Find(before, series);
     const bool idle =
         earlier != nullptr && earlier->totals().decode_steps() == series.totals().decode_steps();

@@ -1,4 +1,4 @@
-// `etactl stats` in words and tables.
+// `etactl stats` as sentences and tables.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace eta::ctl {
 
-// One snapshot. `before`, if it is not null, is an earlier one of the same call: densities of the
-// time in between stand beside those since the server began. Bars are characters; no colours.
+// One snapshot. `before`, if not null, is an earlier snapshot of the same call. Then the densities
+// of the time between them are shown beside those since the server began. Bars are characters;
+// there are no colours.
 std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before);
 
-// "#######.............": `share` of `cells`, which is cut to [0, 1].
+// "#######.............": the part `share` of `cells` characters. `share` is clamped to [0, 1].
 std::string DensityBar(double share, int cells);
 
 }  // namespace eta::ctl

@@ -1,4 +1,4 @@
-// What a person at a terminal needs: a progress line, safe text, readable numbers.
+// Terminal output for people: a progress line, safe text, readable numbers.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace eta {
 
 bool IsTerminal(int fd);
 
-// `text` (UTF-8) with control characters other than newline and tab replaced by U+FFFD, so that
-// generated text cannot send commands to the terminal it is shown on.
+// Replaces control characters of `text` (UTF-8) other than newline and tab by U+FFFD. So generated
+// text cannot send commands to the terminal.
 std::string WithoutControls(const std::string& text);
 
 // What a terminal is sent so that `text` takes the place of `shown`, which it was sent last (empty:
@@ -24,7 +24,7 @@ std::string ReadableBytes(int64_t bytes);
 // "0.84 s", "31.2 s", "4 min 05 s".
 std::string ReadableSeconds(double seconds);
 
-// One line of stderr, redrawn in place while something long goes on. Not enabled: does nothing.
+// One line of stderr, redrawn in place during long work. If it is not enabled, it does nothing.
 class ProgressLine {
  public:
   explicit ProgressLine(bool enabled) : enabled_(enabled) {}

@@ -7,7 +7,7 @@
 namespace eta {
 namespace {
 
-// Characters of UTF-8: bytes that do not continue one.
+// The number of UTF-8 characters: bytes that do not continue one.
 size_t Width(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;

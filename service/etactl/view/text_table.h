@@ -8,8 +8,8 @@ namespace eta {
 
 enum class Align : uint8_t { kLeft, kRight };
 
-// Lines of equal columns, two spaces between them, none at line ends; control characters are
-// replaced. Every row has as many cells as there are columns.
+// Lines of equal columns with two spaces between them and none at line ends. Control characters are
+// replaced. Every row has one cell per column.
 std::string TextTable(const std::vector<Align>& columns,
                       const std::vector<std::vector<std::string>>& rows);
 

@@ -1,6 +1,6 @@
 // eta-bench attention: one layer's decode step, screening included, at densities that real
-// thresholds bring about. Every row has blocks of its own, and pools are visited in turn, so that
-// keys and values come from memory.
+// thresholds produce. Every row has blocks of its own, and pools are visited in turn, so that keys
+// and values come from memory.
 
 #include <algorithm>
 #include <cmath>
@@ -27,8 +27,8 @@ struct Options {
   int32_t check_context = 4096;
 };
 
-// The first and the last row of a case, the last one cut inside a block, at a context that the
-// reference backend can bear.
+// The first and the last row of a case, the last one cut inside a block, at a context that is short
+// enough for the reference backend.
 class Companion {
  public:
   Companion(Backend& backend, const KvContent& content, int32_t heads,
@@ -62,8 +62,8 @@ class Companion {
     theirs_ = std::make_unique<DecodeRows>(*reference_, geometry, heads, copies, their_queries);
   }
 
-  // `layer` holds the case's cache; thresholds [rows of the case, HQ]. Fails where counts differ at
-  // all or outputs by more than the types allow.
+  // `layer` holds the case's cache; thresholds are [rows of the case, HQ]. Fails if counts differ
+  // at all, or outputs by more than the types allow.
   Agreement Check(const KvLayerView& layer, std::span<const float> thresholds, bool full) {
     std::vector<float> own;
     for (const size_t row : rows_) {
@@ -99,7 +99,7 @@ class Companion {
   std::unique_ptr<DecodeRows> ours_, theirs_;
 };
 
-// The rows, and the pools that they read in turn.
+// The rows of a case, and the pools that they read in turn.
 class AttentionCase {
  public:
   AttentionCase(Backend& backend, cpu::Workers& workers, const Options& options, int32_t batch,
@@ -142,8 +142,9 @@ class AttentionCase {
                                     std::min(context, options.check_context), options.device.seed);
   }
 
-  // Fails if what the backend counts and computes is wrong. Two rows at a shorter context against
-  // the reference backend; then, at full size, all counts and the outputs of three rows.
+  // Fails if the backend's counts or outputs are wrong. It compares two rows at a shorter context
+  // with the reference backend. Then it checks, at full size, all counts and the outputs of three
+  // rows.
   void Check(double density) {
     const bool full = density >= 1.0;
     const std::vector<float> thresholds = Thresholds(density);
@@ -159,7 +160,7 @@ class AttentionCase {
     CheckOutputs(density, thresholds, rows_->Output());
   }
 
-  // Of everything that Check() compared.
+  // The agreement over everything that Check() compared.
   const Agreement& agreement() const { return agreement_; }
 
   Json Measure(double density, double bytes_per_second) {
@@ -172,8 +173,8 @@ class AttentionCase {
         rows_->Plan();
         for (int i = 0; i < options_.iterations; ++i) {
           const KvLayerView layer = pools_[static_cast<size_t>(i) % pools_.size()].view();
-          // Attention alone takes the first op's selection for all, for pools are alike. One
-          // selection among the iterations is then in its time.
+          // Attention alone uses the first iteration's selection throughout, since pools are alike.
+          // So its time includes one selection.
           if (select || i == 0) rows_->Select(layer);
           if (attend) rows_->Attend(layer);
         }
@@ -228,7 +229,7 @@ class AttentionCase {
     return options_.shape.RecordBytes(static_cast<double>(batch_) * full_blocks);
   }
 
-  // Full attention has a gate too: its thresholds are those of the sparsest density.
+  // Full attention has a gate too. It uses the thresholds of the sparsest density.
   std::vector<float> Thresholds(double density) const {
     if (density < 1.0) return oracle_->ThresholdsFor(density);
     const double least = *std::min_element(options_.density.begin(), options_.density.end());

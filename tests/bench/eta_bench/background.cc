@@ -1,5 +1,6 @@
-// eta-bench background: what streams feel of calibration beside them. An engine in this process
-// serves streams in turns without and with passes queued; then passes have it to themselves.
+// eta-bench background: the effect of calibration on streams beside it. An engine in this process
+// serves streams, by turns without and with passes queued. Then passes have the engine to
+// themselves.
 
 #include <algorithm>
 #include <cstdio>
@@ -29,7 +30,7 @@ struct Options {
 
 constexpr int kPasses = 64;  // queued at a time
 
-// Times between a stream's tokens, of one turn.
+// The times between the tokens of a stream in one turn.
 class Gaps {
  public:
   void Add(double seconds) {
@@ -78,7 +79,7 @@ class PassCount final : public PassSink {
   }
 };
 
-// Rows and seconds of steps, of requests and of passes.
+// The rows and seconds of steps of requests and of steps of passes.
 class StepSums : public Observer {
  public:
   struct Sums {
@@ -96,7 +97,7 @@ class StepSums : public Observer {
   }
   void OnRequestEnd(const Request&, const absl::Status&, const FinishedEvent&) override {}
 
-  std::pair<Sums, Sums> Take() {  // requests, passes
+  std::pair<Sums, Sums> Take() {  // first requests, then passes
     const std::lock_guard lock(mutex_);
     return {std::exchange(requests_, {}), std::exchange(passes_, {})};
   }
@@ -107,7 +108,7 @@ class StepSums : public Observer {
   Sums passes_;
 };
 
-// One engine, and what to load it with.
+// One engine and the load on it.
 class Load {
  public:
   explicit Load(const Options& options) : options_(options), random_(options.device.seed) {
@@ -121,7 +122,7 @@ class Load {
   }
   const Engine& engine() const { return *engine_; }
 
-  // Adds what one turn gave to `gaps`, and returns the steps.
+  // Runs one turn. Adds its gaps to `gaps` and returns the sums of its steps.
   std::pair<StepSums::Sums, StepSums::Sums> Turn(int streams, bool passes,
                                                  std::vector<double>& gaps) {
     std::vector<uint64_t> handles;
@@ -129,7 +130,7 @@ class Load {
     if (passes) {
       for (int i = 0; i < kPasses; ++i) handles.push_back(Pass(i));
     }
-    // Prompts first; a slow machine may take longer than its turn.
+    // Waits for the prompts first, which may take a slow machine longer than a turn.
     const auto wait = [&](double seconds) {
       Sleep(seconds);
       while (gaps_.size() < static_cast<size_t>(streams)) Sleep(0.01);
@@ -171,7 +172,7 @@ class Load {
     return Require(
         testing::Submit(*engine_, std::move(request), std::make_shared<StreamSink>(gaps_)));
   }
-  // As calibration sends them: cells of prompts, or losses and recall of decode rows.
+  // A pass as calibration sends it: cells of a prompt, or losses and recall of decode rows.
   uint64_t Pass(int i) {
     eta::Pass pass;
     pass.id = "pass";
@@ -190,7 +191,7 @@ class Load {
   std::mt19937_64 random_;
   Gaps gaps_;
   StepSums steps_;
-  std::unique_ptr<Engine> engine_;  // last: its threads use the others
+  std::unique_ptr<Engine> engine_;  // last member: its threads use the others
 };
 
 Json Milliseconds(std::vector<double> gaps) {

@@ -13,7 +13,7 @@ namespace eta::bench {
 namespace {
 
 constexpr int32_t kMaxRowsPerStep = 16384;
-constexpr float kScatter = 0.5f;  // of keys around their block's centre, which has deviation 1
+constexpr float kScatter = 0.5f;  // of keys around their block's centre; centres have deviation 1
 
 uint64_t Mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15;
@@ -22,7 +22,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// One token and KV head as a cache of `dtype` stores it.
+// Rounds one token of one KV head as a cache of `dtype` stores it.
 void RoundRow(DType dtype, std::span<float> row) {
   if (dtype != DType::kFloat8E4M3) {
     for (float& x : row) x = RoundTo(dtype, x);

@@ -1,4 +1,5 @@
-// Random data of benchmarks, the same for a seed on any backend and with any number of threads.
+// Random data for benchmarks. A seed gives the same data on any backend and with any number of
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +13,21 @@
 
 namespace eta::bench {
 
-// The i-th number of a stream: nearly normal (a sum of four uniform ones), mean 0, deviation 1.
+// The i-th number of a stream: nearly normal (a sum of four uniform numbers), mean 0, deviation 1.
 float RandomNormal(uint64_t seed, uint64_t i);
 
-// Where one sequence of `num_tokens` tokens stands in a pool. `id` chooses its content.
+// Where one sequence of `num_tokens` tokens is in a pool. `id` chooses its content.
 struct SequencePlace {
   int32_t id = 0;
   int32_t num_tokens = 0;
   std::span<const int32_t> block_table;
 };
 
-// Physical blocks 0 .. sequences * blocks_each - 1 dealt in random order, as in a pool that has
-// been in use: table of sequence s at [s * blocks_each, (s + 1) * blocks_each).
+// Deals physical blocks 0 .. sequences * blocks_each - 1 in random order, as in a pool that has
+// been in use. The table of sequence s is [s * blocks_each, (s + 1) * blocks_each).
 std::vector<int32_t> DealBlocks(int32_t sequences, int32_t blocks_each, uint64_t seed);
 
-// Tokens in a backend's memory.
+// K and V of tokens in a backend's memory.
 struct BackendTokens {
   std::unique_ptr<Buffer> k, v;
   int64_t rows = 0;
@@ -39,10 +40,10 @@ struct BackendTokens {
   TensorView View(const Buffer& buffer) const { return {buffer.as<float>(), rows, width, width}; }
 };
 
-// Keys and values of `num_blocks` blocks: keys scatter around one centre per block and KV head.
-// Values are of the cache's type. Sequences take their content from here block by block, each
-// beginning elsewhere and starting over at the end, so a cache of any size is filled quickly while
-// every token has its own place in memory.
+// Keys and values of `num_blocks` blocks. Keys scatter around one centre per block and KV head.
+// Values have the cache's type. Sequences take their content from here block by block; each begins
+// elsewhere and starts over at the end. So a cache of any size is filled quickly, while every token
+// has its own place in memory.
 class KvContent {
  public:
   KvContent(const KvGeometry& geometry, int32_t num_blocks, uint64_t seed, cpu::Workers& workers);
@@ -50,7 +51,7 @@ class KvContent {
   const KvGeometry& geometry() const { return geometry_; }
   int32_t num_blocks() const { return num_blocks_; }
   int32_t num_tokens() const { return num_blocks_ * geometry_.block_size; }
-  // Content block at ordinal `block` of sequence `id`, and content token at `position`.
+  // The content block of block `block`, and the content token at `position`, in sequence `id`.
   int32_t BlockAt(int32_t id, int32_t block) const {
     return static_cast<int32_t>((block + int64_t{id} * 37) % num_blocks_);
   }
@@ -66,7 +67,8 @@ class KvContent {
   }
 
   BackendTokens Upload(Backend& backend) const;
-  // Appends every sequence, from position 0, to every layer: steps of prefill rows, AppendKv only.
+  // Appends every sequence, from position 0 on, to every layer: steps of prefill rows with AppendKv
+  // only.
   void Fill(Backend& backend, std::span<const SequencePlace> sequences,
             std::span<const KvLayerView> layers) const;
 
@@ -83,14 +85,14 @@ class KvContent {
   std::vector<float> values_;  // [num_tokens, HKV, d]
 };
 
-// Queries [rows, HQ, d]; the heads of a group have the share `agreement` in [0, 1] of a query in
+// Queries [rows, HQ, d]. The heads of a group have the share `agreement`, in [0, 1], of a query in
 // common.
 std::vector<float> RandomQueries(int32_t rows, int32_t heads, int32_t kv_heads, int32_t head_dim,
                                  float agreement, uint64_t seed);
 
-// Uploaded float32 values.
+// Uploads float32 values.
 std::unique_ptr<Buffer> UploadFloats(Backend& backend, std::span<const float> values);
-// `count` elements of a backend's tensor as float32. Only float32, float16 and bfloat16.
+// Downloads `count` elements of a float32, float16 or bfloat16 tensor as float32.
 std::vector<float> DownloadFloats(Backend& backend, const Buffer& buffer, DType dtype,
                                   size_t count);
 
@@ -101,18 +103,18 @@ struct LayerPool {
 };
 LayerPool AllocatePool(Backend& backend, const KvGeometry& geometry, int32_t num_blocks);
 
-// How outputs compare with the right ones. `excess`: the largest amount by which |got - want|
-// passes the contract's tolerance (2e-3 with 8- or 16-bit KV, 2e-5 with float32 KV, plus the
-// rounding of the output's type). `relative`: root mean square of the difference over that of the
-// right ones; over a long context outputs are small, and an absolute tolerance alone would let
-// anything pass.
+// The differences between outputs and the right values. `excess` is the largest amount by which
+// |got - want| exceeds the contract's tolerance (2e-3 with 8- or 16-bit KV, 2e-5 with float32 KV,
+// plus the rounding of the output's type). `relative` is the root mean square of the difference
+// over that of the right values: over a long context outputs are small, and an absolute tolerance
+// alone would accept anything.
 struct Agreement {
   double largest_error = 0.0;
   double excess = -1.0;
   double relative = 0.0;
 
-  bool ok() const { return excess <= 0.0 && relative <= 0.01; }  // NaN is not
-  // The worse of both, number by number.
+  bool ok() const { return excess <= 0.0 && relative <= 0.01; }  // false for NaN
+  // Keeps the worse of both for each number.
   void Merge(const Agreement& other);
   std::string ToString() const;
 };

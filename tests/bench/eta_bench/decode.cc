@@ -1,5 +1,5 @@
 // eta-bench decode: a whole model's decode step. Weights and cache are random, so densities are
-// forced: one constant stands for all thresholds, found by bisection on the union density that the
+// forced. One constant replaces all thresholds; bisection finds it for the union density that the
 // steps themselves count.
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Options {
   int32_t context = 65536;
   std::vector<double> density = {1.0, 0.512, 0.355, 0.16};
   int32_t distinct_tokens = 16384;
-  int32_t profiles = 0;  // resident, one at random per row and step; 0: not measured
+  int32_t profiles = 0;  // resident ones, drawn per row and step; 0: not measured
 };
 
 // A model, a full cache, and one row per sequence at its last position.
@@ -77,8 +77,9 @@ class DecodeCase {
     for (SequenceRows& row : rows_) row.attention.admit_all = admit_all;
   }
 
-  // From now on every step draws a profile for each of its rows; 0: one for all. The profiles are
-  // as many tables with the threshold that is set, told apart by less than the densities feel.
+  // From now on every step draws a profile for each of its rows; 0: one profile for all. The
+  // profiles are separate tables with the current threshold. They differ by less than changes the
+  // densities.
   void SetProfiles(int32_t count) {
     profiles_.assign(static_cast<size_t>(count), thresholds_);
     for (size_t i = 0; i < profiles_.size(); ++i) {
@@ -87,12 +88,12 @@ class DecodeCase {
     for (SequenceRows& row : rows_) row.frozen_thresholds = thresholds_.data();
   }
 
-  // Everything of a step up to its sampled tokens; Finish() is the caller's.
+  // Enqueues a whole step up to its sampled tokens. The caller calls Finish().
   void Enqueue() {
     Forward();
     Draw();
   }
-  // Its parts.
+  // The parts of Enqueue.
   void Forward() {
     if (!profiles_.empty()) {
       for (SequenceRows& row : rows_) {
@@ -116,8 +117,8 @@ class DecodeCase {
     RequireOk(backend_.Finish());
   }
 
-  // A step each, prepared while the one before runs: from the end of one to the end of the next,
-  // and what of that the device did not take.
+  // Times of steps that are prepared while the one before runs: from the end of one to the end of
+  // the next, and the part of it that the device did not take.
   struct PreparedTiming {
     double wall = 0.0;
     double host = 0.0;
@@ -145,7 +146,7 @@ class DecodeCase {
     return {Median(wall), Median(host)};
   }
 
-  // Of the last step.
+  // Densities of the last step.
   double UnionDensity() const { return Density(read_); }
   double HeadDensity() const { return Density(attended_); }
   std::vector<float> Logits(int32_t row) {
@@ -158,7 +159,7 @@ class DecodeCase {
                        [](const SampleRow& sample) { return sample.finite && sample.token >= 0; });
   }
 
-  // The threshold at which the union density is within a point of `wanted`.
+  // Finds the threshold at which the union density is within a point of `wanted`.
   float FindThreshold(double wanted) {
     float low = -16.0f;
     float high = 16.0f;
@@ -189,10 +190,10 @@ class DecodeCase {
   std::vector<SampleRow> samples_;
   std::vector<int32_t> logit_rows_;
   std::vector<float> thresholds_;             // [L, HQ]
-  std::vector<std::vector<float>> profiles_;  // likewise, each
+  std::vector<std::vector<float>> profiles_;  // [L, HQ] each
   std::mt19937 draw_{1};
   std::vector<int32_t> attended_, read_;
-  double possible_ = 0.0;  // keys, summed over rows
+  double possible_ = 0.0;  // the keys of all rows together
 };
 
 ModelShape Shape(const Options& options) {
@@ -212,7 +213,7 @@ std::vector<SequencePlace> Places(std::span<const int32_t> table, int32_t blocks
   return places;
 }
 
-// One layer of the same widths over a short cache, against the reference.
+// Compares one layer of the same widths over a short cache with the reference.
 void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   DeviceFlags flags;
   flags.backend = "reference";
@@ -233,8 +234,8 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   }
   DecodeCase ours(backend, source, content, places, 2 * blocks_each);
   DecodeCase theirs(*reference, source, content, places, 2 * blocks_each);
-  // Elements of 16 bits between the layers move logits and, where a bound is next to its threshold,
-  // a few blocks.
+  // 16-bit elements between the layers move logits. They also move a few blocks whose bounds are
+  // next to their thresholds.
   const bool exact = backend.activation_dtype() == DType::kFloat32;
   for (const bool full : {true, false}) {
     for (DecodeCase* one : {&ours, &theirs}) {

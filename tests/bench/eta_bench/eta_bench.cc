@@ -1,4 +1,5 @@
-// Speed of attention, decoding, prefill and serving, next to what the device's memory allows.
+// eta-bench measures attention, decoding, prefill and serving next to the limit of the device's
+// memory.
 //
 //   eta-bench attention --backend=cuda --batch=32 --context=131072 --json
 //   eta-bench decode --backend=cuda --batch=64 --context=65536
@@ -9,7 +10,7 @@
 //   eta-bench overload --address=localhost:8471                  (likewise)
 //   eta-bench fairness --address=localhost:8471 --tenant_header=eta-tenant        (likewise)
 //
-// Exits with 1 if a result is wrong: nothing is timed then.
+// If a result is wrong, it exits with 1 and times nothing.
 #include "tests/bench/eta_bench/eta_bench.h"
 
 #include <algorithm>

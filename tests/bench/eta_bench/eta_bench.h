@@ -1,5 +1,5 @@
-// eta-bench: what its subcommands share. Every subcommand checks its results before it times, says
-// how long its preparation took, and gives one JSON object.
+// Shared by eta-bench's subcommands. Every subcommand checks its results before it measures,
+// reports how long its preparation took, and returns one JSON object.
 #pragma once
 
 #include <chrono>
@@ -19,16 +19,16 @@ namespace eta::bench {
 
 using Json = nlohmann::ordered_json;
 
-// Flags of every subcommand that runs a backend.
+// The flags of every subcommand that runs a backend.
 struct DeviceFlags {
   std::string backend = "cpu";
   int threads = 0;  // cpu; 0: one per core
   int device = 0;   // cuda
-  int samples = 5;  // timed steps, after three to warm up
+  int samples = 5;  // timed steps, after three warm-up steps
   uint64_t seed = 1;
 };
 
-// Shape of attention, as flags.
+// The shape of attention as flags.
 struct ShapeFlags {
   int32_t heads = 32;
   int32_t kv_heads = 4;
@@ -38,9 +38,10 @@ struct ShapeFlags {
   std::string index_dtype = "float16";
 
   KvGeometry geometry() const;
-  void Check() const;  // fails where the heads cannot be grouped
+  void Check() const;  // fails if the heads cannot be grouped
 
-  // What attention reads of `tokens` tokens, and screening of the records of `full_blocks`.
+  // The bytes that attention reads of `tokens` tokens, and that screening reads of the records of
+  // `full_blocks` blocks.
   double KvBytes(double tokens) const;
   double RecordBytes(double full_blocks) const;
 };
@@ -49,7 +50,7 @@ void AddDeviceFlags(CLI::App& command, DeviceFlags& flags);
 void AddShapeFlags(CLI::App& command, ShapeFlags& flags);
 std::unique_ptr<Backend> OpenBackend(const DeviceFlags& flags);
 
-// A subcommand that was chosen: it runs, then its report is printed as JSON or as a table.
+// The chosen subcommand. It runs, and then its report is printed as JSON or as a table.
 struct Command {
   std::function<Json()> run;
   std::function<void(const Json&)> print;
@@ -64,7 +65,7 @@ void AddServeCommand(CLI::App& app, Command& chosen);
 void AddOverloadCommands(CLI::App& app, Command& chosen);
 #endif
 
-// Ends the program, with 1: a result is wrong or a step failed.
+// Ends the program with 1, because a result is wrong or a step failed.
 [[noreturn]] void Fail(const std::string& why);
 
 template <typename T>
@@ -84,8 +85,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// Seconds of one step. `median` and `best` are the device's own where it measures them, else equal
-// to the wall clock's, which runs from before Plan() to the end of Finish().
+// Seconds of one step. `median` and `best` are measured by the device if it can; otherwise they
+// equal the wall clock's times, which run from before Plan() to the end of Finish().
 struct StepTiming {
   double median = 0.0;
   double best = 0.0;
@@ -98,21 +99,22 @@ struct StepTiming {
 };
 
 // `enqueue` plans a step and calls its ops; Finish() follows. A backend that replays programs has
-// seen this one when the clock starts.
+// seen this program when the clock starts.
 StepTiming TimeSteps(Backend& backend, int samples, const std::function<void()>& enqueue);
-StepTiming TimeStep(Backend& backend, const std::function<void()>& enqueue);  // one, no warm-up
+// One step, without warm-up.
+StepTiming TimeStep(Backend& backend, const std::function<void()>& enqueue);
 
 double Median(std::vector<double> values);
 
-// Bytes/s at which the backend's device reads its memory, measured now; takes up to 4 GB of it for
-// the time being.
+// Bytes/s at which the backend's device reads its memory, measured now. It takes up to 4 GB of that
+// memory during the measurement.
 double MeasureReadBandwidth(const DeviceFlags& flags);
 
-// Fields that begin every report.
+// The fields at the beginning of every report.
 Json BeginReport(const char* bench, const DeviceFlags& flags, const Backend& backend,
                  double bytes_per_second);
 
-// A column shows row[key], numbers times `scale` with `precision` digits.
+// A column shows row[key]. Numbers are multiplied by `scale` and shown with `precision` digits.
 struct Column {
   const char* title;
   const char* key;

@@ -1,5 +1,5 @@
-// eta-bench at tiny sizes on the CPU: it checks itself, and its JSON has the fields that others
-// read, with values that fit each other.
+// eta-bench at tiny sizes on the CPU. It checks itself, and its JSON has the fields that others
+// read, with consistent values.
 
 #include <gtest/gtest.h>
 

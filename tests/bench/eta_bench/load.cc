@@ -42,7 +42,7 @@ struct LoadGenerator::Connections {
   std::vector<std::unique_ptr<v1::EtaService::Stub>> stubs;
 };
 
-// What the calls of one run share.
+// The state that the calls of one run share.
 struct LoadGenerator::State {
   std::mutex mutex;
   std::condition_variable changed;
@@ -52,7 +52,7 @@ struct LoadGenerator::State {
   int all_open = 0;
 };
 
-// One call, which deletes itself.
+// One call; it deletes itself.
 class LoadGenerator::Call final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Call(State& run, size_t stream, v1::GenerateRequest request)
@@ -85,7 +85,7 @@ class LoadGenerator::Call final : public grpc::ClientReadReactor<v1::GenerateRes
     result_.total = Seconds(Clock::now() - begin_);
     result_.code = status.error_code();
     result_.error = status.error_message();
-    // The call holds its channel: it goes before Run() may return and the channels with it.
+    // The call holds its channel. It must be deleted before Run() returns and the channels are.
     State& run = run_;
     const size_t stream = stream_;
     CallResult result = std::move(result_);
@@ -113,7 +113,8 @@ LoadGenerator::LoadGenerator(const LoadOptions& options)
       connections_(std::make_unique<Connections>()),
       next_seed_(options.seed << 32) {
   for (int i = 0; i < options.connections; ++i) {
-    // A connection of its own: one connection takes a limited number of calls at a time.
+    // Each stub has a connection of its own, since one connection takes a limited number of calls
+    // at a time.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto channel =
@@ -128,7 +129,7 @@ LoadGenerator::LoadGenerator(const LoadOptions& options)
 
 LoadGenerator::~LoadGenerator() = default;
 
-// A server that knows tenants shows each one its own figures only, and says so.
+// A server with tenants shows each one only its own counts and reports this.
 void LoadGenerator::RequireTenants() const {
   const std::string& header = options_.tenant_header;
   if (header.empty()) Fail("--tenant_header: which key names the tenant?");
@@ -144,15 +145,15 @@ void LoadGenerator::RequireTenants() const {
   }
 }
 
-// In a thread of its own: a stream that asks for more than this program can send must not keep the
-// others' calls back.
+// Runs in a thread of its own: a stream that asks for more than this program can send must not
+// delay the calls of the others.
 void LoadGenerator::Drive(State& run, size_t index, const Stream& stream, Clock::time_point end) {
   std::mt19937_64 random(next_seed_++);
   std::exponential_distribution<double> wait(std::max(stream.rate, 1e-9));
   Clock::time_point due = run.begin;
-  // Who shares a connection also shares its thread at the server.
+  // Calls on one connection also share its thread at the server.
   size_t next_stub = index;
-  const auto await = [&] {  // false: the load is over
+  const auto await = [&] {  // false: the load has ended
     if (stream.rate > 0.0) {
       std::this_thread::sleep_until(std::min(due, end));
       due += After(wait(random));

@@ -1,5 +1,5 @@
-// A load on a running server: calls that start when they are due, however many are still open
-// (open loop), or so many at a time (closed loop); and what became of each.
+// A load on a running server. Calls start when they are due, however many are still open (open
+// loop), or a fixed number at a time (closed loop). It records the result of each call.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace eta::bench {
 
 struct LoadOptions {
   std::string address = "localhost:8471";
-  std::string tenant_header;  // of calls that name a tenant; empty: none does
+  std::string tenant_header;  // for calls that name a tenant; empty: none does
   int connections = 8;
   int prompt_tokens = 64;
   int max_tokens = 32;
@@ -26,19 +26,19 @@ struct LoadOptions {
 };
 void AddLoadOptions(CLI::App& command, LoadOptions& options);
 
-// Times in seconds; of a call that failed only `total` counts.
+// Times are in seconds. For a failed call only `total` counts.
 struct CallResult {
-  double start = 0.0;  // after the load began
+  double start = 0.0;  // after the beginning of the load
   double total = 0.0;
   double first_token = 0.0;
   std::vector<double> between;  // one per message after the first
   int code = 0;                 // grpc::StatusCode
-  std::string error;            // its sentence
+  std::string error;            // its message
 };
 
 struct Stream {
   std::string tenant;
-  double rate = 0.0;  // per second, at random moments; 0: closed loop
+  double rate = 0.0;  // per second, at random times; 0: closed loop
   int at_a_time = 1;  // of a closed loop
 };
 
@@ -50,7 +50,8 @@ class LoadGenerator {
   // Fails unless the server takes a call's tenant from --tenant_header.
   void RequireTenants() const;
 
-  // Runs all streams together for `seconds`, then waits for what is open. Results by stream.
+  // Runs all streams together for `seconds`, then waits for open calls. Returns the results by
+  // stream.
   std::vector<std::vector<CallResult>> Run(const std::vector<Stream>& streams, double seconds);
 
  private:
@@ -59,7 +60,7 @@ class LoadGenerator {
   class Call;
   struct State;
 
-  // Begins one stream's calls.
+  // Starts one stream's calls.
   void Drive(State& run, size_t index, const Stream& stream, Clock::time_point end);
 
   const LoadOptions options_;
@@ -67,7 +68,7 @@ class LoadGenerator {
   std::atomic<uint64_t> next_seed_;
 };
 
-// The share'th quantile of `values`, by rank; 0 of none.
+// The quantile `share` of `values`, by rank; 0 without values.
 double Quantile(std::vector<double> values, double share);
 
 }  // namespace eta::bench

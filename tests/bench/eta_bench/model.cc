@@ -13,7 +13,7 @@
 namespace eta::bench {
 namespace {
 
-constexpr size_t kPart = size_t{1} << 16;  // elements made by one task
+constexpr size_t kPart = size_t{1} << 16;  // elements that one task makes
 
 uint64_t HashOf(const std::string& name) {
   uint64_t hash = 0xCBF29CE484222325;

@@ -23,7 +23,8 @@ struct ModelShape {
   int32_t max_context = 131072;
 };
 
-// bfloat16 weights that keep the scale of their input; norms of 1. With predictor, its bias 0.
+// Weights are bfloat16 and keep the scale of their input; norms are 1. With a predictor its bias is
+// 0.
 class RandomModel final : public TensorSource {
  public:
   RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers);
@@ -32,8 +33,8 @@ class RandomModel final : public TensorSource {
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
-  // Bytes of weights that a decode step with frozen thresholds reads: everything but the embedding,
-  // of which it takes a row per token, and the predictor.
+  // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor and
+  // the embedding, of which it reads one row per token.
   double bytes_per_step() const;
 
  private:

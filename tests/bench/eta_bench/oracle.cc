@@ -59,8 +59,8 @@ Oracle::Oracle(const KvContent& content, std::span<const BlockRecord> records,
   });
 }
 
-// Each head admits `share` of the content blocks, rounded up or down at random; then on to the
-// nearest clear gap between two bounds.
+// Each head admits `share` of the content blocks, rounded up or down at random. The threshold then
+// moves to the nearest clear gap between two bounds.
 std::vector<float> Oracle::ThresholdsAt(double share) const {
   const auto blocks = static_cast<size_t>(content_.num_blocks());
   std::vector<float> thresholds(sorted_.size() / blocks);
@@ -185,7 +185,7 @@ std::vector<float> Oracle::Output(int32_t row, int32_t head, float threshold,
                             d;
   std::vector<double> sum(d);
   double denominator = 0.0;
-  // Scores here are of moderate size, so that exp() needs no maximum taken off.
+  // Scores here are moderate, so exp() needs no maximum subtracted.
   const auto add = [&](int32_t token, double weight) {
     const float* v = content_.Value(token, kv_head);
     for (size_t i = 0; i < d; ++i) sum[i] += weight * v[i];

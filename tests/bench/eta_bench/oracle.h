@@ -1,5 +1,5 @@
-// What decode rows over repeated content must give, worked out on the host: which thresholds bring
-// a wanted density, what is counted, and the exact output of single heads at any context length.
+// The right results of decode rows over repeated content, computed on the host: the thresholds for
+// a wanted density, the counts, and the exact output of single heads at any context length.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ struct ExpectedCounts {
 
 class Oracle {
  public:
-  // `records` [content block, HKV] as the backend wrote them; `queries` [rows, HQ, d]. Everything
-  // must outlive this object. Options are AttentionOptions' defaults.
+  // `records` [content block, HKV] are those that the backend wrote; `queries` are [rows, HQ, d].
+  // All arguments must outlive this object. Options are AttentionOptions' defaults.
   Oracle(const KvContent& content, std::span<const BlockRecord> records, int32_t num_query_heads,
          std::span<const SequencePlace> sequences, std::span<const float> queries,
          cpu::Workers& workers);
 
-  // Thresholds [rows, HQ] at which the union density is as near to `wanted` as can be: every head
+  // Thresholds [rows, HQ] at which the union density is as near to `wanted` as possible. Every head
   // admits the same share of its blocks, and no bound is nearer to its threshold than clearance().
   std::vector<float> ThresholdsFor(double wanted) const;
 
-  // Of admit_all rows too, where thresholds play no part in what is read.
+  // Counts of rows, also of admit_all rows, for which thresholds do not matter.
   ExpectedCounts Count(std::span<const float> thresholds, bool admit_all) const;
   double UnionDensity(const ExpectedCounts& counts) const;
   double HeadDensity(const ExpectedCounts& counts) const;
@@ -37,8 +37,8 @@ class Oracle {
   std::vector<float> Output(int32_t row, int32_t head, float threshold, bool admit_all) const;
 
  private:
-  // What float32 rounding may move a bound by; with an 8-bit index, what a float16 value of the
-  // record that rounds the other way may.
+  // The most that float32 rounding moves a bound. With an 8-bit index also what a float16 value of
+  // the record does that rounds the other way.
   float clearance() const {
     return content_.geometry().index_dtype == DType::kInt8 ? 1e-3f : 1e-4f;
   }
@@ -48,7 +48,7 @@ class Oracle {
                              static_cast<size_t>(head)) *
                                 static_cast<size_t>(content_.num_blocks());
   }
-  // Ordinals of the full blocks that a head admits.
+  // For each full block, whether a head admits it.
   std::vector<bool> Admitted(int32_t row, int32_t head, float threshold, bool admit_all) const;
   std::vector<float> ThresholdsAt(double share) const;
 

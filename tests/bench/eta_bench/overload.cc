@@ -1,13 +1,13 @@
-// eta-bench overload: what a server still does when it is offered ten times what it can do.
-// eta-bench fairness: what a tenant feels when another one asks for a hundred times its share.
+// eta-bench overload: what a server still does at ten times its capacity. eta-bench fairness: what
+// a tenant notices when another one asks for a hundred times its share.
 //
 //   eta-server --model=models/eta-27m --listen=127.0.0.1:8471 --threads=2 --max_running=4
 //     --max_waiting_requests=2 --tenant_header=eta-tenant
 //   eta-bench overload --address=127.0.0.1:8471 --tenant_header=eta-tenant
 //   eta-bench fairness --address=127.0.0.1:8471 --tenant_header=eta-tenant
 //
-// The queue of a server that is to keep its latency is short: what waits behind a full batch waits
-// for all of it.
+// A server that must keep its latency has a short queue: a call that waits behind a full batch
+// waits for all of it.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -22,22 +22,23 @@
 namespace eta::bench {
 namespace {
 
-constexpr char kTenant[] = "tenant-a";  // where the server wants one named
+constexpr char kTenant[] = "tenant-a";  // for a server that requires a tenant
 
 struct Options {
   LoadOptions load;
   double seconds = 10.0;
   std::vector<int> levels = {1, 2, 4, 8, 16};
   double overload = 10.0;
-  // Fairness.
-  double share = 0.35;  // of the peak, each tenant's
+  // For fairness:
+  double share = 0.35;  // each tenant's share of the peak
   double excess = 100.0;
 };
 
-// What became of a stream's calls, times in milliseconds.
+// The results of a stream's calls, times in milliseconds.
 struct Outcome {
   double per_second = 0.0;  // answers that were complete before the load ended
-  double load_cores = 0.0;  // processors that this program took from the server, if they share them
+  // Cores that this program used, which it takes from a server on the same machine.
+  double load_cores = 0.0;
   std::vector<double> total;
   std::vector<double> first_token;
   std::vector<double> between;
@@ -65,7 +66,7 @@ Outcome Judge(const std::vector<CallResult>& results, double seconds) {
   return outcome;
 }
 
-// By stream.
+// Returns the outcomes by stream.
 std::vector<Outcome> Offer(LoadGenerator& load, const std::vector<Stream>& streams,
                            double seconds) {
   const std::clock_t begin = std::clock();
@@ -105,10 +106,10 @@ struct Peak {
   Outcome best;
 };
 
-// The most answers per second over so many calls at a time, no call refused counting.
+// Finds the most answers per second over the number of calls at a time. Refused calls do not count.
 Peak FindPeak(LoadGenerator& load, const Options& options, Json& phases) {
   Peak peak;
-  (void)load.Run({{.tenant = kTenant, .at_a_time = 2}}, 1.0);  // warm
+  (void)load.Run({{.tenant = kTenant, .at_a_time = 2}}, 1.0);  // warm-up
   for (const int level : options.levels) {
     const Outcome outcome =
         Offer(load, {{.tenant = kTenant, .at_a_time = level}}, options.seconds)[0];
@@ -118,7 +119,7 @@ Peak FindPeak(LoadGenerator& load, const Options& options, Json& phases) {
       peak.best = outcome;
       peak.streams = level;
     }
-    // Past the places there are, a closed loop only counts refusals.
+    // Beyond the server's places a closed loop only counts refusals.
     if (outcome.refused.size() > outcome.total.size()) break;
   }
   if (peak.best.per_second == 0.0) Fail("the server finished no call");
@@ -152,8 +153,8 @@ Json RunOverload(const Options& options) {
           {"phases", phases}};
 }
 
-// A tenant's load at the rate that it is asked for, the work of a process of its own: what a flood
-// of refusals costs the client that causes it is not to be felt by another tenant's client.
+// Offers one tenant's load at the given rate. It runs in a process of its own, so that the cost of
+// a flood of refusals to the client that causes it does not affect another tenant's client.
 std::string OfferAlone(Options options, const std::string& rate) {
   options.load.seed += 1;  // other prompts
   static LoadGenerator load(options.load);

@@ -1,5 +1,5 @@
-// eta-bench prefill: gated attention of a prompt, and what appending its keys and values with their
-// index costs beside it; what calibration over its scores costs, too, if asked.
+// eta-bench prefill: gated attention of a prompt; the cost of appending its keys and values with
+// their index; and, if asked for, the cost of calibration over its scores.
 
 #include <algorithm>
 #include <cmath>
@@ -95,7 +95,8 @@ class PrefillRows {
   std::unique_ptr<Buffer> queries_, thresholds_, out_, cells_;
 };
 
-// A ragged step, cut anywhere: the first token of a prompt, the middle of one, the end of another.
+// The output of a ragged step that is cut anywhere: the first token of a prompt, the middle of one,
+// the end of another.
 std::vector<float> RaggedOutput(Backend& backend, const KvContent& content,
                                 const Options& options) {
   struct Piece {
@@ -143,7 +144,7 @@ Json Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   return {{"largest_error", agreement.largest_error}, {"relative_error", agreement.relative}};
 }
 
-// Seconds of AppendKv for `rows`, which may be any sequences.
+// Measures AppendKv for `rows`, which may be any sequences.
 StepTiming TimeAppend(Backend& backend, const Options& options, const KvContent& content,
                       const BackendTokens& tokens, std::span<const SequenceRows> sequences,
                       int32_t num_rows, const KvLayerView& layer) {
@@ -162,7 +163,8 @@ Json Measure(Backend& backend, cpu::Workers& workers, const Options& options, in
   const KvGeometry geometry = options.shape.geometry();
   const Stopwatch setup;
   const int32_t b = geometry.block_size;
-  // Rows that stop one short of a full block write no index: they tell its cost from the rest's.
+  // Rows that stop one short of a full block write no index. Their time tells the index's cost from
+  // the rest.
   const int32_t short_sequences = (num_tokens + b - 2) / (b - 1);
   const int32_t num_blocks = (num_tokens + b - 1) / b;
   const KvContent content(geometry, num_blocks, options.device.seed, workers);

@@ -15,22 +15,22 @@ inline constexpr float kGateBeta = 5.0f;
 
 class DecodeRows {
  public:
-  // One row for each sequence, at its last position. `queries` [rows, HQ, d]. The sequences' block
-  // tables must outlive this object.
+  // Makes one row per sequence, at its last position. `queries` are [rows, HQ, d]. The sequences'
+  // block tables must outlive this object.
   DecodeRows(Backend& backend, const KvGeometry& geometry, int32_t num_query_heads,
              std::span<const SequencePlace> sequences, std::span<const float> queries);
 
-  // [rows, HQ]
+  // Thresholds are [rows, HQ].
   void SetThresholds(std::span<const float> thresholds);
   void SetAdmitAll(bool admit_all);
 
   void Plan();
   void Select(const KvLayerView& layer);  // after Plan()
   void Attend(const KvLayerView& layer);  // after Select()
-  // A step of its own: plan, select, attend, finish.
+  // Runs a step of its own: plan, select, attend, finish.
   void RunOnce(const KvLayerView& layer);
 
-  // Of the last finished step.
+  // Counts of the last finished step.
   const std::vector<int32_t>& tokens_attended() const { return tokens_attended_; }  // [rows, HQ]
   const std::vector<int32_t>& tokens_read() const { return tokens_read_; }          // [rows, HKV]
   std::vector<float> Output();                                                      // [rows, HQ, d]
@@ -44,7 +44,7 @@ class DecodeRows {
   float softmax_scale_;
   std::vector<SequenceRows> rows_;
   std::vector<int32_t> tokens_;
-  int64_t padded_rows_;  // what the backend likes its tensors to have
+  int64_t padded_rows_;  // rows that the backend prefers for its tensors
   std::unique_ptr<Buffer> queries_, thresholds_, out_;
   std::unique_ptr<Buffer> blocks_, heads_, counts_;
   BlockSelection selection_;

@@ -1,5 +1,5 @@
-// eta-bench serve: what clients of a running server see: time to the first token, time between
-// tokens, tokens per second, at a given number of streams or a given rate of requests.
+// eta-bench serve: what the clients of a running server experience: time to the first token, time
+// between tokens, tokens per second, at a given number of streams or a given rate of requests.
 
 #include <algorithm>
 #include <chrono>
@@ -35,7 +35,7 @@ struct Options {
   uint64_t seed = 1;
 };
 
-// What one call came to, in seconds.
+// The times of one call, in seconds.
 struct Call {
   double first_token = 0.0;
   std::vector<double> between;  // one per token after the first
@@ -62,7 +62,7 @@ v1::GenerateRequest MakeRequest(const Options& options, uint64_t index) {
   return request;
 }
 
-// `begin` is when the request was due, so that waiting for a free stream counts.
+// `begin` is the time at which the request was due, so that waiting for a free stream counts.
 Call RunCall(v1::EtaService::Stub& stub, const Options& options, uint64_t index,
              Clock::time_point begin) {
   Call call;
@@ -98,7 +98,7 @@ Call RunCall(v1::EtaService::Stub& stub, const Options& options, uint64_t index,
   return call;
 }
 
-// Requests in the order of their arrival times, handed to whichever stream is free.
+// Requests in the order of their arrival times. A free stream takes the next one.
 class Load {
  public:
   Load(const Options& options, int requests, uint64_t first_index)
@@ -124,7 +124,8 @@ class Load {
 
  private:
   void Serve() {
-    // A connection of its own: one connection takes a limited number of calls at a time.
+    // Each stub has a connection of its own, since one connection takes a limited number of calls
+    // at a time.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto stub = v1::EtaService::NewStub(
@@ -179,7 +180,7 @@ Json Run(const Options& options) {
   if (options.min_id > options.max_id) Fail("--min_id: larger than --max_id");
   const Stopwatch setup;
   if (options.warm_up > 0) {
-    // Prompts of their own: the measured ones must not be in the prefix cache.
+    // Warm-up has prompts of its own, since the measured ones must not be in the prefix cache.
     for (const Call& call : Load(options, options.warm_up, uint64_t{1} << 32).Run()) {
       if (!call.error.empty()) Fail(call.error);
     }

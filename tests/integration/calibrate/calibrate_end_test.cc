@@ -1,4 +1,4 @@
-// How Calibrate calls end that do not run their course: cancelled, too late, not taken, drained.
+// Ends of Calibrate calls that do not run their course: cancelled, too late, not read, drained.
 #include "gtest/gtest.h"
 #include "service/telemetry/call_end.h"
 #include "tests/testing/net/http2_peer.h"
@@ -11,7 +11,7 @@ namespace {
 using grpc::StatusCode;
 using std::chrono::milliseconds;
 
-// With what is recorded of each call.
+// Records what is noted of each call.
 class CalibrateEndTest : public CalibrateTest {
  protected:
   void SetUp() override {
@@ -31,7 +31,7 @@ TEST_F(CalibrateEndTest, ACancelledCalibrationStoresNothing) {
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), StatusCode::CANCELLED);
   Work();
-  // Its place is free once it has stopped.
+  // The call's place is free once the calibration has stopped.
   grpc::Status status;
   do {
     status = Calibrate(Request("code")).status;
@@ -148,7 +148,7 @@ TEST_F(CalibrateEndTest, WhatIsBeingStoredWhenTheServerDrainsIsStoredAndAnswered
   auto call = CalibrateLater(Request());
   while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
   std::thread drain([this] { server_->Drain(); });
-  // A store that takes its time, longer than what waits to be sent does.
+  // The store takes longer than the server waits for unsent data.
   EXPECT_EQ(call.wait_for(milliseconds(1500)), std::future_status::timeout);
   store_->Release();
   const CalibrateOutcome outcome = call.get();

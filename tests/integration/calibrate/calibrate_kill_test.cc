@@ -1,4 +1,4 @@
-// Servers killed at any moment of calibrations and commits: whatever was acknowledged is there,
+// Kills servers at any moment of calibrations and commits. Whatever was acknowledged is there,
 // whole, and each request makes one version however often it is repeated.
 #include <algorithm>
 #include <chrono>
@@ -24,20 +24,20 @@ using std::chrono::steady_clock;
 constexpr char kCalibrated[] = "calibrated";
 constexpr char kImported[] = "imported";
 constexpr int kMostImports = 200;  // a tenant may have 1,000 versions
-// Promised is that the store of a server that was killed is open again within 2 s; sanitizers and
-// a busy machine take longer.
+// A store must be open again within 2 s after its server was killed. Sanitizers and a busy machine
+// take longer.
 std::chrono::seconds ServingAgainWithin() {
   if (kAddressSanitizer) return std::chrono::seconds(30);
   return std::chrono::seconds(LongRun() ? 2 : 8);
 }
 
-// Imports one version after the other, until the server is gone.
+// Imports one version after the other until the server is gone.
 class Importer {
  public:
   Importer(v1::ProfileService::Stub& stub, const std::string& json)
       : thread_([this, &stub, json] { Run(stub, json); }) {}
 
-  // What was acknowledged.
+  // Returns the acknowledged profiles.
   std::vector<v1::Profile> Join() {
     thread_.join();
     return std::move(acknowledged_);
@@ -57,15 +57,15 @@ class Importer {
   }
 
   std::vector<v1::Profile> acknowledged_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last member: it uses the others
 };
 
-// When a server is killed.
+// The moment at which a server is killed.
 enum class Moment { kCollect, kSolve, kSearch, kVerify, kStore, kAnswer };
 constexpr Moment kMoments[] = {Moment::kStore,  Moment::kCollect, Moment::kStore, Moment::kSolve,
                                Moment::kAnswer, Moment::kSearch,  Moment::kStore, Moment::kVerify};
 
-// The moment or, where messages on the way were merged, one after it.
+// True at the moment, or after it if messages on the way were merged.
 bool Reached(Moment moment, const v1::CalibrateResponse& message) {
   if (message.has_profile()) return true;
   const auto phase = message.progress().phase();
@@ -99,7 +99,7 @@ class CalibrateKillTest : public ::testing::Test {
     return request;
   }
 
-  // Kills the server in this calibration; its profile if it was acknowledged.
+  // Kills the server in this calibration. Returns the profile if it was acknowledged.
   std::optional<v1::Profile> KillIn(Replica& server, const v1::CalibrateRequest& request,
                                     Moment moment) {
     grpc::ClientContext context;
@@ -117,12 +117,12 @@ class CalibrateKillTest : public ::testing::Test {
       server.process().Signal(SIGKILL);
       killed = true;
     }
-    server.process().Signal(SIGKILL);  // if it was faster
+    server.process().Signal(SIGKILL);  // in case the calibration was faster
     server.process().AwaitExit();
     return profile;
   }
 
-  // An undisturbed run: what is imported, and how long verifying and storing take.
+  // Runs once undisturbed, to get the profile to import and the times of verifying and storing.
   v1::Profile Measure(Replica& server) {
     grpc::ClientContext context;
     const auto reader = server.stub->Calibrate(&context, SmallCalibration(kCalibrated));
@@ -136,7 +136,8 @@ class CalibrateKillTest : public ::testing::Test {
     return message.profile();
   }
 
-  // Every one of `acknowledged`, and of a name what else there is: whole, and so many at most.
+  // Expects every one of `acknowledged`, whole. A name may have further versions, also whole, up to
+  // a limit.
   static std::vector<v1::Profile> ExpectAll(Replica& server, const std::string& name,
                                             const std::vector<v1::Profile>& acknowledged,
                                             size_t most_more) {
@@ -213,7 +214,7 @@ TEST_F(CalibrateKillTest, NothingAcknowledgedIsLostAndNothingIsHalfStored) {
       acknowledged, imports, stored_unacknowledged,
       std::chrono::duration<double, std::milli>(longest).count());
   EXPECT_LE(longest, ServingAgainWithin());
-  // Kills came after answers, and some between a commit and its answer.
+  // Some kills came after answers, and some between a commit and its answer.
   EXPECT_GT(acknowledged, 0);
   EXPECT_GT(imports, 0);
   if (LongRun()) {

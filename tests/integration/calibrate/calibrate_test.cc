@@ -1,4 +1,4 @@
-// A Calibrate call from both ends: the test is the client and the calibration.
+// A Calibrate call from both ends: the test plays the client and the calibration.
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/testing/net/generic_call.h"

@@ -1,5 +1,5 @@
-// Clients that ask for more than there is, for too soon an end, vanish or do not read, against the
-// built server. Every case gets its exact answer.
+// Clients of the built server that ask for too much or for too early an end, vanish, or do not
+// read. Every case gets its exact answer.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -23,7 +23,7 @@ using std::chrono::system_clock;
 
 class BadClientTest : public BadInputTest {
  protected:
-  // Calls that the server says ended so.
+  // The number of calls that the server counts as ended for this reason.
   static double Counted(const std::string& reason) {
     return MetricSamples(HttpGet(metrics_port_, "/metrics").body)
         .Sum("eta_requests_failed_total", {{"reason", reason}});
@@ -43,7 +43,7 @@ TEST_F(BadClientTest, MoreRequestsThanFit) {
       status = call->Finish();
     });
   }
-  std::this_thread::sleep_for(seconds(1));  // refusals come at once
+  std::this_thread::sleep_for(seconds(1));  // time for refusals, which come at once
   const auto begin = [](Http2Peer& peer, uint32_t stream) {
     peer.Call(stream, kGenerateMethod, {{"grpc-timeout", "20S"}});
     peer.Message(stream, LongAnswer().SerializeAsString(), /*end_stream=*/true);
@@ -146,7 +146,7 @@ TEST_F(BadClientTest, CallsWithoutADeadlineGetTheServers) {
   EXPECT_NE(MetadataOf(status, "output_tokens"), "0");
 }
 
-// Clients end a call by their own clock, which is there a little before the server's.
+// A client ends a call by its own clock, a little before the server's clock does.
 TEST_F(BadClientTest, ADeadlineIsCountedAsOneAlthoughItIsTheClientThatEndsTheCall) {
   const double before = Counted("deadline_decoding");
   const auto deadline = system_clock::now() + milliseconds(2500);
@@ -168,7 +168,7 @@ TEST_F(BadClientTest, ClientsThatCancelOrVanish) {
   call.context.TryCancel();
   call.ReadText();
   EXPECT_EQ(call.Finish().error_code(), StatusCode::CANCELLED);
-  for (int round = 0; round < 5; ++round) {  // more than fit: each must free what it held
+  for (int round = 0; round < 5; ++round) {  // more rounds than fit: each must free what it held
     Http2Peer peer(*address_);
     ASSERT_TRUE(peer.connected());
     for (const uint32_t stream : {1u, 3u, 5u}) {
@@ -203,7 +203,7 @@ TEST_F(BadClientTest, AReaderThatStopsIsCutOffAndItsBatchMatesAreNot) {
   EXPECT_TRUE(frames.back().type == Http2Peer::kResetStream ||
               (frames.back().flags & Http2Peer::kEndStream) != 0)
       << "still open";
-  // The stream is reset first.
+  // Waits for the stream's reset, which comes first.
   for (int i = 0; i < 1000 && Counted("slow_consumer") == before; ++i) {
     std::this_thread::sleep_for(milliseconds(10));
   }

@@ -1,5 +1,4 @@
-// Messages and fields that are not as they should be, sent to the built server. Every case gets its
-// exact answer.
+// Malformed messages and fields, sent to the built server. Every case gets its exact answer.
 #include <limits>
 #include <string>
 #include <vector>
@@ -54,8 +53,8 @@ TEST_F(BadInputTest, PromptsThatAreNotUtf8) {
   }
 }
 
-// Nothing of them is lost on the way in, where as many tokens come from them as without a server,
-// and nothing on the way out.
+// Nothing is lost on the way in: as many tokens come from these texts as without a server. Nothing
+// is lost on the way out.
 TEST_F(BadInputTest, ControlCharactersAreData) {
   const std::string folder = ETA_SOURCE_DIR "/models/eta-27m";
   const auto config = ParseModelConfig(ReadFile(folder + "/config.json"));
@@ -145,8 +144,8 @@ TEST_F(BadInputTest, CallsWithNoMessageOrTwo) {
   EXPECT_EQ(Http2Peer::Header(peer.ReadStream(1), "grpc-status"), "0") << "the first is answered";
 }
 
-// There is no n or best_of: whatever a client of another API sends for it is an unknown field, and
-// one call gives one answer.
+// There is no n or best_of. A client of another API may send such a field; it is unknown, and one
+// call gives one answer.
 TEST_F(BadInputTest, SeveralAnswersOfOneCallAreNotOffered) {
   for (const char* name : {"n", "best_of", "num_beams"}) {
     EXPECT_EQ(v1::GenerateRequest::descriptor()->FindFieldByName(name), nullptr);

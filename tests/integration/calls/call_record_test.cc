@@ -1,4 +1,4 @@
-// What is recorded of calls: one record each, however it ends, there before its client sees the
+// The records of calls: one record per call, however it ends, written before its client sees the
 // status.
 #include "service/telemetry/call_record.h"
 
@@ -34,7 +34,7 @@ class CallRecordTest : public CalibrateTest {
     CalibrateTest::SetUp();
   }
 
-  // The one record of what happened since the last look.
+  // Returns the single record since the last call of Only.
   CallRecord Only() {
     const std::vector<CallRecord> all = records_.Await(1);
     EXPECT_THAT(all, SizeIs(1));
@@ -46,11 +46,11 @@ class CallRecordTest : public CalibrateTest {
     const auto found = metadata.find(key);
     return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
   }
-  // Says more than client and sockets hold without reading.
+  // Sends more than client and sockets hold without reading.
   void SayUntilCongested(PuppetCall& call) {
     for (int i = 0; i < 8192 && !call.Congested(); ++i) {
       call.Say(std::string(8 * 1024, 'x'));
-      std::this_thread::sleep_for(milliseconds(1));  // the writer takes its turn
+      std::this_thread::sleep_for(milliseconds(1));  // time for the writer
     }
     ASSERT_TRUE(call.Congested());
   }
@@ -185,13 +185,15 @@ TEST_F(CallRecordTest, FailuresAndCancellationsCountWhatWasMade) {
   EXPECT_EQ(eta::ReasonOf(record.status), "CLIENT_CANCELLED");
 }
 
-// By its client's clock or the server's, whichever is first: nothing is held until the other is.
+// The deadline ends the call by the client's clock or by the server's, whichever is first. Nothing
+// is held until the other.
 TEST_F(CallRecordTest, ARequestWhoseDeadlinePassesIsCancelledAndCountedAsThat) {
-  std::map<std::string, std::string> reasons;  // by request id
+  std::map<std::string, std::string> reasons;  // reason of each request id
   ClientCall waiting(*stub_), running(*stub_);
   std::vector<std::shared_ptr<PuppetCall>> calls;
   for (const auto& [client, id] : {std::pair{&waiting, "waiting"}, {&running, "running"}}) {
-    // So long that the hundredth of it in which a client that leaves may mean its deadline is long.
+    // A client that leaves within the last hundredth of its deadline counts as past it. The
+    // deadline is so long that this hundredth is long too.
     client->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1::GenerateRequest request = Ask("hello");
     request.set_request_id(id);

@@ -1,4 +1,4 @@
-// A Generate call from both ends: the test is the client and the step thread.
+// A Generate call from both ends: the test plays the client and the step thread.
 #include <algorithm>
 #include <thread>
 
@@ -17,7 +17,7 @@ using std::chrono::seconds;
 
 class GenerateTest : public ServiceTest {};
 
-// Whether so much was said that the client, which does not read, holds the answer up.
+// True once so much was sent that the client, which does not read, holds the answer up.
 bool SaysUntilCongested(PuppetCall& call) {
   for (int i = 0; i < 8192 && !call.Congested(); ++i) {
     call.Say(std::string(8 * 1024, 'x'));

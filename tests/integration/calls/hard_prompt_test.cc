@@ -1,5 +1,5 @@
-// Row 82 of the table of bad inputs: what is hard for a tokenizer, against the server as it is
-// shipped. All of it is over the context, which is known once it has been tokenized.
+// Row 82 of the table of bad inputs: texts that are hard for a tokenizer, sent to the shipped
+// server. All of them exceed the context, which is known once they are tokenized.
 #include <time.h>
 
 #include <csignal>
@@ -28,11 +28,12 @@ constexpr size_t kBytes = 640 << 10;  // under --max_prompt_bytes
 constexpr int kParts = 32;
 constexpr double kMostTimes = 8;
 constexpr double kMostSeconds = 0.05 * kBytes / (64 << 10);
-// To a token of the context: no token of these texts has more than 16, and the longest piece, 48,
-// is what the server could refuse them by before it has made them tokens.
+// Bytes of a text per token of the context. No token of these texts has more than 16 bytes, so they
+// exceed the context. The longest piece has 48 bytes; only a text of more bytes per token could be
+// refused before it is tokenized.
 constexpr size_t kBytesPerToken = 32;
 
-// A server whose context is too short for texts of so many bytes.
+// A server whose context is too short for texts of `bytes` bytes.
 class ShortServer {
  public:
   ShortServer(const TinyModel& model, size_t bytes)
@@ -44,8 +45,8 @@ class ShortServer {
             grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()))) {}
 
   bool up() const { return !address_.empty(); }
-  // What it takes to refuse `text` so many times, in seconds of its processor time: what else the
-  // machine does is not in it.
+  // The server's processor time, in seconds, for refusing `text` `times` times. It leaves out other
+  // work of the machine.
   double CostOf(const std::string& text, int times) const {
     const double before = ProcessorTime();
     for (int i = 0; i < times; ++i) {
@@ -96,12 +97,12 @@ TEST(HardPromptTest, IsTokenizedInTimeLinearInItsBytes) {
     std::string whole;
     while (whole.size() < kBytes) whole += unit;
     const std::string part = whole.substr(0, kBytes / kParts);
-    for_parts.CostOf(part, 1);  // warm
+    for_parts.CostOf(part, 1);  // warm-up
     const double in_parts = for_parts.CostOf(part, kParts);
     const double at_once = for_whole.CostOf(whole, 1);
     std::printf("640 KiB, %s: %.0f ms at once, %.0f ms in %d parts\n", what, at_once * 1e3,
                 in_parts * 1e3, kParts);
-    // As the square of its bytes it would grow to 32 times as much.
+    // A cost that grows with the square of the bytes would be 32 times as large.
     EXPECT_LE(at_once, kMostTimes * in_parts) << what;
     if (LongRun() && !kAddressSanitizer) {
       EXPECT_LE(at_once, kMostSeconds) << what;

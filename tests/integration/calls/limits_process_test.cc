@@ -1,5 +1,4 @@
-// How much each tenant gets of the server as it is shipped: rows 38 and 39 of the table of bad
-// inputs.
+// How much of the shipped server each tenant gets: rows 38 and 39 of the table of bad inputs.
 #include <chrono>
 #include <functional>
 #include <string>
@@ -26,21 +25,22 @@ class LimitsProcessTest : public TenantsFixture {
     EXPECT_EQ(quota->violations(0).subject(), "tenant");
     EXPECT_THAT(quota->violations(0).description(), HasSubstr(description));
   }
-  // As ExpectQuota; the same call passes later.
+  // As ExpectQuota, for a refusal that says when the same call passes.
   void ExpectRetry(const grpc::Status& status, const std::string& reason,
                    const std::string& description) {
     ExpectQuota(status, reason, description);
     EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
     EXPECT_GT(std::stoi("0" + pushback_), 0);
   }
-  // As ExpectQuota; it never does.
+  // As ExpectQuota, for a call that never passes.
   void ExpectNoRetry(const grpc::Status& status, const std::string& reason,
                      const std::string& description) {
     ExpectQuota(status, reason, description);
     EXPECT_FALSE(DetailOf<google::rpc::RetryInfo>(status).has_value());
     EXPECT_EQ(pushback_, "-1");
   }
-  // What a call that was cancelled held is free a moment after its client has gone.
+  // Expects that the call passes soon. The place of a cancelled call is free a moment after its
+  // client has gone.
   static void ExpectSoon(const std::function<grpc::Status()>& call) {
     const auto begin = steady_clock::now();
     grpc::Status status;
@@ -95,7 +95,7 @@ TEST_F(LimitsProcessTest, OverItsTokensATenantWaitsAndGetsBackWhatItDidNotUse) {
   EXPECT_TRUE(Generate(By("globex")).ok());
   running->context.TryCancel();
   running->Finish();
-  // Nothing flows in: these are the first call's.
+  // No tokens flow in, so these are the ones that the first call gave back.
   ExpectSoon([this] { return Generate(By("acme"), AskFor(2000)); });
 }
 

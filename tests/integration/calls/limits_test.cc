@@ -1,5 +1,5 @@
-// Limits of tenants over a real socket: rows 38 and 39 of the table of bad inputs, and what is
-// given back when.
+// Limits of tenants over a real socket: rows 38 and 39 of the table of bad inputs, and when what is
+// given back.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -82,7 +82,7 @@ class LimitsTest : public CalibrateTest {
         v1::EtaService::NewStub(channel_)->Stats(&context, v1::StatsRequest(), &stats).ok());
     return stats;
   }
-  // Of the tenant itself.
+  // The tenant's own row of Stats.
   v1::TenantUse UseOf(const std::string& tenant) {
     const v1::Stats stats = Stats(tenant);
     EXPECT_EQ(stats.uses_size(), 1);
@@ -120,7 +120,7 @@ TEST_F(LimitsTest, CallsOverTheBoundAreRefusedAndOthersAreServed) {
   EXPECT_EQ(records_.Last().reason, "TENANT_CALLS");
   ExpectServed("globex");
 
-  // Every call of the tenant counts, of whatever method.
+  // Every call of the tenant counts, whatever its method.
   grpc::ClientContext context;
   context.AddMetadata(kTenantHeader, "acme");
   v1::ListProfilesResponse list;
@@ -132,13 +132,13 @@ TEST_F(LimitsTest, CallsOverTheBoundAreRefusedAndOthersAreServed) {
   EXPECT_TRUE(first->Finish().ok());
   second->ReadText();
   EXPECT_TRUE(second->Finish().ok());
-  ExpectServed("acme");  // at once: the place is free before the answer's end is sent
+  ExpectServed("acme");  // at once, since the place is free before the end is sent
   EXPECT_EQ(UseOf("acme").calls(), 0);
 }
 
 TEST_F(LimitsTest, TokensOverTheBudgetAreRefusedWithTheTimeToWait) {
   const auto first = Call("acme");
-  first->Start(AskFor(894));  // and a prompt of 6
+  first->Start(AskFor(894));  // plus a prompt of 6
   const auto running = engine_->TakeCall();
   EXPECT_EQ(Left("acme"), 100);
 
@@ -149,7 +149,7 @@ TEST_F(LimitsTest, TokensOverTheBudgetAreRefusedWithTheTimeToWait) {
   EXPECT_EQ(MetadataOf(status, "tokens"), "101");
   EXPECT_THAT(DetailOf<google::rpc::QuotaFailure>(status)->violations(0).description(),
               StartsWith("tokens_per_second: "));
-  // One token is missing: 100 s at 0.01 a second, less what passed since, and at most 20 % more.
+  // One token is missing: 100 s at 0.01 a second, less the time since then, plus at most 20 %.
   const int pushback = std::stoi(second->Trailer("grpc-retry-pushback-ms"));
   EXPECT_GT(pushback, 60'000);
   EXPECT_LE(pushback, 120'000);
@@ -250,7 +250,7 @@ TEST_F(LimitsTest, WhatTheBudgetCannotPayIsNotMadeTokens) {
   EXPECT_EQ(Left("calibrator"), 100);
 }
 
-// Else a budget that is nearly spent would let through any number of texts that it cannot pay.
+// Otherwise a nearly spent budget would admit any number of texts that it cannot pay.
 TEST_F(LimitsTest, TextThatWasMadeTokensIsPaidForHoweverACallEnds) {
   const std::string text(1280, 'x');
   ASSERT_TRUE(
@@ -325,7 +325,7 @@ TEST_F(LimitsTest, CalibrateTakesItsSamplesAndGivesBackWhatNeverBegan) {
   EXPECT_EQ(Left("calibrator"), 40);
   v1::CalibrateRequest next = samples(59);
   next.set_name("next");
-  // Row 38: its quota of profiles is looked at first.
+  // Row 38: the quota of profiles is checked first.
   outcome = Calibrate(next, "calibrator");
   EXPECT_EQ(ReasonOf(outcome.status), "PROFILE_QUOTA");
   EXPECT_EQ(outcome.pushback, "-1");

@@ -1,4 +1,4 @@
-// What an answer that is over, or waits for its reader, leaves to the next one.
+// What an answer that has ended, or waits for its reader, leaves to the next one.
 #include <algorithm>
 #include <csignal>
 #include <memory>
@@ -26,16 +26,17 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::SizeIs;
 
-constexpr int kMostTokens = 4000;  // of a long answer that is cut off at once, on a fast machine
+// Most tokens of a long answer that is cut off at once, on a fast machine.
+constexpr int kMostTokens = 4000;
 
-// Promised is that nothing is held a second later; sanitizers and a busy machine take longer, and
-// the rest of a long answer longer still.
+// Nothing may be held a second later. Sanitizers and a busy machine take longer, and the rest of a
+// long answer longer still.
 seconds IdleWithin() {
   if (kAddressSanitizer) return seconds(60);
   return LongRun() ? seconds(1) : seconds(10);
 }
 
-// A server that computes one answer at a time: the next starts when the last is over or paused.
+// A server that computes one answer at a time. The next one begins when that is over or paused.
 class OnePlaceTest : public ::testing::Test {
  protected:
   static constexpr milliseconds kSlowReaderTimeout{3000};
@@ -49,7 +50,7 @@ class OnePlaceTest : public ::testing::Test {
   double Counted(const std::string& metric, const MetricLabels& labels) const {
     return MetricSamples(HttpGet(metrics_port_, "/metrics").body).Sum(metric, labels);
   }
-  // The lines of calls that ended so.
+  // Stops the server and returns the log lines of calls that ended for this reason.
   std::vector<nlohmann::json> StopAndFind(const std::string& reason) {
     server_.Signal(SIGTERM);
     const ServerProcess::Exit exit = server_.AwaitExit();
@@ -60,17 +61,17 @@ class OnePlaceTest : public ::testing::Test {
     }
     return found;
   }
-  // Of all answers so far.
+  // The output tokens of all answers so far.
   int64_t Tokens() const { return LiveStats(address_).load().output_tokens(); }
-  // The long answer that began at so many tokens has been given up: no block of the KV cache is in
-  // use, and the engine did not work on to its end.
+  // Expects that the long answer that began at `tokens` was given up: no KV block is in use, and
+  // the engine did not work on to its end.
   void ExpectGivenUp(int64_t tokens) const {
     EXPECT_LE(AwaitIdle(address_), IdleWithin());
     EXPECT_LT(Tokens() - tokens, kMostTokens);
   }
   void ExpectAnswered() const {
     const auto stub = NewStub();
-    ClientCall call(*stub);  // a long answer before it would take longer than this may wait
+    ClientCall call(*stub);  // must not wait for a long answer before it
     v1::GenerateRequest request = Ask("next");
     request.mutable_stopping()->set_max_tokens(1);
     call.Start(request);
@@ -92,11 +93,11 @@ class OnePlaceTest : public ::testing::Test {
 };
 
 TEST_F(OnePlaceTest, ADeadlineThatPassesInTheMiddleEndsTheWork) {
-  Http2Peer peer(address_);  // no library that would end the call itself
+  Http2Peer peer(address_);  // not gRPC's client, which would end the call itself
   ASSERT_TRUE(peer.connected());
   peer.Call(1, kGenerateMethod, {{"grpc-timeout", "1S"}});
   peer.Message(1, LongAnswer().SerializeAsString(), /*end_stream=*/true);
-  peer.Widen(1, 10 << 20);  // nothing but the deadline holds it up
+  peer.Widen(1, 10 << 20);  // only the deadline ends it
   const auto frames = peer.ReadStream(1);
   EXPECT_TRUE(std::any_of(frames.begin(), frames.end(),
                           [](const auto& frame) { return frame.type == Http2Peer::kData; }));
@@ -151,17 +152,17 @@ TEST_F(OnePlaceTest, AReaderThatComesBackAfterItWasCutOffIsToldWhy) {
   ASSERT_TRUE(slow.connected());
   slow.Call(1, kGenerateMethod, {{"grpc-timeout", "60S"}});
   slow.Message(1, chatty.SerializeAsString(), /*end_stream=*/true);
-  std::this_thread::sleep_for(milliseconds(200));  // it comes first
+  std::this_thread::sleep_for(milliseconds(200));  // so that this call comes first
 
   const auto stub = NewStub();
   ClientCall next(*stub);
   v1::GenerateRequest request = Ask("next");
   request.mutable_stopping()->set_max_tokens(1);
   next.Start(request);
-  EXPECT_TRUE(next.Read().has_started());  // so the slow reader was paused just now
+  EXPECT_TRUE(next.Read().has_started());  // so the slow reader has just been paused
   next.ReadText();
   EXPECT_TRUE(next.Finish().ok());
-  // The work is given up after one timeout, what is left to send after another.
+  // One timeout passes before the work is given up, and another before what is left to send is.
   std::this_thread::sleep_for(kSlowReaderTimeout * 3 / 2);
   slow.Widen(1, 10 << 20);
   const auto frames = slow.ReadStream(1);

@@ -57,7 +57,7 @@ class UnreadAnswerTest : public ::testing::Test {
     context.AddMetadata(kTenantHeader, tenant);
     context.set_deadline(std::chrono::system_clock::now() + seconds(60));
   }
-  // The largest profile that there is; its file's bytes.
+  // Imports the largest possible profile. Returns the size of its file.
   size_t ImportLarge(const std::string& tenant) {
     const auto json = ProfileToJson(
         {.name = "large", .version = 1, .create_time_us = 1, .content = MakeContent(1, 256, 256)});
@@ -90,7 +90,7 @@ class UnreadAnswerTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return stats.pressure();
   }
-  // As many calls as a connection takes, and no byte of their answers is taken.
+  // Makes as many calls as a connection allows and reads no byte of their answers.
   std::unique_ptr<Http2Peer> Hold(const char* method, const std::string& request,
                                   const std::string& tenant) {
     auto peer = std::make_unique<Http2Peer>(address_, Http2Peer::NoWindow());
@@ -140,7 +140,7 @@ TEST_F(UnreadAnswerTest, WhatNobodyReadsIsCutOffAndGivenBack) {
     EXPECT_LE(growth_kb, static_cast<int64_t>(kPeers * kStreams * 2 * answer / 1024));
   }
 
-  // Of the calls that were answered, the peer sees the end. Its connection is as good as before.
+  // The peer sees the end of the calls that were answered. Its connection works as before.
   Http2Peer& peer = *peers.front();
   const auto frames = peer.ReadStream(1);
   ASSERT_FALSE(frames.empty());

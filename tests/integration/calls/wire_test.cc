@@ -1,4 +1,4 @@
-// What arrives when the peer is no well-behaved client: every message is answered, nothing breaks,
+// Messages of peers that are not well-behaved clients. Every message is answered, nothing breaks,
 // and a good call works afterwards.
 #include <thread>
 
@@ -142,7 +142,7 @@ TEST_F(WireTest, ADeadlineAlreadyPastCostsTheEngineNothing) {
   ExpectGoodCall();
 }
 
-// As some libraries send a timeout that is the longest they have.
+// Some libraries send their longest timeout for no deadline.
 TEST_F(WireTest, ADeadlineThatIsCenturiesOffIsNone) {
   for (const std::string timeout : {"2090000H", "2562048H", "99999999H"}) {
     Http2Peer peer(server_->address());

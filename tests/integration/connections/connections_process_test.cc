@@ -1,5 +1,5 @@
-// Connections of the server as it is shipped: more than it has file descriptors for, thousands that
-// do nothing, limits by peer, Unix sockets. Rows 47 to 49 of the table of bad inputs.
+// Connections of the shipped server: more than it has file descriptors for, thousands of idle ones,
+// limits by peer, Unix sockets. Rows 47 to 49 of the table of bad inputs.
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -32,8 +32,8 @@ using std::chrono::seconds;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Promised is that a new connection is served within 1 s, which a long run holds it to; sanitizers
-// and a busy machine take longer.
+// A new connection must be served within 1 s; a long run checks this. Sanitizers and a busy machine
+// take longer.
 constexpr seconds kServedAgain(kAddressSanitizer ? 20 : 5);
 
 v1::GenerateRequest Answer(int tokens) {
@@ -49,8 +49,8 @@ bool HasFile(pid_t process, rlim_t number) {
       "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number), error);
 }
 
-// The first number that is free but for files that are open for a moment, as /proc's are when the
-// server looks at its memory.
+// The lowest free file number, apart from files that are open for a moment, such as those of /proc
+// while the server looks at its memory.
 rlim_t FirstFreeFile(pid_t process) {
   rlim_t least = std::numeric_limits<rlim_t>::max();
   for (int look = 0; look < 50; ++look) {
@@ -80,7 +80,7 @@ class ConnectionsProcessTest : public ::testing::Test {
     }
     address_ = server_->AwaitAddress();
     ASSERT_NE(address_, "") << server_->AwaitExit().errors;
-    channel_ = OwnConnection(address_);  // before anybody else, so that figures can be asked for
+    channel_ = OwnConnection(address_);  // before all others, so that Stats can be asked for
     Connections();
   }
   void TearDown() override {
@@ -97,16 +97,16 @@ class ConnectionsProcessTest : public ::testing::Test {
     call.ReadText();
     return call.Finish();
   }
-  // That a call over a new connection is answered, as gRPC's client tries: on the busiest machine
-  // within ten seconds.
+  // Expects that a call over a new connection of gRPC's client is answered: within ten seconds on
+  // the busiest machine.
   void ExpectAnswered() {
     const auto begin = std::chrono::steady_clock::now();
     while (!NewCall().ok() && std::chrono::steady_clock::now() - begin < seconds(60)) {
     }
     EXPECT_LE(std::chrono::steady_clock::now() - begin, seconds(10));
   }
-  // That a new connection is served soon, now that `what`. By a client that tries again at once:
-  // gRPC's waits about a second before it connects anew.
+  // Expects that a new connection is served soon after `what`. The client tries again at once;
+  // gRPC's own waits about a second before it reconnects.
   void ExpectServedAgain(const char* what) const {
     const auto begin = std::chrono::steady_clock::now();
     const auto lasted = [begin] { return std::chrono::steady_clock::now() - begin; };
@@ -160,7 +160,7 @@ TEST_F(ConnectionsProcessTest, FiveTimesMoreConnectionsThanFilesAndItAcceptsAgai
   while (lasted() < (LongRun() ? seconds(30) : seconds(2)) ||
          (!enough() && lasted() < seconds(60))) {
     while (hostile.size() < 5 * kFiles) hostile.push_back(std::make_unique<Http2Peer>(address_));
-    ClientCall call(*stub);  // who is connected is served meanwhile
+    ClientCall call(*stub);  // existing connections are served meanwhile
     call.Start(Answer(4));
     call.ReadText();
     EXPECT_TRUE(call.Finish().ok());
@@ -198,7 +198,7 @@ TEST_F(ConnectionsProcessTest, WithNoFileLeftItAcceptsAgainWhenFilesComeBack) {
   ASSERT_EQ(prlimit(server_->pid(), RLIMIT_NOFILE, &none, nullptr), 0);
   const auto begin = std::chrono::steady_clock::now();
   do {
-    for (int i = 0; i < 100; ++i) Http2Peer(address_).ReadStream(1);  // until it is closed
+    for (int i = 0; i < 100; ++i) Http2Peer(address_).ReadStream(1);  // reads until it is closed
   } while (LongRun() && std::chrono::steady_clock::now() - begin < seconds(30));
   const v1::ConnectionStats without = Connections();
   EXPECT_GE(without.refused_no_files(), 90);
@@ -270,7 +270,7 @@ TEST_F(ConnectionsProcessTest, AUnixSocketIsForItsOwnerAndIsGoneAfterwards) {
   server_.reset();
 }
 
-// A listener that is told to stop closes: nobody may think that it was accepted.
+// A listener that is told to stop closes, so that no client believes it was accepted.
 TEST_F(ConnectionsProcessTest, NoConnectionIsTakenOnceTheServerHasDrained) {
   ASSERT_NO_FATAL_FAILURE(Start({}));
   server_->Signal(SIGTERM);

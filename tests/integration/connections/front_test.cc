@@ -1,5 +1,5 @@
-// nginx as deploy/front ships it, in front of the server: streams, cancels, deadlines, errors and
-// drains go through it as without it, over TLS; what it answers itself are gRPC statuses.
+// nginx as deploy/front ships it, in front of the server, over TLS. Streams, cancels, deadlines,
+// errors and drains pass through it unchanged. What nginx answers itself are gRPC statuses.
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -84,7 +84,7 @@ class FrontTest : public ::testing::Test {
     options.pem_root_certs = Read(Path("crt"));
     return OwnConnection(front_->address(), grpc::SslCredentials(options));
   }
-  // Of the server itself.
+  // The load that the server itself reports.
   v1::EngineLoad Load() {
     grpc::ClientContext context;
     v1::Stats stats;
@@ -102,7 +102,7 @@ class FrontTest : public ::testing::Test {
     return false;
   }
   bool BecomesIdle() { return Becomes(0); }
-  // The code with which the only Generate call ended, as the server logged it.
+  // The code with which the only Generate call ended in the server's log.
   std::string LoggedCode() {
     server_->Signal(SIGTERM);
     const auto lines = LogLines(server_->AwaitExit().errors, "call_end");
@@ -143,7 +143,7 @@ TEST_F(FrontTest, DeadlinesReachTheServer) {
   call.ReadText();
   EXPECT_EQ(call.Finish().error_code(), StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(BecomesIdle());
-  // The client's stack gives up at the same moment, and either may be first.
+  // The client's stack gives up at the same moment. Either may be first.
   EXPECT_THAT(LoggedCode(), ::testing::AnyOf("DEADLINE_EXCEEDED", "CANCELLED"));
 }
 
@@ -172,7 +172,7 @@ TEST_F(FrontTest, WhatItRefusesItselfAreStatusesOfGrpc) {
 }
 
 TEST_F(FrontTest, MoreCallsThanOneAddressMayHaveAreRefusedAtOnce) {
-  const auto other = v1::EtaService::NewStub(NewChannel());  // a connection takes 100 streams
+  const auto other = v1::EtaService::NewStub(NewChannel());  // one connection takes 100 streams
   std::vector<std::unique_ptr<ClientCall>> calls;
   for (int i = 0; i < 100; ++i) {
     calls.push_back(std::make_unique<ClientCall>(i < 50 ? *stub_ : *other));
@@ -238,7 +238,7 @@ TEST_F(FrontTest, MetadataThatIsTooLongEndsItsCallAlone) {
   other.Finish();
 }
 
-// gRPC closes the connection over it.
+// gRPC itself would close the connection.
 TEST_F(FrontTest, ABadBinaryValueEndsItsCallAlone) {
   RawCalls calls(front_->address());
   const std::string message = http2::Message(Answer(300).SerializeAsString());

@@ -1,5 +1,6 @@
-// Liveness of the server as it is shipped: not red when it is busy. (Nor when it is full:
-// connections_process_test.cc. Red when it no longer takes connections: self_probe_test.cc.)
+// Liveness of the shipped server: it stays green while the server is busy. (Full:
+// connections_process_test.cc. No longer accepting connections, which turns it red:
+// self_probe_test.cc.)
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "tests/testing/base/error_details.h"

@@ -1,6 +1,6 @@
-// Hostile HTTP/2 at the front as it is shipped, TLS and all, and at the bare server and its health
-// port: honest callers are served beside it, and what the server holds in memory does not grow. A
-// second of each attack, a minute in the long run; figures are printed.
+// Hostile HTTP/2 at the shipped front with TLS, and at the bare server and its health port. Honest
+// callers are served beside it, and the server's memory does not grow. Each attack runs for a
+// second, in a long run for a minute. The measurements are printed.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -33,7 +33,7 @@ constexpr int kMaxCalls = 100;  // limit_conn in nginx.conf
 constexpr int64_t kPromisedGrowthKb = 20 * 1024;
 constexpr int64_t kMaxGrowthKb = kAddressSanitizer ? 1024 * 1024 : kPromisedGrowthKb;
 constexpr double kMinSuccess = 0.99;
-// The promise is twice the calm p99, on a machine of its own.
+// The promise is twice the calm p99, on a machine of its own; this is the bound of the test.
 constexpr double kMaxSlower = 4;
 constexpr double kMinCalmMilliseconds = 25;
 
@@ -55,7 +55,7 @@ v1::GenerateRequest ShortAnswer() {
 struct Calls {
   int64_t good = 0;
   std::vector<std::string> bad;
-  std::vector<double> milliseconds;  // of the good ones
+  std::vector<double> milliseconds;  // of the good calls
 
   double Success() const {
     const auto all = static_cast<double>(good) + static_cast<double>(bad.size());
@@ -68,8 +68,8 @@ struct Calls {
   }
 };
 
-// Honest callers with a connection each, one short answer after another, a few a second as people
-// are, for as long as `during` takes.
+// Honest callers make one short answer after another, a few a second as people do, with a
+// connection each, for as long as `during` takes.
 using Connect = std::function<std::shared_ptr<grpc::Channel>()>;
 Calls CallWhile(const Connect& connect, const std::function<void()>& during,
                 int num_callers = kCallers) {
@@ -109,7 +109,7 @@ Calls CallWhile(const Connect& connect, const std::function<void()>& during,
   return all;
 }
 
-// The attack, and `during` once it has begun.
+// Runs the attack, and `during` once the attack has begun.
 void RunAttack(const Attack& attack, const HostileTarget& target, AttackTally& tally,
                const std::function<void()>& during) {
   std::atomic<bool> stop = false;
@@ -132,7 +132,7 @@ class HostileTest : public ::testing::Test {
   void Start(const std::string& listen, const std::vector<std::string>& more = {}) {
     std::vector<std::string> flags = {"--model", model_.path(), "--listen", listen,
                                       "--kv_pool_bytes", "32MiB",
-                                      // Else no method takes 8 MiB.
+                                      // Without a store no method takes 8 MiB.
                                       "--profile_store", folder_.path() + "/profiles.db"};
     flags.insert(flags.end(), more.begin(), more.end());
     server_ = std::make_unique<ServerProcess>(ETA_BINARY_DIR "/eta-server", flags);
@@ -140,7 +140,7 @@ class HostileTest : public ::testing::Test {
     ASSERT_NE(address_, "") << server_->AwaitExit().errors;
     direct_ = v1::EtaService::NewStub(NewChannel(address_));
   }
-  // The most connections that the server has had at once, asked for again and again for `duration`.
+  // Asks again and again for `duration`. Returns the most connections that the server had at once.
   int MostConnections(milliseconds duration) {
     int most = 0;
     for (const auto end = Clock::now() + duration; Clock::now() < end;) {
@@ -160,9 +160,9 @@ class HostileTest : public ::testing::Test {
     EXPECT_EQ(exit.code, 0) << exit.errors;
   }
 
-  // As clients do, it comes again while the server says that it cannot now: where the queue is
-  // full, or seems longer than the time that is left (of an attack's calls, that begin as gRPC gets
-  // to them and end as it learns that nobody is there), or gRPC closes what it did not get to in
+  // Retries as clients do while the server says that it cannot answer now. The queue may be full.
+  // It may seem longer than the time that is left, since an attack's calls begin when gRPC gets to
+  // them and end when it learns that nobody is there. Or gRPC closes what it did not get to in
   // time.
   grpc::Status AnswersANewConnection() {
     const auto stub = v1::EtaService::NewStub(NewChannel(address_));
@@ -170,7 +170,7 @@ class HostileTest : public ::testing::Test {
     while (true) {
       ClientCall call(*stub);
       call.context.set_deadline(deadline);
-      // gRPC gives up a connection after 20 s without an answer and then tries again.
+      // gRPC gives up a connection after 20 s without an answer, and then tries again.
       call.context.set_wait_for_ready(true);
       call.Start(ShortAnswer());
       call.ReadText();
@@ -204,7 +204,8 @@ TEST_F(HostileTest, TheFrontShieldsTheServer) {
   const Connect connect = [&] { return NewChannel(front.address(), authority.pem()); };
   const milliseconds duration = LongRun() ? seconds(60) : seconds(1);
 
-  // What as many calls cost as the front lets one address have at a time is no growth.
+  // First as many calls as the front allows one address at a time: their cost does not count as
+  // growth.
   CallWhile(
       connect, [] { std::this_thread::sleep_for(milliseconds(500)); }, kMaxCalls);
   server_->ForgetPeakMemory();
@@ -234,19 +235,20 @@ TEST_F(HostileTest, TheFrontShieldsTheServer) {
         << attack.name << ": " << calls.bad.size() << " calls failed, the first with "
         << (calls.bad.empty() ? "" : calls.bad.front());
     EXPECT_LE(growth, kMaxGrowthKb) << attack.name;
-    // Each call has a connection of its own from nginx to the server, and some wait for the next.
+    // Each call has a connection of its own from nginx to the server, and some wait for the next
+    // call.
     EXPECT_LE(connections, 2 * kMaxCalls) << attack.name;
     EXPECT_GE(tally.connections, attack.min_connections) << attack.name;
     EXPECT_GE(tally.frames, attack.min_frames) << attack.name;
     EXPECT_GE(tally.thrown_out, attack.thrown_out ? 1 : 0) << attack.name;
-    if (!LongRun() || kAddressSanitizer) continue;  // a second's p99 is its slowest call
+    if (!LongRun() || kAddressSanitizer) continue;  // the p99 of a second is its slowest call
     EXPECT_LE(calls.Quantile(0.99),
               kMaxSlower * std::max(calm.Quantile(0.99), kMinCalmMilliseconds))
         << attack.name;
   }
 }
 
-// 300 MB of zeros in 300 KB. Unopened they cost less than the longest message that is let in.
+// 300 MB of zeros in 300 KB. Unopened they cost less than the longest allowed message.
 TEST_F(HostileTest, ABombIsRefusedUnopened) {
   ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0"));
   EXPECT_TRUE(AnswersANewConnection().ok());
@@ -260,8 +262,8 @@ TEST_F(HostileTest, ABombIsRefusedUnopened) {
   EXPECT_LE(server_->PeakMemory() - memory, kAddressSanitizer ? kMaxGrowthKb : 8 * 1024);
 }
 
-// The bare server has no such defence (SECURITY.md): it must not crash, nor stay deaf, nor leave
-// calls behind.
+// The bare server has no such defence (SECURITY.md). It must not crash, stay deaf or leave calls
+// behind.
 TEST_F(HostileTest, TheBareServerAnswersAfterEveryAttack) {
   ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0"));
   for (const Attack& attack : Attacks()) {
@@ -280,13 +282,13 @@ TEST_F(HostileTest, TheBareServerAnswersAfterEveryAttack) {
   }
 }
 
-// It has no front; what makes it slow for a flood keeps it small.
+// The health port has no front. What slows it down under a flood also keeps it small.
 TEST_F(HostileTest, TheHealthPortHoldsLittleAndAnswersAfterEveryAttack) {
   const std::string health = "unix:" + folder_.path() + "/health.sock";
   ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0", {"--health_listen", health}));
   EXPECT_TRUE(AnswersANewConnection().ok());
   {
-    // What as many connections cost as it takes is no growth.
+    // First as many connections as it takes: their cost does not count as growth.
     std::vector<std::shared_ptr<grpc::Channel>> probes;
     for (int i = 0; i < 60; ++i) {
       probes.push_back(NewChannel(health));
@@ -302,7 +304,7 @@ TEST_F(HostileTest, TheHealthPortHoldsLittleAndAnswersAfterEveryAttack) {
     EXPECT_GT(tally.connections, 0) << attack.name;
     ASSERT_TRUE(server_->Running()) << attack.name << server_->AwaitExit().errors;
     bool serves = false;
-    for (int i = 0; i < 600 && !serves; ++i) {  // once it has closed the attack's connections
+    for (int i = 0; i < 600 && !serves; ++i) {  // until it has closed the attack's connections
       serves = CheckHealth(NewChannel(health), "readiness") == HealthStatus::SERVING;
       if (!serves) std::this_thread::sleep_for(milliseconds(100));
     }
@@ -314,8 +316,8 @@ TEST_F(HostileTest, TheHealthPortHoldsLittleAndAnswersAfterEveryAttack) {
   }
 }
 
-// As the kubelet asks: a server is restarted after three probes in a row without an answer. One may
-// be refused where the connection of the one before it still counts.
+// Probes like the kubelet, which restarts a server after three probes in a row without an answer.
+// One probe may be refused while the connection of the one before it still counts.
 TEST_F(HostileTest, TheHealthPortAnswersWhileItIsAttacked) {
   const std::string health = "127.0.0.1:" + std::to_string(FreePort());
   ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0", {"--health_listen", health}));
@@ -345,7 +347,8 @@ TEST_F(HostileTest, OneAddressCannotKeepProbesFromTheHealthPort) {
   EXPECT_EQ(CheckHealth(NewChannel(health), "readiness"), HealthStatus::SERVING);
 }
 
-// That the front's test could fail: without the front these attacks take what it may not give.
+// Shows that the front's test could fail: without the front these attacks take what it must not
+// give.
 TEST_F(HostileTest, TheBareServerGrowsUnderWhatTheFrontShields) {
   for (const char* const name : {"rapid_reset", "half_sent_messages"}) {
     ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0"));

@@ -1,7 +1,7 @@
-// Clients behind a bad network: whatever becomes of the connection, the server gives back what the
+// Clients behind a bad network. Whatever happens to the connection, the server gives back what the
 // call held, answers are whole or fail, and the next call is good. Rows 45, 47 and 48 of the table
-// of bad inputs. The times are printed, and held against what is promised in a long run alone: a
-// busy machine is slow.
+// of bad inputs. Times are printed, and compared with the promises only in a long run, since a busy
+// machine is slow.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -33,7 +33,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AnyOf;
 
-// What is promised of blocks: free so soon after a reset, and after keepalive has found a peer
+// The promised time until blocks are free: after a reset, and after keepalive has found a peer
 // lost.
 constexpr seconds kFreeAfterReset{1};
 constexpr seconds kFreeAfterKeepalive{5};
@@ -44,7 +44,7 @@ void ExpectPromised(milliseconds taken, milliseconds promised) {
   }
 }
 
-// Connections of a server that has the keepalive of a network of seconds, and takes its time.
+// A server with a keepalive of seconds and slow steps, and its connections.
 class NetworkFault : public ::testing::Test {
  protected:
   NetworkFault() : NetworkFault({"--keepalive_interval", "1s"}, milliseconds(5)) {}
@@ -59,8 +59,8 @@ class NetworkFault : public ::testing::Test {
     server_->process().Signal(SIGTERM);
     const ServerProcess::Exit exit = server_->process().AwaitExit();
     EXPECT_EQ(exit.code, 0) << "every call has ended";
-    // Not by itself, and not because its reader was slow, which may take an hour here: its
-    // connection was given up.
+    // A long call did not end by itself, nor because its reader was slow, which is allowed an hour
+    // here. Its connection was given up.
     int cut = 0;
     for (const nlohmann::json& line : LogLines(exit.errors, "call_end")) {
       if (line.value("request_id", "").rfind("long-", 0) != 0) continue;
@@ -81,7 +81,7 @@ class NetworkFault : public ::testing::Test {
     request.mutable_sampling()->set_seed(7);
     return request;
   }
-  // Begins an answer that nobody waits for, and reads the first of it.
+  // Begins an answer that nobody waits for, and reads its first part.
   void Begin(ClientCall& call) {
     v1::GenerateRequest request = Answer(kLong);
     request.set_request_id("long-" + std::to_string(begun_++));
@@ -91,7 +91,7 @@ class NetworkFault : public ::testing::Test {
     EXPECT_TRUE(call.Read().has_delta());
   }
   std::string Straight(int tokens) {
-    // No fault before it has met this connection.
+    // Each fault meets a fresh connection.
     const auto stub = v1::EtaService::NewStub(OwnConnection(server_->address()));
     ClientCall call(*stub);
     call.Start(Answer(tokens));
@@ -105,7 +105,7 @@ class NetworkFault : public ::testing::Test {
     EXPECT_EQ(call.Finish().error_code(), StatusCode::UNAVAILABLE);
   }
 
-  // A reader that does not read is not cut off for that.
+  // Flags with which a slow reader is not cut off.
   static std::vector<std::string> Patient(std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--slow_reader_timeout", "1h", "--stall_timeout", "2h"});
     return flags;
@@ -149,7 +149,7 @@ TEST_F(NetworkFault, BlackHolesAreFoundByKeepalive) {
     }
     proxy_.BlackHole();
     worst = std::max(worst, AwaitIdle(*server_));
-    proxy_.ResetAll();  // what a client's own keepalive would tell it
+    proxy_.ResetAll();  // what a client's own keepalive would do
     for (const auto& call : lost) ExpectLost(*call);
     proxy_.Mend();
   }
@@ -221,7 +221,8 @@ TEST_F(NetworkFault, SlowAndTornLinksCarryWholeAnswersAndHoldNoBlocks) {
       << "free after " << worst.count() << " ms at most\n";
 }
 
-// Cut anywhere in what the client gets: it has the whole answer and its end, or an error.
+// The client's stream is cut after any number of bytes. The client has the whole answer with its
+// end, or an error.
 TEST_F(NetworkFault, AnswersCutAfterAnyByteAreWholeOrFail) {
   const std::string text = Straight(20);
   std::mt19937 random(11);
@@ -247,13 +248,13 @@ TEST_F(NetworkFault, AnswersCutAfterAnyByteAreWholeOrFail) {
   EXPECT_LT(whole, rounds);
 }
 
-// Run by network_loss.sh, in a network that loses three packets of ten.
+// network_loss.sh runs this in a network that loses three packets of ten.
 using NetworkLoss = NetworkFault;
 
 TEST_F(NetworkLoss, AMinuteOfItLeavesNothingBehind) {
   const char* const file = std::getenv("ETA_TEST_LOSS");  // NOLINT(concurrency-mt-unsafe)
   if (file == nullptr) GTEST_SKIP() << "run by tests/network_loss.sh";
-  // Once the file is there the loss begins, or ends, and the file goes.
+  // The test writes the file; then the script begins or ends the loss and removes the file.
   const auto turn = [file] {
     std::ofstream(file).close();
     while (std::filesystem::exists(file)) std::this_thread::sleep_for(milliseconds(1));
@@ -286,7 +287,7 @@ TEST_F(NetworkLoss, AMinuteOfItLeavesNothingBehind) {
   for (std::thread& client : clients) client.join();
   EXPECT_GT(whole, 0);
   turn();
-  // Of a client whose last packets were lost the server learns by its keepalive.
+  // If a client's last packets were lost, the server learns of its end by keepalive.
   const milliseconds taken = AwaitIdle(*server_);
   ExpectPromised(taken, kKeepalive + kFreeAfterReset);
   std::cout << "30 % of packets lost for a minute: " << whole << " answers, " << lost

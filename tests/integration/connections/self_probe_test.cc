@@ -1,4 +1,4 @@
-// A listener that takes connections and answers none of them.
+// The probe of a listener that takes connections and answers none of them.
 #include "service/health/self_probe.h"
 
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Listens on a free port of this host; the kernel takes connections, nobody answers.
+// Listens on a free port of this host. The kernel takes connections, and nobody answers.
 class DeafListener {
  public:
   DeafListener() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

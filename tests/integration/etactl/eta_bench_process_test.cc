@@ -1,5 +1,5 @@
-// eta-bench against the server as it is shipped: its reports of overload and of fairness have the
-// fields that others read, and fit themselves. What the figures are is not judged here.
+// eta-bench against the shipped server: its reports of overload and fairness have the fields that
+// others read, and are consistent. The measured values are not judged here.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class EtaBenchProcessTest : public ::testing::Test {
  protected:
-  // With places for six requests.
+  // Starts a server with places for six requests.
   void StartServer(const std::vector<std::string>& more) {
     std::vector<std::string> flags = {"--model",
                                       model_.path(),
@@ -54,7 +54,7 @@ class EtaBenchProcessTest : public ::testing::Test {
       EXPECT_TRUE(report.contains(field) && report[field].is_number()) << field;
     }
   }
-  // Only answers and refusals for want of room, some of them answers, each with its times.
+  // Expects only answers and refusals for want of room, with some answers, each with its times.
   static void ExpectPhases(const json& phases, const std::vector<std::string>& names) {
     ASSERT_EQ(phases.size(), names.size());
     for (size_t i = 0; i < names.size(); ++i) {

@@ -1,5 +1,4 @@
-// `etactl calibrate` and `etactl profiles` as a user runs them, against the server as it is
-// shipped.
+// `etactl calibrate` and `etactl profiles` as a user runs them, against the shipped server.
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -45,7 +44,7 @@ class EtactlCalibrateProcessTest : public ::testing::Test {
     arguments.insert(arguments.begin() + 1, {"--server", address_});
     return arguments;
   }
-  // Four sequences of some 400 tokens: quick, and good for nothing but tests.
+  // Calibrates on four sequences of some 400 tokens: quick, and good only for tests.
   CtlProcess::Exit Calibrate(const std::string& name, std::vector<std::string> more = {}) {
     more.insert(more.begin(), {"calibrate", name, "--samples=" + texts_.path()});
     return Run(more);

@@ -1,4 +1,4 @@
-// etactl as a user runs it, against the server as it is shipped: what it prints and its exit codes.
+// etactl as a user runs it, against the shipped server: its output and its exit codes.
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>

@@ -1,4 +1,4 @@
-// `etactl stats` as a user runs it, against the server as it is shipped.
+// `etactl stats` as a user runs it, against the shipped server.
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -32,7 +32,7 @@ class EtactlStatsProcessTest : public ::testing::Test {
   CtlProcess::Exit Stats(const std::vector<std::string>& more = {}) const {
     return CtlProcess(With(more)).AwaitExit();
   }
-  // An answer of five tokens; what it says at its end.
+  // Generates five tokens and returns the last object of the output.
   nlohmann::json Generate(const std::string& attention) const {
     const auto exit = CtlProcess({"generate", "--server", address_, "--json", "--attention",
                                   attention, "--max_tokens", "5", "--ignore_eos", "Once upon"})

@@ -1,5 +1,5 @@
-// etactl as a user runs it, over TLS, against the server as it is shipped: what goes through, and
-// what it says where certificates are in the way.
+// etactl over TLS as a user runs it, against the shipped server: what gets through, and the
+// messages when certificates are wrong.
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -62,13 +62,13 @@ class EtactlTlsProcessTest : public ::testing::Test {
     return CtlProcess(command).AwaitExit();
   }
   CtlProcess::Exit Health(const Flags& more) const { return Run({"health"}, more); }
-  // Flags to show a certificate of one's own.
+  // The flags that show a client certificate.
   Flags Showing(const MadeCertificate& own) const {
     return {"--tls_ca",   ca_,
             "--tls_cert", folder_.Write("own.pem", own.certificate),
             "--tls_key",  WriteSecret(folder_, "own_key.pem", own.key)};
   }
-  // That it got no further than the connection, and says why in one line.
+  // Expects that the call got no further than the connection, and that one line says why.
   static void ExpectUnreachable(const CtlProcess::Exit& exit, const std::string& advice) {
     EXPECT_EQ(exit.code, 3);
     EXPECT_THAT(exit.errors, AllOf(StartsWith("etactl: UNAVAILABLE: "), HasSubstr(advice)));
@@ -105,7 +105,7 @@ TEST_F(EtactlTlsProcessTest, AServerThatItCannotTrustGetsNothing) {
     const auto exit = Run(command, {"--tls_ca", strangers_ca_});
     ExpectUnreachable(exit, "the server's certificate is of no root in --tls_ca, or has expired");
   }
-  // In a day and a half its certificate has expired and its root has not.
+  // In a day and a half its certificate will have expired and its root will not.
   const Environment preload("LD_PRELOAD", ETA_SHIFTED_CLOCK_LIBRARY);
   const Environment clock("ETA_SHIFTED_CLOCK", folder_.Write("clock", std::to_string(36 * 3600)));
   const Environment asan("ASAN_OPTIONS", "verify_asan_link_order=0");
@@ -158,7 +158,7 @@ TEST_F(EtactlTlsProcessTest, KeysGoOverTls) {
   StartServer({"--identity", folder_.Write("identity.json", identity.dump())});
   const std::string key_file = WriteSecret(folder_, "key", key + "\n");
   for (const Flags& command : kCommands) {
-    if (command[0] == "health") continue;  // public
+    if (command[0] == "health") continue;  // health is public
     const auto exit = Run(command, {"--tls_ca", ca_, "--api_key_file", key_file});
     EXPECT_EQ(exit.code, 0) << command[0] << ": " << exit.errors;
     for (const Flags& bad :

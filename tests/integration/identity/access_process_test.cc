@@ -1,4 +1,4 @@
-// Who may call the server as it is shipped: rows 20 to 23, 25 and 52 of the table of bad inputs.
+// Who may call the shipped server: rows 20 to 23, 25 and 52 of the table of bad inputs.
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,7 +96,7 @@ TEST_F(AccessProcessTest, AMethodThatTheRolesDoNotCoverIsDenied) {
   EXPECT_TRUE(Import("acme", "legal").ok());
 }
 
-// Through a proxy, since nobody else may name a tenant.
+// Through a proxy, since only a proxy may name a tenant.
 TEST_F(AccessProcessTest, ACallMayNotNameAnotherTenantThanItsCredentialIsOf) {
   const CertificateAuthority authority("authority");
   const MadeCertificate own = authority.Issue();
@@ -171,7 +171,7 @@ TEST_F(AccessProcessTest, FiguresOfOthersAreForThoseWhoMaySeeAll) {
 TEST_F(AccessProcessTest, AForeignProfileIsAnAbsentOne) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Import("acme", "legal").ok());
-  // What globex is told of a profile, without its name.
+  // What globex is told of a profile, without the name.
   const auto told = [this](const std::string& name) {
     using Stub = v1::ProfileService::Stub;
     v1::GetProfileRequest get;

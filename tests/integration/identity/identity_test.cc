@@ -1,5 +1,5 @@
-// Who may call what, over real sockets: keys, tokens, certificates, and everything that must not
-// get in.
+// Who may call what, over real sockets: keys, tokens, certificates, and everything that must be
+// refused.
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -28,8 +28,8 @@ using ::testing::Not;
 
 const std::string kKeyName = "k1";
 
-// What each method takes. A method that is not here fails the test: whoever adds one says who may
-// call it.
+// The roles that each method needs. A method that is missing here fails the test, so whoever adds
+// one says who may call it.
 const std::map<std::string, Roles> kNeeded = {
     {"/eta.v1.EtaService/Generate", {Role::kGenerate}},
     {"/eta.v1.EtaService/Calibrate", {Role::kCalibrate}},
@@ -45,8 +45,8 @@ const std::map<std::string, Roles> kNeeded = {
     {"/eta.v1.AdminService/SetLogLevel", {Role::kAdmin}},
 };
 
-// Every method of every service that this repository declares, as the files say: descriptors of
-// services that a test does not use are not linked into it.
+// Every method of every service in this repository, read from the files: descriptors of services
+// that a test does not use are not linked into it.
 std::set<std::string> Methods() {
   const std::regex word(R"(\b(service|rpc)\s+(\w+))");
   std::set<std::string> methods;
@@ -241,7 +241,7 @@ TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
   options.identity = Options().identity;
   options.tenant_header = kTenantHeader;
   const std::string method = "/eta.v1.EtaService/Generate";
-  // Over this host's own sockets as over the network: a front brings strangers there, too.
+  // This host's own sockets are treated like the network, since a front brings strangers there too.
   for (const char* const listen : {"127.0.0.1:0", "0.0.0.0:0"}) {
     SCOPED_TRACE(listen);
     options.listen = listen;
@@ -267,7 +267,7 @@ TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
                            {{kTenantHeader, "other"},
                             {"authorization", "Bearer " + keys_.at(Role::kGenerate)}})),
               "TENANT_MISMATCH");
-    // No connection without a certificate, with one of strangers, or in plaintext.
+    // No connection is made without a certificate, with a stranger's certificate, or in plaintext.
     const CertificateAuthority strangers("strangers");
     for (const auto& channel :
          {TlsChannel(authority_), TlsChannel(authority_, strangers.Issue({.uri = kWeb})),
@@ -312,7 +312,7 @@ TEST_F(IdentityTest, ProbesReachAServerWithMutualTls) {
   }
   EXPECT_EQ(Ask(probe, "/eta.v1.EtaService/Stats", {}).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
-  // Were the server's own probe not let in, liveness would fail after its patience.
+  // If the server's own probe were refused, liveness would fail after the probe's timeout.
   std::this_thread::sleep_for(milliseconds(2500));
   EXPECT_EQ(CheckHealth(probe, "liveness"), HealthStatus::SERVING);
   std::thread drain([this] { server_->Drain(); });

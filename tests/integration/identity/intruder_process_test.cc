@@ -1,5 +1,5 @@
-// The built server with an intruder's code in it (forbidden_calls.cc): what that cannot do, while
-// the server serves on.
+// The built server with an intruder's code in it (forbidden_calls.cc): what that code cannot do,
+// while the server serves on.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -29,7 +29,7 @@ class Intruder : public ::testing::Test {
   std::unique_ptr<Replica> Start(const std::vector<std::string>& flags) const {
     setenv("LD_PRELOAD", ETA_FORBIDDEN_CALLS_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
     setenv("ETA_INTRUDER_REPORT", report_.c_str(), 1);     // NOLINT(concurrency-mt-unsafe)
-    // Its runtime would not let a library come before itself.
+    // The sanitizer's runtime would not let a library be loaded before it.
     setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);  // NOLINT(concurrency-mt-unsafe)
     auto server = std::make_unique<Replica>(model_.path(), "", flags);
     for (const char* name : {"LD_PRELOAD", "ETA_INTRUDER_REPORT", "ASAN_OPTIONS"}) {
@@ -38,7 +38,7 @@ class Intruder : public ::testing::Test {
     return server;
   }
 
-  // What it could do and what not; without "end" it did not come so far.
+  // What the intruder could do and what not. Without "end" it did not get so far.
   std::map<std::string, std::string> Intrude(Replica& server) const {
     server.process().Signal(SIGUSR2);
     std::map<std::string, std::string> results;
@@ -85,7 +85,7 @@ TEST_F(Intruder, IsHeldByTheFilterWhereItIsOnAndTheLogSaysWhereItIsOff) {
   const auto results = Intrude(*server);
   EXPECT_THAT(results, Contains(Pair("dumpable", "1")));
   EXPECT_THAT(results, Contains(Pair("written_code", "done")));
-  EXPECT_FALSE(results.contains("end"));  // it has become another program
+  EXPECT_FALSE(results.contains("end"));  // it became another program
   EXPECT_THAT(server->process().AwaitExit().errors,
               AllOf(HasSubstr("--system_call_filter: "), HasSubstr("--allow_core_dumps: ")));
 }

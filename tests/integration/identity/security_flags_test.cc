@@ -1,4 +1,4 @@
-// Flags of access: none that would be idle is taken, and none opens what it does not name.
+// Flags of access: a flag without effect is refused, and no flag opens more than it names.
 #include <functional>
 #include <string>
 

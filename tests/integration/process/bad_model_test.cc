@@ -1,5 +1,5 @@
-// What the server says of a damaged model: it ends with exit code 2 and one error that names the
-// cause, and never listens. Rows 67 to 81 of the table of bad inputs.
+// A damaged model: the server ends with exit code 2 and one error that names the cause, and never
+// listens. Rows 67 to 81 of the table of bad inputs.
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -32,7 +32,7 @@ struct Tensor {
 };
 using Tensors = std::map<std::string, Tensor>;
 
-// The files of a model, to be damaged.
+// The files of a model that a test damages.
 class ModelFiles {
  public:
   explicit ModelFiles(const std::string& folder) : folder_(folder) {}
@@ -65,7 +65,7 @@ class ModelFiles {
     }
     ASSERT_TRUE(WriteSafetensors(path, {}, written).ok());
   }
-  // Weights with this header, whatever length it says it has, before so many bytes of zeros.
+  // Writes weights: this header, with `length` as its stated length, and `data_bytes` zeros.
   void WriteHeader(const std::string& header, uint64_t length, size_t data_bytes) const {
     std::string bytes;
     for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i));
@@ -86,7 +86,7 @@ class ModelFiles {
 struct Damage {
   std::string name;
   std::function<void(const ModelFiles&)> apply;
-  std::string cause;  // in the line
+  std::string cause;  // a text in the line
 };
 
 ServerProcess Serve(const std::string& model, const std::vector<std::string>& more = {}) {
@@ -98,11 +98,11 @@ ServerProcess Serve(const std::string& model, const std::vector<std::string>& mo
 
 void ExpectBadStart(ServerProcess server, const std::string& cause) {
   EXPECT_EQ(server.AwaitAddress(), "") << "it listens";
-  server.Signal(SIGTERM);  // else a server that took the model would stay
+  server.Signal(SIGTERM);  // otherwise a server that took the model would stay
   const ServerProcess::Exit exit = server.AwaitExit();
   EXPECT_EQ(exit.code, 2);
   EXPECT_THAT(exit.errors, HasSubstr(cause));
-  const std::string error = R"("level":"error")";  // beside warnings of what is insecure
+  const std::string error = R"("level":"error")";  // beside warnings of insecure choices
   const size_t first = exit.errors.find(error);
   EXPECT_NE(first, std::string::npos) << exit.errors;
   EXPECT_EQ(exit.errors.find(error, first + 1), std::string::npos) << exit.errors;
@@ -141,7 +141,7 @@ TEST_P(BadModelTest, IsRefusedInOneLine) {
 constexpr char kWeights[] = "model.safetensors";
 constexpr char kNorm[] = "model.norm.weight";
 
-// A tensor of a header.
+// The entry of a tensor in a header.
 std::string Entry(const std::string& name, const std::string& shape, int64_t begin, int64_t end,
                   const std::string& dtype = "U8") {
   return absl::StrCat("\"", name, R"(":{"dtype":")", dtype, R"(","shape":[)", shape,
@@ -357,7 +357,7 @@ TEST(PinnedModel, IsServedOnlyWithTheDigestsThatAreListed) {
                  "'model.safetensors' does not have the expected SHA-256 digest");
 }
 
-// Row 79: what is served is a copy.
+// Row 79: a copy is served.
 TEST(LoadedModel, DoesNotChangeWithItsFiles) {
   const TinyModel model;
   const ModelFiles files(model.path());
@@ -377,7 +377,7 @@ TEST(LoadedModel, DoesNotChangeWithItsFiles) {
   ExpectBadStart(Serve(model.path()), "");
 }
 
-// Row 80: by request only, and then no request with such numbers is answered with text.
+// Row 80: only with the flag, and then no request with such numbers is answered with text.
 TEST(NonfiniteWeights, AreServedWhereTheFlagAllowsThem) {
   const TinyModel model({.tied = false, .nan_embedding = 300});
   ExpectBadStart(Serve(model.path()), "is NaN or infinite");

@@ -1,5 +1,5 @@
-// SIGTERM under load, of the server as it is shipped: no stream is cut inside the grace, no call is
-// taken after the delay, every stream ends whole or with its tokens counted, the exit code is 0.
+// SIGTERM under load, of the shipped server. No stream is cut within the grace, no call is taken
+// after the delay, every stream ends whole or with its tokens counted, and the exit code is 0.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -32,8 +32,7 @@ constexpr int kClients = 6;
 constexpr int kCallsAfterRefusal = 20;
 constexpr milliseconds kDelay{200};
 
-// Promised is that no call is taken 1 s after the signal; sanitizers and a busy machine take
-// longer.
+// No call may be taken 1 s after the signal. Sanitizers and a busy machine take longer.
 milliseconds LastTakenWithin() {
   if (LongRun() && !kAddressSanitizer) return milliseconds(1000);
   return kDelay + milliseconds(5000);
@@ -46,12 +45,12 @@ struct Round {
   milliseconds load{0};     // before the signal
 };
 
-// What one call came to, by its client's clock.
+// The result of one call, by its client's clock.
 struct Outcome {
   std::string id;
   Clock::time_point begin, end;
-  bool accepted = false;  // it had a message
-  int64_t tokens = 0;     // that it got
+  bool accepted = false;  // true: it got a message
+  int64_t tokens = 0;     // tokens that it got
   bool finished = false;
   grpc::Status status;
 };
@@ -60,7 +59,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   auto channel = OwnConnection(address, grpc::InsecureChannelCredentials(), arguments);
-  // gRPC 1.51 now and then takes an attempt that goes on for one that failed, and tries again.
+  // gRPC 1.51 sometimes takes an attempt that goes on for a failed one and tries again.
   EXPECT_TRUE(
       channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::minutes(1)));
   return channel;
@@ -111,7 +110,7 @@ class Caller {
     }
     outcome.status = client.Finish();
     outcome.end = Clock::now();
-    if (!streaming_.exchange(true)) streaming_.notify_all();  // also of a server that fails
+    if (!streaming_.exchange(true)) streaming_.notify_all();  // also for a server that fails
     return outcome;
   }
 
@@ -123,18 +122,18 @@ class Caller {
   std::thread thread_;
 };
 
-// How often each request stands in the log as ended; under "" those that were refused before their
-// id was read.
+// How often each request stands in the log as ended. The entry "" counts requests that were refused
+// before their id was read.
 std::map<std::string, int> EndsInLog(const std::string& log) {
   std::map<std::string, int> ends;
   for (const auto& line : LogLines(log, "call_end")) ++ends[line.value("request_id", "")];
   return ends;
 }
 
-// What the rounds had in all.
+// The sums over all rounds.
 struct Seen {
   int drained = 0;             // calls refused because the server drains
-  milliseconds last_taken{0};  // after the signal, of all calls that were answered
+  milliseconds last_taken{0};  // after the signal, of all answered calls
 };
 
 void Drain(const Round& round, Seen& seen) {
@@ -151,7 +150,7 @@ void Drain(const Round& round, Seen& seen) {
     callers.push_back(std::make_unique<Caller>(address, round, i));
   }
   for (const auto& caller : callers) caller->AwaitFirstToken();
-  std::this_thread::sleep_for(round.load);  // somewhere in their streams
+  std::this_thread::sleep_for(round.load);  // the signal comes somewhere in their streams
 
   const Clock::time_point signal = Clock::now();
   server.Signal(SIGTERM);
@@ -190,7 +189,7 @@ void Drain(const Round& round, Seen& seen) {
     }
     EXPECT_GE(outcome.end - signal, kDelay) << what;
     if (!outcome.accepted && outcome.status.error_code() == grpc::StatusCode::CANCELLED) {
-      continue;  // gRPC 1.51, of what arrives while its server shuts down
+      continue;  // gRPC 1.51, for a call that arrives while its server shuts down
     }
     EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::UNAVAILABLE) << what;
     if (!outcome.accepted) continue;
@@ -201,7 +200,7 @@ void Drain(const Round& round, Seen& seen) {
   EXPECT_GE(ends[""], refused) << "every refusal is logged, also one that its client never heard";
 }
 
-// By turns streams that have time to end, and streams that have not.
+// Rounds alternate: streams that have time to end, and streams that have not.
 Round RoundOf(int i) {
   const bool long_enough = i % 2 == 0;
   return {.number = i,

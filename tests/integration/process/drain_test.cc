@@ -1,4 +1,4 @@
-// A stop, step by step: which calls are taken and how long running ones have.
+// A stop step by step: which calls are taken, and how long running calls have.
 #include <thread>
 
 #include "eta/v1/service.grpc.pb.h"
@@ -14,7 +14,7 @@ using std::chrono::seconds;
 class DrainTest : public CalibrateTest {
  protected:
   void TearDown() override {
-    Serve();  // the server of the test has ended
+    Serve();  // the previous server of the test has ended
     CalibrateTest::TearDown();
   }
   std::shared_ptr<PuppetCall> StartCall(ClientCall& client) {
@@ -40,7 +40,7 @@ TEST_F(DrainTest, AfterTheDelayNoMethodTakesNewWork) {
   ClientCall late(*stub_);
   const grpc::Status refused = late.Refusal(Ask("me too"));
   EXPECT_EQ(ReasonOf(refused), "DRAINING");
-  // Another replica takes it at once.
+  // Another replica takes the call at once.
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused).has_value());
   EXPECT_GE(std::atoi(late.Trailer("grpc-retry-pushback-ms").c_str()), 100);
   EXPECT_LE(std::atoi(late.Trailer("grpc-retry-pushback-ms").c_str()), 120);
@@ -69,13 +69,13 @@ TEST_F(DrainTest, AReaderHasTheWholeTimeoutToTakeItsAnswer) {
   for (int i = 0; i < 8192 && !call->Congested(); ++i) {
     call->Say(std::string(8 * 1024, 'x'));
     said += 8 * 1024;
-    std::this_thread::sleep_for(milliseconds(1));  // the writer takes its turn
+    std::this_thread::sleep_for(milliseconds(1));  // time for the writer
   }
   ASSERT_TRUE(call->Congested());
   call->Finish();
   std::thread drain([this] { server_->Drain(); });
   AwaitClosed();
-  std::this_thread::sleep_for(milliseconds(1500));  // the engine has long ended
+  std::this_thread::sleep_for(milliseconds(1500));  // the engine ended long before
   EXPECT_EQ(slow.ReadText().size(), said);
   EXPECT_TRUE(slow.Finish().ok());
   drain.join();

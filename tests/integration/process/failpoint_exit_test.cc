@@ -1,4 +1,4 @@
-// Failures that a server does not survive: it ends soon, with the exit code that says why, and its
+// Failures that a server does not survive: it ends soon with the exit code that says why, and its
 // clients are told.
 #include <atomic>
 #include <csignal>
@@ -31,8 +31,8 @@ class FailpointExit : public ::testing::Test {
   const std::string store_ = folder_.path() + "/profiles.db";
 };
 
-// Row 61 of the table of bad inputs: what runs fails, the health says so at once, nothing new is
-// taken, the process ends to be started again.
+// Row 61 of the table of bad inputs. What runs fails, health says so at once, nothing new is taken,
+// and the process ends in order to be restarted.
 class FailpointDevice : public FailpointExit, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Failpoints, FailpointDevice,
                          ::testing::Values("engine.step", "engine.step_device"),
@@ -51,7 +51,7 @@ TEST_P(FailpointDevice, ThatIsLostEndsTheProcess) {
   ClientCall running(*server->stub);
   running.Start(LongAnswer(900));
   EXPECT_TRUE(running.Read().has_started());
-  server.Arm(std::string(GetParam()) + "=fail*1 drain=delay:2000");  // time for what follows
+  server.Arm(std::string(GetParam()) + "=fail*1 drain=delay:2000");  // time for the checks below
   running.ReadText();
   const grpc::Status status = running.Finish();
   EXPECT_EQ(status.error_code(), StatusCode::INTERNAL) << status.error_message();
@@ -67,7 +67,7 @@ TEST_P(FailpointDevice, ThatIsLostEndsTheProcess) {
   EXPECT_EQ(LogLines(exit.errors, "device_lost").size(), 1u);
 }
 
-// Wherever in the step thread memory is short: every call ends, and so does the process.
+// Memory is short somewhere in the step thread: every call ends, and so does the process.
 class FailpointMemory : public FailpointExit, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Failpoints, FailpointMemory,
                          ::testing::Values("engine.step", "engine.block", "engine.deliver",
@@ -100,7 +100,7 @@ TEST_P(FailpointMemory, ShortInAStepEndsTheProcess) {
   EXPECT_THAT(exit.errors, HasSubstr("had no memory"));
 }
 
-// A step that takes for ever: not alive while it does, alive after it.
+// A step hangs: the server is not alive during it and is alive after it.
 TEST_F(FailpointExit, AStepThatHangsIsSeenByLiveness) {
   const FailpointServer server(model_.path(), "",
                                {"--slow_reader_timeout", "500ms", "--stall_timeout", "1s"});
@@ -119,7 +119,7 @@ TEST_F(FailpointExit, AStepThatHangsIsSeenByLiveness) {
   EXPECT_TRUE(call.Finish().ok());
 }
 
-// Nothing is served from what could not be loaded whole.
+// Nothing is served that could not be loaded whole.
 class FailpointStart : public FailpointExit, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Failpoints, FailpointStart,
                          ::testing::Values("file.open=fail*1", "file.open=fail*1@1",
@@ -164,7 +164,7 @@ TEST_F(FailpointExit, ACommitThatFailsIsNotAcknowledgedAndEndsTheProcess) {
   EXPECT_EQ(again->Get("legal").version(), 1) << again->status.error_message();
 }
 
-// Killed while it stops: what it acknowledged is there.
+// Killed while it stops: what it acknowledged is stored.
 TEST_F(FailpointExit, AKillInTheDrainLosesNothing) {
   {
     const FailpointServer server(model_.path(), store_);

@@ -59,7 +59,7 @@ TEST_F(LifecycleTest, IsHealthyUnderEveryName) {
 
 TEST_F(LifecycleTest, WatchersSeeTheDrain) {
   ServerOptions options;
-  options.drain_delay = milliseconds(300);  // for the news to arrive before the calls are ended
+  options.drain_delay = milliseconds(300);  // time for the news to arrive before calls are ended
   Serve(options, Limits());
   GenericCall watch(channel_, "/grpc.health.v1.Health/Watch");
   watch.Start();
@@ -79,7 +79,7 @@ TEST_F(LifecycleTest, WatchersAreToldOfChangesOnly) {
   Serve(options, limits);
   HealthListener liveness(NewChannel(), "liveness");
   EXPECT_EQ(liveness.Next(), HealthStatus::SERVING);
-  std::this_thread::sleep_for(milliseconds(300));  // some looks at the engine
+  std::this_thread::sleep_for(milliseconds(300));  // time for some polls of the engine
   EngineSnapshot snapshot;
   snapshot.running = 1;
   engine_->SetSnapshot(snapshot);
@@ -167,7 +167,7 @@ TEST_F(LifecycleTest, IsReadyWhileOneOfTwoDevicesWorksAndAliveWhileItMoves) {
 
   EngineSnapshot lost;
   lost.device_lost = true;
-  lost.running = 1;  // what a device held when it was lost does not count as a stall
+  lost.running = 1;  // a lost device's requests do not count as a stall
   devices[0]->SetSnapshot(lost);
   std::this_thread::sleep_for(milliseconds(600));
   EXPECT_EQ(Check("readiness"), kServing);

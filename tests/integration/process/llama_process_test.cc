@@ -1,5 +1,5 @@
-// A plain LLaMA checkpoint as Hugging Face has it, served, calibrated over the wire and served
-// sparse. It knows token ids only.
+// A plain LLaMA checkpoint in Hugging Face's format: served, calibrated over the wire, and served
+// sparse. It takes token ids only.
 #include <algorithm>
 
 #include "calibration/calibrator.h"

@@ -1,4 +1,4 @@
-// The log of the server as it is shipped: one object a line, and nothing of what clients say.
+// The log of the shipped server: one object per line, and nothing of what clients send.
 #include <csignal>
 #include <memory>
 #include <optional>
@@ -34,7 +34,7 @@ std::vector<std::string> With(std::vector<std::string> flags) {
 }
 
 v1::GenerateRequest Repeat() {
-  // The model goes on with what it sees again and again.
+  // The model repeats a word that it sees again and again.
   v1::GenerateRequest request = Ask("canary canary canary canary canary canary canary canary");
   request.mutable_stopping()->set_max_tokens(12);
   request.mutable_stopping()->set_ignore_eos(true);
@@ -65,7 +65,7 @@ class LogProcess : public ::testing::Test {
     client->ReadText();
     return ReasonOf(client->Finish());
   }
-  // What the server has said when it has ended.
+  // Stops the server and returns what it said.
   std::string Stop() {
     server_->Signal(SIGTERM);
     const ServerProcess::Exit exit = server_->AwaitExit();
@@ -176,7 +176,7 @@ TEST_F(LogProcess, HoldsNothingOfWhatClientsAskOrGet) {
   EXPECT_THAT(LogLines(log, "call_end"), SizeIs(7));
   for (const auto& line : LogLines(log, "call_end")) {
     if (line.value("request_id", "") == "no-text")
-      continue;  // its model's name is one that it chose
+      continue;  // the model's name is one that the client chose
     EXPECT_THAT(line.dump(), Not(HasSubstr(kCanary)));
   }
   EXPECT_THAT(log, Not(HasSubstr("canary canary")));

@@ -1,5 +1,6 @@
-// The built server in a control group of its own whose limit the test moves: the readings are the
-// kernel's. Needs a machine that lets the test make control groups (version 1).
+// The built server in a control group of its own. The test moves the group's limit, and the
+// readings are the kernel's. It needs a machine on which the test may make control groups (version
+// 1).
 #include <signal.h>
 #include <unistd.h>
 

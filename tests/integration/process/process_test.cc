@@ -35,7 +35,7 @@ ServerProcess Serve(const std::vector<std::string>& flags) {
   return {ETA_BINARY_DIR "/eta-server", flags};
 }
 
-// Exit code 2 and one line that names the cause.
+// Expects exit code 2 and one line that names the cause.
 void ExpectBadStart(const std::vector<std::string>& flags, const std::string& cause) {
   ServerProcess server = Serve(flags);
   const ServerProcess::Exit exit = server.AwaitExit();
@@ -91,7 +91,7 @@ TEST(Process, ReadsFileAndEnvironment) {
 
 TEST(Process, IsNobodysToLookIntoBeforeItReadsItsConfiguration) {
   const TempFolder folder;
-  const std::string config = folder.path() + "/config";  // a pipe: who opens it waits for a writer
+  const std::string config = folder.path() + "/config";  // a pipe: opening it waits for a writer
   ASSERT_EQ(mkfifo(config.c_str(), 0600), 0);
   ServerProcess server = Serve({"--config", config});
   const std::string status = "/proc/" + std::to_string(server.pid()) + "/status";
@@ -101,7 +101,7 @@ TEST(Process, IsNobodysToLookIntoBeforeItReadsItsConfiguration) {
     seen = ReadFile(status);
   }
   ASSERT_THAT(seen, AllOf(HasSubstr("NoNewPrivs:\t1"), HasSubstr("Umask:\t0077")));
-  const int writer = open(config.c_str(), O_WRONLY | O_CLOEXEC);  // once the server is there
+  const int writer = open(config.c_str(), O_WRONLY | O_CLOEXEC);  // opens once the server reads
   EXPECT_EQ(write(writer, "nonsense = 1\n", 13), 13);
   close(writer);
   EXPECT_THAT(server.AwaitExit().errors, HasSubstr("nonsense"));
@@ -122,7 +122,7 @@ TEST(Process, DrainsOnTheFirstSignalAndHurriesOnTheSecond) {
 
   server.Signal(SIGTERM);
   grpc::Status status;
-  do {  // until the signal has arrived
+  do {  // repeated until the signal has arrived
     request.mutable_stopping()->set_max_tokens(1);
     ClientCall late(*stub);
     late.Start(request);
@@ -153,7 +153,7 @@ TEST(Process, ToBeStoppedAndGoOnIsNoSecondSignal) {
   EXPECT_TRUE(running.Read().has_started());
   server.Signal(SIGTERM);
   grpc::Status status;
-  do {                                                          // until the signal has arrived
+  do {  // repeated until the signal has arrived
     status = ClientCall(*stub).Refusal(v1::GenerateRequest());  // never a good one
   } while (ReasonOf(status) != "DRAINING");
 

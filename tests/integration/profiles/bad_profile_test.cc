@@ -1,6 +1,5 @@
-// What may be wrong with profiles and calibrations, against the server as it is shipped with a
-// store of its own: rows 1 and 24 to 37 of the table of bad inputs (tests/bad_inputs.md). A good
-// call works afterwards.
+// Bad profiles and calibrations at the shipped server with a store of its own: rows 1 and 24 to 37
+// of the table of bad inputs (tests/bad_inputs.md). A good call works afterwards.
 #include <bit>
 #include <cmath>
 #include <csignal>
@@ -28,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr size_t kDigestSize = 64;  // at the end of a stored record
 
-// What no profile may be called, whatever the call.
+// Names that no profile may have, in any call.
 const std::vector<std::string>& BadNames() {
   static const std::vector<std::string> names = {"..",
                                                  ".hidden",
@@ -65,7 +64,7 @@ class BadProfileTest : public ::testing::Test {
     ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors;
   }
 
-  // The field that INVALID_ARGUMENT names; else the code.
+  // The field that INVALID_ARGUMENT names; for another status its code.
   static std::string BadField(const grpc::Status& status) {
     if (status.error_code() != StatusCode::INVALID_ARGUMENT) {
       return absl::StrCat("code ", static_cast<int>(status.error_code()));
@@ -93,14 +92,14 @@ class BadProfileTest : public ::testing::Test {
     return absl::HexStringToBytes(SqliteClient{store_}(
         "SELECT hex(record) FROM eta_profiles WHERE name = '" + name + "' ORDER BY version"));
   }
-  // Past the server, with a digest that holds.
+  // Replaces the record beside the server, with a valid digest.
   void Replace(const std::string& name, std::string record) const {
     record.resize(record.size() - kDigestSize);
     record += Sha256Hex(record).value();
     SqliteClient{store_}("UPDATE eta_profiles SET record = x'" + absl::BytesToHexString(record) +
                          "' WHERE name = '" + name + "'");
   }
-  // What Generate says of a profile that was changed past the server, which is started anew.
+  // Changes a profile beside the server and restarts the server. Returns what Generate says.
   grpc::Status StatusWith(const std::string& name, const std::string& record) {
     server_.reset();
     Replace(name, record);
@@ -115,7 +114,7 @@ class BadProfileTest : public ::testing::Test {
   std::unique_ptr<Replica> server_;
 };
 
-// Row 1: gRPC refuses what no method takes, the methods what is over their own limits.
+// Row 1: gRPC refuses what no method takes; each method refuses what exceeds its own limit.
 TEST_F(BadProfileTest, MessagesOverTheLimitOfTheirMethod) {
   constexpr size_t kMiB = 1 << 20;
   const auto refusal = [this](const char* method, size_t bytes) {
@@ -146,7 +145,7 @@ TEST_F(BadProfileTest, UnknownProfilesVersionsAndAliasesAreNotFound) {
   }
 }
 
-// Rows 29 and 30: one allow-list, whichever field of whichever call the name stands in.
+// Rows 29 and 30: one allow-list for the name in every field of every call.
 TEST_F(BadProfileTest, NamesOutsideTheAllowListAreInvalidEverywhere) {
   using Stub = v1::ProfileService::Stub;
   const std::string json = server_->Export("good");
@@ -182,7 +181,7 @@ TEST_F(BadProfileTest, NamesOutsideTheAllowListAreInvalidEverywhere) {
   EXPECT_THAT(server_->Versions("good"), ::testing::ElementsAre(1)) << "nothing was changed";
 }
 
-// Row 27, as a newer build would have left it.
+// Row 27: a profile as a newer build would leave it.
 TEST_F(BadProfileTest, AProfileOfANewerSchemaWaitsForItsBuild) {
   ASSERT_TRUE(server_->Calibrate(SmallCalibration("newer")).has_value());
   std::string record = Record("newer");
@@ -193,12 +192,12 @@ TEST_F(BadProfileTest, AProfileOfANewerSchemaWaitsForItsBuild) {
   EXPECT_EQ(ReasonOf(status), "PROFILE_SCHEMA_TOO_NEW");
 }
 
-// Row 28, beyond what a checksum finds: whoever could write the store could write that too.
+// Row 28, beyond what a checksum finds: who can write to the store can also write a checksum.
 TEST_F(BadProfileTest, StoredThresholdsThatAreNoNumbersAreDataLoss) {
   ASSERT_TRUE(server_->Calibrate(SmallCalibration("odd")).has_value());
   const std::string sound = Record("odd");
   for (const float bad : {std::nanf(""), INFINITY, -INFINITY}) {
-    std::string record = sound;  // the last threshold stands before a byte and the digest
+    std::string record = sound;  // the last threshold is in front of a byte and the digest
     const auto bits = std::bit_cast<uint32_t>(bad);
     for (size_t i = 0; i < 4; ++i) {
       record[record.size() - kDigestSize - 1 - 4 + i] = static_cast<char>(bits >> (8 * i));
@@ -239,7 +238,7 @@ TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
   EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
 }
 
-// Row 33: two at once over one server, then both ids again.
+// Row 33: two at once over one server, and then both ids again.
 TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
   std::vector<grpc::Status> statuses(2);
   std::vector<std::thread> clients;

@@ -1,5 +1,5 @@
-// Calls that wait for a profile store which does not answer: some do, in turns by tenant, the
-// others are refused, and what needs no store goes on.
+// Calls that wait for a profile store which does not answer. Some wait, in turns by tenant; the
+// others are refused; and calls that need no store go on.
 #include <algorithm>
 #include <future>
 #include <map>
@@ -37,10 +37,10 @@ class BusyStoreTest : public ProfileServiceTest {
     ProfileServiceTest::TearDown();
   }
 
-  static constexpr int kThreads = 4;  // of the server, for calls of the store
-  static constexpr int kShare = 60;   // of a tenant, in what may wait
+  static constexpr int kThreads = 4;  // the server's threads for calls of the store
+  static constexpr int kShare = 60;   // a tenant's share of the calls that may wait
 
-  // At most as many on one connection as there may be streams.
+  // Begins calls, at most as many per connection as it has streams.
   void Begin(const std::string& tenant, int count) {
     for (int i = 0; i < count; ++i) {
       if (begun_++ % 50 == 0) stubs_.push_back(v1::ProfileService::NewStub(NewChannel()));
@@ -54,20 +54,20 @@ class BusyStoreTest : public ProfileServiceTest {
       }));
     }
   }
-  // Of those whose calls have ended.
+  // The number of the tenant's calls that have ended.
   int Ended(const std::string& tenant) {
     return static_cast<int>(
         std::count_if(calls_[tenant].begin(), calls_[tenant].end(), [](const auto& call) {
           return call.wait_for(milliseconds(0)) == std::future_status::ready;
         }));
   }
-  // Returns when all but so many of a tenant's calls were refused.
+  // Returns when all but `left` of a tenant's calls were refused.
   void AwaitRefusals(const std::string& tenant, int left) {
     while (Ended(tenant) < static_cast<int>(calls_[tenant].size()) - left) {
       std::this_thread::sleep_for(milliseconds(5));
     }
   }
-  // How many of a tenant's calls were served; the others were refused for want of room.
+  // The number of a tenant's calls that were served. The others were refused for want of room.
   int Served(const std::string& tenant) {
     int served = 0;
     for (auto& call : calls_[tenant]) {
@@ -91,7 +91,7 @@ class BusyStoreTest : public ProfileServiceTest {
 TEST_F(BusyStoreTest, CallsThatCannotWaitForTheStoreAreRefused) {
   Begin("anybody", 90);
   AwaitRefusals("anybody", kThreads + kShare);
-  ExpectGoodCall({{kTenantHeader, "anybody"}});  // what needs no store is served
+  ExpectGoodCall({{kTenantHeader, "anybody"}});  // needs no store
   store_->Release();
   EXPECT_EQ(Served("anybody"), kThreads + kShare);
 }

@@ -1,6 +1,6 @@
-// The wall clock jumps by a day, forth and back, under a server that works: row 64 of the table of
-// bad inputs. Deadlines, token budgets, answers, the order of versions and what request ids are
-// known are the same.
+// The wall clock jumps by a day, forward and back, under a working server: row 64 of the table of
+// bad inputs. Deadlines, token budgets, answers, the order of versions and the memory of request
+// ids do not change.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -36,7 +36,8 @@ class ClockJump : public ::testing::Test {
   void Shift(int64_t seconds) const {
     std::rename(folder_.Write("clock.new", std::to_string(seconds)).c_str(), clock_.c_str());
   }
-  // Until the server's own clock has jumped. (A jump back reaches abseil's a second or two later.)
+  // Shifts the clock and waits until the server's own clock has jumped. (A jump back reaches
+  // abseil's clock a second or two later.)
   void ShiftAndAwait(int64_t seconds) const {
     const auto begin = std::chrono::steady_clock::now();
     const int64_t today = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -97,7 +98,7 @@ TEST_F(ClockJump, ChangesNothingButTheTimesThatAreShown) {
     ClientCall running(*server_->stub);
     running.Start(AskFor(500));
     EXPECT_TRUE(running.Read().has_started());
-    Http2Peer late(server_->address());  // whose deadline the server alone keeps
+    Http2Peer late(server_->address());  // only the server keeps its deadline
     ASSERT_TRUE(late.connected());
     const auto begin = std::chrono::steady_clock::now();
     late.Call(1, kGenerateMethod, {{"grpc-timeout", "300m"}});
@@ -111,14 +112,14 @@ TEST_F(ClockJump, ChangesNothingButTheTimesThatAreShown) {
     EXPECT_EQ(running.finished.usage().output_tokens(), 500);
     EXPECT_EQ(server_->Generate("legal").profile_version(), version)
         << server_->status.error_message();
-    // Versions go on, whatever time they bear.
+    // Versions go on, whatever times they carry.
     do {
       EXPECT_EQ(Import("version-" + std::to_string(version)), version + 1)
           << server_->status.error_message();
       ++version;
       std::this_thread::sleep_for(milliseconds(100));
     } while (std::abs(created_ - today - shift) > 600 && !HasFailure());
-    // What a request id stands for is known.
+    // Request ids are still known.
     EXPECT_EQ(Import("first"), 2) << server_->status.error_message();
     EXPECT_EQ(server_->Get("legal").version(), version);
   }
@@ -129,7 +130,7 @@ TEST_F(ClockJump, ChangesNothingButTheTimesThatAreShown) {
   EXPECT_EQ(server_->process().AwaitExit().code, 0);
 }
 
-// A day's worth of tokens flows in on no other day.
+// The jump does not bring a day's worth of tokens.
 TEST_F(ClockJump, NeitherFillsNorEmptiesATokenBudget) {
   const std::string limits = R"({"default": {"tokens_per_second": 0.01, "burst_tokens": 1000}})";
   ASSERT_NO_FATAL_FAILURE(Start({"--tenants", folder_.Write("tenants", limits)}));

@@ -1,5 +1,5 @@
-// Profiles while the store fails or the process dies in the middle of writing one: whole or not
-// there, and never lost once acknowledged.
+// Profiles while the store fails, or while the process dies in the middle of writing one: whole or
+// absent, and never lost once acknowledged.
 #include <atomic>
 #include <csignal>
 #include <string>
@@ -112,7 +112,7 @@ TEST_P(FailpointStore, AKillBeforeTheCommitLeavesWhatWasThere) {
   EXPECT_EQ(imported_.version(), 2) << server()->status.error_message();
 }
 
-// Row 55: the client does not know, asks again, and finds it done once.
+// Row 55: the client does not know the outcome, asks again, and the work was done once.
 TEST_P(FailpointStore, AKillAfterTheCommitKeepsIt) {
   server().Arm("store.after_commit=kill");
   Import("once");
@@ -130,7 +130,7 @@ TEST_P(FailpointStore, ALostAnswerToTheCommitIsReadBack) {
   Import("once");
   EXPECT_EQ(imported_.version(), 2) << server()->status.error_message();
   server().Arm("store.after_commit=fail*1");
-  Import();  // nothing to find it by
+  Import();  // without a request id
   ExpectStatus(StatusCode::UNAVAILABLE, "OUTCOME_UNKNOWN");
   EXPECT_THAT(server()->Versions("legal"), ElementsAre(3, 2, 1));
 }
@@ -168,7 +168,7 @@ TEST_P(FailpointStore, AKilledDeleteDeletesAllOrNothing) {
 }
 
 TEST_P(FailpointStore, AReadThatCannotBeDoneNowCanBeSoon) {
-  // The cache's own reads would be in the way.
+  // The cache's own reads may use up the failpoint, so this is repeated.
   do {
     server().Arm("store.read=fail*1");
     server()->Get("legal");
@@ -177,7 +177,7 @@ TEST_P(FailpointStore, AReadThatCannotBeDoneNowCanBeSoon) {
   EXPECT_EQ(server()->Get("legal").version(), 1) << server()->status.error_message();
 }
 
-// What another server changed is seen late, not never.
+// Another server's changes are seen late, but they are seen.
 TEST_P(FailpointStore, AnotherServersChangesAreSeenOnceItCanBeAsked) {
   EXPECT_EQ(server()->Generate("legal").profile_version(), 1);
   server().Arm("store.poll=fail");
@@ -191,7 +191,7 @@ TEST_P(FailpointStore, AnotherServersChangesAreSeenOnceItCanBeAsked) {
 }
 
 TEST_P(FailpointStore, AProcessKilledWhileItMakesTheTablesLeavesAPlaceForThem) {
-  // Of the first version, and on the way from it to the second.
+  // Statements for the first version, and on the way from it to the second.
   const bool sqlite = GetParam() == StoreKind::kSqlite;
   for (const int statement : {sqlite ? 3 : 0, sqlite ? 10 : 1}) {
     url_ = sqlite ? folder_.path() + "/at" + std::to_string(statement) + ".db"
@@ -207,7 +207,7 @@ TEST_P(FailpointStore, AProcessKilledWhileItMakesTheTablesLeavesAPlaceForThem) {
   }
 }
 
-// PostgreSQL alone tells others; a write that cannot tell is none.
+// Only PostgreSQL notifies other servers. A write whose notification fails is not done.
 TEST_P(FailpointStore, AWriteThatCannotBeToldIsNotDone) {
   if (GetParam() != StoreKind::kPostgres) return;
   server().Arm("store.notify=fail*1");

@@ -1,7 +1,7 @@
-// Eight clients at two servers with one store, while servers are killed, also in the middle of a
-// commit, the store fails around commits and while it is read, connections to the database are cut
-// around a COMMIT and the database is stopped: what they saw is recorded and must be what a store
-// that keeps its promises can have shown (tests/testing/profiles/profile_history.h).
+// Eight clients at two servers with one store. Meanwhile servers are killed, also in the middle of
+// a commit; the store fails around commits and reads; connections to the database are cut around a
+// COMMIT; and the database is stopped. What the clients saw is recorded. It must be possible for a
+// store that keeps its promises (tests/testing/profiles/profile_history.h).
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -45,7 +45,7 @@ constexpr int kMostRepetitions = 20;
 constexpr std::array kNames = {"legal", "medical", "code", "chat"};
 constexpr std::array kAliases = {"stable", "next"};
 
-// A server that is killed and started anew, at another address.
+// A server that is killed and restarted at another address.
 class Slot {
  public:
   Slot(const std::string& model, const std::string& store) : model_(model), store_(store) {
@@ -77,7 +77,7 @@ class Slot {
 
 using Slots = std::array<std::unique_ptr<Slot>, kReplicas>;
 
-// How a call ended, as the record has it.
+// The end of a call, in the terms of the record.
 enum class End { kDone, kNotFound, kRefused, kLost };
 
 End EndOf(const grpc::Status& status, bool write) {
@@ -85,7 +85,7 @@ End EndOf(const grpc::Status& status, bool write) {
   const std::string reason = ReasonOf(status);
   if (reason == "PROFILE_NOT_FOUND") return End::kNotFound;
   if (!write || (!reason.empty() && reason != "OUTCOME_UNKNOWN")) return End::kRefused;
-  // The library never had a connection to send it on.
+  // The client library had no connection on which to send it.
   if (status.error_message().find("failed to connect to all addresses") != std::string::npos) {
     return End::kRefused;
   }
@@ -101,7 +101,7 @@ class Client {
         pause_(pause),
         random_(static_cast<uint32_t>(number + 1)) {}
 
-  // Until so many are recorded: refused ones are not.
+  // Runs until `operations` operations are recorded. Refused ones are not recorded.
   void Run(int operations) {
     while (events_.size() < static_cast<size_t>(operations)) {
       Step();
@@ -121,7 +121,7 @@ class Client {
     if (kind < 1) return Write(event, Event::kPut, &Client::Calibrate);
     if (kind < 28) return Write(event, Event::kPut, &Client::Import);
     event.alias = kAliases[random_() % kAliases.size()];
-    // Mostly one that is there: near the newest that this client knows of.
+    // Mostly a version that exists: near the newest that this client knows of.
     event.version =
         std::max<int64_t>(0, seen_[event.name] + 1 - static_cast<int64_t>(random_() % 4));
     if (kind < 42) return Write(event, Event::kSetAlias, &Client::SetAlias);
@@ -152,12 +152,13 @@ class Client {
     if (kind == Event::kPut) event.seed = static_cast<uint32_t>(number_ + kClients * ++puts_ + 1);
     grpc::Status status = (this->*call)(event);
     End end = EndOf(status, /*write=*/true);
-    // A put is safe to repeat, at any server: it has a request id.
+    // A put has a request id, so it is safe to repeat at any server.
     for (int i = 0; i < kMostRepetitions && kind == Event::kPut && end == End::kLost; ++i) {
       std::this_thread::sleep_for(milliseconds(100));
       status = (this->*call)(event);
       const End again = EndOf(status, /*write=*/true);
-      // Refused now does not say that it was not done before; deleted since says that it was.
+      // A refusal now does not tell whether the put was done before. A later deletion tells that it
+      // was.
       end = again == End::kDone ? End::kDone : End::kLost;
       if (again == End::kNotFound) break;
     }
@@ -261,9 +262,9 @@ class Client {
   const std::string json_;
   const milliseconds pause_;
   std::mt19937 random_;
-  std::shared_ptr<Replica> replica_;  // of the last call
+  std::shared_ptr<Replica> replica_;  // replica of the last call
   std::vector<Event> events_;
-  std::map<std::string, int64_t> seen_;  // the newest version of each name, as far as it knows
+  std::map<std::string, int64_t> seen_;  // the newest version of each name that the client knows
   int puts_ = 0;
   int lost_ = 0;
   int refused_ = 0;
@@ -284,7 +285,7 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
     store_ = relay_->Through(database_->NewDatabase());
   }
 
-  // One more fault, of one kind after the other.
+  // Makes one more fault; the kinds take turns.
   void Strike(int number, Slots& slots) {
     const auto kill = [&] { slots[static_cast<size_t>(number / 5) % kReplicas]->KillAndStart(); };
     switch (number % 5) {
@@ -308,8 +309,8 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
         for (const auto& slot : slots) slot->KillAndStart();
     }
   }
-  // Rules of all servers, from now on and from their start (kernels/failpoint.h). A build without
-  // failpoints has the other faults.
+  // Arms rules in all servers, now and when they start (kernels/failpoint.h). A build without
+  // failpoints has only the other faults.
   void Arm(const std::string& rules) {
     std::filesystem::rename(folder_.Write("rules", rules), folder_.path() + "/failpoints");
   }
@@ -319,7 +320,7 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
   const Environment failpoints_{"ETA_FAILPOINTS", folder_.path() + "/failpoints"};
   std::string store_;
   PostgresServer* database_ = nullptr;    // null: a file
-  std::unique_ptr<PostgresRelay> relay_;  // before the database
+  std::unique_ptr<PostgresRelay> relay_;  // in front of the database
 };
 INSTANTIATE_TEST_SUITE_P(Stores, HistoryTest, ::testing::Values(Place::kSqlite, Place::kPostgres),
                          [](const auto& place) {
@@ -334,7 +335,7 @@ TEST_P(HistoryTest, WhatClientsSeeUnderFaultsKeepsThePromises) {
   const std::string json = slots[0]->get()->Export("pattern");
 
   const int operations = Rounds(500, 10'000) / kClients;
-  const milliseconds pause(30);  // some 200 operations a second
+  const milliseconds pause(30);  // about 200 operations a second
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<std::thread> threads;
   std::atomic<int> working = kClients;

@@ -1,5 +1,5 @@
-// Profiles over the life of the server's process: calibrated, used, kept over restarts and kills,
-// and known to every process that shares the store.
+// Profiles over the lifetime of the server's process: calibrated, used, kept over restarts and
+// kills, and known to every process that shares the store.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -52,7 +52,7 @@ TEST_F(ProfileProcessTest, ACalibratedProfileIsUsedAndOutlivesAKill) {
   EXPECT_TRUE(server.status.ok()) << server.status.error_message();
   EXPECT_EQ(used.profile(), "legal");
   EXPECT_EQ(used.profile_version(), 1);
-  // The request id is remembered too.
+  // The request id is kept too.
   v1::CalibrateRequest request = SmallCalibration("legal");
   request.set_request_id("once");
   const auto again = server.Calibrate(request);

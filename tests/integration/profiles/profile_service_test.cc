@@ -1,4 +1,4 @@
-// The calls about stored profiles, over a real socket and a real store.
+// The calls about stored profiles, over a real socket and with a real store.
 #include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
@@ -211,8 +211,8 @@ TEST_F(ProfileServiceTest, TenantsWithEqualNamesDoNotMeet) {
             "TENANT_REQUIRED");
 }
 
-// Row 25 of the table of bad inputs. What the store does for either is the same too
-// (SqliteTenancy).
+// Row 25 of the table of bad inputs. SqliteTenancy checks that the store does the same work for
+// both.
 TEST_F(ProfileServiceTest, AForeignNameIsAnAbsentOneInWordsAndInWork) {
   ServerOptions options;
   options.tenant_header = kTenantHeader;
@@ -247,7 +247,7 @@ TEST_F(ProfileServiceTest, AForeignNameIsAnAbsentOneInWordsAndInWork) {
         told(name, &Stub::DeleteProfile, removal, v1::DeleteProfileResponse())};
     v1::GenerateRequest generate = Ask("hello");
     generate.mutable_attention()->set_profile(name);
-    for (int round = 0; round < 2; ++round) {  // not in the cache, perhaps in it
+    for (int round = 0; round < 2; ++round) {  // first not in the cache, then perhaps
       const int calls = store_->calls("other");
       ClientCall client(*stub_);
       client.context.AddMetadata(kTenantHeader, "other");

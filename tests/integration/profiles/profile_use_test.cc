@@ -1,4 +1,4 @@
-// Generate with profiles: named in every way, of the tenant alone, and with a store in trouble.
+// Generate with profiles: named in every way, of one tenant only, and with a store in trouble.
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/testing/base/eventually.h"
@@ -181,7 +181,7 @@ TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreEndsWithItsClientAndNotWithTheSt
   CallRecords records;
   call_observers_ = {&records};
   ASSERT_TRUE(Calibrate(Request()).status.ok());
-  Serve();  // with nothing in memory
+  Serve();  // with an empty cache
   store_->Block();
   v1::GenerateRequest request = Ask("hello");
   request.mutable_attention()->set_profile("legal");
@@ -223,7 +223,7 @@ TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreEndsWithItsClientAndNotWithTheSt
   waits.ReadText();
   EXPECT_TRUE(waits.Finish().ok());
   EXPECT_EQ(engine_->submissions(), 1) << "those that ended are not begun";
-  server_.reset();  // so that no end comes later
+  server_.reset();  // so that no call ends later
   EXPECT_EQ(ends().size(), 3u) << "each once";
   call_observers_.clear();
   Serve();

@@ -1,5 +1,5 @@
-// The profile store goes away and comes back, again and again, under traffic: Generate does not
-// notice, writes are refused with the right code and are taken again when it is back. Rows 53 to 55
+// The profile store goes away and comes back, again and again, under traffic. Generate does not
+// notice. Writes are refused with the right code and succeed again once it is back. Rows 53 to 55
 // and 58 of the table of bad inputs.
 #include <algorithm>
 #include <atomic>
@@ -35,11 +35,11 @@ using grpc::StatusCode;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Promised are 2 s; sanitizers and a busy machine take longer.
+// The promise is 2 s. Sanitizers and a busy machine take longer.
 constexpr std::chrono::seconds kWritesAgain(kAddressSanitizer ? 30 : 5);
 
-// Writes of the test's own, past the server, one after the other as long as it lives. Where a disk
-// stands still for seconds, and with it the redo of PostgreSQL, they wait as the server's do.
+// Writes beside the server, one after the other for as long as the object lives. If a disk, and
+// with it PostgreSQL's redo log, stands still for seconds, they wait like the server's writes.
 class OwnWrites {
  public:
   explicit OwnWrites(std::function<void()> write)
@@ -51,7 +51,7 @@ class OwnWrites {
             std::this_thread::sleep_for(milliseconds(5));
           }
         }) {}
-  // Ends them.
+  // Ends the writes and returns the longest one.
   milliseconds Longest() {
     thread_.request_stop();
     thread_.join();
@@ -63,7 +63,7 @@ class OwnWrites {
   std::jthread thread_;
 };
 
-// Answers by a profile, one after the other, until it goes.
+// Generates with a profile, one answer after the other, until it is destroyed.
 class Traffic {
  public:
   Traffic(const std::string& address, const std::string& profile)
@@ -101,7 +101,7 @@ class Traffic {
 
 class StoreOutage : public ::testing::Test {
  protected:
-  // A server on this store with the profile legal@1.
+  // Starts a server on this store with the profile legal@1.
   void Serve(const std::string& store) {
     server_ = std::make_unique<Replica>(model_.path(), store);
     ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors;
@@ -131,7 +131,7 @@ class StoreOutage : public ::testing::Test {
     EXPECT_EQ(server_->status.error_code(), code) << server_->status.error_message();
     EXPECT_EQ(ReasonOf(server_->status), reason);
   }
-  // How long it took until a write was taken.
+  // Returns the time until a write succeeded.
   milliseconds AwaitWrite() {
     const auto begin = steady_clock::now();
     do {
@@ -140,7 +140,7 @@ class StoreOutage : public ::testing::Test {
     EXPECT_TRUE(server_->status.ok()) << server_->status.error_message();
     return std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);
   }
-  // `rounds` times: `begin`, refused writes, `end`, a write. Versions go on without a gap.
+  // Repeats `rounds` times: `begin`, refused writes, `end`, a write. Versions go on without a gap.
   void GoThrough(int rounds, const char* what, const std::function<void()>& begin,
                  const std::function<void()>& end, StatusCode code, const std::string& reason) {
     Traffic traffic(server_->address(), "legal@1");
@@ -248,7 +248,7 @@ TEST_F(StoreOutage, ConflictsOfPostgresAreTriedAgainAndThenTold) {
   admin("DROP TRIGGER fail ON eta_profiles");
   const int64_t newest = server_->Get("legal").version();
   {
-    // Held by another for longer than a writer waits.
+    // Another connection holds the lock for longer than a writer waits.
     PostgresClient holder(database_->AdminUrl(url_));
     holder("BEGIN; LOCK TABLE eta_store IN ACCESS EXCLUSIVE MODE");
     server_->Import(json_);
@@ -260,13 +260,13 @@ TEST_F(StoreOutage, ConflictsOfPostgresAreTriedAgainAndThenTold) {
   EXPECT_EQ(server_->Import(json_).version(), newest + 1) << server_->status.error_message();
 }
 
-// Row 55: the connection ends around a COMMIT, whose answer is lost.
+// Row 55: the connection ends around a COMMIT, and the answer is lost.
 TEST_F(StoreOutage, ALostAnswerToACommitIsFoundByTheRequestId) {
   ASSERT_NO_FATAL_FAILURE(ServePostgres());
   if (IsSkipped()) return;
   PostgresRelay relay(database_->socket_folder());
   server_ = std::make_unique<Replica>(model_.path(), relay.Through(url_));
-  const absl::Cleanup end = [this] { server_.reset(); };  // before the relay
+  const absl::Cleanup end = [this] { server_.reset(); };  // before the relay ends
   ASSERT_TRUE(server_->up());
   const auto import = [this](const std::string& id) {
     grpc::ClientContext context;

@@ -1,5 +1,4 @@
-// The server's process and its profile store in trouble: disks that fail, a database that goes
-// away.
+// The server's process and its profile store in trouble: failing disks, a database that goes away.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -30,7 +29,7 @@ constexpr int kExitStoreFailed = 4;
 
 class StoreProcessTest : public ::testing::Test {
  protected:
-  // Repeats it until `done` is true, for so long.
+  // Repeats `done` until it is true, for at most `limit`.
   static bool Within(milliseconds limit, const std::function<bool()>& done) {
     const auto end = steady_clock::now() + limit;
     while (!done()) {
@@ -45,13 +44,13 @@ class StoreProcessTest : public ::testing::Test {
   const std::string store_ = folder_.path() + "/profiles.db";
 };
 
-// Processes whose store lies on failing_disk.cc.
+// Processes whose store is on failing_disk.cc.
 class FailingDiskTest : public StoreProcessTest {
  protected:
   std::unique_ptr<Replica> Start() const {
     const Environment preload("LD_PRELOAD", ETA_FAILING_DISK_LIBRARY);
     const Environment disk("ETA_FAILING_DISK", store_);
-    // Its runtime would not let a library come before itself.
+    // The sanitizer's runtime would not let a library be loaded before it.
     const Environment asan("ASAN_OPTIONS", "verify_asan_link_order=0");
     return std::make_unique<Replica>(model_.path(), store_);
   }
@@ -126,7 +125,7 @@ TEST_P(FailingDisk, EndsTheProcessWhichLosesNothingAcknowledged) {
   EXPECT_EQ(server.Import(json).version(), newest + 1) << server.status.error_message();
 }
 
-// Another file in the store's place: what it acknowledged is not in it.
+// Another file takes the store's place, without what the server acknowledged.
 TEST_F(StoreProcessTest, AStoreWhoseFileIsTakenAwayEndsTheProcess) {
   Replica server(model_.path(), store_);
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
@@ -141,7 +140,7 @@ TEST_F(StoreProcessTest, AStoreWhoseFileIsTakenAwayEndsTheProcess) {
   EXPECT_EQ(exit.code, kExitStoreFailed) << exit.errors;
 }
 
-// Row 28: refused, and nothing else is served in its place.
+// Row 28: the profile is refused, and nothing else is served in its place.
 TEST_F(StoreProcessTest, ADamagedProfileIsDataLossAndHurtsNoOther) {
   {
     Replica server(model_.path(), store_);
@@ -231,7 +230,7 @@ TEST_F(StoreProcessTest, ServersShareProfilesByPostgresAndGoOnWithoutIt) {
     return one.status.ok();
   })) << one.status.error_message();
   EXPECT_TRUE(uses(one, 2)) << one.status.error_message();
-  // Its listener looks for the database again about once a second.
+  // The server's listener looks for the database again about once a second.
   EXPECT_TRUE(Within(seconds(20), [&] { return uses(two, 2); })) << two.status.error_message();
   const auto again = two.Calibrate(request);
   ASSERT_TRUE(again.has_value()) << two.status.error_message();

@@ -1,5 +1,5 @@
-// What strangers may do to the page of metrics: names that they choose, and asking for it all the
-// time. Rows 65 and 66 of the table of bad inputs.
+// What strangers may do to the page of metrics: choose names, and ask for the page all the time.
+// Rows 65 and 66 of the table of bad inputs.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -60,7 +60,7 @@ class MetricsLoadTest : public ::testing::Test {
   HttpAnswer Page() const {
     return HttpGet(std::stoi(url_.substr(url_.rfind(':') + 1)), "/metrics");
   }
-  // The series of a page, without their values.
+  // The series of a page without their values.
   static std::set<std::string> SeriesOf(const std::string& page) {
     std::set<std::string> series;
     std::istringstream lines(page);
@@ -69,7 +69,7 @@ class MetricsLoadTest : public ::testing::Test {
     }
     return series;
   }
-  // How long `calls` answers took, in order.
+  // The durations of `calls` answers, in ascending order.
   std::vector<milliseconds::rep> Latencies(int calls) {
     std::vector<milliseconds::rep> taken;
     for (int i = 0; i < calls; ++i) {
@@ -105,7 +105,7 @@ TEST_F(MetricsLoadTest, NamesThatClientsChooseMakeNoSeries) {
       EXPECT_EQ(ReasonOf(Generate(name(), "../" + name())), "INVALID_FIELD");
     }
   };
-  storm(2 * kLabels);  // every label that there may be
+  storm(2 * kLabels);  // every possible label
   const std::set<std::string> before = SeriesOf(Page().body);
   storm(Rounds(100, 10'000));
   const std::set<std::string> after = SeriesOf(Page().body);
@@ -116,13 +116,13 @@ TEST_F(MetricsLoadTest, NamesThatClientsChooseMakeNoSeries) {
   EXPECT_GT(before.size(), 100u);
 }
 
-// 10,000 a minute, evenly: so many that a server which gave each a thread, or a step's time, would
-// show it.
+// 10,000 scrapes a minute, evenly spaced. This is so many that a server would show it if it gave
+// each a thread, or the time of a step.
 TEST_F(MetricsLoadTest, ThousandsOfScrapesHoldNoAnswerUp) {
   constexpr milliseconds kInterval{6};
   const int calls = Rounds(50, 2'000);
   const int enough = Rounds(200, 10'000);
-  Latencies(20);  // warm
+  Latencies(20);  // warm-up
   const auto alone = Latencies(calls);
   std::atomic<bool> stop = false;
   std::atomic<int> scrapes = 0;
@@ -162,8 +162,8 @@ TEST_F(MetricsLoadTest, ThousandsOfScrapesHoldNoAnswerUp) {
       "p50 %ld ms, p99 %ld ms\n",
       calls, p50(alone), p99(alone), scrapes.load(), p50(beside), p99(beside), p50(afterwards),
       p99(afterwards));
-  // Other work of this machine comes and goes, and the slowest answers are its own. Scrapers and
-  // the server share its cores.
+  // Other work of this machine comes and goes and causes the slowest answers. Scrapers and the
+  // server share its cores.
   const auto usual_p50 = std::max(p50(alone), p50(afterwards));
   const auto usual_p99 = std::max(p99(alone), p99(afterwards));
   const bool judged = LongRun() && !kAddressSanitizer;

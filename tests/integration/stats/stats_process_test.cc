@@ -1,4 +1,4 @@
-// Stats of the server as it is shipped, against what its clients counted: exact, to the last key.
+// Stats of the shipped server against the counts of its clients: exact, to the last key.
 #include <google/protobuf/util/time_util.h>
 
 #include <atomic>
@@ -28,11 +28,11 @@ using ::testing::SizeIs;
 
 constexpr int kAnswers = 24;
 
-// Sums over answers.
+// The sums over answers.
 struct Sums {
   int64_t answers = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
-  v1::AttentionStats attention;  // its densities summed over steps
+  v1::AttentionStats attention;  // densities are summed over steps
 };
 
 void Add(const v1::Finished& finished, Sums& sums) {
@@ -89,7 +89,7 @@ class StatsProcessTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.error_message();
   }
 
-  // One answer; its sums go to its tenant and to its mode and profile.
+  // Makes one answer and adds it to the sums of its tenant and of its mode and profile.
   void Ask(const std::string& tenant, const std::string& mode, int prompt_tokens, int max_tokens) {
     v1::GenerateRequest request;
     for (int i = 0; i < prompt_tokens; ++i) {
@@ -128,7 +128,7 @@ class StatsProcessTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return stats;
   }
-  // As Ask names them.
+  // The name that Ask uses.
   static std::string ModeOf(const v1::AttentionSeries& series) {
     if (series.mode() == v1::ATTENTION_MODE_FULL) return "full";
     if (series.mode() == v1::ATTENTION_MODE_DYNAMIC) return "dynamic";
@@ -178,7 +178,7 @@ TEST_F(StatsProcessTest, TheSumsOfTheAnswersAreTheFiguresOfStats) {
     total.prompt_tokens += by_mode_[mode].prompt_tokens;
     total.cached_tokens += by_mode_[mode].cached_tokens;
     total.output_tokens += by_mode_[mode].output_tokens;
-    // Layers and heads add up to the same.
+    // Layers and heads add up to the same totals.
     ASSERT_THAT(series.layers(), SizeIs(2)) << mode;
     v1::AttentionStats sums;
     for (const v1::LayerAttention& layer : series.layers()) {
@@ -217,7 +217,7 @@ TEST_F(StatsProcessTest, TheSumsOfTheAnswersAreTheFiguresOfStats) {
               TimeUtil::DurationToNanoseconds(latency.p99()));
   }
 
-  // A tenant has its own figures and no others.
+  // A tenant sees its own counts and no others.
   for (const std::string tenant : {"one", "two"}) {
     const v1::Stats own = Get(tenant);
     ASSERT_THAT(own.tenants(), SizeIs(1));

@@ -1,4 +1,4 @@
-// The google.rpc details of a failed call, unpacked.
+// Unpacks the google.rpc details of a failed call.
 #pragma once
 
 #include <optional>
@@ -26,7 +26,7 @@ inline std::string ReasonOf(const grpc::Status& status) {
   return info ? info->reason() : "";
 }
 
-// A number or name behind the message; empty if there is none of that key.
+// A value of the error's metadata; empty if there is none with that key.
 inline std::string MetadataOf(const grpc::Status& status, const std::string& key) {
   const auto info = DetailOf<google::rpc::ErrorInfo>(status);
   if (!info || info->metadata().count(key) == 0) return "";

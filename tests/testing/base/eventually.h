@@ -1,4 +1,4 @@
-// What happens on another thread or in another process, some time.
+// Waits for something that happens on another thread or in another process.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,7 @@
 
 namespace eta {
 
-// Waits, up to 20 s, until it is so.
+// Waits up to 20 s for the condition. Returns whether it came true.
 inline bool Eventually(const std::function<bool()>& condition) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!condition()) {

@@ -1,4 +1,4 @@
-// A folder of its own for a test, removed with everything in it.
+// A folder of a test's own, removed with its contents.
 #pragma once
 
 #include <stdlib.h>
@@ -39,7 +39,8 @@ class TempFolder {
   std::string path_;
 };
 
-// For tests to which the disk does not matter: in memory where the machine has such a place.
+// The parent folder for tests to which the disk does not matter: in memory if the machine has such
+// a place.
 inline std::string FastParent() {
   return access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : ::testing::TempDir();
 }

@@ -1,4 +1,4 @@
-// A test of evaluation: a folder of its own, and the built eta-eval.
+// A test of evaluation, with a folder of its own and the built eta-eval.
 #pragma once
 
 #include <sys/wait.h>
@@ -17,7 +17,7 @@ class EvaluationTest : public ::testing::Test {
   std::string Write(const std::string& name, const std::string& contents) const {
     return folder_.Write(name, contents);
   }
-  // Of eta-eval with these arguments; -1: it did not end by itself.
+  // The exit code of eta-eval with these arguments; -1 if a signal ended it.
   static int ExitCode(const std::string& arguments) {
     const int status =
         std::system((ETA_BINARY_DIR "/eta-eval " + arguments + " > /dev/null 2>&1").c_str());

@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateDeferring(const EngineOptions& opt
                             std::make_unique<DeferringBackend>(*std::move(backend)), observer);
 }
 
-// Keeps the engine from its next step once its request has started.
+// Holds the engine before its next step once its request has started.
 class HoldingRecorder : public Recorder {
  public:
   void OnStarted(StartedEvent event) override {

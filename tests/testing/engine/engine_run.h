@@ -1,4 +1,4 @@
-// Tiny verbs for tests that drive a real engine on a tiny model.
+// Short helpers for tests that drive a real engine on a tiny model.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace eta::testing {
 
-// Options for `model`: 2 threads, a pool of 32 MiB, float32 KV; the CPU, or the backend that
-// ETA_TEST_BACKEND names, with exact products. "deferring": the CPU, but steps are prepared and run
-// as on a GPU.
+// Options for `model`: 2 threads, a pool of 32 MiB, float32 KV. The backend is the CPU, or the one
+// in ETA_TEST_BACKEND, with exact products. "deferring" is the CPU with steps that are prepared and
+// run as on a GPU.
 EngineOptions OptionsFor(const TinyModel& model);
 
-// How far a log-probability may move with what else is in the batch: not at all, except on cuda,
-// where the order of sums depends on the step's size.
+// How far a log-probability may move with the other rows of the batch. The bound is 0, except on
+// cuda, where the order of sums depends on the size of the step.
 double BatchTolerance();
 
 // The options with a pool of `num_blocks` blocks.
@@ -30,20 +30,20 @@ std::unique_ptr<Engine> Start(const EngineOptions& options, Observer* observer =
 // `length` token ids, the same for the same `seed`.
 std::vector<int32_t> Prompt(int32_t length, uint32_t seed);
 
-// A greedy request for `max_tokens` ids that no end-of-text cuts short.
+// A greedy request for `max_tokens` ids. No end-of-text token cuts it short.
 Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens);
 
-// A profile of that name with the same threshold for every head.
+// A profile of that name, with one threshold for every head.
 AttentionChoice Frozen(const ModelConfig& config, const std::string& name);
 
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request);
 // Submits and waits.
 Recorder::Answer Ask(Engine& engine, Request request);
-// Submits all, waits for all. The first starts alone; the others are there for the next step, so
-// what is batched and what is preempted does not depend on the machine.
+// Submits all requests and waits for all. The first starts alone, and the others are there for the
+// next step. So batches and preemptions do not depend on the machine.
 std::vector<Recorder::Answer> AskTogether(Engine& engine, std::vector<Request> requests);
 
-// Waits until no sequence and no pass is left and the snapshot shows it.
+// Waits until no sequence and no pass is left and the snapshot shows this.
 void WaitUntilIdle(Engine& engine);
 
 }  // namespace eta::testing

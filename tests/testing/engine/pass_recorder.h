@@ -1,5 +1,5 @@
-// A PassSink that keeps what it is told, lets a test wait for the end, and can hold the engine's
-// step thread still at a chosen row, so that a test can act in the middle of a pass.
+// A PassSink that keeps what it is told and lets a test wait for the end. It can hold the engine's
+// step thread at a chosen row, so that a test can act in the middle of a pass.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@ namespace eta::testing {
 class PassRecorder : public PassSink {
  public:
   PassRecorder() = default;
-  // Holds at the first report of at least `hold_at` rows.
+  // Holds the step thread at the first report of at least `hold_at` rows.
   explicit PassRecorder(int32_t hold_at) : hold_at_(hold_at) {}
 
   void OnProgress(int32_t rows_done) override {
@@ -71,7 +71,7 @@ class PassRecorder : public PassSink {
   std::optional<absl::StatusOr<PassOutcome>> outcome_;
 };
 
-// A pass that is refused ends with the refusal.
+// Submits a pass. If it is refused, the recorder ends with the refusal.
 inline std::shared_ptr<PassRecorder> SubmitPass(
     Engine& engine, Pass pass,
     std::shared_ptr<PassRecorder> recorder = std::make_shared<PassRecorder>()) {

@@ -1,4 +1,4 @@
-// Writes SentencePiece model files for tests: small ones, and damaged ones.
+// Writes SentencePiece model files for tests: small files and damaged files.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ inline std::string PieceMessage(const std::string& text, float score, int type) 
   return ProtoBytes(1, ProtoBytes(1, text) + ProtoFloat(2, score) + ProtoNumber(3, type));
 }
 
-// Types as PieceType numbers them.
+// The numbers of the types are those of PieceType.
 struct PieceFile {
   struct Entry {
     std::string text;
@@ -40,12 +40,13 @@ struct PieceFile {
   };
   bool byte_fallback = true;
   bool dummy_prefix = false;
-  std::vector<Entry> entries;  // after unknown, begin, end and, with byte_fallback, 256 byte pieces
+  // These follow unknown, begin, end and, with byte_fallback, 256 byte pieces.
+  std::vector<Entry> entries;
 
   int first_entry() const { return byte_fallback ? 3 + 256 : 3; }
   int size() const { return first_entry() + static_cast<int>(entries.size()); }
 
-  // `trainer`, `normalizer` and `rest` are appended to these messages and to the whole file.
+  // Appends `trainer`, `normalizer` and `rest` to these messages and to the file.
   std::string Serialize(const std::string& trainer = "", const std::string& normalizer = "",
                         const std::string& rest = "") const {
     std::string file =

@@ -1,5 +1,5 @@
-// An engine that moves only when the test tells it to: it checks and queues requests, and the test
-// plays the step thread. It pretends to serve "puppet", a gated model with a predictor and 1000
+// An engine that moves only when the test tells it to. It checks and queues requests, and the test
+// plays the step thread. It pretends to serve "puppet": a gated model with a predictor and 1000
 // tokens. Thread-safe.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace eta::testing {
 
-// One accepted request. The test sends its events, from one thread at a time.
+// One accepted request. The test sends its events from one thread at a time.
 class PuppetCall {
  public:
   PuppetCall(uint64_t handle, Request request, std::shared_ptr<EventSink> sink);
@@ -31,7 +31,7 @@ class PuppetCall {
 
   EventSink& sink() { return *sink_; }
   std::weak_ptr<EventSink> weak_sink() const { return sink_; }
-  // As the engine does after the last event.
+  // Drops the sink, as the engine does after the last event.
   void Forget();
   bool ended() const { return ended_; }
 
@@ -43,7 +43,7 @@ class PuppetCall {
   std::atomic<bool> ended_ = false;
 };
 
-// One accepted pass. The test ends it, from one thread at a time.
+// One accepted pass. The test ends it from one thread at a time.
 class PuppetPass {
  public:
   PuppetPass(uint64_t handle, Pass pass, std::shared_ptr<PassSink> sink)
@@ -68,21 +68,22 @@ class PuppetEngine final : public Engine {
   explicit PuppetEngine(Limits limits = {});
   ~PuppetEngine() override { Drain(Clock::now()); }
 
-  // The next requests are refused with these, in order.
+  // Refuses the next requests with these statuses, in order.
   void Refuse(absl::Status status);
-  // The next call that is submitted, or was and has not been taken; null after 10 s without.
+  // Returns the oldest submitted call that was not returned yet, or waits for the next one. Null
+  // after 10 s.
   std::shared_ptr<PuppetCall> TakeCall();
-  // True once this call was cancelled; false after 10 s without.
+  // True once this call has been cancelled; false after 10 s.
   bool AwaitCancel(const PuppetCall& call) { return AwaitCancel(call.handle()); }
   bool AwaitCancel(uint64_t handle);
-  // As TakeCall, of passes.
+  // Returns the next pass, as TakeCall does.
   std::shared_ptr<PuppetPass> TakePass();
   void SetSnapshot(const EngineSnapshot& snapshot);
   int submissions() const;
   // Of texts that were made tokens.
   int64_t tokenized_bytes() const { return tokenized_bytes_; }
 
-  // Engine.
+  // The interface of Engine:
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
   absl::StatusOr<int64_t> Check(const Request& request) const override;
@@ -91,7 +92,7 @@ class PuppetEngine final : public Engine {
   absl::StatusOr<uint64_t> Submit(PreparedRequest request,
                                   std::shared_ptr<EventSink> sink) override;
   absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
-  // One id per byte, 3 + the byte, after the beginning of text.
+  // Makes one id per byte, 3 + the byte, after the beginning of text.
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;

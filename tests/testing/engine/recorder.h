@@ -1,4 +1,4 @@
-// An EventSink that keeps what it is told, and lets a test wait for the end.
+// An EventSink that keeps what it is told and lets a test wait for the end.
 #pragma once
 
 #include <condition_variable>
@@ -71,7 +71,8 @@ class Recorder : public EventSink {
     changed_.wait(lock, [this] { return ended_; });
     return answer_;
   }
-  // Blocks until at least `count` ids have come (the request must ask for ids), or it has ended.
+  // Blocks until at least `count` ids have come or the request has ended. The request must ask for
+  // ids.
   void WaitForIds(size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ || answer_.ids.size() >= count; });

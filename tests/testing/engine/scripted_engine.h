@@ -1,5 +1,5 @@
-// The engine's inside without its thread: a dispatcher that a test moves step by step under a clock
-// of its own, so that what happens between which steps is the test's to say.
+// The inside of the engine without its thread: a dispatcher that a test moves step by step, under a
+// clock of its own. So the test decides what happens between steps.
 #pragma once
 
 #include <memory>
@@ -30,22 +30,23 @@ class ScriptedEngine {
   const ModelConfig& config() const { return model_->config(); }
   Dispatcher& dispatcher() { return *dispatcher_; }
 
-  // What happens before the next step; a request's handle is its index in order of submission.
+  // These calls take effect before the next step. A request's handle is its index in order of
+  // submission.
   void Submit(Request request);
   void SubmitPass(Pass pass, std::shared_ptr<PassSink> sink);
   void Cancel(size_t handle) { dispatcher_->Cancel(handle); }
   void SetCongested(size_t handle, bool congested);
 
-  // One step; a second passes.
+  // Runs one step. The clock advances by a second.
   absl::StatusOr<bool> Step();
   Clock::time_point now() const { return now_; }
 
-  // What each request's sink was told so far, one line an event, and what the observer was told,
-  // each exactly but for times and block counts.
+  // Everything that each request's sink was told so far, one line per event, and that the observer
+  // was told. Only times and block counts are left out.
   const std::vector<std::string>& events(size_t handle) const;
   const std::vector<std::string>& reports() const { return reports_; }
   std::vector<int32_t> ids(size_t handle) const;
-  // What a request failed with; OK while it has not.
+  // The error of a request; OK while it has none.
   const absl::Status& failure(size_t handle) const;
   size_t num_requests() const { return sinks_.size(); }
   int32_t preemptions() const { return preemptions_; }

@@ -1,5 +1,5 @@
-// SentencePiece itself, the judge of our own encoder. Standard types only: its header and Abseil's
-// declare the same names, so no other file may include it.
+// SentencePiece itself, which judges our own encoder. It uses standard types only: its header and
+// Abseil's declare the same names, so no other file may include it.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A backend that does what another one does, which defers, and counts its steps.
+// A backend that forwards to another one, which defers, and counts its steps.
 #pragma once
 
 #include <atomic>
@@ -9,11 +9,11 @@
 
 namespace eta::testing {
 
-// Shared by the test and the backend that the engine owns. Thread-safe.
+// Counts shared by the test and the backend that the engine owns. Thread-safe.
 struct StepCounts {
   std::atomic<int> launched = 0;
-  std::atomic<int> prepared = 0;   // of steps, planned while another one ran
-  std::atomic<int> discarded = 0;  // of these
+  std::atomic<int> prepared = 0;   // steps planned while another one ran
+  std::atomic<int> discarded = 0;  // prepared steps that were discarded
   std::atomic<int> misused = 0;    // calls that Backend does not allow
 
   void Clear() { launched = prepared = discarded = misused = 0; }

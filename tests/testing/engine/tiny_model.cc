@@ -51,7 +51,7 @@ std::vector<std::byte> Stored(DType dtype, const std::vector<float>& values) {
   return bytes;
 }
 
-// As one file, or dealt out to `num_shards` files in turn.
+// Writes one file, or distributes the tensors over `num_shards` files in turn.
 void Write(const std::string& folder, const std::map<std::string, TensorToWrite>& tensors,
            int32_t num_shards) {
   if (num_shards == 1) {
@@ -90,7 +90,7 @@ TinyModel::TinyModel(const TinyModelOptions& options) {
     size_t count = 1;
     for (const int64_t size : shape) count *= static_cast<size_t>(size);
     std::vector<float> data(count);
-    // Projections keep the scale of their input; the query's is raised so that scores spread.
+    // Projections keep the scale of their input. The query's is larger, so that scores spread.
     const float scale = name.find("q_proj") != std::string::npos ? 2.5f : 1.0f;
     std::normal_distribution<float> normal(0.0f,
                                            scale / std::sqrt(static_cast<float>(shape.back())));

@@ -1,5 +1,5 @@
 // A small random ETA checkpoint in a folder of its own, for tests of everything above the kernels:
-// the embedded model's tokenizer, a few thousand parameters per layer, text without meaning.
+// the tokenizer of the embedded model, a few thousand parameters per layer, text without meaning.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ struct TinyModelOptions {
   int32_t max_context = 1024;
   bool has_predictor = true;  // false: a plain LLaMA checkpoint
   bool tied = true;
-  float threshold_bias = 1.5f;           // around which the predicted thresholds lie
+  float threshold_bias = 1.5f;           // the predicted thresholds lie around it
   std::optional<int32_t> nan_embedding;  // the row of this token is NaN (needs tied = false)
   uint32_t seed = 1;
-  bool coarse_weights = false;    // of values that float16 and bfloat16 both hold exactly
+  bool coarse_weights = false;    // values that float16 and bfloat16 both hold exactly
   DType dtype = DType::kFloat32;  // of the file: float32, float16 or bfloat16
-  int32_t shards = 1;             // above 1: so many files and an index
+  int32_t shards = 1;             // above 1: that many files and an index
 };
 
 // A folder under the system's temporary directory, removed when this object goes.

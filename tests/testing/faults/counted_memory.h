@@ -1,5 +1,5 @@
-// What operator new has given and not got back, over all threads. Link counted_memory.cc into the
-// test.
+// Memory that operator new has given and not got back, over all threads. Link counted_memory.cc
+// into the test.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace eta::testing {
 
-// Runs `work` and returns by how many bytes, as the allocator rounds them, the memory in use rose
-// above what it was before, at most.
+// Runs `work` and returns the peak of its memory: the most bytes in use above those before, as the
+// allocator rounds them.
 int64_t PeakBytes(const std::function<void()>& work);
 
 }  // namespace eta::testing

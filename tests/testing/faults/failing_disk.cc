@@ -1,7 +1,7 @@
 // Loaded in front of a process's C library (LD_PRELOAD): a disk that fails on command. The disk is
-// the file that ETA_FAILING_DISK names and those whose names go on from there, as SQLite's do.
-// While there is a file DISK.fails, holding "write" or "sync", those operations fail; with "full"
-// there is no room for writes.
+// the file that ETA_FAILING_DISK names, and the files whose names begin with that name, as SQLite's
+// do. While a file DISK.fails exists and holds "write" or "sync", those operations fail. With
+// "full" there is no room for writes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/types.h>

@@ -38,7 +38,7 @@ void* AllocateOrThrow(size_t size, size_t alignment = __STDCPP_DEFAULT_NEW_ALIGN
 
 sqlite3_mem_methods sqlite_methods;
 
-// Before anything of SQLite runs.
+// Installs the hooks before anything of SQLite runs.
 const bool sqlite_hooked = [] {
   sqlite3_config(SQLITE_CONFIG_GETMALLOC, &sqlite_methods);
   sqlite3_mem_methods failing = sqlite_methods;

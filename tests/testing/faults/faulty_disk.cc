@@ -31,7 +31,7 @@ void Put(std::string_view bytes, int64_t offset, std::string& image) {
 
 }  // namespace
 
-// As SQLite sees it; the file below lies behind it in the same memory.
+// An open file as SQLite sees it. The real file follows in the same memory.
 struct FaultyDisk::File {
   sqlite3_file base;
   FaultyDisk* disk;
@@ -55,7 +55,7 @@ struct FaultyDisk::Methods {
     }
     return Below(file)->pMethods->xRead(Below(file), bytes, size, offset);
   }
-  // A write that fails has written its first half.
+  // If the write fails, its first half has been written.
   static int Write(sqlite3_file* file, const void* bytes, int size, sqlite3_int64 offset) {
     FaultyDisk& disk = *Of(file)->disk;
     const std::lock_guard lock(disk.mutex_);
@@ -99,7 +99,7 @@ struct FaultyDisk::Methods {
       eta::Put(change.bytes, change.truncated_to ? 0 : change.offset, inode->durable);
     }
     inode->pending.clear();
-    // The first sync of a new file is one of its folder too, with all names in it.
+    // The first sync of a new file also syncs its folder, with all names in it.
     const auto named = std::find_if(disk.names_.begin(), disk.names_.end(), [&](const auto& name) {
       return name.second.now == inode && name.second.durable != inode;
     });
@@ -201,7 +201,7 @@ FaultyDisk::FaultyDisk(uint32_t seed) : random_(seed), below_(sqlite3_vfs_find(n
   vfs_->pAppData = this;
   vfs_->xOpen = Methods::Open;
   vfs_->xDelete = Methods::Delete;
-  // The others take the VFS as an argument and look at what is theirs in it.
+  // The other methods get the VFS as an argument and find their data in it.
   vfs_->xAccess = [](sqlite3_vfs* vfs, const char* path, int flags, int* result) {
     sqlite3_vfs* below = Methods::DiskOf(vfs).below_;
     return below->xAccess(below, path, flags, result);
@@ -271,11 +271,11 @@ void FaultyDisk::SyncFolder() {
   for (auto& [path, name] : names_) name.durable = name.now;
 }
 
-// One sector's part of a write.
+// Decides the fate of one sector of a write.
 void FaultyDisk::Keep(std::string_view bytes, int64_t offset, std::string& image) {
   const double fate = std::generate_canonical<double, 32>(random_);
   if (fate < keep_) return eta::Put(bytes, offset, image);
-  // Of those that are not kept, one in five is torn, and one in five is garbage if it is new.
+  // Of the sectors that are not kept, one in five is torn; one in five is garbage if it is new.
   const size_t part = random_() % bytes.size();
   if (fate < keep_ + 0.1 * (1.0 - keep_)) {
     eta::Put(bytes.substr(0, part), offset, image);

@@ -1,15 +1,14 @@
-// A disk under SQLite that fails on command: power cuts that lose what was not synced, kills, I/O
-// errors, a full disk.
+// A disk under SQLite that fails on command: power cuts that lose unsynced data, kills, I/O errors,
+// a full disk.
 //
-// What a power cut leaves: of every file the bytes of its last sync, and over them what was written
-// since, sector by sector (512 bytes): kept, lost, or torn between old and new; where the file
-// grew, zeros or garbage too. A new file's name is safe with the file's first sync, a removal once
-// the folder was synced; before that, either state may come back. What was not written to stays.
-// This is what SQLite assumes of a disk (sqlite.org/atomiccommit.html,
-// SQLITE_IOCAP_POWERSAFE_OVERWRITE).
+// A power cut leaves of every file the bytes of its last sync. Each sector (512 bytes) written
+// since is kept, lost, or torn between old and new; where the file grew, it may be zeros or garbage
+// too. A new file's name is safe with the file's first sync, a removal once the folder was synced;
+// before that, either state may come back. Bytes that were not written to stay. SQLite assumes such
+// a disk (sqlite.org/atomiccommit.html, SQLITE_IOCAP_POWERSAFE_OVERWRITE).
 //
-// A failed sync loses what it was to keep: later ones do not bring it back, though reads still
-// see it until the power goes, as with Linux's page cache.
+// A failed sync loses the data that it should have kept. Later syncs do not bring it back, but
+// reads still see it until the power goes, as with Linux's page cache.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +26,12 @@ struct sqlite3_vfs;
 namespace eta {
 
 enum class DiskFault {
-  kPowerCut,   // the operation is under way when it all ends
-  kKill,       // the process ends, its files stay as it saw them
+  kPowerCut,   // power ends during the operation
+  kKill,       // the process ends; its files stay as it saw them
   kIoError,    // one operation fails
-  kIoErrors,   // that one and all after it
+  kIoErrors,   // that operation fails, and all after it
   kReadError,  // one read fails
-  kFull,       // writes fail from there on
+  kFull,       // all writes fail from there on
 };
 
 // Thread-safe. While it lives it is SQLite's default VFS, over real files.
@@ -43,17 +42,18 @@ class FaultyDisk {
   FaultyDisk(const FaultyDisk&) = delete;
   FaultyDisk& operator=(const FaultyDisk&) = delete;
 
-  // `operation` counts from 1 as of now: writes, truncations, syncs, removals and new files; or
-  // reads, for kReadError.
+  // Arms a fault at `operation`, counted from 1 as of now. It counts writes, truncations, syncs,
+  // removals and new files; for kReadError it counts reads.
   void Arm(DiskFault fault, int64_t operation);
   void Disarm();
-  // It came to that operation.
+  // True if the armed operation came.
   bool struck() const;
 
-  // After a power cut or a kill, with all handles closed: the files are what was left of them.
+  // Restarts after a power cut or a kill. REQUIRES: all handles are closed. The files become what
+  // was left of them.
   void Restart();
 
-  // A disk that says it has synced and has not.
+  // From now on syncs report success without syncing.
   void LieAboutSyncs() { lying_ = true; }
 
  private:
@@ -67,7 +67,7 @@ class FaultyDisk {
     std::vector<Change> pending;  // in order, since the last sync
   };
   struct Name {
-    std::shared_ptr<Inode> durable;  // what a power cut finds under it; null: nothing
+    std::shared_ptr<Inode> durable;  // what a power cut finds under the name; null: nothing
     std::shared_ptr<Inode> now;
   };
   struct File;
@@ -86,7 +86,7 @@ class FaultyDisk {
   std::optional<DiskFault> fault_;
   int64_t until_ = 0;
   bool struck_ = false;
-  bool dead_ = false;  // nothing happens on the disk any more
+  bool dead_ = false;  // true: nothing on the disk changes any more
   bool lying_ = false;
   double keep_ = 0.5;
   sqlite3_vfs* below_ = nullptr;

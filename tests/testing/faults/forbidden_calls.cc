@@ -1,6 +1,7 @@
-// Loaded in front of a process's C library (LD_PRELOAD): code of an intruder in it. At SIGUSR2 it
-// tries what an intruder would, and writes to the file that ETA_INTRUDER_REPORT names what came of
-// it, one "WHAT RESULT" a line, RESULT being "done" or an error's number; then "end".
+// Loaded in front of a process's C library (LD_PRELOAD): an intruder's code in the process. At
+// SIGUSR2 it tries what an intruder would try. It writes the results to the file that
+// ETA_INTRUDER_REPORT names: one line "WHAT RESULT" each, RESULT being "done" or an error number;
+// then "end".
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -49,7 +50,7 @@ void Intrude(int) {
   Tell("process", child);
   char program[] = "/bin/true";
   char* const argv[] = {program, nullptr};
-  Tell("program", execve(program, argv, environ));  // comes back only if it was refused
+  Tell("program", execve(program, argv, environ));  // returns only if it was refused
   dprintf(report, "end\n");
 }
 

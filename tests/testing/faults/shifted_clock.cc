@@ -1,7 +1,7 @@
-// Loaded in front of a process's C library (LD_PRELOAD): its wall clock is wrong by as many seconds
-// as the file says that ETA_SHIFTED_CLOCK names, from the moment that it says so. The monotonic
-// clock is what it is. (libfaketime, which is packaged, shifts waits of threads too, and reads its
-// file anew only with caching off, at each call.)
+// Loaded in front of a process's C library (LD_PRELOAD): a wrong wall clock. ETA_SHIFTED_CLOCK
+// names a file with a number of seconds; the wall clock is wrong by that number as soon as the file
+// says so. The monotonic clock is right. (libfaketime, which is packaged, also shifts the waits of
+// threads, and rereads its file only without caching, at each call.)
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/time.h>

@@ -1,4 +1,4 @@
-// What every error that a client or an operator is shown must satisfy.
+// The requirements on every error that a client or an operator sees.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace eta::fuzz {
 
 inline constexpr size_t kMaxErrorBytes = 2048;
 
-// A sentence in UTF-8 without control characters, of a bounded length; where it names a field, the
-// field likewise.
+// Requires a sentence in UTF-8 without control characters, of bounded length. If it names a field,
+// the same holds for the field.
 inline void RequireReadable(const absl::Status& status) {
   const auto readable = [](std::string_view text) {
     return text.size() <= kMaxErrorBytes && !FirstInvalidUtf8(text) &&

@@ -1,5 +1,5 @@
-// Takes a fuzzer's bytes apart into numbers and texts: for targets that bytes alone would not get
-// deep into. What is asked for past the end is 0 or empty.
+// Splits a fuzzer's bytes into numbers and texts, for targets that raw bytes would not get far
+// into. Past the end every value is 0 or empty.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace eta::fuzz {
 
-// What must hold for every input.
+// Ends the program unless `holds`, which must hold for every input.
 inline void Require(bool holds) {
   if (!holds) std::abort();
 }
@@ -23,7 +23,7 @@ class InputReader {
       : rest_(reinterpret_cast<const char*>(data), size) {}
 
   bool empty() const { return rest_.empty(); }
-  // All that is left; it stays.
+  // All remaining bytes; they are not consumed.
   std::string_view rest() const { return rest_; }
 
   uint8_t Byte() {
@@ -34,7 +34,7 @@ class InputReader {
   }
   bool Bool() { return (Byte() & 1) != 0; }
 
-  // In [low, high], of as few bytes as that takes.
+  // A number in [low, high], from as few bytes as the range needs.
   int64_t Integer(int64_t low, int64_t high) {
     const uint64_t span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
     uint64_t value = 0;
@@ -44,7 +44,8 @@ class InputReader {
   }
   int32_t Int(int32_t low, int32_t high) { return static_cast<int32_t>(Integer(low, high)); }
 
-  // The next bytes as they are in memory: of floating point any value, NaN too.
+  // A value from the next bytes as they are in memory. A floating-point number may be any value,
+  // also NaN.
   template <typename T>
   T Raw() {
     T value{};
@@ -59,7 +60,7 @@ class InputReader {
     return *(choices.begin() + Integer(0, static_cast<int64_t>(choices.size()) - 1));
   }
 
-  // A byte of length, and so many bytes.
+  // Reads a byte of length and that many bytes.
   std::string_view Text(size_t most = 255) {
     const size_t size = std::min({static_cast<size_t>(Byte()), most, rest_.size()});
     const std::string_view text = rest_.substr(0, size);
@@ -67,7 +68,7 @@ class InputReader {
     return text;
   }
 
-  // Up to `separator`, which is taken as well, or to the end.
+  // Reads up to `separator`, which is consumed too, or to the end.
   std::string_view Until(char separator) {
     const size_t end = std::min(rest_.find(separator), rest_.size());
     const std::string_view text = rest_.substr(0, end);

@@ -134,7 +134,7 @@ void FillMessage(InputReader& reader, Message& message, int depth) {
 }
 
 bool ReadMessage(InputReader& reader, Message& message) {
-  // It has a line to say of each text that is not UTF-8.
+  // Silences protobuf, which logs a line for each text that is not UTF-8.
   static google::protobuf::LogHandler* const before = google::protobuf::SetLogHandler(nullptr);
   (void)before;
   if (reader.Bool()) {
@@ -142,7 +142,7 @@ bool ReadMessage(InputReader& reader, Message& message) {
     return message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   }
   FillMessage(reader, message);
-  // As over the wire, which takes no text that is not UTF-8.
+  // The wire does not accept a text that is not UTF-8.
   std::string bytes;
   return message.SerializeToString(&bytes) && message.ParseFromString(bytes);
 }

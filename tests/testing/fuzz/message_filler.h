@@ -1,4 +1,4 @@
-// Any message of the API out of a fuzzer's bytes: fields, presence and values as the bytes say.
+// Makes any message of the API from a fuzzer's bytes, which choose fields, presence and values.
 // (libprotobuf-mutator is not packaged.)
 #pragma once
 
@@ -10,8 +10,8 @@ namespace eta::fuzz {
 // Sets fields of `message` until the bytes end.
 void FillMessage(InputReader& reader, google::protobuf::Message& message, int depth = 0);
 
-// What a client sends as `message`. The first byte chooses: FillMessage, or the bytes as they are.
-// False: they are no such message.
+// Makes a client's message. The first byte chooses between FillMessage and the raw bytes. False if
+// the bytes are no such message.
 bool ReadMessage(InputReader& reader, google::protobuf::Message& message);
 
 }  // namespace eta::fuzz

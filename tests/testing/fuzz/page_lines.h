@@ -1,5 +1,5 @@
-// A metrics page read back, as the specification of the text format says: ends the program where a
-// line does not keep to it.
+// Parses a metrics page by the specification of the text format. Ends the program at a line that
+// violates it.
 #pragma once
 
 #include <algorithm>

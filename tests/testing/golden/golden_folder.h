@@ -1,4 +1,4 @@
-// Where golden cases stand, and which there are.
+// Where golden cases are, and which exist.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 
 namespace eta::testing {
 
-// tests/golden/`kind` of the source tree, or what the environment variable says instead.
+// tests/golden/`kind` of the source tree, unless the environment variable names another folder.
 inline std::string GoldenFolder(const char* kind, const char* variable) {
   const char* folder = std::getenv(variable);
   return folder != nullptr ? folder : std::string(ETA_SOURCE_DIR "/tests/golden/") + kind;
 }
 
-// Names of the folder's .safetensors files, without the extension, sorted; none if there is no such
-// folder.
+// The sorted names of the folder's .safetensors files, without the extension. Empty if there is no
+// such folder.
 inline std::vector<std::string> GoldenCases(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;

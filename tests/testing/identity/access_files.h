@@ -13,7 +13,7 @@
 
 namespace eta::testing {
 
-// A file that only its owner may read; its path.
+// Writes a file that only its owner may read. Returns its path.
 inline std::string WriteSecret(const TempFolder& folder, const std::string& name,
                                std::string_view text) {
   std::string path = folder.Write(name, text);
@@ -21,7 +21,7 @@ inline std::string WriteSecret(const TempFolder& folder, const std::string& name
   return path;
 }
 
-// The entry of `api_keys` that lets in whoever shows `key`.
+// The entry of `api_keys` for `key`.
 inline nlohmann::json KeyEntry(const std::string& id, const std::string& tenant,
                                const nlohmann::json& roles, const std::string& key) {
   return {{"id", id},

@@ -1,4 +1,4 @@
-// Certificates for tests: an authority, and what it signs.
+// Certificates for tests: an authority, and the certificates that it signs.
 #pragma once
 
 #include <openssl/evp.h>
@@ -16,11 +16,11 @@ struct MadeCertificate {
 };
 
 struct CertificateWish {
-  std::string name = "localhost";  // also a DNS name of it, with the address 127.0.0.1
+  std::string name = "localhost";  // also its DNS name, beside the address 127.0.0.1
   std::string uri;                 // SPIFFE id; empty: none
   int days = 1;                    // from now; negative: expired
   int begins = -10;                // in days from now; positive: not valid yet
-  unsigned rsa_bits = 0;           // of its key; 0: a key of P-256
+  unsigned rsa_bits = 0;           // bits of an RSA key; 0: a key of P-256
 };
 
 class CertificateAuthority {

@@ -1,4 +1,4 @@
-// The header of calls in which tests name their tenant, where nobody has to prove who he is.
+// The header in which tests name their tenant, if nobody has to prove an identity.
 #pragma once
 
 namespace eta::testing {

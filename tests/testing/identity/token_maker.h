@@ -1,4 +1,4 @@
-// Tokens for tests: keys of every kind, and whatever a hostile client could sign with them.
+// Tokens for tests: keys of every kind, and tokens that a hostile client could sign with them.
 #pragma once
 
 #include <openssl/evp.h>
@@ -20,7 +20,7 @@ class SigningKey {
   std::string PublicPem() const;
   std::string PrivatePem() const;
   nlohmann::json Jwk() const;
-  // As tokens carry it.
+  // The signature in the form of tokens.
   std::string Sign(const std::string& message) const;
 
  private:
@@ -29,13 +29,13 @@ class SigningKey {
 };
 
 std::string Base64Url(const std::string& bytes);
-// HMAC-SHA256, as HS256 has it.
+// HMAC-SHA256, as used by HS256.
 std::string HmacSha256(const std::string& key, const std::string& message);
 
-// `header` and `claims` as they are, signed.
+// Signs `header` and `claims` unchanged.
 std::string MakeToken(const SigningKey& key, const nlohmann::json& header,
                       const nlohmann::json& claims);
-// With the header that belongs to the key.
+// Signs `claims` with the header that belongs to the key.
 std::string MakeToken(const SigningKey& key, const std::string& kid, const nlohmann::json& claims);
 
 }  // namespace eta::testing

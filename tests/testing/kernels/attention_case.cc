@@ -10,7 +10,7 @@
 namespace eta::testing {
 namespace {
 
-constexpr int32_t kLayer = 1;  // of two: frozen thresholds are addressed by layer
+constexpr int32_t kLayer = 1;  // one of two layers, since frozen thresholds are addressed by layer
 
 }  // namespace
 
@@ -147,7 +147,7 @@ AttentionResult AttentionStep::Run(int times) {
   int64_t capacity = 1;
   for (size_t s = 0; s < case_.sequences.size(); ++s) {
     const SequenceCase& sequence = case_.sequences[s];
-    std::vector<float> profile(static_cast<size_t>(heads), 1e3f);  // of the layer before
+    std::vector<float> profile(static_cast<size_t>(heads), 1e3f);  // of the other layer
     profile.insert(profile.end(), sequence.thresholds.begin(), sequence.thresholds.end());
     frozen.push_back(profile);
     std::vector<float> widths(static_cast<size_t>(heads),

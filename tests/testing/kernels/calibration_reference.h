@@ -1,5 +1,5 @@
-// Calibration on plain arrays: one head's scores of whole sequences, every quantity as a loop over
-// them. What the streaming forms are held against.
+// Calibration on plain arrays: one head's scores of whole sequences, each quantity as a loop over
+// them. The streaming forms are compared with it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace eta::testing {
 
-// One sequence of one head.
+// The scores of one sequence and head.
 struct ScoreTriangle {
   int32_t tokens = 0;
   std::vector<float> scores;      // [T, T], lower triangle used
@@ -22,20 +22,21 @@ struct ScoreTriangle {
   }
 };
 
-// Normal scores of deviation `spread`, thresholds normal around `centre`.
+// Normal scores of deviation `spread`, and normal thresholds around `centre`.
 ScoreTriangle RandomTriangle(uint64_t seed, int32_t tokens, double spread, double centre);
 
 // sigma(beta * (score - threshold + offset))
 double GateOf(double score, double threshold, double beta, double offset);
 
-// Mean over all rows of the row mean of the gate, the thresholds being the sequences' own ...
+// The mean over all rows of the row mean of the gate, with the sequences' own thresholds.
 double MeanGate(std::span<const ScoreTriangle> sequences, double beta, double offset);
-// ... or c for every row, on the scores themselves or moved to the centres of their bins.
+// The same with the threshold c for every row: on the scores themselves, or on the centres of their
+// bins.
 double DensityAt(std::span<const ScoreTriangle> sequences, double beta, double c);
 double BinnedDensityAt(std::span<const ScoreTriangle> sequences, const ScoreBins& bins, double beta,
                        double c);
 
-// One layer of one head, row by row.
+// Collects one layer of one head row by row.
 ScoreHistogram CollectWhole(std::span<const ScoreTriangle> sequences, const ScoreBins& bins,
                             double beta, double offset);
 

@@ -18,8 +18,8 @@ double Difference(uint64_t a, uint64_t b) {
   return static_cast<double>(a > b ? a - b : b - a);
 }
 
-// Whether every unit of `got` stands at most `reach` cells from where it is in `want`, but for
-// `slack` units that one of them has more; and how much else moved, by one cell each.
+// Whether every unit of `got` is at most `reach` cells from its place in `want`, except for `slack`
+// units that one of them has more; and how much weight moved by one cell otherwise.
 struct Moves {
   bool within_reach = true;
   double moved = 0.0;
@@ -27,7 +27,8 @@ struct Moves {
 
 Moves CompareCumulated(Cells got, Cells want, size_t reach, uint64_t slack) {
   Moves moves;
-  std::vector<uint64_t> at_most(want.size());  // of want, up to and including each cell
+  // For each cell: units of `want` up to and including it.
+  std::vector<uint64_t> at_most(want.size());
   std::partial_sum(want.begin(), want.end(), at_most.begin());
   uint64_t sum = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -73,7 +74,7 @@ class HeadComparison {
     if (Difference(got, want) > slack) text_ << "; " << what << ": " << got << ", not " << want;
   }
 
-  // Below, the bins, above: in order of the score.
+  // Weights in order of the score: below, the bins, above.
   std::vector<uint64_t> Weights(Cells cells) const {
     std::vector<uint64_t> weights = {Of(cells, at_.below_weight())};
     weights.insert(weights.end(), cells.begin(), cells.begin() + at_.bins);

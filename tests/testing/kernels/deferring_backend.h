@@ -1,6 +1,6 @@
-// A backend that does what another one does, as late as it may: it only notes the ops, reads the
-// host memory that they are given when the step is launched, and runs them when it is finished, so
-// that whatever is noted meanwhile comes before them.
+// A backend that forwards to another one as late as Backend allows. It only notes the ops. At the
+// launch of a step it reads the host memory that the ops were given, and it runs them when the step
+// is finished. So anything noted meanwhile comes before them.
 #pragma once
 
 #include <functional>
@@ -28,7 +28,7 @@ class DeferringBackend final : public ForwardingBackend {
     return ForwardingBackend::Finish();
   }
 
-  // These run what was noted before them.
+  // These first run the ops that were noted before them.
   void Upload(std::byte* to, const void* from, size_t bytes) override {
     Flush();
     ForwardingBackend::Upload(to, from, bytes);
@@ -91,9 +91,9 @@ class DeferringBackend final : public ForwardingBackend {
 
   struct Noted {
     BatchView batch;
-    std::vector<std::function<Op()>> ops;  // each gives the op with what it reads
+    std::vector<std::function<Op()>> ops;  // each returns the op with the data that it reads
   };
-  // What was read at launch.
+  // The data that was read at the launch.
   struct Running {
     std::vector<int32_t> tokens;
     std::vector<SequenceRows> sequences;
@@ -133,7 +133,7 @@ class DeferringBackend final : public ForwardingBackend {
     }
   }
 
-  // Reads what the noted step is made of.
+  // Reads the data of the noted step.
   void Start() {
     const BatchView& batch = noted_.batch;
     running_ = {{batch.tokens.begin(), batch.tokens.end()},
@@ -153,7 +153,7 @@ class DeferringBackend final : public ForwardingBackend {
     for (const Op& op : std::exchange(running_.ops, {})) op();
     runs_ = false;
   }
-  // The rest of a step that is run in parts has the same batch.
+  // If a step is run in parts, its remaining part has the same batch.
   void Flush() {
     if (noted_.ops.empty()) return;
     Start();

@@ -1,4 +1,4 @@
-// A backend that does what another one does until it is told to fail.
+// A backend that forwards to another one until it is told to fail.
 #pragma once
 
 #include <atomic>
@@ -12,17 +12,18 @@
 
 namespace eta::testing {
 
-// Shared by the test and the backend that the engine owns. Thread-safe.
+// Faults shared by the test and the backend that the engine owns. Thread-safe.
 struct Faults {
-  std::atomic<int64_t> memory = -1;  // bytes of the device; below 0: no limit, and none is told
-  std::atomic<int> finishes = 0;     // calls of Finish so far
+  // Bytes of the device; below 0: no limit, and no report of free memory.
+  std::atomic<int64_t> memory = -1;
+  std::atomic<int> finishes = 0;  // calls of Finish so far
 
-  // The next Finish returns this.
+  // Makes the next Finish return `status`.
   void FailNextFinish(absl::Status status) {
     const std::lock_guard lock(mutex);
     next_finish = std::move(status);
   }
-  // Every Finish from now on does.
+  // Makes every Finish from now on return `status`.
   void Break(absl::Status status) {
     const std::lock_guard lock(mutex);
     broken = std::move(status);

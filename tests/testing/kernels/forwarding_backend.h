@@ -1,4 +1,4 @@
-// A backend that does what another one does: the base of those that watch it or get in its way.
+// A backend that forwards to another one: the base of backends that watch or disturb it.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace eta::testing {
 
 class ForwardingBackend : public Backend {
  public:
-  // Several may share one that is used by one of them at a time.
+  // Several forwarding backends may share one backend that only one of them uses at a time.
   explicit ForwardingBackend(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
 
   std::string_view name() const override { return backend_->name(); }

@@ -9,7 +9,7 @@ namespace eta::testing {
 namespace {
 
 constexpr int32_t kMaxKeys = 4096;
-// What a case may cost the reference: products of a query and a key, elements of keys.
+// The most that a case may cost the reference: products of a query and a key, elements of keys.
 constexpr double kMaxProducts = 32e6;
 constexpr double kMaxElements = 4e6;
 
@@ -22,7 +22,7 @@ bool Often(Random& random, int out_of) {
   return Uniform(random, 1, out_of) == 1;
 }
 
-// Normal values, cheaply: a stretch of one long tape, which is no multiple of any row.
+// Fills in normal values cheaply: from one long tape whose length is no multiple of any row.
 void Fill(Random& random, std::span<float> to, float deviation) {
   static const std::vector<float>& tape = []() -> std::vector<float>& {
     Random tape_random(1);
@@ -35,7 +35,7 @@ void Fill(Random& random, std::span<float> to, float deviation) {
   }
 }
 
-// Keys wander from block to block, so that bounds differ.
+// Makes keys that wander from block to block, so that bounds differ.
 void FillKeys(Random& random, HostTensor& keys, int32_t from, int32_t block_size) {
   Fill(random, std::span(keys.data).subspan(static_cast<size_t>(from * keys.cols)), 0.7f);
   std::vector<float> drift(static_cast<size_t>(keys.cols));
@@ -73,7 +73,7 @@ AttentionOptions RandomOptions(Random& random, Gate gate) {
           .admit_all = Often(random, 8)};
 }
 
-// About `keys` of them, often around a block's end, sometimes few.
+// About `keys` keys: often around a block's end, sometimes few.
 int32_t RandomKeys(Random& random, double keys, int32_t block_size) {
   auto count = static_cast<int64_t>(keys);
   if (Often(random, 4)) count = count / block_size * block_size + Uniform(random, -1, 1);
@@ -81,7 +81,7 @@ int32_t RandomKeys(Random& random, double keys, int32_t block_size) {
   return static_cast<int32_t>(std::clamp<int64_t>(count, 1, kMaxKeys));
 }
 
-// A sequence that begins with blocks of an earlier one, or keeps to itself if that has none.
+// Makes a sequence begin with blocks of an earlier one, if that has any.
 void Fork(Random& random, const AttentionCase& made, SequenceCase& child) {
   const auto index = Uniform(random, 0, static_cast<int64_t>(made.sequences.size()) - 1);
   const SequenceCase& parent = made.sequences[static_cast<size_t>(index)];
@@ -155,9 +155,10 @@ AttentionCase WithoutThresholds(Random& random, uint64_t seed, NarrowTypes narro
   return made;
 }
 
-// Widths of their own for the heads of some sequences that decode, cells over some prompts.
+// Gives the heads of some decoding sequences a z of their own, and collects cells over some
+// prompts.
 void Calibrate(uint64_t seed, AttentionCase& made) {
-  Random random(seed + 0x5ca1e);  // another stream: the rest of the case is as it would be without
+  Random random(seed + 0x5ca1e);  // another stream, so that the rest of the case does not change
   for (SequenceCase& sequence : made.sequences) {
     const bool chosen = Often(random, 3);
     if (sequence.kind == RowKind::kPrefill) {
@@ -176,8 +177,8 @@ struct RowBounds {
   std::vector<double> bounds;
 };
 
-// Whether float32 rounding cannot change what the head admits: no bound is near the threshold, and
-// where a block is rescued it is clearly the best.
+// True if float32 rounding cannot change what the head admits: no bound is near the threshold, and
+// a rescued block is clearly the best.
 bool IsClear(const std::vector<double>& bounds, double threshold, double clearance,
              const AttentionOptions& options) {
   const auto near = [&](double bound) { return std::abs(bound - threshold) <= clearance; };
@@ -190,7 +191,7 @@ bool IsClear(const std::vector<double>& bounds, double threshold, double clearan
   return chunk < 2 || first[0] >= threshold || first[0] - first[1] > clearance;
 }
 
-// Thresholds of one sequence, and where they are predicted an offset that makes them clear.
+// Chooses the thresholds of one sequence; if they are predicted, an offset that makes them clear.
 class Placement {
  public:
   Placement(AttentionCase& made, AttentionStep& step, size_t s, int64_t first_row)
@@ -220,7 +221,7 @@ class Placement {
     }
   }
 
-  // True if some offset near the wanted one makes the predictor's thresholds clear.
+  // True if some offset near the wanted one makes the predictor's thresholds clear of all bounds.
   bool Predict(Random& random) {
     const float wanted = sequence_.attention.offset;
     for (int attempt = 0; attempt < 40; ++attempt) {

@@ -12,10 +12,10 @@ struct JudgedCase {
   AttentionResult want;
 };
 
-// Of 1 to 64 sequences and up to 4096 keys each: decode and prefill rows, forked prefixes,
-// predicted and frozen thresholds, z per head, cells over prompts, every option of attention. Where
-// a bound decides something, it is clear of its threshold, so that counts have one right answer.
-// May run in several threads at once. With an 8-bit cache, of shapes that tensor cores take.
+// A case of 1 to 64 sequences with up to 4096 keys each: decode and prefill rows, forked prefixes,
+// predicted and frozen thresholds, z per head, cells over prompts, every option of attention. Every
+// bound that decides something is clear of its threshold, so counts have one right answer. Several
+// threads may call it at once. An 8-bit cache gets shapes that tensor cores support.
 JudgedCase MakeJudgedCase(uint64_t seed, NarrowTypes narrow = {});
 
 }  // namespace eta::testing

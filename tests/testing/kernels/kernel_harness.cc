@@ -136,7 +136,7 @@ std::byte* Device::Allocate(size_t bytes) {
   return buffers_.back()->data();
 }
 
-// The rows of a tensor on a GPU begin at multiples of 16 bytes.
+// Rows of a tensor on a GPU begin at multiples of 16 bytes.
 TensorView Device::Empty(int64_t rows, int64_t cols, int64_t padding, DType dtype) {
   const auto size = static_cast<int64_t>(SizeOf(dtype));
   const int64_t unit = backend_->name() == "cuda" ? 16 / size : 1;
@@ -167,7 +167,8 @@ HostTensor Device::Get(const TensorView& view) {
   if (view.rows == 0) return tensor;
   const size_t size = SizeOf(view.dtype);
   const auto stride = static_cast<size_t>(view.stride) * size;
-  const size_t last = static_cast<size_t>(view.cols) * size;  // of the last row, no padding behind
+  // The last row has no padding behind it.
+  const size_t last = static_cast<size_t>(view.cols) * size;
   std::vector<std::byte> bytes(static_cast<size_t>(view.rows - 1) * stride + last);
   backend_->Download(bytes.data(), reinterpret_cast<const std::byte*>(view.data), bytes.size());
   for (int64_t r = 0; r < view.rows; ++r) {

@@ -1,5 +1,5 @@
-// Backends as the kernel tests meet them: by name and, for the CPU, by instruction set, for CUDA by
-// the type of its products; with host tensors that go in and come out.
+// The backends in the kernel tests: by name; the CPU also by instruction set, CUDA by the type of
+// its products. Host tensors go in and come out.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,26 @@ struct BackendUnderTest {
   DType compute = DType::kFloat32;  // cuda
 };
 
-// "cpu_AVX2", "cuda_bfloat16", "reference": a valid GoogleTest parameter name.
+// A valid GoogleTest parameter name: "cpu_AVX2", "cuda_bfloat16", "reference".
 std::string TestName(const BackendUnderTest& backend);
 std::ostream& operator<<(std::ostream& out, const BackendUnderTest& backend);
 
-// Every backend that the reference judges, and the same with the reference itself.
+// Every backend that the reference judges; and these with the reference itself.
 std::vector<BackendUnderTest> JudgedBackends();
 std::vector<BackendUnderTest> AllBackends();
 
-// Those of the judged that have a float8_e4m3 cache and an int8 index.
+// The judged backends that have a float8_e4m3 cache and an int8 index.
 std::vector<BackendUnderTest> NarrowBackends();
 
-// Why the backend cannot run here (its device is missing), or empty: the reason to skip a test.
+// The reason why the backend cannot run here (its device is missing), for skipping a test; else
+// empty.
 std::string WhyMissing(const BackendUnderTest& backend);
 
-// Whether a row's result is the same to the last bit whatever rows are beside it. On CUDA, work is
-// shared out and products are chosen by the size of the step.
+// True if a row's result is the same to the last bit whatever the other rows are. On CUDA the size
+// of the step decides how work is shared and which products are chosen.
 bool RowsAreExact(const BackendUnderTest& backend);
 
-// What rounding to `dtype` may add to a relative error.
+// The relative error that rounding to `dtype` may add.
 double RoundingError(DType dtype);
 
 // Row-major float32.
@@ -65,8 +66,8 @@ HostTensor Rounded(const HostTensor& tensor, DType dtype);
 double RelativeError(const float* a, const float* b, int64_t n);
 double Norm(const float* a, int64_t n);
 
-// A backend and the memory that a test keeps in it. Making a device for "cpu" forces its target,
-// until the next one is made. One whose backend is missing (WhyMissing) must not be used.
+// A backend and the memory that a test keeps in it. A device for "cpu" forces its instruction set
+// until the next device is made. REQUIRES: the backend is not missing (WhyMissing).
 class Device {
  public:
   explicit Device(const BackendUnderTest& backend, int num_threads = 2);
@@ -91,7 +92,8 @@ class Device {
     return elements;
   }
 
-  // Rows at least `padding` elements further apart than they are wide, in float32 or as `dtype`.
+  // Uploads a tensor in float32 or as `dtype`. The stride of its rows exceeds their width by at
+  // least `padding` elements.
   TensorView Put(const HostTensor& tensor, int64_t padding = 0, DType dtype = DType::kFloat32);
   TensorView Empty(int64_t rows, int64_t cols, int64_t padding = 0, DType dtype = DType::kFloat32);
   HostTensor Get(const TensorView& view);
@@ -104,7 +106,7 @@ class Device {
   std::vector<std::unique_ptr<Buffer>> buffers_;
 };
 
-// `values` as a checkpoint of `dtype` holds them, in `storage`.
+// Converts `values` to `dtype` in `storage`, as a checkpoint holds them.
 HostMatrix ToHostMatrix(const HostTensor& values, DType dtype, std::vector<std::byte>& storage);
 
 }  // namespace eta::testing

@@ -14,7 +14,7 @@ T Pick(Random& random, std::initializer_list<T> choices) {
   return *(choices.begin() + Uniform(random, 0, static_cast<int64_t>(choices.size()) - 1));
 }
 
-// Keys wander from block to block, so that bounds differ.
+// Makes keys that wander from block to block, so that bounds differ.
 HostTensor WanderingKeys(Random& random, int32_t num_keys, int64_t cols, int32_t block_size) {
   HostTensor keys = Normal(random, num_keys, cols, 0.7f);
   HostTensor drift;
@@ -59,7 +59,7 @@ SequenceCase RandomSequence(Random& random, const AttentionCase& attention_case)
   return sequence;
 }
 
-// A threshold among the bounds, none of which lies within the clearance of it.
+// A threshold among the bounds that no bound comes nearer to than the clearance.
 float ClearThreshold(Random& random, const std::vector<double>& bounds, float offset,
                      double clearance) {
   if (bounds.empty()) return static_cast<float>(UniformReal(random, -2.0, 2.0));
@@ -77,9 +77,10 @@ float ClearThreshold(Random& random, const std::vector<double>& bounds, float of
   return static_cast<float>(*std::max_element(bounds.begin(), bounds.end()) + 1.0 + offset);
 }
 
-// Widths of their own for some decoding sequences' heads; cells over some prompts.
+// Gives the heads of some decoding sequences a z of their own, and collects cells over some
+// prompts.
 void Calibrated(uint64_t seed, AttentionCase& attention_case) {
-  Random random(seed + 0x5ca1e);  // another stream: the rest of the case is as it would be without
+  Random random(seed + 0x5ca1e);  // another stream, so that the rest of the case does not change
   if (Uniform(random, 0, 2) == 0) {
     const auto half_range = UniformReal(random, 1.0, 6.0);  // some scores lie outside
     attention_case.bins = {.count = static_cast<int32_t>(Uniform(random, 16, 3000)),

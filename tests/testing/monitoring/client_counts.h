@@ -1,5 +1,5 @@
-// What clients counted: calls as they ended, and the integers of the answers, under the labels that
-// the server should file them.
+// The clients' own counts: calls by their end, and the integers of the answers, under the labels
+// that the server should use.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace eta::testing {
 
-// Of answers with one mode and profile, or of one tenant.
+// The counts of answers with one mode and profile, or of one tenant.
 struct AttentionCounts {
   int64_t answers = 0;
   int64_t answers_with_decode = 0;
@@ -35,15 +35,15 @@ struct TokenCounts {
   int64_t output = 0;
 };
 
-// Thread-safe while calls are counted; the maps are read when none is left.
+// Thread-safe while calls are counted. Read the maps only when no call is left.
 class ClientCounts {
  public:
-  // A call as eta_requests_total should have it.
+  // Counts a call under the labels of eta_requests_total.
   void CountCall(const MetricLabels& labels);
-  // An answer: the call, its tokens and its attention.
+  // Counts an answer: the call, its tokens and its attention.
   void CountAnswer(const std::string& tenant, const std::string& mode, const std::string& profile,
                    const v1::Finished& finished);
-  // A call that was refused before it ran.
+  // Counts a call that was refused before it ran.
   void CountRefusal(const MetricLabels& labels, const std::string& reason);
 
   std::map<MetricLabels, int64_t> calls;

@@ -25,14 +25,14 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr int kMaxContext = 4096;
-// Wide enough for all but one call of each round.
+// Limits that allow all but one call of each round.
 constexpr char kTenants[] = R"({
   "tenants": {"bob": {"max_calls": 64, "max_kv_tokens": 100000, "tokens_per_second": 1000000,
                       "burst_tokens": 3900}}
 })";
 constexpr char kSamples[] = ETA_SOURCE_DIR "/models/eta-27m/samples/books";
 
-// A part of a document; each `number` another one, so that no prompt is in the prefix cache.
+// A part of a document. Each `number` gives another part, so that no prompt is in the prefix cache.
 std::string Text(int32_t number, size_t bytes) {
   static const auto* const book = new std::string([] {
     std::set<std::filesystem::path> files;
@@ -63,12 +63,12 @@ v1::GenerateRequest Endless() {
   return request;
 }
 
-// Of a call without an answer's finish reason.
+// The labels of a call that has no finish reason of an answer.
 MetricLabels Ended(const std::string& method, const std::string& code, const std::string& tenant) {
   return {{"method", method}, {"code", code}, {"finish_reason", "none"}, {"tenant", tenant}};
 }
 
-// Names that the server was not told to tell apart.
+// The label of a tenant; "other" for names that the server was not told to distinguish.
 std::string TenantLabel(const std::string& tenant) {
   return tenant == "alice" || tenant == "bob" || tenant == "aside" ? tenant : "other";
 }
@@ -77,7 +77,7 @@ std::string ProfileLabel(const std::string& profile) {
   return profile == "hidden" ? "other" : profile;
 }
 
-// Two requests run and two wait, however many come.
+// Flags with which two requests run and two wait, however many come.
 std::vector<std::string> ServerFlags(const std::string& store, const std::string& tenants) {
   std::string flags = absl::StrCat(
       "--model=" ETA_SOURCE_DIR
@@ -214,7 +214,7 @@ void LiveSystem::Refusals() {
   request = Ask("Once");
   request.mutable_stopping()->set_max_tokens(3950);
   refuse("bob", "bob", request, "RESOURCE_EXHAUSTED", "tenant_tokens");
-  // Nobody's call takes a name from those that there are.
+  // A call without a known tenant takes no label from the existing tenants.
   refuse("", "none", Short("full", "", 0), "UNAUTHENTICATED", "tenant_required");
   refuse("stranger", "other", Short("profile", "nowhere", 0), "NOT_FOUND", "profile_not_found");
 }
@@ -226,7 +226,7 @@ void LiveSystem::Cancellations() {
     calls.back()->context.AddMetadata(kTenantHeader, "aside");
     calls.back()->context.set_deadline(std::chrono::system_clock::now() + seconds(120));
     calls.back()->Start(Endless());
-    // One after the other, so that what is refused does not depend on which step saw whom.
+    // Calls start one after the other, so that the refusals do not depend on the timing of steps.
     AwaitPage([i](const MetricSamples& page) {
       return page.Sum("eta_requests_running") == std::min(i + 1, 2) &&
              page.Sum("eta_requests_waiting") == std::max(i - 1, 0);
@@ -240,7 +240,7 @@ void LiveSystem::Cancellations() {
   one_too_many.context.AddMetadata(kTenantHeader, "aside");
   EXPECT_EQ(ReasonOf(one_too_many.Refusal(Endless())), "QUEUE_FULL");
   counts.CountRefusal(Ended("Generate", "RESOURCE_EXHAUSTED", "aside"), "queue_full");
-  // Those that wait first, so that they do not take a place that becomes free.
+  // Waiting calls are cancelled first, so that they do not take a place that becomes free.
   for (const size_t i : {3, 2, 1, 0}) {
     calls[i]->context.TryCancel();
     calls[i]->ReadText();
@@ -253,7 +253,7 @@ void LiveSystem::Cancellations() {
 }
 
 void LiveSystem::PassDeadline() {
-  grpc::ClientContext context;  // without a deadline: the server's passes
+  grpc::ClientContext context;  // no deadline: passes have the server's own
   context.AddMetadata(kTenantHeader, "aside");
   const auto reader = stub_->Generate(&context, Endless());
   v1::GenerateResponse message;

@@ -1,5 +1,5 @@
-// The built server on the model of this repository, a Prometheus that scrapes it, and clients whose
-// traffic is counted: full and dynamic attention, profiles, refusals, deadlines, cancelled streams.
+// The built server on this repository's model, a Prometheus that scrapes it, and clients that count
+// their own traffic: full and dynamic attention, profiles, refusals, deadlines, cancelled streams.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ namespace eta::testing {
 
 class LiveSystem {
  public:
-  // The gauges of the page in the middle of traffic: two requests ran and two waited.
+  // A metrics page in the middle of traffic: two requests ran and two waited.
   struct Busy {
     MetricSamples page;
     int rounds = 0;
@@ -31,9 +31,9 @@ class LiveSystem {
   bool ok() const { return prometheus_ != nullptr; }
   std::string Errors() { return server_.AwaitExit().errors; }
 
-  // Profiles of three tenants, calibrated by one and imported by the others.
+  // Makes profiles of three tenants: one calibrates, the others import.
   void MakeProfiles();
-  // One call or more of every kind, and waits until the server has counted them all.
+  // Makes one call or more of every kind, and waits until the server has counted them all.
   void PlayRound();
 
   std::string ReadPage() const;
@@ -44,7 +44,7 @@ class LiveSystem {
   ClientCounts counts;
   Busy busy;
   v1::Profile legal;  // of tenant alice
-  v1::Profile books;  // of tenant bob, with the same thresholds
+  v1::Profile books;  // of tenant bob, with the thresholds of `legal`
 
  private:
   void Answer(const std::string& tenant, const std::string& mode, const std::string& profile,
@@ -52,7 +52,7 @@ class LiveSystem {
   void Refusals();
   void Cancellations();
   void PassDeadline();
-  // Without a density: as dense as the model's own thresholds.
+  // Without a density the profile is as dense as the model's own thresholds.
   bool Calibrate(const std::string& name, std::optional<double> union_density,
                  v1::Profile* profile = nullptr);
   v1::Profile Import(const std::string& tenant, const std::string& name, const std::string& json);

@@ -1,5 +1,5 @@
-// One server and one Prometheus for all tests of this program, after two rounds of traffic with a
-// scrape between them, so that counters have rates.
+// One server and one Prometheus for all tests of this program. There are two rounds of traffic with
+// a scrape between them, so that counters have rates.
 #pragma once
 
 #include <algorithm>

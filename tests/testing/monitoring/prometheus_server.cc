@@ -21,7 +21,7 @@ using std::chrono::steady_clock;
 
 constexpr char kPrometheus[] = "/usr/bin/prometheus";
 
-// Prometheus does not tell which port it took, so it is given one that was free just now.
+// A port that was free just now. Prometheus does not tell which port it took, so it is given one.
 int FreePort() {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -101,7 +101,7 @@ bool PrometheusServer::AwaitScrapes(int count) const {
                : 0;
   };
   const int before = scrapes();
-  // One more than asked for: the next to end may have begun before now.
+  // One scrape more than asked for: the next one to end may have begun before now.
   return Await([&] { return scrapes() > before + count; });
 }
 

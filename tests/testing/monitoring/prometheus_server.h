@@ -1,5 +1,4 @@
-// A Prometheus of its own that scrapes one server every second, with the rules of
-// deploy/prometheus.
+// A Prometheus process that scrapes one server every second, with the rules of deploy/prometheus.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,10 +11,10 @@ namespace eta::testing {
 
 class PrometheusServer {
  public:
-  // `target` is the host:port that it scrapes, under the job's name eta-server.
+  // Scrapes `target`, a host:port, under the job name eta-server.
   explicit PrometheusServer(const std::string& target);
 
-  // Whether it answers within a minute.
+  // True if it answers within a minute.
   bool AwaitReady();
   std::string Errors() { return process_.AwaitExit().errors; }
 
@@ -23,7 +22,7 @@ class PrometheusServer {
   nlohmann::json Query(const std::string& expression) const;
   // Every loaded rule, as the API describes it.
   nlohmann::json Rules() const;
-  // Returns when the target was scraped `count` times after now; false after a minute.
+  // Waits for `count` scrapes of the target from now on. False after a minute.
   bool AwaitScrapes(int count) const;
 
  private:

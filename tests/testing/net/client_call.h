@@ -21,13 +21,13 @@ class ClientCall {
   }
 
   void Start(const v1::GenerateRequest& request) { reader_ = stub_.Generate(&context, request); }
-  // An empty message once there are no more.
+  // Returns the next message; an empty one if there are no more.
   v1::GenerateResponse Read() {
     v1::GenerateResponse message;
     if (!reader_->Read(&message)) return {};
     return message;
   }
-  // The rest of the answer's text; the last Finished that came, if any, is kept.
+  // Returns the remaining text of the answer and keeps the last Finished.
   std::string ReadText() {
     std::string text;
     for (v1::GenerateResponse message = Read();
@@ -38,7 +38,7 @@ class ClientCall {
     return text;
   }
   grpc::Status Finish() { return reader_->Finish(); }
-  // Start, then the status of a call that is expected to have no messages.
+  // Starts a call that is expected to have no messages, and returns its status.
   grpc::Status Refusal(const v1::GenerateRequest& request) {
     Start(request);
     EXPECT_EQ(Read().event_case(), v1::GenerateResponse::EVENT_NOT_SET);

@@ -1,4 +1,4 @@
-// Sockets of a client by hand.
+// Raw sockets of a client.
 #pragma once
 
 #include <netinet/in.h>
@@ -9,7 +9,7 @@
 
 namespace eta::testing {
 
-// A TCP socket that waits for nothing in vain.
+// A TCP socket whose reads time out.
 inline Descriptor NewSocket() {
   Descriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval patience = {.tv_sec = 20, .tv_usec = 0};
@@ -17,7 +17,7 @@ inline Descriptor NewSocket() {
   return made;
 }
 
-// Whether the other end has closed in order, with nothing left to read; waits for it.
+// Waits for the other end to close. True if it closed in order with nothing left to read.
 inline bool HasEnded(const Descriptor& client) {
   char byte;
   return recv(client.get(), &byte, 1, 0) == 0;

@@ -1,4 +1,4 @@
-// A port of the loopback interface that nobody listens on.
+// A port of the loopback interface on which nobody listens.
 #pragma once
 
 #include <arpa/inet.h>

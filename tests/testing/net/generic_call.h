@@ -26,7 +26,7 @@ class GenericCall {
   std::optional<std::string> Read();  // nullopt: no more messages
   grpc::Status Finish();
 
-  // Start, Send, SendsDone, and all that is read is dropped.
+  // Start, Send and SendsDone; then reads everything and drops it.
   grpc::Status Exchange(const std::string& message);
 
  private:

@@ -13,7 +13,7 @@ namespace eta::testing {
 
 using HealthStatus = grpc::health::v1::HealthCheckResponse;
 
-// What it says of a service; nullopt: it does not answer, or knows none of that name.
+// The status of a service; nullopt if the health service does not answer or does not know the name.
 inline std::optional<HealthStatus::ServingStatus> CheckHealth(
     const std::shared_ptr<grpc::Channel>& channel, const std::string& service) {
   grpc::ClientContext context;
@@ -26,7 +26,7 @@ inline std::optional<HealthStatus::ServingStatus> CheckHealth(
   return response.status();
 }
 
-// Hears every change.
+// Receives every change of a service's status.
 class HealthListener {
  public:
   HealthListener(const std::shared_ptr<grpc::Channel>& channel, const std::string& service)
@@ -41,7 +41,7 @@ class HealthListener {
     reader_->Finish();
   }
 
-  // The next thing it says; nullopt: no more, or two minutes have passed since the beginning.
+  // The next status; nullopt if there are no more, or two minutes after the beginning.
   std::optional<HealthStatus::ServingStatus> Next() {
     HealthStatus response;
     if (!reader_->Read(&response)) return std::nullopt;

@@ -22,7 +22,7 @@ using namespace http2;  // NOLINT(google-build-using-namespace)
 using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kHandshakePatience{2};
-constexpr uint16_t kInitialWindowSize = 4;  // a setting
+constexpr uint16_t kInitialWindowSize = 4;  // the identifier of a setting
 
 uint32_t ReadBigEndian(std::string_view bytes) {
   uint32_t value = 0;
@@ -50,7 +50,7 @@ bool ConnectUnix(int socket, const std::string& path) {
 
 }  // namespace
 
-// TLS whose bytes go through memory, so that no call of it waits for the network.
+// TLS over memory buffers, so that no call of it waits for the network.
 class HostileConnection::Tls {
  public:
   Tls() : ssl_(SSL_new(Context())) {
@@ -58,12 +58,12 @@ class HostileConnection::Tls {
     SSL_set_connect_state(ssl_.get());
   }
 
-  // True once hands are shaken.
+  // True once the handshake is complete.
   bool Advance() { return SSL_do_handshake(ssl_.get()) == 1; }
   void Take(const std::string& raw) {
     BIO_write(SSL_get_rbio(ssl_.get()), raw.data(), static_cast<int>(raw.size()));
   }
-  // What is to be sent raw.
+  // Returns the bytes that are to be sent raw.
   std::string Give() {
     std::string raw(BIO_ctrl_pending(SSL_get_wbio(ssl_.get())), '\0');
     if (!raw.empty()) BIO_read(SSL_get_wbio(ssl_.get()), raw.data(), static_cast<int>(raw.size()));

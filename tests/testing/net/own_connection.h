@@ -1,4 +1,5 @@
-// Channels that share their connection with no other; gRPC gives those to one address the same.
+// Channels with a connection of their own. By default gRPC shares one among channels to one
+// address.
 #pragma once
 
 #include <memory>

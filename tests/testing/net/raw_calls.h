@@ -1,5 +1,5 @@
-// Calls over TLS whose frames are made by hand, several on one connection: for headers and messages
-// that no client library sends, and for what becomes of the calls beside them.
+// Several calls on one TLS connection, with hand-made frames: for headers and messages that no
+// client library sends, and to see what happens to the calls beside them.
 #pragma once
 
 #include <chrono>
@@ -31,14 +31,14 @@ class RawCalls {
     };
   }
 
-  // HEADERS with `more`, and DATA.
+  // Sends HEADERS with `more`, and DATA.
   void Send(uint32_t stream, const std::string& method, const std::string& more,
             const std::string& data, bool end = true) {
     connection_.Send(http2::Frame(http2::kHeaders, http2::kEndHeaders, stream,
                                   http2::CallHeaders(method) + more) +
                      http2::Frame(http2::kData, end ? http2::kEndStream : 0, stream, data));
   }
-  // Whether it holds within a minute; reads what comes.
+  // Reads what arrives until the condition holds. False after a minute.
   bool Becomes(const std::function<bool()>& condition) {
     for (int i = 0; i < 6000 && !condition(); ++i) {
       connection_.Drain();
@@ -48,8 +48,8 @@ class RawCalls {
   }
   bool Ended(uint32_t stream) const { return ended_.contains(stream); }
   size_t NumEnded() const { return ended_.size(); }
-  // The number of its status, if it has one, as nginx writes it: a name in HPACK's Huffman code, a
-  // value without.
+  // The number of the stream's status, if it has one, in nginx's form: the name in HPACK's Huffman
+  // code, the value without.
   std::string Status(uint32_t stream) {
     const std::string name = "\x9a\xca\xc8\xb2\x12\x34\xda\x8f";
     const std::string& headers = headers_[stream];

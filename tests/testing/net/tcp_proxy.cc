@@ -48,8 +48,8 @@ struct TcpProxy::Connection {
   int client = -1;
   int server = -1;
   LinkFaults faults;
-  std::atomic<bool> dead = false;  // nothing gets through
-  std::atomic<bool> over = false;  // the pumps are to end
+  std::atomic<bool> dead = false;  // true: nothing gets through
+  std::atomic<bool> over = false;  // true: the pumps must end
   std::atomic<bool> reset = false;
   std::vector<std::thread> pumps;
 };
@@ -147,7 +147,7 @@ void TcpProxy::Accept() {
   }
 }
 
-// Until one side ends; then the other is told, as it is in a network that works.
+// Copies until one side ends, and then ends the other side, as a working network would.
 void TcpProxy::Pump(const std::shared_ptr<Connection>& connection, int from, int to,
                     bool to_client) {
   const LinkFaults& faults = connection->faults;
@@ -183,7 +183,7 @@ void TcpProxy::Pump(const std::shared_ptr<Connection>& connection, int from, int
     }
     left -= static_cast<int64_t>(size);
     if (left > 0) continue;
-    // A socket that is asked to linger for no time tells of a reset when it is disconnected.
+    // A socket with a linger time of 0 sends a reset when it is disconnected.
     sockaddr nowhere{};
     nowhere.sa_family = AF_UNSPEC;
     for (const int fd : {from, to}) connect(fd, &nowhere, sizeof(nowhere));

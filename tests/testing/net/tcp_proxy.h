@@ -1,4 +1,4 @@
-// A bad network in one process: a TCP proxy on loopback between clients and a server.
+// A bad network inside the test process: a TCP proxy on loopback between clients and a server.
 #pragma once
 
 #include <atomic>
@@ -14,36 +14,36 @@
 
 namespace eta::testing {
 
-// What every connection suffers, both ways.
+// The faults of every connection, in both directions.
 struct LinkFaults {
   std::chrono::milliseconds latency{0};  // of every piece
-  std::chrono::milliseconds jitter{0};   // up to so much more
-  size_t piece_bytes = 65536;            // what is sent at a time: small ones break up frames
-  int64_t bytes_per_second = 0;          // 0: as fast as it goes
-  int64_t reset_after = -1;              // bytes that a client got, then the connection is reset
+  std::chrono::milliseconds jitter{0};   // up to this much more
+  size_t piece_bytes = 65536;            // bytes sent at a time; small pieces split frames
+  int64_t bytes_per_second = 0;          // 0: no limit
+  int64_t reset_after = -1;              // reset after this many bytes to the client; -1: never
 };
 
 // Thread-safe.
 class TcpProxy {
  public:
-  // In front of a server at 127.0.0.1:PORT, the address as text.
+  // Forwards to a server at 127.0.0.1:PORT, the address as text.
   explicit TcpProxy(const std::string& server);
   ~TcpProxy();
   TcpProxy(const TcpProxy&) = delete;
   TcpProxy& operator=(const TcpProxy&) = delete;
 
-  // 127.0.0.1:PORT for clients.
+  // The address for clients, 127.0.0.1:PORT.
   const std::string& address() const { return address_; }
 
-  // Of connections made from now on.
+  // Sets the faults of connections made from now on.
   void SetFaults(const LinkFaults& faults);
   // Resets all connections, on both sides.
   void ResetAll();
-  // Nothing gets through any more, nothing is told: no FIN, no reset. New connections are the same.
+  // Stops all traffic without a FIN or a reset. New connections are treated the same.
   void BlackHole();
-  // Connections made from now on work again; those that were black-holed do not.
+  // Makes new connections work again. Black-holed ones stay dead.
   void Mend();
-  // Clients are gone, and the server does not hear of it.
+  // Drops the clients without telling the server.
   void LoseClients();
 
  private:

@@ -1,4 +1,4 @@
-// The built eta-bench, as a user runs it.
+// Runs the built eta-bench as a user does.
 #pragma once
 
 #include <sys/wait.h>
@@ -10,11 +10,11 @@
 namespace eta::testing {
 
 struct BenchRun {
-  int code = -1;       // -1: it could not be started, or ended by a signal
+  int code = -1;       // -1: it could not be started, or a signal ended it
   std::string output;  // its standard output
 };
 
-// `arguments` as a shell takes them, redirections too.
+// `arguments` are a shell's text, redirections included.
 inline BenchRun RunBench(const std::string& arguments) {
   const std::string command = std::string(ETA_BINARY_DIR) + "/eta-bench " + arguments;
   std::FILE* pipe = popen(command.c_str(), "r");

@@ -1,4 +1,4 @@
-// A CallObserver that keeps what it is told.
+// A CallObserver that keeps the records it is told.
 #pragma once
 
 #include <chrono>
@@ -22,13 +22,13 @@ class CallRecords final : public CallObserver {
     const std::lock_guard lock(mutex_);
     return records_;
   }
-  // Once there are so many of them; after 10 s what there is.
+  // Returns the records once there are `count`; after 10 s those that there are.
   std::vector<CallRecord> Await(size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(10), [&] { return records_.size() >= count; });
     return records_;
   }
-  // The newest one; an empty one if there is none.
+  // The newest record; an empty one if there is none.
   CallRecord Last() const {
     const std::lock_guard lock(mutex_);
     return records_.empty() ? CallRecord() : records_.back();

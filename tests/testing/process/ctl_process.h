@@ -1,4 +1,4 @@
-// The built etactl in a process of its own, as a user runs it.
+// Runs the built etactl in a process of its own, as a user does.
 #pragma once
 
 #include <sys/types.h>
@@ -14,17 +14,17 @@ namespace eta::testing {
 class CtlProcess {
  public:
   struct Exit {
-    int code = -1;  // -1: it could not be started, or ended by a signal
+    int code = -1;  // -1: it could not be started, or a signal ended it
     std::string output, errors;
   };
 
-  // Starts etactl with `input` to read on its standard input.
+  // Starts etactl with `input` on its standard input.
   explicit CtlProcess(std::vector<std::string> arguments, const std::string& input = "");
   // Kills it if it still runs.
   ~CtlProcess();
 
   void Signal(int signal);
-  // Whether it printed something (on standard output, or on standard error) in half a minute.
+  // True if it printed something within half a minute, on standard output or on standard error.
   bool AwaitOutput() const { return AwaitBytes("out"); }
   bool AwaitErrors() const { return AwaitBytes("err"); }
   Exit AwaitExit();
@@ -37,7 +37,7 @@ class CtlProcess {
   pid_t pid_ = -1;
 };
 
-// The JSON objects of an output that has one per line.
+// The JSON objects of an output with one object per line.
 std::vector<nlohmann::json> JsonLines(const std::string& output);
 
 }  // namespace eta::testing

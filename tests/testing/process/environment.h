@@ -1,4 +1,4 @@
-// A variable of the environment that processes find there while this object lives.
+// Sets an environment variable, for new processes, while this object lives.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Which failpoints the tests of this process struck in servers that they started, and where. When
-// all tests have run, each name of the catalogue must be among them, with every source file that
+// Records which failpoints the tests of this process struck in their servers, and in which files.
+// When all tests have run, each name of the catalogue must be recorded with every source file that
 // has it.
 #pragma once
 
@@ -21,17 +21,18 @@ namespace eta::testing {
 
 class FailpointCoverage final : public ::testing::Environment {
  public:
-  // Where tests that could not run prove nothing, and are no failure: `may_skip`.
+  // `may_skip` says whether tests may be skipped here. If tests were skipped, the coverage is not
+  // checked.
   explicit FailpointCoverage(std::function<bool()> may_skip) : may_skip_(std::move(may_skip)) {}
 
-  // Lines as NameFailpointsIn has them.
+  // Adds lines in the form of NameFailpointsIn.
   static void Add(const std::string& names) {
     const std::lock_guard lock(mutex_);
     std::istringstream lines(names);
     for (std::string line; std::getline(lines, line);) struck_.insert(line);
   }
 
-  // A run of a part of the tests proves nothing either.
+  // The coverage is not checked either if only some tests ran.
   void TearDown() override {
     const ::testing::UnitTest& run = *::testing::UnitTest::GetInstance();
     if (run.test_to_run_count() != run.total_test_count()) return;
@@ -48,7 +49,7 @@ class FailpointCoverage final : public ::testing::Environment {
   }
 
  private:
-  // The same lines for all of the product.
+  // The lines for all failpoints of the product.
   static std::set<std::string> Places() {
     std::map<std::string, std::string> names = {
 #define ETA_FAILPOINT_NAMED(identifier, name) {#identifier, name},
@@ -62,7 +63,8 @@ class FailpointCoverage final : public ::testing::Environment {
       for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
         const std::string source = file.path().filename();
         if (!file.is_regular_file() || source == "failpoint.h") continue;
-        // Those of a GPU are struck where there is one: nth_failure_test, by tests/cuda.sh.
+        // Failpoints of a GPU are struck only on a machine with one: nth_failure_test, by
+        // tests/cuda.sh.
         if (file.path().parent_path().filename() == "cuda") continue;
         const std::string text = ReadFile(file.path());
         for (std::sregex_iterator i(text.begin(), text.end(), place), end; i != end; ++i) {

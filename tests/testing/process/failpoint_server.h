@@ -17,7 +17,7 @@ namespace eta::testing {
 
 class FailpointServer {
  public:
-  // Started with `rules` (see ArmFailpoints).
+  // Starts the server with `rules` (see ArmFailpoints).
   FailpointServer(const std::string& model, const std::string& store,
                   const std::vector<std::string>& flags = {}, const std::string& rules = "") {
     Write(rules);
@@ -32,9 +32,10 @@ class FailpointServer {
   Replica& operator*() const { return *replica_; }
   Replica* operator->() const { return replica_.get(); }
 
-  // Returns when they are in force, instead of those there were.
+  // Replaces the rules. Returns when the new ones are in force.
   void Arm(const std::string& rules) const {
-    for (const std::string& text : {std::string(), rules}) {  // the same ones count anew
+    // Without rules in between, equal rules would not count anew.
+    for (const std::string& text : {std::string(), rules}) {
       Write(text);
       while (ReadFile(path() + ".armed") != text && replica_->process().Running()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -42,7 +43,7 @@ class FailpointServer {
     }
   }
   void Disarm() const { Arm(""); }
-  // This failpoint has acted.
+  // True if this failpoint has acted.
   bool Struck(const std::string& name) const {
     return ("\n" + ReadFile(path() + ".struck")).find("\n" + name + " ") != std::string::npos;
   }

@@ -39,7 +39,7 @@ FrontProcess::FrontProcess(const Options& options) {
   const std::string shipped = ETA_SOURCE_DIR "/deploy/front/";
   const int port = FreePort();
   const std::string address = "127.0.0.1:" + std::to_string(port);
-  // As root nginx would give up its rights, and with them the way to the server's socket.
+  // Started as root, nginx would give up its rights, and with them access to the server's socket.
   std::string main = Read(shipped + "nginx.conf");
   main =
       std::regex_replace(main, std::regex("\nuser [^\n]*"), geteuid() == 0 ? "\nuser root;" : "");
@@ -61,7 +61,7 @@ FrontProcess::FrontProcess(const Options& options) {
   }
 }
 
-// Its workers end with the master only if that is told to stop.
+// The workers end with the master only if the master is told to stop.
 FrontProcess::~FrontProcess() {
   process_->Signal(SIGTERM);
   process_->AwaitExit();

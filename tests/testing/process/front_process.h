@@ -1,4 +1,4 @@
-// nginx with the configuration of deploy/front, in front of a server's address.
+// nginx with the configuration of deploy/front, in front of a server.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@ class FrontProcess {
 
   struct Options {
     std::string server;       // host:port or unix:path
-    std::string certificate;  // files of PEM
+    std::string certificate;  // PEM files
     std::string key;
   };
   explicit FrontProcess(const Options& options);
-  // Ends it, and what runs through it.
+  // Ends nginx and the connections through it.
   ~FrontProcess();
 
-  // host:port; empty if it does not answer.
+  // host:port; empty if nginx does not answer.
   const std::string& address() const { return address_; }
   ServerProcess& process() { return *process_; }
 

@@ -1,4 +1,4 @@
-// What a server holds now, by its own Stats.
+// What a server holds now, from its own Stats.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ inline bool Idle(const v1::Stats& stats) {
   return held == 0;
 }
 
-// Until no request runs and no block of the KV cache is in use; how long that took.
+// Waits until no request runs and no KV block is in use. Returns how long that took.
 inline std::chrono::milliseconds AwaitIdle(const std::string& address) {
   const auto begin = std::chrono::steady_clock::now();
   while (!::testing::Test::HasFailure() && !Idle(LiveStats(address))) {

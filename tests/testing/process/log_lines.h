@@ -1,4 +1,4 @@
-// A server's log as its readers get it.
+// A server's log as its readers receive it.
 #pragma once
 
 #include <sstream>
@@ -10,7 +10,7 @@
 
 namespace eta::testing {
 
-// Every line of `log`, each of which must be an object.
+// Parses every line of `log`; each must be a JSON object.
 inline std::vector<nlohmann::json> LogLines(const std::string& log) {
   std::vector<nlohmann::json> lines;
   std::istringstream stream(log);

@@ -1,4 +1,4 @@
-// A pipe that a log writes and a test reads, or does not.
+// A pipe that a log writes and that a test may read or leave unread.
 #pragma once
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ class LogPipe {
     if (fds_[1] >= 0) close(fds_[1]);
     fds_[1] = -1;
   }
-  // Lines until the writer is closed.
+  // Reads lines until the writer is closed.
   std::vector<std::string> ReadAll() {
     std::string text;
     char buffer[4096];

@@ -1,4 +1,4 @@
-// How often a randomized test repeats itself: a few seconds' worth, or a release's (run.sh --long).
+// How often a randomized test repeats itself: for a few seconds, or for a release (run.sh --long).
 #pragma once
 
 #include <cstdlib>

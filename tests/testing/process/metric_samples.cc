@@ -11,7 +11,7 @@
 namespace eta::testing {
 namespace {
 
-// name="value",... up to the closing brace, which is taken as well.
+// Reads name="value",... and the closing brace.
 MetricLabels TakeLabels(absl::string_view* line) {
   MetricLabels labels;
   while (!line->empty() && line->front() != '}') {

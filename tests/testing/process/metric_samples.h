@@ -19,16 +19,16 @@ class MetricSamples {
   };
 
   MetricSamples() = default;
-  // Lines that are no samples are left out: promtool judges the format.
+  // Skips lines that are no samples; promtool judges the format.
   explicit MetricSamples(const std::string& page);
 
-  // Sum over the series that have these labels, whatever others they have; 0 if there are none.
-  // Labels with an empty value are ones that the series must not have.
+  // The sum over the series that have these labels, whatever other labels they have; 0 if there are
+  // none. A label with an empty value must be absent from the series.
   double Sum(const std::string& name, const MetricLabels& labels = {}) const;
   std::vector<Sample> Find(const std::string& name, const MetricLabels& labels = {}) const;
   const std::vector<Sample>& all() const { return samples_; }
 
-  // Families (histograms as one) that nobody has asked for yet.
+  // The families (a histogram is one) that no test has asked for yet.
   std::vector<std::string> Unread() const;
 
  private:

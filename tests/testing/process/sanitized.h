@@ -1,9 +1,9 @@
-// What a build with sanitizers changes that is not the product's doing.
+// What sanitizers change that is not the product's fault.
 #pragma once
 
 namespace eta::testing {
 
-// It runs several times as long, and keeps memory aside that was freed.
+// With the address sanitizer programs run several times as long, and freed memory is kept aside.
 #ifdef ETA_ADDRESS_SANITIZER
 inline constexpr bool kAddressSanitizer = true;
 #else

@@ -17,12 +17,13 @@ namespace eta::testing {
 namespace {
 
 constexpr int kPatienceMs = 120'000;
-// For a process to end: beyond it something is wrong, and the rest of the tests has to go on.
+// The longest wait for a process to end. After it something is wrong, and the other tests must go
+// on.
 constexpr int kExitPatienceMs = 600'000;
 
 bool Ends(pid_t process) {
   const auto fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
-  if (fd < 0) return true;  // then it is waited for without an end
+  if (fd < 0) return true;  // then it is waited for without a limit
   pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
   const bool ends = poll(&waiting, 1, kExitPatienceMs) == 1;
   close(fd);

@@ -14,7 +14,7 @@ namespace eta::testing {
 class ServerProcess {
  public:
   struct Exit {
-    int code = -1;       // -1: ended by a signal
+    int code = -1;       // -1: a signal ended it
     std::string errors;  // its standard error
   };
 
@@ -23,14 +23,16 @@ class ServerProcess {
   // Kills it if it still runs.
   ~ServerProcess();
 
-  // host:port, once it prints that it listens; empty if it ends before or takes over two minutes.
+  // Returns host:port once it prints that it listens; empty if it ends before or takes over two
+  // minutes.
   std::string AwaitAddress() { return AwaitLine("listening on "); }
-  // What follows `prefix` in the next line of its standard output that begins so; empty likewise.
+  // Returns what follows `prefix` in the next line of its standard output that begins so; empty
+  // likewise.
   std::string AwaitLine(std::string_view prefix);
   void Signal(int signal);
   pid_t pid() const { return pid_; }
   bool Running();
-  // The most memory that it has had at once, in KB; only while it runs. Forgotten on demand.
+  // The most memory that it has had at once, in KB; only while it runs. ForgetPeakMemory resets it.
   int64_t PeakMemory() const;
   void ForgetPeakMemory() const;
   Exit AwaitExit();

@@ -1,5 +1,5 @@
-// A profile store that fails, waits and tells when the test says so, around a real one in a folder
-// of its own. Thread-safe.
+// A profile store around a real one in a folder of its own. It fails, waits and reports changes
+// when the test says so. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -26,10 +26,10 @@ class FaultyStore final : public ProfileStore {
     store_ = *std::move(store);
   }
 
-  // The store beneath: another process, as it were.
+  // The store beneath, used like another process.
   ProfileStore& others() { return *store_; }
 
-  // Every call fails with this, until OK.
+  // Makes every call fail with `status`, until Fail(OK).
   void Fail(absl::Status status) {
     const std::lock_guard lock(mutex_);
     failure_ = std::move(status);
@@ -49,28 +49,28 @@ class FaultyStore final : public ProfileStore {
     blocked_ = false;
     changed_.notify_all();
   }
-  // Calls that wait now.
+  // The number of calls that wait now.
   int waiting() const {
     const std::lock_guard lock(mutex_);
     return waiting_;
   }
-  // Calls of any kind for a tenant so far.
+  // The number of calls of any kind for a tenant so far.
   int calls(const std::string& tenant) const {
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(tenant);
     return found == calls_.end() ? 0 : found->second;
   }
-  // Get calls so far.
+  // The number of Get calls so far.
   int reads() const {
     const std::lock_guard lock(mutex_);
     return static_cast<int>(readers_.size());
   }
-  // Whose they were, in the order in which they came.
+  // The tenants of the Get calls, in order.
   std::vector<std::string> readers() const {
     const std::lock_guard lock(mutex_);
     return readers_;
   }
-  // The watchers are told this, and nothing else but what this object itself changed.
+  // Reports this change to the watchers. They are told nothing else but what this object changed.
   void Tell(const ProfileChange& change) {
     std::vector<ProfileWatcher> watchers;
     {

@@ -1,4 +1,4 @@
-// A connection to PostgreSQL past the store.
+// A connection to PostgreSQL beside the store.
 #pragma once
 
 #include <libpq-fe.h>
@@ -14,7 +14,7 @@ class PostgresClient {
   PostgresClient(const PostgresClient&) = delete;
   PostgresClient& operator=(const PostgresClient&) = delete;
 
-  // The first value of the last statement, or the SQLSTATE of an error.
+  // Returns the first value of the last statement, or the SQLSTATE of an error.
   std::string operator()(const std::string& sql) {
     PGresult* result = PQexec(handle_, sql.c_str());
     const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);

@@ -1,4 +1,5 @@
-// A PostgreSQL server whose connections break, or fall silent: they stay, and nothing comes back.
+// A PostgreSQL server whose connections break, or fall silent: they stay open and nothing comes
+// back.
 #pragma once
 
 #include <poll.h>
@@ -18,12 +19,12 @@
 
 namespace eta {
 
-// Stands between the store and the server. Where it is silent it takes what the store sends and
+// A relay between the store and the server. A silent connection reads what the store sends and
 // drops it.
 class PostgresRelay {
  public:
-  // Of a connection, once: cut before the server has its COMMIT or after the server has answered
-  // it, or silent once the server has it.
+  // A fault at a connection's COMMIT, once: cut before the server has the COMMIT; cut after the
+  // server has answered it; or silent once the server has it.
   enum AtCommit { kForward, kCutBefore, kCutAfter, kFallSilent };
 
   explicit PostgresRelay(const std::string& server_folder)
@@ -46,15 +47,15 @@ class PostgresRelay {
     return url.replace(url.find("host=") + 5, std::string::npos, folder_.path());
   }
 
-  // What happens at the next COMMIT, whosever it is.
+  // Chooses what happens at the next COMMIT of any connection.
   void Arm(AtCommit at_commit) { at_commit_ = at_commit; }
-  // Of all connections, and of those made from now on.
+  // Silences all connections, and those made from now on.
   void Silence() { ++turn_; }
-  // Connections made from now on work; those that fell silent do not.
+  // Makes new connections work again. Silent ones stay silent.
   void Mend() { ++turn_; }
-  // Pieces that came from the store while it was silent.
+  // The number of pieces from the store that were dropped in silence.
   int dropped() const { return dropped_; }
-  // Closes all connections, now and later: whoever waits for an answer waits no longer.
+  // Closes all connections, now and later, which ends all waiting for an answer.
   void HangUp() { over_ = true; }
 
  private:
@@ -91,8 +92,8 @@ class PostgresRelay {
     close(link.server);
     close(link.client);
   }
-  // False: an end was closed, or is to be. That of a server whose connection is silent does not
-  // matter.
+  // Forwards what has arrived. False if an end was closed, or is to be closed. The server's end of
+  // a silent connection does not matter.
   bool Forward(Link& link) {
     constexpr int kTickMs = 10;
     link.silent = link.silent || turn_ != link.turn;

@@ -29,7 +29,7 @@ std::string FindPrograms() {
   return {};
 }
 
-// Who the server runs as; null: who runs the test.
+// The user that the server runs as; null: the user of the test.
 const passwd* ServerUser() {
   return geteuid() == 0 ? getpwnam("postgres") : nullptr;  // NOLINT(concurrency-mt-unsafe)
 }

@@ -1,4 +1,5 @@
-// A test with a database of its own on the shared PostgreSQL server; skipped where there is none.
+// A test with a database of its own on the shared PostgreSQL server. It is skipped if there is
+// none.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Profiles for tests of the store: arbitrary, sound, the same for the same seed.
+// Profiles for tests of the store: random but valid, the same for the same seed.
 #pragma once
 
 #include <random>

@@ -20,7 +20,7 @@ uint64_t Mixed(uint64_t value) {  // splitmix64
   return value ^ (value >> 31);
 }
 
-// One name: every version above `deleted` is there.
+// The state of one name. Every version above `deleted` exists.
 struct NameState {
   int64_t last = 0;
   int64_t deleted = 0;
@@ -40,8 +40,8 @@ struct NameState {
   }
 };
 
-// Wing and Gong's search with Lowe's memory: some order of the operations that the clock allows and
-// in which each gives what it gave.
+// Wing and Gong's search with Lowe's memory. It looks for an order of the operations that the clock
+// allows and in which each operation gives the observed result.
 class Search {
  public:
   explicit Search(std::vector<ProfileEvent> events) : events_(std::move(events)) {
@@ -66,7 +66,8 @@ class Search {
   }
 
  private:
-  // Which seed each version was seen with: prunes the guesses about puts without an answer.
+  // Notes the seed that each version was seen with. This prunes the guesses about puts without an
+  // answer.
   void Claim(const ProfileEvent& event) {
     const bool read = event.kind >= ProfileEvent::kGetNewest;
     if (event.outcome != ProfileEvent::kOk) return;
@@ -79,13 +80,13 @@ class Search {
     }
   }
 
-  // All answered operations but `count` are to be placed yet.
+  // Extends the order. `count` answered operations are placed already.
   bool Extend(const NameState& state, size_t count) {
     if (count == answered_.size()) return true;
     if (++steps_ > kMaxSteps || !seen_.insert(taken_ ^ Mixed(state.Hash())).second) return false;
     while (first_ < answered_.size() && done_[answered_[first_]]) ++first_;
     const size_t first = first_;
-    // Whoever was called after another's answer comes after it.
+    // An operation that was called after another's answer comes after it.
     int64_t limit = ProfileEvent::kNever;
     std::vector<size_t> next;
     for (size_t i = first; i < answered_.size() && events_[answered_[i]].begin <= limit; ++i) {
@@ -120,7 +121,7 @@ class Search {
     taken_ ^= Mixed(i + 1);
   }
 
-  // The state after this operation gave what it gave; nothing if it could not have.
+  // The state after the operation gave its observed result; nullopt if it could not have given it.
   std::optional<NameState> After(const NameState& state, const ProfileEvent& event) const {
     NameState after = state;
     const bool ok = event.outcome == ProfileEvent::kOk;
@@ -188,7 +189,7 @@ class Search {
 
   std::vector<bool> done_;
   uint64_t taken_ = 0;  // hash of done_
-  size_t first_ = 0;    // every answered operation before it is done
+  size_t first_ = 0;    // every answered operation before it is placed
   std::unordered_set<uint64_t> seen_;
   int64_t steps_ = 0;
   size_t farthest_ = 0;

@@ -1,4 +1,4 @@
-// A connection to a file of SQLite past the store.
+// A connection to an SQLite file beside the store.
 #pragma once
 
 #include <sqlite3.h>
@@ -18,7 +18,7 @@ class SqliteClient {
   SqliteClient(const SqliteClient&) = delete;
   SqliteClient& operator=(const SqliteClient&) = delete;
 
-  // The first value of the last row. An error fails the test.
+  // Returns the first value of the last row. An error fails the test.
   std::string operator()(const std::string& sql) const {
     std::string answer;
     const auto row = [](void* to, int, char** values, char**) {

@@ -13,27 +13,27 @@ namespace eta {
 
 enum class StoreKind { kSqlite, kPostgres, kDirectory };
 
-// For suites over kinds.
+// Names for test suites over kinds.
 inline std::string StoreKindName(const ::testing::TestParamInfo<StoreKind>& tested) {
   if (tested.param == StoreKind::kDirectory) return "Directory";
   return tested.param == StoreKind::kSqlite ? "Sqlite" : "Postgres";
 }
 
-// An empty place for a store. Several stores may be open on it at once, as if by several processes.
+// An empty place for a store. Several stores may be open on it at once, like several processes.
 class StorePlace {
  public:
   explicit StorePlace(StoreKind kind);
 
-  // Why it cannot be had here; empty: it can.
+  // The reason why there is no such place here; empty if there is one.
   const std::string& missing() const { return missing_; }
   const std::string& url() const { return url_; }
   const std::string& path() const { return folder_.path(); }
 
   std::unique_ptr<ProfileStore> Open(ProfileStoreOptions options = FastOptions()) const;
-  // Puts a profile there, as the owner of the place does: by a store, or as a file.
+  // Puts a profile there as the owner of the place does: through a store, or as a file.
   void Seed(const std::string& tenant, const std::string& name, int64_t version,
             const ProfileContent& content) const;
-  // A file of a folder of profiles.
+  // Writes a file of a folder of profiles.
   void Write(const std::string& name, std::string_view contents) const {
     folder_.Write(name, contents);
   }

@@ -20,7 +20,7 @@ PutProfile PutOf(const StoreStep& step) {
           .payload_digest = std::string(64, '1')};
 }
 
-// Whether the step finds what it needs.
+// True if the step finds what it needs.
 bool Finds(const StoreState& state, const StoreStep& step) {
   if (step.kind == StoreStep::kPut) return true;
   const auto found = state.find({step.tenant, step.name});

@@ -1,4 +1,4 @@
-// A model of what a profile store holds, and random steps to take on both.
+// A model of a profile store's contents, and random steps to take on both.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace eta {
 
 struct ModelProfile {
   int64_t last = 0;                      // the highest version ever given
-  std::map<int64_t, uint32_t> versions;  // those that are there, and the seeds of their contents
+  std::map<int64_t, uint32_t> versions;  // existing versions, with the seeds of their contents
   std::map<std::string, int64_t> aliases;
   friend bool operator==(const ModelProfile&, const ModelProfile&) = default;
 };
@@ -32,23 +32,24 @@ struct StoreStep {
   int64_t version = 0;  // likewise; 0 removes the alias
 };
 
-// The content of a seed: mostly a few hundred bytes, sometimes several pages of a database. It has
-// the label "owner".
+// The content of a seed: mostly a few hundred bytes, sometimes several pages of a database. Its
+// label "owner" names the tenant.
 ProfileContent ContentOf(uint32_t seed, const Tenant& owner);
 
-// A step on one of four names, as likely as not to find what it needs.
+// A step on one of four names. It finds what it needs about half of the time.
 StoreStep DrawStep(std::mt19937& random, const std::vector<Tenant>& tenants);
 
 StoreState After(StoreState state, const StoreStep& step);
-// What can be seen of it: without the names that are all deleted and their last versions.
+// The visible part of a state, without names whose versions are all deleted and without their last
+// versions.
 StoreState Visible(StoreState state);
 
-// Takes the step on the store, and on the state if the store says that it is done. OK if the answer
-// is what the state demands, also where that is an error; FAILED_PRECONDITION (WRONG_ANSWER) if it
-// is another success or refusal; else the store's error.
+// Takes the step on the store, and on the state if the store says that it was done. OK if the
+// answer is the one that the state demands, also if that is an error. FAILED_PRECONDITION
+// (WRONG_ANSWER) for another success or refusal. Otherwise the store's error.
 absl::Status Take(const StoreStep& step, ProfileStore& store, StoreState& state);
 
-// Everything that the tenants can read, every content checked against its seed and owner.
+// Reads everything that the tenants can read and checks every content against its seed and owner.
 absl::StatusOr<StoreState> Observe(const ProfileStore& store, const std::vector<Tenant>& tenants);
 
 std::string Describe(const StoreState& state);

@@ -1,5 +1,5 @@
-// The server as it is shipped, with the model that comes with it and few slots. After every case a
-// good call works.
+// The shipped server with the model that comes with it and few slots. After every case a good call
+// works.
 #pragma once
 
 #include <csignal>
@@ -57,7 +57,7 @@ class BadInputTest : public ::testing::Test {
     call.ReadText();
     return call.Finish();
   }
-  // The field that INVALID_ARGUMENT names; else the code.
+  // The field that INVALID_ARGUMENT names; for another status its code.
   std::string BadField(const v1::GenerateRequest& request) {
     const grpc::Status status = Answer(request);
     if (status.error_code() != grpc::StatusCode::INVALID_ARGUMENT) {

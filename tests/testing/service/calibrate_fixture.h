@@ -19,7 +19,7 @@
 
 namespace eta::testing {
 
-// What came of a call.
+// The result of a call.
 struct CalibrateOutcome {
   std::vector<v1::CalibrationProgress> progress;
   std::optional<v1::Profile> profile;
@@ -33,7 +33,7 @@ class CalibrateTest : public ServiceTest {
     store_ = std::make_unique<FaultyStore>();
     calibrate_ = [this](Engine& engine, const CalibrationJob& job,
                         const CalibrationObserver& observer, std::stop_token stop) {
-      const auto work = work_;  // a test may set another while this one runs
+      const auto work = work_;  // a copy: a test may set another one while this runs
       ++runs_;
       return work(engine, job, observer, std::move(stop));
     };
@@ -114,13 +114,13 @@ class CalibrateTest : public ServiceTest {
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
     EXPECT_TRUE(outcome.profile.has_value());
   }
-  // The newest version there is; 0: none.
+  // The newest version; 0 if there is none.
   int64_t StoredVersion(const std::string& name, const std::string& tenant = "default") {
     const auto record = store_->others().Get(TenantOf(tenant), name, Newest());
     return record.ok() ? (*record)->version : 0;
   }
 
-  // Runs until Go, or until it is stopped.
+  // A calibration that runs until Go or until it is stopped.
   class Gate {
    public:
     void Go() { go_.set_value(); }
@@ -138,7 +138,7 @@ class CalibrateTest : public ServiceTest {
     std::promise<void> go_;
     std::future<void> opened_ = go_.get_future();
   };
-  // Calibrations succeed, at once or behind a gate.
+  // Makes calibrations succeed, at once or behind a gate.
   void Work() {
     work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
                    const std::stop_token&) { return Made(job); };

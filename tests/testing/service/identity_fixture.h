@@ -1,4 +1,4 @@
-// A server that asks who calls, keys of every role, and those who try to get in.
+// A server that requires an identity, with keys of every role, and callers who try to get in.
 #pragma once
 
 #include <fcntl.h>
@@ -123,7 +123,7 @@ class IdentityTest : public ServiceTest {
                                                         .pem_cert_chain = own.certificate}));
   }
   std::string LogText() {
-    own_log_.reset();  // writes what waits
+    own_log_.reset();  // the log writes what waits
     audit_.reset();
     return ReadFile(log_path_);
   }

@@ -78,7 +78,7 @@ class ProfileServiceTest : public ServiceTest {
     v1::DeleteProfileResponse response;
     return Call(&Stub::DeleteProfile, request, response);
   }
-  // The version that a reference means; 0 for none.
+  // The version that a reference means; 0 if there is none.
   int64_t VersionOf(const std::string& reference, const std::string& tenant = "anybody") {
     v1::Profile profile;
     const grpc::Status status = Call(&Stub::GetProfile, GetRequest(reference), profile, tenant);

@@ -35,7 +35,7 @@ class Replica {
   int metrics_port() const { return metrics_port_; }  // 0: without --metrics_listen
   ServerProcess& process() { return process_; }
 
-  // The stored profile, or the status in `status`.
+  // Returns the stored profile, or leaves the error in `status`.
   std::optional<v1::Profile> Calibrate(const v1::CalibrateRequest& request) {
     grpc::ClientContext context;
     const auto reader = stub->Calibrate(&context, request);
@@ -49,7 +49,7 @@ class Replica {
     status = reader->Finish();
     return profile;
   }
-  // What the first message of a short answer says, or the status in `status`.
+  // Returns what the first message of a short answer says, or leaves the error in `status`.
   v1::AttentionUsed Generate(const std::string& profile) {
     return Generate(Ask("The quick brown fox"), profile);
   }
@@ -90,7 +90,7 @@ class Replica {
     return response.json();
   }
 
-  // Of a profile, newest first; none for an unknown one.
+  // The versions of a profile, newest first; none for an unknown profile.
   std::vector<int64_t> Versions(const std::string& name) {
     grpc::ClientContext context;
     v1::ListProfileVersionsRequest request;

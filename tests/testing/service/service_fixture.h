@@ -1,4 +1,4 @@
-// A server on a real socket with a puppet for an engine.
+// A server on a real socket with a puppet engine.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ class ServiceTest : public ::testing::Test {
   void SetUp() override { Serve(); }
   void TearDown() override { StopServing(); }
 
-  // Starts over, with a new engine and the store and the calibrator that stand below.
+  // Restarts the server with a new engine, and with the store and the calibrator below.
   void Serve(const ServerOptions& options = {}, const Limits& limits = {}) {
     StopServing();
     engine_ = std::make_unique<PuppetEngine>(limits);
@@ -54,7 +54,7 @@ class ServiceTest : public ::testing::Test {
     return OwnConnection(server_->address(), grpc::InsecureChannelCredentials(), arguments);
   }
 
-  // What calibration could have made for the puppet.
+  // A profile that calibration could have made for the puppet.
   ProfileContent FittingContent(uint32_t seed) const {
     const EngineInfo& info = engine_->info();
     ProfileContent content = MakeContent(seed, info.config.num_layers, info.config.num_query_heads);
@@ -65,8 +65,7 @@ class ServiceTest : public ::testing::Test {
     return content;
   }
 
-  // A call from request to OK, with these metadata: that the server still works after whatever came
-  // before.
+  // Expects that the server still works: a call with this metadata goes from request to OK.
   void ExpectGoodCall(const std::map<std::string, std::string>& metadata = {}) {
     ClientCall client(*stub_);
     for (const auto& [key, value] : metadata) client.context.AddMetadata(key, value);
@@ -99,8 +98,8 @@ class ServiceTest : public ::testing::Test {
   Calibrator calibrate_;
   TelemetrySource telemetry_;  // null: nothing is counted
   std::vector<CallObserver*> call_observers_;
-  Log* log_ = nullptr;                    // null: nothing is said
-  std::unique_ptr<TenantLimits> limits_;  // null: tenants have none of their own
+  Log* log_ = nullptr;                    // null: nothing is logged
+  std::unique_ptr<TenantLimits> limits_;  // null: tenants have no limits of their own
   std::unique_ptr<PuppetEngine> engine_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -18,7 +18,7 @@ constexpr std::array kNames = {"legal", "medical", "code", "chat"};
 constexpr std::array kAliases = {"stable", "next"};
 constexpr size_t kDigits = 4;
 
-// The number after `at`; -1: none stands there.
+// The number that begins at `at`; -1 if none does.
 int NumberAt(std::string_view bytes, size_t at) {
   const std::string_view digits = bytes.substr(at, kDigits);
   int number = -1;

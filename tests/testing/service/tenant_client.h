@@ -1,5 +1,5 @@
-// A tenant among many that all use the same names: it knows what it did, so what every answer must
-// be, and every answer is searched for what is another tenant's.
+// A tenant among many that all use the same names. It knows what it did, and so what every answer
+// must be. It searches every answer for the data of another tenant.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,20 @@
 
 namespace eta::testing {
 
-// "canary-0007" is in names that the operator may see (tenant, request ids), "secret-0007" in texts
-// that nobody but their tenant may (prompts, samples, stop strings, labels).
+// "canary-0007" is in names that the operator may see (tenant, request ids). "secret-0007" is in
+// texts that only their tenant may see (prompts, samples, stop strings, labels).
 inline constexpr std::string_view kCanary = "canary-";
 inline constexpr std::string_view kSecret = "secret-";
 inline constexpr int kTenants = 50;
 
 std::string CanaryOf(int number);
-// The first canary or secret in `bytes` of another tenant than `own`; empty: there is none. Without
-// a tenant's number either word is nobody's: an answer may say it by chance.
+// The first canary or secret in `bytes` of another tenant than `own`; empty if there is none. A
+// word without a tenant's number does not count, since an answer may contain it by chance.
 std::string ForeignCanary(std::string_view bytes, int own);
-// The number of the first canary in `bytes`; -1: there is none.
+// The number of the first canary in `bytes`; -1 if there is none.
 int CanaryIn(std::string_view bytes);
 
-// What its calls came to.
+// The results of a tenant's calls.
 struct TenancyCounts {
   int64_t operations = 0;
   int64_t generated = 0;
@@ -40,30 +40,30 @@ struct TenancyCounts {
   int64_t written = 0;  // by other calls
   int64_t found = 0;    // profiles
   int64_t not_found = 0;
-  int64_t refused = 0;  // of another tenant's figures
+  int64_t refused = 0;  // requests for another tenant's counts
 };
 
 // One thread at a time.
 class TenantClient {
  public:
-  // `fitting` is a profile that the served model takes.
+  // `fitting` is a profile that the served model accepts.
   TenantClient(int number, const std::shared_ptr<grpc::Channel>& channel,
                const ProfileContent& fitting);
 
   int number() const { return number_; }
   const TenancyCounts& counts() const { return counts_; }
 
-  // One call, drawn at random, and everything that its answer must be.
+  // Makes one random call and checks its answer completely.
   void Step(std::mt19937& random);
-  // Sends a prompt that is the same for all tenants; how many of its tokens were cached.
+  // Sends a prompt that is the same for all tenants. Returns how many of its tokens were cached.
   int64_t CachedOfTheCommonPrompt();
-  // Its own row of Stats.
+  // The tenant's own row of Stats.
   v1::TenantStats OwnStats();
 
  private:
   struct Name {
     int64_t last = 0;                      // the highest version ever given
-    std::map<int64_t, uint32_t> versions;  // those that are there, and their seeds
+    std::map<int64_t, uint32_t> versions;  // existing versions, with their seeds
     std::map<std::string, int64_t> aliases;
   };
 
@@ -76,7 +76,8 @@ class TenantClient {
   void CheckProfile(const v1::Profile& profile, const std::string& name, int64_t version,
                     uint32_t seed);
   void CheckStored(const v1::Profile& profile, const std::string& name, uint32_t seed);
-  // "legal", "legal@3" or "legal@stable" of these, and the version that it means; 0: none.
+  // A reference such as "legal", "legal@3" or "legal@stable", and the version that it means; 0:
+  // none.
   std::pair<std::string, int64_t> DrawReference(const std::string& name, std::mt19937& random);
   std::string RequestId(std::mt19937& random) const;
 

@@ -1,4 +1,4 @@
-// Tenants of the server as it is shipped, over a socket: who may call, and how much each gets.
+// Tenants of the shipped server, over a socket: who may call, and how much each gets.
 #pragma once
 
 #include <chrono>
@@ -31,8 +31,8 @@ using Shown = std::multimap<std::string, std::string>;  // metadata of a call
 inline constexpr char kIssuer[] = "https://login.example.org";
 inline const std::string kKeyName = "k1";
 
-// A server with --identity and --tenants, and whoever calls it. Every denial must leave a line in
-// its log; the good call comes last.
+// A server with --identity and --tenants, and its callers. Every denial must leave a line in its
+// log. The good call comes last.
 class TenantsFixture : public ::testing::Test {
  protected:
   TenantsFixture() {
@@ -82,7 +82,7 @@ class TenantsFixture : public ::testing::Test {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     for (const auto& [key, value] : shown) context.AddMetadata(key, value);
   }
-  // Of a call that has ended.
+  // Notes a call that has ended.
   grpc::Status Note(const grpc::Status& status, const grpc::ClientContext& context) {
     if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
         status.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
@@ -132,7 +132,7 @@ class TenantsFixture : public ::testing::Test {
     return Note((stub.*method)(&context, request, response == nullptr ? &unread : response),
                 context);
   }
-  // Any method, with a message that would not get far.
+  // Calls any method, with a message that would not get far.
   grpc::Status Knock(const std::string& method, const Shown& shown) {
     GenericCall call(channel_, method);
     Show(shown, call.context());
@@ -158,7 +158,7 @@ class TenantsFixture : public ::testing::Test {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::EtaService::Stub> stats_;
   std::string pushback_;  // of the last call
-  size_t denials_ = 0;    // each leaves a line
+  size_t denials_ = 0;    // each must leave a line
 };
 
 }  // namespace eta::testing
