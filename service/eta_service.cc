@@ -6,7 +6,8 @@
 #include "service/calibrate/calibrate_reactor.h"
 #include "service/calls/unary_call.h"
 #include "service/generate/generate_reactor.h"
-#include "service/stats/take_stats.h"
+#include "service/stats/convert_stats.h"
+#include "service/stats/stats_query.h"
 #include "service/stats/watch_stats_reactor.h"
 
 namespace eta {
@@ -40,7 +41,7 @@ grpc::ServerUnaryReactor* EtaService::Stats(grpc::CallbackServerContext* context
             MakeStatsQuery(parsed.has_tenant() ? std::optional(parsed.tenant()) : std::nullopt,
                            parsed.layers(), caller);
         if (!query.ok()) return query.status();
-        return TakeStats(*query, service_);
+        return ToMessage(ReadServerStatus(*query, service_));
       });
 }
 

@@ -42,7 +42,7 @@ absl::Status OfFlag(const char* flag, const absl::Status& status) {
 }  // namespace
 
 Lifecycle::~Lifecycle() {
-  if (metrics_page_) metrics_page_->SetServer(nullptr);  // the server goes before the page
+  if (collector_) collector_->SetServer(nullptr);  // the server goes before the page
 }
 
 void Lifecycle::Harden() {
@@ -97,10 +97,9 @@ absl::Status Lifecycle::OpenStore() {
 // Before the engine, so that its loading can be watched.
 absl::Status Lifecycle::ServeMetrics() {
   telemetry_.emplace(flags_.telemetry);
-  metrics_page_.emplace(*telemetry_);
+  collector_ = std::make_shared<StatusCollector>(*telemetry_);
   if (flags_.server.metrics_listen.empty()) return absl::OkStatus();
-  auto started =
-      MetricsServer::Start(flags_.server.metrics_listen, [this] { return metrics_page_->Write(); });
+  auto started = MetricsExposer::Start(flags_.server.metrics_listen, collector_);
   if (!started.ok()) return started.status();
   metrics_ = *std::move(started);
   log_->Write(LogEvent(LogLevel::kInfo, "metrics_listening", "metrics on " + metrics_->url())
@@ -143,7 +142,7 @@ absl::Status Lifecycle::StartServer() {
        .limits = limits_.get()});
   if (!started.ok()) return started.status();
   server_ = *std::move(started);
-  metrics_page_->SetServer([this] { return server_->Figures(); });
+  collector_->SetServer([this] { return server_->Status(); });
   std::cout << "listening on " << server_->address() << std::endl;
   return absl::OkStatus();
 }
@@ -185,7 +184,7 @@ void Lifecycle::Stop() {
   device_lost_ = engine_->Snapshot().device_lost;
   if (metrics_ != nullptr) std::this_thread::sleep_for(kLastScrape);
   metrics_.reset();  // asks the server how it stands
-  metrics_page_->SetServer(nullptr);
+  collector_->SetServer(nullptr);
   server_.reset();
   engine_.reset();
   log_->Write(LogEvent(LogLevel::kInfo, "stop", "stopped"));

@@ -22,8 +22,8 @@
 #include "service/process/failure_watch.h"
 #include "service/process/stop_signals.h"
 #include "service/server.h"
-#include "service/telemetry/page/metrics_page.h"
-#include "service/telemetry/page/metrics_server.h"
+#include "service/stats/page/metrics_exposer.h"
+#include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"
 
 namespace eta {
@@ -72,8 +72,8 @@ class Lifecycle {
   std::unique_ptr<TenantLimits> limits_;
   std::unique_ptr<ProfileStore> profiles_;
   std::optional<Telemetry> telemetry_;
-  std::optional<MetricsPage> metrics_page_;
-  std::unique_ptr<MetricsServer> metrics_;  // null: no page
+  std::shared_ptr<StatusCollector> collector_;
+  std::unique_ptr<MetricsExposer> metrics_;  // null: no page
   std::unique_ptr<Engine> engine_;
   std::optional<CallLog> call_log_;
   std::optional<AuditLog> audit_log_;

@@ -12,7 +12,7 @@
 #include "kernels/failpoint.h"
 #include "service/health/without_reflection.h"
 #include "service/identity/tls_credentials.h"
-#include "service/stats/take_figures.h"
+#include "service/stats/status_reader.h"
 #include "service/transport.h"
 
 namespace eta {
@@ -76,7 +76,7 @@ absl::Status Server::Listen() {
   if (absl::Status status = StartGrpc(); !status.ok()) return status;
   log_.Write(LogEvent(LogLevel::kInfo, "listening", "listening on " + address())
                  .Add("address", address())
-                 .Add("max_connections", acceptor_.Figures().max));
+                 .Add("max_connections", acceptor_.Usage().max));
   return StartHealth();
 }
 
@@ -127,17 +127,17 @@ Server::~Server() {
   resources_.live_calls.WaitUntilIdle(Clock::time_point::max());
 }
 
-ServerFigures Server::Figures() const {
-  ServerFigures figures = TakeFigures(context_);
-  figures.watchers = watchers_.watching();
-  figures.max_watchers = StatsWatchers::kMax;
-  const auto add = [&figures](const char* name, const WatchedFiles* file) {
-    if (file != nullptr) figures.files.push_back({.file = name, .reloads = file->Figures()});
+ServerStatus Server::Status() const {
+  ServerStatus status = ReadServerStatus({.process = true}, context_);
+  status.watchers = watchers_.watching();
+  status.max_watchers = StatsWatchers::kMax;
+  const auto add = [&status](const char* name, const WatchedFiles* file) {
+    if (file != nullptr) status.files.push_back({.file = name, .reloads = file->Status()});
   };
   if (security_.tls != nullptr) add("tls", &security_.tls->file());
   add("identity", security_.identity->file());
   add("tenants", context_.limits.file());
-  return figures;
+  return status;
 }
 
 void Server::Drain() {

@@ -25,8 +25,8 @@
 #include "service/log/log.h"
 #include "service/options/server_options.h"
 #include "service/profiles/profile_service.h"
+#include "service/stats/server_status.h"
 #include "service/stats/stats_watchers.h"
-#include "service/telemetry/server_figures.h"
 
 namespace eta {
 
@@ -47,7 +47,7 @@ class Server {
   const HealthListener* health_listener() const { return health_listener_.get(); }
 
   // How things stand; any thread.
-  ServerFigures Figures() const;
+  ServerStatus Status() const;
 
   // Stops taking calls and returns when those that run have ended, when drain_timeout has passed,
   // or soon after HurryDrain. Call once.

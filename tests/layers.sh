@@ -69,13 +69,14 @@ rule "nothing outside a backend sees its parts" '(engine|service)/[^:]*' \
   'kernels/(cpu|cuda|reference)/'
 only "only service and tests see gRPC and Protocol Buffers" '(service|tests)/[^:]*' \
   '(grpcpp|grpc|google/(protobuf|rpc)|eta/v1)/'
-rule "what is counted knows no gRPC" 'service/telemetry/[^:]*' \
+only "only service and tests see prometheus-cpp" '(service|tests)/[^:]*' 'prometheus/'
+rule "what is counted, and its page, know no gRPC" 'service/(telemetry|stats/page)/[^:]*' \
   '(grpcpp|grpc|google/(protobuf|rpc)|eta/v1)/'
 only "only kernels/cuda and its tests see CUDA" '(kernels/cuda|tests)/[^:]*' \
   '(cuda[A-Za-z_]*\.h|cublas|nccl|cub/)'
 rule "the client program sees the API and the formats of keys only" 'service/etactl/[^:]*' \
   'service/(admin|calibrate|calls|connections|generate|health|limits|log|options|process|profiles|stats|telemetry|wire|[a-z_]+\.h)'
-one "only one file sees the HTTP server" '(civetweb|prometheus/exposer)'
+one "only one file sees the exposer" '(civetweb|CivetServer|prometheus/exposer)'
 one "only one file sees SentencePiece" 'sentencepiece'
 
 rooms engine base checkpoint model request tokenizer batching passes

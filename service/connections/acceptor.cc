@@ -72,7 +72,7 @@ void Acceptor::Stop() {
   sockets_.Close();
 }
 
-ConnectionFigures Acceptor::Figures() const {
+ConnectionUsage Acceptor::Usage() const {
   return {.open = table_ == nullptr ? 0 : table_->Open(),
           .max = table_ == nullptr ? 0 : table_->max(),
           .accepted = accepted_,

@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "engine/base/descriptor.h"
-#include "service/connections/connection_figures.h"
 #include "service/connections/connection_table.h"
+#include "service/connections/connection_usage.h"
 #include "service/connections/listen_sockets.h"
 #include "service/log/log.h"
 
@@ -52,7 +52,7 @@ class Acceptor {
   void Stop();
 
   // Any thread.
-  ConnectionFigures Figures() const;
+  ConnectionUsage Usage() const;
   int64_t refused_full() const { return refused_full_; }
 
  private:

@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/threads/watched_files.h"
 #include "service/options/flag_groups.h"
-#include "service/telemetry/page/metric_catalogue.h"
+#include "service/telemetry/metric_catalogue.h"
 
 namespace eta {
 namespace {

@@ -28,12 +28,12 @@ void AddMetricsFlags(CLI::App& app, Flags& flags) {
       ->type_name("ADDRESS");
   app.add_option("--metrics_profiles", options.profiles,
                  "Profiles with metrics of their own, as in legal,code; all others count as "
-                 "\"other\". Default: the first --metrics_label_limit that requests use")
+                 "\"other\". Default: the --metrics_label_limit that requests used last")
       ->delimiter(',')
       ->type_name("NAME");
   app.add_option("--metrics_tenants", options.tenants,
                  "Tenants with metrics of their own, as in acme,trial; all others count as "
-                 "\"other\". Default: the first --metrics_label_limit that send requests")
+                 "\"other\". Default: the --metrics_label_limit that sent requests last")
       ->delimiter(',')
       ->type_name("NAME");
   app.add_option("--metrics_label_limit", options.label_limit,

@@ -344,14 +344,14 @@ size_t ProfileCache::waiting() const {
   return waiting_;
 }
 
-ProfileCacheFigures ProfileCache::Figures() const {
+ProfileCacheStatus ProfileCache::Status() const {
   const MutexLock lock(mutex_);
-  ProfileCacheFigures figures = reads_;
-  figures.bytes = static_cast<int64_t>(bytes_);
+  ProfileCacheStatus status = reads_;
+  status.bytes = static_cast<int64_t>(bytes_);
   for (const Entry* const entry : found_) {
-    if (!figures.oldest || entry->verified < *figures.oldest) figures.oldest = entry->verified;
+    if (!status.oldest || entry->verified < *status.oldest) status.oldest = entry->verified;
   }
-  return figures;
+  return status;
 }
 
 void ProfileCache::SetAnswer(Entry& entry, Answer answer, Clock::time_point verified) {

@@ -47,7 +47,7 @@ struct LoadedProfile {
   std::optional<double> union_density;
 };
 
-struct ProfileCacheFigures {
+struct ProfileCacheStatus {
   int64_t bytes = 0;
   // Reads from the store since the cache was made; an answer that nothing is there counts as read.
   int64_t reads = 0;
@@ -81,7 +81,7 @@ class ProfileCache {
 
   // What is in memory, by tenant, name and version; of one tenant if it is given.
   std::vector<LoadedProfile> Loaded(const std::optional<Tenant>& tenant = std::nullopt) const;
-  ProfileCacheFigures Figures() const;
+  ProfileCacheStatus Status() const;
   // Requests that wait for the store, and as many as may.
   size_t waiting() const;
   size_t max_waiting() const { return options_.max_waiting; }
@@ -147,7 +147,7 @@ class ProfileCache {
   std::deque<EntryPtr> to_refresh_ GUARDED_BY(mutex_);
   Clock::time_point next_refresh_ GUARDED_BY(mutex_);
   size_t bytes_ GUARDED_BY(mutex_) = 0;
-  ProfileCacheFigures reads_ GUARDED_BY(mutex_);  // but for the bytes and the oldest
+  ProfileCacheStatus reads_ GUARDED_BY(mutex_);  // but for the bytes and the oldest
   size_t waiting_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, size_t> waiting_of_ GUARDED_BY(mutex_);  // the same by tenant
   bool closed_ GUARDED_BY(mutex_) = false;

@@ -4,7 +4,11 @@
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "service/calibrate/convert_calibrate.h"
@@ -68,9 +72,10 @@ v1::LatencyWindow ToMessage(Window window) {
                                       : v1::LATENCY_WINDOW_TEN_MINUTES;
 }
 
-void FillServer(const StatsFacts& facts, const EngineInfo& info, v1::ServerInfo& out) {
-  out.set_state(ToMessage(facts.state));
-  out.set_version(facts.version);
+void FillServer(const ServerStatus& status, v1::ServerInfo& out) {
+  const EngineInfo& info = status.info;
+  if (status.state) out.set_state(ToMessage(*status.state));
+  out.set_version(status.version);
   out.set_model(info.model_name);
   out.set_model_fingerprint(info.model_fingerprint);
   out.set_tokenizer_fingerprint(info.tokenizer_fingerprint);
@@ -89,26 +94,28 @@ void FillServer(const StatsFacts& facts, const EngineInfo& info, v1::ServerInfo&
   kv.set_kv_bytes(static_cast<int64_t>(info.kv_bytes));
 }
 
-void FillLoad(const StatsFacts& facts, v1::EngineLoad& out) {
-  const EngineSnapshot& engine = facts.engine;
-  const TelemetrySnapshot& counted = facts.telemetry;
+void FillLoad(const ServerStatus& status, v1::EngineLoad& out) {
+  const EngineSnapshot& engine = status.engine;
+  const TelemetrySnapshot& counted = status.telemetry;
+  for (const AccountSeries& account : counted.accounts) {
+    out.set_prompt_tokens(out.prompt_tokens() + account.prompt_tokens);
+    out.set_cached_tokens(out.cached_tokens() + account.cached_tokens);
+    out.set_output_tokens(out.output_tokens() + account.output_tokens);
+  }
   out.set_running(engine.running);
   out.set_paused(engine.paused);
   out.set_waiting(engine.waiting);
   out.set_waiting_tokens(engine.waiting_tokens);
   out.set_passes_running(engine.passes_running);
   out.set_passes_waiting(engine.passes_waiting);
-  out.set_steps(counted.steps);
-  out.set_preemptions(counted.preemptions);
-  out.set_prompt_tokens(counted.prompt_tokens);
-  out.set_cached_tokens(counted.cached_tokens);
-  out.set_output_tokens(counted.output_tokens);
+  out.set_steps(counted.server.steps);
+  out.set_preemptions(counted.server.preemptions);
   out.set_steps_per_second(counted.steps_per_second);
   out.set_tokens_per_second(counted.tokens_per_second);
   if (engine.last_step != Clock::time_point{}) {
-    *out.mutable_last_step_age() = ToMessage(facts.now - engine.last_step);
+    *out.mutable_last_step_age() = ToMessage(status.now - engine.last_step);
   }
-  for (const EngineSnapshot& device : facts.devices) {
+  for (const EngineSnapshot& device : status.devices) {
     v1::DeviceLoad& message = *out.add_devices();
     message.set_lost(device.device_lost);
     message.set_running(device.running);
@@ -127,14 +134,14 @@ void FillLoad(const StatsFacts& facts, v1::EngineLoad& out) {
   }
 }
 
-void Fill(const ConnectionFigures& figures, v1::ConnectionStats& out) {
-  out.set_open(figures.open);
-  out.set_max(figures.max);
-  out.set_accepted(figures.accepted);
-  out.set_refused_full(figures.refused_full);
-  out.set_refused_peer(figures.refused_peer);
-  out.set_refused_no_files(figures.refused_no_files);
-  out.set_accept_errors(figures.accept_errors);
+void Fill(const ConnectionUsage& usage, v1::ConnectionStats& out) {
+  out.set_open(usage.open);
+  out.set_max(usage.max);
+  out.set_accepted(usage.accepted);
+  out.set_refused_full(usage.refused_full);
+  out.set_refused_peer(usage.refused_peer);
+  out.set_refused_no_files(usage.refused_no_files);
+  out.set_accept_errors(usage.accept_errors);
 }
 
 v1::Pressure ToMessage(Pressure pressure) {
@@ -149,39 +156,46 @@ v1::Pressure ToMessage(Pressure pressure) {
   return v1::PRESSURE_NONE;
 }
 
-void Fill(const PressureFigures& figures, v1::PressureStats& out) {
-  out.set_pressure(ToMessage(figures.level));
-  out.set_memory_used(figures.memory_used);
-  out.set_streams_ended(figures.streams_ended);
-  out.set_answers_cut_off(figures.answers_cut_off);
+void FillPressure(const ServerStatus& status, v1::PressureStats& out) {
+  out.set_pressure(ToMessage(status.memory.pressure));
+  out.set_memory_used(status.memory.used);
+  out.set_streams_ended(status.memory.streams_ended);
+  out.set_answers_cut_off(status.answers_cut_off);
 }
 
-void FillUses(const std::vector<TenantHolding>& holdings, v1::Stats& out) {
-  for (const TenantHolding& holding : holdings) {
+void FillStoreCalls(const ServerStatus& status, v1::StoreCallStats& out) {
+  out.set_waiting(static_cast<int32_t>(status.store_calls.waiting));
+  out.set_max_waiting(static_cast<int32_t>(status.store_calls.max_waiting));
+  out.set_lookups_waiting(static_cast<int32_t>(status.profile_lookups.waiting));
+  out.set_max_lookups_waiting(static_cast<int32_t>(status.profile_lookups.max_waiting));
+}
+
+void FillUses(const std::vector<TenantStatus>& tenants, v1::Stats& out) {
+  for (const TenantStatus& tenant : tenants) {
     if (out.uses_size() == kMaxStatsUses) break;
-    const TenantLimit& limit = holding.use.limit;
+    const TenantLimit& limit = tenant.use.limit;
     v1::TenantUse& use = *out.add_uses();
-    use.set_tenant(holding.use.tenant);
+    use.set_tenant(tenant.use.tenant);
     use.set_max_calls(limit.max_calls);
-    use.set_calls(holding.use.calls);
+    use.set_calls(tenant.use.calls);
     use.set_tokens_per_second(limit.tokens_per_second);
     use.set_burst_tokens(limit.burst_tokens);
-    if (holding.use.tokens_left) use.set_tokens_left(*holding.use.tokens_left);
+    if (tenant.use.tokens_left) use.set_tokens_left(*tenant.use.tokens_left);
     use.set_weight(limit.weight);
     use.set_max_kv_tokens(limit.max_kv_tokens);
-    use.set_kv_tokens(holding.queue.kv_tokens);
-    use.set_running(holding.queue.running);
-    use.set_waiting(holding.queue.waiting);
-    use.set_paused(holding.queue.paused);
+    use.set_kv_tokens(tenant.queue.kv_tokens);
+    use.set_running(tenant.queue.running);
+    use.set_waiting(tenant.queue.waiting);
+    use.set_paused(tenant.queue.paused);
     use.set_max_calibrations(limit.max_calibrations);
-    use.set_calibrations(holding.calibrations);
+    use.set_calibrations(tenant.calibrations);
     use.set_profile_versions(limit.profiles.versions);
     use.set_profile_bytes(limit.profiles.bytes);
     use.set_max_versions_ever(limit.profiles.versions_ever);
-    if (!holding.stored) continue;
-    use.set_stored_versions(holding.stored->versions);
-    use.set_stored_bytes(holding.stored->bytes);
-    use.set_stored_versions_ever(holding.stored->versions_ever);
+    if (!tenant.stored) continue;
+    use.set_stored_versions(tenant.stored->versions);
+    use.set_stored_bytes(tenant.stored->bytes);
+    use.set_stored_versions_ever(tenant.stored->versions_ever);
   }
 }
 
@@ -244,8 +258,27 @@ void FillDrift(const LoadedProfile& profile, v1::AttentionSeries& out) {
   }
 }
 
-void FillLayers(const AttentionSeries& series, v1::AttentionSeries& out) {
-  for (const LayerTotals& layer : series.layers) {
+// Accounts of one mode and one profile name, over their versions and tenants.
+struct ProfileTotals {
+  AttentionTotals attention;
+  std::vector<LayerTotals> layers;
+};
+
+void AddLayers(const std::vector<LayerTotals>& from, std::vector<LayerTotals>& to) {
+  const auto add = [](const std::vector<int64_t>& keys, std::vector<int64_t>& sums) {
+    sums.resize(std::max(sums.size(), keys.size()));
+    for (size_t i = 0; i < keys.size(); ++i) sums[i] += keys[i];
+  };
+  to.resize(std::max(to.size(), from.size()));
+  for (size_t i = 0; i < from.size(); ++i) {
+    add(from[i].keys_attended, to[i].keys_attended);
+    add(from[i].keys_read, to[i].keys_read);
+    to[i].keys_eligible += from[i].keys_eligible;
+  }
+}
+
+void FillLayers(const std::vector<LayerTotals>& layers, v1::AttentionSeries& out) {
+  for (const LayerTotals& layer : layers) {
     v1::LayerAttention& message = *out.add_layers();
     message.mutable_keys_attended()->Add(layer.keys_attended.begin(), layer.keys_attended.end());
     message.mutable_keys_read()->Add(layer.keys_read.begin(), layer.keys_read.end());
@@ -253,78 +286,86 @@ void FillLayers(const AttentionSeries& series, v1::AttentionSeries& out) {
   }
 }
 
-int64_t LayerNumbers(const AttentionSeries& series) {
+int64_t LayerNumbers(const std::vector<LayerTotals>& layers) {
   int64_t numbers = 0;
-  for (const LayerTotals& layer : series.layers) {
+  for (const LayerTotals& layer : layers) {
     numbers += static_cast<int64_t>(layer.keys_attended.size() + layer.keys_read.size()) + 1;
   }
   return numbers;
 }
 
-void FillAttention(const StatsFacts& facts, v1::Stats& out) {
-  std::vector<const AttentionSeries*> all;
-  for (const AttentionSeries& series : facts.telemetry.attention) {
-    if (series.totals.decode_rows > 0) all.push_back(&series);
+void FillAttention(const ServerStatus& status, v1::Stats& out) {
+  std::map<std::pair<AttentionMode, std::string>, ProfileTotals> series;
+  for (const AccountSeries& account : status.telemetry.accounts) {
+    if (account.attention.decode_rows == 0) continue;
+    const bool named = account.mode == AttentionMode::kProfile;
+    ProfileTotals& totals = series[{account.mode, named ? account.profile.text() : std::string()}];
+    totals.attention.Add(account.attention);
+    AddLayers(account.layers, totals.layers);
   }
-  std::sort(all.begin(), all.end(), [](const AttentionSeries* a, const AttentionSeries* b) {
-    return a->totals.decode_rows > b->totals.decode_rows;
+  // Where not all layers have room, those of the busiest series stand.
+  std::vector<ProfileTotals*> busiest;
+  for (auto& [key, totals] : series) busiest.push_back(&totals);
+  std::sort(busiest.begin(), busiest.end(), [](const ProfileTotals* a, const ProfileTotals* b) {
+    return a->attention.decode_rows > b->attention.decode_rows;
   });
-  std::vector<std::pair<const AttentionSeries*, bool>> chosen;  // whether its layers have room
   int64_t room = kMaxStatsLayerNumbers;
-  for (const AttentionSeries* series : all) {
-    const int64_t numbers = LayerNumbers(*series);
-    chosen.emplace_back(series, numbers <= room);
+  for (ProfileTotals* totals : busiest) {
+    const int64_t numbers = LayerNumbers(totals->layers);
+    if (numbers > room) totals->layers.clear();
     room = std::max<int64_t>(0, room - numbers);
   }
-  std::sort(chosen.begin(), chosen.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.first->mode, a.first->profile) < std::tie(b.first->mode, b.first->profile);
-  });
-  for (const auto& [series, with_layers] : chosen) {
+  for (const auto& [key, totals] : series) {
+    const auto& [mode, name] = key;
     v1::AttentionSeries& message = *out.add_attention();
-    message.set_mode(ToMessage(series->mode));
-    message.set_profile(series->profile);
-    Fill(series->totals, *message.mutable_totals());
-    if (with_layers) FillLayers(*series, message);
-    if (series->mode != AttentionMode::kProfile) continue;
-    if (const LoadedProfile* profile = OnlyProfile(facts.profiles, series->profile)) {
+    message.set_mode(ToMessage(mode));
+    message.set_profile(name);
+    Fill(totals.attention, *message.mutable_totals());
+    FillLayers(totals.layers, message);
+    if (mode != AttentionMode::kProfile) continue;
+    if (const LoadedProfile* profile = OnlyProfile(status.profiles, name)) {
       FillDrift(*profile, message);
     }
   }
 }
 
 void FillTenants(const TelemetrySnapshot& counted, v1::Stats& out) {
-  for (const TenantTotals& tenant : counted.tenants) {
-    v1::TenantStats& message = *out.add_tenants();
-    message.set_tenant(tenant.tenant);
-    for (const CallCount& count : tenant.calls) {
-      v1::CallCount& calls = *message.add_calls();
-      calls.set_method(count.method);
-      calls.set_code(count.code);
-      calls.set_calls(count.calls);
-    }
-    std::sort(message.mutable_calls()->begin(), message.mutable_calls()->end(),
-              [](const v1::CallCount& a, const v1::CallCount& b) {
-                return std::tie(a.method(), a.code()) < std::tie(b.method(), b.code());
-              });
-    for (const ReasonCount& count : tenant.reasons) {
-      v1::ReasonCount& reason = *message.add_reasons();
-      reason.set_method(count.method);
-      reason.set_reason(count.reason);
-      reason.set_calls(count.calls);
-    }
-    message.set_prompt_tokens(tenant.prompt_tokens);
-    message.set_cached_tokens(tenant.cached_tokens);
-    message.set_output_tokens(tenant.output_tokens);
-    Fill(tenant.attention, *message.mutable_attention());
+  std::map<std::string_view, std::pair<v1::TenantStats, AttentionTotals>> tenants;
+  for (const AccountSeries& account : counted.accounts) {
+    auto& [message, attention] = tenants[account.tenant.text()];
+    message.set_prompt_tokens(message.prompt_tokens() + account.prompt_tokens);
+    message.set_cached_tokens(message.cached_tokens() + account.cached_tokens);
+    message.set_output_tokens(message.output_tokens() + account.output_tokens);
+    attention.Add(account.attention);
   }
-  std::sort(
-      out.mutable_tenants()->begin(), out.mutable_tenants()->end(),
-      [](const v1::TenantStats& a, const v1::TenantStats& b) { return a.tenant() < b.tenant(); });
+  std::map<std::tuple<std::string_view, std::string_view, std::string>, int64_t> calls;
+  for (const auto& [series, count] : counted.calls) {
+    calls[{series.tenant.text(), series.method, absl::StatusCodeToString(series.code)}] += count;
+  }
+  for (const auto& [key, count] : calls) {
+    const auto& [tenant, method, code] = key;
+    v1::CallCount& message = *tenants[tenant].first.add_calls();
+    message.set_method(std::string(method));
+    message.set_code(code);
+    message.set_calls(count);
+  }
+  for (const auto& [series, count] : counted.reasons) {
+    v1::ReasonCount& message = *tenants[series.tenant.text()].first.add_reasons();
+    message.set_method(std::string(series.method));
+    message.set_reason(series.reason);
+    message.set_calls(count);
+  }
+  for (auto& [name, totals] : tenants) {
+    v1::TenantStats& message = *out.add_tenants();
+    message = std::move(totals.first);
+    message.set_tenant(std::string(name));
+    Fill(totals.second, *message.mutable_attention());
+  }
 }
 
-void FillProfiles(const StatsFacts& facts, v1::Stats& out) {
-  out.set_profiles_loaded(static_cast<int32_t>(facts.profiles.size()));
-  for (const LoadedProfile& profile : facts.profiles) {
+void FillProfiles(const ServerStatus& status, v1::Stats& out) {
+  out.set_profiles_loaded(static_cast<int32_t>(status.profiles.size()));
+  for (const LoadedProfile& profile : status.profiles) {
     if (out.profiles_size() == kMaxStatsProfiles) break;
     v1::LoadedProfile& message = *out.add_profiles();
     message.set_tenant(profile.tenant.id());
@@ -334,12 +375,12 @@ void FillProfiles(const StatsFacts& facts, v1::Stats& out) {
     if (profile.head_density) message.set_head_density(*profile.head_density);
     if (profile.union_density) message.set_union_density(*profile.union_density);
   }
-  for (const RunningCalibration& calibration : facts.calibrations) {
+  for (const RunningCalibration& calibration : status.calibrations) {
     v1::RunningCalibration& message = *out.add_calibrations();
     message.set_tenant(calibration.tenant.id());
     message.set_profile(calibration.profile);
     message.set_request_id(calibration.request_id);
-    *message.mutable_elapsed() = ToMessage(facts.now - calibration.started);
+    *message.mutable_elapsed() = ToMessage(status.now - calibration.started);
     if (calibration.progress) {
       *message.mutable_progress() = eta::ToMessage(*calibration.progress).progress();
     }
@@ -348,29 +389,25 @@ void FillProfiles(const StatsFacts& facts, v1::Stats& out) {
 
 }  // namespace
 
-v1::Stats ToMessage(const StatsFacts& facts, const EngineInfo& info) {
+v1::Stats ToMessage(const ServerStatus& status) {
   v1::Stats stats;
   *stats.mutable_time() = TimeUtil::NanosecondsToTimestamp(
-      std::chrono::duration_cast<nanoseconds>(facts.time.time_since_epoch()).count());
-  *stats.mutable_uptime() = ToMessage(facts.now - facts.telemetry.started);
-  FillServer(facts, info, *stats.mutable_server());
-  if (facts.tenant) {
-    stats.set_tenant(facts.tenant->id());
+      std::chrono::duration_cast<nanoseconds>(status.time.time_since_epoch()).count());
+  *stats.mutable_uptime() = ToMessage(status.now - status.telemetry.started);
+  FillServer(status, *stats.mutable_server());
+  if (status.tenant) {
+    stats.set_tenant(status.tenant->id());
   } else {
-    FillLoad(facts, *stats.mutable_load());
-    Fill(facts.connections, *stats.mutable_connections());
-    Fill(facts.pressure, *stats.mutable_pressure());
-    v1::StoreCallStats& store_calls = *stats.mutable_store_calls();
-    store_calls.set_waiting(facts.store_calls_waiting);
-    store_calls.set_max_waiting(facts.max_store_calls_waiting);
-    store_calls.set_lookups_waiting(facts.profile_lookups_waiting);
-    store_calls.set_max_lookups_waiting(facts.max_profile_lookups_waiting);
-    FillLatencies(facts.telemetry, stats);
+    FillLoad(status, *stats.mutable_load());
+    Fill(status.connections, *stats.mutable_connections());
+    FillPressure(status, *stats.mutable_pressure());
+    FillStoreCalls(status, *stats.mutable_store_calls());
+    FillLatencies(status.telemetry, stats);
   }
-  FillAttention(facts, stats);
-  FillTenants(facts.telemetry, stats);
-  FillProfiles(facts, stats);
-  FillUses(facts.holdings, stats);
+  FillAttention(status, stats);
+  FillTenants(status.telemetry, stats);
+  FillProfiles(status, stats);
+  FillUses(status.tenants, stats);
   return stats;
 }
 

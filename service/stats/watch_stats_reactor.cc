@@ -64,7 +64,7 @@ absl::Status WatchStatsReactor::CheckStillAllowed() {
 void WatchStatsReactor::OnDue() {
   if (ended_) return;
   const absl::Status status = Stalled() ? ReadTooSlowly() : CheckStillAllowed();
-  if (status.ok()) return Enqueue(TakeStats(query_, service_));
+  if (status.ok()) return Enqueue(ToMessage(ReadServerStatus(query_, service_)));
   watchers_.Remove(this);
   EndOnce(status);
 }

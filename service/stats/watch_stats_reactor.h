@@ -12,8 +12,8 @@
 #include "eta/v1/stats.pb.h"
 #include "service/calls/stream_reactor.h"
 #include "service/identity/identity.h"
+#include "service/stats/stats_query.h"
 #include "service/stats/stats_watchers.h"
-#include "service/stats/take_stats.h"
 
 namespace eta {
 
@@ -48,7 +48,7 @@ class WatchStatsReactor final : public StreamReactor<v1::Stats>, public StatsWat
   StatsWatchers& watchers_;
   KeptShown shown_;
   v1::WatchStatsRequest request_;
-  StatsQuery query_;  // what the caller may see of it
+  StatusQuery query_;  // what the caller may see of it
   std::atomic<bool> ended_ = false;
 };
 

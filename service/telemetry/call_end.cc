@@ -89,7 +89,7 @@ std::string_view Name(AttentionMode mode) {
 }
 
 std::string_view FinishReasonOf(const CallRecord& record) {
-  if (!record.submitted || !record.status.ok()) return LabelNames::kNone;
+  if (!record.submitted || !record.status.ok()) return Label::kNone;
   switch (record.outcome.reason) {
     case FinishReason::kStopToken:
       return "stop_token";
@@ -100,7 +100,7 @@ std::string_view FinishReasonOf(const CallRecord& record) {
     case FinishReason::kLength:
       return "length";
   }
-  return LabelNames::kNone;
+  return Label::kNone;
 }
 
 }  // namespace eta

@@ -66,6 +66,15 @@ void HeadTotals::Add(const StepReport& step, std::span<Row> rows) {
   }
 }
 
+void HeadTotals::Add(const HeadTotals& other) {
+  const auto add = [](const Sums& from, Sums& to) {
+    for (size_t i = 0; i < to.older.size(); ++i) to.older[i] += from.older[i] + from.recent[i];
+  };
+  add(other.attended_, attended_);
+  add(other.read_, read_);
+  older_tokens_ += other.older_tokens_ + other.recent_tokens_;
+}
+
 void HeadTotals::AddTo(std::vector<LayerTotals>& layers) const {
   layers.resize(static_cast<size_t>(shape_.num_layers));
   const auto add = [](const Sums& from, size_t layer, int32_t heads, std::vector<int64_t>& to) {

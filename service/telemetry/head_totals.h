@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/request/observer.h"
-#include "service/telemetry/telemetry_snapshot.h"
+#include "service/telemetry/telemetry_series.h"
 
 namespace eta {
 
@@ -31,6 +31,8 @@ class HeadTotals {
 
   static void Add(const StepReport& step, std::span<Row> rows);
 
+  // Of the same shape.
+  void Add(const HeadTotals& other);
   // Adds them to `layers`, [L] or empty.
   void AddTo(std::vector<LayerTotals>& layers) const;
 

@@ -1,13 +1,6 @@
 #include "service/telemetry/histogram.h"
 
-#include "absl/strings/str_cat.h"
-
 namespace eta {
-
-Buckets::Buckets(std::initializer_list<double> bounds) : upper(bounds) {
-  for (const double bound : upper) text.push_back(absl::StrCat(bound));
-  text.push_back("+Inf");
-}
 
 const Buckets& FirstTokenBuckets() {
   static const Buckets buckets{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,

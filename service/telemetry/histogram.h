@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <string>
 #include <vector>
 
 namespace eta {
@@ -15,10 +14,9 @@ namespace eta {
 struct Buckets {
   static constexpr size_t kMost = 24;
 
-  Buckets(std::initializer_list<double> bounds);
+  Buckets(std::initializer_list<double> bounds) : upper(bounds) {}
 
   std::vector<double> upper;
-  std::vector<std::string> text;  // of `upper`, and of the last bucket: "0.001", ..., "+Inf"
 };
 
 class Histogram {
@@ -31,6 +29,13 @@ class Histogram {
     ++counts_[static_cast<size_t>(bucket - buckets_->upper.begin())];
     ++count_;
     sum_ += value;
+  }
+
+  // Of the same buckets.
+  void Add(const Histogram& other) {
+    for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i];
+    count_ += other.count_;
+    sum_ += other.sum_;
   }
 
   const Buckets& buckets() const { return *buckets_; }

@@ -27,8 +27,10 @@ std::array<LatencyWindow, kWindows> Windows() {
 
 }  // namespace
 
-Telemetry::Telemetry(const TelemetryOptions& options)
-    : profiles_(options.profiles, static_cast<size_t>(options.label_limit)),
+Telemetry::Telemetry(const TelemetryOptions& options, std::function<Clock::time_point()> now)
+    : now_(std::move(now)),
+      profiles_(options.profiles, static_cast<size_t>(options.label_limit)),
+      versions_({}, std::max(options.profiles.size(), static_cast<size_t>(options.label_limit))),
       tenants_(options.tenants, static_cast<size_t>(options.label_limit)),
       latencies_{Windows(), Windows(), Windows(), Windows()} {
   for (const std::string_view reason : RejectionReasons()) {
@@ -50,62 +52,43 @@ void Telemetry::SetModel(const EngineInfo& info, nanoseconds load_duration) {
   token_bytes_ = KvTokenBytes(geometry);
   record_bytes_ = IndexRecordBytes(geometry);
   load_duration_ = load_duration;
-  SeriesOf(AttentionMode::kFull, LabelNames::kNone);
-  const AttentionMode usual = ResolveAttention({}, info.config).mode;
-  SeriesOf(usual, LabelNames::kNone);
+  SeriesOf(AttentionMode::kFull);
+  SeriesOf(ResolveAttention({}, info.config).mode);
 }
 
-ModeSeries& Telemetry::SeriesOf(AttentionMode mode, std::string_view profile) {
-  const auto [entry, added] = modes_.try_emplace({mode, profile});
-  if (added) {
-    entry->second.mode = mode;
-    entry->second.profile = profile;
-  }
-  return entry->second;
+ModeSeries& Telemetry::SeriesOf(AttentionMode mode) {
+  return modes_.try_emplace(mode, ModeSeries{.mode = mode}).first->second;
 }
 
-Telemetry::Account& Telemetry::FindAccount(std::string_view tenant, AttentionMode mode,
-                                           std::string_view profile) {
-  auto found = accounts_.find({tenant, mode, profile});
+Telemetry::Account& Telemetry::FindAccount(const AccountKey& key) {
+  auto found = accounts_.find(key);
   if (found != accounts_.end()) return found->second;
-  if (accounts_.size() >= kMaxAccounts && tenant != LabelNames::kOther) {
-    return FindAccount(LabelNames::kOther, mode, profile);
+  const auto& [tenant, mode, profile, version] = key;
+  if (accounts_.size() >= kMaxAccounts && tenant != Label::Other()) {
+    return FindAccount({Label::Other(), mode, profile, version});
   }
-  Account account{.figures = {.tenant = tenant, .mode = mode, .profile = profile},
-                  .series = &SeriesOf(mode, profile),
-                  .heads = HeadTotals(shape_)};
-  found = accounts_.emplace(AccountKey(tenant, mode, profile), std::move(account)).first;
-  return found->second;
+  Account account{
+      .series = {.tenant = tenant, .mode = mode, .profile = profile, .version = version},
+      .mode = &SeriesOf(mode),
+      .heads = HeadTotals(shape_)};
+  return accounts_.emplace(key, std::move(account)).first->second;
 }
 
 Telemetry::Account& Telemetry::AccountOf(const Request& request, AttentionMode mode,
-                                         const ThresholdProfile* profile) {
-  const auto [entry, added] = running_.try_emplace(&request, nullptr);
-  if (added) {
-    entry->second =
-        &FindAccount(tenants_.Admit(request.tenant), mode,
-                     profile != nullptr ? profiles_.Admit(profile->name) : LabelNames::kNone);
-  }
-  return *entry->second;
-}
-
-std::string Telemetry::TenantLabel(std::string_view tenant) {
-  const std::lock_guard lock(mutex_);
-  return std::string(tenants_.Admit(tenant));
-}
-
-std::string Telemetry::FindTenantLabel(std::string_view tenant) const {
-  const std::lock_guard lock(mutex_);
-  return std::string(tenants_.Find(tenant));
-}
-
-std::string Telemetry::ProfileLabel(std::string_view profile) {
-  const std::lock_guard lock(mutex_);
-  return std::string(profiles_.Admit(profile));
+                                         const ThresholdProfile* profile, Clock::time_point now) {
+  const auto found = running_.find(&request);
+  if (found != running_.end()) return *found->second;
+  const Label tenant = UseTenant(request.tenant, now);
+  const Label name = profile != nullptr ? UseProfile(profile->name, now) : Label::None();
+  const int64_t version =
+      profile != nullptr ? UseVersion(name, profile->version, now) : AccountSeries::kNoVersion;
+  Account& account = FindAccount({tenant, mode, name, version});
+  running_.emplace(&request, &account);
+  return account;
 }
 
 void Telemetry::OnStep(const StepReport& report) {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   const std::lock_guard lock(mutex_);
   server_.preemptions += report.preemptions;
   const int32_t rows = report.prefill_rows + report.decode_rows;
@@ -118,26 +101,27 @@ void Telemetry::OnStep(const StepReport& report) {
   server_.batch_size.Observe(report.sequences);
   server_.step_tokens.Observe(rows);
   CountTokens(report, now);
-  CountDecodeRows(report);
+  CountDecodeRows(report, now);
 }
 
 void Telemetry::CountTokens(const StepReport& report, Clock::time_point now) {
   for (const TokenReport& token : report.tokens) {
     Account& account =
-        AccountOf(*token.request, token.attention->mode, token.attention->profile.get());
-    ++account.figures.output_tokens;
-    Histogram& histogram = token.first ? account.series->first_token : account.series->inter_token;
+        AccountOf(*token.request, token.attention->mode, token.attention->profile.get(), now);
+    ++account.series.output_tokens;
+    Histogram& histogram = token.first ? account.mode->first_token : account.mode->inter_token;
     histogram.Observe(Seconds(token.latency));
     ObserveLatency(token.first ? Latency::kFirstToken : Latency::kInterToken, token.latency, now);
   }
   tokens_.Add(static_cast<int64_t>(report.tokens.size()), now);
 }
 
-void Telemetry::CountDecodeRows(const StepReport& report) {
+void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now) {
   step_accounts_.clear();
   step_rows_.clear();
   for (const DecodeRowReport& row : report.decode) {
-    Account& account = AccountOf(*row.request, row.attention->mode, row.attention->profile.get());
+    Account& account =
+        AccountOf(*row.request, row.attention->mode, row.attention->profile.get(), now);
     step_accounts_.push_back(&account);
     step_rows_.push_back({.report = &row, .totals = &account.heads});
   }
@@ -147,7 +131,7 @@ void Telemetry::CountDecodeRows(const StepReport& report) {
   for (size_t i = 0; i < step_rows_.size(); ++i) {
     const HeadTotals::Row& row = step_rows_[i];
     Account& account = *step_accounts_[i];
-    AttentionTotals& totals = account.figures.attention;
+    AttentionTotals& totals = account.series.attention;
     const int64_t eligible = row.report->kv_len * layer_heads;
     const int64_t cached = row.report->kv_len * layer_groups;
     ++totals.decode_rows;
@@ -167,19 +151,19 @@ void Telemetry::ObserveLatency(Latency kind, nanoseconds latency, Clock::time_po
 
 void Telemetry::OnRequestEnd(const Request& request, const absl::Status& status,
                              const FinishedEvent& outcome) {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   const std::lock_guard lock(mutex_);
   if (outcome.timing.queue.count() > 0) {  // it was scheduled
     const ResolvedAttention attention = ResolveAttention(request.attention, config_);
-    Account& account = AccountOf(request, attention.mode, attention.profile.get());
-    account.figures.prompt_tokens += outcome.prompt_tokens;
-    account.figures.cached_tokens += outcome.cached_tokens;
-    ObserveEnd(outcome, status.ok(), *account.series, now);
+    Account& account = AccountOf(request, attention.mode, attention.profile.get(), now);
+    account.series.prompt_tokens += outcome.prompt_tokens;
+    account.series.cached_tokens += outcome.cached_tokens;
+    ObserveEnd(outcome, status.ok(), account, now);
   }
   running_.erase(&request);
 }
 
-void Telemetry::ObserveEnd(const FinishedEvent& outcome, bool ok, ModeSeries& series,
+void Telemetry::ObserveEnd(const FinishedEvent& outcome, bool ok, Account& account,
                            Clock::time_point now) {
   const Timing& timing = outcome.timing;
   server_.queue.Observe(Seconds(timing.queue));
@@ -191,15 +175,15 @@ void Telemetry::ObserveEnd(const FinishedEvent& outcome, bool ok, ModeSeries& se
     server_.decode.Observe(Seconds(timing.decode));
   }
   if (outcome.attention.decode_rows > 0) {
-    series.density.Observe(outcome.attention.head_density);
-    series.union_density.Observe(outcome.attention.union_density);
+    account.series.density.Observe(outcome.attention.head_density);
+    account.series.union_density.Observe(outcome.attention.union_density);
   }
   if (!ok) return;
   const nanoseconds duration = timing.first_token + timing.decode;
-  series.duration.Observe(Seconds(duration));
+  account.mode->duration.Observe(Seconds(duration));
   ObserveLatency(Latency::kRequest, duration, now);
   if (outcome.output_tokens > 1) {
-    series.per_output_token.Observe(Seconds(timing.decode) / (outcome.output_tokens - 1));
+    account.mode->per_output_token.Observe(Seconds(timing.decode) / (outcome.output_tokens - 1));
   }
 }
 
@@ -226,20 +210,21 @@ void Telemetry::OnCallEnd(const CallRecord& record) {
 void Telemetry::CountCall(const CallRecord& record) {
   // Names are believed of a call that has done something: they cannot have been made up.
   const bool believed = record.submitted || record.status.ok();
+  const Clock::time_point now = now_();
   CallSeries series{
       .method = *methods_.emplace(record.method).first,
       .code = record.status.code(),
       .finish_reason = FinishReasonOf(record),
-      .mode = LabelNames::kNone,
-      .profile = LabelNames::kNone,
-      .tenant = believed ? tenants_.Admit(record.tenant) : tenants_.Find(record.tenant)};
+      .mode = Label::kNone,
+      .profile = Label::None(),
+      .tenant = believed ? UseTenant(record.tenant, now) : tenants_.Find(record.tenant)};
   if (record.method == "Generate" && record.resolved) {
     series.mode = Name(record.mode);
-    series.profile = believed ? profiles_.Admit(record.profile) : profiles_.Find(record.profile);
+    series.profile = believed ? UseProfile(record.profile, now) : profiles_.Find(record.profile);
   }
   if (calls_.size() >= kMaxCallSeries && !calls_.contains(series)) {
-    if (series.profile != LabelNames::kNone) series.profile = LabelNames::kOther;
-    if (series.tenant != LabelNames::kNone) series.tenant = LabelNames::kOther;
+    if (series.profile != Label::None()) series.profile = Label::Other();
+    if (series.tenant != Label::None()) series.tenant = Label::Other();
   }
   ++calls_[series];
   if (!record.status.ok()) CountReason(record);
@@ -249,9 +234,8 @@ void Telemetry::CountReason(const CallRecord& record) {
   TenantReason key{.tenant = tenants_.Find(record.tenant),
                    .method = *methods_.emplace(record.method).first,
                    .reason = record.reason};
-  if (reasons_.size() >= kMaxReasons && !reasons_.contains(key) &&
-      key.tenant != LabelNames::kNone) {
-    key.tenant = LabelNames::kOther;
+  if (reasons_.size() >= kMaxReasons && !reasons_.contains(key) && key.tenant != Label::None()) {
+    key.tenant = Label::Other();
   }
   ++reasons_[std::move(key)];
 }

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -25,8 +26,8 @@
 #include "service/telemetry/head_totals.h"
 #include "service/telemetry/label_names.h"
 #include "service/telemetry/latency_window.h"
-#include "service/telemetry/telemetry_figures.h"
 #include "service/telemetry/telemetry_options.h"
+#include "service/telemetry/telemetry_series.h"
 #include "service/telemetry/telemetry_snapshot.h"
 
 namespace eta {
@@ -37,8 +38,13 @@ class Telemetry final : public Observer, public CallObserver {
   static constexpr size_t kMaxAccounts = 1024;
   static constexpr size_t kMaxCallSeries = 4096;
   static constexpr size_t kMaxReasons = 4096;
+  // A label that was used so recently stays. Longer than a window of rates, so that a counter that
+  // goes has long stood still.
+  static constexpr std::chrono::minutes kLabelHold{10};
 
-  explicit Telemetry(const TelemetryOptions& options = {});
+  // `now` is for tests.
+  explicit Telemetry(const TelemetryOptions& options = {},
+                     std::function<Clock::time_point()> now = Clock::now);
 
   // The model that is served from now on. Call once, before the engine is given its first request.
   void SetModel(const EngineInfo& info, std::chrono::nanoseconds load_duration);
@@ -48,43 +54,63 @@ class Telemetry final : public Observer, public CallObserver {
                     const FinishedEvent& outcome) override;
   void OnCallEnd(const CallRecord& record) override;
 
-  // The labels of names that are really in use.
-  std::string TenantLabel(std::string_view tenant);
-  // Of one that anybody may have made up.
-  std::string FindTenantLabel(std::string_view tenant) const;
-  std::string ProfileLabel(std::string_view profile);
+  // Labels of what exists whether or not requests use it: it gets one if there is room. Such labels
+  // are the first to go.
+  Label TenantLabel(std::string_view tenant);
+  Label ProfileLabel(std::string_view profile);
+  // False: the version has no label of its own, or its profile has none.
+  bool HasVersionLabel(std::string_view profile, int64_t version);
+  // Of a tenant that anybody may have made up.
+  Label FindTenantLabel(std::string_view tenant) const;
 
-  // Each series is of one moment. Where a tenant is named, tokens, calls and attention are its own,
-  // or nothing if it has no label of its own; steps and latencies are always the server's.
+  // Each series is of one moment. Where a tenant is named, accounts, calls and reasons are its own,
+  // or none if it has no label of its own; all else is always the server's.
   TelemetrySnapshot Snapshot(const SnapshotQuery& query = {}) const;
-  TelemetryFigures Figures() const;
 
  private:
   struct Account {
-    AccountFigures figures;  // but for the bytes of its attention
+    AccountSeries series;  // but for the bytes of its attention
     int64_t records_read = 0;
-    ModeSeries* series = nullptr;
+    ModeSeries* mode = nullptr;
     HeadTotals heads;
   };
-  using AccountKey = std::tuple<std::string_view, AttentionMode, std::string_view>;
+  using AccountKey = std::tuple<Label, AttentionMode, Label, int64_t>;
 
   // All with mutex_ held.
-  Account& AccountOf(const Request& request, AttentionMode mode, const ThresholdProfile* profile);
-  Account& FindAccount(std::string_view tenant, AttentionMode mode, std::string_view profile);
-  ModeSeries& SeriesOf(AttentionMode mode, std::string_view profile);
+  Account& AccountOf(const Request& request, AttentionMode mode, const ThresholdProfile* profile,
+                     Clock::time_point now);
+  Account& FindAccount(const AccountKey& key);
+  ModeSeries& SeriesOf(AttentionMode mode);
   void CountTokens(const StepReport& report, Clock::time_point now);
-  void CountDecodeRows(const StepReport& report);
-  void ObserveEnd(const FinishedEvent& outcome, bool ok, ModeSeries& series, Clock::time_point now);
+  void CountDecodeRows(const StepReport& report, Clock::time_point now);
+  void ObserveEnd(const FinishedEvent& outcome, bool ok, Account& account, Clock::time_point now);
   void ObserveLatency(Latency kind, std::chrono::nanoseconds latency, Clock::time_point now);
   void CountCall(const CallRecord& record);
   void CountReason(const CallRecord& record);
-  AccountFigures FiguresOf(const Account& account) const;
+  AccountSeries SeriesOf(const Account& account) const;
+  void ReadAccounts(const SnapshotQuery& query, std::unique_lock<std::mutex>& lock,
+                    TelemetrySnapshot& snapshot) const;
 
-  const Clock::time_point started_ = Clock::now();
+  // With mutex_ held (telemetry_labels.cc). A name that is in use has the label of the name that
+  // has been idle for longest, if that is longer than kLabelHold; all that was counted under the
+  // old label then counts as "other".
+  Label UseTenant(std::string_view tenant, Clock::time_point now);
+  Label UseProfile(std::string_view profile, Clock::time_point now);
+  int64_t UseVersion(const Label& profile, int64_t version, Clock::time_point now);
+  void UseLabelsOfRunning(Clock::time_point now);
+  void FoldTenant(const Label& label);
+  void FoldProfile(const Label& label);
+  void FoldVersion(const Label& label);
+  void FoldAccounts(const std::function<bool(AccountSeries&)>& rename);
+  void FoldCalls(Label CallSeries::*which, const Label& label);
+
+  const std::function<Clock::time_point()> now_;
+  const Clock::time_point started_ = now_();
 
   mutable std::mutex mutex_;
   // Guarded by mutex_:
   LabelNames profiles_;
+  LabelNames versions_;  // "profile@version"
   LabelNames tenants_;
   std::string model_;
   ModelConfig config_;
@@ -93,8 +119,9 @@ class Telemetry final : public Observer, public CallObserver {
   int64_t record_bytes_ = 0;  // of a block record, likewise
   std::chrono::nanoseconds load_duration_{0};
   ServerSeries server_;
-  std::map<std::pair<AttentionMode, std::string_view>, ModeSeries> modes_;
+  std::map<AttentionMode, ModeSeries> modes_;
   std::map<AccountKey, Account> accounts_;
+  int64_t folds_ = 0;  // of accounts: how often some have gone
   std::unordered_map<const Request*, Account*> running_;
   std::set<std::string, std::less<>> methods_;
   std::map<CallSeries, int64_t> calls_;

@@ -10,7 +10,8 @@ namespace eta {
 struct TelemetryOptions {
   static constexpr int kMaxLabels = 1024;
 
-  // Names with labels of their own; none: the first `label_limit` ones (label_names.h).
+  // Names with labels of their own; none: the `label_limit` ones that were used last
+  // (label_names.h).
   std::vector<std::string> profiles;
   std::vector<std::string> tenants;
   int label_limit = 64;  // 0 to kMaxLabels

@@ -33,11 +33,12 @@
 #include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "prometheus/text_serializer.h"
 #include "service/calls/records/call_log.h"
 #include "service/log/log.h"
 #include "service/process/large_blocks.h"
 #include "service/server.h"
-#include "service/telemetry/page/metrics_page.h"
+#include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/identity/tenant_header.h"
@@ -364,7 +365,7 @@ int Run(const Options& options) {
   telemetry.SetModel((*engine)->info(), std::chrono::seconds(0));
   Log log({.fd = open("/dev/null", O_WRONLY | O_CLOEXEC)});
   CallLog call_log(log);
-  MetricsPage page(telemetry);
+  StatusCollector page(telemetry);
   const TempFolder folder;
   auto store = OpenProfileStore(folder.path() + "/profiles.db");
   if (!store.ok()) return Complain(std::string(store.status().message()));
@@ -386,7 +387,7 @@ int Run(const Options& options) {
                                                .log = &log});
   if (!server.ok()) return Complain(std::string(server.status().message()));
   const std::string address = (*server)->address();
-  page.SetServer([&] { return (*server)->Figures(); });
+  page.SetServer([&] { return (*server)->Status(); });
   std::vector<std::unique_ptr<Operator>> operators;
   for (uint32_t i = 0; i < kTenants; ++i) {
     operators.push_back(
@@ -437,7 +438,8 @@ int Run(const Options& options) {
   while (samples.back().seconds < options.seconds) {
     samples.push_back(
         sample_at(std::min(samples.back().seconds + interval, options.seconds + 0.01)));
-    if (page.Write().empty()) totals.Fail("no page of metrics");
+    if (prometheus::TextSerializer().Serialize(page.Collect()).empty())
+      totals.Fail("no page of metrics");
     Print(samples.back(), samples[samples.size() - 2]);
   }
   stop = true;

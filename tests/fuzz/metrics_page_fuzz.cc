@@ -6,8 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "service/telemetry/page/metric_catalogue.h"
-#include "service/telemetry/page/metrics_page.h"
+#include "prometheus/text_serializer.h"
+#include "service/stats/page/metrics_page.h"
+#include "service/telemetry/metric_catalogue.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/testing/fuzz/input_reader.h"
 #include "tests/testing/fuzz/page_lines.h"
@@ -23,17 +24,20 @@ constexpr int kLabelLimit = 3;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   eta::fuzz::InputReader reader(data, size);
-  eta::Telemetry telemetry({.profiles = {}, .tenants = {}, .label_limit = kLabelLimit});
-  eta::ServerFigures server{};
-  server.info = eta::EngineInfo{};
-  server.info.model_name = std::string(reader.Text());
-  telemetry.SetModel(server.info, std::chrono::seconds(1));
-  server.store.emplace();
+  eta::Clock::time_point now{std::chrono::hours(1)};
+  eta::Telemetry telemetry({.profiles = {}, .tenants = {}, .label_limit = kLabelLimit},
+                           [&now] { return now; });
+  eta::ServerStatus status;
+  status.state = eta::ServerState::kServing;
+  status.info.model_name = std::string(reader.Text());
+  telemetry.SetModel(status.info, std::chrono::seconds(1));
+  status.store.emplace();
   for (int i = 0; i < kMaxCalls && !reader.empty(); ++i) {
     eta::CallRecord record{.method = "Generate"};
     record.tenant = std::string(reader.Text());
     record.profile = std::string(reader.Text());
     const uint8_t flags = reader.Byte();
+    now += (flags >> 6) * std::chrono::minutes(6);  // twice: labels fold
     record.submitted = (flags & 1) != 0;
     record.resolved = (flags & 2) != 0;
     const auto code = static_cast<absl::StatusCode>(flags >> 2 & 15);
@@ -41,13 +45,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     record.reason = std::string(reader.Text());
     record.duration = std::chrono::nanoseconds(reader.Raw<uint32_t>());
     telemetry.OnCallEnd(record);
-    server.store->profiles.push_back({.tenant = telemetry.TenantLabel(record.tenant),
-                                      .name = telemetry.ProfileLabel(record.profile),
-                                      .version = i + 1,
-                                      .digest = std::string(reader.Text())});
+    const auto tenant = eta::Tenant::Parse(record.tenant);
+    status.profiles.push_back({.tenant = tenant.ok() ? *tenant : eta::Tenant::Parse("t").value(),
+                               .name = record.profile,
+                               .version = i + 1,
+                               .checksum = std::string(reader.Text())});
   }
-  std::string page;
-  eta::WritePage(telemetry.Figures(), &server, {}, page);
+  status.telemetry = telemetry.Snapshot();
+  const std::string page =
+      prometheus::TextSerializer().Serialize(eta::MetricsPage(status, telemetry));
   std::set<std::string> tenants;
   std::set<std::string> profiles;
   std::set<std::pair<std::string, eta::fuzz::Labels>> series;

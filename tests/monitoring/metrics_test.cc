@@ -2,7 +2,10 @@
 // of them, against what the clients counted.
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -98,6 +101,12 @@ TEST_F(MonitoringTest, LimitsOfTenantsAreThere) {
   EXPECT_EQ(page().Sum("eta_answers_cut_off_total"), 0);
 }
 
+TEST_F(MonitoringTest, TheScrapeIsCounted) {
+  EXPECT_THAT(page().Sum("exposer_scrapes_total"), Gt(0));
+  EXPECT_THAT(page().Sum("exposer_transferred_bytes_total"), Gt(1000));
+  EXPECT_THAT(page().Sum("exposer_request_latencies_count"), Gt(0));
+}
+
 TEST_F(MonitoringTest, ConnectionsAndFilesAreThere) {
   const double open = page().Sum("eta_connections_open");
   EXPECT_THAT(open, Ge(1));
@@ -146,26 +155,34 @@ TEST_F(MonitoringTest, AttentionIsTheSumOfTheAnswers) {
 }
 
 TEST_F(MonitoringTest, HistogramsHoldOneObservationPerEvent) {
+  std::map<std::string, std::pair<double, double>> by_mode;  // answers and tokens
   for (const auto& [labels, sums] : system().counts.attention) {
-    const auto count = [&, &of = labels](const std::string& name) {
-      return page().Sum(name + "_count", of);
-    };
     const std::string text = ::testing::PrintToString(labels);
-    const auto answers = static_cast<double>(sums.answers);
-    const auto tokens = static_cast<double>(sums.output_tokens);
-    EXPECT_EQ(count("eta_time_to_first_token_seconds"), answers) << text;
-    EXPECT_EQ(count("eta_inter_token_latency_seconds"), tokens - answers) << text;
-    EXPECT_EQ(count("eta_request_time_per_output_token_seconds"), answers) << text;
-    EXPECT_EQ(count("eta_request_duration_seconds"), answers) << text;
-    EXPECT_EQ(count("eta_request_density_ratio"), sums.answers_with_decode) << text;
-    EXPECT_EQ(count("eta_request_union_density_ratio"), sums.answers_with_decode) << text;
-    EXPECT_THAT(page().Sum("eta_time_to_first_token_seconds_sum", labels),
-                AllOf(Gt(0.0), Lt(page().Sum("eta_request_duration_seconds_sum", labels))))
+    by_mode[labels.at("mode")].first += static_cast<double>(sums.answers);
+    by_mode[labels.at("mode")].second += static_cast<double>(sums.output_tokens);
+    EXPECT_EQ(page().Sum("eta_request_density_ratio_count", labels), sums.answers_with_decode)
+        << text;
+    EXPECT_EQ(page().Sum("eta_request_union_density_ratio_count", labels), sums.answers_with_decode)
         << text;
     EXPECT_THAT(page().Sum("eta_request_union_density_ratio_sum", labels),
-                AllOf(Gt(0.0), Le(answers)))
+                AllOf(Gt(0.0), Le(static_cast<double>(sums.answers))))
         << text;
   }
+  // Requests that were cancelled or cut off ran with a profile.
+  for (const char* mode : {"full", "dynamic"}) {
+    const MetricLabels labels = {{"mode", mode}};
+    const auto count = [&](const std::string& name) { return page().Sum(name + "_count", labels); };
+    const auto [answers, tokens] = by_mode.at(mode);
+    EXPECT_EQ(count("eta_time_to_first_token_seconds"), answers) << mode;
+    EXPECT_EQ(count("eta_inter_token_latency_seconds"), tokens - answers) << mode;
+    EXPECT_EQ(count("eta_request_time_per_output_token_seconds"), answers) << mode;
+    EXPECT_EQ(count("eta_request_duration_seconds"), answers) << mode;
+    EXPECT_THAT(page().Sum("eta_time_to_first_token_seconds_sum", labels),
+                AllOf(Gt(0.0), Lt(page().Sum("eta_request_duration_seconds_sum", labels))));
+  }
+  double answered = 0.0;
+  for (const auto& [mode, of] : by_mode) answered += of.first;
+  EXPECT_EQ(page().Sum("eta_request_duration_seconds_count"), answered);
   const double submitted = static_cast<double>(AllAnswers()) + 5.0 * system().busy.rounds;
   const double waited = 2.0 * system().busy.rounds;  // and left again
   EXPECT_EQ(page().Sum("eta_request_queue_duration_seconds_count"), submitted - waited);
@@ -293,8 +310,11 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
   EXPECT_EQ(stats.load().steps(), page().Sum("eta_step_duration_seconds_count"));
   EXPECT_EQ(stats.profiles_loaded(), page().Sum("eta_profiles_loaded"));
 
-  EXPECT_EQ(static_cast<size_t>(stats.attention_size()),
-            page().Find("eta_attention_decode_rows_total").size());
+  std::set<std::pair<std::string, std::string>> series_of_page;  // over tenants and versions
+  for (const auto& sample : page().Find("eta_attention_decode_rows_total")) {
+    series_of_page.emplace(sample.labels.at("mode"), sample.labels.at("profile"));
+  }
+  EXPECT_EQ(static_cast<size_t>(stats.attention_size()), series_of_page.size());
   for (const v1::AttentionSeries& series : stats.attention()) {
     const MetricLabels labels = LabelsOf(series);
     AttentionCounts sums;

@@ -124,7 +124,7 @@ void WatchedFiles::Poll() {
   report_(status);
 }
 
-ReloadFigures WatchedFiles::Figures() const {
+ReloadStatus WatchedFiles::Status() const {
   return {.succeeded = succeeded_, .failed = failed_, .current = current_};
 }
 

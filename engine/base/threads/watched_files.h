@@ -41,7 +41,7 @@ struct WatchedFilesOptions {
 };
 
 // Of a source that reloads.
-struct ReloadFigures {
+struct ReloadStatus {
   int64_t succeeded = 0;  // with the first load
   int64_t failed = 0;     // contents that were refused, however often they were tried
   bool current = true;    // false: what the files hold is not what is in effect
@@ -64,7 +64,7 @@ class WatchedFiles {
   // What the thread does each period; afterwards the files as they were are in effect, or refused.
   void Poll();
 
-  ReloadFigures Figures() const;
+  ReloadStatus Status() const;
 
  private:
   struct Seen {

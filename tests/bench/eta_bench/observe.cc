@@ -1,6 +1,6 @@
 // eta-bench observe: what counting costs. A step's report goes into Telemetry as from a step
-// thread, of a model of any shape without running it; then the Prometheus page is written with many
-// profiles in use.
+// thread, of a model of any shape without running it; then the Prometheus page is made, with as
+// many profiles in use as have labels by default, and with many.
 
 #include <algorithm>
 #include <cstdio>
@@ -9,7 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "service/telemetry/page/metrics_page.h"
+#include "prometheus/text_serializer.h"
+#include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 
@@ -23,7 +24,7 @@ struct Options {
   int rows = 64;
   int context = 16384;
   std::vector<int> series = {1, 4, 64};  // tenants, each with a profile, that share the rows
-  int profiles = 200;
+  std::vector<int> profiles = {TelemetryOptions().label_limit, 200};  // in use, of a page each
   double step_milliseconds = 3.2;  // of decoding so many rows on an H200
   int samples = 2000;
 };
@@ -65,6 +66,7 @@ class Streams {
     for (int i = 0; i < series; ++i) {
       profiles_.push_back(std::make_shared<ThresholdProfile>());
       profiles_.back()->name = "profile-" + std::to_string(i);
+      profiles_.back()->version = 1;
     }
     requests_.resize(static_cast<size_t>(options.rows));
     attention_.resize(requests_.size());
@@ -138,7 +140,7 @@ Json TimeSteps(const Options& options, int series) {
     seconds.push_back(watch.seconds());
   }
   int64_t attended = 0;
-  for (const AccountFigures& account : telemetry.Figures().accounts) {
+  for (const AccountSeries& account : telemetry.Snapshot().accounts) {
     attended += account.attention.keys_attended;
   }
   if (attended != streams.KeysAttended(options.samples)) Fail("keys attended: wrong sum");
@@ -150,39 +152,51 @@ Json TimeSteps(const Options& options, int series) {
           {"share_of_step", median / (options.step_milliseconds * 1e-3)}};
 }
 
-Json TimePage(const Options& options) {
+Json TimePage(const Options& options, int profiles) {
   Telemetry telemetry({.label_limit = TelemetryOptions::kMaxLabels});
   Options one = options;
-  one.rows = options.profiles;  // a request of every profile
+  one.rows = profiles;  // a request of every profile
   one.layers = 1;
-  const EngineInfo info = MakeInfo(one);
-  telemetry.SetModel(info, {});
-  Streams streams(one, options.profiles);
+  ServerStatus status;
+  status.state = ServerState::kServing;
+  status.info = MakeInfo(one);
+  telemetry.SetModel(status.info, {});
+  Streams streams(one, profiles);
   telemetry.OnStep(streams.Step(0));
   streams.End(telemetry);
-  ServerFigures server;
-  server.info = info;
-  server.store = StoreFigures{.up = true};
-  for (int i = 0; i < options.profiles; ++i) {
-    server.store->profiles.push_back({.tenant = "tenant-" + std::to_string(i),
-                                      .name = "profile-" + std::to_string(i),
-                                      .version = 1,
-                                      .digest = std::string(64, 'a'),
-                                      .head_density = 0.1,
-                                      .union_density = 0.2});
+  status.store = StoreStatus{.up = true};
+  for (int i = 0; i < profiles; ++i) {
+    status.profiles.push_back({.tenant = Tenant::Parse("tenant-" + std::to_string(i)).value(),
+                               .name = "profile-" + std::to_string(i),
+                               .version = 1,
+                               .checksum = std::string(64, 'a'),
+                               .head_density = 0.1,
+                               .union_density = 0.2});
+    status.tenants.push_back({.use = {.tenant = "tenant-" + std::to_string(i)}});
+    CallRecord record{.method = "Generate", .tenant = "tenant-" + std::to_string(i)};
+    record.resolved = record.submitted = true;
+    record.mode = AttentionMode::kProfile;
+    record.profile = "profile-" + std::to_string(i);
+    telemetry.OnCallEnd(record);
   }
-  MetricsPage page(telemetry);
-  page.SetServer([&server] { return server; });
+  StatusCollector collector(telemetry);
+  collector.SetServer([&] {
+    ServerStatus now = status;
+    now.telemetry = telemetry.Snapshot();
+    now.process = ReadProcessUsage();
+    now.now = Clock::now();
+    return now;
+  });
   std::vector<double> seconds;
   size_t bytes = 0;
   for (int i = 0; i < std::max(options.samples / 20, 3); ++i) {
     const Stopwatch watch;
-    bytes = page.Write().size();
+    bytes = prometheus::TextSerializer().Serialize(collector.Collect()).size();
     seconds.push_back(watch.seconds());
   }
   std::sort(seconds.begin(), seconds.end());
-  return {{"profiles", options.profiles},
-          {"bytes", bytes},
+  return {{"profiles", profiles},
+          {"megabytes", static_cast<double>(bytes) * 1e-6},
           {"milliseconds", seconds[seconds.size() / 2] * 1e3},
           {"best_milliseconds", seconds.front() * 1e3},
           {"p99_milliseconds", seconds[seconds.size() * 99 / 100] * 1e3}};
@@ -193,10 +207,12 @@ Json Run(const Options& options) {
   for (const int series : options.series) {
     steps.push_back(TimeSteps(options, std::min(series, options.rows)));
   }
+  Json pages = Json::array();
+  for (const int profiles : options.profiles) pages.push_back(TimePage(options, profiles));
   return {{"bench", "observe"},        {"layers", options.layers},
           {"heads", options.heads},    {"kv_heads", options.kv_heads},
           {"rows", options.rows},      {"step_milliseconds", options.step_milliseconds},
-          {"steps", std::move(steps)}, {"page", TimePage(options)}};
+          {"steps", std::move(steps)}, {"pages", std::move(pages)}};
 }
 
 void Print(const Json& report) {
@@ -207,11 +223,12 @@ void Print(const Json& report) {
                                {"us", "microseconds", 1},
                                {"p99 us", "p99_microseconds", 1},
                                {"% of step", "share_of_step", 3, 100.0}});
-  const Json& page = report["page"];
-  std::printf("\npage of %d profiles in use: %.2f ms (best %.2f, p99 %.2f), %.2f MB\n",
-              page["profiles"].get<int>(), page["milliseconds"].get<double>(),
-              page["best_milliseconds"].get<double>(), page["p99_milliseconds"].get<double>(),
-              page["bytes"].get<double>() * 1e-6);
+  std::printf("\n");
+  PrintTable(report["pages"], {{"profiles in use", "profiles"},
+                               {"page ms", "milliseconds", 2},
+                               {"best ms", "best_milliseconds", 2},
+                               {"p99 ms", "p99_milliseconds", 2},
+                               {"MB", "megabytes", 2}});
 }
 
 }  // namespace
@@ -232,7 +249,10 @@ void AddObserveCommand(CLI::App& app, Command& chosen) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  count("--profiles", options->profiles, "In use, for the page", TelemetryOptions::kMaxLabels);
+  command->add_option("--profiles", options->profiles, "In use; a page is timed for each number")
+      ->delimiter(',')
+      ->check(CLI::Range(1, TelemetryOptions::kMaxLabels))
+      ->capture_default_str();
   command->add_option("--step_milliseconds", options->step_milliseconds, "What a step takes")
       ->check(CLI::Range(0.001, 60'000.0))
       ->capture_default_str();

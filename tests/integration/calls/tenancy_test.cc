@@ -20,12 +20,13 @@
 #include "service/calls/records/call_log.h"
 #include "service/log/log.h"
 #include "service/server.h"
-#include "service/telemetry/page/metrics_page.h"
+#include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/net/own_connection.h"
 #include "tests/testing/process/long_run.h"
+#include "tests/testing/process/page_text.h"
 #include "tests/testing/profiles/profile_case.h"
 #include "tests/testing/service/tenant_client.h"
 
@@ -110,7 +111,7 @@ class TenancyServiceTest : public ::testing::Test {
                                           .log = log_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    page_.SetServer([this] { return server_->Figures(); });
+    page_.SetServer([this] { return server_->Status(); });
     for (int i = 0; i < kTenants; ++i) {
       if (i % (kTenants / kThreads) == 0) channel_ = NewChannel();
       tenants_.push_back(std::make_unique<TenantClient>(i, channel_, Fitting()));
@@ -154,7 +155,7 @@ class TenancyServiceTest : public ::testing::Test {
   }
   // Where a tenant is a label, every series is of one tenant; secrets are nowhere.
   void CheckPage() {
-    const std::string page = page_.Write();
+    const std::string page = PageText(page_.Collect());
     EXPECT_EQ(page.find(kSecret), std::string::npos);
     if (ForeignCanary(page, -1).empty()) return;
     std::istringstream lines(page);
@@ -169,7 +170,7 @@ class TenancyServiceTest : public ::testing::Test {
   std::unique_ptr<Log> log_;
   std::unique_ptr<CallLog> call_log_;
   Telemetry telemetry_{TelemetryOptions{.label_limit = 64}};
-  MetricsPage page_{telemetry_};
+  StatusCollector page_{telemetry_};
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<ProfileStore> store_;
   std::unique_ptr<Server> server_;
@@ -200,7 +201,7 @@ TEST_F(TenancyServiceTest, EachGetsWhatItWouldGetAlone) {
   for (std::thread& thread : threads) thread.join();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
 
-  const std::string page = page_.Write();
+  const std::string page = PageText(page_.Collect());
   TenancyCounts all;
   for (const auto& tenant : tenants_) {
     EXPECT_NE(page.find(CanaryOf(tenant->number())), page.npos) << "the page names its tenants";

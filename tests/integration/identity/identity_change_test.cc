@@ -38,7 +38,7 @@ TEST_F(IdentityTest, CertificatesChangeUnderARunningServer) {
   EXPECT_FALSE(Ask(TlsChannel(authority_), method, {}).ok());
 
   folder_.Write("key.pem", "-----BEGIN");
-  const auto current = [this] { return server_->Figures().files.at(0).reloads.current; };
+  const auto current = [this] { return server_->Status().files.at(0).reloads.current; };
   for (int i = 0; i < 200 && current(); ++i) std::this_thread::sleep_for(milliseconds(50));
   EXPECT_FALSE(current()) << "the broken key was seen";
   EXPECT_TRUE(Ask(TlsChannel(second), method, {}).ok()) << "and what worked stays";

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
-#include "service/telemetry/page/metric_catalogue.h"
+#include "service/telemetry/metric_catalogue.h"
 #include "tests/testing/net/client_call.h"
 #include "tests/testing/net/http_get.h"
 #include "tests/testing/process/page_reader.h"

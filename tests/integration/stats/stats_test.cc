@@ -106,7 +106,7 @@ class StatsTest : public CalibrateTest {
 
 TEST_F(StatsTest, OneSnapshotSaysWhatEngineAndCountersSay) {
   engine_->SetSnapshot({.running = 3, .waiting = 2, .blocks_used = 7, .steps = 55});
-  counted_.output_tokens = 1234;
+  counted_.accounts = {{.output_tokens = 1234}};
   const v1::Stats stats = Get();
   EXPECT_EQ(stats.server().state(), v1::SERVER_STATE_SERVING);
   EXPECT_EQ(stats.server().model(), "puppet");

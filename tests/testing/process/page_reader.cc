@@ -71,7 +71,10 @@ void PageReader::ReadSample(const std::string& line) {
 
   PageFamily& family = families_[current_];
   bool added;
-  if (family.type != "histogram") {
+  if (family.type == "summary" && name != current_) {
+    EXPECT_TRUE(name == current_ + "_sum" || name == current_ + "_count") << line;
+    added = (name.ends_with("_sum") ? family.sums : family.counts).emplace(labels, value).second;
+  } else if (family.type != "histogram") {
     EXPECT_EQ(name, current_) << line;
     added = family.samples.emplace(labels, value).second;
   } else if (name == current_ + "_sum") {

@@ -13,7 +13,7 @@ using Labels = std::map<std::string, std::string>;
 struct PageFamily {
   std::string type;
   std::string help;
-  std::map<Labels, double> samples;                                       // of counters and gauges
+  std::map<Labels, double> samples;  // of counters, gauges, summaries
   std::map<Labels, std::vector<std::pair<std::string, double>>> buckets;  // le, in order
   std::map<Labels, double> sums;
   std::map<Labels, double> counts;

@@ -54,8 +54,7 @@ class NthFailureFiles : public ::testing::Test {
     EXPECT_EQ(OpenDescriptors(), before);
   }
   // `in_effect` says which version is: 0 or 1, else something that is neither.
-  void ExpectReloads(const std::function<void()>& look,
-                     const std::function<ReloadFigures()>& figures,
+  void ExpectReloads(const std::function<void()>& look, const std::function<ReloadStatus()>& status,
                      const std::function<int()>& in_effect) {
     ASSERT_EQ(in_effect(), 0);
     const size_t before = OpenDescriptors();
@@ -75,10 +74,10 @@ class NthFailureFiles : public ::testing::Test {
         looked = false;
       }
       const bool failed = EndFailedAllocation();
-      EXPECT_EQ(in_effect(), looked && figures().current ? chosen : 1 - chosen);
+      EXPECT_EQ(in_effect(), looked && status().current ? chosen : 1 - chosen);
       look();
       EXPECT_EQ(in_effect(), chosen) << "with memory again";
-      EXPECT_TRUE(figures().current);
+      EXPECT_TRUE(status().current);
       struck += failed ? 1 : 0;
       whole = failed ? 0 : whole + 1;
       if (failed) n = NextToFail(n);
@@ -123,8 +122,7 @@ TEST_F(NthFailureFiles, Identity) {
     const std::string shown = "Bearer " + key;
     return (*identity)->Of({.authorization = {shown}}).ok();
   };
-  ExpectReloads([&] { (*identity)->file()->Poll(); },
-                [&] { return (*identity)->file()->Figures(); },
+  ExpectReloads([&] { (*identity)->file()->Poll(); }, [&] { return (*identity)->file()->Status(); },
                 [&] { return known(keys[0]) == known(keys[1]) ? -1
                              : known(keys[1])                 ? 1
                                                               : 0; });
@@ -149,8 +147,7 @@ TEST_F(NthFailureFiles, Limits) {
     const int64_t version = (*limits)->Of(trial).max_calls - 20;
     return (*limits)->Of(other).max_calls - 10 == version ? static_cast<int>(version) : -1;
   };
-  ExpectReloads([&] { (*limits)->Poll(); }, [&] { return (*limits)->file()->Figures(); },
-                in_effect);
+  ExpectReloads([&] { (*limits)->Poll(); }, [&] { return (*limits)->file()->Status(); }, in_effect);
 
   // The thread that looks by itself goes on, and takes the file at its next look.
   const int next = 1 - in_effect();
@@ -182,7 +179,7 @@ TEST_F(NthFailureFiles, Tls) {
   const auto files = open();
   ASSERT_TRUE(files.ok()) << files.status();
   ExpectReloads(
-      [&] { (*files)->file().Poll(); }, [&] { return (*files)->file().Figures(); },
+      [&] { (*files)->file().Poll(); }, [&] { return (*files)->file().Status(); },
       [&] {
         const auto now = (*files)->Current();
         for (int version = 0; version < 2; ++version) {

@@ -97,7 +97,7 @@ class AcceptFailureTest : public ::testing::Test {
   }
   // A connection while accept4 fails like this, then another; both are served.
   void ExpectServedAfter(const std::deque<int>& errors) {
-    const int64_t before = acceptor_.Figures().accepted;
+    const int64_t before = acceptor_.Usage().accepted;
     FailAccept(errors);
     clients_.push_back(Connect());
     EXPECT_TRUE(AwaitServed(static_cast<size_t>(before) + 1));
@@ -119,13 +119,13 @@ TEST_F(AcceptFailureTest, OfOneConnectionOrOfTheSystemIsCountedAndTheNextIsServe
   for (const int error : {ECONNABORTED, EPROTO, ENETUNREACH, EPERM, ENOBUFS, ENOMEM}) {
     SCOPED_TRACE(error);
     ExpectServedAfter({error});
-    EXPECT_EQ(acceptor_.Figures().accept_errors, ++errors);
+    EXPECT_EQ(acceptor_.Usage().accept_errors, ++errors);
   }
   ExpectServedAfter({ECONNABORTED, ENOBUFS, ENOMEM, ECONNABORTED, ENOMEM});
-  EXPECT_EQ(acceptor_.Figures().accept_errors, errors += 5);
+  EXPECT_EQ(acceptor_.Usage().accept_errors, errors += 5);
   ExpectServedAfter({EINTR, EAGAIN, EINTR});
-  EXPECT_EQ(acceptor_.Figures().accept_errors, errors) << "those are no errors";
-  EXPECT_EQ(acceptor_.Figures().refused_no_files, 0);
+  EXPECT_EQ(acceptor_.Usage().accept_errors, errors) << "those are no errors";
+  EXPECT_EQ(acceptor_.Usage().refused_no_files, 0);
 }
 
 TEST_F(AcceptFailureTest, ForWantOfMemoryIsTriedAgainAfterAPause) {
@@ -137,13 +137,13 @@ TEST_F(AcceptFailureTest, ForWantOfMemoryIsTriedAgainAfterAPause) {
 TEST_F(AcceptFailureTest, ForWantOfDescriptorsRefusesAndWithoutTheReserveLetsWait) {
   for (const int error : {EMFILE, ENFILE}) {
     SCOPED_TRACE(error);
-    const int64_t refused = acceptor_.Figures().refused_no_files;
+    const int64_t refused = acceptor_.Usage().refused_no_files;
     FailAccept({error});
     EXPECT_TRUE(HasEnded(Connect()));
-    EXPECT_EQ(acceptor_.Figures().refused_no_files, refused + 1);
+    EXPECT_EQ(acceptor_.Usage().refused_no_files, refused + 1);
     // Another thread was faster than the reserve: the connection waits.
     ExpectServedAfter({error, error});
-    EXPECT_EQ(acceptor_.Figures().refused_no_files, refused + 1);
+    EXPECT_EQ(acceptor_.Usage().refused_no_files, refused + 1);
   }
 }
 
@@ -163,14 +163,14 @@ TEST_F(AcceptFailureTest, WhatComesBackFirstIsTheReserve) {
     reserve = none.rlim_cur;
   });
   client = Connect(std::move(client));
-  while (acceptor_.Figures().accept_errors < 5) std::this_thread::sleep_for(milliseconds(1));
-  EXPECT_EQ(acceptor_.Figures().refused_no_files, 0) << "without it nobody can be refused";
+  while (acceptor_.Usage().accept_errors < 5) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(acceptor_.Usage().refused_no_files, 0) << "without it nobody can be refused";
   rlimit one = before;
   one.rlim_cur = reserve + 1;
   setrlimit(RLIMIT_NOFILE, &one);
   EXPECT_TRUE(HasEnded(client));
-  EXPECT_EQ(acceptor_.Figures().refused_no_files, 1);
-  EXPECT_EQ(acceptor_.Figures().accepted, 0);
+  EXPECT_EQ(acceptor_.Usage().refused_no_files, 1);
+  EXPECT_EQ(acceptor_.Usage().accepted, 0);
   setrlimit(RLIMIT_NOFILE, &before);
   clients_.push_back(Connect());
   EXPECT_TRUE(AwaitServed(1));

@@ -230,16 +230,16 @@ TEST_F(AcceptorTest, ServesUpToItsLimitClosesTheRestAndServesAgain) {
   for (int i = 0; i < 3; ++i) clients.push_back(Connect(acceptor->address()));
   AwaitServed(3);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(Closed(Connect(acceptor->address())));
-  ConnectionFigures figures = acceptor->Figures();
-  EXPECT_EQ(figures.open, 3);
-  EXPECT_EQ(figures.max, 3);
-  EXPECT_EQ(figures.accepted, 3);
-  EXPECT_EQ(figures.refused_full, 4);
+  ConnectionUsage usage = acceptor->Usage();
+  EXPECT_EQ(usage.open, 3);
+  EXPECT_EQ(usage.max, 3);
+  EXPECT_EQ(usage.accepted, 3);
+  EXPECT_EQ(usage.refused_full, 4);
   CloseServed();
-  EXPECT_EQ(acceptor->Figures().open, 0);
+  EXPECT_EQ(acceptor->Usage().open, 0);
   clients.push_back(Connect(acceptor->address()));
   AwaitServed(1);
-  EXPECT_EQ(acceptor->Figures().open, 1);
+  EXPECT_EQ(acceptor->Usage().open, 1);
 }
 
 TEST_F(AcceptorTest, APeerHasItsOwnLimit) {
@@ -248,7 +248,7 @@ TEST_F(AcceptorTest, APeerHasItsOwnLimit) {
   for (int i = 0; i < 2; ++i) clients.push_back(Connect(acceptor->address()));
   AwaitServed(2);
   EXPECT_TRUE(Closed(Connect(acceptor->address())));
-  EXPECT_EQ(acceptor->Figures().refused_peer, 1);
+  EXPECT_EQ(acceptor->Usage().refused_peer, 1);
 }
 
 TEST_F(AcceptorTest, WithNoDescriptorLeftItRefusesAndServesOnceTheyAreBack) {
@@ -274,13 +274,13 @@ TEST_F(AcceptorTest, WithNoDescriptorLeftItRefusesAndServesOnceTheyAreBack) {
     ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(sockaddr_in)), 0);
     EXPECT_TRUE(Closed(client));
   }
-  EXPECT_EQ(acceptor->Figures().refused_no_files, 3);
-  EXPECT_GE(acceptor->Figures().accept_errors, 3);
+  EXPECT_EQ(acceptor->Usage().refused_no_files, 3);
+  EXPECT_GE(acceptor->Usage().accept_errors, 3);
   rest.clear();
   setrlimit(RLIMIT_NOFILE, &before);
   const Descriptor again = Connect(address);
   AwaitServed(1);
-  EXPECT_EQ(acceptor->Figures().accepted, 1);
+  EXPECT_EQ(acceptor->Usage().accepted, 1);
 }
 
 TEST(AcceptorOptionsTest, ALimitThatTheProcessCannotHoldIsRefused) {

@@ -357,13 +357,13 @@ TEST(Identity, ReadsItsFileAgainAndKeepsWhatWasGood) {
   folder.Write("identity.json", "{");
   (*identity)->file()->Poll();
   EXPECT_TRUE((*identity)->Of({.authorization = {by_first}}).ok()) << "still in effect";
-  EXPECT_FALSE((*identity)->file()->Figures().current);
+  EXPECT_FALSE((*identity)->file()->Status().current);
 
   folder.Write("identity.json", file("k-2", second));
   (*identity)->file()->Poll();
   EXPECT_FALSE((*identity)->Of({.authorization = {by_first}}).ok());
   EXPECT_TRUE((*identity)->Of({.authorization = {by_second}}).ok());
-  EXPECT_TRUE((*identity)->file()->Figures().current);
+  EXPECT_TRUE((*identity)->file()->Status().current);
   identity->reset();  // its thread may report too
   ASSERT_GE(reports.size(), 2u);
   EXPECT_FALSE(reports.front().ok());

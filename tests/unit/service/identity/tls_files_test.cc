@@ -99,11 +99,11 @@ TEST_F(TlsFilesTest, AHalfDoneChangeKeepsWhatWorks) {
   folder_.Write("cert.pem", next.certificate);
   (*files)->file().Poll();
   EXPECT_EQ((*files)->Current(), before) << "its key is not there yet";
-  EXPECT_FALSE((*files)->file().Figures().current);
+  EXPECT_FALSE((*files)->file().Status().current);
   WriteKey(next.key);
   (*files)->file().Poll();
   EXPECT_EQ((*files)->Current()->certificates, next.certificate);
-  EXPECT_TRUE((*files)->file().Figures().current);
+  EXPECT_TRUE((*files)->file().Status().current);
   WriteKey("garbage");
   (*files)->file().Poll();
   EXPECT_EQ((*files)->Current()->key, next.key);

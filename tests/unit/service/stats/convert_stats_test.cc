@@ -7,7 +7,8 @@
 
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
-#include "service/stats/take_stats.h"
+#include "service/options/server_options.h"
+#include "service/stats/stats_query.h"
 
 namespace eta {
 namespace {
@@ -37,20 +38,25 @@ EngineInfo Info() {
   return info;
 }
 
-AttentionSeries SeriesOf(AttentionMode mode, const std::string& profile, int64_t rows) {
-  AttentionSeries series;
+Label LabelOf(const std::string& name) {
+  LabelNames names({}, 1);
+  return names.Use(name, Clock::now());
+}
+
+AccountSeries SeriesOf(AttentionMode mode, const std::string& profile, int64_t rows) {
+  AccountSeries series;
   series.mode = mode;
-  series.profile = profile;
-  series.totals = {.decode_rows = rows,
-                   .keys_attended = 11 * rows,
-                   .keys_eligible = 40 * rows,
-                   .keys_read = 9 * rows,
-                   .keys_cached = 20 * rows,
-                   .head_density = 0.25 * static_cast<double>(rows),
-                   .union_density = 0.5 * static_cast<double>(rows),
-                   .kv_bytes_read = 900 * rows,
-                   .kv_bytes_dense = 2000 * rows,
-                   .index_bytes_read = 7 * rows};
+  series.profile = LabelOf(profile);
+  series.attention = {.decode_rows = rows,
+                      .keys_attended = 11 * rows,
+                      .keys_eligible = 40 * rows,
+                      .keys_read = 9 * rows,
+                      .keys_cached = 20 * rows,
+                      .head_density = 0.25 * static_cast<double>(rows),
+                      .union_density = 0.5 * static_cast<double>(rows),
+                      .kv_bytes_read = 900 * rows,
+                      .kv_bytes_dense = 2000 * rows,
+                      .index_bytes_read = 7 * rows};
   return series;
 }
 
@@ -64,19 +70,21 @@ LoadedProfile Loaded(const std::string& tenant, const std::string& name, int64_t
           .union_density = read};
 }
 
-StatsFacts Facts() {
-  StatsFacts facts;
-  facts.now = Clock::time_point(seconds(1000));
-  facts.time = std::chrono::system_clock::time_point(seconds(1'700'000'000));
-  facts.telemetry.started = facts.now - seconds(90);
-  return facts;
+ServerStatus Status() {
+  ServerStatus status;
+  status.info = Info();
+  status.state = ServerState::kServing;
+  status.now = Clock::time_point(seconds(1000));
+  status.time = std::chrono::system_clock::time_point(seconds(1'700'000'000));
+  status.telemetry.started = status.now - seconds(90);
+  return status;
 }
 
 TEST(ConvertStats, SaysWhatTheServerIsAndHowLong) {
-  StatsFacts facts = Facts();
-  facts.state = ServerState::kDraining;
-  facts.version = "9.9";
-  const v1::Stats stats = ToMessage(facts, Info());
+  ServerStatus status = Status();
+  status.state = ServerState::kDraining;
+  status.version = "9.9";
+  const v1::Stats stats = ToMessage(status);
   EXPECT_EQ(stats.server().state(), v1::SERVER_STATE_DRAINING);
   EXPECT_EQ(stats.server().version(), "9.9");
   EXPECT_EQ(stats.server().model(), "tiny");
@@ -106,22 +114,22 @@ TEST(ConvertStats, StatesOfTheServer) {
 }
 
 TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
-  StatsFacts facts = Facts();
-  facts.engine = {.running = 3, .waiting = 2, .waiting_tokens = 99, .passes_running = 1};
-  facts.engine.last_step = facts.now - milliseconds(25);
-  facts.engine.paused = 1;
-  facts.devices = {{.running = 1,
-                    .blocks_used = 5,
-                    .blocks_free = 6,
-                    .paused = 1,
-                    .predicted_wait = milliseconds(1500),
-                    .wait_estimate = {.prefill_throughput = 250.0,
-                                      .slot_interval = std::chrono::duration<double>(0.5)}},
-                   {.running = 2, .blocks_cached = 4, .device_lost = true}};
-  facts.telemetry.steps = 1000;
-  facts.telemetry.output_tokens = 777;
-  facts.telemetry.tokens_per_second = 12.5;
-  const v1::EngineLoad load = ToMessage(facts, Info()).load();
+  ServerStatus status = Status();
+  status.engine = {.running = 3, .waiting = 2, .waiting_tokens = 99, .passes_running = 1};
+  status.engine.last_step = status.now - milliseconds(25);
+  status.engine.paused = 1;
+  status.devices = {{.running = 1,
+                     .blocks_used = 5,
+                     .blocks_free = 6,
+                     .paused = 1,
+                     .predicted_wait = milliseconds(1500),
+                     .wait_estimate = {.prefill_throughput = 250.0,
+                                       .slot_interval = std::chrono::duration<double>(0.5)}},
+                    {.running = 2, .blocks_cached = 4, .device_lost = true}};
+  status.telemetry.server.steps = 1000;
+  status.telemetry.accounts = {{.output_tokens = 700}, {.output_tokens = 77}};
+  status.telemetry.tokens_per_second = 12.5;
+  const v1::EngineLoad load = ToMessage(status).load();
   EXPECT_EQ(load.running(), 3);
   EXPECT_EQ(load.waiting_tokens(), 99);
   EXPECT_EQ(load.passes_running(), 1);
@@ -141,15 +149,15 @@ TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
 }
 
 TEST(ConvertStats, ConnectionsAreEverybodys) {
-  StatsFacts facts = Facts();
-  facts.connections = {.open = 1,
-                       .max = 2,
-                       .accepted = 3,
-                       .refused_full = 4,
-                       .refused_peer = 5,
-                       .refused_no_files = 6,
-                       .accept_errors = 7};
-  const v1::ConnectionStats stats = ToMessage(facts, Info()).connections();
+  ServerStatus status = Status();
+  status.connections = {.open = 1,
+                        .max = 2,
+                        .accepted = 3,
+                        .refused_full = 4,
+                        .refused_peer = 5,
+                        .refused_no_files = 6,
+                        .accept_errors = 7};
+  const v1::ConnectionStats stats = ToMessage(status).connections();
   EXPECT_EQ(stats.open(), 1);
   EXPECT_EQ(stats.max(), 2);
   EXPECT_EQ(stats.accepted(), 3);
@@ -157,16 +165,16 @@ TEST(ConvertStats, ConnectionsAreEverybodys) {
   EXPECT_EQ(stats.refused_peer(), 5);
   EXPECT_EQ(stats.refused_no_files(), 6);
   EXPECT_EQ(stats.accept_errors(), 7);
-  facts.tenant = TenantNamed("acme");
-  EXPECT_FALSE(ToMessage(facts, Info()).has_connections());
+  status.tenant = TenantNamed("acme");
+  EXPECT_FALSE(ToMessage(status).has_connections());
 }
 
 TEST(ConvertStats, EveryLatencyStandsInItsPlaceAndEmptyOnesHaveNoQuantiles) {
-  StatsFacts facts = Facts();
-  auto& of_queue = facts.telemetry.latencies[static_cast<int>(Latency::kQueue)];
+  ServerStatus status = Status();
+  auto& of_queue = status.telemetry.latencies[static_cast<int>(Latency::kQueue)];
   of_queue[static_cast<int>(Window::kTenMinutes)] = {
       .count = 8, .p50 = milliseconds(1), .p95 = milliseconds(2), .p99 = milliseconds(1500)};
-  const v1::Stats stats = ToMessage(facts, Info());
+  const v1::Stats stats = ToMessage(status);
   ASSERT_THAT(stats.latencies(), SizeIs(8));
   for (const v1::LatencyStats& latency : stats.latencies()) {
     const bool set = latency.kind() == v1::LATENCY_KIND_QUEUE &&
@@ -180,11 +188,11 @@ TEST(ConvertStats, EveryLatencyStandsInItsPlaceAndEmptyOnesHaveNoQuantiles) {
 }
 
 TEST(ConvertStats, TotalsAreKeptAndDensitiesAreMeansOverSteps) {
-  StatsFacts facts = Facts();
-  facts.telemetry.attention = {
+  ServerStatus status = Status();
+  status.telemetry.accounts = {
       SeriesOf(AttentionMode::kProfile, "b", 3), SeriesOf(AttentionMode::kDynamic, "", 8),
       SeriesOf(AttentionMode::kProfile, "a", 5), SeriesOf(AttentionMode::kFull, "", 0)};
-  const v1::Stats stats = ToMessage(facts, Info());
+  const v1::Stats stats = ToMessage(status);
   ASSERT_THAT(stats.attention(), SizeIs(3));  // what never decoded is left out
   EXPECT_EQ(stats.attention(0).mode(), v1::ATTENTION_MODE_DYNAMIC);
   EXPECT_EQ(stats.attention(1).profile(), "a");
@@ -203,14 +211,14 @@ TEST(ConvertStats, TotalsAreKeptAndDensitiesAreMeansOverSteps) {
 }
 
 TEST(ConvertStats, DriftIsMeasuredAgainstTheNewestVersionInMemory) {
-  StatsFacts facts = Facts();
-  facts.telemetry.attention = {SeriesOf(AttentionMode::kProfile, "legal", 4),
+  ServerStatus status = Status();
+  status.telemetry.accounts = {SeriesOf(AttentionMode::kProfile, "legal", 4),
                                SeriesOf(AttentionMode::kProfile, "gone", 4),
                                SeriesOf(AttentionMode::kProfile, "unverified", 4)};
-  facts.profiles = {Loaded("default", "legal", 1, 0.9, 0.9),
-                    Loaded("default", "legal", 2, 0.2, 0.4),
-                    Loaded("default", "unverified", 1, std::nullopt, std::nullopt)};
-  const v1::Stats stats = ToMessage(facts, Info());
+  status.profiles = {Loaded("default", "legal", 1, 0.9, 0.9),
+                     Loaded("default", "legal", 2, 0.2, 0.4),
+                     Loaded("default", "unverified", 1, std::nullopt, std::nullopt)};
+  const v1::Stats stats = ToMessage(status);
   EXPECT_FALSE(stats.attention(0).has_calibrated_head_density());  // gone
   const v1::AttentionSeries& legal = stats.attention(1);
   EXPECT_DOUBLE_EQ(legal.calibrated_head_density(), 0.2);
@@ -225,15 +233,15 @@ TEST(ConvertStats, DriftIsMeasuredAgainstTheNewestVersionInMemory) {
 }
 
 TEST(ConvertStats, ANameOfTwoTenantsHasNoCalibratedDensity) {
-  StatsFacts facts = Facts();
-  facts.telemetry.attention = {SeriesOf(AttentionMode::kProfile, "legal", 4)};
-  facts.profiles = {Loaded("a", "legal", 1, 0.2, 0.4), Loaded("b", "legal", 1, 0.5, 0.6)};
-  EXPECT_FALSE(ToMessage(facts, Info()).attention(0).has_calibrated_head_density());
+  ServerStatus status = Status();
+  status.telemetry.accounts = {SeriesOf(AttentionMode::kProfile, "legal", 4)};
+  status.profiles = {Loaded("a", "legal", 1, 0.2, 0.4), Loaded("b", "legal", 1, 0.5, 0.6)};
+  EXPECT_FALSE(ToMessage(status).attention(0).has_calibrated_head_density());
 }
 
 TEST(ConvertStats, LayersThatAreTooManyAreThoseOfTheBusiestSeries) {
   const auto with_layers = [](const std::string& profile, int64_t rows, size_t heads) {
-    AttentionSeries series = SeriesOf(AttentionMode::kProfile, profile, rows);
+    AccountSeries series = SeriesOf(AttentionMode::kProfile, profile, rows);
     series.layers.resize(2);
     for (LayerTotals& layer : series.layers) {
       layer.keys_attended.assign(heads, 3);
@@ -243,10 +251,10 @@ TEST(ConvertStats, LayersThatAreTooManyAreThoseOfTheBusiestSeries) {
     return series;
   };
   constexpr size_t kHeads = kMaxStatsLayerNumbers / 4 - 2;  // of two layers: half of what may be
-  StatsFacts facts = Facts();
-  facts.telemetry.attention = {with_layers("a", 1, kHeads), with_layers("b", 9, kHeads),
+  ServerStatus status = Status();
+  status.telemetry.accounts = {with_layers("a", 1, kHeads), with_layers("b", 9, kHeads),
                                with_layers("c", 5, kHeads)};
-  const v1::Stats stats = ToMessage(facts, Info());
+  const v1::Stats stats = ToMessage(status);
   EXPECT_THAT(stats.attention(0).layers(), IsEmpty());
   ASSERT_THAT(stats.attention(1).layers(), SizeIs(2));
   ASSERT_THAT(stats.attention(2).layers(), SizeIs(2));
@@ -257,12 +265,19 @@ TEST(ConvertStats, LayersThatAreTooManyAreThoseOfTheBusiestSeries) {
 }
 
 TEST(ConvertStats, TenantsAndTheirCallsComeInOrder) {
-  StatsFacts facts = Facts();
-  facts.telemetry.tenants = {
-      {.tenant = "b",
-       .calls = {{"GetProfile", "OK", 1}, {"Generate", "OK", 7}, {"Generate", "CANCELLED", 2}}},
-      {.tenant = "a", .output_tokens = 50}};
-  const v1::Stats stats = ToMessage(facts, Info());
+  ServerStatus status = Status();
+  const auto calls = [&](const char* method, absl::StatusCode code, const char* mode,
+                         int64_t count) {
+    status.telemetry.calls.push_back(
+        {{.method = method, .code = code, .mode = mode, .tenant = LabelOf("b")}, count});
+  };
+  calls("GetProfile", absl::StatusCode::kOk, "none", 1);
+  calls("Generate", absl::StatusCode::kOk, "full", 4);
+  calls("Generate", absl::StatusCode::kOk, "dynamic", 3);
+  calls("Generate", absl::StatusCode::kCancelled, "full", 2);
+  status.telemetry.accounts = {{.tenant = LabelOf("a"), .output_tokens = 20},
+                               {.tenant = LabelOf("a"), .version = 1, .output_tokens = 30}};
+  const v1::Stats stats = ToMessage(status);
   ASSERT_THAT(stats.tenants(), SizeIs(2));
   EXPECT_EQ(stats.tenants(0).tenant(), "a");
   EXPECT_EQ(stats.tenants(0).output_tokens(), 50);
@@ -271,22 +286,42 @@ TEST(ConvertStats, TenantsAndTheirCallsComeInOrder) {
   EXPECT_EQ(stats.tenants(1).calls(2).method(), "GetProfile");
 }
 
-TEST(ConvertStats, AListOfProfilesIsCutAndCounted) {
-  StatsFacts facts = Facts();
-  for (int i = 0; i < kMaxStatsProfiles + 5; ++i) {
-    facts.profiles.push_back(Loaded("default", "p" + std::to_string(i), 1, 0.1, 0.2));
+TEST(ConvertStats, ASeriesIsTheSumOfItsTenantsAndVersions) {
+  ServerStatus status = Status();
+  for (int64_t version = 1; version < 4; ++version) {
+    AccountSeries series = SeriesOf(AttentionMode::kProfile, "legal", version);
+    series.tenant = LabelOf("tenant-" + std::to_string(version % 2));
+    series.version = version;
+    series.layers = {{.keys_attended = {1, 2}, .keys_read = {version}, .keys_eligible = 10}};
+    status.telemetry.accounts.push_back(series);
   }
-  const v1::Stats stats = ToMessage(facts, Info());
+  const v1::Stats stats = ToMessage(status);
+  ASSERT_THAT(stats.attention(), SizeIs(1));
+  EXPECT_EQ(stats.attention(0).totals().decode_steps(), 6);
+  ASSERT_THAT(stats.attention(0).layers(), SizeIs(1));
+  EXPECT_THAT(stats.attention(0).layers(0).keys_attended(), ElementsAre(3, 6));
+  EXPECT_THAT(stats.attention(0).layers(0).keys_read(), ElementsAre(6));
+  EXPECT_EQ(stats.attention(0).layers(0).keys_eligible(), 30);
+  ASSERT_THAT(stats.tenants(), SizeIs(2));
+  EXPECT_EQ(stats.tenants(1).attention().decode_steps(), 4);
+}
+
+TEST(ConvertStats, AListOfProfilesIsCutAndCounted) {
+  ServerStatus status = Status();
+  for (int i = 0; i < kMaxStatsProfiles + 5; ++i) {
+    status.profiles.push_back(Loaded("default", "p" + std::to_string(i), 1, 0.1, 0.2));
+  }
+  const v1::Stats stats = ToMessage(status);
   EXPECT_THAT(stats.profiles(), SizeIs(kMaxStatsProfiles));
   EXPECT_EQ(stats.profiles_loaded(), kMaxStatsProfiles + 5);
 }
 
-TEST(ConvertStats, OneTenantsFiguresHoldNothingOfTheOthers) {
-  StatsFacts facts = Facts();
-  facts.tenant = TenantNamed("a");
-  facts.engine.running = 3;
-  facts.telemetry.latencies[0][0].count = 5;
-  const v1::Stats stats = ToMessage(facts, Info());
+TEST(ConvertStats, OneTenantsStatsHoldNothingOfTheOthers) {
+  ServerStatus status = Status();
+  status.tenant = TenantNamed("a");
+  status.engine.running = 3;
+  status.telemetry.latencies[0][0].count = 5;
+  const v1::Stats stats = ToMessage(status);
   EXPECT_EQ(stats.tenant(), "a");
   EXPECT_FALSE(stats.has_load());
   EXPECT_THAT(stats.latencies(), IsEmpty());

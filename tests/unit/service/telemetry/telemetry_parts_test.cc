@@ -17,45 +17,75 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-TEST(LabelNames, TheFirstOnesHaveLabelsOfTheirOwnAndTheRestIsOther) {
+constexpr Clock::time_point kNow{std::chrono::hours(1)};
+
+TEST(LabelNames, AsManyAsMayHaveLabelsOfTheirOwnAndTheRestIsOther) {
   LabelNames names({}, 3);
   EXPECT_EQ(names.Find("a"), "other");
-  EXPECT_EQ(names.Admit("a"), "a");
-  EXPECT_EQ(names.Admit("b"), "b");
-  EXPECT_EQ(names.Admit(""), "none");
-  EXPECT_EQ(names.Admit("c"), "c");
-  EXPECT_EQ(names.Admit("d"), "other");
-  EXPECT_EQ(names.Admit("a"), "a");
+  EXPECT_EQ(names.Use("a", kNow), "a");
+  EXPECT_EQ(names.Use("b", kNow), "b");
+  EXPECT_EQ(names.Use("", kNow), "none");
+  EXPECT_EQ(names.Use("c", kNow), "c");
+  EXPECT_EQ(names.Use("d", kNow), "other");
+  EXPECT_TRUE(names.Lacks("d", kNow + seconds(1)));
+  EXPECT_FALSE(names.Lacks("a", kNow + seconds(1)));
+  EXPECT_FALSE(names.Lacks("d", kNow)) << "all are in use";
+  EXPECT_EQ(names.Use("a", kNow), "a");
   EXPECT_EQ(names.Find("b"), "b");
+}
+
+TEST(LabelNames, TheNameThatWasUsedLeastRecentlyGivesItsLabel) {
+  LabelNames names({}, 2);
+  const Label a = names.Use("a", kNow);
+  names.Use("b", kNow + seconds(1));
+  names.Use("a", kNow + seconds(2));
+  EXPECT_FALSE(names.DropIdle(kNow + seconds(1))) << "both were used since";
+  EXPECT_EQ(names.DropIdle(kNow + seconds(2)).value(), "b");
+  EXPECT_EQ(names.Find("b"), "other");
+  EXPECT_EQ(names.Use("c", kNow + seconds(3)), "c");
+  EXPECT_EQ(names.DropIdle(kNow + seconds(9)).value(), "a");
+  EXPECT_EQ(a.text(), "a") << "a label outlives its name";
+}
+
+TEST(LabelNames, AUseInThePastIsNone) {
+  LabelNames names({}, 2);
+  names.Use("a", kNow);
+  names.Use("known", Clock::time_point{});  // but not in use
+  names.Use("a", Clock::time_point{});
+  EXPECT_EQ(names.DropIdle(kNow).value(), "known");
+  EXPECT_FALSE(names.DropIdle(kNow));
 }
 
 TEST(LabelNames, WhereNamesAreListedNoOtherGetsALabel) {
   LabelNames names({"legal", "code"}, 64);
-  EXPECT_EQ(names.Admit("legal"), "legal");
-  EXPECT_EQ(names.Admit("chat"), "other");
+  EXPECT_EQ(names.Use("legal", kNow), "legal");
+  EXPECT_EQ(names.Use("chat", kNow), "other");
+  EXPECT_FALSE(names.Lacks("chat", kNow));
   EXPECT_EQ(names.Find("code"), "code");
+  EXPECT_FALSE(names.DropIdle(kNow + seconds(1))) << "listed names keep theirs";
 }
 
 TEST(LabelNames, NobodyIsCalledLikeTheLabelsOfNoNameAndOfTheRest) {
   LabelNames names({}, 64);
-  EXPECT_EQ(names.Admit("none"), LabelNames::kOther);
-  EXPECT_EQ(names.Admit("other"), LabelNames::kOther);
+  EXPECT_EQ(names.Use("none", kNow), Label::Other());
+  EXPECT_EQ(names.Use("other", kNow), Label::Other());
   LabelNames listed({"none", "legal"}, 64);
-  EXPECT_EQ(listed.Admit("none"), LabelNames::kOther);
-  EXPECT_EQ(listed.Admit("legal"), "legal");
+  EXPECT_EQ(listed.Use("none", kNow), Label::Other());
+  EXPECT_EQ(listed.Use("legal", kNow), "legal");
 }
 
 TEST(LabelNames, TenThousandNamesTakeNoMoreThanTheirRoom) {
   LabelNames names({}, 64);
-  std::set<std::string_view> labels;
-  for (int i = 0; i < 10'000; ++i) labels.insert(names.Admit("name-" + std::to_string(i)));
+  std::set<Label> labels;
+  for (int i = 0; i < 10'000; ++i) labels.insert(names.Use("name-" + std::to_string(i), kNow));
   EXPECT_EQ(labels.size(), 65u);
-  EXPECT_TRUE(labels.contains("other"));
+  EXPECT_TRUE(labels.contains(Label::Other()));
 }
 
 TEST(LabelNames, WithoutRoomAllAreOther) {
   LabelNames names({}, 0);
-  EXPECT_EQ(names.Admit("a"), "other");
+  EXPECT_EQ(names.Use("a", kNow), "other");
+  EXPECT_FALSE(names.Lacks("a", kNow));
 }
 
 TEST(Histogram, AValueOnABoundIsInTheBucketBelowIt) {
@@ -70,16 +100,25 @@ TEST(Histogram, AValueOnABoundIsInTheBucketBelowIt) {
   EXPECT_DOUBLE_EQ(histogram.sum(), 11.0020001);
 }
 
+TEST(Histogram, OneAddedToAnotherHoldsBoth) {
+  Histogram histogram(RatioBuckets());
+  Histogram other(RatioBuckets());
+  histogram.Observe(0.015);
+  other.Observe(0.015);
+  other.Observe(2.0);
+  histogram.Add(other);
+  EXPECT_EQ(histogram.InBucket(1), 2);
+  EXPECT_EQ(histogram.InBucket(RatioBuckets().upper.size()), 1);
+  EXPECT_EQ(histogram.count(), 3);
+  EXPECT_DOUBLE_EQ(histogram.sum(), 2.03);
+}
+
 TEST(Histogram, BoundsAscendAndFit) {
   for (const Buckets* buckets :
        {&FirstTokenBuckets(), &InterTokenBuckets(), &RequestBuckets(), &StepBuckets(),
         &CalibrationBuckets(), &RatioBuckets(), &TokenBuckets(), &BatchBuckets()}) {
     EXPECT_TRUE(std::is_sorted(buckets->upper.begin(), buckets->upper.end()));
     EXPECT_LT(buckets->upper.size(), Buckets::kMost);
-    EXPECT_EQ(buckets->text.back(), "+Inf");
-    for (size_t i = 0; i < buckets->upper.size(); ++i) {
-      EXPECT_EQ(std::stod(buckets->text[i]), buckets->upper[i]);
-    }
   }
 }
 
@@ -228,6 +267,13 @@ TEST(HeadTotals, SumsMayPassThirtyTwoBits) {
   EXPECT_EQ(layers[0].keys_attended[0], int64_t{15} * kMost);
   EXPECT_EQ(layers[0].keys_read[0], int64_t{15} * kMost);
   EXPECT_EQ(layers[0].keys_eligible, int64_t{15} * kMost);
+  HeadTotals both(shape);
+  both.Add(totals);
+  both.Add(totals);
+  layers.clear();
+  both.AddTo(layers);
+  EXPECT_EQ(layers[0].keys_attended[0], int64_t{30} * kMost);
+  EXPECT_EQ(layers[0].keys_eligible, int64_t{30} * kMost);
 }
 
 }  // namespace

@@ -4,13 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "engine/base/error.h"
-#include "service/telemetry/page/metrics_page.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/process/page_reader.h"
+#include "tests/testing/process/page_text.h"
 
 namespace eta {
 namespace {
@@ -38,12 +40,24 @@ std::vector<Request> Mixed(const ModelConfig& config) {
     if (i % 4 == 1) request.attention.mode = AttentionMode::kDynamic;
     if (i % 4 == 2) request.attention = Frozen(config, "legal");
     if (i % 4 == 3) request.attention = Frozen(config, "code");
+    if (request.attention.profile) {
+      auto profile = std::make_shared<ThresholdProfile>(*request.attention.profile);
+      profile->version = 3;
+      request.attention.profile = std::move(profile);
+    }
     requests.push_back(std::move(request));
   }
   return requests;
 }
 
-void Add(const FinishedEvent& answer, TenantTotals& totals) {
+struct Sums {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t output_tokens = 0;
+  AttentionTotals attention;
+};
+
+void Add(const FinishedEvent& answer, Sums& totals) {
   totals.prompt_tokens += answer.prompt_tokens;
   totals.cached_tokens += answer.cached_tokens;
   totals.output_tokens += answer.output_tokens;
@@ -74,16 +88,30 @@ void ExpectSame(const AttentionTotals& got, const AttentionTotals& want, const s
   EXPECT_NEAR(got.union_density, want.union_density, 1e-9 * want.union_density) << what;
 }
 
+// Of the accounts that `belongs` names.
+template <typename Belongs>
+Sums SumOf(const TelemetrySnapshot& snapshot, const Belongs& belongs) {
+  Sums sums;
+  for (const AccountSeries& account : snapshot.accounts) {
+    if (!belongs(account)) continue;
+    sums.prompt_tokens += account.prompt_tokens;
+    sums.cached_tokens += account.cached_tokens;
+    sums.output_tokens += account.output_tokens;
+    sums.attention.Add(account.attention);
+  }
+  return sums;
+}
+Sums SumOf(const TelemetrySnapshot& snapshot) {
+  return SumOf(snapshot, [](const AccountSeries&) { return true; });
+}
+
 class TelemetryTest : public ::testing::Test {
  protected:
   void StartEngine(const EngineOptions& options) {
     engine_ = Start(options, &telemetry_);
     telemetry_.SetModel(engine_->info(), std::chrono::milliseconds(5));
   }
-  PageReader Page() {
-    MetricsPage page(telemetry_);
-    return PageReader(page.Write());
-  }
+  PageReader Page() { return PageReader(testing::PageText(telemetry_)); }
 
   TinyModel model_;
   Telemetry telemetry_;
@@ -95,9 +123,9 @@ TEST_F(TelemetryTest, SnapshotAndPageAddUpToTheAnswers) {
   const std::vector<Request> requests = Mixed(engine_->info().config);
   const auto answers = AskTogether(*engine_, requests);
 
-  std::map<std::pair<AttentionMode, std::string>, TenantTotals> by_mode;
-  std::map<std::string, TenantTotals> by_tenant;
-  TenantTotals all;
+  std::map<std::pair<AttentionMode, std::string>, Sums> by_mode;
+  std::map<std::string, Sums> by_tenant;
+  Sums all;
   for (size_t i = 0; i < answers.size(); ++i) {
     ASSERT_TRUE(answers[i].finished) << answers[i].status;
     const AttentionChoice& attention = requests[i].attention;
@@ -107,29 +135,35 @@ TEST_F(TelemetryTest, SnapshotAndPageAddUpToTheAnswers) {
     Add(*answers[i].finished, all);
   }
 
-  const TelemetrySnapshot snapshot = telemetry_.Snapshot({.layers = true});
-  EXPECT_EQ(snapshot.prompt_tokens, all.prompt_tokens);
-  EXPECT_EQ(snapshot.cached_tokens, all.cached_tokens);
-  EXPECT_EQ(snapshot.output_tokens, all.output_tokens);
-  EXPECT_EQ(snapshot.attention.size(), 4u);
-  for (const AttentionSeries& series : snapshot.attention) {
-    const AttentionTotals& want = by_mode[{series.mode, series.profile}].attention;
-    ExpectSame(series.totals, want, series.profile);
+  const TelemetrySnapshot snapshot = telemetry_.Snapshot({.layers = true, .latencies = true});
+  EXPECT_EQ(SumOf(snapshot).prompt_tokens, all.prompt_tokens);
+  EXPECT_EQ(SumOf(snapshot).cached_tokens, all.cached_tokens);
+  EXPECT_EQ(SumOf(snapshot).output_tokens, all.output_tokens);
+  EXPECT_EQ(snapshot.accounts.size(), 8u);
+  for (const auto& [key, want] : by_mode) {
+    const auto belongs = [&of = key](const AccountSeries& account) {
+      return account.mode == of.first &&
+             account.profile == (of.second.empty() ? "none" : of.second);
+    };
+    ExpectSame(SumOf(snapshot, belongs).attention, want.attention, key.second);
+  }
+  for (const AccountSeries& account : snapshot.accounts) {
     int64_t attended = 0;
     int64_t read = 0;
-    for (const LayerTotals& layer : series.layers) {
+    for (const LayerTotals& layer : account.layers) {
       for (const int64_t keys : layer.keys_attended) attended += keys;
       for (const int64_t keys : layer.keys_read) read += keys;
-      EXPECT_EQ(layer.keys_eligible * 2 * 4, want.keys_eligible);  // 2 layers of 4 heads
+      EXPECT_EQ(layer.keys_eligible * 2 * 4, account.attention.keys_eligible);  // 2 of 4 heads
     }
-    EXPECT_EQ(attended, want.keys_attended);
-    EXPECT_EQ(read, want.keys_read);
+    EXPECT_EQ(attended, account.attention.keys_attended);
+    EXPECT_EQ(read, account.attention.keys_read);
   }
-  EXPECT_EQ(snapshot.tenants.size(), 2u);
-  for (const TenantTotals& tenant : snapshot.tenants) {
-    EXPECT_EQ(tenant.output_tokens, by_tenant[tenant.tenant].output_tokens);
-    EXPECT_EQ(tenant.prompt_tokens, by_tenant[tenant.tenant].prompt_tokens);
-    ExpectSame(tenant.attention, by_tenant[tenant.tenant].attention, tenant.tenant);
+  for (const auto& [tenant, want] : by_tenant) {
+    const Sums got = SumOf(
+        snapshot, [&of = tenant](const AccountSeries& account) { return account.tenant == of; });
+    EXPECT_EQ(got.output_tokens, want.output_tokens);
+    EXPECT_EQ(got.prompt_tokens, want.prompt_tokens);
+    ExpectSame(got.attention, want.attention, tenant);
   }
   const auto kind = [&](Latency latency) -> const LatencyQuantiles& {
     return snapshot
@@ -145,31 +179,38 @@ TEST_F(TelemetryTest, SnapshotAndPageAddUpToTheAnswers) {
   EXPECT_EQ(page.Sum("eta_generated_tokens_total"), number(all.output_tokens));
   EXPECT_EQ(page.Sum("eta_prompt_tokens_total", {{"tenant", "acme"}}),
             number(by_tenant["acme"].prompt_tokens));
-  EXPECT_EQ(page.Value("eta_preemptions_total", {{"model", "tiny"}}), number(snapshot.preemptions));
-  EXPECT_GT(snapshot.preemptions, 0);
+  EXPECT_EQ(page.Value("eta_preemptions_total", {{"model", "tiny"}}),
+            number(snapshot.server.preemptions));
+  EXPECT_GT(snapshot.server.preemptions, 0);
   for (const auto& [key, want] : by_mode) {
     const bool frozen = key.first == AttentionMode::kProfile;
-    const testing::Labels labels = {{"model", "tiny"},
-                                    {"mode", std::string(Name(key.first))},
+    const testing::Labels labels = {{"mode", std::string(Name(key.first))},
                                     {"profile", frozen ? key.second : "none"}};
     const AttentionTotals& totals = want.attention;
-    EXPECT_EQ(page.Value("eta_attention_decode_rows_total", labels), number(totals.decode_rows));
-    EXPECT_EQ(page.Value("eta_attention_keys_attended_total", labels),
-              number(totals.keys_attended));
-    EXPECT_EQ(page.Value("eta_attention_keys_eligible_total", labels),
-              number(totals.keys_eligible));
-    EXPECT_EQ(page.Value("eta_attention_keys_read_total", labels), number(totals.keys_read));
-    EXPECT_EQ(page.Value("eta_attention_keys_cached_total", labels), number(totals.keys_cached));
-    EXPECT_EQ(page.Value("eta_attention_kv_bytes_read_total", labels),
-              number(totals.kv_bytes_read));
-    EXPECT_EQ(page.Value("eta_attention_kv_bytes_dense_total", labels),
+    EXPECT_EQ(page.Sum("eta_attention_decode_rows_total", labels), number(totals.decode_rows));
+    EXPECT_EQ(page.Sum("eta_attention_keys_attended_total", labels), number(totals.keys_attended));
+    EXPECT_EQ(page.Sum("eta_attention_keys_eligible_total", labels), number(totals.keys_eligible));
+    EXPECT_EQ(page.Sum("eta_attention_keys_read_total", labels), number(totals.keys_read));
+    EXPECT_EQ(page.Sum("eta_attention_keys_cached_total", labels), number(totals.keys_cached));
+    EXPECT_EQ(page.Sum("eta_attention_kv_bytes_read_total", labels), number(totals.kv_bytes_read));
+    EXPECT_EQ(page.Sum("eta_attention_kv_bytes_dense_total", labels),
               number(totals.kv_bytes_dense));
-    EXPECT_EQ(page.Value("eta_attention_index_bytes_read_total", labels),
+    EXPECT_EQ(page.Sum("eta_attention_index_bytes_read_total", labels),
               number(totals.index_bytes_read));
-    EXPECT_EQ(page.Count("eta_time_to_first_token_seconds", labels), 4.0);
-    EXPECT_EQ(page.Count("eta_inter_token_latency_seconds", labels),
-              number(want.output_tokens - 4));
-    EXPECT_EQ(page.Count("eta_request_density_ratio", labels), 4.0);
+    const auto& densities = page.families().at("eta_request_density_ratio").counts;
+    double answered = 0.0;
+    for (const auto& [of, count] : densities) {
+      EXPECT_EQ(of.at("version"), of.at("profile") == "none" ? "none" : "3");
+      if (of.at("mode") == labels.at("mode") && of.at("profile") == labels.at("profile")) {
+        answered += count;
+      }
+    }
+    EXPECT_EQ(answered, 4.0);
+  }
+  for (const auto& [mode, requests_of] :
+       {std::pair("full", 4.0), {"dynamic", 4.0}, {"profile", 8.0}}) {
+    const testing::Labels labels = {{"model", "tiny"}, {"mode", mode}};
+    EXPECT_EQ(page.Count("eta_time_to_first_token_seconds", labels), requests_of);
   }
   EXPECT_EQ(
       page.Value("eta_tenant_attention_keys_read_total", {{"model", "tiny"}, {"tenant", "acme"}}),
@@ -182,17 +223,11 @@ TEST_F(TelemetryTest, ATenantsSnapshotHoldsNobodyElsesFigures) {
   const TelemetrySnapshot all = telemetry_.Snapshot({.layers = true});
   const TelemetrySnapshot acme = telemetry_.Snapshot({.layers = true, .tenant = "acme"});
   const TelemetrySnapshot globex = telemetry_.Snapshot({.layers = true, .tenant = "globex"});
-  ASSERT_EQ(acme.tenants.size(), 1u);
-  EXPECT_EQ(acme.tenants[0].tenant, "acme");
-  EXPECT_EQ(acme.output_tokens, acme.tenants[0].output_tokens);
-  EXPECT_EQ(acme.output_tokens + globex.output_tokens, all.output_tokens);
-  int64_t rows = 0;
-  for (const auto& snapshot : {acme, globex}) {
-    for (const AttentionSeries& series : snapshot.attention) rows += series.totals.decode_rows;
-  }
-  int64_t all_rows = 0;
-  for (const AttentionSeries& series : all.attention) all_rows += series.totals.decode_rows;
-  EXPECT_EQ(rows, all_rows);
+  for (const AccountSeries& account : acme.accounts) EXPECT_EQ(account.tenant, "acme");
+  EXPECT_EQ(SumOf(acme).output_tokens + SumOf(globex).output_tokens, SumOf(all).output_tokens);
+  EXPECT_EQ(SumOf(acme).attention.decode_rows + SumOf(globex).attention.decode_rows,
+            SumOf(all).attention.decode_rows);
+  EXPECT_GT(SumOf(acme).output_tokens, 0);
 }
 
 TEST_F(TelemetryTest, ATenantWithoutALabelOfItsOwnSeesNothingOfTheOthers) {
@@ -201,12 +236,12 @@ TEST_F(TelemetryTest, ATenantWithoutALabelOfItsOwnSeesNothingOfTheOthers) {
   telemetry.SetModel(engine->info(), {});
   AskTogether(*engine, Mixed(engine->info().config));
   const TelemetrySnapshot globex = telemetry.Snapshot({.tenant = "globex"});
-  EXPECT_TRUE(globex.tenants.empty());
-  EXPECT_TRUE(globex.attention.empty());
-  EXPECT_EQ(globex.output_tokens, 0);
+  EXPECT_TRUE(globex.accounts.empty());
   const TelemetrySnapshot other = telemetry.Snapshot({.tenant = "other"});
-  EXPECT_TRUE(other.tenants.empty());
-  EXPECT_EQ(telemetry.Snapshot().tenants.size(), 2u);  // acme and other
+  EXPECT_TRUE(other.accounts.empty());
+  std::set<Label> tenants;
+  for (const AccountSeries& account : telemetry.Snapshot().accounts) tenants.insert(account.tenant);
+  EXPECT_EQ(tenants.size(), 2u);  // acme and other
 }
 
 TEST_F(TelemetryTest, ManyNamesTakeBoundedRoomAndNothingIsLost) {
@@ -240,18 +275,127 @@ TEST_F(TelemetryTest, ManyNamesTakeBoundedRoomAndNothingIsLost) {
     record.outcome = outcome;
     telemetry.OnCallEnd(record);
   }
-  const TelemetryFigures figures = telemetry.Figures();
-  EXPECT_LE(figures.accounts.size(), Telemetry::kMaxAccounts + 52);
-  EXPECT_LE(figures.calls.size(), Telemetry::kMaxCallSeries + 52);
-  EXPECT_EQ(figures.modes.size(), 50u + 3u);  // and other, full, dynamic
-  MetricsPage writer(telemetry);
-  const PageReader page(writer.Write());
+  const TelemetrySnapshot snapshot = telemetry.Snapshot();
+  EXPECT_LE(snapshot.accounts.size(), Telemetry::kMaxAccounts + 52);
+  EXPECT_LE(snapshot.calls.size(), Telemetry::kMaxCallSeries + 52);
+  const PageReader page(testing::PageText(telemetry));
   EXPECT_EQ(page.Sum("eta_generated_tokens_total"), 10'000.0);
   EXPECT_EQ(page.Sum("eta_prompt_tokens_total"), 30'000.0);
   EXPECT_EQ(page.Sum("eta_requests_total"), 10'000.0);
   // By profile nothing is folded but what has no label: 50 of 100 profiles.
   EXPECT_EQ(page.Sum("eta_generated_tokens_total", {{"profile", "profile-7"}}), 100.0);
   EXPECT_EQ(page.Sum("eta_generated_tokens_total", {{"profile", "other"}}), 5'000.0);
+}
+
+// A clock that moves when it is told, and requests of one token that end at once.
+class LabelFoldTest : public TelemetryTest {
+ protected:
+  void SetUp() override {
+    const auto engine = Start(OptionsFor(model_));
+    folding_.SetModel(engine->info(), {});
+  }
+  void Begin(const Request& request, const ResolvedAttention& attention) {
+    const TokenReport token{.request = &request, .attention = &attention, .first = true};
+    StepReport step;
+    step.sequences = step.prefill_rows = step.num_rows = 1;
+    step.tokens = {&token, 1};
+    folding_.OnStep(step);
+  }
+  void Ask(const std::string& tenant, const std::string& name, int64_t version) {
+    Request request;
+    ResolvedAttention attention;
+    Prepare(tenant, name, version, request, attention);
+    Begin(request, attention);
+    FinishedEvent outcome;
+    outcome.prompt_tokens = 3;
+    outcome.output_tokens = 1;
+    outcome.attention = {.decode_rows = 1};
+    outcome.timing.queue = outcome.timing.first_token = std::chrono::microseconds(1);
+    folding_.OnRequestEnd(request, absl::OkStatus(), outcome);
+    CallRecord record{.method = "Generate", .tenant = tenant};
+    record.resolved = record.submitted = true;
+    record.mode = AttentionMode::kProfile;
+    record.profile = name;
+    record.outcome = outcome;
+    folding_.OnCallEnd(record);
+  }
+  static void Prepare(const std::string& tenant, const std::string& name, int64_t version,
+                      Request& request, ResolvedAttention& attention) {
+    auto profile = std::make_shared<ThresholdProfile>();
+    profile->name = name;
+    profile->version = version;
+    request.tenant = tenant;
+    request.attention = {.mode = AttentionMode::kProfile, .profile = profile};
+    attention.mode = AttentionMode::kProfile;
+    attention.profile = profile;
+  }
+  double Tokens(const testing::Labels& labels) {
+    return PageReader(testing::PageText(folding_)).Sum("eta_generated_tokens_total", labels);
+  }
+  double Densities(const testing::Labels& labels) {
+    double sum = 0.0;
+    const PageReader page(testing::PageText(folding_));
+    for (const auto& [got, count] : page.families().at("eta_request_density_ratio").counts) {
+      if (std::includes(got.begin(), got.end(), labels.begin(), labels.end())) sum += count;
+    }
+    return sum;
+  }
+
+  Clock::time_point now_{std::chrono::hours(1)};
+  Telemetry folding_{{.label_limit = 2}, [this] { return now_; }};
+};
+
+TEST_F(LabelFoldTest, ANameThatIsInUseTakesTheLabelOfTheOneIdleForLongest) {
+  Ask("a", "legal", 1);
+  now_ += std::chrono::minutes(1);
+  Ask("b", "code", 1);
+  now_ += Telemetry::kLabelHold;
+  Ask("c", "chat", 1);
+  EXPECT_EQ(Tokens({{"tenant", "a"}}), 0.0);
+  EXPECT_EQ(Tokens({{"tenant", "other"}, {"profile", "other"}}), 1.0) << "that was a's";
+  EXPECT_EQ(Tokens({{"tenant", "b"}, {"profile", "code"}}), 1.0);
+  EXPECT_EQ(Tokens({{"tenant", "c"}, {"profile", "chat"}}), 1.0);
+  EXPECT_EQ(Tokens({}), 3.0);
+  EXPECT_EQ(Densities({{"tenant", "other"}, {"version", "other"}}), 1.0);
+  EXPECT_EQ(Densities({}), 3.0);
+  const PageReader page(testing::PageText(folding_));
+  EXPECT_EQ(page.Sum("eta_requests_total", {{"tenant", "other"}, {"profile", "other"}}), 1.0);
+  EXPECT_EQ(page.Sum("eta_requests_total"), 3.0);
+}
+
+TEST_F(LabelFoldTest, WhoCameLatelyKeepsItsLabel) {
+  Ask("a", "legal", 1);
+  Ask("b", "code", 1);
+  now_ += Telemetry::kLabelHold;
+  Ask("c", "chat", 1);
+  EXPECT_EQ(Tokens({{"tenant", "other"}, {"profile", "other"}}), 1.0) << "that is c's";
+  EXPECT_EQ(Tokens({{"tenant", "a"}}), 1.0);
+}
+
+TEST_F(LabelFoldTest, WhatRunsIsInUse) {
+  Request request;
+  ResolvedAttention attention;
+  Prepare("a", "legal", 1, request, attention);
+  Begin(request, attention);
+  now_ += std::chrono::minutes(1);
+  Ask("b", "code", 1);
+  now_ += 2 * Telemetry::kLabelHold;
+  Ask("c", "chat", 1);
+  EXPECT_EQ(Tokens({{"tenant", "a"}, {"profile", "legal"}}), 1.0);
+  EXPECT_EQ(Tokens({{"tenant", "b"}}), 0.0);
+  folding_.OnRequestEnd(request, absl::OkStatus(), {});
+}
+
+TEST_F(LabelFoldTest, VersionsFoldWithinTheirProfile) {
+  Ask("a", "legal", 1);
+  now_ += std::chrono::minutes(1);
+  Ask("a", "legal", 2);
+  now_ += Telemetry::kLabelHold;
+  Ask("a", "legal", 3);
+  EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "1"}}), 0.0);
+  EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "other"}}), 1.0);
+  EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "3"}}), 1.0);
+  EXPECT_EQ(Tokens({{"profile", "legal"}}), 3.0);
 }
 
 TEST_F(TelemetryTest, WhyCallsDidNotEndOkIsToldByTenantAndMethod) {
@@ -273,11 +417,9 @@ TEST_F(TelemetryTest, WhyCallsDidNotEndOkIsToldByTenantAndMethod) {
   end("made-up", "Generate", exhausted, "TENANT_CALLS");
   const auto reasons = [&](const std::string& tenant) {
     std::vector<std::string> texts;
-    for (const TenantTotals& totals : telemetry.Snapshot({.tenant = tenant}).tenants) {
-      for (const ReasonCount& count : totals.reasons) {
-        texts.push_back(totals.tenant + " " + count.method + " " + count.reason + " " +
-                        std::to_string(count.calls));
-      }
+    for (const auto& [series, count] : telemetry.Snapshot({.tenant = tenant}).reasons) {
+      texts.push_back(series.tenant.text() + " " + std::string(series.method) + " " +
+                      series.reason + " " + std::to_string(count));
     }
     return texts;
   };
@@ -382,18 +524,16 @@ TEST_F(TelemetryTest, ReadersAndStepsOfSeveralDevicesDoNotDisturbEachOther) {
   const auto second = Start(OptionsFor(model_), &telemetry_);
   std::atomic<bool> stop = false;
   std::thread reader([&] {
-    MetricsPage page(telemetry_);
     while (!stop) {
-      const TelemetrySnapshot snapshot = telemetry_.Snapshot({.layers = true});
-      for (const AttentionSeries& series : snapshot.attention) {
-        EXPECT_LE(series.totals.keys_attended, series.totals.keys_eligible);
+      for (const AccountSeries& account : telemetry_.Snapshot({.layers = true}).accounts) {
+        EXPECT_LE(account.attention.keys_attended, account.attention.keys_eligible);
         int64_t attended = 0;
-        for (const LayerTotals& layer : series.layers) {
+        for (const LayerTotals& layer : account.layers) {
           for (const int64_t keys : layer.keys_attended) attended += keys;
         }
-        EXPECT_EQ(attended, series.totals.keys_attended);
+        EXPECT_EQ(attended, account.attention.keys_attended);
       }
-      PageReader parsed(page.Write());
+      Page();
     }
   });
   int64_t tokens = 0;
@@ -404,7 +544,7 @@ TEST_F(TelemetryTest, ReadersAndStepsOfSeveralDevicesDoNotDisturbEachOther) {
   other.join();
   stop = true;
   reader.join();
-  EXPECT_EQ(telemetry_.Snapshot().output_tokens, 2 * tokens);
+  EXPECT_EQ(SumOf(telemetry_.Snapshot()).output_tokens, 2 * tokens);
 }
 
 }  // namespace

@@ -1,0 +1,155 @@
+// What Telemetry counts of calls, requests and steps.
+#include <array>
+#include <iterator>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "service/stats/page/metric_groups.h"
+
+namespace eta {
+namespace {
+
+std::string VersionLabel(int64_t version) {
+  if (version == AccountSeries::kNoVersion) return std::string(Label::kNone);
+  if (version == AccountSeries::kOtherVersions) return std::string(Label::kOther);
+  return std::to_string(version);
+}
+
+void AddModes(std::string_view name, Histogram ModeSeries::*histogram,
+              const TelemetrySnapshot& telemetry, MetricFamilies& page) {
+  page.Begin(name);
+  for (const ModeSeries& series : telemetry.modes) {
+    page.Add({{"mode", Name(series.mode)}}, series.*histogram);
+  }
+}
+
+// Of each account; what it is: a function of the account.
+template <typename Value>
+void AddAccounts(std::string_view name, const TelemetrySnapshot& telemetry, MetricFamilies& page,
+                 const Value& value) {
+  page.Begin(name);
+  for (const AccountSeries& account : telemetry.accounts) {
+    page.Add({{"mode", Name(account.mode)},
+              {"profile", account.profile.text()},
+              {"version", VersionLabel(account.version)},
+              {"tenant", account.tenant.text()}},
+             value(account));
+  }
+}
+
+struct AttentionMetric {
+  std::string_view name;  // after "eta_" or "eta_tenant_"
+  int64_t AttentionTotals::*value;
+  bool of_tenants;
+};
+
+constexpr AttentionMetric kAttentionMetrics[] = {
+    {"attention_decode_rows_total", &AttentionTotals::decode_rows, true},
+    {"attention_keys_attended_total", &AttentionTotals::keys_attended, true},
+    {"attention_keys_eligible_total", &AttentionTotals::keys_eligible, true},
+    {"attention_keys_read_total", &AttentionTotals::keys_read, true},
+    {"attention_keys_cached_total", &AttentionTotals::keys_cached, true},
+    {"attention_kv_bytes_read_total", &AttentionTotals::kv_bytes_read, true},
+    {"attention_kv_bytes_dense_total", &AttentionTotals::kv_bytes_dense, true},
+    {"attention_index_bytes_read_total", &AttentionTotals::index_bytes_read, false},
+};
+
+}  // namespace
+
+void AddCalls(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
+  page.Begin("eta_requests_total");
+  for (const auto& [series, count] : telemetry.calls) {
+    page.Add({{"method", series.method},
+              {"code", absl::StatusCodeToString(series.code)},
+              {"finish_reason", series.finish_reason},
+              {"mode", series.mode},
+              {"profile", series.profile.text()},
+              {"tenant", series.tenant.text()}},
+             count);
+  }
+  const auto add = [&](std::string_view name, const auto& counts) {
+    page.Begin(name);
+    for (const auto& [series, count] : counts) {
+      page.Add({{"method", series.method}, {"reason", series.reason}}, count);
+    }
+  };
+  add("eta_requests_rejected_total", telemetry.rejected);
+  add("eta_requests_failed_total", telemetry.failed);
+  page.Begin("eta_requests_cancelled_total");
+  for (int stage = 0; stage < kStages; ++stage) {
+    page.Add({{"stage", Name(static_cast<Stage>(stage))}},
+             telemetry.server.cancelled[static_cast<size_t>(stage)]);
+  }
+}
+
+void AddLatencies(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
+  AddModes("eta_time_to_first_token_seconds", &ModeSeries::first_token, telemetry, page);
+  AddModes("eta_inter_token_latency_seconds", &ModeSeries::inter_token, telemetry, page);
+  AddModes("eta_request_time_per_output_token_seconds", &ModeSeries::per_output_token, telemetry,
+           page);
+  AddModes("eta_request_duration_seconds", &ModeSeries::duration, telemetry, page);
+  page.AddOnly("eta_request_queue_duration_seconds", telemetry.server.queue);
+  page.AddOnly("eta_request_prefill_duration_seconds", telemetry.server.prefill);
+  page.AddOnly("eta_request_decode_duration_seconds", telemetry.server.decode);
+}
+
+void AddTokens(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
+  // Over the modes and versions.
+  std::map<std::pair<std::string_view, std::string_view>, std::array<int64_t, 3>> sums;
+  for (const AccountSeries& account : telemetry.accounts) {
+    std::array<int64_t, 3>& sum = sums[{account.tenant.text(), account.profile.text()}];
+    sum[0] += account.prompt_tokens;
+    sum[1] += account.cached_tokens;
+    sum[2] += account.output_tokens;
+  }
+  const auto add = [&](std::string_view name, size_t which) {
+    page.Begin(name);
+    for (const auto& [labels, sum] : sums) {
+      page.Add({{"tenant", labels.first}, {"profile", labels.second}}, sum[which]);
+    }
+  };
+  add("eta_prompt_tokens_total", 0);
+  add("eta_prompt_tokens_cached_total", 1);
+  add("eta_generated_tokens_total", 2);
+  page.AddOnly("eta_request_prompt_tokens", telemetry.server.prompt_tokens);
+  page.AddOnly("eta_request_generated_tokens", telemetry.server.generated_tokens);
+}
+
+void AddAttention(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
+  std::map<std::string_view, AttentionTotals> tenants;
+  for (const AccountSeries& account : telemetry.accounts) {
+    tenants[account.tenant.text()].Add(account.attention);
+  }
+  for (const AttentionMetric& metric : kAttentionMetrics) {
+    AddAccounts(std::string("eta_").append(metric.name), telemetry, page,
+                [&](const AccountSeries& account) { return account.attention.*metric.value; });
+  }
+  AddAccounts("eta_request_density_ratio", telemetry, page,
+              [](const AccountSeries& account) -> const Histogram& { return account.density; });
+  AddAccounts(
+      "eta_request_union_density_ratio", telemetry, page,
+      [](const AccountSeries& account) -> const Histogram& { return account.union_density; });
+  for (const AttentionMetric& metric : kAttentionMetrics) {
+    if (!metric.of_tenants) continue;
+    page.Begin(std::string("eta_tenant_").append(metric.name));
+    for (const auto& [tenant, totals] : tenants) {
+      page.Add({{"tenant", tenant}}, totals.*metric.value);
+    }
+  }
+}
+
+void AddSteps(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
+  constexpr std::string_view kPhases[kStepPhases] = {"prefill", "decode", "mixed", "pass"};
+  page.Begin("eta_step_duration_seconds");
+  for (size_t i = 0; i < kStepPhases; ++i) {
+    page.Add({{"phase", kPhases[i]}}, telemetry.server.step_duration[i]);
+  }
+  page.AddOnly("eta_step_batch_size", telemetry.server.batch_size);
+  page.AddOnly("eta_step_tokens", telemetry.server.step_tokens);
+  page.AddOnly("eta_calibration_pass_rows_total", telemetry.server.pass_rows);
+  page.AddOnly("eta_preemptions_total", telemetry.server.preemptions);
+}
+
+}  // namespace eta

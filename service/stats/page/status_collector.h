@@ -1,0 +1,33 @@
+// What the exposer asks for the page, once for each scrape.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
+#include "service/stats/server_status.h"
+#include "service/telemetry/telemetry.h"
+
+namespace eta {
+
+// One page at a time. Thread-safe.
+class StatusCollector final : public prometheus::Collectable {
+ public:
+  // `telemetry` must outlive it. Until there is a server the status is that of one that loads.
+  explicit StatusCollector(Telemetry& telemetry) : telemetry_(telemetry) {}
+
+  // Where the server's status comes from, null: from nowhere. When this returns the old source is
+  // not used any more.
+  void SetServer(std::function<ServerStatus()> server);
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  Telemetry& telemetry_;
+  mutable std::mutex mutex_;
+  std::function<ServerStatus()> server_;  // guarded by mutex_
+};
+
+}  // namespace eta

@@ -1,0 +1,121 @@
+// What Telemetry counts: one struct for each set of labels.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/request/request.h"
+#include "service/telemetry/call_end.h"
+#include "service/telemetry/histogram.h"
+#include "service/telemetry/label_names.h"
+
+namespace eta {
+
+// Attention of decode rows (eta-semantics.md, "What is counted"). Sums of integers are exact.
+struct AttentionTotals {
+  int64_t decode_rows = 0;
+  int64_t keys_attended = 0;  // admitted keys, summed over layers and query heads
+  int64_t keys_eligible = 0;  // T, summed likewise: what full attention would have attended
+  int64_t keys_read = 0;      // keys that attention read, summed over layers and KV heads
+  int64_t keys_cached = 0;    // T, summed likewise
+  double head_density = 0.0;  // summed over rows: divided by decode_rows it is the answers' mean
+  double union_density = 0.0;
+  int64_t kv_bytes_read = 0;
+  int64_t kv_bytes_dense = 0;
+  int64_t index_bytes_read = 0;
+
+  void Add(const AttentionTotals& other);
+};
+
+// One layer of them: what its heads did.
+struct LayerTotals {
+  std::vector<int64_t> keys_attended;  // [HQ]
+  std::vector<int64_t> keys_read;      // [HKV]
+  int64_t keys_eligible = 0;           // T summed over rows: of each head
+};
+
+// Requests of one tenant, one mode and one version of a profile.
+struct AccountSeries {
+  static constexpr int64_t kNoVersion = 0;       // no profile
+  static constexpr int64_t kOtherVersions = -1;  // those without a label of their own
+
+  Label tenant;
+  AttentionMode mode = AttentionMode::kFull;
+  Label profile;
+  int64_t version = kNoVersion;
+
+  AttentionTotals attention;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t output_tokens = 0;
+  Histogram density{RatioBuckets()};
+  Histogram union_density{RatioBuckets()};
+  std::vector<LayerTotals> layers;  // [L], in a snapshot that was asked for them
+};
+
+// Requests of one mode.
+struct ModeSeries {
+  AttentionMode mode = AttentionMode::kFull;
+  Histogram first_token{FirstTokenBuckets()};
+  Histogram inter_token{InterTokenBuckets()};
+  Histogram per_output_token{InterTokenBuckets()};
+  Histogram duration{RequestBuckets()};
+};
+
+enum class StepPhase : uint8_t { kPrefill, kDecode, kMixed, kPass };
+inline constexpr int kStepPhases = 4;
+
+// Of all requests.
+struct ServerSeries {
+  Histogram queue{RequestBuckets()};
+  Histogram prefill{RequestBuckets()};
+  Histogram decode{RequestBuckets()};
+  Histogram prompt_tokens{TokenBuckets()};
+  Histogram generated_tokens{TokenBuckets()};
+  std::array<Histogram, kStepPhases> step_duration{
+      Histogram(StepBuckets()), Histogram(StepBuckets()), Histogram(StepBuckets()),
+      Histogram(StepBuckets())};
+  Histogram batch_size{BatchBuckets()};
+  Histogram step_tokens{BatchBuckets()};
+  Histogram calibration{CalibrationBuckets()};
+  int64_t steps = 0;
+  int64_t pass_rows = 0;
+  int64_t preemptions = 0;
+  std::array<int64_t, kStages> cancelled{};
+  std::array<int64_t, kCallEnds> calibrations{};
+};
+
+// Calls that ended alike.
+struct CallSeries {
+  std::string_view method;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string_view finish_reason;
+  std::string_view mode;
+  Label profile;
+  Label tenant;
+
+  auto operator<=>(const CallSeries&) const = default;
+};
+
+// Calls that were refused or failed for one reason.
+struct ReasonSeries {
+  std::string method;
+  std::string reason;  // in lower case
+
+  auto operator<=>(const ReasonSeries&) const = default;
+};
+
+// Calls of one tenant that did not end OK.
+struct TenantReason {
+  Label tenant;
+  std::string_view method;
+  std::string reason;  // as the client is told
+
+  auto operator<=>(const TenantReason&) const = default;
+};
+
+}  // namespace eta
