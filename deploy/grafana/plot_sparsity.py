@@ -32,6 +32,8 @@ VARIABLES = {
     "$instance": ".*",
     "$mode": ".*",
     "$profile": ".*",
+    "$tenant": ".*",
+    "$version": ".*",
 }
 
 

@@ -30,6 +30,7 @@ std::string Filled(const std::string& expression) {
                                           {"$instance", ".*"},
                                           {"$profile", ".*"},
                                           {"$tenant", ".*"},
+                                          {"$version", ".*"},
                                           {"$mode", ".*"},
                                           {"$job", "eta-server"}});
 }

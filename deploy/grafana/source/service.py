@@ -101,8 +101,8 @@ def build():
             ),
             series(
                 "First token by attention, p95",
-                "By attention mode and profile.",
-                [target(quantile(0.95, first, ", mode, profile"), "{{mode}} {{profile}}")],
+                "By attention mode.",
+                [target(quantile(0.95, first, ", mode"), "{{mode}}")],
                 unit="s",
             ),
             series(

@@ -13,8 +13,9 @@ from panels import (
     variable,
 )
 
-CHOSEN_PROFILE = 'profile=~"$profile"'
-CHOSEN = 'mode=~"$mode",profile=~"$profile"'
+CHOSEN_PROFILE = 'tenant=~"$tenant",profile=~"$profile",version=~"$version"'
+CHOSEN_MODE = 'mode=~"$mode"'
+CHOSEN = f"{CHOSEN_MODE},{CHOSEN_PROFILE}"
 NAMED = "{{mode}} {{profile}}"
 
 
@@ -36,6 +37,7 @@ BYTES_DENSE = "eta_attention_kv_bytes_dense_total"
 INDEX = "eta_attention_index_bytes_read_total"
 BETWEEN = "eta_inter_token_latency_seconds"
 BY = "mode, profile"
+ONE = "tenant, profile, version"
 
 
 def saved(by=""):
@@ -48,7 +50,7 @@ def saved(by=""):
 
 
 def drift(density, calibrated):
-    return f"{ratio(*density, 'profile')} / max by (profile) ({calibrated})"
+    return f"{ratio(*density, ONE)} / max by ({ONE}) ({calibrated})"
 
 
 def between_mean(by):
@@ -159,17 +161,17 @@ def build():
             ),
             series(
                 "Measured over calibrated",
-                "1: as calibrated. Of the densest version where several "
-                "are loaded. The alerts EtaDensityAboveTarget and EtaDensityFarBelowTarget look at it.",
+                "1: as calibrated. The alerts EtaDensityAboveTarget and "
+                "EtaDensityFarBelowTarget look at it.",
                 [
                     target(
                         drift(UNION, "eta_profile_target_union_density_ratio"),
-                        "{{profile}} union",
+                        "{{tenant}} {{profile}}@{{version}} union",
                         CHOSEN_PROFILE,
                     ),
                     target(
                         drift(HEAD, "eta_profile_target_density_ratio"),
-                        "{{profile}} head",
+                        "{{tenant}} {{profile}}@{{version}} head",
                         CHOSEN_PROFILE,
                     ),
                 ],
@@ -207,20 +209,20 @@ def build():
             ),
             scatter(
                 "Density and time between tokens",
-                "A point per moment and profile. Requests of all "
-                "profiles share steps, so that this shows a trend where they do not run together.",
-                ratio(*UNION, BY),
-                between_mean(BY),
-                "profile",
+                "A point per moment and attention mode. Requests of all modes share steps, so "
+                "that this shows a trend where they do not run together.",
+                ratio(*UNION, "mode"),
+                between_mean("mode"),
+                "mode",
                 "union density",
                 "time between tokens",
                 ("percentunit", "s"),
-                more=CHOSEN,
+                more=CHOSEN_MODE,
             ),
             series(
                 "Time between tokens",
-                "Mean, by profile.",
-                [query(between_mean(BY), NAMED)],
+                "Mean, by attention mode.",
+                [target(between_mean("mode"), "{{mode}}", CHOSEN_MODE)],
                 unit="s",
             ),
             row("Profiles"),
@@ -228,6 +230,8 @@ def build():
         ],
         [
             variable("mode", "Mode", "eta_attention_decode_rows_total", 'job=~"$job"'),
+            variable("tenant", "Tenant", "eta_attention_decode_rows_total", 'job=~"$job"'),
             variable("profile", "Profile", "eta_attention_decode_rows_total", 'job=~"$job"'),
+            variable("version", "Version", "eta_attention_decode_rows_total", 'job=~"$job"'),
         ],
     )
