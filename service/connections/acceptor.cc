@@ -16,10 +16,12 @@
 namespace eta {
 namespace {
 
-constexpr int kFilesPerConnection = 4;  // what a default leaves for everything else
-constexpr int kBatch = 64;              // connections of one socket before the others get a look
-// After a batch of refusals, or when the system lacks something: a flood of connections must not
-// take a core. What comes meanwhile waits in the kernel.
+// The default of max_connections is the file descriptors divided by this; everything else has the
+// others.
+constexpr int kFilesPerConnection = 4;
+constexpr int kBatch = 64;  // connections of one socket before the next socket's turn
+// The pause after a batch of refusals, or when the system lacks something: a flood of connections
+// must not take a core. Connections that come meanwhile wait in the kernel.
 constexpr int kPauseMs = 5;
 constexpr std::chrono::seconds kSayPeriod{10};
 
@@ -107,7 +109,8 @@ void Acceptor::Run() {
 }
 
 Acceptor::Outcome Acceptor::Accept(int socket) {
-  if (!reserve_.valid()) reserve_ = Reserve();  // before a connection takes what came back
+  // A descriptor that came back goes to the reserve before a connection takes it.
+  if (!reserve_.valid()) reserve_ = Reserve();
   sockaddr_storage peer{};
   socklen_t length = sizeof(peer);
   const int fd =
@@ -133,18 +136,18 @@ Acceptor::Outcome Acceptor::Failed(int socket, int error) {
   if (error == EINTR) return Outcome::kMore;
   ++accept_errors_;
   if (error != EMFILE && error != ENFILE) {
-    // Of the one connection, as accept(2) has it, or no memory in the kernel.
+    // The error concerns this connection alone (accept(2)), unless the kernel lacks memory.
     return error == ENOBUFS || error == ENOMEM ? Outcome::kTired : Outcome::kMore;
   }
   reserve_.Reset();
   const int fd = accept4(socket, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd >= 0) Refuse(fd, refused_no_files_, "no file descriptor is left");
-  reserve_ = Reserve();  // if another thread was faster, there is none until one comes back
+  reserve_ = Reserve();  // fails if another thread was faster; Accept tries again
   return Outcome::kTired;
 }
 
 void Acceptor::Refuse(int fd, std::atomic<int64_t>& count, const char* why) {
-  ++count;  // first: who sees the end of its connection finds it counted
+  ++count;  // before close: a peer that sees its connection end finds it counted
   close(fd);
   const Clock::time_point now = Clock::now();
   if (said_ && now - *said_ < kSayPeriod) return;

@@ -1,10 +1,10 @@
-// Listens, and hands connections to whoever serves them, on a thread of its own.
+// Listens, and hands connections to the function that serves them, on a thread of its own.
 //
-// gRPC 1.51 would do both, but never accepts again once accept() has failed for want of file
-// descriptors (CVE-2023-4785). This one keeps a descriptor in reserve: with none left, connections
-// are taken and closed at once, so that clients need not wait and the listener does not stay ready;
-// it accepts again as soon as descriptors come back. Usually it does not come to that, since
-// connections above a limit are closed likewise.
+// gRPC 1.51 could do both, but it never accepts again after accept() has failed for want of file
+// descriptors (CVE-2023-4785). This acceptor keeps a descriptor in reserve. With none left it takes
+// a connection and closes it at once, so that clients need not wait and the listener does not stay
+// ready. It accepts again as soon as descriptors come back. This is rare, since connections above a
+// limit are closed likewise.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@ namespace eta {
 
 class Acceptor {
  public:
-  // Without a limit in the options: a quarter of the file descriptors that the process may have,
-  // and at most so many.
+  // The default of max_connections is a quarter of the file descriptors that the process may have,
+  // and at most this number.
   static constexpr int kDefaultMax = 4096;
 
   struct Options {
@@ -40,15 +40,15 @@ class Acceptor {
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
-  // From now on the kernel takes connections, which wait for Begin. INVALID_ARGUMENT, UNAVAILABLE,
-  // naming the flag.
+  // From now on the kernel accepts connections, which wait for Begin. INVALID_ARGUMENT or
+  // UNAVAILABLE, naming the flag.
   absl::Status Listen();
-  // With the port that was chosen; empty before Listen.
+  // The address with the chosen port; empty before Listen.
   const std::string& address() const { return sockets_.address(); }
 
-  // `serve` owns the descriptors that it is given; it is called on the acceptor's thread.
+  // `serve` is called on the acceptor's thread and owns the descriptor that it gets.
   void Begin(std::function<void(int fd)> serve);
-  // Closes the sockets; `serve` is not called any more. Those that are open stay so.
+  // Closes the listening sockets. `serve` is not called any more. Open connections stay open.
   void Stop();
 
   // Any thread.
@@ -56,7 +56,7 @@ class Acceptor {
   int64_t refused_full() const { return refused_full_; }
 
  private:
-  // What a round of accepting met; it ends early with anything but kMore.
+  // The result of one Accept. Anything but kMore ends the round.
   enum class Outcome { kMore, kNone, kTired };
 
   void Run();
@@ -71,7 +71,7 @@ class Acceptor {
   Descriptor wake_;
   std::unique_ptr<ConnectionTable> table_;
   std::function<void(int)> serve_;
-  std::optional<Clock::time_point> said_;  // of the acceptor's thread
+  std::optional<Clock::time_point> said_;  // used by the acceptor's thread
 
   std::atomic<int64_t> accepted_ = 0;
   std::atomic<int64_t> refused_full_ = 0;

@@ -28,7 +28,7 @@ constexpr char kDescription[] =
     "0 drained and stopped; 2 flags, model or profile store unusable; 3 no device works; 4 the "
     "profile store failed to write and must be opened anew; 5 the host is out of memory.";
 
-// One line of a file that not every user of the host can read.
+// Reads the only line of a file. The file must not be readable by every user of the host.
 absl::StatusOr<std::string> ReadSecret(const std::string& flag, const std::string& path) {
   constexpr size_t kMaxBytes = 4096;
   const auto text = ReadWhole({.name = flag, .path = path, .secret = true}, kMaxBytes);
@@ -51,7 +51,7 @@ bool HoldsPassword(const std::string& url) {
          url.find("password=", begin) != std::string::npos;
 }
 
-// A database's address may hold a password: its scheme is all that is told of it.
+// A database's address may hold a password, so only its scheme is shown.
 std::string WithoutSecrets(const std::string& value) {
   const size_t scheme = value.find("://");
   return scheme == std::string::npos ? value : value.substr(0, scheme + 3) + "...";
@@ -66,7 +66,7 @@ std::map<std::string, std::string> Given(const CLI::App& app) {
   return given;
 }
 
-// The flags that `add` adds, under that heading of --help, each with its environment variable.
+// Adds the flags of `add` under the heading `group` of --help, each with its environment variable.
 template <typename Add>
 void AddGroup(CLI::App& app, const std::string& group, const Add& add) {
   const size_t first = app.get_options().size();
@@ -78,8 +78,8 @@ void AddGroup(CLI::App& app, const std::string& group, const Add& add) {
   }
 }
 
-// Without texts that are empty, as all of them are unless they are given: to read such a line would
-// count as giving the flag, and some exclude others.
+// The effective configuration without empty texts. All texts are empty unless they are given.
+// Reading such a line back would count as giving the flag, and some flags exclude others.
 std::string EffectiveConfig(const CLI::App& app) {
   std::istringstream lines(app.config_to_str(/*default_also=*/true, /*write_description=*/false));
   std::string config;
@@ -105,7 +105,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
          "--print_metrics",
          [] {
            std::string text = MetricCatalogueMarkdown();
-           text.pop_back();  // the library ends the line
+           text.pop_back();  // the library ends the text with a line end
            throw CLI::CallForVersion(text, 0);
          },
          "Print the catalogue of metrics as Markdown and exit")
@@ -126,7 +126,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // help or version
+  } catch (const CLI::Success& request) {  // --help or --version
     return {.flags = {}, .exit_code = app.exit(request)};
   } catch (const CLI::ParseError& error) {
     std::cerr << "eta-server: " << error.what() << " (see --help)\n";

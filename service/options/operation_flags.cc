@@ -1,4 +1,5 @@
-// Flags of what the process may do and what it tells its operator: hardening, metrics, log.
+// Flags of what the process may do, and of what it reports to its operator: hardening, metrics,
+// log.
 #include <unistd.h>
 
 #include "service/options/flag_groups.h"
@@ -53,7 +54,7 @@ void AddLogFlags(CLI::App& app, LogOptions& options) {
                       "info",
                       "Lowest level of the events that are written to standard error. `etactl "
                       "log-level` changes it while the server runs");
-  // Whoever reads a terminal is a person.
+  // A reader at a terminal is a person.
   options.format = isatty(options.fd) == 1 ? LogFormat::kText : LogFormat::kJson;
   app.add_option_function<std::string>(
          "--log_format",

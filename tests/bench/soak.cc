@@ -1,12 +1,12 @@
-// Many clients of four tenants at one server, in one process over a real socket, for as long as
-// asked: first as fast as they can, then at a share of what that gave. Answers of every kind and
-// length, calls that are cancelled, profiles that come and go, calibrations, Stats, metrics, a log.
-// No call may fail, and what was taken must come back: blocks of the KV cache, memory, file
+// A soak test: many clients of four tenants at one server, in one process over a real socket, for a
+// given time. First they run as fast as they can, then at a share of the rate that this gave. There
+// are answers of every kind and length, cancelled calls, changing profiles, calibrations, Stats,
+// metrics and a log. No call may fail, and everything taken must come back: KV blocks, memory, file
 // descriptors, threads.
 //
 //   build/bin/soak --model=models/eta-27m --seconds=1800
 //
-// Prints a table, one row per sample, and exits with 1, naming it, for whatever did not come back.
+// Prints a table with one row per sample. Exits with 1, naming it, if something did not come back.
 #include <fcntl.h>
 #include <malloc.h>
 
@@ -53,12 +53,13 @@ using testing::kTenantHeader;
 
 constexpr int kTenants = 4;
 constexpr char kProfile[] = "soak";
-// Of a profile that is deleted then.
+// Versions of a profile; at this number the profile is deleted.
 constexpr int kVersions = 100;
-// Memory is compared from here on, or from a third of a shorter run: pools and arenas are warm
+// Memory is compared from this time on, or from a third of a shorter run: pools and arenas are warm
 // then.
 constexpr double kWarmSeconds = 600.0;
-constexpr double kLongRun = 60.0;  // below this memory tells nothing, and nothing is calibrated
+// In a shorter run memory proves nothing, and nothing is calibrated.
+constexpr double kLongRun = 60.0;
 constexpr double kMaxGrowth = 0.02;
 constexpr double kMaxGrowthMegabytes = 100.0;
 constexpr int kMaxMoreFiles = 8;
@@ -69,7 +70,7 @@ struct Options {
   int streams = 64;
   int seconds = 300;
   double load = 0.8;
-  int64_t kv_pool_bytes = int64_t{48} << 20;  // small enough for preemptions
+  int64_t kv_pool_bytes = int64_t{48} << 20;  // so small that there are preemptions
 };
 
 struct Totals {
@@ -79,9 +80,9 @@ struct Totals {
   std::atomic<int64_t> preemptions = 0;
   std::atomic<int64_t> calibrations = 0;
   std::atomic<int64_t> errors = 0;
-  std::mutex calibrating;  // held meanwhile, since a calibration takes some memory for a moment
+  std::mutex calibrating;  // held during a calibration, which takes some memory for a moment
   std::mutex mutex;
-  std::string error;  // guarded by mutex: the first
+  std::string error;  // the first error; guarded by mutex
 
   void Fail(const std::string& what) {
     const std::lock_guard lock(mutex);
@@ -89,7 +90,7 @@ struct Totals {
   }
 };
 
-// When the next call is due: at once, or at random at a given rate.
+// When the next call is due: at once, or at random times at a given rate.
 class Arrivals {
  public:
   void SetRate(double calls_per_second) {
@@ -115,7 +116,7 @@ class Arrivals {
 v1::GenerateRequest RandomRequest(std::mt19937& random) {
   v1::GenerateRequest request;
   const auto prompt_tokens = 1 + random() % (random() % 8 == 0 ? 2000 : 200);
-  // A quarter of the prompts share their beginning.
+  // A quarter of the prompts have a common beginning.
   const bool shared = random() % 4 == 0;
   for (size_t i = 0; i < prompt_tokens; ++i) {
     request.mutable_token_ids()->add_ids(
@@ -169,7 +170,7 @@ void RunStream(const std::string& address, uint32_t seed, const std::atomic<bool
       v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   while (!stop) {
     const Clock::time_point due = arrivals.Next();
-    // In short pieces, so that the end is not waited for.
+    // Waits in short pieces, so that the end of the run need not wait.
     while (!stop && Clock::now() < due) {
       std::this_thread::sleep_until(std::min(due, Clock::now() + std::chrono::milliseconds(100)));
     }
@@ -177,8 +178,8 @@ void RunStream(const std::string& address, uint32_t seed, const std::atomic<bool
   }
 }
 
-// What a tenant's operator does: stores version after version of a profile, deletes all of them
-// when they are many, looks at Stats.
+// The work of a tenant's operator: stores version after version of a profile, deletes them all when
+// there are many, and reads Stats.
 class Operator {
  public:
   Operator(const std::string& address, std::string tenant, std::string json)
@@ -219,7 +220,7 @@ class Operator {
   }
 
  private:
-  // The context of a call; alive as long as the statement.
+  // The context of a call; it lives as long as the statement.
   std::unique_ptr<grpc::ClientContext> Named() const {
     auto context = std::make_unique<grpc::ClientContext>();
     context->AddMetadata(kTenantHeader, tenant_);
@@ -269,13 +270,13 @@ class Operator {
   std::unique_ptr<v1::EtaService::Stub> stats_;
 };
 
-// What the process holds.
+// What the process holds at one moment.
 struct Sample {
   double seconds = 0.0;
   int64_t calls = 0;
   int64_t tokens = 0;
   double megabytes = 0.0;
-  double allocated = 0.0;  // where it stays the same, growth is what the C library keeps
+  double allocated = 0.0;  // if this stays the same, growth is memory that the C library keeps
   int files = 0;
   int threads = 0;
   int blocks_used = 0;
@@ -313,7 +314,7 @@ void Print(const Sample& sample, const Sample& before) {
   std::fflush(stdout);
 }
 
-// The empty string, or what did not come back.
+// Says what did not come back; empty if everything did.
 std::string Judge(const std::vector<Sample>& samples, const Sample& end, const Totals& totals) {
   if (totals.errors > 0) return std::to_string(totals.errors) + " calls failed: " + totals.error;
   if (end.blocks_used != 0) return "blocks are still in use";
@@ -417,7 +418,7 @@ int Run(const Options& options) {
     return TakeSample(**engine, totals, Clock::now() - begin);
   };
   const double peak_seconds = std::clamp(options.seconds / 6.0, 3.0, 120.0);
-  const Sample filled = sample_at(peak_seconds / 3.0);  // by then all clients are at it
+  const Sample filled = sample_at(peak_seconds / 3.0);  // all clients are busy by then
   const Sample peak = sample_at(peak_seconds);
   const double peak_rate =
       static_cast<double>(peak.calls - filled.calls) / (peak.seconds - filled.seconds);

@@ -29,7 +29,8 @@ struct Options {
   int samples = 2000;
 };
 
-// As many steps as do not fit into a core's caches: a step's counts come from the device.
+// So many steps that they do not fit into a core's caches, since a step's counts come from the
+// device.
 constexpr int kSteps = 16;
 
 EngineInfo MakeInfo(const Options& options) {
@@ -48,7 +49,7 @@ EngineInfo MakeInfo(const Options& options) {
   return info;
 }
 
-// Requests that decode, each drawing one token in every step.
+// Requests that decode. Each draws one token in every step.
 class Streams {
  public:
   Streams(const Options& options, int series) {

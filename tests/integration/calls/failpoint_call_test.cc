@@ -1,5 +1,5 @@
-// What the clients of a server see when something in it fails that it survives: the right code,
-// nothing lost, the next call good.
+// What clients see when something fails that the server survives: the right code, nothing lost, and
+// a good next call.
 #include <csignal>
 #include <string>
 #include <thread>
@@ -29,7 +29,7 @@ class FailpointCall : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors; }
 
-  // The next call is good, and everything that was taken has been given back.
+  // Expects that the next call is good and that everything was given back.
   void ExpectGood() {
     server_.Disarm();
     server_->Generate("");
@@ -109,7 +109,7 @@ TEST_F(FailpointCall, LogitsThatAreNotNumbersLoseOneRequest) {
   ExpectGood();
 }
 
-// Row 59: memory that is taken late, for calibration.
+// Row 59: memory that is first needed for a calibration.
 TEST_F(FailpointCall, NoDeviceMemoryToCalibrateRefusesTheCalibration) {
   server_.Arm("engine.pass_cells=fail*1");
   EXPECT_FALSE(server_->Calibrate(SmallCalibration("legal")).has_value());
@@ -151,7 +151,7 @@ TEST_F(FailpointCall, ProfileCallsThatCannotBeDoneNowCanBeSoon) {
            Case{"store.read=bad_alloc*1", StatusCode::RESOURCE_EXHAUSTED, "MEMORY_PRESSURE"},
        }) {
     SCOPED_TRACE(expected.rule);
-    // The cache's own reads would be in the way.
+    // The cache's own reads may use up the failpoint, so this is repeated.
     do {
       server_.Arm(expected.rule);
       server_->Get("legal");
@@ -166,7 +166,7 @@ TEST_F(FailpointCall, AProfileThatCannotBeLoadedNowCanBeSoon) {
   ASSERT_TRUE(server_->Calibrate(SmallCalibration("legal")).has_value());
   for (const char* action : {"fail", "bad_alloc"}) {
     server_.Arm(std::string("cache.load=") + action);
-    server_->Generate("legal@1");  // no call has asked for it by its version
+    server_->Generate("legal@1");  // no call has asked for the profile by its version yet
     ExpectRefused(StatusCode::RESOURCE_EXHAUSTED, "MEMORY_PRESSURE");
     EXPECT_EQ(server_->Generate("legal").profile_version(), 1) << "it is in memory";
     ExpectGood();
@@ -174,7 +174,7 @@ TEST_F(FailpointCall, AProfileThatCannotBeLoadedNowCanBeSoon) {
   EXPECT_EQ(server_->Generate("legal@1").profile_version(), 1) << server_->status.error_message();
 }
 
-// Row 54: what is in memory is used up to its time, then asked for anew.
+// Row 54: cached profiles are used for their time and then asked for again.
 TEST(FailpointCache, RefreshesThatDoNotComeHurtNobody) {
   const TinyModel model;
   const TempFolder folder;
@@ -194,7 +194,7 @@ TEST_F(FailpointCall, ALogThatCannotBeWrittenLosesLinesAndNoCalls) {
     server_->Generate("");
     EXPECT_TRUE(server_->status.ok()) << server_->status.error_message();
   }
-  // A slow one holds nobody up either.
+  // A slow log holds nobody up either.
   server_.Arm("log.write=pause");
   for (int i = 0; i < 3; ++i) server_->Generate("");
   EXPECT_TRUE(server_->status.ok()) << server_->status.error_message();

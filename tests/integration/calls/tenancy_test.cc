@@ -1,5 +1,5 @@
-// Fifty tenants with the same names at one server, over real sockets: each gets what it would get
-// alone, and nothing of another's is in any answer, in Stats, on the page of metrics or in a line
+// Fifty tenants with the same names at one server, over real sockets. Each gets what it would get
+// alone. Nothing of another tenant is in any answer, in Stats, on the page of metrics or in a line
 // of the log that is not its own. Row 25 of the table of bad inputs.
 #include <unistd.h>
 
@@ -33,9 +33,9 @@
 namespace eta::testing {
 namespace {
 
-constexpr int kThreads = 5;  // each plays the tenants of its own tenth
+constexpr int kThreads = 5;  // each plays a fifth of the tenants
 
-// Reads a log as it is written: every line may name one tenant, and none any secret.
+// Reads a log while it is written. A line may name one tenant at most, and no secret.
 class LogReader {
  public:
   LogReader() {
@@ -45,7 +45,7 @@ class LogReader {
   ~LogReader() { Join(); }
 
   int fd() const { return ends_[1]; }
-  // Call once nobody writes any more.
+  // Call it once nobody writes any more.
   void Join() {
     if (!thread_.joinable()) return;
     close(ends_[1]);
@@ -74,7 +74,7 @@ class LogReader {
   }
 
   int ends_[2] = {-1, -1};
-  // Of the thread until it is joined:
+  // Used by the thread until it is joined:
   int64_t named_ = 0;
   std::string offence_;
   std::thread thread_;
@@ -142,7 +142,7 @@ class TenancyServiceTest : public ::testing::Test {
     content.geometry.sub_block = info.sub_block;
     return content;
   }
-  // Answers at once with the labels that it was given.
+  // A calibration that ends at once with a profile of the labels it was given.
   Calibrator Calibration() const {
     return [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
                   const std::stop_token&) -> absl::StatusOr<CalibrationResult> {
@@ -153,7 +153,7 @@ class TenancyServiceTest : public ::testing::Test {
       return result;
     };
   }
-  // Where a tenant is a label, every series is of one tenant; secrets are nowhere.
+  // A series with a tenant as a label belongs to one tenant; secrets are nowhere.
   void CheckPage() {
     const std::string page = PageText(page_.Collect());
     EXPECT_EQ(page.find(kSecret), std::string::npos);
@@ -213,7 +213,7 @@ TEST_F(TenancyServiceTest, EachGetsWhatItWouldGetAlone) {
     all.not_found += tenant->counts().not_found;
     all.refused += tenant->counts().refused;
   }
-  // It did what it set out to.
+  // The run did what it set out to do.
   for (const int64_t count : {all.generated, all.calibrated, all.written, all.found, all.not_found,
                               all.refused, int64_t{pages}}) {
     EXPECT_GT(count, 0);
@@ -225,8 +225,8 @@ TEST_F(TenancyServiceTest, EachGetsWhatItWouldGetAlone) {
       all.not_found, all.refused, pages);
 }
 
-// Timing tells nothing, since nothing is shared: the first of each tenant's equal prompts is
-// computed, its second is not.
+// Timing reveals nothing, since no prefix is shared: of two equal prompts of each tenant the first
+// is computed and the second is not.
 TEST_F(TenancyServiceTest, APromptThatAnotherTenantSentIsComputedAnew) {
   for (const auto& tenant : tenants_) {
     EXPECT_EQ(tenant->CachedOfTheCommonPrompt(), 0) << tenant->number();

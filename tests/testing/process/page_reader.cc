@@ -9,7 +9,7 @@
 namespace eta::testing {
 namespace {
 
-// name="value",... up to the brace that closes it, at whose place `at` then stands.
+// Reads name="value",... up to the closing brace. `at` then points to the brace.
 Labels ReadLabels(const std::string& line, size_t& at) {
   Labels labels;
   while (at < line.size() && line[at] != '}') {

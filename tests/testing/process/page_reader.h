@@ -1,4 +1,5 @@
-// Reads a page in Prometheus' text format, strictly: what it does not understand fails the test.
+// Reads a page in Prometheus' text format strictly: a line that it does not understand fails the
+// test.
 #pragma once
 
 #include <map>
@@ -28,7 +29,7 @@ class PageReader {
   // Fails the test if there is no such series.
   double Value(const std::string& name, const Labels& labels) const;
   double Count(const std::string& name, const Labels& labels) const;  // of a histogram
-  // Over all series that have these labels among theirs.
+  // The sum over all series whose labels include these.
   double Sum(const std::string& name, const Labels& labels = {}) const;
 
  private:
