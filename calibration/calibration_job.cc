@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {
@@ -74,7 +75,7 @@ absl::StatusOr<int32_t> SequenceTokens(int32_t wanted, int32_t block_size, const
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
                                        const CalibrationJob& job) {
   const ModelConfig& config = info.config;
-  if (absl::Status status = CheckFields(job, config); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckFields(job, config));
   PreparedJob prepared;
   prepared.has_dynamic_gate = config.has_predictor && config.gate == Gate::kSilu;
   prepared.beta = config.gate == Gate::kSilu ? config.beta : kUngatedBeta;
@@ -104,9 +105,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                       .perplexity_frozen = 1.0,
                       .calibration_sequences = 1,
                       .calibration_tokens = 1};
-  if (absl::Status status = CheckProfileContent(content); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckProfileContent(content));
 
-  if (absl::Status s = CheckSamples(job.samples, config.vocab_size); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckSamples(job.samples, config.vocab_size));
   const absl::StatusOr<int32_t> sequence_tokens =
       SequenceTokens(job.sequence_tokens, info.block_size, limits);
   if (!sequence_tokens.ok()) return sequence_tokens.status();

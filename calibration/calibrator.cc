@@ -16,6 +16,7 @@
 #include "calibration/solvers/union_target.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -74,16 +75,16 @@ class Calibration {
     if (!collected.ok()) return collected.status();
     clock_.Enter(CalibrationPhase::kSolve);
     if (ETA_FAILPOINT(kCalibrateSolve)) return OutOfMemory();
-    if (absl::Status s = Solve(collected->histogram()); !s.ok()) return s;
+    RETURN_IF_ERROR(Solve(collected->histogram()));
     clock_.Enter(CalibrationPhase::kSearch);
     if (ETA_FAILPOINT(kCalibrateSearch)) return OutOfMemory();
-    if (absl::Status s = Search(); !s.ok()) return s;
+    RETURN_IF_ERROR(Search());
     clock_.Expect(VerifyRows());
     clock_.Enter(CalibrationPhase::kVerify);
     if (ETA_FAILPOINT(kCalibrateVerify)) return OutOfMemory();
     CalibrationResult result;
-    if (absl::Status s = Verify(result); !s.ok()) return s;
-    if (absl::Status s = MeasureReached(collected->histogram()); !s.ok()) return s;
+    RETURN_IF_ERROR(Verify(result));
+    RETURN_IF_ERROR(MeasureReached(collected->histogram()));
     content_.thresholds = ShiftThresholds(constants_, shift_);
     if (absl::Status s = CheckProfileContent(content_); !s.ok()) {
       return absl::InternalError("calibration made a bad profile: " + std::string(s.message()));
@@ -148,9 +149,9 @@ class Calibration {
 
   absl::Status Search() {
     if (Searched()) {
-      if (absl::Status s = Approach(coarse_, /*last=*/false); !s.ok()) return s;
+      RETURN_IF_ERROR(Approach(coarse_, /*last=*/false));
     }
-    if (absl::Status s = ChooseZ(fine_, shift_); !s.ok()) return s;
+    RETURN_IF_ERROR(ChooseZ(fine_, shift_));
     return Searched() ? Approach(fine_, /*last=*/true) : absl::OkStatus();
   }
 
@@ -162,7 +163,7 @@ class Calibration {
     double nearest_miss = std::numeric_limits<double>::infinity();
     const auto measure = [&](double shift, auto value) -> absl::StatusOr<double> {
       if (!last) {
-        if (absl::Status s = ChooseZ(sequences, base + shift); !s.ok()) return s;
+        RETURN_IF_ERROR(ChooseZ(sequences, base + shift));
       }
       const absl::StatusOr<DecodeMeasurement> measured =
           passes_.Measure(sequences, Frozen(base + shift), {.perplexity = Bounded()});
@@ -233,12 +234,12 @@ class Calibration {
       if (measured.ok()) measurement = *measured;
       return measured.status();
     };
-    if (absl::Status s = measure(Full(), result.full); !s.ok()) return s;
+    RETURN_IF_ERROR(measure(Full(), result.full));
     if (config_.has_predictor) {
       absl::Status s = measure(Dynamic(), result.dynamic.emplace());
       if (!s.ok()) return s;
     }
-    if (absl::Status s = measure(Frozen(shift_), result.frozen); !s.ok()) return s;
+    RETURN_IF_ERROR(measure(Frozen(shift_), result.frozen));
     if (Bounded()) {
       const auto increase = [&result] {
         return (result.frozen.perplexity / result.full.perplexity - 1.0) * 100.0;
@@ -246,7 +247,7 @@ class Calibration {
       double least = increase();
       for (int i = 0; i < kBackOffs && !(increase() <= job_.target.value); ++i) {
         shift_ -= std::ldexp(1.0, i - 3);
-        if (absl::Status s = measure(Frozen(shift_), result.frozen); !s.ok()) return s;
+        RETURN_IF_ERROR(measure(Frozen(shift_), result.frozen));
         least = std::min(least, increase());
       }
       if (!(increase() <= job_.target.value)) {

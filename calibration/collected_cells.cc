@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "kernels/calibration_cells.h"
 
 namespace eta {
@@ -126,10 +127,8 @@ absl::Status CollectedCells::Add(std::span<const uint64_t> cells, int64_t rows) 
     const HeadCells head(bins, cells.subspan(i * size, size));
     const auto layer = static_cast<int32_t>(i / num_heads);
     const auto index = static_cast<int32_t>(i % num_heads);
-    if (absl::Status s = histogram_.Add(layer, index, head.Scores(rows, weights)); !s.ok()) {
-      return s;
-    }
-    if (absl::Status s = head_z_.Add(layer, index, head.Keys()); !s.ok()) return s;
+    RETURN_IF_ERROR(histogram_.Add(layer, index, head.Scores(rows, weights)));
+    RETURN_IF_ERROR(head_z_.Add(layer, index, head.Keys()));
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/router.h"
 #include "engine/step_engine.h"
@@ -57,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenDevice(EngineOptions options, int de
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        Observer* observer) {
-  if (absl::Status valid = CheckDevices(options); !valid.ok()) return valid;
+  RETURN_IF_ERROR(CheckDevices(options));
   auto checkpoint = Checkpoint::Open(options.model_dir, {.expected_sha256 = options.sha256});
   if (!checkpoint.ok()) return checkpoint.status();
   const size_t count = options.devices.size();

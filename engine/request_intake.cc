@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {
@@ -26,9 +27,9 @@ absl::Status CheckShare(int64_t tokens, const TenantShare& share) {
 }  // namespace
 
 absl::Status RequestIntake::Validate(const Request& request, Clock::time_point now) const {
-  if (absl::Status valid = ValidateRequest(request, info_, limits_); !valid.ok()) return valid;
+  RETURN_IF_ERROR(ValidateRequest(request, info_, limits_));
   if (!tokenizer_.knows_text()) {
-    if (absl::Status ids = RequireIdsOnly(request); !ids.ok()) return ids;
+    RETURN_IF_ERROR(RequireIdsOnly(request));
   }
   if (request.deadline > now) return absl::OkStatus();
   return MakeError(absl::StatusCode::kDeadlineExceeded, "deadline: already past",
@@ -50,9 +51,9 @@ absl::Status RequestIntake::CheckLeastContext(const Request& request, int64_t le
 absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   PreparedRequest prepared;
   prepared.arrival = Clock::now();
-  if (absl::Status valid = Validate(request, prepared.arrival); !valid.ok()) return valid;
+  RETURN_IF_ERROR(Validate(request, prepared.arrival));
   const int64_t least_tokens = LeastPromptTokens(request);
-  if (absl::Status fits = CheckLeastContext(request, least_tokens); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckLeastContext(request, least_tokens));
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
     auto encoded = tokenizer_.Encode(*text, /*add_bos=*/true);
     if (!encoded.ok()) return encoded.status();
@@ -63,8 +64,8 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   }
   const int32_t max_tokens = request.stopping.max_tokens;
   const int64_t tokens = prepared.prompt_tokens();
-  if (absl::Status fits = CheckContext(tokens, max_tokens, limits_); !fits.ok()) return fits;
-  if (absl::Status fits = CheckShare(tokens + max_tokens, request.share); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckContext(tokens, max_tokens, limits_));
+  RETURN_IF_ERROR(CheckShare(tokens + max_tokens, request.share));
   if (request.deadline == Clock::time_point::max()) {
     request.deadline = prepared.arrival + limits_.default_deadline;
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
@@ -56,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Engine>> StepEngine::Create(const EngineOptions& 
                                                            std::unique_ptr<Backend> backend,
                                                            Observer* observer) {
   std::unique_ptr<StepEngine> engine(new StepEngine(options, std::move(backend), observer));
-  if (absl::Status loaded = engine->Load(checkpoint); !loaded.ok()) return loaded;
+  RETURN_IF_ERROR(engine->Load(checkpoint));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
@@ -75,7 +76,7 @@ StepEngine::~StepEngine() {
 }
 
 absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
-  if (absl::Status valid = CheckOptions(options_); !valid.ok()) return valid;
+  RETURN_IF_ERROR(CheckOptions(options_));
   // A cache that the backend does not have is refused before the weights are read.
   const auto config = ParseModelConfig(checkpoint.config_json());
   if (!config.ok()) return config.status();
@@ -95,7 +96,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   auto tokenizer = Tokenizer::Load(checkpoint.tokenizer_model(), model_->config());
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = *std::move(tokenizer);
-  if (absl::Status reserved = ReserveCache(); !reserved.ok()) return reserved;
+  RETURN_IF_ERROR(ReserveCache());
   if (OnGpu()) {
     const int32_t max_rows = std::min(options_.max_step_tokens, options_.limits.max_context - 1);
     const absl::Status warm = WarmUp(*backend_, *model_, *cache_, max_rows);
@@ -176,10 +177,10 @@ absl::StatusOr<int64_t> StepEngine::PoolBytes(const KvGeometry& geometry) const 
 }
 
 absl::StatusOr<int64_t> StepEngine::Check(const Request& request) const {
-  if (absl::Status valid = intake_->Validate(request, Clock::now()); !valid.ok()) return valid;
+  RETURN_IF_ERROR(intake_->Validate(request, Clock::now()));
   const int64_t tokens = intake_->LeastPromptTokens(request);
-  if (absl::Status room = queue_.Check(tokens, request); !room.ok()) return room;
-  if (absl::Status fits = intake_->CheckLeastContext(request, tokens); !fits.ok()) return fits;
+  RETURN_IF_ERROR(queue_.Check(tokens, request));
+  RETURN_IF_ERROR(intake_->CheckLeastContext(request, tokens));
   return tokens;
 }
 
@@ -191,9 +192,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
                                             std::shared_ptr<EventSink> sink) {
   if (ETA_FAILPOINT(kEngineSubmit)) return OutOfMemory();
   const int64_t context = prepared.prompt_tokens() + prepared.request.stopping.max_tokens;
-  if (absl::Status fits = CheckPool(context, "prompt and max_tokens together"); !fits.ok()) {
-    return fits;
-  }
+  RETURN_IF_ERROR(CheckPool(context, "prompt and max_tokens together"));
   auto place = queue_.Reserve(prepared.prompt_tokens(), prepared.request);
   if (!place.ok()) return place.status();
 
@@ -210,7 +209,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
   // Hashing a long prompt's blocks happens here, on the caller's thread.
   auto made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
                                          *tokenizer_);
-  if (absl::Status joined = queue_.Join(*place, std::move(made)); !joined.ok()) return joined;
+  RETURN_IF_ERROR(queue_.Join(*place, std::move(made)));
   return place->handle();
 }
 
@@ -224,9 +223,9 @@ absl::Status StepEngine::CheckPool(int64_t tokens, const std::string& what) cons
 }
 
 absl::StatusOr<uint64_t> StepEngine::SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) {
-  if (absl::Status valid = ValidatePass(pass, info_, options_.limits); !valid.ok()) return valid;
+  RETURN_IF_ERROR(ValidatePass(pass, info_, options_.limits));
   const auto tokens = static_cast<int64_t>(pass.tokens.size());
-  if (absl::Status fits = CheckPool(tokens, "the pass's sequence"); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckPool(tokens, "the pass's sequence"));
   PassRunOptions run;
   run.attention = ResolveAttention(pass.attention, info_.config);
   run.rope_theta = RopeTheta(info_.config, tokens);
@@ -236,13 +235,13 @@ absl::StatusOr<uint64_t> StepEngine::SubmitPass(Pass pass, std::shared_ptr<PassS
   const uint64_t handle = queue_.NewHandle();
   run.handle = handle;
   auto made = std::make_unique<PassRun>(std::move(run), info_.config, cache_->geometry());
-  if (absl::Status joined = queue_.Join(std::move(made)); !joined.ok()) return joined;
+  RETURN_IF_ERROR(queue_.Join(std::move(made)));
   return handle;
 }
 
 absl::StatusOr<std::vector<int32_t>> StepEngine::Tokenize(std::string_view text) const {
   if (!tokenizer_->knows_text()) return NoTextError();
-  if (absl::Status valid = ValidateText(text, options_.limits); !valid.ok()) return valid;
+  RETURN_IF_ERROR(ValidateText(text, options_.limits));
   return tokenizer_->Encode(text, /*add_bos=*/true);
 }
 

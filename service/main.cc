@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "engine/base/status_macros.h"
 #include "service/lifecycle.h"
 #include "service/options/flags.h"
 #include "service/process/exit.h"
@@ -22,7 +23,7 @@ absl::Status Start(Lifecycle& server) {
            &Lifecycle::LoadEngine,
            &Lifecycle::StartServer,
        }) {
-    if (absl::Status status = (server.*step)(); !status.ok()) return status;
+    RETURN_IF_ERROR((server.*step)());
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/status_macros.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
@@ -53,27 +54,27 @@ Server::Server(const ServerOptions& options, const ServerContext& context, Secur
       health_(engine_, resources_.state, options_, NamesInHealth(options_), log_) {}
 
 absl::Status Server::Check(const ServerOptions& options, const Limits& limits) {
-  if (absl::Status status = CheckOptions(options, limits); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckOptions(options, limits));
   return OpenSecurity(options, Log::Nowhere()).status();
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const ServerContext& context) {
-  if (absl::Status status = Check(options, context.engine.limits()); !status.ok()) return status;
+  RETURN_IF_ERROR(Check(options, context.engine.limits()));
   if (ETA_FAILPOINT(kServerThreads)) {
     throw std::system_error(EAGAIN, std::generic_category(), "no thread");
   }
   auto security = OpenSecurity(options, LogOf(context));
   if (!security.ok()) return security.status();
   std::unique_ptr<Server> server(new Server(options, context, *std::move(security)));
-  if (absl::Status status = server->Listen(); !status.ok()) return status;
+  RETURN_IF_ERROR(server->Listen());
   return server;
 }
 
 absl::Status Server::Listen() {
-  if (absl::Status status = acceptor_.Listen(); !status.ok()) return status;
+  RETURN_IF_ERROR(acceptor_.Listen());
   resources_.memory.Begin([this] { resources_.streams.EndCostliest(); });
-  if (absl::Status status = StartGrpc(); !status.ok()) return status;
+  RETURN_IF_ERROR(StartGrpc());
   log_.Write(LogEvent(LogLevel::kInfo, "listening", "listening on " + address())
                  .Add("address", address())
                  .Add("max_connections", acceptor_.Usage().max));
@@ -106,7 +107,7 @@ absl::Status Server::StartHealth() {
   std::vector<grpc::HealthCheckServiceInterface*> health = {server_->GetHealthCheckService()};
   if (!options_.health_listen.empty()) {
     health_listener_ = std::make_unique<HealthListener>(options_.health_listen, log_);
-    if (absl::Status status = health_listener_->Start(); !status.ok()) return status;
+    RETURN_IF_ERROR(health_listener_->Start());
     health.push_back(health_listener_->health());
     log_.Write(
         LogEvent(LogLevel::kInfo, "health_listening", "health on " + health_listener_->address())

@@ -21,6 +21,7 @@
 #include "calibration/profiles/profile_json.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/engine.h"
 
 namespace eta {
@@ -150,7 +151,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> CalibrateCommand::ReadSamples(
       absl::StatusOr<std::vector<int32_t>> ids = engine.Tokenize(**document);
       if (!ids.ok()) return ids.status();
       tokens += ids->size();
-      if (absl::Status s = CheckTextTokens(tokens); !s.ok()) return s;
+      RETURN_IF_ERROR(CheckTextTokens(tokens));
       documents.push_back(*std::move(ids));
     }
   }
@@ -205,7 +206,7 @@ absl::Status CalibrateCommand::Write(const ProfileContent& content) const {
 }
 
 absl::Status CalibrateCommand::Run() const {
-  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", name));
   const absl::StatusOr<std::unique_ptr<Engine>> engine = StartEngine();
   if (!engine.ok()) return engine.status();
   const absl::StatusOr<CalibrationJob> job = Job(**engine);
@@ -231,7 +232,7 @@ absl::Status CalibrateCommand::Run() const {
                               .backend = (*engine)->info().backend,
                               .output = output,
                               .seconds = seconds()};
-  if (absl::Status s = Write(result->content); !s.ok()) return s;
+  RETURN_IF_ERROR(Write(result->content));
   const std::string report = json ? CalibrationJson(run, *result) : CalibrationTable(run, *result);
   std::fputs(report.c_str(), stdout);
   return absl::OkStatus();

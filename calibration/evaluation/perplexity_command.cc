@@ -17,6 +17,7 @@
 #include "calibration/evaluation/runtime_flags.h"
 #include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -148,7 +149,7 @@ absl::StatusOr<EvaluatedAttention> PerplexityCommand::Attention(const std::strin
     absl::StatusOr<ThresholdProfile> profile =
         ReadProfileFile(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
     if (!profile.ok()) return profile.status();
-    if (absl::Status s = CheckMadeFor(*profile, loaded); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckMadeFor(*profile, loaded));
     choice.mode = AttentionMode::kProfile;
     choice.profile = std::make_shared<const ThresholdProfile>(*std::move(profile));
   }

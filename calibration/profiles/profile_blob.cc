@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/sha256.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -185,12 +186,10 @@ absl::Status Corrupt(const std::string& sentence) {
 }  // namespace
 
 absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record) {
-  if (absl::Status s = CheckProfileName("name", record.name); !s.ok()) return s;
-  if (absl::Status s = CheckRequestIdentity(record.request_id, record.payload_digest); !s.ok()) {
-    return s;
-  }
+  RETURN_IF_ERROR(CheckProfileName("name", record.name));
+  RETURN_IF_ERROR(CheckRequestIdentity(record.request_id, record.payload_digest));
   if (record.version < 1) return InvalidField("version", "must be at least 1");
-  if (absl::Status s = CheckProfileContent(record.content); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileContent(record.content));
   Writer out;
   out.Raw(kMagic);
   out.Number(kProfileSchemaVersion);
@@ -258,7 +257,7 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
 }
 
 absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content) {
-  if (absl::Status s = CheckProfileContent(content); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileContent(content));
   Writer out;
   WriteContent(content, out);
   return Sha256Hex(out.bytes());

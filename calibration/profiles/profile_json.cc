@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/json/json_writer.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -154,7 +155,7 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   const ProfileContent& content = profile.content;
   const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
   if (!digest.ok()) return digest.status();
-  if (absl::Status s = CheckProfileName("name", profile.name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", profile.name));
   if (profile.version < 1) return InvalidField("version", "must be at least 1");
   if (profile.create_time_us < 0) return InvalidField("create_time_us", "must not be negative");
   JsonWriter json;
@@ -204,7 +205,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   const auto tree = ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth);
   if (!tree.ok()) return tree.status();
   const Json& json = tree->root();
-  if (absl::Status s = CheckHeader(json); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckHeader(json));
   JsonFields fields(json, "");
   PortableProfile profile;
   ProfileContent& content = profile.content;
@@ -241,7 +242,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   for (const absl::Status& status : {fields.Finish(), target, reached, evidence}) {
     if (!status.ok()) return status;
   }
-  if (absl::Status s = CheckProfileName("name", profile.name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", profile.name));
   const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
   if (!digest.ok()) return digest.status();
   if (*digest != wanted) return InvalidField("content_sha256", "does not match the contents");

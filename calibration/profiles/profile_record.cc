@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
 #include "engine/request/request.h"
 #include "engine/request/request_validation.h"
@@ -47,9 +48,9 @@ absl::Status CheckGeometry(const ProfileGeometry& geometry) {
   const auto check = [](const std::string& field, int32_t value, int32_t high) {
     return CheckRange("geometry." + field, value, 1, high);
   };
-  if (absl::Status s = check("layers", geometry.layers, kMaxLayers); !s.ok()) return s;
-  if (absl::Status s = check("query_heads", geometry.query_heads, kMaxHeads); !s.ok()) return s;
-  if (absl::Status s = check("block_size", geometry.block_size, kMaxBlock); !s.ok()) return s;
+  RETURN_IF_ERROR(check("layers", geometry.layers, kMaxLayers));
+  RETURN_IF_ERROR(check("query_heads", geometry.query_heads, kMaxHeads));
+  RETURN_IF_ERROR(check("block_size", geometry.block_size, kMaxBlock));
   const bool divides = geometry.sub_block > 0 && geometry.block_size % geometry.sub_block == 0;
   if (geometry.sub_block != 0 && !divides) {
     return InvalidField("geometry.sub_block", "must be 0 or divide geometry.block_size");
@@ -81,8 +82,7 @@ absl::Status CheckPerHead(const ProfileContent& content) {
     return InvalidField("z_per_head", "must be as many numbers as thresholds, or none");
   }
   for (const float z : content.z_per_head) {
-    if (absl::Status status = CheckRange("z_per_head", z, 0, AttentionChoice::kMaxZ); !status.ok())
-      return status;
+    RETURN_IF_ERROR(CheckRange("z_per_head", z, 0, AttentionChoice::kMaxZ));
   }
   return absl::OkStatus();
 }
@@ -106,17 +106,13 @@ absl::Status CheckEvidence(const ProfileEvidence& evidence) {
   const auto perplexity = [](const char* field, double value) {
     return CheckPerplexity(std::string("evidence.perplexity_") + field, value);
   };
-  if (absl::Status s = perplexity("full", evidence.perplexity_full); !s.ok()) return s;
-  if (absl::Status s = perplexity("dynamic", evidence.perplexity_dynamic.value_or(1.0)); !s.ok()) {
-    return s;
-  }
-  if (absl::Status s = perplexity("frozen", evidence.perplexity_frozen); !s.ok()) return s;
+  RETURN_IF_ERROR(perplexity("full", evidence.perplexity_full));
+  RETURN_IF_ERROR(perplexity("dynamic", evidence.perplexity_dynamic.value_or(1.0)));
+  RETURN_IF_ERROR(perplexity("frozen", evidence.perplexity_frozen));
   for (const auto& [field, value] :
        {std::pair{"head_density", evidence.head_density},
         std::pair{"union_density", evidence.union_density}, std::pair{"recall", evidence.recall}}) {
-    if (absl::Status s = CheckRange(std::string("evidence.") + field, value, 0, 1); !s.ok()) {
-      return s;
-    }
+    RETURN_IF_ERROR(CheckRange(std::string("evidence.") + field, value, 0, 1));
   }
   for (const auto& [field, value] : {std::pair{"head_density", evidence.dynamic_head_density},
                                      std::pair{"union_density", evidence.dynamic_union_density},
@@ -126,7 +122,7 @@ absl::Status CheckEvidence(const ProfileEvidence& evidence) {
     if (!evidence.perplexity_dynamic) {
       return InvalidField(path, "needs evidence.perplexity_dynamic beside it");
     }
-    if (absl::Status s = CheckRange(path, *value, 0, 1); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckRange(path, *value, 0, 1));
   }
   for (const auto& [field, value, least] :
        {std::tuple{"calibration_sequences", evidence.calibration_sequences, int64_t{1}},
@@ -163,7 +159,7 @@ absl::Status CheckProfileName(const std::string& field, std::string_view name) {
 }
 
 absl::Status CheckProfileAlias(const std::string& field, std::string_view alias) {
-  if (absl::Status status = CheckProfileName(field, alias); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckProfileName(field, alias));
   if (absl::ascii_islower(alias.front())) return absl::OkStatus();
   return InvalidField(field, "must begin with a letter");
 }
@@ -174,9 +170,9 @@ absl::Status CheckProfileLabelCount(size_t count) {
 }
 
 absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels) {
-  if (absl::Status s = CheckProfileLabelCount(labels.size()); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileLabelCount(labels.size()));
   for (const auto& [key, value] : labels) {
-    if (absl::Status status = CheckProfileName("labels", key); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckProfileName("labels", key));
     const bool plain = std::none_of(value.begin(), value.end(), [](char c) {
       return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
     });
@@ -196,32 +192,22 @@ absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view 
 }
 
 absl::Status CheckProfileContent(const ProfileContent& content) {
-  if (absl::Status s = CheckProfileLabels(content.labels); !s.ok()) return s;
-  if (absl::Status s = CheckFingerprint("model_fingerprint", content.model_fingerprint); !s.ok()) {
-    return s;
-  }
-  if (absl::Status s = CheckFingerprint("tokenizer_fingerprint", content.tokenizer_fingerprint);
-      !s.ok()) {
-    return s;
-  }
-  if (absl::Status s = CheckGeometry(content.geometry); !s.ok()) return s;
-  if (absl::Status s = CheckPerHead(content); !s.ok()) return s;
-  if (absl::Status s = CheckRange("offset", content.offset, -AttentionChoice::kMaxOffset,
-                                  AttentionChoice::kMaxOffset);
-      !s.ok()) {
-    return s;
-  }
-  if (absl::Status s = CheckRange("z", content.z, 0, AttentionChoice::kMaxZ); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileLabels(content.labels));
+  RETURN_IF_ERROR(CheckFingerprint("model_fingerprint", content.model_fingerprint));
+  RETURN_IF_ERROR(CheckFingerprint("tokenizer_fingerprint", content.tokenizer_fingerprint));
+  RETURN_IF_ERROR(CheckGeometry(content.geometry));
+  RETURN_IF_ERROR(CheckPerHead(content));
+  RETURN_IF_ERROR(CheckRange("offset", content.offset, -AttentionChoice::kMaxOffset,
+                             AttentionChoice::kMaxOffset));
+  RETURN_IF_ERROR(CheckRange("z", content.z, 0, AttentionChoice::kMaxZ));
   if (content.floor != ProfileFloor::kNone && content.floor != ProfileFloor::kUniform) {
     return InvalidField("floor", "is unknown");
   }
-  if (absl::Status s = CheckTarget(content.target); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckTarget(content.target));
   for (const auto& [field, value] : {std::pair{"soft_density", content.reached.soft_density},
                                      std::pair{"head_density", content.reached.head_density},
                                      std::pair{"union_density", content.reached.union_density}}) {
-    if (absl::Status s = CheckRange(std::string("reached.") + field, value, 0, 1); !s.ok()) {
-      return s;
-    }
+    RETURN_IF_ERROR(CheckRange(std::string("reached.") + field, value, 0, 1));
   }
   return CheckEvidence(content.evidence);
 }

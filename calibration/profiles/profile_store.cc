@@ -2,6 +2,7 @@
 
 #include "absl/strings/numbers.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 
@@ -9,7 +10,7 @@ absl::StatusOr<ProfileReference> ParseProfileReference(const std::string& field,
                                                        std::string_view text) {
   const size_t at = text.find('@');
   ProfileReference reference{.name = std::string(text.substr(0, at)), .selector = Newest()};
-  if (absl::Status s = CheckProfileName(field, reference.name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName(field, reference.name));
   if (at == std::string_view::npos) return reference;
   const std::string which(text.substr(at + 1));
   int64_t version = 0;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -135,7 +136,7 @@ absl::StatusOr<FrozenThreshold> SolveFrozenThreshold(const HeadScores& scores,
                                                      const ScoreBins& bins,
                                                      const FrozenOptions& options, int32_t layer,
                                                      int32_t head) {
-  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckOptions(options));
   const OutsideScores& outside = scores.outside;
   if (outside.not_finite > 0) {
     return Refuse("SCORES_NOT_FINITE", layer, head,

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -52,7 +53,7 @@ absl::Status CheckScoreBins(const ScoreBins& bins) {
 
 absl::StatusOr<ScoreHistogram> ScoreHistogram::Create(int32_t num_layers, int32_t num_query_heads,
                                                       const ScoreBins& bins) {
-  if (absl::Status status = CheckScoreBins(bins); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckScoreBins(bins));
   if (num_layers < 1 || num_layers > kMaxHeads) {
     return InvalidField("num_layers", absl::StrCat("must be in [1, ", kMaxHeads, "]"));
   }

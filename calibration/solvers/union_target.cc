@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/solvers/target_error.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -46,17 +47,17 @@ class Search {
   const std::vector<Point>& points() const { return points_; }
 
   absl::Status Run() {
-    if (absl::Status status = Measure(0.0); !status.ok()) return status;
+    RETURN_IF_ERROR(Measure(0.0));
     const double direction = low_ ? 1.0 : -1.0;
     for (double step = options_.first_step; !Bracketed() && !Ended(); step *= 2.0) {
       const double reach = std::min(step, options_.max_shift);
-      if (absl::Status status = Measure(direction * reach); !status.ok()) return status;
+      RETURN_IF_ERROR(Measure(direction * reach));
       if (reach == options_.max_shift) break;
     }
     if (!Bracketed()) return absl::OkStatus();
     bool interpolate = true;
     while (!Ended() && high_->shift - low_->shift > options_.resolution) {
-      if (absl::Status status = Measure(Inside(interpolate)); !status.ok()) return status;
+      RETURN_IF_ERROR(Measure(Inside(interpolate)));
       interpolate = !interpolate;
     }
     return absl::OkStatus();
@@ -110,7 +111,7 @@ absl::StatusOr<ShiftResult> SolveDensityShift(const std::string& field, double t
   if (!(target > 0.0 && target <= 1.0)) return InvalidField(field, "must be in (0, 1]");
   if (!(tolerance >= 0.0 && tolerance <= 1.0))
     return InvalidField("tolerance", "must be in [0, 1]");
-  if (absl::Status status = CheckSearch(search); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSearch(search));
   const MeasureShift checked = [&](double shift) -> absl::StatusOr<double> {
     absl::StatusOr<double> density = measure(shift);
     if (density.ok() && !(*density >= 0.0 && *density <= 1.0)) {
@@ -119,7 +120,7 @@ absl::StatusOr<ShiftResult> SolveDensityShift(const std::string& field, double t
     return density;
   };
   Search found(search, {.level = target, .falling = true, .tolerance = tolerance}, checked);
-  if (absl::Status status = found.Run(); !status.ok()) return status;
+  RETURN_IF_ERROR(found.Run());
   const Point& nearest = *std::min_element(found.points().begin(), found.points().end(),
                                            [target](const Point& a, const Point& b) {
                                              const double to_a = std::abs(a.value - target);
@@ -144,7 +145,7 @@ absl::StatusOr<ShiftResult> SolvePerplexityShift(double full_perplexity,
   if (!(full_perplexity >= 1.0 && std::isfinite(full_perplexity))) {
     return absl::InternalError(absl::StrCat("perplexity of full attention: ", full_perplexity));
   }
-  if (absl::Status status = CheckSearch(search); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSearch(search));
   const MeasureShift increase = [&](double shift) -> absl::StatusOr<double> {
     const absl::StatusOr<double> perplexity = measure(shift);
     if (!perplexity.ok()) return perplexity.status();
@@ -155,7 +156,7 @@ absl::StatusOr<ShiftResult> SolvePerplexityShift(double full_perplexity,
   };
   const Level level = {.level = max_increase_percent, .falling = false, .tolerance = {}};
   Search found(search, level, increase);
-  if (absl::Status status = found.Run(); !status.ok()) return status;
+  RETURN_IF_ERROR(found.Run());
   const Point* sparsest = nullptr;
   for (const Point& point : found.points()) {
     const bool fits = point.value <= max_increase_percent;

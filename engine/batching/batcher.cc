@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 
@@ -157,7 +158,7 @@ absl::StatusOr<double> Batcher::Run(const StepPlan& plan, Clock::time_point now)
     if (preemptions > 0) Report({.preemptions = preemptions});
     return 0.0;
   }
-  if (absl::Status noted = pipeline_.Forward(); !noted.ok()) return noted;
+  RETURN_IF_ERROR(pipeline_.Forward());
   pipeline_.Launch();
   PrepareNext();
   const absl::Status finished = pipeline_.Finish();

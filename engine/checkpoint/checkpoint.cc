@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/json/json_check.h"
 #include "engine/base/sha256.h"
+#include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -164,7 +165,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
   if (error || !fs::is_directory(root, error)) {
     return absl::NotFoundError("the checkpoint's folder does not exist");
   }
-  if (absl::Status status = CheckFolder(root); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckFolder(root));
   Checkpoint checkpoint;
   const auto read_text = [&](const std::string& name,
                              uint64_t max_bytes) -> absl::StatusOr<std::string> {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/status_macros.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -36,7 +37,7 @@ absl::Status PassCells::Give(uint64_t handle, const ScoreBins& bins) {
 absl::StatusOr<std::vector<uint64_t>> PassCells::Read() const {
   std::vector<uint64_t> cells(static_cast<size_t>(Count(config_, bins_)));
   backend_.Download(cells.data(), buffer_->data(), cells.size() * sizeof(uint64_t));
-  if (absl::Status finished = backend_.Finish(); !finished.ok()) return finished;
+  RETURN_IF_ERROR(backend_.Finish());
   return cells;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/batching/scheduler.h"
 
 namespace eta {
@@ -76,7 +77,7 @@ absl::StatusOr<int32_t> PassLane::Run(int32_t max_rows, int32_t spare_blocks) {
     return num_rows;
   }
   if (!status.ok()) return status;
-  if (absl::Status settled = Settle(members, logits); !settled.ok()) return settled;
+  RETURN_IF_ERROR(Settle(members, logits));
   return num_rows;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {
@@ -52,7 +53,7 @@ absl::Status ValidatePass(const Pass& pass, const EngineInfo& model, const Limit
   if (pass.loss_from && (*pass.loss_from < 0 || *pass.loss_from >= num_tokens)) {
     return OutOfRange("loss_from", 0, num_tokens - 1);
   }
-  if (absl::Status bins = CheckBins(pass); !bins.ok()) return bins;
+  RETURN_IF_ERROR(CheckBins(pass));
   return ValidateAttention(pass.attention, model);
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
 #include "service/calls/admission.h"
 #include "service/profiles/convert_profile.h"
@@ -104,7 +105,7 @@ absl::Status CalibrateReactor::Run() {
 
 absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
   const SampleSizes sizes = SizesOf(request_, service_.engine.info());
-  if (absl::Status s = lease().Charge(sizes.least_tokens); !s.ok()) return s;
+  RETURN_IF_ERROR(lease().Charge(sizes.least_tokens));
   lease().Use(sizes.text_bytes / kTextBytesPerToken);
   auto samples = TokenizeSamples(request_, service_.engine, service_.options.max_calibration_tokens,
                                  stop_.get_token());
@@ -113,7 +114,7 @@ absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
   plan_.job.samples = *std::move(samples);
   int64_t tokens = 0;
   for (const auto& sample : plan_.job.samples) tokens += static_cast<int64_t>(sample.size());
-  if (absl::Status charged = lease().Charge(tokens); !charged.ok()) return charged;
+  RETURN_IF_ERROR(lease().Charge(tokens));
   request_.Clear();  // megabytes, and the calibration may take long
   auto made = service_.calibrate(
       service_.engine, plan_.job,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "grpc/support/time.h"
 #include "service/calls/call_identity.h"
 #include "service/wire/store_status.h"
@@ -51,7 +52,7 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
   if (!caller.ok()) return caller.status();
   record.tenant = caller->tenant.id();
   record.credential = caller->credential;
-  if (absl::Status status = CheckRoles(*caller, needed); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckRoles(*caller, needed));
   const Pressure memory = service.memory.level();
   if (!always && memory >= Pressure::kShort) return ShortOfMemory(memory);
   return caller;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/base/status_macros.h"
 #include "eta/v1/service.grpc.pb.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/error.h"
@@ -166,7 +167,7 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   absl::StatusOr<v1::CalibrationTarget> target = ParseTarget(flags.target);
   if (!target.ok()) return target.status();
   *request.mutable_target() = *std::move(target);
-  if (absl::Status status = FillLabels(flags, &request); !status.ok()) return status;
+  RETURN_IF_ERROR(FillLabels(flags, &request));
   if (flags.held_out) request.set_held_out(*flags.held_out);
   if (flags.z_recall) request.set_z_recall(*flags.z_recall);
   if (flags.sequence_tokens) request.set_sequence_tokens(*flags.sequence_tokens);

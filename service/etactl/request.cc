@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "engine/base/status_macros.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/input.h"
 #include "service/etactl/view/terminal.h"
@@ -221,14 +222,10 @@ CLI::App* AddGenerateCommand(CLI::App& app, GenerateFlags* flags) {
 absl::StatusOr<v1::GenerateRequest> MakeGenerateRequest(const GenerateFlags& flags) {
   v1::GenerateRequest request;
   if (flags.model) request.set_model(*flags.model);
-  if (absl::Status status = FillPrompt(flags, &request); !status.ok()) return status;
-  if (absl::Status status = FillSampling(flags, request.mutable_sampling()); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(FillPrompt(flags, &request));
+  RETURN_IF_ERROR(FillSampling(flags, request.mutable_sampling()));
   FillStopping(flags, request.mutable_stopping());
-  if (absl::Status status = FillAttention(flags, request.mutable_attention()); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(FillAttention(flags, request.mutable_attention()));
   v1::OutputOptions* output = request.mutable_output();
   if (flags.logprobs) output->set_logprobs(*flags.logprobs);
   if (flags.prompt_logprobs) output->set_prompt_logprobs(*flags.prompt_logprobs);

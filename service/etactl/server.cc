@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "engine/base/status_macros.h"
 #include "service/etactl/input.h"
 #include "service/identity/tls_files.h"
 
@@ -86,7 +87,7 @@ absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags) {
     auto key = ReadAll(flags.tls_key);
     if (!key.ok()) return key.status();
     TlsMaterial own{.certificates = *std::move(certificate), .key = *std::move(key)};
-    if (absl::Status s = CheckTlsMaterial(own, std::chrono::system_clock::now()); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckTlsMaterial(own, std::chrono::system_clock::now()));
     access.certificate = std::move(own.certificates);
     access.key = std::move(own.key);
   }

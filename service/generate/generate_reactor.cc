@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
 #include "kernels/failpoint.h"
 #include "service/calls/admission.h"
@@ -60,7 +61,7 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   if (IsRequestId(parsed->request_id())) SetRequestId(parsed->request_id());
   if (parsed->has_model()) {
     const std::string& served = service_.engine.info().model_name;
-    if (absl::Status s = CheckModel(parsed->model(), served); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckModel(parsed->model(), served));
   }
   auto request = ToRequest(*parsed);
   if (!request.ok()) return request.status();

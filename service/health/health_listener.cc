@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "engine/base/status_macros.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "service/health/without_reflection.h"
@@ -44,7 +45,7 @@ absl::Status HealthListener::Start() {
         "--health_listen: cannot listen there; is the address of this "
         "host, and free?");
   }
-  if (absl::Status status = relay_.Start(); !status.ok()) return status;
+  RETURN_IF_ERROR(relay_.Start());
   server_ = builder.BuildAndStart();
   if (!server_) return absl::UnavailableError("the gRPC server of health does not start");
   acceptor_.Begin([this, connections](int fd) {

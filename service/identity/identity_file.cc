@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "engine/base/json/json_fields.h"
+#include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "service/identity/api_key.h"
 
@@ -70,7 +71,7 @@ absl::Status ForEach(const Json& object, JsonFields& fields, const std::string& 
     const std::string place = Place(list, index++);
     static const Json kNothing = Json::object();
     JsonFields entry_fields(entry.is_object() ? entry : kNothing, place);
-    if (absl::Status status = read(entry, entry_fields); !status.ok()) return status;
+    RETURN_IF_ERROR(read(entry, entry_fields));
   }
   return fields.status();
 }
@@ -97,7 +98,7 @@ absl::Status ReadApiKey(const Json& entry, JsonFields& fields, IdentityFile& fil
       fields.Fail("expires", "must be a time such as 2027-01-31T00:00:00Z");
     }
   }
-  if (absl::Status status = fields.Finish(); !status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   if (!file.api_keys.emplace(id, std::move(key)).second) fields.Fail("id", "is there twice");
   return fields.status();
 }
@@ -111,7 +112,7 @@ absl::Status ReadTokenKey(const Json& entry, JsonFields& fields, TokenIssuer& is
     fields.Fail("pem", "or jwk must be there, and only one of them");
   const std::string text = pem ? fields.Text("pem") : std::string();
   const Json& jwk = pem ? entry : fields.Object("jwk");
-  if (absl::Status status = fields.Finish(); !status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   auto key = pem ? TokenKey::FromPem(*algorithm, text) : TokenKey::FromJwk(*algorithm, jwk);
   if (!key.ok()) {
     fields.Fail(pem ? "pem" : "jwk", std::string(key.status().message()));
@@ -148,13 +149,13 @@ absl::Status ReadIssuer(const Json& entry, JsonFields& fields, const std::string
   }
   const Json& keys = fields.Array("keys");
   if (keys.empty()) fields.Fail("keys", "must hold at least one");
-  if (absl::Status status = fields.Finish(); !status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   size_t index = 0;
   for (const Json& key : keys) {
     static const Json kNothing = Json::object();
     JsonFields key_fields(key.is_object() ? key : kNothing,
                           absl::StrCat(place, Place("keys", index++)));
-    if (absl::Status s = ReadTokenKey(key, key_fields, issuer); !s.ok()) return s;
+    RETURN_IF_ERROR(ReadTokenKey(key, key_fields, issuer));
   }
   const std::string name = issuer.issuer;
   if (!file.issuers.emplace(name, std::move(issuer)).second) {
@@ -185,7 +186,7 @@ absl::Status ReadPeer(const Json& entry, JsonFields& fields, IdentityFile& file)
   } else {
     peer.tenant = TenantIn(fields, "tenant");
   }
-  if (absl::Status status = fields.Finish(); !status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   if (!file.peers.emplace(id, std::move(peer)).second) fields.Fail("spiffe_id", "is there twice");
   return fields.status();
 }

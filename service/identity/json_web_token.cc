@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/json/json_fields.h"
+#include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "service/identity/base64url.h"
 
@@ -169,11 +170,11 @@ absl::StatusOr<Caller> VerifyToken(std::string_view token, const TokenIssuers& i
   if (issuer == issuers.end()) return Wrong("its issuer is not known");
   const auto key = KeyOf(header, issuer->second);
   if (!key.ok()) return key.status();
-  if (absl::Status status = CheckHeader(header, **key); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckHeader(header, **key));
   if (!(*key)->Verifies(token.substr(0, last), *signature)) return Wrong("its signature is wrong");
 
-  if (absl::Status s = CheckTimes(claims, issuer->second, now); !s.ok()) return s;
-  if (absl::Status s = CheckAudience(claims, issuer->second); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckTimes(claims, issuer->second, now));
+  RETURN_IF_ERROR(CheckAudience(claims, issuer->second));
   auto tenant = TenantOf(claims, issuer->second);
   if (!tenant.ok()) return tenant.status();
   return Caller{.tenant = *std::move(tenant),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 #include "service/identity/openssl_owned.h"
 
 namespace eta {
@@ -121,7 +122,7 @@ absl::Status TlsFiles::Apply(const std::vector<std::string>& contents) {
     }
     material.client_roots = absl::StrCat(contents[2], "\n", extra_client_root_);
   }
-  if (absl::Status s = CheckTlsMaterial(material, system_clock::now()); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckTlsMaterial(material, system_clock::now()));
   auto taken = std::make_shared<const TlsMaterial>(std::move(material));
   const MutexLock lock(mutex_);
   current_ = std::move(taken);

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_fields.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/tenant.h"
 #include "engine/request/request.h"
 
@@ -72,7 +73,7 @@ absl::StatusOr<Section> ReadSection(const nlohmann::json& object, const std::str
     // cannot wrap: both are in their ranges
     limit.burst_tokens = static_cast<int64_t>(std::ceil(limit.tokens_per_second * kBurstSeconds));
   }
-  if (absl::Status read = fields.Finish(); !read.ok()) return read;
+  RETURN_IF_ERROR(fields.Finish());
   return section;
 }
 
@@ -106,7 +107,7 @@ absl::StatusOr<LimitTable> ParseLimits(std::string_view text) {
       table.named.emplace(name, section->limit);
     }
   }
-  if (absl::Status read = fields.Finish(); !read.ok()) return read;
+  RETURN_IF_ERROR(fields.Finish());
   return table;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/calibrator.h"
 #include "calibration/profiles/profile_store.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -155,7 +156,7 @@ absl::Status CheckCallOptions(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         "--max_connections, --max_connections_per_peer: must not be negative");
   }
-  if (absl::Status status = CheckSecurity(options); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSecurity(options));
   return CheckTenantHeader(options.tenant_header);
 }
 
@@ -169,7 +170,7 @@ absl::Status CheckListenAddress(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         "--listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535");
   }
-  if (absl::Status status = CheckIdleAtAddress(options); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckIdleAtAddress(options));
   if (IsLoopback(*host)) return absl::OkStatus();
   const bool known = Authenticates(options) || options.allow_unauthenticated_network;
   const bool hidden = !options.tls_cert.empty() || options.allow_plaintext_network;
@@ -216,10 +217,10 @@ absl::Status CheckMetricsAddress(const ServerOptions& options) {
 }
 
 absl::Status CheckOptions(const ServerOptions& options, const Limits& limits) {
-  if (absl::Status status = CheckListenAddress(options); !status.ok()) return status;
-  if (absl::Status status = CheckMetricsAddress(options); !status.ok()) return status;
-  if (absl::Status status = CheckHealthAddress(options); !status.ok()) return status;
-  if (absl::Status status = CheckCallOptions(options); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckListenAddress(options));
+  RETURN_IF_ERROR(CheckMetricsAddress(options));
+  RETURN_IF_ERROR(CheckHealthAddress(options));
+  RETURN_IF_ERROR(CheckCallOptions(options));
   if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--stall_timeout: must be longer than --slow_reader_timeout, since a request that waits for "

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "service/calls/admission.h"
 #include "service/calls/call_identity.h"
 #include "service/stats/convert_stats.h"
@@ -39,7 +40,7 @@ absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
   const auto interval = ToInterval(*request);
   if (!interval.ok()) return interval.status();
   request_ = *std::move(request);
-  if (absl::Status status = MakeQuery(*caller); !status.ok()) return status;
+  RETURN_IF_ERROR(MakeQuery(*caller));
   shown_ = KeptShown(ShownBy(context(), service_.identity.rules().tenant_header));
   return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
                        caller->tenant);
@@ -57,7 +58,7 @@ absl::Status WatchStatsReactor::MakeQuery(const Caller& caller) {
 absl::Status WatchStatsReactor::CheckStillAllowed() {
   const auto caller = service_.identity.Of(shown_.Get());
   if (!caller.ok()) return caller.status();
-  if (absl::Status status = CheckRoles(*caller, kStatsRoles); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckRoles(*caller, kStatsRoles));
   return MakeQuery(*caller);
 }
 

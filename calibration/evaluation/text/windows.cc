@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -36,7 +37,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source
       windows.emplace_back(first, first + static_cast<std::ptrdiff_t>(step) + 1);
     }
     const size_t held = windows.size() * (step + 1);
-    if (absl::Status s = CheckTextTokens(held, max_tokens); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckTextTokens(held, max_tokens));
     pending.erase(pending.begin(), pending.begin() + static_cast<std::ptrdiff_t>(begin));
   }
   if (windows.empty()) {
@@ -64,7 +65,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource
       windows.push_back(std::move(window));
     }
     const size_t held = windows.size() * static_cast<size_t>(options.sequence_tokens);
-    if (absl::Status s = CheckTextTokens(held, max_tokens); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckTextTokens(held, max_tokens));
   }
   if (windows.empty()) {
     return InvalidField("context", absl::StrCat("no document holds ", context + 1, " tokens"));

@@ -9,6 +9,7 @@
 #include "calibration/profiles/store/page_token.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -143,12 +144,12 @@ absl::StatusOr<ProfilePtr> DirectoryProfileStore::CheckPut(const Tenant& /*tenan
 
 absl::StatusOr<ProfilePtr> DirectoryProfileStore::Get(const Tenant& tenant, const std::string& name,
                                                       const ProfileSelector& selector) const {
-  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", name));
   const int64_t* version = std::get_if<int64_t>(&selector);
   if (version != nullptr && *version < 1) return InvalidField("version", "must be at least 1");
   const std::string* alias = std::get_if<std::string>(&selector);
   if (alias != nullptr) {
-    if (absl::Status s = CheckProfileAlias("alias", *alias); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckProfileAlias("alias", *alias));
   }
   const Set profiles = Current();
   const FolderProfile* profile = Find(*profiles, tenant, name);
@@ -187,7 +188,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
 absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& tenant,
                                                                 const std::string& name,
                                                                 const ProfilePage& page) const {
-  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", name));
   const absl::StatusOr<int64_t> before = ReadVersionPage(tenant, name, page);
   if (!before.ok()) return before.status();
   const Set profiles = Current();
@@ -209,7 +210,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& te
 
 absl::StatusOr<std::vector<ProfileAlias>> DirectoryProfileStore::ListAliases(
     const Tenant& tenant, const std::string& name) const {
-  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", name));
   const Set profiles = Current();
   std::vector<ProfileAlias> aliases;
   if (const FolderProfile* profile = Find(*profiles, tenant, name)) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -94,7 +95,7 @@ absl::StatusOr<std::unique_ptr<PostgresConnection>> PostgresConnection::Open(
       " SET client_encoding = 'UTF8'; SET statement_timeout = 10000;"
       " SET idle_in_transaction_session_timeout = 10000; SET lock_timeout = ",
       busy_timeout.count());
-  if (absl::Status s = connection->Run(settings.c_str()); !s.ok()) return s;
+  RETURN_IF_ERROR(connection->Run(settings.c_str()));
   return connection;
 }
 

@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_fields.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -113,14 +114,14 @@ absl::Status AddAliases(const Tenant& tenant, std::string_view text, FolderProfi
     if (!aliases.is_object()) return InvalidField(name, "must be an object");
     JsonFields fields(aliases, name + ".");
     for (const auto& [alias, unused] : aliases.items()) {
-      if (absl::Status s = CheckProfileAlias(name + "." + Quoted(alias), alias); !s.ok()) return s;
+      RETURN_IF_ERROR(CheckProfileAlias(name + "." + Quoted(alias), alias));
       const int64_t version = fields.Integer(alias, 1, std::numeric_limits<int64_t>::max());
       if (!profile->second.versions.contains(version)) {
         fields.Fail(alias, "names a version that is not in this folder");
       }
       profile->second.aliases[alias] = version;
     }
-    if (absl::Status s = fields.Finish(); !s.ok()) return s;
+    RETURN_IF_ERROR(fields.Finish());
   }
   return absl::OkStatus();
 }

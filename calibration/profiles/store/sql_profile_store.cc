@@ -11,6 +11,7 @@
 #include "calibration/profiles/store/page_token.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -99,8 +100,8 @@ absl::Status CheckExpectedField(std::optional<int64_t> expected) {
 
 // Checks all fields but the content.
 absl::Status CheckPutFields(const PutProfile& put) {
-  if (absl::Status s = CheckProfileName("name", put.name); !s.ok()) return s;
-  if (absl::Status s = CheckRequestIdentity(put.request_id, put.payload_digest); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", put.name));
+  RETURN_IF_ERROR(CheckRequestIdentity(put.request_id, put.payload_digest));
   return CheckExpectedField(put.expected_version);
 }
 
@@ -185,7 +186,7 @@ absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant
 
   const absl::StatusOr<NameState> state = ReadName(session, tenant, put.name);
   if (!state.ok()) return state.status();
-  if (absl::Status s = CheckExpected(*state, put.expected_version); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckExpected(*state, put.expected_version));
   ProfileRecord record{.tenant = tenant,
                        .name = put.name,
                        .version = state->last + 1,
@@ -208,14 +209,14 @@ absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant
                             SqlBytes{*std::move(blob)}});
   if (!inserted.ok()) return inserted.status();
   if (ETA_FAILPOINT(kStorePut)) return StoreFull();
-  if (absl::Status s = NoteChange(session, tenant, put.name); !s.ok()) return s;
+  RETURN_IF_ERROR(NoteChange(session, tenant, put.name));
   stored = std::make_shared<const ProfileRecord>(std::move(record));
   return SqlEnd::kCommit;
 }
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::Put(const Tenant& tenant, const PutProfile& put) {
-  if (absl::Status s = CheckPutFields(put); !s.ok()) return s;
-  if (absl::Status s = CheckProfileContent(put.content); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckPutFields(put));
+  RETURN_IF_ERROR(CheckProfileContent(put.content));
   ProfilePtr stored;
   const absl::Status status = database_->Write(
       tenant, [&](SqlSession& session) { return Insert(session, tenant, put, stored); });
@@ -232,14 +233,14 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::Put(const Tenant& tenant, const PutP
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
                                                      const PutProfile& put) const {
-  if (absl::Status s = CheckPutFields(put); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckPutFields(put));
   absl::StatusOr<ProfilePtr> found = ProfilePtr();
   const absl::Status status = database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
     found = RequestRecord(session, tenant, put);
     if (!found.ok() || *found != nullptr) return found.status();
     const absl::StatusOr<NameState> state = ReadName(session, tenant, put.name);
     if (!state.ok()) return state.status();
-    if (absl::Status s = CheckExpected(*state, put.expected_version); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckExpected(*state, put.expected_version));
     return CheckQuota(session, tenant, QuotaOf(tenant), 1);
   });
   if (!status.ok()) return status;
@@ -250,7 +251,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std::string& name,
                                                 const ProfileSelector& selector) const {
-  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", name));
   std::vector<SqlValue> values = {tenant.id(), name};
   std::string which = " AND record IS NOT NULL ORDER BY version DESC LIMIT 1";
   if (const int64_t* version = std::get_if<int64_t>(&selector)) {
@@ -258,7 +259,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std:
     values.emplace_back(*version);
     which = " AND version = $3";
   } else if (const std::string* alias = std::get_if<std::string>(&selector)) {
-    if (absl::Status s = CheckProfileAlias("alias", *alias); !s.ok()) return s;
+    RETURN_IF_ERROR(CheckProfileAlias("alias", *alias));
     values.emplace_back(*alias);
     which =
         " AND version = (SELECT version FROM eta_aliases"
@@ -320,7 +321,7 @@ absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
 absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
                                                           const std::string& name,
                                                           const ProfilePage& page) const {
-  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", name));
   const absl::StatusOr<int64_t> before = ReadVersionPage(tenant, name, page);
   if (!before.ok()) return before.status();
   const Rows rows = Query(tenant,
@@ -335,7 +336,7 @@ absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
 
 absl::StatusOr<std::vector<ProfileAlias>> SqlProfileStore::ListAliases(
     const Tenant& tenant, const std::string& name) const {
-  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", name));
   const Rows rows = Query(tenant,
                           "SELECT alias, version FROM eta_aliases"
                           " WHERE tenant = $1 AND name = $2 ORDER BY alias",
@@ -351,9 +352,9 @@ absl::StatusOr<std::vector<ProfileAlias>> SqlProfileStore::ListAliases(
 }
 
 absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put) {
-  if (absl::Status s = CheckProfileName("name", put.name); !s.ok()) return s;
-  if (absl::Status s = CheckProfileAlias("alias", put.alias); !s.ok()) return s;
-  if (absl::Status s = CheckExpectedField(put.expected_version); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", put.name));
+  RETURN_IF_ERROR(CheckProfileAlias("alias", put.alias));
+  RETURN_IF_ERROR(CheckExpectedField(put.expected_version));
   if (put.version < 0) return InvalidField("version", "must not be negative");
   const std::vector<SqlValue> key = {tenant.id(), put.name, put.alias};
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
@@ -390,7 +391,7 @@ absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put
       if (!set.ok()) return set.status();
     }
     if (ETA_FAILPOINT(kStoreAlias)) return StoreFull();
-    if (absl::Status s = NoteChange(session, tenant, put.name); !s.ok()) return s;
+    RETURN_IF_ERROR(NoteChange(session, tenant, put.name));
     return SqlEnd::kCommit;
   };
   const absl::Status status = database_->Write(tenant, body);
@@ -400,8 +401,8 @@ absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put
 
 absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& name,
                                      std::optional<int64_t> expected_version) {
-  if (absl::Status s = CheckProfileName("name", name); !s.ok()) return s;
-  if (absl::Status s = CheckExpectedField(expected_version); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", name));
+  RETURN_IF_ERROR(CheckExpectedField(expected_version));
   const std::vector<SqlValue> key = {tenant.id(), name};
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
     const absl::StatusOr<NameState> state = ReadName(session, tenant, name);
@@ -414,7 +415,7 @@ absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& na
       if (const Rows done = session.Run(statement, key); !done.ok()) return done.status();
       if (ETA_FAILPOINT(kStoreDelete)) return StoreFull();
     }
-    if (absl::Status s = NoteChange(session, tenant, name); !s.ok()) return s;
+    RETURN_IF_ERROR(NoteChange(session, tenant, name));
     return SqlEnd::kCommit;
   };
   const absl::Status status = database_->Write(tenant, body);

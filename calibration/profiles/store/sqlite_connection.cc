@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/store/store_error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -86,7 +87,7 @@ absl::StatusOr<std::unique_ptr<SqliteConnection>> SqliteConnection::Open(
   // connection's own, of which there are up to ten, are for the statement at hand (KiB).
   for (const char* pragma :
        {"PRAGMA synchronous = FULL", "PRAGMA cell_size_check = ON", "PRAGMA cache_size = -256"}) {
-    if (absl::Status s = connection->Run(pragma); !s.ok()) return s;
+    RETURN_IF_ERROR(connection->Run(pragma));
   }
   return connection;
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -121,7 +122,7 @@ absl::StatusOr<Identity> ReadIdentity(SqliteConnection& connection) {
 absl::Status RunAll(SqliteConnection& connection, std::span<const char* const> statements) {
   for (const char* statement : statements) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
-    if (absl::Status s = connection.Run(statement); !s.ok()) return s;
+    RETURN_IF_ERROR(connection.Run(statement));
   }
   return absl::OkStatus();
 }
@@ -131,7 +132,7 @@ absl::Status RunAll(SqliteConnection& connection, std::span<const char* const> s
 absl::Status MigrateFrom(int64_t version, SqliteConnection& connection) {
   const absl::StatusOr<int64_t> now = connection.Number("PRAGMA user_version");
   if (!now.ok() || *now != version) return now.status();
-  if (absl::Status s = connection.Run("BEGIN IMMEDIATE"); !s.ok()) return s;
+  RETURN_IF_ERROR(connection.Run("BEGIN IMMEDIATE"));
   const absl::StatusOr<Identity> identity = ReadIdentity(connection);
   absl::Status status = identity.status();
   if (status.ok() && version == 0 && identity->Blank()) status = RunAll(connection, kSchema);
@@ -157,14 +158,14 @@ absl::Status CheckTables(SqliteConnection& connection, std::span<const char* con
 // Refuses a file that is not a profile store, so that nothing is written to it.
 absl::Status CheckIdentity(SqliteConnection& connection) {
   const auto read = [&connection]() -> absl::StatusOr<Identity> {
-    if (absl::Status s = connection.Run("BEGIN"); !s.ok()) return s;
+    RETURN_IF_ERROR(connection.Run("BEGIN"));
     absl::StatusOr<Identity> identity = ReadIdentity(connection);
     connection.Rollback();
     return identity;
   };
   absl::StatusOr<Identity> identity = read();
   if (identity.ok() && identity->Blank()) {
-    if (absl::Status s = MigrateFrom(0, connection); !s.ok()) return s;
+    RETURN_IF_ERROR(MigrateFrom(0, connection));
     identity = read();
   }
   if (!identity.ok()) return identity.status();
@@ -177,7 +178,7 @@ absl::Status CheckIdentity(SqliteConnection& connection) {
                      {.reason = "STORE_SCHEMA_TOO_NEW"});
   }
   if (identity->schema_version < 1) return StoreCorrupt("file has no schema version");
-  if (absl::Status s = CheckTables(connection, kSchema); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckTables(connection, kSchema));
   return identity->schema_version == 1 ? absl::OkStatus() : CheckTables(connection, kUses);
 }
 
@@ -228,8 +229,8 @@ absl::Status KeepLog(SqliteConnection& connection) {
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
     const std::string& path, std::chrono::milliseconds busy_timeout) {
-  if (absl::Status s = CheckFolder(FolderOf(path)); !s.ok()) return s;
-  if (absl::Status s = CreateFile(path); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckFolder(FolderOf(path)));
+  RETURN_IF_ERROR(CreateFile(path));
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) {
     return InvalidField("profile_store", "is not a file");
@@ -237,16 +238,16 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
   if (ETA_FAILPOINT(kStoreOpen)) return StoreUnavailable("its file cannot be opened");
   absl::StatusOr<Connection> writer = SqliteConnection::Open(path, busy_timeout);
   if (!writer.ok()) return writer.status();
-  if (absl::Status s = CheckIdentity(**writer); !s.ok()) return s;
-  if (absl::Status s = CheckIntegrity(**writer); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckIdentity(**writer));
+  RETURN_IF_ERROR(CheckIntegrity(**writer));
   if ((file.st_mode & 077) != 0 && chmod(path.c_str(), 0600) != 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      "the profile store's file may be read by others and is not ours to change",
                      {.reason = "STORE_PERMISSIONS"});
   }
-  if (absl::Status s = StartLog(**writer, busy_timeout); !s.ok()) return s;
-  if (absl::Status s = KeepLog(**writer); !s.ok()) return s;
-  if (absl::Status s = MigrateFrom(1, **writer); !s.ok()) return s;
+  RETURN_IF_ERROR(StartLog(**writer, busy_timeout));
+  RETURN_IF_ERROR(KeepLog(**writer));
+  RETURN_IF_ERROR(MigrateFrom(1, **writer));
   std::unique_ptr<SqliteDatabase> database(
       new SqliteDatabase(path, busy_timeout, static_cast<uint64_t>(file.st_ino)));
   database->writer_ = *std::move(writer);
@@ -264,7 +265,7 @@ absl::StatusOr<SqliteDatabase::Connection> SqliteDatabase::BorrowReader() {
   }
   absl::StatusOr<Connection> reader = SqliteConnection::Open(path_, busy_timeout_);
   if (!reader.ok()) return reader.status();
-  if (absl::Status s = (*reader)->Run("PRAGMA query_only = ON"); !s.ok()) return s;
+  RETURN_IF_ERROR((*reader)->Run("PRAGMA query_only = ON"));
   return reader;
 }
 
@@ -306,7 +307,7 @@ absl::Status SqliteDatabase::Write(const Tenant& /*tenant*/, const WriteBody& bo
 
 absl::Status SqliteDatabase::WriteAlone(const WriteBody& body) {
   const absl::Cleanup rollback = [this] { writer_->Rollback(); };
-  if (absl::Status s = writer_->Run("BEGIN IMMEDIATE"); !s.ok()) return s;
+  RETURN_IF_ERROR(writer_->Run("BEGIN IMMEDIATE"));
   const absl::StatusOr<SqlEnd> end = body(*writer_);
   absl::Status status = end.status();
   if (status.ok() && *end == SqlEnd::kCommit) {

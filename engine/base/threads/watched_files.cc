@@ -9,6 +9,7 @@
 
 #include "engine/base/descriptor.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -56,7 +57,7 @@ absl::StatusOr<std::unique_ptr<WatchedFiles>> WatchedFiles::Open(WatchedFilesOpt
   std::unique_ptr<WatchedFiles> files(
       new WatchedFiles(std::move(options), std::move(apply), std::move(report)));
   Seen seen = files->Stat();
-  if (absl::Status status = files->Load(seen); !status.ok()) return status;
+  RETURN_IF_ERROR(files->Load(seen));
   {
     const MutexLock lock(files->poll_mutex_);
     files->seen_ = std::move(seen);
