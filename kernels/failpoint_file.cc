@@ -30,18 +30,18 @@ std::unique_ptr<FailpointFile> FailpointFile::FromEnvironment() {
 
 FailpointFile::FailpointFile(std::string path) : path_(std::move(path)) {
   NameFailpointsIn(path_ + ".struck");
-  Look();
+  Poll();
   thread_ = std::jthread([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       std::this_thread::sleep_for(kPeriod);
-      Look();
+      Poll();
     }
   });
 }
 
 FailpointFile::~FailpointFile() = default;
 
-void FailpointFile::Look() {
+void FailpointFile::Poll() {
   std::string rules = Contents(path_);
   if (rules == armed_) return;
   if (!ArmFailpoints(rules)) return;

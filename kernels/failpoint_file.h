@@ -20,7 +20,7 @@ class FailpointFile {
 
  private:
   explicit FailpointFile(std::string path);
-  void Look();
+  void Poll();
 
   const std::string path_;
   std::string armed_;

@@ -21,7 +21,7 @@
 #include "service/options/flags.h"
 #include "service/process/failure_watch.h"
 #include "service/process/stop_signals.h"
-#include "service/server.h"
+#include "service/server/server.h"
 #include "service/stats/page/metrics_exposer.h"
 #include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"

@@ -75,13 +75,13 @@ rule "what is counted, and its page, know no gRPC" 'service/(telemetry|stats/pag
 only "only kernels/cuda and its tests see CUDA" '(kernels/cuda|tests)/[^:]*' \
   '(cuda[A-Za-z_]*\.h|cublas|nccl|cub/)'
 rule "the client program sees the API and the formats of keys only" 'service/etactl/[^:]*' \
-  'service/(admin|calibrate|calls|connections|generate|health|limits|log|options|process|profiles|stats|telemetry|wire|[a-z_]+\.h)'
+  'service/(admin|calibrate|calls|connections|generate|health|limits|log|options|process|profiles|server|stats|telemetry|wire|[a-z_]+\.h)'
 one "only one file sees the exposer" '(civetweb|CivetServer|prometheus/exposer)'
 one "only one file sees SentencePiece" 'sentencepiece'
 
 rooms engine base checkpoint model request tokenizer batching passes
 rooms service log process wire connections telemetry options identity limits calls profiles \
-  calibrate generate stats admin health etactl
+  calibrate generate stats admin health server etactl
 
 if [ "$broken" -eq 0 ]; then echo "layers: in order"; fi
 exit "$broken"

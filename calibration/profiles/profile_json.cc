@@ -198,7 +198,7 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   }
   json.Key("content_sha256").Value(*digest);
   json.End();
-  return json.Take() + "\n";
+  return json.Release() + "\n";
 }
 
 absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {

@@ -124,8 +124,9 @@ class ShardIndexReader : public nlohmann::json_sax<Json> {
 };
 
 // Hashes a file and holds the digest against the allow-list.
-absl::Status Admit(const InputFile& file, const std::string& name, const CheckpointOptions& options,
-                   std::map<std::string, std::string>& sha256) {
+absl::Status CheckFile(const InputFile& file, const std::string& name,
+                       const CheckpointOptions& options,
+                       std::map<std::string, std::string>& sha256) {
   const auto digest = file.Sha256Hex();
   if (!digest.ok()) return digest.status();
   sha256[name] = *digest;
@@ -175,7 +176,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
     if (!file.ok()) return file.status();
     auto text = file->ReadAll(max_bytes);
     if (!text.ok()) return text.status();
-    const absl::Status admitted = Admit(*file, name, options, checkpoint.sha256_);
+    const absl::Status admitted = CheckFile(*file, name, options, checkpoint.sha256_);
     if (!admitted.ok()) return admitted;
     return text;
   };
@@ -185,7 +186,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
     auto shard = SafetensorsFile::Open(*path);
     if (!shard.ok()) return shard.status();
     checkpoint.files_.push_back(*std::move(shard));
-    return Admit(checkpoint.files_.back().file(), name, options, checkpoint.sha256_);
+    return CheckFile(checkpoint.files_.back().file(), name, options, checkpoint.sha256_);
   };
 
   auto config = read_text(kConfig, kMaxConfigBytes);

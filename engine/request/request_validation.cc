@@ -72,7 +72,7 @@ class Checker {
   void Set(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
-  absl::Status Take() { return std::move(status_); }
+  absl::Status Release() { return std::move(status_); }
 
  private:
   absl::Status status_;
@@ -202,25 +202,25 @@ absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
   CheckStopping(request.stopping, config, limits, check);
   CheckOutput(request.output, check);
   CheckAttention(request.attention, model, check);
-  return check.Take();
+  return check.Release();
 }
 
 absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model) {
   Checker check;
   CheckAttention(choice, model, check);
-  return check.Take();
+  return check.Release();
 }
 
 absl::Status ValidateText(std::string_view text, const Limits& limits) {
   Checker check;
   CheckText(text, limits, check);
-  return check.Take();
+  return check.Release();
 }
 
 absl::Status NoTextError() {
   Checker check;
   check.Precondition(false, absl::StrCat("text: send token ids: ", kIdsOnly));
-  return check.Take();
+  return check.Release();
 }
 
 absl::Status RequireIdsOnly(const Request& request) {
@@ -232,7 +232,7 @@ absl::Status RequireIdsOnly(const Request& request) {
                      absl::StrCat("stopping.stop_strings: use stop_token_ids: ", why));
   check.Precondition(request.output.ids,
                      absl::StrCat("output.token_ids: must be true, answers have no text: ", why));
-  return check.Take();
+  return check.Release();
 }
 
 int64_t LeastTokens(size_t text_bytes, const EngineInfo& model) {

@@ -164,8 +164,8 @@ class Collector {
       for (size_t i = 0; i < num_queries_; ++i) {
         const int32_t keys = scratch_.state[i].position + 1 - first;
         if (keys <= 0) continue;
-        Take(scratch_.state[i], scratch_.scores + i * kTileRowStride, ordinal,
-             static_cast<size_t>(std::min(keys, tile_.block_size)), record);
+        Count(scratch_.state[i], scratch_.scores + i * kTileRowStride, ordinal,
+              static_cast<size_t>(std::min(keys, tile_.block_size)), record);
       }
     }
     Finish();
@@ -213,8 +213,8 @@ class Collector {
         targets_.data(), scratch_.scores);
   }
 
-  void Take(CalibrationQuery& query, const float* scores, int32_t ordinal, size_t keys,
-            const std::byte* record) {
+  void Count(CalibrationQuery& query, const float* scores, int32_t ordinal, size_t keys,
+             const std::byte* record) {
     const BlockScores block = Measure(query, scores, keys);
     query.gate += block.gate;
     if (HWY_LIKELY(block.inside)) {

@@ -37,7 +37,7 @@
 #include "service/calls/records/call_log.h"
 #include "service/log/log.h"
 #include "service/process/large_blocks.h"
-#include "service/server.h"
+#include "service/server/server.h"
 #include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/testing/base/temp_folder.h"

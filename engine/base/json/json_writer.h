@@ -35,7 +35,7 @@ class JsonWriter {
     text_ += nlohmann::json(value).dump();
   }
   // Once everything has been ended.
-  std::string Take() { return std::move(text_); }
+  std::string Release() { return std::move(text_); }
 
  private:
   void Begin(char open, char close) {

@@ -19,7 +19,7 @@
 #include "grpcpp/create_channel.h"
 #include "service/calls/records/call_log.h"
 #include "service/log/log.h"
-#include "service/server.h"
+#include "service/server/server.h"
 #include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"
 #include "tests/testing/base/temp_folder.h"

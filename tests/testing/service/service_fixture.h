@@ -12,7 +12,7 @@
 #include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
-#include "service/server.h"
+#include "service/server/server.h"
 #include "tests/testing/engine/puppet_engine.h"
 #include "tests/testing/net/client_call.h"
 #include "tests/testing/net/own_connection.h"

@@ -1,4 +1,4 @@
-#include "service/transport.h"
+#include "service/server/transport.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "service/eta_service.h"
+#include "service/server/eta_service.h"
 
 #include <optional>
 #include <string>

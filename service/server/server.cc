@@ -1,4 +1,4 @@
-#include "service/server.h"
+#include "service/server/server.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -13,8 +13,8 @@
 #include "kernels/failpoint.h"
 #include "service/health/without_reflection.h"
 #include "service/identity/tls_credentials.h"
+#include "service/server/transport.h"
 #include "service/stats/status_reader.h"
-#include "service/transport.h"
 
 namespace eta {
 namespace {

@@ -1,4 +1,4 @@
-#include "service/call_resources.h"
+#include "service/server/call_resources.h"
 
 namespace eta {
 namespace {
