@@ -106,13 +106,17 @@ TEST(EtaBench, PrintsATable) {
 TEST(EtaBench, ObserveTellsWhatCountingCosts) {
   if (RunBench("observe --help").code != 0) GTEST_SKIP() << "built without the service";
   const nlohmann::json report =
-      Report("observe --layers=3 --heads=8 --kv_heads=2 --rows=5 --series=1,5 --profiles=7");
+      Report("observe --layers=3 --heads=8 --kv_heads=2 --rows=5 --series=1,5 --profiles=3,7");
   ASSERT_EQ(report["steps"].size(), 2u);
   for (const nlohmann::json& step : report["steps"]) {
     ExpectNumbers(step, {"series", "microseconds", "share_of_step"});
   }
-  EXPECT_EQ(report["page"]["profiles"], 7);
-  ExpectNumbers(report["page"], {"bytes", "milliseconds"});
+  ASSERT_EQ(report["pages"].size(), 2u);
+  EXPECT_EQ(report["pages"][0]["profiles"], 3);
+  EXPECT_EQ(report["pages"][1]["profiles"], 7);
+  for (const nlohmann::json& page : report["pages"]) {
+    ExpectNumbers(page, {"profiles", "megabytes", "milliseconds"});
+  }
 }
 
 TEST(EtaBench, RefusesWhatItCannotDo) {
