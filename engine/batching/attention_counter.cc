@@ -11,8 +11,8 @@ AttentionCounter::AttentionCounter(const ModelConfig& config, const KvGeometry& 
       record_bytes_(IndexRecordBytes(geometry)),
       layers_(static_cast<size_t>(config.num_layers)) {}
 
-void AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attended,
-                                const int32_t* tokens_read, int32_t kv_len, int32_t screened) {
+RowReads AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attended,
+                                    const int32_t* tokens_read, int32_t kv_len, int32_t screened) {
   int64_t attended = 0;
   for (int32_t head = 0; head < num_query_heads_; ++head) attended += tokens_attended[head];
   int64_t read = 0;
@@ -26,6 +26,7 @@ void AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attende
   keys_read_ += read;
   keys_cached_ += static_cast<int64_t>(kv_len) * num_kv_heads_;
   records_read_ += static_cast<int64_t>(screened) * num_kv_heads_;
+  return {.keys_attended = attended, .keys_read = read};
 }
 
 AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {

@@ -11,14 +11,20 @@
 
 namespace eta {
 
+// What one decode row read, over heads, or over layers and heads.
+struct RowReads {
+  int64_t keys_attended = 0;
+  int64_t keys_read = 0;
+};
+
 class AttentionCounter {
  public:
   AttentionCounter(const ModelConfig& config, const KvGeometry& geometry);
 
   // Adds one decode row in one layer: tokens attended [HQ] and tokens read [HKV], of kv_len tokens;
-  // `screened` is the number of block records that selection read.
-  void AddLayer(int32_t layer_idx, const int32_t* tokens_attended, const int32_t* tokens_read,
-                int32_t kv_len, int32_t screened);
+  // `screened` is the number of block records that selection read. Returns the sums over heads.
+  RowReads AddLayer(int32_t layer_idx, const int32_t* tokens_attended, const int32_t* tokens_read,
+                    int32_t kv_len, int32_t screened);
   // To be called once AddLayer was called for all layers of a row.
   void AddRow() { ++rows_; }
 

@@ -70,15 +70,20 @@ absl::Status StepBatch::Finish() {
   return finished;
 }
 
-void StepBatch::Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const {
+RowReads StepBatch::Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const {
   const int32_t kv_len = rows.position + i + 1;
   const int32_t screened = Screened(rows, i);
+  RowReads reads;
   for (int32_t layer = 0; layer < config().num_layers; ++layer) {
     const int64_t row = int64_t{layer} * num_rows() + rows.row_begin + i;
-    counter.AddLayer(layer, tokens_attended_.data() + row * config().num_query_heads,
-                     tokens_read_.data() + row * config().num_kv_heads, kv_len, screened);
+    const RowReads layer_reads =
+        counter.AddLayer(layer, tokens_attended_.data() + row * config().num_query_heads,
+                         tokens_read_.data() + row * config().num_kv_heads, kv_len, screened);
+    reads.keys_attended += layer_reads.keys_attended;
+    reads.keys_read += layer_reads.keys_read;
   }
   counter.AddRow();
+  return reads;
 }
 
 int32_t StepBatch::Screened(const SequenceRows& rows, int32_t i) const {

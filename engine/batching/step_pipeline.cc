@@ -263,14 +263,16 @@ void StepPipeline::CountReads(Step& step) const {
     if (member.rows.kind != RowKind::kDecode) continue;
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
       if (!member.sequence->Counts(member.rows.position + i)) continue;
-      step.batch.Count(member.rows, i, member.sequence->counter());
+      const RowReads reads = step.batch.Count(member.rows, i, member.sequence->counter());
       member.sequence->CountedRow();
       if (observer_ == nullptr) continue;
       step.decode_rows.push_back({.request = &member.sequence->request(),
                                   .attention = &member.sequence->attention(),
                                   .row = member.rows.row_begin + i,
                                   .kv_len = member.rows.position + i + 1,
-                                  .screened = step.batch.Screened(member.rows, i)});
+                                  .screened = step.batch.Screened(member.rows, i),
+                                  .keys_attended = reads.keys_attended,
+                                  .keys_read = reads.keys_read});
     }
   }
 }

@@ -6,16 +6,9 @@
 namespace eta {
 namespace {
 
-// Contiguous 32-bit numbers: the compiler makes vector instructions of it. No sum over the heads of
-// one row in one layer passes 32 bits.
-uint32_t AddRow(const int32_t* __restrict counts, uint32_t* __restrict sums, int32_t heads) {
-  uint32_t all = 0;
-  for (int32_t head = 0; head < heads; ++head) {
-    const auto count = static_cast<uint32_t>(counts[head]);
-    sums[head] += count;
-    all += count;
-  }
-  return all;
+// Contiguous 32-bit numbers: the compiler makes vector instructions of it.
+void AddRow(const int32_t* __restrict counts, uint32_t* __restrict sums, int32_t heads) {
+  for (int32_t head = 0; head < heads; ++head) sums[head] += static_cast<uint32_t>(counts[head]);
 }
 
 size_t SizeOf(int32_t layers, int32_t heads) {
@@ -40,7 +33,7 @@ bool HeadTotals::Takes(int32_t kv_len) {
 }
 
 // Layer by layer, so that the counts are read in the order in which they lie.
-void HeadTotals::Add(const StepReport& step, std::span<Row> rows) {
+void HeadTotals::Add(const StepReport& step, std::span<const Row> rows) {
   while (!rows.empty()) {
     size_t count = 0;
     while (count < rows.size() && rows[count].totals->Takes(rows[count].report->kv_len)) ++count;
@@ -53,13 +46,12 @@ void HeadTotals::Add(const StepReport& step, std::span<Row> rows) {
     }
     const auto [num_layers, query_heads, kv_heads] = rows.front().totals->shape_;
     for (int64_t layer = 0; layer < num_layers; ++layer) {
-      for (Row& row : rows.first(count)) {
+      for (const Row& row : rows.first(count)) {
         const int64_t at = layer * step.num_rows + row.report->row;
-        row.keys_attended +=
-            AddRow(step.tokens_attended + at * query_heads,
-                   row.totals->attended_.recent.data() + layer * query_heads, query_heads);
-        row.keys_read += AddRow(step.tokens_read + at * kv_heads,
-                                row.totals->read_.recent.data() + layer * kv_heads, kv_heads);
+        AddRow(step.tokens_attended + at * query_heads,
+               row.totals->attended_.recent.data() + layer * query_heads, query_heads);
+        AddRow(step.tokens_read + at * kv_heads, row.totals->read_.recent.data() + layer * kv_heads,
+               kv_heads);
       }
     }
     rows = rows.subspan(count);

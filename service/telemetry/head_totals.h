@@ -19,17 +19,15 @@ struct HeadShape {
 
 class HeadTotals {
  public:
-  // A row of a step, and whose totals it belongs to, all of one shape. Add fills in the rest.
+  // A row of a step, and whose totals it belongs to, all of one shape.
   struct Row {
     const DecodeRowReport* report = nullptr;
     HeadTotals* totals = nullptr;
-    int64_t keys_attended = 0;  // over layers and query heads
-    int64_t keys_read = 0;      // over layers and KV heads
   };
 
   explicit HeadTotals(const HeadShape& shape);
 
-  static void Add(const StepReport& step, std::span<Row> rows);
+  static void Add(const StepReport& step, std::span<const Row> rows);
 
   // Of the same shape.
   void Add(const HeadTotals& other);

@@ -128,12 +128,12 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
   HeadTotals::Add(report, step_rows_);
   const int64_t layer_heads = int64_t{shape_.num_layers} * shape_.num_query_heads;
   const int64_t layer_groups = int64_t{shape_.num_layers} * shape_.num_kv_heads;
-  for (size_t i = 0; i < step_rows_.size(); ++i) {
-    const HeadTotals::Row& row = step_rows_[i];
+  for (size_t i = 0; i < report.decode.size(); ++i) {
+    const DecodeRowReport& row = report.decode[i];
     Account& account = *step_accounts_[i];
     AttentionTotals& totals = account.series.attention;
-    const int64_t eligible = row.report->kv_len * layer_heads;
-    const int64_t cached = row.report->kv_len * layer_groups;
+    const int64_t eligible = row.kv_len * layer_heads;
+    const int64_t cached = row.kv_len * layer_groups;
     ++totals.decode_rows;
     totals.keys_attended += row.keys_attended;
     totals.keys_eligible += eligible;
@@ -141,7 +141,7 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
     totals.keys_cached += cached;
     totals.head_density += static_cast<double>(row.keys_attended) / static_cast<double>(eligible);
     totals.union_density += static_cast<double>(row.keys_read) / static_cast<double>(cached);
-    account.records_read += row.report->screened * layer_groups;
+    account.records_read += row.screened * layer_groups;
   }
 }
 

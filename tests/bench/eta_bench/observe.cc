@@ -52,7 +52,7 @@ EngineInfo MakeInfo(const Options& options) {
 // Requests that decode. Each draws one token in every step.
 class Streams {
  public:
-  Streams(const Options& options, int series) {
+  Streams(const Options& options, int series) : layers_(options.layers) {
     std::mt19937 random(1);
     const auto count = [&](int heads) {
       std::vector<int32_t> counts(static_cast<size_t>(options.layers) *
@@ -92,8 +92,15 @@ class Streams {
     report_.decode = decode_;
   }
 
+  // Sums the rows' counts, as the engine has just done when it reports a step.
   const StepReport& Step(int number) {
     const auto which = static_cast<size_t>(number % kSteps);
+    const std::vector<int64_t> keys_attended = SumRows(attended_[which]);
+    const std::vector<int64_t> keys_read = SumRows(read_[which]);
+    for (size_t row = 0; row < decode_.size(); ++row) {
+      decode_[row].keys_attended = keys_attended[row];
+      decode_[row].keys_read = keys_read[row];
+    }
     report_.tokens_attended = attended_[which].data();
     report_.tokens_read = read_[which].data();
     return report_;
@@ -119,6 +126,19 @@ class Streams {
   }
 
  private:
+  // counts: [L, R, heads]. Returns [R].
+  std::vector<int64_t> SumRows(const std::vector<int32_t>& counts) const {
+    std::vector<int64_t> sums(decode_.size());
+    const size_t heads = counts.size() / (sums.size() * static_cast<size_t>(layers_));
+    for (size_t begin = 0; begin < counts.size(); begin += heads) {
+      const auto row = counts.begin() + static_cast<ptrdiff_t>(begin);
+      int64_t& sum = sums[begin / heads % sums.size()];
+      sum = std::accumulate(row, row + static_cast<ptrdiff_t>(heads), sum);
+    }
+    return sums;
+  }
+
+  const int layers_;
   std::vector<std::vector<int32_t>> attended_;  // [L, R, HQ] of each step
   std::vector<std::vector<int32_t>> read_;      // [L, R, HKV]
   std::vector<std::shared_ptr<ThresholdProfile>> profiles_;

@@ -82,17 +82,22 @@ class Sums : public Observer {
     AttentionStatistics& attention = sums.attention;
     ++attention.decode_rows;
     sums.screened += row.screened;
+    int64_t keys_attended = 0;
+    int64_t keys_read = 0;
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
       const int32_t* attended =
           report.tokens_attended + (layer * report.num_rows + row.row) * config_.num_query_heads;
       const int32_t* read =
           report.tokens_read + (layer * report.num_rows + row.row) * config_.num_kv_heads;
-      attention.keys_attended +=
-          std::accumulate(attended, attended + config_.num_query_heads, int64_t{0});
-      attention.keys_read += std::accumulate(read, read + config_.num_kv_heads, int64_t{0});
+      keys_attended += std::accumulate(attended, attended + config_.num_query_heads, int64_t{0});
+      keys_read += std::accumulate(read, read + config_.num_kv_heads, int64_t{0});
       attention.keys_eligible += int64_t{row.kv_len} * config_.num_query_heads;
       attention.keys_cached += int64_t{row.kv_len} * config_.num_kv_heads;
     }
+    EXPECT_EQ(row.keys_attended, keys_attended);
+    EXPECT_EQ(row.keys_read, keys_read);
+    attention.keys_attended += keys_attended;
+    attention.keys_read += keys_read;
   }
 
   const ModelConfig config_;

@@ -209,24 +209,16 @@ TEST(HeadTotals, AddUpAsPlainLoopsDo) {
     layers.assign(3, {std::vector<int64_t>(7), std::vector<int64_t>(2), 0});
   }
   for (const HeadTotals::Row& row : rows) {
-    int64_t row_attended = 0;
-    int64_t row_read = 0;
     auto& layers = want[row.totals - totals];
     for (int layer = 0; layer < 3; ++layer) {
       for (int head = 0; head < 7; ++head) {
-        const int32_t count = attended[(layer * kRows + row.report->row) * 7 + head];
-        layers[layer].keys_attended[head] += count;
-        row_attended += count;
+        layers[layer].keys_attended[head] += attended[(layer * kRows + row.report->row) * 7 + head];
       }
       for (int head = 0; head < 2; ++head) {
-        const int32_t count = read[(layer * kRows + row.report->row) * 2 + head];
-        layers[layer].keys_read[head] += count;
-        row_read += count;
+        layers[layer].keys_read[head] += read[(layer * kRows + row.report->row) * 2 + head];
       }
       layers[layer].keys_eligible += row.report->kv_len;
     }
-    EXPECT_EQ(row.keys_attended, row_attended);
-    EXPECT_EQ(row.keys_read, row_read);
   }
   std::vector<LayerTotals> both;
   for (int i = 0; i < 2; ++i) {
@@ -260,7 +252,6 @@ TEST(HeadTotals, SumsMayPassThirtyTwoBits) {
       rows.push_back({.report = &report, .totals = &totals});
     }
     HeadTotals::Add(step, rows);
-    for (const HeadTotals::Row& row : rows) EXPECT_EQ(row.keys_attended, kMost);
   }
   std::vector<LayerTotals> layers;
   totals.AddTo(layers);
