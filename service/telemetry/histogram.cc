@@ -32,8 +32,7 @@ const Buckets& CalibrationBuckets() {
 }
 
 const Buckets& RatioBuckets() {
-  static const Buckets buckets{.01, .02, .03, .05, .075, .1, .15, .2, .25,
-                               .3,  .4,  .5,  .6,  .7,   .8, .9,  1};
+  static const Buckets buckets{.01, .02, .05, .075, .1, .15, .2, .25, .3, .4, .5, .6, .8, 1};
   return buckets;
 }
 
