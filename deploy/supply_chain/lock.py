@@ -4,6 +4,7 @@
     deploy/supply_chain/lock.py --write BINARY...   # from this machine, which must be Debian 12
     deploy/supply_chain/lock.py --check BINARY...   # exit code 1: differs in a way that matters; 77: not Debian 12
     deploy/supply_chain/lock.py --check --ships_nothing BINARY...   # of a machine for tests
+    deploy/supply_chain/lock.py --check --front       # of a machine that has nginx alone, for its image
 
 What matters: another upstream version (other behaviour, other defects: cves.md and the tests speak of the one that is
 locked), a package that the lock does not know, and an older revision, which lacks a fix that cves.md counts on: what is
@@ -22,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LOCK = ROOT / "deploy/packages.lock"
 SECTIONS = ("runtime", "build")
 COMPILER = ("g++-12", "binutils", "libstdc++-12-dev", "libgcc-12-dev", "libc6-dev")
-# Stands before a server and goes into no build: held against a machine that has it.
+# Stands before a server, in an image of its own: held against a machine that has it.
 FRONT = ("nginx",)
 # Debian 12 takes these projects' own maintenance releases as its security updates.
 FOLLOWS_UPSTREAM = {"openssl": 2, "postgresql-15": 1, "ca-certificates": 0}  # numbers that stay
@@ -104,20 +105,24 @@ def main():
     mode.add_argument("--write", action="store_true")
     mode.add_argument("--check", action="store_true")
     parser.add_argument("--ships_nothing", action="store_true")
-    parser.add_argument("binaries", nargs="+", metavar="BINARY")
+    parser.add_argument("--front", action="store_true")
+    parser.add_argument("binaries", nargs="*", metavar="BINARY")
     arguments = parser.parse_args()
+    if arguments.front == bool(arguments.binaries) or (arguments.front and arguments.write):
+        parser.error("names either BINARY..., or --check --front")
     try:
         if not debian.release().startswith("12"):
             print("SKIPPED: the lock is of Debian 12, this is another system")
             sys.exit(77)
-        front = FRONT if arguments.write else filter(debian.installed, FRONT)
-        here = present(arguments.binaries) | versions(front)
+        front = FRONT if arguments.write or arguments.front else filter(debian.installed, FRONT)
+        here = versions(front) | ({} if arguments.front else present(arguments.binaries))
     except (debian.Unknown, OSError) as error:
         sys.exit(f"lock: {error}")
     if arguments.write:
         LOCK.write_text(HEAD + "".join(f"{name} {' '.join(rest)}\n" for name, rest in sorted(here.items())))
         return
-    failures, notices = compare(here, locked(), ships=not arguments.ships_nothing)
+    lock = {name: was for name, was in locked().items() if name in FRONT or not arguments.front}
+    failures, notices = compare(here, lock, ships=not arguments.ships_nothing)
     for notice in notices:
         print(f"lock: notice: {notice}")
     for failure in failures:

@@ -282,6 +282,15 @@ class Lock(unittest.TestCase):
         # The front stands elsewhere.
         self.assertEqual(lock.compare({}, {"nginx": ("1", "nginx", "1")}), ([], []))
 
+    def test_is_held_against_a_machine_that_makes_the_fronts_image(self):
+        checked = run(ROOT / "deploy/supply_chain/lock.py", "--check", "--front", "--ships_nothing")
+        if checked.returncode == 77:
+            self.skipTest("not Debian 12")
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+        self.assertIn("1 packages", checked.stdout)
+        for wrong in (("--check",), ("--check", "--front", SHIPPED[0]), ("--write", "--front")):
+            self.assertEqual(run(ROOT / "deploy/supply_chain/lock.py", *wrong).returncode, 2)
+
     def test_has_the_nginx_that_the_instructions_ask_for(self):
         asked = re.findall(r"1\.22\.1-\S+u\d+", (ROOT / "deploy/README.md").read_text())
         self.assertEqual(set(asked), {lock.locked()["nginx"][0]})
