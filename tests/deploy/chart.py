@@ -68,6 +68,22 @@ class Rendered:
         return item
 
     @property
+    def front(self):
+        """nginx's container, None without the front."""
+        return next(iter(self.pod.get("initContainers", [])), None)
+
+    @property
+    def containers(self):
+        """All of the pod, the first that starts and the last that ends before the others."""
+        return [*self.pod.get("initContainers", []), *self.pod["containers"]]
+
+    @property
+    def ports(self):
+        """Name -> number, of all containers."""
+        return {port["name"]: port["containerPort"]
+                for container in self.containers for port in container["ports"]}
+
+    @property
     def args(self):
         return self.container["args"]
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Renders the Helm chart with Helm's library and checks what comes out: chart_test.py. Before that,
-# the front's Envoy configuration: envoy_config_test.py.
+# Renders the Helm chart with Helm's library and checks what comes out: chart_test.py, and of the
+# front chart_front_test.py. Before that, the front's Envoy configuration: envoy_config_test.py.
 #   chart_test.sh BUILD_DIR            exit code 77: Helm's library cannot be had here, and why
 #   chart_test.sh BUILD_DIR --write    writes deploy/kubernetes anew
+#   chart_test.sh BUILD_DIR --pod      instead: runs the pod that the chart makes, pod_test.py
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 build=$(readlink -f "$1")
@@ -20,5 +21,9 @@ if ! cmp -s "$here/requirements.txt" "$environment/requirements.txt"; then
   fi
   cp "$here/requirements.txt" "$environment/"
 fi
-[ $# -gt 0 ] || "$environment/bin/python" -B "$here/envoy_config_test.py"
+if [ "${1-}" = --pod ]; then exec "$environment/bin/python" -B "$here/pod_test.py" "$build/bin"; fi
+if [ $# -eq 0 ]; then
+  "$environment/bin/python" -B "$here/envoy_config_test.py"
+  "$environment/bin/python" -B "$here/chart_front_test.py"
+fi
 ETA_SERVER=$build/bin/eta-server exec "$environment/bin/python" -B "$here/chart_test.py" "$@"

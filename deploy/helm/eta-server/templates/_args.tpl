@@ -15,6 +15,11 @@
 - --backend=cpu
 - --kv_pool_bytes={{ .Values.kvCache.bytes }}
 {{- end }}
+{{- if .Values.front.enabled }}
+# Where front/upstream.conf looks for it. Clients reach the front, and nobody the server.
+- --listen=unix:/run/eta/server.sock
+- --health_listen={{ .Values.server.listenHost }}:{{ .Values.server.healthPort }}
+{{- else }}
 - --listen={{ .Values.server.listenHost }}:{{ .Values.server.port }}
 # Other pods reach the port: the NetworkPolicy says which. What the server is not told to do itself, a mesh or a proxy
 # in front must.
@@ -28,13 +33,14 @@
 {{- else }}
 - --allow_plaintext_network
 {{- end }}
-{{- if .Values.identity.existingSecret }}
-- --identity=/etc/eta/identity/{{ .Values.identity.key }}
-{{- end }}
 {{- if not (include "eta-server.authenticates" .) }}
 - --allow_unauthenticated_network
 {{- end }}
 - --max_connection_age={{ .Values.server.maxConnectionAge }}
+{{- end }}
+{{- if .Values.identity.existingSecret }}
+- --identity=/etc/eta/identity/{{ .Values.identity.key }}
+{{- end }}
 - --drain_delay={{ .Values.drain.delaySeconds }}s
 - --drain_timeout={{ .Values.drain.timeoutSeconds }}s
 - --log_format={{ .Values.log.format }}

@@ -40,6 +40,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{- define "eta-server.frontImage" -}}
+{{- $image := .Values.front.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- end -}}
+{{- end -}}
+
 {{/* The one sum that a pod's end depends on. */}}
 {{- define "eta-server.graceSeconds" -}}
 {{- add .Values.drain.delaySeconds .Values.drain.timeoutSeconds .Values.drain.marginSeconds -}}
@@ -76,9 +85,23 @@ seccompProfile:
 {{- if or .Values.identity.existingSecret (and .Values.tls.enabled .Values.tls.clientCaKey) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Where probes ask: they speak no TLS. */}}
+{{/* Not empty: the server answers probes at a port of its own, since they speak no TLS and open no Unix socket. */}}
+{{- define "eta-server.healthListens" -}}
+{{- if or .Values.front.enabled .Values.tls.enabled -}}true{{- end -}}
+{{- end -}}
+
+{{/* Where probes ask the server itself. */}}
 {{- define "eta-server.probePort" -}}
-{{- if .Values.tls.enabled -}}{{ .Values.server.healthPort }}{{- else -}}{{ .Values.server.port }}{{- end -}}
+{{- if include "eta-server.healthListens" . -}}{{ .Values.server.healthPort }}{{- else -}}{{ .Values.server.port }}{{- end -}}
+{{- end -}}
+
+{{/* What clients call, and where health is asked through it. */}}
+{{- define "eta-server.clientPort" -}}
+{{- if .Values.front.enabled -}}{{ .Values.front.port }}{{- else -}}{{ .Values.server.port }}{{- end -}}
+{{- end -}}
+
+{{- define "eta-server.clientHealthPort" -}}
+{{- if .Values.front.enabled -}}{{ .Values.front.healthPort }}{{- else -}}{{ include "eta-server.probePort" . }}{{- end -}}
 {{- end -}}
 
 {{/* What values.schema.json cannot say. */}}
@@ -92,6 +115,20 @@ seccompProfile:
 {{- end -}}
 {{- if and (eq $profiles.store "directory") (not $profiles.directory.tenants) -}}
 {{- fail "profiles.directory.tenants: must name at least one tenant; without --tenant_header that is \"default\"" -}}
+{{- end -}}
+{{- $front := .Values.front -}}
+{{- if and $front.enabled .Values.tls.enabled -}}
+{{- fail "tls.enabled: with the front TLS ends there, with the certificate of front.tls; for TLS at the server itself set front.enabled=false" -}}
+{{- end -}}
+{{- if and $front.enabled .Values.tenants.header (not $front.existingConfig) -}}
+{{- fail "tenants.header: the front passes on no tenant that a caller names; behind a proxy that names tenants set front.enabled=false" -}}
+{{- end -}}
+{{- if and $front.enabled (eq $front.clientAddress.header "proxy_protocol") (not $front.clientAddress.proxies) -}}
+{{- fail "front.clientAddress.proxies: must name the proxies whose PROXY protocol is believed" -}}
+{{- end -}}
+{{- $ports := list (int $front.port) (int $front.healthPort) (int .Values.server.healthPort) (int .Values.metrics.port) -}}
+{{- if and $front.enabled (lt (len (uniq $ports)) (len $ports)) -}}
+{{- fail "front.port, front.healthPort, server.healthPort, metrics.port: must differ" -}}
 {{- end -}}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) -}}
 {{- fail "tls.existingSecret: must name the Secret with the certificate and its key" -}}

@@ -13,6 +13,10 @@ metadata:
     {{- end }}
   annotations:
     kubectl.kubernetes.io/default-container: eta-server
+    {{- if and $values.front.enabled (not $values.front.existingConfig) }}
+    # nginx reads its configuration at start.
+    checksum/front: {{ include "eta-server.frontConfig" . | sha256sum }}
+    {{- end }}
     {{- if and (eq $values.profiles.store "postgresql") $values.profiles.postgresql.url }}
     # The address is read at start. (Profiles in ConfigMaps need no restart, arguments are part of the pod.)
     checksum/profile-store: {{ $values.profiles.postgresql.url | sha256sum }}
@@ -68,6 +72,10 @@ spec:
           {{- include "eta-server.selectorLabels" $ | nindent 10 }}
     {{- end }}
   {{- end }}
+  {{- if $values.front.enabled }}
+  initContainers:
+    {{- include "eta-server.frontContainer" . | nindent 4 }}
+  {{- end }}
   containers:
     - name: eta-server
       image: {{ include "eta-server.image" . }}
@@ -82,9 +90,13 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       ports:
+        {{- if $values.front.enabled }}
+        - {name: server-health, containerPort: {{ $values.server.healthPort }}}
+        {{- else }}
         - {name: grpc, containerPort: {{ $values.server.port }}}
         {{- if $values.tls.enabled }}
         - {name: health, containerPort: {{ $values.server.healthPort }}}
+        {{- end }}
         {{- end }}
         {{- if $values.metrics.enabled }}
         - {name: metrics, containerPort: {{ $values.metrics.port }}}
@@ -118,9 +130,12 @@ spec:
       securityContext:
         {{- include "eta-server.securityContext" . | nindent 8 }}
       {{- $limits := or $values.tenants.limits $values.tenants.existingLimits }}
-      {{- $mounts := or $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql" "sqlite")) $values.extraVolumeMounts }}
+      {{- $mounts := or $values.front.enabled $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql" "sqlite")) $values.extraVolumeMounts }}
       {{- if $mounts }}
       volumeMounts:
+        {{- if $values.front.enabled }}
+        - {name: socket, mountPath: /run/eta}
+        {{- end }}
         {{- if $values.tls.enabled }}
         - {name: tls, mountPath: /etc/eta/tls, readOnly: true}
         {{- end }}
@@ -146,8 +161,11 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- end }}
-  {{- if or $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql")) $values.extraVolumes }}
+  {{- if or $values.front.enabled $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql")) $values.extraVolumes }}
   volumes:
+    {{- if $values.front.enabled }}
+    {{- include "eta-server.frontVolumes" . | nindent 4 }}
+    {{- end }}
     {{- if $values.tls.enabled }}
     # Not for everybody in the pod to read; whole, so that a renewed certificate arrives without a restart.
     - {name: tls, secret: {secretName: {{ $values.tls.existingSecret }}, defaultMode: 0440}}
