@@ -501,6 +501,15 @@ class Files(unittest.TestCase):
                 else:
                     self.assertIn(source, compose["volumes"])
 
+    def test_images_are_made_from_files_that_their_build_is_given(self):
+        given = tuple(re.findall(r"^!(deploy/.*)$", (ROOT / ".dockerignore").read_text(),
+                                 re.MULTILINE))
+        for name in ("Dockerfile", "Dockerfile.cuda", "Dockerfile.front", "front_root.sh",
+                     "image_parts.sh", "image_root.sh"):
+            lines = re.sub("(?m)^#.*$", "", (ROOT / "deploy" / name).read_text())
+            for path in re.findall(r"(?<![\w/])deploy/[\w./]+\w", lines):
+                self.assertTrue(path.startswith(given), f"{name}: {path}")
+
     def test_every_alert_has_its_instructions(self):
         text = (ROOT / "deploy/README.md").read_text()
         headings = set(re.findall(r"^#+ (\w+)$", text, re.MULTILINE))

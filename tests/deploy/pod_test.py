@@ -122,7 +122,7 @@ class PodTest(unittest.TestCase):
                          ("127.0.0.1", "/eta.v1.EtaService/Stats", "16"))
         (server,) = becomes(lambda: [json.loads(text) for text in pod.lines("eta-server")
                                      if '"denied"' in text])
-        self.assertRegex(line["traceparent"], f"^00-{server['trace_id']}-[0-9a-f]{{16}}-00$")
+        self.assertRegex(line["traceparent"], f"^00-{server['trace_id']}-0+1-00$")
         given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         self.assertEqual(self.deny(pod, metadata=[("traceparent", given)])["traceparent"], given)
         self.assertNotIn('"insecure","flag":"--listen"', "".join(pod.lines("eta-server")))
