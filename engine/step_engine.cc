@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/rope_base.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
@@ -200,6 +201,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
   sequence.handle = place->handle();
   sequence.prompt = std::move(prepared.prompt);
   sequence.attention = ResolveAttention(prepared.request.attention, info_.config);
+  sequence.rope_factor = RopeFactor(info_.config, context);
   sequence.rope_theta = RopeTheta(info_.config, context);
   sequence.seed = prepared.request.sampling.seed ? *prepared.request.sampling.seed : RandomSeed();
   sequence.arrival = prepared.arrival;

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/model/rope_base.h"
+
 namespace eta {
 namespace {
 

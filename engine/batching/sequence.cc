@@ -93,6 +93,7 @@ void Sequence::Start(Clock::time_point now, int32_t cached_tokens) {
                             .prompt_tokens = prompt_len_,
                             .cached_tokens = cached_tokens,
                             .seed = options_.seed,
+                            .rope_factor = options_.rope_factor,
                             .rope_theta = options_.rope_theta,
                             .attention = options_.attention});
 }

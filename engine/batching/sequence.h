@@ -28,6 +28,7 @@ struct SequenceOptions {
   std::shared_ptr<EventSink> sink;
   std::vector<int32_t> prompt;
   ResolvedAttention attention;
+  float rope_factor = 1.0f;  // that gave this base; see rope_base.h
   float rope_theta = 0.0f;
   uint64_t seed = 0;
   Clock::time_point arrival;

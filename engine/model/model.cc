@@ -328,11 +328,4 @@ void Model::DownloadLogits(int32_t i, float* out) {
                     static_cast<size_t>(config_.vocab_size) * sizeof(float));
 }
 
-float RopeTheta(const ModelConfig& config, int64_t context) {
-  if (context <= config.max_context) return config.rope_theta;
-  const double factor = static_cast<double>(context) / static_cast<double>(config.max_context);
-  const double exponent = static_cast<double>(config.head_dim) / (config.head_dim - 2);
-  return static_cast<float>(config.rope_theta * std::pow(factor, exponent));
-}
-
 }  // namespace eta

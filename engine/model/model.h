@@ -89,9 +89,4 @@ class Model {
   std::unique_ptr<Workspace> workspace_;
 };
 
-// RoPE base of a request whose prompt and answer together may reach `context` tokens
-// (eta-semantics.md, "Defaults", NTK-aware scaling): the checkpoint's own within the trained
-// length. rope_scaling applies to the frequencies of whichever base this is.
-float RopeTheta(const ModelConfig& config, int64_t context);
-
 }  // namespace eta

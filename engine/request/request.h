@@ -121,7 +121,8 @@ struct StartedEvent {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, taken from shared blocks
   uint64_t seed = 0;
-  float rope_theta = 0.0f;  // larger than the checkpoint's when the context was extended
+  float rope_factor = 1.0f;  // over 1 when prompt and answer may pass the trained length
+  float rope_theta = 0.0f;   // the base that goes with it; the checkpoint's own where it is 1
   ResolvedAttention attention;
 };
 

@@ -122,6 +122,9 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
   phrases.push_back(
       absl::StrCat("first after ", ReadableSeconds(Seconds(finished.timing().first_token())),
                    " (prompt ", usage.prompt_tokens(), ", cached ", usage.cached_tokens(), ")"));
+  if (started.rope_factor() > 1.0f) {
+    phrases.push_back(absl::StrCat("RoPE factor ", started.rope_factor()));
+  }
   phrases.push_back(DescribeMode(started.attention()));
   if (stats.has_head_density()) {
     phrases.push_back(absl::StrFormat("head density %.3f", stats.head_density()));

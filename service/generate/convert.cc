@@ -204,6 +204,7 @@ v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& mod
   started.set_cached_tokens(event.cached_tokens);
   started.set_seed(event.seed);
   started.set_rope_theta(event.rope_theta);
+  started.set_rope_factor(event.rope_factor);
   Convert(event.attention, *started.mutable_attention());
   return message;
 }

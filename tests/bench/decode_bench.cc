@@ -17,6 +17,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/model/rope_base.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/timed_backend.h"

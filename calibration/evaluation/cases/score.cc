@@ -8,6 +8,7 @@
 #include "calibration/evaluation/cases/case_metadata.h"
 #include "calibration/evaluation/cases/case_tensors.h"
 #include "engine/base/error.h"
+#include "engine/model/rope_base.h"
 
 namespace eta {
 namespace {

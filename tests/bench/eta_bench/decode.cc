@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/model/rope_base.h"
 #include "tests/bench/eta_bench/data.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/bench/eta_bench/model.h"

@@ -109,6 +109,56 @@ TEST_F(EngineTest, OnlyTheSameTenantSharesAPrefixAndOnlyWhenNothingChangesIt) {
   EXPECT_EQ(Ask(*engine, other).finished->cached_tokens, 16);
 }
 
+// The tiny model was trained for 1024 tokens.
+TEST_F(EngineTest, QuestionsOnATextPastTheTrainedLengthShareItsPrefix) {
+  const auto engine = Start(OptionsFor(model_));
+  const std::vector<int32_t> text = Prompt(1100, 7);
+  const auto ask = [&](Engine& asked, int32_t question_tokens, int32_t max_tokens) {
+    std::vector<int32_t> prompt = text;
+    const std::vector<int32_t> question =
+        Prompt(question_tokens, static_cast<uint32_t>(question_tokens));
+    prompt.insert(prompt.end(), question.begin(), question.end());
+    return Ask(asked, Greedy(prompt, max_tokens));
+  };
+  const auto first = ask(*engine, 20, 30);
+  EXPECT_EQ(first.started.at(0).cached_tokens, 0);
+  EXPECT_EQ(first.started[0].rope_factor, 1.25f);
+  const auto second = ask(*engine, 31, 44);
+  EXPECT_EQ(second.started.at(0).cached_tokens, 1088) << "all full blocks of 16 of the text";
+  EXPECT_EQ(second.started[0].rope_factor, 1.25f);
+  EXPECT_EQ(second.started[0].rope_theta, first.started[0].rope_theta);
+  EngineOptions options = OptionsFor(model_);
+  options.prefix_cache = false;
+  EXPECT_EQ(second.ids, ask(*Start(options), 31, 44).ids);
+  // Up to 1280 tokens in all; one more is the next step.
+  EXPECT_EQ(ask(*engine, 31, 149).started.at(0).cached_tokens, 1120);
+  const auto next = ask(*engine, 31, 150);
+  EXPECT_EQ(next.started.at(0).cached_tokens, 0);
+  EXPECT_EQ(next.started[0].rope_factor, 1.5f);
+}
+
+TEST_F(EngineTest, AShortPromptKeepsItsBaseAsLongAsItsAnswerFitsTheTrainedLength) {
+  const auto engine = Start(OptionsFor(model_));
+  Request request = Greedy(Prompt(100, 9), 8);
+  const auto answer = Ask(*engine, request);
+  EXPECT_EQ(answer.started.at(0).rope_factor, 1.0f);
+  EXPECT_EQ(answer.started[0].rope_theta, 10000.0f);
+  request.stopping.max_tokens = 924;
+  request.stopping.stop_ids = {answer.ids.back()};
+  const auto longer = Ask(*engine, request);
+  EXPECT_EQ(longer.started.at(0).rope_factor, 1.0f);
+  EXPECT_EQ(longer.started[0].cached_tokens, 96);
+  const auto stop = std::find(answer.ids.begin(), answer.ids.end(), answer.ids.back());
+  EXPECT_EQ(longer.ids, std::vector<int32_t>(answer.ids.begin(), stop)) << "the same model";
+  for (const int32_t max_tokens : {925, 1180}) {
+    request.stopping.max_tokens = max_tokens;
+    const auto scaled = Ask(*engine, request);
+    EXPECT_EQ(scaled.started.at(0).rope_factor, 1.25f) << max_tokens;
+    EXPECT_GT(scaled.started[0].rope_theta, 10000.0f);
+    EXPECT_EQ(scaled.started[0].cached_tokens, max_tokens == 925 ? 0 : 96);
+  }
+}
+
 TEST_F(EngineTest, APromptOfWholeBlocksStillComputesItsLastOne) {
   const auto engine = Start(OptionsFor(model_));
   const Request request = Greedy(Prompt(64, 4), 3);

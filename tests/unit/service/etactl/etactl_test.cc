@@ -187,6 +187,14 @@ TEST(EtactlStatistics, NameTheVersionOfAProfile) {
   EXPECT_NE(DescribeStatistics(started, {}).find("profile legal@3"), std::string::npos);
 }
 
+TEST(EtactlStatistics, NameTheRopeFactorPastTheTrainedLength) {
+  v1::Started started;
+  started.set_rope_factor(1.0f);
+  EXPECT_EQ(DescribeStatistics(started, {}).find("RoPE"), std::string::npos);
+  started.set_rope_factor(1.25f);
+  EXPECT_NE(DescribeStatistics(started, {}).find("RoPE factor 1.25"), std::string::npos);
+}
+
 TEST(EtactlTerminal, GeneratedTextCannotCommandTheTerminal) {
   EXPECT_EQ(WithoutControls("a\x1B[31mb\n\tc\x7F"), "a\xEF\xBF\xBD[31mb\n\tc\xEF\xBF\xBD");
   EXPECT_EQ(WithoutControls("\xC2\x9B"

@@ -163,6 +163,15 @@ TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
   EXPECT_EQ(attention.index_bytes_read(), 8);
 }
 
+TEST(ToMessage, StartedNamesTheRopeFactorAndItsBase) {
+  StartedEvent event;
+  event.rope_factor = 1.25f;
+  event.rope_theta = 630000.0f;
+  const v1::Started started = ToMessage(event, "m").started();
+  EXPECT_EQ(started.rope_factor(), 1.25f);
+  EXPECT_EQ(started.rope_theta(), 630000.0f);
+}
+
 TEST(ToMessage, StartedNamesTheProfileAndHidesWhatFullAttentionDoesNotRead) {
   StartedEvent event;
   event.attention.mode = AttentionMode::kFull;
