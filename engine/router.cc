@@ -1,7 +1,6 @@
 #include "engine/router.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -10,13 +9,21 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/batching/estimates/prefill_throughput.h"
+#include "engine/model/rope_base.h"
+#include "engine/request/request_validation.h"
 #include "engine/submission_queue.h"
 
 namespace eta {
 namespace {
 
-std::string_view BytesOf(std::span<const int32_t> ids) {
-  return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])};
+// The keys that an engine makes of the request's prompt.
+std::vector<PrefixKey> KeysOf(const PreparedRequest& prepared, const EngineInfo& info) {
+  if (!info.prefix_cache) return {};
+  const Request& request = prepared.request;
+  const int64_t context = prepared.prompt_tokens() + request.stopping.max_tokens;
+  return PrefixKeys(request.tenant, RopeTheta(info.config, context),
+                    ResolveAttention(request.attention, info.config), info.config.gate,
+                    prepared.prompt, info.block_size);
 }
 
 // Whether a newcomer would probably be refused there, or displace another.
@@ -39,16 +46,10 @@ bool TellsWhen(const absl::Status& refusal) {
 
 }  // namespace
 
-std::vector<uint64_t> PrefixDirectory::Pieces(const std::string& tenant,
-                                              std::span<const int32_t> prompt) {
-  constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // odd, of no pattern
-  const std::hash<std::string_view> hash;
+std::vector<uint64_t> PrefixDirectory::Pieces(std::span<const PrefixKey> keys) {
   std::vector<uint64_t> pieces;
-  uint64_t chain = hash(tenant);
-  for (size_t begin = 0; begin + kPieceTokens <= prompt.size(); begin += kPieceTokens) {
-    chain = (chain ^ hash(BytesOf(prompt.subspan(begin, kPieceTokens)))) * kMultiplier;
-    pieces.push_back(chain);
-  }
+  pieces.reserve(keys.size());
+  for (const PrefixKey& key : keys) pieces.push_back(PrefixKey::Hash()(key));
   return pieces;
 }
 
@@ -151,8 +152,7 @@ absl::StatusOr<PreparedRequest> Router::Prepare(Request request) const {
 }
 
 absl::StatusOr<uint64_t> Router::Submit(PreparedRequest request, std::shared_ptr<EventSink> sink) {
-  const std::vector<uint64_t> pieces =
-      PrefixDirectory::Pieces(request.request.tenant, request.prompt);
+  const std::vector<uint64_t> pieces = PrefixDirectory::Pieces(KeysOf(request, info_));
   absl::Status refusal = DeviceLost("every device has failed");
   const std::vector<Choice> choices = Rank(pieces, request);
   for (const Choice& choice : choices) {
@@ -202,13 +202,15 @@ std::vector<Router::Choice> Router::LeastFirst(std::vector<Choice> choices) {
 std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
                                          const PreparedRequest& request) const {
   const Clock::time_point now = Clock::now();
+  const auto sharable = static_cast<size_t>(
+      MostSharedBlocks(request.request, request.prompt_tokens(), info_.block_size));
   std::vector<Choice> choices;
   const MutexLock lock(mutex_);
   for (size_t i = 0; i < engines_.size(); ++i) {
     const EngineSnapshot engine = engines_[i]->Snapshot();
     if (engine.device_lost) continue;
-    const size_t seen = directory_.Seen(pieces, i) * PrefixDirectory::kPieceTokens;
-    const int64_t prefill = request.prompt_tokens() - static_cast<int64_t>(seen);
+    const size_t seen = std::min(directory_.Seen(pieces, i), sharable);
+    const int64_t prefill = request.prompt_tokens() - static_cast<int64_t>(seen) * info_.block_size;
     const int64_t cost = prefill + request.request.stopping.max_tokens;
     choices.push_back(
         {.engine = i,

@@ -3,11 +3,11 @@
 //
 // A request goes to the engine with the least work before the request's end. That work is what the
 // requests sent there earlier may still ask for, and the part of its own prompt that has to be
-// prefilled there. Hashes of the prompt's pieces tell how much of a prompt an engine has seen; no
-// cache is looked into. Engines with room in their queues come first, and among them those whose
-// queue leaves time for the request's deadline: a request is refused, or displaces another, only
-// where no device can do better. Each engine enforces the limits of its own queue; the router
-// ranks.
+// prefilled there. The keys of the prompt's blocks, those of the engines' caches, tell how much of
+// a prompt an engine has seen; no cache is looked into. Engines with room in their queues come
+// first, and among them those whose queue leaves time for the request's deadline: a request is
+// refused, or displaces another, only where no device can do better. Each engine enforces the
+// limits of its own queue; the router ranks.
 //
 // A lost device gets nothing more; the others go on. A pass goes where the fewest tokens of passes
 // wait. Each device divides its slots between tenants by itself, and a tenant's limit of cached
@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "engine/base/mutex.h"
+#include "engine/batching/prefix_key.h"
 #include "engine/engine.h"
 
 namespace eta {
@@ -32,12 +33,11 @@ namespace eta {
 // thread-safe.
 class PrefixDirectory {
  public:
-  static constexpr size_t kPieceTokens = 128;
-  static constexpr size_t kMaxPieces = size_t{1} << 17;
+  static constexpr size_t kMaxPieces = size_t{1} << 18;
   static constexpr size_t kMaxEngines = 64;
 
-  // Hashes of the whole pieces of `prompt`, each over all that stands before it and the tenant too.
-  static std::vector<uint64_t> Pieces(const std::string& tenant, std::span<const int32_t> prompt);
+  // A piece for each full block of a prompt, by the key that the engines' caches have it under.
+  static std::vector<uint64_t> Pieces(std::span<const PrefixKey> keys);
 
   // How many of the leading pieces have been sent to `engine`.
   size_t Seen(const std::vector<uint64_t>& pieces, size_t engine) const;

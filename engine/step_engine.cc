@@ -130,6 +130,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.num_blocks = cache_->num_blocks();
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
+  info_.prefix_cache = options_.prefix_cache;
   intake_ = std::make_unique<RequestIntake>(info_, options_.limits, *tokenizer_);
   queue_.Report(Sample());
   thread_ = std::thread([this] { Loop(); });

@@ -13,10 +13,12 @@ bool Digest(const void* data, size_t bytes, PrefixKey& key) {
   return SHA256(static_cast<const uint8_t*>(data), bytes, key.digest.data()) != nullptr;
 }
 
-std::string Root(const std::string& tenant, float rope_theta, const ResolvedAttention& attention) {
+std::string Root(const std::string& tenant, float rope_theta, const ResolvedAttention& attention,
+                 Gate gate) {
   std::string root =
-      absl::StrCat(tenant.size(), ":", tenant, ";theta=", std::bit_cast<uint32_t>(rope_theta),
-                   ";offset=", std::bit_cast<uint32_t>(attention.options.offset));
+      absl::StrCat(tenant.size(), ":", tenant, ";theta=", std::bit_cast<uint32_t>(rope_theta));
+  if (gate == Gate::kNone) return root;
+  absl::StrAppend(&root, ";offset=", std::bit_cast<uint32_t>(attention.options.offset));
   if (attention.profile != nullptr) {
     const ThresholdProfile& profile = *attention.profile;
     root.append(";thresholds=");
@@ -29,12 +31,12 @@ std::string Root(const std::string& tenant, float rope_theta, const ResolvedAtte
 }  // namespace
 
 std::vector<PrefixKey> PrefixKeys(const std::string& tenant, float rope_theta,
-                                  const ResolvedAttention& attention,
+                                  const ResolvedAttention& attention, Gate gate,
                                   std::span<const int32_t> prompt, int32_t block_size) {
   const size_t block_tokens = static_cast<size_t>(block_size);
   std::vector<PrefixKey> keys;
   keys.reserve(prompt.size() / block_tokens);
-  const std::string root = Root(tenant, rope_theta, attention);
+  const std::string root = Root(tenant, rope_theta, attention, gate);
   PrefixKey parent;
   if (!Digest(root.data(), root.size(), parent)) return {};
   std::vector<uint8_t> link(parent.digest.size() + block_tokens * sizeof(int32_t));
@@ -45,6 +47,11 @@ std::vector<PrefixKey> PrefixKeys(const std::string& tenant, float rope_theta,
     keys.push_back(parent);
   }
   return keys;
+}
+
+int32_t MostSharedBlocks(const Request& request, int64_t prompt_tokens, int32_t block_size) {
+  if (request.output.prompt_logprobs) return 0;
+  return static_cast<int32_t>((prompt_tokens - 1) / block_size);
 }
 
 }  // namespace eta

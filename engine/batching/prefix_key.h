@@ -1,9 +1,11 @@
 // The identity of a full block of a prompt: everything that its keys and values depend on.
 //
 // K and V of deeper layers depend on how earlier attention ran. So the root of the chain holds the
-// RoPE base, the source of the thresholds and the offset of the gate, and the tenant too. It leaves
-// out z, floor and pinned blocks, because prefill reads every key, and the model, because a process
-// has one. The hash is SHA-256: nobody can construct a prompt that is served another one's blocks.
+// RoPE base and, where the model has a gate, the source of its thresholds and their offset; and the
+// tenant too. Without a gate nothing of thresholds is in it: they decide what a decode row reads,
+// and prefill reads every key. So z, floor and pinned blocks are never in it. The model is not,
+// because a process has one. The hash is SHA-256: nobody can construct a prompt that is served
+// another one's blocks.
 #pragma once
 
 #include <array>
@@ -30,9 +32,14 @@ struct PrefixKey {
   };
 };
 
-// Keys of the full blocks of `prompt`, in order; none if the library refuses to hash.
+// Keys of the full blocks of `prompt`, in order; none if the library refuses to hash. `gate` is the
+// model's.
 std::vector<PrefixKey> PrefixKeys(const std::string& tenant, float rope_theta,
-                                  const ResolvedAttention& attention,
+                                  const ResolvedAttention& attention, Gate gate,
                                   std::span<const int32_t> prompt, int32_t block_size);
+
+// How many blocks of its prompt a request may share. Never the block of the prompt's last token,
+// whose logits are wanted; none if the logits of all prompt tokens are wanted.
+int32_t MostSharedBlocks(const Request& request, int64_t prompt_tokens, int32_t block_size);
 
 }  // namespace eta

@@ -35,7 +35,7 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
       tokens_(std::move(options_.prompt)),
       prefix_keys_(options_.share_prefix
                        ? PrefixKeys(options_.request.tenant, options_.rope_theta,
-                                    options_.attention, tokens_, geometry.block_size)
+                                    options_.attention, config.gate, tokens_, geometry.block_size)
                        : std::vector<PrefixKey>{}),
       eos_ids_(options_.request.stopping.ignore_eos ? std::vector<int32_t>{} : config.eos_ids),
       sampler_(options_.request.sampling, options_.request.output,
@@ -56,8 +56,8 @@ Sequence::~Sequence() {
 }
 
 int32_t Sequence::max_shared_blocks(int32_t block_size) const {
-  if (options_.request.output.prompt_logprobs || prefix_keys_.empty()) return 0;
-  return (prompt_len_ - 1) / block_size;
+  if (prefix_keys_.empty()) return 0;
+  return MostSharedBlocks(options_.request, prompt_len_, block_size);
 }
 
 SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {

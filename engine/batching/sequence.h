@@ -65,8 +65,7 @@ class Sequence {
   std::span<const int32_t> tokens() const { return tokens_; }
   // Keys of the prompt's full blocks.
   std::span<const PrefixKey> prefix_keys() const { return prefix_keys_; }
-  // How many of these blocks may be shared. Never the block of the prompt's last token, whose
-  // logits are wanted; none if the logits of all prompt tokens are wanted.
+  // How many of these blocks may be shared, as of MostSharedBlocks.
   int32_t max_shared_blocks(int32_t block_size) const;
 
   // Tokens whose K and V stand in `blocks`. After a preemption both start again from nothing: the

@@ -24,6 +24,7 @@ struct EngineInfo {
   int32_t num_blocks;
   size_t weight_bytes;
   size_t kv_bytes;
+  bool prefix_cache = true;  // full blocks of prompts are shared between requests
 };
 
 }  // namespace eta

@@ -225,8 +225,11 @@ TEST_F(DeviceTest, ATwinGoesOnWhenTheOneItWaitsForIsGone) {
 }
 
 TEST(PrefixDirectory, KnowsTheLeadingPiecesOfEachEngine) {
-  const std::vector<int32_t> prompt(500, 7);
-  const auto pieces = PrefixDirectory::Pieces("", prompt);
+  const std::vector<int32_t> prompt(50, 7);
+  const auto pieces_of = [](const std::string& tenant, const std::vector<int32_t>& tokens) {
+    return PrefixDirectory::Pieces(PrefixKeys(tenant, 10000.0f, {}, Gate::kSilu, tokens, 16));
+  };
+  const auto pieces = pieces_of("", prompt);
   ASSERT_EQ(pieces.size(), 3u);
   PrefixDirectory directory;
   directory.Remember({pieces[0], pieces[1]}, 5);
@@ -234,10 +237,10 @@ TEST(PrefixDirectory, KnowsTheLeadingPiecesOfEachEngine) {
   EXPECT_EQ(directory.Seen(pieces, 5), 2u);
   EXPECT_EQ(directory.Seen(pieces, 63), 1u);
   EXPECT_EQ(directory.Seen(pieces, 0), 0u);
-  EXPECT_EQ(directory.Seen(PrefixDirectory::Pieces("tenant", prompt), 5), 0u);
+  EXPECT_EQ(directory.Seen(pieces_of("tenant", prompt), 5), 0u);
   std::vector<int32_t> other = prompt;
   other.insert(other.begin(), 8);
-  EXPECT_EQ(directory.Seen(PrefixDirectory::Pieces("", other), 5), 0u);
+  EXPECT_EQ(directory.Seen(pieces_of("", other), 5), 0u);
   for (uint64_t i = 0; i < PrefixDirectory::kMaxPieces; ++i) directory.Remember({i}, 1);
   EXPECT_EQ(directory.Seen(pieces, 5), 0u) << "old pieces are forgotten";
 }

@@ -225,6 +225,29 @@ TEST_F(ProfileTest, OfAnotherModelTokenizerOrBlockSizeIsRefusedByName) {
             "ok");
 }
 
+// Its thresholds gate a prompt, so that K and V of deeper layers depend on them; without a gate
+// they only choose blocks of decode rows.
+TEST(ProfilePrefix, IsSharedWithOtherModesWhereTheModelHasNoGate) {
+  for (const bool gated : {true, false}) {
+    const TinyModel model({.has_predictor = gated});
+    const auto engine = Start(OptionsFor(model));
+    EngineOptions unshared = OptionsFor(model);
+    unshared.prefix_cache = false;
+    const auto alone = Start(unshared);
+    Request request = Greedy(Prompt(100, 1), 8);
+    EXPECT_EQ(Ask(*engine, request).started.at(0).cached_tokens, 0);
+    for (const float offset : {0.0f, 0.5f}) {
+      ThresholdProfile profile = MakeProfile(engine->info());
+      profile.offset = offset;
+      for (float& threshold : profile.thresholds) threshold += offset;
+      request.attention = Under(std::move(profile));
+      const auto answer = Ask(*engine, request);
+      EXPECT_EQ(answer.started.at(0).cached_tokens, gated ? 0 : 96) << "offset " << offset;
+      EXPECT_EQ(answer.ids, Ask(*alone, request).ids) << "offset " << offset;
+    }
+  }
+}
+
 TEST(ProfileFloor, NeedsAGate) {
   TinyModelOptions plain;
   plain.has_predictor = false;

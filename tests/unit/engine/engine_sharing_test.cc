@@ -61,8 +61,9 @@ TEST_F(SharingTest, BlocksBehindOneThatMayBeGivenAwayAreNotCountedOn) {
   StepUntil([&] { return engine_.ids(first).size() == 1; });
   const size_t later = Submit(Prompt(4 * kBlock + 1, 2), 1);
   StepUntil([&] { return engine_.ids(later).size() == 1 && !engine_.ids(holder).empty(); });
-  const auto keys = PrefixKeys("", engine_.config().rope_theta,
-                               ResolveAttention({}, engine_.config()), prompt, kBlock);
+  const auto keys =
+      PrefixKeys("", engine_.config().rope_theta, ResolveAttention({}, engine_.config()),
+                 engine_.config().gate, prompt, kBlock);
   ASSERT_EQ(pool().FindPrefix(keys).num_blocks, 5);
   ASSERT_EQ(pool().FindPrefix(std::span(keys).first(1)).num_held, 0);
   ASSERT_EQ(pool().num_used(), 6);

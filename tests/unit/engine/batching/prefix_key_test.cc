@@ -1,0 +1,80 @@
+// What two requests must have in common to share the blocks of a prompt.
+#include "engine/batching/prefix_key.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+namespace eta {
+namespace {
+
+constexpr int32_t kBlock = 16;
+
+struct Setting {
+  std::string tenant;
+  float rope_theta = 10000.0f;
+  ResolvedAttention attention;
+};
+
+std::vector<PrefixKey> KeysOf(const Setting& setting, Gate gate) {
+  const std::vector<int32_t> prompt(3 * kBlock + 5, 7);
+  return PrefixKeys(setting.tenant, setting.rope_theta, setting.attention, gate, prompt, kBlock);
+}
+
+Setting Under(float threshold) {
+  auto profile = std::make_shared<ThresholdProfile>();
+  profile->thresholds.assign(8, threshold);
+  Setting setting;
+  setting.attention.mode = AttentionMode::kProfile;
+  setting.attention.profile = std::move(profile);
+  return setting;
+}
+
+Setting WithOffset(Setting setting, float offset) {
+  setting.attention.options.offset = offset;
+  return setting;
+}
+
+TEST(PrefixKey, OneForEachFullBlock) {
+  const auto keys = KeysOf({}, Gate::kSilu);
+  ASSERT_EQ(keys.size(), 3u);
+  EXPECT_NE(keys[0], keys[1]) << "a key is over all that stands before its block too";
+}
+
+TEST(PrefixKey, HoldsTenantAndBaseWhateverTheGate) {
+  for (const Gate gate : {Gate::kNone, Gate::kSilu}) {
+    Setting other;
+    other.tenant = "acme";
+    EXPECT_NE(KeysOf(other, gate)[0], KeysOf({}, gate)[0]);
+    other = {};
+    other.rope_theta = 12500.0f;
+    EXPECT_NE(KeysOf(other, gate)[0], KeysOf({}, gate)[0]);
+  }
+}
+
+TEST(PrefixKey, HoldsThresholdsAndOffsetOfAGate) {
+  const auto key = [](const Setting& setting) { return KeysOf(setting, Gate::kSilu)[0]; };
+  EXPECT_NE(key(Under(0.5f)), key({}));
+  EXPECT_NE(key(Under(0.5f)), key(Under(0.75f)));
+  EXPECT_NE(key(WithOffset(Under(0.5f), 1.0f)), key(Under(0.5f)));
+  EXPECT_EQ(key(Under(0.5f)), key(Under(0.5f))) << "of another version, but alike";
+}
+
+TEST(PrefixKey, HoldsNothingOfThemWithoutAGate) {
+  const auto key = [](const Setting& setting) { return KeysOf(setting, Gate::kNone)[0]; };
+  EXPECT_EQ(key(Under(0.5f)), key({}));
+  EXPECT_EQ(key(Under(0.75f)), key({}));
+  EXPECT_EQ(key(WithOffset(Under(0.5f), 1.0f)), key({}));
+}
+
+TEST(PrefixKey, TheLastTokensBlockIsNotShared) {
+  Request request;
+  EXPECT_EQ(MostSharedBlocks(request, 3 * kBlock, kBlock), 2);
+  EXPECT_EQ(MostSharedBlocks(request, 3 * kBlock + 1, kBlock), 3);
+  request.output.prompt_logprobs = 0;
+  EXPECT_EQ(MostSharedBlocks(request, 3 * kBlock + 1, kBlock), 0);
+}
+
+}  // namespace
+}  // namespace eta
