@@ -55,7 +55,7 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   const int64_t least_tokens = LeastPromptTokens(request);
   RETURN_IF_ERROR(CheckLeastContext(request, least_tokens));
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    auto encoded = tokenizer_.Encode(*text, /*add_bos=*/true);
+    auto encoded = tokenizer_.Encode(*text, /*add_bos=*/true, request.parse_special);
     if (!encoded.ok()) return encoded.status();
     prepared.prompt = *std::move(encoded);
     request.prompt = std::vector<int32_t>();  // the text is needed no more

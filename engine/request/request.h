@@ -100,6 +100,7 @@ struct Request {
   std::string tenant;
   TenantShare share;
   std::variant<std::string, std::vector<int32_t>> prompt;  // UTF-8 text, or token ids
+  bool parse_special = false;  // special tokens that the text spells are those tokens; not with ids
   SamplingOptions sampling;
   StoppingOptions stopping;
   OutputOptions output;

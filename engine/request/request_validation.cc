@@ -94,6 +94,8 @@ void CheckPrompt(const Request& request, const ModelConfig& config, const Limits
     return;
   }
   const auto& ids = std::get<std::vector<int32_t>>(request.prompt);
+  check.Require(!request.parse_special, "parse_special",
+                "is for text: token_ids are taken as they are");
   check.Require(!ids.empty(), "token_ids.ids", "must not be empty");
   check.TokenIds(ids, config.vocab_size, "token_ids.ids");
 }

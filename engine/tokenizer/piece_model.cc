@@ -90,6 +90,7 @@ struct PieceModel::Part {
 
 PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
   byte_ids_.fill(-1);
+  std::vector<PieceMatcher::Entry> user_defined;
   std::unordered_map<std::string_view, int32_t> normal_ids;
   for (size_t i = 0; i < table_.pieces.size(); ++i) {
     const Piece& piece = table_.pieces[i];
@@ -98,15 +99,14 @@ PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
     if (piece.type == PieceType::kByte) {
       byte_ids_[static_cast<size_t>(ByteOf(piece.text))] = id;
     } else if (piece.type == PieceType::kUserDefined) {
-      user_defined_.emplace_back(piece.text, id);
-      starts_user_defined_[static_cast<uint8_t>(piece.text.front())] = true;
+      user_defined.emplace_back(piece.text, id);
     } else if (piece.type == PieceType::kNormal) {
       normal_ids.emplace(piece.text, id);
       const bool character = CharacterLength(piece.text.front()) == piece.text.size();
       if (character) characters_[CodePoint(piece.text)] = id;
     }
   }
-  std::sort(user_defined_.begin(), user_defined_.end());
+  user_defined_ = PieceMatcher(std::move(user_defined));
   const std::vector<uint32_t> ranks = RankPieces(table_.pieces);
   for (const auto& entry : normal_ids) {
     AddMerges({.piece = entry.second, .rank = ranks[entry.second]}, normal_ids);
@@ -147,26 +147,6 @@ int32_t PieceModel::CharacterSymbol(int32_t code) const {
   return it == characters_.end() ? -1 : it->second;
 }
 
-const PieceModel::UserDefined* PieceModel::LongestUserDefined(std::string_view text) const {
-  if (!starts_user_defined_[static_cast<uint8_t>(text.front())]) return nullptr;
-  const UserDefined* longest = nullptr;
-  auto begin = user_defined_.begin();
-  auto end = user_defined_.end();
-  for (size_t i = 0; i < text.size(); ++i) {
-    // Narrow to the pieces that agree with text[0 .. i]; the shortest of them comes first.
-    const auto byte = static_cast<uint8_t>(text[i]);
-    begin = std::partition_point(begin, end, [i, byte](const auto& piece) {
-      return piece.first.size() <= i || static_cast<uint8_t>(piece.first[i]) < byte;
-    });
-    end = std::partition_point(begin, end, [i, byte](const auto& piece) {
-      return static_cast<uint8_t>(piece.first[i]) == byte;
-    });
-    if (begin == end) break;
-    if (begin->first.size() == i + 1) longest = &*begin;
-  }
-  return longest;
-}
-
 void PieceModel::AppendUnknown(std::string_view character, bool follows_unknown,
                                std::vector<int32_t>& ids) const {
   if (table_.byte_fallback) {
@@ -184,15 +164,15 @@ void PieceModel::NextPart(std::string_view text, size_t& begin, Part& part) cons
     const std::string_view character = text.substr(begin, CharacterLength(text[begin]));
     const int32_t code = CodePoint(character);
     if (!symbols.empty() && !joints_.Find(last, code)) break;
-    const UserDefined* whole = LongestUserDefined(text.substr(begin));
-    const size_t size = whole != nullptr ? whole->first.size() : character.size();
+    const PieceMatcher::Match whole = user_defined_.Longest(text.substr(begin));
+    const size_t size = whole ? whole.size : character.size();
     const auto index = static_cast<int32_t>(symbols.size());
     symbols.push_back({.prev = index - 1,
                        .next = index + 1,
                        .begin = static_cast<uint32_t>(begin),
                        .size = static_cast<uint32_t>(size),
-                       .id = whole != nullptr ? whole->second : CharacterSymbol(code)});
-    last = whole != nullptr ? -1 : code;
+                       .id = whole ? whole.id : CharacterSymbol(code)});
+    last = whole ? -1 : code;
     begin += size;
   }
   symbols.back().next = -1;

@@ -10,10 +10,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "engine/tokenizer/pair_table.h"
+#include "engine/tokenizer/piece_matcher.h"
 #include "engine/tokenizer/piece_table.h"
 
 namespace eta {
@@ -40,7 +40,6 @@ class PieceModel {
   std::vector<int32_t> Encode(std::string_view text) const;
 
  private:
-  using UserDefined = std::pair<std::string_view, int32_t>;  // text and id
   struct Symbol;
   struct Part;
 
@@ -53,8 +52,6 @@ class PieceModel {
   void MergeFew(Part& part) const;
   void MergeMany(Part& part) const;
 
-  // The longest user-defined piece that starts `text`; null: none does.
-  const UserDefined* LongestUserDefined(std::string_view text) const;
   // Id of the symbol that a character starts as; -1: it can neither stand nor merge.
   int32_t CharacterSymbol(int32_t code) const;
   void AddMerges(PairTable::Made made,
@@ -67,10 +64,9 @@ class PieceModel {
   // A symbol is a piece, or a character that is none but begins or ends one: ids past the pieces'.
   std::unordered_map<int32_t, int32_t> characters_;  // by code point
   PairTable merges_;                                 // pairs of symbols
-  PairTable joints_;                       // pairs of code points across which symbols can merge
-  std::vector<UserDefined> user_defined_;  // sorted by text
-  std::array<bool, 256> starts_user_defined_{};  // by first byte
-  std::array<int32_t, 128> ascii_{};             // CharacterSymbol
+  PairTable joints_;  // pairs of code points across which symbols can merge
+  PieceMatcher user_defined_;
+  std::array<int32_t, 128> ascii_{};  // CharacterSymbol
   std::array<int32_t, 256> byte_ids_{};
 };
 

@@ -29,12 +29,17 @@ std::string BytesOf(const Piece& piece, const PieceTable& table) {
 
 Tokenizer::Tokenizer(PieceTable pieces) : model_(std::move(pieces)) {
   const PieceTable& table = model_->table();
+  std::vector<PieceMatcher::Entry> special;
   for (const Piece& piece : table.pieces) {
+    if (piece.type == PieceType::kControl) {
+      special.emplace_back(piece.text, static_cast<int32_t>(pieces_.size()));
+    }
     pieces_.push_back(BytesOf(piece, table));
     drops_leading_space_.push_back(
         table.add_dummy_prefix && piece.text.starts_with(kSpace) &&
         (piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined));
   }
+  special_ = PieceMatcher(std::move(special));
   bos_id_ = table.bos_id;
   if (table.eos_id >= 0) eos_ids_ = {table.eos_id};
 }
@@ -69,7 +74,30 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
   return tokenizer;
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_bos) const {
+std::vector<int32_t> Tokenizer::EncodeAroundSpecial(std::string_view text) const {
+  std::vector<int32_t> ids;
+  const auto add_text = [&](std::string_view stretch) {
+    const std::vector<int32_t> encoded = model_->Encode(stretch);
+    ids.insert(ids.end(), encoded.begin(), encoded.end());
+  };
+  size_t begin = 0;  // of the stretch that `at` is in
+  for (size_t at = 0; at < text.size();) {
+    const PieceMatcher::Match special = special_.Longest(text.substr(at));
+    if (!special) {
+      ++at;
+      continue;
+    }
+    add_text(text.substr(begin, at - begin));
+    ids.push_back(special.id);
+    at += special.size;
+    begin = at;
+  }
+  add_text(text.substr(begin));
+  return ids;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_bos,
+                                                       bool parse_special) const {
   if (!model_) {
     return absl::FailedPreconditionError("text: the checkpoint has no tokenizer.model");
   }
@@ -79,8 +107,9 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bo
   if (const auto offset = FirstInvalidUtf8(text)) {
     return absl::InvalidArgumentError(absl::StrCat("text is not UTF-8 at byte ", *offset));
   }
-  std::vector<int32_t> ids = model_->Encode(text);
-  if (add_bos && bos_id_ >= 0) ids.insert(ids.begin(), bos_id_);
+  std::vector<int32_t> ids = parse_special ? EncodeAroundSpecial(text) : model_->Encode(text);
+  const bool has_bos = parse_special && !ids.empty() && ids.front() == bos_id_;
+  if (add_bos && bos_id_ >= 0 && !has_bos) ids.insert(ids.begin(), bos_id_);
   return ids;
 }
 

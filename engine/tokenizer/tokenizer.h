@@ -1,8 +1,10 @@
 // Text to token ids and back.
 //
 // Text is data: control characters and NUL come back unchanged. The file format has one exception:
-// U+2581, its own sign for a space, comes back as a space. Words such as "<s>" in a text are text;
-// they never become control ids.
+// U+2581, its own sign for a space, comes back as a space. Words such as "<s>" in a text are text
+// and never become control ids, unless the caller asks for that: so whoever writes a part of a text
+// cannot forge its structure. Special tokens are the file's control pieces. Its user-defined pieces
+// are text, taken whole wherever they stand, as SentencePiece does.
 //
 // A checkpoint without a SentencePiece model is served by token ids alone: its tokenizer knows the
 // special ids and no text.
@@ -18,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/model_config.h"
+#include "engine/tokenizer/piece_matcher.h"
 #include "engine/tokenizer/piece_model.h"
 
 namespace eta {
@@ -43,8 +46,11 @@ class Tokenizer {
 
   // INVALID_ARGUMENT for text that is not UTF-8 (with the offset of the first bad byte) or over
   // kMaxTextBytes; FAILED_PRECONDITION without a SentencePiece model. `add_bos` puts bos_id()
-  // first, if there is one.
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_bos) const;
+  // first, if there is one. `parse_special`: control pieces that the text spells become their ids,
+  // the longest where several begin; each stretch between them is encoded as a text of its own. A
+  // text that begins with bos_id() then gets no second one.
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_bos,
+                                              bool parse_special = false) const;
 
   // What `id` adds to a text: bytes, not always whole characters; none for control pieces and for
   // ids outside the vocabulary.
@@ -61,8 +67,10 @@ class Tokenizer {
  private:
   explicit Tokenizer(PieceTable pieces);
   explicit Tokenizer(int32_t vocab_size);
+  std::vector<int32_t> EncodeAroundSpecial(std::string_view text) const;
 
   std::optional<PieceModel> model_;
+  PieceMatcher special_;
   std::vector<std::string> pieces_;        // PieceBytes by id
   std::vector<bool> drops_leading_space_;  // by id: FirstPieceBytes is one byte shorter
   int32_t bos_id_ = -1;

@@ -116,6 +116,8 @@ void AddPromptOptions(CLI::App* command, GenerateFlags* flags) {
   command->add_option("--file", flags->file, "Read the prompt from this file, '-' for stdin");
   command->add_option("--token_ids", flags->token_ids,
                       "Prompt as token ids: a list such as 1,52,7, or a file that holds one");
+  command->add_flag("--parse_special", flags->parse_special,
+                    "Special tokens that the prompt spells, such as </s>, are those tokens");
   command->add_option("--model", flags->model, "Refuse if the server serves another model");
   command->add_option("--request_id", flags->request_id,
                       "Your name for this call, echoed in the answer");
@@ -223,6 +225,7 @@ absl::StatusOr<v1::GenerateRequest> MakeGenerateRequest(const GenerateFlags& fla
   v1::GenerateRequest request;
   if (flags.model) request.set_model(*flags.model);
   RETURN_IF_ERROR(FillPrompt(flags, &request));
+  if (flags.parse_special) request.set_parse_special(true);
   RETURN_IF_ERROR(FillSampling(flags, request.mutable_sampling()));
   FillStopping(flags, request.mutable_stopping());
   RETURN_IF_ERROR(FillAttention(flags, request.mutable_attention()));

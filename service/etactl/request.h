@@ -19,6 +19,7 @@ struct GenerateFlags {
   std::string prompt;
   std::string file;
   std::string token_ids;  // "1,2,3", or the name of a file that holds such a list
+  bool parse_special = false;
   std::optional<std::string> model;
 
   std::optional<float> temperature, top_p, min_p;

@@ -162,6 +162,7 @@ v1::FinishReason Convert(FinishReason in) {
 absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message) {
   Request request;
   request.id = message.request_id();
+  request.parse_special = message.parse_special();
   switch (message.prompt_case()) {
     case v1::GenerateRequest::kText:
       request.prompt = message.text();

@@ -66,7 +66,7 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
     Require(!eta::FirstInvalidUtf8(*text));
   } else {
     const auto& ids = std::get<std::vector<int32_t>>(request.prompt);
-    Require(!ids.empty() && AreIds(ids));
+    Require(!ids.empty() && AreIds(ids) && !request.parse_special);
   }
   const eta::SamplingOptions& sampling = request.sampling;
   Require(Within(sampling.temperature, 0, 2) && sampling.top_k >= 0);

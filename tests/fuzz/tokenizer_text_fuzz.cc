@@ -1,5 +1,6 @@
 // Any bytes as a prompt: refused exactly where they are not UTF-8; otherwise the ids are
-// SentencePiece's and decode to the text.
+// SentencePiece's and decode to the text. With special tokens, those that it spells and no others.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -31,6 +32,12 @@ const Models& Load() {
   return models;
 }
 
+size_t Occurrences(const std::string& text, const std::string& word) {
+  size_t count = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -42,5 +49,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (*ids != models.reference->Encode(text)) std::abort();
   const std::string expected = absl::StrReplaceAll(text, {{"\xE2\x96\x81", " "}});
   if (models.tokenizer->Decode(*ids) != expected) std::abort();
+
+  const auto parsed = models.tokenizer->Encode(text, false, /*parse_special=*/true);
+  if (!parsed.ok()) std::abort();
+  const size_t specials = Occurrences(text, "<s>") + Occurrences(text, "</s>");
+  const auto are = [](int32_t id) { return id == 1 || id == 2; };
+  if (std::count_if(parsed->begin(), parsed->end(), are) != static_cast<ptrdiff_t>(specials)) {
+    std::abort();
+  }
+  if (specials == 0 && *parsed != *ids) std::abort();
   return 0;
 }

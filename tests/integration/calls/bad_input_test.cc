@@ -162,6 +162,32 @@ TEST_F(BadInputTest, SeveralAnswersOfOneCallAreNotOffered) {
   EXPECT_EQ(call.finished.usage().output_tokens(), 2);
 }
 
+// What a user writes into a prompt ends no turn and begins no text.
+TEST_F(BadInputTest, SpecialTokensAreTextUnlessTheRequestSaysOtherwise) {
+  const auto prompt_tokens = [this](v1::GenerateRequest request) {
+    request.mutable_stopping()->set_max_tokens(1);
+    request.mutable_stopping()->set_ignore_eos(true);
+    ClientCall call(*stub_);
+    call.Start(request);
+    call.ReadText();
+    EXPECT_TRUE(call.Finish().ok());
+    return call.finished.usage().prompt_tokens();
+  };
+  v1::GenerateRequest request = Ask("<s></s></s>");
+  const int32_t as_text = prompt_tokens(request);
+  EXPECT_GT(as_text, 4);
+  request.set_parse_special(false);
+  EXPECT_EQ(prompt_tokens(request), as_text);
+  request.set_parse_special(true);
+  EXPECT_EQ(prompt_tokens(request), 3);
+  request.set_text("</s>\xff");
+  EXPECT_EQ(BadField(request), "text");
+  request.mutable_token_ids()->add_ids(2);
+  EXPECT_EQ(BadField(request), "parse_special");
+  request.set_parse_special(false);
+  EXPECT_EQ(prompt_tokens(request), 1);
+}
+
 TEST_F(BadInputTest, TokensOutsideTheVocabulary) {
   for (const int32_t bad : {-1, kVocabulary, std::numeric_limits<int32_t>::max()}) {
     v1::GenerateRequest request;

@@ -159,6 +159,27 @@ TEST_F(EngineTest, AShortPromptKeepsItsBaseAsLongAsItsAnswerFitsTheTrainedLength
   }
 }
 
+TEST_F(EngineTest, SpecialTokensInATextAreReadOnlyWhereTheRequestSaysSo) {
+  const auto engine = Start(OptionsFor(model_));
+  const std::string text = "</s>Once upon a time</s>";
+  Request request = Greedy({}, 4);
+  request.prompt = text;
+  const auto plain = engine->Prepare(request);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->prompt, *engine->Tokenize(text));
+  EXPECT_EQ(std::count(plain->prompt.begin(), plain->prompt.end(), 2), 0);
+  request.parse_special = true;
+  const auto parsed = engine->Prepare(request);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  std::vector<int32_t> expected = *engine->Tokenize("Once upon a time");
+  expected.insert(expected.begin() + 1, 2);
+  expected.push_back(2);
+  EXPECT_EQ(parsed->prompt, expected);
+  EXPECT_EQ(Ask(*engine, request).ids.size(), 4u);
+  request.prompt = expected;
+  EXPECT_EQ(GetErrorDetail(engine->Prepare(request).status()).field, "parse_special");
+}
+
 TEST_F(EngineTest, APromptOfWholeBlocksStillComputesItsLastOne) {
   const auto engine = Start(OptionsFor(model_));
   const Request request = Greedy(Prompt(64, 4), 3);

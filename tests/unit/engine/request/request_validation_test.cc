@@ -84,6 +84,15 @@ TEST(RequestValidation, APromptIsTextOrTokensAndNotEmpty) {
   EXPECT_EQ(Field([](Request& r) { r.prompt = std::string(768 * 1024 + 1, 'x'); }), "text");
 }
 
+TEST(RequestValidation, SpecialTokensAreParsedInTextOnly) {
+  EXPECT_EQ(Field([](Request& r) { r.parse_special = true; }), "ok");
+  EXPECT_EQ(Field([](Request& r) {
+              r.parse_special = true;
+              r.prompt = std::vector<int32_t>{1, 2};
+            }),
+            "parse_special");
+}
+
 TEST(RequestValidation, ControlCharactersAreDataButBrokenUtf8IsNot) {
   EXPECT_EQ(Field([](Request& r) { r.prompt = std::string("a\0b\x01\x7f\r\n", 7); }), "ok");
   for (const char* bad : {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"}) {

@@ -209,6 +209,66 @@ TEST(Tokenizer, TextNeverMakesControlIds) {
   for (const int32_t id : Ids(*tokenizer, "<s></s>")) EXPECT_GT(id, 2);
 }
 
+std::vector<int32_t> IdsWithSpecial(const Tokenizer& tokenizer, const std::string& text) {
+  const auto ids = tokenizer.Encode(text, /*add_bos=*/false, /*parse_special=*/true);
+  EXPECT_TRUE(ids.ok()) << ids.status();
+  return ids.value_or(std::vector<int32_t>());
+}
+
+// The ids of both, one after the other.
+std::vector<int32_t> Join(std::vector<int32_t> first, const std::vector<int32_t>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+TEST(Tokenizer, SpecialTokensAreReadWhereTheCallerAsksForThem) {
+  const auto once = Ids(Embedded(), "Once upon");
+  const auto time = Ids(Embedded(), " a time.");
+  EXPECT_EQ(IdsWithSpecial(Embedded(), "Once upon"), once) << "none in it";
+  EXPECT_EQ(IdsWithSpecial(Embedded(), "<s>Once upon</s> a time."),
+            Join({1}, Join(once, Join({2}, time))));
+  EXPECT_THAT(IdsWithSpecial(Embedded(), "</s></s><s>"), ElementsAre(2, 2, 1));
+  EXPECT_EQ(IdsWithSpecial(Embedded(), "Once upon</s>"), Join(once, {2}));
+  EXPECT_TRUE(IdsWithSpecial(Embedded(), "").empty());
+  EXPECT_EQ(Embedded().Decode(IdsWithSpecial(Embedded(), "<s>Once upon</s>")), "Once upon");
+}
+
+TEST(Tokenizer, WhatIsNoControlPieceStaysText) {
+  for (const std::string text : {"<unk>", "<0x41>", "<s", "</s", "< s>", "<S>", "<<s", "<pad>"}) {
+    EXPECT_EQ(IdsWithSpecial(Embedded(), text), Ids(Embedded(), text)) << text;
+  }
+  EXPECT_EQ(IdsWithSpecial(Embedded(), "<<s>>"),
+            Join(Ids(Embedded(), "<"), Join({1}, Ids(Embedded(), ">"))));
+}
+
+TEST(Tokenizer, OfSeveralSpecialTokensTheLongestIsRead) {
+  PieceFile file = SmallModel();
+  file.entries.push_back({"<s>the", 0, 3});
+  file.entries.push_back({"\xE2\x9F\xA8turn\xE2\x9F\xA9", 0, 3});
+  const int32_t turn = file.size() - 1;
+  const auto tokenizer = LoadOrDie(file.Serialize(), file.size());
+  EXPECT_THAT(IdsWithSpecial(*tokenizer, "<s>the<s>\xE2\x9F\xA8turn\xE2\x9F\xA9"),
+              ElementsAre(turn - 1, 1, turn));
+  EXPECT_EQ(IdsWithSpecial(*tokenizer, "<x>b"), Ids(*tokenizer, "<x>b"))
+      << "user-defined pieces are text either way";
+  for (const int32_t id : Ids(*tokenizer, "<s>the\xE2\x9F\xA8turn\xE2\x9F\xA9")) {
+    EXPECT_LT(id, turn - 1);
+  }
+}
+
+TEST(Tokenizer, ATextThatBeginsWithBeginOfTextGetsNoSecondOne) {
+  const auto first = [](const std::string& text, bool parse_special) {
+    std::vector<int32_t> ids = *Embedded().Encode(text, /*add_bos=*/true, parse_special);
+    ids.resize(std::min<size_t>(ids.size(), 2));
+    return ids;
+  };
+  EXPECT_THAT(first("<s>", true), ElementsAre(1));
+  EXPECT_THAT(first("<s><s>", true), ElementsAre(1, 1)) << "what the text says";
+  EXPECT_THAT(first("</s>", true), ElementsAre(1, 2));
+  EXPECT_NE(first("a<s>", true)[1], 1);
+  EXPECT_NE(first("<s>", false)[1], 1) << "there it is text";
+}
+
 TEST(Tokenizer, BeginOfTextIsPutFirstWhenAskedFor) {
   const auto ids = Embedded().Encode("a", true);
   ASSERT_TRUE(ids.ok());
@@ -241,6 +301,7 @@ TEST(Tokenizer, WithoutAFileIdsHaveNoTextAndTextNoIds) {
   EXPECT_EQ((*tokenizer)->bos_id(), 5);
   EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
   EXPECT_EQ((*tokenizer)->Encode("a", true).status().code(), kFailedPrecondition);
+  EXPECT_EQ((*tokenizer)->Encode("a", true, true).status().code(), kFailedPrecondition);
   for (const int32_t id : {-1, 0, 49, 50}) {
     EXPECT_EQ((*tokenizer)->PieceBytes(id), "");
     EXPECT_EQ((*tokenizer)->FirstPieceBytes(id), "");

@@ -46,6 +46,16 @@ TEST(EtactlRequest, LeavesWhatWasNotGivenToTheServer) {
   EXPECT_EQ(request->priority(), v1::PRIORITY_UNSPECIFIED);
 }
 
+TEST(EtactlRequest, ReadsSpecialTokensOnlyWhereThatIsSaid) {
+  const auto plain = RequestOf({"Once</s>"});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_FALSE(plain->has_parse_special());
+  const auto parsed = RequestOf({"--parse_special", "Once</s>"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_TRUE(parsed->parse_special());
+  EXPECT_EQ(parsed->text(), "Once</s>");
+}
+
 TEST(EtactlRequest, SendsZerosThatWereGiven) {
   const auto request = RequestOf({"Once", "--temperature", "0", "--seed", "0", "--offset", "-1.5"});
   ASSERT_TRUE(request.ok()) << request.status();

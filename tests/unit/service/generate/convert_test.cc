@@ -21,6 +21,7 @@ TEST(ToRequest, AbsentFieldsAreTheDefaults) {
   EXPECT_FLOAT_EQ(request->sampling.temperature, 1.0f);
   EXPECT_FLOAT_EQ(request->sampling.top_p, 1.0f);
   EXPECT_FALSE(request->sampling.seed.has_value());
+  EXPECT_FALSE(request->parse_special);
   EXPECT_EQ(request->stopping.max_tokens, 256);
   EXPECT_TRUE(request->output.text);
   EXPECT_FALSE(request->output.logprobs.has_value());
@@ -57,6 +58,7 @@ TEST(ToRequest, CarriesEveryField) {
   message.mutable_token_ids()->add_ids(5);
   message.set_request_id("r1");
   message.set_priority(v1::PRIORITY_HIGH);
+  message.set_parse_special(true);
   v1::SamplingParams& sampling = *message.mutable_sampling();
   sampling.set_top_k(40);
   sampling.set_min_p(0.1f);
@@ -85,6 +87,7 @@ TEST(ToRequest, CarriesEveryField) {
   ASSERT_TRUE(request.ok());
   EXPECT_EQ(request->id, "r1");
   EXPECT_EQ(request->priority, Priority::kHigh);
+  EXPECT_TRUE(request->parse_special);
   EXPECT_THAT(std::get<std::vector<int32_t>>(request->prompt), ElementsAre(5));
   EXPECT_EQ(request->sampling.top_k, 40);
   EXPECT_FLOAT_EQ(request->sampling.min_p, 0.1f);
