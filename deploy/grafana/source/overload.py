@@ -88,7 +88,7 @@ def build():
                 ],
             ),
             series(
-                "Places taken",
+                "Slots taken",
                 "Calls that wait for the profile store or a profile, and watches of Stats, of what may be.",
                 [
                     used(
