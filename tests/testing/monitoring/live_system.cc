@@ -82,7 +82,8 @@ std::vector<std::string> ServerFlags(const std::string& store, const std::string
   std::string flags = absl::StrCat(
       "--model=" ETA_SOURCE_DIR
       "/models/eta-27m --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0 --kv_pool_bytes=256MiB "
-      "--max_running=2 --max_waiting_requests=2 --default_deadline=2s --max_context=",
+      "--max_running=2 --max_waiting_requests=2 --default_deadline=2s --profile_staleness=1m "
+      "--max_context=",
       kMaxContext, " --tenant_header=", kTenantHeader,
       " --admin_tenants=operator --metrics_tenants=alice,bob,aside "
       "--metrics_profiles=legal,books,aside --tenants=",
