@@ -147,6 +147,11 @@ absl::StatusOr<Tenant> Tenant::Parse(std::string_view id) {
   return Tenant(std::string(id));
 }
 
+int64_t MeasuredContext(const ProfileEvidence& evidence) {
+  if (evidence.held_out_sequences <= 0) return 0;
+  return evidence.held_out_tokens / evidence.held_out_sequences;
+}
+
 absl::Status CheckProfileName(const std::string& field, std::string_view name) {
   const bool allowed = std::all_of(name.begin(), name.end(), [](char c) {
     return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-' || c == '_' || c == '.';

@@ -68,6 +68,10 @@ struct ProfileEvidence {
   friend bool operator==(const ProfileEvidence&, const ProfileEvidence&) = default;
 };
 
+// The longest context, in tokens, of the rows behind the densities, which are the second halves of
+// the held-out sequences; of sequences that differ in length their mean. 0: nothing was held out.
+int64_t MeasuredContext(const ProfileEvidence& evidence);
+
 // The part of a profile that calibration makes. The store adds its tenant, name and version.
 struct ProfileContent {
   std::map<std::string, std::string> labels;  // at most 16; keys like names, values up to 255 bytes

@@ -21,6 +21,7 @@ std::shared_ptr<const ThresholdProfile> ThresholdProfileOf(const ProfileContent&
   profile->tokenizer_fingerprint = content.tokenizer_fingerprint;
   profile->block_size = content.geometry.block_size;
   profile->sub_block = content.geometry.sub_block;
+  profile->measured_context = MeasuredContext(content.evidence);
   return profile;
 }
 

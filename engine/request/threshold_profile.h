@@ -28,6 +28,14 @@ struct ThresholdProfile {
   std::string tokenizer_fingerprint;  // EngineInfo's
   int32_t block_size = 0;
   int32_t sub_block = 0;  // looked at where block_size is said
+
+  // The longest context, in tokens, at which its densities were measured; the shortest is more than
+  // half of it. 0: not said.
+  int64_t measured_context = 0;
+
+  bool MeasuredAt(int64_t context) const {
+    return context > measured_context / 2 && context <= measured_context;
+  }
 };
 
 }  // namespace eta

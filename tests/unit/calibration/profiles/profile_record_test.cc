@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/profile_blob.h"
 #include "calibration/profiles/profile_json.h"
+#include "calibration/profiles/threshold_profile_of.h"
 #include "engine/base/error.h"
 #include "engine/base/sha256.h"
 #include "gmock/gmock.h"
@@ -167,6 +168,21 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
 }
 
 // Row 29.
+TEST(MeasuredContext, IsTheSecondHalfOfTheHeldOutSequences) {
+  ProfileContent content = MakeContent(1);
+  content.evidence.held_out_sequences = 4;
+  content.evidence.held_out_tokens = 4 * 2048 - 3;
+  const auto profile = ThresholdProfileOf(content, "legal", 1);
+  EXPECT_EQ(profile->measured_context, 2047);
+  EXPECT_FALSE(profile->MeasuredAt(1023));
+  EXPECT_TRUE(profile->MeasuredAt(1024));
+  EXPECT_TRUE(profile->MeasuredAt(2047));
+  EXPECT_FALSE(profile->MeasuredAt(2048));
+  content.evidence.held_out_sequences = 0;
+  EXPECT_EQ(MeasuredContext(content.evidence), 0) << "nothing was verified";
+  EXPECT_FALSE(ThresholdProfileOf(content, "legal", 1)->MeasuredAt(1));
+}
+
 TEST(ProfileNames, OneAllowList) {
   for (const std::string& good :
        {std::string("a"), std::string("legal-2024_v1.2"), std::string("0"), std::string(63, 'z')}) {
