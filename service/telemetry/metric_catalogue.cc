@@ -11,9 +11,10 @@ constexpr auto kHistogram = prometheus::MetricType::Histogram;
 constexpr auto kSummary = prometheus::MetricType::Summary;
 
 constexpr Metric kCalls[] = {
-    {"eta_requests_total", kCounter, "model,method,code,finish_reason,mode,profile,tenant", "calls",
-     "Calls that ended, by method and gRPC status; mode and profile are set for Generate calls "
-     "once they are known"},
+    {"eta_requests_total", kCounter, "model,method,code,finish_reason,mode,profile,version,tenant",
+     "calls",
+     "Calls that ended, by method and gRPC status; mode, profile and version are set for "
+     "Generate calls once they are known"},
     {"eta_requests_rejected_total", kCounter, "model,method,reason", "calls",
      "Calls that were refused before they ran, by reason (ErrorReason in lower case)"},
     {"eta_requests_failed_total", kCounter, "model,method,reason", "calls",
@@ -92,12 +93,12 @@ constexpr Metric kLatency[] = {
 };
 
 constexpr Metric kTokens[] = {
-    {"eta_prompt_tokens_total", kCounter, "model,tenant,profile", "tokens",
+    {"eta_prompt_tokens_total", kCounter, "model,tenant,profile,version", "tokens",
      "Prompt tokens of requests that were scheduled, counted when the request ends"},
-    {"eta_prompt_tokens_cached_total", kCounter, "model,tenant,profile", "tokens",
+    {"eta_prompt_tokens_cached_total", kCounter, "model,tenant,profile,version", "tokens",
      "Prompt tokens that came from the prefix cache, of requests that were scheduled, counted when "
      "the request ends"},
-    {"eta_generated_tokens_total", kCounter, "model,tenant,profile", "tokens",
+    {"eta_generated_tokens_total", kCounter, "model,tenant,profile,version", "tokens",
      "Tokens that the sampler drew"},
     {"eta_request_prompt_tokens", kHistogram, "model", "tokens",
      "Prompt tokens of a request that was scheduled"},

@@ -80,8 +80,7 @@ Telemetry::Account& Telemetry::AccountOf(const Request& request, AttentionMode m
   if (found != running_.end()) return *found->second;
   const Label tenant = UseTenant(request.tenant, now);
   const Label name = profile != nullptr ? UseProfile(profile->name, now) : Label::None();
-  const int64_t version =
-      profile != nullptr ? UseVersion(name, profile->version, now) : AccountSeries::kNoVersion;
+  const int64_t version = UseVersion(name, profile != nullptr ? profile->version : 0, now);
   Account& account = FindAccount({tenant, mode, name, version});
   running_.emplace(&request, &account);
   return account;
@@ -139,8 +138,15 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
     totals.keys_eligible += eligible;
     totals.keys_read += row.keys_read;
     totals.keys_cached += cached;
-    totals.head_density += static_cast<double>(row.keys_attended) / static_cast<double>(eligible);
-    totals.union_density += static_cast<double>(row.keys_read) / static_cast<double>(cached);
+    const DensitySums density = {
+        .decode_rows = 1,
+        .head_density = static_cast<double>(row.keys_attended) / static_cast<double>(eligible),
+        .union_density = static_cast<double>(row.keys_read) / static_cast<double>(cached),
+        .context = row.kv_len};
+    totals.head_density += density.head_density;
+    totals.union_density += density.union_density;
+    const ThresholdProfile* const profile = row.attention->profile.get();
+    account.window.Add(density, profile != nullptr && profile->MeasuredAt(density.context), now);
     account.records_read += row.screened * layer_groups;
   }
 }
@@ -221,9 +227,14 @@ void Telemetry::CountCall(const CallRecord& record) {
   if (record.method == "Generate" && record.resolved) {
     series.mode = Name(record.mode);
     series.profile = believed ? UseProfile(record.profile, now) : profiles_.Find(record.profile);
+    series.version = believed ? UseVersion(series.profile, record.profile_version, now)
+                              : FindVersion(series.profile, record.profile_version);
   }
   if (calls_.size() >= kMaxCallSeries && !calls_.contains(series)) {
-    if (series.profile != Label::None()) series.profile = Label::Other();
+    if (series.profile != Label::None()) {
+      series.profile = Label::Other();
+      series.version = AccountSeries::kOtherVersions;
+    }
     if (series.tenant != Label::None()) series.tenant = Label::Other();
   }
   ++calls_[series];

@@ -73,6 +73,7 @@ class Telemetry final : public Observer, public CallObserver {
     int64_t records_read = 0;
     ModeSeries* mode = nullptr;
     HeadTotals heads;
+    AttentionWindow window;
   };
   using AccountKey = std::tuple<Label, AttentionMode, Label, int64_t>;
 
@@ -87,9 +88,9 @@ class Telemetry final : public Observer, public CallObserver {
   void ObserveLatency(Latency kind, std::chrono::nanoseconds latency, Clock::time_point now);
   void CountCall(const CallRecord& record);
   void CountReason(const CallRecord& record);
-  AccountSeries SeriesOf(const Account& account) const;
-  void ReadAccounts(const SnapshotQuery& query, std::unique_lock<std::mutex>& lock,
-                    TelemetrySnapshot& snapshot) const;
+  AccountSeries SeriesOf(const Account& account, Clock::time_point now) const;
+  void ReadAccounts(const SnapshotQuery& query, Clock::time_point now,
+                    std::unique_lock<std::mutex>& lock, TelemetrySnapshot& snapshot) const;
 
   // With mutex_ held (telemetry_labels.cc). A name that is in use has the label of the name that
   // has been idle for longest, if that is longer than kLabelHold; all that was counted under the
@@ -97,12 +98,13 @@ class Telemetry final : public Observer, public CallObserver {
   Label UseTenant(std::string_view tenant, Clock::time_point now);
   Label UseProfile(std::string_view profile, Clock::time_point now);
   int64_t UseVersion(const Label& profile, int64_t version, Clock::time_point now);
+  int64_t FindVersion(const Label& profile, int64_t version) const;
   void UseLabelsOfRunning(Clock::time_point now);
   void FoldTenant(const Label& label);
   void FoldProfile(const Label& label);
   void FoldVersion(const Label& label);
   void FoldAccounts(const std::function<bool(AccountSeries&)>& rename);
-  void FoldCalls(Label CallSeries::*which, const Label& label);
+  void FoldCalls(const std::function<bool(CallSeries&)>& rename);
 
   const std::function<Clock::time_point()> now_;
   const Clock::time_point started_ = now_();

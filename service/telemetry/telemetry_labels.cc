@@ -35,6 +35,7 @@ Label Telemetry::UseProfile(std::string_view profile, Clock::time_point now) {
 }
 
 int64_t Telemetry::UseVersion(const Label& profile, int64_t version, Clock::time_point now) {
+  if (profile == Label::None()) return AccountSeries::kNoVersion;
   if (profile == Label::Other()) return AccountSeries::kOtherVersions;
   const std::string name = VersionName(profile.text(), version);
   Label label = versions_.Use(name, now);
@@ -45,6 +46,13 @@ int64_t Telemetry::UseVersion(const Label& profile, int64_t version, Clock::time
       label = versions_.Use(name, now);
     }
   }
+  return label == Label::Other() ? AccountSeries::kOtherVersions : version;
+}
+
+int64_t Telemetry::FindVersion(const Label& profile, int64_t version) const {
+  if (profile == Label::None()) return AccountSeries::kNoVersion;
+  if (profile == Label::Other()) return AccountSeries::kOtherVersions;
+  const Label label = versions_.Find(VersionName(profile.text(), version));
   return label == Label::Other() ? AccountSeries::kOtherVersions : version;
 }
 
@@ -64,7 +72,11 @@ void Telemetry::FoldTenant(const Label& label) {
     series.tenant = Label::Other();
     return true;
   });
-  FoldCalls(&CallSeries::tenant, label);
+  FoldCalls([&](CallSeries& series) {
+    if (series.tenant != label) return false;
+    series.tenant = Label::Other();
+    return true;
+  });
   for (auto entry = reasons_.begin(); entry != reasons_.end();) {
     if (entry->first.tenant != label) {
       ++entry;
@@ -84,17 +96,24 @@ void Telemetry::FoldProfile(const Label& label) {
     series.version = AccountSeries::kOtherVersions;
     return true;
   });
-  FoldCalls(&CallSeries::profile, label);
+  FoldCalls([&](CallSeries& series) {
+    if (series.profile != label) return false;
+    series.profile = Label::Other();
+    series.version = AccountSeries::kOtherVersions;
+    return true;
+  });
 }
 
 void Telemetry::FoldVersion(const Label& label) {
-  FoldAccounts([&](AccountSeries& series) {
+  const auto rename = [&](auto& series) {
     if (series.version <= 0 || VersionName(series.profile.text(), series.version) != label.text()) {
       return false;
     }
     series.version = AccountSeries::kOtherVersions;
     return true;
-  });
+  };
+  FoldAccounts(rename);
+  FoldCalls(rename);
 }
 
 // Accounts to which `rename` gives other labels go into the account of these. Nothing runs on them:
@@ -118,17 +137,18 @@ void Telemetry::FoldAccounts(const std::function<bool(AccountSeries&)>& rename) 
     to.series.union_density.Add(series.union_density);
     to.records_read += from.records_read;
     to.heads.Add(from.heads);
+    to.window.Add(from.window);
   }
 }
 
-void Telemetry::FoldCalls(Label CallSeries::*which, const Label& label) {
+// Calls to which `rename` gives other labels count under these.
+void Telemetry::FoldCalls(const std::function<bool(CallSeries&)>& rename) {
   for (auto entry = calls_.begin(); entry != calls_.end();) {
-    if (entry->first.*which != label) {
+    CallSeries key = entry->first;
+    if (!rename(key)) {
       ++entry;
       continue;
     }
-    CallSeries key = entry->first;
-    key.*which = Label::Other();
     calls_[std::move(key)] += entry->second;
     entry = calls_.erase(entry);
   }

@@ -5,8 +5,9 @@
 
 namespace eta {
 
-AccountSeries Telemetry::SeriesOf(const Account& account) const {
+AccountSeries Telemetry::SeriesOf(const Account& account, Clock::time_point now) const {
   AccountSeries series = account.series;
+  series.recent = account.window.Sum(now);
   AttentionTotals& attention = series.attention;
   attention.kv_bytes_read = attention.keys_read * token_bytes_;
   attention.kv_bytes_dense = attention.keys_cached * token_bytes_;
@@ -15,7 +16,8 @@ AccountSeries Telemetry::SeriesOf(const Account& account) const {
 }
 
 // The lock is let go between two accounts. Where some have gone meanwhile, this begins anew.
-void Telemetry::ReadAccounts(const SnapshotQuery& query, std::unique_lock<std::mutex>& lock,
+void Telemetry::ReadAccounts(const SnapshotQuery& query, Clock::time_point now,
+                             std::unique_lock<std::mutex>& lock,
                              TelemetrySnapshot& snapshot) const {
   const Label only = tenants_.Find(query.tenant);
   if (!query.tenant.empty() && only == Label::Other()) return;
@@ -27,7 +29,7 @@ void Telemetry::ReadAccounts(const SnapshotQuery& query, std::unique_lock<std::m
     for (auto entry = accounts_.begin(); entry != accounts_.end(); ++entry) {
       const Account& account = entry->second;
       if (query.tenant.empty() || account.series.tenant == only) {
-        snapshot.accounts.push_back(SeriesOf(account));
+        snapshot.accounts.push_back(SeriesOf(account, now));
         if (query.layers) account.heads.AddTo(snapshot.accounts.back().layers);
       }
       lock.unlock();
@@ -61,7 +63,7 @@ TelemetrySnapshot Telemetry::Snapshot(const SnapshotQuery& query) const {
   };
   copy(calls_, snapshot.calls);
   copy(reasons_, snapshot.reasons);
-  ReadAccounts(query, lock, snapshot);
+  ReadAccounts(query, now, lock, snapshot);
   for (size_t kind = 0; query.latencies && kind < kLatencies; ++kind) {
     for (size_t window = 0; window < kWindows; ++window) {
       snapshot.latencies[kind][window] = latencies_[kind][window].Quantiles(now);

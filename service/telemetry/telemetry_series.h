@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "engine/request/request.h"
+#include "service/telemetry/attention_window.h"
 #include "service/telemetry/call_end.h"
 #include "service/telemetry/histogram.h"
 #include "service/telemetry/label_names.h"
@@ -49,6 +50,7 @@ struct AccountSeries {
   int64_t version = kNoVersion;
 
   AttentionTotals attention;
+  RecentAttention recent;  // in a snapshot
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t output_tokens = 0;
@@ -96,6 +98,7 @@ struct CallSeries {
   std::string_view finish_reason;
   std::string_view mode;
   Label profile;
+  int64_t version = AccountSeries::kNoVersion;
   Label tenant;
 
   auto operator<=>(const CallSeries&) const = default;

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "service/stats/page/metric_groups.h"
@@ -66,6 +67,7 @@ void AddCalls(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
               {"finish_reason", series.finish_reason},
               {"mode", series.mode},
               {"profile", series.profile.text()},
+              {"version", VersionLabel(series.version)},
               {"tenant", series.tenant.text()}},
              count);
   }
@@ -96,10 +98,11 @@ void AddLatencies(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
 }
 
 void AddTokens(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
-  // Over the modes and versions.
-  std::map<std::pair<std::string_view, std::string_view>, std::array<int64_t, 3>> sums;
+  // Over the modes.
+  std::map<std::tuple<std::string_view, std::string_view, int64_t>, std::array<int64_t, 3>> sums;
   for (const AccountSeries& account : telemetry.accounts) {
-    std::array<int64_t, 3>& sum = sums[{account.tenant.text(), account.profile.text()}];
+    std::array<int64_t, 3>& sum =
+        sums[{account.tenant.text(), account.profile.text(), account.version}];
     sum[0] += account.prompt_tokens;
     sum[1] += account.cached_tokens;
     sum[2] += account.output_tokens;
@@ -107,7 +110,9 @@ void AddTokens(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   const auto add = [&](std::string_view name, size_t which) {
     page.Begin(name);
     for (const auto& [labels, sum] : sums) {
-      page.Add({{"tenant", labels.first}, {"profile", labels.second}}, sum[which]);
+      const auto& [tenant, profile, version] = labels;
+      page.Add({{"tenant", tenant}, {"profile", profile}, {"version", VersionLabel(version)}},
+               sum[which]);
     }
   };
   add("eta_prompt_tokens_total", 0);

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "service/telemetry/attention_window.h"
 #include "service/telemetry/head_totals.h"
 #include "service/telemetry/histogram.h"
 #include "service/telemetry/label_names.h"
@@ -86,6 +87,38 @@ TEST(LabelNames, WithoutRoomAllAreOther) {
   LabelNames names({}, 0);
   EXPECT_EQ(names.Use("a", kNow), "other");
   EXPECT_FALSE(names.Lacks("a", kNow));
+}
+
+TEST(AttentionWindow, RowsAreForgottenAfterTenMinutes) {
+  AttentionWindow window;
+  const DensitySums row{.decode_rows = 1, .head_density = 0.25, .union_density = 0.5, .context = 7};
+  window.Add(row, /*like_measured=*/true, kNow);
+  window.Add(row, /*like_measured=*/false, kNow + seconds(30));
+  EXPECT_EQ(window.Sum(kNow + seconds(599)).all.decode_rows, 2);
+  EXPECT_EQ(window.Sum(kNow + seconds(599)).all.context, 14);
+  EXPECT_EQ(window.Sum(kNow + seconds(599)).like_measured.decode_rows, 1);
+  EXPECT_EQ(window.Sum(kNow + seconds(600)).all.decode_rows, 1);
+  EXPECT_EQ(window.Sum(kNow + seconds(600)).like_measured.decode_rows, 0);
+  EXPECT_EQ(window.Sum(kNow + seconds(630)).all.decode_rows, 0);
+  window.Add(row, /*like_measured=*/true, kNow + seconds(600));  // in the place of the first
+  EXPECT_EQ(window.Sum(kNow + seconds(600)).all.decode_rows, 2);
+  EXPECT_DOUBLE_EQ(window.Sum(kNow + seconds(600)).all.head_density, 0.5);
+  EXPECT_DOUBLE_EQ(window.Sum(kNow + seconds(600)).all.union_density, 1.0);
+}
+
+TEST(AttentionWindow, OneAddedToAnotherHoldsWhatIsRecentOfBoth) {
+  AttentionWindow old, recent, both;
+  const DensitySums row{.decode_rows = 1, .head_density = 0.5, .union_density = 1.0, .context = 3};
+  old.Add(row, /*like_measured=*/false, kNow);
+  old.Add(row, /*like_measured=*/false, kNow + seconds(45));
+  recent.Add(row, /*like_measured=*/true, kNow + seconds(45));
+  recent.Add(row, /*like_measured=*/true, kNow + seconds(600));
+  both.Add(old);
+  both.Add(recent);
+  EXPECT_EQ(both.Sum(kNow + seconds(600)).all.decode_rows, 3);
+  EXPECT_EQ(both.Sum(kNow + seconds(600)).like_measured.decode_rows, 2);
+  recent.Add(old);
+  EXPECT_EQ(recent.Sum(kNow + seconds(600)).all.decode_rows, 3);
 }
 
 TEST(Histogram, AValueOnABoundIsInTheBucketBelowIt) {

@@ -316,6 +316,7 @@ class LabelFoldTest : public TelemetryTest {
     record.resolved = record.submitted = true;
     record.mode = AttentionMode::kProfile;
     record.profile = name;
+    record.profile_version = version;
     record.outcome = outcome;
     folding_.OnCallEnd(record);
   }
@@ -328,6 +329,27 @@ class LabelFoldTest : public TelemetryTest {
     request.attention = {.mode = AttentionMode::kProfile, .profile = profile};
     attention.mode = AttentionMode::kProfile;
     attention.profile = profile;
+  }
+  // A decode row of `request` whose heads attended to `attended` of `context` keys; each group read
+  // `read` of them.
+  void Decode(const Request& request, const ResolvedAttention& attention, int32_t context,
+              int32_t attended, int32_t read) {
+    const std::vector<int32_t> tokens_attended(2 * 4, attended);  // [L, 1, HQ]
+    const std::vector<int32_t> tokens_read(2 * 2, read);          // [L, 1, HKV]
+    const DecodeRowReport row{.request = &request, .attention = &attention, .kv_len = context};
+    StepReport step;
+    step.sequences = step.decode_rows = step.num_rows = 1;
+    step.decode = {&row, 1};
+    step.tokens_attended = tokens_attended.data();
+    step.tokens_read = tokens_read.data();
+    folding_.OnStep(step);
+  }
+  RecentAttention Recent(int64_t version) {
+    for (const AccountSeries& account : folding_.Snapshot().accounts) {
+      if (account.version == version) return account.recent;
+    }
+    ADD_FAILURE() << "no version " << version;
+    return {};
   }
   double Tokens(const testing::Labels& labels) {
     return PageReader(testing::PageText(folding_)).Sum("eta_generated_tokens_total", labels);
@@ -396,6 +418,54 @@ TEST_F(LabelFoldTest, VersionsFoldWithinTheirProfile) {
   EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "other"}}), 1.0);
   EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "3"}}), 1.0);
   EXPECT_EQ(Tokens({{"profile", "legal"}}), 3.0);
+  EXPECT_EQ(Tokens({{"profile", "legal"}, {"version", "other"}}), 1.0);
+  const PageReader page(testing::PageText(folding_));
+  for (const char* version : {"2", "3", "other"}) {
+    EXPECT_EQ(page.Sum("eta_requests_total", {{"profile", "legal"}, {"version", version}}), 1.0)
+        << version;
+  }
+  EXPECT_EQ(page.Sum("eta_requests_total"), 3.0);
+}
+
+TEST_F(LabelFoldTest, RecentDensitiesAreEachVersionsOwnAndOfTheLastTenMinutes) {
+  Request old_request, new_request;
+  ResolvedAttention old_version, new_version;
+  Prepare("a", "legal", 1, old_request, old_version);
+  Prepare("a", "legal", 2, new_request, new_version);
+  Decode(old_request, old_version, 100, 50, 80);
+  Decode(new_request, new_version, 200, 20, 30);
+  EXPECT_EQ(Recent(1).all.decode_rows, 1);
+  EXPECT_DOUBLE_EQ(Recent(1).all.head_density, 0.5);
+  EXPECT_DOUBLE_EQ(Recent(1).all.union_density, 0.8);
+  EXPECT_DOUBLE_EQ(Recent(2).all.head_density, 0.1);
+  EXPECT_EQ(Recent(2).all.context, 200);
+  now_ += std::chrono::minutes(10);
+  Decode(old_request, old_version, 100, 25, 40);
+  EXPECT_EQ(Recent(1).all.decode_rows, 1) << "the first row was longer ago";
+  EXPECT_DOUBLE_EQ(Recent(1).all.union_density, 0.4);
+  EXPECT_EQ(Recent(2).all.decode_rows, 0);
+  for (const AccountSeries& account : folding_.Snapshot().accounts) {
+    EXPECT_EQ(account.attention.decode_rows, 3 - account.version) << "of all times";
+  }
+  folding_.OnRequestEnd(old_request, absl::OkStatus(), {});
+  folding_.OnRequestEnd(new_request, absl::OkStatus(), {});
+}
+
+TEST_F(LabelFoldTest, RecentRowsAtTheContextsOfTheCalibrationAreToldApart) {
+  Request request;
+  ResolvedAttention attention;
+  Prepare("a", "legal", 1, request, attention);
+  auto profile = std::make_shared<ThresholdProfile>(*attention.profile);
+  profile->measured_context = 201;
+  attention.profile = request.attention.profile = profile;
+  for (const int32_t context : {100, 101, 201, 202}) {
+    Decode(request, attention, context, context / 2, context);
+  }
+  EXPECT_EQ(Recent(1).all.decode_rows, 4);
+  EXPECT_EQ(Recent(1).all.context, 100 + 101 + 201 + 202);
+  EXPECT_EQ(Recent(1).like_measured.decode_rows, 2);
+  EXPECT_EQ(Recent(1).like_measured.context, 101 + 201);
+  folding_.OnRequestEnd(request, absl::OkStatus(), {});
 }
 
 TEST_F(TelemetryTest, WhyCallsDidNotEndOkIsToldByTenantAndMethod) {
@@ -451,6 +521,7 @@ TEST_F(TelemetryTest, NamesOfRefusedCallsGetNoLabels) {
                                               {"finish_reason", "none"},
                                               {"mode", "profile"},
                                               {"profile", "other"},
+                                              {"version", "other"},
                                               {"tenant", "other"}}),
             1000.0);
   EXPECT_EQ(
