@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "service/calibrate/convert_calibrate.h"
+#include "service/stats/convert_attention.h"
 
 namespace eta {
 namespace {
@@ -39,18 +40,6 @@ v1::ServerState ToMessage(ServerState state) {
       return v1::SERVER_STATE_DEVICE_LOST;
   }
   return v1::SERVER_STATE_UNSPECIFIED;
-}
-
-v1::AttentionMode ToMessage(AttentionMode mode) {
-  switch (mode) {
-    case AttentionMode::kFull:
-      return v1::ATTENTION_MODE_FULL;
-    case AttentionMode::kDynamic:
-      return v1::ATTENTION_MODE_DYNAMIC;
-    case AttentionMode::kProfile:
-      return v1::ATTENTION_MODE_PROFILE;
-  }
-  return v1::ATTENTION_MODE_UNSPECIFIED;
 }
 
 v1::LatencyKind ToMessage(Latency kind) {
@@ -211,120 +200,6 @@ void FillLatencies(const TelemetrySnapshot& counted, v1::Stats& out) {
       *message.mutable_p50() = ToMessage(quantiles.p50);
       *message.mutable_p95() = ToMessage(quantiles.p95);
       *message.mutable_p99() = ToMessage(quantiles.p99);
-    }
-  }
-}
-
-void Fill(const AttentionTotals& totals, v1::AttentionStats& out) {
-  out.set_decode_steps(totals.decode_rows);
-  if (totals.decode_rows > 0) {
-    const auto rows = static_cast<double>(totals.decode_rows);
-    out.set_head_density(totals.head_density / rows);
-    out.set_union_density(totals.union_density / rows);
-  }
-  out.set_kv_bytes_read(totals.kv_bytes_read);
-  out.set_kv_bytes_dense(totals.kv_bytes_dense);
-  out.set_index_bytes_read(totals.index_bytes_read);
-  out.set_keys_attended(totals.keys_attended);
-  out.set_keys_eligible(totals.keys_eligible);
-  out.set_keys_read(totals.keys_read);
-  out.set_keys_cached(totals.keys_cached);
-}
-
-// The newest version of a name; null if none is in memory, or several tenants have one.
-const LoadedProfile* OnlyProfile(const std::vector<LoadedProfile>& profiles,
-                                 const std::string& name) {
-  const LoadedProfile* newest = nullptr;
-  for (const LoadedProfile& profile : profiles) {
-    if (profile.name != name) continue;
-    if (newest != nullptr && newest->tenant != profile.tenant) return nullptr;
-    newest = &profile;
-  }
-  return newest;
-}
-
-void FillDrift(const LoadedProfile& profile, v1::AttentionSeries& out) {
-  if (profile.head_density) {
-    out.set_calibrated_head_density(*profile.head_density);
-    if (*profile.head_density > 0.0) {
-      out.set_head_density_drift(out.totals().head_density() / *profile.head_density - 1.0);
-    }
-  }
-  if (profile.union_density) {
-    out.set_calibrated_union_density(*profile.union_density);
-    if (*profile.union_density > 0.0) {
-      out.set_union_density_drift(out.totals().union_density() / *profile.union_density - 1.0);
-    }
-  }
-}
-
-// Accounts of one mode and one profile name, over their versions and tenants.
-struct ProfileTotals {
-  AttentionTotals attention;
-  std::vector<LayerTotals> layers;
-};
-
-void AddLayers(const std::vector<LayerTotals>& from, std::vector<LayerTotals>& to) {
-  const auto add = [](const std::vector<int64_t>& keys, std::vector<int64_t>& sums) {
-    sums.resize(std::max(sums.size(), keys.size()));
-    for (size_t i = 0; i < keys.size(); ++i) sums[i] += keys[i];
-  };
-  to.resize(std::max(to.size(), from.size()));
-  for (size_t i = 0; i < from.size(); ++i) {
-    add(from[i].keys_attended, to[i].keys_attended);
-    add(from[i].keys_read, to[i].keys_read);
-    to[i].keys_eligible += from[i].keys_eligible;
-  }
-}
-
-void FillLayers(const std::vector<LayerTotals>& layers, v1::AttentionSeries& out) {
-  for (const LayerTotals& layer : layers) {
-    v1::LayerAttention& message = *out.add_layers();
-    message.mutable_keys_attended()->Add(layer.keys_attended.begin(), layer.keys_attended.end());
-    message.mutable_keys_read()->Add(layer.keys_read.begin(), layer.keys_read.end());
-    message.set_keys_eligible(layer.keys_eligible);
-  }
-}
-
-int64_t LayerNumbers(const std::vector<LayerTotals>& layers) {
-  int64_t numbers = 0;
-  for (const LayerTotals& layer : layers) {
-    numbers += static_cast<int64_t>(layer.keys_attended.size() + layer.keys_read.size()) + 1;
-  }
-  return numbers;
-}
-
-void FillAttention(const ServerStatus& status, v1::Stats& out) {
-  std::map<std::pair<AttentionMode, std::string>, ProfileTotals> series;
-  for (const AccountSeries& account : status.telemetry.accounts) {
-    if (account.attention.decode_rows == 0) continue;
-    const bool named = account.mode == AttentionMode::kProfile;
-    ProfileTotals& totals = series[{account.mode, named ? account.profile.text() : std::string()}];
-    totals.attention.Add(account.attention);
-    AddLayers(account.layers, totals.layers);
-  }
-  // Where not all layers have room, those of the busiest series stand.
-  std::vector<ProfileTotals*> busiest;
-  for (auto& [key, totals] : series) busiest.push_back(&totals);
-  std::sort(busiest.begin(), busiest.end(), [](const ProfileTotals* a, const ProfileTotals* b) {
-    return a->attention.decode_rows > b->attention.decode_rows;
-  });
-  int64_t room = kMaxStatsLayerNumbers;
-  for (ProfileTotals* totals : busiest) {
-    const int64_t numbers = LayerNumbers(totals->layers);
-    if (numbers > room) totals->layers.clear();
-    room = std::max<int64_t>(0, room - numbers);
-  }
-  for (const auto& [key, totals] : series) {
-    const auto& [mode, name] = key;
-    v1::AttentionSeries& message = *out.add_attention();
-    message.set_mode(ToMessage(mode));
-    message.set_profile(name);
-    Fill(totals.attention, *message.mutable_totals());
-    FillLayers(totals.layers, message);
-    if (mode != AttentionMode::kProfile) continue;
-    if (const LoadedProfile* profile = OnlyProfile(status.profiles, name)) {
-      FillDrift(*profile, message);
     }
   }
 }

@@ -1,9 +1,9 @@
 // Real traffic through the built server: its metrics, its statistics and what a Prometheus stored
 // of them, against what the clients counted.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -312,13 +312,13 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
   EXPECT_EQ(stats.load().steps(), page().Sum("eta_step_duration_seconds_count"));
   EXPECT_EQ(stats.profiles_loaded(), page().Sum("eta_profiles_loaded"));
 
-  std::set<std::pair<std::string, std::string>> series_of_page;  // over tenants and versions
-  for (const auto& sample : page().Find("eta_attention_decode_rows_total")) {
-    series_of_page.emplace(sample.labels.at("mode"), sample.labels.at("profile"));
-  }
-  EXPECT_EQ(static_cast<size_t>(stats.attention_size()), series_of_page.size());
+  const auto accounts = page().Find("eta_attention_decode_rows_total");
+  EXPECT_EQ(stats.attention_size(), std::count_if(accounts.begin(), accounts.end(),
+                                                  [](const auto& of) { return of.value > 0; }));
   for (const v1::AttentionSeries& series : stats.attention()) {
     const MetricLabels labels = LabelsOf(series);
+    EXPECT_THAT(page().Find("eta_attention_decode_rows_total", labels), SizeIs(1))
+        << ::testing::PrintToString(labels);
     AttentionCounts sums;
     v1::Finished totals;
     *totals.mutable_attention() = series.totals();
@@ -344,6 +344,24 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
           << tenant.tenant() << " " << calls.method() << " " << calls.code();
     }
   }
+}
+
+TEST_F(MonitoringTest, DriftIsEachVersionsOwnAndSaysThatContextsAreLonger) {
+  int compared = 0;
+  for (const v1::AttentionSeries& series : stats().attention()) {
+    if (series.profile() != "legal" && series.profile() != "books") continue;
+    const v1::Profile& profile = series.profile() == "legal" ? system().legal : system().books;
+    EXPECT_EQ(series.version(), profile.version());
+    EXPECT_EQ(series.calibrated_union_density(), profile.evidence().union_density());
+    EXPECT_EQ(series.calibrated_context(), 256);
+    EXPECT_EQ(series.drift_context(), v1::DRIFT_CONTEXT_OTHER);
+    EXPECT_THAT(series.recent().context(), Gt(256.0)) << "prompts of 2400 bytes";
+    EXPECT_EQ(series.recent().decode_steps(), series.totals().decode_steps()) << "all are recent";
+    EXPECT_DOUBLE_EQ(series.union_density_drift(),
+                     series.recent().union_density() / profile.evidence().union_density() - 1.0);
+    ++compared;
+  }
+  EXPECT_EQ(compared, 2);
 }
 
 TEST_F(MonitoringTest, LayersOfStatsAddUpToTheAnswers) {

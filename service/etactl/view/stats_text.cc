@@ -235,27 +235,30 @@ std::string SeriesName(const v1::AttentionSeries& series) {
     case v1::ATTENTION_MODE_DYNAMIC:
       return "dynamic";
     default:
-      return absl::StrCat("profile ", series.profile());
+      break;
   }
+  const std::string version = series.has_version() ? absl::StrCat("@", series.version()) : "";
+  return absl::StrCat("profile ", series.profile(), version);
 }
 
 // The same series in an earlier snapshot; null if it did not exist then.
 const v1::AttentionSeries* Find(const v1::Stats* stats, const v1::AttentionSeries& series) {
   if (stats == nullptr) return nullptr;
   for (const v1::AttentionSeries& other : stats->attention()) {
-    if (other.mode() == series.mode() && other.profile() == series.profile()) return &other;
+    if (other.mode() == series.mode() && other.profile() == series.profile() &&
+        other.has_version() == series.has_version() && other.version() == series.version() &&
+        other.tenant() == series.tenant()) {
+      return &other;
+    }
   }
   return nullptr;
 }
 
 std::string Attention(const v1::Stats& stats, const v1::Stats* before) {
-  const bool calibrated = std::any_of(
-      stats.attention().begin(), stats.attention().end(),
-      [](const v1::AttentionSeries& series) { return series.has_calibrated_head_density(); });
   Rows rows;
   for (const v1::AttentionSeries& series : stats.attention()) {
     const v1::AttentionStats& totals = series.totals();
-    Row row = {SeriesName(series), absl::StrCat(totals.decode_steps())};
+    Row row = {SeriesName(series), series.tenant(), absl::StrCat(totals.decode_steps())};
     if (before != nullptr) {
       const v1::AttentionSeries* const earlier = Find(before, series);
       const v1::AttentionStats then = earlier ? earlier->totals() : v1::AttentionStats();
@@ -272,25 +275,47 @@ std::string Attention(const v1::Stats& stats, const v1::Stats* before) {
     row.insert(row.end(), {Share(head), Share(read), ReadableBytes(totals.kv_bytes_read()),
                            Percent(Ratio(totals.kv_bytes_read(), totals.kv_bytes_dense())),
                            ReadableBytes(totals.index_bytes_read())});
-    if (calibrated) {
-      row.insert(row.end(),
-                 {series.has_calibrated_head_density() ? Share(series.calibrated_head_density())
-                                                       : kUnknown,
-                  Drift(series.has_head_density_drift(), series.head_density_drift()),
-                  series.has_calibrated_union_density() ? Share(series.calibrated_union_density())
-                                                        : kUnknown,
-                  Drift(series.has_union_density_drift(), series.union_density_drift())});
-    }
     rows.push_back(std::move(row));
   }
   if (rows.empty()) return "\nnothing was decoded yet\n";
-  Row header = {"density with", "steps"};
+  Row header = {"density with", "tenant", "steps"};
   if (before != nullptr) header.insert(header.end(), {"head now", "union now"});
   header.insert(header.end(), {"head", "union", "KV read", "of full", "index"});
-  if (calibrated) {
-    header.insert(header.end(), {"calibrated head", "drift", "calibrated union", "drift"});
+  return Table(2, WithHeader(std::move(header), std::move(rows)));
+}
+
+// The last ten minutes of each version beside what its calibration measured.
+std::string Drifts(const v1::Stats& stats) {
+  Rows rows;
+  bool elsewhere = false;
+  for (const v1::AttentionSeries& series : stats.attention()) {
+    if (!series.has_calibrated_head_density()) continue;
+    const bool other = series.drift_context() == v1::DRIFT_CONTEXT_OTHER;
+    const v1::RecentAttention& recent =
+        series.has_recent_as_calibrated() ? series.recent_as_calibrated() : series.recent();
+    const bool decoded = recent.decode_steps() > 0;
+    const int64_t longest = series.calibrated_context();
+    const auto measured = [decoded](double density) {
+      return Share(decoded ? std::optional(density) : std::nullopt);
+    };
+    rows.push_back(
+        {SeriesName(series), series.tenant(), absl::StrCat(recent.decode_steps()),
+         decoded ? absl::StrFormat("%.0f%s", recent.context(), other ? " *" : "") : kUnknown,
+         longest > 0 ? absl::StrCat(longest / 2 + 1, "-", longest) : kUnknown,
+         measured(recent.head_density()), Share(series.calibrated_head_density()),
+         Drift(series.has_head_density_drift(), series.head_density_drift()),
+         measured(recent.union_density()), Share(series.calibrated_union_density()),
+         Drift(series.has_union_density_drift(), series.union_density_drift())});
+    elsewhere = elsewhere || other;
   }
-  return Table(1, WithHeader(std::move(header), std::move(rows)));
+  if (rows.empty()) return "";
+  const std::string note =
+      "* another length than calibration measured; density falls as contexts grow\n";
+  return Table(2,
+               WithHeader({"drift, last 10 min", "tenant", "steps", "mean context", "calibrated at",
+                           "head", "calibrated", "drift", "union", "calibrated", "drift"},
+                          std::move(rows))) +
+         (elsewhere ? note : "");
 }
 
 // The densities of one layer's heads since an earlier snapshot, or since the server began.
@@ -346,7 +371,8 @@ std::string Layers(const v1::AttentionSeries& series, const v1::AttentionSeries*
                                       Align::kRight, Align::kLeft, Align::kRight};
   const std::string since = before != nullptr ? "now" : "since the start";
   return absl::StrCat(
-      "\n", WithoutControls(SeriesName(series)), " by layer, ", since, "\n",
+      "\n", WithoutControls(absl::StrCat(SeriesName(series), " of ", series.tenant())),
+      " by layer, ", since, "\n",
       TextTable(columns, WithHeader({"layer", "head density", "", "its heads", "union density", ""},
                                     std::move(rows))));
 }
@@ -475,7 +501,7 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
   if (stats.has_load()) absl::StrAppend(&text, Load(stats.load()));
   if (stats.has_connections()) absl::StrAppend(&text, Connections(stats.connections()));
   absl::StrAppend(&text, StoreCalls(stats.store_calls()), Memory(stats.pressure()));
-  absl::StrAppend(&text, Attention(stats, before));
+  absl::StrAppend(&text, Attention(stats, before), Drifts(stats));
   for (const v1::AttentionSeries& series : stats.attention()) {
     if (series.mode() == v1::ATTENTION_MODE_FULL) continue;  // its density is 1 everywhere
     const v1::AttentionSeries* earlier = Find(before, series);

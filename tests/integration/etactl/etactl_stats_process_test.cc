@@ -73,12 +73,14 @@ TEST_F(EtactlStatsProcessTest, TextSaysStateSpeedAndDensities) {
   Generate("full");
   const auto exit = Stats({"--layers"});
   EXPECT_EQ(exit.code, 0) << exit.errors;
-  EXPECT_THAT(exit.output,
-              AllOf(MatchesRegex("tiny: serving, up [0-9]+ s; eta-server [0-9.]+, (.|\n)*"),
-                    HasSubstr("2 layers, 4 heads over 2 KV heads"),
-                    HasSubstr("running 0, waiting 0"), HasSubstr("10 generated"),
-                    HasSubstr("first token  1 min"), HasSubstr("full              4  1.000  1.000"),
-                    HasSubstr("dynamic by layer, since the start\n"), HasSubstr("default      ")));
+  EXPECT_THAT(
+      exit.output,
+      AllOf(MatchesRegex("tiny: serving, up [0-9]+ s; eta-server [0-9.]+, (.|\n)*"),
+            HasSubstr("2 layers, 4 heads over 2 KV heads"), HasSubstr("running 0, waiting 0"),
+            HasSubstr("10 generated"), HasSubstr("first token  1 min"),
+            HasSubstr("full          default      4  1.000  1.000"),
+            HasSubstr("dynamic of default by layer, since the start\n"),
+            HasSubstr("default      ")));
   EXPECT_THAT(exit.output, Not(HasSubstr("\033")));
 }
 

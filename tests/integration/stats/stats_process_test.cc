@@ -89,7 +89,8 @@ class StatsProcessTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.error_message();
   }
 
-  // Makes one answer and adds it to the sums of its tenant and of its mode and profile.
+  // Makes one answer and adds it to the sums of its tenant, and of the tenant's with its mode and
+  // profile.
   void Ask(const std::string& tenant, const std::string& mode, int prompt_tokens, int max_tokens) {
     v1::GenerateRequest request;
     for (int i = 0; i < prompt_tokens; ++i) {
@@ -112,7 +113,6 @@ class StatsProcessTest : public ::testing::Test {
     const grpc::Status status = call.Finish();
     ASSERT_TRUE(status.ok()) << status.error_message();
     const std::lock_guard lock(mutex_);
-    Add(call.finished, by_mode_[mode]);
     Add(call.finished, by_tenant_[tenant]);
     Add(call.finished, by_both_[{tenant, mode}]);
   }
@@ -145,7 +145,6 @@ class StatsProcessTest : public ::testing::Test {
 
   std::mutex mutex_;
   // Guarded by mutex_:
-  std::map<std::string, Sums> by_mode_;
   std::map<std::string, Sums> by_tenant_;
   std::map<std::pair<std::string, std::string>, Sums> by_both_;
 };
@@ -170,14 +169,15 @@ TEST_F(StatsProcessTest, TheSumsOfTheAnswersAreTheFiguresOfStats) {
   for (std::thread& client : clients) client.join();
 
   const v1::Stats all = Get("ops", /*layers=*/true);
-  ASSERT_THAT(all.attention(), SizeIs(by_mode_.size()));
+  ASSERT_THAT(all.attention(), SizeIs(by_both_.size()));
   Sums total;
   for (const v1::AttentionSeries& series : all.attention()) {
     const std::string mode = ModeOf(series);
-    ExpectSame(series.totals(), by_mode_[mode].attention, mode);
-    total.prompt_tokens += by_mode_[mode].prompt_tokens;
-    total.cached_tokens += by_mode_[mode].cached_tokens;
-    total.output_tokens += by_mode_[mode].output_tokens;
+    const Sums& sums_of_answers = by_both_[{series.tenant(), mode}];
+    ExpectSame(series.totals(), sums_of_answers.attention, series.tenant() + " " + mode);
+    total.prompt_tokens += sums_of_answers.prompt_tokens;
+    total.cached_tokens += sums_of_answers.cached_tokens;
+    total.output_tokens += sums_of_answers.output_tokens;
     // Layers and heads add up to the same totals.
     ASSERT_THAT(series.layers(), SizeIs(2)) << mode;
     v1::AttentionStats sums;
@@ -200,9 +200,13 @@ TEST_F(StatsProcessTest, TheSumsOfTheAnswersAreTheFiguresOfStats) {
       EXPECT_EQ(series.totals().keys_attended(), series.totals().keys_eligible());
       EXPECT_EQ(series.totals().kv_bytes_read(), series.totals().kv_bytes_dense());
     }
-    // One tenant each has a profile of this name, and its calibration was verified.
-    EXPECT_EQ(series.has_calibrated_head_density(), series.mode() == v1::ATTENTION_MODE_PROFILE);
-    EXPECT_EQ(series.has_union_density_drift(), series.mode() == v1::ATTENTION_MODE_PROFILE);
+    // The calibration was verified, and all that was decoded is recent.
+    const bool profiled = series.mode() == v1::ATTENTION_MODE_PROFILE;
+    EXPECT_EQ(series.version(), profiled ? 1 : 0) << mode;
+    EXPECT_EQ(series.has_calibrated_head_density(), profiled) << mode;
+    EXPECT_EQ(series.has_union_density_drift(), profiled) << mode;
+    EXPECT_EQ(series.recent().decode_steps(), series.totals().decode_steps()) << mode;
+    EXPECT_NEAR(series.recent().union_density(), series.totals().union_density(), 1e-9) << mode;
   }
   EXPECT_EQ(all.load().prompt_tokens(), total.prompt_tokens);
   EXPECT_EQ(all.load().cached_tokens(), total.cached_tokens);

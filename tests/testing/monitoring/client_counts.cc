@@ -35,18 +35,22 @@ void ClientCounts::CountCall(const MetricLabels& labels) {
 
 void ClientCounts::CountAnswer(const std::string& tenant, const std::string& mode,
                                const std::string& profile, const v1::Finished& finished) {
+  // Every profile that is told apart has one version.
+  const std::string version = profile == "none" || profile == "other" ? profile : "1";
   const std::lock_guard lock(mutex_);
   ++calls[{{"method", "Generate"},
            {"code", "OK"},
            {"finish_reason", Label(finished.finish_reason())},
            {"mode", mode},
            {"profile", profile},
+           {"version", version},
            {"tenant", tenant}}];
-  TokenCounts& sums = tokens[{{"tenant", tenant}, {"profile", profile}}];
+  TokenCounts& sums = tokens[{{"tenant", tenant}, {"profile", profile}, {"version", version}}];
   sums.prompt += finished.usage().prompt_tokens();
   sums.cached += finished.usage().cached_tokens();
   sums.output += finished.usage().output_tokens();
-  attention[{{"mode", mode}, {"profile", profile}}].Add(finished);
+  attention[{{"mode", mode}, {"profile", profile}, {"version", version}, {"tenant", tenant}}].Add(
+      finished);
   tenants[{{"tenant", tenant}}].Add(finished);
   preemptions += finished.preemptions();
 }

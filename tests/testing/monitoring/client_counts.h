@@ -12,7 +12,7 @@
 
 namespace eta::testing {
 
-// The counts of answers with one mode and profile, or of one tenant.
+// The counts of a tenant's answers with one mode and profile, or of all answers of one tenant.
 struct AttentionCounts {
   int64_t answers = 0;
   int64_t answers_with_decode = 0;
@@ -48,8 +48,8 @@ class ClientCounts {
 
   std::map<MetricLabels, int64_t> calls;
   std::map<MetricLabels, int64_t> refusals;           // by method and reason
-  std::map<MetricLabels, TokenCounts> tokens;         // by tenant and profile
-  std::map<MetricLabels, AttentionCounts> attention;  // by mode and profile
+  std::map<MetricLabels, TokenCounts> tokens;         // by tenant, profile and version
+  std::map<MetricLabels, AttentionCounts> attention;  // by mode, profile, version and tenant
   std::map<MetricLabels, AttentionCounts> tenants;    // by tenant
   int64_t preemptions = 0;
 

@@ -60,7 +60,14 @@ class MonitoringTest : public ::testing::Test {
     const std::string mode = series.mode() == v1::ATTENTION_MODE_FULL      ? "full"
                              : series.mode() == v1::ATTENTION_MODE_DYNAMIC ? "dynamic"
                                                                            : "profile";
-    return {{"mode", mode}, {"profile", series.profile().empty() ? "none" : series.profile()}};
+    if (series.profile().empty()) {
+      return {
+          {"mode", mode}, {"profile", "none"}, {"version", "none"}, {"tenant", series.tenant()}};
+    }
+    return {{"mode", mode},
+            {"profile", series.profile()},
+            {"version", series.has_version() ? std::to_string(series.version()) : "other"},
+            {"tenant", series.tenant()}};
   }
 
  private:

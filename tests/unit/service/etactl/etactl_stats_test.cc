@@ -74,6 +74,7 @@ constexpr char kLoad[] = R"pb(
 constexpr char kAttention[] = R"pb(
   attention {
     mode: ATTENTION_MODE_DYNAMIC
+    tenant: "acme"
     totals {
       decode_steps: 10
       head_density: 0.25
@@ -92,11 +93,27 @@ constexpr char kAttention[] = R"pb(
   attention {
     mode: ATTENTION_MODE_PROFILE
     profile: "legal"
-    totals { decode_steps: 4 head_density: 0.21 union_density: 0.36 }
+    version: 3
+    tenant: "acme"
+    totals { decode_steps: 4 head_density: 0.5 union_density: 0.75 }
+    recent { decode_steps: 3 head_density: 0.3 union_density: 0.5 context: 900 }
+    recent_as_calibrated { decode_steps: 2 head_density: 0.21 union_density: 0.36 context: 1500 }
+    calibrated_context: 2048
     calibrated_head_density: 0.2
     calibrated_union_density: 0.4
     head_density_drift: 0.05
     union_density_drift: -0.1
+    drift_context: DRIFT_CONTEXT_CALIBRATED
+  }
+  attention {
+    mode: ATTENTION_MODE_PROFILE
+    profile: "legal"
+    version: 4
+    tenant: "acme"
+    totals { decode_steps: 5 head_density: 0.5 union_density: 0.75 }
+    calibrated_context: 2048
+    calibrated_head_density: 0.2
+    calibrated_union_density: 0.4
   }
 )pb";
 
@@ -136,19 +153,13 @@ TEST(EtactlStats, CountsConnections) {
 
 TEST(EtactlStats, SaysHowSparseItIsByProfileAndLayer) {
   const std::string text = DescribeStats(StatsOf(kAttention), nullptr);
-  EXPECT_NE(text.find("density with   steps   head  union  KV read  of full  index  "
-                      "calibrated head   drift  calibrated union    drift\n"),
+  EXPECT_NE(text.find("density with     tenant  steps   head  union  KV read  of full  index\n"
+                      "dynamic          acme       10  0.250  0.500   5.0 kB   50.0 %  700 B\n"
+                      "profile legal@3  acme        4  0.500  0.750      0 B        -    0 B\n"
+                      "profile legal@4  acme        5  0.500  0.750      0 B        -    0 B\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("dynamic           10  0.250  0.500   5.0 kB   50.0 %  700 B  "
-                      "              -       -                 -        -\n"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("profile legal      4  0.210  0.360      0 B        -    0 B  "
-                      "          0.200  +5.0 %             0.400  -10.0 %\n"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("dynamic by layer, since the start\n"
+  EXPECT_NE(text.find("dynamic of acme by layer, since the start\n"
                       "layer  head density                          its heads  union density\n"
                       "    0  #####...................  0.200  0.100 to 0.300  "
                       "############............  0.500\n"
@@ -156,6 +167,30 @@ TEST(EtactlStats, SaysHowSparseItIsByProfileAndLayer) {
                       "########################  1.000\n"),
             std::string::npos)
       << text;
+}
+
+TEST(EtactlStats, DriftIsOfTheLastTenMinutesAndSaysAtWhichContexts) {
+  v1::Stats stats = StatsOf(kAttention);
+  EXPECT_NE(DescribeStats(stats, nullptr)
+                .find("drift, last 10 min  tenant  steps  mean context  calibrated at   head  "
+                      "calibrated   drift  union  calibrated    drift\n"
+                      "profile legal@3     acme        2          1500      1025-2048  0.210  "
+                      "     0.200  +5.0 %  0.360       0.400  -10.0 %\n"
+                      "profile legal@4     acme        0             -      1025-2048      -  "
+                      "     0.200       -      -       0.400        -\n"
+                      "\n"),
+            std::string::npos)
+      << DescribeStats(stats, nullptr);
+  v1::AttentionSeries& longer = *stats.mutable_attention(1);
+  *longer.mutable_recent() = longer.recent_as_calibrated();
+  longer.mutable_recent()->set_context(9120.0);
+  longer.clear_recent_as_calibrated();
+  longer.set_drift_context(v1::DRIFT_CONTEXT_OTHER);
+  const std::string text = DescribeStats(stats, nullptr);
+  EXPECT_NE(text.find("profile legal@3     acme        2        9120 *      1025-2048  0.210"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\n* another length than calibration measured; "), std::string::npos) << text;
 }
 
 TEST(EtactlStats, WhileItWatchesDensitiesOfTheLastIntervalStandBeside) {
@@ -173,9 +208,11 @@ TEST(EtactlStats, WhileItWatchesDensitiesOfTheLastIntervalStandBeside) {
   layer.set_keys_eligible(100 + 10);
   layer.set_keys_read(0, 50 + 10);
   const std::string text = DescribeStats(now, &before);
-  EXPECT_NE(text.find("dynamic           12     0.900      0.010  0.250"), std::string::npos)
+  EXPECT_NE(text.find("dynamic          acme       12     0.900      0.010  0.250"),
+            std::string::npos)
       << text;
-  EXPECT_NE(text.find("profile legal      4         -          -  0.210"), std::string::npos)
+  EXPECT_NE(text.find("profile legal@3  acme        4         -          -  0.500"),
+            std::string::npos)
       << text;
   EXPECT_NE(text.find("    0  ##############..........  0.600  0.400 to 0.800  "
                       "########################  1.000\n"),
@@ -187,7 +224,7 @@ TEST(EtactlStats, WhileItWatchesDensitiesOfTheLastIntervalStandBeside) {
 
 TEST(EtactlStats, LayersOfAnIdleIntervalAreThoseSinceTheStart) {
   const v1::Stats stats = StatsOf(kAttention);
-  EXPECT_NE(DescribeStats(stats, &stats).find("dynamic by layer, since the start\n"),
+  EXPECT_NE(DescribeStats(stats, &stats).find("dynamic of acme by layer, since the start\n"),
             std::string::npos);
 }
 

@@ -67,7 +67,8 @@ LoadedProfile Loaded(const std::string& tenant, const std::string& name, int64_t
           .version = version,
           .checksum = "c",
           .head_density = head,
-          .union_density = read};
+          .union_density = read,
+          .measured_context = 2048};
 }
 
 ServerStatus Status() {
@@ -210,33 +211,92 @@ TEST(ConvertStats, TotalsAreKeptAndDensitiesAreMeansOverSteps) {
   EXPECT_DOUBLE_EQ(totals.union_density(), 0.5);
 }
 
-TEST(ConvertStats, DriftIsMeasuredAgainstTheNewestVersionInMemory) {
-  ServerStatus status = Status();
-  status.telemetry.accounts = {SeriesOf(AttentionMode::kProfile, "legal", 4),
-                               SeriesOf(AttentionMode::kProfile, "gone", 4),
-                               SeriesOf(AttentionMode::kProfile, "unverified", 4)};
-  status.profiles = {Loaded("default", "legal", 1, 0.9, 0.9),
-                     Loaded("default", "legal", 2, 0.2, 0.4),
-                     Loaded("default", "unverified", 1, std::nullopt, std::nullopt)};
-  const v1::Stats stats = ToMessage(status);
-  EXPECT_FALSE(stats.attention(0).has_calibrated_head_density());  // gone
-  const v1::AttentionSeries& legal = stats.attention(1);
-  EXPECT_DOUBLE_EQ(legal.calibrated_head_density(), 0.2);
-  EXPECT_DOUBLE_EQ(legal.calibrated_union_density(), 0.4);
-  EXPECT_NEAR(legal.head_density_drift(), 0.25, 1e-12);
-  EXPECT_NEAR(legal.union_density_drift(), 0.25, 1e-12);
-  EXPECT_FALSE(stats.attention(2).has_calibrated_head_density());
-  EXPECT_FALSE(stats.attention(2).has_head_density_drift());
-  EXPECT_EQ(stats.profiles_loaded(), 3);
-  EXPECT_EQ(stats.profiles(1).version(), 2);
-  EXPECT_FALSE(stats.profiles(2).has_head_density());
+// Of tenant "default": 2 rows of the last ten minutes at contexts that calibration measured, and as
+// many at others, whose union density is 0.2.
+AccountSeries VersionOf(const std::string& profile, int64_t version, double union_density) {
+  AccountSeries series = SeriesOf(AttentionMode::kProfile, profile, 4);
+  series.tenant = LabelOf("default");
+  series.version = version;
+  series.recent.like_measured = {.decode_rows = 2,
+                                 .head_density = union_density,
+                                 .union_density = 2 * union_density,
+                                 .context = 3000};
+  series.recent.all = series.recent.like_measured;
+  series.recent.all.Add(
+      {.decode_rows = 2, .head_density = 0.2, .union_density = 0.4, .context = 21000});
+  return series;
 }
 
-TEST(ConvertStats, ANameOfTwoTenantsHasNoCalibratedDensity) {
+TEST(ConvertStats, EachVersionDriftsFromItsOwnPromise) {
   ServerStatus status = Status();
-  status.telemetry.accounts = {SeriesOf(AttentionMode::kProfile, "legal", 4)};
-  status.profiles = {Loaded("a", "legal", 1, 0.2, 0.4), Loaded("b", "legal", 1, 0.5, 0.6)};
-  EXPECT_FALSE(ToMessage(status).attention(0).has_calibrated_head_density());
+  status.telemetry.accounts = {VersionOf("legal", 2, 0.06), VersionOf("legal", 1, 0.164)};
+  status.profiles = {Loaded("default", "legal", 1, 0.082, 0.164),
+                     Loaded("default", "legal", 2, 0.02, 0.05)};
+  const v1::Stats stats = ToMessage(status);
+  ASSERT_THAT(stats.attention(), SizeIs(2));
+  EXPECT_EQ(stats.attention(0).version(), 1);
+  EXPECT_EQ(stats.attention(0).tenant(), "default");
+  EXPECT_DOUBLE_EQ(stats.attention(0).calibrated_union_density(), 0.164);
+  EXPECT_NEAR(stats.attention(0).union_density_drift(), 0.0, 1e-12);
+  EXPECT_EQ(stats.attention(1).version(), 2);
+  EXPECT_DOUBLE_EQ(stats.attention(1).calibrated_head_density(), 0.02);
+  EXPECT_NEAR(stats.attention(1).head_density_drift(), 0.5, 1e-12);
+  EXPECT_NEAR(stats.attention(1).union_density_drift(), 0.2, 1e-12);
+}
+
+TEST(ConvertStats, DriftIsOfTheContextsOfTheCalibrationOrSaidToBeOfOthers) {
+  ServerStatus status = Status();
+  status.telemetry.accounts = {VersionOf("legal", 1, 0.5), VersionOf("legal", 2, 0.5),
+                               VersionOf("legal", 3, 0.5)};
+  AccountSeries& longer = status.telemetry.accounts[1];
+  longer.recent.like_measured = {};
+  status.telemetry.accounts[2].recent = {};
+  status.profiles = {Loaded("default", "legal", 1, 0.25, 0.5),
+                     Loaded("default", "legal", 2, 0.25, 0.5),
+                     Loaded("default", "legal", 3, 0.25, 0.5)};
+  const v1::Stats stats = ToMessage(status);
+  const v1::AttentionSeries& alike = stats.attention(0);
+  EXPECT_EQ(alike.calibrated_context(), 2048);
+  EXPECT_EQ(alike.drift_context(), v1::DRIFT_CONTEXT_CALIBRATED);
+  EXPECT_EQ(alike.recent().decode_steps(), 4);
+  EXPECT_DOUBLE_EQ(alike.recent().context(), 6000.0);
+  EXPECT_EQ(alike.recent_as_calibrated().decode_steps(), 2);
+  EXPECT_DOUBLE_EQ(alike.recent_as_calibrated().context(), 1500.0);
+  EXPECT_NEAR(alike.union_density_drift(), 0.0, 1e-12) << "of 2 rows of the 4";
+  const v1::AttentionSeries& other = stats.attention(1);
+  EXPECT_EQ(other.drift_context(), v1::DRIFT_CONTEXT_OTHER);
+  EXPECT_FALSE(other.has_recent_as_calibrated());
+  EXPECT_NEAR(other.union_density_drift(), 1.4 / 4 / 0.5 - 1.0, 1e-12) << "of all 4";
+  const v1::AttentionSeries& idle = stats.attention(2);
+  EXPECT_EQ(idle.totals().decode_steps(), 4);
+  EXPECT_DOUBLE_EQ(idle.calibrated_union_density(), 0.5);
+  EXPECT_FALSE(idle.has_recent());
+  EXPECT_FALSE(idle.has_union_density_drift()) << "sums since the start are none of its business";
+  EXPECT_EQ(idle.drift_context(), v1::DRIFT_CONTEXT_UNSPECIFIED);
+}
+
+TEST(ConvertStats, WhatIsNotKnownToBeOneVersionHasNoDrift) {
+  ServerStatus status = Status();
+  status.telemetry.accounts = {VersionOf("gone", 1, 0.5), VersionOf("unverified", 1, 0.5),
+                               VersionOf("many", AccountSeries::kOtherVersions, 0.5),
+                               VersionOf("theirs", 1, 0.5), VersionOf("theirs", 1, 0.5)};
+  status.telemetry.accounts[3].tenant = LabelOf("somebody");
+  status.telemetry.accounts[4].tenant = Label::Other();
+  status.profiles = {Loaded("default", "gone", 2, 0.2, 0.4),
+                     Loaded("default", "unverified", 1, std::nullopt, std::nullopt),
+                     Loaded("default", "many", 1, 0.2, 0.4), Loaded("other", "theirs", 1, 0.2, 0.4),
+                     Loaded("default", "theirs", 1, 0.2, 0.4)};
+  const v1::Stats stats = ToMessage(status);
+  ASSERT_THAT(stats.attention(), SizeIs(5));
+  for (const v1::AttentionSeries& series : stats.attention()) {
+    EXPECT_FALSE(series.has_calibrated_head_density()) << series.profile();
+    EXPECT_FALSE(series.has_head_density_drift()) << series.profile();
+    EXPECT_TRUE(series.has_recent()) << series.profile();
+  }
+  EXPECT_FALSE(stats.attention(1).has_version()) << "several";
+  EXPECT_EQ(stats.profiles_loaded(), 5);
+  EXPECT_EQ(stats.profiles(0).version(), 2);
+  EXPECT_FALSE(stats.profiles(1).has_head_density());
 }
 
 TEST(ConvertStats, LayersThatAreTooManyAreThoseOfTheBusiestSeries) {
@@ -286,9 +346,9 @@ TEST(ConvertStats, TenantsAndTheirCallsComeInOrder) {
   EXPECT_EQ(stats.tenants(1).calls(2).method(), "GetProfile");
 }
 
-TEST(ConvertStats, ASeriesIsTheSumOfItsTenantsAndVersions) {
+TEST(ConvertStats, ASeriesIsOfOneTenantAndOneVersion) {
   ServerStatus status = Status();
-  for (int64_t version = 1; version < 4; ++version) {
+  for (int64_t version = 3; version > 0; --version) {
     AccountSeries series = SeriesOf(AttentionMode::kProfile, "legal", version);
     series.tenant = LabelOf("tenant-" + std::to_string(version % 2));
     series.version = version;
@@ -296,12 +356,15 @@ TEST(ConvertStats, ASeriesIsTheSumOfItsTenantsAndVersions) {
     status.telemetry.accounts.push_back(series);
   }
   const v1::Stats stats = ToMessage(status);
-  ASSERT_THAT(stats.attention(), SizeIs(1));
-  EXPECT_EQ(stats.attention(0).totals().decode_steps(), 6);
-  ASSERT_THAT(stats.attention(0).layers(), SizeIs(1));
-  EXPECT_THAT(stats.attention(0).layers(0).keys_attended(), ElementsAre(3, 6));
-  EXPECT_THAT(stats.attention(0).layers(0).keys_read(), ElementsAre(6));
-  EXPECT_EQ(stats.attention(0).layers(0).keys_eligible(), 30);
+  ASSERT_THAT(stats.attention(), SizeIs(3));
+  for (int i = 0; i < 3; ++i) {
+    const v1::AttentionSeries& series = stats.attention(i);
+    EXPECT_EQ(series.version(), i + 1);
+    EXPECT_EQ(series.tenant(), i == 1 ? "tenant-0" : "tenant-1");
+    EXPECT_EQ(series.totals().decode_steps(), i + 1);
+    ASSERT_THAT(series.layers(), SizeIs(1));
+    EXPECT_THAT(series.layers(0).keys_read(), ElementsAre(i + 1));
+  }
   ASSERT_THAT(stats.tenants(), SizeIs(2));
   EXPECT_EQ(stats.tenants(1).attention().decode_steps(), 4);
 }
