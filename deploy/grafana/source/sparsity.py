@@ -1,4 +1,4 @@
-"""How sparse attention really is, by mode and profile, beside what calibration promised."""
+"""How sparse attention really is, by tenant and version, beside what calibration promised."""
 
 from panels import (
     dashboard,
@@ -16,7 +16,7 @@ from panels import (
 CHOSEN_PROFILE = 'tenant=~"$tenant",profile=~"$profile",version=~"$version"'
 CHOSEN_MODE = 'mode=~"$mode"'
 CHOSEN = f"{CHOSEN_MODE},{CHOSEN_PROFILE}"
-NAMED = "{{mode}} {{profile}}"
+NAMED = "{{tenant}} {{mode}} {{profile}} {{version}}"
 
 
 def query(expression, legend="", **options):
@@ -36,8 +36,9 @@ BYTES_READ = "eta_attention_kv_bytes_read_total"
 BYTES_DENSE = "eta_attention_kv_bytes_dense_total"
 INDEX = "eta_attention_index_bytes_read_total"
 BETWEEN = "eta_inter_token_latency_seconds"
-BY = "mode, profile"
 ONE = "tenant, profile, version"
+BY = f"mode, {ONE}"
+TARGET = "{{tenant}} {{profile}} {{version}} target"
 
 
 def saved(by=""):
@@ -123,8 +124,8 @@ def build():
                 [
                     query(ratio(*UNION, BY), NAMED),
                     target(
-                        "max by (profile) (eta_profile_target_union_density_ratio)",
-                        "{{profile}} target",
+                        f"max by ({ONE}) (eta_profile_target_union_density_ratio)",
+                        TARGET,
                         CHOSEN_PROFILE,
                     ),
                 ],
@@ -137,8 +138,8 @@ def build():
                 [
                     query(ratio(*HEAD, BY), NAMED),
                     target(
-                        "max by (profile) (eta_profile_target_density_ratio)",
-                        "{{profile}} target",
+                        f"max by ({ONE}) (eta_profile_target_density_ratio)",
+                        TARGET,
                         CHOSEN_PROFILE,
                     ),
                 ],
@@ -161,8 +162,8 @@ def build():
             ),
             series(
                 "Measured over calibrated",
-                "1: as calibrated. The alerts EtaDensityAboveTarget and "
-                "EtaDensityFarBelowTarget look at it.",
+                "1: as calibrated, at contexts of any length; etactl stats compares like contexts. "
+                "The alerts EtaDensityAboveTarget and EtaDensityFarBelowTarget look at it.",
                 [
                     target(
                         drift(UNION, "eta_profile_target_union_density_ratio"),

@@ -106,12 +106,12 @@ def build():
             ),
             series(
                 "Attention by tenant",
-                "Answered calls by attention mode and profile.",
+                "Answered calls by attention mode and version.",
                 [
                     query(
-                        "sum by (tenant, mode, profile) (rate(eta_requests_total"
+                        "sum by (tenant, mode, profile, version) (rate(eta_requests_total"
                         f'{{method="Generate"}}{rate}))',
-                        "{{tenant}} {{mode}} {{profile}}",
+                        "{{tenant}} {{mode}} {{profile}} {{version}}",
                     )
                 ],
                 unit="reqps",
