@@ -94,7 +94,7 @@ struct ProfileRecord {
   std::string name;
   int64_t version = 0;         // at least 1; increases, never repeats for a name
   int64_t create_time_us = 0;  // since 1970-01-01 UTC; informs, decides nothing
-  std::string request_id;      // of the call that made it; empty: it had none
+  std::string request_id;      // of the call that made it; empty: an import that had none
   std::string payload_digest;  // hexadecimal SHA-256 of that call's payload; empty without an id
   ProfileContent content;
   std::string checksum;  // hexadecimal SHA-256 over everything above (profile_blob.h)

@@ -4,10 +4,12 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
+#include "service/calibrate/patient_put.h"
 #include "service/calls/admission.h"
 #include "service/profiles/convert_profile.h"
 #include "service/profiles/profile_cache.h"
@@ -50,6 +52,8 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
   auto request = ParseMessage<v1::CalibrateRequest>(message, kMaxCalibrateBytes);
   if (!request.ok()) return request.status();
   request_ = *std::move(request);
+  // The profile may have to be put more than once, and without an id that could store it twice.
+  if (request_.request_id().empty()) request_.set_request_id(NewRequestId());
   SetRequestId(IsRequestId(request_.request_id()) ? request_.request_id() : NewRequestId());
 
   const EngineInfo& info = service_.engine.info();
@@ -129,9 +133,9 @@ absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
   if (!made.ok()) return made.status();
   lease().Use(tokens);
   plan_.put.content = std::move(made->content);
-  auto stored = service_.store->Put(*tenant_, plan_.put);
+  auto stored = PutPatiently(*service_.store, *tenant_, plan_.put, stop_.get_token());
   if (stored.ok()) service_.profiles->Add(**stored);
-  return stored;
+  return stored.ok() || !stop_.stop_requested() ? stored : StoppedBy(stored.status());
 }
 
 // What was taken is given back first: the client may call again as soon as it has its answer.
@@ -157,6 +161,15 @@ absl::Status CalibrateReactor::Stopped() const {
   return absl::CancelledError("the client cancelled the call, or left");
 }
 
+absl::Status CalibrateReactor::StoppedBy(const absl::Status& store) const {
+  const absl::Status stopped = Stopped();
+  // Whether it is stored decides what the client may do; a refusal for good is no blip.
+  if (GetErrorDetail(store).reason == "OUTCOME_UNKNOWN" || !IsBlip(store)) return store;
+  if (absl::IsCancelled(stopped)) return stopped;
+  return MakeError(stopped.code(), absl::StrCat(stopped.message(), "; ", store.message()),
+                   GetErrorDetail(stopped));
+}
+
 bool CalibrateReactor::Merge(v1::CalibrateResponse& last, const v1::CalibrateResponse& next) const {
   if (!last.has_progress() || !next.has_progress()) return false;
   last = next;
@@ -164,7 +177,8 @@ bool CalibrateReactor::Merge(v1::CalibrateResponse& last, const v1::CalibrateRes
 }
 
 void CalibrateReactor::OnCancel() {
-  if (CancelledForDeadline(context(), arrival())) deadline_passed_ = true;
+  StreamReactor::OnCancel();
+  if (EndsForDeadline()) deadline_passed_ = true;
   stop_.request_stop();
 }
 

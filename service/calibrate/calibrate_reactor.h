@@ -49,6 +49,8 @@ class CalibrateReactor final : public StreamReactor<v1::CalibrateResponse> {
   absl::StatusOr<ProfilePtr> Make();
   void Conclude(const absl::StatusOr<ProfilePtr>& stored);
   absl::Status Stopped() const;
+  // Likewise while the store kept the profile from being stored.
+  absl::Status StoppedBy(const absl::Status& store) const;
   bool Merge(v1::CalibrateResponse& last, const v1::CalibrateResponse& next) const override;
 
   const ServiceContext& service_;

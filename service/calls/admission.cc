@@ -34,10 +34,12 @@ Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context) {
   return Clock::now() + std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
 }
 
-bool CancelledForDeadline(const grpc::ServerContextBase& context, Clock::time_point arrival) {
-  const Clock::time_point deadline = SteadyDeadline(context);
-  if (deadline == Clock::time_point::max()) return false;
-  return Clock::now() + kOnTheWay + (deadline - arrival) / 100 >= deadline;
+bool HadPassed(Clock::time_point deadline, Clock::time_point cancel) {
+  return deadline != Clock::time_point::max() && cancel + kOnTheWay >= deadline;
+}
+
+bool CancelledForDeadline(const grpc::ServerContextBase& context) {
+  return HadPassed(SteadyDeadline(context), Clock::now());
 }
 
 absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const ServiceContext& service,

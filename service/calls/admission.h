@@ -17,11 +17,13 @@ namespace eta {
 // off.
 Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context);
 
-// Whether a call that came at `arrival` and that gRPC cancels now ends for its deadline, or for
-// what else its client did. Clients stop by their own clock, a little before the deadline that
-// reached the server: the call was under way for a while, and gRPC rounds up by a hundredth at
-// most.
-bool CancelledForDeadline(const grpc::ServerContextBase& context, Clock::time_point arrival);
+// Whether a deadline had passed for the client when its cancel came. Clients stop by their own
+// clock, which began while the call was still on its way: so up to 20 ms before the deadline by
+// ours. Whoever leaves earlier was not told by a deadline, however long that was.
+bool HadPassed(Clock::time_point deadline, Clock::time_point cancel);
+
+// Whether a call that gRPC cancels now ends for its deadline, or for what else its client did.
+bool CancelledForDeadline(const grpc::ServerContextBase& context);
 
 // Which calls a method takes.
 enum class Admission : uint8_t {

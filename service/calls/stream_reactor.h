@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,6 +39,8 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                       public std::enable_shared_from_this<StreamReactor<Response>> {
  public:
   // ServerWriteReactor, on threads of gRPC.
+  // Whoever overrides this calls it first.
+  void OnCancel() override;
   void OnWriteDone(bool ok) override;
   void OnDone() override;
 
@@ -66,7 +69,6 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // that it may call again at once. As record().
   TenantLedger::Lease& lease() { return lease_; }
   const grpc::CallbackServerContext& context() const { return *context_; }
-  Clock::time_point arrival() const { return track_.arrival(); }
 
   // Without effect once the call ends.
   void Enqueue(Response message);
@@ -77,13 +79,18 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // The reader has read nothing of what is written for longer than `flush_timeout`.
   bool Stalled() const { return queue_.Stalled(flush_timeout_); }
   static absl::Status ReadTooSlowly();
+  // Of a call that gRPC has cancelled: whether its deadline had passed when the cancel came,
+  // however late this is asked.
+  bool EndsForDeadline();
 
  private:
+  enum class Cancelled : uint8_t { kNot, kEarly, kForDeadline };
+
   // Makes one message of two that wait behind one another; false: they stay two.
   virtual bool Merge(Response& last, const Response& next) const = 0;
 
   // What became of a call that ends with `status`: not OK if nobody took the answer.
-  absl::Status Outcome(const absl::Status& status) const;
+  absl::Status Outcome(const absl::Status& status);
   // The metadata that every answer carries.
   template <typename Add>
   void AddNames(const Add& add) const;
@@ -105,6 +112,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer write_buffer_;
   bool initial_metadata_added_ = false;
 
+  std::atomic<Cancelled> cancelled_ = Cancelled::kNot;
   std::atomic<bool> flush_expired_ = false;  // the reader did not read what was left in time
   CutOff cut_off_;                           // of whoever calls End, then of gRPC's last call
   std::shared_ptr<StreamReactor> self_;      // of KeepAlive, then of gRPC's last call
@@ -183,17 +191,30 @@ void StreamReactor<Response>::AddNames(const Add& add) const {
 }
 
 template <typename Response>
-absl::Status StreamReactor<Response>::Outcome(const absl::Status& status) const {
+absl::Status StreamReactor<Response>::Outcome(const absl::Status& status) {
   if (!status.ok()) return status;
   if (flush_expired_) return ReadTooSlowly();
   if (!context_->IsCancelled()) return status;
-  if (CancelledForDeadline(*context_, arrival())) {
+  if (EndsForDeadline()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the deadline passed before the client had the whole answer",
                      {.reason = "DEADLINE_DECODING"});
   }
   return MakeError(absl::StatusCode::kCancelled, "the client left before it had the whole answer",
                    {.reason = "CLIENT_CANCELLED"});
+}
+
+template <typename Response>
+bool StreamReactor<Response>::EndsForDeadline() {
+  Cancelled known = Cancelled::kNot;
+  const auto now = CancelledForDeadline(*context_) ? Cancelled::kForDeadline : Cancelled::kEarly;
+  if (cancelled_.compare_exchange_strong(known, now)) known = now;
+  return known == Cancelled::kForDeadline;
+}
+
+template <typename Response>
+void StreamReactor<Response>::OnCancel() {
+  EndsForDeadline();
 }
 
 template <typename Response>

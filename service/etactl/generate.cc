@@ -37,6 +37,19 @@ std::string DescribeMode(const v1::AttentionUsed& attention) {
   }
 }
 
+std::string DescribeMiss(v1::DefaultProfileMiss miss) {
+  switch (miss) {
+    case v1::DEFAULT_PROFILE_MISS_ABSENT:
+      return "no default profile: the tenant has none";
+    case v1::DEFAULT_PROFILE_MISS_UNFIT:
+      return "no default profile: it is of another model";
+    case v1::DEFAULT_PROFILE_MISS_UNAVAILABLE:
+      return "no default profile: the profile store could not give it";
+    default:
+      return "no default profile";
+  }
+}
+
 // Shows the events of one call in their order.
 class Display {
  public:
@@ -126,6 +139,9 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
     phrases.push_back(absl::StrCat("RoPE factor ", started.rope_factor()));
   }
   phrases.push_back(DescribeMode(started.attention()));
+  if (started.attention().has_default_profile_miss()) {
+    phrases.push_back(DescribeMiss(started.attention().default_profile_miss()));
+  }
   if (stats.has_head_density()) {
     phrases.push_back(absl::StrFormat("head density %.3f", stats.head_density()));
   }

@@ -196,6 +196,20 @@ absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message) {
   return request;
 }
 
+v1::DefaultProfileMiss ToMessage(DefaultProfileUse use) {
+  switch (use) {
+    case DefaultProfileUse::kUsed:
+      break;
+    case DefaultProfileUse::kAbsent:
+      return v1::DEFAULT_PROFILE_MISS_ABSENT;
+    case DefaultProfileUse::kUnfit:
+      return v1::DEFAULT_PROFILE_MISS_UNFIT;
+    case DefaultProfileUse::kUnavailable:
+      return v1::DEFAULT_PROFILE_MISS_UNAVAILABLE;
+  }
+  return v1::DEFAULT_PROFILE_MISS_UNSPECIFIED;
+}
+
 v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& model) {
   v1::GenerateResponse message;
   v1::Started& started = *message.mutable_started();

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "engine/request/request.h"
 #include "eta/v1/generate.pb.h"
+#include "service/telemetry/call_record.h"
 
 namespace eta {
 
@@ -13,6 +14,9 @@ namespace eta {
 // no prompt, an enum value that this build does not know, half a logit bias. Left to the caller:
 // tenant, deadline, an absent request id, and the profile that attention().profile() names.
 absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message);
+
+// Unspecified where it was used.
+v1::DefaultProfileMiss ToMessage(DefaultProfileUse use);
 
 v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& model);
 v1::GenerateResponse ToMessage(const PrefillEvent& event);

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/profile_validation.h"
 #include "engine/request/request_validation.h"
 #include "kernels/failpoint.h"
 #include "service/calls/admission.h"
@@ -20,6 +21,14 @@ namespace eta {
 namespace {
 
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
+
+// What became of a default profile that can be used, or why not.
+DefaultProfileUse UseOf(const absl::Status& usable) {
+  if (usable.ok()) return DefaultProfileUse::kUsed;
+  if (absl::IsNotFound(usable)) return DefaultProfileUse::kAbsent;
+  const bool unfit = GetErrorDetail(usable).reason == "PROFILE_MISMATCH";
+  return unfit ? DefaultProfileUse::kUnfit : DefaultProfileUse::kUnavailable;
+}
 
 }  // namespace
 
@@ -75,10 +84,14 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
 
 // Goes on to Submit, on another thread if the profile is not in memory.
 absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Attention& attention) {
-  const bool named = attention.has_profile();
+  if (attention.has_profile()) return ResolveNamed(tenant, attention.profile());
   const bool unsaid = attention.mode_case() == v1::Attention::MODE_NOT_SET;
-  const std::string reference = named ? attention.profile() : service_.options.default_profile;
-  if (!named && (!unsaid || reference.empty() || service_.profiles == nullptr)) return Submit();
+  const std::string& reference = service_.options.default_profile;
+  if (!unsaid || reference.empty() || service_.profiles == nullptr) return Submit();
+  return ResolveDefault(tenant, reference);
+}
+
+absl::Status GenerateReactor::ResolveNamed(const Tenant& tenant, const std::string& reference) {
   const std::string field = "attention.profile";
   const auto parsed = ParseProfileReference(field, reference);
   if (!parsed.ok()) return parsed.status();
@@ -88,31 +101,52 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
                   {.reason = "PROFILE_NOT_FOUND"}),
         reference, field);
   }
-  {
-    const MutexLock lock(mutex_);
-    awaits_profile_ = true;
-  }
+  BeginWait();
   service_.profiles->Resolve(
-      tenant, *parsed, [self = Self(), named, reference, field](ProfileCache::Answer answer) {
+      tenant, *parsed, [self = Self(), reference, field](ProfileCache::Answer answer) {
         if (!self->EndWait()) return;  // it has ended
         absl::Status status = answer.status();
         if (answer.ok()) {
-          self->request_.attention.mode = AttentionMode::kProfile;
-          self->request_.attention.profile = *std::move(answer);
-        } else if (!named && absl::IsNotFound(status)) {
-          status = absl::OkStatus();  // this tenant has no default of its own
-        }
-        if (status.ok()) {
-          status = CatchOutOfMemory([&] { return self->Submit(); });
+          status = CatchOutOfMemory([&] { return self->SubmitWith(*std::move(answer)); });
         }
         if (!status.ok()) self->End(NamingProfile(status, reference, field));
       });
   return absl::OkStatus();
 }
 
+// The request named no profile, so that it goes on without one, whatever is in the way.
+absl::Status GenerateReactor::ResolveDefault(const Tenant& tenant, const std::string& reference) {
+  const auto parsed = ParseProfileReference("default_profile", reference);
+  if (!parsed.ok()) return parsed.status();
+  BeginWait();
+  service_.profiles->ResolveDefault(tenant, *parsed, [self = Self()](ProfileCache::Answer answer) {
+    if (!self->EndWait()) return;  // it has ended
+    const absl::Status status = CatchOutOfMemory([&]() -> absl::Status {
+      absl::Status usable = answer.status();
+      if (answer.ok()) usable = ValidateProfile(**answer, self->service_.engine.info());
+      if (GetErrorDetail(usable).reason == "DRAINING") return usable;
+      self->default_profile_ = self->record().default_profile = UseOf(usable);
+      return usable.ok() ? self->SubmitWith(*std::move(answer)) : self->Submit();
+    });
+    if (!status.ok()) self->End(status);
+  });
+  return absl::OkStatus();
+}
+
+void GenerateReactor::BeginWait() {
+  const MutexLock lock(mutex_);
+  awaits_profile_ = true;
+}
+
 bool GenerateReactor::EndWait() {
   const MutexLock lock(mutex_);
   return std::exchange(awaits_profile_, false);
+}
+
+absl::Status GenerateReactor::SubmitWith(std::shared_ptr<const ThresholdProfile> profile) {
+  request_.attention.mode = AttentionMode::kProfile;
+  request_.attention.profile = std::move(profile);
+  return Submit();
 }
 
 absl::Status GenerateReactor::Submit() {
@@ -157,7 +191,12 @@ absl::Status GenerateReactor::Submit() {
 
 void GenerateReactor::OnStarted(StartedEvent event) {
   kv_tokens_ = event.prompt_tokens;
-  Enqueue(ToMessage(event, service_.engine.info().model_name));
+  v1::GenerateResponse message = ToMessage(event, service_.engine.info().model_name);
+  if (default_profile_ && *default_profile_ != DefaultProfileUse::kUsed) {
+    message.mutable_started()->mutable_attention()->set_default_profile_miss(
+        ToMessage(*default_profile_));
+  }
+  Enqueue(std::move(message));
 }
 
 void GenerateReactor::OnPrefill(PrefillEvent event) {
@@ -175,6 +214,7 @@ void GenerateReactor::OnFinished(FinishedEvent event) {
   lease().Use(Used(event));
   Enqueue(ToMessage(event));
   record().submitted = true;
+  record().reader_behind = true;
   record().outcome = std::move(event);
   End(absl::OkStatus());
 }
@@ -192,6 +232,7 @@ void GenerateReactor::OnFailed(absl::Status status, FinishedEvent so_far) {
   ErrorDetail detail = GetErrorDetail(status);
   detail.metadata["output_tokens"] = std::to_string(so_far.output_tokens);
   record().submitted = true;
+  record().reader_behind = Full();
   record().outcome = std::move(so_far);
   End(MakeError(status.code(), std::string(status.message()), std::move(detail)));
 }
@@ -201,7 +242,8 @@ bool GenerateReactor::Merge(v1::GenerateResponse& last, const v1::GenerateRespon
 }
 
 void GenerateReactor::OnCancel() {
-  if (CancelledForDeadline(context(), arrival())) deadline_passed_ = true;
+  StreamReactor::OnCancel();
+  if (EndsForDeadline()) deadline_passed_ = true;
   Cancel();
 }
 

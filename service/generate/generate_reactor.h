@@ -54,8 +54,12 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
 
   absl::Status Begin(const grpc::ByteBuffer& message);
   absl::Status ResolveProfile(const Tenant& tenant, const v1::Attention& attention);
+  absl::Status ResolveNamed(const Tenant& tenant, const std::string& reference);
+  absl::Status ResolveDefault(const Tenant& tenant, const std::string& reference);
+  absl::Status SubmitWith(std::shared_ptr<const ThresholdProfile> profile);
   // Checks, pays for, prepares and queues the request.
   absl::Status Submit();
+  void BeginWait();
   // Whether it waited for its profile; it does not any more. Whoever is told so goes on with it.
   bool EndWait();
   void Cancel();
@@ -67,9 +71,10 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
 
   const ServiceContext& service_;
-  Request request_;        // until it is submitted
-  int64_t text_cost_ = 0;  // tokens
-  Lease place_;            // among the live streams
+  Request request_;                                   // until it is submitted
+  int64_t text_cost_ = 0;                             // tokens
+  std::optional<DefaultProfileUse> default_profile_;  // before it is submitted
+  Lease place_;                                       // among the live streams
   std::atomic<int64_t> kv_tokens_ = 0;
   std::atomic<bool> ends_for_memory_ = false;
   std::atomic<bool> deadline_passed_ = false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -225,6 +226,27 @@ absl::Status Identity::Apply(const std::string& content, bool has_client_ca) {
 std::shared_ptr<const IdentityFile> Identity::Current() const {
   const MutexLock lock(mutex_);
   return current_;
+}
+
+std::vector<Tenant> Identity::KnownTenants() const {
+  std::set<Tenant> tenants;
+  const std::shared_ptr<const IdentityFile> file = Current();
+  if (file != nullptr) {
+    for (const auto& [id, key] : file->api_keys) tenants.insert(key.tenant);
+    for (const auto& [name, issuer] : file->issuers) {
+      if (issuer.tenant) tenants.insert(*issuer.tenant);
+    }
+    for (const auto& [id, peer] : file->peers) {
+      if (peer.tenant) tenants.insert(*peer.tenant);
+    }
+  }
+  for (const std::string& name : rules_.admin_tenants) {
+    if (const auto tenant = Tenant::Parse(name); tenant.ok()) tenants.insert(*tenant);
+  }
+  if (file == nullptr && rules_.tenant_header.empty()) {
+    tenants.insert(*Tenant::Parse(kDefaultTenant));
+  }
+  return {tenants.begin(), tenants.end()};
 }
 
 absl::StatusOr<Caller> Identity::Of(const Shown& shown) const {

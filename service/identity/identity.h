@@ -85,6 +85,9 @@ class Identity {
                                                         WatchedFiles::Report report);
 
   absl::StatusOr<Caller> Of(const Shown& shown) const;
+  // The tenants that are known before they call, each once: those that the file names, the header's
+  // admin_tenants, and "default" where calls name none.
+  std::vector<Tenant> KnownTenants() const;
   const IdentityRules& rules() const { return rules_; }
   // Null without a file.
   WatchedFiles* file() const { return watched_.get(); }

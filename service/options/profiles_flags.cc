@@ -19,12 +19,13 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
       ->type_name("FILE");
   app.add_option(
          "--default_profile", server.default_profile,
-         "Profile of requests that name no attention mode, where their tenant has it: NAME, "
-         "NAME@VERSION or NAME@ALIAS. Default: none")
+         "Profile of requests that name no attention mode, where their tenant has it and the store "
+         "can give it: NAME, NAME@VERSION or NAME@ALIAS. Default: none")
       ->type_name("PROFILE");
-  AddDuration(app, "--profile_staleness", server.profile_staleness,
-              "Time for which profiles stay in use while the store cannot be read. After it "
-              "requests with them are refused with UNAVAILABLE");
+  AddDuration(
+      app, "--profile_staleness", server.profile_staleness,
+      "Time for which profiles, and that there is no such profile, stay in use while the "
+      "store cannot be read. After it requests that name them are refused with UNAVAILABLE");
   AddCount(app, "--max_calibrations", server.max_calibrations,
            "Largest number of calibrations at a time. More are refused with RESOURCE_EXHAUSTED");
   AddCount(app, "--max_calibration_tokens", server.max_calibration_tokens,

@@ -72,7 +72,7 @@ struct ProfileCache::Entry {
   std::list<Entry*>* list = nullptr;
   std::list<Entry*>::iterator place;
 
-  std::vector<Done> waiting;
+  std::vector<Waiter> waiting;
   bool demanded = false;
   bool to_refresh = false;
   bool erased = false;  // no longer in entries_; then nobody waits
@@ -83,9 +83,11 @@ ProfileCache::ProfileCache(ProfileStore& store, const ProfileCacheOptions& optio
       options_(options),
       refresh_period_(std::clamp<std::chrono::milliseconds>(
           options_.staleness / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(1000))),
+      trouble_(options_.patience),
       next_refresh_(Clock::now() + refresh_period_),
       answering_("profile_answer", [this] { return LoadNext(/*refreshes=*/false); }),
-      refreshing_("profile_refresh", [this] { return LoadNext(/*refreshes=*/true); }) {
+      refreshing_("profile_refresh", [this] { return LoadNext(/*refreshes=*/true); }),
+      patience_("profile_wait", [this] { return EndPatience(); }) {
   // Before anything is loaded, so that no change is missed.
   watch_ = store_.Watch([this](const ProfileChange& change) { OnChange(change); });
 }
@@ -94,48 +96,100 @@ ProfileCache::~ProfileCache() {
   watch_.Release();
   answering_.Stop();
   refreshing_.Stop();
+  patience_.Stop();
   Close();
 }
 
 void ProfileCache::Close() {
-  std::vector<Done> waiting;
+  std::vector<Waiter> waiting;
   {
     const MutexLock lock(mutex_);
     closed_ = true;
     for (const auto& [key, entry] : entries_) {
-      std::vector<Done> of_entry = DrainWaiting(*entry);
+      std::vector<Waiter> of_entry = DrainWaiting(*entry);
       std::move(of_entry.begin(), of_entry.end(), std::back_inserter(waiting));
     }
   }
-  for (const Done& done : waiting) done(ServerDraining());
+  for (const Waiter& waiter : waiting) waiter.done(ServerDraining());
 }
 
 void ProfileCache::Resolve(const Tenant& tenant, const ProfileReference& reference, Done done) {
+  Resolve(tenant, reference, /*is_default=*/false, std::move(done));
+}
+
+void ProfileCache::ResolveDefault(const Tenant& tenant, const ProfileReference& reference,
+                                  Done done) {
+  Resolve(tenant, reference, /*is_default=*/true, std::move(done));
+}
+
+void ProfileCache::Resolve(const Tenant& tenant, const ProfileReference& reference, bool is_default,
+                           Done done) {
   Answer answer = ServerDraining();
   {
     const MutexLock lock(mutex_);
+    const Clock::time_point now = Clock::now();
+    const absl::Status trouble = is_default ? trouble_.At(now) : absl::OkStatus();
     const auto found =
         entries_.find(NameKey(tenant, reference.name) + SelectorKey(reference.selector));
-    const bool known = found != entries_.end() && Usable(*found->second, Clock::now());
-    if (known) {
-      Entry& entry = *found->second;
-      entry.list->splice(entry.list->begin(), *entry.list, entry.place);
-      answer = *entry.answer;
-    } else if (!closed_ && !HasRoom(WaitingOf(tenant), waiting_, options_.max_waiting)) {
-      answer = MakeError(absl::StatusCode::kResourceExhausted,
-                         "too many requests wait for the profile store",
-                         {.reason = "QUEUE_FULL", .retry_after = kRetry});
+    const EntryPtr entry = found == entries_.end() ? nullptr : found->second;
+    if (entry != nullptr && Usable(*entry, now)) {
+      entry->list->splice(entry->list->begin(), *entry->list, entry->place);
+      answer = *entry->answer;
+    } else if (!closed_ && !trouble.ok()) {
+      answer = entry != nullptr && Lasts(*entry, now) ? *entry->answer : Answer(trouble);
+      if (trouble_.ShouldRetry(now)) Demand(FindOrAdd(tenant, reference));
     } else if (!closed_) {
-      const EntryPtr entry = FindOrAdd(tenant, reference);
-      size_t& of_tenant = waiting_of_[tenant.id()];
-      Demand(entry);
-      entry->waiting.push_back(std::move(done));
-      ++of_tenant;  // from here on nothing fails
-      ++waiting_;
-      return;
+      absl::Status full = Await(tenant, reference, is_default, done);
+      if (full.ok()) return;
+      answer = std::move(full);
     }
   }
   done(std::move(answer));
+}
+
+absl::Status ProfileCache::Await(const Tenant& tenant, const ProfileReference& reference,
+                                 bool is_default, Done& done) {
+  if (!HasRoom(WaitingOf(tenant), waiting_, options_.max_waiting)) {
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     "too many requests wait for the profile store",
+                     {.reason = "QUEUE_FULL", .retry_after = kRetry});
+  }
+  const EntryPtr entry = FindOrAdd(tenant, reference);
+  size_t& of_tenant = waiting_of_[tenant.id()];
+  Demand(entry);
+  Clock::time_point until = Clock::time_point::max();
+  if (is_default) {
+    until = Clock::now() + options_.patience;
+    impatient_.emplace_back(until, entry);
+    if (impatient_.size() == 1) patience_.Wake();
+  }
+  entry->waiting.push_back({.done = std::move(done), .until = until});
+  ++of_tenant;  // from here on nothing fails
+  ++waiting_;
+  return absl::OkStatus();
+}
+
+Clock::time_point ProfileCache::EndPatience() {
+  std::vector<std::pair<Done, Answer>> ends;
+  Clock::time_point next = LoopThread::kWhenWoken;
+  {
+    const MutexLock lock(mutex_);
+    const Clock::time_point now = Clock::now();
+    for (; !impatient_.empty() && impatient_.front().first <= now; impatient_.pop_front()) {
+      Entry& entry = *impatient_.front().second;
+      const size_t others = entry.waiting.size();
+      for (Waiter& waiter : entry.waiting) {
+        if (waiter.until > now) continue;
+        ends.emplace_back(std::move(waiter.done),
+                          Lasts(entry, now) ? *entry.answer : Answer(StoreIsSlow()));
+      }
+      std::erase_if(entry.waiting, [&](const Waiter& waiter) { return waiter.until <= now; });
+      CountDrained(entry.tenant, others - entry.waiting.size());
+    }
+    if (!impatient_.empty()) next = impatient_.front().first;
+  }
+  for (auto& [done, answer] : ends) done(std::move(answer));
+  return next;
 }
 
 bool ProfileCache::Usable(const Entry& entry, Clock::time_point now) const {
@@ -143,6 +197,11 @@ bool ProfileCache::Usable(const Entry& entry, Clock::time_point now) const {
   const auto age = now - entry.verified;
   if (age > options_.staleness) return false;
   return entry.answer->ok() || (entry.current && age <= kErrorLife);
+}
+
+bool ProfileCache::Lasts(const Entry& entry, Clock::time_point now) const {
+  if (!entry.answer || now - entry.verified > options_.staleness) return false;
+  return entry.answer->ok() || absl::IsNotFound(entry.answer->status());
 }
 
 ProfileCache::EntryPtr ProfileCache::FindOrAdd(const Tenant& tenant,
@@ -226,14 +285,18 @@ void ProfileCache::Demand(const EntryPtr& entry) {
   refreshing_.Wake();
 }
 
-std::vector<ProfileCache::Done> ProfileCache::DrainWaiting(Entry& entry) {
-  std::vector<Done> waiting = std::exchange(entry.waiting, {});
-  if (waiting.empty()) return waiting;
-  waiting_ -= waiting.size();
-  const auto of_tenant = waiting_of_.find(entry.tenant.id());
-  of_tenant->second -= waiting.size();
-  if (of_tenant->second == 0) waiting_of_.erase(of_tenant);
+std::vector<ProfileCache::Waiter> ProfileCache::DrainWaiting(Entry& entry) {
+  std::vector<Waiter> waiting = std::exchange(entry.waiting, {});
+  CountDrained(entry.tenant, waiting.size());
   return waiting;
+}
+
+void ProfileCache::CountDrained(const Tenant& tenant, size_t drained) {
+  if (drained == 0) return;
+  waiting_ -= drained;
+  const auto of_tenant = waiting_of_.find(tenant.id());
+  of_tenant->second -= drained;
+  if (of_tenant->second == 0) waiting_of_.erase(of_tenant);
 }
 
 size_t ProfileCache::WaitingOf(const Tenant& tenant) const {
@@ -253,6 +316,7 @@ Clock::time_point ProfileCache::LoadNext(bool refreshes) {
     if (loading.entry == nullptr) return refreshes ? next_refresh_ : LoopThread::kWhenWoken;
     if (loading.entry->erased) return Clock::now();
     loading.changes = loading.entry->changes;
+    trouble_.Begin(refreshes ? 1 : 0, Clock::now());
   }
   const Entry& entry = *loading.entry;
   loading.asked = Clock::now();
@@ -260,17 +324,19 @@ Clock::time_point ProfileCache::LoadNext(bool refreshes) {
     if (ETA_FAILPOINT(kCacheLoad)) return OutOfMemory();
     return store_.Get(entry.tenant, entry.reference.name, entry.reference.selector);
   });
-  std::vector<Done> waiting;
+  std::vector<Waiter> waiting;
   Answer answer = std::shared_ptr<const ThresholdProfile>();
   {
     const MutexLock lock(mutex_);
+    const absl::Status& status = loading.record.status();
+    trouble_.End(refreshes ? 1 : 0, IsAnswer(status) ? absl::OkStatus() : status, Clock::now());
     waiting = Keep(loading, answer);
   }
-  for (const Done& done : waiting) done(answer);
+  for (const Waiter& waiter : waiting) waiter.done(answer);
   return Clock::now();  // there may be more
 }
 
-std::vector<ProfileCache::Done> ProfileCache::Keep(const Loading& loading, Answer& answer) {
+std::vector<ProfileCache::Waiter> ProfileCache::Keep(const Loading& loading, Answer& answer) {
   const auto& [entry, changes, asked, record] = loading;
   const bool answered = IsAnswer(record.status());
   ++(answered ? reads_.reads : reads_.failed_reads);
@@ -284,7 +350,8 @@ std::vector<ProfileCache::Done> ProfileCache::Keep(const Loading& loading, Answe
     return {};
   }
   answer = record.ok() ? Answer(Shared(**record)) : Answer(record.status());
-  std::vector<Done> waiting = DrainWaiting(*entry);
+  if (!answered && Lasts(*entry, Clock::now())) answer = *entry->answer;
+  std::vector<Waiter> waiting = DrainWaiting(*entry);
   if (answered && !entry->erased) {
     SetAnswer(*entry, answer, asked);
     Evict();
@@ -353,6 +420,14 @@ ProfileCacheStatus ProfileCache::Status() const {
     if (!status.oldest || entry->verified < *status.oldest) status.oldest = entry->verified;
   }
   return status;
+}
+
+int64_t ProfileCache::TenantsWith(const ProfileReference& reference) const {
+  const MutexLock lock(mutex_);
+  return std::count_if(found_.begin(), found_.end(), [&](const Entry* entry) {
+    return entry->reference.name == reference.name &&
+           entry->reference.selector == reference.selector;
+  });
 }
 
 void ProfileCache::SetAnswer(Entry& entry, Answer answer, Clock::time_point verified) {

@@ -3,7 +3,8 @@
 // A profile that is known answers at once and never waits for the store; one that is not is loaded
 // on a thread of the cache. What changed is loaded again in the background, and so is everything
 // once in a while, since only a fresh read proves that the store still says so. While the store
-// cannot be read, profiles stay in use until they were last verified `staleness` ago.
+// cannot be read, its answers stay in use until they were last verified `staleness` ago: profiles,
+// and that there is no such profile.
 #pragma once
 
 #include <chrono>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,6 +28,7 @@
 #include "engine/base/threads/loop_thread.h"
 #include "engine/request/request.h"
 #include "engine/request/threshold_profile.h"
+#include "service/profiles/store_trouble.h"
 
 namespace eta {
 
@@ -34,6 +37,8 @@ struct ProfileCacheOptions {
   size_t max_bytes = size_t{256} << 20;  // of profiles; the least recently used ones go first
   size_t max_missing = 4096;             // references that are known to name nothing
   size_t max_waiting = 1024;             // requests that wait for the store, of all tenants
+  // The longest wait of a request that can go on without its profile.
+  std::chrono::milliseconds patience{2000};
 };
 
 // A version that is in memory: known to the cache, or in use by a request.
@@ -75,6 +80,11 @@ class ProfileCache {
   void Resolve(const Tenant& tenant, const ProfileReference& reference,
                std::function<void(Answer)> done);
 
+  // As Resolve, for a request that goes on without the profile: waits no longer than `patience`,
+  // and not at all while the store is known to be in trouble (UNAVAILABLE, or the store's error).
+  void ResolveDefault(const Tenant& tenant, const ProfileReference& reference,
+                      std::function<void(Answer)> done);
+
   // A version that this server has stored: in use from here on.
   void Add(const ProfileRecord& record);
   // This server has deleted the profile or changed its aliases: nothing older is used from here on.
@@ -83,6 +93,8 @@ class ProfileCache {
   // What is in memory, by tenant, name and version; of one tenant if it is given.
   std::vector<LoadedProfile> Loaded(const std::optional<Tenant>& tenant = std::nullopt) const;
   ProfileCacheStatus Status() const;
+  // The tenants for which the reference is in memory.
+  int64_t TenantsWith(const ProfileReference& reference) const;
   // Requests that wait for the store, and as many as may.
   size_t waiting() const;
   size_t max_waiting() const { return options_.max_waiting; }
@@ -98,6 +110,10 @@ class ProfileCache {
   };
   using EntryPtr = std::shared_ptr<Entry>;
   using Done = std::function<void(Answer)>;  // as given to Resolve
+  struct Waiter {
+    Done done;
+    Clock::time_point until;  // max(): for as long as it takes
+  };
 
   // What one load from the store said.
   struct Loading {
@@ -107,25 +123,35 @@ class ProfileCache {
     absl::StatusOr<ProfilePtr> record;
   };
 
+  void Resolve(const Tenant& tenant, const ProfileReference& reference, bool is_default, Done done);
+  // Adds a waiter, or says why there is no room for it; then `done` is left as it is.
+  absl::Status Await(const Tenant& tenant, const ProfileReference& reference, bool is_default,
+                     Done& done) REQUIRES(mutex_);
+  // One step of a thread: answers who has waited long enough; when the next is due.
+  Clock::time_point EndPatience();
   void OnChange(const ProfileChange& change);
   // One step of a thread: loads what is next; when the next step is due. Of the two threads one
   // answers requests only, so that none waits behind what is merely old; the other loads what is
   // old first, so that a flood of requests does not keep that from being renewed.
   Clock::time_point LoadNext(bool refreshes);
   // Whoever waited for it, with what it is answered; nobody if it has to be loaded again.
-  std::vector<Done> Keep(const Loading& loading, Answer& answer) REQUIRES(mutex_);
+  std::vector<Waiter> Keep(const Loading& loading, Answer& answer) REQUIRES(mutex_);
 
   EntryPtr FindOrAdd(const Tenant& tenant, const ProfileReference& reference) REQUIRES(mutex_);
   std::vector<EntryPtr> EntriesOf(const Tenant& tenant, const std::string& name) const
       REQUIRES(mutex_);
   bool Usable(const Entry& entry, Clock::time_point now) const;
+  // Whether its answer stays good while the store cannot be read.
+  bool Lasts(const Entry& entry, Clock::time_point now) const;
   void Demand(const EntryPtr& entry) REQUIRES(mutex_);
   void Refresh(const EntryPtr& entry) REQUIRES(mutex_);
   void RefreshWhatIsOld(Clock::time_point now) REQUIRES(mutex_);
   void RefreshNothing() REQUIRES(mutex_);
   // Null: there is nothing for this thread.
   EntryPtr PopNext(bool refreshes) REQUIRES(mutex_);
-  std::vector<Done> DrainWaiting(Entry& entry) REQUIRES(mutex_);
+  std::vector<Waiter> DrainWaiting(Entry& entry) REQUIRES(mutex_);
+  // So many of the tenant's wait no more.
+  void CountDrained(const Tenant& tenant, size_t drained) REQUIRES(mutex_);
   size_t WaitingOf(const Tenant& tenant) const REQUIRES(mutex_);
   std::shared_ptr<const ThresholdProfile> Shared(const ProfileRecord& record) REQUIRES(mutex_);
   void SetAnswer(Entry& entry, Answer answer, Clock::time_point verified) REQUIRES(mutex_);
@@ -146,6 +172,9 @@ class ProfileCache {
   std::unordered_map<std::string, Known> profiles_ GUARDED_BY(mutex_);
   FairQueue<EntryPtr> demanded_ GUARDED_BY(mutex_);  // by tenant
   std::deque<EntryPtr> to_refresh_ GUARDED_BY(mutex_);
+  // Those whose waiters have no time for ever, and until when; the earliest first.
+  std::deque<std::pair<Clock::time_point, EntryPtr>> impatient_ GUARDED_BY(mutex_);
+  StoreTrouble trouble_ GUARDED_BY(mutex_);
   Clock::time_point next_refresh_ GUARDED_BY(mutex_);
   size_t bytes_ GUARDED_BY(mutex_) = 0;
   ProfileCacheStatus reads_ GUARDED_BY(mutex_);  // but for the bytes and the oldest
@@ -154,7 +183,7 @@ class ProfileCache {
   bool closed_ GUARDED_BY(mutex_) = false;
 
   // Last: they use the others, the watch also the threads.
-  LoopThread answering_, refreshing_;
+  LoopThread answering_, refreshing_, patience_;
   Lease watch_;
 };
 

@@ -12,7 +12,9 @@
 #include "grpcpp/server_builder.h"
 #include "kernels/failpoint.h"
 #include "service/health/without_reflection.h"
+#include "service/identity/identity.h"
 #include "service/identity/tls_credentials.h"
+#include "service/profiles/default_profile.h"
 #include "service/server/transport.h"
 #include "service/stats/status_reader.h"
 
@@ -78,7 +80,33 @@ absl::Status Server::Listen() {
   log_.Write(LogEvent(LogLevel::kInfo, "listening", "listening on " + address())
                  .Add("address", address())
                  .Add("max_connections", acceptor_.Usage().max));
+  AskDefaultProfile();
   return StartHealth();
+}
+
+void Server::AskDefaultProfile() {
+  const std::string& text = options_.default_profile;
+  if (text.empty()) return;
+  if (resources_.profiles == nullptr) {
+    log_.Write(LogEvent(LogLevel::kWarning, "default_profile",
+                        "--default_profile: has no effect without --profile_store")
+                   .Add("profile", text));
+    return;
+  }
+  const auto ask = [this, text] {
+    const auto reference = ParseProfileReference("default_profile", text);
+    if (!reference.ok()) return;  // checked before
+    std::vector<Tenant> tenants = security_.identity->KnownTenants();
+    for (const std::string& name : resources_.limits.Named()) {
+      const auto tenant = Tenant::Parse(name);
+      if (tenant.ok() && std::find(tenants.begin(), tenants.end(), *tenant) == tenants.end()) {
+        tenants.push_back(*tenant);
+      }
+    }
+    LogDefaultProfile(*reference, text, tenants, *resources_.profiles, log_);
+  };
+  // Nothing waits yet, so there is room.
+  (void)resources_.store_calls.Post({.name = kDefaultTenant, .is_operator = true}, ask);
 }
 
 absl::Status Server::StartGrpc() {

@@ -60,6 +60,8 @@ class Server {
   absl::Status Listen();
   absl::Status StartGrpc();
   absl::Status StartHealth();
+  // Begins to find out who has the default profile, where there is one, and to say so.
+  void AskDefaultProfile();
 
   // The steps of Drain: calls are still taken; what runs ends; what has ended is read.
   void AwaitDrainDelay();

@@ -159,6 +159,17 @@ void FillStoreCalls(const ServerStatus& status, v1::StoreCallStats& out) {
   out.set_max_lookups_waiting(static_cast<int32_t>(status.profile_lookups.max_waiting));
 }
 
+void FillDefaultProfile(const ServerStatus& status, v1::DefaultProfileStats& out) {
+  const auto count = [&](DefaultProfileUse use) {
+    return status.telemetry.server.default_profile[static_cast<size_t>(use)];
+  };
+  out.set_used(count(DefaultProfileUse::kUsed));
+  out.set_absent(count(DefaultProfileUse::kAbsent));
+  out.set_unfit(count(DefaultProfileUse::kUnfit));
+  out.set_unavailable(count(DefaultProfileUse::kUnavailable));
+  out.set_tenants(*status.default_profile_tenants);
+}
+
 void FillUses(const std::vector<TenantStatus>& tenants, v1::Stats& out) {
   for (const TenantStatus& tenant : tenants) {
     if (out.uses_size() == kMaxStatsUses) break;
@@ -277,6 +288,9 @@ v1::Stats ToMessage(const ServerStatus& status) {
     Fill(status.connections, *stats.mutable_connections());
     FillPressure(status, *stats.mutable_pressure());
     FillStoreCalls(status, *stats.mutable_store_calls());
+    if (status.default_profile_tenants) {
+      FillDefaultProfile(status, *stats.mutable_default_profile());
+    }
     FillLatencies(status.telemetry, stats);
   }
   FillAttention(status, stats);

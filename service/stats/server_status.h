@@ -74,8 +74,9 @@ struct ServerStatus {
   std::vector<RunningCalibration> calibrations;
   std::vector<LoadedProfile> profiles;  // in memory, by tenant, name and version
   std::optional<StoreStatus> store;
-  QueueStatus store_calls;      // for a thread of the store
-  QueueStatus profile_lookups;  // of Generate
+  std::optional<int64_t> default_profile_tenants;  // whose default profile is in memory
+  QueueStatus store_calls;                         // for a thread of the store
+  QueueStatus profile_lookups;                     // of Generate
   ConnectionUsage connections;
   MemoryStatus memory;
   int64_t answers_cut_off = 0;  // of unary calls, that were not read in time

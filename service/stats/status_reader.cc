@@ -42,6 +42,11 @@ void ReadProfiles(const StatusQuery& query, const ServiceContext& service, Serve
   status.profiles = service.profiles->Loaded(query.tenant);
   status.profile_lookups = {.waiting = static_cast<int64_t>(service.profiles->waiting()),
                             .max_waiting = static_cast<int64_t>(service.profiles->max_waiting())};
+  const std::string& preset = service.options.default_profile;
+  if (!preset.empty()) {
+    const auto reference = ParseProfileReference("default_profile", preset);
+    if (reference.ok()) status.default_profile_tenants = service.profiles->TenantsWith(*reference);
+  }
   if (service.store == nullptr) return;
   status.store = {.up = service.store->Health().ok(), .cache = service.profiles->Status()};
 }

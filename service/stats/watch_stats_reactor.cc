@@ -75,8 +75,9 @@ void WatchStatsReactor::OnEnd(const absl::Status& status) {
 }
 
 void WatchStatsReactor::OnCancel() {
+  StreamReactor::OnCancel();
   watchers_.Remove(this);
-  if (!CancelledForDeadline(context(), arrival())) {
+  if (!EndsForDeadline()) {
     return EndOnce(absl::CancelledError("the client cancelled the call, or left"));
   }
   EndOnce(MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed",

@@ -83,6 +83,19 @@ Stage StageOf(const CallRecord& record) {
   return timing.first_token.count() == 0 ? Stage::kPrefill : Stage::kDecode;
 }
 
+std::chrono::nanoseconds LongestWait(const CallRecord& record) {
+  const Timing& timing = record.outcome.timing;
+  if (!record.submitted || timing.first_token.count() == 0) return record.duration;
+  if (record.reader_behind) return timing.first_token;
+  return std::max(timing.first_token, record.duration - timing.first_token - timing.decode);
+}
+
+std::string_view Name(DefaultProfileUse use) {
+  constexpr std::string_view kNames[kDefaultProfileUses] = {"used", "absent", "unfit",
+                                                            "unavailable"};
+  return kNames[static_cast<size_t>(use)];
+}
+
 std::string_view Name(AttentionMode mode) {
   constexpr std::string_view kNames[] = {"full", "dynamic", "profile"};
   return kNames[static_cast<size_t>(mode)];

@@ -1,6 +1,7 @@
 // How a call ended, as the metrics tell it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -39,7 +40,12 @@ inline constexpr int kStages = 3;
 std::string_view Name(Stage stage);
 Stage StageOf(const CallRecord& record);
 
+// How long a Generate call waited for a token of the server's: for its first, or at its end for the
+// next one, whichever took longer. What its reader held up does not count.
+std::chrono::nanoseconds LongestWait(const CallRecord& record);
+
 std::string_view Name(AttentionMode mode);
+std::string_view Name(DefaultProfileUse use);
 // "none" of a call that did not end OK.
 std::string_view FinishReasonOf(const CallRecord& record);
 

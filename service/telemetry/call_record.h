@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,15 @@
 #include "engine/request/request.h"
 
 namespace eta {
+
+// What a call that named no mode got of the server's default profile (--default_profile).
+enum class DefaultProfileUse : uint8_t {
+  kUsed,
+  kAbsent,       // its tenant has none
+  kUnfit,        // it belongs to another model, tokenizer or block size
+  kUnavailable,  // the store could not give it
+};
+inline constexpr int kDefaultProfileUses = 4;
 
 struct CallRecord {
   std::string_view method;     // "Generate", "Calibrate", "Stats", "GetProfile", ...
@@ -38,6 +48,9 @@ struct CallRecord {
   std::string profile_alias;  // that SetProfileAlias moves to that version; 0: removes
   bool submitted = false;     // the engine took it: `outcome` holds
   FinishedEvent outcome;
+  bool reader_behind = false;  // at the end what was left to do was its reader's
+  // Of Generate, where it named no mode and the server has a default profile.
+  std::optional<DefaultProfileUse> default_profile;
 };
 
 // Called on any thread, once for every call that a method of ours was asked for, before its client

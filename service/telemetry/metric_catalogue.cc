@@ -23,6 +23,13 @@ constexpr Metric kCalls[] = {
     {"eta_requests_cancelled_total", kCounter, "model,stage", "calls",
      "Generate calls that ended with CANCELLED, by the stage they had reached: queued, prefill or "
      "decode"},
+    {"eta_deadline_exceeded_wait_seconds", kHistogram, "model", "seconds",
+     "Seconds that a Generate call which ended with DEADLINE_EXCEEDED had waited for a token: for "
+     "its first, or at its end for the next one, whichever was longer"},
+    {"eta_default_profile_requests_total", kCounter, "model,result", "calls",
+     "Generate calls that named no attention mode where the server has a default profile, by what "
+     "they got of it: used, absent (the tenant has none), unfit (it belongs to another model) or "
+     "unavailable (the store could not give it)"},
 };
 
 constexpr Metric kQueue[] = {
@@ -232,6 +239,12 @@ constexpr Metric kProfiles[] = {
      "Head density as a ratio that the profile's calibration measured on held-out text"},
     {"eta_profile_target_union_density_ratio", kGauge, "model,tenant,profile,version", "ratio",
      "Union density as a ratio that the profile's calibration measured on held-out text"},
+    {"eta_profile_target_cached_keys", kGauge, "model,tenant,profile,version", "keys",
+     "Keys that full attention would have read for a decode row of the held-out text, summed over "
+     "layers and KV heads; where eta_attention_keys_cached_total grows by as much for each decode "
+     "row, contexts are as long as those of the calibration"},
+    {"eta_default_profile_tenants", kGauge, "model", "tenants",
+     "Tenants whose default profile is in memory; absent without --default_profile"},
     {"eta_profiles_loaded", kGauge, "model", "profiles", "Profile versions that are in memory"},
     {"eta_profile_cache_bytes", kGauge, "model", "bytes", "Bytes of the profiles in the cache"},
     {"eta_profile_reloads_total", kCounter, "model,result", "reads",
@@ -354,10 +367,9 @@ constexpr char kLeftOut[] =
 ## Left out
 
 What other servers show and nothing here stands behind: waiting requests by reason (there is one
-queue), fallbacks to full attention (there are none), whether a step was replayed as a CUDA graph,
-which profiles lie in a GPU's memory (`eta_profile_info` tells those in the host's), labels `layer`
-and `head` (Stats has their figures: `etactl stats --layers`), and the GPU's own (NVIDIA's DCGM
-exporter has them).
+queue), whether a step was replayed as a CUDA graph, which profiles lie in a GPU's memory
+(`eta_profile_info` tells those in the host's), labels `layer` and `head` (Stats has their figures:
+`etactl stats --layers`), and the GPU's own (NVIDIA's DCGM exporter has them).
 )";
 
 }  // namespace

@@ -207,6 +207,12 @@ void Telemetry::OnCallEnd(const CallRecord& record) {
   if (generate && end == CallEnd::kCancelled) {
     ++server_.cancelled[static_cast<size_t>(StageOf(record))];
   }
+  if (generate && absl::IsDeadlineExceeded(record.status)) {
+    server_.deadline_wait.Observe(Seconds(LongestWait(record)));
+  }
+  if (record.default_profile) {
+    ++server_.default_profile[static_cast<size_t>(*record.default_profile)];
+  }
   if (record.method == "Calibrate") {
     ++server_.calibrations[static_cast<size_t>(end)];
     if (end != CallEnd::kRejected) server_.calibration.Observe(Seconds(record.duration));

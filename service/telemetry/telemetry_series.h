@@ -84,11 +84,13 @@ struct ServerSeries {
   Histogram batch_size{BatchBuckets()};
   Histogram step_tokens{BatchBuckets()};
   Histogram calibration{CalibrationBuckets()};
+  Histogram deadline_wait{FirstTokenBuckets()};  // of Generate calls whose deadline passed
   int64_t steps = 0;
   int64_t pass_rows = 0;
   int64_t preemptions = 0;
   std::array<int64_t, kStages> cancelled{};
   std::array<int64_t, kCallEnds> calibrations{};
+  std::array<int64_t, kDefaultProfileUses> default_profile{};
 };
 
 // Calls that ended alike.

@@ -66,6 +66,12 @@ TEST_F(MonitoringTest, CallsAreWhatTheClientsCounted) {
   EXPECT_EQ(page().Sum("eta_requests_cancelled_total", {{"stage", "decode"}}), 2 * rounds);
   EXPECT_EQ(page().Sum("eta_requests_cancelled_total", {{"stage", "queued"}}), 2 * rounds);
   EXPECT_EQ(page().Sum("eta_requests_cancelled_total"), 4 * rounds);
+  // Their answers were under way, and the deadline is the server's of 2 s.
+  EXPECT_EQ(page().Sum("eta_deadline_exceeded_wait_seconds_count"), rounds);
+  EXPECT_THAT(page().Sum("eta_deadline_exceeded_wait_seconds_sum"), AllOf(Gt(0), Lt(5 * rounds)));
+  EXPECT_EQ(page().Sum("eta_deadline_exceeded_wait_seconds_bucket", {{"le", "5"}}), rounds);
+  EXPECT_EQ(page().Sum("eta_default_profile_requests_total"), 0) << "there is none";
+  EXPECT_THAT(page().Find("eta_default_profile_tenants"), IsEmpty());
 }
 
 TEST_F(MonitoringTest, LimitsOfTenantsAreThere) {
@@ -279,6 +285,11 @@ TEST_F(MonitoringTest, ProfilesAndCalibrationsAreThere) {
               profile.evidence().head_density());
     EXPECT_EQ(page().Sum("eta_profile_target_union_density_ratio", labels),
               profile.evidence().union_density());
+    const v1::ProfileEvidence& evidence = profile.evidence();
+    EXPECT_EQ(page().Sum("eta_profile_target_cached_keys", labels),
+              0.75 * static_cast<double>(evidence.held_out_tokens()) /
+                  static_cast<double>(evidence.held_out_sequences()) *
+                  stats().server().kv().layers() * stats().server().kv().kv_heads());
   }
   EXPECT_THAT(page().Find("eta_profile_info", {{"profile", "hidden"}}), IsEmpty());
   EXPECT_THAT(page().Sum("eta_profiles_loaded"), Ge(4));

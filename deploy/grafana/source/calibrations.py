@@ -103,6 +103,19 @@ def build():
                 unit="ops",
             ),
             series(
+                "Default profile",
+                "Requests without an attention mode, by what they got of --default_profile.",
+                [
+                    target(
+                        "sum by (result) "
+                        "(rate(eta_default_profile_requests_total[$__rate_interval]))",
+                        "{{result}}",
+                    )
+                ],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
                 "Memory of profiles",
                 "By server.",
                 [target("eta_profile_cache_bytes", "{{instance}}")],

@@ -4,15 +4,16 @@ from panels import dashboard, heatmap, per_second, quantiles, row, series, stat,
 
 # The objective and what counts as a fault: as in deploy/prometheus/rules.yml.
 CALLS = 'eta_requests_total{method="Generate"}'
-FAULTS = (
-    'eta_requests_total{method="Generate",'
-    'code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS|DEADLINE_EXCEEDED"}'
-)
+FAULTS = 'eta_requests_total{method="Generate",code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS"}'
+LATE = "eta_deadline_exceeded_wait_seconds"
 BUDGET = "0.005"
 
 
 def fault_share(window):
-    return f"(sum(rate({FAULTS}[{window}])) or vector(0)) / sum(rate({CALLS}[{window}]))"
+    return (
+        f"((sum(rate({FAULTS}[{window}])) or vector(0)) + sum(rate({LATE}_count[{window}]))"
+        f' - sum(rate({LATE}_bucket{{le="5"}}[{window}]))) / sum(rate({CALLS}[{window}]))'
+    )
 
 
 def burn(window):
@@ -56,8 +57,8 @@ def build():
             ),
             stat(
                 "Faults",
-                "Share of Generate calls that ended with UNAVAILABLE, INTERNAL, UNKNOWN, "
-                "DATA_LOSS or DEADLINE_EXCEEDED.",
+                "Share of Generate calls that ended with UNAVAILABLE, INTERNAL, UNKNOWN or "
+                "DATA_LOSS, or with DEADLINE_EXCEEDED after over 5 s without a token.",
                 [target(fault_share("$__rate_interval"))],
                 unit="percentunit",
                 steps=[(0, "green"), (0.005, "orange"), (0.02, "red")],

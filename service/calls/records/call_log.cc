@@ -79,6 +79,7 @@ void CallLog::OnCallEnd(const CallRecord& record) {
       .Add("duration_ms", Milliseconds(record.duration));
   if (record.resolved) event.Add("mode", Name(record.mode));
   event.Add("profile", Reference(record));
+  if (record.default_profile) event.Add("default_profile", Name(*record.default_profile));
   AddError(record, event);
   if (record.submitted) AddOutcome(record, event);
   log_.Write(std::move(event));

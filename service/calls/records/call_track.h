@@ -20,7 +20,6 @@ class CallTrack {
 
   CallRecord& record() { return record_; }
   const CallRecord& record() const { return record_; }
-  Clock::time_point arrival() const { return arrival_; }
 
   // Value of `traceparent` in the answer; absent: the call came without a trace.
   std::optional<std::string> AnsweredParent() const;

@@ -165,6 +165,14 @@ std::string StoreCalls(const v1::StoreCallStats& calls) {
   return text;
 }
 
+std::string DefaultProfile(const v1::DefaultProfileStats& calls) {
+  return absl::StrFormat(
+      "default profile: %d calls used it; the tenant had none in %d, it was of another model in "
+      "%d, "
+      "the store could not give it in %d\n",
+      calls.used(), calls.absent(), calls.unfit(), calls.unavailable());
+}
+
 std::string Memory(const v1::PressureStats& pressure) {
   std::string done;
   switch (pressure.pressure()) {
@@ -501,6 +509,7 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
   if (stats.has_load()) absl::StrAppend(&text, Load(stats.load()));
   if (stats.has_connections()) absl::StrAppend(&text, Connections(stats.connections()));
   absl::StrAppend(&text, StoreCalls(stats.store_calls()), Memory(stats.pressure()));
+  if (stats.has_default_profile()) absl::StrAppend(&text, DefaultProfile(stats.default_profile()));
   absl::StrAppend(&text, Attention(stats, before), Drifts(stats));
   for (const v1::AttentionSeries& series : stats.attention()) {
     if (series.mode() == v1::ATTENTION_MODE_FULL) continue;  // its density is 1 everywhere

@@ -13,6 +13,9 @@
 namespace eta {
 namespace {
 
+// Of the rows that densities were measured on, by their longest context: the second half of it.
+constexpr double kMeanContext = 0.75;
+
 struct LabelledProfile {
   const LoadedProfile* profile;
   Label tenant;
@@ -63,6 +66,18 @@ void AddProfiles(const ServerStatus& status, Telemetry& labels, MetricFamilies& 
   };
   target("eta_profile_target_density_ratio", &LoadedProfile::head_density);
   target("eta_profile_target_union_density_ratio", &LoadedProfile::union_density);
+  page.Begin("eta_profile_target_cached_keys");
+  const double groups =
+      static_cast<double>(status.info.config.num_layers) * status.info.config.num_kv_heads;
+  for (const LabelledProfile& labelled : profiles) {
+    if (labelled.profile->measured_context == 0) continue;
+    page.Add({{"tenant", labelled.tenant.text()},
+              {"profile", labelled.name.text()},
+              {"version", labelled.version}},
+             kMeanContext * static_cast<double>(labelled.profile->measured_context) * groups);
+  }
+  page.Begin("eta_default_profile_tenants");
+  if (status.default_profile_tenants) page.Add({}, *status.default_profile_tenants);
   const std::optional<StoreStatus>& store = status.store;
   page.Begin("eta_profiles_loaded");
   if (store) page.Add({}, status.profiles.size());

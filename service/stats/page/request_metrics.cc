@@ -84,6 +84,12 @@ void AddCalls(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
     page.Add({{"stage", Name(static_cast<Stage>(stage))}},
              telemetry.server.cancelled[static_cast<size_t>(stage)]);
   }
+  page.AddOnly("eta_deadline_exceeded_wait_seconds", telemetry.server.deadline_wait);
+  page.Begin("eta_default_profile_requests_total");
+  for (int use = 0; use < kDefaultProfileUses; ++use) {
+    page.Add({{"result", Name(static_cast<DefaultProfileUse>(use))}},
+             telemetry.server.default_profile[static_cast<size_t>(use)]);
+  }
 }
 
 void AddLatencies(const TelemetrySnapshot& telemetry, MetricFamilies& page) {

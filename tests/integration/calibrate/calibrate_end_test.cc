@@ -1,4 +1,5 @@
 // Ends of Calibrate calls that do not run their course: cancelled, too late, not read, drained.
+#include "engine/base/error.h"
 #include "gtest/gtest.h"
 #include "service/telemetry/call_end.h"
 #include "tests/testing/net/http2_peer.h"
@@ -80,6 +81,88 @@ TEST_F(CalibrateEndTest, ACallWithoutADeadlineGetsTheServers) {
   const grpc::Status status = reader->Finish();
   EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  Serve();
+}
+
+absl::Status Down() {
+  return MakeError(absl::StatusCode::kUnavailable, "the profile store cannot be reached",
+                   {.reason = "STORE_UNAVAILABLE"});
+}
+
+// Calibrations whose store goes away while they compute.
+class StoreBlipTest : public CalibrateEndTest {
+ protected:
+  void SetUp() override {
+    CalibrateEndTest::SetUp();
+    WorkBeforeTheBlip();
+  }
+  void WorkBeforeTheBlip() {
+    work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                   const std::stop_token&) {
+      store_->Fail(Down());
+      return Made(job);
+    };
+  }
+  // Until the profile was put at least twice; one more call has asked before the work.
+  void AwaitTries() {
+    while (store_->calls("default") < 3) std::this_thread::sleep_for(milliseconds(1));
+  }
+};
+
+TEST_F(StoreBlipTest, CostsNoCalibration) {
+  auto call = CalibrateLater(Request());
+  AwaitTries();
+  store_->Fail(absl::OkStatus());
+  const CalibrateOutcome outcome = call.get();
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  ASSERT_TRUE(outcome.profile.has_value());
+  EXPECT_EQ(outcome.profile->version(), 1);
+  EXPECT_EQ(outcome.profile->request_id(), records_.Last().request_id)
+      << "the server's own, so that no try stores it twice";
+  EXPECT_EQ(runs_, 1);
+}
+
+TEST_F(StoreBlipTest, ThatOutlastsTheClientStoresNothing) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Calibrate(&context, Request());
+  AwaitTries();
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), StatusCode::CANCELLED);
+  ASSERT_EQ(records_.Await(1).size(), 1u);
+  EXPECT_EQ(records_.Last().reason, "CLIENT_CANCELLED");
+  store_->Fail(absl::OkStatus());
+  Work();
+  EXPECT_TRUE(Calibrate(Request("code")).status.ok()) << "its place is free";
+  EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+TEST_F(StoreBlipTest, ThatOutlastsTheDeadlineIsToldAsBoth) {
+  ServerOptions options;
+  options.default_calibrate_deadline = std::chrono::seconds(1);
+  Serve(options);
+  grpc::ClientContext context;
+  const auto reader = stub_->Calibrate(&context, Request());
+  v1::CalibrateResponse message;
+  EXPECT_FALSE(reader->Read(&message));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
+  EXPECT_NE(status.error_message().find("the profile store cannot be reached"), std::string::npos)
+      << status.error_message();
+  store_->Fail(absl::OkStatus());
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  Serve();
+}
+
+TEST_F(StoreBlipTest, DoesNotHoldUpADrain) {
+  auto call = CalibrateLater(Request());
+  AwaitTries();
+  server_->Drain();
+  const grpc::Status status = call.get().status;
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  store_->Fail(absl::OkStatus());
   EXPECT_EQ(StoredVersion("legal"), 0);
   Serve();
 }

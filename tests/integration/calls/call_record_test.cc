@@ -12,6 +12,7 @@
 #include "service/wire/grpc_status.h"
 #include "service/wire/trace_context.h"
 #include "tests/testing/net/generic_call.h"
+#include "tests/testing/net/http2_peer.h"
 #include "tests/testing/process/call_records.h"
 #include "tests/testing/service/calibrate_fixture.h"
 
@@ -185,19 +186,20 @@ TEST_F(CallRecordTest, FailuresAndCancellationsCountWhatWasMade) {
   EXPECT_EQ(eta::ReasonOf(record.status), "CLIENT_CANCELLED");
 }
 
-// The deadline ends the call by the client's clock or by the server's, whichever is first. Nothing
-// is held until the other.
+// The client leaves the end to the server: a client that cancels by its own clock may be a little
+// too early to count as past its deadline.
 TEST_F(CallRecordTest, ARequestWhoseDeadlinePassesIsCancelledAndCountedAsThat) {
+  Http2Peer peer(server_->address());
+  ASSERT_TRUE(peer.connected());
   std::map<std::string, std::string> reasons;  // reason of each request id
-  ClientCall waiting(*stub_), running(*stub_);
   std::vector<std::shared_ptr<PuppetCall>> calls;
-  for (const auto& [client, id] : {std::pair{&waiting, "waiting"}, {&running, "running"}}) {
-    // A client that leaves within the last hundredth of its deadline counts as past it. The
-    // deadline is so long that this hundredth is long too.
-    client->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  uint32_t stream = 1;
+  for (const char* id : {"waiting", "running"}) {
     v1::GenerateRequest request = Ask("hello");
     request.set_request_id(id);
-    client->Start(request);
+    peer.Call(stream, kGenerateMethod, {{"grpc-timeout", "500m"}});
+    peer.Message(stream, request.SerializeAsString(), /*end_stream=*/true);
+    stream += 2;
     calls.push_back(engine_->TakeCall());
     ASSERT_NE(calls.back(), nullptr);
   }
@@ -213,6 +215,51 @@ TEST_F(CallRecordTest, ARequestWhoseDeadlinePassesIsCancelledAndCountedAsThat) {
   }
   EXPECT_EQ(reasons["waiting"], "DEADLINE_QUEUED");
   EXPECT_EQ(reasons["running"], "DEADLINE_DECODING");
+}
+
+TEST_F(CallRecordTest, ACancelBeforeTheDeadlineStaysOneHoweverLateTheCallEnds) {
+  for (const bool answered : {true, false}) {
+    ClientCall leaving(*stub_);
+    leaving.context.set_deadline(std::chrono::system_clock::now() + milliseconds(1500));
+    leaving.Start(Ask("hello"));
+    const auto call = engine_->TakeCall();
+    ASSERT_NE(call, nullptr);
+    call->Start();
+    leaving.context.TryCancel();
+    EXPECT_TRUE(engine_->AwaitCancel(*call));
+    std::this_thread::sleep_for(milliseconds(2000));  // past the deadline
+    if (answered) {
+      call->Finish();
+    } else {
+      call->Fail(absl::CancelledError("cancelled"));
+    }
+    leaving.Finish();
+    EXPECT_EQ(Only().reason, "CLIENT_CANCELLED") << answered;
+  }
+}
+
+TEST_F(CallRecordTest, WhatItsReaderHeldUpIsNoWaitForTheServer) {
+  ClientCall late(*stub_);
+  late.Start(Ask("hello"));
+  auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  SayUntilCongested(*call);
+  call->Fail(DeadlinePassed(/*started=*/true));
+  late.context.TryCancel();
+  CallRecord record = Only();
+  EXPECT_EQ(record.reason, "DEADLINE_DECODING");
+  EXPECT_TRUE(record.reader_behind);
+
+  ClientCall reading(*stub_);
+  reading.Start(Ask("hello"));
+  call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  call->Start();
+  call->Fail(DeadlinePassed(/*started=*/true));
+  reading.ReadText();
+  reading.Finish();
+  EXPECT_FALSE(Only().reader_behind);
 }
 
 TEST_F(CallRecordTest, AnAnswerThatNobodyTookIsNotOk) {

@@ -2,6 +2,7 @@
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/testing/base/eventually.h"
+#include "tests/testing/net/http2_peer.h"
 #include "tests/testing/process/call_records.h"
 #include "tests/testing/service/calibrate_fixture.h"
 
@@ -199,15 +200,16 @@ TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreEndsWithItsClientAndNotWithTheSt
         v1::EtaService::NewStub(channel_)->Stats(&context, v1::StatsRequest(), &stats).ok());
     return stats.uses_size() > 0 ? stats.uses(0).calls() : 0;
   };
-  ClientCall leaves(*stub_), late(*stub_);
+  ClientCall leaves(*stub_);
   leaves.Start(request);
   while (calls_of_tenant() == 0) std::this_thread::sleep_for(milliseconds(1));
   leaves.context.TryCancel();
   EXPECT_EQ(leaves.Finish().error_code(), StatusCode::CANCELLED);
   EXPECT_TRUE(Eventually([&] { return ends().size() == 1; })) << "it waits for the store";
-  late.context.set_deadline(std::chrono::system_clock::now() + seconds(10));
-  late.Start(request);
-  EXPECT_EQ(late.Finish().error_code(), StatusCode::DEADLINE_EXCEEDED);
+  Http2Peer late(server_->address());
+  ASSERT_TRUE(late.connected());
+  late.Call(1, kGenerateMethod, {{"grpc-timeout", "500m"}});
+  late.Message(1, request.SerializeAsString(), /*end_stream=*/true);
   EXPECT_TRUE(Eventually([&] { return ends().size() == 2; })) << "it waits for the store";
   EXPECT_THAT(ends(), ElementsAre("CLIENT_CANCELLED", "DEADLINE_QUEUED"));
   EXPECT_EQ(calls_of_tenant(), 0);

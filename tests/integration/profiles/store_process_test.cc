@@ -140,7 +140,7 @@ TEST_F(StoreProcessTest, AStoreWhoseFileIsTakenAwayEndsTheProcess) {
   EXPECT_EQ(exit.code, kExitStoreFailed) << exit.errors;
 }
 
-// Row 28: the profile is refused, and nothing else is served in its place.
+// Row 28: the profile is refused to who names it, and no other is served in its place.
 TEST_F(StoreProcessTest, ADamagedProfileIsDataLossAndHurtsNoOther) {
   {
     Replica server(model_.path(), store_);
@@ -159,11 +159,13 @@ TEST_F(StoreProcessTest, ADamagedProfileIsDataLossAndHurtsNoOther) {
 
   Replica server(model_.path(), store_, {"--default_profile", "legal"});
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
-  for (const char* profile : {"legal", ""}) {
-    server.Generate(profile);
-    EXPECT_EQ(server.status.error_code(), StatusCode::DATA_LOSS) << server.status.error_message();
-    EXPECT_EQ(ReasonOf(server.status), "PROFILE_CORRUPT");
-  }
+  server.Generate("legal");
+  EXPECT_EQ(server.status.error_code(), StatusCode::DATA_LOSS) << server.status.error_message();
+  EXPECT_EQ(ReasonOf(server.status), "PROFILE_CORRUPT");
+  const v1::AttentionUsed without = server.Generate("");
+  EXPECT_TRUE(server.status.ok()) << server.status.error_message();
+  EXPECT_EQ(without.mode(), v1::ATTENTION_MODE_DYNAMIC) << "no other profile is taken";
+  EXPECT_EQ(without.default_profile_miss(), v1::DEFAULT_PROFILE_MISS_UNAVAILABLE);
   EXPECT_EQ(server.Generate("code").profile(), "code") << server.status.error_message();
   ASSERT_TRUE(server.Calibrate(SmallCalibration("legal")).has_value())
       << server.status.error_message();

@@ -205,6 +205,20 @@ TEST(EtactlStatistics, NameTheRopeFactorPastTheTrainedLength) {
   EXPECT_NE(DescribeStatistics(started, {}).find("RoPE factor 1.25"), std::string::npos);
 }
 
+TEST(EtactlStatistics, SayWhyThereWasNoDefaultProfile) {
+  v1::Started started;
+  started.mutable_attention()->set_mode(v1::ATTENTION_MODE_DYNAMIC);
+  EXPECT_EQ(DescribeStatistics(started, {}).find("default profile"), std::string::npos);
+  for (const auto& [miss, why] :
+       {std::pair(v1::DEFAULT_PROFILE_MISS_ABSENT, "the tenant has none"),
+        std::pair(v1::DEFAULT_PROFILE_MISS_UNFIT, "it is of another model"),
+        std::pair(v1::DEFAULT_PROFILE_MISS_UNAVAILABLE, "the profile store could not give it")}) {
+    started.mutable_attention()->set_default_profile_miss(miss);
+    const std::string text = DescribeStatistics(started, {});
+    EXPECT_NE(text.find(std::string("no default profile: ") + why), std::string::npos) << text;
+  }
+}
+
 TEST(EtactlTerminal, GeneratedTextCannotCommandTheTerminal) {
   EXPECT_EQ(WithoutControls("a\x1B[31mb\n\tc\x7F"), "a\xEF\xBF\xBD[31mb\n\tc\xEF\xBF\xBD");
   EXPECT_EQ(WithoutControls("\xC2\x9B"

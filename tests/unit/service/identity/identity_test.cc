@@ -371,6 +371,27 @@ TEST(Identity, ReadsItsFileAgainAndKeepsWhatWasGood) {
   EXPECT_TRUE(reports.back().ok());
 }
 
+TEST(Identity, KnowsTheTenantsThatAreNamedBeforeTheyCall) {
+  const auto known = [](const std::string& path, const IdentityRules& rules) {
+    std::vector<std::string> names;
+    const auto identity = Identity::Open(path, rules, true, [](const absl::Status&) {});
+    EXPECT_TRUE(identity.ok()) << identity.status();
+    if (!identity.ok()) return names;
+    for (const Tenant& tenant : (*identity)->KnownTenants()) names.push_back(tenant.id());
+    return names;
+  };
+  EXPECT_THAT(known("", {}), ::testing::ElementsAre("default"));
+  EXPECT_THAT(known("", {.tenant_header = "x-tenant"}), ::testing::IsEmpty());
+  EXPECT_THAT(known("", {.tenant_header = "x-tenant", .admin_tenants = {"ops"}}),
+              ::testing::ElementsAre("ops"));
+  const TempFolder folder(FastParent());
+  const json web = {{"spiffe_id", kWeb}, {"tenant", "web"}, {"roles", {"generate"}}};
+  const json keys = {KeyEntry("k-1", "first", "acme"), KeyEntry("k-2", "second", "acme")};
+  const std::string path =
+      folder.Write("identity.json", json{{"api_keys", keys}, {"peers", {web}}}.dump());
+  EXPECT_THAT(known(path, {}), ::testing::ElementsAre("acme", "web"));
+}
+
 TEST(Identity, EntriesThatCouldNotWorkAreRefused) {
   const TempFolder folder(FastParent());
   const auto open = [&folder](const json& peer, const IdentityRules& rules, bool client_ca) {

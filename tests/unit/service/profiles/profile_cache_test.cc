@@ -50,8 +50,16 @@ class ProfileCacheTest : public ::testing::Test {
                     [promise](ProfileCache::Answer answer) { promise->set_value(answer); });
     return promise->get_future();
   }
+  std::future<ProfileCache::Answer> AskDefault(const std::string& reference) {
+    auto promise = std::make_shared<std::promise<ProfileCache::Answer>>();
+    cache_->ResolveDefault(kAcme, ParseProfileReference("profile", reference).value(),
+                           [promise](ProfileCache::Answer answer) { promise->set_value(answer); });
+    return promise->get_future();
+  }
   ProfileCache::Answer Get(const std::string& reference, const Tenant& tenant = kAcme) {
-    auto answer = Ask(reference, tenant);
+    return Await(Ask(reference, tenant));
+  }
+  static ProfileCache::Answer Await(std::future<ProfileCache::Answer> answer) {
     if (answer.wait_for(seconds(20)) != std::future_status::ready) {
       return absl::DeadlineExceededError("no answer");
     }
@@ -180,6 +188,69 @@ TEST_F(ProfileCacheTest, AStoreThatIsDownIsBridgedUntilProfilesAreStale) {
   EXPECT_TRUE(Eventually([&] { return ReasonOf("legal") == "STORE_UNAVAILABLE"; }));
   store_.Fail(absl::OkStatus());
   EXPECT_EQ(VersionOf("legal"), 1);
+}
+
+TEST_F(ProfileCacheTest, WhatWasNotThereStaysSoWhileTheStoreIsDown) {
+  Open({.staleness = milliseconds(2000)});
+  EXPECT_EQ(ReasonOf("legal"), "PROFILE_NOT_FOUND");
+  store_.Fail(Down());
+  store_.Tell({});  // the answer is not current any more
+  EXPECT_EQ(ReasonOf("legal"), "PROFILE_NOT_FOUND");
+  EXPECT_EQ(ReasonOf("code"), "STORE_UNAVAILABLE") << "never asked before";
+  EXPECT_TRUE(Eventually([&] { return ReasonOf("legal") == "STORE_UNAVAILABLE"; })) << "stale";
+  store_.Fail(absl::OkStatus());
+  EXPECT_EQ(ReasonOf("legal"), "PROFILE_NOT_FOUND");
+}
+
+TEST_F(ProfileCacheTest, ADefaultDoesNotWaitForAStoreThatIsKnownToBeDown) {
+  Put("legal", 1);
+  store_.Fail(Down());
+  const absl::Status down = Await(AskDefault("legal")).status();
+  EXPECT_EQ(GetErrorDetail(down).reason, "STORE_UNAVAILABLE");
+  store_.Block();
+  auto answer = AskDefault("legal");
+  ASSERT_TRUE(Ready(answer));
+  EXPECT_EQ(answer.get().status(), down);
+  EXPECT_FALSE(Ready(Ask("legal"))) << "who names it waits";
+  store_.Fail(absl::OkStatus());
+  store_.Release();
+  EXPECT_TRUE(Eventually([&] { return Await(AskDefault("legal")).ok(); }));
+}
+
+TEST_F(ProfileCacheTest, ADefaultFindsOutByItselfThatTheStoreIsBack) {
+  Put("legal", 1);
+  store_.Fail(Down());
+  EXPECT_FALSE(Await(AskDefault("legal")).ok());
+  store_.Fail(absl::OkStatus());
+  EXPECT_TRUE(Eventually([&] { return Await(AskDefault("legal")).ok(); }))
+      << "although nobody names it";
+}
+
+TEST_F(ProfileCacheTest, ADefaultWaitsForAStoreThatHangsNoLongerThanItsPatience) {
+  Open({.patience = milliseconds(50)});
+  Put("legal", 1);
+  store_.Block();
+  auto named = Ask("legal");
+  EXPECT_EQ(GetErrorDetail(Await(AskDefault("legal")).status()).reason, "STORE_UNAVAILABLE");
+  EXPECT_FALSE(Ready(named));
+  EXPECT_EQ(cache_->waiting(), 1u);
+  EXPECT_TRUE(Eventually([&] { return Ready(AskDefault("other")); })) << "it is known to hang";
+  store_.Release();
+  EXPECT_TRUE(Await(std::move(named)).ok());
+  EXPECT_TRUE(Eventually([&] { return Await(AskDefault("legal")).ok(); }));
+}
+
+TEST_F(ProfileCacheTest, TenantsWithAReferenceAreThoseForWhomItIsInMemory) {
+  const ProfileReference legal = ParseProfileReference("profile", "legal").value();
+  Put("legal", 1);
+  Put("legal", 1, kOther);
+  EXPECT_EQ(cache_->TenantsWith(legal), 0);
+  EXPECT_TRUE(Get("legal").ok());
+  EXPECT_TRUE(Get("legal@1", kOther).ok());
+  EXPECT_FALSE(Get("legal", TenantOf("nobody")).ok());
+  EXPECT_EQ(cache_->TenantsWith(legal), 1);
+  EXPECT_TRUE(Get("legal", kOther).ok());
+  EXPECT_EQ(cache_->TenantsWith(legal), 2);
 }
 
 TEST_F(ProfileCacheTest, AStoreThatIsUpKeepsProfilesFresh) {

@@ -149,6 +149,21 @@ TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
   EXPECT_TRUE(load.devices(1).lost());
 }
 
+TEST(ConvertStats, TheDefaultProfileIsToldWhereThereIsOne) {
+  ServerStatus status = Status();
+  status.telemetry.server.default_profile = {4, 3, 2, 1};
+  EXPECT_FALSE(ToMessage(status).has_default_profile());
+  status.default_profile_tenants = 5;
+  const v1::DefaultProfileStats stats = ToMessage(status).default_profile();
+  EXPECT_EQ(stats.used(), 4);
+  EXPECT_EQ(stats.absent(), 3);
+  EXPECT_EQ(stats.unfit(), 2);
+  EXPECT_EQ(stats.unavailable(), 1);
+  EXPECT_EQ(stats.tenants(), 5);
+  status.tenant = TenantNamed("acme");
+  EXPECT_FALSE(ToMessage(status).has_default_profile());
+}
+
 TEST(ConvertStats, ConnectionsAreEverybodys) {
   ServerStatus status = Status();
   status.connections = {.open = 1,

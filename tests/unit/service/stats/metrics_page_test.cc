@@ -71,8 +71,10 @@ ServerStatus Everything(const EngineInfo& info) {
                       .version = 7,
                       .checksum = "abc",
                       .head_density = 0.125,
-                      .union_density = 0.25},
+                      .union_density = 0.25,
+                      .measured_context = 2048},
                      {.tenant = TenantNamed("acme"), .name = "code", .version = 1}};
+  status.default_profile_tenants = 2;
   status.store = StoreStatus{.up = true,
                              .cache = {.bytes = 1000,
                                        .reads = 4,
@@ -200,6 +202,10 @@ TEST_F(MetricsPageTest, ShowsHowTheServerStands) {
       {"model", "tiny"}, {"tenant", "acme"}, {"profile", "legal"}, {"version", "7"}};
   EXPECT_EQ(page.Value("eta_profile_target_density_ratio", legal), 0.125);
   EXPECT_EQ(page.Value("eta_profile_target_union_density_ratio", legal), 0.25);
+  const ModelConfig& config = status_.info.config;
+  EXPECT_EQ(page.Value("eta_profile_target_cached_keys", legal),
+            1536.0 * config.num_layers * config.num_kv_heads);
+  EXPECT_EQ(page.Value("eta_default_profile_tenants", model), 2.0);
   // One that was never verified has no target.
   EXPECT_EQ(page.families().at("eta_profile_target_density_ratio").samples.size(), 1u);
   EXPECT_EQ(page.families().at("eta_profile_info").samples.size(), 2u);

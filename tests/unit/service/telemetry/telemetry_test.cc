@@ -530,6 +530,72 @@ TEST_F(TelemetryTest, NamesOfRefusedCallsGetNoLabels) {
       1000.0);
 }
 
+TEST_F(TelemetryTest, ADeadlineThatPassesCountsByHowLongItsCallerWaitedForAToken) {
+  using std::chrono::seconds;
+  const auto engine = Start(OptionsFor(model_));
+  telemetry_.SetModel(engine->info(), {});
+  const auto end = [&](absl::StatusCode code, seconds duration, Timing timing,
+                       bool submitted = true, bool reader_behind = false) {
+    CallRecord record{.method = "Generate", .tenant = "acme"};
+    if (code != absl::StatusCode::kOk) record.status = absl::Status(code, "x");
+    record.submitted = record.resolved = submitted;
+    record.outcome.timing = timing;
+    record.duration = duration;
+    record.reader_behind = reader_behind;
+    telemetry_.OnCallEnd(record);
+  };
+  constexpr auto kLate = absl::StatusCode::kDeadlineExceeded;
+  const Timing soon{.queue = seconds(1), .first_token = seconds(1), .decode = seconds(8)};
+  // Too short for what was asked, though the server kept up:
+  end(kLate, seconds(10), soon);
+  end(kLate, seconds(2), {.queue = seconds(1)});
+  end(kLate, seconds(0), {}, /*submitted=*/false);
+  end(kLate, seconds(60), soon, /*submitted=*/true, /*reader_behind=*/true);
+  // The server's:
+  end(kLate, seconds(30), {});                      // it never began
+  end(kLate, seconds(30), {.queue = seconds(29)});  // nor came to a token
+  end(kLate, seconds(30), soon);                    // it stopped in the middle
+  end(kLate, seconds(30), {.queue = seconds(1), .first_token = seconds(20), .decode = seconds(9)});
+  end(kLate, seconds(30), {}, /*submitted=*/false);  // its profile did not come
+  // Not of a deadline:
+  end(absl::StatusCode::kOk, seconds(30), soon);
+  end(absl::StatusCode::kCancelled, seconds(30), {});
+  const PageReader page = Page();
+  const Labels model = {{"model", "tiny"}};
+  EXPECT_EQ(page.Count("eta_deadline_exceeded_wait_seconds", model), 9.0);
+  double in_time = 0.0;
+  for (const auto& [bound, count] :
+       page.families().at("eta_deadline_exceeded_wait_seconds").buckets.begin()->second) {
+    if (bound == "5") in_time = count;
+  }
+  EXPECT_EQ(in_time, 4.0) << "as the rules of faults read it";
+}
+
+TEST_F(TelemetryTest, WhatBecameOfTheDefaultProfileIsCounted) {
+  const auto engine = Start(OptionsFor(model_));
+  telemetry_.SetModel(engine->info(), {});
+  const auto end = [&](std::optional<DefaultProfileUse> use) {
+    CallRecord record{.method = "Generate", .tenant = "acme"};
+    record.default_profile = use;
+    telemetry_.OnCallEnd(record);
+  };
+  end(std::nullopt);
+  for (const auto& [use, calls] :
+       {std::pair(DefaultProfileUse::kUsed, 4), std::pair(DefaultProfileUse::kAbsent, 3),
+        std::pair(DefaultProfileUse::kUnfit, 2), std::pair(DefaultProfileUse::kUnavailable, 1)}) {
+    for (int i = 0; i < calls; ++i) end(use);
+  }
+  const PageReader page = Page();
+  const auto of = [&](const std::string& result) {
+    return page.Value("eta_default_profile_requests_total",
+                      {{"model", "tiny"}, {"result", result}});
+  };
+  EXPECT_EQ(of("used"), 4.0);
+  EXPECT_EQ(of("absent"), 3.0);
+  EXPECT_EQ(of("unfit"), 2.0);
+  EXPECT_EQ(of("unavailable"), 1.0);
+}
+
 TEST_F(TelemetryTest, CallsAreToldApartByHowTheyEnded) {
   const auto engine = Start(OptionsFor(model_));
   telemetry_.SetModel(engine->info(), {});
