@@ -228,7 +228,7 @@ std::shared_ptr<const IdentityFile> Identity::Current() const {
   return current_;
 }
 
-std::vector<Tenant> Identity::KnownTenants() const {
+std::set<Tenant> Identity::KnownTenants() const {
   std::set<Tenant> tenants;
   const std::shared_ptr<const IdentityFile> file = Current();
   if (file != nullptr) {
@@ -246,7 +246,7 @@ std::vector<Tenant> Identity::KnownTenants() const {
   if (file == nullptr && rules_.tenant_header.empty()) {
     tenants.insert(*Tenant::Parse(kDefaultTenant));
   }
-  return {tenants.begin(), tenants.end()};
+  return tenants;
 }
 
 absl::StatusOr<Caller> Identity::Of(const Shown& shown) const {

@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -85,9 +86,9 @@ class Identity {
                                                         WatchedFiles::Report report);
 
   absl::StatusOr<Caller> Of(const Shown& shown) const;
-  // The tenants that are known before they call, each once: those that the file names, the header's
+  // The tenants that are known before they call: those that the file names, the header's
   // admin_tenants, and "default" where calls name none.
-  std::vector<Tenant> KnownTenants() const;
+  std::set<Tenant> KnownTenants() const;
   const IdentityRules& rules() const { return rules_; }
   // Null without a file.
   WatchedFiles* file() const { return watched_.get(); }

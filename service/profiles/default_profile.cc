@@ -23,7 +23,7 @@ absl::Status Ask(const Tenant& tenant, const ProfileReference& reference, Profil
 }  // namespace
 
 void LogDefaultProfile(const ProfileReference& reference, const std::string& text,
-                       const std::vector<Tenant>& tenants, ProfileCache& profiles, Log& log) {
+                       const std::set<Tenant>& tenants, ProfileCache& profiles, Log& log) {
   size_t with = 0;
   absl::Status trouble;
   for (const Tenant& tenant : tenants) {
@@ -38,13 +38,20 @@ void LogDefaultProfile(const ProfileReference& reference, const std::string& tex
     }
   }
   LogLevel level = LogLevel::kInfo;
+  if (tenants.empty()) {
+    log.Write(LogEvent(level, "default_profile",
+                       absl::StrCat("calls will tell who has the default profile ", text,
+                                    ": no tenant is known before it calls"))
+                  .Add("profile", text));
+    return;
+  }
   std::string message = absl::StrCat("the default profile ", text, " is there for ", with, " of ",
                                      tenants.size(), " tenants that are known");
   if (!trouble.ok()) {
     level = LogLevel::kWarning;
     message = absl::StrCat("who has the default profile ", text, " cannot be told (",
                            trouble.message(), ")", kWithout);
-  } else if (with == 0 && !tenants.empty()) {
+  } else if (with == 0) {
     level = LogLevel::kWarning;
     message = absl::StrCat("no tenant that is known has the default profile ", text, kWithout);
   }

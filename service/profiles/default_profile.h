@@ -2,8 +2,8 @@
 // operator hears of one that nobody has before requests go without it.
 #pragma once
 
+#include <set>
 #include <string>
-#include <vector>
 
 #include "engine/base/tenant.h"
 #include "service/log/log.h"
@@ -15,6 +15,6 @@ namespace eta {
 // is in memory from here on. Logs "default_profile": a warning where none has it, or where the
 // store cannot say. Waits for the store, for at most the cache's patience where that is in trouble.
 void LogDefaultProfile(const ProfileReference& reference, const std::string& text,
-                       const std::vector<Tenant>& tenants, ProfileCache& profiles, Log& log);
+                       const std::set<Tenant>& tenants, ProfileCache& profiles, Log& log);
 
 }  // namespace eta

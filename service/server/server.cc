@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -96,12 +97,9 @@ void Server::AskDefaultProfile() {
   const auto ask = [this, text] {
     const auto reference = ParseProfileReference("default_profile", text);
     if (!reference.ok()) return;  // checked before
-    std::vector<Tenant> tenants = security_.identity->KnownTenants();
+    std::set<Tenant> tenants = security_.identity->KnownTenants();
     for (const std::string& name : resources_.limits.Named()) {
-      const auto tenant = Tenant::Parse(name);
-      if (tenant.ok() && std::find(tenants.begin(), tenants.end(), *tenant) == tenants.end()) {
-        tenants.push_back(*tenant);
-      }
+      if (const auto tenant = Tenant::Parse(name); tenant.ok()) tenants.insert(*tenant);
     }
     LogDefaultProfile(*reference, text, tenants, *resources_.profiles, log_);
   };

@@ -14,7 +14,7 @@ def total(metric, window="$__range"):
 
 
 def build():
-    faults = 'code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS|DEADLINE_EXCEEDED"'
+    faults = 'code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS"'
     rate = "[$__rate_interval]"
     return dashboard(
         "eta-tenants",
@@ -57,6 +57,7 @@ def build():
                 [
                     total("eta_requests_total"),
                     total(f"eta_requests_total{{{faults}}}"),
+                    total('eta_requests_total{code="DEADLINE_EXCEEDED"}'),
                     total('eta_requests_total{code="RESOURCE_EXHAUSTED"}'),
                     total("eta_prompt_tokens_total"),
                     total("eta_prompt_tokens_cached_total"),
@@ -66,10 +67,11 @@ def build():
                     "tenant": "Tenant",
                     "Value #A": "Calls",
                     "Value #B": "Faults",
-                    "Value #C": "Refused (RESOURCE_EXHAUSTED)",
-                    "Value #D": "Prompt tokens",
-                    "Value #E": "of them cached",
-                    "Value #F": "Generated tokens",
+                    "Value #C": "Deadline passed",
+                    "Value #D": "Refused (RESOURCE_EXHAUSTED)",
+                    "Value #E": "Prompt tokens",
+                    "Value #F": "of them cached",
+                    "Value #G": "Generated tokens",
                 },
             ),
             row("Over time"),
