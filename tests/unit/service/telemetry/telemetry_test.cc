@@ -561,8 +561,7 @@ TEST_F(TelemetryTest, ADeadlineThatPassesCountsByHowLongItsCallerWaitedForAToken
   end(absl::StatusCode::kOk, seconds(30), soon);
   end(absl::StatusCode::kCancelled, seconds(30), {});
   const PageReader page = Page();
-  const Labels model = {{"model", "tiny"}};
-  EXPECT_EQ(page.Count("eta_deadline_exceeded_wait_seconds", model), 9.0);
+  EXPECT_EQ(page.Count("eta_deadline_exceeded_wait_seconds", {{"model", "tiny"}}), 9.0);
   double in_time = 0.0;
   for (const auto& [bound, count] :
        page.families().at("eta_deadline_exceeded_wait_seconds").buckets.begin()->second) {
