@@ -21,6 +21,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "kernels/cpu/simd/gemm_tile-inl.h"
+#include "kernels/cpu/simd/kv_elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu {
@@ -46,6 +47,10 @@ HWY_INLINE void LoadColumns(const std::byte* row, size_t lane, Floats& low, Floa
     const auto* from = reinterpret_cast<const float*>(row) + lane;
     low = hn::LoadU(d, from);
     high = hn::LoadU(d, from + kHalfPanel);
+  } else if constexpr (kStorage == Storage::kFloat16) {
+    const auto* from = reinterpret_cast<const uint16_t*>(row) + lane;
+    low = LoadElements(Float16Elements(), d, from);
+    high = LoadElements(Float16Elements(), d, from + kHalfPanel);
   } else if constexpr (kStorage == Storage::kBFloat16) {
     const hn::RebindToUnsigned<Float> du;
     const auto pairs = hn::LoadU(du, reinterpret_cast<const uint32_t*>(row) + lane);
@@ -254,6 +259,8 @@ void FewRowsPanels(const RowBlocks& blocks, const PackedMatrix& weight, const Ou
       switch (weight.storage()) {
         case Storage::kFloat32:
           return FewRowsTile<kRows, Storage::kFloat32>(blocks, block, weight, output, begin, end);
+        case Storage::kFloat16:
+          return FewRowsTile<kRows, Storage::kFloat16>(blocks, block, weight, output, begin, end);
         case Storage::kBFloat16:
           return FewRowsTile<kRows, Storage::kBFloat16>(blocks, block, weight, output, begin, end);
         case Storage::kInt8:
@@ -281,11 +288,14 @@ void Widen(const std::byte* from, size_t depth, float* to) {
 // The panel as float32: as it is stored, or widened into this thread's scratch.
 const float* WidePanel(const PackedMatrix& weight, int64_t panel) {
   const std::byte* from = weight.panel(panel);
-  if (weight.storage() == Storage::kFloat32) return reinterpret_cast<const float*>(from);
+  const Storage storage = weight.storage();
+  if (storage == Storage::kFloat32) return reinterpret_cast<const float*>(from);
   thread_local Scratch scratch;
   const auto depth = static_cast<size_t>(weight.cols());
   float* wide = scratch.Reserve<float>(depth * kPanelWidth);
-  if (weight.storage() == Storage::kBFloat16) {
+  if (storage == Storage::kFloat16) {
+    Widen<Storage::kFloat16>(from, depth, wide);
+  } else if (storage == Storage::kBFloat16) {
     Widen<Storage::kBFloat16>(from, depth, wide);
   } else {
     Widen<Storage::kInt8>(from, depth, wide);

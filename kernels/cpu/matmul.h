@@ -1,12 +1,13 @@
 // A weight [N, K] as the CPU multiplies it: panels of 32 output channels. A panel stores the values
 // of one k together, so a product streams the weights once, in address order.
 //
-// Storage: float32; 16 bits if every part is bfloat16; or int8 with one scale per channel (absmax /
-// 127, symmetric). Parts in float16 are kept as float32, which is exact.
+// Storage: 16 bits if every part is bfloat16, or every part float16; float32 otherwise, which holds
+// any mixture exactly; or int8 with one scale per channel (absmax / 127, symmetric).
 //
 // A panel [K][32], by storage:
 //
 //   float32   channel c at element c
+//   float16   channel c at element c
 //   bfloat16  32-bit word j holds channel j in its low half and channel j + 16 in its high half, so
 //             one load yields two vectors by a shift and a mask
 //   int8      channel c at element c
@@ -25,10 +26,10 @@ namespace eta::cpu {
 
 inline constexpr int64_t kPanelCols = 32;
 
-enum class Storage : uint8_t { kFloat32, kBFloat16, kInt8 };
+enum class Storage : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8 };
 
 constexpr size_t StorageBytes(Storage storage) {
-  return storage == Storage::kFloat32 ? 4 : storage == Storage::kBFloat16 ? 2 : 1;
+  return storage == Storage::kFloat32 ? 4 : storage == Storage::kInt8 ? 1 : 2;
 }
 
 class PackedMatrix final : public Matrix {

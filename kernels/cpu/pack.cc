@@ -27,10 +27,12 @@ int64_t Slot(Storage storage, int64_t c) {
 
 Storage ChooseStorage(std::span<const HostMatrix> parts, WeightFormat format) {
   if (format == WeightFormat::kInt8) return Storage::kInt8;
-  const bool narrow = std::all_of(parts.begin(), parts.end(), [](const HostMatrix& part) {
-    return part.dtype == DType::kBFloat16;
-  });
-  return narrow ? Storage::kBFloat16 : Storage::kFloat32;
+  const auto all = [&](DType dtype) {
+    return std::all_of(parts.begin(), parts.end(),
+                       [=](const HostMatrix& part) { return part.dtype == dtype; });
+  };
+  if (all(DType::kBFloat16)) return Storage::kBFloat16;
+  return all(DType::kFloat16) ? Storage::kFloat16 : Storage::kFloat32;
 }
 
 void PackInt8(std::span<const float> channel, int8_t* to, float& scale) {
@@ -60,7 +62,7 @@ void PackRow(const HostMatrix& part, int64_t from, int64_t row, PackedMatrix& ma
   const int64_t cols = part.cols;
   std::byte* to = matrix.panel(row / kPanelCols) +
                   static_cast<size_t>(Slot(storage, row % kPanelCols)) * StorageBytes(storage);
-  if (storage == Storage::kBFloat16) {
+  if (storage == Storage::kFloat16 || storage == Storage::kBFloat16) {
     const uint16_t* source = static_cast<const uint16_t*>(part.data) + from * cols;
     auto* out = reinterpret_cast<uint16_t*>(to);
     for (int64_t k = 0; k < cols; ++k) out[k * kPanelCols] = source[k];
@@ -103,6 +105,9 @@ void PackedMatrix::ReadRow(int64_t row, float* out) const {
     switch (storage_) {
       case Storage::kFloat32:
         out[k] = reinterpret_cast<const float*>(from)[k * kPanelCols];
+        break;
+      case Storage::kFloat16:
+        out[k] = HalfToFloat(reinterpret_cast<const uint16_t*>(from)[k * kPanelCols]);
         break;
       case Storage::kBFloat16:
         out[k] = BFloat16ToFloat(reinterpret_cast<const uint16_t*>(from)[k * kPanelCols]);

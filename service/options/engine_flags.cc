@@ -63,8 +63,9 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
   AddChoice<WeightFormat>(
       app, "--weights", options.weights,
       {{"native", WeightFormat::kNative}, {"int8", WeightFormat::kInt8}}, "native",
-      "Number format of the weights in memory: native is the checkpoint's; int8 takes half the "
-      "bytes, loses some precision and is not for GPUs");
+      "Number format of the weights in memory: native is the checkpoint's, on a GPU --compute's, "
+      "and float16 and bfloat16 take 2 bytes a weight; int8 takes 1, loses some precision and is "
+      "not for GPUs");
   AddChoice<DType>(
       app, "--kv_dtype", options.kv_dtype,
       {{"float16", DType::kFloat16},

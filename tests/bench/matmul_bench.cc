@@ -46,30 +46,45 @@ struct Weights {
   WeightFormat format;
 };
 
-constexpr Weights kFloat32Weights{"float32", DType::kFloat32, WeightFormat::kNative};
-constexpr Weights kBFloat16Weights{"bfloat16", DType::kBFloat16, WeightFormat::kNative};
-constexpr Weights kInt8Weights{"int8", DType::kBFloat16, WeightFormat::kInt8};
+constexpr Weights kWeights[] = {{"float32", DType::kFloat32, WeightFormat::kNative},
+                                {"bfloat16", DType::kBFloat16, WeightFormat::kNative},
+                                {"float16", DType::kFloat16, WeightFormat::kNative},
+                                {"int8", DType::kBFloat16, WeightFormat::kInt8}};
 
-// One product with random operands. Its weights are exact in bfloat16.
+struct Shape {
+  int64_t rows;
+  int64_t n;
+  int64_t k;
+};
+
+constexpr Shape kPrefillShapes[] = {{512, 768, 512},  {512, 512, 512},  {512, 2816, 512},
+                                    {512, 512, 1408}, {509, 1000, 773}, {512, 4096, 4096}};
+constexpr Shape kDecodeShapes[] = {{1, 2816, 512},  {4, 2816, 512},  {8, 2816, 512},
+                                   {16, 2816, 512}, {1, 8192, 2048}, {4, 8192, 2048},
+                                   {8, 8192, 2048}, {16, 8192, 2048}};
+
+// One product with random operands. Its weights are exact in 16 bits.
 class Product {
  public:
-  Product(cpu::Workers& workers, int64_t rows, int64_t n, int64_t k, const Weights& weights)
-      : context_{workers, batch_}, rows_(rows), n_(n), k_(k) {
+  Product(cpu::Workers& workers, const Shape& shape, const Weights& weights)
+      : context_{workers, batch_}, rows_(shape.rows), n_(shape.n), k_(shape.k) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    x_.resize(static_cast<size_t>(rows * k));
+    x_.resize(static_cast<size_t>(rows_ * k_));
     for (float& value : x_) value = normal(random);
-    weight_.resize(static_cast<size_t>(n * k));
+    weight_.resize(static_cast<size_t>(n_ * k_));
     std::vector<uint16_t> narrow(weight_.size());
+    const DType rounded = weights.dtype == DType::kFloat16 ? DType::kFloat16 : DType::kBFloat16;
     for (size_t i = 0; i < weight_.size(); ++i) {
-      narrow[i] = FloatToBFloat16(normal(random));
-      weight_[i] = BFloat16ToFloat(narrow[i]);
+      const auto at = static_cast<int64_t>(i);
+      StoreElement(rounded, narrow.data(), at, normal(random));
+      weight_[i] = LoadElement(rounded, narrow.data(), at);
     }
-    const void* data = weight_.data();
-    if (weights.dtype == DType::kBFloat16) data = narrow.data();
-    const HostMatrix part{data, weights.dtype, n, k};
+    const void* data = narrow.data();
+    if (weights.dtype == DType::kFloat32) data = weight_.data();
+    const HostMatrix part{data, weights.dtype, n_, k_};
     matrix_ = cpu::PackMatrix(std::span(&part, 1), weights.format);
-    out_.resize(static_cast<size_t>(rows * n));
+    out_.resize(static_cast<size_t>(rows_ * n_));
     exact_ = weights.format == WeightFormat::kNative;
   }
 
@@ -148,9 +163,9 @@ class Report {
   bool ok() const { return ok_; }
   const Json& json() const { return json_; }
 
-  void Prefill(cpu::Workers& workers, int64_t rows, int64_t n, int64_t k, const Weights& weights) {
-    Product product(workers, rows, n, k, weights);
-    Json entry = Begin("prefill matmul", rows, n, k, weights);
+  void Prefill(cpu::Workers& workers, const Shape& shape, const Weights& weights) {
+    Product product(workers, shape, weights);
+    Json entry = Begin("prefill matmul", shape, weights);
     entry["checked"] = Check(product);
     limits_.flops = std::max(limits_.flops, PeakFlops(workers, options_.threads));
     const Timing timing = Measure(options_.seconds, [&] { product.Run(); });
@@ -161,9 +176,9 @@ class Report {
     Add(std::move(entry));
   }
 
-  void Decode(cpu::Workers& workers, int64_t rows, int64_t n, int64_t k, const Weights& weights) {
-    Product product(workers, rows, n, k, weights);
-    Json entry = Begin("decode matmul", rows, n, k, weights);
+  void Decode(cpu::Workers& workers, const Shape& shape, const Weights& weights) {
+    Product product(workers, shape, weights);
+    Json entry = Begin("decode matmul", shape, weights);
     entry["checked"] = Check(product);
     const Timing timing = Measure(options_.seconds, [&] { product.Run(); });
     const double rate = product.bytes() / timing.best;
@@ -203,8 +218,12 @@ class Report {
   }
 
  private:
-  static Json Begin(const char* what, int64_t rows, int64_t n, int64_t k, const Weights& weights) {
-    return {{"what", what}, {"weights", weights.name}, {"rows", rows}, {"n", n}, {"k", k}};
+  static Json Begin(const char* what, const Shape& shape, const Weights& weights) {
+    return {{"what", what},
+            {"weights", weights.name},
+            {"rows", shape.rows},
+            {"n", shape.n},
+            {"k", shape.k}};
   }
 
   bool Check(Product& product) {
@@ -247,18 +266,15 @@ int Run(const Options& options) {
   if (!options.json) std::cout << machine.dump() << std::endl;
 
   Report report(options, limits);
-  for (const Weights& weights : {kFloat32Weights, kBFloat16Weights, kInt8Weights}) {
-    if (options.Wants("prefill")) {
-      report.Prefill(workers, 512, 768, 512, weights);
-      report.Prefill(workers, 512, 512, 512, weights);
-      report.Prefill(workers, 512, 2816, 512, weights);
-      report.Prefill(workers, 512, 512, 1408, weights);
-      report.Prefill(workers, 509, 1000, 773, weights);
-      report.Prefill(workers, 512, 4096, 4096, weights);
+  // The formats of one shape are measured one after the other, so that the machine is the same.
+  if (options.Wants("prefill")) {
+    for (const Shape& shape : kPrefillShapes) {
+      for (const Weights& weights : kWeights) report.Prefill(workers, shape, weights);
     }
-    if (options.Wants("decode")) {
-      for (const int64_t rows : {1, 4, 8, 16}) report.Decode(workers, rows, 2816, 512, weights);
-      for (const int64_t rows : {1, 4, 8, 16}) report.Decode(workers, rows, 8192, 2048, weights);
+  }
+  if (options.Wants("decode")) {
+    for (const Shape& shape : kDecodeShapes) {
+      for (const Weights& weights : kWeights) report.Decode(workers, shape, weights);
     }
   }
   if (options.Wants("model")) {

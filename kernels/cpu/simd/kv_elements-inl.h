@@ -1,6 +1,6 @@
-// Elements of the KV cache as float32 vectors, for the target that is being compiled. Loads widen;
-// stores round to nearest even. SIMD sources include this file after "hwy/foreach_target.h"; it is
-// read once per target.
+// Elements of the KV cache, and float16 weights, as float32 vectors, for the target that is being
+// compiled. Loads widen exactly; stores round to nearest even. SIMD sources include this file after
+// "hwy/foreach_target.h"; it is read once per target.
 #if defined(ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_
 #undef ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_
@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/dtype.h"
@@ -39,7 +40,15 @@ template <class D>
 HWY_INLINE hn::Vec<D> LoadElements(Float16Elements, D d, const uint16_t* from) {
   const hn::Rebind<uint16_t, D> du16;
   const hn::Rebind<hwy::float16_t, D> df16;
-  return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(du16, from)));
+  const auto value = hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(du16, from)));
+#if HWY_TARGET == HWY_SSSE3
+  // Highway's own conversion makes finite numbers of infinity and NaN, from 65536 on.
+  const auto special = hn::Ge(hn::Abs(value), hn::Set(d, 65536.0f));
+  const auto infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  return hn::Or(value, hn::IfThenElseZero(special, infinity));
+#else
+  return value;
+#endif
 }
 
 template <class D>

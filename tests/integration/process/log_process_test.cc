@@ -1,5 +1,6 @@
 // The log of the shipped server: one object per line, and nothing of what clients send.
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -108,6 +109,11 @@ TEST_F(LogProcess, TellsAServersLifeAndItsCalls) {
                                 "not_ready", "closed", "drain_end", "stop"));
   const auto start = LogLines(log, "start").front();
   EXPECT_EQ(start["model"], "eta-27m");
+  const auto file_bytes = static_cast<double>(
+      std::filesystem::file_size(ETA_SOURCE_DIR "/models/eta-27m/model.safetensors"));
+  EXPECT_NEAR(start["weight_bytes"].get<double>(), file_bytes, file_bytes / 10)
+      << "16 bits in the file are 16 bits in memory";
+  EXPECT_GT(start["kv_bytes"], 0);
   EXPECT_EQ(start["flags"]["tenant_header"], kTenantHeader);
 
   const auto calls = LogLines(log, "call_end");

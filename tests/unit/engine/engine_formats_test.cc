@@ -196,8 +196,8 @@ TEST(FileFormats, TheSameWeightsAnswerTheSameFromEveryFileFormat) {
     ASSERT_TRUE(other);
     EXPECT_NE(other->info().model_fingerprint, engine->info().model_fingerprint);
     // Exact products on cuda keep weights of any format as float32.
-    if (c.dtype == DType::kBFloat16 && OptionsFor(model).backend.name == "cpu") {
-      EXPECT_LT(other->info().weight_bytes, engine->info().weight_bytes);
+    if (c.dtype != DType::kFloat32 && OptionsFor(model).backend.name == "cpu") {
+      EXPECT_LT(other->info().weight_bytes, engine->info().weight_bytes * 6 / 10);
     }
     for (uint32_t seed = 0; seed < 4; ++seed) {
       Request request = Greedy(Prompt(150, seed), 16);

@@ -417,8 +417,17 @@ TEST_F(EngineTest, ASlowReaderIsPausedThenCutOffAndItsBatchMatesGoOn) {
   EXPECT_EQ(recovered->Wait().ids.size(), 40u) << "a reader that catches up loses nothing";
 }
 
+TEST_F(EngineTest, ANonfiniteWeightOfAnyFormatIsRefusedAndNamed) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    const TinyModel model({.tied = false, .nan_embedding = 777, .dtype = dtype});
+    const absl::Status refused = Engine::Create(OptionsFor(model)).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << Name(dtype) << ": " << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("model.embed_tokens.weight"));
+  }
+}
+
 TEST_F(EngineTest, OneSequencesNanIsItsOwn) {
-  const TinyModel model({.tied = false, .nan_embedding = 777});
+  const TinyModel model({.tied = false, .nan_embedding = 777, .dtype = DType::kFloat16});
   EngineOptions options = OptionsFor(model);
   EXPECT_TRUE(absl::IsFailedPrecondition(Engine::Create(options).status()))
       << "NaN weights are refused unless allowed";

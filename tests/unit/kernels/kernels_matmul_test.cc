@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "tests/testing/kernels/kernel_harness.h"
 
@@ -169,13 +172,72 @@ TEST_P(MatMulOn, StackedPartsAreOneMatrix) {
   std::copy(second.data.begin(), second.data.end(), whole.row(5));
   const HostTensor x = Normal(random, 3, 48);
   Device device(GetParam());
-  std::vector<std::byte> storage[2];
-  const HostMatrix parts[] = {ToHostMatrix(first, DType::kBFloat16, storage[0]),
-                              ToHostMatrix(second, DType::kBFloat16, storage[1])};
-  for (const WeightFormat format : Formats()) {
-    const auto stacked = *device->Pack(parts, format);
-    const auto one = Pack(device, whole, DType::kBFloat16, format);
-    EXPECT_EQ(Multiply(device, x, *stacked, nullptr).data, Multiply(device, x, *one, nullptr).data);
+  for (const DType dtype : kDTypes) {
+    std::vector<std::byte> storage[2];
+    const HostMatrix parts[] = {ToHostMatrix(first, dtype, storage[0]),
+                                ToHostMatrix(second, dtype, storage[1])};
+    for (const WeightFormat format : Formats()) {
+      const auto stacked = *device->Pack(parts, format);
+      const auto one = Pack(device, whole, dtype, format);
+      EXPECT_EQ(stacked->bytes(), one->bytes());
+      EXPECT_EQ(Multiply(device, x, *stacked, nullptr).data,
+                Multiply(device, x, *one, nullptr).data);
+    }
+  }
+}
+
+TEST_P(MatMulOn, PartsOfSeveralFormatsAreFloat32) {
+  Random random(18);
+  Device device(GetParam());
+  HostTensor whole(9, 40);
+  std::vector<std::byte> storage[std::size(kDTypes)];
+  std::vector<HostMatrix> parts;
+  for (const DType dtype : kDTypes) {
+    const HostTensor part = Rounded(Normal(random, 3, 40), dtype);
+    std::copy(part.data.begin(), part.data.end(),
+              whole.row(3 * static_cast<int64_t>(parts.size())));
+    parts.push_back(ToHostMatrix(part, dtype, storage[parts.size()]));
+  }
+  const HostTensor x = Normal(random, 3, 40);
+  const auto stacked = *device->Pack(parts, WeightFormat::kNative);
+  const auto one = Pack(device, whole, DType::kFloat32, WeightFormat::kNative);
+  EXPECT_EQ(stacked->bytes(), one->bytes());
+  EXPECT_EQ(Multiply(device, x, *stacked, nullptr).data, Multiply(device, x, *one, nullptr).data);
+}
+
+TEST_P(MatMulOn, BothFormatsOf16BitsTakeAsManyBytes) {
+  Random random(19);
+  Device device(GetParam());
+  const HostTensor weights = Normal(random, 70, 96);
+  const auto bytes = [&](DType dtype) {
+    return Pack(device, weights, dtype, WeightFormat::kNative)->bytes();
+  };
+  EXPECT_EQ(bytes(DType::kFloat16), bytes(DType::kBFloat16));
+  if (GetParam().name == "cpu") {
+    EXPECT_EQ(2 * bytes(DType::kFloat16), bytes(DType::kFloat32));
+  }
+}
+
+// Subnormals, infinities and NaN among them. With one column a product is the weight itself.
+TEST_P(MatMulOn, EveryFloat16WeightIsMultipliedAsItIs) {
+  constexpr int64_t kPatterns = 1 << 16;
+  HostTensor weights(kPatterns, 1);
+  for (int64_t i = 0; i < kPatterns; ++i) {
+    weights.data[static_cast<size_t>(i)] = HalfToFloat(static_cast<uint16_t>(i));
+  }
+  const HostTensor want = AsComputed(weights);
+  Device device(GetParam());
+  const auto packed = Pack(device, weights, DType::kFloat16, WeightFormat::kNative);
+  for (const int64_t rows : {1, 5, 40}) {  // the panels of few rows and of many
+    HostTensor x(rows, 1);
+    std::fill(x.data.begin(), x.data.end(), 1.0f);
+    const HostTensor got = Multiply(device, x, *packed, nullptr);
+    for (int64_t i = 0; i < kPatterns; ++i) {
+      const float weight = want.data[static_cast<size_t>(i)];
+      const float product = got.row(rows - 1)[i];
+      ASSERT_TRUE(std::isnan(weight) ? std::isnan(product) : product == weight)
+          << "pattern " << i << ", " << rows << " rows: " << product << ", not " << weight;
+    }
   }
 }
 
@@ -184,7 +246,7 @@ TEST_P(MatMulOn, ARowDoesNotFeelItsBatch) {
   for (const int64_t k : {31, 64, 300}) {
     const HostTensor x = Normal(random, 70, k);
     const HostTensor weights = Normal(random, 83, k);
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const DType dtype : kDTypes) {
       for (const WeightFormat format : Formats()) {
         Device device(GetParam(), /*num_threads=*/3);
         Device single(GetParam(), /*num_threads=*/1);
