@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/perplexity_increase.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
@@ -39,11 +40,20 @@ absl::Status CheckFields(const CalibrationJob& job, const ModelConfig& config) {
                        "this model has no dynamic thresholds to match: ask for head_density, "
                        "union_density or max_perplexity_increase");
   }
+  if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity && !config.has_predictor) {
+    return Unsupported("target.dynamic_union_density",
+                       "this model has no dynamic thresholds to read as much as: ask for "
+                       "head_density, union_density or max_perplexity_increase");
+  }
   return absl::OkStatus();
 }
 
-absl::Status CheckSamples(const std::vector<std::vector<int32_t>>& samples, int32_t vocab_size) {
+absl::Status CheckSamples(const CalibrationJob& job, int32_t vocab_size) {
+  const std::vector<std::vector<int32_t>>& samples = job.samples;
   if (samples.empty()) return InvalidField("samples", "must not be empty");
+  if (!job.documents.empty() && job.documents.size() != samples.size()) {
+    return InvalidField("documents", "must be as many as samples, or none");
+  }
   int64_t left = kMaxCalibrationTokens;
   for (size_t i = 0; i < samples.size(); ++i) {
     left -= static_cast<int64_t>(samples[i].size());
@@ -70,7 +80,38 @@ absl::StatusOr<int32_t> SequenceTokens(int32_t wanted, int32_t block_size, const
   return static_cast<int32_t>(tokens);
 }
 
+// Refuses a bound on a perplexity that too few tokens would judge.
+absl::Status CheckVerdictTokens(const ProfileTarget& target, const SampleSplit& split) {
+  const auto check = [](const char* use, std::span<const std::vector<int32_t>> sequences) {
+    const int64_t tokens = MeasuredTokens(sequences);
+    if (tokens >= kMinVerdictTokens) return absl::OkStatus();
+    return InvalidField(
+        "samples",
+        absl::StrCat("are too short to judge a perplexity: the documents ", use,
+                     " must have at least ", kMinVerdictTokens,
+                     " tokens in the second halves of their sequences, and have ", tokens));
+  };
+  switch (target.kind) {
+    case ProfileTargetKind::kMaxPerplexityIncrease:
+      RETURN_IF_ERROR(check("to choose on", split.choice));
+      return check("held out", split.held_out);
+    case ProfileTargetKind::kDynamicUnionDensity:
+      return check("held out", split.held_out);
+    case ProfileTargetKind::kMatchDynamic:
+    case ProfileTargetKind::kHeadDensity:
+    case ProfileTargetKind::kUnionDensity:
+      break;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+ProfileTarget DefaultTarget(const ModelConfig& config) {
+  return {config.has_predictor ? ProfileTargetKind::kDynamicUnionDensity
+                               : ProfileTargetKind::kMaxPerplexityIncrease,
+          kDefaultPerplexityIncrease};
+}
 
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
                                        const CalibrationJob& job) {
@@ -107,22 +148,32 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                       .calibration_tokens = 1};
   RETURN_IF_ERROR(CheckProfileContent(content));
 
-  RETURN_IF_ERROR(CheckSamples(job.samples, config.vocab_size));
+  RETURN_IF_ERROR(CheckSamples(job, config.vocab_size));
   const absl::StatusOr<int32_t> sequence_tokens =
       SequenceTokens(job.sequence_tokens, info.block_size, limits);
   if (!sequence_tokens.ok()) return sequence_tokens.status();
   absl::StatusOr<SampleSplit> split =
-      SplitSamples(job.samples, {.sequence_tokens = *sequence_tokens,
-                                 .min_tokens = kMinSequenceBlocks * info.block_size,
-                                 .bos_id = config.bos_id,
-                                 .held_out = job.held_out});
+      SplitSamples(job.samples,
+                   {.sequence_tokens = *sequence_tokens,
+                    .min_tokens = kMinSequenceBlocks * info.block_size,
+                    .bos_id = config.bos_id,
+                    .held_out = job.held_out,
+                    .choice = job.target.kind == ProfileTargetKind::kMaxPerplexityIncrease},
+                   job.documents);
   if (!split.ok()) return split.status();
+  RETURN_IF_ERROR(CheckVerdictTokens(job.target, *split));
   prepared.split = *std::move(split);
   ProfileEvidence& evidence = content.evidence;
   evidence.calibration_sequences = static_cast<int64_t>(prepared.split.calibration.size());
   evidence.calibration_tokens = SampleSplit::Tokens(prepared.split.calibration);
   evidence.held_out_sequences = static_cast<int64_t>(prepared.split.held_out.size());
   evidence.held_out_tokens = SampleSplit::Tokens(prepared.split.held_out);
+  evidence.choice_sequences = static_cast<int64_t>(prepared.split.choice.size());
+  evidence.choice_tokens = SampleSplit::Tokens(prepared.split.choice);
+  evidence.calibration_documents = prepared.split.calibration_documents;
+  evidence.choice_documents = prepared.split.choice_documents;
+  evidence.held_out_documents = prepared.split.held_out_documents;
+  evidence.equal_documents = prepared.split.equal_documents + job.equal_documents;
   return prepared;
 }
 

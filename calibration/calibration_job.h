@@ -12,7 +12,7 @@ namespace eta {
 
 struct PreparedJob {
   // The profile without its results: thresholds (all 0), z per head, reached and evidence are
-  // missing. Of the evidence the counts of sequences and tokens are there.
+  // missing. Of the evidence the counts of documents, sequences and tokens are there.
   ProfileContent content;
   SampleSplit split;
   // True if the model has thresholds to match: a predictor, and a gate that the thresholds centre.
@@ -24,6 +24,11 @@ struct PreparedJob {
 // above the threshold. This is nearly a step (90 % of the way within 0.15), and still so smooth
 // that bins of 1/128 do not show.
 inline constexpr double kUngatedBeta = 20.0;
+
+// The target of a caller that names none: as much read as dynamic thresholds read, at most
+// kDefaultPerplexityIncrease percent above their perplexity. Where the model predicts nothing, full
+// attention takes their place: the sparsest profile that stays within so much of it.
+ProfileTarget DefaultTarget(const ModelConfig& config);
 
 // Errors are INVALID_ARGUMENT and FAILED_PRECONDITION, as those of Calibrate before any pass.
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,

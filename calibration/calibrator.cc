@@ -9,10 +9,11 @@
 #include "calibration/calibration_clock.h"
 #include "calibration/calibration_job.h"
 #include "calibration/calibration_passes.h"
+#include "calibration/calibration_verdict.h"
+#include "calibration/perplexity_increase.h"
 #include "calibration/profiles/threshold_profile_of.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "calibration/solvers/head_z.h"
-#include "calibration/solvers/target_error.h"
 #include "calibration/solvers/union_target.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
@@ -34,13 +35,23 @@ constexpr ShiftSearch kFineSearch = {
 constexpr ShiftSearch kCoarsePerplexitySearch = {.resolution = 1.0 / 4};
 constexpr ShiftSearch kFinePerplexitySearch = {
     .first_step = 1.0 / 4, .max_shift = 4.0, .resolution = 1.0 / 8};
-constexpr int kBackOffs = 6;  // steps of 1/8, 1/4, ... 4
-// The density at which max_perplexity_increase begins without a predictor.
+// The density at which a target that names none begins without dynamic thresholds.
 constexpr double kFirstDensity = 0.25;
 constexpr int kExpectedMeasurements = 4;  // per search; for the estimate of the time left
 
 std::vector<std::span<const int32_t>> All(const std::vector<std::vector<int32_t>>& sequences) {
   return {sequences.begin(), sequences.end()};
+}
+
+// At least kFineSequences, and as many as a verdict on a perplexity needs, as far as there are any.
+std::vector<std::span<const int32_t>> Fine(const std::vector<std::vector<int32_t>>& sequences) {
+  int32_t count = kFineSequences;
+  std::vector<std::span<const int32_t>> fine = SpreadOver(sequences, count);
+  while (MeasuredTokens(TokenSpans(fine)) < kMinVerdictTokens && fine.size() < sequences.size()) {
+    count *= 2;
+    fine = SpreadOver(sequences, count);
+  }
+  return fine;
 }
 
 int64_t Rows(TokenSpans sequences) {
@@ -61,8 +72,8 @@ class Calibration {
         clock_(observer),
         passes_(engine, job.id, job.tenant, clock_, stop_),
         calibration_(All(prepared_.split.calibration)),
-        coarse_(SpreadOver(prepared_.split.calibration, kCoarseSequences)),
-        fine_(SpreadOver(prepared_.split.calibration, kFineSequences)),
+        coarse_(SpreadOver(ChoiceText(), kCoarseSequences)),
+        fine_(Fine(ChoiceText())),
         held_out_(All(prepared_.split.held_out)) {}
 
   absl::StatusOr<CalibrationResult> Run() {
@@ -101,6 +112,11 @@ class Calibration {
 
   ProfileTargetKind kind() const { return job_.target.kind; }
   bool Bounded() const { return kind() == ProfileTargetKind::kMaxPerplexityIncrease; }
+  bool AsDynamic() const { return kind() == ProfileTargetKind::kDynamicUnionDensity; }
+  // The text that shift and z are chosen on: documents of its own, if the target needs them.
+  const std::vector<std::vector<int32_t>>& ChoiceText() const {
+    return prepared_.split.choice.empty() ? prepared_.split.calibration : prepared_.split.choice;
+  }
   bool Searched() const { return kind() != ProfileTargetKind::kMatchDynamic; }
 
   int64_t VerifyRows() const {
@@ -111,6 +127,7 @@ class Calibration {
     const int64_t coarse_rows = (job_.z_recall ? 2 : 1) * Rows(coarse_);
     if (Searched()) rows += kExpectedMeasurements * (coarse_rows + Rows(fine_));
     if (job_.z_recall) rows += Rows(fine_);
+    if (Bounded() || AsDynamic()) rows += Rows(coarse_) + Rows(fine_);  // what it compares with
     return rows;
   }
 
@@ -133,7 +150,7 @@ class Calibration {
   absl::Status Solve(const ScoreHistogram& histogram) {
     FrozenOptions options = {.beta = prepared_.beta, .offset = content_.offset};
     if (!prepared_.has_dynamic_gate) {
-      options.density = Bounded() ? kFirstDensity : job_.target.value;
+      options.density = Bounded() || AsDynamic() ? kFirstDensity : job_.target.value;
     }
     for (int32_t layer = 0; layer < histogram.num_layers(); ++layer) {
       for (int32_t head = 0; head < histogram.num_query_heads(); ++head) {
@@ -159,6 +176,12 @@ class Calibration {
   // met is enough, and z per head is chosen anew at every shift on the way.
   absl::Status Approach(const std::vector<std::span<const int32_t>>& sequences, bool last) {
     const double base = shift_;
+    double wanted = job_.target.value;
+    if (AsDynamic()) {
+      const absl::StatusOr<DecodeMeasurement> dynamic = passes_.Measure(sequences, Dynamic(), {});
+      if (!dynamic.ok()) return dynamic.status();
+      wanted = dynamic->union_density;
+    }
     double nearest = base;
     double nearest_miss = std::numeric_limits<double>::infinity();
     const auto measure = [&](double shift, auto value) -> absl::StatusOr<double> {
@@ -168,17 +191,20 @@ class Calibration {
       const absl::StatusOr<DecodeMeasurement> measured =
           passes_.Measure(sequences, Frozen(base + shift), {.perplexity = Bounded()});
       if (!measured.ok()) return measured.status();
-      if (last) trials_.push_back({base + shift, *measured});
-      const double miss =
-          Bounded() ? value(*measured) : std::abs(value(*measured) - job_.target.value);
+      if (last) {
+        trials_.push_back({base + shift, *measured});
+        trials_.back().measured.losses = {};  // megabytes
+      }
+      const double miss = Bounded() ? value(*measured) : std::abs(value(*measured) - wanted);
       if (miss < nearest_miss) {
         nearest_miss = miss;
         nearest = base + shift;
       }
       return value(*measured);
     };
-    const absl::StatusOr<ShiftResult> found =
-        Bounded() ? ApproachPerplexity(sequences, last, measure) : ApproachDensity(last, measure);
+    const absl::StatusOr<ShiftResult> found = Bounded()
+                                                  ? ApproachPerplexity(sequences, last, measure)
+                                                  : ApproachDensity(wanted, last, measure);
     if (found.ok()) {
       shift_ = base + found->shift;
     } else if (!last && GetErrorDetail(found.status()).reason == "TARGET_UNREACHABLE") {
@@ -190,13 +216,15 @@ class Calibration {
   }
 
   template <typename Measure>
-  absl::StatusOr<ShiftResult> ApproachDensity(bool last, const Measure& measure) {
+  absl::StatusOr<ShiftResult> ApproachDensity(double wanted, bool last, const Measure& measure) {
     const bool heads = kind() == ProfileTargetKind::kHeadDensity;
     const auto density = [heads](const DecodeMeasurement& measured) {
       return heads ? measured.head_density : measured.union_density;
     };
-    return SolveDensityShift(heads ? "target.head_density" : "target.union_density",
-                             job_.target.value, last ? kDensityTolerance : kCoarseTolerance,
+    const char* field = heads         ? "target.head_density"
+                        : AsDynamic() ? "target.dynamic_union_density"
+                                      : "target.union_density";
+    return SolveDensityShift(field, wanted, last ? kDensityTolerance : kCoarseTolerance,
                              last ? kFineSearch : kCoarseSearch,
                              [&](double shift) { return measure(shift, density); });
   }
@@ -207,7 +235,13 @@ class Calibration {
     const absl::StatusOr<DecodeMeasurement> full =
         passes_.Measure(sequences, Full(), {.perplexity = true});
     if (!full.ok()) return full.status();
-    const auto perplexity = [](const DecodeMeasurement& measured) { return measured.perplexity; };
+    // The last search compares the upper end of the interval: what noise allows here, other text
+    // would not keep.
+    const auto perplexity = [&full, last](const DecodeMeasurement& measured) {
+      const PerplexityIncrease increase = IncreaseOver(*full, measured);
+      if (!last || !increase.interval) return measured.perplexity;
+      return full->perplexity * (1.0 + increase.interval->high / 100.0);
+    };
     return SolvePerplexityShift(full->perplexity, job_.target.value,
                                 last ? kFinePerplexitySearch : kCoarsePerplexitySearch,
                                 [&](double shift) { return measure(shift, perplexity); });
@@ -240,36 +274,13 @@ class Calibration {
       if (!s.ok()) return s;
     }
     RETURN_IF_ERROR(measure(Frozen(shift_), result.frozen));
-    if (Bounded()) {
-      const auto increase = [&result] {
-        return (result.frozen.perplexity / result.full.perplexity - 1.0) * 100.0;
-      };
-      double least = increase();
-      for (int i = 0; i < kBackOffs && !(increase() <= job_.target.value); ++i) {
-        shift_ -= std::ldexp(1.0, i - 3);
-        RETURN_IF_ERROR(measure(Frozen(shift_), result.frozen));
-        least = std::min(least, increase());
-      }
-      if (!(increase() <= job_.target.value)) {
-        return TargetUnreachable("target.max_perplexity_increase", job_.target.value, least);
-      }
-    }
-    ProfileEvidence& evidence = content_.evidence;
-    evidence.perplexity_full = result.full.perplexity;
-    if (result.dynamic) {
-      evidence.perplexity_dynamic = result.dynamic->perplexity;
-      evidence.dynamic_head_density = result.dynamic->head_density;
-      evidence.dynamic_union_density = result.dynamic->union_density;
-      evidence.dynamic_recall = result.dynamic->recall;
-    }
-    evidence.perplexity_frozen = result.frozen.perplexity;
-    evidence.head_density = result.frozen.head_density;
-    evidence.union_density = result.frozen.union_density;
-    evidence.recall = result.frozen.recall.value_or(1.0);
-    return absl::OkStatus();
+    SetMeasurements(result, content_.evidence);
+    return JudgeHeldOut(job_.target, result, [this](double lowered) {
+      return passes_.Measure(held_out_, Frozen(shift_ - lowered), {.perplexity = true});
+    });
   }
 
-  // Measures the densities reached on the calibration sequences, at the chosen shift.
+  // Measures the densities reached on the sequences of the choice, at the chosen shift.
   absl::Status MeasureReached(const ScoreHistogram& histogram) {
     absl::StatusOr<DecodeMeasurement> measured = absl::NotFoundError("no trial");
     for (const Trial& trial : trials_) {

@@ -6,9 +6,10 @@
 //   collect  scores and targets of the calibration sequences, under dynamic thresholds; under full
 //            attention for a model without a predictor
 //   solve    one constant per head (the paper's Algorithm 1)
-//   search   one shift of all constants, for head_density as counted, union_density and
-//            max_perplexity_increase; z per head, if a recall is asked for
-//   verify   full, dynamic and frozen attention on the held-out sequences
+//   search   one shift of all constants, for all targets but match_dynamic; z per head, if a recall
+//            is asked for
+//   verify   full, dynamic and frozen attention on the held-out documents; a bound on a perplexity
+//            is judged there, and nothing is chosen
 //
 // Everything is measured as decoding would meet it: the first half of a sequence is a prompt, and
 // the rows of the second half are decode rows. So densities are those of contexts of half to a
@@ -42,10 +43,14 @@ struct CalibrationJob {
   std::string id;      // id of its passes; valid as a request id (IsRequestId)
   std::string tenant;  // tenant of its passes
   std::map<std::string, std::string> labels;
-  // Token ids, at most kMaxCalibrationTokens. They are cut into sequences (sample_split.h); at
-  // least two sequences must come out. One long sample is enough.
+  // Token ids, at most kMaxCalibrationTokens. They are cut into sequences (sample_split.h). Two
+  // different documents must give sequences, three for max_perplexity_increase.
   std::vector<std::vector<int32_t>> samples;
-  double held_out = 0.25;  // share of the sequences, (0, kMaxHeldOut]; at least one
+  // The document of each sample, by any number: samples of one number are one document. Empty:
+  // every sample is one.
+  std::vector<int32_t> documents;
+  int64_t equal_documents = 0;  // left out by the caller; the evidence counts them with its own
+  double held_out = 0.25;       // share of the tokens, (0, kMaxHeldOut]; whole documents
   ProfileTarget target;
   std::optional<double> z_recall;     // (0, 1]: z per head, for this share of above-threshold keys
   std::optional<float> z;             // [0, 16], of every head; absent: the model's default
@@ -71,7 +76,7 @@ struct CalibrationProgress {
 // phase.
 using CalibrationObserver = std::function<void(const CalibrationProgress&)>;
 
-// The profile and the measurements on the held-out sequences that `content` rests on. Full
+// The profile and the measurements on the held-out documents that `content` rests on. Full
 // attention is the model's own, without an offset. Dynamic attention has the profile's offset and
 // floor, and one z for all heads: the job's or the default.
 struct CalibrationResult {
@@ -88,19 +93,25 @@ struct CalibrationResult {
 //                            without a predictor the constants are those of one soft density for
 //                            every head
 //   union_density            likewise, until the union density is met
-//   max_perplexity_increase  likewise, the sparsest shift that keeps the calibration sequences
-//                            within the bound; if the held-out sequences then exceed it, denser
-//                            until they keep it too
+//   dynamic_union_density    likewise, until the union density is that of dynamic thresholds,
+//   within
+//                            kDensityTolerance on the calibration sequences; refused if the
+//                            perplexity of the held-out documents is above dynamic thresholds' by
+//                            more than the bound
+//   max_perplexity_increase  likewise, the sparsest shift that keeps documents of their own within
+//                            the bound, by the upper end of the 95 % interval; refused if the
+//                            held-out documents exceed it as measured
 //
 // With a predictor the constants of match_dynamic are better than one soft density for every head:
 // they lose less perplexity at equal density. z per head is chosen under the shifted constants,
 // since the keys above a threshold differ with them: at every shift of the coarse search, then once
 // before the fine one.
 //
-// Errors: INVALID_ARGUMENT naming the field. FAILED_PRECONDITION: UNSUPPORTED_BY_MODEL
-// (match_dynamic without a predictor, a floor without a gate), TARGET_UNREACHABLE with the nearest
-// value, and those of SolveFrozenThresholds. CANCELLED within a step after `stop` is requested. Any
-// error that the engine ends a pass with.
+// Errors: INVALID_ARGUMENT naming the field; too little text for the target's verdict
+// (kMinVerdictTokens) is one. FAILED_PRECONDITION: UNSUPPORTED_BY_MODEL (match_dynamic or
+// dynamic_union_density without a predictor, a floor without a gate), TARGET_UNREACHABLE with the
+// nearest value, and those of SolveFrozenThresholds. CANCELLED within a step after `stop` is
+// requested. Any error that the engine ends a pass with.
 absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
                                             const CalibrationObserver& observer,
                                             const std::stop_token& stop);

@@ -7,7 +7,7 @@ namespace eta {
 
 void DecodeMeter::Add(const PassOutcome& outcome) {
   for (const float loss : outcome.losses) loss_ += loss;
-  losses_ += static_cast<int64_t>(outcome.losses.size());
+  losses_.insert(losses_.end(), outcome.losses.begin(), outcome.losses.end());
   const AttentionStatistics& attention = outcome.attention;
   const auto rows = static_cast<double>(attention.decode_rows);
   head_ += attention.head_density * rows;
@@ -20,8 +20,9 @@ void DecodeMeter::Add(const PassOutcome& outcome) {
 }
 
 DecodeMeasurement DecodeMeter::Measurement() const {
-  DecodeMeasurement measurement{.rows = losses_ > 0 ? losses_ : rows_};
-  if (losses_ > 0) measurement.perplexity = std::exp(loss_ / static_cast<double>(losses_));
+  const auto losses = static_cast<int64_t>(losses_.size());
+  DecodeMeasurement measurement{.rows = losses > 0 ? losses : rows_, .losses = losses_};
+  if (losses > 0) measurement.perplexity = std::exp(loss_ / static_cast<double>(losses));
   if (rows_ > 0) {
     measurement.head_density = head_ / static_cast<double>(rows_);
     measurement.union_density = union_ / static_cast<double>(rows_);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "engine/request/pass.h"
 
@@ -15,6 +16,7 @@ struct DecodeMeasurement {
   double union_density = 1.0;    // likewise
   std::optional<double> recall;  // absent: not asked for; 1 if no key was above its threshold
   int64_t rows = 0;              // the rows behind the perplexity, or else behind the densities
+  std::vector<float> losses;     // behind the perplexity: nats of each token, in order
   friend bool operator==(const DecodeMeasurement&, const DecodeMeasurement&) = default;
 };
 
@@ -26,7 +28,7 @@ class DecodeMeter {
 
  private:
   double loss_ = 0.0;
-  int64_t losses_ = 0;
+  std::vector<float> losses_;
   double head_ = 0.0;
   double union_ = 0.0;
   int64_t rows_ = 0;

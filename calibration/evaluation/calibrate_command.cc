@@ -12,6 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "calibration/calibration_job.h"
 #include "calibration/calibrator.h"
 #include "calibration/evaluation/calibrate_report.h"
 #include "calibration/evaluation/commands.h"
@@ -19,6 +20,7 @@
 #include "calibration/evaluation/runtime_flags.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "calibration/profiles/profile_json.h"
+#include "calibration/solvers/equal_documents.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -36,6 +38,8 @@ struct CalibrateCommand {
   std::optional<double> head_density;
   std::optional<double> union_density;
   std::optional<double> max_perplexity_increase;
+  std::optional<double> dynamic_union_density;
+  bool match_dynamic = false;
   std::optional<double> z_recall;
   std::optional<float> z;
   float offset = 0.0f;
@@ -46,9 +50,9 @@ struct CalibrateCommand {
   bool json = false;
 
   void Register(CLI::App& command);
-  ProfileTarget Target() const;
+  ProfileTarget Target(const ModelConfig& config) const;
   absl::StatusOr<std::unique_ptr<Engine>> StartEngine() const;
-  absl::StatusOr<std::vector<std::vector<int32_t>>> ReadSamples(const Engine& engine) const;
+  absl::Status ReadSamples(const Engine& engine, CalibrationJob& job) const;
   absl::StatusOr<CalibrationJob> Job(const Engine& engine) const;
   absl::Status Write(const ProfileContent& content) const;
   absl::Status Run() const;
@@ -73,12 +77,16 @@ void CalibrateCommand::Register(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--held_out", held_out,
-                  "Share of the sequences that the profile is verified on, and not made from")
+                  "Share of the text that the profile is verified on, and not made from, in whole "
+                  "documents")
       ->check([](const std::string& number) { return CheckReal(number, 0.0, kMaxHeldOut); })
       ->capture_default_str();
   const auto share = [](const std::string& number) { return CheckReal(number, 0.0, 1.0); };
-  CLI::Option_group* target = command.add_option_group(
-      "target", "What the profile is to reach; none: the soft density of dynamic thresholds");
+  CLI::Option_group* target =
+      command.add_option_group("target",
+                               "What the profile is to reach; none: --dynamic_union_density=0.5, "
+                               "of a model that predicts no "
+                               "thresholds --max_perplexity_increase=0.5");
   target->add_option("--head_density", head_density, "Share of keys that a head attends to")
       ->check(share);
   target->add_option("--union_density", union_density, "Share of keys that a KV head reads")
@@ -88,6 +96,13 @@ void CalibrateCommand::Register(CLI::App& command) {
                    "As sparse as a perplexity of so many percent over full attention's allows")
       ->check(
           [](const std::string& number) { return CheckReal(number, 0.0, kMaxPerplexityIncrease); });
+  target
+      ->add_option("--dynamic_union_density", dynamic_union_density,
+                   "What dynamic thresholds read, at a perplexity of so many percent over theirs")
+      ->check(
+          [](const std::string& number) { return CheckReal(number, 0.0, kMaxPerplexityIncrease); });
+  target->add_flag("--match_dynamic", match_dynamic,
+                   "The soft density of dynamic thresholds, head by head");
   target->require_option(0, 1);
   command
       .add_option("--z_recall", z_recall,
@@ -113,13 +128,16 @@ void CalibrateCommand::Register(CLI::App& command) {
   command.add_flag("--json", json, "Write the outcome to stdout as JSON");
 }
 
-ProfileTarget CalibrateCommand::Target() const {
+ProfileTarget CalibrateCommand::Target(const ModelConfig& config) const {
   if (head_density) return {ProfileTargetKind::kHeadDensity, *head_density};
   if (union_density) return {ProfileTargetKind::kUnionDensity, *union_density};
   if (max_perplexity_increase) {
     return {ProfileTargetKind::kMaxPerplexityIncrease, *max_perplexity_increase};
   }
-  return {};
+  if (dynamic_union_density) {
+    return {ProfileTargetKind::kDynamicUnionDensity, *dynamic_union_density};
+  }
+  return match_dynamic ? ProfileTarget{} : DefaultTarget(config);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> CalibrateCommand::StartEngine() const {
@@ -136,8 +154,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CalibrateCommand::StartEngine() const {
   return Engine::Create(options);
 }
 
-absl::StatusOr<std::vector<std::vector<int32_t>>> CalibrateCommand::ReadSamples(
-    const Engine& engine) const {
+absl::Status CalibrateCommand::ReadSamples(const Engine& engine, CalibrationJob& job) const {
   std::vector<std::vector<int32_t>> documents;
   size_t tokens = 0;
   for (const std::string& path : texts) {
@@ -155,24 +172,37 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> CalibrateCommand::ReadSamples(
       documents.push_back(*std::move(ids));
     }
   }
+  job.equal_documents = RemoveEqual(documents);
   const EngineInfo& info = engine.info();
   SplitOptions options = {.sequence_tokens = sequence_tokens,
                           .min_tokens = sequence_tokens,
                           .bos_id = info.config.bos_id};
-  std::vector<std::vector<int32_t>> cut = CutSamples(documents, options);
-  if (sequences == 0 || cut.size() < static_cast<size_t>(sequences)) {
+  const auto cut = [&] {
+    job.samples.clear();
+    job.documents.clear();
+    for (size_t i = 0; i < documents.size(); ++i) {
+      for (auto& sequence : CutSamples(std::span(&documents[i], 1), options)) {
+        job.samples.push_back(std::move(sequence));
+        job.documents.push_back(static_cast<int32_t>(i));
+      }
+    }
+  };
+  cut();
+  if (sequences == 0 || job.samples.size() < static_cast<size_t>(sequences)) {
     // If whole sequences do not suffice, partial ones count too.
     options.min_tokens = kMinSequenceBlocks * info.block_size;
-    cut = CutSamples(documents, options);
+    cut();
   }
-  return KeepSpread(std::move(cut), sequences);
+  job.samples = KeepSpread(std::move(job.samples), sequences);
+  job.documents = KeepSpread(std::move(job.documents), sequences);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const {
   CalibrationJob job = {.id = "eta-eval",
                         .tenant = "eta-eval",
                         .held_out = held_out,
-                        .target = Target(),
+                        .target = Target(engine.info().config),
                         .z_recall = z_recall,
                         .z = z,
                         .offset = offset,
@@ -183,9 +213,7 @@ absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const
     if (equals == std::string::npos) return InvalidField("label", "must be KEY=VALUE");
     job.labels[label.substr(0, equals)] = label.substr(equals + 1);
   }
-  absl::StatusOr<std::vector<std::vector<int32_t>>> samples = ReadSamples(engine);
-  if (!samples.ok()) return samples.status();
-  job.samples = *std::move(samples);
+  RETURN_IF_ERROR(ReadSamples(engine, job));
   return job;
 }
 
@@ -246,8 +274,9 @@ void AddCalibrateCommand(CLI::App& app, absl::Status& status) {
   auto command = std::make_shared<CalibrateCommand>();
   command->Register(*sub);
   sub->footer(
-      "Documents are cut into sequences. What is measured is measured on the second half of each\n"
-      "as decode rows, the first half being the prompt. See calibration/README.md.");
+      "Documents are cut into sequences, and held out whole: two at least, three for\n"
+      "--max_perplexity_increase. What is measured is measured on the second half of each\n"
+      "sequence as decode rows, the first half being the prompt. See calibration/README.md.");
   sub->callback([command, &status] { status = command->Run(); });
 }
 

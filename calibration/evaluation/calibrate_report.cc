@@ -1,6 +1,8 @@
 #include "calibration/evaluation/calibrate_report.h"
 
 #include <array>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,8 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<const char*, 4> kTargets = {"match_dynamic", "head_density", "union_density",
-                                                 "max_perplexity_increase"};
+constexpr std::array<const char*, 5> kTargets = {"match_dynamic", "head_density", "union_density",
+                                                 "max_perplexity_increase",
+                                                 "dynamic_union_density"};
 
 const char* KindName(ProfileTargetKind kind) {
   return kTargets[static_cast<size_t>(kind)];
@@ -25,6 +28,11 @@ std::string Line(const char* name, const DecodeMeasurement& measured,
   return absl::StrFormat("%-9s  %10.4f  %+8.2f %%  %6.4f  %6.4f  %6s\n", name, measured.perplexity,
                          (measured.perplexity / full.perplexity - 1.0) * 100.0,
                          measured.head_density, measured.union_density, recall);
+}
+
+Json AsJson(const std::optional<PercentInterval>& interval) {
+  if (!interval) return nullptr;
+  return {{"low", interval->low}, {"high", interval->high}};
 }
 
 Json AsJson(const DecodeMeasurement& measured) {
@@ -50,11 +58,22 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
       "%s: %s, in %.1f s; %s\n%d sequences (%d tokens), %d held out (%d tokens)\n", run.output,
       TargetName(result.content.target), run.seconds, run.backend, evidence.calibration_sequences,
       evidence.calibration_tokens, evidence.held_out_sequences, evidence.held_out_tokens);
+  absl::StrAppendFormat(&table,
+                        "documents: %d calibrated on, %d chosen on, %d held out; %d left out, "
+                        "equal to another\n",
+                        evidence.calibration_documents, evidence.choice_documents,
+                        evidence.held_out_documents, evidence.equal_documents);
   absl::StrAppend(&table, absl::StrFormat("%-9s  %10s  %10s  %6s  %6s  %6s\n", "held out",
                                           "perplexity", "to full", "head", "union", "recall"));
   absl::StrAppend(&table, Line("full", result.full, result.full));
   if (result.dynamic) absl::StrAppend(&table, Line("dynamic", *result.dynamic, result.full));
   absl::StrAppend(&table, Line("frozen", result.frozen, result.full));
+  for (const auto& [base, interval] : {std::pair{"full", evidence.increase_over_full},
+                                       std::pair{"dynamic", evidence.increase_over_dynamic}}) {
+    if (!interval) continue;
+    absl::StrAppendFormat(&table, "frozen to %s: %+.2f to %+.2f %% (95 %%)\n", base, interval->low,
+                          interval->high);
+  }
   absl::StrAppend(
       &table, absl::StrFormat("reached on the others: head %.4f, union %.4f, soft %.4f\n",
                               reached.head_density, reached.union_density, reached.soft_density));
@@ -75,6 +94,15 @@ std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& 
       {"calibration_tokens", evidence.calibration_tokens},
       {"held_out_sequences", evidence.held_out_sequences},
       {"held_out_tokens", evidence.held_out_tokens},
+      {"choice_sequences", evidence.choice_sequences},
+      {"choice_tokens", evidence.choice_tokens},
+      {"documents",
+       {{"calibration", evidence.calibration_documents},
+        {"choice", evidence.choice_documents},
+        {"held_out", evidence.held_out_documents},
+        {"equal", evidence.equal_documents}}},
+      {"increase_over_full", AsJson(evidence.increase_over_full)},
+      {"increase_over_dynamic", AsJson(evidence.increase_over_dynamic)},
       {"reached",
        {{"soft_density", content.reached.soft_density},
         {"head_density", content.reached.head_density},

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "calibration/evaluation/interval.h"
 #include "calibration/evaluation/runner.h"
+#include "calibration/solvers/interval.h"
 #include "engine/request/threshold_profile.h"
 
 namespace eta {

@@ -42,6 +42,12 @@ class Writer {
     Number(static_cast<uint8_t>(value.has_value()));
     if (value) Number(*value);
   }
+  void Optional(const std::optional<PercentInterval>& interval) {
+    Number(static_cast<uint8_t>(interval.has_value()));
+    if (!interval) return;
+    Number(interval->low);
+    Number(interval->high);
+  }
   void Raw(std::string_view bytes) { bytes_ += bytes; }
 
   std::string& bytes() { return bytes_; }
@@ -86,6 +92,11 @@ class Reader {
   void Optional(std::optional<double>& value) {
     if (Flag()) Number(value.emplace());
   }
+  void Optional(std::optional<PercentInterval>& interval) {
+    if (!Flag()) return;
+    Number(interval.emplace().low);
+    Number(interval->high);
+  }
   // Reads a byte that must be 0 or 1.
   bool Flag() {
     uint8_t flag = 0;
@@ -111,7 +122,7 @@ class Reader {
 
 // Visits the numbers between labels and thresholds in their order, for reading and for writing.
 template <typename Stream, typename Content>
-void VisitNumbers(Stream& stream, Content& content) {
+void VisitNumbers(Stream& stream, Content& content, int32_t schema) {
   stream.Number(content.geometry.layers);
   stream.Number(content.geometry.query_heads);
   stream.Number(content.geometry.block_size);
@@ -137,9 +148,18 @@ void VisitNumbers(Stream& stream, Content& content) {
   stream.Optional(content.evidence.dynamic_head_density);
   stream.Optional(content.evidence.dynamic_union_density);
   stream.Optional(content.evidence.dynamic_recall);
+  if (schema < 2) return;
+  stream.Optional(content.evidence.increase_over_full);
+  stream.Optional(content.evidence.increase_over_dynamic);
+  stream.Number(content.evidence.choice_sequences);
+  stream.Number(content.evidence.choice_tokens);
+  stream.Number(content.evidence.calibration_documents);
+  stream.Number(content.evidence.choice_documents);
+  stream.Number(content.evidence.held_out_documents);
+  stream.Number(content.evidence.equal_documents);
 }
 
-void WriteContent(const ProfileContent& content, Writer& out) {
+void WriteContent(const ProfileContent& content, int32_t schema, Writer& out) {
   out.Number(static_cast<uint32_t>(content.labels.size()));
   for (const auto& [key, value] : content.labels) {
     out.Text(key);
@@ -147,14 +167,14 @@ void WriteContent(const ProfileContent& content, Writer& out) {
   }
   out.Text(content.model_fingerprint);
   out.Text(content.tokenizer_fingerprint);
-  VisitNumbers(out, content);
+  VisitNumbers(out, content, schema);
   out.Numbers(content.thresholds);
   out.Number(static_cast<uint8_t>(!content.z_per_head.empty()));
   out.Numbers(content.z_per_head);
 }
 
 // False if labels are too many or out of order. CheckProfileContent checks the numbers.
-bool ReadContent(Reader& in, ProfileContent& content) {
+bool ReadContent(Reader& in, int32_t schema, ProfileContent& content) {
   uint32_t labels = 0;
   in.Number(labels);
   if (!CheckProfileLabelCount(labels).ok()) return false;
@@ -167,7 +187,7 @@ bool ReadContent(Reader& in, ProfileContent& content) {
   }
   in.Text(content.model_fingerprint);
   in.Text(content.tokenizer_fingerprint);
-  VisitNumbers(in, content);
+  VisitNumbers(in, content, schema);
   const ProfileGeometry& geometry = content.geometry;
   if (in.failed() || geometry.layers < 1 || geometry.query_heads < 1) return false;
   // cannot wrap: both were found to be 1 or more, and have 31 bits
@@ -199,7 +219,7 @@ absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record) {
   out.Number(record.create_time_us);
   out.Text(record.request_id);
   out.Text(record.payload_digest);
-  WriteContent(record.content, out);
+  WriteContent(record.content, kProfileSchemaVersion, out);
   absl::StatusOr<std::string> checksum = Sha256Hex(out.bytes());
   if (!checksum.ok()) return checksum.status();
   record.checksum = *std::move(checksum);
@@ -244,7 +264,7 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
                        .payload_digest = std::move(payload_digest),
                        .content = {},
                        .checksum = *checksum};
-  if (!ReadContent(in, record.content) || !in.AtEnd()) {
+  if (!ReadContent(in, schema, record.content) || !in.AtEnd()) {
     return Corrupt("is not encoded as it should be");
   }
   if (record.version < 1 || !CheckProfileName("name", record.name).ok() ||
@@ -256,10 +276,10 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
   return record;
 }
 
-absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content) {
+absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content, int32_t schema) {
   RETURN_IF_ERROR(CheckProfileContent(content));
   Writer out;
-  WriteContent(content, out);
+  WriteContent(content, schema, out);
   return Sha256Hex(out.bytes());
 }
 

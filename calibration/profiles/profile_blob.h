@@ -4,10 +4,12 @@
 // "ETAP", u32 schema version, tenant, name, i64 version, i64 create time, request id, payload
 // digest, content, checksum. The content is: labels (u32 count, then pairs in order of their keys),
 // fingerprints, geometry, offset, z, floor, target, reached, evidence, thresholds, u8 and z per
-// head. The checksum is 64 hexadecimal digits of SHA-256 over all bytes before it. Two records have
-// the same bytes exactly if they are equal.
+// head. Schema 1 ends the evidence before its intervals. The checksum is 64 hexadecimal digits of
+// SHA-256 over all bytes before it. Two records have the same bytes, of one schema, exactly if they
+// are equal. A stored record of schema 1 stays as it is and reads as it did.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -19,11 +21,14 @@ namespace eta {
 // Sets the record's checksum too. INVALID_ARGUMENT for a record outside its limits.
 absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record);
 
-// DATA_LOSS (PROFILE_CORRUPT) for bytes that fail the checksum or that EncodeProfile would not
-// write. FAILED_PRECONDITION (PROFILE_SCHEMA_TOO_NEW) for sound bytes of a newer schema.
+// DATA_LOSS (PROFILE_CORRUPT) for bytes that fail the checksum or that EncodeProfile, of this build
+// or of an older schema's, would not write. FAILED_PRECONDITION (PROFILE_SCHEMA_TOO_NEW) for sound
+// bytes of a newer schema.
 absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes);
 
-// SHA-256 of the content alone. It is the same under any tenant, name and version.
-absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content);
+// SHA-256 of the content alone, as bytes of `schema`, 1 to kProfileSchemaVersion. It is the same
+// under any tenant, name and version.
+absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content,
+                                                 int32_t schema = kProfileSchemaVersion);
 
 }  // namespace eta

@@ -23,8 +23,9 @@ constexpr size_t kMaxDepth = 3;
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 constexpr int32_t kMaxSize = std::numeric_limits<int32_t>::max();
 constexpr std::array<std::string_view, 2> kFloors = {"none", "uniform"};
-constexpr std::array<std::string_view, 4> kTargets = {"match_dynamic", "head_density",
-                                                      "union_density", "max_perplexity_increase"};
+constexpr std::array<std::string_view, 5> kTargets = {"match_dynamic", "head_density",
+                                                      "union_density", "max_perplexity_increase",
+                                                      "dynamic_union_density"};
 
 void Write(const std::vector<float>& values, const ProfileGeometry& geometry, JsonWriter& json) {
   json.BeginArray();
@@ -56,6 +57,22 @@ void Write(const ProfileEvidence& evidence, JsonWriter& json) {
   json.Key("calibration_tokens").Value(evidence.calibration_tokens);
   json.Key("held_out_sequences").Value(evidence.held_out_sequences);
   json.Key("held_out_tokens").Value(evidence.held_out_tokens);
+  const auto interval = [&json](std::string_view key, const std::optional<PercentInterval>& value) {
+    json.Key(key);
+    if (!value) return json.Value(nullptr);
+    json.BeginObject();
+    json.Key("low").Value(value->low);
+    json.Key("high").Value(value->high);
+    return json.End();
+  };
+  interval("increase_over_full", evidence.increase_over_full);
+  interval("increase_over_dynamic", evidence.increase_over_dynamic);
+  json.Key("choice_sequences").Value(evidence.choice_sequences);
+  json.Key("choice_tokens").Value(evidence.choice_tokens);
+  json.Key("calibration_documents").Value(evidence.calibration_documents);
+  json.Key("choice_documents").Value(evidence.choice_documents);
+  json.Key("held_out_documents").Value(evidence.held_out_documents);
+  json.Key("equal_documents").Value(evidence.equal_documents);
   json.End();
 }
 
@@ -120,7 +137,15 @@ absl::Status ReadReached(const Json& object, ReachedDensities& reached) {
   return fields.Finish();
 }
 
-absl::Status ReadEvidence(const Json& object, ProfileEvidence& evidence) {
+absl::Status ReadInterval(JsonFields& fields, const std::string& field,
+                          std::optional<PercentInterval>& interval) {
+  if (fields.IsNull(field)) return absl::OkStatus();
+  JsonFields ends(fields.Object(field), "evidence." + field + ".");
+  interval = PercentInterval{.low = ends.Number("low"), .high = ends.Number("high")};
+  return ends.Finish();
+}
+
+absl::Status ReadEvidence(const Json& object, int64_t schema, ProfileEvidence& evidence) {
   JsonFields fields(object, "evidence.");
   evidence.perplexity_full = fields.Number("perplexity_full");
   evidence.perplexity_dynamic = NumberOrNull(fields, "perplexity_dynamic");
@@ -135,7 +160,21 @@ absl::Status ReadEvidence(const Json& object, ProfileEvidence& evidence) {
   evidence.calibration_tokens = fields.Integer("calibration_tokens", 1, kMaxInteger);
   evidence.held_out_sequences = fields.Integer("held_out_sequences", 0, kMaxInteger);
   evidence.held_out_tokens = fields.Integer("held_out_tokens", 0, kMaxInteger);
-  return fields.Finish();
+  if (schema < 2) return fields.Finish();
+  const absl::Status over_full =
+      ReadInterval(fields, "increase_over_full", evidence.increase_over_full);
+  const absl::Status over_dynamic =
+      ReadInterval(fields, "increase_over_dynamic", evidence.increase_over_dynamic);
+  evidence.choice_sequences = fields.Integer("choice_sequences", 0, kMaxInteger);
+  evidence.choice_tokens = fields.Integer("choice_tokens", 0, kMaxInteger);
+  evidence.calibration_documents = fields.Integer("calibration_documents", 0, kMaxInteger);
+  evidence.choice_documents = fields.Integer("choice_documents", 0, kMaxInteger);
+  evidence.held_out_documents = fields.Integer("held_out_documents", 0, kMaxInteger);
+  evidence.equal_documents = fields.Integer("equal_documents", 0, kMaxInteger);
+  for (const absl::Status& status : {fields.Finish(), over_full, over_dynamic}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckHeader(const Json& json) {
@@ -210,7 +249,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   PortableProfile profile;
   ProfileContent& content = profile.content;
   if (fields.Text("format") != kFormat) fields.Fail("format", absl::StrCat("must be ", kFormat));
-  fields.Integer("schema_version", 1, kProfileSchemaVersion);
+  const int64_t schema = fields.Integer("schema_version", 1, kProfileSchemaVersion);
   profile.name = fields.Text("name");
   profile.version = fields.Integer("version", 1, kMaxInteger);
   profile.create_time_us = fields.Integer("create_time_us", 0, kMaxInteger);
@@ -230,7 +269,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   content.floor = static_cast<ProfileFloor>(Choice(fields, "floor", kFloors));
   const absl::Status target = ReadTarget(fields.Object("target"), content.target);
   const absl::Status reached = ReadReached(fields.Object("reached"), content.reached);
-  const absl::Status evidence = ReadEvidence(fields.Object("evidence"), content.evidence);
+  const absl::Status evidence = ReadEvidence(fields.Object("evidence"), schema, content.evidence);
   const size_t width = static_cast<size_t>(content.geometry.query_heads);
   content.thresholds = ReadRows(fields, "thresholds", width);
   if (!fields.IsNull("z_per_head")) {
@@ -243,7 +282,8 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
     if (!status.ok()) return status;
   }
   RETURN_IF_ERROR(CheckProfileName("name", profile.name));
-  const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
+  const absl::StatusOr<std::string> digest =
+      ProfileContentDigest(content, static_cast<int32_t>(schema));
   if (!digest.ok()) return digest.status();
   if (*digest != wanted) return InvalidField("content_sha256", "does not match the contents");
   return profile;

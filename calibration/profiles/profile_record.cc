@@ -97,9 +97,19 @@ absl::Status CheckTarget(const ProfileTarget& target) {
       if (target.value > 0.0 && target.value <= 1.0) return absl::OkStatus();
       return InvalidField("target.value", "must be in (0, 1]");
     case ProfileTargetKind::kMaxPerplexityIncrease:
+    case ProfileTargetKind::kDynamicUnionDensity:
       return CheckRange("target.value", target.value, 0, kMaxPerplexityIncrease);
   }
   return InvalidField("target.kind", "is unknown");
+}
+
+absl::Status CheckInterval(const std::string& field,
+                           const std::optional<PercentInterval>& interval) {
+  if (!interval) return absl::OkStatus();
+  if (interval->low >= -100.0 && interval->low <= interval->high && std::isfinite(interval->high)) {
+    return absl::OkStatus();
+  }
+  return InvalidField(field, "must be two finite numbers, -100 <= low <= high");
 }
 
 absl::Status CheckEvidence(const ProfileEvidence& evidence) {
@@ -124,11 +134,23 @@ absl::Status CheckEvidence(const ProfileEvidence& evidence) {
     }
     RETURN_IF_ERROR(CheckRange(path, *value, 0, 1));
   }
+  RETURN_IF_ERROR(CheckInterval("evidence.increase_over_full", evidence.increase_over_full));
+  RETURN_IF_ERROR(CheckInterval("evidence.increase_over_dynamic", evidence.increase_over_dynamic));
+  if (evidence.increase_over_dynamic && !evidence.perplexity_dynamic) {
+    return InvalidField("evidence.increase_over_dynamic",
+                        "needs evidence.perplexity_dynamic beside it");
+  }
   for (const auto& [field, value, least] :
        {std::tuple{"calibration_sequences", evidence.calibration_sequences, int64_t{1}},
         std::tuple{"calibration_tokens", evidence.calibration_tokens, int64_t{1}},
         std::tuple{"held_out_sequences", evidence.held_out_sequences, int64_t{0}},
-        std::tuple{"held_out_tokens", evidence.held_out_tokens, int64_t{0}}}) {
+        std::tuple{"held_out_tokens", evidence.held_out_tokens, int64_t{0}},
+        std::tuple{"choice_sequences", evidence.choice_sequences, int64_t{0}},
+        std::tuple{"choice_tokens", evidence.choice_tokens, int64_t{0}},
+        std::tuple{"calibration_documents", evidence.calibration_documents, int64_t{0}},
+        std::tuple{"choice_documents", evidence.choice_documents, int64_t{0}},
+        std::tuple{"held_out_documents", evidence.held_out_documents, int64_t{0}},
+        std::tuple{"equal_documents", evidence.equal_documents, int64_t{0}}}) {
     if (value < least) {
       return InvalidField(std::string("evidence.") + field, absl::StrCat("is under ", least));
     }

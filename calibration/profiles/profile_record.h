@@ -17,7 +17,7 @@
 namespace eta {
 
 // The schema that this build writes. It also reads older ones.
-inline constexpr int32_t kProfileSchemaVersion = 1;
+inline constexpr int32_t kProfileSchemaVersion = 2;
 
 struct ProfileGeometry {
   int32_t layers = 0;       // L, 1 to 1024
@@ -34,6 +34,8 @@ enum class ProfileTargetKind : uint8_t {
   kHeadDensity = 1,            // value in (0, 1]
   kUnionDensity = 2,           // value in (0, 1]
   kMaxPerplexityIncrease = 3,  // percent of full attention's perplexity, [0, 1000]
+  // Union density as dynamic thresholds read; percent of their perplexity, [0, 1000], as the bound.
+  kDynamicUnionDensity = 4,
 };
 struct ProfileTarget {
   ProfileTargetKind kind = ProfileTargetKind::kMatchDynamic;
@@ -41,12 +43,20 @@ struct ProfileTarget {
   friend bool operator==(const ProfileTarget&, const ProfileTarget&) = default;
 };
 
-// Densities on the calibration samples, each in [0, 1] (eta-semantics.md, "What is counted").
+// Densities on the sequences that the thresholds were chosen on, each in [0, 1] (eta-semantics.md,
+// "What is counted").
 struct ReachedDensities {
-  double soft_density = 0.0;
+  double soft_density = 0.0;  // on the calibration sequences
   double head_density = 0.0;
   double union_density = 0.0;
   friend bool operator==(const ReachedDensities&, const ReachedDensities&) = default;
+};
+
+// 95 % confidence interval of a percentage; low <= high, each at least -100 and finite.
+struct PercentInterval {
+  double low = 0.0;
+  double high = 0.0;
+  friend bool operator==(const PercentInterval&, const PercentInterval&) = default;
 };
 
 // Measurements on held-out text in decode-like block-sparse evaluation.
@@ -65,6 +75,19 @@ struct ProfileEvidence {
   int64_t calibration_tokens = 0;     // at least 1
   int64_t held_out_sequences = 0;     // at least 0
   int64_t held_out_tokens = 0;
+
+  // What follows is missing in profiles of schema 1.
+  // How far the frozen perplexity lies above the other two, of the same tokens. Absent: too few of
+  // them to tell; over dynamic also without a predictor.
+  std::optional<PercentInterval> increase_over_full;
+  std::optional<PercentInterval> increase_over_dynamic;
+  // Of the text that the thresholds were chosen on; 0: it was the calibration text.
+  int64_t choice_sequences = 0;
+  int64_t choice_tokens = 0;
+  int64_t calibration_documents = 0;  // 0, like the other documents: not known
+  int64_t choice_documents = 0;
+  int64_t held_out_documents = 0;
+  int64_t equal_documents = 0;  // left out, since they were equal to another
   friend bool operator==(const ProfileEvidence&, const ProfileEvidence&) = default;
 };
 
@@ -103,7 +126,8 @@ struct ProfileRecord {
 using ProfilePtr = std::shared_ptr<const ProfileRecord>;
 
 inline constexpr size_t kMaxProfileThresholds = 65536;
-inline constexpr double kMaxPerplexityIncrease = 1000.0;  // percent
+inline constexpr double kMaxPerplexityIncrease = 1000.0;   // percent
+inline constexpr double kDefaultPerplexityIncrease = 0.5;  // percent, where a target names none
 
 // The only validator of names: 1 to 63 characters of a-z 0-9 - _ . and no leading dot.
 // INVALID_ARGUMENT, naming `field`.

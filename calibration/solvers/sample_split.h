@@ -1,6 +1,8 @@
-// Cuts samples into the sequences that calibration runs on, and chooses which are held out.
+// Cuts samples into the sequences that calibration runs on, and deals their documents out. A
+// document is wholly on one side: what a profile is verified on is text that it has not seen.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,12 +15,19 @@ struct SplitOptions {
   int32_t sequence_tokens = 2048;  // of a whole sequence
   int32_t min_tokens = 0;          // the rest of a sample counts if it is at least this long
   int32_t bos_id = -1;             // is put in front of every sequence; -1: nothing is
-  double held_out = 0.25;          // share of the sequences, (0, 0.9]
+  double held_out = 0.25;          // share of the tokens, (0, 0.9]
+  // Documents of their own to choose on, as many as are held out, at most half of the others.
+  bool choice = false;
 };
 
 struct SampleSplit {
-  std::vector<std::vector<int32_t>> calibration;  // at least 1
+  std::vector<std::vector<int32_t>> calibration;  // at least 1 sequence
+  std::vector<std::vector<int32_t>> choice;       // at least 1 if it was asked for, else none
   std::vector<std::vector<int32_t>> held_out;     // at least 1
+  int64_t calibration_documents = 0;
+  int64_t choice_documents = 0;
+  int64_t held_out_documents = 0;
+  int64_t equal_documents = 0;  // left out: their sequences are those of a document before them
 
   static int64_t Tokens(std::span<const std::vector<int32_t>> sequences);
 };
@@ -29,15 +38,27 @@ struct SampleSplit {
 std::vector<std::vector<int32_t>> CutSamples(std::span<const std::vector<int32_t>> samples,
                                              const SplitOptions& options);
 
-// Of n sequences, in order, round(held_out * n) are held out, at least one and not all, evenly
-// spaced. So a sample of several sequences is on both sides. The same samples are always split in
-// the same way. InvalidArgument, naming samples, for fewer than 2 sequences.
+// `documents` has the number of each sample's document, or is empty: then each sample is one. Of
+// equal documents the first is kept; one that gives no sequence does not count. The documents are
+// dealt out whole, the longest first, each to the side that lacks most of its share. The same
+// samples are always split in the same way. InvalidArgument, naming samples, for fewer documents
+// than sides.
 absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> samples,
-                                         const SplitOptions& options);
+                                         const SplitOptions& options,
+                                         std::span<const int32_t> documents = {});
 
-// At most `count` of `sequences`, evenly spaced over them, in order: themselves (0: all), or views.
-std::vector<std::vector<int32_t>> KeepSpread(std::vector<std::vector<int32_t>> sequences,
-                                             int32_t count);
+// At most `count` of `items`, evenly spaced over them, in order; 0: all.
+template <typename T>
+std::vector<T> KeepSpread(std::vector<T> items, int32_t count) {
+  const auto wanted = static_cast<size_t>(count);
+  if (wanted == 0 || items.size() <= wanted) return items;
+  std::vector<T> kept;
+  kept.reserve(wanted);
+  for (size_t i = 0; i < wanted; ++i) kept.push_back(std::move(items[i * items.size() / wanted]));
+  return kept;
+}
+
+// Views of at most `count` of `sequences`, likewise.
 std::vector<std::span<const int32_t>> SpreadOver(std::span<const std::vector<int32_t>> sequences,
                                                  int32_t count);
 

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/calibration_job.h"
 #include "engine/base/error.h"
 #include "engine/base/utf8.h"
 #include "engine/request/request_validation.h"
@@ -79,9 +82,24 @@ absl::Status CheckSamples(const v1::CalibrateRequest& message, const EngineInfo&
           CheckIds(SampleField(i) + ".token_ids.ids", sample.token_ids(), info.config.vocab_size);
     }
     if (!status.ok()) return status;
+    if (sample.document().size() > kMaxDocumentNameBytes) {
+      return InvalidField(SampleField(i) + ".document",
+                          absl::StrCat("at most ", kMaxDocumentNameBytes, " bytes"));
+    }
   }
   if (SizesOf(message, info).least_tokens > max_tokens) return TooManyTokens(max_tokens);
   return absl::OkStatus();
+}
+
+// The number of each sample's document: the place of the first sample of it.
+std::vector<int32_t> DocumentsOf(const v1::CalibrateRequest& message) {
+  std::vector<int32_t> documents;
+  std::map<std::string_view, int32_t> places;
+  for (int32_t i = 0; i < message.samples_size(); ++i) {
+    const std::string_view name = message.samples(i).document();
+    documents.push_back(name.empty() ? i : places.emplace(name, i).first->second);
+  }
+  return documents;
 }
 
 absl::Status CheckSequenceTokens(int32_t tokens, const EngineInfo& info, const Limits& limits) {
@@ -114,11 +132,19 @@ absl::Status SetNumbers(const v1::CalibrateRequest& message, const EngineInfo& i
     job.held_out = message.held_out();
     if (auto s = CheckShare("held_out", job.held_out, kMaxHeldOut); !s.ok()) return s;
   }
-  const auto target = ToTarget("target", message.target());
-  if (!target.ok()) return target.status();
-  job.target = *target;
-  if (target->kind == ProfileTargetKind::kMatchDynamic && !info.config.has_predictor) {
-    return Unsupported("target.match_dynamic: this model predicts no thresholds");
+  job.target = DefaultTarget(info.config);
+  if (message.has_target()) {
+    const auto target = ToTarget("target", message.target());
+    if (!target.ok()) return target.status();
+    job.target = *target;
+  }
+  if (!info.config.has_predictor) {
+    if (job.target.kind == ProfileTargetKind::kMatchDynamic) {
+      return Unsupported("target.match_dynamic: this model predicts no thresholds");
+    }
+    if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity) {
+      return Unsupported("target.dynamic_union_density: this model predicts no thresholds");
+    }
   }
   if (message.has_z_recall()) {
     job.z_recall = message.z_recall();
@@ -185,6 +211,7 @@ absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& messag
   plan.job.labels.insert(message.labels().begin(), message.labels().end());
   if (auto s = CheckProfileLabels(plan.job.labels); !s.ok()) return s;
   if (auto s = CheckSamples(message, info, limits, max_tokens); !s.ok()) return s;
+  plan.job.documents = DocumentsOf(message);
   if (auto s = SetNumbers(message, info, limits, plan.job); !s.ok()) return s;
   if (auto s = SetPut(message, plan.put); !s.ok()) return s;
   return plan;

@@ -14,6 +14,7 @@
 namespace eta {
 
 inline constexpr int kMaxCalibrationSamples = 1024;
+inline constexpr size_t kMaxDocumentNameBytes = 255;
 
 // What a request asks for, without its samples' tokens, and how the result is stored, without its
 // content.

@@ -97,22 +97,23 @@ CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
       ->required();
   command
       ->add_option("--samples", flags->samples,
-                   "Files, or folders of them: *.txt, a sample each; *.jsonl, one per line with "
-                   "text or token_ids")
+                   "Files, or folders of them: *.txt, a document each; *.jsonl, one per line with "
+                   "text or token_ids; lines with the same document are one")
       ->required();
   command->add_option("--label", flags->labels, "KEY=VALUE, kept with the profile; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--model", flags->model, "Must be the model that is served");
-  command
-      ->add_option("--target", flags->target,
-                   "match-dynamic, head-density=SHARE, union-density=SHARE or "
-                   "max-perplexity-increase=PERCENT")
-      ->capture_default_str();
+  command->add_option(
+      "--target", flags->target,
+      "dynamic-union-density[=PERCENT], union-density=SHARE, head-density=SHARE, "
+      "max-perplexity-increase=PERCENT or match-dynamic; default: what dynamic "
+      "thresholds read, at most 0.5 % above their perplexity; of a model that predicts "
+      "none max-perplexity-increase=0.5");
   command->add_option("--z_recall", flags->z_recall,
                       "A z per head, so that this share of the keys that matter is read; "
                       "default: one z for all");
   command->add_option("--held_out", flags->held_out,
-                      "Share of the sequences to verify on; default 0.25");
+                      "Share of the text to verify on, in whole documents; default 0.25");
   command->add_option("--sequence_tokens", flags->sequence_tokens,
                       "Longer samples are cut into sequences of this length; default 2048");
   command->add_option("--offset", flags->offset, "Lowers every threshold by this; default 0");
@@ -139,8 +140,13 @@ absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text) {
     target.mutable_match_dynamic();
     return target;
   }
+  if (text.find('=') == std::string::npos && kind == "dynamic-union-density") {
+    target.mutable_dynamic_union_density();
+    return target;
+  }
   std::string number = pair.second;
-  const bool percent = kind == "max-perplexity-increase";
+  const bool dynamic = kind == "dynamic-union-density";
+  const bool percent = dynamic || kind == "max-perplexity-increase";
   if (percent && !number.empty() && number.back() == '%') number.pop_back();
   double value = 0.0;
   const bool read = absl::SimpleAtod(number, &value);
@@ -148,12 +154,14 @@ absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text) {
     target.set_head_density(value);
   } else if (read && kind == "union-density") {
     target.set_union_density(value);
+  } else if (read && dynamic) {
+    target.mutable_dynamic_union_density()->set_max_perplexity_increase(value);
   } else if (read && percent) {
     target.set_max_perplexity_increase(value);
   } else {
     return absl::InvalidArgumentError(
-        absl::StrCat("--target: not match-dynamic, head-density=SHARE, union-density=SHARE or "
-                     "max-perplexity-increase=PERCENT: ",
+        absl::StrCat("--target: not dynamic-union-density[=PERCENT], union-density=SHARE, "
+                     "head-density=SHARE, max-perplexity-increase=PERCENT or match-dynamic: ",
                      text));
   }
   return target;
@@ -164,9 +172,11 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   v1::CalibrateRequest& request = call.request;
   if (flags.model) request.set_model(*flags.model);
   request.set_name(flags.name);
-  absl::StatusOr<v1::CalibrationTarget> target = ParseTarget(flags.target);
-  if (!target.ok()) return target.status();
-  *request.mutable_target() = *std::move(target);
+  if (flags.target) {
+    absl::StatusOr<v1::CalibrationTarget> target = ParseTarget(*flags.target);
+    if (!target.ok()) return target.status();
+    *request.mutable_target() = *std::move(target);
+  }
   RETURN_IF_ERROR(FillLabels(flags, &request));
   if (flags.held_out) request.set_held_out(*flags.held_out);
   if (flags.z_recall) request.set_z_recall(*flags.z_recall);
@@ -183,6 +193,7 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   for (Sample& sample : *samples) {
     call.origins.push_back(sample.origin);
     v1::CalibrationSample* added = request.add_samples();
+    added->set_document(std::move(sample.document));
     if (sample.token_ids.empty()) {
       added->set_text(std::move(sample.text));
     } else {

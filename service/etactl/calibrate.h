@@ -20,7 +20,7 @@ struct CalibrateFlags {
   std::string name;
   std::vector<std::string> samples;  // files and folders
   std::vector<std::string> labels;   // "KEY=VALUE"
-  std::string target = "match-dynamic";
+  std::optional<std::string> target;
   std::optional<std::string> model;
 
   std::optional<double> held_out, z_recall;
@@ -38,8 +38,9 @@ struct CalibrateFlags {
 // Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
 CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags);
 
-// Parses "match-dynamic", "head-density=0.3", "union-density=0.35" or "max-perplexity-increase=1%"
-// (the sign may be left out). INVALID_ARGUMENT with a sentence for the user.
+// Parses "match-dynamic", "head-density=0.3", "union-density=0.35", "max-perplexity-increase=1%",
+// "dynamic-union-density" or "dynamic-union-density=1%" (the sign may be left out).
+// INVALID_ARGUMENT with a sentence for the user.
 absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text);
 
 // A request, and the origin of each of its samples.

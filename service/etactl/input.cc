@@ -54,6 +54,10 @@ absl::StatusOr<Sample> SampleOfLine(const std::string& line, const std::string& 
   if (text == json.contains("token_ids")) return refuse("needs either text or token_ids");
   Sample sample;
   sample.origin = place;
+  if (json.contains("document")) {
+    if (!json["document"].is_string()) return refuse("document is not a string");
+    sample.document = json["document"].get<std::string>();
+  }
   if (text) {
     if (!json["text"].is_string()) return refuse("text is not a string");
     sample.text = json["text"].get<std::string>();

@@ -19,13 +19,15 @@ struct Sample {
   std::string text;
   std::vector<int32_t> token_ids;
   std::string origin;  // "texts/a.txt", "texts/b.jsonl:3"
+  // Its document, in the words of its line; "": it is one.
+  std::string document = {};
   bool operator==(const Sample&) const = default;
 };
 
 // Reads samples: one per text file; of a *.jsonl file one per line, an object with `text` or
-// `token_ids`; of a folder its *.txt and *.jsonl files by name, without its subfolders. At most
-// `max_bytes` in all, so that a folder given by mistake is not read whole. INVALID_ARGUMENT with a
-// sentence that names the file.
+// `token_ids`, and with `document` if it is a part of one; of a folder its *.txt and *.jsonl files
+// by name, without its subfolders. At most `max_bytes` in all, so that a folder given by mistake is
+// not read whole. INVALID_ARGUMENT with a sentence that names the file.
 absl::StatusOr<std::vector<Sample>> ReadSamples(const std::vector<std::string>& paths,
                                                 int64_t max_bytes);
 

@@ -29,7 +29,15 @@ void SetTarget(const ProfileTarget& in, v1::CalibrationTarget& out) {
     case ProfileTargetKind::kMaxPerplexityIncrease:
       out.set_max_perplexity_increase(in.value);
       break;
+    case ProfileTargetKind::kDynamicUnionDensity:
+      out.mutable_dynamic_union_density()->set_max_perplexity_increase(in.value);
+      break;
   }
+}
+
+void SetInterval(const PercentInterval& in, v1::PercentInterval& out) {
+  out.set_low(in.low);
+  out.set_high(in.high);
 }
 
 void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
@@ -46,6 +54,18 @@ void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
   out.set_calibration_tokens(in.calibration_tokens);
   out.set_held_out_sequences(in.held_out_sequences);
   out.set_held_out_tokens(in.held_out_tokens);
+  if (in.increase_over_full) {
+    SetInterval(*in.increase_over_full, *out.mutable_increase_over_full());
+  }
+  if (in.increase_over_dynamic) {
+    SetInterval(*in.increase_over_dynamic, *out.mutable_increase_over_dynamic());
+  }
+  out.set_choice_sequences(in.choice_sequences);
+  out.set_choice_tokens(in.choice_tokens);
+  out.set_calibration_documents(in.calibration_documents);
+  out.set_choice_documents(in.choice_documents);
+  out.set_held_out_documents(in.held_out_documents);
+  out.set_equal_documents(in.equal_documents);
 }
 
 }  // namespace
@@ -96,6 +116,14 @@ absl::StatusOr<ProfileTarget> ToTarget(const std::string& field, const v1::Calib
     if (value > 0.0 && value <= 1.0) return ProfileTarget{.kind = kind, .value = value};
     return InvalidField(absl::StrCat(field, ".", name), "must be greater than 0 and at most 1");
   };
+  const auto percent = [&](ProfileTargetKind kind, const std::string& name,
+                           double value) -> absl::StatusOr<ProfileTarget> {
+    if (value >= 0.0 && value <= kMaxPerplexityIncrease) {
+      return ProfileTarget{.kind = kind, .value = value};
+    }
+    return InvalidField(absl::StrCat(field, ".", name),
+                        absl::StrCat("must be 0 to ", kMaxPerplexityIncrease, " percent"));
+  };
   switch (in.target_case()) {
     case v1::CalibrationTarget::kMatchDynamic:
       return ProfileTarget{.kind = ProfileTargetKind::kMatchDynamic, .value = 0.0};
@@ -103,20 +131,22 @@ absl::StatusOr<ProfileTarget> ToTarget(const std::string& field, const v1::Calib
       return density(ProfileTargetKind::kHeadDensity, "head_density", in.head_density());
     case v1::CalibrationTarget::kUnionDensity:
       return density(ProfileTargetKind::kUnionDensity, "union_density", in.union_density());
-    case v1::CalibrationTarget::kMaxPerplexityIncrease: {
-      const double value = in.max_perplexity_increase();
-      if (value >= 0.0 && value <= kMaxPerplexityIncrease) {
-        return ProfileTarget{.kind = ProfileTargetKind::kMaxPerplexityIncrease, .value = value};
-      }
-      return InvalidField(absl::StrCat(field, ".max_perplexity_increase"),
-                          absl::StrCat("must be 0 to ", kMaxPerplexityIncrease, " percent"));
+    case v1::CalibrationTarget::kMaxPerplexityIncrease:
+      return percent(ProfileTargetKind::kMaxPerplexityIncrease, "max_perplexity_increase",
+                     in.max_perplexity_increase());
+    case v1::CalibrationTarget::kDynamicUnionDensity: {
+      const v1::DynamicUnionDensity& bound = in.dynamic_union_density();
+      return percent(ProfileTargetKind::kDynamicUnionDensity,
+                     "dynamic_union_density.max_perplexity_increase",
+                     bound.has_max_perplexity_increase() ? bound.max_perplexity_increase()
+                                                         : kDefaultPerplexityIncrease);
     }
     case v1::CalibrationTarget::TARGET_NOT_SET:
       break;
   }
   return InvalidField(field,
-                      "one of match_dynamic, head_density, union_density and "
-                      "max_perplexity_increase must be set");
+                      "one of match_dynamic, head_density, union_density, "
+                      "max_perplexity_increase and dynamic_union_density must be set");
 }
 
 }  // namespace eta

@@ -82,6 +82,7 @@ void Calibrate(InputReader& reader) {
   Require(plan->job.offset >= -100 && plan->job.offset <= 100);
   Require(plan->job.z.value_or(0) >= 0 && plan->job.z.value_or(0) <= 16);
   Require(plan->job.held_out >= 0 && plan->job.held_out < 1);
+  Require(plan->job.documents.size() == static_cast<size_t>(message.samples_size()));
   CheckTokens(message);
 }
 

@@ -55,7 +55,7 @@ eta::ProfileContent Content(InputReader& reader) {
   content.z = static_cast<float>(Number(reader));
   content.floor = static_cast<eta::ProfileFloor>(reader.Byte() % 16 == 0 ? reader.Byte() : 1);
   content.target.kind = static_cast<eta::ProfileTargetKind>(
-      reader.Byte() % 16 == 0 ? reader.Byte() : reader.Byte() % 4);
+      reader.Byte() % 16 == 0 ? reader.Byte() : reader.Byte() % 5);
   content.target.value = reader.Bool() ? 0.0 : Number(reader);
   content.reached = {Number(reader), Number(reader), Number(reader)};
   eta::ProfileEvidence& evidence = content.evidence;
@@ -77,6 +77,16 @@ eta::ProfileContent Content(InputReader& reader) {
     const std::string key =
         reader.Byte() % 8 == 0 ? std::string(reader.Text()) : "k" + std::to_string(n);
     content.labels[key] = std::string(reader.Text());
+  }
+  const uint8_t known = reader.Byte();
+  if ((known & 1) != 0)
+    evidence.increase_over_full = eta::PercentInterval{Number(reader), Number(reader)};
+  if ((known & 2) != 0)
+    evidence.increase_over_dynamic = eta::PercentInterval{Number(reader), Number(reader)};
+  for (int64_t* count :
+       {&evidence.choice_sequences, &evidence.choice_tokens, &evidence.calibration_documents,
+        &evidence.choice_documents, &evidence.held_out_documents, &evidence.equal_documents}) {
+    if ((known & 4) != 0) *count = reader.Int(-1, 40);
   }
   return content;
 }

@@ -31,6 +31,26 @@ std::string Increase(double perplexity, double full) {
   return full > 0.0 ? absl::StrFormat("%+.2f %%", 100.0 * (perplexity / full - 1.0)) : kUnknown;
 }
 
+// "frozen to full: -1.20 to +0.40 % (95 %)\n"; nothing without an interval.
+std::string DescribeIncrease(const char* base, bool known, const v1::PercentInterval& interval) {
+  if (!known) return "";
+  return absl::StrFormat("frozen to %s: %+.2f to %+.2f %% (95 %%)\n", base, interval.low(),
+                         interval.high());
+}
+
+std::string DescribeDocuments(const v1::ProfileEvidence& evidence) {
+  std::string text =
+      absl::StrFormat("documents: %d calibrated on", evidence.calibration_documents());
+  if (evidence.choice_documents() > 0) {
+    absl::StrAppendFormat(&text, ", %d chosen on", evidence.choice_documents());
+  }
+  absl::StrAppendFormat(&text, ", %d held out", evidence.held_out_documents());
+  if (evidence.equal_documents() > 0) {
+    absl::StrAppendFormat(&text, "; %d left out, equal to another", evidence.equal_documents());
+  }
+  return text + "\n";
+}
+
 std::string DescribeZ(const v1::Profile& profile) {
   if (profile.z_per_head().empty()) return absl::StrFormat("z %g", profile.z());
   double sum = 0.0;
@@ -43,7 +63,7 @@ std::string DescribeZ(const v1::Profile& profile) {
 std::string DescribeTarget(const v1::CalibrationTarget& target) {
   switch (target.target_case()) {
     case v1::CalibrationTarget::kMatchDynamic:
-      return "the dynamic thresholds' density";
+      return "the dynamic thresholds' soft density";
     case v1::CalibrationTarget::kHeadDensity:
       return absl::StrFormat("head density %g", target.head_density());
     case v1::CalibrationTarget::kUnionDensity:
@@ -51,6 +71,10 @@ std::string DescribeTarget(const v1::CalibrationTarget& target) {
     case v1::CalibrationTarget::kMaxPerplexityIncrease:
       return absl::StrFormat("perplexity at most %g %% above full attention's",
                              target.max_perplexity_increase());
+    case v1::CalibrationTarget::kDynamicUnionDensity:
+      return absl::StrFormat(
+          "the dynamic thresholds' union density, perplexity at most %g %% above theirs",
+          target.dynamic_union_density().max_perplexity_increase());
     default:
       return "unknown";
   }
@@ -74,7 +98,11 @@ std::string EvidenceTable(const v1::ProfileEvidence& evidence) {
                   Share(evidence.union_density()), Share(evidence.recall())});
   const std::vector<Align> columns = {Align::kLeft,  Align::kRight, Align::kRight,
                                       Align::kRight, Align::kRight, Align::kRight};
-  return TextTable(columns, rows);
+  return TextTable(columns, rows) +
+         DescribeIncrease("full", evidence.has_increase_over_full(),
+                          evidence.increase_over_full()) +
+         DescribeIncrease("dynamic", evidence.has_increase_over_dynamic(),
+                          evidence.increase_over_dynamic());
 }
 
 std::string DescribeProfile(const v1::Profile& profile) {
@@ -96,6 +124,7 @@ std::string DescribeProfile(const v1::Profile& profile) {
                         "density %.3f\n",
                         DescribeTarget(profile.target()), profile.reached().soft_density(),
                         profile.reached().head_density(), profile.reached().union_density());
+  if (evidence.held_out_documents() > 0) text += DescribeDocuments(evidence);
   absl::StrAppendFormat(&text, "calibrated on %d sequences (%d tokens)",
                         evidence.calibration_sequences(), evidence.calibration_tokens());
   if (evidence.held_out_sequences() == 0) return text + ", not verified\n";

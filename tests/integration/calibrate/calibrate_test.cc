@@ -1,4 +1,5 @@
 // A Calibrate call from both ends: the test plays the client and the calibration.
+#include "calibration/calibration_job.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/testing/net/generic_call.h"
@@ -32,7 +33,10 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   };
   v1::CalibrateRequest request = Request();
   (*request.mutable_labels())["domain"] = "law";
-  request.add_samples()->mutable_token_ids()->add_ids(7);
+  v1::CalibrationSample& more = *request.add_samples();
+  more.mutable_token_ids()->add_ids(7);
+  more.set_document("book");
+  *request.add_samples() = more;
   request.set_held_out(0.5);
   request.set_z_recall(0.95);
   request.set_offset(0.25f);
@@ -56,7 +60,8 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
 
   EXPECT_EQ(job.id, "cal-1");
   EXPECT_EQ(job.tenant, "default");
-  ASSERT_EQ(job.samples.size(), 2u);
+  ASSERT_EQ(job.samples.size(), 3u);
+  EXPECT_THAT(job.documents, ElementsAre(0, 1, 1));
   EXPECT_EQ(job.samples[0], *engine_->Tokenize(request.samples(0).text()));
   EXPECT_THAT(job.samples[1], ElementsAre(7));
   EXPECT_EQ(job.held_out, 0.5);
@@ -251,7 +256,8 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   for (const double value : {0.0, -0.1, 0.91, nan, infinity}) {
     ExpectBadField([&](R& r) { r.set_held_out(value); }, "held_out");
   }
-  ExpectBadField([](R& r) { r.clear_target(); }, "target");
+  ExpectBadField([](R& r) { r.mutable_samples(0)->set_document(std::string(256, 'x')); },
+                 "samples[0].document");
   ExpectBadField([](R& r) { r.mutable_target()->clear_target(); }, "target");
   for (const double value : {0.0, -0.1, 1.01, nan}) {
     ExpectBadField([&](R& r) { r.mutable_target()->set_head_density(value); },
@@ -263,6 +269,11 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   for (const double value : {-1.0, 1001.0, nan}) {
     ExpectBadField([&](R& r) { r.mutable_target()->set_max_perplexity_increase(value); },
                    "target.max_perplexity_increase");
+    ExpectBadField(
+        [&](R& r) {
+          r.mutable_target()->mutable_dynamic_union_density()->set_max_perplexity_increase(value);
+        },
+        "target.dynamic_union_density.max_perplexity_increase");
   }
   for (const double value : {-101.0, 101.0, nan, infinity}) {
     ExpectBadField([&](R& r) { r.set_offset(static_cast<float>(value)); }, "offset");
@@ -283,6 +294,28 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   v1::CalibrateRequest request = Request();
   request.set_model("another");
   ExpectRefusal(request, StatusCode::NOT_FOUND, "MODEL_NOT_FOUND");
+}
+
+TEST_F(CalibrateTest, WithoutATargetItIsWhatTheModelDoesByItself) {
+  CalibrationJob job;
+  work_ = [&](Engine&, const CalibrationJob& asked, const CalibrationObserver&,
+              const std::stop_token&) {
+    job = asked;
+    return Made(asked);
+  };
+  v1::CalibrateRequest request = Request();
+  request.clear_target();
+  const CalibrateOutcome outcome = Calibrate(request);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(job.target, DefaultTarget(engine_->info().config));
+  const v1::CalibrationTarget& target = outcome.profile->target();
+  EXPECT_EQ(target.has_dynamic_union_density(), engine_->info().config.has_predictor);
+  request.mutable_target()->mutable_dynamic_union_density();
+  ASSERT_TRUE(Calibrate(request).status.ok());
+  EXPECT_EQ(job.target, (ProfileTarget{ProfileTargetKind::kDynamicUnionDensity, 0.5}));
+  request.mutable_target()->mutable_dynamic_union_density()->set_max_perplexity_increase(2.0);
+  ASSERT_TRUE(Calibrate(request).status.ok());
+  EXPECT_EQ(job.target, (ProfileTarget{ProfileTargetKind::kDynamicUnionDensity, 2.0}));
 }
 
 TEST_F(CalibrateTest, TokensOverTheLimitAreRefused) {

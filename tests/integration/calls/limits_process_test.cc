@@ -102,8 +102,7 @@ TEST_F(LimitsProcessTest, OverItsTokensATenantWaitsAndGetsBackWhatItDidNotUse) {
 TEST_F(LimitsProcessTest, OverItsCalibrationsATenantWaitsForOneToEnd) {
   ASSERT_NO_FATAL_FAILURE(
       Start(R"({"tenants": {"acme": {"max_calibrations": 1}}})", {"--max_calibrations", "2"}));
-  v1::CalibrateRequest request = SmallCalibration("legal");
-  for (int i = 0; i < 200; ++i) *request.add_samples() = request.samples(i % 4);
+  const v1::CalibrateRequest request = LongCalibration("legal");
   grpc::ClientContext context;
   Show(By("acme"), context);
   const auto running = server_->stub->Calibrate(&context, request);

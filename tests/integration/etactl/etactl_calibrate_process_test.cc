@@ -44,8 +44,10 @@ class EtactlCalibrateProcessTest : public ::testing::Test {
     arguments.insert(arguments.begin() + 1, {"--server", address_});
     return arguments;
   }
-  // Calibrates on four sequences of some 400 tokens: quick, and good only for tests.
-  CtlProcess::Exit Calibrate(const std::string& name, std::vector<std::string> more = {}) {
+  // Calibrates on four sequences of some 400 tokens: quick, and good only for tests. They are too
+  // few for a verdict on a perplexity.
+  CtlProcess::Exit Calibrate(const std::string& name,
+                             std::vector<std::string> more = {"--target=match-dynamic"}) {
     more.insert(more.begin(), {"calibrate", name, "--samples=" + texts_.path()});
     return Run(more);
   }
@@ -56,11 +58,13 @@ class EtactlCalibrateProcessTest : public ::testing::Test {
 };
 
 TEST_F(EtactlCalibrateProcessTest, CalibratesAndGeneratesWithTheProfile) {
-  const auto calibrated = Calibrate("wiki", {"--label", "domain=wiki", "--z_recall=0.95"});
+  const auto calibrated =
+      Calibrate("wiki", {"--label", "domain=wiki", "--z_recall=0.95", "--target=match-dynamic"});
   ASSERT_EQ(calibrated.code, 0) << calibrated.errors;
   EXPECT_THAT(calibrated.output,
               AllOf(HasSubstr("profile wiki@1, made 2"), HasSubstr("labels: domain=wiki\n"),
                     HasSubstr("8 layers x 8 heads"), HasSubstr("z per head"),
+                    HasSubstr("documents: 3 calibrated on, 1 held out\n"),
                     HasSubstr("calibrated on 3 sequences"), HasSubstr("\nfull "),
                     HasSubstr("\ndynamic "), HasSubstr("\nfrozen ")));
   EXPECT_THAT(calibrated.errors,
@@ -75,7 +79,7 @@ TEST_F(EtactlCalibrateProcessTest, CalibratesAndGeneratesWithTheProfile) {
 }
 
 TEST_F(EtactlCalibrateProcessTest, WritesOneJsonObjectPerEvent) {
-  const auto exit = Calibrate("wiki", {"--json", "--target=max-perplexity-increase=50%"});
+  const auto exit = Calibrate("wiki", {"--json", "--target=union-density=0.6"});
   ASSERT_EQ(exit.code, 0) << exit.errors;
   EXPECT_EQ(exit.errors, "");
   const auto lines = JsonLines(exit.output);
@@ -84,13 +88,13 @@ TEST_F(EtactlCalibrateProcessTest, WritesOneJsonObjectPerEvent) {
   const auto& profile = lines.back()["profile"];
   EXPECT_EQ(profile["name"], "wiki");
   EXPECT_EQ(profile["thresholds"].size(), 64u);
-  EXPECT_EQ(profile["target"]["max_perplexity_increase"], 50.0);
+  EXPECT_EQ(profile["target"]["union_density"], 0.6);
   EXPECT_EQ(profile["evidence"]["held_out_sequences"], "1");
 }
 
 TEST_F(EtactlCalibrateProcessTest, ManagesProfiles) {
   ASSERT_EQ(Calibrate("wiki").code, 0);
-  ASSERT_EQ(Calibrate("wiki", {"--expected_version=1"}).code, 0);
+  ASSERT_EQ(Calibrate("wiki", {"--expected_version=1", "--target=match-dynamic"}).code, 0);
   const auto alias = Run({"profiles", "alias", "wiki", "stable", "1"});
   EXPECT_EQ(alias.code, 0) << alias.errors;
   EXPECT_EQ(alias.output, "wiki@stable is wiki@1\n");
@@ -126,6 +130,12 @@ TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
   const auto density = Calibrate("wiki", {"--target=union-density=7"});
   EXPECT_EQ(density.code, 4);
   EXPECT_THAT(density.errors, HasSubstr("field target.union_density"));
+  const auto few = Calibrate("wiki", {});
+  EXPECT_EQ(few.code, 4) << "the default target judges a perplexity";
+  EXPECT_THAT(few.errors, AllOf(HasSubstr("field samples"), HasSubstr("at least 1024 tokens")));
+  const auto one = Run({"calibrate", "wiki", "--samples=" + texts_.path() + "/silver.txt"});
+  EXPECT_EQ(one.code, 4);
+  EXPECT_THAT(one.errors, HasSubstr("at least 2 different documents"));
   const auto json = Run({"profiles", "import", "-", "--json"}, "{}");
   EXPECT_EQ(json.code, 4);
   EXPECT_EQ(JsonLines(json.output).at(0)["error"]["code"], "INVALID_ARGUMENT");

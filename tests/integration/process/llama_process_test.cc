@@ -83,9 +83,28 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
 
   v1::CalibrateRequest match = Calibration("match");
   match.mutable_target()->mutable_match_dynamic();
-  EXPECT_FALSE(server.Calibrate(match).has_value());
-  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(server.status), "UNSUPPORTED_BY_MODEL");
+  v1::CalibrateRequest dynamic = Calibration("dynamic");
+  dynamic.mutable_target()->mutable_dynamic_union_density();
+  for (const v1::CalibrateRequest* request : {&match, &dynamic}) {
+    EXPECT_FALSE(server.Calibrate(*request).has_value());
+    EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
+    EXPECT_EQ(ReasonOf(server.status), "UNSUPPORTED_BY_MODEL");
+  }
+
+  // Without a target: as sparse as full attention's perplexity allows.
+  v1::CalibrateRequest plain = Calibration("plain");
+  for (int i = 4; i < 20; ++i) AddIds(i, kTokens, *plain.add_samples()->mutable_token_ids());
+  const auto profile = server.Calibrate(plain);
+  if (profile.has_value()) {
+    EXPECT_EQ(profile->target().max_perplexity_increase(), 0.5);
+    const v1::ProfileEvidence& evidence = profile->evidence();
+    EXPECT_LE(evidence.perplexity_frozen(), evidence.perplexity_full() * 1.005);
+    EXPECT_TRUE(evidence.has_increase_over_full());
+    EXPECT_GT(evidence.choice_documents(), 0);
+  } else {
+    // The held-out documents may differ from those that it was chosen on.
+    EXPECT_EQ(ReasonOf(server.status), "TARGET_UNREACHABLE") << server.status.error_message();
+  }
 }
 
 }  // namespace

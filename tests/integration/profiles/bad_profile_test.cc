@@ -227,10 +227,27 @@ TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
   EXPECT_EQ(field([](Request& r) { r.add_samples()->set_text("\xff"); }), "samples[4].text");
   EXPECT_EQ(field([](Request& r) { r.add_samples()->mutable_token_ids()->add_ids(8192); }),
             "samples[4].token_ids.ids[0]");
-  EXPECT_EQ(field([](Request& r) { r.clear_target(); }), "target");
+  EXPECT_EQ(field([](Request& r) { r.mutable_target()->clear_target(); }), "target");
+  // The default target judges a perplexity, for which one sequence of 256 tokens is too few.
+  EXPECT_EQ(field([](Request& r) { r.clear_target(); }), "samples");
+  EXPECT_EQ(field([](Request& r) {
+              for (auto& sample : *r.mutable_samples()) sample.set_document("one");
+            }),
+            "samples");
+  EXPECT_EQ(field([](Request& r) {
+              for (auto& sample : *r.mutable_samples()) sample = r.samples(0);
+            }),
+            "samples");
+  EXPECT_EQ(field([](Request& r) { r.mutable_samples(2)->set_document(std::string(256, 'x')); }),
+            "samples[2].document");
   for (const double bad : {std::nan(""), double{INFINITY}, -1.0}) {
     EXPECT_EQ(field([&](Request& r) { r.mutable_target()->set_union_density(bad); }),
               "target.union_density");
+    EXPECT_EQ(
+        field([&](Request& r) {
+          r.mutable_target()->mutable_dynamic_union_density()->set_max_perplexity_increase(bad);
+        }),
+        "target.dynamic_union_density.max_perplexity_increase");
     EXPECT_EQ(field([&](Request& r) { r.set_held_out(bad); }), "held_out");
     EXPECT_EQ(field([&](Request& r) { r.set_z(static_cast<float>(bad)); }), "z");
   }

@@ -156,8 +156,7 @@ TEST_F(ProfileProcessTest, ASignalEndsACalibrationAndNothingIsStored) {
   {
     Replica server(model_.path(), store_);
     ASSERT_TRUE(server.up());
-    v1::CalibrateRequest request = SmallCalibration("legal");
-    for (int i = 0; i < 200; ++i) *request.add_samples() = request.samples(i % 4);
+    const v1::CalibrateRequest request = LongCalibration("legal");
     grpc::ClientContext context;
     const auto reader = server.stub->Calibrate(&context, request);
     v1::CalibrateResponse message;

@@ -39,7 +39,15 @@ inline ProfileContent MakeContent(uint32_t seed, int32_t layers = 2, int32_t hea
                       .calibration_sequences = 12,
                       .calibration_tokens = 24576,
                       .held_out_sequences = 4,
-                      .held_out_tokens = 8192};
+                      .held_out_tokens = 8192,
+                      .increase_over_full = PercentInterval{.low = -0.25, .high = 2.1},
+                      .increase_over_dynamic = PercentInterval{.low = -0.1, .high = 1.0 / 3.0},
+                      .choice_sequences = 3,
+                      .choice_tokens = 6144,
+                      .calibration_documents = 9,
+                      .choice_documents = 2,
+                      .held_out_documents = 4,
+                      .equal_documents = 1};
   return content;
 }
 

@@ -147,5 +147,15 @@ inline v1::CalibrateRequest SmallCalibration(const std::string& name) {
   request.set_sequence_tokens(256);
   return request;
 }
+// One that runs until it is stopped, as far as a test waits.
+inline v1::CalibrateRequest LongCalibration(const std::string& name) {
+  v1::CalibrateRequest request = SmallCalibration(name);
+  for (int i = 0; i < 200; ++i) {
+    v1::CalibrationSample sample = request.samples(i % 4);
+    sample.mutable_token_ids()->set_ids(1, 10 + i);  // equal documents are left out
+    *request.add_samples() = std::move(sample);
+  }
+  return request;
+}
 
 }  // namespace eta::testing

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "calibration/calibration_job.h"
 #include "calibration/collected_cells.h"
 #include "calibration/profiles/threshold_profile_of.h"
 #include "calibration/solvers/frozen_threshold.h"
@@ -169,6 +170,8 @@ TEST(Calibrate, SaysWhatItMeasuredAndOnWhat) {
   EXPECT_EQ(content.evidence.calibration_tokens, 3 * kTokens);
   EXPECT_EQ(content.evidence.held_out_sequences, 1);
   EXPECT_EQ(content.evidence.held_out_tokens, kTokens);
+  EXPECT_EQ(content.evidence.calibration_documents, 3);
+  EXPECT_EQ(content.evidence.held_out_documents, 1);
 
   const SampleSplit split = SplitOf(job);
   const auto full = MeasureByHand(engine, split.held_out, {.mode = AttentionMode::kFull});
@@ -240,9 +243,17 @@ TEST(Calibrate, RefusesADensityBelowThePinnedBlocks) {
   EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 0.34, 0.05);
 }
 
+// Enough documents for a verdict on a perplexity: 16 held out, of 79 tokens each.
+CalibrationJob Judged(ProfileTargetKind kind, double value) {
+  CalibrationJob job = Job(kind, value);
+  for (uint32_t i = 4; i < 64; ++i) job.samples.push_back(Prompt(kTokens, 10 + i));
+  return job;
+}
+
 TEST(Calibrate, KeepsTheHeldOutPerplexityWithinItsBound) {
   for (const double percent : {0.0, 0.5}) {
-    const auto result = RunJob(OnGated(), Job(ProfileTargetKind::kMaxPerplexityIncrease, percent));
+    const auto result =
+        RunJob(OnGated(), Judged(ProfileTargetKind::kMaxPerplexityIncrease, percent));
     if (!result.ok()) {
       // Noise may allow none; then it says what it could.
       EXPECT_EQ(GetErrorDetail(result.status()).reason, "TARGET_UNREACHABLE");
@@ -253,9 +264,98 @@ TEST(Calibrate, KeepsTheHeldOutPerplexityWithinItsBound) {
     EXPECT_LE(evidence.perplexity_frozen, evidence.perplexity_full * (1.0 + percent / 100.0));
   }
   // A bound that nothing breaks: as sparse as the search looks, which is the pinned blocks alone.
-  const auto sparsest = RunJob(OnGated(), Job(ProfileTargetKind::kMaxPerplexityIncrease, 1000.0));
+  const auto sparsest =
+      RunJob(OnGated(), Judged(ProfileTargetKind::kMaxPerplexityIncrease, 1000.0));
   ASSERT_TRUE(sparsest.ok()) << sparsest.status();
   EXPECT_LT(sparsest->content.reached.union_density, 0.4);
+}
+
+TEST(Calibrate, WhatIsHeldOutChoosesNothing) {
+  const CalibrationJob job = Judged(ProfileTargetKind::kMaxPerplexityIncrease, 20.0);
+  const SampleSplit split = *SplitSamples(
+      job.samples,
+      {.sequence_tokens = kTokens, .min_tokens = kTokens, .bos_id = 1, .choice = true});
+  const auto result = RunJob(OnGated(), job);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const ProfileEvidence& evidence = result->content.evidence;
+  EXPECT_EQ(evidence.calibration_documents, 32);
+  EXPECT_EQ(evidence.choice_documents, 16);
+  EXPECT_EQ(evidence.held_out_documents, 16);
+  EXPECT_EQ(evidence.choice_sequences, 16);
+  EXPECT_EQ(evidence.choice_tokens, 16 * kTokens);
+  ASSERT_TRUE(evidence.increase_over_full.has_value());
+  const double increase = (evidence.perplexity_frozen / evidence.perplexity_full - 1.0) * 100.0;
+  EXPECT_LT(evidence.increase_over_full->low, increase);
+  EXPECT_GT(evidence.increase_over_full->high, increase);
+  EXPECT_TRUE(evidence.increase_over_dynamic.has_value());
+
+  CalibrationJob other = job;
+  uint32_t seed = 1000;
+  for (auto& sample : other.samples) {
+    if (std::find(split.held_out.begin(), split.held_out.end(), sample) != split.held_out.end()) {
+      sample = Prompt(kTokens, seed++);
+    }
+  }
+  EXPECT_EQ(seed, 1016u);
+  const auto otherwise = RunJob(OnGated(), other);
+  ASSERT_TRUE(otherwise.ok()) << otherwise.status();
+  EXPECT_EQ(otherwise->content.thresholds, result->content.thresholds);
+  EXPECT_EQ(otherwise->content.reached, result->content.reached);
+  EXPECT_NE(otherwise->content.evidence, result->content.evidence);
+}
+
+TEST(Calibrate, ReadsAsMuchAsDynamicThresholds) {
+  const CalibrationJob job = Judged(ProfileTargetKind::kDynamicUnionDensity, 1000.0);
+  const auto result = RunJob(OnGated(), job);
+  ASSERT_TRUE(result.ok()) << result.status();
+  std::vector<std::vector<int32_t>> chosen_on;
+  for (const auto& sequence : SpreadOver(SplitOf(job).calibration, 16)) {
+    chosen_on.emplace_back(sequence.begin(), sequence.end());
+  }
+  const auto dynamic = MeasureByHand(OnGated(), chosen_on, {.mode = AttentionMode::kDynamic});
+  EXPECT_NEAR(result->content.reached.union_density, dynamic.union_density, kDensityTolerance);
+  EXPECT_EQ(result->content.target, job.target);
+  EXPECT_EQ(result->content.evidence.choice_documents, 0);
+  EXPECT_EQ(result->content.evidence.held_out_documents, 16);
+}
+
+TEST(Calibrate, AVerdictNeedsEnoughTokens) {
+  for (const ProfileTargetKind kind :
+       {ProfileTargetKind::kMaxPerplexityIncrease, ProfileTargetKind::kDynamicUnionDensity}) {
+    CalibrationJob job = Judged(kind, 1000.0);
+    job.samples.resize(40);  // 10 documents of 79 tokens
+    const auto result = RunJob(OnGated(), job);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(GetErrorDetail(result.status()).field, "samples");
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("at least 1024 tokens"));
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("have 790"));
+  }
+  // Other targets state what they measured, without an interval.
+  const auto density = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6));
+  ASSERT_TRUE(density.ok()) << density.status();
+  EXPECT_FALSE(density->content.evidence.increase_over_full.has_value());
+}
+
+TEST(Calibrate, EqualDocumentsAreLeftOutAndCounted) {
+  CalibrationJob job = MatchJob();
+  const auto once = RunJob(OnGated(), job);
+  job.samples.push_back(job.samples[0]);
+  job.samples.push_back(job.samples[2]);
+  job.equal_documents = 3;
+  const auto twice = RunJob(OnGated(), job);
+  ASSERT_TRUE(once.ok()) << once.status();
+  ASSERT_TRUE(twice.ok()) << twice.status();
+  EXPECT_EQ(once->content.evidence.equal_documents, 0);
+  EXPECT_EQ(twice->content.evidence.equal_documents, 5);
+  EXPECT_EQ(twice->content.evidence.calibration_sequences, 3);
+  EXPECT_EQ(twice->content.thresholds, once->content.thresholds);
+}
+
+TEST(Calibrate, TheDefaultTargetIsWhatTheModelDoesByItself) {
+  EXPECT_EQ(DefaultTarget(OnGated().info().config),
+            (ProfileTarget{ProfileTargetKind::kDynamicUnionDensity, 0.5}));
+  EXPECT_EQ(DefaultTarget(OnPlain().info().config),
+            (ProfileTarget{ProfileTargetKind::kMaxPerplexityIncrease, 0.5}));
 }
 
 TEST(Calibrate, ZPerHeadKeepsEveryHeadsRecall) {
@@ -346,6 +446,9 @@ TEST(Calibrate, PlainModelHasNothingToMatchAndNoFloor) {
   const auto match = RunJob(OnPlain(), MatchJob());
   EXPECT_EQ(match.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(GetErrorDetail(match.status()).reason, "UNSUPPORTED_BY_MODEL");
+  const auto dynamic = RunJob(OnPlain(), Judged(ProfileTargetKind::kDynamicUnionDensity, 0.5));
+  EXPECT_EQ(dynamic.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(GetErrorDetail(dynamic.status()).reason, "UNSUPPORTED_BY_MODEL");
   CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
   job.uniform_floor = true;
   const auto floor = RunJob(OnPlain(), job);
@@ -399,6 +502,14 @@ TEST(Calibrate, RefusesBadInputByItsName) {
        [](CalibrationJob& job) {
          job.samples.assign(9, std::vector<int32_t>(kMaxCalibrationTokens / 8, 5));
        }},
+      {"samples",
+       [](CalibrationJob& job) {
+         job.samples = {Prompt(8 * kTokens, 3)};  // one document, however long
+       }},
+      {"documents",
+       [](CalibrationJob& job) {
+         job.documents = {1, 2, 3};
+       }},
       {"samples[1].token_ids.ids", [](CalibrationJob& job) { job.samples[1][7] = 8192; }},
       {"samples[0].token_ids.ids", [](CalibrationJob& job) { job.samples[0][7] = -1; }},
       {"id", [](CalibrationJob& job) { job.id = ""; }},
@@ -423,6 +534,10 @@ TEST(Calibrate, RefusesBadInputByItsName) {
        [](CalibrationJob& job) {
          job.target = {ProfileTargetKind::kMaxPerplexityIncrease, -1.0};
        }},
+      {"target.value",
+       [](CalibrationJob& job) {
+         job.target = {ProfileTargetKind::kDynamicUnionDensity, 1001.0};
+       }},
       {"labels", [](CalibrationJob& job) { job.labels["A b"] = "x"; }},
       {"labels.domain", [](CalibrationJob& job) { job.labels["domain"] = "\xff"; }},
       {"sequence_tokens", [](CalibrationJob& job) { job.sequence_tokens = 63; }},
@@ -438,14 +553,16 @@ TEST(Calibrate, RefusesBadInputByItsName) {
   }
 }
 
-TEST(Calibrate, OneLongSampleWillDo) {
+TEST(Calibrate, SamplesOfOneDocumentAreOnOneSide) {
   CalibrationJob job = MatchJob();
-  job.samples = {Prompt(3 * kTokens, 3)};
+  job.documents = {1, 2, 1, 2};
   const auto result = RunJob(OnGated(), job);
   ASSERT_TRUE(result.ok()) << result.status();
-  // Two whole sequences but for the token in front of the second, and what is left.
+  EXPECT_EQ(result->content.evidence.calibration_documents, 1);
   EXPECT_EQ(result->content.evidence.calibration_sequences, 2);
-  EXPECT_EQ(result->content.evidence.held_out_sequences, 1);
+  EXPECT_EQ(result->content.evidence.held_out_sequences, 2);
+  job.documents = {1, 1, 1, 1};
+  EXPECT_EQ(GetErrorDetail(RunJob(OnGated(), job).status()).field, "samples");
 }
 
 }  // namespace

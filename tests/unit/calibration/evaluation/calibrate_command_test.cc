@@ -40,12 +40,21 @@ Outcome EtaEval(const std::string& arguments) {
 
 class CalibrateCommandTest : public ::testing::Test {
  protected:
-  // Six sequences of ten blocks.
+  // Eight documents of a story, and the first once more.
+  void SetUp() override {
+    const std::string story = ReadFile(ETA_SOURCE_DIR "/deploy/samples/needle.txt");
+    constexpr size_t kDocuments = 8;
+    const size_t bytes = story.size() / kDocuments;
+    std::string lines;
+    for (size_t i = 0; i <= kDocuments; ++i) {
+      lines += Json{{"text", story.substr(i % kDocuments * bytes, bytes)}}.dump() + "\n";
+    }
+    folder_.Write("story.jsonl", lines);
+  }
+  // Eight sequences of ten blocks, one of each document.
   std::string Calibrate(const std::string& flags) const {
-    return "calibrate --model=" + model_.path() +
-           " --threads=2 --text=" ETA_SOURCE_DIR
-           "/deploy/samples/needle.txt --sequences=6 --sequence_tokens=160 --kv_dtype=float32 " +
-           flags;
+    return "calibrate --model=" + model_.path() + " --threads=2 --text=" + Path("story.jsonl") +
+           " --sequences=8 --sequence_tokens=160 --kv_dtype=float32 " + flags;
   }
   std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
   PortableProfile Read(const std::string& name) const {
@@ -77,28 +86,34 @@ TEST_F(CalibrateCommandTest, WritesTheProfileThatItReports) {
   EXPECT_EQ(profile.name, "story");
   EXPECT_EQ(profile.content.labels.at("domain"), "stories");
   EXPECT_THAT(profile.content.z_per_head, SizeIs(8));
-  EXPECT_EQ(profile.content.evidence.calibration_sequences, 4);
-  EXPECT_EQ(profile.content.evidence.held_out_sequences, 2);
+  const ProfileEvidence& evidence = profile.content.evidence;
+  EXPECT_EQ(evidence.calibration_sequences + evidence.held_out_sequences, 8);
+  EXPECT_EQ(evidence.held_out_sequences, 2);
+  EXPECT_EQ(evidence.equal_documents, 1);
   const Json report = Json::parse(outcome.text);
   EXPECT_EQ(report["held_out"]["frozen"]["perplexity"], profile.content.evidence.perplexity_frozen);
   EXPECT_EQ(report["reached"]["union_density"], profile.content.reached.union_density);
   EXPECT_NEAR(profile.content.reached.union_density, 0.7, 0.01);
   EXPECT_EQ(report["held_out"]["full"]["union_density"], 1.0);
   EXPECT_TRUE(report["held_out"]["dynamic"].is_object());
+  EXPECT_EQ(report["documents"]["equal"], 1);
+  EXPECT_EQ(report["documents"]["held_out"], evidence.held_out_documents);
 }
 
 TEST_F(CalibrateCommandTest, PrintsATableOfBeforeAndAfter) {
-  const Outcome outcome = EtaEval(Calibrate("--output=" + Path("p.json")));
+  const Outcome outcome = EtaEval(Calibrate("--match_dynamic --output=" + Path("p.json")));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.text;
-  for (const char* part : {"match_dynamic", "full ", "dynamic ", "frozen ", "union"}) {
+  for (const char* part :
+       {"match_dynamic", "held out; 1 left out", "full ", "dynamic ", "frozen ", "union"}) {
     EXPECT_THAT(outcome.text, HasSubstr(part));
   }
 }
 
 TEST_F(CalibrateCommandTest, PerplexityRunsAProfileAtItsOperatingPoint) {
-  ASSERT_EQ(
-      EtaEval(Calibrate("--offset=0.5 --z=2.25 --floor=none --output=" + Path("p.json"))).exit_code,
-      0);
+  ASSERT_EQ(EtaEval(Calibrate("--match_dynamic --offset=0.5 --z=2.25 --floor=none --output=" +
+                              Path("p.json")))
+                .exit_code,
+            0);
   const std::string profile = "--attention=profile:" + Path("p.json");
   const Json own = Perplexity(profile);
   EXPECT_EQ(own["offset"], 0.5);
@@ -112,7 +127,8 @@ TEST_F(CalibrateCommandTest, PerplexityRunsAProfileAtItsOperatingPoint) {
 }
 
 TEST_F(CalibrateCommandTest, PerplexityTakesZPerHeadUnlessOneIsGiven) {
-  ASSERT_EQ(EtaEval(Calibrate("--z_recall=0.8 --output=" + Path("p.json"))).exit_code, 0);
+  ASSERT_EQ(
+      EtaEval(Calibrate("--match_dynamic --z_recall=0.8 --output=" + Path("p.json"))).exit_code, 0);
   PortableProfile profile = Read("p.json");
   const auto write = [&](float z) {
     profile.content.z_per_head.assign(8, z);
@@ -130,7 +146,7 @@ TEST_F(CalibrateCommandTest, PerplexityTakesZPerHeadUnlessOneIsGiven) {
 }
 
 TEST_F(CalibrateCommandTest, ProfilesOfAnotherModelAreRefused) {
-  ASSERT_EQ(EtaEval(Calibrate("--output=" + Path("p.json"))).exit_code, 0);
+  ASSERT_EQ(EtaEval(Calibrate("--match_dynamic --output=" + Path("p.json"))).exit_code, 0);
   const TinyModel other({.seed = 2});
   const Outcome outcome =
       EtaEval("perplexity --model=" + other.path() +
@@ -143,16 +159,23 @@ TEST_F(CalibrateCommandTest, ProfilesOfAnotherModelAreRefused) {
 
 TEST_F(CalibrateCommandTest, BadInputWritesNothing) {
   const std::string output = " --output=" + Path("none.json");
-  for (const char* flags :
-       {"--union_density=0.5 --head_density=0.5", "--union_density=nan", "--held_out=0.95",
-        "--z_recall=2", "--name=Bad", "--label=nothing", "--sequence_tokens=32", "--sequences=1",
-        "--text=missing.txt", "--union_density=0.01"}) {
+  for (const char* flags : {"--union_density=0.5 --head_density=0.5", "--union_density=nan",
+                            "--union_density=0.5 --match_dynamic", "--dynamic_union_density=-1",
+                            "--match_dynamic --held_out=0.95", "--match_dynamic --z_recall=2",
+                            "--match_dynamic --name=Bad", "--match_dynamic --label=nothing",
+                            "--match_dynamic --sequence_tokens=32", "--match_dynamic --sequences=1",
+                            "--match_dynamic --text=missing.txt", "--union_density=0.01"}) {
     const Outcome outcome = EtaEval(Calibrate(flags + output));
     EXPECT_EQ(outcome.exit_code, 2) << flags << "\n" << outcome.text;
     EXPECT_FALSE(std::filesystem::exists(Path("none.json"))) << flags;
   }
-  EXPECT_EQ(EtaEval(Calibrate("")).exit_code, 2);
-  EXPECT_EQ(EtaEval(Calibrate("--output=" + Path("no/such/folder.json"))).exit_code, 2);
+  // The default target judges a perplexity, for which 158 tokens are too few.
+  const Outcome few = EtaEval(Calibrate(output));
+  EXPECT_EQ(few.exit_code, 2);
+  EXPECT_THAT(few.text, HasSubstr("at least 1024 tokens"));
+  EXPECT_EQ(EtaEval(Calibrate("--match_dynamic")).exit_code, 2);
+  EXPECT_EQ(EtaEval(Calibrate("--match_dynamic --output=" + Path("no/such/folder.json"))).exit_code,
+            2);
 }
 
 }  // namespace

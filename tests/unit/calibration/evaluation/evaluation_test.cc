@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "calibration/evaluation/interval.h"
 #include "calibration/evaluation/profile_file.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "calibration/evaluation/text/windows.h"
+#include "calibration/solvers/interval.h"
 #include "engine/base/error.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -37,6 +37,16 @@ void DropDynamic(ProfileEvidence& evidence) {
   evidence.dynamic_head_density.reset();
   evidence.dynamic_union_density.reset();
   evidence.dynamic_recall.reset();
+  evidence.increase_over_dynamic.reset();
+}
+
+// As a build wrote it that knew schema 1 only.
+void DropSchema2(ProfileEvidence& evidence) {
+  evidence.increase_over_full.reset();
+  evidence.increase_over_dynamic.reset();
+  evidence.choice_sequences = evidence.choice_tokens = 0;
+  evidence.calibration_documents = evidence.choice_documents = 0;
+  evidence.held_out_documents = evidence.equal_documents = 0;
 }
 
 // Every finite kind of float: zeros, denormals, limits, neighbours.
@@ -97,6 +107,22 @@ TEST(ProfileBlob, NewerSchemaIsFailedPrecondition) {
   EXPECT_EQ(GetErrorDetail(status).reason, "PROFILE_SCHEMA_TOO_NEW");
 }
 
+TEST(ProfileBlob, ReadsSchema1) {
+  ProfileRecord record = MakeRecord(3);
+  DropSchema2(record.content.evidence);
+  std::string blob = EncodeProfile(record).value();
+  // Two flags and six counts end the evidence; six thresholds and a flag come after them.
+  constexpr size_t kAdded = 2 + 6 * 8;
+  const size_t end = blob.size() - 64 - 1 - 6 * 4;
+  ASSERT_EQ(blob.substr(end - kAdded, kAdded), std::string(kAdded, '\0'));
+  blob.erase(end - kAdded, kAdded);
+  blob[4] = 1;
+  const auto read = DecodeProfile(Resealed(blob));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->content, record.content);
+  EXPECT_EQ(read->checksum, Resealed(blob).substr(blob.size() - 64));
+}
+
 // Row 28.
 TEST(ProfileBlob, BadValuesUnderAGoodChecksumAreDataLoss) {
   ProfileRecord record = MakeRecord(4);
@@ -154,6 +180,29 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
             "evidence.dynamic_recall");
   EXPECT_EQ(field([](R& r) { r.content.evidence.perplexity_dynamic.reset(); }),
             "evidence.dynamic_head_density");
+  EXPECT_EQ(field([](R& r) {
+              r.content.evidence.increase_over_full = PercentInterval{2.0, 1.0};
+            }),
+            "evidence.increase_over_full");
+  EXPECT_EQ(field([](R& r) {
+              r.content.evidence.increase_over_full = PercentInterval{-101.0, 1.0};
+            }),
+            "evidence.increase_over_full");
+  EXPECT_EQ(field([](R& r) {
+              r.content.evidence.increase_over_dynamic = PercentInterval{0.0, INFINITY};
+            }),
+            "evidence.increase_over_dynamic");
+  EXPECT_EQ(field([](R& r) {
+              DropDynamic(r.content.evidence);
+              r.content.evidence.increase_over_dynamic = PercentInterval{0.0, 1.0};
+            }),
+            "evidence.increase_over_dynamic");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.equal_documents = -1; }),
+            "evidence.equal_documents");
+  EXPECT_EQ(field([](R& r) {
+              r.content.target = {ProfileTargetKind::kDynamicUnionDensity, 1001.0};
+            }),
+            "target.value");
   EXPECT_EQ(field([](R& r) { r.content.evidence.perplexity_full = INFINITY; }),
             "evidence.perplexity_full");
   EXPECT_EQ(field([](R& r) { r.content.evidence.calibration_tokens = 0; }),
@@ -226,7 +275,8 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
     if (more) {
       profile.content.z_per_head = std::vector<float>(12, std::nextafter(0.7f, 1.0f));
       DropDynamic(profile.content.evidence);
-      profile.content.target = {ProfileTargetKind::kMatchDynamic, 0.0};
+      profile.content.evidence.increase_over_full.reset();
+      profile.content.target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
       profile.content.floor = ProfileFloor::kNone;
       profile.content.labels.clear();
     }
@@ -270,6 +320,34 @@ TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
   EXPECT_THAT(std::string(ProfileFromJson(more.dump()).status().message()), HasSubstr("tenant"));
 }
 
+TEST(ProfileJson, ReadsSchema1) {
+  PortableProfile profile = MakePortable();
+  DropSchema2(profile.content.evidence);
+  auto json = nlohmann::ordered_json::parse(ProfileToJson(profile).value());
+  EXPECT_EQ(GetErrorDetail([&] {
+              auto older = json;
+              older["schema_version"] = 1;
+              return ProfileFromJson(older.dump()).status();
+            }())
+                .field,
+            "evidence.calibration_documents")
+      << "a field that schema 1 does not have";
+  for (const char* added :
+       {"increase_over_full", "increase_over_dynamic", "choice_sequences", "choice_tokens",
+        "calibration_documents", "choice_documents", "held_out_documents", "equal_documents"}) {
+    ASSERT_EQ(json["evidence"].erase(added), 1u) << added;
+  }
+  json["schema_version"] = 1;
+  json["content_sha256"] = ProfileContentDigest(profile.content, 1).value();
+  const auto read = ProfileFromJson(json.dump());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, profile);
+  // A file that an older build wrote.
+  const auto written =
+      ProfileFromJson(testing::ReadFile(ETA_SOURCE_DIR "/tests/fuzz/corpus/profile_json/flat"));
+  EXPECT_TRUE(written.ok()) << written.status();
+}
+
 TEST(ProfileJson, RefusesChangedNumbersAndOtherTrouble) {
   const auto whole = nlohmann::ordered_json::parse(ProfileToJson(MakePortable()).value());
   const auto code = [&](auto change) {
@@ -293,7 +371,9 @@ TEST(ProfileJson, RefusesChangedNumbersAndOtherTrouble) {
   EXPECT_EQ(code([](J& j) { j["floor"] = "UNIFORM"; }), std::pair(invalid, std::string("floor")));
   EXPECT_EQ(code([](J& j) { j["geometry"]["layers"] = 1 << 30; }),
             std::pair(invalid, std::string("geometry.layers")));
-  EXPECT_EQ(code([](J& j) { j["schema_version"] = 2; }),
+  EXPECT_EQ(code([](J& j) { j["evidence"]["increase_over_full"]["low"] = "x"; }),
+            std::pair(invalid, std::string("evidence.increase_over_full.low")));
+  EXPECT_EQ(code([](J& j) { j["schema_version"] = kProfileSchemaVersion + 1; }),
             std::pair(StatusCode::kFailedPrecondition, std::string("schema_version")));
   EXPECT_EQ(code([](J& j) { j["name"] = "../x"; }), std::pair(invalid, std::string("name")));
   EXPECT_TRUE(code([](J& j) { j["name"] = "renamed"; }).first == StatusCode::kOk);

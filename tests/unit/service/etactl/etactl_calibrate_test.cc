@@ -74,6 +74,20 @@ TEST(EtactlSamples, AFolderGivesItsTextsByName) {
                                  Text("third", at + "c.jsonl:1"), ids}));
 }
 
+TEST(EtactlSamples, LinesMayBeOfOneDocument) {
+  const TempFolder folder;
+  const std::string file =
+      folder.Write("a.jsonl",
+                   "{\"text\": \"one\", \"document\": \"book\"}\n{\"token_ids\": [5], "
+                   "\"document\": \"book\"}\n");
+  const auto request = RequestOf({"legal", "--samples", file, folder.Write("b.txt", "two")});
+  ASSERT_TRUE(request.ok()) << request.status();
+  ASSERT_EQ(request->samples_size(), 3);
+  EXPECT_EQ(request->samples(0).document(), "book");
+  EXPECT_EQ(request->samples(1).document(), "book");
+  EXPECT_EQ(request->samples(2).document(), "") << "a file is a document";
+}
+
 TEST(EtactlSamples, FilesAreTakenInTheirOrderWhateverTheirName) {
   const TempFolder folder;
   const std::string z = folder.Write("z", "one"), a = folder.Write("a.md", "two\0three");
@@ -88,9 +102,9 @@ TEST(EtactlSamples, WhatCannotBeReadIsNamed) {
   EXPECT_THAT(Refusal(ReadSamples({"/nonexistent/texts"}, kPlenty).status()),
               HasSubstr("/nonexistent/texts"));
   for (const char* line :
-       {"{", "[1]", "{}", "{\"text\": 3}", "{\"text\": \"a\", \"token_ids\": [1]}",
-        "{\"token_ids\": 1}", "{\"token_ids\": [-1]}", "{\"token_ids\": [1.5]}",
-        "{\"token_ids\": [2147483648]}"}) {
+       {"{\"text\": \"a\", \"document\": 3}", "{", "[1]", "{}", "{\"text\": 3}",
+        "{\"text\": \"a\", \"token_ids\": [1]}", "{\"token_ids\": 1}", "{\"token_ids\": [-1]}",
+        "{\"token_ids\": [1.5]}", "{\"token_ids\": [2147483648]}"}) {
     const std::string file =
         folder.Write("bad.jsonl", std::string("{\"text\": \"good\"}\n") + line + "\n");
     EXPECT_THAT(Refusal(ReadSamples({file}, kPlenty).status()), HasSubstr("bad.jsonl:2: ")) << line;
@@ -105,7 +119,13 @@ TEST(EtactlSamples, AFolderGivenByMistakeIsNotReadWhole) {
   EXPECT_THAT(Refusal(ReadSamples({folder.path()}, 119).status()), HasSubstr("b.txt"));
 }
 
-TEST(EtactlTarget, HasFourForms) {
+TEST(EtactlTarget, HasFiveForms) {
+  EXPECT_TRUE(ParseTarget("dynamic-union-density")->has_dynamic_union_density());
+  EXPECT_FALSE(
+      ParseTarget("dynamic-union-density")->dynamic_union_density().has_max_perplexity_increase());
+  EXPECT_EQ(
+      ParseTarget("dynamic-union-density=1%")->dynamic_union_density().max_perplexity_increase(),
+      1.0);
   EXPECT_TRUE(ParseTarget("match-dynamic")->has_match_dynamic());
   EXPECT_EQ(ParseTarget("head-density=0.3")->head_density(), 0.3);
   EXPECT_EQ(ParseTarget("union-density=0.35")->union_density(), 0.35);
@@ -119,7 +139,8 @@ TEST(EtactlTarget, HasFourForms) {
 TEST(EtactlTarget, RefusesAnythingElse) {
   for (const char* text :
        {"", "union", "union-density", "union-density=", "union-density=a", "union-density=35%",
-        "head-density=0.3x", "match-dynamic=1", "max-perplexity-increase=%", "=0.3"}) {
+        "head-density=0.3x", "match-dynamic=1", "max-perplexity-increase=%", "=0.3",
+        "dynamic-union-density=", "dynamic-union-density=a"}) {
     EXPECT_THAT(Refusal(ParseTarget(text).status()), HasSubstr("--target: ")) << text;
   }
 }
@@ -130,7 +151,7 @@ TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
   const auto request = RequestOf({"legal", "--samples=" + folder.path()});
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->name(), "legal");
-  EXPECT_TRUE(request->target().has_match_dynamic());
+  EXPECT_FALSE(request->has_target()) << "what is best depends on the model";
   ASSERT_EQ(request->samples_size(), 1);
   EXPECT_EQ(request->samples(0).text(), "text");
   for (const bool present :
@@ -295,6 +316,32 @@ TEST(EtactlProfileText, ShowsBeforeAndAfter) {
                            "frozen       20.100  +0.50 %         0.230          0.354   0.991\n"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+}
+
+TEST(EtactlProfileText, ShowsIntervalsAndDocuments) {
+  v1::Profile profile = LegalProfile();
+  EXPECT_THAT(DescribeProfile(profile), Not(HasSubstr("documents:")));
+  EXPECT_THAT(DescribeProfile(profile), Not(HasSubstr("95 %")));
+  v1::ProfileEvidence& evidence = *profile.mutable_evidence();
+  evidence.mutable_increase_over_full()->set_low(-0.25);
+  evidence.mutable_increase_over_full()->set_high(1.5);
+  evidence.mutable_increase_over_dynamic()->set_low(2.0);
+  evidence.mutable_increase_over_dynamic()->set_high(4.25);
+  evidence.set_calibration_documents(8);
+  evidence.set_held_out_documents(4);
+  profile.mutable_target()->mutable_dynamic_union_density()->set_max_perplexity_increase(0.5);
+  std::string text = DescribeProfile(profile);
+  for (const char* part :
+       {"target: the dynamic thresholds' union density, perplexity at most 0.5 % above theirs;",
+        "documents: 8 calibrated on, 4 held out\n", "frozen to full: -0.25 to +1.50 % (95 %)\n",
+        "frozen to dynamic: +2.00 to +4.25 % (95 %)\n"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  evidence.set_choice_documents(3);
+  evidence.set_equal_documents(2);
+  EXPECT_THAT(DescribeProfile(profile),
+              HasSubstr("documents: 8 calibrated on, 3 chosen on, 4 held out; 2 left out, equal to "
+                        "another\n"));
 }
 
 TEST(EtactlProfileText, LeavesOutWhatThereIsNot) {

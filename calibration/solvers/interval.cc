@@ -1,4 +1,4 @@
-#include "calibration/evaluation/interval.h"
+#include "calibration/solvers/interval.h"
 
 #include <cmath>
 #include <cstddef>

@@ -1,0 +1,150 @@
+// What held-out losses say: the increase of a perplexity with its interval, and the verdict.
+
+#include "calibration/calibration_verdict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "calibration/perplexity_increase.h"
+#include "engine/base/error.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kTokens = 4096;
+
+// Losses about `mean` that wave by `wave` from block to block.
+DecodeMeasurement Measured(double mean, double wave = 0.0, size_t tokens = kTokens) {
+  DecodeMeasurement measured;
+  double sum = 0.0;
+  for (size_t i = 0; i < tokens; ++i) {
+    const double sign = i / kIntervalBlock % 2 == 0 ? 1.0 : -1.0;
+    measured.losses.push_back(static_cast<float>(mean + sign * wave));
+    sum += static_cast<double>(measured.losses.back());
+  }
+  measured.perplexity = std::exp(sum / static_cast<double>(tokens));
+  measured.union_density = 0.4;
+  return measured;
+}
+
+// Perplexities so many percent over full attention's.
+CalibrationResult Result(double dynamic, double frozen) {
+  CalibrationResult result;
+  result.full = Measured(3.0);
+  result.dynamic = Measured(3.0 + std::log1p(dynamic / 100.0));
+  result.frozen = Measured(3.0 + std::log1p(frozen / 100.0), 0.01);
+  return result;
+}
+
+absl::StatusOr<DecodeMeasurement> NotAsked(double /*lowered*/) {
+  return absl::InternalError("nothing denser is looked for");
+}
+
+TEST(IncreaseOver, HasTheIntervalOfTheSameTokens) {
+  const PerplexityIncrease increase = IncreaseOver(Measured(3.0, 0.5), Measured(3.01, 0.52));
+  EXPECT_NEAR(increase.percent, std::expm1(0.01) * 100.0, 1e-3);
+  ASSERT_TRUE(increase.interval.has_value());
+  EXPECT_LT(increase.interval->low, increase.percent);
+  EXPECT_GT(increase.interval->high, increase.percent);
+  // What both have in common cancels: 0.02 between the blocks is left of 0.5, of 16 blocks.
+  EXPECT_NEAR(increase.interval->high - increase.percent,
+              2.131 * 0.02 * std::sqrt(16.0 / 15) / 4 * 101, 0.02);
+}
+
+TEST(IncreaseOver, HasNoneOfTooFewTokensOrOfNoNumbers) {
+  const auto few = static_cast<size_t>(kMinVerdictTokens - 1);
+  EXPECT_FALSE(IncreaseOver(Measured(3.0, 0, few), Measured(3.1, 0, few)).interval.has_value());
+  const auto enough = static_cast<size_t>(kMinVerdictTokens);
+  EXPECT_TRUE(IncreaseOver(Measured(3.0, 0, enough), Measured(3.1, 0, enough)).interval);
+  DecodeMeasurement infinite = Measured(3.0);
+  infinite.losses[0] = INFINITY;
+  EXPECT_FALSE(IncreaseOver(Measured(3.0), infinite).interval.has_value());
+  infinite.losses[0] = NAN;
+  EXPECT_FALSE(IncreaseOver(Measured(3.0), infinite).interval.has_value());
+}
+
+TEST(MeasuredTokens, AreThoseAfterTheFirstRowOfTheSecondHalves) {
+  const std::vector<std::vector<int32_t>> sequences = {
+      std::vector<int32_t>(160), std::vector<int32_t>(2048), {1}};
+  EXPECT_EQ(MeasuredTokens(sequences), 79 + 1023);
+}
+
+TEST(JudgeHeldOut, ABoundOverFullAttentionIsOfTheHeldOutDocuments) {
+  const ProfileTarget target = {ProfileTargetKind::kMaxPerplexityIncrease, 1.0};
+  EXPECT_EQ(JudgeHeldOut(target, Result(0.0, 0.9), NotAsked), absl::OkStatus());
+  const absl::Status status = JudgeHeldOut(target, Result(0.0, 1.2), NotAsked);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
+  EXPECT_EQ(detail.field, "target.max_perplexity_increase");
+  EXPECT_EQ(detail.metadata.at("target"), "1");
+  EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 1.2, 0.01);
+  EXPECT_LT(std::stod(detail.metadata.at("low")), 1.2);
+  EXPECT_GT(std::stod(detail.metadata.at("high")), 1.2);
+}
+
+TEST(JudgeHeldOut, ABoundOverDynamicThresholdsNamesTheNearestUnionDensity) {
+  const ProfileTarget target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
+  EXPECT_EQ(JudgeHeldOut(target, Result(-5.0, -4.6), NotAsked), absl::OkStatus());
+  int asked = 0;
+  const MeasureDenser denser = [&](double lowered) -> absl::StatusOr<DecodeMeasurement> {
+    ++asked;
+    DecodeMeasurement measured = Measured(3.0 + std::log1p((-3.0 - 10.0 * lowered) / 100.0));
+    measured.union_density = 0.4 + lowered / 4.0;
+    return measured;
+  };
+  const absl::Status status = JudgeHeldOut(target, Result(-5.0, -3.0), denser);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
+  EXPECT_EQ(detail.field, "target.dynamic_union_density");
+  EXPECT_EQ(std::stod(detail.metadata.at("target")), 0.4);
+  EXPECT_EQ(asked, 3) << "1/16, 1/8, 3/16: the first that is within 0.5 % of dynamic";
+  EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 0.4 + 3.0 / 64, 1e-5);
+  EXPECT_EQ(detail.metadata.at("bound"), "0.5");
+  EXPECT_NEAR(std::stod(detail.metadata.at("increase")), 2.1, 0.1);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the nearest is union_density 0.447"));
+}
+
+TEST(JudgeHeldOut, WhatNothingDenserKeepsNamesTheBestThatWasFound) {
+  const ProfileTarget target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
+  const MeasureDenser never = [](double) -> absl::StatusOr<DecodeMeasurement> {
+    return Measured(4.0);
+  };
+  const absl::Status status = JudgeHeldOut(target, Result(0.0, 2.0), never);
+  EXPECT_EQ(std::stod(GetErrorDetail(status).metadata.at("nearest")), 0.4);
+  const MeasureDenser failing = [](double) -> absl::StatusOr<DecodeMeasurement> {
+    return absl::CancelledError("stopped");
+  };
+  EXPECT_EQ(JudgeHeldOut(target, Result(0.0, 2.0), failing).code(), absl::StatusCode::kCancelled);
+}
+
+TEST(JudgeHeldOut, OtherTargetsBoundNoPerplexity) {
+  for (const ProfileTarget& target :
+       {ProfileTarget{}, ProfileTarget{ProfileTargetKind::kUnionDensity, 0.4},
+        ProfileTarget{ProfileTargetKind::kHeadDensity, 0.4}}) {
+    EXPECT_EQ(JudgeHeldOut(target, Result(0.0, 50.0), NotAsked), absl::OkStatus());
+  }
+}
+
+TEST(SetMeasurements, CarriesTheIntervals) {
+  const CalibrationResult result = Result(-5.0, -4.0);
+  ProfileEvidence evidence;
+  evidence.held_out_tokens = 7;
+  SetMeasurements(result, evidence);
+  EXPECT_EQ(evidence.perplexity_frozen, result.frozen.perplexity);
+  EXPECT_EQ(evidence.dynamic_union_density, 0.4);
+  EXPECT_EQ(evidence.increase_over_full, IncreaseOver(result.full, result.frozen).interval);
+  EXPECT_EQ(evidence.increase_over_dynamic, IncreaseOver(*result.dynamic, result.frozen).interval);
+  EXPECT_TRUE(evidence.increase_over_dynamic.has_value());
+  EXPECT_EQ(evidence.held_out_tokens, 7);
+}
+
+}  // namespace
+}  // namespace eta::testing
