@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/base/temp_folder.h"
 #include "tests/testing/profiles/profile_case.h"
 
 namespace eta {
@@ -330,7 +331,7 @@ TEST(ProfileJson, ReadsSchema1) {
               return ProfileFromJson(older.dump()).status();
             }())
                 .field,
-            "evidence.calibration_documents")
+            "evidence.'calibration_documents'")
       << "a field that schema 1 does not have";
   for (const char* added :
        {"increase_over_full", "increase_over_dynamic", "choice_sequences", "choice_tokens",
@@ -344,7 +345,7 @@ TEST(ProfileJson, ReadsSchema1) {
   EXPECT_EQ(*read, profile);
   // A file that an older build wrote.
   const auto written =
-      ProfileFromJson(testing::ReadFile(ETA_SOURCE_DIR "/tests/fuzz/corpus/profile_json/flat"));
+      ProfileFromJson(ReadFile(ETA_SOURCE_DIR "/tests/fuzz/corpus/profile_json/flat"));
   EXPECT_TRUE(written.ok()) << written.status();
 }
 
