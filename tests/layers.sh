@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Keeps the order of the layers, kernels <- engine <- { service, calibration }, proto <- service, and
-# of the rooms inside engine and service: a room sees the rooms before it in its list, and no others.
+# Keeps the order of the layers, kernels <- engine <- calibration <- service, proto <- service, and of
+# the rooms inside engine and service: a room sees the rooms before it in its list, and no others.
 # Reads include lines only; prints every line that breaks a rule.
 set -euo pipefail
 cd "${1:-$(dirname "$(readlink -f "$0")")/..}"
