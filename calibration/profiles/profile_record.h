@@ -121,6 +121,7 @@ struct ProfileRecord {
   std::string payload_digest;  // hexadecimal SHA-256 of that call's payload; empty without an id
   ProfileContent content;
   std::string checksum;  // hexadecimal SHA-256 over everything above (profile_blob.h)
+  bool staged = false;   // the store's, and not part of the record: Promote ends it
   friend bool operator==(const ProfileRecord&, const ProfileRecord&) = default;
 };
 using ProfilePtr = std::shared_ptr<const ProfileRecord>;

@@ -1,9 +1,15 @@
 // Where profiles live: versioned, per tenant, acknowledged only once they are safe.
 //
-// A profile is a name with versions 1, 2, ... that never change and never repeat, also after the
-// name was deleted. An alias is a second name for one version ("stable"). A tenant can neither see
-// another tenant's profiles nor learn of them from an error: an unknown name and another tenant's
-// name are NOT_FOUND in the same words.
+// A profile is a name with versions 1, 2, ... that never change and never repeat, also after they
+// or the name were deleted. An alias is a second name for one version ("stable"). A tenant can
+// neither see another tenant's profiles nor learn of them from an error: an unknown name and
+// another tenant's name are NOT_FOUND in the same words.
+//
+// Versions for several models live under one name, side by side. The newest version of a name is
+// the highest that fits the served model (ServedModel) and is not staged. A staged version is found
+// by its number, or by an alias, until Promote makes it the newest. An alias names one version for
+// each model. So while a fleet changes from one model to the next, each server finds its own
+// versions under the same references.
 //
 // Every function may block on the store and may be called from any thread. Readers do not wait for
 // writers. Errors common to all:
@@ -40,6 +46,14 @@ struct Newest {
 };
 using ProfileSelector = std::variant<Newest, int64_t, std::string>;  // newest, version, alias
 
+// The model that the reader of a store serves. A version fits if it was calibrated for that model.
+struct ServedModel {
+  std::string fingerprint;  // EngineInfo's; empty: every version fits
+  // The fingerprint of the same model in profiles that are older than the store's schema 3. The
+  // store reads such a profile as one with `fingerprint`. Empty: there are none.
+  std::string former_fingerprint;
+};
+
 // "legal", "legal@3" or "legal@stable"; INVALID_ARGUMENT naming `field`.
 struct ProfileReference {
   std::string name;
@@ -51,18 +65,30 @@ absl::StatusOr<ProfileReference> ParseProfileReference(const std::string& field,
 struct PutProfile {
   std::string name;
   ProfileContent content;
-  // Absent: any newest version. 0: the name must be free. Else: the newest version must be this
-  // one.
+  // Absent: any newest version. 0: there must be no newest version. Else: the newest version must
+  // be this one. Newest means: for the content's model, or for the served model where the content
+  // does not name one yet (CheckPut).
   std::optional<int64_t> expected_version;
   std::string request_id;      // together with a digest, or both empty
   std::string payload_digest;  // 64 hexadecimal digits
+  bool stage = false;          // stored, but not the newest until it is promoted
 };
 
 struct PutAlias {
   std::string name;
   std::string alias;
-  int64_t version = 0;                      // 0: remove the alias
-  std::optional<int64_t> expected_version;  // the version it names now; 0: the alias must be free
+  int64_t version = 0;  // 0: remove the alias
+  // The version it names now, for the model of `version`; 0: it must be free there. Of a removal:
+  // one of the versions that it names, and it goes on to name the others. Absent: any; a removal
+  // then removes it for every model.
+  std::optional<int64_t> expected_version;
+};
+
+struct PromoteProfile {
+  std::string name;
+  int64_t version = 0;
+  // The newest version now, for the model of `version`; 0: there must be none. Absent: any.
+  std::optional<int64_t> expected_version;
 };
 
 struct ProfileSummary {
@@ -70,8 +96,11 @@ struct ProfileSummary {
   int64_t version = 0;
   int64_t create_time_us = 0;
   int64_t bytes = 0;
+  std::string model_fingerprint;  // that it was calibrated for; empty: not known
+  bool staged = false;
   bool corrupt = false;  // failed its checks at the last read: Get is DATA_LOSS
 };
+// An alias that names versions for several models is there once for each.
 struct ProfileAlias {
   std::string alias;
   int64_t version = 0;
@@ -116,7 +145,8 @@ class ProfileStore {
   virtual ~ProfileStore() = default;
 
   // Returns the stored record once it is durable. If the same request id and digest were used
-  // before, returns the first record and writes nothing; NOT_FOUND if that was deleted since.
+  // before, returns the first record and writes nothing; NOT_FOUND if that was deleted since. With
+  // ProfileStoreOptions::keep_versions, older versions of the same name and model go.
   // Errors:
   //   ALREADY_EXISTS (REQUEST_ID_REUSED)            the id had another digest or name
   //   ALREADY_EXISTS (PROFILE_EXISTS)               the name is taken; expected version 0
@@ -132,12 +162,14 @@ class ProfileStore {
   virtual absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant,
                                               const PutProfile& put) const = 0;
 
-  // NOT_FOUND (PROFILE_NOT_FOUND) for an unknown name, version or alias.
+  // NOT_FOUND (PROFILE_NOT_FOUND) for an unknown name, version or alias, and for the newest version
+  // of a name whose versions are all staged. FAILED_PRECONDITION (PROFILE_MISMATCH), if the name
+  // has a newest version, or the alias a version, for other models only.
   virtual absl::StatusOr<ProfilePtr> Get(const Tenant& tenant, const std::string& name,
                                          const ProfileSelector& selector) const = 0;
 
-  // The newest version of every name, sorted by name. INVALID_ARGUMENT (page_token) for a foreign
-  // token.
+  // The newest version of every name, sorted by name; of a name without one its highest version.
+  // INVALID_ARGUMENT (page_token) for a foreign token.
   virtual absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const = 0;
 
   // Versions of a name, newest first; NOT_FOUND for an unknown name.
@@ -149,11 +181,23 @@ class ProfileStore {
                                                                 const std::string& name) const = 0;
 
   // ABORTED (VERSION_MISMATCH) if the alias names another version than expected. NOT_FOUND for an
-  // unknown name or version. RESOURCE_EXHAUSTED (PROFILE_QUOTA) for more than 16 aliases of a name.
+  // unknown name or version. RESOURCE_EXHAUSTED (PROFILE_QUOTA) for more than 16 aliases of a name
+  // and model.
   virtual absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) = 0;
 
-  // Deletes all versions and aliases of a name. NOT_FOUND for an unknown name. ABORTED
-  // (VERSION_MISMATCH) if the newest version is not the expected one (absent: any).
+  // Makes a staged version the newest for its model. OK without a change if it is the newest
+  // already, so a call may be repeated. NOT_FOUND for an unknown name or version. ABORTED
+  // (VERSION_MISMATCH) if the newest version is another than expected, or a higher one.
+  virtual absl::Status Promote(const Tenant& tenant, const PromoteProfile& promote) = 0;
+
+  // Deletes one version; the next lower one may become the newest. NOT_FOUND for an unknown name or
+  // version. FAILED_PRECONDITION (VERSION_HAS_ALIAS) if an alias names it.
+  virtual absl::Status DeleteVersion(const Tenant& tenant, const std::string& name,
+                                     int64_t version) = 0;
+
+  // Deletes all versions and aliases of a name, for every model. NOT_FOUND for an unknown name.
+  // ABORTED (VERSION_MISMATCH) if the highest version, staged or not, of whatever model, is not the
+  // expected one (absent: any).
   virtual absl::Status Delete(const Tenant& tenant, const std::string& name,
                               std::optional<int64_t> expected_version) = 0;
 
@@ -176,6 +220,15 @@ struct ProfileStoreOptions {
   std::function<ProfileQuota(const Tenant&)> quota_of;
   std::chrono::milliseconds poll_interval{250};  // between looks for changes by others
   std::chrono::milliseconds busy_timeout{2000};  // wait for another writer
+  // Unset: every version fits. Called by each call, from any thread.
+  std::function<ServedModel()> served_model = nullptr;
+  // A Put or Promote deletes all but so many of the highest promoted versions of its name and
+  // model; a Put with `stage` likewise of the staged ones. Versions that an alias names stay, and
+  // do not count. 0: all are kept.
+  int32_t keep_versions = 0;
+  // Told of the versions that keep_versions deleted, once that is durable.
+  std::function<void(const Tenant&, const std::string& name, const std::vector<int64_t>& versions)>
+      on_removed = nullptr;
 };
 
 }  // namespace eta

@@ -27,6 +27,39 @@ ProfilePtr FindVersion(const FolderProfile& profile, int64_t version) {
   return found == profile.versions.end() ? nullptr : found->second;
 }
 
+bool Fits(const std::string& fingerprint, const ServedModel& served) {
+  return served.fingerprint.empty() || fingerprint == served.fingerprint ||
+         fingerprint == served.former_fingerprint;
+}
+
+// The highest version that fits; null if there is none.
+ProfilePtr NewestOf(const FolderProfile& profile, const ServedModel& served) {
+  const auto newest = std::find_if(
+      profile.versions.rbegin(), profile.versions.rend(),
+      [&](const auto& version) { return Fits(version.second->content.model_fingerprint, served); });
+  return newest == profile.versions.rend() ? nullptr : newest->second;
+}
+
+// The highest version that an alias names and that fits; null if there is none.
+ProfilePtr AliasedOf(const FolderProfile& profile, const std::map<std::string, int64_t>& named,
+                     const ServedModel& served) {
+  int64_t highest = 0;
+  for (const auto& [fingerprint, version] : named) {
+    if (Fits(fingerprint, served)) highest = std::max(highest, version);
+  }
+  return FindVersion(profile, highest);
+}
+
+// The record as one of the served model, if it names that by its former fingerprint.
+ProfilePtr Renamed(const ProfilePtr& profile, const ServedModel& served) {
+  const bool former = !served.former_fingerprint.empty() &&
+                      profile->content.model_fingerprint == served.former_fingerprint;
+  if (!former) return profile;
+  auto renamed = std::make_shared<ProfileRecord>(*profile);
+  renamed->content.model_fingerprint = served.fingerprint;
+  return renamed;
+}
+
 absl::StatusOr<ProfileSummary> Summary(const ProfilePtr& profile) {
   ProfileRecord copy = *profile;
   const absl::StatusOr<std::string> blob = EncodeProfile(copy);
@@ -34,7 +67,8 @@ absl::StatusOr<ProfileSummary> Summary(const ProfilePtr& profile) {
   return ProfileSummary{.name = profile->name,
                         .version = profile->version,
                         .create_time_us = profile->create_time_us,
-                        .bytes = static_cast<int64_t>(blob->size())};
+                        .bytes = static_cast<int64_t>(blob->size()),
+                        .model_fingerprint = profile->content.model_fingerprint};
 }
 
 bool Same(const FolderProfile* a, const FolderProfile* b) {
@@ -68,7 +102,7 @@ absl::StatusOr<FolderProfiles> ReadSteady(const std::string& path, const std::st
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DirectoryProfileStore>> DirectoryProfileStore::Open(
-    const std::string& path, std::chrono::milliseconds poll_interval) {
+    const std::string& path, const ProfileStoreOptions& options) {
   constexpr int kAttempts = 10;
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -78,7 +112,7 @@ absl::StatusOr<std::unique_ptr<DirectoryProfileStore>> DirectoryProfileStore::Op
     status = profiles.status();
     if (profiles.ok()) {
       return std::unique_ptr<DirectoryProfileStore>(
-          new DirectoryProfileStore(path, *std::move(stamp), *std::move(profiles), poll_interval));
+          new DirectoryProfileStore(path, *std::move(stamp), *std::move(profiles), options));
     }
     if (!HasReason(status, "STORE_BUSY")) return status;
   }
@@ -87,17 +121,22 @@ absl::StatusOr<std::unique_ptr<DirectoryProfileStore>> DirectoryProfileStore::Op
 
 DirectoryProfileStore::DirectoryProfileStore(std::string path, std::string stamp,
                                              FolderProfiles profiles,
-                                             std::chrono::milliseconds poll_interval)
+                                             const ProfileStoreOptions& options)
     : path_(std::move(path)),
+      served_model_(options.served_model),
       profiles_(std::make_shared<const FolderProfiles>(std::move(profiles))),
       stamp_(std::move(stamp)),
       told_(profiles_),
       poll_(
-          poll_interval, [this] { Reload(); }, [] { return -1; }) {}
+          options.poll_interval, [this] { Reload(); }, [] { return -1; }) {}
 
 DirectoryProfileStore::Set DirectoryProfileStore::Current() const {
   const MutexLock lock(mutex_);
   return profiles_;
+}
+
+ServedModel DirectoryProfileStore::Served() const {
+  return served_model_ ? served_model_() : ServedModel();
 }
 
 void DirectoryProfileStore::Reload() {
@@ -154,15 +193,20 @@ absl::StatusOr<ProfilePtr> DirectoryProfileStore::Get(const Tenant& tenant, cons
   const Set profiles = Current();
   const FolderProfile* profile = Find(*profiles, tenant, name);
   if (profile == nullptr) return NoSuchProfile();
+  const ServedModel served = Served();
+  ProfilePtr found, any;
   if (alias != nullptr) {
     const auto named = profile->aliases.find(*alias);
     if (named == profile->aliases.end()) return NoSuchProfile();
-    version = &named->second;
+    found = AliasedOf(*profile, named->second, served);
+    any = AliasedOf(*profile, named->second, {});
+  } else {
+    found = version == nullptr ? NewestOf(*profile, served) : FindVersion(*profile, *version);
+    any = version == nullptr ? NewestOf(*profile, {}) : nullptr;
   }
-  ProfilePtr found =
-      version == nullptr ? profile->versions.rbegin()->second : FindVersion(*profile, *version);
-  if (found == nullptr) return NoSuchProfile();
-  return found;
+  if (found != nullptr) return Renamed(found, served);
+  if (any == nullptr) return NoSuchProfile();
+  return NoFittingVersion(any->content.model_fingerprint, served.fingerprint);
 }
 
 absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
@@ -170,6 +214,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
   const absl::StatusOr<std::string> last = ReadNamePage(tenant, page);
   if (!last.ok()) return last.status();
   const Set profiles = Current();
+  const ServedModel served = Served();
   const auto names = profiles->find(tenant);
   ProfileList list;
   if (names == profiles->end()) return list;
@@ -178,7 +223,9 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
       list.next_token = MakePageToken(tenant, "", list.profiles.back().name);
       break;
     }
-    absl::StatusOr<ProfileSummary> summary = Summary(it->second.versions.rbegin()->second);
+    const ProfilePtr newest = NewestOf(it->second, served);
+    absl::StatusOr<ProfileSummary> summary =
+        Summary(Renamed(newest != nullptr ? newest : it->second.versions.rbegin()->second, served));
     if (!summary.ok()) return summary.status();
     list.profiles.push_back(*std::move(summary));
   }
@@ -194,6 +241,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& te
   const Set profiles = Current();
   const FolderProfile* profile = Find(*profiles, tenant, name);
   if (profile == nullptr) return NoSuchProfile();
+  const ServedModel served = Served();
   ProfileList list;
   for (auto it = profile->versions.rbegin(); it != profile->versions.rend(); ++it) {
     if (it->first >= *before) continue;
@@ -201,7 +249,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& te
       list.next_token = MakePageToken(tenant, name, absl::StrCat(list.profiles.back().version));
       break;
     }
-    absl::StatusOr<ProfileSummary> summary = Summary(it->second);
+    absl::StatusOr<ProfileSummary> summary = Summary(Renamed(it->second, served));
     if (!summary.ok()) return summary.status();
     list.profiles.push_back(*std::move(summary));
   }
@@ -214,12 +262,25 @@ absl::StatusOr<std::vector<ProfileAlias>> DirectoryProfileStore::ListAliases(
   const Set profiles = Current();
   std::vector<ProfileAlias> aliases;
   if (const FolderProfile* profile = Find(*profiles, tenant, name)) {
-    for (const auto& [alias, version] : profile->aliases) aliases.push_back({alias, version});
+    for (const auto& [alias, named] : profile->aliases) {
+      for (const auto& [fingerprint, version] : named) aliases.push_back({alias, version});
+    }
   }
   return aliases;
 }
 
 absl::Status DirectoryProfileStore::SetAlias(const Tenant& /*tenant*/, const PutAlias& /*put*/) {
+  return StoreReadOnly();
+}
+
+absl::Status DirectoryProfileStore::Promote(const Tenant& /*tenant*/,
+                                            const PromoteProfile& /*promote*/) {
+  return StoreReadOnly();
+}
+
+absl::Status DirectoryProfileStore::DeleteVersion(const Tenant& /*tenant*/,
+                                                  const std::string& /*name*/,
+                                                  int64_t /*version*/) {
   return StoreReadOnly();
 }
 

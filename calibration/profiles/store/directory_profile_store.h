@@ -2,6 +2,7 @@
 // a whole.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,7 +20,7 @@ class DirectoryProfileStore final : public ProfileStore {
   // Fails if the folder's first contents are bad. If later contents are bad, the last good set
   // stays in use.
   static absl::StatusOr<std::unique_ptr<DirectoryProfileStore>> Open(
-      const std::string& path, std::chrono::milliseconds poll_interval);
+      const std::string& path, const ProfileStoreOptions& options);
 
   absl::StatusOr<ProfilePtr> Put(const Tenant& tenant, const PutProfile& put) override;
   absl::StatusOr<ProfilePtr> CheckPut(const Tenant& tenant, const PutProfile& put) const override;
@@ -31,6 +32,9 @@ class DirectoryProfileStore final : public ProfileStore {
   absl::StatusOr<std::vector<ProfileAlias>> ListAliases(const Tenant& tenant,
                                                         const std::string& name) const override;
   absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) override;
+  absl::Status Promote(const Tenant& tenant, const PromoteProfile& promote) override;
+  absl::Status DeleteVersion(const Tenant& tenant, const std::string& name,
+                             int64_t version) override;
   absl::Status Delete(const Tenant& tenant, const std::string& name,
                       std::optional<int64_t> expected_version) override;
   Lease Watch(ProfileWatcher watcher) override;
@@ -42,11 +46,13 @@ class DirectoryProfileStore final : public ProfileStore {
   using Set = std::shared_ptr<const FolderProfiles>;
 
   DirectoryProfileStore(std::string path, std::string stamp, FolderProfiles profiles,
-                        std::chrono::milliseconds poll_interval);
+                        const ProfileStoreOptions& options);
   Set Current() const;
+  ServedModel Served() const;
   void Reload();
 
   const std::string path_;
+  const std::function<ServedModel()> served_model_;
   mutable Mutex mutex_;
   Set profiles_ GUARDED_BY(mutex_);
   absl::Status health_ GUARDED_BY(mutex_);

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<ProfileStore>> OpenProfileStore(const std::string
   if (!folder) absl::ConsumePrefix(&rest, "sqlite:");
   const std::string path(rest);
   if (path.empty()) return InvalidField("profile_store", "names no path");
-  if (folder) return DirectoryProfileStore::Open(path, options.poll_interval);
+  if (folder) return DirectoryProfileStore::Open(path, options);
   if (absl::StrContains(path, "://")) {
     return InvalidField("profile_store",
                         "must be sqlite:PATH, a path, postgresql://... or dir:PATH");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/profiles/store/fingerprint_column.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
 #include "kernels/failpoint.h"
@@ -11,7 +12,7 @@
 namespace eta {
 namespace {
 
-constexpr int64_t kSchemaVersion = 2;
+constexpr int64_t kSchemaVersion = 3;
 constexpr size_t kMaxIdle = 8;
 constexpr int kAttempts = 4;  // of a transaction that PostgreSQL ended
 constexpr std::chrono::milliseconds kFirstPause{100};
@@ -82,7 +83,32 @@ INSERT INTO eta_uses (tenant, versions_ever, versions, bytes)
 ALTER TABLE eta_profiles FORCE ROW LEVEL SECURITY;
 UPDATE eta_store SET schema_version = 2;
 )"};
-static_assert(kSchemaVersion == 2);
+// The additions of schema version 3, before and after the new column is filled. Its rows, too, are
+// filled with row-level security lifted.
+constexpr char kModelColumns[] = R"(
+ALTER TABLE eta_profiles ADD COLUMN model_fingerprint text COLLATE "C" NOT NULL DEFAULT '',
+  ADD COLUMN staged bigint NOT NULL DEFAULT 0;
+ALTER TABLE eta_aliases ADD COLUMN model_fingerprint text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE eta_profiles NO FORCE ROW LEVEL SECURITY;
+ALTER TABLE eta_aliases NO FORCE ROW LEVEL SECURITY;
+)";
+constexpr const char* kModels[] = {
+    R"(
+CREATE INDEX eta_profiles_by_model ON eta_profiles
+  (tenant, name, model_fingerprint, staged, version) WHERE record IS NOT NULL;
+)",
+    R"(
+UPDATE eta_aliases a SET model_fingerprint = p.model_fingerprint FROM eta_profiles p
+  WHERE p.tenant = a.tenant AND p.name = a.name AND p.version = a.version;
+)",
+    R"(
+ALTER TABLE eta_aliases DROP CONSTRAINT eta_aliases_pkey,
+  ADD PRIMARY KEY (tenant, name, alias, model_fingerprint);
+ALTER TABLE eta_profiles FORCE ROW LEVEL SECURITY;
+ALTER TABLE eta_aliases FORCE ROW LEVEL SECURITY;
+UPDATE eta_store SET schema_version = 3;
+)"};
+static_assert(kSchemaVersion == 3);
 
 int64_t FirstInteger(const std::vector<SqlRow>& rows) {
   const auto* number =
@@ -114,6 +140,14 @@ absl::Status Migrate(PostgresConnection& connection) {
   if (FirstInteger(*version) == 1) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
     for (const char* statements : kUses) {
+      if (status = connection.Run(statements); !status.ok()) return status;
+    }
+  }
+  if (FirstInteger(*version) < 3) {
+    if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
+    if (status = connection.Run(kModelColumns); !status.ok()) return status;
+    if (status = FillFingerprints(connection); !status.ok()) return status;
+    for (const char* statements : kModels) {
       if (status = connection.Run(statements); !status.ok()) return status;
     }
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -104,24 +103,41 @@ absl::Status AddProfile(const Tenant& tenant, std::string_view text, FolderProfi
   return absl::OkStatus();
 }
 
+// What an alias names: a version, or a list of versions for different models.
+absl::Status AddAlias(const std::string& field, const nlohmann::json& value,
+                      const std::string& alias, FolderProfile& profile) {
+  const bool several = value.is_array();
+  const size_t count = several ? value.size() : 1;
+  if (count == 0) return InvalidField(field, "names no version");
+  for (size_t i = 0; i < count; ++i) {
+    const nlohmann::json& number = several ? value[i] : value;
+    if (!number.is_number_integer()) {
+      return InvalidField(field, "must be a version or a list of versions");
+    }
+    const auto version = profile.versions.find(number.get<int64_t>());
+    if (version == profile.versions.end()) {
+      return InvalidField(field, "names a version that is not in this folder");
+    }
+    const std::string& model = version->second->content.model_fingerprint;
+    if (!profile.aliases[alias].emplace(model, version->first).second) {
+      return InvalidField(field, "names two versions for one model");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddAliases(const Tenant& tenant, std::string_view text, FolderProfiles& profiles) {
-  const auto json = ParseStrictJson("aliases", text, kMaxAliasBytes, /*max_depth=*/2);
+  const auto json = ParseStrictJson("aliases", text, kMaxAliasBytes, /*max_depth=*/3);
   if (!json.ok()) return json.status();
   std::map<std::string, FolderProfile>& names = profiles[tenant];
   for (const auto& [name, aliases] : json->root().items()) {
     const auto profile = names.find(name);
     if (profile == names.end()) return InvalidField(Quoted(name), "is not in this folder");
     if (!aliases.is_object()) return InvalidField(name, "must be an object");
-    JsonFields fields(aliases, name + ".");
-    for (const auto& [alias, unused] : aliases.items()) {
+    for (const auto& [alias, value] : aliases.items()) {
       RETURN_IF_ERROR(CheckProfileAlias(name + "." + Quoted(alias), alias));
-      const int64_t version = fields.Integer(alias, 1, std::numeric_limits<int64_t>::max());
-      if (!profile->second.versions.contains(version)) {
-        fields.Fail(alias, "names a version that is not in this folder");
-      }
-      profile->second.aliases[alias] = version;
+      RETURN_IF_ERROR(AddAlias(name + "." + alias, value, alias, profile->second));
     }
-    RETURN_IF_ERROR(fields.Finish());
   }
   return absl::OkStatus();
 }

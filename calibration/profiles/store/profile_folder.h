@@ -12,7 +12,8 @@ namespace eta {
 
 struct FolderProfile {
   std::map<int64_t, ProfilePtr> versions;  // at least one
-  std::map<std::string, int64_t> aliases;  // each names one of the versions
+  // Each names one of the versions for each of the models that it names.
+  std::map<std::string, std::map<std::string, int64_t>> aliases;  // by alias, then by fingerprint
 };
 // Profiles by tenant, then by name.
 using FolderProfiles = std::map<Tenant, std::map<std::string, FolderProfile>>;

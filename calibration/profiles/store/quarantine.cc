@@ -27,6 +27,11 @@ void Quarantine::Forget(const Tenant& tenant, const std::string& name) {
   });
 }
 
+void Quarantine::Forget(const Tenant& tenant, const std::string& name, int64_t version) {
+  const MutexLock lock(mutex_);
+  held_.erase({tenant, name, version});
+}
+
 bool Quarantine::Holds(const Tenant& tenant, const std::string& name, int64_t version) const {
   const MutexLock lock(mutex_);
   return held_.contains({tenant, name, version});

@@ -23,6 +23,8 @@ class Quarantine {
             const absl::Status& read);
   // Removes all versions of a name, since they are gone.
   void Forget(const Tenant& tenant, const std::string& name);
+  // Removes one version, since it is gone.
+  void Forget(const Tenant& tenant, const std::string& name, int64_t version);
 
   bool Holds(const Tenant& tenant, const std::string& name, int64_t version) const;
   // OK, or DATA_LOSS (PROFILE_CORRUPT) with the number of profiles.

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "calibration/profiles/profile_blob.h"
 #include "calibration/profiles/store/page_token.h"
+#include "calibration/profiles/store/sql_aliases.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -17,79 +18,10 @@
 namespace eta {
 namespace {
 
-constexpr int64_t kMaxAliases = 16;
 constexpr int64_t kMaxUses = 100'000;  // tenants whose use is kept in memory: tens of MB
 
-using Rows = absl::StatusOr<std::vector<SqlRow>>;
-
-int64_t Integer(const SqlValue& value) {
-  const int64_t* integer = std::get_if<int64_t>(&value);
-  return integer != nullptr ? *integer : 0;
-}
-std::string Text(const SqlValue& value) {
-  const std::string* text = std::get_if<std::string>(&value);
-  return text != nullptr ? *text : std::string();
-}
-SqlValue TextOrNull(const std::string& text) {
-  return text.empty() ? SqlValue() : SqlValue(text);
-}
-
-absl::Status RowCorrupt() {
-  return MakeError(absl::StatusCode::kDataLoss, "a stored profile is in another's place",
-                   {.reason = "PROFILE_CORRUPT"});
-}
-
-// Selects rows for Record().
-constexpr char kSelectRecord[] =
-    "SELECT name, version, create_time_us, request_id, payload_digest, record FROM eta_profiles"
-    " WHERE tenant = $1";
-
-// The record of a row, whose blob must say what its columns say.
-absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const SqlRow& row) {
-  const SqlBytes* blob = std::get_if<SqlBytes>(&row[5]);
-  if (blob == nullptr) return NoSuchProfile();
-  absl::StatusOr<ProfileRecord> record = DecodeProfile(blob->bytes);
-  if (!record.ok()) return record.status();
-  if (record->tenant != tenant || record->name != Text(row[0]) ||
-      record->version != Integer(row[1]) || record->create_time_us != Integer(row[2]) ||
-      record->request_id != Text(row[3]) || record->payload_digest != Text(row[4])) {
-    return RowCorrupt();
-  }
-  return std::make_shared<const ProfileRecord>(*std::move(record));
-}
-
-// Returns the record that a request id was used for; null if it was not used yet.
-absl::StatusOr<ProfilePtr> RequestRecord(SqlSession& session, const Tenant& tenant,
-                                         const PutProfile& put) {
-  if (put.request_id.empty()) return ProfilePtr();
-  const Rows rows = session.Run(absl::StrCat(kSelectRecord, " AND request_id = $2").c_str(),
-                                std::vector<SqlValue>{tenant.id(), put.request_id});
-  if (!rows.ok()) return rows.status();
-  if (rows->empty()) return ProfilePtr();
-  const SqlRow& row = rows->front();
-  if (Text(row[0]) != put.name || Text(row[4]) != put.payload_digest) return RequestIdReused();
-  return Record(tenant, row);
-}
-
-// 0 if there is no version.
-struct NameState {
-  int64_t last = 0;    // the highest version ever, deleted ones too
-  int64_t newest = 0;  // the highest version that exists
-};
-absl::StatusOr<NameState> ReadName(SqlSession& session, const Tenant& tenant,
-                                   const std::string& name) {
-  // Two look-ups, however many versions there are: every Put asks this while other writes wait.
-  const Rows rows = session.Run(
-      "SELECT (SELECT MAX(version) FROM eta_profiles WHERE tenant = $1 AND name = $2),"
-      " (SELECT version FROM eta_profiles WHERE tenant = $1 AND name = $2 AND record IS NOT NULL"
-      "  ORDER BY version DESC LIMIT 1)",
-      std::vector<SqlValue>{tenant.id(), name});
-  if (!rows.ok()) return rows.status();
-  return NameState{.last = Integer(rows->front()[0]), .newest = Integer(rows->front()[1])};
-}
-
-absl::Status CheckExpected(const NameState& state, std::optional<int64_t> expected) {
-  if (!expected || *expected == state.newest) return absl::OkStatus();
+absl::Status CheckExpected(int64_t newest, std::optional<int64_t> expected) {
+  if (!expected || *expected == newest) return absl::OkStatus();
   return *expected == 0 ? ProfileExists() : VersionMismatch();
 }
 
@@ -110,9 +42,10 @@ ProfileUse UseOf(const SqlRow& row) {
   return {.versions = Integer(row[1]), .bytes = Integer(row[2]), .versions_ever = Integer(row[3])};
 }
 
+// Whether there is room once `surplus` is gone.
 absl::Status CheckQuota(SqlSession& session, const Tenant& tenant, const ProfileQuota& quota,
-                        int64_t added_bytes) {
-  const Rows rows =
+                        const SurplusVersions& surplus, int64_t added_bytes) {
+  const SqlRows rows =
       session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant = $1",
                   std::vector<SqlValue>{tenant.id()});
   if (!rows.ok()) return rows.status();
@@ -120,8 +53,10 @@ absl::Status CheckQuota(SqlSession& session, const Tenant& tenant, const Profile
   if (use.versions_ever >= quota.versions_ever) {
     return OverProfileQuota("profile versions, deleted ones too", quota.versions_ever);
   }
-  if (use.versions >= quota.versions) return OverProfileQuota("profiles", quota.versions);
-  if (added_bytes > quota.bytes - use.bytes) {
+  if (use.versions - std::ssize(surplus.versions) >= quota.versions) {
+    return OverProfileQuota("profiles", quota.versions);
+  }
+  if (added_bytes > quota.bytes - use.bytes + surplus.bytes) {
     return OverProfileQuota("bytes of profiles", quota.bytes);
   }
   return absl::OkStatus();
@@ -129,7 +64,7 @@ absl::Status CheckQuota(SqlSession& session, const Tenant& tenant, const Profile
 
 // Raises the revision and records whose profile changed.
 absl::Status NoteChange(SqlSession& session, const Tenant& tenant, const std::string& name) {
-  const Rows raised = session.Run("UPDATE eta_store SET revision = revision + 1", {});
+  const SqlRows raised = session.Run("UPDATE eta_store SET revision = revision + 1", {});
   if (!raised.ok()) return raised.status();
   return session
       .Run(
@@ -144,20 +79,38 @@ absl::Status NoteChange(SqlSession& session, const Tenant& tenant, const std::st
 
 SqlProfileStore::SqlProfileStore(std::unique_ptr<SqlDatabase> database,
                                  const ProfileStoreOptions& options)
-    : quota_(options.quota),
-      quota_of_(options.quota_of),
+    : options_(options),
       database_(std::move(database)),
       poll_(
           options.poll_interval, [this] { PollForChanges(); },
           [this] { return database_->News(); }) {}
 
 ProfileQuota SqlProfileStore::QuotaOf(const Tenant& tenant) const {
-  return quota_of_ ? quota_of_(tenant) : quota_;
+  return options_.quota_of ? options_.quota_of(tenant) : options_.quota;
 }
 
-Rows SqlProfileStore::Query(const Tenant& tenant, const char* statement,
-                            const std::vector<SqlValue>& values) const {
-  Rows rows = std::vector<SqlRow>();
+ServedModel SqlProfileStore::Served() const {
+  return options_.served_model ? options_.served_model() : ServedModel();
+}
+
+absl::StatusOr<SurplusVersions> SqlProfileStore::Surplus(SqlSession& session, const Tenant& tenant,
+                                                         const std::string& name,
+                                                         const ModelFingerprints& models,
+                                                         bool staged, int added) const {
+  if (options_.keep_versions == 0) return SurplusVersions();
+  return FindSurplus(session, tenant, name, models, staged, options_.keep_versions - added);
+}
+
+void SqlProfileStore::TellRemoved(const Tenant& tenant, const std::string& name,
+                                  const std::vector<int64_t>& versions) {
+  if (versions.empty()) return;
+  for (const int64_t version : versions) quarantine_.Forget(tenant, name, version);
+  if (options_.on_removed) options_.on_removed(tenant, name, versions);
+}
+
+SqlRows SqlProfileStore::Query(const Tenant& tenant, const char* statement,
+                               const std::vector<SqlValue>& values) const {
+  SqlRows rows = std::vector<SqlRow>();
   const absl::Status status = database_->Read(tenant, [&](SqlSession& session) {
     rows = session.Run(statement, values);
     return rows.status();
@@ -170,7 +123,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::FindRequest(const Tenant& tenant,
                                                         const PutProfile& put) const {
   absl::StatusOr<ProfilePtr> found = ProfilePtr();
   const absl::Status status = database_->Read(tenant, [&](SqlSession& session) {
-    found = RequestRecord(session, tenant, put);
+    found = RequestRecord(session, tenant, put, Served());
     return found.status();
   });
   if (!status.ok()) return status;
@@ -178,57 +131,72 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::FindRequest(const Tenant& tenant,
 }
 
 absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant& tenant,
-                                               const PutProfile& put, ProfilePtr& stored) const {
-  const absl::StatusOr<ProfilePtr> before = RequestRecord(session, tenant, put);
+                                               const PutProfile& put, Inserted& inserted) const {
+  inserted = {};
+  const ServedModel served = Served();
+  const absl::StatusOr<ProfilePtr> before = RequestRecord(session, tenant, put, served);
   if (!before.ok()) return before.status();
-  stored = *before;
-  if (stored != nullptr) return SqlEnd::kRollback;
+  inserted.stored = *before;
+  if (inserted.stored != nullptr) return SqlEnd::kRollback;
 
-  const absl::StatusOr<NameState> state = ReadName(session, tenant, put.name);
-  if (!state.ok()) return state.status();
-  RETURN_IF_ERROR(CheckExpected(*state, put.expected_version));
+  const ModelFingerprints models = FingerprintsOf(served, put.content.model_fingerprint);
+  const absl::StatusOr<int64_t> last = LastVersion(session, tenant, put.name);
+  if (!last.ok()) return last.status();
+  const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, put.name, models);
+  if (!newest.ok()) return newest.status();
+  RETURN_IF_ERROR(CheckExpected(*newest, put.expected_version));
   ProfileRecord record{.tenant = tenant,
                        .name = put.name,
-                       .version = state->last + 1,
+                       .version = *last + 1,
                        .create_time_us = absl::ToUnixMicros(absl::Now()),
                        .request_id = put.request_id,
                        .payload_digest = put.payload_digest,
                        .content = put.content,
-                       .checksum = ""};
+                       .checksum = "",
+                       .staged = put.stage};
+  record.content.model_fingerprint = models.Renamed(put.content.model_fingerprint);
+  const std::string& fingerprint = record.content.model_fingerprint;
   absl::StatusOr<std::string> blob = EncodeProfile(record);
   if (!blob.ok()) return blob.status();
-  const absl::Status room =
-      CheckQuota(session, tenant, QuotaOf(tenant), static_cast<int64_t>(blob->size()));
-  if (!room.ok()) return room;
-  const Rows inserted = session.Run(
-      "INSERT INTO eta_profiles"
-      " (tenant, name, version, create_time_us, request_id, payload_digest, record)"
-      " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+  absl::StatusOr<SurplusVersions> surplus =
+      Surplus(session, tenant, put.name, models.Only(fingerprint), put.stage, /*added=*/1);
+  if (!surplus.ok()) return surplus.status();
+  RETURN_IF_ERROR(
+      CheckQuota(session, tenant, QuotaOf(tenant), *surplus, static_cast<int64_t>(blob->size())));
+  for (const int64_t version : surplus->versions) {
+    RETURN_IF_ERROR(DropVersion(session, tenant, put.name, version));
+  }
+  inserted.removed = std::move(surplus->versions);
+  const SqlRows added = session.Run(
+      "INSERT INTO eta_profiles (tenant, name, version, create_time_us, request_id, payload_digest,"
+      " record, model_fingerprint, staged) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
       std::vector<SqlValue>{tenant.id(), record.name, record.version, record.create_time_us,
                             TextOrNull(record.request_id), TextOrNull(record.payload_digest),
-                            SqlBytes{*std::move(blob)}});
-  if (!inserted.ok()) return inserted.status();
+                            SqlBytes{*std::move(blob)}, fingerprint,
+                            int64_t{record.staged ? 1 : 0}});
+  if (!added.ok()) return added.status();
   if (ETA_FAILPOINT(kStorePut)) return StoreFull();
   RETURN_IF_ERROR(NoteChange(session, tenant, put.name));
-  stored = std::make_shared<const ProfileRecord>(std::move(record));
+  inserted.stored = std::make_shared<const ProfileRecord>(std::move(record));
   return SqlEnd::kCommit;
 }
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::Put(const Tenant& tenant, const PutProfile& put) {
   RETURN_IF_ERROR(CheckPutFields(put));
   RETURN_IF_ERROR(CheckProfileContent(put.content));
-  ProfilePtr stored;
+  Inserted inserted;
   const absl::Status status = database_->Write(
-      tenant, [&](SqlSession& session) { return Insert(session, tenant, put, stored); });
+      tenant, [&](SqlSession& session) { return Insert(session, tenant, put, inserted); });
   if (HasReason(status, "OUTCOME_UNKNOWN") && !put.request_id.empty()) {
     const absl::StatusOr<ProfilePtr> found = FindRequest(tenant, put);
     if (!found.ok() || *found == nullptr) return status;
-    stored = *found;
+    inserted.stored = *found;
   } else if (!status.ok()) {
     return status;
   }
+  TellRemoved(tenant, put.name, inserted.removed);
   feed_.Tell({.tenant = tenant, .name = put.name});
-  return stored;
+  return inserted.stored;
 }
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
@@ -236,12 +204,17 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
   RETURN_IF_ERROR(CheckPutFields(put));
   absl::StatusOr<ProfilePtr> found = ProfilePtr();
   const absl::Status status = database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
-    found = RequestRecord(session, tenant, put);
+    const ServedModel served = Served();
+    found = RequestRecord(session, tenant, put, served);
     if (!found.ok() || *found != nullptr) return found.status();
-    const absl::StatusOr<NameState> state = ReadName(session, tenant, put.name);
-    if (!state.ok()) return state.status();
-    RETURN_IF_ERROR(CheckExpected(*state, put.expected_version));
-    return CheckQuota(session, tenant, QuotaOf(tenant), 1);
+    const ModelFingerprints models = FingerprintsOf(served, put.content.model_fingerprint);
+    const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, put.name, models);
+    if (!newest.ok()) return newest.status();
+    RETURN_IF_ERROR(CheckExpected(*newest, put.expected_version));
+    const absl::StatusOr<SurplusVersions> surplus =
+        Surplus(session, tenant, put.name, models, put.stage, /*added=*/1);
+    if (!surplus.ok()) return surplus.status();
+    return CheckQuota(session, tenant, QuotaOf(tenant), *surplus, 1);
   });
   if (!status.ok()) return status;
   const absl::Status health = database_->Health();
@@ -249,36 +222,57 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
   return found;
 }
 
+// The number that a selector means; errors of ProfileStore::Get.
+absl::StatusOr<int64_t> SqlProfileStore::Select(SqlSession& session, const Tenant& tenant,
+                                                const std::string& name,
+                                                const ProfileSelector& selector) const {
+  if (const int64_t* version = std::get_if<int64_t>(&selector)) return *version;
+  const ModelFingerprints models = FingerprintsOf(Served());
+  absl::StatusOr<int64_t> fitting, any;
+  if (const std::string* alias = std::get_if<std::string>(&selector)) {
+    const auto rows = AliasRows(session, tenant, name);
+    if (!rows.ok()) return rows.status();
+    fitting = AliasedVersion(*rows, *alias, models);
+    any = AliasedVersion(*rows, *alias, {});
+  } else {
+    fitting = NewestVersion(session, tenant, name, models);
+    if (!fitting.ok() || *fitting != 0) return fitting;
+    any = NewestVersion(session, tenant, name, {});
+  }
+  if (!any.ok()) return any.status();
+  if (*fitting != 0) return fitting;
+  if (*any == 0) return NoSuchProfile();
+  const auto foreign = FindVersion(session, tenant, name, *any);
+  if (!foreign.ok()) return foreign.status();
+  return NoFittingVersion(*foreign ? (*foreign)->fingerprint : "", models.now);
+}
+
 absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std::string& name,
                                                 const ProfileSelector& selector) const {
   RETURN_IF_ERROR(CheckProfileName("name", name));
-  std::vector<SqlValue> values = {tenant.id(), name};
-  std::string which = " AND record IS NOT NULL ORDER BY version DESC LIMIT 1";
-  if (const int64_t* version = std::get_if<int64_t>(&selector)) {
-    if (*version < 1) return InvalidField("version", "must be at least 1");
-    values.emplace_back(*version);
-    which = " AND version = $3";
-  } else if (const std::string* alias = std::get_if<std::string>(&selector)) {
+  const int64_t* version = std::get_if<int64_t>(&selector);
+  if (version != nullptr && *version < 1) return InvalidField("version", "must be at least 1");
+  if (const std::string* alias = std::get_if<std::string>(&selector)) {
     RETURN_IF_ERROR(CheckProfileAlias("alias", *alias));
-    values.emplace_back(*alias);
-    which =
-        " AND version = (SELECT version FROM eta_aliases"
-        " WHERE tenant = $1 AND name = $2 AND alias = $3)";
   }
-  const std::string statement = absl::StrCat(kSelectRecord, " AND name = $2", which);
-  const Rows rows = Query(tenant, statement.c_str(), values);
-  if (!rows.ok()) return rows.status();
-  if (rows->empty()) return NoSuchProfile();
-  absl::StatusOr<ProfilePtr> record = Record(tenant, rows->front());
-  quarantine_.Note(tenant, name, Integer(rows->front()[1]), record.status());
+  absl::StatusOr<ProfilePtr> record = ProfilePtr();
+  const absl::Status status = database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
+    const absl::StatusOr<int64_t> selected = Select(session, tenant, name, selector);
+    if (!selected.ok()) return selected.status();
+    record = VersionRecord(session, tenant, name, *selected, Served());
+    quarantine_.Note(tenant, name, *selected, record.status());
+    return record.status();
+  });
+  if (!status.ok()) return status;
   return record;
 }
 
-// Makes a page from rows of name, version, create time, bytes. The query asked for one row more
-// than fits. A name that could not have been put is a damaged row: Health reports it, and it is not
-// listed.
+// Makes a page from rows of name, version, create time, bytes, fingerprint, staged. The query asked
+// for one row more than fits. A name that could not have been put is a damaged row: Health reports
+// it, and it is not listed.
 ProfileList SqlProfileStore::Page(const Tenant& tenant, const std::string& listing,
                                   const std::vector<SqlRow>& rows, const ProfilePage& page) const {
+  const ModelFingerprints models = FingerprintsOf(Served());
   ProfileList list;
   const size_t size = std::min(rows.size(), static_cast<size_t>(page.size));
   for (size_t i = 0; i < size; ++i) {
@@ -292,6 +286,8 @@ ProfileList SqlProfileStore::Page(const Tenant& tenant, const std::string& listi
                              .version = version,
                              .create_time_us = Integer(rows[i][2]),
                              .bytes = Integer(rows[i][3]),
+                             .model_fingerprint = models.Renamed(Text(rows[i][4])),
+                             .staged = Integer(rows[i][5]) != 0,
                              .corrupt = quarantine_.Holds(tenant, name, version)});
   }
   if (rows.size() > size) {
@@ -306,14 +302,18 @@ absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
                                                   const ProfilePage& page) const {
   const absl::StatusOr<std::string> last = ReadNamePage(tenant, page);
   if (!last.ok()) return last.status();
-  const Rows rows =
+  const ModelFingerprints models = FingerprintsOf(Served());
+  const SqlRows rows =
       Query(tenant,
-            "SELECT p.name, p.version, p.create_time_us, LENGTH(p.record) FROM eta_profiles p JOIN"
-            " (SELECT name, MAX(version) AS version FROM eta_profiles"
-            "  WHERE tenant = $1 AND name > $2 AND record IS NOT NULL"
+            "SELECT p.name, p.version, p.create_time_us, LENGTH(p.record), p.model_fingerprint,"
+            " p.staged FROM eta_profiles p JOIN"
+            " (SELECT name, COALESCE(MAX(CASE WHEN staged = 0 AND"
+            "   (CAST($4 AS TEXT) = '' OR model_fingerprint IN ($4, $5, '')) THEN version END), "
+            "MAX(version))"
+            "  AS version FROM eta_profiles WHERE tenant = $1 AND name > $2 AND record IS NOT NULL"
             "  GROUP BY name ORDER BY name LIMIT $3) n"
             " ON p.tenant = $1 AND p.name = n.name AND p.version = n.version ORDER BY p.name",
-            {tenant.id(), *last, int64_t{page.size} + 1});
+            {tenant.id(), *last, int64_t{page.size} + 1, models.now, models.former});
   if (!rows.ok()) return rows.status();
   return Page(tenant, "", *rows, page);
 }
@@ -324,11 +324,12 @@ absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
   RETURN_IF_ERROR(CheckProfileName("name", name));
   const absl::StatusOr<int64_t> before = ReadVersionPage(tenant, name, page);
   if (!before.ok()) return before.status();
-  const Rows rows = Query(tenant,
-                          "SELECT name, version, create_time_us, LENGTH(record) FROM eta_profiles"
-                          " WHERE tenant = $1 AND name = $2 AND version < $3"
-                          " AND record IS NOT NULL ORDER BY version DESC LIMIT $4",
-                          {tenant.id(), name, *before, int64_t{page.size} + 1});
+  const SqlRows rows = Query(tenant,
+                             "SELECT name, version, create_time_us, LENGTH(record),"
+                             " model_fingerprint, staged FROM eta_profiles WHERE tenant = $1 AND "
+                             "name = $2 AND version < $3"
+                             " AND record IS NOT NULL ORDER BY version DESC LIMIT $4",
+                             {tenant.id(), name, *before, int64_t{page.size} + 1});
   if (!rows.ok()) return rows.status();
   if (rows->empty() && page.token.empty()) return NoSuchProfile();
   return Page(tenant, name, *rows, page);
@@ -337,17 +338,17 @@ absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
 absl::StatusOr<std::vector<ProfileAlias>> SqlProfileStore::ListAliases(
     const Tenant& tenant, const std::string& name) const {
   RETURN_IF_ERROR(CheckProfileName("name", name));
-  const Rows rows = Query(tenant,
-                          "SELECT alias, version FROM eta_aliases"
-                          " WHERE tenant = $1 AND name = $2 ORDER BY alias",
-                          {tenant.id(), name});
-  if (!rows.ok()) return rows.status();
   std::vector<ProfileAlias> aliases;
-  for (const SqlRow& row : *rows) {
-    const std::string alias = Text(row[0]);
-    if (!CheckProfileAlias("alias", alias).ok()) continue;  // a damaged row
-    aliases.push_back({.alias = alias, .version = Integer(row[1])});
-  }
+  const absl::Status status = database_->Read(tenant, [&](SqlSession& session) {
+    const auto rows = AliasRows(session, tenant, name);
+    if (!rows.ok()) return rows.status();
+    for (const AliasRow& row : *rows) {
+      if (!CheckProfileAlias("alias", row.alias).ok()) continue;  // a damaged row
+      aliases.push_back({.alias = row.alias, .version = row.version});
+    }
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
   return aliases;
 }
 
@@ -356,40 +357,11 @@ absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put
   RETURN_IF_ERROR(CheckProfileAlias("alias", put.alias));
   RETURN_IF_ERROR(CheckExpectedField(put.expected_version));
   if (put.version < 0) return InvalidField("version", "must not be negative");
-  const std::vector<SqlValue> key = {tenant.id(), put.name, put.alias};
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
-    const Rows named = session.Run(
-        "SELECT version, CASE WHEN alias = $3 THEN 1 ELSE 0 END FROM eta_aliases"
-        " WHERE tenant = $1 AND name = $2",
-        key);
-    if (!named.ok()) return named.status();
-    int64_t current = 0;
-    for (const SqlRow& row : *named) {
-      if (Integer(row[1]) == 1) current = Integer(row[0]);
-    }
-    if (put.expected_version && *put.expected_version != current) return VersionMismatch();
-    if (put.version == 0) {
-      if (current == 0) return NoSuchProfile();
-      const Rows removed = session.Run(
-          "DELETE FROM eta_aliases WHERE tenant = $1 AND name = $2 AND alias = $3", key);
-      if (!removed.ok()) return removed.status();
-    } else {
-      const Rows there = session.Run(
-          "SELECT version FROM eta_profiles"
-          " WHERE tenant = $1 AND name = $2 AND version = $3 AND record IS NOT NULL",
-          std::vector<SqlValue>{tenant.id(), put.name, put.version});
-      if (!there.ok()) return there.status();
-      if (there->empty()) return NoSuchProfile();
-      if (current == put.version) return SqlEnd::kRollback;
-      if (current == 0 && static_cast<int64_t>(named->size()) >= kMaxAliases) {
-        return OverProfileQuota("aliases of a profile", kMaxAliases);
-      }
-      const Rows set = session.Run(
-          "INSERT INTO eta_aliases (tenant, name, alias, version) VALUES ($1, $2, $3, $4)"
-          " ON CONFLICT (tenant, name, alias) DO UPDATE SET version = excluded.version",
-          std::vector<SqlValue>{tenant.id(), put.name, put.alias, put.version});
-      if (!set.ok()) return set.status();
-    }
+    const absl::StatusOr<SqlEnd> end = put.version == 0
+                                           ? UnnameVersions(session, tenant, put)
+                                           : NameVersion(session, tenant, put, Served());
+    if (!end.ok() || *end == SqlEnd::kRollback) return end;
     if (ETA_FAILPOINT(kStoreAlias)) return StoreFull();
     RETURN_IF_ERROR(NoteChange(session, tenant, put.name));
     return SqlEnd::kCommit;
@@ -399,20 +371,84 @@ absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put
   return status;
 }
 
+absl::Status SqlProfileStore::Promote(const Tenant& tenant, const PromoteProfile& promote) {
+  RETURN_IF_ERROR(CheckProfileName("name", promote.name));
+  RETURN_IF_ERROR(CheckExpectedField(promote.expected_version));
+  if (promote.version < 1) return InvalidField("version", "must be at least 1");
+  std::vector<int64_t> removed;
+  const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
+    removed.clear();
+    const auto state = FindVersion(session, tenant, promote.name, promote.version);
+    if (!state.ok()) return state.status();
+    if (!*state) return NoSuchProfile();
+    const ModelFingerprints models = FingerprintsOf(Served(), (*state)->fingerprint);
+    const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, promote.name, models);
+    if (!newest.ok()) return newest.status();
+    if (*newest == promote.version) return SqlEnd::kRollback;
+    const bool expected = !promote.expected_version || *promote.expected_version == *newest;
+    if (!expected || *newest > promote.version) return VersionMismatch();
+    const SqlRows done = session.Run(
+        "UPDATE eta_profiles SET staged = 0 WHERE tenant = $1 AND name = $2 AND version = $3",
+        std::vector<SqlValue>{tenant.id(), promote.name, promote.version});
+    if (!done.ok()) return done.status();
+    if (ETA_FAILPOINT(kStorePut)) return StoreFull();
+    absl::StatusOr<SurplusVersions> surplus =
+        Surplus(session, tenant, promote.name, models.Only((*state)->fingerprint),
+                /*staged=*/false, /*added=*/0);
+    if (!surplus.ok()) return surplus.status();
+    for (const int64_t version : surplus->versions) {
+      RETURN_IF_ERROR(DropVersion(session, tenant, promote.name, version));
+    }
+    removed = std::move(surplus->versions);
+    RETURN_IF_ERROR(NoteChange(session, tenant, promote.name));
+    return SqlEnd::kCommit;
+  };
+  const absl::Status status = database_->Write(tenant, body);
+  if (!status.ok()) return status;
+  TellRemoved(tenant, promote.name, removed);
+  feed_.Tell({.tenant = tenant, .name = promote.name});
+  return status;
+}
+
+absl::Status SqlProfileStore::DeleteVersion(const Tenant& tenant, const std::string& name,
+                                            int64_t version) {
+  RETURN_IF_ERROR(CheckProfileName("name", name));
+  if (version < 1) return InvalidField("version", "must be at least 1");
+  const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
+    const auto state = FindVersion(session, tenant, name, version);
+    if (!state.ok()) return state.status();
+    if (!*state) return NoSuchProfile();
+    const auto aliases = AliasRows(session, tenant, name);
+    if (!aliases.ok()) return aliases.status();
+    for (const AliasRow& row : *aliases) {
+      if (row.version == version) return VersionHasAlias(row.alias);
+    }
+    RETURN_IF_ERROR(DropVersion(session, tenant, name, version));
+    if (ETA_FAILPOINT(kStoreDelete)) return StoreFull();
+    RETURN_IF_ERROR(NoteChange(session, tenant, name));
+    return SqlEnd::kCommit;
+  };
+  const absl::Status status = database_->Write(tenant, body);
+  if (!status.ok()) return status;
+  quarantine_.Forget(tenant, name, version);
+  feed_.Tell({.tenant = tenant, .name = name});
+  return status;
+}
+
 absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& name,
                                      std::optional<int64_t> expected_version) {
   RETURN_IF_ERROR(CheckProfileName("name", name));
   RETURN_IF_ERROR(CheckExpectedField(expected_version));
   const std::vector<SqlValue> key = {tenant.id(), name};
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
-    const absl::StatusOr<NameState> state = ReadName(session, tenant, name);
-    if (!state.ok()) return state.status();
-    if (state->newest == 0) return NoSuchProfile();
-    if (expected_version && *expected_version != state->newest) return VersionMismatch();
+    const absl::StatusOr<int64_t> highest = HighestVersion(session, tenant, name);
+    if (!highest.ok()) return highest.status();
+    if (*highest == 0) return NoSuchProfile();
+    if (expected_version && *expected_version != *highest) return VersionMismatch();
     for (const char* statement : {"UPDATE eta_profiles SET record = NULL"
                                   " WHERE tenant = $1 AND name = $2 AND record IS NOT NULL",
                                   "DELETE FROM eta_aliases WHERE tenant = $1 AND name = $2"}) {
-      if (const Rows done = session.Run(statement, key); !done.ok()) return done.status();
+      if (const SqlRows done = session.Run(statement, key); !done.ok()) return done.status();
       if (ETA_FAILPOINT(kStoreDelete)) return StoreFull();
     }
     RETURN_IF_ERROR(NoteChange(session, tenant, name));
@@ -437,7 +473,7 @@ absl::Status SqlProfileStore::Health() const {
 // A database that cannot be asked now is asked again at the next look.
 void SqlProfileStore::PollForChanges() {
   (void)database_->Poll([this](SqlSession& session) -> absl::Status {
-    const Rows now = session.Run("SELECT revision FROM eta_store", {});
+    const SqlRows now = session.Run("SELECT revision FROM eta_store", {});
     if (!now.ok()) return now.status();
     const int64_t revision = now->empty() ? 0 : Integer(now->front()[0]);
     // The first look does not know what was missed. Neither does a look that finds an older
@@ -452,7 +488,7 @@ void SqlProfileStore::PollForChanges() {
 }
 
 absl::Status SqlProfileStore::TellAll(SqlSession& session) {
-  const Rows used =
+  const SqlRows used =
       session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses LIMIT $1",
                   std::vector<SqlValue>{kMaxUses});
   if (!used.ok()) return used.status();
@@ -462,13 +498,13 @@ absl::Status SqlProfileStore::TellAll(SqlSession& session) {
 }
 
 absl::Status SqlProfileStore::TellSince(SqlSession& session, int64_t revision) {
-  const Rows used = session.Run(
+  const SqlRows used = session.Run(
       "SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant IN"
       " (SELECT tenant FROM eta_changes WHERE revision > $1)",
       std::vector<SqlValue>{revision});
   if (!used.ok()) return used.status();
-  const Rows rows = session.Run("SELECT tenant, name FROM eta_changes WHERE revision > $1",
-                                std::vector<SqlValue>{revision});
+  const SqlRows rows = session.Run("SELECT tenant, name FROM eta_changes WHERE revision > $1",
+                                   std::vector<SqlValue>{revision});
   if (!rows.ok()) return rows.status();
   NoteUses(/*all=*/false, *used);
   for (const SqlRow& row : *rows) {

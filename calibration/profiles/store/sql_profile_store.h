@@ -1,9 +1,10 @@
 // The rules of the profile store over SQL, shared by SQLite and PostgreSQL. Five tables:
 //
 //   eta_profiles  a version per row; `record` is the canonical blob. It is NULL once deleted, so
-//   that
-//                 neither the number nor the request id is used again.
-//   eta_aliases
+//                 that neither the number nor the request id is used again. model_fingerprint is
+//                 the blob's; '' where the blob was damaged when the store was migrated. staged is
+//                 0 or 1.
+//   eta_aliases   per name, alias and model the version; for every model where that is ''
 //   eta_store     one row: the revision, which every change raises
 //   eta_changes   per name, the revision at which it last changed
 //   eta_uses      per tenant, how much of its quota it uses. Triggers of the database count it, so
@@ -15,7 +16,6 @@
 // write.)
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +26,7 @@
 #include "calibration/profiles/store/change_feed.h"
 #include "calibration/profiles/store/quarantine.h"
 #include "calibration/profiles/store/sql_database.h"
+#include "calibration/profiles/store/sql_versions.h"
 #include "engine/base/mutex.h"
 
 namespace eta {
@@ -44,6 +45,9 @@ class SqlProfileStore final : public ProfileStore {
   absl::StatusOr<std::vector<ProfileAlias>> ListAliases(const Tenant& tenant,
                                                         const std::string& name) const override;
   absl::Status SetAlias(const Tenant& tenant, const PutAlias& put) override;
+  absl::Status Promote(const Tenant& tenant, const PromoteProfile& promote) override;
+  absl::Status DeleteVersion(const Tenant& tenant, const std::string& name,
+                             int64_t version) override;
   absl::Status Delete(const Tenant& tenant, const std::string& name,
                       std::optional<int64_t> expected_version) override;
   Lease Watch(ProfileWatcher watcher) override;
@@ -56,17 +60,30 @@ class SqlProfileStore final : public ProfileStore {
   ProfileList Page(const Tenant& tenant, const std::string& listing,
                    const std::vector<SqlRow>& rows, const ProfilePage& page) const;
   absl::StatusOr<ProfilePtr> FindRequest(const Tenant& tenant, const PutProfile& put) const;
+  // The outcome of a Put.
+  struct Inserted {
+    ProfilePtr stored;
+    std::vector<int64_t> removed;
+  };
   absl::StatusOr<SqlEnd> Insert(SqlSession& session, const Tenant& tenant, const PutProfile& put,
-                                ProfilePtr& stored) const;
+                                Inserted& inserted) const;
+  absl::StatusOr<int64_t> Select(SqlSession& session, const Tenant& tenant, const std::string& name,
+                                 const ProfileSelector& selector) const;
+  // What keep_versions leaves no room for, once `added` more are there.
+  absl::StatusOr<SurplusVersions> Surplus(SqlSession& session, const Tenant& tenant,
+                                          const std::string& name, const ModelFingerprints& models,
+                                          bool staged, int added) const;
+  void TellRemoved(const Tenant& tenant, const std::string& name,
+                   const std::vector<int64_t>& versions);
   void PollForChanges();
   absl::Status TellAll(SqlSession& session);
   absl::Status TellSince(SqlSession& session, int64_t revision);
   void NoteUses(bool all, const std::vector<SqlRow>& rows);
 
   ProfileQuota QuotaOf(const Tenant& tenant) const;
+  ServedModel Served() const;
 
-  const ProfileQuota quota_;
-  const std::function<ProfileQuota(const Tenant&)> quota_of_;
+  const ProfileStoreOptions options_;
   const std::unique_ptr<SqlDatabase> database_;
   mutable Quarantine quarantine_;
   ChangeFeed feed_;

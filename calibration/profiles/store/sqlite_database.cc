@@ -12,6 +12,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
+#include "calibration/profiles/store/fingerprint_column.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -21,7 +22,7 @@ namespace eta {
 namespace {
 
 constexpr int64_t kApplicationId = 0x45544150;  // "ETAP"
-constexpr int64_t kSchemaVersion = 2;
+constexpr int64_t kSchemaVersion = 3;
 constexpr size_t kMaxIdleReaders = 8;
 
 constexpr const char* kSchema[] = {
@@ -58,7 +59,34 @@ constexpr const char* kUses[] = {
     " FROM eta_profiles GROUP BY tenant",
     "PRAGMA user_version = 2",
 };
-static_assert(kApplicationId == 1163149648 && kSchemaVersion == 2);
+// The additions of schema version 3, before and after the new columns are filled.
+constexpr const char* kModelColumns[] = {
+    "ALTER TABLE eta_profiles ADD COLUMN model_fingerprint TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE eta_profiles ADD COLUMN staged INTEGER NOT NULL DEFAULT 0",
+};
+constexpr const char* kModels[] = {
+    "CREATE INDEX eta_profiles_by_model ON eta_profiles (tenant, name, model_fingerprint, staged,"
+    " version) WHERE record IS NOT NULL",
+    "ALTER TABLE eta_aliases RENAME TO eta_aliases_2",
+    "CREATE TABLE eta_aliases (tenant TEXT NOT NULL, name TEXT NOT NULL, alias TEXT NOT NULL,"
+    " model_fingerprint TEXT NOT NULL, version INTEGER NOT NULL,"
+    " PRIMARY KEY (tenant, name, alias, model_fingerprint)) STRICT",
+    "INSERT INTO eta_aliases (tenant, name, alias, model_fingerprint, version)"
+    " SELECT a.tenant, a.name, a.alias, COALESCE(p.model_fingerprint, ''), a.version"
+    " FROM eta_aliases_2 a LEFT JOIN eta_profiles p"
+    " ON p.tenant = a.tenant AND p.name = a.name AND p.version = a.version",
+    "DROP TABLE eta_aliases_2",
+    "PRAGMA user_version = 3",
+};
+// The tables of version 1 that version 3 has otherwise, as SQLite says them after the changes
+// above.
+constexpr const char* kProfilesOf3 =
+    "CREATE TABLE eta_profiles (tenant TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,"
+    " create_time_us INTEGER NOT NULL, request_id TEXT, payload_digest TEXT, record BLOB,"
+    " model_fingerprint TEXT NOT NULL DEFAULT '', staged INTEGER NOT NULL DEFAULT 0,"
+    " PRIMARY KEY (tenant, name, version), UNIQUE (tenant, request_id)) STRICT";
+constexpr size_t kUnchangedTables = 2;  // of kSchema, those from here on
+static_assert(kApplicationId == 1163149648 && kSchemaVersion == 3);
 
 // Makes the names in a folder safe on disk.
 absl::Status SyncFolder(const std::string& folder) {
@@ -135,9 +163,13 @@ absl::Status MigrateFrom(int64_t version, SqliteConnection& connection) {
   RETURN_IF_ERROR(connection.Run("BEGIN IMMEDIATE"));
   const absl::StatusOr<Identity> identity = ReadIdentity(connection);
   absl::Status status = identity.status();
-  if (status.ok() && version == 0 && identity->Blank()) status = RunAll(connection, kSchema);
-  if (status.ok() && version == 1 && identity->schema_version == 1) {
-    status = RunAll(connection, kUses);
+  const bool here = status.ok() && identity->schema_version == version;  // or another was faster
+  if (here && version == 0 && identity->Blank()) status = RunAll(connection, kSchema);
+  if (here && version == 1) status = RunAll(connection, kUses);
+  if (here && version == 2) {
+    status = RunAll(connection, kModelColumns);
+    if (status.ok()) status = FillFingerprints(connection);
+    if (status.ok()) status = RunAll(connection, kModels);
   }
   if (status.ok()) status = connection.Run("COMMIT");
   connection.Rollback();
@@ -155,31 +187,41 @@ absl::Status CheckTables(SqliteConnection& connection, std::span<const char* con
   return absl::OkStatus();
 }
 
-// Refuses a file that is not a profile store, so that nothing is written to it.
-absl::Status CheckIdentity(SqliteConnection& connection) {
-  const auto read = [&connection]() -> absl::StatusOr<Identity> {
-    RETURN_IF_ERROR(connection.Run("BEGIN"));
-    absl::StatusOr<Identity> identity = ReadIdentity(connection);
-    connection.Rollback();
-    return identity;
-  };
-  absl::StatusOr<Identity> identity = read();
-  if (identity.ok() && identity->Blank()) {
-    RETURN_IF_ERROR(MigrateFrom(0, connection));
-    identity = read();
-  }
-  if (!identity.ok()) return identity.status();
-  if (identity->application_id != kApplicationId) {
+absl::Status CheckTablesOf(const Identity& identity, SqliteConnection& connection) {
+  if (identity.application_id != kApplicationId) {
     return StoreCorrupt("file belongs to another application");
   }
-  if (identity->schema_version > kSchemaVersion) {
+  if (identity.schema_version > kSchemaVersion) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      "the profile store was written by a newer version of this program",
                      {.reason = "STORE_SCHEMA_TOO_NEW"});
   }
-  if (identity->schema_version < 1) return StoreCorrupt("file has no schema version");
-  RETURN_IF_ERROR(CheckTables(connection, kSchema));
-  return identity->schema_version == 1 ? absl::OkStatus() : CheckTables(connection, kUses);
+  if (identity.schema_version < 1) return StoreCorrupt("file has no schema version");
+  const std::span schema(kSchema);
+  if (identity.schema_version > 1) {
+    RETURN_IF_ERROR(CheckTables(connection, kUses));
+  }
+  if (identity.schema_version < 3) return CheckTables(connection, schema);
+  RETURN_IF_ERROR(CheckTables(connection, std::span(&kProfilesOf3, 1)));
+  RETURN_IF_ERROR(CheckTables(connection, schema.subspan(kUnchangedTables)));
+  return CheckTables(connection, kModels);
+}
+
+// Refuses a file that is not a profile store, so that nothing is written to it. Makes the tables in
+// a blank one. Reads in one transaction: another process may migrate the file meanwhile.
+absl::Status CheckIdentity(SqliteConnection& connection) {
+  const auto check = [&connection](bool blank_is_good) -> absl::StatusOr<Identity> {
+    RETURN_IF_ERROR(connection.Run("BEGIN"));
+    const absl::Cleanup rollback = [&connection] { connection.Rollback(); };
+    const absl::StatusOr<Identity> identity = ReadIdentity(connection);
+    if (!identity.ok() || (blank_is_good && identity->Blank())) return identity;
+    RETURN_IF_ERROR(CheckTablesOf(*identity, connection));
+    return identity;
+  };
+  const absl::StatusOr<Identity> identity = check(/*blank_is_good=*/true);
+  if (!identity.ok() || !identity->Blank()) return identity.status();
+  RETURN_IF_ERROR(MigrateFrom(0, connection));
+  return check(/*blank_is_good=*/false).status();
 }
 
 // Checks indexes too, which takes longer: a damaged index would hide profiles and give a version
@@ -247,7 +289,9 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
   }
   RETURN_IF_ERROR(StartLog(**writer, busy_timeout));
   RETURN_IF_ERROR(KeepLog(**writer));
-  RETURN_IF_ERROR(MigrateFrom(1, **writer));
+  for (int64_t version = 1; version < kSchemaVersion; ++version) {
+    RETURN_IF_ERROR(MigrateFrom(version, **writer));
+  }
   std::unique_ptr<SqliteDatabase> database(
       new SqliteDatabase(path, busy_timeout, static_cast<uint64_t>(file.st_ino)));
   database->writer_ = *std::move(writer);

@@ -34,6 +34,20 @@ absl::Status RequestIdReused() {
                    {.reason = "REQUEST_ID_REUSED", .field = "request_id"});
 }
 
+absl::Status NoFittingVersion(const std::string& fingerprint, const std::string& served) {
+  return MakeError(
+      StatusCode::kFailedPrecondition, "the profile has no version for the served model",
+      {.reason = "PROFILE_MISMATCH",
+       .metadata = {
+           {"mismatch", "model_fingerprint"}, {"profile", fingerprint}, {"served", served}}});
+}
+
+absl::Status VersionHasAlias(const std::string& alias) {
+  return MakeError(StatusCode::kFailedPrecondition,
+                   absl::StrCat("an alias names this version (", alias, "): move it away first"),
+                   {.reason = "VERSION_HAS_ALIAS", .metadata = {{"alias", alias}}});
+}
+
 absl::Status OverProfileQuota(const std::string& what, int64_t limit) {
   return MakeError(
       StatusCode::kResourceExhausted,

@@ -12,6 +12,9 @@ absl::Status NoSuchProfile();  // also for another tenant's
 absl::Status ProfileExists();
 absl::Status VersionMismatch();
 absl::Status RequestIdReused();
+// A name or alias with versions for other models only; `fingerprint` is of the highest of them.
+absl::Status NoFittingVersion(const std::string& fingerprint, const std::string& served);
+absl::Status VersionHasAlias(const std::string& alias);
 absl::Status OverProfileQuota(const std::string& what, int64_t limit);
 
 absl::Status StoreBusy();                               // another writer holds it

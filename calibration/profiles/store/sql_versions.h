@@ -1,0 +1,50 @@
+// What an SQL store knows of the versions of one profile, without reading records: statements
+// inside a transaction of its tenant. A version number of 0 means that there is none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/profiles/store/sql_database.h"
+#include "calibration/profiles/store/sql_records.h"
+
+namespace eta {
+
+// The highest version ever, deleted ones too.
+absl::StatusOr<int64_t> LastVersion(SqlSession& session, const Tenant& tenant,
+                                    const std::string& name);
+// The highest version that exists, staged or not, of whatever model.
+absl::StatusOr<int64_t> HighestVersion(SqlSession& session, const Tenant& tenant,
+                                       const std::string& name);
+// The highest version of a model that is not staged. A version whose model is not known, since its
+// record was damaged when the store was migrated, counts for every model: nothing is served in its
+// place.
+absl::StatusOr<int64_t> NewestVersion(SqlSession& session, const Tenant& tenant,
+                                      const std::string& name, const ModelFingerprints& models);
+
+struct VersionState {
+  std::string fingerprint;
+  bool staged = false;
+};
+// Absent: there is no such version.
+absl::StatusOr<std::optional<VersionState>> FindVersion(SqlSession& session, const Tenant& tenant,
+                                                        const std::string& name, int64_t version);
+
+struct SurplusVersions {
+  std::vector<int64_t> versions;
+  int64_t bytes = 0;
+};
+// The versions of a model, staged or promoted, that no alias names, but for the `keep` highest.
+absl::StatusOr<SurplusVersions> FindSurplus(SqlSession& session, const Tenant& tenant,
+                                            const std::string& name,
+                                            const ModelFingerprints& models, bool staged,
+                                            int64_t keep);
+
+// Drops the version's record; its number and its request id stay.
+absl::Status DropVersion(SqlSession& session, const Tenant& tenant, const std::string& name,
+                         int64_t version);
+
+}  // namespace eta
