@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/model_fingerprint.h"
 #include "engine/model/rope_base.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/request/pass_validation.h"
@@ -117,7 +118,10 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   if (info_.model_name.empty()) {
     info_.model_name = std::filesystem::weakly_canonical(options_.model_dir).filename().string();
   }
-  info_.model_fingerprint = checkpoint.fingerprint();
+  auto fingerprint = ModelFingerprint(model_->config(), checkpoint);
+  if (!fingerprint.ok()) return fingerprint.status();
+  info_.model_fingerprint = *std::move(fingerprint);
+  info_.files_fingerprint = checkpoint.files_fingerprint();
   info_.tokenizer_fingerprint = checkpoint.tokenizer_fingerprint();
   info_.config = model_->config();
   info_.config.eos_ids = tokenizer_->eos_ids();

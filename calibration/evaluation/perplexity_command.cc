@@ -18,6 +18,7 @@
 #include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/model_fingerprint.h"
 #include "engine/request/request_validation.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -111,8 +112,12 @@ absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded
                         absl::StrCat("the model takes ", config.num_layers, " layers of ",
                                      config.num_query_heads, " query heads"));
   }
-  const std::string& fingerprint = loaded.checkpoint().fingerprint();
-  if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint) {
+  const auto model = ModelFingerprint(config, loaded.checkpoint());
+  if (!model.ok()) return model.status();
+  const std::string& fingerprint = *model;
+  // Older files name the model by its files.
+  if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint &&
+      profile.model_fingerprint != loaded.checkpoint().files_fingerprint()) {
     return absl::FailedPreconditionError(
         absl::StrCat("model_fingerprint: the profile was made for model ",
                      profile.model_fingerprint.substr(0, 12), "..., this is ",

@@ -242,7 +242,11 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
     absl::StrAppend(&digests, digest, "  ", name, "\n");
   const auto fingerprint = Sha256Hex(digests);
   if (!fingerprint.ok()) return fingerprint.status();
-  checkpoint.fingerprint_ = *fingerprint;
+  checkpoint.files_fingerprint_ = *fingerprint;
+  for (const std::string& shard : shards) {
+    checkpoint.weights_sha256_.push_back(checkpoint.sha256_.at(shard));
+  }
+  std::sort(checkpoint.weights_sha256_.begin(), checkpoint.weights_sha256_.end());
   return checkpoint;
 }
 

@@ -42,9 +42,11 @@ class Checkpoint final : public TensorSource {
   // As SafetensorsFile's.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
-  // SHA-256 over the names and full contents of all files, 64 hexadecimal digits. Equal
-  // fingerprints: same weights, config and tokenizer.
-  const std::string& fingerprint() const { return fingerprint_; }
+  // SHA-256 over the names and full contents of all files, 64 hexadecimal digits. Of the folder:
+  // ModelFingerprint (engine/model/model_fingerprint.h) is of the model.
+  const std::string& files_fingerprint() const { return files_fingerprint_; }
+  // SHA-256 of each file with weights, sorted.
+  const std::vector<std::string>& weights_sha256() const { return weights_sha256_; }
   const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
   // SHA-256 of the tokenizer's file, whether it is read or not.
   const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
@@ -59,7 +61,8 @@ class Checkpoint final : public TensorSource {
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, size_t> file_of_;  // tensor -> index into files_
   std::map<std::string, std::string> sha256_;
-  std::string fingerprint_;
+  std::string files_fingerprint_;
+  std::vector<std::string> weights_sha256_;
   std::string tokenizer_fingerprint_;
 };
 

@@ -12,7 +12,8 @@ namespace eta {
 
 struct EngineInfo {
   std::string model_name;
-  std::string model_fingerprint;      // SHA-256 over the checkpoint's files
+  std::string model_fingerprint;      // ModelFingerprint: over weights, tokenizer and config
+  std::string files_fingerprint;      // over all files whole: how older profiles name the model
   std::string tokenizer_fingerprint;  // SHA-256 of the tokenizer's file
   ModelConfig config;
   std::string backend;  // its description

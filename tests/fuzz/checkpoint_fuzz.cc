@@ -114,7 +114,7 @@ void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
   }
   Require(!checkpoint.Read("no such tensor").ok());
   const auto again = eta::Checkpoint::Open(folder);
-  Require(again.ok() && again->fingerprint() == checkpoint.fingerprint());
+  Require(again.ok() && again->files_fingerprint() == checkpoint.files_fingerprint());
   CheckPinned(checkpoint, folder);
 
   const auto config = eta::ParseModelConfig(checkpoint.config_json());

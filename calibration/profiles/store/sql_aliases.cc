@@ -88,7 +88,7 @@ absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, co
 }
 
 absl::StatusOr<SqlEnd> UnnameVersions(SqlSession& session, const Tenant& tenant,
-                                      const PutAlias& put, const ServedModel& served) {
+                                      const PutAlias& put) {
   const auto rows = AliasRows(session, tenant, put.name);
   if (!rows.ok()) return rows.status();
   bool there = false, removed = false;

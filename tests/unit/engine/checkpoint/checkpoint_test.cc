@@ -96,7 +96,7 @@ TEST_F(CheckpointTest, AnotherTokenizerStandsInForTokenizerModelAndIsPartOfTheFi
   EXPECT_EQ(checkpoint->tokenizer_model(), std::nullopt);
   EXPECT_EQ(checkpoint->tokenizer_fingerprint(), *Sha256Hex("{}"));
   folder_.Write("tokenizer.json", "{ }");
-  EXPECT_NE(Open()->fingerprint(), checkpoint->fingerprint());
+  EXPECT_NE(Open()->files_fingerprint(), checkpoint->files_fingerprint());
   std::filesystem::create_symlink("nowhere", Path("tokenizer.model"));
   EXPECT_EQ(Code(), kNotFound) << "a broken link is no reason to do without text";
 }
@@ -193,19 +193,19 @@ TEST_F(CheckpointTest, FoldersThatEveryUserMayWriteAreRefusedWithStickyBitToo) {
 
 TEST_F(CheckpointTest, TheFingerprintTellsEveryContentApart) {
   WriteShard("model.safetensors", {"alpha"});
-  const std::string fingerprint = Open()->fingerprint();
+  const std::string fingerprint = Open()->files_fingerprint();
   EXPECT_EQ(fingerprint.size(), 64u);
-  EXPECT_EQ(Open()->fingerprint(), fingerprint);
+  EXPECT_EQ(Open()->files_fingerprint(), fingerprint);
   for (const char* name : {"config.json", "tokenizer.model", "model.safetensors"}) {
     std::string contents = ReadFile(Path(name));
     const std::string original = contents;
     contents.back() ^= 1;  // of the weights, the last data byte
     folder_.Write(name, contents);
     ASSERT_TRUE(Open().ok());
-    EXPECT_NE(Open()->fingerprint(), fingerprint) << name;
+    EXPECT_NE(Open()->files_fingerprint(), fingerprint) << name;
     folder_.Write(name, original);
   }
-  EXPECT_EQ(Open()->fingerprint(), fingerprint);
+  EXPECT_EQ(Open()->files_fingerprint(), fingerprint);
   EXPECT_EQ(Open()->tokenizer_fingerprint(), *Sha256Hex(ReadFile(Path("tokenizer.model"))));
 }
 

@@ -1,0 +1,72 @@
+#include "engine/model/model_fingerprint.h"
+
+#include <bit>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/sha256.h"
+
+namespace eta {
+namespace {
+
+// Lines of a name and a value. Numbers that are not whole stand there by their bits.
+class Lines {
+ public:
+  void Add(std::string_view name, int64_t value) {
+    absl::StrAppend(&text_, name, " ", value, "\n");
+  }
+  void Add(std::string_view name, double value) {
+    absl::StrAppend(&text_, name, " ", absl::Hex(std::bit_cast<uint64_t>(value)), "\n");
+  }
+  void Add(std::string_view name, std::string_view value) {
+    absl::StrAppend(&text_, name, " ", value, "\n");
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// Every field of ModelConfig. A field that is added later stands here only where it is not at its
+// default, so that older profiles still fit.
+void AddConfig(const ModelConfig& config, Lines& lines) {
+  const auto whole = [&lines](std::string_view name, auto value) {
+    lines.Add(name, static_cast<int64_t>(value));
+  };
+  whole("vocab_size", config.vocab_size);
+  whole("model_dim", config.model_dim);
+  whole("ffn_dim", config.ffn_dim);
+  whole("num_layers", config.num_layers);
+  whole("num_query_heads", config.num_query_heads);
+  whole("num_kv_heads", config.num_kv_heads);
+  whole("head_dim", config.head_dim);
+  lines.Add("norm_eps", double{config.norm_eps});
+  lines.Add("rope_theta", double{config.rope_theta});
+  lines.Add("rope_factor", config.rope_scaling.factor);
+  lines.Add("rope_low_freq_factor", config.rope_scaling.low_freq_factor);
+  lines.Add("rope_high_freq_factor", config.rope_scaling.high_freq_factor);
+  whole("rope_original_context", config.rope_scaling.original_context);
+  whole("max_context", config.max_context);
+  whole("tie_word_embeddings", config.tie_word_embeddings);
+  whole("has_predictor", config.has_predictor);
+  whole("gate", config.gate);
+  lines.Add("beta", double{config.beta});
+  whole("block_size", config.block_size);
+  whole("bos_id", config.bos_id);
+  for (const int32_t id : config.eos_ids) whole("eos_id", id);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ModelFingerprint(const ModelConfig& config,
+                                             const Checkpoint& checkpoint) {
+  Lines lines;
+  AddConfig(config, lines);
+  for (const std::string& digest : checkpoint.weights_sha256()) lines.Add("weights", digest);
+  lines.Add("tokenizer", checkpoint.tokenizer_fingerprint());
+  return Sha256Hex(lines.text());
+}
+
+}  // namespace eta
