@@ -69,8 +69,8 @@ absl::StatusOr<SqlEnd> PutAndLook(SqlSession& session, const std::string& name,
                    row)
               .ok());
   Require(session
-              .Run("INSERT INTO eta_aliases (tenant, name, alias, version)"
-                   " VALUES ($1, $2, $3, $4)",
+              .Run("INSERT INTO eta_aliases (tenant, name, alias, version, model_fingerprint)"
+                   " VALUES ($1, $2, $3, $4, $3)",
                    own)
               .ok());
   Require(Number(session, "SELECT COUNT(*) FROM eta_profiles") == 1);

@@ -61,8 +61,9 @@ absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, co
   if (!*named) return NoSuchProfile();
   // A version whose model is not known is named for every model.
   const std::string& fingerprint = (*named)->fingerprint;
-  const ModelFingerprints models =
-      fingerprint.empty() ? ModelFingerprints() : FingerprintsOf(served, fingerprint);
+  const ModelFingerprints models = fingerprint.empty()
+                                       ? ModelFingerprints()
+                                       : FingerprintsOf(served, fingerprint).Only(fingerprint);
   const int64_t current = AliasedVersion(*rows, put.alias, models);
   if (put.expected_version && *put.expected_version != current) return VersionMismatch();
   if (current == put.version) return SqlEnd::kRollback;

@@ -212,7 +212,8 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
     if (!newest.ok()) return newest.status();
     RETURN_IF_ERROR(CheckExpected(*newest, put.expected_version));
     const absl::StatusOr<SurplusVersions> surplus =
-        Surplus(session, tenant, put.name, models, put.stage, /*added=*/1);
+        Surplus(session, tenant, put.name, models.Only(put.content.model_fingerprint), put.stage,
+                /*added=*/1);
     if (!surplus.ok()) return surplus.status();
     return CheckQuota(session, tenant, QuotaOf(tenant), *surplus, 1);
   });

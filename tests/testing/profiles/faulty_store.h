@@ -115,6 +115,15 @@ class FaultyStore final : public ProfileStore {
     if (absl::Status s = Pass(tenant); !s.ok()) return s;
     return store_->SetAlias(tenant, put);
   }
+  absl::Status Promote(const Tenant& tenant, const PromoteProfile& promote) override {
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
+    return store_->Promote(tenant, promote);
+  }
+  absl::Status DeleteVersion(const Tenant& tenant, const std::string& name,
+                             int64_t version) override {
+    if (absl::Status s = Pass(tenant); !s.ok()) return s;
+    return store_->DeleteVersion(tenant, name, version);
+  }
   absl::Status Delete(const Tenant& tenant, const std::string& name,
                       std::optional<int64_t> expected_version) override {
     if (absl::Status s = Pass(tenant); !s.ok()) return s;

@@ -47,7 +47,9 @@ TEST_F(DirectoryStore, WritesAreRefusedNamingTheStore) {
   for (const absl::Status& status :
        {(*store)->Put(kAcme, MakePut("legal", 1)).status(),
         (*store)->CheckPut(kAcme, MakePut("legal", 1)).status(),
-        (*store)->SetAlias(kAcme, {"legal", "stable", 1, {}}), (*store)->Delete(kAcme, "x", {})}) {
+        (*store)->SetAlias(kAcme, {"legal", "stable", 1, {}}),
+        (*store)->Promote(kAcme, {.name = "legal", .version = 1}),
+        (*store)->DeleteVersion(kAcme, "legal", 1), (*store)->Delete(kAcme, "x", {})}) {
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
     EXPECT_EQ(GetErrorDetail(status).reason, "STORE_READ_ONLY");
     EXPECT_THAT(std::string(status.message()), HasSubstr("dir:"));
@@ -172,6 +174,12 @@ TEST_F(DirectoryStore, BadContentsAtTheStartAreAnError) {
   EXPECT_EQ(refused("aliases.json", "{\"legal\": {\"1\": 1}}"), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused("aliases.json", "{\"legal\": {\"x\": 1, \"x\": 1}}"),
             StatusCode::kInvalidArgument);
+  for (const std::string bad :
+       {"[]", "[1, 1]", "[1, 2]", "[\"1\"]", "[[1]]", "\"1\"", "1.0", "{}"}) {
+    EXPECT_EQ(refused("aliases.json", "{\"legal\": {\"stable\": " + bad + "}}"),
+              StatusCode::kInvalidArgument)
+        << bad;
+  }
   // What is no profile by its name is none.
   folder_.Write("acme/README.md", "x");
   folder_.Write("note.txt", "x");

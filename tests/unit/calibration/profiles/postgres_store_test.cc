@@ -24,6 +24,14 @@ std::string Reason(const absl::Status& status) {
 
 using PostgresStore = PostgresStoreFixture;
 
+// Makes tables of today those of schema version 2.
+constexpr char kBackToVersion2[] =
+    "DROP INDEX eta_profiles_by_model;"
+    " ALTER TABLE eta_profiles DROP COLUMN model_fingerprint, DROP COLUMN staged;"
+    " ALTER TABLE eta_aliases DROP CONSTRAINT eta_aliases_pkey;"
+    " ALTER TABLE eta_aliases DROP COLUMN model_fingerprint, ADD PRIMARY KEY (tenant, name, alias);"
+    " UPDATE eta_store SET schema_version = 2";
+
 TEST_F(PostgresStore, RowLevelSecurityHidesOtherTenants) {
   const auto store = Open();
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
@@ -72,9 +80,9 @@ TEST_F(PostgresStore, ReplicasMigrateAtOnceAndSeeEachOther) {
 TEST_F(PostgresStore, NewerSchemaAndMissingRightsAreRefused) {
   ASSERT_NE(Open(), nullptr);
   PostgresClient admin(server_->AdminUrl(url_));
-  admin("UPDATE eta_store SET schema_version = 3");
+  admin("UPDATE eta_store SET schema_version = 4");
   EXPECT_EQ(Reason(OpenProfileStore(url_).status()), "STORE_SCHEMA_TOO_NEW");
-  admin("UPDATE eta_store SET schema_version = 2");
+  admin("UPDATE eta_store SET schema_version = 3");
   admin("REVOKE ALL ON eta_store FROM eta");
   EXPECT_EQ(Reason(OpenProfileStore(url_).status()), "STORE_PERMISSIONS");
   EXPECT_EQ(OpenProfileStore("postgresql://host:port/x?nonsense=1").status().code(),
@@ -87,9 +95,10 @@ TEST_F(PostgresStore, TablesOfTheFirstVersionAreMigratedUnderAReplicaThatWrites)
   ASSERT_TRUE(old->Put(kAcme, MakePut("gone", 2)).ok());
   ASSERT_TRUE(old->Delete(kAcme, "gone", std::nullopt).ok());
   PostgresClient admin(server_->AdminUrl(url_));
-  admin(
-      "DROP TRIGGER eta_uses ON eta_profiles; DROP FUNCTION eta_count_use; DROP TABLE eta_uses;"
-      " UPDATE eta_store SET schema_version = 1");
+  ASSERT_EQ(admin(kBackToVersion2), "");
+  ASSERT_EQ(admin("DROP TRIGGER eta_uses ON eta_profiles; DROP FUNCTION eta_count_use;"
+                  " DROP TABLE eta_uses; UPDATE eta_store SET schema_version = 1"),
+            "");
   ProfileStoreOptions options = StorePlace::FastOptions();
   options.quota.versions = 2;
   const auto store = Open(options);
@@ -100,6 +109,37 @@ TEST_F(PostgresStore, TablesOfTheFirstVersionAreMigratedUnderAReplicaThatWrites)
   EXPECT_TRUE(Eventually([&] { return store->Use(kAcme)->versions == 2; }));
   EXPECT_EQ(Reason(store->Put(kAcme, MakePut("more", 4)).status()), "PROFILE_QUOTA");
   EXPECT_EQ(admin("SELECT relforcerowsecurity FROM pg_class WHERE relname = 'eta_profiles'"), "t");
+}
+
+TEST_F(PostgresStore, TablesOfTheSecondVersionAreMigratedAndTheirRowsNameTheirModels) {
+  const std::string a(64, 'a'), b(64, 'b');
+  {
+    const auto store = Open();
+    for (uint32_t i = 1; i <= 40; ++i) {  // more than are read at once
+      PutProfile put = MakePut("legal", i);
+      if (i % 2 == 0) put.content.model_fingerprint = b;
+      ASSERT_TRUE(store->Put(kAcme, put).ok());
+    }
+    ASSERT_TRUE(store->Put(kOther, MakePut("legal", 1)).ok());
+    ASSERT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 4, {}}).ok());
+  }
+  PostgresClient admin(server_->AdminUrl(url_));
+  ASSERT_EQ(admin(kBackToVersion2), "");
+  const auto serving = [this](const std::string& model) {
+    ProfileStoreOptions options = StorePlace::FastOptions();
+    options.served_model = [model] { return ServedModel{.fingerprint = model}; };
+    return Open(options);
+  };
+  const auto for_a = serving(a), for_b = serving(b);
+  EXPECT_EQ((*for_a->Get(kAcme, "legal", Newest()))->version, 39);
+  EXPECT_EQ((*for_b->Get(kAcme, "legal", Newest()))->version, 40);
+  EXPECT_TRUE(for_a->Get(kOther, "legal", Newest()).ok()) << "every tenant's rows";
+  const std::string stable = "stable";
+  EXPECT_EQ((*for_b->Get(kAcme, "legal", stable))->version, 4);
+  EXPECT_EQ(Reason(for_a->Get(kAcme, "legal", stable).status()), "PROFILE_MISMATCH");
+  EXPECT_EQ(admin("SELECT string_agg(relname, ',' ORDER BY relname) FROM pg_class"
+                  " WHERE relforcerowsecurity"),
+            "eta_aliases,eta_profiles");
 }
 
 TEST_F(PostgresStore, NotificationsNeedNoPoll) {

@@ -28,6 +28,17 @@ using absl::StatusCode;
 
 const Tenant kAcme = TenantOf("acme");
 
+// Makes tables of today those of schema version 2.
+constexpr char kBackToVersion2[] =
+    "DROP INDEX eta_profiles_by_model;"
+    " ALTER TABLE eta_profiles DROP COLUMN model_fingerprint;"
+    " ALTER TABLE eta_profiles DROP COLUMN staged;"
+    " ALTER TABLE eta_aliases RENAME TO eta_aliases_3;"
+    " CREATE TABLE eta_aliases (tenant TEXT NOT NULL, name TEXT NOT NULL, alias TEXT NOT NULL,"
+    " version INTEGER NOT NULL, PRIMARY KEY (tenant, name, alias)) STRICT;"
+    " INSERT INTO eta_aliases SELECT tenant, name, alias, version FROM eta_aliases_3;"
+    " DROP TABLE eta_aliases_3; PRAGMA user_version = 2;";
+
 std::string Reason(const absl::Status& status) {
   return GetErrorDetail(status).reason;
 }
@@ -94,9 +105,11 @@ TEST_F(SqliteStore, ForeignFilesAreRefusedAndKept) {
 
 TEST_F(SqliteStore, NewerSchemaAndOtherTablesAreRefused) {
   ASSERT_TRUE(Open().ok());
-  SqliteClient{path_}("PRAGMA user_version = 3");
+  SqliteClient{path_}("PRAGMA user_version = 4");
   EXPECT_EQ(Open().status().code(), StatusCode::kFailedPrecondition);
-  SqliteClient{path_}("PRAGMA user_version = 2; ANALYZE");
+  SqliteClient{path_}("PRAGMA user_version = 2");
+  EXPECT_EQ(Reason(Open().status()), "STORE_CORRUPT") << "these are no tables of version 2";
+  SqliteClient{path_}("PRAGMA user_version = 3; ANALYZE");
   EXPECT_TRUE(Open().ok());
   SqliteClient{path_}("ALTER TABLE eta_profiles RENAME COLUMN record TO blob");
   EXPECT_EQ(Reason(Open().status()), "STORE_CORRUPT");
@@ -111,6 +124,7 @@ TEST_F(SqliteStore, AFileOfTheFirstVersionIsMigratedAndItsRowsAreCounted) {
     ASSERT_TRUE((*store)->Put(kAcme, MakePut("gone", 3)).ok());
     ASSERT_TRUE((*store)->Delete(kAcme, "gone", std::nullopt).ok());
   }
+  SqliteClient{path_}(kBackToVersion2);
   SqliteClient{path_}(
       "DROP TRIGGER eta_uses_added; DROP TRIGGER eta_uses_changed; DROP TABLE eta_uses;"
       " PRAGMA user_version = 1");
@@ -129,6 +143,65 @@ TEST_F(SqliteStore, AFileOfTheFirstVersionIsMigratedAndItsRowsAreCounted) {
   EXPECT_TRUE((*store)->Delete(kAcme, "legal", std::nullopt).ok());
   EXPECT_EQ(Reason((*store)->Put(kAcme, MakePut("more", 5)).status()), "PROFILE_QUOTA")
       << "four versions ever";
+}
+
+TEST_F(SqliteStore, AFileOfTheSecondVersionIsMigratedAndItsRowsNameTheirModels) {
+  const std::string a(64, 'a'), b(64, 'b');
+  {
+    const auto store = Open();
+    ASSERT_TRUE(store.ok());
+    for (uint32_t i = 1; i <= 40; ++i) {  // more than are read at once
+      PutProfile put = MakePut("legal", i);
+      if (i % 2 == 0) put.content.model_fingerprint = b;
+      ASSERT_TRUE((*store)->Put(kAcme, put).ok());
+    }
+    ASSERT_TRUE((*store)->Put(TenantOf("other"), MakePut("legal", 1)).ok());
+    ASSERT_TRUE((*store)->Put(kAcme, MakePut("damaged", 1)).ok());
+    ASSERT_TRUE((*store)->Put(kAcme, MakePut("damaged", 2)).ok());
+    ASSERT_TRUE((*store)->SetAlias(kAcme, {"legal", "stable", 4, {}}).ok());
+  }
+  SqliteClient{path_}(kBackToVersion2);
+  SqliteClient{path_}(
+      "UPDATE eta_profiles SET record = x'00' WHERE name = 'damaged' AND version = 2");
+  const auto serving = [&](const std::string& model) {
+    ProfileStoreOptions options = StorePlace::FastOptions();
+    options.served_model = [model] { return ServedModel{.fingerprint = model}; };
+    return OpenProfileStore(path_, options);
+  };
+  const auto for_a = serving(a), for_b = serving(b);
+  ASSERT_TRUE(for_a.ok()) << for_a.status();
+  ASSERT_TRUE(for_b.ok()) << for_b.status();
+  EXPECT_EQ((*(*for_a)->Get(kAcme, "legal", Newest()))->version, 39);
+  EXPECT_EQ((*(*for_b)->Get(kAcme, "legal", Newest()))->version, 40);
+  EXPECT_TRUE((*for_a)->Get(TenantOf("other"), "legal", Newest()).ok());
+  const std::string stable = "stable";
+  EXPECT_EQ((*(*for_b)->Get(kAcme, "legal", stable))->version, 4);
+  EXPECT_EQ(Reason((*for_a)->Get(kAcme, "legal", stable).status()), "PROFILE_MISMATCH");
+  EXPECT_EQ(Reason((*for_a)->Get(kAcme, "damaged", Newest()).status()), "PROFILE_CORRUPT")
+      << "nothing is served in its place";
+  EXPECT_TRUE((*for_a)->Get(kAcme, "damaged", int64_t{1}).ok());
+  EXPECT_EQ((*(*for_a)->Put(kAcme, MakePut("damaged", 3)))->version, 3);
+  EXPECT_TRUE((*for_a)->Get(kAcme, "damaged", Newest()).ok()) << "a new version mends it";
+}
+
+TEST_F(SqliteStore, ManyMayMigrateAFileAtOnce) {
+  {
+    const auto store = Open();
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
+  }
+  SqliteClient{path_}(kBackToVersion2);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] {
+      const auto store = Open();
+      ASSERT_TRUE(store.ok()) << store.status();
+      const auto stored = (*store)->Put(kAcme, MakePut("p" + std::to_string(i), 1));
+      EXPECT_TRUE(stored.ok()) << stored.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ((*Open())->List(kAcme, {})->profiles.size(), 7u);
 }
 
 TEST_F(SqliteStore, AFileWithoutSchemaYetIsTakenUp) {

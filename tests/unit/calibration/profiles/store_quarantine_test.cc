@@ -94,12 +94,16 @@ TEST_P(QuarantineTest, ADamagedBlobIsItsOwnTroubleAlone) {
   EXPECT_EQ(GetErrorDetail(health).metadata["profiles"], "1");
   EXPECT_THAT(health.ToString(), Not(HasSubstr("acme")));
 
-  // A new version mends the name, Delete the store.
+  // A new version mends the name, a deletion the store.
   EXPECT_EQ((*store->Put(kAcme, MakePut("b", 4)))->version, 3);
   EXPECT_EQ((*store->Get(kAcme, "b", Newest()))->content, MakeContent(4));
   EXPECT_TRUE(store->SetAlias(kAcme, {"b", "stable", 1, 2}).ok());
   EXPECT_TRUE(store->Get(kAcme, "b", std::string("stable")).ok());
   EXPECT_FALSE(store->Health().ok());
+  ASSERT_TRUE(store->DeleteVersion(kAcme, "b", 2).ok());
+  EXPECT_TRUE(store->Health().ok()) << store->Health();
+  FlipByte("tenant = 'acme' AND name = 'b' AND version = 3", 150);
+  EXPECT_EQ(Reason(store->Get(kAcme, "b", Newest()).status()), "PROFILE_CORRUPT");
   ASSERT_TRUE(store->Delete(kAcme, "b", {}).ok());
   EXPECT_TRUE(store->Health().ok()) << store->Health();
 }
@@ -133,6 +137,8 @@ TEST_P(QuarantineTest, ColumnsThatSayAnotherThingThanTheBlob) {
         std::tuple{"payload_digest", "'x'",
                    "'1111111111111111111111111111111111111111111111111111"
                    "111111111111'"},
+        std::tuple{"model_fingerprint", "'x'",
+                   "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'"},
         std::tuple{"version", "version + 6", "version - 6"}}) {
     Execute(absl::StrCat("UPDATE eta_profiles SET ", column, " = ", bad));
     EXPECT_EQ(reason(), "PROFILE_CORRUPT") << column;

@@ -245,6 +245,9 @@ TEST_F(SqliteTenancy, ForeignNamesAndUnknownOnesAreTheSameWork) {
   expect_same([&](const Name& name) { return store_->ListVersions(other, name, {}).status(); });
   expect_same([&](const Name& name) { return store_->ListAliases(other, name).status(); });
   expect_same([&](const Name& name) { return store_->SetAlias(other, {name, "stable", 3, {}}); });
+  expect_same(
+      [&](const Name& name) { return store_->Promote(other, {.name = name, .version = 3}); });
+  expect_same([&](const Name& name) { return store_->DeleteVersion(other, name, 3); });
   expect_same([&](const Name& name) { return store_->Delete(other, name, std::nullopt); });
   // What is its own takes other steps: the comparison can fail.
   EXPECT_NE(Work::Of([&] { return store_->Get(other, "mine", Newest()).status(); }),
