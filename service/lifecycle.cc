@@ -7,6 +7,7 @@
 #include <iostream>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "calibration/calibrator.h"
 #include "calibration/profiles/store/open_profile_store.h"
@@ -89,6 +90,16 @@ absl::Status Lifecycle::OpenStore() {
   if (flags_.profile_store.empty()) return absl::OkStatus();
   ProfileStoreOptions options = flags_.profile_store_options;
   options.quota_of = [this](const Tenant& tenant) { return limits_->Of(tenant).profiles; };
+  // The store is asked for profiles once the server has started.
+  options.served_model = [this] {
+    const EngineInfo& info = engine_->info();
+    return ServedModel{.fingerprint = info.model_fingerprint,
+                       .former_fingerprint = info.files_fingerprint};
+  };
+  options.on_removed = [this](const Tenant& tenant, const std::string& name,
+                              const std::vector<int64_t>& versions) {
+    LogRemovedVersions(tenant, name, versions, *log_);
+  };
   auto opened = OpenProfileStore(flags_.profile_store, options);
   if (opened.ok()) profiles_ = *std::move(opened);
   return OfFlag("--profile_store", opened.status());

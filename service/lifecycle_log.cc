@@ -1,9 +1,12 @@
 #include "service/lifecycle_log.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "service/options/insecure_choices.h"
 
 namespace eta {
@@ -69,6 +72,22 @@ void LogPressure(Pressure level, double used, Log& log) {
                      std::string(kSentences[static_cast<size_t>(level)]))
                 .Add("pressure", Name(level))
                 .Add("memory_used", used));
+}
+
+void LogRemovedVersions(const Tenant& tenant, const std::string& name,
+                        const std::vector<int64_t>& versions, Log& log) {
+  constexpr size_t kAtOnce = 50;  // a line holds only so much
+  for (size_t i = 0; i < versions.size(); i += kAtOnce) {
+    const auto begin = versions.begin() + static_cast<ptrdiff_t>(i);
+    const auto count = std::min(kAtOnce, versions.size() - i);
+    const std::string numbers = absl::StrJoin(begin, begin + static_cast<ptrdiff_t>(count), ",");
+    log.Write(LogEvent(LogLevel::kInfo, "versions_removed",
+                       "--keep_versions: profile " + name + " lost its versions " + numbers)
+                  .Add("tenant", tenant.id())
+                  .Add("profile", name)
+                  .Add("profile_versions", numbers)
+                  .Rank(LogRank::kChange));
+  }
 }
 
 void LogDrain(const ServerOptions& options, Log& log) {

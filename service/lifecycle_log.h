@@ -1,7 +1,12 @@
 // The lines that tell an operator how the process starts, fares and ends.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "engine/base/tenant.h"
 #include "engine/engine.h"
 #include "service/log/log.h"
 #include "service/options/flags.h"
@@ -16,6 +21,9 @@ void LogStart(const Flags& flags, bool filtered, int step_cpus, const EngineInfo
 // A reload of --tenants.
 void LogLimits(const absl::Status& status, Log& log);
 void LogPressure(Pressure level, double used, Log& log);
+// What --keep_versions deleted.
+void LogRemovedVersions(const Tenant& tenant, const std::string& name,
+                        const std::vector<int64_t>& versions, Log& log);
 void LogDrain(const ServerOptions& options, Log& log);
 
 }  // namespace eta

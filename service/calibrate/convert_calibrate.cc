@@ -170,6 +170,7 @@ absl::Status SetNumbers(const v1::CalibrateRequest& message, const EngineInfo& i
 }
 
 absl::Status SetPut(const v1::CalibrateRequest& message, PutProfile& put) {
+  put.stage = message.stage();
   if (message.has_expected_version()) {
     put.expected_version = message.expected_version();
     if (*put.expected_version < 0) return InvalidField("expected_version", "must not be negative");

@@ -84,6 +84,10 @@ void AddStoringOptions(CLI::App* command, CalibrateFlags* flags) {
       ->add_option("--request_id", flags->request_id,
                    "Your key for this call: repeated with the same samples it stores nothing twice")
       ->group("Storing");
+  command
+      ->add_flag("--stage", flags->stage,
+                 "Store the version, but do not make it the newest: `profiles promote` does")
+      ->group("Storing");
 }
 
 }  // namespace
@@ -188,6 +192,7 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   if (flags.create_only) request.set_expected_version(0);
   if (flags.expected_version) request.set_expected_version(*flags.expected_version);
   if (flags.request_id) request.set_request_id(*flags.request_id);
+  if (flags.stage) request.set_stage(true);
   absl::StatusOr<std::vector<Sample>> samples = ReadSamples(flags.samples, kMaxSampleBytes);
   if (!samples.ok()) return samples.status();
   for (Sample& sample : *samples) {

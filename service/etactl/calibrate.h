@@ -31,6 +31,7 @@ struct CalibrateFlags {
   bool create_only = false;
   std::optional<int64_t> expected_version;
   std::optional<std::string> request_id;
+  bool stage = false;
   std::optional<double> deadline_seconds;
   bool json = false;
 };

@@ -145,6 +145,35 @@ int Delete(const ProfilesFlags& flags) {
   return End(flags, call, status);
 }
 
+int Promote(const ProfilesFlags& flags) {
+  Call call(flags);
+  v1::PromoteProfileRequest request;
+  request.set_name(flags.name);
+  request.set_version(*flags.version);
+  if (flags.expected_version) request.set_expected_version(*flags.expected_version);
+  v1::PromoteProfileResponse response;
+  const grpc::Status status = call.stub().PromoteProfile(call.context(), request, &response);
+  if (status.ok()) {
+    Print(flags.json ? JsonLine(response)
+                     : absl::StrCat(flags.name, "@", *flags.version, " is the newest version\n"));
+  }
+  return End(flags, call, status);
+}
+
+int DeleteVersion(const ProfilesFlags& flags) {
+  Call call(flags);
+  v1::DeleteProfileVersionRequest request;
+  request.set_name(flags.name);
+  request.set_version(*flags.version);
+  v1::DeleteProfileVersionResponse response;
+  const grpc::Status status = call.stub().DeleteProfileVersion(call.context(), request, &response);
+  if (status.ok()) {
+    Print(flags.json ? JsonLine(response)
+                     : absl::StrCat("deleted ", flags.name, "@", *flags.version, "\n"));
+  }
+  return End(flags, call, status);
+}
+
 int Import(const ProfilesFlags& flags) {
   absl::StatusOr<std::string> json = ReadAll(flags.file);
   if (!json.ok()) {
@@ -158,11 +187,13 @@ int Import(const ProfilesFlags& flags) {
   if (flags.create_only) request.set_expected_version(0);
   if (flags.expected_version) request.set_expected_version(*flags.expected_version);
   if (flags.request_id) request.set_request_id(*flags.request_id);
+  if (flags.stage) request.set_stage(true);
   v1::Profile profile;
   const grpc::Status status = call.stub().ImportProfile(call.context(), request, &profile);
   if (status.ok()) {
     Print(flags.json ? JsonLine(profile)
-                     : absl::StrCat("imported ", profile.name(), "@", profile.version(), "\n"));
+                     : absl::StrCat(profile.staged() ? "staged " : "imported ", profile.name(), "@",
+                                    profile.version(), "\n"));
   }
   return End(flags, call, status);
 }
@@ -211,8 +242,8 @@ void AddAlias(CLI::App* profiles, ProfilesFlags* flags) {
   AddName(command, flags);
   command->add_option("ALIAS", flags->alias, "Second name of one version, as in NAME@ALIAS")
       ->required();
-  CLI::Option* version =
-      command->add_option("VERSION", flags->version, "That the alias names from now on");
+  CLI::Option* version = command->add_option(
+      "VERSION", flags->version, "That the alias names from now on, for the model of that version");
   CLI::Option* remove = command->add_flag("--remove", flags->remove, "Remove the alias");
   remove->excludes(version);
   CLI::Option* create =
@@ -220,6 +251,33 @@ void AddAlias(CLI::App* profiles, ProfilesFlags* flags) {
   create->excludes(remove);
   AddExpectedVersion(command, flags, "the version it names now")->excludes(create);
   AddJson(command, flags, "Nothing but an empty JSON object, and errors as one");
+}
+
+CLI::Option* AddVersion(CLI::App* command, ProfilesFlags* flags, const std::string& what) {
+  return command->add_option("VERSION", flags->version, what);
+}
+
+void AddPromote(CLI::App* profiles, ProfilesFlags* flags) {
+  CLI::App* command =
+      AddCommand(profiles, flags, "promote", "Make a staged version the newest of its model");
+  AddName(command, flags);
+  AddVersion(command, flags, "The staged version")->required();
+  AddExpectedVersion(command, flags, "the newest version of that model; 0: it has none");
+  AddJson(command, flags, "Nothing but an empty JSON object, and errors as one");
+}
+
+void AddDeletions(CLI::App* profiles, ProfilesFlags* flags) {
+  const std::string json = "Nothing but an empty JSON object, and errors as one";
+  CLI::App* all = AddCommand(profiles, flags, "delete",
+                             "Remove a profile with all versions, of every model, and aliases");
+  AddName(all, flags);
+  AddExpectedVersion(all, flags, "the highest version");
+  AddJson(all, flags, json);
+  CLI::App* one =
+      AddCommand(profiles, flags, "delete-version", "Remove one version, unless an alias names it");
+  AddName(one, flags);
+  AddVersion(one, flags, "The version to remove")->required();
+  AddJson(one, flags, json);
 }
 
 void AddImport(CLI::App* profiles, ProfilesFlags* flags) {
@@ -234,6 +292,8 @@ void AddImport(CLI::App* profiles, ProfilesFlags* flags) {
   command->add_option(
       "--request_id", flags->request_id,
       "Your key for this call: repeated with the same file it stores nothing twice");
+  command->add_flag("--stage", flags->stage,
+                    "Store the version, but do not make it the newest: `profiles promote` does");
   AddJson(command, flags, "The stored profile as one JSON object");
 }
 
@@ -256,11 +316,8 @@ CLI::App* AddProfilesCommand(CLI::App& app, ProfilesFlags* flags) {
   AddReference(get, flags);
   AddJson(get, flags, "The profile as one JSON object, thresholds included");
   AddAlias(profiles, flags);
-  CLI::App* remove =
-      AddCommand(profiles, flags, "delete", "Remove a profile with all versions and aliases");
-  AddName(remove, flags);
-  AddExpectedVersion(remove, flags, "the newest version");
-  AddJson(remove, flags, "Nothing but an empty JSON object, and errors as one");
+  AddPromote(profiles, flags);
+  AddDeletions(profiles, flags);
   AddImport(profiles, flags);
   AddReference(AddCommand(profiles, flags, "export", "Write a profile file to standard output"),
                flags);
@@ -269,8 +326,9 @@ CLI::App* AddProfilesCommand(CLI::App& app, ProfilesFlags* flags) {
 
 int RunProfiles(const ProfilesFlags& flags) {
   static const std::map<std::string, int (*)(const ProfilesFlags&)> kCommands = {
-      {"list", List},     {"versions", Versions}, {"get", Get},       {"alias", SetAlias},
-      {"delete", Delete}, {"import", Import},     {"export", Export},
+      {"list", List},      {"versions", Versions}, {"get", Get},
+      {"alias", SetAlias}, {"promote", Promote},   {"delete-version", DeleteVersion},
+      {"delete", Delete},  {"import", Import},     {"export", Export},
   };
   return kCommands.at(flags.command)(flags);
 }

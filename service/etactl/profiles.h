@@ -1,4 +1,4 @@
-// `etactl profiles`: lists, shows, names, removes, imports and exports stored profiles.
+// `etactl profiles`: lists, shows, names, promotes, removes, imports and exports stored profiles.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,13 +20,14 @@ struct ProfilesFlags {
   std::string reference;  // NAME, NAME@VERSION or NAME@ALIAS
   std::string name;
   std::string alias;
-  std::optional<int64_t> version;  // the version that the alias shall name
+  std::optional<int64_t> version;  // of the name
   bool remove = false;
   std::string file;
   std::optional<std::string> import_name;
   bool create_only = false;
   std::optional<int64_t> expected_version;
   std::optional<std::string> request_id;
+  bool stage = false;
 };
 
 // Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.

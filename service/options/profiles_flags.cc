@@ -26,6 +26,11 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
       app, "--profile_staleness", server.profile_staleness,
       "Time for which profiles, and that there is no such profile, stay in use while the "
       "store cannot be read. After it requests that name them are refused with UNAVAILABLE");
+  AddCountOrNone(
+      app, "--keep_versions", flags.profile_store_options.keep_versions,
+      "Number of versions that are kept of each profile and model: a new version deletes "
+      "the oldest beyond it. Versions that an alias names stay and do not count. Staged "
+      "versions are counted by themselves. 0: all are kept");
   AddCount(app, "--max_calibrations", server.max_calibrations,
            "Largest number of calibrations at a time. More are refused with RESOURCE_EXHAUSTED");
   AddCount(app, "--max_calibration_tokens", server.max_calibration_tokens,

@@ -97,6 +97,7 @@ v1::Profile ToMessage(const ProfileRecord& record) {
   SetEvidence(content.evidence, *message.mutable_evidence());
   message.set_request_id(record.request_id);
   message.set_checksum(record.checksum);
+  message.set_staged(record.staged);
   return message;
 }
 
@@ -107,6 +108,8 @@ v1::ProfileSummary ToMessage(const ProfileSummary& summary) {
   SetTime(summary.create_time_us, *message.mutable_create_time());
   message.set_bytes(summary.bytes);
   message.set_corrupt(summary.corrupt);
+  message.set_model_fingerprint(summary.model_fingerprint);
+  message.set_staged(summary.staged);
   return message;
 }
 

@@ -85,9 +85,10 @@ class ProfileCache {
   void ResolveDefault(const Tenant& tenant, const ProfileReference& reference,
                       std::function<void(Answer)> done);
 
-  // A version that this server has stored: in use from here on.
+  // A version that this server has stored, not staged and for its model: in use from here on.
   void Add(const ProfileRecord& record);
-  // This server has deleted the profile or changed its aliases: nothing older is used from here on.
+  // This server has deleted the profile or versions of it, has promoted one or has changed its
+  // aliases: nothing older is used from here on.
   void Forget(const Tenant& tenant, const std::string& name);
 
   // What is in memory, by tenant, name and version; of one tenant if it is given.

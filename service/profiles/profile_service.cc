@@ -111,6 +111,30 @@ absl::StatusOr<v1::SetProfileAliasResponse> ProfileService::SetAlias(
   return v1::SetProfileAliasResponse();
 }
 
+absl::StatusOr<v1::PromoteProfileResponse> ProfileService::Promote(
+    const Tenant& tenant, const v1::PromoteProfileRequest& request, CallRecord& call) const {
+  call.profile = request.name();
+  call.profile_version = request.version();
+  const absl::Status status =
+      service_.store->Promote(tenant, {.name = request.name(),
+                                       .version = request.version(),
+                                       .expected_version = ExpectedVersion(request)});
+  if (!status.ok()) return NamingProfile(status, request.name());
+  service_.profiles->Forget(tenant, request.name());
+  return v1::PromoteProfileResponse();
+}
+
+absl::StatusOr<v1::DeleteProfileVersionResponse> ProfileService::DeleteVersion(
+    const Tenant& tenant, const v1::DeleteProfileVersionRequest& request, CallRecord& call) const {
+  call.profile = request.name();
+  call.profile_version = request.version();
+  const absl::Status status =
+      service_.store->DeleteVersion(tenant, request.name(), request.version());
+  if (!status.ok()) return NamingProfile(status, request.name());
+  service_.profiles->Forget(tenant, request.name());
+  return v1::DeleteProfileVersionResponse();
+}
+
 absl::StatusOr<v1::DeleteProfileResponse> ProfileService::Delete(
     const Tenant& tenant, const v1::DeleteProfileRequest& request, CallRecord& call) const {
   call.profile = request.name();
@@ -131,7 +155,8 @@ absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
   if (!file.ok()) return InFile(file.status());
   PutProfile put{.name = request.has_name() ? request.name() : file->name,
                  .content = std::move(file->content),
-                 .expected_version = ExpectedVersion(request)};
+                 .expected_version = ExpectedVersion(request),
+                 .stage = request.stage()};
   call.profile = put.name;
   if (!request.request_id().empty()) {
     auto digest = PayloadDigest("ImportProfile", request);
@@ -142,7 +167,9 @@ absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
   const auto stored = service_.store->Put(tenant, put);
   if (!stored.ok()) return NamingProfile(stored.status(), put.name);
   call.profile_version = (*stored)->version;
-  service_.profiles->Add(**stored);
+  const bool fits =
+      (*stored)->content.model_fingerprint == service_.engine.info().model_fingerprint;
+  if (fits && !(*stored)->staged) service_.profiles->Add(**stored);
   return ToMessage(**stored);
 }
 
@@ -201,6 +228,19 @@ grpc::ServerUnaryReactor* ProfileService::SetProfileAlias(grpc::CallbackServerCo
                                                           const grpc::ByteBuffer* request,
                                                           grpc::ByteBuffer* response) {
   return Start(context, request, response, "SetProfileAlias", kWriters, &ProfileService::SetAlias);
+}
+
+grpc::ServerUnaryReactor* ProfileService::PromoteProfile(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request,
+                                                         grpc::ByteBuffer* response) {
+  return Start(context, request, response, "PromoteProfile", kWriters, &ProfileService::Promote);
+}
+
+grpc::ServerUnaryReactor* ProfileService::DeleteProfileVersion(grpc::CallbackServerContext* context,
+                                                               const grpc::ByteBuffer* request,
+                                                               grpc::ByteBuffer* response) {
+  return Start(context, request, response, "DeleteProfileVersion", kWriters,
+               &ProfileService::DeleteVersion);
 }
 
 grpc::ServerUnaryReactor* ProfileService::DeleteProfile(grpc::CallbackServerContext* context,

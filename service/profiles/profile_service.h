@@ -15,10 +15,12 @@ using RawProfileService = v1::ProfileService::WithRawCallbackMethod_GetProfile<
     v1::ProfileService::WithRawCallbackMethod_ListProfiles<
         v1::ProfileService::WithRawCallbackMethod_ListProfileVersions<
             v1::ProfileService::WithRawCallbackMethod_SetProfileAlias<
-                v1::ProfileService::WithRawCallbackMethod_DeleteProfile<
-                    v1::ProfileService::WithRawCallbackMethod_ImportProfile<
-                        v1::ProfileService::WithRawCallbackMethod_ExportProfile<
-                            v1::ProfileService::Service>>>>>>>;
+                v1::ProfileService::WithRawCallbackMethod_PromoteProfile<
+                    v1::ProfileService::WithRawCallbackMethod_DeleteProfileVersion<
+                        v1::ProfileService::WithRawCallbackMethod_DeleteProfile<
+                            v1::ProfileService::WithRawCallbackMethod_ImportProfile<
+                                v1::ProfileService::WithRawCallbackMethod_ExportProfile<
+                                    v1::ProfileService::Service>>>>>>>>>;
 
 class ProfileService final : public RawProfileService {
  public:
@@ -40,6 +42,12 @@ class ProfileService final : public RawProfileService {
   grpc::ServerUnaryReactor* SetProfileAlias(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* PromoteProfile(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* DeleteProfileVersion(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* DeleteProfile(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
@@ -63,6 +71,11 @@ class ProfileService final : public RawProfileService {
   absl::StatusOr<v1::SetProfileAliasResponse> SetAlias(const Tenant& tenant,
                                                        const v1::SetProfileAliasRequest& request,
                                                        CallRecord& call) const;
+  absl::StatusOr<v1::PromoteProfileResponse> Promote(const Tenant& tenant,
+                                                     const v1::PromoteProfileRequest& request,
+                                                     CallRecord& call) const;
+  absl::StatusOr<v1::DeleteProfileVersionResponse> DeleteVersion(
+      const Tenant& tenant, const v1::DeleteProfileVersionRequest& request, CallRecord& call) const;
   absl::StatusOr<v1::DeleteProfileResponse> Delete(const Tenant& tenant,
                                                    const v1::DeleteProfileRequest& request,
                                                    CallRecord& call) const;

@@ -9,11 +9,12 @@
 namespace eta {
 namespace {
 
-constexpr std::array<std::string_view, 16> kRejections = {
+constexpr std::array<std::string_view, 17> kRejections = {
     "context_too_long",  "deadline_passed",   "deadline_too_short", "draining",
     "invalid_field",     "kv_pool_too_small", "malformed_message",  "memory_pressure",
-    "message_too_large", "model_not_found",   "profile_not_found",  "queue_full",
-    "tenant_calls",      "tenant_kv",         "tenant_tokens",      "token_budget"};
+    "message_too_large", "model_not_found",   "profile_mismatch",   "profile_not_found",
+    "queue_full",        "tenant_calls",      "tenant_kv",          "tenant_tokens",
+    "token_budget"};
 constexpr std::array<std::string_view, 8> kFailures = {
     "deadline_decoding", "deadline_queued", "device_error",     "draining",
     "internal_error",    "memory_pressure", "nonfinite_logits", "slow_consumer"};

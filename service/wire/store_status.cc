@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "engine/base/error.h"
 #include "engine/submission_queue.h"
 
@@ -27,9 +28,11 @@ absl::Status ServerDraining() {
 absl::Status NamingProfile(const absl::Status& status, const std::string& reference,
                            const std::string& field) {
   ErrorDetail detail = GetErrorDetail(status);
-  if (detail.reason != "PROFILE_NOT_FOUND") return status;
-  detail.metadata["profile"] = reference;
   const std::string sentence(status.message());
+  const bool missing = detail.reason == "PROFILE_NOT_FOUND";
+  if (!missing && detail.reason != "PROFILE_MISMATCH") return status;
+  if (!field.empty() && absl::StartsWith(sentence, field)) return status;  // the engine's mismatch
+  if (missing) detail.metadata["profile"] = reference;
   return MakeError(status.code(), field.empty() ? sentence : field + ": " + sentence,
                    std::move(detail));
 }

@@ -16,8 +16,8 @@ absl::Status StoreCallsFull();
 // UNAVAILABLE (DRAINING).
 absl::Status ServerDraining();
 
-// PROFILE_NOT_FOUND with the reference that found nothing; `field`, if it is not empty, is put in
-// front of the sentence. Other statuses stay unchanged.
+// PROFILE_NOT_FOUND with the reference that found nothing. `field`, if it is not empty, is put in
+// front of the sentence, of PROFILE_MISMATCH too. Other statuses stay unchanged.
 absl::Status NamingProfile(const absl::Status& status, const std::string& reference,
                            const std::string& field = "");
 

@@ -10,8 +10,8 @@ namespace eta {
 namespace {
 
 bool ChangesProfiles(std::string_view method) {
-  for (const std::string_view change :
-       {"Calibrate", "SetProfileAlias", "DeleteProfile", "ImportProfile"}) {
+  for (const std::string_view change : {"Calibrate", "SetProfileAlias", "PromoteProfile",
+                                        "DeleteProfileVersion", "DeleteProfile", "ImportProfile"}) {
     if (method == change) return true;
   }
   return false;

@@ -26,6 +26,18 @@ std::string Readable(const google::protobuf::Timestamp& time) {
   return text + " UTC";
 }
 
+// "3 (staged)".
+std::string VersionOf(const v1::ProfileSummary& summary) {
+  return absl::StrCat(summary.version(), summary.staged() ? " (staged)" : "");
+}
+
+// The fingerprint as far as people need it, and as far as the server's log and Stats show it.
+std::string ModelOf(const v1::ProfileSummary& summary) {
+  constexpr size_t kDigits = 12;
+  return summary.model_fingerprint().empty() ? kUnknown
+                                             : summary.model_fingerprint().substr(0, kDigits);
+}
+
 // "+0.42 %": the difference of a perplexity to full attention's.
 std::string Increase(double perplexity, double full) {
   return full > 0.0 ? absl::StrFormat("%+.2f %%", 100.0 * (perplexity / full - 1.0)) : kUnknown;
@@ -110,6 +122,7 @@ std::string DescribeProfile(const v1::Profile& profile) {
   const v1::ProfileEvidence& evidence = profile.evidence();
   std::string text = absl::StrFormat("profile %s@%d, made %s\n", WithoutControls(profile.name()),
                                      profile.version(), Readable(profile.create_time()));
+  if (profile.staged()) text += "staged: not the newest version until it is promoted\n";
   if (!profile.labels().empty()) {
     std::map<std::string, std::string> labels(profile.labels().begin(), profile.labels().end());
     absl::StrAppend(&text, "labels: ",
@@ -134,21 +147,22 @@ std::string DescribeProfile(const v1::Profile& profile) {
 }
 
 std::string ProfileTable(const std::vector<v1::ProfileSummary>& profiles) {
-  std::vector<std::vector<std::string>> rows = {{"profile", "newest", "made", "size"}};
+  std::vector<std::vector<std::string>> rows = {{"profile", "newest", "made", "size", "model"}};
   for (const v1::ProfileSummary& profile : profiles) {
-    rows.push_back({profile.name(), absl::StrCat(profile.version()),
-                    Readable(profile.create_time()), ReadableBytes(profile.bytes())});
+    rows.push_back({profile.name(), VersionOf(profile), Readable(profile.create_time()),
+                    ReadableBytes(profile.bytes()), ModelOf(profile)});
   }
-  return TextTable({Align::kLeft, Align::kRight, Align::kLeft, Align::kRight}, rows);
+  return TextTable({Align::kLeft, Align::kRight, Align::kLeft, Align::kRight, Align::kLeft}, rows);
 }
 
 std::string VersionTable(const std::vector<v1::ProfileSummary>& versions) {
-  std::vector<std::vector<std::string>> rows = {{"version", "made", "size", "aliases"}};
+  std::vector<std::vector<std::string>> rows = {{"version", "made", "size", "model", "aliases"}};
   for (const v1::ProfileSummary& version : versions) {
-    rows.push_back({absl::StrCat(version.version()), Readable(version.create_time()),
-                    ReadableBytes(version.bytes()), absl::StrJoin(version.aliases(), ", ")});
+    rows.push_back({VersionOf(version), Readable(version.create_time()),
+                    ReadableBytes(version.bytes()), ModelOf(version),
+                    absl::StrJoin(version.aliases(), ", ")});
   }
-  return TextTable({Align::kRight, Align::kLeft, Align::kRight, Align::kLeft}, rows);
+  return TextTable({Align::kRight, Align::kLeft, Align::kRight, Align::kLeft, Align::kLeft}, rows);
 }
 
 }  // namespace eta::ctl

@@ -153,6 +153,31 @@ TEST_F(CalibrateTest, AnExpectedVersionIsCheckedBeforeAnyWork) {
   EXPECT_EQ(StoredVersion("legal"), 2);
 }
 
+TEST_F(CalibrateTest, AStagedVersionIsStoredAndNotTheNewest) {
+  ASSERT_TRUE(Calibrate(Request()).status.ok());
+  v1::CalibrateRequest request = Request();
+  request.set_stage(true);
+  request.set_expected_version(1);
+  for (const int64_t version : {2, 3}) {
+    const CalibrateOutcome outcome = Calibrate(request);
+    ASSERT_TRUE(outcome.profile.has_value()) << outcome.status.error_message();
+    EXPECT_EQ(outcome.profile->version(), version);
+    EXPECT_TRUE(outcome.profile->staged());
+    EXPECT_EQ(StoredVersion("legal"), 1);
+  }
+  v1::GenerateRequest generate = Ask("hello");
+  generate.mutable_attention()->set_profile("legal");
+  ClientCall client(*stub_);
+  client.Start(generate);
+  const auto call = engine_->TakeCall();
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call->request().attention.profile->version, 1) << "nor is it in memory";
+  call->Start();
+  call->Finish();
+  client.ReadText();
+  EXPECT_TRUE(client.Finish().ok());
+}
+
 // Row 33 of the table of bad inputs.
 TEST_F(CalibrateTest, OfTwoAtOnceForOneVersionOneWins) {
   ServerOptions options;

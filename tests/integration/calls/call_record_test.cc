@@ -348,6 +348,14 @@ TEST_F(CallRecordTest, EveryMethodHasItsName) {
   exported.set_profile("legal");
   exchange(profiles + "ExportProfile", exported);
   exchange(profiles + "ImportProfile", v1::ImportProfileRequest(), false);
+  v1::PromoteProfileRequest promoted;
+  promoted.set_name("legal");
+  promoted.set_version(1);
+  EXPECT_EQ(exchange(profiles + "PromoteProfile", promoted).profile_version, 1);
+  v1::DeleteProfileVersionRequest version;
+  version.set_name("legal");
+  version.set_version(1);
+  EXPECT_EQ(exchange(profiles + "DeleteProfileVersion", version, false).profile_version, 1);
   v1::DeleteProfileRequest removed;
   removed.set_name("legal");
   EXPECT_EQ(exchange(profiles + "DeleteProfile", removed).profile, "legal");

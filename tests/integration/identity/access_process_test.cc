@@ -186,6 +186,12 @@ TEST_F(AccessProcessTest, AForeignProfileIsAnAbsentOne) {
     alias.set_name(name);
     alias.set_alias("stable");
     alias.set_version(1);
+    v1::PromoteProfileRequest promotion;
+    promotion.set_name(name);
+    promotion.set_version(1);
+    v1::DeleteProfileVersionRequest one;
+    one.set_name(name);
+    one.set_version(1);
     v1::DeleteProfileRequest removal;
     removal.set_name(name);
     v1::GenerateRequest generate = AskFor(4);
@@ -199,6 +205,8 @@ TEST_F(AccessProcessTest, AForeignProfileIsAnAbsentOne) {
           Call(profiles, &Stub::ExportProfile, file, globex),
           Call(profiles, &Stub::ListProfileVersions, list, globex),
           Call(profiles, &Stub::SetProfileAlias, alias, globex),
+          Call(profiles, &Stub::PromoteProfile, promotion, globex),
+          Call(profiles, &Stub::DeleteProfileVersion, one, globex),
           Call(profiles, &Stub::DeleteProfile, removal, globex), Generate(globex, generate)}) {
       EXPECT_EQ(status.error_code(), StatusCode::NOT_FOUND) << status.error_message();
       EXPECT_EQ(ReasonOf(status), "PROFILE_NOT_FOUND");

@@ -197,17 +197,23 @@ TEST_F(IdentityTest, ChangesAreToldWithWhatTheyWereAboutAlsoThoseThatFail) {
   alias.set_name("legal");
   alias.set_alias("stable");
   alias.set_version(1);
-  v1::DeleteProfileRequest remove;
-  remove.set_name("legal");
-  remove.set_expected_version(1);
+  v1::PromoteProfileRequest promote;
+  promote.set_name("legal");
+  promote.set_version(1);
+  v1::DeleteProfileVersionRequest remove_version;
+  remove_version.set_name("legal");
+  remove_version.set_version(1);
   const auto change = [&] {
     v1::SetProfileAliasRequest unset = alias;
     unset.set_version(0);
     call(&Stub::ImportProfile, import, v1::Profile());
     call(&Stub::SetProfileAlias, alias, v1::SetProfileAliasResponse());
     call(&Stub::SetProfileAlias, unset, v1::SetProfileAliasResponse());
-    call(&Stub::DeleteProfile, remove, v1::DeleteProfileResponse());
+    call(&Stub::PromoteProfile, promote, v1::PromoteProfileResponse());
+    call(&Stub::DeleteProfileVersion, remove_version, v1::DeleteProfileVersionResponse());
   };
+  const std::vector<std::string> methods = {"ImportProfile", "SetProfileAlias", "SetProfileAlias",
+                                            "PromoteProfile", "DeleteProfileVersion"};
   change();
   store_->Fail(MakeError(absl::StatusCode::kUnavailable, "the answer was lost",
                          {.reason = "OUTCOME_UNKNOWN"}));
@@ -219,17 +225,18 @@ TEST_F(IdentityTest, ChangesAreToldWithWhatTheyWereAboutAlsoThoseThatFail) {
     changes.push_back(json::parse(line));
     EXPECT_EQ(changes.back()["event"], "profile_change") << line;
   }
-  ASSERT_EQ(changes.size(), 8u);
+  ASSERT_EQ(changes.size(), 10u);
   for (size_t i = 0; i < changes.size(); ++i) {
     SCOPED_TRACE(changes[i].dump());
-    const bool failed = i >= 4;
+    const bool failed = i >= 5;
+    EXPECT_EQ(changes[i]["method"], methods[i % 5]);
     EXPECT_EQ(changes[i]["code"], failed ? "UNAVAILABLE" : "OK");
     EXPECT_EQ(changes[i].value("reason", ""), failed ? "OUTCOME_UNKNOWN" : "");
     EXPECT_EQ(changes[i]["profile"], "legal");
     EXPECT_EQ(changes[i]["tenant"], "acme");
-    EXPECT_EQ(changes[i].value("request_id", ""), i % 4 == 0 ? "r-1" : "");
-    EXPECT_EQ(changes[i].value("alias", ""), i % 4 == 1 || i % 4 == 2 ? "stable" : "");
-    const int64_t version = i % 4 == 2 ? 0 : i == 4 ? -1 : 1;  // -1: none was made
+    EXPECT_EQ(changes[i].value("request_id", ""), i % 5 == 0 ? "r-1" : "");
+    EXPECT_EQ(changes[i].value("alias", ""), i % 5 == 1 || i % 5 == 2 ? "stable" : "");
+    const int64_t version = i % 5 == 2 ? 0 : i == 5 ? -1 : 1;  // -1: none was made
     EXPECT_EQ(changes[i].value("profile_version", -1), version);
   }
 }

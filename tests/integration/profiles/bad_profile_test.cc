@@ -169,6 +169,14 @@ TEST_F(BadProfileTest, NamesOutsideTheAllowListAreInvalidEverywhere) {
     v1::DeleteProfileRequest removal;
     removal.set_name(name);
     EXPECT_EQ(BadField(Call(&Stub::DeleteProfile, removal)), "name");
+    v1::PromoteProfileRequest promotion;
+    promotion.set_name(name);
+    promotion.set_version(1);
+    EXPECT_EQ(BadField(Call(&Stub::PromoteProfile, promotion)), "name");
+    v1::DeleteProfileVersionRequest version;
+    version.set_name(name);
+    version.set_version(1);
+    EXPECT_EQ(BadField(Call(&Stub::DeleteProfileVersion, version)), "name");
     v1::SetProfileAliasRequest alias;
     alias.set_version(1);
     alias.set_alias("stable");
@@ -288,7 +296,48 @@ TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(server_->status).has_value());
 }
 
-// Rows 35 to 37.
+// Row 83.
+TEST_F(BadProfileTest, PromotionsAndDeletionsThatMakeNoSenseChangeNothing) {
+  using Stub = v1::ProfileService::Stub;
+  const std::string json = server_->Export("good");
+  ASSERT_EQ(server_->Import(json).version(), 2) << server_->status.error_message();
+  v1::SetProfileAliasRequest alias;
+  alias.set_name("good");
+  alias.set_alias("stable");
+  alias.set_version(2);
+  ASSERT_TRUE(Call(&Stub::SetProfileAlias, alias).ok());
+  v1::PromoteProfileRequest promotion;
+  v1::DeleteProfileVersionRequest removal;
+  promotion.set_name("good");
+  removal.set_name("good");
+  for (const int64_t bad : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::min()}) {
+    promotion.set_version(bad);
+    removal.set_version(bad);
+    EXPECT_EQ(BadField(Call(&Stub::PromoteProfile, promotion)), "version");
+    EXPECT_EQ(BadField(Call(&Stub::DeleteProfileVersion, removal)), "version");
+  }
+  for (const int64_t absent : {int64_t{3}, std::numeric_limits<int64_t>::max()}) {
+    promotion.set_version(absent);
+    removal.set_version(absent);
+    EXPECT_EQ(ReasonOf(Call(&Stub::PromoteProfile, promotion)), "PROFILE_NOT_FOUND");
+    EXPECT_EQ(ReasonOf(Call(&Stub::DeleteProfileVersion, removal)), "PROFILE_NOT_FOUND");
+  }
+  promotion.set_version(1);
+  const grpc::Status behind = Call(&Stub::PromoteProfile, promotion);
+  EXPECT_EQ(behind.error_code(), StatusCode::ABORTED);
+  EXPECT_EQ(ReasonOf(behind), "VERSION_MISMATCH") << "version 2 is the newest";
+  promotion.set_expected_version(-1);
+  EXPECT_EQ(BadField(Call(&Stub::PromoteProfile, promotion)), "expected_version");
+  removal.set_version(2);
+  const grpc::Status named = Call(&Stub::DeleteProfileVersion, removal);
+  EXPECT_EQ(named.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(named), "VERSION_HAS_ALIAS");
+  EXPECT_EQ(MetadataOf(named, "alias"), "stable");
+  EXPECT_THAT(server_->Versions("good"), ::testing::ElementsAre(2, 1));
+  EXPECT_EQ(server_->Get("good").version(), 2);
+}
+
+// Rows 35 to 37, and 84.
 TEST_F(BadProfileTest, ARequestIdIsOfOneRequest) {
   v1::CalibrateRequest request = SmallCalibration("legal");
   request.set_request_id("once");
@@ -298,10 +347,14 @@ TEST_F(BadProfileTest, ARequestIdIsOfOneRequest) {
   ASSERT_TRUE(again.has_value()) << server_->status.error_message();
   EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
   EXPECT_EQ(server_->progress, 0);
+  v1::CalibrateRequest staged = request;
+  staged.set_stage(true);
   request.set_offset(0.25f);
-  EXPECT_FALSE(server_->Calibrate(request).has_value());
-  EXPECT_EQ(server_->status.error_code(), StatusCode::ALREADY_EXISTS);
-  EXPECT_EQ(ReasonOf(server_->status), "REQUEST_ID_REUSED");
+  for (const v1::CalibrateRequest& other : {request, staged}) {
+    EXPECT_FALSE(server_->Calibrate(other).has_value());
+    EXPECT_EQ(server_->status.error_code(), StatusCode::ALREADY_EXISTS);
+    EXPECT_EQ(ReasonOf(server_->status), "REQUEST_ID_REUSED");
+  }
   for (const std::string& id : {std::string(65, 'x'), std::string("a b"), std::string("a\nb"),
                                 std::string("\xd0\xb5"), std::string("a\0b", 3)}) {
     request.set_request_id(id);

@@ -137,6 +137,29 @@ TEST_F(ProfileProcessTest, AProfileOfAnotherModelIsRefusedByNameOfWhatDiffers) {
   expect_mismatch("block_size", std::to_string(content.geometry.block_size), block_size);
 }
 
+TEST_F(ProfileProcessTest, SoManyVersionsAreKeptAndTheLogNamesThoseThatWent) {
+  std::string errors;
+  {
+    Replica server(model_.path(), store_, {"--keep_versions", "2"});
+    ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
+    ASSERT_TRUE(server.Calibrate(SmallCalibration("legal")).has_value())
+        << server.status.error_message();
+    const std::string json = server.Export("legal");
+    for (int64_t version = 2; version <= 4; ++version) {
+      ASSERT_EQ(server.Import(json).version(), version) << server.status.error_message();
+    }
+    EXPECT_THAT(server.Versions("legal"), ::testing::ElementsAre(4, 3));
+    server.Generate("legal@1");
+    EXPECT_EQ(ReasonOf(server.status), "PROFILE_NOT_FOUND");
+    EXPECT_EQ(server.Generate("legal").profile_version(), 4) << server.status.error_message();
+    server.process().Signal(SIGTERM);
+    errors = server.process().AwaitExit().errors;
+  }
+  EXPECT_THAT(errors, HasSubstr("\"event\":\"versions_removed\""));
+  EXPECT_THAT(errors, HasSubstr("\"profile_versions\":\"1\""));
+  EXPECT_THAT(errors, HasSubstr("\"profile_versions\":\"2\""));
+}
+
 TEST_F(ProfileProcessTest, ATargetThatCannotBeMetSaysWhatCanAndStoresNothing) {
   Replica server(model_.path(), store_);
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
@@ -188,6 +211,14 @@ TEST_F(ProfileProcessTest, AStoreThatCannotBeOpenedIsABadStart) {
   EXPECT_THAT(errors("mysql://host/db"), HasSubstr("--profile_store"));
   EXPECT_THAT(errors(folder_.Write("text", std::string(8192, 'x'))), HasSubstr("--profile_store"));
   EXPECT_EQ(ReadFile(folder_.path() + "/text"), std::string(8192, 'x')) << "left as it is";
+  std::filesystem::create_directories(folder_.path() + "/files/default");
+  const ProfileContent content = MakeContent(1, 2, 4);
+  folder_.Write("files/default/legal.json",
+                *ProfileToJson({.name = "legal", .version = 1, .content = content}));
+  folder_.Write("files/default/aliases.json", "{\"legal\": {\"stable\": [1, 1]}}");
+  EXPECT_THAT(errors("dir:" + folder_.path() + "/files"),
+              HasSubstr("legal.stable: names two versions for one model"));
+  EXPECT_THAT(errors(store_, {"--keep_versions=-1"}), HasSubstr("--keep_versions"));
   EXPECT_THAT(errors("", {"--default_profile", "../x"}), HasSubstr("--default_profile"));
   EXPECT_THAT(errors("", {"--tenant_header", "Upper"}), HasSubstr("--tenant_header"));
   EXPECT_THAT(errors("", {"--max_calibrations", "0"}), HasSubstr("--max_calibrations"));

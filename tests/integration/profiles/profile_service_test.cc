@@ -136,6 +136,91 @@ TEST_F(ProfileServiceTest, DeletedNamesAreGoneAndTheirVersionsNotUsedAgain) {
   EXPECT_EQ(Import("legal", 3).version(), 3);
 }
 
+TEST_F(ProfileServiceTest, AStagedVersionIsUsedByItsNumberUntilItIsPromoted) {
+  const auto store = [this](uint32_t seed, bool stage) {
+    v1::ImportProfileRequest request;
+    request.set_json(
+        *ProfileToJson({.name = "legal", .version = 1, .content = FittingContent(seed)}));
+    if (stage) request.set_stage(true);
+    v1::Profile profile;
+    EXPECT_TRUE(Call(&Stub::ImportProfile, request, profile).ok());
+    EXPECT_EQ(profile.staged(), stage);
+    return profile.version();
+  };
+  ASSERT_EQ(store(1, false), 1);
+  EXPECT_EQ(UsedVersion("legal"), 1);
+  ASSERT_EQ(store(2, true), 2);
+  EXPECT_EQ(UsedVersion("legal"), 1);
+  EXPECT_EQ(UsedVersion("legal@2"), 2);
+  v1::ListProfileVersionsRequest request;
+  request.set_name("legal");
+  v1::ListProfileVersionsResponse list;
+  ASSERT_TRUE(Call(&Stub::ListProfileVersions, request, list).ok());
+  EXPECT_TRUE(list.versions(0).staged());
+  EXPECT_EQ(list.versions(0).model_fingerprint(), engine_->info().model_fingerprint);
+  EXPECT_FALSE(list.versions(1).staged());
+
+  v1::PromoteProfileResponse response;
+  v1::PromoteProfileRequest promotion = PromotionOf(2);
+  promotion.set_expected_version(0);
+  EXPECT_EQ(ReasonOf(Call(&Stub::PromoteProfile, promotion, response)), "VERSION_MISMATCH");
+  promotion.set_expected_version(1);
+  ASSERT_TRUE(Call(&Stub::PromoteProfile, promotion, response).ok());
+  EXPECT_EQ(UsedVersion("legal"), 2) << "at once";
+  EXPECT_EQ(FieldOf(Call(&Stub::PromoteProfile, PromotionOf(0), response)), "version");
+  EXPECT_EQ(FieldOf(Call(&Stub::PromoteProfile, PromotionOf(-1), response)), "version");
+  promotion.set_expected_version(-1);
+  EXPECT_EQ(FieldOf(Call(&Stub::PromoteProfile, promotion, response)), "expected_version");
+  const grpc::Status absent = Call(&Stub::PromoteProfile, PromotionOf(3), response);
+  EXPECT_EQ(DetailOf<google::rpc::ResourceInfo>(absent)->resource_name(), "legal");
+}
+
+TEST_F(ProfileServiceTest, OneVersionIsDeletedUnlessAnAliasNamesIt) {
+  for (const uint32_t seed : {1u, 2u}) Import("legal", seed);
+  ASSERT_TRUE(SetAlias(AliasRequest("stable", 2)).ok());
+  v1::DeleteProfileVersionRequest request;
+  request.set_name("legal");
+  request.set_version(2);
+  v1::DeleteProfileVersionResponse response;
+  const grpc::Status named = Call(&Stub::DeleteProfileVersion, request, response);
+  EXPECT_EQ(named.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(named), "VERSION_HAS_ALIAS");
+  EXPECT_EQ(MetadataOf(named, "alias"), "stable");
+  ASSERT_TRUE(SetAlias(AliasRequest("stable", 1)).ok());
+  ASSERT_TRUE(Call(&Stub::DeleteProfileVersion, request, response).ok());
+  EXPECT_EQ(VersionOf("legal"), 1);
+  EXPECT_EQ(VersionOf("legal@2"), 0);
+  EXPECT_EQ(ReasonOf(Call(&Stub::DeleteProfileVersion, request, response)), "PROFILE_NOT_FOUND");
+  for (const int64_t bad : {0, -1}) {
+    request.set_version(bad);
+    EXPECT_EQ(FieldOf(Call(&Stub::DeleteProfileVersion, request, response)), "version");
+  }
+}
+
+// A replica of the next model stores in the same store what does not fit here.
+TEST_F(ProfileServiceTest, AVersionForAnotherModelTakesNoCallFromTheOneInUse) {
+  StopServing();
+  store_ = std::make_unique<FaultyStore>(ProfileStoreOptions{
+      .served_model = [] { return ServedModel{.fingerprint = std::string(64, '0')}; }});
+  Serve();
+  ASSERT_EQ(engine_->info().model_fingerprint, std::string(64, '0'));
+  v1::ImportProfileRequest request;
+  request.set_json(*ProfileToJson({.name = "legal", .version = 1, .content = FittingContent(1)}));
+  v1::Profile profile;
+  ASSERT_TRUE(Call(&Stub::ImportProfile, request, profile).ok());
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_GT(Import("legal", 1).version(), 1) << "of another model";
+    EXPECT_EQ(UsedVersion("legal"), 1);
+  }
+  Import("foreign", 1);
+  v1::GenerateRequest generate = Ask("hello");
+  generate.mutable_attention()->set_profile("foreign");
+  const grpc::Status unfit = ClientCall(*stub_).Refusal(generate);
+  EXPECT_EQ(ReasonOf(unfit), "PROFILE_MISMATCH");
+  EXPECT_THAT(unfit.error_message(), ::testing::StartsWith("attention.profile: "));
+  EXPECT_EQ(MetadataOf(unfit, "served"), std::string(64, '0'));
+}
+
 TEST_F(ProfileServiceTest, ImportChecksItsFileVersionAndRequestId) {
   v1::Profile profile;
   v1::ImportProfileRequest request = ImportRequest("legal", 1);
@@ -235,6 +320,11 @@ TEST_F(ProfileServiceTest, AForeignNameIsAnAbsentOneInWordsAndInWork) {
     removal.set_name(name);
     v1::SetProfileAliasRequest alias = AliasRequest("stable", 1);
     alias.set_name(name);
+    v1::PromoteProfileRequest promotion = PromotionOf(1);
+    promotion.set_name(name);
+    v1::DeleteProfileVersionRequest version;
+    version.set_name(name);
+    version.set_version(1);
     v1::ExportProfileRequest file;
     file.set_profile(name + "@2");
     std::vector<std::string> texts = {
@@ -244,6 +334,8 @@ TEST_F(ProfileServiceTest, AForeignNameIsAnAbsentOneInWordsAndInWork) {
         told(name, &Stub::ListProfileVersions, list, v1::ListProfileVersionsResponse()),
         told(name, &Stub::ExportProfile, file, v1::ExportProfileResponse()),
         told(name, &Stub::SetProfileAlias, alias, v1::SetProfileAliasResponse()),
+        told(name, &Stub::PromoteProfile, promotion, v1::PromoteProfileResponse()),
+        told(name, &Stub::DeleteProfileVersion, version, v1::DeleteProfileVersionResponse()),
         told(name, &Stub::DeleteProfile, removal, v1::DeleteProfileResponse())};
     v1::GenerateRequest generate = Ask("hello");
     generate.mutable_attention()->set_profile(name);
@@ -279,8 +371,8 @@ TEST_F(ProfileServiceTest, TroubleOfTheStoreIsPassedOnAndHealthStays) {
 
 TEST_F(ProfileServiceTest, BytesThatAreNoRequestAreInvalid) {
   for (const std::string method :
-       {"GetProfile", "ListProfiles", "ListProfileVersions", "SetProfileAlias", "DeleteProfile",
-        "ImportProfile", "ExportProfile"}) {
+       {"GetProfile", "ListProfiles", "ListProfileVersions", "SetProfileAlias", "PromoteProfile",
+        "DeleteProfileVersion", "DeleteProfile", "ImportProfile", "ExportProfile"}) {
     const grpc::Status status =
         GenericCall(channel_, "/eta.v1.ProfileService/" + method).Exchange("\xff\xff\xff\xff");
     EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << method;

@@ -59,6 +59,30 @@ class ProfileServiceTest : public ServiceTest {
     request.set_version(version);
     return request;
   }
+  static v1::PromoteProfileRequest PromotionOf(int64_t version) {
+    v1::PromoteProfileRequest request;
+    request.set_name("legal");
+    request.set_version(version);
+    return request;
+  }
+  // The version that a Generate call gets; 0 if it is refused.
+  int64_t UsedVersion(const std::string& profile) {
+    v1::GenerateRequest request = Ask("hello");
+    request.mutable_attention()->set_profile(profile);
+    ClientCall client(*stub_);
+    client.Start(request);
+    const auto call = engine_->TakeCall();
+    if (call == nullptr) {
+      ADD_FAILURE() << client.Finish().error_message();
+      return 0;
+    }
+    const int64_t version = call->request().attention.profile->version;
+    call->Start();
+    call->Finish();
+    client.ReadText();
+    EXPECT_TRUE(client.Finish().ok());
+    return version;
+  }
   v1::Profile Import(const std::string& name, uint32_t seed,
                      const std::string& tenant = "anybody") {
     v1::Profile profile;

@@ -156,8 +156,8 @@ TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
   EXPECT_EQ(request->samples(0).text(), "text");
   for (const bool present :
        {request->has_held_out(), request->has_z_recall(), request->has_offset(), request->has_z(),
-        request->has_sequence_tokens(), request->has_expected_version(),
-        request->has_request_id()}) {
+        request->has_sequence_tokens(), request->has_expected_version(), request->has_request_id(),
+        request->has_stage()}) {
     EXPECT_FALSE(present);
   }
   EXPECT_EQ(request->floor(), v1::FLOOR_UNSPECIFIED);
@@ -166,10 +166,10 @@ TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
 TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
   const TempFolder folder;
   const std::string a = folder.Write("a", "1"), b = folder.Write("b.jsonl", "{\"token_ids\": [7]}");
-  const auto request = RequestOf({"legal", "--samples", a, b, "--target=head-density=0.3",
-                                  "--z_recall=0.95", "--held_out=0.5", "--sequence_tokens=512",
-                                  "--offset=0", "--z=0", "--floor=none", "--label", "domain=legal",
-                                  "--label", "note=a=b, c", "--create_only", "--request_id=id-1"});
+  const auto request = RequestOf(
+      {"legal", "--samples", a, b, "--target=head-density=0.3", "--z_recall=0.95", "--held_out=0.5",
+       "--sequence_tokens=512", "--offset=0", "--z=0", "--floor=none", "--label", "domain=legal",
+       "--label", "note=a=b, c", "--create_only", "--request_id=id-1", "--stage"});
   ASSERT_TRUE(request.ok()) << request.status();
   ASSERT_EQ(request->samples_size(), 2);
   EXPECT_EQ(request->samples(1).token_ids().ids(0), 7);
@@ -185,6 +185,7 @@ TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
   EXPECT_TRUE(request->has_expected_version());
   EXPECT_EQ(request->expected_version(), 0);
   EXPECT_EQ(request->request_id(), "id-1");
+  EXPECT_TRUE(request->stage());
   EXPECT_EQ(RequestOf({"x", "--samples", a, "--expected_version=4"})->expected_version(), 4);
 }
 
@@ -246,6 +247,13 @@ TEST(EtactlProfiles, TakeNamesAliasesAndVersions) {
   EXPECT_EQ(alias.expected_version, 2);
   EXPECT_TRUE(ProfilesOf({"alias", "legal", "stable", "--remove"}).remove);
   EXPECT_EQ(ProfilesOf({"import", "-", "--name=copy"}).import_name, "copy");
+  EXPECT_TRUE(ProfilesOf({"import", "-", "--stage"}).stage);
+  const ProfilesFlags promote = ProfilesOf({"promote", "legal", "3", "--expected_version=2"});
+  EXPECT_EQ(promote.command, "promote");
+  EXPECT_EQ(promote.name, "legal");
+  EXPECT_EQ(promote.version, 3);
+  EXPECT_EQ(promote.expected_version, 2);
+  EXPECT_EQ(ProfilesOf({"delete-version", "legal", "3"}).version, 3);
   EXPECT_EQ(ProfilesOf({"delete", "legal"}).expected_version, std::nullopt);
 }
 
@@ -255,6 +263,10 @@ TEST(EtactlProfiles, RefuseWhatIsIncomplete) {
            {"burn"},
            {"get"},
            {"delete"},
+           {"delete", "legal", "3"},
+           {"delete-version", "legal"},
+           {"promote", "legal"},
+           {"promote", "legal", "stable"},
            {"alias", "legal"},
            {"alias", "legal", "stable", "three"},
            {"alias", "legal", "stable", "3", "--remove"},
@@ -369,13 +381,19 @@ TEST(EtactlProfileText, ListsProfilesAndVersions) {
   summary.mutable_create_time()->set_seconds(1'700'000'000);
   summary.set_bytes(1234);
   EXPECT_EQ(ProfileTable({summary}),
-            "profile  newest  made                       size\n"
-            "legal        12  2023-11-14 22:13:20 UTC  1.2 kB\n");
+            "profile  newest  made                       size  model\n"
+            "legal        12  2023-11-14 22:13:20 UTC  1.2 kB  -\n");
+  summary.set_model_fingerprint("0123456789abcdef");
   summary.add_aliases("stable");
   summary.add_aliases("tested");
-  EXPECT_EQ(VersionTable({summary}),
-            "version  made                       size  aliases\n"
-            "     12  2023-11-14 22:13:20 UTC  1.2 kB  stable, tested\n");
+  v1::ProfileSummary staged = summary;
+  staged.set_version(13);
+  staged.set_staged(true);
+  staged.clear_aliases();
+  EXPECT_EQ(VersionTable({staged, summary}),
+            "    version  made                       size  model         aliases\n"
+            "13 (staged)  2023-11-14 22:13:20 UTC  1.2 kB  0123456789ab\n"
+            "         12  2023-11-14 22:13:20 UTC  1.2 kB  0123456789ab  stable, tested\n");
 }
 
 }  // namespace

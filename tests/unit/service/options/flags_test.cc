@@ -100,6 +100,17 @@ TEST(Flags, SharesAreNumbersBelowAll) {
   EXPECT_FALSE(Parse({"--max_memory_fraction", "1"}).flags.has_value()) << "nothing is above it";
 }
 
+TEST(Flags, SoManyVersionsAreKeptOrAll) {
+  const auto kept = [](const std::string& flag) {
+    return Parse({flag}).flags->profile_store_options.keep_versions;
+  };
+  EXPECT_EQ(kept("--reflection"), 0) << "all";
+  EXPECT_EQ(kept("--keep_versions=10"), 10);
+  for (const char* count : {"-1", "ten", "1.5", "4294967296", ""}) {
+    EXPECT_FALSE(Parse({"--keep_versions", count}).flags.has_value()) << count;
+  }
+}
+
 TEST(Flags, EachHasItsRowInTheManual) {
   const std::regex in_help("(?:^|\\n) +(?:-h,)?--([a-z0-9_]+)");
   const std::regex in_readme("(?:^|\\n)\\| `--([a-z0-9_]+)`");
