@@ -6,10 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
@@ -112,6 +110,7 @@ TEST_F(CanaryProcessTest, TheStepsOfTheManualRollAVersionOutAndBack) {
   EXPECT_THAT(rolled.text, AllOf(HasSubstr("profile legal@3 "), HasSubstr("profile legal@4 ")))
       << "each version stands for itself";
   EXPECT_EQ(VersionOf("legal@stable"), "4");
+  EXPECT_EQ(VersionOf("legal"), "4") << "it was staged, then promoted";
 
   const MetricSamples page(HttpGet(server_.metrics_port(), "/metrics").body);
   for (const std::string version : {"3", "4"}) {
@@ -135,9 +134,10 @@ TEST_F(CanaryProcessTest, TheStepsOfTheManualRollAVersionOutAndBack) {
   const double canary = SeriesOf("4")["recent"]["union_density"];
   EXPECT_THAT(stable, Gt(canary + 0.05)) << "they were calibrated to 0.6 and 0.35";
 
-  const std::vector<std::string> lines = absl::StrSplit(steps, '\n', absl::SkipEmpty());
-  const Output late = Shell(lines.back());
-  EXPECT_NE(late.code, 0) << lines.back();
+  const std::string set_stable = Manual("# switch", "\n", "\n");
+  ASSERT_THAT(set_stable, HasSubstr("alias legal stable"));
+  const Output late = Shell(set_stable);
+  EXPECT_NE(late.code, 0) << set_stable;
   EXPECT_THAT(late.text, HasSubstr("VERSION_MISMATCH")) << "somebody else was faster";
 
   const std::string back = Manual("**To roll it back:**", "`", "`");
