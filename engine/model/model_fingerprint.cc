@@ -2,7 +2,7 @@
 
 #include <bit>
 #include <cstdint>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,13 +14,13 @@ namespace {
 // Lines of a name and a value. Numbers that are not whole stand there by their bits.
 class Lines {
  public:
-  void Add(std::string_view name, int64_t value) {
+  void Add(const std::string& name, int64_t value) {
     absl::StrAppend(&text_, name, " ", value, "\n");
   }
-  void Add(std::string_view name, double value) {
+  void Add(const std::string& name, double value) {
     absl::StrAppend(&text_, name, " ", absl::Hex(std::bit_cast<uint64_t>(value)), "\n");
   }
-  void Add(std::string_view name, std::string_view value) {
+  void Add(const std::string& name, const std::string& value) {
     absl::StrAppend(&text_, name, " ", value, "\n");
   }
   const std::string& text() const { return text_; }
@@ -32,7 +32,7 @@ class Lines {
 // Every field of ModelConfig. A field that is added later stands here only where it is not at its
 // default, so that older profiles still fit.
 void AddConfig(const ModelConfig& config, Lines& lines) {
-  const auto whole = [&lines](std::string_view name, auto value) {
+  const auto whole = [&lines](const std::string& name, auto value) {
     lines.Add(name, static_cast<int64_t>(value));
   };
   whole("vocab_size", config.vocab_size);

@@ -134,7 +134,8 @@ absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
   lease().Use(tokens);
   plan_.put.content = std::move(made->content);
   auto stored = PutPatiently(*service_.store, *tenant_, plan_.put, stop_.get_token());
-  if (stored.ok() && !(*stored)->staged) service_.profiles->Add(**stored);
+  const std::string& model = service_.engine.info().model_fingerprint;
+  if (stored.ok() && IsNewestAtOnce(**stored, model)) service_.profiles->Add(**stored);
   return stored.ok() || !stop_.stop_requested() ? stored : StoppedBy(stored.status());
 }
 

@@ -62,6 +62,11 @@ struct ProfileCacheStatus {
   std::optional<Clock::time_point> oldest;     // of profiles: when the store last confirmed it
 };
 
+// Whether a version that was just stored is the newest one for the model of this fingerprint.
+inline bool IsNewestAtOnce(const ProfileRecord& record, const std::string& model_fingerprint) {
+  return !record.staged && record.content.model_fingerprint == model_fingerprint;
+}
+
 class ProfileCache {
  public:
   using Answer = absl::StatusOr<std::shared_ptr<const ThresholdProfile>>;
@@ -85,7 +90,7 @@ class ProfileCache {
   void ResolveDefault(const Tenant& tenant, const ProfileReference& reference,
                       std::function<void(Answer)> done);
 
-  // A version that this server has stored, not staged and for its model: in use from here on.
+  // A version that this server has stored, for which IsNewestAtOnce: in use from here on.
   void Add(const ProfileRecord& record);
   // This server has deleted the profile or versions of it, has promoted one or has changed its
   // aliases: nothing older is used from here on.

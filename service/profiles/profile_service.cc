@@ -167,9 +167,8 @@ absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
   const auto stored = service_.store->Put(tenant, put);
   if (!stored.ok()) return NamingProfile(stored.status(), put.name);
   call.profile_version = (*stored)->version;
-  const bool fits =
-      (*stored)->content.model_fingerprint == service_.engine.info().model_fingerprint;
-  if (fits && !(*stored)->staged) service_.profiles->Add(**stored);
+  const std::string& model = service_.engine.info().model_fingerprint;
+  if (IsNewestAtOnce(**stored, model)) service_.profiles->Add(**stored);
   return ToMessage(**stored);
 }
 

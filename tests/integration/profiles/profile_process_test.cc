@@ -4,7 +4,9 @@
 #include <csignal>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "calibration/profiles/profile_json.h"
 #include "gmock/gmock.h"
@@ -12,6 +14,7 @@
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/process/live_figures.h"
+#include "tests/testing/process/log_lines.h"
 #include "tests/testing/profiles/profile_case.h"
 #include "tests/testing/service/replica.h"
 
@@ -155,9 +158,13 @@ TEST_F(ProfileProcessTest, SoManyVersionsAreKeptAndTheLogNamesThoseThatWent) {
     server.process().Signal(SIGTERM);
     errors = server.process().AwaitExit().errors;
   }
-  EXPECT_THAT(errors, HasSubstr("\"event\":\"versions_removed\""));
-  EXPECT_THAT(errors, HasSubstr("\"profile_versions\":\"1\""));
-  EXPECT_THAT(errors, HasSubstr("\"profile_versions\":\"2\""));
+  std::vector<std::string> removed;
+  for (const nlohmann::json& line : LogLines(errors, "versions_removed")) {
+    EXPECT_EQ(line["tenant"], "default");
+    EXPECT_EQ(line["profile"], "legal");
+    removed.push_back(line["profile_versions"]);
+  }
+  EXPECT_THAT(removed, ::testing::ElementsAre("1", "2"));
 }
 
 TEST_F(ProfileProcessTest, ATargetThatCannotBeMetSaysWhatCanAndStoresNothing) {

@@ -400,5 +400,16 @@ TEST_F(ProfileCacheTest, ManyThreadsAskWhileVersionsComeAndGo) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST_F(ProfileCacheTest, ANameWithVersionsForOtherModelsOnlyIsNoTroubleOfTheStore) {
+  store_.Fail(MakeError(absl::StatusCode::kFailedPrecondition,
+                        "the profile has no version for the served model",
+                        {.reason = "PROFILE_MISMATCH"}));
+  EXPECT_EQ(ReasonOf("legal"), "PROFILE_MISMATCH");
+  EXPECT_EQ(ReasonOf("legal"), "PROFILE_MISMATCH");
+  EXPECT_EQ(store_.reads(), 1) << "what the store said is known for a while";
+  EXPECT_EQ(cache_->Status().reads, 1);
+  EXPECT_EQ(cache_->Status().failed_reads, 0);
+}
+
 }  // namespace
 }  // namespace eta::testing
