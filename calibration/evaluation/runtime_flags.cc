@@ -14,8 +14,10 @@ void RegisterBackend(CLI::App& command, BackendOptions& backend) {
       ->check(CLI::IsMember(BackendNames()))
       ->capture_default_str();
   command
-      .add_option("--threads", backend.num_threads,
-                  "Threads of the cpu backend; 0: one per core that this process may use")
+      .add_option(
+          "--threads", backend.num_threads,
+          "Threads of the cpu backend; 0: one per CPU that this process may use, by its mask of "
+          "CPUs and by the CPU quota of its control groups")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command.add_option("--device", backend.device, "Device of the cuda backend")

@@ -12,6 +12,7 @@
 #include "kernels/cpu/targets.h"
 #include "kernels/cpu/workers.h"
 #include "kernels/failpoint.h"
+#include "kernels/usable_cpus.h"
 
 namespace eta::cpu {
 namespace {
@@ -28,7 +29,8 @@ class HostBuffer final : public Buffer {
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int num_threads)
-      : workers_(num_threads > 0 ? num_threads : UsableCores()), context_{workers_, batch_} {}
+      : workers_(num_threads > 0 ? num_threads : ReadUsableCpus().threads()),
+        context_{workers_, batch_} {}
 
   std::string_view name() const override { return "cpu"; }
   std::string description() const override {

@@ -1,7 +1,6 @@
 #include "kernels/cpu/workers.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <new>
@@ -69,13 +68,6 @@ class FlushDenormals {
 };
 
 }  // namespace
-
-int UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 Workers::Workers(int num_threads) {
   threads_.reserve(static_cast<size_t>(std::max(0, num_threads - 1)));

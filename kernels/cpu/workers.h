@@ -16,9 +16,6 @@
 
 namespace eta::cpu {
 
-// The number of cores that this process may use, by its affinity mask. At least 1.
-int UsableCores();
-
 class Workers {
  public:
   // num_threads >= 1, the caller included.

@@ -56,8 +56,10 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       "bfloat16",
       "Number format of matrix products on a GPU; float32 is exact and slow. A CPU always computes "
       "in float32");
-  app.add_option("--threads", options.backend.num_threads,
-                 "Threads that compute. 0 means one for each core that the process may use")
+  app.add_option(
+         "--threads", options.backend.num_threads,
+         "Threads that compute. 0 means one for each CPU that the process may use, by its mask "
+         "of CPUs and by the CPU quota of its control groups, rounded down")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   AddChoice<WeightFormat>(

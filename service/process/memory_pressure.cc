@@ -7,8 +7,9 @@
 #include <cstdint>
 #include <fstream>
 #include <optional>
-#include <string_view>
 #include <utility>
+
+#include "kernels/control_groups.h"
 
 namespace eta {
 namespace {
@@ -36,45 +37,18 @@ int64_t ReadStatistic(const std::string& path, const std::string& key) {
   return 0;
 }
 
-bool Contains(std::string_view list, std::string_view name) {
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    if (list.substr(0, comma) == name) return true;
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return false;
-}
-
 }  // namespace
 
-// Lines of the file are ID:CONTROLLERS:PATH; version 2 has no controllers. In a container the path
-// may be the host's, whose folders are not there: what is not there sets no limit.
 MemoryPressure::MemoryPressure(MemoryPressureOptions options)
     : options_(std::move(options)), levels_(options_.max_fraction) {
-  std::ifstream file(options_.own_cgroup_file);
-  std::string line;
-  while (std::getline(file, line)) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool version_2 = controllers.empty();
-    if (!version_2 && !Contains(controllers, "memory")) continue;
-    const std::string root = options_.cgroup_root + (version_2 ? "" : "/memory");
-    std::string path = line.substr(second + 1);
-    while (true) {
-      while (!path.empty() && path.back() == '/') path.pop_back();
-      const std::string folder = root + path + "/";
-      if (version_2) {
-        groups_.push_back({folder + "memory.max", folder + "memory.current", folder + "memory.stat",
-                           "inactive_file"});
-      } else {
-        groups_.push_back({folder + "memory.limit_in_bytes", folder + "memory.usage_in_bytes",
-                           folder + "memory.stat", "total_inactive_file"});
-      }
-      if (path.empty()) break;
-      const size_t parent = path.rfind('/');
-      path.resize(parent == std::string::npos ? 0 : parent);
+  const ControlGroupFiles files = {options_.cgroup_root, options_.own_cgroup_file};
+  for (const auto& [folder, version_2] : OwnControlGroups(files, "memory")) {
+    if (version_2) {
+      groups_.push_back({folder + "memory.max", folder + "memory.current", folder + "memory.stat",
+                         "inactive_file"});
+    } else {
+      groups_.push_back({folder + "memory.limit_in_bytes", folder + "memory.usage_in_bytes",
+                         folder + "memory.stat", "total_inactive_file"});
     }
   }
   std::erase_if(groups_, [](const Files& group) { return !ReadNumber(group.usage); });

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "absl/status/status.h"
+#include "kernels/usable_cpus.h"
 
 namespace eta {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 // takes more than to start kernels.
 constexpr int kCpusOfStepCpu = 4;
 
-absl::StatusOr<cpu_set_t> UsableCpus() {
+absl::StatusOr<cpu_set_t> MaskOfThread() {
   cpu_set_t cpus;
   if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) {
     return absl::ErrnoToStatus(errno, "sched_getaffinity");
@@ -30,9 +31,9 @@ int ChooseStepCpus(int gpus, int cpus) {
 
 absl::StatusOr<int> LeaveStepCpus(int gpus) {
   if (gpus == 0) return 0;
-  auto cpus = UsableCpus();
+  auto cpus = MaskOfThread();
   if (!cpus.ok()) return cpus.status();
-  const int left = ChooseStepCpus(gpus, CPU_COUNT(&*cpus));
+  const int left = ChooseStepCpus(gpus, ReadUsableCpus().threads());
   size_t cpu = CPU_SETSIZE;
   for (int i = 0; i < left; ++i) {
     do --cpu;

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/cpu/workers.h"
+#include "kernels/usable_cpus.h"
 #include "tests/bench/decode_case.h"
 #include "tests/bench/machine_limits.h"
 
@@ -232,7 +233,7 @@ int Run(const Options& options) {
   if (!CheckAll()) return 1;
   Json report;
   std::vector<int> thread_counts = {1};
-  if (cpu::UsableCores() > 1) thread_counts.push_back(cpu::UsableCores());
+  if (ReadUsableCpus().threads() > 1) thread_counts.push_back(ReadUsableCpus().threads());
   std::vector<Limits> limits;
   for (const int threads : thread_counts) {
     cpu::Workers workers(threads);

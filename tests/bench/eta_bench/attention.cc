@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/usable_cpus.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/bench/eta_bench/oracle.h"
 #include "tests/bench/eta_bench/rows.h"
@@ -302,7 +303,7 @@ Json Run(const Options& options) {
   }
   const double bandwidth = MeasureReadBandwidth(options.device);
   const std::unique_ptr<Backend> backend = OpenBackend(options.device);
-  cpu::Workers workers(cpu::UsableCores());
+  cpu::Workers workers(ReadUsableCpus().threads());
   Json report = BeginReport("attention", options.device, *backend, bandwidth);
   report["iterations"] = options.iterations;
   report["setup_seconds"] = Json::array();

@@ -12,6 +12,7 @@
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/model/rope_base.h"
+#include "kernels/usable_cpus.h"
 #include "tests/bench/eta_bench/data.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/bench/eta_bench/model.h"
@@ -326,7 +327,7 @@ Json Run(const Options& options) {
   if (options.context < 4 * options.shape.block) Fail("--context: fewer than four blocks");
   const double bandwidth = MeasureReadBandwidth(options.device);
   const std::unique_ptr<Backend> backend = OpenBackend(options.device);
-  cpu::Workers workers(cpu::UsableCores());
+  cpu::Workers workers(ReadUsableCpus().threads());
   Json report = BeginReport("decode", options.device, *backend, bandwidth);
   const Stopwatch check;
   Check(*backend, workers, options);

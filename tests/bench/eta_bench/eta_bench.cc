@@ -19,6 +19,7 @@
 #include <iostream>
 
 #include "engine/model/kv_cache.h"
+#include "kernels/usable_cpus.h"
 #include "tests/bench/machine_limits.h"
 #if ETA_BENCH_CUDA
 #include "tests/bench/read_bandwidth.h"
@@ -140,7 +141,7 @@ double MeasureReadBandwidth(const DeviceFlags& flags) {
     return Require(DeviceReadBandwidth(flags.device, size_t{4} << 30));
   }
 #endif
-  const int threads = flags.threads > 0 ? flags.threads : cpu::UsableCores();
+  const int threads = flags.threads > 0 ? flags.threads : ReadUsableCpus().threads();
   cpu::Workers workers(threads);
   return ReadBandwidth(workers, threads, size_t{512} << 20);
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/usable_cpus.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/bench/eta_bench/rows.h"
 
@@ -251,7 +252,7 @@ Json Run(const Options& options) {
   options.shape.Check();
   const double bandwidth = MeasureReadBandwidth(options.device);
   const std::unique_ptr<Backend> backend = OpenBackend(options.device);
-  cpu::Workers workers(cpu::UsableCores());
+  cpu::Workers workers(ReadUsableCpus().threads());
   Json report = BeginReport("prefill", options.device, *backend, bandwidth);
   report["iterations"] = options.iterations;
   const Stopwatch check;

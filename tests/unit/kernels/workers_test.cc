@@ -74,10 +74,6 @@ TEST_P(WorkersTest, DenormalsAreZeroInsideTasksAndOnlyThere) {
   EXPECT_NE(half, 0.0f);
 }
 
-TEST(UsableCoresTest, AtLeastOne) {
-  EXPECT_GE(UsableCores(), 1);
-}
-
 INSTANTIATE_TEST_SUITE_P(Threads, WorkersTest, ::testing::Values(1, 2, 3, 7));
 
 // Tasks on the caller's thread and on the others.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "kernels/usable_cpus.h"
 
 namespace eta {
 namespace {
@@ -38,7 +39,7 @@ TEST(StepCpus, AreTheLastThatTheThreadMayUse) {
         ASSERT_EQ(sched_setaffinity(0, sizeof(few), &few), 0);
         const auto left = LeaveStepCpus(gpus);
         ASSERT_TRUE(left.ok()) << left.status();
-        EXPECT_EQ(*left, ChooseStepCpus(gpus, CPU_COUNT(&few)));
+        EXPECT_EQ(*left, ChooseStepCpus(gpus, ReadUsableCpus().threads()));
         const cpu_set_t rest = Usable();
         EXPECT_EQ(CPU_COUNT(&rest), CPU_COUNT(&few) - *left);
         int after = 0;

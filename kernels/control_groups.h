@@ -1,0 +1,28 @@
+// The control groups that hold this process: its own and those around it, each of which may limit
+// it. Linux, version 1 and 2.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace eta {
+
+struct ControlGroupFiles {
+  // Where control groups are mounted: version 2, or 1 with each controller's groups in a folder of
+  // the controller's name.
+  std::string root = "/sys/fs/cgroup";
+  std::string own = "/proc/self/cgroup";  // names the process's own
+};
+
+struct ControlGroup {
+  std::string folder;  // with a slash at its end; it need not exist
+  bool version_2 = true;
+};
+
+// The groups in which `controller` may limit this process, the innermost first. In a container the
+// names may be the host's, whose folders are not there: what is not there sets no limit.
+std::vector<ControlGroup> OwnControlGroups(const ControlGroupFiles& files,
+                                           std::string_view controller);
+
+}  // namespace eta
