@@ -109,8 +109,12 @@ class Backend {
     return absl::UnimplementedError("backend: does not tell its free memory");
   }
   // The part of FreeMemory() that ops over such a cache allocate when they first need it, for
-  // sequences of up to `context` tokens. Who allocates all free memory must leave this much.
-  virtual size_t LateMemory(const KvGeometry& /*geometry*/, int64_t /*context*/) const { return 0; }
+  // sequences of up to `context` tokens and steps of up to `decode_rows` decode rows. Who allocates
+  // all free memory must leave this much.
+  virtual size_t LateMemory(const KvGeometry& /*geometry*/, int64_t /*context*/,
+                            int64_t /*decode_rows*/) const {
+    return 0;
+  }
 
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
   virtual void Upload(std::byte* to, const void* from, size_t bytes) = 0;
@@ -161,7 +165,7 @@ class Backend {
 
 struct BackendOptions {
   std::string name = "cpu";
-  int num_threads = 0;  // cpu; 0: one per core that this process may use
+  int num_threads = 0;  // cpu; 0: as many as usable_cpus.h says
   int device = 0;       // cuda; index among the devices that the process sees
   // cuda: the type of products; weights and their inputs are rounded to it. bfloat16, float16 or
   // float32 (exact, slow). Sums are float32 in all three.

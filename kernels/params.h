@@ -156,13 +156,15 @@ struct ThresholdParams {
 // The blocks that decode rows read: per (row, KV head) an ascending list of block ordinals, each
 // with the heads of the group that admitted it. An ordinal is an index into the sequence's block
 // table. Only full blocks are listed; the partial tail is always attended. Rows of prefill
-// sequences have count 0. For a row that admits all, only the count is sure to be written, since
-// its list is every full block with all heads.
+// sequences have count 0 and need no list: the first `rows` rows of the step have one, and all
+// decode rows must be among them. For a row that admits all, only the count is sure to be written,
+// since its list is every full block with all heads.
 struct BlockSelection {
-  uint32_t* blocks = nullptr;  // [R, HKV, capacity]
-  uint32_t* heads = nullptr;   // [R, HKV, capacity], bit g = query head g of the group
+  uint32_t* blocks = nullptr;  // [rows, HKV, capacity]
+  uint32_t* heads = nullptr;   // [rows, HKV, capacity], bit g = query head g of the group
   int32_t* counts = nullptr;   // [R, HKV]
   int64_t capacity = 0;        // at least N of every decode row
+  int64_t rows = 0;
 
   bool operator==(const BlockSelection&) const = default;
 };

@@ -214,6 +214,28 @@ void ShareRowsOfTenants(const SchedulerInput& input,
   }
 }
 
+// Holds replayed rows to what decoding leaves of max_decode_rows, the first candidates first. Each
+// that has rows keeps one: at most max_running have any.
+void LimitReplays(const SchedulerInput& input, const std::vector<Candidate>& candidates,
+                  std::vector<int32_t>& rows) {
+  const auto replays = [&](const Candidate& candidate) {
+    return static_cast<size_t>(candidate.index) < input.running.size() &&
+           input.running[candidate.index].replays;
+  };
+  int32_t left = input.max_decode_rows;
+  for (const Candidate& candidate : candidates) {
+    const int32_t of_candidate = rows[candidate.index];
+    if (of_candidate == 1 || (of_candidate > 0 && replays(candidate))) --left;
+  }
+  for (const Candidate& candidate : candidates) {
+    int32_t& of_candidate = rows[candidate.index];
+    if (of_candidate <= 1 || !replays(candidate)) continue;
+    const int32_t more = std::min(of_candidate - 1, left);
+    of_candidate = 1 + more;
+    left -= more;
+  }
+}
+
 }  // namespace
 
 Clock::time_point Rank(Clock::time_point arrival, Priority priority) {
@@ -264,6 +286,7 @@ StepPlan PlanStep(const SchedulerInput& input) {
     }
   }
   ShareRowsOfTenants(input, catching_up, budget, rows);
+  LimitReplays(input, candidates, rows);
 
   for (const Candidate& candidate : candidates) {
     if (candidate.runs && (rows[candidate.index] > 0 || candidate.new_blocks > 0)) {

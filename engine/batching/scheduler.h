@@ -3,7 +3,8 @@
 // Rows. Every decoding sequence gets one row. The rest of the step's rows go to sequences with
 // tokens to catch up on: prompts, and answers that are replayed after a preemption. Half of these
 // rows go to the sequence that has waited longest, then the others are served by need, the least
-// first. So a short prompt overtakes a long one, and the long one still moves.
+// first. So a short prompt overtakes a long one, and the long one still moves. Replayed rows select
+// blocks as decoding rows do; beyond max_decode_rows of both they wait for later steps.
 // Blocks. A sequence that needs a block when none is left preempts the running sequence of the
 // latest rank. That one loses all of its blocks; those that others share stay with them. So the
 // earliest rank always advances. A sequence whose next shared block is being computed for another
@@ -56,6 +57,7 @@ struct RunningSequence {
   int32_t tenant = 0;               // index into tenants
   int64_t kv_tokens = 0;            // of its prompt and the longest answer
   bool yields = false;              // paused for so long that a waiting request may have its blocks
+  bool replays = false;             // the tokens to compute are all of its answer
 };
 
 struct WaitingSequence {
@@ -87,6 +89,7 @@ struct SchedulerInput {
   int32_t block_size = 64;
   int32_t max_running = 64;
   int32_t max_step_tokens = 256;
+  int32_t max_decode_rows = std::numeric_limits<int32_t>::max();  // at least max_running
   std::vector<TenantRound> tenants;  // in the order of their rounds; empty: one
   size_t current_tenant = 0;         // whose round it is
 };

@@ -28,9 +28,11 @@ class StepBatch {
   const ModelConfig& config() const { return model_.config(); }
   const KvGeometry& geometry() const { return cache_.geometry(); }
   bool defers() const { return model_.defers(); }
+  int32_t max_decode_rows() const { return model_.max_decode_rows(); }
 
   void Clear();
-  // Appends rows of a sequence whose tokens, from position 0 on, are given.
+  // Appends rows of a sequence whose tokens, from position 0 on, are given. Decode rows come first,
+  // at most max_decode_rows() of them.
   void Add(const SequenceRows& rows, std::span<const int32_t> sequence_tokens);
   // Appends rows whose tokens are not known yet: SetToken comes before Draw.
   void AddUnknown(const SequenceRows& rows);

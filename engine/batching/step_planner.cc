@@ -19,6 +19,7 @@ StepPlan StepPlanner::Plan(Sequences running, Sequences waiting, int32_t slots_t
   input.block_size = geometry_.block_size;
   input.max_running = options_.max_running;
   input.max_step_tokens = options_.max_step_tokens;
+  input.max_decode_rows = options_.max_decode_rows;
   for (const auto& sequence : running) input.running.push_back(Describe(*sequence, ahead, now));
   tenants_.Describe(input);
   // No more requests of a tenant can be admitted than slots are free. One more is described, to
@@ -57,7 +58,8 @@ RunningSequence StepPlanner::Describe(const Sequence& sequence, int32_t ahead,
           .paused = paused,
           .tenant = sequence.account->index,
           .kv_tokens = sequence.most_tokens(),
-          .yields = paused && now - *sequence.paused_since >= kPatience};
+          .yields = paused && now - *sequence.paused_since >= kPatience,
+          .replays = sequence.prompt_left() == 0};
 }
 
 WaitingSequence StepPlanner::Describe(const Sequence& sequence) const {

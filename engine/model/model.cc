@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_source.h"
+#include "engine/model/selection_lists.h"
 
 namespace eta {
 
@@ -118,6 +119,7 @@ Model::Model(ModelConfig config, Backend& backend, const ModelOptions& options)
     : config_(std::move(config)),
       backend_(backend),
       max_rows_(options.max_rows),
+      max_decode_rows_(options.max_decode_rows > 0 ? options.max_decode_rows : options.max_rows),
       softmax_scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))) {}
 
 Model::~Model() = default;
@@ -199,15 +201,18 @@ absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
   ws.activated = tensor(rows, c.ffn_dim, activation);
   ws.logit_hidden = tensor(logit_rows, c.model_dim, activation);
   ws.logits = tensor(logit_rows, c.vocab_size, DType::kFloat32);
-  const auto lists = static_cast<size_t>(rows * c.num_kv_heads);
   const int32_t block_size = options.block_size > 0 ? options.block_size : c.block_size;
-  const auto capacity = static_cast<size_t>(options.max_context / block_size) + 1;
-  ws.selection.capacity = static_cast<int64_t>(capacity);
-  ws.selection.blocks = reinterpret_cast<uint32_t*>(allocate(lists * capacity * sizeof(uint32_t)));
-  ws.selection.heads = reinterpret_cast<uint32_t*>(allocate(lists * capacity * sizeof(uint32_t)));
-  ws.selection.counts = reinterpret_cast<int32_t*>(allocate(lists * sizeof(int32_t)));
+  ws.selection.rows = max_decode_rows_;
+  ws.selection.capacity = ListCapacity(options.max_context, block_size);
+  const auto list_bytes =
+      static_cast<size_t>(ws.selection.rows * c.num_kv_heads * ws.selection.capacity) *
+      sizeof(uint32_t);
+  ws.selection.blocks = reinterpret_cast<uint32_t*>(allocate(list_bytes));
+  ws.selection.heads = reinterpret_cast<uint32_t*>(allocate(list_bytes));
+  const auto counts = static_cast<size_t>(rows * c.num_kv_heads);
+  ws.selection.counts = reinterpret_cast<int32_t*>(allocate(counts * sizeof(int32_t)));
   ws.tokens_attended.resize(static_cast<size_t>(rows * c.num_query_heads));
-  ws.tokens_read.resize(lists);
+  ws.tokens_read.resize(counts);
   return status;
 }
 
@@ -229,6 +234,12 @@ absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
   if (batch.num_rows() > max_rows_) {
     return absl::InvalidArgumentError(
         absl::StrCat("step: ", batch.num_rows(), " rows, at most ", max_rows_));
+  }
+  for (const SequenceRows& sequence : batch.sequences) {
+    const int32_t end = sequence.row_begin + sequence.num_rows;
+    if (sequence.kind == RowKind::kPrefill || end <= max_decode_rows_) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step: a decode row at ", end - 1, ", where only the first ", max_decode_rows_, " may be"));
   }
   const int64_t rows = backend_.PaddedRows(batch.num_rows());
   backend_.Plan(batch);

@@ -19,6 +19,7 @@ struct ModelOptions {
   WeightFormat weights = WeightFormat::kNative;
   bool allow_nonfinite_weights = false;
   int32_t max_rows = 256;       // R of the largest step
+  int32_t max_decode_rows = 0;  // of them, those of decode sequences; 0: all (selection_lists.h)
   int32_t max_context = 32768;  // T of the longest sequence
   int32_t block_size = 0;       // of the cache that Forward will be given; 0: the checkpoint's
 };
@@ -45,10 +46,12 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   size_t weight_bytes() const;
+  int32_t max_decode_rows() const { return max_decode_rows_; }
 
-  // Runs the rows of `batch` (at most max_rows) through all layers, appending their K and V to
-  // `cache`. Afterwards ComputeLogits() and Sample() may be called for these rows. INVALID_ARGUMENT
-  // for too many rows; what happens on the device shows in Finish().
+  // Runs the rows of `batch` through all layers, appending their K and V to `cache`: at most
+  // max_rows, and the decode rows among the first max_decode_rows(). Afterwards ComputeLogits() and
+  // Sample() may be called for these rows. INVALID_ARGUMENT for rows that have no place; what
+  // happens on the device shows in Finish().
   absl::Status Forward(const BatchView& batch, const KvCache& cache, const ForwardOutputs& outputs);
 
   // Logits of `rows` (indices into the last batch) into rows 0 .. of an internal buffer of
@@ -81,6 +84,7 @@ class Model {
   ModelConfig config_;
   Backend& backend_;
   int32_t max_rows_;
+  int32_t max_decode_rows_;
   float softmax_scale_;
   std::unique_ptr<Matrix> embedding_;   // [V, D]
   std::unique_ptr<Matrix> head_;        // [V, D]; null: tied to the embedding

@@ -113,8 +113,11 @@ class CudaBackend final : public Backend {
                                             ": free memory: ", cudaGetErrorString(error)));
   }
 
-  size_t LateMemory(const KvGeometry& geometry, int64_t context) const override {
-    return WideBytes(geometry, context);
+  size_t LateMemory(const KvGeometry& geometry, int64_t context,
+                    int64_t decode_rows) const override {
+    const int64_t capacity = context / geometry.block_size + 1;
+    return WideBytes(geometry, context) +
+           PoolBlockBytes(decode_rows, geometry.num_kv_heads, capacity);
   }
 
   std::optional<double> last_step_seconds() const override { return last_step_seconds_; }

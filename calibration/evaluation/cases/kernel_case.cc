@@ -145,6 +145,7 @@ class KernelRun {
     const auto kv_heads = static_cast<size_t>(geometry_.num_kv_heads);
     const size_t list_bytes = kv_heads * static_cast<size_t>(blocks) * sizeof(uint32_t);
     selection_.capacity = blocks;
+    selection_.rows = 1;
     selection_.blocks = reinterpret_cast<uint32_t*>(Allocate(list_bytes, status));
     selection_.heads = reinterpret_cast<uint32_t*>(Allocate(list_bytes, status));
     selection_.counts = reinterpret_cast<int32_t*>(Allocate(kv_heads * sizeof(int32_t), status));

@@ -200,7 +200,7 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
                                    Partial<D, HeadTiles>::kFloats * sizeof(float)));
   auto* counters = reinterpret_cast<int32_t*>(context.scratch.Get(
       Scratch::Use::kSplit, static_cast<size_t>(kMaxLists + 2) * sizeof(int32_t)));
-  const uint32_t* pool_blocks = PoolBlocks(context, rows * num_kv_heads, params.selection);
+  const uint32_t* pool_blocks = PoolBlocks(context, num_kv_heads, params.selection);
   if (partials == nullptr || counters == nullptr || pool_blocks == nullptr) return;
   for (int64_t first = 0; first < rows; first += rows_per_launch) {
     const auto num_lists =

@@ -35,7 +35,7 @@ struct DecodeArgs {
   const std::byte* tiles;
   const std::byte* records;
   BlockSelection selection;
-  const uint32_t* pool_blocks;     // [R, HKV, capacity]: the pool's blocks of selection.blocks
+  const uint32_t* pool_blocks;     // [rows, HKV, capacity]: the pool's blocks of selection.blocks
   const int32_t* tokens_attended;  // [R, HQ]
   std::byte* out;
   int64_t out_stride;

@@ -7,6 +7,9 @@
 #include <cuda_runtime_api.h>
 #include <vector_types.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "kernels/cuda/host/device.h"
@@ -64,12 +67,17 @@ void CountRecall(Context& context, const RecallParams& params, int64_t* above,
 void CollectCalibration(Context& context, const CalibrationParams& params);  // calibration.cu
 void SwiGlu(Context& context, const SwiGluParams& params);                   // pointwise.cu
 
-// The pool's block of each block in a selection, [lists, capacity], in scratch memory. SelectBlocks
-// writes it and DecodeAttention reads it. Null if the device has no memory.
-inline uint32_t* PoolBlocks(Context& context, int64_t lists, const BlockSelection& selection) {
-  const auto count = static_cast<size_t>(lists * selection.capacity);
-  return reinterpret_cast<uint32_t*>(
-      context.scratch.Get(Scratch::Use::kPoolBlocks, count * sizeof(uint32_t)));
+inline size_t PoolBlockBytes(int64_t rows, int64_t num_kv_heads, int64_t capacity) {
+  return static_cast<size_t>(rows * num_kv_heads * capacity) * sizeof(uint32_t);
+}
+// The pool's block of each block in a selection, [rows, HKV, capacity] for those of the step's rows
+// that have lists, in scratch memory. SelectBlocks writes it and DecodeAttention reads it. Null if
+// the device has no memory.
+inline uint32_t* PoolBlocks(Context& context, int64_t num_kv_heads,
+                            const BlockSelection& selection) {
+  const int64_t rows = std::min<int64_t>(context.step.num_rows, selection.rows);
+  return reinterpret_cast<uint32_t*>(context.scratch.Get(
+      Scratch::Use::kPoolBlocks, PoolBlockBytes(rows, num_kv_heads, selection.capacity)));
 }
 
 // The plain forms: any geometry and type, float32 too, without tensor cores. The ops above fall

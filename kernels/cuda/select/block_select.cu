@@ -244,7 +244,7 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
   } else {
     PlainScreen(context, params, reinterpret_cast<uint64_t*>(best));
   }
-  uint32_t* pool_blocks = PoolBlocks(context, rows * geometry.num_kv_heads, params.selection);
+  uint32_t* pool_blocks = PoolBlocks(context, geometry.num_kv_heads, params.selection);
   if (pool_blocks == nullptr) return;
   const PackArgs pack = {context.step,
                          params.selection,

@@ -20,7 +20,7 @@ inline constexpr int kPackPerThread = 4;
 struct PackArgs {
   StepView step;
   BlockSelection selection;
-  uint32_t* pool_blocks;  // [R, HKV, capacity]: the pool's blocks of selection.blocks
+  uint32_t* pool_blocks;  // [rows, HKV, capacity]: the pool's blocks of selection.blocks
   unsigned long long* best;
   int32_t* tokens_attended;
   int32_t* tokens_read;

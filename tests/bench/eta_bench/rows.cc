@@ -40,7 +40,8 @@ DecodeRows::DecodeRows(Backend& backend, const KvGeometry& geometry, int32_t num
   blocks_ = Require(backend.Allocate(list_bytes));
   heads_ = Require(backend.Allocate(list_bytes));
   counts_ = Require(backend.Allocate(lists * sizeof(int32_t)));
-  selection_ = {blocks_->as<uint32_t>(), heads_->as<uint32_t>(), counts_->as<int32_t>(), capacity};
+  selection_ = {blocks_->as<uint32_t>(), heads_->as<uint32_t>(), counts_->as<int32_t>(), capacity,
+                padded_rows_};
   tokens_attended_.resize(sequences.size() * heads);
   tokens_read_.resize(sequences.size() * static_cast<size_t>(geometry.num_kv_heads));
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -116,6 +117,8 @@ ScriptedEngine::ScriptedEngine(const Options& options, Backend& backend)
   auto model = Model::Load(*checkpoint, backend,
                            {.allow_nonfinite_weights = options.allow_nonfinite_weights,
                             .max_rows = options.batcher.max_step_tokens,
+                            .max_decode_rows = std::min(options.batcher.max_decode_rows,
+                                                        options.batcher.max_step_tokens),
                             .max_context = 1024});
   EXPECT_TRUE(model.ok()) << model.status();
   model_ = *std::move(model);

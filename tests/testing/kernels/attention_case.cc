@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <sstream>
 
 namespace eta::testing {
@@ -145,6 +146,7 @@ AttentionResult AttentionStep::Run(int times) {
   std::vector<std::vector<float>> head_z;  // likewise
   int32_t num_rows = 0;
   int64_t capacity = 1;
+  int64_t list_rows = 0;  // up to the last decode row: others need no lists
   for (size_t s = 0; s < case_.sequences.size(); ++s) {
     const SequenceCase& sequence = case_.sequences[s];
     std::vector<float> profile(static_cast<size_t>(heads), 1e3f);  // of the other layer
@@ -162,6 +164,7 @@ AttentionResult AttentionStep::Run(int times) {
                          .calibrate = sequence.calibrate,
                          .block_table = block_tables_[s]});
     num_rows += sequence.num_rows;
+    if (sequence.kind == RowKind::kDecode) list_rows = num_rows;
     capacity = std::max<int64_t>(capacity, sequence.num_keys() / case_.geometry.block_size);
   }
   for (size_t s = 0; s < frozen.size(); ++s) {
@@ -177,9 +180,12 @@ AttentionResult AttentionStep::Run(int times) {
 
   const TensorView q = device_.Put(case_.q, 7);
   const TensorView thresholds = device_.Empty(num_rows, heads, 1);
-  const std::vector<uint32_t> unset(lists * static_cast<size_t>(capacity), 0xFFFFFFFFu);
+  // With a row behind them that must stay as it is.
+  const auto row_entries = static_cast<size_t>(kv_heads * capacity);
+  const std::vector<uint32_t> unset(static_cast<size_t>(list_rows + 1) * row_entries, 0xFFFFFFFFu);
   const BlockSelection selection = {device_.Put(unset), device_.Put(unset),
-                                    device_.Put(std::vector<int32_t>(lists, -1)), capacity};
+                                    device_.Put(std::vector<int32_t>(lists, -1)), capacity,
+                                    list_rows};
   const bool predicts = case_.predictor_weight.rows > 0;
   const std::vector<int32_t> tokens(rows);
   const ThresholdParams prediction = {
@@ -245,6 +251,11 @@ AttentionResult AttentionStep::Run(int times) {
   const std::vector<int32_t> counts = device_.Get(selection.counts, lists);
   const std::vector<uint32_t> blocks = device_.Get(selection.blocks, unset.size());
   const std::vector<uint32_t> masks = device_.Get(selection.heads, unset.size());
+  for (const auto* values : {&blocks, &masks}) {
+    EXPECT_TRUE(std::ranges::all_of(std::span(*values).last(row_entries), [](uint32_t value) {
+      return value == 0xFFFFFFFFu;
+    })) << "behind the lists";
+  }
   std::vector<bool> admits_all;  // [R]
   for (const SequenceRows& sequence : sequences) {
     admits_all.insert(admits_all.end(), static_cast<size_t>(sequence.num_rows),

@@ -77,6 +77,22 @@ TEST(Scheduler, EveryDecodingSequenceGetsOneRowAndThePromptTheRest) {
   EXPECT_EQ(rows.at(2), 64);
 }
 
+TEST(Scheduler, ReplayedAnswersKeepToTheDecodeRowsAndAllOfThemMove) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 100, 2), Prefilling(1, 640, 64), Prefilling(2, 640, 64),
+                   Prefilling(3, 640, 64)};
+  input.running[1].replays = true;
+  input.running[2].replays = true;
+  input.max_step_tokens = 256;
+  EXPECT_GT(RowsByIndex(PlanStep(input)).at(1), 16) << "where every row may select";
+  input.max_decode_rows = 16;
+  const auto rows = RowsByIndex(PlanStep(input));
+  EXPECT_EQ(rows.at(0), 1);
+  EXPECT_EQ(rows.at(1), 14) << "the first one takes what decoding leaves, but for a row";
+  EXPECT_EQ(rows.at(2), 1);
+  EXPECT_GT(rows.at(3), 16) << "a prompt's rows select nothing";
+}
+
 TEST(Scheduler, AShortPromptOvertakesALongOneWhichStillMoves) {
   SchedulerInput input = Input();
   input.running = {Prefilling(0, 30'000, 512), Prefilling(5, 90, 0)};
@@ -246,6 +262,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
     input.block_size = 16 << pick(0, 2);
     input.max_running = pick(1, 12);
     input.max_step_tokens = pick(input.max_running, 300);
+    input.max_decode_rows = pick(input.max_running, 40);
     input.available_blocks = pick(0, 30);
     for (int i = pick(0, input.max_running); i > 0; --i) {
       RunningSequence sequence;
@@ -257,6 +274,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
           NextBlocks((sequence.num_tokens - pick(0, 1) + input.block_size - 1) / input.block_size);
       sequence.paused = pick(0, 9) == 0;
       sequence.yields = sequence.paused && pick(0, 1) == 0;
+      sequence.replays = pick(0, 2) == 0;
       input.running.push_back(sequence);
     }
     for (int i = pick(0, 5); i > 0; --i) input.waiting.push_back(Arriving(60 - i, pick(1, 900)));
@@ -265,12 +283,14 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
     int32_t blocks = input.available_blocks;
     for (const int32_t index : plan.preempted) blocks += BlocksOf(input.running[index]);
     int32_t rows = 0;
+    int32_t replayed = 0;
     for (const StepPlan::Work& work : plan.work) {
       rows += work.num_rows;
       blocks -= work.new_blocks;
       const bool running = work.index < static_cast<int32_t>(input.running.size());
       if (!running) continue;
       const RunningSequence& sequence = input.running[work.index];
+      replayed += sequence.replays ? work.num_rows : 0;
       EXPECT_FALSE(sequence.paused && work.num_rows > 0);
       EXPECT_LE(work.num_rows, sequence.num_tokens - sequence.num_computed);
       EXPECT_LE(sequence.num_computed + work.num_rows,
@@ -280,6 +300,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
     for (const int32_t i : plan.admitted) blocks -= input.waiting[i].blocks_needed;
     ASSERT_GE(blocks, 0);
     ASSERT_LE(rows, input.max_step_tokens);
+    ASSERT_LE(replayed, input.max_decode_rows);
     size_t in_slots = plan.admitted.size();
     for (size_t i = 0; i < input.running.size(); ++i) in_slots += input.running[i].paused ? 0 : 1;
     ASSERT_LE(in_slots, static_cast<size_t>(input.max_running));

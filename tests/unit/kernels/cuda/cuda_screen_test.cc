@@ -123,7 +123,8 @@ class ScreenedStep {
     }
     const std::vector<uint32_t> unset(lists * static_cast<size_t>(capacity), 0xFFFFFFFFu);
     const BlockSelection selection = {device_.Put(unset), device_.Put(unset),
-                                      device_.Put(std::vector<int32_t>(lists, -1)), capacity};
+                                      device_.Put(std::vector<int32_t>(lists, -1)), capacity,
+                                      made_.q.rows};
     const TensorView q = device_.Put(made_.q, 4);
     const TensorView thresholds = device_.Empty(made_.q.rows, heads, 1);
     std::vector<int32_t> attended(static_cast<size_t>(made_.q.rows * heads));

@@ -1,0 +1,23 @@
+#include "engine/model/selection_lists.h"
+
+#include <algorithm>
+
+namespace eta {
+
+int64_t ListCapacity(int32_t max_context, int32_t block_size) {
+  return int64_t{max_context} / block_size + 1;
+}
+
+int64_t ListBytesPerRow(int32_t num_kv_heads, int32_t max_context, int32_t block_size) {
+  constexpr int64_t kBytesPerBlock = 2 * sizeof(uint32_t);
+  return num_kv_heads * ListCapacity(max_context, block_size) * kBytesPerBlock;
+}
+
+int32_t MaxDecodeRows(const ModelConfig& config, int32_t max_context, int32_t max_running,
+                      int32_t max_rows) {
+  const int64_t fit =
+      kMaxListBytes / ListBytesPerRow(config.num_kv_heads, max_context, config.block_size);
+  return static_cast<int32_t>(std::clamp<int64_t>(fit, max_running, max_rows));
+}
+
+}  // namespace eta
