@@ -8,6 +8,15 @@
 #include "engine/base/status_macros.h"
 
 namespace eta {
+namespace {
+
+absl::Status BlocksMiscounted() {
+  return MakeError(absl::StatusCode::kInternal,
+                   "the KV cache has fewer blocks than were counted for this request",
+                   {.reason = "INTERNAL_ERROR"});
+}
+
+}  // namespace
 
 Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const BatcherOptions& options,
                  Observer* observer)
@@ -192,20 +201,33 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
   std::erase(running_, nullptr);
   tenants_.Commit(plan);
   for (std::unique_ptr<Sequence>& sequence : admitted) {
-    Admit(*sequence, now);
-    sequences.push_back(sequence.get());
-    running_.push_back(std::move(sequence));
+    if (Admit(*sequence, now)) {
+      sequences.push_back(sequence.get());
+      running_.push_back(std::move(sequence));
+    } else {
+      sequences.push_back(nullptr);
+      End(*sequence, BlocksMiscounted());
+    }
   }
 
   pipeline_.Begin(static_cast<int32_t>(plan.preempted.size()));
   for (const StepPlan::Work& work : plan.work) {
-    Sequence& sequence = *sequences[work.index];
-    Grow(sequence, work.new_blocks);
-    if (work.num_rows > 0) pipeline_.Add(sequence, work.num_rows);
+    Sequence*& sequence = sequences[work.index];
+    if (sequence == nullptr || pool_.Allocate(work.new_blocks, sequence->blocks)) continue;
+    End(*sequence, BlocksMiscounted());
+    std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
+    sequence = nullptr;
+  }
+  for (const bool of_prompt : {false, true}) {  // decode rows come first (Model::Forward)
+    for (const StepPlan::Work& work : plan.work) {
+      Sequence* const sequence = sequences[work.index];
+      if (sequence == nullptr || work.num_rows == 0) continue;
+      if ((sequence->prompt_left() > 0) == of_prompt) pipeline_.Add(*sequence, work.num_rows);
+    }
   }
 }
 
-void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
+bool Batcher::Admit(Sequence& sequence, Clock::time_point now) {
   const int32_t block_size = geometry_.block_size;
   if (options_.prefix_cache) {
     for (int32_t i = 0; i < sequence.max_shared_blocks(block_size); ++i) {
@@ -215,15 +237,13 @@ void Batcher::Admit(Sequence& sequence, Clock::time_point now) {
     }
   }
   const auto shared = static_cast<int32_t>(sequence.blocks.size());
-  Grow(sequence, BlocksFor(sequence.num_tokens(), block_size) - shared);
+  const int32_t lacking = BlocksFor(sequence.num_tokens(), block_size) - shared;
+  if (!pool_.Allocate(lacking, sequence.blocks)) return false;
   sequence.num_computed = shared * block_size;
-  if (sequence.started()) return;
+  if (sequence.started()) return true;
   left_.push_back(sequence.handle());
   sequence.Start(now, sequence.num_computed);
-}
-
-void Batcher::Grow(Sequence& sequence, int32_t num_blocks) {
-  for (int32_t i = 0; i < num_blocks; ++i) sequence.blocks.push_back(pool_.Allocate().value());
+  return true;
 }
 
 // While the current step runs: prepares the step that follows if nobody joins, leaves or pauses.
@@ -246,11 +266,16 @@ void Batcher::PrepareNext() {
   }
   if (!all_decode || plan.work.size() != going_on || new_blocks > pool_.num_free()) return;
 
+  for (size_t i = 0; i < plan.work.size(); ++i) {
+    if (pool_.Allocate(plan.work[i].new_blocks, running_[plan.work[i].index]->blocks)) continue;
+    while (i-- > 0) {
+      pool_.ReleaseLast(plan.work[i].new_blocks, running_[plan.work[i].index]->blocks);
+    }
+    return;
+  }
   pipeline_.Begin();
   for (const StepPlan::Work& work : plan.work) {
-    Sequence& sequence = *running_[work.index];
-    Grow(sequence, work.new_blocks);
-    pipeline_.AddAhead(sequence, work.new_blocks);
+    pipeline_.AddAhead(*running_[work.index], work.new_blocks);
   }
   pipeline_.Prepare();
 }

@@ -14,7 +14,7 @@ BlockPool::BlockPool(int32_t num_blocks)
 }
 
 std::optional<int32_t> BlockPool::Allocate() {
-  (void)ETA_FAILPOINT(kEngineBlock);
+  if (ETA_FAILPOINT(kEngineBlock)) return std::nullopt;
   int32_t block;
   if (!free_.empty()) {
     block = free_.back();
@@ -29,6 +29,25 @@ std::optional<int32_t> BlockPool::Allocate() {
   }
   references_[block] = 1;
   return block;
+}
+
+bool BlockPool::Allocate(int32_t count, std::vector<int32_t>& held) {
+  for (int32_t i = 0; i < count; ++i) {
+    const std::optional<int32_t> block = Allocate();
+    if (!block) {
+      ReleaseLast(i, held);
+      return false;
+    }
+    held.push_back(*block);
+  }
+  return true;
+}
+
+void BlockPool::ReleaseLast(int32_t count, std::vector<int32_t>& held) {
+  for (int32_t i = 0; i < count; ++i) {
+    Release(held.back());
+    held.pop_back();
+  }
 }
 
 void BlockPool::Release(int32_t block) {

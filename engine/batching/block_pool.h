@@ -30,8 +30,14 @@ class BlockPool {
 
   // A block with one reference and no identity; nothing if all are used.
   std::optional<int32_t> Allocate();
+  // Appends `count` blocks to those that somebody holds. False, and nothing changed, if the pool
+  // has fewer: then whoever planned them has miscounted.
+  [[nodiscard]] bool Allocate(int32_t count, std::vector<int32_t>& held);
   // Drops one reference.
   void Release(int32_t block);
+  // Drops one reference of each of the last `count` of these blocks, the last one first, so that
+  // the pool is as it was before they were allocated.
+  void ReleaseLast(int32_t count, std::vector<int32_t>& held);
   // How many sequences hold each block, by id.
   std::span<const int32_t> references() const { return references_; }
 

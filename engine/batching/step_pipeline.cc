@@ -110,10 +110,7 @@ void StepPipeline::Forget() {
   next_->batch.Discard();
   // The last block allocated goes back first, so that the pool is what it was.
   for (auto member = next_->members.rbegin(); member != next_->members.rend(); ++member) {
-    for (; member->early_blocks > 0; --member->early_blocks) {
-      pool_.Release(member->sequence->blocks.back());
-      member->sequence->blocks.pop_back();
-    }
+    pool_.ReleaseLast(std::exchange(member->early_blocks, 0), member->sequence->blocks);
   }
 }
 

@@ -21,6 +21,12 @@ absl::Status NoMemory() {
                    "the device ran out of memory for background work", {.reason = "DEVICE_ERROR"});
 }
 
+absl::Status BlocksMiscounted() {
+  return MakeError(absl::StatusCode::kInternal,
+                   "the KV cache has fewer blocks than were counted for this pass",
+                   {.reason = "INTERNAL_ERROR"});
+}
+
 // Recall is counted over all decode rows of a step, so one pass's must be alone there.
 bool MayShareAStep(const PassRun& run, const SequenceRows& rows, bool others_decode,
                    bool others_count_recall) {
@@ -69,7 +75,8 @@ bool PassLane::GiveBlocks() {
 absl::StatusOr<int32_t> PassLane::Run(int32_t max_rows, int32_t spare_blocks) {
   const std::vector<Member> members = LayOut(max_rows, spare_blocks);
   if (members.empty()) return 0;
-  const int32_t num_rows = members.back().rows.row_begin + members.back().rows.num_rows;
+  int32_t num_rows = 0;
+  for (const Member& member : members) num_rows += member.rows.num_rows;
   std::vector<RowLogits> logits;
   const absl::Status status = RunRows(members, logits);
   if (absl::IsResourceExhausted(status)) {
@@ -84,9 +91,10 @@ absl::StatusOr<int32_t> PassLane::Run(int32_t max_rows, int32_t spare_blocks) {
 std::vector<PassLane::Member> PassLane::LayOut(int32_t max_rows, int32_t spare_blocks) {
   std::vector<Member> members;
   std::vector<PassRun*> without_memory;
+  std::vector<PassRun*> without_blocks;
   int32_t num_rows = 0;
+  int32_t decode_rows = 0;
   bool full = false;  // nobody overtakes who waits for blocks
-  bool decode = false;
   bool recall = false;
   for (const auto& run : runs_) {
     if (num_rows == max_rows) break;
@@ -103,25 +111,44 @@ std::vector<PassLane::Member> PassLane::LayOut(int32_t max_rows, int32_t spare_b
         }
       }
       spare_blocks -= needed;
-      for (int32_t i = 0; i < needed; ++i) run->blocks.push_back(pool_.Allocate().value());
+      if (!pool_.Allocate(needed, run->blocks)) {
+        without_blocks.push_back(run.get());
+        continue;
+      }
     }
-    const SequenceRows rows = run->NextRows(num_rows, max_rows - num_rows);
-    if (!MayShareAStep(*run, rows, decode, recall)) continue;
+    SequenceRows rows = run->NextRows(0, max_rows - num_rows);
+    if (!MayShareAStep(*run, rows, decode_rows > 0, recall)) continue;
+    if (rows.kind == RowKind::kDecode) {
+      rows.num_rows = std::min(rows.num_rows, batch_.max_decode_rows() - decode_rows);
+      if (rows.num_rows == 0) continue;
+      decode_rows += rows.num_rows;
+    }
     members.push_back({run.get(), rows});
     num_rows += rows.num_rows;
-    decode = decode || rows.kind == RowKind::kDecode;
     recall = recall || run->WantRecall(rows);
   }
+  int32_t decode_end = 0;
+  int32_t prefill_end = decode_rows;
+  for (Member& member : members) {
+    int32_t& end = member.rows.kind == RowKind::kDecode ? decode_end : prefill_end;
+    member.rows.row_begin = end;
+    end += member.rows.num_rows;
+  }
   for (PassRun* run : without_memory) Fail(*run, NoMemory());
+  for (PassRun* run : without_blocks) Fail(*run, BlocksMiscounted());
   return members;
 }
 
 absl::Status PassLane::RunRows(std::span<const Member> members, std::vector<RowLogits>& logits) {
   batch_.Clear();
+  for (const RowKind kind : {RowKind::kDecode, RowKind::kPrefill}) {  // in the order of their rows
+    for (const Member& member : members) {
+      if (member.rows.kind == kind) batch_.Add(member.rows, member.run->tokens());
+    }
+  }
   ForwardOutputs outputs;
   for (const Member& member : members) {
     const PassRun& run = *member.run;
-    batch_.Add(member.rows, run.tokens());
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
       const int32_t position = member.rows.position + i;
       if (!run.WantLoss(member.rows, position)) continue;

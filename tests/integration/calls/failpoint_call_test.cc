@@ -57,6 +57,28 @@ TEST_F(FailpointCall, NoMemoryToSubmitRefusesOneCall) {
   }
 }
 
+// One block is missing that was counted: an error of that call in the log, and nothing else.
+TEST_F(FailpointCall, AMiscountedBlockLosesOneRequest) {
+  v1::GenerateRequest request = Ask("Once upon a time");
+  request.mutable_stopping()->set_max_tokens(300);
+  request.mutable_stopping()->set_ignore_eos(true);
+  ClientCall first(*server_->stub), second(*server_->stub);
+  first.Start(request);
+  EXPECT_TRUE(first.Read().has_started());
+  second.Start(request);
+  EXPECT_TRUE(second.Read().has_started());
+  server_.Arm("engine.block=fail*1");
+  first.ReadText();
+  second.ReadText();
+  const grpc::Status statuses[] = {first.Finish(), second.Finish()};
+  const bool first_failed = !statuses[0].ok();
+  EXPECT_EQ(statuses[first_failed ? 0 : 1].error_code(), StatusCode::INTERNAL);
+  EXPECT_EQ(ReasonOf(statuses[first_failed ? 0 : 1]), "INTERNAL_ERROR");
+  EXPECT_TRUE(statuses[first_failed ? 1 : 0].ok());
+  const ClientCall& whole = first_failed ? second : first;
+  EXPECT_EQ(whole.finished.usage().output_tokens(), 300);
+}
+
 // Row 60 of the table of bad inputs.
 TEST_F(FailpointCall, ADeviceThatIsShortOfMemoryInAStepLosesOneRequest) {
   v1::GenerateRequest request = Ask("Once upon a time");
