@@ -15,6 +15,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/model/model_fingerprint.h"
 #include "engine/model/rope_base.h"
+#include "engine/model/selection_lists.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
@@ -85,11 +86,14 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   const auto layout =
       backend_->Layout(MakeKvGeometry(*config, options_.kv_dtype, options_.index_dtype));
   if (!layout.ok()) return layout.status();
-  auto model = Model::Load(checkpoint, *backend_,
-                           {.weights = options_.weights,
-                            .allow_nonfinite_weights = options_.allow_nonfinite_weights,
-                            .max_rows = options_.max_step_tokens,
-                            .max_context = options_.limits.max_context});
+  auto model =
+      Model::Load(checkpoint, *backend_,
+                  {.weights = options_.weights,
+                   .allow_nonfinite_weights = options_.allow_nonfinite_weights,
+                   .max_rows = options_.max_step_tokens,
+                   .max_decode_rows = MaxDecodeRows(*config, options_.limits.max_context,
+                                                    options_.max_running, options_.max_step_tokens),
+                   .max_context = options_.limits.max_context});
   if (absl::IsResourceExhausted(model.status())) {
     return NoMemory(*backend_, "the model's weights and workspace do not fit", model.status());
   }
@@ -110,6 +114,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
       std::make_unique<Dispatcher>(*backend_, *model_, *cache_,
                                    BatcherOptions{.max_running = options_.max_running,
                                                   .max_step_tokens = options_.max_step_tokens,
+                                                  .max_decode_rows = model_->max_decode_rows(),
                                                   .prefix_cache = options_.prefix_cache,
                                                   .max_congestion = options_.limits.max_congestion},
                                    observer_);
@@ -177,7 +182,9 @@ absl::StatusOr<int64_t> StepEngine::PoolBytes(const KvGeometry& geometry) const 
   if (!free_bytes.ok()) return free_bytes.status();
   const size_t cells =
       static_cast<size_t>(PassCells::Count(model_->config(), ScoreBins())) * sizeof(uint64_t);
-  const size_t late = backend_->LateMemory(geometry, options_.limits.max_context) + cells;
+  const size_t late =
+      backend_->LateMemory(geometry, options_.limits.max_context, model_->max_decode_rows()) +
+      cells;
   return static_cast<int64_t>(options_.kv_pool_fraction *
                               static_cast<double>(*free_bytes - std::min(late, *free_bytes)));
 }
