@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "engine/base/error.h"
+#include "engine/submission_queue.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -31,6 +32,11 @@ void Dispatcher::FailAll(const absl::Status& status) {
   passes_.FailAll(status);
 }
 
+void Dispatcher::Lose(const absl::Status& status) {
+  batcher_.Lose(status, DeviceLost("the device has failed before this request could start"));
+  passes_.FailAll(status);
+}
+
 void Dispatcher::Abandon() {
   batcher_.Abandon();
   passes_.Abandon();
@@ -39,8 +45,8 @@ void Dispatcher::Abandon() {
 absl::StatusOr<bool> Dispatcher::Step(Clock::time_point now) {
   absl::StatusOr<bool> ran = RunNext(now);
   if (!ran.ok()) {
-    FailAll(MakeError(absl::StatusCode::kInternal, "the device failed during a step",
-                      {.reason = "DEVICE_ERROR"}));
+    Lose(MakeError(absl::StatusCode::kInternal, "the device failed during a step",
+                   {.reason = "DEVICE_ERROR"}));
   }
   return ran;
 }

@@ -29,11 +29,15 @@ class Dispatcher {
   void Cancel(uint64_t handle);
   // Ends all requests and passes with `status`.
   void FailAll(const absl::Status& status);
+  // The device is lost: the same, but for requests that have not started. They are given back to
+  // whoever has another device for them (EventSink), or end with UNAVAILABLE (DEVICE_ERROR).
+  void Lose(const absl::Status& status);
   // After an exception: lets go of everything, as Batcher::Abandon does.
   void Abandon();
 
   // Ends what is past its deadline, then runs one step of what can run. False if nothing could. An
-  // error means that the device is lost; every request and pass has then been failed.
+  // error means that the device is lost, and everything here with it: what has started with
+  // INTERNAL.
   absl::StatusOr<bool> Step(Clock::time_point now);
 
  private:

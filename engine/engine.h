@@ -105,6 +105,9 @@ class Engine {
   // before it, for a slot where all are taken, and for the part of the prompt that is not cached
   // fails through the sink, before Started (DEADLINE_TOO_SHORT).
   //
+  // A request that has not started when its device is lost goes on on another one, with its sink
+  // and its handle; where there is none, or none has room, it ends with UNAVAILABLE (DEVICE_ERROR).
+  //
   // A full queue refuses the newest request of the tenant that has most in it for its weight: the
   // one that comes, or one that waits, which then fails through its sink, before Started.
   virtual absl::StatusOr<uint64_t> Submit(PreparedRequest request,

@@ -72,62 +72,18 @@ void PrefixDirectory::Remember(const std::vector<uint64_t>& pieces, size_t engin
   }
 }
 
-// What an engine has been sent, on its load for as long as this lives.
-class Router::Account {
- public:
-  Account(std::shared_ptr<Loads> loads, const Choice& choice)
-      : loads_(std::move(loads)), choice_(choice) {
-    (*loads_)[choice_.engine] += choice_.cost;
-  }
-  ~Account() { (*loads_)[choice_.engine] -= choice_.cost; }
-  Account(const Account&) = delete;
-  Account& operator=(const Account&) = delete;
-
- private:
-  const std::shared_ptr<Loads> loads_;
-  const Choice choice_;
-};
-
-// Counts a request in its engine's load until the engine lets go of it, however it ended.
-class Router::AccountedSink final : public EventSink {
- public:
-  AccountedSink(std::shared_ptr<EventSink> sink, std::shared_ptr<Loads> loads, const Choice& choice)
-      : sink_(std::move(sink)), load_(std::move(loads), choice) {}
-
-  void OnStarted(StartedEvent event) override { sink_->OnStarted(std::move(event)); }
-  void OnPrefill(PrefillEvent event) override { sink_->OnPrefill(std::move(event)); }
-  void OnDelta(DeltaEvent event) override { sink_->OnDelta(std::move(event)); }
-  void OnFinished(FinishedEvent event) override { sink_->OnFinished(std::move(event)); }
-  void OnFailed(absl::Status status, FinishedEvent so_far) override {
-    sink_->OnFailed(std::move(status), std::move(so_far));
-  }
-  bool Congested() const override { return sink_->Congested(); }
-
- private:
-  const std::shared_ptr<EventSink> sink_;
-  const Account load_;
-};
-
-class Router::AccountedPassSink final : public PassSink {
- public:
-  AccountedPassSink(std::shared_ptr<PassSink> sink, std::shared_ptr<Loads> loads,
-                    const Choice& choice)
-      : sink_(std::move(sink)), load_(std::move(loads), choice) {}
-
-  void OnProgress(int32_t rows_done) override { sink_->OnProgress(rows_done); }
-  void OnEnded(absl::StatusOr<PassOutcome> outcome) override { sink_->OnEnded(std::move(outcome)); }
-
- private:
-  const std::shared_ptr<PassSink> sink_;
-  const Account load_;
-};
-
 Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limits)
     : engines_(std::move(engines)),
       limits_(limits),
       info_(engines_.front()->info()),
-      loads_(std::make_shared<Loads>(engines_.size())),
-      pass_loads_(std::make_shared<Loads>(engines_.size())) {
+      loads_(std::make_shared<EngineLoads>(engines_.size())),
+      pass_loads_(std::make_shared<EngineLoads>(engines_.size())),
+      routed_(std::make_shared<RoutedRequests>()),
+      link_(std::make_shared<Link>()) {
+  {
+    const MutexLock lock(link_->mutex);
+    link_->router = this;
+  }
   for (size_t i = 1; i < engines_.size(); ++i) {
     const EngineInfo& other = engines_[i]->info();
     absl::StrAppend(&info_.backend, "; ", other.backend);
@@ -135,6 +91,11 @@ Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limit
     info_.weight_bytes += other.weight_bytes;
     info_.kv_bytes += other.kv_bytes;
   }
+}
+
+Router::~Router() {
+  const MutexLock lock(link_->mutex);
+  link_->router = nullptr;
 }
 
 absl::StatusOr<int64_t> Router::Check(const Request& request) const {
@@ -152,17 +113,35 @@ absl::StatusOr<PreparedRequest> Router::Prepare(Request request) const {
 }
 
 absl::StatusOr<uint64_t> Router::Submit(PreparedRequest request, std::shared_ptr<EventSink> sink) {
+  const auto replace = [link = link_](const PreparedRequest& given_back,
+                                      const std::shared_ptr<RoutedSink>& routed, size_t engine) {
+    const MutexLock lock(link->mutex);
+    return link->router != nullptr && link->router->Place(given_back, routed, engine).ok();
+  };
+  const auto routed = std::make_shared<RoutedSink>(std::move(sink), loads_, routed_, replace);
+  const absl::Status placed = Place(std::move(request), routed, std::nullopt);
+  if (!placed.ok()) return placed;
+  return routed->handle();
+}
+
+absl::Status Router::Place(PreparedRequest request, const std::shared_ptr<RoutedSink>& sink,
+                           std::optional<size_t> lost) {
   const std::vector<uint64_t> pieces = PrefixDirectory::Pieces(KeysOf(request, info_));
   absl::Status refusal = DeviceLost("every device has failed");
-  const std::vector<Choice> choices = Rank(pieces, request);
+  std::vector<Choice> choices = Rank(pieces, request);
+  std::erase_if(choices, [&](const Choice& choice) { return choice.engine == lost; });
+  const uint64_t routed = sink->handle();
+  const int32_t moves = sink->moves();
   for (const Choice& choice : choices) {
     const bool last = &choice == &choices.back();
-    const auto handle = engines_[choice.engine]->Submit(
-        last ? std::move(request) : request, std::make_shared<AccountedSink>(sink, loads_, choice));
+    sink->Charge(choice.engine, choice.cost);
+    const auto handle = engines_[choice.engine]->Submit(last ? std::move(request) : request, sink);
     if (handle.ok()) {
+      const bool cancelled = routed_->Enter(routed, moves, {choice.engine, *handle});
+      if (cancelled) engines_[choice.engine]->Cancel(*handle);
       const MutexLock lock(mutex_);
       directory_.Remember(pieces, choice.engine);
-      return *handle * engines_.size() + choice.engine;
+      return absl::OkStatus();
     }
     if (!AnotherMayAccept(handle.status())) return handle.status();
     if (!TellsWhen(refusal)) refusal = handle.status();
@@ -179,9 +158,14 @@ absl::StatusOr<uint64_t> Router::SubmitPass(Pass pass, std::shared_ptr<PassSink>
   }
   absl::Status refusal = DeviceLost("every device has failed");
   for (const Choice& choice : LeastFirst(std::move(choices))) {
-    const auto handle = engines_[choice.engine]->SubmitPass(
-        pass, std::make_shared<AccountedPassSink>(sink, pass_loads_, choice));
-    if (handle.ok()) return *handle * engines_.size() + choice.engine;
+    const auto routed =
+        std::make_shared<RoutedPassSink>(sink, pass_loads_, choice.engine, choice.cost, routed_);
+    const auto handle = engines_[choice.engine]->SubmitPass(pass, routed);
+    if (handle.ok()) {
+      // Nobody knows its handle yet, so nobody has cancelled it.
+      (void)routed_->Enter(routed->handle(), 0, {choice.engine, *handle});
+      return routed->handle();
+    }
     refusal = handle.status();
     if (!AnotherMayAccept(refusal)) break;
   }
@@ -225,7 +209,8 @@ std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
 }
 
 void Router::Cancel(uint64_t handle) {
-  engines_[handle % engines_.size()]->Cancel(handle / engines_.size());
+  const auto place = routed_->Cancel(handle);
+  if (place) engines_[place->engine]->Cancel(place->handle);
 }
 
 void Router::Drain(Clock::time_point deadline) {

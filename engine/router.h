@@ -9,14 +9,16 @@
 // refused, or displaces another, only where no device can do better. Each engine enforces the
 // limits of its own queue; the router ranks.
 //
-// A lost device gets nothing more; the others go on. A pass goes where the fewest tokens of passes
+// A lost device gets nothing more; the others go on, and take over the requests that waited there.
+// These keep their handle and their sink, their arrival and so their rank. What no other device
+// takes ends with UNAVAILABLE. A pass goes where the fewest tokens of passes
 // wait. Each device divides its slots between tenants by itself, and a tenant's limit of cached
 // tokens is per device. Thread-safe.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +28,8 @@
 #include "engine/base/mutex.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/engine.h"
+#include "engine/routed_requests.h"
+#include "engine/routed_sinks.h"
 
 namespace eta {
 
@@ -56,6 +60,7 @@ class Router final : public Engine {
  public:
   // One to kMaxEngines engines, all of the same model. `limits` are those of the whole.
   Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limits);
+  ~Router() override;
 
   // Blocks and bytes are sums over the engines.
   const EngineInfo& info() const override { return info_; }
@@ -77,11 +82,11 @@ class Router final : public Engine {
   std::vector<TenantQueue> Tenants() const override;
 
  private:
-  class Account;
-  class AccountedSink;
-  class AccountedPassSink;
-  // Per engine: tokens that its requests may still ask for, roughly.
-  using Loads = std::vector<std::atomic<int64_t>>;
+  // The router, for sinks that may outlive it.
+  struct Link {
+    Mutex mutex;
+    Router* router GUARDED_BY(mutex) = nullptr;
+  };
   struct Choice {
     size_t engine;
     int64_t cost;       // tokens of the request itself
@@ -92,14 +97,19 @@ class Router final : public Engine {
   // The engines that work, best first.
   std::vector<Choice> Rank(const std::vector<uint64_t>& pieces,
                            const PreparedRequest& request) const EXCLUDES(mutex_);
+  // Submits to the best of the engines that takes it, but for one that has just given it back.
+  absl::Status Place(PreparedRequest request, const std::shared_ptr<RoutedSink>& sink,
+                     std::optional<size_t> lost);
 
   const std::vector<std::unique_ptr<Engine>> engines_;
   const Limits limits_;
   EngineInfo info_;
-  const std::shared_ptr<Loads> loads_;
-  const std::shared_ptr<Loads> pass_loads_;  // tokens of passes
+  const std::shared_ptr<EngineLoads> loads_;
+  const std::shared_ptr<EngineLoads> pass_loads_;  // tokens of passes
   mutable Mutex mutex_;
   PrefixDirectory directory_ GUARDED_BY(mutex_);
+  const std::shared_ptr<RoutedRequests> routed_;
+  const std::shared_ptr<Link> link_;
 };
 
 }  // namespace eta

@@ -305,7 +305,7 @@ void StepEngine::Deliver(SubmissionQueue::Submissions& submissions) {
   for (const auto& [handle, status] : submissions.displaced) batcher.Refuse(handle, status);
   for (const uint64_t handle : submissions.cancelled) dispatcher_->Cancel(handle);
   if (snapshot_.device_lost) {
-    dispatcher_->FailAll(DeviceLost("the device has failed"));
+    dispatcher_->Lose(DeviceLost("the device has failed"));
   } else if (submissions.abandon) {
     dispatcher_->FailAll(ShuttingDown());
   } else if (submissions.draining) {

@@ -69,6 +69,22 @@ void Batcher::FailAll(const absl::Status& status) {
   queue_.Clear();
 }
 
+void Batcher::Lose(const absl::Status& status, const absl::Status& refusal) {
+  Settle();
+  for (const auto& sequence : running_) End(*sequence, status);
+  running_.clear();
+  for (const auto& sequence : queue_.sequences()) {
+    if (sequence->started()) {
+      End(*sequence, status);
+    } else if (sequence->GiveBack()) {
+      left_.push_back(sequence->handle());
+    } else {
+      End(*sequence, refusal);
+    }
+  }
+  queue_.Clear();
+}
+
 void Batcher::Abandon() {
   running_.clear();
   queue_.Clear();

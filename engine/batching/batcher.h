@@ -42,6 +42,9 @@ class Batcher {
   bool Cancel(uint64_t handle);
   // Ends all sequences with `status`.
   void FailAll(const absl::Status& status);
+  // The device is lost: ends those that have started with `status`. The others are given back, or
+  // end with `refusal`.
+  void Lose(const absl::Status& status, const absl::Status& refusal);
   // Lets go of all sequences after an exception, which leaves nothing here in a known state: each
   // tells OutOfMemory. Nothing but the destructor may follow.
   void Abandon();

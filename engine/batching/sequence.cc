@@ -6,6 +6,7 @@
 
 #include "engine/base/out_of_memory.h"
 #include "engine/batching/scheduler.h"
+#include "engine/request/prepared_request.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -161,6 +162,17 @@ bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::strin
   ending_.matched_id = id;
   ending_.matched_stop = std::move(matched_stop);
   return true;
+}
+
+bool Sequence::GiveBack() {
+  PreparedRequest prepared{.request = std::move(options_.request),
+                           .prompt = std::move(tokens_),
+                           .arrival = options_.arrival};
+  const bool accepted = options_.sink->OnGivenBack(prepared);
+  if (accepted) owed_ = false;
+  options_.request = std::move(prepared.request);
+  tokens_ = std::move(prepared.prompt);
+  return accepted;
 }
 
 void Sequence::End(const absl::Status& status, Observer* observer) {

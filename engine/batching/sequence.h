@@ -114,6 +114,9 @@ class Sequence {
   // follow.
   bool Accept(const SampleRow& row, Clock::time_point now);
   void Emit();
+  // Offers a request that has not started to its sink, since it cannot start here. True: it goes on
+  // elsewhere, and End must not follow.
+  bool GiveBack();
   // Tells `observer`, if it is not null, then the sink how it ended: Finished, or Failed with an
   // error.
   void End(const absl::Status& status, Observer* observer);

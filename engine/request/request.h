@@ -181,6 +181,8 @@ struct FinishedEvent {
   AttentionStatistics attention;
 };
 
+struct PreparedRequest;
+
 // Receives the events of one request, in order, on the engine's step thread: Started (unless the
 // request ended before it ran), any number of Prefill, then Deltas, then exactly one of Finished or
 // Failed. Calls must not block.
@@ -195,6 +197,9 @@ class EventSink {
   virtual void OnFailed(absl::Status status, FinishedEvent so_far) = 0;
   // True while too much waits to be sent: the request is paused, its batch mates are not.
   virtual bool Congested() const = 0;
+  // The request has not started, and its engine cannot start it, since its device is lost. True: it
+  // goes on elsewhere, with this sink, and the engine tells no more of it. False: OnFailed follows.
+  virtual bool OnGivenBack(const PreparedRequest& /*request*/) { return false; }
 };
 
 }  // namespace eta
