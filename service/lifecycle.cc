@@ -24,7 +24,6 @@ namespace {
 
 constexpr std::chrono::seconds kLastScrape{1};  // the page can be read for so long after the drain
 constexpr std::chrono::seconds kFailurePoll{1};
-constexpr unsigned kLastSeconds = 10;  // for a process that ends because it has no memory
 
 // As far as this process may: a server that runs out of file descriptors stops accepting for good.
 void RaiseFileLimit() {
@@ -58,6 +57,7 @@ void Lifecycle::Harden() {
 }
 
 void Lifecycle::OpenLog() {
+  signals_.Begin();
   log_.emplace(flags_.log);
   grpc_log_.emplace(*log_);
 }
@@ -121,6 +121,8 @@ absl::Status Lifecycle::ServeMetrics() {
 
 absl::Status Lifecycle::LoadEngine() {
   const Clock::time_point begin = Clock::now();
+  const UsableCpus cpus = ReadUsableCpus();  // before some are left to steps
+  LogTooManyThreads(cpus, flags_.engine.backend, *log_);
   auto engine = Engine::Create(flags_.engine, &*telemetry_);
   if (!engine.ok()) return engine.status();
   engine_ = *std::move(engine);
@@ -132,7 +134,7 @@ absl::Status Lifecycle::LoadEngine() {
         LogEvent(LogLevel::kWarning, "no_step_cpus",
                  "calls may take the CPUs of steps: " + std::string(step_cpus.status().message())));
   }
-  LogStart(flags_, *filtered_, step_cpus.value_or(0), engine_->info(), *log_);
+  LogStart(flags_, *filtered_, cpus, step_cpus.value_or(0), engine_->info(), *log_);
   return absl::OkStatus();
 }
 
@@ -159,35 +161,43 @@ absl::Status Lifecycle::StartServer() {
 }
 
 void Lifecycle::AwaitStop() {
-  FailureWatch watch(*engine_, flags_.engine.devices, profiles_.get(), *log_);
-  while (!failure_ && !signals_.Await(kFailurePoll)) failure_ = watch.Poll();
+  watch_.emplace(*engine_, flags_.engine.devices, profiles_.get(), *log_,
+                 [this] { return server_->stalled(); });
+  while (!failure_ && !signals_.Await(kFailurePoll)) failure_ = watch_->Poll();
 }
 
 void Lifecycle::Drain() {
-  if (CannotServe()) {
-    const bool memory = *failure_ == Failure::kOutOfMemory;
-    if (memory) ExitOutOfMemoryAfter(kLastSeconds);
-    log_->Write(LogEvent(LogLevel::kError, "exit",
-                         memory ? "a step had no memory on the host; exiting, to be started again"
-                                : "no device is left; exiting, to be started again"));
-    server_->HurryDrain();
-    server_->Drain();  // the errors of what ran reach their clients
-    return;
-  }
+  if (CannotServe()) return EndAtOnce();
   LogDrain(flags_.server, *log_);
   std::atomic<bool> drained = false;
   std::thread drain([&] {
     server_->Drain();
     drained = true;
-    StopSignals::Raise();  // wakes the wait below
+    signals_.Wake();
   });
-  signals_.Await();
-  if (!drained) {
+  while (!drained && !MustHurry()) {
+  }
+  if (!drained) server_->HurryDrain();
+  drain.join();
+}
+
+void Lifecycle::EndAtOnce() {
+  ExitAfter(*failure_ == Failure::kHung ? kHungSeconds : kLastSeconds, exit_code());
+  LogEnd(*failure_, *log_);
+  server_->HurryDrain();
+  server_->Drain();  // the errors of what ran reach their clients
+}
+
+bool Lifecycle::MustHurry() {
+  if (signals_.Await(kFailurePoll)) {
     log_->Write(
         LogEvent(LogLevel::kWarning, "drain_hurried", "second signal: running calls end now"));
-    server_->HurryDrain();
+    return true;
   }
-  drain.join();
+  if (watch_->Poll() != Failure::kHung) return false;
+  ExitAfter(kHungSeconds, kExitHung);
+  LogEnd(Failure::kHung, *log_);
+  return true;
 }
 
 void Lifecycle::Stop() {
@@ -203,6 +213,7 @@ void Lifecycle::Stop() {
 
 int Lifecycle::exit_code() const {
   if (failure_ == Failure::kOutOfMemory) return kExitOutOfMemory;
+  if (failure_ == Failure::kHung) return kExitHung;
   if (failure_ == Failure::kDevicesLost || device_lost_) return kExitDeviceLost;
   return failure_ == Failure::kStoreFailed ? kExitStoreFailed : EXIT_SUCCESS;
 }

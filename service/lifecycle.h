@@ -31,7 +31,7 @@ namespace eta {
 class Lifecycle {
  public:
   // Blocks the signals of a stop: make it before any thread begins.
-  explicit Lifecycle(Flags flags) : flags_(std::move(flags)) {}
+  explicit Lifecycle(Flags flags) : flags_(std::move(flags)), signals_(kLastSeconds) {}
   ~Lifecycle();
   Lifecycle(const Lifecycle&) = delete;
   Lifecycle& operator=(const Lifecycle&) = delete;
@@ -53,18 +53,26 @@ class Lifecycle {
   // Returns when a signal asks the process to end, or when it cannot go on.
   void AwaitStop();
   // Lets what runs end: it has the time of the flags, or none where the server cannot go on or once
-  // a second signal comes.
+  // a second signal comes. Where a step never ends, it ends the process instead of returning.
   void Drain();
   // Closes what is open, the metrics page last.
   void Stop();
   int exit_code() const;
 
  private:
+  // For a process that may come to no end by itself.
+  static constexpr unsigned kLastSeconds = 10;
+  // The same where a step hangs: what can still end, ends at once.
+  static constexpr unsigned kHungSeconds = 3;
+
   // The server cannot answer any more: there is nothing to wait for.
   bool CannotServe() const { return failure_ && *failure_ != Failure::kStoreFailed; }
+  void EndAtOnce();
+  // Whether the drain must be hurried: a signal came that asks for it, or a step hangs.
+  bool MustHurry();
 
   Flags flags_;
-  const StopSignals signals_;
+  StopSignals signals_;
   absl::StatusOr<bool> filtered_ = false;  // the filter of system calls is in force
   std::unique_ptr<FailpointFile> failpoints_;
   std::optional<Log> log_;
@@ -78,6 +86,7 @@ class Lifecycle {
   std::optional<CallLog> call_log_;
   std::optional<AuditLog> audit_log_;
   std::unique_ptr<Server> server_;
+  std::optional<FailureWatch> watch_;
 
   std::optional<Failure> failure_;  // why it ended by itself
   bool device_lost_ = false;        // when it ended

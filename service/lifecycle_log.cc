@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "service/options/insecure_choices.h"
 
@@ -16,6 +17,12 @@ void LogInsecureChoice(const InsecureChoice& choice, Log& log) {
   log.Write(LogEvent(LogLevel::kWarning, "insecure", choice.flag + ": " + choice.why)
                 .Add("flag", choice.flag)
                 .Rank(LogRank::kChange));
+}
+
+std::string CpusInWords(const UsableCpus& cpus) {
+  std::string words = absl::StrCat(cpus.affinity, " CPUs");
+  if (cpus.quota) absl::StrAppend(&words, ", by control group the time of ", *cpus.quota);
+  return words;
 }
 
 }  // namespace
@@ -31,27 +38,40 @@ void LogInsecureChoices(const Flags& flags, bool filtered, bool has_failpoints, 
   }
 }
 
-void LogStart(const Flags& flags, bool filtered, int step_cpus, const EngineInfo& info, Log& log) {
+void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int step_cpus,
+              const EngineInfo& info, Log& log) {
   const std::string message =
       "model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
       info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
       std::to_string(info.config.block_size) + " tokens in " + std::string(Name(info.kv_dtype)) +
-      ", records in " + std::string(Name(info.index_dtype));
-  log.Write(LogEvent(LogLevel::kInfo, "start", message)
-                .Add("version", ETA_VERSION)
-                .Add("model", info.model_name)
-                .Add("model_fingerprint", info.model_fingerprint)
-                .Add("backend", info.backend)
-                .Add("devices", flags.engine.devices.size())
-                .Add("weight_bytes", info.weight_bytes)
-                .Add("kv_blocks", info.num_blocks)
-                .Add("kv_bytes", info.kv_bytes)
-                .Add("block_size", info.config.block_size)
-                .Add("kv_dtype", Name(info.kv_dtype))
-                .Add("index_dtype", Name(info.index_dtype))
-                .Add("system_calls_filtered", filtered)
-                .Add("step_cpus", step_cpus)
-                .Add("flags", flags.given));
+      ", records in " + std::string(Name(info.index_dtype)) + "; " + CpusInWords(cpus);
+  LogEvent event(LogLevel::kInfo, "start", message);
+  event.Add("version", ETA_VERSION)
+      .Add("model", info.model_name)
+      .Add("model_fingerprint", info.model_fingerprint)
+      .Add("backend", info.backend)
+      .Add("devices", flags.engine.devices.size())
+      .Add("weight_bytes", info.weight_bytes)
+      .Add("kv_blocks", info.num_blocks)
+      .Add("kv_bytes", info.kv_bytes)
+      .Add("block_size", info.config.block_size)
+      .Add("kv_dtype", Name(info.kv_dtype))
+      .Add("index_dtype", Name(info.index_dtype))
+      .Add("system_calls_filtered", filtered)
+      .Add("cpus", cpus.affinity);
+  if (cpus.quota) event.Add("cpu_quota", *cpus.quota);
+  event.Add("step_cpus", step_cpus).Add("flags", flags.given);
+  log.Write(std::move(event));
+}
+
+void LogTooManyThreads(const UsableCpus& cpus, const BackendOptions& backend, Log& log) {
+  if (backend.name != "cpu" || backend.num_threads <= cpus.threads()) return;
+  log.Write(
+      LogEvent(LogLevel::kWarning, "too_many_threads",
+               absl::StrCat("--threads: ", backend.num_threads, " compute where ", cpus.threads(),
+                            " may at a time: the kernel halts steps in the middle"))
+          .Add("threads", backend.num_threads)
+          .Add("usable", cpus.threads()));
 }
 
 void LogLimits(const absl::Status& status, Log& log) {
@@ -88,6 +108,13 @@ void LogRemovedVersions(const Tenant& tenant, const std::string& name,
                   .Add("profile_versions", numbers)
                   .Rank(LogRank::kChange));
   }
+}
+
+void LogEnd(Failure failure, Log& log) {
+  std::string message = "no device is left";
+  if (failure == Failure::kOutOfMemory) message = "a step had no memory on the host";
+  if (failure == Failure::kHung) message = "requests run and no step ends";
+  log.Write(LogEvent(LogLevel::kError, "exit", message + "; exiting, to be started again"));
 }
 
 void LogDrain(const ServerOptions& options, Log& log) {

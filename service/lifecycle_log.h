@@ -8,8 +8,10 @@
 #include "absl/status/status.h"
 #include "engine/base/tenant.h"
 #include "engine/engine.h"
+#include "kernels/usable_cpus.h"
 #include "service/log/log.h"
 #include "service/options/flags.h"
+#include "service/process/failure_watch.h"
 #include "service/process/pressure_level.h"
 
 namespace eta {
@@ -17,13 +19,18 @@ namespace eta {
 // A warning for each choice of the flags, and of the environment, that opens the server up.
 void LogInsecureChoices(const Flags& flags, bool filtered, bool has_failpoints, Log& log);
 // What is served, and by which flags. `filtered`: system calls are.
-void LogStart(const Flags& flags, bool filtered, int step_cpus, const EngineInfo& info, Log& log);
+void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int step_cpus,
+              const EngineInfo& info, Log& log);
+// A warning where --threads are more than may run at a time.
+void LogTooManyThreads(const UsableCpus& cpus, const BackendOptions& backend, Log& log);
 // A reload of --tenants.
 void LogLimits(const absl::Status& status, Log& log);
 void LogPressure(Pressure level, double used, Log& log);
 // What --keep_versions deleted.
 void LogRemovedVersions(const Tenant& tenant, const std::string& name,
                         const std::vector<int64_t>& versions, Log& log);
+// Why a server that cannot serve any more ends.
+void LogEnd(Failure failure, Log& log);
 void LogDrain(const ServerOptions& options, Log& log);
 
 }  // namespace eta

@@ -38,8 +38,8 @@ void AddServerFlags(CLI::App& app, ServerOptions& options) {
   AddDuration(app, "--drain_timeout", options.drain_timeout,
               "Time after --drain_delay that running calls have to end");
   AddDuration(app, "--stall_timeout", options.stall_timeout,
-              "Time without the end of a step, while requests run, after which liveness fails. It "
-              "must be longer than --slow_reader_timeout");
+              "Time without the end of a step, while requests run, after which liveness fails; 5 s "
+              "later the process ends. It must be longer than --slow_reader_timeout");
   AddConnectionFlags(app, options);
 }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -10,6 +11,9 @@
 
 namespace eta {
 namespace {
+
+std::atomic<int> code_of_alarm;
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler reads it");
 
 [[noreturn]] void OnTerminate() {
   try {
@@ -30,8 +34,14 @@ void ExitWhereMemoryEnds() {
   std::set_terminate(OnTerminate);
 }
 
-void ExitOutOfMemoryAfter(unsigned seconds) {
-  std::signal(SIGALRM, [](int) { _exit(kExitOutOfMemory); });
+void ExitAfter(unsigned seconds, int code) {
+  code_of_alarm = code;
+  std::signal(SIGALRM, [](int) {
+    constexpr std::string_view kLastWords = "eta-server: comes to no end by itself: ends now\n";
+    [[maybe_unused]] const ssize_t said =
+        write(STDERR_FILENO, kLastWords.data(), kLastWords.size());
+    _exit(code_of_alarm);
+  });
   alarm(seconds);
 }
 

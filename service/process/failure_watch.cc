@@ -8,11 +8,12 @@
 namespace eta {
 
 FailureWatch::FailureWatch(const Engine& engine, std::vector<int> devices,
-                           const ProfileStore* store, Log& log)
+                           const ProfileStore* store, Log& log, std::function<bool()> stalled)
     : engine_(engine),
       devices_(std::move(devices)),
       store_(store),
       log_(log),
+      stalled_(std::move(stalled)),
       lost_(devices_.size()) {}
 
 std::optional<Failure> FailureWatch::Poll() {
@@ -24,7 +25,13 @@ std::optional<Failure> FailureWatch::Poll() {
   }
   LogLostDevices(devices);
   if (engine_.Snapshot().device_lost) return Failure::kDevicesLost;
+  if (Hung()) return Failure::kHung;
   return std::nullopt;
+}
+
+bool FailureWatch::Hung() {
+  stalled_polls_ = stalled_ && stalled_() ? stalled_polls_ + 1 : 0;
+  return stalled_polls_ >= kStalledPolls;
 }
 
 bool FailureWatch::StoreFailed() {

@@ -48,6 +48,9 @@ class Server {
 
   // How things stand; any thread.
   ServerStatus Status() const;
+  // Whether there is work and no step of a device that works has ended for stall_timeout, so that
+  // liveness fails; any thread.
+  bool stalled() const { return resources_.state.stalled(); }
 
   // Stops taking calls and returns when those that run have ended, when drain_timeout has passed,
   // or soon after HurryDrain. Call once.

@@ -22,6 +22,7 @@ class ServerStateFlags {
   void SetStalled(bool stalled) { stalled_ = stalled; }
 
   bool closed() const { return closed_; }
+  bool stalled() const { return stalled_; }
   ServerState Of(const EngineSnapshot& engine) const {
     if (engine.device_lost) return ServerState::kDeviceLost;
     if (stalled_) return ServerState::kStalled;

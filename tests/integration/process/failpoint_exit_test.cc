@@ -23,6 +23,7 @@ constexpr int kExitBadStart = 2;
 constexpr int kExitDeviceLost = 3;
 constexpr int kExitStoreFailed = 4;
 constexpr int kExitOutOfMemory = 5;
+constexpr int kExitHung = 6;
 
 class FailpointExit : public ::testing::Test {
  protected:
@@ -117,6 +118,41 @@ TEST_F(FailpointExit, AStepThatHangsIsSeenByLiveness) {
   EXPECT_EQ(liveness.Next(), HealthStatus::SERVING);
   call.ReadText();
   EXPECT_TRUE(call.Finish().ok());
+}
+
+// Nobody looks at liveness, and the process ends all the same.
+TEST_F(FailpointExit, AStepThatNeverEndsEndsTheProcess) {
+  const FailpointServer server(model_.path(), "",
+                               {"--slow_reader_timeout", "500ms", "--stall_timeout", "1s"});
+  ASSERT_TRUE(server->up()) << server->process().AwaitExit().errors;
+  server.Arm("engine.step=pause");
+  ClientCall call(*server->stub);
+  call.Start(LongAnswer(900));
+  const ServerProcess::Exit exit = server->process().AwaitExit();
+  EXPECT_EQ(exit.code, kExitHung) << exit.errors;
+  EXPECT_EQ(LogLines(exit.errors, "not_alive").size(), 1u);
+  EXPECT_EQ(LogLines(exit.errors, "exit").size(), 1u);
+  EXPECT_EQ(call.Finish().error_code(), StatusCode::UNAVAILABLE);
+}
+
+// While a step hangs the drain cannot end: the second signal ends the process, long before it would
+// count as hung.
+TEST_F(FailpointExit, ASecondSignalEndsAProcessWhoseStepHangs) {
+  const FailpointServer server(model_.path(), "");
+  ASSERT_TRUE(server->up()) << server->process().AwaitExit().errors;
+  const auto channel = grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials());
+  HealthListener readiness(channel, "readiness");
+  EXPECT_EQ(readiness.Next(), HealthStatus::SERVING);
+  ClientCall call(*server->stub);
+  call.Start(LongAnswer(900));
+  EXPECT_TRUE(call.Read().has_started());
+  server.Arm("engine.step=pause");
+  server->process().Signal(SIGTERM);
+  EXPECT_EQ(readiness.Next(), HealthStatus::NOT_SERVING);
+  server->process().Signal(SIGTERM);
+  const ServerProcess::Exit exit = server->process().AwaitExit();
+  EXPECT_EQ(exit.code, kExitHung) << exit.errors;
+  EXPECT_EQ(LogLines(exit.errors, "drain_hurried").size(), 1u);
 }
 
 // Nothing is served that could not be loaded whole.

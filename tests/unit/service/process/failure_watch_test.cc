@@ -76,6 +76,19 @@ TEST_F(FailureWatchTest, TheLastDeviceThatIsLostEndsTheServerAndIsNamed) {
   EXPECT_THAT(Lines(), ElementsAre("eta-server: error: device 7 has failed"));
 }
 
+TEST_F(FailureWatchTest, AStepThatHangsEndsTheServerUnlessItWasOnlySuspended) {
+  bool stalled = false;
+  FailureWatch watch(engine_, {7}, nullptr, *log_, [&stalled] { return stalled; });
+  EXPECT_EQ(watch.Poll(), std::nullopt);
+  stalled = true;
+  for (int i = 1; i < FailureWatch::kStalledPolls; ++i) EXPECT_EQ(watch.Poll(), std::nullopt) << i;
+  stalled = false;
+  EXPECT_EQ(watch.Poll(), std::nullopt);
+  stalled = true;
+  for (int i = 1; i < FailureWatch::kStalledPolls; ++i) EXPECT_EQ(watch.Poll(), std::nullopt) << i;
+  EXPECT_EQ(watch.Poll(), Failure::kHung);
+}
+
 TEST_F(FailureWatchTest, NeedsNoStore) {
   FailureWatch watch(engine_, {7}, nullptr, *log_);
   EXPECT_EQ(watch.Poll(), std::nullopt);
