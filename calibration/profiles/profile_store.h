@@ -19,8 +19,8 @@
 //   INVALID_ARGUMENT                             names the field
 //
 // A profile that fails its checks is DATA_LOSS for who asks for it and affects no other profile. It
-// is never served, and no other profile is served in its place. Lists mark it, and Health reports it. A new
-// version of its name, an alias to a sound version, or Delete mends it.
+// is never served, and no other profile is served in its place. Lists mark it, and Health reports
+// it. A new version of its name, an alias to a sound version, or Delete mends it.
 #pragma once
 
 #include <chrono>

@@ -27,8 +27,8 @@ struct DecodeRowReport {
   const Request* request = nullptr;
   const ResolvedAttention* attention = nullptr;
   int32_t row = 0;
-  int32_t kv_len = 0;    // T
-  int32_t screened = 0;  // block records that selection looked at, per layer and KV head
+  int32_t kv_len = 0;         // T
+  int32_t screened = 0;       // block records that selection looked at, per layer and KV head
   int64_t keys_attended = 0;  // over layers and query heads
   int64_t keys_read = 0;      // over layers and KV heads
 };
