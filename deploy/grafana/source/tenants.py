@@ -13,6 +13,12 @@ def total(metric, window="$__range"):
     return table_target(f"sum by (tenant) (increase({metric}[{window}]))", CHOSEN)
 
 
+def total_or_none(selector):
+    calls = "sum by (tenant) (increase(eta_requests_total[$__range]))"
+    wanted = f"sum by (tenant) (increase(eta_requests_total{selector}[$__range]))"
+    return table_target(f"{wanted} or {calls} * 0", CHOSEN)
+
+
 def build():
     faults = 'code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS"'
     rate = "[$__rate_interval]"
@@ -56,9 +62,9 @@ def build():
                 "",
                 [
                     total("eta_requests_total"),
-                    total(f"eta_requests_total{{{faults}}}"),
-                    total('eta_requests_total{code="DEADLINE_EXCEEDED"}'),
-                    total('eta_requests_total{code="RESOURCE_EXHAUSTED"}'),
+                    total_or_none(f"{{{faults}}}"),
+                    total_or_none('{code="DEADLINE_EXCEEDED"}'),
+                    total_or_none('{code="RESOURCE_EXHAUSTED"}'),
                     total("eta_prompt_tokens_total"),
                     total("eta_prompt_tokens_cached_total"),
                     total("eta_generated_tokens_total"),
