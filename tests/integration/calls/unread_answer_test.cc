@@ -73,7 +73,7 @@ class UnreadAnswerTest : public ::testing::Test {
   }
   static std::string ExportRequest() {
     v1::ExportProfileRequest request;
-    request.set_profile("large");
+    request.set_profile("large@1");  // of another model than the served one
     return request.SerializeAsString();
   }
   grpc::Status List(const std::string& tenant) {

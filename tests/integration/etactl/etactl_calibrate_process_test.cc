@@ -99,9 +99,9 @@ TEST_F(EtactlCalibrateProcessTest, ManagesProfiles) {
   EXPECT_EQ(alias.code, 0) << alias.errors;
   EXPECT_EQ(alias.output, "wiki@stable is wiki@1\n");
   EXPECT_THAT(Run({"profiles", "list"}).output,
-              MatchesRegex("profile +newest +made +size\nwiki +2 .+B\n"));
+              MatchesRegex("profile +newest +made +size +model\nwiki +2 .+B  [0-9a-f]{12}\n"));
   EXPECT_THAT(Run({"profiles", "versions", "wiki"}).output,
-              MatchesRegex("version.+\n +2 .+B\n +1 .+B  stable\n"));
+              MatchesRegex("version.+\n +2 .+B  [0-9a-f]{12}\n +1 .+B  [0-9a-f]{12}  stable\n"));
   EXPECT_THAT(Run({"profiles", "get", "wiki@stable"}).output, HasSubstr("profile wiki@1, "));
   EXPECT_EQ(JsonLines(Run({"profiles", "get", "wiki", "--json"}).output).at(0)["version"], "2");
 

@@ -38,6 +38,8 @@ const std::map<std::string, Roles> kNeeded = {
     {"/eta.v1.ProfileService/ListProfileVersions", {Role::kGenerate, Role::kCalibrate}},
     {"/eta.v1.ProfileService/ExportProfile", {Role::kGenerate, Role::kCalibrate}},
     {"/eta.v1.ProfileService/SetProfileAlias", {Role::kCalibrate}},
+    {"/eta.v1.ProfileService/PromoteProfile", {Role::kCalibrate}},
+    {"/eta.v1.ProfileService/DeleteProfileVersion", {Role::kCalibrate}},
     {"/eta.v1.ProfileService/DeleteProfile", {Role::kCalibrate}},
     {"/eta.v1.ProfileService/ImportProfile", {Role::kCalibrate}},
     {"/eta.v1.EtaService/Stats", {Role::kStats, Role::kStatsAll}},

@@ -120,7 +120,7 @@ TEST_F(DefaultProfileTest, ATenantWithoutOneAndAnotherModelsAreToldApart) {
   ServeWithDefault();
   ExpectWithout(v1::DEFAULT_PROFILE_MISS_ABSENT, DefaultProfileUse::kAbsent);
   ProfileContent content = FittingContent(1);
-  content.model_fingerprint = std::string(64, '0');
+  content.model_fingerprint = std::string(64, 'f');
   ASSERT_TRUE(store_->others()
                   .Put(TenantOf("default"), {.name = "legal", .content = std::move(content)})
                   .ok());

@@ -308,8 +308,9 @@ TEST(Calibrate, ReadsAsMuchAsDynamicThresholds) {
   const CalibrationJob job = Judged(ProfileTargetKind::kDynamicUnionDensity, 1000.0);
   const auto result = RunJob(OnGated(), job);
   ASSERT_TRUE(result.ok()) << result.status();
+  const SampleSplit split = SplitOf(job);
   std::vector<std::vector<int32_t>> chosen_on;
-  for (const auto& sequence : SpreadOver(SplitOf(job).calibration, 16)) {
+  for (const auto& sequence : SpreadOver(split.calibration, 16)) {
     chosen_on.emplace_back(sequence.begin(), sequence.end());
   }
   const auto dynamic = MeasureByHand(OnGated(), chosen_on, {.mode = AttentionMode::kDynamic});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -22,6 +23,19 @@ using testing::Recorder;
 using testing::TinyModel;
 using testing::WaitUntilIdle;
 
+// Counts the requests that an engine has ended.
+class Ends final : public Observer {
+ public:
+  void OnStep(const StepReport&) override {}
+  void OnRequestEnd(const Request&, const absl::Status&, const FinishedEvent&) override {
+    ++number_;
+  }
+  int number() const { return number_; }
+
+ private:
+  std::atomic<int> number_ = 0;
+};
+
 // Two engines. The first has seen the prompt of `known_`, and has 100 tokens more to do than the
 // second, which is less than that prompt.
 class RouterTest : public ::testing::Test {
@@ -35,7 +49,7 @@ class RouterTest : public ::testing::Test {
     for (int i = 0; i < 2; ++i) {
       auto backend = MakeBackend({.name = "cpu", .num_threads = 1});
       ASSERT_TRUE(backend.ok()) << backend.status();
-      auto engine = StepEngine::Create(options, *checkpoint, *std::move(backend), nullptr);
+      auto engine = StepEngine::Create(options, *checkpoint, *std::move(backend), &ends_[i]);
       ASSERT_TRUE(engine.ok()) << engine.status();
       engines.push_back(*std::move(engine));
     }
@@ -51,24 +65,22 @@ class RouterTest : public ::testing::Test {
     }
   }
 
-  // The engine that got it. Waits until that has nothing of it any more.
+  // The engine that answered it. Waits until that has nothing of it any more.
   size_t PlaceOf(const Request& request) {
-    const auto recorder = std::make_shared<Recorder>();
-    const auto handle = testing::Submit(*engine_, request, recorder);
-    if (!handle.ok()) ADD_FAILURE() << handle.status();
-    if (!handle.ok()) return SIZE_MAX;
-    EXPECT_TRUE(recorder->Wait().finished);
+    const int ended = ends_[1].number();
+    EXPECT_TRUE(Ask(*engine_, request).finished);
     const auto rests = [](const EngineSnapshot& engine) {
       return engine.running + engine.waiting == 1;
     };
     for (;;) {
       const std::vector<EngineSnapshot> devices = engine_->Devices();
-      if (std::all_of(devices.begin(), devices.end(), rests)) return *handle % 2;
+      if (std::all_of(devices.begin(), devices.end(), rests)) return ends_[1].number() - ended;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
 
   const Request known_ = Greedy(Prompt(300, 1), 5);
+  Ends ends_[2];
   std::unique_ptr<Engine> engine_;
   std::vector<std::shared_ptr<Recorder>> stay_;
 };

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/profiles/profile_record.h"
 #include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
 #include "engine/base/sha256.h"
@@ -197,7 +198,8 @@ TEST_P(QuarantineTest, AProfileOfANewerSchemaIsFailedPrecondition) {
   const auto store = place_.Open();
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
   std::string blob = "ETAP";
-  blob += std::string("\x02\0\0\0", 4) + std::string(100, 'x');
+  static_assert(kProfileSchemaVersion == 2);
+  blob += std::string("\x03\0\0\0", 4) + std::string(100, 'x');
   blob += Sha256Hex(blob).value();
   std::string hex;
   for (const unsigned char byte : blob) absl::StrAppend(&hex, absl::Hex(byte, absl::kZeroPad2));

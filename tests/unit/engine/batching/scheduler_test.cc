@@ -83,7 +83,7 @@ TEST(Scheduler, ReplayedAnswersKeepToTheDecodeRowsAndAllOfThemMove) {
                    Prefilling(3, 640, 64)};
   input.running[1].replays = true;
   input.running[2].replays = true;
-  input.max_step_tokens = 256;
+  input.max_step_tokens = 2048;
   EXPECT_GT(RowsByIndex(PlanStep(input)).at(1), 16) << "where every row may select";
   input.max_decode_rows = 16;
   const auto rows = RowsByIndex(PlanStep(input));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace eta {
 namespace {
@@ -23,7 +24,7 @@ TEST(PieceMatcher, TheLongestOfThoseThatBeginATextWins) {
 
 TEST(PieceMatcher, OfNoPiecesMatchesNothing) {
   EXPECT_FALSE(PieceMatcher().Longest("a"));
-  EXPECT_FALSE(PieceMatcher({}).Longest("a"));
+  EXPECT_FALSE(PieceMatcher(std::vector<PieceMatcher::Entry>()).Longest("a"));
 }
 
 }  // namespace

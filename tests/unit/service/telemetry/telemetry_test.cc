@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -336,7 +337,13 @@ class LabelFoldTest : public TelemetryTest {
               int32_t attended, int32_t read) {
     const std::vector<int32_t> tokens_attended(2 * 4, attended);  // [L, 1, HQ]
     const std::vector<int32_t> tokens_read(2 * 2, read);          // [L, 1, HKV]
-    const DecodeRowReport row{.request = &request, .attention = &attention, .kv_len = context};
+    const DecodeRowReport row{
+        .request = &request,
+        .attention = &attention,
+        .kv_len = context,
+        .keys_attended =
+            std::accumulate(tokens_attended.begin(), tokens_attended.end(), int64_t{0}),
+        .keys_read = std::accumulate(tokens_read.begin(), tokens_read.end(), int64_t{0})};
     StepReport step;
     step.sequences = step.decode_rows = step.num_rows = 1;
     step.decode = {&row, 1};
