@@ -28,8 +28,8 @@
 #include "engine/base/mutex.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/engine.h"
-#include "engine/routed_requests.h"
-#include "engine/routed_sinks.h"
+#include "engine/routing/routed_requests.h"
+#include "engine/routing/routed_sinks.h"
 
 namespace eta {
 

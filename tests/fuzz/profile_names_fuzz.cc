@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "calibration/profiles/profile_record.h"
-#include "calibration/profiles/store/sql_database.h"
-#include "calibration/profiles/store/sqlite_database.h"
+#include "calibration/profiles/store/sql/sql_database.h"
+#include "calibration/profiles/store/sql/sqlite_database.h"
 #include "engine/request/request_validation.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/fuzz/checked_error.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "calibration/profiles/profile_blob.h"
-#include "calibration/profiles/store/sql_records.h"
+#include "calibration/profiles/store/sql/sql_records.h"
 
 namespace eta {
 namespace {

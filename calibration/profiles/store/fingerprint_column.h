@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "calibration/profiles/store/sql_database.h"
+#include "calibration/profiles/store/sql/sql_database.h"
 
 namespace eta {
 

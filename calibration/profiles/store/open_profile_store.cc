@@ -6,9 +6,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "calibration/profiles/store/directory_profile_store.h"
-#include "calibration/profiles/store/postgres_database.h"
-#include "calibration/profiles/store/sql_profile_store.h"
-#include "calibration/profiles/store/sqlite_database.h"
+#include "calibration/profiles/store/sql/postgres_database.h"
+#include "calibration/profiles/store/sql/sql_profile_store.h"
+#include "calibration/profiles/store/sql/sqlite_database.h"
 #include "engine/base/error.h"
 
 namespace eta {

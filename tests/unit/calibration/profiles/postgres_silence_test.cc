@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "calibration/profiles/store/postgres_database.h"
-#include "calibration/profiles/store/sql_profile_store.h"
+#include "calibration/profiles/store/sql/postgres_database.h"
+#include "calibration/profiles/store/sql/sql_profile_store.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

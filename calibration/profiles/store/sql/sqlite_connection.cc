@@ -1,4 +1,4 @@
-#include "calibration/profiles/store/sqlite_connection.h"
+#include "calibration/profiles/store/sql/sqlite_connection.h"
 
 #include <algorithm>
 #include <iterator>

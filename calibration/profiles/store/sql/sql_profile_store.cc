@@ -1,4 +1,4 @@
-#include "calibration/profiles/store/sql_profile_store.h"
+#include "calibration/profiles/store/sql/sql_profile_store.h"
 
 #include <algorithm>
 #include <iterator>
@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "calibration/profiles/profile_blob.h"
 #include "calibration/profiles/store/page_token.h"
-#include "calibration/profiles/store/sql_aliases.h"
+#include "calibration/profiles/store/sql/sql_aliases.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"

@@ -1,4 +1,4 @@
-#include "engine/routed_requests.h"
+#include "engine/routing/routed_requests.h"
 
 namespace eta {
 

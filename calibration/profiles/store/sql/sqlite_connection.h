@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "calibration/profiles/store/sql_database.h"
+#include "calibration/profiles/store/sql/sql_database.h"
 
 namespace eta {
 

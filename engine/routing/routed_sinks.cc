@@ -1,4 +1,4 @@
-#include "engine/routed_sinks.h"
+#include "engine/routing/routed_sinks.h"
 
 namespace eta {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "calibration/profiles/store/sql_database.h"
-#include "calibration/profiles/store/sqlite_connection.h"
+#include "calibration/profiles/store/sql/sql_database.h"
+#include "calibration/profiles/store/sql/sqlite_connection.h"
 #include "engine/base/mutex.h"
 
 namespace eta {

@@ -1,4 +1,4 @@
-#include "calibration/profiles/store/sql_records.h"
+#include "calibration/profiles/store/sql/sql_records.h"
 
 #include <memory>
 #include <utility>

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "calibration/profiles/store/postgres_connection.h"
-#include "calibration/profiles/store/sql_database.h"
+#include "calibration/profiles/store/sql/postgres_connection.h"
+#include "calibration/profiles/store/sql/sql_database.h"
 #include "engine/base/clock.h"
 #include "engine/base/mutex.h"
 

@@ -1,4 +1,4 @@
-#include "calibration/profiles/store/sql_versions.h"
+#include "calibration/profiles/store/sql/sql_versions.h"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
-#include "calibration/profiles/store/sql_aliases.h"
+#include "calibration/profiles/store/sql/sql_aliases.h"
 
 #include <algorithm>
 #include <tuple>
 
-#include "calibration/profiles/store/sql_versions.h"
+#include "calibration/profiles/store/sql/sql_versions.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/status_macros.h"
 

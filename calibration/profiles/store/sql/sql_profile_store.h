@@ -25,8 +25,8 @@
 #include "calibration/profiles/profile_store.h"
 #include "calibration/profiles/store/change_feed.h"
 #include "calibration/profiles/store/quarantine.h"
-#include "calibration/profiles/store/sql_database.h"
-#include "calibration/profiles/store/sql_versions.h"
+#include "calibration/profiles/store/sql/sql_database.h"
+#include "calibration/profiles/store/sql/sql_versions.h"
 #include "engine/base/mutex.h"
 
 namespace eta {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "calibration/profiles/store/sql_database.h"
-#include "calibration/profiles/store/sql_records.h"
+#include "calibration/profiles/store/sql/sql_database.h"
+#include "calibration/profiles/store/sql/sql_records.h"
 
 namespace eta {
 

@@ -1,4 +1,4 @@
-#include "calibration/profiles/store/sqlite_database.h"
+#include "calibration/profiles/store/sql/sqlite_database.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

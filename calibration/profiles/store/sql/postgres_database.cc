@@ -1,4 +1,4 @@
-#include "calibration/profiles/store/postgres_database.h"
+#include "calibration/profiles/store/sql/postgres_database.h"
 
 #include <algorithm>
 #include <utility>

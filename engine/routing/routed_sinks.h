@@ -14,7 +14,7 @@
 #include "engine/request/pass.h"
 #include "engine/request/prepared_request.h"
 #include "engine/request/request.h"
-#include "engine/routed_requests.h"
+#include "engine/routing/routed_requests.h"
 
 namespace eta {
 

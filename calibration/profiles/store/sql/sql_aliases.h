@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/profiles/profile_store.h"
-#include "calibration/profiles/store/sql_database.h"
-#include "calibration/profiles/store/sql_records.h"
+#include "calibration/profiles/store/sql/sql_database.h"
+#include "calibration/profiles/store/sql/sql_records.h"
 
 namespace eta {
 

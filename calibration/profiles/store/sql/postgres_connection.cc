@@ -1,4 +1,4 @@
-#include "calibration/profiles/store/postgres_connection.h"
+#include "calibration/profiles/store/sql/postgres_connection.h"
 
 #include <poll.h>
 
