@@ -1,6 +1,7 @@
 #include "kernels/control_groups.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 
 namespace eta {
@@ -42,6 +43,15 @@ std::vector<ControlGroup> OwnControlGroups(const ControlGroupFiles& files,
     }
   }
   return groups;
+}
+
+std::optional<int64_t> ReadGroupNumber(std::istream& file) {
+  std::string word;
+  if (!(file >> word)) return std::nullopt;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return number;
 }
 
 }  // namespace eta

@@ -2,6 +2,9 @@
 // it. Linux, version 1 and 2.
 #pragma once
 
+#include <cstdint>
+#include <istream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,5 +27,9 @@ struct ControlGroup {
 // names may be the host's, whose folders are not there: what is not there sets no limit.
 std::vector<ControlGroup> OwnControlGroups(const ControlGroupFiles& files,
                                            std::string_view controller);
+
+// The next word of a file of a group. Nothing for what is no number: version 2 spells "no limit" as
+// "max".
+std::optional<int64_t> ReadGroupNumber(std::istream& file);
 
 }  // namespace eta

@@ -3,28 +3,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <fstream>
-#include <string>
 #include <thread>
 
 namespace eta {
 namespace {
-
-// Nothing for what is no number: version 2 spells "no limit" as "max".
-std::optional<int64_t> ParseNumber(const std::string& word) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return number;
-}
-
-std::optional<int64_t> ReadNumber(std::istream& file) {
-  std::string word;
-  if (!(file >> word)) return std::nullopt;
-  return ParseNumber(word);
-}
 
 // Microseconds of CPU time in a period of so many; version 1 spells "no limit" as -1.
 std::optional<double> QuotaOf(const ControlGroup& group) {
@@ -32,13 +16,13 @@ std::optional<double> QuotaOf(const ControlGroup& group) {
   std::optional<int64_t> period;
   if (group.version_2) {
     std::ifstream file(group.folder + "cpu.max");
-    time = ReadNumber(file);
-    period = ReadNumber(file);
+    time = ReadGroupNumber(file);
+    period = ReadGroupNumber(file);
   } else {
     std::ifstream quota_file(group.folder + "cpu.cfs_quota_us");
     std::ifstream period_file(group.folder + "cpu.cfs_period_us");
-    time = ReadNumber(quota_file);
-    period = ReadNumber(period_file);
+    time = ReadGroupNumber(quota_file);
+    period = ReadGroupNumber(period_file);
   }
   if (!time || !period || *time <= 0 || *period <= 0) return std::nullopt;
   return static_cast<double>(*time) / static_cast<double>(*period);

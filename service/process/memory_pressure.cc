@@ -3,7 +3,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <optional>
@@ -19,12 +18,7 @@ constexpr int64_t kNoLimit = int64_t{1} << 60;
 
 std::optional<int64_t> ReadNumber(const std::string& path) {
   std::ifstream file(path);
-  std::string word;
-  if (!(file >> word)) return std::nullopt;
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;  // "max"
-  return number;
+  return ReadGroupNumber(file);
 }
 
 int64_t ReadStatistic(const std::string& path, const std::string& key) {
