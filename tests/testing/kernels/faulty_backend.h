@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,8 +29,20 @@ struct Faults {
     const std::lock_guard lock(mutex);
     broken = std::move(status);
   }
+  // From now on no Finish returns before Release().
+  void Hold() {
+    const std::lock_guard lock(mutex);
+    held = true;
+  }
+  void Release() {
+    const std::lock_guard lock(mutex);
+    held = false;
+    released.notify_all();
+  }
 
   std::mutex mutex;
+  std::condition_variable released;
+  bool held = false;
   absl::Status next_finish;
   absl::Status broken;
 };
@@ -56,7 +69,8 @@ class FaultyBackend final : public ForwardingBackend {
   absl::Status Finish() override {
     const absl::Status done = ForwardingBackend::Finish();
     ++faults_->finishes;
-    const std::lock_guard lock(faults_->mutex);
+    std::unique_lock lock(faults_->mutex);
+    faults_->released.wait(lock, [this] { return !faults_->held; });
     if (!faults_->broken.ok()) return faults_->broken;
     const absl::Status once = std::exchange(faults_->next_finish, absl::OkStatus());
     return once.ok() ? done : once;

@@ -31,7 +31,8 @@ struct Asked {
 
 class MovedRequests : public ::testing::Test {
  protected:
-  // Two devices with a slot each: a long answer on the first, a shorter one on the second.
+  // Two devices with a slot each: a long answer on the first, a shorter one on the second. Both
+  // are in the middle of a step, however fast the machine is.
   void SetUp() override {
     options_.max_running = 1;
     std::vector<std::unique_ptr<Engine>> engines;
@@ -41,6 +42,11 @@ class MovedRequests : public ::testing::Test {
     short_ = Submit(Greedy(Prompt(30, 2), 3500));
     long_.recorder->WaitForIds(1);
     short_.recorder->WaitForIds(1);
+    for (size_t device : {0, 1}) AwaitWaiting(device, 0);
+    for (const auto& faults : faults_) faults->Hold();
+  }
+  void TearDown() override {
+    for (const auto& faults : faults_) faults->Release();
   }
 
   std::unique_ptr<Engine> Open(std::shared_ptr<Faults> faults) {
@@ -67,9 +73,22 @@ class MovedRequests : public ::testing::Test {
     EXPECT_EQ(router_->Devices()[1].waiting, waiting + 1);
     return asked;
   }
-  void Lose(size_t device) { faults_[device]->Break(absl::InternalError("it fell off the bus")); }
+  void Lose(size_t device) {
+    faults_[device]->Break(absl::InternalError("it fell off the bus"));
+    faults_[device]->Release();
+  }
+  void CancelLong() {
+    router_->Cancel(long_.handle);
+    faults_[0]->Release();
+  }
   void WaitUntilLost(size_t device) {
     while (!router_->Devices()[device].device_lost) std::this_thread::sleep_for(milliseconds(1));
+    AwaitWaiting(device, 0);
+  }
+  // A device tells the client first, then its snapshot says so too.
+  void AwaitWaiting(size_t device, int32_t count) {
+    while (router_->Devices()[device].waiting != count)
+      std::this_thread::sleep_for(milliseconds(1));
   }
 
   const TinyModel model_;
@@ -86,9 +105,8 @@ TEST_F(MovedRequests, GoOnOnAnotherDevice) {
   Lose(1);
   EXPECT_TRUE(absl::IsInternal(short_.recorder->Wait().status)) << "it had begun";
   WaitUntilLost(1);
-  EXPECT_EQ(router_->Devices()[1].waiting, 0);
   EXPECT_FALSE(waiting.recorder->ended());
-  router_->Cancel(long_.handle);
+  CancelLong();
   const auto moved = waiting.recorder->Wait();
   ASSERT_TRUE(moved.finished) << moved.status;
   EXPECT_EQ(moved.ids, alone.ids);
@@ -101,11 +119,12 @@ TEST_F(MovedRequests, AreCancelledByTheHandleThatTheyHad) {
   const Asked waiting = SubmitWaiting(3, 9);
   Lose(1);
   WaitUntilLost(1);
-  EXPECT_EQ(router_->Devices()[0].waiting, 1);
+  AwaitWaiting(0, 1);
   router_->Cancel(waiting.handle);
+  faults_[0]->Release();
   EXPECT_TRUE(absl::IsCancelled(waiting.recorder->Wait().status));
   EXPECT_FALSE(long_.recorder->ended());
-  router_->Cancel(long_.handle);
+  CancelLong();
   EXPECT_TRUE(absl::IsCancelled(long_.recorder->Wait().status));
 }
 
@@ -123,6 +142,7 @@ TEST_F(MovedRequests, EndWithUnavailableWhereNoDeviceIsLeft) {
 }
 
 TEST_F(MovedRequests, EndWithUnavailableWhereTheOthersAreFull) {
+  TearDown();
   options_.limits.max_waiting_requests = 1;
   SetUp();
   const Asked first = SubmitWaiting(3, 9);
@@ -132,13 +152,14 @@ TEST_F(MovedRequests, EndWithUnavailableWhereTheOthersAreFull) {
   const auto answer = first.recorder->Wait();
   EXPECT_TRUE(absl::IsUnavailable(answer.status)) << answer.status;
   EXPECT_EQ(GetErrorDetail(answer.status).reason, "DEVICE_ERROR");
-  router_->Cancel(long_.handle);
+  CancelLong();
   EXPECT_TRUE(second.recorder->Wait().finished);
 }
 
 TEST_F(MovedRequests, OfARouterThatGoesAreTold) {
   const Asked waiting = SubmitWaiting(3, 9);
   Lose(1);
+  faults_[0]->Release();
   router_.reset();
   EXPECT_TRUE(absl::IsUnavailable(waiting.recorder->Wait().status));
 }
