@@ -44,7 +44,8 @@ class Host {
       : block_size_(reader.Pick({4, 16, 64})),
         pool_(reader.Int(1, 60)),
         max_running_(reader.Int(1, 12)),
-        max_step_tokens_(max_running_ + reader.Int(0, 200)) {
+        max_step_tokens_(max_running_ + reader.Int(0, 200)),
+        max_decode_rows_(max_running_ + (max_step_tokens_ - max_running_) / 4) {
     for (int n = reader.Int(1, 4); n > 0; --n) {
       eta::TenantRound round{.weight = reader.Pick({1.0, 0.01, 100.0, 2.5})};
       if (reader.Bool()) round.max_slots = reader.Int(1, 12);
@@ -186,6 +187,7 @@ class Host {
     input.block_size = block_size_;
     input.max_running = max_running_;
     input.max_step_tokens = max_step_tokens_;
+    input.max_decode_rows = max_decode_rows_;
     input.tenants = tenants_;
     input.current_tenant = current_tenant_;
     for (const SequencePtr& sequence : running_) {
@@ -196,7 +198,8 @@ class Host {
                                .paused = sequence->paused_steps > 0,
                                .tenant = sequence->tenant,
                                .kv_tokens = sequence->most,
-                               .yields = sequence->paused_steps > 2});
+                               .yields = sequence->paused_steps > 2,
+                               .replays = sequence->computed >= sequence->prompt});
     }
     for (const SequencePtr& sequence : waiting_) input.waiting.push_back(Describe(*sequence));
     return input;
@@ -223,7 +226,7 @@ class Host {
     Require(gone.size() == plan.preempted.size());
     const std::set<int32_t> admitted(plan.admitted.begin(), plan.admitted.end());
     Require(admitted.size() == plan.admitted.size());
-    int64_t rows = 0;
+    int64_t rows = 0, decode_rows = 0;
     std::set<int32_t> working;
     for (const eta::StepPlan::Work& work : plan.work) {
       Require(work.index >= 0 && work.num_rows >= 0 && work.new_blocks >= 0);
@@ -234,7 +237,9 @@ class Host {
       const eta::RunningSequence& sequence = input.running[static_cast<size_t>(work.index)];
       Require(!sequence.paused || work.num_rows == 0);
       Require(work.num_rows <= sequence.num_tokens - sequence.num_computed);
+      decode_rows += sequence.replays ? work.num_rows : 0;
     }
+    Require(decode_rows <= input.max_decode_rows);
     Require(rows <= input.max_step_tokens && plan.spare_blocks >= 0);
     size_t slots = plan.admitted.size();
     for (size_t i = 0; i < input.running.size(); ++i) {
@@ -309,6 +314,7 @@ class Host {
   eta::BlockPool pool_;
   const int32_t max_running_;
   const int32_t max_step_tokens_;
+  const int32_t max_decode_rows_;
   std::vector<eta::TenantRound> tenants_;
   size_t current_tenant_ = 0;
   eta::Clock::time_point now_{std::chrono::hours(1)};
