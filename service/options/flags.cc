@@ -26,7 +26,8 @@ constexpr char kDescription[] =
     "the file, the file over the environment.\n"
     "SIGTERM or SIGINT drains the server; a second signal ends running calls at once. Exit codes: "
     "0 drained and stopped; 2 flags, model or profile store unusable; 3 no device works; 4 the "
-    "profile store failed to write and must be opened anew; 5 the host is out of memory.";
+    "profile store failed to write and must be opened anew; 5 the host is out of memory; 6 a step "
+    "did not end.";
 
 // Reads the only line of a file. The file must not be readable by every user of the host.
 absl::StatusOr<std::string> ReadSecret(const std::string& flag, const std::string& path) {
