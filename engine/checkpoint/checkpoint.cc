@@ -13,6 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/json/json_check.h"
+#include "engine/base/json/json_fields.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -24,11 +25,17 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr char kConfig[] = "config.json";
-constexpr char kTokenizer[] = "tokenizer.model";
-constexpr char kOtherTokenizer[] = "tokenizer.json";
+constexpr char kSentencePiece[] = "tokenizer.model";
+constexpr char kTokenizer[] = "tokenizer.json";
+constexpr char kTokenizerConfig[] = "tokenizer_config.json";
+constexpr char kChatTemplate[] = "chat_template.jinja";
+constexpr char kGenerationConfig[] = "generation_config.json";
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxTokenizerConfigBytes = uint64_t{16} << 20;
+constexpr size_t kMaxTokenizerConfigDepth = 16;
+constexpr uint64_t kMaxChatTemplateBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{64} << 20;
 constexpr uint64_t kMaxIndexBytes = uint64_t{16} << 20;
 constexpr size_t kMaxShards = 1000;
@@ -159,6 +166,33 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
   return std::move(reader.index());
 }
 
+absl::StatusOr<std::optional<std::string>> ParseChatTemplate(std::string_view tokenizer_config) {
+  const auto tree = ParseStrictJson(kTokenizerConfig, tokenizer_config, kMaxTokenizerConfigBytes,
+                                    kMaxTokenizerConfigDepth);
+  if (!tree.ok()) return tree.status();
+  const Json& root = tree->root();
+  const auto found = root.find("chat_template");
+  if (found == root.end() || found->is_null()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  const auto text = [](const Json& entry, const char* field) -> const std::string* {
+    const auto value = entry.is_object() ? entry.find(field) : entry.end();
+    return value == entry.end() || !value->is_string() ? nullptr
+                                                       : value->get_ptr<const std::string*>();
+  };
+  if (found->is_array()) {
+    for (const Json& entry : *found) {
+      const std::string* name = text(entry, "name");
+      const std::string* source = text(entry, "template");
+      if (name == nullptr || source == nullptr) break;
+      if (*name == "default") return *source;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      kTokenizerConfig,
+      ": chat_template must be a text, or a list of objects with name and template of which one "
+      "has the name default"));
+}
+
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
                                             const CheckpointOptions& options) {
   std::error_code error;
@@ -192,13 +226,37 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
   auto config = read_text(kConfig, kMaxConfigBytes);
   if (!config.ok()) return config.status();
   checkpoint.config_json_ = *std::move(config);
-  const bool reads_tokenizer = fs::exists(fs::symlink_status(root / kTokenizer, error)) ||
-                               !fs::exists(root / kOtherTokenizer, error);
-  const std::string tokenizer_file = reads_tokenizer ? kTokenizer : kOtherTokenizer;
-  auto tokenizer = read_text(tokenizer_file, kMaxTokenizerBytes);
-  if (!tokenizer.ok()) return tokenizer.status();
-  checkpoint.tokenizer_fingerprint_ = checkpoint.sha256_.at(tokenizer_file);
-  if (reads_tokenizer) checkpoint.tokenizer_model_ = *std::move(tokenizer);
+  const auto is_there = [&](const std::string& name) {
+    return fs::exists(fs::symlink_status(root / name, error));
+  };
+  // Where the file is there.
+  const auto read_optional = [&](const std::string& name, uint64_t max_bytes,
+                                 std::optional<std::string>& text) -> absl::Status {
+    if (!is_there(name)) return absl::OkStatus();
+    auto read = read_text(name, max_bytes);
+    if (!read.ok()) return read.status();
+    text = *std::move(read);
+    return absl::OkStatus();
+  };
+  TokenizerFiles& tokenizer = checkpoint.tokenizer_files_;
+  RETURN_IF_ERROR(read_optional(kTokenizer, kMaxTokenizerBytes, tokenizer.tokenizer_json));
+  if (!tokenizer.tokenizer_json) {
+    auto pieces = read_text(kSentencePiece, kMaxTokenizerBytes);
+    if (!pieces.ok()) return pieces.status();
+    tokenizer.sentencepiece_model = *std::move(pieces);
+  }
+  checkpoint.tokenizer_fingerprint_ =
+      checkpoint.sha256_.at(tokenizer.tokenizer_json ? kTokenizer : kSentencePiece);
+  RETURN_IF_ERROR(
+      read_optional(kTokenizerConfig, kMaxTokenizerConfigBytes, tokenizer.tokenizer_config_json));
+  RETURN_IF_ERROR(read_optional(kChatTemplate, kMaxChatTemplateBytes, tokenizer.chat_template));
+  if (!tokenizer.chat_template && tokenizer.tokenizer_config_json) {
+    auto found = ParseChatTemplate(*tokenizer.tokenizer_config_json);
+    if (!found.ok()) return found.status();
+    tokenizer.chat_template = *std::move(found);
+  }
+  RETURN_IF_ERROR(
+      read_optional(kGenerationConfig, kMaxConfigBytes, checkpoint.generation_config_json_));
 
   std::map<std::string, std::string> index;  // empty: one file
   std::set<std::string> shards = {kSingleFile};

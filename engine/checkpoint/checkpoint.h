@@ -1,6 +1,7 @@
-// A model folder: config.json, tokenizer.model, and model.safetensors or, sharded,
+// A model folder: config.json, a tokenizer, and model.safetensors or, sharded,
 // model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
-// A folder whose tokenizer is a tokenizer.json alone opens too: that file is hashed, not read.
+// The tokenizer is tokenizer.json or, where there is none, tokenizer.model. These may be there too:
+// tokenizer_config.json, chat_template.jinja, generation_config.json.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_source.h"
+#include "engine/checkpoint/tokenizer_files.h"
 
 namespace eta {
 
@@ -33,8 +35,14 @@ class Checkpoint final : public TensorSource {
                                          const CheckpointOptions& options = {});
 
   const std::string& config_json() const override { return config_json_; }
-  // Absent: the folder has a tokenizer.json only.
-  const std::optional<std::string>& tokenizer_model() const { return tokenizer_model_; }
+  // Of tokenizer.json and tokenizer.model only the one that counts is there.
+  const TokenizerFiles& tokenizer_files() const { return tokenizer_files_; }
+  // How a chat becomes a text: chat_template.jinja; else chat_template of tokenizer_config.json,
+  // which is a text or a list of them by name, of which "default" counts.
+  const std::optional<std::string>& chat_template() const { return tokenizer_files_.chat_template; }
+  const std::optional<std::string>& generation_config_json() const {
+    return generation_config_json_;
+  }
 
   // Of all files together. `begin` and `end` count within the tensor's own file.
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
@@ -48,7 +56,7 @@ class Checkpoint final : public TensorSource {
   // SHA-256 of each file with weights, sorted.
   const std::vector<std::string>& weights_sha256() const { return weights_sha256_; }
   const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
-  // SHA-256 of the tokenizer's file, whether it is read or not.
+  // SHA-256 of the tokenizer's file that counts.
   const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
 
  private:
@@ -56,7 +64,8 @@ class Checkpoint final : public TensorSource {
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name) const;
 
   std::string config_json_;
-  std::optional<std::string> tokenizer_model_;
+  TokenizerFiles tokenizer_files_;
+  std::optional<std::string> generation_config_json_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, size_t> file_of_;  // tensor -> index into files_
@@ -69,5 +78,9 @@ class Checkpoint final : public TensorSource {
 // {"weight_map": ...} as tensor -> file name. INVALID_ARGUMENT for anything malformed and for file
 // names that could leave the folder or are not *.safetensors.
 absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view json);
+
+// The template for chats that a tokenizer_config.json holds; absent: it has none. INVALID_ARGUMENT
+// for anything malformed.
+absl::StatusOr<std::optional<std::string>> ParseChatTemplate(std::string_view tokenizer_config);
 
 }  // namespace eta

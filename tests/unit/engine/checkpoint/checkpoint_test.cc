@@ -55,7 +55,9 @@ TEST_F(CheckpointTest, OneFileIsRead) {
   const auto checkpoint = Open();
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_EQ(checkpoint->config_json(), "{}");
-  EXPECT_EQ(checkpoint->tokenizer_model(), "pieces");
+  EXPECT_EQ(checkpoint->tokenizer_files().sentencepiece_model, "pieces");
+  EXPECT_EQ(checkpoint->chat_template(), std::nullopt);
+  EXPECT_EQ(checkpoint->generation_config_json(), std::nullopt);
   EXPECT_EQ(checkpoint->tensors().size(), 2u);
   EXPECT_EQ(Text(checkpoint->Read("beta")), "beta");
   EXPECT_EQ(checkpoint->Read("gamma").status().code(), kNotFound);
@@ -85,20 +87,59 @@ TEST_F(CheckpointTest, MissingFilesAreNamed) {
   EXPECT_EQ(Code(), kNotFound);
 }
 
-TEST_F(CheckpointTest, AnotherTokenizerStandsInForTokenizerModelAndIsPartOfTheFingerprint) {
+TEST_F(CheckpointTest, OfTwoTokenizersTheJsonCountsAndIsPartOfTheFingerprint) {
   WriteShard("model.safetensors", {"alpha"});
   folder_.Write("tokenizer.json", "{}");
-  EXPECT_EQ(Open()->tokenizer_model(), "pieces") << "where both are, tokenizer.model counts";
-  EXPECT_FALSE(Open()->sha256().contains("tokenizer.json"));
-  std::filesystem::remove(Path("tokenizer.model"));
   const auto checkpoint = Open();
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(checkpoint->tokenizer_model(), std::nullopt);
+  EXPECT_EQ(checkpoint->tokenizer_files().tokenizer_json, "{}");
+  EXPECT_EQ(checkpoint->tokenizer_files().sentencepiece_model, std::nullopt);
+  EXPECT_FALSE(checkpoint->sha256().contains("tokenizer.model"));
   EXPECT_EQ(checkpoint->tokenizer_fingerprint(), *Sha256Hex("{}"));
   folder_.Write("tokenizer.json", "{ }");
   EXPECT_NE(Open()->files_fingerprint(), checkpoint->files_fingerprint());
-  std::filesystem::create_symlink("nowhere", Path("tokenizer.model"));
-  EXPECT_EQ(Code(), kNotFound) << "a broken link is no reason to do without text";
+  std::filesystem::remove(Path("tokenizer.json"));
+  std::filesystem::create_symlink("nowhere", Path("tokenizer.json"));
+  EXPECT_EQ(Code(), kNotFound) << "a broken link is no reason to take the other one";
+}
+
+TEST_F(CheckpointTest, FilesThatMayBeThereAreReadAndHashed) {
+  WriteShard("model.safetensors", {"alpha"});
+  const std::string bare = Open()->files_fingerprint();
+  folder_.Write("tokenizer_config.json", R"({"chat_template": "of the config"})");
+  folder_.Write("generation_config.json", R"({"eos_token_id": 2})");
+  auto checkpoint = Open();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->chat_template(), "of the config");
+  EXPECT_EQ(checkpoint->tokenizer_files().tokenizer_config_json,
+            R"({"chat_template": "of the config"})");
+  EXPECT_EQ(checkpoint->generation_config_json(), R"({"eos_token_id": 2})");
+  EXPECT_NE(checkpoint->files_fingerprint(), bare);
+  folder_.Write("chat_template.jinja", "of the file");
+  EXPECT_EQ(Open()->chat_template(), "of the file");
+  for (const char* name :
+       {"tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
+    EXPECT_TRUE(Open()->sha256().contains(name)) << name;
+  }
+  std::filesystem::remove(Path("chat_template.jinja"));
+  folder_.Write("tokenizer_config.json", R"({"chat_template": 1})");
+  EXPECT_EQ(Code(), kInvalid);
+}
+
+TEST(ChatTemplateOfTheTokenizerConfig, IsATextOrTheDefaultOfSeveral) {
+  EXPECT_EQ(*ParseChatTemplate("{}"), std::nullopt);
+  EXPECT_EQ(*ParseChatTemplate(R"({"chat_template": null})"), std::nullopt);
+  EXPECT_EQ(*ParseChatTemplate(R"({"chat_template": "a"})"), "a");
+  EXPECT_EQ(*ParseChatTemplate(R"({"chat_template": [{"name": "tool_use", "template": "b"},
+                                                     {"name": "default", "template": "c"}]})"),
+            "c");
+  for (const char* text :
+       {"", "[]", R"({"chat_template": 1})", R"({"chat_template": []})",
+        R"({"chat_template": [{"name": "tool_use", "template": "b"}]})",
+        R"({"chat_template": [{"name": "default"}]})", R"({"chat_template": {"default": "a"}})",
+        R"({"chat_template": "a", "chat_template": "b"})"}) {
+    EXPECT_EQ(ParseChatTemplate(text).status().code(), kInvalid) << text;
+  }
 }
 
 TEST_F(CheckpointTest, ShardNamesCannotLeaveTheFolder) {
