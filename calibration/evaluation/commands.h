@@ -15,5 +15,6 @@ void AddKernelCaseCommand(CLI::App& app, absl::Status& status);
 void AddScoreCommand(CLI::App& app, absl::Status& status);
 void AddPerplexityCommand(CLI::App& app, absl::Status& status);
 void AddCalibrateCommand(CLI::App& app, absl::Status& status);
+void AddImportCommand(CLI::App& app, absl::Status& status);
 
 }  // namespace eta

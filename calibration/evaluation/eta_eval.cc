@@ -1,7 +1,7 @@
 // eta-eval compares a backend with one expected decode step, a model with a forced text, and ways
-// of attending with each other by perplexity. It also calibrates profiles without a server. Exit
-// codes: 0 done; 1 a result that differs from its expectation, or a failed run; 2 bad usage or
-// input.
+// of attending with each other by perplexity. It also calibrates profiles without a server, and
+// writes a GGUF file as a folder. Exit codes: 0 done; 1 a result that differs from its expectation,
+// or a failed run; 2 bad usage or input.
 
 #include <cstdio>
 #include <new>
@@ -22,6 +22,7 @@ int ExitCode(const absl::Status& status) {
       return 0;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kPermissionDenied:
@@ -36,7 +37,7 @@ int ExitCode(const absl::Status& status) {
 int Run(int argc, char** argv) {
   CLI::App app(
       "Evaluates Elastic Threshold Attention: one kernel step, a forced text, perplexity; "
-      "calibrates profiles.");
+      "calibrates profiles; imports models.");
   app.require_subcommand(1);
   app.footer(
       "Options are given as --name=value. Exit codes: 0 done; 1 a result that differs from its\n"
@@ -46,6 +47,7 @@ int Run(int argc, char** argv) {
   eta::AddScoreCommand(app, status);
   eta::AddPerplexityCommand(app, status);
   eta::AddCalibrateCommand(app, status);
+  eta::AddImportCommand(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

@@ -41,7 +41,7 @@ std::string CheckReal(const std::string& text, double low, double high) {
 }
 
 void RuntimeFlags::Register(CLI::App& command) {
-  command.add_option("--model", model_dir, "Folder of the checkpoint")->required();
+  command.add_option("--model", model_dir, "GGUF file or folder of the checkpoint")->required();
   RegisterBackend(command, backend);
   const auto add_dtype = [&command](const char* flag, DType& dtype, const char* help,
                                     const std::vector<std::string>& names) {

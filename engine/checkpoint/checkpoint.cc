@@ -54,16 +54,16 @@ absl::StatusOr<std::string> Locate(const fs::path& folder, const std::string& na
 }
 
 // Who may put files there chooses what is loaded, whatever the modes of the files. A file system
-// that is mounted read-only is nobody's to write.
-absl::Status CheckFolder(const fs::path& folder) {
+// that is mounted read-only is nobody's to write. `what`: for an error.
+absl::Status CheckFolder(const fs::path& folder, const char* what) {
   struct stat info = {};
   struct statvfs mounted = {};
   if (stat(folder.c_str(), &info) != 0 || statvfs(folder.c_str(), &mounted) != 0) {
-    return absl::NotFoundError("the checkpoint's folder cannot be read");
+    return absl::NotFoundError(absl::StrCat(what, " cannot be read"));
   }
   if ((info.st_mode & S_IWOTH) == 0 || (mounted.f_flag & ST_RDONLY) != 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "the checkpoint's folder may be written by every user (mode o+w)");
+      absl::StrCat(what, " may be written by every user (mode o+w)"));
 }
 
 bool IsShardName(const std::string& name) {
@@ -193,14 +193,40 @@ absl::StatusOr<std::optional<std::string>> ParseChatTemplate(std::string_view to
       "has the name default"));
 }
 
-absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path,
                                             const CheckpointOptions& options) {
   std::error_code error;
-  const fs::path root = fs::canonical(folder, error);
-  if (error || !fs::is_directory(root, error)) {
-    return absl::NotFoundError("the checkpoint's folder does not exist");
+  const fs::path root = fs::canonical(path, error);
+  if (error || !(fs::is_directory(root, error) || fs::is_regular_file(root, error))) {
+    return absl::NotFoundError("the checkpoint's folder or file does not exist");
   }
-  RETURN_IF_ERROR(CheckFolder(root));
+  if (fs::is_directory(root, error)) return OpenFolder(root.string(), options);
+  return OpenGguf(root.string(), fs::path(path).filename().string(), options);
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path, const std::string& name,
+                                                const CheckpointOptions& options) {
+  RETURN_IF_ERROR(CheckFolder(fs::path(path).parent_path(), "the folder of the checkpoint's file"));
+  auto file = GgufFile::Open(path);
+  if (!file.ok()) return file.status();
+  Checkpoint checkpoint;
+  RETURN_IF_ERROR(CheckFile(file->file(), name, options, checkpoint.sha256_));
+  checkpoint.config_json_ = file->texts().config_json;
+  checkpoint.tokenizer_files_ = file->texts().tokenizer_files;
+  checkpoint.generation_config_json_ = file->texts().generation_config_json;
+  checkpoint.tensors_ = file->tensors();
+  checkpoint.tokenizer_fingerprint_ = checkpoint.sha256_.at(name);
+  checkpoint.weights_sha256_ = {checkpoint.sha256_.at(name)};
+  checkpoint.gguf_ = *std::move(file);
+  RETURN_IF_ERROR(checkpoint.SetFingerprint());
+  return checkpoint;
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
+                                                  const CheckpointOptions& options) {
+  std::error_code error;
+  const fs::path root = folder;
+  RETURN_IF_ERROR(CheckFolder(root, "the checkpoint's folder"));
   Checkpoint checkpoint;
   const auto read_text = [&](const std::string& name,
                              uint64_t max_bytes) -> absl::StatusOr<std::string> {
@@ -295,17 +321,21 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder,
     }
   }
 
-  std::string digests;
-  for (const auto& [name, digest] : checkpoint.sha256_)
-    absl::StrAppend(&digests, digest, "  ", name, "\n");
-  const auto fingerprint = Sha256Hex(digests);
-  if (!fingerprint.ok()) return fingerprint.status();
-  checkpoint.files_fingerprint_ = *fingerprint;
+  RETURN_IF_ERROR(checkpoint.SetFingerprint());
   for (const std::string& shard : shards) {
     checkpoint.weights_sha256_.push_back(checkpoint.sha256_.at(shard));
   }
   std::sort(checkpoint.weights_sha256_.begin(), checkpoint.weights_sha256_.end());
   return checkpoint;
+}
+
+absl::Status Checkpoint::SetFingerprint() {
+  std::string digests;
+  for (const auto& [name, digest] : sha256_) absl::StrAppend(&digests, digest, "  ", name, "\n");
+  const auto fingerprint = Sha256Hex(digests);
+  if (!fingerprint.ok()) return fingerprint.status();
+  files_fingerprint_ = *fingerprint;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<const SafetensorsFile*> Checkpoint::FileOf(const std::string& name) const {
@@ -317,6 +347,7 @@ absl::StatusOr<const SafetensorsFile*> Checkpoint::FileOf(const std::string& nam
 }
 
 absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name) const {
+  if (gguf_) return gguf_->Read(name);
   const auto file = FileOf(name);
   if (!file.ok()) return file.status();
   return (*file)->Read(name);

@@ -1,7 +1,10 @@
-// A model folder: config.json, a tokenizer, and model.safetensors or, sharded,
+// A model: a folder or a GGUF file.
+//
+// A folder has config.json, a tokenizer, and model.safetensors or, sharded,
 // model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
 // The tokenizer is tokenizer.json or, where there is none, tokenizer.model. These may be there too:
-// tokenizer_config.json, chat_template.jinja, generation_config.json.
+// tokenizer_config.json, chat_template.jinja, generation_config.json. A GGUF file is presented as
+// the same files, made from its metadata, and as tensors by the same names.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/gguf/gguf_file.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/checkpoint/tokenizer_files.h"
@@ -27,15 +31,17 @@ struct CheckpointOptions {
 // Move-only. Reads are thread-safe.
 class Checkpoint final : public TensorSource {
  public:
-  // Reads every file once to hash it; nothing outside the folder is read, symbolic links followed.
-  // NOT_FOUND for a missing file; INVALID_ARGUMENT for a damaged or misleading index and for files
-  // outside the folder; FAILED_PRECONDITION for a digest that is not the expected one, and for a
-  // file or folder that every user may write; errors of ParseSafetensorsHeader.
-  static absl::StatusOr<Checkpoint> Open(const std::string& folder,
+  // `path`: of a folder, or of a GGUF file, whatever it is called. Reads every file once to hash
+  // it; nothing outside the folder is read, symbolic links followed. NOT_FOUND for a missing file;
+  // INVALID_ARGUMENT for a damaged or misleading index and for files outside the folder;
+  // FAILED_PRECONDITION for a digest that is not the expected one, and for a file that every user
+  // may write, or its folder; errors of ParseSafetensorsHeader and GgufFile::Open.
+  static absl::StatusOr<Checkpoint> Open(const std::string& path,
                                          const CheckpointOptions& options = {});
 
   const std::string& config_json() const override { return config_json_; }
-  // Of tokenizer.json and tokenizer.model only the one that counts is there.
+  // Of tokenizer.json and tokenizer.model only the one that counts is there. A GGUF file may have
+  // none.
   const TokenizerFiles& tokenizer_files() const { return tokenizer_files_; }
   // How a chat becomes a text: chat_template.jinja; else chat_template of tokenizer_config.json,
   // which is a text or a list of them by name, of which "default" counts.
@@ -44,10 +50,11 @@ class Checkpoint final : public TensorSource {
     return generation_config_json_;
   }
 
-  // Of all files together. `begin` and `end` count within the tensor's own file.
+  // Of all files together. `begin` and `end` count within the tensor's own file. A tensor that a
+  // GGUF file has quantised is float32 here.
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
 
-  // As SafetensorsFile's.
+  // As SafetensorsFile's or GgufFile's.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
   // SHA-256 over the names and full contents of all files, 64 hexadecimal digits. Of the folder:
@@ -56,17 +63,23 @@ class Checkpoint final : public TensorSource {
   // SHA-256 of each file with weights, sorted.
   const std::vector<std::string>& weights_sha256() const { return weights_sha256_; }
   const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
-  // SHA-256 of the tokenizer's file that counts.
+  // SHA-256 of the tokenizer's file that counts: of a GGUF file, its own.
   const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
 
  private:
   Checkpoint() = default;
+  static absl::StatusOr<Checkpoint> OpenFolder(const std::string& folder,
+                                               const CheckpointOptions& options);
+  static absl::StatusOr<Checkpoint> OpenGguf(const std::string& path, const std::string& name,
+                                             const CheckpointOptions& options);
+  absl::Status SetFingerprint();
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name) const;
 
   std::string config_json_;
   TokenizerFiles tokenizer_files_;
   std::optional<std::string> generation_config_json_;
   std::vector<SafetensorsFile> files_;
+  std::optional<GgufFile> gguf_;  // the only file then
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, size_t> file_of_;  // tensor -> index into files_
   std::map<std::string, std::string> sha256_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -50,6 +51,23 @@ struct TensorToWrite {
 absl::Status WriteSafetensors(const std::string& path,
                               const std::map<std::string, std::string>& metadata,
                               const std::map<std::string, TensorToWrite>& tensors);
+
+struct TensorShape {
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape;
+};
+
+// The data of the tensor with that name, row-major, little-endian: in `storage` or elsewhere, until
+// the next call.
+using TensorData = std::function<absl::StatusOr<std::span<const std::byte>>(
+    const std::string& name, std::vector<std::byte>& storage)>;
+
+// As WriteSafetensors, with one tensor's data in memory at a time: `data` is asked for each tensor
+// once, in the order of the file. Errors of `data`, too.
+absl::Status StreamSafetensors(const std::string& path,
+                               const std::map<std::string, std::string>& metadata,
+                               const std::map<std::string, TensorShape>& tensors,
+                               const TensorData& data);
 
 // Index of the first NaN or infinity in an array of `dtype`; nullopt if there is none. Integers
 // have none. `data` need not be aligned; a partial last element is not looked at.

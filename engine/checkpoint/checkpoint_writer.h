@@ -1,0 +1,21 @@
+// Writes a model as a folder in Hugging Face's layout: config.json, model.safetensors, the
+// tokenizer and what else the checkpoint has of the files that Checkpoint reads.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "kernels/dtype.h"
+
+namespace eta {
+
+// `folder` is there whole afterwards, or as it was: absent or empty. `dtype`, float32, float16 or
+// bfloat16: of all tensors of these three types, rounded to nearest; absent: as the checkpoint
+// gives them. One tensor is in memory at a time. ALREADY_EXISTS if the folder has anything in it;
+// OUT_OF_RANGE, naming tensor and number, if a finite number is beyond float16's.
+absl::Status WriteCheckpoint(const Checkpoint& checkpoint, const std::string& folder,
+                             std::optional<DType> dtype);
+
+}  // namespace eta

@@ -1,0 +1,31 @@
+// What a GGUF file's metadata say of the model, as Hugging Face's config.json says it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/gguf/gguf_metadata.h"
+#include "engine/checkpoint/gguf/gguf_tokenizer.h"
+
+namespace eta {
+
+struct GgufConfig {
+  std::string json;
+  // Rows of q_proj and k_proj stand in another order (gguf_tensor_names.h).
+  bool permuted_heads = false;
+  int64_t num_query_heads = 0;
+  int64_t num_kv_heads = 0;
+};
+
+// Architectures llama (with a sliding window: model_type mistral), qwen2 and qwen3. `rope_factors`
+// is the tensor rope_freqs.weight, empty where there is none. UNIMPLEMENTED, naming it, for other
+// architectures, for keys of the architecture that are not known, experts, RoPE over a part of a
+// head, rope scaling but linear, yarn and llama3's; INVALID_ARGUMENT for missing keys and wrong
+// values, for a vocabulary that does not fit. Whether the numbers make a model that runs is
+// ParseModelConfig's question.
+absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHeader& header,
+                                          const GgufTokenizer& tokenizer,
+                                          const std::vector<float>& rope_factors);
+
+}  // namespace eta

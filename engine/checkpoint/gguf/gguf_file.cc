@@ -1,0 +1,163 @@
+// lint: untrusted-input, fuzz-covered
+#include "engine/checkpoint/gguf/gguf_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/checked.h"
+#include "engine/base/status_macros.h"
+#include "engine/checkpoint/gguf/gguf_config.h"
+#include "engine/checkpoint/gguf/gguf_metadata.h"
+#include "engine/checkpoint/gguf/gguf_tensor_names.h"
+#include "engine/checkpoint/gguf/gguf_tokenizer.h"
+
+namespace eta {
+namespace {
+
+constexpr uint64_t kFirstHeaderBytes = uint64_t{4} << 20;
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+constexpr char kRopeFactors[] = "rope_freqs.weight";
+constexpr uint64_t kMaxRopeFactors = 1024;
+
+// The head, read in pieces that double until it is whole; `bytes` hold what the header looks at.
+absl::StatusOr<GgufHeader> ReadHeader(const InputFile& file, std::string& bytes) {
+  for (uint64_t want = kFirstHeaderBytes;; want <<= 1) {
+    bytes.resize(std::min({want, file.size(), kGgufMaxHeaderBytes}));
+    RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(bytes))));
+    auto header = ParseGgufHeader(bytes, file.size());
+    if (header.status().code() != absl::StatusCode::kOutOfRange) return header;
+  }
+}
+
+absl::StatusOr<std::vector<float>> ReadRopeFactors(const InputFile& file,
+                                                   const GgufHeader& header) {
+  const auto found = header.tensors.find(kRopeFactors);
+  if (found == header.tensors.end()) return std::vector<float>();
+  const GgufTensor& tensor = found->second;
+  if (tensor.layout.type != GgmlType::kF32 || tensor.shape.size() != 1 ||
+      tensor.bytes > kMaxRopeFactors * sizeof(float)) {
+    return absl::InvalidArgumentError(
+        "GGUF file: tensor 'rope_freqs.weight' must be a list of at most 1024 numbers, as F32");
+  }
+  std::vector<float> factors(tensor.bytes / sizeof(float));
+  RETURN_IF_ERROR(file.ReadAt(tensor.offset, std::as_writable_bytes(std::span(factors))));
+  return factors;
+}
+
+}  // namespace
+
+absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path, const InputFileOptions& options) {
+  auto input = InputFile::Open(path, options);
+  if (!input.ok()) return input.status();
+  GgufFile file(*std::move(input));
+  const absl::Status read = file.ReadHead();
+  if (read.ok()) return file;
+  return absl::Status(read.code(), absl::StrCat("file ", Quoted(file.file_.name()), ": ",
+                                                std::string(read.message())));
+}
+
+absl::Status GgufFile::ReadHead() {
+  std::string bytes;
+  const auto header = ReadHeader(file_, bytes);
+  if (!header.ok()) return header.status();
+  const auto factors = ReadRopeFactors(file_, *header);
+  if (!factors.ok()) return factors.status();
+
+  GgufMetadata metadata(*header);
+  auto tokenizer = ReadGgufTokenizer(metadata);
+  if (!tokenizer.ok()) return tokenizer.status();
+  auto config = MakeConfigJson(metadata, *header, *tokenizer, *factors);
+  if (!config.ok()) return config.status();
+  RETURN_IF_ERROR(AddTensors(*header));
+  if (config->permuted_heads) {
+    for (const auto& [name, tensor] : header->tensors) {
+      const auto named = ToHuggingFaceName(name);
+      if (!named || named->permuted == PermutedHeads::kNone) continue;
+      RETURN_IF_ERROR(PermuteHeads(named->name, named->permuted == PermutedHeads::kQuery
+                                                    ? config->num_query_heads
+                                                    : config->num_kv_heads));
+    }
+  }
+  texts_ = {.config_json = std::move(config->json),
+            .tokenizer_files = std::move(tokenizer->files),
+            .generation_config_json = std::move(tokenizer->generation_config_json)};
+  return absl::OkStatus();
+}
+
+absl::Status GgufFile::AddTensors(const GgufHeader& header) {
+  for (const auto& [name, tensor] : header.tensors) {
+    if (name == kRopeFactors) continue;
+    const auto named = ToHuggingFaceName(name);
+    if (!named) {
+      return absl::UnimplementedError(
+          absl::StrCat("GGUF file: tensor ", Quoted(name), " is not known"));
+    }
+    TensorInfo info;
+    info.dtype = tensor.layout.unpacked;
+    info.shape = tensor.shape;
+    info.end = *CheckedBytes(info.shape, SizeOf(info.dtype));  // fits: ParseGgufHeader
+    tensors_.emplace(named->name, std::move(info));
+    stored_.emplace(named->name, Stored{.tensor = tensor});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GgufFile::PermuteHeads(const std::string& name, int64_t heads) {
+  Stored& stored = stored_.at(name);
+  const GgufTensor& tensor = stored.tensor;
+  const int64_t rows = tensor.shape.front();
+  const auto invalid = [&name](const std::string& sentence) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("GGUF file: tensor of ", Quoted(name), " ", sentence));
+  };
+  if (tensor.shape.size() > 2) return invalid("has over two dimensions");
+  if (rows % heads != 0 || rows / heads % 2 != 0) {
+    return invalid("has rows that are not whole pairs of its heads");
+  }
+  if (tensor.shape.size() == 1 && tensor.layout.block_elements != 1) {
+    return invalid("is quantised and has one dimension");
+  }
+  stored.permuted_heads = heads;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) const {
+  const auto found = stored_.find(name);
+  if (found == stored_.end()) {
+    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
+  }
+  const auto& [tensor, heads] = found->second;
+  const GgmlLayout& layout = tensor.layout;
+  std::vector<std::byte> data(tensors_.at(name).bytes());
+  std::vector<std::byte> blocks(
+      std::min<uint64_t>(tensor.bytes, kPieceBytes / layout.block_bytes * layout.block_bytes));
+  // cannot wrap: the size of one block of numbers
+  const uint64_t block_data_bytes = layout.block_elements * SizeOf(layout.unpacked);
+  uint64_t written = 0;
+  for (uint64_t read = 0; read < tensor.bytes; read += blocks.size()) {
+    blocks.resize(std::min<uint64_t>(blocks.size(), tensor.bytes - read));
+    RETURN_IF_ERROR(file_.ReadAt(tensor.offset + read, blocks));
+    UnpackBlocks(layout, blocks, std::span(data).subspan(written));
+    // cannot wrap: a part of `data`
+    written += blocks.size() / layout.block_bytes * block_data_bytes;
+  }
+  if (heads == 0) return data;
+
+  // Row h, j, s of [heads, pairs, 2] belongs at h, s, j of [heads, 2, pairs].
+  const auto rows = static_cast<uint64_t>(tensor.shape.front());
+  const uint64_t row_bytes = data.size() / rows;
+  const uint64_t head_rows = rows / static_cast<uint64_t>(heads);
+  std::vector<std::byte> ordered(data.size());
+  for (uint64_t row = 0; row < rows; ++row) {
+    const uint64_t in_head = row % head_rows;
+    // cannot wrap: both are rows of the tensor, whose bytes are in memory
+    const uint64_t target = row - in_head + in_head % 2 * (head_rows / 2) + in_head / 2;
+    std::memcpy(&ordered[target * row_bytes], &data[row * row_bytes], row_bytes);
+  }
+  return ordered;
+}
+
+}  // namespace eta

@@ -1,0 +1,61 @@
+// A GGUF file as a checkpoint: tensors by Hugging Face's names, in its order of rows, and its
+// metadata as the files that a Hugging Face folder has.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/input_file.h"
+#include "engine/checkpoint/gguf/gguf_header.h"
+#include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/tokenizer_files.h"
+
+namespace eta {
+
+// What the metadata say, as files.
+struct GgufTexts {
+  std::string config_json;
+  TokenizerFiles tokenizer_files;
+  std::optional<std::string> generation_config_json;
+};
+
+// Move-only. Reads are thread-safe.
+class GgufFile {
+ public:
+  // Errors of InputFile::Open, ParseGgufHeader, ReadGgufTokenizer and MakeConfigJson; UNIMPLEMENTED
+  // for a tensor that the architectures do not have.
+  static absl::StatusOr<GgufFile> Open(const std::string& path,
+                                       const InputFileOptions& options = {});
+
+  const InputFile& file() const { return file_; }
+  const GgufTexts& texts() const { return texts_; }
+  // Of what Read gives: float32 for quantised tensors. `begin` is 0.
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+
+  // Data of one tensor, row-major, little-endian. Beside it, memory for one piece of the file.
+  // NOT_FOUND for an unknown name; DATA_LOSS if the file has changed since Open.
+  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const;
+
+ private:
+  struct Stored {
+    GgufTensor tensor;
+    int64_t permuted_heads = 0;  // 0: rows are in order
+  };
+
+  explicit GgufFile(InputFile file) : file_(std::move(file)) {}
+  absl::Status ReadHead();
+  absl::Status AddTensors(const GgufHeader& header);
+  absl::Status PermuteHeads(const std::string& name, int64_t heads);
+
+  InputFile file_;
+  GgufTexts texts_;
+  std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, Stored> stored_;  // by Hugging Face's name
+};
+
+}  // namespace eta

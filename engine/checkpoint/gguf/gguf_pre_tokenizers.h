@@ -1,0 +1,21 @@
+// How byte-level tokenizers cut a text before they merge, by the name that a GGUF file gives
+// (tokenizer.ggml.pre). The file has the name only, not the patterns.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace eta {
+
+struct PreTokenizer {
+  // Each cuts the pieces that those before it left: what matches becomes a piece of its own.
+  std::vector<std::string_view> patterns;
+  bool ignore_merges = false;        // a piece that is a token is taken without merging
+  bool adds_bos = false;             // before a text, where the file does not say
+  bool composes_characters = false;  // Unicode NFC first
+};
+
+// Null for a name that is not known. Any thread.
+const PreTokenizer* FindPreTokenizer(std::string_view name);
+
+}  // namespace eta

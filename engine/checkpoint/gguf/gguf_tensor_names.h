@@ -1,0 +1,24 @@
+// GGUF's names of tensors as Hugging Face's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace eta {
+
+// Heads whose rows stand in another order in files of architecture llama: GGUF has the pairs that
+// RoPE turns side by side, Hugging Face half a head apart.
+enum class PermutedHeads : uint8_t { kNone, kQuery, kKeyValue };
+
+struct HuggingFaceName {
+  std::string name;
+  PermutedHeads permuted = PermutedHeads::kNone;  // if the architecture is llama
+};
+
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight". Nullopt for any other tensor
+// than those of architectures llama, qwen2 and qwen3.
+std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name);
+
+}  // namespace eta

@@ -1,0 +1,111 @@
+// lint: untrusted-input, fuzz-covered
+#include "engine/checkpoint/gguf/gguf_vocabulary.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_set>
+
+#include "absl/strings/str_cat.h"
+
+namespace eta {
+namespace {
+
+constexpr char kTokens[] = "tokenizer.ggml.tokens";
+constexpr char kTypes[] = "tokenizer.ggml.token_type";
+
+// Of LLaMA 3, ChatML, Phi, Gemma, GPT-2, Granite and DeepSeek.
+constexpr std::string_view kEndTokens[] = {
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<EOT>",
+    "<\xEF\xBD\x9C"
+    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+};
+
+void ReadTokens(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
+  vocabulary.tokens = metadata.Texts(kTokens);
+  const size_t count = vocabulary.tokens.size();
+  if (count < 1 || count > static_cast<size_t>(kGgufMaxTokens)) {
+    return metadata.Fail(kTokens, "must be a list of 1 to 2^20 texts");
+  }
+  std::unordered_set<std::string_view> seen;
+  for (size_t id = 0; id < count; ++id) {
+    const std::string_view token = vocabulary.tokens[id];
+    const auto fail = [&](const std::string& sentence) {
+      metadata.Fail(kTokens, absl::StrCat("entry ", id, " ", sentence));
+    };
+    if (token.empty()) return fail("is empty");
+    if (token.size() > kGgufMaxTokenBytes) return fail("is over 1024 bytes");
+    if (!seen.insert(token).second) return fail("is there twice");
+  }
+}
+
+void ReadTypes(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
+  vocabulary.types.assign(vocabulary.tokens.size(), GgufTokenType::kNormal);
+  if (!metadata.Has(kTypes)) return;
+  const std::vector<int64_t> types = metadata.Integers(kTypes);
+  if (types.size() != vocabulary.tokens.size()) {
+    return metadata.Fail(kTypes, "must have as many entries as tokenizer.ggml.tokens");
+  }
+  for (size_t id = 0; id < types.size(); ++id) {
+    if (types[id] < 1 || types[id] > 6) {
+      return metadata.Fail(kTypes, absl::StrCat("entry ", id, " must be in [1, 6]"));
+    }
+    vocabulary.types[id] = static_cast<GgufTokenType>(types[id]);
+  }
+}
+
+void ReadEnds(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
+  const auto last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
+  std::set<int32_t> ends;
+  if (vocabulary.eos_id) ends.insert(*vocabulary.eos_id);
+  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    const auto id = metadata.OptionalInteger(key, 0, last);
+    if (id) ends.insert(static_cast<int32_t>(*id));
+  }
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (vocabulary.types[id] == GgufTokenType::kUnused ||
+        std::find(std::begin(kEndTokens), std::end(kEndTokens), vocabulary.tokens[id]) ==
+            std::end(kEndTokens)) {
+      continue;
+    }
+    // Some files call it text; then whoever writes a message could end it.
+    vocabulary.types[id] = GgufTokenType::kControl;
+    ends.insert(static_cast<int32_t>(id));
+  }
+  vocabulary.end_ids.assign(ends.begin(), ends.end());
+}
+
+}  // namespace
+
+absl::StatusOr<GgufVocabulary> ReadGgufVocabulary(GgufMetadata& metadata) {
+  GgufVocabulary vocabulary;
+  ReadTokens(metadata, vocabulary);
+  if (!metadata.status().ok()) return metadata.status();
+  ReadTypes(metadata, vocabulary);
+  const auto last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
+  const auto read_id = [&](std::string_view key) -> std::optional<int32_t> {
+    const auto id = metadata.OptionalInteger(key, 0, last);
+    return id ? std::optional(static_cast<int32_t>(*id)) : std::nullopt;
+  };
+  vocabulary.bos_id = read_id("tokenizer.ggml.bos_token_id");
+  vocabulary.eos_id = read_id("tokenizer.ggml.eos_token_id");
+  vocabulary.unk_id = read_id("tokenizer.ggml.unknown_token_id");
+  vocabulary.pad_id = read_id("tokenizer.ggml.padding_token_id");
+  vocabulary.add_bos = metadata.OptionalBool("tokenizer.ggml.add_bos_token");
+  for (const char* key : {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_sep_token"}) {
+    if (metadata.OptionalBool(key).value_or(false)) {
+      metadata.FailUnsupported(key, "true is not supported");
+    }
+  }
+  ReadEnds(metadata, vocabulary);
+  if (!metadata.status().ok()) return metadata.status();
+  return vocabulary;
+}
+
+}  // namespace eta

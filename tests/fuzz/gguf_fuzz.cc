@@ -1,0 +1,77 @@
+// Any bytes as a GGUF file: refused with a readable error, or a model whose texts are well formed
+// and whose every tensor can be read.
+//
+// Input: the form and then the file. Form "r": the bytes as they are; any other form: a head, to
+// which the data that it calls for is put behind, and nothing where that is too much.
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/checkpoint/gguf/gguf_file.h"
+#include "engine/model/model_config.h"
+#include "engine/tokenizer/piece_table.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/fuzz/checked_error.h"
+
+namespace {
+
+using eta::fuzz::Require;
+using eta::fuzz::RequireReadable;
+
+constexpr size_t kMaxDataBytes = size_t{1} << 20;
+
+// The head with as much data behind it as its tensors need, at most so much.
+std::string WithData(std::string_view head) {
+  size_t low = 0;  // too little, where anything is
+  size_t high = kMaxDataBytes;
+  while (low + 1 < high) {
+    const size_t middle = low + (high - low) / 2;
+    const auto header = eta::ParseGgufHeader(head, head.size() + middle);
+    (header.status().code() == absl::StatusCode::kDataLoss ? low : high) = middle;
+  }
+  return std::string(head).append(high < kMaxDataBytes ? high : 0, '\x3C');
+}
+
+void CheckOpened(const eta::GgufFile& file) {
+  for (const auto& [name, info] : file.tensors()) {
+    const auto bytes = file.Read(name);
+    Require(bytes.ok() && bytes->size() == info.bytes());
+  }
+  Require(!file.Read("no such tensor").ok());
+  const eta::GgufTexts& texts = file.texts();
+  Require(nlohmann::json::accept(texts.config_json));
+  const auto config = eta::ParseModelConfig(texts.config_json);
+  if (!config.ok()) RequireReadable(config.status());
+  const eta::TokenizerFiles& files = texts.tokenizer_files;
+  Require(!files.tokenizer_json || nlohmann::json::accept(*files.tokenizer_json));
+  Require(!files.tokenizer_config_json || nlohmann::json::accept(*files.tokenizer_config_json));
+  Require(!texts.generation_config_json || nlohmann::json::accept(*texts.generation_config_json));
+  if (files.sentencepiece_model) {
+    const auto table = eta::ParsePieceTable(*files.sentencepiece_model);
+    if (!table.ok()) RequireReadable(table.status());
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const eta::TempFolder folder(eta::FastParent());
+  if (size == 0) return 0;
+  const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const std::string bytes = data[0] == 'r' ? std::string(rest) : WithData(rest);
+  const auto header = eta::ParseGgufHeader(bytes, bytes.size());
+  // All that there is was at hand: nobody may ask for more.
+  Require(header.status().code() != absl::StatusCode::kOutOfRange);
+  if (!header.ok()) {
+    RequireReadable(header.status());
+    return 0;
+  }
+  const auto file = eta::GgufFile::Open(folder.Write("fuzzed.gguf", bytes));
+  if (file.ok()) {
+    CheckOpened(*file);
+  } else {
+    RequireReadable(file.status());
+  }
+  return 0;
+}

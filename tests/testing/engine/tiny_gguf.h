@@ -1,0 +1,36 @@
+// A small random model as a GGUF file, and the tensors that Hugging Face's form of it has.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/testing/engine/gguf_writer.h"
+
+namespace eta::testing {
+
+struct TinyGgufOptions {
+  std::string architecture = "llama";  // llama, qwen2 or qwen3
+  bool tied = false;
+  uint32_t num_layers = 2;
+  uint32_t model_dim = 64;
+  uint32_t ffn_dim = 96;
+  uint32_t num_query_heads = 4;
+  uint32_t num_kv_heads = 2;
+  uint32_t head_dim = 32;
+  uint32_t seed = 1;
+};
+
+struct TinyGguf {
+  explicit TinyGguf(const TinyGgufOptions& options = {});
+
+  GgufWriter file;  // of version 3, all tensors F32; a SentencePiece vocabulary of 264 pieces
+  std::map<std::string, std::vector<float>> tensors;  // by Hugging Face's names, in its order
+};
+
+// Turns `file`'s vocabulary into a byte-level one of the same size: <s> and </s> at 1 and 2, the
+// 256 bytes, and what the merges make.
+void UseByteLevelVocabulary(GgufWriter& file);
+
+}  // namespace eta::testing

@@ -1,0 +1,280 @@
+#include "engine/checkpoint/gguf/gguf_file.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "engine/checkpoint/gguf/gguf_rope.h"
+#include "engine/model/model_config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/tiny_gguf.h"
+
+namespace eta {
+namespace {
+
+using eta::testing::TinyGguf;
+using eta::testing::TinyGgufOptions;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+
+class GgufFileTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<GgufFile> Open(const GgufWriter& file) const {
+    return GgufFile::Open(folder_.Write("tiny.gguf", file.Serialize()));
+  }
+  Json Config(const GgufWriter& file) const {
+    const auto opened = Open(file);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.ok() ? Json::parse(opened->texts().config_json) : Json();
+  }
+  void ExpectError(const GgufWriter& file, absl::StatusCode code,
+                   const std::string& sentence) const {
+    const absl::Status status = Open(file).status();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("file 'tiny.gguf'"));
+  }
+
+  TempFolder folder_;
+};
+
+std::vector<float> Floats(const absl::StatusOr<std::vector<std::byte>>& bytes) {
+  EXPECT_TRUE(bytes.ok()) << bytes.status();
+  if (!bytes.ok()) return {};
+  std::vector<float> floats(bytes->size() / sizeof(float));
+  std::memcpy(floats.data(), bytes->data(), bytes->size());
+  return floats;
+}
+
+TEST_F(GgufFileTest, TensorsHaveHuggingFacesNamesAndOrder) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(architecture);
+    const TinyGguf tiny({.architecture = architecture});
+    const auto file = Open(tiny.file);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_EQ(file->tensors().size(), tiny.tensors.size());
+    for (const auto& [name, data] : tiny.tensors) {
+      ASSERT_TRUE(file->tensors().contains(name)) << name;
+      EXPECT_EQ(Floats(file->Read(name)), data) << name;
+      EXPECT_EQ(file->tensors().at(name).bytes(), data.size() * sizeof(float));
+    }
+    EXPECT_EQ(file->Read("blk.0.attn_q.weight").status().code(), absl::StatusCode::kNotFound);
+  }
+}
+
+TEST_F(GgufFileTest, TheConfigIsHuggingFaces) {
+  const TinyGguf tiny({.num_layers = 3});
+  EXPECT_EQ(Config(tiny.file), Json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 1,
+    "eos_token_id": 2, "head_dim": 32, "hidden_act": "silu", "hidden_size": 64,
+    "intermediate_size": 96, "max_position_embeddings": 1024, "model_type": "llama",
+    "num_attention_heads": 4, "num_hidden_layers": 3, "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": false,
+    "vocab_size": 264})"));
+  EXPECT_EQ(Config(TinyGguf({.tied = true}).file)["tie_word_embeddings"], true);
+  EXPECT_EQ(Config(TinyGguf({.architecture = "qwen2"}).file)["model_type"], "qwen2");
+  EXPECT_EQ(Config(TinyGguf({.architecture = "qwen3"}).file)["model_type"], "qwen3");
+}
+
+TEST_F(GgufFileTest, WhatAFileMayLeaveOut) {
+  TinyGguf tiny;
+  tiny.file.Remove("llama.attention.head_count_kv");
+  EXPECT_EQ(Config(tiny.file)["num_key_value_heads"], 4);
+  tiny = TinyGguf({.num_kv_heads = 4, .head_dim = 16});
+  for (const char* key : {"llama.attention.head_count_kv", "llama.attention.key_length",
+                          "llama.rope.freq_base", "tokenizer.ggml.bos_token_id"}) {
+    tiny.file.Remove(key);
+  }
+  const Json config = Config(tiny.file);
+  EXPECT_EQ(config["head_dim"], 16);
+  EXPECT_EQ(config["rope_theta"], 10000.0);
+  EXPECT_FALSE(config.contains("bos_token_id"));
+}
+
+TEST_F(GgufFileTest, ASlidingWindowIsMistrals) {
+  TinyGguf tiny;
+  tiny.file.Set("llama.attention.sliding_window", uint32_t{512});
+  const Json config = Config(tiny.file);
+  EXPECT_EQ(config["model_type"], "mistral");
+  EXPECT_EQ(config["sliding_window"], 512);
+  tiny.file.Set("llama.attention.sliding_window", uint32_t{0});
+  EXPECT_EQ(Config(tiny.file)["model_type"], "llama");
+  TinyGguf qwen({.architecture = "qwen2"});
+  qwen.file.Set("qwen2.attention.sliding_window", uint32_t{512});
+  ExpectError(qwen.file, kUnimplemented, "'qwen2.attention.sliding_window'");
+}
+
+TEST_F(GgufFileTest, QuantisedRowsAreFloatsInTheRightOrder) {
+  const TinyGguf exact;
+  TinyGguf tiny;
+  // Q8_0 of rows of 64: scale 1/64, so that what is unpacked is known.
+  auto& query = tiny.file.At("blk.0.attn_q.weight");
+  query.type = 8;
+  query.data.clear();
+  for (int block = 0; block < 128 * 2; ++block) {
+    query.data += std::string("\x00\x24", 2);
+    for (int i = 0; i < 32; ++i) query.data += static_cast<char>(block / 2);
+  }
+  const auto file = Open(tiny.file);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::vector<float> rows = Floats(file->Read("model.layers.0.self_attn.q_proj.weight"));
+  ASSERT_EQ(rows.size(), 128u * 64u);
+  // Row h, s, j of [heads, 2, 16] is row h, j, s of the file.
+  for (int row = 0; row < 128; ++row) {
+    const int stored = row / 32 * 32 + row % 16 * 2 + row % 32 / 16;
+    EXPECT_EQ(rows[row * 64], static_cast<float>(static_cast<int8_t>(stored)) / 64.0f) << row;
+  }
+}
+
+TEST_F(GgufFileTest, TensorsOverAPieceOfTheFileAreWhole) {
+  TinyGguf tiny({.num_layers = 1, .ffn_dim = 8192});
+  const auto file = Open(tiny.file);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  ASSERT_GT(file->tensors().at(name).bytes(), uint64_t{1} << 20);
+  EXPECT_EQ(Floats(file->Read(name)), tiny.tensors.at(name));
+}
+
+TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
+  const auto with = [](const std::function<void(GgufWriter&)>& change) {
+    TinyGguf tiny;
+    change(tiny.file);
+    return tiny.file;
+  };
+  ExpectError(with([](auto& f) { f.Set("general.architecture", "mamba"); }), kUnimplemented,
+              "'general.architecture' 'mamba' is not supported, only llama, qwen2 and qwen3");
+  ExpectError(with([](auto& f) { f.Set("llama.logit_scale", 2.0f); }), kUnimplemented,
+              "'llama.logit_scale' is not known");
+  ExpectError(with([](auto& f) { f.Set("llama.expert_count", uint32_t{8}); }), kUnimplemented,
+              "'llama.expert_count' is not supported");
+  ExpectError(with([](auto& f) { f.Set("split.count", uint32_t{2}); }), kUnimplemented,
+              "'split.count' over 1 is not supported: join the files first");
+  ExpectError(with([](auto& f) { f.Set("llama.rope.dimension_count", uint32_t{16}); }),
+              kUnimplemented, "'llama.rope.dimension_count' must be the size of a head, 32");
+  ExpectError(with([](auto& f) { f.At("output_norm.weight").name = "blk.0.attn_qkv.weight"; }),
+              kUnimplemented, "tensor 'blk.0.attn_qkv.weight' is not known");
+  ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.1.ffn_up_exps.weight"; }),
+              kUnimplemented, "tensor 'blk.1.ffn_up_exps.weight' is not known");
+  ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.01.ffn_up.weight"; }),
+              kUnimplemented, "tensor 'blk.01.ffn_up.weight' is not known");
+}
+
+TEST_F(GgufFileTest, WhatIsMissingOrWrongIsNamed) {
+  const auto with = [](const std::function<void(GgufWriter&)>& change) {
+    TinyGguf tiny;
+    change(tiny.file);
+    return tiny.file;
+  };
+  for (const char* key : {"general.architecture", "llama.block_count", "llama.context_length",
+                          "llama.embedding_length", "llama.feed_forward_length",
+                          "llama.attention.head_count", "llama.attention.layer_norm_rms_epsilon"}) {
+    ExpectError(with([&](auto& f) { f.Remove(key); }), kInvalid,
+                "'" + std::string(key) + "' is missing");
+  }
+  ExpectError(with([](auto& f) {
+                f.Set("llama.attention.head_count", std::vector<int32_t>{4, 4});
+              }),
+              kInvalid, "'llama.attention.head_count' must be one whole number");
+  ExpectError(with([](auto& f) { f.Set("llama.block_count", 2.0f); }), kInvalid,
+              "'llama.block_count' must be one whole number in [1, 16777216]");
+  ExpectError(with([](auto& f) { f.Set("llama.rope.freq_base", NAN); }), kInvalid,
+              "'llama.rope.freq_base' must be a finite number");
+  ExpectError(with([](auto& f) { f.Set("llama.vocab_size", uint32_t{265}); }), kInvalid,
+              "'llama.vocab_size' is not the number of rows");
+  ExpectError(with([](auto& f) { f.RemoveTensor("token_embd.weight"); }), kInvalid,
+              "'token_embd.weight' must be a tensor of two dimensions");
+  ExpectError(with([](auto& f) { f.Set("llama.attention.head_count", uint32_t{3}); }), kInvalid,
+              "tensor of 'model.layers.0.self_attn.q_proj.weight' has rows that are not whole");
+}
+
+TEST_F(GgufFileTest, ScalingOfRopeIsLinearOrYarn) {
+  TinyGguf tiny;
+  tiny.file.Set("llama.rope.scaling.factor", 4.0f);
+  EXPECT_EQ(Config(tiny.file)["rope_scaling"],
+            Json::parse(R"({"factor": 4.0, "rope_type": "linear"})"));
+  tiny.file.Set("llama.rope.scaling.type", "yarn");
+  tiny.file.Set("llama.rope.scaling.original_context_length", uint32_t{256});
+  EXPECT_EQ(Config(tiny.file)["rope_scaling"],
+            Json::parse(R"({"factor": 4.0, "original_max_position_embeddings": 256,
+                            "rope_type": "yarn"})"));
+  tiny.file.Set("llama.rope.scaling.attn_factor", 0.5f);
+  ExpectError(tiny.file, kUnimplemented, "'llama.rope.scaling.attn_factor' must be 1");
+  tiny.file.Remove("llama.rope.scaling.attn_factor");
+  tiny.file.Set("llama.rope.scaling.type", "longrope");
+  ExpectError(tiny.file, kUnimplemented, "'llama.rope.scaling.type' 'longrope' is not supported");
+  tiny.file.Set("llama.rope.scaling.type", "none");
+  EXPECT_FALSE(Config(tiny.file).contains("rope_scaling"));
+}
+
+// As the conversion to GGUF computes them from config.json.
+std::vector<float> Factors(const Llama3Scaling& scaling, double theta, int head_dim) {
+  std::vector<float> factors;
+  const auto context = static_cast<double>(scaling.original_context);
+  for (int i = 0; i < head_dim; i += 2) {
+    const double wavelength = 2 * M_PI * std::pow(theta, static_cast<double>(i) / head_dim);
+    double factor = 1.0;
+    if (wavelength > context / scaling.low_freq_factor) {
+      factor = scaling.factor;
+    } else if (wavelength >= context / scaling.high_freq_factor) {
+      const double smooth = (context / wavelength - scaling.low_freq_factor) /
+                            (scaling.high_freq_factor - scaling.low_freq_factor);
+      factor = 1.0 / ((1.0 - smooth) / scaling.factor + smooth);
+    }
+    factors.push_back(static_cast<float>(factor));
+  }
+  return factors;
+}
+
+TEST(Llama3ScalingOfFactors, IsFoundAgain) {
+  const std::pair<Llama3Scaling, int> cases[] = {{{8.0, 1.0, 4.0, 8192}, 128},    // LLaMA 3.1
+                                                 {{32.0, 1.0, 4.0, 8192}, 64},    // LLaMA 3.2
+                                                 {{16.0, 1.0, 8.0, 32768}, 128},  // another
+                                                 {{4.0, 1.0, 2.5, 4096}, 256}};
+  for (const auto& [scaling, head_dim] : cases) {
+    const auto found = FindLlama3Scaling(Factors(scaling, 500000.0, head_dim), 500000.0, head_dim);
+    ASSERT_TRUE(found) << scaling.factor;
+    EXPECT_EQ(found->factor, scaling.factor);
+    EXPECT_EQ(found->low_freq_factor, 1.0);
+    EXPECT_EQ(found->high_freq_factor, scaling.high_freq_factor);
+    EXPECT_EQ(found->original_context, scaling.original_context);
+  }
+  std::vector<float> other = Factors({8.0, 1.0, 4.0, 8192}, 500000.0, 128);
+  other[3] = 1.5f;
+  EXPECT_FALSE(FindLlama3Scaling(other, 500000.0, 128));
+  EXPECT_FALSE(FindLlama3Scaling({}, 500000.0, 128));
+  EXPECT_FALSE(FindLlama3Scaling({NAN, NAN}, 500000.0, 4));
+}
+
+TEST_F(GgufFileTest, FactorsOfFrequenciesBecomeLlama3sScaling) {
+  TinyGguf tiny;
+  tiny.file.Set("llama.rope.freq_base", 500000.0f);
+  const auto set = [&](const std::vector<float>& factors) {
+    tiny.file.RemoveTensor("rope_freqs.weight");
+    tiny.file.tensors.push_back(
+        {"rope_freqs.weight",
+         {factors.size()},
+         0,
+         std::string(reinterpret_cast<const char*>(factors.data()), factors.size() * 4),
+         {}});
+  };
+  set(Factors({8.0, 1.0, 4.0, 8192}, 500000.0, 32));
+  EXPECT_EQ(Config(tiny.file)["rope_scaling"], Json::parse(R"({
+    "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3"})"));
+  set(std::vector<float>(16, 1.0f));
+  EXPECT_FALSE(Config(tiny.file).contains("rope_scaling"));
+  set(std::vector<float>(16, 2.0f));
+  ExpectError(tiny.file, kUnimplemented, "'rope_freqs.weight' holds other factors");
+  set(std::vector<float>(15, 1.0f));
+  ExpectError(tiny.file, kInvalid, "'rope_freqs.weight' must have one number for each pair");
+  set(std::vector<float>(1025, 1.0f));
+  ExpectError(tiny.file, kInvalid, "at most 1024 numbers");
+}
+
+}  // namespace
+}  // namespace eta

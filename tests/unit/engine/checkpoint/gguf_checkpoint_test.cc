@@ -1,0 +1,188 @@
+// A GGUF file opened as a checkpoint, and a checkpoint written as a folder.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "engine/base/sha256.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/model/model_config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/tiny_gguf.h"
+#include "tests/testing/engine/tiny_model.h"
+
+namespace eta {
+namespace {
+
+namespace fs = std::filesystem;
+using eta::testing::TinyGguf;
+using eta::testing::TinyModel;
+using eta::testing::UseByteLevelVocabulary;
+using ::testing::HasSubstr;
+
+constexpr auto kFailedPrecondition = absl::StatusCode::kFailedPrecondition;
+
+class GgufCheckpointTest : public ::testing::Test {
+ protected:
+  GgufCheckpointTest() { path_ = folder_.Write("tiny.gguf", tiny_.file.Serialize()); }
+  std::string Out() const { return folder_.path() + "/out"; }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_.path())) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  TempFolder folder_;
+  TinyGguf tiny_;
+  std::string path_;
+};
+
+TEST_F(GgufCheckpointTest, AFileIsPresentedAsAFolderIs) {
+  const auto checkpoint = Checkpoint::Open(path_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto config = ParseModelConfig(checkpoint->config_json());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(ValidateTensors(*config, checkpoint->tensors()).ok());
+  EXPECT_TRUE(checkpoint->tokenizer_files().sentencepiece_model);
+  EXPECT_TRUE(checkpoint->generation_config_json());
+  EXPECT_EQ(checkpoint->chat_template(), std::nullopt);
+  const std::string digest = *Sha256Hex(tiny_.file.Serialize());
+  EXPECT_EQ(checkpoint->sha256(), (std::map<std::string, std::string>{{"tiny.gguf", digest}}));
+  EXPECT_EQ(checkpoint->weights_sha256(), std::vector<std::string>{digest});
+  EXPECT_EQ(checkpoint->tokenizer_fingerprint(), digest);
+  EXPECT_EQ(checkpoint->files_fingerprint().size(), 64u);
+  const auto bytes = checkpoint->Read("model.norm.weight");
+  ASSERT_TRUE(bytes.ok());
+  EXPECT_EQ(bytes->size(), 64 * sizeof(float));
+}
+
+TEST_F(GgufCheckpointTest, OnlyListedDigestsAreAccepted) {
+  const std::string digest = *Sha256Hex(tiny_.file.Serialize());
+  EXPECT_TRUE(Checkpoint::Open(path_, {.expected_sha256 = {{"tiny.gguf", digest}}}).ok());
+  const auto other = Checkpoint::Open(path_, {.expected_sha256 = {{"other.gguf", digest}}});
+  EXPECT_EQ(other.status().code(), kFailedPrecondition);
+  const auto changed =
+      Checkpoint::Open(path_, {.expected_sha256 = {{"tiny.gguf", std::string(64, '0')}}});
+  EXPECT_EQ(changed.status().code(), kFailedPrecondition);
+}
+
+TEST_F(GgufCheckpointTest, WhatEveryUserMayWriteIsRefused) {
+  chmod(path_.c_str(), 0646);
+  EXPECT_EQ(Checkpoint::Open(path_).status().code(), kFailedPrecondition);
+  chmod(path_.c_str(), 0644);
+  EXPECT_TRUE(Checkpoint::Open(path_).ok());
+  chmod(folder_.path().c_str(), 0707);
+  EXPECT_THAT(std::string(Checkpoint::Open(path_).status().message()),
+              HasSubstr("the folder of the checkpoint's file may be written by every user"));
+}
+
+TEST_F(GgufCheckpointTest, ALinkIsFollowedAndKeepsItsName) {
+  fs::rename(path_, folder_.path() + "/blob");
+  fs::create_symlink("blob", path_);
+  const auto checkpoint = Checkpoint::Open(path_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_TRUE(checkpoint->sha256().contains("tiny.gguf"));
+}
+
+TEST_F(GgufCheckpointTest, AFileThatChangesAfterItWasOpenedIsDataLoss) {
+  const auto checkpoint = Checkpoint::Open(path_);
+  ASSERT_TRUE(checkpoint.ok());
+  folder_.Write("tiny.gguf", "GGUF");
+  EXPECT_EQ(checkpoint->Read("model.norm.weight").status().code(), absl::StatusCode::kDataLoss);
+}
+
+void ExpectEqual(const Checkpoint& a, const Checkpoint& b) {
+  EXPECT_EQ(a.config_json(), b.config_json());
+  EXPECT_EQ(a.tokenizer_files().sentencepiece_model, b.tokenizer_files().sentencepiece_model);
+  EXPECT_EQ(a.tokenizer_files().tokenizer_json, b.tokenizer_files().tokenizer_json);
+  EXPECT_EQ(a.tokenizer_files().tokenizer_config_json, b.tokenizer_files().tokenizer_config_json);
+  EXPECT_EQ(a.chat_template(), b.chat_template());
+  EXPECT_EQ(a.generation_config_json(), b.generation_config_json());
+  ASSERT_EQ(a.tensors().size(), b.tensors().size());
+  for (const auto& [name, info] : a.tensors()) {
+    EXPECT_EQ(*a.Read(name), *b.Read(name)) << name;
+    EXPECT_EQ(info.shape, b.tensors().at(name).shape);
+    EXPECT_EQ(info.dtype, b.tensors().at(name).dtype);
+  }
+}
+
+TEST_F(GgufCheckpointTest, IsWrittenAsAFolderThatIsTheSameModel) {
+  for (const bool byte_level : {false, true}) {
+    if (byte_level) UseByteLevelVocabulary(tiny_.file);
+    tiny_.file.Set("tokenizer.chat_template", "{{ bos_token }}");
+    folder_.Write("tiny.gguf", tiny_.file.Serialize());
+    const auto checkpoint = Checkpoint::Open(path_);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    fs::remove_all(Out());
+    const absl::Status written = WriteCheckpoint(*checkpoint, Out(), std::nullopt);
+    ASSERT_TRUE(written.ok()) << written;
+    const auto read = Checkpoint::Open(Out());
+    ASSERT_TRUE(read.ok()) << read.status();
+    ExpectEqual(*checkpoint, *read);
+    EXPECT_EQ(Names(), (std::vector<std::string>{"out", "tiny.gguf"}));
+  }
+}
+
+TEST_F(GgufCheckpointTest, AFolderIsWrittenToo) {
+  const TinyModel model({.dtype = DType::kBFloat16, .shards = 3});
+  const auto checkpoint = Checkpoint::Open(model.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  fs::create_directory(Out());
+  ASSERT_TRUE(WriteCheckpoint(*checkpoint, Out() + "/", std::nullopt).ok());
+  const auto read = Checkpoint::Open(Out());
+  ASSERT_TRUE(read.ok()) << read.status();
+  ExpectEqual(*checkpoint, *read);
+}
+
+TEST_F(GgufCheckpointTest, WeightsAreRoundedToTheTypeThatIsAskedFor) {
+  const auto checkpoint = Checkpoint::Open(path_);
+  ASSERT_TRUE(checkpoint.ok());
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
+    fs::remove_all(Out());
+    ASSERT_TRUE(WriteCheckpoint(*checkpoint, Out(), dtype).ok());
+    const auto read = Checkpoint::Open(Out());
+    ASSERT_TRUE(read.ok()) << read.status();
+    for (const auto& [name, values] : tiny_.tensors) {
+      EXPECT_EQ(read->tensors().at(name).dtype, dtype);
+      const auto data = *read->Read(name);
+      ASSERT_EQ(data.size(), values.size() * SizeOf(dtype));
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_EQ(LoadElement(dtype, data.data(), static_cast<int64_t>(i)),
+                  RoundTo(dtype, values[i]));
+      }
+    }
+  }
+}
+
+TEST_F(GgufCheckpointTest, WhatCannotBeWrittenLeavesNothingBehind) {
+  const float large = 1e6f;
+  std::memcpy(tiny_.file.At("output_norm.weight").data.data() + 12, &large, sizeof(large));
+  folder_.Write("tiny.gguf", tiny_.file.Serialize());
+  const auto checkpoint = Checkpoint::Open(path_);
+  ASSERT_TRUE(checkpoint.ok());
+  const absl::Status status = WriteCheckpoint(*checkpoint, Out(), DType::kFloat16);
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("'model.norm.weight': element 3 is too large for float16"));
+  EXPECT_EQ(Names(), std::vector<std::string>{"tiny.gguf"});
+
+  fs::create_directory(Out());
+  folder_.Write("out/mine", "kept");
+  EXPECT_EQ(WriteCheckpoint(*checkpoint, Out(), std::nullopt).code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(WriteCheckpoint(*checkpoint, path_, std::nullopt).code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReadFile(Out() + "/mine"), "kept");
+  EXPECT_EQ(Names(), (std::vector<std::string>{"out", "tiny.gguf"}));
+  EXPECT_FALSE(WriteCheckpoint(*checkpoint, folder_.path() + "/no/such/folder", std::nullopt).ok());
+}
+
+}  // namespace
+}  // namespace eta
