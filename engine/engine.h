@@ -26,8 +26,8 @@
 namespace eta {
 
 struct EngineOptions {
-  std::string model_dir;
-  std::string model_name;          // empty: the folder's name
+  std::string model_dir;           // a folder, or a GGUF file
+  std::string model_name;          // empty: the folder's name, or the file's without .gguf
   BackendOptions backend;          // its device is taken from `devices`
   std::vector<int> devices = {0};  // one engine on each; only backend cuda has more than one
   // float32 doubles the cache's bytes per token, float8_e4m3 halves them. Backend cpu has neither

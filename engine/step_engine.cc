@@ -122,7 +122,8 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
 
   info_.model_name = options_.model_name;
   if (info_.model_name.empty()) {
-    info_.model_name = std::filesystem::weakly_canonical(options_.model_dir).filename().string();
+    const auto path = std::filesystem::weakly_canonical(options_.model_dir);
+    info_.model_name = (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
   }
   auto fingerprint = ModelFingerprint(model_->config(), checkpoint);
   if (!fingerprint.ok()) return fingerprint.status();

@@ -11,12 +11,12 @@ namespace eta {
 
 void AddModelFlags(CLI::App& app, EngineOptions& options) {
   app.add_option("--model", options.model_dir,
-                 "Folder of the model, with config.json, model.safetensors and tokenizer.model")
+                 "The model: a folder in Hugging Face's layout, or a GGUF file")
       ->required()
-      ->check(CLI::ExistingDirectory)
+      ->check(CLI::ExistingPath)
       ->group("Model");
   app.add_option("--model_name", options.model_name,
-                 "Name of the model in requests and answers. Default: the folder's name")
+                 "Name of the model in requests and answers. Default: the folder's or file's name")
       ->group("Model");
   app.add_option_function<std::vector<std::string>>(
          "--sha256",
