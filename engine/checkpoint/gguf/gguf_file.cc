@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kFirstHeaderBytes = uint64_t{4} << 20;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 constexpr char kRopeFactors[] = "rope_freqs.weight";
-constexpr uint64_t kMaxRopeFactors = 1024;
+constexpr uint64_t kMaxRopeFactorBytes = 1024 * sizeof(float);
 
 // The head, read in pieces that double until it is whole; `bytes` hold what the header looks at.
 absl::StatusOr<GgufHeader> ReadHeader(const InputFile& file, std::string& bytes) {
@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<float>> ReadRopeFactors(const InputFile& file,
   if (found == header.tensors.end()) return std::vector<float>();
   const GgufTensor& tensor = found->second;
   if (tensor.layout.type != GgmlType::kF32 || tensor.shape.size() != 1 ||
-      tensor.bytes > kMaxRopeFactors * sizeof(float)) {
+      tensor.bytes > kMaxRopeFactorBytes) {
     return absl::InvalidArgumentError(
         "GGUF file: tensor 'rope_freqs.weight' must be a list of at most 1024 numbers, as F32");
   }
@@ -132,6 +132,7 @@ absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) c
   const auto& [tensor, heads] = found->second;
   const GgmlLayout& layout = tensor.layout;
   std::vector<std::byte> data(tensors_.at(name).bytes());
+  // cannot wrap: at most kPieceBytes
   std::vector<std::byte> blocks(
       std::min<uint64_t>(tensor.bytes, kPieceBytes / layout.block_bytes * layout.block_bytes));
   // cannot wrap: the size of one block of numbers
@@ -155,6 +156,7 @@ absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) c
     const uint64_t in_head = row % head_rows;
     // cannot wrap: both are rows of the tensor, whose bytes are in memory
     const uint64_t target = row - in_head + in_head % 2 * (head_rows / 2) + in_head / 2;
+    // cannot wrap: places in the tensor's bytes
     std::memcpy(&ordered[target * row_bytes], &data[row * row_bytes], row_bytes);
   }
   return ordered;

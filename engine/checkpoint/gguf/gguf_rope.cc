@@ -49,6 +49,7 @@ std::optional<Llama3Scaling> FitLine(const std::vector<float>& factors, double t
   const double factor = factors.back();
   std::vector<size_t> between;
   for (size_t i = 0; i < factors.size(); ++i) {
+    // cannot wrap: floating-point numbers
     if (factors[i] > 1.0 + kTolerance && factors[i] < factor * (1.0 - kTolerance)) {
       between.push_back(i);
     }
@@ -71,6 +72,7 @@ std::optional<Llama3Scaling> FitLine(const std::vector<float>& factors, double t
   scaling.factor = factor;
   scaling.original_context = std::llround(context);
   // Such factors are written as quarters at the finest.
+  // cannot wrap: floating-point numbers
   scaling.high_freq_factor = std::round((1.0 + 1.0 / offset) * 4.0) / 4.0;
   if (!(scaling.high_freq_factor > 1.0)) return std::nullopt;
   return scaling;

@@ -27,6 +27,7 @@ void PutNumber(uint32_t field, uint64_t value, std::string& out) {
 void PutFloat(uint32_t field, float value, std::string& out) {
   PutVarint(field << 3 | 5, out);
   const auto bits = std::bit_cast<uint32_t>(value);
+  // cannot wrap: i counts the bytes of a number
   for (int i = 0; i < 4; ++i) out += static_cast<char>(bits >> (8 * i));
 }
 void PutBytes(uint32_t field, std::string_view bytes, std::string& out) {

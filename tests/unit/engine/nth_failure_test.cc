@@ -18,6 +18,7 @@
 #include "kernels/failpoint.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/engine_run.h"
+#include "tests/testing/engine/tiny_gguf.h"
 #include "tests/testing/faults/failing_memory.h"
 #include "tests/testing/profiles/profile_case.h"
 
@@ -38,6 +39,22 @@ class NthFailure : public ::testing::Test {
 
 TEST_F(NthFailure, AllocationWhileACheckpointIsOpened) {
   EXPECT_GT(FailEachAllocation([this] { return Checkpoint::Open(model_.path()).status(); }), 20);
+}
+
+TEST_F(NthFailure, AllocationWhileAGgufFileIsOpenedAndRead) {
+  const TempFolder folder(FastParent());
+  TinyGguf tiny({.num_layers = 1});
+  for (const bool byte_level : {false, true}) {
+    if (byte_level) UseByteLevelVocabulary(tiny.file);
+    const std::string path = folder.Write("tiny.gguf", tiny.file.Serialize());
+    EXPECT_GT(FailEachAllocation([&] { return Checkpoint::Open(path).status(); }), 100);
+    const auto checkpoint = Checkpoint::Open(path);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_GT(FailEachAllocation([&] {
+                return checkpoint->Read("model.layers.0.self_attn.q_proj.weight").status();
+              }),
+              2);
+  }
 }
 
 TEST_F(NthFailure, AllocationWhileATokenizerIsLoadedAndUsed) {
