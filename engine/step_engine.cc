@@ -99,8 +99,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   }
   if (!model.ok()) return model.status();
   model_ = *std::move(model);
-  auto tokenizer =
-      Tokenizer::Load(checkpoint.tokenizer_files().sentencepiece_model, model_->config());
+  auto tokenizer = Tokenizer::Load(checkpoint.tokenizer_files(), model_->config());
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = *std::move(tokenizer);
   RETURN_IF_ERROR(ReserveCache());

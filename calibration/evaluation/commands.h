@@ -16,5 +16,6 @@ void AddScoreCommand(CLI::App& app, absl::Status& status);
 void AddPerplexityCommand(CLI::App& app, absl::Status& status);
 void AddCalibrateCommand(CLI::App& app, absl::Status& status);
 void AddImportCommand(CLI::App& app, absl::Status& status);
+void AddTokenizeCommand(CLI::App& app, absl::Status& status);
 
 }  // namespace eta

@@ -194,7 +194,7 @@ absl::Status PerplexityCommand::Run() const {
   const absl::StatusOr<std::vector<EvaluatedAttention>> evaluated = Attentions(**loaded);
   if (!evaluated.ok()) return evaluated.status();
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      Tokenizer::Load((*loaded)->checkpoint().tokenizer_files().sentencepiece_model, config);
+      Tokenizer::Load((*loaded)->checkpoint().tokenizer_files(), config);
   if (!tokenizer.ok()) return tokenizer.status();
   const absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
       (by_document ? ReadDocumentWindows : ReadWindows)(**source, **tokenizer, context, windows,

@@ -267,12 +267,14 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
   TokenizerFiles& tokenizer = checkpoint.tokenizer_files_;
   RETURN_IF_ERROR(read_optional(kTokenizer, kMaxTokenizerBytes, tokenizer.tokenizer_json));
   if (!tokenizer.tokenizer_json) {
-    auto pieces = read_text(kSentencePiece, kMaxTokenizerBytes);
-    if (!pieces.ok()) return pieces.status();
-    tokenizer.sentencepiece_model = *std::move(pieces);
+    RETURN_IF_ERROR(
+        read_optional(kSentencePiece, kMaxTokenizerBytes, tokenizer.sentencepiece_model));
   }
-  checkpoint.tokenizer_fingerprint_ =
-      checkpoint.sha256_.at(tokenizer.tokenizer_json ? kTokenizer : kSentencePiece);
+  const auto of_tokenizer =
+      checkpoint.sha256_.find(tokenizer.tokenizer_json ? kTokenizer : kSentencePiece);
+  if (of_tokenizer != checkpoint.sha256_.end()) {
+    checkpoint.tokenizer_fingerprint_ = of_tokenizer->second;
+  }
   RETURN_IF_ERROR(
       read_optional(kTokenizerConfig, kMaxTokenizerConfigBytes, tokenizer.tokenizer_config_json));
   RETURN_IF_ERROR(read_optional(kChatTemplate, kMaxChatTemplateBytes, tokenizer.chat_template));

@@ -2,9 +2,10 @@
 //
 // A folder has config.json, a tokenizer, and model.safetensors or, sharded,
 // model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
-// The tokenizer is tokenizer.json or, where there is none, tokenizer.model. These may be there too:
-// tokenizer_config.json, chat_template.jinja, generation_config.json. A GGUF file is presented as
-// the same files, made from its metadata, and as tensors by the same names.
+// The tokenizer is tokenizer.json or, where there is none, tokenizer.model; a model with neither
+// has no text. These may be there too: tokenizer_config.json, chat_template.jinja,
+// generation_config.json. A GGUF file is presented as the same files, made from its metadata, and as
+// tensors by the same names.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +64,7 @@ class Checkpoint final : public TensorSource {
   // SHA-256 of each file with weights, sorted.
   const std::vector<std::string>& weights_sha256() const { return weights_sha256_; }
   const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
-  // SHA-256 of the tokenizer's file that counts: of a GGUF file, its own.
+  // SHA-256 of the tokenizer's file that counts: of a GGUF file, its own; empty: there is none.
   const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
 
  private:

@@ -26,7 +26,7 @@ constexpr float kMaxLogitBiasValue = 100.0f;
 constexpr float kGatedZ = 1.5f;  // with the uniform floor
 constexpr float kPlainZ = 2.0f;  // without: the paper's
 constexpr char kIdsOnly[] =
-    "this model came with a tokenizer.json, and only SentencePiece's tokenizer.model is read";
+    "this model came without a tokenizer (tokenizer.json or tokenizer.model)";
 
 std::string Element(const std::string& field, size_t i) {
   return absl::StrCat(field, "[", i, "]");

@@ -5,15 +5,10 @@
 #include <numeric>
 #include <utility>
 
-#include "engine/tokenizer/merge_queue.h"
-
 namespace eta {
 namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
-
-// Parts of at most so many symbols are merged by looking through them all: no queue is as quick.
-constexpr size_t kFewSymbols = 96;
 
 size_t CharacterLength(char first) {
   const auto lead = static_cast<uint8_t>(first);
@@ -61,32 +56,6 @@ std::vector<uint32_t> RankPieces(const std::vector<Piece>& pieces) {
 }
 
 }  // namespace
-
-// A run of text that is a piece, or a single character. Symbols form a list; size 0: merged away.
-struct PieceModel::Symbol {
-  int32_t prev;
-  int32_t next;
-  uint32_t begin;
-  uint32_t size;
-  int32_t id;  // -1: a character that is in no piece
-};
-
-// A part of a text, and what merging it needs: kept from part to part.
-struct PieceModel::Part {
-  // The next symbol becomes part of `left`, which is `piece` then.
-  void Join(int32_t left, int32_t piece) {
-    Symbol& joined = symbols[left];
-    Symbol& right = symbols[joined.next];
-    joined.size += right.size;
-    joined.id = piece;
-    joined.next = right.next;
-    right.size = 0;
-    if (joined.next >= 0) symbols[joined.next].prev = left;
-  }
-
-  std::vector<Symbol> symbols;
-  std::vector<PairTable::Made> made;  // by each symbol with the next one
-};
 
 PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
   byte_ids_.fill(-1);
@@ -156,85 +125,32 @@ void PieceModel::AppendUnknown(std::string_view character, bool follows_unknown,
   }
 }
 
-void PieceModel::NextPart(std::string_view text, size_t& begin, Part& part) const {
-  std::vector<Symbol>& symbols = part.symbols;
-  symbols.clear();
+void PieceModel::NextPart(std::string_view text, size_t& begin, SymbolMerger& part) const {
+  part.symbols().clear();
   int32_t last = -1;  // the character before `begin`; -1: none, or a piece that is never merged
   while (begin < text.size()) {
     const std::string_view character = text.substr(begin, CharacterLength(text[begin]));
     const int32_t code = CodePoint(character);
-    if (!symbols.empty() && !joints_.Find(last, code)) break;
+    if (!part.symbols().empty() && !joints_.Find(last, code)) break;
     const PieceMatcher::Match whole = user_defined_.Longest(text.substr(begin));
     const size_t size = whole ? whole.size : character.size();
-    const auto index = static_cast<int32_t>(symbols.size());
-    symbols.push_back({.prev = index - 1,
-                       .next = index + 1,
-                       .begin = static_cast<uint32_t>(begin),
-                       .size = static_cast<uint32_t>(size),
-                       .id = whole ? whole.id : CharacterSymbol(code)});
+    part.Add(static_cast<uint32_t>(begin), static_cast<uint32_t>(size),
+             whole ? whole.id : CharacterSymbol(code));
     last = whole ? -1 : code;
     begin += size;
-  }
-  symbols.back().next = -1;
-}
-
-PairTable::Made PieceModel::MadeAt(const Part& part, int32_t left) const {
-  const Symbol& symbol = part.symbols[left];
-  return symbol.next < 0 ? PairTable::Made()
-                         : merges_.Find(symbol.id, part.symbols[symbol.next].id);
-}
-
-void PieceModel::MergeFew(Part& part) const {
-  std::vector<PairTable::Made>& made = part.made;
-  made.clear();
-  const auto count = static_cast<int32_t>(part.symbols.size());
-  for (int32_t i = 0; i + 1 < count; ++i) made.push_back(MadeAt(part, i));
-  made.emplace_back();
-  for (;;) {
-    const auto best = std::min_element(
-        made.begin(), made.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-    if (!*best) return;
-    const auto left = static_cast<int32_t>(best - made.begin());
-    const Symbol& symbol = part.symbols[left];
-    made[symbol.next] = {};
-    part.Join(left, best->piece);
-    *best = MadeAt(part, left);
-    if (symbol.prev >= 0) made[symbol.prev] = MadeAt(part, symbol.prev);
-  }
-}
-
-void PieceModel::MergeMany(Part& part) const {
-  MergeQueue merges;
-  const auto push = [&](int32_t left) {
-    if (const auto made = MadeAt(part, left)) merges.Push(made.rank, left);
-  };
-  for (int32_t i = 0; i < static_cast<int32_t>(part.symbols.size()); ++i) push(i);
-
-  while (const auto merge = merges.Pop()) {
-    const Symbol& left = part.symbols[merge->left];
-    if (left.size == 0) continue;
-    const auto made = MadeAt(part, merge->left);
-    if (!made || made.rank != merge->rank) continue;  // one of the two has changed since
-    part.Join(merge->left, made.piece);
-    if (left.prev >= 0) push(left.prev);
-    push(merge->left);
   }
 }
 
 std::vector<int32_t> PieceModel::Encode(std::string_view text) const {
   const std::string all = text.empty() ? "" : EscapeSpaces(text, table_.add_dummy_prefix);
   std::vector<int32_t> ids;
-  Part part;
+  SymbolMerger part;
   bool unknown = false;
   for (size_t begin = 0; begin < all.size();) {
     NextPart(all, begin, part);
-    if (part.symbols.size() <= kFewSymbols) {
-      MergeFew(part);
-    } else {
-      MergeMany(part);
-    }
-    for (int32_t i = 0; i >= 0; i = part.symbols[i].next) {
-      const Symbol& symbol = part.symbols[i];
+    part.Merge(merges_);
+    for (int32_t i = 0; i >= 0; i = part.symbols()[i].next) {
+      const Symbol& symbol = part.symbols()[i];
       const bool follows_unknown = unknown;
       unknown = symbol.id < 0 || symbol.id >= static_cast<int32_t>(table_.pieces.size());
       if (unknown) {

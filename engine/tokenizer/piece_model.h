@@ -15,10 +15,10 @@
 #include "engine/tokenizer/pair_table.h"
 #include "engine/tokenizer/piece_matcher.h"
 #include "engine/tokenizer/piece_table.h"
+#include "engine/tokenizer/symbol_merger.h"
+#include "engine/tokenizer/text_codec.h"
 
 namespace eta {
-
-inline constexpr size_t kMaxTextBytes = size_t{16} << 20;
 
 // Immutable after construction; thread-safe. Neither copied nor moved: it holds views into itself.
 class PieceModel {
@@ -40,17 +40,9 @@ class PieceModel {
   std::vector<int32_t> Encode(std::string_view text) const;
 
  private:
-  struct Symbol;
-  struct Part;
-
   // Fills `part` with the symbols of the text from `begin` up to a place that no piece reaches
   // across, and moves `begin` there.
-  void NextPart(std::string_view text, size_t& begin, Part& part) const;
-  // What a symbol makes with the next one.
-  PairTable::Made MadeAt(const Part& part, int32_t left) const;
-  // Both do the same: the first in a time that grows with the square of the symbols, but sooner.
-  void MergeFew(Part& part) const;
-  void MergeMany(Part& part) const;
+  void NextPart(std::string_view text, size_t& begin, SymbolMerger& part) const;
 
   // Id of the symbol that a character starts as; -1: it can neither stand nor merge.
   int32_t CharacterSymbol(int32_t code) const;

@@ -1,53 +1,72 @@
 // lint: untrusted-input, fuzz-covered
 #include "engine/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "engine/base/utf8.h"
+#include "engine/tokenizer/json/json_codec.h"
+#include "engine/tokenizer/piece_codec.h"
+#include "engine/tokenizer/tokenizer_config.h"
 
 namespace eta {
 namespace {
 
-constexpr char kSpace[] = "\xE2\x96\x81";  // U+2581
+struct LoadedCodec {
+  std::unique_ptr<const TextCodec> codec;
+  int32_t eos_id = -1;  // the file's own
+};
 
-std::string BytesOf(const Piece& piece, const PieceTable& table) {
-  switch (piece.type) {
-    case PieceType::kControl:
-      return "";
-    case PieceType::kUnknown:
-      return table.unknown_text;
-    case PieceType::kByte:
-      return std::string(1, static_cast<char>(ByteOf(piece.text)));
-    default:
-      return absl::StrReplaceAll(piece.text, {{kSpace, " "}});
+absl::StatusOr<LoadedCodec> LoadPieces(std::string_view serialized, const ModelConfig& config) {
+  auto table = ParsePieceTable(serialized);
+  if (!table.ok()) return table.status();
+  if (table->pieces.size() != static_cast<size_t>(config.vocab_size)) {
+    return absl::FailedPreconditionError(absl::StrCat("tokenizer model: has ", table->pieces.size(),
+                                                      " pieces, config.json says vocab_size ",
+                                                      config.vocab_size));
   }
+  const int32_t bos_id = config.bos_id >= 0 ? config.bos_id : table->bos_id;
+  const int32_t eos_id = table->eos_id;
+  return LoadedCodec{.codec = std::make_unique<PieceCodec>(*std::move(table), bos_id),
+                     .eos_id = eos_id};
+}
+
+absl::StatusOr<LoadedCodec> LoadJson(const TokenizerFiles& files, const ModelConfig& config) {
+  const std::string_view chat_template =
+      files.chat_template ? std::string_view(*files.chat_template) : std::string_view();
+  auto codec = LoadJsonCodec(*files.tokenizer_json, chat_template, config.vocab_size);
+  if (!codec.ok()) return codec.status();
+  return LoadedCodec{.codec = *std::move(codec)};
+}
+
+int32_t IdOf(const TokenTexts& tokens, std::string_view spelled) {
+  if (spelled.empty()) return -1;
+  for (size_t id = 0; id < tokens.spelled.size(); ++id) {
+    if (tokens.spelled[id] == spelled) return static_cast<int32_t>(id);
+  }
+  return -1;
+}
+
+absl::Status CheckRanges(std::span<const ByteRange> ranges, size_t size) {
+  size_t end = 0;
+  for (const ByteRange& range : ranges) {
+    if (range.begin < end || range.end < range.begin || range.end > size) {
+      return absl::InvalidArgumentError(
+          "control ranges must be sorted, disjoint and inside the text");
+    }
+    end = range.end;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-Tokenizer::Tokenizer(PieceTable pieces) : model_(std::move(pieces)) {
-  const PieceTable& table = model_->table();
-  std::vector<PieceMatcher::Entry> special;
-  for (const Piece& piece : table.pieces) {
-    if (piece.type == PieceType::kControl) {
-      special.emplace_back(piece.text, static_cast<int32_t>(pieces_.size()));
-    }
-    pieces_.push_back(BytesOf(piece, table));
-    drops_leading_space_.push_back(
-        table.add_dummy_prefix && piece.text.starts_with(kSpace) &&
-        (piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined));
-  }
-  special_ = PieceMatcher(std::move(special));
-  bos_id_ = table.bos_id;
-  if (table.eos_id >= 0) eos_ids_ = {table.eos_id};
-}
+Tokenizer::Tokenizer(std::unique_ptr<const TextCodec> codec, int32_t vocab_size)
+    : codec_(std::move(codec)), vocab_size_(vocab_size) {}
 
-Tokenizer::Tokenizer(int32_t vocab_size) : pieces_(static_cast<size_t>(vocab_size)) {}
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
-    std::optional<std::string_view> serialized, const ModelConfig& config) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const TokenizerFiles& files,
+                                                           const ModelConfig& config) {
   std::vector<int32_t> special = config.eos_ids;
   special.push_back(config.bos_id);
   for (const int32_t id : special) {
@@ -56,50 +75,46 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
           absl::StrCat("config.json: special id ", id, " is outside the vocabulary"));
     }
   }
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (serialized) {
-    auto table = ParsePieceTable(*serialized);
-    if (!table.ok()) return table.status();
-    if (table->pieces.size() != static_cast<size_t>(config.vocab_size)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("tokenizer model: has ", table->pieces.size(),
-                       " pieces, config.json says vocab_size ", config.vocab_size));
-    }
-    tokenizer.reset(new Tokenizer(*std::move(table)));
-  } else {
-    tokenizer.reset(new Tokenizer(config.vocab_size));
+  TokenizerConfig texts;
+  if (files.tokenizer_config_json) {
+    auto parsed = ParseTokenizerConfig(*files.tokenizer_config_json);
+    if (!parsed.ok()) return parsed.status();
+    texts = *std::move(parsed);
   }
-  if (config.bos_id >= 0) tokenizer->bos_id_ = config.bos_id;
-  if (!config.eos_ids.empty()) tokenizer->eos_ids_ = config.eos_ids;
+  absl::StatusOr<LoadedCodec> loaded = LoadedCodec();
+  if (files.tokenizer_json) {
+    loaded = LoadJson(files, config);
+  } else if (files.sentencepiece_model) {
+    loaded = LoadPieces(*files.sentencepiece_model, config);
+  }
+  if (!loaded.ok()) return loaded.status();
+  if (files.tokenizer_json && config.eos_ids.empty()) {
+    loaded->eos_id = IdOf(loaded->codec->tokens(), texts.eos_token);
+  }
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(loaded->codec), config.vocab_size));
+  tokenizer->SetEnds(config, loaded->eos_id);
+  if (!texts.bos_token.empty()) tokenizer->bos_text_ = std::move(texts.bos_token);
+  if (!texts.eos_token.empty()) tokenizer->eos_text_ = std::move(texts.eos_token);
   return tokenizer;
 }
 
-std::vector<int32_t> Tokenizer::EncodeAroundSpecial(std::string_view text) const {
-  std::vector<int32_t> ids;
-  const auto add_text = [&](std::string_view stretch) {
-    const std::vector<int32_t> encoded = model_->Encode(stretch);
-    ids.insert(ids.end(), encoded.begin(), encoded.end());
-  };
-  size_t begin = 0;  // of the stretch that `at` is in
-  for (size_t at = 0; at < text.size();) {
-    const PieceMatcher::Match special = special_.Longest(text.substr(at));
-    if (!special) {
-      ++at;
-      continue;
-    }
-    add_text(text.substr(begin, at - begin));
-    ids.push_back(special.id);
-    at += special.size;
-    begin = at;
+void Tokenizer::SetEnds(const ModelConfig& config, int32_t file_eos_id) {
+  if (!codec_) {
+    bos_id_ = config.bos_id;
+  } else if (!codec_->beginning().empty()) {
+    bos_id_ = codec_->beginning().front();
   }
-  add_text(text.substr(begin));
-  return ids;
+  eos_ids_ = config.eos_ids;
+  if (eos_ids_.empty() && file_eos_id >= 0) eos_ids_ = {file_eos_id};
+  bos_text_ = TokenText(bos_id_ >= 0 ? bos_id_ : config.bos_id);
+  if (!eos_ids_.empty()) eos_text_ = TokenText(eos_ids_.front());
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_bos,
-                                                       bool parse_special) const {
-  if (!model_) {
-    return absl::FailedPreconditionError("text: the checkpoint has no tokenizer.model");
+                                                       std::span<const ByteRange> control) const {
+  if (!codec_) {
+    return absl::FailedPreconditionError(
+        "text: the checkpoint has neither a tokenizer.json nor a tokenizer.model");
   }
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(absl::StrCat("text is over ", kMaxTextBytes, " bytes"));
@@ -107,20 +122,38 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bo
   if (const auto offset = FirstInvalidUtf8(text)) {
     return absl::InvalidArgumentError(absl::StrCat("text is not UTF-8 at byte ", *offset));
   }
-  std::vector<int32_t> ids = parse_special ? EncodeAroundSpecial(text) : model_->Encode(text);
-  const bool has_bos = parse_special && !ids.empty() && ids.front() == bos_id_;
-  if (add_bos && bos_id_ >= 0 && !has_bos) ids.insert(ids.begin(), bos_id_);
+  const absl::Status ranges = CheckRanges(control, text.size());
+  if (!ranges.ok()) return ranges;
+  auto ids = codec_->Encode(text, control);
+  if (!ids.ok() || !add_bos) return ids;
+  const std::vector<int32_t>& beginning = codec_->beginning();
+  const bool has_beginning = !control.empty() && ids->size() >= beginning.size() &&
+                             std::equal(beginning.begin(), beginning.end(), ids->begin());
+  if (!has_beginning) ids->insert(ids->begin(), beginning.begin(), beginning.end());
+  ids->insert(ids->end(), codec_->ending().begin(), codec_->ending().end());
   return ids;
 }
 
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_bos,
+                                                       bool parse_special) const {
+  const ByteRange all = {.begin = 0, .end = text.size()};
+  return Encode(text, add_bos,
+                parse_special ? std::span<const ByteRange>(&all, 1) : std::span<const ByteRange>());
+}
+
+std::string_view Tokenizer::TokenText(int32_t id) const {
+  if (!codec_ || id < 0 || id >= vocab_size_) return {};
+  return codec_->tokens().spelled[static_cast<size_t>(id)];
+}
+
 std::string_view Tokenizer::PieceBytes(int32_t id) const {
-  return id < 0 || id >= vocab_size() ? std::string_view() : pieces_[static_cast<size_t>(id)];
+  if (!codec_ || id < 0 || id >= vocab_size_) return {};
+  return codec_->tokens().bytes[static_cast<size_t>(id)];
 }
 
 std::string_view Tokenizer::FirstPieceBytes(int32_t id) const {
-  std::string_view bytes = PieceBytes(id);
-  if (!bytes.empty() && drops_leading_space_[static_cast<size_t>(id)]) bytes.remove_prefix(1);
-  return bytes;
+  if (!codec_ || id < 0 || id >= vocab_size_) return {};
+  return codec_->tokens().first[static_cast<size_t>(id)];
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids) const {

@@ -79,8 +79,7 @@ class DecodeBench {
     cache_ = OrDie(KvCache::Create(backend_, model_->config(), geometry, num_blocks));
     block_table_.resize(static_cast<size_t>(num_blocks));
     std::iota(block_table_.begin(), block_table_.end(), 0);
-    const auto tokenizer =
-        OrDie(Tokenizer::Load(checkpoint.tokenizer_files().sentencepiece_model, model_->config()));
+    const auto tokenizer = OrDie(Tokenizer::Load(checkpoint.tokenizer_files(), model_->config()));
     std::ifstream file(options.text);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     tokens_ = OrDie(tokenizer->Encode(text, true));

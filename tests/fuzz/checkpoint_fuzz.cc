@@ -124,8 +124,7 @@ void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
     if (!fits.ok()) RequireReadable(fits);
   }
   if (config->vocab_size > 4096) return;
-  const auto tokenizer =
-      eta::Tokenizer::Load(checkpoint.tokenizer_files().sentencepiece_model, *config);
+  const auto tokenizer = eta::Tokenizer::Load(checkpoint.tokenizer_files(), *config);
   if (!tokenizer.ok()) RequireReadable(tokenizer.status());
 }
 

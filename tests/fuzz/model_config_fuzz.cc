@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (config->num_layers <= 8 && eta::ValidateTensors(*config, {}).ok()) std::abort();
   // A tokenizer of ids alone takes any config whose special ids lie in its vocabulary.
   if (config->vocab_size > 4096) return 0;
-  const auto ids_alone = eta::Tokenizer::Load(std::nullopt, *config);
+  const auto ids_alone = eta::Tokenizer::Load({}, *config);
   if (!ids_alone.ok()) std::abort();
   eta::fuzz::RequireReadable((*ids_alone)->Encode("text", true).status());
   return 0;

@@ -24,7 +24,7 @@ std::unique_ptr<eta::Tokenizer> MakeTokenizer(bool dummy_prefix) {
   }
   eta::ModelConfig config;
   config.vocab_size = file.size();
-  return *eta::Tokenizer::Load(file.Serialize(), config);
+  return *eta::Tokenizer::Load({.sentencepiece_model = file.Serialize()}, config);
 }
 
 // What `ids` add to `prompt`.

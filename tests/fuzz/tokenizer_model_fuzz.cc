@@ -12,13 +12,13 @@
 
 namespace {
 
-void CheckMisfits(std::string_view bytes, const eta::ModelConfig& fitting) {
+void CheckMisfits(const eta::TokenizerFiles& files, const eta::ModelConfig& fitting) {
   eta::ModelConfig larger = fitting;
   ++larger.vocab_size;
-  eta::fuzz::RequireReadable(eta::Tokenizer::Load(bytes, larger).status());
+  eta::fuzz::RequireReadable(eta::Tokenizer::Load(files, larger).status());
   eta::ModelConfig outside = fitting;
   outside.eos_ids = {fitting.vocab_size};
-  eta::fuzz::RequireReadable(eta::Tokenizer::Load(bytes, outside).status());
+  eta::fuzz::RequireReadable(eta::Tokenizer::Load(files, outside).status());
 }
 
 }  // namespace
@@ -29,7 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!table.ok()) return 0;
   eta::ModelConfig config;
   config.vocab_size = static_cast<int32_t>(table->pieces.size());
-  const auto tokenizer = eta::Tokenizer::Load(bytes, config);
+  const eta::TokenizerFiles files = {.sentencepiece_model = std::string(bytes)};
+  const auto tokenizer = eta::Tokenizer::Load(files, config);
   if (!tokenizer.ok()) std::abort();
   std::string text = "a  the\n\xC3\xA9\xE2\x96\x81 1";
   for (const eta::Piece& piece : table->pieces) text += piece.text.substr(0, 1) + piece.text;
@@ -43,6 +44,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (eta::FirstInvalidUtf8((*tokenizer)->Decode(*ids))) std::abort();
   const int32_t outside[] = {-1, config.vocab_size};
   if (!(*tokenizer)->Decode(outside).empty()) std::abort();
-  CheckMisfits(bytes, config);
+  CheckMisfits(files, config);
   return 0;
 }

@@ -26,7 +26,7 @@ const Models& Load() {
                 .rdbuf();
     eta::ModelConfig config;
     config.vocab_size = 8192;
-    return Models{*eta::Tokenizer::Load(file.str(), config),
+    return Models{*eta::Tokenizer::Load({.sentencepiece_model = file.str()}, config),
                   std::make_unique<eta::SentencePieceReference>(file.str())};
   }();
   return models;

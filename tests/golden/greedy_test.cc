@@ -39,8 +39,7 @@ std::vector<std::vector<int32_t>> Prompts() {
   std::stringstream story;
   story << file.rdbuf();
   const auto config = ParseModelConfig(EmbeddedModel().config_json());
-  const auto tokenizer =
-      Tokenizer::Load(EmbeddedModel().tokenizer_files().sentencepiece_model, *config);
+  const auto tokenizer = Tokenizer::Load(EmbeddedModel().tokenizer_files(), *config);
   const std::vector<int32_t> ids = *(*tokenizer)->Encode(story.str(), /*add_bos=*/true);
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < kPrompts; ++i) {

@@ -97,6 +97,13 @@ double JsonFields::Number(const std::string& field) {
   return 0.0;
 }
 
+bool JsonFields::Boolean(const std::string& field) {
+  const Json& value = Read(field);
+  if (value.is_boolean()) return value.get<bool>();
+  Fail(field, "must be true or false");
+  return false;
+}
+
 std::string JsonFields::Text(const std::string& field) {
   const Json& value = Read(field);
   if (value.is_string()) return value.get<std::string>();

@@ -41,6 +41,7 @@ class JsonFields {
   bool Has(const std::string& field) const { return object_.contains(field); }
   int64_t Integer(const std::string& field, int64_t low, int64_t high);
   double Number(const std::string& field);
+  bool Boolean(const std::string& field);
   std::string Text(const std::string& field);
   // Of the wanted type, else an error and an empty value of that type.
   const nlohmann::json& Object(const std::string& field);

@@ -59,7 +59,8 @@ TEST_F(BadInputTest, ControlCharactersAreData) {
   const std::string folder = ETA_SOURCE_DIR "/models/eta-27m";
   const auto config = ParseModelConfig(ReadFile(folder + "/config.json"));
   ASSERT_TRUE(config.ok()) << config.status();
-  const auto tokenizer = Tokenizer::Load(ReadFile(folder + "/tokenizer.model"), *config);
+  const auto tokenizer =
+      Tokenizer::Load({.sentencepiece_model = ReadFile(folder + "/tokenizer.model")}, *config);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const std::string text("a\0b\x01\x1b[2J\x7f\r\n", 11);
   const auto ids = (*tokenizer)->Encode(text, /*add_bos=*/true);

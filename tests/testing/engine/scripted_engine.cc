@@ -122,8 +122,7 @@ ScriptedEngine::ScriptedEngine(const Options& options, Backend& backend)
                             .max_context = 1024});
   EXPECT_TRUE(model.ok()) << model.status();
   model_ = *std::move(model);
-  tokenizer_ =
-      *Tokenizer::Load(checkpoint->tokenizer_files().sentencepiece_model, model_->config());
+  tokenizer_ = *Tokenizer::Load(checkpoint->tokenizer_files(), model_->config());
   cache_ = *KvCache::Create(backend, model_->config(),
                             MakeKvGeometry(model_->config(), DType::kFloat32), options.num_blocks);
   dispatcher_ =

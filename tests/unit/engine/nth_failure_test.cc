@@ -62,11 +62,9 @@ TEST_F(NthFailure, AllocationWhileATokenizerIsLoadedAndUsed) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto config = ParseModelConfig(checkpoint->config_json());
   ASSERT_TRUE(config.ok()) << config.status();
-  FailEachAllocation([&] {
-    return Tokenizer::Load(checkpoint->tokenizer_files().sentencepiece_model, *config).status();
-  });
-  const auto tokenizer =
-      Tokenizer::Load(checkpoint->tokenizer_files().sentencepiece_model, *config);
+  FailEachAllocation(
+      [&] { return Tokenizer::Load(checkpoint->tokenizer_files(), *config).status(); });
+  const auto tokenizer = Tokenizer::Load(checkpoint->tokenizer_files(), *config);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_GT(FailEachAllocation([&] {
               return (*tokenizer)->Encode("The quick brown fox \xe2\x82\xac", true).status();

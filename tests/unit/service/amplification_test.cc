@@ -161,7 +161,9 @@ const Tokenizer& ModelsTokenizer() {
   static const std::unique_ptr<Tokenizer> tokenizer = [] {
     ModelConfig config;
     config.vocab_size = 8192;
-    return *Tokenizer::Load(ReadFile(ETA_SOURCE_DIR "/models/eta-27m/tokenizer.model"), config);
+    return *Tokenizer::Load(
+        {.sentencepiece_model = ReadFile(ETA_SOURCE_DIR "/models/eta-27m/tokenizer.model")},
+        config);
   }();
   return *tokenizer;
 }

@@ -144,7 +144,7 @@ class WindowsTest : public EvaluationTest {
   WindowsTest() {
     const auto checkpoint = Checkpoint::Open(ETA_SOURCE_DIR "/models/eta-27m");
     const auto config = ParseModelConfig(checkpoint->config_json());
-    tokenizer_ = *Tokenizer::Load(checkpoint->tokenizer_files().sentencepiece_model, *config);
+    tokenizer_ = *Tokenizer::Load(checkpoint->tokenizer_files(), *config);
   }
 
   absl::StatusOr<std::vector<std::vector<int32_t>>> Cut(const std::string& lines, int32_t context,

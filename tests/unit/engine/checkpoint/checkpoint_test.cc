@@ -83,8 +83,18 @@ TEST_F(CheckpointTest, MissingFilesAreNamed) {
   EXPECT_THAT(std::string(Open().status().message()), HasSubstr("'model-1.safetensors'"));
   WriteShard("model-1.safetensors", {"alpha"});
   EXPECT_EQ(Code(), absl::StatusCode::kOk);
+}
+
+TEST_F(CheckpointTest, AModelMayHaveNoTokenizer) {
+  WriteShard("model.safetensors", {"alpha"});
+  EXPECT_NE(Open()->tokenizer_fingerprint(), "");
   std::filesystem::remove(Path("tokenizer.model"));
-  EXPECT_EQ(Code(), kNotFound);
+  const auto checkpoint = Open();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->tokenizer_files().sentencepiece_model, std::nullopt);
+  EXPECT_EQ(checkpoint->tokenizer_fingerprint(), "");
+  std::filesystem::create_symlink("nowhere", Path("tokenizer.model"));
+  EXPECT_EQ(Code(), kNotFound) << "a broken link is a tokenizer that is lost";
 }
 
 TEST_F(CheckpointTest, OfTwoTokenizersTheJsonCountsAndIsPartOfTheFingerprint) {

@@ -33,7 +33,7 @@ class TextStreamTest : public testing::Test {
     for (const auto& entry : file.entries) names_.push_back(entry.text);
     ModelConfig config;
     config.vocab_size = file.size();
-    tokenizer_ = *Tokenizer::Load(file.Serialize(), config);
+    tokenizer_ = *Tokenizer::Load({.sentencepiece_model = file.Serialize()}, config);
   }
 
   int32_t Id(const std::string& piece) const {
@@ -211,8 +211,8 @@ TEST_F(TextStreamTest, AnyIdsGiveTheTextOfDecodingThemAtOnce) {
 TEST(TextStream, AnAnswerOfTheEmbeddedTokenizerStreamsUnchanged) {
   ModelConfig config;
   config.vocab_size = 8192;
-  const auto tokenizer =
-      *Tokenizer::Load(ReadFile(ETA_SOURCE_DIR "/models/eta-27m/tokenizer.model"), config);
+  const auto tokenizer = *Tokenizer::Load(
+      {.sentencepiece_model = ReadFile(ETA_SOURCE_DIR "/models/eta-27m/tokenizer.model")}, config);
   const std::string text =
       ReadFile(ETA_SOURCE_DIR "/models/eta-27m/README.md") + "\xF0\x9F\x98\x80 done";
   const std::vector<int32_t> ids = *tokenizer->Encode(text, false);

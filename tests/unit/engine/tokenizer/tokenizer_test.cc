@@ -27,7 +27,7 @@ ModelConfig ConfigOf(int32_t vocab_size) {
 }
 
 std::unique_ptr<Tokenizer> LoadOrDie(const std::string& serialized, int32_t vocab_size) {
-  auto tokenizer = Tokenizer::Load(serialized, ConfigOf(vocab_size));
+  auto tokenizer = Tokenizer::Load({.sentencepiece_model = serialized}, ConfigOf(vocab_size));
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
 }
@@ -283,7 +283,7 @@ TEST(Tokenizer, TheConfigsSpecialIdsComeBeforeTheFiles) {
   ModelConfig config = ConfigOf(8192);
   config.bos_id = 5;
   config.eos_ids = {6, 7};
-  const auto tokenizer = Tokenizer::Load(EmbeddedFile(), config);
+  const auto tokenizer = Tokenizer::Load({.sentencepiece_model = EmbeddedFile()}, config);
   ASSERT_TRUE(tokenizer.ok());
   EXPECT_EQ((*tokenizer)->bos_id(), 5);
   EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
@@ -293,7 +293,7 @@ TEST(Tokenizer, WithoutAFileIdsHaveNoTextAndTextNoIds) {
   ModelConfig config = ConfigOf(50);
   config.bos_id = 5;
   config.eos_ids = {6, 7};
-  const auto tokenizer = Tokenizer::Load(std::nullopt, config);
+  const auto tokenizer = Tokenizer::Load({}, config);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_FALSE((*tokenizer)->knows_text());
   EXPECT_TRUE(Embedded().knows_text());
@@ -308,9 +308,9 @@ TEST(Tokenizer, WithoutAFileIdsHaveNoTextAndTextNoIds) {
   }
   EXPECT_EQ((*tokenizer)->Decode(std::vector<int32_t>{1, 2, 3}), "");
   config.bos_id = 50;
-  EXPECT_EQ(Tokenizer::Load(std::nullopt, config).status().code(), kFailedPrecondition);
+  EXPECT_EQ(Tokenizer::Load({}, config).status().code(), kFailedPrecondition);
   config.bos_id = -1;
-  EXPECT_EQ((*Tokenizer::Load(std::nullopt, config))->bos_id(), -1);
+  EXPECT_EQ((*Tokenizer::Load({}, config))->bos_id(), -1);
 }
 
 TEST(Tokenizer, TextThatIsNotUtf8IsRefusedWithTheOffset) {
@@ -368,7 +368,7 @@ TEST(Tokenizer, UnknownIdsAddNothing) {
 }
 
 absl::Status LoadStatus(const std::string& file, int32_t vocab_size) {
-  return Tokenizer::Load(file, ConfigOf(vocab_size)).status();
+  return Tokenizer::Load({.sentencepiece_model = file}, ConfigOf(vocab_size)).status();
 }
 
 TEST(TokenizerFile, ThePieceCountMustBeTheVocabularys) {
@@ -379,10 +379,12 @@ TEST(TokenizerFile, ThePieceCountMustBeTheVocabularys) {
 TEST(TokenizerFile, SpecialIdsLieInTheVocabulary) {
   ModelConfig config = ConfigOf(8192);
   config.eos_ids = {2, 8192};
-  EXPECT_EQ(Tokenizer::Load(EmbeddedFile(), config).status().code(), kFailedPrecondition);
+  EXPECT_EQ(Tokenizer::Load({.sentencepiece_model = EmbeddedFile()}, config).status().code(),
+            kFailedPrecondition);
   config = ConfigOf(8192);
   config.bos_id = 8192;
-  EXPECT_EQ(Tokenizer::Load(EmbeddedFile(), config).status().code(), kFailedPrecondition);
+  EXPECT_EQ(Tokenizer::Load({.sentencepiece_model = EmbeddedFile()}, config).status().code(),
+            kFailedPrecondition);
 }
 
 TEST(TokenizerFile, EveryCutOfAFileIsRefused) {

@@ -1,0 +1,356 @@
+// lint: untrusted-input, fuzz-covered
+#include "engine/tokenizer/json/json_codec.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
+#include "engine/tokenizer/json/added_tokens.h"
+#include "engine/tokenizer/json/bpe_model.h"
+#include "engine/tokenizer/json/part_fields.h"
+#include "engine/tokenizer/json/parts.h"
+#include "engine/tokenizer/json/post_processor.h"
+#include "engine/tokenizer/json/scratch_pool.h"
+#include "engine/tokenizer/json/token_decoder.h"
+#include "engine/tokenizer/json/tokenizer_file.h"
+#include "engine/tokenizer/text/splits.h"
+
+namespace eta {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Parts {
+  TokenTexts tokens;
+  std::vector<std::unique_ptr<const Normalizer>> normalizers;
+  PreTokenizers pre_tokenizers;
+  std::unique_ptr<const BpeModel> model;
+  AddedTokens raw;         // looked for in the text as it is
+  AddedTokens normalized;  // and in the normalized one
+  PostProcessor ends;
+  size_t longest_added = 0;
+};
+
+class JsonCodec : public TextCodec {
+ public:
+  explicit JsonCodec(Parts parts)
+      : parts_(std::move(parts)), max_token_bytes_(MaxTokenBytes(parts_)) {}
+
+  const TokenTexts& tokens() const override { return parts_.tokens; }
+  size_t max_token_bytes() const override { return max_token_bytes_; }
+  const std::vector<int32_t>& beginning() const override { return parts_.ends.beginning; }
+  const std::vector<int32_t>& ending() const override { return parts_.ends.ending; }
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
+                                              std::span<const ByteRange> control) const override;
+
+ private:
+  // A text on its way, and the ids so far.
+  struct Run {
+    Run(size_t text_bytes, BpeScratch& borrowed) : cut(text_bytes), scratch(borrowed) {}
+
+    CutRun cut;
+    BpeScratch& scratch;
+    std::vector<int32_t> ids;
+    absl::Status status;
+  };
+
+  static size_t MaxTokenBytes(const Parts& parts);
+  void EncodeStretch(std::string_view text, ByteRange stretch, std::span<const ByteRange> control,
+                     Run& run) const;
+  void EncodeWords(TextPiece piece, Run& run) const;
+
+  const Parts parts_;
+  const size_t max_token_bytes_;
+  mutable ScratchPool scratches_;
+};
+
+size_t JsonCodec::MaxTokenBytes(const Parts& parts) {
+  size_t bytes = parts.model->max_token_bytes();
+  if (bytes == 0 || parts.raw.strips() || parts.normalized.strips()) return 0;
+  bytes = std::max(bytes, parts.longest_added);
+  for (const auto& stage : parts.pre_tokenizers) {
+    if (!stage->keeps_all()) return 0;
+  }
+  for (const auto& normalizer : parts.normalizers) {
+    // cannot wrap: few factors, each a part of the file's size
+    bytes *= normalizer->max_shrink();
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::vector<int32_t>> JsonCodec::Encode(std::string_view text,
+                                                       std::span<const ByteRange> control) const {
+  const ScratchPool::Loan scratch = scratches_.Borrow();
+  Run run(text.size(), *scratch);
+  const auto on_text = [&](ByteRange stretch) { EncodeStretch(text, stretch, control, run); };
+  if (parts_.raw.empty()) {
+    on_text({.begin = 0, .end = text.size()});
+  } else {
+    parts_.raw.Split(text, control, on_text, [&run](int32_t id) { run.ids.push_back(id); });
+  }
+  if (!run.status.ok()) return run.status;
+  return std::move(run.ids);
+}
+
+// The marked bytes as ranges.
+std::vector<ByteRange> RangesOf(std::string_view marks) {
+  std::vector<ByteRange> ranges;
+  for (size_t at = 0; at < marks.size(); ++at) {
+    if (marks[at] == 0) continue;
+    if (ranges.empty() || ranges.back().end != at) ranges.push_back({.begin = at, .end = at});
+    ranges.back().end = at + 1;
+  }
+  return ranges;
+}
+
+// 1 for each byte of `stretch` that lies in a range.
+std::string MarksOf(ByteRange stretch, std::span<const ByteRange> ranges) {
+  std::string marks(stretch.end - stretch.begin, '\0');
+  auto range = std::partition_point(ranges.begin(), ranges.end(), [&stretch](const ByteRange& r) {
+    return r.end <= stretch.begin;
+  });
+  for (; range != ranges.end() && range->begin < stretch.end; ++range) {
+    const size_t begin = std::max(range->begin, stretch.begin) - stretch.begin;
+    const size_t end = std::min(range->end, stretch.end) - stretch.begin;
+    std::fill(marks.begin() + static_cast<std::ptrdiff_t>(begin),
+              marks.begin() + static_cast<std::ptrdiff_t>(end), '\1');
+  }
+  return marks;
+}
+
+void JsonCodec::EncodeStretch(std::string_view text, ByteRange stretch,
+                              std::span<const ByteRange> control, Run& run) const {
+  if (!run.status.ok()) return;
+  const std::string_view part = text.substr(stretch.begin, stretch.end - stretch.begin);
+  const bool begins_text = stretch.begin == 0;
+  if (parts_.normalizers.empty() && parts_.normalized.empty()) {
+    EncodeWords({.text = part, .begins_text = begins_text}, run);
+    return;
+  }
+  MarkedText normal{.text = std::string(part), .marks = {}, .begins_text = begins_text};
+  const bool asks_marks = !parts_.normalized.empty() && !control.empty();
+  if (asks_marks) normal.marks = MarksOf(stretch, control);
+  for (const auto& normalizer : parts_.normalizers) {
+    run.status.Update(normalizer->Apply(normal, run.cut.regex));
+    if (!run.status.ok()) return;
+  }
+  const std::string_view whole = normal.text;
+  const auto on_text = [&](ByteRange inner) {
+    EncodeWords({.text = whole.substr(inner.begin, inner.end - inner.begin),
+                 .begins_text = normal.begins_text && inner.begin == 0},
+                run);
+  };
+  if (parts_.normalized.empty()) {
+    on_text({.begin = 0, .end = whole.size()});
+  } else {
+    parts_.normalized.Split(whole, RangesOf(normal.marks), on_text,
+                            [&run](int32_t id) { run.ids.push_back(id); });
+  }
+}
+
+void JsonCodec::EncodeWords(TextPiece piece, Run& run) const {
+  if (!run.status.ok() || piece.text.empty()) return;
+  CutByAll(parts_.pre_tokenizers, piece, run.cut,
+           [this, &run](TextPiece word) { parts_.model->Encode(word.text, run.scratch, run.ids); });
+  run.status.Update(run.cut.regex.status());
+}
+
+absl::StatusOr<BpeOptions> ReadModel(const Json& root, bool has_merges) {
+  if (!root.is_object()) return InvalidPart("model", "must be an object");
+  PartFields fields(root, "model");
+  // Files of old have none.
+  const bool has_type = root.contains("type") && root["type"].is_string();
+  const std::string type = has_type ? root["type"].get<std::string>() : "";
+  if (has_type ? type != "BPE" : !has_merges) {
+    return absl::UnimplementedError(
+        absl::StrCat("tokenizer.json: model: type \"", type.substr(0, 64), "\" is not supported"));
+  }
+  const auto must_be_nothing = [&](const std::string& field) {
+    if (!fields.Has(field) || fields.IsNull(field)) return absl::OkStatus();
+    const Json& value = root[field];
+    const bool nothing = value == "" || (value.is_number() && value.get<double>() == 0.0);
+    return nothing ? absl::OkStatus()
+                   : absl::UnimplementedError(
+                         absl::StrCat("tokenizer.json: model.", field, " is not supported"));
+  };
+  RETURN_IF_ERROR(must_be_nothing("dropout"));
+  RETURN_IF_ERROR(must_be_nothing("continuing_subword_prefix"));
+  RETURN_IF_ERROR(must_be_nothing("end_of_word_suffix"));
+  BpeOptions options;
+  options.fuse_unk = fields.BooleanOr("fuse_unk", false);
+  options.byte_fallback = fields.BooleanOr("byte_fallback", false);
+  options.ignore_merges = fields.BooleanOr("ignore_merges", false);
+  if (fields.Has("unk_token") && !fields.IsNull("unk_token")) {
+    options.unk_token = fields.Text("unk_token");
+  }
+  for (const char* field : {"vocab", "merges"}) fields.IsNull(field);  // read elsewhere
+  const absl::Status status = fields.Finish();
+  if (!status.ok()) return status;
+  return options;
+}
+
+absl::Status CheckIds(const TokenizerTables& tables, const VocabularyIds& vocabulary,
+                      int32_t vocab_size) {
+  const auto too_large = [vocab_size](const std::string& what, int32_t id) {
+    return absl::FailedPreconditionError(absl::StrCat("tokenizer.json: ", what, ": id ", id,
+                                                      " is outside of config.json's vocab_size ",
+                                                      vocab_size));
+  };
+  std::unordered_map<int32_t, size_t> of_id;
+  for (size_t i = 0; i < tables.ids.size(); ++i) {
+    if (tables.ids[i] >= vocab_size) return too_large("model.vocab", tables.ids[i]);
+    of_id.emplace(tables.ids[i], i);
+  }
+  std::unordered_map<std::string_view, size_t> seen;
+  std::vector<bool> taken(static_cast<size_t>(vocab_size));
+  for (size_t i = 0; i < tables.added.size(); ++i) {
+    const AddedToken& token = tables.added[i];
+    const std::string place = absl::StrCat("added_tokens[", i, "]");
+    if (token.id >= vocab_size) return too_large(place, token.id);
+    if (!seen.emplace(token.content, i).second) {
+      return InvalidPart(place, "its content is there twice");
+    }
+    if (taken[static_cast<size_t>(token.id)]) {
+      return InvalidPart(place, absl::StrCat("id ", token.id, " is there twice"));
+    }
+    taken[static_cast<size_t>(token.id)] = true;
+    const auto known = vocabulary.find(token.content);
+    if (known != vocabulary.end() && known->second != token.id) {
+      return InvalidPart(
+          place, absl::StrCat("has id ", token.id, ", but ", known->second, " in model.vocab"));
+    }
+    const auto other = of_id.find(token.id);
+    if (other != of_id.end() && tables.vocabulary[other->second] != token.content) {
+      return InvalidPart(place, absl::StrCat("id ", token.id, " is another token in model.vocab"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TokenTexts> ReadTexts(const TokenizerTables& tables, const TokenDecoder& decoder,
+                                     int32_t vocab_size) {
+  struct Token {
+    std::string_view spelled;
+    bool special = false;
+  };
+  std::vector<Token> by_id(static_cast<size_t>(vocab_size));
+  for (size_t i = 0; i < tables.ids.size(); ++i) {
+    by_id[static_cast<size_t>(tables.ids[i])].spelled = tables.vocabulary[i];
+  }
+  for (const AddedToken& token : tables.added) {
+    by_id[static_cast<size_t>(token.id)] = {.spelled = token.content, .special = token.special};
+  }
+  TokenTexts texts;
+  for (const Token& token : by_id) {
+    texts.spelled.Add(token.spelled);
+    if (token.special || token.spelled.empty()) {
+      texts.bytes.Add("");
+      texts.first.Add("");
+      continue;
+    }
+    const auto bytes = decoder.Decode(token.spelled, /*first=*/false);
+    if (!bytes.ok()) return bytes.status();
+    texts.bytes.Add(*bytes);
+    const auto first = decoder.Decode(token.spelled, /*first=*/true);
+    if (!first.ok()) return first.status();
+    texts.first.Add(*first);
+  }
+  return texts;
+}
+
+// Those of them whose `normalized` is the one asked for.
+absl::StatusOr<AddedTokens> MakeAdded(
+    const TokenizerTables& tables, bool normalized, std::string_view chat_template,
+    const std::vector<std::unique_ptr<const Normalizer>>& normalizers) {
+  std::vector<SoughtToken> sought;
+  // Special ones first: of two that are the same once normalized, the first counts.
+  for (const bool special : {true, false}) {
+    for (const AddedToken& token : tables.added) {
+      if (token.normalized != normalized || token.special != special) continue;
+      MarkedText text{.text = token.content};
+      RegexRun run(text.text.size());
+      for (const auto& normalizer : normalizers) {
+        if (normalized) RETURN_IF_ERROR(normalizer->Apply(text, run));
+      }
+      if (text.text.empty()) continue;
+      const bool control = special || chat_template.find(token.content) != std::string_view::npos;
+      sought.push_back({.text = std::move(text.text),
+                        .id = token.id,
+                        .control = control,
+                        .single_word = token.single_word,
+                        .lstrip = token.lstrip,
+                        .rstrip = token.rstrip});
+    }
+  }
+  return AddedTokens(std::move(sought));
+}
+
+absl::Status CheckTop(const Json& root) {
+  PartFields fields(root, "the file");
+  if (fields.Has("version") && root["version"] != "1.0") {
+    return absl::UnimplementedError(
+        "tokenizer.json: a version other than \"1.0\" is not supported");
+  }
+  for (const char* field : {"version", "truncation", "padding", "added_tokens", "normalizer",
+                            "pre_tokenizer", "model", "post_processor", "decoder"}) {
+    if (fields.Has(field)) fields.IsNull(field);
+  }
+  return fields.Finish();
+}
+
+const Json& At(const Json& root, const char* field) {
+  static const Json kNull;
+  const auto found = root.find(field);
+  return found == root.end() ? kNull : *found;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view json,
+                                                               std::string_view chat_template,
+                                                               int32_t vocab_size) {
+  auto file = ParseTokenizerFile(json);
+  if (!file.ok()) return file.status();
+  const Json& root = file->rest.root();
+  const TokenizerTables& tables = file->tables;
+  RETURN_IF_ERROR(CheckTop(root));
+  auto options = ReadModel(At(root, "model"), At(root, "model").contains("merges"));
+  if (!options.ok()) return options.status();
+  if (!tables.has_vocabulary) return InvalidPart("model.vocab", "is missing");
+  const auto vocabulary = IndexVocabulary(tables);
+  if (!vocabulary.ok()) return vocabulary.status();
+  RETURN_IF_ERROR(CheckIds(tables, *vocabulary, vocab_size));
+
+  Parts parts;
+  auto normalizers = MakeNormalizers(At(root, "normalizer"));
+  if (!normalizers.ok()) return normalizers.status();
+  parts.normalizers = *std::move(normalizers);
+  auto pre_tokenizers = MakePreTokenizers(At(root, "pre_tokenizer"));
+  if (!pre_tokenizers.ok()) return pre_tokenizers.status();
+  parts.pre_tokenizers = std::move(pre_tokenizers->stages);
+  options->byte_level = pre_tokenizers->byte_level;
+  auto model = BpeModel::Make(tables, *vocabulary, *std::move(options));
+  if (!model.ok()) return model.status();
+  parts.model = *std::move(model);
+  const auto decoder = TokenDecoder::Make(At(root, "decoder"));
+  if (!decoder.ok()) return decoder.status();
+  auto texts = ReadTexts(tables, *decoder, vocab_size);
+  if (!texts.ok()) return texts.status();
+  parts.tokens = *std::move(texts);
+  auto ends = MakePostProcessor(At(root, "post_processor"), vocab_size);
+  if (!ends.ok()) return ends.status();
+  parts.ends = *std::move(ends);
+  auto raw = MakeAdded(tables, /*normalized=*/false, chat_template, parts.normalizers);
+  if (!raw.ok()) return raw.status();
+  parts.raw = *std::move(raw);
+  auto normalized = MakeAdded(tables, /*normalized=*/true, chat_template, parts.normalizers);
+  if (!normalized.ok()) return normalized.status();
+  parts.normalized = *std::move(normalized);
+  for (const AddedToken& token : tables.added) {
+    parts.longest_added = std::max(parts.longest_added, token.content.size());
+  }
+  return std::make_unique<JsonCodec>(std::move(parts));
+}
+
+}  // namespace eta
