@@ -17,5 +17,6 @@ void AddPerplexityCommand(CLI::App& app, absl::Status& status);
 void AddCalibrateCommand(CLI::App& app, absl::Status& status);
 void AddImportCommand(CLI::App& app, absl::Status& status);
 void AddTokenizeCommand(CLI::App& app, absl::Status& status);
+void AddRenderCommand(CLI::App& app, absl::Status& status);
 
 }  // namespace eta

@@ -1,0 +1,29 @@
+// What can be reached from a value: attributes, items, slices. Nothing of Python's own objects.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "engine/chat/jinja/natives/native.h"
+#include "engine/chat/jinja/values/value.h"
+
+namespace eta::jinja {
+
+// value.name: a method or what the value holds under that name, else undefined.
+absl::StatusOr<Value> Attribute(Heap& heap, const Value& value, const Value& name);
+// value[key]: an item, else an attribute, else undefined.
+absl::StatusOr<Value> Item(Heap& heap, const Value& value, const Value& key);
+// value[start:stop:step], each an int or None.
+absl::StatusOr<Value> Slice(Heap& heap, const Value& value, const Value& start, const Value& stop,
+                            const Value& step);
+// len(value)
+absl::StatusOr<int64_t> Length(Heap& heap, const Value& value);
+
+size_t CountCharacters(std::string_view text);
+// The byte at which character `index` begins; the end of the text if it has fewer.
+size_t ByteOfCharacter(std::string_view text, size_t index);
+
+// Attributes of the variable `loop`; nullopt where it has none of that name.
+std::optional<Value> LoopAttribute(Heap& heap, const Loop& loop, std::string_view name);
+
+}  // namespace eta::jinja
