@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,7 @@ struct EngineOptions {
   int32_t max_step_tokens = 0;
   bool prefix_cache = true;  // share full prompt blocks between requests
   bool allow_nonfinite_weights = false;
+  std::optional<std::string> chat_template;  // its source; counts instead of the model's own
   std::map<std::string, std::string>
       sha256;  // file name -> hex digest that it must have; empty: any
   Limits limits;
@@ -90,13 +92,14 @@ class Engine {
   // charges for nothing leaves Check out.
 
   // Before any work is done for the prompt: whether the request is valid, could fit, and would find
-  // room in the queue now. Returns the prompt's tokens; of a text the fewest that it can have.
-  // Errors: see request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET),
+  // room in the queue now. Returns the prompt's tokens; of a text the fewest that it can have, of a
+  // chat one. Errors: see request_validation.h; RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET),
   // DEADLINE_EXCEEDED, UNAVAILABLE (DRAINING, DEVICE_ERROR).
   virtual absl::StatusOr<int64_t> Check(const Request& request) const = 0;
 
   // Validates, makes tokens of the prompt, and checks its length. Errors: see request_validation.h;
-  // RESOURCE_EXHAUSTED (TENANT_KV), DEADLINE_EXCEEDED.
+  // of a chat ChatPrompts::Render (intake/chat_prompts.h); RESOURCE_EXHAUSTED (TENANT_KV),
+  // DEADLINE_EXCEEDED.
   virtual absl::StatusOr<PreparedRequest> Prepare(Request request) const = 0;
 
   // Queues. On success the sink receives events, the last of them Finished or Failed; on error it

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/generation_config.h"
 #include "engine/model/model_fingerprint.h"
 #include "engine/model/rope_base.h"
 #include "engine/model/selection_lists.h"
@@ -42,6 +43,8 @@ absl::Status CheckOptions(const EngineOptions& options) {
   }
   if (options.max_step_tokens > 16384) return InvalidField("max_step_tokens", "at most 16384");
   if (options.limits.max_context < 1) return InvalidField("max_context", "at least 1");
+  // Before the weights are read; ChatPrompts::Create does it again with the model's tokens.
+  if (options.chat_template) return ChatPrompts::Check(*options.chat_template);
   return absl::OkStatus();
 }
 
@@ -99,9 +102,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   }
   if (!model.ok()) return model.status();
   model_ = *std::move(model);
-  auto tokenizer = Tokenizer::Load(checkpoint.tokenizer_files(), model_->config());
-  if (!tokenizer.ok()) return tokenizer.status();
-  tokenizer_ = *std::move(tokenizer);
+  RETURN_IF_ERROR(LoadText(checkpoint));
   RETURN_IF_ERROR(ReserveCache());
   if (OnGpu()) {
     const int32_t max_rows = std::min(options_.max_step_tokens, options_.limits.max_context - 1);
@@ -141,10 +142,30 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
   info_.prefix_cache = options_.prefix_cache;
-  intake_ = std::make_unique<RequestIntake>(info_, options_.limits, *tokenizer_);
+  info_.chat_refusal = chats_->refusal();
+  info_.chat_template_refused = chats_->template_refused();
+  intake_ = std::make_unique<RequestIntake>(info_, options_.limits, *tokenizer_, *chats_);
   queue_.Report(Sample());
   thread_ = std::thread([this] { Loop(); });
   pthread_setname_np(thread_.native_handle(), "eta-step");
+  return absl::OkStatus();
+}
+
+// What makes tokens of texts and prompts of chats.
+absl::Status StepEngine::LoadText(const Checkpoint& checkpoint) {
+  ModelConfig config = model_->config();
+  if (checkpoint.generation_config_json()) {
+    RETURN_IF_ERROR(ReadGenerationConfig(*checkpoint.generation_config_json(), config));
+  }
+  TokenizerFiles files = checkpoint.tokenizer_files();
+  if (options_.chat_template) files.chat_template = options_.chat_template;
+  auto tokenizer = Tokenizer::Load(files, config);
+  if (!tokenizer.ok()) return tokenizer.status();
+  tokenizer_ = *std::move(tokenizer);
+  auto chats = ChatPrompts::Create(
+      {.of_model = checkpoint.chat_template(), .given = options_.chat_template}, *tokenizer_);
+  if (!chats.ok()) return chats.status();
+  chats_ = *std::move(chats);
   return absl::OkStatus();
 }
 

@@ -6,12 +6,13 @@
 #include <thread>
 #include <vector>
 
+#include "engine/intake/chat_prompts.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/dispatcher.h"
 #include "engine/engine.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
-#include "engine/request_intake.h"
+#include "engine/intake/request_intake.h"
 #include "engine/submission_queue.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -20,9 +21,9 @@ namespace eta {
 class StepEngine final : public Engine {
  public:
   // Loads the model onto `backend`, reserves the KV cache and starts the step thread. Errors of
-  // Model::Load, Tokenizer::Load and, on a GPU, WarmUp; INVALID_ARGUMENT for options that make no
-  // sense; RESOURCE_EXHAUSTED, with the bytes wanted and free, where the device's memory is too
-  // small.
+  // Model::Load, Tokenizer::Load, ChatPrompts::Create and, on a GPU, WarmUp; INVALID_ARGUMENT for
+  // options that make no sense; RESOURCE_EXHAUSTED, with the bytes wanted and free, where the
+  // device's memory is too small.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         const Checkpoint& checkpoint,
                                                         std::unique_ptr<Backend> backend,
@@ -46,6 +47,7 @@ class StepEngine final : public Engine {
   StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend, Observer* observer);
   bool OnGpu() const { return backend_->name() == "cuda"; }
   absl::Status Load(const Checkpoint& checkpoint);
+  absl::Status LoadText(const Checkpoint& checkpoint);
   absl::Status ReserveCache();
   absl::StatusOr<int64_t> PoolBytes(const KvGeometry& geometry) const;
 
@@ -63,10 +65,11 @@ class StepEngine final : public Engine {
   EngineInfo info_;
 
   // Built by Load, then used by the step thread alone. Callers read what does not change: the
-  // tokenizer, the intake and the cache's geometry.
+  // tokenizer, the chats' template, the intake and the cache's geometry.
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatPrompts> chats_;
   std::unique_ptr<RequestIntake> intake_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Dispatcher> dispatcher_;

@@ -70,6 +70,7 @@ int Lifecycle::BadStart(const absl::Status& why) {
 absl::Status Lifecycle::CheckFlags() {
   absl::Status status = OfFlag("--system_call_filter", filtered_.status());
   if (status.ok()) status = ReadSecrets(flags_);
+  if (status.ok()) status = ReadChatTemplate(flags_);
   if (status.ok()) status = Server::Check(flags_.server, flags_.engine.limits);
   if (status.ok()) LogInsecureChoices(flags_, *filtered_, failpoints_ != nullptr, *log_);
   return status;
@@ -135,6 +136,7 @@ absl::Status Lifecycle::LoadEngine() {
                  "calls may take the CPUs of steps: " + std::string(step_cpus.status().message())));
   }
   LogStart(flags_, *filtered_, cpus, step_cpus.value_or(0), engine_->info(), *log_);
+  LogChatTemplate(engine_->info(), *log_);
   return absl::OkStatus();
 }
 

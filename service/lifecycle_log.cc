@@ -57,11 +57,18 @@ void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int ste
       .Add("block_size", info.config.block_size)
       .Add("kv_dtype", Name(info.kv_dtype))
       .Add("index_dtype", Name(info.index_dtype))
+      .Add("chat", info.chat_refusal.empty())
       .Add("system_calls_filtered", filtered)
       .Add("cpus", cpus.affinity);
   if (cpus.quota) event.Add("cpu_quota", *cpus.quota);
   event.Add("step_cpus", step_cpus).Add("flags", flags.given);
   log.Write(std::move(event));
+}
+
+void LogChatTemplate(const EngineInfo& info, Log& log) {
+  if (!info.chat_template_refused) return;
+  log.Write(LogEvent(LogLevel::kWarning, "no_chat",
+                     "chats are refused (CHAT_UNSUPPORTED): " + info.chat_refusal));
 }
 
 void LogTooManyThreads(const UsableCpus& cpus, const BackendOptions& backend, Log& log) {

@@ -21,6 +21,8 @@ void LogInsecureChoices(const Flags& flags, bool filtered, bool has_failpoints, 
 // What is served, and by which flags. `filtered`: system calls are.
 void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int step_cpus,
               const EngineInfo& info, Log& log);
+// A warning where chats are refused since the model's chat template is not understood.
+void LogChatTemplate(const EngineInfo& info, Log& log);
 // A warning where --threads are more than may run at a time.
 void LogTooManyThreads(const UsableCpus& cpus, const BackendOptions& backend, Log& log);
 // A reload of --tenants.

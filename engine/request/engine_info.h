@@ -26,6 +26,9 @@ struct EngineInfo {
   size_t weight_bytes;
   size_t kv_bytes;
   bool prefix_cache = true;  // full blocks of prompts are shared between requests
+  std::string chat_refusal;  // why no prompts are made of chats; empty: they are
+  // The model has a chat template that is not understood: chat_refusal says what.
+  bool chat_template_refused = false;
 };
 
 }  // namespace eta

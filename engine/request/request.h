@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
+#include "engine/chat/chat.h"
 #include "engine/request/threshold_profile.h"
 #include "kernels/batch.h"
 #include "kernels/params.h"
@@ -99,8 +100,8 @@ struct Request {
   // tenant only, so that no tenant can feel another's prompts.
   std::string tenant;
   TenantShare share;
-  std::variant<std::string, std::vector<int32_t>> prompt;  // UTF-8 text, or token ids
-  bool parse_special = false;  // special tokens that the text spells are those tokens; not with ids
+  std::variant<std::string, std::vector<int32_t>, Chat> prompt;  // UTF-8 text, token ids or a chat
+  bool parse_special = false;  // special tokens that the text spells are those tokens; text only
   SamplingOptions sampling;
   StoppingOptions stopping;
   OutputOptions output;

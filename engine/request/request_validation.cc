@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/utf8.h"
+#include "engine/request/chat_validation.h"
 #include "engine/request/profile_validation.h"
 
 namespace eta {
@@ -87,17 +88,31 @@ void CheckText(std::string_view text, const Limits& limits, Checker& check) {
                 absl::StrCat("is not UTF-8 from byte ", invalid.value_or(0), " on"));
 }
 
-void CheckPrompt(const Request& request, const ModelConfig& config, const Limits& limits,
+void CheckChat(const Chat& chat, const EngineInfo& model, const Limits& limits, Checker& check) {
+  if (check.ok()) check.Set(ValidateChat(chat, limits));
+  if (model.chat_refusal.empty()) return;
+  check.Set(MakeError(absl::StatusCode::kFailedPrecondition,
+                      absl::StrCat("chat: send text or token_ids: ", model.chat_refusal),
+                      {.reason = "CHAT_UNSUPPORTED"}));
+}
+
+void CheckPrompt(const Request& request, const EngineInfo& model, const Limits& limits,
                  Checker& check) {
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
     CheckText(*text, limits, check);
+    return;
+  }
+  if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
+    check.Require(!request.parse_special, "parse_special",
+                  "is for text: a chat's special tokens are its template's");
+    CheckChat(*chat, model, limits, check);
     return;
   }
   const auto& ids = std::get<std::vector<int32_t>>(request.prompt);
   check.Require(!request.parse_special, "parse_special",
                 "is for text: token_ids are taken as they are");
   check.Require(!ids.empty(), "token_ids.ids", "must not be empty");
-  check.TokenIds(ids, config.vocab_size, "token_ids.ids");
+  check.TokenIds(ids, model.config.vocab_size, "token_ids.ids");
 }
 
 void CheckSampling(const SamplingOptions& sampling, const ModelConfig& config, Checker& check) {
@@ -199,7 +214,7 @@ absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
   const ModelConfig& config = model.config;
   Checker check;
   check.Require(IsRequestId(request.id), "request_id", kRequestIdRule);
-  CheckPrompt(request, config, limits, check);
+  CheckPrompt(request, model, limits, check);
   CheckSampling(request.sampling, config, check);
   CheckStopping(request.stopping, config, limits, check);
   CheckOutput(request.output, check);
@@ -228,7 +243,7 @@ absl::Status NoTextError() {
 absl::Status RequireIdsOnly(const Request& request) {
   const std::string why = kIdsOnly;
   Checker check;
-  check.Precondition(!std::holds_alternative<std::string>(request.prompt),
+  check.Precondition(std::holds_alternative<std::vector<int32_t>>(request.prompt),
                      absl::StrCat("text: send token_ids: ", why));
   check.Precondition(request.stopping.stop_strings.empty(),
                      absl::StrCat("stopping.stop_strings: use stop_token_ids: ", why));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "service/generate/convert_chat.h"
 
 namespace eta {
 namespace {
@@ -171,8 +172,14 @@ absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message) {
       request.prompt =
           std::vector<int32_t>(message.token_ids().ids().begin(), message.token_ids().ids().end());
       break;
+    case v1::GenerateRequest::kChat: {
+      auto chat = ToChat(message.chat());
+      if (!chat.ok()) return chat.status();
+      request.prompt = *std::move(chat);
+      break;
+    }
     case v1::GenerateRequest::PROMPT_NOT_SET:
-      return InvalidField("prompt", "one of text and token_ids must be set");
+      return InvalidField("prompt", "one of text, token_ids and chat must be set");
   }
   absl::Status status = Convert(message.sampling(), request.sampling);
   if (status.ok()) status = Convert(message.attention(), request.attention);

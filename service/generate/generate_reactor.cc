@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/chat_validation.h"
 #include "engine/request/profile_validation.h"
 #include "engine/request/request_validation.h"
 #include "kernels/failpoint.h"
@@ -28,6 +29,15 @@ DefaultProfileUse UseOf(const absl::Status& usable) {
   if (absl::IsNotFound(usable)) return DefaultProfileUse::kAbsent;
   const bool unfit = GetErrorDetail(usable).reason == "PROFILE_MISMATCH";
   return unfit ? DefaultProfileUse::kUnfit : DefaultProfileUse::kUnavailable;
+}
+
+// Bytes that tokens have to be made of.
+int64_t TextBytes(const Request& request) {
+  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
+    return static_cast<int64_t>(text->size());
+  }
+  const auto* chat = std::get_if<Chat>(&request.prompt);
+  return chat == nullptr ? 0 : ChatBytes(*chat);
 }
 
 }  // namespace
@@ -162,10 +172,10 @@ absl::Status GenerateReactor::Submit() {
   const auto least_tokens = service_.engine.Check(request_);
   if (!least_tokens.ok()) return least_tokens.status();
   // Text is paid for before it is made tokens.
-  if (const auto* text = std::get_if<std::string>(&request_.prompt)) {
+  if (const int64_t bytes = TextBytes(request_); bytes > 0) {
     absl::Status charged = lease().Charge(*least_tokens + max_tokens);
     if (!charged.ok()) return charged;
-    text_cost_ = static_cast<int64_t>(text->size()) / kTextBytesPerToken;
+    text_cost_ = bytes / kTextBytesPerToken;
     lease().Use(text_cost_);
   }
   auto prepared = service_.engine.Prepare(std::move(request_));

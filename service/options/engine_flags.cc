@@ -9,7 +9,7 @@
 
 namespace eta {
 
-void AddModelFlags(CLI::App& app, EngineOptions& options) {
+void AddModelFlags(CLI::App& app, EngineOptions& options, std::string& chat_template) {
   app.add_option("--model", options.model_dir,
                  "The model: a folder in Hugging Face's layout, or a GGUF file")
       ->required()
@@ -17,6 +17,11 @@ void AddModelFlags(CLI::App& app, EngineOptions& options) {
       ->group("Model");
   app.add_option("--model_name", options.model_name,
                  "Name of the model in requests and answers. Default: the folder's or file's name")
+      ->group("Model");
+  app.add_option("--chat_template", chat_template,
+                 "File of a chat template (Jinja) that counts instead of the model's own. Default: "
+                 "the model's")
+      ->type_name("FILE")
       ->group("Model");
   app.add_option_function<std::vector<std::string>>(
          "--sha256",

@@ -9,7 +9,7 @@
 namespace eta {
 
 // Each function adds its flags to `app`. Parsing fills the options, which must outlive `app`.
-void AddModelFlags(CLI::App& app, EngineOptions& options);
+void AddModelFlags(CLI::App& app, EngineOptions& options, std::string& chat_template);
 void AddEngineFlags(CLI::App& app, EngineOptions& options);
 void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants);
 void AddProfileFlags(CLI::App& app, Flags& flags);

@@ -11,7 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/input_file.h"
 #include "engine/base/threads/watched_files.h"
+#include "engine/chat/chat_template.h"
 #include "service/options/flag_groups.h"
 #include "service/telemetry/metric_catalogue.h"
 
@@ -115,7 +117,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
       ->envname("ETA_CONFIG");
   app.allow_config_extras(CLI::config_extras_mode::error);
 
-  AddGroup(app, "Model", [&] { AddModelFlags(app, flags.engine); });
+  AddGroup(app, "Model", [&] { AddModelFlags(app, flags.engine, flags.chat_template); });
   AddGroup(app, "Engine", [&] { AddEngineFlags(app, flags.engine); });
   AddGroup(app, "Limits of requests",
            [&] { AddLimitFlags(app, flags.engine.limits, flags.tenants); });
@@ -151,6 +153,20 @@ absl::Status ReadSecrets(Flags& flags) {
   auto url = ReadSecret("--profile_store_file", flags.profile_store_file);
   if (!url.ok()) return url.status();
   flags.profile_store = *std::move(url);
+  return absl::OkStatus();
+}
+
+// As files of a model are read: not if every user of the host may write it.
+absl::Status ReadChatTemplate(Flags& flags) {
+  if (flags.chat_template.empty()) return absl::OkStatus();
+  const auto file = InputFile::Open(flags.chat_template);
+  auto source = file.ok() ? file->ReadAll(ChatTemplateLimits::kSourceBytes)
+                          : absl::StatusOr<std::string>(file.status());
+  if (!source.ok()) {
+    return absl::Status(source.status().code(),
+                        absl::StrCat("--chat_template: ", std::string(source.status().message())));
+  }
+  flags.engine.chat_template = *std::move(source);
   return absl::OkStatus();
 }
 

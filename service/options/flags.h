@@ -17,6 +17,7 @@ namespace eta {
 
 struct Flags {
   EngineOptions engine;
+  std::string chat_template;  // a file, which becomes engine.chat_template; empty: none
   ServerOptions server;
   std::string profile_store;       // as OpenProfileStore reads it; empty: none
   std::string profile_store_file;  // a file with profile_store in one line; empty: none
@@ -51,5 +52,8 @@ ParsedFlags ParseFlags(int argc, char** argv);
 // Reads profile_store from profile_store_file, if that is set. It is separate from ParseFlags, so
 // that a process can first give up the rights that the flags name. Errors name the flag.
 absl::Status ReadSecrets(Flags& flags);
+
+// Reads engine.chat_template from the file chat_template, if that is set. Errors name the flag.
+absl::Status ReadChatTemplate(Flags& flags);
 
 }  // namespace eta

@@ -69,6 +69,7 @@ void FillServer(const ServerStatus& status, v1::ServerInfo& out) {
   out.set_model_fingerprint(info.model_fingerprint);
   out.set_tokenizer_fingerprint(info.tokenizer_fingerprint);
   out.set_backend(info.backend);
+  out.set_chat(info.chat_refusal.empty());
   v1::KvGeometry& kv = *out.mutable_kv();
   kv.set_layers(info.config.num_layers);
   kv.set_query_heads(info.config.num_query_heads);

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "engine/base/utf8.h"
+#include "engine/request/chat_validation.h"
 #include "engine/request/request_validation.h"
 #include "eta/v1/generate.pb.h"
 #include "service/generate/convert.h"
@@ -29,6 +30,7 @@ eta::EngineInfo Model(bool gated) {
   info.config.num_kv_heads = 2;
   info.config.has_predictor = gated;
   info.config.gate = gated ? eta::Gate::kSilu : eta::Gate::kNone;
+  if (gated) info.chat_refusal = "this model has no chat template";
   return info;
 }
 
@@ -59,11 +61,27 @@ bool AreIds(const std::vector<int32_t>& ids) {
                      [](int32_t id) { return id >= 0 && id < kVocabulary; });
 }
 
+void CheckChat(const eta::Chat& chat, const eta::Limits& limits) {
+  Require(!chat.messages.empty() && chat.messages.size() <= eta::kMaxChatMessages);
+  Require(eta::ChatBytes(chat) <= limits.max_prompt_bytes + (int64_t{64} << 10));
+  const std::set<std::string> roles = {"system", "user", "assistant", "tool"};
+  for (const eta::ChatMessage& message : chat.messages) {
+    Require(roles.contains(message.role) && !eta::FirstInvalidUtf8(message.content));
+    for (const auto& name : {message.name, message.tool_call_id}) {
+      Require(!name || (name->size() <= 256 && !eta::FirstInvalidUtf8(*name)));
+    }
+  }
+  Require(!eta::FirstInvalidUtf8(chat.variables_json));
+}
+
 void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
                    const eta::Limits& limits) {
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
     Require(!text->empty() && static_cast<int64_t>(text->size()) <= limits.max_prompt_bytes);
     Require(!eta::FirstInvalidUtf8(*text));
+  } else if (const auto* chat = std::get_if<eta::Chat>(&request.prompt)) {
+    CheckChat(*chat, limits);
+    Require(!request.parse_special && model.chat_refusal.empty());
   } else {
     const auto& ids = std::get<std::vector<int32_t>>(request.prompt);
     Require(!ids.empty() && AreIds(ids) && !request.parse_special);

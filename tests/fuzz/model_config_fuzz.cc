@@ -1,5 +1,5 @@
-// Any bytes as config.json, as a shard index and as JSON under tight limits: refused, or values
-// within their bounds.
+// Any bytes as config.json, as generation_config.json, as a shard index and as JSON under tight
+// limits: refused, or values within their bounds.
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -7,6 +7,7 @@
 
 #include "engine/base/json/json_check.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/model/generation_config.h"
 #include "engine/model/model_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
@@ -28,6 +29,15 @@ void CheckTightLimits(std::string_view text) {
   }
 }
 
+void CheckGenerationConfig(std::string_view text) {
+  eta::ModelConfig config;
+  config.vocab_size = 100;
+  const absl::Status status = eta::ReadGenerationConfig(text, config);
+  if (!status.ok()) eta::fuzz::RequireReadable(status);
+  eta::fuzz::Require(config.eos_ids.size() <= 16 && (status.ok() || config.eos_ids.empty()));
+  for (const int32_t id : config.eos_ids) eta::fuzz::Require(id >= 0 && id < 100);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -39,6 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (file.empty() || file.front() == '.' || file.find('/') != std::string::npos) std::abort();
     }
   }
+  CheckGenerationConfig(text);
   const auto config = eta::ParseModelConfig(text);
   if (!config.ok()) return 0;
   if (config->head_dim < 2 || config->head_dim > 256 || config->head_dim % 2 != 0) std::abort();

@@ -33,6 +33,15 @@ ModelConfig PuppetModel() {
   return config;
 }
 
+// A line for each message.
+std::string Rendered(const Chat& chat) {
+  std::string text;
+  for (const ChatMessage& message : chat.messages) {
+    text += message.role + ": " + message.content + "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 PuppetCall::PuppetCall(uint64_t handle, Request request, std::shared_ptr<EventSink> sink)
@@ -137,6 +146,7 @@ int PuppetEngine::submissions() const {
 
 absl::StatusOr<int64_t> PuppetEngine::Check(const Request& request) const {
   if (absl::Status valid = ValidateRequest(request, info_, limits_); !valid.ok()) return valid;
+  if (std::holds_alternative<Chat>(request.prompt)) return 1;
   const auto* text = std::get_if<std::string>(&request.prompt);
   return text != nullptr ? LeastTokens(text->size(), info_)
                          : static_cast<int64_t>(std::get<1>(request.prompt).size());
@@ -145,8 +155,10 @@ absl::StatusOr<int64_t> PuppetEngine::Check(const Request& request) const {
 absl::StatusOr<PreparedRequest> PuppetEngine::Prepare(Request request) const {
   if (absl::Status valid = ValidateRequest(request, info_, limits_); !valid.ok()) return valid;
   PreparedRequest prepared{.request = std::move(request), .prompt = {}, .arrival = Clock::now()};
-  if (const auto* text = std::get_if<std::string>(&prepared.request.prompt)) {
-    auto ids = Tokenize(*text);
+  const auto* text = std::get_if<std::string>(&prepared.request.prompt);
+  const auto* chat = std::get_if<Chat>(&prepared.request.prompt);
+  if (text != nullptr || chat != nullptr) {
+    auto ids = Tokenize(text != nullptr ? *text : Rendered(*chat));
     if (!ids.ok()) return ids.status();
     prepared.prompt = *std::move(ids);
   } else {

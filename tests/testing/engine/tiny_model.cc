@@ -74,6 +74,13 @@ void Write(const std::string& folder, const std::map<std::string, TensorToWrite>
 
 }  // namespace
 
+const char kTinyChatTemplate[] =
+    "{{ bos_token }}{% if style %}{{ style }}\n{% endif %}{% for message in messages %}"
+    "{% if message['role'] == 'system' and not loop.first %}"
+    "{{ raise_exception('a system message must be the first') }}{% endif %}"
+    "{{ message['role'] + ': ' }}{{ message['content'] }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}";
+
 TinyModel::TinyModel(const TinyModelOptions& options) {
   std::string pattern = (std::filesystem::temp_directory_path() / "eta-tiny-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) std::abort();
@@ -82,6 +89,12 @@ TinyModel::TinyModel(const TinyModelOptions& options) {
   std::ofstream(path_ + "/config.json") << json;
   std::filesystem::copy_file(std::string(ETA_SOURCE_DIR) + "/models/eta-27m/tokenizer.model",
                              path_ + "/tokenizer.model");
+  if (options.chat_template) {
+    std::ofstream(path_ + "/chat_template.jinja") << *options.chat_template;
+  }
+  if (options.generation_config) {
+    std::ofstream(path_ + "/generation_config.json") << *options.generation_config;
+  }
 
   std::mt19937 random(options.seed);
   std::map<std::string, std::vector<std::byte>> stored;

@@ -24,10 +24,16 @@ struct TinyModelOptions {
   float threshold_bias = 1.5f;           // the predicted thresholds lie around it
   std::optional<int32_t> nan_embedding;  // the row of this token is NaN (needs tied = false)
   uint32_t seed = 1;
-  bool coarse_weights = false;    // values that float16 and bfloat16 both hold exactly
-  DType dtype = DType::kFloat32;  // of the file: float32, float16 or bfloat16
-  int32_t shards = 1;             // above 1: that many files and an index
+  bool coarse_weights = false;               // values that float16 and bfloat16 both hold exactly
+  DType dtype = DType::kFloat32;             // of the file: float32, float16 or bfloat16
+  int32_t shards = 1;                        // above 1: that many files and an index
+  std::optional<std::string> chat_template;  // chat_template.jinja
+  std::optional<std::string> generation_config;  // generation_config.json
 };
+
+// A chat template for it: "<s>user: Hello</s>assistant:", the two being tokens. It refuses a
+// system message that is not the first one. Its variable `style` comes before all, as text.
+extern const char kTinyChatTemplate[];
 
 // A folder under the system's temporary directory, removed when this object goes.
 class TinyModel {

@@ -1,4 +1,4 @@
-#include "engine/request_intake.h"
+#include "engine/intake/request_intake.h"
 
 #include <string>
 #include <utility>
@@ -40,12 +40,26 @@ int64_t RequestIntake::LeastPromptTokens(const Request& request) const {
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
     return LeastTokens(text->size(), info_);
   }
-  return static_cast<int64_t>(std::get<1>(request.prompt).size());
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt)) {
+    return static_cast<int64_t>(ids->size());
+  }
+  return 1;
 }
 
 absl::Status RequestIntake::CheckLeastContext(const Request& request, int64_t least_tokens) const {
   return CheckContext(least_tokens, request.stopping.max_tokens, limits_,
-                      /*at_least=*/std::holds_alternative<std::string>(request.prompt));
+                      /*at_least=*/!std::holds_alternative<std::vector<int32_t>>(request.prompt));
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(const Request& request,
+                                                           const Chat& chat) const {
+  const auto rendered = chats_.Render(chat);
+  if (!rendered.ok()) return rendered.status();
+  // Before tokens are made of what could not be served.
+  if (const int64_t bytes = TextBytes(*rendered); bytes > 0) {
+    RETURN_IF_ERROR(CheckLeastContext(request, LeastTokens(static_cast<size_t>(bytes), info_)));
+  }
+  return chats_.Encode(*rendered);
 }
 
 absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
@@ -58,10 +72,14 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
     auto encoded = tokenizer_.Encode(*text, /*add_bos=*/true, request.parse_special);
     if (!encoded.ok()) return encoded.status();
     prepared.prompt = *std::move(encoded);
-    request.prompt = std::vector<int32_t>();  // the text is needed no more
+  } else if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
+    auto encoded = Encode(request, *chat);
+    if (!encoded.ok()) return encoded.status();
+    prepared.prompt = *std::move(encoded);
   } else {
     prepared.prompt = std::move(std::get<1>(request.prompt));
   }
+  request.prompt = std::vector<int32_t>();  // neither text nor chat is needed any more
   const int32_t max_tokens = request.stopping.max_tokens;
   const int64_t tokens = prepared.prompt_tokens();
   RETURN_IF_ERROR(CheckContext(tokens, max_tokens, limits_));

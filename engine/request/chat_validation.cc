@@ -1,0 +1,98 @@
+// lint: untrusted-input, fuzz-covered
+#include "engine/request/chat_validation.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/json/json_check.h"
+#include "engine/base/json/json_fields.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/utf8.h"
+#include "engine/chat/chat_template.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool"};
+// What a template has from the server; a caller may not put something else in its place.
+constexpr const char* kOwnVariables[] = {"messages", "add_generation_prompt", "bos_token",
+                                         "eos_token"};
+
+absl::Status CheckUtf8(std::string_view text, const std::string& field) {
+  const auto invalid = FirstInvalidUtf8(text);
+  if (!invalid) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("is not UTF-8 from byte ", *invalid, " on"));
+}
+
+absl::Status CheckName(const std::optional<std::string>& name, const std::string& field) {
+  if (!name) return absl::OkStatus();
+  if (name->size() > kMaxChatNameBytes) {
+    return InvalidField(field, absl::StrCat("at most ", kMaxChatNameBytes, " bytes"));
+  }
+  return CheckUtf8(*name, field);
+}
+
+absl::Status CheckMessage(const ChatMessage& message, const std::string& field) {
+  if (std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles)) {
+    return InvalidField(field + ".role", "must be system, user, assistant or tool");
+  }
+  RETURN_IF_ERROR(CheckUtf8(message.content, field + ".text"));
+  RETURN_IF_ERROR(CheckName(message.name, field + ".name"));
+  return CheckName(message.tool_call_id, field + ".tool_call_id");
+}
+
+absl::Status CheckVariables(const std::string& text) {
+  if (text.empty()) return absl::OkStatus();
+  const std::string field = "chat.variables";
+  const absl::Status sound = CheckJson("must be one JSON object, but", text,
+                                       {.max_bytes = ChatTemplateLimits::kVariablesBytes,
+                                        .max_depth = ChatTemplateLimits::kVariablesDepth});
+  if (!sound.ok()) return InvalidField(field, std::string(sound.message()));
+  const JsonTree variables(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false));
+  for (const char* name : kOwnVariables) {
+    if (variables.root().contains(name)) {
+      return InvalidField(absl::StrCat(field, ".", name), "is a name of the server's own");
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t BytesOf(const ChatMessage& message) {
+  const auto bytes = [](const std::string& text) { return static_cast<int64_t>(text.size()); };
+  return bytes(message.content) + bytes(message.name.value_or("")) +
+         bytes(message.tool_call_id.value_or(""));
+}
+
+int64_t MessageBytes(const Chat& chat) {
+  int64_t bytes = 0;
+  for (const ChatMessage& message : chat.messages) bytes += BytesOf(message);
+  return bytes;
+}
+
+}  // namespace
+
+absl::Status ValidateChat(const Chat& chat, const Limits& limits) {
+  const std::string field = "chat.messages";
+  if (chat.messages.empty()) return InvalidField(field, "must not be empty");
+  if (chat.messages.size() > kMaxChatMessages) {
+    return InvalidField(field, absl::StrCat("at most ", kMaxChatMessages, " messages"));
+  }
+  if (MessageBytes(chat) > limits.max_prompt_bytes) {
+    return InvalidField(field,
+                        absl::StrCat("at most ", limits.max_prompt_bytes, " bytes together"));
+  }
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    RETURN_IF_ERROR(CheckMessage(chat.messages[i], absl::StrCat(field, "[", i, "]")));
+  }
+  return CheckVariables(chat.variables_json);
+}
+
+int64_t ChatBytes(const Chat& chat) {
+  return MessageBytes(chat) + static_cast<int64_t>(chat.variables_json.size());
+}
+
+}  // namespace eta

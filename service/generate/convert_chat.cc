@@ -1,0 +1,101 @@
+// lint: untrusted-input, fuzz-covered
+#include "service/generate/convert_chat.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/utf8.h"
+#include "engine/request/chat_validation.h"
+
+namespace eta {
+namespace {
+
+constexpr int kMaxParts = 4096;
+
+absl::Status Convert(v1::ChatRole in, const std::string& field, std::string& out) {
+  switch (in) {
+    case v1::CHAT_ROLE_SYSTEM:
+      out = "system";
+      return absl::OkStatus();
+    case v1::CHAT_ROLE_USER:
+      out = "user";
+      return absl::OkStatus();
+    case v1::CHAT_ROLE_ASSISTANT:
+      out = "assistant";
+      return absl::OkStatus();
+    case v1::CHAT_ROLE_TOOL:
+      out = "tool";
+      return absl::OkStatus();
+    case v1::CHAT_ROLE_UNSPECIFIED:
+      return InvalidField(field, "must be set: system, user, assistant or tool");
+    default:
+      return InvalidField(field, "this value is not known to this server");
+  }
+}
+
+// Each part is text by itself: a character that is cut between two parts is in neither.
+absl::Status Convert(const v1::ContentParts& in, const std::string& field, std::string& out) {
+  if (in.items().empty()) return InvalidField(field + ".items", "must not be empty");
+  for (int i = 0; i < in.items_size(); ++i) {
+    const v1::ContentPart& part = in.items(i);
+    const std::string item = absl::StrCat(field, ".items[", i, "]");
+    if (!part.has_text()) {
+      return InvalidField(item, "must be text: this server knows no other kind of part");
+    }
+    if (const auto invalid = FirstInvalidUtf8(part.text())) {
+      return InvalidField(item + ".text", absl::StrCat("is not UTF-8 from byte ", *invalid, " on"));
+    }
+    out += part.text();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Convert(const v1::ChatMessage& in, const std::string& field, ChatMessage& out) {
+  RETURN_IF_ERROR(Convert(in.role(), field + ".role", out.role));
+  switch (in.content_case()) {
+    case v1::ChatMessage::kText:
+      out.content = in.text();
+      break;
+    case v1::ChatMessage::kParts:
+      RETURN_IF_ERROR(Convert(in.parts(), field + ".parts", out.content));
+      break;
+    case v1::ChatMessage::CONTENT_NOT_SET:
+      return InvalidField(field, "one of text and parts must be set");
+  }
+  if (in.has_name()) out.name = in.name();
+  if (in.has_tool_call_id()) out.tool_call_id = in.tool_call_id();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Chat> ToChat(const v1::Chat& message) {
+  const std::string field = "chat.messages";
+  // Before anything is made of them: an empty message takes two bytes on the wire.
+  if (static_cast<size_t>(message.messages_size()) > kMaxChatMessages) {
+    return InvalidField(field, absl::StrCat("at most ", kMaxChatMessages, " messages"));
+  }
+  int parts = 0;
+  for (const v1::ChatMessage& in : message.messages()) {
+    parts += in.parts().items_size();
+    if (parts > kMaxParts) {
+      return InvalidField(field, absl::StrCat("at most ", kMaxParts, " parts together"));
+    }
+  }
+  Chat chat;
+  chat.messages.resize(static_cast<size_t>(message.messages_size()));
+  for (int i = 0; i < message.messages_size(); ++i) {
+    RETURN_IF_ERROR(Convert(message.messages(i), absl::StrCat(field, "[", i, "]"),
+                            chat.messages[static_cast<size_t>(i)]));
+  }
+  if (message.has_add_generation_prompt()) {
+    chat.add_generation_prompt = message.add_generation_prompt();
+  }
+  chat.variables_json = message.variables();
+  return chat;
+}
+
+}  // namespace eta
