@@ -85,12 +85,12 @@ std::shared_ptr<grpc::Channel> Connect(const ServerFlags& flags) {
       access->address, credentials, arguments, std::move(interceptors));
 }
 
-CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context) {
+CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context) : context_(context) {
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGINT);
   sigaddset(&signals_, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-  waiter_ = std::thread([this, context] { Wait(context); });
+  waiter_ = std::thread([this] { Wait(); });
 }
 
 CancelOnInterrupt::~CancelOnInterrupt() {
@@ -99,12 +99,19 @@ CancelOnInterrupt::~CancelOnInterrupt() {
   waiter_.join();
 }
 
-void CancelOnInterrupt::Wait(grpc::ClientContext* context) {
+bool CancelOnInterrupt::Follow(grpc::ClientContext* context) {
+  const MutexLock lock(mutex_);
+  context_ = context;
+  return happened_.exchange(false);
+}
+
+void CancelOnInterrupt::Wait() {
   while (true) {
     int signal = 0;
     if (sigwait(&signals_, &signal) != 0 || ending_) return;
-    if (happened_.exchange(true)) _exit(kInterrupted);
-    context->TryCancel();
+    const MutexLock lock(mutex_);
+    if (context_ == nullptr || happened_.exchange(true)) _exit(kInterrupted);
+    context_->TryCancel();
   }
 }
 

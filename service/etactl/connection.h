@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "engine/base/mutex.h"
 #include "service/etactl/server.h"
 
 namespace eta::ctl {
@@ -34,21 +35,27 @@ class UsageError : public std::runtime_error {
 // Throws UsageError if ReadServerFlags returns an error.
 std::shared_ptr<grpc::Channel> Connect(const ServerFlags& flags);
 
-// While it lives, the first SIGINT or SIGTERM cancels the call, and the second ends the process.
-// REQUIRES: no other thread has been started yet, since the signals must be blocked in all threads.
+// While it lives, the first SIGINT or SIGTERM cancels the call that it follows, and the second ends
+// the process; without a call the first one does. REQUIRES: no other thread has been started before
+// the first one of these is made, since the signals must be blocked in all threads.
 class CancelOnInterrupt {
  public:
-  explicit CancelOnInterrupt(grpc::ClientContext* context);
+  explicit CancelOnInterrupt(grpc::ClientContext* context = nullptr);
   ~CancelOnInterrupt();
   CancelOnInterrupt(const CancelOnInterrupt&) = delete;
   CancelOnInterrupt& operator=(const CancelOnInterrupt&) = delete;
 
+  // Follows this call instead; null: none, as must be before the call's context goes. Returns
+  // whether the one before was cancelled.
+  bool Follow(grpc::ClientContext* context) EXCLUDES(mutex_);
   bool happened() const { return happened_; }
 
  private:
-  void Wait(grpc::ClientContext* context);
+  void Wait() EXCLUDES(mutex_);
 
   sigset_t signals_;
+  Mutex mutex_;
+  grpc::ClientContext* context_ GUARDED_BY(mutex_);
   std::atomic<bool> happened_{false};
   std::atomic<bool> ending_{false};
   std::thread waiter_;

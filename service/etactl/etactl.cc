@@ -12,11 +12,12 @@
 #include "service/etactl/calibrate.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/error.h"
-#include "service/etactl/generate.h"
+#include "service/etactl/generate/chat.h"
+#include "service/etactl/generate/generate.h"
+#include "service/etactl/generate/request.h"
 #include "service/etactl/log_level.h"
 #include "service/etactl/new_key.h"
 #include "service/etactl/profiles.h"
-#include "service/etactl/request.h"
 #include "service/etactl/stats.h"
 
 namespace eta::ctl {
@@ -64,6 +65,7 @@ int Main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  etactl generate --temperature 0 --max_tokens 40 'The tower was built in'\n"
+      "  etactl chat --system 'Answer in one sentence.'\n"
       "  etactl generate --file report.txt --attention full --json | jq .finished.attention\n"
       "  etactl calibrate legal --samples=texts/legal --target=union-density=0.35\n"
       "  etactl generate --file contract.txt --attention profile:legal\n"
@@ -72,6 +74,7 @@ int Main(int argc, char** argv) {
       "Exit codes: 0 ok, 1 output not writable, 2 usage, 3 server unreachable or not serving,\n"
       "  4 request refused, 5 no capacity or no time left, 6 server failure, 130 interrupted.");
   GenerateFlags generate_flags;
+  ChatFlags chat_flags;
   CalibrateFlags calibrate_flags;
   ProfilesFlags profiles_flags;
   StatsFlags stats_flags;
@@ -79,10 +82,11 @@ int Main(int argc, char** argv) {
   LogLevelFlags log_level_flags;
   NewKeyFlags new_key_flags;
   CLI::App* generate = AddGenerateCommand(app, &generate_flags);
+  CLI::App* chat = AddChatCommand(app, &chat_flags);
   CLI::App* calibrate = AddCalibrateCommand(app, &calibrate_flags);
   CLI::App* profiles = AddProfilesCommand(app, &profiles_flags);
   CLI::App* stats = AddStatsCommand(app, &stats_flags);
-  for (CLI::App* command : {generate, calibrate, profiles, stats})
+  for (CLI::App* command : {generate, chat, calibrate, profiles, stats})
     command->footer(app.get_footer());
   AddHealthCommand(app, &health_flags);
   CLI::App* log_level = AddLogLevelCommand(app, &log_level_flags);
@@ -93,6 +97,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
   if (generate->parsed()) return RunGenerate(generate_flags);
+  if (chat->parsed()) return RunChat(chat_flags);
   if (calibrate->parsed()) return RunCalibrate(calibrate_flags);
   if (profiles->parsed()) return RunProfiles(profiles_flags);
   if (stats->parsed()) return RunStats(stats_flags);

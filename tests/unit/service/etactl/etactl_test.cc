@@ -11,8 +11,8 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "service/etactl/error.h"
-#include "service/etactl/generate.h"
-#include "service/etactl/request.h"
+#include "service/etactl/generate/answer_display.h"
+#include "service/etactl/generate/request.h"
 #include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {

@@ -1,4 +1,4 @@
-#include "service/etactl/request.h"
+#include "service/etactl/generate/request.h"
 
 #include <unistd.h>
 
@@ -118,9 +118,12 @@ void AddPromptOptions(CLI::App* command, GenerateFlags* flags) {
                       "Prompt as token ids: a list such as 1,52,7, or a file that holds one");
   command->add_flag("--parse_special", flags->parse_special,
                     "Special tokens that the prompt spells, such as </s>, are those tokens");
-  command->add_option("--model", flags->model, "Refuse if the server serves another model");
   command->add_option("--request_id", flags->request_id,
                       "Your name for this call, echoed in the answer");
+}
+
+void AddCallOptions(CLI::App* command, GenerateFlags* flags) {
+  command->add_option("--model", flags->model, "Refuse if the server serves another model");
   command->add_option("--priority", flags->priority, "low, normal or high; default normal")
       ->check(CLI::IsMember({"low", "normal", "high"}));
   AddDeadlineOption(command, &flags->deadline_seconds, "120");
@@ -210,34 +213,44 @@ void AddOutputOptions(CLI::App* command, GenerateFlags* flags) {
 
 }  // namespace
 
-CLI::App* AddGenerateCommand(CLI::App& app, GenerateFlags* flags) {
-  CLI::App* command = app.add_subcommand("generate", "Generate text from a prompt");
-  AddServerOption(command, &flags->server);
-  AddPromptOptions(command, flags);
+void AddAnswerOptions(CLI::App* command, GenerateFlags* flags) {
+  AddCallOptions(command, flags);
   AddSamplingOptions(command, flags);
   AddStoppingOptions(command, flags);
   AddAttentionOptions(command, flags);
   AddOutputOptions(command, flags);
+}
+
+CLI::App* AddGenerateCommand(CLI::App& app, GenerateFlags* flags) {
+  CLI::App* command = app.add_subcommand("generate", "Generate text from a prompt");
+  AddServerOption(command, &flags->server);
+  AddPromptOptions(command, flags);
+  AddAnswerOptions(command, flags);
   return command;
 }
 
-absl::StatusOr<v1::GenerateRequest> MakeGenerateRequest(const GenerateFlags& flags) {
-  v1::GenerateRequest request;
-  if (flags.model) request.set_model(*flags.model);
-  RETURN_IF_ERROR(FillPrompt(flags, &request));
-  if (flags.parse_special) request.set_parse_special(true);
-  RETURN_IF_ERROR(FillSampling(flags, request.mutable_sampling()));
-  FillStopping(flags, request.mutable_stopping());
-  RETURN_IF_ERROR(FillAttention(flags, request.mutable_attention()));
-  v1::OutputOptions* output = request.mutable_output();
+absl::Status FillAnswer(const GenerateFlags& flags, v1::GenerateRequest* request) {
+  if (flags.model) request->set_model(*flags.model);
+  RETURN_IF_ERROR(FillSampling(flags, request->mutable_sampling()));
+  FillStopping(flags, request->mutable_stopping());
+  RETURN_IF_ERROR(FillAttention(flags, request->mutable_attention()));
+  v1::OutputOptions* output = request->mutable_output();
   if (flags.logprobs) output->set_logprobs(*flags.logprobs);
   if (flags.prompt_logprobs) output->set_prompt_logprobs(*flags.prompt_logprobs);
   if (flags.output_ids) output->set_token_ids(true);
   if (flags.layers) output->set_layer_statistics(true);
+  if (flags.priority == "low") request->set_priority(v1::PRIORITY_LOW);
+  if (flags.priority == "normal") request->set_priority(v1::PRIORITY_NORMAL);
+  if (flags.priority == "high") request->set_priority(v1::PRIORITY_HIGH);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::GenerateRequest> MakeGenerateRequest(const GenerateFlags& flags) {
+  v1::GenerateRequest request;
+  RETURN_IF_ERROR(FillPrompt(flags, &request));
+  if (flags.parse_special) request.set_parse_special(true);
   if (flags.request_id) request.set_request_id(*flags.request_id);
-  if (flags.priority == "low") request.set_priority(v1::PRIORITY_LOW);
-  if (flags.priority == "normal") request.set_priority(v1::PRIORITY_NORMAL);
-  if (flags.priority == "high") request.set_priority(v1::PRIORITY_HIGH);
+  RETURN_IF_ERROR(FillAnswer(flags, &request));
   return request;
 }
 

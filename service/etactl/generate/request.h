@@ -1,4 +1,5 @@
-// The options of `etactl generate`, and the request that they make.
+// The options of `etactl generate`, most of which are those of `etactl chat` too, and the requests
+// that they make.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -53,6 +54,12 @@ struct GenerateFlags {
 
 // Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
 CLI::App* AddGenerateCommand(CLI::App& app, GenerateFlags* flags);
+
+// Adds the options that say how to answer, whatever the prompt is.
+void AddAnswerOptions(CLI::App* command, GenerateFlags* flags);
+
+// Fills in all but the prompt. Errors as of MakeGenerateRequest.
+absl::Status FillAnswer(const GenerateFlags& flags, v1::GenerateRequest* request);
 
 // Reads the prompt that the flags name. INVALID_ARGUMENT, with a sentence for the user, if it
 // cannot be read or a value is malformed. Values out of range are left to the server to refuse.

@@ -1,0 +1,142 @@
+#include "service/etactl/generate/answer_display.h"
+
+#include <google/protobuf/util/time_util.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "service/etactl/json.h"
+
+namespace eta::ctl {
+namespace {
+
+double Seconds(const google::protobuf::Duration& duration) {
+  return static_cast<double>(google::protobuf::util::TimeUtil::DurationToNanoseconds(duration)) *
+         1e-9;
+}
+
+std::string DescribeMode(const v1::AttentionUsed& attention) {
+  switch (attention.mode()) {
+    case v1::ATTENTION_MODE_FULL:
+      return "full attention";
+    case v1::ATTENTION_MODE_DYNAMIC:
+      return "dynamic thresholds";
+    case v1::ATTENTION_MODE_PROFILE:
+      return absl::StrCat("profile ", attention.profile(), "@", attention.profile_version());
+    default:
+      return "unknown attention";
+  }
+}
+
+std::string DescribeMiss(v1::DefaultProfileMiss miss) {
+  switch (miss) {
+    case v1::DEFAULT_PROFILE_MISS_ABSENT:
+      return "no default profile: the tenant has none";
+    case v1::DEFAULT_PROFILE_MISS_UNFIT:
+      return "no default profile: it is of another model";
+    case v1::DEFAULT_PROFILE_MISS_UNAVAILABLE:
+      return "no default profile: the profile store could not give it";
+    default:
+      return "no default profile";
+  }
+}
+
+}  // namespace
+
+AnswerDisplay::AnswerDisplay(const GenerateFlags& flags)
+    : json_(flags.json),
+      quiet_(flags.quiet),
+      greedy_(flags.temperature == 0.0f),
+      safe_text_(IsTerminal(STDOUT_FILENO)),
+      progress_(!flags.quiet && IsTerminal(STDERR_FILENO)) {}
+
+bool AnswerDisplay::Show(const v1::GenerateResponse& response) {
+  if (json_) {
+    const std::string line = JsonLine(response);
+    std::fwrite(line.data(), 1, line.size(), stdout);
+  }
+  switch (response.event_case()) {
+    case v1::GenerateResponse::kStarted:
+      started_ = response.started();
+      break;
+    case v1::GenerateResponse::kPrefill:
+      progress_.Update("reading the prompt", response.prefill().done(), response.prefill().total());
+      break;
+    case v1::GenerateResponse::kDelta:
+      progress_.Clear();
+      text_ += response.delta().text();
+      if (!json_) ShowText(response.delta().text());
+      break;
+    case v1::GenerateResponse::kFinished:
+      finished_ = response.finished();
+      break;
+    case v1::GenerateResponse::EVENT_NOT_SET:
+      break;
+  }
+  std::fflush(stdout);
+  return std::ferror(stdout) == 0;
+}
+
+void AnswerDisplay::End() {
+  progress_.Clear();
+  if (!json_ && !ends_line_ && (safe_text_ || !quiet_)) std::fputc('\n', stdout);
+  std::fflush(stdout);
+  if (quiet_ || !finished_.has_value()) return;
+  std::string line = DescribeStatistics(started_, *finished_);
+  if (!greedy_) absl::StrAppend(&line, ", seed ", started_.seed());
+  std::fprintf(stderr, "%s\n", line.c_str());
+  int layer = 0;
+  for (const v1::LayerDensity& density : finished_->attention().layers()) {
+    std::fprintf(stderr, "layer %2d: head density %.3f, union density %.3f\n", layer++,
+                 density.head_density(), density.union_density());
+  }
+}
+
+void AnswerDisplay::ShowText(const std::string& text) {
+  if (text.empty()) return;
+  const std::string shown = safe_text_ ? WithoutControls(text) : text;
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  ends_line_ = shown.back() == '\n';
+}
+
+std::string DescribeStatistics(const v1::Started& started, const v1::Finished& finished) {
+  const v1::Usage& usage = finished.usage();
+  const v1::AttentionStats& stats = finished.attention();
+  std::vector<std::string> phrases;
+  phrases.push_back(absl::StrCat(usage.output_tokens(), " tokens"));
+  const double decode = Seconds(finished.timing().decode());
+  if (usage.output_tokens() > 1 && decode > 0.0) {
+    phrases.push_back(absl::StrFormat("%.1f tok/s", (usage.output_tokens() - 1) / decode));
+  }
+  phrases.push_back(
+      absl::StrCat("first after ", ReadableSeconds(Seconds(finished.timing().first_token())),
+                   " (prompt ", usage.prompt_tokens(), ", cached ", usage.cached_tokens(), ")"));
+  if (started.rope_factor() > 1.0f) {
+    phrases.push_back(absl::StrCat("RoPE factor ", started.rope_factor()));
+  }
+  phrases.push_back(DescribeMode(started.attention()));
+  if (started.attention().has_default_profile_miss()) {
+    phrases.push_back(DescribeMiss(started.attention().default_profile_miss()));
+  }
+  if (stats.has_head_density()) {
+    phrases.push_back(absl::StrFormat("head density %.3f", stats.head_density()));
+  }
+  if (stats.has_union_density()) {
+    phrases.push_back(absl::StrFormat("union density %.3f", stats.union_density()));
+  }
+  if (stats.kv_bytes_dense() > 0) {
+    phrases.push_back(absl::StrFormat("KV read %s of %s (%.1f %%), index %s",
+                                      ReadableBytes(stats.kv_bytes_read()),
+                                      ReadableBytes(stats.kv_bytes_dense()),
+                                      100.0 * static_cast<double>(stats.kv_bytes_read()) /
+                                          static_cast<double>(stats.kv_bytes_dense()),
+                                      ReadableBytes(stats.index_bytes_read())));
+  }
+  return absl::StrJoin(phrases, ", ");
+}
+
+}  // namespace eta::ctl

@@ -1,0 +1,42 @@
+// Shows an answer as it arrives: its text on standard output, its statistics on standard error.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "eta/v1/generate.pb.h"
+#include "service/etactl/generate/request.h"
+#include "service/etactl/view/terminal.h"
+
+namespace eta::ctl {
+
+// The statistics line of an answer: "12 tokens, 81.3 tok/s, first after 9.20 s, ...".
+std::string DescribeStatistics(const v1::Started& started, const v1::Finished& finished);
+
+// Shows the events of one call in their order.
+class AnswerDisplay {
+ public:
+  explicit AnswerDisplay(const GenerateFlags& flags);
+
+  // False if standard output cannot be written to.
+  bool Show(const v1::GenerateResponse& response);
+  // After the last event: ends the line, and shows the statistics of an answer that finished.
+  void End();
+
+  const std::string& text() const { return text_; }  // of the answer so far
+
+ private:
+  void ShowText(const std::string& text);
+
+  const bool json_;
+  const bool quiet_;
+  const bool greedy_;
+  const bool safe_text_;
+  ProgressLine progress_;
+  v1::Started started_;
+  std::optional<v1::Finished> finished_;
+  std::string text_;
+  bool ends_line_ = true;
+};
+
+}  // namespace eta::ctl

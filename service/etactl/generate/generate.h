@@ -1,0 +1,11 @@
+// `etactl generate`: sends one prompt and shows the answer as it arrives.
+#pragma once
+
+#include "service/etactl/generate/request.h"
+
+namespace eta::ctl {
+
+// Returns the exit code of the process.
+int RunGenerate(const GenerateFlags& flags);
+
+}  // namespace eta::ctl

@@ -1,0 +1,114 @@
+// Parts of `etactl chat`: what a line asks for, and the history.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "service/etactl/generate/chat.h"
+#include "service/etactl/generate/chat_history.h"
+#include "tests/testing/base/temp_folder.h"
+
+namespace eta::ctl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = ChatLine::Kind;
+
+std::vector<std::string> Said(const ChatHistory& history) {
+  std::vector<std::string> lines;
+  for (const v1::ChatMessage& message : history.chat().messages()) {
+    lines.push_back(v1::ChatRole_Name(message.role()).substr(10) + " " + message.text());
+  }
+  return lines;
+}
+
+TEST(ChatLine, IsAMessageOrACommand) {
+  const std::vector<std::pair<std::string, ChatLine>> cases = {
+      {"Hello", {Kind::kMessage, "Hello"}},
+      {"  a / b \r", {Kind::kMessage, "a / b"}},
+      {"//etc/hosts is a file", {Kind::kMessage, "/etc/hosts is a file"}},
+      {"", {Kind::kNothing, ""}},
+      {" \t", {Kind::kNothing, ""}},
+      {"/clear", {Kind::kClear, ""}},
+      {"/clear all", {Kind::kUnknown, "/clear"}},
+      {"/system Be  brief.", {Kind::kSystem, "Be  brief."}},
+      {"/system", {Kind::kSystem, ""}},
+      {"/help", {Kind::kHelp, ""}},
+      {"/systems x", {Kind::kUnknown, "/systems"}},
+      {"/", {Kind::kUnknown, "/"}}};
+  for (const auto& [line, expected] : cases) {
+    const ChatLine read = ReadChatLine(line);
+    EXPECT_EQ(read.kind, expected.kind) << line;
+    EXPECT_EQ(read.text, expected.text) << line;
+  }
+}
+
+TEST(ChatHistory, HasItsSystemPromptFirst) {
+  ChatHistory history;
+  history.Add(v1::CHAT_ROLE_USER, "Hello");
+  history.SetSystem("Be brief.");
+  history.Add(v1::CHAT_ROLE_ASSISTANT, "Hi");
+  EXPECT_THAT(Said(history), ElementsAre("SYSTEM Be brief.", "USER Hello", "ASSISTANT Hi"));
+  history.SetSystem("Be long.");
+  history.DropLast();
+  EXPECT_THAT(Said(history), ElementsAre("SYSTEM Be long.", "USER Hello"));
+  history.Clear();
+  EXPECT_THAT(Said(history), ElementsAre("SYSTEM Be long."));
+  history.SetSystem("");
+  EXPECT_THAT(Said(history), ElementsAre());
+  history.Clear();
+}
+
+TEST(ChatHistory, IsReadAsItWasWritten) {
+  const TempFolder folder;
+  const std::string file = folder.path() + "/chat.jsonl";
+  const auto none = ChatHistory::Read(file);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_THAT(Said(*none), ElementsAre());
+  ChatHistory history;
+  history.SetSystem("a \"quoted\"\nword");
+  history.Add(v1::CHAT_ROLE_USER, "\xc3\xa9\x01");
+  history.Add(v1::CHAT_ROLE_TOOL, "{}");
+  ASSERT_TRUE(history.Write(file).ok());
+  const auto read = ChatHistory::Read(file);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(Said(*read), Said(history));
+  EXPECT_FALSE(history.Write(folder.path() + "/no/chat.jsonl").ok());
+}
+
+TEST(ChatHistory, NamesTheLineThatItCannotRead) {
+  const TempFolder folder;
+  for (const char* bad :
+       {"nothing", "[]", R"({"role": "user"})", R"({"role": "nobody", "content": "x"})",
+        R"({"content": "x"})", R"({"role": "user", "content": 1})"}) {
+    const std::string file = folder.Write(
+        "chat.jsonl", std::string(R"({"role": "user", "content": "x"})") + "\n\n" + bad + "\n");
+    const auto read = ChatHistory::Read(file);
+    EXPECT_FALSE(read.ok()) << bad;
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr("chat.jsonl:3: ")) << bad;
+  }
+}
+
+TEST(ChatFlags, AnswersAsGenerateDoes) {
+  ChatFlags flags;
+  CLI::App app;
+  AddChatCommand(app, &flags);
+  std::vector<std::string> arguments = {
+      "chat",          "--system", "Be brief.",   "--message", "Hello",        "--message", "Bye",
+      "--temperature", "0",        "--attention", "full",      "--max_tokens", "7"};
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+  EXPECT_THAT(flags.messages, ElementsAre("Hello", "Bye"));
+  EXPECT_EQ(flags.system, "Be brief.");
+  v1::GenerateRequest request;
+  ASSERT_TRUE(FillAnswer(flags.answer, &request).ok());
+  EXPECT_EQ(request.sampling().temperature(), 0.0f);
+  EXPECT_EQ(request.stopping().max_tokens(), 7);
+  EXPECT_TRUE(request.attention().has_full());
+  EXPECT_EQ(request.prompt_case(), v1::GenerateRequest::PROMPT_NOT_SET);
+}
+
+}  // namespace
+}  // namespace eta::ctl
