@@ -229,6 +229,22 @@ TEST(Amplification, Generate) {
   ExpectModest("unknown empty groups", prompt + Repeated("\x7b\x7c", kMessageBytes - 64),
                TakeGenerate);
   ExpectModest("the prompt again and again", Repeated(prompt, kMessageBytes - 64), TakeGenerate);
+  const auto chat = [&](const std::string& bytes) {
+    return Field(number("GenerateRequest", "chat"), bytes);
+  };
+  ExpectModest("empty messages", chat(many(number("Chat", "messages"), "")), TakeGenerate);
+  ExpectModest("messages of a role", chat(many(number("Chat", "messages"), "\x08\x02")),
+               TakeGenerate);
+  const std::string parts =
+      Field(number("ChatMessage", "parts"), many(number("ContentParts", "items"), ""));
+  ExpectModest("empty parts", chat(Field(number("Chat", "messages"), parts)), TakeGenerate);
+  for (const char* part : {"[],", "{},", "1,", "\"\","}) {
+    const std::string list = "{\"a\":[" + Repeated(part, (size_t{64} << 10) - 64) + "1]}";
+    ExpectModest(std::string("variables of ") + part,
+                 chat(Field(number("Chat", "messages"), "\x08\x02\x12\x01x") +
+                      Field(number("Chat", "variables"), list)),
+                 TakeGenerate);
+  }
   ExpectModest("messages again and again", prompt + many(number("GenerateRequest", "sampling"), ""),
                TakeGenerate);
 }
