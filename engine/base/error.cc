@@ -20,6 +20,7 @@ constexpr char kReason[] = "reason";
 constexpr char kField[] = "field";
 constexpr char kRetryAfter[] = "retry_after_ms";
 constexpr char kMetadata[] = "metadata.";
+constexpr char kUnlogged[] = "unlogged";
 
 void AddLine(std::string& payload, std::string_view key, const std::string& value) {
   payload.append(key).append("=").append(absl::CEscape(value)).append("\n");
@@ -36,6 +37,7 @@ absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorD
   if (detail.retry_after) {
     AddLine(payload, kRetryAfter, absl::StrCat(detail.retry_after->count()));
   }
+  if (!detail.unlogged.empty()) AddLine(payload, kUnlogged, detail.unlogged);
   status.SetPayload(kDetailUrl, absl::Cord(payload));
   return status;
 }
@@ -68,6 +70,8 @@ ErrorDetail GetErrorDetail(const absl::Status& status) {
       detail.reason = std::move(value);
     } else if (key == kField) {
       detail.field = std::move(value);
+    } else if (key == kUnlogged) {
+      detail.unlogged = std::move(value);
     } else if (key == kRetryAfter && absl::SimpleAtoi(value, &milliseconds)) {
       detail.retry_after = std::chrono::milliseconds(milliseconds);
     } else if (key.rfind(kMetadata, 0) == 0) {

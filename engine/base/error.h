@@ -16,6 +16,8 @@ struct ErrorDetail {
   std::string field;                            // of the request, e.g. sampling.top_p; may be empty
   std::map<std::string, std::string> metadata;  // numbers and names behind the sentence
   std::optional<std::chrono::milliseconds> retry_after;  // set: the same call may succeed later
+  // Follows the message where the caller reads it, and stands in no log: it may quote the request.
+  std::string unlogged;
 };
 
 absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorDetail detail);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 
 namespace eta {
 namespace {
@@ -17,8 +18,11 @@ absl::Status Unsupported(const std::string& why) {
                    {.reason = "CHAT_UNSUPPORTED"});
 }
 
+// Cut between characters.
 std::string Reason(const absl::Status& status) {
-  return std::string(status.message().substr(0, kMaxReasonBytes));
+  std::string reason(status.message().substr(0, kMaxReasonBytes));
+  reason.resize(FirstInvalidUtf8(reason).value_or(reason.size()));
+  return reason;
 }
 
 }  // namespace
@@ -59,15 +63,18 @@ absl::StatusOr<RenderedChat> ChatPrompts::Render(const Chat& chat) const {
   if (template_ == nullptr) return Unsupported(refusal_);
   auto rendered = template_->Render(chat);
   if (absl::IsUnimplemented(rendered.status())) return Unsupported(Reason(rendered.status()));
-  if (!rendered.ok()) return InvalidField(kField, Reason(rendered.status()));
-  return rendered;
+  if (rendered.ok()) return rendered;
+  return MakeError(
+      absl::StatusCode::kInvalidArgument,
+      absl::StrCat(kField, ": the chat template makes no prompt of it"),
+      {.reason = "INVALID_FIELD", .field = kField, .unlogged = Reason(rendered.status())});
 }
 
 absl::StatusOr<std::vector<int32_t>> ChatPrompts::Encode(const RenderedChat& rendered) const {
   // The template writes the beginning-of-text token where the model wants one.
   auto tokens = tokenizer_.Encode(rendered.text, /*add_bos=*/false, rendered.control);
   if (!tokens.ok()) return InvalidField(kField, Reason(tokens.status()));
-  if (tokens->empty()) return InvalidField(kField, "the chat template makes no prompt of it");
+  if (tokens->empty()) return InvalidField(kField, "the chat template makes an empty prompt of it");
   return tokens;
 }
 

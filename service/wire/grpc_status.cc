@@ -77,7 +77,9 @@ WireStatus ToWireStatus(const absl::Status& status, std::optional<double> jitter
   WireStatus result;
   ErrorDetail detail = GetErrorDetail(status);
   if (detail.reason.empty()) detail.reason = ReasonOf(status);
-  const std::string message(status.message().substr(0, kMaxMessageBytes));
+  const std::string message =
+      absl::StrCat(status.message(), detail.unlogged.empty() ? "" : ": ", detail.unlogged)
+          .substr(0, kMaxMessageBytes);
 
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));

@@ -30,6 +30,10 @@ TEST(ChatProcess, AnswersAndKeepsWhatWasSaidToItself) {
   EXPECT_GT(second.started.prompt_tokens(), first.started.prompt_tokens());
   EXPECT_GT(second.started.cached_tokens(), 0) << "the history is shared";
 
+  AddMessage(request, v1::CHAT_ROLE_SYSTEM, secret);
+  const grpc::Status refused = server.Ask(request).status;
+  EXPECT_THAT(refused.error_message(), HasSubstr("a system message must be the first, not: the"));
+
   grpc::ClientContext context;
   v1::Stats stats;
   ASSERT_TRUE(server.server().stub->Stats(&context, {}, &stats).ok());
@@ -38,7 +42,7 @@ TEST(ChatProcess, AnswersAndKeepsWhatWasSaidToItself) {
   server.server().process().Signal(SIGTERM);
   const auto exit = server.server().process().AwaitExit();
   EXPECT_EQ(exit.code, 0);
-  EXPECT_THAT(exit.errors, HasSubstr("Generate"));
+  EXPECT_THAT(exit.errors, HasSubstr("the chat template makes no prompt of it"));
   EXPECT_THAT(exit.errors, Not(HasSubstr("xyzzy")));
   EXPECT_THAT(exit.errors, Not(HasSubstr("plugh")));
 }

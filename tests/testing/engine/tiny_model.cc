@@ -77,7 +77,8 @@ void Write(const std::string& folder, const std::map<std::string, TensorToWrite>
 const char kTinyChatTemplate[] =
     "{{ bos_token }}{% if style %}{{ style }}\n{% endif %}{% for message in messages %}"
     "{% if message['role'] == 'system' and not loop.first %}"
-    "{{ raise_exception('a system message must be the first') }}{% endif %}"
+    "{{ raise_exception('a system message must be the first, not: ' + message['content']) }}"
+    "{% endif %}"
     "{{ message['role'] + ': ' }}{{ message['content'] }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}";
 

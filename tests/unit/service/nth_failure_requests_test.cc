@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "service/calibrate/convert_calibrate.h"
+#include "service/generate/convert.h"
 #include "service/identity/api_key.h"
 #include "service/identity/identity.h"
 #include "service/process/descriptors.h"
@@ -104,6 +105,30 @@ TEST(NthFailureCalibrate, AllocationWhileARequestIsConverted) {
               return samples.status();
             }),
             8);
+}
+
+TEST(NthFailureChat, AllocationWhileAPromptIsMadeOfIt) {
+  BuildDescriptors();  // as the server does when it starts
+  const TinyModel model({.num_layers = 1, .chat_template = kTinyChatTemplate});
+  const auto engine = Start(OptionsFor(model));
+  v1::GenerateRequest message;
+  message.set_request_id("a-name-that-is-no-short-text");
+  for (int i = 0; i < 4; ++i) {
+    v1::ChatMessage& said = *message.mutable_chat()->add_messages();
+    said.set_role(i % 2 == 0 ? v1::CHAT_ROLE_USER : v1::CHAT_ROLE_ASSISTANT);
+    said.set_text(absl::StrCat("The quick brown fox and ", i, " others"));
+  }
+  message.mutable_chat()->set_variables(R"({"style": "a text that is not short", "tools": [{}]})");
+  EXPECT_GT(FailEachAllocation([&] {
+              auto request = ToRequest(message);
+              if (!request.ok()) return request.status();
+              const auto tokens = engine->Check(*request);
+              if (!tokens.ok()) return tokens.status();
+              const auto prepared = engine->Prepare(*std::move(request));
+              EXPECT_EQ(prepared.ok() ? prepared->prompt.front() : 1, 1);
+              return prepared.status();
+            }),
+            30);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ using ::testing::ElementsAre;
 using testing::Greedy;
 using ::testing::HasSubstr;
 using testing::kTinyChatTemplate;
+using ::testing::Not;
 using testing::OptionsFor;
 using testing::Start;
 using testing::TinyModel;
@@ -81,7 +82,8 @@ TEST_F(EngineChatTest, SaysWhatTheTemplateRefuses) {
   const absl::Status status = engine_->Prepare(request).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_EQ(GetErrorDetail(status).field, "chat");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("a system message must be the first"));
+  EXPECT_EQ(GetErrorDetail(status).unlogged, "a system message must be the first, not: late");
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("late"))) << "the log has this";
 }
 
 TEST_F(EngineChatTest, IsHeldAgainstTheContext) {

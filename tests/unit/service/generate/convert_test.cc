@@ -244,6 +244,14 @@ TEST(ToWireStatus, AQuotaIsNamed) {
   }
 }
 
+TEST(ToWireStatus, TheCallerReadsWhatNoLogHas) {
+  const absl::Status status =
+      MakeError(absl::StatusCode::kInvalidArgument, "chat: refused",
+                {.reason = "INVALID_FIELD", .field = "chat", .unlogged = "its words\n=\xc3\xa9"});
+  EXPECT_EQ(status.message(), "chat: refused");
+  EXPECT_EQ(ToWireStatus(status).status.error_message(), "chat: refused: its words\n=\xc3\xa9");
+}
+
 TEST(ToWireStatus, EveryErrorHasAReasonAndABoundedMessage) {
   const WireStatus wire = ToWireStatus(absl::InternalError(std::string(100000, 'x')));
   EXPECT_EQ(wire.status.error_code(), grpc::StatusCode::INTERNAL);
