@@ -18,6 +18,11 @@ absl::Status Unsupported(const std::string& why) {
                    {.reason = "CHAT_UNSUPPORTED"});
 }
 
+// It is no judgement on a template or a chat: memory is short.
+bool HasReason(const absl::Status& status) {
+  return !GetErrorDetail(status).reason.empty();
+}
+
 // Cut between characters.
 std::string Reason(const absl::Status& status) {
   std::string reason(status.message().substr(0, kMaxReasonBytes));
@@ -47,6 +52,7 @@ absl::StatusOr<std::unique_ptr<ChatPrompts>> ChatPrompts::Create(const ChatTempl
     prompts->template_ = *std::move(parsed);
     return prompts;
   }
+  if (HasReason(parsed.status())) return parsed.status();
   if (given) return InvalidField(kTemplateField, Reason(parsed.status()));
   prompts->refusal_ =
       absl::StrCat("this model's chat template is not understood: ", Reason(parsed.status()));
@@ -63,7 +69,7 @@ absl::StatusOr<RenderedChat> ChatPrompts::Render(const Chat& chat) const {
   if (template_ == nullptr) return Unsupported(refusal_);
   auto rendered = template_->Render(chat);
   if (absl::IsUnimplemented(rendered.status())) return Unsupported(Reason(rendered.status()));
-  if (rendered.ok()) return rendered;
+  if (rendered.ok() || HasReason(rendered.status())) return rendered;
   return MakeError(
       absl::StatusCode::kInvalidArgument,
       absl::StrCat(kField, ": the chat template makes no prompt of it"),
@@ -73,6 +79,7 @@ absl::StatusOr<RenderedChat> ChatPrompts::Render(const Chat& chat) const {
 absl::StatusOr<std::vector<int32_t>> ChatPrompts::Encode(const RenderedChat& rendered) const {
   // The template writes the beginning-of-text token where the model wants one.
   auto tokens = tokenizer_.Encode(rendered.text, /*add_bos=*/false, rendered.control);
+  if (HasReason(tokens.status())) return tokens.status();
   if (!tokens.ok()) return InvalidField(kField, Reason(tokens.status()));
   if (tokens->empty()) return InvalidField(kField, "the chat template makes an empty prompt of it");
   return tokens;
