@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<ChatPrompts>> ChatPrompts::Create(const ChatTempl
     return prompts;
   }
   if (!tokenizer.knows_text()) {
-    prompts->refusal_ = "this model has no tokenizer that is read";
+    prompts->refusal_ = "this model came without a tokenizer";
     if (given) return InvalidField(kTemplateField, prompts->refusal_);
     return prompts;
   }
