@@ -135,6 +135,8 @@ class Backend {
   virtual void Embed(const EmbedParams& params) = 0;
   virtual void RmsNorm(const RmsNormParams& params) = 0;
   virtual void MatMul(const MatMulParams& params) = 0;
+  virtual void AddBias(const AddBiasParams& params) = 0;
+  virtual void NormHeads(const NormHeadsParams& params) = 0;
   virtual void Rope(const RopeParams& params) = 0;
   virtual void AppendKv(const AppendKvParams& params) = 0;
   virtual void PredictThresholds(const ThresholdParams& params) = 0;

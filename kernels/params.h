@@ -9,6 +9,7 @@
 
 #include "kernels/calibration_cells.h"
 #include "kernels/dtype.h"
+#include "kernels/rope_scaling.h"
 
 namespace eta {
 
@@ -94,30 +95,30 @@ struct MatMulParams {
   bool accumulate;
 };
 
-// How Llama 3 stretches the rotation for contexts beyond those it was first trained on. A pair that
-// turns at least `high_freq_factor` times in `original_context` tokens keeps its speed. A pair that
-// turns at most `low_freq_factor` times turns `factor` times slower. Pairs between are blended
-// linearly in their turns. The default changes no bit of any frequency.
-struct RopeScaling {
-  double factor = 1.0;           // at least 1
-  double low_freq_factor = 1.0;  // below high_freq_factor
-  double high_freq_factor = 4.0;
-  int32_t original_context = 0;  // tokens
+// x += bias, in every row: float32, in place.
+struct AddBiasParams {
+  TensorView x;       // [rows, N]
+  const float* bias;  // [N]
 
-  // The scaled frequency, in turns per token like the argument.
-  constexpr double Scaled(double frequency) const {
-    const double kept = (original_context * frequency - low_freq_factor) /
-                        (high_freq_factor - low_freq_factor);  // share that keeps its speed
-    if (kept >= 1.0) return frequency;
-    return kept <= 0.0 ? frequency / factor : frequency * (kept + (1.0 - kept) / factor);
-  }
+  bool operator==(const AddBiasParams&) const = default;
+};
 
-  bool operator==(const RopeScaling&) const = default;
+// Scales every head of q and k to a root mean square of 1 and multiplies it with the weight, in
+// place: RmsNorm over the head's d elements. A head's sum runs in an order that d alone fixes.
+struct NormHeadsParams {
+  TensorView q;           // [rows, HQ * d]
+  TensorView k;           // [rows, HKV * d]
+  const float* q_weight;  // [d]
+  const float* k_weight;  // [d]
+  int32_t head_dim;
+  float eps;
+
+  bool operator==(const NormHeadsParams&) const = default;
 };
 
 // Rotates q and k in place by their rows' positions (eta-semantics.md, "Model"): half-split as in
 // Hugging Face's LLaMA. The pair (i, i + d/2) turns by position * theta^(-2i/d), the frequency
-// scaled. Position and theta are those of the planned batch.
+// scaled, and grows by scaling.attention_factor. Position and theta are those of the planned batch.
 struct RopeParams {
   TensorView q;  // [R, HQ * d]
   TensorView k;  // [R, HKV * d]

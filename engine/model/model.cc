@@ -15,9 +15,13 @@ namespace eta {
 struct Model::Layer {
   std::unique_ptr<Buffer> attention_norm;    // [D]
   std::unique_ptr<Matrix> qkv;               // [(HQ + 2 HKV) d, D]
+  std::unique_ptr<Buffer> qkv_bias;          // [(HQ + 2 HKV) d]; null: none
+  std::unique_ptr<Buffer> query_norm;        // [d]; null: heads are not normed
+  std::unique_ptr<Buffer> key_norm;          // [d]
   std::unique_ptr<Buffer> threshold_weight;  // [HQ, HQ d]; null without a predictor
   std::unique_ptr<Buffer> threshold_bias;    // [HQ]
   std::unique_ptr<Matrix> out_projection;    // [D, HQ d]
+  std::unique_ptr<Buffer> out_bias;          // [D]; null: none
   std::unique_ptr<Buffer> ffn_norm;          // [D]
   std::unique_ptr<Matrix> gate_up;           // [2F, D]
   std::unique_ptr<Matrix> down;              // [D, F]
@@ -71,19 +75,29 @@ class WeightLoader {
     if (packed.ok()) matrix = *std::move(packed);
   }
 
-  // A small tensor that stays float32.
-  void Floats(const std::string& name, std::unique_ptr<Buffer>& buffer) {
-    const HostTensor tensor = Read(name);
-    if (!status_.ok()) return;
-    std::vector<float> values(tensor.bytes.size() / SizeOf(tensor.info.dtype));
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = LoadElement(tensor.info.dtype, tensor.bytes.data(), static_cast<int64_t>(i));
+  // Small tensors that stay float32, one after the other.
+  void Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer) {
+    std::vector<float> values;
+    for (const std::string& name : names) {
+      const HostTensor tensor = Read(name);
+      if (!status_.ok()) return;
+      const auto count = static_cast<int64_t>(tensor.bytes.size() / SizeOf(tensor.info.dtype));
+      for (int64_t i = 0; i < count; ++i) {
+        values.push_back(LoadElement(tensor.info.dtype, tensor.bytes.data(), i));
+      }
     }
     auto allocated = backend_.Allocate(values.size() * sizeof(float));
     status_ = allocated.status();
     if (!allocated.ok()) return;
     buffer = *std::move(allocated);
     backend_.Upload(buffer->data(), values.data(), values.size() * sizeof(float));
+  }
+
+  // Whether the two tensors are the same to the last bit.
+  bool Equal(const std::string& a, const std::string& b) {
+    const HostTensor first = Read(a);
+    const HostTensor second = Read(b);
+    return first.info.dtype == second.info.dtype && first.bytes == second.bytes;
   }
 
   const absl::Status& status() const { return status_; }
@@ -143,24 +157,39 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
                                 WeightFormat format) {
   WeightLoader load(source, backend_, allow_nonfinite, format);
   load.Matrix({"model.embed_tokens.weight"}, embedding_);
-  if (!config_.tie_word_embeddings) load.Matrix({"lm_head.weight"}, head_);
-  load.Floats("model.norm.weight", final_norm_);
+  // A tied checkpoint may ship a head all the same. As in transformers, one that is not the
+  // embedding counts.
+  const bool ships_head = source.tensors().contains("lm_head.weight");
+  if (ships_head &&
+      !(config_.tie_word_embeddings && load.Equal("lm_head.weight", "model.embed_tokens.weight"))) {
+    load.Matrix({"lm_head.weight"}, head_);
+  }
+  load.Floats({"model.norm.weight"}, final_norm_);
   layers_.resize(static_cast<size_t>(config_.num_layers));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     Layer& layer = layers_[i];
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     const std::string attention = prefix + "self_attn.";
     const std::string mlp = prefix + "mlp.";
-    load.Floats(prefix + "input_layernorm.weight", layer.attention_norm);
+    load.Floats({prefix + "input_layernorm.weight"}, layer.attention_norm);
     load.Matrix(
         {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"},
         layer.qkv);
+    if (config_.qkv_bias) {
+      load.Floats({attention + "q_proj.bias", attention + "k_proj.bias", attention + "v_proj.bias"},
+                  layer.qkv_bias);
+    }
+    if (config_.head_norms) {
+      load.Floats({attention + "q_norm.weight"}, layer.query_norm);
+      load.Floats({attention + "k_norm.weight"}, layer.key_norm);
+    }
     if (config_.has_predictor) {
-      load.Floats(attention + "tau_proj.weight", layer.threshold_weight);
-      load.Floats(attention + "tau_proj.bias", layer.threshold_bias);
+      load.Floats({attention + "tau_proj.weight"}, layer.threshold_weight);
+      load.Floats({attention + "tau_proj.bias"}, layer.threshold_bias);
     }
     load.Matrix({attention + "o_proj.weight"}, layer.out_projection);
-    load.Floats(prefix + "post_attention_layernorm.weight", layer.ffn_norm);
+    if (config_.out_bias) load.Floats({attention + "o_proj.bias"}, layer.out_bias);
+    load.Floats({prefix + "post_attention_layernorm.weight"}, layer.ffn_norm);
     load.Matrix({mlp + "gate_proj.weight", mlp + "up_proj.weight"}, layer.gate_up);
     load.Matrix({mlp + "down_proj.weight"}, layer.down);
   }
@@ -221,8 +250,9 @@ size_t Model::weight_bytes() const {
   for (const Layer& layer : layers_) {
     bytes += layer.attention_norm->size() + layer.qkv->bytes() + layer.out_projection->bytes() +
              layer.ffn_norm->size() + layer.gate_up->bytes() + layer.down->bytes();
-    if (layer.threshold_weight) {
-      bytes += layer.threshold_weight->size() + layer.threshold_bias->size();
+    for (const auto* buffer : {&layer.qkv_bias, &layer.query_norm, &layer.key_norm,
+                               &layer.threshold_weight, &layer.threshold_bias, &layer.out_bias}) {
+      if (*buffer) bytes += (*buffer)->size();
     }
   }
   return bytes;
@@ -252,6 +282,7 @@ absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
     backend_.MatMul({normed, layer.qkv.get(), ws.qkv.Rows(0, rows), false});
     Attention(i, batch, cache, outputs);
     backend_.MatMul({ws.attended.Rows(0, rows), layer.out_projection.get(), residual, true});
+    if (layer.out_bias) backend_.AddBias({residual, layer.out_bias->as<float>()});
     backend_.RmsNorm({residual, layer.ffn_norm->as<float>(), config_.norm_eps, {}, normed});
     FeedForward(layer, rows);
   }
@@ -273,6 +304,11 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   const TensorView thresholds = ws.thresholds.Rows(0, rows);
   const KvLayerView kv = cache.layer(layer_idx);
 
+  if (layer.qkv_bias) backend_.AddBias({qkv, layer.qkv_bias->as<float>()});
+  if (layer.query_norm) {
+    backend_.NormHeads(
+        {q, k, layer.query_norm->as<float>(), layer.key_norm->as<float>(), c.head_dim, c.norm_eps});
+  }
   backend_.Rope({q, k, c.head_dim, c.rope_scaling});
   backend_.AppendKv({k, v, cache.geometry(), kv});
   backend_.PredictThresholds(

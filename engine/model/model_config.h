@@ -2,6 +2,7 @@
 // field.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -15,25 +16,34 @@
 
 namespace eta {
 
-// Bounds in brackets. Names of config.json, where they differ, after the arrow.
+// Bounds in brackets. Names of config.json, where they differ, after the arrow. What an absent
+// field stands for may depend on the family (model_family.h).
 struct ModelConfig {
+  static constexpr int32_t kMaxTrainedContext = 1 << 24;
+
   int32_t vocab_size = 0;       // [1, 2^20]
   int32_t model_dim = 0;        // [1, 65536] <- hidden_size
   int32_t ffn_dim = 0;          // [1, 262144] <- intermediate_size
   int32_t num_layers = 0;       // [1, 512] <- num_hidden_layers
   int32_t num_query_heads = 0;  // [1, 1024] <- num_attention_heads
   int32_t num_kv_heads = 0;     // divides num_query_heads, at most 32 query heads each
-                                // <- num_key_value_heads; absent: num_query_heads
-  int32_t head_dim = 0;         // even, [2, 256]; absent: model_dim / num_query_heads
+                                // <- num_key_value_heads
+  int32_t head_dim = 0;         // even, [2, 256]
   float norm_eps = 0.0f;        // [1e-12, 0.1] <- rms_norm_eps
   float rope_theta = 0.0f;      // [1, 1e12]; absent: 10000
-  // Of type llama3: factor [1, 1e4], low_freq_factor < high_freq_factor, both [1e-3, 1e4],
-  // original_context [1, 2^24] <- original_max_position_embeddings. Absent: none.
+  // Absent: none. Factors [1, 1e4], those of llama3's frequencies [1e-3, 1e4] and low below high,
+  // original_max_position_embeddings [1, 2^24]; yarn's: rope_config.cc.
   RopeScaling rope_scaling;
-  int32_t max_context = 0;  // [1, 2^24] trained length in tokens <- max_position_embeddings
+  // [1, 2^24] trained length in tokens <- max_position_embeddings; with linear scaling this times
+  // the factor, with yarn at least original_max_position_embeddings times the factor.
+  int32_t max_context = 0;
+  int32_t sliding_window = 0;  // [1, 2^24] tokens that some layer sees at most; 0: all
+  bool qkv_bias = false;       // q_proj, k_proj and v_proj add a bias
+  bool out_bias = false;       // o_proj does
+  bool head_norms = false;     // every head of q and k is normed before RoPE
   bool tie_word_embeddings = false;
-  bool has_predictor = false;    // model_type "eta"; "llama" has none
-  Gate gate = Gate::kNone;       // <- eta_gate: "silu" or "none"; always none for "llama"
+  bool has_predictor = false;    // model_type "eta"; all others have none
+  Gate gate = Gate::kNone;       // <- eta_gate: "silu" or "none"; always none without predictor
   float beta = 1.0f;             // [1e-3, 1000] <- eta_beta; not read for gate none
   int32_t block_size = 64;       // [4, 128], a multiple of 4 <- eta_block_size
   int32_t bos_id = -1;           // <- bos_token_id; -1: none
@@ -45,18 +55,24 @@ struct ModelConfig {
 };
 
 // INVALID_ARGUMENT naming the field and its limit. UNIMPLEMENTED for what would change the result
-// and is not supported: other model types, rope scaling but llama3's (linear, dynamic, yarn,
-// longrope), biases in attention or FFN, activations other than SiLU, sliding windows, quantized
-// weights. Fields of no consequence for inference are ignored. rope_theta and the scaling may stand
-// at the top (rope_theta, rope_scaling) or, as newer files have them, in rope_parameters.
+// and is not supported: model types that are not in model_family.h, rope scalings but linear,
+// dynamic, llama3 and yarn, biases that the family does not have, activations other than SiLU,
+// experts, quantized weights. Fields of no consequence for inference are ignored.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
+
+// The longest sequence that the model is served for, if `wanted` tokens are asked for. A window is
+// a hard limit: up to its length every layer sees all keys, as here all layers always do.
+inline int32_t ContextLimit(const ModelConfig& config, int32_t wanted) {
+  return config.sliding_window > 0 ? std::min(wanted, config.sliding_window) : wanted;
+}
 
 // Tensor names (Hugging Face LLaMA's plus tau_proj) and shapes that the config calls for.
 std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& config);
 
 // FAILED_PRECONDITION listing the first 10 differences: missing, not expected, other shape, or a
-// dtype that is not float32, float16 or bfloat16. Stored rotary frequencies
-// (self_attn.rotary_emb.inv_freq) are the one known extra: they follow from rope_theta.
+// dtype that is not float32, float16 or bfloat16. Known extras are stored rotary frequencies
+// (self_attn.rotary_emb.inv_freq), which follow from rope_theta, and the lm_head.weight of a tied
+// model.
 absl::Status ValidateTensors(const ModelConfig& config,
                              const std::map<std::string, TensorInfo>& tensors);
 

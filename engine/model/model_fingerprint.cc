@@ -56,6 +56,20 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   whole("block_size", config.block_size);
   whole("bos_id", config.bos_id);
   for (const int32_t id : config.eos_ids) whole("eos_id", id);
+  const RopeScaling& rope = config.rope_scaling;
+  const RopeScaling none;
+  if (rope.type != none.type && rope.type != RopeScalingType::kLlama3) {
+    whole("rope_type", rope.type);
+  }
+  if (rope.ramp_begin != none.ramp_begin) lines.Add("rope_ramp_begin", rope.ramp_begin);
+  if (rope.ramp_end != none.ramp_end) lines.Add("rope_ramp_end", rope.ramp_end);
+  if (rope.attention_factor != none.attention_factor) {
+    lines.Add("rope_attention_factor", rope.attention_factor);
+  }
+  if (config.sliding_window > 0) whole("sliding_window", config.sliding_window);
+  if (config.qkv_bias) whole("qkv_bias", 1);
+  if (config.out_bias) whole("out_bias", 1);
+  if (config.head_norms) whole("head_norms", 1);
 }
 
 }  // namespace

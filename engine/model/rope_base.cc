@@ -28,8 +28,12 @@ float RopeFactor(const ModelConfig& config, int64_t context) {
 float RopeTheta(const ModelConfig& config, int64_t context) {
   const double factor = RopeFactor(config, context);
   if (factor == 1.0) return config.rope_theta;
+  const RopeScaling& scaling = config.rope_scaling;
+  const double stretched = scaling.type == RopeScalingType::kDynamic
+                               ? scaling.factor * factor - (scaling.factor - 1.0)
+                               : factor;
   const double exponent = static_cast<double>(config.head_dim) / (config.head_dim - 2);
-  return static_cast<float>(config.rope_theta * std::pow(factor, exponent));
+  return static_cast<float>(config.rope_theta * std::pow(stretched, exponent));
 }
 
 }  // namespace eta

@@ -14,8 +14,9 @@ namespace eta {
 // trained length, rounded up to 1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 8, 12, 16 ...
 float RopeFactor(const ModelConfig& config, int64_t context);
 
-// The base that goes with it: the checkpoint's own where the factor is 1. rope_scaling applies to
-// the frequencies of whichever base this is.
+// The base that goes with it: the checkpoint's own where the factor is 1. With dynamic scaling it
+// is transformers' base for a sequence of f times the trained length. Other scalings apply to the
+// frequencies of whichever base this is.
 float RopeTheta(const ModelConfig& config, int64_t context);
 
 }  // namespace eta

@@ -101,6 +101,8 @@ class CpuBackend final : public Backend {
   void Embed(const EmbedParams& params) override { cpu::Embed(context_, params); }
   void RmsNorm(const RmsNormParams& params) override { cpu::RmsNorm(context_, params); }
   void MatMul(const MatMulParams& params) override { cpu::MatMul(context_, params); }
+  void AddBias(const AddBiasParams& params) override { cpu::AddBias(context_, params); }
+  void NormHeads(const NormHeadsParams& params) override { cpu::NormHeads(context_, params); }
   void Rope(const RopeParams& params) override { cpu::Rope(context_, params); }
   void AppendKv(const AppendKvParams& params) override { cpu::AppendKv(context_, params); }
   void PredictThresholds(const ThresholdParams& params) override {

@@ -1,6 +1,7 @@
-// RmsNorm, Rope, PredictThresholds and SwiGlu: the ops that treat every row by itself. RmsNorm
-// scales a row [D] to a root mean square of 1 and multiplies it with the weight [D]. Rope rotates q
-// [HQ * d] and k [HKV * d] by the row's position. PredictThresholds computes q W^T + b [HQ]
+// RmsNorm, AddBias, NormHeads, Rope, PredictThresholds and SwiGlu: the ops that treat every row by
+// itself. RmsNorm scales a row [D] to a root mean square of 1 and multiplies it with the weight
+// [D]; NormHeads does so with every head [d] of q and k. Rope rotates q [HQ * d] and k [HKV * d] by
+// the row's position. PredictThresholds computes q W^T + b [HQ]
 // (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
 //
 // A row's sums run in one fixed order, so its bits do not depend on the batch. Each row is read
@@ -54,7 +55,7 @@ struct Frequencies {
     scaling = new_scaling;
     for (int32_t i = 0; i < half; ++i) {
       turns[static_cast<size_t>(i)] =
-          scaling.Scaled(std::pow(static_cast<double>(theta), -2.0 * i / head_dim) / kTurn);
+          scaling.Scaled(std::pow(static_cast<double>(theta), -2.0 * i / head_dim) / kTurn, i);
     }
   }
 };
@@ -93,21 +94,26 @@ HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, i
   return sum;
 }
 
+// `out` may be `x`.
+HWY_INLINE void Norm(const float* x, int64_t count, const float* HWY_RESTRICT weight, float eps,
+                     float* out) {
+  const Float d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float mean = Dot(x, x, count) / static_cast<float>(count);
+  const float scale = 1.0f / std::sqrt(mean + eps);
+  const Floats scales = hn::Set(d, scale);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const Floats scaled = hn::Mul(hn::LoadU(d, x + i), scales);
+    hn::StoreU(hn::Mul(scaled, hn::LoadU(d, weight + i)), d, out + i);
+  }
+  for (; i < count; ++i) out[i] = x[i] * scale * weight[i];
+}
+
 void RmsNormOnTarget(const Context& context, const RmsNormParams& params) {
   const int64_t cols = params.x.cols;
-  const auto norm_row = [&](const float* x, float* out) HWY_ATTR {
-    const Float d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    const float mean = Dot(x, x, cols) / static_cast<float>(cols);
-    const float scale = 1.0f / std::sqrt(mean + params.eps);
-    const Floats scales = hn::Set(d, scale);
-    int64_t i = 0;
-    for (; i + lanes <= cols; i += lanes) {
-      const Floats scaled = hn::Mul(hn::LoadU(d, x + i), scales);
-      hn::StoreU(hn::Mul(scaled, hn::LoadU(d, params.weight + i)), d, out + i);
-    }
-    for (; i < cols; ++i) out[i] = x[i] * scale * params.weight[i];
-  };
+  const auto norm_row = [&](const float* x, float* out)
+                            HWY_ATTR { Norm(x, cols, params.weight, params.eps, out); };
   ForRowRanges(context.workers, params.out.rows, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t from = params.rows.empty() ? r : params.rows[static_cast<size_t>(r)];
@@ -116,10 +122,40 @@ void RmsNormOnTarget(const Context& context, const RmsNormParams& params) {
   });
 }
 
-// Cosine and sine of position * frequency for every pair of one row. Double precision reduces the
-// angle to within an eighth of a turn of a quadrant's axis, so that far positions lose nothing.
-HWY_INLINE void Rotations(int32_t position, const std::vector<double>& turns, float* cosines,
-                          float* sines) {
+void AddBiasOnTarget(const Context& context, const AddBiasParams& params) {
+  const int64_t cols = params.x.cols;
+  const auto add_row = [&](float* x) HWY_ATTR {
+    const Float d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    int64_t i = 0;
+    for (; i + lanes <= cols; i += lanes) {
+      hn::StoreU(hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, params.bias + i)), d, x + i);
+    }
+    for (; i < cols; ++i) x[i] += params.bias[i];
+  };
+  ForRowRanges(context.workers, params.x.rows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) add_row(params.x.row(r));
+  });
+}
+
+void NormHeadsOnTarget(const Context& context, const NormHeadsParams& params) {
+  const int32_t d = params.head_dim;
+  const auto norm_row = [&](float* x, int64_t cols, const float* weight) HWY_ATTR {
+    for (float* head = x; head < x + cols; head += d) Norm(head, d, weight, params.eps, head);
+  };
+  ForRowRanges(context.workers, params.q.rows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      norm_row(params.q.row(r), params.q.cols, params.q_weight);
+      norm_row(params.k.row(r), params.k.cols, params.k_weight);
+    }
+  });
+}
+
+// Cosine and sine of position * frequency for every pair of one row, times `factor`. Double
+// precision reduces the angle to within an eighth of a turn of a quadrant's axis, so that far
+// positions lose nothing.
+HWY_INLINE void Rotations(int32_t position, const std::vector<double>& turns, float factor,
+                          float* cosines, float* sines) {
   const hn::ScalableTag<double> dd;
   const hn::Rebind<float, decltype(dd)> df;
   const hn::RebindToSigned<decltype(df)> di;
@@ -151,8 +187,9 @@ HWY_INLINE void Rotations(int32_t position, const std::vector<double>& turns, fl
     const auto between = hn::ShiftLeft<30>(hn::And(hn::Add(q, hn::Set(di, 1)), hn::Set(di, 2)));
     const V c = hn::IfThenElse(odd, sine, cosine);
     const V s = hn::IfThenElse(odd, cosine, sine);
-    hn::StoreU(hn::Xor(c, hn::BitCast(df, between)), df, cosines + i);
-    hn::StoreU(hn::Xor(s, hn::BitCast(df, second)), df, sines + i);
+    const V factors = hn::Set(df, factor);  // 1 changes no bit
+    hn::StoreU(hn::Mul(hn::Xor(c, hn::BitCast(df, between)), factors), df, cosines + i);
+    hn::StoreU(hn::Mul(hn::Xor(s, hn::BitCast(df, second)), factors), df, sines + i);
   }
 }
 
@@ -199,7 +236,8 @@ void RopeOnTarget(const Context& context, const RopeParams& params) {
     const size_t padded = frequencies.turns.size();
     table.resize(2 * padded);
     for (int32_t i = rows.begin; i < rows.end; ++i) {
-      Rotations(rows.sequence->position + i, frequencies.turns, table.data(),
+      Rotations(rows.sequence->position + i, frequencies.turns,
+                static_cast<float>(params.scaling.attention_factor), table.data(),
                 table.data() + padded);
       for (const TensorView* x : {&params.q, &params.k}) {
         RotateRow(x->row(rows.sequence->row_begin + i), x->cols, params.head_dim, table.data(),
@@ -273,12 +311,20 @@ HWY_AFTER_NAMESPACE();
 namespace eta::cpu {
 
 HWY_EXPORT(RmsNormOnTarget);
+HWY_EXPORT(AddBiasOnTarget);
+HWY_EXPORT(NormHeadsOnTarget);
 HWY_EXPORT(RopeOnTarget);
 HWY_EXPORT(PredictThresholdsOnTarget);
 HWY_EXPORT(SwiGluOnTarget);
 
 void RmsNorm(const Context& context, const RmsNormParams& params) {
   HWY_DYNAMIC_DISPATCH(RmsNormOnTarget)(context, params);
+}
+void AddBias(const Context& context, const AddBiasParams& params) {
+  HWY_DYNAMIC_DISPATCH(AddBiasOnTarget)(context, params);
+}
+void NormHeads(const Context& context, const NormHeadsParams& params) {
+  HWY_DYNAMIC_DISPATCH(NormHeadsOnTarget)(context, params);
 }
 void Rope(const Context& context, const RopeParams& params) {
   HWY_DYNAMIC_DISPATCH(RopeOnTarget)(context, params);

@@ -252,6 +252,8 @@ class CudaBackend final : public Backend {
   void MatMul(const MatMulParams& params) override {
     Add(MatMulOp{params.x, WeightOf(params.weight), params.out, params.accumulate});
   }
+  void AddBias(const AddBiasParams& params) override { Add(params); }
+  void NormHeads(const NormHeadsParams& params) override { Add(params); }
   void Rope(const RopeParams& params) override { Add(params); }
   void AppendKv(const AppendKvParams& params) override { Add(params); }
 

@@ -54,6 +54,8 @@ class Launcher {
   void operator()(const MatMulOp& op) {
     machine_.products.Run(op.x, op.weight, op.out, op.accumulate);
   }
+  void operator()(const AddBiasParams& params) { AddBias(For(params.x), params); }
+  void operator()(const NormHeadsParams& params) { NormHeads(For(params.q), params); }
   void operator()(const RopeParams& params) { Rope(For(params.q), params); }
   void operator()(const AppendKvParams& params) { AppendKv(For(params.k), params); }
   void operator()(const ThresholdOp& op) { PredictThresholds(ForThresholds(op), op.params); }

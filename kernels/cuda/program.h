@@ -88,9 +88,9 @@ struct SampleOp {
   bool operator==(const SampleOp&) const = default;
 };
 
-using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, RopeParams, AppendKvParams, ThresholdOp,
-                        SelectBlocksOp, DecodeAttentionOp, PrefillAttentionOp, RecallOp,
-                        CalibrationOp, SwiGluParams, SampleOp>;
+using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, AddBiasParams, NormHeadsParams, RopeParams,
+                        AppendKvParams, ThresholdOp, SelectBlocksOp, DecodeAttentionOp,
+                        PrefillAttentionOp, RecallOp, CalibrationOp, SwiGluParams, SampleOp>;
 
 // The parts of the device that launching needs.
 struct Machine {

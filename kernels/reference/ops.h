@@ -87,6 +87,8 @@ std::unique_ptr<Matrix> PackMatrix(std::span<const HostMatrix> parts, WeightForm
 void Embed(const BatchView& batch, const EmbedParams& params);                  // matmul.cc
 void RmsNorm(const RmsNormParams& params);                                      // pointwise.cc
 void MatMul(const MatMulParams& params);                                        // matmul.cc
+void AddBias(const AddBiasParams& params);                                      // pointwise.cc
+void NormHeads(const NormHeadsParams& params);                                  // pointwise.cc
 void Rope(const BatchView& batch, const RopeParams& params);                    // pointwise.cc
 void AppendKv(const BatchView& batch, const AppendKvParams& params);            // block_index.cc
 void PredictThresholds(const BatchView& batch, const ThresholdParams& params);  // pointwise.cc

@@ -1,6 +1,7 @@
-// RmsNorm, Rope, PredictThresholds and SwiGlu: the ops that treat every row by itself. RmsNorm
-// scales a row [D] to a root mean square of 1 and multiplies it with the weight [D]. Rope rotates q
-// [HQ * d] and k [HKV * d] by the row's position. PredictThresholds computes q W^T + b [HQ]
+// RmsNorm, AddBias, NormHeads, Rope, PredictThresholds and SwiGlu: the ops that treat every row by
+// itself. RmsNorm scales a row [D] to a root mean square of 1 and multiplies it with the weight
+// [D]; NormHeads does so with every head [d] of q and k. Rope rotates q [HQ * d] and k [HKV * d] by
+// the row's position. PredictThresholds computes q W^T + b [HQ]
 // (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
 
 #include <cmath>
@@ -9,17 +10,43 @@
 
 namespace eta::reference {
 
+namespace {
+
+// `out` may be `x`.
+void Norm(const float* x, int64_t count, const float* weight, float eps, float* out) {
+  double squares = 0.0;
+  for (int64_t i = 0; i < count; ++i) squares += static_cast<double>(x[i]) * x[i];
+  const double scale = 1.0 / std::sqrt(squares / static_cast<double>(count) + eps);
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(x[i] * scale * weight[i]);
+}
+
+}  // namespace
+
 void RmsNorm(const RmsNormParams& params) {
   for (int64_t r = 0; r < params.out.rows; ++r) {
     const float* x = params.x.row(params.rows.empty() ? r : params.rows[static_cast<size_t>(r)]);
-    float* out = params.out.row(r);
-    double squares = 0.0;
-    for (int64_t i = 0; i < params.x.cols; ++i) squares += static_cast<double>(x[i]) * x[i];
-    const double scale = 1.0 / std::sqrt(squares / static_cast<double>(params.x.cols) + params.eps);
-    for (int64_t i = 0; i < params.x.cols; ++i) {
-      out[i] = static_cast<float>(x[i] * scale * params.weight[i]);
-    }
+    Norm(x, params.x.cols, params.weight, params.eps, params.out.row(r));
   }
+}
+
+void AddBias(const AddBiasParams& params) {
+  for (int64_t r = 0; r < params.x.rows; ++r) {
+    float* x = params.x.row(r);
+    for (int64_t i = 0; i < params.x.cols; ++i) x[i] += params.bias[i];
+  }
+}
+
+void NormHeads(const NormHeadsParams& params) {
+  const auto norm = [&](const TensorView& x, const float* weight) {
+    for (int64_t r = 0; r < x.rows; ++r) {
+      for (int64_t head = 0; head < x.cols / params.head_dim; ++head) {
+        float* at = x.row(r) + head * params.head_dim;
+        Norm(at, params.head_dim, weight, params.eps, at);
+      }
+    }
+  };
+  norm(params.q, params.q_weight);
+  norm(params.k, params.k_weight);
 }
 
 namespace {
@@ -31,9 +58,9 @@ void Rotate(const TensorView& x, const Row& row, int32_t head_dim, const RopeSca
   for (int32_t i = 0; i < half; ++i) {
     const double turns =
         std::pow(static_cast<double>(row.sequence.rope_theta), -2.0 * i / head_dim) / kTurn;
-    const double angle = row.position * (kTurn * scaling.Scaled(turns));
-    const double cosine = std::cos(angle);
-    const double sine = std::sin(angle);
+    const double angle = row.position * (kTurn * scaling.Scaled(turns, i));
+    const double cosine = scaling.attention_factor * std::cos(angle);
+    const double sine = scaling.attention_factor * std::sin(angle);
     for (int64_t head = 0; head < x.cols / head_dim; ++head) {
       float* at = x.row(row.index) + head * head_dim;
       const double a = at[i];

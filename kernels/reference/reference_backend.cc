@@ -102,6 +102,8 @@ class ReferenceBackend final : public Backend {
   void Embed(const EmbedParams& params) override { reference::Embed(batch_, params); }
   void RmsNorm(const RmsNormParams& params) override { reference::RmsNorm(params); }
   void MatMul(const MatMulParams& params) override { reference::MatMul(params); }
+  void AddBias(const AddBiasParams& params) override { reference::AddBias(params); }
+  void NormHeads(const NormHeadsParams& params) override { reference::NormHeads(params); }
   void Rope(const RopeParams& params) override { reference::Rope(batch_, params); }
   void AppendKv(const AppendKvParams& params) override { reference::AppendKv(batch_, params); }
   void PredictThresholds(const ThresholdParams& params) override {

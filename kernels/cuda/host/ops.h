@@ -46,6 +46,8 @@ struct DeviceCounts {
 void Embed(Context& context, const void* table, DType dtype, int64_t cols,
            const TensorView& out);                                                 // pointwise.cu
 void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows);  // pointwise.cu
+void AddBias(Context& context, const AddBiasParams& params);                       // pointwise.cu
+void NormHeads(Context& context, const NormHeadsParams& params);                   // pointwise.cu
 // Computes the angles of the step's rows if the context has none yet. Null if there is no memory.
 const float2* Angles(Context& context, const RopeParams& params);         // rope.cu
 void Rope(Context& context, const RopeParams& params);                    // rope.cu

@@ -1,6 +1,7 @@
-// Embed, RmsNorm, PredictThresholds and SwiGlu: the ops that treat every row by itself. Embed
-// copies a row's token vector [D] from the table [V, D]. RmsNorm scales a row [D] to a root mean
-// square of 1 and multiplies it with the weight [D]. PredictThresholds computes q W^T + b [HQ]
+// Embed, RmsNorm, AddBias, NormHeads, PredictThresholds and SwiGlu: the ops that treat every row by
+// itself. Embed copies a row's token vector [D] from the table [V, D]. RmsNorm scales a row [D] to
+// a root mean square of 1 and multiplies it with the weight [D]; NormHeads does so with every head
+// [d] of q and k. PredictThresholds computes q W^T + b [HQ]
 // (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
 //
 // A row's sums run in one fixed order, whatever the other rows are. append_decode.cu adds up the
@@ -11,6 +12,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/rows/thresholds.cuh"
@@ -127,6 +129,79 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <int width>
+__global__ void __launch_bounds__(kThreads)
+    AddBiasRows(float* x, int64_t stride, const float* bias, int64_t cols) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * width;
+  float added[width];
+  if (i < cols) LoadElements(bias + i, added);
+  WaitForPrevious();
+  AllowNext();
+  if (i >= cols) return;
+  float* at = x + blockIdx.x * stride + i;
+  float values[width];
+  LoadElements(at, values);
+#pragma unroll
+  for (int j = 0; j < width; ++j) values[j] += added[j];
+  StoreElements(values, at);
+}
+
+struct NormHeadsArgs {
+  float* q;
+  float* k;
+  const float* q_weight;
+  const float* k_weight;
+  int64_t q_stride;
+  int64_t k_stride;
+  int32_t num_query_heads;
+  int32_t num_heads;  // of q and k together
+  int32_t head_dim;
+  float eps;
+};
+
+// A warp takes one head of one row: a lane holds pieces of kWidth neighbours.
+__global__ void __launch_bounds__(kThreads) NormHeadRows(NormHeadsArgs args) {
+  constexpr int kWidth = 4;
+  constexpr int kPieces = kMaxHeadDim / (32 * kWidth);
+  const auto head = static_cast<int32_t>(blockIdx.y * kWarps + threadIdx.x / 32);
+  if (head >= args.num_heads) return;
+  const bool query = head < args.num_query_heads;
+  const int32_t first = static_cast<int32_t>(threadIdx.x % 32) * kWidth;
+  const float* weight = query ? args.q_weight : args.k_weight;
+  float values[kPieces][kWidth];
+  float factors[kPieces][kWidth];
+#pragma unroll
+  for (int n = 0; n < kPieces; ++n) {
+    const int32_t i = first + n * 32 * kWidth;
+    if (i < args.head_dim) LoadElements(weight + i, factors[n]);
+  }
+  WaitForPrevious();
+  AllowNext();
+  float* at =
+      query ? args.q + blockIdx.x * args.q_stride + head * args.head_dim
+            : args.k + blockIdx.x * args.k_stride + (head - args.num_query_heads) * args.head_dim;
+  float squares = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kPieces; ++n) {
+    const int32_t i = first + n * 32 * kWidth;
+    if (i >= args.head_dim) break;
+    LoadElements(at + i, values[n]);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) squares += values[n][j] * values[n][j];
+  }
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(~0u, squares, lanes);
+  const float scale = 1.0f / sqrtf(squares / static_cast<float>(args.head_dim) + args.eps);
+#pragma unroll
+  for (int n = 0; n < kPieces; ++n) {
+    const int32_t i = first + n * 32 * kWidth;
+    if (i >= args.head_dim) break;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) values[n][j] = values[n][j] * scale * factors[n][j];
+    StoreElements(values[n], at + i);
+  }
+}
+
 // Thresholds of a tile of rows and heads. A CTA takes one tile at a time. Its warps and lanes share
 // the inner dimension: all loads of a pass are in flight at once, and each element is read once per
 // tile. Then lanes and warps are summed in a fixed order.
@@ -237,6 +312,34 @@ void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows)
              params.out.stride, cols);
     });
   });
+}
+
+void AddBias(Context& context, const AddBiasParams& params) {
+  const int64_t cols = params.x.cols;
+  WithWidth<4>({cols, params.x.stride}, [&](auto width) {
+    const LaunchShape shape = {
+        .grid = {Grid(params.x.rows), Grid(CeilDiv(cols, kThreads * width()))}, .block = kThreads};
+    Launch(context.device, "AddBias", shape, AddBiasRows<width()>, params.x.data, params.x.stride,
+           params.bias, cols);
+  });
+}
+
+void NormHeads(Context& context, const NormHeadsParams& params) {
+  const auto query_heads = static_cast<int32_t>(params.q.cols / params.head_dim);
+  const NormHeadsArgs args = {
+      .q = params.q.data,
+      .k = params.k.data,
+      .q_weight = params.q_weight,
+      .k_weight = params.k_weight,
+      .q_stride = params.q.stride,
+      .k_stride = params.k.stride,
+      .num_query_heads = query_heads,
+      .num_heads = query_heads + static_cast<int32_t>(params.k.cols / params.head_dim),
+      .head_dim = params.head_dim,
+      .eps = params.eps};
+  Launch(context.device, "NormHeads",
+         {.grid = {Grid(params.q.rows), Grid(CeilDiv(args.num_heads, kWarps))}, .block = kThreads},
+         NormHeadRows, args);
 }
 
 void PredictThresholds(Context& context, const ThresholdParams& params) {

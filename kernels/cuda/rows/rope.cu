@@ -27,9 +27,10 @@ __global__ void __launch_bounds__(kMaxHeadDim / 2)
   const double turns = exp2(exponent * log2(static_cast<double>(row.rope_theta))) / kTurn;
   double sine;
   double cosine;
-  sincospi(row.position * (2.0 * scaling.Scaled(turns)), &sine, &cosine);
+  sincospi(row.position * (2.0 * scaling.Scaled(turns, i)), &sine, &cosine);
   angles[static_cast<int64_t>(blockIdx.x) * half + i] =
-      make_float2(static_cast<float>(cosine), static_cast<float>(sine));
+      make_float2(static_cast<float>(scaling.attention_factor * cosine),
+                  static_cast<float>(scaling.attention_factor * sine));
 }
 
 struct RopeArgs {

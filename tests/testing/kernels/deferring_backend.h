@@ -53,6 +53,12 @@ class DeferringBackend final : public ForwardingBackend {
   void MatMul(const MatMulParams& params) override {
     Note([this, params] { ForwardingBackend::MatMul(params); });
   }
+  void AddBias(const AddBiasParams& params) override {
+    Note([this, params] { ForwardingBackend::AddBias(params); });
+  }
+  void NormHeads(const NormHeadsParams& params) override {
+    Note([this, params] { ForwardingBackend::NormHeads(params); });
+  }
   void Rope(const RopeParams& params) override {
     Note([this, params] { ForwardingBackend::Rope(params); });
   }

@@ -48,6 +48,8 @@ class ForwardingBackend : public Backend {
   void Embed(const EmbedParams& params) override { backend_->Embed(params); }
   void RmsNorm(const RmsNormParams& params) override { backend_->RmsNorm(params); }
   void MatMul(const MatMulParams& params) override { backend_->MatMul(params); }
+  void AddBias(const AddBiasParams& params) override { backend_->AddBias(params); }
+  void NormHeads(const NormHeadsParams& params) override { backend_->NormHeads(params); }
   void Rope(const RopeParams& params) override { backend_->Rope(params); }
   void AppendKv(const AppendKvParams& params) override { backend_->AppendKv(params); }
   void PredictThresholds(const ThresholdParams& params) override {

@@ -1,9 +1,12 @@
-// RMSNorm, RoPE, the threshold predictor, SwiGLU and the cache's geometry against the reference.
+// RMSNorm, biases, RoPE, the threshold predictor, SwiGLU and the cache's geometry against the
+// reference.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "tests/testing/kernels/kernel_harness.h"
 
@@ -81,6 +84,91 @@ TEST_P(PointwiseOn, RmsNormOfARowDoesNotFeelItsBatch) {
   }
 }
 
+TEST_P(PointwiseOn, AddBiasAddsToTheColumnsOfEveryRow) {
+  Random random(26);
+  for (const int64_t width : {1, 31, 64, 500, 1152}) {
+    const HostTensor x = Normal(random, 9, width);
+    const HostTensor bias = Normal(random, 1, width);
+    for (const int64_t padding : {0, 3, 64}) {
+      const TensorView in_place = device.Put(x, padding);
+      Plan(device, {{.num_rows = 9}});
+      device->AddBias({.x = in_place, .bias = device.Put(bias.data)});
+      EXPECT_TRUE(device->Finish().ok());
+      const HostTensor got = device.Get(in_place);
+      for (int64_t r = 0; r < x.rows; ++r) {
+        for (int64_t i = 0; i < width; ++i) {
+          ASSERT_EQ(got.row(r)[i], x.row(r)[i] + bias.data[static_cast<size_t>(i)]);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PointwiseOn, NormHeadsNormsEveryHeadByItself) {
+  Random random(27);
+  for (const int32_t d : {16, 64, 96, 112, 128, 256}) {
+    for (const auto& [query_heads, kv_heads] : {std::pair{1, 1}, {6, 2}, {16, 1}, {9, 3}}) {
+      HostTensor q = Normal(random, 5, int64_t{query_heads} * d, 3.0f);
+      const HostTensor k = Normal(random, 5, int64_t{kv_heads} * d, 0.1f);
+      std::fill_n(q.row(2), d, 0.0f);  // a head of zeros stays one
+      const HostTensor q_weight = Normal(random, 1, d);
+      const HostTensor k_weight = Normal(random, 1, d);
+      HostTensor results[2][2];
+      for (int i = 0; i < 2; ++i) {
+        Device& on = i == 0 ? judge : device;
+        const TensorView in_place[] = {on.Put(q, 2 * d), on.Put(k)};
+        Plan(on, {{.num_rows = 5}});
+        on->NormHeads({.q = in_place[0],
+                       .k = in_place[1],
+                       .q_weight = on.Put(q_weight.data),
+                       .k_weight = on.Put(k_weight.data),
+                       .head_dim = d,
+                       .eps = 1e-6f});
+        EXPECT_TRUE(on->Finish().ok());
+        for (int j = 0; j < 2; ++j) results[i][j] = on.Get(in_place[j]);
+      }
+      for (int j = 0; j < 2; ++j) {
+        const HostTensor& want = results[0][j];
+        for (int64_t r = 0; r < want.rows; ++r) {
+          for (int64_t head = 0; head < want.cols; head += d) {
+            ASSERT_LT(RelativeError(results[1][j].row(r) + head, want.row(r) + head, d), 1e-6)
+                << "d " << d << ", row " << r << ", column " << head;
+          }
+        }
+      }
+      EXPECT_EQ(Norm(results[1][0].row(2), d), 0.0);
+      // One value by hand: an element over its head's root mean square, times its weight.
+      const float* last = k.row(4) + k.cols - d;
+      const double mean = Norm(last, d) * Norm(last, d) / d;
+      EXPECT_NEAR(results[1][1].row(4)[k.cols - 1],
+                  last[d - 1] / std::sqrt(mean + 1e-6) * k_weight.data.back(), 1e-5);
+    }
+  }
+}
+
+TEST_P(PointwiseOn, NormHeadsOfARowDoesNotFeelItsBatch) {
+  Random random(28);
+  const int32_t d = 96;
+  const HostTensor q = Normal(random, 21, 3 * d);
+  const HostTensor k = Normal(random, 21, d);
+  const float* weight = device.Put(Normal(random, 1, d).data);
+  const auto norm = [&](const TensorView& queries, const TensorView& keys) {
+    Plan(device, {{.num_rows = static_cast<int32_t>(queries.rows)}});
+    device->NormHeads({.q = queries,
+                       .k = keys,
+                       .q_weight = weight,
+                       .k_weight = weight,
+                       .head_dim = d,
+                       .eps = 1e-6f});
+    EXPECT_TRUE(device->Finish().ok());
+  };
+  const TensorView together[] = {device.Put(q), device.Put(k)};
+  const TensorView alone[] = {device.Put(q), device.Put(k)};
+  norm(together[0], together[1]);
+  for (int64_t r = 0; r < q.rows; ++r) norm(alone[0].Rows(r, 1), alone[1].Rows(r, 1));
+  for (int j = 0; j < 2; ++j) EXPECT_EQ(device.Get(alone[j]).data, device.Get(together[j]).data);
+}
+
 TEST_P(PointwiseOn, RopeRotatesByEachRowsOwnPositionAndBase) {
   Random random(23);
   for (const int32_t d : {32, 64, 96, 128}) {
@@ -109,19 +197,38 @@ TEST_P(PointwiseOn, RopeRotatesByEachRowsOwnPositionAndBase) {
 }
 
 // Of Llama 3.1: pairs that stay, that turn 8 times slower and that lie between.
-constexpr RopeScaling kLlama3 = {
-    .factor = 8.0, .low_freq_factor = 1.0, .high_freq_factor = 4.0, .original_context = 8192};
+constexpr RopeScaling kLlama3 = {.type = RopeScalingType::kLlama3,
+                                 .factor = 8.0,
+                                 .low_freq_factor = 1.0,
+                                 .high_freq_factor = 4.0,
+                                 .original_context = 8192};
+constexpr RopeScaling kLinear = {.type = RopeScalingType::kLinear, .factor = 2.5};
+constexpr RopeScaling kYarn = {.type = RopeScalingType::kYarn,
+                               .factor = 4.0,
+                               .ramp_begin = 7.0,
+                               .ramp_end = 19.5,
+                               .attention_factor = 1.1386294361119891};
 
 TEST(RopeScalingTest, FastPairsStaySlowOnesStretchAndThoseBetweenAreBlended) {
   constexpr double kOnce = 1.0 / 8192;  // turns per token
-  EXPECT_EQ(kLlama3.Scaled(4.0 * kOnce), 4.0 * kOnce);
-  EXPECT_EQ(kLlama3.Scaled(1000.0 * kOnce), 1000.0 * kOnce);
-  EXPECT_EQ(kLlama3.Scaled(1.0 * kOnce), kOnce / 8);
-  EXPECT_EQ(kLlama3.Scaled(0.01 * kOnce), 0.01 * kOnce / 8);
-  EXPECT_DOUBLE_EQ(kLlama3.Scaled(2.5 * kOnce), 2.5 * kOnce * (0.5 + 0.5 / 8));
-  for (const double frequency : {0.159, 1e-4, 1e-9}) {
-    EXPECT_EQ(RopeScaling().Scaled(frequency), frequency);
+  for (const int32_t pair : {0, 31}) {
+    EXPECT_EQ(kLlama3.Scaled(4.0 * kOnce, pair), 4.0 * kOnce);
+    EXPECT_EQ(kLlama3.Scaled(1000.0 * kOnce, pair), 1000.0 * kOnce);
+    EXPECT_EQ(kLlama3.Scaled(1.0 * kOnce, pair), kOnce / 8);
+    EXPECT_EQ(kLlama3.Scaled(0.01 * kOnce, pair), 0.01 * kOnce / 8);
+    EXPECT_DOUBLE_EQ(kLlama3.Scaled(2.5 * kOnce, pair), 2.5 * kOnce * (0.5 + 0.5 / 8));
+    for (const double frequency : {0.159, 1e-4, 1e-9}) {
+      EXPECT_EQ(RopeScaling().Scaled(frequency, pair), frequency);
+      EXPECT_EQ(RopeScaling{.type = RopeScalingType::kDynamic}.Scaled(frequency, pair), frequency);
+      EXPECT_EQ(kLinear.Scaled(frequency, pair), frequency / 2.5);
+    }
   }
+}
+
+TEST(RopeScalingTest, YarnStretchesByTheNumberOfThePair) {
+  for (const int32_t pair : {0, 6, 7}) EXPECT_EQ(kYarn.Scaled(0.1, pair), 0.1);
+  for (const int32_t pair : {20, 21, 63}) EXPECT_EQ(kYarn.Scaled(0.1, pair), 0.1 / 4);
+  EXPECT_DOUBLE_EQ(kYarn.Scaled(0.1, 12), 0.1 * (0.6 + 0.4 / 4));
 }
 
 TEST_P(PointwiseOn, RopeTurnsByScaledFrequencies) {
@@ -133,7 +240,7 @@ TEST_P(PointwiseOn, RopeTurnsByScaledFrequencies) {
     for (int64_t r = 0; r < x.rows; ++r) {
       for (int32_t head = 0; head < 2; ++head) std::fill_n(x.row(r) + head * d, d / 2, 1.0f);
     }
-    for (const RopeScaling& scaling : {kLlama3, RopeScaling(), kLlama3}) {
+    for (const RopeScaling& scaling : {kLlama3, RopeScaling(), kYarn, kLinear, kLlama3}) {
       const TensorView q = device.Put(x, 64);
       const TensorView k = device.Put(x);
       Plan(device, rows);
@@ -147,14 +254,21 @@ TEST_P(PointwiseOn, RopeTurnsByScaledFrequencies) {
           const int32_t pair = i % (d / 2);
           double frequency = std::pow(500000.0, -2.0 * pair / d);
           const double wavelength = 2.0 * M_PI / frequency;
-          if (scaling.factor > 1.0 && wavelength > 8192.0 / 1.0) {
+          const bool llama3 = scaling.type == RopeScalingType::kLlama3;
+          if (scaling.type == RopeScalingType::kLinear) {
+            frequency /= 2.5;
+          } else if (scaling.type == RopeScalingType::kYarn) {
+            const double ramp = std::clamp((pair - 7.0) / 12.5, 0.0, 1.0);
+            frequency = frequency / 4.0 * ramp + frequency * (1.0 - ramp);
+          } else if (llama3 && wavelength > 8192.0 / 1.0) {
             frequency /= 8.0;
-          } else if (scaling.factor > 1.0 && wavelength >= 8192.0 / 4.0) {
+          } else if (llama3 && wavelength >= 8192.0 / 4.0) {
             const double smooth = (8192.0 / wavelength - 1.0) / (4.0 - 1.0);
             frequency = (1.0 - smooth) * frequency / 8.0 + smooth * frequency;
           }
           const double angle = position * frequency;
-          const double want = i < d / 2 ? std::cos(angle) : std::sin(angle);
+          const double want =
+              scaling.attention_factor * (i < d / 2 ? std::cos(angle) : std::sin(angle));
           for (const HostTensor& got : turned) {
             ASSERT_NEAR(got.row(r)[i], want, 1e-6) << "row " << r << " of " << i;
             ASSERT_NEAR(got.row(r)[d + i], want, 1e-6) << "row " << r << " of " << i;

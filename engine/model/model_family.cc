@@ -1,0 +1,83 @@
+#include "engine/model/model_family.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace eta {
+namespace {
+
+constexpr int32_t kAsQueryHeads = -1;
+
+constexpr ModelFamily kFamilies[] = {
+    {.model_type = "eta",
+     .has_predictor = true,
+     .biases = BiasRule::kNone,
+     .head_norms = false,
+     .window = WindowRule::kNone,
+     .head_dim = 0,
+     .num_kv_heads = kAsQueryHeads,
+     .sliding_window = 0,
+     .max_window_layers = 0},
+    // LLaMA 1 to 3.x, SmolLM2 and the many that took their form.
+    {.model_type = "llama",
+     .has_predictor = false,
+     .biases = BiasRule::kConfigured,
+     .head_norms = false,
+     .window = WindowRule::kNone,
+     .head_dim = 0,
+     .num_kv_heads = kAsQueryHeads,
+     .sliding_window = 0,
+     .max_window_layers = 0},
+    {.model_type = "mistral",
+     .has_predictor = false,
+     .biases = BiasRule::kNone,
+     .head_norms = false,
+     .window = WindowRule::kAllLayers,
+     .head_dim = 0,
+     .num_kv_heads = 8,
+     .sliding_window = 4096,
+     .max_window_layers = 0},
+    // Qwen2 and Qwen2.5.
+    {.model_type = "qwen2",
+     .has_predictor = false,
+     .biases = BiasRule::kQkv,
+     .head_norms = false,
+     .window = WindowRule::kConfigured,
+     .head_dim = 0,
+     .num_kv_heads = 32,
+     .sliding_window = 4096,
+     .max_window_layers = 28},
+    {.model_type = "qwen3",
+     .has_predictor = false,
+     .biases = BiasRule::kConfigured,
+     .head_norms = true,
+     .window = WindowRule::kConfigured,
+     .head_dim = 128,
+     .num_kv_heads = 32,
+     .sliding_window = 4096,
+     .max_window_layers = 28},
+};
+
+}  // namespace
+
+std::span<const ModelFamily> ModelFamilies() {
+  return kFamilies;
+}
+
+const ModelFamily* FindModelFamily(std::string_view model_type) {
+  const auto* const found = std::ranges::find(kFamilies, model_type, &ModelFamily::model_type);
+  return found == std::end(kFamilies) ? nullptr : found;
+}
+
+std::string KnownModelTypes() {
+  std::string types;
+  for (const ModelFamily& family : kFamilies) {
+    const bool last = &family == std::end(kFamilies) - 1;
+    absl::StrAppend(&types, types.empty() ? "" : (last ? " and " : ", "),
+                    std::string(family.model_type));
+  }
+  return types;
+}
+
+}  // namespace eta

@@ -1,0 +1,50 @@
+// What differs from one family of checkpoints to another. This table is the only place that tells
+// families apart: model_config.cc reads config.json by it, and from then on the model's shape
+// (ModelConfig) says what a layer computes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace eta {
+
+// Which projections of attention add a bias.
+enum class BiasRule : uint8_t {
+  kNone,        // none; attention_bias: true is refused
+  kQkv,         // q, k and v; config.json does not say
+  kConfigured,  // q, k, v and o, if attention_bias is true
+};
+
+// Whether some layers see the newest keys alone.
+enum class WindowRule : uint8_t {
+  kNone,        // no layer; sliding_window is refused
+  kAllLayers,   // all layers, unless sliding_window is null
+  kConfigured,  // if use_sliding_window is true: layer_types, else those from max_window_layers on
+};
+
+struct ModelFamily {
+  std::string_view model_type;  // of config.json
+  // q W^T + b of tau_proj are a row's thresholds, and eta_gate tempers its logits.
+  bool has_predictor;
+  BiasRule biases;
+  bool head_norms;  // q_norm and k_norm: RMSNorm of every head of q and k, before RoPE
+  WindowRule window;
+  // What transformers takes where config.json names none. 0: hidden_size / num_attention_heads.
+  int32_t head_dim;
+  // -1: as many as query heads.
+  int32_t num_kv_heads;
+  int32_t sliding_window;     // of families that have windows
+  int32_t max_window_layers;  // with kConfigured
+};
+
+std::span<const ModelFamily> ModelFamilies();
+
+// Null for an unknown type.
+const ModelFamily* FindModelFamily(std::string_view model_type);
+
+// "eta, llama, ... and qwen3"
+std::string KnownModelTypes();
+
+}  // namespace eta

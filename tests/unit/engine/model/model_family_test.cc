@@ -1,0 +1,197 @@
+// What config.json means in each family, beside LLaMA's form (model_config_test.cc).
+
+#include "engine/model/model_family.h"
+
+#include <string>
+#include <utility>
+
+#include "engine/model/model_config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+using Json = nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Json Base(const std::string& model_type) {
+  return {{"model_type", model_type}, {"vocab_size", 64},       {"hidden_size", 256},
+          {"intermediate_size", 64},  {"num_hidden_layers", 4}, {"num_attention_heads", 4},
+          {"num_key_value_heads", 2}, {"rms_norm_eps", 1e-6},   {"max_position_embeddings", 32768}};
+}
+
+absl::StatusOr<ModelConfig> Parse(const std::string& model_type,
+                                  const Json& others = Json::object()) {
+  Json json = Base(model_type);
+  json.update(others);
+  return ParseModelConfig(json.dump());
+}
+
+void ExpectRefused(const absl::StatusOr<ModelConfig>& config, absl::StatusCode code,
+                   const std::string& words) {
+  EXPECT_EQ(config.status().code(), code) << words;
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr(words));
+}
+
+TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
+  EXPECT_EQ(KnownModelTypes(), "eta, llama, mistral, qwen2 and qwen3");
+  for (const ModelFamily& family : ModelFamilies()) {
+    EXPECT_EQ(FindModelFamily(family.model_type), &family);
+  }
+  for (const char* type : {"mixtral", "qwen2_moe", "qwen3_moe", "gemma3", "phi3", "LLAMA", ""}) {
+    EXPECT_EQ(FindModelFamily(type), nullptr);
+    ExpectRefused(Parse(type), absl::StatusCode::kUnimplemented,
+                  std::string("model_type '") + type +
+                      "' is not supported, only eta, llama, mistral, qwen2 and qwen3");
+  }
+}
+
+TEST(ModelFamily, OnlyEtaPredictsThresholds) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    const auto config = Parse(type, {{"eta_beta", 3.0}, {"eta_gate", "silu"}});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_FALSE(config->has_predictor) << type;
+    EXPECT_EQ(config->gate, Gate::kNone) << type;
+  }
+}
+
+// SmolLM2-135M-Instruct's, the fields that are read.
+TEST(ModelFamily, SmolLM2IsALlama) {
+  const auto config = ParseModelConfig(R"({"architectures":["LlamaForCausalLM"],
+      "attention_bias":false,"attention_dropout":0.0,"bos_token_id":1,"eos_token_id":2,
+      "hidden_act":"silu","hidden_size":576,"initializer_range":0.041666666666666664,
+      "intermediate_size":1536,"is_llama_config":true,"max_position_embeddings":8192,
+      "mlp_bias":false,"model_type":"llama","num_attention_heads":9,"num_hidden_layers":30,
+      "num_key_value_heads":3,"pad_token_id":2,"pretraining_tp":1,"rms_norm_eps":1e-05,
+      "rope_interleaved":false,"rope_scaling":null,"rope_theta":100000,"tie_word_embeddings":true,
+      "torch_dtype":"bfloat16","use_cache":true,"vocab_size":49152})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->group_size(), 3);
+  EXPECT_EQ(config->head_dim, 64);
+  EXPECT_EQ(config->rope_theta, 1e5f);
+  EXPECT_EQ(config->max_context, 8192);
+  EXPECT_TRUE(config->tie_word_embeddings);
+  EXPECT_FALSE(config->qkv_bias || config->out_bias || config->head_norms);
+}
+
+TEST(ModelFamily, BiasesFollowTheFamilyOrTheFile) {
+  const auto biases = [](const char* type, const Json& others = Json::object()) {
+    const auto config = Parse(type, others);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? std::pair(config->qkv_bias, config->out_bias) : std::pair(false, true);
+  };
+  const Json yes = {{"attention_bias", true}};
+  const Json no = {{"attention_bias", false}};
+  for (const char* type : {"llama", "qwen3"}) {
+    EXPECT_EQ(biases(type), std::pair(false, false)) << type;
+    EXPECT_EQ(biases(type, no), std::pair(false, false)) << type;
+    EXPECT_EQ(biases(type, yes), std::pair(true, true)) << type;
+  }
+  for (const Json& said : {Json::object(), yes, no}) {
+    EXPECT_EQ(biases("qwen2", said), std::pair(true, false)) << "transformers does not read it";
+  }
+  EXPECT_EQ(biases("mistral", no), std::pair(false, false));
+  ExpectRefused(Parse("mistral", yes), absl::StatusCode::kUnimplemented, "attention_bias");
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    ExpectRefused(Parse(type, {{"mlp_bias", true}}), absl::StatusCode::kUnimplemented, "mlp_bias");
+  }
+}
+
+TEST(ModelFamily, TensorsFollowBiasesAndNorms) {
+  const auto qwen2 = ExpectedTensors(*Parse("qwen2"));
+  EXPECT_THAT(qwen2.at("model.layers.3.self_attn.q_proj.bias"), ElementsAre(256));
+  EXPECT_THAT(qwen2.at("model.layers.3.self_attn.k_proj.bias"), ElementsAre(128));
+  EXPECT_THAT(qwen2.at("model.layers.3.self_attn.v_proj.bias"), ElementsAre(128));
+  EXPECT_FALSE(qwen2.contains("model.layers.3.self_attn.o_proj.bias"));
+  const auto qwen3 = ExpectedTensors(*Parse("qwen3", {{"attention_bias", true}}));
+  EXPECT_THAT(qwen3.at("model.layers.0.self_attn.q_norm.weight"), ElementsAre(128));
+  EXPECT_THAT(qwen3.at("model.layers.0.self_attn.k_norm.weight"), ElementsAre(128));
+  EXPECT_THAT(qwen3.at("model.layers.0.self_attn.o_proj.bias"), ElementsAre(256));
+  EXPECT_EQ(ExpectedTensors(*Parse("mistral")), ExpectedTensors(*Parse("llama")));
+}
+
+TEST(ModelFamily, HeadsThatTheFileDoesNotNameAreThoseOfTransformers) {
+  const auto heads = [](const char* type, const Json& head_dim, const Json& kv_heads) {
+    Json json = Base(type);
+    json["hidden_size"] = 2048;
+    json["num_attention_heads"] = 32;
+    json["head_dim"] = head_dim;
+    json["num_key_value_heads"] = kv_heads;
+    for (const char* field : {"head_dim", "num_key_value_heads"}) {
+      if (json[field] == "absent") json.erase(field);
+    }
+    const auto config = ParseModelConfig(json.dump());
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? std::pair(config->head_dim, config->num_kv_heads) : std::pair(0, 0);
+  };
+  EXPECT_EQ(heads("llama", "absent", "absent"), std::pair(64, 32));
+  EXPECT_EQ(heads("mistral", "absent", "absent"), std::pair(64, 8));
+  EXPECT_EQ(heads("qwen2", "absent", "absent"), std::pair(64, 32));
+  EXPECT_EQ(heads("qwen3", "absent", "absent"), std::pair(128, 32));
+  for (const char* type : {"llama", "mistral", "qwen2"}) {
+    EXPECT_EQ(heads(type, nullptr, nullptr), std::pair(64, 32)) << type;
+    EXPECT_EQ(heads(type, 96, 2), std::pair(96, 2)) << type;
+  }
+}
+
+int32_t WindowOf(const char* type, const Json& others) {
+  const auto config = Parse(type, others);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? config->sliding_window : -1;
+}
+
+TEST(ModelFamily, MistralsWindowIsALimitUnlessItIsNull) {
+  EXPECT_EQ(WindowOf("mistral", {{"sliding_window", nullptr}}), 0);
+  EXPECT_EQ(WindowOf("mistral", {{"sliding_window", 1024}}), 1024);
+  EXPECT_EQ(WindowOf("mistral", Json::object()), 4096) << "as transformers";
+  const auto config = Parse("mistral", {{"sliding_window", 1024}});
+  EXPECT_EQ(ContextLimit(*config, 32768), 1024);
+  EXPECT_EQ(ContextLimit(*config, 1024), 1024);
+  EXPECT_EQ(ContextLimit(*config, 100), 100);
+  EXPECT_EQ(ContextLimit(*Parse("mistral", {{"sliding_window", nullptr}}), 32768), 32768);
+  for (const Json& bad : {Json(0), Json(-1), Json("1024"), Json(1e9)}) {
+    ExpectRefused(Parse("mistral", {{"sliding_window", bad}}), absl::StatusCode::kInvalidArgument,
+                  "sliding_window");
+  }
+  ExpectRefused(Parse("llama", {{"sliding_window", 1024}}), absl::StatusCode::kUnimplemented,
+                "sliding_window");
+}
+
+TEST(ModelFamily, QwensWindowIsALimitIfSomeLayerHasIt) {
+  Json layers = {"full_attention", "full_attention", "full_attention", "sliding_attention"};
+  for (const char* type : {"qwen2", "qwen3"}) {
+    EXPECT_EQ(WindowOf(type, {{"sliding_window", 1024}}), 0);
+    EXPECT_EQ(WindowOf(type, {{"sliding_window", 1024}, {"use_sliding_window", false}}), 0);
+    const Json used = {{"sliding_window", 1024}, {"use_sliding_window", true}};
+    EXPECT_EQ(WindowOf(type, used), 0) << "from layer 28 on";
+    Json from = used;
+    from["max_window_layers"] = 3;
+    EXPECT_EQ(WindowOf(type, from), 1024);
+    from["max_window_layers"] = 4;
+    EXPECT_EQ(WindowOf(type, from), 0);
+    from["sliding_window"] = nullptr;
+    from["max_window_layers"] = 0;
+    EXPECT_EQ(WindowOf(type, from), 0);
+    Json named = used;
+    named["layer_types"] = layers;
+    EXPECT_EQ(WindowOf(type, named), 1024) << "though max_window_layers is 28";
+    named["layer_types"] = Json(4, "full_attention");
+    named["max_window_layers"] = 0;
+    EXPECT_EQ(WindowOf(type, named), 0);
+    ExpectRefused(Parse(type, {{"layer_types", layers}}), absl::StatusCode::kUnimplemented,
+                  "layer_types");
+  }
+  layers[0] = "linear_attention";
+  ExpectRefused(Parse("qwen3", {{"layer_types", layers}}), absl::StatusCode::kUnimplemented,
+                "layer_types 'linear_attention'");
+  for (const Json& bad : {Json(3, "full_attention"), Json("full_attention"), Json::object()}) {
+    ExpectRefused(Parse("qwen3", {{"layer_types", bad}}), absl::StatusCode::kInvalidArgument,
+                  "layer_types");
+  }
+}
+
+}  // namespace
+}  // namespace eta
