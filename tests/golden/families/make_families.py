@@ -1,0 +1,248 @@
+"""Checkpoints of every family, small and random, and their logits by Hugging Face transformers.
+
+    pip install torch transformers safetensors
+    python tests/golden/families/make_families.py NEW_FOLDER
+
+Each case becomes a folder of it: a checkpoint as transformers saves it, and case.safetensors with
+the tokens and, for the prompt's last position and every later one but the last, the logits in
+float32. Some config.json use the words of older files. Weights are numbers that
+their 16-bit type holds exactly. Made with torch 2.15.0 and transformers 5.24.0.
+"""
+
+import copy
+import json
+import pathlib
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+VOCABULARY = 257
+ROWS = 16  # of logits
+TOKENS = 176  # of a case that says nothing else: two full blocks of 64 and a tail
+
+PLAIN = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=64, rms_norm_eps=1e-5, max_position_embeddings=512,
+             rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+
+
+def rope(kind, theta=10000.0, **fields):
+    return {"rope_type": kind, "rope_theta": theta, **fields}
+
+
+# `type`: the family; `config`: what differs from PLAIN; `tokens`: of the case; `older`: fields of
+# config.json as older files have them, null: left out; `names`: those that say null; `without`: what
+# of the config must change the logits; `head`: lm_head.weight is shipped, the embedding or its own.
+CASES = {
+    "mistral": {
+        "type": "mistral",
+        "config": dict(sliding_window=None, head_dim=128, rope_parameters=rope("default", 1e6)),
+        "stored": torch.bfloat16,
+        "nulls": ["sliding_window"],
+    },
+    # The window holds the whole case, and not a token more.
+    "mistral-window": {
+        "type": "mistral",
+        "config": dict(sliding_window=TOKENS),
+        "older": {"rope_parameters": None, "rope_theta": 10000.0},
+    },
+    "qwen2": {
+        "type": "qwen2",
+        "config": dict(num_attention_heads=7, num_key_value_heads=1,
+                       rope_parameters=rope("default", 1e6)),
+    },
+    # With a window that is not used.
+    "qwen2-tied": {
+        "type": "qwen2",
+        "config": dict(tie_word_embeddings=True, hidden_size=64, head_dim=None,
+                       num_attention_heads=4, num_key_value_heads=4),
+        "stored": torch.bfloat16,
+        "older": {"use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2,
+                  "layer_types": None, "head_dim": None},
+    },
+    # The second layer has a window, which holds the whole case.
+    "qwen2-window": {
+        "type": "qwen2",
+        "config": dict(use_sliding_window=True, sliding_window=TOKENS, max_window_layers=1),
+    },
+    "qwen3-tied": {
+        "type": "qwen3",
+        "config": dict(tie_word_embeddings=True, head_dim=128, rms_norm_eps=1e-6,
+                       rope_parameters=rope("default", 1e6)),
+        "stored": torch.bfloat16,
+    },
+    "qwen3-bias": {
+        "type": "qwen3",
+        "config": dict(attention_bias=True, num_attention_heads=3, num_key_value_heads=1),
+        "without": dict(attention_bias=False),
+    },
+    "llama-bias": {
+        "type": "llama",
+        "config": dict(attention_bias=True),
+        "without": dict(attention_bias=False),
+    },
+    "llama-d96-g1": {
+        "type": "llama",
+        "config": dict(num_attention_heads=2, head_dim=96),
+    },
+    "llama-g16": {
+        "type": "llama",
+        "config": dict(hidden_size=16, num_attention_heads=16, num_key_value_heads=1),
+    },
+    # Longer than max_position_embeddings, which older files give for the length before scaling.
+    "linear": {
+        "type": "llama",
+        "config": dict(max_position_embeddings=64, rope_parameters=rope("linear", factor=4.0)),
+        "older": {"rope_parameters": None, "rope_theta": 10000.0,
+                  "rope_scaling": {"type": "linear", "factor": 4.0}},
+        "without": dict(rope_parameters=rope("default")),
+    },
+    # One and a half times as long as the trained length.
+    "dynamic": {
+        "type": "llama",
+        "config": dict(max_position_embeddings=128, rope_parameters=rope("dynamic", factor=2.0)),
+        "tokens": 192,
+        "older": {"rope_parameters": None, "rope_theta": 10000.0,
+                  "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+        "without": dict(rope_parameters=rope("default")),
+    },
+    "yarn": {
+        "type": "qwen2",
+        "config": dict(max_position_embeddings=64, head_dim=None, hidden_size=64,
+                       num_attention_heads=1, num_key_value_heads=1,
+                       rope_parameters=rope("yarn", 1e6, factor=4.0,
+                                            original_max_position_embeddings=64)),
+        "older": {"rope_parameters": None, "rope_theta": 1e6, "head_dim": None,
+                  "rope_scaling": {"type": "yarn", "factor": 4.0,
+                                   "original_max_position_embeddings": 64}},
+        "without": dict(rope_parameters=rope("default", 1e6)),
+    },
+    "yarn-mscale": {
+        "type": "qwen3",
+        "config": dict(max_position_embeddings=256, head_dim=96,
+                       rope_parameters=rope("yarn", factor=8.0, beta_fast=24.0, beta_slow=2.0,
+                                            mscale=1.0, mscale_all_dim=0.5, truncate=False,
+                                            original_max_position_embeddings=32)),
+        "without": dict(rope_parameters=rope("default")),
+    },
+    "yarn-attention-factor": {
+        "type": "llama",
+        "config": dict(max_position_embeddings=256,
+                       rope_parameters=rope("yarn", 5e5, factor=2.0, attention_factor=0.75,
+                                            original_max_position_embeddings=128)),
+        "without": dict(rope_parameters=rope("default", 5e5)),
+    },
+    "tied-head-shipped": {
+        "type": "llama",
+        "config": dict(tie_word_embeddings=True, num_attention_heads=2, num_key_value_heads=1),
+        "head": "embedding",
+    },
+    # Both are there and differ: transformers then takes the head.
+    "tied-head-differs": {
+        "type": "llama",
+        "config": dict(tie_word_embeddings=True, num_attention_heads=2, num_key_value_heads=1),
+        "head": "own",
+    },
+}
+
+
+def randomize(model, generator):
+    """Projections keep the scale of their input; queries are raised so that scores spread."""
+    for name, weight in model.named_parameters():
+        noise = torch.randn(weight.shape, generator=generator)
+        raised = 1.5 if "q_proj" in name or "q_norm" in name else 1.0
+        if name.endswith("norm.weight"):
+            values = raised * (1.0 + 0.2 * noise)
+        elif name.endswith(".bias"):
+            values = 0.5 * noise
+        else:
+            values = noise * raised / weight.shape[-1] ** 0.5
+        weight.data.copy_(values)
+
+
+def byte_tokenizer():
+    """One token a byte and an end of text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"</s>": 0} | {letter: i + 1 for i, letter in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(tokens[None], use_cache=False).logits[0, -ROWS - 1 : -1]
+
+
+def ship_head(folder, kind, generator):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    head = tensors["model.embed_tokens.weight"].clone()
+    if kind == "own":
+        head = (torch.randn(head.shape, generator=generator) / head.shape[-1] ** 0.5).to(head.dtype)
+    save_file(tensors | {"lm_head.weight": head}, path, {"format": "pt"})
+
+
+def rewrite_config(folder, case):
+    path = folder / "config.json"
+    fields = json.loads(path.read_text())
+    for name, value in case.get("older", {}).items():
+        fields.pop(name, None)
+        if value is not None:
+            fields[name] = value
+    for name in case.get("nulls", []):
+        fields[name] = None
+    path.write_text(json.dumps(fields, indent=2) + "\n")
+
+
+def load(folder, config=None):
+    return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32,
+                                                attn_implementation="eager").eval()
+
+
+def make(folder, case, seed):
+    generator = torch.Generator().manual_seed(seed)
+    fields = {name: value for name, value in (PLAIN | case["config"]).items()
+              if value is not None or name in case.get("nulls", [])}
+    config = AutoConfig.for_model(case["type"], vocab_size=VOCABULARY, bos_token_id=None,
+                                  eos_token_id=0, **copy.deepcopy(fields))
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    randomize(model, generator)
+    model.to(case.get("stored", torch.float16)).save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    byte_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
+    if "head" in case:
+        ship_head(folder, case["head"], generator)
+    rewrite_config(folder, case)
+
+    # From the files, so that what is read back is what is measured.
+    model = load(folder)
+    count = case.get("tokens", TOKENS)
+    tokens = torch.randint(0, VOCABULARY, (count,), generator=generator)
+    logits = logits_of(model, tokens)
+    if "without" in case:  # the numbers must tell a runtime that leaves it out
+        config = AutoConfig.from_pretrained(folder)
+        for name, value in case["without"].items():
+            setattr(config, name, copy.deepcopy(value))
+        assert (logits_of(load(folder, config), tokens) - logits).abs().max() > 0.1
+    metadata = {"prompt_tokens": str(count - ROWS), "mode": "full", "block_size": "64",
+                "sub_block": "4", "z": "2.0", "floor": "none", "offset": "0.0",
+                "pinned_blocks": "2", "rescue_chunk": "128", "beta": "1.0"}
+    save_file({"tokens": tokens.int(), "logits": logits.contiguous()},
+              folder / "case.safetensors", metadata)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    for seed, (name, case) in enumerate(CASES.items()):
+        (root / name).mkdir(parents=True)
+        make(root / name, case, seed)
+        print(name)
+
+
+main()
