@@ -79,7 +79,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     if (!engine.ok()) return engine.status();
     engines.push_back(*std::move(engine));
   }
-  return std::make_unique<Router>(std::move(engines), options.limits);
+  Limits whole = options.limits;
+  whole.max_context = engines.front()->limits().max_context;
+  return std::make_unique<Router>(std::move(engines), whole);
 }
 
 }  // namespace eta

@@ -86,6 +86,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   // A cache that the backend does not have is refused before the weights are read.
   const auto config = ParseModelConfig(checkpoint.config_json());
   if (!config.ok()) return config.status();
+  options_.limits.max_context = ContextLimit(*config, options_.limits.max_context);
   const auto layout =
       backend_->Layout(MakeKvGeometry(*config, options_.kv_dtype, options_.index_dtype));
   if (!layout.ok()) return layout.status();

@@ -40,11 +40,16 @@ void LogInsecureChoices(const Flags& flags, bool filtered, bool has_failpoints, 
 
 void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int step_cpus,
               const EngineInfo& info, Log& log) {
-  const std::string message =
-      "model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) + "), " +
-      info.backend + ", KV cache of " + std::to_string(info.num_blocks) + " blocks of " +
-      std::to_string(info.config.block_size) + " tokens in " + std::string(Name(info.kv_dtype)) +
-      ", records in " + std::string(Name(info.index_dtype)) + "; " + CpusInWords(cpus);
+  std::string message = "model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) +
+                        "), " + info.backend + ", KV cache of " + std::to_string(info.num_blocks) +
+                        " blocks of " + std::to_string(info.config.block_size) + " tokens in " +
+                        std::string(Name(info.kv_dtype)) + ", records in " +
+                        std::string(Name(info.index_dtype)) + "; " + CpusInWords(cpus);
+  const int32_t max_context = ContextLimit(info.config, flags.engine.limits.max_context);
+  if (max_context < flags.engine.limits.max_context) {
+    absl::StrAppend(&message, "; the model's sliding window limits a request to ", max_context,
+                    " tokens");
+  }
   LogEvent event(LogLevel::kInfo, "start", message);
   event.Add("version", ETA_VERSION)
       .Add("model", info.model_name)
@@ -55,6 +60,7 @@ void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int ste
       .Add("kv_blocks", info.num_blocks)
       .Add("kv_bytes", info.kv_bytes)
       .Add("block_size", info.config.block_size)
+      .Add("max_context", max_context)
       .Add("kv_dtype", Name(info.kv_dtype))
       .Add("index_dtype", Name(info.index_dtype))
       .Add("chat", info.chat_refusal.empty())

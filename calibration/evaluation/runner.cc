@@ -31,7 +31,7 @@ SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvC
                                const RunnerOptions& options)
     : model_(std::move(model)),
       cache_(std::move(cache)),
-      max_context_(options.max_context),
+      max_context_(ContextLimit(model_->config(), options.max_context)),
       max_rows_(options.max_rows),
       block_table_(static_cast<size_t>(cache_->num_blocks())),
       row_indices_(static_cast<size_t>(options.max_rows)),

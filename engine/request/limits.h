@@ -7,7 +7,9 @@
 namespace eta {
 
 struct Limits {
-  int32_t max_context = 32768;  // tokens of prompt + answer; past the trained length RoPE is scaled
+  // Tokens of prompt + answer; past the trained length RoPE is scaled. A model's sliding window
+  // bounds it: Engine::limits() has the smaller of the two.
+  int32_t max_context = 32768;
   int32_t max_output_tokens = 16384;
   int64_t max_prompt_bytes = 768 * 1024;
   int32_t max_waiting_requests = 256;

@@ -110,7 +110,8 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
 void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants) {
   AddCount(app, "--max_context", limits.max_context,
            "Largest number of tokens of a request, prompt and answer together. Past the trained "
-           "length the rotary embedding is scaled, in steps");
+           "length the rotary embedding is scaled, in steps. A model's sliding window is a limit "
+           "too, whatever this says");
   AddCount(app, "--max_output_tokens", limits.max_output_tokens,
            "Largest number of tokens of an answer: the largest max_tokens of a request");
   AddBytes(app, "--max_prompt_bytes", limits.max_prompt_bytes,

@@ -1,5 +1,5 @@
 // A damaged model: the server ends with exit code 2 and one error that names the cause, and never
-// listens. Rows 67 to 81 of the table of bad inputs.
+// listens. Rows 67 to 81 and 110 to 114 of the table of bad inputs.
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +14,7 @@
 #include "engine/checkpoint/safetensors.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/net/client_call.h"
@@ -50,6 +51,12 @@ class ModelFiles {
       bytes.replace(at, old.size(), by);
     });
   }
+  // Sets fields of config.json.
+  void Configure(const nlohmann::json& fields) const {
+    nlohmann::json config = nlohmann::json::parse(ReadFile(Path("config.json")));
+    config.update(fields);
+    std::ofstream(Path("config.json"), std::ios::binary) << config.dump();
+  }
   void EditTensors(const std::function<void(Tensors&)>& edit) const {
     const std::string path = Path("model.safetensors");
     const auto file = SafetensorsFile::Open(path);
@@ -82,6 +89,25 @@ class ModelFiles {
  private:
   const std::string folder_;
 };
+
+constexpr const char* kProjections[] = {"q_proj", "k_proj", "v_proj"};
+
+// Makes a Qwen2 of the model: adds biases of zeros.
+void AddBiases(Tensors& tensors) {
+  Tensors biases;
+  for (const auto& [name, tensor] : tensors) {
+    for (const std::string projection : kProjections) {
+      const size_t at = name.find(projection);
+      if (at == std::string::npos) continue;
+      const auto rows = static_cast<size_t>(tensor.shape[0]);
+      biases[name.substr(0, at) + projection + ".bias"] = {
+          DType::kFloat32, {tensor.shape[0]}, std::vector<std::byte>(rows * sizeof(float))};
+    }
+  }
+  tensors.merge(biases);
+  std::erase_if(
+      tensors, [](const auto& entry) { return entry.first.find("tau_proj") != std::string::npos; });
+}
 
 struct Damage {
   std::string name;
@@ -317,6 +343,99 @@ const Damage kDamages[] = {
        });
      },
      "config.json: bos_token_id must be a whole number from 0 to 8191"},
+    {"AFamilyThatIsNotKnown",
+     [](const ModelFiles& files) { files.Configure({{"model_type", "mixtral"}}); },
+     "config.json: model_type 'mixtral' is not supported, only eta, llama, mistral, qwen2 and "
+     "qwen3"},
+    {"ARopeScalingThatIsNotKnown",
+     [](const ModelFiles& files) {
+       files.Configure({{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}}});
+     },
+     "config.json: rope_scaling.rope_type 'longrope' is not supported"},
+    {"AFieldOfARopeScalingThatIsNotKnown",
+     [](const ModelFiles& files) {
+       files.Configure({{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}, {"alpha", 9}}}});
+     },
+     "config.json: rope_scaling.'alpha' is not known"},
+    {"ARopeScalingOutOfBounds",
+     [](const ModelFiles& files) {
+       files.Configure({{"rope_scaling", {{"type", "yarn"}, {"factor", 1e9}}}});
+     },
+     "config.json: rope_scaling.factor must be a number from 1 to 10000"},
+    {"ExpertsInALlama",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "llama"}, {"num_local_experts", 8}});
+     },
+     "config.json: num_local_experts is not supported"},
+    {"BiasesOfTheFeedForward",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "llama"}, {"mlp_bias", true}});
+     },
+     "config.json: mlp_bias true is not supported"},
+    {"BiasesThatAMistralDoesNotHave",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "mistral"}, {"attention_bias", true}});
+     },
+     "config.json: attention_bias true is not supported"},
+    {"AHeadThatTurnsInPart",
+     [](const ModelFiles& files) { files.Configure({{"partial_rotary_factor", 0.5}}); },
+     "config.json: partial_rotary_factor is not supported"},
+    {"AWindowOfNothing",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "mistral"}, {"sliding_window", 0}});
+     },
+     "config.json: sliding_window must be a whole number from 1 to 16777216"},
+    {"AKindOfLayerThatIsNotKnown",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "qwen3"},
+                        {"layer_types", {"full_attention", "linear_attention"}}});
+     },
+     "config.json: layer_types 'linear_attention' is not supported"},
+    {"KindsOfMoreLayersThanThereAre",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "qwen3"},
+                        {"layer_types", nlohmann::json(3, "full_attention")}});
+     },
+     "config.json: layer_types must be a list with one entry for each layer"},
+    {"BiasesMissing",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "qwen2"}});
+       files.EditTensors([](Tensors& tensors) {
+         AddBiases(tensors);
+         tensors.erase("model.layers.1.self_attn.k_proj.bias");
+       });
+     },
+     "'model.layers.1.self_attn.k_proj.bias' is missing"},
+    {"ABiasOfAnotherLength",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "qwen2"}});
+       files.EditTensors([](Tensors& tensors) {
+         AddBiases(tensors);
+         Tensor& bias = tensors["model.layers.0.self_attn.v_proj.bias"];
+         bias.shape[0] = 32;
+         bias.data.resize(32 * sizeof(float));
+       });
+     },
+     "'model.layers.0.self_attn.v_proj.bias' has shape [32], expected [64]"},
+    {"ANanBias",
+     [](const ModelFiles& files) {
+       files.Configure({{"model_type", "qwen2"}});
+       files.EditTensors([](Tensors& tensors) {
+         AddBiases(tensors);
+         const float nan = std::numeric_limits<float>::quiet_NaN();
+         std::memcpy(tensors["model.layers.0.self_attn.v_proj.bias"].data.data(), &nan,
+                     sizeof(nan));
+       });
+     },
+     "model.layers.0.self_attn.v_proj.bias: element 0 is NaN or infinite"},
+    {"NormsOfHeadsMissing",
+     [](const ModelFiles& files) { files.Configure({{"model_type", "qwen3"}}); },
+     "'model.layers.0.self_attn.k_norm.weight' is missing"},
+    {"AHeadOfAnotherShapeInATiedModel",
+     [](const ModelFiles& files) {
+       files.EditTensors([](Tensors& tensors) { tensors["lm_head.weight"] = tensors[kNorm]; });
+     },
+     "'lm_head.weight' has shape [64], expected [8192, 64]"},
     {"AConfigThatIsNoJson",
      [](const ModelFiles& files) { fs::resize_file(files.Path("config.json"), 20); },
      "config.json is not JSON"},

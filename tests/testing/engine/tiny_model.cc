@@ -36,7 +36,12 @@ nlohmann::json Config(const TinyModelOptions& o) {
                            {"bos_token_id", 1},
                            {"eos_token_id", 2},
                            {"eta_block_size", o.block_size}};
-  if (o.has_predictor) {
+  if (!o.model_type.empty()) {
+    config["model_type"] = o.model_type;
+    config["attention_bias"] = o.attention_bias;
+    config["sliding_window"] = nullptr;
+    if (o.sliding_window) config["sliding_window"] = *o.sliding_window;
+  } else if (o.has_predictor) {
     config["eta_beta"] = 5.0;
     config["eta_gate"] = "silu";
   }

@@ -20,6 +20,11 @@ struct TinyModelOptions {
   int32_t block_size = 16;
   int32_t max_context = 1024;
   bool has_predictor = true;  // false: a plain LLaMA checkpoint
+  // A family that predicts nothing, instead; "" is eta or llama by has_predictor. With
+  // `attention_bias` where the family reads it.
+  std::string model_type;
+  bool attention_bias = false;
+  std::optional<int32_t> sliding_window;
   bool tied = true;
   float threshold_bias = 1.5f;           // the predicted thresholds lie around it
   std::optional<int32_t> nan_embedding;  // the row of this token is NaN (needs tied = false)

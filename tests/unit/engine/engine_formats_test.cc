@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 
+#include "engine/base/error.h"
 #include "tests/testing/engine/engine_run.h"
 
 namespace eta {
@@ -323,6 +325,100 @@ TEST_P(Geometry, TheReferenceBackendGivesTheSameAnswer) {
   EXPECT_EQ(compared, 299u);
   EXPECT_EQ(got.ids, expected.ids);
 }
+
+std::vector<Shape> Families() {
+  return {{"LlamaWithBiases",
+           {.num_query_heads = 4,
+            .num_kv_heads = 1,
+            .head_dim = 64,
+            .model_type = "llama",
+            .attention_bias = true,
+            .tied = false}},
+          {"Mistral", {.head_dim = 128, .model_type = "mistral"}},
+          {"Qwen2GroupOfSeven",
+           {.model_dim = 56,
+            .num_query_heads = 7,
+            .num_kv_heads = 1,
+            .head_dim = 64,
+            .model_type = "qwen2"}},
+          {"Qwen3GroupOfSixteen",
+           {.num_query_heads = 16,
+            .num_kv_heads = 1,
+            .head_dim = 96,
+            .model_type = "qwen3",
+            .attention_bias = true,
+            .tied = false}}};
+}
+
+class Family : public ::testing::TestWithParam<Shape> {
+ protected:
+  // With every attention that the model has.
+  static std::vector<Request> Requests(const ModelConfig& config) {
+    auto profile = std::make_shared<ThresholdProfile>();
+    profile->name = "frozen";
+    profile->num_layers = config.num_layers;
+    profile->num_query_heads = config.num_query_heads;
+    profile->thresholds.assign(
+        static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 1.0f);
+    std::vector<Request> requests;
+    for (int i = 0; i < 8; ++i) {
+      Request request = Greedy(Prompt(1 + (i * 97) % 331, static_cast<uint32_t>(i)), 8 + i);
+      if (i % 2 == 1) request.attention = {.mode = AttentionMode::kProfile, .profile = profile};
+      request.output.logprobs = 0;
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+};
+
+TEST_P(Family, AnswersAloneInChunksAndFromSharedPrefixesAreTheReferences) {
+  const TinyModel model(GetParam().options);
+  EngineOptions options = OptionsFor(model);
+  const auto engine = Start(options);
+  options.max_step_tokens = 50;
+  options.max_running = 5;
+  const auto chunked = Start(options);
+  options = OptionsFor(model);
+  options.backend.name = "reference";
+  options.backend.compute = BackendOptions().compute;
+  const auto reference = Start(options);
+  ASSERT_TRUE(engine && chunked && reference);
+  const auto requests = Requests(engine->info().config);
+  const auto together = AskTogether(*chunked, requests);
+  bool pruned = false;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::string where = "request " + std::to_string(i);
+    const Answer alone = Ask(*engine, requests[i]);
+    ExpectSame(together[i], alone, where + ", in chunks");
+    ExpectSame(Ask(*engine, requests[i]), alone, where + ", again");
+    pruned = pruned || alone.finished->attention.union_density < 1.0;
+    const Answer judge = Ask(*reference, requests[i]);
+    ASSERT_TRUE(judge.finished) << judge.status;
+    ASSERT_EQ(judge.logprobs.size(), alone.logprobs.size());
+    for (size_t t = 0; t < judge.logprobs.size() && judge.ids[t] == alone.ids[t]; ++t) {
+      EXPECT_NEAR(judge.logprobs[t].logprob, alone.logprobs[t].logprob, 1e-3) << where;
+    }
+  }
+  EXPECT_TRUE(pruned) << "some prompt should be long enough for blocks to be left out";
+}
+
+TEST(Window, BoundsTheContextWhateverTheOptionSays) {
+  const TinyModel model({.model_type = "mistral", .sliding_window = 100});
+  EngineOptions options = OptionsFor(model);
+  options.limits.max_context = 1000;
+  const auto engine = Start(options);
+  ASSERT_TRUE(engine);
+  EXPECT_EQ(engine->limits().max_context, 100);
+  EXPECT_EQ(Ask(*engine, Greedy(Prompt(90, 1), 10)).ids.size(), 10u);
+  const Answer over = Ask(*engine, Greedy(Prompt(90, 1), 11));
+  EXPECT_EQ(over.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetail(over.status).reason, "CONTEXT_TOO_LONG");
+  options.limits.max_context = 50;
+  EXPECT_EQ(Start(options)->limits().max_context, 50);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Family, ::testing::ValuesIn(Families()),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Geometry, ::testing::ValuesIn(Shapes()),
                          [](const auto& test) { return std::string(test.param.name); });
