@@ -6,13 +6,13 @@
 #include <thread>
 #include <vector>
 
-#include "engine/intake/chat_prompts.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/dispatcher.h"
 #include "engine/engine.h"
+#include "engine/intake/chat_prompts.h"
+#include "engine/intake/request_intake.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
-#include "engine/intake/request_intake.h"
 #include "engine/submission_queue.h"
 #include "engine/tokenizer/tokenizer.h"
 

@@ -4,8 +4,8 @@
 // model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
 // The tokenizer is tokenizer.json or, where there is none, tokenizer.model; a model with neither
 // has no text. These may be there too: tokenizer_config.json, chat_template.jinja,
-// generation_config.json. A GGUF file is presented as the same files, made from its metadata, and as
-// tensors by the same names.
+// generation_config.json. A GGUF file is presented as the same files, made from its metadata, and
+// as tensors by the same names.
 #pragma once
 
 #include <cstddef>

@@ -112,8 +112,8 @@ TEST_F(EtactlChatProcessTest, SaysWhatIsRefused) {
 }
 
 TEST_F(EtactlChatProcessTest, StopsAtCtrlC) {
-  CtlProcess ctl({"chat", "--server", Address(), "--max_tokens", "16000", "--ignore_eos", "--message",
-                  "Hello", "--message", "never sent"});
+  CtlProcess ctl({"chat", "--server", Address(), "--max_tokens", "16000", "--ignore_eos",
+                  "--message", "Hello", "--message", "never sent"});
   ASSERT_TRUE(ctl.AwaitOutput());
   ctl.Signal(SIGINT);
   const auto exit = ctl.AwaitExit();

@@ -389,7 +389,7 @@ absl::Status ExpressionCompiler::Arguments() {
     return absl::OkStatus();
   }
   if (tokens_.Is(TokenKind::kMul) || tokens_.Is(TokenKind::kPow)) {
-    return NotKnownError(tokens_.line(), "arguments by * or ** are not known here");
+    return NotKnownError(tokens_.line(), "arguments unpacked by a star are not known here");
   }
   if (tokens_.Is(TokenKind::kName) && tokens_.next().kind == TokenKind::kAssign) {
     for (const std::string& name : frame.names) {
