@@ -6,8 +6,8 @@ that it knows: as PyPI's package tokenizers reads it, it gives the ids that llam
 
 Vocabulary and merges are SmolLM2's; the rest of each model is small and empty. The texts are of this
 repository and of Python's library, and random ones of many scripts, with a fixed seed. They have no
-combining marks: llama.cpp does not compose them, as Qwen's tokenizers do, and takes them for
-something else than letters in patterns that it adapts.
+combining marks, which llama.cpp does not compose, as Qwen's tokenizers do, and no rare spaces, which
+it takes for another character.
 """
 import glob
 import json
@@ -33,7 +33,7 @@ SCRIPTS = ("Ünïcödé Straße ÉCOLE Привет, мир! Это ТЕСТ. �
            "문장 1234567890 ٣٤٥ ½ ²³ a_b__c $x+y<=z^2~|` 'S 'T I'LL don't DON'T  \t tabs\t\n\n\n  "
            "lines\r\n\r\nfoo   \n bar...!!! ?! (x) [y] {z} «q» “w” ‘e’ … — – \u00a0nbsp \u3000wide ")
 ALPHABET = ("aB zZ09'.,!\n\r\t  éÉжЖ你の한ʼ’٣²$+<=>^~|`_-/\\\"()[]{}sStTdDmMlLrRvVeE"
-            "\u00a0\u2003\u05d0\u0627\U0001F600")
+            "\u00a0\u05d0\u0627\U0001F600")
 
 
 def texts():
