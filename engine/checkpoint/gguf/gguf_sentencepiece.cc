@@ -70,7 +70,7 @@ absl::StatusOr<std::string> MakeSentencePieceModel(GgufMetadata& metadata,
     metadata.FailUnsupported("tokenizer.ggml.remove_extra_whitespaces", "true is not supported");
   }
   if (!metadata.status().ok()) return metadata.status();
-  vocabulary.add_bos = vocabulary.add_bos.value_or(true) && vocabulary.bos_id;
+  vocabulary.add_bos = vocabulary.add_bos.value_or(true);
 
   std::string model;
   bool has_bytes = false;
@@ -83,7 +83,10 @@ absl::StatusOr<std::string> MakeSentencePieceModel(GgufMetadata& metadata,
   PutNumber(3, kBytePairEncoding, trainer);
   PutNumber(35, has_bytes ? 1 : 0, trainer);
   if (vocabulary.unk_id) PutBytes(45, vocabulary.TextOf(vocabulary.unk_id), trainer);
-  if (vocabulary.bos_id) PutBytes(46, vocabulary.TextOf(vocabulary.bos_id), trainer);
+  // Without a piece that begins a text, none is put before it. Not said: the format's default.
+  if (!*vocabulary.add_bos || vocabulary.bos_id) {
+    PutBytes(46, *vocabulary.add_bos ? vocabulary.TextOf(vocabulary.bos_id) : "", trainer);
+  }
   if (vocabulary.eos_id) PutBytes(47, vocabulary.TextOf(vocabulary.eos_id), trainer);
   PutBytes(2, trainer, model);
   std::string normalizer;

@@ -67,7 +67,7 @@ absl::StatusOr<GgufTokenizer> ReadGgufTokenizer(GgufMetadata& metadata) {
       MakeTokenizerConfig(*vocabulary, byte_level ? "PreTrainedTokenizerFast" : "LlamaTokenizer");
   tokenizer.generation_config_json = MakeGenerationConfig(*vocabulary);
   tokenizer.vocab_size = static_cast<int64_t>(vocabulary->tokens.size());
-  tokenizer.bos_id = vocabulary->bos_id;
+  if (byte_level || *vocabulary->add_bos) tokenizer.bos_id = vocabulary->bos_id;
   tokenizer.eos_id = vocabulary->eos_id;
   return tokenizer;
 }

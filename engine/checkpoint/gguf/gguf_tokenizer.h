@@ -15,6 +15,8 @@ struct GgufTokenizer {
   TokenizerFiles files;
   std::optional<std::string> generation_config_json;
   int64_t vocab_size = 0;  // 0: the file has no tokenizer
+  // For config.json. A tokenizer.model begins every text with it, so there it is absent where the
+  // file wants none; templates have its spelling from tokenizer_config.json.
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
 };

@@ -84,6 +84,16 @@ TEST(GgufTokenizerTest, PiecesWithoutAPrefixAndWithUnusualTypes) {
   EXPECT_EQ(table->pieces[263].type, PieceType::kUserDefined);
 }
 
+TEST(GgufTokenizerTest, PiecesThatNothingBegins) {
+  GgufWriter file = TinyGguf().file;
+  file.Set("tokenizer.ggml.add_bos_token", false);
+  const auto tokenizer = Read(file);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(tokenizer->bos_id, std::nullopt);
+  EXPECT_EQ(ParsePieceTable(*tokenizer->files.sentencepiece_model)->bos_id, -1);
+  EXPECT_EQ(Json::parse(*tokenizer->files.tokenizer_config_json)["bos_token"], "<s>");
+}
+
 TEST(GgufTokenizerTest, ByteLevelTokensBecomeATokenizerJson) {
   const auto tokenizer = Read(ByteLevel());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
