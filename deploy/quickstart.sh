@@ -105,10 +105,10 @@ end
 
 if [ "$chat" -eq 1 ]; then
   begin "5/$steps a chat"
-  build/bin/etactl chat --server "$server" --deadline 300 --temperature 0 --max_tokens 60 \
-    --system "You are a helpful assistant. You answer in one sentence." \
+  build/bin/etactl chat --server "$server" --deadline 300 --temperature 0 --max_tokens 80 \
+    --system "You are a friendly guide." \
     --message "What is the capital of France?" \
-    --message "And which river flows through it?" >"$work/chat.txt" 2>"$work/chat.stats" || {
+    --message "Name three famous sights of that city." >"$work/chat.txt" 2>"$work/chat.stats" || {
     cat "$work/chat.stats" >&2
     fail "the chat failed"
   }

@@ -47,7 +47,7 @@ TEST_F(NthFailure, AllocationWhileAGgufFileIsOpenedAndRead) {
   for (const bool byte_level : {false, true}) {
     if (byte_level) UseByteLevelVocabulary(tiny.file);
     const std::string path = folder.Write("tiny.gguf", tiny.file.Serialize());
-    EXPECT_GT(FailEachAllocation([&] { return Checkpoint::Open(path).status(); }), 100);
+    EXPECT_GT(FailEachAllocation([&] { return Checkpoint::Open(path).status(); }), 20);
     const auto checkpoint = Checkpoint::Open(path);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     EXPECT_GT(FailEachAllocation([&] {
