@@ -1,6 +1,6 @@
 // Any bytes as a ragged attention step, on the reference and on the CPU backend: the same blocks
 // are selected, the same keys counted, and the outputs agree within the unit tests' tolerance,
-// which is for keys of size 1.
+// which is for keys of size 1. Then biases, norms of heads and the rotation of a sequence's rows.
 //
 // Shapes, options, rows, forks and thresholds come from the bytes; keys, values and queries are
 // normal numbers drawn from a seed of them. Thresholds keep clear of every bound, so that counts
@@ -166,6 +166,59 @@ void CheckSame(const AttentionCase& made, const AttentionResult& got, const Atte
   }
 }
 
+eta::RopeScaling Scaling(InputReader& reader) {
+  using Type = eta::RopeScalingType;
+  const double begin = reader.Int(0, 255) / 4.0;
+  return {
+      .type = reader.Pick({Type::kNone, Type::kLinear, Type::kDynamic, Type::kLlama3, Type::kYarn}),
+      .factor = 1.0 + reader.Int(0, 4095) / 64.0,
+      .low_freq_factor = 1.0,
+      .high_freq_factor = 1.0 + reader.Int(1, 255) / 32.0,
+      .original_context = reader.Int(1, 1 << 16),
+      .ramp_begin = begin,
+      .ramp_end = begin + reader.Int(1, 255) / 4.0,
+      .attention_factor = reader.Int(1, 255) / 128.0};
+}
+
+// The ops between the products and the cache, over one sequence's rows: biases, norms of heads and
+// the rotation. The same numbers come out, but for rounding.
+void CheckRowOps(InputReader& reader, const AttentionCase& made, Device& reference, Device& cpu) {
+  const int32_t d = made.geometry.head_dim;
+  const int32_t rows = reader.Int(1, 9);
+  const int64_t query_cols = int64_t{made.num_query_heads} * d;
+  const int64_t key_cols = int64_t{made.geometry.num_kv_heads} * d;
+  const eta::SequenceRows sequence = {.num_rows = rows,
+                                      .position = reader.Int(0, 1 << 20),
+                                      .rope_theta = reader.Pick({1e4f, 5e5f, 1.0f, 1e12f})};
+  const eta::RopeScaling scaling = Scaling(reader);
+  const float eps = reader.Pick({1e-6f, 1e-5f, 0.1f});
+  eta::testing::Random random(made.seed + 1);
+  const float size = reader.Pick({1.0f, 1e-3f, 1e3f});
+  const auto qk = eta::testing::Normal(random, rows, query_cols + key_cols, size);
+  const auto bias = eta::testing::Normal(random, 1, query_cols + key_cols, size);
+  const auto weights = eta::testing::Normal(random, 2, d);
+  const std::vector<int32_t> tokens(static_cast<size_t>(rows));
+  eta::testing::HostTensor results[2];
+  for (Device* on : {&reference, &cpu}) {
+    const eta::TensorView all = on->Put(qk, 16);
+    const eta::TensorView q = all.Columns(0, query_cols);
+    const eta::TensorView k = all.Columns(query_cols, key_cols);
+    const float* weight = on->Put(weights.data);
+    (*on)->Plan({tokens, {&sequence, 1}});
+    (*on)->AddBias({all, on->Put(bias.data)});
+    (*on)->NormHeads({q, k, weight, weight + d, d, eps});
+    (*on)->Rope({q, k, d, scaling});
+    Require((*on)->Finish().ok());
+    results[on == &cpu] = on->Get(all);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t head = 0; head < query_cols + key_cols; head += d) {
+      Require(eta::testing::RelativeError(results[1].row(r) + head, results[0].row(r) + head, d) <
+              1e-5);
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -186,5 +239,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Device cpu({"cpu"}, reader.Int(1, 2));
   const AttentionResult got = AttentionStep(cpu, made).Run();
   CheckSame(made, got, want);
+  CheckRowOps(reader, made, reference, cpu);
   return 0;
 }

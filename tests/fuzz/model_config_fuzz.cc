@@ -1,5 +1,6 @@
 // Any bytes as config.json, as generation_config.json, as a shard index and as JSON under tight
 // limits: refused, or values within their bounds.
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_config.h"
+#include "engine/model/rope_base.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/fuzz/checked_error.h"
@@ -38,6 +40,25 @@ void CheckGenerationConfig(std::string_view text) {
   for (const int32_t id : config.eos_ids) eta::fuzz::Require(id >= 0 && id < 100);
 }
 
+// Frequencies that a kernel can turn by: none faster than unscaled, none below the factor's share.
+void CheckRope(const eta::ModelConfig& config) {
+  using eta::fuzz::Require;
+  const eta::RopeScaling& scaling = config.rope_scaling;
+  Require(config.rope_theta >= 1.0f && config.rope_theta <= 1e12f);
+  Require(config.max_context >= 1 && config.max_context <= eta::ModelConfig::kMaxTrainedContext);
+  Require(scaling.factor >= 1.0 && scaling.attention_factor > 0.0);
+  Require(std::isfinite(scaling.factor) && std::isfinite(scaling.attention_factor));
+  for (int32_t pair = 0; pair < config.head_dim / 2; ++pair) {
+    for (const double frequency : {0.159, 1e-6}) {
+      const double scaled = scaling.Scaled(frequency, pair);
+      Require(scaled <= frequency && scaled >= frequency / scaling.factor * 0.999999);
+    }
+  }
+  for (const int64_t context : {1, 4096, 1 << 24}) {
+    Require(eta::RopeTheta(config, context) >= config.rope_theta);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -56,6 +77,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (config->num_kv_heads < 1 || config->num_query_heads % config->num_kv_heads != 0) std::abort();
   if (config->vocab_size < 1 || config->num_layers < 1 || config->num_layers > 512) std::abort();
   if (config->bos_id >= config->vocab_size) std::abort();
+  CheckRope(*config);
+  if (config->sliding_window < 0) std::abort();
+  const int32_t limit = eta::ContextLimit(*config, 4096);
+  if (limit < 1 || limit > 4096) std::abort();
+  if (config->has_predictor && (config->qkv_bias || config->head_norms)) std::abort();
   for (const int32_t id : config->eos_ids) {
     if (id < 0 || id >= config->vocab_size) std::abort();
   }
