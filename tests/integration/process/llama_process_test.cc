@@ -1,5 +1,5 @@
-// A plain LLaMA checkpoint in Hugging Face's format: served, calibrated over the wire, and served
-// sparse. It takes token ids only.
+// A plain checkpoint in Hugging Face's format, LLaMA's or another family's: served, calibrated over
+// the wire, and served sparse. It takes token ids only.
 #include <algorithm>
 
 #include "calibration/calibrator.h"
@@ -41,15 +41,17 @@ class LlamaProcessTest : public ::testing::TestWithParam<const char*> {
   const TempFolder folder_;
 };
 INSTANTIATE_TEST_SUITE_P(Checkpoints, LlamaProcessTest,
-                         ::testing::Values("d64-tied-scaled", "d96", "multi-head"),
+                         ::testing::Values("llama/d64-tied-scaled", "llama/d96", "llama/multi-head",
+                                           "families/qwen2", "families/qwen3-bias"),
                          [](const auto& tested) {
                            std::string name = tested.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
+                           std::ranges::replace_if(
+                               name, [](char c) { return c == '-' || c == '/'; }, '_');
                            return name;
                          });
 
 TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
-  Replica server(std::string(ETA_SOURCE_DIR "/tests/golden/llama/") + GetParam(),
+  Replica server(std::string(ETA_SOURCE_DIR "/tests/golden/") + GetParam(),
                  folder_.path() + "/profiles.db");
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
   EXPECT_EQ(server.Generate(Prompt(), "").mode(), v1::ATTENTION_MODE_FULL)

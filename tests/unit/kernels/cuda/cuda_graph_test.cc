@@ -132,14 +132,14 @@ class Decoding {
       free_.pop_back();
     }
     const auto profile = Uniform(random_, 0, 3);
-    sequence.rows = {.rope_theta = config().rope_theta,
-                     .attention = {.offset = Uniform(random_, 0, 1) == 0 ? 0.0f : -0.5f,
-                                   .pinned_blocks = static_cast<int32_t>(Uniform(random_, 0, 2)),
-                                   .uniform_floor = Uniform(random_, 0, 1) == 0,
-                                   .admit_all = Uniform(random_, 0, 5) == 0},
-                     .frozen_thresholds = profile < 2
-                                              ? profiles_[static_cast<size_t>(profile)].data.data()
-                                              : nullptr};
+    sequence.rows = {
+        .rope_theta = config().rope_theta,
+        .attention = {.offset = Uniform(random_, 0, 1) == 0 ? 0.0f : -0.5f,
+                      .pinned_blocks = static_cast<int32_t>(Uniform(random_, 0, 2)),
+                      .uniform_floor = Uniform(random_, 0, 1) == 0 && config().gate != Gate::kNone,
+                      .admit_all = Uniform(random_, 0, 5) == 0},
+        .frozen_thresholds =
+            profile < 2 ? profiles_[static_cast<size_t>(profile)].data.data() : nullptr};
     const auto widths = Uniform(random_, 0, 2);
     if (widths < 2) sequence.rows.head_z = widths_[static_cast<size_t>(widths)].data.data();
     return sequence;
@@ -306,6 +306,44 @@ class CudaGraphs : public ::testing::Test {
     return replayed;
   }
 
+  static void ExpectReplaysToBeTheCpus(const TinyModel& model) {
+    const auto checkpoint = Checkpoint::Open(model.path());
+    ASSERT_EQ(checkpoint.status(), absl::OkStatus());
+    const auto cuda = Open("cuda", DType::kFloat32);
+    Decoding on_cuda(*checkpoint, *cuda);
+    const std::vector<Step> replayed = ExpectReplaysToChangeNothing(on_cuda);
+
+    const auto cpu = Open("cpu", DType::kFloat32);
+    Decoding on_cpu(*checkpoint, *cpu);
+    std::vector<Judgement> judgements;
+    const std::vector<Step> on_host = on_cpu.Steps(Launch::kPlain, &replayed, &judgements);
+    // A bound within rounding of its threshold may go either way, once in a while.
+    size_t rows = 0;
+    size_t equal_rows = 0;
+    for (size_t i = 0; i < on_host.size(); ++i) {
+      for (const auto& [id, seen] : on_host[i].seen) {
+        ++rows;
+        equal_rows += seen.counts == replayed[i].seen.at(id).counts ? 1 : 0;
+      }
+    }
+    EXPECT_GE(static_cast<double>(equal_rows), 0.998 * static_cast<double>(rows));
+    size_t greedy = 0;
+    size_t ties = 0;
+    double furthest = 0.0;
+    for (const Judgement& judgement : judgements) {
+      if (!judgement.greedy) continue;
+      ++greedy;
+      ties += judgement.below < 0.01 ? 1 : 0;
+      furthest = std::max(furthest, judgement.below);
+    }
+    EXPECT_GE(static_cast<double>(ties), 0.998 * static_cast<double>(greedy))
+        << "greedy tokens should be the CPU's best ones, or tie with them";
+    ::testing::Test::RecordProperty("rows", std::to_string(rows));
+    ::testing::Test::RecordProperty("rows_with_other_counts_than_the_cpu",
+                                    std::to_string(rows - equal_rows));
+    ::testing::Test::RecordProperty("furthest_below_the_best", std::to_string(furthest));
+  }
+
   TinyModel model_{{.model_dim = 128,
                     .ffn_dim = 192,
                     .num_query_heads = 8,
@@ -315,40 +353,19 @@ class CudaGraphs : public ::testing::Test {
 };
 
 TEST_F(CudaGraphs, AThousandReplayedStepsAreThePlainOnesAndTheCpus) {
-  const auto checkpoint = Checkpoint::Open(model_.path());
-  ASSERT_EQ(checkpoint.status(), absl::OkStatus());
-  const auto cuda = Open("cuda", DType::kFloat32);
-  Decoding on_cuda(*checkpoint, *cuda);
-  const std::vector<Step> replayed = ExpectReplaysToChangeNothing(on_cuda);
+  ExpectReplaysToBeTheCpus(model_);
+}
 
-  const auto cpu = Open("cpu", DType::kFloat32);
-  Decoding on_cpu(*checkpoint, *cpu);
-  std::vector<Judgement> judgements;
-  const std::vector<Step> on_host = on_cpu.Steps(Launch::kPlain, &replayed, &judgements);
-  // A bound within rounding of its threshold may go either way, once in a while.
-  size_t rows = 0;
-  size_t equal_rows = 0;
-  for (size_t i = 0; i < on_host.size(); ++i) {
-    for (const auto& [id, seen] : on_host[i].seen) {
-      ++rows;
-      equal_rows += seen.counts == replayed[i].seen.at(id).counts ? 1 : 0;
-    }
-  }
-  EXPECT_GE(static_cast<double>(equal_rows), 0.998 * static_cast<double>(rows));
-  size_t greedy = 0;
-  size_t ties = 0;
-  double furthest = 0.0;
-  for (const Judgement& judgement : judgements) {
-    if (!judgement.greedy) continue;
-    ++greedy;
-    ties += judgement.below < 0.01 ? 1 : 0;
-    furthest = std::max(furthest, judgement.below);
-  }
-  EXPECT_GE(static_cast<double>(ties), 0.998 * static_cast<double>(greedy))
-      << "greedy tokens should be the CPU's best ones, or tie with them";
-  RecordProperty("rows", std::to_string(rows));
-  RecordProperty("rows_with_other_counts_than_the_cpu", std::to_string(rows - equal_rows));
-  RecordProperty("furthest_below_the_best", std::to_string(furthest));
+// With biases, norms of heads and frozen thresholds.
+TEST_F(CudaGraphs, AThousandReplayedStepsOfAQwen3AreThePlainOnesAndTheCpus) {
+  ExpectReplaysToBeTheCpus(TinyModel({.model_dim = 128,
+                                      .ffn_dim = 192,
+                                      .num_query_heads = 14,
+                                      .num_kv_heads = 2,
+                                      .head_dim = 128,
+                                      .model_type = "qwen3",
+                                      .attention_bias = true,
+                                      .coarse_weights = true}));
 }
 
 TEST_F(CudaGraphs, AThousandReplayedStepsInBFloat16AreThePlainOnes) {
