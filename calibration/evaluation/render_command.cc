@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,7 +29,9 @@ struct RenderCommand {
 };
 
 void RenderCommand::Register(CLI::App& command) {
-  command.add_option("--template", template_file, "File of the chat template (Jinja)")->required();
+  command.add_option(
+      "--template", template_file,
+      "File of the chat template (Jinja); without it each line brings a \"template\"");
   command.add_option("--bos_token", tokens.bos, "How the vocabulary spells beginning of text");
   command.add_option("--eos_token", tokens.eos, "How the vocabulary spells end of text");
   command.footer(
@@ -39,7 +42,13 @@ void RenderCommand::Register(CLI::App& command) {
       "\"error\": ...}.");
 }
 
-absl::StatusOr<Chat> ParseChat(const std::string& line) {
+// A line of input: a chat, and where the command line names none, its template.
+struct Line {
+  Chat chat;
+  std::optional<std::string> source;
+};
+
+absl::StatusOr<Line> ParseLine(const std::string& line) {
   const auto tree = ParseStrictJson("chat", line, kMaxLineBytes, kMaxLineDepth);
   if (!tree.ok()) return tree.status();
   JsonFields fields(tree->root(), "");
@@ -55,11 +64,37 @@ absl::StatusOr<Chat> ParseChat(const std::string& line) {
     chat.messages.push_back(std::move(made));
   }
   if (fields.Has("add_generation_prompt")) {
-    chat.add_generation_prompt = fields.Integer("add_generation_prompt", 0, 1) != 0;
+    const nlohmann::json& flag = tree->root()["add_generation_prompt"];
+    if (fields.IsNull("add_generation_prompt") || !flag.is_boolean()) {
+      fields.Fail("add_generation_prompt", "must be true or false");
+    } else {
+      chat.add_generation_prompt = flag.get<bool>();
+    }
   }
   if (fields.Has("variables_json")) chat.variables_json = fields.Text("variables_json");
+  Line parsed{.chat = std::move(chat)};
+  if (fields.Has("template")) parsed.source = fields.Text("template");
   RETURN_IF_ERROR(fields.Finish());
-  return chat;
+  return parsed;
+}
+
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ReadTemplate(const std::string& path,
+                                                           const ChatTemplate::Tokens& tokens) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError("--template: cannot be read: " + path);
+  const std::string source((std::istreambuf_iterator<char>(file)), {});
+  return ChatTemplate::Parse(source, tokens);
+}
+
+absl::StatusOr<RenderedChat> RenderLine(const ChatTemplate* common, const Line& line,
+                                        const ChatTemplate::Tokens& tokens) {
+  if (line.source.has_value() == (common != nullptr)) {
+    return absl::InvalidArgumentError("template: either --template or one in each line");
+  }
+  if (common != nullptr) return common->Render(line.chat);
+  const auto own = ChatTemplate::Parse(*line.source, tokens);
+  if (!own.ok()) return own.status();
+  return (*own)->Render(line.chat);
 }
 
 nlohmann::json Answer(const absl::StatusOr<RenderedChat>& rendered) {
@@ -73,16 +108,17 @@ nlohmann::json Answer(const absl::StatusOr<RenderedChat>& rendered) {
 }
 
 absl::Status RenderCommand::Run() const {
-  std::ifstream file(template_file, std::ios::binary);
-  if (!file) return absl::NotFoundError("--template: cannot be read: " + template_file);
-  const std::string source((std::istreambuf_iterator<char>(file)), {});
-  const auto made = ChatTemplate::Parse(source, tokens);
-  if (!made.ok()) return made.status();
+  std::unique_ptr<ChatTemplate> common;
+  if (!template_file.empty()) {
+    auto read = ReadTemplate(template_file, tokens);
+    if (!read.ok()) return read.status();
+    common = *std::move(read);
+  }
   std::string line;
   while (std::getline(std::cin, line)) {
-    const auto chat = ParseChat(line);
-    if (!chat.ok()) return chat.status();
-    std::printf("%s\n", Answer((*made)->Render(*chat)).dump().c_str());
+    const auto parsed = ParseLine(line);
+    if (!parsed.ok()) return parsed.status();
+    std::printf("%s\n", Answer(RenderLine(common.get(), *parsed, tokens)).dump().c_str());
   }
   return absl::OkStatus();
 }

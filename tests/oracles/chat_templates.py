@@ -1,0 +1,96 @@
+"""Real chat templates: the engine's text equals Jinja2's to the byte, and what a user says stays text.
+
+usage: chat_templates.py BUILD_FOLDER
+"""
+import importlib.util
+import json
+import pathlib
+import random
+import sys
+
+import chat_fuzz
+import chat_reference
+
+HERE = pathlib.Path(__file__).parent
+CHATS = 60     # for each template
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+SENTINEL_BEGIN, SENTINEL_END = "\ue000", "\ue001"
+
+
+def templates():
+    """Name -> source: llama.cpp's collection, kept here, and those inside the package trl."""
+    found = {f"llama.cpp/{name}": source for name, source in
+             json.loads((HERE / "chat_templates" / "llama_cpp.json").read_text()).items()}
+    package = importlib.util.find_spec("trl").submodule_search_locations[0]
+    for path in sorted(pathlib.Path(package).glob("chat_templates/*.jinja")):
+        found[f"trl/{path.name}"] = path.read_text()
+    return found
+
+
+def guarded(chat):
+    """The chat with every text of a user's between two characters that nobody else writes."""
+    def guard(text):
+        return SENTINEL_BEGIN + text + SENTINEL_END
+    messages = [{key: value if key == "role" else guard(value) for key, value in message.items()}
+                for message in chat["messages"]]
+    return {**chat, "messages": messages}
+
+
+def control_of_user(answer):
+    """The first stretch of a guarded text that lies in a control range; None if there is none."""
+    data = answer["text"].encode()
+    owned = bytearray(len(data))
+    last = 0
+    for begin, end in answer["control"]:
+        if begin < last or end <= begin or end > len(data):
+            return "ranges that are not sorted, disjoint and inside"
+        last = end
+        owned[begin:end] = b"\1" * (end - begin)
+    begin_mark, end_mark = SENTINEL_BEGIN.encode(), SENTINEL_END.encode()
+    at = 0
+    while (begin := data.find(begin_mark, at)) >= 0:
+        end = data.find(end_mark, begin)
+        following = data.find(begin_mark, begin + 1)
+        # Cut by the template: then only the mark itself is known to be the user's.
+        whole = end >= 0 and (following < 0 or end < following)
+        stop = end + len(end_mark) if whole else begin + len(begin_mark)
+        if any(owned[begin:stop]):
+            return data[begin:stop].decode(errors="replace")
+        at = stop
+    return None
+
+
+def main():
+    eta_eval = pathlib.Path(sys.argv[1]) / "bin" / "eta-eval"
+    environment = chat_reference.environment()
+    chance = random.Random(31)
+    differences, compared, refused, texts = [], 0, 0, 0
+    named = templates()
+    for name, source in named.items():
+        template = environment.from_string(source)
+        chats = [chat_fuzz.chat(chance) for _ in range(CHATS)]
+        chats += [guarded(chat) for chat in chats]
+        answers = chat_reference.rendered(
+            eta_eval, [{**chat, "template": source} for chat in chats], TOKENS)
+        for chat, answer in zip(chats, answers):
+            compared += 1
+            want = chat_reference.expected(template, chat, TOKENS)
+            if isinstance(want, Exception):
+                refused += 1
+                if "error" not in answer:
+                    differences.append((name, chat, f"refused: {want!r}", answer["text"]))
+            elif answer.get("text") != want:
+                differences.append((name, chat, want, answer.get("text", answer.get("error"))))
+            else:
+                texts += 1
+                if (stolen := control_of_user(answer)) is not None:
+                    differences.append((name, chat, "text of a user's", f"control: {stolen!r}"))
+    for name, chat, want, got in differences[:10]:
+        print(f"{name}\n  chat: {json.dumps(chat, ensure_ascii=False)}\n  Jinja2: {want!r}\n  here: {got!r}")
+    print(f"chat templates: {len(named)} real ones, {compared} chats (seed 31): {texts} texts equal to "
+          f"Jinja2's, {refused} refused by both, {len(differences)} differences")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
