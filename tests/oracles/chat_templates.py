@@ -6,6 +6,7 @@ import importlib.util
 import json
 import pathlib
 import random
+import re
 import sys
 
 import chat_fuzz
@@ -27,9 +28,14 @@ def templates():
     return found
 
 
-def guarded(chat):
-    """The chat with every text of a user's between two characters that nobody else writes."""
+def guarded(chat, source):
+    """The chat with every text of a user's between two characters that nobody else writes. Without
+    what the template takes texts apart at, since there it may write that itself."""
+    separators = [a or b for a, b in re.findall(r"""split\((?:'([^'\\]+)'|"([^"\\]+)")""", source)]
+
     def guard(text):
+        for separator in separators:
+            text = text.replace(separator, "")
         return SENTINEL_BEGIN + text + SENTINEL_END
     messages = [{key: value if key == "role" else guard(value) for key, value in message.items()}
                 for message in chat["messages"]]
@@ -69,7 +75,7 @@ def main():
     for name, source in named.items():
         template = environment.from_string(source)
         chats = [chat_fuzz.chat(chance) for _ in range(CHATS)]
-        chats += [guarded(chat) for chat in chats]
+        chats += [guarded(chat, source) for chat in chats]
         answers = chat_reference.rendered(
             eta_eval, [{**chat, "template": source} for chat in chats], TOKENS)
         for chat, answer in zip(chats, answers):

@@ -107,6 +107,7 @@ std::optional<absl::Status> Machine::StepValues(const Instruction& instruction) 
     case Op::kUnpack:
       return Unpack(instruction.a);
     case Op::kJump:
+    case Op::kSkip:
       Jump(instruction);
       break;
     case Op::kJumpIfFalse:
@@ -201,6 +202,8 @@ std::optional<absl::Status> Machine::StepOperators(const Instruction& instructio
                             ? RunFilter(context_, instruction.a, receiver, call)
                             : RunTest(context_, instruction.a, receiver, call));
     }
+    case Op::kRefuse:
+      return NotKnown(program_.constants[instruction.a].text().bytes);
     case Op::kCall:
     case Op::kCallWithCaller:
       return CallValue(instruction);

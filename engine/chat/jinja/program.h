@@ -39,10 +39,12 @@ enum class Op : uint8_t {
   kMakeDict,        // a: count of pairs
   kFilter,          // a: filter, b: call
   kTest,            // a: test, b: call
+  kRefuse,          // a: constant, a sentence: what stood here is not known
   kCall,            // b: call
   kCallWithCaller,  // b: call; the caller lies below the callee
   // Control: b is the distance from this instruction
   kJump,
+  kSkip,             // as kJump: over the body of a macro
   kJumpIfFalse,      // pops
   kJumpIfFalseKeep,  // keeps the value where it jumps, pops it where it does not
   kJumpIfTrueKeep,

@@ -20,6 +20,7 @@ class CodeBuilder {
 
   size_t size() const { return program_->code.size(); }
   Program& program() { return *program_; }
+  const Program& program() const { return *program_; }
 
   size_t Emit(Op op, uint32_t line, size_t a = 0, size_t b = 0) {
     program_->code.push_back({op, static_cast<uint32_t>(a), static_cast<int32_t>(b), line});

@@ -18,6 +18,7 @@ namespace eta::jinja {
 namespace {
 
 constexpr size_t kMaxOpen = 200;
+constexpr size_t kMaxUnknown = 100;
 
 enum class BlockKind : uint8_t {
   kIf,
@@ -91,6 +92,7 @@ class Compiler {
                          "'" + std::string(Spelling(open_.back().kind)) + "' has no end");
     }
     code_.Emit(Op::kReturn, 0);
+    RETURN_IF_ERROR(CheckUnknown());
     return code_.Release();
   }
 
@@ -134,6 +136,29 @@ class Compiler {
     tokens_.Skip();
     RETURN_IF_ERROR((this->*statement->second)(line));
     return tokens_.Expect(TokenKind::kBlockEnd, "'%}'");
+  }
+
+  // As in Jinja: what is not known is refused now, but for what only runs on a condition. Templates
+  // of several programs have filters for each of them.
+  absl::Status CheckUnknown() {
+    const std::vector<Instruction>& code = code_.program().code;
+    size_t unknown = 0;
+    for (size_t at = 0; at < code.size(); ++at) {
+      if (code[at].op != Op::kRefuse) continue;
+      if (++unknown <= kMaxUnknown && IsConditional(at)) continue;
+      return NotKnownError(code[at].line, code_.program().constants[code[at].a].text().bytes);
+    }
+    return absl::OkStatus();
+  }
+  bool IsConditional(size_t at) const {
+    const std::vector<Instruction>& code = code_.program().code;
+    for (size_t from = 0; from < at; ++from) {
+      const Op op = code[from].op;
+      const bool jumps = op == Op::kJump || op == Op::kJumpIfFalse || op == Op::kJumpIfFalseKeep ||
+                         op == Op::kJumpIfTrueKeep;
+      if (jumps && code[from].b > 0 && from + static_cast<size_t>(code[from].b) > at) return true;
+    }
+    return false;
   }
 
   absl::Status Open(Block block) {
@@ -477,7 +502,7 @@ class Compiler {
     if (!tokens_.Is(TokenKind::kName)) return tokens_.Unexpected("the name of a macro");
     shape.name = std::string(tokens_.text());
     tokens_.Skip();
-    const size_t over = code_.Emit(Op::kJump, line);
+    const size_t over = code_.Emit(Op::kSkip, line);
     shape.entry = static_cast<uint32_t>(code_.size());
     RETURN_IF_ERROR(Signature(shape));
     return OpenMacro({.kind = BlockKind::kMacro, .line = line, .next = over}, std::move(shape));
@@ -514,7 +539,7 @@ class Compiler {
   absl::Status Call(uint32_t line) {
     MacroShape shape;
     shape.name = "caller";
-    const size_t over = code_.Emit(Op::kJump, line);
+    const size_t over = code_.Emit(Op::kSkip, line);
     shape.entry = static_cast<uint32_t>(code_.size());
     if (tokens_.Is(TokenKind::kLeftParen)) RETURN_IF_ERROR(Signature(shape));
     const size_t start = code_.size();

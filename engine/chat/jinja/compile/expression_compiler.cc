@@ -414,7 +414,7 @@ absl::Status ExpressionCompiler::Arguments() {
 absl::Status ExpressionCompiler::FiltersStep() {
   Frame& frame = top();
   if (frame.state == 1) {  // its arguments are there
-    code_.Emit(Op::kFilter, frame.line, frame.count, code_.Call(std::exchange(shape_, {})));
+    EmitFilter();
     frame.state = 0;
   }
   if (!std::exchange(frame.condition, false) && !tokens_.SkipIf(TokenKind::kPipe)) {
@@ -431,15 +431,22 @@ absl::Status ExpressionCompiler::BeginFilter() {
   frame.line = tokens_.line();
   if (!tokens_.Is(TokenKind::kName)) return tokens_.Unexpected("the name of a filter");
   const auto filter = FindFilter(tokens_.text());
-  if (!filter) {
-    return NotKnownError(frame.line,
-                         "filter '" + std::string(tokens_.text()) + "' is not known here");
-  }
-  frame.count = *filter;
+  frame.count = filter.value_or(0);
+  frame.unknown = filter ? "" : "filter '" + std::string(tokens_.text()) + "' is not known here";
   tokens_.Skip();
   shape_ = {};
   if (tokens_.SkipIf(TokenKind::kLeftParen)) Push({.rule = Rule::kArguments});
   return absl::OkStatus();
+}
+
+void ExpressionCompiler::EmitFilter() {
+  const Frame& frame = top();
+  const size_t call = code_.Call(std::exchange(shape_, {}));
+  if (frame.unknown.empty()) {
+    code_.Emit(Op::kFilter, frame.line, frame.count, call);
+  } else {
+    code_.Emit(Op::kRefuse, frame.line, code_.TextConstant(frame.unknown));
+  }
 }
 
 }  // namespace eta::jinja

@@ -57,6 +57,7 @@ class ExpressionCompiler {
     std::vector<Instruction> saved;
     std::vector<size_t> jumps;
     std::vector<std::string> names;
+    std::string unknown;  // what is refused of the filter or test, if there is no such one
   };
 
   absl::Status Run(Frame first);
@@ -84,6 +85,7 @@ class ExpressionCompiler {
   absl::Status Postfix();
   absl::Status FilterOrTest();
   absl::Status BeginFilter();
+  void EmitFilter();
   absl::Status BeginTest();
   absl::Status Name();
   absl::Status Strings();

@@ -53,12 +53,16 @@ absl::Status ExpressionCompiler::Unary() {
     case kFilters:
       return FilterOrTest();
     case kFilterDone:
-      code_.Emit(Op::kFilter, frame.line, frame.count, code_.Call(std::exchange(shape_, {})));
+      EmitFilter();
       frame.state = kFilters;
       return absl::OkStatus();
     default: {  // kTestDone
       if (frame.level == 1) shape_ = {.positional = 1, .names = {}};
-      code_.Emit(Op::kTest, frame.line, frame.count, code_.Call(std::exchange(shape_, {})));
+      if (frame.unknown.empty()) {
+        code_.Emit(Op::kTest, frame.line, frame.count, code_.Call(std::exchange(shape_, {})));
+      } else {
+        code_.Emit(Op::kRefuse, frame.line, code_.TextConstant(frame.unknown));
+      }
       if (frame.flag) code_.Emit(Op::kNot, frame.line);
       frame.state = kFilters;
       return absl::OkStatus();
@@ -122,11 +126,8 @@ absl::Status ExpressionCompiler::BeginTest() {
   frame.level = 0;
   if (!tokens_.Is(TokenKind::kName)) return tokens_.Unexpected("the name of a test");
   const auto test = FindTest(tokens_.text());
-  if (!test) {
-    return NotKnownError(frame.line,
-                         "test '" + std::string(tokens_.text()) + "' is not known here");
-  }
-  frame.count = *test;
+  frame.count = test.value_or(0);
+  frame.unknown = test ? "" : "test '" + std::string(tokens_.text()) + "' is not known here";
   tokens_.Skip();
   shape_ = {};
   if (tokens_.SkipIf(TokenKind::kLeftParen)) {

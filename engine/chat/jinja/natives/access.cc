@@ -29,6 +29,9 @@ constexpr std::array<std::string_view, 14> kNumberAttributes = {
     "bit_count",  "conjugate", "to_bytes",  "from_bytes",  "as_integer_ratio",
     "is_integer", "hex",       "fromhex",   "is_absolute"};
 
+constexpr std::array<std::string_view, 6> kMacroAttributes = {
+    "name", "arguments", "catch_kwargs", "catch_varargs", "caller", "explicit_caller"};
+
 template <size_t n>
 bool Has(const std::array<std::string_view, n>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -106,10 +109,16 @@ absl::StatusOr<std::optional<Value>> OwnAttribute(Heap& heap, const Value& value
       if (name == "current") return cycler.items.sequence().items[cycler.position];
       break;
     }
-    case Kind::kMacro:
-    case Kind::kJoiner:
     case Kind::kFunction:
-      return NotKnownAttribute(value, name);
+      // A method has none that templates may see; Python's functions and types have some.
+      if (value.As<Function>().receiver.IsUndefined()) return NotKnownAttribute(value, name);
+      break;
+    case Kind::kMacro:
+      if (Has(kMacroAttributes, name)) return NotKnownAttribute(value, name);
+      break;
+    case Kind::kJoiner:
+      if (name == "sep" || name == "used") return NotKnownAttribute(value, name);
+      break;
     default:
       break;
   }

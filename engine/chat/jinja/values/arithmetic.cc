@@ -25,11 +25,6 @@ absl::Status NoSuchOperator(std::string_view op, const Value& a, const Value& b)
                                     std::string(b.TypeName()) + "'");
 }
 
-absl::StatusOr<Value> IntegerOr(bool overflow, int64_t result) {
-  if (overflow) return TooLarge();
-  return Value::Integer(result);
-}
-
 absl::StatusOr<Value> Power(const Value& a, const Value& b) {
   if (!a.IsIntegral() || !b.IsIntegral() || b.integer() < 0) {
     if (a.real() == 0 && b.real() < 0) {
@@ -98,14 +93,17 @@ absl::StatusOr<Value> Number(TokenKind op, const Value& a, const Value& b) {
   switch (op) {
     case TokenKind::kAdd:
       if (!integral) return Value::Real(a.real() + b.real());
-      return IntegerOr(__builtin_add_overflow(a.integer(), b.integer(), &result), result);
+      if (__builtin_add_overflow(a.integer(), b.integer(), &result)) return TooLarge();
+      return Value::Integer(result);
     case TokenKind::kSub:
       if (!integral) return Value::Real(a.real() - b.real());
-      return IntegerOr(__builtin_sub_overflow(a.integer(), b.integer(), &result), result);
+      if (__builtin_sub_overflow(a.integer(), b.integer(), &result)) return TooLarge();
+      return Value::Integer(result);
     case TokenKind::kMul:
       // cannot wrap: of float64
       if (!integral) return Value::Real(a.real() * b.real());
-      return IntegerOr(__builtin_mul_overflow(a.integer(), b.integer(), &result), result);
+      if (__builtin_mul_overflow(a.integer(), b.integer(), &result)) return TooLarge();
+      return Value::Integer(result);
     case TokenKind::kPow:
       return Power(a, b);
     default:
