@@ -90,6 +90,9 @@ absl::Status Machine::CallValue(const Instruction& instruction) {
   switch (callee.kind()) {
     case Kind::kFunction: {
       const auto& function = callee.As<Function>();
+      if (function.receiver.IsText() && function.receiver.text().safe) {
+        return NotKnown("methods of a text that 'safe' or 'escape' made are not known here");
+      }
       return PushResult(function.native->run(context_, function.receiver, call));
     }
     case Kind::kMacro:

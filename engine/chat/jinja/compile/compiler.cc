@@ -343,7 +343,10 @@ class Compiler {
       RETURN_IF_ERROR(StoreName(with_attributes));
       ++parts.back().count;
       while (true) {
-        if (tokens_.SkipIf(TokenKind::kComma)) parts.back().comma = true;
+        if (tokens_.SkipIf(TokenKind::kComma)) {
+          parts.back().comma = true;
+          if (tokens_.Is(TokenKind::kAssign)) return tokens_.Unexpected("a name to assign to");
+        }
         const bool ends = parts.size() > 1 ? tokens_.Is(TokenKind::kRightParen)
                                            : !tokens_.Is(TokenKind::kName) || tokens_.IsName("in");
         if (!ends || (parts.size() == 1 && tokens_.Is(TokenKind::kLeftParen))) break;

@@ -141,6 +141,8 @@ class Lexer {
   }
 
   absl::Status Comment(size_t inside) {
+    at_ = inside;
+    if (inside == text().size()) return absl::OkStatus();
     const size_t end = text().find("#}", inside);
     if (end == std::string_view::npos) return SyntaxError(line_, "a comment has no end");
     const bool sign = end > inside && Sign(text()[end - 1]) != '\0';
@@ -159,6 +161,8 @@ class Lexer {
 
   absl::Status Raw(size_t begin) {
     const uint32_t line = line_;
+    at_ = begin;
+    if (begin == text().size()) return absl::OkStatus();
     for (size_t tag = begin;; ++tag) {
       tag = text().find("{%", tag);
       if (tag == std::string_view::npos) return SyntaxError(line, "raw has no endraw");

@@ -132,10 +132,12 @@ struct Steps {
   int64_t count = 0;
 };
 
-absl::StatusOr<std::optional<Steps>> StepsOf(int64_t length, const Value& start, const Value& stop,
-                                             const Value& step) {
+absl::StatusOr<Steps> StepsOf(int64_t length, const Value& start, const Value& stop,
+                              const Value& step) {
   for (const Value* part : {&start, &stop, &step}) {
-    if (!part->IsIntegral() && !part->Is(Kind::kNone)) return std::nullopt;
+    if (!part->IsIntegral() && !part->Is(Kind::kNone)) {
+      return Fail("slice indices must be integers or None");
+    }
   }
   Steps steps;
   if (step.IsIntegral()) steps.step = step.integer();
@@ -273,7 +275,10 @@ absl::StatusOr<Value> Slice(Heap& heap, const Value& value, const Value& start, 
                             const Value& step) {
   if (value.IsUndefined()) return Fail(value.why());
   const bool has_items = value.IsSequence() && value.sequence().HasItems();
-  if (!value.IsText() && !has_items) return Missing(heap, value, "slice");
+  if (!value.IsText() && !has_items) {
+    // An error in Python, unless Jinja knows the value beforehand.
+    return NotKnown("slices of a " + std::string(value.TypeName()) + " are not known here");
+  }
   size_t length = 0;
   if (value.IsText()) {
     heap.WorkOnBytes(value.text().bytes.size());
@@ -283,17 +288,15 @@ absl::StatusOr<Value> Slice(Heap& heap, const Value& value, const Value& start, 
   }
   const auto steps = StepsOf(static_cast<int64_t>(length), start, stop, step);
   if (!steps.ok()) return steps.status();
-  if (!*steps) return Missing(heap, value, "slice");
   if (value.IsText()) {
-    Value text = SliceText(heap, value.text(), **steps);
+    Value text = SliceText(heap, value.text(), *steps);
     text.As<Text>().safe = value.text().safe;
     return text;
   }
   std::vector<Value> items;
-  items.reserve(static_cast<size_t>((*steps)->count));
-  ForEach(**steps, [&](size_t at) { items.push_back(value.sequence().items[at]); });
+  items.reserve(static_cast<size_t>(steps->count));
+  ForEach(*steps, [&](size_t at) { items.push_back(value.sequence().items[at]); });
   Value slice = MakeSequence(heap, value.sequence().form, std::move(items));
-  slice.As<Sequence>().whole = false;
   return slice;
 }
 

@@ -89,7 +89,10 @@ Result Range(Context& context, const Value& /*receiver*/, Call& call) {
     items.push_back(Value::Integer(at));
     if (i + 1 < count) at += step;
   }
-  return MakeSequence(context.heap, Sequence::Form::kRange, std::move(items));
+  Value range = MakeSequence(context.heap, Sequence::Form::kRange, std::move(items));
+  range.As<Sequence>().label = "range(" + std::to_string(start) + ", " + std::to_string(stop) +
+                               (step == 1 ? "" : ", " + std::to_string(step)) + ")";
+  return range;
 }
 
 // A dict's entries or a list of pairs, then the named arguments.

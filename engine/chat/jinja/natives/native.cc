@@ -48,6 +48,13 @@ bool TakesSafeText(std::string_view filter) {
   return std::find(std::begin(kFilters), std::end(kFilters), filter) != std::end(kFilters);
 }
 
+// What Python does when its result is iterated over, errors included.
+bool IsLazy(std::string_view filter) {
+  static constexpr std::string_view kFilters[] = {
+      "batch", "items", "map", "reject", "rejectattr", "select", "selectattr", "slice", "unique"};
+  return std::find(std::begin(kFilters), std::end(kFilters), filter) != std::end(kFilters);
+}
+
 absl::StatusOr<Value> Run(Context& context, const Native& native, const Value& receiver,
                           Call& call) {
   if (context.nesting >= kMaxNesting) {
@@ -77,7 +84,13 @@ absl::StatusOr<Value> RunFilter(Context& context, uint32_t filter, const Value& 
     return NotKnown("filter '" + std::string(native.name) +
                     "' of a text that 'safe' or 'escape' made is not known here");
   }
-  return Run(context, native, receiver, call);
+  auto result = Run(context, native, receiver, call);
+  if (absl::IsInvalidArgument(result.status()) && IsLazy(native.name)) {
+    Value failing = MakeIterator(context.heap, {});
+    failing.As<Sequence>().failure = std::string(result.status().message());
+    return failing;
+  }
+  return result;
 }
 
 absl::StatusOr<Value> RunTest(Context& context, uint32_t test, const Value& receiver, Call& call) {

@@ -233,6 +233,13 @@ absl::StatusOr<std::vector<Keyed>> KeyedItems(Context& context, const Value& rec
   return keyed;
 }
 
+// What a set takes, tuples aside.
+bool IsKey(const Value& value) {
+  return !value.IsDict() &&
+         !(value.IsSequence() && (value.sequence().form == Sequence::Form::kList ||
+                                  value.sequence().form == Sequence::Form::kTuple));
+}
+
 Result Unique(Context& context, const Value& receiver, Call& call) {
   const auto arguments = Arguments::Bind("unique", call, {"case_sensitive", "attribute"});
   if (!arguments.ok()) return arguments.status();
@@ -241,10 +248,11 @@ Result Unique(Context& context, const Value& receiver, Call& call) {
   std::vector<Value> seen;
   std::vector<Value> unique;
   for (Keyed& one : *keyed) {
-    if (one.key.IsDict() ||
-        (one.key.IsSequence() && one.key.sequence().form == Sequence::Form::kList)) {
-      return Fail("unhashable type: '" + std::string(one.key.TypeName()) + "'");
-    }
+    const bool tuple = one.key.IsSequence() && one.key.sequence().form == Sequence::Form::kTuple;
+    const bool hashable =
+        tuple ? std::all_of(one.key.sequence().items.begin(), one.key.sequence().items.end(), IsKey)
+              : IsKey(one.key);
+    if (!hashable) return Fail("unhashable type: '" + std::string(one.key.TypeName()) + "'");
     const bool known = std::any_of(seen.begin(), seen.end(), [&](const Value& other) {
       return Equal(context.heap, other, one.key);
     });

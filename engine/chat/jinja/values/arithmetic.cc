@@ -188,6 +188,12 @@ std::string_view Spelling(TokenKind op) {
 }  // namespace
 
 absl::StatusOr<Value> Binary(Heap& heap, TokenKind op, const Value& a, const Value& b) {
+  if (op == TokenKind::kMod && a.IsText()) {
+    if (a.text().safe) {
+      return absl::UnimplementedError("'%' of a text that 'safe' made is not known here");
+    }
+    return PercentFormat(heap, a.text(), b);
+  }
   for (const Value* value : {&a, &b}) {
     if (value->IsUndefined()) return absl::InvalidArgumentError(value->why());
   }
@@ -196,12 +202,6 @@ absl::StatusOr<Value> Binary(Heap& heap, TokenKind op, const Value& a, const Val
   if (op == TokenKind::kMul) {
     if (Repeats(a) && b.IsIntegral()) return Repeat(heap, a, b.integer());
     if (Repeats(b) && a.IsIntegral()) return Repeat(heap, b, a.integer());
-  }
-  if (op == TokenKind::kMod && a.IsText()) {
-    if (a.text().safe) {
-      return absl::UnimplementedError("'%' of a text that 'safe' made is not known here");
-    }
-    return PercentFormat(heap, a.text(), b);
   }
   return NoSuchOperator(Spelling(op), a, b);
 }

@@ -68,7 +68,9 @@ absl::StatusOr<bool> Contains(Heap& heap, const Value& container, const Value& i
 }
 
 absl::Status CheckKey(const Value& key) {
-  if (key.IsText() || key.IsNumber() || key.Is(Kind::kNone)) return absl::OkStatus();
+  if (key.IsText() || key.IsNumber() || key.Is(Kind::kNone) || key.IsUndefined()) {
+    return absl::OkStatus();
+  }
   if (key.IsSequence() && key.sequence().form == Sequence::Form::kTuple) {
     return absl::UnimplementedError("tuples as keys are not known here");
   }
@@ -188,6 +190,7 @@ absl::StatusOr<Value> Iterated(Heap& heap, const Value& value) {
     case Kind::kSequence: {
       auto& sequence = value.As<Sequence>();
       if (sequence.HasLength()) return value;
+      if (!sequence.failure.empty()) return absl::InvalidArgumentError(sequence.failure);
       const size_t begin = std::exchange(sequence.position, sequence.items.size());
       items.assign(sequence.items.begin() + static_cast<std::ptrdiff_t>(begin),
                    sequence.items.end());

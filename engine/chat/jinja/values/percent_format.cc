@@ -242,7 +242,10 @@ absl::StatusOr<Value> PercentFormat(Heap& heap, const Text& format, const Value&
     }
     RETURN_IF_ERROR(AppendValue(heap, *place, *named, out));
   }
-  if (used < items.size() && !by_name && !arguments.IsDict()) {
+  // What has items by a key takes the place of a mapping, whose rest nobody misses.
+  const bool like_mapping = arguments.IsDict() || arguments.IsUndefined() ||
+                            (arguments.IsSequence() && !tuple && arguments.sequence().HasItems());
+  if (used < items.size() && !by_name && !like_mapping) {
     return Bad("not all arguments converted during string formatting");
   }
   return out.Finish();

@@ -72,6 +72,10 @@ absl::Status AppendScalar(const Value& value, TextBuilder& out) {
       out.Append(RealText(value.real()));
       break;
     case Kind::kText:
+      if (value.text().safe) {
+        return absl::UnimplementedError(
+            "the source form of a text that 'safe' or 'escape' made is not known here");
+      }
       AppendQuoted(value.text(), out);
       break;
     default:
@@ -120,18 +124,11 @@ std::string_view End(const Value& value) {
   return value.sequence().items.size() == 1 ? ",)" : ")";
 }
 
-// range(a, b) or range(a, b, step)
 absl::Status AppendRange(const Sequence& range, TextBuilder& out) {
-  if (!range.whole || range.items.size() < 2) {
-    return absl::UnimplementedError("the text of such a range is not known here");
+  if (range.label.empty()) {
+    return absl::UnimplementedError("the text of a slice of a range is not known here");
   }
-  const int64_t first = range.items[0].integer();
-  const int64_t step = range.items[1].integer() - first;
-  if (step != 1) {
-    return absl::UnimplementedError("the text of such a range is not known here");
-  }
-  out.Append("range(" + std::to_string(first) + ", " +
-             std::to_string(range.items.back().integer() + 1) + ")");
+  out.Append(range.label);
   return absl::OkStatus();
 }
 

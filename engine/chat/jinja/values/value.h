@@ -131,8 +131,9 @@ struct Sequence : Object {
   Form form = Form::kList;
   std::vector<Value> items;
   std::string_view view;  // of a view, what Python calls it
+  std::string failure;    // of an iterator: what asking for its items says
   size_t position = 0;    // of an iterator, how many items are gone
-  bool whole = true;      // of a range: not a slice of one, so that it can be printed
+  std::string label;      // of a range, its text; none of a slice of one
   bool HasLength() const { return form != Form::kIterator; }
   bool HasItems() const {
     return form == Form::kList || form == Form::kTuple || form == Form::kRange;
@@ -174,7 +175,8 @@ struct Macro : Object {
 };
 
 struct Cycler : Object {
-  Value items;  // a tuple
+  Value items;          // a tuple
+  std::string failure;  // of an iterator: what asking for its items says
   size_t position = 0;
 };
 
