@@ -1,4 +1,5 @@
 // lint: untrusted-input, fuzz-covered
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -14,6 +15,8 @@
 
 namespace eta::jinja {
 namespace {
+
+constexpr size_t kBlockBytes = 4096;  // of a text that is repeated
 
 absl::Status TooLarge() {
   return absl::UnimplementedError("integers of over 64 bits are not known here");
@@ -135,15 +138,34 @@ absl::StatusOr<Value> Add(Heap& heap, const Value& a, const Value& b) {
   return NoSuchOperator("+", a, b);
 }
 
+// Of one writer: in blocks of several times.
+void RepeatText(Heap& heap, const Text& text, uint64_t times, TextBuilder& out) {
+  if (text.bytes.empty()) return;
+  const bool own = text.control.size() == 1 && text.control[0] == ByteRange{0, text.bytes.size()};
+  const bool mixed = !own && !text.control.empty();
+  const uint64_t each = mixed ? 1 : std::max<uint64_t>(1, kBlockBytes / text.bytes.size());
+  std::string block;
+  if (!mixed) {
+    for (uint64_t i = 0; i < std::min(each, times); ++i) block += text.bytes;
+  }
+  for (; times > 0 && !heap.exhausted(); times -= std::min(each, times)) {
+    heap.Work(1);
+    if (mixed) {
+      out.Append(text);
+    } else if (times >= each) {
+      out.Append(block, own);
+    } else {
+      for (uint64_t i = 0; i < times; ++i) out.Append(text.bytes, own);
+    }
+  }
+}
+
 // A text or list over and over again.
 absl::StatusOr<Value> Repeat(Heap& heap, const Value& value, int64_t count) {
   const auto times = static_cast<uint64_t>(std::max<int64_t>(count, 0));
   if (value.IsText()) {
     TextBuilder out(heap);
-    for (uint64_t i = 0; i < times && !heap.exhausted() && !value.text().bytes.empty(); ++i) {
-      out.Append(value.text());
-      heap.Work(1);
-    }
+    RepeatText(heap, value.text(), times, out);
     Value repeated = out.Finish();
     repeated.As<Text>().safe = value.text().safe;
     return repeated;

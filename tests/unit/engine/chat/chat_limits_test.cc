@@ -1,0 +1,147 @@
+// Templates and chats that want too much: each meets a limit that is named, soon.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/chat/chat_template.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eta {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status Error(const std::string& source, const Chat& chat = {}) {
+  const auto made = ChatTemplate::Parse(source, {});
+  return made.ok() ? (*made)->Render(chat).status() : made.status();
+}
+
+std::string Repeated(const std::string& text, size_t count) {
+  std::string out;
+  for (size_t i = 0; i < count; ++i) out += text;
+  return out;
+}
+
+void ExpectExhausted(const std::string& source, const std::string& limit) {
+  const absl::Status status = Error(source);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << source << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(limit)) << source;
+}
+
+TEST(ChatLimits, LoopsWithinLoopsTakeSteps) {
+  ExpectExhausted("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+                  "steps");
+  ExpectExhausted("{% for a in range(9999) %}{% set x = 'a' * 99999 %}{% endfor %}", "steps");
+  ExpectExhausted("{% set l = range(99999)|list %}{{ l|unique|list }}", "steps");
+}
+
+TEST(ChatLimits, ARangeIsAsTheSandboxAllows) {
+  EXPECT_TRUE(Error("{% for a in range(100000) %}{% endfor %}").ok());
+  ExpectExhausted("{{ range(100001) }}", "range of over 100000");
+  ExpectExhausted("{{ range(-9223372036854775807, 9223372036854775807) }}", "range of over 100000");
+}
+
+TEST(ChatLimits, ATextThatDoublesMeetsTheLimitOfWhatIsHeld) {
+  ExpectExhausted(
+      "{% set ns = namespace(x='ab') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}"
+      "{% endfor %}",
+      "64 MiB");
+  ExpectExhausted("{{ 'a' * 9223372036854775807 }}", "64 MiB");
+  ExpectExhausted("{{ ('a' * 9999999).replace('a', 'b' * 9999) }}", "limit of");
+  ExpectExhausted("{{ (['a' * 999999] * 999)|join }}", "64 MiB");
+  ExpectExhausted("{{ [1] * 9223372036854775807 }}", "a million items");
+  ExpectExhausted("{{ '%1001d' % 1 }}", "wider");
+  ExpectExhausted("{{ 'a'|indent(1001) }}", "indentation");
+}
+
+TEST(ChatLimits, ATextHas16MiB) {
+  EXPECT_TRUE(Error("{{ 'a' * 16777216 }}").ok());
+  ExpectExhausted("{{ 'a' * 16777217 }}", "longer than the limit of 16 MiB");
+  ExpectExhausted("{% for a in range(101) %}{{ 'a' * 999999 }}{% endfor %}", "16 MiB");
+}
+
+TEST(ChatLimits, MacrosCallEachOther100Deep) {
+  ExpectExhausted("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "over 100 deep");
+  ExpectExhausted(
+      "{% macro f(x) %}{{ caller() }}{% call f(x) %}{{ x }}{% endcall %}{% endmacro %}"
+      "{% call f(1) %}{% endcall %}",
+      "over 100 deep");
+}
+
+TEST(ChatLimits, ValuesNest64Deep) {
+  ExpectExhausted(
+      "{% set ns = namespace(x=1) %}{% for a in range(99) %}{% set ns.x = [ns.x] %}{% endfor %}",
+      "over 64 deep");
+  ExpectExhausted("{{ " + Repeated("[", 20) + "1" + Repeated("]", 20) + "|map(" +
+                      Repeated("'map', ", 40) + "'upper')|list }}",
+                  "over 8 deep");
+}
+
+TEST(ChatLimits, NamespacesThatHoldThemselvesGoInTheEnd) {
+  EXPECT_TRUE(Error("{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x|length }}").ok());
+  EXPECT_TRUE(Error("{% set ns = namespace() %}{% for a in range(50000) %}"
+                    "{% set ns.x = namespace(prev=ns.x) %}{% endfor %}")
+                  .ok());
+}
+
+TEST(ChatLimits, ExpressionsAndStatementsNestSoDeep) {
+  const auto nested = [](size_t depth) {
+    return "{{ " + Repeated("(", depth) + "1" + Repeated(")", depth) + " }}";
+  };
+  EXPECT_TRUE(Error(nested(60)).ok());
+  for (const std::string& source :
+       {nested(500000), "{{ " + Repeated("[", 500000), "{{ " + Repeated("not ", 200000) + "1 }}",
+        "{{ " + Repeated("-", 500000) + "1 }}", Repeated("{% if x %}", 90000),
+        Repeated("{% for x in x %}", 60000), "{% for " + Repeated("(", 500000),
+        "{{ 1" + Repeated(" if 1", 200000) + " }}"}) {
+    EXPECT_EQ(Error(source).code(), absl::StatusCode::kInvalidArgument) << source.substr(0, 20);
+  }
+}
+
+TEST(ChatLimits, ATemplateHasAMebibyte) {
+  EXPECT_TRUE(Error(std::string(ChatTemplateLimits::kSourceBytes, 'a')).ok());
+  const absl::Status status = Error(std::string(ChatTemplateLimits::kSourceBytes + 1, 'a'));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1048576 bytes"));
+}
+
+TEST(ChatLimits, LargeTemplatesCompileSoon) {
+  EXPECT_TRUE(Error(Repeated("{{ a ~ b }}", 90000)).ok());
+  EXPECT_TRUE(Error("{{ 1" + Repeated(" + 1", 200000) + " }}").ok());
+  EXPECT_TRUE(Error("{{ [" + Repeated("1,", 400000) + "]|length }}").ok());
+}
+
+TEST(ChatLimits, TextThatIsNotUtf8IsRefusedByField) {
+  for (const std::string bad : {"\xff", "\xc3", "\xed\xa0\x80", "\xc0\xaf"}) {
+    EXPECT_THAT(std::string(Error("{{ '" + bad + "' }}").message()), HasSubstr("not UTF-8"));
+    const Chat chat{
+        .messages = {{.role = "user", .content = "a"}, {.role = "user", .content = "a" + bad}}};
+    EXPECT_EQ(Error("x", chat).message(), "messages[1].content is not UTF-8 at byte 1");
+  }
+}
+
+TEST(ChatLimits, VariablesAreOneObjectWithinItsLimits) {
+  const auto with = [](std::string variables) {
+    return Error("x", Chat{.variables_json = std::move(variables)});
+  };
+  EXPECT_TRUE(with("{}").ok());
+  EXPECT_TRUE(with(R"({"a": )" + std::string(15, '[') + std::string(15, ']') + "}").ok());
+  for (const std::string& bad :
+       {std::string("[]"), std::string("1"), std::string("{"), std::string(R"({"a":1,"a":2})"),
+        std::string(R"({"a": "\ud800"})"), std::string("{\"a\": \"\xff\"}"),
+        R"({"a": )" + std::string(16, '[') + std::string(16, ']') + "}",
+        R"({"a": ")" + std::string(ChatTemplateLimits::kVariablesBytes, 'a') + "\"}",
+        std::string(R"({"messages": []})"), std::string(R"({"bos_token": "x"})"),
+        std::string(R"({"add_generation_prompt": false})")}) {
+    const absl::Status status = with(bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.substr(0, 40) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("variables"));
+  }
+  EXPECT_EQ(with(R"({"a": 9223372036854775808})").code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(with(R"({"a": 123456789012345678901234567890})").code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace eta
