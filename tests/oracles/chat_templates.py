@@ -13,7 +13,7 @@ import chat_fuzz
 import chat_reference
 
 HERE = pathlib.Path(__file__).parent
-CHATS = 60     # for each template
+CHATS = 60     # for each template, then again as guarded ones, and a quarter as private ones
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SENTINEL_BEGIN, SENTINEL_END = "\ue000", "\ue001"
 
@@ -66,6 +66,28 @@ def control_of_user(answer):
     return None
 
 
+def private(chance, chat):
+    """The chat without variables, whose users say nothing but characters for private use."""
+    def say():
+        return "".join(chr(chance.randrange(0xE002, 0xE040)) for _ in range(chance.randrange(1, 5)))
+    messages = [{key: value if key == "role" else say() for key, value in message.items()}
+                for message in chat["messages"] if message["role"] != "critic"]
+    return {"messages": messages, "add_generation_prompt": chat["add_generation_prompt"]}
+
+
+def unowned(answer):
+    """Of the text of a private chat, what neither a user nor the template wrote; without dates,
+    numbers and what JSON puts around values, which are computed."""
+    data = answer["text"].encode()
+    rest, last = b"", 0
+    for begin, end in [*answer["control"], [len(data), len(data)]]:
+        rest += data[last:begin]
+        last = end
+    left = re.sub("[\ue000-\uf8ff]", "", rest.decode())
+    left = re.sub(r"\d{4}-\d\d-\d\d|\d\d? [A-Z][a-z]+ \d{4}|[A-Z][a-z]+ \d\d?, \d{4}", "", left)
+    return re.sub(r'[\d{}\[\]":, ]', "", left)
+
+
 def main():
     eta_eval = pathlib.Path(sys.argv[1]) / "bin" / "eta-eval"
     environment = chat_reference.environment()
@@ -76,9 +98,10 @@ def main():
         template = environment.from_string(source)
         chats = [chat_fuzz.chat(chance) for _ in range(CHATS)]
         chats += [guarded(chat, source) for chat in chats]
+        chats += [private(chance, chat) for chat in chats[:CHATS // 4]]
         answers = chat_reference.rendered(
             eta_eval, [{**chat, "template": source} for chat in chats], TOKENS)
-        for chat, answer in zip(chats, answers):
+        for index, (chat, answer) in enumerate(zip(chats, answers)):
             compared += 1
             want = chat_reference.expected(template, chat, TOKENS)
             if isinstance(want, Exception):
@@ -91,6 +114,8 @@ def main():
                 texts += 1
                 if (stolen := control_of_user(answer)) is not None:
                     differences.append((name, chat, "text of a user's", f"control: {stolen!r}"))
+                elif index >= 2 * CHATS and (left := unowned(answer)):
+                    differences.append((name, chat, "text of the template's", f"no control: {left!r}"))
     for name, chat, want, got in differences[:10]:
         print(f"{name}\n  chat: {json.dumps(chat, ensure_ascii=False)}\n  Jinja2: {want!r}\n  here: {got!r}")
     print(f"chat templates: {len(named)} real ones, {compared} chats (seed 31): {texts} texts equal to "
