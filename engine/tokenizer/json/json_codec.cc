@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/json/added_tokens.h"
 #include "engine/tokenizer/json/bpe_model.h"
@@ -164,7 +165,7 @@ absl::StatusOr<BpeOptions> ReadModel(const Json& root, bool has_merges) {
   const std::string type = has_type ? root["type"].get<std::string>() : "";
   if (has_type ? type != "BPE" : !has_merges) {
     return absl::UnimplementedError(
-        absl::StrCat("tokenizer.json: model: type \"", type.substr(0, 64), "\" is not supported"));
+        absl::StrCat("tokenizer.json: model: type ", Quoted(type), " is not supported"));
   }
   const auto must_be_nothing = [&](const std::string& field) {
     if (!fields.Has(field) || fields.IsNull(field)) return absl::OkStatus();
@@ -287,7 +288,7 @@ absl::StatusOr<AddedTokens> MakeAdded(
 }
 
 absl::Status CheckTop(const Json& root) {
-  PartFields fields(root, "the file");
+  PartFields fields(root, "");
   if (fields.Has("version") && root["version"] != "1.0") {
     return absl::UnimplementedError(
         "tokenizer.json: a version other than \"1.0\" is not supported");

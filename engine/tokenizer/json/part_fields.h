@@ -19,8 +19,9 @@ inline absl::Status InvalidPart(const std::string& place, const std::string& sen
 // The fields of a part, its "type" aside.
 class PartFields : public JsonFields {
  public:
+  // `place` is empty for the file itself.
   PartFields(const nlohmann::json& object, const std::string& place)
-      : JsonFields(object, absl::StrCat("tokenizer.json: ", place, ".")) {
+      : JsonFields(object, absl::StrCat("tokenizer.json: ", place, place.empty() ? "" : ".")) {
     if (Has("type")) Text("type");
   }
   bool BooleanOr(const std::string& field, bool absent) {

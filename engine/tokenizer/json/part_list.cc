@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/input_file.h"
 #include "engine/tokenizer/json/part_fields.h"
 #include "engine/tokenizer/json/parts.h"
 
@@ -41,8 +42,8 @@ absl::StatusOr<std::vector<Part>> ListParts(const Json& root, const std::string&
 }
 
 absl::Status UnknownPart(const Part& part) {
-  return absl::UnimplementedError(absl::StrCat("tokenizer.json: ", part.place, ": type \"",
-                                               part.type.substr(0, 64), "\" is not supported"));
+  return absl::UnimplementedError(absl::StrCat("tokenizer.json: ", part.place, ": type ",
+                                               Quoted(part.type), " is not supported"));
 }
 
 }  // namespace eta

@@ -2,6 +2,7 @@
 #include <array>
 #include <utility>
 
+#include "engine/base/input_file.h"
 #include "engine/tokenizer/json/part_fields.h"
 #include "engine/tokenizer/json/parts.h"
 #include "engine/tokenizer/text/splits.h"
@@ -123,9 +124,9 @@ absl::StatusOr<MadePreTokenizers> MakePreTokenizers(const Json& root) {
   for (const Part& part : *parts) {
     // ByteLevel turns bytes into characters: what came after it would have those to cut.
     if (made.byte_level) {
-      return absl::UnimplementedError(absl::StrCat("tokenizer.json: ", part.place, ": type \"",
-                                                   part.type.substr(0, 64),
-                                                   "\" behind ByteLevel is not supported"));
+      return absl::UnimplementedError(absl::StrCat("tokenizer.json: ", part.place, ": type ",
+                                                   Quoted(part.type),
+                                                   " behind ByteLevel is not supported"));
     }
     auto stage = MakePreTokenizer(part);
     if (!stage.ok()) return stage.status();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/input_file.h"
 #include "engine/base/utf8.h"
 #include "nlohmann/json.hpp"
 
@@ -130,6 +131,7 @@ bool Reader::start_object(size_t) {
         return Open(Where::kVocabulary);
       }
       if (At("added_tokens")) return Fail("added_tokens must be a list");
+      if (At("model", "merges")) return Fail("model.merges must be a list");
       return OpenRest(Json::object());
     case Where::kAdded:
       if (tables_.added.size() == kMaxAddedTokens) {
@@ -206,12 +208,12 @@ bool Reader::key(string_t& key) {
       added_field_ = i;
       return true;
     }
-    return Fail(absl::StrCat(place, "\"", key.substr(0, 64), "\" is unknown"));
+    return Fail(absl::StrCat(place, Quoted(key), " is unknown"));
   }
   if (where_ == Where::kRest) {
     rest_bytes_ += key.size();
     if (containers_.back()->contains(key)) {
-      return Fail(absl::StrCat("has the key \"", key.substr(0, 64), "\" twice in one object"));
+      return Fail(absl::StrCat("has the key ", Quoted(key), " twice in one object"));
     }
   }
   key_ = std::move(key);

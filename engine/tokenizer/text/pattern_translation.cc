@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/base/input_file.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer/text/unicode.h"
 
@@ -240,7 +241,7 @@ bool Translation::Options() {
     } else {
       std::string name = "(?";
       AppendCharacter(code, name);
-      return Unknown(name);
+      return Unknown(Quoted(name));
     }
   }
   return Broken("a group has no end");
@@ -400,7 +401,7 @@ bool Translation::ReadEscape(Element& element) {
   if (known_by_letter) {
     std::string name = "\\";
     AppendCharacter(code, name);
-    return Unknown(name);
+    return Unknown(Quoted(name));
   }
   element.literal = code;
   return true;
@@ -414,7 +415,7 @@ bool Translation::ReadProperty(bool negated, Element& element) {
   const std::string name(pattern_.substr(at_, end - at_));
   at_ = end + 1;
   if (!Has(kCategories, name) && !Has(kScripts, name)) {
-    return Unknown(absl::StrCat("\\p{", name.substr(0, 64), "}"));
+    return Unknown(absl::StrCat("\\p of ", Quoted(name)));
   }
   element.inside =
       absl::StrCat(negated ? "\\P{" : "\\p{", Has(kScripts, name) ? "sc:" : "", name, "}");
