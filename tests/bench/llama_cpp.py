@@ -6,8 +6,9 @@ Q8_0, which this server keeps as 8-bit weights (--weights=int8). Each takes its 
 one waits; a number is the median over --turns. First it is checked that both give the same greedy
 tokens.
 
-  prefill  prompt tokens per second: all streams' prompts / the time of answers of one token
-  decode   tokens per second: all streams' tokens after the first / what longer answers take more
+  prefill  prompt tokens per second: all streams' prompts / the time to the last first token
+  decode   tokens per second: all streams' tokens after the first / the longest time from a first
+           token to its last, with prompts that are in the cache already, so that all decode at once
 
 usage: tests/bench/llama_cpp.py BUILD_FOLDER [--gguf FILE] [--tokens 512,2048] [--streams 1,4] ...
 """
@@ -65,7 +66,7 @@ class Ours:
         self.process = subprocess.Popen(
             ["taskset", "-c", flags.cpus, flags.build / "bin/eta-server", "--model", model,
              "--weights", flags.weights, "--threads", str(len(cpus)), "--listen", "127.0.0.1:0",
-             "--max_running", str(streams), "--no-prefix_cache", "--kv_pool_bytes", "2GiB",
+             "--max_running", str(streams), "--kv_pool_bytes", "2GiB",
              "--max_context", str(context), "--default_deadline", "3600s"],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         for line in self.process.stdout:
@@ -80,8 +81,8 @@ class Ours:
         file.write_text(" ".join(map(str, tokens)))
         run = subprocess.run(
             [self.build / "bin/etactl", "generate", "--server", self.address, "--token_ids", file,
-             "--temperature", "0", "--attention", "full", "--ignore_eos", "--json", "--output_ids",
-             "--max_tokens", str(count), "--deadline", "3600"],
+             "--temperature", "0", "--attention", "full", "--ignore_eos", "--quiet", "--json",
+             "--output_ids", "--max_tokens", str(count), "--deadline", "3600"],
             stdout=subprocess.PIPE, text=True, check=True)
         events = [json.loads(line) for line in run.stdout.splitlines()]
         ids = [i for event in events for i in event.get("delta", {}).get("token_ids", [])]
@@ -90,9 +91,10 @@ class Ours:
         return ids, first, first + seconds(timing.get("decode", "0s"))
 
     def measure(self, prompts, count):
+        """Seconds of prefill, and of decoding. No prompt may begin as one before it."""
         firsts = together(lambda prompt: self.answer(prompt, 1), prompts)
         answers = together(lambda prompt: self.answer(prompt, count), prompts)
-        return max(first for _, first, _ in firsts), max(end for _, _, end in answers)
+        return max(first for _, first, _ in firsts), max(end - first for _, first, end in answers)
 
     def close(self):
         self.process.terminate()
@@ -110,13 +112,31 @@ class Theirs:
     def answer(self, tokens, count):
         return [i for i, _ in self.server.answer(tokens, count)]
 
-    def wall(self, prompts, count):
-        begin = time.monotonic()
-        together(lambda prompt: self.answer(prompt, count), prompts)
-        return time.monotonic() - begin
-
     def measure(self, prompts, count):
-        return self.wall(prompts, 1), self.wall(prompts, count)
+        slots = list(enumerate(prompts))
+        begin = time.monotonic()
+        together(lambda slot: self.server.complete(slot[1], 1, id_slot=slot[0]), slots)
+        prefill = time.monotonic() - begin
+        answers = together(lambda slot: self.server.complete(
+            slot[1], count, id_slot=slot[0], cache_prompt=True), slots)
+        for (_, prompt), answer in zip(slots, answers):
+            if answer["timings"]["cache_n"] < len(prompt) - 1:
+                sys.exit(f"llama_cpp: llama.cpp computed a prompt again: {answer['timings']}")
+        return prefill, max(answer["timings"]["predicted_ms"] for answer in answers) / 1000
+
+
+class Stretches:
+    """Parts of a text, none of which begins as another one."""
+
+    def __init__(self, text):
+        self.text = text
+        self.at = 0
+
+    def take(self, length):
+        if self.at + length > len(self.text):
+            sys.exit("llama_cpp: the text is too short for so many turns")
+        self.at += length
+        return self.text[self.at - length:self.at]
 
 
 def seconds(duration):
@@ -158,41 +178,27 @@ def check_agreement(ours, theirs, text):
     return share
 
 
-def main():
-    flags = parse_flags()
-    enter_environment(flags.build)
-    sys.path.insert(0, str(ORACLES))
-    from smollm2 import written_as
-
-    cpus = {int(cpu) for cpu in flags.cpus.split(",")}
-    os.sched_setaffinity(0, cpus)
-    lengths = [int(x) for x in flags.tokens.split(",")]
-    streams = [int(x) for x in flags.streams.split(",")]
-    context = max(lengths) + flags.answer
-    model = flags.gguf or written_as("Q8_0", flags.build / "tests/oracles")
-    theirs = Theirs(model, cpus, context, max(streams))
-    ours = Ours(flags, model, cpus, context, max(streams))
-
+def compare(flags, name, ours, theirs, lengths, streams):
     words = "".join(file.read_text() for file in
                     sorted((ROOT / "models/eta-27m/samples/books").glob("*.txt")))
-    text = theirs.server.tokens(words[:1_000_000])
-    report = {"model": model.name, "weights": flags.weights, "cpus": flags.cpus,
+    text = theirs.server.tokens(words[:1_500_000])
+    stretches = Stretches(text)
+    report = {"model": name, "weights": flags.weights, "cpus": flags.cpus,
               "turns": flags.turns, "agreement": check_agreement(ours, theirs, text), "rows": []}
     if not flags.json:
         print(f"{'tokens':>7} {'streams':>7} | {'prefill':>8} {'llama.cpp':>9} {'ratio':>6} | "
               f"{'decode':>8} {'llama.cpp':>9} {'ratio':>6}")
     for count in streams:
         for length in lengths:
-            prompts = [text[i * length:(i + 1) * length] for i in range(count)]
             row = {"tokens": length, "streams": count}
             rates = {"ours": [], "theirs": []}
             for _ in range(flags.turns):
-                for name, server in (("ours", ours), ("theirs", theirs)):
-                    first, end = server.measure(prompts, 1 + flags.answer)
-                    rates[name].append((count * length / first,
-                                        count * flags.answer / (end - first)))
-            for name, all_turns in rates.items():
-                row[f"prefill_{name}"], row[f"decode_{name}"] = (
+                prompts = [stretches.take(length) for _ in range(count)]
+                for who, server in (("ours", ours), ("theirs", theirs)):
+                    prefill, decode = server.measure(prompts, 1 + flags.answer)
+                    rates[who].append((count * length / prefill, count * flags.answer / decode))
+            for who, all_turns in rates.items():
+                row[f"prefill_{who}"], row[f"decode_{who}"] = (
                     statistics.median(turn) for turn in zip(*all_turns))
             report["rows"].append(row)
             if not flags.json:
@@ -203,7 +209,26 @@ def main():
                       f"{row['decode_ours'] / row['decode_theirs']:>6.2f}", flush=True)
     if flags.json:
         print(json.dumps(report, indent=1))
-    ours.close()
+
+
+def main():
+    flags = parse_flags()
+    enter_environment(flags.build)
+    sys.path.insert(0, str(ORACLES))
+    from smollm2 import written_as
+
+    cpus = {int(cpu) for cpu in flags.cpus.split(",")}
+    os.sched_setaffinity(0, cpus)
+    lengths = [int(x) for x in flags.tokens.split(",")]
+    streams = [int(x) for x in flags.streams.split(",")]
+    context = max(lengths) + 1 + flags.answer
+    model = flags.gguf or written_as("Q8_0", flags.build / "tests/oracles")
+    theirs = Theirs(model, cpus, context, max(streams))
+    ours = Ours(flags, model, cpus, context, max(streams))
+    try:
+        compare(flags, model.name, ours, theirs, lengths, streams)
+    finally:
+        ours.close()
 
 
 if __name__ == "__main__":

@@ -29,14 +29,19 @@ class LlamaServer:
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)["tokens"]
 
-    def answer(self, tokens, count, alternatives=0):
-        """The greedy answer to a prompt: per token its id and, of the most probable `alternatives`,
-        {id: logprob}."""
+    def complete(self, tokens, count, **more):
+        """Completes a prompt by `count` tokens, the most probable ones."""
         answer = self.server.handle_completions({
             "prompt": tokens, "max_tokens": count, "temperature": 0.0, "ignore_eos": True,
-            "cache_prompt": False, "n_probs": max(1, alternatives)})
-        if "choices" not in answer:
+            "cache_prompt": False} | more)
+        if "choices" not in answer or answer["usage"]["completion_tokens"] != count:
             raise RuntimeError(f"llama.cpp: {answer}")
+        return answer
+
+    def answer(self, tokens, count, alternatives=1):
+        """The greedy answer to a prompt: per token its id and, of the most probable `alternatives`,
+        {id: logprob}. That takes llama.cpp longer than the answer alone."""
+        answer = self.complete(tokens, count, n_probs=alternatives)
         content = answer["choices"][0]["logprobs"]["content"]
         return [(step["id"], {top["id"]: top["logprob"] for top in step["top_logprobs"]})
                 for step in content]

@@ -66,6 +66,28 @@ TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
   EXPECT_EQ(error(file), "--profile_store_file: every user of this host may change it");
 }
 
+TEST(Flags, AChatTemplateIsReadFromItsFile) {
+  const TempFolder folder;
+  const std::string file = folder.Write("chat.jinja", "{{ messages }}\n");
+  ParsedFlags parsed = Parse({"--chat_template", file});
+  ASSERT_TRUE(parsed.flags.has_value());
+  EXPECT_FALSE(parsed.flags->engine.chat_template.has_value());
+  EXPECT_TRUE(ReadChatTemplate(*parsed.flags).ok());
+  EXPECT_EQ(parsed.flags->engine.chat_template, "{{ messages }}\n");
+  const auto error = [](const std::string& path) {
+    Flags flags = *Parse({"--chat_template", path}).flags;
+    return std::string(ReadChatTemplate(flags).message());
+  };
+  EXPECT_EQ(error(file + "2"), "--chat_template: file 'chat.jinja2' does not exist");
+  EXPECT_THAT(error(folder.Write("long", std::string((1 << 20) + 1, 'x'))),
+              StartsWith("--chat_template: "));
+  chmod(file.c_str(), 0666);
+  EXPECT_THAT(error(file), StartsWith("--chat_template: "));
+  Flags none = *Parse({}).flags;
+  EXPECT_TRUE(ReadChatTemplate(none).ok());
+  EXPECT_FALSE(none.engine.chat_template.has_value());
+}
+
 std::string PrintedBy(const std::string& flag) {
   ::testing::internal::CaptureStdout();
   EXPECT_FALSE(Parse({flag}).flags.has_value());
