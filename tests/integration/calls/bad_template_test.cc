@@ -1,4 +1,4 @@
-// Chat templates that want too much, given to the built server: rows 120 to 129 of the table of bad
+// Chat templates that want too much, given to the built server: rows 106 to 115 of the table of bad
 // inputs.
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
 // A GGUF file as the model: served as a folder is, or, damaged, the server ends with exit code 2
-// and one error that names the cause, and never listens. Rows 100 to 109 of the table of bad
+// and one error that names the cause, and never listens. Rows 90 to 99 of the table of bad
 // inputs.
 #include <csignal>
 #include <filesystem>

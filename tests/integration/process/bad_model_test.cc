@@ -1,5 +1,5 @@
 // A damaged model: the server ends with exit code 2 and one error that names the cause, and never
-// listens. Rows 67 to 81 and 110 to 114 of the table of bad inputs.
+// listens. Rows 67 to 81 and 100 to 104 of the table of bad inputs.
 #include <csignal>
 #include <cstring>
 #include <filesystem>
