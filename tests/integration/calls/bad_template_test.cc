@@ -130,9 +130,11 @@ void ExpectBadStart(const std::vector<std::pair<std::string, std::string>>& temp
 }
 
 TEST(BadTemplateStart, ExpressionsAndStatementsThatNestTooDeep) {
-  ExpectBadStart({{"{{ " + Repeated("(", 300000), "an expression nests too deep"},
+  ExpectBadStart({{"{{ " + Repeated("(", 300000) + "x" + Repeated(")", 300000) + " }}",
+                   "an expression nests too deep"},
                   {Repeated("{% if x %}", 90000), "statements nest over 200 deep"},
-                  {"{% for " + Repeated("(", 300000), "a target nests too deep"}});
+                  {"{% for " + Repeated("(", 300000) + "x" + Repeated(")", 300000) + " in y %}",
+                   "a target nests too deep"}});
 }
 
 TEST(BadTemplateStart, WhatIsNotKnown) {

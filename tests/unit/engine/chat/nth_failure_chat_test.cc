@@ -25,13 +25,13 @@ TEST(NthFailureChat, AllocationWhileATemplateIsReadAndAChatRendered) {
   EXPECT_GT(FailEachAllocation([] {
               return ChatTemplate::Parse(kTemplate, {"<s>", "</s>"}).status();
             }),
-            50);
+            20);
   const auto made = ChatTemplate::Parse(kTemplate, {.bos = "<s>", .eos = "</s>"});
   ASSERT_TRUE(made.ok()) << made.status();
   const Chat chat{.messages = {{.role = "user", .content = "Good day to you, all of you here"},
                                {.role = "assistant", .content = "And to you"}},
                   .variables_json = R"({"tools": [{"name": "f", "list": [1, 2.5, null, "é"]}]})"};
-  EXPECT_GT(FailEachAllocation([&] { return (*made)->Render(chat).status(); }), 50);
+  EXPECT_GT(FailEachAllocation([&] { return (*made)->Render(chat).status(); }), 20);
   ASSERT_TRUE((*made)->Render(chat).ok());
 }
 
