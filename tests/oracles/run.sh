@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
 # Runs a comparison with another program of the field, which comes as a pinned package of PyPI.
-#   run.sh BUILD_DIR NAME [ARGUMENT ...]   runs NAME.py in an environment of NAME.txt's packages
-# Exit code 77: the packages cannot be had here, and why.
+#   run.sh BUILD_DIR NAME [--long] [ARGUMENT ...]   runs NAME.py in an environment of NAME.txt's
+#                                                   packages; --long: in a long run only
+# Exit code 77: not tried here, and why.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 build=$(readlink -f "$1")
 name=$2
 shift 2
+if [ "${1-}" = --long ]; then
+  shift
+  if [ -z "${ETA_TEST_LONG-}" ]; then
+    echo "SKIPPED: part of the long run (ETA_TEST_LONG)"
+    exit 77
+  fi
+fi
 requirements=$here/$name.txt
 environment=$build/tests/oracles/$name
 
