@@ -52,6 +52,11 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Make(const TokenizerTa
   return std::unique_ptr<const BpeModel>(std::move(model));
 }
 
+bool BpeModel::IsNeverMade(int32_t id) const {
+  const auto place = static_cast<size_t>(id);
+  return place < options_.never_made.size() && options_.never_made[place];
+}
+
 void BpeModel::AddUnit(std::string_view token, int32_t id) {
   if (options_.byte_level) {
     if (token.size() == 1) small_[static_cast<uint8_t>(token.front())] = id;
@@ -66,6 +71,7 @@ absl::Status BpeModel::AddTokens(const TokenizerTables& tables, const Vocabulary
   small_.fill(-1);
   byte_ids_.fill(-1);
   for (size_t i = 0; i < tables.vocabulary.size(); ++i) {
+    if (IsNeverMade(tables.ids[i])) continue;
     const std::string_view spelled = tables.vocabulary[i];
     std::string token(spelled);
     if (options_.byte_level) {
@@ -117,6 +123,7 @@ absl::Status BpeModel::AddMerges(const TokenizerTables& tables, const Vocabulary
     if (left_id < 0) return Invalid(place + "its left part is not in the vocabulary");
     if (right_id < 0) return Invalid(place + "its right part is not in the vocabulary");
     if (made_id < 0) return Invalid(place + "what it makes is not in the vocabulary");
+    if (IsNeverMade(made_id)) continue;
     std::string left_bytes(left);
     std::string right_bytes(right);
     if (options_.byte_level) {

@@ -26,6 +26,7 @@ struct BpeOptions {
   bool fuse_unk = false;  // characters that follow one another make one unknown token
   bool ignore_merges = false;  // a piece that is a token is that token, whatever merges say
   std::optional<std::string> unk_token;  // for other characters; absent: they get lost
+  std::vector<bool> never_made;          // by id; ids past its end are made from text
 };
 
 // Ids by how the vocabulary spells them.
@@ -54,9 +55,9 @@ class BpeModel {
                                                               const VocabularyIds& vocabulary,
                                                               BpeOptions options);
 
-  // Appends the ids of a piece of text: starting from single characters (bytes of a byte-level
-  // vocabulary), the two neighbours that the earliest merge names become one, the leftmost first,
-  // until no merge names any. Time n log n.
+  // Appends the ids of a piece of text, none of them of options.never_made: starting from single
+  // characters (bytes of a byte-level vocabulary), the two neighbours that the earliest merge names
+  // become one, the leftmost first, until no merge names any. Time n log n.
   void Encode(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& ids) const;
 
   // Bytes of a piece that one id stands for at most; 0: any number.
@@ -74,6 +75,7 @@ class BpeModel {
   explicit BpeModel(BpeOptions options) : options_(std::move(options)) {}
   absl::Status AddTokens(const TokenizerTables& tables, const VocabularyIds& vocabulary);
   absl::Status AddMerges(const TokenizerTables& tables, const VocabularyIds& vocabulary);
+  bool IsNeverMade(int32_t id) const;
   void AddUnit(std::string_view token, int32_t id);
   void FinishUnknown();
 

@@ -260,6 +260,22 @@ absl::StatusOr<TokenTexts> ReadTexts(const TokenizerTables& tables, const TokenD
   return texts;
 }
 
+// Part of a chat's structure. White space is none, though a template spells it.
+bool IsControl(const AddedToken& token, std::string_view chat_template) {
+  if (token.special) return true;
+  return token.content.find_first_not_of(" \t\r\n") != std::string::npos &&
+         chat_template.find(token.content) != std::string_view::npos;
+}
+
+std::vector<bool> ControlIds(const TokenizerTables& tables, std::string_view chat_template,
+                             int32_t vocab_size) {
+  std::vector<bool> control(static_cast<size_t>(vocab_size));
+  for (const AddedToken& token : tables.added) {
+    if (IsControl(token, chat_template)) control[static_cast<size_t>(token.id)] = true;
+  }
+  return control;
+}
+
 // Those of them whose `normalized` is the one asked for.
 absl::StatusOr<AddedTokens> MakeAdded(
     const TokenizerTables& tables, bool normalized, std::string_view chat_template,
@@ -275,10 +291,9 @@ absl::StatusOr<AddedTokens> MakeAdded(
         if (normalized) RETURN_IF_ERROR(normalizer->Apply(text, run));
       }
       if (text.text.empty()) continue;
-      const bool control = special || chat_template.find(token.content) != std::string_view::npos;
       sought.push_back({.text = std::move(text.text),
                         .id = token.id,
-                        .control = control,
+                        .control = IsControl(token, chat_template),
                         .single_word = token.single_word,
                         .lstrip = token.lstrip,
                         .rstrip = token.rstrip});
@@ -331,6 +346,7 @@ absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view 
   if (!pre_tokenizers.ok()) return pre_tokenizers.status();
   parts.pre_tokenizers = std::move(pre_tokenizers->stages);
   options->byte_level = pre_tokenizers->byte_level;
+  options->never_made = ControlIds(tables, chat_template, vocab_size);
   auto model = BpeModel::Make(tables, *vocabulary, *std::move(options));
   if (!model.ok()) return model.status();
   parts.model = *std::move(model);

@@ -79,6 +79,22 @@ TEST(JsonCodec, WhatTheChatTemplateSpellsIsControl) {
   EXPECT_EQ(tokenizer->PieceBytes(11), "<b>") << "yet it is not special, so it is seen";
 }
 
+TEST(JsonCodec, WhiteSpaceIsNoControlThoughTheTemplateSpellsIt) {
+  TokenizerJson file = Plain();
+  file.Add("  ", 11);
+  const auto tokenizer = Load(file, 64, "{{ '  ' }}");
+  EXPECT_THAT(Ids(*tokenizer, "a  b"), ElementsAre(0, 11, 1));
+}
+
+TEST(JsonCodec, NeitherWholePiecesNorMergesMakeAControlToken) {
+  TokenizerJson file({"a", "b", "ab"}, {{"a", "b"}});
+  file.Add("ab", 2, kSpecial);
+  EXPECT_THAT(Ids(*Load(file), "ab"), ElementsAre(0, 1));
+  EXPECT_THAT(Ids(*Load(file), "ab", true), ElementsAre(2));
+  file.root["model"]["ignore_merges"] = true;
+  EXPECT_THAT(Ids(*Load(file), "ab"), ElementsAre(0, 1));
+}
+
 TEST(JsonCodec, TokensAreLookedForInTheNormalizedTextToo) {
   TokenizerJson file = Plain();
   file.root["normalizer"] = {{"type", "Lowercase"}};
