@@ -42,7 +42,7 @@ trap 'rm -rf "$work"' EXIT
 pip=(python3 -m pip)
 if ! "${pip[@]}" --version >/dev/null 2>&1; then
   python3 -m venv "$work/venv" >/dev/null 2>&1 ||
-    fail "needs pip: on Debian, apt-get install python3-venv"
+    fail "needs pip: deploy/install_packages.sh fetch"
   pip=("$work/venv/bin/pip")
 fi
 echo "$requirement" >"$work/requirements.txt"

@@ -63,7 +63,9 @@ trap 'exit 143' TERM
 quietly() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && return 1; }; }
 
 begin "1/$steps packages"
-deploy/install_packages.sh runtime build || fail "the packages could not be installed"
+sections=(runtime build)
+if [ "$chat" -eq 1 ]; then sections+=(fetch); fi
+deploy/install_packages.sh "${sections[@]}" || fail "the packages could not be installed"
 end
 
 begin "2/$steps build (server and client, no tests)"
