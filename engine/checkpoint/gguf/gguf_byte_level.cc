@@ -48,6 +48,7 @@ void WritePreTokenizer(const PreTokenizer& cuts, JsonWriter& json) {
   json.Key("type").Value("Sequence");
   json.Key("pretokenizers").BeginArray();
   for (const std::string_view pattern : cuts.patterns) {
+    if (pattern.empty()) break;
     json.BeginObject();
     json.Key("type").Value("Split");
     json.Key("pattern").BeginObject();

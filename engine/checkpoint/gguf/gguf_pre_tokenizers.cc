@@ -74,64 +74,61 @@ struct NamedPreTokenizer {
   PreTokenizer cuts;
 };
 
+constexpr PreTokenizer kGpt2Cuts = {.patterns = {kGpt2}};
+constexpr PreTokenizer kDigitCuts = {.patterns = {kEachDigit, kGpt2}};
+constexpr PreTokenizer kLlama3Cuts = {
+    .patterns = {kLlama3}, .ignore_merges = true, .adds_bos = true};
+constexpr PreTokenizer kLlama3WithMerges = {.patterns = {kLlama3}};
+constexpr PreTokenizer kQwen2Cuts = {.patterns = {kQwen2}};
+constexpr PreTokenizer kDeepSeek3Cuts = {
+    .patterns = {kUpToThreeDigits, kChineseJapanese, kDeepSeek3}};
+
 // The names are llama.cpp's (llama-vocab.cpp). Where it adapts a pattern to its own engine, the one
 // of the model's tokenizer.json stands here.
-const std::vector<NamedPreTokenizer>& Table() {
-  static const auto* const table = [] {
-    const PreTokenizer gpt2 = {.patterns = {kGpt2}};
-    const PreTokenizer digits = {.patterns = {kEachDigit, kGpt2}};
-    const PreTokenizer llama3 = {.patterns = {kLlama3}, .ignore_merges = true, .adds_bos = true};
-    const PreTokenizer llama3_cuts = {.patterns = {kLlama3}};
-    const PreTokenizer qwen2 = {.patterns = {kQwen2}};
-    const PreTokenizer deepseek3 = {.patterns = {kUpToThreeDigits, kChineseJapanese, kDeepSeek3}};
-    return new std::vector<NamedPreTokenizer>{
-        {"default", {.patterns = {kDefaultPunctuation, kGpt2, kDigitRuns, kThreeDigits}}},
-        {"gpt-2", gpt2},
-        {"mpt", gpt2},
-        {"olmo", gpt2},
-        {"jais", gpt2},
-        {"mellum", gpt2},
-        {"trillion", gpt2},
-        {"smollm", digits},
-        {"starcoder", digits},
-        {"refact", digits},
-        {"command-r", digits},
-        {"codeshell", digits},
-        {"minerva-7b", digits},
-        {"llama3", llama3},
-        {"llama-v3", llama3},
-        {"llama-bpe", llama3},
-        {"falcon3", llama3},
-        {"pixtral", llama3},
-        {"dbrx", llama3_cuts},
-        {"smaug-bpe", llama3_cuts},
-        // Qwen's tokenizers compose characters first.
-        {"qwen2", {.patterns = {kQwen2}, .composes_characters = true}},
-        {"deepseek-r1-qwen", qwen2},
-        {"megrez", qwen2},
-        {"stablelm2", qwen2},
-        {"hunyuan", qwen2},
-        {"seed-coder", {.patterns = {kSeedCoder}}},
-        {"tekken", {.patterns = {kTekken}, .ignore_merges = true, .adds_bos = true}},
-        {"gpt-4o", {.patterns = {kGpt4o}}},
-        {"llama4", {.patterns = {kGpt4o}}},
-        {"falcon", {.patterns = {kFalconPunctuation, kGpt2, kThreeDigits}}},
-        {"deepseek-llm",
-         {.patterns = {kLineEnds, kCasedLetters, kWidePunctuation, kSpacesAtEnd, kEastAsian,
-                       kDigitRuns}}},
-        {"deepseek-coder",
-         {.patterns = {kLineEnds, kLetters, kPunctuation, kEastAsian, kEachDigit}}},
-        {"deepseek-v3", deepseek3},
-        {"hunyuan-dense", deepseek3},
-    };
-  }();
-  return *table;
-}
+constexpr NamedPreTokenizer kTable[] = {
+    {"default", {.patterns = {kDefaultPunctuation, kGpt2, kDigitRuns, kThreeDigits}}},
+    {"gpt-2", kGpt2Cuts},
+    {"mpt", kGpt2Cuts},
+    {"olmo", kGpt2Cuts},
+    {"jais", kGpt2Cuts},
+    {"mellum", kGpt2Cuts},
+    {"trillion", kGpt2Cuts},
+    {"smollm", kDigitCuts},
+    {"starcoder", kDigitCuts},
+    {"refact", kDigitCuts},
+    {"command-r", kDigitCuts},
+    {"codeshell", kDigitCuts},
+    {"minerva-7b", kDigitCuts},
+    {"llama3", kLlama3Cuts},
+    {"llama-v3", kLlama3Cuts},
+    {"llama-bpe", kLlama3Cuts},
+    {"falcon3", kLlama3Cuts},
+    {"pixtral", kLlama3Cuts},
+    {"dbrx", kLlama3WithMerges},
+    {"smaug-bpe", kLlama3WithMerges},
+    // Qwen's tokenizers compose characters first.
+    {"qwen2", {.patterns = {kQwen2}, .composes_characters = true}},
+    {"deepseek-r1-qwen", kQwen2Cuts},
+    {"megrez", kQwen2Cuts},
+    {"stablelm2", kQwen2Cuts},
+    {"hunyuan", kQwen2Cuts},
+    {"seed-coder", {.patterns = {kSeedCoder}}},
+    {"tekken", {.patterns = {kTekken}, .ignore_merges = true, .adds_bos = true}},
+    {"gpt-4o", {.patterns = {kGpt4o}}},
+    {"llama4", {.patterns = {kGpt4o}}},
+    {"falcon", {.patterns = {kFalconPunctuation, kGpt2, kThreeDigits}}},
+    {"deepseek-llm",
+     {.patterns = {kLineEnds, kCasedLetters, kWidePunctuation, kSpacesAtEnd, kEastAsian,
+                   kDigitRuns}}},
+    {"deepseek-coder", {.patterns = {kLineEnds, kLetters, kPunctuation, kEastAsian, kEachDigit}}},
+    {"deepseek-v3", kDeepSeek3Cuts},
+    {"hunyuan-dense", kDeepSeek3Cuts},
+};
 
 }  // namespace
 
 const PreTokenizer* FindPreTokenizer(std::string_view name) {
-  for (const NamedPreTokenizer& named : Table()) {
+  for (const NamedPreTokenizer& named : kTable) {
     if (named.name == name) return &named.cuts;
   }
   return nullptr;

@@ -2,14 +2,15 @@
 // (tokenizer.ggml.pre). The file has the name only, not the patterns.
 #pragma once
 
+#include <array>
 #include <string_view>
-#include <vector>
 
 namespace eta {
 
 struct PreTokenizer {
-  // Each cuts the pieces that those before it left: what matches becomes a piece of its own.
-  std::vector<std::string_view> patterns;
+  // Each cuts the pieces that those before it left: what matches becomes a piece of its own. Behind
+  // the last one they are empty.
+  std::array<std::string_view, 6> patterns{};
   bool ignore_merges = false;        // a piece that is a token is taken without merging
   bool adds_bos = false;             // before a text, where the file does not say
   bool composes_characters = false;  // Unicode NFC first

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr ChatTemplate::Tokens kTokens = {};
+const ChatTemplate::Tokens kTokens = {};
 
 absl::StatusOr<RenderedChat> Render(std::string_view source, const Chat& chat) {
   const auto made = ChatTemplate::Parse(source, {.bos = "<s>", .eos = "</s>"});

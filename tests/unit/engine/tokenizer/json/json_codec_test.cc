@@ -131,7 +131,7 @@ TEST(JsonCodec, TheTemplateOfOneTextSaysWhatBeginsAndEndsIt) {
   EXPECT_THAT(*tokenizer->Encode("<s>ab", true, true), ElementsAre(10, 3, 11)) << "no second one";
   EXPECT_THAT(*tokenizer->Encode("", true), ElementsAre(10, 11));
   EXPECT_TRUE(absl::IsFailedPrecondition(Refusal(file, 11)));
-  file.root["post_processor"]["single"] = {special("<s>")};
+  file.root["post_processor"]["single"] = json::array({special("<s>")});
   EXPECT_THAT(std::string(Refusal(file).message()), HasSubstr("must have it once"));
   file.root["post_processor"]["single"] = {special("<x>"), text};
   EXPECT_THAT(std::string(Refusal(file).message()), HasSubstr("lacks a token"));
