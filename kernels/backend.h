@@ -85,11 +85,14 @@ struct HostMatrix {
 
 // The record of one full block and KV head, unpacked: for tests and inspection.
 struct BlockRecord {
-  std::vector<float> mu;       // [d], float16 values; of an 8-bit record p * mu8
-  std::vector<float> sigma;    // [d], float16 values; of an 8-bit record 2^x * sigma8
-  float max_norm = 0.0f;       // M
+  std::vector<float> mu;       // [d], as rounded
+  std::vector<float> sigma;    // [d], as rounded
+  float max_norm = 0.0f;       // M; kMoment
   std::vector<float> v_total;  // [d]
-  float mu_error = 0.0f;       // e of an 8-bit record: the bound grows by |q| times this
+  float mu_error = 0.0f;       // e of an 8-bit moment record: the bound grows by |q| times this
+  std::vector<float> outlier;  // [d], as rounded; kOutlier, else empty
+  float step = 0.0f;           // A and B of an 8-bit outlier record: half a step times sum_i |q_i|
+  float outlier_step = 0.0f;   // is what the two bounds grow by
 };
 
 class Backend {
@@ -144,6 +147,7 @@ class Backend {
   virtual void DecodeAttention(const AttentionParams& params) = 0;
   virtual void PrefillAttention(const AttentionParams& params) = 0;
   virtual void CountRecall(const RecallParams& params) = 0;
+  virtual void MeasureShadow(const ShadowParams& params) = 0;
   virtual void CollectCalibration(const CalibrationParams& params) = 0;
   virtual void SwiGlu(const SwiGluParams& params) = 0;
   virtual void Sample(const SampleParams& params) = 0;

@@ -18,9 +18,15 @@ struct AttentionOptions {
   float offset = 0.0f;         // a: tau_eff = tau - a; larger admits more
   float z = 1.5f;              // width of the bound in deviations
   int32_t pinned_blocks = 2;   // lwb: last full blocks, always admitted
+  int32_t sink_blocks = 0;     // first full blocks, always admitted
   int32_t rescue_chunk = 128;  // c: full blocks among which an empty head rescues its best one
   bool uniform_floor = true;   // pruned keys keep weight exp(0) (needs the SiLU gate)
+  bool shared_reads = false;   // a head attends to all blocks that were read for its group
   bool admit_all = false;      // full attention: every block is admitted, nothing is pruned
+  // Thresholds are the row's estimated log-sum-exp plus relative_c, against a block's estimated
+  // mass ("Relative thresholds"). REQUIRES: no gate, IndexKind::kOutlier.
+  bool relative = false;
+  float relative_c = -3.9f;  // c
 };
 
 // The consecutive rows of one sequence in a step. Row i stands at position `position + i` and
@@ -35,6 +41,9 @@ struct SequenceRows {
   AttentionOptions attention{};
   const float* frozen_thresholds = nullptr;  // [L, HQ], host; null: the predictor's
   const float* head_z = nullptr;             // [L, HQ], host; null: attention.z for every head
+  // Keys whose gated logit is 0 (eta-semantics.md, "Special keys"): bit t % 64 of word t / 64 is
+  // key t. Keys beyond the last word are not tempered. Host; read with the SiLU gate only.
+  std::span<const uint64_t> tempered{};
   bool calibrate = false;  // sequence of prefill rows over which CollectCalibration counts
   std::span<const int32_t> block_table{};  // [ceil((position + num_rows) / b)] physical blocks
 };

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace eta {
 
@@ -41,14 +42,18 @@ constexpr float ZOfBin(int32_t bin) {
 
 // The bound of one block for one query as a function of z ("Selection", step 1), in float32.
 struct BlockBound {
-  float mean = 0.0f;       // <q, mu>; of an 8-bit record p * <q, mu8> + |q| e
-  float deviation = 0.0f;  // sqrt(sum_i q_i^2 sigma_i^2)
-  float ceiling = 0.0f;    // |q| M
-  float scale = 0.0f;      // s
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+  float mean = 0.0f;           // <q, mu>, and what rounding of mu may have lost
+  float deviation = 0.0f;      // sqrt(sum_i q_i^2 sigma_i^2)
+  float ceiling = kInfinity;   // |q| M; of an outlier record none
+  float outlier = -kInfinity;  // <q, k_out>, and what rounding may have lost; else none
+  float scale = 0.0f;          // s
 
   constexpr float At(float z) const {
     const float estimate = mean + z * deviation;
-    return scale * (ceiling < estimate ? ceiling : estimate);
+    const float capped = ceiling < estimate ? ceiling : estimate;
+    return scale * (capped < outlier ? outlier : capped);
   }
 };
 

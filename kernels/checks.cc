@@ -33,6 +33,10 @@ absl::Status CheckCacheTypes(const KvGeometry& geometry) {
     return absl::InvalidArgumentError(
         "kv_dtype: the KV cache holds float32, float16, bfloat16 or float8_e4m3");
   }
+  if (geometry.index == IndexKind::kOutlier) {
+    if (geometry.index_dtype == DType::kInt8) return absl::OkStatus();
+    return absl::InvalidArgumentError("index_dtype: an index of kind outlier holds int8");
+  }
   if (geometry.index_dtype != DType::kFloat16 && geometry.index_dtype != DType::kInt8) {
     return absl::InvalidArgumentError("index_dtype: the block index holds float16 or int8");
   }

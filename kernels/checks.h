@@ -15,7 +15,8 @@ bool IsFloat(DType dtype);
 // Checks the parts of Backend::Pack: at least one, none empty, equal columns, floating-point.
 absl::Status CheckParts(std::span<const HostMatrix> parts);
 
-// Checks the types: the cache float32, float16, bfloat16 or float8_e4m3; the index float16 or int8.
+// Checks the types: the cache float32, float16, bfloat16 or float8_e4m3; the index float16 or int8,
+// of kind kOutlier int8.
 absl::Status CheckCacheTypes(const KvGeometry& geometry);
 
 // Checks the geometry: head_dim a multiple of 16 up to 256; block_size up to 128 and a multiple of

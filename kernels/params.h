@@ -44,6 +44,11 @@ struct TensorView {
   }
 };
 
+// What a block's record says of its keys (eta-semantics.md, "Block index"). kMoment: mean,
+// deviation and largest norm. kOutlier: the key that stands out, and mean and deviation of the
+// others.
+enum class IndexKind : uint8_t { kMoment, kOutlier };
+
 // The shape of the KV cache, the same in every layer.
 struct KvGeometry {
   int32_t num_kv_heads = 0;       // HKV
@@ -51,7 +56,10 @@ struct KvGeometry {
   int32_t block_size = 64;        // b, tokens per block
   int32_t sub_block = 4;          // tokens per sub-block of the deviation's envelope; 0 = flat
   DType dtype = DType::kFloat16;  // float32, float16, bfloat16 or float8_e4m3
-  DType index_dtype = DType::kFloat16;  // of mu and sigma in a record: float16 or int8
+  IndexKind index = IndexKind::kMoment;
+  // Of the vectors in a record: float16 or int8 (kMoment), int8 (kOutlier). The reference also has
+  // float32 (kOutlier): records that are not rounded, for tests.
+  DType index_dtype = DType::kFloat16;
 
   bool operator==(const KvGeometry&) const = default;
 };
@@ -59,13 +67,16 @@ struct KvGeometry {
 // Bytes of one block in one layer, all KV heads. The backend chooses the arrangement inside.
 struct KvLayout {
   size_t tile_bytes = 0;    // K and V
-  size_t record_bytes = 0;  // index record: mu, sigma, M and the running V total
+  size_t record_bytes = 0;  // index record and the running V total
 };
 
-// One layer's part of the block pool: [num_blocks] tiles and [num_blocks] records.
+// One layer's part of the block pool: [num_blocks] tiles and [num_blocks] records. With them, for
+// records of kOutlier, what the model's index_metric.safetensors has for the layer.
 struct KvLayerView {
   std::byte* tiles = nullptr;
   std::byte* records = nullptr;
+  const float* index_metric = nullptr;  // C [HKV, d, d], symmetric; null: identity
+  const float* index_centre = nullptr;  // mean key [HKV, d]; null: zero
 
   bool operator==(const KvLayerView&) const = default;
 };
@@ -143,7 +154,8 @@ struct AppendKvParams {
 
 // thresholds = q W^T + b in float32 (eta-semantics.md, "Model"). Rows of sequences with frozen
 // thresholds copy frozen[layer] instead and cost no predictor work. Without a weight only frozen
-// rows are copied and all others become 0: a plain checkpoint's gate does not read them.
+// rows are copied and all others become 0: a plain checkpoint's gate does not read them, and of
+// rows with relative thresholds SelectBlocks writes them.
 struct ThresholdParams {
   int32_t layer;
   TensorView q;         // [R, HQ * d], post-RoPE
@@ -155,14 +167,15 @@ struct ThresholdParams {
 };
 
 // The blocks that decode rows read: per (row, KV head) an ascending list of block ordinals, each
-// with the heads of the group that admitted it. An ordinal is an index into the sequence's block
+// with the heads of the group that attend to it: those that admitted it, or with shared reads all
+// of the group. An ordinal is an index into the sequence's block
 // table. Only full blocks are listed; the partial tail is always attended. Rows of prefill
 // sequences have count 0 and need no list: the first `rows` rows of the step have one, and all
 // decode rows must be among them. For a row that admits all, only the count is sure to be written,
 // since its list is every full block with all heads.
 struct BlockSelection {
   uint32_t* blocks = nullptr;  // [rows, HKV, capacity]
-  uint32_t* heads = nullptr;   // [rows, HKV, capacity], bit g = query head g of the group
+  uint32_t* heads = nullptr;   // [rows, HKV, capacity], bit g = head g of the group attends
   int32_t* counts = nullptr;   // [R, HKV]
   int64_t capacity = 0;        // at least N of every decode row
   int64_t rows = 0;
@@ -171,6 +184,7 @@ struct BlockSelection {
 };
 
 // What the decode rows of one layer read, in tokens per row (eta-semantics.md, "What is counted").
+// tokens_attended counts what each head admitted itself, with shared reads too.
 // Host memory, valid after Finish(). Rows of prefill sequences are left untouched.
 struct AttentionCounts {
   int32_t* tokens_attended = nullptr;  // [R, HQ]
@@ -179,7 +193,9 @@ struct AttentionCounts {
   bool operator==(const AttentionCounts&) const = default;
 };
 
-// Steps 1 to 4 of eta-semantics.md, "Selection", for every decode row.
+// Steps 1 to 5 of eta-semantics.md, "Selection", for every decode row. Of rows with relative
+// thresholds it writes Lhat + c, the estimated log-sum-exp of the row and the constant, into
+// `thresholds`; other rows' are read.
 struct SelectBlocksParams {
   int32_t layer;          // of the sequences' head_z
   TensorView q;           // [R, HQ * d]
@@ -194,7 +210,7 @@ struct SelectBlocksParams {
   bool operator==(const SelectBlocksParams&) const = default;
 };
 
-// DecodeAttention: steps 5 to 7 of eta-semantics.md, "Selection", for decode rows.
+// DecodeAttention: steps 6 and 7 of eta-semantics.md, "Selection", for decode rows.
 // PrefillAttention: dense causal gated attention for prefill rows. Each op leaves rows of the other
 // kind alone. Online softmax merges in one fixed order per row.
 struct AttentionParams {
@@ -219,6 +235,17 @@ struct RecallParams {
   AttentionParams attention;
   int64_t* above;           // [HQ], added to; host
   int64_t* above_admitted;  // [HQ], added to; host
+};
+
+// What chosen decode rows would have had from full attention, beside what they got. Per query head:
+// `mass`, the share of full attention's softmax that lies on keys which the head attended to, and
+// `error`, |out - full| / |full| over the head's d outputs (0 where |full| is 0). The op follows
+// the DecodeAttention of the same step and reads every key of the chosen rows.
+struct ShadowParams {
+  AttentionParams attention;      // as DecodeAttention had it
+  std::span<const int32_t> rows;  // host; decode rows of the step, ascending
+  float* mass;                    // [rows.size(), HQ], host, valid after Finish()
+  float* error;                   // [rows.size(), HQ], likewise
 };
 
 // Adds the counts of calibration_cells.h over the prefill rows of sequences with `calibrate` to

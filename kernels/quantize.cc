@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
+
+#include "kernels/dtype.h"
 
 namespace eta {
 namespace {
@@ -17,6 +20,25 @@ float LargestMagnitude(std::span<const float> values) {
     largest = std::max(largest, std::abs(value));
   }
   return largest;
+}
+
+// The least float16 that is not below `value`; infinity for NaN.
+float HalfUp(float value) {
+  if (std::isnan(value)) return std::numeric_limits<float>::infinity();
+  const uint16_t nearest = FloatToHalf(value);
+  // The next float16 of a positive one is the next integer.
+  return HalfToFloat(nearest) < value ? HalfToFloat(nearest + 1) : HalfToFloat(nearest);
+}
+
+bool Divides(float step) {
+  return step > 0.0f && std::isfinite(step);
+}
+
+void RoundToSteps(std::span<const float> values, float step, std::span<int8_t> out) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float steps = Divides(step) ? std::nearbyint(values[i] / step) : 0.0f;
+    out[i] = static_cast<int8_t>(std::clamp(steps, -127.0f, 127.0f));
+  }
 }
 
 }  // namespace
@@ -80,6 +102,24 @@ RecordScales QuantizeRecord(std::span<const float> mu, std::span<const float> si
     sigma8[i] = FloatToE4M3Up(std::ldexp(sigma[i], -scales.sigma_exponent));
   }
   return scales;
+}
+
+OutlierSteps QuantizeOutlierRecord(std::span<const float> mu, std::span<const float> sigma,
+                                   std::span<const float> outlier, std::span<int8_t> mu8,
+                                   std::span<uint8_t> sigma8, std::span<int8_t> outlier8) {
+  const float largest_mu = LargestMagnitude(mu) / 127.0f;
+  const float largest_sigma = LargestMagnitude(sigma) / 255.0f;
+  OutlierSteps steps = {};
+  // A comparison with NaN is false, so each is asked by itself.
+  steps.step = std::max(HalfUp(largest_mu), HalfUp(largest_sigma));
+  steps.outlier_step = HalfUp(LargestMagnitude(outlier) / 127.0f);
+  RoundToSteps(mu, steps.step, mu8);
+  RoundToSteps(outlier, steps.outlier_step, outlier8);
+  for (size_t i = 0; i < sigma.size(); ++i) {
+    const float up = Divides(steps.step) ? std::ceil(sigma[i] / steps.step) : 0.0f;
+    sigma8[i] = static_cast<uint8_t>(std::clamp(up, 0.0f, 255.0f));
+  }
+  return steps;
 }
 
 }  // namespace eta

@@ -1,6 +1,6 @@
-// The 8-bit forms of the KV cache and of block records (eta-semantics.md, "8-bit cache" and "8-bit
-// index"): e4m3 with a power of two as scale. e4m3 has 4 bits of exponent and 3 of mantissa, its
-// largest magnitude is 448, and it has NaN but no infinities.
+// The 8-bit forms of the KV cache and of block records (eta-semantics.md, "8-bit cache", "8-bit
+// index" and "Index kinds"). Most are e4m3 with a power of two as scale. e4m3 has 4 bits of
+// exponent and 3 of mantissa, its largest magnitude is 448, and it has NaN but no infinities.
 #pragma once
 
 #include <cstdint>
@@ -35,5 +35,17 @@ struct RecordScales {
 };
 RecordScales QuantizeRecord(std::span<const float> mu, std::span<const float> sigma,
                             std::span<int8_t> mu8, std::span<uint8_t> sigma8);
+
+// The steps of an 8-bit outlier record, beside its vectors [d]: float16 values.
+struct OutlierSteps {
+  float step;          // A: of mu and sigma
+  float outlier_step;  // B
+};
+// Makes an 8-bit outlier record of mu and outlier, both less the centre, and sigma. Half a step
+// bounds what an element of mu or of the outlier loses; sigma never falls. A step beyond float16,
+// or of a value that is not finite, is infinite, and its vector zero.
+OutlierSteps QuantizeOutlierRecord(std::span<const float> mu, std::span<const float> sigma,
+                                   std::span<const float> outlier, std::span<int8_t> mu8,
+                                   std::span<uint8_t> sigma8, std::span<int8_t> outlier8);
 
 }  // namespace eta

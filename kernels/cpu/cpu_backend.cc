@@ -117,6 +117,7 @@ class CpuBackend final : public Backend {
   void PrefillAttention(const AttentionParams& params) override {
     cpu::PrefillAttention(context_, params);
   }
+  void MeasureShadow(const ShadowParams& /*params*/) override {}
   void CountRecall(const RecallParams& params) override { cpu::CountRecall(context_, params); }
   void CollectCalibration(const CalibrationParams& params) override {
     cpu::CollectCalibration(context_, params);

@@ -291,6 +291,7 @@ class CudaBackend final : public Backend {
     if (step_.has_prefill) Add(PrefillAttentionOp{params});
   }
 
+  void MeasureShadow(const ShadowParams& /*params*/) override {}
   void CountRecall(const RecallParams& params) override {
     const int32_t heads = params.attention.num_query_heads;
     const int64_t above = results_.Add(2 * static_cast<size_t>(heads) * sizeof(int64_t));

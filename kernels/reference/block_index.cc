@@ -1,7 +1,7 @@
 // AppendKv stores K and V [R, HKV * d] of the step's rows in the cache, rounded to its type. It
 // writes the record of every block that this fills: per KV head mu [d], sigma [d], M and the
-// running sum of V [d] (eta-semantics.md, "Block index"). With the record a query can bound its
-// scores against the block without reading the keys.
+// running sum of V [d] (eta-semantics.md, "Block index"; outlier_record.cc has the other kind).
+// With the record a query can bound its scores against the block without reading the keys.
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,8 @@ namespace {
 
 size_t RecordBytes(const KvGeometry& geometry) {
   const size_t d = static_cast<size_t>(geometry.head_dim);
-  const size_t bytes = d * sizeof(double) + (2 * d + 2) * sizeof(float);
+  const size_t vectors = geometry.index == IndexKind::kOutlier ? 3 : 2;
+  const size_t bytes = d * sizeof(double) + (vectors * d + 4) * sizeof(float);
   return (bytes + alignof(double) - 1) / alignof(double) * alignof(double);
 }
 
@@ -59,12 +60,9 @@ void Narrow(const Record& record, size_t d) {
   *record.mu_error = scales.mu_error;
 }
 
-// Writes the record of the full block `ordinal` of a sequence.
-void WriteRecord(const KvPages& pages, const SequenceRows& sequence, int32_t ordinal,
-                 int32_t kv_head) {
+void WriteMomentRecord(const KvPages& pages, int32_t block, int32_t kv_head) {
   const int32_t b = pages.geometry().block_size;
   const int32_t d = pages.geometry().head_dim;
-  const int32_t block = KvPages::Block(sequence, ordinal);
   const int64_t first_slot = static_cast<int64_t>(block) * b;
   const Record record = pages.RecordOf(block, kv_head);
 
@@ -81,21 +79,31 @@ void WriteRecord(const KvPages& pages, const SequenceRows& sequence, int32_t ord
 
   for (int32_t i = 0; i < d; ++i) {
     double key_sum = 0.0;
-    double value_sum = 0.0;
-    for (int32_t t = 0; t < b; ++t) {
-      key_sum += pages.Key(first_slot + t, kv_head, i);
-      value_sum += pages.Value(first_slot + t, kv_head, i);
-    }
+    for (int32_t t = 0; t < b; ++t) key_sum += pages.Key(first_slot + t, kv_head, i);
     const double mean = key_sum / b;
     record.mu[i] = RoundToHalf(mean);
     record.sigma[i] = RoundToHalf(Deviation(pages, first_slot, kv_head, i, mean));
-    const double before =
-        ordinal > 0 ? pages.RecordOf(KvPages::Block(sequence, ordinal - 1), kv_head).v_total[i]
-                    : 0.0;
-    record.v_total[i] = before + value_sum;
   }
   *record.mu_error = 0.0f;
   if (pages.geometry().index_dtype == DType::kInt8) Narrow(record, static_cast<size_t>(d));
+}
+
+// The sum of V up to the end of the full block `ordinal` of a sequence.
+void WriteValueTotal(const KvPages& pages, const SequenceRows& sequence, int32_t ordinal,
+                     int32_t kv_head) {
+  const int32_t b = pages.geometry().block_size;
+  const int32_t block = KvPages::Block(sequence, ordinal);
+  const Record record = pages.RecordOf(block, kv_head);
+  for (int32_t i = 0; i < pages.geometry().head_dim; ++i) {
+    double sum = 0.0;
+    for (int32_t t = 0; t < b; ++t) {
+      sum += pages.Value(static_cast<int64_t>(block) * b + t, kv_head, i);
+    }
+    const double before =
+        ordinal > 0 ? pages.RecordOf(KvPages::Block(sequence, ordinal - 1), kv_head).v_total[i]
+                    : 0.0;
+    record.v_total[i] = before + sum;
+  }
 }
 
 }  // namespace
@@ -166,7 +174,9 @@ Record KvPages::RecordOf(int32_t block, int32_t kv_head) const {
   std::byte* at = kv_.records + index * RecordBytes(geometry_);
   auto* v_total = reinterpret_cast<double*>(at);
   auto* mu = reinterpret_cast<float*>(at + d * sizeof(double));
-  return {v_total, mu, mu + d, mu + 2 * d, mu + 2 * d + 1};
+  float* outlier = mu + 2 * d;
+  float* scalars = geometry_.index == IndexKind::kOutlier ? outlier + d : outlier;
+  return {v_total, mu, mu + d, outlier, scalars, scalars + 1, scalars + 2, scalars + 3};
 }
 
 void AppendKv(const BatchView& batch, const AppendKvParams& params) {
@@ -181,8 +191,14 @@ void AppendKv(const BatchView& batch, const AppendKvParams& params) {
   ForEachRow(batch, [&](const Row& row) {
     if (row.num_keys() % params.geometry.block_size != 0) return;
     const int32_t filled = row.num_full_blocks(params.geometry.block_size) - 1;
+    const int32_t block = KvPages::Block(row.sequence, filled);
     for (int32_t h = 0; h < params.geometry.num_kv_heads; ++h) {
-      WriteRecord(pages, row.sequence, filled, h);
+      if (params.geometry.index == IndexKind::kOutlier) {
+        WriteOutlierRecord(pages, params.kv, block, h);
+      } else {
+        WriteMomentRecord(pages, block, h);
+      }
+      WriteValueTotal(pages, row.sequence, filled, h);
     }
   });
 }

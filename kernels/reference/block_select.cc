@@ -1,11 +1,12 @@
 // SelectBlocks decides which full blocks each decode row reads. A query head admits a block if the
-// bound on its scores, from q [R, HQ * d] and the block's record, reaches tau_eff. The last blocks
-// are pinned, and an empty head rescues its best block. The result is one ascending list of blocks
-// per (row, KV head), with the heads of the group that admitted each (eta-semantics.md,
-// "Selection", steps 1 to 4).
+// bound on its scores, from q [R, HQ * d] and the block's record, reaches tau_eff; with relative
+// thresholds if the block's estimated mass does. Some blocks are always read, and an empty head
+// rescues its best block. The result is one ascending list of blocks per (row, KV head), with the
+// heads of the group that attend to each (eta-semantics.md, "Selection", steps 1 to 5).
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "kernels/reference/ops.h"
@@ -13,15 +14,15 @@
 namespace eta::reference {
 namespace {
 
-// The full blocks of a row that one query head admits.
+// The full blocks of a row that one query head admits: of those it need not read, the ones whose
+// bound or mass reaches the threshold.
 std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
                         const AttentionOptions& options) {
-  const int64_t n = static_cast<int64_t>(bounds.size());
+  const auto n = static_cast<int32_t>(bounds.size());
   std::vector<bool> admitted(bounds.size());
-  for (int64_t j = 0; j < n; ++j) {
-    const bool pinned = j >= n - options.pinned_blocks;
-    admitted[static_cast<size_t>(j)] =
-        options.admit_all || pinned || bounds[static_cast<size_t>(j)] >= threshold;
+  for (int32_t j = 0; j < n; ++j) {
+    admitted[static_cast<size_t>(j)] = options.admit_all || AlwaysRead(options, j, n) ||
+                                       bounds[static_cast<size_t>(j)] >= threshold;
   }
   // Rescue: a head that admitted no block of the first chunk admits the one with the largest bound.
   const auto chunk = static_cast<int64_t>(std::min<int64_t>(options.rescue_chunk, n));
@@ -31,6 +32,21 @@ std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
     admitted[static_cast<size_t>(best - bounds.begin())] = true;
   }
   return admitted;
+}
+
+// The bounds of the row's full blocks for one query head.
+std::vector<float> Bounds(const SelectBlocksParams& params, const KvPages& pages, const Row& row,
+                          int32_t query_head, const float* q) {
+  const float* head_z = row.sequence.head_z;
+  const int64_t layer = int64_t{params.layer} * params.num_query_heads;
+  const float z = head_z == nullptr ? row.sequence.attention.z : head_z[layer + query_head];
+  const int32_t kv_head = query_head / (params.num_query_heads / params.geometry.num_kv_heads);
+  std::vector<float> bounds;
+  for (int32_t j = 0; j < row.num_full_blocks(params.geometry.block_size); ++j) {
+    const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
+    bounds.push_back(BoundOf(params.geometry, record, q, params.softmax_scale).At(z));
+  }
+  return bounds;
 }
 
 // Writes list and counts of one (row, KV head): the union of its query heads' blocks.
@@ -47,17 +63,16 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
   for (int32_t g = 0; g < group; ++g) {
     const int32_t h = kv_head * group + g;
     const float* q = params.q.row(row.index) + static_cast<int64_t>(h) * d;
-    const float z =
-        row.sequence.head_z == nullptr
-            ? options.z
-            : row.sequence.head_z[static_cast<int64_t>(params.layer) * params.num_query_heads + h];
-    std::vector<float> bounds;
-    for (int32_t j = 0; j < n; ++j) {
-      const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
-      bounds.push_back(BoundOf(record, q, d, params.softmax_scale).At(z));
+    std::vector<float> compared;
+    float& threshold = params.thresholds.row(row.index)[h];
+    if (options.relative) {
+      EstimatedMass mass = EstimateMass(pages, row, kv_head, q, params.softmax_scale);
+      threshold = mass.row + options.relative_c;
+      compared = std::move(mass.blocks);
+    } else {
+      compared = Bounds(params, pages, row, h, q);
     }
-    const float threshold = params.thresholds.row(row.index)[h] - options.offset;
-    const std::vector<bool> admitted = Admit(bounds, threshold, options);
+    const std::vector<bool> admitted = Admit(compared, threshold - options.offset, options);
     int32_t attended = tail;
     for (size_t j = 0; j < admitted.size(); ++j) {
       if (!admitted[j]) continue;
@@ -71,11 +86,12 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
   const int64_t list = static_cast<int64_t>(row.index) * params.geometry.num_kv_heads + kv_head;
   uint32_t* blocks_out = params.selection.blocks + list * params.selection.capacity;
   uint32_t* heads_out = params.selection.heads + list * params.selection.capacity;
+  const uint32_t all_heads = static_cast<uint32_t>((uint64_t{1} << group) - 1);
   int32_t count = 0;
   for (int32_t j = 0; j < n; ++j) {
     if (heads[static_cast<size_t>(j)] == 0) continue;
     blocks_out[count] = static_cast<uint32_t>(j);
-    heads_out[count] = heads[static_cast<size_t>(j)];
+    heads_out[count] = options.shared_reads ? all_heads : heads[static_cast<size_t>(j)];
     ++count;
   }
   params.selection.counts[list] = count;
@@ -84,18 +100,30 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
 
 }  // namespace
 
-// The bound holds if every key of the block lies within z deviations of the mean along the query.
-// Rounding of an 8-bit mean lost at most |q| e, which is added. The Cauchy-Schwarz ceiling |q| M
-// always holds. All is in float32, since the contract compares bound and threshold in this
-// precision.
-BlockBound BoundOf(const Record& record, const float* q, int32_t head_dim, float softmax_scale) {
+// The bound holds if every key of the block, the outlier apart, lies within z deviations of the
+// mean along the query. What rounding of 8-bit vectors lost at most is added. The Cauchy-Schwarz
+// ceiling |q| M always holds. All is in float32, since the contract compares bound and threshold in
+// this precision.
+BlockBound BoundOf(const KvGeometry& geometry, const Record& record, const float* q,
+                   float softmax_scale) {
   float mean = 0.0f;
   float variance = 0.0f;
   float norm = 0.0f;
-  for (int32_t i = 0; i < head_dim; ++i) {
+  float size = 0.0f;  // |q|_1
+  float outlier = 0.0f;
+  const bool has_outlier = geometry.index == IndexKind::kOutlier;
+  for (int32_t i = 0; i < geometry.head_dim; ++i) {
     mean += q[i] * record.mu[i];
     variance += q[i] * q[i] * record.sigma[i] * record.sigma[i];
     norm += q[i] * q[i];
+    size += std::abs(q[i]);
+    if (has_outlier) outlier += q[i] * record.outlier[i];
+  }
+  if (has_outlier) {
+    return {.mean = mean + *record.step / 2.0f * size,
+            .deviation = std::sqrt(variance),
+            .outlier = outlier + *record.outlier_step / 2.0f * size,
+            .scale = softmax_scale};
   }
   const float length = std::sqrt(norm);
   return {.mean = mean + length * *record.mu_error,

@@ -63,19 +63,18 @@ void CountNeeded(const CalibrationParams& params, const KvPages& pages, const Ro
   const int32_t kv_head = query_head / (params.num_query_heads / params.geometry.num_kv_heads);
   const float* q = params.q.row(row.index) + static_cast<int64_t>(query_head) * d;
   const int32_t n = row.num_full_blocks(b);
-  const int32_t first_pinned = n - std::clamp(row.sequence.attention.pinned_blocks, 0, n);
   for (int32_t j = 0; j * b < row.num_keys(); ++j) {
     const auto begin = scores.begin() + j * b;
     const auto end = scores.begin() + std::min((j + 1) * b, row.num_keys());
     const auto keys = static_cast<uint64_t>(
         std::count_if(begin, end, [&](double score) { return score >= threshold; }));
     if (keys == 0) continue;
-    if (j >= first_pinned) {  // the tail comes last
+    if (j == n || AlwaysRead(row.sequence.attention, j, n)) {  // the tail comes last
       cells[at.unconditional()] += keys;
       continue;
     }
     const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
-    const BlockBound bound = BoundOf(record, q, d, params.softmax_scale);
+    const BlockBound bound = BoundOf(params.geometry, record, q, params.softmax_scale);
     cells[at.needed(NeededZBin(bound, threshold))] += keys;
   }
 }

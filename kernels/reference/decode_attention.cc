@@ -1,6 +1,6 @@
 // DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
 // and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
-// [R, HQ * d] (eta-semantics.md, "Gate" and "Selection", steps 5 to 7).
+// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 6 and 7).
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +11,10 @@
 namespace eta::reference {
 namespace {
 
-// S~ of a score: the gate draws a score below the threshold towards 0.
-double GatedLogit(double score, double threshold, double beta) {
-  return score / (1.0 + std::exp(-beta * (score - threshold)));
+// Whether the row's sequence tempers the key at `position`.
+bool Tempered(const SequenceRows& sequence, int32_t position) {
+  const auto word = static_cast<size_t>(position / 64);
+  return word < sequence.tempered.size() && (sequence.tempered[word] >> (position % 64) & 1) != 0;
 }
 
 // Coordinate i of the sum of V over all of the row's keys. The last full block's record holds the
@@ -40,14 +41,22 @@ double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_
   return softmax_scale * dot;
 }
 
+// The gate draws a score below the threshold towards 0; a tempered key is there. The row's own key
+// is not gated.
+double GatedLogit(const AttentionParams& params, const Row& row, double score, double threshold,
+                  int32_t position) {
+  if (params.gate == Gate::kNone || position == row.position) return score;
+  if (Tempered(row.sequence, position)) return 0.0;
+  return score / (1.0 + std::exp(-params.beta * (score - threshold)));
+}
+
 void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
-            std::span<const int32_t> positions, bool floor) {
+            std::span<const int32_t> positions, bool floor, float* out) {
   const KvPages pages(params.geometry, params.kv);
   const int32_t d = params.geometry.head_dim;
   const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
   const int32_t kv_head = query_head / group;
   const float* q = params.q.row(row.index) + static_cast<int64_t>(query_head) * d;
-  float* out = params.out.row(row.index) + static_cast<int64_t>(query_head) * d;
   const double threshold = static_cast<double>(params.thresholds.row(row.index)[query_head]) -
                            row.sequence.attention.offset;
   const auto num_pruned =
@@ -57,8 +66,7 @@ void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
   for (const int32_t t : positions) {
     const double score =
         Score(pages, q, pages.Slot(row.sequence, t), kv_head, params.softmax_scale);
-    const bool gated = params.gate == Gate::kSilu && t != row.position;
-    weights.push_back(gated ? GatedLogit(score, threshold, params.beta) : score);
+    weights.push_back(GatedLogit(params, row, score, threshold, t));
   }
   // A pruned key's logit is 0 and takes part in the maximum.
   const double pruned_logit = floor && num_pruned > 0 ? 0.0 : -HUGE_VAL;
@@ -109,7 +117,8 @@ void DecodeAttention(const BatchView& batch, const AttentionParams& params) {
   ForEachRow(batch, RowKind::kDecode, [&](const Row& row) {
     const bool floor = row.sequence.attention.uniform_floor && params.gate == Gate::kSilu;
     for (int32_t h = 0; h < params.num_query_heads; ++h) {
-      Attend(params, row, h, AdmittedPositions(params, row, h), floor);
+      Attend(params, row, h, AdmittedPositions(params, row, h), floor,
+             params.out.row(row.index) + int64_t{h} * params.geometry.head_dim);
     }
   });
 }

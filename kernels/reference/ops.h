@@ -27,13 +27,16 @@ struct Row {
 void ForEachRow(const BatchView& batch, const std::function<void(const Row&)>& visit);
 void ForEachRow(const BatchView& batch, RowKind kind, const std::function<void(const Row&)>& visit);
 
-// The index record of one block and KV head.
+// The index record of one block and KV head. Vectors are float32 that hold what is stored.
 struct Record {
   double* v_total;  // [d], sum of V from position 0 to the end of this block
-  float* mu;        // [d], float16 values, or p * mu8 with an 8-bit index
-  float* sigma;     // [d], float16 values, or 2^x * sigma8
-  float* max_norm;  // M
-  float* mu_error;  // e; 0 with a float16 index
+  float* mu;        // [d], as rounded
+  float* sigma;     // [d], as rounded
+  float* outlier;   // [d], as rounded; kOutlier only
+  float* max_norm;  // M; kMoment
+  float* mu_error;  // e of an 8-bit moment record; else 0
+  float* step;      // A and B of an 8-bit outlier record; else 0
+  float* outlier_step;
 };
 
 // One layer's KV cache. Tiles are [block][token of the block][K, V][HKV] rows of d values in the
@@ -66,21 +69,43 @@ class KvPages {
   KvLayerView kv_;
 };
 
+// Writes the record of kind outlier of a full block and KV head.
+void WriteOutlierRecord(const KvPages& pages, const KvLayerView& kv, int32_t block,
+                        int32_t kv_head);
+
 // S = s * <q, k>
 double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_head,
              float softmax_scale);
 
 // The bound on the scores of a block for one query head, in float32; q: [d].
-BlockBound BoundOf(const Record& record, const float* q, int32_t head_dim, float softmax_scale);
+BlockBound BoundOf(const KvGeometry& geometry, const Record& record, const float* q,
+                   float softmax_scale);
 
-// Softmax attention of one query head over the keys at `positions`, all of them causal. With
-// `floor`, each of the row's other keys has the weight exp(0). Without any key the output is zero.
+// What the row of relative thresholds compares (eta-semantics.md, "Relative thresholds"), in
+// float32: l_j of every full block; and Lhat, for a query head [d].
+struct EstimatedMass {
+  std::vector<float> blocks;  // [N]
+  float row = 0.0f;
+};
+EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head, const float* q,
+                           float softmax_scale);
+
+// Whether the row reads full block `ordinal` of `n` in any case: a sink or a pinned one.
+bool AlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t n);
+
+// Softmax attention of one query head over the keys at `positions`, all of them causal, into `out`
+// [d]. With `floor`, each of the row's other keys has the weight exp(0). Without any key the output
+// is zero.
 void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
-            std::span<const int32_t> positions, bool floor);
+            std::span<const int32_t> positions, bool floor, float* out);
 
 // The positions that query head `query_head` of a decode row attends to: its blocks and the tail.
 std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row& row,
                                        int32_t query_head);
+
+// S~ of a score, in a row of the given effective threshold; the key at `position` of the row.
+double GatedLogit(const AttentionParams& params, const Row& row, double score, double threshold,
+                  int32_t position);
 
 std::unique_ptr<Matrix> PackMatrix(std::span<const HostMatrix> parts, WeightFormat format);
 
@@ -95,8 +120,9 @@ void PredictThresholds(const BatchView& batch, const ThresholdParams& params);  
 void SelectBlocks(const BatchView& batch, const SelectBlocksParams& params);    // block_select.cc
 void DecodeAttention(const BatchView& batch, const AttentionParams& params);  // decode_attention.cc
 void PrefillAttention(const BatchView& batch,
-                      const AttentionParams& params);                  // prefill_attention.cc
-void CountRecall(const BatchView& batch, const RecallParams& params);  // recall.cc
+                      const AttentionParams& params);                    // prefill_attention.cc
+void CountRecall(const BatchView& batch, const RecallParams& params);    // recall.cc
+void MeasureShadow(const BatchView& batch, const ShadowParams& params);  // shadow.cc
 void CollectCalibration(const BatchView& batch,
                         const CalibrationParams& params);  // calibration.cc
 void SwiGlu(const SwiGluParams& params);                   // pointwise.cc

@@ -13,7 +13,8 @@ void PrefillAttention(const BatchView& batch, const AttentionParams& params) {
     std::vector<int32_t> positions(static_cast<size_t>(row.num_keys()));
     std::iota(positions.begin(), positions.end(), 0);
     for (int32_t h = 0; h < params.num_query_heads; ++h) {
-      Attend(params, row, h, positions, /*floor=*/false);
+      Attend(params, row, h, positions, /*floor=*/false,
+             params.out.row(row.index) + int64_t{h} * params.geometry.head_dim);
     }
   });
 }

@@ -81,7 +81,11 @@ class ReferenceBackend final : public Backend {
         (geometry.sub_block > 0 && geometry.block_size % geometry.sub_block != 0)) {
       return absl::InvalidArgumentError("sub_block: must be 0 or divide block_size");
     }
-    const absl::Status types = CheckCacheTypes(geometry);
+    const bool unrounded =
+        geometry.index == IndexKind::kOutlier && geometry.index_dtype == DType::kFloat32;
+    KvGeometry stored = geometry;
+    if (unrounded) stored.index_dtype = DType::kInt8;
+    const absl::Status types = CheckCacheTypes(stored);
     if (!types.ok()) return types;
     return KvPages::Layout(geometry);
   }
@@ -90,11 +94,18 @@ class ReferenceBackend final : public Backend {
                          int32_t kv_head) const override {
     const Record record = KvPages(geometry, kv).RecordOf(block, kv_head);
     const int32_t d = geometry.head_dim;
-    return {{record.mu, record.mu + d},
-            {record.sigma, record.sigma + d},
-            *record.max_norm,
-            {record.v_total, record.v_total + d},
-            *record.mu_error};
+    BlockRecord unpacked = {.mu = {record.mu, record.mu + d},
+                            .sigma = {record.sigma, record.sigma + d},
+                            .v_total = {record.v_total, record.v_total + d}};
+    if (geometry.index == IndexKind::kOutlier) {
+      unpacked.outlier = {record.outlier, record.outlier + d};
+      unpacked.step = *record.step;
+      unpacked.outlier_step = *record.outlier_step;
+    } else {
+      unpacked.max_norm = *record.max_norm;
+      unpacked.mu_error = *record.mu_error;
+    }
+    return unpacked;
   }
 
   void Plan(const BatchView& batch) override { batch_ = batch; }
@@ -119,6 +130,9 @@ class ReferenceBackend final : public Backend {
     reference::PrefillAttention(batch_, params);
   }
   void CountRecall(const RecallParams& params) override { reference::CountRecall(batch_, params); }
+  void MeasureShadow(const ShadowParams& params) override {
+    reference::MeasureShadow(batch_, params);
+  }
   void CollectCalibration(const CalibrationParams& params) override {
     reference::CollectCalibration(batch_, params);
   }

@@ -122,7 +122,7 @@ float Threshold(InputReader& reader, const std::vector<RowBounds>& rows,
 
 void PlaceThresholds(InputReader& reader, AttentionCase& made, AttentionStep& step) {
   const int32_t b = made.geometry.block_size;
-  const double clearance = eta::testing::Clearance(made.geometry.index_dtype);
+  const double clearance = eta::testing::Clearance(made.geometry);
   int64_t first_row = 0;
   for (size_t s = 0; s < made.sequences.size(); ++s) {
     SequenceCase& sequence = made.sequences[s];

@@ -23,18 +23,23 @@ std::string AttentionCase::Describe() const {
   std::ostringstream text;
   text << "seed " << seed << ", d " << geometry.head_dim << ", b " << geometry.block_size
        << ", sub-block " << geometry.sub_block << ", " << Name(geometry.dtype) << ", index "
-       << Name(geometry.index_dtype) << ", heads " << num_query_heads << "/"
-       << geometry.num_kv_heads << (gate == Gate::kNone ? ", no gate" : ", gated");
+       << Name(geometry.index_dtype) << (geometry.index == IndexKind::kOutlier ? " outlier" : "")
+       << ", heads " << num_query_heads << "/" << geometry.num_kv_heads
+       << (gate == Gate::kNone ? ", no gate" : ", gated");
   for (const SequenceCase& sequence : sequences) {
     text << "\n  " << (sequence.kind == RowKind::kDecode ? "decode" : "prefill") << " at "
          << sequence.position << " + " << sequence.num_rows << ", pinned "
          << sequence.attention.pinned_blocks << ", chunk " << sequence.attention.rescue_chunk
-         << ", z " << sequence.attention.z << ", offset " << sequence.attention.offset
+         << ", sinks " << sequence.attention.sink_blocks << ", z " << sequence.attention.z
+         << ", offset " << sequence.attention.offset
          << (sequence.attention.uniform_floor ? ", floor" : "")
          << (sequence.attention.admit_all ? ", all" : "")
+         << (sequence.attention.shared_reads ? ", shared" : "")
+         << (sequence.tempered.empty() ? "" : ", tempers")
          << (sequence.thresholds.empty() ? ", predicted" : "")
          << (sequence.head_z.empty() ? "" : ", z per head")
          << (sequence.calibrate ? ", calibrates" : "");
+    if (sequence.attention.relative) text << ", relative " << sequence.attention.relative_c;
     if (sequence.parent >= 0) {
       text << ", shares " << sequence.shared_blocks << " blocks with " << sequence.parent;
     }
@@ -54,10 +59,20 @@ double Bound(const AttentionCase& attention_case, const BlockRecord& record, con
     variance += x * x * sigma * sigma;
     norm += x * x;
   }
+  const double scale = attention_case.softmax_scale();
+  if (!record.outlier.empty()) {
+    double outlier = 0.0;
+    double size = 0.0;
+    for (size_t i = 0; i < record.mu.size(); ++i) {
+      outlier += static_cast<double>(q[i]) * record.outlier[i];
+      size += std::abs(q[i]);
+    }
+    return scale * std::max(mean + record.step / 2.0 * size + z * std::sqrt(variance),
+                            outlier + record.outlier_step / 2.0 * size);
+  }
   const double length = std::sqrt(norm);
-  return attention_case.softmax_scale() *
-         std::min(mean + length * record.mu_error + z * std::sqrt(variance),
-                  length * record.max_norm);
+  return scale * std::min(mean + length * record.mu_error + z * std::sqrt(variance),
+                          length * record.max_norm);
 }
 
 AttentionStep::AttentionStep(Device& device, const AttentionCase& attention_case)
@@ -81,6 +96,8 @@ AttentionStep::AttentionStep(Device& device, const AttentionCase& attention_case
   }
   kv_ = {device_.Allocate(layout.tile_bytes * static_cast<size_t>(num_blocks)),
          device_.Allocate(layout.record_bytes * static_cast<size_t>(num_blocks))};
+  if (case_.index_metric.rows > 0) kv_.index_metric = device_.Put(case_.index_metric.data);
+  if (case_.index_centre.rows > 0) kv_.index_centre = device_.Put(case_.index_centre.data);
 
   std::vector<int32_t> begin;
   for (size_t s = 0; s < case_.sequences.size(); ++s) {
@@ -161,6 +178,7 @@ AttentionResult AttentionStep::Run(int times) {
                          .position = sequence.position,
                          .kind = sequence.kind,
                          .attention = sequence.attention,
+                         .tempered = sequence.tempered,
                          .calibrate = sequence.calibrate,
                          .block_table = block_tables_[s]});
     num_rows += sequence.num_rows;
@@ -230,6 +248,14 @@ AttentionResult AttentionStep::Run(int times) {
                                          .beta = case_.beta,
                                          .bins = case_.bins,
                                          .cells = cells};
+  int32_t row = 0;
+  for (const SequenceRows& sequence : sequences) {
+    for (int32_t i = 0; i < sequence.num_rows; ++i, ++row) {
+      if (sequence.kind == RowKind::kDecode && row % 2 == 0) result.shadow_rows.push_back(row);
+    }
+  }
+  result.mass.resize(result.shadow_rows.size() * static_cast<size_t>(heads));
+  result.error.resize(result.mass.size());
   for (int i = 0; i < times; ++i) {
     device_->Upload(reinterpret_cast<std::byte*>(cells), cells_before.data(),
                     cells_before.size() * sizeof(uint64_t));
@@ -241,6 +267,8 @@ AttentionResult AttentionStep::Run(int times) {
     device_->DecodeAttention(attention);
     device_->PrefillAttention(attention);
     device_->CountRecall({attention, result.above.data(), result.above_admitted.data()});
+    device_->MeasureShadow(
+        {attention, result.shadow_rows, result.mass.data(), result.error.data()});
     if (calibrates) device_->CollectCalibration(calibration);
     EXPECT_EQ(device_->Finish(), absl::OkStatus());
   }

@@ -17,11 +17,12 @@ struct SequenceCase {
   int32_t position = 0;  // keys already in the cache before the step
   int32_t num_rows = 1;
   AttentionOptions attention;
-  HostTensor k;                   // [position + num_rows, HKV * d]
-  HostTensor v;                   // [position + num_rows, HKV * d]
-  std::vector<float> thresholds;  // [HQ]; empty: the predictor of the case gives them
-  std::vector<float> head_z;      // [HQ]; empty: attention.z for every head
-  bool calibrate = false;         // prefill rows over which cells are collected
+  HostTensor k;                    // [position + num_rows, HKV * d]
+  HostTensor v;                    // [position + num_rows, HKV * d]
+  std::vector<float> thresholds;   // [HQ]; empty: the predictor of the case gives them
+  std::vector<float> head_z;       // [HQ]; empty: attention.z for every head
+  std::vector<uint64_t> tempered;  // as in SequenceRows
+  bool calibrate = false;          // prefill rows over which cells are collected
   // A forked prefix: the first `shared_blocks` blocks are those of sequence `parent`. The parent
   // comes earlier, shares nothing itself, and holds the same keys and values there before the step.
   int32_t parent = -1;
@@ -39,6 +40,8 @@ struct AttentionCase {
   Gate gate = Gate::kSilu;
   float beta = 5.0f;
   ScoreBins bins;
+  HostTensor index_metric;  // [HKV * d, d]; empty: none
+  HostTensor index_centre;  // [HKV, d]; empty: none
   std::vector<SequenceCase> sequences;
   HostTensor q;                       // [R, HQ * d], the sequences' rows one after another
   HostTensor predictor_weight;        // [HQ, HQ * d]; empty: no sequence needs one
@@ -61,6 +64,9 @@ struct AttentionResult {
   std::vector<int64_t> above;                         // [HQ]
   std::vector<int64_t> above_admitted;                // [HQ]
   std::vector<uint64_t> cells;                        // [HQ, CalibrationCells(bins).size()]
+  std::vector<int32_t> shadow_rows;                   // the decode rows, if asked for
+  std::vector<float> mass;                            // [shadow_rows, HQ]
+  std::vector<float> error;                           // [shadow_rows, HQ]
 };
 
 // A case with its keys and values in a device's cache.
@@ -73,8 +79,9 @@ class AttentionStep {
   // The record of full block `ordinal` of a sequence.
   BlockRecord Record(size_t sequence, int32_t ordinal, int32_t kv_head);
 
-  // Runs PredictThresholds, SelectBlocks, DecodeAttention, PrefillAttention, CountRecall and, if a
-  // sequence calibrates, CollectCalibration. Runs them `times` times in the same memory and returns
+  // Runs PredictThresholds, SelectBlocks, DecodeAttention, PrefillAttention, CountRecall,
+  // MeasureShadow over every other decode row and, if a sequence calibrates, CollectCalibration.
+  // Runs them `times` times in the same memory and returns
   // the last results.
   AttentionResult Run(int times = 1);
 
@@ -87,24 +94,33 @@ class AttentionStep {
   KvLayerView kv_;
 };
 
-// The bound of eta-semantics.md ("Selection", step 1, and "8-bit index") in double.
+// The bound of eta-semantics.md ("Selection", step 1, "8-bit index" and "Index kinds") in double.
 double Bound(const AttentionCase& attention_case, const BlockRecord& record, const float* q,
              float z);
 
-// Types that only some backends have: a float8_e4m3 cache and an int8 index.
+// What a case's cache holds. Only some backends have a float8_e4m3 cache and an int8 index of kind
+// moment; all have an index of kind outlier.
 struct NarrowTypes {
   bool cache = false;
   bool index = false;
+  bool outlier = false;
 };
 
 // The distance of a bound from its threshold at which counts have one right answer. If a float16
 // value of a record rounds the other way, an 8-bit value may change by a whole step.
-constexpr double Clearance(DType index_dtype) {
-  return index_dtype == DType::kInt8 ? 4e-3 : 2e-4;
+constexpr double Clearance(const KvGeometry& geometry) {
+  if (geometry.index == IndexKind::kOutlier) return 1e-2;
+  return geometry.index_dtype == DType::kInt8 ? 4e-3 : 2e-4;
 }
 
-// A random case. Thresholds keep clear of every bound, so that rounding cannot change counts. An
-// 8-bit cache gets a shape that every backend with such a cache supports.
+// Adds what came after the paper to a case: sink blocks, shared reads, tempered keys; with kind
+// outlier also a metric, a centre, keys that stand out, and without a gate relative thresholds.
+// Keys must be there, thresholds not yet.
+void AddExtensions(uint64_t seed, bool outlier, AttentionCase& attention_case);
+
+// A random case. Thresholds keep clear of every bound, so that rounding cannot change counts;
+// relative thresholds need not (near_ties.h). An 8-bit cache gets a shape that every backend with
+// such a cache supports.
 AttentionCase RandomCase(uint64_t seed, NarrowTypes narrow = {});
 
 }  // namespace eta::testing

@@ -80,6 +80,9 @@ class DeferringBackend final : public ForwardingBackend {
   void CountRecall(const RecallParams& params) override {
     Note([this, params] { ForwardingBackend::CountRecall(params); });
   }
+  void MeasureShadow(const ShadowParams& params) override {
+    Note([this, params] { ForwardingBackend::MeasureShadow(params); });
+  }
   void CollectCalibration(const CalibrationParams& params) override {
     Note([this, params] { ForwardingBackend::CollectCalibration(params); });
   }

@@ -63,6 +63,7 @@ class ForwardingBackend : public Backend {
     backend_->PrefillAttention(params);
   }
   void CountRecall(const RecallParams& params) override { backend_->CountRecall(params); }
+  void MeasureShadow(const ShadowParams& params) override { backend_->MeasureShadow(params); }
   void CollectCalibration(const CalibrationParams& params) override {
     backend_->CollectCalibration(params);
   }

@@ -185,7 +185,7 @@ bool IsClear(const std::vector<double>& bounds, double threshold, double clearan
   if (std::ranges::any_of(bounds, near)) return false;
   const auto n = static_cast<int32_t>(bounds.size());
   const int32_t chunk = std::min(options.rescue_chunk, n);
-  if (n - options.pinned_blocks < chunk) return true;
+  if (options.sink_blocks > 0 || n - options.pinned_blocks < chunk) return true;
   std::vector<double> first(bounds.begin(), bounds.begin() + chunk);
   std::ranges::sort(first, std::greater());
   return chunk < 2 || first[0] >= threshold || first[0] - first[1] > clearance;
@@ -195,9 +195,7 @@ bool IsClear(const std::vector<double>& bounds, double threshold, double clearan
 class Placement {
  public:
   Placement(AttentionCase& made, AttentionStep& step, size_t s, int64_t first_row)
-      : made_(made),
-        sequence_(made.sequences[s]),
-        clearance_(Clearance(made.geometry.index_dtype)) {
+      : made_(made), sequence_(made.sequences[s]), clearance_(Clearance(made.geometry)) {
     const KvGeometry& geometry = made.geometry;
     const int32_t full = sequence_.num_keys() / geometry.block_size;
     std::vector<std::vector<BlockRecord>> records(static_cast<size_t>(geometry.num_kv_heads));
@@ -290,16 +288,19 @@ class Placement {
 JudgedCase MakeJudgedCase(uint64_t seed, NarrowTypes narrow) {
   Random random(seed);
   JudgedCase judged;
-  AttentionCase& made = judged.attention_case;
-  made = WithoutThresholds(random, seed, narrow);
+  judged.attention_case = std::make_unique<AttentionCase>(WithoutThresholds(random, seed, narrow));
+  AttentionCase& made = *judged.attention_case;
   Calibrate(seed, made);
-  Device reference({"reference"});
-  AttentionStep step(reference, made);
+  AddExtensions(seed, narrow.outlier, made);
+  judged.device = std::make_shared<Device>(BackendUnderTest{"reference"});
+  judged.reference = std::make_shared<AttentionStep>(*judged.device, made);
+  AttentionStep& step = *judged.reference;
   int64_t first_row = 0;
   for (size_t s = 0; s < made.sequences.size(); ++s) {
     SequenceCase& sequence = made.sequences[s];
     const bool predicted = Often(random, 2);
-    const bool selects = sequence.kind == RowKind::kDecode && !sequence.attention.admit_all;
+    const bool selects = sequence.kind == RowKind::kDecode && !sequence.attention.admit_all &&
+                         !sequence.attention.relative;
     if (selects) {
       Placement placement(made, step, s, first_row);
       if (!predicted || !placement.Predict(random)) placement.Freeze(random);

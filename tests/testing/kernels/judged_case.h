@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "tests/testing/kernels/attention_case.h"
 
 namespace eta::testing {
 
 struct JudgedCase {
-  AttentionCase attention_case;
+  std::unique_ptr<AttentionCase> attention_case;
   AttentionResult want;
+  std::shared_ptr<Device> device;            // the reference's
+  std::shared_ptr<AttentionStep> reference;  // the case in its memory
 };
 
 // A case of 1 to 64 sequences with up to 4096 keys each: decode and prefill rows, forked prefixes,

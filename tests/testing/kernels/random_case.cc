@@ -116,8 +116,8 @@ void PlaceThresholds(Random& random, AttentionCase& attention_case) {
                                  sequence.z(h)));
         }
       }
-      sequence.thresholds.push_back(ClearThreshold(random, bounds, sequence.attention.offset,
-                                                   Clearance(geometry.index_dtype)));
+      sequence.thresholds.push_back(
+          ClearThreshold(random, bounds, sequence.attention.offset, Clearance(geometry)));
     }
     first_row += sequence.num_rows;
   }
@@ -153,6 +153,7 @@ AttentionCase RandomCase(uint64_t seed, NarrowTypes narrow) {
   attention_case.q = Normal(
       random, num_rows, static_cast<int64_t>(attention_case.num_query_heads) * geometry.head_dim);
   Calibrated(seed, attention_case);
+  AddExtensions(seed, narrow.outlier, attention_case);
   PlaceThresholds(random, attention_case);
   return attention_case;
 }

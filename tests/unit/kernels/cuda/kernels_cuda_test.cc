@@ -13,6 +13,7 @@
 
 #include "tests/testing/kernels/cell_differences.h"
 #include "tests/testing/kernels/judged_case.h"
+#include "tests/testing/kernels/near_ties.h"
 
 namespace eta::testing {
 namespace {
@@ -42,7 +43,7 @@ std::vector<JudgedCase> Judge(uint64_t first, size_t count, NarrowTypes narrow) 
 // row and head if that is larger.
 std::string Differences(const JudgedCase& judged, const AttentionResult& got, double rounding,
                         double& worst) {
-  const AttentionCase& made = judged.attention_case;
+  const AttentionCase& made = *judged.attention_case;
   const AttentionResult& want = judged.want;
   std::ostringstream text;
   int found = 0;
@@ -52,25 +53,11 @@ std::string Differences(const JudgedCase& judged, const AttentionResult& got, do
   };
   constexpr int kMost = 5;
   const auto heads = static_cast<size_t>(made.num_query_heads);
-  const auto kv_heads = static_cast<size_t>(made.geometry.num_kv_heads);
-  for (size_t i = 0; i < want.selection.size() && found < kMost; ++i) {
-    if (got.selection[i] == want.selection[i]) continue;
-    report() << "row " << i / kv_heads << ", KV head " << i % kv_heads << ": "
-             << got.selection[i].size() << " blocks selected, not " << want.selection[i].size()
-             << ", or other heads";
-  }
-  for (size_t i = 0; i < want.tokens_attended.size() && found < kMost; ++i) {
-    if (got.tokens_attended[i] == want.tokens_attended[i]) continue;
-    report() << "row " << i / heads << ", head " << i % heads << ": attends to "
-             << got.tokens_attended[i] << " tokens, not " << want.tokens_attended[i];
-  }
-  for (size_t i = 0; i < want.tokens_read.size() && found < kMost; ++i) {
-    if (got.tokens_read[i] == want.tokens_read[i]) continue;
-    report() << "row " << i / kv_heads << ", KV head " << i % kv_heads << ": reads "
-             << got.tokens_read[i] << " tokens, not " << want.tokens_read[i];
-  }
+  const std::string selections = SelectionDifferences(made, *judged.reference, got, want);
+  if (!selections.empty()) report() << selections;
   const int32_t d = made.geometry.head_dim;
   for (int64_t r = 0; r < want.out.rows; ++r) {
+    if (!SameSelection(made, r, got, want)) continue;
     for (int32_t h = 0; h < made.num_query_heads; ++h) {
       const int64_t at = int64_t{h} * d;
       const double error = RelativeError(got.out.row(r) + at, want.out.row(r) + at, d);
@@ -80,13 +67,14 @@ std::string Differences(const JudgedCase& judged, const AttentionResult& got, do
     }
   }
   for (size_t h = 0; h < heads && found < kMost; ++h) {  // a score may lie within rounding of tau
-    const auto slack = 1 + want.above[h] / 10'000;
+    const auto slack = 1 + want.above[h] / (HasRelative(made) ? 50 : 10'000);
     if (std::abs(got.above[h] - want.above[h]) > slack ||
         std::abs(got.above_admitted[h] - want.above_admitted[h]) > slack) {
       report() << "head " << h << ": recall " << got.above_admitted[h] << " of " << got.above[h]
                << ", not " << want.above_admitted[h] << " of " << want.above[h];
     }
   }
+  text << ShadowDifferences(made, got, want, 2e-3 + rounding);
   text << CellDifferences(made, got.cells, want.cells);
   return text.str();
 }
@@ -106,7 +94,7 @@ void RunBatches(NarrowTypes narrow) {
     const std::vector<JudgedCase> cases =
         Judge(first + begin, std::min(kTogether, count - begin), narrow);
     for (const JudgedCase& judged : cases) {
-      const AttentionCase& made = judged.attention_case;
+      const AttentionCase& made = *judged.attention_case;
       const size_t which = made.seed % 2;
       Device& device = devices[which];
       const bool prefill = std::ranges::any_of(

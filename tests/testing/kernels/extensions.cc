@@ -1,0 +1,85 @@
+// What came after the paper, added to random cases.
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/testing/kernels/attention_case.h"
+
+namespace eta::testing {
+namespace {
+
+bool Often(Random& random, int out_of) {
+  return Uniform(random, 1, out_of) == 1;
+}
+
+// A second moment of queries that some directions rule: A^T A + I / 4.
+HostTensor Metric(Random& random, const KvGeometry& geometry) {
+  const int64_t d = geometry.head_dim;
+  HostTensor metric(geometry.num_kv_heads * d, d);
+  for (int32_t h = 0; h < geometry.num_kv_heads; ++h) {
+    const HostTensor factor = Normal(random, 5, d);
+    for (int64_t i = 0; i < d; ++i) {
+      for (int64_t j = 0; j < d; ++j) {
+        float sum = i == j ? 0.25f : 0.0f;
+        for (int64_t r = 0; r < factor.rows; ++r) sum += factor.row(r)[i] * factor.row(r)[j];
+        metric.row(h * d + i)[j] = sum;
+      }
+    }
+  }
+  return metric;
+}
+
+// Makes one key of every block stand out, so that there is no doubt which one does. Blocks that a
+// sequence shares have those of its parent.
+void PlantOutliers(Random& random, int32_t block_size, const std::vector<SequenceCase>& before,
+                   SequenceCase& sequence) {
+  const int32_t shared = sequence.shared_blocks * block_size;
+  if (shared > 0) {
+    const SequenceCase& parent = before[static_cast<size_t>(sequence.parent)];
+    std::copy_n(parent.k.row(0), shared * sequence.k.cols, sequence.k.row(0));
+  }
+  for (int32_t begin = shared; begin < sequence.num_keys(); begin += block_size) {
+    const int64_t t = begin + Uniform(random, 0, block_size - 1);
+    if (t >= sequence.num_keys()) continue;
+    for (int64_t i = 0; i < sequence.k.cols; ++i) sequence.k.row(t)[i] *= 4.0f;
+  }
+}
+
+void ChooseOptions(Random& random, const AttentionCase& made, SequenceCase& sequence) {
+  AttentionOptions& options = sequence.attention;
+  if (Often(random, 3)) options.sink_blocks = static_cast<int32_t>(Uniform(random, 1, 3));
+  options.shared_reads = Often(random, 3);
+  if (Often(random, 3)) {
+    const auto words = static_cast<size_t>(Uniform(random, 1, sequence.num_keys() / 64 + 1));
+    for (size_t w = 0; w < words; ++w) {
+      sequence.tempered.push_back(random() & random() & random());
+    }
+    sequence.tempered[0] |= 1;
+  }
+  const bool ready = made.geometry.index == IndexKind::kOutlier && made.gate == Gate::kNone;
+  if (ready && !Often(random, 4)) {
+    options.relative = true;
+    options.relative_c = static_cast<float>(UniformReal(random, -5.0, -0.5));
+  }
+}
+
+}  // namespace
+
+void AddExtensions(uint64_t seed, bool outlier, AttentionCase& made) {
+  Random random(seed + 0x0071e5);  // another stream, so that the rest of the case does not change
+  if (outlier) {
+    made.geometry.index = IndexKind::kOutlier;
+    made.geometry.index_dtype = DType::kInt8;
+    if (Often(random, 2)) made.gate = Gate::kNone;
+    if (!Often(random, 4)) made.index_metric = Metric(random, made.geometry);
+    if (!Often(random, 4)) {
+      made.index_centre = Normal(random, made.geometry.num_kv_heads, made.geometry.head_dim, 0.5f);
+    }
+  }
+  for (SequenceCase& sequence : made.sequences) {
+    if (outlier) PlantOutliers(random, made.geometry.block_size, made.sequences, sequence);
+    ChooseOptions(random, made, sequence);
+  }
+}
+
+}  // namespace eta::testing
