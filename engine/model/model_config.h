@@ -42,12 +42,18 @@ struct ModelConfig {
   bool out_bias = false;       // o_proj does
   bool head_norms = false;     // every head of q and k is normed before RoPE
   bool tie_word_embeddings = false;
-  bool has_predictor = false;    // model_type "eta"; all others have none
-  Gate gate = Gate::kNone;       // <- eta_gate: "silu" or "none"; always none without predictor
-  float beta = 1.0f;             // [1e-3, 1000] <- eta_beta; not read for gate none
-  int32_t block_size = 64;       // [4, 128], a multiple of 4 <- eta_block_size
-  int32_t bos_id = -1;           // <- bos_token_id; -1: none
-  std::vector<int32_t> eos_ids;  // <- eos_token_id: a number or a list of at most 16
+  bool has_predictor = false;  // model_type "eta"; all others have none
+  Gate gate = Gate::kNone;     // <- eta_gate: "silu" or "none"; always none without predictor
+  float beta = 1.0f;           // [1e-3, 1000] <- eta_beta; not read for gate none
+  // Defaults of what goes beyond the paper; absent, in this order: outlier without a gate, else
+  // moment; 1 without a gate, else 0; shared without a gate, else own; attend.
+  IndexKind index = IndexKind::kMoment;  // <- eta_index: "moment" or "outlier"
+  int32_t sink_blocks = 0;               // [0, 1024] <- eta_sink_blocks
+  bool shared_reads = false;             // <- eta_reads: "own" or "shared"
+  bool temper_special = false;           // <- eta_special_keys: "attend" or "temper"; needs a gate
+  int32_t block_size = 64;               // [4, 128], a multiple of 4 <- eta_block_size
+  int32_t bos_id = -1;                   // <- bos_token_id; -1: none
+  std::vector<int32_t> eos_ids;          // <- eos_token_id: a number or a list of at most 16
 
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
   int64_t query_dim() const { return int64_t{num_query_heads} * head_dim; }

@@ -19,6 +19,7 @@ struct EngineInfo {
   std::string backend;  // its description
   DType kv_dtype;
   DType index_dtype;
+  IndexKind index = IndexKind::kMoment;  // as served: a flag may replace the model's
   size_t max_token_bytes = 0;  // bytes of text that one token stands for at most; 0: any number
   int32_t block_size;          // b
   int32_t sub_block;

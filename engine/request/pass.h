@@ -29,6 +29,8 @@ struct Pass {
   // Wanted: -log p(tokens[i + 1]) of every row i >= *loss_from but the last token's.
   std::optional<int32_t> loss_from;
   bool recall = false;            // of the decode rows; reads every key once more
+  bool shadow = false;            // of the decode rows: what full attention would have given;
+                                  // reads every key once more
   std::optional<ScoreBins> bins;  // wanted: cells over the prompt rows from collect_from on
   int32_t collect_from = 0;       // at most kMaxCalibrationRows before decode_from
 };
@@ -38,6 +40,8 @@ struct PassOutcome {
   AttentionStatistics attention;        // of the decode rows, layers included
   std::vector<int64_t> above;           // [L, HQ], with recall: keys with S >= tau_eff ...
   std::vector<int64_t> above_admitted;  // [L, HQ]: ... and those of them in admitted blocks
+  std::vector<float> mass;              // [decode rows, L], with shadow: mass kept, and ...
+  std::vector<float> error;             // ... output error; means over the query heads
   std::vector<uint64_t> cells;          // [L, HQ, CalibrationCells(bins).size()], with bins
   int64_t collected_rows = 0;           // behind the cells
   int32_t preemptions = 0;

@@ -65,6 +65,13 @@ struct AttentionChoice {
   std::optional<float> z;                           // [0, kMaxZ]
   std::optional<bool> uniform_floor;
   std::optional<int32_t> pinned_blocks;  // [0, 1024]
+  std::optional<int32_t> sink_blocks;    // [0, 1024]
+  std::optional<bool> shared_reads;      // a head attends to all blocks read for its group
+  // Keys of control tokens weigh exp(0). Full attention reads it too; needs a gate.
+  std::optional<bool> temper_special;
+  // (0, 1]: a request whose shadow rows keep less of full attention's mass goes on with full
+  // attention.
+  std::optional<float> min_mass;
 };
 
 // What it became: named in the first message, used for every row of the request.
@@ -73,11 +80,13 @@ struct ResolvedAttention {
   std::shared_ptr<const ThresholdProfile> profile;
   AttentionOptions options;
   bool head_z = false;  // the profile's z per head applies, not options.z
+  bool temper_special = false;
+  std::optional<float> min_mass;
 
   // Makes it the setting of a sequence's rows, which then point into the profile.
   void ApplyTo(SequenceRows& rows) const {
     rows.attention = options;
-    rows.frozen_thresholds = profile ? profile->thresholds.data() : nullptr;
+    rows.frozen_thresholds = profile && !profile->relative_c ? profile->thresholds.data() : nullptr;
     rows.head_z = head_z ? profile->head_z.data() : nullptr;
   }
 };

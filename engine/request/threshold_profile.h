@@ -1,6 +1,7 @@
 // Thresholds frozen by calibration: one constant per layer and query head in place of the
-// predictor's output (eta-semantics.md, "Profile"), with the operating point they were calibrated
-// at. Immutable once made; shared by the requests that use it.
+// predictor's output, or one constant of relative thresholds for the whole model
+// (eta-semantics.md, "Profile" and "Relative thresholds"), with the operating point they were
+// calibrated at. Immutable once made; shared by the requests that use it.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,19 @@ struct ThresholdProfile {
   int64_t version = 0;
   int32_t num_layers = 0;
   int32_t num_query_heads = 0;
-  std::vector<float> thresholds;  // [L, HQ]
+  std::vector<float> thresholds;  // [L, HQ]; empty with relative_c
   std::vector<float> head_z;      // [L, HQ]; empty: one z for every head
+
+  std::optional<float> relative_c;  // c; of a model without a predictor
 
   // What a request that says nothing else runs with; absent: the model's defaults.
   std::optional<float> offset;
   std::optional<float> z;  // of every head, where head_z is empty
   std::optional<bool> uniform_floor;
+  std::optional<int32_t> sink_blocks;
+  std::optional<bool> shared_reads;
+  std::optional<bool> temper_special;
+  std::optional<float> min_mass;
 
   // What it was calibrated for; empty and 0: not said, not checked.
   std::string model_fingerprint;      // EngineInfo's
