@@ -22,14 +22,6 @@ float LargestMagnitude(std::span<const float> values) {
   return largest;
 }
 
-// The least float16 that is not below `value`; infinity for NaN.
-float HalfUp(float value) {
-  if (std::isnan(value)) return std::numeric_limits<float>::infinity();
-  const uint16_t nearest = FloatToHalf(value);
-  // The next float16 of a positive one is the next integer.
-  return HalfToFloat(nearest) < value ? HalfToFloat(nearest + 1) : HalfToFloat(nearest);
-}
-
 bool Divides(float step) {
   return step > 0.0f && std::isfinite(step);
 }
@@ -102,6 +94,13 @@ RecordScales QuantizeRecord(std::span<const float> mu, std::span<const float> si
     sigma8[i] = FloatToE4M3Up(std::ldexp(sigma[i], -scales.sigma_exponent));
   }
   return scales;
+}
+
+float HalfUp(float value) {
+  if (std::isnan(value)) return std::numeric_limits<float>::infinity();
+  const uint16_t nearest = FloatToHalf(value);
+  // The next float16 of a positive one is the next integer.
+  return HalfToFloat(nearest) < value ? HalfToFloat(nearest + 1) : HalfToFloat(nearest);
 }
 
 OutlierSteps QuantizeOutlierRecord(std::span<const float> mu, std::span<const float> sigma,

@@ -36,6 +36,10 @@ struct RecordScales {
 RecordScales QuantizeRecord(std::span<const float> mu, std::span<const float> sigma,
                             std::span<int8_t> mu8, std::span<uint8_t> sigma8);
 
+// The least float16 that is not below `value`, which is at least 0; infinity for NaN and beyond
+// float16.
+float HalfUp(float value);
+
 // The steps of an 8-bit outlier record, beside its vectors [d]: float16 values.
 struct OutlierSteps {
   float step;          // A: of mu and sigma

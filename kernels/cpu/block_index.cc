@@ -1,7 +1,7 @@
 // AppendKv stores K and V [R, HKV * d] of the step's rows in the cache, rounded to its type. It
 // writes the record of every block that this fills: per KV head mu [d], sigma [d], M and the
-// running sum of V [d] (eta-semantics.md, "Block index"). With the record a query can bound its
-// scores against the block without reading the keys.
+// running sum of V [d] (eta-semantics.md, "Block index"; simd/outlier_record-inl.h has the other
+// kind). With the record a query can bound its scores against the block without reading the keys.
 //
 // A task is one sequence and KV head. A full block's keys are read twice (for mean and norm, then
 // for the deviation) and its values once: little beside attention, which reads many blocks a row.
@@ -18,6 +18,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kv_elements-inl.h"
+#include "kernels/cpu/simd/outlier_record-inl.h"
 
 #ifndef ETA_KERNELS_CPU_BLOCK_INDEX_ONCE_
 #define ETA_KERNELS_CPU_BLOCK_INDEX_ONCE_
@@ -28,6 +29,7 @@ struct AppendScratch {
   alignas(64) float keys[128 * 256];     // [tokens][d], stored form; 16-bit keys use the first half
   alignas(64) float distances[128];      // [key_stride], squared distances
   alignas(64) float squared_norms[128];  // [key_stride]
+  OutlierScratch outlier;
 };
 
 }  // namespace eta::cpu
@@ -103,6 +105,29 @@ void WriteValueTotal(const KvTile& tile, const typename Elements::Stored* values
   }
 }
 
+// Writes the record of a full block from its stored keys and values. `before` is the V total of the
+// block before.
+template <class Elements>
+void WriteRecord(const AppendKvParams& params, const KvTile& tile, int32_t kv_head, int32_t block,
+                 const float* before, AppendScratch& scratch) {
+  using Stored = typename Elements::Stored;
+  const auto* keys = reinterpret_cast<const Stored*>(tile.K(params.kv, block, kv_head));
+  const auto* values = reinterpret_cast<const Stored*>(tile.V(params.kv, block, kv_head));
+  std::byte* record = tile.Record(params.kv, block, kv_head);
+  if (tile.index == IndexKind::kOutlier) {
+    const auto d = static_cast<size_t>(tile.head_dim);
+    const auto head = static_cast<size_t>(kv_head);
+    const float* metric = params.kv.index_metric;
+    const float* centre = params.kv.index_centre;
+    WriteOutlierRecord<Elements>(
+        tile, keys, params.geometry.sub_block, metric != nullptr ? metric + head * d * d : nullptr,
+        centre != nullptr ? centre + head * d : nullptr, scratch.outlier, record);
+  } else {
+    WriteKeyStatistics<Elements>(tile, keys, params.geometry.sub_block, record, scratch);
+  }
+  WriteValueTotal<Elements>(tile, values, before, tile.VTotal(record));
+}
+
 // Appends the rows of one sequence and KV head in order, since a record's V total needs the one
 // before.
 template <class Elements>
@@ -134,13 +159,11 @@ void AppendSequence(const AppendKvParams& params, const SequenceRows& sequence, 
       for (size_t t = 0; t < count; ++t) keys[i * stride + slot + t] = staged[t * d + i];
     }
     if (slot + count == b) {
-      std::byte* record = tile.Record(params.kv, block, kv_head);
       const float* before =
           ordinal > 0
               ? tile.VTotal(tile.Record(params.kv, sequence.block_table[ordinal - 1], kv_head))
               : nullptr;
-      WriteKeyStatistics<Elements>(tile, keys, params.geometry.sub_block, record, scratch);
-      WriteValueTotal<Elements>(tile, values, before, tile.VTotal(record));
+      WriteRecord<Elements>(params, tile, kv_head, block, before, scratch);
     }
     row += static_cast<int32_t>(count);
   }

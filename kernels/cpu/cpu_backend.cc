@@ -26,6 +26,20 @@ class HostBuffer final : public Buffer {
   HostMemory memory_;
 };
 
+// Unpacks what is of kind outlier; `centre` [d], null: zero.
+void ReadOutlierRecord(const KvTile& tile, const float* centre, std::byte* bytes,
+                       BlockRecord& record) {
+  record.step = HalfToFloat(tile.Steps(bytes)[0]);
+  record.outlier_step = HalfToFloat(tile.Steps(bytes)[1]);
+  record.outlier.resize(record.mu.size());
+  for (size_t i = 0; i < record.mu.size(); ++i) {
+    const float middle = centre != nullptr ? centre[i] : 0.0f;
+    record.mu[i] = middle + record.step * static_cast<float>(tile.Mu8(bytes)[i]);
+    record.sigma[i] = record.step * static_cast<float>(tile.Sigma8(bytes)[i]);
+    record.outlier[i] = middle + record.outlier_step * static_cast<float>(tile.Outlier8(bytes)[i]);
+  }
+}
+
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int num_threads)
@@ -71,9 +85,10 @@ class CpuBackend final : public Backend {
       return absl::InvalidArgumentError(
           "kv_dtype: backend cpu has no float8_e4m3; backends cuda and reference have it");
     }
-    if (geometry.index_dtype == DType::kInt8) {
+    if (geometry.index == IndexKind::kMoment && geometry.index_dtype == DType::kInt8) {
       return absl::InvalidArgumentError(
-          "index_dtype: backend cpu has no int8; backends cuda and reference have it");
+          "index_dtype: backend cpu has no int8 for an index of kind moment; backends cuda and "
+          "reference have it");
     }
     const KvTile tile(geometry);
     return KvLayout{tile.block_bytes(), tile.block_record_bytes()};
@@ -87,12 +102,19 @@ class CpuBackend final : public Backend {
     BlockRecord record;
     record.mu.resize(d);
     record.sigma.resize(d);
+    record.v_total.assign(tile.VTotal(bytes), tile.VTotal(bytes) + d);
+    if (geometry.index == IndexKind::kOutlier) {
+      const float* centre = kv.index_centre;
+      ReadOutlierRecord(tile,
+                        centre != nullptr ? centre + static_cast<size_t>(kv_head) * d : nullptr,
+                        bytes, record);
+      return record;
+    }
     for (size_t i = 0; i < d; ++i) {
       record.mu[i] = HalfToFloat(tile.Mu(bytes)[i]);
       record.sigma[i] = HalfToFloat(tile.Sigma(bytes)[i]);
     }
     record.max_norm = *tile.MaxNorm(bytes);
-    record.v_total.assign(tile.VTotal(bytes), tile.VTotal(bytes) + d);
     return record;
   }
 
@@ -117,8 +139,8 @@ class CpuBackend final : public Backend {
   void PrefillAttention(const AttentionParams& params) override {
     cpu::PrefillAttention(context_, params);
   }
-  void MeasureShadow(const ShadowParams& /*params*/) override {}
   void CountRecall(const RecallParams& params) override { cpu::CountRecall(context_, params); }
+  void MeasureShadow(const ShadowParams& /*params*/) override {}
   void CollectCalibration(const CalibrationParams& params) override {
     cpu::CollectCalibration(context_, params);
   }

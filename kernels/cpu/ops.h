@@ -21,13 +21,14 @@ void NormHeads(const Context& context, const NormHeadsParams& params);          
 void Rope(const Context& context, const RopeParams& params);                    // pointwise.cc
 void AppendKv(const Context& context, const AppendKvParams& params);            // block_index.cc
 void PredictThresholds(const Context& context, const ThresholdParams& params);  // pointwise.cc
-void SelectBlocks(const Context& context, const SelectBlocksParams& params);    // block_select.cc
+void SelectBlocks(const Context& context,
+                  const SelectBlocksParams& params);  // select/block_select.cc
 void DecodeAttention(const Context& context, const AttentionParams& params);  // decode_attention.cc
 void PrefillAttention(const Context& context,
-                      const AttentionParams& params);                  // prefill_attention.cc
-void CountRecall(const Context& context, const RecallParams& params);  // recall.cc
+                      const AttentionParams& params);                    // prefill_attention.cc
+void CountRecall(const Context& context, const RecallParams& params);    // calibration/recall.cc
 void CollectCalibration(const Context& context,
-                        const CalibrationParams& params);         // calibration.cc
+                        const CalibrationParams& params);         // calibration/calibration.cc
 void SwiGlu(const Context& context, const SwiGluParams& params);  // pointwise.cc
 void Sample(const Context& context, const SampleParams& params);  // sampling.cc
 

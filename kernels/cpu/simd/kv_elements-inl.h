@@ -1,6 +1,6 @@
-// Elements of the KV cache, and float16 weights, as float32 vectors, for the target that is being
-// compiled. Loads widen exactly; stores round to nearest even. SIMD sources include this file after
-// "hwy/foreach_target.h"; it is read once per target.
+// Elements of the KV cache and of its records, and float16 weights, as float32 vectors, for the
+// target that is being compiled. Loads widen exactly; stores round to nearest even. SIMD sources
+// include this file after "hwy/foreach_target.h"; it is read once per target.
 #if defined(ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_
 #undef ETA_KERNELS_CPU_KV_ELEMENTS_INL_H_
@@ -56,6 +56,14 @@ HWY_INLINE hn::Vec<D> LoadElements(BFloat16Elements, D d, const uint16_t* from) 
   const hn::Rebind<uint16_t, D> du16;
   const hn::Rebind<uint32_t, D> du32;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du32, hn::LoadU(du16, from))));
+}
+
+// A vector of int8 or uint8 values.
+template <class D, class Byte>
+HWY_INLINE hn::Vec<D> LoadBytes(D df, const Byte* from) {
+  const hn::Rebind<Byte, D> d8;
+  const hn::RebindToSigned<D> di;
+  return hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d8, from)));
 }
 
 template <class D>

@@ -1,5 +1,6 @@
-// Vector exponential and gate in float32, for the target that is being compiled. SIMD sources
-// include this file after "hwy/foreach_target.h"; it is read once per target.
+// Vector exponential, gate and sum of exponentials in float32, for the target that is being
+// compiled. SIMD sources include this file after "hwy/foreach_target.h"; it is read once per
+// target.
 #if defined(ETA_KERNELS_CPU_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ETA_KERNELS_CPU_SIMD_MATH_INL_H_
 #undef ETA_KERNELS_CPU_SIMD_MATH_INL_H_
@@ -61,6 +62,29 @@ HWY_INLINE V Gated(D d, V x, V y) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Silu(D d, V x) {
   return Gated(d, x, hn::Mul(x, hn::Set(d, -kLog2E)));
+}
+
+// e^x, with the limits of Exp2.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  return Exp2(d, hn::Mul(x, hn::Set(d, kLog2E)));
+}
+
+// log(e^a + e^b), absolute error below 3e-7 beside the rounding of the result. REQUIRES: not both
+// -infinity. NaN of either gives NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V LogAdd(D d, V a, V b) {
+  const V x = Exp(d, hn::Neg(hn::Abs(hn::Sub(a, b))));
+  // log(1 + x), 0 <= x <= 1, is 2 atanh(s) with s = x / (2 + x), at most 1/3.
+  const V s = hn::Div(x, hn::Add(hn::Set(d, 2.0f), x));
+  const V s2 = hn::Mul(s, s);
+  V p = hn::MulAdd(hn::Set(d, 1.0f / 13), s2, hn::Set(d, 1.0f / 11));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 9));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 7));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 5));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 3));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f));
+  return hn::MulAdd(hn::Add(s, s), p, hn::Max(a, b));
 }
 
 }  // namespace eta::cpu::HWY_NAMESPACE

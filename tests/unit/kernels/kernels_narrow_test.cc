@@ -130,6 +130,22 @@ TEST(NarrowTypesOnTheCpu, AreRefusedByName) {
                     HasSubstr("cuda and reference")));
 }
 
+TEST(OutlierIndexOnTheCpu, IsOfInt8Only) {
+  Device cpu({"cpu"});
+  KvGeometry index = {.num_kv_heads = 2,
+                      .head_dim = 64,
+                      .index = IndexKind::kOutlier,
+                      .index_dtype = DType::kInt8};
+  ASSERT_TRUE(cpu->Layout(index).ok());
+  EXPECT_EQ(cpu->Layout(index)->record_bytes, 2u * 512u);  // 196 and V totals, in cache lines
+  for (const DType other : {DType::kFloat16, DType::kFloat32}) {
+    index.index_dtype = other;
+    EXPECT_EQ(cpu->Layout(index).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(cpu->Layout(index).status().message()),
+                AllOf(HasSubstr("index_dtype"), HasSubstr("outlier"), HasSubstr("int8")));
+  }
+}
+
 TEST(NarrowTypesOnTheReference, TakeTheBytesThatTheyShould) {
   Device reference({"reference"});
   const KvGeometry geometry = {

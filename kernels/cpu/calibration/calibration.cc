@@ -14,7 +14,7 @@
 // quarter.
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/calibration.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/calibration/calibration.cc"
 #include "hwy/foreach_target.h"
 // The target list must come before any header that includes Highway.
 #include <algorithm>
@@ -68,9 +68,11 @@ struct CalibrationQuery {
   uint64_t* cells;
   uint64_t weight;  // the weight of one key
   int32_t position;
-  int32_t first_pinned;  // ordinal of the first block that is admitted at any z
+  int32_t sinks_end;     // blocks before this ordinal, and from first_pinned on, are admitted at
+  int32_t first_pinned;  // any z
   float threshold;       // tau_eff
-  float norm;            // |q|; negative: not computed yet
+  float norm;            // |q|, of outlier records |q|_1; negative: not computed yet
+  float centre;          // <q, k_0>, once the norm is computed
   double gate;           // sum of m
 };
 
@@ -188,9 +190,11 @@ class Collector {
             .cells = cells_ + head * at_.size(),
             .weight = CalibrationWeight(keys),
             .position = rows.position(i),
+            .sinks_end = options.sink_blocks,
             .first_pinned = full - std::clamp(options.pinned_blocks, 0, full),
             .threshold = params_.thresholds.row(rows.row(i))[head] - options.offset,
             .norm = -1.0f,
+            .centre = 0.0f,
             .gate = 0.0};
         float* to = scratch_.queries + num_queries_ * kTileRowStride;
         for (size_t k = 0; k < d_; k += hn::Lanes(df)) {
@@ -223,7 +227,8 @@ class Collector {
       CountOneByOne(query, scores, keys);
     }
     if (block.above == 0) return;
-    const int64_t cell = ordinal >= query.first_pinned
+    const bool unconditional = ordinal < query.sinks_end || ordinal >= query.first_pinned;
+    const int64_t cell = unconditional
                              ? at_.unconditional()
                              : at_.needed(NeededZBin(BoundOf(query, record), query.threshold));
     query.cells[cell] += static_cast<uint64_t>(block.above);
@@ -261,6 +266,11 @@ class Collector {
   }
 
   BlockBound BoundOf(CalibrationQuery& query, const std::byte* record) const {
+    return tile_.index == IndexKind::kOutlier ? OutlierBound(query, record)
+                                              : MomentBound(query, record);
+  }
+
+  BlockBound MomentBound(CalibrationQuery& query, const std::byte* record) const {
     const hn::ScalableTag<float> df;
     const auto* mu = reinterpret_cast<const uint16_t*>(record);
     auto mean = hn::Zero(df);
@@ -280,6 +290,44 @@ class Collector {
             .deviation = std::sqrt(Total(variance)),
             .ceiling = query.norm * max_norm,
             .scale = params_.softmax_scale};
+  }
+
+  BlockBound OutlierBound(CalibrationQuery& query, const std::byte* bytes) const {
+    const hn::ScalableTag<float> df;
+    auto* record = const_cast<std::byte*>(bytes);
+    auto mean = hn::Zero(df);
+    auto variance = hn::Zero(df);
+    auto outlier = hn::Zero(df);
+    for (size_t i = 0; i < d_; i += hn::Lanes(df)) {
+      const auto q = hn::LoadU(df, query.q + i);
+      const auto sigma = LoadBytes(df, tile_.Sigma8(record) + i);
+      mean = hn::MulAdd(q, LoadBytes(df, tile_.Mu8(record) + i), mean);
+      variance = hn::MulAdd(hn::Mul(q, q), hn::Mul(sigma, sigma), variance);
+      outlier = hn::MulAdd(q, LoadBytes(df, tile_.Outlier8(record) + i), outlier);
+    }
+    if (query.norm < 0.0f) MeasureForOutliers(query);
+    const float step = HalfToFloat(tile_.Steps(record)[0]);
+    const float outlier_step = HalfToFloat(tile_.Steps(record)[1]);
+    const float half = query.norm / 2.0f;
+    return {.mean = query.centre + step * Total(mean) + step * half,
+            .deviation = step * std::sqrt(Total(variance)),
+            .outlier = query.centre + outlier_step * Total(outlier) + outlier_step * half,
+            .scale = params_.softmax_scale};
+  }
+
+  void MeasureForOutliers(CalibrationQuery& query) const {
+    const hn::ScalableTag<float> df;
+    const float* centre = params_.kv.index_centre;
+    if (centre != nullptr) centre += static_cast<size_t>(kv_head_) * d_;
+    auto size = hn::Zero(df);
+    auto middle = hn::Zero(df);
+    for (size_t i = 0; i < d_; i += hn::Lanes(df)) {
+      const auto q = hn::LoadU(df, query.q + i);
+      size = hn::Add(size, hn::Abs(q));
+      if (centre != nullptr) middle = hn::MulAdd(q, hn::LoadU(df, centre + i), middle);
+    }
+    query.norm = Total(size);
+    query.centre = Total(middle);
   }
 
   void Finish() const {

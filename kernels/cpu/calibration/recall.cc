@@ -6,7 +6,7 @@
 // for evaluation only.
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/recall.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/calibration/recall.cc"
 #include "hwy/foreach_target.h"
 // The target list must come before any header that includes Highway.
 #include <algorithm>
