@@ -140,7 +140,7 @@ class CpuBackend final : public Backend {
     cpu::PrefillAttention(context_, params);
   }
   void CountRecall(const RecallParams& params) override { cpu::CountRecall(context_, params); }
-  void MeasureShadow(const ShadowParams& /*params*/) override {}
+  void MeasureShadow(const ShadowParams& params) override { cpu::MeasureShadow(context_, params); }
   void CollectCalibration(const CalibrationParams& params) override {
     cpu::CollectCalibration(context_, params);
   }

@@ -1,6 +1,6 @@
 // DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
 // and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
-// [R, HQ * d] (eta-semantics.md, "Gate" and "Selection", steps 5 to 7).
+// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 5 to 7).
 //
 // Memory binds: K and V of a listed block are read once for all heads of the group. A list is cut
 // into segments, one task each; the last task of a list to end merges the partial results.
@@ -22,8 +22,9 @@
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/simd/simd_math-inl.h"
+#include "kernels/cpu/simd/block_softmax-inl.h"
 #include "kernels/cpu/simd/tile_product-inl.h"
+#include "kernels/cpu/tempered.h"
 
 #ifndef ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
 #define ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
@@ -77,82 +78,6 @@ HWY_BEFORE_NAMESPACE();
 namespace eta::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-using Floats = hn::ScalableTag<float>;
-using Vector = hn::Vec<Floats>;
-
-HWY_INLINE float Exp2Scalar(float x) {
-  const Floats df;
-  return hn::GetLane(Exp2(df, hn::Set(df, x)));
-}
-
-HWY_INLINE void Scale(float* HWY_RESTRICT values, size_t count, float factor) {
-  const Floats df;
-  for (size_t i = 0; i < count; i += hn::Lanes(df)) {
-    hn::Store(hn::Mul(hn::Load(df, values + i), hn::Set(df, factor)), df, values + i);
-  }
-}
-
-// The gate as a line in log2 units: S~ = S / (1 + 2^(offset - slope * S)).
-struct GateLine {
-  float slope;   // beta * log2(e)
-  float offset;  // slope * tau_eff
-};
-
-// Turns scores S of one head into gated logits and returns their maximum, lane by lane. kPartial:
-// only `valid` tokens count, and token `own` is not gated. `own` is the row's own token; it lies
-// past the end if the block does not hold it.
-template <bool kGated, bool kPartial>
-HWY_INLINE Vector GateScores(float* HWY_RESTRICT scores, size_t padded, size_t valid, size_t own,
-                             const GateLine& gate) {
-  const Floats df;
-  Vector max = hn::Set(df, -std::numeric_limits<float>::infinity());
-  for (size_t i = 0; i < padded; i += hn::Lanes(df)) {
-    const Vector score = hn::Load(df, scores + i);
-    Vector logit = score;
-    if constexpr (kGated) {
-      logit =
-          Gated(df, score, hn::NegMulAdd(hn::Set(df, gate.slope), score, hn::Set(df, gate.offset)));
-    }
-    if constexpr (kPartial) {
-      const Vector token = hn::Iota(df, static_cast<float>(i));
-      const auto is_own = hn::Eq(token, hn::Set(df, static_cast<float>(own)));
-      const auto counts = hn::Lt(token, hn::Set(df, static_cast<float>(valid)));
-      logit = hn::IfThenElse(is_own, score, logit);
-      logit = hn::IfThenElse(counts, logit, hn::Set(df, -std::numeric_limits<float>::infinity()));
-    }
-    hn::Store(logit, df, scores + i);
-    max = hn::Max(max, logit);
-  }
-  return max;
-}
-
-// Turns logits into weights 2^(logit * log2(e) - base) - floor and adds their sum to `totals`, lane
-// by lane.
-HWY_INLINE void WeighLogits(float* HWY_RESTRICT logits, size_t padded, float base, float floor,
-                            float* HWY_RESTRICT totals) {
-  const Floats df;
-  Vector total = hn::Load(df, totals);
-  for (size_t i = 0; i < padded; i += hn::Lanes(df)) {
-    const Vector exponent =
-        hn::MulSub(hn::Load(df, logits + i), hn::Set(df, kLog2E), hn::Set(df, base));
-    const Vector weight = hn::Sub(Exp2(df, exponent), hn::Set(df, floor));
-    hn::Store(weight, df, logits + i);
-    total = hn::Add(total, weight);
-  }
-  hn::Store(total, df, totals);
-}
-
-HWY_INLINE Vector GateBlock(float* scores, size_t padded, size_t valid, size_t own, bool gated,
-                            const GateLine& gate) {
-  const bool partial = valid < padded || own < padded;
-  if (gated) {
-    return partial ? GateScores<true, true>(scores, padded, valid, own, gate)
-                   : GateScores<true, false>(scores, padded, valid, own, gate);
-  }
-  return partial ? GateScores<false, true>(scores, padded, valid, own, gate)
-                 : GateScores<false, false>(scores, padded, valid, own, gate);
-}
 
 // The heads whose pruned keys keep the floor's weight. A head that pruned no key must go without
 // the floor: its sum of e^S~ - floor would cancel against the floor that the merge adds.
@@ -270,7 +195,8 @@ class SegmentReader {
     const bool gated = params_.gate == Gate::kSilu;
 
     Multiply<Elements, false>(queries, Tile<Elements>{keys, key_stride_, d_, padded, distance},
-                              num_admitted_, kIdentity.data(), scratch_.weights);
+                              num_admitted_, kIdentityRows.data(), scratch_.weights);
+    if (gated) Temper(static_cast<size_t>(ordinal), valid, own);
     for (size_t r = 0; r < num_admitted_; ++r) {
       const Floats df;
       const size_t h = admitted_[r];
@@ -292,6 +218,15 @@ class SegmentReader {
                              num_admitted_, admitted_, scratch_.sums);
   }
 
+  // A score of 0 is a gated logit of 0, whatever the threshold.
+  void Temper(size_t ordinal, size_t valid, size_t own) const {
+    ForEachTempered(group_.sequence->tempered, ordinal * b_, valid, own, [&](size_t token) {
+      for (size_t r = 0; r < num_admitted_; ++r) {
+        scratch_.weights[r * kTileRowStride + token] = 0.0f;
+      }
+    });
+  }
+
   void Finish(float* partial) {
     const Floats df;
     for (size_t h = 0; h < num_heads_; ++h) {
@@ -301,12 +236,6 @@ class SegmentReader {
       std::copy_n(scratch_.sums + h * kTileRowStride, d_, partial + 2 * num_heads_ + h * d_);
     }
   }
-
-  static constexpr std::array<uint8_t, kMaxGroup> kIdentity = [] {
-    std::array<uint8_t, kMaxGroup> rows{};
-    for (size_t i = 0; i < kMaxGroup; ++i) rows[i] = static_cast<uint8_t>(i);
-    return rows;
-  }();
 
   const AttentionParams& params_;
   const DecodeGroup& group_;

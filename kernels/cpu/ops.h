@@ -27,6 +27,7 @@ void DecodeAttention(const Context& context, const AttentionParams& params);  //
 void PrefillAttention(const Context& context,
                       const AttentionParams& params);                    // prefill_attention.cc
 void CountRecall(const Context& context, const RecallParams& params);    // calibration/recall.cc
+void MeasureShadow(const Context& context, const ShadowParams& params);  // calibration/shadow.cc
 void CollectCalibration(const Context& context,
                         const CalibrationParams& params);         // calibration/calibration.cc
 void SwiGlu(const Context& context, const SwiGluParams& params);  // pointwise.cc

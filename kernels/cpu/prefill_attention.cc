@@ -1,5 +1,5 @@
 // PrefillAttention computes attention of each prefill row over every causal key: gated, nothing
-// pruned, from q [R, HQ * d] to out [R, HQ * d] (eta-semantics.md, "Gate").
+// pruned, from q [R, HQ * d] to out [R, HQ * d] (eta-semantics.md, "Gate" and "Special keys").
 //
 // Arithmetic binds. A task is a tile of a sequence's rows with all heads of one KV head's group.
 // Its queries share every chunk of 64 keys, which is widened to float32 once. Per chunk and block
@@ -19,6 +19,7 @@
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/tempered.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/prefill_attention.cc"
@@ -350,6 +351,12 @@ HWY_NOINLINE void WeighBlock(const Task& task, int32_t block, int32_t chunk_begi
     const float threshold = task.params.thresholds.row(task.tile.row(row))[task.head(query)];
     const float slope = task.params.beta * kLog2E;
     const GateOptions gate{slope, slope * (threshold - options.offset)};
+    if constexpr (kGate == Gate::kSilu) {
+      // A score of 0 is a gated logit of 0, whatever the threshold.
+      ForEachTempered(task.tile.sequence->tempered, static_cast<size_t>(chunk_begin),
+                      static_cast<size_t>(std::min(num_keys, kChunk)),
+                      static_cast<size_t>(num_keys - 1), [&](size_t key) { scores[key] = 0.0f; });
+    }
     float* sums = work.sums + static_cast<size_t>(query) * kLanes;
     float* output = work.output + static_cast<size_t>(query) * work.width;
     if (num_keys <= kChunk) {
