@@ -53,7 +53,8 @@ struct BlockBound {
   constexpr float At(float z) const {
     const float estimate = mean + z * deviation;
     const float capped = ceiling < estimate ? ceiling : estimate;
-    return scale * (capped < outlier ? outlier : capped);
+    const float larger = capped < outlier ? outlier : capped;
+    return scale * (outlier == outlier ? larger : outlier);  // a NaN of either is one of the bound
   }
 };
 
