@@ -1,10 +1,11 @@
 // Any bytes as a ragged attention step, on the reference and on the CPU backend: the same blocks
-// are selected, the same keys counted, and the outputs agree within the unit tests' tolerance,
-// which is for keys of size 1. Then biases, norms of heads and the rotation of a sequence's rows.
+// are selected, the same keys counted, and the outputs and their shadows agree within the unit
+// tests' tolerance, which is for keys of size 1. Then biases, norms of heads and the rotation of a
+// sequence's rows.
 //
 // Shapes, options, rows, forks and thresholds come from the bytes; keys, values and queries are
 // normal numbers drawn from a seed of them. Thresholds keep clear of every bound, so that counts
-// have one right answer.
+// have one right answer. Relative thresholds need not: near ties may go either way.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include "tests/testing/fuzz/input_reader.h"
 #include "tests/testing/kernels/attention_case.h"
+#include "tests/testing/kernels/near_ties.h"
 
 namespace {
 
@@ -44,6 +46,50 @@ AttentionCase Shapes(InputReader& reader) {
   return made;
 }
 
+// The other index kind, with a metric that one direction rules, and a centre.
+void ChooseIndex(InputReader& reader, eta::testing::Random& random, AttentionCase& made) {
+  eta::KvGeometry& geometry = made.geometry;
+  if (!reader.Bool()) return;
+  geometry.index = eta::IndexKind::kOutlier;
+  geometry.index_dtype = eta::DType::kInt8;
+  const int64_t d = geometry.head_dim;
+  if (reader.Bool()) {
+    made.index_metric = eta::testing::HostTensor(geometry.num_kv_heads * d, d);
+    for (int64_t h = 0; h < geometry.num_kv_heads; ++h) {
+      const auto direction = eta::testing::Normal(random, 1, d);
+      for (int64_t i = 0; i < d * d; ++i) {
+        made.index_metric.row(h * d + i / d)[i % d] =
+            direction.data[i / d] * direction.data[i % d] + (i / d == i % d ? 0.5f : 0.0f);
+      }
+    }
+  }
+  if (reader.Bool()) made.index_centre = eta::testing::Normal(random, geometry.num_kv_heads, d);
+}
+
+// Makes one key of every own block stand out, so that there is no doubt which one does.
+void PlantOutliers(const AttentionCase& made, SequenceCase& sequence) {
+  const int32_t b = made.geometry.block_size;
+  for (int32_t begin = sequence.shared_blocks * b; begin < sequence.num_keys(); begin += b) {
+    const int32_t t = begin + (begin / b * 5 + 3) % b;
+    if (t >= sequence.num_keys()) continue;
+    for (int64_t i = 0; i < sequence.k.cols; ++i) sequence.k.row(t)[i] *= 4.0f;
+  }
+}
+
+void ChooseExtensions(InputReader& reader, const AttentionCase& made, SequenceCase& sequence) {
+  eta::AttentionOptions& options = sequence.attention;
+  options.sink_blocks = reader.Pick({0, 0, 1, 2, 7});
+  options.shared_reads = reader.Bool();
+  for (int words = reader.Pick({0, 0, 1, 3, 6}); words > 0; --words) {
+    sequence.tempered.push_back(reader.Raw<uint64_t>());
+  }
+  const bool outlier = made.geometry.index == eta::IndexKind::kOutlier;
+  if (outlier && made.gate == eta::Gate::kNone && reader.Bool()) {
+    options.relative = true;
+    options.relative_c = static_cast<float>(reader.Int(-60, 20)) / 10.0f;
+  }
+}
+
 void AddSequence(InputReader& reader, eta::testing::Random& random, AttentionCase& made) {
   const int32_t b = made.geometry.block_size;
   const int64_t cols = int64_t{made.geometry.num_kv_heads} * made.geometry.head_dim;
@@ -63,7 +109,10 @@ void AddSequence(InputReader& reader, eta::testing::Random& random, AttentionCas
                         .uniform_floor = made.gate == eta::Gate::kSilu && reader.Bool(),
                         .admit_all = reader.Byte() % 8 == 0};
   sequence.calibrate = sequence.kind == eta::RowKind::kPrefill && reader.Bool();
-  const float scale = reader.Pick({0.7f, 0.01f, 5.0f});
+  ChooseExtensions(reader, made, sequence);
+  const bool outlier = made.geometry.index == eta::IndexKind::kOutlier;
+  // The clearance of bounds is for steps of records of small keys.
+  const float scale = outlier ? reader.Pick({0.7f, 0.01f}) : reader.Pick({0.7f, 0.01f, 5.0f});
   sequence.k = eta::testing::Normal(random, sequence.num_keys(), cols, scale);
   sequence.v = eta::testing::Normal(random, sequence.num_keys(), cols);
   for (int32_t t = 0; t < sequence.num_keys(); ++t) {  // keys wander, so that bounds differ
@@ -83,6 +132,7 @@ void AddSequence(InputReader& reader, eta::testing::Random& random, AttentionCas
       std::copy_n(parent.v.row(0), count, sequence.v.row(0));
     }
   }
+  if (outlier) PlantOutliers(made, sequence);
   made.sequences.push_back(std::move(sequence));
 }
 
@@ -96,7 +146,7 @@ bool IsClear(const RowBounds& bounds, double threshold, double clearance,
   }
   const auto n = static_cast<int32_t>(bounds.size());
   const int32_t chunk = std::min(options.rescue_chunk, n);
-  if (chunk < 2 || n - options.pinned_blocks < chunk) return true;
+  if (chunk < 2 || options.sink_blocks > 0 || n - options.pinned_blocks < chunk) return true;
   RowBounds first(bounds.begin(), bounds.begin() + chunk);
   std::sort(first.begin(), first.end(), std::greater());
   return first[0] >= threshold || first[0] - first[1] > clearance;
@@ -152,12 +202,14 @@ double KeySize(const AttentionCase& made) {
   return largest;
 }
 
-void CheckSame(const AttentionCase& made, const AttentionResult& got, const AttentionResult& want) {
-  Require(got.selection == want.selection);
-  Require(got.tokens_attended == want.tokens_attended && got.tokens_read == want.tokens_read);
+void CheckSame(const AttentionCase& made, AttentionStep& reference, const AttentionResult& got,
+               const AttentionResult& want) {
+  Require(SelectionDifferences(made, reference, got, want).empty());
   const double tolerance =
       KeySize(made) * (made.geometry.dtype == eta::DType::kFloat32 ? 1e-5 : 2e-3);
+  Require(ShadowDifferences(made, got, want, tolerance).empty());
   for (int64_t r = 0; r < want.out.rows; ++r) {
+    if (!SameSelection(made, r, got, want)) continue;
     for (int32_t h = 0; h < made.num_query_heads; ++h) {
       const int64_t at = int64_t{h} * made.geometry.head_dim;
       Require(eta::testing::RelativeError(got.out.row(r) + at, want.out.row(r) + at,
@@ -225,6 +277,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   InputReader reader(data, size);
   AttentionCase made = Shapes(reader);
   eta::testing::Random random(made.seed);
+  ChooseIndex(reader, random, made);
   int64_t rows = 0;
   for (int n = reader.Int(1, 4); n > 0; --n) {
     AddSequence(reader, random, made);
@@ -238,7 +291,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const AttentionResult want = wanted.Run();
   Device cpu({"cpu"}, reader.Int(1, 2));
   const AttentionResult got = AttentionStep(cpu, made).Run();
-  CheckSame(made, got, want);
+  CheckSame(made, wanted, got, want);
   CheckRowOps(reader, made, reference, cpu);
   return 0;
 }

@@ -1,7 +1,6 @@
 // The index, the selection and both attentions of every backend against the reference, over random
 // ragged steps.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,8 +20,10 @@ using ::testing::Range;
 using ::testing::Values;
 using ::testing::ValuesIn;
 
-double OutputTolerance(DType kv, DType out) {
-  return (kv == DType::kFloat32 ? 1e-5 : 2e-3) + RoundingError(out);
+// Of kind outlier some keys are 4 times as large, and so is the rounding of their scores.
+double OutputTolerance(const KvGeometry& geometry, DType out) {
+  const double exact = geometry.index == IndexKind::kOutlier ? 4e-5 : 1e-5;
+  return (geometry.dtype == DType::kFloat32 ? exact : 2e-3) + RoundingError(out);
 }
 
 // Steps between two float16 values of the same sign.
@@ -147,7 +148,7 @@ TEST_P(RaggedStep, MatchesTheReference) {
     for (int32_t h = 0; h < attention_case.num_query_heads; ++h) {
       const int64_t at = static_cast<int64_t>(h) * geometry.head_dim;
       EXPECT_LT(RelativeError(got.out.row(r) + at, want.out.row(r) + at, geometry.head_dim),
-                OutputTolerance(geometry.dtype, device.activation_dtype()))
+                OutputTolerance(geometry, device.activation_dtype()))
           << "row " << r << ", head " << h;
     }
   }
@@ -159,7 +160,7 @@ TEST_P(RaggedStep, MatchesTheReference) {
                 static_cast<double>(want.above_admitted[h]), slack);
   }
   EXPECT_EQ(ShadowDifferences(attention_case, got, want,
-                              OutputTolerance(geometry.dtype, device.activation_dtype())),
+                              OutputTolerance(geometry, device.activation_dtype())),
             "");
   EXPECT_EQ(CellDifferences(attention_case, got.cells, want.cells), "");
 }
@@ -185,7 +186,7 @@ TEST_P(RaggedStep, ARowDoesNotFeelItsBatch) {
                   0)
             << "sequence " << s << ", row " << i << " differs by " << error;
       } else {
-        EXPECT_LT(error, OutputTolerance(attention_case.geometry.dtype, device.activation_dtype()))
+        EXPECT_LT(error, OutputTolerance(attention_case.geometry, device.activation_dtype()))
             << "sequence " << s << ", row " << i;
       }
       const auto kv_heads = static_cast<size_t>(attention_case.geometry.num_kv_heads);
@@ -247,140 +248,6 @@ INSTANTIATE_TEST_SUITE_P(NarrowReference, RaggedStep,
                                  Values(NarrowTypes{.cache = true, .index = true},
                                         NarrowTypes{.outlier = true})),
                          RaggedStepName);
-
-// What a reader of eta-semantics would check by hand, on every backend.
-class Selection : public ::testing::TestWithParam<BackendUnderTest> {
- protected:
-  void SetUp() override {
-    if (!WhyMissing(GetParam()).empty()) GTEST_SKIP() << WhyMissing(GetParam());
-  }
-
-  // One head, five blocks of 16 keys, a tail of 3; block j's keys are `level[j]` along the query.
-  AttentionCase Levels(const std::vector<float>& levels, float threshold) {
-    AttentionCase made;
-    made.geometry = {.num_kv_heads = 1, .head_dim = 64, .block_size = 16, .dtype = DType::kFloat32};
-    SequenceCase sequence;
-    sequence.position = static_cast<int32_t>(levels.size()) * 16 + 2;
-    sequence.k = HostTensor(sequence.num_keys(), 64);
-    sequence.v = HostTensor(sequence.num_keys(), 64);
-    for (int32_t t = 0; t < sequence.num_keys(); ++t) {
-      const auto block = static_cast<size_t>(t / 16);
-      sequence.k.row(t)[0] = block < levels.size() ? levels[block] : 0.0f;
-      sequence.v.row(t)[t % 64] = 1.0f;
-    }
-    sequence.thresholds = {threshold};
-    sequence.attention = {.z = 2.0f, .pinned_blocks = 0, .uniform_floor = false};
-    made.sequences = {sequence};
-    made.q = HostTensor(1, 64);
-    made.q.data[0] = 8.0f;  // S = level
-    return made;
-  }
-
-  std::vector<uint32_t> BlocksOf(const AttentionCase& attention_case) {
-    Device device(GetParam());
-    const AttentionResult result = AttentionStep(device, attention_case).Run();
-    std::vector<uint32_t> blocks;
-    for (const SelectedBlock& block : result.selection[0]) blocks.push_back(block.first);
-    const auto tokens = static_cast<int32_t>(blocks.size()) * 16 + 3;
-    EXPECT_EQ(result.tokens_attended[0], tokens);
-    EXPECT_EQ(result.tokens_read[0], tokens);
-    return blocks;
-  }
-};
-
-using ::testing::ElementsAre;
-
-TEST_P(Selection, ReadsTheBlocksThatReachTheThreshold) {
-  EXPECT_THAT(BlocksOf(Levels({0, 3, 1, 2, 0}, 1.5f)), ElementsAre(1, 3));
-}
-
-TEST_P(Selection, AnOffsetLowersTheThreshold) {
-  AttentionCase lower = Levels({0, 3, 1, 2, 0}, 1.5f);
-  lower.sequences[0].attention.offset = 1.0f;
-  EXPECT_THAT(BlocksOf(lower), ElementsAre(1, 2, 3));
-}
-
-TEST_P(Selection, EachHeadHasItsOwnZ) {
-  AttentionCase two = Levels({0, 0, 0}, 1.0f);
-  SequenceCase& sequence = two.sequences[0];
-  for (int32_t t = 16; t < 32; ++t) sequence.k.row(t)[0] = t % 2 == 0 ? 1.0f : -1.0f;  // bound: z
-  sequence.attention.rescue_chunk = 0;
-  two.num_query_heads = 2;
-  two.q = HostTensor(1, 128);
-  two.q.data[0] = two.q.data[64] = 8.0f;
-  sequence.thresholds = {0.75f, 0.75f};
-  sequence.head_z = {0.5f, 0.875f};
-  Device device(GetParam());
-  EXPECT_THAT(AttentionStep(device, two).Run().selection[0], ElementsAre(SelectedBlock(1, 0b10)));
-  sequence.head_z = {0.75f, 0.0f};
-  EXPECT_THAT(AttentionStep(device, two).Run().selection[0], ElementsAre(SelectedBlock(1, 0b01)));
-}
-
-TEST_P(Selection, PinsTheLastFullBlocks) {
-  AttentionCase pinned = Levels({0, 3, 1, 2, 0}, 2.5f);
-  pinned.sequences[0].attention.pinned_blocks = 2;
-  EXPECT_THAT(BlocksOf(pinned), ElementsAre(1, 3, 4));
-}
-
-TEST_P(Selection, AnEmptyHeadRescuesItsBestBlockTheFirstOfEquals) {
-  EXPECT_THAT(BlocksOf(Levels({0, 2, 3, 3, 1}, 9.0f)), ElementsAre(2));
-}
-
-TEST_P(Selection, RescueLooksAtTheFirstChunkOnly) {
-  AttentionCase chunk = Levels({0, 2, 1, 3, 1}, 2.5f);
-  chunk.sequences[0].attention.rescue_chunk = 3;
-  EXPECT_THAT(BlocksOf(chunk), ElementsAre(1, 3));
-}
-
-TEST_P(Selection, APinnedBlockInTheChunkMakesRescueNeedless) {
-  AttentionCase pinned = Levels({0, 3, 1, 2, 0}, 9.0f);
-  pinned.sequences[0].attention.pinned_blocks = 1;
-  EXPECT_THAT(BlocksOf(pinned), ElementsAre(4));
-}
-
-TEST_P(Selection, AHeadThatPrunesNothingFeelsNoFloor) {
-  // Scores of -18: against a floor of weight 1 they would be lost in rounding.
-  AttentionCase low = Levels({-18, -17, -18, -16, -17}, -40.0f);
-  for (int32_t t = 80; t < low.sequences[0].num_keys(); ++t) low.sequences[0].k.row(t)[0] = -18.0f;
-  Device device(GetParam());
-  const AttentionResult without = AttentionStep(device, low).Run();
-  low.sequences[0].attention.uniform_floor = true;
-  const AttentionResult with = AttentionStep(device, low).Run();
-  EXPECT_EQ(with.tokens_attended[0], 83);
-  for (int32_t i = 0; i < 64; ++i) EXPECT_EQ(with.out.data[i], without.out.data[i]);
-  float sum = 0.0f;
-  for (int32_t i = 0; i < 64; ++i) sum += with.out.data[i];
-  EXPECT_NEAR(sum, 1.0f, 1e-5 + RoundingError(device.activation_dtype()))
-      << "weights of values that are unit vectors";
-}
-
-TEST_P(Selection, FullAttentionReadsEverything) {
-  AttentionCase full = Levels({0, 3, 1, 2, 0}, 9.0f);
-  full.sequences[0].attention.admit_all = true;
-  EXPECT_THAT(BlocksOf(full), ElementsAre(0, 1, 2, 3, 4));
-}
-
-TEST_P(Selection, TheFloorGivesPrunedKeysWeightOne) {
-  AttentionCase floor = Levels({0, 2, 0, 0, 0}, 1.0f);
-  floor.beta = 200.0f;  // a hard gate: logits below the threshold are 0
-  floor.sequences[0].attention.uniform_floor = true;
-  Device device(GetParam());
-  const AttentionResult result = AttentionStep(device, floor).Run();
-  EXPECT_EQ(result.tokens_attended[0], 19);
-  // 83 keys: 16 of weight e^2, the rest of weight 1. Coordinate 20 is the value of key 20 (block 1)
-  // alone, coordinate 40 of key 40 (block 2), coordinate 0 of keys 0 and 64.
-  const double total = 16 * std::exp(2.0) + 67;
-  const auto expect = [&](int64_t coordinate, double want) {
-    EXPECT_NEAR(result.out.row(0)[coordinate], want,
-                1e-6 + want * RoundingError(device.activation_dtype()));
-  };
-  expect(20, std::exp(2.0) / total);
-  expect(40, 1.0 / total);
-  expect(0, 2.0 / total);
-}
-
-INSTANTIATE_TEST_SUITE_P(Kernels, Selection, ValuesIn(AllBackends()),
-                         [](const auto& test) { return TestName(test.param); });
 
 }  // namespace
 }  // namespace eta::testing

@@ -132,10 +132,8 @@ TEST(NarrowTypesOnTheCpu, AreRefusedByName) {
 
 TEST(OutlierIndexOnTheCpu, IsOfInt8Only) {
   Device cpu({"cpu"});
-  KvGeometry index = {.num_kv_heads = 2,
-                      .head_dim = 64,
-                      .index = IndexKind::kOutlier,
-                      .index_dtype = DType::kInt8};
+  KvGeometry index = {
+      .num_kv_heads = 2, .head_dim = 64, .index = IndexKind::kOutlier, .index_dtype = DType::kInt8};
   ASSERT_TRUE(cpu->Layout(index).ok());
   EXPECT_EQ(cpu->Layout(index)->record_bytes, 2u * 512u);  // 196 and V totals, in cache lines
   for (const DType other : {DType::kFloat16, DType::kFloat32}) {
