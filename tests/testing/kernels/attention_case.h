@@ -81,7 +81,7 @@ class AttentionStep {
 
   // Runs PredictThresholds, SelectBlocks, DecodeAttention, PrefillAttention, CountRecall,
   // MeasureShadow over every other decode row and, if a sequence calibrates, CollectCalibration.
-  // Runs them `times` times in the same memory and returns
+  // Runs them `times` times in the same memory, MeasureShadow in the first one alone, and returns
   // the last results.
   AttentionResult Run(int times = 1);
 
