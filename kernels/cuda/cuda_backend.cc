@@ -15,12 +15,13 @@
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/host/device.h"
 #include "kernels/cuda/host/step_plan.h"
+#include "kernels/cuda/host/targets.h"
 #include "kernels/cuda/host/transfer.h"
+#include "kernels/cuda/index/unpack_record.h"
 #include "kernels/cuda/prefill/prefill_widen.h"
 #include "kernels/cuda/program.h"
 #include "kernels/cuda/rows/matmul.h"
 #include "kernels/cuda/rows/sampling.h"
-#include "kernels/quantize.h"
 
 namespace eta::cuda {
 namespace {
@@ -46,27 +47,6 @@ std::vector<std::byte> Converted(const HostMatrix& part, DType dtype) {
   }
   return out;
 }
-
-// Where results go on the host after a program has run.
-struct CountsTarget {
-  int64_t tokens_attended;  // Results
-  int64_t tokens_read;
-  int32_t num_query_heads;
-  int32_t num_kv_heads;
-  AttentionCounts counts;
-};
-struct RecallTarget {
-  int64_t above;  // Results
-  int32_t num_query_heads;
-  int64_t* above_host;
-  int64_t* above_admitted_host;
-};
-struct SampleTarget {
-  int64_t results;  // Results
-  int32_t num_rows;
-  std::span<SampleRow> rows;
-};
-using Target = std::variant<CountsTarget, RecallTarget, SampleTarget>;
 
 class CudaBackend final : public Backend {
  public:
@@ -116,8 +96,15 @@ class CudaBackend final : public Backend {
   size_t LateMemory(const KvGeometry& geometry, int64_t context,
                     int64_t decode_rows) const override {
     const int64_t capacity = context / geometry.block_size + 1;
-    return WideBytes(geometry, context) +
-           PoolBlockBytes(decode_rows, geometry.num_kv_heads, capacity);
+    // Of a selection that may have relative thresholds, with as many heads as the fast kernels
+    // take.
+    constexpr int64_t kGroup = 16;
+    const size_t masses = geometry.index == IndexKind::kOutlier
+                              ? MassBytes(decode_rows, geometry.num_kv_heads, kGroup, capacity)
+                              : 0;
+    return WideBytes(geometry, context) + masses +
+           PoolBlockBytes(decode_rows, geometry.num_kv_heads, capacity) +
+           ShadowBytes(context, kGroup * geometry.num_kv_heads, geometry.head_dim);
   }
 
   std::optional<double> last_step_seconds() const override { return last_step_seconds_; }
@@ -197,29 +184,12 @@ class CudaBackend final : public Backend {
     Copy(bytes.data(), kv.records + static_cast<size_t>(block) * bytes.size(), bytes.size(),
          cudaMemcpyDeviceToHost, "record of a block");
     const auto d = static_cast<size_t>(geometry.head_dim);
-    const std::byte* mu = bytes.data() + tile.Mu(kv_head);
-    const std::byte* sigma = bytes.data() + tile.Sigma(kv_head);
-    BlockRecord record;
-    record.v_total.resize(d);
-    if (tile.narrow_index) {
-      RecordTrailer trailer;
-      std::memcpy(&trailer, bytes.data() + tile.MaxNorm(kv_head), sizeof(trailer));
-      record.mu_error = trailer.mu_error;
-      for (size_t i = 0; i < d; ++i) {
-        record.mu.push_back(trailer.mu_scale * std::to_integer<int8_t>(mu[i]));
-        record.sigma.push_back(trailer.sigma_scale *
-                               E4M3ToFloat(std::to_integer<uint8_t>(sigma[i])));
-      }
-    } else {
-      for (size_t i = 0; i < d; ++i) {
-        const auto element = static_cast<int64_t>(i);
-        record.mu.push_back(LoadElement(DType::kFloat16, mu, element));
-        record.sigma.push_back(LoadElement(DType::kFloat16, sigma, element));
-      }
+    std::vector<float> centre(d);
+    if (kv.index_centre != nullptr) {
+      Copy(centre.data(), kv.index_centre + static_cast<size_t>(kv_head) * d, d * sizeof(float),
+           cudaMemcpyDeviceToHost, "centre of the index");
     }
-    std::memcpy(&record.max_norm, bytes.data() + tile.MaxNorm(kv_head), sizeof(float));
-    std::memcpy(record.v_total.data(), bytes.data() + tile.VTotal(kv_head), d * sizeof(float));
-    return record;
+    return UnpackRecord(tile, bytes, kv_head, centre);
   }
 
   bool defers() const override { return true; }
@@ -230,6 +200,7 @@ class CudaBackend final : public Backend {
     step_ = PackedStep();
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
     program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
+    launches_ = step_.has_prefill;
   }
 
   void Embed(const EmbedParams& params) override {
@@ -274,7 +245,8 @@ class CudaBackend final : public Backend {
     const auto kv_heads = static_cast<size_t>(params.geometry.num_kv_heads);
     const int64_t head_z = AddProfiles(&StepProfile::head_z, params.layer, params.num_query_heads);
     if (!ok()) return;
-    SelectBlocksOp op = {params, head_z, results_.Add(rows * query_heads * sizeof(int32_t)),
+    SelectBlocksOp op = {params, step_.relative, head_z,
+                         results_.Add(rows * query_heads * sizeof(int32_t)),
                          results_.Add(rows * kv_heads * sizeof(int32_t))};
     op.params.layer = 0;
     op.params.counts = {};
@@ -291,7 +263,17 @@ class CudaBackend final : public Backend {
     if (step_.has_prefill) Add(PrefillAttentionOp{params});
   }
 
-  void MeasureShadow(const ShadowParams& /*params*/) override {}
+  void MeasureShadow(const ShadowParams& params) override {
+    if (params.rows.empty() || !ok()) return;
+    const size_t count = params.rows.size() * static_cast<size_t>(params.attention.num_query_heads);
+    ShadowOp op = {params.attention,
+                   {params.rows.begin(), params.rows.end()},
+                   results_.Add(count * sizeof(float)),
+                   results_.Add(count * sizeof(float))};
+    targets_.push_back(ShadowTarget{op.mass, op.error, count, params.mass, params.error});
+    launches_ = true;
+    Add(std::move(op));
+  }
   void CountRecall(const RecallParams& params) override {
     const int32_t heads = params.attention.num_query_heads;
     const int64_t above = results_.Add(2 * static_cast<size_t>(heads) * sizeof(int64_t));
@@ -343,10 +325,10 @@ class CudaBackend final : public Backend {
   static Weight WeightOf(const Matrix* matrix) {
     return static_cast<const DeviceMatrix*>(matrix)->weight();
   }
-  void Add(const Op& op) {
+  void Add(Op op) {
     if (!ok()) return;
-    program_.Add(op);
-    if (!step_.has_prefill) graphs_.Follow(program_);
+    program_.Add(std::move(op));
+    if (!launches_) graphs_.Follow(program_);
   }
   int64_t AddPiece(size_t bytes) { return ok() ? uploads_.AddPiece(bytes) : 0; }
 
@@ -417,6 +399,7 @@ class CudaBackend final : public Backend {
   // Forgets the recorded ops.
   void Clear() {
     program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
+    launches_ = step_.has_prefill;
     uploads_.ClearPieces();
     results_.Clear();
     targets_.clear();
@@ -425,7 +408,7 @@ class CudaBackend final : public Backend {
   void Run() {
     const Machine machine = {*device_, scratch_, *products_, uploads_, results_};
     const auto launch = [&] { program_.Launch(machine); };
-    if (step_.has_prefill) {
+    if (launches_) {
       launch();
       return;
     }
@@ -439,31 +422,8 @@ class CudaBackend final : public Backend {
     device_->Check(cudaEventElapsedTime(&milliseconds, begin_, end_), "time of a step");
     step_seconds_ += static_cast<double>(milliseconds) / 1e3;
     for (const Target& target : running_targets_) {
-      std::visit([this](const auto& to) { Deliver(to); }, target);
+      std::visit([this](const auto& to) { to.Take(results_, running_rows_); }, target);
     }
-  }
-
-  void Deliver(const CountsTarget& to) const {
-    CopyDecodeRows(to.tokens_attended, to.num_query_heads, to.counts.tokens_attended);
-    CopyDecodeRows(to.tokens_read, to.num_kv_heads, to.counts.tokens_read);
-  }
-  void CopyDecodeRows(int64_t result, int32_t cols, int32_t* to) const {
-    if (to == nullptr) return;
-    const auto* from = reinterpret_cast<const int32_t*>(results_.HostAt(result));
-    for (const PackedStep::Rows& rows : running_rows_) {
-      const int64_t begin = int64_t{rows.begin} * cols;
-      std::copy_n(from + begin, int64_t{rows.count} * cols, to + begin);
-    }
-  }
-  void Deliver(const RecallTarget& to) const {
-    const auto* above = reinterpret_cast<const int64_t*>(results_.HostAt(to.above));
-    for (int32_t h = 0; h < to.num_query_heads; ++h) {
-      to.above_host[h] += above[h];
-      to.above_admitted_host[h] += above[to.num_query_heads + h];
-    }
-  }
-  void Deliver(const SampleTarget& to) const {
-    Unpack(results_.HostAt(to.results), to.num_rows, to.rows);
   }
 
   std::unique_ptr<Device> device_;
@@ -479,6 +439,7 @@ class CudaBackend final : public Backend {
   PackedStep step_;
   int32_t block_size_ = 0;  // the block size that screening is packed for; 0: not packed
   Program program_;
+  bool launches_ = false;  // the program runs once: a prompt's rows, a shadow
   std::vector<Target> targets_;
   // The program that runs. The members above may already hold the next step.
   bool runs_ = false;

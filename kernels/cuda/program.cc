@@ -66,7 +66,7 @@ class Launcher {
     context.step.head_z = op.head_z != 0
                               ? reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.head_z))
                               : nullptr;
-    SelectBlocks(context, op.params, counts_);
+    SelectBlocks(context, op.params, counts_, op.relative);
   }
   void operator()(const DecodeAttentionOp& op) {
     DecodeAttention(For(op.params.q), op.params, counts_);
@@ -79,6 +79,11 @@ class Launcher {
     machine_.device.Check(
         cudaMemsetAsync(above, 0, 2 * heads * sizeof(int64_t), machine_.device.stream()), "recall");
     CountRecall(For(op.params.q), {op.params, nullptr, nullptr}, above, above + heads);
+  }
+  void operator()(const ShadowOp& op) {
+    MeasureShadow(For(op.params.q), op.params, op.rows,
+                  reinterpret_cast<float*>(machine_.results.DeviceAt(op.mass)),
+                  reinterpret_cast<float*>(machine_.results.DeviceAt(op.error)));
   }
   void operator()(const SwiGluParams& params) { SwiGlu(For(params.out), params); }
   void operator()(const SampleOp& op) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -53,6 +54,7 @@ struct ThresholdOp {
 
 struct SelectBlocksOp {
   SelectBlocksParams params;  // without counts; layer 0: `head_z` holds this op's layer alone
+  bool relative;              // a decode row has relative thresholds
   int64_t head_z;             // Uploads: float [F, HQ]; 0: no sequence has any
   int64_t tokens_attended;    // Results: int32 [R, HQ]
   int64_t tokens_read;        // Results: int32 [R, HKV]
@@ -80,6 +82,14 @@ struct RecallOp {
   bool operator==(const RecallOp&) const = default;
 };
 
+struct ShadowOp {
+  AttentionParams params;
+  std::vector<int32_t> rows;
+  int64_t mass;   // Results: float [rows.size(), HQ]
+  int64_t error;  // Results: likewise
+  bool operator==(const ShadowOp&) const = default;
+};
+
 struct SampleOp {
   TensorView logits;
   int32_t num_rows;  // padded
@@ -88,9 +98,10 @@ struct SampleOp {
   bool operator==(const SampleOp&) const = default;
 };
 
-using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, AddBiasParams, NormHeadsParams, RopeParams,
-                        AppendKvParams, ThresholdOp, SelectBlocksOp, DecodeAttentionOp,
-                        PrefillAttentionOp, RecallOp, CalibrationOp, SwiGluParams, SampleOp>;
+using Op =
+    std::variant<EmbedOp, RmsNormOp, MatMulOp, AddBiasParams, NormHeadsParams, RopeParams,
+                 AppendKvParams, ThresholdOp, SelectBlocksOp, DecodeAttentionOp, PrefillAttentionOp,
+                 RecallOp, ShadowOp, CalibrationOp, SwiGluParams, SampleOp>;
 
 // The parts of the device that launching needs.
 struct Machine {
@@ -103,7 +114,7 @@ struct Machine {
 
 class Program {
  public:
-  void Add(Op op) { ops_.push_back(op); }
+  void Add(Op op) { ops_.push_back(std::move(op)); }
   size_t size() const { return ops_.size(); }
   bool empty() const { return ops_.empty(); }
   // Begins a new step with arrays for `padded_rows` rows. `single_rows`: every sequence decodes one

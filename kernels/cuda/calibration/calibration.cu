@@ -33,6 +33,7 @@ struct CalibrationArgs {
   PrefillParams prefill;  // its tiles are of one query head; it has no output
   KvTile tile;            // the cache itself, for its records
   const std::byte* records;
+  const float* centre;  // of kind outlier: [HKV, d] or null
   int32_t num_query_heads;
   int32_t num_tiles;
   ScoreCellFinder finder;
@@ -116,7 +117,11 @@ __device__ __forceinline__ void CountNeeded(const CalibrationArgs& args, const P
   const int32_t piece_keys = min(b, kTileKeys);
   const int32_t pieces = kTileKeys / piece_keys;  // pieces of a key tile
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t pinned = args.prefill.step.rows[tile.row_begin].pinned_blocks;
+  const StepRow& of_sequence = args.prefill.step.rows[tile.row_begin];
+  const int32_t sinks = of_sequence.sink_blocks;
+  const int32_t pinned = of_sequence.pinned_blocks;
+  const float* centre =
+      args.centre != nullptr ? args.centre + static_cast<int64_t>(kv_head) * kHeadDim : nullptr;
   const int32_t* table = args.prefill.step.tables + tile.table_begin + args.prefill.tables_begin;
   const int32_t tasks = (end - begin) * pieces * (kCalibrationRows / 32);
   for (int32_t task = threadIdx.x / 32; task < tasks; task += kWarps) {
@@ -130,28 +135,25 @@ __device__ __forceinline__ void CountNeeded(const CalibrationArgs& args, const P
     const uint32_t count = __dp4a(bytes & mask, 0x01010101u, 0u);
     const int32_t block = first_key / b;
     const int32_t num_full = (tile.position + row + 1) / b;
-    const bool is_pinned = block >= num_full - min(max(pinned, 0), num_full);
-    if (is_pinned) totals.unconditional += count;
-    const bool searches = count != 0 && !is_pinned;
+    const bool is_read = AlwaysRead(sinks, pinned, num_full).Has(block);
+    if (is_read) totals.unconditional += count;
+    const bool searches = count != 0 && !is_read;
     if (!__any_sync(~0u, searches)) continue;
 
     const std::byte* record =
         args.records + static_cast<size_t>(table[block]) * cache.record_bytes();
-    const std::byte* mu = record + cache.Mu(kv_head);
-    const std::byte* sigma = record + cache.Sigma(kv_head);
     const float* queries = memory.queries + row * kStride;
     RecordProducts products{};
+    QueryTerms query = {.norm = memory.norms[row]};
 #pragma unroll 4
     for (int32_t pair = 0; pair < kHeadDim / 2; ++pair) {
-      const RecordPair of_record = LoadPair(mu, sigma, pair, cache.narrow_index);
       const float2 q = *reinterpret_cast<const float2*>(queries + 2 * pair);
-      const float x = q.x * of_record.sigma.x;
-      const float y = q.y * of_record.sigma.y;
-      products.q_mu += q.x * of_record.mu.x + q.y * of_record.mu.y;
-      products.variance += x * x + y * y;
+      products.Add(q, LoadPair(cache, record, kv_head, pair));
+      query.size += fabsf(q.x) + fabsf(q.y);
+      if (centre != nullptr) query.centre += q.x * centre[2 * pair] + q.y * centre[2 * pair + 1];
     }
     if (!searches) continue;
-    const BlockBound bound = products.Bound(TrailerOf(cache, record, kv_head), memory.norms[row],
+    const BlockBound bound = products.Bound(cache.form, ScalarsOf(cache, record, kv_head), query,
                                             args.prefill.softmax_scale);
     const int32_t needed = NeededZBin(bound, memory.thresholds[row]);
     atomicAdd(cells + args.layout.needed(needed), static_cast<unsigned long long>(count));
@@ -316,6 +318,7 @@ CalibrationArgs Prepare(const Context& context, const CalibrationParams& params)
   CalibrationArgs args = {.prefill = {},
                           .tile = KvTile(params.geometry),
                           .records = params.kv.records,
+                          .centre = params.kv.index_centre,
                           .num_query_heads = params.num_query_heads,
                           .num_tiles = 0,
                           .finder = ScoreCellFinder(params.bins),

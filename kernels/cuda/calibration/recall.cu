@@ -5,6 +5,7 @@
 // It scores every key of every row, one thread per key, without tensor cores. It is for evaluation
 // only, and speed is no aim.
 
+#include "kernels/cuda/calibration/listed_heads.cuh"
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/ops.h"
@@ -21,22 +22,6 @@ struct RecallArgs {
   unsigned long long* above;           // [HQ]
   unsigned long long* above_admitted;  // [HQ]
 };
-
-// Returns the heads that admitted full block `ordinal`, from the ascending list of blocks.
-__device__ uint32_t AdmittingHeads(const uint32_t* blocks, const uint32_t* heads, int32_t count,
-                                   int32_t ordinal) {
-  int32_t low = 0;
-  int32_t high = count;
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (static_cast<int32_t>(blocks[middle]) < ordinal) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low < count && static_cast<int32_t>(blocks[low]) == ordinal ? heads[low] : 0;
-}
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -66,9 +51,6 @@ __global__ void __launch_bounds__(kThreads)
   const float* thresholds =
       params.thresholds.data + row_index * params.thresholds.stride + first_head;
   const int64_t list = static_cast<int64_t>(row_index) * tile.num_kv_heads + kv_head;
-  const uint32_t* blocks = params.selection.blocks + list * params.selection.capacity;
-  const uint32_t* heads = params.selection.heads + list * params.selection.capacity;
-  const int32_t count = params.selection.counts[list];
   const int32_t num_keys = row.position + 1;
   const int32_t num_full = num_keys / tile.block_size;
   for (int32_t first = 0; first < num_keys; first += kThreads) {
@@ -77,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t ordinal = position / tile.block_size;
     const uint32_t admitting = row.admit_all != 0 || ordinal >= num_full
                                    ? ~0u
-                                   : AdmittingHeads(blocks, heads, count, ordinal);
+                                   : ListedHeads(params.selection, list, ordinal);
     const std::byte* key_tile =
         params.kv.tiles + tile.K(args.step.tables[row.table_begin + ordinal], kv_head);
     for (int32_t head = 0; head < group; head += kHeadsAtOnce) {

@@ -1,6 +1,6 @@
 // DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
 // and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
-// [R, HQ * d] (eta-semantics.md, "Gate" and "Selection", steps 5 to 7).
+// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 6 and 7).
 //
 // Memory binds, then start and end of the kernels. decode_plan.cuh cuts the lists into stages,
 // decode_stages.cuh copies the stages into shared memory, decode_softmax.cuh computes on them, and
@@ -103,7 +103,7 @@ inline constexpr int kMostCtasPerSm =
     : D == 64 && HeadTiles == 1 && std::is_same_v<Element, E4M3> ? 3
                                                                  : 2;
 
-// Steps 5 to 7 of the selection for the decode rows. The stages of all lists form one stream,
+// Steps 6 and 7 of the selection for the decode rows. The stages of all lists form one stream,
 // whatever the rows' lengths. Units says which stages a CTA takes.
 template <typename Element, int D, int HeadTiles>
 __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles>)
@@ -223,6 +223,7 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
                              params.selection,
                              pool_blocks,
                              counts.tokens_attended,
+                             counts.tokens_read,
                              reinterpret_cast<std::byte*>(params.out.data),
                              params.out.stride,
                              params.out.dtype,

@@ -37,6 +37,7 @@ struct DecodeArgs {
   BlockSelection selection;
   const uint32_t* pool_blocks;     // [rows, HKV, capacity]: the pool's blocks of selection.blocks
   const int32_t* tokens_attended;  // [R, HQ]
+  const int32_t* tokens_read;      // [R, HKV]
   std::byte* out;
   int64_t out_stride;
   DType out_dtype;
@@ -56,9 +57,15 @@ struct DecodeArgs {
 // terms cancel in exact arithmetic but not in float32, so they are left out.
 __device__ __forceinline__ bool HasFloor(const DecodeArgs& args, const StepRow& row,
                                          int32_t row_index, int32_t query_head) {
-  return args.gated && row.uniform_floor != 0 && row.admit_all == 0 &&
-         args.tokens_attended[static_cast<int64_t>(row_index) * args.num_query_heads +
-                              query_head] <= row.position;
+  if (!args.gated || row.uniform_floor == 0 || row.admit_all != 0) return false;
+  const int32_t num_kv_heads = args.tile.num_kv_heads;
+  const int32_t group = args.num_query_heads / num_kv_heads;
+  const int32_t attended =
+      row.shared_reads != 0
+          ? args.tokens_read[static_cast<int64_t>(row_index) * num_kv_heads + query_head / group]
+          : args.tokens_attended[static_cast<int64_t>(row_index) * args.num_query_heads +
+                                 query_head];
+  return attended <= row.position;
 }
 
 // The number of stages of a list with `num_blocks` full blocks and a partial tail of `tail` tokens.

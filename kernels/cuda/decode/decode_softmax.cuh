@@ -108,6 +108,8 @@ struct WarpState {
       }
     }
 
+    if (note.tempered() != 0) Temper(note, scores, corrections);
+
     // Logits in units of log2. A token that is not admitted weighs nothing.
     float logit_scale[2] = {args.scale * kLog2e, args.scale * kLog2e};
     int exponents[2];  // exponents of the values
@@ -185,6 +187,19 @@ struct WarpState {
           }
         }
       }
+    }
+  }
+
+  // Sets the scores of tempered tokens to 0, the row's own one excepted: the gate leaves 0 as it
+  // is.
+  __device__ static void Temper(const WarpNote& note, float (&scores)[HeadTiles][4],
+                                float (&corrections)[HeadTiles][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = Tokens::TokenOfRow(static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8);
+      if (token == note.own() || (note.tempered() >> token & 1u) == 0) continue;
+#pragma unroll
+      for (int tile = 0; tile < HeadTiles; ++tile) scores[tile][i] = corrections[tile][i] = 0.0f;
     }
   }
 

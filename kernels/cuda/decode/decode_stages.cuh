@@ -10,22 +10,32 @@ namespace eta::cuda::decode {
 
 // The copying warp's note to a computing warp about its 16 tokens of a stage: one read of 16 bytes.
 struct alignas(16) WarpNote {
-  uint32_t heads;  // heads of the group that admit the tokens' block
+  uint32_t heads;  // heads of the group that attend to the tokens' block
   // From the low bits: how many of the 16 tokens exist (0 to 16); which of them is the row's own
-  // token (0 to 15, or 16: none here); then flags.
+  // token (0 to 15, or 16: none here); flags; and in the upper half which tokens are tempered.
   uint32_t tokens;
   int32_t list;  // -1: there are no more stages
   int32_t unit;
 
-  static constexpr uint32_t kTail = 1u << 16;  // tokens of the partial block
-  static constexpr uint32_t kLast = 1u << 17;  // last stage of the list in this unit
-  __device__ int valid() const { return static_cast<int>(tokens & 0xff); }
-  __device__ int own() const { return static_cast<int>(tokens >> 8 & 0xff); }
+  static constexpr int kOwnShift = 5;
+  static constexpr uint32_t kTail = 1u << 10;  // tokens of the partial block
+  static constexpr uint32_t kLast = 1u << 11;  // last stage of the list in this unit
+  static constexpr int kTemperedShift = 16;
+  __device__ int valid() const { return static_cast<int>(tokens & 0x1f); }
+  __device__ int own() const { return static_cast<int>(tokens >> kOwnShift & 0x1f); }
+  __device__ uint32_t tempered() const { return tokens >> kTemperedShift; }
   __device__ bool Has(uint32_t flag) const { return (tokens & flag) != 0; }
 };
 struct StageNote {
   WarpNote warps[kComputeWarps];
 };
+
+// Which of the 16 keys from `position` on, a multiple of 16, are tempered.
+__device__ __forceinline__ uint32_t TemperedTokens(const StepView& step, const TemperedKeys& keys,
+                                                   int32_t position) {
+  if (position / 32 >= keys.words) return 0;
+  return static_cast<uint32_t>(step.tables[keys.begin + position / 32]) >> (position & 16) & 0xffff;
+}
 
 // Reads the calling warp's note.
 __device__ __forceinline__ WarpNote ReadNote(const WarpNote& shared) {
@@ -102,6 +112,16 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
     admitting[e] = full ? heads[first_entry + e] : 0xffffffffu;
   }
   const StepRow& row = args.step.rows[args.first_row + list / tile.num_kv_heads];
+  const bool tempers = args.gated && row.tempered.words > 0;
+  uint32_t ordinals[kMaxEntries] = {};
+  if (tempers) {
+    const uint32_t* of_list = args.selection.blocks + global_list * args.selection.capacity;
+#pragma unroll
+    for (int e = 0; e < kMaxEntries; ++e) {
+      const bool full = e < entries && first_entry + e < num_blocks;
+      ordinals[e] = full ? of_list[first_entry + e] : 0;
+    }
+  }
   const int32_t num_full = (row.position + 1) >> shift;
   const int32_t tail = (row.position + 1) & in_block;
   const bool identity = row.admit_all != 0;
@@ -134,6 +154,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
     int32_t own = -1;
     uint32_t admitted = 0;
     uint32_t partial = 0;
+    uint32_t tempered = 0;
 #pragma unroll
     for (int i = 0; i < kMaxEntries; ++i) {
       if (i != e || source.block[i] < 0) continue;
@@ -143,9 +164,17 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
       if (i == own_entry) own = (row.position & in_block) - first;
       admitted = identity ? 0xffffffffu : admitting[i];
       partial = is_tail ? WarpNote::kTail : 0u;
+      if (tempers) {
+        const int32_t ordinal = is_tail    ? num_full
+                                : identity ? first_entry + i
+                                           : static_cast<int32_t>(ordinals[i]);
+        tempered = TemperedTokens(args.step, row.tempered, (ordinal << shift) + first);
+      }
     }
     const auto place = static_cast<uint32_t>(own >= 0 && own < 16 ? own : 16);
-    source.note.warps[w] = {admitted, static_cast<uint32_t>(valid) | place << 8 | last | partial,
+    source.note.warps[w] = {admitted,
+                            static_cast<uint32_t>(valid) | place << WarpNote::kOwnShift | last |
+                                partial | tempered << WarpNote::kTemperedShift,
                             list, unit};
   }
   return source;

@@ -11,10 +11,13 @@
 // transposes bytes. The exponents of the scales follow the V tile, int8 [2][b], K's first
 // (eta-semantics.md, "8-bit cache"). One bulk copy brings all of it (8320 bytes).
 //
-// A block's record has three parts: mu float16 [d] and sigma float16 [d] of every KV head, which
-// screening reads; M float32 of every KV head; v_total float32 [d] of every KV head, which the
-// floor reads once per row, from the last full block. With an 8-bit index the parts are: mu8 int8
-// [d] and sigma8 e4m3 [d] of every KV head; a RecordTrailer of every KV head; v_total.
+// A block's record has three parts: the vectors of every KV head, which screening reads; scalars of
+// every KV head; v_total float32 [d] of every KV head, which the floor reads once per row, from the
+// last full block. Vectors and scalars of a KV head, by form:
+//
+//   kHalf     mu float16 [d], sigma float16 [d]                  M float32
+//   kNarrow   mu8 int8 [d], sigma8 e4m3 [d]                      RecordTrailer
+//   kOutlier  mu8 int8 [d], sigma8 uint8 [d], out8 int8 [d]      OutlierTrailer
 #pragma once
 
 #include <cstddef>
@@ -34,6 +37,8 @@ namespace eta::cuda {
 inline constexpr int32_t kMaxGroup = 32;
 // The largest head dimension that the layout takes.
 inline constexpr int32_t kMaxHeadDim = 256;
+// The most tokens of a block.
+inline constexpr int32_t kMaxBlockSize = 128;
 
 // Whether the tensor-core kernels take a geometry. All others go through the plain kernels.
 ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, int32_t group,
@@ -44,12 +49,27 @@ ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, i
   return narrow && dim && block && group >= 1 && group <= 16;
 }
 
-// The scalars of an 8-bit record, per KV head.
+// What a record holds (eta-semantics.md, "Block index"): a float16 or an 8-bit record of kind
+// moment, or one of kind outlier.
+enum class RecordForm : uint8_t { kHalf, kNarrow, kOutlier };
+
+ETA_HOST_DEVICE RecordForm FormOf(const KvGeometry& geometry) {
+  if (geometry.index == IndexKind::kOutlier) return RecordForm::kOutlier;
+  return geometry.index_dtype == DType::kInt8 ? RecordForm::kNarrow : RecordForm::kHalf;
+}
+
+// The scalars of an 8-bit record of kind moment, per KV head.
 struct alignas(16) RecordTrailer {
   float max_norm;     // M
   float mu_scale;     // p
   float mu_error;     // e
   float sigma_scale;  // 2^x
+};
+
+// The steps of a record of kind outlier, per KV head: bits of float16.
+struct alignas(4) OutlierTrailer {
+  uint16_t step;          // A
+  uint16_t outlier_step;  // B
 };
 
 struct KvTile {
@@ -62,7 +82,7 @@ struct KvTile {
                                                              : 2),
         chunk_elements(16 / element_bytes),
         swizzled(SupportsTensorCores(head_dim, block_size, 1, geometry.dtype)),
-        narrow_index(geometry.index_dtype == DType::kInt8) {}
+        form(FormOf(geometry)) {}
 
   // Bytes of one K or V tile. block_bytes() covers a block with all KV heads.
   ETA_HOST_DEVICE size_t tile_bytes() const {
@@ -113,18 +133,22 @@ struct KvTile {
   // Bytes of one block's record, all KV heads, and offsets inside it.
   ETA_HOST_DEVICE size_t record_bytes() const { return (VTotal(num_kv_heads) + 127) / 128 * 128; }
   ETA_HOST_DEVICE size_t Mu(int32_t kv_head) const {
-    return static_cast<size_t>(kv_head) * head_dim * (narrow_index ? 2 : 4);
+    const int32_t per_element = form == RecordForm::kHalf ? 4 : form == RecordForm::kNarrow ? 2 : 3;
+    return static_cast<size_t>(kv_head) * head_dim * per_element;
   }
   ETA_HOST_DEVICE size_t Sigma(int32_t kv_head) const {
-    return Mu(kv_head) + static_cast<size_t>(head_dim) * (narrow_index ? 1 : 2);
+    return Mu(kv_head) + static_cast<size_t>(head_dim) * (form == RecordForm::kHalf ? 2 : 1);
   }
-  // Byte offset of M with a float16 index, or of the RecordTrailer, whose first member is M, with
-  // an 8-bit index.
-  ETA_HOST_DEVICE size_t MaxNorm(int32_t kv_head) const {
-    return Mu(num_kv_heads) + static_cast<size_t>(kv_head) * (narrow_index ? 16 : 4);
+  // kOutlier.
+  ETA_HOST_DEVICE size_t Outlier(int32_t kv_head) const {
+    return Mu(kv_head) + 2 * static_cast<size_t>(head_dim);
   }
+  ETA_HOST_DEVICE size_t Scalars(int32_t kv_head) const {
+    return Mu(num_kv_heads) + static_cast<size_t>(kv_head) * scalar_bytes();
+  }
+  ETA_HOST_DEVICE int32_t scalar_bytes() const { return form == RecordForm::kNarrow ? 16 : 4; }
   ETA_HOST_DEVICE size_t VTotal(int32_t kv_head) const {
-    return (MaxNorm(num_kv_heads) + 15) / 16 * 16 + static_cast<size_t>(kv_head) * head_dim * 4;
+    return (Scalars(num_kv_heads) + 15) / 16 * 16 + static_cast<size_t>(kv_head) * head_dim * 4;
   }
 
   int32_t head_dim;
@@ -133,7 +157,7 @@ struct KvTile {
   int32_t element_bytes;
   int32_t chunk_elements;  // elements in 16 bytes
   bool swizzled;
-  bool narrow_index;  // int8 instead of float16
+  RecordForm form;
 };
 
 }  // namespace eta::cuda

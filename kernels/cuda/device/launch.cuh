@@ -29,7 +29,7 @@ __device__ __forceinline__ void AllowNext() {
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;  // dynamic; above 48 KB the launcher asks for it
+  size_t shared_bytes = 0;  // dynamic; the launcher asks for more than 48 KB with static memory
   unsigned cluster = 1;     // neighbours along x that form a cluster; divides grid.x
 };
 
@@ -37,7 +37,8 @@ template <typename... Params, typename... Args>
 void Launch(Device& device, const char* what, const LaunchShape& shape, void (*kernel)(Params...),
             Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  if (shape.shared_bytes > (48u << 10)) {
+  constexpr size_t kAlwaysThere = 16u << 10;  // beside any kernel's static memory
+  if (shape.shared_bytes > kAlwaysThere) {
     device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shape.shared_bytes)),

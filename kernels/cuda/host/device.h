@@ -75,6 +75,8 @@ class Scratch {
     kPoolBlocks,
     kAngles,
     kWideTiles,
+    kMasses,
+    kShadow,
     kCount
   };
 

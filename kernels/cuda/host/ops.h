@@ -58,14 +58,19 @@ void PredictThresholds(Context& context, const ThresholdParams& params);  // poi
 // such kernel.
 bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvParams& append,
                       const ThresholdParams& thresholds);  // append_decode.cu
-void SelectBlocks(Context& context, const SelectBlocksParams& params,
-                  const DeviceCounts& counts);  // block_select.cu
+// `relative`: there may be rows with relative thresholds.
+void SelectBlocks(Context& context, const SelectBlocksParams& params, const DeviceCounts& counts,
+                  bool relative);  // block_select.cu
 // `counts`: those that SelectBlocks wrote for the same rows.
 void DecodeAttention(Context& context, const AttentionParams& params,
                      const DeviceCounts& counts);                        // decode_attention.cu
 void PrefillAttention(Context& context, const AttentionParams& params);  // prefill_attention.cu
 void CountRecall(Context& context, const RecallParams& params, int64_t* above,
                  int64_t* above_admitted);  // recall.cu; device [HQ], added to
+// Measures the rows `rows` of the step, in order, into mass and error [rows.size(), HQ], device.
+// Never captured.
+void MeasureShadow(Context& context, const AttentionParams& params, std::span<const int32_t> rows,
+                   float* mass, float* error);                               // shadow.cu
 void CollectCalibration(Context& context, const CalibrationParams& params);  // calibration.cu
 void SwiGlu(Context& context, const SwiGluParams& params);                   // pointwise.cu
 
@@ -82,10 +87,29 @@ inline uint32_t* PoolBlocks(Context& context, int64_t num_kv_heads,
       Scratch::Use::kPoolBlocks, PoolBlockBytes(rows, num_kv_heads, selection.capacity)));
 }
 
+// What screening leaves of rows with relative thresholds, per list of a selection: a number for
+// every full block and head, heads up to an even number; and a sum for every 16 blocks and head.
+inline int32_t MassPieces(int64_t capacity) {
+  return static_cast<int32_t>((capacity + 15) / 16);
+}
+inline size_t MassBytes(int64_t rows, int64_t num_kv_heads, int64_t group, int64_t capacity) {
+  const int64_t of_list = capacity * ((group + 1) / 2 * 2) + MassPieces(capacity) * group;
+  return static_cast<size_t>(rows * num_kv_heads * of_list) * sizeof(float);
+}
+
+// Shadow measurement cuts a row's keys into parts. Memory for the sums of one row's parts.
+inline constexpr int32_t kShadowKeys = 1024;
+inline int32_t ShadowParts(int64_t keys) {
+  return static_cast<int32_t>((keys + kShadowKeys - 1) / kShadowKeys);
+}
+inline size_t ShadowBytes(int64_t keys, int64_t num_query_heads, int64_t head_dim) {
+  return static_cast<size_t>(num_query_heads * ShadowParts(keys) * (head_dim + 3)) * sizeof(float);
+}
+
 // The plain forms: any geometry and type, float32 too, without tensor cores. The ops above fall
 // back on them. Tests compare the two forms.
-void PlainScreen(Context& context, const SelectBlocksParams& params,
-                 uint64_t* best);                                             // plain_screen.cu
+struct ScreenArgs;
+void PlainScreen(Context& context, const ScreenArgs& args);                   // plain_screen.cu
 void PlainDecodeAttention(Context& context, const AttentionParams& params);   // plain_attention.cu
 void PlainPrefillAttention(Context& context, const AttentionParams& params);  // plain_attention.cu
 void PlainCollectCalibration(Context& context,

@@ -37,11 +37,23 @@ StepRow MakeRow(const SequenceRows& sequence, int32_t index, int32_t i, int32_t 
   row.rope_theta = sequence.rope_theta;
   row.offset = sequence.attention.offset;
   row.z = sequence.attention.z;
+  row.relative_c = sequence.attention.relative_c;
   row.pinned_blocks = sequence.attention.pinned_blocks;
+  row.sink_blocks = sequence.attention.sink_blocks;
   row.rescue_chunk = sequence.attention.rescue_chunk;
   row.uniform_floor = sequence.attention.uniform_floor ? 1 : 0;
+  row.shared_reads = sequence.attention.shared_reads ? 1 : 0;
   row.admit_all = sequence.attention.admit_all ? 1 : 0;
+  row.relative = sequence.attention.relative ? 1 : 0;
   return row;
+}
+
+// The words of the sequence's tempered keys up to the last one that is not 0. Special tokens mostly
+// stand at a sequence's beginning.
+std::span<const uint64_t> TemperedWords(const SequenceRows& sequence) {
+  std::span<const uint64_t> words = sequence.tempered;
+  while (!words.empty() && words.back() == 0) words = words.first(words.size() - 1);
+  return words;
 }
 
 // The index of the sequence's profile in `profiles`; a new profile is added. -1: the sequence has
@@ -84,9 +96,11 @@ StepView StepLayout::View(const std::byte* step) const {
 }
 
 size_t StepBytes(const BatchView& batch) {
-  size_t blocks = 0;
-  for (const SequenceRows& sequence : batch.sequences) blocks += sequence.block_table.size();
-  return StepLayout(PaddedRowsOf(batch)).tables() + blocks * sizeof(int32_t);
+  size_t entries = 0;
+  for (const SequenceRows& sequence : batch.sequences) {
+    entries += sequence.block_table.size() + 2 * TemperedWords(sequence).size();
+  }
+  return StepLayout(PaddedRowsOf(batch)).tables() + entries * sizeof(int32_t);
 }
 
 PackedStep PackStep(const BatchView& batch, std::byte* step) {
@@ -99,16 +113,29 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   auto* sequences = Array<StepSequence>(step, layout.sequences());
   auto* tables = Array<int32_t>(step, layout.tables());
   int32_t table_begin = 0;
+  int32_t tempered_begin = 0;
+  for (const SequenceRows& sequence : batch.sequences) {
+    tempered_begin += static_cast<int32_t>(sequence.block_table.size());
+  }
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceRows& sequence = batch.sequences[s];
     const auto index = static_cast<int32_t>(s);
     const int32_t profile = ProfileIndex(sequence, packed.profiles);
+    const std::span<const uint64_t> words = TemperedWords(sequence);
+    const TemperedKeys tempered = {tempered_begin, static_cast<int32_t>(2 * words.size())};
+    for (size_t w = 0; w < words.size(); ++w) {
+      const uint32_t halves[2] = {static_cast<uint32_t>(words[w]),
+                                  static_cast<uint32_t>(words[w] >> 32)};
+      std::memcpy(tables + tempered_begin + 2 * w, halves, sizeof(halves));
+    }
+    tempered_begin += tempered.words;
     for (int32_t i = 0; i < sequence.num_rows; ++i) {
       const int32_t r = sequence.row_begin + i;
       rows[r] = MakeRow(sequence, index, i, batch.tokens[static_cast<size_t>(r)]);
       rows[r].table_begin = table_begin;
       rows[r].frozen = sequence.frozen_thresholds != nullptr ? profile : -1;
       rows[r].head_z = sequence.head_z != nullptr ? profile : -1;
+      rows[r].tempered = tempered;
     }
     const bool calibrates = sequence.kind == RowKind::kPrefill && sequence.calibrate;
     sequences[s] = {.row_begin = sequence.row_begin,
@@ -116,11 +143,13 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
                     .position = sequence.position,
                     .table_begin = table_begin,
                     .role = RoleOf(sequence.kind),
-                    .calibrate = calibrates ? 1 : 0};
+                    .calibrate = calibrates ? 1 : 0,
+                    .tempered = tempered};
     packed.calibrates = packed.calibrates || calibrates;
     std::ranges::copy(sequence.block_table, tables + table_begin);
     table_begin += static_cast<int32_t>(sequence.block_table.size());
     if (sequence.kind == RowKind::kDecode) {
+      packed.relative = packed.relative || sequence.attention.relative;
       packed.decode_rows.push_back({sequence.row_begin, sequence.num_rows});
       packed.single_rows = packed.single_rows && sequence.num_rows <= 1;
     } else {
@@ -147,7 +176,8 @@ void PackScreening(int32_t padded_rows, int32_t block_size, std::byte* step) {
   int32_t units = 0;
   for (int32_t r = 0; r < padded_rows; ++r) {
     begin[r] = units;
-    if (rows[r].role != RowRole::kDecode || rows[r].admit_all != 0) continue;
+    if (rows[r].role != RowRole::kDecode) continue;
+    if (rows[r].admit_all != 0 && rows[r].relative == 0) continue;
     const int32_t full_blocks = (rows[r].position + 1) / block_size;
     units += (full_blocks + kScreenBlocks - 1) / kScreenBlocks;
   }

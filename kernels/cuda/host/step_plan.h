@@ -16,7 +16,7 @@ namespace eta::cuda {
 int64_t PaddedRows(int64_t rows);
 
 // The offsets of a step's arrays, in bytes from its beginning. They are equal for all batches of
-// equal padded size, because only the last array, the block tables, varies in length beyond that.
+// equal padded size, because only the last array, the tables, varies in length beyond that.
 class StepLayout {
  public:
   explicit StepLayout(int32_t padded_rows);
@@ -59,6 +59,7 @@ struct PackedStep {
   int32_t padded_rows = 0;  // at least 1
   bool has_prefill = false;
   bool calibrates = false;            // a prefill sequence calibrates
+  bool relative = false;              // a decode sequence has relative thresholds
   bool single_rows = true;            // every sequence decodes, one row
   std::vector<Rows> decode_rows;      // rows of each decode sequence
   std::vector<StepProfile> profiles;  // distinct; StepRow::frozen and head_z index them

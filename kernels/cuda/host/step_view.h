@@ -11,6 +11,13 @@ namespace eta::cuda {
 // attention output.
 enum class RowRole : int32_t { kPadding = 0, kPrefill = 1, kDecode = 2 };
 
+// Which keys of a sequence are tempered: bit t % 32 of tables[begin + t / 32], as uint32, is key t.
+// Keys after the last of `words` are not.
+struct TemperedKeys {
+  int32_t begin;
+  int32_t words;
+};
+
 // One row. T = position + 1 keys, N = T / b full blocks.
 struct StepRow {
   RowRole role;
@@ -21,12 +28,17 @@ struct StepRow {
   int32_t frozen;       // row of StepView::frozen, or -1: the predictor's thresholds
   int32_t head_z;       // row of StepView::head_z, or -1: `z` for every head
   float rope_theta;
+  TemperedKeys tempered;
   float offset;  // from here on: the AttentionOptions of its sequence
   float z;
+  float relative_c;
   int32_t pinned_blocks;
+  int32_t sink_blocks;
   int32_t rescue_chunk;
   int32_t uniform_floor;
+  int32_t shared_reads;
   int32_t admit_all;
+  int32_t relative;
 };
 
 // Consecutive rows of one sequence, of either kind.
@@ -37,6 +49,7 @@ struct StepSequence {
   int32_t table_begin;
   RowRole role;
   int32_t calibrate;  // not 0: CollectCalibration counts over it
+  TemperedKeys tempered;
 };
 
 // Numbers that change from step to step and that kernels of a captured graph must read.
@@ -54,9 +67,9 @@ struct StepView {
   const StepCounts* counts;
   const StepRow* rows;            // [R padded to the bucket]
   const StepSequence* sequences;  // [S]
-  const int32_t* tables;          // block tables, one after the other
+  const int32_t* tables;          // block tables one after the other, then the tempered keys
   // [padded rows + 1] prefix sums of ceil(N / kScreenBlocks) over the rows that screen: decode rows
-  // that are not admit_all. Other rows add 0.
+  // that are not admit_all, or whose thresholds are relative. Other rows add 0.
   const int32_t* screen_begin;
   // Tables of the step's profiles for the current layer, [F, HQ] each. If a profile lacks a table,
   // its row there is undefined.

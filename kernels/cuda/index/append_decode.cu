@@ -60,6 +60,9 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
   const bool stores = own < end;
   const StepRow& at = step.rows[stores ? own : first_row];
   const int32_t block = stores ? step.tables[at.table_begin + at.position / tile.block_size] : 0;
+  for (int32_t row = first_row; row < end; ++row) {
+    if ((step.rows[row].position + 1) % tile.block_size == 0) PrefetchMetric(append, kv_head);
+  }
   WaitForPrevious();
   AllowNext();
   if (stores) {

@@ -1,7 +1,7 @@
 // AppendKv stores K and V [R, HKV * d] of the step's rows in the cache, rounded to its type. It
-// writes the record of every block that this fills: per KV head mu [d], sigma [d], M and the
-// running sum of V [d] (eta-semantics.md, "Block index"). With the record a query can bound its
-// scores against the block without reading the keys.
+// writes the record of every block that this fills: per KV head vectors [d] of its keys and the
+// running sum of V [d] (eta-semantics.md, "Block index" and "Index kinds"). With the record a query
+// can bound its scores against the block without reading the keys.
 //
 // Launches bind, not bytes. A CTA takes all rows of the step that fall into the same blocks of the
 // cache. So when they fill a block, all its tokens are in the tile: this CTA or an earlier step
@@ -68,6 +68,9 @@ __global__ void __launch_bounds__(kAppendThreads)
   const auto first = static_cast<int32_t>(blockIdx.x) * rows_per_block;
   const int32_t begin = NextBlockBegin(step, num_rows, first, b);
   const int32_t end = NextBlockBegin(step, num_rows, first + rows_per_block, b);
+  for (int32_t row = begin; row < end; ++row) {
+    if ((step.rows[row].position + 1) % b == 0) PrefetchMetric(args, kv_head);
+  }
   WaitForPrevious();
   AllowNext();
   StoreRows<T>(args, step, begin, end, kv_head);

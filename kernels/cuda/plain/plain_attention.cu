@@ -1,6 +1,6 @@
-// DecodeAttention and PrefillAttention for any geometry and type (eta-semantics.md, "Gate" and
-// "Selection", steps 5 to 7), from q [R, HQ * d] to out [R, HQ * d]. Exact and slow. plain_tile.cuh
-// has the arithmetic.
+// DecodeAttention and PrefillAttention for any geometry and type (eta-semantics.md, "Gate",
+// "Special keys" and "Selection", steps 6 and 7), from q [R, HQ * d] to out [R, HQ * d]. Exact and
+// slow. plain_tile.cuh has the arithmetic.
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/ops.h"
@@ -108,6 +108,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             ordinal * block_size + token == row.position ? all_heads : 0,
             // Tokens of the tail get no floor: the total added below is that of full blocks only.
             full ? floor_heads : 0,
+            IsTempered(args.step, row.tempered, ordinal * block_size + token),
         };
       },
       sums);
@@ -194,6 +195,7 @@ __global__ void __launch_bounds__(kThreads, 2)
               past_queries & ~before,
               is_own ? LowBits((seen_from + 1) * group) & ~before : 0,
               0,
+              IsTempered(args.step, row.tempered, position),
           };
         },
         sums);

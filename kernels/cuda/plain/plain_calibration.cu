@@ -48,7 +48,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     queries[i] = i < group * tile.head_dim ? q[i] : 0.0f;
   }
   __syncthreads();
-  const float norm = QueryNorm(queries, group, tile.head_dim);
+  const float* centre = params.kv.index_centre;
+  const QueryTerms query = TermsOf(queries, group, tile.head_dim,
+                                   centre != nullptr ? centre + kv_head * tile.head_dim : nullptr);
   // The threshold of head `lane`.
   float threshold = 0.0f;
   if (lane < group) {
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   const int32_t num_keys = row.position + 1;
   const int32_t num_full = num_keys / tile.block_size;
-  const int32_t first_pinned = num_full - min(max(row.pinned_blocks, 0), num_full);
+  const AlwaysRead always(row.sink_blocks, row.pinned_blocks, num_full);
   const int32_t num_blocks = (num_keys + tile.block_size - 1) / tile.block_size;
   const unsigned long long weight = WeightOfRow(num_keys);
   const bool gated = params.gate == Gate::kSilu;
@@ -101,19 +103,17 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
       }
     }
-    if (block >= first_pinned) {  // the tail comes last
+    if (always.Has(block)) {  // the tail comes last
       unconditional += above;
       continue;
     }
     if (!__any_sync(~0u, above != 0)) continue;
     const std::byte* record =
         params.kv.records + static_cast<size_t>(physical) * tile.record_bytes();
-    const RecordProducts products =
-        MultiplyRecord(queries, group, tile.head_dim, record + tile.Mu(kv_head),
-                       record + tile.Sigma(kv_head), tile.narrow_index);
+    const RecordProducts products = MultiplyRecord(queries, group, tile, record, kv_head);
     if (above == 0) continue;
     const BlockBound bound =
-        products.Bound(TrailerOf(tile, record, kv_head), norm, params.softmax_scale);
+        products.Bound(tile.form, ScalarsOf(tile, record, kv_head), query, params.softmax_scale);
     atomicAdd(cells + lane * layout.size() + layout.needed(NeededZBin(bound, threshold)),
               static_cast<unsigned long long>(above));
   }

@@ -1,12 +1,13 @@
 // Screening, the first part of SelectBlocks, for any geometry and type (eta-semantics.md,
-// "Selection", steps 1 and 2). A warp takes a block; its lanes are spread over the head dimension.
-// Exact and slow.
+// "Selection", steps 1 and 2, and "Relative thresholds"). A warp takes a block; its lanes are
+// spread over the head dimension. Exact and slow.
 
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/select/plain_products.cuh"
 #include "kernels/cuda/select/screen.cuh"
+#include "kernels/cuda/select/screen_items.cuh"
 
 namespace eta::cuda {
 namespace {
@@ -14,12 +15,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kCtasPerSm = 4;
-
-struct ScreenArgs {
-  StepView step;
-  SelectBlocksParams params;
-  unsigned long long* best;  // [R, HQ]
-};
 
 // The row whose screening work holds piece `unit`: the last one with begin[row] <= unit. All lanes
 // of the warp call it with the same arguments. It narrows the range 32-fold at a time, since each
@@ -38,16 +33,34 @@ __device__ __forceinline__ int32_t RowOfUnit(const int32_t* begin, int32_t num_r
   return low;
 }
 
+// Writes the sums of the terms of Lhat over every kMassBlocks of the unit's blocks, from `begin`
+// on. terms: [kScreenBlocks][group]. sums: [group, pieces] of the list.
+__device__ __forceinline__ void SumTerms(const float* terms, const MassScratch& scratch,
+                                         int32_t begin, int32_t end, int32_t group, float* sums) {
+  constexpr int32_t kPieces = kScreenBlocks / kMassBlocks;
+  for (int32_t i = threadIdx.x; i < kPieces * group; i += kThreads) {
+    const int32_t piece = i / group;
+    const int32_t head = i % group;
+    const int32_t first = begin + piece * kMassBlocks;
+    if (first >= end) continue;
+    LogSum sum;
+    for (int32_t block = first; block < min(first + kMassBlocks, end); ++block) {
+      sum.Add(terms[(block - begin) * group + head]);
+    }
+    sums[static_cast<int64_t>(head) * scratch.pieces + first / kMassBlocks] = sum.Log();
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     PlainScreenKernel(const __grid_constant__ ScreenArgs args) {
-  extern __shared__ float queries[];  // [G, d]
+  extern __shared__ float queries[];  // [G, d], then the terms [kScreenBlocks, G]
   WaitForPrevious();
-  const SelectBlocksParams& params = args.params;
-  const KvTile tile(params.geometry);
+  const KvTile& tile = args.tile;
   const int32_t num_kv_heads = tile.num_kv_heads;
-  const int32_t group = params.num_query_heads / num_kv_heads;
+  const int32_t group = args.num_query_heads / num_kv_heads;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
+  float* terms = queries + group * tile.head_dim;
   const int64_t items = static_cast<int64_t>(args.step.counts->screen_units) * num_kv_heads;
   for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
     const auto unit = static_cast<int32_t>(item / num_kv_heads);
@@ -56,60 +69,85 @@ __global__ void __launch_bounds__(kThreads)
     const StepRow row = args.step.rows[row_index];
     const int32_t first_head = kv_head * group;
 
-    const float* q = params.q.data + row_index * params.q.stride + first_head * tile.head_dim;
+    const float* q = args.q + row_index * args.q_stride + first_head * tile.head_dim;
     __syncthreads();  // all threads have read the last item's queries
     for (int32_t i = threadIdx.x; i < group * tile.head_dim; i += kThreads) queries[i] = q[i];
     __syncthreads();
-    const float norm = QueryNorm(queries, group, tile.head_dim);
+    const QueryTerms query =
+        TermsOf(queries, group, tile.head_dim,
+                args.centre != nullptr ? args.centre + kv_head * tile.head_dim : nullptr);
     const float threshold =
         lane < group
-            ? params.thresholds.data[row_index * params.thresholds.stride + first_head + lane] -
-                  row.offset
+            ? args.thresholds[row_index * args.thresholds_stride + first_head + lane] - row.offset
             : 0.0f;
-    const float* head_z = HeadZ(args.step, row, params.num_query_heads, first_head);
+    const float* head_z = HeadZ(args.step, row, args.num_query_heads, first_head);
     const float z = head_z != nullptr && lane < group ? head_z[lane] : row.z;
 
     const int64_t list = static_cast<int64_t>(row_index) * num_kv_heads + kv_head;
-    uint32_t* masks = params.selection.heads + list * params.selection.capacity;
     const int32_t num_full = (row.position + 1) / tile.block_size;
     const int32_t begin = (unit - args.step.screen_begin[row_index]) * kScreenBlocks;
     const int32_t end = min(begin + kScreenBlocks, num_full);
+    const AlwaysRead always(row.sink_blocks, row.pinned_blocks, num_full);
+    const bool relative = row.relative != 0;
     uint64_t best = 0;
     for (int32_t block = begin + warp; block < end; block += kWarps) {
       const int32_t physical = args.step.tables[row.table_begin + block];
-      const std::byte* record =
-          params.kv.records + static_cast<size_t>(physical) * tile.record_bytes();
-      const RecordProducts products =
-          MultiplyRecord(queries, group, tile.head_dim, record + tile.Mu(kv_head),
-                         record + tile.Sigma(kv_head), tile.narrow_index);
-      const BlockBound limits =
-          products.Bound(TrailerOf(tile, record, kv_head), norm, params.softmax_scale);
-      const float bound = limits.scale * fminf(limits.mean + z * limits.deviation, limits.ceiling);
-      const uint32_t mask = __ballot_sync(~0u, lane < group && bound >= threshold);
-      if (lane == 0) masks[block] = mask;
+      const std::byte* record = args.records + static_cast<size_t>(physical) * tile.record_bytes();
+      const RecordProducts products = MultiplyRecord(queries, group, tile, record, kv_head);
+      const RecordScalars scalars = ScalarsOf(tile, record, kv_head);
+      float compared;
+      if (relative) {
+        const float scale = kLog2OfE * args.scale;
+        const float centre = scale * query.centre;
+        const float deviation =
+            args.scale * (scalars.sigma_scale * sqrtf(products.variance / kEnvelope));
+        const float gaussian =
+            args.rule.log_count + (scale * (scalars.mu_scale * products.q_mu) + centre);
+        const float outlier = scale * (scalars.outlier_scale * products.q_outlier) + centre;
+        compared = BlockMass(args.rule, gaussian, deviation, outlier);
+        if (lane < group) {
+          args.masses.Masses(list)[static_cast<int64_t>(block) * args.masses.stride + lane] =
+              compared;
+          terms[(block - begin) * group + lane] =
+              always.Has(block) ? -INFINITY : LogAdd2(gaussian, outlier);
+        }
+      } else {
+        const BlockBound bound = products.Bound(tile.form, scalars, query, args.scale);
+        // A deviation that float16 cannot hold may be NaN; then only the norms bound the score.
+        const bool has_ceiling = tile.form != RecordForm::kOutlier;
+        compared = has_ceiling
+                       ? bound.scale * fminf(bound.mean + z * bound.deviation, bound.ceiling)
+                       : bound.At(z);
+        const uint32_t mask = __ballot_sync(~0u, lane < group && compared >= threshold);
+        if (lane == 0) args.masks[list * args.capacity + block] = mask;
+      }
       if (lane < group && block < row.rescue_chunk) {
-        const uint64_t key = BoundKey(bound, block);
+        const uint64_t key = BoundKey(compared, block);
         best = key > best ? key : best;
       }
     }
     if (best != 0) {
       atomicMax(
-          args.best + static_cast<int64_t>(row_index) * params.num_query_heads + first_head + lane,
+          args.best + static_cast<int64_t>(row_index) * args.num_query_heads + first_head + lane,
           static_cast<unsigned long long>(best));
     }
+    if (!relative) continue;
+    __syncthreads();
+    SumTerms(terms, args.masses, begin, end, group,
+             args.masses.sums + list * group * args.masses.pieces);
   }
 }
 
 }  // namespace
 
-void PlainScreen(Context& context, const SelectBlocksParams& params, uint64_t* best) {
-  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
-  const LaunchShape shape{
-      dim3(static_cast<unsigned>(context.device.num_sms() * kCtasPerSm)), dim3(kThreads),
-      static_cast<size_t>(group) * static_cast<size_t>(params.geometry.head_dim) * sizeof(float)};
-  static_assert(sizeof(uint64_t) == sizeof(unsigned long long));
-  Launch(context.device, "PlainScreen", shape, PlainScreenKernel,
-         ScreenArgs{context.step, params, reinterpret_cast<unsigned long long*>(best)});
+void PlainScreen(Context& context, const ScreenArgs& args) {
+  const int32_t group = args.num_query_heads / args.tile.num_kv_heads;
+  const int32_t floats = group * (args.tile.head_dim + kScreenBlocks);
+  Launch(context.device, "PlainScreen",
+         {.grid = dim3(static_cast<unsigned>(context.device.num_sms() * kCtasPerSm)),
+          .block = dim3(kThreads),
+          .shared_bytes = static_cast<size_t>(floats) * sizeof(float)},
+         PlainScreenKernel, args);
 }
 
 }  // namespace eta::cuda

@@ -34,7 +34,16 @@ struct KeySlot {
   uint32_t attended;  // queries that attend to it
   uint32_t own;       // queries whose own key this is: not gated
   uint32_t floored;   // queries whose floor already gives this key the weight e^0
+  bool tempered;      // its score counts as 0 for queries that gate it
 };
+
+// Whether the key at `position` of a sequence is tempered.
+__device__ __forceinline__ bool IsTempered(const StepView& step, const TemperedKeys& keys,
+                                           int32_t position) {
+  if (position / 32 >= keys.words) return false;
+  const auto word = static_cast<uint32_t>(step.tables[keys.begin + position / 32]);
+  return (word >> (position % 32) & 1) != 0;
+}
 
 struct AttentionArgs {
   StepView step;
@@ -234,8 +243,8 @@ __device__ inline void Weigh(const Tile& tile, const KeySlot* slots, int32_t num
       floored[i] = attended[i] && (slots[key].floored >> query & 1) != 0;
       logits[i] = -INFINITY;
       if (!attended[i]) continue;
-      const float score = weights[key];
       const bool gated = params.gate == Gate::kSilu && (slots[key].own >> query & 1) == 0;
+      const float score = gated && slots[key].tempered ? 0.0f : weights[key];
       logits[i] =
           gated ? score / (1.0f + expf(params.beta * (tile.thresholds[query] - score))) : score;
       max = fmaxf(max, logits[i]);

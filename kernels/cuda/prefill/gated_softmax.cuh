@@ -81,6 +81,24 @@ struct QueryPair {
   }
 };
 
+// Sets the scores of those of the tile's 64 keys that are tempered to 0, the query's own key
+// excepted: the gate leaves 0 as it is.
+__device__ __forceinline__ void Temper(float (&scores)[8][4], const QueryPair& queries,
+                                       int32_t first_key, uint64_t tempered) {
+  if (tempered == 0) return;
+  const int32_t own = 2 * static_cast<int32_t>(threadIdx.x % 4);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const int32_t place = queries.position[e / 2] - first_key;  // of the query's own key
+    const uint64_t others =
+        place >= 0 && place < kTileKeys ? tempered & ~(uint64_t{1} << place) : tempered;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      if ((others >> (8 * n + own + e % 2) & 1) != 0) scores[n][e] = 0.0f;
+    }
+  }
+}
+
 // Turns a score into a gated logit.
 template <bool kPrecise>
 __device__ __forceinline__ float GatedLogit(float h, float gate_slope, float gate_bias) {

@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(kMmaThreads,
     MultiplyKeys<Element, kHeadDim>(scores, keys, query_high, query_low);
 
     const int32_t first_key = key_tile * kTileKeys;
+    Temper(scores, queries, first_key, TemperedKeysOf(params, tile.tempered, key_tile));
     Rescale rescale;
     const Weighing weighing = BoundMaximum<kPrecise>(scores, queries, rescale, params, first_key,
                                                      first_key + kTileKeys > tile.position);

@@ -53,6 +53,7 @@ struct PrefillTile {
   int32_t keys;         // keys of the sequence: position of its last row + 1
   int32_t key_tiles;    // key tiles that the last row attends to
   int32_t parts;        // parts that the key tiles are cut into
+  TemperedKeys tempered;
 };
 
 // Finds tile `index` of the sequences. The tiles of a sequence come from the last (the longest) to
@@ -86,6 +87,7 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
     tile.keys = sequence.position + sequence.num_rows;
     tile.key_tiles = (tile.position + tile.tokens + kTileKeys - 1) / kTileKeys;
     tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));
+    tile.tempered = sequence.tempered;
     const int32_t owner = __ffs(mine) - 1;
     tile.row_begin = __shfl_sync(~0u, tile.row_begin, owner);
     tile.tokens = __shfl_sync(~0u, tile.tokens, owner);
@@ -94,11 +96,23 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
     tile.keys = __shfl_sync(~0u, tile.keys, owner);
     tile.key_tiles = __shfl_sync(~0u, tile.key_tiles, owner);
     tile.parts = __shfl_sync(~0u, tile.parts, owner);
+    tile.tempered.begin = __shfl_sync(~0u, tile.tempered.begin, owner);
+    tile.tempered.words = __shfl_sync(~0u, tile.tempered.words, owner);
     return tile;
   }
   PrefillTile none = {};
   none.row_begin = -1;
   return none;
+}
+
+// Which keys of key tile `key_tile` are tempered, if a gate reads them.
+__device__ __forceinline__ uint64_t TemperedKeysOf(const PrefillParams& params,
+                                                   const TemperedKeys& tempered, int32_t key_tile) {
+  static_assert(kTileKeys == 64);
+  if (!params.gated || 2 * key_tile >= tempered.words) return 0;
+  const int32_t* words = params.step.tables + tempered.begin + 2 * key_tile;
+  return static_cast<uint32_t>(words[0]) | static_cast<uint64_t>(static_cast<uint32_t>(words[1]))
+                                               << 32;
 }
 
 // The first key tile of part `part`. The part ends where part + 1 begins.

@@ -91,6 +91,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   if (tile.row_begin < 0 || work.part >= tile.parts) return;
   const int32_t begin = PartBegin(tile, work.part);
   const int32_t count = PartBegin(tile, work.part + 1) - begin;
+  __shared__ volatile int32_t tempered[2];  // TemperedKeys; there are no registers for it
+  if (threadIdx.x == 0) {
+    tempered[0] = tile.tempered.begin;
+    tempered[1] = tile.tempered.words;
+  }
   __syncthreads();
   // Warp i % 8 copies tile i. It looks the tile's block up after it has copied tile i - 8.
   KeyTileCopier copier(params, tile, work.kv_head);
@@ -180,6 +185,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   Rescale rescale;
   const auto bound = [&](int32_t i) {
     const int32_t first_key = (begin + i) * kTileKeys;
+    Temper(scores, queries, first_key,
+           TemperedKeysOf(params, {tempered[0], tempered[1]}, begin + i));
     return BoundMaximum</*kPrecise=*/false>(scores, queries, rescale, params, first_key,
                                             first_key + kTileKeys > tile.position);
   };

@@ -6,9 +6,11 @@
 //
 // float16 keeps 11 bits of a factor. So q, q^2 and sigma^2 are sums of two float16, and the product
 // of two low parts is dropped: 22 bits, as good as float32 sums of any order. mu needs one float16.
-// With an 8-bit record sigma^2 / 4 needs one too, since it has 8 bits and lies in 2^-20 .. 50176. q
-// is scaled by a power of two, so that its largest element is in [64, 128) and no element becomes
-// too small.
+// With an 8-bit record of kind moment sigma^2 / 4 needs one too, since it has 8 bits and lies in
+// 2^-20 .. 50176. q is scaled by a power of two, so that its largest element is in [64, 128) and no
+// element becomes too small.
+//
+// This file has what both kinds of record share, and kind moment. screen_outlier.cuh has the other.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,13 +34,16 @@ struct ScreenQueries {
   // Per tile, for the lane's heads 2t and 2t + 1:
   float scale[HeadTiles][2];      // s, without the scale of q
   float ceiling[HeadTiles][2];    // s |q|: times M it is the bound's ceiling
+  float half_size[HeadTiles][2];  // s |q|_1 / 2: times a step it is what rounding lost at most
+  float centre[HeadTiles][2];     // s <q, k_0>
   float threshold[HeadTiles][2];  // tau - offset; +infinity for heads past the group
   float z[HeadTiles][2];
 
-  // Loads q [group, D], thresholds [group] and head_z [group] or null (HeadZ) of the row and KV
-  // head. All lanes call it.
-  __device__ void Load(const float* q, const float* thresholds, const float* head_z, int32_t group,
-                       float softmax_scale, const StepRow& row) {
+  // Loads q [group, D], thresholds [group], head_z [group] or null (HeadZ) and the mean key [D] or
+  // null of the row and KV head. All lanes call it.
+  __device__ void Load(const float* q, const float* thresholds, const float* head_z,
+                       const float* mean_key, int32_t group, float softmax_scale,
+                       const StepRow& row) {
     const int lane = threadIdx.x % 32;
     constexpr uint32_t kAll = 0xffffffffu;
 #pragma unroll
@@ -53,12 +58,19 @@ struct ScreenQueries {
       float4 parts[D / 16];
       float norm = 0.0f;
       float largest = 0.0f;
+      float size = 0.0f;
+      float along = 0.0f;  // <q, k_0>
 #pragma unroll
       for (int k = 0; k < D / 16; ++k) {
+        const int first = lane % 4 * 8 + k / 2 * 32 + k % 2 * 4;
         parts[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (column < group) {
-          parts[k] = *reinterpret_cast<const float4*>(q + column * D + lane % 4 * 8 + k / 2 * 32 +
-                                                      k % 2 * 4);
+          parts[k] = *reinterpret_cast<const float4*>(q + column * D + first);
+        }
+        if (mean_key != nullptr) {
+          const float4 k0 = *reinterpret_cast<const float4*>(mean_key + first);
+          const float4& v = parts[k];
+          along += (v.x * k0.x + v.y * k0.y) + (v.z * k0.z + v.w * k0.w);
         }
       }
 #pragma unroll
@@ -67,11 +79,14 @@ struct ScreenQueries {
         norm += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
         largest =
             fmaxf(largest, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+        size += (fabsf(v.x) + fabsf(v.y)) + (fabsf(v.z) + fabsf(v.w));
       }
 #pragma unroll
       for (int step = 1; step < 4; step *= 2) {
         norm += __shfl_xor_sync(kAll, norm, step);
         largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, step));
+        size += __shfl_xor_sync(kAll, size, step);
+        along += __shfl_xor_sync(kAll, along, step);
       }
       // 2^(6 - exponent of the largest) and its inverse; 1 if there is nothing to scale.
       const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
@@ -93,6 +108,8 @@ struct ScreenQueries {
         const int source = (lane % 4 * 2 + i) * 4;
         scale[tile][i] = softmax_scale * __shfl_sync(kAll, inverse, source);
         ceiling[tile][i] = __shfl_sync(kAll, limit, source);
+        half_size[tile][i] = 0.5f * softmax_scale * __shfl_sync(kAll, size, source);
+        centre[tile][i] = softmax_scale * __shfl_sync(kAll, along, source);
       }
     }
   }
@@ -105,7 +122,7 @@ struct ScreenQueries {
   }
 };
 
-// The elements that a lane reads of its two blocks. Index is Half or int8_t.
+// The elements that a lane reads of its two blocks. Index is Half or int8_t, or OutlierIndex.
 template <int D, typename Index>
 struct ScreenRecords {
   static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
@@ -161,16 +178,19 @@ __device__ __forceinline__ uint32_t Word(const uint4& v, int p) {
   return p == 0 ? v.x : p == 1 ? v.y : p == 2 ? v.z : v.w;
 }
 
-// Widens four int8 to two pairs of float16. This is exact: the float16 of bits 0x6400 + n is 1024 +
-// n.
-__device__ __forceinline__ uint2 WidenInt8(uint32_t bytes) {
-  const uint32_t biased = bytes ^ 0x80808080u;  // adds 128
-  const uint32_t low = __byte_perm(biased, 0x64646464u, 0x4140);
-  const uint32_t high = __byte_perm(biased, 0x64646464u, 0x4342);
-  const __half2 bias = __float2half2_rn(1024.0f + 128.0f);
-  const __half2 first = __hsub2(*reinterpret_cast<const __half2*>(&low), bias);
-  const __half2 second = __hsub2(*reinterpret_cast<const __half2*>(&high), bias);
+// Widens four uint8, less `bias`, to two pairs of float16. This is exact: the float16 of bits
+// 0x6400 + n is 1024 + n.
+__device__ __forceinline__ uint2 WidenUint8(uint32_t bytes, float bias = 0.0f) {
+  const uint32_t low = __byte_perm(bytes, 0x64646464u, 0x4140);
+  const uint32_t high = __byte_perm(bytes, 0x64646464u, 0x4342);
+  const __half2 less = __float2half2_rn(1024.0f + bias);
+  const __half2 first = __hsub2(*reinterpret_cast<const __half2*>(&low), less);
+  const __half2 second = __hsub2(*reinterpret_cast<const __half2*>(&high), less);
   return {*reinterpret_cast<const uint32_t*>(&first), *reinterpret_cast<const uint32_t*>(&second)};
+}
+// Widens four int8.
+__device__ __forceinline__ uint2 WidenInt8(uint32_t bytes) {
+  return WidenUint8(bytes ^ 0x80808080u, 128.0f);
 }
 
 // A quarter of the squares of four e4m3 without sign, as two pairs of float16. This is exact.

@@ -11,6 +11,8 @@
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/step_view.h"
+#include "kernels/cuda/select/block_mass.cuh"
+#include "kernels/cuda/select/screen.cuh"
 
 namespace eta::cuda {
 
@@ -27,6 +29,7 @@ struct ScreenArgs {
   const float* thresholds;
   int64_t thresholds_stride;
   const std::byte* records;
+  const float* centre;  // of kind outlier: [HKV, d] or null
   uint32_t* masks;
   unsigned long long* best;
   int64_t capacity;
@@ -34,6 +37,8 @@ struct ScreenArgs {
   int32_t num_stages;
   float scale;
   KvTile tile;
+  MassScratch masses;  // for rows with relative thresholds
+  MassRule rule;
 };
 
 // How an item is cut. A CTA screens one item at a time, and each of its warps takes 16 blocks of
@@ -45,29 +50,33 @@ struct ItemShape {
                  : tile.num_kv_heads % 2 == 0 ? 2
                                               : 1),
         blocks(kItemPairs / kv_heads),
-        narrow(tile.narrow_index),
+        form(tile.form),
         vector_bytes(static_cast<uint32_t>(kv_heads * tile.Mu(1))),
-        scalar_bytes(narrow ? static_cast<uint32_t>(kv_heads * sizeof(RecordTrailer)) : 16) {}
+        scalar_bytes(form == RecordForm::kNarrow
+                         ? static_cast<uint32_t>(kv_heads * sizeof(RecordTrailer))
+                         : 16) {}
 
-  // Bytes of one block in shared memory: its mu and sigma, then its scalars, then a gap. Lanes read
-  // 8 elements at a time. So with float16 two neighbouring blocks must fall into different halves
-  // of the banks, and with 8 bits four of them into different quarters.
+  // Bytes of one block in shared memory: its vectors, then its scalars, then a gap. Lanes read 8
+  // elements at a time. So with float16 two neighbouring blocks must fall into different halves of
+  // the banks, and with 8 bits four of them into different quarters.
   ETA_HOST_DEVICE uint32_t stride() const {
-    return narrow ? (vector_bytes + scalar_bytes + 31) / 64 * 64 + 32 : vector_bytes + 64;
+    return form == RecordForm::kHalf ? vector_bytes + 64
+                                     : (vector_bytes + scalar_bytes + 31) / 64 * 64 + 32;
   }
   ETA_HOST_DEVICE uint32_t bytes() const { return static_cast<uint32_t>(blocks) * stride(); }
-  // Where the scalars of a KV head (M, or a RecordTrailer) are among those of the item.
+  // Where the scalars of a KV head are among those of the item.
   ETA_HOST_DEVICE uint32_t Scalars(int32_t kv_head) const {
-    return static_cast<uint32_t>(narrow ? kv_head % kv_heads *
-                                              static_cast<int32_t>(sizeof(RecordTrailer))
-                                        : kv_head % 4 * 4);
+    return static_cast<uint32_t>(form == RecordForm::kNarrow
+                                     ? kv_head % kv_heads *
+                                           static_cast<int32_t>(sizeof(RecordTrailer))
+                                     : kv_head % 4 * 4);
   }
 
   int32_t kv_heads;
   int32_t blocks;
-  bool narrow;
+  RecordForm form;
   uint32_t vector_bytes;
-  uint32_t scalar_bytes;  // with float16: the 16 bytes with M of the KV heads
+  uint32_t scalar_bytes;  // but with a RecordTrailer: the 16 bytes that hold those of the KV heads
 };
 
 struct ScreenItem {
@@ -242,7 +251,7 @@ __device__ __forceinline__ void BringItems(const ScreenArgs& args, ScreenCursor 
   };
 #pragma unroll 1
   for (int slot = 0; slot < kAhead; ++slot) look_up(slot);
-  // If mu and sigma are those of all KV heads, the scalars follow them directly.
+  // If the vectors are those of all KV heads, the scalars follow them directly.
   const bool whole = shape.kv_heads == args.tile.num_kv_heads;
   const uint32_t piece_bytes = shape.vector_bytes + (whole ? shape.scalar_bytes : 0);
   bool waited = false;
@@ -271,7 +280,7 @@ __device__ __forceinline__ void BringItems(const ScreenArgs& args, ScreenCursor 
       CopyOwn(to, record + args.tile.Mu(item.first_kv_head), copies ? piece_bytes : 0,
               &ring.full[stage]);
       if (!whole) {
-        CopyOwn(to + shape.vector_bytes, record + args.tile.MaxNorm(item.first_kv_head) / 16 * 16,
+        CopyOwn(to + shape.vector_bytes, record + args.tile.Scalars(item.first_kv_head) / 16 * 16,
                 copies ? shape.scalar_bytes : 0, &ring.full[stage]);
       }
     }

@@ -1,4 +1,5 @@
-// Compaction of SelectBlocks: turns the masks that screening wrote (screen.cuh) into lists.
+// Compaction of SelectBlocks: turns the masks that screening wrote (screen.cuh) into lists. For
+// rows with relative thresholds it first finds the thresholds and from the masses the masks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,6 +9,7 @@
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/step_view.h"
+#include "kernels/cuda/select/row_threshold.cuh"
 #include "kernels/cuda/select/screen.cuh"
 #include "kernels/params.h"
 
@@ -27,6 +29,7 @@ struct PackArgs {
   int32_t num_query_heads;
   int32_t num_kv_heads;
   int32_t block_size;
+  RowMassArgs mass;  // for rows with relative thresholds
 };
 
 // Adds to head_blocks[head] the number of the warp's masks that have the bit of `head`.
@@ -51,10 +54,12 @@ __device__ __forceinline__ void CountHeads(const uint32_t (&masks)[kPackPerThrea
   }
 }
 
-// Steps 3 and 4 of the selection, and the counts. One CTA per (row, KV head) packs the masks into a
-// list, in place. What it reads before WaitForPrevious() was there before the step's first kernel.
-static __global__ void __launch_bounds__(kPackThreads)
-    PackKernel(const __grid_constant__ PackArgs args) {
+// Steps 3 to 5 of the selection, and the counts. One CTA per (row, KV head) packs the masks into a
+// list, in place. What it reads before WaitForPrevious() was there before the step's first kernel,
+// or before screening. With kRelative there may be rows with relative thresholds; T is the type of
+// the cache.
+template <typename T, bool kRelative>
+__global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant__ PackArgs args) {
   __shared__ uint32_t admitted_early;  // heads that admit one of the first rescue_chunk blocks
   __shared__ int32_t head_blocks[kMaxGroup];
   __shared__ int32_t warp_blocks[2][kPackWarps];
@@ -65,8 +70,10 @@ static __global__ void __launch_bounds__(kPackThreads)
   const volatile StepRow& row = args.step.rows[row_index];
   const RowRole role = row.role;
   const int32_t num_tokens = row.position + 1;
+  const int32_t sink_blocks = row.sink_blocks;
   const int32_t pinned_blocks = row.pinned_blocks;
   const int32_t rescue_chunk = row.rescue_chunk;
+  const bool shared_reads = row.shared_reads != 0;
   const bool admit_all = row.admit_all != 0;
   const int32_t* table = args.step.tables + row.table_begin;
   const int32_t group = args.num_query_heads / args.num_kv_heads;
@@ -77,8 +84,16 @@ static __global__ void __launch_bounds__(kPackThreads)
   const int32_t warp = thread / 32;
   const int32_t num_full = num_tokens / args.block_size;
   const int32_t tail = num_tokens % args.block_size;
+  const AlwaysRead always(sink_blocks, pinned_blocks, num_full);
   if (thread < kMaxGroup) head_blocks[thread] = 0;
   if (thread == 0) admitted_early = 0;
+  extern __shared__ __align__(16) float queries[];
+  [[maybe_unused]] __shared__ __align__(16) RowMass<kRelative ? kPackWarps : 1> mass;
+  const bool relative = kRelative && row.relative != 0 && role == RowRole::kDecode;
+  [[maybe_unused]] const RowList at = {row_index, kv_head, group, num_full, tail, table};
+  if constexpr (kRelative) {
+    if (relative) SumAlwaysRead<T>(args.mass, at, always, queries, mass);
+  }
   __syncthreads();
   WaitForPrevious();
   AllowNext();
@@ -86,36 +101,46 @@ static __global__ void __launch_bounds__(kPackThreads)
     if (thread == 0) args.selection.counts[list] = 0;
     return;
   }
+  if constexpr (kRelative) {
+    if (relative) FindThresholds(args.mass, at, row.relative_c, row.offset, mass);
+  }
   if (admit_all) {
     if (thread == 0) {
       args.selection.counts[list] = num_full;
       args.tokens_read[list] = num_tokens;
     }
-    if (thread < group) args.tokens_attended[first_head + thread] = num_tokens;
+    if (thread < group) {
+      args.tokens_attended[first_head + thread] = num_tokens;
+      if (relative) args.best[first_head + thread] = 0;  // such a row is screened nevertheless
+    }
     return;
   }
 
   uint32_t* heads = args.selection.heads + list * args.selection.capacity;
   uint32_t* blocks = args.selection.blocks + list * args.selection.capacity;
   const uint32_t all = group == 32 ? 0xffffffffu : (1u << group) - 1;
-  const int32_t first_pinned = num_full - min(max(pinned_blocks, 0), num_full);
   const int32_t chunk = min(max(rescue_chunk, 0), num_full);
   constexpr int32_t kSlab = kPackThreads * kPackPerThread;
   const int32_t own = warp * 32 * kPackPerThread + lane;  // the lane's first block of a slab
+  [[maybe_unused]] const float* masses =
+      relative ? args.mass.masses.Masses(list) : nullptr;  // of this list
   const auto load = [&](int32_t first, uint32_t(&masks)[kPackPerThread],
                         int32_t(&places)[kPackPerThread]) {
 #pragma unroll
     for (int32_t i = 0; i < kPackPerThread; ++i) {
       const int32_t block = first + 32 * i;
-      masks[i] = block < first_pinned ? heads[block] : 0;
+      masks[i] = relative || always.Has(block) ? 0 : heads[block];
       places[i] = block < num_full ? table[block] : 0;
+    }
+    if constexpr (kRelative) {
+      if (relative) AdmitByMass(args.mass.masses, masses, mass, always, first, 32, masks);
     }
   };
   const auto pin = [&](int32_t first, uint32_t(&masks)[kPackPerThread]) {
 #pragma unroll
     for (int32_t i = 0; i < kPackPerThread; ++i) {
       const int32_t block = first + 32 * i;
-      if (block >= first_pinned && block < num_full) masks[i] = all;
+      if (always.Has(block) && block < num_full) masks[i] = all;
     }
   };
   uint32_t masks[kPackPerThread];
@@ -132,7 +157,14 @@ static __global__ void __launch_bounds__(kPackThreads)
   }
 #pragma unroll 1
   for (int32_t block = kSlab + thread; block < chunk; block += kPackThreads) {
-    early |= block >= first_pinned ? all : heads[block];
+    uint32_t of_block[1] = {all};
+    if (!always.Has(block)) {
+      if constexpr (kRelative) {
+        if (relative) AdmitByMass(args.mass.masses, masses, mass, always, block, 1, of_block);
+      }
+      if (!relative) of_block[0] = heads[block];
+    }
+    early |= of_block[0];
   }
   early = __reduce_or_sync(0xffffffffu, early);
   if (lane == 0 && early != 0) atomicOr(&admitted_early, early);
@@ -175,7 +207,7 @@ static __global__ void __launch_bounds__(kPackThreads)
         const int32_t to = at + __popc(present[i] & ((1u << lane) - 1));
         blocks[to] = static_cast<uint32_t>(first + 32 * i);
         pool_blocks[to] = static_cast<uint32_t>(places[i]);
-        heads[to] = masks[i];
+        heads[to] = shared_reads ? all : masks[i];
       }
       at += __popc(present[i]);
       masks[i] = next[i];

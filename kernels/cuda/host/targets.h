@@ -1,0 +1,57 @@
+// Where results go on the host after a program has run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "kernels/cuda/host/step_plan.h"
+#include "kernels/cuda/host/transfer.h"
+#include "kernels/params.h"
+
+namespace eta::cuda {
+
+// Each target takes its regions of the results; `decode_rows` are the decode rows of the step.
+using DecodeRows = std::span<const PackedStep::Rows>;
+
+struct CountsTarget {
+  int64_t tokens_attended;  // Results
+  int64_t tokens_read;
+  int32_t num_query_heads;
+  int32_t num_kv_heads;
+  AttentionCounts counts;
+
+  void Take(const Results& results, DecodeRows decode_rows) const;
+};
+
+struct RecallTarget {
+  int64_t above;  // Results
+  int32_t num_query_heads;
+  int64_t* above_host;
+  int64_t* above_admitted_host;
+
+  void Take(const Results& results, DecodeRows decode_rows) const;
+};
+
+struct ShadowTarget {
+  int64_t mass;  // Results
+  int64_t error;
+  size_t count;
+  float* mass_host;
+  float* error_host;
+
+  void Take(const Results& results, DecodeRows decode_rows) const;
+};
+
+struct SampleTarget {
+  int64_t results;  // Results
+  int32_t num_rows;
+  std::span<SampleRow> rows;
+
+  void Take(const Results& results, DecodeRows decode_rows) const;
+};
+
+using Target = std::variant<CountsTarget, RecallTarget, ShadowTarget, SampleTarget>;
+
+}  // namespace eta::cuda
