@@ -19,6 +19,7 @@ namespace eta::testing {
 namespace {
 
 using cuda::KvTile;
+using enum IndexKind;
 using ::testing::Values;
 
 struct Shape {
@@ -33,7 +34,9 @@ struct Cache {
   std::vector<std::vector<int32_t>> tables;
   std::vector<HostTensor> k;  // [position + 1, HKV * d] of each sequence
   std::vector<HostTensor> v;
-  HostTensor q;  // [S, HQ * d]
+  HostTensor metric;  // [HKV * d, d]; of kind outlier
+  HostTensor centre;  // [HKV, d]; likewise
+  HostTensor q;       // [S, HQ * d]
   HostTensor weight;
   std::vector<float> bias;
   std::vector<float> frozen;  // of every third sequence
@@ -70,6 +73,17 @@ Cache MakeCache(const Shape& shape, uint64_t seed) {
       blocks.pop_back();
     }
   }
+  if (shape.geometry.index == IndexKind::kOutlier) {
+    const int32_t d = shape.geometry.head_dim;
+    cache.metric = Normal(random, cache.kv_cols(), d, 0.1f);
+    for (int32_t row = 0; row < cache.kv_cols(); ++row) {
+      for (int32_t i = 0; i < row % d; ++i) {  // symmetric
+        cache.metric.row(row)[i] = cache.metric.row(row / d * d + i)[row % d];
+      }
+      cache.metric.row(row)[row % d] += 4.0f;
+    }
+    cache.centre = Normal(random, shape.geometry.num_kv_heads, d);
+  }
   cache.q = Normal(random, static_cast<int64_t>(cache.tables.size()), q_cols);
   cache.weight = Normal(random, heads, q_cols, 0.05f);
   cache.bias = Normal(random, 1, heads).data;
@@ -100,8 +114,11 @@ class CudaAppend : public ::testing::TestWithParam<Shape> {
   KvLayerView Empty(const Cache& cache) {
     const KvLayout layout = *device_->Layout(cache.shape.geometry);
     const auto blocks = static_cast<size_t>(cache.num_blocks);
+    const auto put = [&](const HostTensor& tensor) -> const float* {
+      return tensor.data.empty() ? nullptr : device_.Put(tensor.data);
+    };
     return {device_.Allocate(layout.tile_bytes * blocks),
-            device_.Allocate(layout.record_bytes * blocks)};
+            device_.Allocate(layout.record_bytes * blocks), put(cache.metric), put(cache.centre)};
   }
 
   // Stores the first `keys[s]` keys and values of every sequence, as they are, in one step.
@@ -315,7 +332,10 @@ TEST_P(CudaAppend, EightBitTilesAreTheQuantizedRows) {
 
 TEST_P(CudaAppend, EightBitRecordsAreTheQuantizedFloat16Ones) {
   const Cache narrow = MakeCache(GetParam(), 34);
-  if (narrow.shape.geometry.index_dtype != DType::kInt8) GTEST_SKIP() << "not an 8-bit index";
+  const KvGeometry& shape = narrow.shape.geometry;
+  if (shape.index != IndexKind::kMoment || shape.index_dtype != DType::kInt8) {
+    GTEST_SKIP() << "not an 8-bit index of kind moment";
+  }
   Cache wide = narrow;
   wide.shape.geometry.index_dtype = DType::kFloat16;
   const KvLayerView narrow_kv = Empty(narrow);
@@ -345,6 +365,27 @@ TEST_P(CudaAppend, EightBitRecordsAreTheQuantizedFloat16Ones) {
   }
 }
 
+TEST_P(CudaAppend, RecordsOfOutliersTellKeysThatAreNotFinite) {
+  Cache cache = MakeCache(GetParam(), 36);
+  const KvGeometry& geometry = cache.shape.geometry;
+  if (geometry.index != IndexKind::kOutlier || geometry.dtype == DType::kFloat8E4M3) {
+    GTEST_SKIP() << "no such records";
+  }
+  PutExceptions(cache);
+  const KvLayerView kv = Empty(cache);
+  Fill(cache, cache.positions, kv);
+  for (size_t s = 0; s < cache.tables.size(); ++s) {
+    if (cache.positions[s] < geometry.block_size) continue;
+    const auto head = static_cast<int32_t>(s % static_cast<size_t>(geometry.num_kv_heads));
+    for (int32_t h = 0; h < geometry.num_kv_heads; ++h) {
+      const BlockRecord record = device_->ReadRecord(geometry, kv, cache.tables[s][0], h);
+      const bool finite = std::isfinite(record.step) && std::isfinite(record.outlier_step);
+      const bool wanted = h != head || s % 5 == 0 || s % 5 == 4;
+      EXPECT_EQ(finite, wanted) << "sequence " << s << ", head " << h;
+    }
+  }
+}
+
 TEST_P(CudaAppend, CachesThatNoKernelReadsAreRefused) {
   KvGeometry geometry = GetParam().geometry;
   EXPECT_EQ(device_->Layout(geometry).status(), absl::OkStatus());
@@ -355,22 +396,29 @@ TEST_P(CudaAppend, CachesThatNoKernelReadsAreRefused) {
   EXPECT_NE(refused.message().find("kv_dtype"), absl::string_view::npos) << refused;
 }
 
-// HKV, d, b, sub-block, types, group. The second last has no kernel of its own for decode steps.
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaAppend,
-                         Values(Shape{{4, 64, 64, 4, DType::kFloat16, DType::kFloat16}, 8},
-                                Shape{{4, 64, 64, 4, DType::kFloat8E4M3, DType::kInt8}, 8},
-                                Shape{{8, 128, 32, 4, DType::kFloat8E4M3, DType::kFloat16}, 4},
-                                Shape{{2, 96, 16, 0, DType::kFloat8E4M3, DType::kInt8}, 5},
-                                Shape{{1, 128, 128, 4, DType::kBFloat16, DType::kInt8}, 8},
-                                Shape{{8, 32, 24, 4, DType::kFloat32, DType::kInt8}, 3},
-                                Shape{{3, 64, 16, 0, DType::kFloat16, DType::kInt8}, 7},
-                                Shape{{2, 256, 8, 4, DType::kFloat32, DType::kFloat16}, 2}),
-                         [](const ::testing::TestParamInfo<Shape>& shape) {
-                           const KvGeometry& g = shape.param.geometry;
-                           return std::string(Name(g.dtype)) + "_" +
-                                  std::string(Name(g.index_dtype)) + "_d" +
-                                  std::to_string(g.head_dim) + "_b" + std::to_string(g.block_size);
-                         });
+// HKV, d, b, sub-block, types, group. That with 3 KV heads has no kernel
+// of its own for decode steps.
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaAppend,
+    Values(Shape{{4, 64, 64, 4, DType::kFloat16, kMoment, DType::kFloat16}, 8},
+           Shape{{4, 64, 64, 4, DType::kFloat8E4M3, kMoment, DType::kInt8}, 8},
+           Shape{{8, 128, 32, 4, DType::kFloat8E4M3, kMoment, DType::kFloat16}, 4},
+           Shape{{2, 96, 16, 0, DType::kFloat8E4M3, kMoment, DType::kInt8}, 5},
+           Shape{{1, 128, 128, 4, DType::kBFloat16, kMoment, DType::kInt8}, 8},
+           Shape{{8, 32, 24, 4, DType::kFloat32, kMoment, DType::kInt8}, 3},
+           Shape{{3, 64, 16, 0, DType::kFloat16, kMoment, DType::kInt8}, 7},
+           Shape{{2, 256, 8, 4, DType::kFloat32, kMoment, DType::kFloat16}, 2},
+           Shape{{4, 64, 64, 4, DType::kFloat16, kOutlier, DType::kInt8}, 8},
+           Shape{{2, 128, 32, 4, DType::kFloat8E4M3, kOutlier, DType::kInt8}, 4},
+           Shape{{1, 128, 128, 0, DType::kBFloat16, kOutlier, DType::kInt8}, 8},
+           Shape{{8, 96, 20, 4, DType::kFloat16, kOutlier, DType::kInt8}, 3},
+           Shape{{2, 256, 100, 4, DType::kFloat32, kOutlier, DType::kInt8}, 2}),
+    [](const ::testing::TestParamInfo<Shape>& shape) {
+      const KvGeometry& g = shape.param.geometry;
+      return std::string(Name(g.dtype)) + "_" +
+             std::string(g.index == kOutlier ? "outlier" : Name(g.index_dtype)) + "_d" +
+             std::to_string(g.head_dim) + "_b" + std::to_string(g.block_size);
+    });
 
 }  // namespace
 }  // namespace eta::testing

@@ -11,6 +11,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <set>
@@ -42,6 +43,7 @@ struct Sequence {
   int32_t life = 0;
   SequenceRows rows;
   std::vector<int32_t> blocks;
+  std::vector<uint64_t> tempered;
   bool greedy = true;
 };
 
@@ -59,6 +61,9 @@ struct Step {
 };
 
 enum class Launch { kReplayed, kPlain };
+// Whether sequences have what came after the paper: sink blocks, shared reads, tempered keys, and
+// without a gate relative thresholds and records of kind outlier.
+enum class Options { kPaper, kAll };
 
 // How far a token that was forced is below the most likely one.
 struct Judgement {
@@ -68,7 +73,8 @@ struct Judgement {
 
 class Decoding {
  public:
-  Decoding(const Checkpoint& checkpoint, Backend& backend) : backend_(backend) {
+  Decoding(const Checkpoint& checkpoint, Backend& backend, Options options = Options::kPaper)
+      : backend_(backend), options_(options) {
     auto model = Model::Load(checkpoint, backend,
                              {.max_rows = kMaxRows, .max_context = kMaxPrompt + kMaxLife + 1});
     EXPECT_EQ(model.status(), absl::OkStatus());
@@ -94,6 +100,7 @@ class Decoding {
 
  private:
   const ModelConfig& config() const { return model_->config(); }
+  bool HasRelative() const { return options_ == Options::kAll && config().gate == Gate::kNone; }
 
   void Begin() {
     random_ = Random(7);
@@ -102,8 +109,12 @@ class Decoding {
     const int32_t b = config().block_size;
     const int32_t num_blocks = kMaxRunning * ((kMaxPrompt + kMaxLife) / b + 1);
     cache_.reset();
-    auto cache =
-        KvCache::Create(backend_, config(), MakeKvGeometry(config(), DType::kFloat16), num_blocks);
+    KvGeometry geometry = MakeKvGeometry(config(), DType::kFloat16);
+    if (HasRelative()) {
+      geometry.index = IndexKind::kOutlier;
+      geometry.index_dtype = DType::kInt8;
+    }
+    auto cache = KvCache::Create(backend_, config(), geometry, num_blocks);
     EXPECT_EQ(cache.status(), absl::OkStatus());
     cache_ = *std::move(cache);
     free_.clear();
@@ -140,6 +151,16 @@ class Decoding {
                       .admit_all = Uniform(random_, 0, 5) == 0},
         .frozen_thresholds =
             profile < 2 ? profiles_[static_cast<size_t>(profile)].data.data() : nullptr};
+    if (options_ == Options::kAll) {
+      AttentionOptions& attention = sequence.rows.attention;
+      attention.sink_blocks = static_cast<int32_t>(Uniform(random_, 0, 2));
+      attention.shared_reads = Uniform(random_, 0, 1) == 0;
+      attention.relative = HasRelative() && Uniform(random_, 0, 2) > 0;
+      attention.relative_c = static_cast<float>(UniformReal(random_, -4.0, -1.0));
+      for (int32_t i = 0; i <= keys / 64 && Uniform(random_, 0, 2) > 0; ++i) {
+        sequence.tempered.push_back(random_() & random_());
+      }
+    }
     const auto widths = Uniform(random_, 0, 2);
     if (widths < 2) sequence.rows.head_z = widths_[static_cast<size_t>(widths)].data.data();
     return sequence;
@@ -205,6 +226,7 @@ class Decoding {
       sequence->rows.num_rows = static_cast<int32_t>(fed.size());
       sequence->rows.kind = prefill ? RowKind::kPrefill : RowKind::kDecode;
       sequence->rows.block_table = sequence->blocks;
+      sequence->rows.tempered = sequence->tempered;
       tokens.insert(tokens.end(), fed.begin(), fed.end());
       rows.push_back(sequence->rows);
       last.push_back(static_cast<int32_t>(tokens.size()) - 1);
@@ -264,6 +286,7 @@ class Decoding {
   }
 
   Backend& backend_;
+  Options options_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Buffer> extra_;  // of the op that tells launches apart
   std::unique_ptr<KvCache> cache_;
@@ -374,6 +397,24 @@ TEST_F(CudaGraphs, AThousandReplayedStepsInBFloat16AreThePlainOnes) {
   const auto cuda = Open("cuda", DType::kBFloat16);
   Decoding on_cuda(*checkpoint, *cuda);
   ExpectReplaysToChangeNothing(on_cuda);
+}
+
+// Steps with and without rows that have relative thresholds are programs of their own.
+TEST_F(CudaGraphs, AThousandReplayedStepsWithAllOptionsAreThePlainOnes) {
+  const TinyModel plain({.model_dim = 128,
+                         .ffn_dim = 192,
+                         .num_query_heads = 8,
+                         .num_kv_heads = 2,
+                         .head_dim = 64,
+                         .has_predictor = false,
+                         .coarse_weights = true});
+  for (const TinyModel* model : std::initializer_list<const TinyModel*>{&model_, &plain}) {
+    const auto checkpoint = Checkpoint::Open(model->path());
+    ASSERT_EQ(checkpoint.status(), absl::OkStatus());
+    const auto cuda = Open("cuda", DType::kFloat32);
+    Decoding on_cuda(*checkpoint, *cuda, Options::kAll);
+    ExpectReplaysToChangeNothing(on_cuda);
+  }
 }
 
 }  // namespace

@@ -186,6 +186,7 @@ std::vector<Bounds> AllBounds(const Case& made, ScreenedStep& step) {
             const int32_t head = kv_head * made.group + g;
             const float* q = made.q.row(first_row + i) + int64_t{head} * d;
             double mean = 0.0, magnitude = 0.0, variance = 0.0, squares = 0.0;
+            double outlier = 0.0, size = 0.0;
             for (int32_t c = 0; c < d; ++c) {
               const auto at = static_cast<size_t>(c);
               const double x = q[c];
@@ -193,11 +194,20 @@ std::vector<Bounds> AllBounds(const Case& made, ScreenedStep& step) {
               magnitude += std::abs(x * record.mu[at]);
               variance += x * x * record.sigma[at] * record.sigma[at];
               squares += x * x;
+              size += std::abs(x);
+              if (!record.outlier.empty()) outlier += x * record.outlier[at];
             }
             const double norm = std::sqrt(squares);
-            const double width = norm * record.mu_error + sequence.z(head) * std::sqrt(variance);
+            const double width = norm * record.mu_error + record.step / 2 * size +
+                                 sequence.z(head) * std::sqrt(variance);
+            double bound = std::min(mean + width, norm * record.max_norm);
+            if (!record.outlier.empty()) {
+              outlier += record.outlier_step / 2 * size;
+              bound = std::max(mean + width, outlier);
+              magnitude += std::abs(outlier) + size * record.outlier_step;
+            }
             Bounds& bounds = all[static_cast<size_t>((first_row + i) * made.num_heads() + head)];
-            bounds.values.push_back(made.scale() * std::min(mean + width, norm * record.max_norm));
+            bounds.values.push_back(made.scale() * bound);
             bounds.slack.push_back(1e-5 * (made.scale() * (magnitude + width) + 1e-3));
           }
         }
@@ -215,7 +225,7 @@ bool IsClear(const Bounds& bounds, double threshold, const AttentionOptions& opt
   // Where a block is rescued, it must be the best one without doubt.
   const auto n = static_cast<int32_t>(bounds.values.size());
   const int32_t chunk = std::min(options.rescue_chunk, n);
-  if (chunk < 2 || n - options.pinned_blocks < chunk) return true;
+  if (chunk < 2 || options.sink_blocks > 0 || n - options.pinned_blocks < chunk) return true;
   const auto first = bounds.values.begin();
   const auto best = std::max_element(first, first + chunk);
   if (*best >= threshold) return true;
@@ -275,7 +285,8 @@ Selection Expected(const Case& made, const std::vector<Bounds>& bounds) {
           const int32_t chunk = std::min(sequence.options.rescue_chunk, n);
           bool early = false;
           for (int32_t j = 0; j < n; ++j) {
-            const bool admits = j >= n - sequence.options.pinned_blocks ||
+            const bool admits = j < sequence.options.sink_blocks ||
+                                j >= n - sequence.options.pinned_blocks ||
                                 values[static_cast<size_t>(j)] >= sequence.thresholds[head];
             if (admits) masks[static_cast<size_t>(j)] |= 1u << g;
             early = early || (admits && j < chunk);
@@ -286,7 +297,8 @@ Selection Expected(const Case& made, const std::vector<Bounds>& bounds) {
         }
         std::vector<SelectedBlock>& list = expected.emplace_back();
         for (uint32_t j = 0; j < masks.size(); ++j) {
-          if (masks[j] != 0) list.emplace_back(j, masks[j]);
+          if (masks[j] == 0) continue;
+          list.emplace_back(j, sequence.options.shared_reads ? (1u << made.group) - 1 : masks[j]);
         }
       }
     }
@@ -376,7 +388,9 @@ Case MakeCase(Random& random, const Shape& shape, Keys kind,
         .num_rows = num_rows,
         .options = {.z = zs[Uniform(random, 0, 3)],
                     .pinned_blocks = static_cast<int32_t>(Uniform(random, 0, 1)),
-                    .rescue_chunk = Uniform(random, 0, 1) == 0 ? 0 : 20},
+                    .sink_blocks = static_cast<int32_t>(Uniform(random, 0, 2)) / 2,
+                    .rescue_chunk = Uniform(random, 0, 1) == 0 ? 0 : 20,
+                    .shared_reads = Uniform(random, 0, 3) == 0},
         .k = MakeKeys(random, kind, position + num_rows, cols, shape.geometry.block_size),
         .thresholds = std::vector<float>(static_cast<size_t>(made.num_heads()))};
     if (made.sequences.size() % 2 == 1) {
@@ -461,6 +475,24 @@ TEST_P(CudaScreenShapes, BothIndexesSelectWhatTheirRecordsAskFor) {
                                 {16 * 33, 40},
                                 {15, 1}});
     ExpectSelections(*device_, random, made);
+  }
+}
+
+TEST_P(CudaScreenShapes, RecordsOfOutliersSelectWhatTheyAskFor) {
+  for (const Keys kind : {Keys::kOrdinary, Keys::kExtreme}) {
+    Random random(static_cast<uint64_t>(kind) + 23);
+    Case made = MakeCase(random, MakeShape(16), kind,
+                         {{16 * 17 + 3, 2}, {5, 1}, {16 * 65 - 1, 1}, {16 * 33, 40}, {15, 1}});
+    made.geometry.index = IndexKind::kOutlier;
+    made.geometry.index_dtype = DType::kInt8;
+    std::vector<Bounds> bounds;
+    {
+      ScreenedStep step(*device_, made);
+      bounds = AllBounds(made, step);
+    }
+    PlaceThresholds(random, made, bounds, bounds);
+    EXPECT_EQ(Difference(ScreenedStep(*device_, made).selection(), Expected(made, bounds)), "");
+    device_->Clear();
   }
 }
 

@@ -130,6 +130,48 @@ TEST_F(StepPlanTest, TablesStandOneBehindTheOther) {
   EXPECT_EQ(end, step.bytes.data() + step.bytes.size());
 }
 
+TEST_F(StepPlanTest, TemperedKeysFollowTheTablesUpToTheLastOne) {
+  const std::vector<uint64_t> prompt = {0x8000'0001'0000'0002, 0, 0};
+  const std::vector<uint64_t> none(3);
+  const std::vector<uint64_t> late = {0, uint64_t{1} << 40};
+  sequences_[0].tempered = prompt;
+  sequences_[1].tempered = none;
+  sequences_[2].tempered = late;
+  const Step step(batch(), 16);
+  const auto expect = [&](const TemperedKeys& keys, int32_t begin, int32_t words) {
+    EXPECT_EQ(keys.words, words);
+    EXPECT_EQ(words != 0 ? keys.begin : begin, begin);
+  };
+  expect(step.view.sequences[0].tempered, 8, 2);
+  expect(step.view.rows[2].tempered, 8, 2);
+  expect(step.view.rows[3].tempered, 0, 0);
+  expect(step.view.rows[5].tempered, 10, 4);
+  expect(step.view.rows[6].tempered, 0, 0);
+  EXPECT_THAT(std::span(step.view.tables, 8), ElementsAre(5, 9, 8, 7, 4, 3, 1, 2));
+  const auto* words = reinterpret_cast<const uint32_t*>(step.view.tables + 8);
+  EXPECT_THAT(std::span(words, 6), ElementsAre(2, 0x8000'0001, 0, 0, 0, 1u << 8));
+  EXPECT_EQ(reinterpret_cast<const std::byte*>(words + 6), step.bytes.data() + step.bytes.size());
+}
+
+TEST_F(StepPlanTest, RowsWithRelativeThresholdsScreenEvenIfTheyAdmitAll) {
+  EXPECT_FALSE(Step(batch(), 16).packed.relative);
+  sequences_[3].attention.relative = true;
+  sequences_[3].attention.relative_c = -4.6f;
+  sequences_[3].attention.sink_blocks = 1;
+  sequences_[3].attention.shared_reads = true;
+  const Step step(batch(), 16);
+  EXPECT_TRUE(step.packed.relative);
+  const StepRow& row = step.view.rows[6];
+  EXPECT_EQ(row.relative, 1);
+  EXPECT_EQ(row.relative_c, -4.6f);
+  EXPECT_EQ(row.sink_blocks, 1);
+  EXPECT_EQ(row.shared_reads, 1);
+  EXPECT_EQ(step.view.rows[5].relative, 0);
+  EXPECT_EQ(step.view.rows[5].sink_blocks, 0);
+  // Row 6 has 62 full blocks.
+  EXPECT_THAT(std::span(step.view.screen_begin, 9), ElementsAre(0, 0, 0, 0, 1, 2, 4, 5, 5));
+}
+
 TEST_F(StepPlanTest, OneProfileIsSentOnce) {
   const Step step(batch(), 16);
   EXPECT_THAT(step.packed.profiles, ElementsAre(StepProfile{profile_.data(), nullptr}));

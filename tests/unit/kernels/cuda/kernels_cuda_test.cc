@@ -79,7 +79,8 @@ std::string Differences(const JudgedCase& judged, const AttentionResult& got, do
   return text.str();
 }
 
-// Steps without prefill rows run three times: launched, captured as a graph, replayed.
+// Steps without prefill rows run four times: launched with a shadow, launched, captured as a graph,
+// replayed.
 void RunBatches(NarrowTypes narrow) {
   const BackendUnderTest backends[] = {{.name = "cuda", .compute = DType::kFloat32},
                                        {.name = "cuda", .compute = DType::kBFloat16}};
@@ -100,7 +101,7 @@ void RunBatches(NarrowTypes narrow) {
       const bool prefill = std::ranges::any_of(
           made.sequences, [](const SequenceCase& s) { return s.kind == RowKind::kPrefill; });
       AttentionStep step(device, made);
-      const AttentionResult got = step.Run(prefill ? 1 : 3);
+      const AttentionResult got = step.Run(prefill ? 1 : 4);
       ASSERT_EQ(device->Finish(), absl::OkStatus()) << made.Describe();
       const std::string differences =
           Differences(judged, got, RoundingError(device.activation_dtype()), worst[which]);
@@ -129,6 +130,14 @@ TEST(CudaRaggedBatches, DoSoWithAnEightBitIndex) {
 
 TEST(CudaRaggedBatches, DoSoWithAnEightBitCacheAndIndex) {
   RunBatches({.cache = true, .index = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithRecordsOfOutliers) {
+  RunBatches({.outlier = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithAnEightBitCacheAndRecordsOfOutliers) {
+  RunBatches({.cache = true, .outlier = true});
 }
 
 }  // namespace
