@@ -21,6 +21,7 @@ struct Options {
   std::vector<int32_t> batch = {32};
   std::vector<int32_t> context = {131072};
   std::vector<double> density = {1.0, 0.512, 0.355, 0.16};
+  std::string thresholds = "absolute";
   float agreement = 0.7f;
   int iterations = 32;
   int64_t pool_bytes = int64_t{8} << 30;
@@ -28,13 +29,19 @@ struct Options {
   int32_t check_context = 4096;
 };
 
+// How rows attend: with thresholds of their own and the gate, or as models without a gate do.
+AttentionOptions OptionsOf(const Options& options) {
+  if (options.thresholds != "relative") return {};
+  return {.sink_blocks = 1, .uniform_floor = false, .shared_reads = true, .relative = true};
+}
+
 // The first and the last row of a case, the last one cut inside a block, at a context that is short
 // enough for the reference backend.
 class Companion {
  public:
-  Companion(Backend& backend, const KvContent& content, int32_t heads,
-            std::span<const SequencePlace> places, std::span<const float> queries, int32_t longest,
-            uint64_t seed)
+  Companion(Backend& backend, const KvContent& content, const AttentionOptions& attention,
+            int32_t heads, std::span<const SequencePlace> places, std::span<const float> queries,
+            int32_t longest, uint64_t seed)
       : backend_(backend), content_(content), heads_(static_cast<size_t>(heads)) {
     DeviceFlags flags;
     flags.backend = "reference";
@@ -59,27 +66,34 @@ class Companion {
     pool_ = AllocatePool(*reference_, geometry, 2 * blocks);
     const KvLayerView layer = pool_.view();
     content.Fill(*reference_, copies, {&layer, 1});
-    ours_ = std::make_unique<DecodeRows>(backend, geometry, heads, cut, their_queries);
-    theirs_ = std::make_unique<DecodeRows>(*reference_, geometry, heads, copies, their_queries);
+    ours_ = std::make_unique<DecodeRows>(backend, geometry, attention, heads, cut, their_queries);
+    theirs_ = std::make_unique<DecodeRows>(*reference_, geometry, attention, heads, copies,
+                                           their_queries);
   }
 
-  // `layer` holds the case's cache; thresholds are [rows of the case, HQ]. Fails if counts differ
-  // at all, or outputs by more than the types allow.
-  Agreement Check(const KvLayerView& layer, std::span<const float> thresholds, bool full) {
+  // `layer` holds the case's cache. Fails if counts differ at all, or outputs by more than the
+  // types allow. With relative thresholds a rounding of a record may be a tie, so constants nearby
+  // are tried too.
+  Agreement Check(const KvLayerView& layer, const OperatingPoint& point, bool full) {
     std::vector<float> own;
     for (const size_t row : rows_) {
-      const std::span<const float> of_row = thresholds.subspan(row * heads_, heads_);
+      const auto of_row = std::span(point.thresholds).subspan(row * heads_, heads_);
       own.insert(own.end(), of_row.begin(), of_row.end());
     }
-    for (DecodeRows* rows : {ours_.get(), theirs_.get()}) {
-      rows->SetThresholds(own);
-      rows->SetAdmitAll(full);
-    }
-    ours_->RunOnce(layer);
-    theirs_->RunOnce(pool_.view());
-    if (ours_->tokens_read() != theirs_->tokens_read() ||
-        ours_->tokens_attended() != theirs_->tokens_attended()) {
-      Fail("counts differ from the reference's");
+    const int tries = point.relative_c != 0.0f ? 40 : 1;
+    for (int i = 0; i < tries; ++i) {
+      for (DecodeRows* rows : {ours_.get(), theirs_.get()}) {
+        rows->SetThresholds(own);
+        rows->SetRelative(point.relative_c + 0.05f * static_cast<float>(i));
+        rows->SetAdmitAll(full);
+      }
+      ours_->RunOnce(layer);
+      theirs_->RunOnce(pool_.view());
+      if (ours_->tokens_read() == theirs_->tokens_read() &&
+          ours_->tokens_attended() == theirs_->tokens_attended()) {
+        break;
+      }
+      if (i + 1 == tries) Fail("counts differ from the reference's");
     }
     const Agreement agreement = Compare(ours_->Output(), theirs_->Output(),
                                         content_.geometry().dtype, backend_.activation_dtype());
@@ -134,13 +148,13 @@ class AttentionCase {
         records_.push_back(backend.ReadRecord(geometry_, views[0], block, h));
       }
     }
-    rows_ =
-        std::make_unique<DecodeRows>(backend, geometry_, options.shape.heads, places_, queries_);
-    oracle_ = std::make_unique<Oracle>(content_, records_, options.shape.heads, places_, queries_,
-                                       workers);
-    companion_ =
-        std::make_unique<Companion>(backend, content_, options.shape.heads, places_, queries_,
-                                    std::min(context, options.check_context), options.device.seed);
+    rows_ = std::make_unique<DecodeRows>(backend, geometry_, OptionsOf(options),
+                                         options.shape.heads, places_, queries_);
+    oracle_ = std::make_unique<Oracle>(content_, OptionsOf(options), records_, options.shape.heads,
+                                       places_, queries_, workers);
+    companion_ = std::make_unique<Companion>(
+        backend, content_, OptionsOf(options), options.shape.heads, places_, queries_,
+        std::min(context, options.check_context), options.device.seed);
   }
 
   // Fails if the backend's counts or outputs are wrong. It compares two rows at a shorter context
@@ -148,14 +162,12 @@ class AttentionCase {
   // rows.
   void Check(double density) {
     const bool full = density >= 1.0;
-    const std::vector<float> thresholds = Thresholds(density);
-    agreement_.Merge(companion_->Check(pools_[0].view(), thresholds, full));
-    rows_->SetThresholds(thresholds);
-    rows_->SetAdmitAll(full);
+    const OperatingPoint point = Point(density);
+    const std::vector<float>& thresholds = point.thresholds;
+    agreement_.Merge(companion_->Check(pools_[0].view(), point, full));
+    Set(point, full);
     rows_->RunOnce(pools_.back().view());
-    const ExpectedCounts expected = oracle_->Count(thresholds, full);
-    if (rows_->tokens_read() != expected.tokens_read ||
-        rows_->tokens_attended() != expected.tokens_attended) {
+    if (!oracle_->Agrees({rows_->tokens_attended(), rows_->tokens_read()}, thresholds, full)) {
       Fail(absl::StrCat("density ", density, ": counts of the whole batch are wrong"));
     }
     CheckOutputs(density, thresholds, rows_->Output());
@@ -166,9 +178,8 @@ class AttentionCase {
 
   Json Measure(double density, double bytes_per_second) {
     const bool full = density >= 1.0;
-    const std::vector<float> thresholds = Thresholds(density);
-    rows_->SetThresholds(thresholds);
-    rows_->SetAdmitAll(full);
+    const OperatingPoint point = Point(density);
+    Set(point, full);
     const auto time = [&](bool select, bool attend) {
       const StepTiming all = TimeSteps(backend_, options_.device.samples, [&] {
         rows_->Plan();
@@ -197,7 +208,10 @@ class AttentionCase {
             {"head_dim", geometry_.head_dim},
             {"block", geometry_.block_size},
             {"kv_dtype", options_.shape.kv_dtype},
+            {"index", options_.shape.index},
             {"index_dtype", options_.shape.index_dtype},
+            {"thresholds", options_.thresholds},
+            {"relative_c", point.relative_c},
             {"kv_bytes", kv_bytes()},
             {"pools", pools_.size()},
             {"density", density},
@@ -230,11 +244,17 @@ class AttentionCase {
     return options_.shape.RecordBytes(static_cast<double>(batch_) * full_blocks);
   }
 
+  void Set(const OperatingPoint& point, bool full) {
+    rows_->SetThresholds(point.thresholds);
+    rows_->SetRelative(point.relative_c);
+    rows_->SetAdmitAll(full);
+  }
+
   // Full attention has a gate too. It uses the thresholds of the sparsest density.
-  std::vector<float> Thresholds(double density) const {
-    if (density < 1.0) return oracle_->ThresholdsFor(density);
+  OperatingPoint Point(double density) const {
+    if (density < 1.0) return oracle_->PointFor(density);
     const double least = *std::min_element(options_.density.begin(), options_.density.end());
-    return oracle_->ThresholdsFor(std::min(least, 0.5));
+    return oracle_->PointFor(std::min(least, 0.5));
   }
 
   void CheckOutputs(double density, std::span<const float> thresholds,
@@ -250,7 +270,7 @@ class AttentionCase {
           static_cast<size_t>(row) * static_cast<size_t>(heads) + static_cast<size_t>(head);
       agreements[static_cast<size_t>(i)] =
           Compare(std::span(output).subspan(at * d, d),
-                  oracle_->Output(row, head, thresholds[at], density >= 1.0), geometry_.dtype,
+                  oracle_->Output(row, head, thresholds, density >= 1.0), geometry_.dtype,
                   backend_.activation_dtype());
     });
     for (const Agreement& agreement : agreements) {
@@ -293,6 +313,9 @@ void AddSpeedups(Json& rows, size_t first) {
 
 Json Run(const Options& options) {
   options.shape.Check();
+  if (options.thresholds == "relative" && options.shape.index != "outlier") {
+    Fail("--thresholds=relative: needs --index=outlier");
+  }
   const size_t cases = std::max(options.batch.size(), options.context.size());
   if ((options.batch.size() != cases && options.batch.size() != 1) ||
       (options.context.size() != cases && options.context.size() != 1)) {
@@ -369,6 +392,11 @@ void AddAttentionCommand(CLI::App& app, Command& chosen) {
   command->add_option("--density", options->density, "Union densities; 1 is full attention")
       ->delimiter(',')
       ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--thresholds", options->thresholds,
+                   "Of each row and head, or relative to the row's log-sum-exp (--index=outlier)")
+      ->check(CLI::IsMember({"absolute", "relative"}))
       ->capture_default_str();
   command->add_option("--agreement", options->agreement, "What queries of a group share")
       ->check(CLI::Range(0.0, 1.0))

@@ -2,6 +2,7 @@
 // memory.
 //
 //   eta-bench attention --backend=cuda --batch=32 --context=131072 --json
+//   eta-bench append --backend=cuda --batch=64 --index=outlier
 //   eta-bench decode --backend=cuda --batch=64 --context=65536
 //   eta-bench prefill --backend=cuda --tokens=4096,8192,32768
 //   eta-bench background --model=models/eta-27m --streams=16
@@ -33,7 +34,8 @@ KvGeometry ShapeFlags::geometry() const {
           .block_size = block,
           .sub_block = block >= 16 && block % 4 == 0 ? 4 : 0,
           .dtype = *ParseDType(kv_dtype),
-          .index_dtype = *ParseDType(index_dtype)};
+          .index = index == "outlier" ? IndexKind::kOutlier : IndexKind::kMoment,
+          .index_dtype = index == "outlier" ? DType::kInt8 : *ParseDType(index_dtype)};
 }
 
 double ShapeFlags::KvBytes(double tokens) const {
@@ -41,7 +43,10 @@ double ShapeFlags::KvBytes(double tokens) const {
 }
 
 double ShapeFlags::RecordBytes(double full_blocks) const {
-  return full_blocks * kv_heads * static_cast<double>(IndexRecordBytes(geometry()));
+  // Three 8-bit vectors and two steps, or what the cache's manager counts.
+  const double outlier_bytes = 3.0 * head_dim + 4.0;
+  return full_blocks * kv_heads *
+         (index == "outlier" ? outlier_bytes : static_cast<double>(IndexRecordBytes(geometry())));
 }
 
 void ShapeFlags::Check() const {
@@ -81,7 +86,10 @@ void AddShapeFlags(CLI::App& command, ShapeFlags& flags) {
   command.add_option("--kv_dtype", flags.kv_dtype)
       ->check(CLI::IsMember({"float32", "float16", "bfloat16", "float8_e4m3"}))
       ->capture_default_str();
-  command.add_option("--index_dtype", flags.index_dtype)
+  command.add_option("--index", flags.index, "What a block's record holds")
+      ->check(CLI::IsMember({"moment", "outlier"}))
+      ->capture_default_str();
+  command.add_option("--index_dtype", flags.index_dtype, "Of a moment index")
       ->check(CLI::IsMember({"float16", "int8"}))
       ->capture_default_str();
 }
@@ -196,6 +204,7 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   bool json = false;
   Command chosen;
+  AddAppendCommand(app, chosen);
   AddAttentionCommand(app, chosen);
   AddBackgroundCommand(app, chosen);
   AddDecodeCommand(app, chosen);

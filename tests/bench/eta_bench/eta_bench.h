@@ -35,7 +35,8 @@ struct ShapeFlags {
   int32_t head_dim = 64;
   int32_t block = 64;
   std::string kv_dtype = "float16";
-  std::string index_dtype = "float16";
+  std::string index = "moment";
+  std::string index_dtype = "float16";  // of a moment index
 
   KvGeometry geometry() const;
   void Check() const;  // fails if the heads cannot be grouped
@@ -55,6 +56,7 @@ struct Command {
   std::function<Json()> run;
   std::function<void(const Json&)> print;
 };
+void AddAppendCommand(CLI::App& app, Command& chosen);
 void AddAttentionCommand(CLI::App& app, Command& chosen);
 void AddBackgroundCommand(CLI::App& app, Command& chosen);
 void AddDecodeCommand(CLI::App& app, Command& chosen);

@@ -7,12 +7,14 @@
 
 namespace eta::bench {
 
-DecodeRows::DecodeRows(Backend& backend, const KvGeometry& geometry, int32_t num_query_heads,
+DecodeRows::DecodeRows(Backend& backend, const KvGeometry& geometry,
+                       const AttentionOptions& options, int32_t num_query_heads,
                        std::span<const SequencePlace> sequences, std::span<const float> queries)
     : backend_(backend),
       geometry_(geometry),
       num_query_heads_(num_query_heads),
       softmax_scale_(1.0f / std::sqrt(static_cast<float>(geometry.head_dim))),
+      gate_(options.relative ? Gate::kNone : Gate::kSilu),
       tokens_(sequences.size(), 0),
       padded_rows_(backend.PaddedRows(static_cast<int64_t>(sequences.size()))) {
   int32_t capacity = 1;
@@ -23,6 +25,7 @@ DecodeRows::DecodeRows(Backend& backend, const KvGeometry& geometry, int32_t num
     row.position = sequence.num_tokens - 1;
     row.kind = RowKind::kDecode;
     row.rope_theta = 10000.0f;
+    row.attention = options;
     row.block_table = sequence.block_table.first(
         static_cast<size_t>((sequence.num_tokens + geometry.block_size - 1) / geometry.block_size));
     capacity = std::max(capacity, sequence.num_tokens / geometry.block_size);
@@ -48,6 +51,10 @@ DecodeRows::DecodeRows(Backend& backend, const KvGeometry& geometry, int32_t num
 
 void DecodeRows::SetThresholds(std::span<const float> thresholds) {
   backend_.Upload(thresholds_->data(), thresholds.data(), thresholds.size_bytes());
+}
+
+void DecodeRows::SetRelative(float c) {
+  for (SequenceRows& row : rows_) row.attention.relative_c = c;
 }
 
 void DecodeRows::SetAdmitAll(bool admit_all) {
@@ -79,7 +86,7 @@ void DecodeRows::Attend(const KvLayerView& layer) {
   const int64_t width = int64_t{num_query_heads_} * geometry_.head_dim;
   backend_.DecodeAttention({View(*queries_, width, DType::kFloat32),
                             View(*thresholds_, num_query_heads_, DType::kFloat32), num_query_heads_,
-                            geometry_, layer, softmax_scale_, Gate::kSilu, kGateBeta, selection_,
+                            geometry_, layer, softmax_scale_, gate_, kGateBeta, selection_,
                             View(*out_, width, backend_.activation_dtype())});
 }
 

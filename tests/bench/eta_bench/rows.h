@@ -16,12 +16,14 @@ inline constexpr float kGateBeta = 5.0f;
 class DecodeRows {
  public:
   // Makes one row per sequence, at its last position. `queries` are [rows, HQ, d]. The sequences'
-  // block tables must outlive this object.
-  DecodeRows(Backend& backend, const KvGeometry& geometry, int32_t num_query_heads,
-             std::span<const SequencePlace> sequences, std::span<const float> queries);
+  // block tables must outlive this object. Rows with relative thresholds have no gate.
+  DecodeRows(Backend& backend, const KvGeometry& geometry, const AttentionOptions& options,
+             int32_t num_query_heads, std::span<const SequencePlace> sequences,
+             std::span<const float> queries);
 
   // Thresholds are [rows, HQ].
   void SetThresholds(std::span<const float> thresholds);
+  void SetRelative(float c);
   void SetAdmitAll(bool admit_all);
 
   void Plan();
@@ -42,6 +44,7 @@ class DecodeRows {
   KvGeometry geometry_;
   int32_t num_query_heads_;
   float softmax_scale_;
+  Gate gate_;
   std::vector<SequenceRows> rows_;
   std::vector<int32_t> tokens_;
   int64_t padded_rows_;  // rows that the backend prefers for its tensors
