@@ -34,7 +34,8 @@ struct EngineOptions {
   // float32 doubles the cache's bytes per token, float8_e4m3 halves them. Backend cpu has neither
   // float8_e4m3 nor an int8 index.
   DType kv_dtype = DType::kFloat16;
-  DType index_dtype = DType::kFloat16;  // of block records: float16 or int8
+  std::optional<IndexKind> index;    // what block records say; absent: as the model's config says
+  std::optional<DType> index_dtype;  // of block records: MakeKvGeometry (model/kv_cache.h)
   WeightFormat weights = WeightFormat::kNative;
   // Per device, reserved at start; bounds the tokens in flight. 0: kv_pool_fraction of the memory
   // that is free after weights and workspace; 1 GiB where the backend does not tell.

@@ -84,20 +84,23 @@ StepEngine::~StepEngine() {
 absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   RETURN_IF_ERROR(CheckOptions(options_));
   // A cache that the backend does not have is refused before the weights are read.
-  const auto config = ParseModelConfig(checkpoint.config_json());
-  if (!config.ok()) return config.status();
-  options_.limits.max_context = ContextLimit(*config, options_.limits.max_context);
+  const auto of_model = ParseModelConfig(checkpoint.config_json());
+  if (!of_model.ok()) return of_model.status();
+  ModelConfig config = *of_model;
+  config.index = options_.index.value_or(config.index);
+  options_.limits.max_context = ContextLimit(config, options_.limits.max_context);
   const auto layout =
-      backend_->Layout(MakeKvGeometry(*config, options_.kv_dtype, options_.index_dtype));
+      backend_->Layout(MakeKvGeometry(config, options_.kv_dtype, options_.index_dtype));
   if (!layout.ok()) return layout.status();
   auto model =
       Model::Load(checkpoint, *backend_,
                   {.weights = options_.weights,
                    .allow_nonfinite_weights = options_.allow_nonfinite_weights,
                    .max_rows = options_.max_step_tokens,
-                   .max_decode_rows = MaxDecodeRows(*config, options_.limits.max_context,
+                   .max_decode_rows = MaxDecodeRows(config, options_.limits.max_context,
                                                     options_.max_running, options_.max_step_tokens),
-                   .max_context = options_.limits.max_context});
+                   .max_context = options_.limits.max_context,
+                   .index = config.index});
   if (absl::IsResourceExhausted(model.status())) {
     return NoMemory(*backend_, "the model's weights and workspace do not fit", model.status());
   }
@@ -126,7 +129,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
     const auto path = std::filesystem::weakly_canonical(options_.model_dir);
     info_.model_name = (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
   }
-  auto fingerprint = ModelFingerprint(model_->config(), checkpoint);
+  auto fingerprint = ModelFingerprint(*of_model, checkpoint);
   if (!fingerprint.ok()) return fingerprint.status();
   info_.model_fingerprint = *std::move(fingerprint);
   info_.files_fingerprint = checkpoint.files_fingerprint();
@@ -135,7 +138,8 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.config.eos_ids = tokenizer_->eos_ids();
   info_.backend = backend_->description();
   info_.kv_dtype = options_.kv_dtype;
-  info_.index_dtype = options_.index_dtype;
+  info_.index_dtype = cache_->geometry().index_dtype;
+  info_.index = cache_->geometry().index;
   info_.max_token_bytes = tokenizer_->max_token_bytes();
   info_.block_size = cache_->geometry().block_size;
   info_.sub_block = cache_->geometry().sub_block;

@@ -146,6 +146,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CalibrateCommand::StartEngine() const {
   options.backend = runtime.backend;
   options.devices = {runtime.backend.device};
   options.kv_dtype = runtime.kv_dtype;
+  options.index = runtime.index;
   options.index_dtype = runtime.index_dtype;
   options.weights = runtime.weights;
   options.prefix_cache = false;

@@ -200,8 +200,9 @@ absl::Status PerplexityCommand::Run() const {
       (by_document ? ReadDocumentWindows : ReadWindows)(**source, **tokenizer, context, windows,
                                                         kMaxTextTokens);
   if (!cut.ok()) return cut.status();
+  const KvGeometry geometry = MakeKvGeometry(config, runtime.kv_dtype, runtime.index_dtype);
   const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner =
-      (*loaded)->MakeRunner(MakeKvGeometry(config, runtime.kv_dtype, runtime.index_dtype), context);
+      (*loaded)->MakeRunner(geometry, context);
   if (!runner.ok()) return runner.status();
 
   ProgressBar bar;
@@ -215,7 +216,7 @@ absl::Status PerplexityCommand::Run() const {
                              .text = text,
                              .backend = (*loaded)->backend().description(),
                              .kv_dtype = std::string(Name(runtime.kv_dtype)),
-                             .index_dtype = std::string(Name(runtime.index_dtype)),
+                             .index_dtype = std::string(Name(geometry.index_dtype)),
                              .weights = runtime.weights == WeightFormat::kInt8 ? "int8" : "native",
                              .context = context,
                              .prefill = prefill,

@@ -16,7 +16,8 @@ absl::StatusOr<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(
                   {.weights = options.weights,
                    .max_rows = options.max_rows,
                    .max_context = options.max_context,
-                   .block_size = options.geometry.block_size});
+                   .block_size = options.geometry.block_size,
+                   .index = options.geometry.index});
   if (!model.ok()) return model.status();
   const int32_t block = options.geometry.block_size;
   const auto num_blocks = static_cast<int32_t>((int64_t{options.max_context} + block - 1) / block);

@@ -43,19 +43,27 @@ std::string CheckReal(const std::string& text, double low, double high) {
 void RuntimeFlags::Register(CLI::App& command) {
   command.add_option("--model", model_dir, "GGUF file or folder of the checkpoint")->required();
   RegisterBackend(command, backend);
-  const auto add_dtype = [&command](const char* flag, DType& dtype, const char* help,
-                                    const std::vector<std::string>& names) {
-    const std::function<void(const std::string&)> set = [&dtype](const std::string& name) {
-      dtype = ParseDType(name).value_or(dtype);
-    };
-    command.add_option_function(flag, set, help)
-        ->check(CLI::IsMember(names))
-        ->default_str("float16");
+  const std::function<void(const std::string&)> set_kv_dtype = [this](const std::string& name) {
+    kv_dtype = ParseDType(name).value_or(kv_dtype);
   };
-  add_dtype("--kv_dtype", kv_dtype, "Type of the KV cache; float8_e4m3 not with backend cpu",
-            {"float32", "float16", "bfloat16", "float8_e4m3"});
-  add_dtype("--index_dtype", index_dtype, "Type of block records; int8 not with backend cpu",
-            {"float16", "int8"});
+  command
+      .add_option_function("--kv_dtype", set_kv_dtype,
+                           "Type of the KV cache; float8_e4m3 not with backend cpu")
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16", "float8_e4m3"}))
+      ->default_str("float16");
+  const std::function<void(const std::string&)> set_index = [this](const std::string& name) {
+    index = name == "outlier" ? IndexKind::kOutlier : IndexKind::kMoment;
+  };
+  command.add_option_function("--index", set_index, "Kind of block records [the model's]")
+      ->check(CLI::IsMember({"moment", "outlier"}));
+  const std::function<void(const std::string&)> set_index_dtype = [this](const std::string& name) {
+    index_dtype = ParseDType(name);
+  };
+  command
+      .add_option_function("--index_dtype", set_index_dtype,
+                           "Type of block records [float16; of outlier records int8]; int8 moment "
+                           "records not with backend cpu")
+      ->check(CLI::IsMember({"float16", "int8"}));
   const std::function<void(const std::string&)> set_weights = [this](const std::string& name) {
     weights = name == "int8" ? WeightFormat::kInt8 : WeightFormat::kNative;
   };
@@ -71,6 +79,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags
   if (!checkpoint.ok()) return checkpoint.status();
   absl::StatusOr<ModelConfig> config = ParseModelConfig(checkpoint->config_json());
   if (!config.ok()) return config.status();
+  config->index = flags.index.value_or(config->index);
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(flags.backend);
   if (!backend.ok()) return backend.status();
   return std::unique_ptr<Runtime>(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -28,10 +29,11 @@ struct RuntimeFlags {
   std::string model_dir;
   BackendOptions backend;
   DType kv_dtype = DType::kFloat16;
-  DType index_dtype = DType::kFloat16;
+  std::optional<IndexKind> index;
+  std::optional<DType> index_dtype;
   WeightFormat weights = WeightFormat::kNative;
 
-  // Adds --model, --kv_dtype, --index_dtype, --weights and the flags of RegisterBackend.
+  // Adds --model, --kv_dtype, --index, --index_dtype, --weights and the flags of RegisterBackend.
   void Register(CLI::App& command);
 };
 
@@ -41,7 +43,7 @@ class Runtime {
   static absl::StatusOr<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }  // its index: the flag's, if it was given
   const Backend& backend() const { return *backend_; }
 
   // The runner must not outlive this object.

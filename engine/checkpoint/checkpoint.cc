@@ -32,6 +32,7 @@ constexpr char kChatTemplate[] = "chat_template.jinja";
 constexpr char kGenerationConfig[] = "generation_config.json";
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
+constexpr char kIndexMetric[] = "index_metric.safetensors";
 constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxTokenizerConfigBytes = uint64_t{16} << 20;
 constexpr size_t kMaxTokenizerConfigDepth = 16;
@@ -240,13 +241,14 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
     if (!admitted.ok()) return admitted;
     return text;
   };
-  const auto open_shard = [&](const std::string& name) -> absl::Status {
+  const auto open_tensors = [&](const std::string& name) -> absl::StatusOr<SafetensorsFile> {
     const auto path = Locate(root, name);
     if (!path.ok()) return path.status();
-    auto shard = SafetensorsFile::Open(*path);
-    if (!shard.ok()) return shard.status();
-    checkpoint.files_.push_back(*std::move(shard));
-    return CheckFile(checkpoint.files_.back().file(), name, options, checkpoint.sha256_);
+    auto file = SafetensorsFile::Open(*path);
+    if (!file.ok()) return file.status();
+    const absl::Status admitted = CheckFile(file->file(), name, options, checkpoint.sha256_);
+    if (!admitted.ok()) return admitted;
+    return file;
   };
 
   auto config = read_text(kConfig, kMaxConfigBytes);
@@ -301,8 +303,9 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
     }
   }
   for (const std::string& shard : shards) {
-    const absl::Status opened = open_shard(shard);
-    if (!opened.ok()) return opened;
+    auto opened = open_tensors(shard);
+    if (!opened.ok()) return opened.status();
+    checkpoint.files_.push_back(*std::move(opened));
     const size_t file = checkpoint.files_.size() - 1;
     for (const auto& [name, info] : checkpoint.files_[file].tensors()) {
       if (!index.empty()) {
@@ -321,6 +324,17 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
       return absl::InvalidArgumentError(absl::StrCat(
           "shard index names tensor ", Quoted(entry.first), ", which its file does not hold"));
     }
+  }
+
+  if (is_there(kIndexMetric)) {
+    if (shards.contains(kIndexMetric)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shard index gives tensors to file ", Quoted(kIndexMetric)));
+    }
+    auto opened = open_tensors(kIndexMetric);
+    if (!opened.ok()) return opened.status();
+    checkpoint.index_metric_ = *std::move(opened);
+    checkpoint.index_metric_sha256_ = checkpoint.sha256_.at(kIndexMetric);
   }
 
   RETURN_IF_ERROR(checkpoint.SetFingerprint());

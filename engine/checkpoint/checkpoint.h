@@ -4,8 +4,8 @@
 // model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
 // The tokenizer is tokenizer.json or, where there is none, tokenizer.model; a model with neither
 // has no text. These may be there too: tokenizer_config.json, chat_template.jinja,
-// generation_config.json. A GGUF file is presented as the same files, made from its metadata, and
-// as tensors by the same names.
+// generation_config.json, index_metric.safetensors. A GGUF file is presented as the same files,
+// made from its metadata, and as tensors by the same names.
 #pragma once
 
 #include <cstddef>
@@ -58,12 +58,20 @@ class Checkpoint final : public TensorSource {
   // As SafetensorsFile's or GgufFile's.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
+  // index_metric.safetensors. Its tensors are not among tensors(); whether they fit the model, the
+  // model says. A GGUF file has none.
+  const SafetensorsFile* index_metric() const override {
+    return index_metric_ ? &*index_metric_ : nullptr;
+  }
+
   // SHA-256 over the names and full contents of all files, 64 hexadecimal digits. Of the folder:
   // ModelFingerprint (engine/model/model_fingerprint.h) is of the model.
   const std::string& files_fingerprint() const { return files_fingerprint_; }
   // SHA-256 of each file with weights, sorted.
   const std::vector<std::string>& weights_sha256() const { return weights_sha256_; }
   const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
+  // SHA-256 of index_metric.safetensors; empty: there is none.
+  const std::string& index_metric_sha256() const { return index_metric_sha256_; }
   // SHA-256 of the tokenizer's file that counts: of a GGUF file, its own; empty: there is none.
   const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
 
@@ -80,12 +88,14 @@ class Checkpoint final : public TensorSource {
   TokenizerFiles tokenizer_files_;
   std::optional<std::string> generation_config_json_;
   std::vector<SafetensorsFile> files_;
+  std::optional<SafetensorsFile> index_metric_;
   std::optional<GgufFile> gguf_;  // the only file then
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, size_t> file_of_;  // tensor -> index into files_
   std::map<std::string, std::string> sha256_;
   std::string files_fingerprint_;
   std::vector<std::string> weights_sha256_;
+  std::string index_metric_sha256_;
   std::string tokenizer_fingerprint_;
 };
 

@@ -11,6 +11,8 @@
 
 namespace eta {
 
+class SafetensorsFile;
+
 // Const methods are thread-safe.
 class TensorSource {
  public:
@@ -21,6 +23,8 @@ class TensorSource {
   virtual const std::map<std::string, TensorInfo>& tensors() const = 0;
   // Data of one tensor, row-major, little-endian. NOT_FOUND for an unknown name.
   virtual absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const = 0;
+  // What records of outliers are made with (eta-semantics.md, "Index kinds"); null: there is none.
+  virtual const SafetensorsFile* index_metric() const { return nullptr; }
 
  protected:
   TensorSource() = default;

@@ -40,13 +40,16 @@ KvLayerView KvCache::layer(int32_t layer_idx) const {
   return {layers_[layer_idx].tiles->data(), layers_[layer_idx].records->data()};
 }
 
-KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype, DType index_dtype) {
+KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype,
+                          std::optional<DType> index_dtype) {
+  const bool outlier = config.index == IndexKind::kOutlier;
   return {.num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
           .block_size = config.block_size,
           .sub_block = config.block_size >= 16 ? 4 : 0,
           .dtype = dtype,
-          .index_dtype = index_dtype};
+          .index = config.index,
+          .index_dtype = index_dtype.value_or(outlier ? DType::kInt8 : DType::kFloat16)};
 }
 
 int64_t KvTokenBytes(const KvGeometry& geometry) {
@@ -55,6 +58,10 @@ int64_t KvTokenBytes(const KvGeometry& geometry) {
 }
 
 int64_t IndexRecordBytes(const KvGeometry& geometry) {
+  if (geometry.index == IndexKind::kOutlier) {
+    // mu, sigma and the outlier; then the steps A and B, float16.
+    return 3 * geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.index_dtype)) + 4;
+  }
   // mu and sigma; then M, with 8 bits also p, e and 2^x.
   const int64_t scalars = geometry.index_dtype == DType::kInt8 ? 4 : 1;
   return 2 * geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.index_dtype)) +

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,9 +39,11 @@ class KvCache {
   std::vector<Layer> layers_;  // [L]
 };
 
-// The cache's shape for a model: its block size, envelope of sub-blocks of 4 at b >= 16.
+// The cache's shape for a model: its block size and kind of index, envelope of sub-blocks of 4 at
+// b >= 16. `index_dtype` absent: what records of that kind usually hold, float16 or, of outlier
+// records, int8.
 KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype,
-                          DType index_dtype = DType::kFloat16);
+                          std::optional<DType> index_dtype = {});
 
 // What attention and screening read, for one KV head: K and V of a token with the exponents of
 // their scales, if there are any; a record's part that bounds a block, without its V total.

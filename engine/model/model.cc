@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_source.h"
+#include "engine/model/index_metric.h"
 #include "engine/model/selection_lists.h"
 
 namespace eta {
@@ -25,6 +27,8 @@ struct Model::Layer {
   std::unique_ptr<Buffer> ffn_norm;          // [D]
   std::unique_ptr<Matrix> gate_up;           // [2F, D]
   std::unique_ptr<Matrix> down;              // [D, F]
+  std::unique_ptr<Buffer> index_metric;      // [HKV, d, d]; null: the identity
+  std::unique_ptr<Buffer> index_centre;      // [HKV, d]; null: zero
 };
 
 // Activations of one step, reused by every layer; R is the backend's PaddedRows() of the largest
@@ -52,6 +56,15 @@ struct HostTensor {
   TensorInfo info;
   std::vector<std::byte> bytes;
 };
+
+absl::Status UploadFloats(Backend& backend, std::span<const float> values,
+                          std::unique_ptr<Buffer>& buffer) {
+  auto allocated = backend.Allocate(values.size_bytes());
+  if (!allocated.ok()) return allocated.status();
+  buffer = *std::move(allocated);
+  backend.Upload(buffer->data(), values.data(), values.size_bytes());
+  return absl::OkStatus();
+}
 
 // Loads tensors one matrix at a time, so that the peak is the weights plus one matrix.
 class WeightLoader {
@@ -86,11 +99,7 @@ class WeightLoader {
         values.push_back(LoadElement(tensor.info.dtype, tensor.bytes.data(), i));
       }
     }
-    auto allocated = backend_.Allocate(values.size() * sizeof(float));
-    status_ = allocated.status();
-    if (!allocated.ok()) return;
-    buffer = *std::move(allocated);
-    backend_.Upload(buffer->data(), values.data(), values.size() * sizeof(float));
+    status_ = UploadFloats(backend_, values, buffer);
   }
 
   // Whether the two tensors are the same to the last bit.
@@ -144,10 +153,15 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const TensorSource& source, B
   if (!config.ok()) return config.status();
   absl::Status fits = ValidateTensors(*config, source.tensors());
   if (!fits.ok()) return fits;
+  config->index = options.index.value_or(config->index);
   auto model = std::unique_ptr<Model>(new Model(*std::move(config), backend, options));
   absl::Status loaded =
       model->LoadWeights(source, options.allow_nonfinite_weights, options.weights);
   if (!loaded.ok()) return loaded;
+  if (source.index_metric() != nullptr) {
+    absl::Status metric = model->LoadIndexMetric(*source.index_metric());
+    if (!metric.ok()) return metric;
+  }
   absl::Status allocated = model->AllocateWorkspace(options);
   if (!allocated.ok()) return allocated;
   return model;
@@ -194,6 +208,20 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
     load.Matrix({mlp + "down_proj.weight"}, layer.down);
   }
   return load.status();
+}
+
+// It is checked whatever the index is, so that a file which could not serve is known at once. It is
+// kept where records are made with it.
+absl::Status Model::LoadIndexMetric(const SafetensorsFile& file) {
+  RETURN_IF_ERROR(ValidateIndexMetric(config_, file));
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    auto read = ReadIndexMetric(config_, file, i);
+    if (!read.ok()) return read.status();
+    if (config_.index != IndexKind::kOutlier) continue;
+    RETURN_IF_ERROR(UploadFloats(backend_, read->metric, layers_[i].index_metric));
+    RETURN_IF_ERROR(UploadFloats(backend_, read->centre, layers_[i].index_centre));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
@@ -250,8 +278,9 @@ size_t Model::weight_bytes() const {
   for (const Layer& layer : layers_) {
     bytes += layer.attention_norm->size() + layer.qkv->bytes() + layer.out_projection->bytes() +
              layer.ffn_norm->size() + layer.gate_up->bytes() + layer.down->bytes();
-    for (const auto* buffer : {&layer.qkv_bias, &layer.query_norm, &layer.key_norm,
-                               &layer.threshold_weight, &layer.threshold_bias, &layer.out_bias}) {
+    for (const auto* buffer :
+         {&layer.qkv_bias, &layer.query_norm, &layer.key_norm, &layer.threshold_weight,
+          &layer.threshold_bias, &layer.out_bias, &layer.index_metric, &layer.index_centre}) {
       if (*buffer) bytes += (*buffer)->size();
     }
   }
@@ -302,7 +331,11 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   const TensorView k = qkv.Columns(q_cols, kv_cols);
   const TensorView v = qkv.Columns(q_cols + kv_cols, kv_cols);
   const TensorView thresholds = ws.thresholds.Rows(0, rows);
-  const KvLayerView kv = cache.layer(layer_idx);
+  KvLayerView kv = cache.layer(layer_idx);
+  if (layer.index_metric) {
+    kv.index_metric = layer.index_metric->as<float>();
+    kv.index_centre = layer.index_centre->as<float>();
+  }
 
   if (layer.qkv_bias) backend_.AddBias({qkv, layer.qkv_bias->as<float>()});
   if (layer.query_norm) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,15 +14,17 @@
 
 namespace eta {
 
+class SafetensorsFile;
 class TensorSource;
 
 struct ModelOptions {
   WeightFormat weights = WeightFormat::kNative;
   bool allow_nonfinite_weights = false;
-  int32_t max_rows = 256;       // R of the largest step
-  int32_t max_decode_rows = 0;  // of them, those of decode sequences; 0: all (selection_lists.h)
-  int32_t max_context = 32768;  // T of the longest sequence
-  int32_t block_size = 0;       // of the cache that Forward will be given; 0: the checkpoint's
+  int32_t max_rows = 256;          // R of the largest step
+  int32_t max_decode_rows = 0;     // of them, those of decode sequences; 0: all (selection_lists.h)
+  int32_t max_context = 32768;     // T of the longest sequence
+  int32_t block_size = 0;          // of the cache that Forward will be given; 0: the checkpoint's
+  std::optional<IndexKind> index;  // likewise
 };
 
 // Optional outputs of a forward pass. A null member costs nothing.
@@ -39,12 +42,13 @@ struct ForwardOutputs {
 
 class Model {
  public:
-  // FAILED_PRECONDITION for tensors that do not fit the config or hold NaN or infinity.
+  // FAILED_PRECONDITION for tensors, those of the index metric too, that do not fit the config or
+  // hold NaN or infinity.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const TensorSource& source, Backend& backend,
                                                      const ModelOptions& options);
   ~Model();
 
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }  // its index: that of the options
   size_t weight_bytes() const;
   int32_t max_decode_rows() const { return max_decode_rows_; }
 
@@ -76,6 +80,7 @@ class Model {
 
   Model(ModelConfig config, Backend& backend, const ModelOptions& options);
   absl::Status LoadWeights(const TensorSource& source, bool allow_nonfinite, WeightFormat format);
+  absl::Status LoadIndexMetric(const SafetensorsFile& file);
   absl::Status AllocateWorkspace(const ModelOptions& options);
   void Attention(int32_t layer_idx, const BatchView& batch, const KvCache& cache,
                  const ForwardOutputs& outputs);

@@ -139,7 +139,41 @@ void ReadGate(ConfigFields& fields, const ModelFamily& family, ModelConfig& conf
   config.beta = fields.Float("eta_beta", 1e-3, 1000.0);
 }
 
+// Whether a field has the second of two words; absent: as `other` says.
+bool IsOther(ConfigFields& fields, const char* field, const char* one, const char* other,
+             bool absent) {
+  const std::string word = fields.String(field, absent ? other : one);
+  if (word != one && word != other) {
+    fields.Unsupported(field,
+                       absl::StrCat(Quoted(word), " is not supported, only ", one, " and ", other));
+  }
+  return word == other;
+}
+
+void ReadAttentionDefaults(ConfigFields& fields, ModelConfig& config) {
+  config.SetAttentionDefaults();
+  const bool outlier = config.index == IndexKind::kOutlier;
+  config.index = IsOther(fields, "eta_index", "moment", "outlier", outlier) ? IndexKind::kOutlier
+                                                                            : IndexKind::kMoment;
+  config.sink_blocks =
+      fields.Int("eta_sink_blocks", 0, ModelConfig::kMaxSinkBlocks, config.sink_blocks);
+  config.shared_reads = IsOther(fields, "eta_reads", "own", "shared", config.shared_reads);
+  config.temper_special =
+      IsOther(fields, "eta_special_keys", "attend", "temper", config.temper_special);
+  if (config.temper_special && config.gate == Gate::kNone) {
+    fields.Invalid("eta_special_keys", "must be attend: the model has no gate");
+  }
+}
+
 }  // namespace
+
+void ModelConfig::SetAttentionDefaults() {
+  const bool gated = gate != Gate::kNone;
+  index = gated ? IndexKind::kMoment : IndexKind::kOutlier;
+  sink_blocks = gated ? 0 : 1;
+  shared_reads = !gated;
+  temper_special = false;
+}
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   const absl::Status valid = CheckJson("config.json", text, kLimits);
@@ -157,6 +191,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   }
   ModelConfig config;
   ReadGate(fields, *family, config);
+  ReadAttentionDefaults(fields, config);
   RefuseUnsupported(fields);
   config.vocab_size = fields.Int("vocab_size", 1, 1 << 20);
   config.model_dim = fields.Int("hidden_size", 1, 65536);

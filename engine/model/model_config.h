@@ -18,7 +18,13 @@ namespace eta {
 
 // Bounds in brackets. Names of config.json, where they differ, after the arrow. What an absent
 // field stands for may depend on the family (model_family.h).
+// "moment" or "outlier", as everywhere that people read.
+constexpr std::string_view Name(IndexKind index) {
+  return index == IndexKind::kOutlier ? "outlier" : "moment";
+}
+
 struct ModelConfig {
+  static constexpr int32_t kMaxSinkBlocks = 1024;
   static constexpr int32_t kMaxTrainedContext = 1 << 24;
 
   int32_t vocab_size = 0;       // [1, 2^20]
@@ -58,6 +64,15 @@ struct ModelConfig {
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
   int64_t query_dim() const { return int64_t{num_query_heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }
+
+  // Whether thresholds of the model are relative ones (eta-semantics.md, "Relative thresholds"):
+  // it predicts none, and its records tell of outliers.
+  bool has_relative_thresholds() const {
+    return !has_predictor && gate == Gate::kNone && index == IndexKind::kOutlier;
+  }
+  // Sets index, sink_blocks, shared_reads and temper_special as of a file that names none of them;
+  // the gate decides.
+  void SetAttentionDefaults();
 };
 
 // INVALID_ARGUMENT naming the field and its limit. UNIMPLEMENTED for what would change the result

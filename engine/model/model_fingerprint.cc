@@ -70,6 +70,12 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   if (config.qkv_bias) whole("qkv_bias", 1);
   if (config.out_bias) whole("out_bias", 1);
   if (config.head_norms) whole("head_norms", 1);
+  ModelConfig usual = config;
+  usual.SetAttentionDefaults();
+  if (config.index != usual.index) whole("index", config.index);
+  if (config.sink_blocks != usual.sink_blocks) whole("sink_blocks", config.sink_blocks);
+  if (config.shared_reads != usual.shared_reads) whole("shared_reads", config.shared_reads);
+  if (config.temper_special != usual.temper_special) whole("temper_special", 1);
 }
 
 }  // namespace
@@ -80,6 +86,9 @@ absl::StatusOr<std::string> ModelFingerprint(const ModelConfig& config,
   AddConfig(config, lines);
   for (const std::string& digest : checkpoint.weights_sha256()) lines.Add("weights", digest);
   lines.Add("tokenizer", checkpoint.tokenizer_fingerprint());
+  if (!checkpoint.index_metric_sha256().empty()) {
+    lines.Add("index_metric", checkpoint.index_metric_sha256());
+  }
   return Sha256Hex(lines.text());
 }
 

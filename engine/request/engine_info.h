@@ -15,8 +15,8 @@ struct EngineInfo {
   std::string model_fingerprint;      // ModelFingerprint: over weights, tokenizer and config
   std::string files_fingerprint;      // over all files whole: how older profiles name the model
   std::string tokenizer_fingerprint;  // SHA-256 of the tokenizer's file
-  ModelConfig config;
-  std::string backend;  // its description
+  ModelConfig config;                 // its index: as served
+  std::string backend;                // its description
   DType kv_dtype;
   DType index_dtype;
   IndexKind index = IndexKind::kMoment;  // as served: a flag may replace the model's

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -44,6 +45,64 @@ absl::Status CheckSame(const std::string& name, const std::string& profile,
                   {{"mismatch", name}, {"profile", profile}, {"served", served}});
 }
 
+// A number that a profile says, in a range that has no NaN; absent: right.
+absl::Status CheckNumber(const std::string& name, std::optional<float> value, float low,
+                         float high) {
+  return value ? CheckTable(name, std::span(&*value, 1), 1, low, high) : absl::OkStatus();
+}
+
+// Constants per head of a model that predicts thresholds, one relative threshold of any other.
+absl::Status CheckThresholds(const ThresholdProfile& profile, const ModelConfig& config) {
+  const std::map<std::string, std::string> kinds = {
+      {"mismatch", "thresholds"},
+      {"profile", profile.relative_c ? "relative" : "constants"},
+      {"served", config.has_predictor ? "constants" : "relative"}};
+  if (config.has_predictor && profile.relative_c) {
+    return Mismatch("has a relative threshold, which is for models that predict none", kinds);
+  }
+  if (!config.has_predictor && !profile.relative_c) {
+    return Mismatch(
+        "has one constant for each head, and this model predicts no thresholds: a constant knows "
+        "nothing of the row that it meets, and loses what the row looks for; calibrate anew for a "
+        "relative threshold",
+        kinds);
+  }
+  constexpr float kFinite = std::numeric_limits<float>::max();
+  const size_t heads = static_cast<size_t>(config.num_layers) * config.num_query_heads;
+  if (!profile.relative_c) {
+    absl::Status status = CheckTable("thresholds", profile.thresholds, heads, -kFinite, kFinite);
+    if (!profile.head_z.empty()) {
+      status.Update(CheckTable("head_z", profile.head_z, heads, 0.0f, AttentionChoice::kMaxZ));
+    }
+    return status;
+  }
+  if (!config.has_relative_thresholds()) {
+    return Mismatch("a relative threshold needs an index of kind outlier (--index=outlier)",
+                    {{"mismatch", "index"}, {"profile", "outlier"}, {"served", "moment"}});
+  }
+  absl::Status status = CheckTable("thresholds", profile.thresholds, 0, -kFinite, kFinite);
+  status.Update(CheckTable("head_z", profile.head_z, 0, 0.0f, AttentionChoice::kMaxZ));
+  status.Update(CheckNumber("relative_c", profile.relative_c, -AttentionChoice::kMaxOffset,
+                            AttentionChoice::kMaxOffset));
+  return status;
+}
+
+// What requests run with that say nothing else.
+absl::Status CheckOperatingPoint(const ThresholdProfile& profile, const ModelConfig& config) {
+  absl::Status status = CheckNumber("z", profile.z, 0.0f, AttentionChoice::kMaxZ);
+  status.Update(CheckNumber("offset", profile.offset, -AttentionChoice::kMaxOffset,
+                            AttentionChoice::kMaxOffset));
+  status.Update(CheckNumber("sink_blocks", profile.sink_blocks, 0.0f,
+                            static_cast<float>(ModelConfig::kMaxSinkBlocks)));
+  status.Update(CheckNumber("min_mass", profile.min_mass, std::numeric_limits<float>::min(), 1.0f));
+  if (profile.temper_special.value_or(false) && config.gate == Gate::kNone) {
+    status.Update(
+        Mismatch("tempers special keys, which needs a model with a gate",
+                 {{"mismatch", "special_keys"}, {"profile", "temper"}, {"served", "attend"}}));
+  }
+  return status;
+}
+
 }  // namespace
 
 absl::Status ValidateProfile(const ThresholdProfile& profile, const EngineInfo& model) {
@@ -57,17 +116,8 @@ absl::Status ValidateProfile(const ThresholdProfile& profile, const EngineInfo& 
                      {"model_layers", absl::StrCat(config.num_layers)},
                      {"model_query_heads", absl::StrCat(config.num_query_heads)}});
   }
-  constexpr float kFinite = std::numeric_limits<float>::max();
-  const size_t heads = static_cast<size_t>(config.num_layers) * config.num_query_heads;
-  absl::Status status = CheckTable("thresholds", profile.thresholds, heads, -kFinite, kFinite);
-  if (!profile.head_z.empty()) {
-    status.Update(CheckTable("head_z", profile.head_z, heads, 0.0f, AttentionChoice::kMaxZ));
-  }
-  const float z = profile.z.value_or(0.0f);
-  status.Update(CheckTable("z", std::span(&z, 1), 1, 0.0f, AttentionChoice::kMaxZ));
-  const float offset = profile.offset.value_or(0.0f);
-  status.Update(CheckTable("offset", std::span(&offset, 1), 1, -AttentionChoice::kMaxOffset,
-                           AttentionChoice::kMaxOffset));
+  absl::Status status = CheckThresholds(profile, config);
+  status.Update(CheckOperatingPoint(profile, config));
   if (!profile.model_fingerprint.empty()) {
     status.Update(
         CheckSame("model_fingerprint", profile.model_fingerprint, model.model_fingerprint));

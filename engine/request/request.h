@@ -51,15 +51,18 @@ struct OutputOptions {
   bool layer_statistics = false;
 };
 
+// kDynamic: predicted thresholds; of a model that predicts none, relative ones, which need an index
+// of kind outlier.
 enum class AttentionMode : uint8_t { kFull, kDynamic, kProfile };
 
-// What the client asked for. Overrides that the mode does not read (z, floor and pinned_blocks of
-// full attention) are refused, never ignored.
+// What the client asked for. Overrides that the mode does not read (z, floor, pinned_blocks,
+// sink_blocks, shared_reads and min_mass of full attention; z of relative thresholds) are refused,
+// never ignored.
 struct AttentionChoice {
   static constexpr float kMaxOffset = 100.0f;
   static constexpr float kMaxZ = 16.0f;
 
-  std::optional<AttentionMode> mode;                // absent: dynamic if the model has a predictor
+  std::optional<AttentionMode> mode;                // absent: dynamic if the model has it
   std::shared_ptr<const ThresholdProfile> profile;  // kProfile only
   std::optional<float> offset;                      // [-kMaxOffset, kMaxOffset]
   std::optional<float> z;                           // [0, kMaxZ]

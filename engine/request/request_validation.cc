@@ -158,9 +158,12 @@ void CheckOutput(const OutputOptions& output, Checker& check) {
               "output.prompt_logprobs");
 }
 
+bool HasDynamic(const ModelConfig& config) {
+  return config.has_predictor || config.has_relative_thresholds();
+}
+
 AttentionMode ModeOf(const AttentionChoice& choice, const ModelConfig& config) {
-  return choice.mode.value_or(config.has_predictor ? AttentionMode::kDynamic
-                                                   : AttentionMode::kFull);
+  return choice.mode.value_or(HasDynamic(config) ? AttentionMode::kDynamic : AttentionMode::kFull);
 }
 
 // The floor that a sparse request runs with.
@@ -178,19 +181,28 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
   check.Range(choice.z.value_or(0.0f), 0.0f, AttentionChoice::kMaxZ, "attention.z");
   check.Range(int64_t{choice.pinned_blocks.value_or(0)}, 0, kMaxPinnedBlocks,
               "attention.pinned_blocks");
+  check.Range(int64_t{choice.sink_blocks.value_or(0)}, 0, ModelConfig::kMaxSinkBlocks,
+              "attention.sink_blocks");
+  check.AboveZero(choice.min_mass.value_or(1.0f), 1.0f, "attention.min_mass");
+  check.Precondition(config.gate != Gate::kNone || !choice.temper_special.value_or(false),
+                     "attention.special_keys: to temper keys needs a model with a gate");
   switch (ModeOf(choice, config)) {
     case AttentionMode::kFull: {
       const std::string sentence = "full attention prunes nothing and does not read this";
       check.Require(!choice.z, "attention.z", sentence);
       check.Require(!choice.uniform_floor, "attention.floor", sentence);
       check.Require(!choice.pinned_blocks, "attention.pinned_blocks", sentence);
+      check.Require(!choice.sink_blocks, "attention.sink_blocks", sentence);
+      check.Require(!choice.shared_reads, "attention.reads", sentence);
+      check.Require(!choice.min_mass, "attention.min_mass", sentence);
       check.Require(config.gate != Gate::kNone || !choice.offset, "attention.offset",
                     "full attention of a model without a gate does not read this");
       break;
     }
     case AttentionMode::kDynamic:
-      check.Precondition(config.has_predictor,
-                         "attention.dynamic: this model predicts no thresholds");
+      check.Precondition(HasDynamic(config),
+                         "attention.dynamic: this model predicts no thresholds, and relative ones "
+                         "need an index of kind outlier (--index=outlier)");
       break;
     case AttentionMode::kProfile:
       check.Require(choice.profile != nullptr, "attention.profile", "must name a profile");
@@ -198,6 +210,8 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
       break;
   }
   const bool full = ModeOf(choice, config) == AttentionMode::kFull;
+  check.Require(full || !config.has_relative_thresholds() || !choice.z, "attention.z",
+                "relative thresholds do not read this");
   check.Precondition(config.gate != Gate::kNone || full || !UniformFloor(choice, config),
                      "attention.floor: a uniform floor needs a model with a gate");
 }
@@ -283,6 +297,8 @@ ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelCon
   if (resolved.mode == AttentionMode::kProfile) resolved.profile = choice.profile;
   const ThresholdProfile& profile = resolved.profile ? *resolved.profile : kNoProfile;
   options.offset = choice.offset.value_or(profile.offset.value_or(0.0f));
+  resolved.temper_special =
+      choice.temper_special.value_or(profile.temper_special.value_or(config.temper_special));
   if (resolved.mode == AttentionMode::kFull) {
     options.admit_all = true;
     options.uniform_floor = false;
@@ -293,6 +309,13 @@ ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelCon
   options.z = choice.z.value_or(profile.z.value_or(usual));
   resolved.head_z = !choice.z && !profile.head_z.empty();
   if (choice.pinned_blocks) options.pinned_blocks = *choice.pinned_blocks;
+  options.sink_blocks =
+      choice.sink_blocks.value_or(profile.sink_blocks.value_or(config.sink_blocks));
+  options.shared_reads =
+      choice.shared_reads.value_or(profile.shared_reads.value_or(config.shared_reads));
+  options.relative = config.has_relative_thresholds();
+  if (profile.relative_c) options.relative_c = *profile.relative_c;
+  resolved.min_mass = choice.min_mass ? choice.min_mass : profile.min_mass;
   return resolved;
 }
 

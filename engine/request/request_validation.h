@@ -14,7 +14,8 @@ namespace eta {
 
 // Every bound stated in request.h, UTF-8 of text fields, token ids against the vocabulary. The
 // first violation is returned as InvalidField, or FAILED_PRECONDITION where the model lacks what is
-// asked (dynamic thresholds or a floor of a model without them; of a chat, CHAT_UNSUPPORTED).
+// asked (dynamic thresholds, a floor or tempered keys of a model without them; of a chat,
+// CHAT_UNSUPPORTED).
 // Prompt length in tokens is not known here: CheckContext does that after tokenising.
 absl::Status ValidateRequest(const Request& request, const EngineInfo& model, const Limits& limits);
 
@@ -45,7 +46,7 @@ int64_t LeastTokens(size_t text_bytes, const EngineInfo& model);
 absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limits& limits,
                           bool at_least = false);
 
-// REQUIRES: ValidateRequest passed.
+// `config`: of EngineInfo. REQUIRES: ValidateRequest passed.
 ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelConfig& config);
 
 }  // namespace eta

@@ -1,5 +1,6 @@
 // Flags of the model, of the engine that runs it, and of the requests that it accepts.
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,11 +83,18 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       "float16",
       "Number format of the KV cache. float32 doubles its bytes per token; float8_e4m3 halves "
       "them, loses some precision and is not for backend cpu");
-  AddChoice<DType>(
+  AddChoice<std::optional<IndexKind>>(
+      app, "--index", options.index,
+      {{"moment", IndexKind::kMoment}, {"outlier", IndexKind::kOutlier}}, "the model's",
+      "What the block index says of a block: moment is the paper's, outlier also tells of the key "
+      "that stands out. A model without a gate has sparse attention with outlier only. Default: "
+      "what the model's config.json says, else outlier for models without a gate");
+  AddChoice<std::optional<DType>>(
       app, "--index_dtype", options.index_dtype,
-      {{"float16", DType::kFloat16}, {"int8", DType::kInt8}}, "float16",
-      "Number format of the block index. int8 takes about half the bytes, selects a few more "
-      "blocks and is not for backend cpu");
+      {{"float16", DType::kFloat16}, {"int8", DType::kInt8}}, "by --index",
+      "Number format of the block index. Of kind moment int8 takes about half the bytes, selects a "
+      "few more blocks and is not for backend cpu; an index of kind outlier is always int8. "
+      "Default: float16, or int8 of kind outlier");
   AddBytes(app, "--kv_pool_bytes", options.kv_pool_bytes,
            "Memory of the KV cache on each device, in bytes, reserved at start. 0 means 1 GiB on a "
            "CPU and --kv_pool_fraction on a GPU");

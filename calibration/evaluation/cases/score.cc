@@ -8,6 +8,7 @@
 #include "calibration/evaluation/cases/case_metadata.h"
 #include "calibration/evaluation/cases/case_tensors.h"
 #include "engine/base/error.h"
+#include "engine/model/kv_cache.h"
 #include "engine/model/rope_base.h"
 
 namespace eta {
@@ -173,13 +174,11 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
 }
 
 KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype,
-                        DType index_dtype) {
-  return {.num_kv_heads = config.num_kv_heads,
-          .head_dim = config.head_dim,
-          .block_size = score_case.block_size,
-          .sub_block = score_case.sub_block,
-          .dtype = dtype,
-          .index_dtype = index_dtype};
+                        std::optional<DType> index_dtype) {
+  KvGeometry geometry = MakeKvGeometry(config, dtype, index_dtype);
+  geometry.block_size = score_case.block_size;
+  geometry.sub_block = score_case.sub_block;
+  return geometry;
 }
 
 absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner) {

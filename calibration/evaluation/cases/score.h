@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path);
 
 // The geometry that the runner's cache must have for a case.
 KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype,
-                        DType index_dtype = DType::kFloat16);
+                        std::optional<DType> index_dtype = {});
 
 // InvalidArgument for a case that does not fit the model.
 absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
+#include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
 #include "nlohmann/json.hpp"
 
@@ -45,6 +46,10 @@ nlohmann::json Config(const TinyModelOptions& o) {
     config["eta_beta"] = 5.0;
     config["eta_gate"] = "silu";
   }
+  if (o.index) config["eta_index"] = *o.index;
+  if (o.sink_blocks) config["eta_sink_blocks"] = *o.sink_blocks;
+  if (o.reads) config["eta_reads"] = *o.reads;
+  if (o.special_keys) config["eta_special_keys"] = *o.special_keys;
   return config;
 }
 
@@ -75,6 +80,37 @@ void Write(const std::string& folder, const std::map<std::string, TensorToWrite>
     if (!WriteSafetensors(folder + "/" + file, {}, part).ok()) std::abort();
   }
   std::ofstream(folder + "/model.safetensors.index.json") << index.dump();
+}
+
+// Of each KV head a metric A A^T of small rank and a centre, all random.
+void WriteIndexMetric(const std::string& folder, const ModelConfig& config, std::mt19937& random) {
+  constexpr int kRank = 3;
+  std::normal_distribution<float> normal;
+  const auto d = static_cast<size_t>(config.head_dim);
+  std::map<std::string, std::vector<float>> values;
+  std::map<std::string, TensorToWrite> tensors;
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    std::vector<float>& metric = values[IndexMetricName(layer)];
+    std::vector<float>& centre = values[IndexCentreName(layer)];
+    for (int32_t head = 0; head < config.num_kv_heads; ++head) {
+      std::vector<float> factor(kRank * d);
+      for (float& value : factor) value = normal(random);
+      for (size_t i = 0; i < d; ++i) {
+        centre.push_back(0.3f * normal(random));
+        for (size_t j = 0; j < d; ++j) {
+          float sum = 0.0f;
+          for (size_t k = 0; k < kRank; ++k) sum += factor[k * d + i] * factor[k * d + j];
+          metric.push_back(sum);
+        }
+      }
+    }
+    tensors[IndexMetricName(layer)] = {DType::kFloat32,
+                                       {config.num_kv_heads, config.head_dim, config.head_dim},
+                                       std::as_bytes(std::span(metric))};
+    tensors[IndexCentreName(layer)] = {
+        DType::kFloat32, {config.num_kv_heads, config.head_dim}, std::as_bytes(std::span(centre))};
+  }
+  if (!WriteSafetensors(folder + "/index_metric.safetensors", {}, tensors).ok()) std::abort();
 }
 
 }  // namespace
@@ -129,6 +165,7 @@ TinyModel::TinyModel(const TinyModelOptions& options) {
     tensors[name] = {options.dtype, shape, stored[name]};
   }
   Write(path_, tensors, options.shards);
+  if (options.index_metric) WriteIndexMetric(path_, *ParseModelConfig(json), random);
 }
 
 TinyModel::~TinyModel() {

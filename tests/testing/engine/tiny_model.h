@@ -25,6 +25,12 @@ struct TinyModelOptions {
   std::string model_type;
   bool attention_bias = false;
   std::optional<int32_t> sliding_window;
+  // Fields of the same names in config.json, after "eta_"; absent: they are not there.
+  std::optional<std::string> index;
+  std::optional<int32_t> sink_blocks;
+  std::optional<std::string> reads;
+  std::optional<std::string> special_keys;
+  bool index_metric = false;  // with an index_metric.safetensors
   bool tied = true;
   float threshold_bias = 1.5f;           // the predicted thresholds lie around it
   std::optional<int32_t> nan_embedding;  // the row of this token is NaN (needs tied = false)

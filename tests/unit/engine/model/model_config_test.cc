@@ -49,6 +49,10 @@ TEST(ModelConfig, ReadsTheEmbeddedModel) {
   EXPECT_EQ(config->block_size, 64);
   EXPECT_EQ(config->bos_id, 1);
   EXPECT_THAT(config->eos_ids, ElementsAre(2));
+  EXPECT_EQ(config->index, IndexKind::kMoment);
+  EXPECT_EQ(config->sink_blocks, 0);
+  EXPECT_FALSE(config->shared_reads);
+  EXPECT_FALSE(config->has_relative_thresholds());
 }
 
 TEST(ModelConfig, APlainLlamaHasNoGateAndNoPredictor) {
@@ -64,6 +68,54 @@ TEST(ModelConfig, APlainLlamaHasNoGateAndNoPredictor) {
   EXPECT_FALSE(config->tie_word_embeddings);
   EXPECT_EQ(config->bos_id, -1);
   EXPECT_TRUE(config->eos_ids.empty());
+  EXPECT_EQ(config->index, IndexKind::kOutlier);
+  EXPECT_EQ(config->sink_blocks, 1);
+  EXPECT_TRUE(config->shared_reads);
+  EXPECT_FALSE(config->temper_special);
+  EXPECT_TRUE(config->has_relative_thresholds());
+}
+
+TEST(ModelConfig, TheFileSaysHowAttentionGoesBeyondThePaper) {
+  Json json = Good();
+  json["eta_index"] = "outlier";
+  json["eta_sink_blocks"] = 2;
+  json["eta_reads"] = "shared";
+  json["eta_special_keys"] = "temper";
+  const auto gated = ParseModelConfig(json.dump());
+  ASSERT_TRUE(gated.ok()) << gated.status();
+  EXPECT_EQ(gated->index, IndexKind::kOutlier);
+  EXPECT_EQ(gated->sink_blocks, 2);
+  EXPECT_TRUE(gated->shared_reads);
+  EXPECT_TRUE(gated->temper_special);
+  EXPECT_FALSE(gated->has_relative_thresholds()) << "it predicts its own";
+
+  json["eta_gate"] = "none";
+  json["eta_index"] = "moment";
+  json["eta_sink_blocks"] = 0;
+  json["eta_reads"] = "own";
+  json["eta_special_keys"] = "attend";
+  const auto plain = ParseModelConfig(json.dump());
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->index, IndexKind::kMoment);
+  EXPECT_EQ(plain->sink_blocks, 0);
+  EXPECT_FALSE(plain->shared_reads);
+
+  json["eta_special_keys"] = "temper";
+  const auto tempers = ParseModelConfig(json.dump());
+  EXPECT_EQ(tempers.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(tempers.status().message()), HasSubstr("eta_special_keys"));
+}
+
+TEST(ModelConfig, EveryOptionOfAttentionIsChecked) {
+  const std::pair<const char*, Json> cases[] = {
+      {"eta_index", "mean"},       {"eta_index", 1},     {"eta_sink_blocks", -1},
+      {"eta_sink_blocks", 1025},   {"eta_reads", "all"}, {"eta_sink_blocks", "one"},
+      {"eta_special_keys", "drop"}};
+  for (const auto& [field, value] : cases) {
+    const auto config = With(field, value);
+    EXPECT_FALSE(config.ok()) << field << value;
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(field));
+  }
 }
 
 TEST(ModelConfig, SeveralEndsOfTextAndNewerRopeParametersAreRead) {

@@ -59,6 +59,28 @@ TEST_F(ModelFingerprintTest, FollowsWeightsAndTokenizerButNotTheConfigsTextNorNa
   EXPECT_NE(Fingerprint(), model);
 }
 
+TEST_F(ModelFingerprintTest, FollowsTheIndexMetric) {
+  const std::string model = Fingerprint();
+  WriteWeights("index_metric.safetensors", "metric");
+  const std::string with_metric = Fingerprint();
+  EXPECT_NE(with_metric, model);
+  WriteWeights("index_metric.safetensors", "netric");
+  EXPECT_NE(Fingerprint(), with_metric);
+}
+
+TEST_F(ModelFingerprintTest, DefaultsOfTheGateAreNotInIt) {
+  // So that profiles from before these fields existed still fit.
+  ModelConfig config;
+  config.gate = Gate::kSilu;
+  config.has_predictor = true;
+  config.SetAttentionDefaults();
+  const std::string gated = Fingerprint(config);
+  config.sink_blocks = 1;
+  EXPECT_NE(Fingerprint(config), gated);
+  config.sink_blocks = 0;
+  EXPECT_EQ(Fingerprint(config), gated);
+}
+
 TEST_F(ModelFingerprintTest, FollowsEveryFieldOfTheConfig) {
   using Change = std::function<void(ModelConfig&)>;
   const std::vector<Change> changes = {
@@ -89,6 +111,10 @@ TEST_F(ModelFingerprintTest, FollowsEveryFieldOfTheConfig) {
       [](ModelConfig& c) { c.out_bias = true; },
       [](ModelConfig& c) { c.head_norms = true; },
       [](ModelConfig& c) { c.tie_word_embeddings = true; },
+      [](ModelConfig& c) { c.index = IndexKind::kOutlier; },
+      [](ModelConfig& c) { c.sink_blocks = 7; },
+      [](ModelConfig& c) { c.shared_reads = true; },
+      [](ModelConfig& c) { c.temper_special = true; },
       [](ModelConfig& c) { c.has_predictor = true; },
       [](ModelConfig& c) { c.gate = Gate::kSilu; },
       [](ModelConfig& c) { c.beta = 2.0f; },

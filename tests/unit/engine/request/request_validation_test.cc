@@ -36,6 +36,13 @@ ModelConfig PlainModel() {
   return config;
 }
 
+// As a plain checkpoint is served.
+ModelConfig RelativeModel() {
+  ModelConfig config = PlainModel();
+  config.SetAttentionDefaults();
+  return config;
+}
+
 Request Good() {
   Request request;
   request.id = "r1";
@@ -69,6 +76,14 @@ std::shared_ptr<const ThresholdProfile> Profile(int32_t layers, int32_t heads) {
   profile->num_layers = layers;
   profile->num_query_heads = heads;
   profile->thresholds.resize(static_cast<size_t>(layers) * heads);
+  return profile;
+}
+
+std::shared_ptr<const ThresholdProfile> Relative(float c) {
+  auto profile = std::make_shared<ThresholdProfile>();
+  profile->num_layers = 2;
+  profile->num_query_heads = 4;
+  profile->relative_c = c;
   return profile;
 }
 
@@ -217,6 +232,39 @@ TEST(RequestValidation, AttentionNumbersHaveRanges) {
   }
 }
 
+TEST(RequestValidation, OptionsOfAttentionHaveRanges) {
+  EXPECT_EQ(Field([](Request& r) { r.attention.sink_blocks = 1024; }), "ok");
+  for (const int32_t bad : {-1, 1025}) {
+    EXPECT_EQ(Field([&](Request& r) { r.attention.sink_blocks = bad; }), "attention.sink_blocks");
+  }
+  EXPECT_EQ(Field([](Request& r) { r.attention.min_mass = 1.0f; }), "ok");
+  for (const float bad : {0.0f, -0.5f, 1.5f, kNaN, kInfinity}) {
+    EXPECT_EQ(Field([&](Request& r) { r.attention.min_mass = bad; }), "attention.min_mass");
+  }
+}
+
+TEST(RequestValidation, KeysAreTemperedWhereThereIsAGate) {
+  for (const AttentionMode mode : {AttentionMode::kDynamic, AttentionMode::kFull}) {
+    const auto temper = [mode](bool whether) {
+      return [mode, whether](Request& r) {
+        r.attention.mode = mode;
+        r.attention.temper_special = whether;
+      };
+    };
+    EXPECT_EQ(Field(temper(true)), "ok") << "full attention reads it too";
+    EXPECT_EQ(Field(temper(true), RelativeModel()), "UNSUPPORTED_BY_MODEL");
+    EXPECT_EQ(Field(temper(false), RelativeModel()), "ok");
+  }
+}
+
+TEST(RequestValidation, RelativeThresholdsReadNoZ) {
+  EXPECT_EQ(Field([](Request& r) { r.attention.z = 1.0f; }, RelativeModel()), "attention.z");
+  EXPECT_EQ(Field([](Request& r) { r.attention.offset = 1.0f; }, RelativeModel()), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.attention.uniform_floor = false; }, RelativeModel()), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.attention.uniform_floor = true; }, RelativeModel()),
+            "UNSUPPORTED_BY_MODEL");
+}
+
 TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
   const auto full = [](const std::function<void(AttentionChoice&)>& change) {
     return Field([&](Request& r) {
@@ -228,24 +276,28 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
   EXPECT_EQ(full([](AttentionChoice& a) { a.z = 1.0f; }), "attention.z");
   EXPECT_EQ(full([](AttentionChoice& a) { a.uniform_floor = false; }), "attention.floor");
   EXPECT_EQ(full([](AttentionChoice& a) { a.pinned_blocks = 2; }), "attention.pinned_blocks");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.sink_blocks = 0; }), "attention.sink_blocks");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.shared_reads = false; }), "attention.reads");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.min_mass = 0.9f; }), "attention.min_mass");
   EXPECT_EQ(Field([](Request& r) { r.attention.z = 1.0f; }, PlainModel()), "attention.z")
-      << "full is a plain model's default";
+      << "full is the default of a plain model with the paper's index";
 }
 
 TEST(RequestValidation, AModelIsNotAskedForWhatItCannotDo) {
   EXPECT_EQ(Field([](Request& r) { r.attention.mode = AttentionMode::kDynamic; }, PlainModel()),
             "UNSUPPORTED_BY_MODEL");
-  const auto floor = [](const ModelConfig& config) {
-    return Validate(
-        [](Request& r) {
+  const auto floor = [](std::shared_ptr<const ThresholdProfile> profile,
+                        const ModelConfig& config) {
+    return Field(
+        [&](Request& r) {
           r.attention.mode = AttentionMode::kProfile;
-          r.attention.profile = Profile(2, 4);
+          r.attention.profile = std::move(profile);
           r.attention.uniform_floor = true;
         },
         config);
   };
-  EXPECT_TRUE(floor(GatedModel()).ok());
-  EXPECT_EQ(floor(PlainModel()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(floor(Profile(2, 4), GatedModel()), "ok");
+  EXPECT_EQ(floor(Relative(-3.0f), RelativeModel()), "UNSUPPORTED_BY_MODEL");
 }
 
 TEST(RequestValidation, AProfileFitsTheModel) {
@@ -259,6 +311,61 @@ TEST(RequestValidation, AProfileFitsTheModel) {
   EXPECT_EQ(with(Profile(3, 4)), "PROFILE_MISMATCH");
   EXPECT_EQ(with(Profile(2, 8)), "PROFILE_MISMATCH");
   EXPECT_EQ(with(nullptr), "attention.profile");
+}
+
+TEST(RequestValidation, AModelThatPredictsNothingTakesRelativeProfilesOnly) {
+  const auto with = [](const ThresholdProfile& profile, const ModelConfig& config) {
+    return Validate(
+        [&](Request& r) {
+          r.attention.mode = AttentionMode::kProfile;
+          r.attention.profile = std::make_shared<ThresholdProfile>(profile);
+        },
+        config);
+  };
+  const auto mismatch = [&](const ThresholdProfile& profile, const ModelConfig& config) {
+    const ErrorDetail detail = GetErrorDetail(with(profile, config));
+    EXPECT_EQ(detail.reason, "PROFILE_MISMATCH");
+    const auto found = detail.metadata.find("mismatch");
+    return found == detail.metadata.end() ? "" : found->second;
+  };
+  const ThresholdProfile relative = *Relative(-4.5f);
+  const ThresholdProfile constants = *Profile(2, 4);
+  EXPECT_TRUE(with(relative, RelativeModel()).ok()) << with(relative, RelativeModel());
+  EXPECT_EQ(mismatch(relative, PlainModel()), "index");
+  EXPECT_EQ(mismatch(relative, GatedModel()), "thresholds");
+  EXPECT_EQ(mismatch(constants, RelativeModel()), "thresholds");
+  EXPECT_THAT(std::string(with(constants, RelativeModel()).message()),
+              HasSubstr("calibrate anew for a relative threshold"));
+  for (const float bad : {kNaN, kInfinity, -101.0f}) {
+    EXPECT_EQ(mismatch(*Relative(bad), RelativeModel()), "relative_c[0]");
+  }
+  ThresholdProfile both = relative;
+  both.thresholds = constants.thresholds;
+  EXPECT_EQ(mismatch(both, RelativeModel()), "thresholds");
+  both = relative;
+  both.head_z.assign(8, 1.0f);
+  EXPECT_EQ(mismatch(both, RelativeModel()), "head_z");
+}
+
+TEST(RequestValidation, WhatAProfileSaysOfARequestIsChecked) {
+  const auto with = [](const std::function<void(ThresholdProfile&)>& change) {
+    return Field(
+        [&](Request& r) {
+          auto profile = std::make_shared<ThresholdProfile>(*Relative(-4.5f));
+          change(*profile);
+          r.attention.mode = AttentionMode::kProfile;
+          r.attention.profile = profile;
+        },
+        RelativeModel());
+  };
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.sink_blocks = 2; }), "ok");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.min_mass = 0.9f; }), "ok");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.temper_special = false; }), "ok");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.sink_blocks = -1; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.sink_blocks = 1025; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.min_mass = 0.0f; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.min_mass = kNaN; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.temper_special = true; }), "PROFILE_MISMATCH");
 }
 
 TEST(CheckContext, CountsPromptAndAnswerTogether) {
@@ -289,20 +396,74 @@ TEST(ResolveAttention, DefaultsFollowTheModel) {
   EXPECT_FALSE(plain.options.uniform_floor);
 }
 
+TEST(ResolveAttention, APlainCheckpointIsSparseByDefault) {
+  const ResolvedAttention plain = ResolveAttention({}, RelativeModel());
+  EXPECT_EQ(plain.mode, AttentionMode::kDynamic);
+  EXPECT_TRUE(plain.options.relative);
+  EXPECT_FLOAT_EQ(plain.options.relative_c, -3.9f);
+  EXPECT_EQ(plain.options.sink_blocks, 1);
+  EXPECT_TRUE(plain.options.shared_reads);
+  EXPECT_FALSE(plain.options.uniform_floor);
+  EXPECT_FALSE(plain.options.admit_all);
+  SequenceRows rows;
+  plain.ApplyTo(rows);
+  EXPECT_EQ(rows.frozen_thresholds, nullptr);
+
+  const ResolvedAttention full = ResolveAttention({.mode = AttentionMode::kFull}, RelativeModel());
+  EXPECT_TRUE(full.options.admit_all);
+  EXPECT_FALSE(full.options.relative);
+}
+
+TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
+  ThresholdProfile profile = *Relative(-4.5f);
+  profile.sink_blocks = 3;
+  profile.shared_reads = false;
+  profile.min_mass = 0.75f;
+  AttentionChoice choice = {.mode = AttentionMode::kProfile,
+                            .profile = std::make_shared<ThresholdProfile>(profile)};
+  const ResolvedAttention defaults = ResolveAttention(choice, RelativeModel());
+  EXPECT_TRUE(defaults.options.relative);
+  EXPECT_FLOAT_EQ(defaults.options.relative_c, -4.5f);
+  EXPECT_EQ(defaults.options.sink_blocks, 3);
+  EXPECT_FALSE(defaults.options.shared_reads);
+  EXPECT_FLOAT_EQ(defaults.min_mass.value_or(0.0f), 0.75f);
+  SequenceRows rows;
+  defaults.ApplyTo(rows);
+  EXPECT_EQ(rows.frozen_thresholds, nullptr);
+
+  choice.sink_blocks = 0;
+  choice.shared_reads = true;
+  choice.min_mass = 0.5f;
+  choice.offset = 1.0f;
+  const ResolvedAttention own = ResolveAttention(choice, RelativeModel());
+  EXPECT_EQ(own.options.sink_blocks, 0);
+  EXPECT_TRUE(own.options.shared_reads);
+  EXPECT_FLOAT_EQ(own.min_mass.value_or(0.0f), 0.5f);
+  EXPECT_FLOAT_EQ(own.options.offset, 1.0f);
+}
+
+TEST(ResolveAttention, KeysAreTemperedAsRequestProfileOrModelSays) {
+  ModelConfig model = GatedModel();
+  EXPECT_FALSE(ResolveAttention({}, model).temper_special);
+  model.temper_special = true;
+  EXPECT_TRUE(ResolveAttention({}, model).temper_special);
+  EXPECT_TRUE(ResolveAttention({.mode = AttentionMode::kFull}, model).temper_special);
+  EXPECT_FALSE(ResolveAttention({.temper_special = false}, model).temper_special);
+  ThresholdProfile profile = *Profile(2, 4);
+  profile.temper_special = false;
+  AttentionChoice choice = {.mode = AttentionMode::kProfile,
+                            .profile = std::make_shared<ThresholdProfile>(profile)};
+  EXPECT_FALSE(ResolveAttention(choice, model).temper_special);
+  choice.temper_special = true;
+  EXPECT_TRUE(ResolveAttention(choice, model).temper_special);
+}
+
 TEST(ResolveAttention, WithoutTheFloorZIsThePapers) {
   AttentionChoice choice;
   choice.uniform_floor = false;
   EXPECT_FLOAT_EQ(ResolveAttention(choice, GatedModel()).options.z, 2.0f);
   choice.z = 1.0f;
   EXPECT_FLOAT_EQ(ResolveAttention(choice, GatedModel()).options.z, 1.0f);
-
-  AttentionChoice profile;
-  profile.mode = AttentionMode::kProfile;
-  profile.profile = Profile(2, 4);
-  const ResolvedAttention plain = ResolveAttention(profile, PlainModel());
-  EXPECT_EQ(plain.profile, profile.profile);
-  EXPECT_FALSE(plain.options.uniform_floor);
-  EXPECT_FLOAT_EQ(plain.options.z, 2.0f);
 }
 
 TEST(ResolveAttention, AProfilesDefaultsGiveWayToTheRequests) {
