@@ -270,6 +270,10 @@ absl::StatusOr<uint64_t> StepEngine::SubmitPass(Pass pass, std::shared_ptr<PassS
   PassRunOptions run;
   run.attention = ResolveAttention(pass.attention, info_.config);
   run.rope_theta = RopeTheta(info_.config, tokens);
+  if (run.attention.temper_special) {
+    run.tempered = TemperedKeys(tokenizer_->special_ids(), tokens);
+    run.tempered.Append(pass.tokens);
+  }
   run.pass = std::move(pass);
   run.sink = std::move(sink);
 

@@ -8,11 +8,13 @@ AttentionCounter::AttentionCounter(const ModelConfig& config, const KvGeometry& 
     : num_query_heads_(config.num_query_heads),
       num_kv_heads_(config.num_kv_heads),
       token_bytes_(KvTokenBytes(geometry)),
+      key_bytes_(KvKeyBytes(geometry)),
       record_bytes_(IndexRecordBytes(geometry)),
       layers_(static_cast<size_t>(config.num_layers)) {}
 
 RowReads AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attended,
-                                    const int32_t* tokens_read, int32_t kv_len, int32_t screened) {
+                                    const int32_t* tokens_read, int32_t kv_len,
+                                    const Screening& screening) {
   int64_t attended = 0;
   for (int32_t head = 0; head < num_query_heads_; ++head) attended += tokens_attended[head];
   int64_t read = 0;
@@ -25,7 +27,8 @@ RowReads AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_att
   keys_eligible_ += static_cast<int64_t>(kv_len) * num_query_heads_;
   keys_read_ += read;
   keys_cached_ += static_cast<int64_t>(kv_len) * num_kv_heads_;
-  records_read_ += static_cast<int64_t>(screened) * num_kv_heads_;
+  records_read_ += static_cast<int64_t>(screening.records) * num_kv_heads_;
+  keys_scored_ += static_cast<int64_t>(screening.keys) * num_kv_heads_;
   return {.keys_attended = attended, .keys_read = read};
 }
 
@@ -38,7 +41,7 @@ AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
   statistics.keys_cached = keys_cached_;
   statistics.kv_bytes_read = keys_read_ * token_bytes_;
   statistics.kv_bytes_dense = keys_cached_ * token_bytes_;
-  statistics.index_bytes_read = records_read_ * record_bytes_;
+  statistics.index_bytes_read = records_read_ * record_bytes_ + keys_scored_ * key_bytes_;
   if (rows_ == 0) return statistics;
   const auto rows = static_cast<double>(rows_);
   for (const Layer& layer : layers_) {

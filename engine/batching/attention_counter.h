@@ -17,14 +17,22 @@ struct RowReads {
   int64_t keys_read = 0;
 };
 
+// What selection read of the cache to choose a row's blocks, beside the blocks, per layer and KV
+// head: block records; and keys that it scored one by one, those of the blocks and the tail that a
+// row of relative thresholds reads in any case.
+struct Screening {
+  int32_t records = 0;
+  int32_t keys = 0;
+};
+
 class AttentionCounter {
  public:
   AttentionCounter(const ModelConfig& config, const KvGeometry& geometry);
 
-  // Adds one decode row in one layer: tokens attended [HQ] and tokens read [HKV], of kv_len tokens;
-  // `screened` is the number of block records that selection read. Returns the sums over heads.
+  // Adds one decode row in one layer: tokens attended [HQ] and tokens read [HKV], of kv_len tokens.
+  // Returns the sums over heads.
   RowReads AddLayer(int32_t layer_idx, const int32_t* tokens_attended, const int32_t* tokens_read,
-                    int32_t kv_len, int32_t screened);
+                    int32_t kv_len, const Screening& screening);
   // To be called once AddLayer was called for all layers of a row.
   void AddRow() { ++rows_; }
 
@@ -39,6 +47,7 @@ class AttentionCounter {
   int32_t num_query_heads_;
   int32_t num_kv_heads_;
   int64_t token_bytes_;   // KvTokenBytes()
+  int64_t key_bytes_;     // KvKeyBytes()
   int64_t record_bytes_;  // IndexRecordBytes()
   int64_t rows_ = 0;
   int64_t keys_attended_ = 0;  // as in AttentionStatistics
@@ -46,6 +55,7 @@ class AttentionCounter {
   int64_t keys_read_ = 0;
   int64_t keys_cached_ = 0;
   int64_t records_read_ = 0;  // summed over rows, layers and KV heads
+  int64_t keys_scored_ = 0;   // likewise
   std::vector<Layer> layers_;
 };
 

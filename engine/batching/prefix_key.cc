@@ -19,6 +19,7 @@ std::string Root(const std::string& tenant, float rope_theta, const ResolvedAtte
       absl::StrCat(tenant.size(), ":", tenant, ";theta=", std::bit_cast<uint32_t>(rope_theta));
   if (gate == Gate::kNone) return root;
   absl::StrAppend(&root, ";offset=", std::bit_cast<uint32_t>(attention.options.offset));
+  if (attention.temper_special) root.append(";special_keys=temper");
   if (attention.profile != nullptr) {
     const ThresholdProfile& profile = *attention.profile;
     root.append(";thresholds=");

@@ -39,6 +39,9 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
                                     options_.attention, config.gate, tokens_, geometry.block_size)
                        : std::vector<PrefixKey>{}),
       eos_ids_(options_.request.stopping.ignore_eos ? std::vector<int32_t>{} : config.eos_ids),
+      tempered_(options_.attention.temper_special
+                    ? TemperedKeys(tokenizer.special_ids(), most_tokens())
+                    : TemperedKeys()),
       sampler_(options_.request.sampling, options_.request.output,
                options_.request.stopping.min_tokens, EndIds(options_.request.stopping, config),
                options_.seed, tokens_),
@@ -46,6 +49,7 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
             options_.request.stopping.include_stop),
       counter_(config, geometry) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
+  tempered_.Append(tokens_);
 }
 
 Sequence::~Sequence() {
@@ -71,6 +75,7 @@ SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
   rows.kind = prefill ? RowKind::kPrefill : RowKind::kDecode;
   rows.rope_theta = options_.rope_theta;
   options_.attention.ApplyTo(rows);
+  rows.tempered = tempered_.words();
   rows.block_table = blocks;
   return rows;
 }
@@ -118,6 +123,7 @@ bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
   if (!first_token_at_) first_token_at_ = now;
   last_token_at_ = now;
   tokens_.push_back(row.token);
+  tempered_.Append(std::span(&row.token, 1));
   sampler_.Append(row.token);
 
   const bool may_end = num_output() > options_.request.stopping.min_tokens;

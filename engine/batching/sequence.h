@@ -12,6 +12,7 @@
 #include "engine/batching/attention_counter.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/batching/sampler.h"
+#include "engine/batching/tempered_keys.h"
 #include "engine/request/observer.h"
 #include "engine/request/request.h"
 #include "engine/tokenizer/text_stream.h"
@@ -132,6 +133,7 @@ class Sequence {
   std::vector<int32_t> tokens_;
   std::vector<PrefixKey> prefix_keys_;
   std::vector<int32_t> eos_ids_;
+  TemperedKeys tempered_;
   Sampler sampler_;
   TextStream text_;
   AttentionCounter counter_;

@@ -72,13 +72,13 @@ absl::Status StepBatch::Finish() {
 
 RowReads StepBatch::Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const {
   const int32_t kv_len = rows.position + i + 1;
-  const int32_t screened = Screened(rows, i);
+  const Screening screening = Screened(rows, i);
   RowReads reads;
   for (int32_t layer = 0; layer < config().num_layers; ++layer) {
     const int64_t row = int64_t{layer} * num_rows() + rows.row_begin + i;
     const RowReads layer_reads =
         counter.AddLayer(layer, tokens_attended_.data() + row * config().num_query_heads,
-                         tokens_read_.data() + row * config().num_kv_heads, kv_len, screened);
+                         tokens_read_.data() + row * config().num_kv_heads, kv_len, screening);
     reads.keys_attended += layer_reads.keys_attended;
     reads.keys_read += layer_reads.keys_read;
   }
@@ -86,10 +86,16 @@ RowReads StepBatch::Count(const SequenceRows& rows, int32_t i, AttentionCounter&
   return reads;
 }
 
-int32_t StepBatch::Screened(const SequenceRows& rows, int32_t i) const {
-  const int32_t full_blocks = (rows.position + i + 1) / geometry().block_size;
-  const bool screens = !rows.attention.admit_all && full_blocks > rows.attention.pinned_blocks;
-  return screens ? full_blocks : 0;
+Screening StepBatch::Screened(const SequenceRows& rows, int32_t i) const {
+  const AttentionOptions& options = rows.attention;
+  const int32_t kv_len = rows.position + i + 1;
+  const int32_t full_blocks = kv_len / geometry().block_size;
+  // At most 1024 each.
+  const int32_t always = options.sink_blocks + options.pinned_blocks;
+  if (options.admit_all || full_blocks <= always) return {};
+  const int32_t others = full_blocks - always;
+  return {.records = full_blocks,
+          .keys = options.relative ? kv_len - others * geometry().block_size : 0};
 }
 
 }  // namespace eta

@@ -54,10 +54,9 @@ class StepBatch {
   void Discard() { model_.Discard(); }
 
   // After Finish, of decode row `i` of `rows`, which belong to this batch. Count adds up what the
-  // row read, and returns it over layers and heads; Screened is how many block records selection
-  // read, per layer and KV head.
+  // row read, and returns it over layers and heads; Screened is what selection read for it.
   RowReads Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const;
-  int32_t Screened(const SequenceRows& rows, int32_t i) const;
+  Screening Screened(const SequenceRows& rows, int32_t i) const;
   // [L, R, HQ] and [L, R, HKV], until the next Forward.
   const int32_t* tokens_attended() const { return tokens_attended_.data(); }
   const int32_t* tokens_read() const { return tokens_read_.data(); }

@@ -261,13 +261,15 @@ void StepPipeline::CountReads(Step& step) const {
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
       if (!member.sequence->Counts(member.rows.position + i)) continue;
       const RowReads reads = step.batch.Count(member.rows, i, member.sequence->counter());
+      const Screening screening = step.batch.Screened(member.rows, i);
       member.sequence->CountedRow();
       if (observer_ == nullptr) continue;
       step.decode_rows.push_back({.request = &member.sequence->request(),
                                   .attention = &member.sequence->attention(),
                                   .row = member.rows.row_begin + i,
                                   .kv_len = member.rows.position + i + 1,
-                                  .screened = step.batch.Screened(member.rows, i),
+                                  .screened = screening.records,
+                                  .scored = screening.keys,
                                   .keys_attended = reads.keys_attended,
                                   .keys_read = reads.keys_read});
     }

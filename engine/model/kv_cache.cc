@@ -53,8 +53,12 @@ KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype,
 }
 
 int64_t KvTokenBytes(const KvGeometry& geometry) {
+  return 2 * KvKeyBytes(geometry);
+}
+
+int64_t KvKeyBytes(const KvGeometry& geometry) {
   const int64_t exponent = geometry.dtype == DType::kFloat8E4M3 ? 1 : 0;
-  return 2 * (geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.dtype)) + exponent);
+  return geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.dtype)) + exponent;
 }
 
 int64_t IndexRecordBytes(const KvGeometry& geometry) {

@@ -46,8 +46,10 @@ KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype,
                           std::optional<DType> index_dtype = {});
 
 // What attention and screening read, for one KV head: K and V of a token with the exponents of
-// their scales, if there are any; a record's part that bounds a block, without its V total.
+// their scales, if there are any; K alone; a record's part that bounds a block, without its V
+// total.
 int64_t KvTokenBytes(const KvGeometry& geometry);
+int64_t KvKeyBytes(const KvGeometry& geometry);
 int64_t IndexRecordBytes(const KvGeometry& geometry);
 
 }  // namespace eta

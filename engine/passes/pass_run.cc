@@ -53,6 +53,7 @@ SequenceRows PassRun::NextRows(int32_t row_begin, int32_t max_rows) const {
   rows.kind = prefill ? RowKind::kPrefill : RowKind::kDecode;
   rows.rope_theta = options_.rope_theta;
   options_.attention.ApplyTo(rows);
+  rows.tempered = options_.tempered.words();
   rows.calibrate = prefill && pass().bins && num_computed >= pass().collect_from && AreNew(rows);
   rows.block_table = blocks;
   return rows;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/batching/attention_counter.h"
+#include "engine/batching/tempered_keys.h"
 #include "engine/request/pass.h"
 #include "kernels/batch.h"
 
@@ -22,6 +23,7 @@ struct PassRunOptions {
   std::shared_ptr<PassSink> sink;
   ResolvedAttention attention;
   float rope_theta = 0.0f;
+  TemperedKeys tempered;  // of the pass's tokens
 };
 
 class PassRun {

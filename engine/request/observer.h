@@ -29,6 +29,7 @@ struct DecodeRowReport {
   int32_t row = 0;
   int32_t kv_len = 0;         // T
   int32_t screened = 0;       // block records that selection looked at, per layer and KV head
+  int32_t scored = 0;         // keys that it scored, likewise; relative thresholds only
   int64_t keys_attended = 0;  // over layers and query heads
   int64_t keys_read = 0;      // over layers and KV heads
 };

@@ -165,13 +165,15 @@ struct AttentionStatistics {
   int64_t decode_rows = 0;  // the densities are means over them; 0: nothing was decoded
   double head_density = 0.0;
   double union_density = 0.0;
-  int64_t keys_attended = 0;            // admitted keys, summed over rows, layers and query heads
-  int64_t keys_eligible = 0;            // T, summed likewise
-  int64_t keys_read = 0;                // keys read, summed over rows, layers and KV heads
-  int64_t keys_cached = 0;              // T, summed likewise
-  int64_t kv_bytes_read = 0;            // keys and values that attention read
-  int64_t kv_bytes_dense = 0;           // what full attention would have read for the same rows
-  int64_t index_bytes_read = 0;         // block records screened, beside kv_bytes_read
+  int64_t keys_attended = 0;   // admitted keys, summed over rows, layers and query heads
+  int64_t keys_eligible = 0;   // T, summed likewise
+  int64_t keys_read = 0;       // keys read, summed over rows, layers and KV heads
+  int64_t keys_cached = 0;     // T, summed likewise
+  int64_t kv_bytes_read = 0;   // keys and values that attention read
+  int64_t kv_bytes_dense = 0;  // what full attention would have read for the same rows
+  // Beside kv_bytes_read: block records screened, and with relative thresholds the keys of blocks
+  // and tails that are always read, which screening scores.
+  int64_t index_bytes_read = 0;
   std::vector<LayerStatistics> layers;  // [L], if asked for
 };
 

@@ -37,7 +37,9 @@ PieceCodec::PieceCodec(PieceTable pieces, int32_t bos_id) : model_(std::move(pie
   std::vector<PieceMatcher::Entry> special;
   for (const Piece& piece : table.pieces) {
     if (piece.type == PieceType::kControl) {
-      special.emplace_back(piece.text, static_cast<int32_t>(tokens_.spelled.size()));
+      const auto id = static_cast<int32_t>(tokens_.spelled.size());
+      special.emplace_back(piece.text, id);
+      tokens_.special.push_back(id);
     }
     const std::string bytes = BytesOf(piece, table);
     tokens_.spelled.Add(piece.text);

@@ -17,9 +17,10 @@ inline constexpr size_t kMaxTextBytes = size_t{16} << 20;
 
 // By id. Ids that the file does not have read as nothing.
 struct TokenTexts {
-  StringTable spelled;  // as the vocabulary spells the token: "<|im_end|>"
-  StringTable bytes;    // what the token adds to a text: nothing for special tokens
-  StringTable first;    // the same where it is the first that adds anything
+  StringTable spelled;           // as the vocabulary spells the token: "<|im_end|>"
+  StringTable bytes;             // what the token adds to a text: nothing for special tokens
+  StringTable first;             // the same where it is the first that adds anything
+  std::vector<int32_t> special;  // ids of special tokens, ascending
 };
 
 // Immutable; thread-safe.

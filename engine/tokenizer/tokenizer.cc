@@ -2,6 +2,7 @@
 #include "engine/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,6 +107,13 @@ void Tokenizer::SetEnds(const ModelConfig& config, int32_t file_eos_id) {
   }
   eos_ids_ = config.eos_ids;
   if (eos_ids_.empty() && file_eos_id >= 0) eos_ids_ = {file_eos_id};
+  if (codec_) {
+    special_ids_ = codec_->tokens().special;
+  } else {
+    std::set<int32_t> ends(eos_ids_.begin(), eos_ids_.end());
+    if (bos_id_ >= 0) ends.insert(bos_id_);
+    special_ids_.assign(ends.begin(), ends.end());
+  }
   bos_text_ = TokenText(bos_id_ >= 0 ? bos_id_ : config.bos_id);
   if (!eos_ids_.empty()) eos_text_ = TokenText(eos_ids_.front());
 }

@@ -45,6 +45,10 @@ class Tokenizer {
   int32_t bos_id() const { return bos_id_; }  // -1: no token begins a text
   const std::vector<int32_t>& eos_ids() const { return eos_ids_; }
 
+  // Ids of the control tokens, ascending: the special tokens of the file; of a tokenizer that knows
+  // ids alone, what begins and ends a text.
+  const std::vector<int32_t>& special_ids() const { return special_ids_; }
+
   // What chat templates call bos_token and eos_token, as spelled; empty: there is none.
   std::string_view bos_text() const { return bos_text_; }
   std::string_view eos_text() const { return eos_text_; }
@@ -84,6 +88,7 @@ class Tokenizer {
   int32_t vocab_size_;
   int32_t bos_id_ = -1;
   std::vector<int32_t> eos_ids_;
+  std::vector<int32_t> special_ids_;
   std::string bos_text_;
   std::string eos_text_;
 };

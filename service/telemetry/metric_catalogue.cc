@@ -75,10 +75,10 @@ constexpr Metric kKvCache[] = {
      "over all devices"},
     {"eta_kv_cache_blocks", kGauge, "model,state", "blocks",
      "Blocks of the KV cache by state: used, cached (kept only for their prefix) or free"},
-    {"eta_kv_cache_config_info", kGauge, "model,block_size,num_gpu_blocks,dtype,index_dtype",
+    {"eta_kv_cache_config_info", kGauge, "model,block_size,num_gpu_blocks,dtype,index,index_dtype",
      "always 1",
      "Settings of the KV cache as labels: tokens per block, blocks on all devices, format of keys "
-     "and values, format of block records"},
+     "and values, kind and format of block records"},
 };
 
 constexpr Metric kLatency[] = {

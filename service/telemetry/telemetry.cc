@@ -50,6 +50,7 @@ void Telemetry::SetModel(const EngineInfo& info, nanoseconds load_duration) {
             .num_query_heads = info.config.num_query_heads,
             .num_kv_heads = info.config.num_kv_heads};
   token_bytes_ = KvTokenBytes(geometry);
+  key_bytes_ = KvKeyBytes(geometry);
   record_bytes_ = IndexRecordBytes(geometry);
   load_duration_ = load_duration;
   SeriesOf(AttentionMode::kFull);
@@ -148,6 +149,7 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
     const ThresholdProfile* const profile = row.attention->profile.get();
     account.window.Add(density, profile != nullptr && profile->MeasuredAt(density.context), now);
     account.records_read += row.screened * layer_groups;
+    account.keys_scored += row.scored * layer_groups;
   }
 }
 

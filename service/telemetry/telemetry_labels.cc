@@ -136,6 +136,7 @@ void Telemetry::FoldAccounts(const std::function<bool(AccountSeries&)>& rename) 
     to.series.density.Add(series.density);
     to.series.union_density.Add(series.union_density);
     to.records_read += from.records_read;
+    to.keys_scored += from.keys_scored;
     to.heads.Add(from.heads);
     to.window.Add(from.window);
   }

@@ -11,7 +11,8 @@ AccountSeries Telemetry::SeriesOf(const Account& account, Clock::time_point now)
   AttentionTotals& attention = series.attention;
   attention.kv_bytes_read = attention.keys_read * token_bytes_;
   attention.kv_bytes_dense = attention.keys_cached * token_bytes_;
-  attention.index_bytes_read = account.records_read * record_bytes_;
+  attention.index_bytes_read =
+      account.records_read * record_bytes_ + account.keys_scored * key_bytes_;
   return series;
 }
 

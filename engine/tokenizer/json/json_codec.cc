@@ -244,6 +244,7 @@ absl::StatusOr<TokenTexts> ReadTexts(const TokenizerTables& tables, const TokenD
   }
   TokenTexts texts;
   for (const Token& token : by_id) {
+    if (token.special) texts.special.push_back(static_cast<int32_t>(texts.spelled.size()));
     texts.spelled.Add(token.spelled);
     if (token.special || token.spelled.empty()) {
       texts.bytes.Add("");

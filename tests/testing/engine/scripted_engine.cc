@@ -152,6 +152,10 @@ void ScriptedEngine::SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) {
   run.handle = ~uint64_t{0};
   run.attention = ResolveAttention(pass.attention, config());
   run.rope_theta = config().rope_theta;
+  if (run.attention.temper_special) {
+    run.tempered = TemperedKeys(tokenizer_->special_ids(), std::ssize(pass.tokens));
+    run.tempered.Append(pass.tokens);
+  }
   run.pass = std::move(pass);
   run.sink = std::move(sink);
   dispatcher_->passes().Add(

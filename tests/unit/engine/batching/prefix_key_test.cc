@@ -61,6 +61,21 @@ TEST(PrefixKey, HoldsThresholdsAndOffsetOfAGate) {
   EXPECT_EQ(key(Under(0.5f)), key(Under(0.5f))) << "of another version, but alike";
 }
 
+TEST(PrefixKey, HoldsWhetherSpecialKeysAreTempered) {
+  Setting tempers = Under(0.5f);
+  tempers.attention.temper_special = true;
+  EXPECT_NE(KeysOf(tempers, Gate::kSilu)[0], KeysOf(Under(0.5f), Gate::kSilu)[0]);
+  EXPECT_EQ(KeysOf(tempers, Gate::kNone)[0], KeysOf(Under(0.5f), Gate::kNone)[0]);
+}
+
+TEST(PrefixKey, HoldsNothingOfWhatADecodeRowReads) {
+  Setting other = Under(0.5f);
+  other.attention.options.sink_blocks = 3;
+  other.attention.options.shared_reads = true;
+  other.attention.min_mass = 0.9f;
+  EXPECT_EQ(KeysOf(other, Gate::kSilu)[0], KeysOf(Under(0.5f), Gate::kSilu)[0]);
+}
+
 TEST(PrefixKey, HoldsNothingOfThemWithoutAGate) {
   const auto key = [](const Setting& setting) { return KeysOf(setting, Gate::kNone)[0]; };
   EXPECT_EQ(key(Under(0.5f)), key({}));
