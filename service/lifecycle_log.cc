@@ -43,7 +43,8 @@ void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int ste
   std::string message = "model " + info.model_name + " (" + info.model_fingerprint.substr(0, 12) +
                         "), " + info.backend + ", KV cache of " + std::to_string(info.num_blocks) +
                         " blocks of " + std::to_string(info.config.block_size) + " tokens in " +
-                        std::string(Name(info.kv_dtype)) + ", records in " +
+                        std::string(Name(info.kv_dtype)) + ", " + std::string(Name(info.index)) +
+                        " records in " +
                         std::string(Name(info.index_dtype)) + "; " + CpusInWords(cpus);
   const int32_t max_context = ContextLimit(info.config, flags.engine.limits.max_context);
   if (max_context < flags.engine.limits.max_context) {
@@ -62,6 +63,7 @@ void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int ste
       .Add("block_size", info.config.block_size)
       .Add("max_context", max_context)
       .Add("kv_dtype", Name(info.kv_dtype))
+      .Add("index", Name(info.index))
       .Add("index_dtype", Name(info.index_dtype))
       .Add("chat", info.chat_refusal.empty())
       .Add("system_calls_filtered", filtered)

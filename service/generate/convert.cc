@@ -81,6 +81,32 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
     default:
       return UnknownEnum("attention.floor");
   }
+  if (in.has_sink_blocks()) out.sink_blocks = in.sink_blocks();
+  switch (in.reads()) {
+    case v1::READS_UNSPECIFIED:
+      break;
+    case v1::READS_OWN:
+      out.shared_reads = false;
+      break;
+    case v1::READS_SHARED:
+      out.shared_reads = true;
+      break;
+    default:
+      return UnknownEnum("attention.reads");
+  }
+  switch (in.special_keys()) {
+    case v1::SPECIAL_KEYS_UNSPECIFIED:
+      break;
+    case v1::SPECIAL_KEYS_ATTEND:
+      out.temper_special = false;
+      break;
+    case v1::SPECIAL_KEYS_TEMPER:
+      out.temper_special = true;
+      break;
+    default:
+      return UnknownEnum("attention.special_keys");
+  }
+  if (in.has_min_mass()) out.min_mass = in.min_mass();
   return absl::OkStatus();
 }
 
@@ -96,6 +122,7 @@ void Convert(const TokenDetail& in, v1::TokenLogprobs& out) {
 
 void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
   out.set_offset(in.options.offset);
+  out.set_special_keys(in.temper_special ? v1::SPECIAL_KEYS_TEMPER : v1::SPECIAL_KEYS_ATTEND);
   if (in.mode == AttentionMode::kFull) {
     out.set_mode(v1::ATTENTION_MODE_FULL);
     return;
@@ -106,9 +133,16 @@ void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
     out.set_profile(in.profile->name);
     out.set_profile_version(in.profile->version);
   }
-  if (!in.head_z) out.set_z(in.options.z);
+  if (in.options.relative) {
+    out.set_relative_threshold(in.options.relative_c);
+  } else if (!in.head_z) {
+    out.set_z(in.options.z);
+  }
   out.set_floor(in.options.uniform_floor ? v1::FLOOR_UNIFORM : v1::FLOOR_NONE);
   out.set_pinned_blocks(in.options.pinned_blocks);
+  out.set_sink_blocks(in.options.sink_blocks);
+  out.set_reads(in.options.shared_reads ? v1::READS_SHARED : v1::READS_OWN);
+  if (in.min_mass) out.set_min_mass(*in.min_mass);
 }
 
 void Convert(std::chrono::nanoseconds in, google::protobuf::Duration& out) {

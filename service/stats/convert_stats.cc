@@ -78,6 +78,7 @@ void FillServer(const ServerStatus& status, v1::ServerInfo& out) {
   kv.set_block_size(info.block_size);
   kv.set_sub_block(info.sub_block);
   kv.set_kv_dtype(std::string(Name(info.kv_dtype)));
+  kv.set_index(std::string(Name(info.index)));
   kv.set_index_dtype(std::string(Name(info.index_dtype)));
   kv.set_blocks(info.num_blocks);
   kv.set_weight_bytes(static_cast<int64_t>(info.weight_bytes));

@@ -196,6 +196,7 @@ def build():
                     "block_size": "Block size",
                     "num_gpu_blocks": "Blocks",
                     "dtype": "KV type",
+                    "index": "Index kind",
                     "index_dtype": "Index type",
                     "layers": "Layers",
                     "query_heads": "Query heads",

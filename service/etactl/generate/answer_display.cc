@@ -24,7 +24,8 @@ std::string DescribeMode(const v1::AttentionUsed& attention) {
     case v1::ATTENTION_MODE_FULL:
       return "full attention";
     case v1::ATTENTION_MODE_DYNAMIC:
-      return "dynamic thresholds";
+      if (!attention.has_relative_threshold()) return "dynamic thresholds";
+      return absl::StrFormat("relative thresholds of %g", attention.relative_threshold());
     case v1::ATTENTION_MODE_PROFILE:
       return absl::StrCat("profile ", attention.profile(), "@", attention.profile_version());
     default:
@@ -42,6 +43,20 @@ std::string DescribeMiss(v1::DefaultProfileMiss miss) {
       return "no default profile: the profile store could not give it";
     default:
       return "no default profile";
+  }
+}
+
+// What goes beyond the paper, where it is in use.
+void DescribeOptions(const v1::AttentionUsed& attention, std::vector<std::string>& phrases) {
+  if (attention.sink_blocks() > 0) {
+    phrases.push_back(absl::StrCat(attention.sink_blocks(), " sink blocks"));
+  }
+  if (attention.reads() == v1::READS_SHARED) phrases.push_back("shared reads");
+  if (attention.special_keys() == v1::SPECIAL_KEYS_TEMPER) {
+    phrases.push_back("special keys tempered");
+  }
+  if (attention.has_min_mass()) {
+    phrases.push_back(absl::StrFormat("at least %g of the mass", attention.min_mass()));
   }
 }
 
@@ -119,6 +134,7 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
     phrases.push_back(absl::StrCat("RoPE factor ", started.rope_factor()));
   }
   phrases.push_back(DescribeMode(started.attention()));
+  DescribeOptions(started.attention(), phrases);
   if (started.attention().has_default_profile_miss()) {
     phrases.push_back(DescribeMiss(started.attention().default_profile_miss()));
   }

@@ -107,6 +107,12 @@ absl::Status FillAttention(const GenerateFlags& flags, v1::Attention* attention)
   if (flags.floor == "none") attention->set_floor(v1::FLOOR_NONE);
   if (flags.floor == "uniform") attention->set_floor(v1::FLOOR_UNIFORM);
   if (flags.pinned_blocks) attention->set_pinned_blocks(*flags.pinned_blocks);
+  if (flags.sink_blocks) attention->set_sink_blocks(*flags.sink_blocks);
+  if (flags.reads == "own") attention->set_reads(v1::READS_OWN);
+  if (flags.reads == "shared") attention->set_reads(v1::READS_SHARED);
+  if (flags.special_keys == "attend") attention->set_special_keys(v1::SPECIAL_KEYS_ATTEND);
+  if (flags.special_keys == "temper") attention->set_special_keys(v1::SPECIAL_KEYS_TEMPER);
+  if (flags.min_mass) attention->set_min_mass(*flags.min_mass);
   return absl::OkStatus();
 }
 
@@ -185,6 +191,25 @@ void AddAttentionOptions(CLI::App* command, GenerateFlags* flags) {
   command
       ->add_option("--pinned_blocks", flags->pinned_blocks,
                    "Newest full blocks that are always read; default 2")
+      ->group("Attention");
+  command
+      ->add_option("--sink_blocks", flags->sink_blocks,
+                   "First full blocks that are always read; default the model's")
+      ->group("Attention");
+  command
+      ->add_option("--reads", flags->reads,
+                   "Which of the blocks read for its group a head sees: own or shared; default the "
+                   "model's")
+      ->check(CLI::IsMember({"own", "shared"}))
+      ->group("Attention");
+  command
+      ->add_option("--special_keys", flags->special_keys,
+                   "Control tokens: attend, or temper to weigh exp(0); default the model's")
+      ->check(CLI::IsMember({"attend", "temper"}))
+      ->group("Attention");
+  command
+      ->add_option("--min_mass", flags->min_mass,
+                   "Go on with full attention if less of its softmax is kept, above 0 to 1")
       ->group("Attention");
   command->add_flag("--layers", flags->layers, "Show the densities of every layer")
       ->group("Attention");

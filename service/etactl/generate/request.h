@@ -42,7 +42,10 @@ struct GenerateFlags {
   std::string attention;  // "full", "dynamic", "profile:NAME"; empty: the model's default
   std::optional<float> offset, z;
   std::string floor;  // "none", "uniform"; empty: the model's default
-  std::optional<int32_t> pinned_blocks;
+  std::optional<int32_t> pinned_blocks, sink_blocks;
+  std::string reads;         // "own", "shared"; empty: the default
+  std::string special_keys;  // "attend", "temper"; empty: the default
+  std::optional<float> min_mass;
 
   std::optional<std::string> request_id;
   std::string priority;  // "low", "normal", "high"; empty: normal

@@ -102,9 +102,9 @@ std::string Heading(const v1::Stats& stats) {
   absl::StrAppendFormat(
       &text,
       "model %s, %d layers, %d heads over %d KV heads; KV cache of %d blocks of %d tokens in %s, "
-      "records in %s\n",
+      "%s records in %s\n",
       server.model_fingerprint().substr(0, kFingerprintDigits), kv.layers(), kv.query_heads(),
-      kv.kv_heads(), kv.blocks(), kv.block_size(), kv.kv_dtype(), kv.index_dtype());
+      kv.kv_heads(), kv.blocks(), kv.block_size(), kv.kv_dtype(), kv.index(), kv.index_dtype());
   if (stats.has_tenant()) {
     absl::StrAppend(&text, "figures of tenant ", stats.tenant(), " only\n");
   }

@@ -69,6 +69,7 @@ void AddKvCache(const ServerStatus& status, MetricFamilies& page) {
     page.Add({{"block_size", std::to_string(status.info.block_size)},
               {"num_gpu_blocks", std::to_string(status.info.num_blocks)},
               {"dtype", Name(status.info.kv_dtype)},
+              {"index", Name(status.info.index)},
               {"index_dtype", Name(status.info.index_dtype)}},
              1);
   }
