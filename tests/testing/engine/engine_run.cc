@@ -106,6 +106,10 @@ AttentionChoice Frozen(const ModelConfig& config, const std::string& name) {
   profile->name = name;
   profile->num_layers = config.num_layers;
   profile->num_query_heads = config.num_query_heads;
+  if (config.has_relative_thresholds()) {
+    profile->relative_c = -2.5f;
+    return {.mode = AttentionMode::kProfile, .profile = profile};
+  }
   profile->thresholds.assign(
       static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.5f);
   return {.mode = AttentionMode::kProfile, .profile = profile};

@@ -33,7 +33,8 @@ std::vector<int32_t> Prompt(int32_t length, uint32_t seed);
 // A greedy request for `max_tokens` ids. No end-of-text token cuts it short.
 Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens);
 
-// A profile of that name, with one threshold for every head.
+// A profile of that name, with one threshold for every head; of a model of relative thresholds with
+// one for all.
 AttentionChoice Frozen(const ModelConfig& config, const std::string& name);
 
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request);

@@ -358,13 +358,12 @@ class Family : public ::testing::TestWithParam<Shape> {
     profile->name = "frozen";
     profile->num_layers = config.num_layers;
     profile->num_query_heads = config.num_query_heads;
-    for (int i = 0; i < config.num_layers * config.num_query_heads; ++i) {
-      profile->thresholds.push_back(6.0f * static_cast<float>(i % 3));
-    }
+    profile->relative_c = -2.0f;
     std::vector<Request> requests;
     for (int i = 0; i < 8; ++i) {
       Request request = Greedy(Prompt(1 + (i * 97) % 331, static_cast<uint32_t>(i)), 8 + i);
-      if (i % 2 == 1) request.attention = {.mode = AttentionMode::kProfile, .profile = profile};
+      if (i % 3 == 0) request.attention = {.mode = AttentionMode::kFull};
+      if (i % 3 == 1) request.attention = {.mode = AttentionMode::kProfile, .profile = profile};
       request.output.logprobs = 0;
       requests.push_back(std::move(request));
     }

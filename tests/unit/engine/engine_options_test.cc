@@ -102,13 +102,14 @@ class Options : public ::testing::TestWithParam<OptionsCase> {
     return options;
   }
 
-  // Requests of ragged lengths with every choice, whose answers hold ends of text.
-  std::vector<Request> Ragged() const {
+  // Requests of ragged lengths with every choice, whose answers hold ends of text: of 20 tokens and
+  // more, times `length`.
+  std::vector<Request> Ragged(int32_t length = 1) const {
     std::vector<Request> requests;
     int i = 0;
     for (const AttentionChoice& choice : GetParam().choices) {
-      Request request =
-          Greedy(Prompt(1 + (i * 61 + 180) % 271, static_cast<uint32_t>(i)), 20 + 7 * (i % 3));
+      Request request = Greedy(Prompt(1 + (i * 61 + 180) % 271, static_cast<uint32_t>(i)),
+                               length * (20 + 7 * (i % 3)));
       request.attention = choice;
       request.sampling.bias = {{.id = kEnd, .bias = 6.0f}};
       request.sampling.frequency_penalty = 2.0f;
@@ -119,10 +120,10 @@ class Options : public ::testing::TestWithParam<OptionsCase> {
   }
 
   // The answers of requests that run one after the other, each alone.
-  std::vector<std::vector<int32_t>> Alone() const {
+  std::vector<std::vector<int32_t>> Alone(int32_t length = 1) const {
     const auto engine = Start(Usual());
     std::vector<std::vector<int32_t>> ids;
-    for (Request& request : Ragged()) {
+    for (Request& request : Ragged(length)) {
       const auto answer = Ask(*engine, std::move(request));
       EXPECT_TRUE(answer.finished) << answer.status;
       ids.push_back(answer.ids);
@@ -171,18 +172,18 @@ TEST_P(Options, SharedPrefixesDoNotMatter) {
 }
 
 TEST_P(Options, PreemptionDoesNotMatter) {
-  const auto alone = Alone();
-  EngineOptions options = testing::WithBlocks(Usual(), 24);
+  const auto alone = Alone(3);
+  EngineOptions options = testing::WithBlocks(Usual(), 27);
   options.max_step_tokens = 96;
   const auto engine = Start(options);
-  const auto together = AskTogether(*engine, Ragged());
+  const auto together = AskTogether(*engine, Ragged(3));
   int32_t preemptions = 0;
   for (size_t i = 0; i < alone.size(); ++i) {
     EXPECT_EQ(together[i].ids, alone[i]) << "request " << i;
     ASSERT_TRUE(together[i].finished) << together[i].status;
     preemptions += together[i].finished->preemptions;
   }
-  EXPECT_GT(preemptions, 0) << "24 blocks of 16 tokens should not have been enough";
+  EXPECT_GT(preemptions, 0) << "27 blocks of 16 tokens should not have been enough";
 }
 
 TEST_P(Options, EveryChoiceChangesSomething) {
@@ -208,7 +209,7 @@ TEST_P(Options, EveryChoiceChangesSomething) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, Options, ::testing::ValuesIn(Cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& options) { return options.param.name; });
 
 TEST(TemperedKeys, ChangeWhatFullAttentionAnswersOfAGatedModel) {
   const TinyModel model({.special_keys = "temper"});

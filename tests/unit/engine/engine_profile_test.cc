@@ -30,8 +30,12 @@ ThresholdProfile MakeProfile(const EngineInfo& info) {
   profile.name = "frozen";
   profile.num_layers = info.config.num_layers;
   profile.num_query_heads = info.config.num_query_heads;
-  for (int i = 0; i < info.config.num_layers * info.config.num_query_heads; ++i) {
-    profile.thresholds.push_back(0.3f + 0.1f * static_cast<float>(i % 5));
+  if (info.config.has_relative_thresholds()) {
+    profile.relative_c = -2.5f;
+  } else {
+    for (int i = 0; i < info.config.num_layers * info.config.num_query_heads; ++i) {
+      profile.thresholds.push_back(0.3f + 0.1f * static_cast<float>(i % 5));
+    }
   }
   profile.model_fingerprint = info.model_fingerprint;
   profile.tokenizer_fingerprint = info.tokenizer_fingerprint;

@@ -463,15 +463,36 @@ TEST_F(EngineTest, ContextIsNeverCutSilently) {
   EXPECT_THAT(std::string(answer.status.message()), HasSubstr("4096"));
 }
 
-TEST_F(EngineTest, APlainCheckpointIsServedFullAndSaysSo) {
+TEST_F(EngineTest, APlainCheckpointIsSparseAndSaysSo) {
   const TinyModel plain({.has_predictor = false});
-  const auto engine = Start(OptionsFor(plain));
-  Request request = Greedy(Prompt(100, 1), 8);
+  EngineOptions options = OptionsFor(plain);
+  const auto engine = Start(options);
+  Request request = Greedy(Prompt(300, 1), 8);
+  request.attention.offset = -1.0f;
   const auto answer = Ask(*engine, request);
-  EXPECT_EQ(answer.started[0].attention.mode, AttentionMode::kFull);
+  const ResolvedAttention& attention = answer.started[0].attention;
+  EXPECT_EQ(attention.mode, AttentionMode::kDynamic);
+  EXPECT_TRUE(attention.options.relative);
+  EXPECT_FLOAT_EQ(attention.options.relative_c, -3.9f);
   EXPECT_EQ(answer.ids.size(), 8u);
+  // 7 decode rows of 2 layers and 2 KV heads. Their 18 full blocks of 16 tokens, of which 3 are
+  // always read, have records of 100 bytes; keys of 32 floats are scored: those 3 blocks and the
+  // tail of 13 tokens and more.
+  const AttentionStatistics& counted = answer.finished->attention;
+  int64_t expected = 0;
+  for (int64_t kv_len = 301; kv_len < 308; ++kv_len) {
+    const int64_t full = kv_len / 16;
+    expected += 4 * (full * 100 + (kv_len - (full - 3) * 16) * 32 * 4);
+  }
+  EXPECT_EQ(counted.index_bytes_read, expected);
+  EXPECT_LT(counted.union_density, 1.0);
+
+  options.index = IndexKind::kMoment;
+  const auto moment = Start(options);
+  request.attention = {};
+  EXPECT_EQ(Ask(*moment, request).started[0].attention.mode, AttentionMode::kFull);
   request.attention.mode = AttentionMode::kDynamic;
-  const absl::Status dynamic = Ask(*engine, request).status;
+  const absl::Status dynamic = Ask(*moment, request).status;
   EXPECT_TRUE(absl::IsFailedPrecondition(dynamic));
   EXPECT_THAT(std::string(dynamic.message()), HasSubstr("predicts no thresholds"));
 }

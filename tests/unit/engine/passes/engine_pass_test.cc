@@ -156,7 +156,7 @@ class HandRun {
     const bool screens = !rows.attention.admit_all && full_blocks > rows.attention.pinned_blocks;
     for (int32_t layer = 0; layer < config().num_layers; ++layer) {
       counter.AddLayer(layer, attended.data() + layer * 4, read.data() + layer * 2, end,
-                       screens ? full_blocks : 0);
+                       {.records = screens ? full_blocks : 0});
     }
     counter.AddRow();
   }
