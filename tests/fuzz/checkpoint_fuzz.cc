@@ -21,6 +21,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/safetensors_header.h"
+#include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/testing/base/temp_folder.h"
@@ -33,14 +34,15 @@ using eta::fuzz::Require;
 using eta::fuzz::RequireReadable;
 
 constexpr uint64_t kMaxDataBytes = 4096;
-constexpr std::array<const char*, 8> kNames = {"config.json",
+constexpr std::array<const char*, 9> kNames = {"config.json",
                                                "tokenizer.model",
                                                "model.safetensors",
                                                "model.safetensors.index.json",
                                                "tokenizer.json",
                                                "model-00001-of-00002.safetensors",
                                                "model-00002-of-00002.safetensors",
-                                               "other.safetensors"};
+                                               "other.safetensors",
+                                               "index_metric.safetensors"};
 
 // Where the data of a header's tensors ends, as far as digits in it say: the largest number that is
 // not too large.
@@ -107,6 +109,18 @@ void CheckPinned(const eta::Checkpoint& checkpoint, const std::string& folder) {
   RequireReadable(eta::Checkpoint::Open(folder + "/none").status());
 }
 
+void CheckIndexMetric(const eta::ModelConfig& config, const eta::SafetensorsFile& file) {
+  const absl::Status fits = eta::ValidateIndexMetric(config, file);
+  if (!fits.ok()) return RequireReadable(fits);
+  const auto heads = static_cast<size_t>(config.num_kv_heads);
+  const auto d = static_cast<size_t>(config.head_dim);
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    const auto read = eta::ReadIndexMetric(config, file, layer);
+    if (!read.ok()) return RequireReadable(read.status());
+    Require(read->metric.size() == heads * d * d && read->centre.size() == heads * d);
+  }
+}
+
 void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
   for (const auto& [name, info] : checkpoint.tensors()) {
     const auto bytes = checkpoint.Read(name);
@@ -122,6 +136,9 @@ void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
   if (config->num_layers <= 8) {
     const absl::Status fits = eta::ValidateTensors(*config, checkpoint.tensors());
     if (!fits.ok()) RequireReadable(fits);
+  }
+  if (checkpoint.index_metric() != nullptr && config->num_layers <= 8) {
+    CheckIndexMetric(*config, *checkpoint.index_metric());
   }
   if (config->vocab_size > 4096) return;
   const auto tokenizer = eta::Tokenizer::Load(checkpoint.tokenizer_files(), *config);

@@ -22,7 +22,8 @@ using eta::fuzz::Require;
 
 constexpr int32_t kVocabulary = 100;
 
-eta::EngineInfo Model(bool gated) {
+// Of a plain model: with relative thresholds, or without.
+eta::EngineInfo Model(bool gated, bool relative) {
   eta::EngineInfo info{};
   info.config.vocab_size = kVocabulary;
   info.config.num_layers = 2;
@@ -30,6 +31,7 @@ eta::EngineInfo Model(bool gated) {
   info.config.num_kv_heads = 2;
   info.config.has_predictor = gated;
   info.config.gate = gated ? eta::Gate::kSilu : eta::Gate::kNone;
+  if (relative) info.config.index = eta::IndexKind::kOutlier;
   if (gated) info.chat_refusal = "this model has no chat template";
   return info;
 }
@@ -49,6 +51,15 @@ std::shared_ptr<const eta::ThresholdProfile> Stored(const std::string& name) {
   profile->offset = maybe();
   profile->z = maybe();
   if (reader.Bool()) profile->uniform_floor = reader.Bool();
+  profile->relative_c = maybe();
+  if (profile->relative_c && reader.Bool()) {
+    profile->thresholds.clear();
+    profile->head_z.clear();
+  }
+  profile->min_mass = maybe();
+  if (reader.Bool()) profile->sink_blocks = reader.Raw<int32_t>();
+  if (reader.Bool()) profile->shared_reads = reader.Bool();
+  if (reader.Bool()) profile->temper_special = reader.Bool();
   return profile;
 }
 
@@ -112,6 +123,14 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
   const eta::ResolvedAttention resolved = eta::ResolveAttention(request.attention, model.config);
   Require(std::isfinite(resolved.options.offset) && Within(resolved.options.z, 0, 16));
   Require(resolved.options.pinned_blocks >= 0 && resolved.options.pinned_blocks <= 1024);
+  Require(resolved.options.sink_blocks >= 0 && resolved.options.sink_blocks <= 1024);
+  Require(!resolved.options.relative || (model.config.has_relative_thresholds() &&
+                                         std::isfinite(resolved.options.relative_c)));
+  Require(resolved.options.relative || resolved.options.admit_all ||
+          model.config.has_predictor);
+  Require(!resolved.temper_special || model.config.gate != eta::Gate::kNone);
+  Require(!resolved.min_mass || (*resolved.min_mass > 0 && *resolved.min_mass <= 1));
+  Require(!resolved.options.admit_all || !resolved.min_mass);
   Require(!resolved.options.uniform_floor || model.config.gate != eta::Gate::kNone);
   Require((resolved.profile != nullptr) == (resolved.mode == eta::AttentionMode::kProfile));
 }
@@ -119,9 +138,10 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const eta::EngineInfo models[] = {Model(false), Model(true)};
+  static const eta::EngineInfo models[] = {Model(false, false), Model(true, false),
+                                           Model(false, true), Model(true, true)};
   eta::fuzz::InputReader reader(data, size);
-  const eta::EngineInfo& model = models[reader.Byte() & 1];
+  const eta::EngineInfo& model = models[reader.Byte() & 3];
   eta::v1::GenerateRequest message;
   if (!eta::fuzz::ReadMessage(reader, message)) return 0;
 

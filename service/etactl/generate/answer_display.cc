@@ -49,7 +49,8 @@ std::string DescribeMiss(v1::DefaultProfileMiss miss) {
 // What goes beyond the paper, where it is in use.
 void DescribeOptions(const v1::AttentionUsed& attention, std::vector<std::string>& phrases) {
   if (attention.sink_blocks() > 0) {
-    phrases.push_back(absl::StrCat(attention.sink_blocks(), " sink blocks"));
+    phrases.push_back(absl::StrCat(attention.sink_blocks(), " sink block",
+                                   attention.sink_blocks() == 1 ? "" : "s"));
   }
   if (attention.reads() == v1::READS_SHARED) phrases.push_back("shared reads");
   if (attention.special_keys() == v1::SPECIAL_KEYS_TEMPER) {

@@ -33,6 +33,7 @@ constexpr char kServer[] = R"pb(
       blocks: 64
       kv_dtype: "float16"
       index_dtype: "int8"
+      index: "outlier"
     }
   }
 )pb";
@@ -122,7 +123,7 @@ TEST(EtactlStats, SaysWhatItIsHowBusyAndHowFast) {
   EXPECT_EQ(text,
             "tiny: serving, up 1 h 02 min; eta-server 1.2.3, cpu, 2 threads\n"
             "model 0123456789ab, 2 layers, 4 heads over 2 KV heads; KV cache of 64 blocks of 16 "
-            "tokens in float16, records in int8\n"
+            "tokens in float16, outlier records in int8\n"
             "\n"
             "running 3, waiting 1 (40 prompt tokens); 37.0 tokens/s, 12.3 steps/s in the last "
             "minute\n"

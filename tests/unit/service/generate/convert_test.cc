@@ -27,6 +27,10 @@ TEST(ToRequest, AbsentFieldsAreTheDefaults) {
   EXPECT_FALSE(request->output.logprobs.has_value());
   EXPECT_FALSE(request->attention.mode.has_value());
   EXPECT_FALSE(request->attention.z.has_value());
+  EXPECT_FALSE(request->attention.sink_blocks.has_value());
+  EXPECT_FALSE(request->attention.shared_reads.has_value());
+  EXPECT_FALSE(request->attention.temper_special.has_value());
+  EXPECT_FALSE(request->attention.min_mass.has_value());
   EXPECT_EQ(request->priority, Priority::kNormal);
 }
 
@@ -41,6 +45,8 @@ TEST(ToRequest, PresentZerosAreZeros) {
   message.mutable_output()->set_logprobs(0);
   message.mutable_attention()->set_z(0.0f);
   message.mutable_attention()->set_pinned_blocks(0);
+  message.mutable_attention()->set_sink_blocks(0);
+  message.mutable_attention()->set_min_mass(0.0f);
   const auto request = ToRequest(message);
   ASSERT_TRUE(request.ok());
   EXPECT_EQ(request->sampling.temperature, 0.0f);
@@ -51,6 +57,8 @@ TEST(ToRequest, PresentZerosAreZeros) {
   EXPECT_EQ(request->output.logprobs, 0);
   EXPECT_EQ(request->attention.z, 0.0f);
   EXPECT_EQ(request->attention.pinned_blocks, 0);
+  EXPECT_EQ(request->attention.sink_blocks, 0);
+  EXPECT_EQ(request->attention.min_mass, 0.0f);
 }
 
 TEST(ToRequest, CarriesEveryField) {
@@ -82,6 +90,10 @@ TEST(ToRequest, CarriesEveryField) {
   attention.mutable_full();
   attention.set_offset(0.5f);
   attention.set_floor(v1::FLOOR_NONE);
+  attention.set_sink_blocks(3);
+  attention.set_reads(v1::READS_SHARED);
+  attention.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
+  attention.set_min_mass(0.9f);
 
   const auto request = ToRequest(message);
   ASSERT_TRUE(request.ok());
@@ -107,6 +119,24 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_EQ(request->attention.mode, AttentionMode::kFull);
   EXPECT_EQ(request->attention.offset, 0.5f);
   EXPECT_EQ(request->attention.uniform_floor, false);
+  EXPECT_EQ(request->attention.sink_blocks, 3);
+  EXPECT_EQ(request->attention.shared_reads, true);
+  EXPECT_EQ(request->attention.temper_special, true);
+  EXPECT_EQ(request->attention.min_mass, 0.9f);
+  attention.set_reads(v1::READS_OWN);
+  attention.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
+  EXPECT_EQ(ToRequest(message)->attention.shared_reads, false);
+  EXPECT_EQ(ToRequest(message)->attention.temper_special, false);
+}
+
+TEST(ToRequest, NamesReadsAndSpecialKeysThatItDoesNotKnow) {
+  v1::GenerateRequest message;
+  message.set_text("hello");
+  message.mutable_attention()->set_reads(static_cast<v1::Reads>(7));
+  EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "attention.reads");
+  message.mutable_attention()->set_reads(v1::READS_OWN);
+  message.mutable_attention()->set_special_keys(static_cast<v1::SpecialKeys>(7));
+  EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "attention.special_keys");
 }
 
 TEST(ToRequest, NeedsAPromptAndWholeBiases) {
@@ -193,6 +223,37 @@ TEST(ToMessage, StartedNamesTheProfileAndHidesWhatFullAttentionDoesNotRead) {
   EXPECT_TRUE(used.has_z());
   event.attention.head_z = true;
   EXPECT_FALSE(ToMessage(event, "m").started().attention().has_z()) << "each head has its own";
+}
+
+TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
+  StartedEvent event;
+  event.attention.mode = AttentionMode::kFull;
+  event.attention.temper_special = true;
+  v1::AttentionUsed used = ToMessage(event, "m").started().attention();
+  EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_TEMPER);
+  EXPECT_FALSE(used.has_sink_blocks() || used.has_reads() || used.has_relative_threshold() ||
+               used.has_min_mass());
+
+  event.attention.mode = AttentionMode::kDynamic;
+  used = ToMessage(event, "m").started().attention();
+  EXPECT_TRUE(used.has_sink_blocks());
+  EXPECT_EQ(used.sink_blocks(), 0);
+  EXPECT_EQ(used.reads(), v1::READS_OWN);
+  EXPECT_FALSE(used.has_relative_threshold() || used.has_min_mass());
+
+  event.attention.temper_special = false;
+  event.attention.options.sink_blocks = 1;
+  event.attention.options.shared_reads = true;
+  event.attention.options.relative = true;
+  event.attention.options.relative_c = -4.5f;
+  event.attention.min_mass = 0.75f;
+  used = ToMessage(event, "m").started().attention();
+  EXPECT_EQ(used.sink_blocks(), 1);
+  EXPECT_EQ(used.reads(), v1::READS_SHARED);
+  EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_ATTEND);
+  EXPECT_EQ(used.relative_threshold(), -4.5f);
+  EXPECT_EQ(used.min_mass(), 0.75f);
+  EXPECT_FALSE(used.has_z()) << "which relative thresholds do not read";
 }
 
 TEST(Merge, JoinsNeighboursOfAKindAndNothingElse) {

@@ -34,6 +34,7 @@ EngineInfo Info() {
   info.block_size = 16;
   info.num_blocks = 64;
   info.kv_dtype = DType::kFloat16;
+  info.index = IndexKind::kOutlier;
   info.index_dtype = DType::kInt8;
   return info;
 }
@@ -91,6 +92,7 @@ TEST(ConvertStats, SaysWhatTheServerIsAndHowLong) {
   EXPECT_EQ(stats.server().model(), "tiny");
   EXPECT_EQ(stats.server().kv().query_heads(), 4);
   EXPECT_EQ(stats.server().kv().kv_dtype(), "float16");
+  EXPECT_EQ(stats.server().kv().index(), "outlier");
   EXPECT_EQ(stats.server().kv().index_dtype(), "int8");
   EXPECT_EQ(stats.time().seconds(), 1'700'000'000);
   EXPECT_EQ(stats.uptime().seconds(), 90);
