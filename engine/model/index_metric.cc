@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -24,7 +25,7 @@ absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file,
     return Differs(name, absl::StrCat("is NaN or infinite at element ", *element));
   }
   std::vector<float> values(bytes->size() / sizeof(float));
-  std::memcpy(values.data(), bytes->data(), values.size() * sizeof(float));
+  std::memcpy(values.data(), bytes->data(), std::as_writable_bytes(std::span(values)).size());
   return values;
 }
 
@@ -71,10 +72,15 @@ absl::StatusOr<IndexMetric> ReadIndexMetric(const ModelConfig& config, const Saf
   if (!centre.ok()) return centre.status();
   const int64_t d = config.head_dim;
   for (int64_t head = 0; head < config.num_kv_heads; ++head) {
+    // cannot wrap: inside of the tensor that was read
     const float* c = metric->data() + head * d * d;
+    const auto element = [c, d](int64_t i, int64_t j) {
+      // cannot wrap: likewise
+      return c[i * d + j];
+    };
     for (int64_t i = 0; i < d; ++i) {
       for (int64_t j = 0; j < i; ++j) {
-        if (c[i * d + j] == c[j * d + i]) continue;
+        if (element(i, j) == element(j, i)) continue;
         return Differs(IndexMetricName(layer_idx),
                        absl::StrCat("is not symmetric: head ", head, ", element ", i, ", ", j));
       }
