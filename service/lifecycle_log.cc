@@ -44,8 +44,8 @@ void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int ste
                         "), " + info.backend + ", KV cache of " + std::to_string(info.num_blocks) +
                         " blocks of " + std::to_string(info.config.block_size) + " tokens in " +
                         std::string(Name(info.kv_dtype)) + ", " + std::string(Name(info.index)) +
-                        " records in " +
-                        std::string(Name(info.index_dtype)) + "; " + CpusInWords(cpus);
+                        " records in " + std::string(Name(info.index_dtype)) + "; " +
+                        CpusInWords(cpus);
   const int32_t max_context = ContextLimit(info.config, flags.engine.limits.max_context);
   if (max_context < flags.engine.limits.max_context) {
     absl::StrAppend(&message, "; the model's sliding window limits a request to ", max_context,

@@ -12,9 +12,9 @@
 #include "engine/batching/attention_counter.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/batching/sampler.h"
-#include "engine/batching/tempered_keys.h"
 #include "engine/request/observer.h"
 #include "engine/request/request.h"
+#include "engine/request/tempered_keys.h"
 #include "engine/tokenizer/text_stream.h"
 #include "kernels/batch.h"
 

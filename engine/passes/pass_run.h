@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/batching/attention_counter.h"
-#include "engine/batching/tempered_keys.h"
 #include "engine/request/pass.h"
+#include "engine/request/tempered_keys.h"
 #include "kernels/batch.h"
 
 namespace eta {

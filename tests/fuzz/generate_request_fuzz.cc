@@ -124,10 +124,9 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
   Require(std::isfinite(resolved.options.offset) && Within(resolved.options.z, 0, 16));
   Require(resolved.options.pinned_blocks >= 0 && resolved.options.pinned_blocks <= 1024);
   Require(resolved.options.sink_blocks >= 0 && resolved.options.sink_blocks <= 1024);
-  Require(!resolved.options.relative || (model.config.has_relative_thresholds() &&
-                                         std::isfinite(resolved.options.relative_c)));
-  Require(resolved.options.relative || resolved.options.admit_all ||
-          model.config.has_predictor);
+  Require(!resolved.options.relative ||
+          (model.config.has_relative_thresholds() && std::isfinite(resolved.options.relative_c)));
+  Require(resolved.options.relative || resolved.options.admit_all || model.config.has_predictor);
   Require(!resolved.temper_special || model.config.gate != eta::Gate::kNone);
   Require(!resolved.min_mass || (*resolved.min_mass > 0 && *resolved.min_mass <= 1));
   Require(!resolved.options.admit_all || !resolved.min_mass);

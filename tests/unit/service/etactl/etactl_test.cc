@@ -107,8 +107,8 @@ TEST(EtactlRequest, ChoosesAttention) {
 
 TEST(EtactlRequest, RefusesWhatItCannotUnderstand) {
   EXPECT_FALSE(RequestOf({"x", "--attention", "half"}).ok());
-  const auto options = RequestOf({"x", "--sink_blocks=2", "--reads=shared",
-                                  "--special_keys=temper", "--min_mass=0.9"});
+  const auto options = RequestOf(
+      {"x", "--sink_blocks=2", "--reads=shared", "--special_keys=temper", "--min_mass=0.9"});
   EXPECT_EQ(options->attention().sink_blocks(), 2);
   EXPECT_EQ(options->attention().reads(), v1::READS_SHARED);
   EXPECT_EQ(options->attention().special_keys(), v1::SPECIAL_KEYS_TEMPER);

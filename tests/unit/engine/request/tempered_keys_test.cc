@@ -1,4 +1,4 @@
-#include "engine/batching/tempered_keys.h"
+#include "engine/request/tempered_keys.h"
 
 #include <vector>
 
