@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "tests/testing/engine/engine_run.h"
+#include "tests/testing/engine/pass_recorder.h"
 
 namespace eta {
 namespace {
@@ -224,6 +225,38 @@ TEST(TemperedKeys, ChangeWhatFullAttentionAnswersOfAGatedModel) {
   EXPECT_FALSE(attended.started[0].attention.temper_special);
   EXPECT_EQ(attended.finished->cached_tokens, 0) << "the prompt's keys are others";
   EXPECT_NE(tempered.ids, attended.ids);
+}
+
+TEST(TemperedKeys, CountInPassesAsInRequests) {
+  const TinyModel model;
+  const auto engine = Start(OptionsFor(model));
+  Request request = Greedy(Prompt(150, 5), 1);
+  request.attention = {.mode = AttentionMode::kFull};
+  request.output.prompt_logprobs = 0;
+  Pass pass;
+  pass.tokens = Prompt(150, 5);
+  pass.decode_from = 150;
+  pass.loss_from = 0;
+  std::vector<std::vector<float>> losses;
+  for (const bool temper : {false, true}) {
+    request.attention.temper_special = temper;
+    pass.attention = request.attention;
+    const auto answer = Ask(*engine, request);
+    const auto recorder = std::make_shared<testing::PassRecorder>();
+    ASSERT_TRUE(engine->SubmitPass(pass, recorder).ok());
+    const auto outcome = recorder->Wait();
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    std::vector<float> expected;
+    for (const auto& part : answer.prefill) {
+      for (const TokenDetail& token : part.prompt_logprobs) expected.push_back(-token.logprob);
+    }
+    ASSERT_EQ(outcome->losses.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NEAR(outcome->losses[i], expected[i], testing::BatchTolerance());
+    }
+    losses.push_back(outcome->losses);
+  }
+  EXPECT_NE(losses[0], losses[1]);
 }
 
 TEST(IndexFlag, ReplacesTheModelsKind) {
