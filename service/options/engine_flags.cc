@@ -85,16 +85,19 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       "them, loses some precision and is not for backend cpu");
   AddChoice<std::optional<IndexKind>>(
       app, "--index", options.index,
-      {{"moment", IndexKind::kMoment}, {"outlier", IndexKind::kOutlier}}, "the model's",
+      {{"auto", std::nullopt}, {"moment", IndexKind::kMoment}, {"outlier", IndexKind::kOutlier}},
+      "auto",
       "What the block index says of a block: moment is the paper's, outlier also tells of the key "
-      "that stands out. A model without a gate has sparse attention with outlier only. Default: "
-      "what the model's config.json says, else outlier for models without a gate");
+      "that stands out. A model without a gate has sparse attention with outlier only. auto is "
+      "what "
+      "the model's config.json says, else outlier for models without a gate");
   AddChoice<std::optional<DType>>(
       app, "--index_dtype", options.index_dtype,
-      {{"float16", DType::kFloat16}, {"int8", DType::kInt8}}, "by --index",
+      {{"auto", std::nullopt}, {"float16", DType::kFloat16}, {"int8", DType::kInt8}}, "auto",
       "Number format of the block index. Of kind moment int8 takes about half the bytes, selects a "
-      "few more blocks and is not for backend cpu; an index of kind outlier is always int8. "
-      "Default: float16, or int8 of kind outlier");
+      "few more blocks and is not for backend cpu; an index of kind outlier is always int8. auto "
+      "is "
+      "float16, or int8 of kind outlier");
   AddBytes(app, "--kv_pool_bytes", options.kv_pool_bytes,
            "Memory of the KV cache on each device, in bytes, reserved at start. 0 means 1 GiB on a "
            "CPU and --kv_pool_fraction on a GPU");
