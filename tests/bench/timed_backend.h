@@ -5,11 +5,11 @@
 #include <memory>
 #include <utility>
 
-#include "tests/testing/kernels/forwarding_backend.h"
+#include "kernels/forwarding_backend.h"
 
 namespace eta::bench {
 
-class TimedBackend final : public testing::ForwardingBackend {
+class TimedBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
 

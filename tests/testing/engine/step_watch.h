@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "tests/testing/kernels/forwarding_backend.h"
+#include "kernels/forwarding_backend.h"
 
 namespace eta::testing {
 

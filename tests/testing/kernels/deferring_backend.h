@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/testing/kernels/forwarding_backend.h"
+#include "kernels/forwarding_backend.h"
 
 namespace eta::testing {
 

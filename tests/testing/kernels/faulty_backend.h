@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/testing/kernels/forwarding_backend.h"
+#include "kernels/forwarding_backend.h"
 
 namespace eta::testing {
 

@@ -24,7 +24,6 @@ using std::chrono::seconds;
 using testing::DeferringBackend;
 using testing::Faults;
 using testing::FaultyBackend;
-using testing::ForwardingBackend;
 using testing::Prompt;
 using testing::ScriptedEngine;
 using testing::StepCounts;

@@ -6,15 +6,14 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/model.h"
+#include "kernels/forwarding_backend.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
 #include "tests/testing/engine/scripted_engine.h"
-#include "tests/testing/kernels/forwarding_backend.h"
 
 namespace eta {
 namespace {
 
-using testing::ForwardingBackend;
 using testing::Prompt;
 using testing::ScriptedEngine;
 using testing::TinyModel;

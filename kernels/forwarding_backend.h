@@ -7,7 +7,7 @@
 
 #include "kernels/backend.h"
 
-namespace eta::testing {
+namespace eta {
 
 class ForwardingBackend : public Backend {
  public:
@@ -78,4 +78,4 @@ class ForwardingBackend : public Backend {
   std::shared_ptr<Backend> backend_;
 };
 
-}  // namespace eta::testing
+}  // namespace eta
