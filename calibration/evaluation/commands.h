@@ -14,6 +14,8 @@ namespace eta {
 void AddKernelCaseCommand(CLI::App& app, absl::Status& status);
 void AddScoreCommand(CLI::App& app, absl::Status& status);
 void AddPerplexityCommand(CLI::App& app, absl::Status& status);
+void AddNeedlesCommand(CLI::App& app, absl::Status& status);
+void AddIndexMetricCommand(CLI::App& app, absl::Status& status);
 void AddCalibrateCommand(CLI::App& app, absl::Status& status);
 void AddImportCommand(CLI::App& app, absl::Status& status);
 void AddTokenizeCommand(CLI::App& app, absl::Status& status);

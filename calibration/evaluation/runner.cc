@@ -36,7 +36,8 @@ SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvC
       max_rows_(options.max_rows),
       block_table_(static_cast<size_t>(cache_->num_blocks())),
       row_indices_(static_cast<size_t>(options.max_rows)),
-      samples_(static_cast<size_t>(options.max_rows)) {
+      samples_(static_cast<size_t>(options.max_rows)),
+      best_(static_cast<size_t>(options.max_rows)) {
   std::iota(row_indices_.begin(), row_indices_.end(), 0);
   std::iota(block_table_.begin(), block_table_.end(), 0);
 }
@@ -53,6 +54,7 @@ absl::Status SequenceRunner::Begin(const SequenceSettings& settings) {
   }
   settings_ = settings;
   position_ = 0;
+  tempered_ = TemperedKeys(settings.tempered_ids, max_context_);
   return absl::OkStatus();
 }
 
@@ -83,7 +85,9 @@ void SequenceRunner::SampleLogprobs(const RunnerStep& step) {
       sample = SampleRow();
       sample.logits_row = i;
       sample.forced = step.targets[first + static_cast<size_t>(i)];
-      sample.num_logprobs = 0;
+      sample.num_logprobs = step.best.empty() ? 0 : 1;
+      sample.top =
+          std::span(best_).subspan(first + static_cast<size_t>(i), step.best.empty() ? 0 : 1);
     }
     model_->ComputeLogits(std::span(row_indices_).subspan(first, samples.size()));
     model_->Sample(samples);
@@ -93,6 +97,7 @@ void SequenceRunner::SampleLogprobs(const RunnerStep& step) {
 absl::Status SequenceRunner::Run(const RunnerStep& step) {
   absl::Status status = Check(step);
   if (!status.ok()) return status;
+  tempered_.Append(step.tokens);
   const auto num_rows = static_cast<int32_t>(step.tokens.size());
   const int32_t block = cache_->geometry().block_size;
   const auto blocks = static_cast<size_t>((position_ + num_rows + block - 1) / block);
@@ -106,6 +111,7 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
                                                       ? nullptr
                                                       : settings_.frozen_thresholds.data(),
                              .head_z = settings_.head_z.empty() ? nullptr : settings_.head_z.data(),
+                             .tempered = tempered_.words(),
                              .block_table = std::span(block_table_).first(blocks)};
   const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
   status = model_->Forward(batch, *cache_, step.outputs);
@@ -123,6 +129,7 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
           absl::StrCat("logits: not finite at position ", position_ + static_cast<int32_t>(i)));
     }
     step.logprobs[i] = samples_[i].logprob;
+    if (!step.best.empty()) step.best[i] = best_[i].id;
   }
   position_ += num_rows;
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/batching/tempered_keys.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/model/model_config.h"
@@ -31,6 +32,8 @@ struct SequenceSettings {
   // Both tables must outlive their use.
   std::span<const float> frozen_thresholds = {};  // [L, HQ]; empty: the predictor's
   std::span<const float> head_z = {};             // [L, HQ]; empty: attention.z for every head
+  // Control tokens, ascending, whose keys weigh exp(0); empty: none. Must outlive its use.
+  std::span<const int32_t> tempered_ids = {};
   float rope_theta = 0.0f;
 };
 
@@ -41,6 +44,7 @@ struct RunnerStep {
   std::span<const int32_t> targets =
       {};                          // [R]: tokens whose log-probabilities are wanted; or empty
   std::span<float> logprobs = {};  // [R], with targets
+  std::span<int32_t> best = {};    // [R]: the most likely tokens, with targets; or empty
   std::span<float> logits = {};    // [V] of the last row; or empty
   ForwardOutputs outputs = {};
 };
@@ -52,6 +56,7 @@ class SequenceRunner {
                                                                 const RunnerOptions& options);
 
   const ModelConfig& config() const { return model_->config(); }
+  const KvGeometry& geometry() const { return cache_->geometry(); }
   int32_t max_rows() const { return max_rows_; }
   int32_t position() const { return position_; }  // position of the next row
 
@@ -75,6 +80,8 @@ class SequenceRunner {
   std::vector<int32_t> block_table_;
   std::vector<int32_t> row_indices_;  // 0 .. max_rows - 1
   std::vector<SampleRow> samples_;
+  std::vector<TokenLogprob> best_;  // [max_rows]
+  TemperedKeys tempered_;
   SequenceSettings settings_;
   int32_t position_ = 0;
 };

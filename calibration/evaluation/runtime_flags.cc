@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "kernels/usable_cpus.h"
 
 namespace eta {
 
@@ -82,14 +83,18 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags
   config->index = flags.index.value_or(config->index);
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(flags.backend);
   if (!backend.ok()) return backend.status();
+  const int threads =
+      flags.backend.num_threads > 0 ? flags.backend.num_threads : ReadUsableCpus().threads();
+  auto rivals =
+      std::make_shared<RivalBackend>(std::shared_ptr<Backend>(*std::move(backend)), threads);
   return std::unique_ptr<Runtime>(
-      new Runtime(*std::move(checkpoint), *std::move(config), *std::move(backend), flags.weights));
+      new Runtime(*std::move(checkpoint), *std::move(config), std::move(rivals), flags.weights));
 }
 
 absl::StatusOr<std::unique_ptr<SequenceRunner>> Runtime::MakeRunner(const KvGeometry& geometry,
                                                                     int32_t max_context) {
   return SequenceRunner::Create(
-      checkpoint_, *backend_,
+      checkpoint_, *shadow_,
       {.geometry = geometry, .weights = weights_, .max_context = max_context});
 }
 

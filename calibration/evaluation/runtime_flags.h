@@ -6,6 +6,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "calibration/evaluation/perplexity/shadow_backend.h"
+#include "calibration/evaluation/rivals/rival_backend.h"
 #include "calibration/evaluation/runner.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/model_config.h"
@@ -44,23 +46,29 @@ class Runtime {
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const ModelConfig& config() const { return config_; }  // its index: the flag's, if it was given
-  const Backend& backend() const { return *backend_; }
+  const Backend& backend() const { return *shadow_; }
+  // What runners run through: rivals of the product's selection, and the shadow of full attention.
+  // Neither does anything until it is told to.
+  RivalBackend& rivals() { return *rivals_; }
+  ShadowBackend& shadow() { return *shadow_; }
 
   // The runner must not outlive this object.
   absl::StatusOr<std::unique_ptr<SequenceRunner>> MakeRunner(const KvGeometry& geometry,
                                                              int32_t max_context);
 
  private:
-  Runtime(Checkpoint checkpoint, ModelConfig config, std::unique_ptr<Backend> backend,
+  Runtime(Checkpoint checkpoint, ModelConfig config, std::shared_ptr<RivalBackend> rivals,
           WeightFormat weights)
       : checkpoint_(std::move(checkpoint)),
         config_(std::move(config)),
-        backend_(std::move(backend)),
+        rivals_(std::move(rivals)),
+        shadow_(std::make_unique<ShadowBackend>(rivals_)),
         weights_(weights) {}
 
   Checkpoint checkpoint_;
   ModelConfig config_;
-  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<RivalBackend> rivals_;
+  std::unique_ptr<ShadowBackend> shadow_;
   WeightFormat weights_;
 };
 

@@ -11,6 +11,7 @@
 #include "calibration/evaluation/cases/score.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/runtime_flags.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
 namespace {
@@ -45,10 +46,13 @@ struct CaseFlags {
 struct KernelCaseCommand {
   CaseFlags files;
   BackendOptions backend;
+  bool round_records = false;
 
   absl::Status Run() const {
-    const absl::StatusOr<KernelCase> kernel_case = ReadKernelCase(files.case_file);
+    absl::StatusOr<KernelCase> kernel_case = ReadKernelCase(files.case_file);
     if (!kernel_case.ok()) return kernel_case.status();
+    KvGeometry& geometry = kernel_case->geometry;
+    if (round_records && geometry.index == IndexKind::kOutlier) geometry.index_dtype = DType::kInt8;
     const absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend(backend);
     if (!made.ok()) return made.status();
     const absl::StatusOr<KernelResult> result = RunKernelCase(*kernel_case, **made);
@@ -73,7 +77,11 @@ struct ScoreCommand {
         CaseGeometry(*score_case, config, runtime.kv_dtype, runtime.index_dtype),
         static_cast<int32_t>(score_case->tokens.size()));
     if (!runner.ok()) return runner.status();
-    const absl::StatusOr<ScoreResult> result = RunScore(*score_case, **runner);
+    const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+        Tokenizer::Load((*loaded)->checkpoint().tokenizer_files(), config);
+    if (!tokenizer.ok()) return tokenizer.status();
+    const absl::StatusOr<ScoreResult> result =
+        RunScore(*score_case, **runner, (*tokenizer)->special_ids());
     if (!result.ok()) return result.status();
     const absl::Status written = WriteScoreResult(*result, config, files.out_file);
     if (!written.ok()) return written;
@@ -89,14 +97,19 @@ void AddKernelCaseCommand(CLI::App& app, absl::Status& status) {
   auto command = std::make_shared<KernelCaseCommand>();
   command->files.Register(*sub);
   RegisterBackend(*sub, command->backend);
+  sub->add_flag(
+      "--round_records", command->round_records,
+      "Records of kind outlier as backends store them, where the case has them unrounded");
   sub->footer(
       "The case holds q [HQ, d], k and v [T, HKV, d] in the cache's type (float32 for "
       "float8_e4m3),\n"
       "tau [HQ]; in its metadata block_size, sub_block, z, offset, beta, pinned_blocks, "
       "rescue_chunk,\n"
-      "gate, floor, kv_dtype and, unless it is float16, index_dtype.\n"
-      "The result holds out [HQ, d] float64, admitted [HQ, N] uint8, tokens_per_head [HQ] and\n"
-      "tokens_per_kv_head [HKV] int64.");
+      "gate, floor, kv_dtype and, unless it is float16, index_dtype. It may also hold\n"
+      "metric [HKV, d, d] and special [T] uint8; and in its metadata sink_blocks, reads, index,\n"
+      "record (int8 or float32), thresholds (given or relative), relative_c.\n"
+      "The result holds out [HQ, d] float64, used [HQ, N] uint8, tokens_per_head [HQ] and\n"
+      "tokens_per_kv_head [HKV] int64; with own reads used is admitted, too.");
   sub->callback([command, &status] { status = command->Run(); });
 }
 
@@ -108,8 +121,12 @@ void AddScoreCommand(CLI::App& app, absl::Status& status) {
   command->runtime.Register(*sub);
   sub->footer(
       "The case holds tokens [n] int32 and, in mode frozen, profile [L, HQ]; in its metadata\n"
-      "prompt_tokens, mode (full, eta, floor, frozen), block_size, sub_block, z, offset, beta,\n"
-      "pinned_blocks, rescue_chunk, floor. The result holds logits [rows, V], thresholds and\n"
+      "prompt_tokens, mode (full, eta, floor, frozen, relative), block_size, sub_block, z, "
+      "offset,\n"
+      "beta, pinned_blocks, rescue_chunk, floor and, if they are not the paper's, sink_blocks, "
+      "reads,\n"
+      "special_keys (attend or temper), relative_c. The result holds logits [rows, V], thresholds "
+      "and\n"
       "tokens_attended [L, HQ, rows], tokens_read [L, HKV, rows]; row 0 is the prompt's last\n"
       "position and counts the whole prompt.");
   sub->callback([command, &status] { status = command->Run(); });

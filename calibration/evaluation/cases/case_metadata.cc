@@ -51,6 +51,12 @@ absl::StatusOr<size_t> ChoiceField(const CaseMetadata& metadata, const std::stri
   return InvalidField(field, absl::StrCat("must be one of ", absl::StrJoin(choices, ", ")));
 }
 
+absl::StatusOr<size_t> OptionalChoice(const CaseMetadata& metadata, const std::string& field,
+                                      std::initializer_list<const char*> choices, size_t absent) {
+  if (!metadata.contains(field)) return absent;
+  return ChoiceField(metadata, field, choices);
+}
+
 absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata) {
   const absl::StatusOr<float> offset = RealField(metadata, "offset", -100.0f, 100.0f);
   if (!offset.ok()) return offset.status();
@@ -62,11 +68,28 @@ absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata) {
   if (!rescue.ok()) return rescue.status();
   const absl::StatusOr<size_t> floor = ChoiceField(metadata, "floor", {"none", "uniform"});
   if (!floor.ok()) return floor.status();
+  const absl::StatusOr<int32_t> sinks = metadata.contains("sink_blocks")
+                                            ? IntegerField(metadata, "sink_blocks", 0, 1 << 20)
+                                            : absl::StatusOr<int32_t>(0);
+  if (!sinks.ok()) return sinks.status();
+  const absl::StatusOr<size_t> reads = OptionalChoice(metadata, "reads", {"own", "shared"}, 0);
+  if (!reads.ok()) return reads.status();
+  const absl::StatusOr<size_t> thresholds =
+      OptionalChoice(metadata, "thresholds", {"given", "relative"}, 0);
+  if (!thresholds.ok()) return thresholds.status();
+  const bool relative = *thresholds == 1;
+  const absl::StatusOr<float> relative_c =
+      relative ? RealField(metadata, "relative_c", -100.0f, 100.0f) : absl::StatusOr<float>(0.0f);
+  if (!relative_c.ok()) return relative_c.status();
   return AttentionOptions{.offset = *offset,
                           .z = *z,
                           .pinned_blocks = *pinned,
+                          .sink_blocks = *sinks,
                           .rescue_chunk = *rescue,
-                          .uniform_floor = *floor == 1};
+                          .uniform_floor = *floor == 1,
+                          .shared_reads = *reads == 1,
+                          .relative = relative,
+                          .relative_c = *relative_c};
 }
 
 absl::Status BlockFields(const CaseMetadata& metadata, KvGeometry& geometry) {

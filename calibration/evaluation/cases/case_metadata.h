@@ -1,5 +1,6 @@
-// Parameters of an evaluation case: texts in the metadata of its file. Each one is required and
-// read strictly. Errors are InvalidArgument and name the field and its limits.
+// Parameters of an evaluation case: texts in the metadata of its file. They are read strictly, and
+// required but where it says otherwise. Errors are InvalidArgument and name the field and its
+// limits.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,13 @@ absl::StatusOr<float> RealField(const CaseMetadata& metadata, const std::string&
 absl::StatusOr<size_t> ChoiceField(const CaseMetadata& metadata, const std::string& field,
                                    std::initializer_list<const char*> choices);
 
-// Reads offset, z, pinned_blocks, rescue_chunk and floor.
+// As ChoiceField; `absent` where there is no such field.
+absl::StatusOr<size_t> OptionalChoice(const CaseMetadata& metadata, const std::string& field,
+                                      std::initializer_list<const char*> choices, size_t absent);
+
+// Reads offset, z, pinned_blocks, rescue_chunk and floor. Of what came after the paper, all of
+// which may be absent: sink_blocks (0), reads (own), thresholds (given), relative_c (required with
+// relative thresholds).
 absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata);
 
 // Reads block_size and sub_block into `geometry`.

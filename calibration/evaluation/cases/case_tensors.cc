@@ -75,4 +75,15 @@ absl::StatusOr<std::vector<int32_t>> ReadInt32s(const SafetensorsFile& file,
   return values;
 }
 
+absl::StatusOr<std::vector<uint8_t>> ReadBytes(const SafetensorsFile& file, const std::string& name,
+                                               const std::vector<int64_t>& shape) {
+  const absl::StatusOr<TensorInfo> info = FindTensor(file, name, DType::kUInt8, shape);
+  if (!info.ok()) return info.status();
+  const absl::StatusOr<std::vector<std::byte>> bytes = file.Read(name);
+  if (!bytes.ok()) return bytes.status();
+  std::vector<uint8_t> values(bytes->size());
+  if (!values.empty()) std::memcpy(values.data(), bytes->data(), bytes->size());
+  return values;
+}
+
 }  // namespace eta

@@ -28,6 +28,9 @@ absl::StatusOr<std::vector<int32_t>> ReadInt32s(const SafetensorsFile& file,
                                                 const std::string& name,
                                                 const std::vector<int64_t>& shape);
 
+absl::StatusOr<std::vector<uint8_t>> ReadBytes(const SafetensorsFile& file, const std::string& name,
+                                               const std::vector<int64_t>& shape);
+
 template <typename T>
 TensorToWrite AsTensor(DType dtype, std::vector<int64_t> shape, const std::vector<T>& values) {
   return {dtype, std::move(shape), std::as_bytes(std::span(values))};

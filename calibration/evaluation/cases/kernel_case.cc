@@ -90,6 +90,47 @@ absl::Status ReadTensors(const SafetensorsFile& file, KernelCase& out) {
   return absl::OkStatus();
 }
 
+// The tensors that a case need not have.
+absl::Status ReadOptionalTensors(const SafetensorsFile& file, KernelCase& out) {
+  const int64_t d = out.geometry.head_dim;
+  if (out.geometry.index == IndexKind::kOutlier && file.tensors().contains("metric")) {
+    absl::StatusOr<std::vector<float>> metric =
+        ReadFloats(file, "metric", DType::kFloat32, {out.geometry.num_kv_heads, d, d});
+    if (!metric.ok()) return metric.status();
+    out.metric = *std::move(metric);
+  }
+  if (file.tensors().contains("special")) {
+    const absl::StatusOr<std::vector<uint8_t>> special =
+        ReadBytes(file, "special", {out.num_tokens});
+    if (!special.ok()) return special.status();
+    out.tempered.resize(special->size() / 64 + 1);
+    for (size_t t = 0; t < special->size(); ++t) {
+      if ((*special)[t] > 1) return InvalidField("special", "must hold 0 and 1");
+      out.tempered[t / 64] |= uint64_t{(*special)[t]} << (t % 64);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Kind and type of the records.
+absl::Status ReadIndex(const CaseMetadata& metadata, KvGeometry& geometry) {
+  const absl::StatusOr<size_t> kind = OptionalChoice(metadata, "index", {"moment", "outlier"}, 0);
+  if (!kind.ok()) return kind.status();
+  if (*kind == 1) {
+    const absl::StatusOr<size_t> record =
+        OptionalChoice(metadata, "record", {"int8", "float32"}, 0);
+    if (!record.ok()) return record.status();
+    geometry.index = IndexKind::kOutlier;
+    geometry.index_dtype = *record == 0 ? DType::kInt8 : DType::kFloat32;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<size_t> dtype =
+      OptionalChoice(metadata, "index_dtype", {"float16", "int8"}, 0);
+  if (!dtype.ok()) return dtype.status();
+  geometry.index_dtype = *dtype == 1 ? DType::kInt8 : DType::kFloat16;
+  return absl::OkStatus();
+}
+
 // One run of a case through a backend.
 class KernelRun {
  public:
@@ -136,6 +177,12 @@ class KernelRun {
     absl::Status status;
     kv_.tiles = Allocate(pool * layout->tile_bytes, status);
     kv_.records = Allocate(pool * layout->record_bytes, status);
+    if (!case_.metric.empty()) {
+      const size_t bytes = case_.metric.size() * sizeof(float);
+      std::byte* metric = Allocate(bytes, status);
+      if (status.ok()) backend_.Upload(metric, case_.metric.data(), bytes);
+      kv_.index_metric = reinterpret_cast<const float*>(metric);
+    }
     const int64_t append_rows = std::min<int64_t>(kAppendRows, case_.num_tokens);
     k_ = Tensor(append_rows, kv_cols, status);
     v_ = Tensor(append_rows, kv_cols, status);
@@ -163,6 +210,7 @@ class KernelRun {
             .rope_theta = 10000.0f,
             .attention = case_.attention,
             .frozen_thresholds = case_.thresholds.data(),
+            .tempered = case_.tempered,
             .block_table = std::span(block_table_).first(static_cast<size_t>(blocks))};
   }
 
@@ -222,7 +270,7 @@ class KernelRun {
     result.out = Fetch(out_.data, case_.q.size());
     result.tokens_per_head.assign(tokens_attended_.begin(), tokens_attended_.end());
     result.tokens_per_kv_head.assign(tokens_read_.begin(), tokens_read_.end());
-    result.admitted.resize(static_cast<size_t>(case_.num_query_heads) * blocks);
+    result.used.resize(static_cast<size_t>(case_.num_query_heads) * blocks);
     const std::vector<int32_t> counts = Fetch(selection_.counts, kv_heads);
     const std::vector<uint32_t> lists = Fetch(selection_.blocks, kv_heads * capacity);
     const std::vector<uint32_t> masks = Fetch(selection_.heads, kv_heads * capacity);
@@ -236,8 +284,8 @@ class KernelRun {
           return absl::InternalError("selection: a list does not ascend within the full blocks");
         }
         for (size_t g = 0; g < group; ++g) {
-          const uint32_t admits = (masks[kv_head * capacity + i] >> g) & 1u;
-          result.admitted[(kv_head * group + g) * blocks + block] = static_cast<uint8_t>(admits);
+          const uint32_t attends = (masks[kv_head * capacity + i] >> g) & 1u;
+          result.used[(kv_head * group + g) * blocks + block] = static_cast<uint8_t>(attends);
         }
       }
     }
@@ -276,21 +324,23 @@ absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
   const absl::StatusOr<size_t> dtype =
       ChoiceField(metadata, "kv_dtype", {"float32", "float16", "bfloat16", "float8_e4m3"});
   if (!dtype.ok()) return dtype.status();
-  const absl::StatusOr<size_t> index_dtype =
-      metadata.contains("index_dtype") ? ChoiceField(metadata, "index_dtype", {"float16", "int8"})
-                                       : absl::StatusOr<size_t>(0);
-  if (!index_dtype.ok()) return index_dtype.status();
+  status = ReadIndex(metadata, out.geometry);
+  if (!status.ok()) return status;
   out.attention = *attention;
   out.gate = *gate == 1 ? Gate::kSilu : Gate::kNone;
   out.beta = *beta;
   out.geometry.dtype =
       std::array{DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3}[*dtype];
-  out.geometry.index_dtype = *index_dtype == 1 ? DType::kInt8 : DType::kFloat16;
   if (out.attention.uniform_floor && out.gate == Gate::kNone) {
     return InvalidField("floor", "must be none when gate is none");
   }
+  if (out.attention.relative &&
+      (out.gate != Gate::kNone || out.geometry.index != IndexKind::kOutlier)) {
+    return InvalidField("thresholds", "must be given, but for gate none and index outlier");
+  }
   status = ReadShapes(*file, out);
   if (status.ok()) status = ReadTensors(*file, out);
+  if (status.ok()) status = ReadOptionalTensors(*file, out);
   if (!status.ok()) return status;
   return out;
 }
@@ -304,13 +354,17 @@ absl::Status WriteKernelResult(const KernelCase& kernel_case, const KernelResult
   const int64_t query_heads = kernel_case.num_query_heads;
   const int64_t full_blocks = kernel_case.num_tokens / kernel_case.geometry.block_size;
   const std::vector<double> out(result.out.begin(), result.out.end());
-  return WriteSafetensors(
-      path, {},
-      {{"out", AsTensor(DType::kFloat64, {query_heads, kernel_case.geometry.head_dim}, out)},
-       {"admitted", AsTensor(DType::kUInt8, {query_heads, full_blocks}, result.admitted)},
-       {"tokens_per_head", AsTensor(DType::kInt64, {query_heads}, result.tokens_per_head)},
-       {"tokens_per_kv_head",
-        AsTensor(DType::kInt64, {kernel_case.geometry.num_kv_heads}, result.tokens_per_kv_head)}});
+  const std::vector<int64_t> per_block = {query_heads, full_blocks};
+  std::map<std::string, TensorToWrite> tensors = {
+      {"out", AsTensor(DType::kFloat64, {query_heads, kernel_case.geometry.head_dim}, out)},
+      {"used", AsTensor(DType::kUInt8, per_block, result.used)},
+      {"tokens_per_head", AsTensor(DType::kInt64, {query_heads}, result.tokens_per_head)},
+      {"tokens_per_kv_head",
+       AsTensor(DType::kInt64, {kernel_case.geometry.num_kv_heads}, result.tokens_per_kv_head)}};
+  if (!kernel_case.attention.shared_reads) {
+    tensors["admitted"] = AsTensor(DType::kUInt8, per_block, result.used);
+  }
+  return WriteSafetensors(path, {}, tensors);
 }
 
 }  // namespace eta

@@ -17,9 +17,13 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 20;
 constexpr int64_t kMaxLogits = int64_t{1} << 31;
 
-enum Mode : size_t { kFull, kDynamic, kFloor, kFrozen };
+enum Mode : size_t { kFull, kDynamic, kFloor, kFrozen, kRelative };
 
-absl::Status CheckFits(const ScoreCase& score_case, const ModelConfig& config) {
+absl::Status CheckFits(const ScoreCase& score_case, const ModelConfig& config,
+                       const KvGeometry& geometry) {
+  if (score_case.attention.relative && geometry.index != IndexKind::kOutlier) {
+    return InvalidField("index", "must be outlier for relative thresholds");
+  }
   if (config.gate == Gate::kSilu && score_case.beta != config.beta) {
     return InvalidField("beta", absl::StrCat("must be the checkpoint's, ", config.beta));
   }
@@ -28,6 +32,12 @@ absl::Status CheckFits(const ScoreCase& score_case, const ModelConfig& config) {
   }
   if (score_case.attention.uniform_floor && config.gate == Gate::kNone) {
     return InvalidField("floor", "must be none: the checkpoint has no gate");
+  }
+  if (score_case.attention.relative && config.gate != Gate::kNone) {
+    return InvalidField("mode", "must not be relative: the checkpoint has a gate");
+  }
+  if (score_case.temper_special && config.gate == Gate::kNone) {
+    return InvalidField("special_keys", "must be attend: the checkpoint has no gate");
   }
   if (int64_t{score_case.rows()} * config.vocab_size > kMaxLogits) {
     return InvalidField("tokens", absl::StrCat("leads to more than ", kMaxLogits, " logits"));
@@ -38,9 +48,11 @@ absl::Status CheckFits(const ScoreCase& score_case, const ModelConfig& config) {
 // One run of a case through the runner.
 class ScoreRun {
  public:
-  ScoreRun(const ScoreCase& score_case, SequenceRunner& runner)
+  ScoreRun(const ScoreCase& score_case, SequenceRunner& runner,
+           std::span<const int32_t> special_ids)
       : case_(score_case),
         runner_(runner),
+        special_ids_(special_ids),
         layers_(static_cast<size_t>(runner.config().num_layers)),
         query_heads_(static_cast<size_t>(runner.config().num_query_heads)),
         kv_heads_(static_cast<size_t>(runner.config().num_kv_heads)),
@@ -56,6 +68,7 @@ class ScoreRun {
     absl::Status status = runner_.Begin(
         {.attention = case_.attention,
          .frozen_thresholds = case_.thresholds,
+         .tempered_ids = case_.temper_special ? special_ids_ : std::span<const int32_t>(),
          .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(case_.tokens.size()))});
     if (status.ok()) status = Prompt();
     for (size_t row = 1; status.ok() && row < rows_; ++row) {
@@ -113,6 +126,7 @@ class ScoreRun {
 
   const ScoreCase& case_;
   SequenceRunner& runner_;
+  const std::span<const int32_t> special_ids_;
   const size_t layers_;
   const size_t query_heads_;
   const size_t kv_heads_;
@@ -143,12 +157,22 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
       IntegerField(metadata, "prompt_tokens", 1, static_cast<int32_t>(tokens->size()));
   if (!prompt_tokens.ok()) return prompt_tokens.status();
   const absl::StatusOr<size_t> mode =
-      ChoiceField(metadata, "mode", {"full", "eta", "floor", "frozen"});
+      ChoiceField(metadata, "mode", {"full", "eta", "floor", "frozen", "relative"});
   if (!mode.ok()) return mode.status();
   const absl::StatusOr<AttentionOptions> attention = AttentionFields(metadata);
   if (!attention.ok()) return attention.status();
   const absl::StatusOr<float> beta = RealField(metadata, "beta", 0.0f, 1000.0f);
   if (!beta.ok()) return beta.status();
+  const absl::StatusOr<size_t> special =
+      OptionalChoice(metadata, "special_keys", {"attend", "temper"}, 0);
+  if (!special.ok()) return special.status();
+  const bool relative = *mode == kRelative;
+  if (attention->relative != relative && metadata.contains("thresholds")) {
+    return InvalidField("thresholds", "must be relative in mode relative only");
+  }
+  const absl::StatusOr<float> relative_c =
+      relative ? RealField(metadata, "relative_c", -100.0f, 100.0f) : absl::StatusOr<float>(0.0f);
+  if (!relative_c.ok()) return relative_c.status();
   KvGeometry blocks;
   const absl::Status blocks_read = BlockFields(metadata, blocks);
   if (!blocks_read.ok()) return blocks_read;
@@ -164,6 +188,9 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
                    .dynamic = *mode == kDynamic || *mode == kFloor,
                    .attention = *attention};
   out.attention.admit_all = *mode == kFull;
+  out.attention.relative = relative;
+  out.attention.relative_c = *relative_c;
+  out.temper_special = *special == 1;
   if (*mode == kFrozen) {
     absl::StatusOr<std::vector<float>> profile =
         ReadFloats(*file, "profile", DType::kFloat32, {kAnySize, kAnySize});
@@ -181,10 +208,11 @@ KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, 
   return geometry;
 }
 
-absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner) {
-  const absl::Status fits = CheckFits(score_case, runner.config());
+absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner,
+                                     std::span<const int32_t> special_ids) {
+  const absl::Status fits = CheckFits(score_case, runner.config(), runner.geometry());
   if (!fits.ok()) return fits;
-  return ScoreRun(score_case, runner).Run();
+  return ScoreRun(score_case, runner, special_ids).Run();
 }
 
 absl::Status WriteScoreResult(const ScoreResult& result, const ModelConfig& config,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct ScoreCase {
   bool dynamic = false;                // needs the predictor
   AttentionOptions attention;          // of the decode rows
   std::vector<float> thresholds = {};  // [L, HQ] frozen, for prompt and decode rows; or empty
+  bool temper_special = false;         // keys of control tokens weigh exp(0)
 
   // Row 0 is the last position of the prompt. Row r is the step that feeds token P + r - 1. The
   // last token is only predicted, not fed, unless nothing follows the prompt.
@@ -36,7 +38,8 @@ struct ScoreResult {
 };
 
 // Reads tensors tokens and, in mode "frozen", profile [L, HQ] of a safetensors file. Its metadata
-// has prompt_tokens, mode (full, eta, floor, frozen) and the parameters of attention.
+// has prompt_tokens, mode (full, eta, floor, frozen, relative), the parameters of attention and, if
+// it is not attend, special_keys.
 // InvalidArgument, naming the field and its limit, for anything missing or out of range.
 absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path);
 
@@ -44,8 +47,10 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path);
 KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, DType dtype,
                         std::optional<DType> index_dtype = {});
 
-// InvalidArgument for a case that does not fit the model.
-absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner);
+// InvalidArgument for a case that does not fit the model. `special_ids`, ascending, are those
+// that may be tempered.
+absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner,
+                                     std::span<const int32_t> special_ids = {});
 
 absl::Status WriteScoreResult(const ScoreResult& result, const ModelConfig& config,
                               const std::string& path);

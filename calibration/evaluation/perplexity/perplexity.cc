@@ -1,4 +1,4 @@
-#include "calibration/evaluation/perplexity.h"
+#include "calibration/evaluation/perplexity/perplexity.h"
 
 #include <algorithm>
 #include <chrono>
@@ -90,12 +90,15 @@ class Evaluation {
       : runner_(runner),
         options_(options),
         total_rows_(total_rows),
-        logprobs_(static_cast<size_t>(runner.max_rows())) {}
+        logprobs_(static_cast<size_t>(runner.max_rows())),
+        best_(static_cast<size_t>(runner.max_rows())) {}
 
   absl::StatusOr<AttentionScore> Score(const EvaluatedAttention& attention,
                                        std::span<const std::vector<int32_t>> windows) {
     AttentionScore score;
     DensityMeter meter(runner_.config(), runner_.max_rows());
+    if (options_.rivals) options_.rivals->Use(attention.rival);
+    if (options_.shadow) options_.shadow->Begin(attention.options.admit_all ? 0.0 : options_.mass);
     const int64_t rows_before = rows_done_;
     const auto start = std::chrono::steady_clock::now();
     for (const std::vector<int32_t>& window : windows) {
@@ -105,10 +108,12 @@ class Evaluation {
     const Seconds taken = std::chrono::steady_clock::now() - start;
     score.tokens_per_second = static_cast<double>(rows_done_ - rows_before) / taken.count();
     score.loss = BlockMeanInterval(score.losses);
+    score.top_1 /= static_cast<double>(score.losses.size());
+    if (options_.shadow) score.shadow = options_.shadow->Summary();
     if (!attention.options.admit_all) {
       score.head_density = meter.HeadDensity();
       score.union_density = meter.UnionDensity();
-      if (options_.recall) {
+      if (Recall(attention)) {
         score.recall = meter.Recall();
         score.head_recall = meter.HeadRecall();
       }
@@ -117,6 +122,11 @@ class Evaluation {
   }
 
  private:
+  // A rival's selection knows no thresholds that keys could reach.
+  bool Recall(const EvaluatedAttention& attention) const {
+    return options_.recall && !attention.rival;
+  }
+
   absl::Status Window(const EvaluatedAttention& attention, std::span<const int32_t> window,
                       DensityMeter& meter, AttentionScore& score) {
     const size_t rows = window.size() - 1;
@@ -126,6 +136,8 @@ class Evaluation {
                                                 : std::span<const float>(),
          .head_z =
              attention.head_z ? std::span(attention.profile->head_z) : std::span<const float>(),
+         .tempered_ids =
+             attention.temper_special ? options_.special_ids : std::span<const int32_t>(),
          .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(rows))});
     const auto prefill = static_cast<size_t>(options_.prefill);
     const bool full = attention.options.admit_all;
@@ -140,11 +152,15 @@ class Evaluation {
       if (!prompt) {
         step.targets = window.subspan(begin + 1, count);
         step.logprobs = std::span(logprobs_).first(count);
-        if (!full) step.outputs = meter.Outputs(options_.recall);
+        step.best = std::span(best_).first(count);
+        if (!full) step.outputs = meter.Outputs(Recall(attention));
       }
       status = runner_.Run(step);
       if (!status.ok()) break;
       for (const float logprob : step.logprobs) score.losses.push_back(-logprob);
+      for (size_t i = 0; i < step.best.size(); ++i) {
+        if (step.best[i] == step.targets[i]) score.top_1 += 1.0;
+      }
       if (step.kind == RowKind::kDecode) meter.Absorb(count, static_cast<int32_t>(begin));
       begin = end;
       rows_done_ += static_cast<int64_t>(count);
@@ -158,6 +174,7 @@ class Evaluation {
   int64_t total_rows_;
   int64_t rows_done_ = 0;
   std::vector<float> logprobs_;
+  std::vector<int32_t> best_;
 };
 
 }  // namespace

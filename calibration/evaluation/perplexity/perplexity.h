@@ -11,25 +11,25 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "calibration/evaluation/attention/evaluated_attention.h"
+#include "calibration/evaluation/perplexity/shadow_backend.h"
+#include "calibration/evaluation/rivals/rival_backend.h"
 #include "calibration/evaluation/runner.h"
 #include "calibration/solvers/interval.h"
-#include "engine/request/threshold_profile.h"
 
 namespace eta {
-
-struct EvaluatedAttention {
-  std::string name;                                 // as the caller spelled it
-  AttentionOptions options;                         // admit_all means full attention
-  std::shared_ptr<const ThresholdProfile> profile;  // null: the predictor's thresholds
-  bool head_z = false;  // true: the profile's z per head instead of options.z
-};
 
 struct PerplexityOptions {
   // The first rows of a window, which are fed as a prompt and not scored. Every later row is a
   // decode row. With full attention all rows are fed as prefill rows, which gives the same result
   // faster.
   int32_t prefill = 0;
-  bool recall = true;                                         // costs one more read of every key
+  bool recall = true;                         // costs one more read of every key
+  std::span<const int32_t> special_ids = {};  // ascending; may be tempered
+  // The backends that the runner runs through. Rivals are needed by attentions that have one.
+  RivalBackend* rivals = nullptr;
+  ShadowBackend* shadow = nullptr;
+  double mass = 0.0;  // share of the decode rows that the shadow measures
   std::function<void(int64_t done, int64_t total)> progress;  // rows; may be empty
 };
 
@@ -37,11 +37,13 @@ struct AttentionScore {
   std::vector<float> losses;     // negative log-probability of every scored token, in text order
   MeanInterval loss;             // nats per token; perplexity = exp
   MeanInterval loss_over_first;  // paired difference to the first attention's, token by token
+  double top_1 = 0.0;            // share of scored tokens that were the most likely ones
   double head_density = 1.0;     // mean over scored rows (eta-semantics.md, "What is counted")
   double union_density = 1.0;
-  std::optional<double> recall;     // share of keys with S >= tau_eff that were admitted
+  std::optional<double> recall;  // share of keys with S >= tau_eff that were admitted; no rival's
   std::vector<double> head_recall;  // of each layer and query head with such keys; with recall
-  double tokens_per_second = 0.0;   // of all rows fed
+  std::optional<ShadowSummary> shadow;
+  double tokens_per_second = 0.0;  // of all rows fed
 };
 
 // Returns one score per attention, in order. Windows are [context + 1] tokens, longer than prefill

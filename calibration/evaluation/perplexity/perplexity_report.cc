@@ -1,4 +1,4 @@
-#include "calibration/evaluation/perplexity_report.h"
+#include "calibration/evaluation/perplexity/perplexity_report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -25,6 +25,10 @@ std::string WithInterval(const MeanInterval& loss) {
                          std::exp(loss.mean + *loss.half_width));
 }
 
+std::string OrDash(const std::optional<double>& value) {
+  return value ? absl::StrFormat("%.5f", *value) : std::string("-");
+}
+
 Json IntervalJson(const MeanInterval& loss) {
   Json json = {{"value", std::exp(loss.mean)}, {"low", nullptr}, {"high", nullptr}};
   if (loss.half_width) {
@@ -47,11 +51,16 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
     json["floor"] = options.uniform_floor ? "uniform" : "none";
     json["offset"] = options.offset;
     json["pinned_blocks"] = options.pinned_blocks;
+    json["sink_blocks"] = options.sink_blocks;
+    json["reads"] = options.shared_reads ? "shared" : "own";
+    if (options.relative) json["relative_threshold"] = options.relative_c;
   }
+  json["special_keys"] = attention.temper_special ? "temper" : "attend";
   json["tokens"] = score.losses.size();
   json["loss"] = score.loss.mean;
   json["perplexity"] = IntervalJson(score.loss);
   json["perplexity_ratio_to_first"] = IntervalJson(score.loss_over_first);
+  json["top_1"] = score.top_1;
   json["head_density"] = score.head_density;
   json["union_density"] = score.union_density;
   json["recall"] = score.recall ? Json(*score.recall) : Json(nullptr);
@@ -60,6 +69,12 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
     json["mean_head_recall"] =
         std::accumulate(heads.begin(), heads.end(), 0.0) / static_cast<double>(heads.size());
     json["least_head_recall"] = *std::min_element(heads.begin(), heads.end());
+  }
+  if (score.shadow) {
+    json["mass_kept"] = score.shadow->mass;
+    json["mass_kept_1st_percentile"] = score.shadow->least_mass;
+    json["output_error"] = score.shadow->error;
+    json["shadow_rows"] = score.shadow->rows;
   }
   json["tokens_per_second"] = score.tokens_per_second;
   return json;
@@ -78,20 +93,29 @@ std::string PerplexityTable(const PerplexityRun& run,
   std::string table =
       absl::StrCat(run.windows, " windows of ", run.context, " tokens, the first ", run.prefill,
                    " of each as a prompt; ", run.backend, "; KV cache ", run.kv_dtype, ", index ",
-                   run.index_dtype, ", weights ", run.weights, "\n");
-  absl::StrAppend(&table, absl::StrFormat("%-*s  %-28s  %-26s  %6s  %6s  %7s  %9s\n", name_width,
-                                          "attention", "perplexity", "ratio to the first", "head",
-                                          "union", "recall", "tokens/s"));
+                   run.index, " ", run.index_dtype, ", weights ", run.weights, "\n");
+  const bool shadow = std::ranges::any_of(
+      scores, [](const AttentionScore& score) { return score.shadow.has_value(); });
+  absl::StrAppend(&table, absl::StrFormat("%-*s  %-28s  %-26s  %6s  %6s  %6s  %7s", name_width,
+                                          "attention", "perplexity", "ratio to the first", "top-1",
+                                          "head", "union", "recall"));
+  if (shadow) absl::StrAppendFormat(&table, "  %7s  %7s  %7s", "mass", "mass p1", "error");
+  absl::StrAppendFormat(&table, "  %9s\n", "tokens/s");
   for (size_t i = 0; i < scores.size(); ++i) {
     const AttentionScore& score = scores[i];
-    absl::StrAppend(
-        &table,
-        absl::StrFormat("%-*s  %-28s  %-26s  %6.4f  %6.4f  %7s  %9.1f\n", name_width,
-                        attentions[i].name, WithInterval(score.loss),
-                        i == 0 ? "" : WithInterval(score.loss_over_first), score.head_density,
-                        score.union_density,
-                        score.recall ? absl::StrFormat("%.5f", *score.recall) : std::string("-"),
-                        score.tokens_per_second));
+    absl::StrAppend(&table,
+                    absl::StrFormat("%-*s  %-28s  %-26s  %6.4f  %6.4f  %6.4f  %7s", name_width,
+                                    attentions[i].name, WithInterval(score.loss),
+                                    i == 0 ? "" : WithInterval(score.loss_over_first), score.top_1,
+                                    score.head_density, score.union_density, OrDash(score.recall)));
+    if (shadow) {
+      const auto of = [&](double ShadowSummary::*member) {
+        return OrDash(score.shadow ? std::optional((*score.shadow).*member) : std::nullopt);
+      };
+      absl::StrAppendFormat(&table, "  %7s  %7s  %7s", of(&ShadowSummary::mass),
+                            of(&ShadowSummary::least_mass), of(&ShadowSummary::error));
+    }
+    absl::StrAppendFormat(&table, "  %9.1f\n", score.tokens_per_second);
   }
   absl::StrAppend(&table, "intervals: ", IntervalMethod(), "\n");
   return table;
@@ -99,15 +123,11 @@ std::string PerplexityTable(const PerplexityRun& run,
 
 std::string PerplexityJson(const PerplexityRun& run, std::span<const EvaluatedAttention> attentions,
                            std::span<const AttentionScore> scores) {
-  Json json = {{"model", run.model},
-               {"text", run.text},
-               {"backend", run.backend},
-               {"kv_dtype", run.kv_dtype},
-               {"index_dtype", run.index_dtype},
-               {"weights", run.weights},
-               {"context", run.context},
-               {"prefill", run.prefill},
-               {"windows", run.windows},
+  Json json = {{"model", run.model},           {"text", run.text},
+               {"backend", run.backend},       {"kv_dtype", run.kv_dtype},
+               {"index", run.index},           {"index_dtype", run.index_dtype},
+               {"weights", run.weights},       {"context", run.context},
+               {"prefill", run.prefill},       {"windows", run.windows},
                {"intervals", IntervalMethod()}};
   json["results"] = Json::array();
   for (size_t i = 0; i < scores.size(); ++i) {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "calibration/evaluation/perplexity.h"
+#include "calibration/evaluation/perplexity/perplexity.h"
 
 namespace eta {
 
@@ -14,6 +14,7 @@ struct PerplexityRun {
   std::string text;
   std::string backend;
   std::string kv_dtype;
+  std::string index;  // kind of records
   std::string index_dtype;
   std::string weights;
   int32_t context = 0;

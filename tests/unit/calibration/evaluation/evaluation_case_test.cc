@@ -1,5 +1,6 @@
 // Cases in files, which eta-eval computes and compares: one attention step, a scored sequence.
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -60,7 +61,7 @@ TEST_F(KernelCaseTest, HeadsReadWhatTheirThresholdsAdmit) {
     const auto result = RunKernelCase(*kernel_case, **backend);
     ASSERT_TRUE(result.ok()) << result.status();
     // Two full blocks and a tail of 8; thresholds of 100 leave the pinned block only.
-    EXPECT_THAT(result->admitted, ElementsAre(1, 1, 1, 1, 0, 1, 0, 1)) << name;
+    EXPECT_THAT(result->used, ElementsAre(1, 1, 1, 1, 0, 1, 0, 1)) << name;
     EXPECT_THAT(result->tokens_per_head, ElementsAre(40, 40, 24, 24)) << name;
     EXPECT_THAT(result->tokens_per_kv_head, ElementsAre(40, 24)) << name;
   }
@@ -100,7 +101,7 @@ TEST_F(KernelCaseTest, EightBitsRoundWhatTheCaseHoldsAsFloats) {
   metadata_["index_dtype"] = "int8";
   const auto narrow = run("reference");
   ASSERT_TRUE(wide.ok() && narrow.ok()) << narrow.status();
-  EXPECT_EQ(narrow->admitted, wide->admitted);
+  EXPECT_EQ(narrow->used, wide->used);
   EXPECT_NE(narrow->out, wide->out);
   for (size_t i = 0; i < wide->out.size(); ++i) EXPECT_NEAR(narrow->out[i], wide->out[i], 0.05);
   EXPECT_EQ(run("cpu").status().code(), absl::StatusCode::kInvalidArgument);
@@ -120,6 +121,74 @@ TEST_F(KernelCaseTest, EveryParameterIsRequiredAndChecked) {
       EXPECT_EQ(FieldRefused(), field) << bad;
     }
   }
+}
+
+TEST_F(KernelCaseTest, WhatCameAfterThePaperMayBeMissingAndIsChecked) {
+  const auto good = metadata_;
+  for (const auto& [field, bads] :
+       std::map<std::string, std::vector<std::string>>{{"sink_blocks", {"", "-1", "nan", "1e9"}},
+                                                       {"reads", {"", "both"}},
+                                                       {"index", {"", "quest"}},
+                                                       {"thresholds", {"", "predicted"}}}) {
+    for (const std::string& bad : bads) {
+      metadata_ = good;
+      metadata_[field] = bad;
+      EXPECT_EQ(FieldRefused(), field) << bad;
+    }
+  }
+  metadata_ = good;
+  metadata_["index"] = "outlier";
+  metadata_["record"] = "float16";
+  EXPECT_EQ(FieldRefused(), "record");
+  metadata_["record"] = "int8";
+  metadata_["thresholds"] = "relative";
+  EXPECT_EQ(FieldRefused(), "relative_c");
+  metadata_["relative_c"] = "-3.9";
+  EXPECT_EQ(FieldRefused(), "thresholds") << "there is a gate";
+  metadata_["gate"] = "none";
+  EXPECT_EQ(FieldRefused(), "");
+  metadata_["index"] = "moment";
+  EXPECT_EQ(FieldRefused(), "thresholds") << "records do not tell of outliers";
+}
+
+TEST_F(KernelCaseTest, SpecialKeysAndTheMetricAreTensorsThatFit) {
+  std::vector<uint8_t> special(kTokens);
+  special[3] = 1;
+  tensors_["special"] = AsTensor(DType::kUInt8, {kTokens}, special);
+  const auto kernel_case = ReadKernelCase(Save());
+  ASSERT_TRUE(kernel_case.ok()) << kernel_case.status();
+  EXPECT_EQ(kernel_case->tempered[0], 8u);
+  special[5] = 2;
+  EXPECT_EQ(FieldRefused(), "special");
+  special.pop_back();
+  tensors_["special"] = AsTensor(DType::kUInt8, {kTokens - 1}, special);
+  EXPECT_EQ(FieldRefused(), "special");
+  tensors_.erase("special");
+  metadata_["index"] = "outlier";
+  const std::vector<float> metric(2 * 16 * 15);
+  tensors_["metric"] = AsTensor(DType::kFloat32, {2, 16, 15}, metric);
+  EXPECT_EQ(FieldRefused(), "metric");
+}
+
+// The files of tests/golden, unrounded records on the reference.
+TEST_F(KernelCaseTest, GoldenCasesComeOutAsExpected) {
+  const auto backend = MakeBackend({.name = "reference"});
+  int cases = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(ETA_SOURCE_DIR "/tests/golden/decode")) {
+    const auto kernel_case = ReadKernelCase(entry.path());
+    ASSERT_TRUE(kernel_case.ok()) << entry.path() << ": " << kernel_case.status();
+    const auto result = RunKernelCase(*kernel_case, **backend);
+    ASSERT_TRUE(result.ok()) << entry.path() << ": " << result.status();
+    ASSERT_TRUE(WriteKernelResult(*kernel_case, *result, Path("result.safetensors")).ok());
+    const auto comparison = CompareFiles(entry.path(), Path("result.safetensors"), 1e-5);
+    ASSERT_TRUE(comparison.ok()) << comparison.status();
+    EXPECT_TRUE(comparison->equal) << entry.path() << "\n" << comparison->report;
+    EXPECT_EQ(comparison->report.find("admitted") != std::string::npos,
+              !kernel_case->attention.shared_reads);
+    ++cases;
+  }
+  EXPECT_GT(cases, 20);
 }
 
 TEST_F(KernelCaseTest, ParametersMustAgreeWithEachOther) {
@@ -171,7 +240,7 @@ TEST_F(KernelCaseTest, ResultIsComparedWithTheExpectationTensorByTensor) {
   tensors_["tokens_per_head"] = AsTensor(DType::kInt64, {4}, counts);
   const auto kernel_case = ReadKernelCase(Save());
   const KernelResult result = {.out = std::vector<float>(4 * 16, 1.01f),
-                               .admitted = std::vector<uint8_t>(4 * 2),
+                               .used = std::vector<uint8_t>(4 * 2),
                                .tokens_per_head = {40, 40, 24, 24},
                                .tokens_per_kv_head = {40, 24}};
   ASSERT_TRUE(WriteKernelResult(*kernel_case, result, Path("result.safetensors")).ok());
@@ -216,6 +285,23 @@ TEST_F(ScoreCaseTest, ParametersAreChecked) {
   auto frozen = good;
   frozen["mode"] = "frozen";
   EXPECT_EQ(GetErrorDetail(read(frozen).status()).field, "profile");
+  auto relative = good;
+  relative["mode"] = "relative";
+  EXPECT_EQ(GetErrorDetail(read(relative).status()).field, "relative_c");
+  relative["relative_c"] = "-3.9";
+  relative["sink_blocks"] = "1";
+  relative["reads"] = "shared";
+  const auto relative_case = read(relative);
+  ASSERT_TRUE(relative_case.ok()) << relative_case.status();
+  EXPECT_TRUE(relative_case->attention.relative && relative_case->attention.shared_reads);
+  EXPECT_EQ(relative_case->attention.sink_blocks, 1);
+  relative["thresholds"] = "given";
+  EXPECT_EQ(GetErrorDetail(read(relative).status()).field, "thresholds");
+  auto special = good;
+  special["special_keys"] = "temper";
+  EXPECT_TRUE(read(special)->temper_special);
+  special["special_keys"] = "yes";
+  EXPECT_EQ(GetErrorDetail(read(special).status()).field, "special_keys");
   auto floor = good;
   floor["mode"] = "floor";
   EXPECT_EQ(GetErrorDetail(read(floor).status()).field, "floor");

@@ -1,0 +1,82 @@
+// One way of attending that evaluations compare, and how command lines name it.
+//
+//   full              every key, gated as the model is
+//   dynamic           thresholds of the model's predictor; without one relative thresholds
+//   relative[:C]      relative thresholds with this constant [the model's]
+//   profile:FILE      a profile as a file
+//   topk:SHARE        rivals: best blocks by the index,
+//   quest:SHARE       ... by the box of their keys,
+//   oracle:C          ... by their true mass,
+//   constants:UNION   ... and one constant per head
+//
+// Each may be followed by settings of its own: `relative:-4.6+reads=own+sink_blocks=0`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/rivals/rival.h"
+#include "engine/request/threshold_profile.h"
+#include "kernels/batch.h"
+
+namespace eta {
+
+struct EvaluatedAttention {
+  std::string name;                                 // as the caller spelled it
+  AttentionOptions options;                         // admit_all means full attention
+  std::shared_ptr<const ThresholdProfile> profile;  // null: no frozen thresholds
+  bool head_z = false;                              // the profile's z per head instead of options.z
+  bool temper_special = false;                      // keys of control tokens weigh exp(0)
+  std::shared_ptr<const Rival> rival = nullptr;     // chooses the blocks; null: the product
+  std::optional<double> constants = std::nullopt;   // union that thresholds are yet to be fitted to
+};
+
+// Settings of one way of attending; absent: the profile's or the model's.
+struct AttentionSettings {
+  std::optional<float> offset;  // [-100, 100]
+  std::optional<float> z;       // [0, 16]
+  std::optional<bool> uniform_floor;
+  std::optional<int32_t> pinned_blocks;  // [0, 1024]
+  std::optional<int32_t> sink_blocks;    // [0, 1024]
+  std::optional<bool> shared_reads;
+  std::optional<bool> temper_special;
+
+  // These, and where they are absent the other ones.
+  AttentionSettings Or(const AttentionSettings& other) const;
+  // Whether any is there that full attention does not read.
+  bool of_sparse_attention() const;
+};
+
+enum class AttentionKind : uint8_t {
+  kFull,
+  kDynamic,
+  kRelative,
+  kProfile,
+  kTopK,
+  kQuest,
+  kOracle,
+  kConstants
+};
+
+struct AttentionName {
+  AttentionKind kind = AttentionKind::kFull;
+  std::string file = {};                       // kProfile
+  std::optional<float> number = std::nullopt;  // C, SHARE or UNION
+  AttentionSettings settings = {};
+};
+
+// InvalidArgument, naming `attention`, for anything else, numbers out of range included.
+absl::StatusOr<AttentionName> ParseAttentionName(const std::string& text);
+
+// Sets one setting, named as the flags are. InvalidArgument, naming the setting.
+absl::Status SetAttention(const std::string& name, const std::string& value,
+                          AttentionSettings& settings);
+
+// What there is to set, as the flags are called.
+inline constexpr const char* kAttentionSettings[] = {
+    "z", "floor", "offset", "pinned_blocks", "sink_blocks", "reads", "special_keys"};
+
+}  // namespace eta

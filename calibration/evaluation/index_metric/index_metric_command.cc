@@ -1,0 +1,154 @@
+// eta-eval index-metric: measures a model's queries and keys on text and writes
+// index_metric.safetensors, which blocks of kind outlier choose their outliers by.
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/index_metric/index_metric.h"
+#include "calibration/evaluation/progress_bar.h"
+#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/text/windows.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/rope_base.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace eta {
+namespace {
+
+constexpr int32_t kMaxContext = 1 << 20;
+constexpr char kFileName[] = "index_metric.safetensors";
+
+struct IndexMetricCommand {
+  std::string model;
+  BackendOptions backend;
+  std::vector<std::string> texts;
+  std::string output;
+  bool overwrite = false;
+  int32_t context = 4096;
+  int32_t windows = 4;
+
+  void Register(CLI::App& command);
+  absl::StatusOr<std::string> Path() const;
+  absl::Status Run() const;
+};
+
+void IndexMetricCommand::Register(CLI::App& command) {
+  command.add_option("--model", model, "GGUF file or folder of the checkpoint")->required();
+  command.add_option("--backend", backend.name, "Backend that computes")
+      ->check(CLI::IsMember({"cpu", "reference"}))
+      ->capture_default_str();
+  command
+      .add_option("--threads", backend.num_threads,
+                  "Threads of the cpu backend; 0: one per CPU that this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command
+      .add_option("--text", texts,
+                  "Text that the model is run over: .txt or .jsonl, also .xz; may be given several "
+                  "times")
+      ->required()
+      ->allow_extra_args(false);
+  command.add_option("--context", context, "Tokens of one window")
+      ->check(CLI::Range(1, kMaxContext))
+      ->capture_default_str();
+  command
+      .add_option("--windows", windows,
+                  "Windows to take of each text at most; 0: all that it fills")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--output", output,
+                     absl::StrCat("File to write [", kFileName, " in the model's folder]"));
+  command.add_flag("--overwrite", overwrite, "Replace the file if there is one");
+}
+
+// The file to write. InvalidArgument if there is no folder for it; AlreadyExists.
+absl::StatusOr<std::string> IndexMetricCommand::Path() const {
+  std::error_code error;
+  if (output.empty() && !std::filesystem::is_directory(model, error)) {
+    return InvalidField("output",
+                        "is needed: the model is no folder. A GGUF file becomes one by import");
+  }
+  const std::string path = output.empty() ? absl::StrCat(model, "/", kFileName) : output;
+  if (!overwrite && std::filesystem::exists(path, error)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("output: '", path, "' is there already; --overwrite replaces it"));
+  }
+  return path;
+}
+
+// Runs a window through the model as a prompt.
+absl::Status Feed(SequenceRunner& runner, std::span<const int32_t> tokens) {
+  RETURN_IF_ERROR(runner.Begin(
+      {.attention = {.uniform_floor = false, .admit_all = true},
+       .rope_theta = RopeTheta(runner.config(), static_cast<int64_t>(tokens.size()))}));
+  const auto step = static_cast<size_t>(runner.max_rows());
+  for (size_t begin = 0; begin < tokens.size(); begin += step) {
+    const size_t count = std::min(step, tokens.size() - begin);
+    RETURN_IF_ERROR(
+        runner.Run({.tokens = tokens.subspan(begin, count), .kind = RowKind::kPrefill}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status IndexMetricCommand::Run() const {
+  const absl::StatusOr<std::string> path = Path();
+  if (!path.ok()) return path.status();
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const absl::StatusOr<ModelConfig> config = ParseModelConfig(checkpoint->config_json());
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      Tokenizer::Load(checkpoint->tokenizer_files(), *config);
+  if (!tokenizer.ok()) return tokenizer.status();
+  std::vector<std::vector<int32_t>> all;
+  for (const std::string& text : texts) {
+    const absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text);
+    if (!source.ok()) return source.status();
+    absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
+        ReadWindows(**source, **tokenizer, context, windows);
+    if (!cut.ok()) return cut.status();
+    for (auto& window : *cut) all.push_back(std::move(window));
+    RETURN_IF_ERROR(CheckTextTokens(all.size() * (static_cast<size_t>(context) + 1)));
+  }
+  absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend(backend);
+  if (!made.ok()) return made.status();
+  MomentBackend moments(std::shared_ptr<Backend>(*std::move(made)), *config);
+  KvGeometry geometry = MakeKvGeometry(*config, DType::kFloat32);
+  geometry.index = IndexKind::kMoment;  // no record is read
+  geometry.index_dtype = DType::kFloat16;
+  const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner =
+      SequenceRunner::Create(*checkpoint, moments, {.geometry = geometry, .max_context = context});
+  if (!runner.ok()) return runner.status();
+  ProgressBar bar;
+  for (size_t i = 0; i < all.size(); ++i) {
+    RETURN_IF_ERROR(Feed(**runner, std::span(all[i]).first(static_cast<size_t>(context))));
+    bar.Show(static_cast<int64_t>(i) + 1, static_cast<int64_t>(all.size()));
+  }
+  RETURN_IF_ERROR(WriteIndexMetric(moments, *config, *path));
+  std::printf("%s: %zu windows of %d tokens\n", path->c_str(), all.size(), context);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddIndexMetricCommand(CLI::App& app, absl::Status& status) {
+  CLI::App* sub = app.add_subcommand(
+      "index-metric", "Measures queries and keys on text for records of kind outlier");
+  auto command = std::make_shared<IndexMetricCommand>();
+  command->Register(*sub);
+  sub->footer(
+      "The file holds, for every layer I, layers.I.metric [HKV, d, d], the second moment of\n"
+      "queries after RoPE, and layers.I.centre [HKV, d], the mean key. A server reads it at its\n"
+      "start; profiles that were made without it are another model's then.");
+  sub->callback([command, &status] { status = command->Run(); });
+}
+
+}  // namespace eta

@@ -1,0 +1,128 @@
+#include "calibration/evaluation/needles/needle_evaluation.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/status_macros.h"
+#include "engine/model/rope_base.h"
+
+namespace eta {
+namespace {
+
+class NeedleRun {
+ public:
+  NeedleRun(SequenceRunner& runner, const EvaluatedAttention& attention,
+            const NeedleEvaluationOptions& options)
+      : runner_(runner),
+        attention_(attention),
+        options_(options),
+        read_(static_cast<size_t>(runner.config().num_layers) *
+              static_cast<size_t>(runner.max_rows()) *
+              static_cast<size_t>(runner.config().num_kv_heads)),
+        logprobs_(static_cast<size_t>(runner.max_rows())),
+        best_(static_cast<size_t>(runner.max_rows())) {}
+
+  absl::Status Window(const NeedleWindow& window) {
+    const std::span<const int32_t> tokens = window.tokens;
+    const auto answer = static_cast<size_t>(window.answer);
+    const auto prefill = static_cast<size_t>(
+        options_.prefill > 0 ? std::min(options_.prefill, window.answer - 1) : window.question);
+    RETURN_IF_ERROR(runner_.Begin(
+        {.attention = attention_.options,
+         .frozen_thresholds = attention_.profile ? std::span(attention_.profile->thresholds)
+                                                 : std::span<const float>(),
+         .head_z =
+             attention_.head_z ? std::span(attention_.profile->head_z) : std::span<const float>(),
+         .tempered_ids =
+             attention_.temper_special ? options_.special_ids : std::span<const int32_t>(),
+         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(tokens.size()))}));
+    hit_ = true;
+    RETURN_IF_ERROR(Feed(tokens, 0, prefill, RowKind::kPrefill, false));
+    const RowKind rest = attention_.options.admit_all ? RowKind::kPrefill : RowKind::kDecode;
+    RETURN_IF_ERROR(Feed(tokens, prefill, answer - 1, rest, false));
+    RETURN_IF_ERROR(Feed(tokens, answer - 1, tokens.size() - 1, rest, true));
+    score_.hits.push_back(hit_);
+    return absl::OkStatus();
+  }
+
+  NeedleScore Finish() {
+    if (answer_tokens_ > 0) score_.answer_loss /= static_cast<double>(answer_tokens_);
+    if (cells_ > 0) score_.union_density = union_sum_ / static_cast<double>(cells_);
+    return score_;
+  }
+
+ private:
+  // Feeds tokens [begin, end), the last window's answer among their targets if `judged`.
+  absl::Status Feed(std::span<const int32_t> tokens, size_t begin, size_t end, RowKind kind,
+                    bool judged) {
+    const auto step = static_cast<size_t>(runner_.max_rows());
+    for (; begin < end; begin += step) {
+      const size_t count = std::min(step, end - begin);
+      RunnerStep rows = {.tokens = tokens.subspan(begin, count), .kind = kind};
+      if (judged) {
+        rows.targets = tokens.subspan(begin + 1, count);
+        rows.logprobs = std::span(logprobs_).first(count);
+        rows.best = std::span(best_).first(count);
+      }
+      if (kind == RowKind::kDecode) rows.outputs = {.tokens_read = read_.data()};
+      RETURN_IF_ERROR(runner_.Run(rows));
+      if (kind == RowKind::kDecode) Count(count, begin);
+      for (size_t i = 0; i < rows.targets.size(); ++i) {
+        hit_ = hit_ && best_[i] == rows.targets[i];
+        score_.answer_loss -= logprobs_[i];
+        ++answer_tokens_;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Adds what `count` decode rows read, the first of them at `position`.
+  void Count(size_t count, size_t position) {
+    const auto layers = static_cast<size_t>(runner_.config().num_layers);
+    const auto kv_heads = static_cast<size_t>(runner_.config().num_kv_heads);
+    for (size_t row = 0; row < count; ++row) {
+      int64_t read = 0;
+      for (size_t layer = 0; layer < layers; ++layer) {
+        const auto first =
+            read_.begin() + static_cast<std::ptrdiff_t>((layer * count + row) * kv_heads);
+        read = std::accumulate(first, first + static_cast<std::ptrdiff_t>(kv_heads), read);
+      }
+      union_sum_ += static_cast<double>(read) / static_cast<double>(position + row + 1);
+    }
+    cells_ += count * layers * kv_heads;
+  }
+
+  SequenceRunner& runner_;
+  const EvaluatedAttention& attention_;
+  const NeedleEvaluationOptions& options_;
+  std::vector<int32_t> read_;  // [L, R, HKV]
+  std::vector<float> logprobs_;
+  std::vector<int32_t> best_;
+  bool hit_ = true;
+  NeedleScore score_;
+  int64_t answer_tokens_ = 0;
+  double union_sum_ = 0.0;
+  size_t cells_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
+    SequenceRunner& runner, std::span<const NeedleWindow> windows,
+    std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options) {
+  std::vector<NeedleScore> scores;
+  int64_t done = 0;
+  const auto total = static_cast<int64_t>(windows.size() * attentions.size());
+  for (const EvaluatedAttention& attention : attentions) {
+    if (options.rivals) options.rivals->Use(attention.rival);
+    NeedleRun run(runner, attention, options);
+    for (const NeedleWindow& window : windows) {
+      RETURN_IF_ERROR(run.Window(window));
+      if (options.progress) options.progress(++done, total);
+    }
+    scores.push_back(run.Finish());
+  }
+  return scores;
+}
+
+}  // namespace eta

@@ -1,0 +1,37 @@
+// What a model retrieves under several ways of attending: hits over the same windows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/attention/evaluated_attention.h"
+#include "calibration/evaluation/needles/needle_windows.h"
+#include "calibration/evaluation/rivals/rival_backend.h"
+#include "calibration/evaluation/runner.h"
+
+namespace eta {
+
+struct NeedleEvaluationOptions {
+  // Rows of a window that are fed as a prompt; the later ones select blocks. 0: all before the
+  // question.
+  int32_t prefill = 0;
+  std::span<const int32_t> special_ids = {};  // ascending; may be tempered
+  RivalBackend* rivals = nullptr;             // which the runner runs through; needed by rivals
+  std::function<void(int64_t done, int64_t total)> progress;  // windows; may be empty
+};
+
+struct NeedleScore {
+  std::vector<bool> hits;      // by window: every token of the answer was the most likely one
+  double answer_loss = 0.0;    // nats per token of the answers
+  double union_density = 1.0;  // of the decode rows
+};
+
+// One score per attention, in order. The answer is teacher-forced.
+absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
+    SequenceRunner& runner, std::span<const NeedleWindow> windows,
+    std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options);
+
+}  // namespace eta

@@ -1,0 +1,66 @@
+#include "calibration/evaluation/needles/needle_report.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int64_t Hits(const NeedleScore& score) {
+  return std::count(score.hits.begin(), score.hits.end(), true);
+}
+
+}  // namespace
+
+std::string NeedlesTable(const NeedlesRun& run, std::span<const NeedleWindow> windows,
+                         std::span<const EvaluatedAttention> attentions,
+                         std::span<const NeedleScore> scores) {
+  size_t width = 9;
+  for (const EvaluatedAttention& attention : attentions) {
+    width = std::max(width, attention.name.size());
+  }
+  const int name_width = static_cast<int>(width);
+  std::string table =
+      absl::StrCat(windows.size(), " windows of ", run.context, " tokens with ", run.keys,
+                   run.keys == 1 ? " needle, " : " needles, ",
+                   run.prefill > 0 ? absl::StrCat("the first ", run.prefill, " of each as a prompt")
+                                   : std::string("all before the question as a prompt"),
+                   "; ", run.backend, "; index ", run.index, "\n");
+  absl::StrAppendFormat(&table, "%-*s  %8s  %6s  %6s  %s\n", name_width, "attention", "hits",
+                        "loss", "union", "by depth, the first at the beginning");
+  for (size_t i = 0; i < scores.size(); ++i) {
+    std::string signs;
+    for (const bool hit : scores[i].hits) signs += hit ? '+' : '-';
+    absl::StrAppendFormat(&table, "%-*s  %8s  %6.3f  %6.4f  %s\n", name_width, attentions[i].name,
+                          absl::StrCat(Hits(scores[i]), " of ", windows.size()),
+                          scores[i].answer_loss, scores[i].union_density, signs);
+  }
+  return table;
+}
+
+std::string NeedlesJson(const NeedlesRun& run, std::span<const NeedleWindow> windows,
+                        std::span<const EvaluatedAttention> attentions,
+                        std::span<const NeedleScore> scores) {
+  Json json = {{"model", run.model}, {"text", run.text},         {"backend", run.backend},
+               {"index", run.index}, {"context", run.context},   {"prefill", run.prefill},
+               {"keys", run.keys},   {"windows", windows.size()}};
+  json["depths"] = Json::array();
+  for (const NeedleWindow& window : windows) json["depths"].push_back(window.depth);
+  json["results"] = Json::array();
+  for (size_t i = 0; i < scores.size(); ++i) {
+    json["results"].push_back({{"attention", attentions[i].name},
+                               {"hits", Hits(scores[i])},
+                               {"hit", scores[i].hits},
+                               {"answer_loss", scores[i].answer_loss},
+                               {"union_density", scores[i].union_density}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace eta

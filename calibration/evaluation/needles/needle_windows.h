@@ -1,0 +1,40 @@
+// Windows of text that hide numbers among other sentences and ask for one of them, for models that
+// read text. The sentences are those of the magic numbers in RULER (Hsieh et al., "RULER: What's
+// the Real Context Size of Your Long-Context Language Models?", COLM 2024).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/text/text_source.h"
+
+namespace eta {
+
+class Tokenizer;
+
+struct NeedleWindow {
+  std::vector<int32_t> tokens;  // [context], the answer last
+  int32_t question = 0;         // first token of the question
+  int32_t answer = 0;           // first token of the answer
+  double depth = 0.0;           // of the needle that is asked for, in the text around it: 0..1
+};
+
+struct NeedleOptions {
+  int32_t context = 0;   // tokens of a window
+  int32_t windows = 12;  // their needles lie at depths evenly spread
+  int32_t keys = 1;      // needles per window, of which one is asked for
+  uint64_t seed = 1;     // of names and numbers
+};
+
+inline constexpr int32_t kMaxNeedles = 64;  // per window
+
+// The text's documents, one after the other, are what the needles are hidden in; a window takes up
+// where the one before ended, and from the beginning again where the text is at its end. The same
+// text, tokenizer and options give the same windows. InvalidArgument for a context that the needles
+// and the question do not fit in, and for a text of fewer tokens than a window.
+absl::StatusOr<std::vector<NeedleWindow>> MakeNeedleWindows(TextSource& source,
+                                                            const Tokenizer& tokenizer,
+                                                            const NeedleOptions& options);
+
+}  // namespace eta

@@ -1,0 +1,72 @@
+#include "calibration/evaluation/rivals/kept_blocks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/quantize.h"
+
+namespace eta {
+namespace {
+
+// A key as the cache gives it back.
+void Round(DType dtype, std::span<const float> key, std::span<float> out) {
+  if (dtype == DType::kFloat8E4M3) {
+    std::vector<uint8_t> codes(key.size());
+    const auto scale = std::ldexp(1.0f, QuantizeRow(key, codes));
+    for (size_t i = 0; i < key.size(); ++i) out[i] = scale * E4M3ToFloat(codes[i]);
+    return;
+  }
+  for (size_t i = 0; i < key.size(); ++i) out[i] = RoundTo(dtype, key[i]);
+}
+
+}  // namespace
+
+void KeptLayer::KeepKey(Block& block, int32_t offset, const float* key) const {
+  const auto d = static_cast<size_t>(geometry_.head_dim);
+  block.keys.resize(static_cast<size_t>(geometry_.block_size) * d);
+  Round(geometry_.dtype, {key, d},
+        std::span(block.keys).subspan(static_cast<size_t>(offset) * d, d));
+}
+
+void KeptLayer::Box(Block& block) const {
+  const auto d = static_cast<size_t>(geometry_.head_dim);
+  block.low.assign(block.keys.begin(), block.keys.begin() + geometry_.head_dim);
+  block.high = block.low;
+  for (size_t i = d; i < block.keys.size(); ++i) {
+    block.low[i % d] = std::min(block.low[i % d], block.keys[i]);
+    block.high[i % d] = std::max(block.high[i % d], block.keys[i]);
+  }
+}
+
+void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, const Backend& backend,
+                     const KeptParts& parts) {
+  const int32_t b = geometry_.block_size;
+  for (const SequenceRows& rows : batch.sequences) {
+    for (const int32_t block : rows.block_table) {
+      blocks_.resize(std::max(blocks_.size(), Index(block + 1, 0)));
+    }
+    for (int32_t i = 0; i < rows.num_rows; ++i) {
+      const int32_t position = rows.position + i;
+      const int32_t block = rows.block_table[static_cast<size_t>(position / b)];
+      const bool fills = (position + 1) % b == 0;
+      for (int32_t h = 0; h < geometry_.num_kv_heads; ++h) {
+        Block& kept = blocks_[Index(block, h)];
+        if (parts.keys || parts.boxes) {
+          KeepKey(kept, position % b,
+                  params.k.row(rows.row_begin + i) + int64_t{h} * geometry_.head_dim);
+        }
+        if (fills && parts.boxes) Box(kept);
+        if (fills && parts.records)
+          kept.record = backend.ReadRecord(geometry_, params.kv, block, h);
+      }
+    }
+  }
+}
+
+std::span<const float> RowBlocks::keys(int32_t ordinal) const {
+  const int32_t seen = std::min(block_size(), num_keys - ordinal * block_size());
+  return layer.keys(Physical(ordinal), kv_head)
+      .first(static_cast<size_t>(seen) * static_cast<size_t>(layer.geometry().head_dim));
+}
+
+}  // namespace eta

@@ -1,0 +1,91 @@
+// Copies on the host of what AppendKv stored in one layer, by block: records, keys and the box that
+// holds a block's keys. Rules that the product does not have choose blocks by them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace eta {
+
+struct KeptParts {
+  bool records = false;
+  bool keys = false;
+  bool boxes = false;
+};
+
+// Grows with the blocks that are appended to.
+class KeptLayer {
+ public:
+  explicit KeptLayer(const KvGeometry& geometry) : geometry_(geometry) {}
+
+  // Copies the rows of a step, whose AppendKv `backend` has run. REQUIRES: a backend in host memory
+  // that does not defer.
+  void Keep(const BatchView& batch, const AppendKvParams& params, const Backend& backend,
+            const KeptParts& parts);
+
+  const KvGeometry& geometry() const { return geometry_; }
+  const BlockRecord& record(int32_t block, int32_t kv_head) const {
+    return At(block, kv_head).record;
+  }
+  // Keys as they are stored, [b, d]; of a block that is not full, those behind its last are
+  // others'.
+  std::span<const float> keys(int32_t block, int32_t kv_head) const {
+    return At(block, kv_head).keys;
+  }
+  // The least and the largest value of every coordinate over the keys of a full block, [d].
+  std::span<const float> low(int32_t block, int32_t kv_head) const {
+    return At(block, kv_head).low;
+  }
+  std::span<const float> high(int32_t block, int32_t kv_head) const {
+    return At(block, kv_head).high;
+  }
+
+ private:
+  struct Block {
+    BlockRecord record;
+    std::vector<float> keys;
+    std::vector<float> low;
+    std::vector<float> high;
+  };
+
+  size_t Index(int32_t block, int32_t kv_head) const {
+    return static_cast<size_t>(block) * static_cast<size_t>(geometry_.num_kv_heads) +
+           static_cast<size_t>(kv_head);
+  }
+  const Block& At(int32_t block, int32_t kv_head) const { return blocks_[Index(block, kv_head)]; }
+  void KeepKey(Block& block, int32_t offset, const float* key) const;
+  void Box(Block& block) const;
+
+  KvGeometry geometry_;
+  std::vector<Block> blocks_;  // [blocks, HKV]
+};
+
+// The blocks of one row, for one KV head, by their ordinals in the sequence.
+struct RowBlocks {
+  const KeptLayer& layer;
+  std::span<const int32_t> block_table;
+  int32_t kv_head = 0;
+  int32_t num_keys = 0;  // T
+
+  int32_t block_size() const { return layer.geometry().block_size; }
+  int32_t num_full() const { return num_keys / block_size(); }  // N
+  const BlockRecord& record(int32_t ordinal) const {
+    return layer.record(Physical(ordinal), kv_head);
+  }
+  std::span<const float> low(int32_t ordinal) const {
+    return layer.low(Physical(ordinal), kv_head);
+  }
+  std::span<const float> high(int32_t ordinal) const {
+    return layer.high(Physical(ordinal), kv_head);
+  }
+  // Those of the block that the row sees: all of a full block, of the last one those up to its own.
+  std::span<const float> keys(int32_t ordinal) const;
+
+ private:
+  int32_t Physical(int32_t ordinal) const { return block_table[static_cast<size_t>(ordinal)]; }
+};
+
+}  // namespace eta

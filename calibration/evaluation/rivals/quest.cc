@@ -1,0 +1,39 @@
+#include "calibration/evaluation/rivals/quest.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "calibration/evaluation/rivals/top_k.h"
+
+namespace eta {
+namespace {
+
+class Quest final : public Rival {
+ public:
+  explicit Quest(double share) : share_(share) {}
+
+  KeptParts needs() const override { return {.boxes = true}; }
+
+  void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
+    std::vector<float> bounds(admitted.size());
+    for (size_t j = 0; j < admitted.size(); ++j) {
+      const std::span<const float> low = head.blocks.low(static_cast<int32_t>(j));
+      const std::span<const float> high = head.blocks.high(static_cast<int32_t>(j));
+      for (size_t i = 0; i < head.q.size(); ++i) {
+        bounds[j] += std::max(head.q[i] * low[i], head.q[i] * high[i]);
+      }
+    }
+    AdmitLargest(bounds, share_, admitted);
+  }
+
+ private:
+  double share_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Rival> MakeQuest(double share) {
+  return std::make_shared<Quest>(share);
+}
+
+}  // namespace eta

@@ -1,0 +1,59 @@
+// A backend on which a rival chooses the blocks of decode rows in the place of SelectBlocks. All
+// else is the other backend's: attention reads the blocks that were chosen. Around backends in host
+// memory that do not defer: reference and cpu.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "calibration/evaluation/rivals/constants.h"
+#include "calibration/evaluation/rivals/rival.h"
+#include "kernels/forwarding_backend.h"
+
+namespace eta {
+
+class RivalBackend : public ForwardingBackend {
+ public:
+  // `num_threads` choose at a time, at least 1.
+  RivalBackend(std::shared_ptr<Backend> backend, int num_threads);
+
+  // Whether there can be rivals on a backend.
+  static bool Serves(const Backend& backend);
+
+  // Who chooses from the next sequence's beginning on; null: the backend itself.
+  void Use(std::shared_ptr<const Rival> rival);
+
+  // Collects bounds of every row at or behind `first_position` whose position is a multiple of
+  // `stride`, prefill rows too, until it is called with null. With it no rival chooses.
+  void CollectBounds(std::vector<SampledBounds>* sample, int32_t first_position = 0,
+                     int32_t stride = 1);
+
+  void Plan(const BatchView& batch) override;
+  void AppendKv(const AppendKvParams& params) override;
+  void SelectBlocks(const SelectBlocksParams& params) override;
+
+ private:
+  struct ChosenRow {
+    const SequenceRows& sequence;
+    int32_t index;     // of the step
+    int32_t num_keys;  // T
+  };
+
+  std::vector<ChosenRow> Rows() const;
+  const KeptLayer* Kept(const KvLayerView& kv) const;
+  KeptParts Needs() const;
+  void Choose(const SelectBlocksParams& params, const KeptLayer& layer, const ChosenRow& row) const;
+  void SampleBounds(const SelectBlocksParams& params, const KeptLayer& layer);
+
+  int num_threads_;
+  std::shared_ptr<const Rival> rival_;
+  std::vector<SampledBounds>* sample_ = nullptr;
+  int32_t sample_from_ = 0;
+  int32_t sample_stride_ = 1;
+  BatchView batch_;
+  std::map<const std::byte*, KeptLayer> layers_;  // by the layer's tiles
+};
+
+}  // namespace eta

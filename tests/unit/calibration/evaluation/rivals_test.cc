@@ -1,0 +1,265 @@
+// Rivals of the product's selection: whom they choose, and what a model does with it.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "calibration/evaluation/attention/fit_constants.h"
+#include "calibration/evaluation/perplexity/perplexity.h"
+#include "calibration/evaluation/rivals/block_estimate.h"
+#include "calibration/evaluation/rivals/constants.h"
+#include "calibration/evaluation/rivals/oracle.h"
+#include "calibration/evaluation/rivals/quest.h"
+#include "calibration/evaluation/rivals/rival_backend.h"
+#include "calibration/evaluation/rivals/top_k.h"
+#include "calibration/evaluation/runner.h"
+#include "engine/base/error.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/engine/tiny_model.h"
+
+namespace eta {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::TinyModel;
+
+TEST(AdmitLargest, TakesAShareOfWhatIsOpenRoundedUp) {
+  const std::vector<float> values = {9.0f, 1.0f, 5.0f, 5.0f, 2.0f, 7.0f};
+  std::vector<uint8_t> admitted = {1, 0, 0, 0, 0, 0};
+  AdmitLargest(values, 0.3, admitted);  // 2 of 5; the first 5 before the second
+  EXPECT_THAT(admitted, ElementsAre(1, 0, 1, 0, 0, 1));
+  AdmitLargest(values, 0.0, admitted);
+  EXPECT_THAT(admitted, ElementsAre(1, 0, 1, 0, 0, 1));
+  AdmitLargest(values, 1.0, admitted);
+  EXPECT_THAT(admitted, Each(1));
+}
+
+TEST(FitConstants, ReadsTheUnionThatIsAskedFor) {
+  // One layer, two query heads of one KV head, 20 blocks of 4 and no tail. The heads want the same
+  // blocks, so that their union grows with their share.
+  SampledBounds row = {.layer = 0, .num_keys = 80, .bounds = {}};
+  row.bounds.resize(2);
+  for (int j = 0; j < 20; ++j) {
+    row.bounds[0].push_back(static_cast<float>(j * 7 % 20));
+    row.bounds[1].push_back(100.0f + static_cast<float>(j * 7 % 20));
+  }
+  const ConstantsShape shape = {
+      .num_layers = 1, .num_query_heads = 2, .num_kv_heads = 1, .block_size = 4};
+  const AttentionOptions options = {.pinned_blocks = 2, .sink_blocks = 1};
+  const auto read = [&](const std::vector<float>& thresholds) {
+    int blocks = 0;
+    for (size_t j = 0; j < 20; ++j) {
+      blocks += j == 0 || j >= 18 || row.bounds[0][j] >= thresholds[0] ||
+                row.bounds[1][j] >= thresholds[1];
+    }
+    return blocks / 20.0;
+  };
+  for (const double wanted : {0.15, 0.4, 0.75, 1.0}) {
+    const auto thresholds = FitConstants({row}, shape, options, wanted);
+    ASSERT_TRUE(thresholds.ok()) << thresholds.status();
+    EXPECT_THAT(read(*thresholds), DoubleNear(wanted, 0.051)) << wanted;
+    EXPECT_NEAR((*thresholds)[1] - (*thresholds)[0], wanted > 0.15 ? 100.0f : 0.0f, 1e-3f);
+  }
+  EXPECT_EQ(GetErrorDetail(FitConstants({row}, shape, options, 0.1).status()).field, "attention")
+      << "three blocks are always read";
+  EXPECT_EQ(GetErrorDetail(FitConstants({}, shape, options, 0.5).status()).field, "attention");
+}
+
+// A plain model of blocks of 16, on the reference.
+class RivalsTest : public ::testing::Test {
+ protected:
+  static constexpr int32_t kContext = 200;
+  static constexpr int32_t kPrefill = 100;
+
+  RivalsTest()
+      : backend_(std::make_shared<RivalBackend>(*MakeBackend({.name = "reference"}), 2)),
+        model_({.has_predictor = false}),
+        checkpoint_(*Checkpoint::Open(model_.path())) {
+    const auto config = ParseModelConfig(checkpoint_.config_json());
+    runner_ = *SequenceRunner::Create(
+        checkpoint_, *backend_,
+        {.geometry = MakeKvGeometry(*config, DType::kFloat32), .max_context = kContext});
+    std::vector<int32_t> window(kContext + 1);
+    for (size_t i = 0; i < window.size(); ++i) window[i] = static_cast<int32_t>(i * i * 37 % 8000);
+    windows_ = {window};
+  }
+
+  static EvaluatedAttention Way(std::shared_ptr<const Rival> rival, AttentionOptions options) {
+    options.uniform_floor = false;
+    return {.name = "rival", .options = options, .profile = nullptr, .rival = std::move(rival)};
+  }
+  std::vector<AttentionScore> Score(const std::vector<EvaluatedAttention>& attentions) {
+    auto scores =
+        EvaluatePerplexity(*runner_, windows_, attentions,
+                           {.prefill = kPrefill, .recall = false, .rivals = backend_.get()});
+    EXPECT_TRUE(scores.ok()) << scores.status();
+    return *std::move(scores);
+  }
+
+  std::shared_ptr<RivalBackend> backend_;
+  TinyModel model_;
+  Checkpoint checkpoint_;
+  std::unique_ptr<SequenceRunner> runner_;
+  std::vector<std::vector<int32_t>> windows_;
+};
+
+TEST_F(RivalsTest, WhoeverAdmitsAllComputesFullAttention) {
+  const AttentionOptions options = {.shared_reads = true};
+  const auto scores = Score(
+      {{.name = "full", .options = {.uniform_floor = false, .admit_all = true}, .profile = nullptr},
+       Way(MakeTopK(1.0), options),
+       Way(MakeQuest(1.0), options),
+       Way(MakeOracle(-100.0f), options)});
+  for (const AttentionScore& score : scores) {
+    EXPECT_NEAR(score.loss.mean, scores[0].loss.mean, 1e-5);
+    EXPECT_DOUBLE_EQ(score.union_density, 1.0);
+    EXPECT_DOUBLE_EQ(score.head_density, 1.0);
+    EXPECT_DOUBLE_EQ(score.top_1, scores[0].top_1);
+  }
+}
+
+TEST_F(RivalsTest, WhoeverAdmitsNothingReadsWhatIsAlwaysRead) {
+  const AttentionOptions options = {.pinned_blocks = 2, .sink_blocks = 1};
+  double wanted = 0.0;
+  for (int32_t keys = kPrefill + 1; keys <= kContext; ++keys) {
+    wanted += (3 * 16 + keys % 16) / static_cast<double>(keys);
+  }
+  wanted /= kContext - kPrefill;
+  for (const auto& score : Score({Way(MakeTopK(0.0), options), Way(MakeQuest(0.0), options),
+                                  Way(MakeOracle(100.0f), options)})) {
+    EXPECT_NEAR(score.union_density, wanted, 1e-9);
+    EXPECT_NEAR(score.head_density, wanted, 1e-9);
+    EXPECT_FALSE(score.recall.has_value());
+  }
+}
+
+TEST_F(RivalsTest, SharedReadsAttendToWhatTheGroupReads) {
+  const auto scores = Score({Way(MakeTopK(0.3), {}), Way(MakeTopK(0.3), {.shared_reads = true})});
+  // The second layer's queries are others.
+  EXPECT_NEAR(scores[0].union_density, scores[1].union_density, 0.02);
+  EXPECT_LT(scores[0].head_density, scores[0].union_density);
+  EXPECT_NE(scores[0].loss.mean, scores[1].loss.mean);
+}
+
+TEST_F(RivalsTest, ConstantsReadAboutTheUnionThatTheyWereFittedTo) {
+  std::vector<EvaluatedAttention> ways = {Way(nullptr, {.pinned_blocks = 1, .sink_blocks = 1})};
+  ways[0].constants = 0.6;
+  ASSERT_EQ(FitConstants(*runner_, *backend_, windows_[0], kPrefill, ways), absl::OkStatus());
+  ASSERT_NE(ways[0].profile, nullptr);
+  EXPECT_EQ(ways[0].profile->thresholds.size(), 2u * 4u);
+  EXPECT_NEAR(Score(ways)[0].union_density, 0.6, 0.05);
+  ways[0].constants = 0.01;
+  EXPECT_EQ(GetErrorDetail(FitConstants(*runner_, *backend_, windows_[0], kPrefill, ways)).field,
+            "attention");
+}
+
+// Judges what a rival is asked, by the keys and records of the cache as they come to it.
+class Judge final : public Rival {
+ public:
+  KeptParts needs() const override { return {.records = true, .keys = true, .boxes = true}; }
+
+  void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
+    const auto chosen = [&](const std::shared_ptr<const Rival>& rival) {
+      std::vector<uint8_t> blocks(admitted.begin(), admitted.end());
+      rival->Admit(head, blocks);
+      return blocks;
+    };
+    const std::vector<double> masses = Masses(head);
+    const double row = LogSum(masses);
+    const std::vector<uint8_t> by_mass = chosen(MakeOracle(-2.0f));
+    const std::vector<uint8_t> none = chosen(MakeOracle(50.0f));
+    for (size_t j = 0; j < admitted.size(); ++j) {
+      if (std::abs(masses[j] - row + 2.0) < 1e-4) continue;  // a near tie
+      EXPECT_EQ(by_mass[j] != 0, none[j] != 0 || masses[j] - row >= -2.0) << "block " << j;
+    }
+    for (int32_t j = 0; j < static_cast<int32_t>(admitted.size()); ++j) {
+      const double largest = Largest(head, j);
+      const KvGeometry& geometry = head.blocks.layer.geometry();
+      const float box = Box(head, j);
+      EXPECT_GE(box, largest - 1e-4) << "a box bounds its keys";
+      EXPECT_GE(ScoreBound(geometry, head.blocks.record(j), head.q, head.softmax_scale, 16.0f),
+                largest - 1e-4);
+      const double estimate =
+          EstimatedLogMass(geometry, head.blocks.record(j), head.q, head.softmax_scale);
+      EXPECT_NEAR(estimate, Estimate(head, j), 1e-4);
+    }
+    // Quest's first choice among all is the largest box.
+    std::vector<uint8_t> one(admitted.size());
+    MakeQuest(1e-9)->Admit(head, one);
+    const auto best = std::ranges::find(one, 1) - one.begin();
+    for (int32_t j = 0; j < static_cast<int32_t>(one.size()); ++j) {
+      EXPECT_LE(Box(head, j), Box(head, static_cast<int32_t>(best)) + 1e-5f);
+    }
+    std::ranges::fill(admitted, uint8_t{1});
+  }
+
+ private:
+  // l_j of eta-semantics.md, "Relative thresholds", in double.
+  static double Estimate(const RivalHead& head, int32_t block) {
+    const BlockRecord& record = head.blocks.record(block);
+    double variance = 0.0;
+    for (size_t i = 0; i < head.q.size(); ++i) {
+      variance += std::pow(static_cast<double>(head.q[i]) * record.sigma[i], 2) / 2.68;
+    }
+    const double v = variance * head.softmax_scale * head.softmax_scale;
+    const double others = head.blocks.block_size() - 1.0;
+    const double reach = std::sqrt(2.0 * std::log(others));
+    const double lift = std::sqrt(v) < reach ? v / 2.0 : reach * std::sqrt(v);
+    return std::log(others * std::exp(Score(head, record.mu) + lift) +
+                    std::exp(Score(head, record.outlier)));
+  }
+  static double Score(const RivalHead& head, std::span<const float> key) {
+    return head.softmax_scale * std::inner_product(head.q.begin(), head.q.end(), key.begin(), 0.0);
+  }
+  static double Largest(const RivalHead& head, int32_t block) {
+    const auto keys = head.blocks.keys(block);
+    double largest = -INFINITY;
+    for (size_t t = 0; t < keys.size(); t += head.q.size()) {
+      largest = std::max(largest, Score(head, keys.subspan(t, head.q.size())));
+    }
+    return largest;
+  }
+  static float Box(const RivalHead& head, int32_t block) {
+    float sum = 0.0f;
+    for (size_t i = 0; i < head.q.size(); ++i) {
+      sum +=
+          std::max(head.q[i] * head.blocks.low(block)[i], head.q[i] * head.blocks.high(block)[i]);
+    }
+    return head.softmax_scale * sum;
+  }
+  // Of every block of the row, the last one included.
+  static std::vector<double> Masses(const RivalHead& head) {
+    std::vector<double> masses;
+    for (int32_t j = 0; j * head.blocks.block_size() < head.blocks.num_keys; ++j) {
+      const auto keys = head.blocks.keys(j);
+      double sum = 0.0;
+      for (size_t t = 0; t < keys.size(); t += head.q.size()) {
+        sum += std::exp(Score(head, keys.subspan(t, head.q.size())));
+      }
+      masses.push_back(std::log(sum));
+    }
+    return masses;
+  }
+  static double LogSum(const std::vector<double>& masses) {
+    double sum = 0.0;
+    for (const double mass : masses) sum += std::exp(mass);
+    return std::log(sum);
+  }
+};
+
+TEST_F(RivalsTest, AgreeWithPlainLoopsOverTheKeys) {
+  Score({Way(std::make_shared<Judge>(), {})});
+}
+
+TEST(RivalBackend, IsForBackendsInHostMemory) {
+  EXPECT_TRUE(RivalBackend::Serves(**MakeBackend({.name = "reference"})));
+  EXPECT_TRUE(RivalBackend::Serves(**MakeBackend({.name = "cpu"})));
+}
+
+}  // namespace
+}  // namespace eta
