@@ -153,7 +153,8 @@ absl::Status PassLane::RunRows(std::span<const Member> members, std::vector<RowL
       const int32_t position = member.rows.position + i;
       if (!run.WantLoss(member.rows, position)) continue;
       const int32_t next = run.tokens()[static_cast<size_t>(position) + 1];
-      logits.push_back({member.rows.row_begin + i, {.forced = next, .num_logprobs = 0}});
+      logits.push_back(
+          {member.rows.row_begin + i, {.forced = next, .num_logprobs = run.pass().top ? 1 : 0}});
     }
     if (run.WantRecall(member.rows)) {
       std::fill(above_.begin(), above_.end(), 0);
@@ -165,6 +166,11 @@ absl::Status PassLane::RunRows(std::span<const Member> members, std::vector<RowL
       outputs.cells = cells_.data();
       outputs.bins = cells_.bins();
     }
+  }
+  top_.assign(logits.size(), {});
+  for (size_t i = 0; i < logits.size(); ++i) {
+    SampleRow& sample = logits[i].sample;
+    sample.top = std::span(top_).subspan(i, static_cast<size_t>(sample.num_logprobs));
   }
   return batch_.Run(logits, outputs);
 }
@@ -180,6 +186,8 @@ absl::Status PassLane::Settle(std::span<const Member> members, std::span<const R
       if (run.WantLoss(rows, rows.position + i)) {
         finite = finite && wanted->sample.finite;
         run.AddLoss(-wanted->sample.logprob);
+        // Of a tie either will do.
+        if (run.pass().top) run.AddTop(wanted->sample.logprob >= wanted->sample.top[0].logprob);
         ++wanted;
       }
       if (rows.kind == RowKind::kDecode && run.AreNew(rows)) batch_.Count(rows, i, run.counter());

@@ -62,6 +62,7 @@ class PassLane {
   std::vector<std::unique_ptr<PassRun>> runs_;  // in order of arrival
   std::vector<int64_t> above_;                  // [L, HQ], of the step at hand
   std::vector<int64_t> above_admitted_;
+  std::vector<TokenLogprob> top_;  // the most probable next token of rows that ask for it
 };
 
 }  // namespace eta

@@ -60,6 +60,7 @@ class PassRun {
 
   AttentionCounter& counter() { return counter_; }
   void AddLoss(float loss) { outcome_.losses.push_back(loss); }
+  void AddTop(bool top) { outcome_.top.push_back(top ? 1 : 0); }
   // [L, HQ] each.
   void AddRecall(std::span<const int64_t> above, std::span<const int64_t> above_admitted);
 

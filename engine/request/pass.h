@@ -28,6 +28,7 @@ struct Pass {
   int32_t decode_from = 0;
   // Wanted: -log p(tokens[i + 1]) of every row i >= *loss_from but the last token's.
   std::optional<int32_t> loss_from;
+  bool top = false;  // wanted: of every row with a loss, whether tokens[i + 1] is the most probable
   bool recall = false;            // of the decode rows; reads every key once more
   bool shadow = false;            // of the decode rows: what full attention would have given;
                                   // reads every key once more
@@ -37,6 +38,7 @@ struct Pass {
 
 struct PassOutcome {
   std::vector<float> losses;            // nats, in row order
+  std::vector<uint8_t> top;             // 0 or 1 beside each loss, if wanted
   AttentionStatistics attention;        // of the decode rows, layers included
   std::vector<int64_t> above;           // [L, HQ], with recall: keys with S >= tau_eff ...
   std::vector<int64_t> above_admitted;  // [L, HQ]: ... and those of them in admitted blocks

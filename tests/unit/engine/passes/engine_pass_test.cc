@@ -58,6 +58,7 @@ std::vector<Pass> Ragged(const ModelConfig& config) {
                         .profile = MakeProfile(config, i % 8 == 2)};
     }
     if (i != 3) pass.loss_from = i * 3;
+    pass.top = i % 2 == 0;
     pass.recall = i % 3 == 0;
     if (i % 2 == 1) {
       pass.bins = kBins;
@@ -145,10 +146,13 @@ class HandRun {
       if (!pass.loss_from || position < *pass.loss_from) continue;
       SampleRow sample = {.forced = pass.tokens[static_cast<size_t>(position) + 1],
                           .num_logprobs = 0};
+      SampleRow greedy = {.temperature = 0.0f};
       model_->ComputeLogits(std::vector<int32_t>{position - begin});
       model_->Sample(std::span(&sample, 1));
+      model_->Sample(std::span(&greedy, 1));
       ASSERT_TRUE(model_->Finish().ok());
       outcome.losses.push_back(-sample.logprob);
+      if (pass.top) outcome.top.push_back(greedy.token == sample.forced ? 1 : 0);
     }
     ASSERT_TRUE(model_->Finish().ok());
     if (rows.kind != RowKind::kDecode) return;
@@ -176,6 +180,7 @@ void ExpectSame(const absl::StatusOr<PassOutcome>& got, const PassOutcome& expec
   for (size_t i = 0; i < expected.losses.size(); ++i) {
     ASSERT_NEAR(got->losses[i], expected.losses[i], tolerance) << where << ", loss " << i;
   }
+  EXPECT_EQ(got->top, expected.top) << where;
   EXPECT_EQ(got->attention.decode_rows, expected.attention.decode_rows) << where;
   EXPECT_EQ(got->attention.kv_bytes_dense, expected.attention.kv_bytes_dense) << where;
   EXPECT_EQ(got->collected_rows, expected.collected_rows) << where;
@@ -248,6 +253,26 @@ TEST_F(PassTest, TheRaggedPassesMeasureSomething) {
   EXPECT_TRUE(pruned);
   EXPECT_TRUE(missed);
   EXPECT_TRUE(counted);
+}
+
+// Texts of noise are not foretold; the model's own answer is.
+TEST_F(PassTest, TellsWhichTokensAreTheMostProbable) {
+  const auto engine = Start(OptionsFor(model_));
+  Pass pass{.tokens = Prompt(40, 3), .attention = {.mode = AttentionMode::kFull}};
+  const std::vector<int32_t> ids = testing::Submit(*engine, Greedy(pass.tokens, 6))->Wait().ids;
+  ASSERT_EQ(ids.size(), 6u);
+  pass.tokens.insert(pass.tokens.end(), ids.begin(), ids.end());
+  pass.tokens[43] = ids[3] == 7 ? 8 : 7;
+  pass.decode_from = static_cast<int32_t>(pass.tokens.size());
+  pass.loss_from = 39;
+  pass.top = true;
+  const auto outcome = Measure(*engine, pass);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  ASSERT_EQ(outcome->top.size(), 6u);
+  EXPECT_EQ(std::vector<uint8_t>(outcome->top.begin(), outcome->top.begin() + 4),
+            (std::vector<uint8_t>{1, 1, 1, 0}));
+  pass.top = false;
+  EXPECT_TRUE(Measure(*engine, pass)->top.empty());
 }
 
 TEST_F(PassTest, PassesThatShareStepsMeasureWhatEachDoesAlone) {
