@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,21 +32,46 @@ absl::Status CheckFields(const CalibrationJob& job, const ModelConfig& config) {
   if (job.z_recall && !(*job.z_recall > 0.0 && *job.z_recall <= 1.0)) {
     return InvalidField("z_recall", "must be in (0, 1]");
   }
+  if (job.min_retrieval && !(*job.min_retrieval > 0.0 && *job.min_retrieval <= 1.0)) {
+    return InvalidField("min_retrieval", "must be in (0, 1]");
+  }
   const bool gated = config.gate == Gate::kSilu;
+  if (job.temper_special.value_or(false) && !gated) {
+    return Unsupported("special_keys", "tempered special keys need a model with a gate");
+  }
   if (job.uniform_floor.value_or(false) && !gated) {
     return Unsupported("floor", "a uniform floor needs a model with a gate");
   }
   if (job.target.kind == ProfileTargetKind::kMatchDynamic && !(config.has_predictor && gated)) {
     return Unsupported("target.match_dynamic",
                        "this model has no dynamic thresholds to match: ask for head_density, "
-                       "union_density or max_perplexity_increase");
+                       "union_density, max_perplexity_increase or retained_mass");
   }
   if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity && !config.has_predictor) {
     return Unsupported("target.dynamic_union_density",
                        "this model has no dynamic thresholds to read as much as: ask for "
-                       "head_density, union_density or max_perplexity_increase");
+                       "head_density, union_density, max_perplexity_increase or retained_mass");
   }
   return absl::OkStatus();
+}
+
+// What only one of the two kinds of thresholds has.
+absl::Status CheckKind(const CalibrationJob& job, const EngineInfo& info) {
+  if (info.config.has_predictor) {
+    if (job.target.kind != ProfileTargetKind::kRetainedMass) return absl::OkStatus();
+    return Unsupported("target.retained_mass",
+                       "is for models without a predictor, whose thresholds are relative to the "
+                       "mass of a row");
+  }
+  constexpr char kNoBound[] =
+      "this model's thresholds are relative: they compare an estimated mass, not a bound with a "
+      "width";
+  if (job.z_recall) return Unsupported("z_recall", kNoBound);
+  if (job.z) return Unsupported("z", kNoBound);
+  if (info.config.has_relative_thresholds()) return absl::OkStatus();
+  return Unsupported("model",
+                     "predicts no thresholds, and relative ones need an index of kind outlier "
+                     "(--index=outlier)");
 }
 
 absl::Status CheckSamples(const CalibrationJob& job, int32_t vocab_size) {
@@ -80,20 +106,22 @@ absl::StatusOr<int32_t> SequenceTokens(int32_t wanted, int32_t block_size, const
   return static_cast<int32_t>(tokens);
 }
 
-// Refuses a bound on a perplexity that too few tokens would judge.
+// Refuses a bound on a perplexity or a mass that too few tokens would judge.
 absl::Status CheckVerdictTokens(const ProfileTarget& target, const SampleSplit& split) {
   const auto check = [](const char* use, std::span<const std::vector<int32_t>> sequences) {
     const int64_t tokens = MeasuredTokens(sequences);
     if (tokens >= kMinVerdictTokens) return absl::OkStatus();
     return InvalidField(
         "samples",
-        absl::StrCat("are too short to judge a perplexity: the documents ", use,
+        absl::StrCat("are too short to judge a perplexity or a mass: the documents ", use,
                      " must have at least ", kMinVerdictTokens,
                      " tokens in the second halves of their sequences, and have ", tokens));
   };
   switch (target.kind) {
     case ProfileTargetKind::kMaxPerplexityIncrease:
-      RETURN_IF_ERROR(check("to choose on", split.choice));
+    case ProfileTargetKind::kRetainedMass:
+      RETURN_IF_ERROR(
+          check("to choose on", split.choice.empty() ? split.calibration : split.choice));
       return check("held out", split.held_out);
     case ProfileTargetKind::kDynamicUnionDensity:
       return check("held out", split.held_out);
@@ -117,6 +145,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                                        const CalibrationJob& job) {
   const ModelConfig& config = info.config;
   RETURN_IF_ERROR(CheckFields(job, config));
+  RETURN_IF_ERROR(CheckKind(job, info));
   PreparedJob prepared;
   prepared.has_dynamic_gate = config.has_predictor && config.gate == Gate::kSilu;
   prepared.beta = config.gate == Gate::kSilu ? config.beta : kUngatedBeta;
@@ -129,17 +158,25 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                       .query_heads = config.num_query_heads,
                       .block_size = info.block_size,
                       .sub_block = info.sub_block};
-  content.thresholds.assign(
-      static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.0f);
-  const ResolvedAttention defaults =
-      ResolveAttention({.mode = AttentionMode::kProfile,
-                        .profile = std::make_shared<const ThresholdProfile>(),
-                        .z = job.z,
-                        .uniform_floor = job.uniform_floor},
-                       config);
+  if (config.has_predictor) {
+    const ResolvedAttention defaults =
+        ResolveAttention({.mode = AttentionMode::kProfile,
+                          .profile = std::make_shared<const ThresholdProfile>(),
+                          .z = job.z,
+                          .uniform_floor = job.uniform_floor},
+                         config);
+    content.thresholds.assign(
+        static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.0f);
+    content.z = defaults.options.z;
+    content.floor = defaults.options.uniform_floor ? ProfileFloor::kUniform : ProfileFloor::kNone;
+    content.temper_special = job.temper_special.value_or(config.temper_special);
+  } else {
+    content.relative_c = kDefaultRelativeC;
+  }
   content.offset = job.offset;
-  content.z = defaults.options.z;
-  content.floor = defaults.options.uniform_floor ? ProfileFloor::kUniform : ProfileFloor::kNone;
+  content.sink_blocks = job.sink_blocks.value_or(config.sink_blocks);
+  content.shared_reads = job.shared_reads.value_or(config.shared_reads);
+  content.min_mass = job.min_mass;
   content.target = job.target;
   // Stand-ins, so that the other fields can be checked before anything is measured.
   content.evidence = {.perplexity_full = 1.0,
@@ -158,7 +195,8 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                     .min_tokens = kMinSequenceBlocks * info.block_size,
                     .bos_id = config.bos_id,
                     .held_out = job.held_out,
-                    .choice = job.target.kind == ProfileTargetKind::kMaxPerplexityIncrease},
+                    .choice = config.has_predictor &&
+                              job.target.kind == ProfileTargetKind::kMaxPerplexityIncrease},
                    job.documents);
   if (!split.ok()) return split.status();
   RETURN_IF_ERROR(CheckVerdictTokens(job.target, *split));
@@ -175,6 +213,24 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
   evidence.held_out_documents = prepared.split.held_out_documents;
   evidence.equal_documents = prepared.split.equal_documents + job.equal_documents;
   return prepared;
+}
+
+absl::Status HideNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared) {
+  size_t longest = 0;
+  for (const auto* side : {&prepared.split.calibration, &prepared.split.held_out}) {
+    for (const auto& sequence : *side) longest = std::max(longest, sequence.size());
+  }
+  const ModelConfig& config = engine.info().config;
+  prepared.needles = MakeRetrievalWindows(
+      prepared.split.held_out, prepared.split.calibration,
+      {.window_tokens = static_cast<int32_t>(longest),
+       .bos_id = config.bos_id,
+       .reserved_ids = config.eos_ids,
+       .tokenize = [&engine](std::string_view text) { return engine.Tokenize(text); }});
+  if (!job.min_retrieval || !prepared.needles.empty()) return absl::OkStatus();
+  return InvalidField("samples",
+                      absl::StrCat("are too short, or have under ", kNeedleIds,
+                                   " different tokens, to hide needles in for min_retrieval"));
 }
 
 }  // namespace eta

@@ -3,22 +3,30 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
+#include "calibration/promises/retrieval_windows.h"
 #include "calibration/solvers/sample_split.h"
 
 namespace eta {
 
 struct PreparedJob {
-  // The profile without its results: thresholds (all 0), z per head, reached and evidence are
-  // missing. Of the evidence the counts of documents, sequences and tokens are there.
+  // The profile without its results: thresholds (all 0, or the default relative threshold), z per
+  // head, reached and evidence are missing. Of the evidence the counts of documents, sequences and
+  // tokens are there.
   ProfileContent content;
   SampleSplit split;
+  std::vector<RetrievalWindow> needles;  // of HideNeedles; may be empty
   // True if the model has thresholds to match: a predictor, and a gate that the thresholds centre.
   bool has_dynamic_gate = false;
   double beta = 0.0;  // steepness of the soft density
 };
+
+// Where the search for a relative threshold begins, and what relative thresholds have by default
+// (eta-semantics.md, "Relative thresholds").
+inline constexpr float kDefaultRelativeC = -3.9f;
 
 // The steepness of the soft density for a model without a gate: a sigmoid of it counts a score as
 // above the threshold. This is nearly a step (90 % of the way within 0.15), and still so smooth
@@ -33,5 +41,10 @@ ProfileTarget DefaultTarget(const ModelConfig& config);
 // Errors are INVALID_ARGUMENT and FAILED_PRECONDITION, as those of Calibrate before any pass.
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
                                        const CalibrationJob& job);
+
+// Hides needles in the held-out text, in windows as long as the sequences; of documents shorter
+// than a sequence, as the longest. INVALID_ARGUMENT (samples) if the job asks for a retrieval and
+// the text has no place for needles.
+absl::Status HideNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared);
 
 }  // namespace eta

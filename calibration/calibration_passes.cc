@@ -72,6 +72,7 @@ absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequence
     if (!full) pass.decode_from = DecodeFrom(sequences[i]);
     if (wanted.perplexity) pass.loss_from = DecodeFrom(sequences[i]);
     pass.recall = wanted.recall && !full;
+    pass.shadow = wanted.mass && !full;
     return pass;
   };
   DecodeMeter meter;
@@ -82,6 +83,27 @@ absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequence
   absl::Status status = Run(sequences, kWindow, make, collect);
   if (!status.ok()) return status;
   return meter.Measurement();
+}
+
+absl::StatusOr<std::vector<bool>> CalibrationPasses::Retrieve(
+    std::span<const RetrievalWindow> windows, const AttentionChoice& attention) {
+  std::vector<std::span<const int32_t>> sequences;
+  for (const RetrievalWindow& window : windows) sequences.emplace_back(window.tokens);
+  const auto make = [&](size_t i) {
+    Pass pass = Start(sequences[i], attention);
+    if (attention.mode != AttentionMode::kFull) pass.decode_from = windows[i].question_from;
+    pass.loss_from = windows[i].answer_from - 1;  // the row that foretells the first of the answer
+    pass.top = true;
+    return pass;
+  };
+  std::vector<bool> found;
+  const auto collect = [&found](size_t /*i*/, const PassOutcome& outcome) {
+    found.push_back(std::find(outcome.top.begin(), outcome.top.end(), 0) == outcome.top.end());
+    return absl::OkStatus();
+  };
+  absl::Status status = Run(sequences, kWindow, make, collect);
+  if (!status.ok()) return status;
+  return found;
 }
 
 absl::Status CalibrationPasses::Run(

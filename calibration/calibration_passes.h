@@ -1,5 +1,5 @@
-// The two purposes of calibration's passes: to collect scores, and to measure the cost and the
-// quality of decoding.
+// The purposes of calibration's passes: to collect scores, and to measure the cost and the quality
+// of decoding and whether it finds what a text holds.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "calibration/calibration_clock.h"
 #include "calibration/collected_cells.h"
 #include "calibration/decode_measurement.h"
+#include "calibration/promises/retrieval_windows.h"
 #include "engine/engine.h"
 
 namespace eta {
@@ -38,11 +39,17 @@ class CalibrationPasses {
   struct Wanted {
     bool perplexity = false;
     bool recall = false;
+    bool mass = false;  // retained mass
   };
   // Measures the second halves of the sequences as decode rows. With full attention only perplexity
   // is measured. Errors are those of RunPasses.
   absl::StatusOr<DecodeMeasurement> Measure(TokenSpans sequences, const AttentionChoice& attention,
                                             Wanted wanted);
+
+  // For each window, whether every token of its answer is the one that the model finds most
+  // probable. Rows from the question on are decode rows. Errors are those of RunPasses.
+  absl::StatusOr<std::vector<bool>> Retrieve(std::span<const RetrievalWindow> windows,
+                                             const AttentionChoice& attention);
 
  private:
   absl::Status Run(TokenSpans sequences, size_t window, const std::function<Pass(size_t)>& make,

@@ -88,6 +88,19 @@ absl::Status JudgeAgainstDynamic(double bound, const CalibrationResult& result,
                       result.dynamic->union_density, Readable(increase), bound, nearest, least));
 }
 
+absl::Status JudgeMass(double least, const RetainedMass& mass) {
+  if (mass.mean >= least) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrFormat("target.retained_mass: wanted at least %g of full attention's "
+                                   "mass, the held-out documents keep %.4f (1st percentile %.4f)",
+                                   least, mass.mean, mass.p1),
+                   {.reason = "TARGET_UNREACHABLE",
+                    .field = "target.retained_mass",
+                    .metadata = {{"target", absl::StrCat(least)},
+                                 {"nearest", absl::StrCat(mass.mean)},
+                                 {"p1", absl::StrCat(mass.p1)}}});
+}
+
 }  // namespace
 
 void SetMeasurements(const CalibrationResult& result, ProfileEvidence& evidence) {
@@ -104,6 +117,10 @@ void SetMeasurements(const CalibrationResult& result, ProfileEvidence& evidence)
   evidence.head_density = result.frozen.head_density;
   evidence.union_density = result.frozen.union_density;
   evidence.recall = result.frozen.recall.value_or(1.0);
+  if (result.frozen.mass) {
+    evidence.retained_mass = result.frozen.mass->mean;
+    evidence.retained_mass_p1 = result.frozen.mass->p1;
+  }
 }
 
 absl::Status JudgeHeldOut(const ProfileTarget& target, const CalibrationResult& result,
@@ -113,6 +130,8 @@ absl::Status JudgeHeldOut(const ProfileTarget& target, const CalibrationResult& 
       return JudgeAgainstFull(target.value, result);
     case ProfileTargetKind::kDynamicUnionDensity:
       return JudgeAgainstDynamic(target.value, result, denser);
+    case ProfileTargetKind::kRetainedMass:
+      return JudgeMass(target.value, *result.frozen.mass);
     case ProfileTargetKind::kMatchDynamic:
     case ProfileTargetKind::kHeadDensity:
     case ProfileTargetKind::kUnionDensity:

@@ -19,13 +19,16 @@ void SetMeasurements(const CalibrationResult& result, ProfileEvidence& evidence)
 // Measures the held-out sequences with every threshold lowered by so much.
 using MeasureDenser = std::function<absl::StatusOr<DecodeMeasurement>(double lowered)>;
 
-// OK if the target bounds no perplexity, or the measured increase is within the bound.
+// OK if the target bounds nothing, or what was measured is within the bound.
 // FailedPrecondition, TARGET_UNREACHABLE, otherwise; metadata has `increase`, `low` and `high`, its
 // 95 % interval, `bound`, all in percent, and `target` and `nearest` in the unit of the target:
 //   max_perplexity_increase  the bound and the measured increase
 //   dynamic_union_density    dynamic thresholds' union density and the nearest denser one that was
 //                            found to keep the bound, else the one that came nearest to it. Only
 //                            for this error is `denser` called.
+//   retained_mass            the share and that of the held-out documents, likewise if the latter
+//   is
+//                            less (instead of the others `p1`). REQUIRES: result.frozen.mass.
 // Errors of `denser` are returned unchanged.
 absl::Status JudgeHeldOut(const ProfileTarget& target, const CalibrationResult& result,
                           const MeasureDenser& denser);

@@ -12,6 +12,7 @@
 #include "calibration/calibration_verdict.h"
 #include "calibration/perplexity_increase.h"
 #include "calibration/profiles/threshold_profile_of.h"
+#include "calibration/promises/promises.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "calibration/solvers/head_z.h"
 #include "calibration/solvers/union_target.h"
@@ -35,6 +36,9 @@ constexpr ShiftSearch kFineSearch = {
 constexpr ShiftSearch kCoarsePerplexitySearch = {.resolution = 1.0 / 4};
 constexpr ShiftSearch kFinePerplexitySearch = {
     .first_step = 1.0 / 4, .max_shift = 4.0, .resolution = 1.0 / 8};
+// Search for one relative threshold, from kDefaultRelativeC on. Farther away nothing changes: all
+// blocks are admitted, or those alone that always are.
+constexpr double kMaxRelativeShift = 64.0;
 // The density at which a target that names none begins without dynamic thresholds.
 constexpr double kFirstDensity = 0.25;
 constexpr int kExpectedMeasurements = 4;  // per search; for the estimate of the time left
@@ -74,19 +78,16 @@ class Calibration {
         calibration_(All(prepared_.split.calibration)),
         coarse_(SpreadOver(ChoiceText(), kCoarseSequences)),
         fine_(Fine(ChoiceText())),
-        held_out_(All(prepared_.split.held_out)) {}
+        held_out_(All(prepared_.split.held_out)) {
+    if (Relative()) constants_ = {double{kDefaultRelativeC}};
+  }
 
   absl::StatusOr<CalibrationResult> Run() {
     clock_.Expect(ExpectedRows());
-    clock_.Enter(CalibrationPhase::kCollect);
-    if (ETA_FAILPOINT(kCalibrateCollect)) return OutOfMemory();
-    const absl::StatusOr<CollectedCells> collected =
-        passes_.Collect(calibration_, prepared_.has_dynamic_gate ? Dynamic() : Full(),
-                        CalibrationPasses::Rows::kAll);
-    if (!collected.ok()) return collected.status();
-    clock_.Enter(CalibrationPhase::kSolve);
-    if (ETA_FAILPOINT(kCalibrateSolve)) return OutOfMemory();
-    RETURN_IF_ERROR(Solve(collected->histogram()));
+    std::optional<CollectedCells> collected;
+    if (!Relative()) {
+      RETURN_IF_ERROR(CollectAndSolve(collected));
+    }
     clock_.Enter(CalibrationPhase::kSearch);
     if (ETA_FAILPOINT(kCalibrateSearch)) return OutOfMemory();
     RETURN_IF_ERROR(Search());
@@ -95,8 +96,11 @@ class Calibration {
     if (ETA_FAILPOINT(kCalibrateVerify)) return OutOfMemory();
     CalibrationResult result;
     RETURN_IF_ERROR(Verify(result));
-    RETURN_IF_ERROR(MeasureReached(collected->histogram()));
-    content_.thresholds = ShiftThresholds(constants_, shift_);
+    RETURN_IF_ERROR(Retrieve());
+    RETURN_IF_ERROR(JudgePromises(job_, content_.evidence));
+    RETURN_IF_ERROR(MeasureReached());
+    if (collected) content_.reached.soft_density = SoftDensityOfAll(collected->histogram());
+    SetThresholds(shift_, content_);
     if (absl::Status s = CheckProfileContent(content_); !s.ok()) {
       return absl::InternalError("calibration made a bad profile: " + std::string(s.message()));
     }
@@ -111,7 +115,9 @@ class Calibration {
   };
 
   ProfileTargetKind kind() const { return job_.target.kind; }
+  bool Relative() const { return content_.relative_c.has_value(); }
   bool Bounded() const { return kind() == ProfileTargetKind::kMaxPerplexityIncrease; }
+  bool ByMass() const { return kind() == ProfileTargetKind::kRetainedMass; }
   bool AsDynamic() const { return kind() == ProfileTargetKind::kDynamicUnionDensity; }
   // The text that shift and z are chosen on: documents of its own, if the target needs them.
   const std::vector<std::vector<int32_t>>& ChoiceText() const {
@@ -120,10 +126,14 @@ class Calibration {
   bool Searched() const { return kind() != ProfileTargetKind::kMatchDynamic; }
 
   int64_t VerifyRows() const {
-    return (config_.has_predictor ? 3 : 2) * Rows(held_out_) + (Searched() ? 0 : Rows(fine_));
+    int64_t rows = (config_.has_predictor ? 3 : 2) * Rows(held_out_);
+    for (const RetrievalWindow& window : prepared_.needles) {
+      rows += 2 * static_cast<int64_t>(window.tokens.size());  // full and frozen
+    }
+    return rows + (Searched() ? 0 : Rows(fine_));
   }
   int64_t ExpectedRows() const {
-    int64_t rows = Rows(calibration_) + VerifyRows();
+    int64_t rows = (Relative() ? 0 : Rows(calibration_)) + VerifyRows();
     const int64_t coarse_rows = (job_.z_recall ? 2 : 1) * Rows(coarse_);
     if (Searched()) rows += kExpectedMeasurements * (coarse_rows + Rows(fine_));
     if (job_.z_recall) rows += Rows(fine_);
@@ -131,19 +141,51 @@ class Calibration {
     return rows;
   }
 
-  static AttentionChoice Full() { return {.mode = AttentionMode::kFull}; }
+  // Under the same rule for special keys: of a model without a gate there is none.
+  std::optional<bool> TemperSpecial() const {
+    if (config_.gate == Gate::kNone) return std::nullopt;
+    return content_.temper_special;
+  }
+  AttentionChoice Full() const {
+    return {.mode = AttentionMode::kFull, .temper_special = TemperSpecial()};
+  }
   AttentionChoice Dynamic() const {
     return {.mode = AttentionMode::kDynamic,
             .offset = content_.offset,
             .z = content_.z,
-            .uniform_floor = content_.floor == ProfileFloor::kUniform};
+            .uniform_floor = content_.floor == ProfileFloor::kUniform,
+            .sink_blocks = content_.sink_blocks,
+            .shared_reads = content_.shared_reads,
+            .temper_special = TemperSpecial()};
   }
   // The attention of a request that names the profile and sets nothing else.
   AttentionChoice Frozen(double shift) const {
     ProfileContent trial = content_;
-    trial.thresholds = ShiftThresholds(constants_, shift);
+    SetThresholds(shift, trial);
+    trial.min_mass.reset();  // nothing is to go on with full attention here
     return {.mode = AttentionMode::kProfile,
             .profile = ThresholdProfileOf(trial, job_.id, /*version=*/0)};
+  }
+
+  void SetThresholds(double shift, ProfileContent& content) const {
+    if (Relative()) {
+      content.relative_c = static_cast<float>(constants_.front() + shift);
+    } else {
+      content.thresholds = ShiftThresholds(constants_, shift);
+    }
+  }
+
+  absl::Status CollectAndSolve(std::optional<CollectedCells>& cells) {
+    clock_.Enter(CalibrationPhase::kCollect);
+    if (ETA_FAILPOINT(kCalibrateCollect)) return OutOfMemory();
+    absl::StatusOr<CollectedCells> collected =
+        passes_.Collect(calibration_, prepared_.has_dynamic_gate ? Dynamic() : Full(),
+                        CalibrationPasses::Rows::kAll);
+    if (!collected.ok()) return collected.status();
+    cells = *std::move(collected);
+    clock_.Enter(CalibrationPhase::kSolve);
+    if (ETA_FAILPOINT(kCalibrateSolve)) return OutOfMemory();
+    return Solve(cells->histogram());
   }
 
   // Solves head by head: all at once would do, but takes seconds for a large model.
@@ -188,14 +230,18 @@ class Calibration {
       if (!last) {
         RETURN_IF_ERROR(ChooseZ(sequences, base + shift));
       }
-      const absl::StatusOr<DecodeMeasurement> measured =
-          passes_.Measure(sequences, Frozen(base + shift), {.perplexity = Bounded()});
+      const absl::StatusOr<DecodeMeasurement> measured = passes_.Measure(
+          sequences, Frozen(base + shift), {.perplexity = Bounded(), .mass = ByMass()});
       if (!measured.ok()) return measured.status();
+      if (ByMass() && !measured->mass) return NoMass();
       if (last) {
         trials_.push_back({base + shift, *measured});
-        trials_.back().measured.losses = {};  // megabytes
+        trials_.back().measured.losses = {};  // megabytes, like these
+        trials_.back().measured.mass.reset();
       }
-      const double miss = Bounded() ? value(*measured) : std::abs(value(*measured) - wanted);
+      const double miss = Bounded()  ? value(*measured)
+                          : ByMass() ? -value(*measured)
+                                     : std::abs(value(*measured) - wanted);
       if (miss < nearest_miss) {
         nearest_miss = miss;
         nearest = base + shift;
@@ -204,7 +250,8 @@ class Calibration {
     };
     const absl::StatusOr<ShiftResult> found = Bounded()
                                                   ? ApproachPerplexity(sequences, last, measure)
-                                                  : ApproachDensity(wanted, last, measure);
+                                              : ByMass() ? ApproachMass(last, measure)
+                                                         : ApproachDensity(wanted, last, measure);
     if (found.ok()) {
       shift_ = base + found->shift;
     } else if (!last && GetErrorDetail(found.status()).reason == "TARGET_UNREACHABLE") {
@@ -225,7 +272,7 @@ class Calibration {
                         : AsDynamic() ? "target.dynamic_union_density"
                                       : "target.union_density";
     return SolveDensityShift(field, wanted, last ? kDensityTolerance : kCoarseTolerance,
-                             last ? kFineSearch : kCoarseSearch,
+                             Within(last ? kFineSearch : kCoarseSearch),
                              [&](double shift) { return measure(shift, density); });
   }
 
@@ -243,8 +290,30 @@ class Calibration {
       return full->perplexity * (1.0 + increase.interval->high / 100.0);
     };
     return SolvePerplexityShift(full->perplexity, job_.target.value,
-                                last ? kFinePerplexitySearch : kCoarsePerplexitySearch,
+                                Within(last ? kFinePerplexitySearch : kCoarsePerplexitySearch),
                                 [&](double shift) { return measure(shift, perplexity); });
+  }
+
+  template <typename Measure>
+  absl::StatusOr<ShiftResult> ApproachMass(bool last, const Measure& measure) {
+    // The last search compares the lower end of the interval, for the same reason.
+    const auto mass = [last](const DecodeMeasurement& measured) {
+      const MeanInterval interval = BlockMeanInterval(measured.mass->rows);
+      const double less = last ? interval.half_width.value_or(0.0) : 0.0;
+      return std::clamp(measured.mass->mean - less, 0.0, 1.0);
+    };
+    return SolveMassShift(job_.target.value,
+                          Within(last ? kFinePerplexitySearch : kCoarsePerplexitySearch),
+                          [&](double shift) { return measure(shift, mass); });
+  }
+
+  static absl::Status NoMass() {
+    return absl::InternalError("the engine measured no mass of decode rows");
+  }
+
+  ShiftSearch Within(ShiftSearch search) const {
+    if (Relative()) search.max_shift = std::min(search.max_shift, kMaxRelativeShift);
+    return search;
   }
 
   // Chooses z per head if the job asks for a recall.
@@ -262,9 +331,10 @@ class Calibration {
   }
 
   absl::Status Verify(CalibrationResult& result) {
-    const auto measure = [this](const AttentionChoice& attention, DecodeMeasurement& measurement) {
+    const auto measure = [this](const AttentionChoice& attention, DecodeMeasurement& measurement,
+                                bool mass = false) {
       const absl::StatusOr<DecodeMeasurement> measured =
-          passes_.Measure(held_out_, attention, {.perplexity = true, .recall = true});
+          passes_.Measure(held_out_, attention, {.perplexity = true, .recall = true, .mass = mass});
       if (measured.ok()) measurement = *measured;
       return measured.status();
     };
@@ -273,22 +343,43 @@ class Calibration {
       absl::Status s = measure(Dynamic(), result.dynamic.emplace());
       if (!s.ok()) return s;
     }
-    RETURN_IF_ERROR(measure(Frozen(shift_), result.frozen));
+    RETURN_IF_ERROR(measure(Frozen(shift_), result.frozen, /*mass=*/true));
+    if (ByMass() && !result.frozen.mass) return NoMass();
     SetMeasurements(result, content_.evidence);
     return JudgeHeldOut(job_.target, result, [this](double lowered) {
       return passes_.Measure(held_out_, Frozen(shift_ - lowered), {.perplexity = true});
     });
   }
 
+  // Counts the needles that full and frozen attention find.
+  absl::Status Retrieve() {
+    if (prepared_.needles.empty()) return absl::OkStatus();
+    const absl::StatusOr<std::vector<bool>> full = passes_.Retrieve(prepared_.needles, Full());
+    if (!full.ok()) return full.status();
+    const absl::StatusOr<std::vector<bool>> frozen =
+        passes_.Retrieve(prepared_.needles, Frozen(shift_));
+    if (!frozen.ok()) return frozen.status();
+    NeedleHits& single = content_.evidence.single_needles.emplace();
+    NeedleHits& multi = content_.evidence.multi_needles.emplace();
+    for (size_t i = 0; i < prepared_.needles.size(); ++i) {
+      NeedleHits& hits = prepared_.needles[i].multi ? multi : single;
+      ++hits.asked;
+      hits.full += (*full)[i] ? 1 : 0;
+      hits.frozen += (*frozen)[i] ? 1 : 0;
+      hits.kept += (*full)[i] && (*frozen)[i] ? 1 : 0;
+    }
+    return absl::OkStatus();
+  }
+
   // Measures the densities reached on the sequences of the choice, at the chosen shift.
-  absl::Status MeasureReached(const ScoreHistogram& histogram) {
+  absl::Status MeasureReached() {
     absl::StatusOr<DecodeMeasurement> measured = absl::NotFoundError("no trial");
     for (const Trial& trial : trials_) {
       if (trial.shift == shift_) measured = trial.measured;
     }
     if (!measured.ok()) measured = passes_.Measure(fine_, Frozen(shift_), {});
     if (!measured.ok()) return measured.status();
-    content_.reached = {.soft_density = SoftDensityOfAll(histogram),
+    content_.reached = {.soft_density = 0.0,
                         .head_density = measured->head_density,
                         .union_density = measured->union_density};
     return absl::OkStatus();
@@ -318,7 +409,7 @@ class Calibration {
   const std::vector<std::span<const int32_t>> fine_;
   const std::vector<std::span<const int32_t>> held_out_;
 
-  std::vector<double> constants_;  // [L, HQ]
+  std::vector<double> constants_;  // [L, HQ]; of a relative profile one
   double shift_ = 0.0;             // shift of all constants
   std::vector<Trial> trials_;      // on the fine sequences, with the profile's z
 };
@@ -330,6 +421,7 @@ absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob
                                             const std::stop_token& stop) {
   absl::StatusOr<PreparedJob> prepared = PrepareJob(engine.info(), engine.limits(), job);
   if (!prepared.ok()) return prepared.status();
+  if (absl::Status s = HideNeedles(engine, job, *prepared); !s.ok()) return s;
   return Calibration(engine, job, *std::move(prepared), observer, stop).Run();
 }
 

@@ -3,13 +3,16 @@
 // meanwhile.
 //
 // Phases:
-//   collect  scores and targets of the calibration sequences, under dynamic thresholds; under full
-//            attention for a model without a predictor
+//   collect  scores and targets of the calibration sequences, under dynamic thresholds
 //   solve    one constant per head (the paper's Algorithm 1)
 //   search   one shift of all constants, for all targets but match_dynamic; z per head, if a recall
 //            is asked for
-//   verify   full, dynamic and frozen attention on the held-out documents; a bound on a perplexity
-//            is judged there, and nothing is chosen
+//   verify   full, dynamic and frozen attention on the held-out documents, and the needles that
+//   full
+//            and frozen attention find in them; bounds are judged there, and nothing is chosen
+//
+// A model without a predictor gets one relative threshold (eta-semantics.md, "Relative
+// thresholds"). It is searched for directly: there is nothing to collect and to solve.
 //
 // Everything is measured as decoding would meet it: the first half of a sequence is a prompt, and
 // the rows of the second half are decode rows. So densities are those of contexts of half to a
@@ -44,7 +47,8 @@ struct CalibrationJob {
   std::string tenant;  // tenant of its passes
   std::map<std::string, std::string> labels;
   // Token ids, at most kMaxCalibrationTokens. They are cut into sequences (sample_split.h). Two
-  // different documents must give sequences, three for max_perplexity_increase.
+  // different documents must give sequences, three for max_perplexity_increase of a model with a
+  // predictor.
   std::vector<std::vector<int32_t>> samples;
   // The document of each sample, by any number: samples of one number are one document. Empty:
   // every sample is one.
@@ -52,10 +56,20 @@ struct CalibrationJob {
   int64_t equal_documents = 0;  // left out by the caller; the evidence counts them with its own
   double held_out = 0.25;       // share of the tokens, (0, kMaxHeldOut]; whole documents
   ProfileTarget target;
-  std::optional<double> z_recall;     // (0, 1]: z per head, for this share of above-threshold keys
-  std::optional<float> z;             // [0, 16], of every head; absent: the model's default
-  float offset = 0.0f;                // [-100, 100]
-  std::optional<bool> uniform_floor;  // absent: the model's default
+  // The first two are of models with a predictor.
+  std::optional<double> z_recall;  // (0, 1]: z per head, for this share of above-threshold keys
+  std::optional<float> z;          // [0, 16], of every head; absent: the model's default
+  float offset = 0.0f;             // [-100, 100]
+  // Absent, all four: the model's default.
+  std::optional<bool> uniform_floor;
+  std::optional<int32_t> sink_blocks;  // [0, 1024]
+  std::optional<bool> shared_reads;
+  std::optional<bool> temper_special;  // needs a gate
+  std::optional<float> min_mass;       // (0, 1]; absent: none
+  // Promises (promises.h). The share of the needles which full attention finds that must be kept,
+  // (0, 1]; and that a profile may be made which loses more than one may by default.
+  std::optional<double> min_retrieval;
+  bool allow_loss = false;
   // Samples are cut into sequences of this length: [kMinSequenceBlocks * block size, the engine's
   // max_context], at most kMaxCalibrationRows. 0: kDefaultSequenceTokens, or max_context if that is
   // less.
@@ -90,8 +104,7 @@ struct CalibrationResult {
 //   match_dynamic            every head's mean gate under dynamic thresholds (frozen_threshold.h)
 //   head_density             match_dynamic's constants, shifted together until the counted head
 //                            density is within kDensityTolerance on the calibration sequences;
-//                            without a predictor the constants are those of one soft density for
-//                            every head
+//                            without a predictor the relative threshold that meets it
 //   union_density            likewise, until the union density is met
 //   dynamic_union_density    likewise, until the union density is that of dynamic thresholds,
 //   within
@@ -101,6 +114,11 @@ struct CalibrationResult {
 //   max_perplexity_increase  likewise, the sparsest shift that keeps documents of their own within
 //                            the bound, by the upper end of the 95 % interval; refused if the
 //                            held-out documents exceed it as measured
+//   retained_mass            the sparsest relative threshold that keeps this share of full
+//                            attention's softmax on the calibration sequences, by the lower end of
+//                            the 95 % interval; refused if the held-out documents keep less
+//
+// Without a predictor both are chosen on the calibration sequences, which nothing else needs.
 //
 // With a predictor the constants of match_dynamic are better than one soft density for every head:
 // they lose less perplexity at equal density. z per head is chosen under the shifted constants,
@@ -108,10 +126,11 @@ struct CalibrationResult {
 // before the fine one.
 //
 // Errors: INVALID_ARGUMENT naming the field; too little text for the target's verdict
-// (kMinVerdictTokens) is one. FAILED_PRECONDITION: UNSUPPORTED_BY_MODEL (match_dynamic or
-// dynamic_union_density without a predictor, a floor without a gate), TARGET_UNREACHABLE with the
-// nearest value, and those of SolveFrozenThresholds. CANCELLED within a step after `stop` is
-// requested. Any error that the engine ends a pass with.
+// (kMinVerdictTokens) is one. FAILED_PRECONDITION: UNSUPPORTED_BY_MODEL (match_dynamic,
+// dynamic_union_density, z or z_recall without a predictor, retained_mass with one, a floor or
+// tempered keys without a gate, an index that has no relative thresholds), TARGET_UNREACHABLE with
+// the nearest value, those of JudgePromises and of SolveFrozenThresholds. CANCELLED within a step
+// after `stop` is requested. Any error that the engine ends a pass with.
 absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
                                             const CalibrationObserver& observer,
                                             const std::stop_token& stop);

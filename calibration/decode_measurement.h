@@ -10,13 +10,22 @@
 
 namespace eta {
 
+// Share of full attention's softmax on the keys that heads attended to.
+struct RetainedMass {
+  double mean = 0.0;  // over rows, layers and query heads
+  double p1 = 0.0;    // 1st percentile over rows and layers, of means over query heads; to 1e-4
+  std::vector<float> rows;  // behind the mean: of each row, in order
+  friend bool operator==(const RetainedMass&, const RetainedMass&) = default;
+};
+
 struct DecodeMeasurement {
-  double perplexity = 0.0;       // of the tokens after these rows; 0: no loss was asked for
-  double head_density = 1.0;     // eta-semantics.md, "What is counted"; full attention: 1
-  double union_density = 1.0;    // likewise
-  std::optional<double> recall;  // absent: not asked for; 1 if no key was above its threshold
-  int64_t rows = 0;              // the rows behind the perplexity, or else behind the densities
-  std::vector<float> losses;     // behind the perplexity: nats of each token, in order
+  double perplexity = 0.0;           // of the tokens after these rows; 0: no loss was asked for
+  double head_density = 1.0;         // eta-semantics.md, "What is counted"; full attention: 1
+  double union_density = 1.0;        // likewise
+  std::optional<double> recall;      // absent: not asked for; 1 if no key was above its threshold
+  int64_t rows = 0;                  // the rows behind the perplexity, or else behind the densities
+  std::vector<float> losses;         // behind the perplexity: nats of each token, in order
+  std::optional<RetainedMass> mass;  // absent: not asked for
   friend bool operator==(const DecodeMeasurement&, const DecodeMeasurement&) = default;
 };
 
@@ -27,6 +36,9 @@ class DecodeMeter {
   DecodeMeasurement Measurement() const;
 
  private:
+  void AddMass(const PassOutcome& outcome);
+  std::optional<RetainedMass> Mass() const;
+
   double loss_ = 0.0;
   std::vector<float> losses_;
   double head_ = 0.0;
@@ -35,6 +47,8 @@ class DecodeMeter {
   int64_t above_ = 0;
   int64_t above_admitted_ = 0;
   bool recall_ = false;
+  std::vector<float> row_masses_;
+  std::vector<int64_t> mass_bins_;  // rows and layers, by their mass; empty: no mass was measured
 };
 
 }  // namespace eta

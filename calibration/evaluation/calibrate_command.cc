@@ -39,17 +39,27 @@ struct CalibrateCommand {
   std::optional<double> union_density;
   std::optional<double> max_perplexity_increase;
   std::optional<double> dynamic_union_density;
+  std::optional<double> retained_mass;
   bool match_dynamic = false;
   std::optional<double> z_recall;
   std::optional<float> z;
   float offset = 0.0f;
   std::optional<std::string> floor;
+  std::optional<int32_t> sink_blocks;
+  std::optional<std::string> reads;
+  std::optional<std::string> special_keys;
+  std::optional<float> min_mass;
+  std::optional<double> min_retrieval;
+  bool allow_loss = false;
   std::vector<std::string> labels;
   std::string name = "profile";
   std::string output;
   bool json = false;
 
   void Register(CLI::App& command);
+  void RegisterTarget(CLI::App& command);
+  void RegisterDefaults(CLI::App& command);
+  void RegisterPromises(CLI::App& command);
   ProfileTarget Target(const ModelConfig& config) const;
   absl::StatusOr<std::unique_ptr<Engine>> StartEngine() const;
   absl::Status ReadSamples(const Engine& engine, CalibrationJob& job) const;
@@ -81,16 +91,36 @@ void CalibrateCommand::Register(CLI::App& command) {
                   "documents")
       ->check([](const std::string& number) { return CheckReal(number, 0.0, kMaxHeldOut); })
       ->capture_default_str();
-  const auto share = [](const std::string& number) { return CheckReal(number, 0.0, 1.0); };
+  RegisterTarget(command);
+  RegisterDefaults(command);
+  RegisterPromises(command);
+  command
+      .add_option("--label", labels, "KEY=VALUE, kept in the profile; may be given several times")
+      ->allow_extra_args(false);
+  command.add_option("--name", name, "The profile's name")->capture_default_str();
+  command.add_option("--output", output, "File to write the profile to (JSON)")->required();
+  command.add_flag("--json", json, "Write the outcome to stdout as JSON");
+}
+
+std::string CheckShare(const std::string& number) {
+  return CheckReal(number, 0.0, 1.0);
+}
+
+void CalibrateCommand::RegisterTarget(CLI::App& command) {
   CLI::Option_group* target =
       command.add_option_group("target",
                                "What the profile is to reach; none: --dynamic_union_density=0.5, "
                                "of a model that predicts no "
                                "thresholds --max_perplexity_increase=0.5");
   target->add_option("--head_density", head_density, "Share of keys that a head attends to")
-      ->check(share);
+      ->check(CheckShare);
   target->add_option("--union_density", union_density, "Share of keys that a KV head reads")
-      ->check(share);
+      ->check(CheckShare);
+  target
+      ->add_option("--retained_mass", retained_mass,
+                   "As sparse as keeping this share of full attention's mass allows; of a model "
+                   "that predicts no thresholds")
+      ->check(CheckShare);
   target
       ->add_option("--max_perplexity_increase", max_perplexity_increase,
                    "As sparse as a perplexity of so many percent over full attention's allows")
@@ -104,11 +134,15 @@ void CalibrateCommand::Register(CLI::App& command) {
   target->add_flag("--match_dynamic", match_dynamic,
                    "The soft density of dynamic thresholds, head by head");
   target->require_option(0, 1);
+}
+
+// What becomes the profile's defaults.
+void CalibrateCommand::RegisterDefaults(CLI::App& command) {
   command
       .add_option("--z_recall", z_recall,
                   "z of each head: the smallest that admits this share of the keys above its "
                   "threshold")
-      ->check(share);
+      ->check(CheckShare);
   command
       .add_option("--z", z,
                   "Width of the bound in deviations, of every head [1.5 with a floor, 2 without]")
@@ -121,11 +155,31 @@ void CalibrateCommand::Register(CLI::App& command) {
                   "Weight of pruned keys: uniform or none [uniform for gated models]")
       ->check(CLI::IsMember({"uniform", "none"}));
   command
-      .add_option("--label", labels, "KEY=VALUE, kept in the profile; may be given several times")
-      ->allow_extra_args(false);
-  command.add_option("--name", name, "The profile's name")->capture_default_str();
-  command.add_option("--output", output, "File to write the profile to (JSON)")->required();
-  command.add_flag("--json", json, "Write the outcome to stdout as JSON");
+      .add_option("--sink_blocks", sink_blocks,
+                  "First blocks that are always read [the model's default]")
+      ->check(CLI::Range(0, ModelConfig::kMaxSinkBlocks));
+  command
+      .add_option("--reads", reads,
+                  "What a head attends to: its own blocks, or all that are shared with its group "
+                  "[the model's default]")
+      ->check(CLI::IsMember({"own", "shared"}));
+  command
+      .add_option("--special_keys", special_keys,
+                  "Keys of control tokens: attend, or temper to exp(0) [the model's default]")
+      ->check(CLI::IsMember({"attend", "temper"}));
+  command
+      .add_option("--min_mass", min_mass,
+                  "Requests that keep less of full attention's mass go on with full attention")
+      ->check(CheckShare);
+}
+
+void CalibrateCommand::RegisterPromises(CLI::App& command) {
+  command
+      .add_option("--min_retrieval", min_retrieval,
+                  "Refuse unless this share of the needles that full attention finds is found [1]")
+      ->check(CheckShare);
+  command.add_flag("--allow_loss", allow_loss,
+                   "Write a profile even if it costs more than 3 % perplexity, or a needle");
 }
 
 ProfileTarget CalibrateCommand::Target(const ModelConfig& config) const {
@@ -137,6 +191,7 @@ ProfileTarget CalibrateCommand::Target(const ModelConfig& config) const {
   if (dynamic_union_density) {
     return {ProfileTargetKind::kDynamicUnionDensity, *dynamic_union_density};
   }
+  if (retained_mass) return {ProfileTargetKind::kRetainedMass, *retained_mass};
   return match_dynamic ? ProfileTarget{} : DefaultTarget(config);
 }
 
@@ -207,8 +262,14 @@ absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const
                         .z_recall = z_recall,
                         .z = z,
                         .offset = offset,
+                        .sink_blocks = sink_blocks,
+                        .min_mass = min_mass,
+                        .min_retrieval = min_retrieval,
+                        .allow_loss = allow_loss,
                         .sequence_tokens = sequence_tokens};
   if (floor) job.uniform_floor = *floor == "uniform";
+  if (reads) job.shared_reads = *reads == "shared";
+  if (special_keys) job.temper_special = *special_keys == "temper";
   for (const std::string& label : labels) {
     const size_t equals = label.find('=');
     if (equals == std::string::npos) return InvalidField("label", "must be KEY=VALUE");
@@ -276,7 +337,8 @@ void AddCalibrateCommand(CLI::App& app, absl::Status& status) {
   command->Register(*sub);
   sub->footer(
       "Documents are cut into sequences, and held out whole: two at least, three for\n"
-      "--max_perplexity_increase. What is measured is measured on the second half of each\n"
+      "--max_perplexity_increase of a model that predicts thresholds. What is measured is measured "
+      "on the second half of each\n"
       "sequence as decode rows, the first half being the prompt. See calibration/README.md.");
   sub->callback([command, &status] { status = command->Run(); });
 }

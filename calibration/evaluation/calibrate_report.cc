@@ -13,9 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<const char*, 5> kTargets = {"match_dynamic", "head_density", "union_density",
-                                                 "max_perplexity_increase",
-                                                 "dynamic_union_density"};
+constexpr std::array<const char*, 6> kTargets = {"match_dynamic",         "head_density",
+                                                 "union_density",         "max_perplexity_increase",
+                                                 "dynamic_union_density", "retained_mass"};
 
 const char* KindName(ProfileTargetKind kind) {
   return kTargets[static_cast<size_t>(kind)];
@@ -33,6 +33,43 @@ std::string Line(const char* name, const DecodeMeasurement& measured,
 Json AsJson(const std::optional<PercentInterval>& interval) {
   if (!interval) return nullptr;
   return {{"low", interval->low}, {"high", interval->high}};
+}
+
+Json AsJson(const std::optional<NeedleHits>& hits) {
+  if (!hits) return nullptr;
+  return {
+      {"asked", hits->asked}, {"full", hits->full}, {"frozen", hits->frozen}, {"kept", hits->kept}};
+}
+
+template <typename Number>
+Json AsJson(const std::optional<Number>& number) {
+  return number ? Json(*number) : Json(nullptr);
+}
+
+// "c -4.28, 1 sink blocks, reads shared": the thresholds that were chosen, and what goes with them.
+std::string OperatingPoint(const ProfileContent& content) {
+  const std::string thresholds = content.relative_c
+                                     ? absl::StrFormat("relative, c %g", *content.relative_c)
+                                     : absl::StrCat("one per head, z ", content.z);
+  return absl::StrFormat("thresholds %s; offset %g, %d sink blocks, reads %s, special keys %s\n",
+                         thresholds, content.offset, content.sink_blocks,
+                         content.shared_reads ? "shared" : "own",
+                         content.temper_special ? "tempered" : "attended");
+}
+
+std::string Retrieval(const ProfileEvidence& evidence) {
+  std::string text;
+  if (evidence.retained_mass) {
+    absl::StrAppendFormat(&text, "mass kept: %.4f, 1st percentile %.4f\n", *evidence.retained_mass,
+                          *evidence.retained_mass_p1);
+  }
+  for (const auto& [kind, hits] :
+       {std::pair{"single", evidence.single_needles}, std::pair{"multi", evidence.multi_needles}}) {
+    if (!hits) continue;
+    absl::StrAppendFormat(&text, "%s needles: %d of %d; full attention %d, %d of them kept\n", kind,
+                          hits->frozen, hits->asked, hits->full, hits->kept);
+  }
+  return text;
 }
 
 Json AsJson(const DecodeMeasurement& measured) {
@@ -77,7 +114,7 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
   absl::StrAppend(
       &table, absl::StrFormat("reached on the others: head %.4f, union %.4f, soft %.4f\n",
                               reached.head_density, reached.union_density, reached.soft_density));
-  return table;
+  return table + OperatingPoint(result.content) + Retrieval(evidence);
 }
 
 std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& result) {
@@ -101,6 +138,11 @@ std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& 
         {"choice", evidence.choice_documents},
         {"held_out", evidence.held_out_documents},
         {"equal", evidence.equal_documents}}},
+      {"relative_threshold", AsJson(content.relative_c)},
+      {"retained_mass", AsJson(evidence.retained_mass)},
+      {"retained_mass_p1", AsJson(evidence.retained_mass_p1)},
+      {"single_needles", AsJson(evidence.single_needles)},
+      {"multi_needles", AsJson(evidence.multi_needles)},
       {"increase_over_full", AsJson(evidence.increase_over_full)},
       {"increase_over_dynamic", AsJson(evidence.increase_over_dynamic)},
       {"reached",

@@ -38,15 +38,22 @@ class Writer {
   void Numbers(const std::vector<float>& values) {
     for (const float value : values) Number(value);
   }
-  void Optional(const std::optional<double>& value) {
-    Number(static_cast<uint8_t>(value.has_value()));
+  void Boolean(bool value) { Number(static_cast<uint8_t>(value)); }
+  template <typename T>
+  void Optional(const std::optional<T>& value) {
+    Boolean(value.has_value());
     if (value) Number(*value);
   }
   void Optional(const std::optional<PercentInterval>& interval) {
-    Number(static_cast<uint8_t>(interval.has_value()));
+    Boolean(interval.has_value());
     if (!interval) return;
     Number(interval->low);
     Number(interval->high);
+  }
+  void Optional(const std::optional<NeedleHits>& hits) {
+    Boolean(hits.has_value());
+    if (!hits) return;
+    for (const int64_t count : {hits->asked, hits->full, hits->frozen, hits->kept}) Number(count);
   }
   void Raw(std::string_view bytes) { bytes_ += bytes; }
 
@@ -89,13 +96,20 @@ class Reader {
     values.resize(count);
     for (float& value : values) Number(value);
   }
-  void Optional(std::optional<double>& value) {
+  void Boolean(bool& value) { value = Flag(); }
+  template <typename T>
+  void Optional(std::optional<T>& value) {
     if (Flag()) Number(value.emplace());
   }
   void Optional(std::optional<PercentInterval>& interval) {
     if (!Flag()) return;
     Number(interval.emplace().low);
     Number(interval->high);
+  }
+  void Optional(std::optional<NeedleHits>& hits) {
+    if (!Flag()) return;
+    NeedleHits& read = hits.emplace();
+    for (int64_t* count : {&read.asked, &read.full, &read.frozen, &read.kept}) Number(*count);
   }
   // Reads a byte that must be 0 or 1.
   bool Flag() {
@@ -157,6 +171,16 @@ void VisitNumbers(Stream& stream, Content& content, int32_t schema) {
   stream.Number(content.evidence.choice_documents);
   stream.Number(content.evidence.held_out_documents);
   stream.Number(content.evidence.equal_documents);
+  if (schema < 3) return;
+  stream.Optional(content.evidence.retained_mass);
+  stream.Optional(content.evidence.retained_mass_p1);
+  stream.Optional(content.evidence.single_needles);
+  stream.Optional(content.evidence.multi_needles);
+  stream.Number(content.sink_blocks);
+  stream.Boolean(content.shared_reads);
+  stream.Boolean(content.temper_special);
+  stream.Optional(content.min_mass);
+  stream.Optional(content.relative_c);
 }
 
 void WriteContent(const ProfileContent& content, int32_t schema, Writer& out) {
@@ -169,7 +193,7 @@ void WriteContent(const ProfileContent& content, int32_t schema, Writer& out) {
   out.Text(content.tokenizer_fingerprint);
   VisitNumbers(out, content, schema);
   out.Numbers(content.thresholds);
-  out.Number(static_cast<uint8_t>(!content.z_per_head.empty()));
+  out.Boolean(!content.z_per_head.empty());
   out.Numbers(content.z_per_head);
 }
 
@@ -193,7 +217,7 @@ bool ReadContent(Reader& in, int32_t schema, ProfileContent& content) {
   // cannot wrap: both were found to be 1 or more, and have 31 bits
   const uint64_t heads = uint64_t(geometry.layers) * uint64_t(geometry.query_heads);
   if (heads > kMaxProfileThresholds) return false;
-  in.Numbers(heads, content.thresholds);
+  in.Numbers(content.relative_c ? 0 : heads, content.thresholds);
   if (in.Flag()) in.Numbers(heads, content.z_per_head);
   return !in.failed();
 }

@@ -4,9 +4,12 @@
 // "ETAP", u32 schema version, tenant, name, i64 version, i64 create time, request id, payload
 // digest, content, checksum. The content is: labels (u32 count, then pairs in order of their keys),
 // fingerprints, geometry, offset, z, floor, target, reached, evidence, thresholds, u8 and z per
-// head. Schema 1 ends the evidence before its intervals. The checksum is 64 hexadecimal digits of
-// SHA-256 over all bytes before it. Two records have the same bytes, of one schema, exactly if they
-// are equal. A stored record of schema 1 stays as it is and reads as it did.
+// head. After the evidence of schema 3 come sink blocks, shared reads, tempered special keys, least
+// mass and relative threshold; with the latter there are no thresholds. Schema 2 has none of these,
+// and ends the evidence before the retained mass; schema 1 before its intervals. The checksum is 64
+// hexadecimal digits of SHA-256 over all bytes before it. Two records have the same bytes, of one
+// schema, exactly if they are equal. A stored record of an older schema stays as it is and reads as
+// it did.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +29,8 @@ absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record);
 // bytes of a newer schema.
 absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes);
 
-// SHA-256 of the content alone, as bytes of `schema`, 1 to kProfileSchemaVersion. It is the same
-// under any tenant, name and version.
+// SHA-256 of the content alone, as bytes of `schema`, 1 to kProfileSchemaVersion, which must have a
+// place for all of it. It is the same under any tenant, name and version.
 absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content,
                                                  int32_t schema = kProfileSchemaVersion);
 

@@ -23,9 +23,11 @@ constexpr size_t kMaxDepth = 3;
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 constexpr int32_t kMaxSize = std::numeric_limits<int32_t>::max();
 constexpr std::array<std::string_view, 2> kFloors = {"none", "uniform"};
-constexpr std::array<std::string_view, 5> kTargets = {"match_dynamic", "head_density",
-                                                      "union_density", "max_perplexity_increase",
-                                                      "dynamic_union_density"};
+constexpr std::array<std::string_view, 2> kReads = {"own", "shared"};
+constexpr std::array<std::string_view, 2> kSpecialKeys = {"attend", "temper"};
+constexpr std::array<std::string_view, 6> kTargets = {
+    "match_dynamic",           "head_density",          "union_density",
+    "max_perplexity_increase", "dynamic_union_density", "retained_mass"};
 
 void Write(const std::vector<float>& values, const ProfileGeometry& geometry, JsonWriter& json) {
   json.BeginArray();
@@ -35,6 +37,29 @@ void Write(const std::vector<float>& values, const ProfileGeometry& geometry, Js
     if ((i + 1) % size_t(geometry.query_heads) == 0) json.End();
   }
   json.End();
+}
+
+void Write(std::string_view key, const std::optional<NeedleHits>& hits, JsonWriter& json) {
+  json.Key(key);
+  if (!hits) {
+    json.Value(nullptr);
+    return;
+  }
+  json.BeginObject();
+  json.Key("asked").Value(hits->asked);
+  json.Key("full").Value(hits->full);
+  json.Key("frozen").Value(hits->frozen);
+  json.Key("kept").Value(hits->kept);
+  json.End();
+}
+
+void Write(std::string_view key, const std::optional<float>& value, JsonWriter& json) {
+  json.Key(key);
+  if (value) {
+    json.Value(*value);
+  } else {
+    json.Value(nullptr);
+  }
 }
 
 void Write(const ProfileEvidence& evidence, JsonWriter& json) {
@@ -73,6 +98,10 @@ void Write(const ProfileEvidence& evidence, JsonWriter& json) {
   json.Key("choice_documents").Value(evidence.choice_documents);
   json.Key("held_out_documents").Value(evidence.held_out_documents);
   json.Key("equal_documents").Value(evidence.equal_documents);
+  or_null("retained_mass", evidence.retained_mass);
+  or_null("retained_mass_p1", evidence.retained_mass_p1);
+  Write("single_needles", evidence.single_needles, json);
+  Write("multi_needles", evidence.multi_needles, json);
   json.End();
 }
 
@@ -145,6 +174,18 @@ absl::Status ReadInterval(JsonFields& fields, const std::string& field,
   return ends.Finish();
 }
 
+absl::Status ReadNeedles(JsonFields& fields, const std::string& field,
+                         std::optional<NeedleHits>& hits) {
+  if (fields.IsNull(field)) return absl::OkStatus();
+  JsonFields counts(fields.Object(field), "evidence." + field + ".");
+  NeedleHits& read = hits.emplace();
+  read.asked = counts.Integer("asked", 0, kMaxInteger);
+  read.full = counts.Integer("full", 0, kMaxInteger);
+  read.frozen = counts.Integer("frozen", 0, kMaxInteger);
+  read.kept = counts.Integer("kept", 0, kMaxInteger);
+  return counts.Finish();
+}
+
 absl::Status ReadEvidence(const Json& object, int64_t schema, ProfileEvidence& evidence) {
   JsonFields fields(object, "evidence.");
   evidence.perplexity_full = fields.Number("perplexity_full");
@@ -171,10 +212,31 @@ absl::Status ReadEvidence(const Json& object, int64_t schema, ProfileEvidence& e
   evidence.choice_documents = fields.Integer("choice_documents", 0, kMaxInteger);
   evidence.held_out_documents = fields.Integer("held_out_documents", 0, kMaxInteger);
   evidence.equal_documents = fields.Integer("equal_documents", 0, kMaxInteger);
-  for (const absl::Status& status : {fields.Finish(), over_full, over_dynamic}) {
+  absl::Status single, multi;
+  if (schema >= 3) {
+    evidence.retained_mass = NumberOrNull(fields, "retained_mass");
+    evidence.retained_mass_p1 = NumberOrNull(fields, "retained_mass_p1");
+    single = ReadNeedles(fields, "single_needles", evidence.single_needles);
+    multi = ReadNeedles(fields, "multi_needles", evidence.multi_needles);
+  }
+  for (const absl::Status& status : {fields.Finish(), over_full, over_dynamic, single, multi}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+std::optional<float> FloatOrNull(JsonFields& fields, const std::string& field) {
+  const std::optional<double> value = NumberOrNull(fields, field);
+  return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
+}
+
+// What schema 3 added to a profile's defaults, and its kind.
+void ReadSchema3(JsonFields& fields, ProfileContent& content) {
+  content.sink_blocks = static_cast<int32_t>(fields.Integer("sink_blocks", 0, kMaxSize));
+  content.shared_reads = Choice(fields, "reads", kReads) == 1;
+  content.temper_special = Choice(fields, "special_keys", kSpecialKeys) == 1;
+  content.min_mass = FloatOrNull(fields, "min_mass");
+  content.relative_c = FloatOrNull(fields, "relative_threshold");
 }
 
 absl::Status CheckHeader(const Json& json) {
@@ -218,6 +280,11 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   json.Key("offset").Value(content.offset);
   json.Key("z").Value(content.z);
   json.Key("floor").Value(kFloors[static_cast<size_t>(content.floor)]);
+  json.Key("sink_blocks").Value(content.sink_blocks);
+  json.Key("reads").Value(kReads[content.shared_reads ? 1 : 0]);
+  json.Key("special_keys").Value(kSpecialKeys[content.temper_special ? 1 : 0]);
+  Write("min_mass", content.min_mass, json);
+  Write("relative_threshold", content.relative_c, json);
   json.Key("target").BeginObject();
   json.Key("kind").Value(kTargets[static_cast<size_t>(content.target.kind)]);
   json.Key("value").Value(content.target.value);
@@ -228,7 +295,12 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   json.Key("union_density").Value(content.reached.union_density);
   json.End();
   Write(content.evidence, json.Key("evidence"));
-  Write(content.thresholds, content.geometry, json.Key("thresholds"));
+  json.Key("thresholds");
+  if (content.relative_c) {
+    json.Value(nullptr);
+  } else {
+    Write(content.thresholds, content.geometry, json);
+  }
   json.Key("z_per_head");
   if (content.z_per_head.empty()) {
     json.Value(nullptr);
@@ -267,11 +339,16 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   content.offset = static_cast<float>(fields.Number("offset"));
   content.z = static_cast<float>(fields.Number("z"));
   content.floor = static_cast<ProfileFloor>(Choice(fields, "floor", kFloors));
+  if (schema >= 3) ReadSchema3(fields, content);
   const absl::Status target = ReadTarget(fields.Object("target"), content.target);
   const absl::Status reached = ReadReached(fields.Object("reached"), content.reached);
   const absl::Status evidence = ReadEvidence(fields.Object("evidence"), schema, content.evidence);
   const size_t width = static_cast<size_t>(content.geometry.query_heads);
-  content.thresholds = ReadRows(fields, "thresholds", width);
+  if (!content.relative_c) {
+    content.thresholds = ReadRows(fields, "thresholds", width);
+  } else if (!fields.IsNull("thresholds")) {
+    fields.Fail("thresholds", "must be null beside relative_threshold");
+  }
   if (!fields.IsNull("z_per_head")) {
     content.z_per_head = ReadRows(fields, "z_per_head", width);
     if (content.z_per_head.empty()) fields.Fail("z_per_head", "must be null or as thresholds");

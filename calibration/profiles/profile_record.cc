@@ -21,6 +21,7 @@ constexpr size_t kMaxLabelBytes = 255;
 constexpr int32_t kMaxLayers = 1024;
 constexpr int32_t kMaxHeads = 1024;
 constexpr int32_t kMaxBlock = 1024;
+constexpr int32_t kMaxSinkBlocks = 1024;
 
 bool IsSha256(std::string_view digest) {
   return digest.size() == 64 && std::all_of(digest.begin(), digest.end(), [](char c) {
@@ -64,6 +65,21 @@ absl::Status CheckGeometry(const ProfileGeometry& geometry) {
   return absl::OkStatus();
 }
 
+// A relative profile has nothing that its rule does not read.
+absl::Status CheckRelative(const ProfileContent& content) {
+  RETURN_IF_ERROR(
+      CheckRange("relative_threshold", *content.relative_c, -kMaxRelativeC, kMaxRelativeC));
+  const auto none = [](const char* field, const char* rule) {
+    return InvalidField(field, absl::StrCat(rule, " beside relative_threshold"));
+  };
+  if (!content.thresholds.empty()) return none("thresholds", "must be absent");
+  if (!content.z_per_head.empty()) return none("z_per_head", "must be absent");
+  if (content.z != 0.0f) return none("z", "must be 0");
+  if (content.floor != ProfileFloor::kNone) return none("floor", "must be none");
+  if (content.temper_special) return none("special_keys", "must be attend");
+  return absl::OkStatus();
+}
+
 absl::Status CheckPerHead(const ProfileContent& content) {
   // cannot wrap: after CheckGeometry
   const size_t heads = size_t(content.geometry.layers) * size_t(content.geometry.query_heads);
@@ -94,6 +110,7 @@ absl::Status CheckTarget(const ProfileTarget& target) {
       return InvalidField("target.value", "must be 0 for match_dynamic");
     case ProfileTargetKind::kHeadDensity:
     case ProfileTargetKind::kUnionDensity:
+    case ProfileTargetKind::kRetainedMass:
       if (target.value > 0.0 && target.value <= 1.0) return absl::OkStatus();
       return InvalidField("target.value", "must be in (0, 1]");
     case ProfileTargetKind::kMaxPerplexityIncrease:
@@ -103,6 +120,20 @@ absl::Status CheckTarget(const ProfileTarget& target) {
   return InvalidField("target.kind", "is unknown");
 }
 
+// Targets that name dynamic thresholds have constants; a retained mass has a relative threshold.
+absl::Status CheckTargetOfKind(const ProfileContent& content) {
+  const ProfileTargetKind kind = content.target.kind;
+  const bool relative = content.relative_c.has_value();
+  const bool mass = kind == ProfileTargetKind::kRetainedMass;
+  const bool dynamic =
+      kind == ProfileTargetKind::kMatchDynamic || kind == ProfileTargetKind::kDynamicUnionDensity;
+  if (!(mass && !relative) && !(dynamic && relative)) return absl::OkStatus();
+  return InvalidField("target.kind", relative
+                                         ? "names dynamic thresholds, and relative_threshold is "
+                                           "of a model without them"
+                                         : "retained_mass needs relative_threshold");
+}
+
 absl::Status CheckInterval(const std::string& field,
                            const std::optional<PercentInterval>& interval) {
   if (!interval) return absl::OkStatus();
@@ -110,6 +141,24 @@ absl::Status CheckInterval(const std::string& field,
     return absl::OkStatus();
   }
   return InvalidField(field, "must be two finite numbers, -100 <= low <= high");
+}
+
+absl::Status CheckRetainedMass(const ProfileEvidence& evidence) {
+  if (evidence.retained_mass.has_value() != evidence.retained_mass_p1.has_value()) {
+    return InvalidField("evidence.retained_mass_p1", "must be there if retained_mass is");
+  }
+  RETURN_IF_ERROR(CheckRange("evidence.retained_mass", evidence.retained_mass.value_or(0), 0, 1));
+  return CheckRange("evidence.retained_mass_p1", evidence.retained_mass_p1.value_or(0), 0, 1);
+}
+
+absl::Status CheckNeedles(const std::string& field, const std::optional<NeedleHits>& hits) {
+  if (!hits) return absl::OkStatus();
+  const NeedleHits& h = *hits;
+  if (h.kept >= 0 && h.kept <= h.full && h.kept <= h.frozen && h.full <= h.asked &&
+      h.frozen <= h.asked) {
+    return absl::OkStatus();
+  }
+  return InvalidField(field, "must be counts, 0 <= kept <= full, frozen <= asked");
 }
 
 absl::Status CheckEvidence(const ProfileEvidence& evidence) {
@@ -134,6 +183,9 @@ absl::Status CheckEvidence(const ProfileEvidence& evidence) {
     }
     RETURN_IF_ERROR(CheckRange(path, *value, 0, 1));
   }
+  RETURN_IF_ERROR(CheckRetainedMass(evidence));
+  RETURN_IF_ERROR(CheckNeedles("evidence.single_needles", evidence.single_needles));
+  RETURN_IF_ERROR(CheckNeedles("evidence.multi_needles", evidence.multi_needles));
   RETURN_IF_ERROR(CheckInterval("evidence.increase_over_full", evidence.increase_over_full));
   RETURN_IF_ERROR(CheckInterval("evidence.increase_over_dynamic", evidence.increase_over_dynamic));
   if (evidence.increase_over_dynamic && !evidence.perplexity_dynamic) {
@@ -223,14 +275,19 @@ absl::Status CheckProfileContent(const ProfileContent& content) {
   RETURN_IF_ERROR(CheckFingerprint("model_fingerprint", content.model_fingerprint));
   RETURN_IF_ERROR(CheckFingerprint("tokenizer_fingerprint", content.tokenizer_fingerprint));
   RETURN_IF_ERROR(CheckGeometry(content.geometry));
-  RETURN_IF_ERROR(CheckPerHead(content));
+  RETURN_IF_ERROR(content.relative_c ? CheckRelative(content) : CheckPerHead(content));
   RETURN_IF_ERROR(CheckRange("offset", content.offset, -AttentionChoice::kMaxOffset,
                              AttentionChoice::kMaxOffset));
   RETURN_IF_ERROR(CheckRange("z", content.z, 0, AttentionChoice::kMaxZ));
   if (content.floor != ProfileFloor::kNone && content.floor != ProfileFloor::kUniform) {
     return InvalidField("floor", "is unknown");
   }
+  RETURN_IF_ERROR(CheckRange("sink_blocks", content.sink_blocks, 0, kMaxSinkBlocks));
+  if (content.min_mass && !(*content.min_mass > 0.0f && *content.min_mass <= 1.0f)) {
+    return InvalidField("min_mass", "must be in (0, 1]");
+  }
   RETURN_IF_ERROR(CheckTarget(content.target));
+  RETURN_IF_ERROR(CheckTargetOfKind(content));
   for (const auto& [field, value] : {std::pair{"soft_density", content.reached.soft_density},
                                      std::pair{"head_density", content.reached.head_density},
                                      std::pair{"union_density", content.reached.union_density}}) {

@@ -17,7 +17,7 @@
 namespace eta {
 
 // The schema that this build writes. It also reads older ones.
-inline constexpr int32_t kProfileSchemaVersion = 2;
+inline constexpr int32_t kProfileSchemaVersion = 3;
 
 struct ProfileGeometry {
   int32_t layers = 0;       // L, 1 to 1024
@@ -36,6 +36,7 @@ enum class ProfileTargetKind : uint8_t {
   kMaxPerplexityIncrease = 3,  // percent of full attention's perplexity, [0, 1000]
   // Union density as dynamic thresholds read; percent of their perplexity, [0, 1000], as the bound.
   kDynamicUnionDensity = 4,
+  kRetainedMass = 5,  // share of full attention's softmax, (0, 1]; relative thresholds only
 };
 struct ProfileTarget {
   ProfileTargetKind kind = ProfileTargetKind::kMatchDynamic;
@@ -46,7 +47,7 @@ struct ProfileTarget {
 // Densities on the sequences that the thresholds were chosen on, each in [0, 1] (eta-semantics.md,
 // "What is counted").
 struct ReachedDensities {
-  double soft_density = 0.0;  // on the calibration sequences
+  double soft_density = 0.0;  // on the calibration sequences; 0 with relative thresholds
   double head_density = 0.0;
   double union_density = 0.0;
   friend bool operator==(const ReachedDensities&, const ReachedDensities&) = default;
@@ -57,6 +58,15 @@ struct PercentInterval {
   double low = 0.0;
   double high = 0.0;
   friend bool operator==(const PercentInterval&, const PercentInterval&) = default;
+};
+
+// Needles hidden in text and asked for at its end (calibration/promises/retrieval_windows.h).
+struct NeedleHits {
+  int64_t asked = 0;   // at least 0, and not below the others
+  int64_t full = 0;    // found by full attention
+  int64_t frozen = 0;  // found by the frozen thresholds
+  int64_t kept = 0;    // found by both; at most full and frozen
+  friend bool operator==(const NeedleHits&, const NeedleHits&) = default;
 };
 
 // Measurements on held-out text in decode-like block-sparse evaluation.
@@ -88,6 +98,15 @@ struct ProfileEvidence {
   int64_t choice_documents = 0;
   int64_t held_out_documents = 0;
   int64_t equal_documents = 0;  // left out, since they were equal to another
+
+  // What follows is missing in profiles of schemas 1 and 2.
+  // Share of full attention's softmax on the keys that heads attended to, [0, 1]: the mean over
+  // rows, layers and query heads, and the 1st percentile over rows and layers. Both or none.
+  std::optional<double> retained_mass;
+  std::optional<double> retained_mass_p1;
+  // One needle in a window, and several of which one is asked for. Absent: not measured.
+  std::optional<NeedleHits> single_needles;
+  std::optional<NeedleHits> multi_needles;
   friend bool operator==(const ProfileEvidence&, const ProfileEvidence&) = default;
 };
 
@@ -101,11 +120,20 @@ struct ProfileContent {
   std::string model_fingerprint;              // SHA-256, 64 lower-case hexadecimal digits
   std::string tokenizer_fingerprint;          // likewise
   ProfileGeometry geometry;
-  std::vector<float> thresholds;  // tau, [L, HQ], finite; kept to the bit
-  std::vector<float> z_per_head;  // [L, HQ], each in [0, 16]; empty: `z` for every head
-  float offset = 0.0f;            // a, [-100, 100]
-  float z = 0.0f;                 // [0, 16]
+  // A profile has one of two kinds of thresholds: constants of a model with a predictor, or one
+  // relative threshold (eta-semantics.md, "Relative thresholds") of a model without. A relative
+  // profile has no constants, no z (0), no floor, and attends to special keys.
+  std::optional<float> relative_c;  // c, [-100, 100]; kept to the bit
+  std::vector<float> thresholds;    // tau, [L, HQ], finite; kept to the bit
+  std::vector<float> z_per_head;    // [L, HQ], each in [0, 16]; empty: `z` for every head
+  float offset = 0.0f;              // a, [-100, 100]
+  float z = 0.0f;                   // [0, 16]
   ProfileFloor floor = ProfileFloor::kNone;
+  // These four are 0, false, false and absent in profiles of schemas 1 and 2.
+  int32_t sink_blocks = 0;  // [0, 1024]
+  bool shared_reads = false;
+  bool temper_special = false;
+  std::optional<float> min_mass;  // (0, 1]
   ProfileTarget target;
   ReachedDensities reached;
   ProfileEvidence evidence;
@@ -127,6 +155,7 @@ struct ProfileRecord {
 using ProfilePtr = std::shared_ptr<const ProfileRecord>;
 
 inline constexpr size_t kMaxProfileThresholds = 65536;
+inline constexpr float kMaxRelativeC = 100.0f;             // of either sign
 inline constexpr double kMaxPerplexityIncrease = 1000.0;   // percent
 inline constexpr double kDefaultPerplexityIncrease = 0.5;  // percent, where a target names none
 

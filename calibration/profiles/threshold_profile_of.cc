@@ -14,9 +14,16 @@ std::shared_ptr<const ThresholdProfile> ThresholdProfileOf(const ProfileContent&
   profile->num_query_heads = content.geometry.query_heads;
   profile->thresholds = content.thresholds;
   profile->head_z = content.z_per_head;
+  profile->relative_c = content.relative_c;
   profile->offset = content.offset;
-  profile->z = content.z;
-  profile->uniform_floor = content.floor == ProfileFloor::kUniform;
+  if (!content.relative_c) {  // which has none of these three
+    profile->z = content.z;
+    profile->uniform_floor = content.floor == ProfileFloor::kUniform;
+    profile->temper_special = content.temper_special;
+  }
+  profile->sink_blocks = content.sink_blocks;
+  profile->shared_reads = content.shared_reads;
+  profile->min_mass = content.min_mass;
   profile->model_fingerprint = content.model_fingerprint;
   profile->tokenizer_fingerprint = content.tokenizer_fingerprint;
   profile->block_size = content.geometry.block_size;

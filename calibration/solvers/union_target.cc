@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -103,6 +104,34 @@ ShiftResult AsResult(const Point& point, const Search& search) {
           .measurements = static_cast<int>(search.points().size())};
 }
 
+// The sparsest point whose value is fit, else TARGET_UNREACHABLE with the nearest one's.
+template <typename Fits, typename Nearer>
+absl::StatusOr<ShiftResult> Sparsest(const std::string& field, double target, const Search& search,
+                                     const Fits& fits, const Nearer& nearer) {
+  const std::vector<Point>& points = search.points();
+  const Point* sparsest = nullptr;
+  for (const Point& point : points) {
+    if (!fits(point.value)) continue;
+    if (sparsest == nullptr || point.shift > sparsest->shift) sparsest = &point;
+  }
+  if (sparsest != nullptr) return AsResult(*sparsest, search);
+  const Point& nearest = *std::min_element(
+      points.begin(), points.end(),
+      [&nearer](const Point& a, const Point& b) { return nearer(a.value, b.value); });
+  return TargetUnreachable(field, target, nearest.value, {{"shift", absl::StrCat(nearest.shift)}});
+}
+
+// `measure`, of values that must lie in [0, 1].
+MeasureShift Shares(const std::string& field, const MeasureShift& measure) {
+  return [&measure, field](double shift) -> absl::StatusOr<double> {
+    absl::StatusOr<double> share = measure(shift);
+    if (share.ok() && !(*share >= 0.0 && *share <= 1.0)) {
+      return absl::InternalError(absl::StrCat(field, ": measured ", *share));
+    }
+    return share;
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<ShiftResult> SolveDensityShift(const std::string& field, double target,
@@ -112,13 +141,7 @@ absl::StatusOr<ShiftResult> SolveDensityShift(const std::string& field, double t
   if (!(tolerance >= 0.0 && tolerance <= 1.0))
     return InvalidField("tolerance", "must be in [0, 1]");
   RETURN_IF_ERROR(CheckSearch(search));
-  const MeasureShift checked = [&](double shift) -> absl::StatusOr<double> {
-    absl::StatusOr<double> density = measure(shift);
-    if (density.ok() && !(*density >= 0.0 && *density <= 1.0)) {
-      return absl::InternalError(absl::StrCat(field, ": measured ", *density));
-    }
-    return density;
-  };
+  const MeasureShift checked = Shares(field, measure);
   Search found(search, {.level = target, .falling = true, .tolerance = tolerance}, checked);
   RETURN_IF_ERROR(found.Run());
   const Point& nearest = *std::min_element(found.points().begin(), found.points().end(),
@@ -157,17 +180,24 @@ absl::StatusOr<ShiftResult> SolvePerplexityShift(double full_perplexity,
   const Level level = {.level = max_increase_percent, .falling = false, .tolerance = {}};
   Search found(search, level, increase);
   RETURN_IF_ERROR(found.Run());
-  const Point* sparsest = nullptr;
-  for (const Point& point : found.points()) {
-    const bool fits = point.value <= max_increase_percent;
-    if (fits && (sparsest == nullptr || point.shift > sparsest->shift)) sparsest = &point;
-  }
-  if (sparsest != nullptr) return AsResult(*sparsest, found);
-  const Point& nearest =
-      *std::min_element(found.points().begin(), found.points().end(),
-                        [](const Point& a, const Point& b) { return a.value < b.value; });
-  return TargetUnreachable(kField, max_increase_percent, nearest.value,
-                           {{"shift", absl::StrCat(nearest.shift)}});
+  return Sparsest(
+      kField, max_increase_percent, found,
+      [max_increase_percent](double value) { return value <= max_increase_percent; },
+      std::less<>());
+}
+
+absl::StatusOr<ShiftResult> SolveMassShift(double least, const ShiftSearch& search,
+                                           const MeasureShift& measure) {
+  constexpr char kField[] = "target.retained_mass";
+  if (!(least > 0.0 && least <= 1.0)) return InvalidField(kField, "must be in (0, 1]");
+  RETURN_IF_ERROR(CheckSearch(search));
+  const MeasureShift checked = Shares(kField, measure);
+  // A mass that is just met may grow sparser: it lies above this level.
+  const Level level = {.level = std::nextafter(least, 0.0), .falling = true, .tolerance = {}};
+  Search found(search, level, checked);
+  RETURN_IF_ERROR(found.Run());
+  return Sparsest(
+      kField, least, found, [least](double value) { return value >= least; }, std::greater<>());
 }
 
 std::vector<float> ShiftThresholds(std::span<const double> constants, double shift) {

@@ -1,6 +1,6 @@
-// One shift of all constants, chosen by measurement: until a measured density (union or head, of a
-// decode-like run) meets its target, or as sparse as the perplexity of held-out text allows
-// (eta-semantics.md, "Profile").
+// One shift of all constants, or of a relative threshold, chosen by measurement: until a measured
+// density (union or head, of a decode-like run) meets its target, or as sparse as a bound on the
+// perplexity or on the retained mass allows (eta-semantics.md, "Profile").
 //
 // A measurement runs the model, so the search takes as few as it can. It begins at shift 0 and
 // doubles its step until the wanted level lies between two measurements. Then it narrows that
@@ -31,7 +31,8 @@ using MeasureShift = std::function<absl::StatusOr<double>(double shift)>;
 
 struct ShiftResult {
   double shift = 0.0;
-  double value = 0.0;  // measured at the shift: a density, or the increase of perplexity in percent
+  // Measured at the shift: a density, the increase of perplexity in percent, or a retained mass.
+  double value = 0.0;
   int measurements = 0;
 };
 
@@ -53,6 +54,12 @@ absl::StatusOr<ShiftResult> SolvePerplexityShift(double full_perplexity,
                                                  double max_increase_percent,
                                                  const ShiftSearch& search,
                                                  const MeasureShift& measure);
+
+// The largest measured shift that keeps a mass of at least `least`, in (0, 1]; otherwise like
+// SolvePerplexityShift. FailedPrecondition with the largest measured mass. Internal for a mass
+// outside [0, 1].
+absl::StatusOr<ShiftResult> SolveMassShift(double least, const ShiftSearch& search,
+                                           const MeasureShift& measure);
 
 // Returns constants + shift as a profile stores them.
 std::vector<float> ShiftThresholds(std::span<const double> constants, double shift);

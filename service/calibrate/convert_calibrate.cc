@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -126,6 +127,72 @@ absl::Status SetFloor(const v1::CalibrateRequest& message, const EngineInfo& inf
   }
 }
 
+// Of a field that names one of two ways, or none.
+template <typename Value>
+absl::Status SetChoice(const char* field, Value value, Value no, Value yes,
+                       std::optional<bool>& choice) {
+  if (static_cast<int>(value) == 0) return absl::OkStatus();
+  if (value != no && value != yes) {
+    return InvalidField(field, "this value is not known to this server");
+  }
+  choice = value == yes;
+  return absl::OkStatus();
+}
+
+// Sinks, reads, special keys and the least mass.
+absl::Status SetDefaults(const v1::CalibrateRequest& message, const EngineInfo& info,
+                         CalibrationJob& job) {
+  if (message.has_sink_blocks()) {
+    job.sink_blocks = message.sink_blocks();
+    if (auto s = CheckRange("sink_blocks", *job.sink_blocks, 0, ModelConfig::kMaxSinkBlocks);
+        !s.ok())
+      return s;
+  }
+  if (auto s =
+          SetChoice("reads", message.reads(), v1::READS_OWN, v1::READS_SHARED, job.shared_reads);
+      !s.ok())
+    return s;
+  if (auto s = SetChoice("special_keys", message.special_keys(), v1::SPECIAL_KEYS_ATTEND,
+                         v1::SPECIAL_KEYS_TEMPER, job.temper_special);
+      !s.ok())
+    return s;
+  if (job.temper_special.value_or(false) && info.config.gate == Gate::kNone) {
+    return Unsupported("special_keys: tempered special keys need a model with a gate");
+  }
+  if (!message.has_min_mass()) return absl::OkStatus();
+  job.min_mass = message.min_mass();
+  return CheckShare("min_mass", *job.min_mass, 1.0);
+}
+
+absl::Status SetPromises(const v1::CalibrateRequest& message, CalibrationJob& job) {
+  job.allow_loss = message.allow_loss();
+  if (!message.has_min_retrieval()) return absl::OkStatus();
+  job.min_retrieval = message.min_retrieval();
+  return CheckShare("min_retrieval", *job.min_retrieval, 1.0);
+}
+
+// What only one kind of thresholds has, constants or a relative one.
+absl::Status CheckKind(const EngineInfo& info, const CalibrationJob& job) {
+  if (info.config.has_predictor) {
+    if (job.target.kind != ProfileTargetKind::kRetainedMass) return absl::OkStatus();
+    return Unsupported("target.retained_mass: this model predicts thresholds");
+  }
+  if (job.target.kind == ProfileTargetKind::kMatchDynamic) {
+    return Unsupported("target.match_dynamic: this model predicts no thresholds");
+  }
+  if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity) {
+    return Unsupported("target.dynamic_union_density: this model predicts no thresholds");
+  }
+  constexpr char kNoBound[] =
+      ": this model's thresholds are relative, and compare an estimated mass, not a bound";
+  if (job.z_recall) return Unsupported(absl::StrCat("z_recall", kNoBound));
+  if (job.z) return Unsupported(absl::StrCat("z", kNoBound));
+  if (info.config.has_relative_thresholds()) return absl::OkStatus();
+  return Unsupported(
+      "model: predicts no thresholds, and relative ones need an index of kind outlier "
+      "(--index=outlier)");
+}
+
 absl::Status SetNumbers(const v1::CalibrateRequest& message, const EngineInfo& info,
                         const Limits& limits, CalibrationJob& job) {
   if (message.has_held_out()) {
@@ -137,14 +204,6 @@ absl::Status SetNumbers(const v1::CalibrateRequest& message, const EngineInfo& i
     const auto target = ToTarget("target", message.target());
     if (!target.ok()) return target.status();
     job.target = *target;
-  }
-  if (!info.config.has_predictor) {
-    if (job.target.kind == ProfileTargetKind::kMatchDynamic) {
-      return Unsupported("target.match_dynamic: this model predicts no thresholds");
-    }
-    if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity) {
-      return Unsupported("target.dynamic_union_density: this model predicts no thresholds");
-    }
   }
   if (message.has_z_recall()) {
     job.z_recall = message.z_recall();
@@ -162,6 +221,9 @@ absl::Status SetNumbers(const v1::CalibrateRequest& message, const EngineInfo& i
     if (auto s = CheckRange("z", *job.z, 0.0, AttentionChoice::kMaxZ); !s.ok()) return s;
   }
   if (auto s = SetFloor(message, info, job); !s.ok()) return s;
+  if (auto s = SetDefaults(message, info, job); !s.ok()) return s;
+  if (auto s = SetPromises(message, job); !s.ok()) return s;
+  if (auto s = CheckKind(info, job); !s.ok()) return s;
   if (message.has_sequence_tokens()) {
     job.sequence_tokens = message.sequence_tokens();
     return CheckSequenceTokens(job.sequence_tokens, info, limits);

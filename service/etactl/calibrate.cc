@@ -71,6 +71,18 @@ absl::Status FillLabels(const CalibrateFlags& flags, v1::CalibrateRequest* reque
   return absl::OkStatus();
 }
 
+void AddPromiseOptions(CLI::App* command, CalibrateFlags* flags) {
+  command
+      ->add_option("--min_retrieval", flags->min_retrieval,
+                   "Refuse unless this share of the needles that full attention finds is found; "
+                   "default: all of them")
+      ->group("Promises");
+  command
+      ->add_flag("--allow_loss", flags->allow_loss,
+                 "Store a profile even if it costs more than 3 % perplexity, or a needle")
+      ->group("Promises");
+}
+
 void AddStoringOptions(CLI::App* command, CalibrateFlags* flags) {
   CLI::Option* create =
       command->add_flag("--create_only", flags->create_only, "Refuse if the name is taken")
@@ -110,8 +122,8 @@ CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
   command->add_option(
       "--target", flags->target,
       "dynamic-union-density[=PERCENT], union-density=SHARE, head-density=SHARE, "
-      "max-perplexity-increase=PERCENT or match-dynamic; default: what dynamic "
-      "thresholds read, at most 0.5 % above their perplexity; of a model that predicts "
+      "max-perplexity-increase=PERCENT, retained-mass=SHARE or match-dynamic; default: what "
+      "dynamic thresholds read, at most 0.5 % above their perplexity; of a model that predicts "
       "none max-perplexity-increase=0.5");
   command->add_option("--z_recall", flags->z_recall,
                       "A z per head, so that this share of the keys that matter is read; "
@@ -126,6 +138,20 @@ CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
       ->add_option("--floor", flags->floor,
                    "What pruned keys weigh: none or uniform; default uniform if the model is gated")
       ->check(CLI::IsMember({"none", "uniform"}));
+  command->add_option("--sink_blocks", flags->sink_blocks,
+                      "First blocks that are always read; default: the model's");
+  command
+      ->add_option("--reads", flags->reads,
+                   "What a head attends to: its own blocks or all that are shared with its group; "
+                   "default: the model's")
+      ->check(CLI::IsMember({"own", "shared"}));
+  command
+      ->add_option("--special_keys", flags->special_keys,
+                   "Keys of control tokens: attend, or temper to exp(0); default: the model's")
+      ->check(CLI::IsMember({"attend", "temper"}));
+  command->add_option("--min_mass", flags->min_mass,
+                      "Requests that keep less of full attention's mass go on with full attention");
+  AddPromiseOptions(command, flags);
   AddStoringOptions(command, flags);
   command->add_flag("--json", flags->json,
                     "Every event as one JSON object per line; the last is the profile");
@@ -158,6 +184,8 @@ absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text) {
     target.set_head_density(value);
   } else if (read && kind == "union-density") {
     target.set_union_density(value);
+  } else if (read && kind == "retained-mass") {
+    target.set_retained_mass(value);
   } else if (read && dynamic) {
     target.mutable_dynamic_union_density()->set_max_perplexity_increase(value);
   } else if (read && percent) {
@@ -165,7 +193,8 @@ absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text) {
   } else {
     return absl::InvalidArgumentError(
         absl::StrCat("--target: not dynamic-union-density[=PERCENT], union-density=SHARE, "
-                     "head-density=SHARE, max-perplexity-increase=PERCENT or match-dynamic: ",
+                     "head-density=SHARE, max-perplexity-increase=PERCENT, retained-mass=SHARE or "
+                     "match-dynamic: ",
                      text));
   }
   return target;
@@ -189,6 +218,14 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   if (flags.z) request.set_z(*flags.z);
   if (flags.floor == "none") request.set_floor(v1::FLOOR_NONE);
   if (flags.floor == "uniform") request.set_floor(v1::FLOOR_UNIFORM);
+  if (flags.sink_blocks) request.set_sink_blocks(*flags.sink_blocks);
+  if (flags.reads == "own") request.set_reads(v1::READS_OWN);
+  if (flags.reads == "shared") request.set_reads(v1::READS_SHARED);
+  if (flags.special_keys == "attend") request.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
+  if (flags.special_keys == "temper") request.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
+  if (flags.min_mass) request.set_min_mass(*flags.min_mass);
+  if (flags.min_retrieval) request.set_min_retrieval(*flags.min_retrieval);
+  if (flags.allow_loss) request.set_allow_loss(true);
   if (flags.create_only) request.set_expected_version(0);
   if (flags.expected_version) request.set_expected_version(*flags.expected_version);
   if (flags.request_id) request.set_request_id(*flags.request_id);
@@ -246,7 +283,10 @@ int RunCalibrate(const CalibrateFlags& flags) {
   }
   const grpc::Status status = reader->Finish();
   display.Clear();
-  if (profile.has_value() && !flags.json) std::fputs(DescribeProfile(*profile).c_str(), stdout);
+  if (profile.has_value() && !flags.json) {
+    std::fputs((DescribeProfile(*profile) + "\n" + Verdict(profile->evidence()) + "\n").c_str(),
+               stdout);
+  }
   std::fflush(stdout);
   if (!status.ok() && interrupt.happened()) return kInterrupted;
   if (!status.ok()) {

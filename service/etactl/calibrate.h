@@ -25,8 +25,12 @@ struct CalibrateFlags {
 
   std::optional<double> held_out, z_recall;
   std::optional<int32_t> sequence_tokens;
-  std::optional<float> offset, z;
-  std::string floor;  // "none", "uniform"; empty: the model's default
+  std::optional<float> offset, z, min_mass;
+  // "none" or "uniform", "own" or "shared", "attend" or "temper"; empty: the model's default.
+  std::string floor, reads, special_keys;
+  std::optional<int32_t> sink_blocks;
+  std::optional<double> min_retrieval;
+  bool allow_loss = false;
 
   bool create_only = false;
   std::optional<int64_t> expected_version;
@@ -40,7 +44,8 @@ struct CalibrateFlags {
 CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags);
 
 // Parses "match-dynamic", "head-density=0.3", "union-density=0.35", "max-perplexity-increase=1%",
-// "dynamic-union-density" or "dynamic-union-density=1%" (the sign may be left out).
+// "dynamic-union-density", "dynamic-union-density=1%" (the sign may be left out) or
+// "retained-mass=0.95".
 // INVALID_ARGUMENT with a sentence for the user.
 absl::StatusOr<v1::CalibrationTarget> ParseTarget(const std::string& text);
 

@@ -32,12 +32,22 @@ void SetTarget(const ProfileTarget& in, v1::CalibrationTarget& out) {
     case ProfileTargetKind::kDynamicUnionDensity:
       out.mutable_dynamic_union_density()->set_max_perplexity_increase(in.value);
       break;
+    case ProfileTargetKind::kRetainedMass:
+      out.set_retained_mass(in.value);
+      break;
   }
 }
 
 void SetInterval(const PercentInterval& in, v1::PercentInterval& out) {
   out.set_low(in.low);
   out.set_high(in.high);
+}
+
+void SetNeedles(const NeedleHits& in, v1::NeedleHits& out) {
+  out.set_asked(in.asked);
+  out.set_full(in.full);
+  out.set_frozen(in.frozen);
+  out.set_kept(in.kept);
 }
 
 void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
@@ -66,6 +76,21 @@ void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
   out.set_choice_documents(in.choice_documents);
   out.set_held_out_documents(in.held_out_documents);
   out.set_equal_documents(in.equal_documents);
+  if (in.retained_mass) out.set_retained_mass(*in.retained_mass);
+  if (in.retained_mass_p1) out.set_retained_mass_p1(*in.retained_mass_p1);
+  if (in.single_needles) SetNeedles(*in.single_needles, *out.mutable_single_needles());
+  if (in.multi_needles) SetNeedles(*in.multi_needles, *out.mutable_multi_needles());
+}
+
+// The defaults of requests.
+void SetOperatingPoint(const ProfileContent& in, v1::Profile& out) {
+  out.set_offset(in.offset);
+  out.set_z(in.z);
+  out.set_floor(in.floor == ProfileFloor::kUniform ? v1::FLOOR_UNIFORM : v1::FLOOR_NONE);
+  out.set_sink_blocks(in.sink_blocks);
+  out.set_reads(in.shared_reads ? v1::READS_SHARED : v1::READS_OWN);
+  out.set_special_keys(in.temper_special ? v1::SPECIAL_KEYS_TEMPER : v1::SPECIAL_KEYS_ATTEND);
+  if (in.min_mass) out.set_min_mass(*in.min_mass);
 }
 
 }  // namespace
@@ -85,9 +110,8 @@ v1::Profile ToMessage(const ProfileRecord& record) {
   geometry.set_block_size(content.geometry.block_size);
   geometry.set_sub_block(content.geometry.sub_block);
   SetTarget(content.target, *message.mutable_target());
-  message.set_offset(content.offset);
-  message.set_z(content.z);
-  message.set_floor(content.floor == ProfileFloor::kUniform ? v1::FLOOR_UNIFORM : v1::FLOOR_NONE);
+  SetOperatingPoint(content, message);
+  if (content.relative_c) message.set_relative_threshold(*content.relative_c);
   message.mutable_thresholds()->Add(content.thresholds.begin(), content.thresholds.end());
   message.mutable_z_per_head()->Add(content.z_per_head.begin(), content.z_per_head.end());
   v1::ReachedDensities& reached = *message.mutable_reached();
@@ -114,8 +138,8 @@ v1::ProfileSummary ToMessage(const ProfileSummary& summary) {
 }
 
 absl::StatusOr<ProfileTarget> ToTarget(const std::string& field, const v1::CalibrationTarget& in) {
-  const auto density = [&](ProfileTargetKind kind, const std::string& name,
-                           double value) -> absl::StatusOr<ProfileTarget> {
+  const auto share = [&](ProfileTargetKind kind, const std::string& name,
+                         double value) -> absl::StatusOr<ProfileTarget> {
     if (value > 0.0 && value <= 1.0) return ProfileTarget{.kind = kind, .value = value};
     return InvalidField(absl::StrCat(field, ".", name), "must be greater than 0 and at most 1");
   };
@@ -131,9 +155,11 @@ absl::StatusOr<ProfileTarget> ToTarget(const std::string& field, const v1::Calib
     case v1::CalibrationTarget::kMatchDynamic:
       return ProfileTarget{.kind = ProfileTargetKind::kMatchDynamic, .value = 0.0};
     case v1::CalibrationTarget::kHeadDensity:
-      return density(ProfileTargetKind::kHeadDensity, "head_density", in.head_density());
+      return share(ProfileTargetKind::kHeadDensity, "head_density", in.head_density());
     case v1::CalibrationTarget::kUnionDensity:
-      return density(ProfileTargetKind::kUnionDensity, "union_density", in.union_density());
+      return share(ProfileTargetKind::kUnionDensity, "union_density", in.union_density());
+    case v1::CalibrationTarget::kRetainedMass:
+      return share(ProfileTargetKind::kRetainedMass, "retained_mass", in.retained_mass());
     case v1::CalibrationTarget::kMaxPerplexityIncrease:
       return percent(ProfileTargetKind::kMaxPerplexityIncrease, "max_perplexity_increase",
                      in.max_perplexity_increase());
@@ -148,8 +174,8 @@ absl::StatusOr<ProfileTarget> ToTarget(const std::string& field, const v1::Calib
       break;
   }
   return InvalidField(field,
-                      "one of match_dynamic, head_density, union_density, "
-                      "max_perplexity_increase and dynamic_union_density must be set");
+                      "one of match_dynamic, head_density, union_density, max_perplexity_increase, "
+                      "dynamic_union_density and retained_mass must be set");
 }
 
 }  // namespace eta

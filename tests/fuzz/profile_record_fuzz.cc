@@ -31,6 +31,39 @@ int32_t Dimension(InputReader& reader) {
   return reader.Byte() % 16 == 0 ? reader.Int(-2, 1100) : reader.Int(1, 4);
 }
 
+std::optional<eta::NeedleHits> Needles(InputReader& reader) {
+  if (!reader.Bool()) return std::nullopt;
+  const int64_t asked = reader.Int(-1, 20);
+  const int64_t full = reader.Int(-1, 20);
+  const int64_t frozen = reader.Int(-1, 20);
+  return eta::NeedleHits{asked, full, frozen, reader.Int(-1, 20)};
+}
+
+// Last, so that older inputs mean what they meant.
+void Schema3(InputReader& reader, eta::ProfileContent& content) {
+  const uint8_t there = reader.Byte();
+  eta::ProfileEvidence& evidence = content.evidence;
+  if ((there & 1) != 0) evidence.retained_mass = Number(reader);
+  if ((there & 2) != 0) evidence.retained_mass_p1 = Number(reader);
+  if ((there & 4) != 0) evidence.single_needles = Needles(reader);
+  if ((there & 8) != 0) evidence.multi_needles = Needles(reader);
+  if ((there & 16) != 0) content.min_mass = static_cast<float>(Number(reader));
+  if ((there & 32) != 0) content.sink_blocks = reader.Int(-1, 1100);
+  content.shared_reads = (there & 64) != 0;
+  content.temper_special = (there & 128) != 0;
+  const uint8_t kind = reader.Byte();
+  if (kind % 2 == 0) return;
+  content.relative_c = static_cast<float>((kind & 2) != 0 ? Number(reader) : -3.9);
+  // Sound more often than not: what a relative profile must not have is left out.
+  if ((kind & 4) != 0) return;
+  content.thresholds.clear();
+  content.z_per_head.clear();
+  content.z = 0.0f;
+  content.floor = eta::ProfileFloor::kNone;
+  content.temper_special = false;
+  content.target = {eta::ProfileTargetKind::kRetainedMass, (kind & 8) != 0 ? Number(reader) : 0.9};
+}
+
 eta::ProfileContent Content(InputReader& reader) {
   eta::ProfileContent content;
   content.model_fingerprint = Digest(reader);
@@ -88,6 +121,7 @@ eta::ProfileContent Content(InputReader& reader) {
         &evidence.choice_documents, &evidence.held_out_documents, &evidence.equal_documents}) {
     if ((known & 4) != 0) *count = reader.Int(-1, 40);
   }
+  Schema3(reader, content);
   return content;
 }
 

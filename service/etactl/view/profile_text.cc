@@ -63,11 +63,52 @@ std::string DescribeDocuments(const v1::ProfileEvidence& evidence) {
   return text + "\n";
 }
 
+// "12 of 12", "5 of 6 (full attention 6)".
+std::string FoundOf(const v1::NeedleHits& hits) {
+  std::string text = absl::StrFormat("%d of %d", hits.frozen(), hits.asked());
+  if (hits.full() != hits.asked() || hits.frozen() != hits.full()) {
+    absl::StrAppendFormat(&text, " (full attention %d)", hits.full());
+  }
+  return text;
+}
+
+std::string DescribeRetrieval(const v1::ProfileEvidence& evidence) {
+  std::string text;
+  if (evidence.has_retained_mass()) {
+    absl::StrAppendFormat(&text, "mass kept: %.4f, 1st percentile %.4f\n", evidence.retained_mass(),
+                          evidence.retained_mass_p1());
+  }
+  if (!evidence.has_single_needles()) return text;
+  absl::StrAppendFormat(&text, "needles: single %s, multi %s\n", FoundOf(evidence.single_needles()),
+                        FoundOf(evidence.multi_needles()));
+  return text;
+}
+
 std::string DescribeZ(const v1::Profile& profile) {
   if (profile.z_per_head().empty()) return absl::StrFormat("z %g", profile.z());
   double sum = 0.0;
   for (const float z : profile.z_per_head()) sum += z;
   return absl::StrFormat("z per head (mean %.2f)", sum / profile.z_per_head_size());
+}
+
+// The thresholds and what goes with their kind.
+std::string DescribeThresholds(const v1::Profile& profile) {
+  const v1::ProfileGeometry& geometry = profile.geometry();
+  std::string text =
+      profile.has_relative_threshold()
+          ? absl::StrFormat("thresholds: relative, c %g, offset %g", profile.relative_threshold(),
+                            profile.offset())
+          : absl::StrFormat("thresholds: %d layers x %d heads, offset %g, %s, floor %s",
+                            geometry.layers(), geometry.query_heads(), profile.offset(),
+                            DescribeZ(profile),
+                            profile.floor() == v1::FLOOR_UNIFORM ? "uniform" : "none");
+  absl::StrAppendFormat(&text, ", blocks of %d tokens\n", geometry.block_size());
+  absl::StrAppendFormat(
+      &text, "reads: %s, %d sink blocks, special keys %s",
+      profile.reads() == v1::READS_SHARED ? "shared" : "own", profile.sink_blocks(),
+      profile.special_keys() == v1::SPECIAL_KEYS_TEMPER ? "tempered" : "attended");
+  if (profile.has_min_mass()) absl::StrAppendFormat(&text, ", least mass %g", profile.min_mass());
+  return text + "\n";
 }
 
 }  // namespace
@@ -87,6 +128,8 @@ std::string DescribeTarget(const v1::CalibrationTarget& target) {
       return absl::StrFormat(
           "the dynamic thresholds' union density, perplexity at most %g %% above theirs",
           target.dynamic_union_density().max_perplexity_increase());
+    case v1::CalibrationTarget::kRetainedMass:
+      return absl::StrFormat("at least %g of full attention's mass", target.retained_mass());
     default:
       return "unknown";
   }
@@ -118,7 +161,6 @@ std::string EvidenceTable(const v1::ProfileEvidence& evidence) {
 }
 
 std::string DescribeProfile(const v1::Profile& profile) {
-  const v1::ProfileGeometry& geometry = profile.geometry();
   const v1::ProfileEvidence& evidence = profile.evidence();
   std::string text = absl::StrFormat("profile %s@%d, made %s\n", WithoutControls(profile.name()),
                                      profile.version(), Readable(profile.create_time()));
@@ -128,14 +170,12 @@ std::string DescribeProfile(const v1::Profile& profile) {
     absl::StrAppend(&text, "labels: ",
                     WithoutControls(absl::StrJoin(labels, ", ", absl::PairFormatter("="))), "\n");
   }
-  absl::StrAppendFormat(
-      &text, "thresholds: %d layers x %d heads, offset %g, %s, floor %s, blocks of %d tokens\n",
-      geometry.layers(), geometry.query_heads(), profile.offset(), DescribeZ(profile),
-      profile.floor() == v1::FLOOR_UNIFORM ? "uniform" : "none", geometry.block_size());
-  absl::StrAppendFormat(&text,
-                        "target: %s; on the samples: soft density %.3f, head density %.3f, union "
-                        "density %.3f\n",
-                        DescribeTarget(profile.target()), profile.reached().soft_density(),
+  text += DescribeThresholds(profile);
+  absl::StrAppendFormat(&text, "target: %s; on the samples: ", DescribeTarget(profile.target()));
+  if (!profile.has_relative_threshold()) {
+    absl::StrAppendFormat(&text, "soft density %.3f, ", profile.reached().soft_density());
+  }
+  absl::StrAppendFormat(&text, "head density %.3f, union density %.3f\n",
                         profile.reached().head_density(), profile.reached().union_density());
   if (evidence.held_out_documents() > 0) text += DescribeDocuments(evidence);
   absl::StrAppendFormat(&text, "calibrated on %d sequences (%d tokens)",
@@ -143,7 +183,29 @@ std::string DescribeProfile(const v1::Profile& profile) {
   if (evidence.held_out_sequences() == 0) return text + ", not verified\n";
   absl::StrAppendFormat(&text, ", verified on %d held out (%d tokens):\n\n",
                         evidence.held_out_sequences(), evidence.held_out_tokens());
-  return text + EvidenceTable(evidence);
+  return text + EvidenceTable(evidence) + DescribeRetrieval(evidence);
+}
+
+std::string Verdict(const v1::ProfileEvidence& evidence) {
+  std::string text =
+      absl::StrFormat("reads %.0f %% of the cache", 100.0 * evidence.union_density());
+  absl::StrAppend(&text, ", perplexity ",
+                  Increase(evidence.perplexity_frozen(), evidence.perplexity_full()));
+  if (evidence.has_increase_over_full()) {
+    const v1::PercentInterval& interval = evidence.increase_over_full();
+    absl::StrAppendFormat(&text, " (95 %%: %.2f to %.2f)", interval.low(), interval.high());
+  }
+  if (evidence.has_retained_mass()) {
+    absl::StrAppendFormat(&text, ", mass kept %.3f (p1 %.3f)", evidence.retained_mass(),
+                          evidence.retained_mass_p1());
+  }
+  if (!evidence.has_single_needles()) return text;
+  v1::NeedleHits all = evidence.single_needles();
+  const v1::NeedleHits& multi = evidence.multi_needles();
+  all.set_asked(all.asked() + multi.asked());
+  all.set_full(all.full() + multi.full());
+  all.set_frozen(all.frozen() + multi.frozen());
+  return absl::StrCat(text, ", needles ", FoundOf(all));
 }
 
 std::string ProfileTable(const std::vector<v1::ProfileSummary>& profiles) {

@@ -42,6 +42,12 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   request.set_offset(0.25f);
   request.set_z(1.25f);
   request.set_floor(v1::FLOOR_NONE);
+  request.set_sink_blocks(3);
+  request.set_reads(v1::READS_SHARED);
+  request.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
+  request.set_min_mass(0.75f);
+  request.set_min_retrieval(0.95);
+  request.set_allow_loss(true);
   request.set_sequence_tokens(512);
   request.set_request_id("cal-1");
   grpc::ClientContext context;
@@ -70,6 +76,12 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   EXPECT_EQ(job.z, 1.25f);
   EXPECT_EQ(job.offset, 0.25f);
   EXPECT_EQ(job.uniform_floor, false);
+  EXPECT_EQ(job.sink_blocks, 3);
+  EXPECT_EQ(job.shared_reads, true);
+  EXPECT_EQ(job.temper_special, true);
+  EXPECT_EQ(job.min_mass, 0.75f);
+  EXPECT_EQ(job.min_retrieval, 0.95);
+  EXPECT_TRUE(job.allow_loss);
   EXPECT_EQ(job.sequence_tokens, 512);
 
   ASSERT_TRUE(outcome.profile.has_value());
@@ -84,6 +96,47 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   EXPECT_EQ(profile.labels().at("domain"), "law");
   EXPECT_EQ(profile.evidence().perplexity_frozen(), (*record)->content.evidence.perplexity_frozen);
   EXPECT_EQ(profile.request_id(), "cal-1");
+  const ProfileEvidence& evidence = (*record)->content.evidence;
+  EXPECT_EQ(profile.evidence().retained_mass(), evidence.retained_mass);
+  EXPECT_EQ(profile.evidence().retained_mass_p1(), evidence.retained_mass_p1);
+  EXPECT_EQ(profile.evidence().single_needles().frozen(), evidence.single_needles->frozen);
+  EXPECT_EQ(profile.evidence().multi_needles().kept(), evidence.multi_needles->kept);
+  EXPECT_FALSE(profile.has_relative_threshold());
+  EXPECT_EQ(profile.reads(), v1::READS_OWN);
+  EXPECT_EQ(profile.special_keys(), v1::SPECIAL_KEYS_ATTEND);
+  EXPECT_FALSE(profile.has_min_mass());
+}
+
+TEST_F(CalibrateTest, ARelativeProfileIsAnsweredAsOne) {
+  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                 const std::stop_token&) {
+    absl::StatusOr<CalibrationResult> made = Made(job);
+    MakeRelative(made->content);
+    return made;
+  };
+  const CalibrateOutcome outcome = Calibrate(Request());
+  ASSERT_TRUE(outcome.profile.has_value()) << outcome.status.error_message();
+  const v1::Profile& profile = *outcome.profile;
+  EXPECT_EQ(profile.relative_threshold(), -3.9f);
+  EXPECT_EQ(profile.thresholds_size(), 0);
+  EXPECT_EQ(profile.sink_blocks(), 1);
+  EXPECT_EQ(profile.reads(), v1::READS_SHARED);
+  EXPECT_EQ(profile.min_mass(), 0.9f);
+  EXPECT_EQ(profile.target().retained_mass(), 0.95);
+}
+
+TEST_F(CalibrateTest, AProfileThatWouldLoseIsNotStored) {
+  work_ = [](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+             const std::stop_token&) -> absl::StatusOr<CalibrationResult> {
+    if (job.allow_loss) return absl::InternalError("not asked for");
+    return MakeError(absl::StatusCode::kFailedPrecondition, "the profile would lose too much",
+                     {.reason = "PROFILE_LOSES", .metadata = {{"needles_kept", "3"}}});
+  };
+  const CalibrateOutcome outcome = Calibrate(Request());
+  EXPECT_EQ(outcome.status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(outcome.status), "PROFILE_LOSES");
+  EXPECT_EQ(MetadataOf(outcome.status, "needles_kept"), "3");
+  EXPECT_EQ(StoredVersion("legal"), 0);
 }
 
 TEST_F(CalibrateTest, TheSameRequestIdIsOneCalibration) {
@@ -307,6 +360,17 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
     ExpectBadField([&](R& r) { r.set_z(static_cast<float>(value)); }, "z");
   }
   ExpectBadField([](R& r) { r.set_floor(static_cast<v1::Floor>(9)); }, "floor");
+  ExpectBadField([](R& r) { r.set_reads(static_cast<v1::Reads>(3)); }, "reads");
+  ExpectBadField([](R& r) { r.set_special_keys(static_cast<v1::SpecialKeys>(3)); }, "special_keys");
+  for (const int32_t blocks : {-1, 1025}) {
+    ExpectBadField([&](R& r) { r.set_sink_blocks(blocks); }, "sink_blocks");
+  }
+  for (const double value : {0.0, 1.5, std::nan("")}) {
+    ExpectBadField([&](R& r) { r.set_min_mass(static_cast<float>(value)); }, "min_mass");
+    ExpectBadField([&](R& r) { r.set_min_retrieval(value); }, "min_retrieval");
+    ExpectBadField([&](R& r) { r.mutable_target()->set_retained_mass(value); },
+                   "target.retained_mass");
+  }
   for (const int tokens : {-1, 0, 65'536}) {
     ExpectBadField([&](R& r) { r.set_sequence_tokens(tokens); }, "sequence_tokens");
   }

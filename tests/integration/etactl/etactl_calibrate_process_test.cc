@@ -61,12 +61,13 @@ TEST_F(EtactlCalibrateProcessTest, CalibratesAndGeneratesWithTheProfile) {
   const auto calibrated =
       Calibrate("wiki", {"--label", "domain=wiki", "--z_recall=0.95", "--target=match-dynamic"});
   ASSERT_EQ(calibrated.code, 0) << calibrated.errors;
-  EXPECT_THAT(calibrated.output,
-              AllOf(HasSubstr("profile wiki@1, made 2"), HasSubstr("labels: domain=wiki\n"),
-                    HasSubstr("8 layers x 8 heads"), HasSubstr("z per head"),
-                    HasSubstr("documents: 3 calibrated on, 1 held out\n"),
-                    HasSubstr("calibrated on 3 sequences"), HasSubstr("\nfull "),
-                    HasSubstr("\ndynamic "), HasSubstr("\nfrozen ")));
+  EXPECT_THAT(
+      calibrated.output,
+      AllOf(HasSubstr("profile wiki@1, made 2"), HasSubstr("labels: domain=wiki\n"),
+            HasSubstr("8 layers x 8 heads"), HasSubstr("z per head"),
+            HasSubstr("documents: 3 calibrated on, 1 held out\n"),
+            HasSubstr("calibrated on 3 sequences"), HasSubstr("\nfull "), HasSubstr("\ndynamic "),
+            HasSubstr("\nfrozen "), HasSubstr("\nneedles: single "), HasSubstr("\nreads ")));
   EXPECT_THAT(calibrated.errors,
               AllOf(HasSubstr("1/4 collecting scores"), HasSubstr("4/4 verifying, "),
                     HasSubstr(" tokens/s, about ")));
@@ -143,6 +144,20 @@ TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
   EXPECT_EQ(Run({"profiles", "import", "/nowhere"}).code, 2);
   EXPECT_EQ(Run({"profiles", "alias", "wiki", "stable"}).code, 2);
   EXPECT_EQ(Run({"profiles"}).code, 2);
+}
+
+// Row 150 of the table of bad inputs.
+TEST_F(EtactlCalibrateProcessTest, AProfileThatLosesIsStoredIfThatIsAllowed) {
+  const std::vector<std::string> sparse = {"--target=union-density=0.42", "--floor=none", "--z=0"};
+  const auto refused = Calibrate("wiki", sparse);
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.errors, AllOf(HasSubstr("PROFILE_LOSES"), HasSubstr("would lose too much")));
+  EXPECT_EQ(Run({"profiles", "list", "--json"}).output, "");
+  std::vector<std::string> allowed = sparse;
+  allowed.push_back("--allow_loss");
+  const auto stored = Calibrate("wiki", allowed);
+  EXPECT_EQ(stored.code, 0) << stored.errors;
+  EXPECT_THAT(stored.output, HasSubstr("\nreads "));
 }
 
 TEST_F(EtactlCalibrateProcessTest, StopsAtCtrlCAndStoresNothing) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "calibration/calibrator.h"
+#include "calibration/profiles/profile_json.h"
 #include "gmock/gmock.h"
 #include "tests/testing/base/error_details.h"
 #include "tests/testing/base/temp_folder.h"
@@ -25,6 +26,7 @@ v1::CalibrateRequest Calibration(const std::string& name) {
   request.set_name(name);
   for (int i = 0; i < 4; ++i) AddIds(i, kTokens, *request.add_samples()->mutable_token_ids());
   request.set_sequence_tokens(kTokens);
+  request.set_allow_loss(true);  // of noise nothing is known
   return request;
 }
 
@@ -73,6 +75,12 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
     }
     EXPECT_FALSE(profile->evidence().has_perplexity_dynamic());
     EXPECT_EQ(profile->floor(), v1::FLOOR_NONE);
+    EXPECT_TRUE(profile->has_relative_threshold());
+    EXPECT_EQ(profile->thresholds_size(), 0);
+    EXPECT_EQ(profile->sink_blocks(), 1);
+    EXPECT_EQ(profile->reads(), v1::READS_SHARED);
+    EXPECT_EQ(profile->special_keys(), v1::SPECIAL_KEYS_ATTEND);
+    EXPECT_EQ(profile->evidence().single_needles().asked(), 6);
     const v1::AttentionUsed used = server.Generate(Prompt(), request->name());
     ASSERT_TRUE(server.status.ok()) << server.status.error_message();
     EXPECT_EQ(used.mode(), v1::ATTENTION_MODE_PROFILE);
@@ -87,7 +95,13 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
   match.mutable_target()->mutable_match_dynamic();
   v1::CalibrateRequest dynamic = Calibration("dynamic");
   dynamic.mutable_target()->mutable_dynamic_union_density();
-  for (const v1::CalibrateRequest* request : {&match, &dynamic}) {
+  v1::CalibrateRequest z = keys;
+  z.set_z(1.5f);
+  v1::CalibrateRequest recall = keys;
+  recall.set_z_recall(0.9);
+  v1::CalibrateRequest temper = keys;
+  temper.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
+  for (const v1::CalibrateRequest* request : {&match, &dynamic, &z, &recall, &temper}) {
     EXPECT_FALSE(server.Calibrate(*request).has_value());
     EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
     EXPECT_EQ(ReasonOf(server.status), "UNSUPPORTED_BY_MODEL");
@@ -102,11 +116,54 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
     const v1::ProfileEvidence& evidence = profile->evidence();
     EXPECT_LE(evidence.perplexity_frozen(), evidence.perplexity_full() * 1.005);
     EXPECT_TRUE(evidence.has_increase_over_full());
-    EXPECT_GT(evidence.choice_documents(), 0);
+    EXPECT_EQ(evidence.choice_documents(), 0) << "it was chosen on what nothing else needs";
   } else {
     // The held-out documents may differ from those that it was chosen on.
     EXPECT_EQ(ReasonOf(server.status), "TARGET_UNREACHABLE") << server.status.error_message();
   }
+}
+
+// Row 153: as an older server calibrated them.
+TEST(LlamaProfileTest, ConstantsAreStoredAndNotServed) {
+  const TempFolder folder;
+  Replica server(ETA_SOURCE_DIR "/tests/golden/llama/d64-tied-scaled",
+                 folder.path() + "/profiles.db");
+  ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
+  v1::CalibrateRequest request = Calibration("keys");
+  request.mutable_target()->set_union_density(0.7);
+  ASSERT_TRUE(server.Calibrate(request).has_value()) << server.status.error_message();
+  auto profile = ProfileFromJson(server.Export("keys"));
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  profile->name = "constants";
+  ProfileContent& content = profile->content;
+  content.relative_c.reset();
+  content.thresholds.assign(
+      static_cast<size_t>(content.geometry.layers * content.geometry.query_heads), 0.5f);
+  content.z = 2.0f;
+  server.Import(ProfileToJson(*profile).value());
+  ASSERT_TRUE(server.status.ok()) << server.status.error_message();
+  server.Generate(Prompt(), "constants");
+  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(server.status), "PROFILE_MISMATCH");
+  EXPECT_EQ(MetadataOf(server.status, "mismatch"), "thresholds");
+  server.Generate(Prompt(), "keys");
+  EXPECT_TRUE(server.status.ok()) << "a good call afterwards: " << server.status.error_message();
+}
+
+// Row 148.
+TEST(LlamaProfileTest, RelativeThresholdsNeedAnIndexOfOutliers) {
+  const TempFolder folder;
+  Replica server(ETA_SOURCE_DIR "/tests/golden/llama/d64-tied-scaled",
+                 folder.path() + "/profiles.db", {"--index=moment"});
+  ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
+  v1::CalibrateRequest request = Calibration("keys");
+  request.mutable_target()->set_union_density(0.7);
+  EXPECT_FALSE(server.Calibrate(request).has_value());
+  EXPECT_EQ(server.progress, 0);
+  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(server.status), "UNSUPPORTED_BY_MODEL");
+  server.Generate(Prompt(), "");
+  EXPECT_TRUE(server.status.ok()) << "a good call afterwards: " << server.status.error_message();
 }
 
 }  // namespace

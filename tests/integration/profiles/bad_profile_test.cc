@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/sha256.h"
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/base/error_details.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
@@ -256,10 +257,93 @@ TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
           r.mutable_target()->mutable_dynamic_union_density()->set_max_perplexity_increase(bad);
         }),
         "target.dynamic_union_density.max_perplexity_increase");
+    EXPECT_EQ(field([&](Request& r) { r.mutable_target()->set_retained_mass(bad); }),
+              "target.retained_mass");
+    EXPECT_EQ(field([&](Request& r) { r.set_min_retrieval(bad); }), "min_retrieval");
+    EXPECT_EQ(field([&](Request& r) { r.set_min_mass(static_cast<float>(bad)); }), "min_mass");
     EXPECT_EQ(field([&](Request& r) { r.set_held_out(bad); }), "held_out");
     EXPECT_EQ(field([&](Request& r) { r.set_z(static_cast<float>(bad)); }), "z");
   }
+  for (const int32_t blocks : {-1, 1025}) {
+    EXPECT_EQ(field([&](Request& r) { r.set_sink_blocks(blocks); }), "sink_blocks");
+  }
+  EXPECT_EQ(field([](Request& r) { r.set_reads(static_cast<v1::Reads>(7)); }), "reads");
+  EXPECT_EQ(field([](Request& r) { r.set_special_keys(static_cast<v1::SpecialKeys>(-1)); }),
+            "special_keys");
+  EXPECT_EQ(field([](Request& r) {
+              // Too few different tokens to hide needles made of them, and no room for sentences.
+              for (int i = 0; i < r.samples_size(); ++i) {
+                auto& ids = *r.mutable_samples(i)->mutable_token_ids()->mutable_ids();
+                for (int j = 0; j < ids.size(); ++j) ids.Set(j, 10 + (i + 1) * j % 7);
+              }
+              r.set_min_retrieval(0.95);
+            }),
+            "samples");
   server_->Get("legal");
+  EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
+}
+
+// Row 147.
+TEST_F(BadProfileTest, CalibrationsOfWhatTheModelDoesNotDoCostNothing) {
+  v1::CalibrateRequest request = SmallCalibration("legal");
+  request.mutable_target()->set_retained_mass(0.95);
+  EXPECT_FALSE(server_->Calibrate(request).has_value());
+  EXPECT_EQ(server_->progress, 0);
+  EXPECT_EQ(server_->status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(server_->status), "UNSUPPORTED_BY_MODEL");
+  EXPECT_THAT(server_->status.error_message(), HasSubstr("this model predicts thresholds"));
+}
+
+// Row 151. A model of noise finds no needle, so that none can be promised.
+TEST_F(BadProfileTest, ARetrievalThatIsNotKeptStoresNothing) {
+  v1::CalibrateRequest request = SmallCalibration("legal");
+  request.set_min_retrieval(1.0);
+  EXPECT_FALSE(server_->Calibrate(request).has_value());
+  EXPECT_EQ(server_->status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(server_->status), "TARGET_UNREACHABLE");
+  EXPECT_EQ(MetadataOf(server_->status, "target"), "1");
+  EXPECT_LT(std::stod(MetadataOf(server_->status, "nearest")), 1.0);
+  server_->Get("legal");
+  EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
+}
+
+// Row 152.
+TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
+  auto file = nlohmann::ordered_json::parse(server_->Export("good"));
+  file["name"] = "relative";
+  file["relative_threshold"] = -3.9;
+  file["thresholds"] = nullptr;
+  file["z"] = 0;
+  file["floor"] = "none";
+  file["target"] = {{"kind", "retained_mass"}, {"value", 0.95}};
+  const auto field = [&](auto change) {
+    auto changed = file;
+    change(changed);
+    server_->Import(changed.dump());
+    return BadField(server_->status);
+  };
+  using J = nlohmann::ordered_json;
+  EXPECT_EQ(field([](J&) {}), "content_sha256") << "sound but for the digest";
+  EXPECT_EQ(field([](J& j) { j["relative_threshold"] = -100.5; }), "relative_threshold");
+  EXPECT_EQ(field([](J& j) { j["relative_threshold"] = 1e39; }), "relative_threshold");
+  EXPECT_EQ(field([](J& j) { j["relative_threshold"] = "-3.9"; }), "relative_threshold");
+  EXPECT_EQ(field([](J& j) { j["relative_threshold"] = nullptr; }), "thresholds");
+  EXPECT_EQ(field([](J& j) { j["thresholds"] = J::array(); }), "thresholds");
+  EXPECT_EQ(field([](J& j) { j["z"] = 1.5; }), "z");
+  EXPECT_EQ(field([](J& j) { j["floor"] = "uniform"; }), "floor");
+  EXPECT_EQ(field([](J& j) { j["special_keys"] = "temper"; }), "special_keys");
+  EXPECT_EQ(field([](J& j) { j["special_keys"] = "drop"; }), "special_keys");
+  EXPECT_EQ(field([](J& j) { j["reads"] = "all"; }), "reads");
+  EXPECT_EQ(field([](J& j) { j["sink_blocks"] = 1025; }), "sink_blocks");
+  EXPECT_EQ(field([](J& j) { j["min_mass"] = 0; }), "min_mass");
+  EXPECT_EQ(field([](J& j) {
+              j["target"] = {{"kind", "match_dynamic"}, {"value", 0}};
+            }),
+            "target.kind");
+  EXPECT_EQ(field([](J& j) { j["evidence"]["retained_mass"] = 2; }), "evidence.retained_mass_p1");
+  EXPECT_EQ(field([](J& j) { j["evidence"]["single_needles"]["kept"] = 7; }),
+            "evidence.single_needles");
+  server_->Get("relative");
   EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
 }
 

@@ -47,8 +47,32 @@ inline ProfileContent MakeContent(uint32_t seed, int32_t layers = 2, int32_t hea
                       .calibration_documents = 9,
                       .choice_documents = 2,
                       .held_out_documents = 4,
-                      .equal_documents = 1};
+                      .equal_documents = 1,
+                      .retained_mass = 0.957,
+                      .retained_mass_p1 = 0.88,
+                      .single_needles = NeedleHits{.asked = 6, .full = 6, .frozen = 5, .kept = 5},
+                      .multi_needles = NeedleHits{.asked = 6, .full = 4, .frozen = 5, .kept = 3}};
   return content;
+}
+
+// As of a model without a predictor.
+inline void MakeRelative(ProfileContent& content) {
+  content.relative_c = -3.9f;
+  content.thresholds.clear();
+  content.z_per_head.clear();
+  content.z = 0.0f;
+  content.floor = ProfileFloor::kNone;
+  content.temper_special = false;
+  content.sink_blocks = 1;
+  content.shared_reads = true;
+  content.min_mass = 0.9f;
+  content.target = {.kind = ProfileTargetKind::kRetainedMass, .value = 0.95};
+  content.reached.soft_density = 0.0;
+  content.evidence.perplexity_dynamic.reset();
+  content.evidence.dynamic_head_density.reset();
+  content.evidence.dynamic_union_density.reset();
+  content.evidence.dynamic_recall.reset();
+  content.evidence.increase_over_dynamic.reset();
 }
 
 inline PutProfile MakePut(const std::string& name, uint32_t seed,

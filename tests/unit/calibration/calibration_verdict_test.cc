@@ -133,6 +133,33 @@ TEST(JudgeHeldOut, OtherTargetsBoundNoPerplexity) {
   }
 }
 
+TEST(JudgeHeldOut, AMassIsOfTheHeldOutDocuments) {
+  const ProfileTarget target = {ProfileTargetKind::kRetainedMass, 0.95};
+  CalibrationResult result = Result(0.0, 50.0);
+  result.frozen.mass = RetainedMass{.mean = 0.95, .p1 = 0.7, .rows = {}};
+  EXPECT_EQ(JudgeHeldOut(target, result, NotAsked), absl::OkStatus());
+  result.frozen.mass->mean = 0.9449;
+  const absl::Status status = JudgeHeldOut(target, result, NotAsked);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
+  EXPECT_EQ(detail.field, "target.retained_mass");
+  EXPECT_EQ(detail.metadata.at("target"), "0.95");
+  EXPECT_EQ(detail.metadata.at("nearest"), "0.9449");
+  EXPECT_EQ(detail.metadata.at("p1"), "0.7");
+}
+
+TEST(SetMeasurements, CarriesTheMassThatWasMeasured) {
+  CalibrationResult result = Result(0.0, 1.0);
+  ProfileEvidence evidence;
+  SetMeasurements(result, evidence);
+  EXPECT_EQ(evidence.retained_mass, std::nullopt);
+  result.frozen.mass = RetainedMass{.mean = 0.957, .p1 = 0.88, .rows = {}};
+  SetMeasurements(result, evidence);
+  EXPECT_EQ(evidence.retained_mass, 0.957);
+  EXPECT_EQ(evidence.retained_mass_p1, 0.88);
+}
+
 TEST(SetMeasurements, CarriesTheIntervals) {
   const CalibrationResult result = Result(-5.0, -4.0);
   ProfileEvidence evidence;

@@ -52,6 +52,7 @@ Engine& OnPlain() {
 CalibrationJob Job(ProfileTargetKind kind, double value = 0.0) {
   CalibrationJob job = {.id = "job", .tenant = "tenant", .target = {kind, value}};
   job.labels["domain"] = "noise";
+  job.allow_loss = true;  // of noise nothing is known
   job.sequence_tokens = kTokens;
   for (uint32_t i = 0; i < 4; ++i) job.samples.push_back(Prompt(kTokens, 10 + i));
   return job;
@@ -430,17 +431,170 @@ TEST(Calibrate, ReferenceBackendAgrees) {
               1e-3 * judge->content.evidence.perplexity_frozen);
 }
 
-TEST(Calibrate, PlainModelTakesDensities) {
-  const CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
-  const auto result = RunJob(OnPlain(), job);
+TEST(Calibrate, PlainModelGetsOneRelativeThreshold) {
+  for (const auto& [kind, value] : {std::pair{ProfileTargetKind::kUnionDensity, 0.6},
+                                    std::pair{ProfileTargetKind::kHeadDensity, 0.5}}) {
+    const CalibrationJob job = Job(kind, value);
+    const auto result = RunJob(OnPlain(), job);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const ProfileContent& content = result->content;
+    EXPECT_EQ(CheckProfileContent(content), absl::OkStatus());
+    EXPECT_TRUE(content.relative_c.has_value());
+    EXPECT_THAT(content.thresholds, IsEmpty());
+    EXPECT_EQ(content.floor, ProfileFloor::kNone);
+    EXPECT_EQ(content.z, 0.0f);
+    EXPECT_EQ(content.sink_blocks, 1);
+    EXPECT_TRUE(content.shared_reads);
+    EXPECT_EQ(content.reached.soft_density, 0.0);
+    EXPECT_FALSE(content.evidence.perplexity_dynamic);
+    EXPECT_FALSE(result->dynamic);
+    const auto measured = MeasureByHand(OnPlain(), SplitOf(job).calibration, UnderProfile(content));
+    const bool heads = kind == ProfileTargetKind::kHeadDensity;
+    EXPECT_NEAR(heads ? measured.head_density : measured.union_density, value, kDensityTolerance);
+  }
+}
+
+// There are no scores to collect, so that all documents that are not held out choose.
+TEST(Calibrate, PlainModelIsSearchedAtOnce) {
+  std::vector<CalibrationPhase> phases;
+  const CalibrationObserver observer = [&](const CalibrationProgress& progress) {
+    if (phases.empty() || phases.back() != progress.phase) phases.push_back(progress.phase);
+  };
+  CalibrationJob job = Judged(ProfileTargetKind::kMaxPerplexityIncrease, 20.0);
+  job.samples.resize(56);
+  const auto result = Calibrate(OnPlain(), job, observer, {});
   ASSERT_TRUE(result.ok()) << result.status();
-  const ProfileContent& content = result->content;
-  EXPECT_EQ(content.floor, ProfileFloor::kNone);
-  EXPECT_EQ(content.z, 2.0f);
-  EXPECT_FALSE(content.evidence.perplexity_dynamic);
-  EXPECT_FALSE(result->dynamic);
-  const auto measured = MeasureByHand(OnPlain(), SplitOf(job).calibration, UnderProfile(content));
-  EXPECT_NEAR(measured.union_density, 0.6, kDensityTolerance);
+  EXPECT_THAT(phases, ::testing::ElementsAre(CalibrationPhase::kSearch, CalibrationPhase::kVerify));
+  const ProfileEvidence& evidence = result->content.evidence;
+  EXPECT_EQ(evidence.calibration_documents, 42);
+  EXPECT_EQ(evidence.choice_documents, 0);
+  EXPECT_EQ(evidence.held_out_documents, 14);
+  EXPECT_LE(evidence.perplexity_frozen, evidence.perplexity_full * 1.2);
+}
+
+TEST(Calibrate, DefaultsOfRequestsAreTheJobsOrTheModels) {
+  CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.7);
+  job.sink_blocks = 2;
+  job.shared_reads = false;
+  job.min_mass = 0.75f;
+  job.offset = 0.5f;
+  const auto plain = RunJob(OnPlain(), job);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->content.sink_blocks, 2);
+  EXPECT_FALSE(plain->content.shared_reads);
+  EXPECT_EQ(plain->content.min_mass, 0.75f);
+  EXPECT_EQ(plain->content.offset, 0.5f);
+  job.temper_special = true;
+  job.sink_blocks = 1;
+  job.shared_reads = true;
+  const auto gated = RunJob(OnGated(), job);
+  ASSERT_TRUE(gated.ok()) << gated.status();
+  EXPECT_EQ(gated->content.sink_blocks, 1);
+  EXPECT_TRUE(gated->content.shared_reads);
+  EXPECT_TRUE(gated->content.temper_special);
+  const auto measured =
+      MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(gated->content));
+  EXPECT_NEAR(measured.union_density, 0.7, kDensityTolerance);
+  const auto usual = RunJob(OnGated(), MatchJob());
+  ASSERT_TRUE(usual.ok()) << usual.status();
+  EXPECT_EQ(usual->content.sink_blocks, 0);
+  EXPECT_FALSE(usual->content.shared_reads);
+  EXPECT_FALSE(usual->content.temper_special);
+  EXPECT_EQ(usual->content.min_mass, std::nullopt);
+}
+
+TEST(Calibrate, KeepsTheMassThatIsAskedFor) {
+  double densest = 1.01;
+  for (const double least : {0.99, 0.8}) {
+    CalibrationJob job = Judged(ProfileTargetKind::kRetainedMass, least);
+    job.samples.resize(56);
+    const auto result = RunJob(OnPlain(), job);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const ProfileEvidence& evidence = result->content.evidence;
+    EXPECT_GE(evidence.retained_mass, least);
+    EXPECT_LE(evidence.retained_mass_p1, evidence.retained_mass);
+    EXPECT_EQ(result->content.target, job.target);
+    EXPECT_EQ(evidence.choice_documents, 0);
+    EXPECT_LT(evidence.union_density, densest);
+    densest = evidence.union_density;
+  }
+}
+
+TEST(Calibrate, EveryProfileSaysWhatItKeeps) {
+  for (Engine* engine : {&OnGated(), &OnPlain()}) {
+    const auto result = RunJob(*engine, Job(ProfileTargetKind::kUnionDensity, 0.6));
+    ASSERT_TRUE(result.ok()) << result.status();
+    const ProfileEvidence& evidence = result->content.evidence;
+    ASSERT_TRUE(evidence.retained_mass.has_value());
+    EXPECT_GT(*evidence.retained_mass, 0.3);
+    EXPECT_LT(*evidence.retained_mass, 1.0);
+    EXPECT_LT(evidence.retained_mass_p1, evidence.retained_mass);
+    ASSERT_TRUE(result->frozen.mass.has_value());
+    EXPECT_EQ(result->frozen.mass->rows.size(), static_cast<size_t>(kTokens / 2));
+    EXPECT_FALSE(result->full.mass.has_value());
+  }
+}
+
+TEST(Calibrate, EveryProfileSaysWhatItFinds) {
+  for (Engine* engine : {&OnGated(), &OnPlain()}) {
+    CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.9);
+    job.min_retrieval = 1.0;
+    const auto refused = RunJob(*engine, job);
+    // A model of noise may find none of them; then nothing can be promised.
+    if (!refused.ok()) {
+      EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ(GetErrorDetail(refused.status()).field, "min_retrieval");
+    }
+    job.min_retrieval.reset();
+    const auto result = RunJob(*engine, job);
+    ASSERT_TRUE(result.ok()) << result.status();
+    for (const auto& hits :
+         {result->content.evidence.single_needles, result->content.evidence.multi_needles}) {
+      ASSERT_TRUE(hits.has_value());
+      EXPECT_EQ(hits->asked, kRetrievalDepths);
+      EXPECT_LE(hits->kept, std::min(hits->full, hits->frozen));
+    }
+  }
+}
+
+TEST(Calibrate, ATextWithNoPlaceForNeedlesPromisesNothing) {
+  CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.9);
+  for (size_t i = 0; i < job.samples.size(); ++i) {
+    for (size_t t = 0; t < job.samples[i].size(); ++t) {
+      job.samples[i][t] = static_cast<int32_t>(100 + (t * (i + 1)) % 7);
+    }
+  }
+  const auto result = RunJob(OnGated(), job);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->content.evidence.single_needles.has_value());
+  job.min_retrieval = 0.95;
+  const auto refused = RunJob(OnGated(), job);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetail(refused.status()).field, "samples");
+}
+
+TEST(Calibrate, EachKindOfThresholdsTakesItsOwn) {
+  const auto field = [](Engine& engine, auto change) {
+    CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
+    change(job);
+    const absl::Status status = RunJob(engine, job).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_EQ(GetErrorDetail(status).reason, "UNSUPPORTED_BY_MODEL");
+    return GetErrorDetail(status).field;
+  };
+  using J = CalibrationJob;
+  EXPECT_EQ(field(OnPlain(), [](J& job) { job.z_recall = 0.9; }), "z_recall");
+  EXPECT_EQ(field(OnPlain(), [](J& job) { job.z = 1.5f; }), "z");
+  EXPECT_EQ(field(OnPlain(), [](J& job) { job.temper_special = true; }), "special_keys");
+  EXPECT_EQ(field(OnGated(),
+                  [](J& job) {
+                    job.target = {ProfileTargetKind::kRetainedMass, 0.95};
+                  }),
+            "target.retained_mass");
+  EngineOptions options = OptionsFor(Plain());
+  options.index = IndexKind::kMoment;
+  const auto moment = Start(options);
+  EXPECT_EQ(field(*moment, [](J&) {}), "model");
 }
 
 TEST(Calibrate, PlainModelHasNothingToMatchAndNoFloor) {
@@ -517,6 +671,10 @@ TEST(Calibrate, RefusesBadInputByItsName) {
       {"held_out", [](CalibrationJob& job) { job.held_out = 0.0; }},
       {"held_out", [nan](CalibrationJob& job) { job.held_out = nan; }},
       {"held_out", [](CalibrationJob& job) { job.held_out = 0.95; }},
+      {"min_retrieval", [](CalibrationJob& job) { job.min_retrieval = 0.0; }},
+      {"min_retrieval", [nan](CalibrationJob& job) { job.min_retrieval = nan; }},
+      {"min_mass", [](CalibrationJob& job) { job.min_mass = 1.5f; }},
+      {"sink_blocks", [](CalibrationJob& job) { job.sink_blocks = -1; }},
       {"z_recall", [](CalibrationJob& job) { job.z_recall = 1.5; }},
       {"z_recall", [nan](CalibrationJob& job) { job.z_recall = nan; }},
       {"z", [](CalibrationJob& job) { job.z = 17.0f; }},

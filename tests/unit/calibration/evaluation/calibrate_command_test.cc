@@ -56,7 +56,7 @@ class CalibrateCommandTest : public ::testing::Test {
   // Eight sequences of ten blocks, one of each document.
   std::string Calibrate(const std::string& flags) const {
     return "calibrate --model=" + model_.path() + " --threads=2 --text=" + Path("story.jsonl") +
-           " --sequences=8 --sequence_tokens=160 --kv_dtype=float32 " + flags;
+           " --sequences=8 --sequence_tokens=160 --kv_dtype=float32 --allow_loss " + flags;
   }
   std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
   PortableProfile Read(const std::string& name) const {
@@ -100,13 +100,16 @@ TEST_F(CalibrateCommandTest, WritesTheProfileThatItReports) {
   EXPECT_TRUE(report["held_out"]["dynamic"].is_object());
   EXPECT_EQ(report["documents"]["equal"], 1);
   EXPECT_EQ(report["documents"]["held_out"], evidence.held_out_documents);
+  EXPECT_TRUE(report["relative_threshold"].is_null());
+  ASSERT_TRUE(evidence.single_needles.has_value());
+  EXPECT_EQ(report["single_needles"]["asked"], evidence.single_needles->asked);
 }
 
 TEST_F(CalibrateCommandTest, PrintsATableOfBeforeAndAfter) {
   const Outcome outcome = EtaEval(Calibrate("--match_dynamic --output=" + Path("p.json")));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.text;
-  for (const char* part :
-       {"match_dynamic", "held out; 1 left out", "full ", "dynamic ", "frozen ", "union"}) {
+  for (const char* part : {"match_dynamic", "held out; 1 left out", "full ", "dynamic ", "frozen ",
+                           "union", "reads own", "single needles: "}) {
     EXPECT_THAT(outcome.text, HasSubstr(part));
   }
 }
@@ -165,6 +168,9 @@ TEST_F(CalibrateCommandTest, BadInputWritesNothing) {
                             "--union_density=0.5 --match_dynamic", "--dynamic_union_density=-1",
                             "--match_dynamic --held_out=0.95", "--match_dynamic --z_recall=2",
                             "--match_dynamic --name=Bad", "--match_dynamic --label=nothing",
+                            "--match_dynamic --retained_mass=0.9", "--retained_mass=0.9",
+                            "--match_dynamic --min_retrieval=0", "--match_dynamic --min_mass=0",
+                            "--match_dynamic --sink_blocks=-1", "--match_dynamic --reads=all",
                             "--match_dynamic --sequence_tokens=32", "--match_dynamic --sequences=1",
                             "--match_dynamic --text=missing.txt", "--union_density=0.01"}) {
     const Outcome outcome = EtaEval(Calibrate(flags + output));

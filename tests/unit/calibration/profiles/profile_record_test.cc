@@ -41,8 +41,21 @@ void DropDynamic(ProfileEvidence& evidence) {
   evidence.increase_over_dynamic.reset();
 }
 
+// As a build wrote it that knew schema 2.
+void DropSchema3(ProfileContent& content) {
+  content.sink_blocks = 0;
+  content.shared_reads = content.temper_special = false;
+  content.min_mass.reset();
+  content.evidence.retained_mass.reset();
+  content.evidence.retained_mass_p1.reset();
+  content.evidence.single_needles.reset();
+  content.evidence.multi_needles.reset();
+}
+
 // As a build wrote it that knew schema 1 only.
-void DropSchema2(ProfileEvidence& evidence) {
+void DropSchema2(ProfileContent& content) {
+  DropSchema3(content);
+  ProfileEvidence& evidence = content.evidence;
   evidence.increase_over_full.reset();
   evidence.increase_over_dynamic.reset();
   evidence.choice_sequences = evidence.choice_tokens = 0;
@@ -108,20 +121,43 @@ TEST(ProfileBlob, NewerSchemaIsFailedPrecondition) {
   EXPECT_EQ(GetErrorDetail(status).reason, "PROFILE_SCHEMA_TOO_NEW");
 }
 
-TEST(ProfileBlob, ReadsSchema1) {
-  ProfileRecord record = MakeRecord(3);
-  DropSchema2(record.content.evidence);
-  std::string blob = EncodeProfile(record).value();
-  // Two flags and six counts end the evidence; six thresholds and a flag come after them.
-  constexpr size_t kAdded = 2 + 6 * 8;
-  const size_t end = blob.size() - 64 - 1 - 6 * 4;
-  ASSERT_EQ(blob.substr(end - kAdded, kAdded), std::string(kAdded, '\0'));
-  blob.erase(end - kAdded, kAdded);
-  blob[4] = 1;
-  const auto read = DecodeProfile(Resealed(blob));
+TEST(ProfileBlob, ReadsOlderSchemas) {
+  // In schema 2 two flags and six counts end the evidence. Schema 3 adds four flags to it, and
+  // after it the sinks and four flags. Six thresholds and a flag come after them.
+  constexpr size_t kSchema3 = 4 + 4 + 4;
+  for (const auto& [schema, added] : {std::pair{1, 2 + 6 * 8 + kSchema3}, std::pair{2, kSchema3}}) {
+    ProfileRecord record = MakeRecord(3);
+    if (schema == 1) DropSchema2(record.content);
+    DropSchema3(record.content);
+    std::string blob = EncodeProfile(record).value();
+    const size_t end = blob.size() - 64 - 1 - 6 * 4;
+    ASSERT_EQ(blob.substr(end - added, added), std::string(added, '\0'));
+    blob.erase(end - added, added);
+    blob[4] = static_cast<char>(schema);
+    const auto read = DecodeProfile(Resealed(blob));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->content, record.content);
+    EXPECT_EQ(read->checksum, Resealed(blob).substr(blob.size() - 64));
+  }
+}
+
+TEST(ProfileBlob, ARelativeProfileKeepsEveryBit) {
+  ProfileRecord record = MakeRecord(6);
+  MakeRelative(record.content);
+  record.content.relative_c = std::nextafter(-3.9f, 0.0f);
+  const auto blob = EncodeProfile(record);
+  ASSERT_TRUE(blob.ok()) << blob.status();
+  const auto read = DecodeProfile(*blob);
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->content, record.content);
-  EXPECT_EQ(read->checksum, Resealed(blob).substr(blob.size() - 64));
+  EXPECT_EQ(*read, record);
+  for (size_t i = 0; i + 64 < blob->size(); ++i) {
+    std::string changed = *blob;
+    changed[i] = static_cast<char>(0xff);
+    changed = Resealed(changed);
+    auto other = DecodeProfile(changed);
+    if (!other.ok()) continue;
+    EXPECT_EQ(EncodeProfile(*other).value(), changed) << i;
+  }
 }
 
 // Row 28.
@@ -204,6 +240,21 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
               r.content.target = {ProfileTargetKind::kDynamicUnionDensity, 1001.0};
             }),
             "target.value");
+  EXPECT_EQ(field([](R& r) { r.content.sink_blocks = 1025; }), "sink_blocks");
+  EXPECT_EQ(field([](R& r) { r.content.sink_blocks = -1; }), "sink_blocks");
+  EXPECT_EQ(field([](R& r) { r.content.min_mass = 0.0f; }), "min_mass");
+  EXPECT_EQ(field([](R& r) { r.content.min_mass = NAN; }), "min_mass");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.retained_mass = 1.5; }), "evidence.retained_mass");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.retained_mass_p1.reset(); }),
+            "evidence.retained_mass_p1");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.single_needles->kept = 6; }),
+            "evidence.single_needles");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.multi_needles->asked = 4; }),
+            "evidence.multi_needles");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.multi_needles->kept = -1; }),
+            "evidence.multi_needles");
+  EXPECT_EQ(field([](R& r) { r.content.target.kind = ProfileTargetKind::kRetainedMass; }),
+            "target.kind");
   EXPECT_EQ(field([](R& r) { r.content.evidence.perplexity_full = INFINITY; }),
             "evidence.perplexity_full");
   EXPECT_EQ(field([](R& r) { r.content.evidence.calibration_tokens = 0; }),
@@ -215,6 +266,55 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
               for (int i = 0; i < 17; ++i) r.content.labels["k" + std::to_string(i)] = "";
             }),
             "labels");
+}
+
+TEST(ProfileBlob, ARelativeProfileHasNothingThatItsRuleDoesNotRead) {
+  const auto field = [](auto change) {
+    ProfileRecord record = MakeRecord(7);
+    MakeRelative(record.content);
+    change(record.content);
+    return GetErrorDetail(EncodeProfile(record).status()).field;
+  };
+  using C = ProfileContent;
+  EXPECT_EQ(field([](C&) {}), "");
+  EXPECT_EQ(field([](C& c) { c.relative_c = NAN; }), "relative_threshold");
+  EXPECT_EQ(field([](C& c) { c.relative_c = -100.5f; }), "relative_threshold");
+  EXPECT_EQ(field([](C& c) { c.thresholds.assign(6, 0.0f); }), "thresholds");
+  EXPECT_EQ(field([](C& c) { c.z_per_head.assign(6, 0.0f); }), "z_per_head");
+  EXPECT_EQ(field([](C& c) { c.z = 1.5f; }), "z");
+  EXPECT_EQ(field([](C& c) { c.floor = ProfileFloor::kUniform; }), "floor");
+  EXPECT_EQ(field([](C& c) { c.temper_special = true; }), "special_keys");
+  EXPECT_EQ(field([](C& c) {
+              c.target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
+            }),
+            "target.kind");
+  EXPECT_EQ(field([](C& c) { c.target = {}; }), "target.kind");
+  EXPECT_EQ(field([](C& c) { c.relative_c.reset(); }), "thresholds");
+}
+
+TEST(ThresholdProfileOf, HasWhatItsKindHas) {
+  ProfileContent content = MakeContent(2);
+  content.sink_blocks = 3;
+  content.temper_special = true;
+  const auto constants = ThresholdProfileOf(content, "legal", 1);
+  EXPECT_EQ(constants->thresholds, content.thresholds);
+  EXPECT_EQ(constants->relative_c, std::nullopt);
+  EXPECT_EQ(constants->z, 1.5f);
+  EXPECT_EQ(constants->uniform_floor, true);
+  EXPECT_EQ(constants->sink_blocks, 3);
+  EXPECT_EQ(constants->shared_reads, false);
+  EXPECT_EQ(constants->temper_special, true);
+  EXPECT_EQ(constants->min_mass, std::nullopt);
+  MakeRelative(content);
+  const auto relative = ThresholdProfileOf(content, "legal", 1);
+  EXPECT_TRUE(relative->thresholds.empty());
+  EXPECT_EQ(relative->relative_c, -3.9f);
+  EXPECT_EQ(relative->z, std::nullopt);
+  EXPECT_EQ(relative->uniform_floor, std::nullopt);
+  EXPECT_EQ(relative->temper_special, std::nullopt);
+  EXPECT_EQ(relative->sink_blocks, 1);
+  EXPECT_EQ(relative->shared_reads, true);
+  EXPECT_EQ(relative->min_mass, 0.9f);
 }
 
 // Row 29.
@@ -280,6 +380,10 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
       profile.content.target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
       profile.content.floor = ProfileFloor::kNone;
       profile.content.labels.clear();
+      profile.content.sink_blocks = 7;
+      profile.content.shared_reads = profile.content.temper_special = true;
+      profile.content.min_mass = std::nextafter(0.3f, 0.0f);
+      profile.content.evidence.multi_needles.reset();
     }
     const auto text = ProfileToJson(profile);
     ASSERT_TRUE(text.ok()) << text.status();
@@ -291,8 +395,37 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
   }
 }
 
+TEST(ProfileJson, ARelativeProfileComesBack) {
+  PortableProfile profile = MakePortable();
+  MakeRelative(profile.content);
+  profile.content.relative_c = std::nextafter(-4.6f, 0.0f);
+  const auto text = ProfileToJson(profile);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto read = ProfileFromJson(*text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, profile);
+  auto json = nlohmann::ordered_json::parse(*text);
+  EXPECT_TRUE(json["thresholds"].is_null());
+  EXPECT_EQ(json["reads"], "shared");
+  const auto field = [&json](const char* key, const nlohmann::ordered_json& value) {
+    auto changed = json;
+    changed[key] = value;
+    return GetErrorDetail(ProfileFromJson(changed.dump()).status()).field;
+  };
+  EXPECT_EQ(field("thresholds", nlohmann::ordered_json::array()), "thresholds");
+  EXPECT_EQ(field("relative_threshold", nullptr), "thresholds");
+  EXPECT_EQ(field("relative_threshold", 1e39), "relative_threshold");
+  EXPECT_EQ(field("relative_threshold", -4.7), "content_sha256");
+  EXPECT_EQ(field("reads", "both"), "reads");
+  EXPECT_EQ(field("special_keys", "temper"), "special_keys");
+  EXPECT_EQ(field("min_mass", 0), "min_mass");
+  EXPECT_EQ(field("sink_blocks", 1e9), "sink_blocks");
+}
+
 TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
-  const auto whole = nlohmann::ordered_json::parse(ProfileToJson(MakePortable()).value());
+  PortableProfile portable = MakePortable();
+  portable.content.min_mass = 0.5f;
+  const auto whole = nlohmann::ordered_json::parse(ProfileToJson(portable).value());
   for (const auto& [key, value] : whole.items()) {
     auto missing = whole;
     missing.erase(key);
@@ -321,26 +454,37 @@ TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
   EXPECT_THAT(std::string(ProfileFromJson(more.dump()).status().message()), HasSubstr("tenant"));
 }
 
-TEST(ProfileJson, ReadsSchema1) {
+TEST(ProfileJson, ReadsOlderSchemas) {
   PortableProfile profile = MakePortable();
-  DropSchema2(profile.content.evidence);
+  DropSchema3(profile.content);
   auto json = nlohmann::ordered_json::parse(ProfileToJson(profile).value());
-  EXPECT_EQ(GetErrorDetail([&] {
-              auto older = json;
-              older["schema_version"] = 1;
-              return ProfileFromJson(older.dump()).status();
-            }())
-                .field,
-            "evidence.'calibration_documents'")
-      << "a field that schema 1 does not have";
+  const auto read_as = [&](int schema) {
+    json["schema_version"] = schema;
+    json["content_sha256"] = ProfileContentDigest(profile.content, schema).value();
+    return ProfileFromJson(json.dump());
+  };
+  EXPECT_EQ(GetErrorDetail(read_as(2).status()).field, "'min_mass'")
+      << "a field that schema 2 does not have";
+  for (const char* added :
+       {"sink_blocks", "reads", "special_keys", "min_mass", "relative_threshold"}) {
+    ASSERT_EQ(json.erase(added), 1u) << added;
+  }
+  EXPECT_EQ(GetErrorDetail(read_as(2).status()).field, "evidence.'multi_needles'");
+  for (const char* added :
+       {"retained_mass", "retained_mass_p1", "single_needles", "multi_needles"}) {
+    ASSERT_EQ(json["evidence"].erase(added), 1u) << added;
+  }
+  auto read = read_as(2);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, profile);
+  DropSchema2(profile.content);
+  EXPECT_EQ(GetErrorDetail(read_as(1).status()).field, "evidence.'calibration_documents'");
   for (const char* added :
        {"increase_over_full", "increase_over_dynamic", "choice_sequences", "choice_tokens",
         "calibration_documents", "choice_documents", "held_out_documents", "equal_documents"}) {
     ASSERT_EQ(json["evidence"].erase(added), 1u) << added;
   }
-  json["schema_version"] = 1;
-  json["content_sha256"] = ProfileContentDigest(profile.content, 1).value();
-  const auto read = ProfileFromJson(json.dump());
+  read = read_as(1);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, profile);
   // A file that an older build wrote.

@@ -117,6 +117,36 @@ TEST(DensityShift, RipplesOnlyCostAccuracy) {
   }
 }
 
+TEST(MassShift, IsTheSparsestThatKeepsTheMass) {
+  const auto mass = [](double shift) { return 1.0 / (1.0 + std::exp(shift - 3.0)); };
+  const ShiftSearch search = {.first_step = 0.25, .max_shift = 64.0, .resolution = 1.0 / 8};
+  for (const double least : {0.99, 0.95, 0.5, 0.02}) {
+    const auto solved = SolveMassShift(least, search, mass);
+    ASSERT_TRUE(solved.ok()) << solved.status();
+    EXPECT_GE(solved->value, least);
+    EXPECT_EQ(solved->value, mass(solved->shift));
+    EXPECT_LT(mass(solved->shift + 1.0 / 8), least);
+  }
+  // What is just kept may grow sparser.
+  const auto whole = [](double shift) { return shift <= 5.0 ? 1.0 : 0.9; };
+  EXPECT_NEAR(SolveMassShift(1.0, search, whole)->shift, 5.0, 1.0 / 8);
+}
+
+TEST(MassShift, NamesWhatIsWrong) {
+  const auto status = SolveMassShift(0.9, {}, [](double) { return 0.7; }).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
+  EXPECT_EQ(detail.field, "target.retained_mass");
+  EXPECT_EQ(detail.metadata.at("nearest"), "0.7");
+  for (const double least : {0.0, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_EQ(SolveMassShift(least, {}, [](double) { return 1.0; }).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(SolveMassShift(0.9, {}, [](double) { return 1.5; }).status().code(),
+            absl::StatusCode::kInternal);
+}
+
 TEST(DensityShift, MeasurementsAreBounded) {
   for (const int limit : {1, 2, 5, 9}) {
     int measurements = 0;

@@ -119,7 +119,7 @@ TEST(EtactlSamples, AFolderGivenByMistakeIsNotReadWhole) {
   EXPECT_THAT(Refusal(ReadSamples({folder.path()}, 119).status()), HasSubstr("b.txt"));
 }
 
-TEST(EtactlTarget, HasFiveForms) {
+TEST(EtactlTarget, HasSixForms) {
   EXPECT_TRUE(ParseTarget("dynamic-union-density")->has_dynamic_union_density());
   EXPECT_FALSE(
       ParseTarget("dynamic-union-density")->dynamic_union_density().has_max_perplexity_increase());
@@ -129,6 +129,7 @@ TEST(EtactlTarget, HasFiveForms) {
   EXPECT_TRUE(ParseTarget("match-dynamic")->has_match_dynamic());
   EXPECT_EQ(ParseTarget("head-density=0.3")->head_density(), 0.3);
   EXPECT_EQ(ParseTarget("union-density=0.35")->union_density(), 0.35);
+  EXPECT_EQ(ParseTarget("retained-mass=0.95")->retained_mass(), 0.95);
   EXPECT_EQ(ParseTarget("max-perplexity-increase=1%")->max_perplexity_increase(), 1.0);
   EXPECT_EQ(ParseTarget("max-perplexity-increase=0.5")->max_perplexity_increase(), 0.5);
   EXPECT_EQ(ParseTarget("union_density=0.35")->union_density(), 0.35)
@@ -137,10 +138,10 @@ TEST(EtactlTarget, HasFiveForms) {
 }
 
 TEST(EtactlTarget, RefusesAnythingElse) {
-  for (const char* text :
-       {"", "union", "union-density", "union-density=", "union-density=a", "union-density=35%",
-        "head-density=0.3x", "match-dynamic=1", "max-perplexity-increase=%", "=0.3",
-        "dynamic-union-density=", "dynamic-union-density=a"}) {
+  for (const char* text : {"", "union", "union-density", "union-density=", "union-density=a",
+                           "union-density=35%", "head-density=0.3x", "match-dynamic=1",
+                           "max-perplexity-increase=%", "=0.3", "dynamic-union-density=",
+                           "dynamic-union-density=a", "retained-mass", "retained-mass=95%"}) {
     EXPECT_THAT(Refusal(ParseTarget(text).status()), HasSubstr("--target: ")) << text;
   }
 }
@@ -157,19 +158,42 @@ TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
   for (const bool present :
        {request->has_held_out(), request->has_z_recall(), request->has_offset(), request->has_z(),
         request->has_sequence_tokens(), request->has_expected_version(), request->has_request_id(),
-        request->has_stage()}) {
+        request->has_stage(), request->has_sink_blocks(), request->has_min_mass(),
+        request->has_min_retrieval(), request->has_allow_loss()}) {
     EXPECT_FALSE(present);
   }
+  EXPECT_EQ(request->reads(), v1::READS_UNSPECIFIED);
+  EXPECT_EQ(request->special_keys(), v1::SPECIAL_KEYS_UNSPECIFIED);
   EXPECT_EQ(request->floor(), v1::FLOOR_UNSPECIFIED);
 }
 
 TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
   const TempFolder folder;
   const std::string a = folder.Write("a", "1"), b = folder.Write("b.jsonl", "{\"token_ids\": [7]}");
-  const auto request = RequestOf(
-      {"legal", "--samples", a, b, "--target=head-density=0.3", "--z_recall=0.95", "--held_out=0.5",
-       "--sequence_tokens=512", "--offset=0", "--z=0", "--floor=none", "--label", "domain=legal",
-       "--label", "note=a=b, c", "--create_only", "--request_id=id-1", "--stage"});
+  const auto request = RequestOf({"legal",
+                                  "--samples",
+                                  a,
+                                  b,
+                                  "--target=head-density=0.3",
+                                  "--z_recall=0.95",
+                                  "--held_out=0.5",
+                                  "--sequence_tokens=512",
+                                  "--offset=0",
+                                  "--z=0",
+                                  "--floor=none",
+                                  "--label",
+                                  "domain=legal",
+                                  "--label",
+                                  "note=a=b, c",
+                                  "--create_only",
+                                  "--request_id=id-1",
+                                  "--stage",
+                                  "--sink_blocks=2",
+                                  "--reads=shared",
+                                  "--special_keys=temper",
+                                  "--min_mass=0.75",
+                                  "--min_retrieval=0.95",
+                                  "--allow_loss"});
   ASSERT_TRUE(request.ok()) << request.status();
   ASSERT_EQ(request->samples_size(), 2);
   EXPECT_EQ(request->samples(1).token_ids().ids(0), 7);
@@ -186,6 +210,12 @@ TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
   EXPECT_EQ(request->expected_version(), 0);
   EXPECT_EQ(request->request_id(), "id-1");
   EXPECT_TRUE(request->stage());
+  EXPECT_EQ(request->sink_blocks(), 2);
+  EXPECT_EQ(request->reads(), v1::READS_SHARED);
+  EXPECT_EQ(request->special_keys(), v1::SPECIAL_KEYS_TEMPER);
+  EXPECT_EQ(request->min_mass(), 0.75f);
+  EXPECT_EQ(request->min_retrieval(), 0.95);
+  EXPECT_TRUE(request->allow_loss());
   EXPECT_EQ(RequestOf({"x", "--samples", a, "--expected_version=4"})->expected_version(), 4);
 }
 
@@ -199,6 +229,8 @@ TEST(EtactlCalibrate, RefusesWhatItCannotUnderstand) {
   EXPECT_THROW((void)RequestOf({"x"}), CLI::ParseError) << "no samples";
   EXPECT_THROW((void)RequestOf({samples}), CLI::ParseError) << "no name";
   EXPECT_THROW((void)RequestOf({"x", samples, "--floor=flat"}), CLI::ParseError);
+  EXPECT_THROW((void)RequestOf({"x", samples, "--reads=all"}), CLI::ParseError);
+  EXPECT_THROW((void)RequestOf({"x", samples, "--special_keys=drop"}), CLI::ParseError);
   EXPECT_THROW((void)RequestOf({"x", samples, "--create_only", "--expected_version=1"}),
                CLI::ParseError);
 }
@@ -354,6 +386,51 @@ TEST(EtactlProfileText, ShowsIntervalsAndDocuments) {
   EXPECT_THAT(DescribeProfile(profile),
               HasSubstr("documents: 8 calibrated on, 3 chosen on, 4 held out; 2 left out, equal to "
                         "another\n"));
+}
+
+TEST(EtactlProfileText, TellsOfMassAndNeedles) {
+  v1::Profile profile = LegalProfile();
+  EXPECT_EQ(Verdict(profile.evidence()), "reads 35 % of the cache, perplexity +0.50 %");
+  EXPECT_THAT(DescribeProfile(profile), Not(HasSubstr("needles")));
+  v1::ProfileEvidence& evidence = *profile.mutable_evidence();
+  evidence.mutable_increase_over_full()->set_low(0.2);
+  evidence.mutable_increase_over_full()->set_high(1.0);
+  evidence.set_retained_mass(0.957);
+  evidence.set_retained_mass_p1(0.88);
+  for (v1::NeedleHits* hits :
+       {evidence.mutable_single_needles(), evidence.mutable_multi_needles()}) {
+    hits->set_asked(6);
+    hits->set_full(6);
+    hits->set_frozen(6);
+    hits->set_kept(6);
+  }
+  EXPECT_EQ(Verdict(evidence),
+            "reads 35 % of the cache, perplexity +0.50 % (95 %: 0.20 to 1.00), mass kept 0.957 "
+            "(p1 0.880), needles 12 of 12");
+  EXPECT_THAT(DescribeProfile(profile), HasSubstr("needles: single 6 of 6, multi 6 of 6\n"));
+  evidence.mutable_multi_needles()->set_frozen(4);
+  EXPECT_THAT(Verdict(evidence), HasSubstr("needles 10 of 12 (full attention 12)"));
+  EXPECT_THAT(DescribeProfile(profile),
+              HasSubstr("mass kept: 0.9570, 1st percentile 0.8800\n"
+                        "needles: single 6 of 6, multi 4 of 6 (full attention 6)\n"));
+}
+
+TEST(EtactlProfileText, ShowsARelativeThreshold) {
+  v1::Profile profile = LegalProfile();
+  EXPECT_THAT(DescribeProfile(profile),
+              HasSubstr("reads: own, 0 sink blocks, special keys attended\n"));
+  profile.set_relative_threshold(-4.25f);
+  profile.set_sink_blocks(1);
+  profile.set_reads(v1::READS_SHARED);
+  profile.set_min_mass(0.75f);
+  profile.mutable_target()->set_retained_mass(0.95);
+  const std::string text = DescribeProfile(profile);
+  EXPECT_THAT(text, HasSubstr("thresholds: relative, c -4.25, offset 0, blocks of 64 tokens\n"
+                              "reads: shared, 1 sink blocks, special keys attended, least mass "
+                              "0.75\n"
+                              "target: at least 0.95 of full attention's mass; on the samples: "
+                              "head density "));
+  EXPECT_THAT(text, Not(HasSubstr("soft density")));
 }
 
 TEST(EtactlProfileText, LeavesOutWhatThereIsNot) {

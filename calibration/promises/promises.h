@@ -1,0 +1,24 @@
+// What a profile must not cost, whatever its target: what the held-out documents and the needles in
+// them say of it decides whether it may be stored.
+#pragma once
+
+#include "absl/status/status.h"
+#include "calibration/calibrator.h"
+#include "calibration/profiles/profile_record.h"
+
+namespace eta {
+
+// The most that a profile may cost without allow_loss: percent of full attention's perplexity. A
+// target max_perplexity_increase above this takes its place.
+inline constexpr double kMaxLossPercent = 3.0;
+
+// FailedPrecondition:
+//   TARGET_UNREACHABLE (field min_retrieval)  of the needles that full attention finds, a smaller
+//       share than job.min_retrieval is kept, or full attention finds none. Metadata: target,
+//       nearest, needles_full, needles_kept.
+//   PROFILE_LOSES  without job.allow_loss: the perplexity is further above full attention's than it
+//       may be; or, without job.min_retrieval, a needle that full attention finds is lost.
+//       Metadata: increase and max_increase in percent, needles_full, needles_kept.
+absl::Status JudgePromises(const CalibrationJob& job, const ProfileEvidence& evidence);
+
+}  // namespace eta

@@ -1,0 +1,229 @@
+#include "calibration/promises/retrieval_windows.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/random.h"
+
+namespace eta {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+constexpr uint64_t kSeed = 0x6e6565646c65;  // any; fixed, so that profiles can be made again
+constexpr int kWindows = 2 * kRetrievalDepths;
+constexpr const char* kAdjectives[] = {"silver", "quiet",  "golden", "narrow",
+                                       "gentle", "broken", "hidden", "distant"};
+constexpr const char* kNouns[] = {"harbor", "meadow", "bridge", "garden",
+                                  "mirror", "island", "tunnel", "canyon"};
+
+struct Needle {
+  Tokens statement;
+  Tokens question;
+  Tokens answer;
+};
+using Needles = std::vector<Needle>;  // of a window; the first is asked for
+
+int NeedlesOf(int window) {
+  return window < kRetrievalDepths ? 1 : kNeedlesPerText;
+}
+
+void Append(Tokens& tokens, const Tokens& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+}
+
+// Draws items without giving one twice.
+template <typename Item>
+class Deck {
+ public:
+  Deck(std::vector<Item> items, uint64_t seed) : items_(std::move(items)), seed_(seed) {}
+
+  Item Draw() {
+    const auto left = static_cast<double>(items_.size() - next_);
+    const auto chosen = next_ + static_cast<size_t>(UniformDraw(seed_, next_) * left);
+    std::swap(items_[next_], items_[chosen]);
+    return items_[next_++];
+  }
+  std::vector<Item> Draw(int count) {
+    std::vector<Item> drawn;
+    for (int i = 0; i < count; ++i) drawn.push_back(Draw());
+    return drawn;
+  }
+
+ private:
+  std::vector<Item> items_;
+  const uint64_t seed_;
+  size_t next_ = 0;
+};
+
+// Without the commonest tenth and the rarest half, if enough are left.
+Tokens UsableIds(std::span<const Tokens> text, std::span<const Tokens> vocabulary,
+                 const RetrievalOptions& options) {
+  std::map<int32_t, int64_t> counts;
+  for (const auto& sequences : {text, vocabulary}) {
+    for (const Tokens& sequence : sequences) {
+      for (const int32_t id : sequence) ++counts[id];
+    }
+  }
+  counts.erase(options.bos_id);
+  for (const int32_t id : options.reserved_ids) counts.erase(id);
+  std::vector<std::pair<int64_t, int32_t>> ranked;
+  for (const auto& [id, count] : counts) ranked.emplace_back(-count, id);
+  std::sort(ranked.begin(), ranked.end());
+  Tokens ids;
+  for (const auto& [count, id] : ranked) ids.push_back(id);
+  const size_t first = ids.size() / 10;
+  const size_t last = ids.size() / 2;
+  if (last - first < 2 * kNeedleIds) return ids;
+  return {ids.begin() + static_cast<std::ptrdiff_t>(first),
+          ids.begin() + static_cast<std::ptrdiff_t>(last)};
+}
+
+// Of all windows; empty where there are too few ids.
+std::vector<Needles> NeedlesOfIds(const Tokens& ids) {
+  std::vector<Needles> windows;
+  if (ids.size() < kNeedleIds) return windows;
+  for (int w = 0; w < kWindows; ++w) {
+    Deck<int32_t> deck(ids, kSeed + static_cast<uint64_t>(w));
+    const Tokens marker = deck.Draw(kMarkerTokens);
+    Needles& needles = windows.emplace_back();
+    for (int i = 0; i < NeedlesOf(w); ++i) {
+      Needle& needle = needles.emplace_back();
+      needle.question = marker;
+      Append(needle.question, deck.Draw(kKeyTokens));
+      needle.answer = deck.Draw(kValueTokens);
+      needle.statement = needle.question;
+      Append(needle.statement, needle.answer);
+    }
+  }
+  return windows;
+}
+
+class Sentences {
+ public:
+  explicit Sentences(const RetrievalOptions& options) : options_(options) {}
+
+  // Of all windows; empty where the model reads no text.
+  std::vector<Needles> Make() {
+    std::vector<Needles> windows;
+    if (!options_.tokenize) return windows;
+    std::vector<std::string> names;
+    for (const char* adjective : kAdjectives) {
+      for (const char* noun : kNouns) names.push_back(absl::StrCat(adjective, " ", noun));
+    }
+    for (int w = 0; w < kWindows; ++w) {
+      const uint64_t seed = kSeed + static_cast<uint64_t>(w);
+      Deck<std::string> deck(names, seed);
+      Needles& needles = windows.emplace_back();
+      for (int i = 0; i < NeedlesOf(w); ++i) {
+        const double draw = UniformDraw(~seed, static_cast<uint64_t>(i));
+        const int number = 1'000'000 + static_cast<int>(9e6 * draw);  // seven digits
+        needles.push_back(OfName(deck.Draw(), absl::StrCat(number)));
+      }
+    }
+    return failed_ ? std::vector<Needles>() : windows;
+  }
+
+ private:
+  Needle OfName(const std::string& name, const std::string& number) {
+    const std::string asked =
+        absl::StrCat("\nWhat is the special magic number for ", name,
+                     " mentioned in the text? The special magic number for ", name, " is:");
+    Needle needle;
+    needle.statement =
+        Encode(absl::StrCat(" The special magic number for ", name, " is: ", number, "."));
+    // The answer begins where the tokens of both part from those of the question alone.
+    const Tokens alone = Encode(asked);
+    const Tokens whole = Encode(absl::StrCat(asked, " ", number));
+    const auto part = std::mismatch(whole.begin(), whole.end(), alone.begin(), alone.end()).first;
+    needle.question.assign(whole.begin(), part);
+    needle.answer.assign(part, whole.end());
+    failed_ = failed_ || needle.question.empty() || needle.answer.empty();
+    return needle;
+  }
+
+  Tokens Encode(const std::string& text) {
+    absl::StatusOr<Tokens> ids = options_.tokenize(text);
+    if (!ids.ok()) {
+      failed_ = true;
+      return {};
+    }
+    if (!ids->empty() && ids->front() == options_.bos_id) ids->erase(ids->begin());
+    return *std::move(ids);
+  }
+
+  const RetrievalOptions& options_;
+  bool failed_ = false;
+};
+
+// Tokens of text in a window with these needles; at least half of it, or they do not fit.
+int32_t FillerOf(const Needles& needles, const RetrievalOptions& options) {
+  size_t taken = options.bos_id >= 0 ? 1 : 0;
+  taken += needles.front().question.size() + needles.front().answer.size();
+  for (const Needle& needle : needles) taken += needle.statement.size();
+  return static_cast<int32_t>(options.window_tokens - static_cast<int64_t>(taken));
+}
+
+bool Fit(const std::vector<Needles>& windows, const RetrievalOptions& options) {
+  return !windows.empty() && std::all_of(windows.begin(), windows.end(), [&](const auto& needles) {
+    return 2 * int64_t{FillerOf(needles, options)} >= options.window_tokens;
+  });
+}
+
+// Needles stand at even distances. The one that is asked for stands at (place + 1/2) /
+// kRetrievalDepths of the text, the others where other windows have theirs.
+RetrievalWindow MakeWindow(const Tokens& text, size_t text_from, const Needles& needles, int place,
+                           const RetrievalOptions& options) {
+  RetrievalWindow window = {.multi = needles.size() > 1};
+  const int32_t filler = FillerOf(needles, options);
+  const auto count = static_cast<int>(needles.size());
+  std::vector<std::pair<int32_t, const Needle*>> places;
+  for (int i = 0; i < count; ++i) {
+    const int at = (place + i * kRetrievalDepths / count) % kRetrievalDepths;
+    places.emplace_back(
+        static_cast<int32_t>(int64_t{filler} * (2 * at + 1) / (2 * kRetrievalDepths)),
+        &needles[static_cast<size_t>(i)]);
+  }
+  std::sort(places.begin(), places.end());
+  if (options.bos_id >= 0) window.tokens.push_back(options.bos_id);
+  auto next = places.begin();
+  for (int32_t i = 0; i < filler; ++i) {
+    for (; next != places.end() && next->first == i; ++next) {
+      Append(window.tokens, next->second->statement);
+    }
+    window.tokens.push_back(text[(text_from + static_cast<size_t>(i)) % text.size()]);
+  }
+  window.question_from = static_cast<int32_t>(window.tokens.size());
+  Append(window.tokens, needles.front().question);
+  window.answer_from = static_cast<int32_t>(window.tokens.size());
+  Append(window.tokens, needles.front().answer);
+  return window;
+}
+
+}  // namespace
+
+std::vector<RetrievalWindow> MakeRetrievalWindows(std::span<const Tokens> text,
+                                                  std::span<const Tokens> vocabulary,
+                                                  const RetrievalOptions& options) {
+  Tokens running;
+  for (const Tokens& sequence : text) {
+    std::copy_if(sequence.begin(), sequence.end(), std::back_inserter(running),
+                 [&options](int32_t id) { return id != options.bos_id; });
+  }
+  std::vector<Needles> needles = Sentences(options).Make();
+  if (!Fit(needles, options)) needles = NeedlesOfIds(UsableIds(text, vocabulary, options));
+  std::vector<RetrievalWindow> windows;
+  if (running.empty() || !Fit(needles, options)) return windows;
+  for (size_t w = 0; w < needles.size(); ++w) {
+    windows.push_back(MakeWindow(running, w * running.size() / needles.size(), needles[w],
+                                 static_cast<int>(w) % kRetrievalDepths, options));
+  }
+  return windows;
+}
+
+}  // namespace eta

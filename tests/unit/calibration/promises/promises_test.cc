@@ -1,0 +1,117 @@
+// What a profile may cost: by default little perplexity and no needle; more if it is allowed.
+
+#include "calibration/promises/promises.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "engine/base/error.h"
+
+namespace eta::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+ProfileEvidence Evidence(double percent, NeedleHits single, NeedleHits multi) {
+  ProfileEvidence evidence;
+  evidence.perplexity_full = 10.0;
+  evidence.perplexity_frozen = 10.0 * (1.0 + percent / 100.0);
+  evidence.single_needles = single;
+  evidence.multi_needles = multi;
+  return evidence;
+}
+
+constexpr NeedleHits kAll = {.asked = 6, .full = 6, .frozen = 6, .kept = 6};
+constexpr NeedleHits kOneLost = {.asked = 6, .full = 6, .frozen = 5, .kept = 5};
+
+CalibrationJob Job() {
+  return {.id = "job", .target = {ProfileTargetKind::kUnionDensity, 0.3}};
+}
+
+TEST(JudgePromises, AllowsLittlePerplexityAndNoNeedle) {
+  EXPECT_EQ(JudgePromises(Job(), Evidence(2.9, kAll, kAll)), absl::OkStatus());
+  EXPECT_EQ(JudgePromises(Job(), Evidence(-5.0, kAll, kAll)), absl::OkStatus());
+  ProfileEvidence unmeasured = Evidence(1.0, kAll, kAll);
+  unmeasured.single_needles.reset();
+  unmeasured.multi_needles.reset();
+  EXPECT_EQ(JudgePromises(Job(), unmeasured), absl::OkStatus());
+}
+
+TEST(JudgePromises, SaysWhatWouldBeLost) {
+  const absl::Status status = JudgePromises(Job(), Evidence(3.5, kAll, kOneLost));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "PROFILE_LOSES");
+  EXPECT_NEAR(std::stod(detail.metadata.at("increase")), 3.5, 1e-4);
+  EXPECT_EQ(detail.metadata.at("max_increase"), "3");
+  EXPECT_EQ(detail.metadata.at("needles_full"), "12");
+  EXPECT_EQ(detail.metadata.at("needles_kept"), "11");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("perplexity +3.50 % over full attention's, more than 3 %, and 1 of the 12 "
+                        "needles that full attention finds"));
+  EXPECT_EQ(GetErrorDetail(JudgePromises(Job(), Evidence(0.0, kOneLost, kAll))).reason,
+            "PROFILE_LOSES");
+}
+
+// Another one that only the profile finds makes up for nothing.
+TEST(JudgePromises, ANeedleIsOneThatFullAttentionFinds) {
+  const NeedleHits swapped = {.asked = 6, .full = 5, .frozen = 5, .kept = 4};
+  EXPECT_EQ(GetErrorDetail(JudgePromises(Job(), Evidence(0.0, kAll, swapped))).reason,
+            "PROFILE_LOSES");
+  const NeedleHits gained = {.asked = 6, .full = 0, .frozen = 2, .kept = 0};
+  EXPECT_EQ(JudgePromises(Job(), Evidence(0.0, gained, gained)), absl::OkStatus());
+}
+
+TEST(JudgePromises, ATargetThatNamesALargerLossAllowsIt) {
+  CalibrationJob job = Job();
+  job.target = {ProfileTargetKind::kMaxPerplexityIncrease, 10.0};
+  EXPECT_EQ(JudgePromises(job, Evidence(9.0, kAll, kAll)), absl::OkStatus());
+  EXPECT_EQ(GetErrorDetail(JudgePromises(job, Evidence(9.0, kAll, kOneLost))).reason,
+            "PROFILE_LOSES");
+  job.target.value = 0.5;  // judged elsewhere
+  EXPECT_EQ(JudgePromises(job, Evidence(2.0, kAll, kAll)), absl::OkStatus());
+}
+
+TEST(JudgePromises, AllowLossAllowsAnyLoss) {
+  CalibrationJob job = Job();
+  job.allow_loss = true;
+  const NeedleHits none = {.asked = 6, .full = 6, .frozen = 0, .kept = 0};
+  EXPECT_EQ(JudgePromises(job, Evidence(67.0, none, none)), absl::OkStatus());
+}
+
+TEST(JudgePromises, ARetrievalThatIsAskedForIsKept) {
+  CalibrationJob job = Job();
+  job.min_retrieval = 0.9;
+  EXPECT_EQ(JudgePromises(job, Evidence(0.0, kAll, kOneLost)), absl::OkStatus()) << "11 of 12";
+  job.min_retrieval = 0.95;
+  job.allow_loss = true;
+  const absl::Status status = JudgePromises(job, Evidence(0.0, kAll, kOneLost));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
+  EXPECT_EQ(detail.field, "min_retrieval");
+  EXPECT_EQ(detail.metadata.at("target"), "0.95");
+  EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 11.0 / 12, 1e-5);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("kept 11 of 12"));
+}
+
+TEST(JudgePromises, WhatFullAttentionDoesNotFindPromisesNothing) {
+  CalibrationJob job = Job();
+  job.min_retrieval = 0.5;
+  const NeedleHits none = {.asked = 6, .full = 0, .frozen = 3, .kept = 0};
+  const absl::Status status = JudgePromises(job, Evidence(0.0, none, none));
+  EXPECT_EQ(GetErrorDetail(status).field, "min_retrieval");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("none of the 12 needles"));
+}
+
+TEST(JudgePromises, APerplexityThatIsNoNumberIsALoss) {
+  ProfileEvidence evidence = Evidence(0.0, kAll, kAll);
+  evidence.perplexity_frozen = NAN;
+  EXPECT_EQ(GetErrorDetail(JudgePromises(Job(), evidence)).reason, "PROFILE_LOSES");
+}
+
+}  // namespace
+}  // namespace eta::testing
