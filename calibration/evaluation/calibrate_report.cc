@@ -111,9 +111,12 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
     absl::StrAppendFormat(&table, "frozen to %s: %+.2f to %+.2f %% (95 %%)\n", base, interval->low,
                           interval->high);
   }
-  absl::StrAppend(
-      &table, absl::StrFormat("reached on the others: head %.4f, union %.4f, soft %.4f\n",
-                              reached.head_density, reached.union_density, reached.soft_density));
+  absl::StrAppendFormat(&table, "reached on the others: head %.4f, union %.4f",
+                        reached.head_density, reached.union_density);
+  if (!result.content.relative_c) {
+    absl::StrAppendFormat(&table, ", soft %.4f", reached.soft_density);
+  }
+  table += "\n";
   return table + OperatingPoint(result.content) + Retrieval(evidence);
 }
 

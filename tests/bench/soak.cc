@@ -251,6 +251,7 @@ class Operator {
     request.set_name(name);
     request.set_sequence_tokens(256);
     request.mutable_target()->mutable_match_dynamic();
+    request.set_allow_loss(true);
     for (int sample = 0; sample < 2; ++sample) {
       std::string text = sample == 0 ? "Of a girl. " : "Of a boy. ";
       while (text.size() < 4000) text += "Once upon a time there was a little girl. ";

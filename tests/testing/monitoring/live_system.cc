@@ -144,6 +144,7 @@ bool LiveSystem::Calibrate(const std::string& name, std::optional<double> union_
   for (int32_t i = 0; i < 3; ++i) request.add_samples()->set_text(Text(i, 1200));
   request.set_sequence_tokens(256);
   request.mutable_target()->mutable_match_dynamic();
+  request.set_allow_loss(true);  // of noise nothing is known
   if (union_density) request.mutable_target()->set_union_density(*union_density);
   const auto reader = stub_->Calibrate(&context, request);
   v1::CalibrateResponse message;
