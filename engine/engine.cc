@@ -46,12 +46,13 @@ T Share(T limit, size_t count) {
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenDevice(EngineOptions options, int device,
-                                                   const Checkpoint& checkpoint,
-                                                   Observer* observer) {
+                                                   const Checkpoint& checkpoint, Observer* observer,
+                                                   std::shared_ptr<LiveMass> live_mass) {
   options.backend.device = device;
   auto backend = MakeBackend(options.backend);
   if (!backend.ok()) return backend.status();
-  return StepEngine::Create(options, checkpoint, *std::move(backend), observer);
+  return StepEngine::Create(options, checkpoint, *std::move(backend), observer,
+                            std::move(live_mass));
 }
 
 }  // namespace
@@ -62,7 +63,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   auto checkpoint = Checkpoint::Open(options.model_dir, {.expected_sha256 = options.sha256});
   if (!checkpoint.ok()) return checkpoint.status();
   const size_t count = options.devices.size();
-  if (count == 1) return OpenDevice(options, options.devices[0], *checkpoint, observer);
+  const auto live_mass = std::make_shared<LiveMass>();
+  if (count == 1) {
+    return OpenDevice(options, options.devices[0], *checkpoint, observer, live_mass);
+  }
 
   EngineOptions share = options;
   share.limits.max_waiting_requests = Share(options.limits.max_waiting_requests, count);
@@ -70,8 +74,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   std::vector<absl::StatusOr<std::unique_ptr<Engine>>> opened(count);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < count; ++i) {
-    threads.emplace_back(
-        [&, i] { opened[i] = OpenDevice(share, options.devices[i], *checkpoint, observer); });
+    threads.emplace_back([&, i] {
+      opened[i] = OpenDevice(share, options.devices[i], *checkpoint, observer, live_mass);
+    });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<std::unique_ptr<Engine>> engines;

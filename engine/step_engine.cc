@@ -42,6 +42,9 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return InvalidField("max_step_tokens", "at least max_running, so that every stream moves");
   }
   if (options.max_step_tokens > 16384) return InvalidField("max_step_tokens", "at most 16384");
+  if (!(options.shadow_rate >= 0.0 && options.shadow_rate <= 1.0)) {
+    return InvalidField("shadow_rate", "0 to 1");
+  }
   if (options.limits.max_context < 1) return InvalidField("max_context", "at least 1");
   // Before the weights are read; ChatPrompts::Create does it again with the model's tokens.
   if (options.chat_template) return ChatPrompts::Check(*options.chat_template);
@@ -61,15 +64,22 @@ absl::Status NoMemory(const Backend& backend, const std::string& what, const abs
 absl::StatusOr<std::unique_ptr<Engine>> StepEngine::Create(const EngineOptions& options,
                                                            const Checkpoint& checkpoint,
                                                            std::unique_ptr<Backend> backend,
-                                                           Observer* observer) {
-  std::unique_ptr<StepEngine> engine(new StepEngine(options, std::move(backend), observer));
+                                                           Observer* observer,
+                                                           std::shared_ptr<LiveMass> live_mass) {
+  if (live_mass == nullptr) live_mass = std::make_shared<LiveMass>();
+  std::unique_ptr<StepEngine> engine(
+      new StepEngine(options, std::move(backend), observer, std::move(live_mass)));
   RETURN_IF_ERROR(engine->Load(checkpoint));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
 StepEngine::StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend,
-                       Observer* observer)
-    : options_(options), observer_(observer), backend_(std::move(backend)), queue_(options.limits) {
+                       Observer* observer, std::shared_ptr<LiveMass> live_mass)
+    : options_(options),
+      observer_(observer),
+      backend_(std::move(backend)),
+      live_mass_(std::move(live_mass)),
+      queue_(options.limits) {
   if (options_.max_step_tokens == 0) {
     const int32_t usual = OnGpu() ? kDefaultGpuStepTokens : kDefaultStepTokens;
     options_.max_step_tokens = std::max(usual, options_.max_running);
@@ -121,6 +131,8 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
                                                   .max_step_tokens = options_.max_step_tokens,
                                                   .max_decode_rows = model_->max_decode_rows(),
                                                   .prefix_cache = options_.prefix_cache,
+                                                  .shadow_rate = options_.shadow_rate,
+                                                  .live_mass = live_mass_,
                                                   .max_congestion = options_.limits.max_congestion},
                                    observer_);
 
@@ -244,6 +256,8 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
   sequence.rope_theta = RopeTheta(info_.config, context);
   sequence.seed = prepared.request.sampling.seed ? *prepared.request.sampling.seed : RandomSeed();
   sequence.arrival = prepared.arrival;
+  sequence.below_min_mass =
+      live_mass_->BeginsFull(prepared.request.tenant, sequence.attention, Clock::now());
   sequence.share_prefix = options_.prefix_cache;
   sequence.request = std::move(prepared.request);
   sequence.sink = std::move(sink);

@@ -13,6 +13,7 @@
 #include "engine/intake/request_intake.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/shadow/live_mass.h"
 #include "engine/submission_queue.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -27,7 +28,8 @@ class StepEngine final : public Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         const Checkpoint& checkpoint,
                                                         std::unique_ptr<Backend> backend,
-                                                        Observer* observer = nullptr);
+                                                        Observer* observer = nullptr,
+                                                        std::shared_ptr<LiveMass> live_mass = {});
   ~StepEngine() override;
 
   const EngineInfo& info() const override { return info_; }
@@ -44,7 +46,8 @@ class StepEngine final : public Engine {
   std::vector<TenantQueue> Tenants() const override;
 
  private:
-  StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend, Observer* observer);
+  StepEngine(const EngineOptions& options, std::unique_ptr<Backend> backend, Observer* observer,
+             std::shared_ptr<LiveMass> live_mass);
   bool OnGpu() const { return backend_->name() == "cuda"; }
   absl::Status Load(const Checkpoint& checkpoint);
   absl::Status LoadText(const Checkpoint& checkpoint);
@@ -72,6 +75,7 @@ class StepEngine final : public Engine {
   std::unique_ptr<ChatPrompts> chats_;
   std::unique_ptr<RequestIntake> intake_;
   std::unique_ptr<KvCache> cache_;
+  const std::shared_ptr<LiveMass> live_mass_;
   std::unique_ptr<Dispatcher> dispatcher_;
   EngineSnapshot snapshot_;
   std::thread thread_;

@@ -42,6 +42,12 @@ AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
   statistics.kv_bytes_read = keys_read_ * token_bytes_;
   statistics.kv_bytes_dense = keys_cached_ * token_bytes_;
   statistics.index_bytes_read = records_read_ * record_bytes_ + keys_scored_ * key_bytes_;
+  if (shadow_row_layers_ > 0) {
+    const auto measured = static_cast<double>(shadow_row_layers_);
+    statistics.shadow_row_layers = shadow_row_layers_;
+    statistics.mass_kept = mass_ / measured;
+    statistics.output_error = error_ / measured;
+  }
   if (rows_ == 0) return statistics;
   const auto rows = static_cast<double>(rows_);
   for (const Layer& layer : layers_) {

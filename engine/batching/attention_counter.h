@@ -33,6 +33,12 @@ class AttentionCounter {
   // Returns the sums over heads.
   RowReads AddLayer(int32_t layer_idx, const int32_t* tokens_attended, const int32_t* tokens_read,
                     int32_t kv_len, const Screening& screening);
+  // A row-layer that was measured against full attention.
+  void AddShadow(float mass, float error) {
+    ++shadow_row_layers_;
+    mass_ += mass;
+    error_ += error;
+  }
   // To be called once AddLayer was called for all layers of a row.
   void AddRow() { ++rows_; }
 
@@ -57,6 +63,9 @@ class AttentionCounter {
   int64_t records_read_ = 0;  // summed over rows, layers and KV heads
   int64_t keys_scored_ = 0;   // likewise
   std::vector<Layer> layers_;
+  int64_t shadow_row_layers_ = 0;
+  double mass_ = 0.0;  // summed over them
+  double error_ = 0.0;
 };
 
 }  // namespace eta

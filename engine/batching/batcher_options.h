@@ -4,6 +4,9 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <memory>
+
+#include "engine/shadow/live_mass.h"
 
 namespace eta {
 
@@ -12,7 +15,9 @@ struct BatcherOptions {
   int32_t max_step_tokens = 256;  // rows of one step
   // Of these, rows of answers; at least max_running, at most Model::max_decode_rows.
   int32_t max_decode_rows = std::numeric_limits<int32_t>::max();
-  bool prefix_cache = true;                          // share full prompt blocks between requests
+  bool prefix_cache = true;    // share full prompt blocks between requests
+  double shadow_rate = 0.001;  // of decode row-layers, measured against full attention; 0: none
+  std::shared_ptr<LiveMass> live_mass;               // is told of what was measured; may be null
   std::chrono::milliseconds max_congestion{30'000};  // a reader behind for longer is cut off
 };
 

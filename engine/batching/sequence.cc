@@ -50,6 +50,7 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
       counter_(config, geometry) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
   tempered_.Append(tokens_);
+  if (options_.below_min_mass) full_from_ = 0;
 }
 
 Sequence::~Sequence() {
@@ -67,14 +68,16 @@ int32_t Sequence::max_shared_blocks(int32_t block_size) const {
 
 SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
   const bool prefill = num_computed < prompt_len_;
-  const int32_t end = prefill ? prompt_len_ : num_tokens();
+  int32_t end = prefill ? prompt_len_ : num_tokens();
+  // Replayed rows attend as they did.
+  if (!prefill && full_from_ && num_computed < *full_from_) end = std::min(end, *full_from_);
   SequenceRows rows;
   rows.row_begin = row_begin;
   rows.num_rows = std::min(max_rows, end - num_computed);
   rows.position = num_computed;
   rows.kind = prefill ? RowKind::kPrefill : RowKind::kDecode;
   rows.rope_theta = options_.rope_theta;
-  options_.attention.ApplyTo(rows);
+  AttendAt(num_computed, rows);
   rows.tempered = tempered_.words();
   rows.block_table = blocks;
   return rows;
@@ -83,7 +86,29 @@ SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
 SequenceRows Sequence::RowAhead(int32_t row_begin) const {
   SequenceRows rows = NextRows(row_begin, 1);
   ++rows.position;
+  AttendAt(rows.position, rows);
   return rows;
+}
+
+// Full attention keeps the source of thresholds and the offset, which gate what it reads.
+void Sequence::AttendAt(int32_t position, SequenceRows& rows) const {
+  options_.attention.ApplyTo(rows);
+  if (!full_from_ || position < *full_from_) return;
+  rows.attention.admit_all = true;
+  rows.attention.uniform_floor = false;
+  rows.attention.relative = false;
+  rows.head_z = nullptr;
+}
+
+void Sequence::AddShadow(float mass, float error) {
+  counter_.AddShadow(mass, error);
+  if (guarded()) mass_.Add(mass);
+}
+
+bool Sequence::GoFullBelowMinMass() {
+  if (!guarded() || full_from_ || !mass_.LiesUnder(*options_.attention.min_mass)) return false;
+  full_from_ = num_computed;
+  return true;
 }
 
 bool Sequence::WantsPromptLogprobs(int32_t position) const {
@@ -101,7 +126,8 @@ void Sequence::Start(Clock::time_point now, int32_t cached_tokens) {
                             .seed = options_.seed,
                             .rope_factor = options_.rope_factor,
                             .rope_theta = options_.rope_theta,
-                            .attention = options_.attention});
+                            .attention = options_.attention,
+                            .below_min_mass = options_.below_min_mass});
 }
 
 void Sequence::Preempt() {
@@ -208,6 +234,7 @@ FinishedEvent Sequence::Outcome() const {
     outcome.timing.decode = last_token_at_ - *first_token_at_;
   }
   outcome.attention = counter_.Statistics(options_.request.output.layer_statistics);
+  if (full_from_) outcome.full_from = std::max(0, *full_from_ + 1 - prompt_len_);
   return outcome;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/request/observer.h"
 #include "engine/request/request.h"
 #include "engine/request/tempered_keys.h"
+#include "engine/shadow/mass_estimate.h"
 #include "engine/tokenizer/text_stream.h"
 #include "kernels/batch.h"
 
@@ -31,6 +32,7 @@ struct SequenceOptions {
   ResolvedAttention attention;
   float rope_factor = 1.0f;  // that gave this base; see rope_base.h
   float rope_theta = 0.0f;
+  bool below_min_mass = false;  // as of LiveMass: full attention from the first token on
   uint64_t seed = 0;
   Clock::time_point arrival;
   bool share_prefix = true;  // false: no keys are made, nothing is shared
@@ -102,6 +104,15 @@ class Sequence {
   AttentionCounter& counter() { return counter_; }
   void CountedRow() { ++counted_rows_; }
 
+  // Whether its own rows are measured (guarded_rows.h), and no others.
+  bool guarded() const { return options_.attention.min_mass.has_value(); }
+  // A row-layer that was measured.
+  void AddShadow(float mass, float error);
+  // After all of a step: goes over to full attention for the rows that are not computed yet, if
+  // what was measured lies under min_mass. True: it did just now, and a step that is prepared has
+  // the wrong row of it.
+  [[nodiscard]] bool GoFullBelowMinMass();
+
   SampleRow Draw(int32_t logits_row) { return sampler_.Draw(logits_row, num_output()); }
   SampleRow Force(int32_t logits_row, int32_t token, std::span<TokenLogprob> top) const {
     return sampler_.Force(logits_row, token, top);
@@ -125,6 +136,7 @@ class Sequence {
  private:
   void TellSink(const absl::Status& status);
   FinishedEvent Outcome() const;
+  void AttendAt(int32_t position, SequenceRows& rows) const;
   bool Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop);
 
   SequenceOptions options_;
@@ -138,7 +150,9 @@ class Sequence {
   TextStream text_;
   AttentionCounter counter_;
   int32_t counted_rows_ = 0;
-  int32_t prompt_reported_ = 0;  // prompt rows whose progress has been reported
+  MassEstimate mass_;                 // of guarded rows
+  std::optional<int32_t> full_from_;  // position of the first row with full attention
+  int32_t prompt_reported_ = 0;       // prompt rows whose progress has been reported
   int32_t cached_tokens_ = 0;
   int32_t preemptions_ = 0;
   bool owed_ = false;

@@ -57,6 +57,9 @@ class StepBatch {
   // row read, and returns it over layers and heads; Screened is what selection read for it.
   RowReads Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const;
   Screening Screened(const SequenceRows& rows, int32_t i) const;
+  // Whether that row may leave blocks unread.
+  bool Prunes(const SequenceRows& rows, int32_t i) const;
+  int64_t weight_bytes() const { return static_cast<int64_t>(model_.weight_bytes()); }
   // [L, R, HQ] and [L, R, HKV], until the next Forward.
   const int32_t* tokens_attended() const { return tokens_attended_.data(); }
   const int32_t* tokens_read() const { return tokens_read_.data(); }

@@ -1,9 +1,11 @@
 #include "engine/batching/step_pipeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/shadow/guarded_rows.h"
 #include "kernels/failpoint.h"
 
 namespace eta {
@@ -14,6 +16,13 @@ absl::Status NonFinite() {
                    "the model's logits leave no token to draw for this request: they are NaN or "
                    "infinite",
                    {.reason = "NONFINITE_LOGITS"});
+}
+
+ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double rate) {
+  return {.num_layers = model.config().num_layers,
+          .rate = rate,
+          .key_bytes = KvTokenBytes(cache.geometry()) * cache.geometry().num_kv_heads,
+          .step_bytes = static_cast<int64_t>(model.weight_bytes())};
 }
 
 }  // namespace
@@ -38,7 +47,8 @@ struct StepPipeline::Ending {
 };
 
 struct StepPipeline::Step {
-  Step(Model& model, const KvCache& cache) : batch(model, cache) {}
+  Step(Model& model, const KvCache& cache)
+      : batch(model, cache), shadow(model.config().num_layers, model.config().num_query_heads) {}
 
   // Every sequence draws one token.
   bool only_decodes() const {
@@ -52,12 +62,16 @@ struct StepPipeline::Step {
   std::vector<Member> members;
   std::vector<DrawnRow> draws;
   std::vector<RowLogits> logits;  // of draws
+  ShadowRows shadow;
+  ShadowSampler::Work shadow_work;
+  int64_t number = 0;  // of steps that were launched
   StepReport report;
   bool committed = false;  // and not completed
   std::vector<Ending> endings;
   // For the observer; empty without one.
   std::vector<TokenReport> tokens;
   std::vector<DecodeRowReport> decode_rows;
+  std::vector<ShadowReport> shadow_rows;
 };
 
 StepPipeline::StepPipeline(Model& model, const KvCache& cache, BlockPool& pool,
@@ -66,6 +80,7 @@ StepPipeline::StepPipeline(Model& model, const KvCache& cache, BlockPool& pool,
       block_size_(cache.geometry().block_size),
       pool_(pool),
       observer_(observer),
+      sampler_(CostsOf(model, cache, options.shadow_rate)),
       current_(std::make_unique<Step>(model, cache)),
       next_(std::make_unique<Step>(model, cache)) {}
 
@@ -92,7 +107,7 @@ bool StepPipeline::CanPrepare() const {
 }
 
 void StepPipeline::Prepare() {
-  prepared_ = next_->batch.Forward().ok();
+  prepared_ = Note(*next_).ok();
 }
 
 bool StepPipeline::IsPrepared(const StepPlan& plan,
@@ -119,15 +134,52 @@ bool StepPipeline::next_empty() const {
 }
 
 absl::Status StepPipeline::Forward() {
-  if (!std::exchange(prepared_, false)) return next_->batch.Forward();
+  if (!std::exchange(prepared_, false)) return Note(*next_);
   for (const Member& member : next_->members) {
     next_->batch.SetToken(member.rows.row_begin, member.sequence->tokens().back());
   }
   return absl::OkStatus();
 }
 
+absl::Status StepPipeline::Note(Step& step) {
+  ChooseShadow(step);
+  return step.batch.Forward({.shadow = step.shadow.Layers()});
+}
+
+// Which row-layers the step measures against full attention: of requests with min_mass their own,
+// of the others what is drawn. No row is measured again when it is replayed.
+void StepPipeline::ChooseShadow(Step& step) {
+  step.shadow.Clear();
+  step.shadow_work = {};
+  candidates_.clear();
+  for (size_t member = 0; member < step.members.size(); ++member) {
+    const auto& [sequence, rows, early_blocks] = step.members[member];
+    for (int32_t i = 0; i < rows.num_rows && rows.kind == RowKind::kDecode; ++i) {
+      const int32_t position = rows.position + i;
+      if (!step.batch.Prunes(rows, i) || !sequence->Counts(position)) continue;
+      ShadowRow row = {.row = rows.row_begin + i, .member = member, .kv_len = position + 1};
+      if (!sequence->guarded()) {
+        candidates_.push_back(row);
+        continue;
+      }
+      const int32_t of_answer = position - sequence->prompt_len();
+      if (!GuardedRows::Measures(of_answer)) continue;
+      for (const int32_t layer : GuardedRows::Layers(of_answer, step.batch.config().num_layers)) {
+        row.layer = layer;
+        step.shadow.Add(row);
+      }
+    }
+  }
+  ShadowSampler::Work& work = step.shadow_work;
+  work.guarded_keys = step.shadow.keys();
+  work.rows = static_cast<int64_t>(candidates_.size());
+  work.drawn = sampler_.Draw(candidates_, step.shadow);
+  work.drawn_keys = step.shadow.keys() - work.guarded_keys;
+}
+
 void StepPipeline::Launch() {
   std::swap(current_, next_);
+  current_->number = sampler_.Begin();
   DrawTokens(*current_);
   current_->batch.Launch();
   Complete(*next_);
@@ -164,9 +216,12 @@ std::vector<StepPipeline::Ended> StepPipeline::Commit() {
   const Clock::time_point now = Clock::now();
   step.committed = true;
   std::vector<Ended> ended;
+  goes_on_.clear();
   size_t draw = 0;
   for (const Member& member : step.members) {
-    switch (Accept(step, member, draw, now)) {
+    const Outcome outcome = Accept(step, member, draw, now);
+    goes_on_.push_back(outcome == Outcome::kGoesOn);
+    switch (outcome) {
       case Outcome::kGoesOn:
         break;
       case Outcome::kEnds:
@@ -177,7 +232,8 @@ std::vector<StepPipeline::Ended> StepPipeline::Commit() {
         break;
     }
   }
-  if (!ended.empty()) Forget();  // a prepared step has its members
+  const bool attends_otherwise = TakeShadow(step, now);
+  if (!ended.empty() || attends_otherwise) Forget();  // a prepared step has the rows as they were
   StepReport& report = step.report;
   report.sequences = static_cast<int32_t>(step.members.size());
   report.num_rows = step.batch.num_rows();
@@ -186,6 +242,32 @@ std::vector<StepPipeline::Ended> StepPipeline::Commit() {
         member.rows.num_rows;
   }
   return ended;
+}
+
+// What the step measured, to those who are measured. True: one of them attends otherwise from its
+// next row on.
+bool StepPipeline::TakeShadow(Step& step, Clock::time_point now) {
+  if (step.shadow.empty()) return false;
+  step.shadow.Read();
+  for (const ShadowRow& row : step.shadow.rows()) {
+    if (!std::isfinite(row.mass) || !std::isfinite(row.error)) continue;
+    Sequence& sequence = *step.members[row.member].sequence;
+    sequence.AddShadow(row.mass, row.error);
+    if (options_.live_mass != nullptr) {
+      options_.live_mass->Add(sequence.request().tenant, sequence.attention(), row.mass, now);
+    }
+    if (observer_ == nullptr) continue;
+    step.shadow_rows.push_back({.request = &sequence.request(),
+                                .attention = &sequence.attention(),
+                                .kv_len = row.kv_len,
+                                .mass = row.mass,
+                                .error = row.error});
+  }
+  bool changed = false;
+  for (size_t i = 0; i < step.members.size(); ++i) {
+    if (goes_on_[i] && step.members[i].sequence->GoFullBelowMinMass()) changed = true;
+  }
+  return changed;
 }
 
 StepPipeline::Outcome StepPipeline::Accept(Step& step, const Member& member, size_t& draw,
@@ -244,6 +326,7 @@ void StepPipeline::Complete(Step& step) {
   for (const Member& member : step.members) member.sequence->Emit();
   step.report.tokens = step.tokens;
   step.report.decode = step.decode_rows;
+  step.report.shadow = step.shadow_rows;
   if (!step.decode_rows.empty()) {
     step.report.tokens_attended = step.batch.tokens_attended();
     step.report.tokens_read = step.batch.tokens_read();
@@ -253,9 +336,11 @@ void StepPipeline::Complete(Step& step) {
   step.endings.clear();
   step.tokens.clear();
   step.decode_rows.clear();
+  step.shadow_rows.clear();
 }
 
-void StepPipeline::CountReads(Step& step) const {
+void StepPipeline::CountReads(Step& step) {
+  ShadowSampler::Work work = step.shadow_work;
   for (const Member& member : step.members) {
     if (member.rows.kind != RowKind::kDecode) continue;
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
@@ -263,6 +348,7 @@ void StepPipeline::CountReads(Step& step) const {
       const RowReads reads = step.batch.Count(member.rows, i, member.sequence->counter());
       const Screening screening = step.batch.Screened(member.rows, i);
       member.sequence->CountedRow();
+      work.kv_bytes += reads.keys_read * KvTokenBytes(step.batch.geometry());
       if (observer_ == nullptr) continue;
       step.decode_rows.push_back({.request = &member.sequence->request(),
                                   .attention = &member.sequence->attention(),
@@ -274,6 +360,7 @@ void StepPipeline::CountReads(Step& step) const {
                                   .keys_read = reads.keys_read});
     }
   }
+  sampler_.Finish(step.number, work);
 }
 
 void StepPipeline::Abandon() {

@@ -32,6 +32,7 @@
 #include "engine/batching/sequence.h"
 #include "engine/batching/step_batch.h"
 #include "engine/request/observer.h"
+#include "engine/shadow/shadow_sampler.h"
 
 namespace eta {
 
@@ -101,22 +102,29 @@ class StepPipeline {
   struct Ending;
   struct Step;
 
+  absl::Status Note(Step& step);
+  void ChooseShadow(Step& step);
+  bool TakeShadow(Step& step, Clock::time_point now);
   void DrawTokens(Step& step);
   enum class Outcome { kGoesOn, kEnds, kNotFinite };
   // Gives a member what the step brought it; `draw` is the first of its draws, then that of the
   // next member.
   Outcome Accept(Step& step, const Member& member, size_t& draw, Clock::time_point now);
   void Publish(const Sequence& sequence, const SequenceRows& rows);
-  void CountReads(Step& step) const;
+  void CountReads(Step& step);
   void Complete(Step& step);
 
   const BatcherOptions& options_;
   const int32_t block_size_;
   BlockPool& pool_;
   Observer* const observer_;
+  ShadowSampler sampler_;
   std::unique_ptr<Step> current_;
   std::unique_ptr<Step> next_;  // laid out or prepared; after Launch the step before
   bool prepared_ = false;       // next_ is noted, but for its tokens
+  // Of the step at hand:
+  std::vector<ShadowRow> candidates_;  // rows that may be drawn
+  std::vector<bool> goes_on_;          // [members]
 };
 
 }  // namespace eta

@@ -360,6 +360,10 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   backend_.DecodeAttention(attention);
   backend_.PrefillAttention(attention);
 
+  if (!outputs.shadow.empty() && !outputs.shadow[layer_idx].rows.empty()) {
+    const ShadowLayer& shadow = outputs.shadow[layer_idx];
+    backend_.MeasureShadow({attention, shadow.rows, shadow.mass, shadow.error});
+  }
   const bool calibrates = std::any_of(batch.sequences.begin(), batch.sequences.end(),
                                       [](const SequenceRows& s) { return s.calibrate; });
   if (outputs.cells != nullptr && calibrates) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,14 @@ struct ModelOptions {
   std::optional<IndexKind> index;  // likewise
 };
 
+// The decode rows of one layer that are measured against full attention, and where what was
+// measured goes (ShadowParams). What it points to must live until Finish().
+struct ShadowLayer {
+  std::span<const int32_t> rows;  // ascending
+  float* mass = nullptr;          // [rows.size(), HQ]
+  float* error = nullptr;         // likewise
+};
+
 // Optional outputs of a forward pass. A null member costs nothing.
 struct ForwardOutputs {
   int32_t* tokens_attended = nullptr;  // [L, R, HQ], host; decode rows only are written
@@ -38,6 +47,7 @@ struct ForwardOutputs {
   // with `calibrate`.
   uint64_t* cells = nullptr;
   ScoreBins bins = {};
+  std::span<const ShadowLayer> shadow;  // [L]; empty: none
 };
 
 class Model {

@@ -37,7 +37,10 @@ bool MayShareAStep(const PassRun& run, const SequenceRows& rows, bool others_dec
 }  // namespace
 
 PassLane::PassLane(Backend& backend, StepBatch& batch, BlockPool& pool)
-    : batch_(batch), pool_(pool), cells_(backend, batch.config()) {
+    : batch_(batch),
+      pool_(pool),
+      cells_(backend, batch.config()),
+      shadow_(batch.config().num_layers, batch.config().num_query_heads) {
   const ModelConfig& config = batch.config();
   const auto heads =
       static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads);
@@ -172,11 +175,39 @@ absl::Status PassLane::RunRows(std::span<const Member> members, std::vector<RowL
     SampleRow& sample = logits[i].sample;
     sample.top = std::span(top_).subspan(i, static_cast<size_t>(sample.num_logprobs));
   }
+  ChooseShadow(members);
+  outputs.shadow = shadow_.Layers();
   return batch_.Run(logits, outputs);
+}
+
+// Rows that read all keys keep all mass, and are not measured.
+void PassLane::ChooseShadow(std::span<const Member> members) {
+  shadow_.Clear();
+  for (int32_t layer = 0; layer < batch_.config().num_layers; ++layer) {
+    for (const Member& member : members) {
+      if (!member.run->WantShadow(member.rows)) continue;
+      for (int32_t i = 0; i < member.rows.num_rows; ++i) {
+        if (!batch_.Prunes(member.rows, i)) continue;
+        shadow_.Add({.layer = layer,
+                     .row = member.rows.row_begin + i,
+                     .kv_len = member.rows.position + i + 1});
+      }
+    }
+  }
+}
+
+void PassLane::AddShadow(const Member& member) {
+  for (int32_t i = 0; i < member.rows.num_rows; ++i) {
+    for (int32_t layer = 0; layer < batch_.config().num_layers; ++layer) {
+      const ShadowRow* const measured = shadow_.Find(layer, member.rows.row_begin + i);
+      member.run->AddShadow(measured ? measured->mass : 1.0f, measured ? measured->error : 0.0f);
+    }
+  }
 }
 
 // After a step that succeeded: what it measured, cache lengths, endings.
 absl::Status PassLane::Settle(std::span<const Member> members, std::span<const RowLogits> logits) {
+  shadow_.Read();
   auto wanted = logits.begin();
   for (const Member& member : members) {
     PassRun& run = *member.run;
@@ -198,6 +229,7 @@ absl::Status PassLane::Settle(std::span<const Member> members, std::span<const R
                           {.reason = "NONFINITE_LOGITS"}));
       continue;
     }
+    if (run.WantShadow(rows)) AddShadow(member);
     if (run.WantRecall(rows)) run.AddRecall(above_, above_admitted_);
     run.Advance(rows);
     if (!run.done()) continue;

@@ -15,6 +15,7 @@
 #include "engine/batching/step_batch.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/passes/pass_run.h"
+#include "engine/shadow/shadow_rows.h"
 
 namespace eta {
 
@@ -50,6 +51,8 @@ class PassLane {
   std::vector<Member> LayOut(int32_t max_rows, int32_t spare_blocks);
   absl::Status RunRows(std::span<const Member> members, std::vector<RowLogits>& logits);
   absl::Status Settle(std::span<const Member> members, std::span<const RowLogits> logits);
+  void ChooseShadow(std::span<const Member> members);
+  void AddShadow(const Member& member);
   void GiveWay(std::span<const Member> members);
   void FreeBlocks(PassRun& run);
   void Fail(PassRun& run, const absl::Status& status);
@@ -63,6 +66,7 @@ class PassLane {
   std::vector<int64_t> above_;                  // [L, HQ], of the step at hand
   std::vector<int64_t> above_admitted_;
   std::vector<TokenLogprob> top_;  // the most probable next token of rows that ask for it
+  ShadowRows shadow_;
 };
 
 }  // namespace eta

@@ -1,5 +1,6 @@
 #include "engine/passes/pass_run.h"
 
+#include <cmath>
 #include <functional>
 #include <new>
 #include <utility>
@@ -17,6 +18,12 @@ void AddTo(std::vector<int64_t>& sums, std::span<const int64_t> more) {
 
 PassRun::PassRun(PassRunOptions options, const ModelConfig& config, const KvGeometry& geometry)
     : options_(std::move(options)), counter_(config, geometry) {
+  if (pass().shadow) {
+    const size_t row_layers = (pass().tokens.size() - static_cast<size_t>(pass().decode_from)) *
+                              static_cast<size_t>(config.num_layers);
+    outcome_.mass.reserve(row_layers);
+    outcome_.error.reserve(row_layers);
+  }
   if (!pass().recall) return;
   const auto heads =
       static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads);
@@ -62,6 +69,12 @@ SequenceRows PassRun::NextRows(int32_t row_begin, int32_t max_rows) const {
 void PassRun::AddRecall(std::span<const int64_t> above, std::span<const int64_t> above_admitted) {
   AddTo(outcome_.above, above);
   AddTo(outcome_.above_admitted, above_admitted);
+}
+
+void PassRun::AddShadow(float mass, float error) {
+  outcome_.mass.push_back(mass);
+  outcome_.error.push_back(error);
+  if (std::isfinite(mass) && std::isfinite(error)) counter_.AddShadow(mass, error);
 }
 
 void PassRun::Advance(const SequenceRows& rows) {

@@ -53,6 +53,9 @@ class PassRun {
   bool WantRecall(const SequenceRows& rows) const {
     return pass().recall && rows.kind == RowKind::kDecode && AreNew(rows);
   }
+  bool WantShadow(const SequenceRows& rows) const {
+    return pass().shadow && rows.kind == RowKind::kDecode && AreNew(rows);
+  }
   bool WantLoss(const SequenceRows& rows, int32_t position) const {
     return pass().loss_from && AreNew(rows) && position >= *pass().loss_from &&
            position + 1 < num_tokens();
@@ -61,6 +64,8 @@ class PassRun {
   AttentionCounter& counter() { return counter_; }
   void AddLoss(float loss) { outcome_.losses.push_back(loss); }
   void AddTop(bool top) { outcome_.top.push_back(top ? 1 : 0); }
+  // Of the next decode row, layer by layer.
+  void AddShadow(float mass, float error);
   // [L, HQ] each.
   void AddRecall(std::span<const int64_t> above, std::span<const int64_t> above_admitted);
 

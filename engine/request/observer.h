@@ -34,6 +34,16 @@ struct DecodeRowReport {
   int64_t keys_read = 0;      // over layers and KV heads
 };
 
+// A decode row in one layer that was measured against full attention (eta-semantics.md, "What is
+// counted"). Mass and error are means over query heads.
+struct ShadowReport {
+  const Request* request = nullptr;
+  const ResolvedAttention* attention = nullptr;
+  int32_t kv_len = 0;  // T
+  float mass = 0.0f;
+  float error = 0.0f;
+};
+
 // A step that ran, or one that only preempted: then it has no rows and no duration.
 struct StepReport {
   std::chrono::nanoseconds duration{0};
@@ -50,6 +60,7 @@ struct StepReport {
 
   std::span<const TokenReport> tokens;
   std::span<const DecodeRowReport> decode;
+  std::span<const ShadowReport> shadow;
   int32_t num_rows = 0;                      // R
   const int32_t* tokens_attended = nullptr;  // [L, R, HQ]; null where `decode` is empty
   const int32_t* tokens_read = nullptr;      // [L, R, HKV]; likewise

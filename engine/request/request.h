@@ -138,6 +138,7 @@ struct StartedEvent {
   float rope_factor = 1.0f;  // over 1 when prompt and answer may pass the trained length
   float rope_theta = 0.0f;   // the base that goes with it; the checkpoint's own where it is 1
   ResolvedAttention attention;
+  bool below_min_mass = false;  // full attention from the first token on (shadow/live_mass.h)
 };
 
 // Prompt tokens done so far; sent while a prompt takes more than one step.
@@ -175,6 +176,10 @@ struct AttentionStatistics {
   // and tails that are always read, which screening scores.
   int64_t index_bytes_read = 0;
   std::vector<LayerStatistics> layers;  // [L], if asked for
+  // Means over the row-layers that were measured against full attention; 0: none was.
+  int64_t shadow_row_layers = 0;
+  double mass_kept = 0.0;
+  double output_error = 0.0;
 };
 
 struct Timing {
@@ -194,6 +199,9 @@ struct FinishedEvent {
   int32_t preemptions = 0;
   Timing timing;
   AttentionStatistics attention;
+  // Since too little mass was kept (min_mass): the index, from 0, of the first token of the answer
+  // that was drawn with full attention.
+  std::optional<int32_t> full_from;
 };
 
 struct PreparedRequest;
