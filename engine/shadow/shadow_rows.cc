@@ -61,7 +61,9 @@ void ShadowRows::Read() {
     const auto heads = [&](const std::vector<float>& values) {
       return std::span(values).subspan(i * num_query_heads_, num_query_heads_);
     };
+    // Last bits may put it above 1.
     rows_[i].mass = Mean(heads(mass_));
+    if (rows_[i].mass > 1.0f) rows_[i].mass = 1.0f;
     rows_[i].error = Mean(heads(error_));
   }
 }

@@ -171,6 +171,11 @@ void Convert(const AttentionStatistics& in, v1::AttentionStats& out) {
   out.set_keys_eligible(in.keys_eligible);
   out.set_keys_read(in.keys_read);
   out.set_keys_cached(in.keys_cached);
+  out.set_shadow_row_layers(in.shadow_row_layers);
+  if (in.shadow_row_layers > 0) {
+    out.set_mass_kept(in.mass_kept);
+    out.set_output_error(in.output_error);
+  }
   for (const LayerStatistics& layer : in.layers) {
     v1::LayerDensity* message = out.add_layers();
     message->set_head_density(layer.head_density);
@@ -261,6 +266,7 @@ v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& mod
   started.set_seed(event.seed);
   started.set_rope_theta(event.rope_theta);
   started.set_rope_factor(event.rope_factor);
+  started.set_below_min_mass(event.below_min_mass);
   Convert(event.attention, *started.mutable_attention());
   return message;
 }
@@ -298,6 +304,7 @@ v1::GenerateResponse ToMessage(const FinishedEvent& event) {
   Convert(event.timing, *finished.mutable_timing());
   Convert(event.attention, *finished.mutable_attention());
   finished.set_preemptions(event.preemptions);
+  if (event.full_from) finished.set_full_from(*event.full_from);
   return message;
 }
 

@@ -116,6 +116,11 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
   app.add_flag("--prefix_cache,!--no-prefix_cache", options.prefix_cache,
                "Requests whose prompts begin alike share the full blocks of that beginning")
       ->default_str("true");
+  AddShare(app, "--shadow_rate", options.shadow_rate, 1.0,
+           "Share of decode rows and layers that are also computed with full attention, to measure "
+           "what reading less costs; takes at most 1 % of a step. 0 measures only requests with "
+           "min_mass",
+           /*least=*/0.0);
 }
 
 void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants) {

@@ -36,12 +36,12 @@ void AddCountOrNone(CLI::App& app, const std::string& name, int& value, const st
 }
 
 void AddShare(CLI::App& app, const std::string& name, double& value, double most,
-              const std::string& help) {
+              const std::string& help, double least) {
   app.add_option(name, value, help)
-      ->check([most](const std::string& text) -> std::string {
+      ->check([least, most](const std::string& text) -> std::string {
         double share = 0.0;  // a number, since CLI::Range lets NaN through
-        if (absl::SimpleAtod(text, &share) && share >= 0.01 && share <= most) return "";
-        return absl::StrCat("must be a number from 0.01 to ", most);
+        if (absl::SimpleAtod(text, &share) && share >= least && share <= most) return "";
+        return absl::StrCat("must be a number from ", least, " to ", most);
       })
       ->type_name("SHARE")
       ->capture_default_str();

@@ -35,9 +35,9 @@ CLI::Option* AddCount(CLI::App& app, const std::string& name, T& value, const st
 // A number of at least 0.
 void AddCountOrNone(CLI::App& app, const std::string& name, int& value, const std::string& help);
 
-// 0.01 to `most`.
+// `least` to `most`.
 void AddShare(CLI::App& app, const std::string& name, double& value, double most,
-              const std::string& help);
+              const std::string& help, double least = 0.01);
 
 // One of the given names.
 template <typename T>

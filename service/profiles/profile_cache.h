@@ -50,7 +50,8 @@ struct LoadedProfile {
   // Measured on held-out text when it was calibrated; absent: it was not verified.
   std::optional<double> head_density;
   std::optional<double> union_density;
-  int64_t measured_context = 0;  // of the densities (profile_record.h)
+  std::optional<double> retained_mass;  // absent also where it was not measured
+  int64_t measured_context = 0;         // of the densities (profile_record.h)
 };
 
 struct ProfileCacheStatus {

@@ -35,7 +35,18 @@ const LoadedProfile* ProfileOf(const AccountSeries& account,
   return found == profiles.end() ? nullptr : &*found;
 }
 
+// Means over what was measured; sums of any kind, into any message that has them.
+template <typename Sums, typename Message>
+void FillShadow(const Sums& sums, Message& out) {
+  out.set_shadow_row_layers(sums.shadow_row_layers);
+  if (sums.shadow_row_layers == 0) return;
+  const auto measured = static_cast<double>(sums.shadow_row_layers);
+  out.set_mass_kept(sums.mass_kept / measured);
+  out.set_output_error(sums.output_error / measured);
+}
+
 void Fill(const DensitySums& sums, v1::RecentAttention& out) {
+  FillShadow(sums, out);
   const auto rows = static_cast<double>(sums.decode_rows);
   out.set_decode_steps(sums.decode_rows);
   out.set_head_density(sums.head_density / rows);
@@ -51,6 +62,7 @@ void FillRecent(const RecentAttention& recent, v1::AttentionSeries& out) {
 }
 
 void FillDrift(const LoadedProfile& profile, v1::AttentionSeries& out) {
+  if (profile.retained_mass) out.set_calibrated_mass(*profile.retained_mass);
   if (!profile.head_density || !profile.union_density) return;
   out.set_calibrated_head_density(*profile.head_density);
   out.set_calibrated_union_density(*profile.union_density);
@@ -117,6 +129,7 @@ void Fill(const AttentionTotals& totals, v1::AttentionStats& out) {
   out.set_keys_eligible(totals.keys_eligible);
   out.set_keys_read(totals.keys_read);
   out.set_keys_cached(totals.keys_cached);
+  FillShadow(totals, out);
 }
 
 void FillAttention(const ServerStatus& status, v1::Stats& out) {
@@ -138,6 +151,7 @@ void FillAttention(const ServerStatus& status, v1::Stats& out) {
     Fill(account->attention, *message.mutable_totals());
     if (with_layers.contains(account)) FillLayers(account->layers, message);
     FillRecent(account->recent, message);
+    message.set_fallbacks(account->fallbacks);
     if (const LoadedProfile* profile = ProfileOf(*account, status.profiles)) {
       FillDrift(*profile, message);
     }

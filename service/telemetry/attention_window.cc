@@ -19,6 +19,9 @@ void DensitySums::Add(const DensitySums& other) {
   head_density += other.head_density;
   union_density += other.union_density;
   context += other.context;
+  shadow_row_layers += other.shadow_row_layers;
+  mass_kept += other.mass_kept;
+  output_error += other.output_error;
 }
 
 void AttentionWindow::Add(const DensitySums& row, bool like_measured, Clock::time_point now) {

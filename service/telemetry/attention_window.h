@@ -17,6 +17,10 @@ struct DensitySums {
   double head_density = 0.0;
   double union_density = 0.0;
   int64_t context = 0;  // T
+  // Over row-layers that were measured against full attention:
+  int64_t shadow_row_layers = 0;
+  double mass_kept = 0.0;
+  double output_error = 0.0;
 
   void Add(const DensitySums& other);
 };

@@ -36,6 +36,12 @@ const Buckets& RatioBuckets() {
   return buckets;
 }
 
+const Buckets& MassBuckets() {
+  static const Buckets buckets{.5,  .6,  .7,  .8,  .85, .9,   .92,  .94,
+                               .95, .96, .97, .98, .99, .995, .999, 1};
+  return buckets;
+}
+
 const Buckets& TokenBuckets() {
   static const Buckets buckets{1,   2,    4,    8,    16,   32,    64,    128,   256,
                                512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};

@@ -57,6 +57,7 @@ const Buckets& RequestBuckets();      // seconds
 const Buckets& StepBuckets();         // seconds
 const Buckets& CalibrationBuckets();  // seconds
 const Buckets& RatioBuckets();        // 0 to 1
+const Buckets& MassBuckets();         // 0 to 1, most of them near 1
 const Buckets& TokenBuckets();        // tokens of a request: powers of two
 const Buckets& BatchBuckets();        // sequences or rows of a step: powers of two
 

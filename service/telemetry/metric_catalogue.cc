@@ -136,6 +136,15 @@ constexpr Metric kAttention[] = {
      "Head density of a request as a ratio, averaged over its decode rows"},
     {"eta_request_union_density_ratio", kHistogram, "model,mode,profile,version,tenant", "ratio",
      "Union density of a request as a ratio, averaged over its decode rows"},
+    {"eta_attention_mass_kept_ratio", kHistogram, "model,mode,profile,version,tenant", "ratio",
+     "Of decode rows and layers that were also computed with full attention (--shadow_rate): share "
+     "of its softmax that lay on the keys which were attended to, averaged over query heads"},
+    {"eta_attention_output_error_total", kCounter, "model,mode,profile,version,tenant", "ratio",
+     "Distances from full attention's output, relative to its norm and averaged over query heads, "
+     "summed over the same rows and layers; divide by eta_attention_mass_kept_ratio_count"},
+    {"eta_attention_fallbacks_total", kCounter, "model,mode,profile,version,tenant", "requests",
+     "Requests that began or went on with full attention, since their attention kept less than "
+     "their min_mass"},
     {"eta_tenant_attention_decode_rows_total", kCounter, "model,tenant", "rows",
      "Decode rows of the tenant whose attention was counted, each row once"},
     {"eta_tenant_attention_keys_attended_total", kCounter, "model,tenant", "keys",
@@ -239,6 +248,10 @@ constexpr Metric kProfiles[] = {
      "Head density as a ratio that the profile's calibration measured on held-out text"},
     {"eta_profile_target_union_density_ratio", kGauge, "model,tenant,profile,version", "ratio",
      "Union density as a ratio that the profile's calibration measured on held-out text"},
+    {"eta_profile_target_mass_ratio", kGauge, "model,tenant,profile,version", "ratio",
+     "Share of full attention's softmax that the profile's calibration measured its keys to hold "
+     "on "
+     "held-out text, as a ratio"},
     {"eta_profile_target_cached_keys", kGauge, "model,tenant,profile,version", "keys",
      "Keys that full attention would have read for a decode row of the held-out text, summed over "
      "layers and KV heads; where eta_attention_keys_cached_total grows by as much for each decode "

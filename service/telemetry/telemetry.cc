@@ -102,6 +102,7 @@ void Telemetry::OnStep(const StepReport& report) {
   server_.step_tokens.Observe(rows);
   CountTokens(report, now);
   CountDecodeRows(report, now);
+  CountShadow(report, now);
 }
 
 void Telemetry::CountTokens(const StepReport& report, Clock::time_point now) {
@@ -153,6 +154,20 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
   }
 }
 
+void Telemetry::CountShadow(const StepReport& report, Clock::time_point now) {
+  for (const ShadowReport& row : report.shadow) {
+    const ThresholdProfile* const profile = row.attention->profile.get();
+    Account& account = AccountOf(*row.request, row.attention->mode, profile, now);
+    AttentionTotals& totals = account.series.attention;
+    ++totals.shadow_row_layers;
+    totals.mass_kept += row.mass;
+    totals.output_error += row.error;
+    account.series.mass_kept.Observe(row.mass);
+    account.window.Add({.shadow_row_layers = 1, .mass_kept = row.mass, .output_error = row.error},
+                       profile != nullptr && profile->MeasuredAt(row.kv_len), now);
+  }
+}
+
 void Telemetry::ObserveLatency(Latency kind, nanoseconds latency, Clock::time_point now) {
   for (LatencyWindow& window : latencies_[static_cast<size_t>(kind)]) window.Observe(latency, now);
 }
@@ -166,6 +181,7 @@ void Telemetry::OnRequestEnd(const Request& request, const absl::Status& status,
     Account& account = AccountOf(request, attention.mode, attention.profile.get(), now);
     account.series.prompt_tokens += outcome.prompt_tokens;
     account.series.cached_tokens += outcome.cached_tokens;
+    if (outcome.full_from) ++account.series.fallbacks;
     ObserveEnd(outcome, status.ok(), account, now);
   }
   running_.erase(&request);

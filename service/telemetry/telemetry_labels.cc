@@ -135,6 +135,8 @@ void Telemetry::FoldAccounts(const std::function<bool(AccountSeries&)>& rename) 
     to.series.output_tokens += series.output_tokens;
     to.series.density.Add(series.density);
     to.series.union_density.Add(series.union_density);
+    to.series.mass_kept.Add(series.mass_kept);
+    to.series.fallbacks += series.fallbacks;
     to.records_read += from.records_read;
     to.keys_scored += from.keys_scored;
     to.heads.Add(from.heads);

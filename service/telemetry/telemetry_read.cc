@@ -86,6 +86,9 @@ void AttentionTotals::Add(const AttentionTotals& other) {
   kv_bytes_read += other.kv_bytes_read;
   kv_bytes_dense += other.kv_bytes_dense;
   index_bytes_read += other.index_bytes_read;
+  shadow_row_layers += other.shadow_row_layers;
+  mass_kept += other.mass_kept;
+  output_error += other.output_error;
 }
 
 }  // namespace eta

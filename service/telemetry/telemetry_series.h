@@ -28,6 +28,9 @@ struct AttentionTotals {
   int64_t kv_bytes_read = 0;
   int64_t kv_bytes_dense = 0;
   int64_t index_bytes_read = 0;
+  int64_t shadow_row_layers = 0;  // measured against full attention
+  double mass_kept = 0.0;         // summed over them
+  double output_error = 0.0;      // likewise
 
   void Add(const AttentionTotals& other);
 };
@@ -56,7 +59,9 @@ struct AccountSeries {
   int64_t output_tokens = 0;
   Histogram density{RatioBuckets()};
   Histogram union_density{RatioBuckets()};
-  std::vector<LayerTotals> layers;  // [L], in a snapshot that was asked for them
+  Histogram mass_kept{MassBuckets()};  // of row-layers
+  int64_t fallbacks = 0;               // requests with full attention for want of mass
+  std::vector<LayerTotals> layers;     // [L], in a snapshot that was asked for them
 };
 
 // Requests of one mode.

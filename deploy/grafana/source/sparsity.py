@@ -35,6 +35,9 @@ UNION = ("eta_attention_keys_read_total", "eta_attention_keys_cached_total")
 BYTES_READ = "eta_attention_kv_bytes_read_total"
 BYTES_DENSE = "eta_attention_kv_bytes_dense_total"
 INDEX = "eta_attention_index_bytes_read_total"
+MASS = ("eta_attention_mass_kept_ratio_sum", "eta_attention_mass_kept_ratio_count")
+ERROR = ("eta_attention_output_error_total", "eta_attention_mass_kept_ratio_count")
+FALLBACKS = "eta_attention_fallbacks_total"
 BETWEEN = "eta_inter_token_latency_seconds"
 ONE = "tenant, profile, version"
 BY = f"mode, {ONE}"
@@ -187,6 +190,47 @@ def build():
                     )
                 ],
                 stack=True,
+            ),
+            row("Quality"),
+            series(
+                "Mass kept and its target",
+                "Measured on a share of decode rows and layers (--shadow_rate): the share of full "
+                "attention's softmax on the keys that were attended to. Dashed: what calibration "
+                "measured on held-out text. The alert EtaMassBelowTarget looks at it.",
+                [
+                    query(ratio(*MASS, BY, "30m"), NAMED),
+                    target(
+                        f"max by ({ONE}) (eta_profile_target_mass_ratio)",
+                        TARGET,
+                        CHOSEN_PROFILE,
+                    ),
+                ],
+                unit="percentunit",
+                low=None,
+                overrides=[target_line],
+            ),
+            series(
+                "Output error",
+                "Distance of a head's output from full attention's, as a share of the latter.",
+                [query(ratio(*ERROR, BY, "30m"), NAMED)],
+                unit="percentunit",
+            ),
+            heatmap(
+                "Mass kept",
+                "Row-layers per bucket.",
+                "eta_attention_mass_kept_ratio",
+                "percentunit",
+                more=CHOSEN,
+            ),
+            series(
+                "Requests with full attention for want of mass",
+                "Per second: those that kept less than their min_mass.",
+                [
+                    query(
+                        f"sum by ({BY}) (rate({FALLBACKS}[$__rate_interval]))",
+                        NAMED,
+                    )
+                ],
             ),
             row("What it saves"),
             series(

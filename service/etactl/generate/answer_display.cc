@@ -145,6 +145,15 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
   if (stats.has_union_density()) {
     phrases.push_back(absl::StrFormat("union density %.3f", stats.union_density()));
   }
+  if (stats.has_mass_kept()) {
+    phrases.push_back(absl::StrFormat("mass kept %.3f (error %.3f) in %d row-layers",
+                                      stats.mass_kept(), stats.output_error(),
+                                      stats.shadow_row_layers()));
+  }
+  if (finished.has_full_from()) {
+    phrases.push_back(
+        absl::StrCat("full attention from token ", finished.full_from(), " on, below min_mass"));
+  }
   if (stats.kv_bytes_dense() > 0) {
     phrases.push_back(absl::StrFormat("KV read %s of %s (%.1f %%), index %s",
                                       ReadableBytes(stats.kv_bytes_read()),

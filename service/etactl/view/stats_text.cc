@@ -326,6 +326,33 @@ std::string Drifts(const v1::Stats& stats) {
          (elsewhere ? note : "");
 }
 
+// What reading less cost: the mass kept by rows that were measured, beside what calibration
+// promised.
+std::string Quality(const v1::Stats& stats) {
+  Rows rows;
+  for (const v1::AttentionSeries& series : stats.attention()) {
+    const v1::AttentionStats& totals = series.totals();
+    if (!totals.has_mass_kept() && series.fallbacks() == 0) continue;
+    const v1::RecentAttention& recent =
+        series.has_recent_as_calibrated() && series.recent_as_calibrated().has_mass_kept()
+            ? series.recent_as_calibrated()
+            : series.recent();
+    const auto number = [](bool there, double value) {
+      return there ? absl::StrFormat("%.3f", value) : kUnknown;
+    };
+    rows.push_back({SeriesName(series), series.tenant(), absl::StrCat(totals.shadow_row_layers()),
+                    number(totals.has_mass_kept(), totals.mass_kept()),
+                    number(totals.has_output_error(), totals.output_error()),
+                    number(recent.has_mass_kept(), recent.mass_kept()),
+                    number(series.has_calibrated_mass(), series.calibrated_mass()),
+                    absl::StrCat(series.fallbacks())});
+  }
+  if (rows.empty()) return "";
+  return Table(2, WithHeader({"quality", "tenant", "row-layers", "mass kept", "output error",
+                              "mass, last 10 min", "calibrated", "gone full"},
+                             std::move(rows)));
+}
+
 // The densities of one layer's heads since an earlier snapshot, or since the server began.
 struct LayerDensity {
   std::vector<double> heads;   // per query head
@@ -510,7 +537,7 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
   if (stats.has_connections()) absl::StrAppend(&text, Connections(stats.connections()));
   absl::StrAppend(&text, StoreCalls(stats.store_calls()), Memory(stats.pressure()));
   if (stats.has_default_profile()) absl::StrAppend(&text, DefaultProfile(stats.default_profile()));
-  absl::StrAppend(&text, Attention(stats, before), Drifts(stats));
+  absl::StrAppend(&text, Attention(stats, before), Drifts(stats), Quality(stats));
   for (const v1::AttentionSeries& series : stats.attention()) {
     if (series.mode() == v1::ATTENTION_MODE_FULL) continue;  // its density is 1 everywhere
     const v1::AttentionSeries* earlier = Find(before, series);

@@ -66,6 +66,7 @@ void AddProfiles(const ServerStatus& status, Telemetry& labels, MetricFamilies& 
   };
   target("eta_profile_target_density_ratio", &LoadedProfile::head_density);
   target("eta_profile_target_union_density_ratio", &LoadedProfile::union_density);
+  target("eta_profile_target_mass_ratio", &LoadedProfile::retained_mass);
   page.Begin("eta_profile_target_cached_keys");
   const double groups =
       static_cast<double>(status.info.config.num_layers) * status.info.config.num_kv_heads;

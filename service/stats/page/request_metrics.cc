@@ -142,6 +142,12 @@ void AddAttention(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   AddAccounts(
       "eta_request_union_density_ratio", telemetry, page,
       [](const AccountSeries& account) -> const Histogram& { return account.union_density; });
+  AddAccounts("eta_attention_mass_kept_ratio", telemetry, page,
+              [](const AccountSeries& account) -> const Histogram& { return account.mass_kept; });
+  AddAccounts("eta_attention_output_error_total", telemetry, page,
+              [](const AccountSeries& account) { return account.attention.output_error; });
+  AddAccounts("eta_attention_fallbacks_total", telemetry, page,
+              [](const AccountSeries& account) { return account.fallbacks; });
   for (const AttentionMetric& metric : kAttentionMetrics) {
     if (!metric.of_tenants) continue;
     page.Begin(std::string("eta_tenant_").append(metric.name));
