@@ -19,16 +19,15 @@ class GuardedRows {
 
   // `row` counts the decode rows of the answer from 0.
   static bool Measures(int32_t row) { return row % kPeriod == kPeriod / 2; }
-  // Of a row that is measured; may be twice the same.
+  // Of a row that is measured; two different ones if the model has two.
   static std::array<int32_t, kLayers> Layers(int32_t row, int32_t num_layers) {
     constexpr uint64_t kSeed = 0x9a55;  // any
-    std::array<int32_t, kLayers> layers{};
-    for (int32_t i = 0; i < kLayers; ++i) {
-      const auto index = static_cast<uint64_t>(row) * kLayers + static_cast<uint64_t>(i);
-      const auto layer = static_cast<int32_t>(UniformDraw(kSeed, index) * num_layers);
-      layers[static_cast<size_t>(i)] = std::min(layer, num_layers - 1);
-    }
-    return layers;
+    const auto below = [row](int32_t count, uint64_t draw) {
+      const double drawn = UniformDraw(kSeed, static_cast<uint64_t>(row) * kLayers + draw);
+      return std::clamp(static_cast<int32_t>(drawn * count), 0, std::max(0, count - 1));
+    };
+    const int32_t first = below(num_layers, 0);
+    return {first, (first + 1 + below(num_layers - 1, 1)) % num_layers};
   }
 };
 

@@ -27,11 +27,13 @@ std::string Line(const FinishedEvent& event) {
   const AttentionStatistics& attention = event.attention;
   std::string line = absl::StrFormat(
       "reason %d stop '%s' id %d, %d prompt %d cached %d output tokens, %d preemptions, %d rows, "
-      "density %a %a, bytes %d %d %d",
+      "density %a %a, bytes %d %d %d, measured %d: %a %a, full from %d",
       static_cast<int>(event.reason), event.matched_stop, event.matched_id.value_or(-1),
       event.prompt_tokens, event.cached_tokens, event.output_tokens, event.preemptions,
       attention.decode_rows, attention.head_density, attention.union_density,
-      attention.kv_bytes_read, attention.kv_bytes_dense, attention.index_bytes_read);
+      attention.kv_bytes_read, attention.kv_bytes_dense, attention.index_bytes_read,
+      attention.shadow_row_layers, attention.mass_kept, attention.output_error,
+      event.full_from.value_or(-1));
   for (const LayerStatistics& layer : attention.layers) {
     absl::StrAppendFormat(&line, " (%a %a)", layer.head_density, layer.union_density);
   }

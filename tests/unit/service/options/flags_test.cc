@@ -122,6 +122,15 @@ TEST(Flags, SharesAreNumbersBelowAll) {
   EXPECT_FALSE(Parse({"--max_memory_fraction", "1"}).flags.has_value()) << "nothing is above it";
 }
 
+TEST(Flags, TheShadowRateIsAShareOrNothing) {
+  for (const char* rate : {"0", "0.001", "1"}) {
+    EXPECT_TRUE(Parse({"--shadow_rate", rate}).flags.has_value()) << rate;
+  }
+  for (const char* rate : {"nan", "-0.001", "1.01", "inf", "", "some"}) {
+    EXPECT_FALSE(Parse({"--shadow_rate", rate}).flags.has_value()) << rate;
+  }
+}
+
 TEST(Flags, SoManyVersionsAreKeptOrAll) {
   const auto kept = [](const std::string& flag) {
     return Parse({flag}).flags->profile_store_options.keep_versions;
