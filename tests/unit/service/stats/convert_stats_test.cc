@@ -261,6 +261,33 @@ TEST(ConvertStats, EachVersionDriftsFromItsOwnPromise) {
   EXPECT_NEAR(stats.attention(1).union_density_drift(), 0.2, 1e-12);
 }
 
+TEST(ConvertStats, QualityStandsBesideWhatCalibrationPromised) {
+  ServerStatus status = Status();
+  status.telemetry.accounts = {VersionOf("legal", 1, 0.164), VersionOf("legal", 2, 0.164)};
+  AccountSeries& measured = status.telemetry.accounts[0];
+  measured.attention.shadow_row_layers = 4;
+  measured.attention.mass_kept = 3.6;
+  measured.attention.output_error = 0.8;
+  measured.recent.all.shadow_row_layers = 2;
+  measured.recent.all.mass_kept = 1.6;
+  measured.fallbacks = 3;
+  status.profiles = {Loaded("default", "legal", 1, 0.082, 0.164),
+                     Loaded("default", "legal", 2, 0.02, 0.05)};
+  status.profiles[0].retained_mass = 0.97;
+  const v1::Stats stats = ToMessage(status);
+  const v1::AttentionSeries& first = stats.attention(0);
+  EXPECT_EQ(first.totals().shadow_row_layers(), 4);
+  EXPECT_DOUBLE_EQ(first.totals().mass_kept(), 0.9);
+  EXPECT_DOUBLE_EQ(first.totals().output_error(), 0.2);
+  EXPECT_DOUBLE_EQ(first.recent().mass_kept(), 0.8);
+  EXPECT_DOUBLE_EQ(first.calibrated_mass(), 0.97);
+  EXPECT_EQ(first.fallbacks(), 3);
+  const v1::AttentionSeries& second = stats.attention(1);
+  EXPECT_FALSE(second.totals().has_mass_kept()) << "nothing was measured";
+  EXPECT_FALSE(second.recent().has_mass_kept());
+  EXPECT_FALSE(second.has_calibrated_mass()) << "nor promised";
+}
+
 TEST(ConvertStats, DriftIsOfTheContextsOfTheCalibrationOrSaidToBeOfOthers) {
   ServerStatus status = Status();
   status.telemetry.accounts = {VersionOf("legal", 1, 0.5), VersionOf("legal", 2, 0.5),

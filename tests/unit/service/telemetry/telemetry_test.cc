@@ -690,5 +690,41 @@ TEST_F(TelemetryTest, ReadersAndStepsOfSeveralDevicesDoNotDisturbEachOther) {
   EXPECT_EQ(SumOf(telemetry_.Snapshot()).output_tokens, 2 * tokens);
 }
 
+TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
+  Telemetry telemetry;
+  auto profile = std::make_shared<ThresholdProfile>();
+  profile->name = "legal";
+  profile->version = 3;
+  Request request;
+  request.id = "measured";
+  request.tenant = "acme";
+  request.attention = {.mode = AttentionMode::kProfile, .profile = profile};
+  ResolvedAttention attention;
+  attention.mode = AttentionMode::kProfile;
+  attention.profile = profile;
+  const std::vector<ShadowReport> measured = {
+      {.request = &request, .attention = &attention, .kv_len = 100, .mass = 0.9f, .error = 0.1f},
+      {.request = &request, .attention = &attention, .kv_len = 100, .mass = 0.7f, .error = 0.3f}};
+  telemetry.OnStep({.sequences = 1, .decode_rows = 1, .shadow = measured});
+  FinishedEvent outcome;
+  outcome.output_tokens = 2;
+  outcome.full_from = 1;
+  outcome.timing.queue = std::chrono::milliseconds(1);
+  telemetry.OnRequestEnd(request, absl::OkStatus(), outcome);
+
+  const TelemetrySnapshot snapshot = telemetry.Snapshot();
+  ASSERT_EQ(snapshot.accounts.size(), 1u);
+  const AccountSeries& account = snapshot.accounts[0];
+  EXPECT_EQ(account.tenant, "acme");
+  EXPECT_EQ(account.version, 3);
+  EXPECT_EQ(account.attention.shadow_row_layers, 2);
+  EXPECT_NEAR(account.attention.mass_kept, 1.6, 1e-6);
+  EXPECT_NEAR(account.attention.output_error, 0.4, 1e-6);
+  EXPECT_EQ(account.mass_kept.count(), 2);
+  EXPECT_EQ(account.recent.all.shadow_row_layers, 2);
+  EXPECT_NEAR(account.recent.all.mass_kept, 1.6, 1e-6);
+  EXPECT_EQ(account.fallbacks, 1);
+}
+
 }  // namespace
 }  // namespace eta
