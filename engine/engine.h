@@ -47,7 +47,8 @@ struct EngineOptions {
   int32_t max_step_tokens = 0;
   bool prefix_cache = true;  // share full prompt blocks between requests
   // Share of the decode row-layers, [0, 1], that are also computed with full attention, to tell
-  // what reading less costs (shadow/shadow_sampler.h); 0: only those of requests with min_mass.
+  // what reading less costs (request/shadow/shadow_sampler.h); 0: only those of requests with
+  // min_mass.
   double shadow_rate = 0.001;
   bool allow_nonfinite_weights = false;
   std::optional<std::string> chat_template;  // its source; counts instead of the model's own

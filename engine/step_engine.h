@@ -13,7 +13,7 @@
 #include "engine/intake/request_intake.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
-#include "engine/shadow/live_mass.h"
+#include "engine/request/shadow/live_mass.h"
 #include "engine/submission_queue.h"
 #include "engine/tokenizer/tokenizer.h"
 

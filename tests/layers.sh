@@ -79,7 +79,7 @@ rule "the client program sees the API and the formats of keys only" 'service/eta
 one "only one file sees the exposer" '(civetweb|CivetServer|prometheus/exposer)'
 one "only one file sees SentencePiece" 'sentencepiece'
 
-rooms engine base chat checkpoint model request routing tokenizer intake shadow batching passes
+rooms engine base chat checkpoint model request routing tokenizer intake batching passes
 rooms service log process wire connections telemetry options identity limits calls profiles \
   calibrate generate stats admin health server etactl
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <memory>
 
-#include "engine/shadow/live_mass.h"
+#include "engine/request/shadow/live_mass.h"
 
 namespace eta {
 

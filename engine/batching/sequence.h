@@ -14,8 +14,8 @@
 #include "engine/batching/sampler.h"
 #include "engine/request/observer.h"
 #include "engine/request/request.h"
+#include "engine/request/shadow/mass_estimate.h"
 #include "engine/request/tempered_keys.h"
-#include "engine/shadow/mass_estimate.h"
 #include "engine/tokenizer/text_stream.h"
 #include "kernels/batch.h"
 

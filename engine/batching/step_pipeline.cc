@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/shadow/guarded_rows.h"
+#include "engine/request/shadow/guarded_rows.h"
 #include "kernels/failpoint.h"
 
 namespace eta {

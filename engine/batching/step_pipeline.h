@@ -32,7 +32,7 @@
 #include "engine/batching/sequence.h"
 #include "engine/batching/step_batch.h"
 #include "engine/request/observer.h"
-#include "engine/shadow/shadow_sampler.h"
+#include "engine/request/shadow/shadow_sampler.h"
 
 namespace eta {
 

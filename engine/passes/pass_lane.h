@@ -15,7 +15,7 @@
 #include "engine/batching/step_batch.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/passes/pass_run.h"
-#include "engine/shadow/shadow_rows.h"
+#include "engine/request/shadow/shadow_rows.h"
 
 namespace eta {
 

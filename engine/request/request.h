@@ -138,7 +138,8 @@ struct StartedEvent {
   float rope_factor = 1.0f;  // over 1 when prompt and answer may pass the trained length
   float rope_theta = 0.0f;   // the base that goes with it; the checkpoint's own where it is 1
   ResolvedAttention attention;
-  bool below_min_mass = false;  // full attention from the first token on (shadow/live_mass.h)
+  bool below_min_mass =
+      false;  // full attention from the first token on (request/shadow/live_mass.h)
 };
 
 // Prompt tokens done so far; sent while a prompt takes more than one step.

@@ -170,6 +170,28 @@ TEST(EtactlStats, SaysHowSparseItIsByProfileAndLayer) {
       << text;
 }
 
+TEST(EtactlStats, QualityStandsBesideItsPromise) {
+  v1::Stats stats = StatsOf(kAttention);
+  EXPECT_EQ(DescribeStats(stats, nullptr).find("quality"), std::string::npos)
+      << "nothing was measured";
+  v1::AttentionSeries& series = *stats.mutable_attention(1);
+  series.mutable_totals()->set_shadow_row_layers(40);
+  series.mutable_totals()->set_mass_kept(0.912);
+  series.mutable_totals()->set_output_error(0.25);
+  series.mutable_recent()->set_shadow_row_layers(8);
+  series.mutable_recent()->set_mass_kept(0.8);
+  series.set_calibrated_mass(0.97);
+  series.set_fallbacks(3);
+  EXPECT_NE(
+      DescribeStats(stats, nullptr)
+          .find("quality          tenant  row-layers  mass kept  output error  mass, last 10 min  "
+                "calibrated  gone full\n"
+                "profile legal@3  acme            40      0.912         0.250              0.800  "
+                "     0.970          3\n"),
+      std::string::npos)
+      << DescribeStats(stats, nullptr);
+}
+
 TEST(EtactlStats, DriftIsOfTheLastTenMinutesAndSaysAtWhichContexts) {
   v1::Stats stats = StatsOf(kAttention);
   EXPECT_NE(DescribeStats(stats, nullptr)

@@ -1,4 +1,4 @@
-#include "engine/shadow/shadow_sampler.h"
+#include "engine/request/shadow/shadow_sampler.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "engine/shadow/shadow_rows.h"
+#include "engine/request/shadow/shadow_rows.h"
 
 #include <algorithm>
 #include <limits>

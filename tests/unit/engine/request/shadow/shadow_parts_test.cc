@@ -6,10 +6,10 @@
 #include <set>
 #include <vector>
 
-#include "engine/shadow/guarded_rows.h"
-#include "engine/shadow/live_mass.h"
-#include "engine/shadow/mass_estimate.h"
-#include "engine/shadow/shadow_sampler.h"
+#include "engine/request/shadow/guarded_rows.h"
+#include "engine/request/shadow/live_mass.h"
+#include "engine/request/shadow/mass_estimate.h"
+#include "engine/request/shadow/shadow_sampler.h"
 
 namespace eta {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/shadow/live_mass.h"
+#include "engine/request/shadow/live_mass.h"
 
 #include <algorithm>
 

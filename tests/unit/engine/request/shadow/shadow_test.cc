@@ -10,7 +10,7 @@
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/request/request_validation.h"
-#include "engine/shadow/shadow_sampler.h"
+#include "engine/request/shadow/shadow_sampler.h"
 #include "engine/step_engine.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/shadow/shadow_rows.h"
+#include "engine/request/shadow/shadow_rows.h"
 
 namespace eta {
 

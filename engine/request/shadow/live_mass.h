@@ -19,7 +19,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mutex.h"
 #include "engine/request/request.h"
-#include "engine/shadow/mass_estimate.h"
+#include "engine/request/shadow/mass_estimate.h"
 
 namespace eta {
 
