@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/batching/tempered_keys.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/model/model_config.h"
+#include "engine/request/tempered_keys.h"
 #include "kernels/backend.h"
 
 namespace eta {
