@@ -12,9 +12,9 @@
 #include "engine/request/request_validation.h"
 #include "engine/request/shadow/shadow_sampler.h"
 #include "engine/step_engine.h"
+#include "kernels/forwarding_backend.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
-#include "tests/testing/kernels/forwarding_backend.h"
 
 namespace eta {
 namespace {
@@ -211,7 +211,7 @@ TEST_F(Shadow, AnswersAreMeasuredWithinTheBudgetAndStayAsTheyAre) {
 }
 
 // Gives what a model gives whose scores are NaN.
-class BrokenShadow final : public testing::ForwardingBackend {
+class BrokenShadow final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void MeasureShadow(const ShadowParams& params) override {
