@@ -139,7 +139,7 @@ constexpr Metric kAttention[] = {
     {"eta_attention_mass_kept_ratio", kHistogram, "model,mode,profile,version,tenant", "ratio",
      "Of decode rows and layers that were also computed with full attention (--shadow_rate): share "
      "of its softmax that lay on the keys which were attended to, averaged over query heads"},
-    {"eta_attention_output_error_total", kCounter, "model,mode,profile,version,tenant", "ratio",
+    {"eta_attention_output_error_total", kCounter, "model,mode,profile,version,tenant", "1",
      "Distances from full attention's output, relative to its norm and averaged over query heads, "
      "summed over the same rows and layers; divide by eta_attention_mass_kept_ratio_count"},
     {"eta_attention_fallbacks_total", kCounter, "model,mode,profile,version,tenant", "requests",

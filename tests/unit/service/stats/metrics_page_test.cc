@@ -72,6 +72,7 @@ ServerStatus Everything(const EngineInfo& info) {
                       .checksum = "abc",
                       .head_density = 0.125,
                       .union_density = 0.25,
+                      .retained_mass = 0.97,
                       .measured_context = 2048},
                      {.tenant = TenantNamed("acme"), .name = "code", .version = 1}};
   status.default_profile_tenants = 2;
@@ -202,6 +203,7 @@ TEST_F(MetricsPageTest, ShowsHowTheServerStands) {
       {"model", "tiny"}, {"tenant", "acme"}, {"profile", "legal"}, {"version", "7"}};
   EXPECT_EQ(page.Value("eta_profile_target_density_ratio", legal), 0.125);
   EXPECT_EQ(page.Value("eta_profile_target_union_density_ratio", legal), 0.25);
+  EXPECT_EQ(page.Value("eta_profile_target_mass_ratio", legal), 0.97);
   const ModelConfig& config = status_.info.config;
   EXPECT_EQ(page.Value("eta_profile_target_cached_keys", legal),
             1536.0 * config.num_layers * config.num_kv_heads);
