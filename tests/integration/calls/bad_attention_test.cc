@@ -182,5 +182,12 @@ TEST(BadAttentionStart, KindsAndFormatsOfTheIndex) {
                  "index_dtype: an index of kind outlier holds int8");
 }
 
+TEST(BadAttentionStart, AShadowRateThatIsNoShare) {
+  const TinyModel model;
+  for (const char* rate : {"none", "-0.1", "1.5", "nan"}) {
+    ExpectBadStart(model.path(), {"--shadow_rate", rate}, "--shadow_rate");
+  }
+}
+
 }  // namespace
 }  // namespace eta::testing

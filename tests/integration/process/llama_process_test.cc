@@ -56,22 +56,22 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
   Replica server(std::string(ETA_SOURCE_DIR "/tests/golden/") + GetParam(),
                  folder_.path() + "/profiles.db");
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
-  EXPECT_EQ(server.Generate(Prompt(), "").mode(), v1::ATTENTION_MODE_FULL)
+  EXPECT_EQ(server.Generate(Prompt(), "").mode(), v1::ATTENTION_MODE_DYNAMIC)
       << server.status.error_message();
-  EXPECT_EQ(server.finished.attention().union_density(), 1.0);
+  EXPECT_LE(server.finished.attention().union_density(), 1.0);
 
   v1::CalibrateRequest heads = Calibration("heads");
-  heads.mutable_target()->set_head_density(0.55);
+  heads.mutable_target()->set_head_density(0.7);
   v1::CalibrateRequest keys = Calibration("keys");
-  keys.mutable_target()->set_union_density(0.7);
+  keys.mutable_target()->set_union_density(0.75);
   for (const v1::CalibrateRequest* request : {&heads, &keys}) {
     SCOPED_TRACE(request->name());
     const auto profile = server.Calibrate(*request);
     ASSERT_TRUE(profile.has_value()) << server.status.error_message();
     if (request == &heads) {
-      EXPECT_NEAR(profile->reached().head_density(), 0.55, kDensityTolerance);
+      EXPECT_NEAR(profile->reached().head_density(), 0.7, kDensityTolerance);
     } else {
-      EXPECT_NEAR(profile->reached().union_density(), 0.7, kDensityTolerance);
+      EXPECT_NEAR(profile->reached().union_density(), 0.75, kDensityTolerance);
     }
     EXPECT_FALSE(profile->evidence().has_perplexity_dynamic());
     EXPECT_EQ(profile->floor(), v1::FLOOR_NONE);
