@@ -174,7 +174,8 @@ end
 begin "5/6 calibrate: thresholds frozen for the text's domain, to read a quarter of 2000 tokens"
 mapfile -t texts < <(find "$samples" -name '*.txt' | sort | head -n 6)
 build/bin/etactl calibrate books --server "$server" --samples "${texts[@]}" \
-  --target union-density=0.25 --label domain=books 2>"$work/calibrate.log" >"$work/calibrate.txt" || {
+  --target union-density=0.25 --min_retrieval 0.9 --label domain=books \
+  2>"$work/calibrate.log" >"$work/calibrate.txt" || {
   cat "$work/calibrate.log" >&2
   fail "the calibration failed"
 }
@@ -234,7 +235,8 @@ All of it worked, in $SECONDS s. By hand:
 
   build/bin/eta-server --model models/eta-27m --profile_store profiles.db # localhost:8471
   build/bin/etactl generate --file $needle --temperature 0 --max_tokens 12
-  build/bin/etactl calibrate legal --samples models/eta-27m/samples/legal --target union-density=0.35
+  build/bin/etactl calibrate legal --samples models/eta-27m/samples/legal \\
+    --target union-density=0.35 --min_retrieval 0.75
   build/bin/etactl --help
   tests/run.sh                                         # the whole test suite
 TEXT
