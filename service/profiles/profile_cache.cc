@@ -53,6 +53,7 @@ LoadedProfile Describe(const ProfileRecord& record) {
   if (evidence.held_out_sequences > 0) {
     loaded.head_density = evidence.head_density;
     loaded.union_density = evidence.union_density;
+    loaded.retained_mass = evidence.retained_mass;
     loaded.measured_context = MeasuredContext(evidence);
   }
   return loaded;
