@@ -286,6 +286,7 @@ TEST_F(MonitoringTest, ProfilesAndCalibrationsAreThere) {
     EXPECT_EQ(page().Sum("eta_profile_target_union_density_ratio", labels),
               profile.evidence().union_density());
     const v1::ProfileEvidence& evidence = profile.evidence();
+    EXPECT_EQ(page().Sum("eta_profile_target_mass_ratio", labels), evidence.retained_mass());
     EXPECT_EQ(page().Sum("eta_profile_target_cached_keys", labels),
               0.75 * static_cast<double>(evidence.held_out_tokens()) /
                   static_cast<double>(evidence.held_out_sequences()) *
@@ -338,6 +339,12 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
       EXPECT_EQ(page().Sum("eta_" + metric.name, labels), sums.*metric.value)
           << metric.name << ::testing::PrintToString(labels);
     }
+    const v1::AttentionStats& attention = series.totals();
+    const auto measured = static_cast<double>(attention.shadow_row_layers());
+    EXPECT_EQ(page().Sum("eta_attention_mass_kept_ratio_count", labels), measured);
+    EXPECT_NEAR(page().Sum("eta_attention_output_error_total", labels),
+                measured * attention.output_error(), 1e-6 * measured);
+    EXPECT_EQ(page().Sum("eta_attention_fallbacks_total", labels), series.fallbacks());
   }
   for (const v1::TenantStats& tenant : stats.tenants()) {
     const MetricLabels labels = {{"tenant", tenant.tenant()}};

@@ -332,7 +332,7 @@ TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
               j["target"] = {{"kind", "match_dynamic"}, {"value", 0}};
             }),
             "target.kind");
-  EXPECT_EQ(field([](J& j) { j["evidence"]["retained_mass"] = 2; }), "evidence.retained_mass_p1");
+  EXPECT_EQ(field([](J& j) { j["evidence"]["retained_mass"] = 2; }), "evidence.retained_mass");
   EXPECT_EQ(field([](J& j) { j["evidence"]["single_needles"]["kept"] = 7; }),
             "evidence.single_needles");
   server_->Get("relative");
