@@ -14,6 +14,7 @@
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_gguf.h"
 #include "tests/testing/net/client_call.h"
+#include "tests/testing/process/model_server.h"
 #include "tests/testing/process/server_process.h"
 
 namespace eta::testing {
@@ -28,25 +29,6 @@ struct Damage {
   std::function<void(std::string&)> damage = [](std::string&) {};  // of its bytes
 };
 
-ServerProcess Serve(const std::string& model, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> flags = {"--model",         model,  "--listen", "127.0.0.1:0",
-                                    "--kv_pool_bytes", "64MiB"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return ServerProcess(ETA_BINARY_DIR "/eta-server", flags);
-}
-
-void ExpectBadStart(ServerProcess server, const std::string& cause) {
-  EXPECT_EQ(server.AwaitAddress(), "") << "it listens";
-  server.Signal(SIGTERM);  // otherwise a server that took the model would stay
-  const ServerProcess::Exit exit = server.AwaitExit();
-  EXPECT_EQ(exit.code, 2);
-  EXPECT_THAT(exit.errors, HasSubstr(cause));
-  const std::string error = R"("level":"error")";  // beside warnings of insecure choices
-  const size_t first = exit.errors.find(error);
-  EXPECT_NE(first, std::string::npos) << exit.errors;
-  EXPECT_EQ(exit.errors.find(error, first + 1), std::string::npos) << exit.errors;
-}
-
 class BadGgufTest : public ::testing::TestWithParam<Damage> {};
 
 TEST_P(BadGgufTest, IsRefusedInOneLine) {
@@ -56,7 +38,7 @@ TEST_P(BadGgufTest, IsRefusedInOneLine) {
   GetParam().change(tiny.file);
   std::string bytes = tiny.file.Serialize();
   GetParam().damage(bytes);
-  ExpectBadStart(Serve(folder.Write("bad.gguf", bytes)), GetParam().cause);
+  ExpectBadStart(ServeModel(folder.Write("bad.gguf", bytes)), GetParam().cause);
 }
 
 void Nothing(GgufWriter&) {}
@@ -199,7 +181,7 @@ TEST(GoodGguf, IsServedAsTheFolderThatItIsImportedTo) {
   ServerProcess import(ETA_BINARY_DIR "/eta-eval", {"import", path, out});
   EXPECT_EQ(import.AwaitExit().code, 0);
   for (const std::string& model : {path, out}) {
-    ServerProcess server = Serve(model);
+    ServerProcess server = ServeModel(model);
     const std::string address = server.AwaitAddress();
     ASSERT_NE(address, "") << server.AwaitExit().errors;
     answers.push_back(AnswerOf(address));
@@ -216,14 +198,14 @@ TEST(GoodGguf, IsServedOnlyWithTheDigestThatIsListed) {
   const std::string path = folder.Write("tiny.gguf", bytes);
   const std::string pin = absl::StrCat("tiny.gguf=", *Sha256Hex(bytes));
   {
-    ServerProcess server = Serve(path, {"--sha256", pin});
+    ServerProcess server = ServeModel(path, {"--sha256", pin});
     EXPECT_NE(server.AwaitAddress(), "") << server.AwaitExit().errors;
   }
   std::filesystem::permissions(path, std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
-  ExpectBadStart(Serve(path), "'tiny.gguf' may be written by every user");
+  ExpectBadStart(ServeModel(path), "'tiny.gguf' may be written by every user");
   folder.Write("other.gguf", TinyGguf({.seed = 2}).file.Serialize());
-  ExpectBadStart(Serve(folder.path() + "/other.gguf", {"--sha256", pin}),
+  ExpectBadStart(ServeModel(folder.path() + "/other.gguf", {"--sha256", pin}),
                  "'other.gguf' is not on the list of expected SHA-256 digests");
 }
 

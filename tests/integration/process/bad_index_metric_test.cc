@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
+#include "tests/testing/process/model_server.h"
 #include "tests/testing/process/server_process.h"
 
 namespace eta::testing {
@@ -69,21 +70,6 @@ Damage OfTensors(const std::string& name, const std::function<void(Tensors&)>& e
   return {name, apply, cause};
 }
 
-ServerProcess Serve(const std::string& model, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> flags = {"--model",         model,  "--listen", "127.0.0.1:0",
-                                    "--kv_pool_bytes", "64MiB"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return ServerProcess(ETA_BINARY_DIR "/eta-server", flags);
-}
-
-void ExpectBadStart(ServerProcess server, const std::string& cause) {
-  EXPECT_EQ(server.AwaitAddress(), "") << "it listens";
-  server.Signal(SIGTERM);  // otherwise a server that took the file would stay
-  const ServerProcess::Exit exit = server.AwaitExit();
-  EXPECT_EQ(exit.code, 2);
-  EXPECT_THAT(exit.errors, HasSubstr(cause));
-}
-
 const Damage kDamages[] = {
     {"AnEmptyFile", [](const std::string& file) { fs::resize_file(file, 0); },
      "'index_metric.safetensors': safetensors file is under 8 bytes"},
@@ -132,8 +118,8 @@ class BadIndexMetricTest : public ::testing::TestWithParam<Damage> {};
 TEST_P(BadIndexMetricTest, IsRefusedInOneLine) {
   const TinyModel model({.has_predictor = false, .index_metric = true});
   ASSERT_NO_FATAL_FAILURE(GetParam().apply(absl::StrCat(model.path(), "/", kFile)));
-  ExpectBadStart(Serve(model.path()), GetParam().cause);
-  ExpectBadStart(Serve(model.path(), {"--index=moment"}), GetParam().cause);
+  ExpectBadStart(ServeModel(model.path()), GetParam().cause);
+  ExpectBadStart(ServeModel(model.path(), {"--index=moment"}), GetParam().cause);
 }
 
 INSTANTIATE_TEST_SUITE_P(Damages, BadIndexMetricTest, ::testing::ValuesIn(kDamages),
@@ -147,11 +133,11 @@ TEST(PinnedIndexMetric, IsServedOnlyWithItsDigest) {
     pins.insert(pins.end(), {"--sha256", absl::StrCat(name, "=", Sha256Hex(bytes).value())});
   }
   {
-    ServerProcess server = Serve(model.path(), pins);
+    ServerProcess server = ServeModel(model.path(), pins);
     EXPECT_NE(server.AwaitAddress(), "") << server.AwaitExit().errors;
   }
   const std::vector<std::string> fewer(pins.begin(), pins.end() - 2);
-  ExpectBadStart(Serve(model.path(), fewer),
+  ExpectBadStart(ServeModel(model.path(), fewer),
                  "'index_metric.safetensors' is not on the list of expected SHA-256 digests");
 }
 
@@ -163,7 +149,7 @@ TEST(GoodIndexMetric, OfEtaEvalIsServed) {
                    "/deploy/samples/needle.txt --context=64 --windows=2 > /dev/null 2>&1");
   ASSERT_EQ(std::system(command.c_str()), 0);
   EXPECT_NE(std::system(command.c_str()), 0) << "it does not replace the file";
-  ServerProcess server = Serve(model.path());
+  ServerProcess server = ServeModel(model.path());
   EXPECT_NE(server.AwaitAddress(), "") << server.AwaitExit().errors;
   server.Signal(SIGTERM);
   EXPECT_EQ(server.AwaitExit().code, 0);

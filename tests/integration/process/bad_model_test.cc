@@ -18,6 +18,7 @@
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/net/client_call.h"
+#include "tests/testing/process/model_server.h"
 #include "tests/testing/process/server_process.h"
 
 namespace eta::testing {
@@ -115,25 +116,6 @@ struct Damage {
   std::string cause;  // a text in the line
 };
 
-ServerProcess Serve(const std::string& model, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> flags = {"--model",         model,  "--listen", "127.0.0.1:0",
-                                    "--kv_pool_bytes", "64MiB"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return ServerProcess(ETA_BINARY_DIR "/eta-server", flags);
-}
-
-void ExpectBadStart(ServerProcess server, const std::string& cause) {
-  EXPECT_EQ(server.AwaitAddress(), "") << "it listens";
-  server.Signal(SIGTERM);  // otherwise a server that took the model would stay
-  const ServerProcess::Exit exit = server.AwaitExit();
-  EXPECT_EQ(exit.code, 2);
-  EXPECT_THAT(exit.errors, HasSubstr(cause));
-  const std::string error = R"("level":"error")";  // beside warnings of insecure choices
-  const size_t first = exit.errors.find(error);
-  EXPECT_NE(first, std::string::npos) << exit.errors;
-  EXPECT_EQ(exit.errors.find(error, first + 1), std::string::npos) << exit.errors;
-}
-
 // Four tokens after a prompt; empty if there is no answer.
 std::vector<int32_t> AnswerOf(const std::string& address) {
   const auto stub =
@@ -161,7 +143,7 @@ class BadModelTest : public ::testing::TestWithParam<Damage> {};
 TEST_P(BadModelTest, IsRefusedInOneLine) {
   const TinyModel model;
   ASSERT_NO_FATAL_FAILURE(GetParam().apply(ModelFiles(model.path())));
-  ExpectBadStart(Serve(model.path()), GetParam().cause);
+  ExpectBadStart(ServeModel(model.path()), GetParam().cause);
 }
 
 constexpr char kWeights[] = "model.safetensors";
@@ -446,7 +428,7 @@ INSTANTIATE_TEST_SUITE_P(Damages, BadModelTest, ::testing::ValuesIn(kDamages),
 
 TEST(GoodModel, IsServed) {
   const TinyModel model;
-  ServerProcess server = Serve(model.path());
+  ServerProcess server = ServeModel(model.path());
   const std::string address = server.AwaitAddress();
   ASSERT_NE(address, "") << server.AwaitExit().errors;
   EXPECT_EQ(AnswerOf(address).size(), 4u);
@@ -465,14 +447,14 @@ TEST(PinnedModel, IsServedOnlyWithTheDigestsThatAreListed) {
         {"--sha256", absl::StrCat(name, "=", Sha256Hex(ReadFile(files.Path(name))).value())});
   }
   {
-    ServerProcess server = Serve(model.path(), pins);
+    ServerProcess server = ServeModel(model.path(), pins);
     EXPECT_NE(server.AwaitAddress(), "") << server.AwaitExit().errors;
   }
   std::vector<std::string> fewer(pins.begin(), pins.end() - 2);
-  ExpectBadStart(Serve(model.path(), fewer),
+  ExpectBadStart(ServeModel(model.path(), fewer),
                  "'tokenizer.model' is not on the list of expected SHA-256 digests");
   files.Edit(kWeights, [](std::string& bytes) { bytes.back() ^= 1; });
-  ExpectBadStart(Serve(model.path(), pins),
+  ExpectBadStart(ServeModel(model.path(), pins),
                  "'model.safetensors' does not have the expected SHA-256 digest");
 }
 
@@ -480,7 +462,7 @@ TEST(PinnedModel, IsServedOnlyWithTheDigestsThatAreListed) {
 TEST(LoadedModel, DoesNotChangeWithItsFiles) {
   const TinyModel model;
   const ModelFiles files(model.path());
-  ServerProcess server = Serve(model.path());
+  ServerProcess server = ServeModel(model.path());
   const std::string address = server.AwaitAddress();
   ASSERT_NE(address, "") << server.AwaitExit().errors;
   const std::vector<int32_t> answer = AnswerOf(address);
@@ -493,14 +475,14 @@ TEST(LoadedModel, DoesNotChangeWithItsFiles) {
   EXPECT_EQ(AnswerOf(address), answer) << "truncated";
   server.Signal(SIGTERM);
   EXPECT_EQ(server.AwaitExit().code, 0);
-  ExpectBadStart(Serve(model.path()), "");
+  ExpectBadStart(ServeModel(model.path()), "");
 }
 
 // Row 80: only with the flag, and then no request with such numbers is answered with text.
 TEST(NonfiniteWeights, AreServedWhereTheFlagAllowsThem) {
   const TinyModel model({.tied = false, .nan_embedding = 300});
-  ExpectBadStart(Serve(model.path()), "is NaN or infinite");
-  ServerProcess server = Serve(model.path(), {"--allow_nonfinite_weights"});
+  ExpectBadStart(ServeModel(model.path()), "is NaN or infinite");
+  ServerProcess server = ServeModel(model.path(), {"--allow_nonfinite_weights"});
   const std::string address = server.AwaitAddress();
   ASSERT_NE(address, "") << server.AwaitExit().errors;
   const auto stub =
