@@ -30,12 +30,10 @@ constexpr int32_t kCoarseSequences = 2;
 constexpr int32_t kFineSequences = 16;
 constexpr double kCoarseTolerance = 0.01;
 constexpr ShiftSearch kCoarseSearch = {.resolution = 1.0 / 64};
-constexpr ShiftSearch kFineSearch = {
-    .first_step = 1.0 / 8, .max_shift = 4.0, .resolution = 1.0 / 512};
+constexpr ShiftSearch kFineSearch = {.first_step = 1.0 / 8, .resolution = 1.0 / 512};
 // Search for a perplexity. Finer steps would fit the noise of some thousand tokens.
 constexpr ShiftSearch kCoarsePerplexitySearch = {.resolution = 1.0 / 4};
-constexpr ShiftSearch kFinePerplexitySearch = {
-    .first_step = 1.0 / 4, .max_shift = 4.0, .resolution = 1.0 / 8};
+constexpr ShiftSearch kFinePerplexitySearch = {.first_step = 1.0 / 4, .resolution = 1.0 / 8};
 // Search for one relative threshold, from kDefaultRelativeC on. Farther away nothing changes: all
 // blocks are admitted, or those alone that always are.
 constexpr double kMaxRelativeShift = 64.0;
