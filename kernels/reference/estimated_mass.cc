@@ -9,13 +9,12 @@
 #include <vector>
 
 #include "kernels/reference/ops.h"
+#include "kernels/relative_threshold.h"
 
 namespace eta::reference {
 namespace {
 
 constexpr float kEmpty = -std::numeric_limits<float>::infinity();  // log of 0
-// The envelope of sub-blocks squared, over the variance: measured on calibration text.
-constexpr float kEnvelope = 2.68f;
 
 // log(exp(a) + exp(b))
 float LogAdd(float a, float b) {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/relative_threshold.h"
+
 namespace eta {
 namespace {
-
-constexpr float kEnvelope = 2.68f;  // the sub-blocks' envelope squared over the variance
 
 struct Sums {
   float mean = 0.0f;      // <q, mu>

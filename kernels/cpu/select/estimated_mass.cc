@@ -21,13 +21,12 @@
 #include "kernels/cpu/select/select_group.h"
 #include "kernels/cpu/simd/simd_math-inl.h"
 #include "kernels/cpu/simd/tile_product-inl.h"
+#include "kernels/relative_threshold.h"
 
 #ifndef ETA_KERNELS_CPU_ESTIMATED_MASS_ONCE_
 #define ETA_KERNELS_CPU_ESTIMATED_MASS_ONCE_
 namespace eta::cpu {
 
-// The envelope of sub-blocks squared, over the variance: measured on calibration text.
-inline constexpr float kEnvelope = 2.68f;
 // Below every exponent; finite, so that differences are numbers.
 inline constexpr float kNoMass = -1e30f;
 
@@ -126,7 +125,7 @@ class Estimate {
     const Vector scale = hn::Set(df, params_.softmax_scale);
     const Vector centre = hn::Set(df, scratch_.centres[head]);
     const Vector deviation =
-        hn::Mul(hn::Mul(scale, scores_.Deviation(sums)), hn::Set(df, 1.0f / std::sqrt(kEnvelope)));
+        hn::Mul(hn::Mul(scale, scores_.Deviation(sums)), hn::Set(df, kOfEnvelope));
     const Vector outlier = hn::Mul(scale, scores_.Outlier(sums, centre));
     const Vector others = hn::MulAdd(scale, scores_.Mean(sums, centre), hn::Set(df, log_others_));
     // Beyond the deviation that so many keys are expected to hold, the mean of exp() would be that

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/relative_threshold.h"
+
 namespace eta::cuda {
 
 inline constexpr float kLog2OfE = 1.44269504f;
 inline constexpr float kLnOf2 = 0.69314718f;
-// The envelope of sub-blocks squared, over the variance: measured on calibration text.
-inline constexpr float kEnvelope = 2.68f;
 
 // What the block size fixes. n = b - 1 keys beside the outlier.
 struct MassRule {

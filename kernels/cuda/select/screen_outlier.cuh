@@ -136,7 +136,6 @@ __device__ __forceinline__ void EstimateMasses(const ScreenRecords<D, OutlierInd
                                                const ScreenQueries<D, HeadTiles>& queries,
                                                const MassRule& rule,
                                                ScreenMasses<HeadTiles>& masses) {
-  constexpr float kOfEnvelope = 0.61084722f;  // kEnvelope^-1/2
   OutlierSums<D, HeadTiles> sums;
   sums.Add(records, queries);
 #pragma unroll
