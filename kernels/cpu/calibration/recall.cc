@@ -9,15 +9,14 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/calibration/recall.cc"
 #include "hwy/foreach_target.h"
 // The target list must come before any header that includes Highway.
-#include <algorithm>
 #include <array>
 #include <vector>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/calibration/whole_row-inl.h"
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/simd/tile_product-inl.h"
 
 #ifndef ETA_KERNELS_CPU_RECALL_ONCE_
 #define ETA_KERNELS_CPU_RECALL_ONCE_
@@ -60,48 +59,17 @@ HWY_INLINE int64_t CountAbove(const float* scores, size_t count, float threshold
 
 template <class Elements>
 void CountRow(const AttentionParams& params, RecallTask& task, RecallScratch& scratch) {
-  const hn::ScalableTag<float> df;
-  const KvTile tile(params.geometry);
-  const auto d = static_cast<size_t>(tile.head_dim);
-  const auto num_heads = static_cast<size_t>(params.num_query_heads / tile.num_kv_heads);
-  const size_t first_head = static_cast<size_t>(task.kv_head) * num_heads;
-  const float* q = params.q.row(task.row) + first_head * d;
-  uint8_t rows[kMaxGroup];
-  for (size_t h = 0; h < num_heads; ++h) {
-    rows[h] = static_cast<uint8_t>(h);
-    for (size_t i = 0; i < d; i += hn::Lanes(df)) {
-      hn::Store(hn::Mul(hn::LoadU(df, q + h * d + i), hn::Set(df, params.softmax_scale)), df,
-                scratch.queries + h * kTileRowStride + i);
-    }
-  }
-  const int64_t list = static_cast<int64_t>(task.row) * tile.num_kv_heads + task.kv_head;
-  const uint32_t* blocks = params.selection.blocks + list * params.selection.capacity;
-  const uint32_t* heads = params.selection.heads + list * params.selection.capacity;
-  const int32_t listed = params.selection.counts[list];
-  int32_t at = 0;
-  for (int32_t first = 0, ordinal = 0; first < task.num_keys; first += tile.block_size, ++ordinal) {
-    const auto valid = static_cast<size_t>(std::min(tile.block_size, task.num_keys - first));
-    uint32_t mask = 0;
-    if (valid < static_cast<size_t>(tile.block_size)) {
-      mask = ~uint32_t{0};  // every head attends to the tail
-    } else if (at < listed && blocks[at] == static_cast<uint32_t>(ordinal)) {
-      mask = heads[at++];
-    }
-    const int32_t block = task.sequence->block_table[static_cast<size_t>(ordinal)];
-    const auto* keys =
-        reinterpret_cast<const typename Elements::Stored*>(tile.K(params.kv, block, task.kv_head));
-    const size_t padded = (valid + 15) / 16 * 16;
-    Multiply<Elements, false>(
-        scratch.queries, Tile<Elements>{keys, static_cast<size_t>(tile.key_stride), d, padded, 0},
-        num_heads, rows, scratch.scores);
-    for (size_t h = 0; h < num_heads; ++h) {
-      const float threshold =
-          params.thresholds.row(task.row)[first_head + h] - task.sequence->attention.offset;
-      const int64_t above = CountAbove(scratch.scores + h * kTileRowStride, valid, threshold);
+  const WholeRow<Elements> row(params, *task.sequence, task.row, task.num_keys, task.kv_head);
+  row.ScaleQueries(scratch.queries);
+  row.ForEachBlock([&](size_t ordinal, size_t valid, uint32_t mask) {
+    row.Score(ordinal, valid, scratch.queries, scratch.scores);
+    for (size_t h = 0; h < row.num_heads(); ++h) {
+      const int64_t above =
+          CountAbove(scratch.scores + h * kTileRowStride, valid, row.Threshold(h));
       task.above[h] += above;
       if ((mask >> h & 1) != 0) task.above_admitted[h] += above;
     }
-  }
+  });
 }
 
 void CountTask(const AttentionParams& params, RecallTask& task, RecallScratch& scratch) {

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/calibration/whole_row-inl.h"
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/block_softmax-inl.h"
-#include "kernels/cpu/simd/tile_product-inl.h"
 #include "kernels/cpu/tempered.h"
 
 #ifndef ETA_KERNELS_CPU_SHADOW_ONCE_
@@ -63,47 +63,22 @@ class ShadowRow {
         attention_(params.attention),
         task_(task),
         scratch_(scratch),
-        tile_(attention_.geometry),
-        d_(static_cast<size_t>(tile_.head_dim)),
-        b_(static_cast<size_t>(tile_.block_size)),
-        num_heads_(static_cast<size_t>(attention_.num_query_heads / tile_.num_kv_heads)),
-        first_head_(static_cast<size_t>(task.kv_head) * num_heads_),
+        row_(attention_, *task.sequence, task.row, task.num_keys, task.kv_head),
+        d_(row_.head_dim()),
+        num_heads_(row_.num_heads()),
         slope_(attention_.beta * kLog2E) {}
 
   void Run() {
     Start();
-    const BlockSelection& selection = attention_.selection;
-    const int64_t list = int64_t{task_.row} * tile_.num_kv_heads + task_.kv_head;
-    const uint32_t* blocks = selection.blocks + list * selection.capacity;
-    const uint32_t* heads = selection.heads + list * selection.capacity;
-    const int32_t listed = selection.counts[list];
-    const auto keys = static_cast<size_t>(task_.num_keys);
-    int32_t at = 0;
-    for (size_t first = 0, ordinal = 0; first < keys; first += b_, ++ordinal) {
-      const size_t valid = std::min(b_, keys - first);
-      uint32_t mask = 0;
-      if (valid < b_) {
-        mask = ~uint32_t{0};  // every head attends to the tail
-      } else if (at < listed && blocks[at] == static_cast<uint32_t>(ordinal)) {
-        mask = heads[at++];
-      }
-      ReadBlock(ordinal, valid, mask);
-    }
+    row_.ForEachBlock(
+        [this](size_t ordinal, size_t valid, uint32_t mask) { ReadBlock(ordinal, valid, mask); });
     Finish();
   }
 
  private:
-  using Stored = typename Elements::Stored;
-
   void Start() {
-    const Floats df;
-    const float* q = attention_.q.row(task_.row) + first_head_ * d_;
+    row_.ScaleQueries(scratch_.queries);
     for (size_t h = 0; h < num_heads_; ++h) {
-      for (size_t i = 0; i < d_; i += hn::Lanes(df)) {
-        const Vector scaled =
-            hn::Mul(hn::LoadU(df, q + h * d_ + i), hn::Set(df, attention_.softmax_scale));
-        hn::Store(scaled, df, scratch_.queries + h * kTileRowStride + i);
-      }
       SetBase(h, -std::numeric_limits<float>::infinity());
       std::fill_n(scratch_.sums + h * kTileRowStride, d_, 0.0f);
       std::fill_n(scratch_.totals + h * 16, 16, 0.0f);
@@ -128,22 +103,15 @@ class ShadowRow {
   // Bit h of `mask`: head h attended to the block.
   void ReadBlock(size_t ordinal, size_t valid, uint32_t mask) {
     const Floats df;
-    const int32_t block = task_.sequence->block_table[ordinal];
-    const auto* keys =
-        reinterpret_cast<const Stored*>(tile_.K(attention_.kv, block, task_.kv_head));
-    const auto* values =
-        reinterpret_cast<const Stored*>(tile_.V(attention_.kv, block, task_.kv_head));
+    const size_t b = row_.block_size();
     const size_t padded = (valid + 15) / 16 * 16;
     const size_t last = static_cast<size_t>(task_.num_keys) - 1;
-    const size_t own = last / b_ == ordinal ? last % b_ : kTileRowStride;
+    const size_t own = last / b == ordinal ? last % b : kTileRowStride;
     const bool gated = attention_.gate == Gate::kSilu;
-    Multiply<Elements, false>(
-        scratch_.queries,
-        Tile<Elements>{keys, static_cast<size_t>(tile_.key_stride), d_, padded, 0}, num_heads_,
-        kIdentityRows.data(), scratch_.weights);
+    row_.Score(ordinal, valid, scratch_.queries, scratch_.weights);
     if (gated) {
       // A score of 0 is a gated logit of 0, whatever the threshold.
-      ForEachTempered(task_.sequence->tempered, ordinal * b_, valid, own, [&](size_t token) {
+      ForEachTempered(task_.sequence->tempered, ordinal * b, valid, own, [&](size_t token) {
         for (size_t h = 0; h < num_heads_; ++h) {
           scratch_.weights[h * kTileRowStride + token] = 0.0f;
         }
@@ -151,18 +119,15 @@ class ShadowRow {
     }
     for (size_t h = 0; h < num_heads_; ++h) {
       float* weights = scratch_.weights + h * kTileRowStride;
-      const float threshold =
-          attention_.thresholds.row(task_.row)[first_head_ + h] - task_.sequence->attention.offset;
       const Vector max =
-          GateBlock(weights, padded, valid, own, gated, {slope_, slope_ * threshold});
+          GateBlock(weights, padded, valid, own, gated, {slope_, slope_ * row_.Threshold(h)});
       if (!hn::AllFalse(df, hn::Gt(max, hn::Set(df, scratch_.limits[h])))) RenewBase(h, max);
       alignas(64) float total[16] = {};
       WeighLogits(weights, padded, scratch_.bases[h], /*floor=*/0.0f, total);
       AddLanes(total, scratch_.totals + h * 16);
       if ((mask >> h & 1) != 0) AddLanes(total, scratch_.kept + h * 16);
     }
-    Multiply<Elements, true>(scratch_.weights, Tile<Elements>{values, d_, valid, d_, 0}, num_heads_,
-                             kIdentityRows.data(), scratch_.sums);
+    row_.AddValues(ordinal, valid, scratch_.weights, scratch_.sums);
   }
 
   static HWY_INLINE void AddLanes(const float* from, float* to) {
@@ -176,8 +141,9 @@ class ShadowRow {
 
   void Finish() const {
     const Floats df;
-    const float* got = attention_.out.row(task_.row) + first_head_ * d_;
-    const size_t to = task_.place * static_cast<size_t>(attention_.num_query_heads) + first_head_;
+    const size_t first_head = row_.first_head();
+    const float* got = attention_.out.row(task_.row) + first_head * d_;
+    const size_t to = task_.place * static_cast<size_t>(attention_.num_query_heads) + first_head;
     for (size_t h = 0; h < num_heads_; ++h) {
       const float total = Sum(scratch_.totals + h * 16);
       Vector distance = hn::Zero(df);
@@ -200,11 +166,9 @@ class ShadowRow {
   const AttentionParams& attention_;
   const ShadowTask& task_;
   ShadowScratch& scratch_;
-  const KvTile tile_;
+  const WholeRow<Elements> row_;
   const size_t d_;
-  const size_t b_;
   const size_t num_heads_;
-  const size_t first_head_;
   const float slope_;
 };
 
