@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/ops.h"
@@ -125,13 +126,39 @@ void Rescue(const SelectGroup& group, std::span<const ScreenResult> results, siz
   }
 }
 
-// Lists every full block with all heads. Returns the list's length; `attended` [num_heads] gets the
-// number of blocks of each head.
+// What a task writes of its blocks: with absolute thresholds masks already, with relative ones the
+// masses that thresholds are made of.
+void Judge(const SelectBlocksParams& params, const SelectGroup& group, int32_t range,
+           SelectScratch& scratch, ScreenResult& result) {
+  if (group.relative) {
+    EstimateRange(params, group, range, scratch, result);
+  } else if (!group.reads_all()) {
+    ScreenRange(params, group, range, scratch, result);
+  }
+}
+
+// Completes the masks of all full blocks, from what all tasks wrote. Without a choice there are
+// none.
+void Admit(const SelectBlocksParams& params, const SelectGroup& group,
+           std::span<const ScreenResult> results, size_t num_heads) {
+  if (group.relative) {
+    AdmitByMass(params, group, results);
+  } else if (!group.reads_all()) {
+    Rescue(group, results, num_heads);
+  }
+}
+
+// Lists every full block with all heads, like CompactList().
 int32_t ListAll(const SelectGroup& group, size_t num_heads, int32_t* attended) {
   for (int32_t i = 0; i < group.full_blocks; ++i) group.blocks[i] = static_cast<uint32_t>(i);
   std::fill_n(group.heads, group.full_blocks, AllHeads(num_heads));
   std::fill_n(attended, num_heads, group.full_blocks);
   return group.full_blocks;
+}
+
+int32_t List(const SelectGroup& group, size_t num_heads, int32_t* attended) {
+  return group.reads_all() ? ListAll(group, num_heads, attended)
+                           : CompactList(group, num_heads, attended);
 }
 
 void WriteCounts(const SelectBlocksParams& params, const SelectGroup& group, size_t num_heads,
@@ -161,23 +188,14 @@ void SelectBlocks(const Context& context, const SelectBlocksParams& params) {
     const auto g = static_cast<size_t>(task.group);
     const SelectGroup& group = shared.groups[g];
     ScreenResult& result = shared.results[static_cast<size_t>(index)];
-    if (group.relative) {
-      EstimateRange(params, group, task.range, scratch[thread], result);
-    } else if (!group.reads_all()) {
-      ScreenRange(params, group, task.range, scratch[thread], result);
-    }
+    Judge(params, group, task.range, scratch[thread], result);
     if (shared.unfinished[g].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     const auto results =
         std::span(shared.results)
             .subspan(static_cast<size_t>(group.first_task), static_cast<size_t>(group.num_tasks));
-    if (group.relative) {
-      AdmitByMass(params, group, results);
-    } else if (!group.reads_all()) {
-      Rescue(group, results, num_heads);
-    }
+    Admit(params, group, results, num_heads);
     std::array<int32_t, kMaxGroup> blocks_of_head;
-    const int32_t count = group.reads_all() ? ListAll(group, num_heads, blocks_of_head.data())
-                                            : CompactList(group, num_heads, blocks_of_head.data());
+    const int32_t count = List(group, num_heads, blocks_of_head.data());
     WriteCounts(params, group, num_heads, count, blocks_of_head.data());
   });
 }

@@ -17,7 +17,7 @@ namespace eta::cpu {
 // Blocks that one task screens: a constant, so that the order of sums depends on the row alone.
 inline constexpr int32_t kScreenBlocks = 512;
 
-// A head's best block within one task's range, among the first `rescue_chunk` blocks.
+// A head's best block within one task's range, among the ordinals before rescue_end.
 struct BestBlock {
   float bound = -std::numeric_limits<float>::infinity();
   int32_t ordinal = -1;
@@ -43,8 +43,8 @@ struct SelectGroup {
   // Of the ordinals [first_free, first_pinned) a head chooses; the others are read in any case.
   int32_t first_free;
   int32_t first_pinned;
-  int32_t
-      rescue_end;    // an empty head's rescue looks at the ordinals before this one; 0: none can be
+  // An empty head's rescue looks at the ordinals before this one; 0: no head can be empty.
+  int32_t rescue_end;
   bool relative;     // thresholds are relative to the row's mass
   uint32_t* blocks;  // [N]
   uint32_t* heads;   // [N]
