@@ -3,62 +3,158 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 #include <sstream>
 #include <vector>
 
 namespace eta::testing {
 namespace {
 
-// Relative thresholds of one row, in double: l_j - Lhat of every full block, per query head.
+// A row of a case's step.
+struct StepRow {
+  size_t sequence;
+  int32_t index;  // in its sequence
+  int64_t row;
+};
+
+std::vector<StepRow> RowsOf(const AttentionCase& made) {
+  std::vector<StepRow> rows;
+  int64_t row = 0;
+  for (size_t s = 0; s < made.sequences.size(); ++s) {
+    for (int32_t i = 0; i < made.sequences[s].num_rows; ++i) rows.push_back({s, i, row++});
+  }
+  return rows;
+}
+
+// By how much scores and masses may differ between backends. An 8-bit cache's keys are not those of
+// the case: their scores move by more.
+double Rounding(const KvGeometry& geometry) {
+  return geometry.dtype == DType::kFloat8E4M3 ? 0.3 : Clearance(geometry);
+}
+
+// l_j less the effective threshold. At sd = g the rule makes l_j jump by up to log n, which is 4.1
+// for 63 keys: so near to it rounding decides which of two values a block has.
+struct Margin {
+  double low;
+  double high;
+
+  bool HasTie(double rounding) const { return low <= rounding && high >= -rounding; }
+};
+
+// Relative thresholds of one row, in double.
 class RowMasses {
  public:
-  RowMasses(const AttentionCase& made, AttentionStep& step, size_t s, int32_t i, int64_t row)
-      : made_(made), step_(step), sequence_(made.sequences[s]), s_(s), row_(row) {
-    num_keys_ = sequence_.position + i + 1;
-    full_ = num_keys_ / made.geometry.block_size;
+  RowMasses(const AttentionCase& made, AttentionStep& step, const StepRow& place)
+      : made_(made),
+        step_(step),
+        sequence_(made.sequences[place.sequence]),
+        place_(place),
+        num_keys_(sequence_.position + place.index + 1),
+        full_(num_keys_ / made.geometry.block_size),
+        rounding_(Rounding(made.geometry)) {}
+
+  // The blocks that a head may admit or not, as rounding has it: their margins hold 0, or they
+  // compete for the rescue.
+  std::vector<bool> Ties(int32_t query_head) const {
+    const std::vector<Margin> margins = Margins(query_head);
+    std::vector<bool> ties;
+    for (const Margin& margin : margins) ties.push_back(margin.HasTie(rounding_));
+    const auto early = std::span(margins).first(static_cast<size_t>(RescueEnd()));
+    const bool served =
+        std::ranges::any_of(early, [&](const Margin& margin) { return margin.low > rounding_; });
+    if (served || early.empty()) return ties;
+    const double best = std::ranges::max(early, {}, &Margin::low).low;
+    for (size_t j = 0; j < early.size(); ++j) {
+      ties[j] = ties[j] || early[j].high >= best - 2 * rounding_;
+    }
+    return ties;
   }
 
-  // l_j - Lhat - c + a: the blocks of which it is near 0 may be admitted or not.
-  std::vector<double> Margins(int32_t query_head) const {
-    const double scale = made_.softmax_scale();
-    const float* q = made_.q.row(row_) + int64_t{query_head} * made_.geometry.head_dim;
-    const int32_t kv_head = query_head / made_.group();
-    const double others = made_.geometry.block_size - 1;
-    const double reach = others > 1 ? std::sqrt(2.0 * std::log(others)) : 0.0;
-    std::vector<double> blocks;
-    double row = 0.0;  // sum of exponentials
-    for (int32_t j = 0; j < full_; ++j) {
-      const BlockRecord record = step_.Record(s_, j, kv_head);
-      double mean = 0.0;
-      double variance = 0.0;
-      double outlier = 0.0;
-      for (size_t i = 0; i < record.mu.size(); ++i) {
-        const double x = scale * q[i];
-        mean += x * record.mu[i];
-        outlier += x * record.outlier[i];
-        variance += x * x * record.sigma[i] * record.sigma[i] / 2.68;
-      }
-      const double sd = std::sqrt(variance);
-      const double lift = sd < reach ? variance / 2 : reach * sd;
-      blocks.push_back(std::log(others * std::exp(mean + lift) + std::exp(outlier)));
-      if (!Always(j)) row += others * std::exp(mean) + std::exp(outlier);
-    }
+  // The keys that may reach the effective threshold or not.
+  int64_t NearKeys(int32_t query_head) const {
+    const double threshold = Threshold(query_head);
+    int64_t keys = 0;
     for (int32_t t = 0; t < num_keys_; ++t) {
-      const int32_t j = t / made_.geometry.block_size;
-      if (j < full_ && !Always(j)) continue;
-      row += std::exp(Score(q, kv_head, t));
+      if (std::abs(Score(query_head, t) - threshold) <= rounding_) ++keys;
     }
-    const AttentionOptions& options = sequence_.attention;
-    for (double& block : blocks) block -= std::log(row) + options.relative_c - options.offset;
-    return blocks;
+    return keys;
   }
 
  private:
+  // Of one block, by its record: m, sd and o.
+  struct Scores {
+    double mean = 0.0;
+    double deviation = 0.0;
+    double outlier = 0.0;
+  };
+
+  Scores ScoresOf(int32_t query_head, int32_t j) const {
+    const BlockRecord record = step_.Record(place_.sequence, j, query_head / made_.group());
+    const float* q = Query(query_head);
+    Scores scores;
+    double variance = 0.0;
+    for (size_t i = 0; i < record.mu.size(); ++i) {
+      const double x = made_.softmax_scale() * q[i];
+      scores.mean += x * record.mu[i];
+      scores.outlier += x * record.outlier[i];
+      variance += x * x * record.sigma[i] * record.sigma[i] / 2.68;
+    }
+    scores.deviation = std::sqrt(variance);
+    return scores;
+  }
+
+  std::vector<Margin> Margins(int32_t query_head) const {
+    const double reach = others() > 1 ? std::sqrt(2.0 * std::log(others())) : 0.0;
+    const double threshold = Threshold(query_head);
+    std::vector<Margin> margins;
+    for (int32_t j = 0; j < full_; ++j) {
+      const Scores scores = ScoresOf(query_head, j);
+      const double sd = scores.deviation;
+      const auto margin = [&](double lift) {
+        return std::log(others() * std::exp(scores.mean + lift) + std::exp(scores.outlier)) -
+               threshold;
+      };
+      const double under = margin(sd * sd / 2);
+      const double over = margin(reach * sd);
+      const double clearance = Clearance(made_.geometry);
+      margins.push_back({.low = sd < reach + clearance ? under : over,
+                         .high = sd < reach - clearance ? under : over});
+    }
+    return margins;
+  }
+
+  // Lhat + c - a.
+  double Threshold(int32_t query_head) const {
+    double row = 0.0;  // sum of exponentials
+    for (int32_t j = 0; j < full_; ++j) {
+      if (Always(j)) continue;
+      const Scores scores = ScoresOf(query_head, j);
+      row += others() * std::exp(scores.mean) + std::exp(scores.outlier);
+    }
+    for (int32_t t = 0; t < num_keys_; ++t) {
+      const int32_t j = t / made_.geometry.block_size;
+      if (j == full_ || Always(j)) row += std::exp(Score(query_head, t));
+    }
+    return std::log(row) + sequence_.attention.relative_c - sequence_.attention.offset;
+  }
+
+  double others() const { return made_.geometry.block_size - 1; }
   bool Always(int32_t j) const {
     return j < sequence_.attention.sink_blocks || j >= full_ - sequence_.attention.pinned_blocks;
   }
-  double Score(const float* q, int32_t kv_head, int32_t t) const {
-    const float* key = sequence_.k.row(t) + int64_t{kv_head} * made_.geometry.head_dim;
+  // Of the blocks that a rescue chooses from; 0: no head can be empty.
+  int32_t RescueEnd() const {
+    const AttentionOptions& options = sequence_.attention;
+    const int32_t chunk = std::min(options.rescue_chunk, full_);
+    return options.sink_blocks > 0 || full_ - options.pinned_blocks < chunk ? 0 : chunk;
+  }
+  const float* Query(int32_t query_head) const {
+    return made_.q.row(place_.row) + int64_t{query_head} * made_.geometry.head_dim;
+  }
+  double Score(int32_t query_head, int32_t t) const {
+    const float* q = Query(query_head);
+    const int64_t kv_head = query_head / made_.group();
+    const float* key = sequence_.k.row(t) + kv_head * made_.geometry.head_dim;
     const DType stored = made_.geometry.dtype;
     double dot = 0.0;
     for (int32_t i = 0; i < made_.geometry.head_dim; ++i) {
@@ -71,22 +167,112 @@ class RowMasses {
   const AttentionCase& made_;
   AttentionStep& step_;
   const SequenceCase& sequence_;
-  size_t s_;
-  int64_t row_;
-  int32_t num_keys_ = 0;
-  int32_t full_ = 0;
+  const StepRow place_;
+  const int32_t num_keys_;
+  const int32_t full_;
+  const double rounding_;
 };
 
-std::map<uint32_t, uint32_t> Masks(const std::vector<SelectedBlock>& selected) {
-  return {selected.begin(), selected.end()};
+// The blocks of one list that two selections hold for other heads, with a bit for each such head.
+std::map<uint32_t, uint32_t> Changes(const std::vector<SelectedBlock>& got,
+                                     const std::vector<SelectedBlock>& want) {
+  std::map<uint32_t, uint32_t> masks(want.begin(), want.end());
+  for (const auto& [block, mask] : got) masks[block] ^= mask;
+  std::erase_if(masks, [](const auto& entry) { return entry.second == 0; });
+  return masks;
+}
+
+// Judges the lists of one row and KV head.
+class ListJudge {
+ public:
+  ListJudge(const AttentionCase& made, const StepRow& place, int32_t kv_head,
+            const AttentionResult& got, const AttentionResult& want)
+      : made_(made),
+        place_(place),
+        attention_(made.sequences[place.sequence].attention),
+        first_head_(kv_head * made.group()),
+        list_(static_cast<size_t>(place.row * made.geometry.num_kv_heads + kv_head)),
+        got_(got),
+        want_(want) {}
+
+  bool Same() const {
+    bool same = got_.selection[list_] == want_.selection[list_] &&
+                got_.tokens_read[list_] == want_.tokens_read[list_];
+    for (int32_t g = 0; g < made_.group(); ++g) same = same && MoreAttended(g) == 0;
+    return same;
+  }
+
+  // What differs by more than ties.
+  std::string Differences(AttentionStep& reference) const {
+    const std::string where =
+        "row " + std::to_string(place_.row) + ", heads from " + std::to_string(first_head_);
+    const SequenceCase& sequence = made_.sequences[place_.sequence];
+    if (sequence.kind != RowKind::kDecode || !attention_.relative || attention_.admit_all) {
+      return where + " differ; ";
+    }
+    const RowMasses masses(made_, reference, place_);
+    std::vector<std::vector<bool>> ties;
+    for (int32_t g = 0; g < made_.group(); ++g) ties.push_back(masses.Ties(first_head_ + g));
+    std::ostringstream text;
+    const auto more = static_cast<int64_t>(got_.selection[list_].size()) -
+                      static_cast<int64_t>(want_.selection[list_].size());
+    if (got_.tokens_read[list_] - want_.tokens_read[list_] != more * made_.geometry.block_size) {
+      text << where << " read " << got_.tokens_read[list_] << " tokens; ";
+    }
+    for (int32_t g = 0; g < made_.group(); ++g) {
+      const auto most = std::ranges::count(ties[static_cast<size_t>(g)], true);
+      if (std::abs(MoreAttended(g)) <= most * made_.geometry.block_size) continue;
+      text << where << ": " << g << " attends to " << MoreAttended(g) << " more; ";
+    }
+    for (const auto& [block, mask] : Changes(got_.selection[list_], want_.selection[list_])) {
+      uint32_t tied = 0;
+      for (size_t g = 0; g < ties.size(); ++g) tied |= ties[g][block] ? uint32_t{1} << g : 0;
+      if (attention_.shared_reads && tied != 0) tied = ~uint32_t{0};
+      if ((mask & ~tied) != 0) text << where << ": block " << block << "; ";
+    }
+    return text.str();
+  }
+
+ private:
+  int32_t MoreAttended(int32_t g) const {
+    const auto head = static_cast<size_t>(place_.row * made_.num_query_heads + first_head_ + g);
+    return got_.tokens_attended[head] - want_.tokens_attended[head];
+  }
+
+  const AttentionCase& made_;
+  const StepRow place_;
+  const AttentionOptions& attention_;
+  const int32_t first_head_;
+  const size_t list_;
+  const AttentionResult& got_;
+  const AttentionResult& want_;
+};
+
+// By how much counts of recall of one query head may differ, beyond what rounding does to absolute
+// thresholds: by keys at relative ones, and by keys of blocks that are read in one selection only.
+struct RecallTies {
+  int64_t above = 0;
+  int64_t admitted = 0;
+};
+
+RecallTies RecallTiesOf(const AttentionCase& made, AttentionStep& reference,
+                        const AttentionResult& got, const AttentionResult& want, int32_t head) {
+  RecallTies ties;
+  for (const StepRow& place : RowsOf(made)) {
+    const SequenceCase& sequence = made.sequences[place.sequence];
+    if (sequence.kind != RowKind::kDecode || !sequence.attention.relative) continue;
+    ties.above += RowMasses(made, reference, place).NearKeys(head);
+    const auto list =
+        static_cast<size_t>(place.row * made.geometry.num_kv_heads + head / made.group());
+    for (const auto& [block, mask] : Changes(got.selection[list], want.selection[list])) {
+      if ((mask >> (head % made.group()) & 1) != 0) ties.admitted += made.geometry.block_size;
+    }
+  }
+  ties.admitted += ties.above;
+  return ties;
 }
 
 }  // namespace
-
-bool HasRelative(const AttentionCase& made) {
-  return std::ranges::any_of(made.sequences,
-                             [](const SequenceCase& s) { return s.attention.relative; });
-}
 
 std::string ShadowDifferences(const AttentionCase& made, const AttentionResult& got,
                               const AttentionResult& want, double tolerance) {
@@ -118,52 +304,30 @@ bool SameSelection(const AttentionCase& made, int64_t row, const AttentionResult
 
 std::string SelectionDifferences(const AttentionCase& made, AttentionStep& reference,
                                  const AttentionResult& got, const AttentionResult& want) {
-  std::ostringstream text;
-  const int32_t kv_heads = made.geometry.num_kv_heads;
-  const int32_t b = made.geometry.block_size;
-  // An 8-bit cache's keys are not those of the case: their scores move by more.
-  const double clearance =
-      made.geometry.dtype == DType::kFloat8E4M3 ? 0.3 : Clearance(made.geometry);
-  int64_t row = 0;
-  for (size_t s = 0; s < made.sequences.size(); ++s) {
-    const SequenceCase& sequence = made.sequences[s];
-    for (int32_t i = 0; i < sequence.num_rows; ++i, ++row) {
-      const bool relative = sequence.attention.relative && sequence.kind == RowKind::kDecode &&
-                            !sequence.attention.admit_all;
-      for (int32_t h = 0; h < made.num_query_heads; ++h) {
-        const int32_t kv_head = h / made.group();
-        const auto list = static_cast<size_t>(row * kv_heads + kv_head);
-        const auto head = static_cast<size_t>(row * made.num_query_heads + h);
-        const int32_t attended = got.tokens_attended[head] - want.tokens_attended[head];
-        const bool same = attended == 0 && got.selection[list] == want.selection[list] &&
-                          got.tokens_read[list] == want.tokens_read[list];
-        if (same) continue;
-        if (!relative) {
-          text << "row " << row << ", head " << h << " differs; ";
-          continue;
-        }
-        const RowMasses masses(made, reference, s, i, row);
-        const std::vector<double> margins = masses.Margins(h);
-        const auto ties = std::ranges::count_if(
-            margins, [&](double margin) { return std::abs(margin) <= clearance; });
-        if (std::abs(attended) > ties * b) {
-          text << "row " << row << ", head " << h << " attends to " << attended << " more; ";
-        }
-        auto masks = Masks(want.selection[list]);
-        for (const auto& [block, mask] : got.selection[list]) masks[block] ^= mask;
-        for (const auto& [block, mask] : masks) {
-          if ((mask >> (h % made.group()) & 1) == 0) continue;
-          double nearest = std::abs(margins[block]);
-          for (int32_t g = 0; sequence.attention.shared_reads && g < made.group(); ++g) {
-            const std::vector<double> mate = masses.Margins(kv_head * made.group() + g);
-            nearest = std::min(nearest, std::abs(mate[block]));
-          }
-          if (nearest <= clearance) continue;
-          text << "row " << row << ", head " << h << ", block " << block << " by " << nearest
-               << "; ";
-        }
-      }
+  std::string text;
+  for (const StepRow& place : RowsOf(made)) {
+    for (int32_t kv_head = 0; kv_head < made.geometry.num_kv_heads; ++kv_head) {
+      const ListJudge judge(made, place, kv_head, got, want);
+      if (!judge.Same()) text += judge.Differences(reference);
     }
+  }
+  return text;
+}
+
+std::string RecallDifferences(const AttentionCase& made, AttentionStep& reference,
+                              const AttentionResult& got, const AttentionResult& want) {
+  std::ostringstream text;
+  for (int32_t h = 0; h < made.num_query_heads; ++h) {
+    const auto at = static_cast<size_t>(h);
+    const int64_t above = std::abs(got.above[at] - want.above[at]);
+    const int64_t admitted = std::abs(got.above_admitted[at] - want.above_admitted[at]);
+    // A score may lie within rounding of a threshold.
+    const int64_t slack = 1 + want.above[at] / 10'000;
+    if (above <= slack && admitted <= slack) continue;
+    const RecallTies ties = RecallTiesOf(made, reference, got, want, h);
+    if (above <= slack + ties.above && admitted <= slack + ties.admitted) continue;
+    text << "head " << h << ": recall " << got.above_admitted[at] << " of " << got.above[at]
+         << ", not " << want.above_admitted[at] << " of " << want.above[at] << "; ";
   }
   return text.str();
 }

@@ -1,4 +1,6 @@
-// Selections that may differ between backends, because a block is as good as at its threshold.
+// Selections that may differ between backends, because rounding alone decides them: a block is as
+// good as at its threshold, or as another one that is rescued, or its estimated mass lies at the
+// place where the rule makes it jump (eta-semantics.md, "Relative thresholds").
 #pragma once
 
 #include <string>
@@ -7,9 +9,9 @@
 
 namespace eta::testing {
 
-// "" if the two selections and their counts agree, or differ only in blocks whose estimated mass
-// lies within Clearance() of a relative threshold; else what differs. `reference` holds the case.
-// Rows without relative thresholds must agree.
+// "" if the two selections and their counts agree, or differ only in such blocks of rows with
+// relative thresholds; else what differs. `reference` holds the case. Rows without relative
+// thresholds must agree.
 std::string SelectionDifferences(const AttentionCase& attention_case, AttentionStep& reference,
                                  const AttentionResult& got, const AttentionResult& want);
 
@@ -22,7 +24,9 @@ bool SameSelection(const AttentionCase& attention_case, int64_t row, const Atten
 std::string ShadowDifferences(const AttentionCase& attention_case, const AttentionResult& got,
                               const AttentionResult& want, double tolerance);
 
-// Whether some sequence has relative thresholds.
-bool HasRelative(const AttentionCase& attention_case);
+// "" if the counts of recall agree, but for keys that may reach their threshold or not, and for
+// keys of the blocks in which the selections differ; else what differs.
+std::string RecallDifferences(const AttentionCase& attention_case, AttentionStep& reference,
+                              const AttentionResult& got, const AttentionResult& want);
 
 }  // namespace eta::testing

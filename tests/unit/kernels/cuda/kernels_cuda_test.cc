@@ -52,7 +52,6 @@ std::string Differences(const JudgedCase& judged, const AttentionResult& got, do
     return text << "\n";
   };
   constexpr int kMost = 5;
-  const auto heads = static_cast<size_t>(made.num_query_heads);
   const std::string selections = SelectionDifferences(made, *judged.reference, got, want);
   if (!selections.empty()) report() << selections;
   const int32_t d = made.geometry.head_dim;
@@ -66,14 +65,7 @@ std::string Differences(const JudgedCase& judged, const AttentionResult& got, do
       report() << "row " << r << ", head " << h << ": output differs by " << error;
     }
   }
-  for (size_t h = 0; h < heads && found < kMost; ++h) {  // a score may lie within rounding of tau
-    const auto slack = 1 + want.above[h] / (HasRelative(made) ? 50 : 10'000);
-    if (std::abs(got.above[h] - want.above[h]) > slack ||
-        std::abs(got.above_admitted[h] - want.above_admitted[h]) > slack) {
-      report() << "head " << h << ": recall " << got.above_admitted[h] << " of " << got.above[h]
-               << ", not " << want.above_admitted[h] << " of " << want.above[h];
-    }
-  }
+  text << RecallDifferences(made, *judged.reference, got, want);
   text << ShadowDifferences(made, got, want, 2e-3 + rounding);
   text << CellDifferences(made, got.cells, want.cells);
   return text.str();
