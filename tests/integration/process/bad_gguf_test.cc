@@ -10,10 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/sha256.h"
 #include "gmock/gmock.h"
-#include "grpcpp/create_channel.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_gguf.h"
-#include "tests/testing/net/client_call.h"
 #include "tests/testing/process/model_server.h"
 #include "tests/testing/process/server_process.h"
 
@@ -149,28 +147,6 @@ const Damage kDamages[] = {
 
 INSTANTIATE_TEST_SUITE_P(Damages, BadGgufTest, ::testing::ValuesIn(kDamages),
                          [](const auto& test) { return test.param.name; });
-
-// Four tokens after a prompt; empty if there is no answer.
-std::vector<int32_t> AnswerOf(const std::string& address) {
-  const auto stub =
-      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  v1::GenerateRequest request = Ask("The tower was built in");
-  request.mutable_sampling()->set_temperature(0.0f);
-  request.mutable_stopping()->set_max_tokens(4);
-  request.mutable_stopping()->set_ignore_eos(true);
-  request.mutable_output()->set_token_ids(true);
-  ClientCall call(*stub);
-  call.Start(request);
-  std::vector<int32_t> ids;
-  for (v1::GenerateResponse message = call.Read();
-       message.event_case() != v1::GenerateResponse::EVENT_NOT_SET; message = call.Read()) {
-    const auto& more = message.delta().token_ids();
-    ids.insert(ids.end(), more.begin(), more.end());
-  }
-  const grpc::Status status = call.Finish();
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return ids;
-}
 
 // The file and the folder that eta-eval makes of it give the same tokens.
 TEST(GoodGguf, IsServedAsTheFolderThatItIsImportedTo) {

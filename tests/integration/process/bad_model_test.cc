@@ -116,28 +116,6 @@ struct Damage {
   std::string cause;  // a text in the line
 };
 
-// Four tokens after a prompt; empty if there is no answer.
-std::vector<int32_t> AnswerOf(const std::string& address) {
-  const auto stub =
-      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  v1::GenerateRequest request = Ask("The tower was built in");
-  request.mutable_sampling()->set_temperature(0.0f);
-  request.mutable_stopping()->set_max_tokens(4);
-  request.mutable_stopping()->set_ignore_eos(true);
-  request.mutable_output()->set_token_ids(true);
-  ClientCall call(*stub);
-  call.Start(request);
-  std::vector<int32_t> ids;
-  for (v1::GenerateResponse message = call.Read();
-       message.event_case() != v1::GenerateResponse::EVENT_NOT_SET; message = call.Read()) {
-    const auto& more = message.delta().token_ids();
-    ids.insert(ids.end(), more.begin(), more.end());
-  }
-  const grpc::Status status = call.Finish();
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return ids;
-}
-
 class BadModelTest : public ::testing::TestWithParam<Damage> {};
 
 TEST_P(BadModelTest, IsRefusedInOneLine) {

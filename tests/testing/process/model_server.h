@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "grpcpp/create_channel.h"
+#include "tests/testing/net/client_call.h"
 #include "tests/testing/process/server_process.h"
 
 namespace eta::testing {
@@ -32,6 +35,28 @@ inline void ExpectBadStart(ServerProcess server, const std::string& cause) {
   const size_t first = exit.errors.find(error);
   EXPECT_NE(first, std::string::npos) << exit.errors;
   EXPECT_EQ(exit.errors.find(error, first + 1), std::string::npos) << exit.errors;
+}
+
+// Four tokens after a prompt; empty if there is no answer.
+inline std::vector<int32_t> AnswerOf(const std::string& address) {
+  const auto stub =
+      v1::EtaService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  v1::GenerateRequest request = Ask("The tower was built in");
+  request.mutable_sampling()->set_temperature(0.0f);
+  request.mutable_stopping()->set_max_tokens(4);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_output()->set_token_ids(true);
+  ClientCall call(*stub);
+  call.Start(request);
+  std::vector<int32_t> ids;
+  for (v1::GenerateResponse message = call.Read();
+       message.event_case() != v1::GenerateResponse::EVENT_NOT_SET; message = call.Read()) {
+    const auto& more = message.delta().token_ids();
+    ids.insert(ids.end(), more.begin(), more.end());
+  }
+  const grpc::Status status = call.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return ids;
 }
 
 }  // namespace eta::testing
