@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags
   const int threads =
       flags.backend.num_threads > 0 ? flags.backend.num_threads : ReadUsableCpus().threads();
   auto rivals =
-      std::make_shared<RivalBackend>(std::shared_ptr<Backend>(*std::move(backend)), threads);
+      std::make_unique<RivalBackend>(std::shared_ptr<Backend>(*std::move(backend)), threads);
   return std::unique_ptr<Runtime>(
       new Runtime(*std::move(checkpoint), *std::move(config), std::move(rivals), flags.weights));
 }
@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags
 absl::StatusOr<std::unique_ptr<SequenceRunner>> Runtime::MakeRunner(const KvGeometry& geometry,
                                                                     int32_t max_context) {
   return SequenceRunner::Create(
-      checkpoint_, *shadow_,
+      checkpoint_, *rivals_,
       {.geometry = geometry, .weights = weights_, .max_context = max_context});
 }
 

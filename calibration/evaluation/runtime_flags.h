@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "calibration/evaluation/perplexity/shadow_backend.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "calibration/evaluation/runner.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -46,29 +45,25 @@ class Runtime {
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const ModelConfig& config() const { return config_; }  // its index: the flag's, if it was given
-  const Backend& backend() const { return *shadow_; }
-  // What runners run through: rivals of the product's selection, and the shadow of full attention.
-  // Neither does anything until it is told to.
+  const Backend& backend() const { return *rivals_; }
+  // What runners run through. It does nothing of its own until it is told to.
   RivalBackend& rivals() { return *rivals_; }
-  ShadowBackend& shadow() { return *shadow_; }
 
   // The runner must not outlive this object.
   absl::StatusOr<std::unique_ptr<SequenceRunner>> MakeRunner(const KvGeometry& geometry,
                                                              int32_t max_context);
 
  private:
-  Runtime(Checkpoint checkpoint, ModelConfig config, std::shared_ptr<RivalBackend> rivals,
+  Runtime(Checkpoint checkpoint, ModelConfig config, std::unique_ptr<RivalBackend> rivals,
           WeightFormat weights)
       : checkpoint_(std::move(checkpoint)),
         config_(std::move(config)),
         rivals_(std::move(rivals)),
-        shadow_(std::make_unique<ShadowBackend>(rivals_)),
         weights_(weights) {}
 
   Checkpoint checkpoint_;
   ModelConfig config_;
-  std::shared_ptr<RivalBackend> rivals_;
-  std::unique_ptr<ShadowBackend> shadow_;
+  std::unique_ptr<RivalBackend> rivals_;
   WeightFormat weights_;
 };
 

@@ -84,6 +84,12 @@ class DensityMeter {
   size_t rows_ = 0;
 };
 
+// What one way of attending is measured by.
+struct Meters {
+  DensityMeter density;
+  ShadowMeter shadow;
+};
+
 class Evaluation {
  public:
   Evaluation(SequenceRunner& runner, const PerplexityOptions& options, int64_t total_rows)
@@ -96,26 +102,27 @@ class Evaluation {
   absl::StatusOr<AttentionScore> Score(const EvaluatedAttention& attention,
                                        std::span<const std::vector<int32_t>> windows) {
     AttentionScore score;
-    DensityMeter meter(runner_.config(), runner_.max_rows());
+    Meters meters = {
+        DensityMeter(runner_.config(), runner_.max_rows()),
+        ShadowMeter(runner_.config(), attention.options.admit_all ? 0.0 : options_.mass)};
     if (options_.rivals) options_.rivals->Use(attention.rival);
-    if (options_.shadow) options_.shadow->Begin(attention.options.admit_all ? 0.0 : options_.mass);
     const int64_t rows_before = rows_done_;
     const auto start = std::chrono::steady_clock::now();
     for (const std::vector<int32_t>& window : windows) {
-      const absl::Status status = Window(attention, window, meter, score);
+      const absl::Status status = Window(attention, window, meters, score);
       if (!status.ok()) return status;
     }
     const Seconds taken = std::chrono::steady_clock::now() - start;
     score.tokens_per_second = static_cast<double>(rows_done_ - rows_before) / taken.count();
     score.loss = BlockMeanInterval(score.losses);
     score.top_1 /= static_cast<double>(score.losses.size());
-    if (options_.shadow) score.shadow = options_.shadow->Summary();
+    score.shadow = meters.shadow.Summary();
     if (!attention.options.admit_all) {
-      score.head_density = meter.HeadDensity();
-      score.union_density = meter.UnionDensity();
+      score.head_density = meters.density.HeadDensity();
+      score.union_density = meters.density.UnionDensity();
       if (Recall(attention)) {
-        score.recall = meter.Recall();
-        score.head_recall = meter.HeadRecall();
+        score.recall = meters.density.Recall();
+        score.head_recall = meters.density.HeadRecall();
       }
     }
     return score;
@@ -128,7 +135,7 @@ class Evaluation {
   }
 
   absl::Status Window(const EvaluatedAttention& attention, std::span<const int32_t> window,
-                      DensityMeter& meter, AttentionScore& score) {
+                      Meters& meters, AttentionScore& score) {
     const size_t rows = window.size() - 1;
     absl::Status status = runner_.Begin(
         {.attention = attention.options,
@@ -153,7 +160,10 @@ class Evaluation {
         step.targets = window.subspan(begin + 1, count);
         step.logprobs = std::span(logprobs_).first(count);
         step.best = std::span(best_).first(count);
-        if (!full) step.outputs = meter.Outputs(Recall(attention));
+        if (!full) {
+          step.outputs = meters.density.Outputs(Recall(attention));
+          step.outputs.shadow = meters.shadow.Choose(count, static_cast<int32_t>(begin));
+        }
       }
       status = runner_.Run(step);
       if (!status.ok()) break;
@@ -161,7 +171,10 @@ class Evaluation {
       for (size_t i = 0; i < step.best.size(); ++i) {
         if (step.best[i] == step.targets[i]) score.top_1 += 1.0;
       }
-      if (step.kind == RowKind::kDecode) meter.Absorb(count, static_cast<int32_t>(begin));
+      if (step.kind == RowKind::kDecode) {
+        meters.density.Absorb(count, static_cast<int32_t>(begin));
+        meters.shadow.Absorb();
+      }
       begin = end;
       rows_done_ += static_cast<int64_t>(count);
       if (options_.progress) options_.progress(rows_done_, total_rows_);

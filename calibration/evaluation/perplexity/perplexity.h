@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/perplexity/shadow_backend.h"
+#include "calibration/evaluation/perplexity/shadow_meter.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "calibration/evaluation/runner.h"
 #include "calibration/solvers/interval.h"
@@ -26,10 +26,8 @@ struct PerplexityOptions {
   int32_t prefill = 0;
   bool recall = true;                         // costs one more read of every key
   std::span<const int32_t> special_ids = {};  // ascending; may be tempered
-  // The backends that the runner runs through. Rivals are needed by attentions that have one.
-  RivalBackend* rivals = nullptr;
-  ShadowBackend* shadow = nullptr;
-  double mass = 0.0;  // share of the decode rows that the shadow measures
+  RivalBackend* rivals = nullptr;             // which the runner runs through; needed by rivals
+  double mass = 0.0;  // share of the decode rows that are measured against full attention
   std::function<void(int64_t done, int64_t total)> progress;  // rows; may be empty
 };
 

@@ -6,55 +6,39 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/str_cat.h"
-#include "calibration/evaluation/attention/attention_flags.h"
-#include "calibration/evaluation/attention/fit_constants.h"
+#include "calibration/evaluation/attention/attention_comparison.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
 #include "calibration/evaluation/perplexity/perplexity_report.h"
 #include "calibration/evaluation/progress_bar.h"
-#include "calibration/evaluation/runtime_flags.h"
 #include "calibration/evaluation/text/windows.h"
-#include "engine/base/error.h"
-#include "engine/base/status_macros.h"
-#include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
 namespace {
 
-constexpr int32_t kMaxContext = 1 << 20;
-
 struct PerplexityCommand {
-  RuntimeFlags runtime;
-  std::string text;
-  int32_t context = 0;
-  int32_t prefill = 0;
+  ComparisonFlags flags;
   int32_t windows = 0;
   bool by_document = false;
-  AttentionFlags attentions;
   bool recall = true;
   double mass = 0.0;
-  bool json = false;
 
   void Register(CLI::App& command);
   absl::Status Run() const;
 };
 
 void PerplexityCommand::Register(CLI::App& command) {
-  runtime.Register(command);
-  command
-      .add_option("--text", text,
-                  "Text to predict: .txt, or .jsonl with a field 'text' per line; either may be "
-                  "compressed as .xz")
-      ->required();
-  command.add_option("--context", context, "Predictions of one window")
+  flags.Register(command,
+                 "Text to predict: .txt, or .jsonl with a field 'text' per line; either may be "
+                 "compressed as .xz");
+  command.add_option("--context", flags.context, "Predictions of one window")
       ->required()
-      ->check(CLI::Range(1, kMaxContext));
+      ->check(CLI::Range(1, kMaxComparedContext));
   command
-      .add_option("--prefill", prefill,
+      .add_option("--prefill", flags.prefill,
                   "Rows of a window that are fed as a prompt and not scored; the rest is decoded "
                   "token by token")
-      ->check(CLI::Range(0, kMaxContext))
+      ->check(CLI::Range(0, kMaxComparedContext))
       ->capture_default_str();
   command.add_option("--windows", windows, "Windows to take at most; 0: all that the text fills")
       ->check(CLI::Range(0, 1 << 20))
@@ -63,7 +47,6 @@ void PerplexityCommand::Register(CLI::App& command) {
       "--by_document", by_document,
       "Windows as calibration's sequences: each in one document, a begin-of-text token "
       "in front, evenly spaced over the text");
-  attentions.Register(command);
   command.add_option(
       "--recall", recall,
       "Measure the share of above-threshold keys that were admitted (reads every key) [true]");
@@ -73,56 +56,43 @@ void PerplexityCommand::Register(CLI::App& command) {
                   "mass kept and output error (reads every key of them once more)")
       ->check([](const std::string& number) { return CheckReal(number, 0.0, 1.0); })
       ->capture_default_str();
-  command.add_flag("--json", json, "Write the outcome to stdout as JSON");
 }
 
 absl::Status PerplexityCommand::Run() const {
-  if (prefill >= context) return InvalidField("prefill", "must be less than context");
-  const absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text);
-  if (!source.ok()) return source.status();
-  const absl::StatusOr<std::unique_ptr<Runtime>> loaded = Runtime::Load(runtime);
+  const auto loaded = AttentionComparison::Load(flags);
   if (!loaded.ok()) return loaded.status();
-  const ModelConfig& config = (*loaded)->config();
-  const KvGeometry geometry = MakeKvGeometry(config, runtime.kv_dtype, runtime.index_dtype);
-  absl::StatusOr<std::vector<EvaluatedAttention>> evaluated =
-      attentions.Resolve(**loaded, geometry);
-  if (!evaluated.ok()) return evaluated.status();
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      Tokenizer::Load((*loaded)->checkpoint().tokenizer_files(), config);
-  if (!tokenizer.ok()) return tokenizer.status();
+  AttentionComparison& comparison = **loaded;
+  const auto read = by_document ? ReadDocumentWindows : ReadWindows;
   const absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
-      (by_document ? ReadDocumentWindows : ReadWindows)(**source, **tokenizer, context, windows,
-                                                        kMaxTextTokens);
+      read(comparison.text(), comparison.tokenizer(), flags.context, windows, kMaxTextTokens);
   if (!cut.ok()) return cut.status();
-  const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner =
-      (*loaded)->MakeRunner(geometry, context);
+  const auto runner = comparison.MakeRunner(flags.context, cut->front(), flags.prefill);
   if (!runner.ok()) return runner.status();
-  RETURN_IF_ERROR(FitConstants(**runner, (*loaded)->rivals(), cut->front(), prefill, *evaluated));
 
   ProgressBar bar;
   const absl::StatusOr<std::vector<AttentionScore>> scores = EvaluatePerplexity(
-      **runner, *cut, *evaluated,
-      {.prefill = prefill,
+      **runner, *cut, comparison.attentions(),
+      {.prefill = flags.prefill,
        .recall = recall,
-       .special_ids = (*tokenizer)->special_ids(),
-       .rivals = &(*loaded)->rivals(),
-       .shadow = &(*loaded)->shadow(),
+       .special_ids = comparison.tokenizer().special_ids(),
+       .rivals = &comparison.rivals(),
        .mass = mass,
        .progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); }});
   if (!scores.ok()) return scores.status();
+  const KvGeometry& geometry = comparison.geometry();
+  const RuntimeFlags& runtime = flags.runtime;
   const PerplexityRun run = {.model = runtime.model_dir,
-                             .text = text,
-                             .backend = (*loaded)->backend().description(),
+                             .text = flags.text,
+                             .backend = comparison.runtime().backend().description(),
                              .kv_dtype = std::string(Name(runtime.kv_dtype)),
                              .index = std::string(Name(geometry.index)),
                              .index_dtype = std::string(Name(geometry.index_dtype)),
                              .weights = runtime.weights == WeightFormat::kInt8 ? "int8" : "native",
-                             .context = context,
-                             .prefill = prefill,
+                             .context = flags.context,
+                             .prefill = flags.prefill,
                              .windows = static_cast<int64_t>(cut->size())};
-  const std::string report =
-      json ? PerplexityJson(run, *evaluated, *scores) : PerplexityTable(run, *evaluated, *scores);
-  std::fputs(report.c_str(), stdout);
+  const auto report = flags.json ? PerplexityJson : PerplexityTable;
+  std::fputs(report(run, comparison.attentions(), *scores).c_str(), stdout);
   return absl::OkStatus();
 }
 

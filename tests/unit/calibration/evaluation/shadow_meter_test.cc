@@ -1,5 +1,5 @@
 // What full attention would have had, over a model's decode rows.
-#include "calibration/evaluation/perplexity/shadow_backend.h"
+#include "calibration/evaluation/perplexity/shadow_meter.h"
 
 #include <cmath>
 #include <memory>
@@ -17,14 +17,14 @@ namespace {
 
 using testing::TinyModel;
 
-class ShadowBackendTest : public ::testing::Test {
+class ShadowMeterTest : public ::testing::Test {
  protected:
-  ShadowBackendTest()
-      : shadow_(std::shared_ptr<Backend>(*MakeBackend({.name = "reference"}))),
+  ShadowMeterTest()
+      : backend_(*MakeBackend({.name = "reference"})),
         checkpoint_(*Checkpoint::Open(model_.path())) {
     const auto config = ParseModelConfig(checkpoint_.config_json());
     runner_ = *SequenceRunner::Create(
-        checkpoint_, shadow_,
+        checkpoint_, *backend_,
         {.geometry = MakeKvGeometry(*config, DType::kFloat32), .max_context = 128});
     windows_ = {std::vector<int32_t>(129)};
     for (size_t i = 0; i < 129; ++i) windows_[0][i] = static_cast<int32_t>(i * i * 41 % 8000);
@@ -33,21 +33,20 @@ class ShadowBackendTest : public ::testing::Test {
   std::optional<ShadowSummary> Measure(const AttentionOptions& options, double share) {
     const std::vector<EvaluatedAttention> ways = {
         {.name = "way", .options = options, .profile = nullptr}};
-    const auto scores =
-        EvaluatePerplexity(*runner_, windows_, ways,
-                           {.prefill = 64, .recall = false, .shadow = &shadow_, .mass = share});
+    const auto scores = EvaluatePerplexity(*runner_, windows_, ways,
+                                           {.prefill = 64, .recall = false, .mass = share});
     EXPECT_TRUE(scores.ok()) << scores.status();
     return (*scores)[0].shadow;
   }
 
   TinyModel model_;
-  ShadowBackend shadow_;
+  std::unique_ptr<Backend> backend_;
   Checkpoint checkpoint_;
   std::unique_ptr<SequenceRunner> runner_;
   std::vector<std::vector<int32_t>> windows_;
 };
 
-TEST_F(ShadowBackendTest, WhoReadsAllKeepsAll) {
+TEST_F(ShadowMeterTest, WhoReadsAllKeepsAll) {
   const auto all = Measure({.pinned_blocks = 100, .uniform_floor = false}, 1.0);
   ASSERT_TRUE(all.has_value());
   EXPECT_EQ(all->rows, 64);
@@ -56,7 +55,7 @@ TEST_F(ShadowBackendTest, WhoReadsAllKeepsAll) {
   EXPECT_NEAR(all->error, 0.0, 1e-6);
 }
 
-TEST_F(ShadowBackendTest, WhoReadsLessKeepsLess) {
+TEST_F(ShadowMeterTest, WhoReadsLessKeepsLess) {
   const auto few = Measure({.offset = -100.0f, .pinned_blocks = 1, .uniform_floor = false}, 1.0);
   const auto more = Measure({.offset = -100.0f, .pinned_blocks = 3, .uniform_floor = false}, 1.0);
   ASSERT_TRUE(few && more);
@@ -67,7 +66,7 @@ TEST_F(ShadowBackendTest, WhoReadsLessKeepsLess) {
   EXPECT_GT(more->error, 0.0);
 }
 
-TEST_F(ShadowBackendTest, AShareOfTheRowsIsMeasuredEvenlySpread) {
+TEST_F(ShadowMeterTest, AShareOfTheRowsIsMeasuredEvenlySpread) {
   const AttentionOptions options = {.pinned_blocks = 1};
   EXPECT_EQ(Measure(options, 0.25)->rows, 16);
   EXPECT_FALSE(Measure(options, 0.0).has_value());

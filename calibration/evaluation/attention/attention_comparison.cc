@@ -1,0 +1,51 @@
+#include "calibration/evaluation/attention/attention_comparison.h"
+
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "calibration/evaluation/attention/fit_constants.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace eta {
+
+void ComparisonFlags::Register(CLI::App& command, const std::string& text_help) {
+  runtime.Register(command);
+  command.add_option("--text", text, text_help)->required();
+  attentions.Register(command);
+  command.add_flag("--json", json, "Write the outcome to stdout as JSON");
+}
+
+absl::StatusOr<std::unique_ptr<AttentionComparison>> AttentionComparison::Load(
+    const ComparisonFlags& flags) {
+  if (flags.prefill >= flags.context) return InvalidField("prefill", "must be less than context");
+  absl::StatusOr<std::unique_ptr<TextSource>> text = TextSource::Open(flags.text);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Load(flags.runtime);
+  if (!runtime.ok()) return runtime.status();
+  const KvGeometry geometry =
+      MakeKvGeometry((*runtime)->config(), flags.runtime.kv_dtype, flags.runtime.index_dtype);
+  absl::StatusOr<std::vector<EvaluatedAttention>> attentions =
+      flags.attentions.Resolve(**runtime, geometry);
+  if (!attentions.ok()) return attentions.status();
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      Tokenizer::Load((*runtime)->checkpoint().tokenizer_files(), (*runtime)->config());
+  if (!tokenizer.ok()) return tokenizer.status();
+  std::unique_ptr<AttentionComparison> comparison(new AttentionComparison());
+  comparison->text_ = *std::move(text);
+  comparison->runtime_ = *std::move(runtime);
+  comparison->geometry_ = geometry;
+  comparison->attentions_ = *std::move(attentions);
+  comparison->tokenizer_ = *std::move(tokenizer);
+  return comparison;
+}
+
+absl::StatusOr<std::unique_ptr<SequenceRunner>> AttentionComparison::MakeRunner(
+    int32_t context, std::span<const int32_t> window, int32_t prefill) {
+  absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = runtime_->MakeRunner(geometry_, context);
+  if (!runner.ok()) return runner.status();
+  RETURN_IF_ERROR(FitConstants(**runner, rivals(), window, prefill, attentions_));
+  return runner;
+}
+
+}  // namespace eta

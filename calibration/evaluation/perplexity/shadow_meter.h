@@ -1,0 +1,45 @@
+// What chosen decode rows would have had from full attention (eta-semantics.md, "What is counted").
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/request/shadow/shadow_rows.h"
+
+namespace eta {
+
+// Of the measured rows and layers, each the mean over its query heads.
+struct ShadowSummary {
+  int64_t rows = 0;
+  double mass = 0.0;        // mean mass kept
+  double least_mass = 0.0;  // its 1st percentile
+  double error = 0.0;       // mean output error
+};
+
+class ShadowMeter {
+ public:
+  // `share` [0, 1] of the decode rows is measured, evenly spread.
+  ShadowMeter(const ModelConfig& config, double share);
+
+  // Chooses among the rows of a step of `rows` decode rows, the first of them at `position`. What
+  // it returns is for ForwardOutputs, until the next call.
+  std::span<const ShadowLayer> Choose(size_t rows, int32_t position);
+  // After that step.
+  void Absorb();
+  // Nothing, if no row was measured.
+  std::optional<ShadowSummary> Summary() const;
+
+ private:
+  const int32_t num_layers_;
+  const double share_;
+  int64_t seen_ = 0;  // decode rows
+  int64_t measured_ = 0;
+  ShadowRows step_;
+  std::vector<float> masses_;  // one per measured row and layer
+  double errors_ = 0.0;        // their sum
+};
+
+}  // namespace eta
