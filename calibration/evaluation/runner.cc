@@ -135,4 +135,14 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
   return absl::OkStatus();
 }
 
+absl::Status SequenceRunner::RunPrompt(std::span<const int32_t> tokens) {
+  const auto most = static_cast<size_t>(max_rows_);
+  for (; !tokens.empty(); tokens = tokens.subspan(std::min(most, tokens.size()))) {
+    const absl::Status status =
+        Run({.tokens = tokens.first(std::min(most, tokens.size())), .kind = RowKind::kPrefill});
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace eta

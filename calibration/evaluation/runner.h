@@ -66,6 +66,8 @@ class SequenceRunner {
   // OutOfRange past max_rows or max_context. InvalidArgument for a token outside the vocabulary.
   // Internal for logits that are not finite.
   absl::Status Run(const RunnerStep& step);
+  // Runs any number of rows as a prompt, in as many steps as it takes.
+  absl::Status RunPrompt(std::span<const int32_t> tokens);
 
  private:
   SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvCache> cache,

@@ -1,6 +1,5 @@
 #include "calibration/evaluation/attention/fit_constants.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -20,13 +19,7 @@ absl::Status RunFull(SequenceRunner& runner, AttentionOptions options,
   RETURN_IF_ERROR(runner.Begin(
       {.attention = options,
        .rope_theta = RopeTheta(runner.config(), static_cast<int64_t>(tokens.size()))}));
-  const auto step = static_cast<size_t>(runner.max_rows());
-  for (size_t begin = 0; begin < tokens.size(); begin += step) {
-    const size_t count = std::min(step, tokens.size() - begin);
-    RETURN_IF_ERROR(
-        runner.Run({.tokens = tokens.subspan(begin, count), .kind = RowKind::kPrefill}));
-  }
-  return absl::OkStatus();
+  return runner.RunPrompt(tokens);
 }
 
 }  // namespace
@@ -45,12 +38,12 @@ absl::Status FitConstants(SequenceRunner& runner, RivalBackend& rivals,
     rivals.CollectBounds(nullptr);
     RETURN_IF_ERROR(run);
     absl::StatusOr<std::vector<float>> thresholds =
-        FitConstants(sample,
-                     {.num_layers = config.num_layers,
-                      .num_query_heads = config.num_query_heads,
-                      .num_kv_heads = config.num_kv_heads,
-                      .block_size = runner.geometry().block_size},
-                     attention.options, *attention.constants);
+        ConstantsForUnion(sample,
+                          {.num_layers = config.num_layers,
+                           .num_query_heads = config.num_query_heads,
+                           .num_kv_heads = config.num_kv_heads,
+                           .block_size = runner.geometry().block_size},
+                          attention.options, *attention.constants);
     if (!thresholds.ok()) return thresholds.status();
     ThresholdProfile profile;
     profile.name = attention.name;

@@ -82,10 +82,10 @@ class Fit {
 
 }  // namespace
 
-absl::StatusOr<std::vector<float>> FitConstants(const std::vector<SampledBounds>& sample,
-                                                const ConstantsShape& shape,
-                                                const AttentionOptions& options,
-                                                double union_density) {
+absl::StatusOr<std::vector<float>> ConstantsForUnion(const std::vector<SampledBounds>& sample,
+                                                     const ConstantsShape& shape,
+                                                     const AttentionOptions& options,
+                                                     double union_density) {
   if (sample.empty()) return InvalidField("attention", "constants need rows to be chosen on");
   const Fit fit(sample, shape, options);
   const double least = fit.Union(fit.Thresholds(0.0));

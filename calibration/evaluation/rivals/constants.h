@@ -28,9 +28,9 @@ struct ConstantsShape {
 
 // Thresholds [L, HQ] with which the sampled rows read `union_density` of their keys per KV head, as
 // near as it goes. InvalidArgument for a density below what is always read, or above 1.
-absl::StatusOr<std::vector<float>> FitConstants(const std::vector<SampledBounds>& sample,
-                                                const ConstantsShape& shape,
-                                                const AttentionOptions& options,
-                                                double union_density);
+absl::StatusOr<std::vector<float>> ConstantsForUnion(const std::vector<SampledBounds>& sample,
+                                                     const ConstantsShape& shape,
+                                                     const AttentionOptions& options,
+                                                     double union_density);
 
 }  // namespace eta

@@ -39,7 +39,7 @@ TEST(AdmitLargest, TakesAShareOfWhatIsOpenRoundedUp) {
   EXPECT_THAT(admitted, Each(1));
 }
 
-TEST(FitConstants, ReadsTheUnionThatIsAskedFor) {
+TEST(ConstantsForUnion, ReadsTheUnionThatIsAskedFor) {
   // One layer, two query heads of one KV head, 20 blocks of 4 and no tail. The heads want the same
   // blocks, so that their union grows with their share.
   SampledBounds row = {.layer = 0, .num_keys = 80, .bounds = {}};
@@ -60,14 +60,15 @@ TEST(FitConstants, ReadsTheUnionThatIsAskedFor) {
     return blocks / 20.0;
   };
   for (const double wanted : {0.15, 0.4, 0.75, 1.0}) {
-    const auto thresholds = FitConstants({row}, shape, options, wanted);
+    const auto thresholds = ConstantsForUnion({row}, shape, options, wanted);
     ASSERT_TRUE(thresholds.ok()) << thresholds.status();
     EXPECT_THAT(read(*thresholds), DoubleNear(wanted, 0.051)) << wanted;
     EXPECT_NEAR((*thresholds)[1] - (*thresholds)[0], wanted > 0.15 ? 100.0f : 0.0f, 1e-3f);
   }
-  EXPECT_EQ(GetErrorDetail(FitConstants({row}, shape, options, 0.1).status()).field, "attention")
+  EXPECT_EQ(GetErrorDetail(ConstantsForUnion({row}, shape, options, 0.1).status()).field,
+            "attention")
       << "three blocks are always read";
-  EXPECT_EQ(GetErrorDetail(FitConstants({}, shape, options, 0.5).status()).field, "attention");
+  EXPECT_EQ(GetErrorDetail(ConstantsForUnion({}, shape, options, 0.5).status()).field, "attention");
 }
 
 // A plain model of blocks of 16, on the reference.
