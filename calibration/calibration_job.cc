@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/perplexity_increase.h"
+#include "calibration/promises/retrieval_windows.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"

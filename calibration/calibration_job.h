@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
-#include "calibration/promises/retrieval_windows.h"
+#include "calibration/needles/needle.h"
 #include "calibration/solvers/sample_split.h"
 
 namespace eta {
@@ -18,7 +18,7 @@ struct PreparedJob {
   // tokens are there.
   ProfileContent content;
   SampleSplit split;
-  std::vector<RetrievalWindow> needles;  // of HideNeedles; may be empty
+  std::vector<NeedleWindow> needles;  // of HideNeedles; may be empty
   // True if the model has thresholds to match: a predictor, and a gate that the thresholds centre.
   bool has_dynamic_gate = false;
   double beta = 0.0;  // steepness of the soft density

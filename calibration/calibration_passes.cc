@@ -85,14 +85,14 @@ absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequence
   return meter.Measurement();
 }
 
-absl::StatusOr<std::vector<bool>> CalibrationPasses::Retrieve(
-    std::span<const RetrievalWindow> windows, const AttentionChoice& attention) {
+absl::StatusOr<std::vector<bool>> CalibrationPasses::Retrieve(std::span<const NeedleWindow> windows,
+                                                              const AttentionChoice& attention) {
   std::vector<std::span<const int32_t>> sequences;
-  for (const RetrievalWindow& window : windows) sequences.emplace_back(window.tokens);
+  for (const NeedleWindow& window : windows) sequences.emplace_back(window.tokens);
   const auto make = [&](size_t i) {
     Pass pass = Start(sequences[i], attention);
-    if (attention.mode != AttentionMode::kFull) pass.decode_from = windows[i].question_from;
-    pass.loss_from = windows[i].answer_from - 1;  // the row that foretells the first of the answer
+    if (attention.mode != AttentionMode::kFull) pass.decode_from = windows[i].question;
+    pass.loss_from = windows[i].answer - 1;  // the row that foretells the first of the answer
     pass.top = true;
     return pass;
   };

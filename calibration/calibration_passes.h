@@ -12,7 +12,7 @@
 #include "calibration/calibration_clock.h"
 #include "calibration/collected_cells.h"
 #include "calibration/decode_measurement.h"
-#include "calibration/promises/retrieval_windows.h"
+#include "calibration/needles/needle.h"
 #include "engine/engine.h"
 
 namespace eta {
@@ -48,7 +48,7 @@ class CalibrationPasses {
 
   // For each window, whether every token of its answer is the one that the model finds most
   // probable. Rows from the question on are decode rows. Errors are those of RunPasses.
-  absl::StatusOr<std::vector<bool>> Retrieve(std::span<const RetrievalWindow> windows,
+  absl::StatusOr<std::vector<bool>> Retrieve(std::span<const NeedleWindow> windows,
                                              const AttentionChoice& attention);
 
  private:

@@ -125,7 +125,7 @@ class Calibration {
 
   int64_t VerifyRows() const {
     int64_t rows = (config_.has_predictor ? 3 : 2) * Rows(held_out_);
-    for (const RetrievalWindow& window : prepared_.needles) {
+    for (const NeedleWindow& window : prepared_.needles) {
       rows += 2 * static_cast<int64_t>(window.tokens.size());  // full and frozen
     }
     return rows + (Searched() ? 0 : Rows(fine_));
@@ -360,7 +360,7 @@ class Calibration {
     NeedleHits& single = content_.evidence.single_needles.emplace();
     NeedleHits& multi = content_.evidence.multi_needles.emplace();
     for (size_t i = 0; i < prepared_.needles.size(); ++i) {
-      NeedleHits& hits = prepared_.needles[i].multi ? multi : single;
+      NeedleHits& hits = prepared_.needles[i].needles > 1 ? multi : single;
       ++hits.asked;
       hits.full += (*full)[i] ? 1 : 0;
       hits.frozen += (*frozen)[i] ? 1 : 0;

@@ -5,7 +5,9 @@
 #include <iterator>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/random.h"
@@ -22,11 +24,6 @@ constexpr const char* kAdjectives[] = {"silver", "quiet",  "golden", "narrow",
 constexpr const char* kNouns[] = {"harbor", "meadow", "bridge", "garden",
                                   "mirror", "island", "tunnel", "canyon"};
 
-struct Needle {
-  Tokens statement;
-  Tokens question;
-  Tokens answer;
-};
 using Needles = std::vector<Needle>;  // of a window; the first is asked for
 
 int NeedlesOf(int window) {
@@ -104,62 +101,33 @@ std::vector<Needles> NeedlesOfIds(const Tokens& ids) {
   return windows;
 }
 
-class Sentences {
- public:
-  explicit Sentences(const RetrievalOptions& options) : options_(options) {}
-
-  // Of all windows; empty where the model reads no text.
-  std::vector<Needles> Make() {
-    std::vector<Needles> windows;
-    if (!options_.tokenize) return windows;
-    std::vector<std::string> names;
-    for (const char* adjective : kAdjectives) {
-      for (const char* noun : kNouns) names.push_back(absl::StrCat(adjective, " ", noun));
-    }
-    for (int w = 0; w < kWindows; ++w) {
-      const uint64_t seed = kSeed + static_cast<uint64_t>(w);
-      Deck<std::string> deck(names, seed);
-      Needles& needles = windows.emplace_back();
-      for (int i = 0; i < NeedlesOf(w); ++i) {
-        const double draw = UniformDraw(~seed, static_cast<uint64_t>(i));
-        const int number = 1'000'000 + static_cast<int>(9e6 * draw);  // seven digits
-        needles.push_back(OfName(deck.Draw(), absl::StrCat(number)));
-      }
-    }
-    return failed_ ? std::vector<Needles>() : windows;
+// Of all windows; empty where the model reads no text.
+std::vector<Needles> NeedlesOfSentences(const RetrievalOptions& options) {
+  std::vector<Needles> windows;
+  if (!options.tokenize) return windows;
+  const TokenizeText tokenize = [&options](std::string_view text) {
+    absl::StatusOr<Tokens> ids = options.tokenize(text);
+    if (ids.ok() && !ids->empty() && ids->front() == options.bos_id) ids->erase(ids->begin());
+    return ids;
+  };
+  std::vector<std::string> names;
+  for (const char* adjective : kAdjectives) {
+    for (const char* noun : kNouns) names.push_back(absl::StrCat(adjective, " ", noun));
   }
-
- private:
-  Needle OfName(const std::string& name, const std::string& number) {
-    const std::string asked =
-        absl::StrCat("\nWhat is the special magic number for ", name,
-                     " mentioned in the text? The special magic number for ", name, " is:");
-    Needle needle;
-    needle.statement =
-        Encode(absl::StrCat(" The special magic number for ", name, " is: ", number, "."));
-    // The answer begins where the tokens of both part from those of the question alone.
-    const Tokens alone = Encode(asked);
-    const Tokens whole = Encode(absl::StrCat(asked, " ", number));
-    const auto part = std::mismatch(whole.begin(), whole.end(), alone.begin(), alone.end()).first;
-    needle.question.assign(whole.begin(), part);
-    needle.answer.assign(part, whole.end());
-    failed_ = failed_ || needle.question.empty() || needle.answer.empty();
-    return needle;
-  }
-
-  Tokens Encode(const std::string& text) {
-    absl::StatusOr<Tokens> ids = options_.tokenize(text);
-    if (!ids.ok()) {
-      failed_ = true;
-      return {};
+  for (int w = 0; w < kWindows; ++w) {
+    const uint64_t seed = kSeed + static_cast<uint64_t>(w);
+    Deck<std::string> deck(names, seed);
+    Needles& needles = windows.emplace_back();
+    for (int i = 0; i < NeedlesOf(w); ++i) {
+      const double draw = UniformDraw(~seed, static_cast<uint64_t>(i));
+      const int number = 1'000'000 + static_cast<int>(9e6 * draw);  // seven digits
+      absl::StatusOr<Needle> needle = SentenceNeedle(deck.Draw(), absl::StrCat(number), tokenize);
+      if (!needle.ok() || needle->question.empty() || needle->answer.empty()) return {};
+      needles.push_back(*std::move(needle));
     }
-    if (!ids->empty() && ids->front() == options_.bos_id) ids->erase(ids->begin());
-    return *std::move(ids);
   }
-
-  const RetrievalOptions& options_;
-  bool failed_ = false;
-};
+  return windows;
+}
 
 // Tokens of text in a window with these needles; at least half of it, or they do not fit.
 int32_t FillerOf(const Needles& needles, const RetrievalOptions& options) {
@@ -177,47 +145,34 @@ bool Fit(const std::vector<Needles>& windows, const RetrievalOptions& options) {
 
 // Needles stand at even distances. The one that is asked for stands at (place + 1/2) /
 // kRetrievalDepths of the text, the others where other windows have theirs.
-RetrievalWindow MakeWindow(const Tokens& text, size_t text_from, const Needles& needles, int place,
-                           const RetrievalOptions& options) {
-  RetrievalWindow window = {.multi = needles.size() > 1};
-  const int32_t filler = FillerOf(needles, options);
+NeedleWindow MakeWindow(const Tokens& text, size_t text_from, const Needles& needles, int place,
+                        const RetrievalOptions& options) {
+  Tokens filler(static_cast<size_t>(FillerOf(needles, options)));
+  for (size_t i = 0; i < filler.size(); ++i) filler[i] = text[(text_from + i) % text.size()];
   const auto count = static_cast<int>(needles.size());
-  std::vector<std::pair<int32_t, const Needle*>> places;
+  std::vector<PlacedNeedle> placed;
   for (int i = 0; i < count; ++i) {
-    const int at = (place + i * kRetrievalDepths / count) % kRetrievalDepths;
-    places.emplace_back(
-        static_cast<int32_t>(int64_t{filler} * (2 * at + 1) / (2 * kRetrievalDepths)),
-        &needles[static_cast<size_t>(i)]);
+    const auto at = static_cast<size_t>((place + i * kRetrievalDepths / count) % kRetrievalDepths);
+    placed.push_back(
+        {filler.size() * (2 * at + 1) / (2 * kRetrievalDepths), &needles[static_cast<size_t>(i)]});
   }
-  std::sort(places.begin(), places.end());
-  if (options.bos_id >= 0) window.tokens.push_back(options.bos_id);
-  auto next = places.begin();
-  for (int32_t i = 0; i < filler; ++i) {
-    for (; next != places.end() && next->first == i; ++next) {
-      Append(window.tokens, next->second->statement);
-    }
-    window.tokens.push_back(text[(text_from + static_cast<size_t>(i)) % text.size()]);
-  }
-  window.question_from = static_cast<int32_t>(window.tokens.size());
-  Append(window.tokens, needles.front().question);
-  window.answer_from = static_cast<int32_t>(window.tokens.size());
-  Append(window.tokens, needles.front().answer);
-  return window;
+  std::ranges::stable_sort(placed, {}, &PlacedNeedle::place);
+  return MakeNeedleWindow(filler, placed, needles.front(), options.bos_id);
 }
 
 }  // namespace
 
-std::vector<RetrievalWindow> MakeRetrievalWindows(std::span<const Tokens> text,
-                                                  std::span<const Tokens> vocabulary,
-                                                  const RetrievalOptions& options) {
+std::vector<NeedleWindow> MakeRetrievalWindows(std::span<const Tokens> text,
+                                               std::span<const Tokens> vocabulary,
+                                               const RetrievalOptions& options) {
   Tokens running;
   for (const Tokens& sequence : text) {
     std::copy_if(sequence.begin(), sequence.end(), std::back_inserter(running),
                  [&options](int32_t id) { return id != options.bos_id; });
   }
-  std::vector<Needles> needles = Sentences(options).Make();
+  std::vector<Needles> needles = NeedlesOfSentences(options);
   if (!Fit(needles, options)) needles = NeedlesOfIds(UsableIds(text, vocabulary, options));
-  std::vector<RetrievalWindow> windows;
+  std::vector<NeedleWindow> windows;
   if (running.empty() || !Fit(needles, options)) return windows;
   for (size_t w = 0; w < needles.size(); ++w) {
     windows.push_back(MakeWindow(running, w * running.size() / needles.size(), needles[w],

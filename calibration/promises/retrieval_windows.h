@@ -1,23 +1,20 @@
 // Windows of text with needles in them, for measuring whether a way to attend still finds what full
 // attention finds.
 //
-// A needle stands at some depth of a text. The window ends with a question and its answer, which a
-// model foretells if it attends to the needle. Of a model that reads text, needles are sentences
-// that name a number, as in RULER (Hsieh et al., "RULER: What's the Real Context Size of Your
-// Long-Context Language Models?", COLM 2024). Of any other model they are a key and a value of
-// token ids, and the question is the key once more: to answer is to copy what came after it. These
-// ids are some that the text itself uses, neither its commonest nor, where there are enough, its
-// rarest; a window has none of them in two places of its needles. All keys begin with one marker,
-// so that up to its own key a question looks like every needle of its window.
+// The window ends with a question and its answer, which a model foretells if it attends to the
+// needle. Of a model that reads text, needles are sentences (calibration/needles/needle.h). Of any
+// other model they are a key and a value of token ids, and the question is the key once more: to
+// answer is to copy what came after it. These ids are some that the text itself uses, neither its
+// commonest nor, where there are enough, its rarest; a window has none of them in two places of its
+// needles. All keys begin with one marker, so that up to its own key a question looks like every
+// needle of its window.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "calibration/needles/needle.h"
 
 namespace eta {
 
@@ -30,19 +27,12 @@ inline constexpr int kValueTokens = 4;
 // The fewest different ids that needles are made of.
 inline constexpr int kNeedleIds = kMarkerTokens + kNeedlesPerText * (kKeyTokens + kValueTokens);
 
-struct RetrievalWindow {
-  std::vector<int32_t> tokens;  // the question and the answer last
-  int32_t question_from = 0;
-  int32_t answer_from = 0;
-  bool multi = false;  // several needles, of which one is asked for
-};
-
 struct RetrievalOptions {
   int32_t window_tokens = 0;            // of every window
   int32_t bos_id = -1;                  // is put in front of every window; -1: nothing is
   std::vector<int32_t> reserved_ids{};  // no needle is made of these
-  // Ids of a text, with or without bos_id in front. Empty, or an error: needles are made of ids.
-  std::function<absl::StatusOr<std::vector<int32_t>>(std::string_view)> tokenize{};
+  // May put bos_id in front. Empty, or an error: needles are made of ids.
+  TokenizeText tokenize{};
 };
 
 // kRetrievalDepths windows with one needle, then as many with kNeedlesPerText, asked for at depths
@@ -50,8 +40,8 @@ struct RetrievalOptions {
 // places; ids come from `text` and `vocabulary`. The same arguments give the same windows. Empty
 // where there is no text, where windows are so short that they would be mostly needles, or where
 // there are fewer than kNeedleIds ids to make needles of.
-std::vector<RetrievalWindow> MakeRetrievalWindows(std::span<const std::vector<int32_t>> text,
-                                                  std::span<const std::vector<int32_t>> vocabulary,
-                                                  const RetrievalOptions& options);
+std::vector<NeedleWindow> MakeRetrievalWindows(std::span<const std::vector<int32_t>> text,
+                                               std::span<const std::vector<int32_t>> vocabulary,
+                                               const RetrievalOptions& options);
 
 }  // namespace eta

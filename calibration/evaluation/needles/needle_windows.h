@@ -1,6 +1,5 @@
 // Windows of text that hide numbers among other sentences and ask for one of them, for models that
-// read text. The sentences are those of the magic numbers in RULER (Hsieh et al., "RULER: What's
-// the Real Context Size of Your Long-Context Language Models?", COLM 2024).
+// read text (calibration/needles/needle.h).
 #pragma once
 
 #include <cstdint>
@@ -8,17 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/text/text_source.h"
+#include "calibration/needles/needle.h"
 
 namespace eta {
 
 class Tokenizer;
-
-struct NeedleWindow {
-  std::vector<int32_t> tokens;  // [context], the answer last
-  int32_t question = 0;         // first token of the question
-  int32_t answer = 0;           // first token of the answer
-  double depth = 0.0;           // of the needle that is asked for, in the text around it: 0..1
-};
 
 struct NeedleOptions {
   int32_t context = 0;   // tokens of a window

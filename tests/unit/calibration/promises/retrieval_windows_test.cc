@@ -36,7 +36,7 @@ Sequences Text(int32_t ids, size_t tokens) {
   return {text};
 }
 
-std::vector<RetrievalWindow> Make(const Sequences& text, int32_t tokens) {
+std::vector<NeedleWindow> Make(const Sequences& text, int32_t tokens) {
   return MakeRetrievalWindows(text, {},
                               {.window_tokens = tokens, .bos_id = 1, .reserved_ids = {2, 17}});
 }
@@ -55,18 +55,18 @@ TEST(RetrievalWindows, AnswerWhatStandsBehindTheKey) {
   const auto windows = Make(Text(600, 5000), 1024);
   ASSERT_THAT(windows, SizeIs(2 * kRetrievalDepths));
   std::vector<double> depths[2];
-  for (const RetrievalWindow& window : windows) {
+  for (const NeedleWindow& window : windows) {
     ASSERT_THAT(window.tokens, SizeIs(1024));
     EXPECT_EQ(window.tokens.front(), 1);
-    EXPECT_EQ(window.answer_from, 1024 - kValueTokens);
-    EXPECT_EQ(window.question_from, window.answer_from - kMarkerTokens - kKeyTokens);
-    const std::vector<int32_t> asked(window.tokens.begin() + window.question_from,
-                                     window.tokens.end());
+    EXPECT_EQ(window.answer, 1024 - kValueTokens);
+    EXPECT_EQ(window.question, window.answer - kMarkerTokens - kKeyTokens);
+    const std::vector<int32_t> asked(window.tokens.begin() + window.question, window.tokens.end());
     const auto places = Places(window.tokens, asked);
     ASSERT_THAT(places, SizeIs(2)) << "the needle, and the question with its answer";
-    depths[window.multi ? 1 : 0].push_back(static_cast<double>(places[0]) / 1024);
+    depths[window.needles > 1 ? 1 : 0].push_back(static_cast<double>(places[0]) / 1024);
     const std::vector<int32_t> marker(asked.begin(), asked.begin() + kMarkerTokens);
-    EXPECT_THAT(Places(window.tokens, marker), SizeIs(window.multi ? kNeedlesPerText + 1 : 2));
+    EXPECT_THAT(Places(window.tokens, marker),
+                SizeIs(window.needles > 1 ? kNeedlesPerText + 1 : 2));
     const std::set<int32_t> distinct(asked.begin(), asked.end());
     EXPECT_THAT(distinct, SizeIs(asked.size()));
     for (const int32_t reserved : {1, 2, 17}) EXPECT_THAT(asked, Not(Contains(reserved)));
@@ -82,9 +82,9 @@ TEST(RetrievalWindows, AreMadeOfTheTextsOwnTokens) {
   const Sequences text = Text(600, 5000);
   const std::set<int32_t> own(text[0].begin(), text[0].end());
   int64_t common = 0;
-  for (const RetrievalWindow& window : Make(text, 512)) {
+  for (const NeedleWindow& window : Make(text, 512)) {
     for (const int32_t id : window.tokens) EXPECT_TRUE(own.contains(id)) << id;
-    for (auto at = window.tokens.begin() + window.question_from; at != window.tokens.end(); ++at) {
+    for (auto at = window.tokens.begin() + window.question; at != window.tokens.end(); ++at) {
       common += std::count(text[0].begin(), text[0].end(), *at) > 20 ? 1 : 0;
     }
   }
@@ -124,7 +124,7 @@ absl::StatusOr<std::vector<int32_t>> Bytes(std::string_view text) {
   return ids;
 }
 
-std::string TextOf(const RetrievalWindow& window) {
+std::string TextOf(const NeedleWindow& window) {
   std::string text;
   for (const int32_t id : window.tokens) {
     if (id >= 1000) text += static_cast<char>(id - 1000);
@@ -137,10 +137,10 @@ TEST(RetrievalWindows, AskAReaderInSentences) {
   const Sequences text = Text(30, 5000);  // too few ids for anything else
   const auto windows = MakeRetrievalWindows(text, {}, options);
   ASSERT_THAT(windows, SizeIs(2 * kRetrievalDepths));
-  for (const RetrievalWindow& window : windows) {
+  for (const NeedleWindow& window : windows) {
     ASSERT_THAT(window.tokens, SizeIs(2048));
     EXPECT_EQ(std::count(window.tokens.begin(), window.tokens.end(), 1), 1);
-    EXPECT_EQ(window.tokens.size() - static_cast<size_t>(window.answer_from), 8u)
+    EXPECT_EQ(window.tokens.size() - static_cast<size_t>(window.answer), 8u)
         << "a space and seven digits";
     const std::string sentences = TextOf(window);
     const std::string number = sentences.substr(sentences.size() - 7);

@@ -1,0 +1,53 @@
+// A needle hidden in text, and the window that hides it and asks for it. Of a model that reads
+// text, needles are sentences that name a number, as in RULER (Hsieh et al., "RULER: What's the
+// Real Context Size of Your Long-Context Language Models?", COLM 2024).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace eta {
+
+// In tokens.
+struct Needle {
+  std::vector<int32_t> statement;
+  std::vector<int32_t> question;
+  std::vector<int32_t> answer;
+};
+
+// A needle that stands in front of token `place` of the text.
+struct PlacedNeedle {
+  size_t place = 0;
+  const Needle* needle = nullptr;
+};
+
+struct NeedleWindow {
+  std::vector<int32_t> tokens;  // the question and the answer last
+  int32_t question = 0;         // its first token
+  int32_t answer = 0;           // its first token
+  int32_t needles = 1;          // of which one is asked for
+  double depth = 0.0;           // of that one, in the text around it: 0..1
+};
+
+// Ids of a text, without a begin-of-text token in front.
+using TokenizeText = std::function<absl::StatusOr<std::vector<int32_t>>(std::string_view)>;
+
+// A sentence that gives `name` its number, and the question for it. The answer begins where the
+// tokens of both part from those of the question alone: either may be empty, if the tokenizer has
+// it so.
+absl::StatusOr<Needle> SentenceNeedle(const std::string& name, const std::string& number,
+                                      const TokenizeText& tokenize);
+
+// `text` with the needles in it, in the order of their places, then the question for `asked`, one
+// of them, and its answer. `bos_id` comes first; -1: nothing does.
+NeedleWindow MakeNeedleWindow(std::span<const int32_t> text, std::span<const PlacedNeedle> needles,
+                              const Needle& asked, int32_t bos_id);
+
+}  // namespace eta

@@ -1,0 +1,78 @@
+// Needles as sentences, and where a window has them.
+
+#include "calibration/needles/needle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace eta::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+
+absl::StatusOr<std::vector<int32_t>> Bytes(std::string_view text) {
+  return std::vector<int32_t>(text.begin(), text.end());
+}
+std::string TextOf(const std::vector<int32_t>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+TEST(SentenceNeedle, StatesANumberAndAsksForIt) {
+  const auto needle = SentenceNeedle("quiet harbor", "1234567", Bytes);
+  ASSERT_TRUE(needle.ok()) << needle.status();
+  EXPECT_EQ(TextOf(needle->statement), " The special magic number for quiet harbor is: 1234567.");
+  EXPECT_THAT(TextOf(needle->question), EndsWith("The special magic number for quiet harbor is:"));
+  EXPECT_EQ(TextOf(needle->answer), " 1234567");
+}
+
+// As of a tokenizer that makes one token of the colon and the space behind it.
+TEST(SentenceNeedle, TheAnswerBeginsWhereTheTokensPart) {
+  const auto merged = [](std::string_view text) -> absl::StatusOr<std::vector<int32_t>> {
+    std::vector<int32_t> ids;
+    for (size_t i = 0; i < text.size(); ++i) {
+      const bool pair = text.substr(i).starts_with(": ");
+      ids.push_back(pair ? 1000 : text[i]);
+      if (pair) ++i;
+    }
+    return ids;
+  };
+  const auto needle = SentenceNeedle("quiet harbor", "1234567", merged);
+  ASSERT_TRUE(needle.ok()) << needle.status();
+  EXPECT_THAT(TextOf(needle->question), EndsWith(" is"));
+  EXPECT_EQ(needle->answer.front(), 1000);
+  EXPECT_EQ(needle->answer.size(), 8u);
+}
+
+TEST(SentenceNeedle, TellsWhyThereIsNone) {
+  const auto fails = [](std::string_view) -> absl::StatusOr<std::vector<int32_t>> {
+    return absl::FailedPreconditionError("ids only");
+  };
+  EXPECT_EQ(SentenceNeedle("quiet harbor", "1234567", fails).status().message(), "ids only");
+}
+
+TEST(NeedleWindow, HasNeedlesAtTheirPlacesAndTheQuestionLast) {
+  const Needle first = {.statement = {11, 12}, .question = {13}, .answer = {14, 15}};
+  const Needle second = {.statement = {21}, .question = {22, 23}, .answer = {24}};
+  const std::vector<int32_t> text = {1, 2, 3, 4};
+  const std::vector<PlacedNeedle> places = {{.place = 1, .needle = &first},
+                                            {.place = 3, .needle = &second}};
+  const NeedleWindow window = MakeNeedleWindow(text, places, second, /*bos_id=*/0);
+  EXPECT_THAT(window.tokens, ElementsAre(0, 1, 11, 12, 2, 3, 21, 4, 22, 23, 24));
+  EXPECT_EQ(window.question, 8);
+  EXPECT_EQ(window.answer, 10);
+  EXPECT_EQ(window.needles, 2);
+  EXPECT_DOUBLE_EQ(window.depth, 0.75);
+
+  const std::vector<PlacedNeedle> ends = {{.place = 0, .needle = &first},
+                                          {.place = 4, .needle = &second}};
+  EXPECT_THAT(MakeNeedleWindow(text, ends, first, /*bos_id=*/-1).tokens,
+              ElementsAre(11, 12, 1, 2, 3, 4, 21, 13, 14, 15));
+}
+
+}  // namespace
+}  // namespace eta::testing
