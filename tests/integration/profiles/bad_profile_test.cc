@@ -270,6 +270,11 @@ TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
   EXPECT_EQ(field([](Request& r) { r.set_reads(static_cast<v1::Reads>(7)); }), "reads");
   EXPECT_EQ(field([](Request& r) { r.set_special_keys(static_cast<v1::SpecialKeys>(-1)); }),
             "special_keys");
+  EXPECT_EQ(field([](Request& r) {
+              r.set_sequence_tokens(64);  // windows so short would be mostly needles
+              r.set_min_retrieval(0.95);
+            }),
+            "samples");
   server_->Get("legal");
   EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
 }

@@ -573,6 +573,19 @@ TEST(Calibrate, ATextWithNoPlaceForNeedlesPromisesNothing) {
   EXPECT_EQ(GetErrorDetail(refused.status()).field, "samples");
 }
 
+TEST(Calibrate, SequencesTooShortForNeedlesPromiseNothing) {
+  CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.9);
+  job.sequence_tokens = kMinSequenceBlocks * 16;
+  job.min_retrieval = 0.95;
+  const auto refused = RunJob(OnGated(), job);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetail(refused.status()).field, "samples");
+  job.min_retrieval.reset();
+  const auto result = RunJob(OnGated(), job);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->content.evidence.multi_needles.has_value());
+}
+
 TEST(Calibrate, EachKindOfThresholdsTakesItsOwn) {
   const auto field = [](Engine& engine, auto change) {
     CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
