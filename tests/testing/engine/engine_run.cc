@@ -47,6 +47,20 @@ void SubmitTo(const std::shared_ptr<Recorder>& recorder, Engine& engine, Request
   if (!handle.ok()) recorder->OnFailed(handle.status(), {});
 }
 
+std::shared_ptr<ThresholdProfile> EmptyProfile(const ModelConfig& config, const std::string& name) {
+  auto profile = std::make_shared<ThresholdProfile>();
+  profile->name = name;
+  profile->num_layers = config.num_layers;
+  profile->num_query_heads = config.num_query_heads;
+  return profile;
+}
+
+void FillThresholds(ThresholdProfile& profile, float threshold) {
+  profile.thresholds.assign(
+      static_cast<size_t>(profile.num_layers) * static_cast<size_t>(profile.num_query_heads),
+      threshold);
+}
+
 }  // namespace
 
 EngineOptions OptionsFor(const TinyModel& model) {
@@ -102,17 +116,23 @@ Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens) {
 }
 
 AttentionChoice Frozen(const ModelConfig& config, const std::string& name) {
-  auto profile = std::make_shared<ThresholdProfile>();
-  profile->name = name;
-  profile->num_layers = config.num_layers;
-  profile->num_query_heads = config.num_query_heads;
+  const auto profile = EmptyProfile(config, name);
   if (config.has_relative_thresholds()) {
     profile->relative_c = -2.5f;
-    return {.mode = AttentionMode::kProfile, .profile = profile};
+  } else {
+    FillThresholds(*profile, 0.5f);
   }
-  profile->thresholds.assign(
-      static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.5f);
   return {.mode = AttentionMode::kProfile, .profile = profile};
+}
+
+AttentionChoice FrozenAt(const ModelConfig& config, float threshold) {
+  const auto profile = EmptyProfile(config, "frozen");
+  profile->version = 1;
+  FillThresholds(*profile, threshold);
+  return {.mode = AttentionMode::kProfile,
+          .profile = profile,
+          .uniform_floor = false,
+          .pinned_blocks = 1};
 }
 
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request) {

@@ -36,6 +36,10 @@ Request Greedy(std::vector<int32_t> prompt, int32_t max_tokens);
 // A profile of that name, with one threshold for every head; of a model of relative thresholds with
 // one for all.
 AttentionChoice Frozen(const ModelConfig& config, const std::string& name);
+// Version 1 of a profile "frozen", with `threshold` for every head. One block is pinned and nothing
+// has a floor, so that a threshold above all bounds loses what older blocks hold.
+AttentionChoice FrozenAt(const ModelConfig& config, float threshold);
+inline constexpr float kAboveAllBounds = 50.0f;  // of a tiny model
 
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request);
 // Submits and waits.

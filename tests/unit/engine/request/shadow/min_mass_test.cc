@@ -14,7 +14,9 @@ namespace {
 
 using testing::Ask;
 using testing::AskTogether;
+using testing::FrozenAt;
 using testing::Greedy;
+using testing::kAboveAllBounds;
 using testing::OptionsFor;
 using testing::Prompt;
 using testing::Start;
@@ -37,22 +39,11 @@ class MinMass : public ::testing::Test {
   }
   // Loses: only the newest block is read, and what is rescued.
   Request Losing(std::optional<float> min_mass, uint32_t seed = 1) const {
-    auto profile = std::make_shared<ThresholdProfile>();
-    profile->name = "losing";
-    profile->version = 1;
-    profile->num_layers = config_.num_layers;
-    profile->num_query_heads = config_.num_query_heads;
-    profile->thresholds.assign(
-        static_cast<size_t>(config_.num_layers) * static_cast<size_t>(config_.num_query_heads),
-        50.0f);
     Request request = Greedy(Prompt(kPrompt, seed), kTokens);
     request.id = "request-" + std::to_string(seed);
     request.tenant = "tenant-" + std::to_string(seed);  // nobody else's loss counts
-    request.attention = {.mode = AttentionMode::kProfile,
-                         .profile = std::move(profile),
-                         .uniform_floor = false,
-                         .pinned_blocks = 1,
-                         .min_mass = min_mass};
+    request.attention = FrozenAt(config_, kAboveAllBounds);
+    request.attention.min_mass = min_mass;
     return request;
   }
 

@@ -21,27 +21,13 @@ namespace {
 
 using testing::Ask;
 using testing::AskTogether;
+using testing::FrozenAt;
 using testing::Greedy;
+using testing::kAboveAllBounds;
 using testing::OptionsFor;
 using testing::Prompt;
 using testing::Start;
 using testing::TinyModel;
-
-// Thresholds that the prompts' blocks reach, or do not.
-AttentionChoice Under(const ModelConfig& config, float threshold) {
-  auto profile = std::make_shared<ThresholdProfile>();
-  profile->name = "frozen";
-  profile->version = 1;
-  profile->num_layers = config.num_layers;
-  profile->num_query_heads = config.num_query_heads;
-  profile->thresholds.assign(
-      static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads),
-      threshold);
-  return {.mode = AttentionMode::kProfile,
-          .profile = std::move(profile),
-          .uniform_floor = false,
-          .pinned_blocks = 1};
-}
 
 class Shadow : public ::testing::Test {
  protected:
@@ -64,7 +50,7 @@ class Shadow : public ::testing::Test {
 };
 
 TEST_F(Shadow, APassMeasuresEveryDecodeRowAndLayer) {
-  const PassOutcome outcome = Measure(Options(), Under(config_, 50.0f));
+  const PassOutcome outcome = Measure(Options(), FrozenAt(config_, kAboveAllBounds));
   ASSERT_EQ(outcome.mass.size(), 140u);
   ASSERT_EQ(outcome.error.size(), 140u);
   for (size_t i = 0; i < outcome.mass.size(); ++i) {
@@ -79,14 +65,14 @@ TEST_F(Shadow, APassMeasuresEveryDecodeRowAndLayer) {
   EngineOptions narrow = Options();
   narrow.max_running = 3;
   narrow.max_step_tokens = 7;
-  const PassOutcome pieces = Measure(narrow, Under(config_, 50.0f));
+  const PassOutcome pieces = Measure(narrow, FrozenAt(config_, kAboveAllBounds));
   EXPECT_EQ(pieces.mass, outcome.mass) << "steps of 7 rows";
   EXPECT_EQ(pieces.error, outcome.error);
 }
 
 TEST_F(Shadow, WhatReadsEverythingKeepsEverything) {
   for (const AttentionChoice& attention :
-       {AttentionChoice{.mode = AttentionMode::kFull}, Under(config_, -1000.0f)}) {
+       {AttentionChoice{.mode = AttentionMode::kFull}, FrozenAt(config_, -1000.0f)}) {
     const PassOutcome outcome = Measure(Options(), attention);
     ASSERT_EQ(outcome.mass.size(), 140u);
     for (size_t i = 0; i < outcome.mass.size(); ++i) {
@@ -97,7 +83,7 @@ TEST_F(Shadow, WhatReadsEverythingKeepsEverything) {
 }
 
 TEST_F(Shadow, APassMeasuresWhatTheModelDoesByHand) {
-  const AttentionChoice choice = Under(config_, 50.0f);
+  const AttentionChoice choice = FrozenAt(config_, kAboveAllBounds);
   const Pass pass = MakePass(choice);
   const PassOutcome outcome = Measure(Options(), choice);
   const EngineOptions options = Options();
@@ -179,7 +165,7 @@ TEST_F(Shadow, AnswersAreMeasuredWithinTheBudgetAndStayAsTheyAre) {
   for (uint32_t i = 0; i < 3; ++i) {
     requests.push_back(Greedy(Prompt(100 + 40 * static_cast<int32_t>(i), i), 90));
     requests.back().id = "request-" + std::to_string(i);
-    requests.back().attention = Under(config_, 50.0f);
+    requests.back().attention = FrozenAt(config_, kAboveAllBounds);
   }
   requests[0].attention = {.mode = AttentionMode::kFull};
   std::vector<std::vector<int32_t>> texts;
@@ -229,7 +215,7 @@ TEST_F(Shadow, WhatIsNotFiniteIsNotCounted) {
       options, *checkpoint, std::make_unique<BrokenShadow>(MakeBackend(options.backend).value()));
   ASSERT_TRUE(engine.ok()) << engine.status();
   Request request = Greedy(Prompt(100, 1), 180);
-  request.attention = Under(config_, 50.0f);
+  request.attention = FrozenAt(config_, kAboveAllBounds);
   request.attention.min_mass = 1.0f;
   const auto answer = Ask(**engine, request);
   ASSERT_TRUE(answer.finished.has_value()) << answer.status;
