@@ -22,6 +22,7 @@ struct AttentionOptions {
   int32_t rescue_chunk = 128;  // c: full blocks among which an empty head rescues its best one
   bool uniform_floor = true;   // pruned keys keep weight exp(0) (needs the SiLU gate)
   bool shared_reads = false;   // a head attends to all blocks that were read for its group
+  bool confirm = false;        // V is read only of blocks whose true scores reach the threshold
   bool admit_all = false;      // full attention: every block is admitted, nothing is pruned
   // Thresholds are the row's estimated log-sum-exp plus relative_c, against a block's estimated
   // mass ("Relative thresholds"). REQUIRES: no gate, IndexKind::kOutlier.

@@ -173,22 +173,29 @@ struct ThresholdParams {
 // sequences have count 0 and need no list: the first `rows` rows of the step have one, and all
 // decode rows must be among them. For a row that admits all, only the count is sure to be written,
 // since its list is every full block with all heads.
+//
+// Of rows with confirmed reads SelectBlocks also writes what each head rescued. DecodeAttention
+// then replaces the masks by the heads whose softmax saw the block; 0: its V was not read.
 struct BlockSelection {
   uint32_t* blocks = nullptr;  // [rows, HKV, capacity]
   uint32_t* heads = nullptr;   // [rows, HKV, capacity], bit g = head g of the group attends
   int32_t* counts = nullptr;   // [R, HKV]
   int64_t capacity = 0;        // at least N of every decode row
   int64_t rows = 0;
+  int32_t* rescued = nullptr;  // [rows, HQ], the ordinal that a head rescued; -1: none
 
   bool operator==(const BlockSelection&) const = default;
 };
 
 // What the decode rows of one layer read, in tokens per row (eta-semantics.md, "What is counted").
 // tokens_attended counts what each head admitted itself, with shared reads too.
+// values_read counts the tokens whose V was read: SelectBlocks writes what it writes as
+// tokens_read, and of rows with confirmed reads DecodeAttention writes what it read.
 // Host memory, valid after Finish(). Rows of prefill sequences are left untouched.
 struct AttentionCounts {
   int32_t* tokens_attended = nullptr;  // [R, HQ]
   int32_t* tokens_read = nullptr;      // [R, HKV]
+  int32_t* values_read = nullptr;      // [R, HKV]
 
   bool operator==(const AttentionCounts&) const = default;
 };
@@ -210,7 +217,8 @@ struct SelectBlocksParams {
   bool operator==(const SelectBlocksParams&) const = default;
 };
 
-// DecodeAttention: steps 6 and 7 of eta-semantics.md, "Selection", for decode rows.
+// DecodeAttention: steps 6 and 7 of eta-semantics.md, "Selection", for decode rows, and "Confirmed
+// reads".
 // PrefillAttention: dense causal gated attention for prefill rows. Each op leaves rows of the other
 // kind alone. Online softmax merges in one fixed order per row.
 struct AttentionParams {
@@ -224,6 +232,8 @@ struct AttentionParams {
   float beta;
   BlockSelection selection;  // decode only: the output of the last SelectBlocks, same rows
   TensorView out;            // [R, HQ * d]
+  // Decode only, with confirmed reads: AttentionCounts::values_read of the same SelectBlocks.
+  int32_t* values_read = nullptr;  // [R, HKV], host
 
   bool operator==(const AttentionParams&) const = default;
 };

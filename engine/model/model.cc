@@ -47,6 +47,7 @@ struct Model::Workspace {
   BlockSelection selection;
   std::vector<int32_t> tokens_attended;  // [R, HQ], when the caller wants no counts
   std::vector<int32_t> tokens_read;      // [R, HKV]
+  std::vector<int32_t> values_read;      // [R, HKV]
 };
 
 namespace {
@@ -266,10 +267,13 @@ absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
       sizeof(uint32_t);
   ws.selection.blocks = reinterpret_cast<uint32_t*>(allocate(list_bytes));
   ws.selection.heads = reinterpret_cast<uint32_t*>(allocate(list_bytes));
+  const auto rescued = static_cast<size_t>(ws.selection.rows * c.num_query_heads);
+  ws.selection.rescued = reinterpret_cast<int32_t*>(allocate(rescued * sizeof(int32_t)));
   const auto counts = static_cast<size_t>(rows * c.num_kv_heads);
   ws.selection.counts = reinterpret_cast<int32_t*>(allocate(counts * sizeof(int32_t)));
   ws.tokens_attended.resize(static_cast<size_t>(rows * c.num_query_heads));
   ws.tokens_read.resize(counts);
+  ws.values_read.resize(counts);
   return status;
 }
 
@@ -351,12 +355,21 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   const AttentionCounts counts = {
       outputs.tokens_attended ? outputs.tokens_attended + step * c.num_query_heads
                               : ws.tokens_attended.data(),
-      outputs.tokens_read ? outputs.tokens_read + step * c.num_kv_heads : ws.tokens_read.data()};
+      outputs.tokens_read ? outputs.tokens_read + step * c.num_kv_heads : ws.tokens_read.data(),
+      outputs.values_read ? outputs.values_read + step * c.num_kv_heads : ws.values_read.data()};
   backend_.SelectBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
                          softmax_scale_, ws.selection, counts});
-  const AttentionParams attention = {
-      q,      thresholds, c.num_query_heads, cache.geometry(),         kv, softmax_scale_,
-      c.gate, c.beta,     ws.selection,      ws.attended.Rows(0, rows)};
+  const AttentionParams attention = {q,
+                                     thresholds,
+                                     c.num_query_heads,
+                                     cache.geometry(),
+                                     kv,
+                                     softmax_scale_,
+                                     c.gate,
+                                     c.beta,
+                                     ws.selection,
+                                     ws.attended.Rows(0, rows),
+                                     counts.values_read};
   backend_.DecodeAttention(attention);
   backend_.PrefillAttention(attention);
 

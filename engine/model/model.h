@@ -40,6 +40,7 @@ struct ShadowLayer {
 struct ForwardOutputs {
   int32_t* tokens_attended = nullptr;  // [L, R, HQ], host; decode rows only are written
   int32_t* tokens_read = nullptr;      // [L, R, HKV], host; likewise
+  int32_t* values_read = nullptr;      // [L, R, HKV], host; likewise
   float* thresholds = nullptr;         // [L, R, HQ], host: tau of every row, before the offset
   int64_t* above = nullptr;            // [L, HQ], host: added to; see RecallParams
   int64_t* above_admitted = nullptr;   // [L, HQ], likewise; null switches recall off

@@ -14,12 +14,19 @@
 namespace eta::reference {
 namespace {
 
+struct Admission {
+  std::vector<bool> blocks;  // [N]
+  int32_t rescued = -1;      // the ordinal that was rescued
+};
+
 // The full blocks of a row that one query head admits: of those it need not read, the ones whose
 // bound or mass reaches the threshold.
-std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
-                        const AttentionOptions& options) {
+Admission Admit(const std::vector<float>& bounds, float threshold,
+                const AttentionOptions& options) {
   const auto n = static_cast<int32_t>(bounds.size());
-  std::vector<bool> admitted(bounds.size());
+  Admission admission;
+  std::vector<bool>& admitted = admission.blocks;
+  admitted.resize(bounds.size());
   for (int32_t j = 0; j < n; ++j) {
     admitted[static_cast<size_t>(j)] = options.admit_all || AlwaysRead(options, j, n) ||
                                        bounds[static_cast<size_t>(j)] >= threshold;
@@ -29,9 +36,10 @@ std::vector<bool> Admit(const std::vector<float>& bounds, float threshold,
   if (chunk > 0 &&
       std::find(admitted.begin(), admitted.begin() + chunk, true) == admitted.begin() + chunk) {
     const auto best = std::max_element(bounds.begin(), bounds.begin() + chunk);
-    admitted[static_cast<size_t>(best - bounds.begin())] = true;
+    admission.rescued = static_cast<int32_t>(best - bounds.begin());
+    admitted[static_cast<size_t>(admission.rescued)] = true;
   }
-  return admitted;
+  return admission;
 }
 
 // The bounds of the row's full blocks for one query head.
@@ -72,15 +80,16 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
     } else {
       compared = Bounds(params, pages, row, h, q);
     }
-    const std::vector<bool> admitted = Admit(compared, threshold - options.offset, options);
+    const Admission admission = Admit(compared, threshold - options.offset, options);
     int32_t attended = tail;
-    for (size_t j = 0; j < admitted.size(); ++j) {
-      if (!admitted[j]) continue;
+    for (size_t j = 0; j < admission.blocks.size(); ++j) {
+      if (!admission.blocks[j]) continue;
       heads[j] |= uint32_t{1} << g;
       attended += b;
     }
-    params.counts.tokens_attended[static_cast<int64_t>(row.index) * params.num_query_heads + h] =
-        attended;
+    const int64_t at = static_cast<int64_t>(row.index) * params.num_query_heads + h;
+    params.counts.tokens_attended[at] = attended;
+    if (options.confirm) params.selection.rescued[at] = admission.rescued;
   }
 
   const int64_t list = static_cast<int64_t>(row.index) * params.geometry.num_kv_heads + kv_head;
@@ -96,6 +105,7 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
   }
   params.selection.counts[list] = count;
   params.counts.tokens_read[list] = count * b + tail;
+  if (params.counts.values_read != nullptr) params.counts.values_read[list] = count * b + tail;
 }
 
 }  // namespace

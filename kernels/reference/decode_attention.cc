@@ -1,6 +1,7 @@
 // DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
 // and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
-// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 6 and 7).
+// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 6 and 7). Rows with
+// confirmed reads first strike from the list what its keys do not bear out (confirm.cc).
 
 #include <algorithm>
 #include <cmath>
@@ -10,12 +11,6 @@
 
 namespace eta::reference {
 namespace {
-
-// Whether the row's sequence tempers the key at `position`.
-bool Tempered(const SequenceRows& sequence, int32_t position) {
-  const auto word = static_cast<size_t>(position / 64);
-  return word < sequence.tempered.size() && (sequence.tempered[word] >> (position % 64) & 1) != 0;
-}
 
 // Coordinate i of the sum of V over all of the row's keys. The last full block's record holds the
 // sum up to its end; the tail is added.
@@ -31,6 +26,11 @@ double TotalValue(const KvPages& pages, const Row& row, int32_t kv_head, int32_t
 }
 
 }  // namespace
+
+bool Tempered(const SequenceRows& sequence, int32_t position) {
+  const auto word = static_cast<size_t>(position / 64);
+  return word < sequence.tempered.size() && (sequence.tempered[word] >> (position % 64) & 1) != 0;
+}
 
 double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_head,
              float softmax_scale) {
@@ -115,7 +115,9 @@ std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row&
 
 void DecodeAttention(const BatchView& batch, const AttentionParams& params) {
   ForEachRow(batch, RowKind::kDecode, [&](const Row& row) {
-    const bool floor = row.sequence.attention.uniform_floor && params.gate == Gate::kSilu;
+    const AttentionOptions& options = row.sequence.attention;
+    if (options.confirm && !options.admit_all) ConfirmReads(params, row);
+    const bool floor = options.uniform_floor && params.gate == Gate::kSilu;
     for (int32_t h = 0; h < params.num_query_heads; ++h) {
       Attend(params, row, h, AdmittedPositions(params, row, h), floor,
              params.out.row(row.index) + int64_t{h} * params.geometry.head_dim);

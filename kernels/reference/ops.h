@@ -93,6 +93,13 @@ EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head
 // Whether the row reads full block `ordinal` of `n` in any case: a sink or a pinned one.
 bool AlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t n);
 
+// Whether the sequence tempers the key at `position`.
+bool Tempered(const SequenceRows& sequence, int32_t position);
+
+// Confirmed reads of a decode row: takes from the masks of its lists the heads that do not keep a
+// block, and counts the tokens whose V is read (confirm.cc).
+void ConfirmReads(const AttentionParams& params, const Row& row);
+
 // Softmax attention of one query head over the keys at `positions`, all of them causal, into `out`
 // [d]. With `floor`, each of the row's other keys has the weight exp(0). Without any key the output
 // is zero.

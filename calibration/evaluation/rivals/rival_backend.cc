@@ -114,6 +114,7 @@ void RivalBackend::Choose(const SelectBlocksParams& params, const KeptLayer& lay
     }
     params.selection.counts[list] = count;
     params.counts.tokens_read[list] = count * b + tail;
+    if (params.counts.values_read != nullptr) params.counts.values_read[list] = count * b + tail;
   }
 }
 

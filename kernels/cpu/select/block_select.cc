@@ -169,6 +169,7 @@ void WriteCounts(const SelectBlocksParams& params, const SelectGroup& group, siz
       static_cast<int64_t>(group.row) * params.geometry.num_kv_heads + group.kv_head;
   params.selection.counts[list] = count;
   params.counts.tokens_read[list] = count * b + tail;
+  if (params.counts.values_read != nullptr) params.counts.values_read[list] = count * b + tail;
   int32_t* attended = params.counts.tokens_attended + list * static_cast<int64_t>(num_heads);
   for (size_t h = 0; h < num_heads; ++h) attended[h] = blocks_of_head[h] * b + tail;
 }

@@ -35,6 +35,7 @@ std::string AttentionCase::Describe() const {
          << (sequence.attention.uniform_floor ? ", floor" : "")
          << (sequence.attention.admit_all ? ", all" : "")
          << (sequence.attention.shared_reads ? ", shared" : "")
+         << (sequence.attention.confirm ? ", confirmed" : "")
          << (sequence.tempered.empty() ? "" : ", tempers")
          << (sequence.thresholds.empty() ? ", predicted" : "")
          << (sequence.head_z.empty() ? "" : ", z per head")
@@ -195,15 +196,20 @@ AttentionResult AttentionStep::Run(int times) {
   AttentionResult result;
   result.tokens_attended.assign(rows * static_cast<size_t>(heads), -1);
   result.tokens_read.assign(lists, -1);
+  result.values_read.assign(lists, -1);
 
   const TensorView q = device_.Put(case_.q, 7);
   const TensorView thresholds = device_.Empty(num_rows, heads, 1);
   // With a row behind them that must stay as it is.
   const auto row_entries = static_cast<size_t>(kv_heads * capacity);
   const std::vector<uint32_t> unset(static_cast<size_t>(list_rows + 1) * row_entries, 0xFFFFFFFFu);
-  const BlockSelection selection = {device_.Put(unset), device_.Put(unset),
-                                    device_.Put(std::vector<int32_t>(lists, -1)), capacity,
-                                    list_rows};
+  const BlockSelection selection = {
+      device_.Put(unset),
+      device_.Put(unset),
+      device_.Put(std::vector<int32_t>(lists, -1)),
+      capacity,
+      list_rows,
+      device_.Put(std::vector<int32_t>(static_cast<size_t>(list_rows * heads), -7))};
   const bool predicts = case_.predictor_weight.rows > 0;
   const std::vector<int32_t> tokens(rows);
   const ThresholdParams prediction = {
@@ -221,7 +227,8 @@ AttentionResult AttentionStep::Run(int times) {
       .kv = kv_,
       .softmax_scale = case_.softmax_scale(),
       .selection = selection,
-      .counts = {result.tokens_attended.data(), result.tokens_read.data()}};
+      .counts = {result.tokens_attended.data(), result.tokens_read.data(),
+                 result.values_read.data()}};
   const AttentionParams attention = {
       .q = q,
       .thresholds = thresholds,
@@ -232,7 +239,8 @@ AttentionResult AttentionStep::Run(int times) {
       .gate = case_.gate,
       .beta = case_.beta,
       .selection = selection,
-      .out = device_.Empty(num_rows, q.cols, 2, device_.activation_dtype())};
+      .out = device_.Empty(num_rows, q.cols, 2, device_.activation_dtype()),
+      .values_read = result.values_read.data()};
   const bool calibrates =
       std::ranges::any_of(sequences, [](const SequenceRows& s) { return s.calibrate; });
   const std::vector<uint64_t> cells_before(

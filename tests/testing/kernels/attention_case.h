@@ -53,7 +53,8 @@ struct AttentionCase {
   std::string Describe() const;
 };
 
-// A block that a row reads, with the query heads of the group that admitted it.
+// A block that a row reads, with the query heads of the group that attend to it: after
+// confirmation, if reads are confirmed.
 using SelectedBlock = std::pair<uint32_t, uint32_t>;
 
 struct AttentionResult {
@@ -61,6 +62,7 @@ struct AttentionResult {
   std::vector<std::vector<SelectedBlock>> selection;  // [R * HKV]
   std::vector<int32_t> tokens_attended;               // [R * HQ], -1 for prefill rows
   std::vector<int32_t> tokens_read;                   // [R * HKV], -1 for prefill rows
+  std::vector<int32_t> values_read;                   // [R * HKV], -1 for prefill rows
   std::vector<int64_t> above;                         // [HQ]
   std::vector<int64_t> above_admitted;                // [HQ]
   std::vector<uint64_t> cells;                        // [HQ, CalibrationCells(bins).size()]
@@ -113,8 +115,8 @@ constexpr double Clearance(const KvGeometry& geometry) {
   return geometry.index_dtype == DType::kInt8 ? 4e-3 : 2e-4;
 }
 
-// Adds what came after the paper to a case: sink blocks, shared reads, tempered keys; with kind
-// outlier also a metric, a centre, keys that stand out, and without a gate relative thresholds.
+// Adds what came after the paper to a case: sink blocks, shared and confirmed reads, tempered keys;
+// with kind outlier also a metric, a centre, keys that stand out, and without a gate relative thresholds.
 // Keys must be there, thresholds not yet.
 void AddExtensions(uint64_t seed, bool outlier, AttentionCase& attention_case);
 

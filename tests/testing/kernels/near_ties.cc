@@ -32,6 +32,15 @@ double Rounding(const KvGeometry& geometry) {
   return geometry.dtype == DType::kFloat8E4M3 ? 0.3 : Clearance(geometry);
 }
 
+// The same of scores alone. A backend may round queries to 16 bits; of kind outlier some keys are 4
+// times as large.
+double ScoreRounding(const KvGeometry& geometry) {
+  const double rounding = geometry.dtype == DType::kFloat8E4M3 ? 0.3
+                          : geometry.dtype == DType::kFloat32  ? 1e-3
+                                                               : 3e-2;
+  return geometry.index == IndexKind::kOutlier ? 2 * rounding : rounding;
+}
+
 // l_j less the effective threshold. At sd = g the rule makes l_j jump by up to log n, which is 4.1
 // for 63 keys: so near to it rounding decides which of two values a block has.
 struct Margin {
@@ -41,10 +50,10 @@ struct Margin {
   bool HasTie(double rounding) const { return low <= rounding && high >= -rounding; }
 };
 
-// Relative thresholds of one row, in double.
-class RowMasses {
+// What one row compares with its thresholds, in double.
+class RowMargins {
  public:
-  RowMasses(const AttentionCase& made, AttentionStep& step, const StepRow& place)
+  RowMargins(const AttentionCase& made, AttentionStep& step, const StepRow& place)
       : made_(made),
         step_(step),
         sequence_(made.sequences[place.sequence]),
@@ -53,8 +62,8 @@ class RowMasses {
         full_(num_keys_ / made.geometry.block_size),
         rounding_(Rounding(made.geometry)) {}
 
-  // The blocks that a head may admit or not, as rounding has it: their margins hold 0, or they
-  // compete for the rescue.
+  // Relative thresholds: the blocks that a head may admit or not, as rounding has it. Their margins
+  // hold 0, or they compete for the rescue.
   std::vector<bool> Ties(int32_t query_head) const {
     const std::vector<Margin> margins = Margins(query_head);
     std::vector<bool> ties;
@@ -66,6 +75,28 @@ class RowMasses {
     const double best = std::ranges::max(early, {}, &Margin::low).low;
     for (size_t j = 0; j < early.size(); ++j) {
       ties[j] = ties[j] || early[j].high >= best - 2 * rounding_;
+    }
+    return ties;
+  }
+
+  // Confirmed reads: the blocks that a head may keep or not. Their true maximum, or true log-mass, is
+  // near the effective threshold.
+  std::vector<bool> KeepTies(int32_t query_head) const {
+    const bool relative = sequence_.attention.relative;
+    const double threshold = relative ? Threshold(query_head) : GivenThreshold(query_head);
+    std::vector<bool> ties;
+    for (int32_t j = 0; j < full_; ++j) {
+      double max = -HUGE_VAL;
+      double sum = 0.0;
+      for (int32_t i = 0; i < made_.geometry.block_size; ++i) {
+        const int32_t t = j * made_.geometry.block_size + i;
+        if (Tempered(t)) continue;
+        const double score = Score(query_head, t);
+        max = std::max(max, score);
+        sum += std::exp(score);
+      }
+      const double margin = (relative ? std::log(sum) : max) - threshold;
+      ties.push_back(std::abs(margin) <= ScoreRounding(made_.geometry));
     }
     return ties;
   }
@@ -138,6 +169,23 @@ class RowMasses {
     return std::log(row) + sequence_.attention.relative_c - sequence_.attention.offset;
   }
 
+  // Absolute thresholds: tau_eff, frozen or predicted.
+  double GivenThreshold(int32_t query_head) const {
+    const auto h = static_cast<size_t>(query_head);
+    const double lower = sequence_.attention.offset;
+    if (!sequence_.thresholds.empty()) return sequence_.thresholds[h] - lower;
+    double threshold = made_.predictor_bias[h];
+    for (int64_t i = 0; i < made_.q.cols; ++i) {
+      threshold += double{made_.predictor_weight.row(query_head)[i]} * made_.q.row(place_.row)[i];
+    }
+    return threshold - lower;
+  }
+
+  bool Tempered(int32_t t) const {
+    const auto word = static_cast<size_t>(t / 64);
+    return made_.gate == Gate::kSilu && t != num_keys_ - 1 && word < sequence_.tempered.size() &&
+           (sequence_.tempered[word] >> (t % 64) & 1) != 0;
+  }
   double others() const { return made_.geometry.block_size - 1; }
   bool Always(int32_t j) const {
     return j < sequence_.attention.sink_blocks || j >= full_ - sequence_.attention.pinned_blocks;
@@ -197,7 +245,8 @@ class ListJudge {
 
   bool Same() const {
     bool same = got_.selection[list_] == want_.selection[list_] &&
-                got_.tokens_read[list_] == want_.tokens_read[list_];
+                got_.tokens_read[list_] == want_.tokens_read[list_] &&
+                got_.values_read[list_] == want_.values_read[list_];
     for (int32_t g = 0; g < made_.group(); ++g) same = same && MoreAttended(g) == 0;
     return same;
   }
@@ -206,18 +255,25 @@ class ListJudge {
   std::string Differences(AttentionStep& reference) const {
     const std::string where =
         "row " + std::to_string(place_.row) + ", heads from " + std::to_string(first_head_);
-    const SequenceCase& sequence = made_.sequences[place_.sequence];
-    if (sequence.kind != RowKind::kDecode || !attention_.relative || attention_.admit_all) {
-      return where + " differ; ";
+    const bool decodes = made_.sequences[place_.sequence].kind == RowKind::kDecode;
+    const bool relative = decodes && attention_.relative && !attention_.admit_all;
+    const bool confirm = decodes && attention_.confirm && !attention_.admit_all;
+    if (!relative && !confirm) return where + " differ; ";
+    const RowMargins margins(made_, reference, place_);
+    std::vector<std::vector<bool>> ties;  // blocks that a head may admit or not
+    std::vector<std::vector<bool>> keep_ties;
+    for (int32_t g = 0; g < made_.group(); ++g) {
+      ties.push_back(relative ? margins.Ties(first_head_ + g) : NoTies());
+      keep_ties.push_back(confirm ? margins.KeepTies(first_head_ + g) : NoTies());
     }
-    const RowMasses masses(made_, reference, place_);
-    std::vector<std::vector<bool>> ties;
-    for (int32_t g = 0; g < made_.group(); ++g) ties.push_back(masses.Ties(first_head_ + g));
     std::ostringstream text;
     const auto more = static_cast<int64_t>(got_.selection[list_].size()) -
                       static_cast<int64_t>(want_.selection[list_].size());
     if (got_.tokens_read[list_] - want_.tokens_read[list_] != more * made_.geometry.block_size) {
       text << where << " read " << got_.tokens_read[list_] << " tokens; ";
+    }
+    if (got_.values_read[list_] - want_.values_read[list_] != Kept(got_) - Kept(want_)) {
+      text << where << " read V of " << got_.values_read[list_] << " tokens; ";
     }
     for (int32_t g = 0; g < made_.group(); ++g) {
       const auto most = std::ranges::count(ties[static_cast<size_t>(g)], true);
@@ -226,7 +282,9 @@ class ListJudge {
     }
     for (const auto& [block, mask] : Changes(got_.selection[list_], want_.selection[list_])) {
       uint32_t tied = 0;
-      for (size_t g = 0; g < ties.size(); ++g) tied |= ties[g][block] ? uint32_t{1} << g : 0;
+      for (size_t g = 0; g < ties.size(); ++g) {
+        tied |= ties[g][block] || keep_ties[g][block] ? uint32_t{1} << g : 0;
+      }
       if (attention_.shared_reads && tied != 0) tied = ~uint32_t{0};
       if ((mask & ~tied) != 0) text << where << ": block " << block << "; ";
     }
@@ -234,6 +292,17 @@ class ListJudge {
   }
 
  private:
+  std::vector<bool> NoTies() const {
+    const SequenceCase& sequence = made_.sequences[place_.sequence];
+    const int32_t num_keys = sequence.position + place_.index + 1;
+    return std::vector<bool>(static_cast<size_t>(num_keys / made_.geometry.block_size));
+  }
+  // Tokens of the blocks that some head keeps.
+  int64_t Kept(const AttentionResult& result) const {
+    const auto& list = result.selection[list_];
+    return made_.geometry.block_size *
+           std::ranges::count_if(list, [](const SelectedBlock& block) { return block.second != 0; });
+  }
   int32_t MoreAttended(int32_t g) const {
     const auto head = static_cast<size_t>(place_.row * made_.num_query_heads + first_head_ + g);
     return got_.tokens_attended[head] - want_.tokens_attended[head];
@@ -261,7 +330,7 @@ RecallTies RecallTiesOf(const AttentionCase& made, AttentionStep& reference,
   for (const StepRow& place : RowsOf(made)) {
     const SequenceCase& sequence = made.sequences[place.sequence];
     if (sequence.kind != RowKind::kDecode || !sequence.attention.relative) continue;
-    ties.above += RowMasses(made, reference, place).NearKeys(head);
+    ties.above += RowMargins(made, reference, place).NearKeys(head);
     const auto list =
         static_cast<size_t>(place.row * made.geometry.num_kv_heads + head / made.group());
     for (const auto& [block, mask] : Changes(got.selection[list], want.selection[list])) {

@@ -10,8 +10,8 @@
 namespace eta::testing {
 
 // "" if the two selections and their counts agree, or differ only in such blocks of rows with
-// relative thresholds; else what differs. `reference` holds the case. Rows without relative
-// thresholds must agree.
+// relative thresholds or confirmed reads; else what differs. `reference` holds the case. Other rows
+// must agree.
 std::string SelectionDifferences(const AttentionCase& attention_case, AttentionStep& reference,
                                  const AttentionResult& got, const AttentionResult& want);
 
