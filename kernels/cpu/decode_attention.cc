@@ -1,8 +1,10 @@
 // DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
 // and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
-// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 5 to 7).
+// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys", "Selection", steps 5 to 7, and "Confirmed
+// reads").
 //
-// Memory binds: K and V of a listed block are read once for all heads of the group. A list is cut
+// Memory binds: K and V of a listed block are read once for all heads of the group, and V is left
+// alone where reads are confirmed and no head keeps the block. A list is cut
 // into segments, one task each; the last task of a list to end merges the partial results.
 
 #undef HWY_TARGET_INCLUDE
@@ -41,11 +43,13 @@ struct DecodeGroup {
   int32_t num_keys;  // T
   int32_t kv_head;
   const uint32_t* blocks;  // [count]
-  const uint32_t* heads;   // [count]
+  uint32_t* heads;         // [count]
   int32_t count;
   uint32_t pruning_heads;  // bit g: head g did not admit every full block
   int32_t first_task;
   int32_t num_tasks;
+  const int32_t* rescued;  // [G]; null: reads are not confirmed
+  int32_t* values_read;    // null likewise
 };
 
 struct DecodeTask {
@@ -69,6 +73,7 @@ struct DecodeScratch {
   float bases[kMaxGroup];                                  // weights are 2^(logit * log2(e) - base)
   float limits[kMaxGroup];                                 // a logit above it renews the base
   float floors[kMaxGroup];                                 // weight of a pruned key; 0: no floor
+  float thresholds[kMaxGroup];                             // tau_eff
 };
 
 }  // namespace eta::cpu
@@ -116,7 +121,8 @@ class SegmentReader {
       } else if (with_tail && tail > 0) {
         next = full_blocks;
       }
-      ReadBlock(ordinal, group_.heads[i], b_, next);
+      const uint32_t kept = ReadBlock(ordinal, group_.heads[i], b_, next);
+      if (group_.rescued != nullptr) group_.heads[i] = kept;
     }
     if (with_tail && tail > 0) ReadBlock(full_blocks, all_heads_, tail, full_blocks);
     Finish(partial);
@@ -139,7 +145,8 @@ class SegmentReader {
             hn::Mul(hn::LoadU(df, q + h * d_ + i), hn::Set(df, params_.softmax_scale));
         hn::Store(scaled, df, query + i);
       }
-      scratch_.offsets[h] = slope_ * (thresholds[h] - group_.sequence->attention.offset);
+      scratch_.thresholds[h] = thresholds[h] - group_.sequence->attention.offset;
+      scratch_.offsets[h] = slope_ * scratch_.thresholds[h];
       // With a floor, pruned keys take part in the maximum; their logit is 0.
       SetBase(h, HasFloor(h) ? 0.0f : -std::numeric_limits<float>::infinity());
       std::fill_n(scratch_.sums + h * kTileRowStride, d_, 0.0f);
@@ -179,7 +186,8 @@ class SegmentReader {
     return mask == all_heads_ ? scratch_.queries : scratch_.admitted;
   }
 
-  void ReadBlock(int32_t ordinal, uint32_t mask, size_t valid, int32_t next_ordinal) {
+  // Returns the heads whose softmax sees the block.
+  uint32_t ReadBlock(int32_t ordinal, uint32_t mask, size_t valid, int32_t next_ordinal) {
     const float* queries = Admit(mask);
     const auto table = group_.sequence->block_table;
     const std::byte* k = tile_.K(params_.kv, table[static_cast<size_t>(ordinal)], group_.kv_head);
@@ -196,17 +204,28 @@ class SegmentReader {
 
     Multiply<Elements, false>(queries, Tile<Elements>{keys, key_stride_, d_, padded, distance},
                               num_admitted_, kIdentityRows.data(), scratch_.weights);
-    if (gated) Temper(static_cast<size_t>(ordinal), valid, own);
-    for (size_t r = 0; r < num_admitted_; ++r) {
+    const uint8_t* heads = admitted_;
+    size_t num_heads = num_admitted_;
+    if (group_.rescued != nullptr && valid == b_) {
+      const uint32_t kept = Confirm(ordinal, mask, own);
+      if (kept == 0) return 0;
+      if (kept != mask) {
+        num_heads = KeepRows(kept);
+        heads = kept_;
+        mask = kept;
+      }
+    }
+    if (gated) SetTempered(static_cast<size_t>(ordinal), valid, own, num_heads, 0.0f);
+    for (size_t r = 0; r < num_heads; ++r) {
       const Floats df;
-      const size_t h = admitted_[r];
+      const size_t h = heads[r];
       const Vector max = GateBlock(scratch_.weights + r * kTileRowStride, padded, valid, own, gated,
                                    {slope_, scratch_.offsets[h]});
       const bool renew = !hn::AllFalse(df, hn::Gt(max, hn::Set(df, scratch_.limits[h])));
       if (HWY_UNLIKELY(renew)) RenewBase(h, max);
     }
-    for (size_t r = 0; r < num_admitted_; ++r) {
-      const size_t h = admitted_[r];
+    for (size_t r = 0; r < num_heads; ++r) {
+      const size_t h = heads[r];
       // Tokens of the tail get no floor: the merge adds the total of full blocks only.
       const float floor = valid == b_ ? scratch_.floors[h] : 0.0f;
       WeighLogits(scratch_.weights + r * kTileRowStride, padded, scratch_.bases[h], floor,
@@ -215,16 +234,80 @@ class SegmentReader {
       if (valid < padded) scratch_.totals[h * 16] += floor * static_cast<float>(padded - valid);
     }
     Multiply<Elements, true>(scratch_.weights, Tile<Elements>{values, d_, valid, d_, distance},
-                             num_admitted_, admitted_, scratch_.sums);
+                             num_heads, heads, scratch_.sums);
+    return mask;
   }
 
-  // A score of 0 is a gated logit of 0, whatever the threshold.
-  void Temper(size_t ordinal, size_t valid, size_t own) const {
+  // Gives the tempered keys of the first `num_heads` rows of scores one value. A score of 0 is a
+  // gated logit of 0, whatever the threshold.
+  void SetTempered(size_t ordinal, size_t valid, size_t own, size_t num_heads, float value) const {
     ForEachTempered(group_.sequence->tempered, ordinal * b_, valid, own, [&](size_t token) {
-      for (size_t r = 0; r < num_admitted_; ++r) {
-        scratch_.weights[r * kTileRowStride + token] = 0.0f;
-      }
+      for (size_t r = 0; r < num_heads; ++r) scratch_.weights[r * kTileRowStride + token] = value;
     });
+  }
+
+  // The heads in `mask` whose softmax sees full block `ordinal`, now that it is scored.
+  uint32_t Confirm(int32_t ordinal, uint32_t mask, size_t own) const {
+    const AttentionOptions& options = group_.sequence->attention;
+    const int32_t full_blocks = group_.num_keys / tile_.block_size;
+    if (ordinal < options.sink_blocks || ordinal >= full_blocks - options.pinned_blocks)
+      return mask;
+    uint32_t kept = mask & ~group_.pruning_heads;
+    for (size_t h = 0; h < num_heads_; ++h) {
+      if (group_.rescued[h] == ordinal) kept |= mask & uint32_t{1} << h;
+    }
+    if (options.shared_reads && kept != 0) return mask;
+    if (params_.gate == Gate::kSilu) {
+      SetTempered(static_cast<size_t>(ordinal), b_, own, num_admitted_,
+                  -std::numeric_limits<float>::infinity());
+    }
+    for (size_t r = 0; r < num_admitted_; ++r) {
+      const size_t h = admitted_[r];
+      if (!Reaches(scratch_.weights + r * kTileRowStride, scratch_.thresholds[h])) continue;
+      if (options.shared_reads) return mask;
+      kept |= uint32_t{1} << h;
+    }
+    return kept;
+  }
+
+  // Whether the largest of a block's scores reaches the threshold; with relative thresholds, the
+  // log-sum-exp of them.
+  bool Reaches(const float* scores, float threshold) const {
+    const Floats df;
+    const Vector none = hn::Set(df, -std::numeric_limits<float>::infinity());
+    const auto score = [&](size_t i) HWY_ATTR {
+      return hn::IfThenElse(hn::FirstN(df, b_ - i), hn::Load(df, scores + i), none);
+    };
+    Vector largest = none;
+    for (size_t i = 0; i < b_; i += hn::Lanes(df)) largest = hn::Max(largest, score(i));
+    const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
+    if (max >= threshold) return true;
+    // All keys together hold at most b times the largest.
+    if (!group_.sequence->attention.relative ||
+        !(max + std::log(static_cast<float>(b_)) >= threshold)) {
+      return false;
+    }
+    const Vector base = hn::Set(df, max * kLog2E);
+    Vector sum = hn::Zero(df);
+    for (size_t i = 0; i < b_; i += hn::Lanes(df)) {
+      sum = hn::Add(sum, Exp2(df, hn::MulSub(score(i), hn::Set(df, kLog2E), base)));
+    }
+    return max + std::log(hn::GetLane(hn::SumOfLanes(df, sum))) >= threshold;
+  }
+
+  // Moves the rows of scores of the heads in `kept` to the front and returns their number.
+  size_t KeepRows(uint32_t kept) {
+    size_t count = 0;
+    for (size_t r = 0; r < num_admitted_; ++r) {
+      const uint8_t h = admitted_[r];
+      if ((kept >> h & 1) == 0) continue;
+      if (count != r) {
+        std::copy_n(scratch_.weights + r * kTileRowStride, kTileRowStride,
+                    scratch_.weights + count * kTileRowStride);
+      }
+      kept_[count++] = h;
+    }
+    return count;
   }
 
   void Finish(float* partial) {
@@ -251,6 +334,7 @@ class SegmentReader {
   uint32_t mask_ = 0;
   size_t num_admitted_ = 0;
   uint8_t admitted_[kMaxGroup];
+  uint8_t kept_[kMaxGroup];  // of a block that not all of them keep
 };
 
 // Adds the partial results in the order of segments, then the floor, then divides.
@@ -342,6 +426,13 @@ uint32_t PruningHeads(const uint32_t* heads, int32_t count, int32_t full_blocks)
   return ~admitted_all;
 }
 
+// Tokens whose V was read, once the masks say who kept a block.
+void CountValues(const DecodeGroup& group, int32_t block_size) {
+  const auto kept = std::count_if(group.heads, group.heads + group.count,
+                                  [](uint32_t mask) { return mask != 0; });
+  *group.values_read = static_cast<int32_t>(kept) * block_size + group.num_keys % block_size;
+}
+
 void DecodePlan::Build(const BatchView& batch, const AttentionParams& params) {
   groups.clear();
   tasks.clear();
@@ -360,10 +451,23 @@ void DecodePlan::Build(const BatchView& batch, const AttentionParams& params) {
           tasks.push_back({static_cast<int32_t>(groups.size()), s});
         }
         const int32_t num_keys = sequence.position + i + 1;
-        const uint32_t* heads = params.selection.heads + at;
-        groups.push_back({&sequence, row, num_keys, kv_head, params.selection.blocks + at, heads,
-                          count, PruningHeads(heads, count, num_keys / params.geometry.block_size),
-                          static_cast<int32_t>(tasks.size()) - segments, segments});
+        uint32_t* heads = params.selection.heads + at;
+        const bool confirms = sequence.attention.confirm && !sequence.attention.admit_all;
+        groups.push_back(
+            {.sequence = &sequence,
+             .row = row,
+             .num_keys = num_keys,
+             .kv_head = kv_head,
+             .blocks = params.selection.blocks + at,
+             .heads = heads,
+             .count = count,
+             .pruning_heads = PruningHeads(heads, count, num_keys / params.geometry.block_size),
+             .first_task = static_cast<int32_t>(tasks.size()) - segments,
+             .num_tasks = segments,
+             .rescued = confirms
+                            ? params.selection.rescued + list * (params.num_query_heads / kv_heads)
+                            : nullptr,
+             .values_read = confirms ? params.values_read + list : nullptr});
       }
     }
   }
@@ -399,6 +503,7 @@ void DecodeAttention(const Context& context, const AttentionParams& params) {
          partials + static_cast<size_t>(index) * partial_floats);
     if (shared.unfinished[g].fetch_sub(1, std::memory_order_acq_rel) == 1) {
       merge(params, group, partials + static_cast<size_t>(group.first_task) * partial_floats);
+      if (group.rescued != nullptr) CountValues(group, params.geometry.block_size);
     }
   });
 }

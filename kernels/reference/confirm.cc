@@ -22,7 +22,7 @@ double TrueBound(const AttentionParams& params, const Row& row, int32_t query_he
   std::vector<double> scores;
   double max = -HUGE_VAL;
   for (int32_t t = ordinal * b; t < (ordinal + 1) * b; ++t) {
-    if (params.gate == Gate::kSilu && Tempered(row.sequence, t)) continue;
+    if (params.gate == Gate::kSilu && t != row.position && Tempered(row.sequence, t)) continue;
     scores.push_back(Score(pages, q, pages.Slot(row.sequence, t), kv_head, params.softmax_scale));
     max = std::max(max, scores.back());
   }

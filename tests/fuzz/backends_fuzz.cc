@@ -88,6 +88,7 @@ void ChooseExtensions(InputReader& reader, const AttentionCase& made, SequenceCa
     options.relative = true;
     options.relative_c = static_cast<float>(reader.Int(-60, 20)) / 10.0f;
   }
+  options.confirm = reader.Bool();
 }
 
 void AddSequence(InputReader& reader, eta::testing::Random& random, AttentionCase& made) {

@@ -62,6 +62,12 @@ void SelectPlan::Add(const SequenceRows& sequence, int32_t row, int32_t num_keys
   group.relative = options.relative && params.geometry.index == IndexKind::kOutlier;
   group.blocks = params.selection.blocks + at;
   group.heads = params.selection.heads + at;
+  if (options.confirm) {
+    const int32_t num_heads = params.num_query_heads / params.geometry.num_kv_heads;
+    group.rescued = params.selection.rescued + int64_t{row} * params.num_query_heads +
+                    int64_t{kv_head} * num_heads;
+    std::fill_n(group.rescued, num_heads, -1);
+  }
   group.first_task = static_cast<int32_t>(tasks.size());
   // If every block is read in any case, nothing is screened.
   const bool screens = group.relative || !group.reads_all();
@@ -122,7 +128,7 @@ void Rescue(const SelectGroup& group, std::span<const ScreenResult> results, siz
       if (candidate.ordinal < 0) continue;
       if (best.ordinal < 0 || candidate.bound > best.bound) best = candidate;
     }
-    group.heads[best.ordinal] |= uint32_t{1} << h;
+    AdmitRescued(group, h, best.ordinal);
   }
 }
 

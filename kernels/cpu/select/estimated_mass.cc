@@ -281,7 +281,8 @@ void RescueByMass(const SelectGroup& group, size_t head) {
   for (int32_t i = 0; i < group.rescue_end; ++i) admitted |= group.heads[i];
   if (group.rescue_end == 0 || (admitted & bit) != 0) return;
   const float* masses = group.masses + head * group.mass_stride;
-  group.heads[std::max_element(masses, masses + group.rescue_end) - masses] |= bit;
+  const auto* best = std::max_element(masses, masses + group.rescue_end);
+  AdmitRescued(group, head, static_cast<int32_t>(best - masses));
 }
 
 }  // namespace

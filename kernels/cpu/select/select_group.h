@@ -50,6 +50,7 @@ struct SelectGroup {
   uint32_t* heads;   // [N]
   float* masses;     // relative: l_j [G][mass_stride]
   size_t mass_stride;
+  int32_t* rescued;  // [G], -1 where a head rescued none; null: nobody asks
   int32_t first_task;
   int32_t num_tasks;
 
@@ -79,6 +80,12 @@ struct SelectScratch {
   alignas(64) float scaled[kMaxGroup * kTileRowStride];  // queries times s
   alignas(64) float scores[kMaxGroup * kTileRowStride];
 };
+
+// Makes a head admit the block that it rescues.
+inline void AdmitRescued(const SelectGroup& group, size_t head, int32_t ordinal) {
+  group.heads[ordinal] |= uint32_t{1} << head;
+  if (group.rescued != nullptr) group.rescued[head] = ordinal;
+}
 
 inline uint32_t AllHeads(size_t count) {
   return count == 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1;

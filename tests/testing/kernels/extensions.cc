@@ -61,6 +61,7 @@ void ChooseOptions(Random& random, const AttentionCase& made, SequenceCase& sequ
     options.relative = true;
     options.relative_c = static_cast<float>(UniformReal(random, -5.0, -0.5));
   }
+  options.confirm = Often(random, 2);
 }
 
 }  // namespace
