@@ -154,6 +154,7 @@ class Calibration {
             .uniform_floor = content_.floor == ProfileFloor::kUniform,
             .sink_blocks = content_.sink_blocks,
             .shared_reads = content_.shared_reads,
+            .confirm = content_.confirm,
             .temper_special = TemperSpecial()};
   }
   // The attention of a request that names the profile and sets nothing else.

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-ROWS = 181
+ROWS = 157
 HERE = pathlib.Path(__file__).parent
 STARTS_A_SERVER = re.compile(r"\b(?:ServerProcess|Replica|FailpointServer)\b")
 FIXTURE = re.compile(r'^#include "tests/(testing/\w+/\w+_fixture\.h)"', re.MULTILINE)

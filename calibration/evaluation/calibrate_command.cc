@@ -47,6 +47,7 @@ struct CalibrateCommand {
   std::optional<std::string> floor;
   std::optional<int32_t> sink_blocks;
   std::optional<std::string> reads;
+  bool confirm = false;
   std::optional<std::string> special_keys;
   std::optional<float> min_mass;
   std::optional<double> min_retrieval;
@@ -163,6 +164,8 @@ void CalibrateCommand::RegisterDefaults(CLI::App& command) {
                   "What a head attends to: its own blocks, or all that are shared with its group "
                   "[the model's default]")
       ->check(CLI::IsMember({"own", "shared"}));
+  command.add_flag("--confirm", confirm,
+                   "Read V of a block only if its true scores reach the threshold");
   command
       .add_option("--special_keys", special_keys,
                   "Keys of control tokens: attend, or temper to exp(0) [the model's default]")
@@ -269,6 +272,7 @@ absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const
                         .sequence_tokens = sequence_tokens};
   if (floor) job.uniform_floor = *floor == "uniform";
   if (reads) job.shared_reads = *reads == "shared";
+  job.confirm = confirm;
   if (special_keys) job.temper_special = *special_keys == "temper";
   for (const std::string& label : labels) {
     const size_t equals = label.find('=');

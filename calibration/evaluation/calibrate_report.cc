@@ -51,10 +51,10 @@ std::string OperatingPoint(const ProfileContent& content) {
   const std::string thresholds = content.relative_c
                                      ? absl::StrFormat("relative, c %g", *content.relative_c)
                                      : absl::StrCat("one per head, z ", content.z);
-  return absl::StrFormat("thresholds %s; offset %g, %d sink blocks, reads %s, special keys %s\n",
-                         thresholds, content.offset, content.sink_blocks,
-                         content.shared_reads ? "shared" : "own",
-                         content.temper_special ? "tempered" : "attended");
+  return absl::StrFormat(
+      "thresholds %s; offset %g, %d sink blocks, reads %s%s, special keys %s\n", thresholds,
+      content.offset, content.sink_blocks, content.shared_reads ? "shared" : "own",
+      content.confirm ? " and confirmed" : "", content.temper_special ? "tempered" : "attended");
 }
 
 std::string Retrieval(const ProfileEvidence& evidence) {

@@ -181,6 +181,8 @@ void VisitNumbers(Stream& stream, Content& content, int32_t schema) {
   stream.Boolean(content.temper_special);
   stream.Optional(content.min_mass);
   stream.Optional(content.relative_c);
+  if (schema < 4) return;
+  stream.Boolean(content.confirm);
 }
 
 void WriteContent(const ProfileContent& content, int32_t schema, Writer& out) {

@@ -282,6 +282,7 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   json.Key("floor").Value(kFloors[static_cast<size_t>(content.floor)]);
   json.Key("sink_blocks").Value(content.sink_blocks);
   json.Key("reads").Value(kReads[content.shared_reads ? 1 : 0]);
+  json.Key("confirm").Value(content.confirm);
   json.Key("special_keys").Value(kSpecialKeys[content.temper_special ? 1 : 0]);
   Write("min_mass", content.min_mass, json);
   Write("relative_threshold", content.relative_c, json);
@@ -340,6 +341,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   content.z = static_cast<float>(fields.Number("z"));
   content.floor = static_cast<ProfileFloor>(Choice(fields, "floor", kFloors));
   if (schema >= 3) ReadSchema3(fields, content);
+  if (schema >= 4) content.confirm = fields.Boolean("confirm");
   const absl::Status target = ReadTarget(fields.Object("target"), content.target);
   const absl::Status reached = ReadReached(fields.Object("reached"), content.reached);
   const absl::Status evidence = ReadEvidence(fields.Object("evidence"), schema, content.evidence);

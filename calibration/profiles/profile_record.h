@@ -17,7 +17,7 @@
 namespace eta {
 
 // The schema that this build writes. It also reads older ones.
-inline constexpr int32_t kProfileSchemaVersion = 3;
+inline constexpr int32_t kProfileSchemaVersion = 4;
 
 struct ProfileGeometry {
   int32_t layers = 0;       // L, 1 to 1024
@@ -134,6 +134,7 @@ struct ProfileContent {
   bool shared_reads = false;
   bool temper_special = false;
   std::optional<float> min_mass;  // (0, 1]
+  bool confirm = false;           // false in profiles of schemas 1 to 3
   ProfileTarget target;
   ReachedDensities reached;
   ProfileEvidence evidence;

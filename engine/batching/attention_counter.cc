@@ -1,5 +1,7 @@
 #include "engine/batching/attention_counter.h"
 
+#include <numeric>
+
 #include "engine/model/kv_cache.h"
 
 namespace eta {
@@ -12,13 +14,12 @@ AttentionCounter::AttentionCounter(const ModelConfig& config, const KvGeometry& 
       record_bytes_(IndexRecordBytes(geometry)),
       layers_(static_cast<size_t>(config.num_layers)) {}
 
-RowReads AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_attended,
-                                    const int32_t* tokens_read, int32_t kv_len,
+RowReads AttentionCounter::AddLayer(int32_t layer_idx, const RowCounts& row, int32_t kv_len,
                                     const Screening& screening) {
-  int64_t attended = 0;
-  for (int32_t head = 0; head < num_query_heads_; ++head) attended += tokens_attended[head];
-  int64_t read = 0;
-  for (int32_t head = 0; head < num_kv_heads_; ++head) read += tokens_read[head];
+  const auto attended =
+      std::accumulate(row.tokens_attended, row.tokens_attended + num_query_heads_, int64_t{0});
+  const auto read = std::accumulate(row.tokens_read, row.tokens_read + num_kv_heads_, int64_t{0});
+  const auto values = std::accumulate(row.values_read, row.values_read + num_kv_heads_, int64_t{0});
   Layer& layer = layers_[layer_idx];
   layer.head_density +=
       static_cast<double>(attended) / (static_cast<double>(kv_len) * num_query_heads_);
@@ -26,10 +27,11 @@ RowReads AttentionCounter::AddLayer(int32_t layer_idx, const int32_t* tokens_att
   keys_attended_ += attended;
   keys_eligible_ += static_cast<int64_t>(kv_len) * num_query_heads_;
   keys_read_ += read;
+  values_read_ += values;
   keys_cached_ += static_cast<int64_t>(kv_len) * num_kv_heads_;
   records_read_ += static_cast<int64_t>(screening.records) * num_kv_heads_;
   keys_scored_ += static_cast<int64_t>(screening.keys) * num_kv_heads_;
-  return {.keys_attended = attended, .keys_read = read};
+  return {.keys_attended = attended, .keys_read = read, .values_read = values};
 }
 
 AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
@@ -38,8 +40,9 @@ AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
   statistics.keys_attended = keys_attended_;
   statistics.keys_eligible = keys_eligible_;
   statistics.keys_read = keys_read_;
+  statistics.values_read = values_read_;
   statistics.keys_cached = keys_cached_;
-  statistics.kv_bytes_read = keys_read_ * token_bytes_;
+  statistics.kv_bytes_read = keys_read_ * key_bytes_ + values_read_ * (token_bytes_ - key_bytes_);
   statistics.kv_bytes_dense = keys_cached_ * token_bytes_;
   statistics.index_bytes_read = records_read_ * record_bytes_ + keys_scored_ * key_bytes_;
   if (shadow_row_layers_ > 0) {

@@ -15,6 +15,14 @@ namespace eta {
 struct RowReads {
   int64_t keys_attended = 0;
   int64_t keys_read = 0;
+  int64_t values_read = 0;
+};
+
+// One decode row's counts in one layer (AttentionCounts).
+struct RowCounts {
+  const int32_t* tokens_attended;  // [HQ]
+  const int32_t* tokens_read;      // [HKV]
+  const int32_t* values_read;      // [HKV]
 };
 
 // What selection read of the cache to choose a row's blocks, beside the blocks, per layer and KV
@@ -29,10 +37,9 @@ class AttentionCounter {
  public:
   AttentionCounter(const ModelConfig& config, const KvGeometry& geometry);
 
-  // Adds one decode row in one layer: tokens attended [HQ] and tokens read [HKV], of kv_len tokens.
-  // Returns the sums over heads.
-  RowReads AddLayer(int32_t layer_idx, const int32_t* tokens_attended, const int32_t* tokens_read,
-                    int32_t kv_len, const Screening& screening);
+  // Adds one decode row of kv_len tokens in one layer. Returns the sums over heads.
+  RowReads AddLayer(int32_t layer_idx, const RowCounts& row, int32_t kv_len,
+                    const Screening& screening);
   // A row-layer that was measured against full attention.
   void AddShadow(float mass, float error) {
     ++shadow_row_layers_;
@@ -59,6 +66,7 @@ class AttentionCounter {
   int64_t keys_attended_ = 0;  // as in AttentionStatistics
   int64_t keys_eligible_ = 0;
   int64_t keys_read_ = 0;
+  int64_t values_read_ = 0;
   int64_t keys_cached_ = 0;
   int64_t records_read_ = 0;  // summed over rows, layers and KV heads
   int64_t keys_scored_ = 0;   // likewise

@@ -39,8 +39,10 @@ absl::Status StepBatch::Forward(ForwardOutputs outputs) {
       static_cast<size_t>(num_rows()) * static_cast<size_t>(config().num_layers);
   tokens_attended_.resize(row_layers * static_cast<size_t>(config().num_query_heads));
   tokens_read_.resize(row_layers * static_cast<size_t>(config().num_kv_heads));
+  values_read_.resize(tokens_read_.size());
   outputs.tokens_attended = tokens_attended_.data();
   outputs.tokens_read = tokens_read_.data();
+  outputs.values_read = values_read_.data();
   return model_.Forward({tokens_, rows_}, cache_, outputs);
 }
 
@@ -76,11 +78,15 @@ RowReads StepBatch::Count(const SequenceRows& rows, int32_t i, AttentionCounter&
   RowReads reads;
   for (int32_t layer = 0; layer < config().num_layers; ++layer) {
     const int64_t row = int64_t{layer} * num_rows() + rows.row_begin + i;
-    const RowReads layer_reads =
-        counter.AddLayer(layer, tokens_attended_.data() + row * config().num_query_heads,
-                         tokens_read_.data() + row * config().num_kv_heads, kv_len, screening);
+    const int64_t groups = row * config().num_kv_heads;
+    const RowCounts counts = {
+        .tokens_attended = tokens_attended_.data() + row * config().num_query_heads,
+        .tokens_read = tokens_read_.data() + groups,
+        .values_read = values_read_.data() + groups};
+    const RowReads layer_reads = counter.AddLayer(layer, counts, kv_len, screening);
     reads.keys_attended += layer_reads.keys_attended;
     reads.keys_read += layer_reads.keys_read;
+    reads.values_read += layer_reads.values_read;
   }
   counter.AddRow();
   return reads;

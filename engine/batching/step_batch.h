@@ -72,6 +72,7 @@ class StepBatch {
   bool unknown_ = false;                  // some tokens came after Forward
   std::vector<int32_t> tokens_attended_;  // [L, R, HQ]
   std::vector<int32_t> tokens_read_;      // [L, R, HKV]
+  std::vector<int32_t> values_read_;      // [L, R, HKV]
   std::span<RowLogits> logits_;
   std::vector<int32_t> logit_rows_;  // of logits_
   std::vector<SampleRow> samples_;   // likewise

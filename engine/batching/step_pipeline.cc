@@ -348,7 +348,9 @@ void StepPipeline::CountReads(Step& step) {
       const RowReads reads = step.batch.Count(member.rows, i, member.sequence->counter());
       const Screening screening = step.batch.Screened(member.rows, i);
       member.sequence->CountedRow();
-      work.kv_bytes += reads.keys_read * KvTokenBytes(step.batch.geometry());
+      const KvGeometry& geometry = step.batch.geometry();
+      work.kv_bytes += reads.keys_read * KvKeyBytes(geometry) +
+                       reads.values_read * (KvTokenBytes(geometry) - KvKeyBytes(geometry));
       if (observer_ == nullptr) continue;
       step.decode_rows.push_back({.request = &member.sequence->request(),
                                   .attention = &member.sequence->attention(),
@@ -357,7 +359,8 @@ void StepPipeline::CountReads(Step& step) {
                                   .screened = screening.records,
                                   .scored = screening.keys,
                                   .keys_attended = reads.keys_attended,
-                                  .keys_read = reads.keys_read});
+                                  .keys_read = reads.keys_read,
+                                  .values_read = reads.values_read});
     }
   }
   sampler_.Finish(step.number, work);

@@ -32,6 +32,7 @@ struct DecodeRowReport {
   int32_t scored = 0;         // keys that it scored, likewise; relative thresholds only
   int64_t keys_attended = 0;  // over layers and query heads
   int64_t keys_read = 0;      // over layers and KV heads
+  int64_t values_read = 0;    // likewise
 };
 
 // A decode row in one layer that was measured against full attention (eta-semantics.md, "What is

@@ -56,8 +56,8 @@ struct OutputOptions {
 enum class AttentionMode : uint8_t { kFull, kDynamic, kProfile };
 
 // What the client asked for. Overrides that the mode does not read (z, floor, pinned_blocks,
-// sink_blocks, shared_reads and min_mass of full attention; z of relative thresholds) are refused,
-// never ignored.
+// sink_blocks, shared_reads, confirm and min_mass of full attention; z of relative thresholds) are
+// refused, never ignored.
 struct AttentionChoice {
   static constexpr float kMaxOffset = 100.0f;
   static constexpr float kMaxZ = 16.0f;
@@ -70,6 +70,7 @@ struct AttentionChoice {
   std::optional<int32_t> pinned_blocks;  // [0, 1024]
   std::optional<int32_t> sink_blocks;    // [0, 1024]
   std::optional<bool> shared_reads;      // a head attends to all blocks read for its group
+  std::optional<bool> confirm;           // V only of blocks whose true scores reach the threshold
   // Keys of control tokens weigh exp(0). Full attention reads it too; needs a gate.
   std::optional<bool> temper_special;
   // (0, 1]: a request whose shadow rows keep less of full attention's mass goes on with full
@@ -170,6 +171,7 @@ struct AttentionStatistics {
   int64_t keys_attended = 0;   // admitted keys, summed over rows, layers and query heads
   int64_t keys_eligible = 0;   // T, summed likewise
   int64_t keys_read = 0;       // keys read, summed over rows, layers and KV heads
+  int64_t values_read = 0;     // values read, summed likewise; fewer where reads are confirmed
   int64_t keys_cached = 0;     // T, summed likewise
   int64_t kv_bytes_read = 0;   // keys and values that attention read
   int64_t kv_bytes_dense = 0;  // what full attention would have read for the same rows

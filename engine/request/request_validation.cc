@@ -194,6 +194,7 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
       check.Require(!choice.pinned_blocks, "attention.pinned_blocks", sentence);
       check.Require(!choice.sink_blocks, "attention.sink_blocks", sentence);
       check.Require(!choice.shared_reads, "attention.reads", sentence);
+      check.Require(!choice.confirm, "attention.confirm", sentence);
       check.Require(!choice.min_mass, "attention.min_mass", sentence);
       check.Require(config.gate != Gate::kNone || !choice.offset, "attention.offset",
                     "full attention of a model without a gate does not read this");
@@ -313,6 +314,7 @@ ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelCon
       choice.sink_blocks.value_or(profile.sink_blocks.value_or(config.sink_blocks));
   options.shared_reads =
       choice.shared_reads.value_or(profile.shared_reads.value_or(config.shared_reads));
+  options.confirm = choice.confirm.value_or(profile.confirm.value_or(false));
   options.relative = config.has_relative_thresholds();
   if (profile.relative_c) options.relative_c = *profile.relative_c;
   resolved.min_mass = choice.min_mass ? choice.min_mass : profile.min_mass;

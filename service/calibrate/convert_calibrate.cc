@@ -139,7 +139,7 @@ absl::Status SetChoice(const char* field, Value value, Value no, Value yes,
   return absl::OkStatus();
 }
 
-// Sinks, reads, special keys and the least mass.
+// Sinks, reads and their confirmation, special keys and the least mass.
 absl::Status SetDefaults(const v1::CalibrateRequest& message, const EngineInfo& info,
                          CalibrationJob& job) {
   if (message.has_sink_blocks()) {
@@ -159,6 +159,7 @@ absl::Status SetDefaults(const v1::CalibrateRequest& message, const EngineInfo& 
   if (job.temper_special.value_or(false) && info.config.gate == Gate::kNone) {
     return Unsupported("special_keys: tempered special keys need a model with a gate");
   }
+  if (message.has_confirm()) job.confirm = message.confirm();
   if (!message.has_min_mass()) return absl::OkStatus();
   job.min_mass = message.min_mass();
   return CheckShare("min_mass", *job.min_mass, 1.0);

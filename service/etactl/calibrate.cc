@@ -146,6 +146,10 @@ CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
                    "default: the model's")
       ->check(CLI::IsMember({"own", "shared"}));
   command
+      ->add_option("--confirm", flags->confirm,
+                   "Read values of a block only if its scores reach the threshold; default false")
+      ->type_name("BOOL");
+  command
       ->add_option("--special_keys", flags->special_keys,
                    "Keys of control tokens: attend, or temper to exp(0); default: the model's")
       ->check(CLI::IsMember({"attend", "temper"}));
@@ -223,6 +227,7 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   if (flags.reads == "shared") request.set_reads(v1::READS_SHARED);
   if (flags.special_keys == "attend") request.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   if (flags.special_keys == "temper") request.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
+  if (flags.confirm) request.set_confirm(*flags.confirm);
   if (flags.min_mass) request.set_min_mass(*flags.min_mass);
   if (flags.min_retrieval) request.set_min_retrieval(*flags.min_retrieval);
   if (flags.allow_loss) request.set_allow_loss(true);

@@ -29,6 +29,7 @@ struct CalibrateFlags {
   // "none" or "uniform", "own" or "shared", "attend" or "temper"; empty: the model's default.
   std::string floor, reads, special_keys;
   std::optional<int32_t> sink_blocks;
+  std::optional<bool> confirm;
   std::optional<double> min_retrieval;
   bool allow_loss = false;
 

@@ -107,6 +107,7 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
       return UnknownEnum("attention.special_keys");
   }
   if (in.has_min_mass()) out.min_mass = in.min_mass();
+  if (in.has_confirm()) out.confirm = in.confirm();
   return absl::OkStatus();
 }
 
@@ -142,6 +143,7 @@ void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
   out.set_pinned_blocks(in.options.pinned_blocks);
   out.set_sink_blocks(in.options.sink_blocks);
   out.set_reads(in.options.shared_reads ? v1::READS_SHARED : v1::READS_OWN);
+  out.set_confirm(in.options.confirm);
   if (in.min_mass) out.set_min_mass(*in.min_mass);
 }
 
@@ -171,6 +173,7 @@ void Convert(const AttentionStatistics& in, v1::AttentionStats& out) {
   out.set_keys_eligible(in.keys_eligible);
   out.set_keys_read(in.keys_read);
   out.set_keys_cached(in.keys_cached);
+  out.set_values_read(in.values_read);
   out.set_shadow_row_layers(in.shadow_row_layers);
   if (in.shadow_row_layers > 0) {
     out.set_mass_kept(in.mass_kept);

@@ -91,6 +91,7 @@ void SetOperatingPoint(const ProfileContent& in, v1::Profile& out) {
   out.set_reads(in.shared_reads ? v1::READS_SHARED : v1::READS_OWN);
   out.set_special_keys(in.temper_special ? v1::SPECIAL_KEYS_TEMPER : v1::SPECIAL_KEYS_ATTEND);
   if (in.min_mass) out.set_min_mass(*in.min_mass);
+  out.set_confirm(in.confirm);
 }
 
 }  // namespace

@@ -129,6 +129,7 @@ void Fill(const AttentionTotals& totals, v1::AttentionStats& out) {
   out.set_keys_eligible(totals.keys_eligible);
   out.set_keys_read(totals.keys_read);
   out.set_keys_cached(totals.keys_cached);
+  out.set_values_read(totals.values_read);
   FillShadow(totals, out);
 }
 

@@ -126,6 +126,9 @@ constexpr Metric kAttention[] = {
      "the union density"},
     {"eta_attention_keys_cached_total", kCounter, "model,mode,profile,version,tenant", "keys",
      "Keys that full attention would have read, summed over layers and KV heads"},
+    {"eta_attention_values_read_total", kCounter, "model,mode,profile,version,tenant", "values",
+     "Values that attention read, summed over layers and KV heads: as many as keys, or fewer where "
+     "reads are confirmed"},
     {"eta_attention_kv_bytes_read_total", kCounter, "model,mode,profile,version,tenant", "bytes",
      "Bytes of keys and values that attention read"},
     {"eta_attention_kv_bytes_dense_total", kCounter, "model,mode,profile,version,tenant", "bytes",

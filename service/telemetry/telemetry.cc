@@ -140,6 +140,7 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
     totals.keys_eligible += eligible;
     totals.keys_read += row.keys_read;
     totals.keys_cached += cached;
+    totals.values_read += row.values_read;
     const DensitySums density = {
         .decode_rows = 1,
         .head_density = static_cast<double>(row.keys_attended) / static_cast<double>(eligible),

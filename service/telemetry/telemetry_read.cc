@@ -9,7 +9,8 @@ AccountSeries Telemetry::SeriesOf(const Account& account, Clock::time_point now)
   AccountSeries series = account.series;
   series.recent = account.window.Sum(now);
   AttentionTotals& attention = series.attention;
-  attention.kv_bytes_read = attention.keys_read * token_bytes_;
+  attention.kv_bytes_read =
+      attention.keys_read * key_bytes_ + attention.values_read * (token_bytes_ - key_bytes_);
   attention.kv_bytes_dense = attention.keys_cached * token_bytes_;
   attention.index_bytes_read =
       account.records_read * record_bytes_ + account.keys_scored * key_bytes_;
@@ -81,6 +82,7 @@ void AttentionTotals::Add(const AttentionTotals& other) {
   keys_eligible += other.keys_eligible;
   keys_read += other.keys_read;
   keys_cached += other.keys_cached;
+  values_read += other.values_read;
   head_density += other.head_density;
   union_density += other.union_density;
   kv_bytes_read += other.kv_bytes_read;

@@ -23,6 +23,7 @@ struct AttentionTotals {
   int64_t keys_eligible = 0;  // T, summed likewise: what full attention would have attended
   int64_t keys_read = 0;      // keys that attention read, summed over layers and KV heads
   int64_t keys_cached = 0;    // T, summed likewise
+  int64_t values_read = 0;    // values that attention read, summed likewise
   double head_density = 0.0;  // summed over rows: divided by decode_rows it is the answers' mean
   double union_density = 0.0;
   int64_t kv_bytes_read = 0;

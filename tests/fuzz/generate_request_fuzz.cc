@@ -60,6 +60,7 @@ std::shared_ptr<const eta::ThresholdProfile> Stored(const std::string& name) {
   if (reader.Bool()) profile->sink_blocks = reader.Raw<int32_t>();
   if (reader.Bool()) profile->shared_reads = reader.Bool();
   if (reader.Bool()) profile->temper_special = reader.Bool();
+  if (reader.Bool()) profile->confirm = reader.Bool();
   return profile;
 }
 

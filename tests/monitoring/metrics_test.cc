@@ -34,6 +34,7 @@ const std::vector<AttentionMetric>& AttentionMetrics() {
       {"attention_keys_eligible_total", &AttentionCounts::keys_eligible},
       {"attention_keys_read_total", &AttentionCounts::keys_read},
       {"attention_keys_cached_total", &AttentionCounts::keys_cached},
+      {"attention_values_read_total", &AttentionCounts::values_read},
       {"attention_kv_bytes_read_total", &AttentionCounts::kv_bytes_read},
       {"attention_kv_bytes_dense_total", &AttentionCounts::kv_bytes_dense},
       {"attention_index_bytes_read_total", &AttentionCounts::index_bytes_read}};

@@ -117,6 +117,9 @@ void AttentionFlags::Register(CLI::App& command) {
       "What a head attends to: the blocks that it admitted, or all that are read for its KV head "
       "[the profile's; else the model's]",
       "own|shared");
+  add("confirm",
+      "Read V of a block only if its true scores reach the threshold [the profile's; else false]",
+      "false|true");
   add("special_keys",
       "Keys of control tokens: attended to like others, or weighing exp(0) [the profile's; else "
       "the model's]",
@@ -151,6 +154,7 @@ absl::StatusOr<EvaluatedAttention> AttentionFlags::One(const std::string& text,
                             .pinned_blocks = all.pinned_blocks,
                             .sink_blocks = all.sink_blocks,
                             .shared_reads = all.shared_reads,
+                            .confirm = all.confirm,
                             .temper_special = all.temper_special};
   if (name->kind == AttentionKind::kProfile) {
     absl::StatusOr<ThresholdProfile> profile = ReadProfileFile(name->file);
@@ -161,6 +165,9 @@ absl::StatusOr<EvaluatedAttention> AttentionFlags::One(const std::string& text,
   }
   absl::StatusOr<std::shared_ptr<const Rival>> rival = MakeRival(*name, loaded);
   if (!rival.ok()) return rival.status();
+  if (*rival != nullptr && all.confirm.value_or(false)) {
+    return InvalidField("confirm", "must be false: a rival has no threshold that keys could reach");
+  }
   ResolvedAttention resolved = ResolveAttention(choice, config);
   AttentionOptions& options = resolved.options;
   const bool dynamic = name->kind == AttentionKind::kDynamic;
@@ -195,8 +202,9 @@ absl::StatusOr<std::vector<EvaluatedAttention>> AttentionFlags::Resolve(
     evaluated.push_back(*std::move(attention));
   }
   if (!sparse && settings.of_sparse_attention()) {
-    return InvalidField("attention",
-                        "full attention reads no z, floor, pinned_blocks, sink_blocks or reads");
+    return InvalidField(
+        "attention",
+        "full attention reads no z, floor, pinned_blocks, sink_blocks, reads or confirm");
   }
   return evaluated;
 }

@@ -107,12 +107,13 @@ AttentionSettings AttentionSettings::Or(const AttentionSettings& other) const {
   fill(both.pinned_blocks, other.pinned_blocks);
   fill(both.sink_blocks, other.sink_blocks);
   fill(both.shared_reads, other.shared_reads);
+  fill(both.confirm, other.confirm);
   fill(both.temper_special, other.temper_special);
   return both;
 }
 
 bool AttentionSettings::of_sparse_attention() const {
-  return z || uniform_floor || pinned_blocks || sink_blocks || shared_reads;
+  return z || uniform_floor || pinned_blocks || sink_blocks || shared_reads || confirm;
 }
 
 absl::Status SetAttention(const std::string& name, const std::string& value,
@@ -126,6 +127,7 @@ absl::Status SetAttention(const std::string& name, const std::string& value,
   }
   if (name == "sink_blocks") return SetNumber(name, value, 0, kMaxBlocks, settings.sink_blocks);
   if (name == "reads") return SetChoice(name, value, "own", "shared", settings.shared_reads);
+  if (name == "confirm") return SetChoice(name, value, "false", "true", settings.confirm);
   if (name == "special_keys") {
     return SetChoice(name, value, "attend", "temper", settings.temper_special);
   }

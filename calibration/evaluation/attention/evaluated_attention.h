@@ -42,6 +42,7 @@ struct AttentionSettings {
   std::optional<int32_t> pinned_blocks;  // [0, 1024]
   std::optional<int32_t> sink_blocks;    // [0, 1024]
   std::optional<bool> shared_reads;
+  std::optional<bool> confirm;
   std::optional<bool> temper_special;
 
   // These, and where they are absent the other ones.
@@ -77,6 +78,6 @@ absl::Status SetAttention(const std::string& name, const std::string& value,
 
 // What there is to set, as the flags are called.
 inline constexpr const char* kAttentionSettings[] = {
-    "z", "floor", "offset", "pinned_blocks", "sink_blocks", "reads", "special_keys"};
+    "z", "floor", "offset", "pinned_blocks", "sink_blocks", "reads", "confirm", "special_keys"};
 
 }  // namespace eta

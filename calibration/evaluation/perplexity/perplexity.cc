@@ -22,12 +22,14 @@ class DensityMeter {
         kv_heads_(static_cast<size_t>(config.num_kv_heads)),
         attended_(layers_ * static_cast<size_t>(max_rows) * query_heads_),
         read_(layers_ * static_cast<size_t>(max_rows) * kv_heads_),
+        values_(read_.size()),
         above_(layers_ * query_heads_),
         above_admitted_(layers_ * query_heads_) {}
 
   ForwardOutputs Outputs(bool recall) {
     return {.tokens_attended = attended_.data(),
             .tokens_read = read_.data(),
+            .values_read = values_.data(),
             .above = recall ? above_.data() : nullptr,
             .above_admitted = recall ? above_admitted_.data() : nullptr};
   }
@@ -38,12 +40,14 @@ class DensityMeter {
       const double keys = static_cast<double>(position) + static_cast<double>(row) + 1.0;
       head_sum_ += RowSum(attended_, query_heads_, rows, row) / keys;
       union_sum_ += RowSum(read_, kv_heads_, rows, row) / keys;
+      values_sum_ += RowSum(values_, kv_heads_, rows, row) / keys;
     }
     rows_ += rows;
   }
 
   double HeadDensity() const { return head_sum_ / Cells(query_heads_); }
   double UnionDensity() const { return union_sum_ / Cells(kv_heads_); }
+  double ValuesRead() const { return values_sum_ / Cells(kv_heads_); }
   std::optional<double> Recall() const {
     const auto above = std::accumulate(above_.begin(), above_.end(), int64_t{0});
     const auto admitted =
@@ -77,10 +81,12 @@ class DensityMeter {
   size_t kv_heads_;
   std::vector<int32_t> attended_;        // [L, R, HQ]
   std::vector<int32_t> read_;            // [L, R, HKV]
+  std::vector<int32_t> values_;          // [L, R, HKV]
   std::vector<int64_t> above_;           // [L, HQ]
   std::vector<int64_t> above_admitted_;  // [L, HQ]
   double head_sum_ = 0.0;
   double union_sum_ = 0.0;
+  double values_sum_ = 0.0;
   size_t rows_ = 0;
 };
 
@@ -120,6 +126,7 @@ class Evaluation {
     if (!attention.options.admit_all) {
       score.head_density = meters.density.HeadDensity();
       score.union_density = meters.density.UnionDensity();
+      score.v_read = meters.density.ValuesRead();
       if (Recall(attention)) {
         score.recall = meters.density.Recall();
         score.head_recall = meters.density.HeadRecall();

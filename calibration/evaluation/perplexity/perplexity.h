@@ -38,6 +38,7 @@ struct AttentionScore {
   double top_1 = 0.0;            // share of scored tokens that were the most likely ones
   double head_density = 1.0;     // mean over scored rows (eta-semantics.md, "What is counted")
   double union_density = 1.0;
+  double v_read = 1.0;
   std::optional<double> recall;  // share of keys with S >= tau_eff that were admitted; no rival's
   std::vector<double> head_recall;  // of each layer and query head with such keys; with recall
   std::optional<ShadowSummary> shadow;

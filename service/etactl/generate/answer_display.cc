@@ -53,6 +53,7 @@ void DescribeOptions(const v1::AttentionUsed& attention, std::vector<std::string
                                    attention.sink_blocks() == 1 ? "" : "s"));
   }
   if (attention.reads() == v1::READS_SHARED) phrases.push_back("shared reads");
+  if (attention.confirm()) phrases.push_back("reads confirmed");
   if (attention.special_keys() == v1::SPECIAL_KEYS_TEMPER) {
     phrases.push_back("special keys tempered");
   }
@@ -144,6 +145,12 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
   }
   if (stats.has_union_density()) {
     phrases.push_back(absl::StrFormat("union density %.3f", stats.union_density()));
+  }
+  // Older servers do not tell, and always read both.
+  if (stats.values_read() > 0 && stats.values_read() < stats.keys_read()) {
+    phrases.push_back(absl::StrFormat(
+        "V read of %.1f %% of the keys read",
+        100.0 * static_cast<double>(stats.values_read()) / static_cast<double>(stats.keys_read())));
   }
   if (stats.has_mass_kept()) {
     phrases.push_back(absl::StrFormat("mass kept %.3f (error %.3f) in %d row-layers",

@@ -113,6 +113,7 @@ absl::Status FillAttention(const GenerateFlags& flags, v1::Attention* attention)
   if (flags.special_keys == "attend") attention->set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   if (flags.special_keys == "temper") attention->set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   if (flags.min_mass) attention->set_min_mass(*flags.min_mass);
+  if (flags.confirm) attention->set_confirm(*flags.confirm);
   return absl::OkStatus();
 }
 
@@ -201,6 +202,12 @@ void AddAttentionOptions(CLI::App* command, GenerateFlags* flags) {
                    "Which of the blocks read for its group a head sees: own or shared; default the "
                    "model's")
       ->check(CLI::IsMember({"own", "shared"}))
+      ->group("Attention");
+  command
+      ->add_option("--confirm", flags->confirm,
+                   "Read values of a block only if its scores reach the threshold; default the "
+                   "profile's, else false")
+      ->type_name("BOOL")
       ->group("Attention");
   command
       ->add_option("--special_keys", flags->special_keys,

@@ -46,6 +46,7 @@ struct GenerateFlags {
   std::string reads;         // "own", "shared"; empty: the default
   std::string special_keys;  // "attend", "temper"; empty: the default
   std::optional<float> min_mass;
+  std::optional<bool> confirm;
 
   std::optional<std::string> request_id;
   std::string priority;  // "low", "normal", "high"; empty: normal

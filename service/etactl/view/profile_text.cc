@@ -104,8 +104,9 @@ std::string DescribeThresholds(const v1::Profile& profile) {
                             profile.floor() == v1::FLOOR_UNIFORM ? "uniform" : "none");
   absl::StrAppendFormat(&text, ", blocks of %d tokens\n", geometry.block_size());
   absl::StrAppendFormat(
-      &text, "reads: %s, %d sink blocks, special keys %s",
-      profile.reads() == v1::READS_SHARED ? "shared" : "own", profile.sink_blocks(),
+      &text, "reads: %s%s, %d sink blocks, special keys %s",
+      profile.reads() == v1::READS_SHARED ? "shared" : "own",
+      profile.confirm() ? " and confirmed" : "", profile.sink_blocks(),
       profile.special_keys() == v1::SPECIAL_KEYS_TEMPER ? "tempered" : "attended");
   if (profile.has_min_mass()) absl::StrAppendFormat(&text, ", least mass %g", profile.min_mass());
   return text + "\n";

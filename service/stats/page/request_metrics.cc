@@ -52,6 +52,7 @@ constexpr AttentionMetric kAttentionMetrics[] = {
     {"attention_keys_eligible_total", &AttentionTotals::keys_eligible, true},
     {"attention_keys_read_total", &AttentionTotals::keys_read, true},
     {"attention_keys_cached_total", &AttentionTotals::keys_cached, true},
+    {"attention_values_read_total", &AttentionTotals::values_read, false},
     {"attention_kv_bytes_read_total", &AttentionTotals::kv_bytes_read, true},
     {"attention_kv_bytes_dense_total", &AttentionTotals::kv_bytes_dense, true},
     {"attention_index_bytes_read_total", &AttentionTotals::index_bytes_read, false},

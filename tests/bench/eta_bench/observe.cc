@@ -100,6 +100,7 @@ class Streams {
     for (size_t row = 0; row < decode_.size(); ++row) {
       decode_[row].keys_attended = keys_attended[row];
       decode_[row].keys_read = keys_read[row];
+      decode_[row].values_read = keys_read[row];
     }
     report_.tokens_attended = attended_[which].data();
     report_.tokens_read = read_[which].data();

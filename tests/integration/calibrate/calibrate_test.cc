@@ -45,6 +45,7 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   request.set_sink_blocks(3);
   request.set_reads(v1::READS_SHARED);
   request.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
+  request.set_confirm(true);
   request.set_min_mass(0.75f);
   request.set_min_retrieval(0.95);
   request.set_allow_loss(true);
@@ -79,6 +80,7 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   EXPECT_EQ(job.sink_blocks, 3);
   EXPECT_EQ(job.shared_reads, true);
   EXPECT_EQ(job.temper_special, true);
+  EXPECT_EQ(job.confirm, true);
   EXPECT_EQ(job.min_mass, 0.75f);
   EXPECT_EQ(job.min_retrieval, 0.95);
   EXPECT_TRUE(job.allow_loss);

@@ -60,6 +60,7 @@ TEST_F(BadAttentionTest, WhatFullAttentionDoesNotRead) {
   };
   EXPECT_EQ(full([](v1::Attention& a) { a.set_sink_blocks(0); }), "attention.sink_blocks");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_reads(v1::READS_OWN); }), "attention.reads");
+  EXPECT_EQ(full([](v1::Attention& a) { a.set_confirm(false); }), "attention.confirm");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_min_mass(0.5f); }), "attention.min_mass");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_special_keys(v1::SPECIAL_KEYS_TEMPER); }), "code 0");
 }

@@ -331,6 +331,7 @@ TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
   EXPECT_EQ(field([](J& j) { j["special_keys"] = "temper"; }), "special_keys");
   EXPECT_EQ(field([](J& j) { j["special_keys"] = "drop"; }), "special_keys");
   EXPECT_EQ(field([](J& j) { j["reads"] = "all"; }), "reads");
+  EXPECT_EQ(field([](J& j) { j["confirm"] = "true"; }), "confirm");
   EXPECT_EQ(field([](J& j) { j["sink_blocks"] = 1025; }), "sink_blocks");
   EXPECT_EQ(field([](J& j) { j["min_mass"] = 0; }), "min_mass");
   EXPECT_EQ(field([](J& j) {

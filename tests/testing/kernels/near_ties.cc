@@ -79,8 +79,8 @@ class RowMargins {
     return ties;
   }
 
-  // Confirmed reads: the blocks that a head may keep or not. Their true maximum, or true log-mass, is
-  // near the effective threshold.
+  // Confirmed reads: the blocks that a head may keep or not. Their true maximum, or true log-mass,
+  // is near the effective threshold.
   std::vector<bool> KeepTies(int32_t query_head) const {
     const bool relative = sequence_.attention.relative;
     const double threshold = relative ? Threshold(query_head) : GivenThreshold(query_head);
@@ -300,8 +300,9 @@ class ListJudge {
   // Tokens of the blocks that some head keeps.
   int64_t Kept(const AttentionResult& result) const {
     const auto& list = result.selection[list_];
-    return made_.geometry.block_size *
-           std::ranges::count_if(list, [](const SelectedBlock& block) { return block.second != 0; });
+    return made_.geometry.block_size * std::ranges::count_if(list, [](const SelectedBlock& block) {
+             return block.second != 0;
+           });
   }
   int32_t MoreAttended(int32_t g) const {
     const auto head = static_cast<size_t>(place_.row * made_.num_query_heads + first_head_ + g);

@@ -23,6 +23,7 @@ void AttentionCounts::Add(const v1::Finished& finished) {
   keys_eligible += stats.keys_eligible();
   keys_read += stats.keys_read();
   keys_cached += stats.keys_cached();
+  values_read += stats.values_read();
   kv_bytes_read += stats.kv_bytes_read();
   kv_bytes_dense += stats.kv_bytes_dense();
   index_bytes_read += stats.index_bytes_read();

@@ -22,6 +22,7 @@ struct AttentionCounts {
   int64_t keys_eligible = 0;
   int64_t keys_read = 0;
   int64_t keys_cached = 0;
+  int64_t values_read = 0;
   int64_t kv_bytes_read = 0;
   int64_t kv_bytes_dense = 0;
   int64_t index_bytes_read = 0;

@@ -35,7 +35,7 @@ TEST(AttentionName, HasAKindAndItsNumber) {
 TEST(AttentionName, SettingsOfItsOwnFollow) {
   const AttentionName name = Parsed(
       "profile:p.json+z=2+offset=-0.5+floor=none+pinned_blocks=0+sink_blocks=4+reads=shared"
-      "+special_keys=temper");
+      "+confirm=true+special_keys=temper");
   EXPECT_EQ(name.file, "p.json");
   EXPECT_THAT(name.settings.z, Optional(2.0f));
   EXPECT_THAT(name.settings.offset, Optional(-0.5f));
@@ -43,6 +43,7 @@ TEST(AttentionName, SettingsOfItsOwnFollow) {
   EXPECT_THAT(name.settings.pinned_blocks, Optional(0));
   EXPECT_THAT(name.settings.sink_blocks, Optional(4));
   EXPECT_THAT(name.settings.shared_reads, Optional(true));
+  EXPECT_THAT(name.settings.confirm, Optional(true));
   EXPECT_THAT(name.settings.temper_special, Optional(true));
   EXPECT_THAT(Parsed("relative:-3+reads=own+reads=shared").settings.shared_reads, Optional(true))
       << "the last one counts";
@@ -71,6 +72,7 @@ TEST(AttentionName, AnythingElseIsRefused) {
                                                         {"full+pinned_blocks=-1", "pinned_blocks"},
                                                         {"full+sink_blocks=1025", "sink_blocks"},
                                                         {"full+reads=both", "reads"},
+                                                        {"dynamic+confirm=1", "confirm"},
                                                         {"full+special_keys=", "special_keys"}}) {
     EXPECT_EQ(GetErrorDetail(ParseAttentionName(text).status()).field, field) << text;
   }
@@ -89,8 +91,8 @@ class AttentionFlagsTest : public EvaluationTest {
 
 TEST_F(AttentionFlagsTest, APlainModelTakesRelativeThresholdsAndRivals) {
   const TinyModel plain({.has_predictor = false});
-  for (const char* way : {"dynamic", "relative:-3.2+reads=own", "topk:0.25+sink_blocks=0",
-                          "quest:0.1", "oracle:-3.9", "constants:0.8"}) {
+  for (const char* way : {"dynamic", "relative:-3.2+reads=own", "dynamic+confirm=true",
+                          "topk:0.25+sink_blocks=0", "quest:0.1", "oracle:-3.9", "constants:0.8"}) {
     EXPECT_EQ(Perplexity(plain, std::string("--mass=0.5 --attention=") + way), 0) << way;
   }
   EXPECT_EQ(Perplexity(plain, "--attention=dynamic --index=moment"), 2);
@@ -100,6 +102,8 @@ TEST_F(AttentionFlagsTest, APlainModelTakesRelativeThresholdsAndRivals) {
   EXPECT_EQ(Perplexity(plain, "--attention=constants:0.01"), 2) << "more is always read";
   EXPECT_EQ(Perplexity(plain, "--attention=full --sink_blocks=1"), 2);
   EXPECT_EQ(Perplexity(plain, "--attention=full+reads=own"), 2);
+  EXPECT_EQ(Perplexity(plain, "--attention=full+confirm=true"), 2);
+  EXPECT_EQ(Perplexity(plain, "--attention=topk:0.25+confirm=true"), 2);
   EXPECT_EQ(Perplexity(plain, "--attention=dynamic --mass=1.5"), 2);
   EXPECT_EQ(Perplexity(plain, "--attention=dynamic --sink_blocks=x"), 2);
 }

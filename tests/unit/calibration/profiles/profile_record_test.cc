@@ -41,8 +41,14 @@ void DropDynamic(ProfileEvidence& evidence) {
   evidence.increase_over_dynamic.reset();
 }
 
+// As a build wrote it that knew schema 3.
+void DropSchema4(ProfileContent& content) {
+  content.confirm = false;
+}
+
 // As a build wrote it that knew schema 2.
 void DropSchema3(ProfileContent& content) {
+  DropSchema4(content);
   content.sink_blocks = 0;
   content.shared_reads = content.temper_special = false;
   content.min_mass.reset();
@@ -123,12 +129,16 @@ TEST(ProfileBlob, NewerSchemaIsFailedPrecondition) {
 
 TEST(ProfileBlob, ReadsOlderSchemas) {
   // In schema 2 two flags and six counts end the evidence. Schema 3 adds four flags to it, and
-  // after it the sinks and four flags. Six thresholds and a flag come after them.
-  constexpr size_t kSchema3 = 4 + 4 + 4;
-  for (const auto& [schema, added] : {std::pair{1, 2 + 6 * 8 + kSchema3}, std::pair{2, kSchema3}}) {
+  // after it the sinks and four flags; schema 4 one flag. Six thresholds and a flag come after
+  // them.
+  constexpr size_t kSchema4 = 1;
+  constexpr size_t kSchema3 = 4 + 4 + 4 + kSchema4;
+  for (const auto& [schema, added] :
+       {std::pair{1, 2 + 6 * 8 + kSchema3}, std::pair{2, kSchema3}, std::pair{3, kSchema4}}) {
     ProfileRecord record = MakeRecord(3);
     if (schema == 1) DropSchema2(record.content);
-    DropSchema3(record.content);
+    if (schema == 2) DropSchema3(record.content);
+    DropSchema4(record.content);
     std::string blob = EncodeProfile(record).value();
     const size_t end = blob.size() - 64 - 1 - 6 * 4;
     ASSERT_EQ(blob.substr(end - added, added), std::string(added, '\0'));
@@ -382,6 +392,7 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
       profile.content.labels.clear();
       profile.content.sink_blocks = 7;
       profile.content.shared_reads = profile.content.temper_special = true;
+      profile.content.confirm = true;
       profile.content.min_mass = std::nextafter(0.3f, 0.0f);
       profile.content.evidence.multi_needles.reset();
     }
@@ -417,6 +428,8 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
   EXPECT_EQ(field("relative_threshold", 1e39), "relative_threshold");
   EXPECT_EQ(field("relative_threshold", -4.7), "content_sha256");
   EXPECT_EQ(field("reads", "both"), "reads");
+  EXPECT_EQ(field("confirm", "yes"), "confirm");
+  EXPECT_EQ(field("confirm", true), "content_sha256");
   EXPECT_EQ(field("special_keys", "temper"), "special_keys");
   EXPECT_EQ(field("min_mass", 0), "min_mass");
   EXPECT_EQ(field("sink_blocks", 1e9), "sink_blocks");
@@ -431,7 +444,7 @@ TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
     missing.erase(key);
     EXPECT_EQ(GetErrorDetail(ProfileFromJson(missing.dump()).status()).field, key);
     auto wrong = whole;
-    wrong[key] = true;
+    wrong[key] = value.is_boolean() ? nlohmann::ordered_json(1) : nlohmann::ordered_json(true);
     const absl::Status status = ProfileFromJson(wrong.dump()).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << key;
     EXPECT_EQ(GetErrorDetail(status).field, key);
@@ -457,12 +470,19 @@ TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
 TEST(ProfileJson, ReadsOlderSchemas) {
   PortableProfile profile = MakePortable();
   DropSchema3(profile.content);
+  profile.content.sink_blocks = 5;  // which schema 3 has
   auto json = nlohmann::ordered_json::parse(ProfileToJson(profile).value());
   const auto read_as = [&](int schema) {
     json["schema_version"] = schema;
     json["content_sha256"] = ProfileContentDigest(profile.content, schema).value();
     return ProfileFromJson(json.dump());
   };
+  EXPECT_EQ(GetErrorDetail(read_as(3).status()).field, "'confirm'");
+  ASSERT_EQ(json.erase("confirm"), 1u);
+  const auto third = read_as(3);
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_EQ(*third, profile);
+  profile.content.sink_blocks = 0;
   EXPECT_EQ(GetErrorDetail(read_as(2).status()).field, "'min_mass'")
       << "a field that schema 2 does not have";
   for (const char* added :

@@ -130,7 +130,10 @@ class HandRun {
     const int32_t n = rows.num_rows;
     std::vector<int32_t> attended(static_cast<size_t>(config().num_layers * n * 4));
     std::vector<int32_t> read(static_cast<size_t>(config().num_layers * n * 2));
-    ForwardOutputs outputs = {.tokens_attended = attended.data(), .tokens_read = read.data()};
+    std::vector<int32_t> values(read.size());
+    ForwardOutputs outputs = {.tokens_attended = attended.data(),
+                              .tokens_read = read.data(),
+                              .values_read = values.data()};
     if (pass.recall) {
       outputs.above = outcome.above.data();
       outputs.above_admitted = outcome.above_admitted.data();
@@ -159,8 +162,9 @@ class HandRun {
     const int32_t full_blocks = end / cache_->geometry().block_size;
     const bool screens = !rows.attention.admit_all && full_blocks > rows.attention.pinned_blocks;
     for (int32_t layer = 0; layer < config().num_layers; ++layer) {
-      counter.AddLayer(layer, attended.data() + layer * 4, read.data() + layer * 2, end,
-                       {.records = screens ? full_blocks : 0});
+      counter.AddLayer(
+          layer, {attended.data() + layer * 4, read.data() + layer * 2, values.data() + layer * 2},
+          end, {.records = screens ? full_blocks : 0});
     }
     counter.AddRow();
   }

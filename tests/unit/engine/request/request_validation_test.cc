@@ -278,6 +278,7 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
   EXPECT_EQ(full([](AttentionChoice& a) { a.pinned_blocks = 2; }), "attention.pinned_blocks");
   EXPECT_EQ(full([](AttentionChoice& a) { a.sink_blocks = 0; }), "attention.sink_blocks");
   EXPECT_EQ(full([](AttentionChoice& a) { a.shared_reads = false; }), "attention.reads");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.confirm = false; }), "attention.confirm");
   EXPECT_EQ(full([](AttentionChoice& a) { a.min_mass = 0.9f; }), "attention.min_mass");
   EXPECT_EQ(Field([](Request& r) { r.attention.z = 1.0f; }, PlainModel()), "attention.z")
       << "full is the default of a plain model with the paper's index";
@@ -403,6 +404,7 @@ TEST(ResolveAttention, APlainCheckpointIsSparseByDefault) {
   EXPECT_FLOAT_EQ(plain.options.relative_c, -3.9f);
   EXPECT_EQ(plain.options.sink_blocks, 1);
   EXPECT_TRUE(plain.options.shared_reads);
+  EXPECT_FALSE(plain.options.confirm);
   EXPECT_FALSE(plain.options.uniform_floor);
   EXPECT_FALSE(plain.options.admit_all);
   SequenceRows rows;
@@ -418,6 +420,7 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   ThresholdProfile profile = *Relative(-4.5f);
   profile.sink_blocks = 3;
   profile.shared_reads = false;
+  profile.confirm = true;
   profile.min_mass = 0.75f;
   AttentionChoice choice = {.mode = AttentionMode::kProfile,
                             .profile = std::make_shared<ThresholdProfile>(profile)};
@@ -426,6 +429,7 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   EXPECT_FLOAT_EQ(defaults.options.relative_c, -4.5f);
   EXPECT_EQ(defaults.options.sink_blocks, 3);
   EXPECT_FALSE(defaults.options.shared_reads);
+  EXPECT_TRUE(defaults.options.confirm);
   EXPECT_FLOAT_EQ(defaults.min_mass.value_or(0.0f), 0.75f);
   SequenceRows rows;
   defaults.ApplyTo(rows);
@@ -433,11 +437,13 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
 
   choice.sink_blocks = 0;
   choice.shared_reads = true;
+  choice.confirm = false;
   choice.min_mass = 0.5f;
   choice.offset = 1.0f;
   const ResolvedAttention own = ResolveAttention(choice, RelativeModel());
   EXPECT_EQ(own.options.sink_blocks, 0);
   EXPECT_TRUE(own.options.shared_reads);
+  EXPECT_FALSE(own.options.confirm);
   EXPECT_FLOAT_EQ(own.min_mass.value_or(0.0f), 0.5f);
   EXPECT_FLOAT_EQ(own.options.offset, 1.0f);
 }

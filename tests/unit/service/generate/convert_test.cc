@@ -94,6 +94,7 @@ TEST(ToRequest, CarriesEveryField) {
   attention.set_reads(v1::READS_SHARED);
   attention.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   attention.set_min_mass(0.9f);
+  attention.set_confirm(true);
 
   const auto request = ToRequest(message);
   ASSERT_TRUE(request.ok());
@@ -123,6 +124,7 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_EQ(request->attention.shared_reads, true);
   EXPECT_EQ(request->attention.temper_special, true);
   EXPECT_EQ(request->attention.min_mass, 0.9f);
+  EXPECT_EQ(request->attention.confirm, true);
   attention.set_reads(v1::READS_OWN);
   attention.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   EXPECT_EQ(ToRequest(message)->attention.shared_reads, false);
@@ -179,6 +181,7 @@ TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
                      .keys_attended = 1,
                      .keys_eligible = 2,
                      .keys_read = 3,
+                     .values_read = 9,
                      .keys_cached = int64_t{1} << 40,
                      .kv_bytes_read = 5,
                      .kv_bytes_dense = 6,
@@ -191,6 +194,7 @@ TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
   EXPECT_EQ(attention.keys_eligible(), 2);
   EXPECT_EQ(attention.keys_read(), 3);
   EXPECT_EQ(attention.keys_cached(), int64_t{1} << 40);
+  EXPECT_EQ(attention.values_read(), 9);
   EXPECT_EQ(attention.kv_bytes_read(), 5);
   EXPECT_EQ(attention.kv_bytes_dense(), 6);
   EXPECT_EQ(attention.index_bytes_read(), 8);
@@ -232,7 +236,7 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   v1::AttentionUsed used = ToMessage(event, "m").started().attention();
   EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_TEMPER);
   EXPECT_FALSE(used.has_sink_blocks() || used.has_reads() || used.has_relative_threshold() ||
-               used.has_min_mass());
+               used.has_min_mass() || used.has_confirm());
 
   event.attention.mode = AttentionMode::kDynamic;
   used = ToMessage(event, "m").started().attention();
@@ -244,6 +248,7 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   event.attention.temper_special = false;
   event.attention.options.sink_blocks = 1;
   event.attention.options.shared_reads = true;
+  event.attention.options.confirm = true;
   event.attention.options.relative = true;
   event.attention.options.relative_c = -4.5f;
   event.attention.min_mass = 0.75f;
@@ -253,6 +258,7 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_ATTEND);
   EXPECT_EQ(used.relative_threshold(), -4.5f);
   EXPECT_EQ(used.min_mass(), 0.75f);
+  EXPECT_TRUE(used.confirm());
   EXPECT_FALSE(used.has_z()) << "which relative thresholds do not read";
 }
 

@@ -68,6 +68,7 @@ void Add(const FinishedEvent& answer, Sums& totals) {
   totals.attention.keys_eligible += attention.keys_eligible;
   totals.attention.keys_read += attention.keys_read;
   totals.attention.keys_cached += attention.keys_cached;
+  totals.attention.values_read += attention.values_read;
   totals.attention.kv_bytes_read += attention.kv_bytes_read;
   totals.attention.kv_bytes_dense += attention.kv_bytes_dense;
   totals.attention.index_bytes_read += attention.index_bytes_read;
@@ -82,6 +83,7 @@ void ExpectSame(const AttentionTotals& got, const AttentionTotals& want, const s
   EXPECT_EQ(got.keys_eligible, want.keys_eligible) << what;
   EXPECT_EQ(got.keys_read, want.keys_read) << what;
   EXPECT_EQ(got.keys_cached, want.keys_cached) << what;
+  EXPECT_EQ(got.values_read, want.values_read) << what;
   EXPECT_EQ(got.kv_bytes_read, want.kv_bytes_read) << what;
   EXPECT_EQ(got.kv_bytes_dense, want.kv_bytes_dense) << what;
   EXPECT_EQ(got.index_bytes_read, want.index_bytes_read) << what;
@@ -193,6 +195,7 @@ TEST_F(TelemetryTest, SnapshotAndPageAddUpToTheAnswers) {
     EXPECT_EQ(page.Sum("eta_attention_keys_eligible_total", labels), number(totals.keys_eligible));
     EXPECT_EQ(page.Sum("eta_attention_keys_read_total", labels), number(totals.keys_read));
     EXPECT_EQ(page.Sum("eta_attention_keys_cached_total", labels), number(totals.keys_cached));
+    EXPECT_EQ(page.Sum("eta_attention_values_read_total", labels), number(totals.values_read));
     EXPECT_EQ(page.Sum("eta_attention_kv_bytes_read_total", labels), number(totals.kv_bytes_read));
     EXPECT_EQ(page.Sum("eta_attention_kv_bytes_dense_total", labels),
               number(totals.kv_bytes_dense));
