@@ -187,6 +187,49 @@ TEST_P(Selection, SharedReadsAttendToMoreAndCountTheSame) {
   EXPECT_GT(shared.out.data[50], 0.0f);
 }
 
+TEST_P(Selection, VIsReadWhereTrueScoresReachTheThreshold) {
+  // Block 1: a bound of 2 z, and no key above 1. Block 2: a key at 3. Block 3: all keys at 2.
+  AttentionCase made = Levels({0, 0, 0, 2, 0}, 1.5f);
+  SequenceCase& sequence = made.sequences[0];
+  for (int32_t t = 16; t < 32; ++t) {
+    sequence.k.row(t)[0] = t % 2 == 0 ? 1.0f : -1.0f;
+    sequence.k.row(t)[1] = 3.0f;  // so that the largest norm does not cap the bound
+  }
+  sequence.k.row(40)[0] = 3.0f;
+  sequence.attention.confirm = true;
+  Device device(GetParam());
+  AttentionResult result = AttentionStep(device, made).Run();
+  const auto kept = [&result] {
+    std::vector<uint32_t> blocks;
+    for (const auto& [block, heads] : result.selection[0]) {
+      if (heads != 0) blocks.push_back(block);
+    }
+    return blocks;
+  };
+  EXPECT_THAT(kept(), ElementsAre(2, 3));
+  EXPECT_THAT(result.tokens_attended, ElementsAre(3 * 16 + 3)) << "what was admitted";
+  EXPECT_THAT(result.tokens_read, ElementsAre(3 * 16 + 3));
+  EXPECT_THAT(result.values_read, ElementsAre(2 * 16 + 3));
+  EXPECT_EQ(result.out.row(0)[20], 0.0f) << "the value of key 20, of block 1";
+  EXPECT_GT(result.out.row(0)[40], 0.0f);
+
+  sequence.tempered = {uint64_t{1} << 40};
+  result = AttentionStep(device, made).Run();
+  EXPECT_THAT(kept(), ElementsAre(3)) << "a tempered key confirms nothing";
+  sequence.tempered.clear();
+  sequence.attention.sink_blocks = 2;
+  result = AttentionStep(device, made).Run();
+  EXPECT_THAT(kept(), ElementsAre(0, 1, 2, 3)) << "sinks need no confirmation";
+  sequence.attention.sink_blocks = 0;
+  sequence.thresholds = {1e3f};
+  result = AttentionStep(device, made).Run();
+  EXPECT_THAT(result.selection[0], ElementsAre(::testing::_)) << "a rescued block does not either";
+  EXPECT_THAT(result.values_read, ElementsAre(16 + 3));
+  sequence.thresholds = {-1e3f};
+  result = AttentionStep(device, made).Run();
+  EXPECT_THAT(result.values_read, ElementsAre(83)) << "nor do those of a head that prunes nothing";
+}
+
 TEST_P(Selection, ATemperedKeyWeighsOneButForTheRowsOwn) {
   AttentionCase tempered = Levels({0, 0, 0, 0, 0}, -5.0f);
   SequenceCase& sequence = tempered.sequences[0];
