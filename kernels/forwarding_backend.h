@@ -18,9 +18,9 @@ class ForwardingBackend : public Backend {
   std::string description() const override { return backend_->description(); }
   DType activation_dtype() const override { return backend_->activation_dtype(); }
   absl::StatusOr<size_t> FreeMemory() const override { return backend_->FreeMemory(); }
-  size_t LateMemory(const KvGeometry& geometry, int64_t context,
+  size_t LateMemory(const KvGeometry& geometry, int64_t num_query_heads, int64_t context,
                     int64_t decode_rows) const override {
-    return backend_->LateMemory(geometry, context, decode_rows);
+    return backend_->LateMemory(geometry, num_query_heads, context, decode_rows);
   }
   int64_t PaddedRows(int64_t rows) const override { return backend_->PaddedRows(rows); }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {

@@ -93,18 +93,17 @@ class CudaBackend final : public Backend {
                                             ": free memory: ", cudaGetErrorString(error)));
   }
 
-  size_t LateMemory(const KvGeometry& geometry, int64_t context,
+  size_t LateMemory(const KvGeometry& geometry, int64_t num_query_heads, int64_t context,
                     int64_t decode_rows) const override {
     const int64_t capacity = context / geometry.block_size + 1;
-    // Of a selection that may have relative thresholds, with as many heads as the fast kernels
-    // take.
-    constexpr int64_t kGroup = 16;
+    const int64_t group = num_query_heads / geometry.num_kv_heads;
+    // Only with this kind there are relative thresholds.
     const size_t masses = geometry.index == IndexKind::kOutlier
-                              ? MassBytes(decode_rows, geometry.num_kv_heads, kGroup, capacity)
+                              ? MassBytes(decode_rows, geometry.num_kv_heads, group, capacity)
                               : 0;
     return WideBytes(geometry, context) + masses +
            PoolBlockBytes(decode_rows, geometry.num_kv_heads, capacity) +
-           ShadowBytes(context, kGroup * geometry.num_kv_heads, geometry.head_dim);
+           ShadowBytes(context, num_query_heads, geometry.head_dim);
   }
 
   std::optional<double> last_step_seconds() const override { return last_step_seconds_; }
