@@ -172,6 +172,12 @@ class CudaBackend final : public Backend {
                        "16, 32, 64 or 128, not ",
                        geometry.head_dim, " and ", geometry.block_size));
     }
+    if (RecordMemory(geometry) > device_->shared_memory_per_block()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "block_size ", geometry.block_size, " with head_dim ", geometry.head_dim, " needs ",
+          RecordMemory(geometry), " bytes of shared memory, and the GPU has ",
+          device_->shared_memory_per_block(), ": take a smaller block_size"));
+    }
     const KvTile tile(geometry);
     return KvLayout{tile.block_bytes(), tile.record_bytes()};
   }

@@ -49,9 +49,11 @@ void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows)
 void AddBias(Context& context, const AddBiasParams& params);                       // pointwise.cu
 void NormHeads(Context& context, const NormHeadsParams& params);                   // pointwise.cu
 // Computes the angles of the step's rows if the context has none yet. Null if there is no memory.
-const float2* Angles(Context& context, const RopeParams& params);         // rope.cu
-void Rope(Context& context, const RopeParams& params);                    // rope.cu
-void AppendKv(Context& context, const AppendKvParams& params);            // block_index.cu
+const float2* Angles(Context& context, const RopeParams& params);  // rope.cu
+void Rope(Context& context, const RopeParams& params);             // rope.cu
+void AppendKv(Context& context, const AppendKvParams& params);     // block_index.cu
+// Shared memory that a thread block needs which writes a record, in bytes.
+size_t RecordMemory(const KvGeometry& geometry);                          // block_index.cu
 void PredictThresholds(Context& context, const ThresholdParams& params);  // pointwise.cu
 // Rope, AppendKv and PredictThresholds of one layer as one kernel, for a step in which every
 // sequence decodes one row. Returns false, and does nothing, if the device or the shapes have no

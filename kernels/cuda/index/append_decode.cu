@@ -50,19 +50,36 @@ constexpr int32_t kGroupWarps = kGroupThreads / 32;
 template <typename T>
 __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& step,
                                        int32_t first_row, int32_t kv_head) {
+  extern __shared__ __align__(16) float keys[];
+  __shared__ RecordScratch scratch;
   const AppendArgs& append = args.append;
   const KvTile& tile = append.tile;
   const int32_t d = tile.head_dim;
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const int32_t end = min(first_row + kAppendRows, step.counts->num_rows);
+  if (first_row >= end) {
+    WaitForPrevious();
+    return;
+  }
   const int32_t own = first_row + warp / 2;
   const bool value = warp % 2 != 0;
   const bool stores = own < end;
   const StepRow& at = step.rows[stores ? own : first_row];
   const int32_t block = stores ? step.tables[at.table_begin + at.position / tile.block_size] : 0;
-  for (int32_t row = first_row; row < end; ++row) {
-    if ((step.rows[row].position + 1) % tile.block_size == 0) PrefetchMetric(append, kv_head);
-  }
+  const auto next_filling = [&](int32_t row) {
+    while (row < end && (step.rows[row].position + 1) % tile.block_size != 0) ++row;
+    return row;
+  };
+  const auto work_on = [&](int32_t row) {
+    const StepRow& filling = step.rows[row];
+    return BlockRecordWork(append, step.tables + filling.table_begin,
+                           filling.position / tile.block_size, kv_head, /*chained=*/true, keys,
+                           scratch);
+  };
+  // A sequence has one row, so earlier steps stored the other tokens.
+  const int32_t filling = next_filling(first_row);
+  BlockRecordWork record = work_on(min(filling, end - 1));
+  if (filling < end) record.Prepare<T>();
   WaitForPrevious();
   AllowNext();
   if (stores) {
@@ -74,13 +91,18 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
       vector.Store(k, d);
     }
     StoreToken<T>(vector, tile, append.tiles, block, kv_head, at.position % tile.block_size, value);
+    if (own == filling)
+      AsStored<T>(vector).Store(value ? record.last_value() : record.last_key(), d);
   }
   __syncthreads();
-  for (int32_t row = first_row; row < end; ++row) {
-    const StepRow& filling = step.rows[row];
-    if ((filling.position + 1) % tile.block_size != 0) continue;
-    WriteRecord<T>(append, step.tables + filling.table_begin, filling.position / tile.block_size,
-                   kv_head, true);
+  if (filling >= end) return;
+  record.Finish();
+  for (int32_t row = next_filling(filling + 1); row < end; row = next_filling(row + 1)) {
+    BlockRecordWork other = work_on(row);
+    other.template Prepare<T>();
+    other.template LoadLast<T>();
+    __syncthreads();
+    other.Finish();
   }
 }
 

@@ -62,24 +62,32 @@ __device__ __forceinline__ int32_t NextBlockBegin(const StepView& step, int32_t 
 template <typename T>
 __global__ void __launch_bounds__(kAppendThreads)
     AppendRows(AppendArgs args, int32_t rows_per_block, StepView step) {
+  extern __shared__ __align__(16) float keys[];
+  __shared__ RecordScratch scratch;
   const auto kv_head = static_cast<int32_t>(blockIdx.y);
   const int32_t b = args.tile.block_size;
   const int32_t num_rows = min(step.counts->num_rows, step.num_rows);
   const auto first = static_cast<int32_t>(blockIdx.x) * rows_per_block;
   const int32_t begin = NextBlockBegin(step, num_rows, first, b);
   const int32_t end = NextBlockBegin(step, num_rows, first + rows_per_block, b);
-  for (int32_t row = begin; row < end; ++row) {
-    if ((step.rows[row].position + 1) % b == 0) PrefetchMetric(args, kv_head);
-  }
+  const auto fills = [&](int32_t row) { return (step.rows[row].position + 1) % b == 0; };
+  const auto work_on = [&](int32_t row) {
+    const StepRow& at = step.rows[row];
+    const bool chained = at.position - b < step.sequences[at.sequence].position;
+    return BlockRecordWork(args, step.tables + at.table_begin, at.position / b, kv_head, chained,
+                           keys, scratch);
+  };
   WaitForPrevious();
   AllowNext();
   StoreRows<T>(args, step, begin, end, kv_head);
   __syncthreads();
   for (int32_t row = begin; row < end; ++row) {
-    const StepRow& at = step.rows[row];
-    if ((at.position + 1) % b != 0) continue;
-    const bool chained = at.position - b < step.sequences[at.sequence].position;
-    WriteRecord<T>(args, step.tables + at.table_begin, at.position / b, kv_head, chained);
+    if (!fills(row)) continue;
+    BlockRecordWork record = work_on(row);
+    record.Prepare<T>();
+    record.LoadLast<T>();
+    __syncthreads();
+    record.Finish();
   }
 }
 
@@ -123,6 +131,10 @@ __global__ void __launch_bounds__(kMaxHeadDim)
 }
 
 }  // namespace
+
+size_t RecordMemory(const KvGeometry& geometry) {
+  return RecordSharedBytes(KvTile(geometry)) + sizeof(RecordScratch);
+}
 
 void AppendKv(Context& context, const AppendKvParams& params) {
   const AppendArgs args = MakeAppendArgs(params);

@@ -54,89 +54,137 @@ __device__ __forceinline__ void WriteNarrowVectors(const KvTile& tile, std::byte
   }
 }
 
-// Writes the record of kind moment, with the squares of deviations that each lane has found for its
-// coordinates, from the block's mean in scratch.mean.
-template <typename T>
+// Writes the record of kind moment without its total. scratch.distances[0] has the squared norms of
+// all keys but the last, which is in `keys`.
 __device__ __forceinline__ void WriteMomentRecord(const KvTile& tile, const BlockWork& work,
                                                   std::byte* record, int32_t kv_head,
-                                                  const float* norm_shares,
-                                                  RecordScratch& scratch) {
+                                                  const float* keys, RecordScratch& scratch) {
   const int32_t d = tile.head_dim;
+  const int32_t b = tile.block_size;
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t chunks = d / kRecordChunk;
-  for (int32_t token = thread; token < tile.block_size; token += kAppendThreads) {
-    float norm = 0.0f;
-    for (int32_t c = 0; c < chunks; ++c) norm += norm_shares[token * chunks + c];
-    atomicMax(&scratch.max_norm, __float_as_int(norm));
-  }
-  __syncthreads();
-  SumSquares<T>(tile, work, /*left_out=*/-1, scratch);
+  const float* last = keys + (b - 1) * KeyStride(d);
+  const float share = 1.0f / static_cast<float>(b);
+  const auto mean = [&](int32_t c) {
+    return scratch.origin[c] + (last[c] - scratch.origin[c]) * share;
+  };
+  SquareKeys(last, 1, d, nullptr, scratch.distances[0] + b - 1);
+  float means[kRecordChunk];
+#pragma unroll
+  for (int j = 0; j < kRecordChunk; ++j) means[j] = mean(work.i + j);
+  SumSquares(work, d, keys, means, /*left_out=*/-1, scratch);
   __syncthreads();
 
   float* rounded_mu = scratch.values;  // [d] each, for an 8-bit record
   float* rounded_sigma = scratch.values + d;
   const bool narrow = tile.form == RecordForm::kNarrow;
-  for (int32_t c = thread; c < d; c += kAppendThreads) {
-    const __half mu = __float2half_rn(scratch.mean[c]);
-    const __half sigma = __float2half_rn(work.DeviationOf(c, d, scratch));
+  if (thread < d) {
+    const __half mu = __float2half_rn(mean(thread));
+    const __half sigma = __float2half_rn(work.DeviationOf(thread, d, scratch));
     if (narrow) {
-      rounded_mu[c] = __half2float(mu);
-      rounded_sigma[c] = __half2float(sigma);
+      rounded_mu[thread] = __half2float(mu);
+      rounded_sigma[thread] = __half2float(sigma);
     } else {
-      reinterpret_cast<__half*>(record + tile.Mu(kv_head))[c] = mu;
-      reinterpret_cast<__half*>(record + tile.Sigma(kv_head))[c] = sigma;
+      reinterpret_cast<__half*>(record + tile.Mu(kv_head))[thread] = mu;
+      reinterpret_cast<__half*>(record + tile.Sigma(kv_head))[thread] = sigma;
     }
   }
-  const float max_norm = sqrtf(__int_as_float(scratch.max_norm));
+  if (narrow) __syncthreads();
+  if (thread >= 32) return;
+  float largest = 0.0f;
+  for (int32_t t = thread; t < b; t += 32) largest = fmaxf(largest, scratch.distances[0][t]);
+  const float max_norm = sqrtf(LargestOfWarp(largest));
   if (narrow) {
-    __syncthreads();
-    if (thread < 32) {
-      WriteNarrowVectors(tile, record, kv_head, rounded_mu, rounded_sigma, max_norm);
-    }
+    WriteNarrowVectors(tile, record, kv_head, rounded_mu, rounded_sigma, max_norm);
   } else if (thread == 0) {
     *reinterpret_cast<float*>(record + tile.Scalars(kv_head)) = max_norm;
   }
 }
 
-// Writes the record of full block `ordinal` of a block table for one KV head. All threads of the
-// CTA call it. `chained`: the sum of V is added to the total of the block before; otherwise the
-// record keeps the block's own sum. REQUIRES: a __syncthreads() since the CTA stored tokens.
-template <typename T>
-__device__ __forceinline__ void WriteRecord(const AppendArgs& args, const int32_t* table,
-                                            int32_t ordinal, int32_t kv_head, bool chained) {
-  extern __shared__ __align__(16) float record_shared[];
-  __shared__ RecordScratch scratch;
-  const KvTile& tile = args.tile;
-  const int32_t d = tile.head_dim;
-  const int32_t block = table[ordinal];
-  const BlockWork work(tile, args.sub_block, args.tiles + tile.K(block, kv_head));
-  std::byte* record = args.records + block * tile.record_bytes();
-  const bool moment = tile.form != RecordForm::kOutlier;
-  SumTokens<T>(tile, work, moment ? record_shared : nullptr, scratch);
-  if (threadIdx.x == 0) scratch.max_norm = 0;
-  __syncthreads();
-
-  const float* before = chained && ordinal > 0
-                            ? ValueTotal(tile, args.records, table[ordinal - 1], kv_head)
-                            : nullptr;
-  float* total = ValueTotal(tile, args.records, block, kv_head);
-  for (int32_t c = static_cast<int32_t>(threadIdx.x); c < d; c += kAppendThreads) {
-    float key_sum = 0.0f;
-    float value_sum = 0.0f;
-    for (int32_t l = 0; l < work.shares.used_lanes(); ++l) {
-      key_sum += scratch.keys[l * d + c];
-      value_sum += scratch.values[l * d + c];
+// The record of full block `ordinal` of a block table for one KV head, by all threads of a CTA.
+// `chained`: the sum of V is added to the total of the block before; otherwise the record keeps the
+// block's own sum. `keys`: memory for RecordSharedBytes().
+class BlockRecordWork {
+ public:
+  __device__ __forceinline__ BlockRecordWork(const AppendArgs& args, const int32_t* table,
+                                             int32_t ordinal, int32_t kv_head, bool chained,
+                                             float* keys, RecordScratch& scratch)
+      : tile_(args.tile),
+        kv_head_(kv_head),
+        keys_(keys),
+        scratch_(scratch),
+        work_(args.tile, args.sub_block, args.tiles + args.tile.K(table[ordinal], kv_head)),
+        record_(args.records + table[ordinal] * args.tile.record_bytes()),
+        total_(ValueTotal(args.tile, args.records, table[ordinal], kv_head)) {
+    const int32_t d = tile_.head_dim;
+    if (tile_.form == RecordForm::kOutlier && args.metric != nullptr) {
+      metric_ = args.metric + static_cast<int64_t>(kv_head) * d * d;
     }
-    scratch.mean[c] = key_sum / static_cast<float>(tile.block_size);
-    total[c] = before != nullptr ? before[c] + value_sum : value_sum;
+    if (chained && ordinal > 0) {
+      before_ = ValueTotal(tile_, args.records, table[ordinal - 1], kv_head);
+    }
+    if (tile_.form == RecordForm::kOutlier && args.centre != nullptr) {
+      centre_ = args.centre + kv_head * d;
+    }
   }
-  if (moment) {
-    WriteMomentRecord<T>(tile, work, record, kv_head, record_shared, scratch);
-  } else {
-    WriteOutlierRecord<T>(args, work, record, kv_head, record_shared, scratch);
+
+  // The part of all tokens but the last. REQUIRES: they are in the cache, and whoever stored them
+  // has met this thread since.
+  template <typename T>
+  __device__ __forceinline__ void Prepare() {
+    const int32_t d = tile_.head_dim;
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    MetricPart part;
+    MetricWalk ahead(MetricHalf());
+    if (metric_ != nullptr) part.Load(metric_, d, ahead);
+    if (before_ != nullptr && thread < d) total_before_ = before_[thread];
+    if (centre_ != nullptr && thread < d) of_centre_ = centre_[thread];
+    HoldTokens<T>(tile_, work_, keys_, scratch_);
+    if (tile_.form == RecordForm::kOutlier) {
+      PrepareDistances(tile_, keys_, metric_, part, ahead, scratch_);
+    } else {
+      SquareKeys(keys_, tile_.block_size - 1, d, nullptr, scratch_.distances[0]);
+    }
   }
-  __syncthreads();  // the next record uses the same scratch memory
-}
+
+  // Where the last token is expected, as the cache has it: its key and its value, [d] each.
+  __device__ __forceinline__ float* last_key() const {
+    return keys_ + (tile_.block_size - 1) * KeyStride(tile_.head_dim);
+  }
+  __device__ __forceinline__ float* last_value() const { return scratch_.last_value; }
+  template <typename T>
+  __device__ __forceinline__ void LoadLast() {
+    HoldLastToken<T>(tile_, work_, keys_, scratch_);
+  }
+
+  // REQUIRES: a __syncthreads() since the last token was brought. Ends with one.
+  __device__ __forceinline__ void Finish() {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    if (thread < tile_.head_dim) {
+      const float sum = scratch_.value_sum[thread] + scratch_.last_value[thread];
+      total_[thread] = before_ != nullptr ? total_before_ + sum : sum;
+    }
+    if (tile_.form == RecordForm::kOutlier) {
+      WriteOutlierRecord(tile_, work_, record_, kv_head_, metric_, of_centre_, keys_, scratch_);
+    } else {
+      WriteMomentRecord(tile_, work_, record_, kv_head_, keys_, scratch_);
+    }
+    __syncthreads();  // the next record uses the same memory
+  }
+
+ private:
+  const KvTile& tile_;
+  int32_t kv_head_;
+  float* keys_;
+  RecordScratch& scratch_;
+  BlockWork work_;
+  std::byte* record_;
+  float* total_;
+  const float* before_ = nullptr;
+  const float* metric_ = nullptr;
+  const float* centre_ = nullptr;
+  float total_before_ = 0.0f;  // of the thread's coordinate, as the next one
+  float of_centre_ = 0.0f;
+};
 
 #endif
 

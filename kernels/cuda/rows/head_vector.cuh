@@ -95,6 +95,32 @@ __device__ __forceinline__ void ForHeldVectors(int32_t first, int32_t count, Vis
   }
 }
 
+// What the cache keeps of a vector.
+template <typename T>
+__device__ __forceinline__ HeadVector AsStored(const HeadVector& vector) {
+  HeadVector stored;
+  int32_t exponent = 0;
+  if constexpr (std::is_same_v<T, E4M3>) exponent = ScaleExponentOf(vector.Largest());
+  const auto round = [&](const float(&from)[2], float(&to)[2]) {
+    if constexpr (std::is_same_v<T, E4M3>) {
+      const float scale = PowerOfTwo(-exponent);
+      float four[4];
+      WidenFour(ToE4M3(from[0] * scale, from[1] * scale), exponent, four);
+      to[0] = four[0];
+      to[1] = four[1];
+    } else {
+      to[0] = ToFloat(FromFloat<T>(from[0]));
+      to[1] = ToFloat(FromFloat<T>(from[1]));
+    }
+  };
+#pragma unroll
+  for (int n = 0; n < HeadVector::kUnits; ++n) {
+    round(vector.low[n], stored.low[n]);
+    round(vector.high[n], stored.high[n]);
+  }
+  return stored;
+}
+
 // Stores a row's K, or with `value` its V, as token `token` of a block.
 template <typename T>
 __device__ __forceinline__ void StoreToken(const HeadVector& vector, const KvTile& tile,
