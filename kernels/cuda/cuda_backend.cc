@@ -250,19 +250,26 @@ class CudaBackend final : public Backend {
     const auto kv_heads = static_cast<size_t>(params.geometry.num_kv_heads);
     const int64_t head_z = AddProfiles(&StepProfile::head_z, params.layer, params.num_query_heads);
     if (!ok()) return;
-    SelectBlocksOp op = {params, step_.relative, head_z,
+    SelectBlocksOp op = {params,
+                         step_.relative,
+                         head_z,
                          results_.Add(rows * query_heads * sizeof(int32_t)),
-                         results_.Add(rows * kv_heads * sizeof(int32_t))};
+                         results_.Add(rows * kv_heads * sizeof(int32_t)),
+                         step_.confirms ? results_.Add(rows * kv_heads * sizeof(int32_t)) : -1};
     op.params.layer = 0;
     op.params.counts = {};
     Add(op);
-    targets_.push_back(CountsTarget{op.tokens_attended, op.tokens_read, params.num_query_heads,
-                                    params.geometry.num_kv_heads, params.counts});
+    targets_.push_back(CountsTarget{
+        op.tokens_attended, op.tokens_read, op.values_read < 0 ? op.tokens_read : op.values_read,
+        params.num_query_heads, params.geometry.num_kv_heads, params.counts});
   }
 
   // Launches cost time in every layer, so an op that would find no row of its kind is left out.
   void DecodeAttention(const AttentionParams& params) override {
-    if (!step_.decode_rows.empty()) Add(DecodeAttentionOp{params});
+    if (step_.decode_rows.empty()) return;
+    DecodeAttentionOp op = {params, step_.confirms};
+    op.params.values_read = nullptr;
+    Add(op);
   }
   void PrefillAttention(const AttentionParams& params) override {
     if (step_.has_prefill) Add(PrefillAttentionOp{params});

@@ -61,7 +61,10 @@ class Launcher {
   void operator()(const ThresholdOp& op) { PredictThresholds(ForThresholds(op), op.params); }
   void operator()(const SelectBlocksOp& op) {
     counts_ = {reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_attended)),
-               reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_read))};
+               reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_read)),
+               op.values_read < 0
+                   ? nullptr
+                   : reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.values_read))};
     Context& context = For(op.params.q);
     context.step.head_z = op.head_z != 0
                               ? reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.head_z))
@@ -69,7 +72,9 @@ class Launcher {
     SelectBlocks(context, op.params, counts_, op.relative);
   }
   void operator()(const DecodeAttentionOp& op) {
-    DecodeAttention(For(op.params.q), op.params, counts_);
+    Context& context = For(op.params.q);
+    if (op.confirms) ConfirmReads(context, op.params, counts_);
+    DecodeAttention(context, op.params, counts_);
   }
   void operator()(const PrefillAttentionOp& op) { PrefillAttention(For(op.params.q), op.params); }
   void operator()(const CalibrationOp& op) { CollectCalibration(For(op.params.q), op.params); }

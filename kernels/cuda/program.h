@@ -58,11 +58,13 @@ struct SelectBlocksOp {
   int64_t head_z;             // Uploads: float [F, HQ]; 0: no sequence has any
   int64_t tokens_attended;    // Results: int32 [R, HQ]
   int64_t tokens_read;        // Results: int32 [R, HKV]
+  int64_t values_read;        // Results: likewise, or -1: no decode row has confirmed reads
   bool operator==(const SelectBlocksOp&) const = default;
 };
 
 struct DecodeAttentionOp {
-  AttentionParams params;
+  AttentionParams params;  // without values_read
+  bool confirms;           // a decode row has confirmed reads
   bool operator==(const DecodeAttentionOp&) const = default;
 };
 

@@ -135,7 +135,10 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   for (int e = 0; e < kMaxEntries; ++e) {
     const int32_t entry = first_entry + e;
     const bool is_tail = entry == num_blocks && tail > 0;
-    source.block[e] = e < entries && entry < num_blocks ? static_cast<int32_t>(listed[e]) : -1;
+    // Of a block that no head keeps (ConfirmReads) nothing is read.
+    source.block[e] = e < entries && entry < num_blocks && admitting[e] != 0
+                          ? static_cast<int32_t>(listed[e])
+                          : -1;
     if (e < entries && (is_tail || (identity && entry < num_blocks))) {
       source.block[e] = args.step.tables[row.table_begin + (is_tail ? num_full : entry)];
     }

@@ -40,6 +40,7 @@ struct Context {
 struct DeviceCounts {
   int32_t* tokens_attended = nullptr;  // [R, HQ]
   int32_t* tokens_read = nullptr;      // [R, HKV]
+  int32_t* values_read = nullptr;      // [R, HKV]; null: no row has confirmed reads
 };
 
 // `table` is [V, cols] of `dtype`. The rows' token ids are in the step.
@@ -63,6 +64,10 @@ bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvPa
 // `relative`: there may be rows with relative thresholds.
 void SelectBlocks(Context& context, const SelectBlocksParams& params, const DeviceCounts& counts,
                   bool relative);  // block_select.cu
+// Takes from the lists of rows with confirmed reads the heads that do not keep a block, and counts
+// the values that are read.
+void ConfirmReads(Context& context, const AttentionParams& params,
+                  const DeviceCounts& counts);  // confirm_reads.cu
 // `counts`: those that SelectBlocks wrote for the same rows.
 void DecodeAttention(Context& context, const AttentionParams& params,
                      const DeviceCounts& counts);                        // decode_attention.cu

@@ -43,6 +43,7 @@ StepRow MakeRow(const SequenceRows& sequence, int32_t index, int32_t i, int32_t 
   row.rescue_chunk = sequence.attention.rescue_chunk;
   row.uniform_floor = sequence.attention.uniform_floor ? 1 : 0;
   row.shared_reads = sequence.attention.shared_reads ? 1 : 0;
+  row.confirm = sequence.attention.confirm ? 1 : 0;
   row.admit_all = sequence.attention.admit_all ? 1 : 0;
   row.relative = sequence.attention.relative ? 1 : 0;
   return row;
@@ -150,6 +151,8 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
     table_begin += static_cast<int32_t>(sequence.block_table.size());
     if (sequence.kind == RowKind::kDecode) {
       packed.relative = packed.relative || sequence.attention.relative;
+      packed.confirms =
+          packed.confirms || (sequence.attention.confirm && !sequence.attention.admit_all);
       packed.decode_rows.push_back({sequence.row_begin, sequence.num_rows});
       packed.single_rows = packed.single_rows && sequence.num_rows <= 1;
     } else {

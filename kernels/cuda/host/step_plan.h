@@ -60,6 +60,7 @@ struct PackedStep {
   bool has_prefill = false;
   bool calibrates = false;            // a prefill sequence calibrates
   bool relative = false;              // a decode sequence has relative thresholds
+  bool confirms = false;              // a decode sequence has confirmed reads
   bool single_rows = true;            // every sequence decodes, one row
   std::vector<Rows> decode_rows;      // rows of each decode sequence
   std::vector<StepProfile> profiles;  // distinct; StepRow::frozen and head_z index them

@@ -37,6 +37,7 @@ struct StepRow {
   int32_t rescue_chunk;
   int32_t uniform_floor;
   int32_t shared_reads;
+  int32_t confirm;
   int32_t admit_all;
   int32_t relative;
 };

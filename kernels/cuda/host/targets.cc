@@ -24,7 +24,7 @@ void CopyRows(const Results& results, int64_t result, DecodeRows decode_rows, in
 void CountsTarget::Take(const Results& results, DecodeRows decode_rows) const {
   CopyRows(results, tokens_attended, decode_rows, num_query_heads, counts.tokens_attended);
   CopyRows(results, tokens_read, decode_rows, num_kv_heads, counts.tokens_read);
-  CopyRows(results, tokens_read, decode_rows, num_kv_heads, counts.values_read);
+  CopyRows(results, values_read, decode_rows, num_kv_heads, counts.values_read);
 }
 
 void RecallTarget::Take(const Results& results, DecodeRows /*decode_rows*/) const {

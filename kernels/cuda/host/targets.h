@@ -18,6 +18,7 @@ using DecodeRows = std::span<const PackedStep::Rows>;
 struct CountsTarget {
   int64_t tokens_attended;  // Results
   int64_t tokens_read;
+  int64_t values_read;
   int32_t num_query_heads;
   int32_t num_kv_heads;
   AttentionCounts counts;

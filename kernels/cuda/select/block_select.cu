@@ -108,6 +108,7 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
       best,
       counts.tokens_attended,
       counts.tokens_read,
+      counts.values_read,
       params.num_query_heads,
       geometry.num_kv_heads,
       geometry.block_size,

@@ -26,6 +26,7 @@ struct PackArgs {
   unsigned long long* best;
   int32_t* tokens_attended;
   int32_t* tokens_read;
+  int32_t* values_read;  // null: no row has confirmed reads
   int32_t num_query_heads;
   int32_t num_kv_heads;
   int32_t block_size;
@@ -108,6 +109,7 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
     if (thread == 0) {
       args.selection.counts[list] = num_full;
       args.tokens_read[list] = num_tokens;
+      if (args.values_read != nullptr) args.values_read[list] = num_tokens;
     }
     if (thread < group) {
       args.tokens_attended[first_head + thread] = num_tokens;
@@ -219,10 +221,18 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
   if (thread == 0) {
     args.selection.counts[list] = count;
     args.tokens_read[list] = count * args.block_size + tail;
+    // Of the blocks of a row with confirmed reads, ConfirmReads adds those that are kept.
+    if (args.values_read != nullptr) {
+      args.values_read[list] = (row.confirm != 0 ? 0 : count * args.block_size) + tail;
+    }
   }
   if (thread < group) {
     args.tokens_attended[first_head + thread] = head_blocks[thread] * args.block_size + tail;
     args.best[first_head + thread] = 0;
+    if (row.confirm != 0) {
+      args.selection.rescued[first_head + thread] =
+          (to_rescue >> thread & 1) != 0 ? best_block : -1;
+    }
   }
 }
 

@@ -43,10 +43,16 @@ DecodeRows::DecodeRows(Backend& backend, const KvGeometry& geometry,
   blocks_ = Require(backend.Allocate(list_bytes));
   heads_ = Require(backend.Allocate(list_bytes));
   counts_ = Require(backend.Allocate(lists * sizeof(int32_t)));
-  selection_ = {blocks_->as<uint32_t>(), heads_->as<uint32_t>(), counts_->as<int32_t>(), capacity,
-                padded_rows_};
+  rescued_ = Require(backend.Allocate(padded * heads * sizeof(int32_t)));
+  selection_ = {blocks_->as<uint32_t>(),
+                heads_->as<uint32_t>(),
+                counts_->as<int32_t>(),
+                capacity,
+                padded_rows_,
+                rescued_->as<int32_t>()};
   tokens_attended_.resize(sequences.size() * heads);
   tokens_read_.resize(sequences.size() * static_cast<size_t>(geometry.num_kv_heads));
+  values_read_.resize(tokens_read_.size());
 }
 
 void DecodeRows::SetThresholds(std::span<const float> thresholds) {
@@ -79,7 +85,7 @@ void DecodeRows::Select(const KvLayerView& layer) {
                          layer,
                          softmax_scale_,
                          selection_,
-                         {tokens_attended_.data(), tokens_read_.data()}});
+                         {tokens_attended_.data(), tokens_read_.data(), values_read_.data()}});
 }
 
 void DecodeRows::Attend(const KvLayerView& layer) {
@@ -87,7 +93,7 @@ void DecodeRows::Attend(const KvLayerView& layer) {
   backend_.DecodeAttention({View(*queries_, width, DType::kFloat32),
                             View(*thresholds_, num_query_heads_, DType::kFloat32), num_query_heads_,
                             geometry_, layer, softmax_scale_, gate_, kGateBeta, selection_,
-                            View(*out_, width, backend_.activation_dtype())});
+                            View(*out_, width, backend_.activation_dtype()), values_read_.data()});
 }
 
 void DecodeRows::RunOnce(const KvLayerView& layer) {

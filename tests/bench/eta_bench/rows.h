@@ -35,6 +35,7 @@ class DecodeRows {
   // Counts of the last finished step.
   const std::vector<int32_t>& tokens_attended() const { return tokens_attended_; }  // [rows, HQ]
   const std::vector<int32_t>& tokens_read() const { return tokens_read_; }          // [rows, HKV]
+  const std::vector<int32_t>& values_read() const { return values_read_; }          // [rows, HKV]
   std::vector<float> Output();                                                      // [rows, HQ, d]
 
  private:
@@ -49,9 +50,9 @@ class DecodeRows {
   std::vector<int32_t> tokens_;
   int64_t padded_rows_;  // rows that the backend prefers for its tensors
   std::unique_ptr<Buffer> queries_, thresholds_, out_;
-  std::unique_ptr<Buffer> blocks_, heads_, counts_;
+  std::unique_ptr<Buffer> blocks_, heads_, counts_, rescued_;
   BlockSelection selection_;
-  std::vector<int32_t> tokens_attended_, tokens_read_;
+  std::vector<int32_t> tokens_attended_, tokens_read_, values_read_;
 };
 
 }  // namespace eta::bench
