@@ -429,7 +429,7 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
   EXPECT_EQ(field("relative_threshold", -4.7), "content_sha256");
   EXPECT_EQ(field("reads", "both"), "reads");
   EXPECT_EQ(field("confirm", "yes"), "confirm");
-  EXPECT_EQ(field("confirm", true), "content_sha256");
+  EXPECT_EQ(field("confirm", false), "content_sha256");
   EXPECT_EQ(field("special_keys", "temper"), "special_keys");
   EXPECT_EQ(field("min_mass", 0), "min_mass");
   EXPECT_EQ(field("sink_blocks", 1e9), "sink_blocks");
