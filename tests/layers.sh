@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Keeps the order of the layers, kernels <- engine <- calibration <- service, proto <- service, and of
-# the rooms inside engine and service: a room sees the rooms before it in its list, and no others.
+# Keeps the order of the layers, kernels <- engine <- calibration <- service, proto <- service,
+# calibration <- training, and of the rooms inside engine, service and training: a room sees the
+# rooms before it in its list, and no others.
 # Reads include lines only; prints every line that breaks a rule.
 set -euo pipefail
 cd "${1:-$(dirname "$(readlink -f "$0")")/..}"
 
 folders=()
-for folder in kernels engine calibration service proto tests; do
+for folder in kernels engine calibration training service proto tests; do
   [ -d "$folder" ] && folders+=("$folder")
 done
 includes=$(grep -rnE '^[[:space:]]*#[[:space:]]*include' "${folders[@]}" \
@@ -39,7 +40,7 @@ one() {
   if [ "$(wc -w <<<"$files")" -gt 1 ]; then report "$1" "$files"; fi
 }
 # rooms FOLDER ROOM...: from the lowest to the highest; files of the folder itself see all of them.
-# Without subfolders of rooms: those belong to their room.
+# "." as a room: the folder's own headers, which the rooms after it may see. Without subfolders of rooms: those belong to their room.
 rooms() {
   local folder=$1 room
   shift
@@ -57,13 +58,17 @@ rooms() {
       header = substr($0, RSTART + 1, RLENGTH - 2)
       parts = split(header, to, "/")
       if (to[1] != folder) next
-      if (parts < 3 || rank[to[2]] > rank[from[2]]) print
+      room = parts < 3 ? "." : to[2]
+      if (!(room in rank) || rank[room] > rank[from[2]]) print
     }' <<<"$includes")"
 }
 
-rule "kernels sees no layer above it" 'kernels/[^:]*' '(engine|calibration|service|eta/v1|tests)/'
-rule "engine sees kernels only" 'engine/[^:]*' '(calibration|service|eta/v1|tests)/'
-rule "calibration sees kernels and engine only" 'calibration/[^:]*' '(service|eta/v1|tests)/'
+rule "kernels sees no layer above it" 'kernels/[^:]*' '(engine|calibration|training|service|eta/v1|tests)/'
+rule "engine sees kernels only" 'engine/[^:]*' '(calibration|training|service|eta/v1|tests)/'
+rule "calibration sees kernels and engine only" 'calibration/[^:]*' \
+  '(training|service|eta/v1|tests)/'
+rule "training sees kernels, engine and calibration only" 'training/[^:]*' '(service|eta/v1|tests)/'
+rule "the service trains nothing" 'service/[^:]*' 'training/'
 rule "the product sees no tests" 'service/[^:]*' 'tests/'
 rule "nothing outside a backend sees its parts" '(engine|service)/[^:]*' \
   'kernels/(cpu|cuda|reference)/'
@@ -72,16 +77,21 @@ only "only service and tests see gRPC and Protocol Buffers" '(service|tests)/[^:
 only "only service and tests see prometheus-cpp" '(service|tests)/[^:]*' 'prometheus/'
 rule "what is counted, and its page, know no gRPC" 'service/(telemetry|stats/page)/[^:]*' \
   '(grpcpp|grpc|google/(protobuf|rpc)|eta/v1)/'
-only "only kernels/cuda and its tests see CUDA" '(kernels/cuda|tests)/[^:]*' \
+rule "nothing outside a backend of training sees its parts" \
+  'training/(model|optimizer|trainer|data|state|progress|export|commands)/[^:]*' \
+  'training/(cpu|cuda|reference)/'
+only "only the backends on CUDA and their tests see it" '(kernels/cuda|training/cuda|tests)/[^:]*' \
   '(cuda[A-Za-z_]*\.h|cublas|nccl|cub/)'
 rule "the client program sees the API and the formats of keys only" 'service/etactl/[^:]*' \
   'service/(admin|calibrate|calls|connections|generate|health|limits|log|options|process|profiles|server|stats|telemetry|wire|[a-z_]+\.h)'
+one "only one file sees OpenBLAS" '(cblas|openblas)'
 one "only one file sees the exposer" '(civetweb|CivetServer|prometheus/exposer)'
 one "only one file sees SentencePiece" 'sentencepiece'
 
 rooms engine base chat checkpoint model request routing tokenizer intake batching passes
 rooms service log process wire connections telemetry options identity limits calls profiles \
   calibrate generate stats admin health server etactl
+rooms training . reference cpu cuda model optimizer trainer data state progress export commands
 
 if [ "$broken" -eq 0 ]; then echo "layers: in order"; fi
 exit "$broken"

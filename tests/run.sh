@@ -66,7 +66,7 @@ phase() {
 }
 
 sources() {
-  find kernels engine calibration service tests \
+  find kernels engine calibration training service tests \
     \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0
 }
 check_format() {
