@@ -40,7 +40,8 @@ one() {
   if [ "$(wc -w <<<"$files")" -gt 1 ]; then report "$1" "$files"; fi
 }
 # rooms FOLDER ROOM...: from the lowest to the highest; files of the folder itself see all of them.
-# "." as a room: the folder's own headers, which the rooms after it may see. Without subfolders of rooms: those belong to their room.
+# "." as a room: the folder's own headers, which the rooms after it may see. Without subfolders of
+# rooms: those belong to their room.
 rooms() {
   local folder=$1 room
   shift

@@ -118,6 +118,7 @@ struct RopeParams {
 
 // tau = q W^T + b in float32. Without a weight tau = b: one learned constant per head.
 struct ThresholdParams {
+  int32_t num_heads;    // HQ
   Tensor q;             // [R, HQ d] activations, after RoPE
   const float* weight;  // [HQ, HQ d]; null: none
   const float* bias;    // [HQ]
@@ -125,6 +126,7 @@ struct ThresholdParams {
 };
 
 struct ThresholdBackwardParams {
+  int32_t num_heads;      // HQ
   Tensor q;               // [R, HQ d] activations
   const float* weight;    // [HQ, HQ d]; null: none
   const float* grad_tau;  // [R, HQ]
