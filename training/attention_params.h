@@ -81,7 +81,8 @@ struct RowGradient {
 // Every gradient is written, not added to, and the same bits come out each time. Among equal
 // gates of a block the gradient of block_sum goes to the first head's first key.
 struct AttentionBackwardParams {
-  AttentionForwardParams forward;  // as it was given to the forward op, with what it wrote
+  // As it was given to the forward op, with what it wrote; gate_sum and block_sum are not read.
+  AttentionForwardParams forward;
   Tensor grad_out;                 // [B T, HQ d] activations
   RowGradient grad_gate_sum;       // of [B, HQ, T]
   RowGradient grad_block_sum;      // of [B, HB, T]

@@ -46,8 +46,6 @@ class ParameterLayout {
   const std::vector<ParameterRun>& trained_runs() const { return trained_runs_; }
 
  private:
-  void Place(const ModelSpec& spec, TrainedPart trained, bool trained_ones);
-
   std::vector<Parameter> parameters_;
   std::map<std::string, size_t, std::less<>> by_name_;
   std::vector<ParameterRun> trained_runs_;

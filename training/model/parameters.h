@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -13,16 +12,10 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "training/backend.h"
+#include "training/model/initial_values.h"
 #include "training/model/parameter_layout.h"
 
 namespace eta::training {
-
-// What values start with, where no checkpoint gives them.
-struct InitOptions {
-  uint64_t seed = 0;
-  double deviation = 0.02;  // of matrices, normal; of o_proj and down_proj divided by sqrt(2 L)
-  float threshold_bias = -8.0f;  // start-dense, as in the paper; weights of predictors are 0
-};
 
 class Parameters {
  public:
@@ -36,9 +29,9 @@ class Parameters {
 
   // Random matrices, norms of 1, biases of 0, predictors that admit everything.
   absl::Status Initialise(const InitOptions& options);
-  // From a checkpoint; predictors that it does not have start as Initialise() leaves them. An
-  // lm_head that the layout ties is skipped. FAILED_PRECONDITION for missing tensors, other shapes,
-  // NaN or infinity.
+  // From a checkpoint; predictors that it does not have start as Initialise() leaves them.
+  // FAILED_PRECONDITION for missing tensors, other shapes, NaN or infinity, and a tied model whose
+  // lm_head is not its embedding.
   absl::Status Load(const TensorSource& source, const InitOptions& options);
 
   // One parameter in host memory. NOT_FOUND for a name that the model does not have;
@@ -60,8 +53,8 @@ class Parameters {
   // Makes the rounded copy anew, after values() was written from outside.
   void Round();
 
-  // Pointers by name, for layers. `rows` parameters of that name and the ones that follow it, as
-  // the stacked q, k and v.
+  // Pointers by name, for layers. A weight has `rows` rows from the parameter of that name on, the
+  // ones that lie behind it included: the stacked q, k and v.
   const float* Value(std::string_view name) const;  // null: the model has none
   float* Gradient(std::string_view name) const;     // null: none, or frozen
   Tensor Weight(std::string_view name, int64_t rows, int64_t cols) const;

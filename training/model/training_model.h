@@ -2,11 +2,12 @@
 // calls (training_layer.cc). Not thread-safe.
 //
 // Memory: of every layer its input and the attention's output and log-sum-exp stay until the
-// backward pass; with `recompute` the rest is computed again there, by layer, and all layers share
-// one set of activations.
+// backward pass. With `recompute` the rest is computed again there, layer by layer, and all layers
+// share one set of activations; attention, the dearest op, is not run again.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "training/model/regulariser.h"
 
 namespace eta::training {
+
+struct LayerAttention;
 
 // Sequences of one length, in host memory.
 struct SequenceBatch {
@@ -50,7 +53,8 @@ struct BatchLoss {
   double weighted = 0.0;    // this batch's part of the loss that is minimised, without regulariser
   double divergence = 0.0;  // sum over rows
   int64_t rows = 0;
-  // This batch's part of the means over the step: [L, HQ] and [L, HB]. Empty without a gate.
+  // This batch's part of the means over the step: [L, HQ] and [L, HB]. Empty without a gate; block
+  // gates are measured if the regulariser has a share for them.
   std::vector<float> gate_density;
   std::vector<float> block_density;
 
@@ -66,6 +70,10 @@ struct ModelLimits {
   bool recompute = true;
   bool backward = true;  // false: forward only, with a fraction of the memory
 };
+
+// q [B T, HQ d] and k [B T, HKV d] of a layer after RoPE, in the backend's memory, until it
+// returns.
+using LayerObserver = std::function<void(int32_t layer, const Tensor& q, const Tensor& k)>;
 
 class TrainingModel {
  public:
@@ -86,17 +94,10 @@ class TrainingModel {
                                 TrainingModel* teacher, bool backward);
 
   // Forward alone: the last norm's output of every row, [B T, D] activations, until the next call.
-  absl::StatusOr<Tensor> Hidden(const SequenceBatch& batch, const StepSettings& settings);
+  // `observe`: who wants to see what attention sees, layer by layer.
+  absl::StatusOr<Tensor> Hidden(const SequenceBatch& batch, const StepSettings& settings,
+                                const LayerObserver& observe = {});
   Tensor head() const;  // [V, D]
-
-  // What attention of one layer sees in the batch of the last Hidden(): q and k after RoPE, in host
-  // memory, [B T, HQ d] and [B T, HKV d]. For where thresholds start. `layer` is computed again.
-  struct LayerQk {
-    std::vector<float> q;
-    std::vector<float> k;
-  };
-  absl::StatusOr<LayerQk> ReadQk(const SequenceBatch& batch, const StepSettings& settings,
-                                 int32_t layer);
 
  private:
   struct State;
@@ -104,7 +105,15 @@ class TrainingModel {
   TrainingModel(const ModelSpec& spec, Parameters& parameters, const ModelLimits& limits);
   absl::Status Allocate();
   absl::Status Check(const SequenceBatch& batch) const;
-  void Forward(const SequenceBatch& batch, const StepSettings& settings);
+  absl::Status Forward(const SequenceBatch& batch, const StepSettings& settings,
+                       const LayerObserver& observe);
+  void HeadLosses(const SequenceBatch& batch, const StepSettings& settings,
+                  const TrainingModel* teacher, bool backward, BatchLoss& loss);
+  AttentionShape ShapeOf(int32_t sequences, int32_t length) const;
+  LayerAttention AttentionOf(const SequenceBatch& batch, const StepSettings& settings) const;
+  void PrepareGates(const SequenceBatch& batch, const StepSettings& settings);
+  void MeasureGates(int32_t layer, const LayerAttention& attention);
+  void ReadDensities(const LayerAttention& attention, BatchLoss& loss) const;
   void Backward(const SequenceBatch& batch, const StepSettings& settings);
 
   ModelSpec spec_;

@@ -96,7 +96,8 @@ class Trainer {
  private:
   Trainer(const TrainerOptions& options, TrainingModel& model, TrainingModel* teacher,
           BatchSource& source);
-  absl::Status SumOverRanks(BatchLoss& loss);
+  absl::Status ReadBatches(std::vector<MicroBatch>& batches);
+  void SumOverRanks(BatchLoss& loss);
 
   TrainerOptions options_;
   TrainingModel& model_;

@@ -1,0 +1,43 @@
+#include "training/model/model_spec.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace eta::training {
+
+ModelSpec SpecOf(const ModelConfig& config) {
+  ModelSpec spec;
+  spec.config = config;
+  if (config.has_predictor && config.gate == Gate::kSilu) {
+    spec.gate = GateKind::kSilu;
+    spec.thresholds = ThresholdSource::kPredicted;
+  }
+  return spec;
+}
+
+ModelConfig ConfigOf(const ModelSpec& spec, float beta) {
+  ModelConfig config = spec.config;
+  config.has_predictor = spec.has_thresholds();
+  config.gate = spec.gate == GateKind::kSilu ? Gate::kSilu : Gate::kNone;
+  if (spec.has_thresholds()) config.beta = beta;
+  config.SetAttentionDefaults();
+  return config;
+}
+
+absl::Status ValidateSpec(const ModelSpec& spec) {
+  if ((spec.gate == GateKind::kNone) == spec.has_thresholds()) {
+    return absl::InvalidArgumentError("model: a gate needs thresholds, and thresholds a gate");
+  }
+  const ModelConfig& config = spec.config;
+  if (config.num_kv_heads < 1 || config.num_query_heads % config.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("model: ", config.num_query_heads,
+                                                   " query heads are no multiple of ",
+                                                   config.num_kv_heads, " KV heads"));
+  }
+  if (config.head_dim < 2 || config.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model: a head of ", config.head_dim, " elements, not an even number"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eta::training
