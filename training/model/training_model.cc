@@ -92,9 +92,12 @@ absl::Status TrainingModel::Allocate() {
   state_ = std::make_unique<State>(spec_, backend_);
   State& state = *state_;
   const ModelConfig& c = spec_.config;
-  const AttentionGate gate = {spec_.gate, 1.0f, 1.0f, true};
-  state.saved_bytes =
-      backend_.AttentionSavedBytes(ShapeOf(limits_.sequences, limits_.length), gate);
+  const AttentionShape shape = ShapeOf(limits_.sequences, limits_.length);
+  for (const bool group_blocks : {false, true}) {
+    state.saved_bytes =
+        std::max(state.saved_bytes,
+                 backend_.AttentionSavedBytes(shape, {spec_.gate, 1.0f, 1.0f, group_blocks}));
+  }
   for (int32_t i = 0; i < c.num_layers; ++i) {
     state.layers.emplace_back(spec_, backend_, WeightsOf(spec_, parameters_, i),
                               GradientsOf(parameters_, i));

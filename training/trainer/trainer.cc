@@ -13,9 +13,9 @@ namespace {
 // Sums of a step that ranks add up, besides densities.
 constexpr size_t kSums = 4;
 
-// The regulariser's value.
+// The regulariser's value; a model without a gate has none.
 double Penalty(const RegulariserOptions& options, const BatchLoss& loss) {
-  if (options.weight == 0.0) return 0.0;
+  if (options.weight == 0.0 || loss.gate_density.empty()) return 0.0;
   double mean = 0.0;
   if (options.block_share < 1.0) mean += (1.0 - options.block_share) * loss.MeanGateDensity();
   if (options.block_share > 0.0) mean += options.block_share * loss.MeanBlockDensity();
