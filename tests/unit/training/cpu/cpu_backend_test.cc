@@ -1,0 +1,88 @@
+// The CPU's ops against the reference, on random ragged cases; and that neither threads nor a
+// second run change a bit.
+
+#include "training/cpu/cpu_backend.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/testing/training/attention_case.h"
+#include "tests/testing/training/harness.h"
+#include "tests/testing/training/op_cases.h"
+#include "training/reference/reference_backend.h"
+
+namespace eta::training {
+namespace {
+
+using testing::AttentionCase;
+using testing::Harness;
+using testing::Results;
+
+constexpr double kTolerance = 1e-5;
+constexpr uint64_t kCases = 200;
+constexpr int32_t kLongest = 200;
+
+const std::vector<int32_t>& HeadDims() {
+  static const std::vector<int32_t> dims = {2, 6, 16, 32, 64, 64, 128};
+  return dims;
+}
+
+void ExpectClose(const Results& got, const Results& expected, const std::string& which) {
+  ASSERT_EQ(got.size(), expected.size()) << which;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_LE(testing::RelativeError(got[i].values, expected[i].values), kTolerance)
+        << which << ": " << got[i].name;
+  }
+}
+
+void ExpectEqual(const Results& got, const Results& expected, const std::string& which) {
+  ASSERT_EQ(got.size(), expected.size()) << which;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].values, expected[i].values) << which << ": " << got[i].name;
+  }
+}
+
+TEST(TrainingCpu, AttentionIsTheReferences) {
+  const auto cpu = cpu::MakeBackend(2);
+  const auto reference = reference::MakeBackend();
+  for (uint64_t seed = 0; seed < kCases; ++seed) {
+    AttentionCase c = testing::RandomAttentionCase(seed, HeadDims(), kLongest);
+    ClearNearTies(c, DType::kFloat64);
+    Harness on_cpu(*cpu);
+    Harness on_reference(*reference);
+    ExpectClose(RunAttention(c, on_cpu), RunAttention(c, on_reference),
+                "seed " + std::to_string(seed) + ": " + c.Describe());
+  }
+  EXPECT_TRUE(cpu->Finish().ok());
+}
+
+TEST(TrainingCpu, EveryOtherOpIsTheReferences) {
+  const auto cpu = cpu::MakeBackend(2);
+  const auto reference = reference::MakeBackend();
+  for (const testing::OpCase& op : testing::OpCases()) {
+    for (uint64_t seed = 0; seed < kCases; ++seed) {
+      Harness on_cpu(*cpu);
+      Harness on_reference(*reference);
+      ExpectClose(op.run(seed, on_cpu), op.run(seed, on_reference),
+                  op.name + ", seed " + std::to_string(seed));
+    }
+  }
+  EXPECT_TRUE(cpu->Finish().ok());
+}
+
+TEST(TrainingCpu, ThreadsChangeNoBit) {
+  const auto one = cpu::MakeBackend(1);
+  const auto three = cpu::MakeBackend(3);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const AttentionCase c = testing::RandomAttentionCase(seed, HeadDims(), kLongest);
+    Harness with_one(*one);
+    Harness with_three(*three);
+    ExpectEqual(RunAttention(c, with_one), RunAttention(c, with_three), c.Describe());
+    for (const testing::OpCase& op : testing::OpCases()) {
+      ExpectEqual(op.run(seed, with_one), op.run(seed, with_three), op.name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace eta::training
