@@ -56,7 +56,7 @@ AttentionCase RandomAttentionCase(uint64_t seed, const std::vector<int32_t>& hea
   return c;
 }
 
-void ClearNearTies(AttentionCase& c, DType rounding) {
+void ClearNearTies(AttentionCase& c, DType rounding, double margin) {
   if (c.grad_block_sum.empty()) return;
   const AttentionShape& s = c.shape;
   const auto rounded = [&](double x) {
@@ -87,7 +87,7 @@ void ClearNearTies(AttentionCase& c, DType rounding) {
           }
           std::nth_element(distances.begin(), distances.begin() + 1, distances.end(),
                            std::greater<>());
-          if (distances[0] - distances[1] > 1e-4) continue;
+          if (distances[0] - distances[1] > margin) continue;
           c.grad_block_sum[static_cast<size_t>((int64_t{b} * heads + head) * s.length + t)] = 0.0;
         }
       }

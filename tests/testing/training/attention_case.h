@@ -29,9 +29,10 @@ struct AttentionCase {
 AttentionCase RandomAttentionCase(uint64_t seed, const std::vector<int32_t>& head_dims,
                                   int32_t longest);
 
-// Takes the gradient from blocks whose two largest gates are too close for float32 to tell apart:
-// either may have it.
-void ClearNearTies(AttentionCase& attention, DType rounding);
+// Takes the gradient from rows in which the two largest gates of a block are too close for float32
+// to tell apart, either of which may have it: their scores' distances from the thresholds differ by
+// less than `margin`.
+void ClearNearTies(AttentionCase& attention, DType rounding, double margin = 1e-4);
 
 // "out", "lse", "gate_sum", "block_sum", and, with `backward`, "dq", "dk", "dv", "dtau".
 Results RunAttention(const AttentionCase& attention, Harness& harness, bool backward = true);
