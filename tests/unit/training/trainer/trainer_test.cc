@@ -33,9 +33,9 @@ TrainerOptions Options(int64_t steps) {
 }
 
 // A run: model, data and trainer on a backend.
-struct Run {
-  Run(TrainingBackend& backend, const TrainerOptions& options, int32_t sequences = kSequences,
-      const testing::ToyOptions& shape = {.head_dim = 8})
+struct ToyRun {
+  ToyRun(TrainingBackend& backend, const TrainerOptions& options, int32_t sequences = kSequences,
+         const testing::ToyOptions& shape = {.head_dim = 8})
       : toy(MakeToy(ToySpec(shape), backend, {.sequences = sequences, .length = kLength},
                     TrainedPart::kAll, {.seed = 1, .deviation = 0.1, .threshold_bias = -1.0f})),
         source(17, sequences, kLength) {
@@ -76,7 +76,7 @@ double MeanLoss(std::span<const StepReport> reports) {
 
 TEST(Trainer, LowersTheLossAndTheDensity) {
   const auto cpu = cpu::MakeBackend(2);
-  Run run(*cpu, Options(120));
+  ToyRun run(*cpu, Options(120));
   const std::vector<StepReport> reports = run.Steps(120);
   ASSERT_EQ(reports.size(), 120u);
   const std::span<const StepReport> all(reports);
@@ -94,8 +94,8 @@ TEST(Trainer, TrainsAModelWithoutAGate) {
   const auto cpu = cpu::MakeBackend(2);
   TrainerOptions options = Options(20);
   options.sparsity.delay = 0;
-  Run run(*cpu, options, kSequences,
-          {.gate = GateKind::kNone, .thresholds = ThresholdSource::kNone});
+  ToyRun run(*cpu, options, kSequences,
+             {.gate = GateKind::kNone, .thresholds = ThresholdSource::kNone});
   const std::vector<StepReport> reports = run.Steps(15);
   for (const StepReport& report : reports) EXPECT_FALSE(report.skipped);
   EXPECT_LT(reports.back().cross_entropy, reports.front().cross_entropy);
@@ -105,8 +105,8 @@ TEST(Trainer, TrainsAModelWithoutAGate) {
 TEST(Trainer, TwoRunsGiveTheSameBits) {
   const auto two_threads = cpu::MakeBackend(2);
   const auto three_threads = cpu::MakeBackend(3);
-  Run first(*two_threads, Options(20));
-  Run second(*three_threads, Options(20));
+  ToyRun first(*two_threads, Options(20));
+  ToyRun second(*three_threads, Options(20));
   first.Steps(12);
   second.Steps(12);
   EXPECT_EQ(first.Values(), second.Values());
@@ -117,7 +117,7 @@ TEST(Trainer, AResumedRunGivesTheSameBits) {
   TrainerOptions options = Options(20);
   options.micro_batches = 2;
   options.dual_ascent = DualAscentOptions{};
-  Run whole(*cpu, options);
+  ToyRun whole(*cpu, options);
   whole.Steps(7);
   whole.trainer->Update({0.6, 0.001});
   const TrainerState state = whole.trainer->ReadState();
@@ -125,7 +125,7 @@ TEST(Trainer, AResumedRunGivesTheSameBits) {
   const std::vector<std::vector<float>> values = whole.Values();
   whole.Steps(6);
 
-  Run resumed(*cpu, options);
+  ToyRun resumed(*cpu, options);
   const auto& parameters = resumed.toy.parameters->layout().parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     ASSERT_TRUE(resumed.toy.parameters->Write(parameters[i].name, values[i]).ok());
@@ -142,9 +142,9 @@ TEST(Trainer, AResumedRunGivesTheSameBits) {
 TEST(Trainer, AccumulatesMicroBatches) {
   const auto cpu = cpu::MakeBackend(2);
   TrainerOptions options = Options(10);
-  Run whole(*cpu, options, 4);
+  ToyRun whole(*cpu, options, 4);
   options.micro_batches = 2;
-  Run parts(*cpu, options, 2);
+  ToyRun parts(*cpu, options, 2);
   const StepReport expected = whole.Steps(1).front();
   const StepReport got = parts.Steps(1).front();
   EXPECT_NEAR(got.loss, expected.loss, 1e-5);
@@ -171,7 +171,7 @@ class FaultyBackend final : public testing::ForwardingBackend {
 
 TEST(Trainer, SkipsAStepThatIsNotFiniteAndGoesOn) {
   FaultyBackend backend(cpu::MakeBackend(2));
-  Run run(backend, Options(20));
+  ToyRun run(backend, Options(20));
   run.Steps(2);
   const auto before = run.Values();
   const AdamWState moments = run.trainer->ReadState().adamw;
@@ -191,7 +191,7 @@ TEST(Trainer, StopsAfterTooManySkippedSteps) {
   FaultyBackend backend(cpu::MakeBackend(2));
   TrainerOptions options = Options(20);
   options.max_skipped = 3;
-  Run run(backend, options);
+  ToyRun run(backend, options);
   backend.bad_losses = 10;
   EXPECT_TRUE(run.trainer->Step()->skipped);
   EXPECT_TRUE(run.trainer->Step()->skipped);
@@ -200,7 +200,7 @@ TEST(Trainer, StopsAfterTooManySkippedSteps) {
 
 TEST(Trainer, SaysWhenTheDataHasEnded) {
   const auto cpu = cpu::MakeBackend(1);
-  Run run(*cpu, Options(20));
+  ToyRun run(*cpu, Options(20));
   run.source.end = 2;
   run.Steps(2);
   EXPECT_EQ(run.trainer->Step().status().code(), absl::StatusCode::kOutOfRange);
@@ -239,7 +239,7 @@ TEST(Trainer, RanksStayTogether) {
   const auto cpu = cpu::MakeBackend(1);
   TrainerOptions options = Options(20);
   options.micro_batches = 2;
-  Run alone(*cpu, options, 2);
+  ToyRun alone(*cpu, options, 2);
   const std::vector<StepReport> expected = alone.Steps(3);
 
   RankBackend::Meeting meeting;
@@ -250,7 +250,7 @@ TEST(Trainer, RanksStayTogether) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      Run run(backends[rank], options, 2);
+      ToyRun run(backends[rank], options, 2);
       run.source.position = rank;
       run.source.stride = 2;
       reports[rank] = run.Steps(3);
@@ -271,7 +271,7 @@ TEST(Trainer, SteersTheSparsityWeight) {
   TrainerOptions options = Options(20);
   options.sparsity = {.peak = 1.0, .delay = 0, .ramp = 0, .hold = 1000};
   options.dual_ascent = DualAscentOptions{.target_union = 0.25, .initial_weight = 0.01};
-  Run run(*cpu, options);
+  ToyRun run(*cpu, options);
   EXPECT_DOUBLE_EQ(run.trainer->Settings().regulariser.weight, 0.01);
   run.trainer->Update({0.9, 0.0});
   EXPECT_GT(run.trainer->Settings().regulariser.weight, 0.01);
