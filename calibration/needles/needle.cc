@@ -1,9 +1,6 @@
 #include "calibration/needles/needle.h"
 
-#include <algorithm>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace eta {
 namespace {
@@ -14,22 +11,16 @@ void Append(std::vector<int32_t>& tokens, std::span<const int32_t> more) {
 
 }  // namespace
 
-absl::StatusOr<Needle> SentenceNeedle(const std::string& name, const std::string& number,
-                                      const TokenizeText& tokenize) {
-  const std::string question =
-      absl::StrCat("\nWhat is the special magic number for ", name,
-                   " mentioned in the text? The special magic number for ", name, " is:");
-  auto statement =
-      tokenize(absl::StrCat(" The special magic number for ", name, " is: ", number, "."));
+absl::StatusOr<Needle> SentenceNeedle(const NamedNumber& named, const TokenizeText& tokenize) {
+  auto statement = tokenize(NeedleSentence(named));
   if (!statement.ok()) return statement.status();
-  const auto alone = tokenize(question);
-  if (!alone.ok()) return alone.status();
-  const auto whole = tokenize(absl::StrCat(question, " ", number));
-  if (!whole.ok()) return whole.status();
-  const auto part = std::ranges::mismatch(*whole, *alone).in1;
+  const absl::StatusOr<QuestionTokens> question =
+      TokenizeQuestion(tokenize, NeedleQuestion(named.name), named.number);
+  if (!question.ok()) return question.status();
+  const auto answer = question->tokens.begin() + static_cast<std::ptrdiff_t>(question->answer);
   return Needle{.statement = *std::move(statement),
-                .question = {whole->begin(), part},
-                .answer = {part, whole->end()}};
+                .question = {question->tokens.begin(), answer},
+                .answer = {answer, question->tokens.end()}};
 }
 
 NeedleWindow MakeNeedleWindow(std::span<const int32_t> text, std::span<const PlacedNeedle> needles,

@@ -5,13 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "calibration/needles/needle_text.h"
 
 namespace eta {
 
@@ -36,14 +34,10 @@ struct NeedleWindow {
   double depth = 0.0;           // of that one, in the text around it: 0..1
 };
 
-// Ids of a text, without a begin-of-text token in front.
-using TokenizeText = std::function<absl::StatusOr<std::vector<int32_t>>(std::string_view)>;
-
-// A sentence that gives `name` its number, and the question for it. The answer begins where the
+// The sentence that gives a name its number, and the question for it. The answer begins where the
 // tokens of both part from those of the question alone: either may be empty, if the tokenizer has
 // it so.
-absl::StatusOr<Needle> SentenceNeedle(const std::string& name, const std::string& number,
-                                      const TokenizeText& tokenize);
+absl::StatusOr<Needle> SentenceNeedle(const NamedNumber& named, const TokenizeText& tokenize);
 
 // `text` with the needles in it, in the order of their places, then the question for `asked`, one
 // of them, and its answer. `bos_id` comes first; -1: nothing does.

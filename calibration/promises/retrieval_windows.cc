@@ -121,7 +121,7 @@ std::vector<Needles> NeedlesOfSentences(const RetrievalOptions& options) {
     for (int i = 0; i < NeedlesOf(w); ++i) {
       const double draw = UniformDraw(~seed, static_cast<uint64_t>(i));
       const int number = 1'000'000 + static_cast<int>(9e6 * draw);  // seven digits
-      absl::StatusOr<Needle> needle = SentenceNeedle(deck.Draw(), absl::StrCat(number), tokenize);
+      absl::StatusOr<Needle> needle = SentenceNeedle({deck.Draw(), absl::StrCat(number)}, tokenize);
       if (!needle.ok() || needle->question.empty() || needle->answer.empty()) return {};
       needles.push_back(*std::move(needle));
     }

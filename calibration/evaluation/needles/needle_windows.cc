@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,21 +14,7 @@
 namespace eta {
 namespace {
 
-constexpr const char* kAdjectives[] = {"silver", "quiet",  "crimson", "hollow",
-                                       "golden", "narrow", "distant", "frozen",
-                                       "gentle", "broken", "amber",   "hidden"};
-constexpr const char* kNouns[] = {"harbor", "meadow", "lantern", "bridge", "orchard", "canyon",
-                                  "mirror", "anchor", "garden",  "tunnel", "feather", "island"};
-constexpr uint64_t kNames = std::size(kAdjectives) * std::size(kNouns);
-static_assert(kNames >= kMaxNeedles);
-
-// A needle goes to the end of a sentence, if one ends so many tokens before its place.
-constexpr size_t kSentenceReach = 64;
-
-struct NamedNumber {
-  std::string name;
-  std::string number;  // seven digits
-};
+static_assert(kNeedleNames >= kMaxNeedles);
 
 // Draws names, each once, and numbers.
 class NumberMaker {
@@ -41,12 +25,10 @@ class NumberMaker {
     std::vector<uint64_t> taken;
     std::vector<NamedNumber> numbers;
     while (numbers.size() < static_cast<size_t>(count)) {
-      const uint64_t name = Below(kNames);
+      const uint64_t name = Below(kNeedleNames);
       if (std::ranges::find(taken, name) != taken.end()) continue;
       taken.push_back(name);
-      numbers.push_back({absl::StrCat(kAdjectives[name % std::size(kAdjectives)], " ",
-                                      kNouns[name / std::size(kAdjectives)]),
-                         absl::StrCat(1000000 + Below(9000000))});
+      numbers.push_back({NeedleName(name), NeedleNumber(Below(kNeedleNumbers))});
     }
     return numbers;
   }
@@ -81,7 +63,7 @@ class WindowMaker {
       const double depth =
           &needle == &asked ? asked_depth : (static_cast<double>(placed.size()) + 0.5) * step;
       const auto wanted = static_cast<size_t>(depth * static_cast<double>(filler.size()));
-      done = std::max(done, SentenceEnd(filler, wanted));
+      done = std::max(done, SentenceEnd(tokenizer_, filler, wanted));
       placed.push_back({done, &needle});
     }
     return MakeNeedleWindow(filler, placed, asked, tokenizer_.bos_id());
@@ -89,12 +71,9 @@ class WindowMaker {
 
  private:
   absl::StatusOr<std::vector<Needle>> Needles() {
-    const auto tokenize = [this](std::string_view text) {
-      return tokenizer_.Encode(text, /*add_bos=*/false);
-    };
     std::vector<Needle> needles;
     for (const NamedNumber& drawn : numbers_.Draw(options_.keys)) {
-      absl::StatusOr<Needle> needle = SentenceNeedle(drawn.name, drawn.number, tokenize);
+      absl::StatusOr<Needle> needle = SentenceNeedle(drawn, TokenizeBy(tokenizer_));
       if (!needle.ok()) return needle.status();
       needles.push_back(*std::move(needle));
     }
@@ -122,15 +101,6 @@ class WindowMaker {
       at_ = end;
     }
     return filler;
-  }
-
-  // The nearest place at or before `place` where a sentence or a line has ended; else `place`.
-  size_t SentenceEnd(const std::vector<int32_t>& filler, size_t place) const {
-    for (size_t back = 0; back < std::min(place, kSentenceReach); ++back) {
-      const std::string_view piece = tokenizer_.PieceBytes(filler[place - back - 1]);
-      if (piece.ends_with('.') || piece.ends_with('\n')) return place - back;
-    }
-    return place;
   }
 
   std::vector<int32_t> text_;
