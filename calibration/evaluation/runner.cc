@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/tensor_source.h"
 
 namespace eta {
 
 absl::StatusOr<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(
-    const Checkpoint& checkpoint, Backend& backend, const RunnerOptions& options) {
+    const TensorSource& checkpoint, Backend& backend, const RunnerOptions& options) {
   absl::StatusOr<std::unique_ptr<Model>> model =
       Model::Load(checkpoint, backend,
                   {.weights = options.weights,

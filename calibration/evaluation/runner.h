@@ -17,7 +17,7 @@
 
 namespace eta {
 
-class Checkpoint;
+class TensorSource;
 
 struct RunnerOptions {
   KvGeometry geometry;
@@ -51,7 +51,7 @@ struct RunnerStep {
 
 class SequenceRunner {
  public:
-  static absl::StatusOr<std::unique_ptr<SequenceRunner>> Create(const Checkpoint& checkpoint,
+  static absl::StatusOr<std::unique_ptr<SequenceRunner>> Create(const TensorSource& checkpoint,
                                                                 Backend& backend,
                                                                 const RunnerOptions& options);
 

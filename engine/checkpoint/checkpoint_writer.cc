@@ -67,22 +67,23 @@ absl::Status WriteText(const std::string& path, std::string_view text) {
   return absl::ErrnoToStatus(errno, absl::StrCat("file ", Quoted(name), " cannot be written"));
 }
 
-absl::Status WriteTexts(const Checkpoint& checkpoint, const std::string& folder) {
-  RETURN_IF_ERROR(WriteText(folder + "/config.json", checkpoint.config_json()));
-  const TokenizerFiles& tokenizer = checkpoint.tokenizer_files();
+absl::Status WriteTexts(const std::string& config_json, const CheckpointTexts& contents,
+                        const std::string& folder) {
+  RETURN_IF_ERROR(WriteText(folder + "/config.json", config_json));
+  const TokenizerFiles& tokenizer = contents.tokenizer;
   const std::pair<const char*, const std::optional<std::string>*> texts[] = {
       {"tokenizer.json", &tokenizer.tokenizer_json},
       {"tokenizer.model", &tokenizer.sentencepiece_model},
       {"tokenizer_config.json", &tokenizer.tokenizer_config_json},
-      {"chat_template.jinja", &checkpoint.chat_template()},
-      {"generation_config.json", &checkpoint.generation_config_json()}};
+      {"chat_template.jinja", &tokenizer.chat_template},
+      {"generation_config.json", &contents.generation_config_json}};
   for (const auto& [name, text] : texts) {
     if (*text) RETURN_IF_ERROR(WriteText(absl::StrCat(folder, "/", name), **text));
   }
   return absl::OkStatus();
 }
 
-absl::Status WriteWeights(const Checkpoint& checkpoint, const std::string& path,
+absl::Status WriteWeights(const TensorSource& checkpoint, const std::string& path,
                           std::optional<DType> dtype) {
   const auto written_as = [&](const TensorInfo& info) {
     return dtype && IsFloat(info.dtype) ? *dtype : info.dtype;
@@ -112,10 +113,18 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::string& path,
 
 absl::Status WriteCheckpoint(const Checkpoint& checkpoint, const std::string& folder,
                              std::optional<DType> dtype) {
+  return WriteCheckpoint(checkpoint,
+                         {.tokenizer = checkpoint.tokenizer_files(),
+                          .generation_config_json = checkpoint.generation_config_json()},
+                         folder, dtype, /*replace=*/false);
+}
+
+absl::Status WriteCheckpoint(const TensorSource& tensors, const CheckpointTexts& texts,
+                             const std::string& folder, std::optional<DType> dtype, bool replace) {
   std::error_code error;
   const fs::path target = fs::absolute(folder, error).lexically_normal();
   const std::string name = target.has_filename() ? target.string() : target.parent_path().string();
-  if (fs::exists(fs::symlink_status(name, error)) &&
+  if (!replace && fs::exists(fs::symlink_status(name, error)) &&
       !(fs::is_directory(name, error) && fs::is_empty(name, error))) {
     return absl::AlreadyExistsError("the folder to write is there and is not empty");
   }
@@ -124,9 +133,10 @@ absl::Status WriteCheckpoint(const Checkpoint& checkpoint, const std::string& fo
     return absl::ErrnoToStatus(errno, "the folder cannot be made");
   }
   absl::Cleanup remove = [&partial, &error] { fs::remove_all(partial, error); };
-  RETURN_IF_ERROR(WriteTexts(checkpoint, partial));
-  RETURN_IF_ERROR(WriteWeights(checkpoint, partial + "/model.safetensors", dtype));
+  RETURN_IF_ERROR(WriteTexts(tensors.config_json(), texts, partial));
+  RETURN_IF_ERROR(WriteWeights(tensors, partial + "/model.safetensors", dtype));
   RETURN_IF_ERROR(Sync(partial));
+  if (replace) fs::remove_all(name, error);
   if (rename(partial.c_str(), name.c_str()) != 0) {
     return absl::ErrnoToStatus(errno, "the folder cannot be put in place");
   }

@@ -18,4 +18,15 @@ namespace eta {
 absl::Status WriteCheckpoint(const Checkpoint& checkpoint, const std::string& folder,
                              std::optional<DType> dtype);
 
+// What else stands in a model's folder, beside config and weights.
+struct CheckpointTexts {
+  TokenizerFiles tokenizer;
+  std::optional<std::string> generation_config_json;
+};
+
+// The same for tensors from anywhere. `folder` becomes the one that is described, and may be there
+// before only if `replace`: then it is removed once the new one is whole.
+absl::Status WriteCheckpoint(const TensorSource& tensors, const CheckpointTexts& texts,
+                             const std::string& folder, std::optional<DType> dtype, bool replace);
+
 }  // namespace eta

@@ -6,10 +6,30 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/evaluation/runner.h"
+#include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/model/index_metric.h"
+#include "engine/model/rope_base.h"
 
 namespace eta {
+namespace {
+
+// Runs a window through the model as a prompt.
+absl::Status Feed(SequenceRunner& runner, std::span<const int32_t> tokens) {
+  RETURN_IF_ERROR(runner.Begin(
+      {.attention = {.uniform_floor = false, .admit_all = true},
+       .rope_theta = RopeTheta(runner.config(), static_cast<int64_t>(tokens.size()))}));
+  const auto step = static_cast<size_t>(runner.max_rows());
+  for (size_t begin = 0; begin < tokens.size(); begin += step) {
+    const size_t count = std::min(step, tokens.size() - begin);
+    RETURN_IF_ERROR(
+        runner.Run({.tokens = tokens.subspan(begin, count), .kind = RowKind::kPrefill}));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 MomentBackend::MomentBackend(std::shared_ptr<Backend> backend, const ModelConfig& config)
     : ForwardingBackend(std::move(backend)),
@@ -106,6 +126,30 @@ absl::Status WriteIndexMetric(const MomentBackend& moments, const ModelConfig& c
         DType::kFloat32, shape, std::as_bytes(std::span(values[i]))};
   }
   return WriteSafetensors(path, {{"rows", absl::StrCat(moments.rows())}}, tensors);
+}
+
+absl::Status MeasureIndexMetric(const TensorSource& model,
+                                std::span<const std::vector<int32_t>> windows,
+                                const IndexMetricRun& run, const std::string& path) {
+  const absl::StatusOr<ModelConfig> config = ParseModelConfig(model.config_json());
+  if (!config.ok()) return config.status();
+  absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend(run.backend);
+  if (!made.ok()) return made.status();
+  MomentBackend moments(std::shared_ptr<Backend>(*std::move(made)), *config);
+  KvGeometry geometry = MakeKvGeometry(*config, DType::kFloat32);
+  geometry.index = IndexKind::kMoment;  // no record is read
+  geometry.index_dtype = DType::kFloat16;
+  size_t longest = 1;
+  for (const auto& window : windows) longest = std::max(longest, window.size());
+  const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = SequenceRunner::Create(
+      model, moments, {.geometry = geometry, .max_context = static_cast<int32_t>(longest)});
+  if (!runner.ok()) return runner.status();
+  int64_t done = 0;
+  for (const std::vector<int32_t>& window : windows) {
+    RETURN_IF_ERROR(Feed(**runner, std::span(window).first(window.size() - 1)));
+    if (run.progress) run.progress(++done, static_cast<int64_t>(windows.size()));
+  }
+  return WriteIndexMetric(moments, *config, path);
 }
 
 }  // namespace eta

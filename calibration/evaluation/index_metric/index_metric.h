@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/tensor_source.h"
 #include "engine/model/model_config.h"
 #include "kernels/forwarding_backend.h"
 
@@ -51,5 +53,16 @@ class MomentBackend : public ForwardingBackend {
 // if no row was seen or a sum is not finite.
 absl::Status WriteIndexMetric(const MomentBackend& moments, const ModelConfig& config,
                               const std::string& path);
+
+struct IndexMetricRun {
+  BackendOptions backend;                                     // reference or cpu
+  std::function<void(int64_t done, int64_t total)> progress;  // windows; may be empty
+};
+
+// Runs windows, [context + 1] tokens each, through the model as prompts and writes what they say.
+// Errors of the backend, the model and WriteIndexMetric.
+absl::Status MeasureIndexMetric(const TensorSource& model,
+                                std::span<const std::vector<int32_t>> windows,
+                                const IndexMetricRun& run, const std::string& path);
 
 }  // namespace eta

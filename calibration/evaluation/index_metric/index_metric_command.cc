@@ -17,7 +17,6 @@
 #include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/rope_base.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -84,14 +83,6 @@ absl::StatusOr<std::string> IndexMetricCommand::Path() const {
   return path;
 }
 
-// Runs a window through the model as a prompt.
-absl::Status Feed(SequenceRunner& runner, std::span<const int32_t> tokens) {
-  RETURN_IF_ERROR(runner.Begin(
-      {.attention = {.uniform_floor = false, .admit_all = true},
-       .rope_theta = RopeTheta(runner.config(), static_cast<int64_t>(tokens.size()))}));
-  return runner.RunPrompt(tokens);
-}
-
 absl::Status IndexMetricCommand::Run() const {
   const absl::StatusOr<std::string> path = Path();
   if (!path.ok()) return path.status();
@@ -112,21 +103,12 @@ absl::Status IndexMetricCommand::Run() const {
     for (auto& window : *cut) all.push_back(std::move(window));
     RETURN_IF_ERROR(CheckTextTokens(all.size() * (static_cast<size_t>(context) + 1)));
   }
-  absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend(backend);
-  if (!made.ok()) return made.status();
-  MomentBackend moments(std::shared_ptr<Backend>(*std::move(made)), *config);
-  KvGeometry geometry = MakeKvGeometry(*config, DType::kFloat32);
-  geometry.index = IndexKind::kMoment;  // no record is read
-  geometry.index_dtype = DType::kFloat16;
-  const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner =
-      SequenceRunner::Create(*checkpoint, moments, {.geometry = geometry, .max_context = context});
-  if (!runner.ok()) return runner.status();
   ProgressBar bar;
-  for (size_t i = 0; i < all.size(); ++i) {
-    RETURN_IF_ERROR(Feed(**runner, std::span(all[i]).first(static_cast<size_t>(context))));
-    bar.Show(static_cast<int64_t>(i) + 1, static_cast<int64_t>(all.size()));
-  }
-  RETURN_IF_ERROR(WriteIndexMetric(moments, *config, *path));
+  RETURN_IF_ERROR(MeasureIndexMetric(
+      *checkpoint, all,
+      {.backend = backend,
+       .progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); }},
+      *path));
   std::printf("%s: %zu windows of %d tokens\n", path->c_str(), all.size(), context);
   return absl::OkStatus();
 }
