@@ -139,6 +139,20 @@ void ReadGate(ConfigFields& fields, const ModelFamily& family, ModelConfig& conf
   config.beta = fields.Float("eta_beta", 1e-3, 1000.0);
 }
 
+// The family that `family` was adapted from, with a predictor: eta_family, where it is named.
+ModelFamily ReadAdaptedFamily(ConfigFields& fields, const ModelFamily& family) {
+  if (!family.has_predictor || fields.Find("eta_family") == nullptr) return family;
+  const std::string name = fields.String("eta_family", "");
+  const ModelFamily* original = FindModelFamily(name);
+  if (original == nullptr || original->has_predictor) {
+    fields.Unsupported("eta_family", Quoted(name) + " is not a family that can be adapted");
+    return family;
+  }
+  ModelFamily adapted = *original;
+  adapted.has_predictor = true;
+  return adapted;
+}
+
 // Whether a field has the second of two words; absent: as `other` says.
 bool IsOther(ConfigFields& fields, const char* field, const char* one, const char* other,
              bool absent) {
@@ -182,25 +196,26 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
 
   ConfigFields fields(json);
   const std::string model_type = fields.String("model_type", "");
-  const ModelFamily* family = FindModelFamily(model_type);
+  const ModelFamily* named = FindModelFamily(model_type);
   if (!fields.status().ok()) return fields.status();
-  if (family == nullptr) {
+  if (named == nullptr) {
     return UnsupportedConfig(
         "model_type",
         absl::StrCat(Quoted(model_type), " is not supported, only ", KnownModelTypes()));
   }
+  const ModelFamily family = ReadAdaptedFamily(fields, *named);
   ModelConfig config;
-  ReadGate(fields, *family, config);
+  ReadGate(fields, family, config);
   ReadAttentionDefaults(fields, config);
   RefuseUnsupported(fields);
   config.vocab_size = fields.Int("vocab_size", 1, 1 << 20);
   config.model_dim = fields.Int("hidden_size", 1, 65536);
   config.ffn_dim = fields.Int("intermediate_size", 1, 262144);
   config.num_layers = fields.Int("num_hidden_layers", 1, 512);
-  ReadHeads(fields, *family, config);
-  ReadBiases(fields, family->biases, config);
-  config.head_norms = family->head_norms;
-  ReadWindow(fields, *family, config);
+  ReadHeads(fields, family, config);
+  ReadBiases(fields, family.biases, config);
+  config.head_norms = family.head_norms;
+  ReadWindow(fields, family, config);
   config.norm_eps = fields.Float("rms_norm_eps", 1e-12, 0.1);
   // Yarn's ramp is computed from head_dim.
   if (fields.status().ok()) ReadRope(fields, config);

@@ -337,6 +337,9 @@ const Damage kDamages[] = {
        files.Configure({{"model_type", "mistral"}, {"attention_bias", true}});
      },
      "config.json: attention_bias true is not supported"},
+    {"AnAdaptedFamilyThatIsNone",
+     [](const ModelFiles& files) { files.Configure({{"eta_family", "eta"}}); },
+     "config.json: eta_family 'eta' is not a family that can be adapted"},
     {"AHeadThatTurnsInPart",
      [](const ModelFiles& files) { files.Configure({{"partial_rotary_factor", 0.5}}); },
      "config.json: partial_rotary_factor is not supported"},

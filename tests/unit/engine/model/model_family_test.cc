@@ -58,6 +58,28 @@ TEST(ModelFamily, OnlyEtaPredictsThresholds) {
   }
 }
 
+// What eta-train adapt writes: a gate and a predictor, and what the family has besides.
+TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    const Json original = {{"sliding_window", nullptr}, {"head_dim", 64}};
+    const auto before = Parse(type, original);
+    Json fields = original;
+    fields.update({{"eta_beta", 5.0}, {"eta_family", type}});
+    const auto config = Parse("eta", fields);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_TRUE(config->has_predictor) << type;
+    EXPECT_EQ(config->gate, Gate::kSilu) << type;
+    EXPECT_EQ(config->qkv_bias, before->qkv_bias) << type;
+    EXPECT_EQ(config->head_norms, before->head_norms) << type;
+  }
+  for (const char* type : {"eta", "gpt2", ""}) {
+    ExpectRefused(Parse("eta", {{"eta_beta", 5.0}, {"eta_family", type}}),
+                  absl::StatusCode::kUnimplemented, "eta_family");
+  }
+  // It means nothing in a model that predicts no thresholds.
+  EXPECT_TRUE(Parse("qwen2", {{"eta_family", "gpt2"}}).ok());
+}
+
 // SmolLM2-135M-Instruct's, the fields that are read.
 TEST(ModelFamily, SmolLM2IsALlama) {
   const auto config = ParseModelConfig(R"({"architectures":["LlamaForCausalLM"],
