@@ -1,0 +1,129 @@
+#include "training/data/retrieval_sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/evaluation/needles/needle_text.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace eta::training {
+namespace {
+
+constexpr int kMostKeys = 16;
+// Tasks take at most this share of a sequence; the rest is text.
+constexpr size_t kTextToTask = 2;
+
+// Fills a sequence from its front.
+class SequenceWriter {
+ public:
+  SequenceWriter(std::span<int32_t> tokens, std::span<uint8_t> answers)
+      : tokens_(tokens), answers_(answers) {
+    std::ranges::fill(answers_, uint8_t{0});
+  }
+
+  void Add(int32_t token) { tokens_[at_++] = token; }
+  void Add(std::span<const int32_t> tokens) {
+    std::ranges::copy(tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(at_));
+    at_ += tokens.size();
+  }
+  void Add(const QuestionTokens& question) {
+    const std::span<const int32_t> tokens(question.tokens);
+    Add(tokens.first(question.answer));
+    const std::span<const int32_t> answer = tokens.subspan(question.answer);
+    std::ranges::fill(answers_.subspan(at_ - 1, answer.size()), uint8_t{1});
+    Add(answer);
+  }
+
+ private:
+  std::span<int32_t> tokens_;
+  std::span<uint8_t> answers_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+struct RetrievalSequences::Parts {
+  std::vector<std::vector<int32_t>> sentences;
+  std::vector<QuestionTokens> questions;
+  size_t tokens = 0;  // of all of them, and what begins and ends the sequence
+};
+
+absl::StatusOr<RetrievalSequences::Parts> RetrievalSequences::Tokenize(
+    const RetrievalTask& task) const {
+  Parts parts;
+  parts.tokens = (tokenizer_.bos_id() >= 0 ? 1 : 0) + (tokenizer_.eos_ids().empty() ? 0 : 1);
+  for (const std::string& sentence : task.sentences) {
+    auto tokens = tokenizer_.Encode(sentence, /*add_bos=*/false);
+    if (!tokens.ok()) return tokens.status();
+    parts.tokens += tokens->size();
+    parts.sentences.push_back(*std::move(tokens));
+  }
+  for (const RetrievalQuestion& question : task.questions) {
+    auto tokens = TokenizeQuestion(tokenizer_, question.question, question.answer);
+    if (!tokens.ok()) return tokens.status();
+    parts.tokens += tokens->tokens.size();
+    parts.questions.push_back(*std::move(tokens));
+  }
+  return parts;
+}
+
+absl::StatusOr<RetrievalSequences> RetrievalSequences::Create(const TokenCorpus& corpus,
+                                                              const Tokenizer& tokenizer,
+                                                              size_t length, uint64_t seed) {
+  RetrievalSequences made(corpus, tokenizer, length, seed);
+  // As many keys as the sequence has room for; the kinds are tried with every number of them.
+  for (int keys = 2; keys <= kMostKeys; ++keys) {
+    for (int kind = 0; kind < kRetrievalKinds; ++kind) {
+      Draws draws(seed, DrawPurpose::kRetrieval, ~uint64_t{0});
+      RetrievalTask task = MakeRetrievalTask(static_cast<RetrievalKind>(kind), 2, draws);
+      task.sentences.resize(std::max<size_t>(task.sentences.size(), static_cast<size_t>(keys)),
+                            task.sentences.front());
+      task.questions.resize(4, task.questions.front());
+      const absl::StatusOr<Parts> parts = made.Tokenize(task);
+      if (!parts.ok()) return parts.status();
+      if (parts->tokens <= length / kTextToTask) continue;
+      if (keys > 2) return made;
+      return InvalidField("retrieval",
+                          absl::StrCat("its tasks take up to ", parts->tokens,
+                                       " tokens; sequences must have twice as many, not ", length));
+    }
+    made.most_keys_ = keys;
+  }
+  return made;
+}
+
+absl::Status RetrievalSequences::Make(uint64_t number, std::span<int32_t> tokens,
+                                      std::span<uint8_t> answers) const {
+  Draws draws(seed_, DrawPurpose::kRetrieval, number);
+  const auto kind = static_cast<RetrievalKind>(number % kRetrievalKinds);
+  const absl::StatusOr<Parts> parts = Tokenize(MakeRetrievalTask(kind, most_keys_, draws));
+  if (!parts.ok()) return parts.status();
+  // Numbers differ in their tokens: a task may be longer than those that were tried.
+  if (parts->tokens >= length_) return absl::InternalError("retrieval: a task is too long");
+  std::vector<int32_t> text(length_ - parts->tokens);
+  RETURN_IF_ERROR(corpus_.Read(draws.Below(corpus_.tokens() - text.size() + 1), text));
+
+  std::vector<size_t> places;
+  for (size_t i = 0; i < parts->sentences.size(); ++i) {
+    places.push_back(
+        SentenceEnd(tokenizer_, text, static_cast<size_t>(draws.Below(text.size() + 1))));
+  }
+  std::ranges::sort(places);
+  SequenceWriter writer(tokens, answers);
+  if (tokenizer_.bos_id() >= 0) writer.Add(tokenizer_.bos_id());
+  size_t done = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    writer.Add(std::span(text).subspan(done, places[i] - done));
+    writer.Add(parts->sentences[i]);
+    done = places[i];
+  }
+  writer.Add(std::span(text).subspan(done));
+  for (const QuestionTokens& question : parts->questions) writer.Add(question);
+  if (!tokenizer_.eos_ids().empty()) writer.Add(tokenizer_.eos_ids().front());
+  return absl::OkStatus();
+}
+
+}  // namespace eta::training
