@@ -1,0 +1,101 @@
+// What a run tells: the line, the log, the curves.
+#include <cmath>
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/base/temp_folder.h"
+#include "training/progress/curves.h"
+#include "training/progress/progress_line.h"
+#include "training/progress/run_log.h"
+
+namespace eta::training {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+StepRecord Step(int64_t step) {
+  return {.step = step,
+          .tokens = step * 1000,
+          .seconds = 0.5 * static_cast<double>(step),
+          .tokens_per_second = 2000.0,
+          .loss = 4.0 / static_cast<double>(step),
+          .head_density = 0.75};
+}
+
+TEST(ProgressText, SaysHowFarAndHowLong) {
+  StepRecord record = Step(100);
+  record.tokens_per_second = 812'345.0;
+  record.skipped_steps = 2;
+  EXPECT_EQ(ProgressText(record, 700),
+            "step 100 of 700: loss 0.0400, heads 0.750, 812K tokens/s, 2 skipped, 1 s left");
+  const EvaluationRecord evaluation = {.step = 100,
+                                       .full_perplexity = 12.0,
+                                       .sparse_perplexity = 12.06,
+                                       .head_density = 0.2,
+                                       .union_density = 0.25,
+                                       .needles = 12,
+                                       .full_hits = 12,
+                                       .sparse_hits = 11};
+  EXPECT_EQ(
+      EvaluationText(evaluation),
+      "step 100: held-out perplexity 12.0000 full, 12.0600 sparse (+0.50 %), density 0.200 by "
+      "head, 0.250 union, needles 12 and 11 of 12");
+}
+
+TEST(RunLog, GoesOnWithoutWhatCameAfterTheCheckpoint) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/log.jsonl";
+  RunHistory history;
+  {
+    auto log = RunLog::Open(path, 0, history);
+    ASSERT_TRUE(log.ok()) << log.status();
+    for (int64_t step = 1; step <= 6; ++step) {
+      ASSERT_TRUE(log->Append(StepLine(Step(step))).ok());
+      if (step % 2 == 0) {
+        ASSERT_TRUE(log->Append(EvaluationLine({.step = step, .full_perplexity = 9.0})).ok());
+      }
+    }
+    ASSERT_TRUE(log->Append("{\"event\":\"step\",\"st").ok());  // killed in the middle of a line
+  }
+  auto resumed = RunLog::Open(path, 4, history);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_THAT(history.steps, SizeIs(4));
+  EXPECT_THAT(history.evaluations, SizeIs(2));
+  EXPECT_EQ(history.steps[3].loss, 1.0);
+  ASSERT_TRUE(resumed->Append(StepLine(Step(5))).ok());
+  const std::string text = ReadFile(path);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 7);
+  EXPECT_TRUE(ParseRunLog(text, 100).ok());
+  ASSERT_TRUE(RunLog::Open(path, 0, history).ok());
+  EXPECT_EQ(ReadFile(path), "") << "a new run";
+}
+
+TEST(RunLog, LinesOfSomethingElseAreNamed) {
+  for (const char* line : {"text", "{}", "{\"event\":\"other\"}", "{\"event\":\"step\"}",
+                           "{\"event\":\"evaluation\",\"step\":-1}", "[1]"}) {
+    const auto log = ParseRunLog(StepLine(Step(1)) + line + "\n", 10);
+    EXPECT_TRUE(absl::IsInvalidArgument(log.status())) << line;
+    EXPECT_THAT(std::string(log.status().message()), HasSubstr("log: line 2"));
+  }
+}
+
+TEST(Curves, DrawsWhatThereIs) {
+  RunHistory history;
+  EXPECT_THAT(SvgCurves(history, "empty"), HasSubstr("</svg>"));
+  for (int64_t step = 1; step <= 5000; ++step) history.steps.push_back(Step(step));
+  history.steps[10].loss = NAN;
+  history.evaluations.push_back(
+      {.step = 5000, .full_perplexity = 9.0, .sparse_perplexity = 9.1, .union_density = 0.3});
+  const std::string svg = SvgCurves(history, "a <run> & more");
+  EXPECT_THAT(svg,
+              AllOf(HasSubstr("a &lt;run&gt; &amp; more"), HasSubstr("mean gate"),
+                    HasSubstr("decoded, union"), Not(HasSubstr("nan")), Not(HasSubstr("answers"))));
+  EXPECT_LT(svg.size(), 40'000u) << "many steps are thinned";
+}
+
+}  // namespace
+}  // namespace eta::training
