@@ -1,0 +1,150 @@
+#include "training/evaluation/held_out.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/evaluation/attention/evaluated_attention.h"
+#include "calibration/evaluation/needles/needle_evaluation.h"
+#include "calibration/evaluation/perplexity/perplexity.h"
+#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/text/text_source.h"
+#include "calibration/evaluation/text/windows.h"
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/kv_cache.h"
+#include "engine/request/request_validation.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace eta::training {
+namespace {
+
+std::string FileName(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+// Full attention, and the server's default where the model has thresholds.
+std::vector<EvaluatedAttention> Attentions(const ModelConfig& config, bool sparse) {
+  std::vector<EvaluatedAttention> attentions = {
+      {.name = "full",
+       .options = {.uniform_floor = false, .admit_all = true},
+       .profile = nullptr,
+       .temper_special = config.temper_special}};
+  if (!sparse) return attentions;
+  const ResolvedAttention resolved = ResolveAttention({.mode = AttentionMode::kDynamic}, config);
+  attentions.push_back({.name = "dynamic",
+                        .options = resolved.options,
+                        .profile = nullptr,
+                        .temper_special = resolved.temper_special});
+  return attentions;
+}
+
+HeldOutScore ScoreOf(const std::string& text, std::span<const AttentionScore> scores) {
+  HeldOutScore score;
+  score.text = text;
+  score.full_perplexity = std::exp(scores[0].loss.mean);
+  if (scores.size() > 1) {
+    score.sparse_perplexity = std::exp(scores[1].loss.mean);
+    score.head_density = scores[1].head_density;
+    score.union_density = scores[1].union_density;
+  }
+  return score;
+}
+
+HeldOutScore MeanOf(std::span<const HeldOutScore> scores) {
+  HeldOutScore mean;
+  mean.head_density = 0.0;
+  mean.union_density = 0.0;
+  const auto count = static_cast<double>(scores.size());
+  double full = 0.0;
+  double sparse = 0.0;
+  for (const HeldOutScore& score : scores) {
+    full += std::log(score.full_perplexity) / count;
+    sparse += score.sparse_perplexity > 0.0 ? std::log(score.sparse_perplexity) / count : 0.0;
+    mean.head_density += score.head_density / count;
+    mean.union_density += score.union_density / count;
+  }
+  mean.full_perplexity = std::exp(full);
+  mean.sparse_perplexity = scores.front().sparse_perplexity > 0.0 ? std::exp(sparse) : 0.0;
+  return mean;
+}
+
+int32_t Hits(const NeedleScore& score) {
+  return static_cast<int32_t>(std::ranges::count(score.hits, true));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HeldOut>> HeldOut::Create(const HeldOutOptions& options,
+                                                         const Tokenizer& tokenizer) {
+  std::unique_ptr<HeldOut> held_out(new HeldOut(options, tokenizer));
+  RETURN_IF_ERROR(held_out->Cut());
+  return held_out;
+}
+
+absl::Status HeldOut::Cut() {
+  for (const std::string& text : options_.texts) {
+    const absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text);
+    if (!source.ok()) return source.status();
+    absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
+        ReadWindows(**source, tokenizer_, options_.context, options_.windows);
+    if (!cut.ok()) {
+      return InvalidField("held_out", absl::StrCat(Quoted(FileName(text)), ": ",
+                                                   std::string(cut.status().message())));
+    }
+    std::ranges::move(*cut, std::back_inserter(windows_));
+    begins_.push_back(windows_.size());
+  }
+  if (options_.needles == 0) return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<TextSource>> source =
+      TextSource::Open(options_.texts.front());
+  if (!source.ok()) return source.status();
+  absl::StatusOr<std::vector<NeedleWindow>> needles = MakeNeedleWindows(
+      **source, tokenizer_, {.context = options_.context, .windows = options_.needles});
+  if (!needles.ok()) return needles.status();
+  needles_ = *std::move(needles);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HeldOutResult> HeldOut::Measure(
+    const TensorSource& model, bool full_only,
+    const std::function<void(int64_t done, int64_t total)>& progress) const {
+  const absl::StatusOr<ModelConfig> config = ParseModelConfig(model.config_json());
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(options_.backend);
+  if (!backend.ok()) return backend.status();
+  const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = SequenceRunner::Create(
+      model, **backend,
+      {.geometry = MakeKvGeometry(*config, DType::kFloat16), .max_context = options_.context});
+  if (!runner.ok()) return runner.status();
+
+  HeldOutResult result;
+  result.sparse = config->has_predictor && !full_only;
+  const std::vector<EvaluatedAttention> attentions = Attentions(*config, result.sparse);
+  for (size_t i = 0; i < options_.texts.size(); ++i) {
+    const auto windows = std::span(windows_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
+    const absl::StatusOr<std::vector<AttentionScore>> scores =
+        EvaluatePerplexity(**runner, windows, attentions,
+                           {.prefill = prefill(),
+                            .recall = false,
+                            .special_ids = tokenizer_.special_ids(),
+                            .progress = progress});
+    if (!scores.ok()) return scores.status();
+    result.texts.push_back(ScoreOf(FileName(options_.texts[i]), *scores));
+  }
+  result.all = MeanOf(result.texts);
+  if (needles_.empty()) return result;
+  const absl::StatusOr<std::vector<NeedleScore>> needles =
+      EvaluateNeedles(**runner, needles_, attentions,
+                      {.special_ids = tokenizer_.special_ids(), .progress = progress});
+  if (!needles.ok()) return needles.status();
+  result.needles = static_cast<int32_t>(needles_.size());
+  result.full_hits = Hits(needles->front());
+  result.sparse_hits = result.sparse ? Hits(needles->back()) : 0;
+  return result;
+}
+
+}  // namespace eta::training

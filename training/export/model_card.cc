@@ -1,0 +1,83 @@
+#include "training/export/model_card.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace eta::training {
+namespace {
+
+std::string Row(const HeldOutScore& score, const HeldOutScore* dense, bool sparse) {
+  std::string row = absl::StrCat("| ", score.text.empty() ? "**all**" : score.text, " | ");
+  if (dense != nullptr) absl::StrAppendFormat(&row, "%.3f | ", dense->full_perplexity);
+  absl::StrAppendFormat(&row, "%.3f |", score.full_perplexity);
+  if (!sparse) return row + "\n";
+  absl::StrAppendFormat(&row, " %.3f | %+.2f %% | %.3f | %.3f |\n", score.sparse_perplexity,
+                        100.0 * (score.sparse_perplexity / score.full_perplexity - 1.0),
+                        score.head_density, score.union_density);
+  return row;
+}
+
+std::string Quality(const ModelCard& card) {
+  if (!card.measured) {
+    return "The server does not run this kind of gate, so nothing was measured through it.\n";
+  }
+  const HeldOutResult& measured = *card.measured;
+  std::string text = absl::StrFormat(
+      "Perplexity per token on held-out text, in windows of %d tokens. The first %d of a window "
+      "are "
+      "a prompt; the others decode, and are scored.%s\n\n",
+      card.context, card.prefill,
+      measured.sparse
+          ? " Sparse attention is the server's default. Densities are means over heads, "
+            "layers and positions of what a head attended to and of what was read for "
+            "its group."
+          : "");
+  absl::StrAppend(&text, "| text | ", card.dense ? "original | " : "", "full |",
+                  measured.sparse ? " sparse | to full | head density | union density |" : "",
+                  "\n|---|---|", card.dense ? "---|" : "",
+                  measured.sparse ? "---|---|---|---|" : "", "\n");
+  for (size_t i = 0; i < measured.texts.size(); ++i) {
+    text += Row(measured.texts[i], card.dense ? &card.dense->texts[i] : nullptr, measured.sparse);
+  }
+  text += Row(measured.all, card.dense ? &card.dense->all : nullptr, measured.sparse);
+  if (measured.needles > 0) {
+    absl::StrAppend(&text, "\nNeedles found of ", measured.needles, ": ");
+    if (card.dense) absl::StrAppend(&text, card.dense->full_hits, " by the original, ");
+    absl::StrAppend(&text, measured.full_hits, " with full attention");
+    if (measured.sparse) absl::StrAppend(&text, ", ", measured.sparse_hits, " with sparse");
+    absl::StrAppend(&text, ".\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ModelCardText(const ModelCard& card) {
+  const ModelConfig& config = card.config;
+  std::string text = absl::StrCat("# ", card.name, "\n\n", card.method, "\n\n");
+  absl::StrAppend(&text, "| property | value |\n|---|---|\n");
+  if (!card.original.empty()) absl::StrAppend(&text, "| adapted from | ", card.original, " |\n");
+  absl::StrAppendFormat(&text, "| parameters | %.1fM |\n",
+                        static_cast<double>(card.parameters) / 1e6);
+  absl::StrAppend(&text, "| shape | ", config.num_layers, " layers, width ", config.model_dim, ", ",
+                  config.num_query_heads, " query heads and ", config.num_kv_heads,
+                  " key-value heads of ", config.head_dim, ", SwiGLU ", config.ffn_dim, " |\n");
+  absl::StrAppend(&text, "| vocabulary | ", config.vocab_size, " |\n| context | ",
+                  config.max_context, " |\n");
+  absl::StrAppend(&text, "\n## Training\n\n| what | value |\n|---|---|\n");
+  for (const auto& [name, value] : card.facts) {
+    absl::StrAppend(&text, "| ", name, " | ", value, " |\n");
+  }
+  absl::StrAppend(&text, "| texts |");
+  for (const std::string& name : card.texts) absl::StrAppend(&text, " `", name, "`");
+  absl::StrAppend(&text, " |\n");
+  if (!card.ending.empty()) absl::StrAppend(&text, "\n", card.ending, "\n");
+  absl::StrAppend(&text, "\n## Quality\n\n", Quality(card));
+  absl::StrAppend(
+      &text,
+      "\n## Licence\n\nThe texts that a model was trained on, and the model that it was "
+      "adapted from, have\nlicences of their own. Fill in here what they ask for.\n");
+  return text;
+}
+
+}  // namespace eta::training

@@ -1,0 +1,32 @@
+// README.md of an exported model: what it is, how it was trained and what was measured of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "training/evaluation/held_out.h"
+#include "training/model/model_spec.h"
+
+namespace eta::training {
+
+struct ModelCard {
+  std::string name;      // of the folder
+  std::string original;  // that was adapted; empty: trained from scratch
+  ModelConfig config;
+  int64_t parameters = 0;
+  std::string method;                                      // one sentence
+  std::vector<std::pair<std::string, std::string>> facts;  // of the training, in order
+  std::vector<std::string> texts;                          // that it was trained on
+  int32_t context = 0;                                     // of the measurement
+  int32_t prefill = 0;
+  std::optional<HeldOutResult> measured;  // absent: the server does not run it
+  std::optional<HeldOutResult> dense;     // the original with full attention
+  std::string ending;                     // what ended the training; may be empty
+};
+
+std::string ModelCardText(const ModelCard& card);
+
+}  // namespace eta::training
