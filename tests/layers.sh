@@ -79,7 +79,7 @@ only "only service and tests see prometheus-cpp" '(service|tests)/[^:]*' 'promet
 rule "what is counted, and its page, know no gRPC" 'service/(telemetry|stats/page)/[^:]*' \
   '(grpcpp|grpc|google/(protobuf|rpc)|eta/v1)/'
 rule "nothing outside a backend of training sees its parts" \
-  'training/(model|optimizer|trainer|data|state|progress|export|commands)/[^:]*' \
+  'training/(model|optimizer|trainer|data|state|progress|evaluation|export|adaptation|commands)/[^:]*' \
   'training/(cpu|cuda|reference)/'
 only "only the backends on CUDA and their tests see it" '(kernels/cuda|training/cuda|tests)/[^:]*' \
   '(cuda[A-Za-z_]*\.h|cublas|nccl|cub/)'
@@ -92,7 +92,8 @@ one "only one file sees SentencePiece" 'sentencepiece'
 rooms engine base chat checkpoint model request routing tokenizer intake batching passes
 rooms service log process wire connections telemetry options identity limits calls profiles \
   calibrate generate stats admin health server etactl
-rooms training . reference cpu cuda model optimizer trainer data state progress export commands
+rooms training . reference cpu cuda model optimizer trainer data state progress evaluation export \
+  adaptation commands
 
 if [ "$broken" -eq 0 ]; then echo "layers: in order"; fi
 exit "$broken"

@@ -91,7 +91,7 @@ build() { "${runner[@]}" cmake --build "$@" --parallel "$jobs"; }
 # Highway's sources are read for one instruction set, not for each.
 check_tidy() {
   local files
-  files="^$PWD/(calibration|engine|kernels|service|tests)/.*\.cc\$"
+  files="^$PWD/(calibration|engine|kernels|service|tests|training)/.*\.cc\$"
   local readers
   mapfile -t readers < <(tests/lint/sources.sh --marked untrusted-input | sed "s,.*,^$PWD/&\$,")
   run-clang-tidy -p build -j "$jobs" -quiet -extra-arg=-DHWY_COMPILE_ONLY_STATIC "$files" \

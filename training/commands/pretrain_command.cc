@@ -1,0 +1,225 @@
+// eta-train pretrain: a model from scratch, as in the paper's appendix "Training Details".
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "training/commands/commands.h"
+#include "training/commands/run_flags.h"
+#include "training/commands/tokenizer_folder.h"
+#include "training/commands/training_run.h"
+#include "training/export/exported_config.h"
+
+namespace eta::training {
+namespace {
+
+struct PretrainCommand {
+  RunFlags run;
+  std::string tokenizer;
+  ModelConfig shape;
+  double norm_eps = 1e-5;
+  double rope_theta = 5e5;
+  std::string init;
+  std::string gate = "silu";
+  std::string thresholds = "predicted";
+  bool dense = false;
+  double beta_first = 1.0;
+  double beta_share = 0.7;
+  double sparsity = 0.05;
+  double sparsity_delay = 0.075;
+  double sparsity_ramp = 0.169;
+  double sparsity_final = 1.0;
+
+  PretrainCommand();
+  void Register(CLI::App& command);
+  absl::Status Run();
+
+ private:
+  void RegisterShape(CLI::App& command);
+  absl::StatusOr<ModelSpec> Spec() const;
+  TrainerOptions Trainer() const;
+  std::map<std::string, std::string> Settings() const;
+  absl::Status OpenInit(std::optional<Checkpoint>& checkpoint) const;
+};
+
+// The geometry of eta-27m.
+PretrainCommand::PretrainCommand() {
+  shape.model_dim = 512;
+  shape.ffn_dim = 1408;
+  shape.num_layers = 8;
+  shape.num_query_heads = 8;
+  shape.num_kv_heads = 2;
+  shape.head_dim = 64;
+  shape.tie_word_embeddings = true;
+}
+
+void PretrainCommand::RegisterShape(CLI::App& command) {
+  const auto add = [&](const char* name, int32_t& value, int32_t most, const char* help) {
+    command.add_option(name, value, help)->check(CLI::Range(1, most))->capture_default_str();
+  };
+  command.add_option("--tokenizer", tokenizer, "Folder with tokenizer.json or tokenizer.model")
+      ->required();
+  command
+      .add_option("--vocab_size", shape.vocab_size,
+                  "Rows of the embedding; 0: as many as tokenizer.model has pieces")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  add("--layers", shape.num_layers, 512, "Layers");
+  add("--width", shape.model_dim, 65536, "Width of the model");
+  add("--ffn", shape.ffn_dim, 262144, "Width of the feed-forward layers");
+  add("--query_heads", shape.num_query_heads, 1024, "Query heads");
+  add("--kv_heads", shape.num_kv_heads, 1024, "Key-value heads; they divide the query heads");
+  add("--head_dim", shape.head_dim, 256, "Dimension of a head; even");
+  add("--block_size", shape.block_size, 128, "Tokens of a block of the cache; a multiple of 4");
+  add("--max_context", shape.max_context, ModelConfig::kMaxTrainedContext,
+      "Tokens that the model is said to be trained for [--sequence_tokens]");
+  AddReal(command, "--norm_eps", norm_eps, 1e-12, 0.1, "Epsilon of the norms");
+  AddReal(command, "--rope_theta", rope_theta, 1.0, 1e12, "Base of RoPE");
+  command.add_option("--tied", shape.tie_word_embeddings,
+                     "The embedding is the output's matrix too [true]");
+}
+
+void PretrainCommand::Register(CLI::App& command) {
+  RegisterShape(command);
+  run.Register(command);
+  command.add_option("--init", init,
+                     "Folder of a model of this geometry whose weights it starts with; without it "
+                     "they are random");
+  command
+      .add_option("--gate", gate,
+                  "silu: logits are multiplied with the gate, which the server runs; additive: the "
+                  "paper's ablation")
+      ->check(CLI::IsMember({"silu", "additive"}))
+      ->capture_default_str();
+  command
+      .add_option("--thresholds", thresholds,
+                  "predicted from the queries; static: the paper's ablation, one per head")
+      ->check(CLI::IsMember({"predicted", "static"}))
+      ->capture_default_str();
+  command.add_flag("--dense", dense, "Without gate and thresholds, for comparison");
+  AddReal(command, "--beta_first", beta_first, 1e-3, 1000.0, "Sharpness of the gate at the start");
+  AddReal(command, "--beta_share", beta_share, 0.0, 1.0,
+          "Share of the steps over which the gate's sharpness goes from there to --beta");
+  AddReal(command, "--sparsity", sparsity, 0.0, 1e3, "Weight of the sparsity loss at its peak");
+  AddReal(command, "--sparsity_delay", sparsity_delay, 0.0, 1.0,
+          "Share of the steps before it begins");
+  AddReal(command, "--sparsity_ramp", sparsity_ramp, 0.0, 1.0,
+          "Share of the steps that lead up to the peak");
+  AddReal(command, "--sparsity_final", sparsity_final, 0.0, 1.0,
+          "Share of the peak that is left after it");
+}
+
+absl::StatusOr<ModelSpec> PretrainCommand::Spec() const {
+  if (dense && (gate != "silu" || thresholds != "predicted")) {
+    return InvalidField("dense", "has neither gate nor thresholds");
+  }
+  ModelSpec spec = {.config = shape};
+  if (!dense) {
+    spec.gate = gate == "silu" ? GateKind::kSilu : GateKind::kAdditive;
+    spec.thresholds =
+        thresholds == "static" ? ThresholdSource::kStatic : ThresholdSource::kPredicted;
+  }
+  RETURN_IF_ERROR(ValidateSpec(spec));
+  return spec;
+}
+
+TrainerOptions PretrainCommand::Trainer() const {
+  TrainerOptions options = run.Trainer();
+  options.beta = {.first = beta_first, .last = run.beta, .steps = StepsOf(beta_share, run.steps)};
+  options.gate_strength = {.first = 1.0, .last = 1.0, .steps = 0};
+  options.sparsity = {.peak = dense ? 0.0 : sparsity,
+                      .delay = StepsOf(sparsity_delay, run.steps),
+                      .ramp = StepsOf(sparsity_ramp, run.steps),
+                      .final_share = sparsity_final};
+  return options;
+}
+
+std::map<std::string, std::string> PretrainCommand::Settings() const {
+  return {{"command", "pretrain"},
+          {"vocab_size", absl::StrCat(shape.vocab_size)},
+          {"layers", absl::StrCat(shape.num_layers)},
+          {"width", absl::StrCat(shape.model_dim)},
+          {"ffn", absl::StrCat(shape.ffn_dim)},
+          {"query_heads", absl::StrCat(shape.num_query_heads)},
+          {"kv_heads", absl::StrCat(shape.num_kv_heads)},
+          {"head_dim", absl::StrCat(shape.head_dim)},
+          {"block_size", absl::StrCat(shape.block_size)},
+          {"max_context", absl::StrCat(shape.max_context)},
+          {"norm_eps", NumberText(norm_eps)},
+          {"rope_theta", NumberText(rope_theta)},
+          {"tied", shape.tie_word_embeddings ? "true" : "false"},
+          {"gate", dense ? "none" : gate},
+          {"thresholds", dense ? "none" : thresholds},
+          {"beta_first", NumberText(beta_first)},
+          {"beta_share", NumberText(beta_share)},
+          {"sparsity", NumberText(sparsity)},
+          {"sparsity_delay", NumberText(sparsity_delay)},
+          {"sparsity_ramp", NumberText(sparsity_ramp)},
+          {"sparsity_final", NumberText(sparsity_final)}};
+}
+
+absl::Status PretrainCommand::OpenInit(std::optional<Checkpoint>& checkpoint) const {
+  if (init.empty()) return absl::OkStatus();
+  absl::StatusOr<Checkpoint> opened = Checkpoint::Open(init);
+  if (!opened.ok()) return opened.status();
+  checkpoint.emplace(*std::move(opened));
+  return absl::OkStatus();
+}
+
+absl::Status PretrainCommand::Run() {
+  shape.norm_eps = static_cast<float>(norm_eps);
+  shape.rope_theta = static_cast<float>(rope_theta);
+  if (shape.max_context == 0) shape.max_context = run.sequence_tokens;
+  if (shape.num_query_heads % shape.num_kv_heads != 0) {
+    return InvalidField("kv_heads", "must divide --query_heads");
+  }
+  if (shape.head_dim % 2 != 0) return InvalidField("head_dim", "must be even");
+  if (shape.block_size % 4 != 0) return InvalidField("block_size", "must be a multiple of 4");
+  const absl::StatusOr<LoadedTokenizer> loaded = LoadTokenizerFolder(tokenizer, shape);
+  if (!loaded.ok()) return loaded.status();
+  const absl::StatusOr<ModelSpec> spec = Spec();
+  if (!spec.ok()) return spec.status();
+
+  std::optional<Checkpoint> first;
+  RETURN_IF_ERROR(OpenInit(first));
+
+  RunPlan plan;
+  plan.flags = run;
+  plan.team = {.backend = run.backend,
+               .spec = *spec,
+               .init = {.seed = run.seed},
+               .original = first ? &*first : nullptr,
+               .loss = LossKind::kText,
+               .trainer = Trainer()};
+  plan.tokenizer = loaded->tokenizer.get();
+  plan.tokenizer_fingerprint = loaded->fingerprint;
+  plan.texts.tokenizer = loaded->files;
+  plan.config_json = [&spec](float beta) { return PretrainedConfigJson(*spec, beta); };
+  plan.settings = Settings();
+  plan.settings["init"] = first ? first->files_fingerprint() : "random";
+  plan.method =
+      dense ? "A dense language model, trained from scratch by eta-train."
+            : absl::StrCat("A language model with Elastic Threshold Attention (gate ", gate,
+                           ", thresholds ", thresholds, "), trained from scratch by eta-train.");
+  return TrainingRun(std::move(plan)).Run();
+}
+
+}  // namespace
+
+void AddPretrainCommand(CLI::App& app, absl::Status& status) {
+  CLI::App* sub = app.add_subcommand("pretrain", "Trains a model from scratch");
+  auto command = std::make_shared<PretrainCommand>();
+  command->Register(*sub);
+  sub->footer(
+      "Writes to --output: checkpoint.safetensors, from which --resume goes on; log.jsonl;\n"
+      "curves.svg; and at the end model/, which eta-server loads.");
+  sub->callback([command, &status] { status = command->Run(); });
+}
+
+}  // namespace eta::training

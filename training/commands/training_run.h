@@ -1,0 +1,73 @@
+// A run from its first step, or its checkpoint, to the model's folder.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "training/commands/rank_team.h"
+#include "training/commands/run_checkpoint.h"
+#include "training/commands/run_flags.h"
+#include "training/evaluation/held_out.h"
+#include "training/progress/curves.h"
+#include "training/progress/progress_line.h"
+#include "training/progress/run_log.h"
+
+namespace eta::training {
+
+struct RunPlan {
+  RunFlags flags;
+  TeamOptions team;  // its limits and micro-batches follow from the flags
+  const Tokenizer* tokenizer = nullptr;
+  std::string tokenizer_fingerprint;
+  CheckpointTexts texts;                               // of the folder that is written
+  std::function<std::string(float beta)> config_json;  // likewise
+  std::map<std::string, std::string> settings;         // of the command, beside the flags'
+  std::string method;                                  // for the model card
+  std::string original;                                // name of the model that is adapted
+  // Before the first step, not where a run goes on; may be empty.
+  std::function<absl::Status(RankTeam& team, TrainingData& data)> prepare;
+};
+
+class TrainingRun {
+ public:
+  explicit TrainingRun(RunPlan plan) : plan_(std::move(plan)) {}
+
+  // Runs it. Cancelled: a signal came, and the checkpoint was written. Other errors are those of
+  // its parts; the last checkpoint that was written whole is there then.
+  absl::Status Run();
+
+ private:
+  absl::Status Open();
+  absl::Status MeasureOriginal();
+  absl::Status Loop();
+  absl::Status Step();
+  // Numbers on held-out text, for the log and for the sparsity weight.
+  absl::Status Evaluate();
+  absl::Status Save();
+  absl::Status Export();
+  std::string Ending() const;
+  bool served() const;  // whether the server runs this kind of model
+  const RunFlags& flags() const { return plan_.flags; }
+
+  RunPlan plan_;
+  std::map<std::string, std::string> settings_;
+  std::unique_ptr<TrainingData> data_;
+  std::unique_ptr<HeldOut> held_out_;  // null: no text to measure on
+  std::unique_ptr<RankTeam> team_;
+  std::optional<HeldOutResult> dense_;  // the original's
+  RunPosition position_;
+  RunHistory history_;
+  std::optional<RunLog> log_;
+  ProgressLine progress_;
+  std::chrono::steady_clock::time_point saved_;
+};
+
+}  // namespace eta::training

@@ -1,0 +1,29 @@
+// The folder of a trained model: weights first, then what is measured on them as the server loads
+// them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/checkpoint_writer.h"
+#include "training/export/model_card.h"
+#include "training/model/parameters.h"
+
+namespace eta::training {
+
+struct ModelToWrite {
+  std::string folder;  // replaced, if it is there
+  const Parameters* parameters = nullptr;
+  std::string config_json;
+  const CheckpointTexts* texts = nullptr;
+  const HeldOut* held_out = nullptr;  // null: nothing is measured
+  int threads = 0;
+  ModelCard card;  // without what is measured
+};
+
+// config.json, model.safetensors, the tokenizer's files, index_metric.safetensors where records are
+// of kind outlier and there is held-out text, README.md. What was measured; absent: nothing.
+absl::StatusOr<std::optional<HeldOutResult>> WriteModel(ModelToWrite model);
+
+}  // namespace eta::training
