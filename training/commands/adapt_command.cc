@@ -23,6 +23,9 @@
 namespace eta::training {
 namespace {
 
+// Of the steps over which the gate grows: so many until the sparsity weight is steered.
+constexpr double kSettling = 1.25;
+
 struct AdaptCommand {
   RunFlags run;
   std::string model;
@@ -168,6 +171,7 @@ absl::Status AdaptCommand::Run() {
   };
   plan.settings = Settings(*fingerprint);
   plan.method = Method();
+  plan.steer_from = StepsOf(gate_share * kSettling, run.steps);
   plan.original = std::filesystem::path(model).lexically_normal().filename().string();
   plan.prepare = [this](RankTeam& team, TrainingData& data) {
     return SetStartThresholds(team, data);

@@ -192,7 +192,8 @@ absl::Status TrainingRun::Evaluate() {
   progress_.Say(EvaluationText(record));
   RETURN_IF_ERROR(log_->Append(EvaluationLine(record)));
   RETURN_IF_ERROR(WriteWholeFile(flags().curves_path(), SvgCurves(history_, flags().output)));
-  if (!dense_ || !measured->sparse) return absl::OkStatus();
+  const bool steers = dense_ && measured->sparse && record.step >= plan_.steer_from;
+  if (!steers) return absl::OkStatus();
   team_->Update(
       {.union_density = measured->all.union_density,
        .perplexity_increase = measured->all.sparse_perplexity / dense_->all.full_perplexity - 1.0});

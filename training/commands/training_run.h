@@ -32,6 +32,9 @@ struct RunPlan {
   std::map<std::string, std::string> settings;         // of the command, beside the flags'
   std::string method;                                  // for the model card
   std::string original;                                // name of the model that is adapted
+  // Step from which on what is measured steers the sparsity weight: the gate has its strength, and
+  // the model has had time to get used to it.
+  int64_t steer_from = 0;
   // Before the first step, not where a run goes on; may be empty.
   std::function<absl::Status(RankTeam& team, TrainingData& data)> prepare;
 };
