@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/evaluation/needles/needle_text.h"
+#include "calibration/needles/needle_text.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -62,7 +62,7 @@ absl::StatusOr<RetrievalSequences::Parts> RetrievalSequences::Tokenize(
     parts.sentences.push_back(*std::move(tokens));
   }
   for (const RetrievalQuestion& question : task.questions) {
-    auto tokens = TokenizeQuestion(tokenizer_, question.question, question.answer);
+    auto tokens = TokenizeQuestion(TokenizeBy(tokenizer_), question.question, question.answer);
     if (!tokens.ok()) return tokens.status();
     parts.tokens += tokens->tokens.size();
     parts.questions.push_back(*std::move(tokens));

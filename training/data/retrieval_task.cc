@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/evaluation/needles/needle_text.h"
+#include "calibration/needles/needle_text.h"
 
 namespace eta::training {
 namespace {
@@ -17,9 +17,9 @@ int Between(int low, int high, Draws& draws) {
   return low + static_cast<int>(draws.Below(static_cast<uint64_t>(high - low) + 1));
 }
 
-std::vector<Needle> DrawNeedles(int count, Draws& draws) {
+std::vector<NamedNumber> DrawNeedles(int count, Draws& draws) {
   std::vector<uint64_t> taken;
-  std::vector<Needle> needles;
+  std::vector<NamedNumber> needles;
   while (needles.size() < static_cast<size_t>(count)) {
     const uint64_t name = draws.Below(kNeedleNames);
     if (std::ranges::find(taken, name) != taken.end()) continue;
@@ -38,11 +38,11 @@ void Shuffle(std::vector<T>& items, Draws& draws) {
 
 RetrievalTask Keys(int count, Draws& draws) {
   RetrievalTask task;
-  std::vector<Needle> needles = DrawNeedles(count, draws);
-  for (const Needle& needle : needles) task.sentences.push_back(NeedleSentence(needle));
+  std::vector<NamedNumber> needles = DrawNeedles(count, draws);
+  for (const NamedNumber& needle : needles) task.sentences.push_back(NeedleSentence(needle));
   Shuffle(needles, draws);
   needles.resize(static_cast<size_t>(std::min(count, kMostQuestions)));
-  for (const Needle& needle : needles) {
+  for (const NamedNumber& needle : needles) {
     task.questions.push_back({NeedleQuestion(needle.name), needle.number});
   }
   return task;
@@ -66,7 +66,7 @@ RetrievalTask Values(int count, Draws& draws) {
 
 RetrievalTask Hops(Draws& draws) {
   RetrievalTask task;
-  const std::vector<Needle> needles = DrawNeedles(4, draws);
+  const std::vector<NamedNumber> needles = DrawNeedles(4, draws);
   for (size_t pair = 0; pair < 4; pair += 2) {
     task.sentences.push_back(NeedleSentence(needles[pair]));
     task.sentences.push_back(absl::StrCat(" The special magic number for ", needles[pair + 1].name,
