@@ -6,16 +6,26 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/input_file.h"
 #include "training/cpu/cpu_backend.h"
+#ifdef ETA_TRAINING_HAS_CUDA
+#include "training/cuda/cuda_backend.h"
+#endif
 #include "training/reference/reference_backend.h"
 
 namespace eta::training {
 
 std::vector<std::string> TrainingBackendNames() {
+#ifdef ETA_TRAINING_HAS_CUDA
+  return {"cpu", "cuda", "reference"};
+#else
   return {"cpu", "reference"};
+#endif
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<TrainingBackend>>> MakeTrainingBackends(
     const TrainingBackendOptions& options) {
+#ifdef ETA_TRAINING_HAS_CUDA
+  if (options.name == "cuda") return cuda::MakeBackends(options.num_devices);
+#endif
   std::vector<std::unique_ptr<TrainingBackend>> backends;
   if (options.name == "cpu") {
     backends.push_back(cpu::MakeBackend(options.num_threads));
