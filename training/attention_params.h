@@ -83,13 +83,13 @@ struct RowGradient {
 struct AttentionBackwardParams {
   // As it was given to the forward op, with what it wrote; gate_sum and block_sum are not read.
   AttentionForwardParams forward;
-  Tensor grad_out;                 // [B T, HQ d] activations
-  RowGradient grad_gate_sum;       // of [B, HQ, T]
-  RowGradient grad_block_sum;      // of [B, HB, T]
-  Tensor grad_q;                   // [B T, HQ d] activations
-  Tensor grad_k;                   // [B T, HKV d] activations
-  Tensor grad_v;                   // [B T, HKV d] activations
-  float* grad_tau;                 // [B T, HQ]; null with kNone
+  Tensor grad_out;             // [B T, HQ d] activations
+  RowGradient grad_gate_sum;   // of [B, HQ, T]
+  RowGradient grad_block_sum;  // of [B, HB, T]
+  Tensor grad_q;               // [B T, HQ d] activations
+  Tensor grad_k;               // [B T, HKV d] activations
+  Tensor grad_v;               // [B T, HKV d] activations
+  float* grad_tau;             // [B T, HQ]; null with kNone
 };
 
 }  // namespace eta::training
