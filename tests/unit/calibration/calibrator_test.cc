@@ -16,6 +16,7 @@
 #include "calibration/calibration_job.h"
 #include "calibration/collected_cells.h"
 #include "calibration/profiles/threshold_profile_of.h"
+#include "calibration/promises/retrieval_windows.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"

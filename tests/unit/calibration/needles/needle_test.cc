@@ -23,7 +23,7 @@ std::string TextOf(const std::vector<int32_t>& ids) {
 }
 
 TEST(SentenceNeedle, StatesANumberAndAsksForIt) {
-  const auto needle = SentenceNeedle("quiet harbor", "1234567", Bytes);
+  const auto needle = SentenceNeedle({"quiet harbor", "1234567"}, Bytes);
   ASSERT_TRUE(needle.ok()) << needle.status();
   EXPECT_EQ(TextOf(needle->statement), " The special magic number for quiet harbor is: 1234567.");
   EXPECT_THAT(TextOf(needle->question), EndsWith("The special magic number for quiet harbor is:"));
@@ -41,7 +41,7 @@ TEST(SentenceNeedle, TheAnswerBeginsWhereTheTokensPart) {
     }
     return ids;
   };
-  const auto needle = SentenceNeedle("quiet harbor", "1234567", merged);
+  const auto needle = SentenceNeedle({"quiet harbor", "1234567"}, merged);
   ASSERT_TRUE(needle.ok()) << needle.status();
   EXPECT_THAT(TextOf(needle->question), EndsWith(" is"));
   EXPECT_EQ(needle->answer.front(), 1000);
@@ -52,7 +52,7 @@ TEST(SentenceNeedle, TellsWhyThereIsNone) {
   const auto fails = [](std::string_view) -> absl::StatusOr<std::vector<int32_t>> {
     return absl::FailedPreconditionError("ids only");
   };
-  EXPECT_EQ(SentenceNeedle("quiet harbor", "1234567", fails).status().message(), "ids only");
+  EXPECT_EQ(SentenceNeedle({"quiet harbor", "1234567"}, fails).status().message(), "ids only");
 }
 
 TEST(NeedleWindow, HasNeedlesAtTheirPlacesAndTheQuestionLast) {
