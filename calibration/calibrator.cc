@@ -35,7 +35,7 @@ constexpr ShiftSearch kFineSearch = {.first_step = 1.0 / 8, .resolution = 1.0 / 
 constexpr ShiftSearch kCoarsePerplexitySearch = {.resolution = 1.0 / 4};
 constexpr ShiftSearch kFinePerplexitySearch = {.first_step = 1.0 / 4, .resolution = 1.0 / 8};
 // Search for one relative threshold, from kDefaultRelativeC on. Farther away nothing changes: all
-// blocks are admitted, or those alone that always are.
+// blocks are admitted, or those alone that always are. The last search may go back all the way.
 constexpr double kMaxRelativeShift = 64.0;
 // The density at which a target that names none begins without dynamic thresholds.
 constexpr double kFirstDensity = 0.25;
@@ -168,7 +168,8 @@ class Calibration {
 
   void SetThresholds(double shift, ProfileContent& content) const {
     if (Relative()) {
-      content.relative_c = static_cast<float>(constants_.front() + shift);
+      content.relative_c =
+          std::clamp(static_cast<float>(constants_.front() + shift), -kMaxRelativeC, kMaxRelativeC);
     } else {
       content.thresholds = ShiftThresholds(constants_, shift);
     }
@@ -271,7 +272,7 @@ class Calibration {
                         : AsDynamic() ? "target.dynamic_union_density"
                                       : "target.union_density";
     return SolveDensityShift(field, wanted, last ? kDensityTolerance : kCoarseTolerance,
-                             Within(last ? kFineSearch : kCoarseSearch),
+                             Within(last ? kFineSearch : kCoarseSearch, last),
                              [&](double shift) { return measure(shift, density); });
   }
 
@@ -288,9 +289,10 @@ class Calibration {
       if (!last || !increase.interval) return measured.perplexity;
       return full->perplexity * (1.0 + increase.interval->high / 100.0);
     };
-    return SolvePerplexityShift(full->perplexity, job_.target.value,
-                                Within(last ? kFinePerplexitySearch : kCoarsePerplexitySearch),
-                                [&](double shift) { return measure(shift, perplexity); });
+    return SolvePerplexityShift(
+        full->perplexity, job_.target.value,
+        Within(last ? kFinePerplexitySearch : kCoarsePerplexitySearch, last),
+        [&](double shift) { return measure(shift, perplexity); });
   }
 
   template <typename Measure>
@@ -302,7 +304,7 @@ class Calibration {
       return std::clamp(measured.mass->mean - less, 0.0, 1.0);
     };
     return SolveMassShift(job_.target.value,
-                          Within(last ? kFinePerplexitySearch : kCoarsePerplexitySearch),
+                          Within(last ? kFinePerplexitySearch : kCoarsePerplexitySearch, last),
                           [&](double shift) { return measure(shift, mass); });
   }
 
@@ -310,8 +312,8 @@ class Calibration {
     return absl::InternalError("the engine measured no mass of decode rows");
   }
 
-  ShiftSearch Within(ShiftSearch search) const {
-    if (Relative()) search.max_shift = std::min(search.max_shift, kMaxRelativeShift);
+  ShiftSearch Within(ShiftSearch search, bool last) const {
+    if (Relative()) search.max_shift = last ? 2.0 * kMaxRelativeShift : kMaxRelativeShift;
     return search;
   }
 
