@@ -51,7 +51,8 @@ TEST(ModelConfig, ReadsTheEmbeddedModel) {
   EXPECT_THAT(config->eos_ids, ElementsAre(2));
   EXPECT_EQ(config->index, IndexKind::kMoment);
   EXPECT_EQ(config->sink_blocks, 0);
-  EXPECT_FALSE(config->shared_reads);
+  EXPECT_TRUE(config->shared_reads);
+  EXPECT_TRUE(config->temper_special);
   EXPECT_FALSE(config->has_relative_thresholds());
 }
 
