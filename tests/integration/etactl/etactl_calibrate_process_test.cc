@@ -148,6 +148,9 @@ TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
   EXPECT_EQ(Run({"profiles", "import", "/nowhere"}).code, 2);
   EXPECT_EQ(Run({"profiles", "alias", "wiki", "stable"}).code, 2);
   EXPECT_EQ(Run({"profiles"}).code, 2);
+  const auto confirm = Calibrate("wiki", {"--confirm=perhaps"});  // row 156 of the bad inputs
+  EXPECT_EQ(confirm.code, 2);
+  EXPECT_THAT(confirm.errors, HasSubstr("--confirm"));
 }
 
 // Row 150 of the table of bad inputs.

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,7 @@
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/process/model_server.h"
+#include "tests/testing/process/program_process.h"
 #include "tests/testing/process/server_process.h"
 
 namespace eta::testing {
@@ -153,6 +155,21 @@ TEST(GoodIndexMetric, OfEtaEvalIsServed) {
   EXPECT_NE(server.AwaitAddress(), "") << server.AwaitExit().errors;
   server.Signal(SIGTERM);
   EXPECT_EQ(server.AwaitExit().code, 0);
+}
+
+TEST(EtaEvalProcess, ConfirmsOnlyWhatIsSelected) {
+  const TinyModel model({.has_predictor = false});
+  for (const auto& [attention, field] :
+       {std::pair("full+confirm=true", "attention: full attention"),
+        std::pair("topk:0.5+confirm=true", "confirm: must be false"),
+        std::pair("dynamic+confirm=perhaps", "confirm: must be false or true")}) {
+    ProgramProcess eval("eta-eval", {"perplexity", "--model=" + model.path(),
+                                     "--text=" ETA_SOURCE_DIR "/deploy/samples/needle.txt",
+                                     "--context=64", absl::StrCat("--attention=", attention)});
+    const auto exit = eval.AwaitExit();
+    EXPECT_EQ(exit.code, 2) << attention;
+    EXPECT_THAT(exit.errors, HasSubstr(field));
+  }
 }
 
 }  // namespace
