@@ -3,8 +3,8 @@
 
 namespace eta::training {
 
-// From here on the first such signal is a request; the second ends the process at once, as it
-// would without this. SIGPIPE is ignored. Call once, before threads begin.
+// From here on the first such signal is a request; another one, a second or more later, ends the
+// process at once, as it would without this. SIGPIPE is ignored. Call once, before threads begin.
 void WatchForStopRequests();
 
 // From any thread.

@@ -2,8 +2,10 @@
 // an earlier run is touched.
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "tests/testing/base/eventually.h"
@@ -196,6 +198,7 @@ TEST_F(BadTrainTest, TheSecondSignalEndsItAtOnce) {
   TrainProcess run(Pretrain({{"steps", "1000000"}, {"sequence_tokens", "512"}, {"batch", "64"}}));
   ASSERT_TRUE(run.AwaitErrors());
   run.Signal(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // sooner it is the first once more
   run.Signal(SIGINT);
   const int code = run.AwaitExit().code;
   EXPECT_TRUE(code == -1 || code == 3) << code;

@@ -81,6 +81,7 @@ TEST_F(TrainProcessTest, AStoppedRunGoesOnToTheBit) {
   TrainProcess first(Pretrain());
   ASSERT_TRUE(Eventually([this] { return Log("run", "step").size() >= 4; }));
   first.Signal(SIGTERM);
+  first.Signal(SIGTERM);  // as `timeout` does, which signals the process and its group
   const ProgramProcess::Exit stopped = first.AwaitExit();
   ASSERT_EQ(stopped.code, 3) << stopped.errors;
   EXPECT_THAT(stopped.errors, HasSubstr("--resume goes on from here"));
