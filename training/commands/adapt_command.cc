@@ -49,9 +49,9 @@ struct AdaptCommand {
 };
 
 void AdaptCommand::Register(CLI::App& command) {
-  run.learning_rate = 1e-4;
+  run.learning_rate = 3e-4;
   run.weight_decay = 0.0;
-  run.evaluate_every = 50;
+  run.evaluate_every = 20;
   command.add_option("--model", model, "GGUF file or folder of the model to adapt")->required();
   run.Register(command);
   command

@@ -12,10 +12,11 @@ DualAscent::DualAscent(const DualAscentOptions& options) : options_(options) {
 DualAscent::DualAscent(const DualAscentOptions& options, const DualAscentState& state)
     : options_(options), state_(state) {}
 
-void DualAscent::Update(const DensityReading& reading) {
+void DualAscent::Update(const DensityReading& reading, double rate_share) {
   const bool finite =
       std::isfinite(reading.union_density) && std::isfinite(reading.perplexity_increase);
-  const bool too_dear = !finite || reading.perplexity_increase > options_.max_perplexity_increase;
+  const double bound = options_.max_perplexity_increase * (1.0 + options_.slack * rate_share);
+  const bool too_dear = !finite || reading.perplexity_increase > bound;
   const bool reached =
       finite && reading.union_density <= options_.target_union * (1.0 + options_.tolerance);
 

@@ -11,12 +11,15 @@ namespace eta::training {
 struct DualAscentOptions {
   double target_union = 0.25;             // (0, 1]
   double max_perplexity_increase = 0.01;  // of block-sparse over the dense original, as a share
+  // At the learning rate's peak a model is above what it ends at: the bound is (1 + slack) times as
+  // high then, and falls with the rate.
+  double slack = 9.0;
   double initial_weight = 0.01;
   double min_weight = 1e-5;
   double max_weight = 10.0;
   // The logarithm of the weight moves by rate * log(union / target), at most max_move.
-  double rate = 1.0;
-  double max_move = 0.7;
+  double rate = 0.5;
+  double max_move = 0.35;
   double tolerance = 0.01;  // a union up to target * (1 + tolerance) meets the target
 };
 
@@ -48,8 +51,9 @@ class DualAscent {
 
   double weight() const { return state_.weight; }
   const DualAscentState& state() const { return state_; }
-  // A reading that is not finite counts as one that is over the bound on quality.
-  void Update(const DensityReading& reading);
+  // `rate_share`: of the way from its end to its peak that the learning rate stands at, [0, 1]. A
+  // reading that is not finite counts as one that is over the bound on quality.
+  void Update(const DensityReading& reading, double rate_share);
 
  private:
   DualAscentOptions options_;

@@ -1,5 +1,6 @@
 #include "training/trainer/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -157,7 +158,11 @@ void Trainer::SumOverRanks(BatchLoss& loss) {
 }
 
 void Trainer::Update(const DensityReading& reading) {
-  if (dual_ascent_) dual_ascent_->Update(reading);
+  if (!dual_ascent_) return;
+  const CosineRate& rate = options_.rate;
+  const double range = rate.peak - rate.floor;
+  const double share = range > 0.0 ? (rate.At(step_) - rate.floor) / range : 0.0;
+  dual_ascent_->Update(reading, std::clamp(share, 0.0, 1.0));
 }
 
 TrainerState Trainer::ReadState() const {
