@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "calibration/evaluation/index_metric/index_metric.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/output_file.h"
@@ -42,7 +43,10 @@ bool TrainingRun::served() const {
 absl::Status TrainingRun::Run() {
   RETURN_IF_ERROR(flags().Check());
   RETURN_IF_ERROR(Open());
-  if (plan_.team.teacher) RETURN_IF_ERROR(MeasureOriginal());
+  if (plan_.team.teacher && held_out_) {
+    RETURN_IF_ERROR(MeasureOriginal());
+    RETURN_IF_ERROR(ReadIndexMetric());
+  }
   RETURN_IF_ERROR(Loop());
   return Export();
 }
@@ -106,7 +110,6 @@ absl::Status TrainingRun::Open() {
 }
 
 absl::Status TrainingRun::MeasureOriginal() {
-  if (!held_out_) return absl::OkStatus();
   absl::StatusOr<HeldOutResult> measured =
       held_out_->Measure(*plan_.team.original, /*full_only=*/true, {});
   if (!measured.ok()) return At("the original", measured.status());
@@ -114,6 +117,27 @@ absl::Status TrainingRun::MeasureOriginal() {
                                 measured->all.full_perplexity, measured->full_hits,
                                 measured->needles));
   dense_ = *std::move(measured);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::ReadIndexMetric() {
+  const TensorSource& original = *plan_.team.original;
+  index_metric_ = original.index_metric();
+  if (index_metric_ != nullptr) return absl::OkStatus();
+  const std::string path = flags().output + "/index_metric.safetensors";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    progress_.Say("measuring the original's index metric");
+    const absl::Status measured = MeasureIndexMetric(
+        original, held_out_->windows(),
+        {.backend = {.name = "cpu", .num_threads = flags().backend.num_threads}, .progress = {}},
+        path);
+    if (!measured.ok()) return At("the original's index metric", measured);
+  }
+  absl::StatusOr<SafetensorsFile> opened = SafetensorsFile::Open(path);
+  if (!opened.ok()) return At("the original's index metric", opened.status());
+  measured_metric_.emplace(*std::move(opened));
+  index_metric_ = &*measured_metric_;
   return absl::OkStatus();
 }
 
@@ -176,7 +200,7 @@ absl::Status TrainingRun::Evaluate() {
   const StepSettings now = team_->trainer().Settings();
   // The server knows the gate at its full strength alone.
   if (!held_out_ || !served() || now.gate_strength < 1.0f) return absl::OkStatus();
-  const TrainedTensors tensors(team_->parameters(), plan_.config_json(now.beta));
+  const TrainedTensors tensors(team_->parameters(), plan_.config_json(now.beta), index_metric_);
   const absl::StatusOr<HeldOutResult> measured =
       held_out_->Measure(tensors, /*full_only=*/false, {});
   if (!measured.ok()) return At("evaluation", measured.status());

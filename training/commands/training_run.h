@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "training/commands/rank_team.h"
 #include "training/commands/run_checkpoint.h"
@@ -50,6 +51,9 @@ class TrainingRun {
  private:
   absl::Status Open();
   absl::Status MeasureOriginal();
+  // What records of outliers are made with while the model is in training, where the one that it
+  // is served with is not known yet: the original's.
+  absl::Status ReadIndexMetric();
   absl::Status Loop();
   absl::Status Step();
   // Numbers on held-out text, for the log and for the sparsity weight.
@@ -66,6 +70,8 @@ class TrainingRun {
   std::unique_ptr<HeldOut> held_out_;  // null: no text to measure on
   std::unique_ptr<RankTeam> team_;
   std::optional<HeldOutResult> dense_;  // the original's
+  std::optional<SafetensorsFile> measured_metric_;
+  const SafetensorsFile* index_metric_ = nullptr;  // null: there is no original
   RunPosition position_;
   RunHistory history_;
   std::optional<RunLog> log_;
