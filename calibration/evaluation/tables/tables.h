@@ -1,0 +1,25 @@
+// The tables that there are.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/tables/table.h"
+#include "calibration/evaluation/tables/table_bench.h"
+
+namespace eta {
+
+struct TableKind {
+  const char* name;
+  const char* help;  // half a sentence: what it measures
+  // FailedPrecondition for a model that the table says nothing of: one without a gate, say.
+  absl::StatusOr<Table> (*measure)(TableBench& bench);
+};
+
+// In the order of a report. A new table takes its line in tables.cc.
+std::span<const TableKind> TableKinds();
+// Null for another name.
+const TableKind* FindTable(const std::string& name);
+
+}  // namespace eta
