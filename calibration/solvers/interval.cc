@@ -1,5 +1,6 @@
 #include "calibration/solvers/interval.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numeric>
@@ -8,10 +9,18 @@
 namespace eta {
 namespace {
 
-// Student's t quantile at 0.975 from the normal quantile: the expansion in 1/freedom of Abramowitz
-// and Stegun, 26.7.5. It is within 0.2 % from 3 degrees of freedom on.
+constexpr double kNormalQuantile = 1.959963984540054;  // at 0.975
+
+double Sum(std::span<const float> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+}  // namespace
+
+// From the normal quantile: the expansion in 1/freedom of Abramowitz and Stegun, 26.7.5. It is
+// within 0.2 % from 3 degrees of freedom on.
 double StudentQuantile(double freedom) {
-  const double x = 1.959963984540054;
+  const double x = kNormalQuantile;
   const double x2 = x * x;
   const double g1 = (x2 + 1) * x / 4;
   const double g2 = ((5 * x2 + 16) * x2 + 3) * x / 96;
@@ -19,12 +28,6 @@ double StudentQuantile(double freedom) {
   const double g4 = ((((79 * x2 + 776) * x2 + 1482) * x2 - 1920) * x2 - 945) * x / 92160;
   return x + (g1 + (g2 + (g3 + g4 / freedom) / freedom) / freedom) / freedom;
 }
-
-double Sum(std::span<const float> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
-}
-
-}  // namespace
 
 MeanInterval BlockMeanInterval(std::span<const float> values) {
   MeanInterval interval;
@@ -42,6 +45,18 @@ MeanInterval BlockMeanInterval(std::span<const float> values) {
   for (const double mean : means) squares += (mean - centre) * (mean - centre);
   interval.half_width = StudentQuantile(n - 1) * std::sqrt(squares / (n - 1) / n);
   return interval;
+}
+
+ShareInterval WilsonInterval(int64_t hits, int64_t n) {
+  if (n <= 0) return {};
+  const auto count = static_cast<double>(n);
+  const double share = static_cast<double>(hits) / count;
+  const double z2 = kNormalQuantile * kNormalQuantile;
+  const double centre = (share + z2 / (2.0 * count)) / (1.0 + z2 / count);
+  const double half = kNormalQuantile *
+                      std::sqrt(share * (1.0 - share) / count + z2 / (4.0 * count * count)) /
+                      (1.0 + z2 / count);
+  return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
 }
 
 }  // namespace eta

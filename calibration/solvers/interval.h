@@ -4,6 +4,7 @@
 // ones, and the interval is Student's over the block means: mean +- t(0.975, n - 1) * s / sqrt(n).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -20,5 +21,16 @@ inline constexpr int kMinIntervalBlocks = 4;
 
 // The mean is over all values. Only the deviation leaves out a last partial block.
 MeanInterval BlockMeanInterval(std::span<const float> values);
+
+// Student's t quantile at 0.975. REQUIRES: freedom >= 3.
+double StudentQuantile(double freedom);
+
+// The 95 % interval of a share by Wilson's score: of 0 or n hits too it has a width.
+struct ShareInterval {
+  double low = 0.0;
+  double high = 1.0;
+};
+// REQUIRES: 0 <= hits <= n.
+ShareInterval WilsonInterval(int64_t hits, int64_t n);
 
 }  // namespace eta
