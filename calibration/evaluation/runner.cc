@@ -112,6 +112,7 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
                                                       : settings_.frozen_thresholds.data(),
                              .head_z = settings_.head_z.empty() ? nullptr : settings_.head_z.data(),
                              .tempered = tempered_.words(),
+                             .calibrate = step.calibrate,
                              .block_table = std::span(block_table_).first(blocks)};
   const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
   status = model_->Forward(batch, *cache_, step.outputs);

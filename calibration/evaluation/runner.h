@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -46,6 +47,7 @@ struct RunnerStep {
   std::span<float> logprobs = {};  // [R], with targets
   std::span<int32_t> best = {};    // [R]: the most likely tokens, with targets; or empty
   std::span<float> logits = {};    // [V] of the last row; or empty
+  bool calibrate = false;          // prefill rows over which outputs.cells are counted
   ForwardOutputs outputs = {};
 };
 
@@ -87,5 +89,12 @@ class SequenceRunner {
   SequenceSettings settings_;
   int32_t position_ = 0;
 };
+
+// Gives the runner whose cache has this geometry. Valid until it is asked for another one.
+using RunnerSource = std::function<absl::StatusOr<SequenceRunner*>(const KvGeometry&)>;
+// Always this one, which must outlive the source.
+inline RunnerSource OnlyRunner(SequenceRunner& runner) {
+  return [&runner](const KvGeometry&) { return &runner; };
+}
 
 }  // namespace eta

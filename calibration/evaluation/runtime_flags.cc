@@ -2,11 +2,9 @@
 
 #include <charconv>
 #include <functional>
-#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "kernels/usable_cpus.h"
 
 namespace eta {
 
@@ -73,29 +71,6 @@ void RuntimeFlags::Register(CLI::App& command) {
                            "Weights as the checkpoint has them, or rounded to 8 bits")
       ->check(CLI::IsMember({"native", "int8"}))
       ->default_str("native");
-}
-
-absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(flags.model_dir);
-  if (!checkpoint.ok()) return checkpoint.status();
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(checkpoint->config_json());
-  if (!config.ok()) return config.status();
-  config->index = flags.index.value_or(config->index);
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(flags.backend);
-  if (!backend.ok()) return backend.status();
-  const int threads =
-      flags.backend.num_threads > 0 ? flags.backend.num_threads : ReadUsableCpus().threads();
-  auto rivals =
-      std::make_unique<RivalBackend>(std::shared_ptr<Backend>(*std::move(backend)), threads);
-  return std::unique_ptr<Runtime>(
-      new Runtime(*std::move(checkpoint), *std::move(config), std::move(rivals), flags.weights));
-}
-
-absl::StatusOr<std::unique_ptr<SequenceRunner>> Runtime::MakeRunner(const KvGeometry& geometry,
-                                                                    int32_t max_context) {
-  return SequenceRunner::Create(
-      checkpoint_, *rivals_,
-      {.geometry = geometry, .weights = weights_, .max_context = max_context});
 }
 
 }  // namespace eta

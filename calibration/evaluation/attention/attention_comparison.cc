@@ -40,12 +40,11 @@ absl::StatusOr<std::unique_ptr<AttentionComparison>> AttentionComparison::Load(
   return comparison;
 }
 
-absl::StatusOr<std::unique_ptr<SequenceRunner>> AttentionComparison::MakeRunner(
+absl::StatusOr<std::unique_ptr<RunnerPool>> AttentionComparison::MakeRunners(
     int32_t context, std::span<const int32_t> window, int32_t prefill) {
-  absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = runtime_->MakeRunner(geometry_, context);
-  if (!runner.ok()) return runner.status();
-  RETURN_IF_ERROR(FitConstants(**runner, rivals(), window, prefill, attentions_));
-  return runner;
+  auto runners = std::make_unique<RunnerPool>(*runtime_, context);
+  RETURN_IF_ERROR(FitConstants(runners->Source(), rivals(), window, prefill, attentions_));
+  return runners;
 }
 
 }  // namespace eta

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/attention_flags.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runner_pool.h"
 #include "calibration/evaluation/runtime_flags.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -46,11 +46,11 @@ class AttentionComparison {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const std::vector<EvaluatedAttention>& attentions() const { return attentions_; }
 
-  // A runner for windows of `context` tokens. Ways of attending that ask for constants get them
-  // from rows of `window` from `prefill` on. The runner must not outlive this object.
-  absl::StatusOr<std::unique_ptr<SequenceRunner>> MakeRunner(int32_t context,
-                                                             std::span<const int32_t> window,
-                                                             int32_t prefill);
+  // Runners for windows of `context` tokens. Ways of attending that ask for constants get them from
+  // rows of `window` from `prefill` on. The pool must not outlive this object.
+  absl::StatusOr<std::unique_ptr<RunnerPool>> MakeRunners(int32_t context,
+                                                          std::span<const int32_t> window,
+                                                          int32_t prefill);
 
  private:
   AttentionComparison() = default;

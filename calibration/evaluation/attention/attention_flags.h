@@ -6,7 +6,11 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/runtime.h"
+
+namespace CLI {
+class App;
+}
 
 namespace eta {
 
@@ -21,10 +25,6 @@ struct AttentionFlags {
   // InvalidArgument, naming the field, for what the model, the backend or the index does not have.
   absl::StatusOr<std::vector<EvaluatedAttention>> Resolve(const Runtime& loaded,
                                                           const KvGeometry& geometry) const;
-
- private:
-  absl::StatusOr<EvaluatedAttention> One(const std::string& text, const Runtime& loaded,
-                                         const KvGeometry& geometry) const;
 };
 
 }  // namespace eta

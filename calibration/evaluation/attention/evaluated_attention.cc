@@ -14,6 +14,8 @@ namespace eta {
 namespace {
 
 constexpr int32_t kMaxBlocks = 1024;  // pinned blocks, sink blocks
+constexpr int32_t kLeastBlock = 4;    // tokens of a block, and what they are a multiple of
+constexpr int32_t kMostBlock = 128;
 
 template <typename T>
 absl::Status SetNumber(const std::string& name, const std::string& text, T low, T high,
@@ -38,19 +40,31 @@ absl::Status SetChoice(const std::string& name, const std::string& text, const c
   return absl::OkStatus();
 }
 
-// A way of attending that takes a number behind its name.
+// A number behind the name of a way of attending.
+struct Argument {
+  float low = 0.0f;
+  float high = 0.0f;
+};
+constexpr Argument kShare = {0.0f, 1.0f};
+constexpr Argument kConstant = {-100.0f, 100.0f};
+constexpr Argument kWindow = {1e-6f, 1e6f};
+constexpr Argument kStride = {1.0f, 1e6f};
+
 struct Numbered {
   const char* name;
   AttentionKind kind;
-  float low;
-  float high;
-  bool required;
+  Argument first;
+  std::optional<Argument> second = std::nullopt;
 };
-constexpr Numbered kNumbered[] = {{"relative", AttentionKind::kRelative, -100.0f, 100.0f, false},
-                                  {"topk", AttentionKind::kTopK, 0.0f, 1.0f, true},
-                                  {"quest", AttentionKind::kQuest, 0.0f, 1.0f, true},
-                                  {"oracle", AttentionKind::kOracle, -100.0f, 100.0f, true},
-                                  {"constants", AttentionKind::kConstants, 0.0f, 1.0f, true}};
+constexpr Numbered kNumbered[] = {{"relative", AttentionKind::kRelative, kConstant},
+                                  {"topk", AttentionKind::kTopK, kShare},
+                                  {"quest", AttentionKind::kQuest, kShare},
+                                  {"oracle", AttentionKind::kOracle, kConstant},
+                                  {"constants", AttentionKind::kConstants, kShare},
+                                  {"window", AttentionKind::kWindow, kWindow},
+                                  {"streaming", AttentionKind::kStreaming, kWindow},
+                                  {"bigbird", AttentionKind::kBigBird, kWindow, kStride},
+                                  {"h2o", AttentionKind::kH2o, kWindow, kShare}};
 
 // Takes `+name=value` off the end of `text`. False if it does not end in a setting.
 bool TakeSetting(std::string& text, std::string& name, std::string& value) {
@@ -66,6 +80,11 @@ bool TakeSetting(std::string& text, std::string& name, std::string& value) {
   value = last.substr(equals + 1);
   text.resize(plus);
   return true;
+}
+
+absl::Status SetArgument(const std::string& text, const Argument& argument,
+                         std::optional<float>& out) {
+  return SetNumber("attention", text, argument.low, argument.high, out);
 }
 
 absl::Status ParseWay(const std::string& text, AttentionName& out) {
@@ -84,14 +103,24 @@ absl::Status ParseWay(const std::string& text, AttentionName& out) {
   for (const Numbered& numbered : kNumbered) {
     if (way != numbered.name) continue;
     out.kind = numbered.kind;
-    if (colon == std::string::npos && !numbered.required) return absl::OkStatus();
-    return SetNumber("attention", argument, numbered.low, numbered.high, out.number);
+    // The model has a constant of its own.
+    if (colon == std::string::npos && numbered.kind == AttentionKind::kRelative) {
+      return absl::OkStatus();
+    }
+    if (!numbered.second) return SetArgument(argument, numbered.first, out.number);
+    const size_t between = argument.find(':');
+    if (between == std::string::npos) {
+      return InvalidField("attention", absl::StrCat("'", way, "' takes two numbers"));
+    }
+    RETURN_IF_ERROR(SetArgument(argument.substr(0, between), numbered.first, out.number));
+    return SetArgument(argument.substr(between + 1), *numbered.second, out.second);
   }
   return InvalidField("attention",
                       absl::StrCat("'", text,
                                    "' must be full, dynamic, relative[:C], profile:FILE, "
-                                   "topk:SHARE, quest:SHARE, oracle:C or constants:UNION, and "
-                                   "settings such as +reads=own"));
+                                   "topk:SHARE, quest:SHARE, oracle:C, constants:UNION, window:W, "
+                                   "streaming:W, bigbird:W:STRIDE or h2o:W:SHARE, and settings "
+                                   "such as +reads=own"));
 }
 
 }  // namespace
@@ -109,6 +138,8 @@ AttentionSettings AttentionSettings::Or(const AttentionSettings& other) const {
   fill(both.shared_reads, other.shared_reads);
   fill(both.confirm, other.confirm);
   fill(both.temper_special, other.temper_special);
+  fill(both.block_size, other.block_size);
+  fill(both.index, other.index);
   return both;
 }
 
@@ -130,6 +161,17 @@ absl::Status SetAttention(const std::string& name, const std::string& value,
   if (name == "confirm") return SetChoice(name, value, "false", "true", settings.confirm);
   if (name == "special_keys") {
     return SetChoice(name, value, "attend", "temper", settings.temper_special);
+  }
+  if (name == "block_size") {
+    RETURN_IF_ERROR(SetNumber(name, value, kLeastBlock, kMostBlock, settings.block_size));
+    if (*settings.block_size % kLeastBlock == 0) return absl::OkStatus();
+    return InvalidField(name, absl::StrCat("must be a multiple of ", kLeastBlock));
+  }
+  if (name == "index") {
+    std::optional<bool> outlier;
+    RETURN_IF_ERROR(SetChoice(name, value, "moment", "outlier", outlier));
+    settings.index = *outlier ? IndexKind::kOutlier : IndexKind::kMoment;
+    return absl::OkStatus();
   }
   return InvalidField(name,
                       absl::StrCat("must be one of ", absl::StrJoin(kAttentionSettings, ", ")));

@@ -7,9 +7,14 @@
 //   topk:SHARE        rivals: best blocks by the index,
 //   quest:SHARE       ... by the box of their keys,
 //   oracle:C          ... by their true mass,
-//   constants:UNION   ... and one constant per head
+//   constants:UNION   ... by one constant per head,
+//   window:W          ... the last keys,
+//   streaming:W       ... sinks and the last keys,
+//   bigbird:W:STRIDE  ... sinks, the last keys and every so many blocks,
+//   h2o:W:SHARE       ... sinks, the last keys and what earlier rows attended to most
 //
-// Each may be followed by settings of its own: `relative:-4.6+reads=own+sink_blocks=0`.
+// W is a number of keys, or below 1 a share of them. Each may be followed by settings of its own:
+// `relative:-4.6+reads=own+sink_blocks=0`. block_size and index also change the cache.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/rivals/rival.h"
 #include "engine/request/threshold_profile.h"
+#include "kernels/backend.h"
 #include "kernels/batch.h"
 
 namespace eta {
@@ -32,6 +38,7 @@ struct EvaluatedAttention {
   bool temper_special = false;                      // keys of control tokens weigh exp(0)
   std::shared_ptr<const Rival> rival = nullptr;     // chooses the blocks; null: the product
   std::optional<double> constants = std::nullopt;   // union that thresholds are yet to be fitted to
+  KvGeometry geometry = {};                         // of the cache that it runs on
 };
 
 // Settings of one way of attending; absent: the profile's or the model's.
@@ -44,6 +51,8 @@ struct AttentionSettings {
   std::optional<bool> shared_reads;
   std::optional<bool> confirm;
   std::optional<bool> temper_special;
+  std::optional<int32_t> block_size;  // [4, 128], a multiple of 4
+  std::optional<IndexKind> index;
 
   // These, and where they are absent the other ones.
   AttentionSettings Or(const AttentionSettings& other) const;
@@ -59,13 +68,18 @@ enum class AttentionKind : uint8_t {
   kTopK,
   kQuest,
   kOracle,
-  kConstants
+  kConstants,
+  kWindow,
+  kStreaming,
+  kBigBird,
+  kH2o
 };
 
 struct AttentionName {
   AttentionKind kind = AttentionKind::kFull;
   std::string file = {};                       // kProfile
-  std::optional<float> number = std::nullopt;  // C, SHARE or UNION
+  std::optional<float> number = std::nullopt;  // C, SHARE, UNION or W
+  std::optional<float> second = std::nullopt;  // STRIDE, or SHARE behind W
   AttentionSettings settings = {};
 };
 
@@ -78,6 +92,7 @@ absl::Status SetAttention(const std::string& name, const std::string& value,
 
 // What there is to set, as the flags are called.
 inline constexpr const char* kAttentionSettings[] = {
-    "z", "floor", "offset", "pinned_blocks", "sink_blocks", "reads", "confirm", "special_keys"};
+    "z",     "floor",   "offset",       "pinned_blocks", "sink_blocks",
+    "reads", "confirm", "special_keys", "block_size",    "index"};
 
 }  // namespace eta

@@ -24,17 +24,19 @@ absl::Status RunFull(SequenceRunner& runner, AttentionOptions options,
 
 }  // namespace
 
-absl::Status FitConstants(SequenceRunner& runner, RivalBackend& rivals,
+absl::Status FitConstants(const RunnerSource& runners, RivalBackend& rivals,
                           std::span<const int32_t> window, int32_t prefill,
                           std::vector<EvaluatedAttention>& attentions) {
-  const ModelConfig& config = runner.config();
   const auto tokens = window.first(window.size() - 1);
   const auto scored = static_cast<int32_t>(tokens.size()) - prefill;
   for (EvaluatedAttention& attention : attentions) {
     if (!attention.constants) continue;
+    const absl::StatusOr<SequenceRunner*> runner = runners(attention.geometry);
+    if (!runner.ok()) return runner.status();
+    const ModelConfig& config = (*runner)->config();
     std::vector<SampledBounds> sample;
     rivals.CollectBounds(&sample, prefill, scored < kStride ? 1 : kStride);
-    const absl::Status run = RunFull(runner, attention.options, tokens);
+    const absl::Status run = RunFull(**runner, attention.options, tokens);
     rivals.CollectBounds(nullptr);
     RETURN_IF_ERROR(run);
     absl::StatusOr<std::vector<float>> thresholds =
@@ -42,7 +44,7 @@ absl::Status FitConstants(SequenceRunner& runner, RivalBackend& rivals,
                           {.num_layers = config.num_layers,
                            .num_query_heads = config.num_query_heads,
                            .num_kv_heads = config.num_kv_heads,
-                           .block_size = runner.geometry().block_size},
+                           .block_size = (*runner)->geometry().block_size},
                           attention.options, *attention.constants);
     if (!thresholds.ok()) return thresholds.status();
     ThresholdProfile profile;

@@ -13,9 +13,9 @@
 namespace eta {
 
 // Gives every attention with `constants` a profile of such thresholds. They are chosen on rows of
-// the window from `prefill` on, under full attention. `runner` runs on `rivals`. InvalidArgument
+// the window from `prefill` on, under full attention. Runners run on `rivals`. InvalidArgument
 // for a union that this window cannot have.
-absl::Status FitConstants(SequenceRunner& runner, RivalBackend& rivals,
+absl::Status FitConstants(const RunnerSource& runners, RivalBackend& rivals,
                           std::span<const int32_t> window, int32_t prefill,
                           std::vector<EvaluatedAttention>& attentions);
 

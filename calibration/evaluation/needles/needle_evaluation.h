@@ -19,17 +19,30 @@ struct NeedleEvaluationOptions {
   // question.
   int32_t prefill = 0;
   std::span<const int32_t> special_ids = {};  // ascending; may be tempered
-  RivalBackend* rivals = nullptr;             // which the runner runs through; needed by rivals
+  RivalBackend* rivals = nullptr;             // which runners run through; needed by rivals
   std::function<void(int64_t done, int64_t total)> progress;  // windows; may be empty
+};
+
+// Means over decode rows, layers and heads.
+struct NeedleDensities {
+  double head = 1.0;
+  double join = 1.0;  // union
 };
 
 struct NeedleScore {
   std::vector<bool> hits;      // by window: every token of the answer was the most likely one
   double answer_loss = 0.0;    // nats per token of the answers
   double union_density = 1.0;  // of the decode rows
+  // Of those in front of the question, and of those from it on; 1 where there are none.
+  NeedleDensities routine;
+  NeedleDensities query;
 };
 
-// One score per attention, in order. The answer is teacher-forced.
+// One score per attention, in order. The answer is teacher-forced. Errors of `runners`.
+absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
+    const RunnerSource& runners, std::span<const NeedleWindow> windows,
+    std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options);
+// On one runner, for all of them.
 absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
     SequenceRunner& runner, std::span<const NeedleWindow> windows,
     std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options);

@@ -53,13 +53,13 @@ absl::Status NeedlesCommand::Run() const {
       MakeNeedleWindows(comparison.text(), comparison.tokenizer(), options);
   if (!windows.ok()) return windows.status();
   const NeedleWindow& first = windows->front();
-  const auto runner = comparison.MakeRunner(flags.context, first.tokens,
-                                            flags.prefill > 0 ? flags.prefill : first.question);
-  if (!runner.ok()) return runner.status();
+  const auto runners = comparison.MakeRunners(flags.context, first.tokens,
+                                              flags.prefill > 0 ? flags.prefill : first.question);
+  if (!runners.ok()) return runners.status();
 
   ProgressBar bar;
   const absl::StatusOr<std::vector<NeedleScore>> scores =
-      EvaluateNeedles(**runner, *windows, comparison.attentions(),
+      EvaluateNeedles((*runners)->Source(), *windows, comparison.attentions(),
                       {.prefill = flags.prefill,
                        .special_ids = comparison.tokenizer().special_ids(),
                        .rivals = &comparison.rivals(),

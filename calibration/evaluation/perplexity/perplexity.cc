@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "calibration/evaluation/attention/index_reads.h"
+#include "engine/model/kv_cache.h"
 #include "engine/model/rope_base.h"
 
 namespace eta {
@@ -16,8 +18,13 @@ using Seconds = std::chrono::duration<double>;
 // Adds up the tokens that decode rows attended to and read, as shares of their keys.
 class DensityMeter {
  public:
-  DensityMeter(const ModelConfig& config, int32_t max_rows)
-      : layers_(static_cast<size_t>(config.num_layers)),
+  DensityMeter(const SequenceRunner& runner, const EvaluatedAttention& attention)
+      : DensityMeter(runner.config(), runner.geometry(), attention, runner.max_rows()) {}
+  DensityMeter(const ModelConfig& config, const KvGeometry& geometry,
+               const EvaluatedAttention& attention, int32_t max_rows)
+      : geometry_(geometry),
+        attention_(attention),
+        layers_(static_cast<size_t>(config.num_layers)),
         query_heads_(static_cast<size_t>(config.num_query_heads)),
         kv_heads_(static_cast<size_t>(config.num_kv_heads)),
         attended_(layers_ * static_cast<size_t>(max_rows) * query_heads_),
@@ -41,12 +48,18 @@ class DensityMeter {
       head_sum_ += RowSum(attended_, query_heads_, rows, row) / keys;
       union_sum_ += RowSum(read_, kv_heads_, rows, row) / keys;
       values_sum_ += RowSum(values_, kv_heads_, rows, row) / keys;
+      const int64_t index =
+          IndexBytesRead(attention_, geometry_, position + static_cast<int32_t>(row) + 1,
+                         static_cast<int32_t>(query_heads_ / kv_heads_));
+      index_sum_ +=
+          static_cast<double>(index) / (keys * static_cast<double>(KvTokenBytes(geometry_)));
     }
     rows_ += rows;
   }
 
   double HeadDensity() const { return head_sum_ / Cells(query_heads_); }
   double UnionDensity() const { return union_sum_ / Cells(kv_heads_); }
+  double IndexRead() const { return index_sum_ / static_cast<double>(rows_); }
   double ValuesRead() const { return values_sum_ / Cells(kv_heads_); }
   std::optional<double> Recall() const {
     const auto above = std::accumulate(above_.begin(), above_.end(), int64_t{0});
@@ -76,6 +89,8 @@ class DensityMeter {
   }
   double Cells(size_t heads) const { return static_cast<double>(rows_ * layers_ * heads); }
 
+  const KvGeometry geometry_;
+  const EvaluatedAttention& attention_;
   size_t layers_;
   size_t query_heads_;
   size_t kv_heads_;
@@ -87,6 +102,7 @@ class DensityMeter {
   double head_sum_ = 0.0;
   double union_sum_ = 0.0;
   double values_sum_ = 0.0;
+  double index_sum_ = 0.0;
   size_t rows_ = 0;
 };
 
@@ -98,24 +114,24 @@ struct Meters {
 
 class Evaluation {
  public:
-  Evaluation(SequenceRunner& runner, const PerplexityOptions& options, int64_t total_rows)
-      : runner_(runner),
-        options_(options),
-        total_rows_(total_rows),
-        logprobs_(static_cast<size_t>(runner.max_rows())),
-        best_(static_cast<size_t>(runner.max_rows())) {}
+  Evaluation(const RunnerSource& runners, const PerplexityOptions& options, int64_t total_rows)
+      : runners_(runners), options_(options), total_rows_(total_rows) {}
 
   absl::StatusOr<AttentionScore> Score(const EvaluatedAttention& attention,
                                        std::span<const std::vector<int32_t>> windows) {
+    const absl::StatusOr<SequenceRunner*> runner = runners_(attention.geometry);
+    if (!runner.ok()) return runner.status();
     AttentionScore score;
     Meters meters = {
-        DensityMeter(runner_.config(), runner_.max_rows()),
-        ShadowMeter(runner_.config(), attention.options.admit_all ? 0.0 : options_.mass)};
+        DensityMeter(**runner, attention),
+        ShadowMeter((*runner)->config(), attention.options.admit_all ? 0.0 : options_.mass)};
+    logprobs_.resize(static_cast<size_t>((*runner)->max_rows()));
+    best_.resize(logprobs_.size());
     if (options_.rivals) options_.rivals->Use(attention.rival);
     const int64_t rows_before = rows_done_;
     const auto start = std::chrono::steady_clock::now();
     for (const std::vector<int32_t>& window : windows) {
-      const absl::Status status = Window(attention, window, meters, score);
+      const absl::Status status = Window(**runner, attention, window, meters, score);
       if (!status.ok()) return status;
     }
     const Seconds taken = std::chrono::steady_clock::now() - start;
@@ -127,6 +143,7 @@ class Evaluation {
       score.head_density = meters.density.HeadDensity();
       score.union_density = meters.density.UnionDensity();
       score.v_read = meters.density.ValuesRead();
+      score.index_read = meters.density.IndexRead();
       if (Recall(attention)) {
         score.recall = meters.density.Recall();
         score.head_recall = meters.density.HeadRecall();
@@ -141,10 +158,10 @@ class Evaluation {
     return options_.recall && !attention.rival;
   }
 
-  absl::Status Window(const EvaluatedAttention& attention, std::span<const int32_t> window,
-                      Meters& meters, AttentionScore& score) {
+  absl::Status Window(SequenceRunner& runner, const EvaluatedAttention& attention,
+                      std::span<const int32_t> window, Meters& meters, AttentionScore& score) {
     const size_t rows = window.size() - 1;
-    absl::Status status = runner_.Begin(
+    absl::Status status = runner.Begin(
         {.attention = attention.options,
          .frozen_thresholds = attention.profile ? std::span(attention.profile->thresholds)
                                                 : std::span<const float>(),
@@ -152,14 +169,14 @@ class Evaluation {
              attention.head_z ? std::span(attention.profile->head_z) : std::span<const float>(),
          .tempered_ids =
              attention.temper_special ? options_.special_ids : std::span<const int32_t>(),
-         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(rows))});
+         .rope_theta = RopeTheta(runner.config(), static_cast<int64_t>(rows))});
     const auto prefill = static_cast<size_t>(options_.prefill);
     const bool full = attention.options.admit_all;
     size_t begin = 0;
     while (status.ok() && begin < rows) {
       const bool prompt = begin < prefill;
       const size_t end =
-          std::min(begin + static_cast<size_t>(runner_.max_rows()), prompt ? prefill : rows);
+          std::min(begin + static_cast<size_t>(runner.max_rows()), prompt ? prefill : rows);
       const size_t count = end - begin;
       RunnerStep step = {.tokens = window.subspan(begin, count),
                          .kind = prompt || full ? RowKind::kPrefill : RowKind::kDecode};
@@ -172,7 +189,7 @@ class Evaluation {
           step.outputs.shadow = meters.shadow.Choose(count, static_cast<int32_t>(begin));
         }
       }
-      status = runner_.Run(step);
+      status = runner.Run(step);
       if (!status.ok()) break;
       for (const float logprob : step.logprobs) score.losses.push_back(-logprob);
       for (size_t i = 0; i < step.best.size(); ++i) {
@@ -189,7 +206,7 @@ class Evaluation {
     return status;
   }
 
-  SequenceRunner& runner_;
+  const RunnerSource& runners_;
   const PerplexityOptions& options_;
   int64_t total_rows_;
   int64_t rows_done_ = 0;
@@ -200,7 +217,7 @@ class Evaluation {
 }  // namespace
 
 absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
-    SequenceRunner& runner, std::span<const std::vector<int32_t>> windows,
+    const RunnerSource& runners, std::span<const std::vector<int32_t>> windows,
     std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options) {
   int64_t rows = 0;
   for (const std::vector<int32_t>& window : windows) {
@@ -209,7 +226,7 @@ absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     }
     rows += static_cast<int64_t>(window.size()) - 1;
   }
-  Evaluation evaluation(runner, options, rows * static_cast<int64_t>(attentions.size()));
+  Evaluation evaluation(runners, options, rows * static_cast<int64_t>(attentions.size()));
   std::vector<AttentionScore> scores;
   for (const EvaluatedAttention& attention : attentions) {
     absl::StatusOr<AttentionScore> score = evaluation.Score(attention, windows);
@@ -221,6 +238,12 @@ absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     scores.back().loss_over_first = BlockMeanInterval(difference);
   }
   return scores;
+}
+
+absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
+    SequenceRunner& runner, std::span<const std::vector<int32_t>> windows,
+    std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options) {
+  return EvaluatePerplexity(OnlyRunner(runner), windows, attentions, options);
 }
 
 }  // namespace eta

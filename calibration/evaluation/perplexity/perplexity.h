@@ -26,7 +26,7 @@ struct PerplexityOptions {
   int32_t prefill = 0;
   bool recall = true;                         // costs one more read of every key
   std::span<const int32_t> special_ids = {};  // ascending; may be tempered
-  RivalBackend* rivals = nullptr;             // which the runner runs through; needed by rivals
+  RivalBackend* rivals = nullptr;             // which runners run through; needed by rivals
   double mass = 0.0;  // share of the decode rows that are measured against full attention
   std::function<void(int64_t done, int64_t total)> progress;  // rows; may be empty
 };
@@ -39,14 +39,22 @@ struct AttentionScore {
   double head_density = 1.0;     // mean over scored rows (eta-semantics.md, "What is counted")
   double union_density = 1.0;
   double v_read = 1.0;
+  double index_read = 0.0;       // bytes read to choose blocks, over those of all K and V
   std::optional<double> recall;  // share of keys with S >= tau_eff that were admitted; no rival's
   std::vector<double> head_recall;  // of each layer and query head with such keys; with recall
   std::optional<ShadowSummary> shadow;
   double tokens_per_second = 0.0;  // of all rows fed
+
+  // Bytes read over those of all K and V.
+  double bytes_read() const { return (union_density + v_read) / 2.0 + index_read; }
 };
 
 // Returns one score per attention, in order. Windows are [context + 1] tokens, longer than prefill
-// + 1.
+// + 1. Errors of `runners`.
+absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
+    const RunnerSource& runners, std::span<const std::vector<int32_t>> windows,
+    std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options);
+// On one runner, for all of them.
 absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     SequenceRunner& runner, std::span<const std::vector<int32_t>> windows,
     std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options);

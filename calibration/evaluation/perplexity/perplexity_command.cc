@@ -66,12 +66,12 @@ absl::Status PerplexityCommand::Run() const {
   const absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
       read(comparison.text(), comparison.tokenizer(), flags.context, windows, kMaxTextTokens);
   if (!cut.ok()) return cut.status();
-  const auto runner = comparison.MakeRunner(flags.context, cut->front(), flags.prefill);
-  if (!runner.ok()) return runner.status();
+  const auto runners = comparison.MakeRunners(flags.context, cut->front(), flags.prefill);
+  if (!runners.ok()) return runners.status();
 
   ProgressBar bar;
   const absl::StatusOr<std::vector<AttentionScore>> scores = EvaluatePerplexity(
-      **runner, *cut, comparison.attentions(),
+      (*runners)->Source(), *cut, comparison.attentions(),
       {.prefill = flags.prefill,
        .recall = recall,
        .special_ids = comparison.tokenizer().special_ids(),

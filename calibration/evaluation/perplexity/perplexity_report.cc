@@ -56,6 +56,10 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
     json["confirm"] = options.confirm;
     if (options.relative) json["relative_threshold"] = options.relative_c;
   }
+  if (attention.geometry.block_size > 0) {
+    json["block_size"] = attention.geometry.block_size;
+    json["index"] = std::string(Name(attention.geometry.index));
+  }
   json["special_keys"] = attention.temper_special ? "temper" : "attend";
   json["tokens"] = score.losses.size();
   json["loss"] = score.loss.mean;
@@ -65,6 +69,8 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
   json["head_density"] = score.head_density;
   json["union_density"] = score.union_density;
   json["v_read"] = score.v_read;
+  json["index_read"] = score.index_read;
+  json["bytes_read"] = score.bytes_read();
   json["recall"] = score.recall ? Json(*score.recall) : Json(nullptr);
   if (!score.head_recall.empty()) {
     const auto& heads = score.head_recall;
@@ -98,19 +104,20 @@ std::string PerplexityTable(const PerplexityRun& run,
                    run.index, " ", run.index_dtype, ", weights ", run.weights, "\n");
   const bool shadow = std::ranges::any_of(
       scores, [](const AttentionScore& score) { return score.shadow.has_value(); });
-  absl::StrAppend(&table, absl::StrFormat("%-*s  %-28s  %-26s  %6s  %6s  %6s  %6s  %7s", name_width,
-                                          "attention", "perplexity", "ratio to the first", "top-1",
-                                          "head", "union", "v read", "recall"));
+  absl::StrAppend(&table,
+                  absl::StrFormat("%-*s  %-28s  %-26s  %6s  %6s  %6s  %6s  %6s  %7s", name_width,
+                                  "attention", "perplexity", "ratio to the first", "top-1", "head",
+                                  "union", "v read", "bytes", "recall"));
   if (shadow) absl::StrAppendFormat(&table, "  %7s  %7s  %7s", "mass", "mass p1", "error");
   absl::StrAppendFormat(&table, "  %9s\n", "tokens/s");
   for (size_t i = 0; i < scores.size(); ++i) {
     const AttentionScore& score = scores[i];
-    absl::StrAppend(
-        &table, absl::StrFormat("%-*s  %-28s  %-26s  %6.4f  %6.4f  %6.4f  %6.4f  %7s", name_width,
-                                attentions[i].name, WithInterval(score.loss),
-                                i == 0 ? "" : WithInterval(score.loss_over_first), score.top_1,
-                                score.head_density, score.union_density, score.v_read,
-                                OrDash(score.recall)));
+    absl::StrAppend(&table,
+                    absl::StrFormat("%-*s  %-28s  %-26s  %6.4f  %6.4f  %6.4f  %6.4f  %6.4f  %7s",
+                                    name_width, attentions[i].name, WithInterval(score.loss),
+                                    i == 0 ? "" : WithInterval(score.loss_over_first), score.top_1,
+                                    score.head_density, score.union_density, score.v_read,
+                                    score.bytes_read(), OrDash(score.recall)));
     if (shadow) {
       const auto of = [&](double ShadowSummary::*member) {
         return OrDash(score.shadow ? std::optional((*score.shadow).*member) : std::nullopt);

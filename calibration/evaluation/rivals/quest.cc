@@ -13,6 +13,9 @@ class Quest final : public Rival {
   explicit Quest(double share) : share_(share) {}
 
   KeptParts needs() const override { return {.boxes = true}; }
+  int64_t IndexBytes(const KvGeometry& geometry, int32_t) const override {
+    return 2 * geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.dtype));
+  }
 
   void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
     std::vector<float> bounds(admitted.size());

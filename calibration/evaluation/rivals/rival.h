@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
+#include <vector>
 
 #include "calibration/evaluation/rivals/kept_blocks.h"
 #include "kernels/batch.h"
@@ -18,9 +18,14 @@ struct RivalHead {
   int32_t query_head = 0;
   std::span<const float> q = {};  // [d]
   float softmax_scale = 0.0f;
+  float threshold = 0.0f;  // tau_eff, by which a gate tempers
   const AttentionOptions& options;
   const RowBlocks& blocks;  // of its row and KV head
 };
+
+// What a rule keeps of a sequence's earlier rows, for one layer and query head: a number per block,
+// the last one included. It is empty before the first row.
+using RivalMemory = std::vector<double>;
 
 // Whether every head reads full block `ordinal` of `count`: a sink or one of the last.
 inline bool AlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t count) {
@@ -38,6 +43,16 @@ class Rival {
   // Sets, of `admitted` [N], 1 at the blocks that the head admits. Those that are always read have
   // it already.
   virtual void Admit(const RivalHead& head, std::span<uint8_t> admitted) const = 0;
+
+  // Bytes that the rule reads of every full block and KV head to choose for its query heads.
+  virtual int64_t IndexBytes(const KvGeometry& geometry, int32_t group_size) const = 0;
+
+  // A rule that remembers sees all rows of a sequence in their order: prompt rows, which attend to
+  // all, by Watch; decode rows by AdmitAndRemember in the place of Admit. Sequences one at a time.
+  virtual bool remembers() const { return false; }
+  virtual void Watch(const RivalHead& head, RivalMemory& memory) const;
+  virtual void AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
+                                RivalMemory& memory) const;
 };
 
 }  // namespace eta

@@ -3,6 +3,7 @@
 // memory that do not defer: reference and cpu.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,7 +23,8 @@ class RivalBackend : public ForwardingBackend {
   // Whether there can be rivals on a backend.
   static bool Serves(const Backend& backend);
 
-  // Who chooses from the next sequence's beginning on; null: the backend itself.
+  // Who chooses from the next sequence's beginning on; null: the backend itself. One that remembers
+  // serves one sequence at a time, which begins at position 0.
   void Use(std::shared_ptr<const Rival> rival);
 
   // Collects bounds of every row at or behind `first_position` whose position is a multiple of
@@ -41,11 +43,22 @@ class RivalBackend : public ForwardingBackend {
     int32_t num_keys;  // T
   };
 
-  std::vector<ChosenRow> Rows() const;
+  std::vector<ChosenRow> Rows(bool chosen) const;
   const KeptLayer* Kept(const KvLayerView& kv) const;
   KeptParts Needs() const;
-  void Choose(const SelectBlocksParams& params, const KeptLayer& layer, const ChosenRow& row) const;
+  RivalHead HeadOf(const SelectBlocksParams& params, const ChosenRow& row, int32_t query_head,
+                   const RowBlocks& blocks) const;
+  void Choose(const SelectBlocksParams& params, const KeptLayer& layer, const ChosenRow& row,
+              int32_t kv_head, std::vector<RivalMemory>* memories) const;
+  void Watch(const SelectBlocksParams& params, const KeptLayer& layer, const ChosenRow& row,
+             int32_t kv_head, std::vector<RivalMemory>& memories) const;
+  void ChooseAll(const SelectBlocksParams& params, const KeptLayer& layer,
+                 const std::vector<ChosenRow>& rows);
+  void RememberAll(const SelectBlocksParams& params, const KeptLayer& layer,
+                   const std::vector<ChosenRow>& rows, bool chosen);
   void SampleBounds(const SelectBlocksParams& params, const KeptLayer& layer);
+  // Runs `work` on 0 .. count - 1, on as many threads as there are.
+  void Spread(size_t count, const std::function<void(size_t)>& work) const;
 
   int num_threads_;
   std::shared_ptr<const Rival> rival_;
@@ -53,7 +66,8 @@ class RivalBackend : public ForwardingBackend {
   int32_t sample_from_ = 0;
   int32_t sample_stride_ = 1;
   BatchView batch_;
-  std::map<const std::byte*, KeptLayer> layers_;  // by the layer's tiles
+  std::map<const std::byte*, KeptLayer> layers_;                   // by the layer's tiles
+  std::map<const std::byte*, std::vector<RivalMemory>> memories_;  // likewise, by query head
 };
 
 }  // namespace eta

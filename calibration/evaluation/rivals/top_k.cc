@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "calibration/evaluation/rivals/block_estimate.h"
+#include "engine/model/kv_cache.h"
 
 namespace eta {
 namespace {
@@ -13,6 +14,9 @@ class TopK final : public Rival {
   explicit TopK(double share) : share_(share) {}
 
   KeptParts needs() const override { return {.records = true}; }
+  int64_t IndexBytes(const KvGeometry& geometry, int32_t) const override {
+    return IndexRecordBytes(geometry);
+  }
 
   void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
     const KvGeometry& geometry = head.blocks.layer.geometry();

@@ -11,14 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "calibration/evaluation/text/line_reader.h"
 
 namespace eta {
-
-struct TextLimits {
-  size_t max_document_bytes = size_t{16} << 20;      // one line of .jsonl, or a whole .txt
-  uint64_t max_total_bytes = uint64_t{4} << 30;      // of the file, uncompressed
-  uint64_t max_decoder_bytes = uint64_t{128} << 20;  // memory that an .xz may ask for
-};
 
 // The most token ids of a text that are held: 256 MiB.
 inline constexpr size_t kMaxTextTokens = size_t{1} << 26;

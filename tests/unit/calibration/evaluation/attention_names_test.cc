@@ -29,6 +29,12 @@ TEST(AttentionName, HasAKindAndItsNumber) {
   EXPECT_EQ(Parsed("oracle:-3.9").kind, AttentionKind::kOracle);
   EXPECT_EQ(Parsed("constants:0.35").kind, AttentionKind::kConstants);
   EXPECT_THAT(Parsed("constants:0.35").number, Optional(0.35f));
+  EXPECT_EQ(Parsed("window:256").kind, AttentionKind::kWindow);
+  EXPECT_THAT(Parsed("streaming:0.25").number, Optional(0.25f));
+  EXPECT_EQ(Parsed("bigbird:256:16").kind, AttentionKind::kBigBird);
+  EXPECT_THAT(Parsed("bigbird:256:16").second, Optional(16.0f));
+  EXPECT_EQ(Parsed("h2o:256:0.1").kind, AttentionKind::kH2o);
+  EXPECT_THAT(Parsed("h2o:256:0.1").second, Optional(0.1f));
   EXPECT_EQ(Parsed("profile:a+b=c.json").file, "a+b=c.json") << "b is no setting";
 }
 
@@ -59,10 +65,36 @@ TEST(AttentionName, OwnSettingsGoBeforeOthers) {
 }
 
 TEST(AttentionName, AnythingElseIsRefused) {
-  for (const char* text :
-       {"", "Full", "sparse", "topk", "topk:", "topk:1.1", "topk:-0.1", "topk:nan", "quest:0.1x",
-        "oracle", "oracle:1e9", "constants", "constants:inf", "relative:", "relative:x",
-        "profile:", "profile", "full:1", "dynamic:2"}) {
+  for (const char* text : {"",
+                           "Full",
+                           "sparse",
+                           "topk",
+                           "topk:",
+                           "topk:1.1",
+                           "topk:-0.1",
+                           "topk:nan",
+                           "quest:0.1x",
+                           "oracle",
+                           "oracle:1e9",
+                           "constants",
+                           "constants:inf",
+                           "relative:",
+                           "relative:x",
+                           "profile:",
+                           "profile",
+                           "full:1",
+                           "dynamic:2",
+                           "window",
+                           "window:",
+                           "window:0",
+                           "window:-1",
+                           "streaming:x",
+                           "bigbird:256",
+                           "bigbird:256:0",
+                           "bigbird::4",
+                           "h2o:256",
+                           "h2o:256:1.5",
+                           "h2o:256:0.1:2"}) {
     EXPECT_EQ(GetErrorDetail(ParseAttentionName(text).status()).field, "attention") << text;
   }
   for (const auto& [text, field] :
@@ -73,7 +105,10 @@ TEST(AttentionName, AnythingElseIsRefused) {
                                                         {"full+sink_blocks=1025", "sink_blocks"},
                                                         {"full+reads=both", "reads"},
                                                         {"dynamic+confirm=1", "confirm"},
-                                                        {"full+special_keys=", "special_keys"}}) {
+                                                        {"full+special_keys=", "special_keys"},
+                                                        {"dynamic+block_size=6", "block_size"},
+                                                        {"dynamic+block_size=256", "block_size"},
+                                                        {"dynamic+index=flat", "index"}}) {
     EXPECT_EQ(GetErrorDetail(ParseAttentionName(text).status()).field, field) << text;
   }
 }
@@ -91,8 +126,11 @@ class AttentionFlagsTest : public EvaluationTest {
 
 TEST_F(AttentionFlagsTest, APlainModelTakesRelativeThresholdsAndRivals) {
   const TinyModel plain({.has_predictor = false});
-  for (const char* way : {"dynamic", "relative:-3.2+reads=own", "dynamic+confirm=true",
-                          "topk:0.25+sink_blocks=0", "quest:0.1", "oracle:-3.9", "constants:0.8"}) {
+  for (const char* way :
+       {"dynamic", "relative:-3.2+reads=own", "dynamic+confirm=true", "topk:0.25+sink_blocks=0",
+        "quest:0.1", "oracle:-3.9", "constants:0.8", "window:40", "streaming:0.25", "bigbird:32:3",
+        "h2o:32:0.2", "topk:0.25+index=moment", "relative+block_size=4",
+        "window:16+block_size=4"}) {
     EXPECT_EQ(Perplexity(plain, std::string("--mass=0.5 --attention=") + way), 0) << way;
   }
   EXPECT_EQ(Perplexity(plain, "--attention=dynamic --index=moment"), 2);
@@ -110,8 +148,9 @@ TEST_F(AttentionFlagsTest, APlainModelTakesRelativeThresholdsAndRivals) {
 
 TEST_F(AttentionFlagsTest, AModelWithAGateTakesWhatHasNoNeedOfScores) {
   const TinyModel gated;
-  for (const char* way : {"full+special_keys=temper", "dynamic+special_keys=temper+reads=shared",
-                          "topk:0.25", "quest:0.1"}) {
+  for (const char* way :
+       {"full+special_keys=temper", "dynamic+special_keys=temper+reads=shared", "topk:0.25",
+        "quest:0.1", "h2o:32:0.2", "dynamic+block_size=4", "dynamic+index=outlier+block_size=32"}) {
     EXPECT_EQ(Perplexity(gated, std::string("--attention=") + way), 0) << way;
   }
   EXPECT_EQ(Perplexity(gated, "--attention=relative"), 2);

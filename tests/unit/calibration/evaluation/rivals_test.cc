@@ -7,12 +7,15 @@
 
 #include "calibration/evaluation/attention/fit_constants.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
+#include "calibration/evaluation/rivals/big_bird.h"
 #include "calibration/evaluation/rivals/block_estimate.h"
 #include "calibration/evaluation/rivals/constants.h"
+#include "calibration/evaluation/rivals/h2o.h"
 #include "calibration/evaluation/rivals/oracle.h"
 #include "calibration/evaluation/rivals/quest.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "calibration/evaluation/rivals/top_k.h"
+#include "calibration/evaluation/rivals/window.h"
 #include "calibration/evaluation/runner.h"
 #include "engine/base/error.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -115,7 +118,10 @@ TEST_F(RivalsTest, WhoeverAdmitsAllComputesFullAttention) {
       {{.name = "full", .options = {.uniform_floor = false, .admit_all = true}, .profile = nullptr},
        Way(MakeTopK(1.0), options),
        Way(MakeQuest(1.0), options),
-       Way(MakeOracle(-100.0f), options)});
+       Way(MakeOracle(-100.0f), options),
+       Way(MakeWindow({1e6}), options),
+       Way(MakeBigBird({1.0}, 1), options),
+       Way(MakeH2o({.window = {16.0}, .share = 1.0}), options)});
   for (const AttentionScore& score : scores) {
     EXPECT_NEAR(score.loss.mean, scores[0].loss.mean, 1e-5);
     EXPECT_DOUBLE_EQ(score.union_density, 1.0);
@@ -150,19 +156,45 @@ TEST_F(RivalsTest, SharedReadsAttendToWhatTheGroupReads) {
 TEST_F(RivalsTest, ConstantsReadAboutTheUnionThatTheyWereFittedTo) {
   std::vector<EvaluatedAttention> ways = {Way(nullptr, {.pinned_blocks = 1, .sink_blocks = 1})};
   ways[0].constants = 0.6;
-  ASSERT_EQ(FitConstants(*runner_, *backend_, windows_[0], kPrefill, ways), absl::OkStatus());
+  ASSERT_EQ(FitConstants(OnlyRunner(*runner_), *backend_, windows_[0], kPrefill, ways),
+            absl::OkStatus());
   ASSERT_NE(ways[0].profile, nullptr);
   EXPECT_EQ(ways[0].profile->thresholds.size(), 2u * 4u);
   EXPECT_NEAR(Score(ways)[0].union_density, 0.6, 0.05);
   ways[0].constants = 0.01;
-  EXPECT_EQ(GetErrorDetail(FitConstants(*runner_, *backend_, windows_[0], kPrefill, ways)).field,
-            "attention");
+  EXPECT_EQ(
+      GetErrorDetail(FitConstants(OnlyRunner(*runner_), *backend_, windows_[0], kPrefill, ways))
+          .field,
+      "attention");
+}
+
+// The kinds that read records, boxes, keys and sums; a window has none.
+TEST_F(RivalsTest, WhatIsReadToChooseIsCountedInBytes) {
+  const AttentionOptions options = {.pinned_blocks = 2, .sink_blocks = 1};
+  const auto scores = Score({Way(nullptr, options), Way(MakeTopK(0.3), options),
+                             Way(MakeQuest(0.3), options), Way(MakeOracle(-2.0f), options),
+                             Way(MakeH2o({.window = {16.0}, .share = 0.3}), options),
+                             Way(MakeWindow({16.0}), options)});
+  // Of a KV head: K and V of a token take 2 * 32 * 4 bytes.
+  const auto share = [](double bytes_per_block) {
+    double sum = 0.0;
+    for (int32_t keys = kPrefill + 1; keys <= kContext; ++keys) {
+      sum += (keys / 16) * bytes_per_block / (keys * 256.0);
+    }
+    return sum / (kContext - kPrefill);
+  };
+  const double wanted[] = {3 * 32 + 4, 3 * 32 + 4, 2 * 32 * 4, 16 * 32 * 4, 2 * 4, 0};
+  for (size_t i = 0; i < scores.size(); ++i) {
+    EXPECT_NEAR(scores[i].index_read, share(wanted[i]), 1e-9) << i;
+    EXPECT_NEAR(scores[i].bytes_read(), scores[i].union_density + share(wanted[i]), 1e-9) << i;
+  }
 }
 
 // Judges what a rival is asked, by the keys and records of the cache as they come to it.
 class Judge final : public Rival {
  public:
   KeptParts needs() const override { return {.records = true, .keys = true, .boxes = true}; }
+  int64_t IndexBytes(const KvGeometry&, int32_t) const override { return 0; }
 
   void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
     const auto chosen = [&](const std::shared_ptr<const Rival>& rival) {

@@ -1,0 +1,161 @@
+#include "calibration/evaluation/attention/attention_resolution.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/evaluation/attention/named_rival.h"
+#include "calibration/evaluation/profile_file.h"
+#include "calibration/evaluation/rivals/rival_backend.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/model_fingerprint.h"
+#include "engine/request/request_validation.h"
+
+namespace eta {
+namespace {
+
+// InvalidArgument for other numbers of layers or heads; FailedPrecondition for a profile that was
+// made for another model or block size.
+absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded,
+                          const KvGeometry& blocks) {
+  const ModelConfig& config = loaded.config();
+  if (profile.num_layers != config.num_layers ||
+      profile.num_query_heads != config.num_query_heads) {
+    return InvalidField("thresholds",
+                        absl::StrCat("the model takes ", config.num_layers, " layers of ",
+                                     config.num_query_heads, " query heads"));
+  }
+  const auto read = ParseModelConfig(loaded.checkpoint().config_json());  // without flags
+  if (!read.ok()) return read.status();
+  const auto model = ModelFingerprint(*read, loaded.checkpoint());
+  if (!model.ok()) return model.status();
+  const std::string& fingerprint = *model;
+  // Older files name the model by its files.
+  if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint &&
+      profile.model_fingerprint != loaded.checkpoint().files_fingerprint()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model_fingerprint: the profile was made for model ",
+                     profile.model_fingerprint.substr(0, 12), "..., this is ",
+                     fingerprint.substr(0, 12), "..."));
+  }
+  if (profile.block_size != 0 &&
+      (profile.block_size != blocks.block_size || profile.sub_block != blocks.sub_block)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "geometry.block_size: the profile was made for blocks of ", profile.block_size, " by ",
+        profile.sub_block, ", the cache has ", blocks.block_size, " by ", blocks.sub_block));
+  }
+  return absl::OkStatus();
+}
+
+// Relative thresholds in the place of those of a predictor.
+absl::Status CheckRelative(const ModelConfig& config, const KvGeometry& geometry) {
+  if (config.gate != Gate::kNone) {
+    return InvalidField("attention", "must not be relative: the model has a gate");
+  }
+  if (geometry.index != IndexKind::kOutlier) {
+    return InvalidField("index", "must be outlier for relative thresholds");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Rival>> MakeRival(const AttentionName& name,
+                                                       const Runtime& loaded) {
+  if (name.kind == AttentionKind::kOracle && loaded.config().gate != Gate::kNone) {
+    return InvalidField("attention", "must not be oracle: the model has a gate");
+  }
+  std::shared_ptr<const Rival> rival = NamedRival(name, loaded.config().gate, loaded.config().beta);
+  const bool watched = rival || name.kind == AttentionKind::kConstants;
+  if (watched && !RivalBackend::Serves(loaded.backend())) {
+    return InvalidField("backend",
+                        "must be cpu or reference for rivals of the product's attention");
+  }
+  return rival;
+}
+
+// The cache of the model, of another block size or kind of index where that is set.
+KvGeometry GeometryFor(const AttentionSettings& settings, const ModelConfig& config,
+                       const KvGeometry& geometry) {
+  if (!settings.block_size && !settings.index) return geometry;
+  ModelConfig other = config;
+  other.block_size = settings.block_size.value_or(geometry.block_size);
+  other.index = settings.index.value_or(geometry.index);
+  // The type of records is the user's for their own kind.
+  return MakeKvGeometry(
+      other, geometry.dtype,
+      other.index == geometry.index ? std::optional(geometry.index_dtype) : std::nullopt);
+}
+
+}  // namespace
+
+absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
+                                                    const AttentionSettings& settings,
+                                                    const Runtime& loaded,
+                                                    const KvGeometry& model_geometry) {
+  const ModelConfig& config = loaded.config();
+  const absl::StatusOr<AttentionName> name = ParseAttentionName(text);
+  if (!name.ok()) return name.status();
+  AttentionSettings all = name->settings.Or(settings);
+  SetLocality(name->kind, all);
+  const KvGeometry geometry = GeometryFor(all, config, model_geometry);
+  if (all.temper_special.value_or(false) && config.gate == Gate::kNone) {
+    return InvalidField("special_keys", "must be attend: the model has no gate");
+  }
+  if (name->kind == AttentionKind::kFull) {
+    if (name->settings.of_sparse_attention()) {
+      return InvalidField("attention", "full attention prunes nothing and reads no such setting");
+    }
+    // The offset moves the gate too, so it applies to full attention as well.
+    return EvaluatedAttention{
+        .name = text,
+        .options = {.offset = all.offset.value_or(0.0f), .uniform_floor = false, .admit_all = true},
+        .profile = nullptr,
+        .temper_special = all.temper_special.value_or(config.temper_special),
+        .geometry = geometry};
+  }
+  AttentionChoice choice = {.mode = AttentionMode::kDynamic,
+                            .offset = all.offset,
+                            .z = all.z,
+                            .uniform_floor = all.uniform_floor,
+                            .pinned_blocks = all.pinned_blocks,
+                            .sink_blocks = all.sink_blocks,
+                            .shared_reads = all.shared_reads,
+                            .confirm = all.confirm,
+                            .temper_special = all.temper_special};
+  if (name->kind == AttentionKind::kProfile) {
+    absl::StatusOr<ThresholdProfile> profile = ReadProfileFile(name->file);
+    if (!profile.ok()) return profile.status();
+    RETURN_IF_ERROR(CheckMadeFor(*profile, loaded, geometry));
+    choice.mode = AttentionMode::kProfile;
+    choice.profile = std::make_shared<const ThresholdProfile>(*std::move(profile));
+  }
+  absl::StatusOr<std::shared_ptr<const Rival>> rival = MakeRival(*name, loaded);
+  if (!rival.ok()) return rival.status();
+  if (*rival != nullptr && all.confirm.value_or(false)) {
+    return InvalidField("confirm", "must be false: a rival has no threshold that keys could reach");
+  }
+  ResolvedAttention resolved = ResolveAttention(choice, config);
+  AttentionOptions& options = resolved.options;
+  const bool dynamic = name->kind == AttentionKind::kDynamic;
+  options.relative = name->kind == AttentionKind::kRelative || (dynamic && !config.has_predictor) ||
+                     (choice.profile && choice.profile->relative_c);
+  if (options.relative) RETURN_IF_ERROR(CheckRelative(config, geometry));
+  if (choice.profile) options.relative_c = choice.profile->relative_c.value_or(options.relative_c);
+  if (name->kind == AttentionKind::kRelative) {
+    options.relative_c = name->number.value_or(options.relative_c);
+  }
+  if (options.uniform_floor && config.gate != Gate::kSilu) {
+    return InvalidField("floor", "must be none: the model has no gate");
+  }
+  EvaluatedAttention evaluated = {.name = text,
+                                  .options = options,
+                                  .profile = std::move(resolved.profile),
+                                  .head_z = resolved.head_z,
+                                  .temper_special = resolved.temper_special,
+                                  .rival = *std::move(rival),
+                                  .geometry = geometry};
+  if (name->kind == AttentionKind::kConstants) evaluated.constants = name->number;
+  return evaluated;
+}
+
+}  // namespace eta

@@ -1,0 +1,12 @@
+#include "calibration/evaluation/rivals/rival.h"
+
+namespace eta {
+
+void Rival::Watch(const RivalHead&, RivalMemory&) const {}
+
+void Rival::AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
+                             RivalMemory&) const {
+  Admit(head, admitted);
+}
+
+}  // namespace eta

@@ -1,0 +1,182 @@
+// Rivals of the product's selection against what plain loops in float64 admit. The files stand in
+// rivals/; ETA_GOLDEN_RIVALS_DIR names another folder of such files.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "calibration/evaluation/attention/evaluated_attention.h"
+#include "calibration/evaluation/attention/named_rival.h"
+#include "calibration/evaluation/rivals/rival_backend.h"
+#include "engine/checkpoint/safetensors.h"
+#include "tests/testing/golden/golden_folder.h"
+
+namespace eta::testing {
+namespace {
+
+std::string Folder() {
+  return GoldenFolder("rivals", "ETA_GOLDEN_RIVALS_DIR");
+}
+
+template <typename T>
+std::vector<T> Array(const SafetensorsFile& file, const std::string& name) {
+  const std::vector<std::byte> bytes = *file.Read(name);
+  std::vector<T> array(bytes.size() / sizeof(T));
+  std::memcpy(array.data(), bytes.data(), array.size() * sizeof(T));
+  return array;
+}
+
+// One layer, one sequence: the rows of a step are appended, then chosen for.
+class Layer {
+ public:
+  explicit Layer(const SafetensorsFile& file)
+      : file_(file),
+        backend_(std::make_shared<RivalBackend>(*MakeBackend({.name = "reference"}), 2)),
+        q_(Array<float>(file, "q")),
+        k_(Array<float>(file, "k")),
+        tau_(Array<float>(file, "tau")) {
+    const auto& q = file.tensors().at("q").shape;
+    tokens_ = static_cast<int32_t>(q[0]);
+    heads_ = static_cast<int32_t>(q[1]);
+    geometry_ = {.num_kv_heads = static_cast<int32_t>(file.tensors().at("k").shape[1]),
+                 .head_dim = static_cast<int32_t>(q[2]),
+                 .block_size = Number("block_size"),
+                 .sub_block = 0,
+                 .dtype = DType::kFloat32};
+    table_.resize(static_cast<size_t>(tokens_ / geometry_.block_size + 1));
+    std::iota(table_.rbegin(), table_.rend(), 0);
+    const KvLayout layout = *backend_->Layout(geometry_);
+    tiles_ = *backend_->Allocate(layout.tile_bytes * table_.size());
+    records_ = *backend_->Allocate(layout.record_bytes * table_.size());
+  }
+
+  int32_t Number(const char* name) const { return std::stoi(file_.metadata().at(name)); }
+  int32_t tokens() const { return tokens_; }
+  int32_t heads() const { return heads_; }
+  int32_t blocks() const { return tokens_ / geometry_.block_size; }
+
+  // [T - P, HQ, blocks]: what each head admitted.
+  std::vector<uint8_t> Run(const std::string& way) {
+    const AttentionName name = *ParseAttentionName(way);
+    AttentionSettings settings;
+    SetLocality(name.kind, settings);
+    const Gate gate = file_.metadata().at("gate") == "silu" ? Gate::kSilu : Gate::kNone;
+    backend_->Use(NamedRival(name, gate, std::stof(file_.metadata().at("beta"))));
+    options_ = {.pinned_blocks = settings.pinned_blocks.value_or(Number("pinned_blocks")),
+                .sink_blocks = settings.sink_blocks.value_or(Number("sink_blocks"))};
+    admitted_.clear();
+    const int32_t prompt = Number("prompt_rows");
+    // Steps of several rows give what single ones do.
+    Step(0, prompt - 7, RowKind::kPrefill);
+    Step(prompt - 7, prompt, RowKind::kPrefill);
+    for (int32_t at = prompt; at < tokens_; at += 5) {
+      Step(at, std::min(tokens_, at + 5), RowKind::kDecode);
+    }
+    return admitted_;
+  }
+
+ private:
+  TensorView View(std::vector<float>& values, int32_t begin, int32_t rows, int32_t width) {
+    return {.data = values.data() + int64_t{begin} * width,
+            .rows = rows,
+            .cols = width,
+            .stride = width};
+  }
+
+  void Step(int32_t begin, int32_t end, RowKind kind) {
+    const int32_t rows = end - begin;
+    const int32_t kv_heads = geometry_.num_kv_heads;
+    const std::vector<int32_t> tokens(static_cast<size_t>(rows));
+    const SequenceRows sequence = {.num_rows = rows,
+                                   .position = begin,
+                                   .kind = kind,
+                                   .attention = options_,
+                                   .block_table = table_};
+    const BatchView batch = {.tokens = tokens, .sequences = std::span(&sequence, 1)};
+    backend_->Plan(batch);
+    const KvLayerView kv = {.tiles = tiles_->data(), .records = records_->data()};
+    const TensorView k = View(k_, begin, rows, kv_heads * geometry_.head_dim);
+    backend_->AppendKv({k, k, geometry_, kv});
+    const auto capacity = static_cast<int64_t>(blocks());
+    std::vector<uint32_t> listed(static_cast<size_t>(rows * kv_heads * capacity));
+    std::vector<uint32_t> masks(listed.size());
+    std::vector<int32_t> counts(static_cast<size_t>(rows * kv_heads));
+    std::vector<int32_t> attended(static_cast<size_t>(rows * heads_));
+    std::vector<int32_t> read(counts.size());
+    backend_->SelectBlocks(
+        {.layer = 0,
+         .q = View(q_, begin, rows, heads_ * geometry_.head_dim),
+         .thresholds = View(tau_, begin, rows, heads_),
+         .num_query_heads = heads_,
+         .geometry = geometry_,
+         .kv = kv,
+         .softmax_scale = 1.0f / std::sqrt(static_cast<float>(geometry_.head_dim)),
+         .selection = {listed.data(), masks.data(), counts.data(), capacity, rows},
+         .counts = {attended.data(), read.data(), nullptr}});
+    if (kind == RowKind::kPrefill) return;
+    const int32_t group = heads_ / kv_heads;
+    for (int32_t row = 0; row < rows; ++row) {
+      for (int32_t h = 0; h < heads_; ++h) {
+        std::vector<uint8_t> blocks(static_cast<size_t>(capacity));
+        const int64_t list = int64_t{row} * kv_heads + h / group;
+        for (int32_t i = 0; i < counts[static_cast<size_t>(list)]; ++i) {
+          const auto at = static_cast<size_t>(list * capacity + i);
+          blocks[listed[at]] = (masks[at] >> (h % group)) & 1;
+        }
+        admitted_.insert(admitted_.end(), blocks.begin(), blocks.end());
+        const int32_t keys = begin + row + 1;
+        const int32_t wanted =
+            std::accumulate(blocks.begin(), blocks.end(), 0) * geometry_.block_size +
+            keys % geometry_.block_size;
+        EXPECT_EQ(attended[static_cast<size_t>(row * heads_ + h)], wanted);
+      }
+    }
+  }
+
+  const SafetensorsFile& file_;
+  std::shared_ptr<RivalBackend> backend_;
+  std::vector<float> q_;    // [T, HQ, d]
+  std::vector<float> k_;    // [T, HKV, d]
+  std::vector<float> tau_;  // [T, HQ]
+  int32_t tokens_ = 0;
+  int32_t heads_ = 0;
+  KvGeometry geometry_;
+  AttentionOptions options_;
+  std::vector<int32_t> table_;
+  std::unique_ptr<Buffer> tiles_;
+  std::unique_ptr<Buffer> records_;
+  std::vector<uint8_t> admitted_;
+};
+
+class GoldenRivals : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenRivals, AdmitWhatPlainLoopsDo) {
+  const SafetensorsFile file = *SafetensorsFile::Open(Folder() + "/" + GetParam() + ".safetensors");
+  Layer layer(file);
+  int ways = 0;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (name.find(':') == std::string::npos) continue;
+    ++ways;
+    const std::vector<uint8_t> wanted = Array<uint8_t>(file, name);
+    const std::vector<uint8_t> got = layer.Run(name);
+    ASSERT_EQ(got.size(), wanted.size()) << name;
+    const auto [first, other] = std::mismatch(got.begin(), got.end(), wanted.begin());
+    const auto at = static_cast<int32_t>(first - got.begin());
+    EXPECT_EQ(first, got.end()) << name << ": row " << at / (layer.heads() * layer.blocks())
+                                << ", head " << at / layer.blocks() % layer.heads() << ", block "
+                                << at % layer.blocks();
+  }
+  EXPECT_GE(ways, 6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenRivals, ::testing::ValuesIn(GoldenCases(Folder())),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace eta::testing
