@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "training/data/retrieval_task.h"
+#include "calibration/needles/retrieval_task.h"
 #include "training/data/token_corpus.h"
 
 namespace eta {

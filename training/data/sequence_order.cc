@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "training/data/draws.h"
+#include "calibration/needles/draws.h"
 
 namespace eta::training {
 

@@ -6,9 +6,9 @@
 
 #include "engine/base/random.h"
 
-namespace eta::training {
+namespace eta {
 
-enum class DrawPurpose : uint32_t { kSequenceOrder = 1, kRetrieval = 2 };
+enum class DrawPurpose : uint32_t { kSequenceOrder = 1, kRetrieval = 2, kRetrievalTrial = 3 };
 
 class Draws {
  public:
@@ -32,4 +32,4 @@ class Draws {
   uint32_t next_ = 0;
 };
 
-}  // namespace eta::training
+}  // namespace eta

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "training/data/draws.h"
+#include "calibration/needles/draws.h"
 
-namespace eta::training {
+namespace eta {
 
 enum class RetrievalKind : uint8_t { kSingle, kMultiKey, kMultiValue, kTwoHop };
 inline constexpr int kRetrievalKinds = 4;
@@ -32,4 +32,4 @@ struct RetrievalTask {
 // sentences.
 RetrievalTask MakeRetrievalTask(RetrievalKind kind, int most_keys, Draws& draws);
 
-}  // namespace eta::training
+}  // namespace eta

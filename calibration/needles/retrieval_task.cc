@@ -1,4 +1,4 @@
-#include "training/data/retrieval_task.h"
+#include "calibration/needles/retrieval_task.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/needles/needle_text.h"
 
-namespace eta::training {
+namespace eta {
 namespace {
 
 constexpr int kMostValues = 4;
@@ -94,4 +94,4 @@ RetrievalTask MakeRetrievalTask(RetrievalKind kind, int most_keys, Draws& draws)
   return Keys(1, draws);
 }
 
-}  // namespace eta::training
+}  // namespace eta
