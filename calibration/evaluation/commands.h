@@ -20,5 +20,7 @@ void AddCalibrateCommand(CLI::App& app, absl::Status& status);
 void AddImportCommand(CLI::App& app, absl::Status& status);
 void AddTokenizeCommand(CLI::App& app, absl::Status& status);
 void AddRenderCommand(CLI::App& app, absl::Status& status);
+void AddTableCommand(CLI::App& app, absl::Status& status);
+void AddReportCommand(CLI::App& app, absl::Status& status);
 
 }  // namespace eta

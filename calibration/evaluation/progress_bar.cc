@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <string>
 
 namespace eta {
 namespace {
@@ -21,7 +20,7 @@ ProgressBar::~ProgressBar() {
   if (drawn_) std::fputs("\r\033[K", stderr);
 }
 
-void ProgressBar::Show(int64_t done, int64_t total) {
+void ProgressBar::Show(int64_t done, int64_t total, const std::string& what) {
   const auto now = std::chrono::steady_clock::now();
   if (!terminal_ || total <= 0 || now - last_ < kPause) return;
   last_ = now;
@@ -30,8 +29,9 @@ void ProgressBar::Show(int64_t done, int64_t total) {
   const double share = static_cast<double>(done) / static_cast<double>(total);
   const auto filled = static_cast<size_t>(std::clamp<int64_t>(kWidth * done / total, 0, kWidth));
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
-  std::fprintf(stderr, "\r\033[K[%s] %3.0f %%, %.0f s left", bar.c_str(), 100.0 * share,
-               share > 0.0 ? seconds * (1.0 - share) / share : 0.0);
+  std::fprintf(stderr, "\r\033[K[%s] %3.0f %%, %.0f s left%s%s", bar.c_str(), 100.0 * share,
+               share > 0.0 ? seconds * (1.0 - share) / share : 0.0, what.empty() ? "" : "; ",
+               what.c_str());
   std::fflush(stderr);
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 namespace eta {
 
@@ -13,8 +14,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Redraws at most ten times a second.
-  void Show(int64_t done, int64_t total);
+  // Redraws at most ten times a second. `what` stands behind it.
+  void Show(int64_t done, int64_t total, const std::string& what = "");
 
  private:
   bool terminal_;

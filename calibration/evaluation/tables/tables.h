@@ -15,6 +15,7 @@ struct TableKind {
   const char* help;  // half a sentence: what it measures
   // FailedPrecondition for a model that the table says nothing of: one without a gate, say.
   absl::StatusOr<Table> (*measure)(TableBench& bench);
+  double weight = 1.0;  // of its time in that of a report
 };
 
 // In the order of a report. A new table takes its line in tables.cc.

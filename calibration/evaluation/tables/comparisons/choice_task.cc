@@ -1,0 +1,233 @@
+#include "calibration/evaluation/tables/comparisons/choice_task.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/evaluation/text/line_reader.h"
+#include "calibration/solvers/sample_split.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/rope_base.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+constexpr size_t kMostChoices = 16;
+constexpr size_t kMostQuestions = 1 << 16;
+
+struct QuestionText {
+  std::string prompt;
+  std::vector<std::string> choices;
+  int32_t answer = 0;
+};
+
+std::optional<QuestionText> ParseQuestion(const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("prompt") || !json["prompt"].is_string() ||
+      !json.contains("choices") || !json["choices"].is_array() || !json.contains("answer") ||
+      !json["answer"].is_number_unsigned()) {
+    return std::nullopt;
+  }
+  QuestionText question = {.prompt = json["prompt"].get<std::string>(), .choices = {}};
+  for (const nlohmann::json& choice : json["choices"]) {
+    if (!choice.is_string()) return std::nullopt;
+    question.choices.push_back(choice.get<std::string>());
+  }
+  const auto answer = json["answer"].get<uint64_t>();
+  if (question.choices.size() < 2 || question.choices.size() > kMostChoices ||
+      answer >= question.choices.size()) {
+    return std::nullopt;
+  }
+  question.answer = static_cast<int32_t>(answer);
+  return question;
+}
+
+absl::StatusOr<Question> Tokenize(const QuestionText& text, const Tokenizer& tokenizer) {
+  auto prompt = tokenizer.Encode(text.prompt, /*add_bos=*/true);
+  if (!prompt.ok()) return prompt.status();
+  Question question = {.prompt = *std::move(prompt), .choices = {}, .answer = text.answer};
+  size_t shared = question.prompt.size();
+  std::vector<std::vector<int32_t>> wholes;
+  for (const std::string& choice : text.choices) {
+    auto whole = tokenizer.Encode(absl::StrCat(text.prompt, choice), /*add_bos=*/true);
+    if (!whole.ok()) return whole.status();
+    // Where a choice changes the prompt's last tokens, they are judged with it.
+    const auto [part, ignored] = std::ranges::mismatch(*whole, question.prompt);
+    shared = std::min(shared, static_cast<size_t>(part - whole->begin()));
+    wholes.push_back(*std::move(whole));
+  }
+  question.prompt.resize(shared);
+  for (const std::vector<int32_t>& whole : wholes) {
+    question.choices.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(shared), whole.end());
+  }
+  return question;
+}
+
+// One way of attending over questions.
+class ChoiceRun {
+ public:
+  ChoiceRun(SequenceRunner& runner, const EvaluatedAttention& attention,
+            std::span<const int32_t> special_ids)
+      : runner_(runner),
+        attention_(attention),
+        special_ids_(special_ids),
+        attended_(Cells(runner.config().num_query_heads)),
+        read_(Cells(runner.config().num_kv_heads)),
+        logprobs_(static_cast<size_t>(runner.max_rows())) {}
+
+  // The log-probability of a choice.
+  absl::StatusOr<double> Score(const Question& question, const std::vector<int32_t>& choice) {
+    std::vector<int32_t> tokens = question.prompt;
+    tokens.insert(tokens.end(), choice.begin(), choice.end());
+    RETURN_IF_ERROR(runner_.Begin(
+        {.attention = attention_.options,
+         .frozen_thresholds = attention_.profile ? std::span(attention_.profile->thresholds)
+                                                 : std::span<const float>(),
+         .head_z =
+             attention_.head_z ? std::span(attention_.profile->head_z) : std::span<const float>(),
+         .tempered_ids = attention_.temper_special ? special_ids_ : std::span<const int32_t>(),
+         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(tokens.size()))}));
+    const bool full = attention_.options.admit_all;
+    double sum = 0.0;
+    size_t end = 0;
+    for (size_t begin = 0; begin + 1 < tokens.size(); begin = end) {
+      end = std::min(tokens.size() - 1, begin + logprobs_.size());
+      if (begin == 0 && !full) end = 1;
+      RunnerStep step = {.tokens = std::span(tokens).subspan(begin, end - begin),
+                         .kind = full || begin == 0 ? RowKind::kPrefill : RowKind::kDecode,
+                         .targets = std::span(tokens).subspan(begin + 1, end - begin),
+                         .logprobs = std::span(logprobs_).first(end - begin)};
+      if (step.kind == RowKind::kDecode) {
+        step.outputs = {.tokens_attended = attended_.data(), .tokens_read = read_.data()};
+      }
+      RETURN_IF_ERROR(runner_.Run(step));
+      if (step.kind == RowKind::kDecode) Count(end - begin, begin);
+      for (size_t i = begin; i < end; ++i) {
+        if (i + 1 >= question.prompt.size()) sum += logprobs_[i - begin];
+      }
+    }
+    return sum;
+  }
+
+  void Finish(ChoiceScore& score) const {
+    if (rows_ == 0.0) return;
+    score.head_density = head_sum_ / rows_;
+    score.union_density = union_sum_ / rows_;
+  }
+
+ private:
+  size_t Cells(int32_t heads) const {
+    return static_cast<size_t>(runner_.config().num_layers) *
+           static_cast<size_t>(runner_.max_rows()) * static_cast<size_t>(heads);
+  }
+
+  // Adds what `count` decode rows read, the first of them at `position`.
+  void Count(size_t count, size_t position) {
+    const auto layers = static_cast<size_t>(runner_.config().num_layers);
+    const auto mean = [&](const std::vector<int32_t>& cells, int32_t heads, size_t row) {
+      const auto width = static_cast<size_t>(heads);
+      double sum = 0.0;
+      for (size_t layer = 0; layer < layers; ++layer) {
+        const auto first = static_cast<std::ptrdiff_t>((layer * count + row) * width);
+        sum += std::accumulate(cells.begin() + first, cells.begin() + first + heads, 0.0);
+      }
+      return sum / (static_cast<double>(layers) * static_cast<double>(width));
+    };
+    for (size_t row = 0; row < count; ++row) {
+      const auto keys = static_cast<double>(position + row + 1);
+      head_sum_ += mean(attended_, runner_.config().num_query_heads, row) / keys;
+      union_sum_ += mean(read_, runner_.config().num_kv_heads, row) / keys;
+      rows_ += 1.0;
+    }
+  }
+
+  SequenceRunner& runner_;
+  const EvaluatedAttention& attention_;
+  std::span<const int32_t> special_ids_;
+  std::vector<int32_t> attended_;  // [L, R, HQ]
+  std::vector<int32_t> read_;      // [L, R, HKV]
+  std::vector<float> logprobs_;
+  double head_sum_ = 0.0;
+  double union_sum_ = 0.0;
+  double rows_ = 0.0;
+};
+
+size_t Longest(const Question& question) {
+  size_t longest = 0;
+  for (const auto& choice : question.choices) longest = std::max(longest, choice.size());
+  return question.prompt.size() + longest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
+                                                    const Tokenizer& tokenizer, int32_t count) {
+  absl::StatusOr<LineReader> lines = LineReader::Open(path);
+  if (!lines.ok()) return lines.status();
+  std::vector<QuestionText> texts;
+  while (true) {
+    const absl::StatusOr<std::optional<std::string>> line = lines->Next();
+    if (!line.ok()) return line.status();
+    if (!line->has_value()) break;
+    std::optional<QuestionText> text = ParseQuestion(**line);
+    if (!text) {
+      return InvalidField("text", absl::StrCat("line ", lines->number(),
+                                               " is no question: an object with prompt, 2 to ",
+                                               kMostChoices, " choices and the answer's index"));
+    }
+    texts.push_back(*std::move(text));
+    if (texts.size() > kMostQuestions) {
+      return InvalidField("text", absl::StrCat("more than ", kMostQuestions, " questions"));
+    }
+  }
+  if (texts.empty()) return InvalidField("text", "the file has no questions");
+  std::vector<Question> questions;
+  for (const QuestionText& text : KeepSpread(std::move(texts), count)) {
+    absl::StatusOr<Question> question = Tokenize(text, tokenizer);
+    if (!question.ok()) return question.status();
+    questions.push_back(*std::move(question));
+  }
+  return questions;
+}
+
+absl::StatusOr<ChoiceScore> ScoreChoices(ArmBench& arms, const std::string& attention,
+                                         const std::vector<Question>& questions,
+                                         const std::function<void(int64_t)>& progress) {
+  const absl::StatusOr<EvaluatedAttention> way = arms.Attention(attention);
+  if (!way.ok()) return way.status();
+  const absl::StatusOr<SequenceRunner*> runner = arms.runners().For(way->geometry);
+  if (!runner.ok()) return runner.status();
+  arms.bench().rivals().Use(way->rival);
+  ChoiceRun run(**runner, *way, arms.bench().tokenizer().special_ids());
+  ChoiceScore score;
+  double loss = 0.0;
+  size_t answer_tokens = 0;
+  for (const Question& question : questions) {
+    if (progress) progress(1);
+    if (question.prompt.empty() || Longest(question) > static_cast<size_t>(arms.context())) {
+      continue;
+    }
+    std::vector<double> sums;
+    for (const std::vector<int32_t>& choice : question.choices) {
+      const absl::StatusOr<double> sum = run.Score(question, choice);
+      if (!sum.ok()) return sum.status();
+      sums.push_back(*sum);
+    }
+    const auto right = static_cast<size_t>(question.answer);
+    loss -= sums[right];
+    answer_tokens += question.choices[right].size();
+    ++score.questions;
+    score.right += std::ranges::max_element(sums) - sums.begin() == question.answer ? 1 : 0;
+  }
+  arms.bench().rivals().Use(nullptr);
+  if (answer_tokens > 0) score.answer_loss = loss / static_cast<double>(answer_tokens);
+  run.Finish(score);
+  return score;
+}
+
+}  // namespace eta

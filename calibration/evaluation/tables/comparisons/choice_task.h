@@ -1,0 +1,42 @@
+// Questions with several answers, of which the model is to find the likeliest.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/runner_pool.h"
+#include "calibration/evaluation/tables/comparisons/arms.h"
+
+namespace eta {
+
+class Tokenizer;
+
+struct Question {
+  std::vector<int32_t> prompt;                // begins with the begin-of-text token
+  std::vector<std::vector<int32_t>> choices;  // in tokens; each continues the prompt
+  int32_t answer = 0;
+};
+
+// Reads up to `count` questions, evenly spaced over the file, a .jsonl or .jsonl.xz: `prompt`,
+// `choices` (2 to 16 texts) and `answer`, the index of one. InvalidArgument, naming the line.
+absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
+                                                    const Tokenizer& tokenizer, int32_t count);
+
+struct ChoiceScore {
+  int64_t questions = 0;
+  int64_t right = 0;          // the answer had the largest log-probability in all
+  double answer_loss = 0.0;   // nats per token of the right answers
+  double head_density = 1.0;  // of the decode rows
+  double union_density = 1.0;
+};
+
+// Questions whose prompt and choice are longer than the bench's context are left out. All rows but
+// the first decode, as generation does; with full attention they prefill, which is the same.
+absl::StatusOr<ChoiceScore> ScoreChoices(ArmBench& arms, const std::string& attention,
+                                         const std::vector<Question>& questions,
+                                         const std::function<void(int64_t)>& progress = {});
+
+}  // namespace eta

@@ -1,0 +1,21 @@
+// Tables that compare ways of attending: what they cost in quality and what they read.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "calibration/evaluation/tables/table.h"
+#include "calibration/evaluation/tables/table_bench.h"
+
+namespace eta {
+
+// Perplexity and tasks at equal reads.
+absl::StatusOr<Table> MeasureQuality(TableBench& bench);
+// What offsets and budgets buy: reads against recall, perplexity and needles.
+absl::StatusOr<Table> MeasurePareto(TableBench& bench);
+// Block sizes at one union of blocks.
+absl::StatusOr<Table> MeasureBlockSize(TableBench& bench);
+// Dynamic thresholds against calibrated ones, in distribution and at twice the length.
+absl::StatusOr<Table> MeasureFrozen(TableBench& bench);
+// Retrieval of several kinds by length.
+absl::StatusOr<Table> MeasureRuler(TableBench& bench);
+
+}  // namespace eta

@@ -1,0 +1,172 @@
+// The thresholds of the predictor against constants that calibration made of them (the paper's
+// Algorithm 1): at the length that was calibrated at, and at twice that.
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/collected_cells.h"
+#include "calibration/evaluation/tables/comparisons/arms.h"
+#include "calibration/evaluation/tables/comparisons/comparisons.h"
+#include "calibration/solvers/frozen_threshold.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/rope_base.h"
+
+namespace eta {
+namespace {
+
+using Windows = std::vector<std::vector<int32_t>>;
+
+constexpr int32_t kCalibrationWindows = 16;  // the paper's
+
+// Runs windows as prompts under the predictor's thresholds and solves the constants, [L, HQ].
+class Calibration {
+ public:
+  Calibration(SequenceRunner& runner, Backend& backend) : runner_(runner), backend_(backend) {}
+
+  absl::StatusOr<std::vector<float>> Solve(const Windows& windows,
+                                           const AttentionOptions& options) {
+    const ModelConfig& config = runner_.config();
+    auto collected = CollectedCells::Create(config.num_layers, config.num_query_heads, bins_);
+    if (!collected.ok()) return collected.status();
+    for (const std::vector<int32_t>& window : windows) {
+      const auto tokens = std::span(window).first(window.size() - 1);
+      absl::StatusOr<std::vector<uint64_t>> cells = Cells(tokens, options);
+      if (!cells.ok()) return cells.status();
+      RETURN_IF_ERROR(collected->Add(*cells, static_cast<int64_t>(tokens.size())));
+    }
+    const auto solved = SolveFrozenThresholds(collected->histogram(),
+                                              {.beta = config.beta, .offset = options.offset});
+    if (!solved.ok()) return solved.status();
+    std::vector<float> thresholds;
+    for (const FrozenThreshold& head : *solved) {
+      thresholds.push_back(static_cast<float>(head.threshold));
+    }
+    return thresholds;
+  }
+
+ private:
+  absl::StatusOr<std::vector<uint64_t>> Cells(std::span<const int32_t> tokens,
+                                              const AttentionOptions& options) {
+    const ModelConfig& config = runner_.config();
+    std::vector<uint64_t> cells(static_cast<size_t>(config.num_layers) *
+                                static_cast<size_t>(config.num_query_heads) *
+                                static_cast<size_t>(CalibrationCells(bins_).size()));
+    const size_t bytes = cells.size() * sizeof(uint64_t);
+    auto buffer = backend_.Allocate(bytes);
+    if (!buffer.ok()) return buffer.status();
+    backend_.Upload((*buffer)->data(), cells.data(), bytes);
+    RETURN_IF_ERROR(
+        runner_.Begin({.attention = options,
+                       .rope_theta = RopeTheta(config, static_cast<int64_t>(tokens.size()))}));
+    const auto most = static_cast<size_t>(runner_.max_rows());
+    for (size_t begin = 0; begin < tokens.size(); begin += most) {
+      RETURN_IF_ERROR(runner_.Run(
+          {.tokens = tokens.subspan(begin, std::min(most, tokens.size() - begin)),
+           .kind = RowKind::kPrefill,
+           .calibrate = true,
+           .outputs = {.cells = reinterpret_cast<uint64_t*>((*buffer)->data()), .bins = bins_}}));
+    }
+    backend_.Download(cells.data(), (*buffer)->data(), bytes);
+    return cells;
+  }
+
+  SequenceRunner& runner_;
+  Backend& backend_;
+  ScoreBins bins_;
+};
+
+absl::StatusOr<std::vector<AttentionScore>> Compare(ArmBench& arms, const Windows& windows,
+                                                    const std::vector<float>& thresholds) {
+  auto dynamic = arms.Attention(kDefaultArm);
+  if (!dynamic.ok()) return dynamic.status();
+  EvaluatedAttention frozen = *dynamic;
+  auto profile = std::make_shared<ThresholdProfile>();
+  profile->num_layers = arms.bench().config().num_layers;
+  profile->num_query_heads = arms.bench().config().num_query_heads;
+  profile->thresholds = thresholds;
+  frozen.profile = std::move(profile);
+  const EvaluatedAttention both[] = {*std::move(dynamic), std::move(frozen)};
+  return EvaluatePerplexity(arms.runners().Source(), windows, both,
+                            {.prefill = static_cast<int32_t>(windows.front().size() - 1) / 2,
+                             .special_ids = arms.bench().tokenizer().special_ids()});
+}
+
+struct Paper {
+  double perplexity, head;
+};
+constexpr Paper kPaper[2][2] = {{{91.96, .2414}, {91.60, .2240}},
+                                {{100.52, .4477}, {100.48, .3283}}};
+
+}  // namespace
+
+absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
+  if (!bench.config().has_predictor) {
+    return absl::FailedPreconditionError("the model predicts no thresholds that could be frozen");
+  }
+  const int32_t length = bench.Context(2048, 512);
+  ArmBench arms(bench, 2 * length);
+  const BenchText text = bench.Texts().back();
+  // Every other window calibrates; windows of both lengths are judged.
+  const int32_t count = bench.Samples(kCalibrationWindows, 4);
+  const auto cut = bench.Windows(text, length, 2 * count);
+  if (!cut.ok()) return cut.status();
+  Windows calibration;
+  Windows judged[2];
+  for (size_t i = 0; i < cut->size(); ++i) {
+    (i % 2 == 0 ? calibration : judged[0]).push_back((*cut)[i]);
+  }
+  if (judged[0].empty()) {
+    return absl::InvalidArgumentError("text: it fills one window, and frozen takes two");
+  }
+  const auto longer = bench.Windows(text, 2 * length, (count + 1) / 2);
+  if (!longer.ok()) return longer.status();
+  judged[1] = *longer;
+  const auto runner = arms.runners().For(bench.Geometry());
+  if (!runner.ok()) return runner.status();
+  const auto dynamic = arms.Attention(kDefaultArm);
+  if (!dynamic.ok()) return dynamic.status();
+  bench.rivals().Use(nullptr);
+  const auto thresholds =
+      Calibration(**runner, *bench.runtime().shared_backend()).Solve(calibration, dynamic->options);
+  if (!thresholds.ok()) return thresholds.status();
+  bench.Progress(1, 3);
+  Table table = {.name = "frozen",
+                 .title = "Dynamic against calibrated thresholds",
+                 .method = absl::StrCat(
+                     "One constant per layer and head, solved on ", calibration.size(),
+                     " windows so that each head keeps the mean gate of its predicted thresholds. "
+                     "Perplexity of the second half of other windows, decoded, and at twice the "
+                     "length, where windows overlap those of the calibration; the ratio to dynamic "
+                     "thresholds is paired by token."),
+                 .paper = "Table of frozen thresholds, 126M, C4 at 1024 and 2048 tokens",
+                 .counted = "tokens",
+                 .settings = {{"text", text.name}, {"length", absl::StrCat(length)}},
+                 .keys = {"length", "thresholds"},
+                 .columns = {{.name = "perplexity", .digits = 3},
+                             {.name = "ratio", .digits = 4},
+                             {.name = "head", .unit = "%", .digits = 2, .percent = true},
+                             {.name = "union", .unit = "%", .digits = 2, .percent = true},
+                             {.name = "recall", .unit = "%", .digits = 1, .percent = true}}};
+  for (size_t at = 0; at < 2; ++at) {
+    const auto scores = Compare(arms, judged[at], *thresholds);
+    if (!scores.ok()) return scores.status();
+    for (size_t i = 0; i < 2; ++i) {
+      const AttentionScore& score = (*scores)[i];
+      const auto tokens = static_cast<int64_t>(score.losses.size());
+      table.rows.push_back(
+          {.labels = {absl::StrCat(length << at), i == 0 ? "dynamic" : "calibrated"},
+           .cells = {WithPaper(ExpCell(score.loss, tokens), kPaper[at][i].perplexity),
+                     i == 0 ? TableCell() : ExpCell(score.loss_over_first, tokens),
+                     WithPaper(PlainCell(score.head_density), kPaper[at][i].head),
+                     PlainCell(score.union_density),
+                     score.recall ? PlainCell(*score.recall) : TableCell()},
+           .n = tokens});
+    }
+    bench.Progress(static_cast<int64_t>(at) + 2, 3);
+  }
+  return table;
+}
+
+}  // namespace eta

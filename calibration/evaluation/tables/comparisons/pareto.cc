@@ -1,0 +1,222 @@
+// What a budget buys: operating offsets of the product, and shares of rivals, against perplexity,
+// recall and retrieval.
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "calibration/evaluation/needles/needle_evaluation.h"
+#include "calibration/evaluation/needles/needle_windows.h"
+#include "calibration/evaluation/tables/comparisons/arms.h"
+#include "calibration/evaluation/tables/comparisons/comparisons.h"
+#include "engine/base/status_macros.h"
+
+namespace eta {
+namespace {
+
+constexpr int32_t kNeedleContext = 4096;
+constexpr int32_t kNeedleWindows = 9;  // depths, the paper's
+
+struct PaperRow {
+  double head, join, recall, perplexity;
+};
+
+struct Point {
+  std::string family;
+  std::string name;
+  std::optional<PaperRow> paper = std::nullopt;
+  bool quick = false;  // also in a quick run
+};
+
+// With a gate: the product's form, and the paper's with blocks of 64 and of 4.
+void AddGated(std::vector<Point>& points) {
+  for (const double a : {-2.5, -1.8, -1.0, -0.4, 0.0, 0.4}) {
+    points.push_back({.family = "default",
+                      .name = absl::StrFormat("dynamic+offset=%.1f", a),
+                      .quick = a == -1.8 || a == 0.0});
+  }
+  const std::pair<double, PaperRow> coarse[] = {{0.2, {.553, .790, .984, 18.30}},
+                                                {-0.4, {.483, .697, .973, 18.60}},
+                                                {-1.0, {.427, .604, .956, 18.87}},
+                                                {-1.8, {.376, .496, .916, 19.21}}};
+  for (const auto& [a, paper] : coarse) {
+    points.push_back({.family = "paper, b=64",
+                      .name = absl::StrFormat("dynamic+floor=none+z=2+offset=%.1f", a),
+                      .paper = paper,
+                      .quick = a == -0.4 || a == -1.8});
+  }
+  const std::pair<double, PaperRow> fine[] = {
+      {0.4, {.363, .666, .983, 17.56}},  {0.0, {.320, .612, .978, 17.61}},
+      {-0.8, {.244, .506, .971, 17.82}}, {-1.5, {.189, .417, .960, 18.22}},
+      {-2.0, {.157, .356, .954, 18.81}}, {-2.5, {.131, .301, .948, 19.81}}};
+  for (const auto& [a, paper] : fine) {
+    points.push_back({.family = "paper, b=4",
+                      .name = absl::StrFormat(
+                          "dynamic+floor=none+z=2+block_size=4+pinned_blocks=0+offset=%.1f", a),
+                      .paper = paper,
+                      .quick = a == -0.8});
+  }
+}
+
+void AddRelative(std::vector<Point>& points) {
+  for (const double c : {-6.0, -5.3, -4.6, -3.9, -3.2, -2.5}) {
+    points.push_back({.family = "default",
+                      .name = absl::StrFormat("relative:%.1f", c),
+                      .quick = c == -4.6 || c == -3.2});
+  }
+  for (const double c : {-4.6, -3.2}) {
+    points.push_back(
+        {.family = "own reads", .name = absl::StrFormat("relative:%.1f+reads=own", c)});
+  }
+}
+
+// Quest's shares, and windows of H2O with as many heavy hitters as make up 38, 25 and 10 % of 2048
+// keys.
+void AddRivals(std::vector<Point>& points) {
+  points.push_back(
+      {.family = "Quest", .name = "quest:0.38", .paper = PaperRow{.411, .667, .540, 18.17}});
+  points.push_back({.family = "Quest",
+                    .name = "quest:0.25",
+                    .paper = PaperRow{.265, .473, .366, 19.26},
+                    .quick = true});
+  points.push_back(
+      {.family = "Quest", .name = "quest:0.1", .paper = PaperRow{.128, .242, .194, 22.37}});
+  points.push_back(
+      {.family = "H2O", .name = "h2o:256:0.255", .paper = PaperRow{.48, .68, 0, 17.59}});
+  points.push_back({.family = "H2O",
+                    .name = "h2o:128:0.188",
+                    .paper = PaperRow{.332, .543, 0, 17.71},
+                    .quick = true});
+  points.push_back(
+      {.family = "H2O", .name = "h2o:64:0.069", .paper = PaperRow{.175, .288, 0, 17.91}});
+}
+
+std::vector<Point> Points(TableBench& bench) {
+  std::vector<Point> points = {
+      {.family = "full", .name = "full", .paper = PaperRow{1.0, 1.0, 1.0, 17.49}, .quick = true}};
+  if (bench.config().gate == Gate::kNone) {
+    AddRelative(points);
+  } else {
+    AddGated(points);
+  }
+  if (RivalBackend::Serves(bench.runtime().backend())) AddRivals(points);
+  if (bench.quick()) std::erase_if(points, [](const Point& point) { return !point.quick; });
+  return points;
+}
+
+class Pareto {
+ public:
+  explicit Pareto(TableBench& bench)
+      : bench_(bench),
+        arms_(bench, bench.Context(2048, 1024)),
+        needle_arms_(bench, bench.Context(kNeedleContext, 2048)) {}
+
+  absl::StatusOr<Table> Measure() {
+    const std::vector<Point> points = Points(bench_);
+    const BenchText text = bench_.Texts().front();
+    const auto windows = bench_.Windows(text, arms_.context(), bench_.Samples(16, 2));
+    if (!windows.ok()) return windows.status();
+    const auto needles = Needles(text);
+    if (!needles.ok()) return needles.status();
+    const int32_t prefill = arms_.context() / 2;
+    Table table = {.name = "pareto",
+                   .title = "Reads against quality",
+                   .method =
+                       "Perplexity of the second half of each window, decoded. Recall: of the keys "
+                       "at or above their threshold, those that were admitted; missed: the others. "
+                       "Needles: windows of which every token of the answer was the likeliest "
+                       "(Wilson's interval), all before the question a prompt.",
+                   .paper = "Table 3 and its appendix, 1.45B, C4 at 2048 tokens",
+                   .counted = "tokens",
+                   .settings = {{"text", text.name},
+                                {"context", absl::StrCat(arms_.context())},
+                                {"prompt", absl::StrCat(prefill)},
+                                {"needle context", absl::StrCat(needle_arms_.context())}},
+                   .keys = {"family", "attention"},
+                   .columns = {{.name = "head", .unit = "%", .digits = 1, .percent = true},
+                               {.name = "union", .unit = "%", .digits = 1, .percent = true},
+                               {.name = "bytes", .unit = "%", .digits = 1, .percent = true},
+                               {.name = "recall", .unit = "%", .digits = 1, .percent = true},
+                               {.name = "missed", .unit = "%", .digits = 1, .percent = true},
+                               {.name = "perplexity", .digits = 3},
+                               {.name = "needles", .unit = "%", .digits = 1, .percent = true}}};
+    LineChart chart = {.title = "Perplexity by bytes read",
+                       .x_label = "bytes of K, V and index over all K and V",
+                       .lines = {}};
+    for (size_t i = 0; i < points.size(); ++i) {
+      const Point& point = points[i];
+      const auto score = arms_.Score(point.name, *windows, prefill, /*recall=*/true);
+      if (!score.ok()) return score.status();
+      const auto found = Found(point.name, *needles);
+      if (!found.ok()) return found.status();
+      table.rows.push_back(Row(point, *score, *found));
+      if (point.family != "full") Draw(point.family, *score, chart);
+      bench_.Progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(points.size()));
+    }
+    table.figures.push_back(std::move(chart));
+    return table;
+  }
+
+ private:
+  absl::StatusOr<std::vector<NeedleWindow>> Needles(const BenchText& text) {
+    absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text.path);
+    if (!source.ok()) return source.status();
+    return MakeNeedleWindows(**source, bench_.tokenizer(),
+                             {.context = needle_arms_.context(),
+                              .windows = bench_.Samples(kNeedleWindows, 3),
+                              .seed = bench_.settings().seed});
+  }
+
+  absl::StatusOr<TableCell> Found(const std::string& name,
+                                  const std::vector<NeedleWindow>& windows) {
+    absl::StatusOr<EvaluatedAttention> attention = needle_arms_.Attention(name);
+    if (!attention.ok()) return attention.status();
+    const auto scores = EvaluateNeedles(
+        needle_arms_.runners().Source(), windows, std::span(&*attention, 1),
+        {.special_ids = bench_.tokenizer().special_ids(), .rivals = &bench_.rivals()});
+    bench_.rivals().Use(nullptr);
+    if (!scores.ok()) return scores.status();
+    const auto& hits = scores->front().hits;
+    return ShareCell(std::ranges::count(hits, true), static_cast<int64_t>(hits.size()));
+  }
+
+  static TableRow Row(const Point& point, const AttentionScore& score, const TableCell& found) {
+    const auto tokens = static_cast<int64_t>(score.losses.size());
+    const auto paper = [&](double PaperRow::*member) -> std::optional<double> {
+      if (!point.paper || (*point.paper).*member == 0.0) return std::nullopt;
+      return (*point.paper).*member;
+    };
+    const TableCell recall = score.recall ? PlainCell(*score.recall) : TableCell();
+    return {.labels = {point.family, point.name},
+            .cells = {WithPaper(PlainCell(score.head_density), paper(&PaperRow::head)),
+                      WithPaper(PlainCell(score.union_density), paper(&PaperRow::join)),
+                      PlainCell(score.bytes_read()), WithPaper(recall, paper(&PaperRow::recall)),
+                      score.recall ? PlainCell(1.0 - *score.recall) : TableCell(),
+                      WithPaper(ExpCell(score.loss, tokens), paper(&PaperRow::perplexity)), found},
+            .n = tokens};
+  }
+
+  static void Draw(const std::string& family, const AttentionScore& score, LineChart& chart) {
+    auto line = std::ranges::find(chart.lines, family, &FigureLine::name);
+    if (line == chart.lines.end()) {
+      chart.lines.push_back({.name = family, .points = {}, .dots = true});
+      line = chart.lines.end() - 1;
+    }
+    line->points.push_back({.x = score.bytes_read(), .y = std::exp(score.loss.mean)});
+    std::ranges::sort(line->points, {}, &FigurePoint::x);
+  }
+
+  TableBench& bench_;
+  ArmBench arms_;
+  ArmBench needle_arms_;
+};
+
+}  // namespace
+
+absl::StatusOr<Table> MeasurePareto(TableBench& bench) {
+  return Pareto(bench).Measure();
+}
+
+}  // namespace eta

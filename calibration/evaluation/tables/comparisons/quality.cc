@@ -1,0 +1,191 @@
+// Perplexity on texts and accuracy on tasks: the model's own forms of attention, and rivals that
+// read as much.
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "calibration/evaluation/tables/comparisons/arms.h"
+#include "calibration/evaluation/tables/comparisons/choice_task.h"
+#include "calibration/evaluation/tables/comparisons/comparisons.h"
+#include "engine/base/status_macros.h"
+
+namespace eta {
+namespace {
+
+struct Arm {
+  std::string label;
+  std::string name;
+};
+
+constexpr const char* kTasks[] = {"arc_easy", "gsm8k"};
+
+// The paper's perplexities on WikiText-2 at 2048 tokens, and its accuracies on ARC-Easy.
+struct PaperRow {
+  const char* label;
+  double perplexity;
+  double arc;
+};
+constexpr PaperRow kPaper[] = {{"full", 19.35, 0.44},    {"H2O", 20.44, 0.44},
+                               {"BigBird", 22.54, 0.44}, {"StreamingLLM", 23.06, 0.44},
+                               {"window", 25.63, 0.44},  {"paper, b=4", 19.39, 0.445},
+                               {"paper", 20.68, 0.44}};
+
+std::optional<double> Paper(const std::string& label, const std::string& text) {
+  for (const PaperRow& row : kPaper) {
+    if (label != row.label) continue;
+    if (text == "wikitext2") return row.perplexity;
+    if (text == "arc_easy") return row.arc;
+  }
+  return std::nullopt;
+}
+
+std::string LabelOf(const std::string& own) {
+  if (own == "dynamic+floor=none+z=2") return "paper";
+  if (own.find("block_size=4") != std::string::npos) return "paper, b=4";
+  return own;
+}
+
+class Quality {
+ public:
+  explicit Quality(TableBench& bench)
+      : bench_(bench), arms_(bench, bench.Context(2048, 1024)), prefill_(arms_.context() / 2) {}
+
+  absl::StatusOr<Table> Measure() {
+    table_ = {.name = "quality",
+              .title = "Quality at equal reads",
+              .method =
+                  "Perplexity of the second half of each window, decoded behind a prompt, and its "
+                  "ratio to full attention's on the same tokens; intervals by blocks of 256 "
+                  "tokens. Tasks: the share of questions whose right answer has the largest "
+                  "log-probability (Wilson's interval), all rows but the first decoded. Rivals "
+                  "read the union of blocks that the default reads, found on windows of the first "
+                  "text; all run on the same K and V, gate and floor included. Bytes: K, V and "
+                  "index, over all K and V.",
+              .paper = "Table 1, 1.45B at 2048 tokens, with its own densities",
+              .counted = "tokens or questions",
+              .keys = {"text", "attention"},
+              .columns = {{.name = "perplexity", .digits = 3},
+                          {.name = "ratio", .digits = 4},
+                          {.name = "accuracy", .unit = "%", .digits = 1, .percent = true},
+                          {.name = "head", .unit = "%", .digits = 1, .percent = true},
+                          {.name = "union", .unit = "%", .digits = 1, .percent = true},
+                          {.name = "bytes", .unit = "%", .digits = 1, .percent = true}}};
+    const std::vector<BenchText> texts = bench_.Texts();
+    const int32_t windows = bench_.Samples(16, 2);
+    const bool tasks = bench_.settings().texts.empty();
+    RETURN_IF_ERROR(ChooseArms(texts.front()));
+    total_ = static_cast<int64_t>(arms_list_.size() * (texts.size() + (tasks ? 2 : 0)));
+    for (const BenchText& text : texts) RETURN_IF_ERROR(Text(text, windows));
+    if (tasks) {
+      for (const char* task : kTasks) RETURN_IF_ERROR(Task(task));
+    }
+    table_.settings = {{"context", absl::StrCat(arms_.context())},
+                       {"prompt", absl::StrCat(prefill_)},
+                       {"windows", absl::StrCat(windows)}};
+    for (const Arm& arm : arms_list_) {
+      if (arm.label != arm.name) table_.settings.emplace_back(arm.label, arm.name);
+    }
+    return table_;
+  }
+
+ private:
+  // Matching takes a window; the numbers are others'.
+  absl::Status ChooseArms(const BenchText& text) {
+    for (const std::string& name : OwnArms(bench_.config())) {
+      arms_list_.push_back({LabelOf(name), name});
+    }
+    const auto windows = bench_.Windows(text, arms_.context(), 1);
+    if (!windows.ok()) return windows.status();
+    const auto own = arms_.Score(kDefaultArm, *windows, prefill_);
+    if (!own.ok()) return own.status();
+    for (const RivalFamily& family : RivalFamilies(bench_)) {
+      const auto matched =
+          MatchUnion(arms_, family.name, 0.0, 0.9999, own->union_density, *windows, prefill_);
+      if (!matched.ok()) return matched.status();
+      arms_list_.push_back({family.label, matched->name});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Text(const BenchText& text, int32_t count) {
+    const auto windows = bench_.Windows(text, arms_.context(), count);
+    if (!windows.ok()) return windows.status();
+    std::vector<AttentionScore> scores;
+    for (const Arm& arm : arms_list_) {
+      auto score = arms_.Score(arm.name, *windows, prefill_);
+      if (!score.ok()) return score.status();
+      scores.push_back(*std::move(score));
+      bench_.Progress(++done_, total_);
+    }
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const AttentionScore& score = scores[i];
+      const auto tokens = static_cast<int64_t>(score.losses.size());
+      TableCell ratio = ExpCell(PairedDifference(score.losses, scores.front().losses), tokens);
+      table_.rows.push_back(
+          {.labels = {text.name, arms_list_[i].label},
+           .cells = {WithPaper(ExpCell(score.loss, tokens), Paper(arms_list_[i].label, text.name)),
+                     i == 0 ? TableCell() : ratio, TableCell(), PlainCell(score.head_density),
+                     PlainCell(score.union_density), PlainCell(score.bytes_read())},
+           .n = tokens});
+    }
+    Compare(text.name, scores);
+    return absl::OkStatus();
+  }
+
+  // Where a rival that reads no more beats the default.
+  void Compare(const std::string& text, const std::vector<AttentionScore>& scores) {
+    const auto own = static_cast<size_t>(
+        std::ranges::find(arms_list_, std::string(kDefaultArm), &Arm::name) - arms_list_.begin());
+    for (size_t i = OwnArms(bench_.config()).size(); i < scores.size(); ++i) {
+      const MeanInterval over = PairedDifference(scores[i].losses, scores[own].losses);
+      if (over.mean >= 0.0) continue;
+      const bool clear = over.half_width && over.mean + *over.half_width < 0.0;
+      table_.findings.push_back(absl::StrFormat(
+          "%s on %s: perplexity %.3f against the default's %.3f, reading %.1f and %.1f %% of the "
+          "bytes%s.",
+          arms_list_[i].label, text, std::exp(scores[i].loss.mean), std::exp(scores[own].loss.mean),
+          100.0 * scores[i].bytes_read(), 100.0 * scores[own].bytes_read(),
+          clear ? "" : " (within the interval)"));
+    }
+  }
+
+  absl::Status Task(const std::string& task) {
+    const auto questions =
+        ReadQuestions(absl::StrCat(bench_.settings().data, "/", task, ".jsonl.xz"),
+                      bench_.tokenizer(), bench_.Samples(300, 16));
+    if (!questions.ok()) return questions.status();
+    for (const Arm& arm : arms_list_) {
+      const auto score = ScoreChoices(arms_, arm.name, *questions);
+      if (!score.ok()) return score.status();
+      const bool full = arm.name == "full";
+      table_.rows.push_back(
+          {.labels = {task, arm.label},
+           .cells = {PlainCell(std::exp(score->answer_loss)), TableCell(),
+                     WithPaper(ShareCell(score->right, score->questions), Paper(arm.label, task)),
+                     PlainCell(full ? 1.0 : score->head_density),
+                     PlainCell(full ? 1.0 : score->union_density), TableCell()},
+           .n = score->questions});
+      bench_.Progress(++done_, total_);
+    }
+    return absl::OkStatus();
+  }
+
+  TableBench& bench_;
+  ArmBench arms_;
+  int32_t prefill_;
+  std::vector<Arm> arms_list_;
+  Table table_;
+  int64_t done_ = 0;
+  int64_t total_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Table> MeasureQuality(TableBench& bench) {
+  return Quality(bench).Measure();
+}
+
+}  // namespace eta

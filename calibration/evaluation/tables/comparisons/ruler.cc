@@ -1,0 +1,266 @@
+// Retrieval of four kinds by length: one number, one of several, several of one name, and a number
+// that another sentence points to (Hsieh et al., "RULER", COLM 2024).
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "calibration/evaluation/needles/needle_evaluation.h"
+#include "calibration/evaluation/tables/comparisons/arms.h"
+#include "calibration/evaluation/tables/comparisons/comparisons.h"
+#include "calibration/needles/draws.h"
+#include "calibration/needles/retrieval_task.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+
+namespace eta {
+namespace {
+
+constexpr int kMostKeys = 4;  // the paper's multi-key task
+constexpr const char* kKinds[kRetrievalKinds] = {"single", "multi_key", "multi_value", "two_hop"};
+constexpr int32_t kLengths[] = {2048, 4096, 8192, 16384};
+// The last of these rows in front of the question decode, to be compared with those behind it.
+constexpr int32_t kRoutineRows = 128;
+
+struct Arm {
+  const char* label;
+  std::string name;
+  // The paper's shares by kind, at 2048 and at 4096 tokens; negative: none.
+  double paper[2][kRetrievalKinds];
+};
+constexpr double kNone = -1.0;
+
+std::vector<Arm> Arms(TableBench& bench) {
+  std::vector<Arm> arms = {
+      {"full", "full", {{.870, .769, .889, .870}, {.667, .657, .565, .333}}},
+      {"default", kDefaultArm, {{kNone, kNone, kNone, kNone}, {kNone, kNone, kNone, kNone}}}};
+  if (bench.config().gate == Gate::kSilu) {
+    arms.push_back({"paper, b=64, a=0.4",
+                    "dynamic+floor=none+z=1.5+offset=0.4",
+                    {{.870, .880, .889, .778}, {.667, .657, .556, .241}}});
+    arms.push_back({"paper, b=64, a=0",
+                    "dynamic+floor=none+z=1.5",
+                    {{.870, .769, .787, .676}, {.565, .556, .509, .231}}});
+    if (!bench.quick()) {
+      arms.push_back({"paper, b=4, a=0.4",
+                      "dynamic+floor=none+z=1+offset=0.4+block_size=4+pinned_blocks=0",
+                      {{.880, .870, .889, .880}, {.667, .657, .565, .333}}});
+    }
+  }
+  if (RivalBackend::Serves(bench.runtime().backend())) {
+    arms.push_back(
+        {"Quest 38 %", "quest:0.38", {{.556, .231, .120, .130}, {.241, .130, .019, .009}}});
+    arms.push_back(
+        {"H2O 38 %", "h2o:0.125:0.255", {{.250, .120, .009, .009}, {.037, .019, .009, .0}}});
+    arms.push_back({"StreamingLLM 38 %",
+                    "streaming:0.38",
+                    {{kNone, kNone, kNone, kNone}, {kNone, kNone, kNone, kNone}}});
+  }
+  return arms;
+}
+
+// Trials of one kind: text with the task's sentences in it, and its first question.
+class Trials {
+ public:
+  Trials(std::vector<int32_t> text, const Tokenizer& tokenizer, int32_t length, uint64_t seed)
+      : text_(std::move(text)),
+        tokenizer_(tokenizer),
+        length_(static_cast<size_t>(length)),
+        seed_(seed) {}
+
+  absl::StatusOr<NeedleWindow> Make(RetrievalKind kind, int32_t number) const {
+    Draws draws(seed_, DrawPurpose::kRetrievalTrial,
+                static_cast<uint64_t>(number) * kRetrievalKinds + static_cast<uint64_t>(kind));
+    const RetrievalTask task = MakeRetrievalTask(kind, kMostKeys, draws);
+    size_t taken = tokenizer_.bos_id() >= 0 ? 1 : 0;
+    std::vector<Needle> needles;
+    for (const std::string& sentence : task.sentences) {
+      auto tokens = tokenizer_.Encode(sentence, /*add_bos=*/false);
+      if (!tokens.ok()) return tokens.status();
+      taken += tokens->size();
+      needles.push_back({.statement = *std::move(tokens), .question = {}, .answer = {}});
+    }
+    const RetrievalQuestion& asked = task.questions.front();
+    const auto question = TokenizeQuestion(TokenizeBy(tokenizer_), asked.question, asked.answer);
+    if (!question.ok()) return question.status();
+    taken += question->tokens.size();
+    if (taken >= length_) {
+      return InvalidField("context", absl::StrCat("a retrieval task takes ", taken, " tokens"));
+    }
+    const std::vector<int32_t> filler = Filler(length_ - taken, draws);
+    std::vector<size_t> places;
+    for (size_t i = 0; i < needles.size(); ++i) {
+      places.push_back(
+          SentenceEnd(tokenizer_, filler, static_cast<size_t>(draws.Below(filler.size() + 1))));
+    }
+    std::ranges::sort(places);
+    std::vector<PlacedNeedle> placed;
+    for (size_t i = 0; i < needles.size(); ++i) placed.push_back({places[i], &needles[i]});
+    const auto answer = question->tokens.begin() + static_cast<std::ptrdiff_t>(question->answer);
+    return MakeNeedleWindow(filler, placed,
+                            {.statement = {},
+                             .question = {question->tokens.begin(), answer},
+                             .answer = {answer, question->tokens.end()}},
+                            tokenizer_.bos_id());
+  }
+
+ private:
+  // Of the text from a random token on, and from its front again at its end.
+  std::vector<int32_t> Filler(size_t count, Draws& draws) const {
+    std::vector<int32_t> filler;
+    size_t at = static_cast<size_t>(draws.Below(text_.size()));
+    while (filler.size() < count) {
+      filler.push_back(text_[at]);
+      at = (at + 1) % text_.size();
+    }
+    return filler;
+  }
+
+  std::vector<int32_t> text_;
+  const Tokenizer& tokenizer_;
+  size_t length_;
+  uint64_t seed_;
+};
+
+class Ruler {
+ public:
+  explicit Ruler(TableBench& bench)
+      : bench_(bench), arms_(Arms(bench)), trials_(bench.Samples(27, 3)) {}
+
+  absl::StatusOr<Table> Measure() {
+    Table table = {
+        .name = "ruler",
+        .title = "Retrieval by kind and length",
+        .method = absl::StrCat(
+            "Shares of trials in which every token of the answer was the likeliest, those before "
+            "it given; Wilson's intervals. All but the last ",
+            kRoutineRows,
+            " rows in front of the question are a prompt. Routine: rows in front of the question; "
+            "query: from it on."),
+        .paper = "RULER suite, 1.45B",
+        .counted = "trials of each kind",
+        .keys = {"length", "attention"},
+        .columns = Columns()};
+    std::vector<int32_t> lengths;
+    for (const int32_t length : kLengths) {
+      if (length <= LongestLength()) lengths.push_back(length);
+    }
+    if (lengths.empty()) lengths.push_back(LongestLength());
+    const auto text = Text();
+    if (!text.ok()) return text.status();
+    total_ = static_cast<int64_t>(lengths.size() * arms_.size() * kRetrievalKinds);
+    LineChart chart = {.title = "Retrieval by length, mean of the kinds",
+                       .x_label = "tokens",
+                       .lines = {},
+                       .log_x = true,
+                       .from_zero = true};
+    for (const Arm& arm : arms_) {
+      chart.lines.push_back({.name = arm.label, .points = {}, .dots = true});
+    }
+    for (const int32_t length : lengths) RETURN_IF_ERROR(Length(length, *text, table, chart));
+    table.settings = {{"trials", absl::StrCat(trials_)},
+                      {"seed", absl::StrCat(bench_.settings().seed)}};
+    table.figures.push_back(std::move(chart));
+    return table;
+  }
+
+ private:
+  static std::vector<TableColumn> Columns() {
+    std::vector<TableColumn> columns;
+    for (const char* kind : kKinds) {
+      columns.push_back({.name = kind, .unit = "%", .digits = 1, .percent = true});
+    }
+    for (const char* name :
+         {"mean", "routine_head", "query_head", "routine_union", "query_union"}) {
+      columns.push_back({.name = name, .unit = "%", .digits = 1, .percent = true});
+    }
+    return columns;
+  }
+
+  int32_t LongestLength() const { return bench_.Context(16384, 2048); }
+
+  absl::StatusOr<std::vector<int32_t>> Text() const {
+    const auto windows = bench_.Windows(bench_.Texts().front(), 512, 0);
+    if (!windows.ok()) return windows.status();
+    std::vector<int32_t> text;
+    for (const std::vector<int32_t>& window : *windows) {
+      text.insert(text.end(), window.begin(), window.end() - 1);
+    }
+    return text;
+  }
+
+  absl::Status Length(int32_t length, const std::vector<int32_t>& text, Table& table,
+                      LineChart& chart) {
+    ArmBench arms(bench_, length);
+    const Trials trials(text, bench_.tokenizer(), length, bench_.settings().seed);
+    for (size_t i = 0; i < arms_.size(); ++i) {
+      TableRow row = {.labels = {absl::StrCat(length), arms_[i].label}, .cells = {}, .n = trials_};
+      int64_t hits = 0;
+      NeedleDensities routine{0.0, 0.0};
+      NeedleDensities query{0.0, 0.0};
+      for (int kind = 0; kind < kRetrievalKinds; ++kind) {
+        const auto score = Kind(arms, arms_[i].name, trials, static_cast<RetrievalKind>(kind));
+        if (!score.ok()) return score.status();
+        const int64_t found = std::ranges::count(score->hits, true);
+        const double paper =
+            length <= 4096 && length >= 2048 ? arms_[i].paper[length / 4096][kind] : kNone;
+        row.cells.push_back(WithPaper(ShareCell(found, trials_),
+                                      paper >= 0.0 ? std::optional(paper) : std::nullopt));
+        hits += found;
+        routine.head += score->routine.head / kRetrievalKinds;
+        routine.join += score->routine.join / kRetrievalKinds;
+        query.head += score->query.head / kRetrievalKinds;
+        query.join += score->query.join / kRetrievalKinds;
+        bench_.Progress(++done_, total_);
+      }
+      const TableCell mean = ShareCell(hits, int64_t{trials_} * kRetrievalKinds);
+      row.cells.push_back(mean);
+      for (const double density : {routine.head, query.head, routine.join, query.join}) {
+        row.cells.push_back(PlainCell(density));
+      }
+      chart.lines[i].points.push_back({.x = static_cast<double>(length),
+                                       .y = mean.value.value_or(0.0),
+                                       .low = mean.interval ? mean.interval->first : 0.0,
+                                       .high = mean.interval ? mean.interval->second : 0.0});
+      table.rows.push_back(std::move(row));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<NeedleScore> Kind(ArmBench& arms, const std::string& name, const Trials& trials,
+                                   RetrievalKind kind) {
+    absl::StatusOr<EvaluatedAttention> attention = arms.Attention(name);
+    if (!attention.ok()) return attention.status();
+    std::vector<NeedleWindow> windows;
+    int32_t prefill = arms.context();
+    for (int32_t i = 0; i < trials_; ++i) {
+      absl::StatusOr<NeedleWindow> window = trials.Make(kind, i);
+      if (!window.ok()) return window.status();
+      prefill = std::min(prefill, std::max(1, window->question - kRoutineRows));
+      windows.push_back(*std::move(window));
+    }
+    auto scores = EvaluateNeedles(arms.runners().Source(), windows, std::span(&*attention, 1),
+                                  {.prefill = prefill,
+                                   .special_ids = bench_.tokenizer().special_ids(),
+                                   .rivals = &bench_.rivals()});
+    bench_.rivals().Use(nullptr);
+    if (!scores.ok()) return scores.status();
+    return std::move(scores->front());
+  }
+
+  TableBench& bench_;
+  std::vector<Arm> arms_;
+  int32_t trials_;
+  int64_t done_ = 0;
+  int64_t total_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Table> MeasureRuler(TableBench& bench) {
+  return Ruler(bench).Measure();
+}
+
+}  // namespace eta

@@ -1,0 +1,91 @@
+#include "calibration/evaluation/tables/table_bench.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "calibration/evaluation/attention/attention_resolution.h"
+#include "calibration/evaluation/text/windows.h"
+#include "calibration/solvers/sample_split.h"
+
+namespace eta {
+namespace {
+
+constexpr const char* kTexts[] = {"wikitext2.txt.xz", "wiki.jsonl.xz", "books.jsonl.xz",
+                                  "code.jsonl.xz", "legal.jsonl.xz"};
+// Of a text that windows are spread over.
+constexpr size_t kMostTextTokens = size_t{1} << 22;
+
+std::string NameOf(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  return name.substr(0, name.find('.'));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TableBench>> TableBench::Load(const RuntimeOptions& runtime,
+                                                             const TableSettings& settings) {
+  absl::StatusOr<std::unique_ptr<Runtime>> loaded = Runtime::Load(runtime);
+  if (!loaded.ok()) return loaded.status();
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      Tokenizer::Load((*loaded)->checkpoint().tokenizer_files(), (*loaded)->config());
+  if (!tokenizer.ok()) return tokenizer.status();
+  std::unique_ptr<TableBench> bench(new TableBench());
+  bench->settings_ = settings;
+  bench->runtime_ = *std::move(loaded);
+  bench->tokenizer_ = *std::move(tokenizer);
+  bench->kv_dtype_ = runtime.kv_dtype;
+  bench->index_dtype_ = runtime.index_dtype;
+  return bench;
+}
+
+int32_t TableBench::Samples(int32_t whole, int32_t small) const {
+  if (settings_.samples > 0) return settings_.samples;
+  return quick() ? small : whole;
+}
+
+int32_t TableBench::Context(int32_t whole, int32_t small) const {
+  const int32_t wanted = settings_.context > 0 ? settings_.context : (quick() ? small : whole);
+  return std::min(wanted, ContextLimit(config(), config().max_context));
+}
+
+KvGeometry TableBench::Geometry(std::optional<int32_t> block_size,
+                                std::optional<IndexKind> index) const {
+  ModelConfig config = runtime_->config();
+  config.block_size = block_size.value_or(config.block_size);
+  config.index = index.value_or(config.index);
+  // Types of records are the user's for the model's own kind.
+  return MakeKvGeometry(config, kv_dtype_, index ? std::nullopt : index_dtype_);
+}
+
+absl::StatusOr<std::unique_ptr<SequenceRunner>> TableBench::MakeRunner(const KvGeometry& geometry,
+                                                                       int32_t context,
+                                                                       Backend* around) {
+  return runtime_->MakeRunner(geometry, context, around);
+}
+
+absl::StatusOr<EvaluatedAttention> TableBench::Attention(const std::string& name,
+                                                         const KvGeometry& geometry) {
+  return ResolveEvaluated(name, {}, *runtime_, geometry);
+}
+
+std::vector<BenchText> TableBench::Texts() const {
+  std::vector<BenchText> texts;
+  for (const std::string& path : settings_.texts) texts.push_back({NameOf(path), path});
+  if (!texts.empty()) return texts;
+  for (const char* name : kTexts) texts.push_back({NameOf(name), settings_.data + "/" + name});
+  return texts;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> TableBench::Windows(const BenchText& text,
+                                                                      int32_t context,
+                                                                      int32_t windows) const {
+  absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text.path);
+  if (!source.ok()) return source.status();
+  absl::StatusOr<std::vector<std::vector<int32_t>>> all =
+      ReadWindows(**source, *tokenizer_, context, /*max_windows=*/0, kMostTextTokens);
+  if (!all.ok()) return all.status();
+  return KeepSpread(*std::move(all), windows);
+}
+
+}  // namespace eta

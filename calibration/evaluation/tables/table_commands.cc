@@ -1,0 +1,154 @@
+// eta-eval table: measures one table. eta-eval report: all of them, as one page.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/progress_bar.h"
+#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/tables/report.h"
+#include "calibration/evaluation/tables/table.h"
+#include "calibration/evaluation/tables/tables.h"
+#include "engine/base/output_file.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/model_fingerprint.h"
+
+namespace eta {
+namespace {
+
+constexpr int32_t kMaxTableContext = 1 << 20;
+
+std::vector<std::string> TableNames() {
+  std::vector<std::string> names;
+  for (const TableKind& kind : TableKinds()) names.push_back(kind.name);
+  return names;
+}
+
+std::string TableHelp() {
+  std::string help = "Tables:\n";
+  for (const TableKind& kind : TableKinds()) {
+    absl::StrAppend(&help, "  ", kind.name, std::string(15 - std::string(kind.name).size(), ' '),
+                    kind.help, "\n");
+  }
+  return help;
+}
+
+// Flags of both commands. The object must not move until the command line is parsed.
+struct TableFlags {
+  RuntimeFlags runtime;
+  TableSettings settings;
+
+  void Register(CLI::App& command) {
+    runtime.Register(command);
+    command.add_option("--text", settings.texts,
+                       "Text in the place of the evaluation sets: .txt or .jsonl, also .xz. May be "
+                       "given several times");
+    command.add_option("--data", settings.data, "Folder of the evaluation sets")
+        ->capture_default_str();
+    command.add_flag("--quick", settings.quick, "Small samples");
+    command.add_option("--context", settings.context, "Tokens of a window; 0: the table's own")
+        ->check(CLI::Range(0, kMaxTableContext))
+        ->capture_default_str();
+    command
+        .add_option("--samples", settings.samples,
+                    "Windows, questions or trials of each kind; 0: the table's own")
+        ->check(CLI::Range(0, 1 << 16))
+        ->capture_default_str();
+    command.add_option("--seed", settings.seed, "Of all that is drawn")->capture_default_str();
+  }
+};
+
+struct TableCommand {
+  TableFlags flags;
+  std::string name;
+  std::string json;
+  std::string svg;
+
+  absl::Status Run() const {
+    const auto bench = TableBench::Load(flags.runtime, flags.settings);
+    if (!bench.ok()) return bench.status();
+    absl::StatusOr<Table> table;
+    {
+      ProgressBar bar;
+      (*bench)->progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); };
+      table = FindTable(name)->measure(**bench);
+      (*bench)->progress = nullptr;
+    }
+    if (!table.ok()) return table.status();
+    std::fputs(TableText(*table).c_str(), stdout);
+    if (!json.empty()) RETURN_IF_ERROR(WriteWholeFile(json, TableJson(*table)));
+    if (!svg.empty()) RETURN_IF_ERROR(WriteWholeFile(svg, TableSvg(*table)));
+    return absl::OkStatus();
+  }
+};
+
+struct ReportCommand {
+  TableFlags flags;
+  std::vector<std::string> names;
+  std::string output;
+
+  absl::Status Run() const {
+    const auto bench = TableBench::Load(flags.runtime, flags.settings);
+    if (!bench.ok()) return bench.status();
+    const auto model = ModelFingerprint((*bench)->config(), (*bench)->runtime().checkpoint());
+    if (!model.ok()) return model.status();
+    std::vector<const TableKind*> tables;
+    for (const std::string& name : names.empty() ? TableNames() : names) {
+      tables.push_back(FindTable(name));
+    }
+    const RuntimeFlags& runtime = flags.runtime;
+    const std::string backend = (*bench)->runtime().backend().description();
+    const std::string key = absl::StrCat(
+        *model, " ", (*bench)->runtime().backend().name() == "cuda" ? backend : std::string(), " ",
+        std::string(Name(runtime.kv_dtype)), " ", std::string(Name((*bench)->Geometry().index)),
+        " ", std::string(Name((*bench)->Geometry().index_dtype)), " ",
+        runtime.weights == WeightFormat::kInt8 ? "int8" : "native");
+    ProgressBar bar;
+    constexpr int64_t kSteps = 10'000;
+    return WriteReport(**bench,
+                       {.folder = output,
+                        .title = absl::StrCat("eta-eval report: ", runtime.model_dir, ", ", backend,
+                                              flags.settings.quick ? ", quick" : ""),
+                        .key = key,
+                        .tables = tables,
+                        .progress = [&bar](double share, const std::string& table) {
+                          bar.Show(static_cast<int64_t>(share * kSteps), kSteps, table);
+                        }});
+  }
+};
+
+}  // namespace
+
+void AddTableCommand(CLI::App& app, absl::Status& status) {
+  CLI::App* sub = app.add_subcommand("table", "Measures one table of the method's claims");
+  auto command = std::make_shared<TableCommand>();
+  sub->add_option("NAME", command->name, "The table")
+      ->required()
+      ->check(CLI::IsMember(TableNames()));
+  command->flags.Register(*sub);
+  sub->add_option("--json", command->json, "File to write the table to as JSON");
+  sub->add_option("--svg", command->svg, "File to write its figures to");
+  sub->footer(TableHelp());
+  sub->callback([command, &status] { status = command->Run(); });
+}
+
+void AddReportCommand(CLI::App& app, absl::Status& status) {
+  CLI::App* sub = app.add_subcommand("report", "Measures all tables and writes one page");
+  auto command = std::make_shared<ReportCommand>();
+  command->flags.Register(*sub);
+  sub->add_option("--output", command->output,
+                  "Folder for report.md and each table's .md, .json and .svg")
+      ->required();
+  sub->add_option("--table", command->names, "One table; may be given several times [all]")
+      ->check(CLI::IsMember(TableNames()));
+  sub->footer(TableHelp() +
+              "A table that the folder has already, measured with the same settings on the same\n"
+              "model, is not measured again: a report that was stopped goes on where it was.");
+  sub->callback([command, &status] { status = command->Run(); });
+}
+
+}  // namespace eta

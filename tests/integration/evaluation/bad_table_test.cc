@@ -1,0 +1,107 @@
+// The built eta-eval refuses what it cannot measure in one line, with exit code 2.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/calibration/evaluation_fixture.h"
+#include "tests/testing/engine/tiny_model.h"
+
+namespace eta {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TinyModel;
+
+class BadTableTest : public EvaluationTest {
+ protected:
+  std::string Model() const { return " --backend=reference --model=" + model_.path() + " "; }
+  // Small enough to be measured in a moment.
+  static std::string Small() {
+    return " --text=" ETA_SOURCE_DIR "/deploy/samples/needle.txt --context=96 --samples=1 --quick ";
+  }
+  void Refused(const std::string& arguments, const std::string& named) {
+    const std::string errors = Path("errors.txt");
+    const int status = std::system(
+        (ETA_BINARY_DIR "/eta-eval " + arguments + " > /dev/null 2> " + errors).c_str());
+    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 2) << arguments;
+    std::stringstream text;
+    text << std::ifstream(errors).rdbuf();
+    EXPECT_THAT(text.str(), HasSubstr(named)) << arguments;
+    EXPECT_EQ(std::ranges::count(text.str(), '\n'), 1) << text.str();
+  }
+
+  TinyModel model_;
+};
+
+TEST_F(BadTableTest, TablesAndFlagsThatAreNone) {
+  Refused("table" + Model(), "NAME");
+  Refused("table everything" + Model(), "everything");
+  Refused("table quality", "--model");
+  Refused("table quality --model=/nowhere", "checkpoint");
+  Refused("table quality --context=-1" + Model(), "--context");
+  Refused("table quality --samples=x" + Model(), "--samples");
+  Refused("report" + Model(), "--output");
+  Refused("report --output=" + Path("r") + " --table=everything" + Model(), "everything");
+}
+
+TEST_F(BadTableTest, TextsThatCannotBeRead) {
+  Refused("table quality --text=" + Path("absent.txt") + Model(), "text");
+  Refused("table quality --text=" + Write("a.csv", "a,b") + Model(), "text");
+  Refused("table quality --text=" +
+              Write("cut.txt.xz",
+                    "\xFD"
+                    "7zXZ") +
+              Model(),
+          "text");
+  Refused("table quality --text=" + Write("short.txt", "short") + " --context=96" + Model(),
+          "context");
+  Refused("table quality --data=" + Path("absent") + Model(), "text");
+}
+
+TEST_F(BadTableTest, QuestionsThatAreNone) {
+  const std::string data = Path("data");
+  std::filesystem::create_directory(data);
+  for (const char* name :
+       {"wikitext2.txt.xz", "wiki.jsonl.xz", "books.jsonl.xz", "code.jsonl.xz", "legal.jsonl.xz"}) {
+    std::filesystem::copy(std::string(ETA_SOURCE_DIR "/tests/evaluation/") + name,
+                          data + "/" + name);
+  }
+  std::ofstream(data + "/arc_easy.jsonl.xz") << "no archive";
+  Refused("table quality --context=96 --samples=1 --data=" + data + Model(), "text");
+}
+
+TEST_F(BadTableTest, AReportThatHasNoPlace) {
+  Refused("report --table=blocksize --output=" + Write("file", "") + Small() + Model(), "output");
+  Refused("report --table=blocksize --output=" + Write("other", "") + "/in" + Small() + Model(),
+          "output");
+}
+
+TEST_F(BadTableTest, ADamagedSectionIsMeasuredAgain) {
+  const std::string output = Path("report");
+  const std::string command = "report --table=frozen --output=" + output + Small() + Model();
+  ASSERT_EQ(ExitCode(command), 0);
+  std::ofstream(output + "/frozen.md") << "<!-- eta-eval 0 -->\nchanged\n";
+  ASSERT_EQ(ExitCode(command), 0);
+  std::stringstream page;
+  page << std::ifstream(output + "/report.md").rdbuf();
+  EXPECT_THAT(page.str(), HasSubstr("calibrated"));
+}
+
+TEST_F(BadTableTest, WaysOfAttendingWithNumbersThatAreNone) {
+  const std::string perplexity =
+      "perplexity --text=" ETA_SOURCE_DIR "/deploy/samples/needle.txt --context=96" + Model();
+  for (const char* way : {"window:0", "streaming:-1", "bigbird:16", "bigbird:16:0", "h2o:16",
+                          "h2o:16:2", "window:nan"}) {
+    Refused(perplexity + " --attention=" + way, "attention");
+  }
+  Refused(perplexity + " --attention=dynamic+block_size=6", "block_size");
+  Refused(perplexity + " --attention=dynamic+block_size=256", "block_size");
+  Refused(perplexity + " --attention=dynamic+index=flat", "index");
+}
+
+}  // namespace
+}  // namespace eta
