@@ -70,6 +70,9 @@ void AddRelative(std::vector<Point>& points) {
     points.push_back(
         {.family = "own reads", .name = absl::StrFormat("relative:%.1f+reads=own", c)});
   }
+  for (const double c : {-4.6, -3.9, -3.2}) {
+    points.push_back({.family = "oracle", .name = absl::StrFormat("oracle:%.1f", c)});
+  }
 }
 
 // Quest's shares, and windows of H2O with as many heavy hitters as make up 38, 25 and 10 % of 2048
@@ -101,7 +104,12 @@ std::vector<Point> Points(TableBench& bench) {
   } else {
     AddGated(points);
   }
-  if (RivalBackend::Serves(bench.runtime().backend())) AddRivals(points);
+  AddRivals(points);
+  if (!RivalBackend::Serves(bench.runtime().backend())) {
+    std::erase_if(points, [](const Point& point) {
+      return point.family == "Quest" || point.family == "H2O" || point.family == "oracle";
+    });
+  }
   if (bench.quick()) std::erase_if(points, [](const Point& point) { return !point.quick; });
   return points;
 }

@@ -160,6 +160,11 @@ class Ruler {
       chart.lines.push_back({.name = arm.label, .points = {}, .dots = true});
     }
     for (const int32_t length : lengths) RETURN_IF_ERROR(Length(length, *text, table, chart));
+    for (size_t i = 1; i < arms_.size(); ++i) {
+      table.findings.push_back(
+          absl::StrFormat("Retrieval of %s: %d of %d trials, full attention %d.", arms_[i].label,
+                          hits_[i], asked_, hits_[0]));
+    }
     table.settings = {{"trials", absl::StrCat(trials_)},
                       {"seed", absl::StrCat(bench_.settings().seed)}};
     table.figures.push_back(std::move(chart));
@@ -209,6 +214,8 @@ class Ruler {
         row.cells.push_back(WithPaper(ShareCell(found, trials_),
                                       paper >= 0.0 ? std::optional(paper) : std::nullopt));
         hits += found;
+        hits_[i] += found;
+        if (i == 0) asked_ += trials_;
         routine.head += score->routine.head / kRetrievalKinds;
         routine.join += score->routine.join / kRetrievalKinds;
         query.head += score->query.head / kRetrievalKinds;
@@ -253,6 +260,8 @@ class Ruler {
   TableBench& bench_;
   std::vector<Arm> arms_;
   int32_t trials_;
+  std::vector<int64_t> hits_ = std::vector<int64_t>(arms_.size());  // over lengths and kinds
+  int64_t asked_ = 0;
   int64_t done_ = 0;
   int64_t total_ = 0;
 };
