@@ -8,10 +8,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "calibration/evaluation/tables/table.h"
 
 namespace eta {
 namespace {
+
+constexpr size_t kLineWidth = 100;
 
 std::string Number(const TableColumn& column, double value) {
   if (!std::isfinite(value)) return value > 0.0 ? "inf" : "nan";
@@ -104,6 +107,19 @@ std::string SettingsText(const Table& table) {
   });
 }
 
+// Lines of at most kLineWidth characters, broken at spaces.
+std::string Wrapped(const std::string& text) {
+  std::string wrapped;
+  size_t width = 0;
+  for (const auto word : absl::StrSplit(text, ' ')) {
+    const size_t size = Width(std::string(word));
+    if (width > 0) wrapped += width + 1 + size > kLineWidth ? '\n' : ' ';
+    width = width > 0 && width + 1 + size <= kLineWidth ? width + 1 + size : size;
+    absl::StrAppend(&wrapped, word);
+  }
+  return wrapped + "\n";
+}
+
 std::string ForMarkdown(const std::string& text) {
   return absl::StrReplaceAll(text, {{"|", "\\|"}, {"\n", " "}, {"<", "&lt;"}});
 }
@@ -117,9 +133,11 @@ std::string TableText(const Table& table) {
     widths.resize(std::max(widths.size(), line.size()));
     for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], Width(line[i]));
   }
-  std::string text = absl::StrCat(table.title, "\n", Legend(table), "\n");
-  if (!table.settings.empty()) absl::StrAppend(&text, SettingsText(table), "\n");
-  for (const std::string& finding : table.findings) absl::StrAppend(&text, "> ", finding, "\n");
+  std::string text = absl::StrCat(table.title, "\n", Wrapped(Legend(table)));
+  if (!table.settings.empty()) absl::StrAppend(&text, Wrapped(SettingsText(table)));
+  for (const std::string& finding : table.findings) {
+    absl::StrAppend(&text, Wrapped(absl::StrCat("> ", finding)));
+  }
   text += "\n";
   for (const Line& line : lines) {
     std::string row;

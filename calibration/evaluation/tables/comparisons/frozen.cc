@@ -19,6 +19,7 @@ namespace {
 using Windows = std::vector<std::vector<int32_t>>;
 
 constexpr int32_t kCalibrationWindows = 16;  // the paper's
+constexpr int32_t kMostLength = 1 << 24;
 
 // Runs windows as prompts under the predictor's thresholds and solves the constants, [L, HQ].
 class Calibration {
@@ -105,7 +106,9 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
   if (!bench.config().has_predictor) {
     return absl::FailedPreconditionError("the model predicts no thresholds that could be frozen");
   }
-  const int32_t length = bench.Context(2048, 512);
+  // Twice the length must still be served.
+  const int32_t length =
+      std::min(bench.Context(2048, 512), ContextLimit(bench.config(), kMostLength) / 2);
   ArmBench arms(bench, 2 * length);
   const BenchText text = bench.Texts().back();
   // Every other window calibrates; windows of both lengths are judged.

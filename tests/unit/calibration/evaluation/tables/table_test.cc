@@ -2,6 +2,7 @@
 #include "calibration/evaluation/tables/table.h"
 
 #include <cmath>
+#include <sstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -38,6 +39,13 @@ TEST(Table, TextHasIntervalsAndThePapersNumbers) {
   EXPECT_THAT(text, AllOf(HasSubstr("20.00 ± 0.20 [19.35]"), HasSubstr("21.50"), HasSubstr("100.0"),
                           HasSubstr("(Table 1, 1.45B)"), HasSubstr("> Quest reads more."),
                           HasSubstr("context 2048"), HasSubstr("n, tokens"), HasSubstr("512")));
+}
+
+TEST(Table, LongSentencesAreWrapped) {
+  Table table = Example();
+  for (int i = 0; i < 60; ++i) table.method += " word";
+  std::istringstream lines(TableText(table));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110u) << line;
 }
 
 TEST(Table, MarkdownEscapesAndNamesThePicture) {
