@@ -39,8 +39,8 @@ struct NeedleWindow {
 // it so.
 absl::StatusOr<Needle> SentenceNeedle(const NamedNumber& named, const TokenizeText& tokenize);
 
-// `text` with the needles in it, in the order of their places, then the question for `asked` and its
-// answer. If it is not one of them, the depth stays 0. `bos_id` comes first; -1: nothing does.
+// `text` with the needles in it, in the order of their places, then the question for `asked` and
+// its answer. If it is not one of them, the depth stays 0. `bos_id` comes first; -1: nothing does.
 NeedleWindow MakeNeedleWindow(std::span<const int32_t> text, std::span<const PlacedNeedle> needles,
                               const Needle& asked, int32_t bos_id);
 
