@@ -3,12 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <vector>
 
 namespace eta {
 namespace {
 
-std::vector<float> Scores(std::span<const float> keys, std::span<const float> q, float scale) {
+double LogSumExp(std::span<const float> logits) {
+  const float max = *std::ranges::max_element(logits);
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(logit - max);
+  return max + std::log(sum);
+}
+
+}  // namespace
+
+std::vector<float> BlockScores(std::span<const float> keys, std::span<const float> q,
+                               float softmax_scale) {
   const size_t d = q.size();
   std::vector<float> scores(keys.size() / d);
   for (size_t t = 0; t < scores.size(); ++t) {
@@ -22,27 +31,18 @@ std::vector<float> Scores(std::span<const float> keys, std::span<const float> q,
     for (; i < d; ++i) sums[0] += q[i] * key[i];
     float sum = 0.0f;
     for (const float part : sums) sum += part;
-    scores[t] = scale * sum;
+    scores[t] = softmax_scale * sum;
   }
   return scores;
 }
 
-double LogSumExp(std::span<const float> logits) {
-  const float max = *std::ranges::max_element(logits);
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(logit - max);
-  return max + std::log(sum);
-}
-
-}  // namespace
-
 double LogMass(std::span<const float> keys, std::span<const float> q, float softmax_scale) {
-  return LogSumExp(Scores(keys, q, softmax_scale));
+  return LogSumExp(BlockScores(keys, q, softmax_scale));
 }
 
 double GatedLogMass(std::span<const float> keys, std::span<const float> q, float softmax_scale,
                     const ScoreGate& gate, bool own) {
-  std::vector<float> logits = Scores(keys, q, softmax_scale);
+  std::vector<float> logits = BlockScores(keys, q, softmax_scale);
   if (gate.silu) {
     const size_t gated = logits.size() - (own ? 1 : 0);
     for (float& logit : std::span(logits).first(gated)) {

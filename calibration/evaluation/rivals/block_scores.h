@@ -2,8 +2,13 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 namespace eta {
+
+// [n], of `keys` [n, d].
+std::vector<float> BlockScores(std::span<const float> keys, std::span<const float> q,
+                               float softmax_scale);
 
 // log-sum-exp of the scores of `keys` [n, d].
 double LogMass(std::span<const float> keys, std::span<const float> q, float softmax_scale);

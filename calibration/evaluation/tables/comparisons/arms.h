@@ -18,9 +18,9 @@ namespace eta {
 // Runs ways of attending by name over windows, on one model at a time.
 class ArmBench {
  public:
-  // Windows of up to `context` predictions.
-  ArmBench(TableBench& bench, int32_t context)
-      : bench_(bench), runners_(bench.runtime(), context), context_(context) {}
+  // Windows of up to `context` predictions; `around` as in Runtime::MakeRunner.
+  ArmBench(TableBench& bench, int32_t context, Backend* around = nullptr)
+      : bench_(bench), runners_(bench.runtime(), context, around), context_(context) {}
 
   TableBench& bench() { return bench_; }
   RunnerPool& runners() { return runners_; }
@@ -29,8 +29,7 @@ class ArmBench {
   absl::StatusOr<EvaluatedAttention> Attention(const std::string& name) {
     return bench_.Attention(name, bench_.Geometry());
   }
-  // The first `prefill` rows of a window are a prompt. `first_losses`: of another arm on the same
-  // windows, which loss_over_first is then paired with; empty: of this one.
+  // The first `prefill` rows of a window are a prompt.
   absl::StatusOr<AttentionScore> Score(const std::string& name,
                                        std::span<const std::vector<int32_t>> windows,
                                        int32_t prefill, bool recall = false);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -10,17 +11,20 @@
 #include "calibration/evaluation/needles/needle_evaluation.h"
 #include "calibration/evaluation/needles/needle_windows.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
+#include "calibration/evaluation/tables/comparisons/block_misses.h"
 #include "calibration/evaluation/tables/comparisons/comparisons.h"
 #include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
 
+constexpr int32_t kMissStride = 8;  // rows of which one is looked at for missed blocks
 constexpr int32_t kNeedleContext = 4096;
 constexpr int32_t kNeedleWindows = 9;  // depths, the paper's
 
+// 0: the paper has none.
 struct PaperRow {
-  double head, join, recall, perplexity;
+  double head, join, recall, missed, perplexity;
 };
 
 struct Point {
@@ -37,10 +41,10 @@ void AddGated(std::vector<Point>& points) {
                       .name = absl::StrFormat("dynamic+offset=%.1f", a),
                       .quick = a == -1.8 || a == 0.0});
   }
-  const std::pair<double, PaperRow> coarse[] = {{0.2, {.553, .790, .984, 18.30}},
-                                                {-0.4, {.483, .697, .973, 18.60}},
-                                                {-1.0, {.427, .604, .956, 18.87}},
-                                                {-1.8, {.376, .496, .916, 19.21}}};
+  const std::pair<double, PaperRow> coarse[] = {{0.2, {.553, .790, .984, .123, 18.30}},
+                                                {-0.4, {.483, .697, .973, .166, 18.60}},
+                                                {-1.0, {.427, .604, .956, .213, 18.87}},
+                                                {-1.8, {.376, .496, .916, .283, 19.21}}};
   for (const auto& [a, paper] : coarse) {
     points.push_back({.family = "paper, b=64",
                       .name = absl::StrFormat("dynamic+floor=none+z=2+offset=%.1f", a),
@@ -48,9 +52,9 @@ void AddGated(std::vector<Point>& points) {
                       .quick = a == -0.4 || a == -1.8});
   }
   const std::pair<double, PaperRow> fine[] = {
-      {0.4, {.363, .666, .983, 17.56}},  {0.0, {.320, .612, .978, 17.61}},
-      {-0.8, {.244, .506, .971, 17.82}}, {-1.5, {.189, .417, .960, 18.22}},
-      {-2.0, {.157, .356, .954, 18.81}}, {-2.5, {.131, .301, .948, 19.81}}};
+      {0.4, {.363, .666, .983, .071, 17.56}},  {0.0, {.320, .612, .978, .089, 17.61}},
+      {-0.8, {.244, .506, .971, .121, 17.82}}, {-1.5, {.189, .417, .960, .161, 18.22}},
+      {-2.0, {.157, .356, .954, .188, 18.81}}, {-2.5, {.131, .301, .948, .212, 19.81}}};
   for (const auto& [a, paper] : fine) {
     points.push_back({.family = "paper, b=4",
                       .name = absl::StrFormat(
@@ -79,26 +83,28 @@ void AddRelative(std::vector<Point>& points) {
 // keys.
 void AddRivals(std::vector<Point>& points) {
   points.push_back(
-      {.family = "Quest", .name = "quest:0.38", .paper = PaperRow{.411, .667, .540, 18.17}});
+      {.family = "Quest", .name = "quest:0.38", .paper = PaperRow{.411, .667, .540, 0, 18.17}});
   points.push_back({.family = "Quest",
                     .name = "quest:0.25",
-                    .paper = PaperRow{.265, .473, .366, 19.26},
+                    .paper = PaperRow{.265, .473, .366, 0, 19.26},
                     .quick = true});
   points.push_back(
-      {.family = "Quest", .name = "quest:0.1", .paper = PaperRow{.128, .242, .194, 22.37}});
+      {.family = "Quest", .name = "quest:0.1", .paper = PaperRow{.128, .242, .194, 0, 22.37}});
   points.push_back(
-      {.family = "H2O", .name = "h2o:256:0.255", .paper = PaperRow{.48, .68, 0, 17.59}});
+      {.family = "H2O", .name = "h2o:256:0.255", .paper = PaperRow{.48, .68, 0, 0, 17.59}});
   points.push_back({.family = "H2O",
                     .name = "h2o:128:0.188",
-                    .paper = PaperRow{.332, .543, 0, 17.71},
+                    .paper = PaperRow{.332, .543, 0, 0, 17.71},
                     .quick = true});
   points.push_back(
-      {.family = "H2O", .name = "h2o:64:0.069", .paper = PaperRow{.175, .288, 0, 17.91}});
+      {.family = "H2O", .name = "h2o:64:0.069", .paper = PaperRow{.175, .288, 0, 0, 17.91}});
 }
 
 std::vector<Point> Points(TableBench& bench) {
-  std::vector<Point> points = {
-      {.family = "full", .name = "full", .paper = PaperRow{1.0, 1.0, 1.0, 17.49}, .quick = true}};
+  std::vector<Point> points = {{.family = "full",
+                                .name = "full",
+                                .paper = PaperRow{1.0, 1.0, 1.0, 0, 17.49},
+                                .quick = true}};
   if (bench.config().gate == Gate::kNone) {
     AddRelative(points);
   } else {
@@ -118,7 +124,8 @@ class Pareto {
  public:
   explicit Pareto(TableBench& bench)
       : bench_(bench),
-        arms_(bench, bench.Context(2048, 1024)),
+        misses_(Watch(bench)),
+        arms_(bench, bench.Context(2048, 1024), misses_.get()),
         needle_arms_(bench, bench.Context(kNeedleContext, 2048)) {}
 
   absl::StatusOr<Table> Measure() {
@@ -133,7 +140,10 @@ class Pareto {
                    .title = "Reads against quality",
                    .method =
                        "Perplexity of the second half of each window, decoded. Recall: of the keys "
-                       "at or above their threshold, those that were admitted; missed: the others. "
+                       "at or above their threshold, those that the head attends to. Missed: of "
+                       "the blocks that hold such a key (with relative thresholds: that reach it "
+                       "with their mass) and are not always read, those that it does not attend "
+                       "to; of one row in eight. "
                        "Needles: windows of which every token of the answer was the likeliest "
                        "(Wilson's interval), all before the question a prompt.",
                    .paper = "Table 3 and its appendix, 1.45B, C4 at 2048 tokens",
@@ -155,11 +165,12 @@ class Pareto {
                        .lines = {}};
     for (size_t i = 0; i < points.size(); ++i) {
       const Point& point = points[i];
+      if (misses_) misses_->Reset();
       const auto score = arms_.Score(point.name, *windows, prefill, /*recall=*/true);
       if (!score.ok()) return score.status();
       const auto found = Found(point.name, *needles);
       if (!found.ok()) return found.status();
-      table.rows.push_back(Row(point, *score, *found));
+      table.rows.push_back(Row(point, *score, misses_ ? misses_->counts() : MissCounts(), *found));
       if (point.family != "full") Draw(point.family, *score, chart);
       bench_.Progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(points.size()));
     }
@@ -190,20 +201,37 @@ class Pareto {
     return ShareCell(std::ranges::count(hits, true), static_cast<int64_t>(hits.size()));
   }
 
-  static TableRow Row(const Point& point, const AttentionScore& score, const TableCell& found) {
+  static TableRow Row(const Point& point, const AttentionScore& score, const MissCounts& misses,
+                      const TableCell& found) {
     const auto tokens = static_cast<int64_t>(score.losses.size());
     const auto paper = [&](double PaperRow::*member) -> std::optional<double> {
       if (!point.paper || (*point.paper).*member == 0.0) return std::nullopt;
       return (*point.paper).*member;
     };
-    const TableCell recall = score.recall ? PlainCell(*score.recall) : TableCell();
+    TableCell recall = score.recall ? PlainCell(*score.recall) : TableCell();
+    // A rival's rows have the thresholds that the model would have used.
+    if (!score.recall && misses.keys > 0)
+      recall = PlainCell(1.0 - Share(misses.missed_keys, misses.keys));
+    TableCell missed;
+    if (misses.blocks > 0)
+      missed = PlainCell(Share(misses.missed_blocks, misses.blocks), misses.blocks);
     return {.labels = {point.family, point.name},
             .cells = {WithPaper(PlainCell(score.head_density), paper(&PaperRow::head)),
                       WithPaper(PlainCell(score.union_density), paper(&PaperRow::join)),
                       PlainCell(score.bytes_read()), WithPaper(recall, paper(&PaperRow::recall)),
-                      score.recall ? PlainCell(1.0 - *score.recall) : TableCell(),
+                      WithPaper(missed, paper(&PaperRow::missed)),
                       WithPaper(ExpCell(score.loss, tokens), paper(&PaperRow::perplexity)), found},
             .n = tokens};
+  }
+
+  static double Share(int64_t part, int64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(whole);
+  }
+
+  static std::unique_ptr<BlockMisses> Watch(TableBench& bench) {
+    if (!RivalBackend::Serves(bench.runtime().backend())) return nullptr;
+    return std::make_unique<BlockMisses>(bench.runtime().shared_backend(),
+                                         bench.config().gate == Gate::kSilu, kMissStride);
   }
 
   static void Draw(const std::string& family, const AttentionScore& score, LineChart& chart) {
@@ -217,6 +245,7 @@ class Pareto {
   }
 
   TableBench& bench_;
+  std::unique_ptr<BlockMisses> misses_;  // outlives the arms that run through it
   ArmBench arms_;
   ArmBench needle_arms_;
 };

@@ -1,0 +1,88 @@
+#include "calibration/evaluation/tables/comparisons/block_misses.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "calibration/evaluation/rivals/block_scores.h"
+#include "calibration/evaluation/rivals/rival.h"
+
+namespace eta {
+namespace {
+
+// The heads that attend to each full block of a row's KV head.
+std::vector<uint32_t> HeadsByBlock(const BlockSelection& selection, int64_t list, int32_t full) {
+  std::vector<uint32_t> heads(static_cast<size_t>(full));
+  for (int32_t i = 0; i < selection.counts[list]; ++i) {
+    const int64_t at = list * selection.capacity + i;
+    heads[selection.blocks[at]] = selection.heads[at];
+  }
+  return heads;
+}
+
+}  // namespace
+
+BlockMisses::BlockMisses(std::shared_ptr<Backend> backend, bool gated, int32_t stride)
+    : ForwardingBackend(std::move(backend)), gated_(gated), stride_(stride) {}
+
+void BlockMisses::Plan(const BatchView& batch) {
+  batch_ = batch;
+  ForwardingBackend::Plan(batch);
+}
+
+void BlockMisses::AppendKv(const AppendKvParams& params) {
+  ForwardingBackend::AppendKv(params);
+  const auto found = layers_.find(params.kv.tiles);
+  // Another runner's cache may stand where one of another geometry stood.
+  if (found != layers_.end() && found->second.geometry() != params.geometry) layers_.clear();
+  layers_.try_emplace(params.kv.tiles, params.geometry)
+      .first->second.Keep(batch_, params, *this, {.keys = true});
+}
+
+void BlockMisses::SelectBlocks(const SelectBlocksParams& params) {
+  ForwardingBackend::SelectBlocks(params);
+  const KeptLayer& layer = layers_.at(params.kv.tiles);
+  for (const SequenceRows& sequence : batch_.sequences) {
+    const AttentionOptions& options = sequence.attention;
+    if (sequence.kind != RowKind::kDecode || options.admit_all) continue;
+    if (!gated_ && !options.relative) continue;
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      const int32_t position = sequence.position + i;
+      if (position % stride_ == 0) Count(params, layer, sequence, sequence.row_begin + i, position);
+    }
+  }
+}
+
+void BlockMisses::Count(const SelectBlocksParams& params, const KeptLayer& layer,
+                        const SequenceRows& sequence, int32_t row, int32_t position) {
+  const int32_t kv_heads = params.geometry.num_kv_heads;
+  const int32_t group = params.num_query_heads / kv_heads;
+  const auto d = static_cast<size_t>(params.geometry.head_dim);
+  const AttentionOptions& options = sequence.attention;
+  for (int32_t h = 0; h < params.num_query_heads; ++h) {
+    const int32_t kv_head = h / group;
+    const RowBlocks blocks = {layer, sequence.block_table, kv_head, position + 1};
+    const int32_t full = blocks.num_full();
+    const std::vector<uint32_t> heads =
+        HeadsByBlock(params.selection, int64_t{row} * kv_heads + kv_head, full);
+    const std::span<const float> q(params.q.row(row) + int64_t{h} * params.geometry.head_dim, d);
+    const float threshold = params.thresholds.row(row)[h] - options.offset;
+    for (int32_t j = 0; j * blocks.block_size() < blocks.num_keys; ++j) {
+      const bool attended = j >= full || ((heads[static_cast<size_t>(j)] >> (h % group)) & 1) != 0;
+      const std::vector<float> scores = BlockScores(blocks.keys(j), q, params.softmax_scale);
+      const auto reach =
+          std::ranges::count_if(scores, [threshold](float score) { return score >= threshold; });
+      counts_.keys += reach;
+      counts_.missed_keys += attended ? 0 : reach;
+      if (j >= full || AlwaysRead(options, j, full)) continue;
+      const bool wanted = options.relative
+                              ? LogMass(blocks.keys(j), q, params.softmax_scale) >= threshold
+                              : reach > 0;
+      counts_.blocks += wanted ? 1 : 0;
+      counts_.missed_blocks += wanted && !attended ? 1 : 0;
+    }
+  }
+}
+
+}  // namespace eta

@@ -1,0 +1,48 @@
+// What a choice of blocks misses: blocks, and keys, that reach the row's threshold and that a head
+// does not attend to.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "calibration/evaluation/rivals/kept_blocks.h"
+#include "kernels/forwarding_backend.h"
+
+namespace eta {
+
+struct MissCounts {
+  int64_t blocks = 0;  // full ones that are not always read and reach the threshold
+  int64_t missed_blocks = 0;
+  int64_t keys = 0;  // all that reach it
+  int64_t missed_keys = 0;
+};
+
+// Watches the decode rows of a backend in host memory that does not defer, rivals' choices too. A
+// block reaches a threshold by its largest score, a relative one by its log-sum-exp. Rows whose
+// thresholds say nothing, those of rivals on a model without a gate, are not counted.
+class BlockMisses : public ForwardingBackend {
+ public:
+  // Looks at rows whose position is a multiple of `stride`.
+  BlockMisses(std::shared_ptr<Backend> backend, bool gated, int32_t stride);
+
+  // Counts from 0 again.
+  void Reset() { counts_ = {}; }
+  const MissCounts& counts() const { return counts_; }
+
+  void Plan(const BatchView& batch) override;
+  void AppendKv(const AppendKvParams& params) override;
+  void SelectBlocks(const SelectBlocksParams& params) override;
+
+ private:
+  void Count(const SelectBlocksParams& params, const KeptLayer& layer, const SequenceRows& sequence,
+             int32_t row, int32_t position);
+
+  const bool gated_;
+  const int32_t stride_;
+  BatchView batch_;
+  std::map<const std::byte*, KeptLayer> layers_;  // by the layer's tiles
+  MissCounts counts_;
+};
+
+}  // namespace eta
