@@ -100,6 +100,19 @@ TEST(ParetoTable, MoreIsReadAtALargerOffset) {
   EXPECT_THAT(TableSvg(*table), HasSubstr("Perplexity by bytes read"));
 }
 
+TEST(ParetoTable, APlainModelHasConstantsAndTheirOracle) {
+  const TinyModel model({.has_predictor = false});
+  const auto bench = BenchOf(model);
+  const auto table = MeasurePareto(*bench);
+  ASSERT_TRUE(table.ok()) << table.status();
+  CheckShape(*table);
+  EXPECT_GE(Value(*table, *Find(*table, "relative:-6.0"), "union"),
+            Value(*table, *Find(*table, "relative:-2.5"), "union"));
+  EXPECT_NE(Find(*table, "oracle:-3.9"), nullptr);
+  EXPECT_TRUE(std::isnan(Value(*table, *Find(*table, "quest:0.25"), "recall")))
+      << "no threshold that keys could reach";
+}
+
 TEST(BlockMisses, CountsWhatTheRecallOfTheBackendCounts) {
   const TinyModel model;
   const auto bench = BenchOf(model, {.context = 400});
@@ -130,16 +143,19 @@ TEST(BlockMisses, CountsWhatTheRecallOfTheBackendCounts) {
 }
 
 TEST(BlockSizeTable, HasEverySizeAtAboutOneUnion) {
-  const TinyModel model;
-  const auto bench = BenchOf(model);
-  const auto table = MeasureBlockSize(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  CheckShape(*table);
-  EXPECT_THAT(table->rows, SizeIs(6));
-  for (const char* size : {"4", "8"}) {
-    EXPECT_NEAR(Value(*table, *Find(*table, size), "union"), 0.51, 0.15) << size;
+  for (const bool gated : {true, false}) {
+    const TinyModel model({.has_predictor = gated});
+    const auto bench = BenchOf(model);
+    const auto table = MeasureBlockSize(*bench);
+    ASSERT_TRUE(table.ok()) << table.status();
+    CheckShape(*table);
+    EXPECT_THAT(table->rows, SizeIs(6));
+    for (const char* size : {"4", "8"}) {
+      EXPECT_NEAR(Value(*table, *Find(*table, size), "union"), 0.51, 0.15) << size;
+    }
+    EXPECT_GT(Value(*table, *Find(*table, "128"), "union"), 0.9)
+        << "pinned blocks are all there is";
   }
-  EXPECT_GT(Value(*table, *Find(*table, "128"), "union"), 0.9) << "pinned blocks are all there is";
 }
 
 TEST(FrozenTable, ComparesAtBothLengths) {
@@ -167,6 +183,15 @@ TEST(RulerTable, HasFourKindsAndDensitiesInFrontOfTheQuestionAndBehindIt) {
   EXPECT_LT(Value(*table, own, "routine_union"), 1.0);
   EXPECT_LT(Value(*table, own, "query_union"), 1.0);
   for (const TableCell& cell : own.cells) EXPECT_TRUE(cell.value.has_value());
+}
+
+TEST(RulerTable, APlainModelIsComparedToo) {
+  const TinyModel model({.has_predictor = false});
+  const auto table = MeasureRuler(*BenchOf(model, {.quick = true, .context = 512, .samples = 1}));
+  ASSERT_TRUE(table.ok()) << table.status();
+  CheckShape(*table);
+  EXPECT_THAT(table->rows, SizeIs(5));
+  EXPECT_THAT(table->findings, SizeIs(4));
 }
 
 TEST(MatchUnion, FindsAParameterThatReadsAsMuch) {
