@@ -6,26 +6,21 @@
 #include "kernels/quantize.h"
 
 namespace eta {
-namespace {
-
-// A key as the cache gives it back.
-void Round(DType dtype, std::span<const float> key, std::span<float> out) {
+void RoundToCache(DType dtype, std::span<const float> row, std::span<float> out) {
   if (dtype == DType::kFloat8E4M3) {
-    std::vector<uint8_t> codes(key.size());
-    const auto scale = std::ldexp(1.0f, QuantizeRow(key, codes));
-    for (size_t i = 0; i < key.size(); ++i) out[i] = scale * E4M3ToFloat(codes[i]);
+    std::vector<uint8_t> codes(row.size());
+    const auto scale = std::ldexp(1.0f, QuantizeRow(row, codes));
+    for (size_t i = 0; i < row.size(); ++i) out[i] = scale * E4M3ToFloat(codes[i]);
     return;
   }
-  for (size_t i = 0; i < key.size(); ++i) out[i] = RoundTo(dtype, key[i]);
+  for (size_t i = 0; i < row.size(); ++i) out[i] = RoundTo(dtype, row[i]);
 }
-
-}  // namespace
 
 void KeptLayer::KeepKey(Block& block, int32_t offset, const float* key) const {
   const auto d = static_cast<size_t>(geometry_.head_dim);
   block.keys.resize(static_cast<size_t>(geometry_.block_size) * d);
-  Round(geometry_.dtype, {key, d},
-        std::span(block.keys).subspan(static_cast<size_t>(offset) * d, d));
+  RoundToCache(geometry_.dtype, {key, d},
+               std::span(block.keys).subspan(static_cast<size_t>(offset) * d, d));
 }
 
 void KeptLayer::Box(Block& block) const {

@@ -10,6 +10,9 @@
 
 namespace eta {
 
+// K or V of one token and KV head, [d], as a cache of this type gives it back.
+void RoundToCache(DType dtype, std::span<const float> row, std::span<float> out);
+
 struct KeptParts {
   bool records = false;
   bool keys = false;

@@ -1,0 +1,48 @@
+#include "calibration/evaluation/tables/measures/alignment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "calibration/evaluation/tables/measures/recorded_attention.h"
+
+namespace eta {
+
+VectorAlignment AlignVectors(std::span<const float> full, std::span<const float> sparse) {
+  double product = 0.0;
+  double full_square = 0.0;
+  double sparse_square = 0.0;
+  double difference = 0.0;
+  for (size_t i = 0; i < full.size(); ++i) {
+    const double a = full[i];
+    const double b = sparse[i];
+    product += a * b;
+    full_square += a * a;
+    sparse_square += b * b;
+    difference += (a - b) * (a - b);
+  }
+  VectorAlignment alignment;
+  if (full_square > 0.0 && sparse_square > 0.0) {
+    alignment.cosine = product / std::sqrt(full_square) / std::sqrt(sparse_square);
+  }
+  if (full_square > 0.0) alignment.shift = std::sqrt(difference / full_square);
+  return alignment;
+}
+
+LogitAlignment AlignLogits(std::span<const float> full, std::span<const float> sparse) {
+  const std::vector<double> a(full.begin(), full.end());
+  const std::vector<double> b(sparse.begin(), sparse.end());
+  const double a_lse = LogSumExp(a);
+  const double b_lse = LogSumExp(b);
+  LogitAlignment alignment = {.cosine = AlignVectors(full, sparse).cosine};
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double log_p = a[i] - a_lse;
+    alignment.kl += std::exp(log_p) * (log_p - (b[i] - b_lse));
+  }
+  alignment.kl = std::max(alignment.kl, 0.0);  // below 0 by rounding alone
+  alignment.same_best = std::ranges::max_element(full) - full.begin() ==
+                        std::ranges::max_element(sparse) - sparse.begin();
+  return alignment;
+}
+
+}  // namespace eta
