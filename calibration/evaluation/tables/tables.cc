@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "calibration/evaluation/tables/comparisons/comparisons.h"
+#include "calibration/evaluation/tables/diagnostics/diagnostics.h"
 
 namespace eta {
 namespace {
@@ -27,7 +28,24 @@ const std::vector<TableKind>& Kinds() {
       {.name = "ruler",
        .help = "retrieval of four kinds by length",
        .measure = MeasureRuler,
-       .weight = 8.0}};
+       .weight = 8.0},
+      {.name = "index",
+       .help = "what indices of every kind and block size miss",
+       .measure = MeasureIndex,
+       .weight = 2.0},
+      {.name = "layers", .help = "density by layer and head", .measure = MeasureLayers},
+      {.name = "masking",
+       .help = "the keys below the threshold, before and after the gate",
+       .measure = MeasureMasking},
+      {.name = "tail", .help = "how far pruned values cancel", .measure = MeasureTail},
+      {.name = "alignment",
+       .help = "residual stream and logits, sparse against full",
+       .measure = MeasureAlignment,
+       .weight = 3.0},
+      {.name = "sinks", .help = "mass on the first four tokens", .measure = MeasureSinks},
+      {.name = "contextuality",
+       .help = "what explains thresholds, within documents and between",
+       .measure = MeasureContextuality}};
   return kinds;
 }
 

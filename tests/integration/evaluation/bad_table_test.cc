@@ -91,6 +91,32 @@ TEST_F(BadTableTest, ADamagedSectionIsMeasuredAgain) {
   EXPECT_THAT(page.str(), HasSubstr("calibrated"));
 }
 
+TEST_F(BadTableTest, ModelsThatATableSaysNothingOf) {
+  const TinyModel plain({.has_predictor = false});
+  const std::string model = " --backend=reference --model=" + plain.path();
+  Refused("table masking" + model + Small(), "model: has no gate");
+  Refused("table contextuality" + model + Small(), "model: predicts no thresholds");
+  EXPECT_EQ(
+      ExitCode("report --table=masking --table=sinks --output=" + Path("plain") + model + Small()),
+      0);
+}
+
+TEST_F(BadTableTest, SamplesThatSayNothing) {
+  for (const char* table :
+       {"masking", "tail", "alignment", "sinks", "layers", "contextuality", "index"}) {
+    const std::string json = Path(std::string(table) + ".json");
+    EXPECT_EQ(ExitCode("table " + std::string(table) + Model() + "--json=" + json +
+                       " --text=" ETA_SOURCE_DIR "/deploy/samples/needle.txt --context=1 "
+                       "--samples=1"),
+              0)
+        << table;
+    std::stringstream text;
+    text << std::ifstream(json).rdbuf();
+    EXPECT_THAT(text.str(), HasSubstr("\"table\": \"" + std::string(table) + "\""));
+    EXPECT_EQ(text.str().find("nan"), std::string::npos) << text.str();
+  }
+}
+
 TEST_F(BadTableTest, WaysOfAttendingWithNumbersThatAreNone) {
   const std::string perplexity =
       "perplexity --text=" ETA_SOURCE_DIR "/deploy/samples/needle.txt --context=96" + Model();

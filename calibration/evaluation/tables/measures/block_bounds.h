@@ -35,6 +35,7 @@ class BlockBounds {
   static absl::StatusOr<BlockBounds> Of(const RecordedWindow& window, const RecordedLayer& layer,
                                         const BoundSpec& spec);
 
+  int32_t block_size() const { return spec_.block_size; }
   // Of the blocks that are full for a row of T keys, [floor(T / b)], scaled as scores are.
   std::vector<float> Row(const RecordedRow& row, int32_t head) const;
 

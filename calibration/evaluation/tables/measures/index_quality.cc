@@ -42,15 +42,19 @@ void Add(std::span<const double> scores, std::span<const double> weights,
 
 }  // namespace
 
-std::vector<double> IndexQualitySums(const RecordedWindow& window, const RecordedLayer& layer,
-                                     const BlockBounds& bounds, int32_t block_size) {
-  std::vector<double> sums(kIndexSums);
+std::vector<std::vector<double>> IndexQualitySums(const RecordedWindow& window,
+                                                  const RecordedLayer& layer,
+                                                  std::span<const BlockBounds> indices) {
+  std::vector<std::vector<double>> sums(indices.size(), std::vector<double>(kIndexSums));
   for (const RecordedRow& row : layer.rows) {
     for (int32_t h = 0; h < window.num_query_heads; ++h) {
       const float threshold = row.thresholds[static_cast<size_t>(h)];
       const std::vector<double> scores = RowScores(window, layer, row, h);
       const std::vector<double> weights = Softmax(GatedLogits(window, scores, threshold));
-      Add(scores, weights, bounds.Row(row, h), threshold, static_cast<size_t>(block_size), sums);
+      for (size_t i = 0; i < indices.size(); ++i) {
+        Add(scores, weights, indices[i].Row(row, h), threshold,
+            static_cast<size_t>(indices[i].block_size()), sums[i]);
+      }
     }
   }
   return sums;

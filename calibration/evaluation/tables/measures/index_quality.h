@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "calibration/evaluation/tables/measures/block_bounds.h"
@@ -23,7 +24,9 @@ inline constexpr size_t kAttended = 7;       // keys in admitted blocks and the 
 inline constexpr size_t kIndexTerms = 8;     // rows and heads: terms of the last two
 inline constexpr size_t kIndexSums = 9;
 
-std::vector<double> IndexQualitySums(const RecordedWindow& window, const RecordedLayer& layer,
-                                     const BlockBounds& bounds, int32_t block_size);
+// Of each of `indices`, over the same rows: [indices][kIndexSums].
+std::vector<std::vector<double>> IndexQualitySums(const RecordedWindow& window,
+                                                  const RecordedLayer& layer,
+                                                  std::span<const BlockBounds> indices);
 
 }  // namespace eta

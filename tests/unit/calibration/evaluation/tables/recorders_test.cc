@@ -1,5 +1,6 @@
 // What recorders record of a running model: enough to compute its attention anew, and to count what
 // its ops count.
+#include <array>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -179,7 +180,7 @@ TEST_P(RecordersTest, CountsAreThoseOfTheModelsOps) {
       }
       EXPECT_NEAR(active, static_cast<double>(above[l * heads + h]), 1e-6);
     }
-    const std::vector<double> sums = IndexQualitySums(window, layer, *bounds, b);
+    const std::vector<double> sums = IndexQualitySums(window, layer, std::array{*bounds}).front();
     double shares = 0.0;
     for (size_t r = 0; r < layer.rows.size(); ++r) {
       for (size_t h = 0; h < heads; ++h) {

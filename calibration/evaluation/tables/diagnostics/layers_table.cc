@@ -1,0 +1,215 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/evaluation/tables/diagnostics/diagnostics.h"
+#include "calibration/evaluation/tables/diagnostics/observation.h"
+#include "calibration/evaluation/tables/measures/active_density.h"
+#include "engine/base/status_macros.h"
+
+namespace eta {
+namespace {
+
+// What one window of decode rows came to in one layer: sums over rows, and their numbers.
+struct LayerDensities {
+  std::vector<double> active;    // [HQ]; of recorded rows
+  std::vector<double> attended;  // [HQ]; of all rows
+  double read = 0.0;             // over KV heads
+  double recorded_rows = 0.0;
+  double rows = 0.0;
+};
+
+class LayersRun {
+ public:
+  LayersRun(TableBench& bench, const DiagnosticSample& sample)
+      : bench_(bench),
+        sample_(sample),
+        layers_(static_cast<size_t>(bench.config().num_layers)),
+        heads_(static_cast<size_t>(bench.config().num_query_heads)),
+        kv_heads_(static_cast<size_t>(bench.config().num_kv_heads)) {}
+
+  // [L][windows]
+  absl::StatusOr<std::vector<std::vector<LayerDensities>>> Measure() {
+    const absl::StatusOr<WatchedModel> model = WatchedModel::Of(bench_);
+    if (!model.ok()) return model.status();
+    const auto attention = bench_.Attention("dynamic", model->geometry);
+    if (!attention.ok()) return attention.status();
+    AttentionRecorder recorder(model->backend, bench_.config(), sample_.rows);
+    const auto runner = model->Runner(bench_, sample_.context, recorder);
+    if (!runner.ok()) return runner.status();
+    std::vector<std::vector<LayerDensities>> densities(layers_);
+    const auto total = static_cast<int64_t>(sample_.windows.size());
+    for (int64_t done = 0; done < total; ++done) {
+      bench_.Progress(done, total);
+      for (auto& layer : densities) {
+        layer.push_back({std::vector<double>(heads_), std::vector<double>(heads_)});
+      }
+      recorder.Begin();
+      const auto& window = sample_.windows[static_cast<size_t>(done)];
+      const auto rows = std::span(window).first(static_cast<size_t>(sample_.context));
+      RETURN_IF_ERROR(BeginWindow(**runner, bench_, *attention, rows.size()));
+      RETURN_IF_ERROR((*runner)->RunPrompt(rows.first(static_cast<size_t>(sample_.rows.first))));
+      RETURN_IF_ERROR(Decode(**runner, rows, densities));
+      if (!bench_.config().has_predictor) {
+        SetRelativeThresholds(recorder.window(), AttentionOptions().relative_c);
+      }
+      RETURN_IF_ERROR(ForEachOf(layers_, [&](size_t l) {
+        AddActive(recorder.window(), l, densities[l].back());
+        return absl::OkStatus();
+      }));
+    }
+    bench_.Progress(total, total);
+    return densities;
+  }
+
+ private:
+  absl::Status Decode(SequenceRunner& runner, std::span<const int32_t> rows,
+                      std::vector<std::vector<LayerDensities>>& densities) const {
+    const auto step = static_cast<size_t>(runner.max_rows());
+    std::vector<int32_t> attended(layers_ * step * heads_);
+    std::vector<int32_t> read(layers_ * step * kv_heads_);
+    for (size_t begin = static_cast<size_t>(runner.position()); begin < rows.size();
+         begin += step) {
+      const size_t count = std::min(step, rows.size() - begin);
+      RETURN_IF_ERROR(runner.Run(
+          {.tokens = rows.subspan(begin, count),
+           .outputs = {.tokens_attended = attended.data(), .tokens_read = read.data()}}));
+      for (size_t l = 0; l < layers_; ++l) {
+        LayerDensities& layer = densities[l].back();
+        for (size_t i = 0; i < count; ++i) {
+          const auto keys = static_cast<double>(begin + i + 1);
+          const int32_t* of_row = attended.data() + (l * count + i) * heads_;
+          for (size_t h = 0; h < heads_; ++h) layer.attended[h] += of_row[h] / keys;
+          const int32_t* of_kv = read.data() + (l * count + i) * kv_heads_;
+          for (size_t h = 0; h < kv_heads_; ++h) layer.read += of_kv[h] / keys;
+        }
+        layer.rows += static_cast<double>(count);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void AddActive(const RecordedWindow& window, size_t l, LayerDensities& layer) const {
+    const auto densities = ActiveDensities(window, window.layers[l]);
+    for (size_t h = 0; h < heads_; ++h) {
+      for (const double density : densities[h]) layer.active[h] += density;
+    }
+    layer.recorded_rows += static_cast<double>(densities.front().size());
+  }
+
+  TableBench& bench_;
+  const DiagnosticSample& sample_;
+  size_t layers_;
+  size_t heads_;
+  size_t kv_heads_;
+};
+
+constexpr size_t kActive = 0;
+constexpr size_t kActiveTerms = 1;
+constexpr size_t kAttended = 2;
+constexpr size_t kAttendedTerms = 3;
+constexpr size_t kRead = 4;
+constexpr size_t kReadTerms = 5;
+
+// The sums of one layer's windows, over its heads.
+std::vector<std::vector<double>> Sums(const std::vector<LayerDensities>& windows, double kv_heads) {
+  std::vector<std::vector<double>> sums;
+  for (const LayerDensities& window : windows) {
+    std::vector<double>& of_window = sums.emplace_back(6);
+    for (size_t h = 0; h < window.active.size(); ++h) {
+      of_window[kActive] += window.active[h];
+      of_window[kAttended] += window.attended[h];
+    }
+    const auto heads = static_cast<double>(window.active.size());
+    of_window[kActiveTerms] = window.recorded_rows * heads;
+    of_window[kAttendedTerms] = window.rows * heads;
+    of_window[kRead] = window.read;
+    of_window[kReadTerms] = window.rows * kv_heads;
+  }
+  return sums;
+}
+
+// The mean of one head of a layer.
+double HeadMean(const std::vector<LayerDensities>& windows, size_t head,
+                std::vector<double> LayerDensities::*of, double LayerDensities::*rows) {
+  double sum = 0.0;
+  double count = 0.0;
+  for (const LayerDensities& window : windows) {
+    sum += (window.*of)[head];
+    count += window.*rows;
+  }
+  return sum / count;
+}
+
+HeatMap Heads(const std::vector<std::vector<LayerDensities>>& densities, const std::string& title,
+              std::vector<double> LayerDensities::*of, double LayerDensities::*rows) {
+  HeatMap map = {.title = title, .x_label = "query head", .y_label = "layer"};
+  for (const auto& layer : densities) {
+    std::vector<double>& row = map.values.emplace_back();
+    for (size_t h = 0; h < layer.front().active.size(); ++h) {
+      row.push_back(HeadMean(layer, h, of, rows));
+    }
+  }
+  return map;
+}
+
+}  // namespace
+
+absl::StatusOr<Table> MeasureLayers(TableBench& bench) {
+  const absl::StatusOr<DiagnosticSample> sample = TakeSample(bench);
+  if (!sample.ok()) return sample.status();
+  const auto densities = LayersRun(bench, *sample).Measure();
+  if (!densities.ok()) return densities.status();
+
+  Table table = {
+      .name = "layers",
+      .title = "Density by layer and head",
+      .method = absl::StrCat("Of decode rows with the model's defaults. Active: keys at or above "
+                             "the threshold over T, of "
+                             "chosen rows; head and union: tokens attended and tokens read over T, "
+                             "blocks being whole; "
+                             "least and most: of the layer's heads, tokens attended. ",
+                             ThresholdText(bench.config()), " ", SampleText(*sample), " ",
+                             kWindowIntervals),
+      .paper = "its section on layers: layer 0 keeps about 96 % active, of 1.45B parameters",
+      .counted = "decode rows",
+      .keys = {"layer"}};
+  for (const char* name : {"active", "head", "union", "least_head", "most_head"}) {
+    table.columns.push_back({.name = name, .unit = "%", .digits = 2, .percent = true});
+  }
+  constexpr double kPaperFirstLayer = 0.96;
+  LayerSums sums;
+  const auto add = [&](const std::string& label, const std::vector<std::vector<double>>& of_layer,
+                       std::optional<double> paper) {
+    TableRow& row = table.rows.emplace_back();
+    row.labels = {label};
+    row.cells = {RatioCell(of_layer, kActive, kActiveTerms, paper),
+                 RatioCell(of_layer, kAttended, kAttendedTerms),
+                 RatioCell(of_layer, kRead, kReadTerms)};
+  };
+  for (size_t l = 0; l < densities->size(); ++l) {
+    const auto& layer = (*densities)[l];
+    sums.push_back(Sums(layer, bench.config().num_kv_heads));
+    add(absl::StrCat(l), sums.back(), l == 0 ? std::optional(kPaperFirstLayer) : std::nullopt);
+    std::vector<double> heads;
+    for (size_t h = 0; h < layer.front().attended.size(); ++h) {
+      heads.push_back(HeadMean(layer, h, &LayerDensities::attended, &LayerDensities::rows));
+    }
+    TableRow& row = table.rows.back();
+    row.cells.push_back(PlainCell(*std::ranges::min_element(heads)));
+    row.cells.push_back(PlainCell(*std::ranges::max_element(heads)));
+  }
+  add("all", AllLayers(sums), std::nullopt);
+  for (TableRow& row : table.rows) {
+    row.n = (sample->context - sample->rows.first) * static_cast<int64_t>(sample->windows.size());
+  }
+  table.figures.push_back(Heads(*densities, "tokens attended over T, by layer and head",
+                                &LayerDensities::attended, &LayerDensities::rows));
+  table.figures.push_back(Heads(*densities, "keys at or above the threshold over T",
+                                &LayerDensities::active, &LayerDensities::recorded_rows));
+  return table;
+}
+
+}  // namespace eta
