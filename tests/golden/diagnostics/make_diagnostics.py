@@ -15,7 +15,6 @@ import numpy as np
 
 HQ, HKV, D, T = 4, 2, 16, 203
 GROUP = HQ // HKV
-SCALE = np.float32(1 / np.sqrt(D))
 POSITIONS = [0, 3, 5, 40, 63, 64, 100, 131, 160, 199, 202]
 SIZES = [16, 32, 64, 128, 256, 384, 512, 1024, 2048]  # of pruned sets
 SPECS = [(kind, b) for b in (4, 16, 32) for kind in ("flat", "envelope", "outlier", "box")]
@@ -50,42 +49,27 @@ def sigma(x):
     return 1 / (1 + np.exp(-x))
 
 
-class Case:
-    def __init__(self, seed, gate, c):
-        draw = np.random.default_rng(seed)
-        self.gate, self.beta, self.c = gate, np.float32(5.0), c
-        drift = np.cumsum(draw.normal(0, 0.15, (T, HKV, D)), axis=0)
-        k = drift + draw.normal(0, 0.8, (T, HKV, D))
-        for t in draw.choice(T, 12, replace=False):  # keys that stand out
-            k[t] += draw.normal(0, 2.5, (HKV, D))
-        self.k = k.astype(np.float32)
-        self.v = (draw.normal(0, 1, (T, HKV, D)) + draw.normal(0, 0.4, (HKV, D))).astype(np.float32)
-        self.q = draw.normal(0, 1, (len(POSITIONS), HQ, D)).astype(np.float32)
-        self.x_norm = draw.uniform(5, 40, len(POSITIONS)).astype(np.float32)
-        self.tempered = np.zeros(T, np.uint8)
-        if gate:
-            self.tempered[[0, 77]] = 1
-        root = draw.normal(0, 1, (HKV, D, D))
-        self.metric = (root @ root.transpose(0, 2, 1) / D).astype(np.float32)
-        self.centre = self.k.mean(axis=0).astype(np.float32)
-        self.records = {spec: self.make_records(*spec) for spec in SPECS}
-        tau = draw.normal(0.8, 0.8, (len(POSITIONS), HQ)).astype(np.float32)
-        if c is not None:
-            tau = np.array([[lse(self.scores(r, h)) + c for h in range(HQ)]
-                            for r in range(len(POSITIONS))]).astype(np.float32)
-        for r in range(len(POSITIONS)):
-            for h in range(HQ):
-                while not self.clear(r, h, tau[r, h]):
-                    assert c is None, "another seed"
-                    tau[r, h] += np.float32(1.3e-3)
-        self.tau = tau
+class Attention:
+    """What one layer's attention was given, and what measures make of it. q [R, HQ, D], tau [R, HQ],
+    x_norm [R] of the rows at `positions`; k, v [T, HKV, D]."""
+
+    def __init__(self, gate, beta, positions, q, k, v, tau, x_norm, tempered, metric, centre, specs):
+        self.gate, self.beta, self.positions = gate, np.float32(beta), positions
+        self.q, self.k, self.v, self.tau, self.x_norm = q, k, v, tau, x_norm
+        self.tempered, self.metric, self.centre = tempered, metric, centre
+        self.heads, self.dim = q.shape[1:]
+        self.length, self.kv_heads = k.shape[:2]
+        self.group = self.heads // self.kv_heads
+        self.scale = float(np.float32(1 / np.sqrt(self.dim)))
+        self.z = Z
+        self.records = {spec: self.make_records(*spec) for spec in specs}
 
     def clear(self, r, h, tau):
-        numbers = [self.scores(r, h)] + [self.bounds(spec, r, h) for spec in SPECS]
+        numbers = [self.scores(r, h)] + [self.bounds(spec, r, h) for spec in self.records]
         return all(np.abs(x - tau).min(initial=1) > MARGIN for x in numbers)
 
     def scores(self, r, h):
-        return float(SCALE) * (self.k[:POSITIONS[r] + 1, h // GROUP].astype(np.float64)
+        return self.scale * (self.k[:self.positions[r] + 1, h // self.group].astype(np.float64)
                                @ self.q[r, h].astype(np.float64))
 
     def gated(self, r, h):
@@ -100,8 +84,8 @@ class Case:
     # Block records and bounds.
     def make_records(self, kind, b):
         records = []
-        for h in range(HKV):
-            for j in range(T // b):
+        for h in range(self.kv_heads):
+            for j in range(self.length // b):
                 keys = self.k[j * b:(j + 1) * b, h].astype(np.float64)
                 if kind == "box":
                     records.append((keys.min(axis=0), keys.max(axis=0)))
@@ -110,7 +94,7 @@ class Case:
                 else:
                     part = b if kind == "flat" else 4
                     mean = keys.mean(axis=0)
-                    spread = np.sqrt(((keys - mean) ** 2).reshape(b // part, part, D).mean(axis=1))
+                    spread = np.sqrt(((keys - mean) ** 2).reshape(b // part, part, self.dim).mean(axis=1))
                     half = [x.astype(np.float32).astype(np.float16).astype(np.float64)
                             for x in (mean, spread.max(axis=0))]
                     records.append((*half, np.linalg.norm(keys, axis=1).max()))
@@ -123,7 +107,7 @@ class Case:
         mean = others.mean(axis=0)
         squares = (keys - mean) ** 2
         squares[out] = 0
-        spread = np.sqrt(squares.reshape(-1, 4, D).mean(axis=1)).max(axis=0)
+        spread = np.sqrt(squares.reshape(-1, 4, self.dim).mean(axis=1)).max(axis=0)
         f32 = lambda x: x.astype(np.float32)
         mu, dev, key = f32(mean) - self.centre[h], f32(spread), f32(keys[out]) - self.centre[h]
 
@@ -139,8 +123,8 @@ class Case:
     def bounds(self, spec, r, h):
         kind, b = spec
         q = self.q[r, h].astype(np.float64)
-        blocks = (POSITIONS[r] + 1) // b
-        first = h // GROUP * (T // b)
+        blocks = (self.positions[r] + 1) // b
+        first = h // self.group * (self.length // b)
         out = []
         for record in self.records[spec][first:first + blocks]:
             if kind == "box":
@@ -148,17 +132,17 @@ class Case:
             elif kind == "outlier":
                 mu, dev, key, a, bb = record
                 size = np.abs(q).sum()
-                out.append(max(q @ mu + a / 2 * size + Z * np.sqrt((q * q) @ (dev * dev)),
+                out.append(max(q @ mu + a / 2 * size + self.z * np.sqrt((q * q) @ (dev * dev)),
                                q @ key + bb / 2 * size))
             else:
                 mu, dev, norm = record
-                out.append(min(q @ mu + Z * np.sqrt((q * q) @ (dev * dev)),
+                out.append(min(q @ mu + self.z * np.sqrt((q * q) @ (dev * dev)),
                                np.linalg.norm(q) * norm))
-        return float(SCALE) * np.array(out)
+        return self.scale * np.array(out)
 
     # Expected sums over rows and heads.
     def each(self):
-        return [(r, h) for r in range(len(POSITIONS)) for h in range(HQ)]
+        return [(r, h) for r in range(len(self.positions)) for h in range(self.heads)]
 
     def tail_shape(self):
         sums = np.zeros((3, 3))
@@ -188,7 +172,7 @@ class Case:
         for r, h in self.each():
             s, tau = self.scores(r, h), float(self.tau[r, h])
             w = softmax(self.gated(r, h))
-            v = self.v[:len(s), h // GROUP].astype(np.float64)
+            v = self.v[:len(s), h // self.group].astype(np.float64)
             pruned = np.flatnonzero(s[:-1] < tau)
             sums[-2] += 1 - w[pruned].sum()
             sums[-1] += 1
@@ -232,10 +216,10 @@ class Case:
 
     def density(self):
         return np.array([[(self.scores(r, h) >= float(self.tau[r, h])).mean()
-                          for r in range(len(POSITIONS))] for h in range(HQ)])
+                          for r in range(len(self.positions))] for h in range(self.heads)])
 
     def statistics(self):
-        out = np.zeros((HQ, len(POSITIONS), 8))
+        out = np.zeros((self.heads, len(self.positions), 8))
         for r, h in self.each():
             s = self.scores(r, h)
             p = softmax(s)
@@ -244,9 +228,9 @@ class Case:
         return out
 
     def explained(self):
-        out = np.zeros((HQ, 9))
+        out = np.zeros((self.heads, 9))
         statistics = self.statistics()
-        for h in range(HQ):
+        for h in range(self.heads):
             y = self.tau[:, h].astype(np.float64)
             for i in range(9):
                 x = statistics[h] if i == 8 else statistics[h][:, i:i + 1]
@@ -271,20 +255,45 @@ class Case:
                      read.mean(), 1]
         return sums
 
-    def write(self, name):
-        tensors = {
-            "q": self.q, "k": self.k, "v": self.v, "tau": self.tau, "hidden_norm": self.x_norm,
-            "positions": np.array(POSITIONS, np.int32), "tempered": self.tempered,
-            "metric": self.metric, "centre": self.centre, "tail_shape": self.tail_shape(),
-            "tail_norm": self.tail_norm(), "sinks": self.sinks(), "density": self.density(),
-            "statistics": self.statistics(), "explained": self.explained()}
-        last = len(POSITIONS) - 1
-        for spec in SPECS:
-            tensors["index.%s.%d" % spec] = self.index(spec)
-            tensors["bounds.%s.%d" % spec] = np.array([self.bounds(spec, last, h)
-                                                       for h in range(HQ)])
-        write(name, {"gate": "silu" if self.gate else "none", "beta": self.beta, "z": Z,
-                     "c": "" if self.c is None else self.c}, tensors)
+    def expected(self):
+        return {"tail_shape": self.tail_shape(), "tail_norm": self.tail_norm(),
+                "sinks": self.sinks(), "density": self.density(),
+                "statistics": self.statistics(), "explained": self.explained()}
+
+
+def random_case(name, seed, gate, c):
+    draw = np.random.default_rng(seed)
+    drift = np.cumsum(draw.normal(0, 0.15, (T, HKV, D)), axis=0)
+    k = drift + draw.normal(0, 0.8, (T, HKV, D))
+    for t in draw.choice(T, 12, replace=False):  # keys that stand out
+        k[t] += draw.normal(0, 2.5, (HKV, D))
+    k = k.astype(np.float32)
+    v = (draw.normal(0, 1, (T, HKV, D)) + draw.normal(0, 0.4, (HKV, D))).astype(np.float32)
+    q = draw.normal(0, 1, (len(POSITIONS), HQ, D)).astype(np.float32)
+    x_norm = draw.uniform(5, 40, len(POSITIONS)).astype(np.float32)
+    tempered = np.zeros(T, np.uint8)
+    if gate:
+        tempered[[0, 77]] = 1
+    root = draw.normal(0, 1, (HKV, D, D))
+    metric = (root @ root.transpose(0, 2, 1) / D).astype(np.float32)
+    tau = draw.normal(0.8, 0.8, (len(POSITIONS), HQ)).astype(np.float32)
+    case = Attention(gate, 5.0, POSITIONS, q, k, v, tau, x_norm, tempered, metric,
+                     k.mean(axis=0).astype(np.float32), SPECS)
+    for r, h in case.each():
+        if c is not None:
+            tau[r, h] = np.float32(lse(case.scores(r, h)) + c)
+        while not case.clear(r, h, tau[r, h]):
+            assert c is None, "another seed"
+            tau[r, h] += np.float32(1.3e-3)
+    tensors = {"q": q, "k": k, "v": v, "tau": tau, "hidden_norm": x_norm,
+               "positions": np.array(POSITIONS, np.int32), "tempered": tempered, "metric": metric,
+               "centre": case.centre, **case.expected()}
+    for spec in SPECS:
+        tensors["index.%s.%d" % spec] = case.index(spec)
+        tensors["bounds.%s.%d" % spec] = np.array([case.bounds(spec, len(POSITIONS) - 1, h)
+                                                   for h in range(HQ)])
+    write(name, {"gate": "silu" if gate else "none", "beta": case.beta, "z": Z,
+                 "c": "" if c is None else c}, tensors)
 
 
 def vectors():
@@ -312,8 +321,8 @@ def vectors():
 
 
 def main():
-    Case(5, True, None).write("gated")
-    Case(11, False, -3.0).write("plain")
+    random_case("gated", 5, True, None)
+    random_case("plain", 11, False, -3.0)
     vectors()
 
 
