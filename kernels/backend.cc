@@ -12,7 +12,7 @@
 namespace eta {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
-  if (options.name == "cpu") return cpu::MakeBackend(options.num_threads);
+  if (options.name == "cpu") return cpu::MakeBackend(options.num_threads, options.amx);
   if (options.name == "reference") return reference::MakeBackend();
 #ifdef ETA_HAS_CUDA
   if (options.name == "cuda") return cuda::MakeBackend(options.device, options.compute);

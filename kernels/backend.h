@@ -172,6 +172,7 @@ class Backend {
 struct BackendOptions {
   std::string name = "cpu";
   int num_threads = 0;  // cpu; 0: as many as usable_cpus.h says
+  bool amx = true;      // cpu; prefill uses AMX where the machine has it
   int device = 0;       // cuda; index among the devices that the process sees
   // cuda: the type of products; weights and their inputs are rounded to it. bfloat16, float16 or
   // float32 (exact, slow). Sums are float32 in all three.

@@ -104,6 +104,9 @@ struct MatMulParams {
   const Matrix* weight;  // [N, K]
   TensorView out;        // [rows, N]
   bool accumulate;
+  // Row i is row i of the step. Then a CPU with AMX multiplies prefill rows on its tiles: the order
+  // of a row's sum follows its kind, never its neighbours.
+  bool rows_of_step = false;
 };
 
 // x += bias, in every row: float32, in place.

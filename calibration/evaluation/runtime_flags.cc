@@ -19,6 +19,10 @@ void RegisterBackend(CLI::App& command, BackendOptions& backend) {
           "CPUs and by the CPU quota of its control groups")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  command
+      .add_flag("--amx,!--no-amx", backend.amx,
+                "The cpu backend's prefill uses AMX where the machine has it")
+      ->default_str("true");
   command.add_option("--device", backend.device, "Device of the cuda backend")
       ->check(CLI::Range(0, 1023))
       ->capture_default_str();

@@ -312,9 +312,9 @@ absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     const Layer& layer = layers_[i];
     backend_.RmsNorm({residual, layer.attention_norm->as<float>(), config_.norm_eps, {}, normed});
-    backend_.MatMul({normed, layer.qkv.get(), ws.qkv.Rows(0, rows), false});
+    backend_.MatMul({normed, layer.qkv.get(), ws.qkv.Rows(0, rows), false, true});
     Attention(i, batch, cache, outputs);
-    backend_.MatMul({ws.attended.Rows(0, rows), layer.out_projection.get(), residual, true});
+    backend_.MatMul({ws.attended.Rows(0, rows), layer.out_projection.get(), residual, true, true});
     if (layer.out_bias) backend_.AddBias({residual, layer.out_bias->as<float>()});
     backend_.RmsNorm({residual, layer.ffn_norm->as<float>(), config_.norm_eps, {}, normed});
     FeedForward(layer, rows);
@@ -401,9 +401,9 @@ void Model::FeedForward(const Layer& layer, int64_t rows) {
   Workspace& ws = *workspace_;
   const TensorView gate_up = ws.gate_up.Rows(0, rows);
   const TensorView activated = ws.activated.Rows(0, rows);
-  backend_.MatMul({ws.normed.Rows(0, rows), layer.gate_up.get(), gate_up, false});
+  backend_.MatMul({ws.normed.Rows(0, rows), layer.gate_up.get(), gate_up, false, true});
   backend_.SwiGlu({gate_up, activated});
-  backend_.MatMul({activated, layer.down.get(), ws.residual.Rows(0, rows), true});
+  backend_.MatMul({activated, layer.down.get(), ws.residual.Rows(0, rows), true, true});
 }
 
 void Model::ComputeLogits(std::span<const int32_t> rows) {

@@ -42,14 +42,14 @@ void ReadOutlierRecord(const KvTile& tile, const float* centre, std::byte* bytes
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int num_threads)
+  CpuBackend(int num_threads, bool amx)
       : workers_(num_threads > 0 ? num_threads : ReadUsableCpus().threads()),
-        context_{workers_, batch_} {}
+        context_{workers_, batch_, amx && WhyNoAmx().empty()} {}
 
   std::string_view name() const override { return "cpu"; }
   std::string description() const override {
-    return absl::StrCat("cpu, ", TargetName(AttainableTargets().front()), ", ",
-                        workers_.num_threads(), " threads");
+    return absl::StrCat("cpu, ", TargetName(AttainableTargets().front()),
+                        context_.amx ? " and AMX, " : ", ", workers_.num_threads(), " threads");
   }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
@@ -157,8 +157,8 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeBackend(int num_threads) {
-  return std::make_unique<CpuBackend>(num_threads);
+std::unique_ptr<Backend> MakeBackend(int num_threads, bool amx) {
+  return std::make_unique<CpuBackend>(num_threads, amx);
 }
 
 }  // namespace eta::cpu

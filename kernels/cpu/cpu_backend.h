@@ -8,7 +8,7 @@
 
 namespace eta::cpu {
 
-// num_threads 0: one per core that this process may use.
-std::unique_ptr<Backend> MakeBackend(int num_threads);
+// num_threads 0: one per core that this process may use. amx: prefill uses AMX if the machine has it.
+std::unique_ptr<Backend> MakeBackend(int num_threads, bool amx);
 
 }  // namespace eta::cpu

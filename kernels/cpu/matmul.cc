@@ -6,6 +6,8 @@
 // be slower than memory. Many rows (prefill): arithmetic binds. A panel is widened once into a
 // thread's scratch and multiplied with all row blocks of the task, which stay in L2. Both ways an
 // element is the same sum in the same order (gemm_tile-inl.h), so the bits agree.
+//
+// With AMX the prefill rows of a step go to prefill/amx_matmul.cc instead, however many they are.
 
 #include "kernels/cpu/matmul.h"
 
@@ -13,6 +15,7 @@
 #include <cstring>
 
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/prefill/amx.h"
 #include "kernels/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,14 +24,12 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "kernels/cpu/simd/gemm_tile-inl.h"
-#include "kernels/cpu/simd/kv_elements-inl.h"
+#include "kernels/cpu/simd/panel_row-inl.h"
+#include "kernels/cpu/simd/product_output-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu {
 namespace HWY_NAMESPACE {
-
-constexpr size_t kPanelWidth = static_cast<size_t>(kPanelCols);
-constexpr size_t kHalfPanel = kPanelWidth / 2;
 
 // Above this many rows it pays to widen a panel in advance.
 constexpr int64_t kFewRows = 2 * kTileRows;
@@ -38,32 +39,6 @@ constexpr size_t kRowGroupBytes = size_t{1} << 20;
 
 // The distance in bytes at which a panel is requested ahead of the product.
 constexpr size_t kPrefetchBytes = 1024;
-
-// One row of a panel as vectors: columns [lane, lane + L) and [lane + 16, lane + 16 + L).
-template <Storage kStorage>
-HWY_INLINE void LoadColumns(const std::byte* row, size_t lane, Floats& low, Floats& high) {
-  const Float d;
-  if constexpr (kStorage == Storage::kFloat32) {
-    const auto* from = reinterpret_cast<const float*>(row) + lane;
-    low = hn::LoadU(d, from);
-    high = hn::LoadU(d, from + kHalfPanel);
-  } else if constexpr (kStorage == Storage::kFloat16) {
-    const auto* from = reinterpret_cast<const uint16_t*>(row) + lane;
-    low = LoadElements(Float16Elements(), d, from);
-    high = LoadElements(Float16Elements(), d, from + kHalfPanel);
-  } else if constexpr (kStorage == Storage::kBFloat16) {
-    const hn::RebindToUnsigned<Float> du;
-    const auto pairs = hn::LoadU(du, reinterpret_cast<const uint32_t*>(row) + lane);
-    low = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
-    high = hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000u)));
-  } else {
-    const hn::Rebind<int32_t, Float> di;
-    const hn::Rebind<int8_t, Float> d8;
-    const auto* from = reinterpret_cast<const int8_t*>(row) + lane;
-    low = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from)));
-    high = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + kHalfPanel)));
-  }
-}
 
 template <Storage kStorage, int kPanels>
 struct PanelRows {
@@ -94,37 +69,6 @@ struct WidePanelRows {
                                    lane, columns[0], columns[1]);
   }
 };
-
-struct Output {
-  TensorView out;
-  const float* scales;  // per channel, or null
-  bool accumulate;
-};
-
-HWY_INLINE Floats Finish(Floats sum, const Output& output, int64_t channel, const float* old) {
-  const Float d;
-  if (output.scales != nullptr) {
-    const Floats scale = hn::LoadU(d, output.scales + channel);
-    if (output.accumulate) return hn::MulAdd(sum, scale, hn::LoadU(d, old));
-    return hn::Mul(sum, scale);
-  }
-  return output.accumulate ? hn::Add(sum, hn::LoadU(d, old)) : sum;
-}
-
-// Stores channels [channel, channel + L) of one row and drops channels from N on.
-HWY_INLINE void StoreColumns(Floats sum, const Output& output, int64_t row, int64_t channel) {
-  const Float d;
-  const int64_t valid = output.out.cols - channel;
-  float* to = output.out.row(row) + channel;
-  if (HWY_LIKELY(valid >= static_cast<int64_t>(kLanes))) {
-    hn::StoreU(Finish(sum, output, channel, to), d, to);
-  } else if (valid > 0) {
-    HWY_ALIGN float edge[kLanes] = {};
-    std::memcpy(edge, to, static_cast<size_t>(valid) * sizeof(float));
-    hn::Store(Finish(sum, output, channel, edge), d, edge);
-    std::memcpy(to, edge, static_cast<size_t>(valid) * sizeof(float));
-  }
-}
 
 // Multiplies rows [row, row + num_rows) of one block, num_rows <= kRows. `a` is packed [K][kRows].
 template <int kRows, int kPanels, class LoadB>
@@ -370,8 +314,35 @@ namespace eta::cpu {
 
 HWY_EXPORT(MatMulOnTarget);
 
+namespace {
+
+// Rows [begin, begin + count) of both sides.
+MatMulParams SomeRows(MatMulParams params, int64_t begin, int64_t count) {
+  params.x = params.x.Rows(begin, count);
+  params.out = params.out.Rows(begin, count);
+  return params;
+}
+
+}  // namespace
+
 void MatMul(const Context& context, const MatMulParams& params) {
-  HWY_DYNAMIC_DISPATCH(MatMulOnTarget)(context, params);
+  if (!context.amx || !params.rows_of_step) {
+    HWY_DYNAMIC_DISPATCH(MatMulOnTarget)(context, params);
+    return;
+  }
+  const std::span<const SequenceRows> sequences = context.batch.sequences;
+  for (size_t i = 0; i < sequences.size();) {
+    const int64_t begin = sequences[i].row_begin;
+    const RowKind kind = sequences[i].kind;
+    int64_t end = begin;
+    for (; i < sequences.size() && sequences[i].kind == kind; ++i) end += sequences[i].num_rows;
+    const MatMulParams rows = SomeRows(params, begin, end - begin);
+    if (kind == RowKind::kPrefill) {
+      AmxMatMul(context, rows);
+    } else {
+      HWY_DYNAMIC_DISPATCH(MatMulOnTarget)(context, rows);
+    }
+  }
 }
 
 void Embed(const Context& context, const EmbedParams& params) {

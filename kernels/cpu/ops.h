@@ -25,7 +25,7 @@ void SelectBlocks(const Context& context,
                   const SelectBlocksParams& params);  // select/block_select.cc
 void DecodeAttention(const Context& context, const AttentionParams& params);  // decode_attention.cc
 void PrefillAttention(const Context& context,
-                      const AttentionParams& params);                    // prefill_attention.cc
+                      const AttentionParams& params);                    // prefill/
 void CountRecall(const Context& context, const RecallParams& params);    // calibration/recall.cc
 void MeasureShadow(const Context& context, const ShadowParams& params);  // calibration/shadow.cc
 void CollectCalibration(const Context& context,

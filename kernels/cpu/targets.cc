@@ -1,8 +1,48 @@
 #include "kernels/cpu/targets.h"
 
+#include "absl/strings/str_cat.h"
 #include "hwy/highway.h"
 
+#if HWY_ARCH_X86_64 && defined(__linux__) && (HWY_TARGETS & HWY_AVX3)
+#define ETA_AMX 1
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#else
+#define ETA_AMX 0
+#endif
+
 namespace eta::cpu {
+namespace {
+
+#if ETA_AMX
+
+bool ProcessorHasAmx() {
+  constexpr unsigned int kBFloat16 = 1u << 22;
+  constexpr unsigned int kTiles = 1u << 24;
+  unsigned int eax = 0;
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kBFloat16) != 0 &&
+         (edx & kTiles) != 0;
+}
+
+// Linux gives the state of tiles, 8 KiB for each thread, to processes that ask for it.
+std::string AskForTiles() {
+  constexpr unsigned long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM, Linux 5.16
+  constexpr unsigned long kTileData = 18;
+  if (!ProcessorHasAmx()) return "the processor has no AMX with bfloat16";
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return "";
+  return absl::StrCat("the kernel gives no AMX tiles: ", std::strerror(errno));
+}
+
+#endif  // ETA_AMX
+
+}  // namespace
 
 std::vector<int64_t> AttainableTargets() {
   std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
@@ -12,6 +52,16 @@ std::vector<int64_t> AttainableTargets() {
 
 void ForceTarget(int64_t target) {
   hwy::SetSupportedTargetsForTest(target);
+}
+
+std::string WhyNoAmx() {
+#if ETA_AMX
+  if ((hwy::SupportedTargets() & HWY_AVX3) == 0) return "AMX is used beside AVX-512 only";
+  static const std::string& why = *new std::string(AskForTiles());
+  return why;
+#else
+  return "this build has no AMX";
+#endif
 }
 
 std::string TargetName(int64_t target) {

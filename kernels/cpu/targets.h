@@ -14,6 +14,11 @@ std::vector<int64_t> AttainableTargets();
 // choice. For tests and measurements. Not to be called while an op runs.
 void ForceTarget(int64_t target);
 
+// Why the ops may not use AMX, the tiles of recent Intel processors and their bfloat16 products:
+// this build, the processor, the kernel, or a forced target below AVX-512. Empty: they may. The
+// kernel is asked for tiles once in the life of the process. May be called from any thread.
+std::string WhyNoAmx();
+
 // "AVX3", "AVX2", "SSSE3", "NEON", ...
 std::string TargetName(int64_t target);
 

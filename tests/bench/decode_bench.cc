@@ -32,6 +32,8 @@ struct Options {
   std::string weights = "native";
   std::vector<int32_t> contexts = {1024, 4096, 16384, 32768};
   int threads = 0;
+  bool amx = true;
+  int32_t chunk = 512;
   int steps = 48;
   bool json = false;
 };
@@ -65,14 +67,15 @@ class DecodeBench {
  public:
   explicit DecodeBench(const Options& options)
       : options_(options),
-        backend_(OrDie(MakeBackend({.name = "cpu", .num_threads = options.threads}))) {
+        backend_(OrDie(MakeBackend(
+            {.name = "cpu", .num_threads = options.threads, .amx = options.amx}))) {
     const auto checkpoint = OrDie(Checkpoint::Open(options.model_dir));
     const int32_t longest = *std::max_element(options.contexts.begin(), options.contexts.end());
     context_limit_ = longest + 2 * options.steps + 1;
     model_ = OrDie(Model::Load(
         checkpoint, backend_,
         {.weights = options.weights == "int8" ? WeightFormat::kInt8 : WeightFormat::kNative,
-         .max_rows = kChunk,
+         .max_rows = options.chunk,
          .max_context = context_limit_}));
     const KvGeometry geometry = MakeKvGeometry(model_->config(), *ParseDType(options.kv_dtype));
     const int32_t num_blocks = context_limit_ / geometry.block_size + 1;
@@ -104,8 +107,6 @@ class DecodeBench {
   size_t weight_bytes() const { return model_->weight_bytes(); }
 
  private:
-  static constexpr int32_t kChunk = 512;
-
   static AttentionOptions Full() { return {.admit_all = true}; }
 
   void Step(int32_t position, int32_t num_rows, RowKind kind, const AttentionOptions& attention) {
@@ -155,8 +156,8 @@ class DecodeBench {
     // Without the steps: at 16K they would be the next step of the base, and another model.
     rope_context_ = context;
     const auto begin = std::chrono::steady_clock::now();
-    for (int32_t done = 0; done < context; done += kChunk) {
-      Step(done, std::min(kChunk, context - done), RowKind::kPrefill, Full());
+    for (int32_t done = 0; done < context; done += options_.chunk) {
+      Step(done, std::min(options_.chunk, context - done), RowKind::kPrefill, Full());
     }
     const std::chrono::duration<double> prefill = std::chrono::steady_clock::now() - begin;
     Check(context);
@@ -274,6 +275,10 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(64, 1 << 20))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "0: one per core")->capture_default_str();
+  app.add_flag("--amx,!--no-amx", options.amx, "Prefill uses AMX where the machine has it");
+  app.add_option("--chunk", options.chunk, "Tokens of a prefill step")
+      ->check(CLI::Range(1, 1 << 14))
+      ->capture_default_str();
   app.add_option("--steps", options.steps, "Decode steps of each mode")
       ->check(CLI::Range(3, 10000))
       ->capture_default_str();

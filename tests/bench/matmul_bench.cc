@@ -1,7 +1,9 @@
 // Dense kernels against the limits of the machine, and against oneDNN if the build has it: products
 // at prefill and decode shapes, attention of a prompt, a whole prefill.
 //
-//   matmul_bench [--threads N] [--seconds S] [--only prefill|decode|model] [--json]
+//   matmul_bench [--threads N] [--seconds S] [--only prefill|decode|model] [--amx] [--json]
+//
+// --amx: prefill rows are multiplied on AMX tiles.
 //
 // Every product is checked before it is timed: against a sum in double, and a row alone against the
 // same row in its batch, bit by bit. Exits with 1 if a check fails.
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/targets.h"
 #include "tests/bench/machine_limits.h"
 #include "tests/bench/prefill_case.h"
 
@@ -35,6 +38,7 @@ struct Options {
   int threads = 2;
   double seconds = 0.3;
   std::string only;  // empty: everything
+  bool amx = false;
   bool json = false;
 
   bool Wants(const char* part) const { return only.empty() || only == part; }
@@ -66,8 +70,8 @@ constexpr Shape kDecodeShapes[] = {{1, 2816, 512},  {4, 2816, 512},  {8, 2816, 5
 // One product with random operands. Its weights are exact in 16 bits.
 class Product {
  public:
-  Product(cpu::Workers& workers, const Shape& shape, const Weights& weights)
-      : context_{workers, batch_}, rows_(shape.rows), n_(shape.n), k_(shape.k) {
+  Product(cpu::Workers& workers, const Shape& shape, const Weights& weights, bool amx = false)
+      : context_{workers, batch_, amx}, rows_(shape.rows), n_(shape.n), k_(shape.k) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     x_.resize(static_cast<size_t>(rows_ * k_));
@@ -105,7 +109,7 @@ class Product {
         magnitude += std::abs(term);
       }
       const double error = std::abs(out_[static_cast<size_t>(r * n_ + n)] - sum) / magnitude;
-      if (!(error < (exact_ ? 1e-6 : 1e-2))) return false;
+      if (!(error < (!exact_ ? 1e-2 : context_.amx ? 1e-5 : 1e-6))) return false;
     }
     std::vector<float> alone(static_cast<size_t>(n_));
     for (const int64_t r : {int64_t{0}, rows_ / 2, rows_ - 1}) {
@@ -130,11 +134,16 @@ class Product {
 
  private:
   void Multiply(int64_t row, int64_t count, std::vector<float>& out) {
-    cpu::MatMul(
-        context_,
-        {{x_.data() + row * k_, count, k_, k_}, matrix_.get(), {out.data(), count, n_, n_}, false});
+    sequence_.num_rows = static_cast<int32_t>(count);
+    batch_.sequences = std::span(&sequence_, 1);
+    cpu::MatMul(context_, {{x_.data() + row * k_, count, k_, k_},
+                           matrix_.get(),
+                           {out.data(), count, n_, n_},
+                           /*accumulate=*/false,
+                           /*rows_of_step=*/true});
   }
 
+  SequenceRows sequence_{.kind = RowKind::kPrefill};
   BatchView batch_;
   cpu::Context context_;
   int64_t rows_, n_, k_;
@@ -164,7 +173,7 @@ class Report {
   const Json& json() const { return json_; }
 
   void Prefill(cpu::Workers& workers, const Shape& shape, const Weights& weights) {
-    Product product(workers, shape, weights);
+    Product product(workers, shape, weights, options_.amx);
     Json entry = Begin("prefill matmul", shape, weights);
     entry["checked"] = Check(product);
     limits_.flops = std::max(limits_.flops, PeakFlops(workers, options_.threads));
@@ -192,7 +201,8 @@ class Report {
   }
 
   void WholePrefill(int32_t tokens, int32_t chunk, DType dtype, Gate gate) {
-    auto backend = MakeBackend({"cpu", options_.threads});
+    auto backend =
+        MakeBackend({.name = "cpu", .num_threads = options_.threads, .amx = options_.amx});
     if (!backend.ok()) {
       ok_ = false;
       return;
@@ -299,6 +309,8 @@ int main(int argc, char** argv) {
     const bool has_value = i + 1 < argc;
     if (argument == "--json") {
       options.json = true;
+    } else if (argument == "--amx") {
+      options.amx = true;
     } else if (argument == "--only" && has_value) {
       options.only = argv[++i];
     } else if (argument == "--threads" && has_value) {
@@ -306,9 +318,13 @@ int main(int argc, char** argv) {
     } else if (argument == "--seconds" && has_value) {
       options.seconds = std::atof(argv[++i]);
     } else {
-      std::cerr << "usage: matmul_bench [--threads N] [--seconds S] [--only PART] [--json]\n";
+      std::cerr << "usage: matmul_bench [--threads N] [--seconds S] [--only PART] [--amx] [--json]\n";
       return 2;
     }
+  }
+  if (const std::string why = eta::cpu::WhyNoAmx(); options.amx && !why.empty()) {
+    std::cerr << "matmul_bench: --amx: " << why << "\n";
+    return 2;
   }
   return eta::bench::Run(options);
 }

@@ -122,17 +122,17 @@ void PrefillCase::RunLayer(Layer& layer, int32_t index, int32_t rows) {
   const float* norm = norm_weight_->as<float>();
 
   backend_.RmsNorm({x, norm, kEpsilon, {}, normed});
-  backend_.MatMul({normed, layer.qkv.get(), qkv, false});
+  backend_.MatMul({normed, layer.qkv.get(), qkv, false, true});
   backend_.Rope({q, k, shape_.head_dim});
   backend_.AppendKv({k, v, geometry_, layer.kv()});
   backend_.PredictThresholds({index, q, tau_weight_->as<float>(), tau_bias_->as<float>(),
                               View(*thresholds_, rows, shape_.query_heads)});
   backend_.PrefillAttention(Attention(layer, rows));
-  backend_.MatMul({View(*attended_, rows, q_width()), layer.out.get(), x, true});
+  backend_.MatMul({View(*attended_, rows, q_width()), layer.out.get(), x, true, true});
   backend_.RmsNorm({x, norm, kEpsilon, {}, normed});
-  backend_.MatMul({normed, layer.gate_up.get(), gate_up, false});
+  backend_.MatMul({normed, layer.gate_up.get(), gate_up, false, true});
   backend_.SwiGlu({gate_up, ffn});
-  backend_.MatMul({ffn, layer.down.get(), x, true});
+  backend_.MatMul({ffn, layer.down.get(), x, true, true});
 }
 
 void PrefillCase::Step(int32_t begin, int32_t count) {

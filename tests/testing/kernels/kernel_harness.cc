@@ -15,6 +15,7 @@ namespace eta::testing {
 std::string TestName(const BackendUnderTest& backend) {
   std::string name = backend.name;
   if (backend.target != 0) name.append("_").append(cpu::TargetName(backend.target));
+  if (backend.amx) name.append("_AMX");
   if (backend.name == "cuda") name.append("_").append(Name(backend.compute));
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
@@ -30,6 +31,7 @@ std::vector<BackendUnderTest> JudgedBackends() {
   for (const std::string& name : BackendNames()) {
     if (name == "cpu") {
       for (const int64_t target : cpu::AttainableTargets()) backends.push_back({name, target});
+      backends.push_back({.name = name, .amx = true});
     }
     if (name == "cuda") {
       for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
@@ -55,13 +57,20 @@ std::vector<BackendUnderTest> NarrowBackends() {
 namespace {
 
 absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendUnderTest& backend, int num_threads) {
-  return MakeBackend(
-      {.name = backend.name, .num_threads = num_threads, .compute = backend.compute});
+  return MakeBackend({.name = backend.name,
+                      .num_threads = num_threads,
+                      .amx = backend.amx,
+                      .compute = backend.compute});
 }
 
 }  // namespace
 
 std::string WhyMissing(const BackendUnderTest& backend) {
+  if (backend.amx) {
+    cpu::ForceTarget(backend.target);
+    const std::string why = cpu::WhyNoAmx();
+    return why.empty() ? "" : "no AMX: " + why;
+  }
   if (backend.name != "cuda") return "";
   static const absl::Status& status = *new absl::Status(Make(backend, 0).status());
   return absl::IsUnavailable(status) ? std::string(status.message()) : "";

@@ -1,5 +1,5 @@
-// The backends in the kernel tests: by name; the CPU also by instruction set, CUDA by the type of
-// its products. Host tensors go in and come out.
+// The backends in the kernel tests: by name; the CPU also by instruction set and with AMX, CUDA by
+// the type of its products. Host tensors go in and come out.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ struct BackendUnderTest {
   std::string name;
   int64_t target = 0;               // of kernels/cpu/targets.h; 0: the automatic choice
   DType compute = DType::kFloat32;  // cuda
+  bool amx = false;                 // cpu: prefill rows on AMX tiles
 };
 
 // A valid GoogleTest parameter name: "cpu_AVX2", "cuda_bfloat16", "reference".

@@ -1,0 +1,257 @@
+// AmxPrefillAttention is PrefillAttention for a cache of 16 bits, both products on AMX tiles:
+// queries, weights, and keys and values of float16 as the sum of two bfloat16.
+//
+// A task is a tile of rows as in prefill_attention.cc, but taller: a chunk's keys and values become
+// tiles once for all of its queries. 32 queries at a time take scores, gate and exponentials, and
+// weighted values. A query's sums do not depend on the queries beside it (amx_tile-inl.h).
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "kernels/cpu/prefill/amx.h"
+#include "kernels/cpu/prefill/row_tiles.h"
+#include "kernels/cpu/scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/prefill/amx_attention.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/cpu/prefill/row_attention-inl.h"
+#include "kernels/cpu/simd/amx_tile-inl.h"
+
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86_64
+
+HWY_BEFORE_NAMESPACE();
+namespace eta::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr int32_t kMostQueries = 256;
+constexpr auto kPairRows = static_cast<int32_t>(kAmxPairRows);
+constexpr size_t kScores = kAmxPairRows * kChunkKeys;  // of 32 queries and a chunk
+constexpr size_t kChunkSteps = kChunkKeys / kAmxDepth;
+
+// x / (1 + 2^y) by an estimate and a step of Newton's: a division takes as long as all the rest.
+struct EstimatedGate {
+  HWY_INLINE Floats operator()(Floats x, Floats y) const {
+    const Float d;
+    const Floats one = hn::Set(d, 1.0f);
+    // Infinity would become NaN. NaN stays: x86 returns the second operand.
+    const Floats divisor = hn::Min(hn::Set(d, 0x1p126f), hn::Add(one, Exp2(d, y)));
+    const Floats estimate = hn::ApproximateReciprocal(divisor);
+    const Floats error = hn::NegMulAdd(divisor, estimate, one);
+    return hn::Mul(x, hn::MulAdd(estimate, error, estimate));
+  }
+};
+
+// Working memory of one task.
+struct Workspace {
+  Chunk chunk;
+  std::byte* queries;        // tiles of rows [pairs][steps of d]
+  std::byte* keys;           // tiles of columns [2][steps of d]: 32 keys each
+  std::byte* values;         // tiles of columns [width / 32][2 steps of keys]
+  std::byte* weight_tiles;   // tiles of rows [2 steps of keys]
+  float* scores;             // [32][64]: scores, then softmax weights
+  Gathered gathered;
+  size_t steps;              // of d
+
+  size_t pair_bytes() const { return steps * kAmxRowStepBytes; }  // of queries
+};
+
+Workspace Carve(Scratch& scratch, int32_t num_queries, int32_t head_dim) {
+  const auto d = static_cast<size_t>(head_dim);
+  const size_t steps = AmxSteps(d);
+  const size_t width = steps * kAmxDepth;
+  const auto queries =
+      static_cast<size_t>((num_queries + kPairRows - 1) / kPairRows * kPairRows);
+  const size_t query_tiles = queries / kAmxPairRows * steps * kAmxRowStepBytes;
+  const size_t chunk_tiles = 2 * steps * AmxColumnStepBytes(true);
+  const size_t weight_tiles = kChunkSteps * kAmxRowStepBytes;
+  const size_t floats =
+      d * kChunkKeys + kChunkKeys * width + kScores + queries * (width + kLanes + 1);
+  std::byte* next = scratch.Reserve<std::byte>(query_tiles + 2 * chunk_tiles + weight_tiles +
+                                               floats * sizeof(float));
+  const auto take = [&](size_t bytes) {
+    std::byte* const at = next;
+    next += bytes;
+    return at;
+  };
+  const auto take_floats = [&](size_t count) {
+    return reinterpret_cast<float*>(take(count * sizeof(float)));
+  };
+  Workspace work{};
+  work.queries = take(query_tiles);
+  work.keys = take(chunk_tiles);
+  work.values = take(chunk_tiles);
+  work.weight_tiles = take(weight_tiles);
+  work.chunk.keys = take_floats(d * kChunkKeys);
+  work.chunk.values = take_floats(kChunkKeys * width);
+  work.chunk.width = width;
+  work.scores = take_floats(kScores);
+  work.gathered.output = take_floats(queries * width);
+  work.gathered.sums = take_floats(queries * kLanes);
+  work.gathered.maxima = take_floats(queries);
+  work.gathered.width = width;
+  work.steps = steps;
+  std::fill_n(work.chunk.values, kChunkKeys * width, 0.0f);
+  work.gathered.Clear(queries);
+  return work;
+}
+
+// Terms of d from `at` on, scaled; 0 past the end.
+HWY_INLINE Floats QueryTerms(const RowTask& task, int32_t query, size_t at) {
+  const Float d;
+  if (query >= task.num_queries() || at >= static_cast<size_t>(task.head_dim())) {
+    return hn::Zero(d);
+  }
+  return hn::Mul(hn::LoadU(d, task.query(query) + at), hn::Set(d, task.params.softmax_scale));
+}
+
+void SplitQueries(const RowTask& task, const Workspace& work) {
+  const hn::RebindToUnsigned<Float> du;
+  const int32_t padded = (task.num_queries() + kPairRows - 1) / kPairRows * kPairRows;
+  for (int32_t query = 0; query < padded; ++query) {
+    std::byte* step = work.queries + static_cast<size_t>(query / kPairRows) * work.pair_bytes();
+    for (size_t at = 0; at < work.steps * kAmxDepth; at += kAmxDepth, step += kAmxRowStepBytes) {
+      Words high;
+      Words low;
+      SplitTerms(QueryTerms(task, query, at), QueryTerms(task, query, at + kLanes), high, low);
+      uint32_t* words = AmxRowWords(step, static_cast<size_t>(query % kPairRows));
+      hn::Store(low, du, words);
+      hn::Store(high, du, words + 2 * kAmxTileWords);
+    }
+  }
+}
+
+// Tiles of columns of the row-major matrix `from` [terms][columns], which is padded with zeros to
+// whole steps and to whole tiles but for the last 16 terms.
+template <bool kHasLow>
+HWY_NOINLINE void SplitColumns(const float* from, size_t terms, size_t columns, std::byte* to) {
+  const Float d;
+  const hn::RebindToUnsigned<Float> du;
+  for (size_t column = 0; column < columns; column += kAmxColumns) {
+    for (size_t s = 0; s < AmxSteps(terms); ++s, to += AmxColumnStepBytes(kHasLow)) {
+      auto* words = reinterpret_cast<uint32_t*>(to);
+      for (size_t j = 0; j < kAmxRows; ++j, words += kLanes) {
+        const float* first = from + (s * kAmxDepth + j) * columns + column;
+        const float* second = first + kAmxRows * columns;
+        const bool has_second = s * kAmxDepth + kAmxRows < terms;
+        for (size_t half = 0; half < 2; ++half) {
+          const Floats a = hn::Load(d, first + half * kLanes);
+          const Floats b = has_second ? hn::Load(d, second + half * kLanes) : hn::Zero(d);
+          if constexpr (kHasLow) {
+            Words high;
+            Words low;
+            SplitTerms(a, b, high, low);
+            hn::Store(high, du, words + half * kAmxTileWords);
+            hn::Store(low, du, words + (2 + half) * kAmxTileWords);
+          } else {
+            hn::Store(JoinTerms(a, b), du, words + half * kAmxTileWords);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <bool kHasLow>
+HWY_NOINLINE void Scores(const Workspace& work, const std::byte* queries) {
+  const std::byte* keys = work.keys;
+  for (size_t key = 0; key < kChunkKeys; key += kAmxColumns) {
+    AmxZeroSums();
+    AmxMultiplyPair<kHasLow>(queries, keys, work.steps);
+    AmxStoreSums(work.scores + key, kChunkKeys * sizeof(float));
+    keys += work.steps * AmxColumnStepBytes(kHasLow);
+  }
+}
+
+void SplitWeights(const Workspace& work) {
+  const Float d;
+  const hn::RebindToUnsigned<Float> du;
+  for (size_t query = 0; query < kAmxPairRows; ++query) {
+    const float* from = work.scores + query * kChunkKeys;
+    for (size_t s = 0; s < kChunkSteps; ++s, from += kAmxDepth) {
+      Words high;
+      Words low;
+      SplitTerms(hn::Load(d, from), hn::Load(d, from + kLanes), high, low);
+      uint32_t* words = AmxRowWords(work.weight_tiles + s * kAmxRowStepBytes, query);
+      hn::Store(low, du, words);
+      hn::Store(high, du, words + 2 * kAmxTileWords);
+    }
+  }
+}
+
+template <bool kHasLow>
+HWY_NOINLINE void AddWeightedValues(const Workspace& work, float* output) {
+  const size_t stride = work.gathered.width * sizeof(float);
+  const std::byte* values = work.values;
+  for (size_t column = 0; column < work.gathered.width; column += kAmxColumns) {
+    AmxLoadSums(output + column, stride);
+    AmxMultiplyPair<kHasLow>(work.weight_tiles, values, kChunkSteps);
+    AmxStoreSums(output + column, stride);
+    values += kChunkSteps * AmxColumnStepBytes(kHasLow);
+  }
+}
+
+template <bool kHasLow>
+void Attend(const RowTask& task, const Workspace& work) {
+  const AmxTiles in_use;
+  SplitQueries(task, work);
+  const auto d = static_cast<size_t>(task.head_dim());
+  const int32_t num_queries = task.num_queries();
+  for (int32_t begin = 0; begin < task.tile.num_keys(); begin += kPrefillChunk) {
+    LoadChunk(task, begin, work.chunk);
+    SplitColumns<kHasLow>(work.chunk.keys, d, kChunkKeys, work.keys);
+    SplitColumns<kHasLow>(work.chunk.values, kChunkKeys, work.chunk.width, work.values);
+    for (int32_t query = 0; query < num_queries; query += kPairRows) {
+      if (task.position(std::min(query + kPairRows, num_queries) - 1) < begin) continue;
+      const auto first = static_cast<size_t>(query);
+      Scores<kHasLow>(work, work.queries + first / kAmxPairRows * work.pair_bytes());
+      WeighQueries<EstimatedGate>(task, work.gathered, query, kPairRows, begin, work.scores);
+      SplitWeights(work);
+      AddWeightedValues<kHasLow>(work, work.gathered.output + first * work.gathered.width);
+    }
+  }
+  StoreOutput(task, work.gathered);
+}
+
+void AmxPrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
+  const int32_t num_kv_heads = params.geometry.num_kv_heads;
+  const int32_t group = params.num_query_heads / num_kv_heads;
+  const std::vector<RowTile> tiles = MakeRowTiles(context.batch, num_kv_heads, group,
+                                                  context.workers.num_threads(), kMostQueries);
+  context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t i, int) {
+    thread_local Scratch scratch;
+    const RowTask task{params, tiles[static_cast<size_t>(i)], group};
+    const Workspace work = Carve(scratch, task.num_queries(), task.head_dim());
+    if (params.geometry.dtype == DType::kFloat16) {
+      Attend<true>(task, work);
+    } else {
+      Attend<false>(task, work);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace eta::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // AVX-512
+
+#if HWY_ONCE
+namespace eta::cpu {
+
+void AmxPrefillAttention(const Context& context, const AttentionParams& params) {
+#if HWY_ARCH_X86_64 && (HWY_TARGETS & HWY_AVX3)
+  N_AVX3::AmxPrefillAttentionOnTarget(context, params);
+#else
+  static_cast<void>(context);
+  static_cast<void>(params);
+  std::abort();
+#endif
+}
+
+}  // namespace eta::cpu
+#endif  // HWY_ONCE
