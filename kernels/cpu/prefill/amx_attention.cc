@@ -3,7 +3,9 @@
 //
 // A task is a tile of rows as in prefill_attention.cc, but taller: a chunk's keys and values become
 // tiles once for all of its queries. 32 queries at a time take scores, gate and exponentials, and
-// weighted values. A query's sums do not depend on the queries beside it (amx_tile-inl.h).
+// weighted values. Tiles compute beside the vector units: while 32 queries take exponentials, the 32
+// before take their values and the next 32 their scores. A query's sums do not depend on the queries
+// beside it (amx_tile-inl.h).
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/prefill/amx_attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "kernels/cpu/prefill/amx_softmax-inl.h"
 #include "kernels/cpu/prefill/row_attention-inl.h"
 #include "kernels/cpu/simd/amx_tile-inl.h"
 
@@ -29,21 +32,6 @@ namespace {
 
 constexpr int32_t kMostQueries = 256;
 constexpr auto kPairRows = static_cast<int32_t>(kAmxPairRows);
-constexpr size_t kScores = kAmxPairRows * kChunkKeys;  // of 32 queries and a chunk
-constexpr size_t kChunkSteps = kChunkKeys / kAmxDepth;
-
-// x / (1 + 2^y) by an estimate and a step of Newton's: a division takes as long as all the rest.
-struct EstimatedGate {
-  HWY_INLINE Floats operator()(Floats x, Floats y) const {
-    const Float d;
-    const Floats one = hn::Set(d, 1.0f);
-    // Infinity would become NaN. NaN stays: x86 returns the second operand.
-    const Floats divisor = hn::Min(hn::Set(d, 0x1p126f), hn::Add(one, Exp2(d, y)));
-    const Floats estimate = hn::ApproximateReciprocal(divisor);
-    const Floats error = hn::NegMulAdd(divisor, estimate, one);
-    return hn::Mul(x, hn::MulAdd(estimate, error, estimate));
-  }
-};
 
 // Working memory of one task.
 struct Workspace {
@@ -51,8 +39,7 @@ struct Workspace {
   std::byte* queries;        // tiles of rows [pairs][steps of d]
   std::byte* keys;           // tiles of columns [2][steps of d]: 32 keys each
   std::byte* values;         // tiles of columns [width / 32][2 steps of keys]
-  std::byte* weight_tiles;   // tiles of rows [2 steps of keys]
-  float* scores;             // [32][64]: scores, then softmax weights
+  std::byte* weights[2];  // tiles of rows [2 steps of keys]: scores, then softmax weights
   Gathered gathered;
   size_t steps;              // of d
 
@@ -67,10 +54,10 @@ Workspace Carve(Scratch& scratch, int32_t num_queries, int32_t head_dim) {
       static_cast<size_t>((num_queries + kPairRows - 1) / kPairRows * kPairRows);
   const size_t query_tiles = queries / kAmxPairRows * steps * kAmxRowStepBytes;
   const size_t chunk_tiles = 2 * steps * AmxColumnStepBytes(true);
-  const size_t weight_tiles = kChunkSteps * kAmxRowStepBytes;
+  const size_t weights = kChunkSteps * kAmxRowStepBytes;
   const size_t floats =
-      d * kChunkKeys + kChunkKeys * width + kScores + queries * (width + kLanes + 1);
-  std::byte* next = scratch.Reserve<std::byte>(query_tiles + 2 * chunk_tiles + weight_tiles +
+      d * kChunkKeys + kChunkKeys * width + queries * (width + kLanes + 1);
+  std::byte* next = scratch.Reserve<std::byte>(query_tiles + 2 * chunk_tiles + 2 * weights +
                                                floats * sizeof(float));
   const auto take = [&](size_t bytes) {
     std::byte* const at = next;
@@ -84,11 +71,11 @@ Workspace Carve(Scratch& scratch, int32_t num_queries, int32_t head_dim) {
   work.queries = take(query_tiles);
   work.keys = take(chunk_tiles);
   work.values = take(chunk_tiles);
-  work.weight_tiles = take(weight_tiles);
+  work.weights[0] = take(weights);
+  work.weights[1] = take(weights);
   work.chunk.keys = take_floats(d * kChunkKeys);
   work.chunk.values = take_floats(kChunkKeys * width);
   work.chunk.width = width;
-  work.scores = take_floats(kScores);
   work.gathered.output = take_floats(queries * width);
   work.gathered.sums = take_floats(queries * kLanes);
   work.gathered.maxima = take_floats(queries);
@@ -155,43 +142,130 @@ HWY_NOINLINE void SplitColumns(const float* from, size_t terms, size_t columns, 
   }
 }
 
+// A product of 32 queries, step by step: scores [32][64] of the chunk's keys, or the sums of values
+// [32][width] that weights are added to.
 template <bool kHasLow>
-HWY_NOINLINE void Scores(const Workspace& work, const std::byte* queries) {
-  const std::byte* keys = work.keys;
-  for (size_t key = 0; key < kChunkKeys; key += kAmxColumns) {
-    AmxZeroSums();
-    AmxMultiplyPair<kHasLow>(queries, keys, work.steps);
-    AmxStoreSums(work.scores + key, kChunkKeys * sizeof(float));
-    keys += work.steps * AmxColumnStepBytes(kHasLow);
-  }
-}
+class PairProduct {
+ public:
+  PairProduct() = default;  // nothing to do
 
-void SplitWeights(const Workspace& work) {
-  const Float d;
-  const hn::RebindToUnsigned<Float> du;
-  for (size_t query = 0; query < kAmxPairRows; ++query) {
-    const float* from = work.scores + query * kChunkKeys;
-    for (size_t s = 0; s < kChunkSteps; ++s, from += kAmxDepth) {
-      Words high;
-      Words low;
-      SplitTerms(hn::Load(d, from), hn::Load(d, from + kLanes), high, low);
-      uint32_t* words = AmxRowWords(work.weight_tiles + s * kAmxRowStepBytes, query);
-      hn::Store(low, du, words);
-      hn::Store(high, du, words + 2 * kAmxTileWords);
+  static PairProduct Scores(const std::byte* queries, const std::byte* keys, size_t steps,
+                            std::byte* scores) {
+    return {queries, keys, steps, kChunkKeys / kAmxColumns, scores, nullptr, 0};
+  }
+  static PairProduct Values(const std::byte* weights, const std::byte* values, float* output,
+                            size_t width) {
+    return {weights, values, kChunkSteps, width / kAmxColumns, nullptr, output, width};
+  }
+
+  bool done() const { return group_ == groups_; }
+  size_t num_steps() const { return steps_ * groups_; }
+
+  HWY_NOINLINE void Advance() {
+    const size_t stride = width_ * sizeof(float);
+    if (step_ == 0) {
+      if (output_ != nullptr) {
+        AmxLoadSums(output_, stride);
+      } else {
+        AmxZeroSums();
+      }
+    }
+    AmxMultiplyPair<kHasLow>(rows_ + step_ * kAmxRowStepBytes, columns_, 1, [] {});
+    columns_ += AmxColumnStepBytes(kHasLow);
+    if (++step_ < steps_) return;
+    step_ = 0;
+    ++group_;
+    if (output_ != nullptr) {
+      AmxStoreSums(output_, stride);
+      output_ += kAmxColumns;
+    } else {
+      AmxStoreTiles(scores_);
+      scores_ += kAmxRowStepBytes;
     }
   }
-}
 
+ private:
+  PairProduct(const std::byte* rows, const std::byte* columns, size_t steps, size_t groups,
+              std::byte* scores, float* output, size_t width)
+      : rows_(rows),
+        columns_(columns),
+        steps_(steps),
+        groups_(groups),
+        scores_(scores),
+        output_(output),
+        width_(width) {}
+
+  const std::byte* rows_ = nullptr;
+  const std::byte* columns_ = nullptr;
+  size_t steps_ = 0;
+  size_t groups_ = 0;  // of 32 columns
+  std::byte* scores_ = nullptr;
+  float* output_ = nullptr;
+  size_t width_ = 0;
+  size_t step_ = 0;
+  size_t group_ = 0;
+};
+
+// What is computed beside the exponentials of 32 queries: the values of those before, then the
+// scores of the next ones.
 template <bool kHasLow>
-HWY_NOINLINE void AddWeightedValues(const Workspace& work, float* output) {
-  const size_t stride = work.gathered.width * sizeof(float);
-  const std::byte* values = work.values;
-  for (size_t column = 0; column < work.gathered.width; column += kAmxColumns) {
-    AmxLoadSums(output + column, stride);
-    AmxMultiplyPair<kHasLow>(work.weight_tiles, values, kChunkSteps);
-    AmxStoreSums(output + column, stride);
-    values += kChunkSteps * AmxColumnStepBytes(kHasLow);
+struct BesideWeights {
+  PairProduct<kHasLow> values;
+  PairProduct<kHasLow> scores;
+  size_t calls = 0;
+  size_t advanced = 0;
+
+  HWY_INLINE void Advance() {
+    if (!values.done()) {
+      values.Advance();
+    } else if (!scores.done()) {
+      scores.Advance();
+    }
   }
+  // One of 16 equal shares.
+  HWY_INLINE void operator()() {
+    constexpr size_t kCalls = kAmxPairRows / 2;
+    const size_t due = ++calls * (values.num_steps() + scores.num_steps()) / kCalls;
+    for (; advanced < due; ++advanced) Advance();
+  }
+  void Finish() {
+    while (!values.done() || !scores.done()) Advance();
+  }
+};
+
+// Attends to the chunk whose tiles are in `work`.
+template <bool kHasLow>
+void AttendChunk(const RowTask& task, const Workspace& work, int32_t begin) {
+  const int32_t num_queries = task.num_queries();
+  int32_t query = 0;
+  while (task.position(std::min(query + kPairRows, num_queries) - 1) < begin) query += kPairRows;
+  const auto scores = [&](int32_t first, std::byte* to) {
+    const auto pair = static_cast<size_t>(first / kPairRows);
+    return PairProduct<kHasLow>::Scores(work.queries + pair * work.pair_bytes(), work.keys,
+                                        work.steps, to);
+  };
+  const auto values = [&](int32_t first, const std::byte* weights) {
+    const size_t width = work.gathered.width;
+    return PairProduct<kHasLow>::Values(
+        weights, work.values, work.gathered.output + static_cast<size_t>(first) * width, width);
+  };
+  BesideWeights<kHasLow> beside;
+  beside.scores = scores(query, work.weights[0]);
+  for (size_t turn = 0; query < num_queries; query += kPairRows, turn ^= 1) {
+    beside.Finish();
+    std::byte* const now = work.weights[turn];
+    std::byte* const other = work.weights[turn ^ 1];  // of the queries before, then of the next
+    BesideWeights<kHasLow> next;
+    if (beside.calls > 0) next.values = values(query - kPairRows, other);
+    if (query + kPairRows < num_queries) next.scores = scores(query + kPairRows, other);
+    beside = next;
+    WeighTiles(task, work.gathered, query, begin, reinterpret_cast<float*>(now), beside);
+    if (query + kPairRows >= num_queries) {
+      beside.Finish();
+      beside = {values(query, now), {}};
+    }
+  }
+  beside.Finish();
 }
 
 template <bool kHasLow>
@@ -199,19 +273,11 @@ void Attend(const RowTask& task, const Workspace& work) {
   const AmxTiles in_use;
   SplitQueries(task, work);
   const auto d = static_cast<size_t>(task.head_dim());
-  const int32_t num_queries = task.num_queries();
   for (int32_t begin = 0; begin < task.tile.num_keys(); begin += kPrefillChunk) {
     LoadChunk(task, begin, work.chunk);
     SplitColumns<kHasLow>(work.chunk.keys, d, kChunkKeys, work.keys);
     SplitColumns<kHasLow>(work.chunk.values, kChunkKeys, work.chunk.width, work.values);
-    for (int32_t query = 0; query < num_queries; query += kPairRows) {
-      if (task.position(std::min(query + kPairRows, num_queries) - 1) < begin) continue;
-      const auto first = static_cast<size_t>(query);
-      Scores<kHasLow>(work, work.queries + first / kAmxPairRows * work.pair_bytes());
-      WeighQueries<EstimatedGate>(task, work.gathered, query, kPairRows, begin, work.scores);
-      SplitWeights(work);
-      AddWeightedValues<kHasLow>(work, work.gathered.output + first * work.gathered.width);
-    }
+    AttendChunk<kHasLow>(task, work, begin);
   }
   StoreOutput(task, work.gathered);
 }

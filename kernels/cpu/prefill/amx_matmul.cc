@@ -2,14 +2,15 @@
 // tiles, x as the sum of two bfloat16. Weights of bfloat16 and of 8 bits are bfloat16 exactly; those
 // of float16 exactly, and of float32 nearly, the sum of two.
 //
-// Rows are split once, into tiles that all panels share. A task takes one panel of 32 channels and
-// a group of rows that shares L2 with it. It makes the panel's tiles in its thread's scratch, then
+// Rows are split once, into tiles that all panels share. A task takes some panels of 32 channels and
+// a group of rows that shares L2 with them. It makes a panel's tiles in its thread's scratch, then
 // multiplies them with 32 rows at a time. An element is one sum over K in steps of 32, in ascending
 // order (amx_tile-inl.h), for any number of rows.
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/prefill/amx.h"
@@ -33,7 +34,7 @@ namespace {
 constexpr auto kPairRows = static_cast<int64_t>(kAmxPairRows);
 
 // Bytes of a task's rows, which share L2 with a panel.
-constexpr size_t kRowGroupBytes = size_t{13} << 17;
+constexpr size_t kRowGroupBytes = size_t{7} << 17;
 
 // The rows of x as tiles: pairs of 16 rows, rows after the last one zero.
 struct RowTiles {
@@ -78,83 +79,171 @@ constexpr bool HasLow(Storage storage) {
   return storage == Storage::kFloat32 || storage == Storage::kFloat16;
 }
 
+// Makes a panel's tiles, a row of words at a time.
 template <Storage kStorage>
-void MakePanelTiles(const std::byte* panel, size_t depth, std::byte* to) {
-  const hn::RebindToUnsigned<Float> du;
-  constexpr size_t kRowBytes = kPanelWidth * StorageBytes(kStorage);
-  for (size_t s = 0; s < AmxSteps(depth); ++s) {
-    auto* words = reinterpret_cast<uint32_t*>(to + s * AmxColumnStepBytes(HasLow(kStorage)));
-    for (size_t j = 0; j < kAmxRows; ++j, words += kLanes) {
-      Floats first[2] = {hn::Zero(Float()), hn::Zero(Float())};  // channels 0 .. 15, 16 .. 31
-      Floats second[2] = {hn::Zero(Float()), hn::Zero(Float())};
-      const size_t k = s * kAmxDepth + j;
-      if (k < depth) LoadColumns<kStorage>(panel + k * kRowBytes, 0, first[0], first[1]);
-      if (k + kAmxRows < depth) {
-        LoadColumns<kStorage>(panel + (k + kAmxRows) * kRowBytes, 0, second[0], second[1]);
-      }
-      for (size_t half = 0; half < 2; ++half) {
-        if constexpr (HasLow(kStorage)) {
-          Words high;
-          Words low;
-          SplitTerms(first[half], second[half], high, low);
-          hn::Store(high, du, words + half * kAmxTileWords);
-          hn::Store(low, du, words + (2 + half) * kAmxTileWords);
-        } else {
-          hn::Store(JoinTerms(first[half], second[half]), du, words + half * kAmxTileWords);
-        }
-      }
+class PanelTiles {
+ public:
+  static constexpr bool kHasLow = HasLow(kStorage);
+  static constexpr size_t kStepBytes = AmxColumnStepBytes(kHasLow);
+
+  void Begin(const std::byte* panel, size_t depth, std::byte* tiles) {
+    panel_ = panel;
+    depth_ = depth;
+    tiles_ = tiles;
+    next_ = 0;
+    end_ = AmxSteps(depth) * kAmxRows;
+  }
+
+  // The next `count` rows, or those that are left.
+  HWY_INLINE void Make(size_t count) {
+    for (const size_t end = std::min(next_ + count, end_); next_ < end; ++next_) MakeRow(next_);
+  }
+
+ private:
+  HWY_INLINE void MakeRow(size_t i) const {
+    const hn::RebindToUnsigned<Float> du;
+    constexpr size_t kRowBytes = kPanelWidth * StorageBytes(kStorage);
+    const size_t step = i / kAmxRows;
+    const size_t k = step * kAmxDepth + i % kAmxRows;
+    Floats a = hn::Zero(Float());  // term k of channels 0 .. 15
+    Floats b = a;                  // and of 16 .. 31
+    Floats c = a;                  // term k + 16
+    Floats d = a;
+    if (HWY_LIKELY(k < depth_)) LoadColumns<kStorage>(panel_ + k * kRowBytes, 0, a, b);
+    if (HWY_LIKELY(k + kAmxRows < depth_)) {
+      LoadColumns<kStorage>(panel_ + (k + kAmxRows) * kRowBytes, 0, c, d);
+    }
+    auto* words = reinterpret_cast<uint32_t*>(tiles_ + step * kStepBytes) + i % kAmxRows * kLanes;
+    if constexpr (kHasLow) {
+      Words high;
+      Words low;
+      SplitTerms(a, c, high, low);
+      hn::Store(high, du, words);
+      hn::Store(low, du, words + 2 * kAmxTileWords);
+      SplitTerms(b, d, high, low);
+      hn::Store(high, du, words + kAmxTileWords);
+      hn::Store(low, du, words + 3 * kAmxTileWords);
+    } else {
+      hn::Store(JoinTerms(a, c), du, words);
+      hn::Store(JoinTerms(b, d), du, words + kAmxTileWords);
     }
   }
-}
 
-const std::byte* PanelTiles(const PackedMatrix& weight, int64_t panel) {
+  const std::byte* panel_ = nullptr;
+  std::byte* tiles_ = nullptr;
+  size_t depth_ = 0;
+  size_t next_ = 0;
+  size_t end_ = 0;
+};
+
+// Sums [32][32] on their way to the output, some rows at a time.
+class PendingSums {
+ public:
+  explicit PendingSums(const Output& output) : output_(output) {}
+
+  void Begin(const float* sums, int64_t row, int64_t num_rows, int64_t channel) {
+    sums_ = sums;
+    row_ = row;
+    end_ = row + num_rows;
+    channel_ = channel;
+  }
+
+  HWY_INLINE void Store(int64_t count) {
+    const Float d;
+    for (const int64_t end = std::min(row_ + count, end_); row_ < end; ++row_) {
+      StoreColumns(hn::Load(d, sums_), output_, row_, channel_);
+      StoreColumns(hn::Load(d, sums_ + kLanes), output_, row_,
+                   channel_ + static_cast<int64_t>(kLanes));
+      sums_ += kAmxColumns;
+    }
+  }
+
+ private:
+  Output output_;
+  const float* sums_ = nullptr;
+  int64_t row_ = 0;
+  int64_t end_ = 0;
+  int64_t channel_ = 0;
+};
+
+// Panels and pairs of rows of a task.
+struct Part {
+  int64_t first_panel;
+  int64_t last_panel;  // exclusive
+  int64_t first_pair;
+  int64_t last_pair;
+};
+
+// A step's share of what is done beside the product of 32 rows: the stores of the 32 rows before,
+// and the tiles of the next panel.
+template <Storage kStorage>
+struct Beside {
+  PendingSums& pending;
+  int64_t output_rows;
+  PanelTiles<kStorage>& maker;
+  size_t tile_rows;
+
+  HWY_INLINE void operator()() const {
+    pending.Store(output_rows);
+    maker.Make(tile_rows);
+  }
+};
+
+template <Storage kStorage>
+void MultiplyPart(const RowTiles& rows, const PackedMatrix& weight, const Output& output,
+                  const Part& part) {
+  constexpr bool kHasLow = HasLow(kStorage);
+  constexpr size_t kSums = kAmxPairRows * kAmxColumns;
   thread_local Scratch scratch;
   const auto depth = static_cast<size_t>(weight.cols());
-  auto* tiles = scratch.Reserve<std::byte>(AmxSteps(depth) *
-                                           AmxColumnStepBytes(HasLow(weight.storage())));
-  const std::byte* from = weight.panel(panel);
+  const size_t panel_bytes = rows.steps * AmxColumnStepBytes(kHasLow);
+  auto* memory = scratch.Reserve<std::byte>(2 * panel_bytes + 2 * kSums * sizeof(float));
+  std::byte* tiles[2] = {memory, memory + panel_bytes};
+  float* sums[2];
+  sums[0] = reinterpret_cast<float*>(memory + 2 * panel_bytes);
+  sums[1] = sums[0] + kSums;
+
+  const AmxTiles in_use;
+  const auto num_pairs = static_cast<size_t>(part.last_pair - part.first_pair);
+  const size_t tile_rows = (kAmxRows + num_pairs - 1) / num_pairs;  // beside a step
+  const auto output_rows = static_cast<int64_t>((kAmxPairRows + rows.steps - 1) / rows.steps);
+  PanelTiles<kStorage> maker;
+  PendingSums pending(output);
+  const Beside<kStorage> beside{pending, output_rows, maker, tile_rows};
+  maker.Begin(weight.panel(part.first_panel), depth, tiles[0]);
+  maker.Make(rows.steps * kAmxRows);
+  size_t turn = 0;
+  for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
+    const std::byte* columns = tiles[0];
+    std::swap(tiles[0], tiles[1]);
+    if (panel + 1 < part.last_panel) maker.Begin(weight.panel(panel + 1), depth, tiles[0]);
+    for (int64_t pair = part.first_pair; pair < part.last_pair; ++pair, turn ^= 1) {
+      const int64_t row = pair * kPairRows;
+      const int64_t num_rows = std::min(kPairRows, rows.num_rows - row);
+      AmxZeroSums();
+      if (num_rows > static_cast<int64_t>(kAmxRows)) {
+        AmxMultiplyPair<kHasLow>(rows.pair(pair), columns, rows.steps, beside);
+      } else {
+        AmxMultiplySingle<kHasLow>(rows.pair(pair), columns, rows.steps, beside);
+      }
+      AmxStoreSums(sums[turn], kAmxColumns * sizeof(float));
+      pending.Begin(sums[turn], row, num_rows, panel * kPanelCols);
+    }
+  }
+  pending.Store(kPairRows);
+}
+
+void MultiplyPart(const RowTiles& rows, const PackedMatrix& weight, const Output& output,
+                  const Part& part) {
   switch (weight.storage()) {
     case Storage::kFloat32:
-      MakePanelTiles<Storage::kFloat32>(from, depth, tiles);
-      break;
+      return MultiplyPart<Storage::kFloat32>(rows, weight, output, part);
     case Storage::kFloat16:
-      MakePanelTiles<Storage::kFloat16>(from, depth, tiles);
-      break;
+      return MultiplyPart<Storage::kFloat16>(rows, weight, output, part);
     case Storage::kBFloat16:
-      MakePanelTiles<Storage::kBFloat16>(from, depth, tiles);
-      break;
+      return MultiplyPart<Storage::kBFloat16>(rows, weight, output, part);
     case Storage::kInt8:
-      MakePanelTiles<Storage::kInt8>(from, depth, tiles);
-      break;
-  }
-  return tiles;
-}
-
-void StoreSums(const float* sums, const Output& output, int64_t row, int64_t num_rows,
-               int64_t channel) {
-  const Float d;
-  for (int64_t r = 0; r < num_rows; ++r, sums += kAmxColumns) {
-    StoreColumns(hn::Load(d, sums), output, row + r, channel);
-    StoreColumns(hn::Load(d, sums + kLanes), output, row + r,
-                 channel + static_cast<int64_t>(kLanes));
-  }
-}
-
-template <bool kHasLow>
-void MultiplyPanel(const RowTiles& rows, int64_t begin, int64_t end, const std::byte* columns,
-                   const Output& output, int64_t channel) {
-  HWY_ALIGN float sums[kAmxPairRows * kAmxColumns];
-  for (int64_t pair = begin; pair < end; ++pair) {
-    const int64_t row = pair * kPairRows;
-    const int64_t num_rows = std::min(kPairRows, rows.num_rows - row);
-    AmxZeroSums();
-    if (num_rows > static_cast<int64_t>(kAmxRows)) {
-      AmxMultiplyPair<kHasLow>(rows.pair(pair), columns, rows.steps);
-    } else {
-      AmxMultiplySingle<kHasLow>(rows.pair(pair), columns, rows.steps);
-    }
-    AmxStoreSums(sums, kAmxColumns * sizeof(float));
-    StoreSums(sums, output, row, num_rows, channel);
+      return MultiplyPart<Storage::kInt8>(rows, weight, output, part);
   }
 }
 
@@ -180,19 +269,18 @@ void AmxMatMulOnTarget(const Context& context, const MatMulParams& params) {
   });
   const Output output{params.out, weight.scales(), params.accumulate};
   const int64_t num_panels = weight.num_panels();
-  const int64_t per_group = PairsPerGroup(rows, num_panels, context.workers.num_threads());
-  const int64_t num_groups = (rows.count() + per_group - 1) / per_group;
-  context.workers.Run(num_groups * num_panels, [&](int64_t task, int) {
-    const AmxTiles in_use;
-    const int64_t panel = task % num_panels;
-    const int64_t begin = task / num_panels * per_group;
-    const int64_t end = std::min(begin + per_group, rows.count());
-    const std::byte* columns = PanelTiles(weight, panel);
-    if (HasLow(weight.storage())) {
-      MultiplyPanel<true>(rows, begin, end, columns, output, panel * kPanelCols);
-    } else {
-      MultiplyPanel<false>(rows, begin, end, columns, output, panel * kPanelCols);
-    }
+  const int num_threads = context.workers.num_threads();
+  const int64_t pairs = PairsPerGroup(rows, num_panels, num_threads);
+  const int64_t num_groups = (rows.count() + pairs - 1) / pairs;
+  // Many panels hide the making of all but the first; some tasks per thread even out their speeds.
+  const int64_t panels = std::clamp<int64_t>(num_groups * num_panels / (6 * num_threads), 1, 8);
+  const int64_t num_parts = (num_panels + panels - 1) / panels;
+  context.workers.Run(num_groups * num_parts, [&](int64_t task, int) {
+    const int64_t panel = task % num_parts * panels;
+    const int64_t pair = task / num_parts * pairs;
+    MultiplyPart(rows, weight, output,
+                 {panel, std::min(panel + panels, num_panels), pair,
+                  std::min(pair + pairs, rows.count())});
   });
 }
 

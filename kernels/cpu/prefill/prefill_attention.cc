@@ -134,7 +134,7 @@ void AttendChunk(const RowTask& task, const Workspace& work, int32_t begin) {
     if (task.position(last_query) < begin) continue;
     const auto first = static_cast<size_t>(query);
     Scores(work.queries + first * d, d, work.chunk.keys, work.weights);
-    WeighQueries<DividedGate>(task, work.gathered, query, kTileRows, begin, work.weights);
+    WeighQueries(task, work.gathered, query, kTileRows, begin, work.weights);
     AddWeightedValues(work.weights, work.chunk.values, work.chunk.width,
                       work.gathered.output + first * work.chunk.width);
   }

@@ -139,10 +139,11 @@ struct GateOptions {
   float offset;  // slope * tau_eff
 };
 
-// x * sigma(beta * (x - tau_eff)), by a division.
-struct DividedGate {
-  HWY_INLINE Floats operator()(Floats x, Floats y) const { return Gated(Float(), x, y); }
-};
+// S~ = S * sigma(beta * (S - tau_eff)).
+HWY_INLINE Floats Temper(Floats score, const GateOptions& gate) {
+  const Float d;
+  return Gated(d, score, hn::NegMulAdd(hn::Set(d, gate.slope), score, hn::Set(d, gate.offset)));
+}
 
 inline void Rescale(float new_maximum, float& maximum, float* sums, float* output, size_t width) {
   const Float d;
@@ -155,8 +156,8 @@ inline void Rescale(float new_maximum, float& maximum, float* sums, float* outpu
 }
 
 // Turns one query's 64 scores into softmax weights. kOwn: the chunk holds the query's own key, the
-// last of `num_keys`, whose logit is not gated. `Temper` computes x / (1 + 2^y).
-template <Gate kGate, bool kOwn, class Temper>
+// last of `num_keys`, whose logit is not gated.
+template <Gate kGate, bool kOwn>
 HWY_INLINE void Weigh(const GateOptions& gate, int32_t num_keys, float* scores, float& maximum,
                       float* sums, float* output, size_t width) {
   const Float d;
@@ -169,11 +170,7 @@ HWY_INLINE void Weigh(const GateOptions& gate, int32_t num_keys, float* scores, 
 #pragma GCC unroll 4
   for (size_t v = 0; v < kVectors; ++v) {
     const Floats score = hn::Load(d, scores + v * kLanes);
-    Floats logit = score;
-    if constexpr (kGate == Gate::kSilu) {
-      logit = Temper()(
-          score, hn::NegMulAdd(hn::Set(d, gate.slope), score, hn::Set(d, gate.offset)));
-    }
+    Floats logit = kGate == Gate::kSilu ? Temper(score, gate) : score;
     if constexpr (kOwn) {
       const Floats key = hn::Iota(d, static_cast<float>(v * kLanes));
       logit = hn::IfThenElse(hn::Eq(key, own), score, logit);
@@ -204,7 +201,7 @@ HWY_INLINE void Weigh(const GateOptions& gate, int32_t num_keys, float* scores, 
 
 // Scores [count][64] of queries [first, first + count) become weights; those of queries that do not
 // exist or do not see the chunk become zeros.
-template <Gate kGate, class Temper>
+template <Gate kGate>
 HWY_NOINLINE void WeighQueries(const RowTask& task, const Gathered& gathered, int32_t first,
                                int32_t count, int32_t chunk_begin, float* scores) {
   const AttentionOptions& options = task.tile.sequence->attention;
@@ -229,20 +226,19 @@ HWY_NOINLINE void WeighQueries(const RowTask& task, const Gathered& gathered, in
     float* sums = gathered.sums + static_cast<size_t>(query) * kLanes;
     float* output = gathered.output + static_cast<size_t>(query) * gathered.width;
     if (num_keys <= kPrefillChunk) {
-      Weigh<kGate, true, Temper>(gate, num_keys, scores, maximum, sums, output, gathered.width);
+      Weigh<kGate, true>(gate, num_keys, scores, maximum, sums, output, gathered.width);
     } else {
-      Weigh<kGate, false, Temper>(gate, num_keys, scores, maximum, sums, output, gathered.width);
+      Weigh<kGate, false>(gate, num_keys, scores, maximum, sums, output, gathered.width);
     }
   }
 }
 
-template <class Temper>
-void WeighQueries(const RowTask& task, const Gathered& gathered, int32_t first, int32_t count,
+inline void WeighQueries(const RowTask& task, const Gathered& gathered, int32_t first, int32_t count,
                   int32_t chunk_begin, float* scores) {
   if (task.params.gate == Gate::kSilu) {
-    WeighQueries<Gate::kSilu, Temper>(task, gathered, first, count, chunk_begin, scores);
+    WeighQueries<Gate::kSilu>(task, gathered, first, count, chunk_begin, scores);
   } else {
-    WeighQueries<Gate::kNone, Temper>(task, gathered, first, count, chunk_begin, scores);
+    WeighQueries<Gate::kNone>(task, gathered, first, count, chunk_begin, scores);
   }
 }
 

@@ -124,6 +124,14 @@ HWY_INLINE void AmxStoreSums(float* sums, size_t stride) {
   AmxStore<3>(at + kAmxRows * stride + kAmxRowBytes, stride);
 }
 
+// The sums at the places of the tiles of a step of rows: columns 0 .. 15 where low words stand.
+HWY_INLINE void AmxStoreTiles(std::byte* step) {
+  AmxStore<0>(step);
+  AmxStore<2>(step + kAmxTileBytes);
+  AmxStore<1>(step + 2 * kAmxTileBytes);
+  AmxStore<3>(step + 3 * kAmxTileBytes);
+}
+
 // Tiles 4 and 5: columns. Tiles 6 and 7: rows.
 HWY_INLINE void AmxMultiplySums() {
   AmxMultiply<0, 6, 4>();
@@ -133,9 +141,11 @@ HWY_INLINE void AmxMultiplySums() {
 }
 
 // Adds `steps` steps of 32 rows times 32 columns to the sums. An element is the same sum in the same
-// order whatever stands in the other rows.
-template <bool kHasLow>
-HWY_INLINE void AmxMultiplyPair(const std::byte* rows, const std::byte* columns, size_t steps) {
+// order whatever stands in the other rows. Tiles compute beside the vector units: `beside` is called
+// after each step for work that has to be done anyway.
+template <bool kHasLow, class Beside>
+HWY_INLINE void AmxMultiplyPair(const std::byte* rows, const std::byte* columns, size_t steps,
+                                const Beside& beside) {
   for (size_t s = 0; s < steps; ++s) {
     AmxLoad<4>(columns);
     AmxLoad<6>(rows);
@@ -152,12 +162,14 @@ HWY_INLINE void AmxMultiplyPair(const std::byte* rows, const std::byte* columns,
     }
     rows += kAmxRowStepBytes;
     columns += AmxColumnStepBytes(kHasLow);
+    beside();
   }
 }
 
 // The same for the first 16 rows alone: sums in tiles 0 and 1.
-template <bool kHasLow>
-HWY_INLINE void AmxMultiplySingle(const std::byte* rows, const std::byte* columns, size_t steps) {
+template <bool kHasLow, class Beside>
+HWY_INLINE void AmxMultiplySingle(const std::byte* rows, const std::byte* columns, size_t steps,
+                                  const Beside& beside) {
   for (size_t s = 0; s < steps; ++s) {
     AmxLoad<4>(columns);
     AmxLoad<6>(rows);
@@ -175,6 +187,7 @@ HWY_INLINE void AmxMultiplySingle(const std::byte* rows, const std::byte* column
     }
     rows += kAmxRowStepBytes;
     columns += AmxColumnStepBytes(kHasLow);
+    beside();
   }
 }
 
