@@ -9,7 +9,7 @@ namespace eta::cpu {
 struct Context {
   Workers& workers;
   const BatchView& batch;  // the planned step
-  bool amx = false;        // prefill rows are multiplied on AMX tiles; REQUIRES: WhyNoAmx() is empty
+  bool amx = false;  // prefill rows are multiplied on AMX tiles; REQUIRES: WhyNoAmx() is empty
 };
 
 }  // namespace eta::cpu

@@ -8,7 +8,8 @@
 
 namespace eta::cpu {
 
-// num_threads 0: one per core that this process may use. amx: prefill uses AMX if the machine has it.
+// num_threads 0: one per core that this process may use. amx: prefill uses AMX if the machine has
+// it.
 std::unique_ptr<Backend> MakeBackend(int num_threads, bool amx);
 
 }  // namespace eta::cpu

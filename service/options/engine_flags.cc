@@ -63,8 +63,8 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       "Number format of matrix products on a GPU; float32 is exact and slow. A CPU always computes "
       "in float32, but for --amx");
   app.add_flag("--amx,!--no-amx", options.backend.amx,
-               "On a CPU with AMX, matrix products and attention of prompts use its tiles: several "
-               "times as fast as AVX-512, exact to about 16 bits. A KV cache of float32 keeps "
+               "On a CPU with AMX, matrix products and attention of prompts use its tiles: faster "
+               "than AVX-512, exact to about 16 bits. A KV cache of float32 keeps "
                "attention in float32. Other CPUs take the best of AVX-512, AVX2 and SSSE3, or "
                "NEON, as answers do everywhere")
       ->default_str("true");

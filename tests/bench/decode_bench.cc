@@ -67,8 +67,8 @@ class DecodeBench {
  public:
   explicit DecodeBench(const Options& options)
       : options_(options),
-        backend_(OrDie(MakeBackend(
-            {.name = "cpu", .num_threads = options.threads, .amx = options.amx}))) {
+        backend_(OrDie(
+            MakeBackend({.name = "cpu", .num_threads = options.threads, .amx = options.amx}))) {
     const auto checkpoint = OrDie(Checkpoint::Open(options.model_dir));
     const int32_t longest = *std::max_element(options.contexts.begin(), options.contexts.end());
     context_limit_ = longest + 2 * options.steps + 1;
@@ -104,6 +104,8 @@ class DecodeBench {
   }
 
   std::string description() const { return backend_.description(); }
+  // The largest KL of decoded distributions from prefilled ones.
+  double divergence() const { return divergence_; }
   size_t weight_bytes() const { return model_->weight_bytes(); }
 
  private:
@@ -137,7 +139,7 @@ class DecodeBench {
   }
 
   // Runs before any clock. Decoding the last position with full attention must give the logits that
-  // prefilling it gave.
+  // prefilling it gave. On AMX tiles that was exact to 16 bits: then the distributions must agree.
   void Check(int32_t context) {
     const std::vector<float> prefilled = Logits();
     Step(context - 1, 1, RowKind::kDecode, Full());
@@ -146,10 +148,30 @@ class DecodeBench {
     for (size_t i = 0; i < decoded.size(); ++i) {
       worst = std::max(worst, static_cast<double>(std::fabs(decoded[i] - prefilled[i])));
     }
-    if (!(worst < 1e-3)) {
-      std::cerr << "decode_bench: decoded logits differ from prefilled ones by " << worst << "\n";
+    divergence_ = std::max(divergence_, Divergence(decoded, prefilled));
+    if (!(worst < 1e-3) && !(options_.amx && divergence_ < 1e-6)) {
+      std::cerr << "decode_bench: decoded logits differ from prefilled ones by " << worst << ", KL "
+                << divergence_ << "\n";
       std::exit(1);
     }
+  }
+
+  // KL of the distribution of `a` from that of `b`, both logits.
+  static double Divergence(const std::vector<float>& a, const std::vector<float>& b) {
+    const auto log_sum = [](const std::vector<float>& logits) {
+      const double most = *std::max_element(logits.begin(), logits.end());
+      double sum = 0.0;
+      for (const float logit : logits) sum += std::exp(logit - most);
+      return most + std::log(sum);
+    };
+    const double sum_a = log_sum(a);
+    const double sum_b = log_sum(b);
+    double divergence = 0.0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double log_a = a[i] - sum_a;
+      divergence += std::exp(log_a) * (log_a - (b[i] - sum_b));
+    }
+    return divergence;
   }
 
   nlohmann::json At(int32_t context) {
@@ -234,12 +256,14 @@ class DecodeBench {
   std::vector<int32_t> tokens_;
   std::vector<int32_t> attended_;
   std::vector<int32_t> read_;
+  double divergence_ = 0.0;
 };
 
 void Print(const nlohmann::json& report) {
-  std::printf("%s, KV %s, weights %s\n\n", report["backend"].get<std::string>().c_str(),
+  std::printf("%s, KV %s, weights %s; KL of decoded from prefilled at most %.1e\n\n",
+              report["backend"].get<std::string>().c_str(),
               report["kv_dtype"].get<std::string>().c_str(),
-              report["weights"].get<std::string>().c_str());
+              report["weights"].get<std::string>().c_str(), report["divergence"].get<double>());
   std::printf(
       "context | prefill tok/s | full: tok/s  attention  share  GB/s | sparse: tok/s  attention"
       "  share  screening  union  head | attention x  step x\n");
@@ -286,11 +310,11 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   DecodeBench bench(options);
-  const nlohmann::json report = {{"backend", bench.description()},
-                                 {"kv_dtype", options.kv_dtype},
-                                 {"weights", options.weights},
-                                 {"weight_bytes", bench.weight_bytes()},
-                                 {"rows", bench.Run()}};
+  const nlohmann::json rows = bench.Run();
+  const nlohmann::json report = {
+      {"backend", bench.description()},   {"kv_dtype", options.kv_dtype},
+      {"weights", options.weights},       {"weight_bytes", bench.weight_bytes()},
+      {"divergence", bench.divergence()}, {"rows", rows}};
   if (options.json) {
     std::cout << report.dump(2) << "\n";
   } else {

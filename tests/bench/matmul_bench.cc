@@ -318,7 +318,8 @@ int main(int argc, char** argv) {
     } else if (argument == "--seconds" && has_value) {
       options.seconds = std::atof(argv[++i]);
     } else {
-      std::cerr << "usage: matmul_bench [--threads N] [--seconds S] [--only PART] [--amx] [--json]\n";
+      std::cerr
+          << "usage: matmul_bench [--threads N] [--seconds S] [--only PART] [--amx] [--json]\n";
       return 2;
     }
   }

@@ -1,5 +1,5 @@
-// The ops of prefill rows on AMX tiles. REQUIRES: Context::amx. A result is off by less than 1e-5 of
-// its operands' norms, and does not depend on the other rows.
+// The ops of prefill rows on AMX tiles. REQUIRES: Context::amx. A result is off by less than 1e-5
+// of its operands' norms, and does not depend on the other rows.
 #pragma once
 
 #include "kernels/cpu/context.h"

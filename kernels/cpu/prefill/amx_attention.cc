@@ -3,9 +3,9 @@
 //
 // A task is a tile of rows as in prefill_attention.cc, but taller: a chunk's keys and values become
 // tiles once for all of its queries. 32 queries at a time take scores, gate and exponentials, and
-// weighted values. Tiles compute beside the vector units: while 32 queries take exponentials, the 32
-// before take their values and the next 32 their scores. A query's sums do not depend on the queries
-// beside it (amx_tile-inl.h).
+// weighted values. Tiles compute beside the vector units: while 32 queries take exponentials, the
+// 32 before take their values and the next 32 their scores. A query's sums do not depend on the
+// queries beside it (amx_tile-inl.h).
 
 #include <algorithm>
 #include <cstdlib>
@@ -36,12 +36,12 @@ constexpr auto kPairRows = static_cast<int32_t>(kAmxPairRows);
 // Working memory of one task.
 struct Workspace {
   Chunk chunk;
-  std::byte* queries;        // tiles of rows [pairs][steps of d]
-  std::byte* keys;           // tiles of columns [2][steps of d]: 32 keys each
-  std::byte* values;         // tiles of columns [width / 32][2 steps of keys]
+  std::byte* queries;     // tiles of rows [pairs][steps of d]
+  std::byte* keys;        // tiles of columns [2][steps of d]: 32 keys each
+  std::byte* values;      // tiles of columns [width / 32][2 steps of keys]
   std::byte* weights[2];  // tiles of rows [2 steps of keys]: scores, then softmax weights
   Gathered gathered;
-  size_t steps;              // of d
+  size_t steps;  // of d
 
   size_t pair_bytes() const { return steps * kAmxRowStepBytes; }  // of queries
 };
@@ -50,13 +50,11 @@ Workspace Carve(Scratch& scratch, int32_t num_queries, int32_t head_dim) {
   const auto d = static_cast<size_t>(head_dim);
   const size_t steps = AmxSteps(d);
   const size_t width = steps * kAmxDepth;
-  const auto queries =
-      static_cast<size_t>((num_queries + kPairRows - 1) / kPairRows * kPairRows);
+  const auto queries = static_cast<size_t>((num_queries + kPairRows - 1) / kPairRows * kPairRows);
   const size_t query_tiles = queries / kAmxPairRows * steps * kAmxRowStepBytes;
   const size_t chunk_tiles = 2 * steps * AmxColumnStepBytes(true);
   const size_t weights = kChunkSteps * kAmxRowStepBytes;
-  const size_t floats =
-      d * kChunkKeys + kChunkKeys * width + queries * (width + kLanes + 1);
+  const size_t floats = d * kChunkKeys + kChunkKeys * width + queries * (width + kLanes + 1);
   std::byte* next = scratch.Reserve<std::byte>(query_tiles + 2 * chunk_tiles + 2 * weights +
                                                floats * sizeof(float));
   const auto take = [&](size_t bytes) {
@@ -285,8 +283,8 @@ void Attend(const RowTask& task, const Workspace& work) {
 void AmxPrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
   const int32_t group = params.num_query_heads / num_kv_heads;
-  const std::vector<RowTile> tiles = MakeRowTiles(context.batch, num_kv_heads, group,
-                                                  context.workers.num_threads(), kMostQueries);
+  const std::vector<RowTile> tiles =
+      MakeRowTiles(context.batch, num_kv_heads, group, context.workers.num_threads(), kMostQueries);
   context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t i, int) {
     thread_local Scratch scratch;
     const RowTask task{params, tiles[static_cast<size_t>(i)], group};

@@ -1,11 +1,11 @@
 // AmxMatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate) on AMX
-// tiles, x as the sum of two bfloat16. Weights of bfloat16 and of 8 bits are bfloat16 exactly; those
-// of float16 exactly, and of float32 nearly, the sum of two.
+// tiles, x as the sum of two bfloat16. Weights of bfloat16 and of 8 bits are bfloat16 exactly;
+// those of float16 exactly, and of float32 nearly, the sum of two.
 //
-// Rows are split once, into tiles that all panels share. A task takes some panels of 32 channels and
-// a group of rows that shares L2 with them. It makes a panel's tiles in its thread's scratch, then
-// multiplies them with 32 rows at a time. An element is one sum over K in steps of 32, in ascending
-// order (amx_tile-inl.h), for any number of rows.
+// Rows are split once, into tiles that all panels share. A task takes some panels of 32 channels
+// and a group of rows that shares L2 with them. It makes a panel's tiles in its thread's scratch,
+// then multiplies them with 32 rows at a time. An element is one sum over K in steps of 32, in
+// ascending order (amx_tile-inl.h), for any number of rows.
 
 #include <algorithm>
 #include <cstdlib>
@@ -278,9 +278,9 @@ void AmxMatMulOnTarget(const Context& context, const MatMulParams& params) {
   context.workers.Run(num_groups * num_parts, [&](int64_t task, int) {
     const int64_t panel = task % num_parts * panels;
     const int64_t pair = task / num_parts * pairs;
-    MultiplyPart(rows, weight, output,
-                 {panel, std::min(panel + panels, num_panels), pair,
-                  std::min(pair + pairs, rows.count())});
+    MultiplyPart(
+        rows, weight, output,
+        {panel, std::min(panel + panels, num_panels), pair, std::min(pair + pairs, rows.count())});
   });
 }
 

@@ -86,7 +86,7 @@ HWY_INLINE void GateEach(PairVectors& x, PairVectors& y) {
 // What one of two queries brings: keys of the chunk that it sees, its own the last of them, and
 // what its gate subtracts.
 struct PairQuery {
-  int32_t num_keys = 0;  // 0: none, or there is no such query
+  int32_t num_keys = 0;      // 0: none, or there is no such query
   float gate_offset = 0.0f;  // slope * tau_eff
 };
 
@@ -113,8 +113,7 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
 #pragma GCC unroll 8
     for (size_t i = 0; i < kPairVectors; ++i) {
       gated[i] = x[i];
-      y[i] = hn::NegMulAdd(hn::Set(d, slope), x[i],
-                           hn::Set(d, queries[i / kVectors].gate_offset));
+      y[i] = hn::NegMulAdd(hn::Set(d, slope), x[i], hn::Set(d, queries[i / kVectors].gate_offset));
     }
     GateEach(gated, y);
 #pragma GCC unroll 8
@@ -145,8 +144,7 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
     const Floats largest = hn::Max(hn::Max(x[i], x[i + 1]), hn::Max(x[i + 2], x[i + 3]));
     if (HWY_UNLIKELY(!hn::AllFalse(d, hn::Gt(largest, hn::Set(d, maxima[q] + kMaxSlack))))) {
       Rescale(hn::GetLane(hn::MaxOfLanes(d, largest)), maxima[q], sums + q * kLanes,
-              gathered.output + (static_cast<size_t>(query) + q) * gathered.width,
-              gathered.width);
+              gathered.output + (static_cast<size_t>(query) + q) * gathered.width, gathered.width);
     }
     shift[q] = hn::Set(d, -maxima[q] * kLog2E);
   }
@@ -197,12 +195,13 @@ HWY_NOINLINE void WeighTiles(const RowTask& task, const Gathered& gathered, int3
         const float threshold = task.params.thresholds.row(row)[task.head(query + q)];
         queries[q].gate_offset = slope * (threshold - sequence.attention.offset);
         // A score of 0 is a gated logit of 0, whatever the threshold.
-        ForEachTempered(sequence.tempered, static_cast<size_t>(chunk_begin),
-                        static_cast<size_t>(std::min(num_keys, kPrefillChunk)),
-                        static_cast<size_t>(num_keys - 1), [&](size_t key) {
-                          scores[static_cast<size_t>(q) * kLanes + key / kLanes * kScorePart +
-                                 key % kLanes] = 0.0f;
-                        });
+        ForEachTempered(
+            sequence.tempered, static_cast<size_t>(chunk_begin),
+            static_cast<size_t>(std::min(num_keys, kPrefillChunk)),
+            static_cast<size_t>(num_keys - 1), [&](size_t key) {
+              scores[static_cast<size_t>(q) * kLanes + key / kLanes * kScorePart + key % kLanes] =
+                  0.0f;
+            });
       }
     }
     if (std::min(queries[0].num_keys, queries[1].num_keys) > kPrefillChunk) {

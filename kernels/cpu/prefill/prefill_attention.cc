@@ -143,8 +143,8 @@ void AttendChunk(const RowTask& task, const Workspace& work, int32_t begin) {
 void PrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
   const int32_t group = params.num_query_heads / num_kv_heads;
-  const std::vector<RowTile> tiles = MakeRowTiles(context.batch, num_kv_heads, group,
-                                                  context.workers.num_threads(), kMostQueries);
+  const std::vector<RowTile> tiles =
+      MakeRowTiles(context.batch, num_kv_heads, group, context.workers.num_threads(), kMostQueries);
   context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t i, int) {
     thread_local Scratch scratch;
     const RowTask task{params, tiles[static_cast<size_t>(i)], group};

@@ -233,8 +233,8 @@ HWY_NOINLINE void WeighQueries(const RowTask& task, const Gathered& gathered, in
   }
 }
 
-inline void WeighQueries(const RowTask& task, const Gathered& gathered, int32_t first, int32_t count,
-                  int32_t chunk_begin, float* scores) {
+inline void WeighQueries(const RowTask& task, const Gathered& gathered, int32_t first,
+                         int32_t count, int32_t chunk_begin, float* scores) {
   if (task.params.gate == Gate::kSilu) {
     WeighQueries<Gate::kSilu>(task, gathered, first, count, chunk_begin, scores);
   } else {

@@ -140,9 +140,9 @@ HWY_INLINE void AmxMultiplySums() {
   AmxMultiply<3, 7, 5>();
 }
 
-// Adds `steps` steps of 32 rows times 32 columns to the sums. An element is the same sum in the same
-// order whatever stands in the other rows. Tiles compute beside the vector units: `beside` is called
-// after each step for work that has to be done anyway.
+// Adds `steps` steps of 32 rows times 32 columns to the sums. An element is the same sum in the
+// same order whatever stands in the other rows. Tiles compute beside the vector units: `beside` is
+// called after each step for work that has to be done anyway.
 template <bool kHasLow, class Beside>
 HWY_INLINE void AmxMultiplyPair(const std::byte* rows, const std::byte* columns, size_t steps,
                                 const Beside& beside) {
