@@ -296,7 +296,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   AttentionStep wanted(reference, made);
   PlaceThresholds(reader, made, wanted);
   const AttentionResult want = wanted.Run();
-  Device cpu({"cpu"}, reader.Int(1, 2));
+  const int threads = reader.Int(1, 4);  // from 3 on: 1 or 2 with AMX
+  eta::testing::BackendUnderTest with_amx{.name = "cpu", .amx = threads > 2};
+  with_amx.amx = with_amx.amx && eta::testing::WhyMissing(with_amx).empty();
+  Device cpu(with_amx, (threads - 1) % 2 + 1);
   const AttentionResult got = AttentionStep(cpu, made).Run();
   CheckSame(made, wanted, got, want);
   CheckRowOps(reader, made, reference, cpu);

@@ -100,7 +100,8 @@ TEST_P(GoldenTransformers, GivesTheLogitsOfTransformers) {
   if (std::ranges::find(names, GetParam().backend) == names.end()) {
     GTEST_SKIP() << "built without " << GetParam().backend;
   }
-  const auto backend = MakeBackend({.name = GetParam().backend, .compute = DType::kFloat32});
+  const auto backend =
+      MakeBackend({.name = GetParam().backend, .amx = false, .compute = DType::kFloat32});
   if (absl::IsUnavailable(backend.status())) GTEST_SKIP() << backend.status();
   ASSERT_TRUE(backend.ok()) << backend.status();
   const std::string folder = kRoot + GetParam().name;
