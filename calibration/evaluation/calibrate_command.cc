@@ -17,7 +17,7 @@
 #include "calibration/evaluation/calibrate_report.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/progress_bar.h"
-#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/runtime/runtime_flags.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "calibration/profiles/profile_json.h"
 #include "calibration/solvers/equal_documents.h"

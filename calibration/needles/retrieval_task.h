@@ -1,5 +1,6 @@
 // Synthetic retrieval tasks: sentences that name numbers, in a text, and questions for them at its
-// end. The forms are those that the models here were trained on (models/eta-27m/README.md):
+// end. `eta-train` trains on these forms. eta-27m knows the first two; its card tells of other
+// wordings of the last two.
 //
 //   single       one number, asked for
 //   multi-key    several names with a number each; some of them are asked for

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/backend.h"

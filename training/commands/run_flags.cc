@@ -6,7 +6,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/runtime/runtime_flags.h"
 #include "engine/base/error.h"
 #include "kernels/backend.h"
 #include "kernels/usable_cpus.h"

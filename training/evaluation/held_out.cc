@@ -9,7 +9,7 @@
 #include "calibration/evaluation/attention/evaluated_attention.h"
 #include "calibration/evaluation/needles/needle_evaluation.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/attention_flags.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/runner_pool.h"
-#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/runtime/runner_pool.h"
+#include "calibration/evaluation/runtime/runtime_flags.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "engine/tokenizer/tokenizer.h"
 

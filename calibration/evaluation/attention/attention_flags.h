@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/runtime.h"
+#include "calibration/evaluation/runtime/runtime.h"
 
 namespace CLI {
 class App;

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/runtime.h"
+#include "calibration/evaluation/runtime/runtime.h"
 
 namespace eta {
 

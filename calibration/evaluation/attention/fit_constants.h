@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 
 namespace eta {
 

@@ -10,7 +10,7 @@
 #include "calibration/evaluation/cases/kernel_case.h"
 #include "calibration/evaluation/cases/score.h"
 #include "calibration/evaluation/commands.h"
-#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/runtime/runtime_flags.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {

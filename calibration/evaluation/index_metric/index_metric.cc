@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/model/index_metric.h"

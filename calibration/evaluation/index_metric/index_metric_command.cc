@@ -13,7 +13,7 @@
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/index_metric/index_metric.h"
 #include "calibration/evaluation/progress_bar.h"
-#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/runtime/runtime_flags.h"
 #include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"

@@ -10,7 +10,7 @@
 #include "calibration/evaluation/attention/evaluated_attention.h"
 #include "calibration/evaluation/needles/needle_windows.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 
 namespace eta {
 

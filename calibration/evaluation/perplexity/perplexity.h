@@ -14,7 +14,7 @@
 #include "calibration/evaluation/attention/evaluated_attention.h"
 #include "calibration/evaluation/perplexity/shadow_meter.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "calibration/solvers/interval.h"
 
 namespace eta {

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/runner.h"
-#include "calibration/evaluation/runtime.h"
+#include "calibration/evaluation/runtime/runner.h"
+#include "calibration/evaluation/runtime/runtime.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "engine/tokenizer/tokenizer.h"
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/progress_bar.h"
-#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/runtime/runtime_flags.h"
 #include "calibration/evaluation/tables/report.h"
 #include "calibration/evaluation/tables/table.h"
 #include "calibration/evaluation/tables/tables.h"

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
-#include "calibration/evaluation/runner_pool.h"
+#include "calibration/evaluation/runtime/runner_pool.h"
 #include "calibration/evaluation/tables/table_bench.h"
 
 namespace eta {

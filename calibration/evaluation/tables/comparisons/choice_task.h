@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "calibration/evaluation/runner_pool.h"
+#include "calibration/evaluation/runtime/runner_pool.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 
 namespace eta {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "calibration/evaluation/tables/measures/attention_recorder.h"
 #include "calibration/evaluation/tables/measures/recorded_attention.h"
 #include "calibration/evaluation/tables/table.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "calibration/evaluation/cases/case_tensors.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/model.h"
 #include "gmock/gmock.h"

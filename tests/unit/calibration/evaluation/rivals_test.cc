@@ -17,7 +17,7 @@
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "calibration/evaluation/rivals/top_k.h"
 #include "calibration/evaluation/rivals/window.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "engine/base/error.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gmock/gmock.h"

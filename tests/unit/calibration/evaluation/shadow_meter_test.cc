@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "calibration/evaluation/perplexity/perplexity.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

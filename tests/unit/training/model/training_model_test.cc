@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
 #include "tests/testing/engine/tiny_model.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "calibration/evaluation/tables/measures/active_density.h"
 #include "calibration/evaluation/tables/measures/alignment.h"
 #include "calibration/evaluation/tables/measures/attention_recorder.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "calibration/evaluation/cases/case_tensors.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "calibration/evaluation/tables/measures/active_density.h"
 #include "calibration/evaluation/tables/measures/alignment.h"
 #include "calibration/evaluation/tables/measures/attention_recorder.h"

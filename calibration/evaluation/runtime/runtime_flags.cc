@@ -1,4 +1,4 @@
-#include "calibration/evaluation/runtime_flags.h"
+#include "calibration/evaluation/runtime/runtime_flags.h"
 
 #include <charconv>
 #include <functional>

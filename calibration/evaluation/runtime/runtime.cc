@@ -1,4 +1,4 @@
-#include "calibration/evaluation/runtime.h"
+#include "calibration/evaluation/runtime/runtime.h"
 
 #include <utility>
 

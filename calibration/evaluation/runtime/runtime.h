@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/model_config.h"
 #include "kernels/backend.h"

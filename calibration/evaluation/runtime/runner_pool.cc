@@ -1,4 +1,4 @@
-#include "calibration/evaluation/runner_pool.h"
+#include "calibration/evaluation/runtime/runner_pool.h"
 
 #include <utility>
 

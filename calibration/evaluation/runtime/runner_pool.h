@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "calibration/evaluation/runner.h"
-#include "calibration/evaluation/runtime.h"
+#include "calibration/evaluation/runtime/runner.h"
+#include "calibration/evaluation/runtime/runtime.h"
 
 namespace eta {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "calibration/evaluation/runtime.h"
+#include "calibration/evaluation/runtime/runtime.h"
 #include "kernels/backend.h"
 
 namespace CLI {

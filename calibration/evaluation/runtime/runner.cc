@@ -1,4 +1,4 @@
-#include "calibration/evaluation/runner.h"
+#include "calibration/evaluation/runtime/runner.h"
 
 #include <algorithm>
 #include <numeric>
