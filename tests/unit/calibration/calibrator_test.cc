@@ -179,8 +179,8 @@ TEST(Calibrate, SaysWhatItMeasuredAndOnWhat) {
   const auto full = MeasureByHand(engine, split.held_out, {.mode = AttentionMode::kFull});
   const auto dynamic = MeasureByHand(engine, split.held_out, {.mode = AttentionMode::kDynamic});
   const auto frozen = MeasureByHand(engine, split.held_out, UnderProfile(content));
-  // Here of decode rows, there of a prompt.
-  EXPECT_NEAR(content.evidence.perplexity_full, full.perplexity, 1e-6 * full.perplexity);
+  // Here of decode rows, there of a prompt, whose products may be sums on AMX tiles.
+  EXPECT_NEAR(content.evidence.perplexity_full, full.perplexity, 1e-4 * full.perplexity);
   EXPECT_DOUBLE_EQ(content.evidence.perplexity_dynamic.value(), dynamic.perplexity);
   EXPECT_DOUBLE_EQ(content.evidence.perplexity_frozen, frozen.perplexity);
   EXPECT_DOUBLE_EQ(content.evidence.head_density, frozen.head_density);

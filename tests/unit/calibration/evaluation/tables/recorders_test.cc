@@ -60,7 +60,7 @@ class RecordersTest : public ::testing::TestWithParam<const char*> {
       : model_({.threshold_bias = 0.3f}),
         checkpoint_(*Checkpoint::Open(model_.path())),
         config_(*ParseModelConfig(checkpoint_.config_json())),
-        host_(*MakeBackend({.name = GetParam(), .num_threads = 2})),
+        host_(*MakeBackend({.name = GetParam(), .num_threads = 2, .amx = false})),
         tokens_(kContext) {
     for (size_t i = 0; i < tokens_.size(); ++i) {
       tokens_[i] = static_cast<int32_t>(i * i * 37 % 8000);
