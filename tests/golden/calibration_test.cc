@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "calibration/collected_cells.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "engine/checkpoint/safetensors.h"
+#include "tests/testing/golden/golden_array.h"
 #include "tests/testing/golden/golden_folder.h"
 #include "tests/testing/kernels/attention_case.h"
 #include "tests/testing/kernels/calibration_reference.h"
@@ -21,14 +21,6 @@ namespace {
 
 std::string Folder() {
   return GoldenFolder("calibration", "ETA_GOLDEN_CALIBRATION_DIR");
-}
-
-template <typename T>
-std::vector<T> Array(const SafetensorsFile& file, const std::string& name) {
-  const std::vector<std::byte> bytes = *file.Read(name);
-  std::vector<T> array(bytes.size() / sizeof(T));
-  std::memcpy(array.data(), bytes.data(), array.size() * sizeof(T));
-  return array;
 }
 
 struct GoldenCase {
@@ -44,16 +36,16 @@ GoldenCase ReadCase(const std::string& name) {
   const SafetensorsFile file = *SafetensorsFile::Open(Folder() + "/" + name + ".safetensors");
   const auto number = [&](const char* key) { return std::stod(file.metadata().at(key)); };
   const std::vector<int64_t> shape = file.tensors().at("scores").shape;
-  const auto scores = Array<float>(file, "scores");
-  const auto thresholds = Array<float>(file, "thresholds");
+  const auto scores = GoldenArray<float>(file, "scores");
+  const auto thresholds = GoldenArray<float>(file, "thresholds");
   GoldenCase golden = {.sequences = {},
                        .bins = {.count = std::stoi(file.metadata().at("bins")),
                                 .low = number("low"),
                                 .high = number("high")},
                        .beta = number("beta"),
-                       .constant = Array<double>(file, "constant").at(0),
-                       .target = Array<double>(file, "target").at(0),
-                       .reached = Array<double>(file, "reached").at(0)};
+                       .constant = GoldenArray<double>(file, "constant").at(0),
+                       .target = GoldenArray<double>(file, "target").at(0),
+                       .reached = GoldenArray<double>(file, "reached").at(0)};
   for (int64_t i = 0; i < shape[0]; ++i) {
     const auto square = scores.begin() + i * shape[1] * shape[2];
     const auto row = thresholds.begin() + i * shape[1];

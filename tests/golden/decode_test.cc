@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
+#include "tests/testing/golden/golden_array.h"
 #include "tests/testing/golden/golden_folder.h"
 #include "tests/testing/kernels/attention_case.h"
 #include "tests/testing/kernels/near_ties.h"
@@ -47,10 +47,7 @@ class GoldenFile {
 
   template <typename T>
   std::vector<T> Array(const std::string& name) const {
-    const std::vector<std::byte> bytes = *file_.Read(name);
-    std::vector<T> array(bytes.size() / sizeof(T));
-    if (!array.empty()) std::memcpy(array.data(), bytes.data(), bytes.size());
-    return array;
+    return GoldenArray<T>(file_, name);
   }
 
   // A floating-point tensor as float32 rows.

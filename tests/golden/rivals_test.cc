@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -15,6 +14,7 @@
 #include "calibration/evaluation/attention/named_rival.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "engine/checkpoint/safetensors.h"
+#include "tests/testing/golden/golden_array.h"
 #include "tests/testing/golden/golden_folder.h"
 
 namespace eta::testing {
@@ -24,23 +24,15 @@ std::string Folder() {
   return GoldenFolder("rivals", "ETA_GOLDEN_RIVALS_DIR");
 }
 
-template <typename T>
-std::vector<T> Array(const SafetensorsFile& file, const std::string& name) {
-  const std::vector<std::byte> bytes = *file.Read(name);
-  std::vector<T> array(bytes.size() / sizeof(T));
-  std::memcpy(array.data(), bytes.data(), array.size() * sizeof(T));
-  return array;
-}
-
 // One layer, one sequence: the rows of a step are appended, then chosen for.
 class Layer {
  public:
   explicit Layer(const SafetensorsFile& file)
       : file_(file),
         backend_(std::make_shared<RivalBackend>(*MakeBackend({.name = "reference"}), 2)),
-        q_(Array<float>(file, "q")),
-        k_(Array<float>(file, "k")),
-        tau_(Array<float>(file, "tau")) {
+        q_(GoldenArray<float>(file, "q")),
+        k_(GoldenArray<float>(file, "k")),
+        tau_(GoldenArray<float>(file, "tau")) {
     const auto& q = file.tensors().at("q").shape;
     tokens_ = static_cast<int32_t>(q[0]);
     heads_ = static_cast<int32_t>(q[1]);
@@ -163,7 +155,7 @@ TEST_P(GoldenRivals, AdmitWhatPlainLoopsDo) {
   for (const auto& [name, tensor] : file.tensors()) {
     if (name.find(':') == std::string::npos) continue;
     ++ways;
-    const std::vector<uint8_t> wanted = Array<uint8_t>(file, name);
+    const std::vector<uint8_t> wanted = GoldenArray<uint8_t>(file, name);
     const std::vector<uint8_t> got = layer.Run(name);
     ASSERT_EQ(got.size(), wanted.size()) << name;
     const auto [first, other] = std::mismatch(got.begin(), got.end(), wanted.begin());
