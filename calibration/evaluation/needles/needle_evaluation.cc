@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "calibration/evaluation/attention/sequence_settings.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/rope_base.h"
 
 namespace eta {
 namespace {
@@ -26,15 +26,8 @@ class NeedleRun {
     const auto answer = static_cast<size_t>(window.answer);
     const auto prefill = static_cast<size_t>(
         options_.prefill > 0 ? std::min(options_.prefill, window.answer - 1) : window.question);
-    RETURN_IF_ERROR(runner_.Begin(
-        {.attention = attention_.options,
-         .frozen_thresholds = attention_.profile ? std::span(attention_.profile->thresholds)
-                                                 : std::span<const float>(),
-         .head_z =
-             attention_.head_z ? std::span(attention_.profile->head_z) : std::span<const float>(),
-         .tempered_ids =
-             attention_.temper_special ? options_.special_ids : std::span<const int32_t>(),
-         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(tokens.size()))}));
+    RETURN_IF_ERROR(runner_.Begin(SequenceSettingsOf(
+        attention_, options_.special_ids, runner_.config(), static_cast<int64_t>(tokens.size()))));
     hit_ = true;
     question_ = static_cast<size_t>(window.question);
     RETURN_IF_ERROR(Feed(tokens, 0, prefill, RowKind::kPrefill, false));

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "calibration/evaluation/attention/index_reads.h"
+#include "calibration/evaluation/attention/sequence_settings.h"
 #include "engine/model/kv_cache.h"
-#include "engine/model/rope_base.h"
 
 namespace eta {
 namespace {
@@ -161,15 +161,8 @@ class Evaluation {
   absl::Status Window(SequenceRunner& runner, const EvaluatedAttention& attention,
                       std::span<const int32_t> window, Meters& meters, AttentionScore& score) {
     const size_t rows = window.size() - 1;
-    absl::Status status = runner.Begin(
-        {.attention = attention.options,
-         .frozen_thresholds = attention.profile ? std::span(attention.profile->thresholds)
-                                                : std::span<const float>(),
-         .head_z =
-             attention.head_z ? std::span(attention.profile->head_z) : std::span<const float>(),
-         .tempered_ids =
-             attention.temper_special ? options_.special_ids : std::span<const int32_t>(),
-         .rope_theta = RopeTheta(runner.config(), static_cast<int64_t>(rows))});
+    absl::Status status = runner.Begin(SequenceSettingsOf(
+        attention, options_.special_ids, runner.config(), static_cast<int64_t>(rows)));
     const auto prefill = static_cast<size_t>(options_.prefill);
     const bool full = attention.options.admit_all;
     size_t begin = 0;

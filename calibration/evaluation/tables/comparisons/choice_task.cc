@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/evaluation/attention/sequence_settings.h"
 #include "calibration/evaluation/text/line_reader.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/rope_base.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 
@@ -84,14 +84,8 @@ class ChoiceRun {
   absl::StatusOr<double> Score(const Question& question, const std::vector<int32_t>& choice) {
     std::vector<int32_t> tokens = question.prompt;
     tokens.insert(tokens.end(), choice.begin(), choice.end());
-    RETURN_IF_ERROR(runner_.Begin(
-        {.attention = attention_.options,
-         .frozen_thresholds = attention_.profile ? std::span(attention_.profile->thresholds)
-                                                 : std::span<const float>(),
-         .head_z =
-             attention_.head_z ? std::span(attention_.profile->head_z) : std::span<const float>(),
-         .tempered_ids = attention_.temper_special ? special_ids_ : std::span<const int32_t>(),
-         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(tokens.size()))}));
+    RETURN_IF_ERROR(runner_.Begin(SequenceSettingsOf(attention_, special_ids_, runner_.config(),
+                                                     static_cast<int64_t>(tokens.size()))));
     const bool full = attention_.options.admit_all;
     double sum = 0.0;
     size_t end = 0;

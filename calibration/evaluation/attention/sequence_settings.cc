@@ -1,0 +1,18 @@
+#include "calibration/evaluation/attention/sequence_settings.h"
+
+#include "engine/model/rope_base.h"
+
+namespace eta {
+
+SequenceSettings SequenceSettingsOf(const EvaluatedAttention& attention,
+                                    std::span<const int32_t> special_ids, const ModelConfig& config,
+                                    int64_t tokens) {
+  SequenceSettings settings = {.attention = attention.options,
+                               .rope_theta = RopeTheta(config, tokens)};
+  if (attention.profile) settings.frozen_thresholds = attention.profile->thresholds;
+  if (attention.head_z) settings.head_z = attention.profile->head_z;
+  if (attention.temper_special) settings.tempered_ids = special_ids;
+  return settings;
+}
+
+}  // namespace eta

@@ -1,0 +1,19 @@
+// How a sequence is run through a model to measure one way of attending.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "calibration/evaluation/attention/evaluated_attention.h"
+#include "calibration/evaluation/runtime/runner.h"
+#include "engine/model/model_config.h"
+
+namespace eta {
+
+// Of a sequence of `tokens` tokens. The attention's profile and `special_ids`, the ids of control
+// tokens in ascending order, must outlive the use of what is returned.
+SequenceSettings SequenceSettingsOf(const EvaluatedAttention& attention,
+                                    std::span<const int32_t> special_ids, const ModelConfig& config,
+                                    int64_t tokens);
+
+}  // namespace eta
