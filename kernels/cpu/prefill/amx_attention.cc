@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
 
 #include "kernels/cpu/prefill/amx.h"
 #include "kernels/cpu/prefill/row_tiles.h"
@@ -281,15 +280,10 @@ void Attend(const RowTask& task, const Workspace& work) {
 }
 
 void AmxPrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
-  const int32_t num_kv_heads = params.geometry.num_kv_heads;
-  const int32_t group = params.num_query_heads / num_kv_heads;
-  const std::vector<RowTile> tiles =
-      MakeRowTiles(context.batch, num_kv_heads, group, context.workers.num_threads(), kMostQueries);
-  context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t i, int) {
+  RunRowTasks(context, params, kMostQueries, [](const RowTask& task) {
     thread_local Scratch scratch;
-    const RowTask task{params, tiles[static_cast<size_t>(i)], group};
     const Workspace work = Carve(scratch, task.num_queries(), task.head_dim());
-    if (params.geometry.dtype == DType::kFloat16) {
+    if (task.params.geometry.dtype == DType::kFloat16) {
       Attend<true>(task, work);
     } else {
       Attend<false>(task, work);

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefill/amx.h"
@@ -141,13 +140,8 @@ void AttendChunk(const RowTask& task, const Workspace& work, int32_t begin) {
 }
 
 void PrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
-  const int32_t num_kv_heads = params.geometry.num_kv_heads;
-  const int32_t group = params.num_query_heads / num_kv_heads;
-  const std::vector<RowTile> tiles =
-      MakeRowTiles(context.batch, num_kv_heads, group, context.workers.num_threads(), kMostQueries);
-  context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t i, int) {
+  RunRowTasks(context, params, kMostQueries, [](const RowTask& task) {
     thread_local Scratch scratch;
-    const RowTask task{params, tiles[static_cast<size_t>(i)], group};
     const Workspace work = Carve(scratch, task.num_queries(), task.head_dim());
     LoadQueries(task, work.queries);
     for (int32_t begin = 0; begin < task.tile.num_keys(); begin += kPrefillChunk) {

@@ -19,8 +19,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/prefill/row_tiles.h"
 #include "kernels/cpu/simd/gemm_tile-inl.h"
@@ -72,6 +74,19 @@ struct RowTask {
   }
   int32_t position(int32_t query) const { return tile.position(query / group); }
 };
+
+// Calls attend(const RowTask&) for every tile of the step's prefill rows, on all threads.
+template <typename Attend>
+void RunRowTasks(const Context& context, const AttentionParams& params, int32_t most_queries,
+                 const Attend& attend) {
+  const int32_t num_kv_heads = params.geometry.num_kv_heads;
+  const int32_t group = params.num_query_heads / num_kv_heads;
+  const std::vector<RowTile> tiles =
+      MakeRowTiles(context.batch, num_kv_heads, group, context.workers.num_threads(), most_queries);
+  context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t i, int) {
+    attend(RowTask{params, tiles[static_cast<size_t>(i)], group});
+  });
+}
 
 template <class Elements>
 HWY_INLINE void WidenRun(const typename Elements::Stored* from, size_t count, float* to) {
