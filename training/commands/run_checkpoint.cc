@@ -121,7 +121,7 @@ absl::Status SaveRun(const std::string& path, const RankTeam& team, const RunPos
                                .seconds = position.seconds,
                                .schedule = ScheduleOf(trainer),
                                .settings = settings};
-  const TensorReader read = [&](const std::string& name, std::span<float> out) -> absl::Status {
+  const TensorFiller read = [&](const std::string& name, std::span<float> out) -> absl::Status {
     if (name.starts_with(kValue)) {
       const absl::StatusOr<std::vector<float>> values =
           parameters.Read(std::string_view(name).substr(sizeof(kValue) - 1));

@@ -27,7 +27,7 @@ absl::Status CheckFinite(const std::string& name, std::span<const float> values)
 // Gives the file its tensors one by one, and at last the digest of all of them.
 class DigestedTensors {
  public:
-  DigestedTensors(const TensorShapes& shapes, const TensorReader& read)
+  DigestedTensors(const TensorShapes& shapes, const TensorFiller& read)
       : shapes_(shapes), read_(read) {}
 
   absl::StatusOr<std::span<const std::byte>> operator()(const std::string& name) {
@@ -49,7 +49,7 @@ class DigestedTensors {
 
  private:
   const TensorShapes& shapes_;
-  const TensorReader& read_;
+  const TensorFiller& read_;
   Sha256 digest_;
   std::vector<float> values_;
   std::string hex_;
@@ -58,7 +58,7 @@ class DigestedTensors {
 }  // namespace
 
 absl::Status WriteTrainingCheckpoint(const std::string& path, const TrainingState& state,
-                                     const TensorShapes& shapes, const TensorReader& read) {
+                                     const TensorShapes& shapes, const TensorFiller& read) {
   const absl::StatusOr<std::string> text = WriteTrainingState(state);
   if (!text.ok()) return text.status();
   std::map<std::string, TensorShape> written;

@@ -17,14 +17,14 @@
 namespace eta::training {
 
 // Fills `out` with the tensor of that name.
-using TensorReader = std::function<absl::Status(const std::string& name, std::span<float> out)>;
+using TensorFiller = std::function<absl::Status(const std::string& name, std::span<float> out)>;
 
 // The file is there whole and synced afterwards, or the one before stays as it was. One tensor is
 // in memory at a time. DATA_LOSS, naming the tensor, for numbers that are not finite: they would
 // take the place of good ones. RESOURCE_EXHAUSTED and others of the system, such as that no space
 // is left on the disk.
 absl::Status WriteTrainingCheckpoint(const std::string& path, const TrainingState& state,
-                                     const TensorShapes& shapes, const TensorReader& read);
+                                     const TensorShapes& shapes, const TensorFiller& read);
 
 // Move-only. Reads are thread-safe.
 class TrainingCheckpoint {
