@@ -218,7 +218,10 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path, const s
   checkpoint.tensors_ = file->tensors();
   checkpoint.tokenizer_fingerprint_ = checkpoint.sha256_.at(name);
   checkpoint.weights_sha256_ = {checkpoint.sha256_.at(name)};
-  checkpoint.gguf_ = *std::move(file);
+  checkpoint.gguf_ = std::make_unique<const GgufFile>(*std::move(file));
+  if (!checkpoint.gguf_->index_metric_tensors().empty()) {
+    checkpoint.index_metric_ = std::make_unique<const GgufIndexMetric>(*checkpoint.gguf_);
+  }
   RETURN_IF_ERROR(checkpoint.SetFingerprint());
   return checkpoint;
 }
@@ -333,7 +336,7 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
     }
     auto opened = open_tensors(kIndexMetric);
     if (!opened.ok()) return opened.status();
-    checkpoint.index_metric_ = *std::move(opened);
+    checkpoint.index_metric_ = std::make_unique<const SafetensorsFile>(*std::move(opened));
     checkpoint.index_metric_sha256_ = checkpoint.sha256_.at(kIndexMetric);
   }
 

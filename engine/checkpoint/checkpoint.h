@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,11 +59,9 @@ class Checkpoint final : public TensorSource {
   // As SafetensorsFile's or GgufFile's.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
-  // index_metric.safetensors. Its tensors are not among tensors(); whether they fit the model, the
-  // model says. A GGUF file has none.
-  const SafetensorsFile* index_metric() const override {
-    return index_metric_ ? &*index_metric_ : nullptr;
-  }
+  // index_metric.safetensors, or the tensors of a GGUF file that stand for it. They are not among
+  // tensors(); whether they fit the model, the model says.
+  const TensorReader* index_metric() const override { return index_metric_.get(); }
 
   // SHA-256 over the names and full contents of all files, 64 hexadecimal digits. Of the folder:
   // ModelFingerprint (engine/model/model_fingerprint.h) is of the model.
@@ -70,7 +69,7 @@ class Checkpoint final : public TensorSource {
   // SHA-256 of each file with weights, sorted.
   const std::vector<std::string>& weights_sha256() const { return weights_sha256_; }
   const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
-  // SHA-256 of index_metric.safetensors; empty: there is none.
+  // SHA-256 of index_metric.safetensors; empty: there is no such file.
   const std::string& index_metric_sha256() const { return index_metric_sha256_; }
   // SHA-256 of the tokenizer's file that counts: of a GGUF file, its own; empty: there is none.
   const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
@@ -88,8 +87,8 @@ class Checkpoint final : public TensorSource {
   TokenizerFiles tokenizer_files_;
   std::optional<std::string> generation_config_json_;
   std::vector<SafetensorsFile> files_;
-  std::optional<SafetensorsFile> index_metric_;
-  std::optional<GgufFile> gguf_;  // the only file then
+  std::unique_ptr<const GgufFile> gguf_;              // the only file then
+  std::unique_ptr<const TensorReader> index_metric_;  // may read from gguf_
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, size_t> file_of_;  // tensor -> index into files_
   std::map<std::string, std::string> sha256_;

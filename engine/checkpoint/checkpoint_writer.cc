@@ -83,7 +83,7 @@ absl::Status WriteTexts(const std::string& config_json, const CheckpointTexts& c
   return absl::OkStatus();
 }
 
-absl::Status WriteWeights(const TensorSource& checkpoint, const std::string& path,
+absl::Status WriteTensors(const TensorReader& checkpoint, const std::string& path,
                           std::optional<DType> dtype) {
   const auto written_as = [&](const TensorInfo& info) {
     return dtype && IsFloat(info.dtype) ? *dtype : info.dtype;
@@ -115,7 +115,8 @@ absl::Status WriteCheckpoint(const Checkpoint& checkpoint, const std::string& fo
                              std::optional<DType> dtype) {
   return WriteCheckpoint(checkpoint,
                          {.tokenizer = checkpoint.tokenizer_files(),
-                          .generation_config_json = checkpoint.generation_config_json()},
+                          .generation_config_json = checkpoint.generation_config_json(),
+                          .index_metric = checkpoint.index_metric()},
                          folder, dtype, /*replace=*/false);
 }
 
@@ -134,7 +135,11 @@ absl::Status WriteCheckpoint(const TensorSource& tensors, const CheckpointTexts&
   }
   absl::Cleanup remove = [&partial, &error] { fs::remove_all(partial, error); };
   RETURN_IF_ERROR(WriteTexts(tensors.config_json(), texts, partial));
-  RETURN_IF_ERROR(WriteWeights(tensors, partial + "/model.safetensors", dtype));
+  RETURN_IF_ERROR(WriteTensors(tensors, partial + "/model.safetensors", dtype));
+  if (texts.index_metric != nullptr) {
+    RETURN_IF_ERROR(WriteTensors(*texts.index_metric, partial + "/index_metric.safetensors",
+                                 /*dtype=*/std::nullopt));
+  }
   RETURN_IF_ERROR(Sync(partial));
   if (replace) fs::remove_all(name, error);
   if (rename(partial.c_str(), name.c_str()) != 0) {

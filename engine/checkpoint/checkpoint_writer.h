@@ -1,5 +1,6 @@
 // Writes a model as a folder in Hugging Face's layout: config.json, model.safetensors, the
-// tokenizer and what else the checkpoint has of the files that Checkpoint reads.
+// tokenizer, index_metric.safetensors and what else the checkpoint has of the files that Checkpoint
+// reads.
 #pragma once
 
 #include <optional>
@@ -22,6 +23,7 @@ absl::Status WriteCheckpoint(const Checkpoint& checkpoint, const std::string& fo
 struct CheckpointTexts {
   TokenizerFiles tokenizer;
   std::optional<std::string> generation_config_json;
+  const TensorReader* index_metric = nullptr;  // null: there is none
 };
 
 // The same for tensors from anywhere. `folder` becomes the one that is described, and may be there

@@ -13,23 +13,24 @@
 #include "absl/status/statusor.h"
 #include "engine/base/input_file.h"
 #include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/tensor_reader.h"
 
 namespace eta {
 
 // Move-only. Reads are thread-safe.
-class SafetensorsFile {
+class SafetensorsFile final : public TensorReader {
  public:
   // Errors of InputFile::Open and ParseSafetensorsHeader.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path,
                                               const InputFileOptions& options = {});
 
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
-  const std::map<std::string, TensorInfo>& tensors() const { return header_.tensors; }
+  const std::map<std::string, TensorInfo>& tensors() const override { return header_.tensors; }
   const InputFile& file() const { return file_; }
 
   // Data of one tensor, row-major, little-endian. NOT_FOUND for an unknown name; DATA_LOSS if the
   // file has changed since Open.
-  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const;
+  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
  private:
   SafetensorsFile(InputFile file, SafetensorsHeader header)

@@ -8,17 +8,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/input_file.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace eta {
 namespace {
 
 absl::Status Differs(const std::string& name, const std::string& sentence) {
   return absl::FailedPreconditionError(
-      absl::StrCat("index_metric.safetensors: tensor ", Quoted(name), " ", sentence));
+      absl::StrCat("index metric: tensor ", Quoted(name), " ", sentence));
 }
 
-absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file,
-                                              const std::string& name) {
+absl::StatusOr<std::vector<float>> ReadFloats(const TensorReader& file, const std::string& name) {
   const auto bytes = file.Read(name);
   if (!bytes.ok()) return bytes.status();
   if (const auto element = FirstNonFinite(*bytes, DType::kFloat32)) {
@@ -39,7 +39,7 @@ std::string IndexCentreName(int32_t layer_idx) {
   return absl::StrCat("layers.", layer_idx, ".centre");
 }
 
-absl::Status ValidateIndexMetric(const ModelConfig& config, const SafetensorsFile& file) {
+absl::Status ValidateIndexMetric(const ModelConfig& config, const TensorReader& file) {
   std::map<std::string, std::vector<int64_t>> expected;
   for (int32_t i = 0; i < config.num_layers; ++i) {
     expected[IndexMetricName(i)] = {config.num_kv_heads, config.head_dim, config.head_dim};
@@ -64,7 +64,7 @@ absl::Status ValidateIndexMetric(const ModelConfig& config, const SafetensorsFil
   return absl::OkStatus();
 }
 
-absl::StatusOr<IndexMetric> ReadIndexMetric(const ModelConfig& config, const SafetensorsFile& file,
+absl::StatusOr<IndexMetric> ReadIndexMetric(const ModelConfig& config, const TensorReader& file,
                                             int32_t layer_idx) {
   auto metric = ReadFloats(file, IndexMetricName(layer_idx));
   if (!metric.ok()) return metric.status();

@@ -213,7 +213,7 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
 
 // It is checked whatever the index is, so that a file which could not serve is known at once. It is
 // kept where records are made with it.
-absl::Status Model::LoadIndexMetric(const SafetensorsFile& file) {
+absl::Status Model::LoadIndexMetric(const TensorReader& file) {
   RETURN_IF_ERROR(ValidateIndexMetric(config_, file));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     auto read = ReadIndexMetric(config_, file, i);

@@ -15,7 +15,7 @@
 
 namespace eta {
 
-class SafetensorsFile;
+class TensorReader;
 class TensorSource;
 
 struct ModelOptions {
@@ -91,7 +91,7 @@ class Model {
 
   Model(ModelConfig config, Backend& backend, const ModelOptions& options);
   absl::Status LoadWeights(const TensorSource& source, bool allow_nonfinite, WeightFormat format);
-  absl::Status LoadIndexMetric(const SafetensorsFile& file);
+  absl::Status LoadIndexMetric(const TensorReader& file);
   absl::Status AllocateWorkspace(const ModelOptions& options);
   void Attention(int32_t layer_idx, const BatchView& batch, const KvCache& cache,
                  const ForwardOutputs& outputs);

@@ -61,6 +61,8 @@ struct ModelConfig {
   int32_t bos_id = -1;                   // <- bos_token_id; -1: none
   std::vector<int32_t> eos_ids;          // <- eos_token_id: a number or a list of at most 16
 
+  bool operator==(const ModelConfig&) const = default;
+
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
   int64_t query_dim() const { return int64_t{num_query_heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }

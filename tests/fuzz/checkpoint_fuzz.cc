@@ -109,7 +109,7 @@ void CheckPinned(const eta::Checkpoint& checkpoint, const std::string& folder) {
   RequireReadable(eta::Checkpoint::Open(folder + "/none").status());
 }
 
-void CheckIndexMetric(const eta::ModelConfig& config, const eta::SafetensorsFile& file) {
+void CheckIndexMetric(const eta::ModelConfig& config, const eta::TensorReader& file) {
   const absl::Status fits = eta::ValidateIndexMetric(config, file);
   if (!fits.ok()) return RequireReadable(fits);
   const auto heads = static_cast<size_t>(config.num_kv_heads);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/checkpoint/gguf/gguf_file.h"
+#include "engine/checkpoint/gguf/gguf_tensor_names.h"
 #include "engine/model/model_config.h"
 #include "engine/tokenizer/piece_table.h"
 #include "nlohmann/json.hpp"
@@ -37,6 +38,12 @@ void CheckOpened(const eta::GgufFile& file) {
   for (const auto& [name, info] : file.tensors()) {
     const auto bytes = file.Read(name);
     Require(bytes.ok() && bytes->size() == info.bytes());
+    Require(eta::ToGgufName(name).has_value());
+  }
+  for (const auto& [name, info] : file.index_metric_tensors()) {
+    const auto bytes = file.Read(name);
+    Require(bytes.ok() && bytes->size() == info.bytes());
+    Require(eta::ToGgufName(name).has_value());
   }
   Require(!file.Read("no such tensor").ok());
   const eta::GgufTexts& texts = file.texts();

@@ -71,7 +71,7 @@ class TrainingRun {
   std::unique_ptr<RankTeam> team_;
   std::optional<HeldOutResult> dense_;  // the original's
   std::optional<SafetensorsFile> measured_metric_;
-  const SafetensorsFile* index_metric_ = nullptr;  // null: there is no original
+  const TensorReader* index_metric_ = nullptr;  // null: there is no original
   RunPosition position_;
   RunHistory history_;
   std::optional<RunLog> log_;

@@ -20,7 +20,7 @@ DType StoredAs(const Parameter& parameter) {
 }  // namespace
 
 TrainedTensors::TrainedTensors(const Parameters& parameters, std::string config_json,
-                               const SafetensorsFile* index_metric)
+                               const TensorReader* index_metric)
     : parameters_(parameters), config_json_(std::move(config_json)), index_metric_(index_metric) {
   for (const Parameter& parameter : parameters_.layout().parameters()) {
     const DType dtype = StoredAs(parameter);

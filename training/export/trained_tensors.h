@@ -18,19 +18,19 @@ class TrainedTensors final : public TensorSource {
  public:
   // The parameters and the index metric must outlive it. Values are read when they are asked for.
   TrainedTensors(const Parameters& parameters, std::string config_json,
-                 const SafetensorsFile* index_metric = nullptr);
+                 const TensorReader* index_metric = nullptr);
 
   const std::string& config_json() const override { return config_json_; }
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
-  const SafetensorsFile* index_metric() const override { return index_metric_; }
+  const TensorReader* index_metric() const override { return index_metric_; }
 
  private:
   void AddZeroPredictors();
 
   const Parameters& parameters_;
   std::string config_json_;
-  const SafetensorsFile* index_metric_;
+  const TensorReader* index_metric_;
   std::map<std::string, TensorInfo> tensors_;
 };
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_writer.h"
+#include "engine/checkpoint/gguf/gguf_eta.h"
 #include "engine/checkpoint/gguf/gguf_rope.h"
 
 namespace eta {
@@ -155,8 +156,9 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   JsonWriter json;
   json.BeginObject();
   json.Key("architectures").BeginArray();
-  json.Value(family.class_name);
+  json.Value(IsEtaModel(metadata) ? kEtaClass : family.class_name);
   json.End();
+  WriteEtaFields(metadata, family.model_type, json);
   if (family.model_type != "qwen2") {
     json.Key("attention_bias").Value(HasTensor(header, "blk.0.attn_q.bias"));
   }
@@ -167,7 +169,7 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   json.Key("hidden_size").Value(model_dim);
   json.Key("intermediate_size").Value(size("feed_forward_length"));
   json.Key("max_position_embeddings").Value(size("context_length"));
-  json.Key("model_type").Value(family.model_type);
+  json.Key("model_type").Value(IsEtaModel(metadata) ? kEtaModelType : family.model_type);
   json.Key("num_attention_heads").Value(config.num_query_heads);
   json.Key("num_hidden_layers").Value(size("block_count"));
   json.Key("num_key_value_heads").Value(config.num_kv_heads);

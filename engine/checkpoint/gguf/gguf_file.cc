@@ -99,7 +99,7 @@ absl::Status GgufFile::AddTensors(const GgufHeader& header) {
     info.dtype = tensor.layout.unpacked;
     info.shape = tensor.shape;
     info.end = *CheckedBytes(info.shape, SizeOf(info.dtype));  // fits: ParseGgufHeader
-    tensors_.emplace(named->name, std::move(info));
+    (named->index_metric ? metric_tensors_ : tensors_).emplace(named->name, std::move(info));
     stored_.emplace(named->name, Stored{.tensor = tensor});
   }
   return absl::OkStatus();
@@ -131,7 +131,9 @@ absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) c
   }
   const auto& [tensor, heads] = found->second;
   const GgmlLayout& layout = tensor.layout;
-  std::vector<std::byte> data(tensors_.at(name).bytes());
+  const auto info = tensors_.find(name);
+  std::vector<std::byte> data(
+      (info == tensors_.end() ? metric_tensors_.at(name) : info->second).bytes());
   // cannot wrap: at most kPieceBytes
   std::vector<std::byte> blocks(
       std::min<uint64_t>(tensor.bytes, kPieceBytes / layout.block_bytes * layout.block_bytes));

@@ -13,6 +13,7 @@
 #include "engine/base/input_file.h"
 #include "engine/checkpoint/gguf/gguf_header.h"
 #include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/tensor_reader.h"
 #include "engine/checkpoint/tokenizer_files.h"
 
 namespace eta {
@@ -36,8 +37,11 @@ class GgufFile {
   const GgufTexts& texts() const { return texts_; }
   // Of what Read gives: float32 for quantised tensors. `begin` is 0.
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  // Those that a folder has in index_metric.safetensors.
+  const std::map<std::string, TensorInfo>& index_metric_tensors() const { return metric_tensors_; }
 
-  // Data of one tensor, row-major, little-endian. Beside it, memory for one piece of the file.
+  // Data of a tensor of either, row-major, little-endian. Beside it, memory for one piece of the
+  // file.
   // NOT_FOUND for an unknown name; DATA_LOSS if the file has changed since Open.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const;
 
@@ -55,7 +59,24 @@ class GgufFile {
   InputFile file_;
   GgufTexts texts_;
   std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, TensorInfo> metric_tensors_;
   std::map<std::string, Stored> stored_;  // by Hugging Face's name
+};
+
+// What stands for index_metric.safetensors in a file that outlives this.
+class GgufIndexMetric final : public TensorReader {
+ public:
+  explicit GgufIndexMetric(const GgufFile& file) : file_(file) {}
+
+  const std::map<std::string, TensorInfo>& tensors() const override {
+    return file_.index_metric_tensors();
+  }
+  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override {
+    return file_.Read(name);
+  }
+
+ private:
+  const GgufFile& file_;
 };
 
 }  // namespace eta

@@ -134,4 +134,17 @@ const PreTokenizer* FindPreTokenizer(std::string_view name) {
   return nullptr;
 }
 
+std::string_view FindPreTokenizerName(const PreTokenizer& cuts) {
+  for (const NamedPreTokenizer& named : kTable) {
+    if (named.cuts.patterns == cuts.patterns && named.cuts.ignore_merges == cuts.ignore_merges &&
+        named.cuts.composes_characters == cuts.composes_characters) {
+      return named.name;
+    }
+  }
+  return {};
+}
+
+constexpr std::string_view kByteLevelPattern = kGpt2;
+constexpr std::string_view kEachDigitPattern = kEachDigit;
+
 }  // namespace eta

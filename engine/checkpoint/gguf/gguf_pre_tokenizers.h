@@ -19,4 +19,11 @@ struct PreTokenizer {
 // Null for a name that is not known. Any thread.
 const PreTokenizer* FindPreTokenizer(std::string_view name);
 
+// A name of what cuts and merges like this, whatever it puts before a text; empty: none is known.
+std::string_view FindPreTokenizerName(const PreTokenizer& cuts);
+
+// What `use_regex` of a pre-tokenizer ByteLevel and `individual_digits` of Digits stand for.
+extern const std::string_view kByteLevelPattern;
+extern const std::string_view kEachDigitPattern;
+
 }  // namespace eta

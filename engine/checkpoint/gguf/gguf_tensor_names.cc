@@ -2,6 +2,7 @@
 #include "engine/checkpoint/gguf/gguf_tensor_names.h"
 
 #include <algorithm>
+#include <span>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -12,9 +13,21 @@ namespace {
 struct Part {
   std::string_view gguf;
   std::string_view hugging_face;
-  bool has_bias;  // in some models
+  bool has_bias = false;  // in some models
   PermutedHeads permuted = PermutedHeads::kNone;
 };
+constexpr std::string_view kBlock = "blk.";
+constexpr std::string_view kLayers = "model.layers.";
+constexpr std::string_view kMetricLayers = "layers.";
+constexpr std::string_view kAdded = "eta.";  // before what llama.cpp does not have
+
+constexpr Part kWhole[] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+};
+constexpr Part kMetricParts[] = {{"index_metric", "metric"}, {"index_centre", "centre"}};
+constexpr Part kAddedParts[] = {{"tau", "self_attn.tau_proj", true}};
 constexpr Part kParts[] = {
     {"attn_norm", "input_layernorm", false},
     {"attn_q", "self_attn.q_proj", true, PermutedHeads::kQuery},
@@ -28,6 +41,10 @@ constexpr Part kParts[] = {
     {"ffn_up", "mlp.up_proj", true},
     {"ffn_down", "mlp.down_proj", true},
 };
+
+std::span<const Part> PartsOf(bool added) {
+  return added ? std::span<const Part>(kAddedParts) : std::span<const Part>(kParts);
+}
 
 // Takes "12." off the front; empty: there is no number, or one with a zero before it.
 std::string_view TakeLayer(std::string_view& name) {
@@ -45,23 +62,63 @@ std::string_view TakeLayer(std::string_view& name) {
 }  // namespace
 
 std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name) {
-  if (name == "token_embd.weight") return HuggingFaceName{"model.embed_tokens.weight"};
-  if (name == "output_norm.weight") return HuggingFaceName{"model.norm.weight"};
-  if (name == "output.weight") return HuggingFaceName{"lm_head.weight"};
-  constexpr std::string_view kBlock = "blk.";
+  for (const Part& part : kWhole) {
+    if (name == part.gguf) return HuggingFaceName{std::string(part.hugging_face)};
+  }
+  const bool added = name.starts_with(kAdded);
+  if (added) name.remove_prefix(kAdded.size());
   if (!name.starts_with(kBlock)) return std::nullopt;
   name.remove_prefix(kBlock.size());
   const std::string_view layer = TakeLayer(name);
   if (layer.empty()) return std::nullopt;
+  const auto in_layer = [&layer](std::string_view before, std::string_view part) {
+    return absl::StrCat(std::string(before), std::string(layer), ".", std::string(part));
+  };
+  if (added) {
+    for (const Part& part : kMetricParts) {
+      if (name != part.gguf) continue;
+      return HuggingFaceName{in_layer(kMetricLayers, part.hugging_face), PermutedHeads::kNone,
+                             /*index_metric=*/true};
+    }
+  }
   const size_t dot = name.find('.');
   if (dot == std::string_view::npos) return std::nullopt;
-  const std::string_view kind = name.substr(dot + 1);
-  for (const Part& part : kParts) {
+  const std::string_view kind = name.substr(dot);
+  for (const Part& part : PartsOf(added)) {
     if (part.gguf != name.substr(0, dot)) continue;
-    if (kind != "weight" && !(kind == "bias" && part.has_bias)) return std::nullopt;
-    return HuggingFaceName{absl::StrCat("model.layers.", std::string(layer), ".",
-                                        std::string(part.hugging_face), ".", std::string(kind)),
-                           part.permuted};
+    if (kind != ".weight" && !(kind == ".bias" && part.has_bias)) return std::nullopt;
+    return HuggingFaceName{in_layer(kLayers, part.hugging_face).append(kind), part.permuted};
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> ToGgufName(std::string_view name) {
+  for (const Part& part : kWhole) {
+    if (name == part.hugging_face) return std::string(part.gguf);
+  }
+  const bool metric = name.starts_with(kMetricLayers);
+  if (!metric && !name.starts_with(kLayers)) return std::nullopt;
+  name.remove_prefix(metric ? kMetricLayers.size() : kLayers.size());
+  const std::string layer(TakeLayer(name));
+  if (layer.empty()) return std::nullopt;
+  if (metric) {
+    for (const Part& part : kMetricParts) {
+      if (name != part.hugging_face) continue;
+      return absl::StrCat(std::string(kAdded), std::string(kBlock), layer, ".",
+                          std::string(part.gguf));
+    }
+    return std::nullopt;
+  }
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view kind = name.substr(dot);
+  for (const bool added : {false, true}) {
+    for (const Part& part : PartsOf(added)) {
+      if (part.hugging_face != name.substr(0, dot)) continue;
+      if (kind != ".weight" && !(kind == ".bias" && part.has_bias)) return std::nullopt;
+      return absl::StrCat(added ? std::string(kAdded) : "", std::string(kBlock), layer, ".",
+                          std::string(part.gguf), std::string(kind));
+    }
   }
   return std::nullopt;
 }

@@ -15,10 +15,16 @@ enum class PermutedHeads : uint8_t { kNone, kQuery, kKeyValue };
 struct HuggingFaceName {
   std::string name;
   PermutedHeads permuted = PermutedHeads::kNone;  // if the architecture is llama
+  bool index_metric = false;                      // of index_metric.safetensors
 };
 
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight". Nullopt for any other tensor
-// than those of architectures llama, qwen2 and qwen3.
+// than those of architectures llama, qwen2 and qwen3 and what this project adds to them:
+// "eta.blk.3.tau.weight" and ".bias", the predictor of thresholds, whose columns stand in Hugging
+// Face's order of q whatever the architecture, and "eta.blk.3.index_metric" and "index_centre".
 std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name);
+
+// The same from the other side, for tensors of a model and of its index_metric.safetensors.
+std::optional<std::string> ToGgufName(std::string_view hugging_face);
 
 }  // namespace eta

@@ -69,9 +69,7 @@ void ReadEnds(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
     if (id) ends.insert(static_cast<int32_t>(*id));
   }
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-    if (vocabulary.types[id] == GgufTokenType::kUnused ||
-        std::find(std::begin(kEndTokens), std::end(kEndTokens), vocabulary.tokens[id]) ==
-            std::end(kEndTokens)) {
+    if (vocabulary.types[id] == GgufTokenType::kUnused || !EndsAnswers(vocabulary.tokens[id])) {
       continue;
     }
     // Some files call it text; then whoever writes a message could end it.
@@ -82,6 +80,10 @@ void ReadEnds(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
 }
 
 }  // namespace
+
+bool EndsAnswers(std::string_view token) {
+  return std::find(std::begin(kEndTokens), std::end(kEndTokens), token) != std::end(kEndTokens);
+}
 
 absl::StatusOr<GgufVocabulary> ReadGgufVocabulary(GgufMetadata& metadata) {
   GgufVocabulary vocabulary;

@@ -25,6 +25,9 @@ enum class GgufTokenType : uint8_t {
   kByte = 6,
 };
 
+// Whether a token of this spelling ends an answer, in whatever file it is.
+bool EndsAnswers(std::string_view token);
+
 struct GgufVocabulary {
   std::vector<std::string_view> tokens;  // views into the header's bytes
   std::vector<GgufTokenType> types;      // one per token

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/checkpoint/gguf/gguf_rope.h"
+#include "engine/checkpoint/gguf/gguf_tensor_names.h"
 #include "engine/model/model_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -190,6 +191,92 @@ TEST_F(GgufFileTest, WhatIsMissingOrWrongIsNamed) {
               "'token_embd.weight' must be a tensor of two dimensions");
   ExpectError(with([](auto& f) { f.Set("llama.attention.head_count", uint32_t{3}); }), kInvalid,
               "tensor of 'model.layers.0.self_attn.q_proj.weight' has rows that are not whole");
+}
+
+TEST_F(GgufFileTest, WhatThisProjectAddsIsConfigsFields) {
+  TinyGguf tiny({.num_layers = 1});
+  EXPECT_TRUE(Open(tiny.file)->index_metric_tensors().empty());
+  tiny.file.Set("eta.family", "llama");
+  tiny.file.Set("eta.gate", "silu");
+  tiny.file.Set("eta.beta", 4.7f);
+  tiny.file.Set("eta.index", "outlier");
+  tiny.file.Set("eta.sink_blocks", uint32_t{2});
+  tiny.file.Set("eta.reads", "shared");
+  tiny.file.Set("eta.special_keys", "temper");
+  tiny.file.Set("eta.block_size", uint32_t{32});
+  const auto add = [&](const std::string& name, const std::vector<uint64_t>& dimensions,
+                       size_t count) {
+    std::string data;
+    for (size_t i = 0; i < count; ++i) data += RawBytes(static_cast<float>(i));
+    tiny.file.tensors.push_back({name, dimensions, 0, data, {}});
+  };
+  add("eta.blk.0.tau.weight", {128, 4}, 512);
+  add("eta.blk.0.tau.bias", {4}, 4);
+  add("eta.blk.0.index_metric", {32, 32, 2}, 2048);
+  add("eta.blk.0.index_centre", {32, 2}, 64);
+  const Json config = Config(tiny.file);
+  EXPECT_EQ(config["model_type"], "eta");
+  EXPECT_EQ(config["architectures"], Json::parse(R"(["EtaForCausalLM"])"));
+  EXPECT_EQ(config["eta_family"], "llama");
+  EXPECT_EQ(config["eta_gate"], "silu");
+  EXPECT_EQ(config["eta_beta"], 4.7);
+  EXPECT_EQ(config["eta_index"], "outlier");
+  EXPECT_EQ(config["eta_sink_blocks"], 2);
+  EXPECT_EQ(config["eta_reads"], "shared");
+  EXPECT_EQ(config["eta_special_keys"], "temper");
+  EXPECT_EQ(config["eta_block_size"], 32);
+  const auto file = Open(tiny.file);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::vector<float> bias = Floats(file->Read("model.layers.0.self_attn.tau_proj.bias"));
+  EXPECT_EQ(bias, (std::vector<float>{0.0f, 1.0f, 2.0f, 3.0f}));
+  EXPECT_TRUE(file->tensors().contains("model.layers.0.self_attn.tau_proj.weight"));
+  ASSERT_EQ(file->index_metric_tensors().size(), 2u);
+  EXPECT_EQ(file->index_metric_tensors().at("layers.0.metric").shape,
+            (std::vector<int64_t>{2, 32, 32}));
+  EXPECT_EQ(Floats(file->Read("layers.0.centre")).back(), 63.0f);
+  EXPECT_FALSE(file->tensors().contains("layers.0.metric"));
+  tiny.file.Set("eta.family", "eta");
+  EXPECT_FALSE(Config(tiny.file).contains("eta_family"));
+  EXPECT_EQ(Config(tiny.file)["model_type"], "eta");
+}
+
+TEST_F(GgufFileTest, WhatThisProjectAddsIsReadStrictly) {
+  const auto with = [](const std::function<void(GgufWriter&)>& change) {
+    TinyGguf tiny;
+    change(tiny.file);
+    return tiny.file;
+  };
+  ExpectError(with([](auto& f) { f.Set("eta.other", "x"); }), kUnimplemented,
+              "'eta.other' is not known");
+  ExpectError(with([](auto& f) { f.Set("eta.family", "qwen3"); }), kInvalid,
+              "'eta.family' 'qwen3' is not the family of the file, llama");
+  ExpectError(with([](auto& f) { f.Set("eta.beta", 5.0f); }), kInvalid,
+              "'eta.beta' is there without eta.family");
+  ExpectError(with([](auto& f) { f.Set("eta.reads", 1.0f); }), kInvalid,
+              "'eta.reads' must be a text in UTF-8");
+  ExpectError(with([](auto& f) { f.Set("eta.block_size", "64"); }), kInvalid,
+              "'eta.block_size' must be one whole number");
+  for (const char* name : {"eta.blk.0.tau", "eta.blk.00.tau.bias", "eta.blk.0.attn_q.weight",
+                           "eta.token_embd.weight", "blk.0.tau.bias", "layers.0.metric"}) {
+    ExpectError(with([&](auto& f) { f.At("output_norm.weight").name = name; }), kUnimplemented,
+                "tensor '" + std::string(name) + "' is not known");
+  }
+}
+
+TEST(GgufTensorNames, GoBothWays) {
+  for (const char* name : {"token_embd.weight", "output_norm.weight", "output.weight",
+                           "blk.0.attn_q.weight", "blk.12.attn_k.bias", "blk.3.attn_q_norm.weight",
+                           "blk.7.ffn_down.weight", "eta.blk.5.tau.weight", "eta.blk.5.tau.bias",
+                           "eta.blk.29.index_metric", "eta.blk.29.index_centre"}) {
+    const auto named = ToHuggingFaceName(name);
+    ASSERT_TRUE(named) << name;
+    EXPECT_EQ(ToGgufName(named->name), name);
+  }
+  for (const char* name : {"", "model.layers.0", "model.layers.0.self_attn.qkv.weight",
+                           "model.layers.00.mlp.up_proj.weight", "layers.0.other",
+                           "model.layers.0.input_layernorm.bias", "lm_head.bias"}) {
+    EXPECT_EQ(ToGgufName(name), std::nullopt) << name;
+  }
 }
 
 TEST_F(GgufFileTest, ScalingOfRopeIsLinearOrYarn) {
