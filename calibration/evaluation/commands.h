@@ -18,6 +18,7 @@ void AddNeedlesCommand(CLI::App& app, absl::Status& status);
 void AddIndexMetricCommand(CLI::App& app, absl::Status& status);
 void AddCalibrateCommand(CLI::App& app, absl::Status& status);
 void AddImportCommand(CLI::App& app, absl::Status& status);
+void AddExportGgufCommand(CLI::App& app, absl::Status& status);
 void AddTokenizeCommand(CLI::App& app, absl::Status& status);
 void AddRenderCommand(CLI::App& app, absl::Status& status);
 void AddTableCommand(CLI::App& app, absl::Status& status);

@@ -1,9 +1,9 @@
 // eta-eval compares a backend with one expected decode step, a model with a forced text, and ways
 // of attending with each other by perplexity and by what they retrieve. It measures the tables that
 // the method is judged by. It also calibrates profiles without a server, measures what an index of
-// kind outlier needs, writes a GGUF file as a folder, shows the tokens of a text and renders chats
-// by a template. Exit codes: 0 done; 1 a result that differs from its expectation, or a failed run;
-// 2 bad usage or input.
+// kind outlier needs, writes a GGUF file as a folder and a folder as a GGUF file, shows the tokens
+// of a text and renders chats by a template. Exit codes: 0 done; 1 a result that differs from its
+// expectation, or a failed run; 2 bad usage or input.
 
 #include <cstdio>
 #include <new>
@@ -39,7 +39,8 @@ int ExitCode(const absl::Status& status) {
 int Run(int argc, char** argv) {
   CLI::App app(
       "Evaluates Elastic Threshold Attention: one kernel step, a forced text, perplexity, "
-      "retrieval, tables; calibrates profiles; imports models; shows tokens; renders chats.");
+      "retrieval, tables; calibrates profiles; imports and exports models; shows tokens; renders "
+      "chats.");
   app.require_subcommand(1);
   app.footer(
       "Options are given as --name=value. Exit codes: 0 done; 1 a result that differs from its\n"
@@ -52,6 +53,7 @@ int Run(int argc, char** argv) {
   eta::AddIndexMetricCommand(app, status);
   eta::AddCalibrateCommand(app, status);
   eta::AddImportCommand(app, status);
+  eta::AddExportGgufCommand(app, status);
   eta::AddTokenizeCommand(app, status);
   eta::AddRenderCommand(app, status);
   eta::AddTableCommand(app, status);

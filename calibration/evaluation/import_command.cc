@@ -10,6 +10,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
 
 namespace eta {
@@ -26,6 +27,9 @@ struct ImportCommand {
     const auto config = ParseModelConfig(checkpoint->config_json());
     if (!config.ok()) return config.status();
     RETURN_IF_ERROR(ValidateTensors(*config, checkpoint->tensors()));
+    if (checkpoint->index_metric() != nullptr) {
+      RETURN_IF_ERROR(ValidateIndexMetric(*config, *checkpoint->index_metric()));
+    }
     RETURN_IF_ERROR(WriteCheckpoint(*checkpoint, output, ParseDType(dtype)));
     std::printf("%s: %zu tensors of files %s\n", output.c_str(), checkpoint->tensors().size(),
                 checkpoint->files_fingerprint().c_str());

@@ -1,0 +1,149 @@
+#include "calibration/evaluation/gguf/gguf_model_keys.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/json/json_fields.h"
+#include "engine/base/status_macros.h"
+#include "engine/model/config_fields.h"
+#include "nlohmann/json.hpp"
+
+namespace eta {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr size_t kMaxDepth = 16;
+
+uint32_t Size(int64_t size) {
+  return static_cast<uint32_t>(size);
+}
+
+std::string TextOf(const Json& json, const char* field) {
+  const auto found = json.find(field);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// llama, mistral, qwen2, qwen3, or eta where the model was made as one.
+std::string FamilyOf(const Json& json) {
+  const std::string adapted = TextOf(json, "eta_family");
+  const std::string type = TextOf(json, "model_type");
+  return type == "eta" && !adapted.empty() ? adapted : type;
+}
+
+// What each pair's frequency is divided by.
+std::vector<float> RopeFactors(const ModelConfig& config) {
+  std::vector<float> factors;
+  for (int32_t pair = 0; pair < config.head_dim / 2; ++pair) {
+    const double turn = std::pow(double{config.rope_theta}, 2.0 * pair / config.head_dim);
+    const double frequency = 1.0 / (2.0 * std::numbers::pi * turn);
+    factors.push_back(static_cast<float>(frequency / config.rope_scaling.Scaled(frequency, pair)));
+  }
+  return factors;
+}
+
+// The object that has the scaling's numbers.
+const Json& ScalingOf(const Json& json) {
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const auto found = json.find(name);
+    if (found != json.end() && found->is_object()) return *found;
+  }
+  return json;
+}
+
+void SetYarnKeys(const Json& scaling, const ModelConfig& config, const std::string& prefix,
+                 GgufHead& head) {
+  head.Set(prefix + "rope.scaling.original_context_length",
+           Size(config.rope_scaling.original_context));
+  for (const char* name : {"beta_fast", "beta_slow"}) {
+    const auto found = scaling.find(name);
+    if (found == scaling.end() || !found->is_number()) continue;
+    head.Set(absl::StrCat(prefix, "rope.scaling.yarn_", name), found->get<float>());
+  }
+}
+
+absl::Status SetRopeKeys(const Json& json, const ModelConfig& config, const std::string& prefix,
+                         GgufHead& head, GgufModelKeys& keys) {
+  head.Set(prefix + "rope.freq_base", config.rope_theta);
+  head.Set(prefix + "rope.dimension_count", Size(config.head_dim));
+  const RopeScaling& scaling = config.rope_scaling;
+  switch (scaling.type) {
+    case RopeScalingType::kNone:
+      return absl::OkStatus();
+    case RopeScalingType::kLlama3:
+      keys.rope_factors = RopeFactors(config);
+      return absl::OkStatus();
+    case RopeScalingType::kLinear:
+    case RopeScalingType::kYarn: {
+      const bool yarn = scaling.type == RopeScalingType::kYarn;
+      head.Set(prefix + "rope.scaling.type", yarn ? "yarn" : "linear");
+      head.Set(prefix + "rope.scaling.factor", static_cast<float>(scaling.factor));
+      if (yarn) SetYarnKeys(ScalingOf(json), config, prefix, head);
+      return absl::OkStatus();
+    }
+    case RopeScalingType::kDynamic:
+      break;
+  }
+  return UnsupportedConfig("rope_scaling", "of type dynamic has no place in a GGUF file");
+}
+
+void SetEtaKeys(const std::string& family, const ModelConfig& config, GgufHead& head) {
+  if (config.has_predictor) {
+    head.Set("eta.family", family);
+    head.Set("eta.gate", config.gate == Gate::kSilu ? "silu" : "none");
+    head.Set("eta.beta", config.beta);
+  }
+  const ModelConfig usual = [&config] {
+    ModelConfig defaults = config;
+    defaults.SetAttentionDefaults();
+    defaults.block_size = ModelConfig().block_size;
+    return defaults;
+  }();
+  // A file of a model that has nothing of ours has no keys of ours.
+  if (!config.has_predictor && config == usual) return;
+  head.Set("eta.index", std::string_view(Name(config.index)));
+  head.Set("eta.sink_blocks", Size(config.sink_blocks));
+  head.Set("eta.reads", config.shared_reads ? "shared" : "own");
+  head.Set("eta.special_keys", config.temper_special ? "temper" : "attend");
+  head.Set("eta.block_size", Size(config.block_size));
+}
+
+}  // namespace
+
+absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const ModelConfig& config,
+                                           GgufHead& head) {
+  const auto tree = ParseStrictJson("config.json", config_json, kMaxBytes, kMaxDepth);
+  if (!tree.ok()) return tree.status();
+  const Json& json = tree->root();
+  std::string family = FamilyOf(json);
+  // Without its window Mistral's form is LLaMA's.
+  if (family == "mistral" && config.sliding_window == 0) family = "llama";
+  GgufModelKeys keys;
+  keys.architecture = family == "mistral" || family == "eta" ? "llama" : family;
+  const std::string prefix = keys.architecture + ".";
+
+  head.Set("general.architecture", keys.architecture);
+  head.Set(prefix + "block_count", Size(config.num_layers));
+  head.Set(prefix + "context_length", Size(json.value("max_position_embeddings", int64_t{0})));
+  head.Set(prefix + "embedding_length", Size(config.model_dim));
+  head.Set(prefix + "feed_forward_length", Size(config.ffn_dim));
+  head.Set(prefix + "vocab_size", Size(config.vocab_size));
+  head.Set(prefix + "attention.head_count", Size(config.num_query_heads));
+  head.Set(prefix + "attention.head_count_kv", Size(config.num_kv_heads));
+  head.Set(prefix + "attention.key_length", Size(config.head_dim));
+  head.Set(prefix + "attention.value_length", Size(config.head_dim));
+  head.Set(prefix + "attention.layer_norm_rms_epsilon", config.norm_eps);
+  if (config.sliding_window > 0) {
+    if (family != "mistral") {
+      return UnsupportedConfig("sliding_window", "of this family has no place in a GGUF file");
+    }
+    head.Set(prefix + "attention.sliding_window", Size(config.sliding_window));
+  }
+  RETURN_IF_ERROR(SetRopeKeys(json, config, prefix, head, keys));
+  SetEtaKeys(family, config, head);
+  return keys;
+}
+
+}  // namespace eta
