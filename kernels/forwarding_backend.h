@@ -56,6 +56,7 @@ class ForwardingBackend : public Backend {
     backend_->PredictThresholds(params);
   }
   void SelectBlocks(const SelectBlocksParams& params) override { backend_->SelectBlocks(params); }
+  void ListBlocks(const ListBlocksParams& params) override { backend_->ListBlocks(params); }
   void DecodeAttention(const AttentionParams& params) override {
     backend_->DecodeAttention(params);
   }

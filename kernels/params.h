@@ -220,6 +220,20 @@ struct SelectBlocksParams {
   bool operator==(const SelectBlocksParams&) const = default;
 };
 
+// What SelectBlocks does, of blocks that the host chose: for every decode row it packs the masks
+// into lists and counts. Nothing is pinned or rescued beyond them. For evaluation.
+struct ListBlocksParams {
+  TensorView q;           // [R, HQ * d]
+  const uint32_t* heads;  // host; [R, HKV, selection.capacity], bit g = head g of the group admits
+                          // the full block of this ordinal
+  int32_t num_query_heads;
+  KvGeometry geometry;
+  BlockSelection selection;
+  AttentionCounts counts;
+
+  bool operator==(const ListBlocksParams&) const = default;
+};
+
 // DecodeAttention: steps 6 and 7 of eta-semantics.md, "Selection", for decode rows, and "Confirmed
 // reads".
 // PrefillAttention: dense causal gated attention for prefill rows. Each op leaves rows of the other

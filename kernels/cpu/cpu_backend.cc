@@ -12,6 +12,7 @@
 #include "kernels/cpu/targets.h"
 #include "kernels/cpu/workers.h"
 #include "kernels/failpoint.h"
+#include "kernels/list_blocks.h"
 #include "kernels/usable_cpus.h"
 
 namespace eta::cpu {
@@ -133,6 +134,7 @@ class CpuBackend final : public Backend {
   void SelectBlocks(const SelectBlocksParams& params) override {
     cpu::SelectBlocks(context_, params);
   }
+  void ListBlocks(const ListBlocksParams& params) override { eta::ListBlocks(batch_, params); }
   void DecodeAttention(const AttentionParams& params) override {
     cpu::DecodeAttention(context_, params);
   }

@@ -245,23 +245,37 @@ class CudaBackend final : public Backend {
   void SelectBlocks(const SelectBlocksParams& params) override {
     if (!ok()) return;
     SetBlockSize(params.geometry.block_size);
-    const auto rows = static_cast<size_t>(params.q.rows);
-    const auto query_heads = static_cast<size_t>(params.num_query_heads);
-    const auto kv_heads = static_cast<size_t>(params.geometry.num_kv_heads);
     const int64_t head_z = AddProfiles(&StepProfile::head_z, params.layer, params.num_query_heads);
     if (!ok()) return;
+    const CountsTarget counts = AddCounts(params);
     SelectBlocksOp op = {params,
                          step_.relative,
                          head_z,
-                         results_.Add(rows * query_heads * sizeof(int32_t)),
-                         results_.Add(rows * kv_heads * sizeof(int32_t)),
-                         step_.confirms ? results_.Add(rows * kv_heads * sizeof(int32_t)) : -1};
+                         counts.tokens_attended,
+                         counts.tokens_read,
+                         step_.confirms ? counts.values_read : -1};
     op.params.layer = 0;
     op.params.counts = {};
     Add(op);
-    targets_.push_back(CountsTarget{
-        op.tokens_attended, op.tokens_read, op.values_read < 0 ? op.tokens_read : op.values_read,
-        params.num_query_heads, params.geometry.num_kv_heads, params.counts});
+    targets_.push_back(counts);
+  }
+
+  void ListBlocks(const ListBlocksParams& params) override {
+    if (step_.decode_rows.empty()) return;
+    const auto rows = std::min<int64_t>(step_.num_rows, params.selection.rows);
+    const auto bytes =
+        static_cast<size_t>(rows * params.geometry.num_kv_heads * params.selection.capacity) *
+        sizeof(uint32_t);
+    const int64_t heads = AddPiece(bytes);
+    if (!ok()) return;
+    std::memcpy(uploads_.HostAt(heads), params.heads, bytes);
+    const CountsTarget counts = AddCounts(params);
+    ListBlocksOp op = {params, heads, counts.tokens_attended, counts.tokens_read,
+                       step_.confirms ? counts.values_read : -1};
+    op.params.heads = nullptr;
+    op.params.counts = {};
+    Add(op);
+    targets_.push_back(counts);
   }
 
   // Launches cost time in every layer, so an op that would find no row of its kind is left out.
@@ -343,6 +357,20 @@ class CudaBackend final : public Backend {
     if (!launches_) graphs_.Follow(program_);
   }
   int64_t AddPiece(size_t bytes) { return ok() ? uploads_.AddPiece(bytes) : 0; }
+
+  // Adds results for the counts of SelectBlocks or ListBlocks. Values read are the tokens read
+  // where no row has confirmed reads.
+  template <typename T>
+  CountsTarget AddCounts(const T& params) {
+    const auto rows = static_cast<size_t>(params.q.rows);
+    const auto query_heads = static_cast<size_t>(params.num_query_heads);
+    const auto kv_heads = static_cast<size_t>(params.geometry.num_kv_heads);
+    const int64_t attended = results_.Add(rows * query_heads * sizeof(int32_t));
+    const int64_t read = results_.Add(rows * kv_heads * sizeof(int32_t));
+    const int64_t values = step_.confirms ? results_.Add(rows * kv_heads * sizeof(int32_t)) : read;
+    return {attended,     read, values, params.num_query_heads, params.geometry.num_kv_heads,
+            params.counts};
+  }
 
   // Adds a piece [profiles of the step, heads] with the rows of their tables for `layer`. Returns 0
   // if no profile has such a table. It is copied in every step, so a profile may go when its last

@@ -60,16 +60,17 @@ class Launcher {
   void operator()(const AppendKvParams& params) { AppendKv(For(params.k), params); }
   void operator()(const ThresholdOp& op) { PredictThresholds(ForThresholds(op), op.params); }
   void operator()(const SelectBlocksOp& op) {
-    counts_ = {reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_attended)),
-               reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.tokens_read)),
-               op.values_read < 0
-                   ? nullptr
-                   : reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.values_read))};
+    counts_ = CountsOf(op);
     Context& context = For(op.params.q);
     context.step.head_z = op.head_z != 0
                               ? reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.head_z))
                               : nullptr;
     SelectBlocks(context, op.params, counts_, op.relative);
+  }
+  void operator()(const ListBlocksOp& op) {
+    counts_ = CountsOf(op);
+    ListBlocks(For(op.params.q), op.params,
+               reinterpret_cast<const uint32_t*>(machine_.uploads.DeviceAt(op.heads)), counts_);
   }
   void operator()(const DecodeAttentionOp& op) {
     Context& context = For(op.params.q);
@@ -111,6 +112,16 @@ class Launcher {
       return false;
     }
     return AppendDecodeRows(ForThresholds(*thresholds), *rope, *append, thresholds->params);
+  }
+
+  // Of SelectBlocksOp and ListBlocksOp.
+  template <typename T>
+  DeviceCounts CountsOf(const T& op) const {
+    const auto at = [&](int64_t offset) {
+      return reinterpret_cast<int32_t*>(machine_.results.DeviceAt(offset));
+    };
+    return {at(op.tokens_attended), at(op.tokens_read),
+            op.values_read < 0 ? nullptr : at(op.values_read)};
   }
 
   Context& ForThresholds(const ThresholdOp& op) {

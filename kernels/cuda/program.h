@@ -62,6 +62,15 @@ struct SelectBlocksOp {
   bool operator==(const SelectBlocksOp&) const = default;
 };
 
+struct ListBlocksOp {
+  ListBlocksParams params;  // without heads and counts
+  int64_t heads;            // Uploads: uint32 [R, HKV, capacity]
+  int64_t tokens_attended;  // Results, as of SelectBlocksOp
+  int64_t tokens_read;
+  int64_t values_read;
+  bool operator==(const ListBlocksOp&) const = default;
+};
+
 struct DecodeAttentionOp {
   AttentionParams params;  // without values_read
   bool confirms;           // a decode row has confirmed reads
@@ -102,8 +111,8 @@ struct SampleOp {
 
 using Op =
     std::variant<EmbedOp, RmsNormOp, MatMulOp, AddBiasParams, NormHeadsParams, RopeParams,
-                 AppendKvParams, ThresholdOp, SelectBlocksOp, DecodeAttentionOp, PrefillAttentionOp,
-                 RecallOp, ShadowOp, CalibrationOp, SwiGluParams, SampleOp>;
+                 AppendKvParams, ThresholdOp, SelectBlocksOp, ListBlocksOp, DecodeAttentionOp,
+                 PrefillAttentionOp, RecallOp, ShadowOp, CalibrationOp, SwiGluParams, SampleOp>;
 
 // The parts of the device that launching needs.
 struct Machine {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/checks.h"
+#include "kernels/list_blocks.h"
 #include "kernels/reference/ops.h"
 
 namespace eta::reference {
@@ -123,6 +124,7 @@ class ReferenceBackend final : public Backend {
   void SelectBlocks(const SelectBlocksParams& params) override {
     reference::SelectBlocks(batch_, params);
   }
+  void ListBlocks(const ListBlocksParams& params) override { eta::ListBlocks(batch_, params); }
   void DecodeAttention(const AttentionParams& params) override {
     reference::DecodeAttention(batch_, params);
   }

@@ -64,6 +64,9 @@ bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvPa
 // `relative`: there may be rows with relative thresholds.
 void SelectBlocks(Context& context, const SelectBlocksParams& params, const DeviceCounts& counts,
                   bool relative);  // block_select.cu
+// `heads`: device, [R, HKV, selection.capacity], there before the step's first kernel.
+void ListBlocks(Context& context, const ListBlocksParams& params, const uint32_t* heads,
+                const DeviceCounts& counts);  // block_select.cu
 // Takes from the lists of rows with confirmed reads the heads that do not keep a block, and counts
 // the values that are read.
 void ConfirmReads(Context& context, const AttentionParams& params,

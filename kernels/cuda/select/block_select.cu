@@ -82,15 +82,42 @@ void Screen(Context& context, const SelectBlocksParams& params, unsigned long lo
   }
 }
 
+// [rows, HQ], cleared; null if the device has no memory.
+unsigned long long* BestBounds(Context& context, int32_t num_query_heads) {
+  const auto cells = static_cast<size_t>(context.step.num_rows) * num_query_heads;
+  return reinterpret_cast<unsigned long long*>(
+      context.scratch.Get(Scratch::Use::kRescue, cells * sizeof(uint64_t)));
+}
+
+// What packing takes of either op; masks and masses are left to it.
+template <typename Params>
+PackArgs PackingOf(const Context& context, const Params& params, const DeviceCounts& counts,
+                   unsigned long long* best, uint32_t* pool_blocks) {
+  return {.step = context.step,
+          .selection = params.selection,
+          .masks = nullptr,
+          .pool_blocks = pool_blocks,
+          .best = best,
+          .tokens_attended = counts.tokens_attended,
+          .tokens_read = counts.tokens_read,
+          .values_read = counts.values_read,
+          .num_query_heads = params.num_query_heads,
+          .num_kv_heads = params.geometry.num_kv_heads,
+          .block_size = params.geometry.block_size,
+          .mass = {.tile = KvTile(params.geometry)}};
+}
+
+LaunchShape PackShape(const Context& context, const KvGeometry& geometry) {
+  const int64_t lists = int64_t{context.step.num_rows} * geometry.num_kv_heads;
+  return {.grid = dim3(static_cast<unsigned>(lists)), .block = dim3(kPackThreads)};
+}
+
 }  // namespace
 
 void SelectBlocks(Context& context, const SelectBlocksParams& params, const DeviceCounts& counts,
                   bool relative) {
   const KvGeometry& geometry = params.geometry;
-  const int64_t rows = context.step.num_rows;
-  auto* best = reinterpret_cast<unsigned long long*>(
-      context.scratch.Get(Scratch::Use::kRescue,
-                          static_cast<size_t>(rows * params.num_query_heads) * sizeof(uint64_t)));
+  unsigned long long* best = BestBounds(context, params.num_query_heads);
   if (best == nullptr) return;
   MassScratch masses = {};
   if (relative) {
@@ -100,31 +127,32 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
   Screen(context, params, best, masses);
   uint32_t* pool_blocks = PoolBlocks(context, geometry.num_kv_heads, params.selection);
   if (pool_blocks == nullptr) return;
-  const int32_t group = params.num_query_heads / geometry.num_kv_heads;
-  const PackArgs pack = {
-      context.step,
-      params.selection,
-      pool_blocks,
-      best,
-      counts.tokens_attended,
-      counts.tokens_read,
-      counts.values_read,
-      params.num_query_heads,
-      geometry.num_kv_heads,
-      geometry.block_size,
-      {params.q.data, params.q.stride, params.thresholds.data, params.thresholds.stride,
-       params.kv.tiles, KvTile(geometry), params.softmax_scale, masses}};
-  LaunchShape shape = {.grid = dim3(static_cast<unsigned>(rows * geometry.num_kv_heads)),
-                       .block = dim3(kPackThreads)};
+  PackArgs pack = PackingOf(context, params, counts, best, pool_blocks);
+  pack.masks = params.selection.heads;
+  pack.mass = {params.q.data,   params.q.stride,  params.thresholds.data, params.thresholds.stride,
+               params.kv.tiles, KvTile(geometry), params.softmax_scale,   masses};
+  LaunchShape shape = PackShape(context, geometry);
   if (!relative) {
     Launch(context.device, "pack blocks", shape, PackKernel<float, false>, pack);
     return;
   }
+  const int32_t group = params.num_query_heads / geometry.num_kv_heads;
   const int32_t padded_group = (group + kHeadsAtOnce - 1) / kHeadsAtOnce * kHeadsAtOnce;
   shape.shared_bytes = static_cast<size_t>(padded_group * geometry.head_dim) * sizeof(float);
   WithCacheType(geometry.dtype, [&](auto element) {
     Launch(context.device, "pack blocks", shape, PackKernel<decltype(element), true>, pack);
   });
+}
+
+void ListBlocks(Context& context, const ListBlocksParams& params, const uint32_t* heads,
+                const DeviceCounts& counts) {
+  unsigned long long* best = BestBounds(context, params.num_query_heads);
+  uint32_t* pool_blocks = PoolBlocks(context, params.geometry.num_kv_heads, params.selection);
+  if (best == nullptr || pool_blocks == nullptr) return;
+  PackArgs pack = PackingOf(context, params, counts, best, pool_blocks);
+  pack.masks = heads;
+  Launch(context.device, "pack chosen blocks", PackShape(context, params.geometry),
+         PackKernel<float, false, true>, pack);
 }
 
 }  // namespace eta::cuda

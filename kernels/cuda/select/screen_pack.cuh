@@ -22,6 +22,8 @@ inline constexpr int kPackPerThread = 4;
 struct PackArgs {
   StepView step;
   BlockSelection selection;
+  const uint32_t* masks;  // [rows, HKV, capacity] heads by block: selection.heads, as screening
+                          // left it, or what the host chose
   uint32_t* pool_blocks;  // [rows, HKV, capacity]: the pool's blocks of selection.blocks
   unsigned long long* best;
   int32_t* tokens_attended;
@@ -58,8 +60,8 @@ __device__ __forceinline__ void CountHeads(const uint32_t (&masks)[kPackPerThrea
 // Steps 3 to 5 of the selection, and the counts. One CTA per (row, KV head) packs the masks into a
 // list, in place. What it reads before WaitForPrevious() was there before the step's first kernel,
 // or before screening. With kRelative there may be rows with relative thresholds; T is the type of
-// the cache.
-template <typename T, bool kRelative>
+// the cache. With kChosen the masks are the host's choice, and nothing is pinned or rescued.
+template <typename T, bool kRelative, bool kChosen = false>
 __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant__ PackArgs args) {
   __shared__ uint32_t admitted_early;  // heads that admit one of the first rescue_chunk blocks
   __shared__ int32_t head_blocks[kMaxGroup];
@@ -71,9 +73,9 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
   const volatile StepRow& row = args.step.rows[row_index];
   const RowRole role = row.role;
   const int32_t num_tokens = row.position + 1;
-  const int32_t sink_blocks = row.sink_blocks;
-  const int32_t pinned_blocks = row.pinned_blocks;
-  const int32_t rescue_chunk = row.rescue_chunk;
+  const int32_t sink_blocks = kChosen ? 0 : row.sink_blocks;
+  const int32_t pinned_blocks = kChosen ? 0 : row.pinned_blocks;
+  const int32_t rescue_chunk = kChosen ? 0 : row.rescue_chunk;
   const bool shared_reads = row.shared_reads != 0;
   const bool admit_all = row.admit_all != 0;
   const int32_t* table = args.step.tables + row.table_begin;
@@ -118,6 +120,7 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
     return;
   }
 
+  const uint32_t* admitted = args.masks + list * args.selection.capacity;
   uint32_t* heads = args.selection.heads + list * args.selection.capacity;
   uint32_t* blocks = args.selection.blocks + list * args.selection.capacity;
   const uint32_t all = group == 32 ? 0xffffffffu : (1u << group) - 1;
@@ -131,7 +134,7 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
 #pragma unroll
     for (int32_t i = 0; i < kPackPerThread; ++i) {
       const int32_t block = first + 32 * i;
-      masks[i] = relative || always.Has(block) ? 0 : heads[block];
+      masks[i] = relative || always.Has(block) ? 0 : admitted[block];
       places[i] = block < num_full ? table[block] : 0;
     }
     if constexpr (kRelative) {
@@ -164,7 +167,7 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
       if constexpr (kRelative) {
         if (relative) AdmitByMass(args.mass.masses, masses, mass, always, block, 1, of_block);
       }
-      if (!relative) of_block[0] = heads[block];
+      if (!relative) of_block[0] = admitted[block];
     }
     early |= of_block[0];
   }

@@ -256,6 +256,12 @@ AttentionResult AttentionStep::Run(int times) {
                                          .beta = case_.beta,
                                          .bins = case_.bins,
                                          .cells = cells};
+  std::vector<uint32_t> chosen(lists * static_cast<size_t>(capacity));
+  for (size_t list = 0; list < chosen_.size(); ++list) {
+    for (const auto& [block, mask] : chosen_[list]) {
+      chosen[list * static_cast<size_t>(capacity) + block] = mask;
+    }
+  }
   int32_t row = 0;
   for (const SequenceRows& sequence : sequences) {
     for (int32_t i = 0; i < sequence.num_rows; ++i, ++row) {
@@ -271,7 +277,12 @@ AttentionResult AttentionStep::Run(int times) {
     result.above_admitted.assign(static_cast<size_t>(heads), 0);
     device_->Plan({tokens, sequences});
     device_->PredictThresholds(prediction);
-    device_->SelectBlocks(select);
+    if (chosen_.empty()) {
+      device_->SelectBlocks(select);
+    } else {
+      device_->ListBlocks(
+          {select.q, chosen.data(), heads, case_.geometry, selection, select.counts});
+    }
     device_->DecodeAttention(attention);
     device_->PrefillAttention(attention);
     device_->CountRecall({attention, result.above.data(), result.above_admitted.data()});

@@ -81,8 +81,13 @@ class AttentionStep {
   // The record of full block `ordinal` of a sequence.
   BlockRecord Record(size_t sequence, int32_t ordinal, int32_t kv_head);
 
-  // Runs PredictThresholds, SelectBlocks, DecodeAttention, PrefillAttention, CountRecall,
-  // MeasureShadow over every other decode row and, if a sequence calibrates, CollectCalibration.
+  // From now on the blocks of decode rows are these, [R * HKV], in the place of SelectBlocks'
+  // choice.
+  void Choose(std::vector<std::vector<SelectedBlock>> blocks) { chosen_ = std::move(blocks); }
+
+  // Runs PredictThresholds, SelectBlocks or ListBlocks, DecodeAttention, PrefillAttention,
+  // CountRecall, MeasureShadow over every other decode row and, if a sequence calibrates,
+  // CollectCalibration.
   // Runs them `times` times in the same memory, MeasureShadow in the first one alone, and returns
   // the last results.
   AttentionResult Run(int times = 1);
@@ -93,6 +98,7 @@ class AttentionStep {
   Device& device_;
   const AttentionCase& case_;
   std::vector<std::vector<int32_t>> block_tables_;
+  std::vector<std::vector<SelectedBlock>> chosen_;
   KvLayerView kv_;
 };
 

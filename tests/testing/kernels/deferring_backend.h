@@ -71,6 +71,9 @@ class DeferringBackend final : public ForwardingBackend {
   void SelectBlocks(const SelectBlocksParams& params) override {
     Note([this, params] { ForwardingBackend::SelectBlocks(params); });
   }
+  void ListBlocks(const ListBlocksParams& params) override {
+    Note([this, params] { ForwardingBackend::ListBlocks(params); });
+  }
   void DecodeAttention(const AttentionParams& params) override {
     Note([this, params] { ForwardingBackend::DecodeAttention(params); });
   }

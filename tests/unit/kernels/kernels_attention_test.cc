@@ -159,6 +159,64 @@ TEST_P(RaggedStep, MatchesTheReference) {
   EXPECT_EQ(CellDifferences(attention_case, got.cells, want.cells), "");
 }
 
+// Blocks and heads at random, in lists that may be empty.
+std::vector<std::vector<SelectedBlock>> RandomLists(const AttentionCase& attention_case) {
+  Random random(attention_case.seed + 99);
+  std::vector<std::vector<SelectedBlock>> lists;
+  for (const SequenceCase& sequence : attention_case.sequences) {
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      const int32_t full = (sequence.position + i + 1) / attention_case.geometry.block_size;
+      for (int32_t h = 0; h < attention_case.geometry.num_kv_heads; ++h) {
+        std::vector<SelectedBlock>& list = lists.emplace_back();
+        for (int32_t j = 0; j < full; ++j) {
+          const int64_t mask = Uniform(random, 0, (int64_t{1} << attention_case.group()) - 1);
+          if (mask != 0 && Uniform(random, 0, 2) > 0) {
+            list.emplace_back(static_cast<uint32_t>(j), static_cast<uint32_t>(mask));
+          }
+        }
+      }
+    }
+  }
+  return lists;
+}
+
+TEST_P(RaggedStep, ReadsWhatTheHostChose) {
+  AttentionCase attention_case = Case();
+  for (SequenceCase& sequence : attention_case.sequences) sequence.attention.confirm = false;
+  SCOPED_TRACE(attention_case.Describe());
+  Device judge({"reference"});
+  Device device(backend());
+  AttentionStep wanted(judge, attention_case);
+  AttentionStep step(device, attention_case);
+  const auto lists = RandomLists(attention_case);
+  wanted.Choose(lists);
+  step.Choose(lists);
+  const AttentionResult want = wanted.Run();
+  const AttentionResult got = step.Run(/*times=*/3);  // a backend with graphs replays the third
+  EXPECT_EQ(got.selection, want.selection);
+  EXPECT_EQ(got.tokens_attended, want.tokens_attended);
+  EXPECT_EQ(got.tokens_read, want.tokens_read);
+  EXPECT_EQ(got.values_read, want.values_read);
+  size_t list = 0;
+  for (const SequenceCase& sequence : attention_case.sequences) {
+    for (int32_t i = 0; i < sequence.num_rows * attention_case.geometry.num_kv_heads; ++i, ++list) {
+      if (sequence.kind == RowKind::kPrefill || sequence.attention.admit_all) continue;
+      ASSERT_EQ(want.selection[list].size(), lists[list].size());
+      for (size_t n = 0; n < lists[list].size(); ++n) {
+        EXPECT_EQ(want.selection[list][n].first, lists[list][n].first);
+      }
+    }
+  }
+  const int32_t d = attention_case.geometry.head_dim;
+  for (int64_t r = 0; r < want.out.rows; ++r) {
+    for (int64_t at = 0; at < want.out.cols; at += d) {
+      EXPECT_LT(RelativeError(got.out.row(r) + at, want.out.row(r) + at, d),
+                OutputTolerance(attention_case.geometry, device.activation_dtype()))
+          << "row " << r << ", head " << at / d;
+    }
+  }
+}
+
 TEST_P(RaggedStep, ARowDoesNotFeelItsBatch) {
   const AttentionCase attention_case = Case();
   SCOPED_TRACE(attention_case.Describe());
