@@ -12,61 +12,11 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "nlohmann/json.hpp"
 
 namespace eta {
 namespace {
 
-constexpr size_t kMostChoices = 16;
 constexpr size_t kMostQuestions = 1 << 16;
-
-struct QuestionText {
-  std::string prompt;
-  std::vector<std::string> choices;
-  int32_t answer = 0;
-};
-
-std::optional<QuestionText> ParseQuestion(const std::string& line) {
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("prompt") || !json["prompt"].is_string() ||
-      !json.contains("choices") || !json["choices"].is_array() || !json.contains("answer") ||
-      !json["answer"].is_number_unsigned()) {
-    return std::nullopt;
-  }
-  QuestionText question = {.prompt = json["prompt"].get<std::string>(), .choices = {}};
-  for (const nlohmann::json& choice : json["choices"]) {
-    if (!choice.is_string()) return std::nullopt;
-    question.choices.push_back(choice.get<std::string>());
-  }
-  const auto answer = json["answer"].get<uint64_t>();
-  if (question.choices.size() < 2 || question.choices.size() > kMostChoices ||
-      answer >= question.choices.size()) {
-    return std::nullopt;
-  }
-  question.answer = static_cast<int32_t>(answer);
-  return question;
-}
-
-absl::StatusOr<Question> Tokenize(const QuestionText& text, const Tokenizer& tokenizer) {
-  auto prompt = tokenizer.Encode(text.prompt, /*add_bos=*/true);
-  if (!prompt.ok()) return prompt.status();
-  Question question = {.prompt = *std::move(prompt), .choices = {}, .answer = text.answer};
-  size_t shared = question.prompt.size();
-  std::vector<std::vector<int32_t>> wholes;
-  for (const std::string& choice : text.choices) {
-    auto whole = tokenizer.Encode(absl::StrCat(text.prompt, choice), /*add_bos=*/true);
-    if (!whole.ok()) return whole.status();
-    // Where a choice changes the prompt's last tokens, they are judged with it.
-    const auto [part, ignored] = std::ranges::mismatch(*whole, question.prompt);
-    shared = std::min(shared, static_cast<size_t>(part - whole->begin()));
-    wholes.push_back(*std::move(whole));
-  }
-  question.prompt.resize(shared);
-  for (const std::vector<int32_t>& whole : wholes) {
-    question.choices.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(shared), whole.end());
-  }
-  return question;
-}
 
 // One way of attending over questions.
 class ChoiceRun {
@@ -182,7 +132,7 @@ absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
   if (texts.empty()) return InvalidField("text", "the file has no questions");
   std::vector<Question> questions;
   for (const QuestionText& text : KeepSpread(std::move(texts), count)) {
-    absl::StatusOr<Question> question = Tokenize(text, tokenizer);
+    absl::StatusOr<Question> question = TokenizeChoices(text, tokenizer);
     if (!question.ok()) return question.status();
     questions.push_back(*std::move(question));
   }

@@ -9,19 +9,14 @@
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/runtime/runner_pool.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
+#include "calibration/evaluation/tables/comparisons/question_line.h"
 
 namespace eta {
 
 class Tokenizer;
 
-struct Question {
-  std::vector<int32_t> prompt;                // begins with the begin-of-text token
-  std::vector<std::vector<int32_t>> choices;  // in tokens; each continues the prompt
-  int32_t answer = 0;
-};
-
-// Reads up to `count` questions, evenly spaced over the file, a .jsonl or .jsonl.xz: `prompt`,
-// `choices` (2 to 16 texts) and `answer`, the index of one. InvalidArgument, naming the line.
+// Reads up to `count` questions, evenly spaced over the file, a .jsonl or .jsonl.xz of lines as in
+// question_line.h. InvalidArgument, naming the line.
 absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
                                                     const Tokenizer& tokenizer, int32_t count);
 
