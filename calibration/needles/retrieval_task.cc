@@ -9,8 +9,8 @@
 namespace eta {
 namespace {
 
-constexpr int kMostValues = 4;
 constexpr int kMostQuestions = 4;
+constexpr int kVariableLetters = 3;
 
 // From `low` to `high`.
 int Between(int low, int high, Draws& draws) {
@@ -48,33 +48,46 @@ RetrievalTask Keys(int count, Draws& draws) {
   return task;
 }
 
-RetrievalTask Values(int count, Draws& draws) {
-  RetrievalTask task;
+RetrievalTask Values(Draws& draws) {
   const std::string name = NeedleName(draws.Below(kNeedleNames));
-  std::string answer;
-  for (int i = 0; i < count; ++i) {
-    const std::string number = NeedleNumber(draws.Below(kNeedleNumbers));
-    task.sentences.push_back(NeedleSentence({name, number}));
-    absl::StrAppend(&answer, i == 0 ? "" : (i + 1 < count ? ", " : " and "), number);
+  const std::string first = NeedleNumber(draws.Below(kNeedleNumbers));
+  const std::string second = NeedleNumber(draws.Below(kNeedleNumbers));
+  return {.sentences = {absl::StrCat(" The first magic number for ", name, " is: ", first, "."),
+                        absl::StrCat(" The second magic number for ", name, " is: ", second, ".")},
+          .questions = {{absl::StrCat(" What are the first and second magic numbers for ", name,
+                                      " mentioned in the text? They are:"),
+                         absl::StrCat(first, " and ", second)}}};
+}
+
+std::string DrawVariable(Draws& draws) {
+  std::string name = "VAR ";
+  for (int i = 0; i < kVariableLetters; ++i) name += static_cast<char>('A' + draws.Below(26));
+  return name;
+}
+
+// Different ones.
+std::vector<std::string> DrawVariables(size_t count, Draws& draws) {
+  std::vector<std::string> names;
+  while (names.size() < count) {
+    std::string name = DrawVariable(draws);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   }
-  task.questions.push_back(
-      {absl::StrCat("\nWhat are all the special magic numbers for ", name,
-                    " mentioned in the text? The special magic numbers for ", name, " are:"),
-       answer});
-  return task;
+  return names;
 }
 
 RetrievalTask Hops(Draws& draws) {
   RetrievalTask task;
-  const std::vector<NamedNumber> needles = DrawNeedles(4, draws);
+  const std::vector<std::string> names = DrawVariables(4, draws);
   for (size_t pair = 0; pair < 4; pair += 2) {
-    task.sentences.push_back(NeedleSentence(needles[pair]));
-    task.sentences.push_back(absl::StrCat(" The special magic number for ", needles[pair + 1].name,
-                                          " is the same as the one for ", needles[pair].name, "."));
+    const std::string value = absl::StrCat(10'000 + draws.Below(90'000));
+    task.sentences.push_back(absl::StrCat(" ", names[pair], " = ", value, "."));
+    task.sentences.push_back(absl::StrCat(" ", names[pair + 1], " = ", names[pair], "."));
+    task.questions.push_back(
+        {absl::StrCat(" What is the value of ", names[pair + 1], "? ", names[pair + 1], " ="),
+         absl::StrCat(names[pair], " = ", value)});
   }
   Shuffle(task.sentences, draws);
-  const auto asked = static_cast<size_t>(2 * draws.Below(2));
-  task.questions.push_back({NeedleQuestion(needles[asked + 1].name), needles[asked].number});
+  task.questions.erase(task.questions.begin() + static_cast<std::ptrdiff_t>(draws.Below(2)));
   return task;
 }
 
@@ -85,7 +98,7 @@ RetrievalTask MakeRetrievalTask(RetrievalKind kind, int most_keys, Draws& draws)
     case RetrievalKind::kMultiKey:
       return Keys(Between(2, most_keys, draws), draws);
     case RetrievalKind::kMultiValue:
-      return Values(Between(2, std::min(kMostValues, most_keys), draws), draws);
+      return Values(draws);
     case RetrievalKind::kTwoHop:
       return Hops(draws);
     case RetrievalKind::kSingle:

@@ -1,11 +1,11 @@
 // Synthetic retrieval tasks: sentences that name numbers, in a text, and questions for them at its
-// end. `eta-train` trains on these forms. eta-27m knows the first two; its card tells of other
-// wordings of the last two.
+// end. `eta-train` trains on these forms, and the embedded eta-27m was trained on their wordings.
 //
 //   single       one number, asked for
 //   multi-key    several names with a number each; some of them are asked for
-//   multi-value  one name with several numbers, all asked for, in the order of the text
-//   two-hop      a name whose number is said to be another name's; two such pairs, one is asked for
+//   multi-value  one name with a first and a second number, both asked for
+//   two-hop      a variable that is set to another one, which has a number, as RULER tracks them;
+//                two such pairs, one is asked for: the other variable and its number
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,7 @@ struct RetrievalTask {
   std::vector<RetrievalQuestion> questions;
 };
 
-// Draws names and numbers, and for kinds with several numbers how many. `most_keys`, at least 2: of
-// sentences.
+// Draws names and numbers. `most_keys`, at least 2: of the sentences of multi-key.
 RetrievalTask MakeRetrievalTask(RetrievalKind kind, int most_keys, Draws& draws);
 
 }  // namespace eta

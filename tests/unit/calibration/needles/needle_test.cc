@@ -9,11 +9,15 @@
 #include <string_view>
 #include <vector>
 
+#include "calibration/needles/retrieval_task.h"
+
 namespace eta::testing {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
+using ::testing::MatchesRegex;
 
 absl::StatusOr<std::vector<int32_t>> Bytes(std::string_view text) {
   return std::vector<int32_t>(text.begin(), text.end());
@@ -72,6 +76,42 @@ TEST(NeedleWindow, HasNeedlesAtTheirPlacesAndTheQuestionLast) {
                                           {.place = 4, .needle = &second}};
   EXPECT_THAT(MakeNeedleWindow(text, ends, first, /*bos_id=*/-1).tokens,
               ElementsAre(11, 12, 1, 2, 3, 4, 21, 13, 14, 15));
+}
+
+// The wordings that eta-27m was trained on.
+TEST(RetrievalTask, SaysAndAsksWhatTheModelKnows) {
+  for (uint64_t number = 0; number < 8; ++number) {
+    Draws draws(1, DrawPurpose::kRetrievalTrial, number);
+    const RetrievalTask values = MakeRetrievalTask(RetrievalKind::kMultiValue, 4, draws);
+    ASSERT_EQ(values.sentences.size(), 2u);
+    EXPECT_THAT(
+        values.sentences[0],
+        MatchesRegex(" The first magic number for [a-z]+ [a-z]+ is: [0-9][0-9][0-9][0-9]+."));
+    EXPECT_THAT(
+        values.sentences[1],
+        MatchesRegex(" The second magic number for [a-z]+ [a-z]+ is: [0-9][0-9][0-9][0-9]+."));
+    const auto number_of = [&](size_t i) {
+      const std::string& sentence = values.sentences[i];
+      const size_t at = sentence.find(": ") + 2;
+      return sentence.substr(at, sentence.size() - at - 1);
+    };
+    ASSERT_EQ(values.questions.size(), 1u);
+    EXPECT_THAT(values.questions[0].question,
+                MatchesRegex(" What are the first and second magic numbers for [a-z]+ [a-z]+ "
+                             "mentioned in the text[?] They are:"));
+    EXPECT_EQ(values.questions[0].answer, number_of(0) + " and " + number_of(1));
+
+    const RetrievalTask hops = MakeRetrievalTask(RetrievalKind::kTwoHop, 4, draws);
+    EXPECT_EQ(hops.sentences.size(), 4u);
+    ASSERT_EQ(hops.questions.size(), 1u);
+    const RetrievalQuestion& asked = hops.questions[0];
+    EXPECT_THAT(asked.question, MatchesRegex(" What is the value of VAR [A-Z][A-Z][A-Z][?] "
+                                             "VAR [A-Z][A-Z][A-Z] ="));
+    const std::string variable = asked.question.substr(asked.question.find("? ") + 2, 7);
+    const std::string other = asked.answer.substr(0, 7);
+    EXPECT_THAT(hops.sentences, Contains(" " + variable + " = " + other + "."));
+    EXPECT_THAT(hops.sentences, Contains(" " + asked.answer + "."));
+  }
 }
 
 }  // namespace
