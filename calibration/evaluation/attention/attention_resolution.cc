@@ -64,13 +64,7 @@ absl::StatusOr<std::shared_ptr<const Rival>> MakeRival(const AttentionName& name
   if (name.kind == AttentionKind::kOracle && loaded.config().gate != Gate::kNone) {
     return InvalidField("attention", "must not be oracle: the model has a gate");
   }
-  std::shared_ptr<const Rival> rival = NamedRival(name, loaded.config().gate, loaded.config().beta);
-  const bool watched = rival || name.kind == AttentionKind::kConstants;
-  if (watched && !RivalBackend::Serves(loaded.backend())) {
-    return InvalidField("backend",
-                        "must be cpu or reference for rivals of the product's attention");
-  }
-  return rival;
+  return NamedRival(name, loaded.config().gate, loaded.config().beta);
 }
 
 // The cache of the model, of another block size or kind of index where that is set.

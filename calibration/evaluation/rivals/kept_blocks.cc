@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "calibration/evaluation/rivals/host_rows.h"
 #include "kernels/quantize.h"
 
 namespace eta {
@@ -33,8 +34,11 @@ void KeptLayer::Box(Block& block) const {
   }
 }
 
-void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, const Backend& backend,
+void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backend& backend,
                      const KeptParts& parts) {
+  if (!parts.records && !parts.keys && !parts.boxes) return;
+  // With this copy the records are there too.
+  const HostRows keys(backend, params.k, batch.num_rows());
   const int32_t b = geometry_.block_size;
   for (const SequenceRows& rows : batch.sequences) {
     for (const int32_t block : rows.block_table) {
@@ -48,7 +52,7 @@ void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, const
         Block& kept = blocks_[Index(block, h)];
         if (parts.keys || parts.boxes) {
           KeepKey(kept, position % b,
-                  params.k.row(rows.row_begin + i) + int64_t{h} * geometry_.head_dim);
+                  keys.row(rows.row_begin + i).data() + int64_t{h} * geometry_.head_dim);
         }
         if (fills && parts.boxes) Box(kept);
         if (fills && parts.records)

@@ -24,9 +24,8 @@ class KeptLayer {
  public:
   explicit KeptLayer(const KvGeometry& geometry) : geometry_(geometry) {}
 
-  // Copies the rows of a step, whose AppendKv `backend` has run. REQUIRES: a backend in host memory
-  // that does not defer.
-  void Keep(const BatchView& batch, const AppendKvParams& params, const Backend& backend,
+  // Copies the rows of a step from `backend`, which was called with this AppendKv before.
+  void Keep(const BatchView& batch, const AppendKvParams& params, Backend& backend,
             const KeptParts& parts);
 
   const KvGeometry& geometry() const { return geometry_; }

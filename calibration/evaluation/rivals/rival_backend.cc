@@ -6,23 +6,31 @@
 #include <utility>
 
 #include "calibration/evaluation/rivals/block_estimate.h"
+#include "calibration/evaluation/rivals/host_rows.h"
 
 namespace eta {
-namespace {
+struct RivalBackend::Selecting {
+  Selecting(const SelectBlocksParams& select, const KeptLayer& kept, Backend& backend,
+            int64_t num_rows)
+      : params(select),
+        layer(kept),
+        q(backend, select.q, num_rows),
+        thresholds(backend, select.thresholds, num_rows) {}
 
-std::span<const float> QueryOf(const SelectBlocksParams& params, int32_t row, int32_t head) {
-  const int32_t d = params.geometry.head_dim;
-  return {params.q.row(row) + int64_t{head} * d, static_cast<size_t>(d)};
-}
+  std::span<const float> Query(int32_t row, int32_t head) const {
+    const auto d = static_cast<size_t>(params.geometry.head_dim);
+    return q.row(row).subspan(static_cast<size_t>(head) * d, d);
+  }
+  int32_t group() const { return params.num_query_heads / params.geometry.num_kv_heads; }
 
-}  // namespace
+  const SelectBlocksParams& params;
+  const KeptLayer& layer;
+  HostRows q;           // [R, HQ * d]
+  HostRows thresholds;  // [R, HQ]
+};
 
 RivalBackend::RivalBackend(std::shared_ptr<Backend> backend, int num_threads)
     : ForwardingBackend(std::move(backend)), num_threads_(std::max(1, num_threads)) {}
-
-bool RivalBackend::Serves(const Backend& backend) {
-  return !backend.defers() && backend.name() != "cuda";
-}
 
 void RivalBackend::Use(std::shared_ptr<const Rival> rival) {
   rival_ = std::move(rival);
@@ -74,94 +82,81 @@ std::vector<RivalBackend::ChosenRow> RivalBackend::Rows(bool chosen) const {
   return rows;
 }
 
-RivalHead RivalBackend::HeadOf(const SelectBlocksParams& params, const ChosenRow& row,
-                               int32_t query_head, const RowBlocks& blocks) const {
+RivalHead RivalBackend::HeadOf(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
+                               const RowBlocks& blocks) const {
   const AttentionOptions& options = row.sequence.attention;
-  return {.layer = params.layer,
+  return {.layer = selecting.params.layer,
           .query_head = query_head,
-          .q = QueryOf(params, row.index, query_head),
-          .softmax_scale = params.softmax_scale,
-          .threshold = params.thresholds.row(row.index)[query_head] - options.offset,
+          .q = selecting.Query(row.index, query_head),
+          .softmax_scale = selecting.params.softmax_scale,
+          .threshold =
+              selecting.thresholds.row(row.index)[static_cast<size_t>(query_head)] - options.offset,
           .options = options,
           .blocks = blocks};
 }
 
-void RivalBackend::Choose(const SelectBlocksParams& params, const KeptLayer& layer,
-                          const ChosenRow& row, int32_t kv_head,
-                          std::vector<RivalMemory>* memories) const {
-  const int32_t b = params.geometry.block_size;
-  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+void RivalBackend::Choose(const Selecting& selecting, const ChosenRow& row, int32_t kv_head,
+                          std::vector<RivalMemory>* memories) {
+  const KvGeometry& geometry = selecting.params.geometry;
   const AttentionOptions& options = row.sequence.attention;
-  const int32_t full = row.num_keys / b;
-  const int32_t tail = row.num_keys - full * b;
-  const RowBlocks blocks = {layer, row.sequence.block_table, kv_head, row.num_keys};
-  std::vector<uint8_t> admitted(static_cast<size_t>(full));
-  std::vector<uint32_t> heads(static_cast<size_t>(full));
-  for (int32_t g = 0; g < group; ++g) {
-    const int32_t h = kv_head * group + g;
+  const int32_t full = row.num_keys / geometry.block_size;
+  const RowBlocks blocks = {selecting.layer, row.sequence.block_table, kv_head, row.num_keys};
+  const int64_t list = int64_t{row.index} * geometry.num_kv_heads + kv_head;
+  const std::span<uint32_t> heads = std::span(heads_).subspan(
+      static_cast<size_t>(list * selecting.params.selection.capacity), static_cast<size_t>(full));
+  std::ranges::fill(heads, 0u);
+  std::vector<uint8_t> admitted(heads.size());
+  for (int32_t g = 0; g < selecting.group(); ++g) {
+    const int32_t h = kv_head * selecting.group() + g;
     for (int32_t j = 0; j < full; ++j) {
       admitted[static_cast<size_t>(j)] = AlwaysRead(options, j, full) ? 1 : 0;
     }
-    const RivalHead head = HeadOf(params, row, h, blocks);
+    const RivalHead head = HeadOf(selecting, row, h, blocks);
     if (memories != nullptr) {
       rival_->AdmitAndRemember(head, admitted, (*memories)[static_cast<size_t>(h)]);
     } else {
       rival_->Admit(head, admitted);
     }
-    int32_t count = 0;
-    for (size_t j = 0; j < admitted.size(); ++j) {
-      if (admitted[j] == 0) continue;
-      heads[j] |= uint32_t{1} << g;
-      ++count;
-    }
-    params.counts.tokens_attended[int64_t{row.index} * params.num_query_heads + h] =
-        count * b + tail;
+    for (size_t j = 0; j < admitted.size(); ++j) heads[j] |= uint32_t{admitted[j] != 0} << g;
   }
-  const int64_t list = int64_t{row.index} * params.geometry.num_kv_heads + kv_head;
-  uint32_t* listed = params.selection.blocks + list * params.selection.capacity;
-  uint32_t* masks = params.selection.heads + list * params.selection.capacity;
-  const auto all = static_cast<uint32_t>((uint64_t{1} << group) - 1);
-  int32_t count = 0;
-  for (size_t j = 0; j < heads.size(); ++j) {
-    if (heads[j] == 0) continue;
-    listed[count] = static_cast<uint32_t>(j);
-    masks[count] = options.shared_reads ? all : heads[j];
-    ++count;
-  }
-  params.selection.counts[list] = count;
-  params.counts.tokens_read[list] = count * b + tail;
-  if (params.counts.values_read != nullptr) params.counts.values_read[list] = count * b + tail;
 }
 
-void RivalBackend::Watch(const SelectBlocksParams& params, const KeptLayer& layer,
-                         const ChosenRow& row, int32_t kv_head,
+void RivalBackend::Watch(const Selecting& selecting, const ChosenRow& row, int32_t kv_head,
                          std::vector<RivalMemory>& memories) const {
-  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
-  const RowBlocks blocks = {layer, row.sequence.block_table, kv_head, row.num_keys};
-  for (int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-    rival_->Watch(HeadOf(params, row, h, blocks), memories[static_cast<size_t>(h)]);
+  const RowBlocks blocks = {selecting.layer, row.sequence.block_table, kv_head, row.num_keys};
+  const int32_t first = kv_head * selecting.group();
+  for (int32_t h = first; h < first + selecting.group(); ++h) {
+    rival_->Watch(HeadOf(selecting, row, h, blocks), memories[static_cast<size_t>(h)]);
   }
 }
 
-void RivalBackend::SampleBounds(const SelectBlocksParams& params, const KeptLayer& layer) {
+void RivalBackend::SampleBounds(const Selecting& selecting) {
+  const SelectBlocksParams& params = selecting.params;
+  std::vector<ChosenRow> rows;
   for (const SequenceRows& sequence : batch_.sequences) {
     for (int32_t i = 0; i < sequence.num_rows; ++i) {
       const int32_t position = sequence.position + i;
       if (position < sample_from_ || position % sample_stride_ != 0) continue;
-      SampledBounds row = {.layer = params.layer, .num_keys = position + 1, .bounds = {}};
-      for (int32_t h = 0; h < params.num_query_heads; ++h) {
-        const int32_t kv_head = h / (params.num_query_heads / params.geometry.num_kv_heads);
-        const RowBlocks blocks = {layer, sequence.block_table, kv_head, row.num_keys};
-        std::vector<float>& bounds = row.bounds.emplace_back();
-        for (int32_t j = 0; j < blocks.num_full(); ++j) {
-          bounds.push_back(ScoreBound(params.geometry, blocks.record(j),
-                                      QueryOf(params, sequence.row_begin + i, h),
-                                      params.softmax_scale, sequence.attention.z));
-        }
-      }
-      sample_->push_back(std::move(row));
+      rows.push_back({sequence, sequence.row_begin + i, position + 1});
     }
   }
+  const size_t before = sample_->size();
+  sample_->resize(before + rows.size());
+  Spread(rows.size(), [&](size_t i) {
+    const ChosenRow& row = rows[i];
+    SampledBounds& sampled = (*sample_)[before + i];
+    sampled = {.layer = params.layer, .num_keys = row.num_keys, .bounds = {}};
+    for (int32_t h = 0; h < params.num_query_heads; ++h) {
+      const RowBlocks blocks = {selecting.layer, row.sequence.block_table, h / selecting.group(),
+                                row.num_keys};
+      std::vector<float>& bounds = sampled.bounds.emplace_back();
+      for (int32_t j = 0; j < blocks.num_full(); ++j) {
+        bounds.push_back(ScoreBound(params.geometry, blocks.record(j),
+                                    selecting.Query(row.index, h), params.softmax_scale,
+                                    row.sequence.attention.z));
+      }
+    }
+  });
 }
 
 void RivalBackend::Spread(size_t count, const std::function<void(size_t)>& work) const {
@@ -175,27 +170,26 @@ void RivalBackend::Spread(size_t count, const std::function<void(size_t)>& work)
   take();
 }
 
-void RivalBackend::ChooseAll(const SelectBlocksParams& params, const KeptLayer& layer,
-                             const std::vector<ChosenRow>& rows) {
+void RivalBackend::ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows) {
   Spread(rows.size(), [&](size_t i) {
-    for (int32_t kv_head = 0; kv_head < params.geometry.num_kv_heads; ++kv_head) {
-      Choose(params, layer, rows[i], kv_head, nullptr);
+    for (int32_t kv_head = 0; kv_head < selecting.params.geometry.num_kv_heads; ++kv_head) {
+      Choose(selecting, rows[i], kv_head, nullptr);
     }
   });
 }
 
 // A head's rows in their order; heads beside one another.
-void RivalBackend::RememberAll(const SelectBlocksParams& params, const KeptLayer& layer,
-                               const std::vector<ChosenRow>& rows, bool chosen) {
-  std::vector<RivalMemory>& memories = memories_[params.kv.tiles];
+void RivalBackend::RememberAll(const Selecting& selecting, const std::vector<ChosenRow>& rows,
+                               bool chosen) {
+  std::vector<RivalMemory>& memories = memories_[selecting.params.kv.tiles];
   if (rows.front().num_keys == 1) memories.clear();
-  memories.resize(static_cast<size_t>(params.num_query_heads));
-  Spread(static_cast<size_t>(params.geometry.num_kv_heads), [&](size_t kv_head) {
+  memories.resize(static_cast<size_t>(selecting.params.num_query_heads));
+  Spread(static_cast<size_t>(selecting.params.geometry.num_kv_heads), [&](size_t kv_head) {
     for (const ChosenRow& row : rows) {
       if (chosen) {
-        Choose(params, layer, row, static_cast<int32_t>(kv_head), &memories);
+        Choose(selecting, row, static_cast<int32_t>(kv_head), &memories);
       } else {
-        Watch(params, layer, row, static_cast<int32_t>(kv_head), memories);
+        Watch(selecting, row, static_cast<int32_t>(kv_head), memories);
       }
     }
   });
@@ -203,19 +197,25 @@ void RivalBackend::RememberAll(const SelectBlocksParams& params, const KeptLayer
 
 void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
   const KeptLayer* layer = Kept(params.kv);
-  if (sample_ != nullptr && layer != nullptr) SampleBounds(params, *layer);
-  if (!rival_ || layer == nullptr) return ForwardingBackend::SelectBlocks(params);
-  if (rival_->remembers()) {
-    const std::vector<ChosenRow> watched = Rows(/*chosen=*/false);
-    if (!watched.empty()) RememberAll(params, *layer, watched, /*chosen=*/false);
+  const std::vector<ChosenRow> chosen = rival_ ? Rows(/*chosen=*/true) : std::vector<ChosenRow>();
+  const std::vector<ChosenRow> watched =
+      rival_ && rival_->remembers() ? Rows(/*chosen=*/false) : std::vector<ChosenRow>();
+  if (layer == nullptr || (sample_ == nullptr && chosen.empty() && watched.empty())) {
+    return ForwardingBackend::SelectBlocks(params);
   }
-  const std::vector<ChosenRow> rows = Rows(/*chosen=*/true);
-  if (rows.empty()) return ForwardingBackend::SelectBlocks(params);
+  const Selecting selecting(params, *layer, *this, batch_.num_rows());
+  if (sample_ != nullptr) SampleBounds(selecting);
+  if (!watched.empty()) RememberAll(selecting, watched, /*chosen=*/false);
+  if (chosen.empty()) return ForwardingBackend::SelectBlocks(params);
+  heads_.resize(static_cast<size_t>(int64_t{batch_.num_rows()} * params.geometry.num_kv_heads *
+                                    params.selection.capacity));
   if (rival_->remembers()) {
-    RememberAll(params, *layer, rows, /*chosen=*/true);
+    RememberAll(selecting, chosen, /*chosen=*/true);
   } else {
-    ChooseAll(params, *layer, rows);
+    ChooseAll(selecting, chosen);
   }
+  ForwardingBackend::ListBlocks({params.q, heads_.data(), params.num_query_heads, params.geometry,
+                                 params.selection, params.counts});
 }
 
 }  // namespace eta

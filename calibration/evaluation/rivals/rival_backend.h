@@ -1,6 +1,7 @@
 // A backend on which a rival chooses the blocks of decode rows in the place of SelectBlocks. All
-// else is the other backend's: attention reads the blocks that were chosen. Around backends in host
-// memory that do not defer: reference and cpu.
+// else is the other backend's: its attention reads the blocks that were chosen (ListBlocks). The
+// rule runs on the host, over copies of the queries and keys; so a backend that defers stops twice
+// in every layer. Steps are finished one by one: none is noted while another runs.
 #pragma once
 
 #include <functional>
@@ -19,9 +20,6 @@ class RivalBackend : public ForwardingBackend {
  public:
   // `num_threads` choose at a time, at least 1.
   RivalBackend(std::shared_ptr<Backend> backend, int num_threads);
-
-  // Whether there can be rivals on a backend.
-  static bool Serves(const Backend& backend);
 
   // Who chooses from the next sequence's beginning on; null: the backend itself. One that remembers
   // serves one sequence at a time, which begins at position 0.
@@ -43,20 +41,21 @@ class RivalBackend : public ForwardingBackend {
     int32_t num_keys;  // T
   };
 
+  // What SelectBlocks is given, on the host.
+  struct Selecting;
+
   std::vector<ChosenRow> Rows(bool chosen) const;
   const KeptLayer* Kept(const KvLayerView& kv) const;
   KeptParts Needs() const;
-  RivalHead HeadOf(const SelectBlocksParams& params, const ChosenRow& row, int32_t query_head,
+  RivalHead HeadOf(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
                    const RowBlocks& blocks) const;
-  void Choose(const SelectBlocksParams& params, const KeptLayer& layer, const ChosenRow& row,
-              int32_t kv_head, std::vector<RivalMemory>* memories) const;
-  void Watch(const SelectBlocksParams& params, const KeptLayer& layer, const ChosenRow& row,
-             int32_t kv_head, std::vector<RivalMemory>& memories) const;
-  void ChooseAll(const SelectBlocksParams& params, const KeptLayer& layer,
-                 const std::vector<ChosenRow>& rows);
-  void RememberAll(const SelectBlocksParams& params, const KeptLayer& layer,
-                   const std::vector<ChosenRow>& rows, bool chosen);
-  void SampleBounds(const SelectBlocksParams& params, const KeptLayer& layer);
+  void Choose(const Selecting& selecting, const ChosenRow& row, int32_t kv_head,
+              std::vector<RivalMemory>* memories);
+  void Watch(const Selecting& selecting, const ChosenRow& row, int32_t kv_head,
+             std::vector<RivalMemory>& memories) const;
+  void ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows);
+  void RememberAll(const Selecting& selecting, const std::vector<ChosenRow>& rows, bool chosen);
+  void SampleBounds(const Selecting& selecting);
   // Runs `work` on 0 .. count - 1, on as many threads as there are.
   void Spread(size_t count, const std::function<void(size_t)>& work) const;
 
@@ -66,6 +65,7 @@ class RivalBackend : public ForwardingBackend {
   int32_t sample_from_ = 0;
   int32_t sample_stride_ = 1;
   BatchView batch_;
+  std::vector<uint32_t> heads_;  // [R, HKV, capacity], of the layer that chose last
   std::map<const std::byte*, KeptLayer> layers_;                   // by the layer's tiles
   std::map<const std::byte*, std::vector<RivalMemory>> memories_;  // likewise, by query head
 };

@@ -67,8 +67,7 @@ absl::StatusOr<MatchedArm> MatchUnion(ArmBench& arms, const ArmFamily& family, d
   return best;
 }
 
-std::vector<RivalFamily> RivalFamilies(TableBench& bench) {
-  if (!RivalBackend::Serves(bench.runtime().backend())) return {};
+std::vector<RivalFamily> RivalFamilies() {
   return {{"Quest", [](double p) { return absl::StrFormat("quest:%.4f", p); }},
           {"top-k by the index", [](double p) { return absl::StrFormat("topk:%.4f", p); }},
           {"H2O", [](double p) { return absl::StrFormat("h2o:%.4f:%.4f", p / 2.0, p / 2.0); }},

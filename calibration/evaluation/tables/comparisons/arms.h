@@ -59,9 +59,8 @@ struct RivalFamily {
   const char* label;  // as tables name it
   ArmFamily name;
 };
-// Quest, top-k by the index, H2O, StreamingLLM, sliding window, BigBird; those that the backend
-// runs, which are none on one that keeps its memory to itself.
-std::vector<RivalFamily> RivalFamilies(TableBench& bench);
+// Quest, top-k by the index, H2O, StreamingLLM, sliding window, BigBird.
+std::vector<RivalFamily> RivalFamilies();
 
 // What the model does by itself, and the forms of the paper; full attention first.
 std::vector<std::string> OwnArms(const ModelConfig& config);

@@ -18,9 +18,10 @@ struct MissCounts {
   int64_t missed_keys = 0;
 };
 
-// Watches the decode rows of a backend in host memory that does not defer, rivals' choices too. A
-// block reaches a threshold by its largest score, a relative one by its log-sum-exp. Rows whose
-// thresholds say nothing, those of rivals on a model without a gate, are not counted.
+// Watches the decode rows of a backend, rivals' choices too. A block reaches a threshold by its
+// largest score, a relative one by its log-sum-exp. With confirmed reads a head attends to what it
+// keeps. Rows whose thresholds say nothing, those of rivals on a model without a gate, are not
+// counted.
 class BlockMisses : public ForwardingBackend {
  public:
   // Looks at rows whose position is a multiple of `stride`.
@@ -32,11 +33,12 @@ class BlockMisses : public ForwardingBackend {
 
   void Plan(const BatchView& batch) override;
   void AppendKv(const AppendKvParams& params) override;
-  void SelectBlocks(const SelectBlocksParams& params) override;
+  void DecodeAttention(const AttentionParams& params) override;
 
  private:
-  void Count(const SelectBlocksParams& params, const KeptLayer& layer, const SequenceRows& sequence,
-             int32_t row, int32_t position);
+  struct Attended;  // by a layer, on the host
+
+  void Count(const Attended& attended, const SequenceRows& sequence, int32_t row, int32_t position);
 
   const bool gated_;
   const int32_t stride_;

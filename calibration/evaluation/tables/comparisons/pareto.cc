@@ -111,11 +111,6 @@ std::vector<Point> Points(TableBench& bench) {
     AddGated(points);
   }
   AddRivals(points);
-  if (!RivalBackend::Serves(bench.runtime().backend())) {
-    std::erase_if(points, [](const Point& point) {
-      return point.family == "Quest" || point.family == "H2O" || point.family == "oracle";
-    });
-  }
   if (bench.quick()) std::erase_if(points, [](const Point& point) { return !point.quick; });
   return points;
 }
@@ -124,8 +119,8 @@ class Pareto {
  public:
   explicit Pareto(TableBench& bench)
       : bench_(bench),
-        misses_(Watch(bench)),
-        arms_(bench, bench.Context(2048, 1024), misses_.get()),
+        misses_(bench.runtime().shared_backend(), bench.config().gate == Gate::kSilu, kMissStride),
+        arms_(bench, bench.Context(2048, 1024), &misses_),
         needle_arms_(bench, bench.Context(kNeedleContext, 2048)) {}
 
   absl::StatusOr<Table> Measure() {
@@ -165,12 +160,12 @@ class Pareto {
                        .lines = {}};
     for (size_t i = 0; i < points.size(); ++i) {
       const Point& point = points[i];
-      if (misses_) misses_->Reset();
+      misses_.Reset();
       const auto score = arms_.Score(point.name, *windows, prefill, /*recall=*/true);
       if (!score.ok()) return score.status();
       const auto found = Found(point.name, *needles);
       if (!found.ok()) return found.status();
-      table.rows.push_back(Row(point, *score, misses_ ? misses_->counts() : MissCounts(), *found));
+      table.rows.push_back(Row(point, *score, misses_.counts(), *found));
       if (point.family != "full") Draw(point.family, *score, chart);
       bench_.Progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(points.size()));
     }
@@ -228,12 +223,6 @@ class Pareto {
     return static_cast<double>(part) / static_cast<double>(whole);
   }
 
-  static std::unique_ptr<BlockMisses> Watch(TableBench& bench) {
-    if (!RivalBackend::Serves(bench.runtime().backend())) return nullptr;
-    return std::make_unique<BlockMisses>(bench.runtime().shared_backend(),
-                                         bench.config().gate == Gate::kSilu, kMissStride);
-  }
-
   static void Draw(const std::string& family, const AttentionScore& score, LineChart& chart) {
     auto line = std::ranges::find(chart.lines, family, &FigureLine::name);
     if (line == chart.lines.end()) {
@@ -245,7 +234,7 @@ class Pareto {
   }
 
   TableBench& bench_;
-  std::unique_ptr<BlockMisses> misses_;  // outlives the arms that run through it
+  BlockMisses misses_;  // outlives the arms that run through it
   ArmBench arms_;
   ArmBench needle_arms_;
 };

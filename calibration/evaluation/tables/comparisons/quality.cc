@@ -77,7 +77,7 @@ class Quality {
     const std::vector<BenchText> texts = bench_.Texts();
     const int32_t windows = bench_.Samples(16, 2);
     const bool tasks = bench_.settings().texts.empty();
-    const std::vector<RivalFamily> families = RivalFamilies(bench_);
+    const std::vector<RivalFamily> families = RivalFamilies();
     const size_t columns = texts.size() + (tasks ? std::size(kTasks) : 0);
     // Finding a rival's budget counts like measuring it once.
     total_ = static_cast<int64_t>(families.size() +

@@ -1,5 +1,5 @@
-// Retrieval of four kinds by length: one number, one of several, several of one name, and a number
-// that another sentence points to (Hsieh et al., "RULER", COLM 2024).
+// Retrieval of four kinds by length: one number, one of several, both of one name, and the number
+// of a variable that another one is set to (Hsieh et al., "RULER", COLM 2024).
 
 #include <algorithm>
 #include <optional>
@@ -49,15 +49,13 @@ std::vector<Arm> Arms(TableBench& bench) {
                       {{.880, .870, .889, .880}, {.667, .657, .565, .333}}});
     }
   }
-  if (RivalBackend::Serves(bench.runtime().backend())) {
-    arms.push_back(
-        {"Quest 38 %", "quest:0.38", {{.556, .231, .120, .130}, {.241, .130, .019, .009}}});
-    arms.push_back(
-        {"H2O 38 %", "h2o:0.125:0.255", {{.250, .120, .009, .009}, {.037, .019, .009, .0}}});
-    arms.push_back({"StreamingLLM 38 %",
-                    "streaming:0.38",
-                    {{kNone, kNone, kNone, kNone}, {kNone, kNone, kNone, kNone}}});
-  }
+  arms.push_back(
+      {"Quest 38 %", "quest:0.38", {{.556, .231, .120, .130}, {.241, .130, .019, .009}}});
+  arms.push_back(
+      {"H2O 38 %", "h2o:0.125:0.255", {{.250, .120, .009, .009}, {.037, .019, .009, .0}}});
+  arms.push_back({"StreamingLLM 38 %",
+                  "streaming:0.38",
+                  {{kNone, kNone, kNone, kNone}, {kNone, kNone, kNone, kNone}}});
   return arms;
 }
 

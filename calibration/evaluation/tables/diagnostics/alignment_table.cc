@@ -61,18 +61,18 @@ void AddWindow(const RecordedResiduals& full, const RecordedResiduals& sparse, A
 // Of each of `attentions` against full attention.
 absl::StatusOr<std::vector<Alignments>> Align(TableBench& bench, const DiagnosticSample& sample,
                                               std::span<const std::string> attentions) {
-  const absl::StatusOr<WatchedModel> model = WatchedModel::Of(bench);
-  if (!model.ok()) return model.status();
+  const KvGeometry geometry = bench.Geometry();
   std::vector<EvaluatedAttention> ways;
-  const auto full = bench.Attention("full", model->geometry);
+  const auto full = bench.Attention("full", geometry);
   if (!full.ok()) return full.status();
   for (const std::string& name : attentions) {
-    const auto way = bench.Attention(name, model->geometry);
+    const auto way = bench.Attention(name, geometry);
     if (!way.ok()) return way.status();
     ways.push_back(*way);
   }
-  ResidualRecorder recorder(model->backend, bench.config(), sample.rows);
-  const auto runner = model->Runner(bench, sample.context, recorder);
+  bench.rivals().Use(nullptr);
+  ResidualRecorder recorder(bench.runtime().shared_backend(), bench.config(), sample.rows);
+  const auto runner = bench.MakeRunner(geometry, sample.context, &recorder);
   if (!runner.ok()) return runner.status();
   const auto rows = static_cast<size_t>(sample.context);
   const auto decode_from = static_cast<size_t>(sample.rows.first);

@@ -32,12 +32,12 @@ class LayersRun {
 
   // [L][windows]
   absl::StatusOr<std::vector<std::vector<LayerDensities>>> Measure() {
-    const absl::StatusOr<WatchedModel> model = WatchedModel::Of(bench_);
-    if (!model.ok()) return model.status();
-    const auto attention = bench_.Attention("dynamic", model->geometry);
+    const KvGeometry geometry = bench_.Geometry();
+    const auto attention = bench_.Attention("dynamic", geometry);
     if (!attention.ok()) return attention.status();
-    AttentionRecorder recorder(model->backend, bench_.config(), sample_.rows);
-    const auto runner = model->Runner(bench_, sample_.context, recorder);
+    bench_.rivals().Use(nullptr);
+    AttentionRecorder recorder(bench_.runtime().shared_backend(), bench_.config(), sample_.rows);
+    const auto runner = bench_.MakeRunner(geometry, sample_.context, &recorder);
     if (!runner.ok()) return runner.status();
     std::vector<std::vector<LayerDensities>> densities(layers_);
     const auto total = static_cast<int64_t>(sample_.windows.size());

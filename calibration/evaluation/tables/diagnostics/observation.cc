@@ -41,29 +41,6 @@ std::string SampleText(const DiagnosticSample& sample) {
                       sample.rows.stride, " from row ", sample.rows.first, " on.");
 }
 
-absl::StatusOr<WatchedModel> WatchedModel::Of(TableBench& bench) {
-  WatchedModel model;
-  model.geometry = bench.Geometry();
-  bench.rivals().Use(nullptr);
-  if (RivalBackend::Serves(bench.rivals())) {
-    model.backend = bench.runtime().shared_backend();
-    return model;
-  }
-  absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend({.name = "cpu"});
-  if (!made.ok()) return made.status();
-  model.backend = std::shared_ptr<Backend>(*std::move(made));
-  if (!model.backend->Layout(model.geometry).ok()) {  // 8-bit forms
-    model.geometry = MakeKvGeometry(bench.config(), DType::kFloat16);
-  }
-  return model;
-}
-
-absl::StatusOr<std::unique_ptr<SequenceRunner>> WatchedModel::Runner(TableBench& bench,
-                                                                     int32_t context,
-                                                                     Backend& around) const {
-  return bench.MakeRunner(geometry, context, &around);
-}
-
 absl::Status BeginWindow(SequenceRunner& runner, const TableBench& bench,
                          const EvaluatedAttention& attention, size_t rows) {
   return runner.Begin(
@@ -76,13 +53,13 @@ absl::Status BeginWindow(SequenceRunner& runner, const TableBench& bench,
 
 absl::Status ObserveWindows(TableBench& bench, const DiagnosticSample& sample, float offset,
                             const std::function<absl::Status(const RecordedWindow&)>& visit) {
-  const absl::StatusOr<WatchedModel> model = WatchedModel::Of(bench);
-  if (!model.ok()) return model.status();
-  absl::StatusOr<EvaluatedAttention> full = bench.Attention("full", model->geometry);
+  const KvGeometry geometry = bench.Geometry();
+  absl::StatusOr<EvaluatedAttention> full = bench.Attention("full", geometry);
   if (!full.ok()) return full.status();
   full->options.offset = offset;
-  AttentionRecorder recorder(model->backend, bench.config(), sample.rows);
-  const auto runner = model->Runner(bench, sample.context, recorder);
+  bench.rivals().Use(nullptr);
+  AttentionRecorder recorder(bench.runtime().shared_backend(), bench.config(), sample.rows);
+  const auto runner = bench.MakeRunner(geometry, sample.context, &recorder);
   if (!runner.ok()) return runner.status();
   const auto total = static_cast<int64_t>(sample.windows.size());
   for (int64_t done = 0; done < total; ++done) {

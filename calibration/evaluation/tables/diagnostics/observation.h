@@ -36,18 +36,6 @@ absl::StatusOr<DiagnosticSample> TakeSample(const TableBench& bench);
 // Of how many windows, tokens and rows: for Table::method.
 std::string SampleText(const DiagnosticSample& sample);
 
-// The model on a backend that can be watched: the bench's if it is in host memory, else backend cpu
-// in its place.
-struct WatchedModel {
-  std::shared_ptr<Backend> backend;
-  KvGeometry geometry;
-
-  static absl::StatusOr<WatchedModel> Of(TableBench& bench);
-  // `around` must outlive the runner, and the bench too.
-  absl::StatusOr<std::unique_ptr<SequenceRunner>> Runner(TableBench& bench, int32_t context,
-                                                         Backend& around) const;
-};
-
 // Begins a window of `rows` tokens that attends like this.
 absl::Status BeginWindow(SequenceRunner& runner, const TableBench& bench,
                          const EvaluatedAttention& attention, size_t rows);

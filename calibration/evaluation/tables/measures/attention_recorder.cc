@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "calibration/evaluation/rivals/host_rows.h"
 #include "calibration/evaluation/rivals/kept_blocks.h"
 
 namespace eta {
@@ -54,11 +55,11 @@ void AttentionRecorder::Plan(const BatchView& batch) {
 // A layer norms its input twice: before attention, and before the FFN.
 void AttentionRecorder::RmsNorm(const RmsNormParams& params) {
   const int32_t call = norms_++;
-  if (call < 2 * config_.num_layers && call % 2 == 0) {
+  if (!chosen_.empty() && call < 2 * config_.num_layers && call % 2 == 0) {
+    const HostRows hidden(*this, params.x, batch_.num_rows());
     for (size_t i = 0; i < chosen_.size(); ++i) {
-      const float* x = params.x.row(chosen_[i].index);
       double squares = 0.0;
-      for (int64_t j = 0; j < params.x.cols; ++j) squares += static_cast<double>(x[j]) * x[j];
+      for (const float x : hidden.row(chosen_[i].index)) squares += static_cast<double>(x) * x;
       hidden_norms_[i] = static_cast<float>(std::sqrt(squares));
     }
   }
@@ -68,35 +69,42 @@ void AttentionRecorder::RmsNorm(const RmsNormParams& params) {
 void AttentionRecorder::AppendKv(const AppendKvParams& params) {
   ForwardingBackend::AppendKv(params);
   RecordedLayer& layer = window_.layers[next_layer_++];
-  layer.index_metric = params.kv.index_metric;
-  layer.index_centre = params.kv.index_centre;
   const auto d = static_cast<size_t>(config_.head_dim);
-  const auto keep = [&](const float* row, std::vector<std::vector<float>>& heads) {
+  if (layer.keys.front().empty()) {  // a sequence begins
+    const int64_t centres = config_.kv_dim();
+    layer.index_metric = HostCopy(*this, params.kv.index_metric, centres * config_.head_dim);
+    layer.index_centre = HostCopy(*this, params.kv.index_centre, centres);
+  }
+  const auto keep = [&](std::span<const float> row, std::vector<std::vector<float>>& heads) {
     for (std::vector<float>& head : heads) {
       head.resize(head.size() + d);
-      RoundToCache(params.geometry.dtype, {row, d}, std::span(head).last(d));
-      row += d;
+      RoundToCache(params.geometry.dtype, row.first(d), std::span(head).last(d));
+      row = row.subspan(d);
     }
   };
+  const HostRows keys(*this, params.k, batch_.num_rows());
+  const HostRows values(*this, params.v, batch_.num_rows());
   for (int32_t row = 0; row < batch_.num_rows(); ++row) {
-    keep(params.k.row(row), layer.keys);
-    keep(params.v.row(row), layer.values);
+    keep(keys.row(row), layer.keys);
+    keep(values.row(row), layer.values);
   }
 }
 
-void AttentionRecorder::SelectBlocks(const SelectBlocksParams& params) {
-  ForwardingBackend::SelectBlocks(params);
+void AttentionRecorder::PrefillAttention(const AttentionParams& params) {
+  ForwardingBackend::PrefillAttention(params);
   window_.softmax_scale = params.softmax_scale;
-  RecordedLayer& layer = window_.layers[static_cast<size_t>(params.layer)];
+  if (chosen_.empty()) return;
+  RecordedLayer& layer = window_.layers[next_layer_ - 1];
+  const HostRows queries(*this, params.q, batch_.num_rows());
+  const HostRows thresholds(*this, params.thresholds, batch_.num_rows());
   for (size_t i = 0; i < chosen_.size(); ++i) {
     const ChosenRow& chosen = chosen_[i];
-    const float* q = params.q.row(chosen.index);
-    const float* tau = params.thresholds.row(chosen.index);
+    const std::span<const float> q = queries.row(chosen.index);
     RecordedRow& row = layer.rows.emplace_back();
     row.position = chosen.position;
-    row.q.assign(q, q + config_.query_dim());
-    for (int32_t h = 0; h < config_.num_query_heads; ++h) {
-      row.thresholds.push_back(tau[h] - chosen.offset);
+    row.q.assign(q.begin(), q.end());
+    for (const float tau : thresholds.row(chosen.index)) {
+      row.thresholds.push_back(tau - chosen.offset);
     }
     row.hidden_norm = hidden_norms_[i];
   }

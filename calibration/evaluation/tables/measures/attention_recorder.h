@@ -19,8 +19,8 @@ struct RowSample {
   bool Has(int32_t position) const { return position >= first && (position - first) % stride == 0; }
 };
 
-// Around backends in host memory that do not defer: reference and cpu. Memory grows with the
-// sequence: 8 bytes per token, layer, KV head and element of d.
+// Memory grows with the sequence: 8 bytes per token, layer, KV head and element of d. A backend
+// that defers runs every layer in three parts, since what they were given is copied between them.
 class AttentionRecorder : public ForwardingBackend {
  public:
   AttentionRecorder(std::shared_ptr<Backend> backend, const ModelConfig& config, RowSample sample);
@@ -33,7 +33,8 @@ class AttentionRecorder : public ForwardingBackend {
   void Plan(const BatchView& batch) override;
   void RmsNorm(const RmsNormParams& params) override;
   void AppendKv(const AppendKvParams& params) override;
-  void SelectBlocks(const SelectBlocksParams& params) override;
+  // The last op of attention: thresholds are final, and nothing may be copied before it.
+  void PrefillAttention(const AttentionParams& params) override;
 
  private:
   // A chosen row of the step.
@@ -52,7 +53,7 @@ class AttentionRecorder : public ForwardingBackend {
   std::vector<ChosenRow> chosen_;
   std::vector<float> hidden_norms_;  // of the chosen rows, of the layer that is next to attend
   int32_t norms_ = 0;                // calls of RmsNorm in this step
-  size_t next_layer_ = 0;            // of AppendKv
+  size_t next_layer_ = 0;            // of AppendKv; attention is one behind
 };
 
 }  // namespace eta

@@ -68,8 +68,11 @@ absl::Status BlockBounds::MakeRecords(const RecordedLayer& layer) {
   const absl::StatusOr<std::unique_ptr<Buffer>> memory =
       (*backend)->Allocate(blocks * layout->record_bytes);
   if (!memory.ok()) return memory.status();
-  const KvLayerView kv = {(*tiles)->data(), (*memory)->data(), layer.index_metric,
-                          layer.index_centre};
+  const auto or_null = [](const std::vector<float>& values) {
+    return values.empty() ? nullptr : values.data();
+  };
+  const KvLayerView kv = {(*tiles)->data(), (*memory)->data(), or_null(layer.index_metric),
+                          or_null(layer.index_centre)};
   std::vector<int32_t> table(blocks);
   std::iota(table.begin(), table.end(), 0);
   const std::vector<int32_t> tokens(rows);

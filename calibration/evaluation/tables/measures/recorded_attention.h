@@ -26,8 +26,8 @@ struct RecordedLayer {
   std::vector<std::vector<float>> keys;    // [HKV][T, d], post-RoPE, as stored
   std::vector<std::vector<float>> values;  // [HKV][T, d], as stored
   std::vector<RecordedRow> rows;           // by position; the same positions in every layer
-  const float* index_metric = nullptr;     // KvLayerView's, of the model
-  const float* index_centre = nullptr;     // likewise
+  std::vector<float> index_metric;         // KvLayerView's, of the model; or empty
+  std::vector<float> index_centre;         // likewise
 };
 
 struct RecordedWindow {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "calibration/evaluation/rivals/host_rows.h"
+
 namespace eta {
 
 ResidualRecorder::ResidualRecorder(std::shared_ptr<Backend> backend, const ModelConfig& config,
@@ -31,9 +33,11 @@ void ResidualRecorder::Plan(const BatchView& batch) {
 }
 
 void ResidualRecorder::Keep(const TensorView& residual, size_t layer) {
+  if (chosen_.empty()) return;
+  const HostRows rows(*this, residual, chosen_.back().index + 1);
   for (const ChosenRow& row : chosen_) {
-    const float* x = residual.row(row.index);
-    recorded_.layers[layer][row.recorded].assign(x, x + residual.cols);
+    const std::span<const float> x = rows.row(row.index);
+    recorded_.layers[layer][row.recorded].assign(x.begin(), x.end());
   }
 }
 
@@ -55,8 +59,8 @@ void ResidualRecorder::Sample(const SampleParams& params) {
     const int32_t index = logit_rows_[static_cast<size_t>(sample.logits_row)];
     for (const ChosenRow& row : chosen_) {
       if (row.index != index) continue;
-      const float* logits = params.logits.row(sample.logits_row);
-      recorded_.logits[row.recorded].assign(logits, logits + params.logits.cols);
+      recorded_.logits[row.recorded] =
+          HostCopy<float>(*this, params.logits.row(sample.logits_row), params.logits.cols);
     }
   }
   ForwardingBackend::Sample(params);

@@ -17,7 +17,7 @@ struct RecordedResiduals {
   std::vector<std::vector<float>> logits;  // [rows][V]; empty where none were asked for
 };
 
-// Around backends in host memory that do not defer: reference and cpu. One sequence at a time.
+// One sequence at a time.
 class ResidualRecorder : public ForwardingBackend {
  public:
   ResidualRecorder(std::shared_ptr<Backend> backend, const ModelConfig& config, RowSample sample);

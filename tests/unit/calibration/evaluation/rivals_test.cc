@@ -314,10 +314,5 @@ TEST_F(RivalsTest, AgreeWithPlainLoopsOverTheKeys) {
   Score({Way(std::make_shared<Judge>(), {})});
 }
 
-TEST(RivalBackend, IsForBackendsInHostMemory) {
-  EXPECT_TRUE(RivalBackend::Serves(**MakeBackend({.name = "reference"})));
-  EXPECT_TRUE(RivalBackend::Serves(**MakeBackend({.name = "cpu"})));
-}
-
 }  // namespace
 }  // namespace eta

@@ -200,7 +200,7 @@ TEST(MatchUnion, FindsAParameterThatReadsAsMuch) {
   ArmBench arms(*bench, 512);
   const auto windows = bench->Windows(bench->Texts().front(), 512, 1);
   ASSERT_TRUE(windows.ok()) << windows.status();
-  for (const RivalFamily& family : RivalFamilies(*bench)) {
+  for (const RivalFamily& family : RivalFamilies()) {
     const auto matched = MatchUnion(arms, family.name, 0.0, 0.9999, 0.6, *windows, 256);
     ASSERT_TRUE(matched.ok()) << matched.status();
     EXPECT_NEAR(matched->union_density, 0.6, 0.06) << family.label << " " << matched->name;
