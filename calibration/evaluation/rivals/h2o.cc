@@ -35,6 +35,13 @@ class H2o final : public Rival {
                  memory);
   }
 
+  void AddWatched(const RivalMemory& later, RivalMemory& memory) const override {
+    memory.resize(std::max(memory.size(), later.size()));
+    for (size_t j = 0; j < later.size(); ++j) {
+      if (memory[j] != kEvicted) memory[j] += later[j];
+    }
+  }
+
   void AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
                         RivalMemory& memory) const override {
     AdmitWindow(options_.window, head.blocks, admitted);

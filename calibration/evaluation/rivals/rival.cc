@@ -4,6 +4,8 @@ namespace eta {
 
 void Rival::Watch(const RivalHead&, RivalMemory&) const {}
 
+void Rival::AddWatched(const RivalMemory&, RivalMemory&) const {}
+
 void Rival::AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
                              RivalMemory&) const {
   Admit(head, admitted);

@@ -51,6 +51,8 @@ class Rival {
   // all, by Watch; decode rows by AdmitAndRemember in the place of Admit. Sequences one at a time.
   virtual bool remembers() const { return false; }
   virtual void Watch(const RivalHead& head, RivalMemory& memory) const;
+  // Adds what was watched of later rows, which began with an empty memory.
+  virtual void AddWatched(const RivalMemory& later, RivalMemory& memory) const;
   virtual void AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
                                 RivalMemory& memory) const;
 };

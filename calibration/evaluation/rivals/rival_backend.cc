@@ -95,38 +95,29 @@ RivalHead RivalBackend::HeadOf(const Selecting& selecting, const ChosenRow& row,
           .blocks = blocks};
 }
 
-void RivalBackend::Choose(const Selecting& selecting, const ChosenRow& row, int32_t kv_head,
-                          std::vector<RivalMemory>* memories) {
+// Several heads of a group may choose at a time.
+void RivalBackend::Choose(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
+                          RivalMemory* memory) {
   const KvGeometry& geometry = selecting.params.geometry;
   const AttentionOptions& options = row.sequence.attention;
+  const int32_t kv_head = query_head / selecting.group();
   const int32_t full = row.num_keys / geometry.block_size;
-  const RowBlocks blocks = {selecting.layer, row.sequence.block_table, kv_head, row.num_keys};
-  const int64_t list = int64_t{row.index} * geometry.num_kv_heads + kv_head;
-  const std::span<uint32_t> heads = std::span(heads_).subspan(
-      static_cast<size_t>(list * selecting.params.selection.capacity), static_cast<size_t>(full));
-  std::ranges::fill(heads, 0u);
-  std::vector<uint8_t> admitted(heads.size());
-  for (int32_t g = 0; g < selecting.group(); ++g) {
-    const int32_t h = kv_head * selecting.group() + g;
-    for (int32_t j = 0; j < full; ++j) {
-      admitted[static_cast<size_t>(j)] = AlwaysRead(options, j, full) ? 1 : 0;
-    }
-    const RivalHead head = HeadOf(selecting, row, h, blocks);
-    if (memories != nullptr) {
-      rival_->AdmitAndRemember(head, admitted, (*memories)[static_cast<size_t>(h)]);
-    } else {
-      rival_->Admit(head, admitted);
-    }
-    for (size_t j = 0; j < admitted.size(); ++j) heads[j] |= uint32_t{admitted[j] != 0} << g;
+  std::vector<uint8_t> admitted(static_cast<size_t>(full));
+  for (int32_t j = 0; j < full; ++j) {
+    admitted[static_cast<size_t>(j)] = AlwaysRead(options, j, full) ? 1 : 0;
   }
-}
-
-void RivalBackend::Watch(const Selecting& selecting, const ChosenRow& row, int32_t kv_head,
-                         std::vector<RivalMemory>& memories) const {
   const RowBlocks blocks = {selecting.layer, row.sequence.block_table, kv_head, row.num_keys};
-  const int32_t first = kv_head * selecting.group();
-  for (int32_t h = first; h < first + selecting.group(); ++h) {
-    rival_->Watch(HeadOf(selecting, row, h, blocks), memories[static_cast<size_t>(h)]);
+  const RivalHead head = HeadOf(selecting, row, query_head, blocks);
+  if (memory != nullptr) {
+    rival_->AdmitAndRemember(head, admitted, *memory);
+  } else {
+    rival_->Admit(head, admitted);
+  }
+  const int64_t list = int64_t{row.index} * geometry.num_kv_heads + kv_head;
+  uint32_t* heads = heads_.data() + list * selecting.params.selection.capacity;
+  const uint32_t bit = uint32_t{1} << (query_head % selecting.group());
+  for (size_t j = 0; j < admitted.size(); ++j) {
+    if (admitted[j] != 0) std::atomic_ref(heads[j]).fetch_or(bit, std::memory_order_relaxed);
   }
 }
 
@@ -170,29 +161,53 @@ void RivalBackend::Spread(size_t count, const std::function<void(size_t)>& work)
   take();
 }
 
-void RivalBackend::ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows) {
-  Spread(rows.size(), [&](size_t i) {
-    for (int32_t kv_head = 0; kv_head < selecting.params.geometry.num_kv_heads; ++kv_head) {
-      Choose(selecting, rows[i], kv_head, nullptr);
-    }
-  });
-}
-
-// A head's rows in their order; heads beside one another.
-void RivalBackend::RememberAll(const Selecting& selecting, const std::vector<ChosenRow>& rows,
-                               bool chosen) {
+std::vector<RivalMemory>& RivalBackend::Memories(const Selecting& selecting,
+                                                 const std::vector<ChosenRow>& rows) {
   std::vector<RivalMemory>& memories = memories_[selecting.params.kv.tiles];
   if (rows.front().num_keys == 1) memories.clear();
   memories.resize(static_cast<size_t>(selecting.params.num_query_heads));
-  Spread(static_cast<size_t>(selecting.params.geometry.num_kv_heads), [&](size_t kv_head) {
-    for (const ChosenRow& row : rows) {
-      if (chosen) {
-        Choose(selecting, row, static_cast<int32_t>(kv_head), &memories);
-      } else {
-        Watch(selecting, row, static_cast<int32_t>(kv_head), memories);
-      }
+  return memories;
+}
+
+// Rows of a prompt beside one another: what they leave is added up in their order.
+void RivalBackend::WatchAll(const Selecting& selecting, const std::vector<ChosenRow>& rows) {
+  constexpr size_t kRows = 16;
+  std::vector<RivalMemory>& memories = Memories(selecting, rows);
+  const size_t parts = (rows.size() + kRows - 1) / kRows;
+  std::vector<RivalMemory> watched(memories.size() * parts);
+  Spread(watched.size(), [&](size_t i) {
+    const auto head = static_cast<int32_t>(i / parts);
+    const size_t first = i % parts * kRows;
+    for (const ChosenRow& row :
+         std::span(rows).subspan(first, std::min(kRows, rows.size() - first))) {
+      const RowBlocks blocks = {selecting.layer, row.sequence.block_table, head / selecting.group(),
+                                row.num_keys};
+      rival_->Watch(HeadOf(selecting, row, head, blocks), watched[i]);
     }
   });
+  for (size_t i = 0; i < watched.size(); ++i) rival_->AddWatched(watched[i], memories[i / parts]);
+}
+
+// A head that remembers takes its rows in their order.
+void RivalBackend::ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows) {
+  const SelectBlocksParams& params = selecting.params;
+  heads_.assign(static_cast<size_t>(int64_t{batch_.num_rows()} * params.geometry.num_kv_heads *
+                                    params.selection.capacity),
+                0);
+  if (rival_->remembers()) {
+    std::vector<RivalMemory>& memories = Memories(selecting, rows);
+    Spread(memories.size(), [&](size_t head) {
+      for (const ChosenRow& row : rows) {
+        Choose(selecting, row, static_cast<int32_t>(head), &memories[head]);
+      }
+    });
+  } else {
+    Spread(rows.size(), [&](size_t i) {
+      for (int32_t head = 0; head < params.num_query_heads; ++head) {
+        Choose(selecting, rows[i], head, nullptr);
+      }
+    });
+  }
 }
 
 void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
@@ -205,15 +220,9 @@ void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
   }
   const Selecting selecting(params, *layer, *this, batch_.num_rows());
   if (sample_ != nullptr) SampleBounds(selecting);
-  if (!watched.empty()) RememberAll(selecting, watched, /*chosen=*/false);
+  if (!watched.empty()) WatchAll(selecting, watched);
   if (chosen.empty()) return ForwardingBackend::SelectBlocks(params);
-  heads_.resize(static_cast<size_t>(int64_t{batch_.num_rows()} * params.geometry.num_kv_heads *
-                                    params.selection.capacity));
-  if (rival_->remembers()) {
-    RememberAll(selecting, chosen, /*chosen=*/true);
-  } else {
-    ChooseAll(selecting, chosen);
-  }
+  ChooseAll(selecting, chosen);
   ForwardingBackend::ListBlocks({params.q, heads_.data(), params.num_query_heads, params.geometry,
                                  params.selection, params.counts});
 }

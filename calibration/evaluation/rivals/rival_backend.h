@@ -49,12 +49,12 @@ class RivalBackend : public ForwardingBackend {
   KeptParts Needs() const;
   RivalHead HeadOf(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
                    const RowBlocks& blocks) const;
-  void Choose(const Selecting& selecting, const ChosenRow& row, int32_t kv_head,
-              std::vector<RivalMemory>* memories);
-  void Watch(const Selecting& selecting, const ChosenRow& row, int32_t kv_head,
-             std::vector<RivalMemory>& memories) const;
+  void Choose(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
+              RivalMemory* memory);
+  std::vector<RivalMemory>& Memories(const Selecting& selecting,
+                                     const std::vector<ChosenRow>& rows);
+  void WatchAll(const Selecting& selecting, const std::vector<ChosenRow>& rows);
   void ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows);
-  void RememberAll(const Selecting& selecting, const std::vector<ChosenRow>& rows, bool chosen);
   void SampleBounds(const Selecting& selecting);
   // Runs `work` on 0 .. count - 1, on as many threads as there are.
   void Spread(size_t count, const std::function<void(size_t)>& work) const;

@@ -134,7 +134,9 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
     Load(gated);
     const AttentionOptions sinks = {.pinned_blocks = 1, .sink_blocks = 1, .shared_reads = true};
     std::vector<EvaluatedAttention> ways = {
-        {.name = "full", .options = {.admit_all = true}, .profile = nullptr},
+        {.name = "full",
+         .options = {.uniform_floor = false, .admit_all = true},
+         .profile = nullptr},
         Way(nullptr),
         Way(MakeTopK(0.3)),
         Way(MakeTopK(0.3), sinks),
@@ -175,6 +177,7 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
 TEST_P(RivalsOnDevices, MissAsMuchAsInHostMemory) {
   Load(/*gated=*/true);
   std::vector<MissCounts> counts[2];
+  const std::vector<std::vector<int32_t>> windows = {window_};
   for (Side* side : {host_.get(), gpu_.get()}) {
     BlockMisses misses(side->rivals, /*gated=*/true, /*stride=*/4);
     const auto runner = side->Runner(&misses);
@@ -182,7 +185,7 @@ TEST_P(RivalsOnDevices, MissAsMuchAsInHostMemory) {
          {Way(nullptr, {.offset = -0.5f, .z = 0.5f}), Way(MakeQuest(0.1))}) {
       misses.Reset();
       const std::vector<EvaluatedAttention> one = {way};
-      ASSERT_TRUE(EvaluatePerplexity(*runner, {{window_}}, one,
+      ASSERT_TRUE(EvaluatePerplexity(*runner, windows, one,
                                      {.prefill = kPrefill, .rivals = side->rivals.get()})
                       .ok());
       counts[side == gpu_.get()].push_back(misses.counts());

@@ -10,6 +10,7 @@
 #include "calibration/evaluation/perplexity/perplexity.h"
 #include "calibration/evaluation/rivals/big_bird.h"
 #include "calibration/evaluation/rivals/block_estimate.h"
+#include "calibration/evaluation/rivals/block_scores.h"
 #include "calibration/evaluation/rivals/constants.h"
 #include "calibration/evaluation/rivals/h2o.h"
 #include "calibration/evaluation/rivals/oracle.h"
@@ -41,6 +42,33 @@ TEST(AdmitLargest, TakesAShareOfWhatIsOpenRoundedUp) {
   EXPECT_THAT(admitted, ElementsAre(1, 0, 1, 0, 0, 1));
   AdmitLargest(values, 1.0, admitted);
   EXPECT_THAT(admitted, Each(1));
+}
+
+TEST(BlockScores, AreProductsAndTheirMassIsTheirLogSumExp) {
+  for (const size_t d : {size_t{2}, size_t{20}, size_t{64}}) {
+    for (const size_t n : {size_t{1}, size_t{5}, size_t{16}, size_t{67}}) {
+      std::vector<float> q(d);
+      std::vector<float> keys(n * d);
+      for (size_t i = 0; i < d; ++i) q[i] = std::sin(static_cast<float>(i) + 1.0f) * 9.0f;
+      for (size_t i = 0; i < keys.size(); ++i) keys[i] = std::cos(static_cast<float>(i) * 1.7f);
+      const ScoreGate gate = {.silu = true, .beta = 5.0f, .threshold = 0.3f};
+      std::vector<double> scores(n);
+      double mass = 0.0;
+      double gated = 0.0;
+      for (size_t t = 0; t < n; ++t) {
+        for (size_t i = 0; i < d; ++i) scores[t] += 0.5 * q[i] * keys[t * d + i];
+        mass += std::exp(scores[t]);
+        const bool own = t + 1 == n;
+        gated += std::exp(own ? scores[t] : scores[t] / (1.0 + std::exp(-5.0 * (scores[t] - 0.3))));
+      }
+      const std::vector<float> got = BlockScores(keys, q, 0.5f);
+      ASSERT_EQ(got.size(), n);
+      for (size_t t = 0; t < n; ++t) EXPECT_NEAR(got[t], scores[t], 1e-4) << d << " " << n;
+      EXPECT_NEAR(LogMass(keys, q, 0.5f), std::log(mass), 1e-4) << d << " " << n;
+      EXPECT_NEAR(GatedLogMass(keys, q, 0.5f, gate, /*own=*/true), std::log(gated), 1e-4)
+          << d << " " << n;
+    }
+  }
 }
 
 TEST(ConstantsForUnion, ReadsTheUnionThatIsAskedFor) {
