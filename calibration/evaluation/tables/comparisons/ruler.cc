@@ -87,7 +87,9 @@ class Trials {
     if (taken >= length_) {
       return InvalidField("context", absl::StrCat("a retrieval task takes ", taken, " tokens"));
     }
-    const std::vector<int32_t> filler = Filler(length_ - taken, draws);
+    // A question inside a sentence would be read as part of it.
+    std::vector<int32_t> filler = Filler(length_ - taken, draws);
+    filler.resize(SentenceEnd(tokenizer_, filler, filler.size()));
     std::vector<size_t> places;
     for (size_t i = 0; i < needles.size(); ++i) {
       places.push_back(

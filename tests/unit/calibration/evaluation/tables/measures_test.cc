@@ -70,8 +70,8 @@ class MeasuresTest : public ::testing::TestWithParam<const char*> {
     metric_ = golden_.Read<float>("metric");
     centre_ = golden_.Read<float>("centre");
     RecordedLayer& layer = window_.layers.emplace_back();
-    layer.index_metric = metric_.data();
-    layer.index_centre = centre_.data();
+    layer.index_metric = metric_;
+    layer.index_centre = centre_;
     layer.keys = ByHead("k");
     layer.values = ByHead("v");
     const auto queries = golden_.Read<float>("q");
