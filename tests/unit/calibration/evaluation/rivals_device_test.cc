@@ -30,8 +30,8 @@ namespace {
 
 using testing::TinyModel;
 
-constexpr int32_t kContext = 400;
-constexpr int32_t kPrefill = 150;
+constexpr int32_t kContext = 260;
+constexpr int32_t kPrefill = 110;
 
 // How far a backend's sums may lie from those of its judge, a backend in host memory.
 struct DeviceUnderTest {
@@ -166,9 +166,12 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
     for (size_t i = 0; i < ways.size(); ++i) {
       const AttentionScore& want = scores[0][i];
       const AttentionScore& got = scores[1][i];
-      EXPECT_NEAR(got.loss.mean, want.loss.mean, GetParam().loss) << gated << " way " << i;
-      EXPECT_NEAR(got.union_density, want.union_density, GetParam().density) << gated << " " << i;
-      EXPECT_NEAR(got.head_density, want.head_density, GetParam().density) << gated << " " << i;
+      // Constants are bounds of some block, so that it is always a near tie.
+      const double slack = ways[i].constants ? 4.0 : 1.0;
+      const double density = slack * GetParam().density;
+      EXPECT_NEAR(got.loss.mean, want.loss.mean, slack * GetParam().loss) << gated << " way " << i;
+      EXPECT_NEAR(got.union_density, want.union_density, density) << gated << " way " << i;
+      EXPECT_NEAR(got.head_density, want.head_density, density) << gated << " way " << i;
       EXPECT_NEAR(got.index_read, want.index_read, 1e-9) << gated << " way " << i;
     }
     EXPECT_LT(scores[1][4].union_density, 0.9) << "a rival chooses";
@@ -239,7 +242,7 @@ TEST_P(RivalsOnDevices, RecordWhatIsRecordedInHostMemory) {
       const RecordedLayer& want = windows[0].layers[l];
       const RecordedLayer& got = windows[1].layers[l];
       ASSERT_EQ(got.rows.size(), want.rows.size());
-      EXPECT_EQ(want.rows.size(), 40u);
+      EXPECT_EQ(want.rows.size(), 25u);
       for (size_t h = 0; h < want.keys.size(); ++h) {
         EXPECT_LE(Distance(got.keys[h], want.keys[h]), most);
         EXPECT_LE(Distance(got.values[h], want.values[h]), most);
