@@ -145,6 +145,7 @@ class Backend {
   virtual void PredictThresholds(const ThresholdParams& params) = 0;
   virtual void SelectBlocks(const SelectBlocksParams& params) = 0;
   virtual void ListBlocks(const ListBlocksParams& params) = 0;  // in the place of SelectBlocks
+  virtual void SelectPrefillBlocks(const SelectPrefillParams& params) = 0;
   virtual void DecodeAttention(const AttentionParams& params) = 0;
   virtual void PrefillAttention(const AttentionParams& params) = 0;
   virtual void CountRecall(const RecallParams& params) = 0;

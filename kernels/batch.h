@@ -10,20 +10,22 @@
 
 namespace eta {
 
-// How a row attends: prefill reads every causal key; decode reads the blocks it selects.
+// How a row attends: prefill reads every causal key, or attends to the blocks it selects
+// (IsSparsePrefill); decode reads the blocks it selects.
 enum class RowKind : uint8_t { kPrefill, kDecode };
 
 // Operating point of one sequence (eta-semantics.md, "Selection" and "Defaults").
 struct AttentionOptions {
-  float offset = 0.0f;         // a: tau_eff = tau - a; larger admits more
-  float z = 1.5f;              // width of the bound in deviations
-  int32_t pinned_blocks = 2;   // lwb: last full blocks, always admitted
-  int32_t sink_blocks = 0;     // first full blocks, always admitted
-  int32_t rescue_chunk = 128;  // c: full blocks among which an empty head rescues its best one
-  bool uniform_floor = true;   // pruned keys keep weight exp(0) (needs the SiLU gate)
-  bool shared_reads = false;   // a head attends to all blocks that were read for its group
-  bool confirm = false;        // V is read only of blocks whose true scores reach the threshold
-  bool admit_all = false;      // full attention: every block is admitted, nothing is pruned
+  float offset = 0.0f;          // a: tau_eff = tau - a; larger admits more
+  float z = 1.5f;               // width of the bound in deviations
+  int32_t pinned_blocks = 2;    // lwb: last full blocks, always admitted
+  int32_t sink_blocks = 0;      // first full blocks, always admitted
+  int32_t rescue_chunk = 128;   // c: full blocks among which an empty head rescues its best one
+  bool uniform_floor = true;    // pruned keys keep weight exp(0) (needs the SiLU gate)
+  bool shared_reads = false;    // a head attends to all blocks that were read for its group
+  bool confirm = false;         // V is read only of blocks whose true scores reach the threshold
+  bool admit_all = false;       // full attention: every block is admitted, nothing is pruned
+  bool sparse_prefill = false;  // prefill rows attend to the blocks that they admit
   // Thresholds are the row's estimated log-sum-exp plus relative_c, against a block's estimated
   // mass ("Relative thresholds"). REQUIRES: no gate, IndexKind::kOutlier.
   bool relative = false;
@@ -48,6 +50,12 @@ struct SequenceRows {
   bool calibrate = false;  // sequence of prefill rows over which CollectCalibration counts
   std::span<const int32_t> block_table{};  // [ceil((position + num_rows) / b)] physical blocks
 };
+
+// Whether the rows of a sequence are of sparse prefill (eta-semantics.md, "Sparse prefill").
+inline bool IsSparsePrefill(const SequenceRows& sequence) {
+  return sequence.kind == RowKind::kPrefill && sequence.attention.sparse_prefill &&
+         !sequence.attention.admit_all && !sequence.calibrate;
+}
 
 struct BatchView {
   std::span<const int32_t> tokens;          // [R]

@@ -57,6 +57,9 @@ class ForwardingBackend : public Backend {
   }
   void SelectBlocks(const SelectBlocksParams& params) override { backend_->SelectBlocks(params); }
   void ListBlocks(const ListBlocksParams& params) override { backend_->ListBlocks(params); }
+  void SelectPrefillBlocks(const SelectPrefillParams& params) override {
+    backend_->SelectPrefillBlocks(params);
+  }
   void DecodeAttention(const AttentionParams& params) override {
     backend_->DecodeAttention(params);
   }

@@ -190,11 +190,27 @@ struct BlockSelection {
   bool operator==(const BlockSelection&) const = default;
 };
 
-// What the decode rows of one layer read, in tokens per row (eta-semantics.md, "What is counted").
+// The full blocks that rows of sparse prefill attend to: per (row, query head) a mask over block
+// ordinals, bit j % 64 of word j / 64. With shared reads the heads of a group have one mask, that
+// of what any of them admitted. The partial tail is always attended. All `words` words of these
+// rows are written; bits from N on are 0. Words of other rows are undefined.
+struct PrefillSelection {
+  uint64_t* admitted = nullptr;  // [R, HQ, words]; null: no row is of sparse prefill
+  int64_t words = 0;             // at least ceil(N / 64) of every row of sparse prefill
+
+  bool operator==(const PrefillSelection&) const = default;
+};
+
+// Rows of sparse prefill that read the cache together: those at positions 64k .. 64k + 63.
+inline constexpr int32_t kPrefillTileRows = 64;
+
+// What the rows of one layer read, in tokens per row (eta-semantics.md, "What is counted").
 // tokens_attended counts what each head admitted itself, with shared reads too.
 // values_read counts the tokens whose V was read: SelectBlocks writes what it writes as
 // tokens_read, and of rows with confirmed reads DecodeAttention writes what it read.
-// Host memory, valid after Finish(). Rows of prefill sequences are left untouched.
+// SelectBlocks writes decode rows, SelectPrefillBlocks those of sparse prefill. Of these a tile's
+// tokens read stand at the tile's first row in the step, and 0 at its other rows; values read are
+// the same. Rows of full prefill are left untouched. Host memory, valid after Finish().
 struct AttentionCounts {
   int32_t* tokens_attended = nullptr;  // [R, HQ]
   int32_t* tokens_read = nullptr;      // [R, HKV]
@@ -234,10 +250,27 @@ struct ListBlocksParams {
   bool operator==(const ListBlocksParams&) const = default;
 };
 
+// Steps 1 to 5 of eta-semantics.md, "Selection", for every row of sparse prefill ("Sparse
+// prefill"), each over its own T. Thresholds are read and written as by SelectBlocks.
+struct SelectPrefillParams {
+  int32_t layer;          // of the sequences' head_z
+  TensorView q;           // [R, HQ * d]
+  TensorView thresholds;  // [R, HQ]
+  int32_t num_query_heads;
+  KvGeometry geometry;
+  KvLayerView kv;
+  float softmax_scale;  // s = 1/sqrt(d)
+  PrefillSelection selection;
+  AttentionCounts counts;
+
+  bool operator==(const SelectPrefillParams&) const = default;
+};
+
 // DecodeAttention: steps 6 and 7 of eta-semantics.md, "Selection", for decode rows, and "Confirmed
 // reads".
-// PrefillAttention: dense causal gated attention for prefill rows. Each op leaves rows of the other
-// kind alone. Online softmax merges in one fixed order per row.
+// PrefillAttention: causal gated attention for prefill rows: over every key, or of sparse prefill
+// by steps 6 and 7 over the blocks of `prefill` and the tail. Each op leaves rows of the other kind
+// alone. Online softmax merges in one fixed order per row.
 struct AttentionParams {
   TensorView q;           // [R, HQ * d]
   TensorView thresholds;  // [R, HQ]
@@ -251,6 +284,9 @@ struct AttentionParams {
   TensorView out;            // [R, HQ * d]
   // Decode only, with confirmed reads: AttentionCounts::values_read of the same SelectBlocks.
   int32_t* values_read = nullptr;  // [R, HKV], host
+  // Prefill only: the output of the last SelectPrefillBlocks, same rows. REQUIRES: `admitted` is
+  // not null if a row is of sparse prefill.
+  PrefillSelection prefill{};
 
   bool operator==(const AttentionParams&) const = default;
 };

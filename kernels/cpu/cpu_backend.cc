@@ -135,6 +135,9 @@ class CpuBackend final : public Backend {
     cpu::SelectBlocks(context_, params);
   }
   void ListBlocks(const ListBlocksParams& params) override { eta::ListBlocks(batch_, params); }
+  void SelectPrefillBlocks(const SelectPrefillParams& params) override {
+    cpu::SelectPrefillBlocks(context_, params);
+  }
   void DecodeAttention(const AttentionParams& params) override {
     cpu::DecodeAttention(context_, params);
   }

@@ -23,6 +23,8 @@ void AppendKv(const Context& context, const AppendKvParams& params);            
 void PredictThresholds(const Context& context, const ThresholdParams& params);  // pointwise.cc
 void SelectBlocks(const Context& context,
                   const SelectBlocksParams& params);  // select/block_select.cc
+void SelectPrefillBlocks(const Context& context,
+                         const SelectPrefillParams& params);  // select/prefill_select.cc
 void DecodeAttention(const Context& context, const AttentionParams& params);  // decode_attention.cc
 void PrefillAttention(const Context& context,
                       const AttentionParams& params);                    // prefill/

@@ -206,6 +206,7 @@ class CudaBackend final : public Backend {
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
     program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
     launches_ = step_.has_prefill;
+    sparse_prefill_ = std::ranges::any_of(batch.sequences, IsSparsePrefill);
   }
 
   void Embed(const EmbedParams& params) override {
@@ -276,6 +277,11 @@ class CudaBackend final : public Backend {
     op.params.counts = {};
     Add(op);
     targets_.push_back(counts);
+  }
+
+  void SelectPrefillBlocks(const SelectPrefillParams& /*params*/) override {
+    if (!sparse_prefill_) return;
+    device_->Fail(absl::UnimplementedError("prefill: backend cuda has no sparse prefill"));
   }
 
   // Launches cost time in every layer, so an op that would find no row of its kind is left out.
@@ -480,6 +486,7 @@ class CudaBackend final : public Backend {
   int32_t block_size_ = 0;  // the block size that screening is packed for; 0: not packed
   Program program_;
   bool launches_ = false;  // the program runs once: a prompt's rows, a shadow
+  bool sparse_prefill_ = false;
   std::vector<Target> targets_;
   // The program that runs. The members above may already hold the next step.
   bool runs_ = false;

@@ -6,18 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "kernels/reference/ops.h"
 
 namespace eta::reference {
 namespace {
-
-struct Admission {
-  std::vector<bool> blocks;  // [N]
-  int32_t rescued = -1;      // the ordinal that was rescued
-};
 
 // The full blocks of a row that one query head admits: of those it need not read, the ones whose
 // bound or mass reaches the threshold.
@@ -43,7 +37,7 @@ Admission Admit(const std::vector<float>& bounds, float threshold,
 }
 
 // The bounds of the row's full blocks for one query head.
-std::vector<float> Bounds(const SelectBlocksParams& params, const KvPages& pages, const Row& row,
+std::vector<float> Bounds(const ScreenParams& params, const KvPages& pages, const Row& row,
                           int32_t query_head, const float* q) {
   const float* head_z = row.sequence.head_z;
   const int64_t layer = int64_t{params.layer} * params.num_query_heads;
@@ -61,7 +55,6 @@ std::vector<float> Bounds(const SelectBlocksParams& params, const KvPages& pages
 void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, const Row& row,
                      int32_t kv_head) {
   const int32_t b = params.geometry.block_size;
-  const int32_t d = params.geometry.head_dim;
   const int32_t n = row.num_full_blocks(b);
   const int32_t tail = row.num_keys() - n * b;
   const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
@@ -70,17 +63,10 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
   std::vector<uint32_t> heads(static_cast<size_t>(n), 0);
   for (int32_t g = 0; g < group; ++g) {
     const int32_t h = kv_head * group + g;
-    const float* q = params.q.row(row.index) + static_cast<int64_t>(h) * d;
-    std::vector<float> compared;
-    float& threshold = params.thresholds.row(row.index)[h];
-    if (options.relative) {
-      EstimatedMass mass = EstimateMass(pages, row, kv_head, q, params.softmax_scale);
-      threshold = mass.row + options.relative_c;
-      compared = std::move(mass.blocks);
-    } else {
-      compared = Bounds(params, pages, row, h, q);
-    }
-    const Admission admission = Admit(compared, threshold - options.offset, options);
+    const Admission admission =
+        AdmitBlocks({params.layer, params.q, params.thresholds, params.num_query_heads,
+                     params.geometry, params.softmax_scale},
+                    pages, row, h);
     int32_t attended = tail;
     for (size_t j = 0; j < admission.blocks.size(); ++j) {
       if (!admission.blocks[j]) continue;
@@ -140,6 +126,21 @@ BlockBound BoundOf(const KvGeometry& geometry, const Record& record, const float
           .deviation = std::sqrt(variance),
           .ceiling = length * *record.max_norm,
           .scale = softmax_scale};
+}
+
+Admission AdmitBlocks(const ScreenParams& params, const KvPages& pages, const Row& row,
+                      int32_t query_head) {
+  const AttentionOptions& options = row.sequence.attention;
+  const int32_t d = params.geometry.head_dim;
+  const int32_t kv_head = query_head / (params.num_query_heads / params.geometry.num_kv_heads);
+  const float* q = params.q.row(row.index) + static_cast<int64_t>(query_head) * d;
+  float& threshold = params.thresholds.row(row.index)[query_head];
+  if (!options.relative) {
+    return Admit(Bounds(params, pages, row, query_head, q), threshold - options.offset, options);
+  }
+  const EstimatedMass mass = EstimateMass(pages, row, kv_head, q, params.softmax_scale);
+  threshold = mass.row + options.relative_c;
+  return Admit(mass.blocks, threshold - options.offset, options);
 }
 
 void SelectBlocks(const BatchView& batch, const SelectBlocksParams& params) {

@@ -90,6 +90,26 @@ struct EstimatedMass {
 EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head, const float* q,
                            float softmax_scale);
 
+// What selection takes of its op's parameters.
+struct ScreenParams {
+  int32_t layer;
+  TensorView q;           // [R, HQ * d]
+  TensorView thresholds;  // [R, HQ]
+  int32_t num_query_heads;
+  KvGeometry geometry;
+  float softmax_scale;
+};
+
+// The full blocks of a row that one query head admits, pinned and rescued ones too.
+struct Admission {
+  std::vector<bool> blocks;  // [N]
+  int32_t rescued = -1;      // the ordinal that was rescued
+};
+
+// Of a row with relative thresholds it writes the threshold too (block_select.cc).
+Admission AdmitBlocks(const ScreenParams& params, const KvPages& pages, const Row& row,
+                      int32_t query_head);
+
 // Whether the row reads full block `ordinal` of `n` in any case: a sink or a pinned one.
 bool AlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t n);
 
@@ -125,6 +145,8 @@ void Rope(const BatchView& batch, const RopeParams& params);                    
 void AppendKv(const BatchView& batch, const AppendKvParams& params);            // block_index.cc
 void PredictThresholds(const BatchView& batch, const ThresholdParams& params);  // pointwise.cc
 void SelectBlocks(const BatchView& batch, const SelectBlocksParams& params);    // block_select.cc
+void SelectPrefillBlocks(const BatchView& batch,
+                         const SelectPrefillParams& params);                  // prefill_select.cc
 void DecodeAttention(const BatchView& batch, const AttentionParams& params);  // decode_attention.cc
 void PrefillAttention(const BatchView& batch,
                       const AttentionParams& params);                    // prefill_attention.cc

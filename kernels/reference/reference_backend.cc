@@ -125,6 +125,9 @@ class ReferenceBackend final : public Backend {
     reference::SelectBlocks(batch_, params);
   }
   void ListBlocks(const ListBlocksParams& params) override { eta::ListBlocks(batch_, params); }
+  void SelectPrefillBlocks(const SelectPrefillParams& params) override {
+    reference::SelectPrefillBlocks(batch_, params);
+  }
   void DecodeAttention(const AttentionParams& params) override {
     reference::DecodeAttention(batch_, params);
   }

@@ -47,19 +47,12 @@ void SelectPlan::Add(const SequenceRows& sequence, int32_t row, int32_t num_keys
   const AttentionOptions& options = sequence.attention;
   const int64_t at = (static_cast<int64_t>(row) * params.geometry.num_kv_heads + kv_head) *
                      params.selection.capacity;
-  SelectGroup group = {};
+  SelectGroup group = {{options, num_keys, params.geometry.block_size}};
+  const int32_t n = group.full_blocks;
   group.sequence = &sequence;
   group.row = row;
-  group.num_keys = num_keys;
   group.kv_head = kv_head;
-  const int32_t n = num_keys / params.geometry.block_size;
-  group.full_blocks = n;
-  group.first_free = std::clamp(options.sink_blocks, 0, n);
-  group.first_pinned = std::max(group.first_free, n - std::clamp(options.pinned_blocks, 0, n));
-  // A block that is always read leaves no head empty.
-  const int32_t chunk = std::clamp(options.rescue_chunk, 0, n);
-  group.rescue_end = group.first_free > 0 || group.first_pinned < chunk ? 0 : chunk;
-  group.relative = options.relative && params.geometry.index == IndexKind::kOutlier;
+  group.relative = IsRelative(sequence, params.geometry);
   group.blocks = params.selection.blocks + at;
   group.heads = params.selection.heads + at;
   if (options.confirm) {
@@ -115,23 +108,6 @@ void SelectPlan::Build(const BatchView& batch, const SelectBlocksParams& params)
   }
 }
 
-// Makes each head that admitted none of the first `rescue_chunk` blocks admit the best of them.
-void Rescue(const SelectGroup& group, std::span<const ScreenResult> results, size_t num_heads) {
-  if (group.rescue_end == 0) return;
-  uint32_t admitted = 0;
-  for (const ScreenResult& result : results) admitted |= result.admitted_early;
-  for (size_t h = 0; h < num_heads; ++h) {
-    if ((admitted >> h & 1) != 0) continue;
-    BestBlock best;
-    for (const ScreenResult& result : results) {
-      const BestBlock& candidate = result.best[h];
-      if (candidate.ordinal < 0) continue;
-      if (best.ordinal < 0 || candidate.bound > best.bound) best = candidate;
-    }
-    AdmitRescued(group, h, best.ordinal);
-  }
-}
-
 // What a task writes of its blocks: with absolute thresholds masks already, with relative ones the
 // masses that thresholds are made of.
 void Judge(const SelectBlocksParams& params, const SelectGroup& group, int32_t range,
@@ -181,6 +157,22 @@ void WriteCounts(const SelectBlocksParams& params, const SelectGroup& group, siz
 }
 
 }  // namespace
+
+void Rescue(const SelectGroup& group, std::span<const ScreenResult> results, size_t num_heads) {
+  if (group.rescue_end == 0) return;
+  uint32_t admitted = 0;
+  for (const ScreenResult& result : results) admitted |= result.admitted_early;
+  for (size_t h = 0; h < num_heads; ++h) {
+    if ((admitted >> h & 1) != 0) continue;
+    BestBlock best;
+    for (const ScreenResult& result : results) {
+      const BestBlock& candidate = result.best[h];
+      if (candidate.ordinal < 0) continue;
+      if (best.ordinal < 0 || candidate.bound > best.bound) best = candidate;
+    }
+    AdmitRescued(group, h, best.ordinal);
+  }
+}
 
 void SelectBlocks(const Context& context, const SelectBlocksParams& params) {
   static thread_local SelectPlan plan;

@@ -2,6 +2,7 @@
 // it is cut into. block_select.cc has the order of the parts.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -32,19 +33,35 @@ struct ScreenResult {
   std::array<float, kMaxGroup> mass;
 };
 
-// One decode row and KV head. Screening fills `heads`, the mask of every full block, at its
-// ordinal. Compaction then turns blocks and heads into the list.
-struct SelectGroup {
+// The blocks of a row of `num_keys` keys.
+struct RowBlocks {
+  RowBlocks() = default;
+  RowBlocks(const AttentionOptions& options, int32_t keys, int32_t block_size)
+      : num_keys(keys),
+        full_blocks(keys / block_size),
+        first_free(std::clamp(options.sink_blocks, 0, full_blocks)),
+        first_pinned(
+            std::max(first_free, full_blocks - std::clamp(options.pinned_blocks, 0, full_blocks))) {
+    // A block that is always read leaves no head empty.
+    const int32_t chunk = std::clamp(options.rescue_chunk, 0, full_blocks);
+    rescue_end = first_free > 0 || first_pinned < chunk ? 0 : chunk;
+  }
+
+  int32_t num_keys = 0;     // T
+  int32_t full_blocks = 0;  // N
+  // Of the ordinals [first_free, first_pinned) a head chooses; the others are read in any case.
+  int32_t first_free = 0;
+  int32_t first_pinned = 0;
+  // An empty head's rescue looks at the ordinals before this one; 0: no head can be empty.
+  int32_t rescue_end = 0;
+};
+
+// One row and KV head. Screening fills `heads`, the mask of every full block, at its ordinal. Of a
+// decode row compaction then turns blocks and heads into the list.
+struct SelectGroup : RowBlocks {
   const SequenceRows* sequence;
   int32_t row;
-  int32_t num_keys;  // T
   int32_t kv_head;
-  int32_t full_blocks;  // N
-  // Of the ordinals [first_free, first_pinned) a head chooses; the others are read in any case.
-  int32_t first_free;
-  int32_t first_pinned;
-  // An empty head's rescue looks at the ordinals before this one; 0: no head can be empty.
-  int32_t rescue_end;
   bool relative;     // thresholds are relative to the row's mass
   uint32_t* blocks;  // [N]
   uint32_t* heads;   // [N]
@@ -81,6 +98,11 @@ struct SelectScratch {
   alignas(64) float scores[kMaxGroup * kTileRowStride];
 };
 
+// Whether the rows of a sequence have thresholds that are relative to their mass.
+inline bool IsRelative(const SequenceRows& sequence, const KvGeometry& geometry) {
+  return sequence.attention.relative && geometry.index == IndexKind::kOutlier;
+}
+
 // Makes a head admit the block that it rescues.
 inline void AdmitRescued(const SelectGroup& group, size_t head, int32_t ordinal) {
   group.heads[ordinal] |= uint32_t{1} << head;
@@ -103,6 +125,10 @@ void EstimateRange(const SelectBlocksParams& params, const SelectGroup& group, i
 // masks of all full blocks, rescued ones included.
 void AdmitByMass(const SelectBlocksParams& params, const SelectGroup& group,
                  std::span<const ScreenResult> results);
+
+// Makes each head that admitted none of the first `rescue_chunk` blocks admit the best of them,
+// from what ScreenRange found in all ranges (block_select.cc).
+void Rescue(const SelectGroup& group, std::span<const ScreenResult> results, size_t num_heads);
 
 // compact_list.cc: turns the masks per ordinal into an ascending list. Returns the list's length;
 // `attended` [num_heads] gets the number of blocks of each head.

@@ -74,6 +74,9 @@ class DeferringBackend final : public ForwardingBackend {
   void ListBlocks(const ListBlocksParams& params) override {
     Note([this, params] { ForwardingBackend::ListBlocks(params); });
   }
+  void SelectPrefillBlocks(const SelectPrefillParams& params) override {
+    Note([this, params] { ForwardingBackend::SelectPrefillBlocks(params); });
+  }
   void DecodeAttention(const AttentionParams& params) override {
     Note([this, params] { ForwardingBackend::DecodeAttention(params); });
   }
