@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 
 #include "kernels/cpu/prefill/amx.h"
 #include "kernels/cpu/prefill/row_tiles.h"
@@ -20,6 +21,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/prefill/amx_softmax-inl.h"
 #include "kernels/cpu/prefill/row_attention-inl.h"
+#include "kernels/cpu/prefill/sparse_rows-inl.h"
 #include "kernels/cpu/simd/amx_tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86_64
@@ -30,6 +32,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr int32_t kMostQueries = 256;
+constexpr int32_t kMostSparseQueries = 512;
 constexpr auto kPairRows = static_cast<int32_t>(kAmxPairRows);
 
 // Working memory of one task.
@@ -279,8 +282,114 @@ void Attend(const RowTask& task, const Workspace& work) {
   StoreOutput(task, work.gathered);
 }
 
+// Working memory of one task of sparse prefill, beside that of full prefill.
+struct PickedWorkspace {
+  std::byte* queries;  // tiles of rows [steps of d], those picked
+  float* output;       // [32][width], their weighted values
+};
+
+// Copies the queries' rows of their tiles side by side.
+void GatherQueries(const Workspace& work, std::span<const PickedQuery> picked, std::byte* to) {
+  const hn::RebindToUnsigned<Float> du;
+  for (size_t r = 0; r < picked.size(); ++r) {
+    const auto query = static_cast<size_t>(picked[r].query);
+    std::byte* from = work.queries + query / kAmxPairRows * work.pair_bytes();
+    for (size_t s = 0; s < work.steps; ++s) {
+      const uint32_t* words = AmxRowWords(from + s * kAmxRowStepBytes, query % kAmxPairRows);
+      uint32_t* gathered = AmxRowWords(to + s * kAmxRowStepBytes, r);
+      hn::Store(hn::Load(du, words), du, gathered);
+      hn::Store(hn::Load(du, words + 2 * kAmxTileWords), du, gathered + 2 * kAmxTileWords);
+    }
+  }
+}
+
+// Adds the weighted values of a chunk to what the queries have, and clears them.
+void ScatterValues(const Gathered& gathered, std::span<const PickedQuery> picked, float* values) {
+  const Float d;
+  for (const PickedQuery& pick : picked) {
+    float* to = gathered.output + static_cast<size_t>(pick.query) * gathered.width;
+    for (size_t i = 0; i < gathered.width; i += kLanes) {
+      hn::Store(hn::Add(hn::Load(d, to + i), hn::Load(d, values + i)), d, to + i);
+    }
+    values += gathered.width;
+  }
+}
+
+// Attends to the chunk whose tiles are in `work`, 32 of the picked queries at a time.
+template <bool kHasLow>
+void AttendPicked(const RowTask& task, const SparseRows& rows, const Workspace& work,
+                  const PickedWorkspace& pick, std::span<const PickedQuery> picked, int32_t begin) {
+  const size_t width = work.gathered.width;
+  const auto some = [&](size_t first) {
+    return picked.subspan(first, std::min(kAmxPairRows, picked.size() - first));
+  };
+  const auto scores = [&](size_t first, std::byte* to) {
+    GatherQueries(work, some(first), pick.queries);
+    return PairProduct<kHasLow>::Scores(pick.queries, work.keys, work.steps, to);
+  };
+  const auto values = [&](const std::byte* weights) {
+    std::fill_n(pick.output, kAmxPairRows * width, 0.0f);
+    return PairProduct<kHasLow>::Values(weights, work.values, pick.output, width);
+  };
+  BesideWeights<kHasLow> beside;
+  beside.scores = scores(0, work.weights[0]);
+  size_t first = 0;
+  for (size_t turn = 0; first < picked.size(); first += kAmxPairRows, turn ^= 1) {
+    beside.Finish();
+    if (first >= 2 * kAmxPairRows) {
+      ScatterValues(work.gathered, some(first - 2 * kAmxPairRows), pick.output);
+    }
+    std::byte* const now = work.weights[turn];
+    std::byte* const other = work.weights[turn ^ 1];  // of the queries before, then of the next
+    BesideWeights<kHasLow> next;
+    if (first > 0) next.values = values(other);
+    if (first + kAmxPairRows < picked.size()) next.scores = scores(first + kAmxPairRows, other);
+    beside = next;
+    WeighPicked(task, rows, work.gathered, some(first), begin, reinterpret_cast<float*>(now),
+                beside);
+    if (first + kAmxPairRows < picked.size()) continue;
+    beside.Finish();
+    if (first > 0) ScatterValues(work.gathered, some(first - kAmxPairRows), pick.output);
+    beside = {values(now), {}};
+    beside.Finish();
+    ScatterValues(work.gathered, some(first), pick.output);
+  }
+}
+
+template <bool kHasLow>
+void AttendSparse(const RowTask& task) {
+  thread_local Scratch scratch;
+  thread_local Scratch picked_scratch;
+  thread_local SparseRows rows;
+  const Workspace work = Carve(scratch, task.num_queries(), task.head_dim());
+  const size_t output_bytes = kAmxPairRows * work.gathered.width * sizeof(float);
+  std::byte* const memory = picked_scratch.Reserve<std::byte>(work.pair_bytes() + output_bytes);
+  const PickedWorkspace pick{memory, reinterpret_cast<float*>(memory + work.pair_bytes())};
+  std::fill_n(pick.queries, work.pair_bytes(), std::byte{0});
+  const AmxTiles in_use;
+  SplitQueries(task, work);
+  rows.Begin(task, work.gathered);
+  const auto d = static_cast<size_t>(task.head_dim());
+  for (int32_t begin = 0; begin < task.tile.num_keys(); begin += kPrefillChunk) {
+    const std::span<const PickedQuery> picked = rows.Pick(begin);
+    if (picked.empty()) continue;
+    LoadChunk(task, begin, work.chunk);
+    SplitColumns<kHasLow>(work.chunk.keys, d, kChunkKeys, work.keys);
+    SplitColumns<kHasLow>(work.chunk.values, kChunkKeys, work.chunk.width, work.values);
+    AttendPicked<kHasLow>(task, rows, work, pick, picked, begin);
+  }
+  rows.StoreOutput(work.gathered);
+}
+
 void AmxPrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
-  RunRowTasks(context, params, kMostQueries, [](const RowTask& task) {
+  RunRowTasks(context, params, /*sparse=*/true, kMostSparseQueries, [](const RowTask& task) {
+    if (task.params.geometry.dtype == DType::kFloat16) {
+      AttendSparse<true>(task);
+    } else {
+      AttendSparse<false>(task);
+    }
+  });
+  RunRowTasks(context, params, /*sparse=*/false, kMostQueries, [](const RowTask& task) {
     thread_local Scratch scratch;
     const Workspace work = Carve(scratch, task.num_queries(), task.head_dim());
     if (task.params.geometry.dtype == DType::kFloat16) {

@@ -19,9 +19,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/prefill/row_attention-inl.h"
+#include "kernels/cpu/prefill/sparse_rows-inl.h"
 #include "kernels/cpu/simd/amx_tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86_64
@@ -83,24 +85,33 @@ HWY_INLINE void GateEach(PairVectors& x, PairVectors& y) {
   }
 }
 
-// What one of two queries brings: keys of the chunk that it sees, its own the last of them, and
-// what its gate subtracts.
+// What one of two queries brings: the keys of the chunk that it sees, what its gate subtracts, and
+// where it gathers.
 struct PairQuery {
-  int32_t num_keys = 0;      // 0: none, or there is no such query
+  SeenKeys seen{0, kPrefillChunk};
   float gate_offset = 0.0f;  // slope * tau_eff
+  bool floor = false;        // its pruned keys weigh exp(0)
+  float* maximum = nullptr;  // null: there is no such query, or it sees no key
+  float* sums = nullptr;     // [lanes]
+  float* output = nullptr;   // [width]
+
+  void Gather(const Gathered& gathered, int32_t query) {
+    const auto at = static_cast<size_t>(query);
+    maximum = gathered.maxima + at;
+    sums = gathered.sums + at * kLanes;
+    output = gathered.output + at * gathered.width;
+  }
 };
 
-// `scores` of query `query` of the task and of the next one become weights. kEdge: one of the two
-// does not see the whole chunk, or its own key is in it; an own logit is not gated.
-template <Gate kGate, bool kEdge>
-HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* scores,
-                          const Gathered& gathered, int32_t query) {
+// Scores of two queries become weights. kSome: one of the two does not see the whole chunk, or its
+// own key is in it; an own logit is not gated. kFloor: weights may be less exp(0), which pruned
+// keys weigh.
+template <Gate kGate, bool kSome, bool kFloor>
+HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* scores, size_t width) {
   const Float d;
   const hn::RebindToUnsigned<Float> du;
   constexpr size_t kVectors = kPairVectors / 2;
   const Floats lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  float* const sums = gathered.sums + static_cast<size_t>(query) * kLanes;
-  float* const maxima = gathered.maxima + query;
 
   ETA_UNSET PairVectors x;
 #pragma GCC unroll 8
@@ -118,8 +129,8 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
     GateEach(gated, y);
 #pragma GCC unroll 8
     for (size_t i = 0; i < kPairVectors; ++i) {
-      if constexpr (kEdge) {
-        const auto own = hn::Set(d, static_cast<float>(queries[i / kVectors].num_keys - 1));
+      if constexpr (kSome) {
+        const auto own = hn::Set(d, static_cast<float>(queries[i / kVectors].seen.own));
         const auto key = hn::Iota(d, static_cast<float>(i % kVectors * kLanes));
         x[i] = hn::IfThenElse(hn::Eq(key, own), x[i], gated[i]);
       } else {
@@ -128,10 +139,9 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
     }
   }
   const auto seen = [&](size_t i) {
-    const auto key = hn::Iota(d, static_cast<float>(i % kVectors * kLanes));
-    return hn::Lt(key, hn::Set(d, static_cast<float>(queries[i / kVectors].num_keys)));
+    return SeenLanes(queries[i / kVectors].seen.keys, i % kVectors * kLanes);
   };
-  if constexpr (kEdge) {
+  if constexpr (kSome) {
 #pragma GCC unroll 8
     for (size_t i = 0; i < kPairVectors; ++i) x[i] = hn::IfThenElse(seen(i), x[i], lowest);
   }
@@ -140,29 +150,44 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
   ETA_UNSET Floats shift[2];
 #pragma GCC unroll 2
   for (size_t q = 0; q < 2; ++q) {
+    const PairQuery& query = queries[q];
+    shift[q] = hn::Zero(d);
+    if (kSome && query.maximum == nullptr) continue;
     const size_t i = q * kVectors;
     const Floats largest = hn::Max(hn::Max(x[i], x[i + 1]), hn::Max(x[i + 2], x[i + 3]));
-    if (HWY_UNLIKELY(!hn::AllFalse(d, hn::Gt(largest, hn::Set(d, maxima[q] + kMaxSlack))))) {
-      Rescale(hn::GetLane(hn::MaxOfLanes(d, largest)), maxima[q], sums + q * kLanes,
-              gathered.output + (static_cast<size_t>(query) + q) * gathered.width, gathered.width);
+    if (HWY_UNLIKELY(!hn::AllFalse(d, hn::Gt(largest, hn::Set(d, *query.maximum + kMaxSlack))))) {
+      Rescale(hn::GetLane(hn::MaxOfLanes(d, largest)), *query.maximum, query.sums, query.output,
+              width);
     }
-    shift[q] = hn::Set(d, -maxima[q] * kLog2E);
+    shift[q] = hn::Set(d, -*query.maximum * kLog2E);
   }
 #pragma GCC unroll 8
   for (size_t i = 0; i < kPairVectors; ++i) {
     x[i] = hn::MulAdd(x[i], hn::Set(d, kLog2E), shift[i / kVectors]);
   }
   Exp2Each(x);
-  if constexpr (kEdge) {
+  if constexpr (kFloor) {
+#pragma GCC unroll 2
+    for (size_t q = 0; q < 2; ++q) {
+      const Floats floor = queries[q].floor ? Exp2(d, shift[q]) : hn::Zero(d);
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVectors; ++v) {
+        x[q * kVectors + v] = hn::Sub(x[q * kVectors + v], floor);
+      }
+    }
+  }
+  if constexpr (kSome) {
 #pragma GCC unroll 8
     for (size_t i = 0; i < kPairVectors; ++i) x[i] = hn::IfThenElseZero(seen(i), x[i]);
   }
 #pragma GCC unroll 2
   for (size_t q = 0; q < 2; ++q) {
-    Floats sum = hn::Load(d, sums + q * kLanes);
+    if (!kSome || queries[q].maximum != nullptr) {
+      Floats sum = hn::Load(d, queries[q].sums);
 #pragma GCC unroll 4
-    for (size_t v = 0; v < kVectors; ++v) sum = hn::Add(sum, x[q * kVectors + v]);
-    hn::Store(sum, d, sums + q * kLanes);
+      for (size_t v = 0; v < kVectors; ++v) sum = hn::Add(sum, x[q * kVectors + v]);
+      hn::Store(sum, d, queries[q].sums);
+    }
 #pragma GCC unroll 2
     for (size_t s = 0; s < kChunkSteps; ++s) {
       Words high;
@@ -173,6 +198,16 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
       hn::Store(high, du, words + kScorePart);
     }
   }
+}
+
+// Makes the scores of tempered keys 0, which is a gated logit of 0, whatever the threshold. Of a
+// query that stands at row `row` of its tiles, but for its own key.
+HWY_INLINE void TemperScores(const SequenceRows& sequence, int32_t chunk_begin,
+                             const SeenKeys& seen, float* scores) {
+  const auto count = static_cast<size_t>(std::min(seen.own + 1, kPrefillChunk));
+  ForEachTempered(sequence.tempered, static_cast<size_t>(chunk_begin), count,
+                  static_cast<size_t>(seen.own),
+                  [&](size_t key) { scores[key / kLanes * kScorePart + key % kLanes] = 0.0f; });
 }
 
 // The scores of queries [first, first + 32) for the chunk that begins with key `chunk_begin` become
@@ -189,25 +224,20 @@ HWY_NOINLINE void WeighTiles(const RowTask& task, const Gathered& gathered, int3
     for (int32_t q = 0; q < 2 && query + q < task.num_queries(); ++q) {
       const int32_t num_keys = task.position(query + q) + 1 - chunk_begin;
       if (num_keys <= 0) continue;
-      queries[q].num_keys = num_keys;
+      queries[q].Gather(gathered, query + q);
+      queries[q].seen = SeenKeys::Causal(num_keys);
       if constexpr (kGate == Gate::kSilu) {
         const int64_t row = task.tile.row((query + q) / task.group);
         const float threshold = task.params.thresholds.row(row)[task.head(query + q)];
         queries[q].gate_offset = slope * (threshold - sequence.attention.offset);
-        // A score of 0 is a gated logit of 0, whatever the threshold.
-        ForEachTempered(
-            sequence.tempered, static_cast<size_t>(chunk_begin),
-            static_cast<size_t>(std::min(num_keys, kPrefillChunk)),
-            static_cast<size_t>(num_keys - 1), [&](size_t key) {
-              scores[static_cast<size_t>(q) * kLanes + key / kLanes * kScorePart + key % kLanes] =
-                  0.0f;
-            });
+        TemperScores(sequence, chunk_begin, queries[q].seen,
+                     scores + static_cast<size_t>(q) * kLanes);
       }
     }
-    if (std::min(queries[0].num_keys, queries[1].num_keys) > kPrefillChunk) {
-      WeighPair<kGate, false>(queries, slope, scores, gathered, query);
+    if (queries[0].seen.all() && queries[1].seen.all()) {
+      WeighPair<kGate, false, false>(queries, slope, scores, gathered.width);
     } else {
-      WeighPair<kGate, true>(queries, slope, scores, gathered, query);
+      WeighPair<kGate, true, false>(queries, slope, scores, gathered.width);
     }
     beside();
   }
@@ -220,6 +250,52 @@ void WeighTiles(const RowTask& task, const Gathered& gathered, int32_t first, in
     WeighTiles<Gate::kSilu>(task, gathered, first, chunk_begin, scores, beside);
   } else {
     WeighTiles<Gate::kNone>(task, gathered, first, chunk_begin, scores, beside);
+  }
+}
+
+// The same for picked queries of sparse prefill, at most 32. Weights of rows behind them stay
+// undefined.
+template <Gate kGate, class Beside>
+HWY_NOINLINE void WeighPicked(const RowTask& task, const SparseRows& rows, const Gathered& gathered,
+                              std::span<const PickedQuery> picked, int32_t chunk_begin,
+                              float* scores, Beside& beside) {
+  const float slope = task.params.beta * kLog2E;
+  for (size_t first = 0; first < picked.size(); first += 2, scores += 2 * kLanes) {
+    PairQuery queries[2];
+    bool all = first + 1 < picked.size();
+    bool floor = false;
+    for (size_t q = 0; q < 2 && first + q < picked.size(); ++q) {
+      const PickedQuery& pick = picked[first + q];
+      const SparseQuery& query = rows[pick.query];
+      queries[q].Gather(gathered, pick.query);
+      queries[q].seen = pick.seen;
+      queries[q].gate_offset = query.gate_offset;
+      queries[q].floor = query.floor;
+      all = all && pick.seen.all();
+      floor = floor || query.floor;
+      if constexpr (kGate == Gate::kSilu) {
+        TemperScores(*task.tile.sequence, chunk_begin, pick.seen, scores + q * kLanes);
+      }
+    }
+    if (!floor) {
+      all ? WeighPair<kGate, false, false>(queries, slope, scores, gathered.width)
+          : WeighPair<kGate, true, false>(queries, slope, scores, gathered.width);
+    } else {
+      all ? WeighPair<kGate, false, true>(queries, slope, scores, gathered.width)
+          : WeighPair<kGate, true, true>(queries, slope, scores, gathered.width);
+    }
+    beside();
+  }
+}
+
+template <class Beside>
+void WeighPicked(const RowTask& task, const SparseRows& rows, const Gathered& gathered,
+                 std::span<const PickedQuery> picked, int32_t chunk_begin, float* scores,
+                 Beside& beside) {
+  if (task.params.gate == Gate::kSilu) {
+    WeighPicked<Gate::kSilu>(task, rows, gathered, picked, chunk_begin, scores, beside);
+  } else {
+    WeighPicked<Gate::kNone>(task, rows, gathered, picked, chunk_begin, scores, beside);
   }
 }
 

@@ -9,7 +9,10 @@
 // With AMX a cache of 16 bits goes to amx_attention.cc instead.
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
+#include <span>
+#include <type_traits>
+#include <vector>
 
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefill/amx.h"
@@ -21,6 +24,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "kernels/cpu/prefill/row_attention-inl.h"
+#include "kernels/cpu/prefill/sparse_rows-inl.h"
 #include "kernels/cpu/simd/gemm_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,6 +32,29 @@ namespace eta::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr int32_t kMostQueries = 96;
+constexpr int32_t kMostSparseQueries = 256;
+
+// Cuts a thread's scratch into arrays of float32, each on a cache line.
+class Carver {
+ public:
+  Carver(Scratch& scratch, std::initializer_list<size_t> sizes) : sizes_(sizes) {
+    size_t total = 0;
+    for (const size_t size : sizes_) total += Padded(size);
+    next_ = scratch.Reserve<float>(total);
+  }
+  // The next array.
+  float* Take() {
+    float* const at = next_;
+    next_ += Padded(sizes_[index_++]);
+    return at;
+  }
+
+ private:
+  static size_t Padded(size_t size) { return (size + 15) / 16 * 16; }
+  std::vector<size_t> sizes_;
+  size_t index_ = 0;
+  float* next_;
+};
 
 // Working memory of one task, all float32.
 struct Workspace {
@@ -41,24 +68,20 @@ Workspace Carve(Scratch& scratch, int32_t num_queries, int32_t head_dim) {
   const size_t d = static_cast<size_t>(head_dim);
   const size_t width = (d + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
   const size_t queries = static_cast<size_t>((num_queries + kTileRows - 1) / kTileRows * kTileRows);
-  const std::array<size_t, 7> sizes = {
-      d * kChunkKeys,  kChunkKeys * width, queries * d, kTileRows * kChunkKeys,
-      queries * width, queries * kLanes,   queries};
-  size_t total = 0;
-  for (const size_t size : sizes) total += (size + 15) / 16 * 16;
-  float* next = scratch.Reserve<float>(total);
-  const auto take = [&](size_t size) {
-    float* const at = next;
-    next += (size + 15) / 16 * 16;
-    return at;
-  };
+  Carver carver(scratch, {d * kChunkKeys, kChunkKeys * width, queries * d, kTileRows * kChunkKeys,
+                          queries * width, queries * kLanes, queries});
   Workspace work{};
-  work.chunk = {take(sizes[0]), take(sizes[1]), width};
-  work.queries = take(sizes[2]);
-  work.weights = take(sizes[3]);
-  work.gathered = {take(sizes[4]), take(sizes[5]), take(sizes[6]), width};
-  std::fill_n(work.chunk.values, sizes[1], 0.0f);
-  std::fill_n(work.queries, sizes[2], 0.0f);
+  work.chunk.keys = carver.Take();
+  work.chunk.values = carver.Take();
+  work.chunk.width = width;
+  work.queries = carver.Take();
+  work.weights = carver.Take();
+  work.gathered.output = carver.Take();
+  work.gathered.sums = carver.Take();
+  work.gathered.maxima = carver.Take();
+  work.gathered.width = width;
+  std::fill_n(work.chunk.values, kChunkKeys * width, 0.0f);
+  std::fill_n(work.queries, queries * d, 0.0f);
   work.gathered.Clear(queries);
   return work;
 }
@@ -139,8 +162,137 @@ void AttendChunk(const RowTask& task, const Workspace& work, int32_t begin) {
   }
 }
 
+// Working memory of one task of sparse prefill.
+struct SparseWorkspace {
+  Chunk chunk;
+  float* queries;  // [queries][d], scaled by s
+  float* picked;   // [kTileRows][kTileRowStride]
+  float* weights;  // [kTileRows][64]: scores, then softmax weights
+  Gathered gathered;
+};
+
+SparseWorkspace CarveSparse(Scratch& scratch, int32_t num_queries, int32_t head_dim) {
+  const auto d = static_cast<size_t>(head_dim);
+  const size_t width = (d + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
+  const auto queries = static_cast<size_t>(num_queries);
+  Carver carver(scratch,
+                {d * kChunkKeys, kChunkKeys * width, queries * d, kTileRows * kTileRowStride,
+                 kTileRows * kChunkKeys, queries * width, queries * kLanes, queries});
+  SparseWorkspace work{};
+  work.chunk.keys = carver.Take();
+  work.chunk.values = carver.Take();
+  work.chunk.width = width;
+  work.queries = carver.Take();
+  work.picked = carver.Take();
+  work.weights = carver.Take();
+  work.gathered.output = carver.Take();
+  work.gathered.sums = carver.Take();
+  work.gathered.maxima = carver.Take();
+  work.gathered.width = width;
+  std::fill_n(work.chunk.values, kChunkKeys * width, 0.0f);
+  std::fill_n(work.picked, kTileRows * kTileRowStride, 0.0f);
+  std::fill_n(work.weights, kTileRows * kChunkKeys, 0.0f);
+  work.gathered.Clear(queries);
+  return work;
+}
+
+template <Gate kGate>
+void WeighPicked(const RowTask& task, const SparseRows& rows, const SparseWorkspace& work,
+                 std::span<const PickedQuery> picked, int32_t begin) {
+  const float slope = task.params.beta * kLog2E;
+  float* scores = work.weights;
+  for (const PickedQuery& pick : picked) {
+    const SparseQuery& query = rows[pick.query];
+    if constexpr (kGate == Gate::kSilu) {
+      ForEachTempered(task.tile.sequence->tempered, static_cast<size_t>(begin),
+                      static_cast<size_t>(std::min(pick.seen.own + 1, kPrefillChunk)),
+                      static_cast<size_t>(pick.seen.own), [&](size_t key) { scores[key] = 0.0f; });
+    }
+    const auto at = static_cast<size_t>(pick.query);
+    const auto weigh = [&](auto some, auto floor) {
+      Weigh<kGate, some.value, floor.value>(
+          {slope, query.gate_offset}, pick.seen, scores, work.gathered.maxima[at],
+          work.gathered.sums + at * kLanes, work.gathered.output + at * work.gathered.width,
+          work.gathered.width);
+    };
+    const bool all = pick.seen.all();
+    if (query.floor) {
+      all ? weigh(std::false_type(), std::true_type()) : weigh(std::true_type(), std::true_type());
+    } else {
+      all ? weigh(std::false_type(), std::false_type())
+          : weigh(std::true_type(), std::false_type());
+    }
+    scores += kChunkKeys;
+  }
+}
+
+HWY_NOINLINE void AddPickedValues(const SparseWorkspace& work,
+                                  std::span<const PickedQuery> picked) {
+  const Float d;
+  const size_t width = work.gathered.width;
+  for (size_t column = 0; column < width; column += 2 * kLanes) {
+    Floats acc[kTileRows][2];
+    ClearTile(acc);
+    MultiplyTile<kTileRows, 2, 1, kChunkKeys>(work.weights, kChunkKeys,
+                                              Columns{work.chunk.values + column, width}, acc);
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kTileRows; ++r) {
+      if (r >= picked.size()) break;
+      float* to = work.gathered.output + static_cast<size_t>(picked[r].query) * width + column;
+      hn::Store(hn::Add(hn::Load(d, to), acc[r][0]), d, to);
+      hn::Store(hn::Add(hn::Load(d, to + kLanes), acc[r][1]), d, to + kLanes);
+    }
+  }
+}
+
+void AttendPicked(const RowTask& task, const SparseRows& rows, const SparseWorkspace& work,
+                  std::span<const PickedQuery> picked, int32_t begin) {
+  const auto d = static_cast<size_t>(task.head_dim());
+  for (size_t first = 0; first < picked.size(); first += kTileRows) {
+    const auto some = picked.subspan(first, std::min<size_t>(kTileRows, picked.size() - first));
+    for (size_t r = 0; r < some.size(); ++r) {
+      std::copy_n(work.queries + static_cast<size_t>(some[r].query) * d, d,
+                  work.picked + r * kTileRowStride);
+    }
+    for (size_t key = 0; key < kChunkKeys; key += 2 * kLanes) {
+      Floats acc[kTileRows][2];
+      ClearTile(acc);
+      MultiplyTile<kTileRows, 2, 1, kTileRowStride>(
+          work.picked, d, Columns{work.chunk.keys + key, kChunkKeys}, acc);
+      StoreTile(acc, kChunkKeys, work.weights + key);
+    }
+    if (task.params.gate == Gate::kSilu) {
+      WeighPicked<Gate::kSilu>(task, rows, work, some, begin);
+    } else {
+      WeighPicked<Gate::kNone>(task, rows, work, some, begin);
+    }
+    AddPickedValues(work, some);
+  }
+}
+
+void AttendSparse(const RowTask& task) {
+  thread_local Scratch scratch;
+  thread_local SparseRows rows;
+  const auto d = static_cast<size_t>(task.head_dim());
+  const SparseWorkspace work = CarveSparse(scratch, task.num_queries(), task.head_dim());
+  for (int32_t query = 0; query < task.num_queries(); ++query) {
+    const float* from = task.query(query);
+    float* to = work.queries + static_cast<size_t>(query) * d;
+    for (size_t i = 0; i < d; ++i) to[i] = from[i] * task.params.softmax_scale;
+  }
+  rows.Begin(task, work.gathered);
+  for (int32_t begin = 0; begin < task.tile.num_keys(); begin += kPrefillChunk) {
+    const std::span<const PickedQuery> picked = rows.Pick(begin);
+    if (picked.empty()) continue;
+    LoadChunk(task, begin, work.chunk);
+    AttendPicked(task, rows, work, picked, begin);
+  }
+  rows.StoreOutput(work.gathered);
+}
+
 void PrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
-  RunRowTasks(context, params, kMostQueries, [](const RowTask& task) {
+  RunRowTasks(context, params, /*sparse=*/true, kMostSparseQueries, AttendSparse);
+  RunRowTasks(context, params, /*sparse=*/false, kMostQueries, [](const RowTask& task) {
     thread_local Scratch scratch;
     const Workspace work = Carve(scratch, task.num_queries(), task.head_dim());
     LoadQueries(task, work.queries);

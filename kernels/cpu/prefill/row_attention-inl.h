@@ -75,14 +75,15 @@ struct RowTask {
   int32_t position(int32_t query) const { return tile.position(query / group); }
 };
 
-// Calls attend(const RowTask&) for every tile of the step's prefill rows, on all threads.
+// Calls attend(const RowTask&) for every tile of the step's rows of full or of sparse prefill, on
+// all threads.
 template <typename Attend>
-void RunRowTasks(const Context& context, const AttentionParams& params, int32_t most_queries,
-                 const Attend& attend) {
+void RunRowTasks(const Context& context, const AttentionParams& params, bool sparse,
+                 int32_t most_queries, const Attend& attend) {
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
   const int32_t group = params.num_query_heads / num_kv_heads;
-  const std::vector<RowTile> tiles =
-      MakeRowTiles(context.batch, num_kv_heads, group, context.workers.num_threads(), most_queries);
+  const std::vector<RowTile> tiles = MakeRowTiles(context.batch, sparse, num_kv_heads, group,
+                                                  context.workers.num_threads(), most_queries);
   context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t i, int) {
     attend(RowTask{params, tiles[static_cast<size_t>(i)], group});
   });
@@ -170,15 +171,38 @@ inline void Rescale(float new_maximum, float& maximum, float* sums, float* outpu
   }
 }
 
-// Turns one query's 64 scores into softmax weights. kOwn: the chunk holds the query's own key, the
-// last of `num_keys`, whose logit is not gated.
-template <Gate kGate, bool kOwn>
-HWY_INLINE void Weigh(const GateOptions& gate, int32_t num_keys, float* scores, float& maximum,
+// The keys of a chunk that a query weighs.
+struct SeenKeys {
+  uint64_t keys;  // bit i: key i of the chunk
+  int32_t own;    // the query's own key, whose logit is not gated; 64 or more: not in the chunk
+
+  // All keys up to the query's own, the last of `num_keys`.
+  static SeenKeys Causal(int32_t num_keys) {
+    const bool all = num_keys >= kPrefillChunk;
+    return {all ? ~uint64_t{0} : (uint64_t{1} << num_keys) - 1, num_keys - 1};
+  }
+  bool all() const { return keys == ~uint64_t{0} && own >= kPrefillChunk; }
+};
+
+// The lanes of the keys from `first` on that are seen.
+HWY_INLINE auto SeenLanes(uint64_t keys, size_t first) {
+  const hn::RebindToUnsigned<Float> du;
+  alignas(64) static constexpr uint32_t kBits[16] = {
+      1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+      1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+  const auto bits = hn::Set(du, static_cast<uint32_t>(keys >> first));
+  return hn::RebindMask(Float(), hn::TestBit(bits, hn::Load(du, kBits)));
+}
+
+// Turns one query's 64 scores into softmax weights. kSome: not all keys are seen, or its own key is
+// among them. kFloor: the weights are less exp(0), which the pruned keys weigh (eta-semantics.md,
+// "Uniform floor").
+template <Gate kGate, bool kSome, bool kFloor>
+HWY_INLINE void Weigh(const GateOptions& gate, const SeenKeys& seen, float* scores, float& maximum,
                       float* sums, float* output, size_t width) {
   const Float d;
   constexpr size_t kVectors = kChunkKeys / kLanes;
-  const Floats end = hn::Set(d, static_cast<float>(num_keys));
-  const Floats own = hn::Set(d, static_cast<float>(num_keys - 1));
+  const Floats own = hn::Set(d, static_cast<float>(seen.own));
   const Floats lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
 
   Floats largest = lowest;
@@ -186,10 +210,10 @@ HWY_INLINE void Weigh(const GateOptions& gate, int32_t num_keys, float* scores, 
   for (size_t v = 0; v < kVectors; ++v) {
     const Floats score = hn::Load(d, scores + v * kLanes);
     Floats logit = kGate == Gate::kSilu ? Temper(score, gate) : score;
-    if constexpr (kOwn) {
+    if constexpr (kSome) {
       const Floats key = hn::Iota(d, static_cast<float>(v * kLanes));
       logit = hn::IfThenElse(hn::Eq(key, own), score, logit);
-      logit = hn::IfThenElse(hn::Lt(key, end), logit, lowest);
+      logit = hn::IfThenElse(SeenLanes(seen.keys, v * kLanes), logit, lowest);
     }
     hn::Store(logit, d, scores + v * kLanes);
     largest = hn::Max(largest, logit);
@@ -199,15 +223,14 @@ HWY_INLINE void Weigh(const GateOptions& gate, int32_t num_keys, float* scores, 
   }
 
   const Floats shift = hn::Set(d, -maximum * kLog2E);
+  const Floats floor = kFloor ? Exp2(d, shift) : hn::Zero(d);
   Floats sum = hn::Load(d, sums);
 #pragma GCC unroll 4
   for (size_t v = 0; v < kVectors; ++v) {
     const Floats y = hn::MulAdd(hn::Load(d, scores + v * kLanes), hn::Set(d, kLog2E), shift);
     Floats weight = Exp2(d, y);
-    if constexpr (kOwn) {
-      const Floats key = hn::Iota(d, static_cast<float>(v * kLanes));
-      weight = hn::IfThenElseZero(hn::Lt(key, end), weight);
-    }
+    if constexpr (kFloor) weight = hn::Sub(weight, floor);
+    if constexpr (kSome) weight = hn::IfThenElseZero(SeenLanes(seen.keys, v * kLanes), weight);
     hn::Store(weight, d, scores + v * kLanes);
     sum = hn::Add(sum, weight);
   }
@@ -240,10 +263,11 @@ HWY_NOINLINE void WeighQueries(const RowTask& task, const Gathered& gathered, in
     float& maximum = gathered.maxima[query];
     float* sums = gathered.sums + static_cast<size_t>(query) * kLanes;
     float* output = gathered.output + static_cast<size_t>(query) * gathered.width;
-    if (num_keys <= kPrefillChunk) {
-      Weigh<kGate, true>(gate, num_keys, scores, maximum, sums, output, gathered.width);
+    const SeenKeys seen = SeenKeys::Causal(num_keys);
+    if (seen.all()) {
+      Weigh<kGate, false, false>(gate, seen, scores, maximum, sums, output, gathered.width);
     } else {
-      Weigh<kGate, false>(gate, num_keys, scores, maximum, sums, output, gathered.width);
+      Weigh<kGate, true, false>(gate, seen, scores, maximum, sums, output, gathered.width);
     }
   }
 }

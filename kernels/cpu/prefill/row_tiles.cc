@@ -4,12 +4,15 @@
 
 namespace eta::cpu {
 
-std::vector<RowTile> MakeRowTiles(const BatchView& batch, int32_t num_kv_heads, int32_t group,
-                                  int num_threads, int32_t most_queries) {
+std::vector<RowTile> MakeRowTiles(const BatchView& batch, bool sparse, int32_t num_kv_heads,
+                                  int32_t group, int num_threads, int32_t most_queries) {
   constexpr int32_t kLeastQueries = 24;
+  const auto is_meant = [sparse](const SequenceRows& sequence) {
+    return sequence.kind == RowKind::kPrefill && IsSparsePrefill(sequence) == sparse;
+  };
   int64_t rows = 0;
   for (const SequenceRows& sequence : batch.sequences) {
-    if (sequence.kind == RowKind::kPrefill) rows += sequence.num_rows;
+    if (is_meant(sequence)) rows += sequence.num_rows;
   }
   int32_t queries = most_queries;
   while (queries > kLeastQueries && rows * group * num_kv_heads < 4 * queries * num_threads) {
@@ -18,7 +21,7 @@ std::vector<RowTile> MakeRowTiles(const BatchView& batch, int32_t num_kv_heads, 
   const int32_t height = std::max(1, queries / group);
   std::vector<RowTile> tiles;
   for (const SequenceRows& sequence : batch.sequences) {
-    if (sequence.kind != RowKind::kPrefill) continue;
+    if (!is_meant(sequence)) continue;
     for (int32_t begin = 0; begin < sequence.num_rows; begin += height) {
       for (int32_t head = 0; head < num_kv_heads; ++head) {
         tiles.push_back({&sequence, head, begin, std::min(height, sequence.num_rows - begin)});

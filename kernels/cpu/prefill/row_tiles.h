@@ -23,9 +23,10 @@ struct RowTile {
   int32_t num_keys() const { return position(count - 1) + 1; }
 };
 
-// The tiles of all prefill rows, the most expensive first. A tile has at most `most_queries`
-// queries (rows x heads), fewer if there would not be several tiles per thread.
-std::vector<RowTile> MakeRowTiles(const BatchView& batch, int32_t num_kv_heads, int32_t group,
-                                  int num_threads, int32_t most_queries);
+// The tiles of all rows of full prefill, or of all rows of sparse prefill, the most expensive
+// first. A tile has at most `most_queries` queries (rows x heads), fewer if there would not be
+// several tiles per thread.
+std::vector<RowTile> MakeRowTiles(const BatchView& batch, bool sparse, int32_t num_kv_heads,
+                                  int32_t group, int num_threads, int32_t most_queries);
 
 }  // namespace eta::cpu

@@ -13,6 +13,73 @@ namespace {
 
 constexpr int32_t kLayer = 1;  // one of two layers, since frozen thresholds are addressed by layer
 
+constexpr uint64_t kUnsetWord = 0x5A5A5A5A5A5A5A5Au;
+
+// The blocks of a row and KV head that `masks` [HQ, words] of the row have.
+std::vector<SelectedBlock> BlocksOfMasks(const AttentionCase& made, int32_t kv_head,
+                                         std::span<const uint64_t> masks, int64_t words) {
+  std::vector<SelectedBlock> blocks;
+  for (int64_t j = 0; j < words * 64; ++j) {
+    uint32_t heads = 0;
+    for (int64_t g = 0; g < made.group(); ++g) {
+      const int64_t word = (kv_head * made.group() + g) * words + j / 64;
+      if ((masks[static_cast<size_t>(word)] >> (j % 64) & 1) != 0) heads |= uint32_t{1} << g;
+    }
+    if (heads != 0) blocks.emplace_back(static_cast<uint32_t>(j), heads);
+  }
+  return blocks;
+}
+
+// Puts what rows of sparse prefill selected, by the masks [R + 1, HQ, words], where that of decode
+// rows stands.
+void TakePrefill(const AttentionCase& made, const std::vector<uint64_t>& masks, int64_t words,
+                 AttentionResult& result) {
+  const int32_t b = made.geometry.block_size;
+  const auto kv_heads = static_cast<size_t>(made.geometry.num_kv_heads);
+  const auto row_words = static_cast<size_t>(made.num_query_heads * words);
+  size_t row = 0;
+  for (const SequenceCase& sequence : made.sequences) {
+    for (size_t h = 0; sequence.sparse_prefill() && h < kv_heads; ++h) {
+      std::vector<bool> reads;    // tokens of the tile
+      size_t tile = 0;            // where the tile's count stands
+      std::vector<int32_t> want;  // what the sequence's rows should have counted
+      for (int32_t i = 0; i < sequence.num_rows; ++i) {
+        const size_t list = (row + static_cast<size_t>(i)) * kv_heads + h;
+        const int32_t keys = sequence.position + i + 1;
+        if (i == 0 || (keys - 1) % kPrefillTileRows == 0) {
+          reads.assign(static_cast<size_t>(sequence.num_keys()), false);
+          tile = static_cast<size_t>(i);
+        }
+        result.selection[list] = BlocksOfMasks(
+            made, static_cast<int32_t>(h),
+            std::span(masks).subspan((row + static_cast<size_t>(i)) * row_words, row_words), words);
+        const int32_t tail = keys / b * b;
+        std::fill(reads.begin() + tail, reads.begin() + keys, true);
+        for (const auto& [block, mask] : result.selection[list]) {
+          EXPECT_LT(block, static_cast<uint32_t>(keys / b)) << "row " << row << " + " << i;
+          if (block >= static_cast<uint32_t>(keys / b)) return;
+          std::fill_n(reads.begin() + static_cast<int64_t>(block) * b, b, true);
+        }
+        want.push_back(0);
+        want[tile] = static_cast<int32_t>(std::ranges::count(reads, true));
+      }
+      for (int32_t i = 0; i < sequence.num_rows; ++i) {
+        const size_t list = (row + static_cast<size_t>(i)) * kv_heads + h;
+        EXPECT_EQ(result.tokens_read[list], want[static_cast<size_t>(i)])
+            << "tile of row " << row << " + " << i << ", KV head " << h;
+        EXPECT_EQ(result.values_read[list], result.tokens_read[list]);
+        const auto full = static_cast<int32_t>(result.selection[list].size()) * b;
+        result.tokens_read[list] = full + (sequence.position + i + 1) % b;
+        result.values_read[list] = result.tokens_read[list];
+      }
+    }
+    row += static_cast<size_t>(sequence.num_rows);
+  }
+  EXPECT_TRUE(std::ranges::all_of(std::span(masks).last(row_words), [](uint64_t word) {
+    return word == kUnsetWord;
+  })) << "behind the masks";
+}
+
 }  // namespace
 
 float AttentionCase::softmax_scale() const {
@@ -36,6 +103,7 @@ std::string AttentionCase::Describe() const {
          << (sequence.attention.admit_all ? ", all" : "")
          << (sequence.attention.shared_reads ? ", shared" : "")
          << (sequence.attention.confirm ? ", confirmed" : "")
+         << (sequence.sparse_prefill() ? ", sparse" : "")
          << (sequence.tempered.empty() ? "" : ", tempers")
          << (sequence.thresholds.empty() ? ", predicted" : "")
          << (sequence.head_z.empty() ? "" : ", z per head")
@@ -229,6 +297,20 @@ AttentionResult AttentionStep::Run(int times) {
       .selection = selection,
       .counts = {result.tokens_attended.data(), result.tokens_read.data(),
                  result.values_read.data()}};
+  // A word more than needed, and a row behind them that must stay as it is.
+  const int64_t words = capacity / 64 + 2;
+  const auto mask_words = static_cast<size_t>(heads * words);
+  const std::vector<uint64_t> no_masks((rows + 1) * mask_words, kUnsetWord);
+  const PrefillSelection prefill_masks = {device_.Put(no_masks), words};
+  const SelectPrefillParams select_prefill = {.layer = kLayer,
+                                              .q = q,
+                                              .thresholds = thresholds,
+                                              .num_query_heads = heads,
+                                              .geometry = case_.geometry,
+                                              .kv = kv_,
+                                              .softmax_scale = case_.softmax_scale(),
+                                              .selection = prefill_masks,
+                                              .counts = select.counts};
   const AttentionParams attention = {
       .q = q,
       .thresholds = thresholds,
@@ -240,7 +322,8 @@ AttentionResult AttentionStep::Run(int times) {
       .beta = case_.beta,
       .selection = selection,
       .out = device_.Empty(num_rows, q.cols, 2, device_.activation_dtype()),
-      .values_read = result.values_read.data()};
+      .values_read = result.values_read.data(),
+      .prefill = prefill_masks};
   const bool calibrates =
       std::ranges::any_of(sequences, [](const SequenceRows& s) { return s.calibrate; });
   const std::vector<uint64_t> cells_before(
@@ -283,6 +366,7 @@ AttentionResult AttentionStep::Run(int times) {
       device_->ListBlocks(
           {select.q, chosen.data(), heads, case_.geometry, selection, select.counts});
     }
+    device_->SelectPrefillBlocks(select_prefill);
     device_->DecodeAttention(attention);
     device_->PrefillAttention(attention);
     device_->CountRecall({attention, result.above.data(), result.above_admitted.data()});
@@ -323,6 +407,7 @@ AttentionResult AttentionStep::Run(int times) {
       }
     }
   }
+  TakePrefill(case_, device_.Get(prefill_masks.admitted, no_masks.size()), words, result);
   return result;
 }
 

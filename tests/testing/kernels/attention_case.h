@@ -29,6 +29,12 @@ struct SequenceCase {
   int32_t shared_blocks = 0;
 
   int32_t num_keys() const { return position + num_rows; }
+  // Whether its rows are of sparse prefill (IsSparsePrefill).
+  bool sparse_prefill() const {
+    return kind == RowKind::kPrefill && attention.sparse_prefill && !attention.admit_all &&
+           !calibrate;
+  }
+  bool selects() const { return kind == RowKind::kDecode || sparse_prefill(); }
   float z(int32_t query_head) const {
     return head_z.empty() ? attention.z : head_z[static_cast<size_t>(query_head)];
   }
@@ -57,12 +63,14 @@ struct AttentionCase {
 // confirmation, if reads are confirmed.
 using SelectedBlock = std::pair<uint32_t, uint32_t>;
 
+// Rows of full prefill have no selection, and counts of -1. What a row of sparse prefill read is
+// here what it would have read alone, from its masks; Run() expects the tiles' counts to fit them.
 struct AttentionResult {
   HostTensor out;                                     // [R, HQ * d]
   std::vector<std::vector<SelectedBlock>> selection;  // [R * HKV]
-  std::vector<int32_t> tokens_attended;               // [R * HQ], -1 for prefill rows
-  std::vector<int32_t> tokens_read;                   // [R * HKV], -1 for prefill rows
-  std::vector<int32_t> values_read;                   // [R * HKV], -1 for prefill rows
+  std::vector<int32_t> tokens_attended;               // [R * HQ]
+  std::vector<int32_t> tokens_read;                   // [R * HKV]
+  std::vector<int32_t> values_read;                   // [R * HKV]
   std::vector<int64_t> above;                         // [HQ]
   std::vector<int64_t> above_admitted;                // [HQ]
   std::vector<uint64_t> cells;                        // [HQ, CalibrationCells(bins).size()]
@@ -85,9 +93,9 @@ class AttentionStep {
   // choice.
   void Choose(std::vector<std::vector<SelectedBlock>> blocks) { chosen_ = std::move(blocks); }
 
-  // Runs PredictThresholds, SelectBlocks or ListBlocks, DecodeAttention, PrefillAttention,
-  // CountRecall, MeasureShadow over every other decode row and, if a sequence calibrates,
-  // CollectCalibration.
+  // Runs PredictThresholds, SelectBlocks or ListBlocks, SelectPrefillBlocks, DecodeAttention,
+  // PrefillAttention, CountRecall, MeasureShadow over every other decode row and, if a sequence
+  // calibrates, CollectCalibration.
   // Runs them `times` times in the same memory, MeasureShadow in the first one alone, and returns
   // the last results.
   AttentionResult Run(int times = 1);
@@ -121,7 +129,8 @@ constexpr double Clearance(const KvGeometry& geometry) {
   return geometry.index_dtype == DType::kInt8 ? 4e-3 : 2e-4;
 }
 
-// Adds what came after the paper to a case: sink blocks, shared and confirmed reads, tempered keys;
+// Adds what came after the paper to a case: sink blocks, shared and confirmed reads, tempered keys,
+// sparse prefill;
 // with kind outlier also a metric, a centre, keys that stand out, and without a gate relative
 // thresholds. Keys must be there, thresholds not yet.
 void AddExtensions(uint64_t seed, bool outlier, AttentionCase& attention_case);

@@ -77,7 +77,13 @@ void AddExtensions(uint64_t seed, bool outlier, AttentionCase& made) {
       made.index_centre = Normal(random, made.geometry.num_kv_heads, made.geometry.head_dim, 0.5f);
     }
   }
+  Random prompts(seed + 0x5fa75e);  // likewise
   for (SequenceCase& sequence : made.sequences) {
+    sequence.attention.sparse_prefill = Often(prompts, 2);
+    const bool widths = sequence.sparse_prefill() && Often(prompts, 3);
+    for (int32_t h = 0; widths && h < made.num_query_heads; ++h) {
+      sequence.head_z.push_back(static_cast<float>(UniformReal(prompts, 0.0, 5.0)));
+    }
     if (outlier) PlantOutliers(random, made.geometry.block_size, made.sequences, sequence);
     ChooseOptions(random, made, sequence);
   }

@@ -299,8 +299,8 @@ JudgedCase MakeJudgedCase(uint64_t seed, NarrowTypes narrow) {
   for (size_t s = 0; s < made.sequences.size(); ++s) {
     SequenceCase& sequence = made.sequences[s];
     const bool predicted = Often(random, 2);
-    const bool selects = sequence.kind == RowKind::kDecode && !sequence.attention.admit_all &&
-                         !sequence.attention.relative;
+    const bool selects =
+        sequence.selects() && !sequence.attention.admit_all && !sequence.attention.relative;
     if (selects) {
       Placement placement(made, step, s, first_row);
       if (!predicted || !placement.Predict(random)) placement.Freeze(random);

@@ -255,8 +255,9 @@ class ListJudge {
   std::string Differences(AttentionStep& reference) const {
     const std::string where =
         "row " + std::to_string(place_.row) + ", heads from " + std::to_string(first_head_);
-    const bool decodes = made_.sequences[place_.sequence].kind == RowKind::kDecode;
-    const bool relative = decodes && attention_.relative && !attention_.admit_all;
+    const SequenceCase& sequence = made_.sequences[place_.sequence];
+    const bool decodes = sequence.kind == RowKind::kDecode;
+    const bool relative = sequence.selects() && attention_.relative && !attention_.admit_all;
     const bool confirm = decodes && attention_.confirm && !attention_.admit_all;
     if (!relative && !confirm) return where + " differ; ";
     const RowMargins margins(made_, reference, place_);

@@ -108,7 +108,7 @@ void PlaceThresholds(Random& random, AttentionCase& attention_case) {
     SequenceCase& sequence = attention_case.sequences[s];
     for (int32_t h = 0; h < attention_case.num_query_heads; ++h) {
       std::vector<double> bounds;
-      for (int32_t i = 0; sequence.kind == RowKind::kDecode && i < sequence.num_rows; ++i) {
+      for (int32_t i = 0; sequence.selects() && i < sequence.num_rows; ++i) {
         const float* q = attention_case.q.row(first_row + i) + h * geometry.head_dim;
         const int32_t n = (sequence.position + i + 1) / geometry.block_size;
         for (int32_t j = 0; j < n; ++j) {
