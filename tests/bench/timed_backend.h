@@ -16,6 +16,9 @@ class TimedBackend final : public ForwardingBackend {
   // Return the seconds in SelectBlocks and in DecodeAttention since the last call, and reset them.
   double TakeSelectSeconds() { return std::exchange(select_seconds_, 0.0); }
   double TakeAttendSeconds() { return std::exchange(attend_seconds_, 0.0); }
+  // The same of SelectPrefillBlocks and PrefillAttention.
+  double TakePrefillSelectSeconds() { return std::exchange(prefill_select_seconds_, 0.0); }
+  double TakePrefillAttendSeconds() { return std::exchange(prefill_attend_seconds_, 0.0); }
 
   void SelectBlocks(const SelectBlocksParams& params) override {
     const auto begin = std::chrono::steady_clock::now();
@@ -27,6 +30,16 @@ class TimedBackend final : public ForwardingBackend {
     ForwardingBackend::DecodeAttention(params);
     attend_seconds_ += Since(begin);
   }
+  void SelectPrefillBlocks(const SelectPrefillParams& params) override {
+    const auto begin = std::chrono::steady_clock::now();
+    ForwardingBackend::SelectPrefillBlocks(params);
+    prefill_select_seconds_ += Since(begin);
+  }
+  void PrefillAttention(const AttentionParams& params) override {
+    const auto begin = std::chrono::steady_clock::now();
+    ForwardingBackend::PrefillAttention(params);
+    prefill_attend_seconds_ += Since(begin);
+  }
 
  private:
   static double Since(std::chrono::steady_clock::time_point begin) {
@@ -35,6 +48,8 @@ class TimedBackend final : public ForwardingBackend {
 
   double select_seconds_ = 0.0;
   double attend_seconds_ = 0.0;
+  double prefill_select_seconds_ = 0.0;
+  double prefill_attend_seconds_ = 0.0;
 };
 
 }  // namespace eta::bench

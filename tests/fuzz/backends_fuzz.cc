@@ -89,6 +89,8 @@ void ChooseExtensions(InputReader& reader, const AttentionCase& made, SequenceCa
     options.relative_c = static_cast<float>(reader.Int(-60, 20)) / 10.0f;
   }
   options.confirm = reader.Bool();
+  // Not read, so that older inputs mean what they meant.
+  options.sparse_prefill = (made.seed + made.sequences.size()) % 2 == 0;
 }
 
 void AddSequence(InputReader& reader, eta::testing::Random& random, AttentionCase& made) {

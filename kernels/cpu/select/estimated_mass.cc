@@ -17,88 +17,32 @@
 #include <limits>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/select/mass_sum-inl.h"
 #include "kernels/cpu/select/record_walk-inl.h"
 #include "kernels/cpu/select/select_group.h"
 #include "kernels/cpu/simd/simd_math-inl.h"
 #include "kernels/cpu/simd/tile_product-inl.h"
-#include "kernels/relative_threshold.h"
-
-#ifndef ETA_KERNELS_CPU_ESTIMATED_MASS_ONCE_
-#define ETA_KERNELS_CPU_ESTIMATED_MASS_ONCE_
-namespace eta::cpu {
-
-// Below every exponent; finite, so that differences are numbers.
-inline constexpr float kNoMass = -1e30f;
-
-}  // namespace eta::cpu
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sums of exponentials of one head, lane by lane: sum * e^base.
-class MassSum {
- public:
-  MassSum(SelectScratch& scratch, size_t head)
-      : base_(scratch.mass_bases + head * kRecordLanes),
-        sum_(scratch.mass_sums + head * kRecordLanes) {}
-
-  void Clear() const {
-    hn::Store(hn::Set(Floats(), kNoMass), Floats(), base_);
-    hn::Store(hn::Zero(Floats()), Floats(), sum_);
-  }
-
-  // Adds the exponentials of all `exponents`, of which -infinity adds nothing. `max`: not below any
-  // of them.
-  template <size_t kCount>
-  HWY_INLINE void Add(const Vector (&exponents)[kCount], Vector max) const {
-    const Floats df;
-    Vector base = hn::Load(df, base_);
-    Vector sum = hn::Load(df, sum_);
-    if (!hn::AllFalse(df, hn::Gt(max, hn::Add(base, hn::Set(df, kMaxSlack))))) {
-      const Vector renewed = hn::Max(base, max);
-      sum = hn::Mul(sum, Exp(df, hn::Sub(base, renewed)));
-      base = renewed;
-      hn::Store(base, df, base_);
-    }
-#pragma GCC unroll 2
-    for (size_t i = 0; i < kCount; ++i) {
-      sum = hn::Add(sum, Exp(df, hn::Sub(exponents[i], base)));
-    }
-    hn::Store(sum, df, sum_);
-  }
-
-  // The log of the sum over lanes; -infinity of none.
-  float Log() const {
-    const Floats df;
-    const Vector bases = hn::Load(df, base_);
-    const Vector base = hn::MaxOfLanes(df, bases);
-    const Vector sum = hn::Mul(hn::Load(df, sum_), Exp(df, hn::Sub(bases, base)));
-    return hn::GetLane(base) + std::log(hn::GetLane(hn::SumOfLanes(df, sum)));
-  }
-
- private:
-  float* base_;
-  float* sum_;
-};
-
 class Estimate {
  public:
   Estimate(const SelectBlocksParams& params, const SelectGroup& group, SelectScratch& scratch)
-      : params_(params), group_(group), scratch_(scratch), tile_(params.geometry) {
-    const auto others = static_cast<float>(tile_.block_size - 1);
-    log_others_ = std::log(others);
-    reach_ = others > 1.0f ? std::sqrt(2.0f * log_others_) : 0.0f;
-  }
+      : params_(params),
+        group_(group),
+        scratch_(scratch),
+        tile_(params.geometry),
+        rule_(params.geometry.block_size) {}
 
   // The blocks of ordinals begin .. end - 1; the last range takes the tail too.
   void Run(int32_t begin, int32_t end, ScreenResult& result) {
     const RecordWalk<OutlierVectors> walk(params_, group_, scratch_);
     num_heads_ = walk.num_heads();
     walk.Start();
-    for (size_t h = 0; h < num_heads_; ++h) MassSum(scratch_, h).Clear();
+    for (size_t h = 0; h < num_heads_; ++h) SumOf(h).Clear();
     walk.Run(group_.FreeBegin(begin), group_.FreeEnd(end), *this);
     switch (params_.geometry.dtype) {
       case DType::kFloat16:
@@ -110,41 +54,36 @@ class Estimate {
       default:
         ScoreKeys<Float32Elements>(begin, end);
     }
-    for (size_t h = 0; h < num_heads_; ++h) result.mass[h] = MassSum(scratch_, h).Log();
+    for (size_t h = 0; h < num_heads_; ++h) result.mass[h] = SumOf(h).Log();
   }
 
   // Called by the walk.
   HWY_INLINE void Begin(const RecordLanes& lanes) {
     first_ = lanes.first;
     count_ = lanes.count;
-    scores_.Load(tile_, lanes);
+    scores_ = ScoresOf(tile_, lanes);
   }
 
   HWY_INLINE void Head(size_t head, const Vector* sums) {
     const Floats df;
-    const Vector scale = hn::Set(df, params_.softmax_scale);
-    const Vector centre = hn::Set(df, scratch_.centres[head]);
-    const Vector deviation =
-        hn::Mul(hn::Mul(scale, scores_.Deviation(sums)), hn::Set(df, kOfEnvelope));
-    const Vector outlier = hn::Mul(scale, scores_.Outlier(sums, centre));
-    const Vector others = hn::MulAdd(scale, scores_.Mean(sums, centre), hn::Set(df, log_others_));
-    // Beyond the deviation that so many keys are expected to hold, the mean of exp() would be that
-    // of keys that are not there.
-    const Vector reach = hn::Set(df, reach_);
-    const Vector factor =
-        hn::IfThenElse(hn::Lt(deviation, reach), hn::Mul(deviation, hn::Set(df, 0.5f)), reach);
-    StoreMass(head, LogAdd(df, hn::MulAdd(deviation, factor, others), outlier));
+    const MassRule::Mass mass =
+        rule_.Estimate(scores_, scratch_.terms[head].centre, sums, params_.softmax_scale);
+    StoreMass(head, mass.block);
 
     const auto valid = hn::FirstN(df, static_cast<size_t>(count_));
     const Vector none = hn::Set(df, -std::numeric_limits<float>::infinity());
-    const Vector exponents[2] = {hn::IfThenElse(valid, others, none),
-                                 hn::IfThenElse(valid, outlier, none)};
-    MassSum(scratch_, head).Add(exponents, hn::Max(exponents[0], exponents[1]));
+    const Vector exponents[2] = {hn::IfThenElse(valid, mass.others, none),
+                                 hn::IfThenElse(valid, mass.outlier, none)};
+    SumOf(head).Add(exponents, hn::Max(exponents[0], exponents[1]));
   }
 
   HWY_INLINE void End() const {}
 
  private:
+  MassSum SumOf(size_t head) const {
+    return {scratch_.mass_bases + head * kRecordLanes, scratch_.mass_sums + head * kRecordLanes};
+  }
+
   HWY_INLINE void StoreMass(size_t head, Vector mass) const {
     float* to = group_.masses + head * group_.mass_stride + first_;
     if (HWY_LIKELY(count_ == static_cast<int32_t>(kRecordLanes))) {
@@ -200,7 +139,7 @@ class Estimate {
       for (size_t t = 0; t < valid; t += kRecordLanes) {
         const Vector score = hn::Load(df, scores + t);
         const Vector exponents[1] = {hn::IfThenElse(hn::FirstN(df, valid - t), score, none)};
-        MassSum(scratch_, h).Add(exponents, exponents[0]);
+        SumOf(h).Add(exponents, exponents[0]);
       }
     }
   }
@@ -209,8 +148,7 @@ class Estimate {
   const SelectGroup& group_;
   SelectScratch& scratch_;
   const KvTile tile_;
-  float log_others_;  // -infinity of none
-  float reach_;       // g
+  const MassRule rule_;
   size_t num_heads_ = 0;
   OutlierScores scores_;
   int32_t first_ = 0;

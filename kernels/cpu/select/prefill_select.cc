@@ -1,36 +1,22 @@
-// SelectPrefillBlocks decides which full blocks each row of sparse prefill attends to, as
-// SelectBlocks does for a decode row (eta-semantics.md, "Sparse prefill"). It leaves a mask per
-// (row, query head), and counts what rows attend to and what tiles of rows read.
+// SelectPrefillBlocks decides which full blocks each row of sparse prefill
+// attends to, as SelectBlocks does for a decode row (eta-semantics.md, "Sparse
+// prefill"). It leaves a mask per (row, query head), and counts what rows
+// attend to and what tiles of rows read.
 //
-// A task is a tile of rows, at positions 64k .. 64k + 63 of a sequence, and a KV head.
+// A task is a tile of rows, at positions 64k .. 64k + 63 of a sequence, and a
+// KV head. It screens the tile's rows together (prefill_screen.cc), counts, and
+// with shared reads joins the masks of each row's heads.
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <numeric>
 #include <vector>
 
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/select/select_group.h"
+#include "kernels/cpu/select/select_tile.h"
 
 namespace eta::cpu {
 namespace {
-
-// Rows [begin, end) of a sequence.
-struct SelectTile {
-  const SequenceRows* sequence;
-  int32_t kv_head;
-  int32_t begin;
-  int32_t end;
-};
-
-// One thread's working memory.
-struct TileScratch {
-  SelectScratch screen;
-  std::vector<ScreenResult> results;  // of one row's ranges
-  std::vector<uint32_t> heads;        // of one row [N]
-  std::vector<float> masses;          // of one row [G, N]
-  std::vector<int32_t> reads;         // tokens that the tile reads of each block
-};
 
 std::vector<SelectTile> MakeTiles(const BatchView& batch, int32_t num_kv_heads) {
   std::vector<SelectTile> tiles;
@@ -48,91 +34,58 @@ std::vector<SelectTile> MakeTiles(const BatchView& batch, int32_t num_kv_heads) 
   return tiles;
 }
 
-void SelectRow(const SelectBlocksParams& params, SelectGroup& group, size_t num_heads,
-               TileScratch& scratch) {
-  const int32_t n = group.full_blocks;
-  group.mass_stride = static_cast<size_t>(n + 15) / 16 * 16;
-  scratch.heads.resize(static_cast<size_t>(n) + 16);
-  scratch.masses.resize(num_heads * group.mass_stride + 16);
-  group.heads = scratch.heads.data();
-  group.masses = scratch.masses.data();
-  group.num_tasks = std::max(1, (n + kScreenBlocks - 1) / kScreenBlocks);
-  scratch.results.resize(static_cast<size_t>(group.num_tasks));
-  for (int32_t range = 0; range < group.num_tasks; ++range) {
-    ScreenResult& result = scratch.results[static_cast<size_t>(range)];
-    if (group.relative) {
-      EstimateRange(params, group, range, scratch.screen, result);
-    } else if (!group.reads_all()) {
-      ScreenRange(params, group, range, scratch.screen, result);
-    }
-  }
-  if (group.relative) AdmitByMass(params, group, scratch.results);
-  if (group.reads_all()) {
-    std::fill_n(group.heads, n, AllHeads(num_heads));
-  } else if (!group.relative) {
-    Rescue(group, scratch.results, num_heads);
-  }
-}
-
-// Masks and tokens attended of one row, from the heads that admitted each of its blocks.
-void WriteRow(const SelectPrefillParams& params, const SelectGroup& group, size_t num_heads,
-              std::vector<int32_t>& reads) {
+// Counts what the row's heads attend to, joins their masks if reads are shared,
+// and adds the row's blocks to what the tile reads.
+void FinishRow(const SelectPrefillParams& params, const SelectTile& tile, int32_t i,
+               const RowBlocks& row, std::vector<int32_t>& reads) {
   const int32_t b = params.geometry.block_size;
-  const int32_t tail = group.num_keys - group.full_blocks * b;
-  const int64_t first = int64_t{group.row} * params.num_query_heads +
-                        int64_t{group.kv_head} * static_cast<int64_t>(num_heads);
+  const int64_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  const int64_t first = int64_t{tile.row(i)} * params.num_query_heads + tile.kv_head * group;
   const int64_t words = params.selection.words;
-  uint64_t* masks = params.selection.admitted + first * words;
-  int32_t* attended = params.counts.tokens_attended + first;
-  std::fill_n(masks, static_cast<int64_t>(num_heads) * words, uint64_t{0});
-  std::fill_n(attended, num_heads, tail);
-  for (int32_t j = 0; j < group.full_blocks; ++j) {
-    const uint32_t heads = group.heads[j];
-    if (heads == 0) continue;
-    reads[static_cast<size_t>(j)] = b;
-    for (size_t h = 0; h < num_heads; ++h) {
-      const bool own = (heads >> h & 1) != 0;
-      if (own) attended[h] += b;
-      if (own || group.sequence->attention.shared_reads) {
-        masks[static_cast<int64_t>(h) * words + j / 64] |= uint64_t{1} << (j % 64);
-      }
+  const int32_t tail = row.num_keys - row.full_blocks * b;
+  uint64_t* const masks = params.selection.admitted + first * words;  // [G, words]
+  int32_t* const attended = params.counts.tokens_attended + first;
+  std::fill_n(attended, group, tail);
+  for (int64_t word = 0; word * 64 < row.full_blocks; ++word) {
+    uint64_t any = 0;
+    for (int64_t g = 0; g < group; ++g) {
+      const uint64_t mask = masks[g * words + word];
+      attended[g] += std::popcount(mask) * b;
+      any |= mask;
+    }
+    if (tile.sequence->attention.shared_reads) {
+      for (int64_t g = 0; g < group; ++g) masks[g * words + word] = any;
+    }
+    for (; any != 0; any &= any - 1) {
+      reads[static_cast<size_t>(word * 64 + std::countr_zero(any))] = b;
     }
   }
-  int32_t& last = reads[static_cast<size_t>(group.full_blocks)];
+  int32_t& last = reads[static_cast<size_t>(row.full_blocks)];
   last = std::max(last, tail);
 }
 
 void SelectTileRows(const SelectPrefillParams& params, const SelectTile& tile,
                     TileScratch& scratch) {
-  const SequenceRows& sequence = *tile.sequence;
-  const auto num_heads = static_cast<size_t>(params.num_query_heads / params.geometry.num_kv_heads);
-  const SelectBlocksParams screened{.layer = params.layer,
-                                    .q = params.q,
-                                    .thresholds = params.thresholds,
-                                    .num_query_heads = params.num_query_heads,
-                                    .geometry = params.geometry,
-                                    .kv = params.kv,
-                                    .softmax_scale = params.softmax_scale,
-                                    .selection = {},
-                                    .counts = {}};
-  const int32_t last_blocks = (sequence.position + tile.end) / params.geometry.block_size;
-  scratch.reads.assign(static_cast<size_t>(last_blocks) + 1, 0);
-  for (int32_t i = tile.begin; i < tile.end; ++i) {
-    SelectGroup group = {
-        {sequence.attention, sequence.position + i + 1, params.geometry.block_size}};
-    group.sequence = &sequence;
-    group.row = sequence.row_begin + i;
-    group.kv_head = tile.kv_head;
-    group.relative = IsRelative(sequence, params.geometry);
-    SelectRow(screened, group, num_heads, scratch);
-    WriteRow(params, group, num_heads, scratch.reads);
+  scratch.rows.clear();
+  for (int32_t i = 0; i < tile.num_rows(); ++i) {
+    scratch.rows.emplace_back(tile.sequence->attention, tile.num_keys(i),
+                              params.geometry.block_size);
+    const int64_t group = params.num_query_heads / params.geometry.num_kv_heads;
+    const int64_t first = int64_t{tile.row(i)} * params.num_query_heads + tile.kv_head * group;
+    std::fill_n(params.selection.admitted + first * params.selection.words,
+                group * params.selection.words, uint64_t{0});
+  }
+  ScreenTile(params, tile, scratch);
+  scratch.reads.assign(static_cast<size_t>(scratch.rows.back().full_blocks) + 1, 0);
+  for (int32_t i = 0; i < tile.num_rows(); ++i) {
+    FinishRow(params, tile, i, scratch.rows[static_cast<size_t>(i)], scratch.reads);
   }
   const int32_t read = std::accumulate(scratch.reads.begin(), scratch.reads.end(), 0);
   for (int32_t* counts : {params.counts.tokens_read, params.counts.values_read}) {
     if (counts == nullptr) continue;
-    for (int32_t i = tile.begin; i < tile.end; ++i) {
-      const int64_t row = sequence.row_begin + i;
-      counts[row * params.geometry.num_kv_heads + tile.kv_head] = i == tile.begin ? read : 0;
+    for (int32_t i = 0; i < tile.num_rows(); ++i) {
+      const int64_t at = int64_t{tile.row(i)} * params.geometry.num_kv_heads + tile.kv_head;
+      counts[at] = i == 0 ? read : 0;
     }
   }
 }

@@ -18,6 +18,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/select/block_scores-inl.h"
 #include "kernels/cpu/select/select_group.h"
 #include "kernels/cpu/simd/kv_elements-inl.h"
 #include "kernels/cpu/simd/transpose_sum-inl.h"
@@ -27,8 +28,8 @@ namespace eta::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Floats = hn::ScalableTag<float>;
-using Vector = hn::Vec<Floats>;
+using Floats = RecordFloats;
+using Vector = RecordVector;
 constexpr size_t kRecordLanes = hn::MaxLanes(Floats());
 // Heads whose sums over two records stay in registers together.
 constexpr size_t kHeadsAtOnce = HWY_MAX_BYTES == 64 ? 4 : 2;
@@ -143,22 +144,13 @@ class RecordWalk {
                 head * num_heads_;
     }
     for (size_t h = 0; h < num_heads_; ++h) {
-      Vector norm = hn::Zero(df);
-      Vector size = hn::Zero(df);
-      Vector middle = hn::Zero(df);
       for (size_t i = 0; i < d_; i += kRecordLanes) {
         const Vector query = hn::LoadU(df, q + h * d_ + i);
-        const Vector square = hn::Mul(query, query);
         hn::Store(query, df, scratch_.queries + h * kMaxHeadDim + i);
-        hn::Store(square, df, scratch_.squares + h * kMaxHeadDim + i);
-        norm = hn::Add(norm, square);
-        size = hn::Add(size, hn::Abs(query));
-        if (centre != nullptr) middle = hn::MulAdd(query, hn::LoadU(df, centre + i), middle);
+        hn::Store(hn::Mul(query, query), df, scratch_.squares + h * kMaxHeadDim + i);
       }
-      scratch_.norms[h] = std::sqrt(hn::GetLane(hn::SumOfLanes(df, norm)));
-      scratch_.sizes[h] = hn::GetLane(hn::SumOfLanes(df, size)) / 2.0f;
-      scratch_.centres[h] = hn::GetLane(hn::SumOfLanes(df, middle));
-      scratch_.z[h] = head_z != nullptr ? head_z[h] : group_.sequence->attention.z;
+      scratch_.terms[h] = TermsOf(q + h * d_, centre, d_,
+                                  head_z != nullptr ? head_z[h] : group_.sequence->attention.z);
     }
   }
 
@@ -237,38 +229,18 @@ class RecordWalk {
   const size_t num_heads_;
 };
 
-// The scores of records of kind outlier, one record per lane, as they are stored: without the half
-// steps that rounding may have taken.
-class OutlierScores {
- public:
-  void Load(const KvTile& tile, const RecordLanes& lanes) {
-    const Floats df;
-    alignas(64) uint16_t steps[2][kRecordLanes];
-    for (size_t r = 0; r < kRecordLanes; ++r) {
-      const uint16_t* of_record = tile.Steps(const_cast<std::byte*>(lanes.records[r]));
-      steps[0][r] = of_record[0];
-      steps[1][r] = of_record[1];
-    }
-    step_ = LoadElements(Float16Elements(), df, steps[0]);
-    outlier_step_ = LoadElements(Float16Elements(), df, steps[1]);
+// Those of kind outlier, from their steps.
+inline OutlierScores ScoresOf(const KvTile& tile, const RecordLanes& lanes) {
+  const Floats df;
+  alignas(64) uint16_t steps[2][kRecordLanes];
+  for (size_t r = 0; r < kRecordLanes; ++r) {
+    const uint16_t* of_record = tile.Steps(const_cast<std::byte*>(lanes.records[r]));
+    steps[0][r] = of_record[0];
+    steps[1][r] = of_record[1];
   }
-
-  Vector step() const { return step_; }
-  Vector outlier_step() const { return outlier_step_; }
-  // <q, mu>, sqrt(sum_i q_i^2 sigma_i^2) and <q, k_out> from a head's sums; `centre`: <q, k_0>. An
-  // infinite step makes them NaN, since its vectors are zero.
-  Vector Mean(const Vector* sums, Vector centre) const {
-    return hn::MulAdd(step_, sums[0], centre);
-  }
-  Vector Deviation(const Vector* sums) const { return hn::Mul(step_, hn::Sqrt(sums[1])); }
-  Vector Outlier(const Vector* sums, Vector centre) const {
-    return hn::MulAdd(outlier_step_, sums[2], centre);
-  }
-
- private:
-  Vector step_;
-  Vector outlier_step_;
-};
+  return {LoadElements(Float16Elements(), df, steps[0]),
+          LoadElements(Float16Elements(), df, steps[1])};
+}
 
 }  // namespace eta::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -17,62 +17,28 @@ namespace eta::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The bounds of moment records: s * min(<q, mu> + z * deviation, |q| M).
-class MomentBounds {
- public:
+// The bounds of the records in the lanes, by their kind.
+struct MomentRecords {
   using Vectors = MomentVectors;
-
-  void Load(const KvTile& tile, const RecordLanes& lanes) {
+  using Bounds = MomentBounds;
+  static Bounds Of(const KvTile& tile, const RecordLanes& lanes) {
     alignas(64) float max_norms[kRecordLanes];
     for (size_t r = 0; r < kRecordLanes; ++r) {
       max_norms[r] = *tile.MaxNorm(const_cast<std::byte*>(lanes.records[r]));
     }
-    max_norms_ = hn::Load(Floats(), max_norms);
+    return Bounds(hn::Load(Floats(), max_norms));
   }
-
-  HWY_INLINE Vector Bound(const SelectScratch& scratch, size_t head, const Vector* sums,
-                          float scale) const {
-    const Floats df;
-    const Vector spread = hn::MulAdd(hn::Set(df, scratch.z[head]), hn::Sqrt(sums[1]), sums[0]);
-    const Vector ceiling = hn::Mul(hn::Set(df, scratch.norms[head]), max_norms_);
-    return hn::Mul(hn::Set(df, scale), hn::Min(spread, ceiling));
-  }
-
- private:
-  Vector max_norms_;
 };
-
-// The bounds of outlier records: s * max(<q, mu> + z * deviation, <q, k_out>), each with half a
-// step times |q|_1 for what rounding may have taken.
-class OutlierBounds {
- public:
+struct OutlierRecords {
   using Vectors = OutlierVectors;
-
-  void Load(const KvTile& tile, const RecordLanes& lanes) {
-    scores_.Load(tile, lanes);
-    // 0, or NaN of a step that is infinite: Max() alone could lose it.
-    not_finite_ = hn::Add(hn::Sub(scores_.step(), scores_.step()),
-                          hn::Sub(scores_.outlier_step(), scores_.outlier_step()));
+  using Bounds = OutlierBounds;
+  static Bounds Of(const KvTile& tile, const RecordLanes& lanes) {
+    return Bounds(ScoresOf(tile, lanes));
   }
-
-  HWY_INLINE Vector Bound(const SelectScratch& scratch, size_t head, const Vector* sums,
-                          float scale) const {
-    const Floats df;
-    const Vector half = hn::Set(df, scratch.sizes[head]);
-    const Vector centre = hn::Set(df, scratch.centres[head]);
-    const Vector mean = hn::MulAdd(scores_.step(), half, scores_.Mean(sums, centre));
-    const Vector others = hn::MulAdd(hn::Set(df, scratch.z[head]), scores_.Deviation(sums), mean);
-    const Vector outlier = hn::MulAdd(scores_.outlier_step(), half, scores_.Outlier(sums, centre));
-    return hn::MulAdd(hn::Set(df, scale), hn::Max(others, outlier), not_finite_);
-  }
-
- private:
-  OutlierScores scores_;
-  Vector not_finite_;
 };
 
 // Compares bounds with thresholds, one record per lane, and keeps the best for the rescue.
-template <class Bounds>
+template <class Records>
 class Screen {
  public:
   Screen(const SelectBlocksParams& params, const SelectGroup& group, SelectScratch& scratch)
@@ -80,7 +46,7 @@ class Screen {
 
   // Writes the masks of the full blocks begin .. end - 1.
   void Run(int32_t begin, int32_t end, ScreenResult& result) {
-    const RecordWalk<typename Bounds::Vectors> walk(params_, group_, scratch_);
+    const RecordWalk<typename Records::Vectors> walk(params_, group_, scratch_);
     walk.Start();
     Start(walk.num_heads());
     walk.Run(group_.FreeBegin(begin), group_.FreeEnd(end), *this);
@@ -94,7 +60,7 @@ class Screen {
   HWY_INLINE void Begin(const RecordLanes& lanes) {
     first_ = lanes.first;
     count_ = lanes.count;
-    bounds_.Load(tile_, lanes);
+    bounds_ = Records::Of(tile_, lanes);
     bits_ = hn::Zero(hn::RebindToUnsigned<Floats>());
   }
 
@@ -102,7 +68,7 @@ class Screen {
   HWY_INLINE void Head(size_t head, const Vector* sums) {
     const Floats df;
     const hn::RebindToUnsigned<Floats> du;
-    const Vector bound = bounds_.Bound(scratch_, head, sums, params_.softmax_scale);
+    const Vector bound = bounds_.Bound(scratch_.terms[head], sums, params_.softmax_scale);
     if (first_ < group_.rescue_end) KeepBest(head, bound);
     const auto admitted = hn::Ge(bound, hn::Set(df, Threshold(head)));
     bits_ = hn::Or(
@@ -172,7 +138,7 @@ class Screen {
   const SelectGroup& group_;
   SelectScratch& scratch_;
   const KvTile tile_;
-  Bounds bounds_;
+  typename Records::Bounds bounds_;
   int32_t first_ = 0;
   int32_t count_ = 0;
   hn::Vec<hn::RebindToUnsigned<Floats>> bits_;
@@ -183,9 +149,9 @@ void ScreenOnTarget(const SelectBlocksParams& params, const SelectGroup& group, 
                     SelectScratch& scratch, ScreenResult& result) {
   const int32_t begin = range * kScreenBlocks;
   if (params.geometry.index == IndexKind::kOutlier) {
-    Screen<OutlierBounds>(params, group, scratch).Run(begin, group.End(begin), result);
+    Screen<OutlierRecords>(params, group, scratch).Run(begin, group.End(begin), result);
   } else {
-    Screen<MomentBounds>(params, group, scratch).Run(begin, group.End(begin), result);
+    Screen<MomentRecords>(params, group, scratch).Run(begin, group.End(begin), result);
   }
 }
 

@@ -80,6 +80,14 @@ struct SelectGroup : RowBlocks {
   int32_t FreeEnd(int32_t end) const { return end < first_pinned ? end : first_pinned; }
 };
 
+// What bounds and masses need of a query beside its sums over a record's vectors.
+struct QueryTerms {
+  float norm;    // |q|
+  float size;    // |q|_1 / 2
+  float centre;  // <q, k_0>
+  float z;
+};
+
 // One thread's working memory.
 struct SelectScratch {
   alignas(64) float queries[kMaxGroup * kMaxHeadDim];
@@ -87,10 +95,7 @@ struct SelectScratch {
   alignas(64) float products[3 * 4 * 16 * 16];    // [sum of a head][record][lane]
   alignas(64) float best_bounds[kMaxGroup * 16];  // [head][lane]
   alignas(64) int32_t best_ordinals[kMaxGroup * 16];
-  float norms[kMaxGroup];    // |q|
-  float sizes[kMaxGroup];    // |q|_1 / 2
-  float centres[kMaxGroup];  // <q, k_0>
-  float z[kMaxGroup];
+  QueryTerms terms[kMaxGroup];
   // Relative thresholds: running sums of exponentials, lane by lane: sum * e^base.
   alignas(64) float mass_bases[kMaxGroup * 16];
   alignas(64) float mass_sums[kMaxGroup * 16];
