@@ -153,6 +153,20 @@ class PairProduct {
                             std::byte* scores) {
     return {queries, keys, steps, kChunkKeys / kAmxColumns, scores, nullptr, 0};
   }
+  // Of the first `count` queries, values that are added to nothing.
+  static PairProduct FewValues(size_t count, const std::byte* weights, const std::byte* values,
+                               float* output, size_t width) {
+    PairProduct product = Values(weights, values, output, width);
+    product.adds_ = false;
+    product.single_ = count <= kAmxRows;
+    return product;
+  }
+  static PairProduct FewScores(size_t count, const std::byte* queries, const std::byte* keys,
+                               size_t steps, std::byte* scores) {
+    PairProduct product = Scores(queries, keys, steps, scores);
+    product.single_ = count <= kAmxRows;
+    return product;
+  }
   static PairProduct Values(const std::byte* weights, const std::byte* values, float* output,
                             size_t width) {
     return {weights, values, kChunkSteps, width / kAmxColumns, nullptr, output, width};
@@ -162,26 +176,24 @@ class PairProduct {
   size_t num_steps() const { return steps_ * groups_; }
 
   HWY_NOINLINE void Advance() {
-    const size_t stride = width_ * sizeof(float);
     if (step_ == 0) {
-      if (output_ != nullptr) {
-        AmxLoadSums(output_, stride);
+      if (output_ != nullptr && adds_) {
+        AmxLoadSums(output_, width_ * sizeof(float));
       } else {
         AmxZeroSums();
       }
     }
-    AmxMultiplyPair<kHasLow>(rows_ + step_ * kAmxRowStepBytes, columns_, 1, [] {});
+    const std::byte* const rows = rows_ + step_ * kAmxRowStepBytes;
+    if (single_) {
+      AmxMultiplySingle<kHasLow>(rows, columns_, 1, [] {});
+    } else {
+      AmxMultiplyPair<kHasLow>(rows, columns_, 1, [] {});
+    }
     columns_ += AmxColumnStepBytes(kHasLow);
     if (++step_ < steps_) return;
     step_ = 0;
     ++group_;
-    if (output_ != nullptr) {
-      AmxStoreSums(output_, stride);
-      output_ += kAmxColumns;
-    } else {
-      AmxStoreTiles(scores_);
-      scores_ += kAmxRowStepBytes;
-    }
+    Store();
   }
 
  private:
@@ -195,6 +207,29 @@ class PairProduct {
         output_(output),
         width_(width) {}
 
+  HWY_INLINE void Store() {
+    const size_t stride = width_ * sizeof(float);
+    if (output_ != nullptr) {
+      if (single_) {
+        AmxStore<0>(output_, stride);
+        AmxStore<1>(output_ + kAmxRows, stride);
+      } else {
+        AmxStoreSums(output_, stride);
+      }
+      output_ += kAmxColumns;
+      return;
+    }
+    if (single_) {
+      AmxStore<0>(scores_);
+      AmxStore<1>(scores_ + 2 * kAmxTileBytes);
+    } else {
+      AmxStoreTiles(scores_);
+    }
+    scores_ += kAmxRowStepBytes;
+  }
+
+  bool adds_ = true;     // to the sums in output_
+  bool single_ = false;  // only the first 16 rows count
   const std::byte* rows_ = nullptr;
   const std::byte* columns_ = nullptr;
   size_t steps_ = 0;
@@ -303,7 +338,7 @@ void GatherQueries(const Workspace& work, std::span<const PickedQuery> picked, s
   }
 }
 
-// Adds the weighted values of a chunk to what the queries have, and clears them.
+// Adds the weighted values of a chunk to what the queries have.
 void ScatterValues(const Gathered& gathered, std::span<const PickedQuery> picked, float* values) {
   const Float d;
   for (const PickedQuery& pick : picked) {
@@ -325,11 +360,12 @@ void AttendPicked(const RowTask& task, const SparseRows& rows, const Workspace& 
   };
   const auto scores = [&](size_t first, std::byte* to) {
     GatherQueries(work, some(first), pick.queries);
-    return PairProduct<kHasLow>::Scores(pick.queries, work.keys, work.steps, to);
+    return PairProduct<kHasLow>::FewScores(some(first).size(), pick.queries, work.keys, work.steps,
+                                           to);
   };
-  const auto values = [&](const std::byte* weights) {
-    std::fill_n(pick.output, kAmxPairRows * width, 0.0f);
-    return PairProduct<kHasLow>::Values(weights, work.values, pick.output, width);
+  const auto values = [&](size_t first, const std::byte* weights) {
+    return PairProduct<kHasLow>::FewValues(some(first).size(), weights, work.values, pick.output,
+                                           width);
   };
   BesideWeights<kHasLow> beside;
   beside.scores = scores(0, work.weights[0]);
@@ -342,7 +378,7 @@ void AttendPicked(const RowTask& task, const SparseRows& rows, const Workspace& 
     std::byte* const now = work.weights[turn];
     std::byte* const other = work.weights[turn ^ 1];  // of the queries before, then of the next
     BesideWeights<kHasLow> next;
-    if (first > 0) next.values = values(other);
+    if (first > 0) next.values = values(first - kAmxPairRows, other);
     if (first + kAmxPairRows < picked.size()) next.scores = scores(first + kAmxPairRows, other);
     beside = next;
     WeighPicked(task, rows, work.gathered, some(first), begin, reinterpret_cast<float*>(now),
@@ -350,7 +386,7 @@ void AttendPicked(const RowTask& task, const SparseRows& rows, const Workspace& 
     if (first + kAmxPairRows < picked.size()) continue;
     beside.Finish();
     if (first > 0) ScatterValues(work.gathered, some(first - kAmxPairRows), pick.output);
-    beside = {values(now), {}};
+    beside = {values(first, now), {}};
     beside.Finish();
     ScatterValues(work.gathered, some(first), pick.output);
   }

@@ -7,6 +7,8 @@ namespace eta::cpu {
 std::vector<RowTile> MakeRowTiles(const BatchView& batch, bool sparse, int32_t num_kv_heads,
                                   int32_t group, int num_threads, int32_t most_queries) {
   constexpr int32_t kLeastQueries = 24;
+  // Of sparse prefill few queries of a tile meet a chunk, and making tiles of it weighs more.
+  const int32_t tiles_per_thread = sparse ? 2 : 4;
   const auto is_meant = [sparse](const SequenceRows& sequence) {
     return sequence.kind == RowKind::kPrefill && IsSparsePrefill(sequence) == sparse;
   };
@@ -15,7 +17,8 @@ std::vector<RowTile> MakeRowTiles(const BatchView& batch, bool sparse, int32_t n
     if (is_meant(sequence)) rows += sequence.num_rows;
   }
   int32_t queries = most_queries;
-  while (queries > kLeastQueries && rows * group * num_kv_heads < 4 * queries * num_threads) {
+  while (queries > kLeastQueries &&
+         rows * group * num_kv_heads < tiles_per_thread * queries * num_threads) {
     queries /= 2;
   }
   const int32_t height = std::max(1, queries / group);

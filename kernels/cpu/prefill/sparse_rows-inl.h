@@ -73,17 +73,20 @@ class SparseRows {
 
   // The queries that attend to the chunk that begins with key `begin`, in order.
   std::span<const PickedQuery> Pick(int32_t begin) {
+    const RowTile& tile = task_->tile;
     const int32_t b = task_->params.geometry.block_size;
-    const int32_t first_block = begin / b;
-    const int32_t first_query =
-        std::max(0, begin - task_->tile.position(0)) * task_->group;  // the first that sees `begin`
+    const int32_t block = begin / b;
+    const int32_t first_row = std::max(0, begin - tile.position(0));  // the first that sees `begin`
     size_t count = 0;
-    for (int32_t i = first_query; i < task_->num_queries(); ++i) {
-      const int32_t num_keys = task_->position(i) + 1;
-      const SparseQuery& query = queries_[static_cast<size_t>(i)];
-      const uint64_t keys = b == kPrefillChunk ? BlockKeys(query, first_block, num_keys - begin)
-                                               : Keys(query, begin, first_block, num_keys);
-      if (keys != 0) picked_[count++] = {i, {keys, num_keys - 1 - begin}};
+    int32_t query = first_row * task_->group;
+    for (int32_t row = first_row; row < tile.count; ++row) {
+      const int32_t num_keys = tile.position(row) + 1;
+      for (int32_t head = 0; head < task_->group; ++head, ++query) {
+        const SparseQuery& of = queries_[static_cast<size_t>(query)];
+        const uint64_t keys = b == kPrefillChunk ? BlockKeys(of, block, num_keys - begin)
+                                                 : Keys(of, begin, block, num_keys);
+        if (keys != 0) picked_[count++] = {query, {keys, num_keys - 1 - begin}};
+      }
     }
     return std::span(picked_).first(count);
   }

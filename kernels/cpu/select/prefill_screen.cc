@@ -95,6 +95,7 @@ HWY_INLINE hn::Mask<Float> FirstLanes(int32_t count) {
   return hn::FirstN(Float(), static_cast<size_t>(std::clamp(count, 0, lanes)));
 }
 
+template <bool kOutlier>
 class TileScreen {
  public:
   TileScreen(const SelectPrefillParams& params, const SelectTile& tile, TileScratch& scratch)
@@ -107,7 +108,6 @@ class TileScreen {
         d_(static_cast<size_t>(params.geometry.head_dim)),
         group_(static_cast<size_t>(params.num_query_heads / params.geometry.num_kv_heads)),
         num_queries_(static_cast<size_t>(tile.num_rows()) * group_),
-        num_sums_(params.geometry.index == IndexKind::kOutlier ? 3 : 2),
         first_free_(rows_.back().first_free),
         end_free_(rows_.back().first_pinned) {
     const size_t num_panels =
@@ -117,7 +117,7 @@ class TileScreen {
     const size_t sizes[] = {num_panels * panel_floats(),
                             query_floats,
                             query_floats,
-                            num_sums_ * kProducts,
+                            kSums * kProducts,
                             kProducts,
                             kProducts,
                             num_queries_ * kLanes,
@@ -153,11 +153,13 @@ class TileScreen {
     }
     for (size_t first = 0; first < num_queries_; first += kQueries) {
       const size_t end = std::min(first + kQueries, num_queries_);
-      if (relative_) {
-        AdmitByMass(first, end);
-      } else {
-        AdmitByBound(first, end);
+      if constexpr (kOutlier) {
+        if (relative_) {
+          AdmitByMass(first, end);
+          continue;
+        }
       }
+      AdmitByBound(first, end);
     }
     for (size_t query = 0; query < num_queries_; ++query) {
       const RowBlocks& row = RowOf(query);
@@ -167,14 +169,15 @@ class TileScreen {
   }
 
  private:
+  static constexpr size_t kSums = kOutlier ? 3 : 2;
   static constexpr size_t kProducts = kQueries * kPanelBlocks;
   static constexpr auto kPanelStep = static_cast<int32_t>(kPanelBlocks);
 
-  size_t panel_floats() const { return (num_sums_ * d_ + 2) * kPanelBlocks; }
+  size_t panel_floats() const { return (kSums * d_ + 2) * kPanelBlocks; }
   Panel PanelAt(int32_t first) const {
     const auto at = static_cast<size_t>(first - first_free_) / kPanelBlocks;
     float* const vectors = panels_ + at * panel_floats();
-    return {vectors, vectors + num_sums_ * d_ * kPanelBlocks};
+    return {vectors, vectors + kSums * d_ * kPanelBlocks};
   }
 
   const RowBlocks& RowOf(size_t query) const { return rows_[query / group_]; }
@@ -229,7 +232,7 @@ class TileScreen {
       std::byte* const record = layout_.Record(params_.kv, block, tile_.kv_head);
       float* const column = panel.vectors + r;
       float* const scale = panel.scales + r;
-      if (num_sums_ == 3) {
+      if constexpr (kOutlier) {
         LoadColumn<false>([&](size_t i) { return LoadBytes(Float(), layout_.Mu8(record) + i); },
                           column);
         LoadColumn<true>([&](size_t i) { return LoadBytes(Float(), layout_.Sigma8(record) + i); },
@@ -265,15 +268,16 @@ class TileScreen {
   // The sums of queries from `first` on over the records of a panel.
   void MultiplyPanel(size_t first, const Panel& panel) const {
     const size_t at = first * d_;
-    for (size_t s = 0; s < num_sums_; ++s) {
+    for (size_t s = 0; s < kSums; ++s) {
       Multiply((s == 1 ? squares_ : queries_) + at, d_,
                {panel.vectors + s * d_ * kPanelBlocks, kPanelBlocks}, products_ + s * kProducts);
     }
   }
 
   // Of query `r` of a product: its sums over the records of half a panel.
-  HWY_INLINE void LoadSums(size_t r, size_t half, Floats (&sums)[3]) const {
-    for (size_t s = 0; s < num_sums_; ++s) {
+  HWY_INLINE void LoadSums(size_t r, size_t half, Floats (&sums)[kSums]) const {
+#pragma GCC unroll 3
+    for (size_t s = 0; s < kSums; ++s) {
       sums[s] = hn::Load(Float(), products_ + s * kProducts + r * kPanelBlocks + half * kLanes);
     }
   }
@@ -285,12 +289,13 @@ class TileScreen {
   }
 
   HWY_INLINE Floats Bound(const Panel& panel, const QueryTerms& query, size_t half,
-                          const Floats (&sums)[3]) const {
-    if (num_sums_ == 3) {
+                          const Floats (&sums)[kSums]) const {
+    if constexpr (kOutlier) {
       return OutlierBounds(ScoresOf(panel, half)).Bound(query, sums, params_.softmax_scale);
+    } else {
+      return MomentBounds(hn::Load(Float(), panel.scales + half * kLanes))
+          .Bound(query, sums, params_.softmax_scale);
     }
-    return MomentBounds(hn::Load(Float(), panel.scales + half * kLanes))
-        .Bound(query, sums, params_.softmax_scale);
   }
 
   // Bits of the ordinals [first, first + kLanes) before `end`.
@@ -321,7 +326,7 @@ class TileScreen {
         for (size_t half = 0; half < 2; ++half) {
           const int32_t ordinal = block + static_cast<int32_t>(half * kLanes);
           if (ordinal >= RowOf(query).first_pinned) break;
-          Floats sums[3];
+          Floats sums[kSums];
           LoadSums(r, half, sums);
           const Floats bound = Bound(panel, terms[r], half, sums);
           const uint64_t admitted = BitsOf(hn::Ge(bound, hn::Set(d, thresholds[r])));
@@ -385,7 +390,7 @@ class TileScreen {
           const int32_t ordinal = block + static_cast<int32_t>(half * kLanes);
           const int32_t left = RowOf(query).first_pinned - ordinal;
           if (left <= 0) break;
-          Floats sums[3];
+          Floats sums[kSums];
           LoadSums(query - first, half, sums);
           const MassRule::Mass mass = rule.Estimate(
               ScoresOf(panel, half), terms[query - first].centre, sums, params_.softmax_scale);
@@ -404,7 +409,9 @@ class TileScreen {
     }
   }
 
-  float* MassesOf(size_t r) const { return masses_ + r * mass_stride_; }
+  float* MassesOf(size_t r) const {
+    return masses_ + r * mass_stride_;
+  }
 
   // Sets the bits of the blocks whose mass reaches the effective threshold, and the rescued one.
   void CompareMasses(size_t query, const float* masses) const {
@@ -502,7 +509,6 @@ class TileScreen {
   const size_t d_;
   const size_t group_;
   const size_t num_queries_;
-  const size_t num_sums_;
   // Of the ordinals [first_free_, end_free_) some row chooses.
   const int32_t first_free_;
   const int32_t end_free_;
@@ -521,7 +527,11 @@ class TileScreen {
 
 void ScreenTileOnTarget(const SelectPrefillParams& params, const SelectTile& tile,
                         TileScratch& scratch) {
-  TileScreen(params, tile, scratch).Run();
+  if (params.geometry.index == IndexKind::kOutlier) {
+    TileScreen<true>(params, tile, scratch).Run();
+  } else {
+    TileScreen<false>(params, tile, scratch).Run();
+  }
 }
 
 }  // namespace
