@@ -34,6 +34,13 @@ RowReads AttentionCounter::AddLayer(int32_t layer_idx, const RowCounts& row, int
   return {.keys_attended = attended, .keys_read = read, .values_read = values};
 }
 
+void AttentionCounter::AddPrefill(const PrefillReads& reads) {
+  prefill_.rows += reads.rows;
+  prefill_.keys_attended += reads.keys_attended;
+  prefill_.keys_eligible += reads.keys_eligible;
+  prefill_.density += reads.density;
+}
+
 AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
   AttentionStatistics statistics;
   statistics.decode_rows = rows_;
@@ -45,6 +52,12 @@ AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
   statistics.kv_bytes_read = keys_read_ * key_bytes_ + values_read_ * (token_bytes_ - key_bytes_);
   statistics.kv_bytes_dense = keys_cached_ * token_bytes_;
   statistics.index_bytes_read = records_read_ * record_bytes_ + keys_scored_ * key_bytes_;
+  statistics.prefill_rows = prefill_.rows;
+  statistics.prefill_keys_attended = prefill_.keys_attended;
+  statistics.prefill_keys_eligible = prefill_.keys_eligible;
+  if (prefill_.rows > 0) {
+    statistics.prefill_density = prefill_.density / static_cast<double>(prefill_.rows);
+  }
   if (shadow_row_layers_ > 0) {
     const auto measured = static_cast<double>(shadow_row_layers_);
     statistics.shadow_row_layers = shadow_row_layers_;

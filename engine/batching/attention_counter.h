@@ -1,5 +1,5 @@
-// Adds up what the decode rows of one request read (eta-semantics.md, "What is counted"). Not
-// thread-safe.
+// Adds up what the decode rows and the rows of sparse prefill of one request read
+// (eta-semantics.md, "What is counted" and "Sparse prefill"). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,14 @@ struct RowReads {
   int64_t keys_attended = 0;
   int64_t keys_read = 0;
   int64_t values_read = 0;
+};
+
+// What rows of sparse prefill attended to, over layers and query heads.
+struct PrefillReads {
+  int64_t rows = 0;
+  int64_t keys_attended = 0;
+  int64_t keys_eligible = 0;  // T
+  double density = 0.0;       // summed over rows
 };
 
 // One decode row's counts in one layer (AttentionCounts).
@@ -46,6 +54,7 @@ class AttentionCounter {
     mass_ += mass;
     error_ += error;
   }
+  void AddPrefill(const PrefillReads& reads);
   // To be called once AddLayer was called for all layers of a row.
   void AddRow() { ++rows_; }
 
@@ -71,6 +80,7 @@ class AttentionCounter {
   int64_t records_read_ = 0;  // summed over rows, layers and KV heads
   int64_t keys_scored_ = 0;   // likewise
   std::vector<Layer> layers_;
+  PrefillReads prefill_;
   int64_t shadow_row_layers_ = 0;
   double mass_ = 0.0;  // summed over them
   double error_ = 0.0;

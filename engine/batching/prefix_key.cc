@@ -13,11 +13,32 @@ bool Digest(const void* data, size_t bytes, PrefixKey& key) {
   return SHA256(static_cast<const uint8_t*>(data), bytes, key.digest.data()) != nullptr;
 }
 
+// All that decides which blocks a prompt's rows admit, beside their thresholds and the offset.
+std::string Admission(const ResolvedAttention& attention) {
+  const AttentionOptions& options = attention.options;
+  std::string text = absl::StrCat(
+      ";prefill=sparse;z=", std::bit_cast<uint32_t>(options.z), ";pinned=", options.pinned_blocks,
+      ";sinks=", options.sink_blocks, ";rescue=", options.rescue_chunk,
+      ";floor=", options.uniform_floor, ";shared=", options.shared_reads);
+  if (options.relative) {
+    absl::StrAppend(&text, ";c=", std::bit_cast<uint32_t>(options.relative_c));
+  }
+  if (attention.head_z) {
+    const std::vector<float>& head_z = attention.profile->head_z;
+    text.append(";head_z=");
+    text.append(reinterpret_cast<const char*>(head_z.data()), head_z.size() * sizeof(float));
+  }
+  return text;
+}
+
 std::string Root(const std::string& tenant, float rope_theta, const ResolvedAttention& attention,
                  Gate gate) {
   std::string root =
       absl::StrCat(tenant.size(), ":", tenant, ";theta=", std::bit_cast<uint32_t>(rope_theta));
-  if (gate == Gate::kNone) return root;
+  const bool sparse = attention.options.sparse_prefill && !attention.options.admit_all;
+  if (sparse) root.append(Admission(attention));
+  // Without a gate full prefill reads neither offset nor thresholds.
+  if (gate == Gate::kNone && !sparse) return root;
   absl::StrAppend(&root, ";offset=", std::bit_cast<uint32_t>(attention.options.offset));
   if (attention.temper_special) root.append(";special_keys=temper");
   if (attention.profile != nullptr) {

@@ -3,9 +3,10 @@
 // K and V of deeper layers depend on how earlier attention ran. So the root of the chain holds the
 // RoPE base and, where the model has a gate, the source of its thresholds, their offset and whether
 // special keys are tempered; and the tenant too. Without a gate nothing of thresholds is in it:
-// they decide what a decode row reads, and prefill reads every key. So z, floor, pinned and sink
-// blocks and reads are never in it. The model is not, because a process has one. The hash is
-// SHA-256: nobody can construct a prompt that is served another one's blocks.
+// they decide what a decode row reads, and full prefill reads every key. So z, floor, pinned and
+// sink blocks and reads are in it with sparse prefill alone, whatever the gate: then they decide
+// what a prompt's rows attend to. The model is not, because a process has one. The hash is SHA-256:
+// nobody can construct a prompt that is served another one's blocks.
 #pragma once
 
 #include <array>

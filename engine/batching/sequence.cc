@@ -26,6 +26,13 @@ TokenDetail Detail(const SampleRow& row) {
   return {row.token, row.logprob, {row.top.begin(), row.top.end()}};
 }
 
+// Full where the request begins with full attention.
+ResolvedAttention AttentionOfPrompt(const SequenceOptions& options) {
+  ResolvedAttention attention = options.attention;
+  if (options.below_min_mass) attention.options.sparse_prefill = false;
+  return attention;
+}
+
 }  // namespace
 
 Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvGeometry& geometry,
@@ -34,10 +41,10 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
       rank_(Rank(options_.arrival, options_.request.priority)),
       prompt_len_(static_cast<int32_t>(options_.prompt.size())),
       tokens_(std::move(options_.prompt)),
-      prefix_keys_(options_.share_prefix
-                       ? PrefixKeys(options_.request.tenant, options_.rope_theta,
-                                    options_.attention, config.gate, tokens_, geometry.block_size)
-                       : std::vector<PrefixKey>{}),
+      prefix_keys_(options_.share_prefix ? PrefixKeys(options_.request.tenant, options_.rope_theta,
+                                                      AttentionOfPrompt(options_), config.gate,
+                                                      tokens_, geometry.block_size)
+                                         : std::vector<PrefixKey>{}),
       eos_ids_(options_.request.stopping.ignore_eos ? std::vector<int32_t>{} : config.eos_ids),
       tempered_(options_.attention.temper_special
                     ? TemperedKeys(tokenizer.special_ids(), most_tokens())

@@ -103,6 +103,10 @@ class Sequence {
   bool Counts(int32_t position) const { return position >= prompt_len_ + counted_rows_; }
   AttentionCounter& counter() { return counter_; }
   void CountedRow() { ++counted_rows_; }
+  // The same of prompt rows: the first position that was not counted, and that rows before `end`
+  // now are.
+  int32_t prompt_counted() const { return prompt_counted_; }
+  void CountedPrompt(int32_t end) { prompt_counted_ = std::max(prompt_counted_, end); }
 
   // Whether its own rows are measured (guarded_rows.h), and no others.
   bool guarded() const { return options_.attention.min_mass.has_value(); }
@@ -150,6 +154,7 @@ class Sequence {
   TextStream text_;
   AttentionCounter counter_;
   int32_t counted_rows_ = 0;
+  int32_t prompt_counted_ = 0;
   MassEstimate mass_;                 // of guarded rows
   std::optional<int32_t> full_from_;  // position of the first row with full attention
   int32_t prompt_reported_ = 0;       // prompt rows whose progress has been reported

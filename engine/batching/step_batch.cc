@@ -1,6 +1,7 @@
 #include "engine/batching/step_batch.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/failpoint.h"
 
@@ -89,6 +90,26 @@ RowReads StepBatch::Count(const SequenceRows& rows, int32_t i, AttentionCounter&
     reads.values_read += layer_reads.values_read;
   }
   counter.AddRow();
+  return reads;
+}
+
+PrefillReads StepBatch::CountPrefill(const SequenceRows& rows, int32_t position) const {
+  const int64_t layers = config().num_layers;
+  const int64_t heads = config().num_query_heads;
+  PrefillReads reads;
+  for (int32_t i = std::max(0, position - rows.position); i < rows.num_rows; ++i) {
+    int64_t attended = 0;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      const int64_t row = layer * num_rows() + rows.row_begin + i;
+      const int32_t* counts = tokens_attended_.data() + row * heads;
+      attended = std::accumulate(counts, counts + heads, attended);
+    }
+    const int64_t eligible = (int64_t{rows.position} + i + 1) * layers * heads;
+    ++reads.rows;
+    reads.keys_attended += attended;
+    reads.keys_eligible += eligible;
+    reads.density += static_cast<double>(attended) / static_cast<double>(eligible);
+  }
   return reads;
 }
 

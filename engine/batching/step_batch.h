@@ -57,6 +57,8 @@ class StepBatch {
   // row read, and returns it over layers and heads; Screened is what selection read for it.
   RowReads Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const;
   Screening Screened(const SequenceRows& rows, int32_t i) const;
+  // After Finish, of the rows of sparse prefill `rows` from the one at `position` on.
+  PrefillReads CountPrefill(const SequenceRows& rows, int32_t position) const;
   // Whether that row may leave blocks unread.
   bool Prunes(const SequenceRows& rows, int32_t i) const;
   int64_t weight_bytes() const { return static_cast<int64_t>(model_.weight_bytes()); }

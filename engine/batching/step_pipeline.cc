@@ -71,6 +71,7 @@ struct StepPipeline::Step {
   // For the observer; empty without one.
   std::vector<TokenReport> tokens;
   std::vector<DecodeRowReport> decode_rows;
+  std::vector<PrefillReport> prefill_rows;
   std::vector<ShadowReport> shadow_rows;
 };
 
@@ -322,10 +323,12 @@ void StepPipeline::Complete() {
 
 void StepPipeline::Complete(Step& step) {
   if (!std::exchange(step.committed, false)) return;
+  CountPrefill(step);
   CountReads(step);
   for (const Member& member : step.members) member.sequence->Emit();
   step.report.tokens = step.tokens;
   step.report.decode = step.decode_rows;
+  step.report.prefill = step.prefill_rows;
   step.report.shadow = step.shadow_rows;
   if (!step.decode_rows.empty()) {
     step.report.tokens_attended = step.batch.tokens_attended();
@@ -336,7 +339,25 @@ void StepPipeline::Complete(Step& step) {
   step.endings.clear();
   step.tokens.clear();
   step.decode_rows.clear();
+  step.prefill_rows.clear();
   step.shadow_rows.clear();
+}
+
+void StepPipeline::CountPrefill(Step& step) {
+  for (const Member& member : step.members) {
+    if (!IsSparsePrefill(member.rows)) continue;
+    Sequence& sequence = *member.sequence;
+    const PrefillReads reads = step.batch.CountPrefill(member.rows, sequence.prompt_counted());
+    sequence.CountedPrompt(member.rows.position + member.rows.num_rows);
+    sequence.counter().AddPrefill(reads);
+    if (observer_ == nullptr || reads.rows == 0) continue;
+    step.prefill_rows.push_back({.request = &sequence.request(),
+                                 .attention = &sequence.attention(),
+                                 .rows = reads.rows,
+                                 .keys_attended = reads.keys_attended,
+                                 .keys_eligible = reads.keys_eligible,
+                                 .density = reads.density});
+  }
 }
 
 void StepPipeline::CountReads(Step& step) {

@@ -111,6 +111,7 @@ class StepPipeline {
   // next member.
   Outcome Accept(Step& step, const Member& member, size_t& draw, Clock::time_point now);
   void Publish(const Sequence& sequence, const SequenceRows& rows);
+  void CountPrefill(Step& step);
   void CountReads(Step& step);
   void Complete(Step& step);
 

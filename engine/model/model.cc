@@ -45,6 +45,7 @@ struct Model::Workspace {
   TensorView logit_hidden;  // [max_logit_rows, D]
   TensorView logits;        // [max_logit_rows, V]
   BlockSelection selection;
+  PrefillSelection prefill_selection;
   std::vector<int32_t> tokens_attended;  // [R, HQ], when the caller wants no counts
   std::vector<int32_t> tokens_read;      // [R, HKV]
   std::vector<int32_t> values_read;      // [R, HKV]
@@ -269,6 +270,9 @@ absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
   ws.selection.heads = reinterpret_cast<uint32_t*>(allocate(list_bytes));
   const auto rescued = static_cast<size_t>(ws.selection.rows * c.num_query_heads);
   ws.selection.rescued = reinterpret_cast<int32_t*>(allocate(rescued * sizeof(int32_t)));
+  ws.prefill_selection.words = MaskWords(options.max_context, block_size);
+  ws.prefill_selection.admitted = reinterpret_cast<uint64_t*>(allocate(static_cast<size_t>(
+      max_rows_ * MaskBytesPerRow(c.num_query_heads, options.max_context, block_size))));
   const auto counts = static_cast<size_t>(rows * c.num_kv_heads);
   ws.selection.counts = reinterpret_cast<int32_t*>(allocate(counts * sizeof(int32_t)));
   ws.tokens_attended.resize(static_cast<size_t>(rows * c.num_query_heads));
@@ -359,6 +363,8 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
       outputs.values_read ? outputs.values_read + step * c.num_kv_heads : ws.values_read.data()};
   backend_.SelectBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
                          softmax_scale_, ws.selection, counts});
+  backend_.SelectPrefillBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
+                                softmax_scale_, ws.prefill_selection, counts});
   const AttentionParams attention = {q,
                                      thresholds,
                                      c.num_query_heads,
@@ -369,7 +375,8 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
                                      c.beta,
                                      ws.selection,
                                      ws.attended.Rows(0, rows),
-                                     counts.values_read};
+                                     counts.values_read,
+                                     ws.prefill_selection};
   backend_.DecodeAttention(attention);
   backend_.PrefillAttention(attention);
 

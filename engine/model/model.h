@@ -38,7 +38,7 @@ struct ShadowLayer {
 
 // Optional outputs of a forward pass. A null member costs nothing.
 struct ForwardOutputs {
-  int32_t* tokens_attended = nullptr;  // [L, R, HQ], host; decode rows only are written
+  int32_t* tokens_attended = nullptr;  // [L, R, HQ], host; of decode rows and sparse prefill
   int32_t* tokens_read = nullptr;      // [L, R, HKV], host; likewise
   int32_t* values_read = nullptr;      // [L, R, HKV], host; likewise
   float* thresholds = nullptr;         // [L, R, HQ], host: tau of every row, before the offset

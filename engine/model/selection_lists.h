@@ -18,6 +18,12 @@ int64_t ListCapacity(int32_t max_context, int32_t block_size);
 // Bytes of one row's lists, over all KV heads: the blocks, and the heads that admitted each.
 int64_t ListBytesPerRow(int32_t num_kv_heads, int32_t max_context, int32_t block_size);
 
+// Of the masks of blocks that rows of sparse prefill attend to (PrefillSelection): words of one
+// mask, and bytes of one row's masks, over all query heads. A bit per block, so every row of a step
+// has them.
+int64_t MaskWords(int32_t max_context, int32_t block_size);
+int64_t MaskBytesPerRow(int32_t num_query_heads, int32_t max_context, int32_t block_size);
+
 // How many rows of a step may be decode rows: one for each stream that runs; more, for answers that
 // are replayed and for passes, as far as all lists fit kMaxListBytes; at most all `max_rows`.
 // REQUIRES: 1 <= max_running <= max_rows.

@@ -35,6 +35,16 @@ struct DecodeRowReport {
   int64_t values_read = 0;    // likewise
 };
 
+// Rows of sparse prefill of one sequence that count.
+struct PrefillReport {
+  const Request* request = nullptr;
+  const ResolvedAttention* attention = nullptr;
+  int64_t rows = 0;
+  int64_t keys_attended = 0;  // over rows, layers and query heads
+  int64_t keys_eligible = 0;  // likewise
+  double density = 0.0;       // their quotient of each row, summed over rows
+};
+
 // A decode row in one layer that was measured against full attention (eta-semantics.md, "What is
 // counted"). Mass and error are means over query heads.
 struct ShadowReport {
@@ -61,6 +71,7 @@ struct StepReport {
 
   std::span<const TokenReport> tokens;
   std::span<const DecodeRowReport> decode;
+  std::span<const PrefillReport> prefill;
   std::span<const ShadowReport> shadow;
   int32_t num_rows = 0;                      // R
   const int32_t* tokens_attended = nullptr;  // [L, R, HQ]; null where `decode` is empty

@@ -56,8 +56,8 @@ struct OutputOptions {
 enum class AttentionMode : uint8_t { kFull, kDynamic, kProfile };
 
 // What the client asked for. Overrides that the mode does not read (z, floor, pinned_blocks,
-// sink_blocks, shared_reads, confirm and min_mass of full attention; z of relative thresholds) are
-// refused, never ignored.
+// sink_blocks, shared_reads, confirm, sparse_prefill and min_mass of full attention; z of relative
+// thresholds) are refused, never ignored.
 struct AttentionChoice {
   static constexpr float kMaxOffset = 100.0f;
   static constexpr float kMaxZ = 16.0f;
@@ -71,6 +71,7 @@ struct AttentionChoice {
   std::optional<int32_t> sink_blocks;    // [0, 1024]
   std::optional<bool> shared_reads;      // a head attends to all blocks read for its group
   std::optional<bool> confirm;           // V only of blocks whose true scores reach the threshold
+  std::optional<bool> sparse_prefill;    // rows of the prompt attend to the blocks that they admit
   // Keys of control tokens weigh exp(0). Full attention reads it too; needs a gate.
   std::optional<bool> temper_special;
   // (0, 1]: a request whose shadow rows keep less of full attention's mass goes on with full
@@ -179,6 +180,11 @@ struct AttentionStatistics {
   // and tails that are always read, which screening scores.
   int64_t index_bytes_read = 0;
   std::vector<LayerStatistics> layers;  // [L], if asked for
+  // Rows of sparse prefill, each counted once; 0: the prompt's pass was full, or all of it cached.
+  int64_t prefill_rows = 0;
+  double prefill_density = 0.0;  // a mean over them, as head_density
+  int64_t prefill_keys_attended = 0;
+  int64_t prefill_keys_eligible = 0;
   // Means over the row-layers that were measured against full attention; 0: none was.
   int64_t shadow_row_layers = 0;
   double mass_kept = 0.0;

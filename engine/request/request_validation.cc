@@ -195,6 +195,7 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
       check.Require(!choice.sink_blocks, "attention.sink_blocks", sentence);
       check.Require(!choice.shared_reads, "attention.reads", sentence);
       check.Require(!choice.confirm, "attention.confirm", sentence);
+      check.Require(!choice.sparse_prefill, "attention.prefill", sentence);
       check.Require(!choice.min_mass, "attention.min_mass", sentence);
       check.Require(config.gate != Gate::kNone || !choice.offset, "attention.offset",
                     "full attention of a model without a gate does not read this");
@@ -315,6 +316,7 @@ ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelCon
   options.shared_reads =
       choice.shared_reads.value_or(profile.shared_reads.value_or(config.shared_reads));
   options.confirm = choice.confirm.value_or(profile.confirm.value_or(false));
+  options.sparse_prefill = choice.sparse_prefill.value_or(profile.sparse_prefill.value_or(false));
   options.relative = config.has_relative_thresholds();
   if (profile.relative_c) options.relative_c = *profile.relative_c;
   resolved.min_mass = choice.min_mass ? choice.min_mass : profile.min_mass;

@@ -28,6 +28,7 @@ struct ThresholdProfile {
   std::optional<int32_t> sink_blocks;
   std::optional<bool> shared_reads;
   std::optional<bool> confirm;
+  std::optional<bool> sparse_prefill;
   std::optional<bool> temper_special;
   std::optional<float> min_mass;
 

@@ -22,7 +22,8 @@ std::string KindOf(const std::string& tenant, const ResolvedAttention& attention
   }
   absl::StrAppend(&kind, options.offset, ";", attention.head_z ? -1.0f : options.z, ";",
                   options.pinned_blocks, ";", options.sink_blocks, ";", options.uniform_floor, ";",
-                  options.shared_reads, ";", options.confirm, ";", attention.temper_special);
+                  options.shared_reads, ";", options.confirm, ";", options.sparse_prefill, ";",
+                  attention.temper_special);
   if (options.relative) absl::StrAppend(&kind, ";", options.relative_c);
   return kind;
 }

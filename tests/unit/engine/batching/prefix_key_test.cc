@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace eta {
 namespace {
@@ -81,6 +83,57 @@ TEST(PrefixKey, HoldsNothingOfThemWithoutAGate) {
   EXPECT_EQ(key(Under(0.5f)), key({}));
   EXPECT_EQ(key(Under(0.75f)), key({}));
   EXPECT_EQ(key(WithOffset(Under(0.5f), 1.0f)), key({}));
+}
+
+TEST(PrefixKey, HoldsAllThatDecidesWhatSparsePrefillAdmits) {
+  for (const Gate gate : {Gate::kNone, Gate::kSilu}) {
+    Setting sparse = Under(0.5f);
+    sparse.attention.options.sparse_prefill = true;
+    const auto key = KeysOf(sparse, gate)[0];
+    EXPECT_NE(key, KeysOf(Under(0.5f), gate)[0]);
+    EXPECT_NE(key, KeysOf(WithOffset(sparse, 1.0f), gate)[0]);
+    Setting thresholds = Under(0.75f);
+    thresholds.attention.options = sparse.attention.options;
+    EXPECT_NE(key, KeysOf(thresholds, gate)[0]);
+    const std::vector<std::function<void(AttentionOptions&)>> changes = {
+        [](AttentionOptions& o) { o.z += 0.5f; },
+        [](AttentionOptions& o) { ++o.pinned_blocks; },
+        [](AttentionOptions& o) { ++o.sink_blocks; },
+        [](AttentionOptions& o) { ++o.rescue_chunk; },
+        [](AttentionOptions& o) { o.uniform_floor = !o.uniform_floor; },
+        [](AttentionOptions& o) { o.shared_reads = !o.shared_reads; },
+        [](AttentionOptions& o) { o.relative = true; }};
+    for (size_t i = 0; i < changes.size(); ++i) {
+      Setting other = sparse;
+      changes[i](other.attention.options);
+      EXPECT_NE(key, KeysOf(other, gate)[0]) << "change " << i;
+    }
+    Setting confirmed = sparse;
+    confirmed.attention.options.confirm = true;
+    EXPECT_EQ(key, KeysOf(confirmed, gate)[0]) << "which prefill does not do";
+    Setting full = sparse;
+    full.attention.options.admit_all = true;
+    EXPECT_EQ(KeysOf(full, gate)[0], KeysOf(Under(0.5f), gate)[0]);
+    Setting relative = sparse;
+    relative.attention.options.relative = true;
+    Setting sparser = relative;
+    sparser.attention.options.relative_c += 0.5f;
+    EXPECT_NE(KeysOf(relative, gate)[0], KeysOf(sparser, gate)[0]);
+  }
+}
+
+TEST(PrefixKey, HoldsTheZOfEveryHeadOfSparsePrefill) {
+  const auto key = [](float z) {
+    auto profile = std::make_shared<ThresholdProfile>();
+    profile->head_z = {1.0f, z};
+    Setting setting;
+    setting.attention.options.sparse_prefill = true;
+    setting.attention.profile = std::move(profile);
+    setting.attention.head_z = true;
+    return KeysOf(setting, Gate::kSilu)[0];
+  };
+  EXPECT_EQ(key(2.0f), key(2.0f));
+  EXPECT_NE(key(2.0f), key(2.5f));
 }
 
 TEST(PrefixKey, TheLastTokensBlockIsNotShared) {

@@ -57,6 +57,14 @@ TEST(SelectionLists, HaveABlockMoreThanTheLongestSequenceFills) {
   EXPECT_EQ(ListBytesPerRow(2, 160, 16), 2 * 11 * 8);
 }
 
+TEST(SelectionLists, MasksOfSparsePrefillTakeABitABlock) {
+  EXPECT_EQ(MaskWords(63, 64), 1);
+  EXPECT_EQ(MaskWords(63 * 64, 64), 1);
+  EXPECT_EQ(MaskWords(64 * 64, 64), 2);
+  EXPECT_EQ(MaskBytesPerRow(32, kMillion, 64), 32 * 257 * 8);
+  EXPECT_LT(2048 * MaskBytesPerRow(32, 128 * 1024, 64), 18 * kMiB);
+}
+
 class CountingBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;

@@ -49,6 +49,8 @@ std::vector<AttentionChoice> OfGatedModel() {
           {.z = 0.5f, .pinned_blocks = 1, .shared_reads = true},
           {.z = 0.5f, .temper_special = true},
           {.z = 1.0f, .confirm = true},
+          {.z = 0.5f, .sparse_prefill = true},
+          {.z = 0.5f, .uniform_floor = false, .shared_reads = true, .sparse_prefill = true},
           {.z = 1.0f, .shared_reads = true, .confirm = true, .temper_special = true},
           {.mode = AttentionMode::kFull, .temper_special = true},
           {.z = 0.5f,
@@ -68,6 +70,7 @@ std::vector<AttentionChoice> OfPlainModel() {
           {.offset = -2.0f, .sink_blocks = 2},
           WithProfile({.relative_c = -2.5f, .shared_reads = false}),
           {.offset = -1.0f, .sink_blocks = 0, .confirm = true},
+          {.offset = -1.0f, .sink_blocks = 0, .sparse_prefill = true},
           WithProfile({.relative_c = -2.0f, .shared_reads = false, .confirm = true}),
           WithProfile({.relative_c = -1.5f, .offset = 0.25f, .sink_blocks = 0})};
 }

@@ -279,6 +279,7 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
   EXPECT_EQ(full([](AttentionChoice& a) { a.sink_blocks = 0; }), "attention.sink_blocks");
   EXPECT_EQ(full([](AttentionChoice& a) { a.shared_reads = false; }), "attention.reads");
   EXPECT_EQ(full([](AttentionChoice& a) { a.confirm = false; }), "attention.confirm");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.sparse_prefill = false; }), "attention.prefill");
   EXPECT_EQ(full([](AttentionChoice& a) { a.min_mass = 0.9f; }), "attention.min_mass");
   EXPECT_EQ(Field([](Request& r) { r.attention.z = 1.0f; }, PlainModel()), "attention.z")
       << "full is the default of a plain model with the paper's index";
@@ -405,6 +406,7 @@ TEST(ResolveAttention, APlainCheckpointIsSparseByDefault) {
   EXPECT_EQ(plain.options.sink_blocks, 1);
   EXPECT_TRUE(plain.options.shared_reads);
   EXPECT_FALSE(plain.options.confirm);
+  EXPECT_FALSE(plain.options.sparse_prefill);
   EXPECT_FALSE(plain.options.uniform_floor);
   EXPECT_FALSE(plain.options.admit_all);
   SequenceRows rows;
@@ -421,6 +423,7 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   profile.sink_blocks = 3;
   profile.shared_reads = false;
   profile.confirm = true;
+  profile.sparse_prefill = true;
   profile.min_mass = 0.75f;
   AttentionChoice choice = {.mode = AttentionMode::kProfile,
                             .profile = std::make_shared<ThresholdProfile>(profile)};
@@ -430,6 +433,7 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   EXPECT_EQ(defaults.options.sink_blocks, 3);
   EXPECT_FALSE(defaults.options.shared_reads);
   EXPECT_TRUE(defaults.options.confirm);
+  EXPECT_TRUE(defaults.options.sparse_prefill);
   EXPECT_FLOAT_EQ(defaults.min_mass.value_or(0.0f), 0.75f);
   SequenceRows rows;
   defaults.ApplyTo(rows);
@@ -438,12 +442,14 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   choice.sink_blocks = 0;
   choice.shared_reads = true;
   choice.confirm = false;
+  choice.sparse_prefill = false;
   choice.min_mass = 0.5f;
   choice.offset = 1.0f;
   const ResolvedAttention own = ResolveAttention(choice, RelativeModel());
   EXPECT_EQ(own.options.sink_blocks, 0);
   EXPECT_TRUE(own.options.shared_reads);
   EXPECT_FALSE(own.options.confirm);
+  EXPECT_FALSE(own.options.sparse_prefill);
   EXPECT_FLOAT_EQ(own.min_mass.value_or(0.0f), 0.5f);
   EXPECT_FLOAT_EQ(own.options.offset, 1.0f);
 }
