@@ -178,6 +178,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
   content.sink_blocks = job.sink_blocks.value_or(config.sink_blocks);
   content.shared_reads = job.shared_reads.value_or(config.shared_reads);
   content.confirm = job.confirm.value_or(false);
+  content.sparse_prefill = job.sparse_prefill.value_or(false);
   content.min_mass = job.min_mass;
   content.target = job.target;
   // Stand-ins, so that the other fields can be checked before anything is measured.

@@ -155,6 +155,7 @@ class Calibration {
             .sink_blocks = content_.sink_blocks,
             .shared_reads = content_.shared_reads,
             .confirm = content_.confirm,
+            .sparse_prefill = content_.sparse_prefill,
             .temper_special = TemperSpecial()};
   }
   // The attention of a request that names the profile and sets nothing else.

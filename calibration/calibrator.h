@@ -65,6 +65,7 @@ struct CalibrationJob {
   std::optional<int32_t> sink_blocks;  // [0, 1024]
   std::optional<bool> shared_reads;
   std::optional<bool> confirm;         // absent: no
+  std::optional<bool> sparse_prefill;  // absent: no
   std::optional<bool> temper_special;  // needs a gate
   std::optional<float> min_mass;       // (0, 1]; absent: none
   // Promises (promises.h). The share of the needles which full attention finds that must be kept,

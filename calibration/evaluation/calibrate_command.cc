@@ -48,6 +48,7 @@ struct CalibrateCommand {
   std::optional<int32_t> sink_blocks;
   std::optional<std::string> reads;
   bool confirm = false;
+  std::string prefill = "full";
   std::optional<std::string> special_keys;
   std::optional<float> min_mass;
   std::optional<double> min_retrieval;
@@ -167,6 +168,11 @@ void CalibrateCommand::RegisterDefaults(CLI::App& command) {
   command.add_flag("--confirm", confirm,
                    "Read V of a block only if its true scores reach the threshold");
   command
+      .add_option("--prefill", prefill,
+                  "What rows of a prompt attend to: full, or sparse for the blocks that they admit")
+      ->check(CLI::IsMember({"full", "sparse"}))
+      ->capture_default_str();
+  command
       .add_option("--special_keys", special_keys,
                   "Keys of control tokens: attend, or temper to exp(0) [the model's default]")
       ->check(CLI::IsMember({"attend", "temper"}));
@@ -273,6 +279,7 @@ absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const
   if (floor) job.uniform_floor = *floor == "uniform";
   if (reads) job.shared_reads = *reads == "shared";
   job.confirm = confirm;
+  job.sparse_prefill = prefill == "sparse";
   if (special_keys) job.temper_special = *special_keys == "temper";
   for (const std::string& label : labels) {
     const size_t equals = label.find('=');

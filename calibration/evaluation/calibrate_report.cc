@@ -52,9 +52,10 @@ std::string OperatingPoint(const ProfileContent& content) {
                                      ? absl::StrFormat("relative, c %g", *content.relative_c)
                                      : absl::StrCat("one per head, z ", content.z);
   return absl::StrFormat(
-      "thresholds %s; offset %g, %d sink blocks, reads %s%s, special keys %s\n", thresholds,
-      content.offset, content.sink_blocks, content.shared_reads ? "shared" : "own",
-      content.confirm ? " and confirmed" : "", content.temper_special ? "tempered" : "attended");
+      "thresholds %s; offset %g, %d sink blocks, reads %s%s, prefill %s, special keys %s\n",
+      thresholds, content.offset, content.sink_blocks, content.shared_reads ? "shared" : "own",
+      content.confirm ? " and confirmed" : "", content.sparse_prefill ? "sparse" : "full",
+      content.temper_special ? "tempered" : "attended");
 }
 
 std::string Retrieval(const ProfileEvidence& evidence) {

@@ -183,6 +183,8 @@ void VisitNumbers(Stream& stream, Content& content, int32_t schema) {
   stream.Optional(content.relative_c);
   if (schema < 4) return;
   stream.Boolean(content.confirm);
+  if (schema < 5) return;
+  stream.Boolean(content.sparse_prefill);
 }
 
 void WriteContent(const ProfileContent& content, int32_t schema, Writer& out) {

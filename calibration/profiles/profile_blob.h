@@ -6,7 +6,7 @@
 // fingerprints, geometry, offset, z, floor, target, reached, evidence, thresholds, u8 and z per
 // head. After the evidence of schema 3 come sink blocks, shared reads, tempered special keys, least
 // mass and relative threshold; with the latter there are no thresholds. Schema 4 adds confirmed
-// reads, the last of them. Schema 2 has none of these,
+// reads, schema 5 sparse prefill, the last of them. Schema 2 has none of these,
 // and ends the evidence before the retained mass; schema 1 before its intervals. The checksum is 64
 // hexadecimal digits of SHA-256 over all bytes before it. Two records have the same bytes, of one
 // schema, exactly if they are equal. A stored record of an older schema stays as it is and reads as

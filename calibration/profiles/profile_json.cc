@@ -24,6 +24,7 @@ constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 constexpr int32_t kMaxSize = std::numeric_limits<int32_t>::max();
 constexpr std::array<std::string_view, 2> kFloors = {"none", "uniform"};
 constexpr std::array<std::string_view, 2> kReads = {"own", "shared"};
+constexpr std::array<std::string_view, 2> kPrefills = {"full", "sparse"};
 constexpr std::array<std::string_view, 2> kSpecialKeys = {"attend", "temper"};
 constexpr std::array<std::string_view, 6> kTargets = {
     "match_dynamic",           "head_density",          "union_density",
@@ -283,6 +284,7 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   json.Key("sink_blocks").Value(content.sink_blocks);
   json.Key("reads").Value(kReads[content.shared_reads ? 1 : 0]);
   json.Key("confirm").Value(content.confirm);
+  json.Key("prefill").Value(kPrefills[content.sparse_prefill ? 1 : 0]);
   json.Key("special_keys").Value(kSpecialKeys[content.temper_special ? 1 : 0]);
   Write("min_mass", content.min_mass, json);
   Write("relative_threshold", content.relative_c, json);
@@ -342,6 +344,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   content.floor = static_cast<ProfileFloor>(Choice(fields, "floor", kFloors));
   if (schema >= 3) ReadSchema3(fields, content);
   if (schema >= 4) content.confirm = fields.Boolean("confirm");
+  if (schema >= 5) content.sparse_prefill = Choice(fields, "prefill", kPrefills) == 1;
   const absl::Status target = ReadTarget(fields.Object("target"), content.target);
   const absl::Status reached = ReadReached(fields.Object("reached"), content.reached);
   const absl::Status evidence = ReadEvidence(fields.Object("evidence"), schema, content.evidence);

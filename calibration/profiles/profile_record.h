@@ -17,7 +17,7 @@
 namespace eta {
 
 // The schema that this build writes. It also reads older ones.
-inline constexpr int32_t kProfileSchemaVersion = 4;
+inline constexpr int32_t kProfileSchemaVersion = 5;
 
 struct ProfileGeometry {
   int32_t layers = 0;       // L, 1 to 1024
@@ -135,6 +135,7 @@ struct ProfileContent {
   bool temper_special = false;
   std::optional<float> min_mass;  // (0, 1]
   bool confirm = false;           // false in profiles of schemas 1 to 3
+  bool sparse_prefill = false;    // false in profiles of schemas 1 to 4
   ProfileTarget target;
   ReachedDensities reached;
   ProfileEvidence evidence;

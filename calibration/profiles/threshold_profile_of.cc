@@ -24,6 +24,7 @@ std::shared_ptr<const ThresholdProfile> ThresholdProfileOf(const ProfileContent&
   profile->sink_blocks = content.sink_blocks;
   profile->shared_reads = content.shared_reads;
   profile->confirm = content.confirm;
+  profile->sparse_prefill = content.sparse_prefill;
   profile->min_mass = content.min_mass;
   profile->model_fingerprint = content.model_fingerprint;
   profile->tokenizer_fingerprint = content.tokenizer_fingerprint;

@@ -139,7 +139,7 @@ absl::Status SetChoice(const char* field, Value value, Value no, Value yes,
   return absl::OkStatus();
 }
 
-// Sinks, reads and their confirmation, special keys and the least mass.
+// Sinks, reads and their confirmation, the prompt's pass, special keys and the least mass.
 absl::Status SetDefaults(const v1::CalibrateRequest& message, const EngineInfo& info,
                          CalibrationJob& job) {
   if (message.has_sink_blocks()) {
@@ -160,6 +160,10 @@ absl::Status SetDefaults(const v1::CalibrateRequest& message, const EngineInfo& 
     return Unsupported("special_keys: tempered special keys need a model with a gate");
   }
   if (message.has_confirm()) job.confirm = message.confirm();
+  if (auto s = SetChoice("prefill", message.prefill(), v1::PREFILL_FULL, v1::PREFILL_SPARSE,
+                         job.sparse_prefill);
+      !s.ok())
+    return s;
   if (!message.has_min_mass()) return absl::OkStatus();
   job.min_mass = message.min_mass();
   return CheckShare("min_mass", *job.min_mass, 1.0);

@@ -150,6 +150,12 @@ CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
                    "Read values of a block only if its scores reach the threshold; default false")
       ->type_name("BOOL");
   command
+      ->add_option(
+          "--prefill", flags->prefill,
+          "What tokens of a prompt attend to: full, or sparse for what they admit; default "
+          "full")
+      ->check(CLI::IsMember({"full", "sparse"}));
+  command
       ->add_option("--special_keys", flags->special_keys,
                    "Keys of control tokens: attend, or temper to exp(0); default: the model's")
       ->check(CLI::IsMember({"attend", "temper"}));
@@ -228,6 +234,8 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   if (flags.special_keys == "attend") request.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   if (flags.special_keys == "temper") request.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   if (flags.confirm) request.set_confirm(*flags.confirm);
+  if (flags.prefill == "full") request.set_prefill(v1::PREFILL_FULL);
+  if (flags.prefill == "sparse") request.set_prefill(v1::PREFILL_SPARSE);
   if (flags.min_mass) request.set_min_mass(*flags.min_mass);
   if (flags.min_retrieval) request.set_min_retrieval(*flags.min_retrieval);
   if (flags.allow_loss) request.set_allow_loss(true);

@@ -30,6 +30,7 @@ struct CalibrateFlags {
   std::string floor, reads, special_keys;
   std::optional<int32_t> sink_blocks;
   std::optional<bool> confirm;
+  std::string prefill;
   std::optional<double> min_retrieval;
   bool allow_loss = false;
 

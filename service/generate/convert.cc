@@ -106,6 +106,18 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
     default:
       return UnknownEnum("attention.special_keys");
   }
+  switch (in.prefill()) {
+    case v1::PREFILL_UNSPECIFIED:
+      break;
+    case v1::PREFILL_FULL:
+      out.sparse_prefill = false;
+      break;
+    case v1::PREFILL_SPARSE:
+      out.sparse_prefill = true;
+      break;
+    default:
+      return UnknownEnum("attention.prefill");
+  }
   if (in.has_min_mass()) out.min_mass = in.min_mass();
   if (in.has_confirm()) out.confirm = in.confirm();
   return absl::OkStatus();
@@ -144,6 +156,7 @@ void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
   out.set_sink_blocks(in.options.sink_blocks);
   out.set_reads(in.options.shared_reads ? v1::READS_SHARED : v1::READS_OWN);
   out.set_confirm(in.options.confirm);
+  out.set_prefill(in.options.sparse_prefill ? v1::PREFILL_SPARSE : v1::PREFILL_FULL);
   if (in.min_mass) out.set_min_mass(*in.min_mass);
 }
 
@@ -174,6 +187,10 @@ void Convert(const AttentionStatistics& in, v1::AttentionStats& out) {
   out.set_keys_read(in.keys_read);
   out.set_keys_cached(in.keys_cached);
   out.set_values_read(in.values_read);
+  out.set_prefill_steps(in.prefill_rows);
+  if (in.prefill_rows > 0) out.set_prefill_density(in.prefill_density);
+  out.set_prefill_keys_attended(in.prefill_keys_attended);
+  out.set_prefill_keys_eligible(in.prefill_keys_eligible);
   out.set_shadow_row_layers(in.shadow_row_layers);
   if (in.shadow_row_layers > 0) {
     out.set_mass_kept(in.mass_kept);

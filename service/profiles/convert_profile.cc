@@ -92,6 +92,7 @@ void SetOperatingPoint(const ProfileContent& in, v1::Profile& out) {
   out.set_special_keys(in.temper_special ? v1::SPECIAL_KEYS_TEMPER : v1::SPECIAL_KEYS_ATTEND);
   if (in.min_mass) out.set_min_mass(*in.min_mass);
   out.set_confirm(in.confirm);
+  out.set_prefill(in.sparse_prefill ? v1::PREFILL_SPARSE : v1::PREFILL_FULL);
 }
 
 }  // namespace

@@ -130,13 +130,20 @@ void Fill(const AttentionTotals& totals, v1::AttentionStats& out) {
   out.set_keys_read(totals.keys_read);
   out.set_keys_cached(totals.keys_cached);
   out.set_values_read(totals.values_read);
+  out.set_prefill_steps(totals.prefill_rows);
+  if (totals.prefill_rows > 0) {
+    out.set_prefill_density(totals.prefill_density / static_cast<double>(totals.prefill_rows));
+  }
+  out.set_prefill_keys_attended(totals.prefill_keys_attended);
+  out.set_prefill_keys_eligible(totals.prefill_keys_eligible);
   FillShadow(totals, out);
 }
 
 void FillAttention(const ServerStatus& status, v1::Stats& out) {
   std::vector<const AccountSeries*> series;
   for (const AccountSeries& account : status.telemetry.accounts) {
-    if (account.attention.decode_rows > 0) series.push_back(&account);
+    const AttentionTotals& totals = account.attention;
+    if (totals.decode_rows > 0 || totals.prefill_rows > 0) series.push_back(&account);
   }
   const std::set<const AccountSeries*> with_layers = BusiestWithLayers(series);
   std::sort(series.begin(), series.end(), [](const auto* a, const auto* b) {

@@ -135,6 +135,18 @@ constexpr Metric kAttention[] = {
      "Bytes of keys and values that full attention would have read"},
     {"eta_attention_index_bytes_read_total", kCounter, "model,mode,profile,version,tenant", "bytes",
      "Bytes of block records that block selection read, in addition to keys and values"},
+    {"eta_attention_prefill_rows_total", kCounter, "model,mode,profile,version,tenant", "rows",
+     "Prompt rows that attended to what they admitted (sparse prefill), each row once"},
+    {"eta_attention_prefill_keys_attended_total", kCounter, "model,mode,profile,version,tenant",
+     "keys",
+     "Keys that heads attended to in sparse prefill, summed over layers and query heads; divided "
+     "by "
+     "eligible keys they give its density"},
+    {"eta_attention_prefill_keys_eligible_total", kCounter, "model,mode,profile,version,tenant",
+     "keys",
+     "Keys that full prefill would have attended to for the same rows, summed over layers and "
+     "query "
+     "heads"},
     {"eta_request_density_ratio", kHistogram, "model,mode,profile,version,tenant", "ratio",
      "Head density of a request as a ratio, averaged over its decode rows"},
     {"eta_request_union_density_ratio", kHistogram, "model,mode,profile,version,tenant", "ratio",

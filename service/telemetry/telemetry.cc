@@ -102,6 +102,7 @@ void Telemetry::OnStep(const StepReport& report) {
   server_.step_tokens.Observe(rows);
   CountTokens(report, now);
   CountDecodeRows(report, now);
+  CountPrefill(report, now);
   CountShadow(report, now);
 }
 
@@ -152,6 +153,18 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
     account.window.Add(density, profile != nullptr && profile->MeasuredAt(density.context), now);
     account.records_read += row.screened * layer_groups;
     account.keys_scored += row.scored * layer_groups;
+  }
+}
+
+void Telemetry::CountPrefill(const StepReport& report, Clock::time_point now) {
+  for (const PrefillReport& rows : report.prefill) {
+    Account& account =
+        AccountOf(*rows.request, rows.attention->mode, rows.attention->profile.get(), now);
+    AttentionTotals& totals = account.series.attention;
+    totals.prefill_rows += rows.rows;
+    totals.prefill_keys_attended += rows.keys_attended;
+    totals.prefill_keys_eligible += rows.keys_eligible;
+    totals.prefill_density += rows.density;
   }
 }
 

@@ -85,6 +85,7 @@ class Telemetry final : public Observer, public CallObserver {
   ModeSeries& SeriesOf(AttentionMode mode);
   void CountTokens(const StepReport& report, Clock::time_point now);
   void CountDecodeRows(const StepReport& report, Clock::time_point now);
+  void CountPrefill(const StepReport& report, Clock::time_point now);
   void CountShadow(const StepReport& report, Clock::time_point now);
   void ObserveEnd(const FinishedEvent& outcome, bool ok, Account& account, Clock::time_point now);
   void ObserveLatency(Latency kind, std::chrono::nanoseconds latency, Clock::time_point now);

@@ -88,6 +88,10 @@ void AttentionTotals::Add(const AttentionTotals& other) {
   kv_bytes_read += other.kv_bytes_read;
   kv_bytes_dense += other.kv_bytes_dense;
   index_bytes_read += other.index_bytes_read;
+  prefill_rows += other.prefill_rows;
+  prefill_keys_attended += other.prefill_keys_attended;
+  prefill_keys_eligible += other.prefill_keys_eligible;
+  prefill_density += other.prefill_density;
   shadow_row_layers += other.shadow_row_layers;
   mass_kept += other.mass_kept;
   output_error += other.output_error;

@@ -29,9 +29,13 @@ struct AttentionTotals {
   int64_t kv_bytes_read = 0;
   int64_t kv_bytes_dense = 0;
   int64_t index_bytes_read = 0;
-  int64_t shadow_row_layers = 0;  // measured against full attention
-  double mass_kept = 0.0;         // summed over them
-  double output_error = 0.0;      // likewise
+  int64_t prefill_rows = 0;           // of sparse prefill
+  int64_t prefill_keys_attended = 0;  // as keys_attended, of them
+  int64_t prefill_keys_eligible = 0;  // likewise
+  double prefill_density = 0.0;       // summed over them
+  int64_t shadow_row_layers = 0;      // measured against full attention
+  double mass_kept = 0.0;             // summed over them
+  double output_error = 0.0;          // likewise
 
   void Add(const AttentionTotals& other);
 };

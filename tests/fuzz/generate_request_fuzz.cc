@@ -61,6 +61,7 @@ std::shared_ptr<const eta::ThresholdProfile> Stored(const std::string& name) {
   if (reader.Bool()) profile->shared_reads = reader.Bool();
   if (reader.Bool()) profile->temper_special = reader.Bool();
   if (reader.Bool()) profile->confirm = reader.Bool();
+  if (reader.Bool()) profile->sparse_prefill = reader.Bool();
   return profile;
 }
 

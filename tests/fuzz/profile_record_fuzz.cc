@@ -53,6 +53,7 @@ void Schema3(InputReader& reader, eta::ProfileContent& content) {
   content.temper_special = (there & 128) != 0;
   const uint8_t kind = reader.Byte();
   content.confirm = (kind & 128) != 0;
+  content.sparse_prefill = (kind & 64) != 0;
   if (kind % 2 == 0) return;
   content.relative_c = static_cast<float>((kind & 2) != 0 ? Number(reader) : -3.9);
   // Sound more often than not: what a relative profile must not have is left out.

@@ -36,6 +36,9 @@ const std::vector<AttentionMetric>& AttentionMetrics() {
       {"attention_keys_read_total", &AttentionCounts::keys_read},
       {"attention_keys_cached_total", &AttentionCounts::keys_cached},
       {"attention_values_read_total", &AttentionCounts::values_read, false},
+      {"attention_prefill_rows_total", &AttentionCounts::prefill_steps, false},
+      {"attention_prefill_keys_attended_total", &AttentionCounts::prefill_keys_attended, false},
+      {"attention_prefill_keys_eligible_total", &AttentionCounts::prefill_keys_eligible, false},
       {"attention_kv_bytes_read_total", &AttentionCounts::kv_bytes_read},
       {"attention_kv_bytes_dense_total", &AttentionCounts::kv_bytes_dense},
       {"attention_index_bytes_read_total", &AttentionCounts::index_bytes_read, false}};

@@ -46,6 +46,10 @@ void AttentionFlags::Register(CLI::App& command) {
   add("confirm",
       "Read V of a block only if its true scores reach the threshold [the profile's; else false]",
       "false|true");
+  add("prefill_attention",
+      "What rows of a prompt attend to: all keys, or the blocks that they admit, as rows of an "
+      "answer do [the profile's; else full]",
+      "full|sparse");
   add("special_keys",
       "Keys of control tokens: attended to like others, or weighing exp(0) [the profile's; else "
       "the model's]",
@@ -64,9 +68,9 @@ absl::StatusOr<std::vector<EvaluatedAttention>> AttentionFlags::Resolve(
     evaluated.push_back(*std::move(attention));
   }
   if (!sparse && settings.of_sparse_attention()) {
-    return InvalidField(
-        "attention",
-        "full attention reads no z, floor, pinned_blocks, sink_blocks, reads or confirm");
+    return InvalidField("attention",
+                        "full attention reads no z, floor, pinned_blocks, sink_blocks, reads, "
+                        "confirm or prefill_attention");
   }
   return evaluated;
 }

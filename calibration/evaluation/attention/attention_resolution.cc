@@ -115,6 +115,7 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
                             .sink_blocks = all.sink_blocks,
                             .shared_reads = all.shared_reads,
                             .confirm = all.confirm,
+                            .sparse_prefill = all.sparse_prefill,
                             .temper_special = all.temper_special};
   if (name->kind == AttentionKind::kProfile) {
     absl::StatusOr<ThresholdProfile> profile = ReadProfileFile(name->file);
@@ -127,6 +128,10 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
   if (!rival.ok()) return rival.status();
   if (*rival != nullptr && all.confirm.value_or(false)) {
     return InvalidField("confirm", "must be false: a rival has no threshold that keys could reach");
+  }
+  if (*rival != nullptr && all.sparse_prefill.value_or(false)) {
+    return InvalidField("prefill_attention",
+                        "must be full: a rival chooses blocks of decode rows alone");
   }
   ResolvedAttention resolved = ResolveAttention(choice, config);
   AttentionOptions& options = resolved.options;

@@ -137,6 +137,7 @@ AttentionSettings AttentionSettings::Or(const AttentionSettings& other) const {
   fill(both.sink_blocks, other.sink_blocks);
   fill(both.shared_reads, other.shared_reads);
   fill(both.confirm, other.confirm);
+  fill(both.sparse_prefill, other.sparse_prefill);
   fill(both.temper_special, other.temper_special);
   fill(both.block_size, other.block_size);
   fill(both.index, other.index);
@@ -144,7 +145,8 @@ AttentionSettings AttentionSettings::Or(const AttentionSettings& other) const {
 }
 
 bool AttentionSettings::of_sparse_attention() const {
-  return z || uniform_floor || pinned_blocks || sink_blocks || shared_reads || confirm;
+  return z || uniform_floor || pinned_blocks || sink_blocks || shared_reads || confirm ||
+         sparse_prefill;
 }
 
 absl::Status SetAttention(const std::string& name, const std::string& value,
@@ -159,6 +161,8 @@ absl::Status SetAttention(const std::string& name, const std::string& value,
   if (name == "sink_blocks") return SetNumber(name, value, 0, kMaxBlocks, settings.sink_blocks);
   if (name == "reads") return SetChoice(name, value, "own", "shared", settings.shared_reads);
   if (name == "confirm") return SetChoice(name, value, "false", "true", settings.confirm);
+  if (name == "prefill_attention")
+    return SetChoice(name, value, "full", "sparse", settings.sparse_prefill);
   if (name == "special_keys") {
     return SetChoice(name, value, "attend", "temper", settings.temper_special);
   }

@@ -50,6 +50,7 @@ struct AttentionSettings {
   std::optional<int32_t> sink_blocks;    // [0, 1024]
   std::optional<bool> shared_reads;
   std::optional<bool> confirm;
+  std::optional<bool> sparse_prefill;
   std::optional<bool> temper_special;
   std::optional<int32_t> block_size;  // [4, 128], a multiple of 4
   std::optional<IndexKind> index;
@@ -91,8 +92,16 @@ absl::Status SetAttention(const std::string& name, const std::string& value,
                           AttentionSettings& settings);
 
 // What there is to set, as the flags are called.
-inline constexpr const char* kAttentionSettings[] = {
-    "z",     "floor",   "offset",       "pinned_blocks", "sink_blocks",
-    "reads", "confirm", "special_keys", "block_size",    "index"};
+inline constexpr const char* kAttentionSettings[] = {"z",
+                                                     "floor",
+                                                     "offset",
+                                                     "pinned_blocks",
+                                                     "sink_blocks",
+                                                     "reads",
+                                                     "confirm",
+                                                     "prefill_attention",
+                                                     "special_keys",
+                                                     "block_size",
+                                                     "index"};
 
 }  // namespace eta

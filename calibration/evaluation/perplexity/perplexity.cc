@@ -57,6 +57,19 @@ class DensityMeter {
     rows_ += rows;
   }
 
+  // Adds a step of `rows` rows of sparse prefill, the first of them at `position`.
+  void AbsorbPrefill(size_t rows, int32_t position) {
+    for (size_t row = 0; row < rows; ++row) {
+      const double keys = static_cast<double>(position) + static_cast<double>(row) + 1.0;
+      prefill_sum_ += RowSum(attended_, query_heads_, rows, row) / keys;
+    }
+    prefill_rows_ += rows;
+  }
+
+  std::optional<double> PrefillDensity() const {
+    if (prefill_rows_ == 0) return std::nullopt;
+    return prefill_sum_ / static_cast<double>(prefill_rows_ * layers_ * query_heads_);
+  }
   double HeadDensity() const { return head_sum_ / Cells(query_heads_); }
   double UnionDensity() const { return union_sum_ / Cells(kv_heads_); }
   double IndexRead() const { return index_sum_ / static_cast<double>(rows_); }
@@ -104,6 +117,8 @@ class DensityMeter {
   double values_sum_ = 0.0;
   double index_sum_ = 0.0;
   size_t rows_ = 0;
+  double prefill_sum_ = 0.0;
+  size_t prefill_rows_ = 0;
 };
 
 // What one way of attending is measured by.
@@ -143,6 +158,7 @@ class Evaluation {
       score.head_density = meters.density.HeadDensity();
       score.union_density = meters.density.UnionDensity();
       score.v_read = meters.density.ValuesRead();
+      score.prefill_density = meters.density.PrefillDensity();
       score.index_read = meters.density.IndexRead();
       if (Recall(attention)) {
         score.recall = meters.density.Recall();
@@ -173,6 +189,8 @@ class Evaluation {
       const size_t count = end - begin;
       RunnerStep step = {.tokens = window.subspan(begin, count),
                          .kind = prompt || full ? RowKind::kPrefill : RowKind::kDecode};
+      const bool sparse_prompt = prompt && attention.options.sparse_prefill && !full;
+      if (sparse_prompt) step.outputs = meters.density.Outputs(/*recall=*/false);
       if (!prompt) {
         step.targets = window.subspan(begin + 1, count);
         step.logprobs = std::span(logprobs_).first(count);
@@ -188,6 +206,7 @@ class Evaluation {
       for (size_t i = 0; i < step.best.size(); ++i) {
         if (step.best[i] == step.targets[i]) score.top_1 += 1.0;
       }
+      if (sparse_prompt) meters.density.AbsorbPrefill(count, static_cast<int32_t>(begin));
       if (step.kind == RowKind::kDecode) {
         meters.density.Absorb(count, static_cast<int32_t>(begin));
         meters.shadow.Absorb();

@@ -39,7 +39,8 @@ struct AttentionScore {
   double head_density = 1.0;     // mean over scored rows (eta-semantics.md, "What is counted")
   double union_density = 1.0;
   double v_read = 1.0;
-  double index_read = 0.0;       // bytes read to choose blocks, over those of all K and V
+  std::optional<double> prefill_density;  // of sparse prefill, over the rows that are fed
+  double index_read = 0.0;                // bytes read to choose blocks, over those of all K and V
   std::optional<double> recall;  // share of keys with S >= tau_eff that were admitted; no rival's
   std::vector<double> head_recall;  // of each layer and query head with such keys; with recall
   std::optional<ShadowSummary> shadow;

@@ -54,6 +54,7 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
     json["sink_blocks"] = options.sink_blocks;
     json["reads"] = options.shared_reads ? "shared" : "own";
     json["confirm"] = options.confirm;
+    json["prefill"] = options.sparse_prefill ? "sparse" : "full";
     if (options.relative) json["relative_threshold"] = options.relative_c;
   }
   if (attention.geometry.block_size > 0) {
@@ -69,6 +70,7 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
   json["head_density"] = score.head_density;
   json["union_density"] = score.union_density;
   json["v_read"] = score.v_read;
+  if (score.prefill_density) json["prefill_density"] = *score.prefill_density;
   json["index_read"] = score.index_read;
   json["bytes_read"] = score.bytes_read();
   json["recall"] = score.recall ? Json(*score.recall) : Json(nullptr);
@@ -104,10 +106,13 @@ std::string PerplexityTable(const PerplexityRun& run,
                    run.index, " ", run.index_dtype, ", weights ", run.weights, "\n");
   const bool shadow = std::ranges::any_of(
       scores, [](const AttentionScore& score) { return score.shadow.has_value(); });
+  const bool sparse_prefill = std::ranges::any_of(
+      scores, [](const AttentionScore& score) { return score.prefill_density.has_value(); });
   absl::StrAppend(&table,
                   absl::StrFormat("%-*s  %-28s  %-26s  %6s  %6s  %6s  %6s  %6s  %7s", name_width,
                                   "attention", "perplexity", "ratio to the first", "top-1", "head",
                                   "union", "v read", "bytes", "recall"));
+  if (sparse_prefill) absl::StrAppendFormat(&table, "  %7s", "prefill");
   if (shadow) absl::StrAppendFormat(&table, "  %7s  %7s  %7s", "mass", "mass p1", "error");
   absl::StrAppendFormat(&table, "  %9s\n", "tokens/s");
   for (size_t i = 0; i < scores.size(); ++i) {
@@ -118,6 +123,7 @@ std::string PerplexityTable(const PerplexityRun& run,
                                     i == 0 ? "" : WithInterval(score.loss_over_first), score.top_1,
                                     score.head_density, score.union_density, score.v_read,
                                     score.bytes_read(), OrDash(score.recall)));
+    if (sparse_prefill) absl::StrAppendFormat(&table, "  %7s", OrDash(score.prefill_density));
     if (shadow) {
       const auto of = [&](double ShadowSummary::*member) {
         return OrDash(score.shadow ? std::optional((*score.shadow).*member) : std::nullopt);

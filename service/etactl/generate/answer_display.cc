@@ -54,6 +54,7 @@ void DescribeOptions(const v1::AttentionUsed& attention, std::vector<std::string
   }
   if (attention.reads() == v1::READS_SHARED) phrases.push_back("shared reads");
   if (attention.confirm()) phrases.push_back("reads confirmed");
+  if (attention.prefill() == v1::PREFILL_SPARSE) phrases.push_back("sparse prefill");
   if (attention.special_keys() == v1::SPECIAL_KEYS_TEMPER) {
     phrases.push_back("special keys tempered");
   }
@@ -145,6 +146,9 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
   }
   if (stats.has_union_density()) {
     phrases.push_back(absl::StrFormat("union density %.3f", stats.union_density()));
+  }
+  if (stats.has_prefill_density()) {
+    phrases.push_back(absl::StrFormat("prefill density %.3f", stats.prefill_density()));
   }
   // Older servers do not tell, and always read both.
   if (stats.values_read() > 0 && stats.values_read() < stats.keys_read()) {

@@ -114,6 +114,8 @@ absl::Status FillAttention(const GenerateFlags& flags, v1::Attention* attention)
   if (flags.special_keys == "temper") attention->set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   if (flags.min_mass) attention->set_min_mass(*flags.min_mass);
   if (flags.confirm) attention->set_confirm(*flags.confirm);
+  if (flags.prefill == "full") attention->set_prefill(v1::PREFILL_FULL);
+  if (flags.prefill == "sparse") attention->set_prefill(v1::PREFILL_SPARSE);
   return absl::OkStatus();
 }
 
@@ -208,6 +210,12 @@ void AddAttentionOptions(CLI::App* command, GenerateFlags* flags) {
                    "Read values of a block only if its scores reach the threshold; default the "
                    "profile's, else false")
       ->type_name("BOOL")
+      ->group("Attention");
+  command
+      ->add_option("--prefill", flags->prefill,
+                   "What tokens of the prompt attend to: full, or sparse for the blocks that they "
+                   "admit; default the profile's, else full")
+      ->check(CLI::IsMember({"full", "sparse"}))
       ->group("Attention");
   command
       ->add_option("--special_keys", flags->special_keys,

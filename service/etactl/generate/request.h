@@ -47,6 +47,7 @@ struct GenerateFlags {
   std::string special_keys;  // "attend", "temper"; empty: the default
   std::optional<float> min_mass;
   std::optional<bool> confirm;
+  std::string prefill;
 
   std::optional<std::string> request_id;
   std::string priority;  // "low", "normal", "high"; empty: normal

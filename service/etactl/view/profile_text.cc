@@ -104,9 +104,10 @@ std::string DescribeThresholds(const v1::Profile& profile) {
                             profile.floor() == v1::FLOOR_UNIFORM ? "uniform" : "none");
   absl::StrAppendFormat(&text, ", blocks of %d tokens\n", geometry.block_size());
   absl::StrAppendFormat(
-      &text, "reads: %s%s, %d sink blocks, special keys %s",
+      &text, "reads: %s%s, %d sink blocks, prefill %s, special keys %s",
       profile.reads() == v1::READS_SHARED ? "shared" : "own",
       profile.confirm() ? " and confirmed" : "", profile.sink_blocks(),
+      profile.prefill() == v1::PREFILL_SPARSE ? "sparse" : "full",
       profile.special_keys() == v1::SPECIAL_KEYS_TEMPER ? "tempered" : "attended");
   if (profile.has_min_mass()) absl::StrAppendFormat(&text, ", least mass %g", profile.min_mass());
   return text + "\n";

@@ -46,6 +46,7 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   request.set_reads(v1::READS_SHARED);
   request.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   request.set_confirm(true);
+  request.set_prefill(v1::PREFILL_SPARSE);
   request.set_min_mass(0.75f);
   request.set_min_retrieval(0.95);
   request.set_allow_loss(true);
@@ -81,6 +82,7 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   EXPECT_EQ(job.shared_reads, true);
   EXPECT_EQ(job.temper_special, true);
   EXPECT_EQ(job.confirm, true);
+  EXPECT_EQ(job.sparse_prefill, true);
   EXPECT_EQ(job.min_mass, 0.75f);
   EXPECT_EQ(job.min_retrieval, 0.95);
   EXPECT_TRUE(job.allow_loss);
@@ -364,6 +366,7 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   ExpectBadField([](R& r) { r.set_floor(static_cast<v1::Floor>(9)); }, "floor");
   ExpectBadField([](R& r) { r.set_reads(static_cast<v1::Reads>(3)); }, "reads");
   ExpectBadField([](R& r) { r.set_special_keys(static_cast<v1::SpecialKeys>(3)); }, "special_keys");
+  ExpectBadField([](R& r) { r.set_prefill(static_cast<v1::Prefill>(3)); }, "prefill");
   for (const int32_t blocks : {-1, 1025}) {
     ExpectBadField([&](R& r) { r.set_sink_blocks(blocks); }, "sink_blocks");
   }

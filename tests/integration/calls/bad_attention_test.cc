@@ -49,6 +49,8 @@ TEST_F(BadAttentionTest, WordsThatAreNotKnown) {
   EXPECT_EQ(BadField(With(
                 [](v1::Attention& a) { a.set_special_keys(static_cast<v1::SpecialKeys>(-1)); })),
             "attention.special_keys");
+  EXPECT_EQ(BadField(With([](v1::Attention& a) { a.set_prefill(static_cast<v1::Prefill>(3)); })),
+            "attention.prefill");
 }
 
 TEST_F(BadAttentionTest, WhatFullAttentionDoesNotRead) {
@@ -61,6 +63,7 @@ TEST_F(BadAttentionTest, WhatFullAttentionDoesNotRead) {
   EXPECT_EQ(full([](v1::Attention& a) { a.set_sink_blocks(0); }), "attention.sink_blocks");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_reads(v1::READS_OWN); }), "attention.reads");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_confirm(false); }), "attention.confirm");
+  EXPECT_EQ(full([](v1::Attention& a) { a.set_prefill(v1::PREFILL_FULL); }), "attention.prefill");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_min_mass(0.5f); }), "attention.min_mass");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_special_keys(v1::SPECIAL_KEYS_TEMPER); }), "code 0");
 }

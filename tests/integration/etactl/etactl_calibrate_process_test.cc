@@ -151,6 +151,9 @@ TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
   const auto confirm = Calibrate("wiki", {"--confirm=perhaps"});  // row 156 of the bad inputs
   EXPECT_EQ(confirm.code, 2);
   EXPECT_THAT(confirm.errors, HasSubstr("--confirm"));
+  const auto prefill = Calibrate("wiki", {"--prefill=dense"});  // row 189
+  EXPECT_EQ(prefill.code, 2);
+  EXPECT_THAT(prefill.errors, HasSubstr("--prefill"));
 }
 
 // Row 150 of the table of bad inputs.

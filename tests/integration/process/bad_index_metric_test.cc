@@ -162,7 +162,11 @@ TEST(EtaEvalProcess, ConfirmsOnlyWhatIsSelected) {
   for (const auto& [attention, field] :
        {std::pair("full+confirm=true", "attention: full attention"),
         std::pair("topk:0.5+confirm=true", "confirm: must be false"),
-        std::pair("dynamic+confirm=perhaps", "confirm: must be false or true")}) {
+        std::pair("dynamic+confirm=perhaps", "confirm: must be false or true"),
+        std::pair("full+prefill_attention=sparse", "attention: full attention"),
+        std::pair("topk:0.5+prefill_attention=sparse", "prefill_attention: must be full"),
+        std::pair("dynamic+prefill_attention=dense",
+                  "prefill_attention: must be full or sparse")}) {
     ProgramProcess eval("eta-eval", {"perplexity", "--model=" + model.path(),
                                      "--text=" ETA_SOURCE_DIR "/deploy/samples/needle.txt",
                                      "--context=64", absl::StrCat("--attention=", attention)});

@@ -270,6 +270,7 @@ TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
   EXPECT_EQ(field([](Request& r) { r.set_reads(static_cast<v1::Reads>(7)); }), "reads");
   EXPECT_EQ(field([](Request& r) { r.set_special_keys(static_cast<v1::SpecialKeys>(-1)); }),
             "special_keys");
+  EXPECT_EQ(field([](Request& r) { r.set_prefill(static_cast<v1::Prefill>(7)); }), "prefill");
   EXPECT_EQ(field([](Request& r) {
               r.set_sequence_tokens(64);  // windows so short would be mostly needles
               r.set_min_retrieval(0.95);
@@ -332,6 +333,7 @@ TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
   EXPECT_EQ(field([](J& j) { j["special_keys"] = "drop"; }), "special_keys");
   EXPECT_EQ(field([](J& j) { j["reads"] = "all"; }), "reads");
   EXPECT_EQ(field([](J& j) { j["confirm"] = "true"; }), "confirm");
+  EXPECT_EQ(field([](J& j) { j["prefill"] = "dense"; }), "prefill");
   EXPECT_EQ(field([](J& j) { j["sink_blocks"] = 1025; }), "sink_blocks");
   EXPECT_EQ(field([](J& j) { j["min_mass"] = 0; }), "min_mass");
   EXPECT_EQ(field([](J& j) {

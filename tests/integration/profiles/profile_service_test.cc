@@ -250,7 +250,7 @@ TEST_F(ProfileServiceTest, ImportChecksItsFileVersionAndRequestId) {
   changed.replace(changed.find("0.35"), 4, "0.36");
   EXPECT_THAT(field(changed), ::testing::StartsWith("json."));
   std::string newer = good;
-  newer.replace(newer.find('4', newer.find("schema_version")), 1, "9");
+  newer.replace(newer.find('5', newer.find("schema_version")), 1, "9");
   v1::ImportProfileRequest bad;
   bad.set_json(newer);
   EXPECT_EQ(ReasonOf(Call(&Stub::ImportProfile, bad, profile)), "PROFILE_SCHEMA_TOO_NEW");

@@ -51,6 +51,9 @@ void Add(const v1::Finished& finished, Sums& sums) {
   to.set_keys_read(to.keys_read() + from.keys_read());
   to.set_keys_cached(to.keys_cached() + from.keys_cached());
   to.set_values_read(to.values_read() + from.values_read());
+  to.set_prefill_steps(to.prefill_steps() + from.prefill_steps());
+  to.set_prefill_keys_attended(to.prefill_keys_attended() + from.prefill_keys_attended());
+  to.set_prefill_keys_eligible(to.prefill_keys_eligible() + from.prefill_keys_eligible());
   to.set_kv_bytes_read(to.kv_bytes_read() + from.kv_bytes_read());
   to.set_kv_bytes_dense(to.kv_bytes_dense() + from.kv_bytes_dense());
   to.set_index_bytes_read(to.index_bytes_read() + from.index_bytes_read());
@@ -64,6 +67,9 @@ void ExpectSame(const v1::AttentionStats& stats, const v1::AttentionStats& sums,
   EXPECT_EQ(stats.keys_read(), sums.keys_read()) << whose;
   EXPECT_EQ(stats.keys_cached(), sums.keys_cached()) << whose;
   EXPECT_EQ(stats.values_read(), sums.values_read()) << whose;
+  EXPECT_EQ(stats.prefill_steps(), sums.prefill_steps()) << whose;
+  EXPECT_EQ(stats.prefill_keys_attended(), sums.prefill_keys_attended()) << whose;
+  EXPECT_EQ(stats.prefill_keys_eligible(), sums.prefill_keys_eligible()) << whose;
   EXPECT_EQ(stats.kv_bytes_read(), sums.kv_bytes_read()) << whose;
   EXPECT_EQ(stats.kv_bytes_dense(), sums.kv_bytes_dense()) << whose;
   EXPECT_EQ(stats.index_bytes_read(), sums.index_bytes_read()) << whose;

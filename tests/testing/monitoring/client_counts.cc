@@ -24,6 +24,9 @@ void AttentionCounts::Add(const v1::Finished& finished) {
   keys_read += stats.keys_read();
   keys_cached += stats.keys_cached();
   values_read += stats.values_read();
+  prefill_steps += stats.prefill_steps();
+  prefill_keys_attended += stats.prefill_keys_attended();
+  prefill_keys_eligible += stats.prefill_keys_eligible();
   kv_bytes_read += stats.kv_bytes_read();
   kv_bytes_dense += stats.kv_bytes_dense();
   index_bytes_read += stats.index_bytes_read();

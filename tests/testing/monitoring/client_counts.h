@@ -23,6 +23,9 @@ struct AttentionCounts {
   int64_t keys_read = 0;
   int64_t keys_cached = 0;
   int64_t values_read = 0;
+  int64_t prefill_steps = 0;
+  int64_t prefill_keys_attended = 0;
+  int64_t prefill_keys_eligible = 0;
   int64_t kv_bytes_read = 0;
   int64_t kv_bytes_dense = 0;
   int64_t index_bytes_read = 0;

@@ -66,6 +66,7 @@ inline void MakeRelative(ProfileContent& content) {
   content.sink_blocks = 1;
   content.shared_reads = true;
   content.confirm = true;
+  content.sparse_prefill = true;
   content.min_mass = 0.9f;
   content.target = {.kind = ProfileTargetKind::kRetainedMass, .value = 0.95};
   content.reached.soft_density = 0.0;

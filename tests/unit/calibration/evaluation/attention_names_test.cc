@@ -41,7 +41,7 @@ TEST(AttentionName, HasAKindAndItsNumber) {
 TEST(AttentionName, SettingsOfItsOwnFollow) {
   const AttentionName name = Parsed(
       "profile:p.json+z=2+offset=-0.5+floor=none+pinned_blocks=0+sink_blocks=4+reads=shared"
-      "+confirm=true+special_keys=temper");
+      "+confirm=true+prefill_attention=sparse+special_keys=temper");
   EXPECT_EQ(name.file, "p.json");
   EXPECT_THAT(name.settings.z, Optional(2.0f));
   EXPECT_THAT(name.settings.offset, Optional(-0.5f));
@@ -50,6 +50,7 @@ TEST(AttentionName, SettingsOfItsOwnFollow) {
   EXPECT_THAT(name.settings.sink_blocks, Optional(4));
   EXPECT_THAT(name.settings.shared_reads, Optional(true));
   EXPECT_THAT(name.settings.confirm, Optional(true));
+  EXPECT_THAT(name.settings.sparse_prefill, Optional(true));
   EXPECT_THAT(name.settings.temper_special, Optional(true));
   EXPECT_THAT(Parsed("relative:-3+reads=own+reads=shared").settings.shared_reads, Optional(true))
       << "the last one counts";
@@ -97,18 +98,19 @@ TEST(AttentionName, AnythingElseIsRefused) {
                            "h2o:256:0.1:2"}) {
     EXPECT_EQ(GetErrorDetail(ParseAttentionName(text).status()).field, "attention") << text;
   }
-  for (const auto& [text, field] :
-       std::vector<std::pair<std::string, std::string>>{{"full+z=17", "z"},
-                                                        {"full+offset=nan", "offset"},
-                                                        {"full+floor=on", "floor"},
-                                                        {"full+pinned_blocks=-1", "pinned_blocks"},
-                                                        {"full+sink_blocks=1025", "sink_blocks"},
-                                                        {"full+reads=both", "reads"},
-                                                        {"dynamic+confirm=1", "confirm"},
-                                                        {"full+special_keys=", "special_keys"},
-                                                        {"dynamic+block_size=6", "block_size"},
-                                                        {"dynamic+block_size=256", "block_size"},
-                                                        {"dynamic+index=flat", "index"}}) {
+  for (const auto& [text, field] : std::vector<std::pair<std::string, std::string>>{
+           {"full+z=17", "z"},
+           {"full+offset=nan", "offset"},
+           {"full+floor=on", "floor"},
+           {"full+pinned_blocks=-1", "pinned_blocks"},
+           {"full+sink_blocks=1025", "sink_blocks"},
+           {"full+reads=both", "reads"},
+           {"dynamic+confirm=1", "confirm"},
+           {"dynamic+prefill_attention=dense", "prefill_attention"},
+           {"full+special_keys=", "special_keys"},
+           {"dynamic+block_size=6", "block_size"},
+           {"dynamic+block_size=256", "block_size"},
+           {"dynamic+index=flat", "index"}}) {
     EXPECT_EQ(GetErrorDetail(ParseAttentionName(text).status()).field, field) << text;
   }
 }
@@ -127,10 +129,10 @@ class AttentionFlagsTest : public EvaluationTest {
 TEST_F(AttentionFlagsTest, APlainModelTakesRelativeThresholdsAndRivals) {
   const TinyModel plain({.has_predictor = false});
   for (const char* way :
-       {"dynamic", "relative:-3.2+reads=own", "dynamic+confirm=true", "topk:0.25+sink_blocks=0",
-        "quest:0.1", "oracle:-3.9", "constants:0.8", "window:40", "streaming:0.25", "bigbird:32:3",
-        "h2o:32:0.2", "topk:0.25+index=moment", "relative+block_size=4",
-        "window:16+block_size=4"}) {
+       {"dynamic", "relative:-3.2+reads=own", "dynamic+confirm=true",
+        "dynamic+prefill_attention=sparse", "topk:0.25+sink_blocks=0", "quest:0.1", "oracle:-3.9",
+        "constants:0.8", "window:40", "streaming:0.25", "bigbird:32:3", "h2o:32:0.2",
+        "topk:0.25+index=moment", "relative+block_size=4", "window:16+block_size=4"}) {
     EXPECT_EQ(Perplexity(plain, std::string("--mass=0.5 --attention=") + way), 0) << way;
   }
   EXPECT_EQ(Perplexity(plain, "--attention=dynamic --index=moment"), 2);
@@ -141,6 +143,8 @@ TEST_F(AttentionFlagsTest, APlainModelTakesRelativeThresholdsAndRivals) {
   EXPECT_EQ(Perplexity(plain, "--attention=full --sink_blocks=1"), 2);
   EXPECT_EQ(Perplexity(plain, "--attention=full+reads=own"), 2);
   EXPECT_EQ(Perplexity(plain, "--attention=full+confirm=true"), 2);
+  EXPECT_EQ(Perplexity(plain, "--attention=full+prefill_attention=sparse"), 2);
+  EXPECT_EQ(Perplexity(plain, "--attention=topk:0.25+prefill_attention=sparse"), 2);
   EXPECT_EQ(Perplexity(plain, "--attention=topk:0.25+confirm=true"), 2);
   EXPECT_EQ(Perplexity(plain, "--attention=dynamic --mass=1.5"), 2);
   EXPECT_EQ(Perplexity(plain, "--attention=dynamic --sink_blocks=x"), 2);

@@ -41,8 +41,14 @@ void DropDynamic(ProfileEvidence& evidence) {
   evidence.increase_over_dynamic.reset();
 }
 
+// As a build wrote it that knew schema 4.
+void DropSchema5(ProfileContent& content) {
+  content.sparse_prefill = false;
+}
+
 // As a build wrote it that knew schema 3.
 void DropSchema4(ProfileContent& content) {
+  DropSchema5(content);
   content.confirm = false;
 }
 
@@ -129,16 +135,18 @@ TEST(ProfileBlob, NewerSchemaIsFailedPrecondition) {
 
 TEST(ProfileBlob, ReadsOlderSchemas) {
   // In schema 2 two flags and six counts end the evidence. Schema 3 adds four flags to it, and
-  // after it the sinks and four flags; schema 4 one flag. Six thresholds and a flag come after
-  // them.
-  constexpr size_t kSchema4 = 1;
+  // after it the sinks and four flags; schemas 4 and 5 one flag each. Six thresholds and a flag
+  // come after them.
+  constexpr size_t kSchema5 = 1;
+  constexpr size_t kSchema4 = 1 + kSchema5;
   constexpr size_t kSchema3 = 4 + 4 + 4 + kSchema4;
-  for (const auto& [schema, added] :
-       {std::pair{1, 2 + 6 * 8 + kSchema3}, std::pair{2, kSchema3}, std::pair{3, kSchema4}}) {
+  for (const auto& [schema, added] : {std::pair{1, 2 + 6 * 8 + kSchema3}, std::pair{2, kSchema3},
+                                      std::pair{3, kSchema4}, std::pair{4, kSchema5}}) {
     ProfileRecord record = MakeRecord(3);
     if (schema == 1) DropSchema2(record.content);
     if (schema == 2) DropSchema3(record.content);
-    DropSchema4(record.content);
+    if (schema <= 3) DropSchema4(record.content);
+    DropSchema5(record.content);
     std::string blob = EncodeProfile(record).value();
     const size_t end = blob.size() - 64 - 1 - 6 * 4;
     ASSERT_EQ(blob.substr(end - added, added), std::string(added, '\0'));
@@ -393,6 +401,7 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
       profile.content.sink_blocks = 7;
       profile.content.shared_reads = profile.content.temper_special = true;
       profile.content.confirm = true;
+      profile.content.sparse_prefill = true;
       profile.content.min_mass = std::nextafter(0.3f, 0.0f);
       profile.content.evidence.multi_needles.reset();
     }
@@ -430,6 +439,8 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
   EXPECT_EQ(field("reads", "both"), "reads");
   EXPECT_EQ(field("confirm", "yes"), "confirm");
   EXPECT_EQ(field("confirm", false), "content_sha256");
+  EXPECT_EQ(field("prefill", "dense"), "prefill");
+  EXPECT_EQ(field("prefill", "full"), "content_sha256");
   EXPECT_EQ(field("special_keys", "temper"), "special_keys");
   EXPECT_EQ(field("min_mass", 0), "min_mass");
   EXPECT_EQ(field("sink_blocks", 1e9), "sink_blocks");
@@ -477,6 +488,14 @@ TEST(ProfileJson, ReadsOlderSchemas) {
     json["content_sha256"] = ProfileContentDigest(profile.content, schema).value();
     return ProfileFromJson(json.dump());
   };
+  profile.content.confirm = true;  // which schema 4 has
+  json["confirm"] = true;
+  EXPECT_EQ(GetErrorDetail(read_as(4).status()).field, "'prefill'");
+  ASSERT_EQ(json.erase("prefill"), 1u);
+  const auto fourth = read_as(4);
+  ASSERT_TRUE(fourth.ok()) << fourth.status();
+  EXPECT_EQ(*fourth, profile);
+  profile.content.confirm = false;
   EXPECT_EQ(GetErrorDetail(read_as(3).status()).field, "'confirm'");
   ASSERT_EQ(json.erase("confirm"), 1u);
   const auto third = read_as(3);

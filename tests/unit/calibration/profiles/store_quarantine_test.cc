@@ -198,8 +198,8 @@ TEST_P(QuarantineTest, AProfileOfANewerSchemaIsFailedPrecondition) {
   const auto store = place_.Open();
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
   std::string blob = "ETAP";
-  static_assert(kProfileSchemaVersion == 4);
-  blob += std::string("\x05\0\0\0", 4) + std::string(100, 'x');
+  static_assert(kProfileSchemaVersion == 5);
+  blob += std::string("\x06\0\0\0", 4) + std::string(100, 'x');
   blob += Sha256Hex(blob).value();
   std::string hex;
   for (const unsigned char byte : blob) absl::StrAppend(&hex, absl::Hex(byte, absl::kZeroPad2));

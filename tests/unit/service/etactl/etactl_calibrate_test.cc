@@ -159,7 +159,8 @@ TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
        {request->has_held_out(), request->has_z_recall(), request->has_offset(), request->has_z(),
         request->has_sequence_tokens(), request->has_expected_version(), request->has_request_id(),
         request->has_stage(), request->has_sink_blocks(), request->has_min_mass(),
-        request->has_min_retrieval(), request->has_allow_loss(), request->has_confirm()}) {
+        request->has_min_retrieval(), request->has_allow_loss(), request->has_confirm(),
+        request->prefill() != v1::PREFILL_UNSPECIFIED}) {
     EXPECT_FALSE(present);
   }
   EXPECT_EQ(request->reads(), v1::READS_UNSPECIFIED);
@@ -192,6 +193,7 @@ TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
                                   "--reads=shared",
                                   "--special_keys=temper",
                                   "--confirm=true",
+                                  "--prefill=sparse",
                                   "--min_mass=0.75",
                                   "--min_retrieval=0.95",
                                   "--allow_loss"});
@@ -215,6 +217,7 @@ TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
   EXPECT_EQ(request->reads(), v1::READS_SHARED);
   EXPECT_EQ(request->special_keys(), v1::SPECIAL_KEYS_TEMPER);
   EXPECT_TRUE(request->confirm());
+  EXPECT_EQ(request->prefill(), v1::PREFILL_SPARSE);
   EXPECT_EQ(request->min_mass(), 0.75f);
   EXPECT_EQ(request->min_retrieval(), 0.95);
   EXPECT_TRUE(request->allow_loss());
@@ -234,6 +237,7 @@ TEST(EtactlCalibrate, RefusesWhatItCannotUnderstand) {
   EXPECT_THROW((void)RequestOf({"x", samples, "--reads=all"}), CLI::ParseError);
   EXPECT_THROW((void)RequestOf({"x", samples, "--special_keys=drop"}), CLI::ParseError);
   EXPECT_THROW((void)RequestOf({"x", samples, "--confirm=perhaps"}), CLI::ParseError);
+  EXPECT_THROW((void)RequestOf({"x", samples, "--prefill=dense"}), CLI::ParseError);
   EXPECT_THROW((void)RequestOf({"x", samples, "--create_only", "--expected_version=1"}),
                CLI::ParseError);
 }

@@ -108,13 +108,16 @@ TEST(EtactlRequest, ChoosesAttention) {
 TEST(EtactlRequest, RefusesWhatItCannotUnderstand) {
   EXPECT_FALSE(RequestOf({"x", "--attention", "half"}).ok());
   const auto options = RequestOf({"x", "--sink_blocks=2", "--reads=shared", "--special_keys=temper",
-                                  "--min_mass=0.9", "--confirm=true"});
+                                  "--min_mass=0.9", "--confirm=true", "--prefill=sparse"});
   EXPECT_EQ(options->attention().sink_blocks(), 2);
   EXPECT_EQ(options->attention().reads(), v1::READS_SHARED);
   EXPECT_EQ(options->attention().special_keys(), v1::SPECIAL_KEYS_TEMPER);
   EXPECT_EQ(options->attention().min_mass(), 0.9f);
   EXPECT_TRUE(options->attention().confirm());
-  const auto usual = RequestOf({"x", "--reads=own", "--special_keys=attend", "--confirm=false"});
+  EXPECT_EQ(options->attention().prefill(), v1::PREFILL_SPARSE);
+  const auto usual =
+      RequestOf({"x", "--reads=own", "--special_keys=attend", "--confirm=false", "--prefill=full"});
+  EXPECT_EQ(usual->attention().prefill(), v1::PREFILL_FULL);
   EXPECT_TRUE(usual->attention().has_confirm());
   EXPECT_FALSE(usual->attention().confirm());
   EXPECT_EQ(usual->attention().reads(), v1::READS_OWN);
@@ -209,7 +212,7 @@ TEST(EtactlStatistics, NameWhatGoesBeyondThePaper) {
   used.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   used.set_sink_blocks(0);
   used.set_reads(v1::READS_OWN);
-  for (const char* part : {"sink", "shared", "special", "confirmed", "mass"}) {
+  for (const char* part : {"sink", "shared", "special", "confirmed", "prefill", "mass"}) {
     EXPECT_EQ(DescribeStatistics(started, {}).find(part), std::string::npos) << part;
   }
   used.set_relative_threshold(-3.9f);
@@ -218,10 +221,11 @@ TEST(EtactlStatistics, NameWhatGoesBeyondThePaper) {
   used.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   used.set_min_mass(0.9f);
   used.set_confirm(true);
+  used.set_prefill(v1::PREFILL_SPARSE);
   const std::string line = DescribeStatistics(started, {});
   for (const char* part :
        {"relative thresholds of -3.9", "1 sink block,", "shared reads", "reads confirmed",
-        "special keys tempered", "at least 0.9 of the mass"}) {
+        "sparse prefill", "special keys tempered", "at least 0.9 of the mass"}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " is not in: " << line;
   }
 }

@@ -95,6 +95,7 @@ TEST(ToRequest, CarriesEveryField) {
   attention.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   attention.set_min_mass(0.9f);
   attention.set_confirm(true);
+  attention.set_prefill(v1::PREFILL_SPARSE);
 
   const auto request = ToRequest(message);
   ASSERT_TRUE(request.ok());
@@ -125,10 +126,13 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_EQ(request->attention.temper_special, true);
   EXPECT_EQ(request->attention.min_mass, 0.9f);
   EXPECT_EQ(request->attention.confirm, true);
+  EXPECT_EQ(request->attention.sparse_prefill, true);
   attention.set_reads(v1::READS_OWN);
   attention.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   EXPECT_EQ(ToRequest(message)->attention.shared_reads, false);
   EXPECT_EQ(ToRequest(message)->attention.temper_special, false);
+  attention.set_prefill(v1::PREFILL_FULL);
+  EXPECT_EQ(ToRequest(message)->attention.sparse_prefill, false);
 }
 
 TEST(ToRequest, NamesReadsAndSpecialKeysThatItDoesNotKnow) {
@@ -139,6 +143,9 @@ TEST(ToRequest, NamesReadsAndSpecialKeysThatItDoesNotKnow) {
   message.mutable_attention()->set_reads(v1::READS_OWN);
   message.mutable_attention()->set_special_keys(static_cast<v1::SpecialKeys>(7));
   EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "attention.special_keys");
+  message.mutable_attention()->set_special_keys(v1::SPECIAL_KEYS_ATTEND);
+  message.mutable_attention()->set_prefill(static_cast<v1::Prefill>(7));
+  EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "attention.prefill");
 }
 
 TEST(ToRequest, NeedsAPromptAndWholeBiases) {
@@ -182,6 +189,10 @@ TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
                      .keys_eligible = 2,
                      .keys_read = 3,
                      .values_read = 9,
+                     .prefill_rows = 13,
+                     .prefill_density = 0.25,
+                     .prefill_keys_attended = 14,
+                     .prefill_keys_eligible = 56,
                      .keys_cached = int64_t{1} << 40,
                      .kv_bytes_read = 5,
                      .kv_bytes_dense = 6,
@@ -195,6 +206,10 @@ TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
   EXPECT_EQ(attention.keys_read(), 3);
   EXPECT_EQ(attention.keys_cached(), int64_t{1} << 40);
   EXPECT_EQ(attention.values_read(), 9);
+  EXPECT_EQ(attention.prefill_steps(), 13);
+  EXPECT_EQ(attention.prefill_density(), 0.25);
+  EXPECT_EQ(attention.prefill_keys_attended(), 14);
+  EXPECT_EQ(attention.prefill_keys_eligible(), 56);
   EXPECT_EQ(attention.kv_bytes_read(), 5);
   EXPECT_EQ(attention.kv_bytes_dense(), 6);
   EXPECT_EQ(attention.index_bytes_read(), 8);
@@ -236,7 +251,7 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   v1::AttentionUsed used = ToMessage(event, "m").started().attention();
   EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_TEMPER);
   EXPECT_FALSE(used.has_sink_blocks() || used.has_reads() || used.has_relative_threshold() ||
-               used.has_min_mass() || used.has_confirm());
+               used.has_min_mass() || used.has_confirm() || used.has_prefill());
 
   event.attention.mode = AttentionMode::kDynamic;
   used = ToMessage(event, "m").started().attention();
@@ -249,6 +264,7 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   event.attention.options.sink_blocks = 1;
   event.attention.options.shared_reads = true;
   event.attention.options.confirm = true;
+  event.attention.options.sparse_prefill = true;
   event.attention.options.relative = true;
   event.attention.options.relative_c = -4.5f;
   event.attention.min_mass = 0.75f;
@@ -259,6 +275,7 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   EXPECT_EQ(used.relative_threshold(), -4.5f);
   EXPECT_EQ(used.min_mass(), 0.75f);
   EXPECT_TRUE(used.confirm());
+  EXPECT_EQ(used.prefill(), v1::PREFILL_SPARSE);
   EXPECT_FALSE(used.has_z()) << "which relative thresholds do not read";
 }
 

@@ -39,6 +39,7 @@ std::vector<Request> Mixed(const ModelConfig& config) {
     request.output.layer_statistics = true;
     if (i % 4 == 0) request.attention.mode = AttentionMode::kFull;
     if (i % 4 == 1) request.attention.mode = AttentionMode::kDynamic;
+    if (i % 4 == 1) request.attention.sparse_prefill = i % 8 == 1;
     if (i % 4 == 2) request.attention = Frozen(config, "legal");
     if (i % 4 == 3) request.attention = Frozen(config, "code");
     if (request.attention.profile) {
@@ -69,6 +70,11 @@ void Add(const FinishedEvent& answer, Sums& totals) {
   totals.attention.keys_read += attention.keys_read;
   totals.attention.keys_cached += attention.keys_cached;
   totals.attention.values_read += attention.values_read;
+  totals.attention.prefill_rows += attention.prefill_rows;
+  totals.attention.prefill_keys_attended += attention.prefill_keys_attended;
+  totals.attention.prefill_keys_eligible += attention.prefill_keys_eligible;
+  totals.attention.prefill_density +=
+      attention.prefill_density * static_cast<double>(attention.prefill_rows);
   totals.attention.kv_bytes_read += attention.kv_bytes_read;
   totals.attention.kv_bytes_dense += attention.kv_bytes_dense;
   totals.attention.index_bytes_read += attention.index_bytes_read;
@@ -84,6 +90,10 @@ void ExpectSame(const AttentionTotals& got, const AttentionTotals& want, const s
   EXPECT_EQ(got.keys_read, want.keys_read) << what;
   EXPECT_EQ(got.keys_cached, want.keys_cached) << what;
   EXPECT_EQ(got.values_read, want.values_read) << what;
+  EXPECT_EQ(got.prefill_rows, want.prefill_rows) << what;
+  EXPECT_EQ(got.prefill_keys_attended, want.prefill_keys_attended) << what;
+  EXPECT_EQ(got.prefill_keys_eligible, want.prefill_keys_eligible) << what;
+  EXPECT_NEAR(got.prefill_density, want.prefill_density, 1e-9 * want.prefill_density) << what;
   EXPECT_EQ(got.kv_bytes_read, want.kv_bytes_read) << what;
   EXPECT_EQ(got.kv_bytes_dense, want.kv_bytes_dense) << what;
   EXPECT_EQ(got.index_bytes_read, want.index_bytes_read) << what;
@@ -196,6 +206,10 @@ TEST_F(TelemetryTest, SnapshotAndPageAddUpToTheAnswers) {
     EXPECT_EQ(page.Sum("eta_attention_keys_read_total", labels), number(totals.keys_read));
     EXPECT_EQ(page.Sum("eta_attention_keys_cached_total", labels), number(totals.keys_cached));
     EXPECT_EQ(page.Sum("eta_attention_values_read_total", labels), number(totals.values_read));
+    EXPECT_EQ(page.Sum("eta_attention_prefill_keys_attended_total", labels),
+              number(totals.prefill_keys_attended));
+    EXPECT_EQ(page.Sum("eta_attention_prefill_keys_eligible_total", labels),
+              number(totals.prefill_keys_eligible));
     EXPECT_EQ(page.Sum("eta_attention_kv_bytes_read_total", labels), number(totals.kv_bytes_read));
     EXPECT_EQ(page.Sum("eta_attention_kv_bytes_dense_total", labels),
               number(totals.kv_bytes_dense));
