@@ -23,6 +23,7 @@ class ForwardingBackend : public Backend {
     return backend_->LateMemory(geometry, num_query_heads, context, decode_rows);
   }
   int64_t PaddedRows(int64_t rows) const override { return backend_->PaddedRows(rows); }
+  bool has_sparse_prefill() const override { return backend_->has_sparse_prefill(); }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
     return backend_->Allocate(bytes);
   }
