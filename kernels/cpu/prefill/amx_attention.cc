@@ -111,37 +111,6 @@ void SplitQueries(const RowTask& task, const Workspace& work) {
   }
 }
 
-// Tiles of columns of the row-major matrix `from` [terms][columns], which is padded with zeros to
-// whole steps and to whole tiles but for the last 16 terms.
-template <bool kHasLow>
-HWY_NOINLINE void SplitColumns(const float* from, size_t terms, size_t columns, std::byte* to) {
-  const Float d;
-  const hn::RebindToUnsigned<Float> du;
-  for (size_t column = 0; column < columns; column += kAmxColumns) {
-    for (size_t s = 0; s < AmxSteps(terms); ++s, to += AmxColumnStepBytes(kHasLow)) {
-      auto* words = reinterpret_cast<uint32_t*>(to);
-      for (size_t j = 0; j < kAmxRows; ++j, words += kLanes) {
-        const float* first = from + (s * kAmxDepth + j) * columns + column;
-        const float* second = first + kAmxRows * columns;
-        const bool has_second = s * kAmxDepth + kAmxRows < terms;
-        for (size_t half = 0; half < 2; ++half) {
-          const Floats a = hn::Load(d, first + half * kLanes);
-          const Floats b = has_second ? hn::Load(d, second + half * kLanes) : hn::Zero(d);
-          if constexpr (kHasLow) {
-            Words high;
-            Words low;
-            SplitTerms(a, b, high, low);
-            hn::Store(high, du, words + half * kAmxTileWords);
-            hn::Store(low, du, words + (2 + half) * kAmxTileWords);
-          } else {
-            hn::Store(JoinTerms(a, b), du, words + half * kAmxTileWords);
-          }
-        }
-      }
-    }
-  }
-}
-
 // A product of 32 queries, step by step: scores [32][64] of the chunk's keys, or the sums of values
 // [32][width] that weights are added to.
 template <bool kHasLow>
@@ -310,8 +279,8 @@ void Attend(const RowTask& task, const Workspace& work) {
   const auto d = static_cast<size_t>(task.head_dim());
   for (int32_t begin = 0; begin < task.tile.num_keys(); begin += kPrefillChunk) {
     LoadChunk(task, begin, work.chunk);
-    SplitColumns<kHasLow>(work.chunk.keys, d, kChunkKeys, work.keys);
-    SplitColumns<kHasLow>(work.chunk.values, kChunkKeys, work.chunk.width, work.values);
+    AmxSplitColumns<kHasLow>(work.chunk.keys, d, kChunkKeys, work.keys);
+    AmxSplitColumns<kHasLow>(work.chunk.values, kChunkKeys, work.chunk.width, work.values);
     AttendChunk<kHasLow>(task, work, begin);
   }
   StoreOutput(task, work.gathered);
@@ -410,8 +379,8 @@ void AttendSparse(const RowTask& task) {
     const std::span<const PickedQuery> picked = rows.Pick(begin);
     if (picked.empty()) continue;
     LoadChunk(task, begin, work.chunk);
-    SplitColumns<kHasLow>(work.chunk.keys, d, kChunkKeys, work.keys);
-    SplitColumns<kHasLow>(work.chunk.values, kChunkKeys, work.chunk.width, work.values);
+    AmxSplitColumns<kHasLow>(work.chunk.keys, d, kChunkKeys, work.keys);
+    AmxSplitColumns<kHasLow>(work.chunk.values, kChunkKeys, work.chunk.width, work.values);
     AttendPicked<kHasLow>(task, rows, work, pick, picked, begin);
   }
   rows.StoreOutput(work.gathered);

@@ -96,6 +96,7 @@ void SelectPrefillBlocks(const Context& context, const SelectPrefillParams& para
   const std::vector<SelectTile> tiles = MakeTiles(context.batch, params.geometry.num_kv_heads);
   context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t index, int) {
     thread_local TileScratch scratch;
+    scratch.amx = context.amx && SizeOf(params.geometry.dtype) == 2;
     SelectTileRows(params, tiles[static_cast<size_t>(index)], scratch);
   });
 }

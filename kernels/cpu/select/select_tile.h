@@ -26,7 +26,9 @@ struct SelectTile {
 
 // One thread's working memory.
 struct TileScratch {
+  bool amx = false;  // products of 16-bit keys on AMX tiles
   Scratch floats;
+  Scratch tiles;
   std::vector<RowBlocks> rows;  // [rows]
   std::vector<int32_t> reads;   // tokens that the tile reads of each block
 };

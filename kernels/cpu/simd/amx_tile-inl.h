@@ -220,6 +220,37 @@ HWY_INLINE void SplitTerms(Floats first, Floats second, Words& high, Words& low)
   low = JoinTerms(first_low, second_low);
 }
 
+// Tiles of columns of the row-major matrix `from` [terms][columns], which is padded with zeros to
+// whole steps and to whole tiles but for the last 16 terms.
+template <bool kHasLow>
+HWY_NOINLINE void AmxSplitColumns(const float* from, size_t terms, size_t columns, std::byte* to) {
+  const Float d;
+  const hn::RebindToUnsigned<Float> du;
+  for (size_t column = 0; column < columns; column += kAmxColumns) {
+    for (size_t s = 0; s < AmxSteps(terms); ++s, to += AmxColumnStepBytes(kHasLow)) {
+      auto* words = reinterpret_cast<uint32_t*>(to);
+      for (size_t j = 0; j < kAmxRows; ++j, words += kLanes) {
+        const float* first = from + (s * kAmxDepth + j) * columns + column;
+        const float* second = first + kAmxRows * columns;
+        const bool has_second = s * kAmxDepth + kAmxRows < terms;
+        for (size_t half = 0; half < 2; ++half) {
+          const Floats a = hn::Load(d, first + half * kLanes);
+          const Floats b = has_second ? hn::Load(d, second + half * kLanes) : hn::Zero(d);
+          if constexpr (kHasLow) {
+            Words high;
+            Words low;
+            SplitTerms(a, b, high, low);
+            hn::Store(high, du, words + half * kAmxTileWords);
+            hn::Store(low, du, words + (2 + half) * kAmxTileWords);
+          } else {
+            hn::Store(JoinTerms(a, b), du, words + half * kAmxTileWords);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace eta::cpu
 HWY_AFTER_NAMESPACE();
