@@ -189,14 +189,14 @@ TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
                      .keys_eligible = 2,
                      .keys_read = 3,
                      .values_read = 9,
-                     .prefill_rows = 13,
-                     .prefill_density = 0.25,
-                     .prefill_keys_attended = 14,
-                     .prefill_keys_eligible = 56,
                      .keys_cached = int64_t{1} << 40,
                      .kv_bytes_read = 5,
                      .kv_bytes_dense = 6,
-                     .index_bytes_read = 8};
+                     .index_bytes_read = 8,
+                     .prefill_rows = 13,
+                     .prefill_density = 0.25,
+                     .prefill_keys_attended = 14,
+                     .prefill_keys_eligible = 56};
   const v1::AttentionStats attention = ToMessage(event).finished().attention();
   EXPECT_EQ(attention.decode_steps(), 7);
   EXPECT_EQ(attention.head_density(), 0.25);
