@@ -194,8 +194,8 @@ TEST_F(BadProfileTest, NamesOutsideTheAllowListAreInvalidEverywhere) {
 TEST_F(BadProfileTest, AProfileOfANewerSchemaWaitsForItsBuild) {
   ASSERT_TRUE(server_->Calibrate(SmallCalibration("newer")).has_value());
   std::string record = Record("newer");
-  ASSERT_EQ(record.substr(0, 8), std::string("ETAP\4\0\0\0", 8));
-  record[4] = 5;
+  ASSERT_EQ(record.substr(0, 8), std::string("ETAP\5\0\0\0", 8));
+  record[4] = 6;
   const grpc::Status status = StatusWith("newer", record);
   EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION) << status.error_message();
   EXPECT_EQ(ReasonOf(status), "PROFILE_SCHEMA_TOO_NEW");

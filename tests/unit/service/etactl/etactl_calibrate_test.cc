@@ -425,7 +425,7 @@ TEST(EtactlProfileText, TellsOfMassAndNeedles) {
 TEST(EtactlProfileText, ShowsARelativeThreshold) {
   v1::Profile profile = LegalProfile();
   EXPECT_THAT(DescribeProfile(profile),
-              HasSubstr("reads: own, 0 sink blocks, special keys attended\n"));
+              HasSubstr("reads: own, 0 sink blocks, prefill full, special keys attended\n"));
   profile.set_relative_threshold(-4.25f);
   profile.set_sink_blocks(1);
   profile.set_reads(v1::READS_SHARED);
@@ -433,8 +433,8 @@ TEST(EtactlProfileText, ShowsARelativeThreshold) {
   profile.mutable_target()->set_retained_mass(0.95);
   const std::string text = DescribeProfile(profile);
   EXPECT_THAT(text, HasSubstr("thresholds: relative, c -4.25, offset 0, blocks of 64 tokens\n"
-                              "reads: shared, 1 sink blocks, special keys attended, least mass "
-                              "0.75\n"
+                              "reads: shared, 1 sink blocks, prefill full, special keys attended, "
+                              "least mass 0.75\n"
                               "target: at least 0.95 of full attention's mass; on the samples: "
                               "head density "));
   EXPECT_THAT(text, Not(HasSubstr("soft density")));
