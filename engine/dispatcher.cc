@@ -4,7 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/submission_queue.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

@@ -21,7 +21,7 @@
 #include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
 #include "engine/warm_up.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

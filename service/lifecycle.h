@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "calibration/profiles/profile_store.h"
 #include "engine/engine.h"
-#include "kernels/failpoint_file.h"
+#include "kernels/system/failpoint_file.h"
 #include "service/calls/records/audit_log.h"
 #include "service/calls/records/call_log.h"
 #include "service/limits/tenant_limits.h"

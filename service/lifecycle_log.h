@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "engine/base/tenant.h"
 #include "engine/engine.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 #include "service/log/log.h"
 #include "service/options/flags.h"
 #include "service/process/failure_watch.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/sha256.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cassert>
 
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 

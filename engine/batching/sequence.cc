@@ -7,7 +7,7 @@
 #include "engine/base/out_of_memory.h"
 #include "engine/batching/scheduler.h"
 #include "engine/request/prepared_request.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/request/shadow/guarded_rows.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

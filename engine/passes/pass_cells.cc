@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/base/status_macros.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 

@@ -11,9 +11,9 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/cpu/workers.h"
-#include "kernels/failpoint.h"
 #include "kernels/list_blocks.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/failpoint.h"
+#include "kernels/system/usable_cpus.h"
 
 namespace eta::cpu {
 namespace {

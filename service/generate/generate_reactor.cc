@@ -11,7 +11,7 @@
 #include "engine/request/chat_validation.h"
 #include "engine/request/profile_validation.h"
 #include "engine/request/request_validation.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "service/calls/admission.h"
 #include "service/generate/convert.h"
 #include "service/profiles/profile_cache.h"

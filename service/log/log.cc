@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

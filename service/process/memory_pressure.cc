@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/control_groups.h"
+#include "kernels/system/control_groups.h"
 
 namespace eta {
 namespace {

@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "absl/status/status.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 
 namespace eta {
 namespace {

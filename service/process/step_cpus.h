@@ -7,8 +7,8 @@
 
 namespace eta {
 
-// Of `cpus` that this process may use (kernels/usable_cpus.h): one for each GPU, a quarter of all
-// at most.
+// Of `cpus` that this process may use (kernels/system/usable_cpus.h): one for each GPU, a quarter
+// of all at most.
 int ChooseStepCpus(int gpus, int cpus);
 
 // Keeps the calling thread, and those that it starts from now on, off so many of the CPUs that it

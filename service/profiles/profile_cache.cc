@@ -10,7 +10,7 @@
 #include "calibration/profiles/threshold_profile_of.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "service/wire/store_status.h"
 
 namespace eta {

@@ -8,7 +8,7 @@
 #include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "service/calls/unary_call.h"
 #include "service/profiles/convert_profile.h"
 #include "service/profiles/profile_cache.h"

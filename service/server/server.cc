@@ -11,7 +11,7 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "service/health/without_reflection.h"
 #include "service/identity/identity.h"
 #include "service/identity/tls_credentials.h"

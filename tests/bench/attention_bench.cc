@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/cpu/workers.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 #include "tests/bench/decode_case.h"
 #include "tests/bench/machine_limits.h"
 

@@ -9,7 +9,7 @@
 #include "calibration/evaluation/runtime/runtime_flags.h"
 #include "engine/base/error.h"
 #include "kernels/backend.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 
 namespace eta::training {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 #include "training/cpu/ops.h"
 #include "training/host_buffer.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 
 namespace eta {
 

@@ -10,7 +10,7 @@
 #include "engine/base/descriptor.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta::cuda {
 namespace {

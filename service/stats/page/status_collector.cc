@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "service/stats/page/metrics_page.h"
 
 namespace eta {

@@ -12,7 +12,7 @@
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/model/rope_base.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 #include "tests/bench/eta_bench/data.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/bench/eta_bench/model.h"

@@ -20,7 +20,7 @@
 #include <iostream>
 
 #include "engine/model/kv_cache.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 #include "tests/bench/machine_limits.h"
 #if ETA_BENCH_CUDA
 #include "tests/bench/read_bandwidth.h"

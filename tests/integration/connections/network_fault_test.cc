@@ -253,7 +253,7 @@ using NetworkLoss = NetworkFault;
 
 TEST_F(NetworkLoss, AMinuteOfItLeavesNothingBehind) {
   const char* const file = std::getenv("ETA_TEST_LOSS");  // NOLINT(concurrency-mt-unsafe)
-  if (file == nullptr) GTEST_SKIP() << "run by tests/network_loss.sh";
+  if (file == nullptr) GTEST_SKIP() << "run by tests/integration/connections/network_loss.sh";
   // The test writes the file; then the script begins or ends the loss and removes the file.
   const auto turn = [file] {
     std::ofstream(file).close();

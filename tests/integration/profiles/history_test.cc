@@ -309,8 +309,8 @@ class HistoryTest : public ::testing::TestWithParam<Place> {
         for (const auto& slot : slots) slot->KillAndStart();
     }
   }
-  // Arms rules in all servers, now and when they start (kernels/failpoint.h). A build without
-  // failpoints has only the other faults.
+  // Arms rules in all servers, now and when they start (kernels/system/failpoint.h). A build
+  // without failpoints has only the other faults.
   void Arm(const std::string& rules) {
     std::filesystem::rename(folder_.Write("rules", rules), folder_.path() + "/failpoints");
   }

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "tests/testing/base/temp_folder.h"
 
 namespace eta::testing {

@@ -1,4 +1,4 @@
-// The built server with failpoints (kernels/failpoint.h) that a test arms from outside.
+// The built server with failpoints (kernels/system/failpoint.h) that a test arms from outside.
 #pragma once
 
 #include <chrono>

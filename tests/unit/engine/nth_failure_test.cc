@@ -15,7 +15,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/tiny_gguf.h"

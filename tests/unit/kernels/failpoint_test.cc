@@ -1,5 +1,5 @@
 // Failpoints themselves: rules as text, actions, counts; and what an idle one costs.
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
 // Threads keep to the tightest of the CPU mask and of the quotas of all control groups around.
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/rope_base.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 
 namespace eta {
 namespace {

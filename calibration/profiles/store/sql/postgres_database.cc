@@ -7,7 +7,7 @@
 #include "calibration/profiles/store/fingerprint_column.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

@@ -16,7 +16,7 @@
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

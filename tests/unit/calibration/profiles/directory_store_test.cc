@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "tests/testing/base/eventually.h"
 #include "tests/testing/profiles/store_case.h"
 

@@ -4,7 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/batching/block_pool.h"
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
 #include "tests/testing/engine/scripted_engine.h"

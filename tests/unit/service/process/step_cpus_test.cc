@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 
 namespace eta {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/failpoint_file.h"
+#include "kernels/system/failpoint_file.h"
 
 #include <chrono>
 #include <cstdio>
@@ -7,7 +7,7 @@
 #include <sstream>
 #include <utility>
 
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {

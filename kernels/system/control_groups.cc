@@ -1,4 +1,4 @@
-#include "kernels/control_groups.h"
+#include "kernels/system/control_groups.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "kernels/failpoint.h"
+#include "kernels/system/failpoint.h"
 
 #include <fcntl.h>
 #include <unistd.h>

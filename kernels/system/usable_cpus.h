@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "kernels/control_groups.h"
+#include "kernels/system/control_groups.h"
 
 namespace eta {
 

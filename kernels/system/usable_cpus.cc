@@ -1,4 +1,4 @@
-#include "kernels/usable_cpus.h"
+#include "kernels/system/usable_cpus.h"
 
 #include <sched.h>
 
