@@ -33,6 +33,7 @@ v1::CalibrateRequest Calibration(const std::string& name) {
 v1::GenerateRequest Prompt() {
   v1::GenerateRequest request;
   AddIds(9, kTokens - 64, *request.mutable_token_ids());
+  request.mutable_sampling()->set_temperature(0);
   request.mutable_output()->set_text(false);
   request.mutable_output()->set_token_ids(true);
   return request;
@@ -86,7 +87,7 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
     EXPECT_EQ(used.mode(), v1::ATTENTION_MODE_PROFILE);
     EXPECT_EQ(used.profile(), request->name());
     const v1::AttentionStats& attention = server.finished.attention();
-    EXPECT_LT(attention.union_density(), 1.0) << "what is drawn differs from run to run";
+    EXPECT_LE(attention.union_density(), 0.95);
     EXPECT_LE(attention.head_density(), attention.union_density());
     EXPECT_LT(attention.kv_bytes_read(), attention.kv_bytes_dense());
   }
