@@ -149,7 +149,6 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.config = model_->config();
   info_.config.eos_ids = tokenizer_->eos_ids();
   info_.backend = backend_->description();
-  info_.sparse_prefill = backend_->has_sparse_prefill();
   info_.kv_dtype = options_.kv_dtype;
   info_.index_dtype = cache_->geometry().index_dtype;
   info_.index = cache_->geometry().index;

@@ -132,8 +132,6 @@ class Backend {
                                  int32_t kv_head) const = 0;
 
   virtual bool defers() const { return false; }
-  // Whether rows of prefill may be sparse (AttentionOptions::sparse_prefill).
-  virtual bool has_sparse_prefill() const { return true; }
 
   // Begins a step.
   virtual void Plan(const BatchView& batch) = 0;

@@ -23,7 +23,6 @@ class ForwardingBackend : public Backend {
     return backend_->LateMemory(geometry, num_query_heads, context, rows, decode_rows);
   }
   int64_t PaddedRows(int64_t rows) const override { return backend_->PaddedRows(rows); }
-  bool has_sparse_prefill() const override { return backend_->has_sparse_prefill(); }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
     return backend_->Allocate(bytes);
   }

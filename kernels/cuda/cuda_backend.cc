@@ -200,7 +200,6 @@ class CudaBackend final : public Backend {
   }
 
   bool defers() const override { return true; }
-  bool has_sparse_prefill() const override { return false; }
 
   void Plan(const BatchView& batch) override {
     if (!program_.empty()) Flush();
