@@ -56,12 +56,8 @@ absl::Status CheckFields(const CalibrationJob& job, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// What only one of the two kinds of thresholds has, or not every backend.
+// What only one of the two kinds of thresholds has.
 absl::Status CheckKind(const CalibrationJob& job, const EngineInfo& info) {
-  if (job.sparse_prefill.value_or(false) && !info.sparse_prefill) {
-    return Unsupported("prefill",
-                       "this backend has no sparse prefill: leave it out, or ask for full");
-  }
   if (info.config.has_predictor) {
     if (job.target.kind != ProfileTargetKind::kRetainedMass) return absl::OkStatus();
     return Unsupported("target.retained_mass",

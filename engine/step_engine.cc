@@ -149,7 +149,6 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.config = model_->config();
   info_.config.eos_ids = tokenizer_->eos_ids();
   info_.backend = backend_->description();
-  info_.sparse_prefill = backend_->has_sparse_prefill();
   info_.kv_dtype = options_.kv_dtype;
   info_.index_dtype = cache_->geometry().index_dtype;
   info_.index = cache_->geometry().index;
@@ -222,9 +221,10 @@ absl::StatusOr<int64_t> StepEngine::PoolBytes(const KvGeometry& geometry) const 
   if (!free_bytes.ok()) return free_bytes.status();
   const size_t cells =
       static_cast<size_t>(PassCells::Count(model_->config(), ScoreBins())) * sizeof(uint64_t);
-  const size_t late = backend_->LateMemory(geometry, model_->config().num_query_heads,
-                                           options_.limits.max_context, model_->max_decode_rows()) +
-                      cells;
+  const size_t late =
+      backend_->LateMemory(geometry, model_->config().num_query_heads, options_.limits.max_context,
+                           options_.max_step_tokens, model_->max_decode_rows()) +
+      cells;
   return static_cast<int64_t>(options_.kv_pool_fraction *
                               static_cast<double>(*free_bytes - std::min(late, *free_bytes)));
 }

@@ -113,9 +113,10 @@ class Backend {
   }
   // The part of FreeMemory() that ops over such a cache allocate when they first need it, for
   // queries of `num_query_heads` heads, sequences of up to `context` tokens and steps of up to
-  // `decode_rows` decode rows. Who allocates all free memory must leave this much.
+  // `rows` rows, of them `decode_rows` decode rows. Who allocates all free memory must leave this
+  // much.
   virtual size_t LateMemory(const KvGeometry& /*geometry*/, int64_t /*num_query_heads*/,
-                            int64_t /*context*/, int64_t /*decode_rows*/) const {
+                            int64_t /*context*/, int64_t /*rows*/, int64_t /*decode_rows*/) const {
     return 0;
   }
 
@@ -131,8 +132,6 @@ class Backend {
                                  int32_t kv_head) const = 0;
 
   virtual bool defers() const { return false; }
-  // Whether rows of prefill may be sparse (AttentionOptions::sparse_prefill).
-  virtual bool has_sparse_prefill() const { return true; }
 
   // Begins a step.
   virtual void Plan(const BatchView& batch) = 0;

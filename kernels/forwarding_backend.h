@@ -19,11 +19,10 @@ class ForwardingBackend : public Backend {
   DType activation_dtype() const override { return backend_->activation_dtype(); }
   absl::StatusOr<size_t> FreeMemory() const override { return backend_->FreeMemory(); }
   size_t LateMemory(const KvGeometry& geometry, int64_t num_query_heads, int64_t context,
-                    int64_t decode_rows) const override {
-    return backend_->LateMemory(geometry, num_query_heads, context, decode_rows);
+                    int64_t rows, int64_t decode_rows) const override {
+    return backend_->LateMemory(geometry, num_query_heads, context, rows, decode_rows);
   }
   int64_t PaddedRows(int64_t rows) const override { return backend_->PaddedRows(rows); }
-  bool has_sparse_prefill() const override { return backend_->has_sparse_prefill(); }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
     return backend_->Allocate(bytes);
   }
@@ -78,6 +77,7 @@ class ForwardingBackend : public Backend {
   void Launch() override { backend_->Launch(); }
   void Discard() override { backend_->Discard(); }
   absl::Status Finish() override { return backend_->Finish(); }
+  std::optional<double> last_step_seconds() const override { return backend_->last_step_seconds(); }
 
  private:
   std::shared_ptr<Backend> backend_;

@@ -26,9 +26,8 @@ struct EngineInfo {
   int32_t num_blocks;
   size_t weight_bytes;
   size_t kv_bytes;
-  bool sparse_prefill = true;  // the backend has it
-  bool prefix_cache = true;    // full blocks of prompts are shared between requests
-  std::string chat_refusal;    // why no prompts are made of chats; empty: they are
+  bool prefix_cache = true;  // full blocks of prompts are shared between requests
+  std::string chat_refusal;  // why no prompts are made of chats; empty: they are
   // The model has a chat template that is not understood: chat_refusal says what.
   bool chat_template_refused = false;
 };

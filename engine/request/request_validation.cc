@@ -216,9 +216,6 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
                 "relative thresholds do not read this");
   check.Precondition(config.gate != Gate::kNone || full || !UniformFloor(choice, config),
                      "attention.floor: a uniform floor needs a model with a gate");
-  check.Precondition(
-      model.sparse_prefill || !ResolveAttention(choice, config).options.sparse_prefill,
-      "attention.prefill: this backend has no sparse prefill: leave it out, or ask for full");
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "kernels/cuda/host/targets.h"
 #include "kernels/cuda/host/transfer.h"
 #include "kernels/cuda/index/unpack_record.h"
+#include "kernels/cuda/prefill/admitted_tiles.h"
 #include "kernels/cuda/prefill/prefill_widen.h"
 #include "kernels/cuda/program.h"
 #include "kernels/cuda/rows/matmul.h"
@@ -94,7 +95,7 @@ class CudaBackend final : public Backend {
   }
 
   size_t LateMemory(const KvGeometry& geometry, int64_t num_query_heads, int64_t context,
-                    int64_t decode_rows) const override {
+                    int64_t rows, int64_t decode_rows) const override {
     const int64_t capacity = context / geometry.block_size + 1;
     const int64_t group = num_query_heads / geometry.num_kv_heads;
     // Only with this kind there are relative thresholds.
@@ -103,6 +104,7 @@ class CudaBackend final : public Backend {
                               : 0;
     return WideBytes(geometry, context) + masses +
            PoolBlockBytes(decode_rows, geometry.num_kv_heads, capacity) +
+           AdmittedTilesBytes(geometry, num_query_heads, rows, context) +
            ShadowBytes(context, num_query_heads, geometry.head_dim);
   }
 
@@ -198,7 +200,6 @@ class CudaBackend final : public Backend {
   }
 
   bool defers() const override { return true; }
-  bool has_sparse_prefill() const override { return false; }
 
   void Plan(const BatchView& batch) override {
     if (!program_.empty()) Flush();
@@ -207,7 +208,6 @@ class CudaBackend final : public Backend {
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
     program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
     launches_ = step_.has_prefill;
-    sparse_prefill_ = std::ranges::any_of(batch.sequences, IsSparsePrefill);
   }
 
   void Embed(const EmbedParams& params) override {
@@ -280,9 +280,19 @@ class CudaBackend final : public Backend {
     targets_.push_back(counts);
   }
 
-  void SelectPrefillBlocks(const SelectPrefillParams& /*params*/) override {
-    if (!sparse_prefill_) return;
-    device_->Fail(absl::UnimplementedError("prefill: backend cuda has no sparse prefill"));
+  void SelectPrefillBlocks(const SelectPrefillParams& params) override {
+    if (step_.sparse_rows.empty() || !ok()) return;
+    const int64_t head_z = AddProfiles(&StepProfile::head_z, params.layer, params.num_query_heads);
+    if (!ok()) return;
+    CountsTarget counts = AddCounts(params);
+    counts.kind = RowKind::kPrefill;
+    counts.values_read = counts.tokens_read;
+    SelectPrefillOp op = {params, step_.sparse_relative, head_z, counts.tokens_attended,
+                          counts.tokens_read};
+    op.params.layer = 0;
+    op.params.counts = {};
+    Add(op);
+    targets_.push_back(counts);
   }
 
   // Launches cost time in every layer, so an op that would find no row of its kind is left out.
@@ -365,8 +375,8 @@ class CudaBackend final : public Backend {
   }
   int64_t AddPiece(size_t bytes) { return ok() ? uploads_.AddPiece(bytes) : 0; }
 
-  // Adds results for the counts of SelectBlocks or ListBlocks. Values read are the tokens read
-  // where no row has confirmed reads.
+  // Adds results for the counts of SelectBlocks, of decode rows, or of ops like it. Values read are
+  // the tokens read where no row has confirmed reads.
   template <typename T>
   CountsTarget AddCounts(const T& params) {
     const auto rows = static_cast<size_t>(params.q.rows);
@@ -375,7 +385,12 @@ class CudaBackend final : public Backend {
     const int64_t attended = results_.Add(rows * query_heads * sizeof(int32_t));
     const int64_t read = results_.Add(rows * kv_heads * sizeof(int32_t));
     const int64_t values = step_.confirms ? results_.Add(rows * kv_heads * sizeof(int32_t)) : read;
-    return {attended,     read, values, params.num_query_heads, params.geometry.num_kv_heads,
+    return {RowKind::kDecode,
+            attended,
+            read,
+            values,
+            params.num_query_heads,
+            params.geometry.num_kv_heads,
             params.counts};
   }
 
@@ -430,7 +445,7 @@ class CudaBackend final : public Backend {
       results_.Fetch();
       device_->Check(cudaEventRecord(end_, device_->stream()), "end of a step");
       running_targets_.swap(targets_);
-      running_rows_ = step_.decode_rows;
+      running_rows_ = {step_.decode_rows, step_.sparse_rows};
       runs_ = true;
     }
     Clear();
@@ -487,12 +502,11 @@ class CudaBackend final : public Backend {
   int32_t block_size_ = 0;  // the block size that screening is packed for; 0: not packed
   Program program_;
   bool launches_ = false;  // the program runs once: a prompt's rows, a shadow
-  bool sparse_prefill_ = false;
   std::vector<Target> targets_;
   // The program that runs. The members above may already hold the next step.
   bool runs_ = false;
   std::vector<Target> running_targets_;
-  std::vector<PackedStep::Rows> running_rows_;
+  CountedRows running_rows_;
   double step_seconds_ = 0.0;  // seconds of all programs since the last Finish
   double last_step_seconds_ = 0.0;
 };

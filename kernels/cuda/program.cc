@@ -61,16 +61,19 @@ class Launcher {
   void operator()(const ThresholdOp& op) { PredictThresholds(ForThresholds(op), op.params); }
   void operator()(const SelectBlocksOp& op) {
     counts_ = CountsOf(op);
-    Context& context = For(op.params.q);
-    context.step.head_z = op.head_z != 0
-                              ? reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.head_z))
-                              : nullptr;
-    SelectBlocks(context, op.params, counts_, op.relative);
+    SelectBlocks(ForHeadZ(op), op.params, counts_, op.relative);
   }
   void operator()(const ListBlocksOp& op) {
     counts_ = CountsOf(op);
     ListBlocks(For(op.params.q), op.params,
                reinterpret_cast<const uint32_t*>(machine_.uploads.DeviceAt(op.heads)), counts_);
+  }
+  void operator()(const SelectPrefillOp& op) {
+    const auto at = [&](int64_t offset) {
+      return reinterpret_cast<int32_t*>(machine_.results.DeviceAt(offset));
+    };
+    SelectPrefillBlocks(ForHeadZ(op), op.params, {at(op.tokens_attended), at(op.tokens_read)},
+                        op.relative);
   }
   void operator()(const DecodeAttentionOp& op) {
     Context& context = For(op.params.q);
@@ -127,6 +130,15 @@ class Launcher {
   Context& ForThresholds(const ThresholdOp& op) {
     Context& context = For(op.params.q);
     context.step.frozen = reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.frozen));
+    return context;
+  }
+  // Of SelectBlocksOp and SelectPrefillOp.
+  template <typename T>
+  Context& ForHeadZ(const T& op) {
+    Context& context = For(op.params.q);
+    context.step.head_z = op.head_z != 0
+                              ? reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.head_z))
+                              : nullptr;
     return context;
   }
   // The context of an op over the rows of `tensor`: all padded rows, or fewer if the caller's

@@ -71,6 +71,15 @@ struct ListBlocksOp {
   bool operator==(const ListBlocksOp&) const = default;
 };
 
+struct SelectPrefillOp {
+  SelectPrefillParams params;  // without counts; layer 0: `head_z` holds this op's layer alone
+  bool relative;               // a sequence of sparse prefill has relative thresholds
+  int64_t head_z;              // Uploads, as of SelectBlocksOp
+  int64_t tokens_attended;     // Results, as of SelectBlocksOp
+  int64_t tokens_read;
+  bool operator==(const SelectPrefillOp&) const = default;
+};
+
 struct DecodeAttentionOp {
   AttentionParams params;  // without values_read
   bool confirms;           // a decode row has confirmed reads
@@ -109,10 +118,10 @@ struct SampleOp {
   bool operator==(const SampleOp&) const = default;
 };
 
-using Op =
-    std::variant<EmbedOp, RmsNormOp, MatMulOp, AddBiasParams, NormHeadsParams, RopeParams,
-                 AppendKvParams, ThresholdOp, SelectBlocksOp, ListBlocksOp, DecodeAttentionOp,
-                 PrefillAttentionOp, RecallOp, ShadowOp, CalibrationOp, SwiGluParams, SampleOp>;
+using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, AddBiasParams, NormHeadsParams, RopeParams,
+                        AppendKvParams, ThresholdOp, SelectBlocksOp, ListBlocksOp, SelectPrefillOp,
+                        DecodeAttentionOp, PrefillAttentionOp, RecallOp, ShadowOp, CalibrationOp,
+                        SwiGluParams, SampleOp>;
 
 // The parts of the device that launching needs.
 struct Machine {

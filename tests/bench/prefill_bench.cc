@@ -1,5 +1,6 @@
-// Attention time of a prompt on the CPU at several lengths, full and sparse. The two take turns
-// prompt by prompt over the same cache, so that both meet the same machine.
+// Attention time of a prompt at several lengths, full and sparse. The two take turns prompt by
+// prompt over the same cache, so that both meet the same machine. On a GPU, which times steps as
+// wholes, attention is what steps take less without it.
 //
 //   build/bin/prefill_bench --model=models/eta-27m --text=FILE.txt [--json]
 #include <algorithm>
@@ -29,6 +30,7 @@ struct Options {
   std::string model_dir = "models/eta-27m";
   std::string text;
   std::string kv_dtype = "float16";
+  std::string backend = "cpu";
   std::string reads;
   std::vector<int32_t> lengths = {2048, 8192, 16384};
   int threads = 0;
@@ -62,8 +64,8 @@ class PrefillBench {
  public:
   explicit PrefillBench(const Options& options)
       : options_(options),
-        backend_(OrDie(
-            MakeBackend({.name = "cpu", .num_threads = options.threads, .amx = options.amx}))) {
+        backend_(OrDie(MakeBackend(
+            {.name = options.backend, .num_threads = options.threads, .amx = options.amx}))) {
     const auto checkpoint = OrDie(Checkpoint::Open(options.model_dir));
     const int32_t longest = *std::ranges::max_element(options.lengths);
     model_ = OrDie(
@@ -98,8 +100,8 @@ class PrefillBench {
       std::vector<PromptTime> full;
       std::vector<PromptTime> sparse;
       for (int i = 0; i < options_.times; ++i) {
-        full.push_back(Prompt(length, false));
-        sparse.push_back(Prompt(length, true));
+        full.push_back(Measure(length, false));
+        sparse.push_back(Measure(length, true));
       }
       const PromptTime of_full = Median(full);
       const PromptTime of_sparse = Median(sparse);
@@ -114,7 +116,21 @@ class PrefillBench {
   }
 
  private:
+  PromptTime Measure(int32_t length, bool sparse) {
+    const PromptTime of_ops = Prompt(length, sparse);
+    if (!backend_.defers()) return of_ops;
+    const double whole = step_seconds_;
+    backend_.LeavePrefillOut(false, true);
+    Prompt(length, sparse);
+    const double selected = step_seconds_;
+    backend_.LeavePrefillOut(true, true);
+    Prompt(length, sparse);
+    backend_.LeavePrefillOut(false, false);
+    return {selected - step_seconds_, whole - selected, of_ops.density};
+  }
+
   PromptTime Prompt(int32_t length, bool sparse) {
+    step_seconds_ = 0.0;
     const ModelConfig& c = model_->config();
     const auto heads = static_cast<size_t>(c.num_query_heads);
     const auto layers = static_cast<size_t>(c.num_layers);
@@ -139,6 +155,7 @@ class PrefillBench {
                                                    .tokens_read = read_.data(),
                                                    .values_read = read_.data()});
       if (!status.ok() || !model_->Finish().ok()) std::abort();
+      step_seconds_ += backend_.last_step_seconds().value_or(0.0);
       for (size_t i = 0; sparse && i < attended_.size(); ++i) {
         const auto row = static_cast<int32_t>(i / heads % static_cast<size_t>(count));
         density += static_cast<double>(attended_[i]) / (begin + row + 1);
@@ -158,13 +175,14 @@ class PrefillBench {
   TemperedKeys tempered_;
   std::vector<int32_t> attended_;  // [L, R, HQ]
   std::vector<int32_t> read_;
+  double step_seconds_ = 0.0;  // of the last prompt, by the device
 };
 
 void Print(const nlohmann::json& report) {
   std::printf("%s\n%8s %10s %10s %10s %8s %8s\n", report["description"].get<std::string>().c_str(),
               "tokens", "full s", "sparse s", "select s", "density", "speedup");
   for (const nlohmann::json& row : report["rows"]) {
-    std::printf("%8d %10.3f %10.3f %10.3f %8.4f %8.2f\n", row["tokens"].get<int>(),
+    std::printf("%8d %10.4f %10.4f %10.4f %8.4f %8.2f\n", row["tokens"].get<int>(),
                 row["full_seconds"].get<double>(), row["sparse_seconds"].get<double>(),
                 row["select_seconds"].get<double>(), row["density"].get<double>(),
                 row["speedup"].get<double>());
@@ -178,6 +196,9 @@ int Main(int argc, char** argv) {
   app.add_option("--text", options.text, "A plain text that is long enough")->required();
   app.add_option("--kv_dtype", options.kv_dtype)
       ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
+      ->capture_default_str();
+  app.add_option("--backend", options.backend)
+      ->check(CLI::IsMember(BackendNames()))
       ->capture_default_str();
   app.add_option("--reads", options.reads, "The model's, if not given")
       ->check(CLI::IsMember({"own", "shared"}));

@@ -76,6 +76,7 @@ class Scratch {
     kAngles,
     kWideTiles,
     kMasses,
+    kAdmittedTiles,
     kShadow,
     kCount
   };

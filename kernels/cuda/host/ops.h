@@ -67,6 +67,10 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
 // `heads`: device, [R, HKV, selection.capacity], there before the step's first kernel.
 void ListBlocks(Context& context, const ListBlocksParams& params, const uint32_t* heads,
                 const DeviceCounts& counts);  // block_select.cu
+// `counts`: of the rows of sparse prefill; values_read is not written. `relative`: there may be
+// rows with relative thresholds.
+void SelectPrefillBlocks(Context& context, const SelectPrefillParams& params,
+                         const DeviceCounts& counts, bool relative);  // prefill_select.cu
 // Takes from the lists of rows with confirmed reads the heads that do not keep a block, and counts
 // the values that are read.
 void ConfirmReads(Context& context, const AttentionParams& params,

@@ -145,6 +145,7 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
                     .table_begin = table_begin,
                     .role = RoleOf(sequence.kind),
                     .calibrate = calibrates ? 1 : 0,
+                    .sparse = IsSparsePrefill(sequence) ? 1 : 0,
                     .tempered = tempered};
     packed.calibrates = packed.calibrates || calibrates;
     std::ranges::copy(sequence.block_table, tables + table_begin);
@@ -158,6 +159,10 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
     } else {
       packed.has_prefill = true;
       packed.single_rows = false;
+      if (IsSparsePrefill(sequence)) {
+        packed.sparse_rows.push_back({sequence.row_begin, sequence.num_rows});
+        packed.sparse_relative = packed.sparse_relative || sequence.attention.relative;
+      }
     }
   }
   *Array<StepCounts>(step, layout.counts()) = {

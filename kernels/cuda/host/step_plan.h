@@ -60,9 +60,11 @@ struct PackedStep {
   bool has_prefill = false;
   bool calibrates = false;            // a prefill sequence calibrates
   bool relative = false;              // a decode sequence has relative thresholds
+  bool sparse_relative = false;       // one of sparse prefill has
   bool confirms = false;              // a decode sequence has confirmed reads
   bool single_rows = true;            // every sequence decodes, one row
   std::vector<Rows> decode_rows;      // rows of each decode sequence
+  std::vector<Rows> sparse_rows;      // rows of each sequence of sparse prefill
   std::vector<StepProfile> profiles;  // distinct; StepRow::frozen and head_z index them
 };
 

@@ -50,6 +50,7 @@ struct StepSequence {
   int32_t table_begin;
   RowRole role;
   int32_t calibrate;  // not 0: CollectCalibration counts over it
+  int32_t sparse;     // not 0: rows of sparse prefill
   TemperedKeys tempered;
 };
 

@@ -5,17 +5,25 @@
 #include <cstdint>
 #include <span>
 #include <variant>
+#include <vector>
 
+#include "kernels/batch.h"
 #include "kernels/cuda/host/step_plan.h"
 #include "kernels/cuda/host/transfer.h"
 #include "kernels/params.h"
 
 namespace eta::cuda {
 
-// Each target takes its regions of the results; `decode_rows` are the decode rows of the step.
-using DecodeRows = std::span<const PackedStep::Rows>;
+// The rows of a step that have counts: decode rows and those of sparse prefill.
+struct CountedRows {
+  std::vector<PackedStep::Rows> decode;
+  std::vector<PackedStep::Rows> sparse_prefill;
+};
+
+// Each target takes its regions of the results; `rows` are those of the step.
 
 struct CountsTarget {
+  RowKind kind;             // of the rows that it takes
   int64_t tokens_attended;  // Results
   int64_t tokens_read;
   int64_t values_read;
@@ -23,7 +31,7 @@ struct CountsTarget {
   int32_t num_kv_heads;
   AttentionCounts counts;
 
-  void Take(const Results& results, DecodeRows decode_rows) const;
+  void Take(const Results& results, const CountedRows& rows) const;
 };
 
 struct RecallTarget {
@@ -32,7 +40,7 @@ struct RecallTarget {
   int64_t* above_host;
   int64_t* above_admitted_host;
 
-  void Take(const Results& results, DecodeRows decode_rows) const;
+  void Take(const Results& results, const CountedRows& rows) const;
 };
 
 struct ShadowTarget {
@@ -42,7 +50,7 @@ struct ShadowTarget {
   float* mass_host;
   float* error_host;
 
-  void Take(const Results& results, DecodeRows decode_rows) const;
+  void Take(const Results& results, const CountedRows& rows) const;
 };
 
 struct SampleTarget {
@@ -50,7 +58,7 @@ struct SampleTarget {
   int32_t num_rows;
   std::span<SampleRow> rows;
 
-  void Take(const Results& results, DecodeRows decode_rows) const;
+  void Take(const Results& results, const CountedRows& rows) const;
 };
 
 using Target = std::variant<CountsTarget, RecallTarget, ShadowTarget, SampleTarget>;

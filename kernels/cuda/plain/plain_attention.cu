@@ -2,9 +2,12 @@
 // "Special keys" and "Selection", steps 6 and 7), from q [R, HQ * d] to out [R, HQ * d]. Exact and
 // slow. plain_tile.cuh has the arithmetic.
 
+#include <algorithm>
+
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/plain/plain_tile.cuh"
+#include "kernels/cuda/prefill/admitted_tiles.h"
 
 namespace eta::cuda {
 namespace plain {
@@ -43,6 +46,19 @@ __device__ uint32_t PruningHeads(const uint32_t* heads, int32_t count, int32_t n
 
 __device__ __forceinline__ uint32_t LowBits(int32_t count) {
   return count >= 32 ? ~0u : (1u << count) - 1;
+}
+
+// Adds to four coordinates of a query what all keys of its row's full blocks weigh at the logit 0.
+__device__ __forceinline__ void AddFloor(const Tile& tile, const StepRow& row, int32_t num_full,
+                                         int32_t kv_head, float maximum, int32_t coordinate,
+                                         float& total, float4& sum) {
+  const float weight = expf(-maximum);
+  total += weight * static_cast<float>(num_full * tile.kv.block_size);
+  const int32_t last = tile.args.step.tables[row.table_begin + num_full - 1];
+  const auto* v_total = reinterpret_cast<const float*>(
+      tile.args.params.kv.records + static_cast<size_t>(last) * tile.kv.record_bytes() +
+      tile.kv.VTotal(kv_head));
+  sum = MultiplyAdd(*reinterpret_cast<const float4*>(v_total + coordinate), weight, sum);
 }
 
 // Attends for one decode row and KV head. The queries are the heads of the group; the keys are
@@ -113,22 +129,53 @@ __global__ void __launch_bounds__(kThreads, 2)
       },
       sums);
 
-  const float* v_total = nullptr;
-  if (floor_heads != 0) {
-    const int32_t last = args.step.tables[row.table_begin + num_full - 1];
-    v_total = reinterpret_cast<const float*>(params.kv.records +
-                                             static_cast<size_t>(last) * tile.kv.record_bytes() +
-                                             tile.kv.VTotal(kv_head));
-  }
   Finish(tile, sums, [&](int32_t head, int32_t coordinate, float4 sum) {
     float total = tile.totals[head];
     if ((floor_heads >> head & 1) != 0) {
-      const float floor_weight = expf(-tile.maxima[head]);
-      total += floor_weight * static_cast<float>(num_full * block_size);
-      sum = MultiplyAdd(*reinterpret_cast<const float4*>(v_total + coordinate), floor_weight, sum);
+      AddFloor(tile, row, num_full, kv_head, tile.maxima[head], coordinate, total, sum);
     }
     StoreQuotient(params.out, out_row + head * head_dim + coordinate, sum, total);
   });
+}
+
+// Rows begin .. end - 1 of a sequence; query 0 is of row `first`.
+struct QueryRows {
+  int32_t first;
+  int32_t begin;
+  int32_t end;
+};
+
+// The queries of rows of sparse prefill that do not attend to every full block.
+__device__ __forceinline__ uint32_t PruningQueries(const AttentionArgs& args, const QueryRows& rows,
+                                                   int32_t kv_head) {
+  const int32_t heads = args.params.num_query_heads;
+  const int32_t group = heads / args.params.geometry.num_kv_heads;
+  const int32_t query = threadIdx.x % 32;
+  const int32_t row = rows.first + query / group;
+  const bool prunes =
+      row >= rows.begin && row < rows.end &&
+      args.prunes[static_cast<int64_t>(row) * heads + kv_head * group + query % group] != 0;
+  return __ballot_sync(~0u, prunes);
+}
+
+// Takes from a key of block `ordinal` the queries of rows of sparse prefill that pruned it, and
+// notes those whose floor has it.
+__device__ __forceinline__ void Prune(const AttentionArgs& args, const QueryRows& rows,
+                                      int32_t kv_head, int32_t ordinal, uint32_t floor_queries,
+                                      KeySlot& slot) {
+  const AttentionParams& params = args.params;
+  const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
+  for (uint32_t left = slot.attended; left != 0; left &= left - 1) {
+    const int32_t query = __ffs(static_cast<int32_t>(left)) - 1;
+    const int32_t row = rows.first + query / group;
+    const int32_t num_full = (args.step.rows[row].position + 1) / params.geometry.block_size;
+    if (ordinal >= num_full) continue;  // the tail
+    const int64_t mask =
+        static_cast<int64_t>(row) * params.num_query_heads + kv_head * group + query % group;
+    const uint64_t word = params.prefill.admitted[mask * params.prefill.words + ordinal / 64];
+    if ((word >> (ordinal % 64) & 1) == 0) slot.attended &= ~(1u << query);
+    slot.floored |= floor_queries & 1u << query;
+  }
 }
 
 // Attends for a few neighbouring rows and one KV head. Query i * group + g is head g of the tile's
@@ -179,17 +226,22 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 
     const uint32_t past_queries = LowBits((end - first_row) * group);
+    const bool sparse = args.step.sequences[row.sequence].sparse != 0;
+    const uint32_t floor_queries = sparse && row.uniform_floor != 0 && params.gate == Gate::kSilu
+                                       ? PruningQueries(args, {first_row, begin, end}, kv_head)
+                                       : 0;
     Sums sums;
     Attend(
-        tile, row.position + (end - begin), 0,
+        tile, row.position + (end - begin), floor_queries,
         [&](int32_t position) {
           const int32_t token = position % block_size;
-          const int32_t physical = args.step.tables[row.table_begin + position / block_size];
+          const int32_t ordinal = position / block_size;
+          const int32_t physical = args.step.tables[row.table_begin + ordinal];
           // The first of the rows that may see the key, and whether it is the key's own row.
           const int32_t seen_from = max(position - row.position, 0) + begin - first_row;
           const uint32_t before = LowBits(seen_from * group);
           const bool is_own = position >= row.position;
-          return KeySlot{
+          KeySlot slot = {
               static_cast<int64_t>(tile.kv.K(physical, kv_head)),
               token,
               past_queries & ~before,
@@ -197,13 +249,20 @@ __global__ void __launch_bounds__(kThreads, 2)
               0,
               IsTempered(args.step, row.tempered, position),
           };
+          if (sparse) Prune(args, {first_row, begin, end}, kv_head, ordinal, floor_queries, slot);
+          return slot;
         },
         sums);
     Finish(tile, sums, [&](int32_t query, int32_t coordinate, float4 sum) {
       const int32_t row_index = first_row + query / group;
       if (row_index < begin || row_index >= end) return;
       const int64_t column = first_column + query % group * head_dim + coordinate;
-      StoreQuotient(params.out, row_index * params.out.stride + column, sum, tile.totals[query]);
+      float total = tile.totals[query];
+      if ((floor_queries >> query & 1) != 0) {
+        const int32_t num_full = (args.step.rows[row_index].position + 1) / block_size;
+        AddFloor(tile, row, num_full, kv_head, tile.maxima[query], coordinate, total, sum);
+      }
+      StoreQuotient(params.out, row_index * params.out.stride + column, sum, total);
     });
   }
 }
@@ -218,12 +277,13 @@ TileShape ChooseShape(const Device& device, int32_t num_queries, int32_t head_di
 }
 
 void LaunchAttention(Context& context, const AttentionParams& params, const char* what,
-                     int32_t num_tiles, int32_t num_queries, void (*kernel)(AttentionArgs)) {
+                     int32_t num_tiles, int32_t num_queries, void (*kernel)(AttentionArgs),
+                     const uint8_t* prunes = nullptr) {
   const TileShape shape = ChooseShape(context.device, num_queries, params.geometry.head_dim);
   const dim3 grid(static_cast<unsigned>(num_tiles),
                   static_cast<unsigned>(params.geometry.num_kv_heads));
   Launch(context.device, what, LaunchShape{grid, dim3(kThreads), shape.bytes()}, kernel,
-         AttentionArgs{context.step, params, shape.max_keys});
+         AttentionArgs{context.step, params, shape.max_keys, prunes});
 }
 
 }  // namespace
@@ -238,9 +298,14 @@ void PlainDecodeAttention(Context& context, const AttentionParams& params) {
 void PlainPrefillAttention(Context& context, const AttentionParams& params) {
   const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
   const int32_t tile_rows = plain::kMaxQueries / group;
+  const uint8_t* prunes = nullptr;
+  if (std::ranges::any_of(context.sequences, [](const auto& s) { return s.sparse != 0; })) {
+    prunes = AdmittedTilesOf(context, params.geometry, params.num_query_heads).prunes;
+    if (prunes == nullptr) return;
+  }
   plain::LaunchAttention(context, params, "PlainPrefillAttention",
                          (context.step.num_rows + tile_rows - 1) / tile_rows, tile_rows * group,
-                         plain::PrefillKernel);
+                         plain::PrefillKernel, prunes);
 }
 
 }  // namespace eta::cuda

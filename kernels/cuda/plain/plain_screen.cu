@@ -93,31 +93,16 @@ __global__ void __launch_bounds__(kThreads)
     for (int32_t block = begin + warp; block < end; block += kWarps) {
       const int32_t physical = args.step.tables[row.table_begin + block];
       const std::byte* record = args.records + static_cast<size_t>(physical) * tile.record_bytes();
-      const RecordProducts products = MultiplyRecord(queries, group, tile, record, kv_head);
-      const RecordScalars scalars = ScalarsOf(tile, record, kv_head);
-      float compared;
+      const ScreenedBlock screened = ScreenRecord(queries, group, tile, record, kv_head, query, z,
+                                                  relative, args.rule, args.scale);
+      const float compared = screened.value;
       if (relative) {
-        const float scale = kLog2OfE * args.scale;
-        const float centre = scale * query.centre;
-        const float deviation =
-            args.scale * (scalars.sigma_scale * sqrtf(products.variance / kEnvelope));
-        const float gaussian =
-            args.rule.log_count + (scale * (scalars.mu_scale * products.q_mu) + centre);
-        const float outlier = scale * (scalars.outlier_scale * products.q_outlier) + centre;
-        compared = BlockMass(args.rule, gaussian, deviation, outlier);
         if (lane < group) {
           args.masses.Masses(list)[static_cast<int64_t>(block) * args.masses.stride + lane] =
               compared;
-          terms[(block - begin) * group + lane] =
-              always.Has(block) ? -INFINITY : LogAdd2(gaussian, outlier);
+          terms[(block - begin) * group + lane] = always.Has(block) ? -INFINITY : screened.term;
         }
       } else {
-        const BlockBound bound = products.Bound(tile.form, scalars, query, args.scale);
-        // A deviation that float16 cannot hold may be NaN; then only the norms bound the score.
-        const bool has_ceiling = tile.form != RecordForm::kOutlier;
-        compared = has_ceiling
-                       ? bound.scale * fminf(bound.mean + z * bound.deviation, bound.ceiling)
-                       : bound.At(z);
         const uint32_t mask = __ballot_sync(~0u, lane < group && compared >= threshold);
         if (lane == 0) args.masks[list * args.capacity + block] = mask;
       }

@@ -48,7 +48,8 @@ __device__ __forceinline__ bool IsTempered(const StepView& step, const TemperedK
 struct AttentionArgs {
   StepView step;
   AttentionParams params;
-  int32_t max_keys;  // of a tile
+  int32_t max_keys;                 // of a tile
+  const uint8_t* prunes = nullptr;  // of rows of sparse prefill (admitted_tiles.h)
 };
 
 // Shared memory, in floats; rows are padded so that neighbouring rows fall into different banks.

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/prefill/admitted_keys.cuh"
 #include "kernels/cuda/prefill/prefill_tile.cuh"
 
 namespace eta::cuda {
@@ -62,6 +63,7 @@ struct QueryPair {
   float gate_bias[2];  // -beta * tau_eff / 2
   float maximum[2] = {kNoMaximum, kNoMaximum};
   float weight[2] = {0.0f, 0.0f};  // of this lane's keys
+  uint32_t floored = 0;            // bit i: keys that query i pruned weigh exp(0)
 
   // Loads queries `query` and query + 8 of the tile. Queries after the tile's end attend to keys
   // too; their results are dropped.
@@ -77,6 +79,18 @@ struct QueryPair {
         const float tau = params.thresholds[row * params.thresholds_stride + head];
         gate_bias[i] = -0.5f * params.beta * (tau - params.step.rows[row].offset);
       }
+    }
+  }
+
+  // Notes which queries of sparse prefill have a floor. Their pruned keys, whose logit is 0, take
+  // part in the maximum.
+  __device__ __forceinline__ void LoadFloor(const PrefillParams& params, const PrefillTile& tile,
+                                            int32_t kv_head, int32_t query) {
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      if (!HasFloor(params, tile, kv_head, query + 8 * i)) continue;
+      floored |= 1u << i;
+      maximum[i] = 0.0f;
     }
   }
 };
@@ -110,11 +124,12 @@ __device__ __forceinline__ float GatedLogit(float h, float gate_slope, float gat
   }
 }
 
-// Applies gate and causal mask: keys after the query's position get -infinity, and the query's own
-// key is not gated.
-template <bool kPrecise>
+// Applies gate and masks: keys after the query's position, and those that it does not attend to,
+// get -infinity; and the query's own key is not gated.
+template <bool kPrecise, typename Keys>
 __device__ __forceinline__ void ApplyGateAndMask(float (&scores)[8][4], const QueryPair& queries,
-                                                 bool gated, float gate_slope, int32_t first_key) {
+                                                 const Keys& keys, bool gated, float gate_slope,
+                                                 int32_t first_key) {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -126,20 +141,28 @@ __device__ __forceinline__ void ApplyGateAndMask(float (&scores)[8][4], const Qu
       if (gated && key < position) {
         logit = GatedLogit<kPrecise>(h, gate_slope, queries.gate_bias[e / 2]);
       }
-      scores[n][e] = key > position ? -INFINITY : logit;
+      const bool attends = keys.Attends(e / 2, n * Keys::kPieces / 8);
+      scores[n][e] = key > position || !attends ? -INFINITY : logit;
     }
   }
 }
 
-// The largest of this lane's scores, for each of its two queries.
-__device__ __forceinline__ void LargestScores(const float (&scores)[8][4], float (&top)[2]) {
+// The largest of this lane's scores, for each of its two queries; kNoMaximum if a query attends to
+// none of them.
+template <typename Keys>
+__device__ __forceinline__ void LargestScores(const float (&scores)[8][4], const Keys& keys,
+                                              float (&top)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float pairs[8];
 #pragma unroll
-    for (int n = 0; n < 8; ++n) pairs[n] = fmaxf(scores[n][2 * i], scores[n][2 * i + 1]);
+    for (int n = 0; n < 8; ++n) {
+      pairs[n] = fmaxf(scores[n][2 * i], scores[n][2 * i + 1]);
+      if (Keys::kPieces > 1 && !keys.Attends(i, n * Keys::kPieces / 8)) pairs[n] = kNoMaximum;
+    }
     top[i] = fmaxf(fmaxf(fmaxf(pairs[0], pairs[1]), fmaxf(pairs[2], pairs[3])),
                    fmaxf(fmaxf(pairs[4], pairs[5]), fmaxf(pairs[6], pairs[7])));
+    if (Keys::kPieces == 1 && !keys.Attends(i)) top[i] = kNoMaximum;
   }
 }
 
@@ -188,14 +211,14 @@ enum class Weighing { kExponent, kGate, kClosed };
 // gated logit of the largest score, or 0: S * sigma grows with S from 0 on, and is negative below
 // 0. The bound does not serve in `masked` tiles, with a falling gate, and for a query whose scores
 // are all far below 0 so far. Only then are all scores gated here and the exact maximum is taken.
-template <bool kPrecise>
+template <bool kPrecise, typename Keys>
 __device__ __forceinline__ Weighing BoundMaximum(float (&scores)[8][4], QueryPair& queries,
                                                  Rescale& rescale, const PrefillParams& params,
-                                                 int32_t first_key, bool masked) {
+                                                 const Keys& keys, int32_t first_key, bool masked) {
   const float gate_slope = GateSlope(params);
   float top[2];
   if (!masked) {
-    LargestScores(scores, top);
+    LargestScores(scores, keys, top);
     if (!params.gated) {
       rescale = RaiseMaximum(queries, top);
       return Weighing::kExponent;
@@ -204,12 +227,14 @@ __device__ __forceinline__ Weighing BoundMaximum(float (&scores)[8][4], QueryPai
       const float x[2] = {fmaf(top[0], gate_slope, queries.gate_bias[0]),
                           fmaf(top[1], gate_slope, queries.gate_bias[1])};
       const bool closed = fmaxf(x[0], x[1]) < kClosedGate;
-      const float lowest =
-          fminf(fmaxf(top[0], queries.maximum[0]), fmaxf(top[1], queries.maximum[1]));
+      // A query that attends to none of the keys needs nothing.
+      const float maximum[2] = {keys.Attends(0) ? queries.maximum[0] : 0.0f,
+                                keys.Attends(1) ? queries.maximum[1] : 0.0f};
+      const float lowest = fminf(fmaxf(top[0], maximum[0]), fmaxf(top[1], maximum[1]));
       const bool low = lowest < kLowScore;
       // The open gate's logit is the cheapest bound.
-      const float excess = fmaxf(fmaxf(2.0f * top[0], 0.0f) - queries.maximum[0],
-                                 fmaxf(2.0f * top[1], 0.0f) - queries.maximum[1]);
+      const float excess =
+          fmaxf(fmaxf(2.0f * top[0], 0.0f) - maximum[0], fmaxf(2.0f * top[1], 0.0f) - maximum[1]);
       const bool raised = excess > kSlack;
       const bool all_closed = __all_sync(~0u, closed);
       const Weighing weighing = all_closed ? Weighing::kClosed : Weighing::kGate;
@@ -218,35 +243,55 @@ __device__ __forceinline__ Weighing BoundMaximum(float (&scores)[8][4], QueryPai
         return weighing;
       }
       if (!__any_sync(~0u, low)) {
-        const float bound[2] = {fmaxf(fmaf(top[0], Tanh(x[0]), top[0]), 0.0f),
-                                fmaxf(fmaf(top[1], Tanh(x[1]), top[1]), 0.0f)};
+        const float bound[2] = {
+            keys.Attends(0) ? fmaxf(fmaf(top[0], Tanh(x[0]), top[0]), 0.0f) : kNoMaximum,
+            keys.Attends(1) ? fmaxf(fmaf(top[1], Tanh(x[1]), top[1]), 0.0f) : kNoMaximum};
         rescale = RaiseMaximum(queries, bound);
         return weighing;
       }
     }
   }
-  ApplyGateAndMask<kPrecise>(scores, queries, params.gated, gate_slope, first_key);
-  LargestScores(scores, top);
+  ApplyGateAndMask<kPrecise>(scores, queries, keys, params.gated, gate_slope, first_key);
+  LargestScores(scores, keys, top);
   rescale = RaiseMaximum(queries, top);
   return Weighing::kExponent;
 }
 
 // The second half of the softmax: turns scores into weights, in place.
+template <typename Keys>
 __device__ __forceinline__ void Weigh(float (&scores)[8][4], QueryPair& queries, Weighing weighing,
-                                      const PrefillParams& params) {
+                                      const PrefillParams& params, const Keys& keys) {
   const float gate_slope = GateSlope(params);
-  const float shift[2] = {kWeightShift - queries.maximum[0], kWeightShift - queries.maximum[1]};
+  float shift[Keys::kPieces][2];  // -infinity makes weights 0
+  float floor[Keys::kPieces][2];  // what the floor gives these keys already
+#pragma unroll
+  for (int piece = 0; piece < Keys::kPieces; ++piece) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      shift[piece][i] = keys.Attends(i, piece) ? kWeightShift - queries.maximum[i] : -INFINITY;
+      floor[piece][i] = keys.Floors(i, piece) ? Exp2(shift[piece][i]) : 0.0f;
+    }
+  }
   if (weighing == Weighing::kClosed) {
-    const float weight[2] = {Exp2(shift[0]), Exp2(shift[1])};
-    queries.weight[0] += 16.0f * weight[0];
-    queries.weight[1] += 16.0f * weight[1];
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      scores[n][0] = scores[n][1] = weight[0];
-      scores[n][2] = scores[n][3] = weight[1];
+      const int piece = n * Keys::kPieces / 8;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float weight = Exp2(shift[piece][i]) - (Keys::kFloors ? floor[piece][i] : 0.0f);
+        if (n % (8 / Keys::kPieces) == 0) {
+          queries.weight[i] += 16.0f / Keys::kPieces * weight;
+        }
+        scores[n][2 * i] = scores[n][2 * i + 1] = weight;
+      }
     }
     return;
   }
+  const auto take = [&](int n, int e, float weight) {
+    if constexpr (Keys::kFloors) weight -= floor[n * Keys::kPieces / 8][e / 2];
+    scores[n][e] = weight;
+    queries.weight[e / 2] += weight;
+  };
   if (weighing == Weighing::kGate) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -254,8 +299,7 @@ __device__ __forceinline__ void Weigh(float (&scores)[8][4], QueryPair& queries,
       for (int e = 0; e < 4; ++e) {
         const float h = scores[n][e];
         const float t = Tanh(fmaf(h, gate_slope, queries.gate_bias[e / 2]));
-        scores[n][e] = Exp2(fmaf(h, t, h + shift[e / 2]));
-        queries.weight[e / 2] += scores[n][e];
+        take(n, e, Exp2(fmaf(h, t, h + shift[n * Keys::kPieces / 8][e / 2])));
       }
     }
     return;
@@ -264,8 +308,7 @@ __device__ __forceinline__ void Weigh(float (&scores)[8][4], QueryPair& queries,
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      scores[n][e] = Exp2(scores[n][e] + shift[e / 2]);
-      queries.weight[e / 2] += scores[n][e];
+      take(n, e, Exp2(scores[n][e] + shift[n * Keys::kPieces / 8][e / 2]));
     }
   }
 }

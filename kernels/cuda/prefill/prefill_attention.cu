@@ -1,5 +1,7 @@
-// PrefillAttention computes attention of each prefill row over every causal key: gated, nothing
-// pruned, from q [R, HQ * d] to out [R, HQ * d] (eta-semantics.md, "Gate").
+// PrefillAttention computes attention of each prefill row from q [R, HQ * d] to out [R, HQ * d]:
+// gated, over every causal key with nothing pruned (eta-semantics.md, "Gate"), or over the key
+// tiles that SelectPrefillBlocks listed for the row's tile, each row over its own blocks of them
+// ("Sparse prefill").
 //
 // The dependence between products, gate and exponentials binds, not the tensor cores.
 // prefill_wgmma.cuh has the kernel for d = 64 on sm_90a, prefill_mma.cuh the kernel for all other
@@ -36,7 +38,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
   const int32_t index = blockIdx.x / num_kv_heads;
   const int32_t kv_head = blockIdx.x % num_kv_heads;
-  const PrefillTile tile = FindTile(params, index);
+  const PrefillTile tile = FindTile(params, index, kv_head);
   if (tile.row_begin < 0 || tile.parts == 1) return;
   const int32_t d = params.geometry.head_dim;
   for (int32_t i = threadIdx.x; i < tile.tokens * params.group * (d / 2); i += kMergeThreads) {
@@ -58,6 +60,15 @@ __global__ void __launch_bounds__(kMergeThreads)
     }
     const int64_t row = tile.row_begin + query / params.group;
     const int64_t head = kv_head * params.group + query % params.group;
+    if (HasFloor(params, tile, kv_head, query)) {
+      const FloorOfRow floor(params, row, kv_head);
+      const float share = Exp2(kWeightShift - maximum);
+      const float2 values = *reinterpret_cast<const float2*>(floor.values + column);
+      weight += share * floor.keys;
+      sum.x += share * values.x;
+      sum.y += share * values.y;
+    }
+    if (weight == 0.0f) weight = 1.0f;  // a row without any key gets zeros
     StorePair(params.out, params.out_dtype, row * params.out_stride + head * d + column,
               sum.x / weight, sum.y / weight);
   }
@@ -93,6 +104,7 @@ PrefillParams Prepare(const Context& context, const AttentionParams& params) {
   prefill.out_stride = params.out.stride;
   prefill.out_dtype = params.out.dtype;
   prefill.geometry = params.geometry;
+  prefill.records = params.kv.records;
   prefill.group = group;
   prefill.tile_tokens = kTileQueries / group;
   prefill.softmax_scale = params.softmax_scale;
@@ -101,59 +113,84 @@ PrefillParams Prepare(const Context& context, const AttentionParams& params) {
   return prefill;
 }
 
-template <typename Element, int kHeadDim, bool kPrecise>
+template <typename Element, int kHeadDim, bool kPrecise, int kPieces>
 void LaunchMma(Context& context, const PrefillParams& params, uint32_t blocks) {
   Launch(context.device, "prefill attention",
          {.grid = blocks, .block = kMmaThreads, .shared_bytes = MmaShape<kHeadDim>::kSharedBytes},
-         PrefillMma<Element, kHeadDim, kPrecise>, params);
+         PrefillMma<Element, kHeadDim, kPrecise, kPieces>, params);
 }
 
-template <typename Element>
+template <typename Element, int kPieces>
 void LaunchWgmma(Context& context, const PrefillParams& params, uint32_t blocks) {
   Launch(
       context.device, "prefill attention",
       {.grid = blocks, .block = kWgmmaThreads, .shared_bytes = WgmmaShape<Element>::kSharedBytes},
-      PrefillWgmma<Element>, params);
+      PrefillWgmma<Element, kPieces>, params);
 }
 
-template <typename Element, bool kPrecise>
+template <typename Element, bool kPrecise, int kPieces>
 void LaunchForDim(Context& context, const PrefillParams& params, uint32_t blocks) {
   switch (params.geometry.head_dim) {
     case 64:
       if constexpr (kHasWgmma && !kPrecise) {
         if (context.device.compute_capability() == 90) {
-          return LaunchWgmma<Element>(context, params, blocks);
+          return LaunchWgmma<Element, kPieces>(context, params, blocks);
         }
       }
-      return LaunchMma<Element, 64, kPrecise>(context, params, blocks);
+      return LaunchMma<Element, 64, kPrecise, kPieces>(context, params, blocks);
     case 96:
-      return LaunchMma<Element, 96, kPrecise>(context, params, blocks);
+      return LaunchMma<Element, 96, kPrecise, kPieces>(context, params, blocks);
     default:
-      return LaunchMma<Element, 128, kPrecise>(context, params, blocks);
+      return LaunchMma<Element, 128, kPrecise, kPieces>(context, params, blocks);
   }
 }
 
 // float32 outputs ask for precision, since their model computes in float32.
-template <typename Element>
+template <typename Element, int kPieces>
 void LaunchForPrecision(Context& context, const PrefillParams& params, uint32_t blocks) {
   if (params.out_dtype == DType::kFloat32) {
-    LaunchForDim<Element, true>(context, params, blocks);
+    LaunchForDim<Element, true, kPieces>(context, params, blocks);
   } else {
-    LaunchForDim<Element, false>(context, params, blocks);
+    LaunchForDim<Element, false, kPieces>(context, params, blocks);
   }
 }
 
-// Attends for the rows of `sequences`, neighbours in the step; `prefill` has their keys.
-void Attend(Context& context, PrefillParams prefill, std::span<const StepSequence> sequences) {
-  const KvGeometry& geometry = prefill.geometry;
-  prefill.sequences = context.step.sequences + (sequences.data() - context.sequences.data());
-  prefill.num_sequences = static_cast<int32_t>(sequences.size());
-  int64_t tiles = 0;
-  for (const StepSequence& sequence : sequences) {
-    if (sequence.role != RowRole::kPrefill) continue;
-    tiles += (sequence.num_rows + prefill.tile_tokens - 1) / prefill.tile_tokens;
+template <int kPieces>
+void LaunchForType(Context& context, const PrefillParams& params, uint32_t blocks) {
+  if (params.geometry.dtype == DType::kFloat16) {
+    LaunchForPrecision<Half, kPieces>(context, params, blocks);
+  } else {
+    LaunchForPrecision<BFloat16, kPieces>(context, params, blocks);
   }
-  const int64_t items = tiles * geometry.num_kv_heads;
+}
+
+void LaunchAttention(Context& context, const PrefillParams& params, uint32_t blocks) {
+  if (params.admitted.entries == nullptr) return LaunchForType<0>(context, params, blocks);
+  switch (TilePieces(params.geometry.block_size)) {
+    case 1:
+      return LaunchForType<1>(context, params, blocks);
+    case 2:
+      return LaunchForType<2>(context, params, blocks);
+    default:
+      return LaunchForType<4>(context, params, blocks);
+  }
+}
+
+// The attention tiles of `sequences` that are of sparse prefill, or of full prefill.
+int32_t CountTiles(std::span<const StepSequence> sequences, int32_t group, bool sparse) {
+  int32_t tiles = 0;
+  for (const StepSequence& sequence : sequences) {
+    if (sequence.role != RowRole::kPrefill || (sequence.sparse != 0) != sparse) continue;
+    tiles += AttentionTiles(sequence.num_rows, group);
+  }
+  return tiles;
+}
+
+// Attends for `tiles` tiles of the sequences of `prefill`.
+void AttendTiles(Context& context, PrefillParams prefill, int32_t tiles) {
+  const KvGeometry& geometry = prefill.geometry;
+  const int64_t items = int64_t{tiles} * geometry.num_kv_heads;
+  if (items == 0) return;
   prefill.max_parts = ChooseParts(items, 2 * context.device.num_sms());
   if (prefill.max_parts > 1) {
     const size_t part_bytes = kTileQueries * (geometry.head_dim + 2) * sizeof(float);
@@ -162,16 +199,25 @@ void Attend(Context& context, PrefillParams prefill, std::span<const StepSequenc
     if (partials == nullptr) return;
     prefill.partials = reinterpret_cast<float*>(partials);
   }
-  const auto blocks = static_cast<uint32_t>(items * prefill.max_parts);
-  if (geometry.dtype == DType::kFloat16) {
-    LaunchForPrecision<Half>(context, prefill, blocks);
-  } else {
-    LaunchForPrecision<BFloat16>(context, prefill, blocks);
-  }
+  LaunchAttention(context, prefill, static_cast<uint32_t>(items * prefill.max_parts));
   if (prefill.max_parts > 1) {
     Launch(context.device, "merge of prefill attention",
            {.grid = static_cast<uint32_t>(items), .block = kMergeThreads}, MergeParts, prefill);
   }
+}
+
+// Attends for the rows of `sequences`, neighbours in the step; `prefill` has their keys.
+// `admitted`: the lists of the step, if it has any.
+void Attend(Context& context, PrefillParams prefill, const AdmittedTiles& admitted,
+            std::span<const StepSequence> sequences) {
+  const auto begin = sequences.data() - context.sequences.data();
+  prefill.sequences = context.step.sequences + begin;
+  prefill.num_sequences = static_cast<int32_t>(sequences.size());
+  AttendTiles(context, prefill, CountTiles(sequences, prefill.group, /*sparse=*/false));
+  prefill.admitted = admitted;
+  prefill.admitted.first_tile = CountTiles(context.sequences.first(static_cast<size_t>(begin)),
+                                           prefill.group, /*sparse=*/true);
+  AttendTiles(context, prefill, CountTiles(sequences, prefill.group, /*sparse=*/true));
 }
 
 }  // namespace
@@ -185,11 +231,16 @@ void PrefillAttention(Context& context, const AttentionParams& params) {
     PlainPrefillAttention(context, params);
     return;
   }
+  AdmittedTiles admitted;
+  if (CountTiles(context.sequences, group, /*sparse=*/true) > 0) {
+    admitted = AdmittedTilesOf(context, geometry, params.num_query_heads);
+    if (admitted.entries == nullptr) return;
+  }
   PrefillParams prefill = Prepare(context, params);
   if (geometry.dtype != DType::kFloat8E4M3) {
     prefill.tiles = params.kv.tiles;
     prefill.tables = context.step.tables;
-    Attend(context, prefill, context.sequences);
+    Attend(context, prefill, admitted, context.sequences);
     return;
   }
   std::span<const StepSequence> rest = context.sequences;
@@ -200,7 +251,7 @@ void PrefillAttention(Context& context, const AttentionParams& params) {
     prefill.tiles = wide.tiles;
     prefill.tables = wide.tables;
     prefill.tables_begin = some.front().table_begin;
-    Attend(context, prefill, some);
+    Attend(context, prefill, admitted, some);
   }
 }
 

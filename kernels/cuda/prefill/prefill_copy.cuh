@@ -21,10 +21,13 @@ __device__ __forceinline__ void BulkCopyShared(uint32_t shared, const std::byte*
       : "memory");
 }
 
-// One whole warp calls each method.
+// One whole warp calls each method. Tiles go by their places: of full prefill a place is that of
+// the key tile in the sequence. kEntryBytes: of sparse prefill a place is that of an entry of this
+// size in the tile's list, and the entry is copied behind the tile's stages.
+template <int kEntryBytes>
 struct KeyTileCopier {
   __device__ __forceinline__ KeyTileCopier(const PrefillParams& params, const PrefillTile& tile,
-                                           int32_t kv_head) {
+                                           int32_t kv_head, int64_t list) {
     table = params.tables + tile.table_begin;
     keys = tile.keys;
     block_size = params.geometry.block_size;
@@ -33,21 +36,32 @@ struct KeyTileCopier {
     piece_begin = static_cast<int32_t>(threadIdx.x % 32) << piece_shift;
     block_bytes = params.geometry.num_kv_heads * (block_size * 256);
     pool = params.tiles + kv_head * (block_size * 256);
+    if constexpr (kEntryBytes > 0) entries = EntriesOf(params, list, kEntryBytes);
   }
 
   // Finds the block of this lane's piece of the tile. A piece is a block, or the whole tile if that
   // is smaller.
-  __device__ __forceinline__ void LookUp(int32_t key_tile) {
+  __device__ __forceinline__ void LookUp(int32_t place) {
+    key_tile = place;
+    if constexpr (kEntryBytes > 0) {
+      key_tile = reinterpret_cast<const AdmittedTile*>(entries + place * kEntryBytes)->key_tile;
+    }
     const int32_t key = key_tile * kTileKeys + piece_begin;
     block = piece_begin < kTileKeys && key < keys ? table[key >> block_shift] : -1;
   }
-  // Copies the tile that LookUp found.
-  __device__ __forceinline__ void Copy(int32_t key_tile, uint32_t stage, Barrier* full) const {
+  // Copies the tile that LookUp found, and the entry at `place` to `entry`.
+  __device__ __forceinline__ void Copy(int32_t place, uint32_t stage, uint32_t entry,
+                                       Barrier* full) const {
     const uint32_t piece_bytes = 128u << piece_shift;
     const int32_t used = min(keys - key_tile * kTileKeys, kTileKeys);
     const int32_t pieces = (used + (1 << piece_shift) - 1) >> piece_shift;
-    ExpectBytes(full, pieces * piece_bytes * 2);
+    ExpectBytes(full, pieces * piece_bytes * 2 + kEntryBytes);
     __syncwarp();
+    if constexpr (kEntryBytes > 0) {
+      if (threadIdx.x % 32 == 0) {
+        BulkCopyShared(entry, entries + place * kEntryBytes, kEntryBytes, full);
+      }
+    }
     if (block >= 0) {
       const int32_t within =
           key_tile * kTileKeys & (block_size - 1);  // nonzero only in blocks of 128
@@ -69,6 +83,8 @@ struct KeyTileCopier {
   uint32_t block_bytes;   // all KV heads
   const std::byte* pool;  // of this KV head
   int32_t block = -1;
+  int32_t key_tile = 0;
+  const std::byte* entries = nullptr;  // of the tile's list
 };
 
 }  // namespace eta::cuda

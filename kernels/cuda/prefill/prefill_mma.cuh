@@ -85,28 +85,41 @@ __device__ __forceinline__ void MultiplyKeys(float (&scores)[kTiles][4], uint32_
   }
 }
 
-// kPrecise: the gate is exact to float32, instead of tanh's approximation.
-template <typename Element, int kHeadDim, bool kPrecise>
+// kPrecise: the gate is exact to float32, instead of tanh's approximation. kPieces: of the key
+// tiles of sparse prefill; 0 for full prefill.
+template <typename Element, int kHeadDim, bool kPrecise, int kPieces>
 __global__ void __launch_bounds__(kMmaThreads,
                                   kHeadDim == 64 && std::is_same_v<Element, Half> ? 2 : 1)
     PrefillMma(const __grid_constant__ PrefillParams params) {
   using Shape = MmaShape<kHeadDim>;
+  using Keys = typename KeysOf<kPieces>::Type;
+  constexpr bool kSparse = kPieces > 0;
+  constexpr int kEntryBytes = AdmittedTileBytes(kPieces);
   constexpr bool kSplitWeight = std::is_same_v<Element, BFloat16>;
   extern __shared__ __align__(128) std::byte stages[];
   WaitForPrevious();
   const PrefillWork work = WorkOfBlock(params);
-  const PrefillTile tile = FindTile(params, work.tile);
+  const PrefillTile tile = FindTile(params, work.tile, work.kv_head);
   if (tile.row_begin < 0 || work.part >= tile.parts) return;
   const int32_t begin = PartBegin(tile, work.part);
   const int32_t end = PartBegin(tile, work.part + 1);
   const int32_t lane = threadIdx.x % 32;
   const int32_t first_query = threadIdx.x / 32 * 16 + lane / 4;
   const uint32_t shared = SharedAddress(stages);
+  // A place is that of a key tile in the sequence, or of an entry in the tile's list.
+  const std::byte* entries = nullptr;
+  if constexpr (kSparse) {
+    entries = EntriesOf(params, params.admitted.List(work.tile, work.kv_head), kEntryBytes);
+  }
+  const auto tile_at = [&](int32_t place) {
+    if constexpr (!kSparse) return place;
+    return reinterpret_cast<const AdmittedTile*>(entries + place * kEntryBytes)->key_tile;
+  };
 
-  const auto copy = [&](int32_t key_tile) {
-    if (key_tile < end) {
-      CopyKeyTile<kHeadDim>(params, tile, work.kv_head, key_tile,
-                            shared + (key_tile - begin) % kMmaStages * 2 * Shape::kTileBytes);
+  const auto copy = [&](int32_t place) {
+    if (place < end) {
+      CopyKeyTile<kHeadDim>(params, tile, work.kv_head, tile_at(place),
+                            shared + (place - begin) % kMmaStages * 2 * Shape::kTileBytes);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -117,24 +130,38 @@ __global__ void __launch_bounds__(kMmaThreads,
   LoadQueries<Element, kHeadDim>(params, tile, work.kv_head, first_query, query_high, query_low);
   QueryPair queries;
   queries.Load(params, tile, work.kv_head, first_query);
+  if constexpr (kSparse) queries.LoadFloor(params, tile, work.kv_head, first_query);
   float sums[kHeadDim / 8][4] = {};
 
-  for (int32_t key_tile = begin; key_tile < end; ++key_tile) {
+  for (int32_t place = begin; place < end; ++place) {
     asm volatile("cp.async.wait_group %0;" ::"n"(kMmaStages - 2) : "memory");
     __syncthreads();
-    copy(key_tile + kMmaStages - 1);
-    const uint32_t keys = shared + (key_tile - begin) % kMmaStages * 2 * Shape::kTileBytes;
+    copy(place + kMmaStages - 1);
+    const uint32_t keys = shared + (place - begin) % kMmaStages * 2 * Shape::kTileBytes;
     const uint32_t values = keys + Shape::kTileBytes;
+    const int32_t key_tile = tile_at(place);
+
+    const int32_t first_key = key_tile * kTileKeys;
+    const Keys attended = [&] {
+      if constexpr (kSparse) {
+        return Keys(entries + place * kEntryBytes, first_query, queries.floored, queries.position,
+                    first_key, __ffs(params.geometry.block_size) - 1);
+      } else {
+        return Keys();
+      }
+    }();
+    if constexpr (kSparse) {
+      if (!attended.of_warp) continue;
+    }
 
     float scores[8][4] = {};
     MultiplyKeys<Element, kHeadDim>(scores, keys, query_high, query_low);
-
-    const int32_t first_key = key_tile * kTileKeys;
     Temper(scores, queries, first_key, TemperedKeysOf(params, tile.tempered, key_tile));
     Rescale rescale;
-    const Weighing weighing = BoundMaximum<kPrecise>(scores, queries, rescale, params, first_key,
-                                                     first_key + kTileKeys > tile.position);
-    Weigh(scores, queries, weighing, params);
+    const Weighing weighing =
+        BoundMaximum<kPrecise>(scores, queries, rescale, params, attended, first_key,
+                               first_key + kTileKeys > tile.position);
+    Weigh(scores, queries, weighing, params, attended);
     Apply(rescale, sums);
     uint32_t weights[4][4];
     uint32_t weights_low[4][4];
@@ -159,7 +186,7 @@ __global__ void __launch_bounds__(kMmaThreads,
   }
   asm volatile("cp.async.wait_group 0;" ::: "memory");
   AllowNext();
-  StoreQueries<kHeadDim>(params, tile, work, first_query, queries, sums);
+  StoreQueries<kHeadDim, kSparse>(params, tile, work, first_query, queries, sums);
 }
 
 }  // namespace eta::cuda

@@ -72,8 +72,9 @@ __device__ __forceinline__ void PackRemainders(const float (&weights)[8][4],
 }
 
 // Finishes 16 queries. `sums` are the weighted values, [n][e] like scores but with dimensions for
-// keys. Writes the output, or the part's results if the keys were cut into parts.
-template <int kHeadDim>
+// keys. Writes the output, or the part's results if the keys were cut into parts. kFloors: the tile
+// is one of sparse prefill.
+template <int kHeadDim, bool kFloors>
 __device__ __forceinline__ void StoreQueries(const PrefillParams& params, const PrefillTile& tile,
                                              const PrefillWork& work, int32_t query,
                                              const QueryPair& queries,
@@ -98,10 +99,26 @@ __device__ __forceinline__ void StoreQueries(const PrefillParams& params, const 
         part.weights[query + 8 * i] = weight;
       }
     } else {
-      const float inverse = 1.0f / weight;
       const int32_t head = work.kv_head * params.group + (query + 8 * i) % params.group;
       const int64_t at = (tile.row_begin + token) * params.out_stride +
                          static_cast<int64_t>(head) * kHeadDim + column;
+      if constexpr (kFloors) {
+        if ((queries.floored >> i & 1) != 0) {
+          const FloorOfRow floor(params, tile.row_begin + token, work.kv_head);
+          const float share = Exp2(kWeightShift - queries.maximum[i]);
+          const float inverse = 1.0f / (weight + share * floor.keys);
+#pragma unroll
+          for (int n = 0; n < kHeadDim / 8; ++n) {
+            const float2 values = *reinterpret_cast<const float2*>(floor.values + column + 8 * n);
+            StorePair(params.out, params.out_dtype, at + 8 * n,
+                      (sums[n][2 * i] + share * values.x) * inverse,
+                      (sums[n][2 * i + 1] + share * values.y) * inverse);
+          }
+          continue;
+        }
+      }
+      // A row without any key gets zeros.
+      const float inverse = kFloors && weight == 0.0f ? 0.0f : 1.0f / weight;
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
         StorePair(params.out, params.out_dtype, at + 8 * n, sums[n][2 * i] * inverse,

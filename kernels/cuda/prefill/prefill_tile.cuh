@@ -9,14 +9,14 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/find_piece.cuh"
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/host/step_view.h"
+#include "kernels/cuda/prefill/admitted_tiles.h"
 
 namespace eta::cuda {
 
-inline constexpr int32_t kTileQueries = 128;
-inline constexpr int32_t kTileKeys = 64;
 // A part with fewer key tiles costs more to start and merge than it saves.
 inline constexpr int32_t kMinPartTiles = 16;
 
@@ -42,7 +42,11 @@ struct PrefillParams {
   float beta;
   bool gated;
   bool calibrates;  // true: tiles are of sequences that calibrate only
-  float* partials;  // [tile, HKV, max_parts], each with a Part's arrays
+  // Of sparse prefill; else null pointers, and the tiles are those of full prefill. Its first tile
+  // is that of the first of `sequences`.
+  AdmittedTiles admitted;
+  const std::byte* records;  // of the cache, for the floor
+  float* partials;           // [tile, HKV, max_parts], each with a Part's arrays
 };
 
 struct PrefillTile {
@@ -51,7 +55,7 @@ struct PrefillTile {
   int32_t position;     // of the first row
   int32_t table_begin;  // of the sequence's block table in PrefillParams::tables
   int32_t keys;         // keys of the sequence: position of its last row + 1
-  int32_t key_tiles;    // key tiles that the last row attends to
+  int32_t key_tiles;    // key tiles that the last row attends to; of sparse prefill those listed
   int32_t parts;        // parts that the key tiles are cut into
   TemperedKeys tempered;
 };
@@ -59,51 +63,74 @@ struct PrefillTile {
 // Finds tile `index` of the sequences. The tiles of a sequence come from the last (the longest) to
 // the first. One whole warp calls it.
 __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int32_t index) {
-  const int32_t lane = threadIdx.x % 32;
-  const int32_t num_sequences = params.num_sequences;
-  for (int32_t begin = 0; begin < num_sequences; begin += 32) {
-    StepSequence sequence = {};
-    if (begin + lane < num_sequences) sequence = params.sequences[begin + lane];
-    const bool counts =
-        params.calibrates ? sequence.calibrate != 0 : sequence.role == RowRole::kPrefill;
-    const int32_t tiles =
-        counts ? (sequence.num_rows + params.tile_tokens - 1) / params.tile_tokens : 0;
-    int32_t end = tiles;
-    for (int32_t step = 1; step < 32; step *= 2) {
-      const int32_t before = __shfl_up_sync(~0u, end, step);
-      if (lane >= step) end += before;
-    }
-    const uint32_t mine = __ballot_sync(~0u, index >= end - tiles && index < end);
-    if (mine == 0) {
-      index -= __shfl_sync(~0u, end, 31);
-      continue;
-    }
-    const int32_t first = (end - 1 - index) * params.tile_tokens;
-    PrefillTile tile;
-    tile.row_begin = sequence.row_begin + first;
-    tile.tokens = min(params.tile_tokens, sequence.num_rows - first);
-    tile.position = sequence.position + first;
-    tile.table_begin = sequence.table_begin - params.tables_begin;
-    tile.keys = sequence.position + sequence.num_rows;
-    tile.key_tiles = (tile.position + tile.tokens + kTileKeys - 1) / kTileKeys;
-    tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));
-    tile.tempered = sequence.tempered;
-    const int32_t owner = __ffs(mine) - 1;
-    tile.row_begin = __shfl_sync(~0u, tile.row_begin, owner);
-    tile.tokens = __shfl_sync(~0u, tile.tokens, owner);
-    tile.position = __shfl_sync(~0u, tile.position, owner);
-    tile.table_begin = __shfl_sync(~0u, tile.table_begin, owner);
-    tile.keys = __shfl_sync(~0u, tile.keys, owner);
-    tile.key_tiles = __shfl_sync(~0u, tile.key_tiles, owner);
-    tile.parts = __shfl_sync(~0u, tile.parts, owner);
-    tile.tempered.begin = __shfl_sync(~0u, tile.tempered.begin, owner);
-    tile.tempered.words = __shfl_sync(~0u, tile.tempered.words, owner);
-    return tile;
-  }
-  PrefillTile none = {};
-  none.row_begin = -1;
-  return none;
+  const auto tiles_of = [&](const StepSequence& sequence) {
+    const bool counts = params.calibrates
+                            ? sequence.calibrate != 0
+                            : sequence.role == RowRole::kPrefill &&
+                                  (sequence.sparse != 0) == (params.admitted.entries != nullptr);
+    return counts ? (sequence.num_rows + params.tile_tokens - 1) / params.tile_tokens : 0;
+  };
+  const Piece piece = FindPiece(params.sequences, params.num_sequences, index, tiles_of);
+  PrefillTile tile = {};
+  tile.row_begin = -1;
+  if (piece.sequence < 0) return tile;
+  const StepSequence sequence = params.sequences[piece.sequence];
+  const int32_t first = (tiles_of(sequence) - 1 - piece.index) * params.tile_tokens;
+  tile.row_begin = sequence.row_begin + first;
+  tile.tokens = min(params.tile_tokens, sequence.num_rows - first);
+  tile.position = sequence.position + first;
+  tile.table_begin = sequence.table_begin - params.tables_begin;
+  tile.keys = sequence.position + sequence.num_rows;
+  tile.key_tiles = (tile.position + tile.tokens + kTileKeys - 1) / kTileKeys;
+  tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));
+  tile.tempered = sequence.tempered;
+  return tile;
 }
+
+// The same of a tile of sparse prefill and one KV head: its key tiles are those listed.
+__device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int32_t index,
+                                                int32_t kv_head) {
+  PrefillTile tile = FindTile(params, index);
+  if (params.admitted.entries == nullptr || tile.row_begin < 0) return tile;
+  tile.key_tiles = params.admitted.counts[params.admitted.List(index, kv_head)];
+  tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));
+  return tile;
+}
+
+// The entries of a list of sparse prefill.
+__device__ __forceinline__ const std::byte* EntriesOf(const PrefillParams& params, int64_t list,
+                                                      int32_t entry_bytes) {
+  return params.admitted.entries + list * params.admitted.capacity * entry_bytes;
+}
+
+// Whether keys that query `query` of a tile pruned weigh exp(0). Without pruned keys the floor's
+// terms would cancel in exact arithmetic, but not in float32.
+__device__ __forceinline__ bool HasFloor(const PrefillParams& params, const PrefillTile& tile,
+                                         int32_t kv_head, int32_t query) {
+  const int32_t token = query / params.group;
+  if (params.admitted.entries == nullptr || !params.gated || token >= tile.tokens) return false;
+  const int64_t row = tile.row_begin + token;
+  if (params.step.rows[row].uniform_floor == 0) return false;
+  const int64_t head = static_cast<int64_t>(kv_head) * params.group + query % params.group;
+  return params.admitted.prunes[row * params.group * params.geometry.num_kv_heads + head] != 0;
+}
+
+// What the pruned keys of a row weigh at weight 1, with those that it attends to: all keys of its
+// full blocks.
+struct FloorOfRow {
+  __device__ __forceinline__ FloorOfRow(const PrefillParams& params, int64_t row, int32_t kv_head) {
+    const StepRow& step_row = params.step.rows[row];
+    const int32_t num_full = (step_row.position + 1) / params.geometry.block_size;
+    const int32_t last = params.step.tables[step_row.table_begin + num_full - 1];
+    const KvTile layout(params.geometry);
+    keys = static_cast<float>(num_full * params.geometry.block_size);
+    values = reinterpret_cast<const float*>(params.records +
+                                            static_cast<size_t>(last) * layout.record_bytes() +
+                                            layout.VTotal(kv_head));
+  }
+  float keys;           // their number
+  const float* values;  // the sum of their values, [d]
+};
 
 // Which keys of key tile `key_tile` are tempered, if a gate reads them.
 __device__ __forceinline__ uint64_t TemperedKeysOf(const PrefillParams& params,

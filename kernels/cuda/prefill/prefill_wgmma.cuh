@@ -34,8 +34,9 @@ struct WgmmaShape {
   static constexpr int kLow = kStages * 2 * kWgmmaTileBytes;
   static constexpr int kHigh = kLow + kWgmmaQueryBytes;
   static constexpr int kBarriers = kHigh + (kSplitWeight ? kWgmmaQueryBytes : 0);
+  static constexpr int kEntries = kBarriers + kStages * 2 * 8;  // of sparse prefill, one a stage
   // Includes room to align the stages to the period of the swizzle.
-  static constexpr int kSharedBytes = kBarriers + kStages * 2 * 8 + 1024;
+  static constexpr int kSharedBytes = kEntries + kStages * AdmittedTileBytes(4) + 1024;
 };
 
 // A barrier of all threads, apart from __syncthreads().
@@ -64,11 +65,15 @@ __device__ __forceinline__ void WriteQueries(std::byte* rows, int32_t first_row,
   }
 }
 
-template <typename Element>
+// kPieces: of the key tiles of sparse prefill; 0 for full prefill.
+template <typename Element, int kPieces>
 __global__ void __launch_bounds__(kWgmmaThreads, 2)
     PrefillWgmma(const __grid_constant__ PrefillParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = WgmmaShape<Element>;
+  using Keys = typename KeysOf<kPieces>::Type;
+  constexpr bool kSparse = kPieces > 0;
+  constexpr int kEntryBytes = kSparse ? AdmittedTileBytes(kPieces) : 0;
   constexpr int kStages = Shape::kStages;
   extern __shared__ std::byte unaligned[];
   std::byte* stages = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
@@ -87,7 +92,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   }
   WaitForPrevious();
   const PrefillWork work = WorkOfBlock(params);
-  const PrefillTile tile = FindTile(params, work.tile);
+  const PrefillTile tile = FindTile(params, work.tile, work.kv_head);
   if (tile.row_begin < 0 || work.part >= tile.parts) return;
   const int32_t begin = PartBegin(tile, work.part);
   const int32_t count = PartBegin(tile, work.part + 1) - begin;
@@ -98,11 +103,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   }
   __syncthreads();
   // Warp i % 8 copies tile i. It looks the tile's block up after it has copied tile i - 8.
-  KeyTileCopier copier(params, tile, work.kv_head);
+  KeyTileCopier<kEntryBytes> copier(params, tile, work.kv_head,
+                                    params.admitted.List(work.tile, work.kv_head));
+  const auto keys_of = [&](int32_t stage) { return shared + stage * (2 * kWgmmaTileBytes); };
+  const auto entry_of = [&](int32_t stage) { return Shape::kEntries + stage * kEntryBytes; };
   if (warp < count) {
     copier.LookUp(begin + warp);
     if (warp < kStages - 1) {
-      copier.Copy(begin + warp, shared + warp * (2 * kWgmmaTileBytes), full + warp);
+      copier.Copy(begin + warp, keys_of(warp), shared + entry_of(warp), full + warp);
       if (warp + kWgmmaWarps < count) copier.LookUp(begin + warp + kWgmmaWarps);
     }
   }
@@ -120,16 +128,21 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   const uint32_t high_rows = shared + Shape::kHigh + warp / 4 * (64 * 128);
   QueryPair queries;
   queries.Load(params, tile, work.kv_head, first_query);
+  if constexpr (kSparse) queries.LoadFloor(params, tile, work.kv_head, first_query);
+  const int32_t block_shift = __ffs(params.geometry.block_size) - 1;
   float sums[8][4] = {};
   float scores[8][4];
   uint32_t weights[4][4];
   uint32_t weights_low[4][4];
 
-  const auto keys_of = [&](int32_t stage) { return shared + stage * (2 * kWgmmaTileBytes); };
+  const auto tile_at = [&](int32_t i, int32_t stage) {
+    if constexpr (!kSparse) return begin + i;
+    return reinterpret_cast<const AdmittedTile*>(stages + entry_of(stage))->key_tile;
+  };
   const auto receive = [&](int32_t i, int32_t stage, uint32_t phase) {
     __syncwarp();
     Wait(full + stage, phase);
-    const int32_t used = tile.keys - (begin + i) * kTileKeys;
+    const int32_t used = tile.keys - tile_at(i, stage) * kTileKeys;
     if (used >= kTileKeys) return;
     // This is the sequence's last tile and the CTA's last one. The memory after its keys holds no
     // data, and a weight of 0 must not meet a NaN there.
@@ -183,63 +196,141 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
     wgmma::Commit();
   };
   Rescale rescale;
-  const auto bound = [&](int32_t i) {
-    const int32_t first_key = (begin + i) * kTileKeys;
+  const auto admitted = [&](int32_t i, int32_t stage) {
+    if constexpr (kSparse) {
+      return Keys(stages + entry_of(stage), first_query, queries.floored, queries.position,
+                  tile_at(i, stage) * kTileKeys, block_shift);
+    } else {
+      return Keys();
+    }
+  };
+  const auto bound = [&](int32_t i, int32_t stage, const Keys& keys) {
+    const int32_t key_tile = tile_at(i, stage);
+    const int32_t first_key = key_tile * kTileKeys;
     Temper(scores, queries, first_key,
-           TemperedKeysOf(params, {tempered[0], tempered[1]}, begin + i));
-    return BoundMaximum</*kPrecise=*/false>(scores, queries, rescale, params, first_key,
+           TemperedKeysOf(params, {tempered[0], tempered[1]}, key_tile));
+    return BoundMaximum</*kPrecise=*/false>(scores, queries, rescale, params, keys, first_key,
                                             first_key + kTileKeys > tile.position);
   };
   const auto pack = [&] {
     PackWeights<Element>(scores, weights);
     if constexpr (Shape::kSplitWeight) PackRemainders<Element>(scores, weights, weights_low);
   };
-  receive(0, 0, 0);
-  wgmma::Fence();
-  multiply_keys(0);
-  wgmma::Wait<0>();
-  wgmma::Pin(scores);
-  Weigh(scores, queries, bound(0), params);
-  pack();
-  int32_t stage = 0;  // of the previous tile
-  uint32_t phase = 0;
-  for (int32_t i = 1; i < count; ++i) {
-    const int32_t before = stage;
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
+  const auto no_weights = [&] {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        weights[k][j] = 0;
+        if constexpr (Shape::kSplitWeight) weights_low[k][j] = 0;
+      }
     }
-    // A stage is filled again two tiles after its use, so that the copy does not wait for its last
-    // reader.
+  };
+  // Copies the tile two stages ahead of the last one that was copied. A stage is filled again two
+  // tiles after its use, so that the copy does not wait for its last reader. `stage` and `phase`:
+  // of tile i.
+  const auto copy_next = [&](int32_t i, int32_t stage, uint32_t phase) {
     const int32_t next = i + kStages - 2;
-    if (next % kWgmmaWarps == warp && next < count) {
-      const bool wrapped = stage >= 2;
-      const int32_t to = wrapped ? stage - 2 : stage + kStages - 2;
-      Wait(empty + to, phase ^ (wrapped ? 0 : 1));
-      copier.Copy(begin + next, keys_of(to), full + to);
-      if (next + kWgmmaWarps < count) copier.LookUp(begin + next + kWgmmaWarps);
+    if (next % kWgmmaWarps != warp || next >= count) return;
+    const bool wrapped = stage >= 2;
+    const int32_t to = wrapped ? stage - 2 : stage + kStages - 2;
+    Wait(empty + to, phase ^ (wrapped ? 0 : 1));
+    copier.Copy(begin + next, keys_of(to), shared + entry_of(to), full + to);
+    if (next + kWgmmaWarps < count) copier.LookUp(begin + next + kWgmmaWarps);
+  };
+  int32_t stage = 0;
+  uint32_t phase = 0;
+  if constexpr (kSparse) {
+    // A warpgroup leaves out tiles to which none of its queries attends. It may not hold a stage
+    // while it does: the others' copies would wait for it.
+    int32_t before = -1;  // the stage whose values are still to be multiplied; -1: none
+    for (int32_t i = 0; i < count; ++i) {
+      if (i > 0) {
+        if (++stage == kStages) {
+          stage = 0;
+          phase ^= 1;
+        }
+        copy_next(i, stage, phase);
+      }
+      receive(i, stage, phase);
+      if (!AttendsAny<kPieces>(stages + entry_of(stage), warp / 4)) {
+        if (before >= 0) {
+          wgmma::Pin(sums);
+          wgmma::Fence();
+          multiply_values(before);
+          wgmma::Wait<0>();
+          wgmma::Pin(sums);
+          ArriveOnce(empty + before);
+          before = -1;
+        }
+        ArriveOnce(empty + stage);
+        continue;
+      }
+      wgmma::Pin(sums);
+      wgmma::Fence();
+      multiply_keys(stage);
+      if (before >= 0) {
+        multiply_values(before);
+      } else {
+        wgmma::Commit();
+      }
+      wgmma::Wait<1>();
+      wgmma::Pin(scores);
+      const Keys keys = admitted(i, stage);
+      Weighing weighing = Weighing::kExponent;
+      if (keys.of_warp) weighing = bound(i, stage, keys);
+      wgmma::Wait<0>();
+      wgmma::Pin(sums);
+      if (before >= 0) ArriveOnce(empty + before);
+      if (keys.of_warp) {
+        Weigh(scores, queries, weighing, params, keys);
+        pack();
+        Apply(rescale, sums);
+      } else {
+        no_weights();
+      }
+      before = stage;
     }
-    receive(i, stage, phase);
-    wgmma::Pin(sums);
+    stage = before;
+  } else {
+    receive(0, 0, 0);
     wgmma::Fence();
-    multiply_keys(stage);
-    multiply_values(before);
-    wgmma::Wait<1>();
+    multiply_keys(0);
+    wgmma::Wait<0>();
     wgmma::Pin(scores);
-    const Weighing weighing = bound(i);
+    Weigh(scores, queries, bound(0, 0, Keys()), params, Keys());
+    pack();
+    for (int32_t i = 1; i < count; ++i) {
+      const int32_t before = stage;
+      if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
+      }
+      copy_next(i, stage, phase);
+      receive(i, stage, phase);
+      wgmma::Pin(sums);
+      wgmma::Fence();
+      multiply_keys(stage);
+      multiply_values(before);
+      wgmma::Wait<1>();
+      wgmma::Pin(scores);
+      const Weighing weighing = bound(i, stage, Keys());
+      wgmma::Wait<0>();
+      wgmma::Pin(sums);
+      ArriveOnce(empty + before);
+      Weigh(scores, queries, weighing, params, Keys());
+      pack();
+      Apply(rescale, sums);
+    }
+  }
+  if (!kSparse || stage >= 0) {
+    wgmma::Fence();
+    multiply_values(stage);
     wgmma::Wait<0>();
     wgmma::Pin(sums);
-    ArriveOnce(empty + before);
-    Weigh(scores, queries, weighing, params);
-    pack();
-    Apply(rescale, sums);
   }
-  wgmma::Fence();
-  multiply_values(stage);
-  wgmma::Wait<0>();
-  wgmma::Pin(sums);
   AllowNext();
-  StoreQueries<64>(params, tile, work, first_query, queries, sums);
+  StoreQueries<64, kSparse>(params, tile, work, first_query, queries, sums);
 #else
   __trap();
 #endif

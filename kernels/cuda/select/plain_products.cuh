@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/kv_elements.cuh"
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/select/block_mass.cuh"
 #include "kernels/cuda/select/screen.cuh"
 
 namespace eta::cuda {
@@ -217,6 +218,36 @@ __device__ __forceinline__ RecordProducts MultiplyRecord(const float* queries, i
     if (lane == g) products = of_head;
   }
   return products;
+}
+
+// What screening finds of a block for head `lane`: its bound, or with relative thresholds its mass
+// and the term that it adds to Lhat, as logarithms with base 2.
+struct ScreenedBlock {
+  float value;
+  float term;
+};
+
+// `record`: the record of all KV heads. `z`: of head `lane`.
+__device__ __forceinline__ ScreenedBlock ScreenRecord(const float* queries, int32_t group,
+                                                      const KvTile& tile, const std::byte* record,
+                                                      int32_t kv_head, const QueryTerms& query,
+                                                      float z, bool relative, const MassRule& rule,
+                                                      float softmax_scale) {
+  const RecordProducts products = MultiplyRecord(queries, group, tile, record, kv_head);
+  const RecordScalars scalars = ScalarsOf(tile, record, kv_head);
+  if (relative) {
+    const float scale = kLog2OfE * softmax_scale;
+    const float centre = scale * query.centre;
+    const float deviation =
+        softmax_scale * (scalars.sigma_scale * sqrtf(products.variance / kEnvelope));
+    const float gaussian = rule.log_count + (scale * (scalars.mu_scale * products.q_mu) + centre);
+    const float outlier = scale * (scalars.outlier_scale * products.q_outlier) + centre;
+    return {BlockMass(rule, gaussian, deviation, outlier), LogAdd2(gaussian, outlier)};
+  }
+  const BlockBound bound = products.Bound(tile.form, scalars, query, softmax_scale);
+  // A deviation that float16 cannot hold may be NaN; then only the norms bound the score.
+  if (tile.form == RecordForm::kOutlier) return {bound.At(z), 0.0f};
+  return {bound.scale * fminf(bound.mean + z * bound.deviation, bound.ceiling), 0.0f};
 }
 
 }  // namespace eta::cuda

@@ -44,6 +44,18 @@ struct ScreenQueries {
   __device__ void Load(const float* q, const float* thresholds, const float* head_z,
                        const float* mean_key, int32_t group, float softmax_scale,
                        const StepRow& row) {
+    LoadColumns([&](int column) { return column < group ? q + column * D : nullptr; },
+                [&](int head) { return head < group ? thresholds[head] - row.offset : INFINITY; },
+                [&](int head) { return head_z != nullptr && head < group ? head_z[head] : row.z; },
+                mean_key, softmax_scale);
+  }
+
+  // Loads any queries of one KV head: query_of(column) is q [D] or null, threshold_of(column) what
+  // it compares with, z_of(column) its z.
+  template <typename QueryOf, typename ThresholdOf, typename ZOf>
+  __device__ __forceinline__ void LoadColumns(const QueryOf& query_of,
+                                              const ThresholdOf& threshold_of, const ZOf& z_of,
+                                              const float* mean_key, float softmax_scale) {
     const int lane = threadIdx.x % 32;
     constexpr uint32_t kAll = 0xffffffffu;
 #pragma unroll
@@ -51,10 +63,11 @@ struct ScreenQueries {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int head = tile * 8 + lane % 4 * 2 + i;
-        threshold[tile][i] = head < group ? thresholds[head] - row.offset : INFINITY;
-        z[tile][i] = head_z != nullptr && head < group ? head_z[head] : row.z;
+        threshold[tile][i] = threshold_of(head);
+        z[tile][i] = z_of(head);
       }
-      const int column = tile * 8 + lane / 4;  // the head whose elements this lane holds
+      // The head whose elements this lane holds.
+      const float* q = query_of(tile * 8 + lane / 4);
       float4 parts[D / 16];
       float norm = 0.0f;
       float largest = 0.0f;
@@ -64,9 +77,7 @@ struct ScreenQueries {
       for (int k = 0; k < D / 16; ++k) {
         const int first = lane % 4 * 8 + k / 2 * 32 + k % 2 * 4;
         parts[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (column < group) {
-          parts[k] = *reinterpret_cast<const float4*>(q + column * D + first);
-        }
+        if (q != nullptr) parts[k] = *reinterpret_cast<const float4*>(q + first);
         if (mean_key != nullptr) {
           const float4 k0 = *reinterpret_cast<const float4*>(mean_key + first);
           const float4& v = parts[k];

@@ -302,30 +302,6 @@ TEST(RequestValidation, AModelIsNotAskedForWhatItCannotDo) {
   EXPECT_EQ(floor(Relative(-3.0f), RelativeModel()), "UNSUPPORTED_BY_MODEL");
 }
 
-TEST(RequestValidation, ABackendIsNotAskedForSparsePrefillThatItLacks) {
-  const auto reason = [](bool has, std::optional<bool> asked, bool profile) {
-    Request request = Good();
-    request.attention.sparse_prefill = asked;
-    if (profile) {
-      auto sparse = std::make_shared<ThresholdProfile>(*Profile(2, 4));
-      sparse->sparse_prefill = true;
-      request.attention.mode = AttentionMode::kProfile;
-      request.attention.profile = std::move(sparse);
-    }
-    EngineInfo model;
-    model.config = GatedModel();
-    model.sparse_prefill = has;
-    const absl::Status status = ValidateRequest(request, model, Limits());
-    return status.ok() ? "ok" : GetErrorDetail(status).reason;
-  };
-  EXPECT_EQ(reason(true, true, false), "ok");
-  EXPECT_EQ(reason(false, true, false), "UNSUPPORTED_BY_MODEL");
-  EXPECT_EQ(reason(false, std::nullopt, false), "ok");
-  EXPECT_EQ(reason(true, std::nullopt, true), "ok");
-  EXPECT_EQ(reason(false, std::nullopt, true), "UNSUPPORTED_BY_MODEL");
-  EXPECT_EQ(reason(false, false, true), "ok");
-}
-
 TEST(RequestValidation, AProfileFitsTheModel) {
   const auto with = [](std::shared_ptr<const ThresholdProfile> profile) {
     return Field([&](Request& r) {

@@ -172,6 +172,22 @@ TEST_F(StepPlanTest, RowsWithRelativeThresholdsScreenEvenIfTheyAdmitAll) {
   EXPECT_THAT(std::span(step.view.screen_begin, 9), ElementsAre(0, 0, 0, 0, 1, 2, 4, 5, 5));
 }
 
+TEST_F(StepPlanTest, TellsRowsOfSparsePrefill) {
+  EXPECT_TRUE(Step(batch(), 16).packed.sparse_rows.empty());
+  for (SequenceRows& sequence : sequences_) sequence.attention.sparse_prefill = true;
+  EXPECT_TRUE(Step(batch(), 16).packed.sparse_rows.empty()) << "the prompt calibrates";
+  sequences_[0].calibrate = false;
+  sequences_[0].attention.relative = true;
+  const Step step(batch(), 16);
+  ASSERT_EQ(step.packed.sparse_rows.size(), 1U);
+  EXPECT_EQ(step.packed.sparse_rows[0].begin, 0);
+  EXPECT_EQ(step.packed.sparse_rows[0].count, 3);
+  EXPECT_TRUE(step.packed.sparse_relative);
+  EXPECT_FALSE(step.packed.relative);
+  EXPECT_EQ(step.view.sequences[0].sparse, 1);
+  EXPECT_EQ(step.view.sequences[1].sparse, 0);
+}
+
 TEST_F(StepPlanTest, OneProfileIsSentOnce) {
   const Step step(batch(), 16);
   EXPECT_THAT(step.packed.profiles, ElementsAre(StepProfile{profile_.data(), nullptr}));

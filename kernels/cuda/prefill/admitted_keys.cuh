@@ -1,0 +1,86 @@
+// Which keys of a key tile a lane's two queries attend to: all of them, or of sparse prefill those
+// of the pieces that each query admits (admitted_tiles.h). The causal mask comes on top.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/prefill/prefill_tile.cuh"
+
+namespace eta::cuda {
+
+// Full prefill.
+struct EveryKey {
+  static constexpr int kPieces = 1;
+  static constexpr bool kFloors = false;
+  __device__ __forceinline__ bool Attends(int /*query*/) const { return true; }
+  __device__ __forceinline__ bool Attends(int /*query*/, int /*piece*/) const { return true; }
+  __device__ __forceinline__ bool Floors(int /*query*/, int /*piece*/) const { return false; }
+};
+
+// Sparse prefill, key tiles of `Pieces` pieces.
+template <int Pieces>
+struct AdmittedKeys {
+  static constexpr int kPieces = Pieces;
+  static constexpr bool kFloors = true;
+  bool of_warp;      // a query of the warp attends to one of the keys
+  uint32_t attends;  // bit 2 * piece + i: query i of the lane attends to the piece
+  uint32_t floors;  // likewise: and keys that it pruned weigh exp(0), which these keys have already
+
+  // `entry`: of the list. `query`: the lane's first, as in QueryPair::Load. `floored`: bit i, query
+  // i of the lane gives pruned keys the weight exp(0).
+  __device__ __forceinline__ AdmittedKeys(const std::byte* entry, int32_t query, uint32_t floored,
+                                          const int32_t (&positions)[2], int32_t first_key,
+                                          int32_t block_shift) {
+    of_warp = false;
+    attends = 0;
+    floors = 0;
+    const auto* bits = reinterpret_cast<const uint16_t*>(entry + sizeof(AdmittedTile)) + query / 16;
+#pragma unroll
+    for (int piece = 0; piece < Pieces; ++piece) {
+      const uint32_t queries = bits[piece * 8];
+      of_warp = of_warp || queries != 0;
+      const uint32_t pair = (queries >> (query % 16) & 1) | (queries >> (query % 16) >> 7 & 2);
+      attends |= pair << (2 * piece);
+      // The floor covers full blocks only: the tail is never pruned.
+      const int32_t block = (first_key >> block_shift) + piece;
+      const uint32_t full = (block < (positions[0] + 1) >> block_shift ? 1u : 0u) |
+                            (block < (positions[1] + 1) >> block_shift ? 2u : 0u);
+      floors |= (pair & floored & full) << (2 * piece);
+    }
+  }
+
+  __device__ __forceinline__ bool Attends(int query, int piece) const {
+    return (attends >> (2 * piece + query) & 1) != 0;
+  }
+  __device__ __forceinline__ bool Attends(int query) const {
+    constexpr uint32_t kEvery = 0x55u & ((1u << 2 * Pieces) - 1);
+    return (attends >> query & kEvery) != 0;
+  }
+  __device__ __forceinline__ bool Floors(int query, int piece) const {
+    return (floors >> (2 * piece + query) & 1) != 0;
+  }
+};
+
+// Whether a query of warpgroup `warpgroup` (64 of the 128 queries) attends to a piece of an entry.
+template <int Pieces>
+__device__ __forceinline__ bool AttendsAny(const std::byte* entry, int32_t warpgroup) {
+  const auto* bits = reinterpret_cast<const uint64_t*>(entry + sizeof(AdmittedTile)) + warpgroup;
+  uint64_t any = 0;
+#pragma unroll
+  for (int piece = 0; piece < Pieces; ++piece) any |= bits[2 * piece];
+  return any != 0;
+}
+
+// The policy of a kernel: `Pieces` of AdmittedKeys, or 0 for full prefill.
+template <int Pieces>
+struct KeysOf {
+  using Type = AdmittedKeys<Pieces>;
+};
+template <>
+struct KeysOf<0> {
+  using Type = EveryKey;
+};
+
+}  // namespace eta::cuda
