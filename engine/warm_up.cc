@@ -34,9 +34,6 @@ absl::Status WarmUp(const Backend& backend, Model& model, const KvCache& cache, 
     const absl::Status prefilled = run(rows, {.top_k = 40, .top_p = 0.9f});
     if (!prefilled.ok()) return prefilled;
   }
-  ResolveAttention({.sparse_prefill = true}, model.config()).ApplyTo(rows);
-  const absl::Status sparse = run(rows, {.temperature = 0.0f});
-  if (!sparse.ok()) return sparse;
 
   rows.position = rows.num_rows;
   rows.num_rows = 1;
