@@ -216,16 +216,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
     PackWeights<Element>(scores, weights);
     if constexpr (Shape::kSplitWeight) PackRemainders<Element>(scores, weights, weights_low);
   };
-  const auto no_weights = [&] {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        weights[k][j] = 0;
-        if constexpr (Shape::kSplitWeight) weights_low[k][j] = 0;
-      }
-    }
-  };
   // Copies the tile two stages ahead of the last one that was copied. A stage is filled again two
   // tiles after its use, so that the copy does not wait for its last reader. `stage` and `phase`:
   // of tile i.
@@ -277,18 +267,13 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
       wgmma::Wait<1>();
       wgmma::Pin(scores);
       const Keys keys = admitted(i, stage);
-      Weighing weighing = Weighing::kExponent;
-      if (keys.of_warp) weighing = bound(i, stage, keys);
+      const Weighing weighing = bound(i, stage, keys);
       wgmma::Wait<0>();
       wgmma::Pin(sums);
       if (before >= 0) ArriveOnce(empty + before);
-      if (keys.of_warp) {
-        Weigh(scores, queries, weighing, params, keys);
-        pack();
-        Apply(rescale, sums);
-      } else {
-        no_weights();
-      }
+      Weigh(scores, queries, weighing, params, keys);
+      pack();
+      Apply(rescale, sums);
       before = stage;
     }
     stage = before;
