@@ -35,9 +35,7 @@ struct Result {
     }
     const int32_t last = args.step.tables[step_row.table_begin + num_full - 1];
     full_tokens = num_full * args.tile.block_size;
-    totals = reinterpret_cast<const float*>(args.records +
-                                            static_cast<size_t>(last) * args.tile.record_bytes() +
-                                            args.tile.VTotal(kv_head));
+    totals = ValueTotal(args.tile, args.records, last, kv_head);
   }
 
   // The floor's part of elements i .. i + 3 of a head and of its sum of weights, at weight 1.

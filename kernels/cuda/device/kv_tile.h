@@ -160,4 +160,16 @@ struct KvTile {
   RecordForm form;
 };
 
+// The sum of a sequence's values up to the end of a block in `records`, for one KV head: [d].
+ETA_HOST_DEVICE float* ValueTotal(const KvTile& tile, std::byte* records, int32_t block,
+                                  int32_t kv_head) {
+  return reinterpret_cast<float*>(records + static_cast<size_t>(block) * tile.record_bytes() +
+                                  tile.VTotal(kv_head));
+}
+ETA_HOST_DEVICE const float* ValueTotal(const KvTile& tile, const std::byte* records, int32_t block,
+                                        int32_t kv_head) {
+  return reinterpret_cast<const float*>(records + static_cast<size_t>(block) * tile.record_bytes() +
+                                        tile.VTotal(kv_head));
+}
+
 }  // namespace eta::cuda

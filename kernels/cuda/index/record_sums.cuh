@@ -59,11 +59,6 @@ inline size_t RecordSharedBytes(const KvTile& tile) {
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ float* ValueTotal(const KvTile& tile, std::byte* records, int32_t block,
-                                             int32_t kv_head) {
-  return reinterpret_cast<float*>(records + block * tile.record_bytes() + tile.VTotal(kv_head));
-}
-
 // How the tokens of a block are shared out. Threads stand `chunks` wide along the head dimension
 // and `lanes` deep along the tokens. One deviation is taken over a part: a sub-block, or the whole
 // block. If there are fewer parts than lanes, parts are split into pieces.

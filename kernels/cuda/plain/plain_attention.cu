@@ -55,9 +55,8 @@ __device__ __forceinline__ void AddFloor(const Tile& tile, const StepRow& row, i
   const float weight = expf(-maximum);
   total += weight * static_cast<float>(num_full * tile.kv.block_size);
   const int32_t last = tile.args.step.tables[row.table_begin + num_full - 1];
-  const auto* v_total = reinterpret_cast<const float*>(
-      tile.args.params.kv.records + static_cast<size_t>(last) * tile.kv.record_bytes() +
-      tile.kv.VTotal(kv_head));
+  const std::byte* records = tile.args.params.kv.records;
+  const float* v_total = ValueTotal(tile.kv, records, last, kv_head);
   sum = MultiplyAdd(*reinterpret_cast<const float4*>(v_total + coordinate), weight, sum);
 }
 

@@ -51,7 +51,7 @@ struct AdmittedTiles {
 AdmittedTiles AdmittedTilesOf(Context& context, const KvGeometry& geometry,
                               int32_t num_query_heads);
 // Attention tiles of `num_rows` rows.
-inline int32_t AttentionTiles(int32_t num_rows, int32_t group) {
+ETA_HOST_DEVICE int32_t AttentionTiles(int32_t num_rows, int32_t group) {
   const int32_t rows = kTileQueries / group;
   return (num_rows + rows - 1) / rows;
 }

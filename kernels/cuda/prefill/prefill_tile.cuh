@@ -60,6 +60,11 @@ struct PrefillTile {
   TemperedKeys tempered;
 };
 
+// The parts that so many key tiles are cut into.
+__device__ __forceinline__ int32_t PartsOf(const PrefillParams& params, int32_t key_tiles) {
+  return max(1, min(params.max_parts, key_tiles / kMinPartTiles));
+}
+
 // Finds tile `index` of the sequences. The tiles of a sequence come from the last (the longest) to
 // the first. One whole warp calls it.
 __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int32_t index) {
@@ -82,7 +87,7 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
   tile.table_begin = sequence.table_begin - params.tables_begin;
   tile.keys = sequence.position + sequence.num_rows;
   tile.key_tiles = (tile.position + tile.tokens + kTileKeys - 1) / kTileKeys;
-  tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));
+  tile.parts = PartsOf(params, tile.key_tiles);
   tile.tempered = sequence.tempered;
   return tile;
 }
@@ -93,7 +98,7 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
   PrefillTile tile = FindTile(params, index);
   if (params.admitted.entries == nullptr || tile.row_begin < 0) return tile;
   tile.key_tiles = params.admitted.counts[params.admitted.List(index, kv_head)];
-  tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));
+  tile.parts = PartsOf(params, tile.key_tiles);
   return tile;
 }
 
@@ -122,11 +127,8 @@ struct FloorOfRow {
     const StepRow& step_row = params.step.rows[row];
     const int32_t num_full = (step_row.position + 1) / params.geometry.block_size;
     const int32_t last = params.step.tables[step_row.table_begin + num_full - 1];
-    const KvTile layout(params.geometry);
     keys = static_cast<float>(num_full * params.geometry.block_size);
-    values = reinterpret_cast<const float*>(params.records +
-                                            static_cast<size_t>(last) * layout.record_bytes() +
-                                            layout.VTotal(kv_head));
+    values = ValueTotal(KvTile(params.geometry), params.records, last, kv_head);
   }
   float keys;           // their number
   const float* values;  // the sum of their values, [d]

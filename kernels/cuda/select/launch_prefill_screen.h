@@ -33,6 +33,11 @@ struct PrefillScreenArgs {
   MassRule rule;
 
   ETA_HOST_DEVICE int32_t group() const { return num_query_heads / tile.num_kv_heads; }
+  ETA_HOST_DEVICE int32_t cta_rows() const { return kPrefillScreenWarps * warp_rows; }
+  // How many CTAs screen the rows of a sequence for one KV head.
+  ETA_HOST_DEVICE int32_t Pieces(const StepSequence& sequence) const {
+    return sequence.sparse != 0 ? (sequence.num_rows + cta_rows() - 1) / cta_rows() : 0;
+  }
 };
 
 // How many times 8 queries a warp has.

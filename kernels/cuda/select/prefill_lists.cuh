@@ -56,7 +56,7 @@ __device__ __forceinline__ void MakeList(const ListArgs& args, int32_t tile, int
   const int32_t group = args.num_query_heads / args.num_kv_heads;
   const int32_t tile_rows = kTileQueries / group;
   const auto tiles_of = [&](const StepSequence& s) {
-    return s.sparse != 0 ? (s.num_rows + tile_rows - 1) / tile_rows : 0;
+    return s.sparse != 0 ? AttentionTiles(s.num_rows, group) : 0;
   };
   const Piece piece =
       FindPiece(args.step.sequences, args.step.counts->num_sequences, tile, tiles_of);

@@ -106,10 +106,8 @@ __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
   AllowNext();
   const int32_t num_kv_heads = args.tile.num_kv_heads;
   const auto kv_head = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(num_kv_heads));
-  const int32_t cta_rows = kPrefillScreenWarps * args.warp_rows;
-  const auto pieces_of = [&](const StepSequence& s) {
-    return s.sparse != 0 ? (s.num_rows + cta_rows - 1) / cta_rows : 0;
-  };
+  const int32_t cta_rows = args.cta_rows();
+  const auto pieces_of = [&](const StepSequence& s) { return args.Pieces(s); };
   const Piece piece =
       FindPiece(args.step.sequences, args.step.counts->num_sequences,
                 static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(num_kv_heads)), pieces_of);

@@ -93,13 +93,12 @@ void SelectPrefillBlocks(Context& context, const SelectPrefillParams& params,
   uint32_t read_tiles = 0;
   uint32_t pieces = 0;
   if (fast) screen.warp_rows = 8 * PrefillHeadTiles(geometry.head_dim, group) / group;
-  const int32_t cta_rows = kPrefillScreenWarps * screen.warp_rows;
   for (const StepSequence& sequence : context.sequences) {
     if (sequence.sparse == 0) continue;
     read_tiles += static_cast<uint32_t>(ReadTiles(sequence));
     if (!fast) continue;
     list.list_tiles += AttentionTiles(sequence.num_rows, group);
-    pieces += static_cast<uint32_t>((sequence.num_rows + cta_rows - 1) / cta_rows);
+    pieces += static_cast<uint32_t>(screen.Pieces(sequence));
   }
   if (!fast) {
     PlainScreenPrefill(context, screen);
