@@ -99,13 +99,7 @@ class PrefillRows {
 
   void Plan() { backend_.Plan({tokens_, sequences_}); }
   void Select(const KvLayerView& layer) {
-    SelectPrefillParams params{};
-    params.q = View(*queries_, int64_t{shape_.heads} * shape_.head_dim, DType::kFloat32);
-    params.thresholds = View(*thresholds_, shape_.heads, DType::kFloat32);
-    params.num_query_heads = shape_.heads;
-    params.geometry = shape_.geometry();
-    params.kv = layer;
-    params.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    auto params = Over<SelectPrefillParams>(layer);
     params.selection = {masks_->as<uint64_t>(), words_};
     params.counts = {attended_.data(), read_.data(), values_read_.data()};
     backend_.SelectPrefillBlocks(params);
@@ -140,28 +134,15 @@ class PrefillRows {
   const std::vector<int32_t>& read() const { return read_; }
 
   void Attend(const KvLayerView& layer) {
-    const int64_t width = int64_t{shape_.heads} * shape_.head_dim;
-    AttentionParams params{};
-    params.q = View(*queries_, width, DType::kFloat32);
-    params.thresholds = View(*thresholds_, shape_.heads, DType::kFloat32);
-    params.num_query_heads = shape_.heads;
-    params.geometry = shape_.geometry();
-    params.kv = layer;
-    params.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    auto params = Over<AttentionParams>(layer);
     params.gate = Gate::kSilu;
     params.beta = kGateBeta;
-    params.out = View(*out_, width, backend_.activation_dtype());
+    params.out = View(*out_, int64_t{shape_.heads} * shape_.head_dim, backend_.activation_dtype());
     params.prefill = {masks_->as<uint64_t>(), words_};
     backend_.PrefillAttention(params);
   }
   void Calibrate(const KvLayerView& layer) {
-    CalibrationParams params{};
-    params.q = View(*queries_, int64_t{shape_.heads} * shape_.head_dim, DType::kFloat32);
-    params.thresholds = View(*thresholds_, shape_.heads, DType::kFloat32);
-    params.num_query_heads = shape_.heads;
-    params.geometry = shape_.geometry();
-    params.kv = layer;
-    params.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    auto params = Over<CalibrationParams>(layer);
     params.gate = Gate::kSilu;
     params.beta = kGateBeta;
     params.cells = cells_->as<uint64_t>();
@@ -174,6 +155,18 @@ class PrefillRows {
   }
 
  private:
+  // What the three ops have in common.
+  template <typename Params>
+  Params Over(const KvLayerView& layer) const {
+    Params params{};
+    params.q = View(*queries_, int64_t{shape_.heads} * shape_.head_dim, DType::kFloat32);
+    params.thresholds = View(*thresholds_, shape_.heads, DType::kFloat32);
+    params.num_query_heads = shape_.heads;
+    params.geometry = shape_.geometry();
+    params.kv = layer;
+    params.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    return params;
+  }
   TensorView View(const Buffer& buffer, int64_t cols, DType dtype) const {
     return {buffer.as<float>(), num_rows_, cols, cols, dtype};
   }

@@ -82,6 +82,16 @@ void TakePrefill(const AttentionCase& made, const std::vector<uint64_t>& masks, 
 
 }  // namespace
 
+HostTensor DriftingKeys(Random& random, int64_t rows, int64_t cols, int32_t block_size) {
+  HostTensor keys = Normal(random, rows, cols, 0.7f);
+  HostTensor drift;
+  for (int64_t t = 0; t < rows; ++t) {
+    if (t % block_size == 0) drift = Normal(random, 1, cols, 0.8f);
+    for (int64_t i = 0; i < cols; ++i) keys.row(t)[i] += drift.data[static_cast<size_t>(i)];
+  }
+  return keys;
+}
+
 float AttentionCase::softmax_scale() const {
   return 1.0f / std::sqrt(static_cast<float>(geometry.head_dim));
 }

@@ -40,6 +40,10 @@ struct SequenceCase {
   }
 };
 
+// Keys [rows, cols] whose mean changes from block to block, so that blocks differ in what they are
+// worth.
+HostTensor DriftingKeys(Random& random, int64_t rows, int64_t cols, int32_t block_size);
+
 struct AttentionCase {
   KvGeometry geometry;
   int32_t num_query_heads = 1;

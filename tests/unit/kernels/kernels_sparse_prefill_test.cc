@@ -119,12 +119,7 @@ AttentionCase Prompt(const PromptShape& shape, int32_t num_keys, int32_t num_row
   sequence.attention = shape.attention;
   sequence.attention.sparse_prefill = true;
   const int64_t cols = int64_t{shape.num_kv_heads} * shape.head_dim;
-  sequence.k = Normal(random, num_keys, cols, 0.7f);
-  HostTensor drift;
-  for (int32_t t = 0; t < num_keys; ++t) {
-    if (t % shape.block_size == 0) drift = Normal(random, 1, cols, 0.8f);
-    for (int64_t i = 0; i < cols; ++i) sequence.k.row(t)[i] += drift.data[static_cast<size_t>(i)];
-  }
+  sequence.k = DriftingKeys(random, num_keys, cols, shape.block_size);
   sequence.v = Normal(random, num_keys, cols);
   for (int32_t h = 0; h < shape.num_query_heads; ++h) {
     sequence.thresholds.push_back(static_cast<float>(UniformReal(random, 1.0, 3.5)));
