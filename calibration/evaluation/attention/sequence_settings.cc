@@ -15,4 +15,13 @@ SequenceSettings SequenceSettingsOf(const EvaluatedAttention& attention,
   return settings;
 }
 
+bool SamePrompt(const EvaluatedAttention& a, const EvaluatedAttention& b) {
+  const auto reads_all = [](const EvaluatedAttention& attention) {
+    return attention.options.admit_all || !attention.options.sparse_prefill;
+  };
+  return reads_all(a) && reads_all(b) && a.geometry == b.geometry &&
+         a.temper_special == b.temper_special && a.options.offset == b.options.offset &&
+         a.profile == b.profile;
+}
+
 }  // namespace eta

@@ -16,4 +16,9 @@ SequenceSettings SequenceSettingsOf(const EvaluatedAttention& attention,
                                     std::span<const int32_t> special_ids, const ModelConfig& config,
                                     int64_t tokens);
 
+// Whether the rows of a prompt are computed alike, so that sequences of these two can go on from
+// one prompt: the gate's thresholds, the cache and tempered keys are the same, and both read all of
+// it.
+bool SamePrompt(const EvaluatedAttention& a, const EvaluatedAttention& b);
+
 }  // namespace eta

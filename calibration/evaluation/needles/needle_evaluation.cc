@@ -1,6 +1,7 @@
 #include "calibration/evaluation/needles/needle_evaluation.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 
 #include "calibration/evaluation/attention/sequence_settings.h"
@@ -9,6 +10,18 @@
 namespace eta {
 namespace {
 
+int32_t PromptRowsOf(const NeedleWindow& window, const NeedleEvaluationOptions& options) {
+  return options.prefill > 0 ? std::min(options.prefill, window.answer - 1) : window.question;
+}
+
+int32_t WatchStride(const NeedleWindow& window, const NeedleEvaluationOptions& options) {
+  if (options.watched_rows <= 0) return 1;
+  const int32_t rows = PromptRowsOf(window, options);
+  return (rows + options.watched_rows - 1) / options.watched_rows;
+}
+
+// One attention on one runner. The rows in front of what it judges are a prompt, which runs of one
+// kind may share.
 class NeedleRun {
  public:
   NeedleRun(SequenceRunner& runner, const EvaluatedAttention& attention,
@@ -21,18 +34,24 @@ class NeedleRun {
         logprobs_(static_cast<size_t>(runner.max_rows())),
         best_(static_cast<size_t>(runner.max_rows())) {}
 
+  // Begins a window and computes its prompt.
+  absl::Status Prompt(const NeedleWindow& window) {
+    RETURN_IF_ERROR(runner_.Begin(Settings(window)));
+    RETURN_IF_ERROR(runner_.RunPrompt(std::span(window.tokens).first(PromptRows(window))));
+    runner_.Mark();
+    return absl::OkStatus();
+  }
+
+  // Goes on from the prompt, which this run or one of the same prompt has computed.
   absl::Status Window(const NeedleWindow& window) {
     const std::span<const int32_t> tokens = window.tokens;
     const auto answer = static_cast<size_t>(window.answer);
-    const auto prefill = static_cast<size_t>(
-        options_.prefill > 0 ? std::min(options_.prefill, window.answer - 1) : window.question);
-    RETURN_IF_ERROR(runner_.Begin(SequenceSettingsOf(
-        attention_, options_.special_ids, runner_.config(), static_cast<int64_t>(tokens.size()))));
+    RETURN_IF_ERROR(runner_.Return(Settings(window)));
+    if (options_.rivals) options_.rivals->Choose(attention_.rival);
     hit_ = true;
     question_ = static_cast<size_t>(window.question);
-    RETURN_IF_ERROR(Feed(tokens, 0, prefill, RowKind::kPrefill, false));
     const RowKind rest = attention_.options.admit_all ? RowKind::kPrefill : RowKind::kDecode;
-    RETURN_IF_ERROR(Feed(tokens, prefill, answer - 1, rest, false));
+    RETURN_IF_ERROR(Feed(tokens, PromptRows(window), answer - 1, rest, false));
     RETURN_IF_ERROR(Feed(tokens, answer - 1, tokens.size() - 1, rest, true));
     score_.hits.push_back(hit_);
     return absl::OkStatus();
@@ -48,6 +67,14 @@ class NeedleRun {
   }
 
  private:
+  SequenceSettings Settings(const NeedleWindow& window) const {
+    return SequenceSettingsOf(attention_, options_.special_ids, runner_.config(),
+                              static_cast<int64_t>(window.tokens.size()));
+  }
+  size_t PromptRows(const NeedleWindow& window) const {
+    return static_cast<size_t>(PromptRowsOf(window, options_));
+  }
+
   // Feeds tokens [begin, end), the last window's answer among their targets if `judged`.
   absl::Status Feed(std::span<const int32_t> tokens, size_t begin, size_t end, RowKind kind,
                     bool judged) {
@@ -128,25 +155,50 @@ class NeedleRun {
   Densities query_;
 };
 
+// Indices of attentions whose prompts are the same, in the order of the first of each.
+std::vector<std::vector<size_t>> ByPrompt(std::span<const EvaluatedAttention> attentions) {
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < attentions.size(); ++i) {
+    const auto group = std::ranges::find_if(groups, [&](const std::vector<size_t>& others) {
+      return SamePrompt(attentions[others.front()], attentions[i]);
+    });
+    if (group != groups.end()) {
+      group->push_back(i);
+    } else {
+      groups.push_back({i});
+    }
+  }
+  return groups;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
     const RunnerSource& runners, std::span<const NeedleWindow> windows,
     std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options) {
-  std::vector<NeedleScore> scores;
+  std::vector<NeedleScore> scores(attentions.size());
   int64_t done = 0;
   const auto total = static_cast<int64_t>(windows.size() * attentions.size());
-  for (const EvaluatedAttention& attention : attentions) {
-    if (options.rivals) options.rivals->Use(attention.rival);
-    const absl::StatusOr<SequenceRunner*> runner = runners(attention.geometry);
+  for (const std::vector<size_t>& group : ByPrompt(attentions)) {
+    const absl::StatusOr<SequenceRunner*> runner = runners(attentions[group.front()].geometry);
     if (!runner.ok()) return runner.status();
-    NeedleRun run(**runner, attention, options);
-    for (const NeedleWindow& window : windows) {
-      RETURN_IF_ERROR(run.Window(window));
-      if (options.progress) options.progress(++done, total);
+    std::vector<NeedleRun> runs;
+    std::vector<std::shared_ptr<const Rival>> rivals;
+    for (const size_t i : group) {
+      runs.emplace_back(**runner, attentions[i], options);
+      rivals.push_back(attentions[i].rival);
     }
-    scores.push_back(run.Finish());
+    for (const NeedleWindow& window : windows) {
+      if (options.rivals) options.rivals->Prepare(rivals, WatchStride(window, options));
+      RETURN_IF_ERROR(runs.front().Prompt(window));
+      for (NeedleRun& run : runs) {
+        RETURN_IF_ERROR(run.Window(window));
+        if (options.progress) options.progress(++done, total);
+      }
+    }
+    for (size_t i = 0; i < runs.size(); ++i) scores[group[i]] = runs[i].Finish();
   }
+  if (options.rivals) options.rivals->Use(nullptr);
   return scores;
 }
 

@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 // The target list must come before any header that includes Highway.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -19,25 +20,47 @@ namespace eta::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Floats = hn::ScalableTag<float>;
+using Floats = hn::CappedTag<float, 16>;
 
-// `scores` [n], of keys [n, d].
-void Scores(const float* keys, std::span<const float> q, float scale, std::span<float> scores) {
+// `scores` [n], of columns [d, stride]. REQUIRES: n a multiple of 16.
+void Scores(const float* columns, size_t stride, std::span<const float> q, float scale,
+            std::span<float> scores) {
   const Floats df;
   const size_t lanes = hn::Lanes(df);
-  const size_t d = q.size();
-  for (float& score : scores) {
-    auto sum = hn::Zero(df);
-    size_t i = 0;
-    for (; i + lanes <= d; i += lanes) {
-      sum = hn::MulAdd(hn::LoadU(df, q.data() + i), hn::LoadU(df, keys + i), sum);
+  const auto by = hn::Set(df, scale);
+  size_t t = 0;
+  for (; t + 4 * lanes <= scores.size(); t += 4 * lanes) {
+    auto sum0 = hn::Zero(df);
+    auto sum1 = sum0;
+    auto sum2 = sum0;
+    auto sum3 = sum0;
+    const float* column = columns + t;
+    for (const float value : q) {
+      const auto factor = hn::Set(df, value);
+      sum0 = hn::MulAdd(factor, hn::LoadU(df, column), sum0);
+      sum1 = hn::MulAdd(factor, hn::LoadU(df, column + lanes), sum1);
+      sum2 = hn::MulAdd(factor, hn::LoadU(df, column + 2 * lanes), sum2);
+      sum3 = hn::MulAdd(factor, hn::LoadU(df, column + 3 * lanes), sum3);
+      column += stride;
     }
-    float rest = 0.0f;
-    for (; i < d; ++i) rest += q[i] * keys[i];
-    score = scale * (hn::GetLane(hn::SumOfLanes(df, sum)) + rest);
-    keys += d;
+    hn::StoreU(hn::Mul(by, sum0), df, scores.data() + t);
+    hn::StoreU(hn::Mul(by, sum1), df, scores.data() + t + lanes);
+    hn::StoreU(hn::Mul(by, sum2), df, scores.data() + t + 2 * lanes);
+    hn::StoreU(hn::Mul(by, sum3), df, scores.data() + t + 3 * lanes);
+  }
+  for (; t < scores.size(); t += lanes) {
+    auto sum = hn::Zero(df);
+    const float* column = columns + t;
+    for (const float value : q) {
+      sum = hn::MulAdd(hn::Set(df, value), hn::LoadU(df, column), sum);
+      column += stride;
+    }
+    hn::StoreU(hn::Mul(by, sum), df, scores.data() + t);
   }
 }
+
+// What Exp takes, and gives neither infinity nor a denormal number, which is slow.
+constexpr float kMostExponent = 87.0f;
 
 // REQUIRES: a multiple of the lanes.
 void Temper(std::span<float> logits, float beta, float threshold) {
@@ -46,20 +69,26 @@ void Temper(std::span<float> logits, float beta, float threshold) {
   for (size_t i = 0; i < logits.size(); i += hn::Lanes(df)) {
     const auto x = hn::LoadU(df, logits.data() + i);
     const auto y = hn::Mul(hn::Set(df, -beta), hn::Sub(x, hn::Set(df, threshold)));
-    const auto bounded = hn::Min(y, hn::Set(df, 88.0f));  // what Exp takes
+    const auto bounded = hn::Clamp(y, hn::Set(df, -kMostExponent), hn::Set(df, kMostExponent));
     hn::StoreU(hn::Div(x, hn::Add(one, hn::Exp(df, bounded))), df, logits.data() + i);
   }
 }
 
-// The sum of e^(logit - max). REQUIRES: a multiple of the lanes.
-float ExpSum(std::span<const float> logits, float max) {
+// REQUIRES: a multiple of the lanes.
+double LogSumExp(std::span<const float> logits) {
   const Floats df;
+  auto most = hn::LoadU(df, logits.data());
+  for (size_t i = hn::Lanes(df); i < logits.size(); i += hn::Lanes(df)) {
+    most = hn::Max(most, hn::LoadU(df, logits.data() + i));
+  }
+  const float max = hn::GetLane(hn::MaxOfLanes(df, most));
   auto sum = hn::Zero(df);
   for (size_t i = 0; i < logits.size(); i += hn::Lanes(df)) {
     const auto x = hn::LoadU(df, logits.data() + i);
-    sum = hn::Add(sum, hn::Exp(df, hn::Sub(x, hn::Set(df, max))));
+    const auto bounded = hn::Max(hn::Sub(x, hn::Set(df, max)), hn::Set(df, -kMostExponent));
+    sum = hn::Add(sum, hn::Exp(df, bounded));
   }
-  return hn::GetLane(hn::SumOfLanes(df, sum));
+  return max + std::log(static_cast<double>(hn::GetLane(hn::SumOfLanes(df, sum))));
 }
 
 }  // namespace eta::HWY_NAMESPACE
@@ -71,49 +100,51 @@ namespace {
 
 HWY_EXPORT(Scores);
 HWY_EXPORT(Temper);
-HWY_EXPORT(ExpSum);
+HWY_EXPORT(LogSumExp);
 
-constexpr size_t kMostLanes = 16;  // of float32
+// Of the keys of a block, and of as many columns behind them as fill a vector.
+class PaddedScores {
+ public:
+  PaddedScores(const KeyColumns& keys, std::span<const float> q, float softmax_scale)
+      : count_(keys.count) {
+    HWY_DYNAMIC_DISPATCH(Scores)(keys.values.data(), keys.stride, q, softmax_scale, padded());
+  }
 
-// [n], and room behind them for whole vectors.
-std::vector<float> PaddedScores(std::span<const float> keys, std::span<const float> q,
-                                float softmax_scale) {
-  const size_t n = keys.size() / q.size();
-  std::vector<float> scores((n + kMostLanes - 1) / kMostLanes * kMostLanes);
-  HWY_DYNAMIC_DISPATCH(Scores)(keys.data(), q, softmax_scale, std::span(scores).first(n));
-  return scores;
-}
+  std::span<float> scores() { return std::span(values_).first(count_); }
+  std::span<float> padded() { return std::span(values_).first(KeyColumns::StrideFor(count_)); }
 
-double LogSumExp(std::span<float> padded, size_t n) {
-  std::ranges::fill(padded.subspan(n), -std::numeric_limits<float>::infinity());
-  const float max = *std::ranges::max_element(padded.first(n));
-  return max + std::log(static_cast<double>(HWY_DYNAMIC_DISPATCH(ExpSum)(padded, max)));
-}
+  double LogMass() {
+    std::ranges::fill(padded().subspan(count_), std::numeric_limits<float>::lowest());
+    return HWY_DYNAMIC_DISPATCH(LogSumExp)(padded());
+  }
+
+ private:
+  size_t count_;
+  std::array<float, KeyColumns::kMostKeys> values_;
+};
 
 }  // namespace
 
-std::vector<float> BlockScores(std::span<const float> keys, std::span<const float> q,
+std::vector<float> BlockScores(const KeyColumns& keys, std::span<const float> q,
                                float softmax_scale) {
-  std::vector<float> scores = PaddedScores(keys, q, softmax_scale);
-  scores.resize(keys.size() / q.size());
-  return scores;
+  PaddedScores scores(keys, q, softmax_scale);
+  return {scores.scores().begin(), scores.scores().end()};
 }
 
-double LogMass(std::span<const float> keys, std::span<const float> q, float softmax_scale) {
-  std::vector<float> scores = PaddedScores(keys, q, softmax_scale);
-  return LogSumExp(scores, keys.size() / q.size());
+double LogMass(const KeyColumns& keys, std::span<const float> q, float softmax_scale) {
+  return PaddedScores(keys, q, softmax_scale).LogMass();
 }
 
-double GatedLogMass(std::span<const float> keys, std::span<const float> q, float softmax_scale,
+double GatedLogMass(const KeyColumns& keys, std::span<const float> q, float softmax_scale,
                     const ScoreGate& gate, bool own) {
-  const size_t n = keys.size() / q.size();
-  std::vector<float> logits = PaddedScores(keys, q, softmax_scale);
+  PaddedScores logits(keys, q, softmax_scale);
   if (gate.silu) {
-    const float last = logits[n - 1];
-    HWY_DYNAMIC_DISPATCH(Temper)(logits, gate.beta, gate.threshold);
-    if (own) logits[n - 1] = last;
+    float& last = logits.scores().back();
+    const float score = last;
+    HWY_DYNAMIC_DISPATCH(Temper)(logits.padded(), gate.beta, gate.threshold);
+    if (own) last = score;
   }
-  return LogSumExp(logits, n);
+  return logits.LogMass();
 }
 
 }  // namespace eta

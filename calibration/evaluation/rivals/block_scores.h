@@ -1,17 +1,33 @@
 // Scores of the keys of one block, and their log-sum-exp, as one query head has them.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
 namespace eta {
 
-// [n], of `keys` [n, d].
-std::vector<float> BlockScores(std::span<const float> keys, std::span<const float> q,
+// Keys of one block by coordinate, so that a vector holds one coordinate of many keys: coordinate i
+// of key t is values[i * stride + t].
+struct KeyColumns {
+  static constexpr size_t kMostKeys = 128;  // of a block
+
+  // What `stride` must be for `keys` keys: whole vectors.
+  static constexpr size_t StrideFor(size_t keys) { return (keys + 15) / 16 * 16; }
+
+  std::span<const float> values = {};  // [d, stride]
+  size_t stride = 0;
+  size_t count = 0;  // keys, 1 to kMostKeys; the columns behind them are not looked at
+
+  float at(size_t key, size_t coordinate) const { return values[coordinate * stride + key]; }
+};
+
+// [count].
+std::vector<float> BlockScores(const KeyColumns& keys, std::span<const float> q,
                                float softmax_scale);
 
-// log-sum-exp of the scores of `keys` [n, d].
-double LogMass(std::span<const float> keys, std::span<const float> q, float softmax_scale);
+// log-sum-exp of the scores.
+double LogMass(const KeyColumns& keys, std::span<const float> q, float softmax_scale);
 
 // How scores become logits (eta-semantics.md, "Gate").
 struct ScoreGate {
@@ -20,7 +36,7 @@ struct ScoreGate {
   float threshold = 0.0f;  // tau_eff
 };
 // The same of gated logits. `own`: the last key is the row's own, which no gate tempers.
-double GatedLogMass(std::span<const float> keys, std::span<const float> q, float softmax_scale,
+double GatedLogMass(const KeyColumns& keys, std::span<const float> q, float softmax_scale,
                     const ScoreGate& gate, bool own);
 
 }  // namespace eta

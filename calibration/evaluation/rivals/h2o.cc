@@ -5,7 +5,6 @@
 #include <limits>
 #include <vector>
 
-#include "calibration/evaluation/rivals/block_estimate.h"
 #include "calibration/evaluation/rivals/block_scores.h"
 
 namespace eta {
@@ -30,9 +29,8 @@ class H2o final : public Rival {
     AdmitWindow(options_.window, head.blocks, admitted);
   }
 
-  void Watch(const RivalHead& head, RivalMemory& memory) const override {
-    AddAttention(head, std::vector<uint8_t>(static_cast<size_t>(head.blocks.num_full()), 1),
-                 memory);
+  void Watch(std::span<const RivalHead> rows, RivalMemory& memory) const override {
+    AddAttention(rows, {}, memory);
   }
 
   void AddWatched(const RivalMemory& later, RivalMemory& memory) const override {
@@ -63,29 +61,43 @@ class H2o final : public Rival {
         memory[open[i]] = kEvicted;
       }
     }
-    AddAttention(head, admitted, memory);
+    AddAttention({&head, 1}, admitted, memory);
   }
 
  private:
-  // Adds the softmax of the row's logits over the blocks that it attends to, and over the tail.
-  void AddAttention(const RivalHead& head, std::span<const uint8_t> attended,
+  // Adds the softmax of each row's logits over the blocks that it attends to, and over the tail.
+  // `attended` [N]; empty: all. Rows take a block one after the other, while its keys are at hand.
+  void AddAttention(std::span<const RivalHead> rows, std::span<const uint8_t> attended,
                     RivalMemory& memory) const {
-    const int32_t keys = head.blocks.num_keys;
-    const int32_t blocks = (keys + head.blocks.block_size() - 1) / head.blocks.block_size();
-    memory.resize(std::max(memory.size(), static_cast<size_t>(blocks)));
-    const ScoreGate gate = {options_.silu, options_.beta, head.threshold};
-    std::vector<double> masses(static_cast<size_t>(blocks),
-                               -std::numeric_limits<double>::infinity());
-    double row = -std::numeric_limits<double>::infinity();
-    for (int32_t j = 0; j < blocks; ++j) {
+    const auto blocks = [](const RivalHead& row) {
+      return (row.blocks.num_keys + row.blocks.block_size() - 1) / row.blocks.block_size();
+    };
+    const int32_t most = blocks(rows.back());
+    memory.resize(std::max(memory.size(), static_cast<size_t>(most)));
+    std::vector<std::vector<double>> masses(
+        rows.size(),
+        std::vector<double>(static_cast<size_t>(most), -std::numeric_limits<double>::infinity()));
+    for (int32_t j = 0; j < most; ++j) {
       const auto at = static_cast<size_t>(j);
       if (at < attended.size() && attended[at] == 0) continue;
-      masses[at] = GatedLogMass(head.blocks.keys(j), head.q, head.softmax_scale, gate,
-                                /*own=*/j + 1 == blocks);
-      row = LogAdd(row, masses[at]);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const RivalHead& row = rows[i];
+        const int32_t last = blocks(row) - 1;
+        if (j > last) continue;
+        const ScoreGate gate = {options_.silu, options_.beta, row.threshold};
+        masses[i][at] = GatedLogMass(row.blocks.keys(j), row.q, row.softmax_scale, gate,
+                                     /*own=*/j == last);
+      }
     }
+    for (const std::vector<double>& row : masses) AddSoftmax(row, memory);
+  }
+
+  static void AddSoftmax(std::vector<double> masses, RivalMemory& memory) {
+    const double max = *std::ranges::max_element(masses);
+    double sum = 0.0;
+    for (double& mass : masses) sum += mass = std::exp(mass - max);
     for (size_t j = 0; j < masses.size(); ++j) {
-      if (memory[j] != kEvicted) memory[j] += std::exp(masses[j] - row);
+      if (memory[j] != kEvicted) memory[j] += masses[j] / sum;
     }
   }
 

@@ -19,18 +19,24 @@ void RoundToCache(DType dtype, std::span<const float> row, std::span<float> out)
 
 void KeptLayer::KeepKey(Block& block, int32_t offset, const float* key) const {
   const auto d = static_cast<size_t>(geometry_.head_dim);
-  block.keys.resize(static_cast<size_t>(geometry_.block_size) * d);
-  RoundToCache(geometry_.dtype, {key, d},
-               std::span(block.keys).subspan(static_cast<size_t>(offset) * d, d));
+  block.keys.resize(d * Stride());
+  std::vector<float> rounded(d);
+  RoundToCache(geometry_.dtype, {key, d}, rounded);
+  for (size_t i = 0; i < d; ++i) {
+    block.keys[i * Stride() + static_cast<size_t>(offset)] = rounded[i];
+  }
 }
 
 void KeptLayer::Box(Block& block) const {
   const auto d = static_cast<size_t>(geometry_.head_dim);
-  block.low.assign(block.keys.begin(), block.keys.begin() + geometry_.head_dim);
-  block.high = block.low;
-  for (size_t i = d; i < block.keys.size(); ++i) {
-    block.low[i % d] = std::min(block.low[i % d], block.keys[i]);
-    block.high[i % d] = std::max(block.high[i % d], block.keys[i]);
+  block.low.resize(d);
+  block.high.resize(d);
+  for (size_t i = 0; i < d; ++i) {
+    const auto column =
+        std::span(block.keys).subspan(i * Stride(), static_cast<size_t>(geometry_.block_size));
+    const auto [low, high] = std::ranges::minmax(column);
+    block.low[i] = low;
+    block.high[i] = high;
   }
 }
 
@@ -62,10 +68,9 @@ void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backe
   }
 }
 
-std::span<const float> RowBlocks::keys(int32_t ordinal) const {
+KeyColumns RowBlocks::keys(int32_t ordinal) const {
   const int32_t seen = std::min(block_size(), num_keys - ordinal * block_size());
-  return layer.keys(Physical(ordinal), kv_head)
-      .first(static_cast<size_t>(seen) * static_cast<size_t>(layer.geometry().head_dim));
+  return layer.keys(Physical(ordinal), kv_head, seen);
 }
 
 }  // namespace eta

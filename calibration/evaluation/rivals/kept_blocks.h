@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "calibration/evaluation/rivals/block_scores.h"
 #include "kernels/backend.h"
 
 namespace eta {
@@ -32,10 +33,10 @@ class KeptLayer {
   const BlockRecord& record(int32_t block, int32_t kv_head) const {
     return At(block, kv_head).record;
   }
-  // Keys as they are stored, [b, d]; of a block that is not full, those behind its last are
-  // others'.
-  std::span<const float> keys(int32_t block, int32_t kv_head) const {
-    return At(block, kv_head).keys;
+  // The first `count` keys as they are stored.
+  KeyColumns keys(int32_t block, int32_t kv_head, int32_t count) const {
+    return {
+        .values = At(block, kv_head).keys, .stride = Stride(), .count = static_cast<size_t>(count)};
   }
   // The least and the largest value of every coordinate over the keys of a full block, [d].
   std::span<const float> low(int32_t block, int32_t kv_head) const {
@@ -48,7 +49,7 @@ class KeptLayer {
  private:
   struct Block {
     BlockRecord record;
-    std::vector<float> keys;
+    std::vector<float> keys;  // [d, stride]
     std::vector<float> low;
     std::vector<float> high;
   };
@@ -57,6 +58,7 @@ class KeptLayer {
     return static_cast<size_t>(block) * static_cast<size_t>(geometry_.num_kv_heads) +
            static_cast<size_t>(kv_head);
   }
+  size_t Stride() const { return KeyColumns::StrideFor(static_cast<size_t>(geometry_.block_size)); }
   const Block& At(int32_t block, int32_t kv_head) const { return blocks_[Index(block, kv_head)]; }
   void KeepKey(Block& block, int32_t offset, const float* key) const;
   void Box(Block& block) const;
@@ -84,7 +86,7 @@ struct RowBlocks {
     return layer.high(Physical(ordinal), kv_head);
   }
   // Those of the block that the row sees: all of a full block, of the last one those up to its own.
-  std::span<const float> keys(int32_t ordinal) const;
+  KeyColumns keys(int32_t ordinal) const;
 
  private:
   int32_t Physical(int32_t ordinal) const { return block_table[static_cast<size_t>(ordinal)]; }

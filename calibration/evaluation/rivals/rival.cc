@@ -2,7 +2,7 @@
 
 namespace eta {
 
-void Rival::Watch(const RivalHead&, RivalMemory&) const {}
+void Rival::Watch(std::span<const RivalHead>, RivalMemory&) const {}
 
 void Rival::AddWatched(const RivalMemory&, RivalMemory&) const {}
 

@@ -50,7 +50,8 @@ class Rival {
   // A rule that remembers sees all rows of a sequence in their order: prompt rows, which attend to
   // all, by Watch; decode rows by AdmitAndRemember in the place of Admit. Sequences one at a time.
   virtual bool remembers() const { return false; }
-  virtual void Watch(const RivalHead& head, RivalMemory& memory) const;
+  // `rows`: one query head's, in their order.
+  virtual void Watch(std::span<const RivalHead> rows, RivalMemory& memory) const;
   // Adds what was watched of later rows, which began with an empty memory.
   virtual void AddWatched(const RivalMemory& later, RivalMemory& memory) const;
   virtual void AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,

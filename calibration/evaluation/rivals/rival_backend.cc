@@ -33,9 +33,29 @@ RivalBackend::RivalBackend(std::shared_ptr<Backend> backend, int num_threads)
     : ForwardingBackend(std::move(backend)), num_threads_(std::max(1, num_threads)) {}
 
 void RivalBackend::Use(std::shared_ptr<const Rival> rival) {
+  Prepare({rival});
+  preparing_ = false;
   rival_ = std::move(rival);
+}
+
+void RivalBackend::Prepare(const std::vector<std::shared_ptr<const Rival>>& rivals,
+                           int32_t stride) {
+  prepared_.clear();
+  for (const std::shared_ptr<const Rival>& rival : rivals) {
+    if (rival && std::ranges::find(prepared_, rival) == prepared_.end()) prepared_.push_back(rival);
+  }
+  preparing_ = true;
+  watch_stride_ = stride;
+  rival_ = nullptr;
   layers_.clear();
   memories_.clear();
+}
+
+void RivalBackend::Choose(std::shared_ptr<const Rival> rival) {
+  if (preparing_) watched_ = std::move(memories_);
+  preparing_ = false;
+  memories_ = watched_;
+  rival_ = std::move(rival);
 }
 
 void RivalBackend::CollectBounds(std::vector<SampledBounds>* sample, int32_t first_position,
@@ -52,13 +72,19 @@ void RivalBackend::Plan(const BatchView& batch) {
 }
 
 KeptParts RivalBackend::Needs() const {
-  if (sample_ != nullptr) return {.records = true};
-  return rival_ ? rival_->needs() : KeptParts();
+  KeptParts parts = {.records = sample_ != nullptr};
+  for (const auto& rival : prepared_) {
+    const KeptParts needs = rival->needs();
+    parts.records = parts.records || needs.records;
+    parts.keys = parts.keys || needs.keys;
+    parts.boxes = parts.boxes || needs.boxes;
+  }
+  return parts;
 }
 
 void RivalBackend::AppendKv(const AppendKvParams& params) {
   ForwardingBackend::AppendKv(params);
-  if (sample_ == nullptr && !rival_) return;
+  if (sample_ == nullptr && prepared_.empty()) return;
   const KeptParts parts = Needs();
   const auto [layer, added] = layers_.try_emplace(params.kv.tiles, params.geometry);
   layer->second.Keep(batch_, params, *this, parts);
@@ -69,13 +95,14 @@ const KeptLayer* RivalBackend::Kept(const KvLayerView& kv) const {
   return found == layers_.end() ? nullptr : &found->second;
 }
 
-// All rows of the step if a rival chooses for them, or if it only watches them; else none.
+// All rows of the step that a rival chooses for, or those that it watches.
 std::vector<RivalBackend::ChosenRow> RivalBackend::Rows(bool chosen) const {
   std::vector<ChosenRow> rows;
   for (const SequenceRows& sequence : batch_.sequences) {
     const bool decode = sequence.kind == RowKind::kDecode && !sequence.attention.admit_all;
     if (decode != chosen) return {};
     for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      if (!chosen && (sequence.position + i) % watch_stride_ != 0) continue;
       rows.push_back({sequence, sequence.row_begin + i, sequence.position + i + 1});
     }
   }
@@ -96,8 +123,8 @@ RivalHead RivalBackend::HeadOf(const Selecting& selecting, const ChosenRow& row,
 }
 
 // Several heads of a group may choose at a time.
-void RivalBackend::Choose(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
-                          RivalMemory* memory) {
+void RivalBackend::ChooseFor(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
+                             RivalMemory* memory) {
   const KvGeometry& geometry = selecting.params.geometry;
   const AttentionOptions& options = row.sequence.attention;
   const int32_t kv_head = query_head / selecting.group();
@@ -161,31 +188,37 @@ void RivalBackend::Spread(size_t count, const std::function<void(size_t)>& work)
   take();
 }
 
-std::vector<RivalMemory>& RivalBackend::Memories(const Selecting& selecting,
-                                                 const std::vector<ChosenRow>& rows) {
-  std::vector<RivalMemory>& memories = memories_[selecting.params.kv.tiles];
+std::vector<RivalMemory>& RivalBackend::MemoriesOf(const Rival& rival, const Selecting& selecting,
+                                                   const std::vector<ChosenRow>& rows) {
+  std::vector<RivalMemory>& memories = memories_[{selecting.params.kv.tiles, &rival}];
   if (rows.front().num_keys == 1) memories.clear();
   memories.resize(static_cast<size_t>(selecting.params.num_query_heads));
   return memories;
 }
 
 // Rows of a prompt beside one another: what they leave is added up in their order.
-void RivalBackend::WatchAll(const Selecting& selecting, const std::vector<ChosenRow>& rows) {
+void RivalBackend::WatchAll(const Rival& rival, const Selecting& selecting,
+                            const std::vector<ChosenRow>& rows) {
   constexpr size_t kRows = 16;
-  std::vector<RivalMemory>& memories = Memories(selecting, rows);
+  std::vector<RivalMemory>& memories = MemoriesOf(rival, selecting, rows);
   const size_t parts = (rows.size() + kRows - 1) / kRows;
   std::vector<RivalMemory> watched(memories.size() * parts);
   Spread(watched.size(), [&](size_t i) {
     const auto head = static_cast<int32_t>(i / parts);
     const size_t first = i % parts * kRows;
-    for (const ChosenRow& row :
-         std::span(rows).subspan(first, std::min(kRows, rows.size() - first))) {
-      const RowBlocks blocks = {selecting.layer, row.sequence.block_table, head / selecting.group(),
-                                row.num_keys};
-      rival_->Watch(HeadOf(selecting, row, head, blocks), watched[i]);
+    const auto part = std::span(rows).subspan(first, std::min(kRows, rows.size() - first));
+    std::vector<RowBlocks> blocks;
+    for (const ChosenRow& row : part) {
+      blocks.push_back(
+          {selecting.layer, row.sequence.block_table, head / selecting.group(), row.num_keys});
     }
+    std::vector<RivalHead> heads;
+    for (size_t j = 0; j < part.size(); ++j) {
+      heads.push_back(HeadOf(selecting, part[j], head, blocks[j]));
+    }
+    rival.Watch(heads, watched[i]);
   });
-  for (size_t i = 0; i < watched.size(); ++i) rival_->AddWatched(watched[i], memories[i / parts]);
+  for (size_t i = 0; i < watched.size(); ++i) rival.AddWatched(watched[i], memories[i / parts]);
 }
 
 // A head that remembers takes its rows in their order.
@@ -195,16 +228,16 @@ void RivalBackend::ChooseAll(const Selecting& selecting, const std::vector<Chose
                                     params.selection.capacity),
                 0);
   if (rival_->remembers()) {
-    std::vector<RivalMemory>& memories = Memories(selecting, rows);
+    std::vector<RivalMemory>& memories = MemoriesOf(*rival_, selecting, rows);
     Spread(memories.size(), [&](size_t head) {
       for (const ChosenRow& row : rows) {
-        Choose(selecting, row, static_cast<int32_t>(head), &memories[head]);
+        ChooseFor(selecting, row, static_cast<int32_t>(head), &memories[head]);
       }
     });
   } else {
     Spread(rows.size(), [&](size_t i) {
       for (int32_t head = 0; head < params.num_query_heads; ++head) {
-        Choose(selecting, rows[i], head, nullptr);
+        ChooseFor(selecting, rows[i], head, nullptr);
       }
     });
   }
@@ -213,14 +246,20 @@ void RivalBackend::ChooseAll(const Selecting& selecting, const std::vector<Chose
 void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
   const KeptLayer* layer = Kept(params.kv);
   const std::vector<ChosenRow> chosen = rival_ ? Rows(/*chosen=*/true) : std::vector<ChosenRow>();
+  std::vector<const Rival*> watching;
+  for (const auto& rival : prepared_) {
+    if (rival->remembers() && (preparing_ || rival == rival_)) watching.push_back(rival.get());
+  }
   const std::vector<ChosenRow> watched =
-      rival_ && rival_->remembers() ? Rows(/*chosen=*/false) : std::vector<ChosenRow>();
+      watching.empty() ? std::vector<ChosenRow>() : Rows(/*chosen=*/false);
   if (layer == nullptr || (sample_ == nullptr && chosen.empty() && watched.empty())) {
     return ForwardingBackend::SelectBlocks(params);
   }
   const Selecting selecting(params, *layer, *this, batch_.num_rows());
   if (sample_ != nullptr) SampleBounds(selecting);
-  if (!watched.empty()) WatchAll(selecting, watched);
+  if (!watched.empty()) {
+    for (const Rival* rival : watching) WatchAll(*rival, selecting, watched);
+  }
   if (chosen.empty()) return ForwardingBackend::SelectBlocks(params);
   ChooseAll(selecting, chosen);
   ForwardingBackend::ListBlocks({params.q, heads_.data(), params.num_query_heads, params.geometry,

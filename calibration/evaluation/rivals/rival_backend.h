@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "calibration/evaluation/rivals/constants.h"
@@ -24,6 +25,14 @@ class RivalBackend : public ForwardingBackend {
   // Who chooses from the next sequence's beginning on; null: the backend itself. One that remembers
   // serves one sequence at a time, which begins at position 0.
   void Use(std::shared_ptr<const Rival> rival);
+
+  // For sequences that share a prompt: what all of these need is kept from the next sequence's
+  // beginning on, and those that remember watch the rows whose position is a multiple of `stride`.
+  // The rows must be full attention's until Choose.
+  void Prepare(const std::vector<std::shared_ptr<const Rival>>& rivals, int32_t stride = 1);
+  // Who chooses from the next row on: one of those that were prepared, or null, the backend itself.
+  // Each one that remembers does so from what it had watched at the first call after Prepare.
+  void Choose(std::shared_ptr<const Rival> rival);
 
   // Collects bounds of every row at or behind `first_position` whose position is a multiple of
   // `stride`, prefill rows too, until it is called with null. With it no rival chooses.
@@ -44,30 +53,37 @@ class RivalBackend : public ForwardingBackend {
   // What SelectBlocks is given, on the host.
   struct Selecting;
 
+  // By the layer's tiles and by rival, for each query head.
+  using Memories = std::map<std::pair<const std::byte*, const Rival*>, std::vector<RivalMemory>>;
+
   std::vector<ChosenRow> Rows(bool chosen) const;
   const KeptLayer* Kept(const KvLayerView& kv) const;
   KeptParts Needs() const;
+  std::vector<RivalMemory>& MemoriesOf(const Rival& rival, const Selecting& selecting,
+                                       const std::vector<ChosenRow>& rows);
   RivalHead HeadOf(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
                    const RowBlocks& blocks) const;
-  void Choose(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
-              RivalMemory* memory);
-  std::vector<RivalMemory>& Memories(const Selecting& selecting,
-                                     const std::vector<ChosenRow>& rows);
-  void WatchAll(const Selecting& selecting, const std::vector<ChosenRow>& rows);
+  void ChooseFor(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
+                 RivalMemory* memory);
+  void WatchAll(const Rival& rival, const Selecting& selecting, const std::vector<ChosenRow>& rows);
   void ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows);
   void SampleBounds(const Selecting& selecting);
   // Runs `work` on 0 .. count - 1, on as many threads as there are.
   void Spread(size_t count, const std::function<void(size_t)>& work) const;
 
   int num_threads_;
-  std::shared_ptr<const Rival> rival_;
+  std::vector<std::shared_ptr<const Rival>> prepared_;  // whose needs are kept
+  bool preparing_ = false;                              // from Prepare to Choose
+  int32_t watch_stride_ = 1;
+  std::shared_ptr<const Rival> rival_;  // who chooses
   std::vector<SampledBounds>* sample_ = nullptr;
   int32_t sample_from_ = 0;
   int32_t sample_stride_ = 1;
   BatchView batch_;
   std::vector<uint32_t> heads_;  // [R, HKV, capacity], of the layer that chose last
-  std::map<const std::byte*, KeptLayer> layers_;                   // by the layer's tiles
-  std::map<const std::byte*, std::vector<RivalMemory>> memories_;  // likewise, by query head
+  std::map<const std::byte*, KeptLayer> layers_;  // by the layer's tiles
+  Memories memories_;
+  Memories watched_;  // memories_ at the first Choose after Prepare
 };
 
 }  // namespace eta

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 #include "engine/checkpoint/tensor_source.h"
 
 namespace eta {
@@ -42,7 +43,7 @@ SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvC
   std::iota(block_table_.begin(), block_table_.end(), 0);
 }
 
-absl::Status SequenceRunner::Begin(const SequenceSettings& settings) {
+absl::Status SequenceRunner::CheckHeads(const SequenceSettings& settings) const {
   const size_t heads =
       static_cast<size_t>(config().num_layers) * static_cast<size_t>(config().num_query_heads);
   for (const auto& [field, values] : {std::pair{"thresholds", settings.frozen_thresholds},
@@ -52,9 +53,27 @@ absl::Status SequenceRunner::Begin(const SequenceSettings& settings) {
                                                    " layers of ", config().num_query_heads,
                                                    " query heads"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status SequenceRunner::Begin(const SequenceSettings& settings) {
+  RETURN_IF_ERROR(CheckHeads(settings));
   settings_ = settings;
   position_ = 0;
   tempered_ = TemperedKeys(settings.tempered_ids, max_context_);
+  return absl::OkStatus();
+}
+
+void SequenceRunner::Mark() {
+  marked_position_ = position_;
+  marked_tempered_ = tempered_;
+}
+
+absl::Status SequenceRunner::Return(const SequenceSettings& settings) {
+  RETURN_IF_ERROR(CheckHeads(settings));
+  settings_ = settings;
+  position_ = marked_position_;
+  tempered_ = marked_tempered_;
   return absl::OkStatus();
 }
 

@@ -64,6 +64,11 @@ class SequenceRunner {
 
   // Starts a new sequence. InvalidArgument for thresholds or z per head that are not [L, HQ].
   absl::Status Begin(const SequenceSettings& settings);
+  // Marks where the sequence is now, for Return.
+  void Mark();
+  // Goes back to the mark of this sequence, to go on from there as `settings` say; the rows in
+  // front of the mark stay as they were computed. Errors of Begin. REQUIRES: a mark since Begin.
+  absl::Status Return(const SequenceSettings& settings);
 
   // OutOfRange past max_rows or max_context. InvalidArgument for a token outside the vocabulary.
   // Internal for logits that are not finite.
@@ -74,6 +79,7 @@ class SequenceRunner {
  private:
   SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvCache> cache,
                  const RunnerOptions& options);
+  absl::Status CheckHeads(const SequenceSettings& settings) const;
   absl::Status Check(const RunnerStep& step) const;
   void SampleLogprobs(const RunnerStep& step);
 
@@ -88,6 +94,8 @@ class SequenceRunner {
   TemperedKeys tempered_;
   SequenceSettings settings_;
   int32_t position_ = 0;
+  TemperedKeys marked_tempered_;
+  int32_t marked_position_ = 0;
 };
 
 // Gives the runner whose cache has this geometry. Valid until it is asked for another one.

@@ -23,6 +23,8 @@ constexpr const char* kKinds[kRetrievalKinds] = {"single", "multi_key", "multi_v
 constexpr int32_t kLengths[] = {2048, 4096, 8192, 16384};
 // The last of these rows in front of the question decode, to be compared with those behind it.
 constexpr int32_t kRoutineRows = 128;
+// H2O's sums over all rows of long prompts would take the host longer than all else takes.
+constexpr int32_t kWatchedRows = 2048;
 
 struct Arm {
   const char* label;
@@ -136,8 +138,10 @@ class Ruler {
         .method = absl::StrCat(
             "Shares of trials in which every token of the answer was the likeliest, those before "
             "it given; Wilson's intervals. All but the last ",
-            kRoutineRows,
-            " rows in front of the question are a prompt. Routine: rows in front of the question; "
+            kRoutineRows, " rows in front of the question are a prompt; H2O's sums are over ",
+            kWatchedRows,
+            " of its rows, evenly spread, where it is longer. Routine: rows in front of the "
+            "question; "
             "query: from it on."),
         .paper = "RULER suite, 1.45B",
         .counted = "trials of each kind",
@@ -150,7 +154,9 @@ class Ruler {
     if (lengths.empty()) lengths.push_back(LongestLength());
     const auto text = Text();
     if (!text.ok()) return text.status();
-    total_ = static_cast<int64_t>(lengths.size() * arms_.size() * kRetrievalKinds);
+    for (const int32_t length : lengths) {
+      tokens_ += int64_t{length} * kRetrievalKinds * trials_ * static_cast<int64_t>(arms_.size());
+    }
     LineChart chart = {.title = "Retrieval by length, mean of the kinds",
                        .x_label = "tokens",
                        .lines = {},
@@ -199,32 +205,25 @@ class Ruler {
   absl::Status Length(int32_t length, const std::vector<int32_t>& text, Table& table,
                       LineChart& chart) {
     ArmBench arms(bench_, length);
-    const Trials trials(text, bench_.tokenizer(), length, bench_.settings().seed);
+    const auto scores =
+        Scores(arms, Trials(text, bench_.tokenizer(), length, bench_.settings().seed));
+    if (!scores.ok()) return scores.status();
     for (size_t i = 0; i < arms_.size(); ++i) {
+      const NeedleScore& score = (*scores)[i];
       TableRow row = {.labels = {absl::StrCat(length), arms_[i].label}, .cells = {}, .n = trials_};
-      int64_t hits = 0;
-      NeedleDensities routine{0.0, 0.0};
-      NeedleDensities query{0.0, 0.0};
       for (int kind = 0; kind < kRetrievalKinds; ++kind) {
-        const auto score = Kind(arms, arms_[i].name, trials, static_cast<RetrievalKind>(kind));
-        if (!score.ok()) return score.status();
-        const int64_t found = std::ranges::count(score->hits, true);
+        const auto first = score.hits.begin() + int64_t{kind} * trials_;
         const double paper =
             length <= 4096 && length >= 2048 ? arms_[i].paper[length / 4096][kind] : kNone;
-        row.cells.push_back(WithPaper(ShareCell(found, trials_),
+        row.cells.push_back(WithPaper(ShareCell(std::count(first, first + trials_, true), trials_),
                                       paper >= 0.0 ? std::optional(paper) : std::nullopt));
-        hits += found;
-        hits_[i] += found;
-        if (i == 0) asked_ += trials_;
-        routine.head += score->routine.head / kRetrievalKinds;
-        routine.join += score->routine.join / kRetrievalKinds;
-        query.head += score->query.head / kRetrievalKinds;
-        query.join += score->query.join / kRetrievalKinds;
-        bench_.Progress(++done_, total_);
       }
-      const TableCell mean = ShareCell(hits, int64_t{trials_} * kRetrievalKinds);
+      const int64_t found = std::ranges::count(score.hits, true);
+      hits_[i] += found;
+      const TableCell mean = ShareCell(found, int64_t{trials_} * kRetrievalKinds);
       row.cells.push_back(mean);
-      for (const double density : {routine.head, query.head, routine.join, query.join}) {
+      for (const double density :
+           {score.routine.head, score.query.head, score.routine.join, score.query.join}) {
         row.cells.push_back(PlainCell(density));
       }
       chart.lines[i].points.push_back({.x = static_cast<double>(length),
@@ -233,28 +232,38 @@ class Ruler {
                                        .high = mean.interval ? mean.interval->second : 0.0});
       table.rows.push_back(std::move(row));
     }
+    asked_ += int64_t{trials_} * kRetrievalKinds;
     return absl::OkStatus();
   }
 
-  absl::StatusOr<NeedleScore> Kind(ArmBench& arms, const std::string& name, const Trials& trials,
-                                   RetrievalKind kind) {
-    absl::StatusOr<EvaluatedAttention> attention = arms.Attention(name);
-    if (!attention.ok()) return attention.status();
+  // One score per arm, over the trials of every kind, kind by kind.
+  absl::StatusOr<std::vector<NeedleScore>> Scores(ArmBench& arms, const Trials& trials) {
+    std::vector<EvaluatedAttention> attentions;
+    for (const Arm& arm : arms_) {
+      absl::StatusOr<EvaluatedAttention> attention = arms.Attention(arm.name);
+      if (!attention.ok()) return attention.status();
+      attentions.push_back(*std::move(attention));
+    }
     std::vector<NeedleWindow> windows;
     int32_t prefill = arms.context();
-    for (int32_t i = 0; i < trials_; ++i) {
-      absl::StatusOr<NeedleWindow> window = trials.Make(kind, i);
-      if (!window.ok()) return window.status();
-      prefill = std::min(prefill, std::max(1, window->question - kRoutineRows));
-      windows.push_back(*std::move(window));
+    for (int kind = 0; kind < kRetrievalKinds; ++kind) {
+      for (int32_t i = 0; i < trials_; ++i) {
+        absl::StatusOr<NeedleWindow> window = trials.Make(static_cast<RetrievalKind>(kind), i);
+        if (!window.ok()) return window.status();
+        prefill = std::min(prefill, std::max(1, window->question - kRoutineRows));
+        windows.push_back(*std::move(window));
+      }
     }
-    auto scores = EvaluateNeedles(arms.runners().Source(), windows, std::span(&*attention, 1),
-                                  {.prefill = prefill,
-                                   .special_ids = bench_.tokenizer().special_ids(),
-                                   .rivals = &bench_.rivals()});
-    bench_.rivals().Use(nullptr);
-    if (!scores.ok()) return scores.status();
-    return std::move(scores->front());
+    const auto progress = [&](int64_t done, int64_t total) {
+      bench_.Progress(tokens_done_ + done * arms.context(), tokens_);
+      if (done == total) tokens_done_ += total * arms.context();
+    };
+    return EvaluateNeedles(arms.runners().Source(), windows, attentions,
+                           {.prefill = prefill,
+                            .special_ids = bench_.tokenizer().special_ids(),
+                            .rivals = &bench_.rivals(),
+                            .watched_rows = kWatchedRows,
+                            .progress = progress});
   }
 
   TableBench& bench_;
@@ -262,8 +271,8 @@ class Ruler {
   int32_t trials_;
   std::vector<int64_t> hits_ = std::vector<int64_t>(arms_.size());  // over lengths and kinds
   int64_t asked_ = 0;
-  int64_t done_ = 0;
-  int64_t total_ = 0;
+  int64_t tokens_ = 0;  // of all trials and arms
+  int64_t tokens_done_ = 0;
 };
 
 }  // namespace

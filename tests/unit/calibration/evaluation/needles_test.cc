@@ -3,8 +3,12 @@
 #include <memory>
 #include <set>
 
+#include "calibration/evaluation/attention/sequence_settings.h"
 #include "calibration/evaluation/needles/needle_evaluation.h"
 #include "calibration/evaluation/needles/needle_windows.h"
+#include "calibration/evaluation/rivals/h2o.h"
+#include "calibration/evaluation/rivals/quest.h"
+#include "calibration/evaluation/rivals/rival_backend.h"
 #include "engine/base/error.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -119,6 +123,44 @@ TEST_F(NeedlesTest, TheEmbeddedModelFindsThemWithFullAttentionAndNotWithoutTheir
   EXPECT_DOUBLE_EQ((*scores)[0].union_density, 1.0);
   EXPECT_LT((*scores)[2].union_density, (*scores)[1].union_density);
   EXPECT_LT((*scores)[0].answer_loss, 0.5);
+}
+
+// Those of another offset, block size or kind of prompt do not take part.
+TEST_F(NeedlesTest, APromptIsSharedByThoseThatComputeItAlike) {
+  const auto windows = Make({.context = 700, .windows = 2});
+  ASSERT_TRUE(windows.ok()) << windows.status();
+  const auto backend = std::make_shared<RivalBackend>(
+      *MakeBackend({.name = "cpu", .num_threads = 2}), /*num_threads=*/2);
+  const auto geometry = MakeKvGeometry(config_, DType::kFloat16);
+  const auto runner =
+      SequenceRunner::Create(checkpoint_, *backend, {.geometry = geometry, .max_context = 700});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const std::shared_ptr<const Rival> h2o =
+      MakeH2o({.window = {0.2}, .share = 0.2, .silu = true, .beta = 5.0f});
+  std::vector<EvaluatedAttention> ways = {
+      {.name = "h2o", .options = {}, .profile = nullptr, .rival = h2o},
+      {.name = "full", .options = {.admit_all = true}, .profile = nullptr},
+      {.name = "offset", .options = {.offset = 1.0f}, .profile = nullptr},
+      {.name = "quest", .options = {}, .profile = nullptr, .rival = MakeQuest(0.3)},
+      {.name = "tempered", .options = {}, .profile = nullptr, .temper_special = true},
+      {.name = "sparse", .options = {.sparse_prefill = true}, .profile = nullptr},
+      {.name = "h2o again", .options = {}, .profile = nullptr, .rival = h2o},
+      {.name = "dynamic", .options = {}, .profile = nullptr}};
+  for (EvaluatedAttention& way : ways) way.geometry = geometry;
+  EXPECT_TRUE(SamePrompt(ways[0], ways[1]));
+  for (const size_t other : {2, 4, 5}) EXPECT_FALSE(SamePrompt(ways[0], ways[other])) << other;
+  EXPECT_FALSE(SamePrompt(ways[5], ways[5]));
+  const NeedleEvaluationOptions options = {.prefill = 600, .rivals = backend.get()};
+  const auto together = EvaluateNeedles(**runner, *windows, ways, options);
+  ASSERT_TRUE(together.ok()) << together.status();
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const auto alone = EvaluateNeedles(**runner, *windows, std::span(ways).subspan(i, 1), options);
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    EXPECT_EQ((*together)[i].hits, alone->front().hits) << ways[i].name;
+    EXPECT_EQ((*together)[i].answer_loss, alone->front().answer_loss) << ways[i].name;
+    EXPECT_EQ((*together)[i].union_density, alone->front().union_density) << ways[i].name;
+  }
+  EXPECT_NE((*together)[0].answer_loss, (*together)[3].answer_loss);
 }
 
 TEST_F(NeedlesTest, TheCommandChecksItsFlags) {

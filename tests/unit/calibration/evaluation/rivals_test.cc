@@ -49,8 +49,12 @@ TEST(BlockScores, AreProductsAndTheirMassIsTheirLogSumExp) {
     for (const size_t n : {size_t{1}, size_t{5}, size_t{16}, size_t{67}}) {
       std::vector<float> q(d);
       std::vector<float> keys(n * d);
+      const size_t stride = KeyColumns::StrideFor(n);
+      std::vector<float> columns(d * stride, 1e30f);
       for (size_t i = 0; i < d; ++i) q[i] = std::sin(static_cast<float>(i) + 1.0f) * 9.0f;
       for (size_t i = 0; i < keys.size(); ++i) keys[i] = std::cos(static_cast<float>(i) * 1.7f);
+      for (size_t i = 0; i < keys.size(); ++i) columns[i % d * stride + i / d] = keys[i];
+      const KeyColumns by_coordinate = {.values = columns, .stride = stride, .count = n};
       const ScoreGate gate = {.silu = true, .beta = 5.0f, .threshold = 0.3f};
       std::vector<double> scores(n);
       double mass = 0.0;
@@ -61,11 +65,11 @@ TEST(BlockScores, AreProductsAndTheirMassIsTheirLogSumExp) {
         const bool own = t + 1 == n;
         gated += std::exp(own ? scores[t] : scores[t] / (1.0 + std::exp(-5.0 * (scores[t] - 0.3))));
       }
-      const std::vector<float> got = BlockScores(keys, q, 0.5f);
+      const std::vector<float> got = BlockScores(by_coordinate, q, 0.5f);
       ASSERT_EQ(got.size(), n);
       for (size_t t = 0; t < n; ++t) EXPECT_NEAR(got[t], scores[t], 1e-4) << d << " " << n;
-      EXPECT_NEAR(LogMass(keys, q, 0.5f), std::log(mass), 1e-4) << d << " " << n;
-      EXPECT_NEAR(GatedLogMass(keys, q, 0.5f, gate, /*own=*/true), std::log(gated), 1e-4)
+      EXPECT_NEAR(LogMass(by_coordinate, q, 0.5f), std::log(mass), 1e-4) << d << " " << n;
+      EXPECT_NEAR(GatedLogMass(by_coordinate, q, 0.5f, gate, /*own=*/true), std::log(gated), 1e-4)
           << d << " " << n;
     }
   }
@@ -302,11 +306,18 @@ class Judge final : public Rival {
   static double Score(const RivalHead& head, std::span<const float> key) {
     return head.softmax_scale * std::inner_product(head.q.begin(), head.q.end(), key.begin(), 0.0);
   }
+  static std::vector<std::vector<float>> Keys(const RivalHead& head, int32_t block) {
+    const KeyColumns columns = head.blocks.keys(block);
+    std::vector<std::vector<float>> keys(columns.count, std::vector<float>(head.q.size()));
+    for (size_t t = 0; t < keys.size(); ++t) {
+      for (size_t i = 0; i < head.q.size(); ++i) keys[t][i] = columns.at(t, i);
+    }
+    return keys;
+  }
   static double Largest(const RivalHead& head, int32_t block) {
-    const auto keys = head.blocks.keys(block);
     double largest = -INFINITY;
-    for (size_t t = 0; t < keys.size(); t += head.q.size()) {
-      largest = std::max(largest, Score(head, keys.subspan(t, head.q.size())));
+    for (const std::vector<float>& key : Keys(head, block)) {
+      largest = std::max(largest, Score(head, key));
     }
     return largest;
   }
@@ -322,11 +333,8 @@ class Judge final : public Rival {
   static std::vector<double> Masses(const RivalHead& head) {
     std::vector<double> masses;
     for (int32_t j = 0; j * head.blocks.block_size() < head.blocks.num_keys; ++j) {
-      const auto keys = head.blocks.keys(j);
       double sum = 0.0;
-      for (size_t t = 0; t < keys.size(); t += head.q.size()) {
-        sum += std::exp(Score(head, keys.subspan(t, head.q.size())));
-      }
+      for (const std::vector<float>& key : Keys(head, j)) sum += std::exp(Score(head, key));
       masses.push_back(std::log(sum));
     }
     return masses;
@@ -340,6 +348,48 @@ class Judge final : public Rival {
 
 TEST_F(RivalsTest, AgreeWithPlainLoopsOverTheKeys) {
   Score({Way(std::make_shared<Judge>(), {})});
+}
+
+// Notes which rows of the first layer and head it watches, and chooses all blocks.
+class Watcher final : public Rival {
+ public:
+  KeptParts needs() const override { return {}; }
+  int64_t IndexBytes(const KvGeometry&, int32_t) const override { return 0; }
+  void Admit(const RivalHead&, std::span<uint8_t> admitted) const override {
+    std::ranges::fill(admitted, uint8_t{1});
+  }
+  bool remembers() const override { return true; }
+  void Watch(std::span<const RivalHead> rows, RivalMemory& memory) const override {
+    if (rows.front().layer == 0 && rows.front().query_head == 0) {
+      for (const RivalHead& row : rows) memory.push_back(row.blocks.num_keys - 1);
+    }
+  }
+  void AddWatched(const RivalMemory& later, RivalMemory& memory) const override {
+    memory.insert(memory.end(), later.begin(), later.end());
+  }
+  void AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
+                        RivalMemory& memory) const override {
+    Admit(head, admitted);
+    if (head.layer == 0 && head.query_head == 0) watched = memory;
+    memory.push_back(-1.0);
+  }
+  mutable RivalMemory watched;
+};
+
+TEST_F(RivalsTest, ThoseThatRememberGoOnFromTheRowsThatTheyWatched) {
+  const auto watcher = std::make_shared<Watcher>();
+  backend_->Prepare({watcher, nullptr}, /*stride=*/30);
+  const std::span<const int32_t> tokens = windows_[0];
+  ASSERT_EQ(runner_->Begin({}), absl::OkStatus());
+  ASSERT_EQ(runner_->RunPrompt(tokens.first(kPrefill)), absl::OkStatus());
+  runner_->Mark();
+  for (int turn = 0; turn < 2; ++turn) {
+    ASSERT_EQ(runner_->Return({}), absl::OkStatus());
+    EXPECT_EQ(runner_->position(), kPrefill);
+    backend_->Choose(watcher);
+    ASSERT_EQ(runner_->Run({.tokens = tokens.subspan(kPrefill, 1)}), absl::OkStatus());
+    EXPECT_THAT(watcher->watched, ElementsAre(0, 30, 60, 90)) << turn;
+  }
 }
 
 }  // namespace
