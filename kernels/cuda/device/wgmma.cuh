@@ -100,6 +100,18 @@ __device__ __forceinline__ void MultiplyShared(float (&c)[8][4], uint64_t a, uin
 #undef ETA_WGMMA_SUMS
 #undef ETA_WGMMA_ROW
 
+// Writes a warp's 16 rows (as A operands) to `rows`, in the arrangement that Describe() has.
+__device__ __forceinline__ void WriteRows(std::byte* rows, int32_t first_row,
+                                          const uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    const int32_t row = first_row + threadIdx.x % 32 / 4 + j % 2 * 8;
+    const int32_t chunk = j / 2 ^ (row & 7);
+    *reinterpret_cast<uint32_t*>(rows + row * 128 + chunk * 16 + threadIdx.x % 4 * 4) =
+        a[j / 4][j % 4];
+  }
+}
+
 // Makes the threads' own writes to shared memory visible to products.
 __device__ __forceinline__ void PublishWrites() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -33,13 +33,43 @@ ETA_HOST_DEVICE constexpr int32_t AdmittedTileBytes(int32_t pieces) {
   return static_cast<int32_t>(sizeof(AdmittedTile)) + pieces * kPieceBytes;
 }
 
+// A part with fewer key tiles costs more to start and merge than it saves.
+inline constexpr int32_t kMinPartTiles = 16;
+// Parts of long lists for every CTA of attention that runs at a time.
+inline constexpr int32_t kSharesOfSlot = 2;
+
+// A list's length, and how it is cut into parts.
+struct alignas(16) PlannedList {
+  int32_t key_tiles;
+  int32_t parts;
+  int32_t results;  // the place of its first partial result, if there are several parts
+};
+// What one CTA attends to.
+struct ListPart {
+  int32_t list;
+  int32_t part;
+};
+
+// How many there are.
+struct PartPlan {
+  uint32_t lists_made;  // so far
+  uint32_t parts;
+  uint32_t cut_lists;
+};
+
 struct AdmittedTiles {
   std::byte* entries = nullptr;  // [tiles, HKV, capacity], AdmittedTileBytes() each
-  int32_t* counts = nullptr;     // [tiles, HKV]
-  uint8_t* prunes = nullptr;     // [R, HQ]: not 0 if the query does not attend to every full block
+  PlannedList* lists = nullptr;  // [tiles, HKV]
+  ListPart* parts = nullptr;     // [max_parts], the longest first
+  int32_t* cuts = nullptr;       // [max_results / 2]: the lists that have several parts
+  PartPlan* plan = nullptr;
+  uint8_t* prunes = nullptr;  // [R, HQ]: not 0 if the query does not attend to every full block
   int32_t capacity = 0;
   int32_t num_kv_heads = 0;
-  int32_t first_tile = 0;  // the tile of `entries` that is tile 0 of who reads
+  int32_t slots = 0;  // CTAs of attention at a time
+  int32_t max_parts = 0;
+  int32_t max_results = 0;  // parts of lists that have several
+  int32_t first_tile = 0;   // the tile of `entries` that is tile 0 of who reads
 
   ETA_HOST_DEVICE int64_t List(int32_t tile, int32_t kv_head) const {
     return static_cast<int64_t>(first_tile + tile) * num_kv_heads + kv_head;

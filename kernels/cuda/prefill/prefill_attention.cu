@@ -23,6 +23,7 @@ namespace {
 
 constexpr int32_t kMaxParts = 64;
 constexpr int kMergeThreads = 256;
+constexpr int kMergeSlices = 8;  // of a tile and KV head, a CTA each
 
 // Whether this build carries code for sm_90a (CMake defines it from the list of architectures).
 #ifdef ETA_CUDA_SM90A
@@ -31,46 +32,61 @@ constexpr bool kHasWgmma = true;
 constexpr bool kHasWgmma = false;
 #endif
 
-// Joins the parts of a tile and KV head in ascending order of keys.
+// Joins the parts of some queries of a tile and KV head in ascending order of keys.
+__device__ __forceinline__ void MergeSlice(const PrefillParams& params, const PrefillWork& work,
+                                           int32_t slice) {
+  const PrefillTile tile = FindTile(params, work.tile, work.kv_head);
+  if (tile.row_begin < 0 || tile.parts == 1) return;
+  const int32_t d = params.geometry.head_dim;
+  const Part first(params, work.tile, work.kv_head, 0);
+  for (int32_t i = threadIdx.x; i < kTileQueries / kMergeSlices * (d / 4); i += kMergeThreads) {
+    const int32_t query = slice * (kTileQueries / kMergeSlices) + i / (d / 4);
+    const int32_t column = i % (d / 4) * 4;
+    if (query >= tile.tokens * params.group) return;
+    float maximum = kNoMaximum;
+#pragma unroll 4
+    for (int32_t p = 0; p < tile.parts; ++p) {
+      maximum = fmaxf(maximum, first.After(params, p).maxima[query]);
+    }
+    float weight = 0.0f;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const auto add = [&](float factor, const float4& values) {
+      sum.x += factor * values.x;
+      sum.y += factor * values.y;
+      sum.z += factor * values.z;
+      sum.w += factor * values.w;
+    };
+#pragma unroll 4
+    for (int32_t p = 0; p < tile.parts; ++p) {
+      const Part part = first.After(params, p);
+      const float factor = Exp2(part.maxima[query] - maximum);
+      weight += factor * part.weights[query];
+      add(factor, *reinterpret_cast<const float4*>(part.sums + query * d + column));
+    }
+    const int64_t row = tile.row_begin + query / params.group;
+    const int64_t head = work.kv_head * params.group + query % params.group;
+    if (HasFloor(params, tile, work.kv_head, query)) {
+      const FloorOfRow floor(params, row, work.kv_head);
+      const float share = Exp2(kWeightShift - maximum);
+      weight += share * floor.keys;
+      add(share, *reinterpret_cast<const float4*>(floor.values + column));
+    }
+    if (weight == 0.0f) weight = 1.0f;  // a row without any key gets zeros
+    const int64_t at = row * params.out_stride + head * d + column;
+    StorePair(params.out, params.out_dtype, at, sum.x / weight, sum.y / weight);
+    StorePair(params.out, params.out_dtype, at + 2, sum.z / weight, sum.w / weight);
+  }
+}
+
 __global__ void __launch_bounds__(kMergeThreads)
     MergeParts(const __grid_constant__ PrefillParams params) {
   WaitForPrevious();
-  const int32_t num_kv_heads = params.geometry.num_kv_heads;
-  const int32_t index = blockIdx.x / num_kv_heads;
-  const int32_t kv_head = blockIdx.x % num_kv_heads;
-  const PrefillTile tile = FindTile(params, index, kv_head);
-  if (tile.row_begin < 0 || tile.parts == 1) return;
-  const int32_t d = params.geometry.head_dim;
-  for (int32_t i = threadIdx.x; i < tile.tokens * params.group * (d / 2); i += kMergeThreads) {
-    const int32_t query = i / (d / 2);
-    const int32_t column = i % (d / 2) * 2;
-    float maximum = kNoMaximum;
-    for (int32_t p = 0; p < tile.parts; ++p) {
-      maximum = fmaxf(maximum, Part(params, index, kv_head, p).maxima[query]);
-    }
-    float weight = 0.0f;
-    float2 sum = make_float2(0.0f, 0.0f);
-    for (int32_t p = 0; p < tile.parts; ++p) {
-      const Part part(params, index, kv_head, p);
-      const float factor = Exp2(part.maxima[query] - maximum);
-      const float2 values = *reinterpret_cast<const float2*>(part.sums + query * d + column);
-      weight += factor * part.weights[query];
-      sum.x += factor * values.x;
-      sum.y += factor * values.y;
-    }
-    const int64_t row = tile.row_begin + query / params.group;
-    const int64_t head = kv_head * params.group + query % params.group;
-    if (HasFloor(params, tile, kv_head, query)) {
-      const FloorOfRow floor(params, row, kv_head);
-      const float share = Exp2(kWeightShift - maximum);
-      const float2 values = *reinterpret_cast<const float2*>(floor.values + column);
-      weight += share * floor.keys;
-      sum.x += share * values.x;
-      sum.y += share * values.y;
-    }
-    if (weight == 0.0f) weight = 1.0f;  // a row without any key gets zeros
-    StorePair(params.out, params.out_dtype, row * params.out_stride + head * d + column,
-              sum.x / weight, sum.y / weight);
+  const uint32_t units = params.admitted.entries != nullptr
+                             ? params.admitted.plan->cut_lists * kMergeSlices
+                             : gridDim.x;
+  for (uint32_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    MergeSlice(params, CutList(params, unit / kMergeSlices),
+               static_cast<int32_t>(unit % kMergeSlices));
   }
 }
 
@@ -191,18 +207,29 @@ void AttendTiles(Context& context, PrefillParams prefill, int32_t tiles) {
   const KvGeometry& geometry = prefill.geometry;
   const int64_t items = int64_t{tiles} * geometry.num_kv_heads;
   if (items == 0) return;
-  prefill.max_parts = ChooseParts(items, 2 * context.device.num_sms());
-  if (prefill.max_parts > 1) {
+  int64_t blocks = prefill.admitted.max_parts;
+  int64_t results = prefill.admitted.max_results;
+  if (prefill.admitted.entries == nullptr) {
+    prefill.max_parts = ChooseParts(items, 2 * context.device.num_sms());
+    blocks = items * prefill.max_parts;
+    results = prefill.max_parts > 1 ? blocks : 0;
+  }
+  if (results > 0) {
     const size_t part_bytes = kTileQueries * (geometry.head_dim + 2) * sizeof(float);
     std::byte* partials =
-        context.scratch.Get(Scratch::Use::kPartials, items * prefill.max_parts * part_bytes);
+        context.scratch.Get(Scratch::Use::kPartials, static_cast<size_t>(results) * part_bytes);
     if (partials == nullptr) return;
     prefill.partials = reinterpret_cast<float*>(partials);
   }
-  LaunchAttention(context, prefill, static_cast<uint32_t>(items * prefill.max_parts));
-  if (prefill.max_parts > 1) {
+  LaunchAttention(context, prefill, static_cast<uint32_t>(blocks));
+  if (results > 0) {
+    // Few lists are cut.
+    const int64_t lists = prefill.admitted.entries != nullptr
+                              ? std::min<int64_t>(results / 2, prefill.admitted.slots / 4)
+                              : items;
     Launch(context.device, "merge of prefill attention",
-           {.grid = static_cast<uint32_t>(items), .block = kMergeThreads}, MergeParts, prefill);
+           {.grid = static_cast<uint32_t>(lists * kMergeSlices), .block = kMergeThreads},
+           MergeParts, prefill);
   }
 }
 

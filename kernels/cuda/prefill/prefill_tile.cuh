@@ -1,8 +1,9 @@
 // The work of one CTA of prefill attention, for every kernel: a tile of 128 queries against a range
 // of keys. The queries are the G heads of one KV head for 128 / G consecutive rows of a sequence
 // (query i is head i % G of row i / G). So every key that is read serves the whole group. A range
-// is cut into parts only if there are too few tiles to fill the device. Each part then leaves its
-// sums in memory, and MergeParts (prefill_attention.cu) joins them in ascending order.
+// is cut into parts if there are too few tiles to fill the device, or if a list of sparse prefill
+// is long. Each part then leaves its sums in memory, and MergeParts (prefill_attention.cu) joins
+// them in ascending order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,9 +17,6 @@
 #include "kernels/cuda/prefill/admitted_tiles.h"
 
 namespace eta::cuda {
-
-// A part with fewer key tiles costs more to start and merge than it saves.
-inline constexpr int32_t kMinPartTiles = 16;
 
 struct PrefillParams {
   StepView step;
@@ -46,7 +44,7 @@ struct PrefillParams {
   // is that of the first of `sequences`.
   AdmittedTiles admitted;
   const std::byte* records;  // of the cache, for the floor
-  float* partials;           // [tile, HKV, max_parts], each with a Part's arrays
+  float* partials;  // [tile, HKV, max_parts] or, of sparse prefill, [max_results]: a Part's arrays
 };
 
 struct PrefillTile {
@@ -97,8 +95,9 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
                                                 int32_t kv_head) {
   PrefillTile tile = FindTile(params, index);
   if (params.admitted.entries == nullptr || tile.row_begin < 0) return tile;
-  tile.key_tiles = params.admitted.counts[params.admitted.List(index, kv_head)];
-  tile.parts = PartsOf(params, tile.key_tiles);
+  const PlannedList list = params.admitted.lists[params.admitted.List(index, kv_head)];
+  tile.key_tiles = list.key_tiles;
+  tile.parts = list.parts;
   return tile;
 }
 
@@ -154,12 +153,25 @@ struct Part {
   __device__ __forceinline__ Part(const PrefillParams& params, int32_t tile, int32_t kv_head,
                                   int32_t part) {
     const int32_t d = params.geometry.head_dim;
+    const AdmittedTiles& admitted = params.admitted;
     const int64_t index =
-        (static_cast<int64_t>(tile) * params.geometry.num_kv_heads + kv_head) * params.max_parts +
-        part;
+        admitted.entries != nullptr
+            ? admitted.lists[admitted.List(tile, kv_head)].results + part
+            : (static_cast<int64_t>(tile) * params.geometry.num_kv_heads + kv_head) *
+                      params.max_parts +
+                  part;
     sums = params.partials + index * kTileQueries * (d + 2);
     maxima = sums + kTileQueries * d;
     weights = maxima + kTileQueries;
+  }
+  // `count` parts after this one.
+  __device__ __forceinline__ Part After(const PrefillParams& params, int32_t count) const {
+    const int64_t step = int64_t{count} * kTileQueries * (params.geometry.head_dim + 2);
+    Part part = *this;
+    part.sums += step;
+    part.maxima += step;
+    part.weights += step;
+    return part;
   }
   float* sums;     // [128][d], weighted values
   float* maxima;   // [128], base-2 logits
@@ -173,11 +185,33 @@ struct PrefillWork {
   int32_t part;
 };
 
+// With a tile below 0 there is none; a tile past the last one has no rows (FindTile).
 __device__ __forceinline__ PrefillWork WorkOfBlock(const PrefillParams& params) {
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
+  const AdmittedTiles& admitted = params.admitted;
+  if (admitted.entries != nullptr) {
+    if (blockIdx.x < admitted.plan->parts) {
+      const ListPart of = admitted.parts[blockIdx.x];
+      return {of.list / num_kv_heads - admitted.first_tile, of.list % num_kv_heads, of.part};
+    }
+    return {-1, 0, 0};
+  }
   const int32_t rest = blockIdx.x / num_kv_heads;
   return {rest / params.max_parts, static_cast<int32_t>(blockIdx.x % num_kv_heads),
           rest % params.max_parts};
+}
+
+// The `place`-th tile and KV head whose keys may have been cut into parts.
+__device__ __forceinline__ PrefillWork CutList(const PrefillParams& params, uint32_t place) {
+  const auto num_kv_heads = static_cast<uint32_t>(params.geometry.num_kv_heads);
+  const AdmittedTiles& admitted = params.admitted;
+  int32_t first_tile = 0;
+  if (admitted.entries != nullptr) {
+    place = admitted.cuts[place];
+    first_tile = admitted.first_tile;
+  }
+  return {static_cast<int32_t>(place / num_kv_heads) - first_tile,
+          static_cast<int32_t>(place % num_kv_heads), 0};
 }
 
 // Stores two neighbouring elements of the output. `at` counts elements and is even.

@@ -53,18 +53,6 @@ __device__ __forceinline__ void ArriveOnce(Barrier* barrier) {
       : "memory");
 }
 
-// Writes a warp's 16 queries (as A operands) to `rows`, in the arrangement of keys.
-__device__ __forceinline__ void WriteQueries(std::byte* rows, int32_t first_row,
-                                             const uint32_t (&queries)[4][4]) {
-#pragma unroll
-  for (int j = 0; j < 16; ++j) {
-    const int32_t row = first_row + threadIdx.x % 32 / 4 + j % 2 * 8;
-    const int32_t chunk = j / 2 ^ (row & 7);
-    *reinterpret_cast<uint32_t*>(rows + row * 128 + chunk * 16 + threadIdx.x % 4 * 4) =
-        queries[j / 4][j % 4];
-  }
-}
-
 // kPieces: of the key tiles of sparse prefill; 0 for full prefill.
 template <typename Element, int kPieces>
 __global__ void __launch_bounds__(kWgmmaThreads, 2)
@@ -119,8 +107,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   uint32_t query_high[4][4];
   uint32_t query_low[4][4];
   LoadQueries<Element, 64>(params, tile, work.kv_head, first_query, query_high, query_low);
-  WriteQueries(stages + Shape::kLow, warp * 16, query_low);
-  if constexpr (Shape::kSplitWeight) WriteQueries(stages + Shape::kHigh, warp * 16, query_high);
+  wgmma::WriteRows(stages + Shape::kLow, warp * 16, query_low);
+  if constexpr (Shape::kSplitWeight) wgmma::WriteRows(stages + Shape::kHigh, warp * 16, query_high);
   wgmma::PublishWrites();
   SyncThreads();
   // Addresses of the warpgroup's 64 queries.

@@ -67,7 +67,7 @@ struct RowSums {
   // Adds the scores of the keys that the rows always read.
   template <int D>
   __device__ __forceinline__ void AddAlwaysRead(const PrefillScreenArgs& args,
-                                                const QueryMasks<HeadTiles>& masks,
+                                                const ColumnMasks<HeadTiles>& masks,
                                                 const ScreenQueries<D, HeadTiles>& queries,
                                                 const int32_t* table, int32_t kv_head) {
     if (masks.rows.num_rows == 0) return;
@@ -92,7 +92,7 @@ struct RowSums {
 
   // Adds the terms of blocks block .. block + 15.
   __device__ __forceinline__ void AddTerms(const ScreenMasses<HeadTiles>& of_blocks,
-                                           const QueryMasks<HeadTiles>& masks, int32_t block) {
+                                           const ColumnMasks<HeadTiles>& masks, int32_t block) {
     const int32_t own = block + static_cast<int32_t>(threadIdx.x % 32) / 4;
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
@@ -109,7 +109,7 @@ struct RowSums {
 
   // Writes Lhat + c of every query. `thresholds` become what masses are compared with.
   __device__ __forceinline__ void WriteThresholds(const PrefillScreenArgs& args,
-                                                  const QueryMasks<HeadTiles>& masks,
+                                                  const ColumnMasks<HeadTiles>& masks,
                                                   const StepRow& options,
                                                   float (&thresholds)[HeadTiles][2]) const {
     const int32_t lane = threadIdx.x % 32;
@@ -130,14 +130,14 @@ struct RowSums {
   }
 
  private:
-  __device__ __forceinline__ static AlwaysRead AlwaysReadOf(const QueryMasks<HeadTiles>& masks,
+  __device__ __forceinline__ static AlwaysRead AlwaysReadOf(const ColumnMasks<HeadTiles>& masks,
                                                             int32_t num_full) {
     return {masks.sink_blocks, masks.pinned_blocks, num_full};
   }
 
   template <int D>
   __device__ __forceinline__ void AddScores(const ScoredKeys<D>& keys,
-                                            const QueryMasks<HeadTiles>& masks,
+                                            const ColumnMasks<HeadTiles>& masks,
                                             const ScreenQueries<D, HeadTiles>& q, int32_t key) {
     float products[HeadTiles][2][4] = {};
 #pragma unroll

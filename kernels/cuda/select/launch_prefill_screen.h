@@ -6,11 +6,13 @@
 
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/prefill/admitted_tiles.h"
 #include "kernels/cuda/select/block_mass.cuh"
 
 namespace eta::cuda {
 
 inline constexpr int kPrefillScreenWarps = 8;
+inline constexpr int kWideScreenWarps = 4;  // prefill_screen_wgmma.cuh
 
 struct PrefillScreenArgs {
   StepView step;
@@ -24,8 +26,10 @@ struct PrefillScreenArgs {
   uint64_t* admitted;   // [R, HQ, words]
   int64_t words;
   uint8_t* prunes;           // [R, HQ]: not 0 if the query does not attend to every full block
+  PartPlan* plan;            // of AdmittedTiles: cleared here
   int32_t* tokens_attended;  // [R, HQ]
   int32_t num_query_heads;
+  int32_t warps;      // of a CTA
   int32_t warp_rows;  // rows of a warp
   float scale;
   KvTile tile;
@@ -33,7 +37,7 @@ struct PrefillScreenArgs {
   MassRule rule;
 
   ETA_HOST_DEVICE int32_t group() const { return num_query_heads / tile.num_kv_heads; }
-  ETA_HOST_DEVICE int32_t cta_rows() const { return kPrefillScreenWarps * warp_rows; }
+  ETA_HOST_DEVICE int32_t cta_rows() const { return warps * warp_rows; }
   // How many CTAs screen the rows of a sequence for one KV head.
   ETA_HOST_DEVICE int32_t Pieces(const StepSequence& sequence) const {
     return sequence.sparse != 0 ? (sequence.num_rows + cta_rows() - 1) / cta_rows() : 0;
@@ -52,8 +56,10 @@ ETA_HOST_DEVICE uint32_t RecordStride(const KvTile& tile) {
   return tile.form == RecordForm::kHalf ? vectors + 64 : (vectors + scalars + 31) / 64 * 64 + 32;
 }
 
-void LaunchMomentPrefillScreen(Context& context, const PrefillScreenArgs& args,
-                               uint32_t pieces);  // prefill_screen_moment.cu
+// Whether wgmma screens: float16 records of kind moment at d = 64 on sm_90a.
+bool UsesWideScreen(const Context& context, const KvTile& tile);  // prefill_screen_moment.cu
+void LaunchMomentPrefillScreen(Context& context, const PrefillScreenArgs& args, uint32_t pieces,
+                               bool wide);  // prefill_screen_moment.cu
 // `relative`: there may be rows with relative thresholds.
 void LaunchOutlierPrefillScreen(Context& context, const PrefillScreenArgs& args, uint32_t pieces,
                                 bool relative);  // prefill_screen_outlier.cu

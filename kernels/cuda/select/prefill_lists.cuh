@@ -9,11 +9,9 @@
 #include "kernels/cuda/device/find_piece.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/prefill/admitted_tiles.h"
+#include "kernels/cuda/select/prefill_parts.cuh"
 
 namespace eta::cuda {
-
-inline constexpr int kListThreads = 256;
-inline constexpr int kListWarps = kListThreads / 32;
 
 struct ListArgs {
   StepView step;
@@ -62,6 +60,8 @@ __device__ __forceinline__ void MakeList(const ListArgs& args, int32_t tile, int
       FindPiece(args.step.sequences, args.step.counts->num_sequences, tile, tiles_of);
   if (piece.sequence < 0) return;
   const StepSequence sequence = args.step.sequences[piece.sequence];
+  WaitForPrevious();
+  AllowNext();
   // In the order of FindTile (prefill_tile.cuh).
   const int32_t first_row = (tiles_of(sequence) - 1 - piece.index) * tile_rows;
   const int32_t rows = min(tile_rows, sequence.num_rows - first_row);
@@ -125,7 +125,7 @@ __device__ __forceinline__ void MakeList(const ListArgs& args, int32_t tile, int
           make_uint4(of_block[0], of_block[1], of_block[2], of_block[3]);
     }
   }
-  if (threadIdx.x == 0) args.lists.counts[list] = count;
+  if (threadIdx.x == 0) args.lists.lists[list].key_tiles = count;
 }
 
 // Counts the tokens that a tile of 64 rows reads for one KV head, a token once for all its rows and
@@ -139,6 +139,8 @@ __device__ __forceinline__ void CountTile(const ListArgs& args, int32_t tile, in
                                 [](const StepSequence& s) { return ReadTiles(s); });
   if (piece.sequence < 0) return;
   const StepSequence sequence = args.step.sequences[piece.sequence];
+  WaitForPrevious();
+  AllowNext();
   const int32_t tile_begin =
       (sequence.position / kPrefillTileRows + piece.index) * kPrefillTileRows;
   const int32_t first = max(tile_begin, sequence.position);
@@ -151,6 +153,7 @@ __device__ __forceinline__ void CountTile(const ListArgs& args, int32_t tile, in
   __syncthreads();
   for (int32_t word = warp; word <= last_keys / b / 64; word += kListWarps) {
     uint64_t any = 0;
+#pragma unroll 4
     for (int32_t query = lane; word < args.words && query < (end - first) * group; query += 32) {
       any |= args.admitted[((row + query / group) * args.num_query_heads + kv_head * group +
                             query % group) *
@@ -179,12 +182,11 @@ __device__ __forceinline__ void CountTile(const ListArgs& args, int32_t tile, in
 
 // A CTA per attention tile and KV head, then a CTA per tile of 64 rows and KV head.
 __global__ void __launch_bounds__(kListThreads) ListKernel(const __grid_constant__ ListArgs args) {
-  WaitForPrevious();
-  AllowNext();
   const auto index = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(args.num_kv_heads));
   const auto kv_head = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(args.num_kv_heads));
   if (index < args.list_tiles) {
     MakeList(args, index, kv_head);
+    PlanParts(args.lists, args.list_tiles * args.num_kv_heads);
   } else {
     CountTile(args, index - args.list_tiles, kv_head);
   }

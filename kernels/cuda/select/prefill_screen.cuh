@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/async_copy.cuh"
-#include "kernels/cuda/device/find_piece.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/select/always_read.cuh"
 #include "kernels/cuda/select/launch_prefill_screen.h"
@@ -101,33 +100,16 @@ template <int D, int HeadTiles, typename Index, bool kRelative>
 __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
     PrefillScreenKernel(const __grid_constant__ PrefillScreenArgs args) {
   extern __shared__ __align__(128) std::byte stages[];
-  using Masks = QueryMasks<HeadTiles>;
+  using Masks = ColumnMasks<HeadTiles>;
   WaitForPrevious();
   AllowNext();
-  const int32_t num_kv_heads = args.tile.num_kv_heads;
-  const auto kv_head = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(num_kv_heads));
-  const int32_t cta_rows = args.cta_rows();
-  const auto pieces_of = [&](const StepSequence& s) { return args.Pieces(s); };
-  const Piece piece =
-      FindPiece(args.step.sequences, args.step.counts->num_sequences,
-                static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(num_kv_heads)), pieces_of);
-  if (piece.sequence < 0) return;
-  const StepSequence sequence = args.step.sequences[piece.sequence];
-  // The last rows, which have most blocks, come first.
-  const int32_t begin = (pieces_of(sequence) - 1 - piece.index) * cta_rows;
-  const int32_t end = min(begin + cta_rows, sequence.num_rows);
-  const int32_t first_row = begin + static_cast<int32_t>(threadIdx.x / 32) * args.warp_rows;
-  const int32_t num_rows = max(0, min(args.warp_rows, end - first_row));
-  const int32_t block_size = args.tile.block_size;
-  const int32_t* table = args.step.tables + sequence.table_begin;
-  const StepRow& options = args.step.rows[sequence.row_begin + begin];
-
-  Masks masks(args,
-              {.row = sequence.row_begin + first_row,
-               .num_rows = num_rows,
-               .position = sequence.position + first_row,
-               .kv_head = kv_head},
-              options);
+  if (blockIdx.x == 0 && threadIdx.x == 0) args.plan->lists_made = 0;
+  const ScreenWork work(args);
+  if (work.sequence.num_rows == 0) return;
+  const int32_t kv_head = work.kv_head;
+  const int32_t* table = args.step.tables + work.sequence.table_begin;
+  const StepRow& options = args.step.rows[work.sequence.row_begin + work.begin];
+  Masks masks(args, work.RowsOfWarp(args), options);
   const int64_t first_head = static_cast<int64_t>(kv_head) * masks.group;
   const float* head_z = HeadZ(args.step, options, args.num_query_heads, first_head);
   const float offset = options.offset;
@@ -151,9 +133,8 @@ __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
       },
       args.centre != nullptr ? args.centre + kv_head * D : nullptr, args.scale);
 
-  const int32_t num_full = (sequence.position + end) / block_size;  // of the CTA's last row
-  const int32_t warp_full =
-      num_rows > 0 ? (sequence.position + first_row + num_rows) / block_size : 0;
+  const int32_t num_full = work.FullBlocks(args);
+  const int32_t warp_full = masks.rows.num_rows > 0 ? masks.FullBlocks(masks.num_queries - 1) : 0;
   if constexpr (kRelative) {
     if (options.relative != 0) {
       RowSums<HeadTiles> sums;

@@ -21,36 +21,55 @@ size_t AdmittedTilesBytes(const KvGeometry& geometry, int64_t num_query_heads, i
   // Some more tiles than full ones: the rows of several prompts.
   const int64_t tiles =
       group > kTileQueries ? 0 : int64_t{2} * AttentionTiles(static_cast<int32_t>(rows), group);
-  const int64_t entries = tiles * geometry.num_kv_heads * (context / kTileKeys + 1);
+  const int64_t lists = tiles * geometry.num_kv_heads;
+  const int64_t entries = lists * (context / kTileKeys + 1);
+  const int64_t parts = lists + entries / kMinPartTiles;
   return static_cast<size_t>(entries * AdmittedTileBytes(TilePieces(geometry.block_size)) +
-                             rows * num_query_heads);
+                             parts * int64_t{sizeof(ListPart)} +
+                             lists * int64_t{sizeof(PlannedList)} + rows * num_query_heads);
 }
 
 AdmittedTiles AdmittedTilesOf(Context& context, const KvGeometry& geometry,
                               int32_t num_query_heads) {
   const int32_t group = num_query_heads / geometry.num_kv_heads;
   int64_t tiles = 0;
+  int64_t longest = 0;  // the most key tiles of all lists of a KV head
   int32_t keys = 0;
   for (const StepSequence& sequence : context.sequences) {
     if (sequence.sparse == 0) continue;
-    tiles += AttentionTiles(sequence.num_rows, group);
-    keys = std::max(keys, sequence.position + sequence.num_rows);
+    const int64_t of_sequence = AttentionTiles(sequence.num_rows, group);
+    const int32_t end = sequence.position + sequence.num_rows;
+    tiles += of_sequence;
+    longest += of_sequence * ((end + kTileKeys - 1) / kTileKeys);
+    keys = std::max(keys, end);
   }
   AdmittedTiles lists = {.capacity = (keys + kTileKeys - 1) / kTileKeys,
-                         .num_kv_heads = geometry.num_kv_heads};
+                         .num_kv_heads = geometry.num_kv_heads,
+                         .slots = 2 * context.device.num_sms()};
   const bool listed =
       SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype);
   const int64_t of_lists = listed ? tiles * geometry.num_kv_heads : 0;
+  if (lists.capacity >= 2 * kMinPartTiles) {
+    lists.max_results = static_cast<int32_t>(std::min<int64_t>(
+        longest * geometry.num_kv_heads / kMinPartTiles, int64_t{kSharesOfSlot} * lists.slots));
+  }
+  lists.max_parts = static_cast<int32_t>(of_lists) + lists.max_results;
   const auto entry_bytes = static_cast<size_t>(of_lists * lists.capacity) *
                            static_cast<size_t>(AdmittedTileBytes(TilePieces(geometry.block_size)));
-  const size_t count_bytes = static_cast<size_t>(of_lists) * sizeof(int32_t);
+  const size_t plan_bytes = static_cast<size_t>(of_lists) * sizeof(PlannedList);
+  const size_t part_bytes = static_cast<size_t>(lists.max_parts) * sizeof(ListPart) +
+                            static_cast<size_t>(lists.max_results / 2) * sizeof(int32_t);
   const auto flag_bytes = static_cast<size_t>(int64_t{context.step.num_rows} * num_query_heads);
   std::byte* memory =
-      context.scratch.Get(Scratch::Use::kAdmittedTiles, entry_bytes + count_bytes + flag_bytes);
+      context.scratch.Get(Scratch::Use::kAdmittedTiles,
+                          entry_bytes + plan_bytes + part_bytes + sizeof(PartPlan) + flag_bytes);
   if (memory == nullptr) return {};
   lists.entries = memory;
-  lists.counts = reinterpret_cast<int32_t*>(memory + entry_bytes);
-  lists.prunes = reinterpret_cast<uint8_t*>(memory + entry_bytes + count_bytes);
+  lists.lists = reinterpret_cast<PlannedList*>(memory + entry_bytes);
+  lists.parts = reinterpret_cast<ListPart*>(memory + entry_bytes + plan_bytes);
+  lists.cuts = reinterpret_cast<int32_t*>(lists.parts + lists.max_parts);
+  lists.plan = reinterpret_cast<PartPlan*>(lists.cuts + lists.max_results / 2);
+  lists.prunes = reinterpret_cast<uint8_t*>(lists.plan + 1);
   return lists;
 }
 
@@ -74,8 +93,10 @@ void SelectPrefillBlocks(Context& context, const SelectPrefillParams& params,
                               .admitted = params.selection.admitted,
                               .words = params.selection.words,
                               .prunes = lists.prunes,
+                              .plan = lists.plan,
                               .tokens_attended = counts.tokens_attended,
                               .num_query_heads = params.num_query_heads,
+                              .warps = kPrefillScreenWarps,
                               .warp_rows = 0,
                               .scale = params.softmax_scale,
                               .tile = tile,
@@ -92,6 +113,8 @@ void SelectPrefillBlocks(Context& context, const SelectPrefillParams& params,
                    .list_tiles = 0};
   uint32_t read_tiles = 0;
   uint32_t pieces = 0;
+  const bool wide = fast && UsesWideScreen(context, tile);
+  if (wide) screen.warps = kWideScreenWarps;
   if (fast) screen.warp_rows = 8 * PrefillHeadTiles(geometry.head_dim, group) / group;
   for (const StepSequence& sequence : context.sequences) {
     if (sequence.sparse == 0) continue;
@@ -105,7 +128,7 @@ void SelectPrefillBlocks(Context& context, const SelectPrefillParams& params,
   } else if (tile.form == RecordForm::kOutlier) {
     LaunchOutlierPrefillScreen(context, screen, pieces, relative);
   } else {
-    LaunchMomentPrefillScreen(context, screen, pieces);
+    LaunchMomentPrefillScreen(context, screen, pieces, wide);
   }
   const uint32_t tiles = static_cast<uint32_t>(list.list_tiles) + read_tiles;
   Launch(context.device, "lists of prefill",

@@ -24,6 +24,26 @@
 
 namespace eta::cuda {
 
+// The scale of a query: 2^(6 - exponent of its largest element) and the inverse; 1 if there is
+// nothing to scale.
+struct PowerScale {
+  __device__ __forceinline__ explicit PowerScale(float largest) {
+    const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
+    const int shift = exponent > -100 && exponent < 100 ? 6 - exponent : 0;
+    factor = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
+    inverse = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+  }
+  float factor;
+  float inverse;
+};
+
+// A pair of numbers as the sum of two pairs of float16.
+__device__ __forceinline__ void SplitPair(float x, float y, uint32_t& top, uint32_t& rest) {
+  top = PackPair<Half>(x, y);
+  const float2 rounded = UnpackPair<Half>(top);
+  rest = PackPair<Half>(x - rounded.x, y - rounded.y);
+}
+
 // The queries of one (row, KV head) as B operands in registers.
 template <int D, int HeadTiles>
 struct ScreenQueries {
@@ -99,37 +119,27 @@ struct ScreenQueries {
         size += __shfl_xor_sync(kAll, size, step);
         along += __shfl_xor_sync(kAll, along, step);
       }
-      // 2^(6 - exponent of the largest) and its inverse; 1 if there is nothing to scale.
-      const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
-      const int shift = exponent > -100 && exponent < 100 ? 6 - exponent : 0;
-      const float factor = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
-      const float inverse = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+      const PowerScale power(largest);
+      const float factor = power.factor;
       const float limit = softmax_scale * sqrtf(norm);
 #pragma unroll
       for (int k = 0; k < D / 16; ++k) {
         const float4 v = make_float4(parts[k].x * factor, parts[k].y * factor, parts[k].z * factor,
                                      parts[k].w * factor);
-        Split(v.x, v.y, high[tile][k][0], low[tile][k][0]);
-        Split(v.z, v.w, high[tile][k][1], low[tile][k][1]);
-        Split(v.x * v.x, v.y * v.y, square_high[tile][k][0], square_low[tile][k][0]);
-        Split(v.z * v.z, v.w * v.w, square_high[tile][k][1], square_low[tile][k][1]);
+        SplitPair(v.x, v.y, high[tile][k][0], low[tile][k][0]);
+        SplitPair(v.z, v.w, high[tile][k][1], low[tile][k][1]);
+        SplitPair(v.x * v.x, v.y * v.y, square_high[tile][k][0], square_low[tile][k][0]);
+        SplitPair(v.z * v.z, v.w * v.w, square_high[tile][k][1], square_low[tile][k][1]);
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int source = (lane % 4 * 2 + i) * 4;
-        scale[tile][i] = softmax_scale * __shfl_sync(kAll, inverse, source);
+        scale[tile][i] = softmax_scale * __shfl_sync(kAll, power.inverse, source);
         ceiling[tile][i] = __shfl_sync(kAll, limit, source);
         half_size[tile][i] = 0.5f * softmax_scale * __shfl_sync(kAll, size, source);
         centre[tile][i] = softmax_scale * __shfl_sync(kAll, along, source);
       }
     }
-  }
-
- private:
-  __device__ static void Split(float x, float y, uint32_t& top, uint32_t& rest) {
-    top = PackPair<Half>(x, y);
-    const float2 rounded = UnpackPair<Half>(top);
-    rest = PackPair<Half>(x - rounded.x, y - rounded.y);
   }
 };
 
