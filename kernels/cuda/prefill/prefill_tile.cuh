@@ -58,11 +58,6 @@ struct PrefillTile {
   TemperedKeys tempered;
 };
 
-// The parts that so many key tiles are cut into.
-__device__ __forceinline__ int32_t PartsOf(const PrefillParams& params, int32_t key_tiles) {
-  return max(1, min(params.max_parts, key_tiles / kMinPartTiles));
-}
-
 // Finds tile `index` of the sequences. The tiles of a sequence come from the last (the longest) to
 // the first. One whole warp calls it.
 __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int32_t index) {
@@ -85,7 +80,7 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
   tile.table_begin = sequence.table_begin - params.tables_begin;
   tile.keys = sequence.position + sequence.num_rows;
   tile.key_tiles = (tile.position + tile.tokens + kTileKeys - 1) / kTileKeys;
-  tile.parts = PartsOf(params, tile.key_tiles);
+  tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));
   tile.tempered = sequence.tempered;
   return tile;
 }
