@@ -18,8 +18,6 @@ struct KeyColumns {
   std::span<const float> values = {};  // [d, stride]
   size_t stride = 0;
   size_t count = 0;  // keys, 1 to kMostKeys; the columns behind them are not looked at
-
-  float at(size_t key, size_t coordinate) const { return values[coordinate * stride + key]; }
 };
 
 // [count].

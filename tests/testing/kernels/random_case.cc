@@ -14,17 +14,6 @@ T Pick(Random& random, std::initializer_list<T> choices) {
   return *(choices.begin() + Uniform(random, 0, static_cast<int64_t>(choices.size()) - 1));
 }
 
-// Makes keys that wander from block to block, so that bounds differ.
-HostTensor WanderingKeys(Random& random, int32_t num_keys, int64_t cols, int32_t block_size) {
-  HostTensor keys = Normal(random, num_keys, cols, 0.7f);
-  HostTensor drift;
-  for (int32_t t = 0; t < num_keys; ++t) {
-    if (t % block_size == 0) drift = Normal(random, 1, cols, 0.8f);
-    for (int64_t i = 0; i < cols; ++i) keys.row(t)[i] += drift.data[static_cast<size_t>(i)];
-  }
-  return keys;
-}
-
 SequenceCase RandomSequence(Random& random, const AttentionCase& attention_case) {
   const int32_t b = attention_case.geometry.block_size;
   SequenceCase sequence;
@@ -54,7 +43,7 @@ SequenceCase RandomSequence(Random& random, const AttentionCase& attention_case)
   options.admit_all = Uniform(random, 0, 7) == 0;
   const int64_t cols =
       static_cast<int64_t>(attention_case.geometry.num_kv_heads) * attention_case.geometry.head_dim;
-  sequence.k = WanderingKeys(random, sequence.num_keys(), cols, b);
+  sequence.k = DriftingKeys(random, sequence.num_keys(), cols, b);
   sequence.v = Normal(random, sequence.num_keys(), cols);
   return sequence;
 }

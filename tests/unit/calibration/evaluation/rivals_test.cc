@@ -310,7 +310,9 @@ class Judge final : public Rival {
     const KeyColumns columns = head.blocks.keys(block);
     std::vector<std::vector<float>> keys(columns.count, std::vector<float>(head.q.size()));
     for (size_t t = 0; t < keys.size(); ++t) {
-      for (size_t i = 0; i < head.q.size(); ++i) keys[t][i] = columns.at(t, i);
+      for (size_t i = 0; i < head.q.size(); ++i) {
+        keys[t][i] = columns.values[i * columns.stride + t];
+      }
     }
     return keys;
   }
