@@ -4,19 +4,21 @@
 #include <memory>
 #include <numeric>
 
+#include "absl/cleanup/cleanup.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
 #include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
 
-int32_t PromptRowsOf(const NeedleWindow& window, const NeedleEvaluationOptions& options) {
-  return options.prefill > 0 ? std::min(options.prefill, window.answer - 1) : window.question;
+size_t PromptRows(const NeedleWindow& window, const NeedleEvaluationOptions& options) {
+  return static_cast<size_t>(options.prefill > 0 ? std::min(options.prefill, window.answer - 1)
+                                                 : window.question);
 }
 
 int32_t WatchStride(const NeedleWindow& window, const NeedleEvaluationOptions& options) {
   if (options.watched_rows <= 0) return 1;
-  const int32_t rows = PromptRowsOf(window, options);
+  const auto rows = static_cast<int32_t>(PromptRows(window, options));
   return (rows + options.watched_rows - 1) / options.watched_rows;
 }
 
@@ -37,7 +39,8 @@ class NeedleRun {
   // Begins a window and computes its prompt.
   absl::Status Prompt(const NeedleWindow& window) {
     RETURN_IF_ERROR(runner_.Begin(Settings(window)));
-    RETURN_IF_ERROR(runner_.RunPrompt(std::span(window.tokens).first(PromptRows(window))));
+    RETURN_IF_ERROR(
+        runner_.RunPrompt(std::span(window.tokens).first(PromptRows(window, options_))));
     runner_.Mark();
     return absl::OkStatus();
   }
@@ -51,7 +54,7 @@ class NeedleRun {
     hit_ = true;
     question_ = static_cast<size_t>(window.question);
     const RowKind rest = attention_.options.admit_all ? RowKind::kPrefill : RowKind::kDecode;
-    RETURN_IF_ERROR(Feed(tokens, PromptRows(window), answer - 1, rest, false));
+    RETURN_IF_ERROR(Feed(tokens, PromptRows(window, options_), answer - 1, rest, false));
     RETURN_IF_ERROR(Feed(tokens, answer - 1, tokens.size() - 1, rest, true));
     score_.hits.push_back(hit_);
     return absl::OkStatus();
@@ -70,9 +73,6 @@ class NeedleRun {
   SequenceSettings Settings(const NeedleWindow& window) const {
     return SequenceSettingsOf(attention_, options_.special_ids, runner_.config(),
                               static_cast<int64_t>(window.tokens.size()));
-  }
-  size_t PromptRows(const NeedleWindow& window) const {
-    return static_cast<size_t>(PromptRowsOf(window, options_));
   }
 
   // Feeds tokens [begin, end), the last window's answer among their targets if `judged`.
@@ -176,6 +176,9 @@ std::vector<std::vector<size_t>> ByPrompt(std::span<const EvaluatedAttention> at
 absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
     const RunnerSource& runners, std::span<const NeedleWindow> windows,
     std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options) {
+  const absl::Cleanup done_choosing = [&] {
+    if (options.rivals) options.rivals->Use(nullptr);
+  };
   std::vector<NeedleScore> scores(attentions.size());
   int64_t done = 0;
   const auto total = static_cast<int64_t>(windows.size() * attentions.size());
@@ -198,7 +201,6 @@ absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
     }
     for (size_t i = 0; i < runs.size(); ++i) scores[group[i]] = runs[i].Finish();
   }
-  if (options.rivals) options.rivals->Use(nullptr);
   return scores;
 }
 

@@ -19,7 +19,8 @@ struct NeedleEvaluationOptions {
   // question.
   int32_t prefill = 0;
   std::span<const int32_t> special_ids = {};  // ascending; may be tempered
-  RivalBackend* rivals = nullptr;             // which runners run through; needed by rivals
+  // What runners run through; needed by rivals, none of which chooses afterwards.
+  RivalBackend* rivals = nullptr;
   // Rows of a prompt that rivals with a memory watch, evenly spread; 0: all.
   int32_t watched_rows = 0;
   std::function<void(int64_t done, int64_t total)> progress;  // windows; may be empty

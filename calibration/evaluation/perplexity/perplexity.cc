@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "calibration/evaluation/attention/index_reads.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
 #include "engine/model/kv_cache.h"
@@ -238,6 +239,9 @@ absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     }
     rows += static_cast<int64_t>(window.size()) - 1;
   }
+  const absl::Cleanup done_choosing = [&] {
+    if (options.rivals) options.rivals->Use(nullptr);
+  };
   Evaluation evaluation(runners, options, rows * static_cast<int64_t>(attentions.size()));
   std::vector<AttentionScore> scores;
   for (const EvaluatedAttention& attention : attentions) {

@@ -31,7 +31,6 @@ absl::StatusOr<AttentionScore> ArmBench::Score(const std::string& name,
                           .recall = recall,
                           .special_ids = bench_.tokenizer().special_ids(),
                           .rivals = &bench_.rivals()});
-  bench_.rivals().Use(nullptr);
   if (!scores.ok()) return scores.status();
   return std::move(scores->front());
 }

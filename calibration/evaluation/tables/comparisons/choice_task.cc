@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
 #include "calibration/evaluation/text/line_reader.h"
@@ -146,7 +147,9 @@ absl::StatusOr<ChoiceScore> ScoreChoices(ArmBench& arms, const std::string& atte
   if (!way.ok()) return way.status();
   const absl::StatusOr<SequenceRunner*> runner = arms.runners().For(way->geometry);
   if (!runner.ok()) return runner.status();
-  arms.bench().rivals().Use(way->rival);
+  RivalBackend& rivals = arms.bench().rivals();
+  rivals.Use(way->rival);
+  const absl::Cleanup done_choosing = [&rivals] { rivals.Use(nullptr); };
   ChoiceRun run(**runner, *way, arms.bench().tokenizer().special_ids());
   ChoiceScore score;
   double loss = 0.0;
@@ -168,7 +171,6 @@ absl::StatusOr<ChoiceScore> ScoreChoices(ArmBench& arms, const std::string& atte
     ++score.questions;
     score.right += std::ranges::max_element(sums) - sums.begin() == question.answer ? 1 : 0;
   }
-  arms.bench().rivals().Use(nullptr);
   if (answer_tokens > 0) score.answer_loss = loss / static_cast<double>(answer_tokens);
   run.Finish(score);
   return score;

@@ -130,7 +130,6 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
   if (!runner.ok()) return runner.status();
   const auto dynamic = arms.Attention(kDefaultArm);
   if (!dynamic.ok()) return dynamic.status();
-  bench.rivals().Use(nullptr);
   const auto thresholds =
       Calibration(**runner, *bench.runtime().shared_backend()).Solve(calibration, dynamic->options);
   if (!thresholds.ok()) return thresholds.status();

@@ -190,7 +190,6 @@ class Pareto {
     const auto scores = EvaluateNeedles(
         needle_arms_.runners().Source(), windows, std::span(&*attention, 1),
         {.special_ids = bench_.tokenizer().special_ids(), .rivals = &bench_.rivals()});
-    bench_.rivals().Use(nullptr);
     if (!scores.ok()) return scores.status();
     const auto& hits = scores->front().hits;
     return ShareCell(std::ranges::count(hits, true), static_cast<int64_t>(hits.size()));

@@ -70,7 +70,6 @@ absl::StatusOr<std::vector<Alignments>> Align(TableBench& bench, const Diagnosti
     if (!way.ok()) return way.status();
     ways.push_back(*way);
   }
-  bench.rivals().Use(nullptr);
   ResidualRecorder recorder(bench.runtime().shared_backend(), bench.config(), sample.rows);
   const auto runner = bench.MakeRunner(geometry, sample.context, &recorder);
   if (!runner.ok()) return runner.status();

@@ -35,7 +35,6 @@ class LayersRun {
     const KvGeometry geometry = bench_.Geometry();
     const auto attention = bench_.Attention("dynamic", geometry);
     if (!attention.ok()) return attention.status();
-    bench_.rivals().Use(nullptr);
     AttentionRecorder recorder(bench_.runtime().shared_backend(), bench_.config(), sample_.rows);
     const auto runner = bench_.MakeRunner(geometry, sample_.context, &recorder);
     if (!runner.ok()) return runner.status();

@@ -57,7 +57,6 @@ absl::Status ObserveWindows(TableBench& bench, const DiagnosticSample& sample, f
   absl::StatusOr<EvaluatedAttention> full = bench.Attention("full", geometry);
   if (!full.ok()) return full.status();
   full->options.offset = offset;
-  bench.rivals().Use(nullptr);
   AttentionRecorder recorder(bench.runtime().shared_backend(), bench.config(), sample.rows);
   const auto runner = bench.MakeRunner(geometry, sample.context, &recorder);
   if (!runner.ok()) return runner.status();
