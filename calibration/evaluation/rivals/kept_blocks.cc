@@ -41,28 +41,41 @@ void KeptLayer::Box(Block& block) const {
 }
 
 void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backend& backend,
-                     const KeptParts& parts) {
+                     const KeptParts& parts, cpu::Workers& workers) {
   if (!parts.records && !parts.keys && !parts.boxes) return;
   // With this copy the records are there too.
   const HostRows keys(backend, params.k, batch.num_rows());
   const int32_t b = geometry_.block_size;
+  const int32_t kv_heads = geometry_.num_kv_heads;
   for (const SequenceRows& rows : batch.sequences) {
     for (const int32_t block : rows.block_table) {
       blocks_.resize(std::max(blocks_.size(), Index(block + 1, 0)));
     }
-    for (int32_t i = 0; i < rows.num_rows; ++i) {
-      const int32_t position = rows.position + i;
-      const int32_t block = rows.block_table[static_cast<size_t>(position / b)];
-      const bool fills = (position + 1) % b == 0;
-      for (int32_t h = 0; h < geometry_.num_kv_heads; ++h) {
-        Block& kept = blocks_[Index(block, h)];
-        if (parts.keys || parts.boxes) {
-          KeepKey(kept, position % b,
-                  keys.row(rows.row_begin + i).data() + int64_t{h} * geometry_.head_dim);
+    const int32_t end = rows.position + rows.num_rows;
+    const int32_t first = rows.position / b;
+    const int32_t touched = (end + b - 1) / b - first;
+    const auto fills = [&](int32_t ordinal) { return (ordinal + 1) * b <= end; };
+    const auto physical = [&](int32_t ordinal) {
+      return rows.block_table[static_cast<size_t>(ordinal)];
+    };
+    if (parts.keys || parts.boxes) {
+      workers.Run(int64_t{touched} * kv_heads, [&](int64_t task, int) {
+        const auto ordinal = first + static_cast<int32_t>(task / kv_heads);
+        const auto head = static_cast<int32_t>(task % kv_heads);
+        Block& kept = blocks_[Index(physical(ordinal), head)];
+        const int32_t until = std::min(end, (ordinal + 1) * b);
+        for (int32_t t = std::max(rows.position, ordinal * b); t < until; ++t) {
+          const std::span<const float> row = keys.row(rows.row_begin + t - rows.position);
+          KeepKey(kept, t % b, row.data() + int64_t{head} * geometry_.head_dim);
         }
-        if (fills && parts.boxes) Box(kept);
-        if (fills && parts.records)
-          kept.record = backend.ReadRecord(geometry_, params.kv, block, h);
+        if (parts.boxes && fills(ordinal)) Box(kept);
+      });
+    }
+    if (!parts.records) continue;
+    for (int32_t ordinal = first; ordinal < first + touched && fills(ordinal); ++ordinal) {
+      for (int32_t h = 0; h < kv_heads; ++h) {
+        blocks_[Index(physical(ordinal), h)].record =
+            backend.ReadRecord(geometry_, params.kv, physical(ordinal), h);
       }
     }
   }

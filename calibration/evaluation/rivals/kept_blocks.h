@@ -8,6 +8,7 @@
 
 #include "calibration/evaluation/rivals/block_scores.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/workers.h"
 
 namespace eta {
 
@@ -25,9 +26,10 @@ class KeptLayer {
  public:
   explicit KeptLayer(const KvGeometry& geometry) : geometry_(geometry) {}
 
-  // Copies the rows of a step from `backend`, which was called with this AppendKv before.
+  // Copies the rows of a step from `backend`, which was called with this AppendKv before. Blocks
+  // are copied beside one another, by `workers`.
   void Keep(const BatchView& batch, const AppendKvParams& params, Backend& backend,
-            const KeptParts& parts);
+            const KeptParts& parts, cpu::Workers& workers);
 
   const KvGeometry& geometry() const { return geometry_; }
   const BlockRecord& record(int32_t block, int32_t kv_head) const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <utility>
 
 #include "calibration/evaluation/rivals/block_estimate.h"
@@ -30,7 +29,7 @@ struct RivalBackend::Selecting {
 };
 
 RivalBackend::RivalBackend(std::shared_ptr<Backend> backend, int num_threads)
-    : ForwardingBackend(std::move(backend)), num_threads_(std::max(1, num_threads)) {}
+    : ForwardingBackend(std::move(backend)), workers_(std::max(1, num_threads)) {}
 
 void RivalBackend::Use(std::shared_ptr<const Rival> rival) {
   Prepare({rival});
@@ -87,7 +86,7 @@ void RivalBackend::AppendKv(const AppendKvParams& params) {
   if (sample_ == nullptr && prepared_.empty()) return;
   const KeptParts parts = Needs();
   const auto [layer, added] = layers_.try_emplace(params.kv.tiles, params.geometry);
-  layer->second.Keep(batch_, params, *this, parts);
+  layer->second.Keep(batch_, params, *this, parts, workers_);
 }
 
 const KeptLayer* RivalBackend::Kept(const KvLayerView& kv) const {
@@ -160,7 +159,8 @@ void RivalBackend::SampleBounds(const Selecting& selecting) {
   }
   const size_t before = sample_->size();
   sample_->resize(before + rows.size());
-  Spread(rows.size(), [&](size_t i) {
+  workers_.Run(std::ssize(rows), [&](int64_t task, int) {
+    const auto i = static_cast<size_t>(task);
     const ChosenRow& row = rows[i];
     SampledBounds& sampled = (*sample_)[before + i];
     sampled = {.layer = params.layer, .num_keys = row.num_keys, .bounds = {}};
@@ -175,17 +175,6 @@ void RivalBackend::SampleBounds(const Selecting& selecting) {
       }
     }
   });
-}
-
-void RivalBackend::Spread(size_t count, const std::function<void(size_t)>& work) const {
-  std::atomic<size_t> next = 0;
-  const auto take = [&] {
-    for (size_t i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::jthread> helpers;
-  const auto wanted = std::min(static_cast<size_t>(num_threads_), count);
-  for (size_t i = 1; i < wanted; ++i) helpers.emplace_back(take);
-  take();
 }
 
 std::vector<RivalMemory>& RivalBackend::MemoriesOf(const Rival& rival, const Selecting& selecting,
@@ -203,7 +192,8 @@ void RivalBackend::WatchAll(const Rival& rival, const Selecting& selecting,
   std::vector<RivalMemory>& memories = MemoriesOf(rival, selecting, rows);
   const size_t parts = (rows.size() + kRows - 1) / kRows;
   std::vector<RivalMemory> watched(memories.size() * parts);
-  Spread(watched.size(), [&](size_t i) {
+  workers_.Run(std::ssize(watched), [&](int64_t task, int) {
+    const auto i = static_cast<size_t>(task);
     const auto head = static_cast<int32_t>(i / parts);
     const size_t first = i % parts * kRows;
     const auto part = std::span(rows).subspan(first, std::min(kRows, rows.size() - first));
@@ -229,15 +219,16 @@ void RivalBackend::ChooseAll(const Selecting& selecting, const std::vector<Chose
                 0);
   if (rival_->remembers()) {
     std::vector<RivalMemory>& memories = MemoriesOf(*rival_, selecting, rows);
-    Spread(memories.size(), [&](size_t head) {
+    workers_.Run(std::ssize(memories), [&](int64_t head, int) {
+      RivalMemory& memory = memories[static_cast<size_t>(head)];
       for (const ChosenRow& row : rows) {
-        ChooseFor(selecting, row, static_cast<int32_t>(head), &memories[head]);
+        ChooseFor(selecting, row, static_cast<int32_t>(head), &memory);
       }
     });
   } else {
-    Spread(rows.size(), [&](size_t i) {
+    workers_.Run(std::ssize(rows), [&](int64_t i, int) {
       for (int32_t head = 0; head < params.num_query_heads; ++head) {
-        ChooseFor(selecting, rows[i], head, nullptr);
+        ChooseFor(selecting, rows[static_cast<size_t>(i)], head, nullptr);
       }
     });
   }

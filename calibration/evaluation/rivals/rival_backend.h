@@ -4,7 +4,6 @@
 // in every layer. Steps are finished one by one: none is noted while another runs.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +12,7 @@
 
 #include "calibration/evaluation/rivals/constants.h"
 #include "calibration/evaluation/rivals/rival.h"
+#include "kernels/cpu/workers.h"
 #include "kernels/forwarding_backend.h"
 
 namespace eta {
@@ -68,10 +68,8 @@ class RivalBackend : public ForwardingBackend {
   void WatchAll(const Rival& rival, const Selecting& selecting, const std::vector<ChosenRow>& rows);
   void ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows);
   void SampleBounds(const Selecting& selecting);
-  // Runs `work` on 0 .. count - 1, on as many threads as there are.
-  void Spread(size_t count, const std::function<void(size_t)>& work) const;
 
-  int num_threads_;
+  cpu::Workers workers_;
   std::vector<std::shared_ptr<const Rival>> prepared_;  // whose needs are kept
   bool preparing_ = false;                              // from Prepare to Choose
   int32_t watch_stride_ = 1;

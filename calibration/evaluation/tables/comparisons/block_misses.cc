@@ -60,7 +60,7 @@ void BlockMisses::AppendKv(const AppendKvParams& params) {
   // Another runner's cache may stand where one of another geometry stood.
   if (found != layers_.end() && found->second.geometry() != params.geometry) layers_.clear();
   layers_.try_emplace(params.kv.tiles, params.geometry)
-      .first->second.Keep(batch_, params, *this, {.keys = true});
+      .first->second.Keep(batch_, params, *this, {.keys = true}, workers_);
 }
 
 void BlockMisses::DecodeAttention(const AttentionParams& params) {

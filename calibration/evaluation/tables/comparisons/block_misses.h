@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "calibration/evaluation/rivals/kept_blocks.h"
+#include "kernels/cpu/workers.h"
 #include "kernels/forwarding_backend.h"
 
 namespace eta {
@@ -44,6 +45,7 @@ class BlockMisses : public ForwardingBackend {
   const int32_t stride_;
   BatchView batch_;
   std::map<const std::byte*, KeptLayer> layers_;  // by the layer's tiles
+  cpu::Workers workers_{1};
   MissCounts counts_;
 };
 
