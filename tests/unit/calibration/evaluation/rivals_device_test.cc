@@ -40,6 +40,7 @@ struct DeviceUnderTest {
   int32_t head_dim;
   DType kv_dtype;
   double loss;     // nats per token
+  double choice;   // the same where blocks are ranked: a near tie gives another block
   double density;  // near ties between blocks may fall the other way
   double vector;   // |a - b| / |b| of what is recorded
 };
@@ -169,7 +170,9 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
       // Constants are bounds of some block, so that it is always a near tie.
       const double slack = ways[i].constants ? 4.0 : 1.0;
       const double density = slack * GetParam().density;
-      EXPECT_NEAR(got.loss.mean, want.loss.mean, slack * GetParam().loss) << gated << " way " << i;
+      const double loss =
+          slack * (ways[i].rival || ways[i].constants ? GetParam().choice : GetParam().loss);
+      EXPECT_NEAR(got.loss.mean, want.loss.mean, loss) << gated << " way " << i;
       EXPECT_NEAR(got.union_density, want.union_density, density) << gated << " way " << i;
       EXPECT_NEAR(got.head_density, want.head_density, density) << gated << " way " << i;
       EXPECT_NEAR(got.index_read, want.index_read, 1e-9) << gated << " way " << i;
@@ -269,10 +272,11 @@ TEST_P(RivalsOnDevices, RecordWhatIsRecordedInHostMemory) {
 // The second row of a GPU runs the fast kernels, whose weights of attention have 16 bits.
 INSTANTIATE_TEST_SUITE_P(
     Devices, RivalsOnDevices,
-    ::testing::Values(DeviceUnderTest{"device", "reference", 32, DType::kFloat32, 0, 0, 0},
-                      DeviceUnderTest{"cpu", "reference", 32, DType::kFloat32, 1e-3, 1e-3, 1e-3},
-                      DeviceUnderTest{"cuda", "cpu", 32, DType::kFloat32, 1e-3, 2e-3, 2e-3},
-                      DeviceUnderTest{"cuda", "cpu", 64, DType::kFloat16, 1e-3, 4e-3, 1e-2}),
+    ::testing::Values(DeviceUnderTest{"device", "reference", 32, DType::kFloat32, 0, 0, 0, 0},
+                      DeviceUnderTest{"cpu", "reference", 32, DType::kFloat32, 1e-3, 1e-3, 1e-3,
+                                      1e-3},
+                      DeviceUnderTest{"cuda", "cpu", 32, DType::kFloat32, 1e-3, 3e-3, 2e-3, 2e-3},
+                      DeviceUnderTest{"cuda", "cpu", 64, DType::kFloat16, 1e-3, 3e-3, 4e-3, 1e-2}),
     [](const auto& param) {
       return std::string(param.param.name) + "_" + std::to_string(param.param.head_dim);
     });
