@@ -76,13 +76,31 @@ struct RowSums {
     const int32_t last_keys = masks.rows.position + masks.rows.num_rows;
     const int32_t sinks = AlwaysReadOf(masks, last_keys / b).first * b;
     const int32_t pinned = max(AlwaysReadOf(masks, first_keys / b).end * b, sinks);
-    for (int32_t key = 0; key < last_keys; key += 16) {
-      if (key == sinks) key = pinned;
-      if (key >= last_keys) break;
-      ScoredKeys<D> keys;
-      keys.Read(args.tile, args.dtype, args.tiles + args.tile.K(table[key / b], kv_head), key % b);
-      AddScores(keys, masks, queries, key);
+    // The loop divides nothing: that would take longer than the products.
+    ReadKeys reads[HeadTiles][2];
+#pragma unroll
+    for (int tile = 0; tile < HeadTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int32_t column = tile * 8 + static_cast<int32_t>(threadIdx.x % 4) * 2 + i;
+        const AlwaysRead always = AlwaysReadOf(masks, masks.num_full[tile][i]);
+        reads[tile][i] = {.sinks = always.first * b,
+                          .pinned = always.end * b,
+                          .end = column < masks.num_queries ? masks.NumKeys(column) : 0};
+      }
     }
+    const auto add = [&](int32_t block, int32_t end) {
+      for (int32_t key = block * b; key < end; ++block) {
+        const std::byte* head = args.tiles + args.tile.K(table[block], kv_head);
+        for (int32_t token = 0; token < b && key < end; token += 16, key += 16) {
+          ScoredKeys<D> keys;
+          keys.Read(args.tile, args.dtype, head, token);
+          AddScores(keys, reads, queries, key);
+        }
+      }
+    };
+    add(0, sinks);
+    add(pinned / b, last_keys);
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
 #pragma unroll
@@ -130,6 +148,17 @@ struct RowSums {
   }
 
  private:
+  // The keys that a query always reads: [0, sinks) and [pinned, end).
+  struct ReadKeys {
+    int32_t sinks;
+    int32_t pinned;
+    int32_t end;
+
+    __device__ __forceinline__ bool Has(int32_t key) const {
+      return key < sinks || (key >= pinned && key < end);
+    }
+  };
+
   __device__ __forceinline__ static AlwaysRead AlwaysReadOf(const ColumnMasks<HeadTiles>& masks,
                                                             int32_t num_full) {
     return {masks.sink_blocks, masks.pinned_blocks, num_full};
@@ -137,7 +166,7 @@ struct RowSums {
 
   template <int D>
   __device__ __forceinline__ void AddScores(const ScoredKeys<D>& keys,
-                                            const ColumnMasks<HeadTiles>& masks,
+                                            const ReadKeys (&reads)[HeadTiles][2],
                                             const ScreenQueries<D, HeadTiles>& q, int32_t key) {
     float products[HeadTiles][2][4] = {};
 #pragma unroll
@@ -158,12 +187,7 @@ struct RowSums {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int32_t own = key + lane / 4 + i / 2 * 8;
-        const int32_t num_full = masks.num_full[tile][i % 2];
-        const AlwaysRead always = AlwaysReadOf(masks, num_full);
-        const int32_t column = tile * 8 + lane % 4 * 2 + i % 2;
-        const bool reads = column < masks.num_queries && own < masks.NumKeys(column) &&
-                           always.Has(own / masks.block_size);
-        if (!reads) continue;
+        if (!reads[tile][i % 2].Has(own)) continue;
         const float product = products[tile][0][i] + products[tile][1][i];
         of_row[tile][i % 2].Add(product * (q.scale[tile][i % 2] * kLog2OfE) * keys.scales[i / 2]);
       }
