@@ -40,6 +40,18 @@ void KeptLayer::Box(Block& block) const {
   }
 }
 
+void KeptLayer::KeepBlock(const SequenceRows& rows, const HostRows& keys, int32_t ordinal,
+                          int32_t kv_head, bool box) {
+  const int32_t b = geometry_.block_size;
+  const int32_t end = std::min(rows.position + rows.num_rows, (ordinal + 1) * b);
+  Block& kept = blocks_[Index(rows.block_table[static_cast<size_t>(ordinal)], kv_head)];
+  for (int32_t t = std::max(rows.position, ordinal * b); t < end; ++t) {
+    const std::span<const float> row = keys.row(rows.row_begin + t - rows.position);
+    KeepKey(kept, t % b, row.data() + int64_t{kv_head} * geometry_.head_dim);
+  }
+  if (box && end == (ordinal + 1) * b) Box(kept);
+}
+
 void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backend& backend,
                      const KeptParts& parts, cpu::Workers& workers) {
   if (!parts.records && !parts.keys && !parts.boxes) return;
@@ -53,29 +65,17 @@ void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backe
     }
     const int32_t end = rows.position + rows.num_rows;
     const int32_t first = rows.position / b;
-    const int32_t touched = (end + b - 1) / b - first;
-    const auto fills = [&](int32_t ordinal) { return (ordinal + 1) * b <= end; };
-    const auto physical = [&](int32_t ordinal) {
-      return rows.block_table[static_cast<size_t>(ordinal)];
-    };
     if (parts.keys || parts.boxes) {
-      workers.Run(int64_t{touched} * kv_heads, [&](int64_t task, int) {
-        const auto ordinal = first + static_cast<int32_t>(task / kv_heads);
-        const auto head = static_cast<int32_t>(task % kv_heads);
-        Block& kept = blocks_[Index(physical(ordinal), head)];
-        const int32_t until = std::min(end, (ordinal + 1) * b);
-        for (int32_t t = std::max(rows.position, ordinal * b); t < until; ++t) {
-          const std::span<const float> row = keys.row(rows.row_begin + t - rows.position);
-          KeepKey(kept, t % b, row.data() + int64_t{head} * geometry_.head_dim);
-        }
-        if (parts.boxes && fills(ordinal)) Box(kept);
+      workers.Run(int64_t{(end + b - 1) / b - first} * kv_heads, [&](int64_t task, int) {
+        KeepBlock(rows, keys, first + static_cast<int32_t>(task / kv_heads),
+                  static_cast<int32_t>(task % kv_heads), parts.boxes);
       });
     }
     if (!parts.records) continue;
-    for (int32_t ordinal = first; ordinal < first + touched && fills(ordinal); ++ordinal) {
+    for (int32_t ordinal = first; ordinal < end / b; ++ordinal) {
+      const int32_t block = rows.block_table[static_cast<size_t>(ordinal)];
       for (int32_t h = 0; h < kv_heads; ++h) {
-        blocks_[Index(physical(ordinal), h)].record =
-            backend.ReadRecord(geometry_, params.kv, physical(ordinal), h);
+        blocks_[Index(block, h)].record = backend.ReadRecord(geometry_, params.kv, block, h);
       }
     }
   }

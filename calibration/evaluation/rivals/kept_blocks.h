@@ -12,6 +12,8 @@
 
 namespace eta {
 
+class HostRows;
+
 // K or V of one token and KV head, [d], as a cache of this type gives it back.
 void RoundToCache(DType dtype, std::span<const float> row, std::span<float> out);
 
@@ -62,6 +64,10 @@ class KeptLayer {
   }
   size_t Stride() const { return KeyColumns::StrideFor(static_cast<size_t>(geometry_.block_size)); }
   const Block& At(int32_t block, int32_t kv_head) const { return blocks_[Index(block, kv_head)]; }
+  // The keys of `rows` that lie in one of their blocks; the block's box too, if `box` and it is
+  // full.
+  void KeepBlock(const SequenceRows& rows, const HostRows& keys, int32_t ordinal, int32_t kv_head,
+                 bool box);
   void KeepKey(Block& block, int32_t offset, const float* key) const;
   void Box(Block& block) const;
 
