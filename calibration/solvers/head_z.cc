@@ -12,7 +12,7 @@
 namespace eta {
 namespace {
 
-constexpr int32_t kMaxHeads = 1 << 14;  // of all layers together: 512 MiB
+constexpr int32_t kMaxHeadsOfLayers = 1 << 14;  // of all layers together: 512 MiB
 
 void Accumulate(HeadKeys& to, const HeadKeys& from) {
   for (size_t k = 0; k < to.needed.size(); ++k) to.needed[k] += from.needed[k];
@@ -46,10 +46,11 @@ int64_t HeadKeys::total() const {
 
 absl::StatusOr<HeadZStatistics> HeadZStatistics::Create(int32_t num_layers,
                                                         int32_t num_query_heads) {
-  if (num_layers < 1 || num_query_heads < 1 || int64_t{num_layers} * num_query_heads > kMaxHeads) {
-    return InvalidField("heads",
-                        absl::StrCat(num_layers, " layers of ", num_query_heads,
-                                     ": must be at least 1, and ", kMaxHeads, " heads at most"));
+  if (num_layers < 1 || num_query_heads < 1 ||
+      int64_t{num_layers} * num_query_heads > kMaxHeadsOfLayers) {
+    return InvalidField(
+        "heads", absl::StrCat(num_layers, " layers of ", num_query_heads,
+                              ": must be at least 1, and ", kMaxHeadsOfLayers, " heads at most"));
   }
   return HeadZStatistics(num_layers, num_query_heads);
 }

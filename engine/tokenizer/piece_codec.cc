@@ -9,7 +9,7 @@
 namespace eta {
 namespace {
 
-constexpr char kSpace[] = "\xE2\x96\x81";  // U+2581
+constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581
 
 std::string BytesOf(const Piece& piece, const PieceTable& table) {
   switch (piece.type) {
@@ -20,13 +20,13 @@ std::string BytesOf(const Piece& piece, const PieceTable& table) {
     case PieceType::kByte:
       return std::string(1, static_cast<char>(ByteOf(piece.text)));
     default:
-      return absl::StrReplaceAll(piece.text, {{kSpace, " "}});
+      return absl::StrReplaceAll(piece.text, {{kSpaceMark, " "}});
   }
 }
 
 // The space that Encode puts before a text.
 bool DropsLeadingSpace(const Piece& piece, const PieceTable& table) {
-  return table.add_dummy_prefix && piece.text.starts_with(kSpace) &&
+  return table.add_dummy_prefix && piece.text.starts_with(kSpaceMark) &&
          (piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined);
 }
 

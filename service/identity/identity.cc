@@ -18,7 +18,7 @@ using std::chrono::system_clock;
 
 constexpr char kDenialPayload[] = "eta.denial";
 constexpr char kFlag[] = "--identity";
-constexpr absl::string_view kScheme = "bearer ";
+constexpr absl::string_view kBearerScheme = "bearer ";
 
 absl::Status Because(absl::Status status, const std::string& why) {
   status.SetPayload(kDenialPayload, absl::Cord(why));
@@ -53,9 +53,9 @@ absl::StatusOr<Caller> ByApiKey(std::string_view key, const IdentityFile& file,
 
 absl::StatusOr<Caller> ByAuthorization(std::string_view value, const IdentityFile& file,
                                        system_clock::time_point now) {
-  if (!absl::StartsWithIgnoreCase({value.data(), value.size()}, kScheme))
+  if (!absl::StartsWithIgnoreCase({value.data(), value.size()}, kBearerScheme))
     return Unknown("authorization: no Bearer");
-  value.remove_prefix(kScheme.size());
+  value.remove_prefix(kBearerScheme.size());
   if (value.size() > kMaxTokenBytes) return Unknown("authorization: it is too long");
   if (value.starts_with(kApiKeyPrefix)) return ByApiKey(value, file, now);
   auto caller = VerifyToken(value, file.issuers, now);

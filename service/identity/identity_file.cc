@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxDepth = 8;
+constexpr size_t kMaxFileDepth = 8;
 constexpr size_t kMaxNameBytes = 2048;  // of issuers, audiences, claims and SPIFFE ids
 constexpr size_t kMaxSpiffeBytes = 2048;
 constexpr int64_t kMaxLeewaySeconds = 600;
@@ -63,8 +63,8 @@ std::string Place(const std::string& list, size_t index) {
 
 // Reads every entry of a list that may be absent.
 template <typename Read>
-absl::Status ForEach(const Json& object, JsonFields& fields, const std::string& list,
-                     const Read& read) {
+absl::Status ForEachEntry(const Json& object, JsonFields& fields, const std::string& list,
+                          const Read& read) {
   if (!object.contains(list)) return absl::OkStatus();
   size_t index = 0;
   for (const Json& entry : fields.Array(list)) {
@@ -166,9 +166,9 @@ absl::Status ReadIssuer(const Json& entry, JsonFields& fields, const std::string
 
 // True for scheme, trust domain and path in the characters of the SPIFFE standard.
 bool IsSpiffeId(const std::string& id) {
-  constexpr std::string_view kScheme = "spiffe://";
-  if (!id.starts_with(kScheme) || id.size() > kMaxSpiffeBytes) return false;
-  const std::string_view rest = std::string_view(id).substr(kScheme.size());
+  constexpr std::string_view kSpiffeScheme = "spiffe://";
+  if (!id.starts_with(kSpiffeScheme) || id.size() > kMaxSpiffeBytes) return false;
+  const std::string_view rest = std::string_view(id).substr(kSpiffeScheme.size());
   const size_t slash = rest.find('/');
   return slash != std::string_view::npos && slash > 0 && slash + 1 < rest.size() &&
          rest.back() != '/' && std::all_of(rest.begin(), rest.end(), [](char c) {
@@ -199,21 +199,21 @@ bool IdentityFile::HasProxies() const {
 }
 
 absl::StatusOr<IdentityFile> ParseIdentityFile(std::string_view text) {
-  const auto tree = ParseStrictJson("file", text, kMaxIdentityFileBytes, kMaxDepth);
+  const auto tree = ParseStrictJson("file", text, kMaxIdentityFileBytes, kMaxFileDepth);
   if (!tree.ok()) return tree.status();
   const Json& object = tree->root();
   IdentityFile file;
   JsonFields fields(object, "");
-  absl::Status status = ForEach(
+  absl::Status status = ForEachEntry(
       object, fields, "api_keys",
       [&](const Json& entry, JsonFields& of_entry) { return ReadApiKey(entry, of_entry, file); });
   if (!status.ok()) return status;
   size_t index = 0;
-  status = ForEach(object, fields, "jwt", [&](const Json& entry, JsonFields& of_entry) {
+  status = ForEachEntry(object, fields, "jwt", [&](const Json& entry, JsonFields& of_entry) {
     return ReadIssuer(entry, of_entry, Place("jwt", index++), file);
   });
   if (!status.ok()) return status;
-  status = ForEach(object, fields, "peers", [&](const Json& entry, JsonFields& of_entry) {
+  status = ForEachEntry(object, fields, "peers", [&](const Json& entry, JsonFields& of_entry) {
     return ReadPeer(entry, of_entry, file);
   });
   if (!status.ok()) return status;

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 using std::chrono::system_clock;
 
-constexpr size_t kMaxDepth = 16;
+constexpr size_t kMaxTokenDepth = 16;
 constexpr size_t kMaxSubjectBytes = 128;
 constexpr double kLatestSecond = 1e11;  // in the year 5138; a later one is no date
 
@@ -32,13 +32,13 @@ absl::Status Wrong(const char* why) {
 std::optional<JsonTree> Decode(std::string_view part) {
   const auto text = DecodeBase64Url(part);
   if (!text) return std::nullopt;
-  auto tree = ParseStrictJson("token", *text, kMaxTokenBytes, kMaxDepth);
+  auto tree = ParseStrictJson("token", *text, kMaxTokenBytes, kMaxTokenDepth);
   if (!tree.ok() || !tree->root().is_object()) return std::nullopt;
   return *std::move(tree);
 }
 
 // Null if the member is missing or is no text.
-const std::string* Text(const Json& object, const std::string& name) {
+const std::string* TextMember(const Json& object, const std::string& name) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_string()) return nullptr;
   return &found->get_ref<const std::string&>();
@@ -53,13 +53,13 @@ std::optional<double> Date(const Json& value) {
 }
 
 absl::Status CheckHeader(const Json& header, const TokenKey& key) {
-  const std::string* const algorithm = Text(header, "alg");
+  const std::string* const algorithm = TextMember(header, "alg");
   if (algorithm == nullptr || *algorithm != Name(key.algorithm())) {
     return Wrong("its algorithm is not its key's");
   }
   if (header.contains("crit")) return Wrong("it demands extensions");
   if (!header.contains("typ")) return absl::OkStatus();
-  const std::string* const type = Text(header, "typ");
+  const std::string* const type = TextMember(header, "typ");
   if (type != nullptr &&
       (absl::EqualsIgnoreCase(*type, "JWT") || absl::EqualsIgnoreCase(*type, "at+jwt"))) {
     return absl::OkStatus();
@@ -72,7 +72,7 @@ absl::StatusOr<const TokenKey*> KeyOf(const Json& header, const TokenIssuer& iss
     if (issuer.keys.size() == 1) return &issuer.keys.begin()->second;
     return Wrong("it names no key and its issuer has several");
   }
-  const std::string* const name = Text(header, "kid");
+  const std::string* const name = TextMember(header, "kid");
   const auto found = name == nullptr ? issuer.keys.end() : issuer.keys.find(*name);
   if (found == issuer.keys.end()) return Wrong("its key is not known");
   return &found->second;
@@ -131,7 +131,7 @@ Roles RolesOf(const Json& claims, const TokenIssuer& issuer) {
 
 absl::StatusOr<Tenant> TenantOf(const Json& claims, const TokenIssuer& issuer) {
   if (issuer.tenant) return *issuer.tenant;
-  const std::string* const name = Text(claims, issuer.tenant_claim);
+  const std::string* const name = TextMember(claims, issuer.tenant_claim);
   if (name == nullptr) return Wrong("it names no tenant");
   auto tenant = Tenant::Parse(*name);
   if (!tenant.ok()) return Wrong("its tenant is no name");
@@ -139,11 +139,11 @@ absl::StatusOr<Tenant> TenantOf(const Json& claims, const TokenIssuer& issuer) {
 }
 
 std::string CredentialOf(const Json& header, const Json& claims, const TokenIssuer& issuer) {
-  const std::string* const subject = Text(claims, "sub");
+  const std::string* const subject = TextMember(claims, "sub");
   if (subject != nullptr && !subject->empty() && subject->size() <= kMaxSubjectBytes) {
     return absl::StrCat("jwt:", issuer.issuer, " ", *subject);
   }
-  const std::string* const key = Text(header, "kid");
+  const std::string* const key = TextMember(header, "kid");
   return absl::StrCat("jwt:", issuer.issuer, " key ", key != nullptr ? *key : "");
 }
 
@@ -165,7 +165,7 @@ absl::StatusOr<Caller> VerifyToken(std::string_view token, const TokenIssuers& i
   const Json& header = header_tree->root();
   const Json& claims = claims_tree->root();
 
-  const std::string* const named = Text(claims, "iss");
+  const std::string* const named = TextMember(claims, "iss");
   const auto issuer = named == nullptr ? issuers.end() : issuers.find(*named);
   if (issuer == issuers.end()) return Wrong("its issuer is not known");
   const auto key = KeyOf(header, issuer->second);

@@ -16,7 +16,7 @@
 namespace eta {
 namespace {
 
-using Text = Owned<BIO, BIO_free_all>;
+using Memory = Owned<BIO, BIO_free_all>;
 
 constexpr long kBackwardSeconds = 24L * 3600;  // tolerance for a clock that is set back later
 constexpr long kForwardSeconds = 20L * 365 * 24 * 3600;  // longer than a process lives
@@ -50,7 +50,7 @@ absl::StatusOr<OwnCertificate> MakeOwnCertificate() {
       X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0) {
     return failed();
   }
-  const Text certificate_text(BIO_new(BIO_s_mem())), key_text(BIO_new(BIO_s_mem()));
+  const Memory certificate_text(BIO_new(BIO_s_mem())), key_text(BIO_new(BIO_s_mem()));
   if (!certificate_text || !key_text ||
       PEM_write_bio_X509(certificate_text.get(), certificate.get()) != 1 ||
       PEM_write_bio_PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) !=

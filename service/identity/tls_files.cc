@@ -20,15 +20,15 @@ namespace {
 using std::chrono::system_clock;
 
 using Certificate = Owned<X509, X509_free>;
-using Text = Owned<BIO, BIO_free_all>;
+using PemText = Owned<BIO, BIO_free_all>;
 
 absl::Status Wrong(const char* flag, const char* why) {
   ERR_clear_error();
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", why));
 }
 
-Text TextOf(const std::string& pem) {
-  return Text(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+PemText TextOf(const std::string& pem) {
+  return PemText(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
 // Refuses to ask a terminal for a password.
@@ -39,7 +39,7 @@ int NoPassword(char*, int, int, void*) {
 // All certificates in the text; none if anything between them is no certificate.
 std::vector<Certificate> CertificatesIn(const std::string& pem) {
   std::vector<Certificate> found;
-  const Text text = TextOf(pem);
+  const PemText text = TextOf(pem);
   if (!text) return found;
   while (Certificate next{PEM_read_bio_X509(text.get(), nullptr, NoPassword, nullptr)}) {
     found.push_back(std::move(next));
@@ -61,7 +61,7 @@ absl::Status CheckTlsMaterial(const TlsMaterial& material, system_clock::time_po
   ERR_clear_error();
   const std::vector<Certificate> chain = CertificatesIn(material.certificates);
   if (chain.empty()) return Wrong("--tls_cert", "holds no certificates in PEM");
-  const Text key_text = TextOf(material.key);
+  const PemText key_text = TextOf(material.key);
   const Owned<EVP_PKEY, EVP_PKEY_free> key(
       PEM_read_bio_PrivateKey(key_text.get(), nullptr, NoPassword, nullptr));
   if (!key) return Wrong("--tls_key", "holds no key in PEM that is not encrypted");

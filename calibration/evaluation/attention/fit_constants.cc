@@ -10,7 +10,7 @@ namespace eta {
 namespace {
 
 // A row in so many is looked at: neighbours meet the same blocks.
-constexpr int32_t kStride = 61;
+constexpr int32_t kRowStride = 61;
 
 absl::Status RunFull(SequenceRunner& runner, AttentionOptions options,
                      std::span<const int32_t> tokens) {
@@ -35,7 +35,7 @@ absl::Status FitConstants(const RunnerSource& runners, RivalBackend& rivals,
     if (!runner.ok()) return runner.status();
     const ModelConfig& config = (*runner)->config();
     std::vector<SampledBounds> sample;
-    rivals.CollectBounds(&sample, prefill, scored < kStride ? 1 : kStride);
+    rivals.CollectBounds(&sample, prefill, scored < kRowStride ? 1 : kRowStride);
     const absl::Status run = RunFull(**runner, attention.options, tokens);
     rivals.CollectBounds(nullptr);
     RETURN_IF_ERROR(run);

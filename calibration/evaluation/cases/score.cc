@@ -14,7 +14,7 @@
 namespace eta {
 namespace {
 
-constexpr int64_t kMaxTokens = int64_t{1} << 20;
+constexpr int64_t kMaxScoredTokens = int64_t{1} << 20;
 constexpr int64_t kMaxLogits = int64_t{1} << 31;
 
 enum Mode : size_t { kFull, kDynamic, kFloor, kFrozen, kRelative };
@@ -150,8 +150,8 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
   const CaseMetadata& metadata = file->metadata();
   absl::StatusOr<std::vector<int32_t>> tokens = ReadInt32s(*file, "tokens", {kAnySize});
   if (!tokens.ok()) return tokens.status();
-  if (tokens->empty() || tokens->size() > static_cast<size_t>(kMaxTokens)) {
-    return InvalidField("tokens", absl::StrCat("must hold 1 to ", kMaxTokens, " ids"));
+  if (tokens->empty() || tokens->size() > static_cast<size_t>(kMaxScoredTokens)) {
+    return InvalidField("tokens", absl::StrCat("must hold 1 to ", kMaxScoredTokens, " ids"));
   }
   const absl::StatusOr<int32_t> prompt_tokens =
       IntegerField(metadata, "prompt_tokens", 1, static_cast<int32_t>(tokens->size()));

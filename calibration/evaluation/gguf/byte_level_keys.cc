@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxBytes = size_t{64} << 20;
-constexpr size_t kMaxDepth = 16;
+constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;
+constexpr size_t kMaxTokenizerDepth = 16;
 
 absl::Status Unsupported(const std::string& part, const std::string& sentence) {
   return absl::UnimplementedError(absl::StrCat("tokenizer.json: ", part, " ", sentence));
@@ -172,7 +172,8 @@ absl::Status CheckModel(const Json& model) {
 
 absl::Status SetByteLevelKeys(const std::string& tokenizer_json, GgufTokens& tokens,
                               GgufHead& head) {
-  const auto tree = ParseStrictJson("tokenizer.json", tokenizer_json, kMaxBytes, kMaxDepth);
+  const auto tree =
+      ParseStrictJson("tokenizer.json", tokenizer_json, kMaxTokenizerBytes, kMaxTokenizerDepth);
   if (!tree.ok()) return tree.status();
   const Json& json = tree->root();
   const Json& model = At(json, "model");

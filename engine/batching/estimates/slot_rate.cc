@@ -8,7 +8,7 @@ namespace {
 using std::chrono::milliseconds;
 using Seconds = std::chrono::duration<double>;
 
-constexpr std::chrono::seconds kLifetime{30};
+constexpr std::chrono::seconds kRateLifetime{30};
 constexpr double kKept = 0.8;  // weight of what was measured before, at each measurement
 
 }  // namespace
@@ -25,7 +25,7 @@ void SlotRate::Measure(int32_t before, int32_t after, bool full, Clock::time_poi
     if (full_since_) full_until_ = at;
     full_since_.reset();
   } else if (!full_since_) {
-    if (at - full_until_ > kLifetime) time_ = Seconds(slots_ = 0.0);
+    if (at - full_until_ > kRateLifetime) time_ = Seconds(slots_ = 0.0);
     full_since_ = at;
   }
 }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kPre[] = "tokenizer.ggml.pre";
 constexpr char kMerges[] = "tokenizer.ggml.merges";
-constexpr char kTypes[] = "tokenizer.ggml.token_type";
+constexpr char kTokenTypes[] = "tokenizer.ggml.token_type";
 
 bool IsAdded(GgufTokenType type) {
   return type == GgufTokenType::kControl || type == GgufTokenType::kUserDefined ||
@@ -129,7 +129,7 @@ absl::StatusOr<std::string> MakeTokenizerJson(GgufMetadata& metadata, GgufVocabu
   }
   for (size_t id = 0; id < vocabulary.types.size(); ++id) {
     if (vocabulary.types[id] == GgufTokenType::kByte) {
-      metadata.FailUnsupported(kTypes, absl::StrCat("entry ", id, " is a byte token"));
+      metadata.FailUnsupported(kTokenTypes, absl::StrCat("entry ", id, " is a byte token"));
     }
   }
   if (metadata.OptionalBool("tokenizer.ggml.add_space_prefix").value_or(false)) {

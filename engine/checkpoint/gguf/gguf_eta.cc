@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "eta.";
 constexpr char kFamily[] = "eta.family";
-constexpr int64_t kMaxSize = int64_t{1} << 24;
+constexpr int64_t kMaxEtaSize = int64_t{1} << 24;
 
 constexpr std::string_view kTexts[] = {"gate", "index", "reads", "special_keys"};
 constexpr std::string_view kSizes[] = {"block_size", "sink_blocks"};
@@ -64,7 +64,7 @@ void WriteEtaFields(GgufMetadata& metadata, std::string_view model_type, JsonWri
     }
   }
   for (const std::string_view name : kSizes) {
-    if (const auto size = metadata.OptionalInteger(key_of(name), 0, kMaxSize)) {
+    if (const auto size = metadata.OptionalInteger(key_of(name), 0, kMaxEtaSize)) {
       json.Key(FieldOf(name)).Value(*size);
     }
   }

@@ -85,7 +85,7 @@ constexpr PreTokenizer kDeepSeek3Cuts = {
 
 // The names are llama.cpp's (llama-vocab.cpp). Where it adapts a pattern to its own engine, the one
 // of the model's tokenizer.json stands here.
-constexpr NamedPreTokenizer kTable[] = {
+constexpr NamedPreTokenizer kPreTokenizers[] = {
     {"default", {.patterns = {kDefaultPunctuation, kGpt2, kDigitRuns, kThreeDigits}}},
     {"gpt-2", kGpt2Cuts},
     {"mpt", kGpt2Cuts},
@@ -128,14 +128,14 @@ constexpr NamedPreTokenizer kTable[] = {
 }  // namespace
 
 const PreTokenizer* FindPreTokenizer(std::string_view name) {
-  for (const NamedPreTokenizer& named : kTable) {
+  for (const NamedPreTokenizer& named : kPreTokenizers) {
     if (named.name == name) return &named.cuts;
   }
   return nullptr;
 }
 
 std::string_view FindPreTokenizerName(const PreTokenizer& cuts) {
-  for (const NamedPreTokenizer& named : kTable) {
+  for (const NamedPreTokenizer& named : kPreTokenizers) {
     if (named.cuts.patterns == cuts.patterns && named.cuts.ignore_merges == cuts.ignore_merges &&
         named.cuts.composes_characters == cuts.composes_characters) {
       return named.name;

@@ -13,7 +13,7 @@ namespace eta {
 namespace {
 
 constexpr char kScores[] = "tokenizer.ggml.scores";
-constexpr char kTable[] = "tokenizer.ggml.precompiled_charsmap";
+constexpr char kCharacterMap[] = "tokenizer.ggml.precompiled_charsmap";
 
 // The encoding of Protocol Buffers: numbers, float32 and runs of bytes.
 void PutVarint(uint64_t value, std::string& out) {
@@ -62,7 +62,7 @@ absl::StatusOr<std::string> MakeSentencePieceModel(GgufMetadata& metadata,
     if (!std::isfinite(scores[id]))
       metadata.Fail(kScores, absl::StrCat("entry ", id, " is not finite"));
   }
-  if (metadata.Has(kTable)) metadata.FailUnsupported(kTable, "is not supported");
+  if (metadata.Has(kCharacterMap)) metadata.FailUnsupported(kCharacterMap, "is not supported");
   const bool prefix = metadata.OptionalBool("tokenizer.ggml.add_space_prefix").value_or(true);
   const bool remove_spaces =
       metadata.OptionalBool("tokenizer.ggml.remove_extra_whitespaces").value_or(false);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr char32_t kCodes = 0x110000;
 
-bool IsWhiteSpace(char32_t code) {
+bool HasWhiteSpaceProperty(char32_t code) {
   return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 ||
          code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
          code == 0x202F || code == 0x205F || code == 0x3000;
@@ -64,7 +64,7 @@ CharacterClass OfCategory(utf8proc_category_t category) {
 CharacterClass ClassOf(char32_t code) {
   auto bits = OfCategory(utf8proc_category(static_cast<utf8proc_int32_t>(code)));
   if (IsOtherWord(code)) bits |= kWord;
-  if (IsWhiteSpace(code)) bits |= kWhiteSpace;
+  if (HasWhiteSpaceProperty(code)) bits |= kWhiteSpace;
   if (code == '\n' || code == '\r') bits |= kNewline;
   return bits;
 }

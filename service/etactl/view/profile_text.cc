@@ -13,7 +13,7 @@
 namespace eta::ctl {
 namespace {
 
-constexpr char kUnknown[] = "-";
+constexpr char kNotMeasured[] = "-";
 
 std::string Share(double value) {
   return absl::StrFormat("%.3f", value);
@@ -34,13 +34,13 @@ std::string VersionOf(const v1::ProfileSummary& summary) {
 // The fingerprint as far as people need it, and as far as the server's log and Stats show it.
 std::string ModelOf(const v1::ProfileSummary& summary) {
   constexpr size_t kDigits = 12;
-  return summary.model_fingerprint().empty() ? kUnknown
+  return summary.model_fingerprint().empty() ? kNotMeasured
                                              : summary.model_fingerprint().substr(0, kDigits);
 }
 
 // "+0.42 %": the difference of a perplexity to full attention's.
 std::string Increase(double perplexity, double full) {
-  return full > 0.0 ? absl::StrFormat("%+.2f %%", 100.0 * (perplexity / full - 1.0)) : kUnknown;
+  return full > 0.0 ? absl::StrFormat("%+.2f %%", 100.0 * (perplexity / full - 1.0)) : kNotMeasured;
 }
 
 // "frozen to full: -1.20 to +0.40 % (95 %)\n"; nothing without an interval.
@@ -146,9 +146,11 @@ std::string EvidenceTable(const v1::ProfileEvidence& evidence) {
     const double dynamic = evidence.perplexity_dynamic();
     rows.push_back(
         {"dynamic", absl::StrFormat("%.3f", dynamic), Increase(dynamic, full),
-         evidence.has_dynamic_head_density() ? Share(evidence.dynamic_head_density()) : kUnknown,
-         evidence.has_dynamic_union_density() ? Share(evidence.dynamic_union_density()) : kUnknown,
-         evidence.has_dynamic_recall() ? Share(evidence.dynamic_recall()) : kUnknown});
+         evidence.has_dynamic_head_density() ? Share(evidence.dynamic_head_density())
+                                             : kNotMeasured,
+         evidence.has_dynamic_union_density() ? Share(evidence.dynamic_union_density())
+                                              : kNotMeasured,
+         evidence.has_dynamic_recall() ? Share(evidence.dynamic_recall()) : kNotMeasured});
   }
   rows.push_back({"frozen", absl::StrFormat("%.3f", evidence.perplexity_frozen()),
                   Increase(evidence.perplexity_frozen(), full), Share(evidence.head_density()),

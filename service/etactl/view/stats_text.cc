@@ -276,11 +276,9 @@ std::string Attention(const v1::Stats& stats, const v1::Stats* before) {
           Ratio(totals.keys_read() - then.keys_read(), totals.keys_cached() - then.keys_cached())));
     }
     const bool decoded = totals.decode_steps() > 0;
-    const std::optional<double> head =
-        decoded ? std::optional(totals.head_density()) : std::nullopt;
-    const std::optional<double> read =
-        decoded ? std::optional(totals.union_density()) : std::nullopt;
-    row.insert(row.end(), {Share(head), Share(read), ReadableBytes(totals.kv_bytes_read()),
+    row.insert(row.end(), {decoded ? Share(totals.head_density()) : kUnknown,
+                           decoded ? Share(totals.union_density()) : kUnknown,
+                           ReadableBytes(totals.kv_bytes_read()),
                            Percent(Ratio(totals.kv_bytes_read(), totals.kv_bytes_dense())),
                            ReadableBytes(totals.index_bytes_read())});
     rows.push_back(std::move(row));

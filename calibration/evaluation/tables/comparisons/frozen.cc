@@ -94,11 +94,11 @@ absl::StatusOr<std::vector<AttentionScore>> Compare(ArmBench& arms, const Window
                              .special_ids = arms.bench().tokenizer().special_ids()});
 }
 
-struct Paper {
+struct PaperFrozen {
   double perplexity, head;
 };
-constexpr Paper kPaper[2][2] = {{{91.96, .2414}, {91.60, .2240}},
-                                {{100.52, .4477}, {100.48, .3283}}};
+constexpr PaperFrozen kPaperFrozen[2][2] = {{{91.96, .2414}, {91.60, .2240}},
+                                            {{100.52, .4477}, {100.48, .3283}}};
 
 }  // namespace
 
@@ -159,9 +159,9 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
       const auto tokens = static_cast<int64_t>(score.losses.size());
       table.rows.push_back(
           {.labels = {absl::StrCat(length << at), i == 0 ? "dynamic" : "calibrated"},
-           .cells = {WithPaper(ExpCell(score.loss, tokens), kPaper[at][i].perplexity),
+           .cells = {WithPaper(ExpCell(score.loss, tokens), kPaperFrozen[at][i].perplexity),
                      i == 0 ? TableCell() : ExpCell(score.loss_over_first, tokens),
-                     WithPaper(PlainCell(score.head_density), kPaper[at][i].head),
+                     WithPaper(PlainCell(score.head_density), kPaperFrozen[at][i].head),
                      PlainCell(score.union_density),
                      score.recall ? PlainCell(*score.recall) : TableCell()},
            .n = tokens});

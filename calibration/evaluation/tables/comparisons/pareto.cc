@@ -23,14 +23,14 @@ constexpr int32_t kNeedleContext = 4096;
 constexpr int32_t kNeedleWindows = 9;  // depths, the paper's
 
 // 0: the paper has none.
-struct PaperRow {
+struct PaperPareto {
   double head, join, recall, missed, perplexity;
 };
 
 struct Point {
   std::string family;
   std::string name;
-  std::optional<PaperRow> paper = std::nullopt;
+  std::optional<PaperPareto> paper = std::nullopt;
   bool quick = false;  // also in a quick run
 };
 
@@ -41,17 +41,17 @@ void AddGated(std::vector<Point>& points) {
                       .name = absl::StrFormat("dynamic+offset=%.1f", a),
                       .quick = a == -1.8 || a == 0.0});
   }
-  const std::pair<double, PaperRow> coarse[] = {{0.2, {.553, .790, .984, .123, 18.30}},
-                                                {-0.4, {.483, .697, .973, .166, 18.60}},
-                                                {-1.0, {.427, .604, .956, .213, 18.87}},
-                                                {-1.8, {.376, .496, .916, .283, 19.21}}};
+  const std::pair<double, PaperPareto> coarse[] = {{0.2, {.553, .790, .984, .123, 18.30}},
+                                                   {-0.4, {.483, .697, .973, .166, 18.60}},
+                                                   {-1.0, {.427, .604, .956, .213, 18.87}},
+                                                   {-1.8, {.376, .496, .916, .283, 19.21}}};
   for (const auto& [a, paper] : coarse) {
     points.push_back({.family = "paper, b=64",
                       .name = absl::StrFormat("dynamic+floor=none+z=2+offset=%.1f", a),
                       .paper = paper,
                       .quick = a == -0.4 || a == -1.8});
   }
-  const std::pair<double, PaperRow> fine[] = {
+  const std::pair<double, PaperPareto> fine[] = {
       {0.4, {.363, .666, .983, .071, 17.56}},  {0.0, {.320, .612, .978, .089, 17.61}},
       {-0.8, {.244, .506, .971, .121, 17.82}}, {-1.5, {.189, .417, .960, .161, 18.22}},
       {-2.0, {.157, .356, .954, .188, 18.81}}, {-2.5, {.131, .301, .948, .212, 19.81}}};
@@ -83,27 +83,27 @@ void AddRelative(std::vector<Point>& points) {
 // keys.
 void AddRivals(std::vector<Point>& points) {
   points.push_back(
-      {.family = "Quest", .name = "quest:0.38", .paper = PaperRow{.411, .667, .540, 0, 18.17}});
+      {.family = "Quest", .name = "quest:0.38", .paper = PaperPareto{.411, .667, .540, 0, 18.17}});
   points.push_back({.family = "Quest",
                     .name = "quest:0.25",
-                    .paper = PaperRow{.265, .473, .366, 0, 19.26},
+                    .paper = PaperPareto{.265, .473, .366, 0, 19.26},
                     .quick = true});
   points.push_back(
-      {.family = "Quest", .name = "quest:0.1", .paper = PaperRow{.128, .242, .194, 0, 22.37}});
+      {.family = "Quest", .name = "quest:0.1", .paper = PaperPareto{.128, .242, .194, 0, 22.37}});
   points.push_back(
-      {.family = "H2O", .name = "h2o:256:0.255", .paper = PaperRow{.48, .68, 0, 0, 17.59}});
+      {.family = "H2O", .name = "h2o:256:0.255", .paper = PaperPareto{.48, .68, 0, 0, 17.59}});
   points.push_back({.family = "H2O",
                     .name = "h2o:128:0.188",
-                    .paper = PaperRow{.332, .543, 0, 0, 17.71},
+                    .paper = PaperPareto{.332, .543, 0, 0, 17.71},
                     .quick = true});
   points.push_back(
-      {.family = "H2O", .name = "h2o:64:0.069", .paper = PaperRow{.175, .288, 0, 0, 17.91}});
+      {.family = "H2O", .name = "h2o:64:0.069", .paper = PaperPareto{.175, .288, 0, 0, 17.91}});
 }
 
 std::vector<Point> Points(TableBench& bench) {
   std::vector<Point> points = {{.family = "full",
                                 .name = "full",
-                                .paper = PaperRow{1.0, 1.0, 1.0, 0, 17.49},
+                                .paper = PaperPareto{1.0, 1.0, 1.0, 0, 17.49},
                                 .quick = true}};
   if (bench.config().gate == Gate::kNone) {
     AddRelative(points);
@@ -198,7 +198,7 @@ class Pareto {
   static TableRow Row(const Point& point, const AttentionScore& score, const MissCounts& misses,
                       const TableCell& found) {
     const auto tokens = static_cast<int64_t>(score.losses.size());
-    const auto paper = [&](double PaperRow::*member) -> std::optional<double> {
+    const auto paper = [&](double PaperPareto::*member) -> std::optional<double> {
       if (!point.paper || (*point.paper).*member == 0.0) return std::nullopt;
       return (*point.paper).*member;
     };
@@ -209,13 +209,14 @@ class Pareto {
     TableCell missed;
     if (misses.blocks > 0)
       missed = PlainCell(Share(misses.missed_blocks, misses.blocks), misses.blocks);
-    return {.labels = {point.family, point.name},
-            .cells = {WithPaper(PlainCell(score.head_density), paper(&PaperRow::head)),
-                      WithPaper(PlainCell(score.union_density), paper(&PaperRow::join)),
-                      PlainCell(score.bytes_read()), WithPaper(recall, paper(&PaperRow::recall)),
-                      WithPaper(missed, paper(&PaperRow::missed)),
-                      WithPaper(ExpCell(score.loss, tokens), paper(&PaperRow::perplexity)), found},
-            .n = tokens};
+    return {
+        .labels = {point.family, point.name},
+        .cells = {WithPaper(PlainCell(score.head_density), paper(&PaperPareto::head)),
+                  WithPaper(PlainCell(score.union_density), paper(&PaperPareto::join)),
+                  PlainCell(score.bytes_read()), WithPaper(recall, paper(&PaperPareto::recall)),
+                  WithPaper(missed, paper(&PaperPareto::missed)),
+                  WithPaper(ExpCell(score.loss, tokens), paper(&PaperPareto::perplexity)), found},
+        .n = tokens};
   }
 
   static double Share(int64_t part, int64_t whole) {

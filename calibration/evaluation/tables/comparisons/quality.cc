@@ -16,7 +16,7 @@
 namespace eta {
 namespace {
 
-struct Arm {
+struct QualityArm {
   std::string label;
   std::string name;
 };
@@ -24,18 +24,18 @@ struct Arm {
 constexpr const char* kTasks[] = {"arc_easy", "gsm8k"};
 
 // The paper's perplexities on WikiText-2 at 2048 tokens, and its accuracies on ARC-Easy.
-struct PaperRow {
+struct PaperQuality {
   const char* label;
   double perplexity;
   double arc;
 };
-constexpr PaperRow kPaper[] = {{"full", 19.35, 0.44},    {"H2O", 20.44, 0.44},
-                               {"BigBird", 22.54, 0.44}, {"StreamingLLM", 23.06, 0.44},
-                               {"window", 25.63, 0.44},  {"paper, b=4", 19.39, 0.445},
-                               {"paper", 20.68, 0.44}};
+constexpr PaperQuality kPaperQuality[] = {{"full", 19.35, 0.44},    {"H2O", 20.44, 0.44},
+                                          {"BigBird", 22.54, 0.44}, {"StreamingLLM", 23.06, 0.44},
+                                          {"window", 25.63, 0.44},  {"paper, b=4", 19.39, 0.445},
+                                          {"paper", 20.68, 0.44}};
 
 std::optional<double> Paper(const std::string& label, const std::string& text) {
-  for (const PaperRow& row : kPaper) {
+  for (const PaperQuality& row : kPaperQuality) {
     if (label != row.label) continue;
     if (text == "wikitext2") return row.perplexity;
     if (text == "arc_easy") return row.arc;
@@ -96,7 +96,7 @@ class Quality {
     table_.settings = {{"context", absl::StrCat(arms_.context())},
                        {"prompt", absl::StrCat(prefill_)},
                        {"windows", absl::StrCat(windows)}};
-    for (const Arm& arm : arms_list_) {
+    for (const QualityArm& arm : arms_list_) {
       if (arm.label != arm.name) table_.settings.emplace_back(arm.label, arm.name);
     }
     return table_;
@@ -126,7 +126,7 @@ class Quality {
     const auto windows = bench_.Windows(text, arms_.context(), count);
     if (!windows.ok()) return windows.status();
     std::vector<AttentionScore> scores;
-    for (const Arm& arm : arms_list_) {
+    for (const QualityArm& arm : arms_list_) {
       auto score = arms_.Score(arm.name, *windows, prefill_);
       if (!score.ok()) return score.status();
       scores.push_back(*std::move(score));
@@ -150,7 +150,8 @@ class Quality {
   // Where a rival that reads as much beats the default.
   void Compare(const std::string& text, const std::vector<AttentionScore>& scores) {
     const auto own = static_cast<size_t>(
-        std::ranges::find(arms_list_, std::string(kDefaultArm), &Arm::name) - arms_list_.begin());
+        std::ranges::find(arms_list_, std::string(kDefaultArm), &QualityArm::name) -
+        arms_list_.begin());
     for (size_t i = OwnArms(bench_.config()).size(); i < scores.size(); ++i) {
       const MeanInterval over = PairedDifference(scores[i].losses, scores[own].losses);
       const bool clear = over.half_width && std::abs(over.mean) > *over.half_width;
@@ -174,7 +175,7 @@ class Quality {
         ReadQuestions(absl::StrCat(bench_.settings().data, "/", task, ".jsonl.xz"),
                       bench_.tokenizer(), bench_.Samples(300, 16));
     if (!questions.ok()) return questions.status();
-    for (const Arm& arm : arms_list_) {
+    for (const QualityArm& arm : arms_list_) {
       const auto score = ScoreChoices(arms_, arm.name, *questions);
       if (!score.ok()) return score.status();
       const bool full = arm.name == "full";
@@ -193,7 +194,7 @@ class Quality {
   TableBench& bench_;
   ArmBench arms_;
   int32_t prefill_;
-  std::vector<Arm> arms_list_;
+  std::vector<QualityArm> arms_list_;
   Table table_;
   int64_t done_ = 0;
   int64_t total_ = 0;

@@ -26,7 +26,7 @@ constexpr int32_t kRoutineRows = 128;
 // H2O's sums over all rows of long prompts would take the host longer than all else takes.
 constexpr int32_t kWatchedRows = 2048;
 
-struct Arm {
+struct RulerArm {
   const char* label;
   std::string name;
   // The paper's shares by kind, at 2048 and at 4096 tokens; negative: none.
@@ -34,8 +34,8 @@ struct Arm {
 };
 constexpr double kNone = -1.0;
 
-std::vector<Arm> Arms(TableBench& bench) {
-  std::vector<Arm> arms = {
+std::vector<RulerArm> Arms(TableBench& bench) {
+  std::vector<RulerArm> arms = {
       {"full", "full", {{.870, .769, .889, .870}, {.667, .657, .565, .333}}},
       {"default", kDefaultArm, {{kNone, kNone, kNone, kNone}, {kNone, kNone, kNone, kNone}}}};
   if (bench.config().gate == Gate::kSilu) {
@@ -162,7 +162,7 @@ class Ruler {
                        .lines = {},
                        .log_x = true,
                        .from_zero = true};
-    for (const Arm& arm : arms_) {
+    for (const RulerArm& arm : arms_) {
       chart.lines.push_back({.name = arm.label, .points = {}, .dots = true});
     }
     for (const int32_t length : lengths) RETURN_IF_ERROR(Length(length, *text, table, chart));
@@ -239,7 +239,7 @@ class Ruler {
   // One score per arm, over the trials of every kind, kind by kind.
   absl::StatusOr<std::vector<NeedleScore>> Scores(ArmBench& arms, const Trials& trials) {
     std::vector<EvaluatedAttention> attentions;
-    for (const Arm& arm : arms_) {
+    for (const RulerArm& arm : arms_) {
       absl::StatusOr<EvaluatedAttention> attention = arms.Attention(arm.name);
       if (!attention.ok()) return attention.status();
       attentions.push_back(*std::move(attention));
@@ -267,7 +267,7 @@ class Ruler {
   }
 
   TableBench& bench_;
-  std::vector<Arm> arms_;
+  std::vector<RulerArm> arms_;
   int32_t trials_;
   std::vector<int64_t> hits_ = std::vector<int64_t>(arms_.size());  // over lengths and kinds
   int64_t asked_ = 0;

@@ -98,24 +98,25 @@ absl::StatusOr<std::vector<Alignments>> Align(TableBench& bench, const Diagnosti
 }
 
 // Means over layers, and the logits', which the paper reports of its two models.
-struct Paper {
+struct PaperAlignment {
   double cosine;
   double shift;
   double logit_cosine;
   double kl;
 };
-constexpr Paper kPaper = {0.9691, 0.2277, 0.9959, 0.0631};  // 126M parameters
-constexpr double kPaperTop1 = 1.0;                          // 1.45B
+constexpr PaperAlignment kPaperAlignment = {0.9691, 0.2277, 0.9959, 0.0631};  // 126M parameters
+constexpr double kPaperTop1 = 1.0;                                            // 1.45B
 
 void AddRows(const std::string& attention, const Alignments& sums, int64_t n, Table& table) {
   const auto residual = [&](const std::string& label,
                             const std::vector<std::vector<double>>& windows, bool mean) {
     const auto paper = [&](double value) { return mean ? std::optional(value) : std::nullopt; };
-    table.rows.push_back({.labels = {attention, label},
-                          .cells = {RatioCell(windows, kCosine, kTerms, paper(kPaper.cosine)),
-                                    RatioCell(windows, kShift, kTerms, paper(kPaper.shift)),
-                                    TableCell(), TableCell()},
-                          .n = n});
+    table.rows.push_back(
+        {.labels = {attention, label},
+         .cells = {RatioCell(windows, kCosine, kTerms, paper(kPaperAlignment.cosine)),
+                   RatioCell(windows, kShift, kTerms, paper(kPaperAlignment.shift)), TableCell(),
+                   TableCell()},
+         .n = n});
   };
   const LayerSums layers(sums.begin(), sums.end() - 1);
   for (size_t l = 0; l < layers.size(); ++l) {
@@ -124,8 +125,8 @@ void AddRows(const std::string& attention, const Alignments& sums, int64_t n, Ta
   residual("all layers", AllLayers(layers), true);
   const auto& logits = sums.back();
   table.rows.push_back({.labels = {attention, "logits"},
-                        .cells = {RatioCell(logits, kCosine, kTerms, kPaper.logit_cosine),
-                                  TableCell(), RatioCell(logits, kKl, kTerms, kPaper.kl),
+                        .cells = {RatioCell(logits, kCosine, kTerms, kPaperAlignment.logit_cosine),
+                                  TableCell(), RatioCell(logits, kKl, kTerms, kPaperAlignment.kl),
                                   RatioCell(logits, kSameBest, kTerms, kPaperTop1)},
                         .n = n});
 }

@@ -107,7 +107,7 @@ class LayersRun {
 
 constexpr size_t kActive = 0;
 constexpr size_t kActiveTerms = 1;
-constexpr size_t kAttended = 2;
+constexpr size_t kAttendedKeys = 2;
 constexpr size_t kAttendedTerms = 3;
 constexpr size_t kRead = 4;
 constexpr size_t kReadTerms = 5;
@@ -119,7 +119,7 @@ std::vector<std::vector<double>> Sums(const std::vector<LayerDensities>& windows
     std::vector<double>& of_window = sums.emplace_back(6);
     for (size_t h = 0; h < window.active.size(); ++h) {
       of_window[kActive] += window.active[h];
-      of_window[kAttended] += window.attended[h];
+      of_window[kAttendedKeys] += window.attended[h];
     }
     const auto heads = static_cast<double>(window.active.size());
     of_window[kActiveTerms] = window.recorded_rows * heads;
@@ -185,7 +185,7 @@ absl::StatusOr<Table> MeasureLayers(TableBench& bench) {
     TableRow& row = table.rows.emplace_back();
     row.labels = {label};
     row.cells = {RatioCell(of_layer, kActive, kActiveTerms, paper),
-                 RatioCell(of_layer, kAttended, kAttendedTerms),
+                 RatioCell(of_layer, kAttendedKeys, kAttendedTerms),
                  RatioCell(of_layer, kRead, kReadTerms)};
   };
   for (size_t l = 0; l < densities->size(); ++l) {

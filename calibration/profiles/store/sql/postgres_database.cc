@@ -12,14 +12,14 @@
 namespace eta {
 namespace {
 
-constexpr int64_t kSchemaVersion = 3;
+constexpr int64_t kPostgresVersion = 3;
 constexpr size_t kMaxIdle = 8;
 constexpr int kAttempts = 4;  // of a transaction that PostgreSQL ended
 constexpr std::chrono::milliseconds kFirstPause{100};
 constexpr std::chrono::milliseconds kLongestPause{500};  // writes are back within 2 s
 
 // Texts compare by their bytes, as in SQLite.
-constexpr char kSchema[] = R"(
+constexpr char kPostgresSchema[] = R"(
 CREATE TABLE eta_profiles (
   tenant text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL, version bigint NOT NULL,
   create_time_us bigint NOT NULL, request_id text, payload_digest text, record bytea,
@@ -50,7 +50,7 @@ INSERT INTO eta_store (id, revision, schema_version) VALUES (1, 0, 1);
 // row-level security lifted, since otherwise only one tenant's rows are visible at a time. Counting
 // may take seconds and is sent alone: statements sent together are answered together, and a server
 // that does not answer for long is given up.
-constexpr const char* kUses[] = {
+constexpr const char* kPostgresUses[] = {
     R"(
 CREATE TABLE eta_uses (
   tenant text COLLATE "C" PRIMARY KEY, versions_ever bigint NOT NULL, versions bigint NOT NULL,
@@ -85,14 +85,14 @@ UPDATE eta_store SET schema_version = 2;
 )"};
 // The additions of schema version 3, before and after the new column is filled. Its rows, too, are
 // filled with row-level security lifted.
-constexpr char kModelColumns[] = R"(
+constexpr char kPostgresModelColumns[] = R"(
 ALTER TABLE eta_profiles ADD COLUMN model_fingerprint text COLLATE "C" NOT NULL DEFAULT '',
   ADD COLUMN staged bigint NOT NULL DEFAULT 0;
 ALTER TABLE eta_aliases ADD COLUMN model_fingerprint text COLLATE "C" NOT NULL DEFAULT '';
 ALTER TABLE eta_profiles NO FORCE ROW LEVEL SECURITY;
 ALTER TABLE eta_aliases NO FORCE ROW LEVEL SECURITY;
 )";
-constexpr const char* kModels[] = {
+constexpr const char* kPostgresModels[] = {
     R"(
 CREATE INDEX eta_profiles_by_model ON eta_profiles
   (tenant, name, model_fingerprint, staged, version) WHERE record IS NOT NULL;
@@ -108,7 +108,7 @@ ALTER TABLE eta_profiles FORCE ROW LEVEL SECURITY;
 ALTER TABLE eta_aliases FORCE ROW LEVEL SECURITY;
 UPDATE eta_store SET schema_version = 3;
 )"};
-static_assert(kSchemaVersion == 3);
+static_assert(kPostgresVersion == 3);
 
 int64_t FirstInteger(const std::vector<SqlRow>& rows) {
   const auto* number =
@@ -127,11 +127,11 @@ absl::Status Migrate(PostgresConnection& connection) {
   if (!there.ok()) return there.status();
   if (FirstInteger(*there) == 0) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
-    if (status = connection.Run(kSchema); !status.ok()) return status;
+    if (status = connection.Run(kPostgresSchema); !status.ok()) return status;
   }
   const auto version = connection.Run("SELECT schema_version FROM eta_store", {});
   if (!version.ok()) return version.status();
-  if (FirstInteger(*version) > kSchemaVersion) {
+  if (FirstInteger(*version) > kPostgresVersion) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      "the profile store was written by a newer version of this program",
                      {.reason = "STORE_SCHEMA_TOO_NEW"});
@@ -139,15 +139,15 @@ absl::Status Migrate(PostgresConnection& connection) {
   if (FirstInteger(*version) < 1) return StoreCorrupt("has no schema version");
   if (FirstInteger(*version) == 1) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
-    for (const char* statements : kUses) {
+    for (const char* statements : kPostgresUses) {
       if (status = connection.Run(statements); !status.ok()) return status;
     }
   }
   if (FirstInteger(*version) < 3) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
-    if (status = connection.Run(kModelColumns); !status.ok()) return status;
+    if (status = connection.Run(kPostgresModelColumns); !status.ok()) return status;
     if (status = FillFingerprints(connection); !status.ok()) return status;
-    for (const char* statements : kModels) {
+    for (const char* statements : kPostgresModels) {
       if (status = connection.Run(statements); !status.ok()) return status;
     }
   }

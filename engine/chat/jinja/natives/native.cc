@@ -42,17 +42,17 @@ std::optional<uint32_t> Index(const std::vector<Native>& natives, std::string_vi
 
 // What a text made by `safe` or `escape` is to other filters is not known here.
 bool TakesSafeText(std::string_view filter) {
-  static constexpr std::string_view kFilters[] = {"safe",    "escape", "e",        "forceescape",
-                                                  "string",  "length", "count",    "tojson",
-                                                  "default", "d",      "wordcount"};
-  return std::find(std::begin(kFilters), std::end(kFilters), filter) != std::end(kFilters);
+  static constexpr std::string_view kTaking[] = {"safe",    "escape", "e",        "forceescape",
+                                                 "string",  "length", "count",    "tojson",
+                                                 "default", "d",      "wordcount"};
+  return std::find(std::begin(kTaking), std::end(kTaking), filter) != std::end(kTaking);
 }
 
 // What Python does when its result is iterated over, errors included.
 bool IsLazy(std::string_view filter) {
-  static constexpr std::string_view kFilters[] = {
+  static constexpr std::string_view kLazy[] = {
       "batch", "items", "map", "reject", "rejectattr", "select", "selectattr", "slice", "unique"};
-  return std::find(std::begin(kFilters), std::end(kFilters), filter) != std::end(kFilters);
+  return std::find(std::begin(kLazy), std::end(kLazy), filter) != std::end(kLazy);
 }
 
 absl::StatusOr<Value> Run(Context& context, const Native& native, const Value& receiver,

@@ -125,7 +125,7 @@ Result ReplaceMethod(Context& context, const Value& receiver, Call& call) {
   return Replace(context.heap, receiver.text(), old->text(), fresh->text(), *count);
 }
 
-Result Join(Context& context, const Value& receiver, Call& call) {
+Result JoinMethod(Context& context, const Value& receiver, Call& call) {
   const auto arguments = Arguments::Bind("join", call, {"iterable"}, 1);
   if (!arguments.ok()) return arguments.status();
   const auto items = Iterated(context.heap, (*arguments)[0]);
@@ -144,7 +144,7 @@ Result Join(Context& context, const Value& receiver, Call& call) {
   return out.Finish();
 }
 
-Result Format(Context& context, const Value& receiver, Call& call) {
+Result FormatMethod(Context& context, const Value& receiver, Call& call) {
   return BraceFormat(context.heap, receiver.text(), call.positional, call.named);
 }
 
@@ -181,7 +181,7 @@ std::vector<Native> TextMethods() {
                       Call& call) { return StartsOrEnds(context, receiver, call, true); }},
       {"find", [](Context& context, const Value& receiver,
                   Call& call) { return Find(context, receiver, call, false); }},
-      {"format", &Format},
+      {"format", &FormatMethod},
       {"isalnum", &All<&IsAlnum>},
       {"isalpha", &All<&IsAlpha>},
       {"isdecimal", &All<&IsDecimal>},
@@ -195,7 +195,7 @@ std::vector<Native> TextMethods() {
        [](Context& /*context*/, const Value& receiver, Call& /*call*/) -> Result {
          return Value::Boolean(HasCase(receiver.text().bytes, false));
        }},
-      {"join", &Join},
+      {"join", &JoinMethod},
       {"replace", &ReplaceMethod},
       {"rfind", [](Context& context, const Value& receiver,
                    Call& call) { return Find(context, receiver, call, true); }},

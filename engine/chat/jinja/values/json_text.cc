@@ -120,7 +120,7 @@ bool IsArray(const Value& value) {
 }
 
 // An array or object whose items are being written.
-struct Open {
+struct OpenContainer {
   const Value* value;
   std::vector<size_t> order;  // of the entries of an object with sorted keys
   size_t next = 0;
@@ -143,7 +143,7 @@ absl::StatusOr<std::vector<size_t>> SortedKeys(Heap& heap, const Dict& dict) {
 
 absl::StatusOr<Value> JsonText(Heap& heap, const Value& value, const JsonStyle& style) {
   TextBuilder out(heap);
-  std::vector<Open> open;
+  std::vector<OpenContainer> open;
   const auto new_line = [&] {
     if (!style.indent) return;
     out.Append("\n");
@@ -152,7 +152,7 @@ absl::StatusOr<Value> JsonText(Heap& heap, const Value& value, const JsonStyle& 
   // Writes a value whole, or opens it.
   const auto begin = [&](const Value& item) -> absl::Status {
     if (!IsArray(item) && !item.IsDict()) return AppendScalar(item, style.ascii, out);
-    Open opened{&item, {}};
+    OpenContainer opened{&item, {}};
     if (item.IsDict() && style.sort_keys) {
       auto order = SortedKeys(heap, item.dict());
       if (!order.ok()) return order.status();
@@ -166,7 +166,7 @@ absl::StatusOr<Value> JsonText(Heap& heap, const Value& value, const JsonStyle& 
   while (!open.empty()) {
     heap.Work(1);
     if (heap.exhausted()) return heap.status();
-    Open& top = open.back();
+    OpenContainer& top = open.back();
     const bool object = top.value->IsDict();
     const size_t size =
         object ? top.value->dict().entries.size() : top.value->sequence().items.size();

@@ -34,13 +34,13 @@ absl::Status Bad(std::string sentence) {
   return absl::InvalidArgumentError(sentence);
 }
 
-bool IsDigit(char c) {
+bool IsAsciiDigit(char c) {
   return c >= '0' && c <= '9';
 }
 
 absl::StatusOr<size_t> Size(std::string_view format, size_t& at) {
   size_t number = 0;
-  for (; at < format.size() && IsDigit(format[at]); ++at) {
+  for (; at < format.size() && IsAsciiDigit(format[at]); ++at) {
     // cannot wrap: at most kMaxWidth before
     number = number * 10 + static_cast<size_t>(format[at] - '0');
     if (number > kMaxWidth) {
@@ -281,7 +281,7 @@ absl::StatusOr<Value> BraceFormat(Heap& heap, const Text& format, std::span<cons
       return absl::UnimplementedError("format '{" + std::string(field) + "}' is not known here");
     }
     const Value* value = nullptr;
-    if (field.empty() || IsDigit(field[0])) {
+    if (field.empty() || IsAsciiDigit(field[0])) {
       size_t index = next;
       if (field.empty()) {
         ++next;

@@ -12,13 +12,13 @@
 namespace eta::jinja {
 namespace {
 
-struct Range {
+struct CodeRange {
   char32_t first;
   char32_t last;
 };
 
 // Other_Lowercase and Other_Uppercase of PropList.txt.
-constexpr std::array<Range, 24> kOtherLowercase = {{
+constexpr std::array<CodeRange, 24> kOtherLowercase = {{
     {0xAA, 0xAA},       {0xBA, 0xBA},       {0x2B0, 0x2B8},     {0x2C0, 0x2C1},
     {0x2E0, 0x2E4},     {0x345, 0x345},     {0x37A, 0x37A},     {0x1D2C, 0x1D6A},
     {0x1D78, 0x1D78},   {0x1D9B, 0x1DBF},   {0x2071, 0x2071},   {0x207F, 0x207F},
@@ -26,7 +26,7 @@ constexpr std::array<Range, 24> kOtherLowercase = {{
     {0xA69C, 0xA69D},   {0xA770, 0xA770},   {0xA7F8, 0xA7F9},   {0xAB5C, 0xAB5F},
     {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA},
 }};
-constexpr std::array<Range, 5> kOtherUppercase = {{
+constexpr std::array<CodeRange, 5> kOtherUppercase = {{
     {0x2160, 0x216F},
     {0x24B6, 0x24CF},
     {0x1F130, 0x1F149},
@@ -34,7 +34,7 @@ constexpr std::array<Range, 5> kOtherUppercase = {{
     {0x1F170, 0x1F189},
 }};
 // Numeric_Type=Digit of UnicodeData.txt.
-constexpr std::array<Range, 20> kDigits = {{
+constexpr std::array<CodeRange, 20> kDigits = {{
     {0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
     {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
     {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},
@@ -42,7 +42,7 @@ constexpr std::array<Range, 20> kDigits = {{
     {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
 }};
 // MidLetter, MidNumLet and Single_Quote of WordBreakProperty.txt: ignored beside a final sigma.
-constexpr std::array<Range, 16> kWordMiddles = {{
+constexpr std::array<CodeRange, 16> kWordMiddles = {{
     {0x27, 0x27},
     {0x2E, 0x2E},
     {0x3A, 0x3A},
@@ -62,10 +62,10 @@ constexpr std::array<Range, 16> kWordMiddles = {{
 }};
 
 template <size_t n>
-bool In(const std::array<Range, n>& ranges, char32_t character) {
+bool InRanges(const std::array<CodeRange, n>& ranges, char32_t character) {
   const auto range =
       std::lower_bound(ranges.begin(), ranges.end(), character,
-                       [](const Range& other, char32_t c) { return other.last < c; });
+                       [](const CodeRange& other, char32_t c) { return other.last < c; });
   return range != ranges.end() && range->first <= character;
 }
 
@@ -82,7 +82,7 @@ bool IsCaseIgnorable(char32_t character) {
     case UTF8PROC_CATEGORY_SK:
       return true;
     default:
-      return In(kWordMiddles, character);
+      return InRanges(kWordMiddles, character);
   }
 }
 
@@ -132,7 +132,7 @@ bool IsDecimal(char32_t character) {
 }
 
 bool IsDigit(char32_t character) {
-  return IsDecimal(character) || In(kDigits, character);
+  return IsDecimal(character) || InRanges(kDigits, character);
 }
 
 bool IsAlnum(char32_t character) {
@@ -142,11 +142,11 @@ bool IsAlnum(char32_t character) {
 }
 
 bool IsLower(char32_t character) {
-  return Category(character) == UTF8PROC_CATEGORY_LL || In(kOtherLowercase, character);
+  return Category(character) == UTF8PROC_CATEGORY_LL || InRanges(kOtherLowercase, character);
 }
 
 bool IsUpper(char32_t character) {
-  return Category(character) == UTF8PROC_CATEGORY_LU || In(kOtherUppercase, character);
+  return Category(character) == UTF8PROC_CATEGORY_LU || InRanges(kOtherUppercase, character);
 }
 
 bool IsTitle(char32_t character) {
