@@ -404,7 +404,8 @@ TEST_F(MonitoringTest, LayersOfStatsAddUpToTheAnswers) {
 }
 
 TEST_F(MonitoringTest, PrometheusStoredThePage) {
-  const nlohmann::json stored = system().prometheus().Query("{__name__=~\"eta_.+\"}");
+  const nlohmann::json stored =
+      system().prometheus().Query("{__name__=~\"eta_.+\",job=\"eta-server\"}");
   ASSERT_TRUE(stored.is_array()) << stored;
   EXPECT_EQ(stored.size(), CountSamples("eta_"));
   const MetricSamples now(page_text());

@@ -19,6 +19,11 @@ def select(expression, more=""):
     return re.sub(r"\b((?:eta|process)_[a-z_]+)\b(\{[^}]*\})?", replace, expression)
 
 
+def bound(seconds):
+    """The label of a bucket: "5" for Prometheus 2, "5.0" for Prometheus 3."""
+    return f'le=~"{seconds}|{seconds}[.]0"'
+
+
 def target(expression, legend="", more="", **options):
     return {"expr": select(expression, more), "legendFormat": legend or "__auto", **options}
 

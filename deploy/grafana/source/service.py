@@ -1,6 +1,6 @@
 """Is the service healthy? What clients feel: latency, errors, refusals, error budget."""
 
-from panels import dashboard, heatmap, per_second, quantiles, row, series, stat, target
+from panels import bound, dashboard, heatmap, per_second, quantiles, row, series, stat, target
 
 # The objective and what counts as a fault: as in deploy/prometheus/rules.yml.
 CALLS = 'eta_requests_total{method="Generate"}'
@@ -12,7 +12,7 @@ BUDGET = "0.005"
 def fault_share(window):
     return (
         f"((sum(rate({FAULTS}[{window}])) or vector(0)) + sum(rate({LATE}_count[{window}]))"
-        f' - sum(rate({LATE}_bucket{{le="5"}}[{window}]))) / sum(rate({CALLS}[{window}]))'
+        f" - sum(rate({LATE}_bucket{{{bound(5)}}}[{window}]))) / sum(rate({CALLS}[{window}]))"
     )
 
 
@@ -26,7 +26,7 @@ def quantile(q, metric, by=""):
 
 def share_within(metric, seconds):
     return target(
-        f'sum(rate({metric}_bucket{{le="{seconds}"}}[$__rate_interval])) / '
+        f"sum(rate({metric}_bucket{{{bound(seconds)}}}[$__rate_interval])) / "
         f"sum(rate({metric}_count[$__rate_interval]))",
         f"{seconds} s",
     )
@@ -109,7 +109,7 @@ def build():
             series(
                 "First tokens in time",
                 "Share within 1 s and within 5 s.",
-                [share_within(first, "1"), share_within(first, "5")],
+                [share_within(first, 1), share_within(first, 5)],
                 unit="percentunit",
                 high=1,
             ),

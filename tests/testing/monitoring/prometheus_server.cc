@@ -45,7 +45,14 @@ std::string Configuration(const std::string& target) {
       "scrape_configs:\n"
       "  - job_name: eta-server\n"
       "    static_configs: [{targets: ['",
-      target, "']}]\n");
+      target,
+      "']}]\n"
+      "  - job_name: eta-server-v3\n"
+      "    static_configs: [{targets: ['",
+      target,
+      "']}]\n"
+      "    metric_relabel_configs:\n"
+      "      - {source_labels: [le], regex: '([0-9]+)', target_label: le, replacement: '$1.0'}\n");
 }
 
 bool Await(const std::function<bool()>& condition) {
@@ -95,7 +102,7 @@ nlohmann::json PrometheusServer::Rules() const {
 
 bool PrometheusServer::AwaitScrapes(int count) const {
   const auto scrapes = [&] {
-    const nlohmann::json result = Query("count_over_time(up[1h])");
+    const nlohmann::json result = Query("min(count_over_time(up[1h])) and count(up) == 2");
     return result.is_array() && !result.empty()
                ? std::stoi(result[0]["value"][1].get<std::string>())
                : 0;

@@ -11,7 +11,8 @@ namespace eta::testing {
 
 class PrometheusServer {
  public:
-  // Scrapes `target`, a host:port, under the job name eta-server.
+  // Scrapes `target`, a host:port, under the job name eta-server; and under eta-server-v3 with the
+  // buckets of histograms spelled as Prometheus 3 does: le="5.0" where the page says le="5".
   explicit PrometheusServer(const std::string& target);
 
   // True if it answers within a minute.
