@@ -10,6 +10,7 @@ import argparse
 import json
 import pathlib
 import platform
+import re
 import shlex
 import sys
 
@@ -54,10 +55,18 @@ def wrong(command, machine, failpoints=False):
     return found
 
 
-def of_product(entry):
+def sources_of(entry):
+    """What a command compiles: one file, or those of a room (ETA_UNITY), which a generated file includes."""
+    path = pathlib.Path(entry["directory"], entry["file"])
+    if path.parent.name != "Unity":
+        return [path]
+    return [pathlib.Path(name) for name in re.findall(r'(?m)^#include "(.*)"$', path.read_text())]
+
+
+def of_product(path, build):
     """Whether it is a source of ours, generated ones included."""
-    path = pathlib.Path(entry["directory"], entry["file"]).resolve()
-    for root in (ROOT, pathlib.Path(entry["directory"]).resolve()):
+    path = path.resolve()
+    for root in (ROOT, build.resolve()):
         if path.is_relative_to(root) and path.relative_to(root).parts[0] in PRODUCT:
             return path.suffix in (".cc", ".cpp", ".c", ".cu")
     return False
@@ -72,9 +81,12 @@ def main():
         entries = json.loads((arguments.build / "compile_commands.json").read_text())
     except (OSError, ValueError) as error:
         sys.exit(f"flags: {error}")
-    sources = [entry for entry in entries if of_product(entry)]
-    problems = [f"flags: {entry['file']} {what}" for entry in sources
-                for what in wrong(entry["command"], platform.machine(), arguments.failpoints)]  # fmt: skip
+    sources, problems = [], []
+    for entry in entries:
+        ours = [path for path in sources_of(entry) if of_product(path, pathlib.Path(entry["directory"]))]
+        sources += ours
+        for what in wrong(entry["command"], platform.machine(), arguments.failpoints) if ours else ():
+            problems += [f"flags: {path} {what}" for path in ours]
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems or not sources:

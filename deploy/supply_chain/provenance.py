@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import debian
+import flags as hardening
 import lock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def options(build):
 def flags(build):
     """How the server's main file is compiled, without folders."""
     for entry in json.loads((pathlib.Path(build) / "compile_commands.json").read_text()):
-        if entry["file"].endswith("/service/main.cc"):
+        if any(path.match("service/main.cc") for path in hardening.sources_of(entry)):
             words = entry["command"].split()
             return [word for word in words if word.startswith("-") and "/" not in word and word not in ("-c", "-o")]
     return []
