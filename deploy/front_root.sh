@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Collects into ROOT all that the front's image consists of: Debian's nginx, the libraries that it
-# loads, a user, and the licences of it all. deploy/Dockerfile.front uses it, and
+# Collects into ROOT all that the front's image consists of: Debian's nginx, mtail, which counts what
+# nginx refuses, the libraries that they load, a user, and the licences of it all. deploy/Dockerfile.front uses it, and
 # tests/deploy/pod_test.py, which serves through such a root.
 #   deploy/front_root.sh ROOT
 set -euo pipefail
@@ -17,6 +17,7 @@ image_folders
 mkdir -p "$root"/{usr/sbin,etc/nginx,run}
 ln -s usr/sbin "$root/sbin"
 image_file /usr/sbin/nginx /usr/sbin/nginx
-image_libraries /usr/sbin/nginx
+image_file /usr/bin/mtail /usr/bin/mtail
+image_libraries /usr/sbin/nginx /usr/bin/mtail
 image_user front /run
-image_records nginx
+image_records nginx mtail

@@ -46,7 +46,12 @@ done
 install -m 0644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 image_user eta /var/lib/eta
 echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
-if [ "$(id -u)" -eq 0 ]; then chown "$image_uid:$image_uid" "$root/var/lib/eta"; fi
+writable=("$root/var/lib/eta")
+if [ ${#libraries[@]} -gt 0 ]; then
+  mkdir -p "$root/var/cache/cuda" # CUDA_CACHE_PATH
+  writable+=("$root/var/cache/cuda")
+fi
+if [ "$(id -u)" -eq 0 ]; then chown "$image_uid:$image_uid" "${writable[@]}"; fi
 
 install -m 0644 LICENSE "$root/usr/share/doc/eta-server/"
 image_records ca-certificates

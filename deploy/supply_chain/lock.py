@@ -4,7 +4,7 @@
     deploy/supply_chain/lock.py --write BINARY...   # from this machine, which must be Debian 12
     deploy/supply_chain/lock.py --check BINARY...   # exit code 1: differs in a way that matters; 77: not Debian 12
     deploy/supply_chain/lock.py --check --ships_nothing BINARY...   # of a machine for tests
-    deploy/supply_chain/lock.py --check --front       # of a machine that has nginx alone, for its image
+    deploy/supply_chain/lock.py --check --front       # of a machine that has the front alone, for its image
 
 What matters: another upstream version (other behaviour, other defects: cves.md and the tests speak of the one that is
 locked), a package that the lock does not know, and an older revision, which lacks a fix that cves.md counts on: what is
@@ -24,11 +24,11 @@ LOCK = ROOT / "deploy/packages.lock"
 SECTIONS = ("runtime", "build")
 COMPILER = ("g++-12", "binutils", "libstdc++-12-dev", "libgcc-12-dev", "libc6-dev")
 # Stands before a server, in an image of its own: held against a machine that has it.
-FRONT = ("nginx",)
+FRONT = ("mtail", "nginx")
 # Debian 12 takes these projects' own maintenance releases as its security updates.
 FOLLOWS_UPSTREAM = {"openssl": 2, "postgresql-15": 1, "ca-certificates": 0}  # numbers that stay
 HEAD = """# Versions of the Debian 12 packages that eta-server is built from and runs with: those that packages.txt names, the
-# compiler with what it links into every program, and those of all libraries that are loaded; and of nginx, the front.
+# compiler with what it links into every program, those of all libraries that are loaded, and the front's (nginx, mtail).
 # What else compilers and tools bring along (cpp-12, libprotoc32, python3.11) is not in it.
 # Written by deploy/supply_chain/lock.py --write, held against a machine by --check. What is known of each: cves.md.
 # package version source source-version

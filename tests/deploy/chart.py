@@ -81,7 +81,7 @@ class Rendered:
     def ports(self):
         """Name -> number, of all containers."""
         return {port["name"]: port["containerPort"]
-                for container in self.containers for port in container["ports"]}
+                for container in self.containers for port in container.get("ports", [])}
 
     @property
     def args(self):

@@ -26,21 +26,27 @@ class Front(unittest.TestCase):
 
     def test_is_the_shipped_one(self):
         changes = self.changes({})
-        self.assertEqual(set(changes), {"nginx.conf", "listen.conf", "upstream.conf", "pod.conf"})
+        self.assertEqual(set(changes), {"nginx.conf", "listen.conf", "upstream.conf", "pod.conf",
+                                       "front.mtail"})
         self.assertEqual(changes["upstream.conf"], ([], []))
+        self.assertEqual(changes["front.mtail"], ([], []))
         self.assertEqual(changes["nginx.conf"], (["worker_processes auto;"],
                                                  ["worker_processes 2;"]))
-        self.assertEqual(changes["pod.conf"], (["listen 8474 http2 backlog=64;"],
-                                               ["listen 0.0.0.0:8474 http2 backlog=64;"]))
+        self.assertEqual(changes["pod.conf"],
+                         (["listen 8475;", "listen 8474 http2 backlog=64;"],
+                          ["listen 0.0.0.0:8475;", "listen 0.0.0.0:8474 http2 backlog=64;"]))
         gone, added = changes["listen.conf"]
-        self.assertEqual(len(gone), 3)
+        self.assertEqual(len(gone), 4)
         rest = "http2 backlog=1024 so_keepalive=30s:10s:3;"
         self.assertEqual(added, [f"listen 0.0.0.0:8443 ssl {rest}",
                                  "ssl_certificate $tls_folder/tls.crt;",
                                  "ssl_certificate_key $tls_folder/tls.key;",
+                                 "access_log /dev/stdout refused if=$refused;",
                                  "keepalive_time 5m; # then clients look up pods again",
                                  "grpc_set_header traceparent $trace;",
-                                 "access_log /dev/stdout denied if=$denied;"])
+                                 "access_log /dev/stdout denied if=$denied;",
+                                 "access_log syslog:server=127.0.0.1:8476,nohostname counted "
+                                 "if=$refused;"])
 
     def test_what_values_change(self):
         changes = self.changes({**CASES["front"], "server": {"listenHost": "[::]",
@@ -53,7 +59,31 @@ class Front(unittest.TestCase):
             self.assertIn(wanted, listen)
         self.assertEqual(changes["nginx.conf"][1], ["worker_processes 8;"])
         self.assertEqual(changes["pod.conf"][1],
-                         ["listen [::]:9474 ipv6only=off http2 backlog=64;"])
+                         ["listen [::]:9475 ipv6only=off;",
+                          "listen [::]:9474 ipv6only=off http2 backlog=64;"])
+
+    def test_limits_are_values(self):
+        gone, added = self.changes({"front": {"limits": {
+            "callsAtATime": 1000, "uploadsAtATime": 9, "callsPerSecond": 2000000 // 2, "burst": 5000,
+            "streamsPerConnection": 250}}})["nginx.conf"]
+        self.assertEqual(len(gone), len(added))
+        self.assertEqual(set(added), {
+            "worker_processes 2;", "limit_conn calls_of_peer 1000;", "limit_conn uploads_of_peer 9;",
+            "limit_req_zone $binary_remote_addr zone=calls_per_second:10m rate=1000000r/s;",
+            "limit_req zone=calls_per_second burst=5000 nodelay;", "http2_max_concurrent_streams 250;"})
+
+    def test_what_it_refuses_is_counted_where_metrics_are(self):
+        rendered = Rendered({})
+        counter = rendered.containers[1]
+        self.assertEqual(counter["name"], "front-metrics")
+        self.assertEqual(counter["image"], rendered.front["image"])
+        self.assertIn("--address=127.0.0.1", counter["command"])
+        (mount,) = counter["volumeMounts"]
+        self.assertIn(f"--progs={mount['mountPath']}", counter["command"])
+        self.assertEqual(rendered.ports["front-metrics"], 8475)
+        off = Rendered({"metrics": {"enabled": False}})
+        self.assertEqual([c["name"] for c in off.containers], ["front", "eta-server"])
+        self.assertNotIn("syslog:", self.config({"metrics": {"enabled": False}})["listen.conf"])
 
     def test_its_files_and_the_certificate_are_one_folder(self):
         def sources(values):

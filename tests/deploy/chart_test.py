@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import helm_python
@@ -45,7 +46,7 @@ CASES = {
                                      "extraEgress": [{"ports": [{"port": 443}]}]},
                    "service": {"headless": False, "annotations": {"a": "b"}}},
     "front": {"front": {"image": {"digest": "sha256:" + "1" * 64}, "port": 9443, "healthPort": 9474,
-                        "workers": 8, "tls": {"existingSecret": "t", "certKey": "a", "keyKey": "b",
+                        "workers": 8, "metrics": {"port": 9475}, "tls": {"existingSecret": "t", "certKey": "a", "keyKey": "b",
                                               "clientCaKey": "c"},
                         "clientAddress": {"proxies": ["10.0.0.0/8", "fd00::/8"],
                                           "header": "proxy_protocol"}}},
@@ -83,6 +84,17 @@ REFUSED = (
     ({"front": {"port": 443}}, "port"),
     ({"front": {"healthPort": 8473}}, "front.healthPort"),
     ({"front": {"workers": 0}}, "workers"),
+    ({"front": {"limits": {"callsAtATime": 0}}}, "callsAtATime"),
+    ({"front": {"limits": {"callsPerSecond": "200r/s; deny all"}}}, "callsPerSecond"),
+    ({"front": {"metrics": {"port": 8472}}}, "front.metrics.port"),
+    ({"front": {"metrics": {"port": 8476}}}, "8476"),
+    ({"gpu": {"cudaCache": None}}, "cudaCache"),
+    ({"metrics": {"prometheusRule": {"severities": {"page": ""}}}}, "page"),
+    ({"metrics": {"prometheusRule": {"severities": {"info": "none"}}}}, "info"),
+    ({"metrics": {"prometheusRule": {"job": 'x"}'}}}, "job"),
+    ({"networkPolicy": {"metricsPeers": []}}, "metricsPeers"),
+    ({"networkPolicy": {"metricsPeers": [{}]}}, "metricsPeers"),
+    ({"autoscaling": {"predictedWaitSeconds": 0}}, "predictedWaitSeconds"),
     ({"front": {"tls": {"certKey": "../tls.crt"}}}, "certKey"),
     ({"front": {"clientAddress": {"proxies": ["10.0.0.0/8; deny all"]}}}, "proxies"),
     ({"front": {"clientAddress": {"header": "X-Real-IP; x"}}}, "header"),
@@ -215,7 +227,7 @@ class EveryCase(unittest.TestCase):
             rendered.workload["spec"]["selector"]["matchLabels"].items(), labels.items())
         ports = rendered.ports
         self.assertEqual(len(set(ports.values())),
-                         sum(len(container["ports"]) for container in rendered.containers))
+                         sum(len(container.get("ports", [])) for container in rendered.containers))
         for service in rendered.of("Service"):
             self.assertLessEqual(service["spec"]["selector"].items(), labels.items())
             for port in service["spec"]["ports"]:
@@ -225,8 +237,10 @@ class EveryCase(unittest.TestCase):
             found = [s for s in rendered.of("Service")
                      if wanted <= s["metadata"]["labels"].items()]
             self.assertEqual(len(found), 1)
-            self.assertEqual([p["name"] for p in found[0]["spec"]["ports"]],
-                             [e["port"] for e in monitor["spec"]["endpoints"]])
+            self.assertEqual({p["name"] for p in found[0]["spec"]["ports"]},
+                             {e["port"] for e in monitor["spec"]["endpoints"]})
+            jobs = [e["relabelings"][0]["replacement"] for e in monitor["spec"]["endpoints"]]
+            self.assertEqual(len(set(jobs)), len(jobs), "a front is no server")
         for other in rendered.of("Pod"):
             self.assertFalse(rendered.workload["spec"]["selector"]["matchLabels"].items()
                              <= other["metadata"]["labels"].items(), "the test takes calls")
@@ -262,8 +276,9 @@ class EveryCase(unittest.TestCase):
                           or "allow_plain" in name or "--tls_" in name], [])
         socket = pathlib.PurePosixPath(listen.removeprefix("unix:"))
         for container in rendered.containers:
-            (mount,) = [m for m in container["volumeMounts"] if m["name"] == "socket"]
-            self.assertEqual(mount, {"name": "socket", "mountPath": str(socket.parent)})
+            mounts = [m for m in container["volumeMounts"] if m["name"] == "socket"]
+            self.assertEqual(mounts, [] if container["name"] == "front-metrics" else [
+                {"name": "socket", "mountPath": str(socket.parent)}])
         self.assertIn(f"server unix:{socket} ",
                       (ROOT / "deploy/front/upstream.conf").read_text())
         # The first to start and the last to end, as Kubernetes does with such a container.
@@ -332,7 +347,11 @@ class Values(unittest.TestCase):
         self.assertEqual(
             {m["pods"]["metric"]["name"]: m["pods"]["target"]["averageValue"]
              for m in spec["metrics"]},
-            {"eta_requests_waiting": "5", "eta_kv_cache_usage_ratio": "800m"})
+            {"eta_requests_waiting": "5", "eta_predicted_wait_seconds": "5000m",
+             "eta_kv_cache_usage_ratio": "800m"})
+        adapter = yaml.safe_load((CHART / "integrations/prometheus-adapter.yaml").read_text())
+        self.assertEqual({re.match(r"\w+", r["seriesQuery"])[0] for r in adapter["rules"]["custom"]},
+                         {m["pods"]["metric"]["name"] for m in spec["metrics"]})
         self.assertGreaterEqual(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 300)
         self.assertEqual(len(rendered.of("PodDisruptionBudget")), 1)
 
@@ -347,6 +366,7 @@ class Values(unittest.TestCase):
         self.assertEqual([(t["metadata"]["query"], t["metadata"]["threshold"])
                           for t in spec["triggers"]],
                          [("sum(eta_requests_waiting{%s})" % service, "5"),
+                          ("sum(max by (pod) (eta_predicted_wait_seconds{%s}))" % service, "5"),
                           ("sum(eta_kv_cache_usage_ratio{%s})" % service, "0.8")])
 
     def test_gpu(self):
@@ -361,12 +381,47 @@ class Values(unittest.TestCase):
         self.assertEqual(rendered.workload["spec"]["strategy"]["rollingUpdate"]["maxSurge"], 0)
         self.assertEqual(Rendered(example("gpu")).pod["runtimeClassName"], "nvidia")
 
+    def test_the_driver_may_keep_what_it_compiles(self):
+        self.assertNotIn("CUDA_", str(Rendered({}).container["env"]))
+        environment = {e["name"]: e.get("value") for e in Rendered(CASES["gpus"]).container["env"]}
+        shipped = (ROOT / "deploy/Dockerfile.cuda").read_text()
+        self.assertIn(f"CUDA_CACHE_PATH={environment['CUDA_CACHE_PATH']} ", shipped)
+        claim = {"persistentVolumeClaim": {"claimName": "kernels"}}
+        for values, source in ((CASES["gpus"], {"emptyDir": {"sizeLimit": "160Mi"}}),
+                               ({"gpu": {"enabled": True, "cudaCache": {"emptyDir": None, **claim}}},
+                                claim)):
+            rendered = Rendered(values)
+            (mount,) = [m for m in rendered.container["volumeMounts"] if m["name"] == "cuda-cache"]
+            self.assertEqual(mount, {"name": "cuda-cache",
+                                     "mountPath": environment["CUDA_CACHE_PATH"]})
+            (volume,) = [v for v in rendered.pod["volumes"] if v["name"] == "cuda-cache"]
+            self.assertEqual(volume, {"name": "cuda-cache", **source})
+        # Neither the volume nor the container's own limit ends a pod over it.
+        self.assertLess(int(environment["CUDA_CACHE_MAXSIZE"]), 160 << 20)
+
+    def test_who_may_scrape(self):
+        def scrapers(values):
+            rendered = Rendered(values)
+            (rule,) = [rule for rule in rendered.only("NetworkPolicy")["spec"]["ingress"]
+                       if rendered.ports["metrics"] in [p["port"] for p in rule["ports"]]]
+            self.assertEqual({p["port"] for p in rule["ports"]},
+                             {port for name, port in rendered.ports.items() if "metrics" in name})
+            return rule["from"]
+
+        monitoring = {"namespaceSelector": {
+            "matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+        picker = {"podSelector": {"matchLabels": {"app": "eta-epp"}}}
+        self.assertEqual(scrapers({}), [monitoring])
+        self.assertEqual(scrapers({"inferenceGateway": {"enabled": True}, "front": {"enabled": False},
+                                   "networkPolicy": {"metricsPeers": [monitoring, picker]}}),
+                         [monitoring, picker])
+
     def test_profiles_from_config_maps(self):
         rendered = Rendered(CASES["files"])
         self.assertEqual(rendered.flag("profile_store"), "dir:/profiles")
         mounts = {m["name"]: m for m in rendered.container["volumeMounts"]}
         found = {mounts[v["name"]]["mountPath"]: v["configMap"]["name"]
-                 for v in rendered.pod["volumes"] if "configMap" in v}
+                 for v in rendered.pod["volumes"] if "configMap" in v and v["name"] in mounts}
         self.assertEqual(found, {"/profiles/acme": "acme-profiles",
                                  "/profiles/default": "eta-server-profiles-1"})
         (made,) = [item for item in rendered.of("ConfigMap")
@@ -459,14 +514,60 @@ class Values(unittest.TestCase):
 class Files(unittest.TestCase):
     """What is kept beside the chart."""
 
-    def test_rules_and_dashboards_arrive_unchanged(self):
-        rendered = Rendered({"metrics": {"prometheusRule": {"enabled": True},
-                                         "dashboards": {"enabled": True}}})
-        for rule in rendered.of("PrometheusRule"):
-            name = rule["metadata"]["name"].removeprefix("eta-server-")
+    def rules(self, **prometheus_rule):
+        """{name of a file of deploy/prometheus: its groups as the chart renders them}"""
+        rendered = Rendered({"metrics": {"prometheusRule": {"enabled": True, **prometheus_rule}}})
+        return {rule["metadata"]["name"].removeprefix("eta-server-"): rule["spec"]
+                for rule in rendered.of("PrometheusRule")}
+
+    def test_rules_are_those_that_are_shipped(self):
+        found = self.rules()
+        self.assertEqual(set(found), {"rules", "alerts"})
+        for name, spec in found.items():
             source = yaml.safe_load((ROOT / f"deploy/prometheus/{name}.yml").read_text())
-            self.assertEqual(rule["spec"], source)
-        self.assertEqual(len(rendered.of("PrometheusRule")), 2)
+            for group in source["groups"]:
+                for rule in group["rules"]:
+                    rule["expr"] = rule["expr"].replace('{job=~".*eta-server.*"}', "").strip()
+            for group in spec["groups"]:
+                for rule in group["rules"]:
+                    rule["expr"] = re.sub(r'\{job="[^"]*"\}|(?<=\{)job="[^"]*",', "",
+                                          rule["expr"]).strip()
+                    rule.get("labels", {}).pop("job", None)
+            self.assertEqual(spec, source)
+
+    def test_rules_are_of_one_release(self):
+        for options, server in (({}, "eta-server/llm/eta-server"), ({"job": "mine"}, "mine")):
+            asked = 0
+            for name, spec in self.rules(**options).items():
+                with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+                    yaml.safe_dump(spec, file)
+                    file.flush()
+                    ran = subprocess.run(["promtool", "check", "rules", file.name],
+                                         capture_output=True, text=True, check=False)
+                self.assertEqual(ran.returncode, 0, ran.stderr)
+                for rule in (rule for group in spec["groups"] for rule in group["rules"]):
+                    bare = re.sub("#.*", "", rule["expr"])
+                    series = r"(?<![\w:])(up|process_\w+|(?:job\w*:)?eta_[\w:]+)(?:\{(job=\"[^\"]*\")?)?"
+                    for metric, job in re.findall(series, bare):
+                        wanted = "eta-front/llm/eta-server" if "eta_front_" in metric else server
+                        self.assertEqual(job, f'job="{wanted}"', f"{name}: {rule['expr']}")
+                        asked += 1
+                    # An absent server has no labels of its own.
+                    if "alert" in rule and "eta_front_" not in bare:
+                        self.assertEqual(rule["labels"]["job"], server)
+            self.assertGreater(asked, 60)
+
+    def test_severities_have_the_names_of_values(self):
+        def severities(**options):
+            return {rule["alert"]: rule["labels"]["severity"]
+                    for group in self.rules(**options)["alerts"]["groups"] for rule in group["rules"]}
+
+        names = {"page": "critical", "ticket": "warning"}
+        self.assertEqual(severities(severities=names),
+                         {alert: names[severity] for alert, severity in severities().items()})
+
+    def test_dashboards_arrive_unchanged(self):
+        rendered = Rendered({"metrics": {"dashboards": {"enabled": True}}})
         sources = {p.name: p.read_text().strip()
                    for p in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
         found = {name: text.strip() for item in rendered.of("ConfigMap")

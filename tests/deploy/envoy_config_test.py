@@ -22,9 +22,15 @@ for folder in envoy.__path__:
 
 config = yaml.safe_load(CONFIG.read_text())
 bootstrap = json_format.ParseDict(config, bootstrap_pb2.Bootstrap())
-assert [cluster.name for cluster in bootstrap.static_resources.clusters] == ["eta_servers"]
-(chain,) = config["static_resources"]["listeners"][0]["filter_chains"]
-manager = chain["filters"][0]["typed_config"]
+assert {cluster.name for cluster in bootstrap.static_resources.clusters} == {"admin", "eta_servers"}
+managers = {listener["name"]: listener["filter_chains"][0]["filters"][0]["typed_config"]
+            for listener in config["static_resources"]["listeners"]}
+# Who administers it is on this host. Scrapers get one page.
+assert bootstrap.admin.address.socket_address.address == "127.0.0.1"
+(page,) = managers["metrics"]["route_config"]["virtual_hosts"][0]["routes"]
+assert page == {"match": {"path": "/stats/prometheus"}, "route": {"cluster": "admin"}}, page
+manager = managers["clients"]
+assert manager["access_log"][0]["filter"] == {"response_flag_filter": {}}, "it says what it refuses"
 (host,) = manager["route_config"]["virtual_hosts"]
 dropped = re.findall(r'grpc_set_header (\S+) "";', (FRONT / "nginx.conf").read_text())
 assert "x-eta-tenant" in dropped and sorted(dropped) == sorted(host["request_headers_to_remove"])

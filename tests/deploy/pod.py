@@ -11,12 +11,12 @@ import time
 
 USER = 65532
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
-DOCKERFILES = {"eta-server": "Dockerfile", "front": "Dockerfile.front"}
+DOCKERFILES = {"eta-server": "Dockerfile", "front": "Dockerfile.front"}  # of front-metrics too
 
 
 def image_says(container, instruction, default=None):
     """Of the container's Dockerfile."""
-    found = re.search(f"^{instruction} (.*)$", (DEPLOY / DOCKERFILES[container]).read_text(),
+    found = re.search(f"^{instruction} (.*)$", (DEPLOY / DOCKERFILES[container.removesuffix("-metrics")]).read_text(),
                       re.MULTILINE)
     return found[1] if found else default
 
@@ -162,7 +162,7 @@ class Pod:
         deadline = time.monotonic() + self.rendered.pod["terminationGracePeriodSeconds"]
         ended = []
         sidecars = [c["name"] for c in self.rendered.pod.get("initContainers", [])]
-        for names in ([c["name"] for c in self.rendered.pod["containers"]], *([n] for n in sidecars)):
+        for names in ([c["name"] for c in self.rendered.pod["containers"]], *([n] for n in reversed(sidecars))):
             for name in names:
                 self.processes[name].send_signal(stop_signal(name))
             for name in names:

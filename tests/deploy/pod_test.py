@@ -2,9 +2,11 @@
 arguments, each from the files of its image, in namespaces of their own. See pod.py.
     pod_test.py BINARY_DIR      exit code 77: cannot be tried here, and why"""
 
+import collections
 import json
 import os
 import pathlib
+import re
 import ssl
 import subprocess
 import sys
@@ -12,6 +14,8 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 import grpc
 from chart import ROOT, Rendered, example
@@ -47,7 +51,8 @@ class PodTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = FOLDER
-        cls.images = {"eta-server": cls.folder / "eta-server", "front": cls.folder / "front"}
+        cls.images = {"eta-server": cls.folder / "eta-server", "front": cls.folder / "front",
+                      "front-metrics": cls.folder / "front"}
         for command in (["image_root.sh", cls.images["eta-server"], BINARIES, "--model",
                          ROOT / "models/eta-27m"], ["front_root.sh", cls.images["front"]]):
             command[0] = ROOT / "deploy" / command[0]
@@ -71,6 +76,7 @@ class PodTest(unittest.TestCase):
         becomes(lambda: "8474" in self.listening() or pod.processes["front"].poll() is not None)
         self.assertIsNone(pod.processes["front"].poll(), pod.lines("front"))
         self.assertFalse(self.ready(pod), "through the front, and there is no server yet")
+        pod.start("front-metrics")
         pod.start("eta-server")
         becomes(lambda: pod.processes["eta-server"].poll() is not None or self.ready(pod))
         self.assertTrue(self.ready(pod), pod.lines("eta-server"))
@@ -79,7 +85,14 @@ class PodTest(unittest.TestCase):
     @staticmethod
     def ready(pod):
         return all(healthy(**container["readinessProbe"]["grpc"])
-                   for container in pod.rendered.containers)
+                   for container in pod.rendered.containers if "readinessProbe" in container)
+
+    @staticmethod
+    def refused():
+        """The front's page: reason -> calls."""
+        with urllib.request.urlopen("http://127.0.0.1:8475/metrics") as page:
+            return {reason: int(calls) for reason, calls in re.findall(
+                r'^eta_front_refused_total\{reason="(\w+)"\} (\d+)$', page.read().decode(), re.MULTILINE)}
 
     @staticmethod
     def listening():
@@ -109,7 +122,7 @@ class PodTest(unittest.TestCase):
 
     def test_callers_reach_the_server_through_the_front_alone(self):
         pod = self.run_pod({})
-        self.assertEqual(self.listening(), {"8443", "8474", "8473", "8472"})
+        self.assertEqual(self.listening(), {"8443", "8475", "8476", "8474", "8473", "8472"})
         text, errors = self.answer()
         self.assertTrue(text.strip(), errors)
         # Where probes ask, nothing else is answered, and no other service's health.
@@ -161,7 +174,8 @@ class PodTest(unittest.TestCase):
         self.assertEqual(running.returncode, 0, errors)
         last = json.loads(text.splitlines()[-1])
         self.assertEqual(last["finished"]["usage"]["output_tokens"], 1500)
-        self.assertEqual(ended, [("eta-server", 0), ("front", 0)])
+        self.assertEqual(ended, [("eta-server", 0), ("front-metrics", 2), ("front", 0)],
+                         "mtail's code after SIGQUIT, which the front's image asks for, is Go's")
 
     def test_the_front_outlives_a_server_that_starts_again(self):
         pod = self.run_pod({})
@@ -171,6 +185,32 @@ class PodTest(unittest.TestCase):
         pod.start("eta-server")
         becomes(lambda: self.ready(pod))
         self.assertTrue(self.answer()[0].strip())
+
+    def test_what_the_front_refuses_is_logged_and_counted(self):
+        pod = self.run_pod({"front": {"limits": {"callsPerSecond": 1, "burst": 2}}})
+        stats = "/eta.v1.EtaService/Stats"
+        for method, message in (("/else", b""), (stats, b"x" * (1100 << 10))):
+            self.assertNotEqual(call(ADDRESS, method, message, roots=self.tls[0])[0],
+                                grpc.StatusCode.OK)
+        codes = [call(ADDRESS, stats, roots=self.tls[0])[0] for _ in range(6)]
+        self.assertIn(grpc.StatusCode.RESOURCE_EXHAUSTED, codes)
+        pod.processes["eta-server"].kill()
+        pod.processes["eta-server"].wait()
+        time.sleep(3)  # the rate's
+        self.assertEqual(call(ADDRESS, stats, roots=self.tls[0])[0], grpc.StatusCode.UNAVAILABLE)
+
+        def logged():
+            lines = [json.loads(line) for line in pod.lines("front") if '"front_refused"' in line]
+            self.assertLessEqual({line["client"] for line in lines}, {"127.0.0.1"})
+            return collections.Counter(line["reason"] for line in lines)
+
+        becomes(lambda: set(logged()) == {"unimplemented", "too_large", "too_many", "unavailable"})
+        becomes(lambda: self.refused() == logged())
+        # A scraper gets the page, and nothing else that mtail can do.
+        for path in ("/", "/quitquitquit", "/debug/pprof/", "/json"):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"http://127.0.0.1:8475{path}", data=b"")
+            self.assertEqual(refused.exception.code, 404)
 
     def test_clients_may_have_to_show_a_certificate(self):
         pod = self.run_pod({"front": {"tls": {"clientCaKey": "ca.crt"}}},

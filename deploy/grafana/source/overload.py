@@ -1,6 +1,6 @@
 """What the server is protected by: waits, slow readers, memory, connections, files it re-reads."""
 
-from panels import dashboard, per_second, row, series, stat, target
+from panels import dashboard, of_front, per_second, row, series, stat, target
 
 RATE = "[$__rate_interval]"
 
@@ -131,6 +131,14 @@ def build():
                 ],
             ),
             row("Connections and files"),
+            series(
+                "Refused by the front",
+                "Calls that no server saw, by reason: over a limit of the front's, or with no server to "
+                "take them.",
+                [of_front("eta_front_refused_total", "{{reason}}", "reason")],
+                unit="reqps",
+                stack=True,
+            ),
             series(
                 "Connections",
                 "Open.",

@@ -28,6 +28,12 @@ def target(expression, legend="", more="", **options):
     return {"expr": select(expression, more), "legendFormat": legend or "__auto", **options}
 
 
+def of_front(metric, legend, by):
+    """A rate of the fronts, which have jobs of their own; 0 where none is scraped."""
+    expression = f"sum by ({by}) (rate({metric}[$__rate_interval])) or vector(0)"
+    return {"expr": expression, "legendFormat": legend}
+
+
 def per_second(metric, legend, by=""):
     group = f" by ({by})" if by else ""
     return target(f"sum{group} (rate({metric}[$__rate_interval]))", legend)

@@ -48,6 +48,7 @@ FrontProcess::FrontProcess(const Options& options) {
   listen = std::regex_replace(listen, std::regex("listen 8443"), "listen " + address);
   listen = std::regex_replace(listen, std::regex("tls/tls.crt"), options.certificate);
   listen = std::regex_replace(listen, std::regex("tls/tls.key"), options.key);
+  listen = std::regex_replace(listen, std::regex("/var/log/nginx/"), folder_.path() + "/");
   folder_.Write("listen.conf", listen);
   folder_.Write("upstream.conf",
                 std::regex_replace(Read(shipped + "upstream.conf"),

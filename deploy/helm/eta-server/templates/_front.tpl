@@ -18,16 +18,25 @@
 {{- define "eta-server.frontConfig" -}}
 {{- $front := .Values.front -}}
 {{- $listen := include "eta-server.frontListen" (dict "root" . "port" $front.port) -}}
+{{- $metrics := include "eta-server.frontListen" (dict "root" . "port" $front.metrics.port) -}}
 {{- $probes := include "eta-server.frontListen" (dict "root" . "port" $front.healthPort) -}}
 {{- if eq $front.clientAddress.header "proxy_protocol" }}{{ $listen = printf "%s proxy_protocol" $listen }}{{ end -}}
 nginx.conf: |
-  {{- .Files.Get "files/front/nginx.conf" | trim | replace "worker_processes auto;" (printf "worker_processes %v;" $front.workers) | nindent 2 }}
+  {{- $main := .Files.Get "files/front/nginx.conf" | trim | replace "worker_processes auto;" (printf "worker_processes %v;" $front.workers) -}}
+  {{- $main = $main | replace "limit_conn calls_of_peer 100;" (printf "limit_conn calls_of_peer %v;" $front.limits.callsAtATime) -}}
+  {{- $main = $main | replace "limit_conn uploads_of_peer 4;" (printf "limit_conn uploads_of_peer %v;" $front.limits.uploadsAtATime) -}}
+  {{- $main = $main | replace "rate=200r/s;" (printf "rate=%vr/s;" (int64 $front.limits.callsPerSecond)) -}}
+  {{- $main = $main | replace "burst=400 nodelay;" (printf "burst=%v nodelay;" (int64 $front.limits.burst)) -}}
+  {{- $main = $main | replace "http2_max_concurrent_streams 100;" (printf "http2_max_concurrent_streams %v;" $front.limits.streamsPerConnection) -}}
+  {{- $main | nindent 2 }}
 upstream.conf: |
   {{- .Files.Get "files/front/upstream.conf" | trim | nindent 2 }}
 pod.conf: |
-  {{- .Files.Get "files/front/pod.conf" | trim | replace "listen 8474" $probes | nindent 2 }}
+  {{- .Files.Get "files/front/pod.conf" | trim | replace "listen 8474" $probes | replace "listen 8475" $metrics | nindent 2 }}
+front.mtail: |
+  {{- .Files.Get "files/front/front.mtail" | trim | nindent 2 }}
 listen.conf: |
-  {{- .Files.Get "files/front/listen.conf" | trim | replace "listen 8443" $listen | replace " tls/tls" " $tls_folder/tls" | nindent 2 }}
+  {{- .Files.Get "files/front/listen.conf" | trim | replace "listen 8443" $listen | replace " tls/tls" " $tls_folder/tls" | replace "/var/log/nginx/eta_front.log" "/dev/stdout" | nindent 2 }}
   {{- if $front.tls.clientCaKey }}
   ssl_client_certificate tls/ca.crt; # read at start
   ssl_verify_client on;
@@ -42,6 +51,9 @@ listen.conf: |
   keepalive_time {{ .Values.server.maxConnectionAge }}; # then clients look up pods again
   grpc_set_header traceparent $trace;
   access_log /dev/stdout denied if=$denied;
+  {{- if .Values.metrics.enabled }}
+  access_log syslog:server=127.0.0.1:8476,nohostname counted if=$refused;
+  {{- end }}
 {{- end -}}
 
 {{/* An init container that goes on: Kubernetes starts it before the server, and stops it once the server has ended. */}}
@@ -55,6 +67,9 @@ listen.conf: |
   ports:
     - {name: grpc, containerPort: {{ $front.port }}}
     - {name: health, containerPort: {{ $front.healthPort }}}
+    {{- if .Values.metrics.enabled }}
+    - {name: front-metrics, containerPort: {{ $front.metrics.port }}}
+    {{- end }}
   # Through nginx to the server: what clients need. No liveness: nginx starts a worker anew that ends, and a restart would
   # not help it against a server that is not ready.
   readinessProbe:
@@ -70,6 +85,21 @@ listen.conf: |
     - {name: front, mountPath: /etc/nginx/eta, readOnly: true}
     - {name: front-run, mountPath: /run}
     - {name: socket, mountPath: /run/eta}
+{{- end -}}
+
+{{/* Listens on the pod's loopback alone: to nginx's lines (UDP), and for the page, which nginx passes on (TCP). */}}
+{{- define "eta-server.frontMetricsContainer" -}}
+- name: front-metrics
+  image: {{ include "eta-server.frontImage" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  restartPolicy: Always
+  command: [/usr/bin/mtail, --logtostderr, --progs=/etc/mtail, "--logs=udp://127.0.0.1:8476", --address=127.0.0.1, --port=8476, --emit_prog_label=false]
+  resources:
+    {{- toYaml .Values.front.metrics.resources | nindent 4 }}
+  securityContext:
+    {{- include "eta-server.securityContext" . | nindent 4 }}
+  volumeMounts:
+    - {name: front-metrics, mountPath: /etc/mtail, readOnly: true}
 {{- end -}}
 
 {{- define "eta-server.frontVolumes" -}}
@@ -96,6 +126,13 @@ listen.conf: |
             {{- end }}
 - name: front-run # nginx's process id; no message gets there
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- if .Values.metrics.enabled }}
+- name: front-metrics
+  configMap:
+    name: {{ include "eta-server.frontConfigMap" . }}
+    defaultMode: 0440
+    items: [{key: front.mtail, path: front.mtail}]
+{{- end }}
 - name: socket # the server's: containers of this pod alone reach it
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
 {{- end -}}

@@ -104,6 +104,11 @@ seccompProfile:
 {{- if .Values.front.enabled -}}{{ .Values.front.healthPort }}{{- else -}}{{ include "eta-server.probePort" . }}{{- end -}}
 {{- end -}}
 
+{{/* Not empty: mtail runs beside the front and counts what it refuses. */}}
+{{- define "eta-server.frontCounts" -}}
+{{- if and .Values.front.enabled .Values.metrics.enabled -}}true{{- end -}}
+{{- end -}}
+
 {{/* What values.schema.json cannot say. */}}
 {{- define "eta-server.check" -}}
 {{- $profiles := .Values.profiles -}}
@@ -126,9 +131,9 @@ seccompProfile:
 {{- if and $front.enabled (eq $front.clientAddress.header "proxy_protocol") (not $front.clientAddress.proxies) -}}
 {{- fail "front.clientAddress.proxies: must name the proxies whose PROXY protocol is believed" -}}
 {{- end -}}
-{{- $ports := list (int $front.port) (int $front.healthPort) (int .Values.server.healthPort) (int .Values.metrics.port) -}}
+{{- $ports := list (int $front.port) (int $front.healthPort) (int $front.metrics.port) (int .Values.server.healthPort) (int .Values.metrics.port) 8476 -}}
 {{- if and $front.enabled (lt (len (uniq $ports)) (len $ports)) -}}
-{{- fail "front.port, front.healthPort, server.healthPort, metrics.port: must differ" -}}
+{{- fail "front.port, front.healthPort, front.metrics.port, server.healthPort, metrics.port: must differ, and 8476 is mtail's" -}}
 {{- end -}}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) -}}
 {{- fail "tls.existingSecret: must name the Secret with the certificate and its key" -}}

@@ -75,6 +75,9 @@ spec:
   {{- if $values.front.enabled }}
   initContainers:
     {{- include "eta-server.frontContainer" . | nindent 4 }}
+    {{- if include "eta-server.frontCounts" . }}
+    {{- include "eta-server.frontMetricsContainer" . | nindent 4 }}
+    {{- end }}
   {{- end }}
   containers:
     - name: eta-server
@@ -86,6 +89,10 @@ spec:
         - name: ETA_THREADS # as many as cores are requested, rounded up
           valueFrom:
             resourceFieldRef: {containerName: eta-server, resource: requests.cpu, divisor: "1"}
+        {{- if $values.gpu.enabled }}
+        - {name: CUDA_CACHE_PATH, value: /var/cache/cuda}
+        - {name: CUDA_CACHE_MAXSIZE, value: "134217728"} # below the volume's limit
+        {{- end }}
         {{- with $values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -130,11 +137,14 @@ spec:
       securityContext:
         {{- include "eta-server.securityContext" . | nindent 8 }}
       {{- $limits := or $values.tenants.limits $values.tenants.existingLimits }}
-      {{- $mounts := or $values.front.enabled $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql" "sqlite")) $values.extraVolumeMounts }}
+      {{- $mounts := or $values.front.enabled $values.gpu.enabled $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql" "sqlite")) $values.extraVolumeMounts }}
       {{- if $mounts }}
       volumeMounts:
         {{- if $values.front.enabled }}
         - {name: socket, mountPath: /run/eta}
+        {{- end }}
+        {{- if $values.gpu.enabled }}
+        - {name: cuda-cache, mountPath: /var/cache/cuda}
         {{- end }}
         {{- if $values.tls.enabled }}
         - {name: tls, mountPath: /etc/eta/tls, readOnly: true}
@@ -161,7 +171,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- end }}
-  {{- if or $values.front.enabled $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql")) $values.extraVolumes }}
+  {{- if or $values.front.enabled $values.gpu.enabled $values.model.volume $values.tls.enabled $values.identity.existingSecret $limits (has $values.profiles.store (list "directory" "postgresql")) $values.extraVolumes }}
   volumes:
     {{- if $values.front.enabled }}
     {{- include "eta-server.frontVolumes" . | nindent 4 }}
@@ -172,6 +182,10 @@ spec:
     {{- end }}
     {{- if $values.identity.existingSecret }}
     - {name: identity, secret: {secretName: {{ $values.identity.existingSecret }}, defaultMode: 0440}}
+    {{- end }}
+    {{- if $values.gpu.enabled }}
+    - name: cuda-cache
+      {{- toYaml $values.gpu.cudaCache | nindent 6 }}
     {{- end }}
     {{- with $values.model.volume }}
     - name: model
