@@ -89,6 +89,12 @@ def build():
             series("Time between tokens", "Of the same answer.", quantiles(between), unit="s"),
             heatmap("Time between tokens, distribution", "Tokens per bucket.", between),
             series(
+                "Time per output token",
+                "Of answered requests: from the first token to the last, by the tokens after the first.",
+                quantiles("eta_request_time_per_output_token_seconds"),
+                unit="s",
+            ),
+            series(
                 "Time in the queue",
                 "From arrival to the first step that worked on the request.",
                 quantiles("eta_request_queue_duration_seconds"),

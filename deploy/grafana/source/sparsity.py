@@ -35,6 +35,9 @@ UNION = ("eta_attention_keys_read_total", "eta_attention_keys_cached_total")
 BYTES_READ = "eta_attention_kv_bytes_read_total"
 BYTES_DENSE = "eta_attention_kv_bytes_dense_total"
 INDEX = "eta_attention_index_bytes_read_total"
+CONFIRMED = ("eta_attention_values_read_total", "eta_attention_keys_read_total")
+PREFILL = ("eta_attention_prefill_keys_attended_total", "eta_attention_prefill_keys_eligible_total")
+PREFILL_ROWS = "eta_attention_prefill_rows_total"
 MASS = ("eta_attention_mass_kept_ratio_sum", "eta_attention_mass_kept_ratio_count")
 ERROR = ("eta_attention_output_error_total", "eta_attention_mass_kept_ratio_count")
 FALLBACKS = "eta_attention_fallbacks_total"
@@ -269,6 +272,27 @@ def build():
                 "Mean, by attention mode.",
                 [target(between_mean("mode"), "{{mode}}", CHOSEN_MODE)],
                 unit="s",
+            ),
+            series(
+                "Values read of keys read",
+                "Confirmed reads (confirm): of the blocks whose keys were read, the share whose values "
+                "were read too. 1 where reads are not confirmed.",
+                [query(ratio(*CONFIRMED, BY), NAMED)],
+                unit="percentunit",
+            ),
+            row("Prompts (sparse prefill)"),
+            series(
+                "Head density of prompts",
+                "Share of the keys that full prefill would have attended to, of prompts with sparse "
+                "prefill. No line: nobody asks for it.",
+                [query(ratio(*PREFILL, BY), NAMED)],
+                unit="percentunit",
+            ),
+            series(
+                "Prompt tokens with sparse prefill",
+                "Per second.",
+                [query(f"sum by ({BY}) (rate({PREFILL_ROWS}[$__rate_interval]))", NAMED)],
+                stack=True,
             ),
             row("Profiles"),
             profiles_table(CHOSEN_PROFILE),

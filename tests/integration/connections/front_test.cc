@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -102,6 +103,22 @@ class FrontTest : public ::testing::Test {
     return false;
   }
   bool BecomesIdle() { return Becomes(0); }
+  // Reason -> lines in the front's log of what it refused itself. nginx writes one after the client
+  // has its answer.
+  std::map<std::string, int> Refused() const {
+    std::map<std::string, int> reasons;
+    for (const auto& line : LogLines(front_->RefusalLog(), "front_refused")) {
+      EXPECT_EQ(line.value("client", ""), "127.0.0.1");
+      ++reasons[line.value("reason", "")];
+    }
+    return reasons;
+  }
+  void ExpectRefused(const std::map<std::string, int>& reasons) const {
+    for (int i = 0; i < 1000 && Refused() != reasons; ++i) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    EXPECT_EQ(Refused(), reasons) << front_->RefusalLog();
+  }
   // The code with which the only Generate call ended in the server's log.
   std::string LoggedCode() {
     server_->Signal(SIGTERM);
@@ -154,6 +171,7 @@ TEST_F(FrontTest, TheServersErrorsKeepTheirDetails) {
   const grpc::Status status = call.Refusal(request);
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(FieldOf(status), "sampling.temperature");
+  EXPECT_EQ(front_->RefusalLog(), "") << "the server logs what it refuses";
 }
 
 TEST_F(FrontTest, WhatItRefusesItselfAreStatusesOfGrpc) {
@@ -169,6 +187,7 @@ TEST_F(FrontTest, WhatItRefusesItselfAreStatusesOfGrpc) {
   const grpc::Status large =
       GenericCall(channel_, kGenerateMethod).Exchange(std::string(10 << 20, 'x'));
   EXPECT_EQ(large.error_code(), StatusCode::RESOURCE_EXHAUSTED) << large.error_message();
+  ExpectRefused({{"unimplemented", 3}, {"too_large", 1}});
 }
 
 TEST_F(FrontTest, MoreCallsThanOneAddressMayHaveAreRefusedAtOnce) {
@@ -185,6 +204,7 @@ TEST_F(FrontTest, MoreCallsThanOneAddressMayHaveAreRefusedAtOnce) {
   const grpc::Status refused = more.Finish();
   EXPECT_EQ(refused.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr("this address"));
+  ExpectRefused({{"too_many", 1}});
   for (const auto& call : calls) call->context.TryCancel();
   for (const auto& call : calls) call->Finish();
 }
@@ -215,6 +235,7 @@ TEST_F(FrontTest, HalfSentMessagesAreFewWhereTheyAreLargeAndGivenUp) {
   EXPECT_TRUE(calls.Becomes([&] { return calls.NumEnded() == 6; }));
   for (const uint32_t stream : {1, 3, 5, 7, 11}) EXPECT_EQ(calls.Status(stream), "") << "reset";
   EXPECT_FALSE(calls.ThrownOut());
+  ExpectRefused({{"too_many", 1}, {"too_slow", 5}});
 }
 
 TEST_F(FrontTest, MetadataThatIsTooLongEndsItsCallAlone) {
@@ -228,6 +249,7 @@ TEST_F(FrontTest, MetadataThatIsTooLongEndsItsCallAlone) {
     EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << bytes;
     EXPECT_THAT(status.error_message(), HasSubstr("metadata")) << bytes;
   }
+  ExpectRefused({{"too_large", 2}});
   ClientCall fits(*stub_);
   fits.context.AddMetadata("eta-long", std::string(3000, 'x'));
   fits.Start(Answer(4));
@@ -291,6 +313,7 @@ TEST_F(FrontTest, AServerThatDrainsFinishesItsStreamsAndOneThatIsGoneIsUnavailab
   const grpc::Status status = late.Refusal(Answer(4));
   EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_EQ(late.Trailer("grpc-retry-pushback-ms"), "1000");
+  ExpectRefused({{"unavailable", 1}});
 }
 
 }  // namespace

@@ -50,7 +50,11 @@ v1::GenerateRequest Short(const std::string& mode, const std::string& profile, i
   request.mutable_stopping()->set_max_tokens(12);
   request.mutable_stopping()->set_ignore_eos(true);
   if (mode == "full") request.mutable_attention()->mutable_full();
-  if (mode == "dynamic") request.mutable_attention()->mutable_dynamic();
+  if (mode == "dynamic") {
+    request.mutable_attention()->mutable_dynamic();
+    request.mutable_attention()->set_confirm(true);
+    request.mutable_attention()->set_prefill(v1::PREFILL_SPARSE);
+  }
   if (mode == "profile") request.mutable_attention()->set_profile(profile);
   return request;
 }

@@ -62,6 +62,10 @@ FrontProcess::FrontProcess(const Options& options) {
   }
 }
 
+std::string FrontProcess::RefusalLog() const {
+  return Read(folder_.path() + "/eta_front.log");
+}
+
 // The workers end with the master only if the master is told to stop.
 FrontProcess::~FrontProcess() {
   process_->Signal(SIGTERM);

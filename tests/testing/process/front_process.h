@@ -25,6 +25,8 @@ class FrontProcess {
   // host:port; empty if nginx does not answer.
   const std::string& address() const { return address_; }
   ServerProcess& process() { return *process_; }
+  // Its log of calls that it refused itself.
+  std::string RefusalLog() const;
 
  private:
   const TempFolder folder_;
