@@ -1,5 +1,10 @@
 """The front that the chart puts beside each server: nginx with the configuration of deploy/front."""
 
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
 import unittest
 
 from chart import ROOT, Rendered
@@ -103,6 +108,24 @@ class Front(unittest.TestCase):
             **paths, "a": "tls/tls.crt", "b": "tls/tls.key", "c": "tls/ca.crt"}))
         self.assertEqual(sources(CASES["own front"])[0], "mine")
         self.assertEqual(Rendered(CASES["own front"]).of("ConfigMap"), [])
+
+    @unittest.skipUnless(shutil.which("mtail"), "mtail is not installed")
+    def test_lines_of_either_log_are_counted(self):
+        lines = ["<190>Nov 26 22:00:34 nginx: refused too_many",
+                 '{"time":"t","event":"front_refused","reason":"too_large","client":"::1","method":"/"}',
+                 '{"time":"t","event":"front_denied","client":"::1","method":"/","grpc_status":"16"}',
+                 '{"time":"t","event":"front_refused","reason":"too_slow","client":"::1","method":'
+                 '"/a\\",\\"event\\":\\"front_refused\\",\\"reason\\":\\"unavailable\\","}']
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "log")
+            log.write_text("".join(line + "\n" for line in lines))
+            ran = subprocess.run(
+                ["mtail", "--one_shot", "--one_shot_format=prometheus", "--logs", log, "--progs",
+                 ROOT / "deploy/front/front.mtail", "--emit_prog_label=false", "--logtostderr"],
+                capture_output=True, text=True, check=True)
+        self.assertEqual(dict(re.findall(r'eta_front_refused_total\{reason="(\w+)"\} (\d+)',
+                                         ran.stdout)),
+                         {"too_many": "1", "too_large": "1", "too_slow": "1"}, ran.stderr)
 
     def test_another_configuration_restarts_pods(self):
         def checksum(values):
