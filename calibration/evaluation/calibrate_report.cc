@@ -21,8 +21,8 @@ const char* KindName(ProfileTargetKind kind) {
   return kTargets[static_cast<size_t>(kind)];
 }
 
-std::string Line(const char* name, const DecodeMeasurement& measured,
-                 const DecodeMeasurement& full) {
+std::string MeasuredLine(const char* name, const DecodeMeasurement& measured,
+                         const DecodeMeasurement& full) {
   const std::string recall =
       measured.recall ? absl::StrFormat("%.4f", *measured.recall) : std::string("-");
   return absl::StrFormat("%-9s  %10.4f  %+8.2f %%  %6.4f  %6.4f  %6s\n", name, measured.perplexity,
@@ -103,9 +103,10 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
                         evidence.held_out_documents, evidence.equal_documents);
   absl::StrAppend(&table, absl::StrFormat("%-9s  %10s  %10s  %6s  %6s  %6s\n", "held out",
                                           "perplexity", "to full", "head", "union", "recall"));
-  absl::StrAppend(&table, Line("full", result.full, result.full));
-  if (result.dynamic) absl::StrAppend(&table, Line("dynamic", *result.dynamic, result.full));
-  absl::StrAppend(&table, Line("frozen", result.frozen, result.full));
+  absl::StrAppend(&table, MeasuredLine("full", result.full, result.full));
+  if (result.dynamic)
+    absl::StrAppend(&table, MeasuredLine("dynamic", *result.dynamic, result.full));
+  absl::StrAppend(&table, MeasuredLine("frozen", result.frozen, result.full));
   for (const auto& [base, interval] : {std::pair{"full", evidence.increase_over_full},
                                        std::pair{"dynamic", evidence.increase_over_dynamic}}) {
     if (!interval) continue;

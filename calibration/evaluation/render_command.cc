@@ -43,12 +43,12 @@ void RenderCommand::Register(CLI::App& command) {
 }
 
 // A line of input: a chat, and where the command line names none, its template.
-struct Line {
+struct ChatLine {
   Chat chat;
   std::optional<std::string> source;
 };
 
-absl::StatusOr<Line> ParseLine(const std::string& line) {
+absl::StatusOr<ChatLine> ParseLine(const std::string& line) {
   const auto tree = ParseStrictJson("chat", line, kMaxLineBytes, kMaxLineDepth);
   if (!tree.ok()) return tree.status();
   JsonFields fields(tree->root(), "");
@@ -72,7 +72,7 @@ absl::StatusOr<Line> ParseLine(const std::string& line) {
     }
   }
   if (fields.Has("variables_json")) chat.variables_json = fields.Text("variables_json");
-  Line parsed{.chat = std::move(chat)};
+  ChatLine parsed{.chat = std::move(chat)};
   if (fields.Has("template")) parsed.source = fields.Text("template");
   RETURN_IF_ERROR(fields.Finish());
   return parsed;
@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ReadTemplate(const std::string& pa
   return ChatTemplate::Parse(source, tokens);
 }
 
-absl::StatusOr<RenderedChat> RenderLine(const ChatTemplate* common, const Line& line,
+absl::StatusOr<RenderedChat> RenderLine(const ChatTemplate* common, const ChatLine& line,
                                         const ChatTemplate::Tokens& tokens) {
   if (line.source.has_value() == (common != nullptr)) {
     return absl::InvalidArgumentError("template: either --template or one in each line");

@@ -28,7 +28,7 @@ struct Text {
   std::vector<std::vector<float>> logits;  // [kNewTokens][V]
 };
 
-const Checkpoint& EmbeddedModel() {
+const Checkpoint& PublishedModel() {
   static const auto& checkpoint = *new absl::StatusOr<Checkpoint>(
       Checkpoint::Open(std::string(ETA_SOURCE_DIR) + "/models/eta-27m"));
   return *checkpoint;
@@ -38,8 +38,8 @@ std::vector<std::vector<int32_t>> Prompts() {
   std::ifstream file(std::string(ETA_SOURCE_DIR) + "/deploy/samples/needle.txt");
   std::stringstream story;
   story << file.rdbuf();
-  const auto config = ParseModelConfig(EmbeddedModel().config_json());
-  const auto tokenizer = Tokenizer::Load(EmbeddedModel().tokenizer_files(), *config);
+  const auto config = ParseModelConfig(PublishedModel().config_json());
+  const auto tokenizer = Tokenizer::Load(PublishedModel().tokenizer_files(), *config);
   const std::vector<int32_t> ids = *(*tokenizer)->Encode(story.str(), /*add_bos=*/true);
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < kPrompts; ++i) {
@@ -58,7 +58,7 @@ AttentionOptions AttentionOf(size_t prompt) {
   return {.admit_all = true};
 }
 
-int32_t Best(const std::vector<float>& logits) {
+int32_t BestId(const std::vector<float>& logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
@@ -67,9 +67,9 @@ std::vector<Text> Generate(const BackendOptions& options) {
   const auto backend = MakeBackend(options);
   EXPECT_EQ(backend.status(), absl::OkStatus());
   if (!backend.ok()) return texts;
-  const auto config = ParseModelConfig(EmbeddedModel().config_json());
+  const auto config = ParseModelConfig(PublishedModel().config_json());
   const auto runner = SequenceRunner::Create(
-      EmbeddedModel(), **backend,
+      PublishedModel(), **backend,
       {.geometry = MakeKvGeometry(*config, DType::kFloat16), .max_context = kMaxContext});
   EXPECT_EQ(runner.status(), absl::OkStatus());
   if (!runner.ok()) return texts;
@@ -87,7 +87,7 @@ std::vector<Text> Generate(const BackendOptions& options) {
                 absl::OkStatus());
     }
     for (;;) {
-      text.tokens.push_back(Best(logits));
+      text.tokens.push_back(BestId(logits));
       text.logits.push_back(logits);
       if (text.tokens.size() == kNewTokens) break;
       EXPECT_EQ((*runner)->Run({.tokens = std::span(&text.tokens.back(), 1), .logits = logits}),

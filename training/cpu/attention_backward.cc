@@ -14,7 +14,7 @@ namespace eta::training::cpu {
 namespace {
 
 // A task's memory.
-struct Workspace {
+struct BackwardWorkspace {
   std::vector<ScoredTile> tiles;  // [G]
   float* weights;                 // [64, 64], P
   float* grad_weights;            // [64, 64], dP
@@ -25,7 +25,7 @@ struct Workspace {
   float* grad_k;                  // [T, d]
   float* grad_v;                  // [T, d]
 
-  static Workspace Make(eta::cpu::Scratch& scratch, const AttentionShape& shape) {
+  static BackwardWorkspace Make(eta::cpu::Scratch& scratch, const AttentionShape& shape) {
     const int64_t group = shape.group();
     const int64_t d = shape.head_dim;
     const int64_t elements = (3 * group + 3) * kTileElements + group * kTileKeys * (d + 2) +
@@ -33,7 +33,7 @@ struct Workspace {
     auto* at = scratch.Reserve<float>(static_cast<size_t>(elements));
     std::fill_n(at, elements, 0.0f);
     const auto take = [&](int64_t count) { return std::exchange(at, at + count); };
-    Workspace ws{};
+    BackwardWorkspace ws{};
     for (int64_t g = 0; g < group; ++g) {
       ws.tiles.push_back({take(kTileElements), take(kTileElements), take(kTileElements)});
     }
@@ -59,7 +59,7 @@ struct Winner {
   int32_t g;
   int32_t key;
 };
-Winner WinnerOf(const Workspace& ws, int32_t first, int32_t heads, int32_t r) {
+Winner WinnerOf(const BackwardWorkspace& ws, int32_t first, int32_t heads, int32_t r) {
   Winner winner = {first, 0};
   float largest = -1.0f;
   for (int32_t g = first; g < first + heads; ++g) {
@@ -76,7 +76,7 @@ Winner WinnerOf(const Workspace& ws, int32_t first, int32_t heads, int32_t r) {
 
 // dS of the rows of one tile and head, and what they add to dtau.
 void RowsBackward(const AttentionBackwardParams& params, const TilePlace& place,
-                  const TileRows& rows, int32_t g, const Workspace& ws) {
+                  const TileRows& rows, int32_t g, const BackwardWorkspace& ws) {
   const AttentionForwardParams& f = params.forward;
   const AttentionShape& shape = f.shape;
   const AttentionGate& gate = f.gate;
@@ -125,7 +125,7 @@ void RowsBackward(const AttentionBackwardParams& params, const TilePlace& place,
 
 // Adds the tile to dq, dk and dv.
 void TileBackward(const AttentionBackwardParams& params, const TilePlace& place,
-                  const TileRows& rows, int32_t g, const Workspace& ws) {
+                  const TileRows& rows, int32_t g, const BackwardWorkspace& ws) {
   const AttentionForwardParams& f = params.forward;
   const int64_t d = f.shape.head_dim;
   const int64_t kv_begin = place.head / f.shape.group() * d;
@@ -146,7 +146,7 @@ void TileBackward(const AttentionBackwardParams& params, const TilePlace& place,
 }
 
 void QueriesBackward(const AttentionBackwardParams& params, int32_t sequence, int32_t kv_head,
-                     int32_t query_tile, const Workspace& ws) {
+                     int32_t query_tile, const BackwardWorkspace& ws) {
   const AttentionForwardParams& f = params.forward;
   const int32_t group = f.shape.group();
   const int64_t d = f.shape.head_dim;
@@ -192,7 +192,8 @@ void AttentionBackward(const Context& context, const AttentionBackwardParams& pa
   context.workers.Run(int64_t{shape.sequences} * shape.num_kv_heads, [&](int64_t task, int thread) {
     const auto sequence = static_cast<int32_t>(task / shape.num_kv_heads);
     const auto kv_head = static_cast<int32_t>(task % shape.num_kv_heads);
-    const Workspace ws = Workspace::Make(context.scratch[static_cast<size_t>(thread)], shape);
+    const BackwardWorkspace ws =
+        BackwardWorkspace::Make(context.scratch[static_cast<size_t>(thread)], shape);
     for (int32_t tile = 0; tile < tiles; ++tile) {
       QueriesBackward(params, sequence, kv_head, tile, ws);
     }

@@ -10,7 +10,7 @@
 namespace eta::training::cpu {
 namespace {
 
-constexpr int64_t kRowsPerTask = 16;
+constexpr int64_t kNormRowsPerTask = 16;
 
 float Norm(const float* x, int64_t width, const float* weight, float eps, float* out) {
   const double mean = SumOfSquares(x, width) / static_cast<double>(width);
@@ -35,7 +35,7 @@ void NormBackward(const float* x, int64_t width, const float* weight, float inve
 void NormHeadsOf(const Context& context, const Tensor& x, const float* weight, int32_t d, float eps,
                  const Tensor& out, float* inverse_rms) {
   const int64_t heads = x.cols / d;
-  ForRanges(context, x.rows, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
+  ForRanges(context, x.rows, kNormRowsPerTask, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t h = 0; h < heads; ++h) {
         inverse_rms[r * heads + h] = Norm(Row(x, r) + h * d, d, weight, eps, Row(out, r) + h * d);
@@ -62,7 +62,7 @@ void NormHeadsBackwardOf(const Context& context, const Tensor& x, const float* w
 }  // namespace
 
 void RmsNorm(const Context& context, const RmsNormParams& params) {
-  ForRanges(context, params.x.rows, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
+  ForRanges(context, params.x.rows, kNormRowsPerTask, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
       params.inverse_rms[r] =
           Norm(Row(params.x, r), params.x.cols, params.weight, params.eps, Row(params.out, r));

@@ -10,7 +10,7 @@
 namespace eta::training {
 namespace {
 
-constexpr size_t kMaxDifferences = 10;
+constexpr size_t kMaxShownFields = 10;
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
@@ -60,7 +60,7 @@ absl::Status CheckCheckpointTensors(const std::map<std::string, TensorInfo>& ten
   }
   if (differences.empty()) return absl::OkStatus();
   const size_t count = differences.size();
-  differences.resize(std::min(count, kMaxDifferences));
+  differences.resize(std::min(count, kMaxShownFields));
   return absl::FailedPreconditionError(
       absl::StrCat("checkpoint: ", count, " tensors differ: ", absl::StrJoin(differences, "; ")));
 }

@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-constexpr size_t kMaxConfigDepth = 16;
+constexpr size_t kMaxModelBytes = size_t{1} << 20;
+constexpr size_t kMaxModelDepth = 16;
 
 uint32_t Size(int64_t size) {
   return static_cast<uint32_t>(size);
@@ -114,7 +114,7 @@ void SetEtaKeys(const std::string& family, const ModelConfig& config, GgufHead& 
 
 absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const ModelConfig& config,
                                            GgufHead& head) {
-  const auto tree = ParseStrictJson("config.json", config_json, kMaxConfigBytes, kMaxConfigDepth);
+  const auto tree = ParseStrictJson("config.json", config_json, kMaxModelBytes, kMaxModelDepth);
   if (!tree.ok()) return tree.status();
   const Json& json = tree->root();
   std::string family = FamilyOf(json);

@@ -11,6 +11,7 @@
 
 #include "engine/checkpoint/safetensors.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/base/special_floats.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/service/bad_input_fixture.h"
@@ -20,8 +21,6 @@ namespace {
 
 using grpc::StatusCode;
 using ::testing::HasSubstr;
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 v1::GenerateRequest With(const std::function<void(v1::Attention&)>& change) {
   v1::GenerateRequest request = Ask("x");

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/model_config.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/testing/base/special_floats.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/net/generic_call.h"
 #include "tests/testing/net/http2_peer.h"
@@ -17,8 +18,6 @@ namespace {
 using grpc::StatusCode;
 
 constexpr int kVocabulary = 8192;
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST_F(BadInputTest, MessagesOverTheLimit) {
   GenericCall call(channel_, kGenerateMethod);

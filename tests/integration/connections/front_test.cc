@@ -36,7 +36,7 @@ std::string Read(const std::string& path) {
   return text.str();
 }
 
-v1::GenerateRequest Answer(int tokens) {
+v1::GenerateRequest AnswerThrough(int tokens) {
   v1::GenerateRequest request = Ask("Once upon a time");
   request.mutable_stopping()->set_max_tokens(tokens);
   request.mutable_stopping()->set_ignore_eos(true);
@@ -142,7 +142,7 @@ class FrontTest : public ::testing::Test {
 
 TEST_F(FrontTest, ChunksArriveWhileTheAnswerIsWrittenAndACancelReachesTheServer) {
   ClientCall call(*stub_);
-  call.Start(Answer(16000));
+  call.Start(AnswerThrough(16000));
   EXPECT_TRUE(call.Read().has_started());
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(call.Read().has_delta());
   EXPECT_EQ(Running(), 1) << "so the chunks came before the end";
@@ -156,7 +156,7 @@ TEST_F(FrontTest, ChunksArriveWhileTheAnswerIsWrittenAndACancelReachesTheServer)
 TEST_F(FrontTest, DeadlinesReachTheServer) {
   ClientCall call(*stub_);
   call.context.set_deadline(system_clock::now() + milliseconds(700));
-  call.Start(Answer(16000));
+  call.Start(AnswerThrough(16000));
   call.ReadText();
   EXPECT_EQ(call.Finish().error_code(), StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(BecomesIdle());
@@ -165,7 +165,7 @@ TEST_F(FrontTest, DeadlinesReachTheServer) {
 }
 
 TEST_F(FrontTest, TheServersErrorsKeepTheirDetails) {
-  v1::GenerateRequest request = Answer(4);
+  v1::GenerateRequest request = AnswerThrough(4);
   request.mutable_sampling()->set_temperature(-1);
   ClientCall call(*stub_);
   const grpc::Status status = call.Refusal(request);
@@ -195,11 +195,11 @@ TEST_F(FrontTest, MoreCallsThanOneAddressMayHaveAreRefusedAtOnce) {
   std::vector<std::unique_ptr<ClientCall>> calls;
   for (int i = 0; i < 100; ++i) {
     calls.push_back(std::make_unique<ClientCall>(i < 50 ? *stub_ : *other));
-    calls.back()->Start(Answer(16000));
+    calls.back()->Start(AnswerThrough(16000));
   }
   ASSERT_TRUE(Becomes(100));
   ClientCall more(*stub_);
-  more.Start(Answer(1));
+  more.Start(AnswerThrough(1));
   more.ReadText();
   const grpc::Status refused = more.Finish();
   EXPECT_EQ(refused.error_code(), StatusCode::RESOURCE_EXHAUSTED);
@@ -240,19 +240,19 @@ TEST_F(FrontTest, HalfSentMessagesAreFewWhereTheyAreLargeAndGivenUp) {
 
 TEST_F(FrontTest, MetadataThatIsTooLongEndsItsCallAlone) {
   ClientCall other(*stub_);  // on the same connection
-  other.Start(Answer(16000));
+  other.Start(AnswerThrough(16000));
   EXPECT_TRUE(other.Read().has_started());
   for (const size_t bytes : {8500, 12'000}) {
     ClientCall call(*stub_);
     call.context.AddMetadata("eta-long", std::string(bytes, 'x'));
-    const grpc::Status status = call.Refusal(Answer(4));
+    const grpc::Status status = call.Refusal(AnswerThrough(4));
     EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << bytes;
     EXPECT_THAT(status.error_message(), HasSubstr("metadata")) << bytes;
   }
   ExpectRefused({{"too_large", 2}});
   ClientCall fits(*stub_);
   fits.context.AddMetadata("eta-long", std::string(3000, 'x'));
-  fits.Start(Answer(4));
+  fits.Start(AnswerThrough(4));
   fits.ReadText();
   EXPECT_TRUE(fits.Finish().ok());
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(other.Read().has_delta());
@@ -263,7 +263,7 @@ TEST_F(FrontTest, MetadataThatIsTooLongEndsItsCallAlone) {
 // gRPC itself would close the connection.
 TEST_F(FrontTest, ABadBinaryValueEndsItsCallAlone) {
   RawCalls calls(front_->address());
-  const std::string message = http2::Message(Answer(300).SerializeAsString());
+  const std::string message = http2::Message(AnswerThrough(300).SerializeAsString());
   calls.Send(1, kGenerateMethod, "", message);
   EXPECT_TRUE(calls.Becomes([&] { return calls.Answers(1).size() > 1; }));
   calls.Send(3, kGenerateMethod, http2::Literal("eta-bin", "*** no base64 ***"), message);
@@ -286,7 +286,7 @@ TEST_F(FrontTest, ClientsCannotNameTheirTenant) {
       const auto stub = v1::EtaService::NewStub(channel);
       ClientCall call(*stub);
       if (with_tenant) call.context.AddMetadata(header, "acme");
-      call.Start(Answer(2));
+      call.Start(AnswerThrough(2));
       call.ReadText();
       return call.Finish();
     };
@@ -301,7 +301,7 @@ TEST_F(FrontTest, ClientsCannotNameTheirTenant) {
 TEST_F(FrontTest, AServerThatDrainsFinishesItsStreamsAndOneThatIsGoneIsUnavailable) {
   ClientCall running(*stub_);
   running.context.set_deadline(system_clock::now() + seconds(60));
-  running.Start(Answer(300));
+  running.Start(AnswerThrough(300));
   EXPECT_TRUE(running.Read().has_started());
   server_->Signal(SIGTERM);
   running.ReadText();
@@ -310,7 +310,7 @@ TEST_F(FrontTest, AServerThatDrainsFinishesItsStreamsAndOneThatIsGoneIsUnavailab
   EXPECT_EQ(server_->AwaitExit().code, 0);
   server_.reset();
   ClientCall late(*stub_);
-  const grpc::Status status = late.Refusal(Answer(4));
+  const grpc::Status status = late.Refusal(AnswerThrough(4));
   EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_EQ(late.Trailer("grpc-retry-pushback-ms"), "1000");
   ExpectRefused({{"unavailable", 1}});

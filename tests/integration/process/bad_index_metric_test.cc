@@ -33,7 +33,7 @@ constexpr char kFile[] = "index_metric.safetensors";
 constexpr char kMetric[] = "layers.1.metric";
 constexpr char kCentre[] = "layers.0.centre";
 
-struct Tensor {
+struct MetricTensor {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;
   std::vector<std::byte> data;
@@ -42,19 +42,19 @@ struct Tensor {
     std::memcpy(data.data() + element * sizeof(float), &value, sizeof(value));
   }
 };
-using Tensors = std::map<std::string, Tensor>;
+using MetricTensors = std::map<std::string, MetricTensor>;
 
-struct Damage {
+struct MetricDamage {
   std::string name;
   std::function<void(const std::string& file)> apply;
   std::string cause;  // a text in the line
 };
 
 // A damage of what the file holds.
-Damage OfTensors(const std::string& name, const std::function<void(Tensors&)>& edit,
-                 const std::string& cause) {
+MetricDamage OfTensors(const std::string& name, const std::function<void(MetricTensors&)>& edit,
+                       const std::string& cause) {
   const auto apply = [edit](const std::string& path) {
-    Tensors tensors;
+    MetricTensors tensors;
     {
       const auto file = SafetensorsFile::Open(path);
       ASSERT_TRUE(file.ok()) << file.status();
@@ -72,7 +72,7 @@ Damage OfTensors(const std::string& name, const std::function<void(Tensors&)>& e
   return {name, apply, cause};
 }
 
-const Damage kDamages[] = {
+const MetricDamage kMetricDamages[] = {
     {"AnEmptyFile", [](const std::string& file) { fs::resize_file(file, 0); },
      "'index_metric.safetensors': safetensors file is under 8 bytes"},
     {"AFileCutInTheHeader", [](const std::string& file) { fs::resize_file(file, 40); },
@@ -81,41 +81,45 @@ const Damage kDamages[] = {
      [](const std::string& file) { fs::resize_file(file, fs::file_size(file) - 4); },
      "'index_metric.safetensors': safetensors file ends before its last tensor"},
     OfTensors(
-        "ATensorMissing", [](Tensors& tensors) { tensors.erase(kMetric); },
+        "ATensorMissing", [](MetricTensors& tensors) { tensors.erase(kMetric); },
         "'layers.1.metric' is missing"),
     OfTensors(
         "OfAModelWithMoreLayers",
-        [](Tensors& tensors) { tensors["layers.2.metric"] = tensors[kMetric]; },
+        [](MetricTensors& tensors) { tensors["layers.2.metric"] = tensors[kMetric]; },
         "'layers.2.metric' is not expected"),
     OfTensors(
         "OfAnotherHeadDimension",
-        [](Tensors& tensors) {
-          Tensor& centre = tensors[kCentre];
+        [](MetricTensors& tensors) {
+          MetricTensor& centre = tensors[kCentre];
           centre.shape = {centre.shape[0] * 2, centre.shape[1] / 2};
         },
         "'layers.0.centre' has shape"),
     OfTensors(
         "OfAnotherType",
-        [](Tensors& tensors) {
-          Tensor& centre = tensors[kCentre];
+        [](MetricTensors& tensors) {
+          MetricTensor& centre = tensors[kCentre];
           centre.dtype = DType::kFloat16;
           centre.data.resize(centre.data.size() / 2);
         },
         "'layers.0.centre' has dtype float16"),
     OfTensors(
         "ANanInTheMetric",
-        [](Tensors& tensors) { tensors[kMetric].Set(0, std::numeric_limits<float>::quiet_NaN()); },
+        [](MetricTensors& tensors) {
+          tensors[kMetric].Set(0, std::numeric_limits<float>::quiet_NaN());
+        },
         "'layers.1.metric' is NaN or infinite at element 0"),
     OfTensors(
         "AnInfiniteCentre",
-        [](Tensors& tensors) { tensors[kCentre].Set(3, std::numeric_limits<float>::infinity()); },
+        [](MetricTensors& tensors) {
+          tensors[kCentre].Set(3, std::numeric_limits<float>::infinity());
+        },
         "'layers.0.centre' is NaN or infinite at element 3"),
     OfTensors(
-        "AMetricThatIsNotSymmetric", [](Tensors& tensors) { tensors[kMetric].Set(1, 1e6f); },
+        "AMetricThatIsNotSymmetric", [](MetricTensors& tensors) { tensors[kMetric].Set(1, 1e6f); },
         "'layers.1.metric' is not symmetric"),
 };
 
-class BadIndexMetricTest : public ::testing::TestWithParam<Damage> {};
+class BadIndexMetricTest : public ::testing::TestWithParam<MetricDamage> {};
 
 TEST_P(BadIndexMetricTest, IsRefusedInOneLine) {
   const TinyModel model({.has_predictor = false, .index_metric = true});
@@ -124,7 +128,7 @@ TEST_P(BadIndexMetricTest, IsRefusedInOneLine) {
   ExpectBadStart(ServeModel(model.path(), {"--index=moment"}), GetParam().cause);
 }
 
-INSTANTIATE_TEST_SUITE_P(Damages, BadIndexMetricTest, ::testing::ValuesIn(kDamages),
+INSTANTIATE_TEST_SUITE_P(Damages, BadIndexMetricTest, ::testing::ValuesIn(kMetricDamages),
                          [](const auto& test) { return test.param.name; });
 
 TEST(PinnedIndexMetric, IsServedOnlyWithItsDigest) {

@@ -18,13 +18,13 @@ using grpc::StatusCode;
 using ::testing::HasSubstr;
 
 constexpr const char* kRoot = ETA_SOURCE_DIR "/tests/golden/families/";
-constexpr int kVocabulary = 257;
+constexpr int kFamilyVocabulary = 257;
 constexpr int kWindow = 176;  // of mistral-window and qwen2-window
 
-v1::GenerateRequest Prompt(int tokens, int max_tokens) {
+v1::GenerateRequest FamilyPrompt(int tokens, int max_tokens) {
   v1::GenerateRequest request;
   for (int i = 0; i < tokens; ++i) {
-    request.mutable_token_ids()->add_ids(1 + (i * i * 31 + i) % (kVocabulary - 1));
+    request.mutable_token_ids()->add_ids(1 + (i * i * 31 + i) % (kFamilyVocabulary - 1));
   }
   request.mutable_stopping()->set_max_tokens(max_tokens);
   request.mutable_stopping()->set_ignore_eos(true);
@@ -53,10 +53,10 @@ TEST(FamilyProcessTest, EveryFamilyAnswers) {
     SCOPED_TRACE(entry.path().filename().string());
     Replica server(entry.path().string(), "");
     ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
-    const std::vector<int32_t> first = Answer(server, Prompt(150, 20));
+    const std::vector<int32_t> first = Answer(server, FamilyPrompt(150, 20));
     ASSERT_TRUE(server.status.ok()) << server.status.error_message();
     EXPECT_EQ(first.size(), 20u);
-    EXPECT_EQ(Answer(server, Prompt(150, 20)), first) << "with a shared prefix";
+    EXPECT_EQ(Answer(server, FamilyPrompt(150, 20)), first) << "with a shared prefix";
   }
 }
 
@@ -66,10 +66,10 @@ TEST(FamilyProcessTest, AWindowIsAHardLimit) {
     const TempFolder folder;
     Replica server(kRoot + model, folder.path() + "/profiles.db");
     ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
-    EXPECT_EQ(Answer(server, Prompt(kWindow - 6, 6)).size(), 6u);
+    EXPECT_EQ(Answer(server, FamilyPrompt(kWindow - 6, 6)).size(), 6u);
     EXPECT_TRUE(server.status.ok()) << server.status.error_message();
     for (const v1::GenerateRequest& over :
-         {Prompt(kWindow - 6, 7), Prompt(kWindow, 1), Prompt(kWindow + 1, 1)}) {
+         {FamilyPrompt(kWindow - 6, 7), FamilyPrompt(kWindow, 1), FamilyPrompt(kWindow + 1, 1)}) {
       EXPECT_TRUE(Answer(server, over).empty());
       EXPECT_EQ(server.status.error_code(), StatusCode::INVALID_ARGUMENT);
       EXPECT_EQ(ReasonOf(server.status), "CONTEXT_TOO_LONG");

@@ -23,14 +23,14 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-const std::string kModel = ETA_SOURCE_DIR "/models/eta-27m";
+const std::string kLoggedModel = ETA_SOURCE_DIR "/models/eta-27m";
 constexpr char kCanary[] = "canary";
 constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 const std::string kServer = ETA_BINARY_DIR "/eta-server";
 
 std::vector<std::string> With(std::vector<std::string> flags) {
-  flags.insert(flags.begin(), {"--model", kModel, "--listen", "127.0.0.1:0"});
+  flags.insert(flags.begin(), {"--model", kLoggedModel, "--listen", "127.0.0.1:0"});
   return flags;
 }
 

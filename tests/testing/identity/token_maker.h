@@ -3,6 +3,8 @@
 
 #include <openssl/evp.h>
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +12,9 @@
 #include "service/identity/token_key.h"
 
 namespace eta::testing {
+
+inline constexpr int64_t kNow = 1'800'000'000;  // 2027-01-15T08:00:00Z
+inline const std::chrono::system_clock::time_point kClock{std::chrono::seconds(kNow)};
 
 class SigningKey {
  public:

@@ -8,10 +8,6 @@
 namespace eta::testing {
 namespace {
 
-bool Often(Random& random, int out_of) {
-  return Uniform(random, 1, out_of) == 1;
-}
-
 // A second moment of queries that some directions rule: A^T A + I / 4.
 HostTensor Metric(Random& random, const KvGeometry& geometry) {
   const int64_t d = geometry.head_dim;

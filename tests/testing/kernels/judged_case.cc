@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <span>
 
 namespace eta::testing {
@@ -12,15 +11,6 @@ constexpr int32_t kMaxKeys = 4096;
 // The most that a case may cost the reference: products of a query and a key, elements of keys.
 constexpr double kMaxProducts = 32e6;
 constexpr double kMaxElements = 4e6;
-
-template <typename T>
-T Pick(Random& random, std::initializer_list<T> choices) {
-  return *(choices.begin() + Uniform(random, 0, static_cast<int64_t>(choices.size()) - 1));
-}
-
-bool Often(Random& random, int out_of) {
-  return Uniform(random, 1, out_of) == 1;
-}
 
 // Fills in normal values cheaply: from one long tape whose length is no multiple of any row.
 void Fill(Random& random, std::span<float> to, float deviation) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <ostream>
 #include <random>
@@ -59,6 +60,16 @@ struct HostTensor {
 using Random = std::mt19937_64;
 // In [low, high].
 int64_t Uniform(Random& random, int64_t low, int64_t high);
+
+template <typename T>
+T Pick(Random& random, std::initializer_list<T> choices) {
+  return *(choices.begin() + Uniform(random, 0, static_cast<int64_t>(choices.size()) - 1));
+}
+
+// In one case out of `out_of`.
+inline bool Often(Random& random, int out_of) {
+  return Uniform(random, 1, out_of) == 1;
+}
 double UniformReal(Random& random, double low, double high);
 HostTensor Normal(Random& random, int64_t rows, int64_t cols, float deviation = 1.0f);
 HostTensor Rounded(const HostTensor& tensor, DType dtype);

@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 #include "tests/testing/kernels/attention_case.h"
 
 namespace eta::testing {
 namespace {
-
-template <typename T>
-T Pick(Random& random, std::initializer_list<T> choices) {
-  return *(choices.begin() + Uniform(random, 0, static_cast<int64_t>(choices.size()) - 1));
-}
 
 SequenceCase RandomSequence(Random& random, const AttentionCase& attention_case) {
   const int32_t b = attention_case.geometry.block_size;

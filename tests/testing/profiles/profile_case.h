@@ -13,6 +13,9 @@ inline Tenant TenantOf(const std::string& id) {
   return Tenant::Parse(id).value();
 }
 
+inline const Tenant kAcme = TenantOf("acme");
+inline const Tenant kOther = TenantOf("other");
+
 inline ProfileContent MakeContent(uint32_t seed, int32_t layers = 2, int32_t heads = 3) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> uniform(-8.0f, 8.0f);

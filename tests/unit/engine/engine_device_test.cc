@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/router.h"
 #include "engine/step_engine.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/kernels/faulty_backend.h"
 
@@ -23,10 +24,6 @@ using testing::Prompt;
 using testing::Submit;
 using testing::TinyModel;
 using testing::WaitUntilIdle;
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 class DeviceTest : public ::testing::Test {
  protected:

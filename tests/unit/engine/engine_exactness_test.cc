@@ -37,7 +37,7 @@ AttentionChoice Frozen(const ModelConfig& config, bool head_z) {
 }
 
 // Sixteen requests of ragged lengths and every kind of attention; some of them sampled.
-std::vector<Request> Ragged(const ModelConfig& config) {
+std::vector<Request> RaggedRequests(const ModelConfig& config) {
   std::vector<Request> requests;
   for (int i = 0; i < 16; ++i) {
     const int32_t length = 1 + (i * 61) % 331;
@@ -62,7 +62,7 @@ class Exactness : public ::testing::Test {
   std::vector<std::vector<int32_t>> Alone() {
     const auto engine = Start(OptionsFor(model_));
     std::vector<std::vector<int32_t>> ids;
-    for (Request& request : Ragged(engine->info().config)) {
+    for (Request& request : RaggedRequests(engine->info().config)) {
       ids.push_back(Ask(*engine, std::move(request)).ids);
       EXPECT_FALSE(ids.back().empty());
     }
@@ -75,7 +75,7 @@ class Exactness : public ::testing::Test {
 TEST_F(Exactness, ABatchOfSixteenRaggedRequestsAnswersAsEachDoesAlone) {
   const auto alone = Alone();
   const auto engine = Start(OptionsFor(model_));
-  const auto together = AskTogether(*engine, Ragged(engine->info().config));
+  const auto together = AskTogether(*engine, RaggedRequests(engine->info().config));
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(together[i].ids, alone[i]) << "request " << i;
 }
 
@@ -86,7 +86,7 @@ TEST_F(Exactness, ChunksOfThePromptDoNotMatter) {
     options.max_step_tokens = step_tokens;
     options.max_running = 5;
     const auto engine = Start(options);
-    const auto together = AskTogether(*engine, Ragged(engine->info().config));
+    const auto together = AskTogether(*engine, RaggedRequests(engine->info().config));
     for (size_t i = 0; i < alone.size(); ++i) {
       EXPECT_EQ(together[i].ids, alone[i]) << "request " << i << ", steps of " << step_tokens;
     }
@@ -98,7 +98,7 @@ TEST_F(Exactness, SharedPrefixesDoNotMatter) {
   const auto engine = Start(OptionsFor(model_));
   int32_t cached = 0;
   for (int round = 0; round < 2; ++round) {
-    const auto requests = Ragged(engine->info().config);
+    const auto requests = RaggedRequests(engine->info().config);
     for (size_t i = 0; i < requests.size(); ++i) {
       const auto answer = Ask(*engine, requests[i]);
       EXPECT_EQ(answer.ids, alone[i]) << "request " << i;
@@ -115,7 +115,7 @@ TEST_F(Exactness, PreemptionDoesNotMatter) {
     options.prefix_cache = prefix_cache;
     options.max_step_tokens = 96;
     const auto engine = Start(options);
-    const auto together = AskTogether(*engine, Ragged(engine->info().config));
+    const auto together = AskTogether(*engine, RaggedRequests(engine->info().config));
     int32_t preemptions = 0;
     for (size_t i = 0; i < alone.size(); ++i) {
       EXPECT_EQ(together[i].ids, alone[i]) << "request " << i;
@@ -131,8 +131,8 @@ TEST_F(Exactness, PreemptionDoesNotMatter) {
 TEST_F(Exactness, StatisticsDoNotFeelPreemptionEither) {
   const auto plenty = Start(OptionsFor(model_));
   const auto scarce = Start(testing::WithBlocks(OptionsFor(model_), 34));
-  const auto expected = AskTogether(*plenty, Ragged(plenty->info().config));
-  const auto got = AskTogether(*scarce, Ragged(plenty->info().config));
+  const auto expected = AskTogether(*plenty, RaggedRequests(plenty->info().config));
+  const auto got = AskTogether(*scarce, RaggedRequests(plenty->info().config));
   for (size_t i = 0; i < expected.size(); ++i) {
     const AttentionStatistics& a = expected[i].finished->attention;
     const AttentionStatistics& b = got[i].finished->attention;
@@ -148,7 +148,7 @@ TEST_F(Exactness, ThreadsDoNotMatter) {
   EngineOptions options = OptionsFor(model_);
   options.backend.num_threads = 1;
   const auto engine = Start(options);
-  const auto together = AskTogether(*engine, Ragged(engine->info().config));
+  const auto together = AskTogether(*engine, RaggedRequests(engine->info().config));
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(together[i].ids, alone[i]) << "request " << i;
 }
 

@@ -30,7 +30,7 @@ EngineOptions Narrow(const TinyModel& model) {
 }
 
 // Eight greedy requests of ragged lengths; some attend fully, some in the paper's form.
-std::vector<Request> Ragged() {
+std::vector<Request> NarrowRequests() {
   std::vector<Request> requests;
   for (int i = 0; i < 8; ++i) {
     Request request =
@@ -51,7 +51,7 @@ class NarrowExactness : public ::testing::Test {
     const auto engine = Start(Narrow(model_));
     std::vector<std::vector<int32_t>> ids;
     double union_density = 0.0;
-    for (Request& request : Ragged()) {
+    for (Request& request : NarrowRequests()) {
       const auto answer = Ask(*engine, std::move(request));
       EXPECT_TRUE(answer.finished) << answer.status;
       if (answer.finished) union_density += answer.finished->attention.union_density;
@@ -66,7 +66,7 @@ class NarrowExactness : public ::testing::Test {
   int32_t ExpectTogether(const EngineOptions& options,
                          const std::vector<std::vector<int32_t>>& alone) {
     const auto engine = Start(options);
-    const auto together = AskTogether(*engine, Ragged());
+    const auto together = AskTogether(*engine, NarrowRequests());
     int32_t preemptions = 0;
     for (size_t i = 0; i < alone.size(); ++i) {
       EXPECT_EQ(together[i].ids, alone[i]) << "request " << i;
@@ -103,7 +103,7 @@ TEST_F(NarrowExactness, BatchesChunksPrefixesAndPreemptionDoNotMatter) {
     const auto engine = Start(Narrow(model_));
     int32_t cached = 0;
     for (int round = 0; round < 2; ++round) {
-      const auto requests = Ragged();
+      const auto requests = NarrowRequests();
       for (size_t i = 0; i < requests.size(); ++i) {
         const auto answer = Ask(*engine, requests[i]);
         EXPECT_EQ(answer.ids, alone[i]) << "request " << i;

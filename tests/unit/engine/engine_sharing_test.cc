@@ -17,7 +17,7 @@ using testing::Prompt;
 using testing::ScriptedEngine;
 using testing::TinyModel;
 
-constexpr int32_t kBlock = 16;
+constexpr int32_t kSharedBlock = 16;
 
 class SharingTest : public ::testing::Test {
  protected:
@@ -45,31 +45,31 @@ class SharingTest : public ::testing::Test {
   std::unique_ptr<Backend> backend_ = *MakeBackend({.name = "cpu", .num_threads = 1});
   ScriptedEngine engine_{{.model_dir = model_.path(),
                           .num_blocks = 12,
-                          .batcher = {.max_running = 4, .max_step_tokens = kBlock / 2}},
+                          .batcher = {.max_running = 4, .max_step_tokens = kSharedBlock / 2}},
                          *backend_};
 };
 
 // Of five cached blocks of a prompt the first is nobody's, and goes to a request of the same step:
 // the other four, which are held, are not reached without it, and would be missing.
 TEST_F(SharingTest, BlocksBehindOneThatMayBeGivenAwayAreNotCountedOn) {
-  const std::vector<int32_t> prompt = Prompt(5 * kBlock + 1, 1);
+  const std::vector<int32_t> prompt = Prompt(5 * kSharedBlock + 1, 1);
   const size_t holder = Submit(prompt, 12);
   StepUntil([&] { return batcher().num_running() == 1; });
   // Overtakes it. Its prompt is that first block alone, which it computes itself, being its last:
   // so the copy that is kept for others is not the holder's.
-  const size_t first = Submit({prompt.begin(), prompt.begin() + kBlock}, 1, Priority::kHigh);
+  const size_t first = Submit({prompt.begin(), prompt.begin() + kSharedBlock}, 1, Priority::kHigh);
   StepUntil([&] { return engine_.ids(first).size() == 1; });
-  const size_t later = Submit(Prompt(4 * kBlock + 1, 2), 1);
+  const size_t later = Submit(Prompt(4 * kSharedBlock + 1, 2), 1);
   StepUntil([&] { return engine_.ids(later).size() == 1 && !engine_.ids(holder).empty(); });
   const auto keys =
       PrefixKeys("", engine_.config().rope_theta, ResolveAttention({}, engine_.config()),
-                 engine_.config().gate, prompt, kBlock);
+                 engine_.config().gate, prompt, kSharedBlock);
   ASSERT_EQ(pool().FindPrefix(keys).num_blocks, 5);
   ASSERT_EQ(pool().FindPrefix(std::span(keys).first(1)).num_held, 0);
   ASSERT_EQ(pool().num_used(), 6);
   ASSERT_EQ(pool().num_free(), 1);
 
-  const size_t evicting = Submit(Prompt(2 * kBlock, 3), 1);
+  const size_t evicting = Submit(Prompt(2 * kSharedBlock, 3), 1);
   const size_t sharing = Submit(prompt, 12);
   ASSERT_TRUE(engine_.Step().ok());
   EXPECT_EQ(batcher().num_running(), 2);

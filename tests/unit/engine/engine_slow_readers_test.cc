@@ -18,7 +18,7 @@ using testing::Prompt;
 using testing::ScriptedEngine;
 using testing::TinyModel;
 
-constexpr int32_t kBlock = 16;
+constexpr int32_t kReadersBlock = 16;
 
 class SlowReadersTest : public ::testing::Test {
  protected:
@@ -57,11 +57,11 @@ class SlowReadersTest : public ::testing::Test {
 
 TEST_F(SlowReadersTest, TheBlocksOfOneThatIsBehindForLongGoToWhoWaits) {
   Start(12);
-  const Request request = Greedy(Prompt(9 * kBlock, 1), 20);
+  const Request request = Greedy(Prompt(9 * kReadersBlock, 1), 20);
   const size_t slow = Submit("a", request);
   StepUntil([&] { return engine_->ids(slow).size() > 1; });
   engine_->SetCongested(slow, true);
-  const size_t other = Submit("b", Greedy(Prompt(4 * kBlock, 2), 8));
+  const size_t other = Submit("b", Greedy(Prompt(4 * kReadersBlock, 2), 8));
   ASSERT_TRUE(engine_->Step().ok());
   EXPECT_EQ(engine_->preemptions(), 0) << "a moment is not long";
   StepUntil([&] { return engine_->ids(other).size() == 8; }, 40);

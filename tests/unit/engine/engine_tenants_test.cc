@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/batching/fairness/tenant_shares.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 
 namespace eta {
@@ -32,10 +33,6 @@ Request Of(const std::string& tenant, Request request, double weight = 1.0,
   request.tenant = tenant;
   request.share = {.weight = weight, .max_kv_tokens = max_kv_tokens};
   return request;
-}
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
 }
 
 // How many sequences ran in each step.

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 
 namespace eta {
@@ -27,10 +28,6 @@ using testing::Start;
 using testing::Submit;
 using testing::TinyModel;
 using testing::WaitUntilIdle;
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 class EngineTest : public ::testing::Test {
  protected:

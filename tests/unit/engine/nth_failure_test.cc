@@ -25,8 +25,6 @@
 namespace eta::testing {
 namespace {
 
-const Tenant kAcme = TenantOf("acme");
-
 class NthFailure : public ::testing::Test {
  protected:
   EngineOptions Options() const {

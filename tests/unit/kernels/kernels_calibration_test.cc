@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <limits>
 
+#include "tests/testing/base/special_floats.h"
 #include "tests/testing/kernels/attention_case.h"
 #include "tests/testing/kernels/cell_differences.h"
 
@@ -18,9 +18,6 @@ namespace {
 using ::testing::Combine;
 using ::testing::Range;
 using ::testing::ValuesIn;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 template <typename T>
 T Pick(Random& random, std::initializer_list<T> choices) {

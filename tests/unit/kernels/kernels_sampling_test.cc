@@ -4,17 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <set>
 
+#include "tests/testing/base/special_floats.h"
 #include "tests/testing/kernels/kernel_harness.h"
 
 namespace eta::testing {
 namespace {
 
 using ::testing::ValuesIn;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class SamplingOn : public ::testing::TestWithParam<BackendUnderTest> {
  protected:

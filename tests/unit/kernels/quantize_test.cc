@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "tests/testing/base/special_floats.h"
 #include "tests/testing/kernels/kernel_harness.h"
 
 namespace eta::testing {
 namespace {
 
 constexpr int kLargestCode = 0x7E;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 float Value(int code) {
   return E4M3ToFloat(static_cast<uint8_t>(code));
@@ -93,7 +92,7 @@ TEST(Scales, TheExponentIsTheLeastThatFits) {
   }
 }
 
-std::vector<float> Stored(const std::vector<float>& row) {
+std::vector<float> StoredRow(const std::vector<float>& row) {
   std::vector<uint8_t> codes(row.size());
   const int32_t exponent = QuantizeRow(row, codes);
   std::vector<float> stored;
@@ -116,7 +115,7 @@ TEST(Scales, ARowKeepsTheNearestOfAllCodesAndStaysWhenStoredAgain) {
     float largest = 0.0f;
     for (const float x : row) largest = std::max(largest, std::abs(x));
     EXPECT_EQ(exponent, ScaleExponent(largest));
-    const std::vector<float> stored = Stored(row);
+    const std::vector<float> stored = StoredRow(row);
     for (size_t i = 0; i < row.size(); ++i) {
       float nearest = kInfinity;
       for (int code = 0; code < 256; ++code) {
@@ -125,24 +124,24 @@ TEST(Scales, ARowKeepsTheNearestOfAllCodesAndStaysWhenStoredAgain) {
       }
       EXPECT_EQ(std::abs(stored[i] - row[i]), nearest) << "round " << round << ", element " << i;
     }
-    EXPECT_EQ(Stored(stored), stored);
+    EXPECT_EQ(StoredRow(stored), stored);
   }
 }
 
 TEST(Scales, ARowOfZerosIsZero) {
-  EXPECT_EQ(Stored(std::vector<float>(64)), std::vector<float>(64));
+  EXPECT_EQ(StoredRow(std::vector<float>(64)), std::vector<float>(64));
 }
 
 TEST(Scales, ANaNStaysInItsRow) {
   std::vector<float> row(64, 1.0f);
   row[5] = kNaN;
-  EXPECT_TRUE(std::isnan(Stored(row)[5]));
+  EXPECT_TRUE(std::isnan(StoredRow(row)[5]));
 }
 
 TEST(Scales, AnInfinityIsNotTurnedIntoANumber) {
   std::vector<float> row(64, 1.0f);
   row[5] = -kInfinity;
-  EXPECT_EQ(Stored(row)[5], -kInfinity);
+  EXPECT_EQ(StoredRow(row)[5], -kInfinity);
 }
 
 double Dot(const std::vector<float>& a, const std::vector<float>& b) {

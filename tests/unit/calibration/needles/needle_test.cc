@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::MatchesRegex;
 
-absl::StatusOr<std::vector<int32_t>> Bytes(std::string_view text) {
+absl::StatusOr<std::vector<int32_t>> BytesAsIds(std::string_view text) {
   return std::vector<int32_t>(text.begin(), text.end());
 }
 std::string TextOf(const std::vector<int32_t>& ids) {
@@ -27,7 +27,7 @@ std::string TextOf(const std::vector<int32_t>& ids) {
 }
 
 TEST(SentenceNeedle, StatesANumberAndAsksForIt) {
-  const auto needle = SentenceNeedle({"quiet harbor", "1234567"}, Bytes);
+  const auto needle = SentenceNeedle({"quiet harbor", "1234567"}, BytesAsIds);
   ASSERT_TRUE(needle.ok()) << needle.status();
   EXPECT_EQ(TextOf(needle->statement), " The special magic number for quiet harbor is: 1234567.");
   EXPECT_THAT(TextOf(needle->question), EndsWith("The special magic number for quiet harbor is:"));

@@ -19,8 +19,6 @@ using absl::StatusCode;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const Tenant kAcme = TenantOf("acme");
-
 std::string Json(const std::string& name, int64_t version, uint32_t seed) {
   return ProfileToJson(
              {.name = name, .version = version, .create_time_us = 1, .content = MakeContent(seed)})

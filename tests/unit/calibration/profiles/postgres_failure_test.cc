@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/eventually.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/process/long_run.h"
 #include "tests/testing/profiles/postgres_client.h"
 #include "tests/testing/profiles/postgres_relay.h"
@@ -17,13 +18,6 @@ namespace eta {
 namespace {
 
 using absl::StatusCode;
-
-const Tenant kAcme = TenantOf("acme");
-const Tenant kOther = TenantOf("other");
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 PutProfile WithRequest(PutProfile put, const std::string& id) {
   put.request_id = id;

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/eventually.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/profiles/postgres_client.h"
 #include "tests/testing/profiles/postgres_relay.h"
 #include "tests/testing/profiles/postgres_store_fixture.h"
@@ -24,11 +25,6 @@ namespace {
 using absl::StatusCode;
 
 constexpr std::chrono::seconds kSilence{3};
-const Tenant kAcme = TenantOf("acme");
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 class PostgresSilence : public PostgresStoreFixture {
  protected:

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/eventually.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/profiles/postgres_client.h"
 #include "tests/testing/profiles/postgres_store_fixture.h"
 
@@ -15,17 +16,10 @@ namespace {
 
 using absl::StatusCode;
 
-const Tenant kAcme = TenantOf("acme");
-const Tenant kOther = TenantOf("other");
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
-
 using PostgresStore = PostgresStoreFixture;
 
 // Makes tables of today those of schema version 2.
-constexpr char kBackToVersion2[] =
+constexpr char kPostgresBackToVersion2[] =
     "DROP INDEX eta_profiles_by_model;"
     " ALTER TABLE eta_profiles DROP COLUMN model_fingerprint, DROP COLUMN staged;"
     " ALTER TABLE eta_aliases DROP CONSTRAINT eta_aliases_pkey;"
@@ -95,7 +89,7 @@ TEST_F(PostgresStore, TablesOfTheFirstVersionAreMigratedUnderAReplicaThatWrites)
   ASSERT_TRUE(old->Put(kAcme, MakePut("gone", 2)).ok());
   ASSERT_TRUE(old->Delete(kAcme, "gone", std::nullopt).ok());
   PostgresClient admin(server_->AdminUrl(url_));
-  ASSERT_EQ(admin(kBackToVersion2), "");
+  ASSERT_EQ(admin(kPostgresBackToVersion2), "");
   ASSERT_EQ(admin("DROP TRIGGER eta_uses ON eta_profiles; DROP FUNCTION eta_count_use;"
                   " DROP TABLE eta_uses; UPDATE eta_store SET schema_version = 1"),
             "");
@@ -124,7 +118,7 @@ TEST_F(PostgresStore, TablesOfTheSecondVersionAreMigratedAndTheirRowsNameTheirMo
     ASSERT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 4, {}}).ok());
   }
   PostgresClient admin(server_->AdminUrl(url_));
-  ASSERT_EQ(admin(kBackToVersion2), "");
+  ASSERT_EQ(admin(kPostgresBackToVersion2), "");
   const auto serving = [this](const std::string& model) {
     ProfileStoreOptions options = StorePlace::FastOptions();
     options.served_model = [model] { return ServedModel{.fingerprint = model}; };

@@ -13,15 +13,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/eventually.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/profiles/store_case.h"
 
 namespace eta {
 namespace {
 
 using absl::StatusCode;
-
-const Tenant kAcme = TenantOf("acme");
-const Tenant kOther = TenantOf("other");
 
 class StoreTest : public ::testing::TestWithParam<StoreKind> {
  protected:
@@ -42,10 +40,6 @@ INSTANTIATE_TEST_SUITE_P(Stores, ReadStoreTest,
 INSTANTIATE_TEST_SUITE_P(Stores, WriteStoreTest,
                          ::testing::Values(StoreKind::kSqlite, StoreKind::kPostgres),
                          StoreKindName);
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 TEST_P(ReadStoreTest, GetByVersionNewestAndAlias) {
   const ProfileContent first = MakeContent(1), second = MakeContent(2);

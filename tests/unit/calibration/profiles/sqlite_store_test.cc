@@ -18,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/eventually.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/profiles/sqlite_client.h"
 #include "tests/testing/profiles/store_case.h"
 
@@ -25,8 +26,6 @@ namespace eta {
 namespace {
 
 using absl::StatusCode;
-
-const Tenant kAcme = TenantOf("acme");
 
 // Makes tables of today those of schema version 2.
 constexpr char kBackToVersion2[] =
@@ -38,10 +37,6 @@ constexpr char kBackToVersion2[] =
     " version INTEGER NOT NULL, PRIMARY KEY (tenant, name, alias)) STRICT;"
     " INSERT INTO eta_aliases SELECT tenant, name, alias, version FROM eta_aliases_3;"
     " DROP TABLE eta_aliases_3; PRAGMA user_version = 2;";
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 class SqliteStore : public ::testing::Test {
  protected:

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/faults/faulty_disk.h"
 #include "tests/testing/process/long_run.h"
 #include "tests/testing/profiles/store_case.h"
@@ -22,10 +23,6 @@ namespace eta {
 namespace {
 
 using absl::StatusCode;
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 // Without the thread that looks for changes, so that the same seed does the same.
 ProfileStoreOptions Options() {

@@ -16,8 +16,6 @@ namespace {
 using absl::StatusCode;
 using ::testing::ElementsAre;
 
-const Tenant kAcme = TenantOf("acme");
-
 std::string Model(char digit) {
   return std::string(64, digit);
 }

@@ -10,6 +10,7 @@
 #include "engine/base/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/process/long_run.h"
 #include "tests/testing/profiles/postgres_client.h"
 #include "tests/testing/profiles/postgres_server.h"
@@ -23,13 +24,6 @@ namespace {
 using absl::StatusCode;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-const Tenant kAcme = TenantOf("acme");
-const Tenant kOther = TenantOf("other");
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 class QuarantineTest : public ::testing::TestWithParam<StoreKind> {
  protected:

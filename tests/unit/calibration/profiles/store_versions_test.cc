@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/eventually.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/profiles/store_case.h"
 
 namespace eta {
@@ -17,13 +18,6 @@ namespace {
 
 using absl::StatusCode;
 using ::testing::ElementsAre;
-
-const Tenant kAcme = TenantOf("acme");
-const Tenant kOther = TenantOf("other");
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 PutProfile Staged(uint32_t seed) {
   PutProfile put = MakePut("legal", seed);

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kForever = std::numeric_limits<double>::infinity();
 
 FrozenThreshold Solve(std::span<const ScoreTriangle> sequences, const FrozenOptions& options,
                       const ScoreBins& bins = {}) {
@@ -65,8 +65,8 @@ TEST_P(FrozenThresholdTest, NoNeighbourIsNearer) {
   EXPECT_EQ(solved.reached, SoftDensity(histogram.head(0, 0), {}, beta, solved.threshold));
   // Neighbours of c may round to the same or, by the last bit of the sum, to a nearer density.
   const double slack = 4e-16 * solved.target;
-  EXPECT_LE(miss(solved.threshold), miss(std::nextafter(solved.threshold, -kInfinity)) + slack);
-  EXPECT_LE(miss(solved.threshold), miss(std::nextafter(solved.threshold, kInfinity)) + slack);
+  EXPECT_LE(miss(solved.threshold), miss(std::nextafter(solved.threshold, -kForever)) + slack);
+  EXPECT_LE(miss(solved.threshold), miss(std::nextafter(solved.threshold, kForever)) + slack);
 }
 
 INSTANTIATE_TEST_SUITE_P(Regimes, FrozenThresholdTest,
@@ -147,7 +147,7 @@ TEST(FrozenThreshold, DensityFallsFromOneToZero) {
 
 // The sum over many bins is exact to the last places, whatever their order of size.
 TEST(FrozenThreshold, DensityIsSummedWithCompensation) {
-  constexpr ScoreBins kBins = {.count = kMaxScoreBins, .low = -8.0, .high = 8.0};
+  constexpr ScoreBins kFineBins = {.count = kMaxScoreBins, .low = -8.0, .high = 8.0};
   std::mt19937_64 random(19);
   std::vector<double> weights(kMaxScoreBins);
   for (double& weight : weights) {
@@ -155,13 +155,14 @@ TEST(FrozenThreshold, DensityIsSummedWithCompensation) {
   }
   long double sum = 0.0L;
   long double total = 0.0L;
-  for (int32_t b = 0; b < kBins.count; ++b) {
+  for (int32_t b = 0; b < kFineBins.count; ++b) {
     const long double weight = weights[static_cast<size_t>(b)];
-    sum += weight / (1.0L + std::exp(-5.0L * (static_cast<long double>(kBins.centre(b)) - 1.0L)));
+    sum +=
+        weight / (1.0L + std::exp(-5.0L * (static_cast<long double>(kFineBins.centre(b)) - 1.0L)));
     total += weight;
   }
   const auto expected = static_cast<double>(sum / total);
-  EXPECT_NEAR(SoftDensity({.weights = weights}, kBins, 5.0, 1.0), expected, 5e-16);
+  EXPECT_NEAR(SoftDensity({.weights = weights}, kFineBins, 5.0, 1.0), expected, 5e-16);
 }
 
 // Scores past the range do no harm far from the threshold, at the value the wider range gives.
@@ -215,14 +216,14 @@ TEST(FrozenThreshold, RefusesWhatItCannotSolve) {
   EXPECT_TRUE(status({.beta = 5.0, .density = 0.5}).ok());
   histogram.AddGate(0, 0, 1, 0.5);
   EXPECT_TRUE(status({.beta = 5.0}).ok());
-  for (const double beta : {0.0, -1.0, 1e9, kInfinity, std::nan("")}) {
+  for (const double beta : {0.0, -1.0, 1e9, kForever, std::nan("")}) {
     EXPECT_THAT(status({.beta = beta}).message(), HasSubstr("beta"));
   }
   for (const double density : {0.0, -0.5, 1.5, std::nan("")}) {
     EXPECT_THAT(status({.beta = 5.0, .density = density}).message(),
                 HasSubstr("target.head_density"));
   }
-  EXPECT_THAT(status({.beta = 5.0, .offset = kInfinity}).message(), HasSubstr("offset"));
+  EXPECT_THAT(status({.beta = 5.0, .offset = kForever}).message(), HasSubstr("offset"));
   ScoreHistogram torn = histogram;
   torn.AddGate(0, 0, 1, 0.5);  // a row without its keys
   EXPECT_EQ(SolveFrozenThresholds(torn, {.beta = 5.0}).status().code(),

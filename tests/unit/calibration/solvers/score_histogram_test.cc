@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/testing/base/special_floats.h"
 #include "tests/testing/kernels/calibration_reference.h"
 
 namespace eta::testing {
@@ -20,7 +21,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr ScoreBins kUnitBins = {.count = 16, .low = -8.0, .high = 8.0};
 
 double Total(const HeadScores& scores) {

@@ -23,7 +23,7 @@ Request Sparse(uint32_t seed, int32_t max_tokens = 3) {
   return request;
 }
 
-void ExpectSame(const AttentionStatistics& got, const AttentionStatistics& want) {
+void ExpectSameRows(const AttentionStatistics& got, const AttentionStatistics& want) {
   EXPECT_EQ(got.prefill_rows, want.prefill_rows);
   EXPECT_EQ(got.prefill_keys_attended, want.prefill_keys_attended);
   EXPECT_EQ(got.prefill_keys_eligible, want.prefill_keys_eligible);
@@ -61,7 +61,7 @@ TEST(SparsePrefillStatistics, ChunksDoNotMatter) {
     const auto cut = Ask(*Start(options), Sparse(1));
     ASSERT_TRUE(cut.finished) << cut.status;
     EXPECT_EQ(cut.ids, whole.ids);
-    ExpectSame(cut.finished->attention, whole.finished->attention);
+    ExpectSameRows(cut.finished->attention, whole.finished->attention);
   }
 }
 
@@ -92,7 +92,7 @@ TEST(SparsePrefillStatistics, CountOnceWhatIsPreempted) {
     const auto alone = Ask(*Start(OptionsFor(model)), requests[i]);
     ASSERT_TRUE(together[i].finished && alone.finished) << together[i].status;
     EXPECT_EQ(together[i].ids, alone.ids) << "request " << i;
-    ExpectSame(together[i].finished->attention, alone.finished->attention);
+    ExpectSameRows(together[i].finished->attention, alone.finished->attention);
     preemptions += together[i].finished->preemptions;
   }
   EXPECT_GT(preemptions, 0) << "two prompts fit into 34 blocks of 16 tokens, their answers do not";

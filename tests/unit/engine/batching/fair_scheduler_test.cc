@@ -11,6 +11,7 @@
 #include <set>
 
 #include "engine/batching/scheduler.h"
+#include "tests/testing/base/noon.h"
 
 namespace eta {
 namespace {
@@ -19,7 +20,6 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr Clock::time_point kNoon{std::chrono::hours(12)};
 constexpr int32_t kBlockSize = 16;
 
 // The same numbers everywhere: the standard's distributions differ between libraries.

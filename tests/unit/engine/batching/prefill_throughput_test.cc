@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/testing/base/noon.h"
+
 namespace eta {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr Clock::time_point kNoon{std::chrono::hours(12)};
 
 TEST(PrefillThroughputTest, AStepCountsForTheTimeThatItTook) {
   PrefillThroughput rate;

@@ -8,14 +8,14 @@
 #include <numeric>
 #include <random>
 
+#include "tests/testing/base/noon.h"
+
 namespace eta {
 namespace {
 
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-constexpr Clock::time_point kNoon{std::chrono::hours(12)};
 
 // Blocks that one sequence holds and no other, as far as the test does not say otherwise.
 constexpr int32_t kBlocks = 1 << 20;

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Status Error(const std::string& source, const Chat& chat = {}) {
+absl::Status ErrorOf(const std::string& source, const Chat& chat = {}) {
   const auto made = ChatTemplate::Parse(source, {});
   return made.ok() ? (*made)->Render(chat).status() : made.status();
 }
@@ -24,7 +24,7 @@ std::string Repeated(const std::string& text, size_t count) {
 }
 
 void ExpectExhausted(const std::string& source, const std::string& limit) {
-  const absl::Status status = Error(source);
+  const absl::Status status = ErrorOf(source);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << source << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(limit)) << source;
 }
@@ -37,7 +37,7 @@ TEST(ChatLimits, LoopsWithinLoopsTakeSteps) {
 }
 
 TEST(ChatLimits, ARangeIsAsTheSandboxAllows) {
-  EXPECT_TRUE(Error("{% for a in range(100000) %}{% endfor %}").ok());
+  EXPECT_TRUE(ErrorOf("{% for a in range(100000) %}{% endfor %}").ok());
   ExpectExhausted("{{ range(100001) }}", "range of over 100000");
   ExpectExhausted("{{ range(-9223372036854775807, 9223372036854775807) }}", "range of over 100000");
 }
@@ -56,7 +56,7 @@ TEST(ChatLimits, ATextThatDoublesMeetsTheLimitOfWhatIsHeld) {
 }
 
 TEST(ChatLimits, ATextHas16MiB) {
-  EXPECT_TRUE(Error("{{ 'a' * 16777216 }}").ok());
+  EXPECT_TRUE(ErrorOf("{{ 'a' * 16777216 }}").ok());
   ExpectExhausted("{{ 'a' * 16777217 }}", "longer than the limit of 16 MiB");
   ExpectExhausted("{% for a in range(101) %}{{ 'a' * 999999 }}{% endfor %}", "16 MiB");
 }
@@ -79,9 +79,9 @@ TEST(ChatLimits, ValuesNest64Deep) {
 }
 
 TEST(ChatLimits, NamespacesThatHoldThemselvesGoInTheEnd) {
-  EXPECT_TRUE(Error("{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x|length }}").ok());
-  EXPECT_TRUE(Error("{% set ns = namespace() %}{% for a in range(50000) %}"
-                    "{% set ns.x = namespace(prev=ns.x) %}{% endfor %}")
+  EXPECT_TRUE(ErrorOf("{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x|length }}").ok());
+  EXPECT_TRUE(ErrorOf("{% set ns = namespace() %}{% for a in range(50000) %}"
+                      "{% set ns.x = namespace(prev=ns.x) %}{% endfor %}")
                   .ok());
 }
 
@@ -89,41 +89,41 @@ TEST(ChatLimits, ExpressionsAndStatementsNestSoDeep) {
   const auto nested = [](size_t depth) {
     return "{{ " + Repeated("(", depth) + "1" + Repeated(")", depth) + " }}";
   };
-  EXPECT_TRUE(Error(nested(60)).ok());
+  EXPECT_TRUE(ErrorOf(nested(60)).ok());
   for (const std::string& source :
        {nested(500000), "{{ " + Repeated("[", 500000), "{{ " + Repeated("not ", 200000) + "1 }}",
         "{{ " + Repeated("-", 500000) + "1 }}", Repeated("{% if x %}", 90000),
         Repeated("{% for x in x %}", 60000), "{% for " + Repeated("(", 500000),
         "{{ 1" + Repeated(" if 1", 200000) + " }}"}) {
-    EXPECT_EQ(Error(source).code(), absl::StatusCode::kInvalidArgument) << source.substr(0, 20);
+    EXPECT_EQ(ErrorOf(source).code(), absl::StatusCode::kInvalidArgument) << source.substr(0, 20);
   }
 }
 
 TEST(ChatLimits, ATemplateHasAMebibyte) {
-  EXPECT_TRUE(Error(std::string(ChatTemplateLimits::kSourceBytes, 'a')).ok());
-  const absl::Status status = Error(std::string(ChatTemplateLimits::kSourceBytes + 1, 'a'));
+  EXPECT_TRUE(ErrorOf(std::string(ChatTemplateLimits::kSourceBytes, 'a')).ok());
+  const absl::Status status = ErrorOf(std::string(ChatTemplateLimits::kSourceBytes + 1, 'a'));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("1048576 bytes"));
 }
 
 TEST(ChatLimits, LargeTemplatesCompileSoon) {
-  EXPECT_TRUE(Error(Repeated("{{ a ~ b }}", 90000)).ok());
-  EXPECT_TRUE(Error("{{ 1" + Repeated(" + 1", 200000) + " }}").ok());
-  EXPECT_TRUE(Error("{{ [" + Repeated("1,", 400000) + "]|length }}").ok());
+  EXPECT_TRUE(ErrorOf(Repeated("{{ a ~ b }}", 90000)).ok());
+  EXPECT_TRUE(ErrorOf("{{ 1" + Repeated(" + 1", 200000) + " }}").ok());
+  EXPECT_TRUE(ErrorOf("{{ [" + Repeated("1,", 400000) + "]|length }}").ok());
 }
 
 TEST(ChatLimits, TextThatIsNotUtf8IsRefusedByField) {
   for (const std::string bad : {"\xff", "\xc3", "\xed\xa0\x80", "\xc0\xaf"}) {
-    EXPECT_THAT(std::string(Error("{{ '" + bad + "' }}").message()), HasSubstr("not UTF-8"));
+    EXPECT_THAT(std::string(ErrorOf("{{ '" + bad + "' }}").message()), HasSubstr("not UTF-8"));
     const Chat chat{
         .messages = {{.role = "user", .content = "a"}, {.role = "user", .content = "a" + bad}}};
-    EXPECT_EQ(Error("x", chat).message(), "messages[1].content is not UTF-8 at byte 1");
+    EXPECT_EQ(ErrorOf("x", chat).message(), "messages[1].content is not UTF-8 at byte 1");
   }
 }
 
 TEST(ChatLimits, VariablesAreOneObjectWithinItsLimits) {
   const auto with = [](std::string variables) {
-    return Error("x", Chat{.variables_json = std::move(variables)});
+    return ErrorOf("x", Chat{.variables_json = std::move(variables)});
   };
   EXPECT_TRUE(with("{}").ok());
   EXPECT_TRUE(with(R"({"a": )" + std::string(15, '[') + std::string(15, ']') + "}").ok());

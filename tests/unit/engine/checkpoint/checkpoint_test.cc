@@ -5,6 +5,7 @@
 #include "engine/base/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 
 namespace eta {
@@ -12,7 +13,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
 constexpr auto kFailedPrecondition = absl::StatusCode::kFailedPrecondition;
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 
 namespace eta {
@@ -20,7 +21,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 
 std::string Length(uint64_t value) {

@@ -23,15 +23,15 @@ Json Base(const std::string& model_type) {
           {"num_key_value_heads", 2}, {"rms_norm_eps", 1e-6},   {"max_position_embeddings", 32768}};
 }
 
-absl::StatusOr<ModelConfig> Parse(const std::string& model_type,
-                                  const Json& others = Json::object()) {
+absl::StatusOr<ModelConfig> ParseFamily(const std::string& model_type,
+                                        const Json& others = Json::object()) {
   Json json = Base(model_type);
   json.update(others);
   return ParseModelConfig(json.dump());
 }
 
-void ExpectRefused(const absl::StatusOr<ModelConfig>& config, absl::StatusCode code,
-                   const std::string& words) {
+void ExpectFamilyRefused(const absl::StatusOr<ModelConfig>& config, absl::StatusCode code,
+                         const std::string& words) {
   EXPECT_EQ(config.status().code(), code) << words;
   EXPECT_THAT(std::string(config.status().message()), HasSubstr(words));
 }
@@ -43,15 +43,15 @@ TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
   }
   for (const char* type : {"mixtral", "qwen2_moe", "qwen3_moe", "gemma3", "phi3", "LLAMA", ""}) {
     EXPECT_EQ(FindModelFamily(type), nullptr);
-    ExpectRefused(Parse(type), absl::StatusCode::kUnimplemented,
-                  std::string("model_type '") + type +
-                      "' is not supported, only eta, llama, mistral, qwen2 and qwen3");
+    ExpectFamilyRefused(ParseFamily(type), absl::StatusCode::kUnimplemented,
+                        std::string("model_type '") + type +
+                            "' is not supported, only eta, llama, mistral, qwen2 and qwen3");
   }
 }
 
 TEST(ModelFamily, OnlyEtaPredictsThresholds) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
-    const auto config = Parse(type, {{"eta_beta", 3.0}, {"eta_gate", "silu"}});
+    const auto config = ParseFamily(type, {{"eta_beta", 3.0}, {"eta_gate", "silu"}});
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_FALSE(config->has_predictor) << type;
     EXPECT_EQ(config->gate, Gate::kNone) << type;
@@ -62,10 +62,10 @@ TEST(ModelFamily, OnlyEtaPredictsThresholds) {
 TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
     const Json original = {{"sliding_window", nullptr}, {"head_dim", 64}};
-    const auto before = Parse(type, original);
+    const auto before = ParseFamily(type, original);
     Json fields = original;
     fields.update({{"eta_beta", 5.0}, {"eta_family", type}});
-    const auto config = Parse("eta", fields);
+    const auto config = ParseFamily("eta", fields);
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_TRUE(config->has_predictor) << type;
     EXPECT_EQ(config->gate, Gate::kSilu) << type;
@@ -73,11 +73,11 @@ TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
     EXPECT_EQ(config->head_norms, before->head_norms) << type;
   }
   for (const char* type : {"eta", "gpt2", ""}) {
-    ExpectRefused(Parse("eta", {{"eta_beta", 5.0}, {"eta_family", type}}),
-                  absl::StatusCode::kUnimplemented, "eta_family");
+    ExpectFamilyRefused(ParseFamily("eta", {{"eta_beta", 5.0}, {"eta_family", type}}),
+                        absl::StatusCode::kUnimplemented, "eta_family");
   }
   // It means nothing in a model that predicts no thresholds.
-  EXPECT_TRUE(Parse("qwen2", {{"eta_family", "gpt2"}}).ok());
+  EXPECT_TRUE(ParseFamily("qwen2", {{"eta_family", "gpt2"}}).ok());
 }
 
 // SmolLM2-135M-Instruct's, the fields that are read.
@@ -101,7 +101,7 @@ TEST(ModelFamily, SmolLM2IsALlama) {
 
 TEST(ModelFamily, BiasesFollowTheFamilyOrTheFile) {
   const auto biases = [](const char* type, const Json& others = Json::object()) {
-    const auto config = Parse(type, others);
+    const auto config = ParseFamily(type, others);
     EXPECT_TRUE(config.ok()) << config.status();
     return config.ok() ? std::pair(config->qkv_bias, config->out_bias) : std::pair(false, true);
   };
@@ -116,23 +116,25 @@ TEST(ModelFamily, BiasesFollowTheFamilyOrTheFile) {
     EXPECT_EQ(biases("qwen2", said), std::pair(true, false)) << "transformers does not read it";
   }
   EXPECT_EQ(biases("mistral", no), std::pair(false, false));
-  ExpectRefused(Parse("mistral", yes), absl::StatusCode::kUnimplemented, "attention_bias");
+  ExpectFamilyRefused(ParseFamily("mistral", yes), absl::StatusCode::kUnimplemented,
+                      "attention_bias");
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
-    ExpectRefused(Parse(type, {{"mlp_bias", true}}), absl::StatusCode::kUnimplemented, "mlp_bias");
+    ExpectFamilyRefused(ParseFamily(type, {{"mlp_bias", true}}), absl::StatusCode::kUnimplemented,
+                        "mlp_bias");
   }
 }
 
 TEST(ModelFamily, TensorsFollowBiasesAndNorms) {
-  const auto qwen2 = ExpectedTensors(*Parse("qwen2"));
+  const auto qwen2 = ExpectedTensors(*ParseFamily("qwen2"));
   EXPECT_THAT(qwen2.at("model.layers.3.self_attn.q_proj.bias"), ElementsAre(256));
   EXPECT_THAT(qwen2.at("model.layers.3.self_attn.k_proj.bias"), ElementsAre(128));
   EXPECT_THAT(qwen2.at("model.layers.3.self_attn.v_proj.bias"), ElementsAre(128));
   EXPECT_FALSE(qwen2.contains("model.layers.3.self_attn.o_proj.bias"));
-  const auto qwen3 = ExpectedTensors(*Parse("qwen3", {{"attention_bias", true}}));
+  const auto qwen3 = ExpectedTensors(*ParseFamily("qwen3", {{"attention_bias", true}}));
   EXPECT_THAT(qwen3.at("model.layers.0.self_attn.q_norm.weight"), ElementsAre(128));
   EXPECT_THAT(qwen3.at("model.layers.0.self_attn.k_norm.weight"), ElementsAre(128));
   EXPECT_THAT(qwen3.at("model.layers.0.self_attn.o_proj.bias"), ElementsAre(256));
-  EXPECT_EQ(ExpectedTensors(*Parse("mistral")), ExpectedTensors(*Parse("llama")));
+  EXPECT_EQ(ExpectedTensors(*ParseFamily("mistral")), ExpectedTensors(*ParseFamily("llama")));
 }
 
 TEST(ModelFamily, HeadsThatTheFileDoesNotNameAreThoseOfTransformers) {
@@ -160,7 +162,7 @@ TEST(ModelFamily, HeadsThatTheFileDoesNotNameAreThoseOfTransformers) {
 }
 
 int32_t WindowOf(const char* type, const Json& others) {
-  const auto config = Parse(type, others);
+  const auto config = ParseFamily(type, others);
   EXPECT_TRUE(config.ok()) << config.status();
   return config.ok() ? config->sliding_window : -1;
 }
@@ -169,17 +171,17 @@ TEST(ModelFamily, MistralsWindowIsALimitUnlessItIsNull) {
   EXPECT_EQ(WindowOf("mistral", {{"sliding_window", nullptr}}), 0);
   EXPECT_EQ(WindowOf("mistral", {{"sliding_window", 1024}}), 1024);
   EXPECT_EQ(WindowOf("mistral", Json::object()), 4096) << "as transformers";
-  const auto config = Parse("mistral", {{"sliding_window", 1024}});
+  const auto config = ParseFamily("mistral", {{"sliding_window", 1024}});
   EXPECT_EQ(ContextLimit(*config, 32768), 1024);
   EXPECT_EQ(ContextLimit(*config, 1024), 1024);
   EXPECT_EQ(ContextLimit(*config, 100), 100);
-  EXPECT_EQ(ContextLimit(*Parse("mistral", {{"sliding_window", nullptr}}), 32768), 32768);
+  EXPECT_EQ(ContextLimit(*ParseFamily("mistral", {{"sliding_window", nullptr}}), 32768), 32768);
   for (const Json& bad : {Json(0), Json(-1), Json("1024"), Json(1e9)}) {
-    ExpectRefused(Parse("mistral", {{"sliding_window", bad}}), absl::StatusCode::kInvalidArgument,
-                  "sliding_window");
+    ExpectFamilyRefused(ParseFamily("mistral", {{"sliding_window", bad}}),
+                        absl::StatusCode::kInvalidArgument, "sliding_window");
   }
-  ExpectRefused(Parse("llama", {{"sliding_window", 1024}}), absl::StatusCode::kUnimplemented,
-                "sliding_window");
+  ExpectFamilyRefused(ParseFamily("llama", {{"sliding_window", 1024}}),
+                      absl::StatusCode::kUnimplemented, "sliding_window");
 }
 
 TEST(ModelFamily, QwensWindowIsALimitIfSomeLayerHasIt) {
@@ -203,15 +205,15 @@ TEST(ModelFamily, QwensWindowIsALimitIfSomeLayerHasIt) {
     named["layer_types"] = Json(4, "full_attention");
     named["max_window_layers"] = 0;
     EXPECT_EQ(WindowOf(type, named), 0);
-    ExpectRefused(Parse(type, {{"layer_types", layers}}), absl::StatusCode::kUnimplemented,
-                  "layer_types");
+    ExpectFamilyRefused(ParseFamily(type, {{"layer_types", layers}}),
+                        absl::StatusCode::kUnimplemented, "layer_types");
   }
   layers[0] = "linear_attention";
-  ExpectRefused(Parse("qwen3", {{"layer_types", layers}}), absl::StatusCode::kUnimplemented,
-                "layer_types 'linear_attention'");
+  ExpectFamilyRefused(ParseFamily("qwen3", {{"layer_types", layers}}),
+                      absl::StatusCode::kUnimplemented, "layer_types 'linear_attention'");
   for (const Json& bad : {Json(3, "full_attention"), Json("full_attention"), Json::object()}) {
-    ExpectRefused(Parse("qwen3", {{"layer_types", bad}}), absl::StatusCode::kInvalidArgument,
-                  "layer_types");
+    ExpectFamilyRefused(ParseFamily("qwen3", {{"layer_types", bad}}),
+                        absl::StatusCode::kInvalidArgument, "layer_types");
   }
 }
 

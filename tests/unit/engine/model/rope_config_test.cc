@@ -26,7 +26,7 @@ Json Llama() {
           {"rope_theta", 10000.0}};
 }
 
-absl::StatusOr<ModelConfig> With(const Json& scaling, const Json& others = Json::object()) {
+absl::StatusOr<ModelConfig> WithScaling(const Json& scaling, const Json& others = Json::object()) {
   Json json = Llama();
   json.update(others);
   json["rope_scaling"] = scaling;
@@ -35,7 +35,7 @@ absl::StatusOr<ModelConfig> With(const Json& scaling, const Json& others = Json:
 
 void ExpectRefused(const Json& scaling, absl::StatusCode code, const std::string& words,
                    const Json& others = Json::object()) {
-  const auto config = With(scaling, others);
+  const auto config = WithScaling(scaling, others);
   EXPECT_EQ(config.status().code(), code) << scaling;
   EXPECT_THAT(std::string(config.status().message()), HasSubstr(words)) << scaling;
 }
@@ -54,7 +54,7 @@ TEST(RopeConfig, BothSpellingsAreReadForEveryType) {
     for (const char* key : {"type", "rope_type"}) {
       Json older = scaling;
       older[key] = type;
-      const auto config = With(older, {{"rope_theta", 5e5}});
+      const auto config = WithScaling(older, {{"rope_theta", 5e5}});
       ASSERT_TRUE(config.ok()) << config.status();
       EXPECT_TRUE(config->rope_scaling == newer->rope_scaling) << type;
       EXPECT_EQ(config->max_context, newer->max_context) << type;
@@ -66,7 +66,7 @@ TEST(RopeConfig, BothSpellingsAreReadForEveryType) {
 
 // Files of these types give the length before the scaling.
 TEST(RopeConfig, TheTrainedLengthIncludesTheScaling) {
-  const auto trained = [](const Json& scaling) { return With(scaling)->max_context; };
+  const auto trained = [](const Json& scaling) { return WithScaling(scaling)->max_context; };
   EXPECT_EQ(trained(nullptr), 2048);
   EXPECT_EQ(trained({{"type", "linear"}, {"factor", 4.0}}), 8192);
   EXPECT_EQ(trained({{"type", "linear"}, {"factor", 1e4}}), 1 << 24);
@@ -82,7 +82,7 @@ TEST(RopeConfig, TheTrainedLengthIncludesTheScaling) {
 }
 
 TEST(RopeConfig, DynamicScalingHasTheBaseOfTransformers) {
-  const auto config = With({{"rope_type", "dynamic"}, {"factor", 3.0}});
+  const auto config = WithScaling({{"rope_type", "dynamic"}, {"factor", 3.0}});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(RopeTheta(*config, 2048), 10000.0f);
   EXPECT_FLOAT_EQ(RopeTheta(*config, 2560), 17818.78082f);
@@ -160,7 +160,7 @@ TEST(RopeConfig, YarnHasTheFrequenciesOfTransformers) {
        {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}},
   };
   for (const YarnCase& wanted : cases) {
-    const auto config = With(wanted.scaling, wanted.others);
+    const auto config = WithScaling(wanted.scaling, wanted.others);
     ASSERT_TRUE(config.ok()) << config.status();
     const RopeScaling& scaling = config->rope_scaling;
     EXPECT_DOUBLE_EQ(scaling.attention_factor, wanted.attention_factor) << wanted.scaling;
@@ -216,7 +216,7 @@ TEST(RopeConfig, WhatIsNotKnownIsRefusedByName) {
   }
   Json partial = linear;
   partial["partial_rotary_factor"] = 1.0;
-  EXPECT_TRUE(With(partial).ok());
+  EXPECT_TRUE(WithScaling(partial).ok());
   partial["partial_rotary_factor"] = 0.5;
   ExpectRefused(partial, kUnimplemented, "rope_scaling.partial_rotary_factor");
   ExpectRefused({{"type", "yarn"}, {"factor", 2.0}}, kUnimplemented,

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/router.h"
 #include "engine/step_engine.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
 #include "tests/testing/kernels/faulty_backend.h"
@@ -28,10 +29,6 @@ using testing::SubmitPass;
 using testing::TinyModel;
 using testing::TinyModelOptions;
 using testing::WaitUntilIdle;
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 Pass Losses(int32_t length, uint32_t seed) {
   Pass pass;

@@ -44,7 +44,7 @@ std::shared_ptr<const ThresholdProfile> MakeProfile(const ModelConfig& config, b
 }
 
 // Every kind of attention and everything that can be measured, in ragged lengths.
-std::vector<Pass> Ragged(const ModelConfig& config) {
+std::vector<Pass> RaggedPasses(const ModelConfig& config) {
   std::vector<Pass> passes;
   for (int i = 0; i < 8; ++i) {
     Pass pass;
@@ -176,8 +176,8 @@ class HandRun {
 };
 
 // `tolerance`: of sums whose order follows the batch.
-void ExpectSame(const absl::StatusOr<PassOutcome>& got, const PassOutcome& expected,
-                const std::string& where) {
+void ExpectSameOutcome(const absl::StatusOr<PassOutcome>& got, const PassOutcome& expected,
+                       const std::string& where) {
   ASSERT_TRUE(got.ok()) << where << ": " << got.status();
   const double tolerance = testing::BatchTolerance();
   ASSERT_EQ(got->losses.size(), expected.losses.size()) << where;
@@ -214,7 +214,7 @@ class PassTest : public ::testing::Test {
   std::vector<PassOutcome> ByHand() {
     HandRun hand(OptionsFor(model_));
     std::vector<PassOutcome> outcomes;
-    for (const Pass& pass : Ragged(hand.config())) outcomes.push_back(hand.Measure(pass));
+    for (const Pass& pass : RaggedPasses(hand.config())) outcomes.push_back(hand.Measure(pass));
     return outcomes;
   }
 
@@ -231,12 +231,12 @@ TEST_F(PassTest, MeasuresWhatARunByHandDoes) {
     options.max_step_tokens = 50;
     HandRun hand(options);
     const auto engine = Start(options);
-    const auto passes = Ragged(engine->info().config);
+    const auto passes = RaggedPasses(engine->info().config);
     // The reference takes its time.
     const size_t count = backend == "reference" ? passes.size() / 2 : passes.size();
     for (size_t i = 0; i < count; ++i) {
-      ExpectSame(Measure(*engine, passes[i]), hand.Measure(passes[i]),
-                 backend + ", pass " + std::to_string(i));
+      ExpectSameOutcome(Measure(*engine, passes[i]), hand.Measure(passes[i]),
+                        backend + ", pass " + std::to_string(i));
     }
   }
 }
@@ -287,11 +287,11 @@ TEST_F(PassTest, PassesThatShareStepsMeasureWhatEachDoesAlone) {
     options.max_step_tokens = step_tokens;
     const auto engine = Start(options);
     std::vector<std::shared_ptr<PassRecorder>> recorders;
-    for (Pass& pass : Ragged(engine->info().config)) {
+    for (Pass& pass : RaggedPasses(engine->info().config)) {
       recorders.push_back(SubmitPass(*engine, std::move(pass)));
     }
     for (size_t i = 0; i < expected.size(); ++i) {
-      ExpectSame(recorders[i]->Wait(), expected[i], "pass " + std::to_string(i));
+      ExpectSameOutcome(recorders[i]->Wait(), expected[i], "pass " + std::to_string(i));
     }
   }
 }
@@ -358,7 +358,7 @@ TEST_F(PassTest, BesideRequestsNeitherFeelsTheOther) {
       answers.push_back(testing::Submit(*engine, std::move(request)));
     }
     std::vector<std::shared_ptr<PassRecorder>> recorders;
-    for (Pass& pass : Ragged(engine->info().config)) {
+    for (Pass& pass : RaggedPasses(engine->info().config)) {
       recorders.push_back(SubmitPass(*engine, std::move(pass)));
     }
     log.Release();
@@ -369,7 +369,7 @@ TEST_F(PassTest, BesideRequestsNeitherFeelsTheOther) {
       EXPECT_EQ(answer.finished->preemptions, 0);
     }
     for (size_t i = 0; i < expected.size(); ++i) {
-      ExpectSame(recorders[i]->Wait(), expected[i], "pass " + std::to_string(i));
+      ExpectSameOutcome(recorders[i]->Wait(), expected[i], "pass " + std::to_string(i));
     }
   }
   // Of four steps in a row at most one was a pass's while requests ran.
@@ -421,7 +421,7 @@ TEST_F(PassTest, RequestsTakeBlocksFromPassesWhichMeasureTheSame) {
       EXPECT_EQ(answer.finished->preemptions, 0);
     }
     const auto outcome = recorder->Wait();
-    ExpectSame(outcome, expected, "held at " + std::to_string(hold_at));
+    ExpectSameOutcome(outcome, expected, "held at " + std::to_string(hold_at));
     ASSERT_TRUE(outcome.ok());
     EXPECT_GT(outcome->preemptions, 0) << "three prompts of 7 blocks should not have found room";
     EXPECT_TRUE(std::ranges::is_sorted(recorder->progress()));
@@ -435,11 +435,11 @@ TEST_F(PassTest, PassesThatTogetherPassThePoolTakeTurns) {
   const auto engine = Start(options);
   const auto expected = ByHand();
   std::vector<std::shared_ptr<PassRecorder>> recorders;
-  for (Pass& pass : Ragged(engine->info().config)) {
+  for (Pass& pass : RaggedPasses(engine->info().config)) {
     recorders.push_back(SubmitPass(*engine, std::move(pass)));
   }
   for (size_t i = 0; i < expected.size(); ++i) {
-    ExpectSame(recorders[i]->Wait(), expected[i], "pass " + std::to_string(i));
+    ExpectSameOutcome(recorders[i]->Wait(), expected[i], "pass " + std::to_string(i));
   }
 }
 

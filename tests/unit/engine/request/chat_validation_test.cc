@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Chat Good() {
+Chat GoodChat() {
   Chat chat;
   chat.messages = {{.role = "system", .content = "Be brief."},
                    {.role = "user", .content = "Hello"},
@@ -23,8 +23,8 @@ Chat Good() {
 }
 
 // The field that a refusal names; "ok" if there is none.
-std::string Field(const std::function<void(Chat&)>& change) {
-  Chat chat = Good();
+std::string ChatField(const std::function<void(Chat&)>& change) {
+  Chat chat = GoodChat();
   change(chat);
   const absl::Status status = ValidateChat(chat, {.max_prompt_bytes = 1000});
   if (status.ok()) return "ok";
@@ -33,17 +33,19 @@ std::string Field(const std::function<void(Chat&)>& change) {
 }
 
 TEST(ChatValidation, TakesWhatIsWithinItsLimits) {
-  EXPECT_EQ(Field([](Chat&) {}), "ok");
-  EXPECT_EQ(Field([](Chat& c) { c.variables_json = R"({"tools": [], "thinking": false})"; }), "ok");
-  EXPECT_EQ(Field([](Chat& c) { c.messages[3].name = std::string(256, 'n'); }), "ok");
-  EXPECT_EQ(Field([](Chat& c) { c.messages[1].content = std::string("a\0b\x01</s>", 8); }), "ok");
+  EXPECT_EQ(ChatField([](Chat&) {}), "ok");
+  EXPECT_EQ(ChatField([](Chat& c) { c.variables_json = R"({"tools": [], "thinking": false})"; }),
+            "ok");
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages[3].name = std::string(256, 'n'); }), "ok");
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages[1].content = std::string("a\0b\x01</s>", 8); }),
+            "ok");
 }
 
 TEST(ChatValidation, HasOneToSoManyMessages) {
-  EXPECT_EQ(Field([](Chat& c) { c.messages.clear(); }), "chat.messages");
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages.clear(); }), "chat.messages");
   const ChatMessage shortest{.role = "user", .content = ""};
-  EXPECT_EQ(Field([&](Chat& c) { c.messages.assign(1024, shortest); }), "ok");
-  EXPECT_EQ(Field([&](Chat& c) { c.messages.assign(1025, shortest); }), "chat.messages");
+  EXPECT_EQ(ChatField([&](Chat& c) { c.messages.assign(1024, shortest); }), "ok");
+  EXPECT_EQ(ChatField([&](Chat& c) { c.messages.assign(1025, shortest); }), "chat.messages");
 }
 
 TEST(ChatValidation, CountsTheBytesOfAllMessagesTogether) {
@@ -56,19 +58,19 @@ TEST(ChatValidation, CountsTheBytesOfAllMessagesTogether) {
                      .tool_call_id = std::string(5, 'x')}};
     };
   };
-  EXPECT_EQ(Field(fill(1000)), "ok");
-  EXPECT_EQ(Field(fill(1001)), "chat.messages");
+  EXPECT_EQ(ChatField(fill(1000)), "ok");
+  EXPECT_EQ(ChatField(fill(1001)), "chat.messages");
 }
 
 TEST(ChatValidation, NamesTheMessageThatIsWrong) {
-  EXPECT_EQ(Field([](Chat& c) { c.messages[2].role = "developer"; }), "chat.messages[2].role");
-  EXPECT_EQ(Field([](Chat& c) { c.messages[2].role = ""; }), "chat.messages[2].role");
-  EXPECT_EQ(Field([](Chat& c) { c.messages[1].content = "\xed\xa0\x80"; }),
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages[2].role = "developer"; }), "chat.messages[2].role");
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages[2].role = ""; }), "chat.messages[2].role");
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages[1].content = "\xed\xa0\x80"; }),
             "chat.messages[1].text");
-  EXPECT_EQ(Field([](Chat& c) { c.messages[3].name = std::string(257, 'n'); }),
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages[3].name = std::string(257, 'n'); }),
             "chat.messages[3].name");
-  EXPECT_EQ(Field([](Chat& c) { c.messages[3].name = "\xff"; }), "chat.messages[3].name");
-  EXPECT_EQ(Field([](Chat& c) { c.messages[3].tool_call_id = std::string(257, 'n'); }),
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages[3].name = "\xff"; }), "chat.messages[3].name");
+  EXPECT_EQ(ChatField([](Chat& c) { c.messages[3].tool_call_id = std::string(257, 'n'); }),
             "chat.messages[3].tool_call_id");
 }
 
@@ -78,11 +80,11 @@ TEST(ChatValidation, VariablesAreOneJsonObjectWithNamesOfTheirOwn) {
        {std::string("[1]"), std::string("{"), std::string("{} {}"), std::string("\xff"),
         std::string(R"({"a": 1, "\u0061": 2})"), R"({"a": )" + deep + "}",
         R"({"a": ")" + std::string(64 << 10, 'x') + "\"}", std::string("{}\0", 3)}) {
-    EXPECT_EQ(Field([&](Chat& c) { c.variables_json = bad; }), "chat.variables")
+    EXPECT_EQ(ChatField([&](Chat& c) { c.variables_json = bad; }), "chat.variables")
         << bad.substr(0, 40);
   }
   for (const char* own : {"messages", "add_generation_prompt", "bos_token", "eos_token"}) {
-    EXPECT_EQ(Field([&](Chat& c) { c.variables_json = "{\"" + std::string(own) + "\": 1}"; }),
+    EXPECT_EQ(ChatField([&](Chat& c) { c.variables_json = "{\"" + std::string(own) + "\": 1}"; }),
               "chat.variables." + std::string(own));
   }
 }
@@ -90,7 +92,7 @@ TEST(ChatValidation, VariablesAreOneJsonObjectWithNamesOfTheirOwn) {
 TEST(ChatValidation, IsPartOfARequests) {
   Request request;
   request.id = "r1";
-  request.prompt = Good();
+  request.prompt = GoodChat();
   EngineInfo model;
   model.config.vocab_size = 100;
   EXPECT_TRUE(ValidateRequest(request, model, Limits()).ok());

@@ -92,7 +92,7 @@ std::vector<OptionsCase> Cases() {
 }
 
 // `length` ids, among which are ends and beginnings of text.
-std::vector<int32_t> Prompt(int32_t length, uint32_t seed) {
+std::vector<int32_t> PromptOf(int32_t length, uint32_t seed) {
   std::vector<int32_t> prompt = testing::Prompt(length, seed);
   for (size_t i = 0; i + 1 < prompt.size(); i += 5 + (i + seed) % 23) {
     prompt[i] = kEnd;
@@ -116,7 +116,7 @@ class Options : public ::testing::TestWithParam<OptionsCase> {
     std::vector<Request> requests;
     int i = 0;
     for (const AttentionChoice& choice : GetParam().choices) {
-      Request request = Greedy(Prompt(1 + (i * 61 + 180) % 271, static_cast<uint32_t>(i)),
+      Request request = Greedy(PromptOf(1 + (i * 61 + 180) % 271, static_cast<uint32_t>(i)),
                                length * (20 + 7 * (i % 3)));
       request.attention = choice;
       request.sampling.bias = {{.id = kEnd, .bias = 6.0f}};
@@ -200,7 +200,7 @@ TEST_P(Options, EveryChoiceChangesSomething) {
   std::vector<std::pair<std::vector<int32_t>, int64_t>> outcomes;
   bool ends = false;
   for (Request request : Ragged()) {
-    request.prompt = Prompt(270, 3);
+    request.prompt = PromptOf(270, 3);
     const bool full = request.attention.mode == AttentionMode::kFull;
     request.stopping.max_tokens = 40;
     const auto answer = Ask(*engine, std::move(request));
@@ -223,7 +223,7 @@ TEST(TemperedKeys, ChangeWhatFullAttentionAnswersOfAGatedModel) {
   const TinyModel model({.special_keys = "temper"});
   EngineOptions options = OptionsFor(model);
   const auto engine = Start(options);
-  Request request = Greedy(Prompt(200, 3), 40);
+  Request request = Greedy(PromptOf(200, 3), 40);
   request.attention = {.mode = AttentionMode::kFull};
   const auto tempered = Ask(*engine, request);
   EXPECT_TRUE(tempered.started[0].attention.temper_special) << "as config.json says";
@@ -237,11 +237,11 @@ TEST(TemperedKeys, ChangeWhatFullAttentionAnswersOfAGatedModel) {
 TEST(TemperedKeys, CountInPassesAsInRequests) {
   const TinyModel model;
   const auto engine = Start(OptionsFor(model));
-  Request request = Greedy(Prompt(150, 5), 1);
+  Request request = Greedy(PromptOf(150, 5), 1);
   request.attention = {.mode = AttentionMode::kFull};
   request.output.prompt_logprobs = 0;
   Pass pass;
-  pass.tokens = Prompt(150, 5);
+  pass.tokens = PromptOf(150, 5);
   pass.decode_from = 150;
   pass.loss_from = 0;
   std::vector<std::vector<float>> losses;
@@ -273,9 +273,9 @@ TEST(IndexFlag, ReplacesTheModelsKind) {
   const auto moment = Start(options);
   EXPECT_EQ(moment->info().index, IndexKind::kMoment);
   EXPECT_EQ(moment->info().index_dtype, DType::kFloat16);
-  const auto answer = Ask(*moment, Greedy(Prompt(30, 3), 2));
+  const auto answer = Ask(*moment, Greedy(PromptOf(30, 3), 2));
   EXPECT_EQ(answer.started[0].attention.mode, AttentionMode::kFull);
-  Request request = Greedy(Prompt(30, 3), 2);
+  Request request = Greedy(PromptOf(30, 3), 2);
   request.attention.mode = AttentionMode::kDynamic;
   EXPECT_EQ(Ask(*moment, request).status.code(), absl::StatusCode::kFailedPrecondition);
 

@@ -9,14 +9,12 @@
 #include "engine/engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/special_floats.h"
 
 namespace eta {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 ModelConfig GatedModel() {
   ModelConfig config;

@@ -6,6 +6,7 @@
 #include "engine/base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/piece_file.h"
 #include "tests/testing/engine/sentencepiece_reference.h"
@@ -16,8 +17,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 constexpr auto kFailedPrecondition = absl::StatusCode::kFailedPrecondition;
 
 ModelConfig ConfigOf(int32_t vocab_size) {

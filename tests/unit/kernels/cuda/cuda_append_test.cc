@@ -22,14 +22,14 @@ using cuda::KvTile;
 using enum IndexKind;
 using ::testing::Values;
 
-struct Shape {
+struct AppendShape {
   KvGeometry geometry;
   int32_t group = 1;
 };
 
 // Sequences with keys before the step; in the step each brings one row.
 struct Cache {
-  Shape shape;
+  AppendShape shape;
   std::vector<int32_t> positions;
   std::vector<std::vector<int32_t>> tables;
   std::vector<HostTensor> k;  // [position + 1, HKV * d] of each sequence
@@ -46,7 +46,7 @@ struct Cache {
   int32_t num_heads() const { return shape.geometry.num_kv_heads * shape.group; }
 };
 
-Cache MakeCache(const Shape& shape, uint64_t seed) {
+Cache MakeCache(const AppendShape& shape, uint64_t seed) {
   Random random(seed);
   Cache cache = {.shape = shape};
   const int32_t b = shape.geometry.block_size;
@@ -105,7 +105,7 @@ enum class Room { kRows, kPaddedRows };
 // What rows of padding bring.
 constexpr float kPadding = 7.0f;
 
-class CudaAppend : public ::testing::TestWithParam<Shape> {
+class CudaAppend : public ::testing::TestWithParam<AppendShape> {
  protected:
   void SetUp() override {
     if (!WhyMissing({"cuda"}).empty()) GTEST_SKIP() << WhyMissing({"cuda"});
@@ -400,20 +400,20 @@ TEST_P(CudaAppend, CachesThatNoKernelReadsAreRefused) {
 // of its own for decode steps.
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaAppend,
-    Values(Shape{{4, 64, 64, 4, DType::kFloat16, kMoment, DType::kFloat16}, 8},
-           Shape{{4, 64, 64, 4, DType::kFloat8E4M3, kMoment, DType::kInt8}, 8},
-           Shape{{8, 128, 32, 4, DType::kFloat8E4M3, kMoment, DType::kFloat16}, 4},
-           Shape{{2, 96, 16, 0, DType::kFloat8E4M3, kMoment, DType::kInt8}, 5},
-           Shape{{1, 128, 128, 4, DType::kBFloat16, kMoment, DType::kInt8}, 8},
-           Shape{{8, 32, 24, 4, DType::kFloat32, kMoment, DType::kInt8}, 3},
-           Shape{{3, 64, 16, 0, DType::kFloat16, kMoment, DType::kInt8}, 7},
-           Shape{{2, 256, 8, 4, DType::kFloat32, kMoment, DType::kFloat16}, 2},
-           Shape{{4, 64, 64, 4, DType::kFloat16, kOutlier, DType::kInt8}, 8},
-           Shape{{2, 128, 32, 4, DType::kFloat8E4M3, kOutlier, DType::kInt8}, 4},
-           Shape{{1, 128, 128, 0, DType::kBFloat16, kOutlier, DType::kInt8}, 8},
-           Shape{{8, 96, 20, 4, DType::kFloat16, kOutlier, DType::kInt8}, 3},
-           Shape{{2, 256, 100, 4, DType::kFloat32, kOutlier, DType::kInt8}, 2}),
-    [](const ::testing::TestParamInfo<Shape>& shape) {
+    Values(AppendShape{{4, 64, 64, 4, DType::kFloat16, kMoment, DType::kFloat16}, 8},
+           AppendShape{{4, 64, 64, 4, DType::kFloat8E4M3, kMoment, DType::kInt8}, 8},
+           AppendShape{{8, 128, 32, 4, DType::kFloat8E4M3, kMoment, DType::kFloat16}, 4},
+           AppendShape{{2, 96, 16, 0, DType::kFloat8E4M3, kMoment, DType::kInt8}, 5},
+           AppendShape{{1, 128, 128, 4, DType::kBFloat16, kMoment, DType::kInt8}, 8},
+           AppendShape{{8, 32, 24, 4, DType::kFloat32, kMoment, DType::kInt8}, 3},
+           AppendShape{{3, 64, 16, 0, DType::kFloat16, kMoment, DType::kInt8}, 7},
+           AppendShape{{2, 256, 8, 4, DType::kFloat32, kMoment, DType::kFloat16}, 2},
+           AppendShape{{4, 64, 64, 4, DType::kFloat16, kOutlier, DType::kInt8}, 8},
+           AppendShape{{2, 128, 32, 4, DType::kFloat8E4M3, kOutlier, DType::kInt8}, 4},
+           AppendShape{{1, 128, 128, 0, DType::kBFloat16, kOutlier, DType::kInt8}, 8},
+           AppendShape{{8, 96, 20, 4, DType::kFloat16, kOutlier, DType::kInt8}, 3},
+           AppendShape{{2, 256, 100, 4, DType::kFloat32, kOutlier, DType::kInt8}, 2}),
+    [](const ::testing::TestParamInfo<AppendShape>& shape) {
       const KvGeometry& g = shape.param.geometry;
       return std::string(Name(g.dtype)) + "_" +
              std::string(g.index == kOutlier ? "outlier" : Name(g.index_dtype)) + "_d" +

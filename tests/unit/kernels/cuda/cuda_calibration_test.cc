@@ -6,30 +6,29 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/testing/base/special_floats.h"
 #include "tests/testing/kernels/attention_case.h"
 #include "tests/testing/kernels/cell_differences.h"
 
 namespace eta::testing {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 // 1 MB a head: no multiprocessor has so much memory.
 constexpr ScoreBins kManyBins = {.count = 1 << 17};
 
-struct Shape {
+struct CalibrationShape {
   std::string name;
   KvGeometry geometry;
   int32_t group = 1;
   int32_t rows = 0;  // of the longest prompt
   ScoreBins bins = {};
 
-  friend void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
+  friend void PrintTo(const CalibrationShape& shape, std::ostream* out) { *out << shape.name; }
 };
 
 // Keys wander from block to block, so that bounds differ.
@@ -45,7 +44,7 @@ HostTensor WanderingKeys(Random& random, int32_t num_keys, int64_t cols, int32_t
 
 // Two prompts that calibrate, one from its middle on; a prompt that does not and rows that decode
 // stand between them.
-AttentionCase MakeCase(const Shape& shape, uint64_t seed) {
+AttentionCase MakeCalibrationCase(const CalibrationShape& shape, uint64_t seed) {
   Random random(seed);
   AttentionCase made;
   made.seed = seed;
@@ -85,7 +84,7 @@ std::string Differences(const AttentionCase& made) {
   return CellDifferences(made, AttentionStep(device, made).Run().cells, want);
 }
 
-class CudaCalibration : public ::testing::TestWithParam<Shape> {
+class CudaCalibration : public ::testing::TestWithParam<CalibrationShape> {
  protected:
   void SetUp() override {
     const std::string why = WhyMissing({.name = "cuda"});
@@ -94,14 +93,14 @@ class CudaCalibration : public ::testing::TestWithParam<Shape> {
 };
 
 TEST_P(CudaCalibration, CountsWhatTheReferenceCounts) {
-  const AttentionCase made = MakeCase(GetParam(), 3);
+  const AttentionCase made = MakeCalibrationCase(GetParam(), 3);
   EXPECT_EQ(Differences(made), "") << made.Describe();
 }
 
 TEST_P(CudaCalibration, WhatIsNotANumberSpoilsItsOwnRowsAlone) {
-  Shape shape = GetParam();
+  CalibrationShape shape = GetParam();
   shape.rows = std::min(shape.rows, 150);
-  AttentionCase made = MakeCase(shape, 4);
+  AttentionCase made = MakeCalibrationCase(shape, 4);
   for (const int64_t row : {int64_t{0}, int64_t{77}, made.q.rows - 1}) {
     made.q.row(row)[made.q.cols - 1] = kNaN;  // of the last head
   }
@@ -110,9 +109,9 @@ TEST_P(CudaCalibration, WhatIsNotANumberSpoilsItsOwnRowsAlone) {
 }
 
 TEST_P(CudaCalibration, WithoutAGateOnlyItsSumIsMissing) {
-  Shape shape = GetParam();
+  CalibrationShape shape = GetParam();
   shape.rows = std::min(shape.rows, 150);
-  AttentionCase made = MakeCase(shape, 5);
+  AttentionCase made = MakeCalibrationCase(shape, 5);
   made.gate = Gate::kNone;
   EXPECT_EQ(Differences(made), "") << made.Describe();
 }
@@ -128,7 +127,7 @@ KvGeometry Geometry(int32_t num_kv_heads, int32_t head_dim, int32_t block_size, 
 
 // On 132 multiprocessors: 18 tiles a head for 16 thread blocks; one thread block a head; fewer
 // multiprocessors than heads.
-const Shape kShapes[] = {
+const CalibrationShape kCalibrationShapes[] = {
     {"eight_heads_of_64", Geometry(2, 64, 64, DType::kFloat16), 4, 1100},
     {"heads_of_128_and_narrow_index", Geometry(2, 128, 16, DType::kBFloat16, DType::kInt8), 8, 500},
     {"heads_of_96", Geometry(2, 96, 32, DType::kBFloat16), 3, 300, {.low = -6.0, .high = 7.5}},
@@ -140,7 +139,7 @@ const Shape kShapes[] = {
     {"any_geometry", Geometry(1, 80, 24, DType::kFloat32, DType::kInt8), 20, 250},
     {"any_geometry_in_16_bits", Geometry(2, 64, 40, DType::kFloat16), 7, 250, {.count = 1000}}};
 
-INSTANTIATE_TEST_SUITE_P(Kernels, CudaCalibration, ::testing::ValuesIn(kShapes),
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaCalibration, ::testing::ValuesIn(kCalibrationShapes),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

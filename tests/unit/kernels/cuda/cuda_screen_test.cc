@@ -22,7 +22,7 @@ using SelectedBlock = std::pair<uint32_t, uint32_t>;        // ordinal, heads
 using Selection = std::vector<std::vector<SelectedBlock>>;  // [R * HKV]
 
 // A decode sequence; its last rows are those of the step.
-struct Sequence {
+struct ScreenSequence {
   int32_t position = 0;
   int32_t num_rows = 1;
   AttentionOptions options;
@@ -41,7 +41,7 @@ struct Sequence {
 struct Case {
   KvGeometry geometry;
   int32_t group = 1;
-  std::vector<Sequence> sequences;
+  std::vector<ScreenSequence> sequences;
   HostTensor q;  // [R, HQ * d]
 
   int32_t num_heads() const { return geometry.num_kv_heads * group; }
@@ -55,7 +55,7 @@ class ScreenedStep {
   ScreenedStep(Device& device, const Case& made) : device_(device), made_(made) {
     const int32_t b = made.geometry.block_size;
     std::vector<int32_t> physical;
-    for (const Sequence& sequence : made.sequences) {
+    for (const ScreenSequence& sequence : made.sequences) {
       tables_.emplace_back(static_cast<size_t>((sequence.k.rows + b - 1) / b));
       physical.resize(physical.size() + tables_.back().size());
     }
@@ -92,7 +92,7 @@ class ScreenedStep {
     HostTensor k(0, cols);
     rows_.clear();
     for (size_t s = 0; s < made_.sequences.size(); ++s) {
-      const Sequence& sequence = made_.sequences[s];
+      const ScreenSequence& sequence = made_.sequences[s];
       const int32_t begin = part == Part::kHistory ? 0 : sequence.position;
       const int32_t end = part == Part::kHistory ? sequence.position : begin + sequence.num_rows;
       if (begin == end) continue;
@@ -175,7 +175,7 @@ std::vector<Bounds> AllBounds(const Case& made, ScreenedStep& step) {
   std::vector<Bounds> all(static_cast<size_t>(made.q.rows * made.num_heads()));
   int64_t first_row = 0;
   for (size_t s = 0; s < made.sequences.size(); ++s) {
-    const Sequence& sequence = made.sequences[s];
+    const ScreenSequence& sequence = made.sequences[s];
     const int32_t last_full = sequence.FullBlocks(sequence.num_rows - 1, b);
     for (int32_t kv_head = 0; kv_head < made.geometry.num_kv_heads; ++kv_head) {
       for (int32_t j = 0; j < last_full; ++j) {
@@ -241,7 +241,7 @@ void PlaceThresholds(Random& random, Case& made, const std::vector<Bounds>& wide
                      const std::vector<Bounds>& narrow) {
   const auto heads = static_cast<size_t>(made.num_heads());
   size_t first_row = 0;
-  for (Sequence& sequence : made.sequences) {
+  for (ScreenSequence& sequence : made.sequences) {
     const auto rows = static_cast<size_t>(sequence.num_rows);
     for (size_t h = 0; h < heads; ++h) {
       const auto clear = [&](double threshold) {
@@ -273,7 +273,7 @@ void PlaceThresholds(Random& random, Case& made, const std::vector<Bounds>& wide
 Selection Expected(const Case& made, const std::vector<Bounds>& bounds) {
   Selection expected;
   size_t row = 0;
-  for (const Sequence& sequence : made.sequences) {
+  for (const ScreenSequence& sequence : made.sequences) {
     for (int32_t i = 0; i < sequence.num_rows; ++i, ++row) {
       for (int32_t kv_head = 0; kv_head < made.geometry.num_kv_heads; ++kv_head) {
         const int32_t n = sequence.FullBlocks(i, made.geometry.block_size);
@@ -369,13 +369,13 @@ HostTensor MakeKeys(Random& random, Keys kind, int64_t rows, int64_t cols, int32
   return keys;
 }
 
-struct Shape {
+struct ScreenShape {
   KvGeometry geometry;
   int32_t group;
 };
 
-Case MakeCase(Random& random, const Shape& shape, Keys kind,
-              const std::vector<std::pair<int32_t, int32_t>>& positions_and_rows) {
+Case MakeScreenCase(Random& random, const ScreenShape& shape, Keys kind,
+                    const std::vector<std::pair<int32_t, int32_t>>& positions_and_rows) {
   Case made;
   made.geometry = shape.geometry;
   made.group = shape.group;
@@ -383,7 +383,7 @@ Case MakeCase(Random& random, const Shape& shape, Keys kind,
   int64_t rows = 0;
   for (const auto& [position, num_rows] : positions_and_rows) {
     const float zs[] = {0.0f, 1.5f, 1.5f, 8.0f};  // with the last one norms are the limit
-    Sequence sequence = {
+    ScreenSequence sequence = {
         .position = position,
         .num_rows = num_rows,
         .options = {.z = zs[Uniform(random, 0, 3)],
@@ -433,7 +433,7 @@ void ExpectSelections(Device& device, Random& random, Case made) {
   device.Clear();
 
   for (Case* one : {&made, &narrow}) {
-    for (Sequence& sequence : one->sequences) sequence.options.rescue_chunk = 0;
+    for (ScreenSequence& sequence : one->sequences) sequence.options.rescue_chunk = 0;
   }
   EXPECT_TRUE(
       Contains(ScreenedStep(device, narrow).selection(), ScreenedStep(device, made).selection()));
@@ -454,7 +454,7 @@ class CudaScreen : public ::testing::Test {
 class CudaScreenShapes : public CudaScreen,
                          public ::testing::WithParamInterface<std::tuple<int, int>> {
  protected:
-  Shape MakeShape(int32_t block_size) const {
+  ScreenShape MakeShape(int32_t block_size) const {
     const auto [head_dim, kv_heads] = GetParam();
     const int32_t group = 1 + (kv_heads * 5 + head_dim / 16) % 16;
     return {{.num_kv_heads = kv_heads, .head_dim = head_dim, .block_size = block_size}, group};
@@ -465,15 +465,15 @@ TEST_P(CudaScreenShapes, BothIndexesSelectWhatTheirRecordsAskFor) {
   for (const Keys kind : {Keys::kOrdinary, Keys::kExtreme}) {
     Random random(static_cast<uint64_t>(kind) + 11);
     // Around the ends of blocks, of the 16 that a warp takes and of the 64 of a unit; none at all.
-    const Case made = MakeCase(random, MakeShape(16), kind,
-                               {{16 * 16 - 1, 1},
-                                {16 * 16 - 2, 1},
-                                {5, 1},
-                                {16 * 17 + 3, 2},
-                                {16 * 65 - 1, 1},
-                                {0, 1},
-                                {16 * 33, 40},
-                                {15, 1}});
+    const Case made = MakeScreenCase(random, MakeShape(16), kind,
+                                     {{16 * 16 - 1, 1},
+                                      {16 * 16 - 2, 1},
+                                      {5, 1},
+                                      {16 * 17 + 3, 2},
+                                      {16 * 65 - 1, 1},
+                                      {0, 1},
+                                      {16 * 33, 40},
+                                      {15, 1}});
     ExpectSelections(*device_, random, made);
   }
 }
@@ -481,8 +481,9 @@ TEST_P(CudaScreenShapes, BothIndexesSelectWhatTheirRecordsAskFor) {
 TEST_P(CudaScreenShapes, RecordsOfOutliersSelectWhatTheyAskFor) {
   for (const Keys kind : {Keys::kOrdinary, Keys::kExtreme}) {
     Random random(static_cast<uint64_t>(kind) + 23);
-    Case made = MakeCase(random, MakeShape(16), kind,
-                         {{16 * 17 + 3, 2}, {5, 1}, {16 * 65 - 1, 1}, {16 * 33, 40}, {15, 1}});
+    Case made =
+        MakeScreenCase(random, MakeShape(16), kind,
+                       {{16 * 17 + 3, 2}, {5, 1}, {16 * 65 - 1, 1}, {16 * 33, 40}, {15, 1}});
     made.geometry.index = IndexKind::kOutlier;
     made.geometry.index_dtype = DType::kInt8;
     std::vector<Bounds> bounds;
@@ -498,8 +499,8 @@ TEST_P(CudaScreenShapes, RecordsOfOutliersSelectWhatTheyAskFor) {
 
 TEST_P(CudaScreenShapes, TheReferenceSelectsTheSame) {
   Random random(5);
-  Case made = MakeCase(random, MakeShape(32), Keys::kOrdinary,
-                       {{32 * 20, 1}, {32 * 3 - 1, 1}, {31, 2}, {32 * 9 + 5, 1}});
+  Case made = MakeScreenCase(random, MakeShape(32), Keys::kOrdinary,
+                             {{32 * 20, 1}, {32 * 3 - 1, 1}, {31, 2}, {32 * 9 + 5, 1}});
   made.geometry.index_dtype = DType::kInt8;
   std::vector<Bounds> bounds;
   {
@@ -527,10 +528,11 @@ INSTANTIATE_TEST_SUITE_P(Kernels, CudaScreenShapes,
 TEST_F(CudaScreen, ManyRowsAndBlocksOfTheStepItself) {
   for (const int32_t head_dim : {64, 128}) {
     Random random(static_cast<uint64_t>(head_dim));
-    const Shape shape = {{.num_kv_heads = 4, .head_dim = head_dim, .block_size = 16},
-                         head_dim == 64 ? 3 : 2};
-    const Case made = MakeCase(random, shape, Keys::kOrdinary,
-                               {{16 * 700 + 9, 70}, {3, 40}, {16 * 260, 33}, {16 * 90 - 1, 1}});
+    const ScreenShape shape = {{.num_kv_heads = 4, .head_dim = head_dim, .block_size = 16},
+                               head_dim == 64 ? 3 : 2};
+    const Case made =
+        MakeScreenCase(random, shape, Keys::kOrdinary,
+                       {{16 * 700 + 9, 70}, {3, 40}, {16 * 260, 33}, {16 * 90 - 1, 1}});
     ExpectSelections(*device_, random, made);
   }
 }

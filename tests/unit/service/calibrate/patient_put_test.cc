@@ -17,8 +17,6 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-const Tenant kAcme = TenantOf("acme");
-
 class PatientPutTest : public ::testing::Test {
  protected:
   static PutProfile Made() {

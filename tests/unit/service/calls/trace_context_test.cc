@@ -12,7 +12,7 @@ constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kParent[] = "00f067aa0ba902b7";
 const std::string kGood = std::string("00-") + kTrace + "-" + kParent + "-01";
 
-std::optional<TraceContext> Parse(const std::string& parent) {
+std::optional<TraceContext> ParseParent(const std::string& parent) {
   return ParseTraceContext({parent}, {});
 }
 std::string StateOf(const std::vector<std::string_view>& states) {
@@ -20,21 +20,21 @@ std::string StateOf(const std::vector<std::string_view>& states) {
 }
 
 TEST(TraceContext, IsReadAndAnswered) {
-  const auto context = Parse(kGood);
+  const auto context = ParseParent(kGood);
   ASSERT_TRUE(context.has_value());
   EXPECT_EQ(context->trace_id, kTrace);
   EXPECT_EQ(context->parent_id, kParent);
   EXPECT_TRUE(context->sampled);
   EXPECT_EQ(context->ParentOf("b7ad6b7169203331"),
             std::string("00-") + kTrace + "-b7ad6b7169203331-01");
-  const auto unsampled = Parse(std::string("00-") + kTrace + "-" + kParent + "-00");
+  const auto unsampled = ParseParent(std::string("00-") + kTrace + "-" + kParent + "-00");
   ASSERT_TRUE(unsampled.has_value());
   EXPECT_FALSE(unsampled->sampled);
   EXPECT_EQ(unsampled->ParentOf("b7ad6b7169203331").substr(53), "00");
 }
 
 TEST(TraceContext, FlagsThatNobodyKnowsAreNotPassedOn) {
-  const auto context = Parse(std::string("00-") + kTrace + "-" + kParent + "-fe");
+  const auto context = ParseParent(std::string("00-") + kTrace + "-" + kParent + "-fe");
   ASSERT_TRUE(context.has_value());
   EXPECT_FALSE(context->sampled);
 }
@@ -64,7 +64,7 @@ TEST(TraceContext, WhatIsNotValidIsIgnored) {
            "01-" + trace + "-" + parent + "-01.more",                      // a later one
            std::string("00-") + trace + "-" + parent.substr(1) + "\0-01",  //
        }) {
-    EXPECT_FALSE(Parse(bad).has_value()) << bad;
+    EXPECT_FALSE(ParseParent(bad).has_value()) << bad;
   }
   EXPECT_FALSE(ParseTraceContext({kGood, kGood}, {}).has_value());
   EXPECT_FALSE(ParseTraceContext({}, {"a=1"}).has_value());
@@ -72,7 +72,7 @@ TEST(TraceContext, WhatIsNotValidIsIgnored) {
 
 TEST(TraceContext, OfALaterVersionTheKnownPartIsRead) {
   for (const std::string more : {"", "-", "-what-ever"}) {
-    const auto context = Parse(std::string("cc-") + kTrace + "-" + kParent + "-01" + more);
+    const auto context = ParseParent(std::string("cc-") + kTrace + "-" + kParent + "-01" + more);
     ASSERT_TRUE(context.has_value()) << more;
     EXPECT_EQ(context->ParentOf(kParent), kGood) << "answered as the version that we know";
   }

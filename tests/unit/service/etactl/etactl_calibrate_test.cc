@@ -29,7 +29,7 @@ void Parse(CLI::App& app, std::vector<std::string> arguments) {
   app.parse(arguments);
 }
 
-absl::StatusOr<v1::CalibrateRequest> RequestOf(std::vector<std::string> arguments) {
+absl::StatusOr<v1::CalibrateRequest> CalibrateRequestOf(std::vector<std::string> arguments) {
   CalibrateFlags flags;
   CLI::App app;
   AddCalibrateCommand(app, &flags);
@@ -80,7 +80,8 @@ TEST(EtactlSamples, LinesMayBeOfOneDocument) {
       folder.Write("a.jsonl",
                    "{\"text\": \"one\", \"document\": \"book\"}\n{\"token_ids\": [5], "
                    "\"document\": \"book\"}\n");
-  const auto request = RequestOf({"legal", "--samples", file, folder.Write("b.txt", "two")});
+  const auto request =
+      CalibrateRequestOf({"legal", "--samples", file, folder.Write("b.txt", "two")});
   ASSERT_TRUE(request.ok()) << request.status();
   ASSERT_EQ(request->samples_size(), 3);
   EXPECT_EQ(request->samples(0).document(), "book");
@@ -149,7 +150,7 @@ TEST(EtactlTarget, RefusesAnythingElse) {
 TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
   const TempFolder folder;
   folder.Write("a.txt", "text");
-  const auto request = RequestOf({"legal", "--samples=" + folder.path()});
+  const auto request = CalibrateRequestOf({"legal", "--samples=" + folder.path()});
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->name(), "legal");
   EXPECT_FALSE(request->has_target()) << "what is best depends on the model";
@@ -171,32 +172,32 @@ TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
 TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
   const TempFolder folder;
   const std::string a = folder.Write("a", "1"), b = folder.Write("b.jsonl", "{\"token_ids\": [7]}");
-  const auto request = RequestOf({"legal",
-                                  "--samples",
-                                  a,
-                                  b,
-                                  "--target=head-density=0.3",
-                                  "--z_recall=0.95",
-                                  "--held_out=0.5",
-                                  "--sequence_tokens=512",
-                                  "--offset=0",
-                                  "--z=0",
-                                  "--floor=none",
-                                  "--label",
-                                  "domain=legal",
-                                  "--label",
-                                  "note=a=b, c",
-                                  "--create_only",
-                                  "--request_id=id-1",
-                                  "--stage",
-                                  "--sink_blocks=2",
-                                  "--reads=shared",
-                                  "--special_keys=temper",
-                                  "--confirm=true",
-                                  "--prefill=sparse",
-                                  "--min_mass=0.75",
-                                  "--min_retrieval=0.95",
-                                  "--allow_loss"});
+  const auto request = CalibrateRequestOf({"legal",
+                                           "--samples",
+                                           a,
+                                           b,
+                                           "--target=head-density=0.3",
+                                           "--z_recall=0.95",
+                                           "--held_out=0.5",
+                                           "--sequence_tokens=512",
+                                           "--offset=0",
+                                           "--z=0",
+                                           "--floor=none",
+                                           "--label",
+                                           "domain=legal",
+                                           "--label",
+                                           "note=a=b, c",
+                                           "--create_only",
+                                           "--request_id=id-1",
+                                           "--stage",
+                                           "--sink_blocks=2",
+                                           "--reads=shared",
+                                           "--special_keys=temper",
+                                           "--confirm=true",
+                                           "--prefill=sparse",
+                                           "--min_mass=0.75",
+                                           "--min_retrieval=0.95",
+                                           "--allow_loss"});
   ASSERT_TRUE(request.ok()) << request.status();
   ASSERT_EQ(request->samples_size(), 2);
   EXPECT_EQ(request->samples(1).token_ids().ids(0), 7);
@@ -221,24 +222,25 @@ TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
   EXPECT_EQ(request->min_mass(), 0.75f);
   EXPECT_EQ(request->min_retrieval(), 0.95);
   EXPECT_TRUE(request->allow_loss());
-  EXPECT_EQ(RequestOf({"x", "--samples", a, "--expected_version=4"})->expected_version(), 4);
+  EXPECT_EQ(CalibrateRequestOf({"x", "--samples", a, "--expected_version=4"})->expected_version(),
+            4);
 }
 
 TEST(EtactlCalibrate, RefusesWhatItCannotUnderstand) {
   const TempFolder folder;
   const std::string samples = "--samples=" + folder.Write("a", "1");
-  EXPECT_FALSE(RequestOf({"x", samples, "--label", "domain"}).ok());
-  EXPECT_FALSE(RequestOf({"x", samples, "--label", "=legal"}).ok());
-  EXPECT_FALSE(RequestOf({"x", samples, "--label", "a=1", "--label", "a=2"}).ok());
-  EXPECT_FALSE(RequestOf({"x", samples, "--target=half"}).ok());
-  EXPECT_THROW((void)RequestOf({"x"}), CLI::ParseError) << "no samples";
-  EXPECT_THROW((void)RequestOf({samples}), CLI::ParseError) << "no name";
-  EXPECT_THROW((void)RequestOf({"x", samples, "--floor=flat"}), CLI::ParseError);
-  EXPECT_THROW((void)RequestOf({"x", samples, "--reads=all"}), CLI::ParseError);
-  EXPECT_THROW((void)RequestOf({"x", samples, "--special_keys=drop"}), CLI::ParseError);
-  EXPECT_THROW((void)RequestOf({"x", samples, "--confirm=perhaps"}), CLI::ParseError);
-  EXPECT_THROW((void)RequestOf({"x", samples, "--prefill=dense"}), CLI::ParseError);
-  EXPECT_THROW((void)RequestOf({"x", samples, "--create_only", "--expected_version=1"}),
+  EXPECT_FALSE(CalibrateRequestOf({"x", samples, "--label", "domain"}).ok());
+  EXPECT_FALSE(CalibrateRequestOf({"x", samples, "--label", "=legal"}).ok());
+  EXPECT_FALSE(CalibrateRequestOf({"x", samples, "--label", "a=1", "--label", "a=2"}).ok());
+  EXPECT_FALSE(CalibrateRequestOf({"x", samples, "--target=half"}).ok());
+  EXPECT_THROW((void)CalibrateRequestOf({"x"}), CLI::ParseError) << "no samples";
+  EXPECT_THROW((void)CalibrateRequestOf({samples}), CLI::ParseError) << "no name";
+  EXPECT_THROW((void)CalibrateRequestOf({"x", samples, "--floor=flat"}), CLI::ParseError);
+  EXPECT_THROW((void)CalibrateRequestOf({"x", samples, "--reads=all"}), CLI::ParseError);
+  EXPECT_THROW((void)CalibrateRequestOf({"x", samples, "--special_keys=drop"}), CLI::ParseError);
+  EXPECT_THROW((void)CalibrateRequestOf({"x", samples, "--confirm=perhaps"}), CLI::ParseError);
+  EXPECT_THROW((void)CalibrateRequestOf({"x", samples, "--prefill=dense"}), CLI::ParseError);
+  EXPECT_THROW((void)CalibrateRequestOf({"x", samples, "--create_only", "--expected_version=1"}),
                CLI::ParseError);
 }
 

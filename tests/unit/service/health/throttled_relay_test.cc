@@ -24,22 +24,22 @@ using testing::HasEnded;
 
 constexpr ThrottledRelay::Rate kFast = {.bytes_per_second = int64_t{1} << 40,
                                         .burst_bytes = int64_t{1} << 40};
-constexpr timeval kPatience = {.tv_sec = 20, .tv_usec = 0};
+constexpr timeval kSocketPatience = {.tv_sec = 20, .tv_usec = 0};
 
 // A client, and the server's end of its connection through the relay.
 struct Ends {
   Descriptor client, server;
 };
 
-Ends Connect(ThrottledRelay& relay) {
+Ends ConnectEnds(ThrottledRelay& relay) {
   int pair[2] = {-1, -1};
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   Ends ends{.client = Descriptor(pair[0]), .server = relay.Add(Descriptor(pair[1]))};
   EXPECT_TRUE(ends.server.valid());
   fcntl(ends.server.get(), F_SETFL, 0);  // gRPC's is not blocking, this test's is
   for (const Descriptor* const end : {&ends.client, &ends.server}) {
-    setsockopt(end->get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
-    setsockopt(end->get(), SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
+    setsockopt(end->get(), SOL_SOCKET, SO_RCVTIMEO, &kSocketPatience, sizeof(kSocketPatience));
+    setsockopt(end->get(), SOL_SOCKET, SO_SNDTIMEO, &kSocketPatience, sizeof(kSocketPatience));
   }
   return ends;
 }
@@ -76,7 +76,7 @@ std::string Noise(size_t bytes, uint32_t seed) {
 TEST(ThrottledRelay, PassesEverythingBothWays) {
   ThrottledRelay relay(kFast);
   ASSERT_TRUE(relay.Start().ok());
-  const Ends ends = Connect(relay);
+  const Ends ends = ConnectEnds(relay);
   const std::string question = Noise(300'001, 1), answer = Noise(2'000'003, 2);
   std::thread server([&] {
     EXPECT_EQ(Receive(ends.server, question.size()), question);
@@ -92,7 +92,7 @@ TEST(ThrottledRelay, AClientSaysNoMoreThanTheRateLetsIt) {
   ThrottledRelay relay(kSlow);
   ASSERT_TRUE(relay.Start().ok());
   const auto begin = Clock::now();
-  const Ends ends = Connect(relay);
+  const Ends ends = ConnectEnds(relay);
   std::thread client([&] { Send(ends.client, Noise(40'000, 3)); });
   size_t come = 0;
   while (come < 40'000) {
@@ -111,7 +111,7 @@ TEST(ThrottledRelay, WhoComesLastHasATurnToo) {
   ThrottledRelay relay({.bytes_per_second = 100'000, .burst_bytes = 2'000});
   ASSERT_TRUE(relay.Start().ok());
   std::vector<Ends> floods;
-  for (int i = 0; i < kFloods; ++i) floods.push_back(Connect(relay));
+  for (int i = 0; i < kFloods; ++i) floods.push_back(ConnectEnds(relay));
   const std::string noise = Noise(1 << 16, 4);
   size_t come = 0;
   const auto flood = [&] {
@@ -122,7 +122,7 @@ TEST(ThrottledRelay, WhoComesLastHasATurnToo) {
   };
   while (come < 20'000) flood();
   const size_t before = come;
-  const Ends late = Connect(relay);
+  const Ends late = ConnectEnds(relay);
   const std::string probe = Noise(500, 5);
   Send(late.client, probe);
   std::string heard;
@@ -139,8 +139,8 @@ TEST(ThrottledRelay, WhoComesLastHasATurnToo) {
 TEST(ThrottledRelay, AClientThatDoesNotReadIsNotHeard) {
   ThrottledRelay relay(kFast);
   ASSERT_TRUE(relay.Start().ok());
-  const Ends ends = Connect(relay);
-  const Ends other = Connect(relay);
+  const Ends ends = ConnectEnds(relay);
+  const Ends other = ConnectEnds(relay);
   const std::string noise = Noise(1 << 16, 6);
   // The server says each byte twice, until the client's end takes no more.
   size_t heard = 0;
@@ -162,12 +162,12 @@ TEST(ThrottledRelay, AClientThatDoesNotReadIsNotHeard) {
 TEST(ThrottledRelay, AnEndOfOneSideIsThatOfTheOther) {
   ThrottledRelay relay(kFast);
   ASSERT_TRUE(relay.Start().ok());
-  Ends ends = Connect(relay);
+  Ends ends = ConnectEnds(relay);
   Send(ends.client, "bye");
   ends.client.Reset();
   EXPECT_EQ(Receive(ends.server, 3), "bye");
   EXPECT_TRUE(HasEnded(ends.server));
-  ends = Connect(relay);
+  ends = ConnectEnds(relay);
   Send(ends.server, "no more");
   ends.server.Reset();
   EXPECT_EQ(Receive(ends.client, 7), "no more");
@@ -177,7 +177,7 @@ TEST(ThrottledRelay, AnEndOfOneSideIsThatOfTheOther) {
 TEST(ThrottledRelay, StopClosesAllAndWhatComesLater) {
   ThrottledRelay relay(kFast);
   ASSERT_TRUE(relay.Start().ok());
-  const Ends ends = Connect(relay);
+  const Ends ends = ConnectEnds(relay);
   relay.Stop();
   EXPECT_TRUE(HasEnded(ends.client));
   EXPECT_TRUE(HasEnded(ends.server));

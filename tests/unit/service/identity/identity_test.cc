@@ -21,8 +21,6 @@ using std::chrono::seconds;
 using std::chrono::system_clock;
 using ::testing::HasSubstr;
 
-constexpr int64_t kNow = 1'800'000'000;  // 2027-01-15T08:00:00Z
-const system_clock::time_point kClock{seconds(kNow)};
 constexpr char kProxy[] = "spiffe://example.org/edge/envoy";
 constexpr char kWeb[] = "spiffe://example.org/web";
 

@@ -16,8 +16,6 @@ using std::chrono::seconds;
 using std::chrono::system_clock;
 using ::testing::HasSubstr;
 
-constexpr int64_t kNow = 1'800'000'000;
-const system_clock::time_point kClock{seconds(kNow)};
 constexpr char kIssuer[] = "https://login.example.org";
 
 // Keys of RSA take long to make.

@@ -9,15 +9,12 @@
 #include "gmock/gmock.h"
 #include "service/limits/tenant_limits.h"
 #include "tests/testing/base/temp_folder.h"
+#include "tests/testing/profiles/profile_case.h"
 
 namespace eta {
 namespace {
 
 using ::testing::StartsWith;
-
-Tenant Named(const std::string& id) {
-  return *Tenant::Parse(id);
-}
 
 TEST(LimitsFile, SaysNothingSoNobodyHasBoundsButOfProfiles) {
   for (const char* text : {"{}", R"({"default": {}})", R"({"tenants": {}})"}) {
@@ -118,19 +115,19 @@ TEST(TenantLimits, AFileThatIsReplacedTakesEffectAndABadOneDoesNot) {
     reports.push_back(status);
   });
   ASSERT_TRUE(limits.ok()) << limits.status();
-  EXPECT_EQ((*limits)->Of(Named("a")).max_calls, 1);
-  EXPECT_FALSE((*limits)->Names(Named("a")));
+  EXPECT_EQ((*limits)->Of(TenantOf("a")).max_calls, 1);
+  EXPECT_FALSE((*limits)->Names(TenantOf("a")));
 
   folder.Write("tenants.json", R"({"default": {"max_calls": 2}, "tenants": {"a": {"weight": 3}}})");
   (*limits)->Poll();
-  EXPECT_EQ((*limits)->Of(Named("a")).max_calls, 2);
-  EXPECT_EQ((*limits)->Of(Named("a")).weight, 3.0);
-  EXPECT_EQ((*limits)->Of(Named("b")).weight, 1.0);
-  EXPECT_TRUE((*limits)->Names(Named("a")));
+  EXPECT_EQ((*limits)->Of(TenantOf("a")).max_calls, 2);
+  EXPECT_EQ((*limits)->Of(TenantOf("a")).weight, 3.0);
+  EXPECT_EQ((*limits)->Of(TenantOf("b")).weight, 1.0);
+  EXPECT_TRUE((*limits)->Names(TenantOf("a")));
 
   folder.Write("tenants.json", R"({"default": {"max_calls": 3, "oops": 1}})");
   (*limits)->Poll();
-  EXPECT_EQ((*limits)->Of(Named("a")).max_calls, 2) << "the last good one holds";
+  EXPECT_EQ((*limits)->Of(TenantOf("a")).max_calls, 2) << "the last good one holds";
   const std::lock_guard lock(mutex);
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_TRUE(reports[0].ok());

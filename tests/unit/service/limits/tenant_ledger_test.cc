@@ -10,20 +10,14 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
+#include "tests/testing/base/status_reason.h"
+#include "tests/testing/profiles/profile_case.h"
 
 namespace eta {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-Tenant Named(const std::string& id) {
-  return *Tenant::Parse(id);
-}
-
-std::string Reason(const absl::Status& status) {
-  return GetErrorDetail(status).reason;
-}
 
 class TenantLedgerTest : public ::testing::Test {
  protected:
@@ -32,11 +26,11 @@ class TenantLedgerTest : public ::testing::Test {
     ASSERT_TRUE(taken.ok()) << taken;
   }
   TenantLedger::Lease Enter(const std::string& tenant) {
-    auto lease = ledger_.Enter(Named(tenant));
+    auto lease = ledger_.Enter(TenantOf(tenant));
     EXPECT_TRUE(lease.ok()) << lease.status();
     return lease.ok() ? *std::move(lease) : TenantLedger::Lease();
   }
-  int64_t Left(const std::string& tenant) { return *ledger_.UseOf(Named(tenant)).tokens_left; }
+  int64_t Left(const std::string& tenant) { return *ledger_.UseOf(TenantOf(tenant)).tokens_left; }
 
   Clock::time_point now_ = Clock::now();
   TenantLimits limits_;
@@ -49,17 +43,17 @@ TEST_F(TenantLedgerTest, WithoutLimitsEverybodyComesIn) {
     leases.push_back(Enter("a"));
     EXPECT_TRUE(leases.back().Charge(1'000'000'000).ok());
   }
-  EXPECT_EQ(ledger_.UseOf(Named("a")).calls, 100);
-  EXPECT_FALSE(ledger_.UseOf(Named("a")).tokens_left.has_value());
+  EXPECT_EQ(ledger_.UseOf(TenantOf("a")).calls, 100);
+  EXPECT_FALSE(ledger_.UseOf(TenantOf("a")).tokens_left.has_value());
   leases.clear();
-  EXPECT_EQ(ledger_.UseOf(Named("a")).calls, 0);
+  EXPECT_EQ(ledger_.UseOf(TenantOf("a")).calls, 0);
 }
 
 TEST_F(TenantLedgerTest, CallsAtATimeAreCountedPerTenant) {
   Limit(R"({"default": {"max_calls": 2}, "tenants": {"big": {"max_calls": 3}}})");
   TenantLedger::Lease first = Enter("a");
   TenantLedger::Lease second = Enter("a");
-  const absl::Status refusal = ledger_.Enter(Named("a")).status();
+  const absl::Status refusal = ledger_.Enter(TenantOf("a")).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refusal));
   EXPECT_EQ(Reason(refusal), "TENANT_CALLS");
   EXPECT_EQ(GetErrorDetail(refusal).metadata.at("quota"), "max_calls");
@@ -67,13 +61,13 @@ TEST_F(TenantLedgerTest, CallsAtATimeAreCountedPerTenant) {
   EXPECT_TRUE(GetErrorDetail(refusal).retry_after.has_value());
   TenantLedger::Lease others = Enter("b");
   TenantLedger::Lease big[] = {Enter("big"), Enter("big"), Enter("big")};
-  EXPECT_FALSE(ledger_.Enter(Named("big")).ok());
+  EXPECT_FALSE(ledger_.Enter(TenantOf("big")).ok());
   second.Release();
   second.Release();  // once is enough
-  EXPECT_EQ(ledger_.UseOf(Named("a")).calls, 1);
+  EXPECT_EQ(ledger_.UseOf(TenantOf("a")).calls, 1);
   TenantLedger::Lease moved = std::move(first);
-  EXPECT_EQ(ledger_.UseOf(Named("a")).calls, 1);
-  EXPECT_TRUE(ledger_.Enter(Named("a")).ok());
+  EXPECT_EQ(ledger_.UseOf(TenantOf("a")).calls, 1);
+  EXPECT_TRUE(ledger_.Enter(TenantOf("a")).ok());
 }
 
 TEST_F(TenantLedgerTest, TheHintFollowsHowLongCallsTake) {
@@ -84,7 +78,7 @@ TEST_F(TenantLedgerTest, TheHintFollowsHowLongCallsTake) {
   }
   std::vector<TenantLedger::Lease> full;
   for (int i = 0; i < 4; ++i) full.push_back(Enter("a"));
-  EXPECT_EQ(GetErrorDetail(ledger_.Enter(Named("a")).status()).retry_after, seconds(2));
+  EXPECT_EQ(GetErrorDetail(ledger_.Enter(TenantOf("a")).status()).retry_after, seconds(2));
 }
 
 TEST_F(TenantLedgerTest, TokensAreTakenAndFlowIn) {
@@ -276,7 +270,7 @@ TEST_F(TenantLedgerTest, ThreadsTogetherGetNoMoreThanThereIs) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kRounds; ++i) {
-        auto lease = ledger_.Enter(Named("a"));
+        auto lease = ledger_.Enter(TenantOf("a"));
         if (lease.ok()) {
           const int now_inside = ++inside;
           int seen = most;
@@ -288,7 +282,7 @@ TEST_F(TenantLedgerTest, ThreadsTogetherGetNoMoreThanThereIs) {
           }
           --inside;
         }
-        auto few = ledger_.Enter(Named("few"));
+        auto few = ledger_.Enter(TenantOf("few"));
         if (few.ok() && few->Charge(kCost).ok()) {
           few->Use(kCost);
           ++passed_of_few;
@@ -301,8 +295,8 @@ TEST_F(TenantLedgerTest, ThreadsTogetherGetNoMoreThanThereIs) {
   EXPECT_LE(most, 5);
   EXPECT_EQ(Left("a"), 1'000'000 - used);
   EXPECT_EQ(passed_of_few, 33);
-  EXPECT_EQ(ledger_.UseOf(Named("a")).calls, 0);
-  EXPECT_EQ(ledger_.UseOf(Named("few")).calls, 0);
+  EXPECT_EQ(ledger_.UseOf(TenantOf("a")).calls, 0);
+  EXPECT_EQ(ledger_.UseOf(TenantOf("few")).calls, 0);
 }
 
 }  // namespace

@@ -19,9 +19,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAreArray;
 
-const Tenant kAcme = TenantOf("acme");
-const Tenant kOther = TenantOf("other");
-
 absl::Status Down() {
   return MakeError(absl::StatusCode::kUnavailable, "the profile store cannot be reached",
                    {.reason = "STORE_UNAVAILABLE"});

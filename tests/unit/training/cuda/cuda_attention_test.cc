@@ -26,7 +26,7 @@ namespace {
 using training::GateKind;
 using training::TrainingBackend;
 
-constexpr double kTolerance = 1e-2;
+constexpr double kAttentionTolerance = 1e-2;
 // The additive gate multiplies bfloat16's errors of the output by its penalty of 100.
 constexpr double kAdditiveTolerance = 3e-2;
 // Where one weight is nearly 1, the gradients of scores are differences of nearly equal numbers.
@@ -72,7 +72,7 @@ TEST_F(CudaAttention, RaggedCasesAreAsTheReference) {
     ASSERT_TRUE(cuda_->Finish().ok()) << cuda_->Finish();
     const NamedDifference largest = LargestDifference(results, expected[i]);
     EXPECT_LE(largest.difference,
-              cases[i].gate.kind == GateKind::kAdditive ? kAdditiveTolerance : kTolerance)
+              cases[i].gate.kind == GateKind::kAdditive ? kAdditiveTolerance : kAttentionTolerance)
         << largest.name << " of case " << i << ": " << cases[i].Describe();
   }
 }
@@ -109,7 +109,8 @@ TEST_F(CudaAttention, RisingScoresAreAsTheReference) {
     ASSERT_TRUE(cuda_->Finish().ok());
     const NamedDifference largest = LargestDifference(results, expected[0]);
     EXPECT_LE(largest.difference, kSaturatedTolerance) << largest.name << " of " << test.Describe();
-    EXPECT_LE(Difference(results.out, expected[0].out, 0.0), kTolerance) << test.Describe();
+    EXPECT_LE(Difference(results.out, expected[0].out, 0.0), kAttentionTolerance)
+        << test.Describe();
   }
 }
 
@@ -207,7 +208,7 @@ TEST_P(CudaGoldenGradients, AreMet) {
                           int64_t of_heads) {
     const std::vector<float> golden = read(name, of_heads);
     const double difference = Difference(values, {golden.begin(), golden.end()}, 0.0);
-    EXPECT_LE(difference, kTolerance) << name;
+    EXPECT_LE(difference, kAttentionTolerance) << name;
     RecordProperty(name, std::to_string(difference));
   };
   expect(results.out, "out", heads);

@@ -49,7 +49,7 @@ TEST(GgmlTypeNames, AreKnownAlsoOfTypesThatAreNotRead) {
   EXPECT_EQ(GgmlTypeName(23), "IQ4_XS");
   EXPECT_EQ(GgmlTypeName(4), "number 4");
   EXPECT_FALSE(FindGgmlLayout(23));
-  EXPECT_THAT(KnownGgmlTypes(), testing::HasSubstr("Q5_1, Q4_K"));
+  EXPECT_THAT(KnownGgmlTypes(), ::testing::HasSubstr("Q5_1, Q4_K"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_gguf.h"
 
@@ -19,9 +20,6 @@ using eta::testing::TinyGguf;
 using eta::testing::TinyGgufOptions;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
-
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
 class GgufFileTest : public ::testing::Test {
  protected:

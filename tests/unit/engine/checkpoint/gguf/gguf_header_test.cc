@@ -4,15 +4,14 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/gguf_writer.h"
 
 namespace eta {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 
 GgufWriter TwoTensors() {

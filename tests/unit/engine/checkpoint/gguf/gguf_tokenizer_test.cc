@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_gguf.h"
 
@@ -19,9 +20,6 @@ using eta::testing::UseByteLevelVocabulary;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
-
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
 absl::StatusOr<GgufTokenizer> Read(const GgufWriter& file) {
   const std::string bytes = file.Serialize();

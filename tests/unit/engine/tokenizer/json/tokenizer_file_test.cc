@@ -11,9 +11,9 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string Error(const std::string& json) {
-  const auto file = ParseTokenizerFile(json);
-  EXPECT_FALSE(file.ok()) << json.substr(0, 100);
+std::string Error(const std::string& text) {
+  const auto file = ParseTokenizerFile(text);
+  EXPECT_FALSE(file.ok()) << text.substr(0, 100);
   EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(file.status().message());
 }
