@@ -17,8 +17,6 @@ if [ "$unfit" -gt 0 ]; then exit 1; fi
 if [ "${1-}" = --check ]; then exit; fi
 folder=$(mkdir -p "${1:-$root/build/mutants}" && readlink -f "${1:-$root/build/mutants}")
 if [ $# -gt 0 ]; then shift; fi
-# The build is where it is in a clone, and configured as there: what was compiled there is in the
-# compiler's cache.
 source="$folder/source" build="$folder/source/build" log="$folder/log"
 
 # With their times, so that what did not change is not built again; but for a file that a run left
@@ -31,7 +29,8 @@ if [ -e "$folder/patched" ]; then
   rm "$folder/patched"
 fi
 . "$root/deploy/compiler_cache.sh" "$source"
-(cd "$source" && cmake --preset ci -DETA_CUDA=OFF -DETA_TESTS=ON) \
+# Each source by itself: a mutant is one source, and so is what is built anew for it.
+(cd "$source" && cmake --preset ci -DETA_UNITY=OFF -DETA_CUDA=OFF -DETA_TESTS=ON) \
   >"$log" 2>&1 || { cat "$log" && exit 1; }
 
 field() { sed -n "s/^$1: //p" "$2"; }

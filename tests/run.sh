@@ -94,9 +94,9 @@ check_tidy() {
   files="^$PWD/(calibration|engine|kernels|service|tests|training)/.*\.cc\$"
   local readers
   mapfile -t readers < <(tests/lint/sources.sh --marked untrusted-input | sed "s,.*,^$PWD/&\$,")
-  run-clang-tidy -p build -j "$jobs" -quiet -extra-arg=-DHWY_COMPILE_ONLY_STATIC "$files" \
+  run-clang-tidy -p build/tidy -j "$jobs" -quiet -extra-arg=-DHWY_COMPILE_ONLY_STATIC "$files" \
     >"$log" 2>&1 &&
-    run-clang-tidy -p build -j "$jobs" -quiet -checks='-*,misc-no-recursion' "${readers[@]}" \
+    run-clang-tidy -p build/tidy -j "$jobs" -quiet -checks='-*,misc-no-recursion' "${readers[@]}" \
       >"$log" 2>&1 && closing+=("clang-tidy: no findings") && return 0
   sed 's/\x1b\[[0-9;]*m//g' "$log" | grep -E ': (warning|error): ' | sort -u || tail -n 20 "$log"
   return 1
@@ -171,9 +171,9 @@ if [ "$cuda" -eq 1 ]; then
   part "tests on a CUDA device" check_cuda
 fi
 if [ "$tidy" -eq 1 ]; then
-  phase "configure" configure ci
+  phase "configure, tidy" configure tidy
   # It reads headers that the build generates.
-  phase "build" build build
+  phase "generated headers" build build/tidy --target eta_proto
   part "clang-tidy" check_tidy
 fi
 if [ "$asan" -eq 1 ]; then
