@@ -143,6 +143,7 @@ phase "packages" deploy/install_packages.sh "${sections[@]}"
 if [ "$default_run" -eq 1 ]; then
   phase "layers" tests/layers.sh
   phase "sources" tests/lint/sources.sh
+  phase "figures" tests/lint/figures.py
   phase "mutants fit" tests/mutants.sh --check
   phase "shell scripts" check_shell
   phase "format" check_format
