@@ -54,8 +54,15 @@ has_bases() { # DOCKERFILE: whether all images that it begins from are here alre
 has_bases deploy/Dockerfile || skip "no container engine here that has the base image debian:12"
 
 work=$(mktemp -d) made=() containers=() running=
+# What an engine runs here, or else the engine, which hands a signal on.
+stop_running() {
+  local process=$running child
+  # Of any of its threads.
+  while child=$(cat "/proc/$process/task"/*/children | cut -d' ' -f1) && [ -n "$child" ]; do process=$child; done
+  kill -TERM "$process"
+}
 finish() {
-  if [ -n "$running" ]; then kill "$running" 2>/dev/null || true; fi
+  if [ -n "$running" ]; then stop_running 2>/dev/null || true; fi
   if [ ${#containers[@]} -gt 0 ]; then buildah rm "${containers[@]}" >/dev/null 2>&1 || true; fi
   if [ ${#made[@]} -gt 0 ]; then "$engine" rmi -f "${made[@]}" >/dev/null 2>&1 || true; fi
   rm -rf "$work"
@@ -93,7 +100,7 @@ ask() { run_image eta-server:tested /usr/bin/etactl "$@" --server "$address" 2>>
 ask health --service readiness >/dev/null || fail "not ready"
 answer=$(ask generate --temperature 0 --max_tokens 8 'The tower was built in') || fail "no answer"
 [ -n "$answer" ] || fail "an empty answer"
-kill -TERM "$running"
+stop_running
 wait "$running" || fail "exit code $? after SIGTERM"
 running=
 echo "image container: $engine built ${made[*]}; answered:$answer"
