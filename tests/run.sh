@@ -13,9 +13,9 @@ usage: tests/run.sh [--quick] [--cuda] [--tidy] [--asan] [--tsan] [--long]
   --tidy     instead: clang-tidy over all sources of the build (.clang-tidy), minutes long
   --asan     instead: AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
   --tsan     instead: ThreadSanitizer, in build/tsan, over all that has no gRPC in it
-  --long     the default run with more rounds; then half an hour of soak beside a minute of each
-             fuzz target and the mutants (RESULTS.md has the time of each part). Not in it: --tidy,
-             --asan, --tsan, --cuda, which are runs of their own
+  --long     the default run with more rounds, and images built; then half an hour of soak beside a
+             minute of each fuzz target and the mutants (RESULTS.md has the time of each part). Not in
+             it: --tidy, --asan, --tsan, --cuda, which are runs of their own
 A release passes --long, --tidy, --asan and --tsan, and --cuda where there is a device. They may be
 named together, and then run one after the other. A failed test does not keep later parts from
 running; the run then ends with 1 all the same. A test that is skipped for a reason that
