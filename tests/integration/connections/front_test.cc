@@ -108,7 +108,7 @@ class FrontTest : public ::testing::Test {
   std::map<std::string, int> Refused() const {
     std::map<std::string, int> reasons;
     for (const auto& line : LogLines(front_->RefusalLog(), "front_refused")) {
-      EXPECT_EQ(line.value("client", ""), "127.0.0.1");
+      EXPECT_THAT(line.value("client", ""), ::testing::StartsWith("127.0.0."));
       ++reasons[line.value("reason", "")];
     }
     return reasons;
