@@ -3,6 +3,7 @@
 #include <google/protobuf/util/time_util.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -107,7 +108,6 @@ void AddStoringOptions(CLI::App* command, CalibrateFlags* flags) {
 CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
   CLI::App* command = app.add_subcommand(
       "calibrate", "Make a profile of frozen thresholds from samples of a domain");
-  AddServerOption(command, &flags->server);
   AddDeadlineOption(command, &flags->deadline_seconds, "1800");
   command->add_option("NAME", flags->name, "The profile; a taken name gets a new version")
       ->required();
@@ -272,7 +272,7 @@ std::string DescribeRefusedSample(const std::string& field,
   return absl::StrCat("samples[", index, "] is ", origins[index]);
 }
 
-int RunCalibrate(const CalibrateFlags& flags) {
+int RunCalibrate(const ServerFlags& server, const CalibrateFlags& flags) {
   const absl::StatusOr<CalibrateCall> call = MakeCalibrateCall(flags);
   if (!call.ok()) {
     std::fprintf(stderr, "etactl: %s\n", std::string(call.status().message()).c_str());
@@ -282,7 +282,7 @@ int RunCalibrate(const CalibrateFlags& flags) {
   grpc::ClientContext context;
   SetDeadline(flags.deadline_seconds, &context);
   CancelOnInterrupt interrupt(&context);
-  const auto stub = v1::EtaService::NewStub(Connect(flags.server));
+  const auto stub = v1::EtaService::NewStub(Connect(server));
   const auto reader = stub->Calibrate(&context, call->request);
 
   ProgressDisplay display;

@@ -2,7 +2,6 @@
 // savings of the stored profile.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,11 +11,14 @@
 #include "eta/v1/calibrate.pb.h"
 #include "service/etactl/server.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace eta::ctl {
 
 // The command line. Absent flags stay absent in the request, since the server has the defaults.
 struct CalibrateFlags {
-  ServerFlags server;
   std::string name;
   std::vector<std::string> samples;  // files and folders
   std::vector<std::string> labels;   // "KEY=VALUE"
@@ -67,6 +69,6 @@ std::string DescribeRefusedSample(const std::string& field,
                                   const std::vector<std::string>& origins);
 
 // Returns the exit code of the process.
-int RunCalibrate(const CalibrateFlags& flags);
+int RunCalibrate(const ServerFlags& server, const CalibrateFlags& flags);
 
 }  // namespace eta::ctl

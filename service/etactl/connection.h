@@ -5,7 +5,6 @@
 #include <grpcpp/client_context.h>
 #include <signal.h>
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -15,6 +14,10 @@
 
 #include "engine/base/mutex.h"
 #include "service/etactl/server.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace eta::ctl {
 

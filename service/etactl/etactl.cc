@@ -18,20 +18,20 @@
 #include "service/etactl/log_level.h"
 #include "service/etactl/new_key.h"
 #include "service/etactl/profiles.h"
+#include "service/etactl/server.h"
 #include "service/etactl/stats.h"
+#include "service/options/parse_error.h"
 
 namespace eta::ctl {
 namespace {
 
 struct HealthFlags {
-  ServerFlags server;
   std::string service;
   double timeout_seconds = 5.0;
 };
 
 CLI::App* AddHealthCommand(CLI::App& app, HealthFlags* flags) {
   CLI::App* command = app.add_subcommand("health", "Ask whether the server is serving");
-  AddServerOption(command, &flags->server);
   command->add_option("--service", flags->service,
                       "Name of the health service; default: the server as a whole");
   command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for the answer")
@@ -40,7 +40,7 @@ CLI::App* AddHealthCommand(CLI::App& app, HealthFlags* flags) {
   return command;
 }
 
-int RunHealth(const HealthFlags& flags) {
+int RunHealth(const ServerFlags& server, const HealthFlags& flags) {
   grpc::ClientContext context;
   context.set_deadline(
       std::chrono::system_clock::now() +
@@ -48,7 +48,7 @@ int RunHealth(const HealthFlags& flags) {
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(flags.service);
   grpc::health::v1::HealthCheckResponse response;
-  const auto stub = grpc::health::v1::Health::NewStub(Connect(flags.server));
+  const auto stub = grpc::health::v1::Health::NewStub(Connect(server));
   const grpc::Status status = stub->Check(&context, request, &response);
   if (!status.ok()) {
     std::fprintf(stderr, "etactl: %s\n", DescribeError(status).c_str());
@@ -65,7 +65,7 @@ int Main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  etactl generate --temperature 0 --max_tokens 40 'The tower was built in'\n"
-      "  etactl chat --system 'Answer in one sentence.'\n"
+      "  etactl chat --system 'Answer in one sentence.' 'What is the sea?'\n"
       "  etactl generate --file report.txt --attention full --json | jq .finished.attention\n"
       "  etactl calibrate legal --samples=texts/legal --target=union-density=0.35\n"
       "  etactl generate --file contract.txt --attention profile:legal\n"
@@ -73,6 +73,7 @@ int Main(int argc, char** argv) {
       "  etactl stats --watch --layers\n"
       "Exit codes: 0 ok, 1 output not writable, 2 usage, 3 server unreachable or not serving,\n"
       "  4 request refused, 5 no capacity or no time left, 6 server failure, 130 interrupted.");
+  ServerFlags server;
   GenerateFlags generate_flags;
   ChatFlags chat_flags;
   CalibrateFlags calibrate_flags;
@@ -81,29 +82,35 @@ int Main(int argc, char** argv) {
   HealthFlags health_flags;
   LogLevelFlags log_level_flags;
   NewKeyFlags new_key_flags;
+  AddServerOptions(app, &server);
   CLI::App* generate = AddGenerateCommand(app, &generate_flags);
   CLI::App* chat = AddChatCommand(app, &chat_flags);
   CLI::App* calibrate = AddCalibrateCommand(app, &calibrate_flags);
   CLI::App* profiles = AddProfilesCommand(app, &profiles_flags);
   CLI::App* stats = AddStatsCommand(app, &stats_flags);
-  for (CLI::App* command : {generate, chat, calibrate, profiles, stats})
-    command->footer(app.get_footer());
-  AddHealthCommand(app, &health_flags);
+  CLI::App* health = AddHealthCommand(app, &health_flags);
   CLI::App* log_level = AddLogLevelCommand(app, &log_level_flags);
   CLI::App* new_key = AddNewKeyCommand(app, &new_key_flags);
+  const std::string examples = app.get_footer();
+  for (CLI::App* command : {generate, chat, calibrate, profiles, stats, health, log_level}) {
+    command->fallthrough()->footer(ServerOptionsHelp(app) + "\n" + examples);
+  }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help
+    return app.exit(request);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;
+    std::fprintf(stderr, "etactl: %s\n", DescribeParseError(app, error).c_str());
+    return kUsage;
   }
-  if (generate->parsed()) return RunGenerate(generate_flags);
-  if (chat->parsed()) return RunChat(chat_flags);
-  if (calibrate->parsed()) return RunCalibrate(calibrate_flags);
-  if (profiles->parsed()) return RunProfiles(profiles_flags);
-  if (stats->parsed()) return RunStats(stats_flags);
-  if (log_level->parsed()) return RunLogLevel(log_level_flags);
+  if (generate->parsed()) return RunGenerate(server, generate_flags);
+  if (chat->parsed()) return RunChat(server, chat_flags);
+  if (calibrate->parsed()) return RunCalibrate(server, calibrate_flags);
+  if (profiles->parsed()) return RunProfiles(server, profiles_flags);
+  if (stats->parsed()) return RunStats(server, stats_flags);
+  if (log_level->parsed()) return RunLogLevel(server, log_level_flags);
   if (new_key->parsed()) return RunNewKey(new_key_flags);
-  return RunHealth(health_flags);
+  return RunHealth(server, health_flags);
 }
 
 }  // namespace

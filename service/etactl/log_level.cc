@@ -2,6 +2,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "absl/strings/ascii.h"
@@ -25,7 +26,6 @@ std::string ReadableLevel(v1::LogLevel level) {
 CLI::App* AddLogLevelCommand(CLI::App& app, LogLevelFlags* flags) {
   CLI::App* command =
       app.add_subcommand("log-level", "Set which events the server writes to its log");
-  AddServerOption(command, &flags->server);
   command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for the answer")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
@@ -35,7 +35,7 @@ CLI::App* AddLogLevelCommand(CLI::App& app, LogLevelFlags* flags) {
   return command;
 }
 
-int RunLogLevel(const LogLevelFlags& flags) {
+int RunLogLevel(const ServerFlags& server, const LogLevelFlags& flags) {
   v1::SetLogLevelRequest request;
   v1::LogLevel level;
   if (v1::LogLevel_Parse(kPrefix + absl::AsciiStrToUpper(flags.level), &level)) {
@@ -44,7 +44,7 @@ int RunLogLevel(const LogLevelFlags& flags) {
   grpc::ClientContext context;
   SetDeadline(flags.timeout_seconds, &context);
   v1::SetLogLevelResponse response;
-  const auto stub = v1::AdminService::NewStub(Connect(flags.server));
+  const auto stub = v1::AdminService::NewStub(Connect(server));
   const grpc::Status status = stub->SetLogLevel(&context, request, &response);
   if (!status.ok()) return Report(status, /*json=*/false);
   std::printf("%s (was %s)\n", flags.level.c_str(),

@@ -1,15 +1,17 @@
 // `etactl log-level`: sets which events a running server writes to its log.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "service/etactl/server.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace eta::ctl {
 
 struct LogLevelFlags {
-  ServerFlags server;
   double timeout_seconds = 30.0;
   std::string level;  // debug, info, warning or error
 };
@@ -18,6 +20,6 @@ struct LogLevelFlags {
 CLI::App* AddLogLevelCommand(CLI::App& app, LogLevelFlags* flags);
 
 // Returns the exit code of the process.
-int RunLogLevel(const LogLevelFlags& flags);
+int RunLogLevel(const ServerFlags& server, const LogLevelFlags& flags);
 
 }  // namespace eta::ctl

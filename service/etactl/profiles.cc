@@ -1,5 +1,6 @@
 #include "service/etactl/profiles.h"
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -27,8 +28,8 @@ using Summaries = std::vector<v1::ProfileSummary>;
 // One call, with its deadline and its interruption.
 class Call {
  public:
-  explicit Call(const ProfilesFlags& flags)
-      : interrupt_(&context_), stub_(v1::ProfileService::NewStub(Connect(flags.server))) {
+  Call(const ServerFlags& server, const ProfilesFlags& flags)
+      : interrupt_(&context_), stub_(v1::ProfileService::NewStub(Connect(server))) {
     SetDeadline(flags.timeout_seconds, &context_);
   }
   grpc::ClientContext* context() { return &context_; }
@@ -56,11 +57,12 @@ void Print(const std::string& text) {
 // Shows every page of a list. `fetch` asks for the page of a token, adds it, and advances the
 // token.
 template <typename Fetch>
-int ShowList(const ProfilesFlags& flags, Fetch fetch, std::string (*table)(const Summaries&)) {
+int ShowList(const ServerFlags& server, const ProfilesFlags& flags, Fetch fetch,
+             std::string (*table)(const Summaries&)) {
   Summaries all;
   std::string token;
   do {
-    Call call(flags);
+    Call call(server, flags);
     const size_t before = all.size();
     const grpc::Status status = fetch(call, &token, &all);
     if (!status.ok()) return End(flags, call, status);
@@ -70,7 +72,7 @@ int ShowList(const ProfilesFlags& flags, Fetch fetch, std::string (*table)(const
   } while (true);
 }
 
-int List(const ProfilesFlags& flags) {
+int List(const ServerFlags& server, const ProfilesFlags& flags) {
   const auto fetch = [&](Call& call, std::string* token, Summaries* all) {
     v1::ListProfilesRequest request;
     request.set_page_size(kPageSize);
@@ -81,10 +83,10 @@ int List(const ProfilesFlags& flags) {
     *token = page.next_page_token();
     return status;
   };
-  return ShowList(flags, fetch, ProfileTable);
+  return ShowList(server, flags, fetch, ProfileTable);
 }
 
-int Versions(const ProfilesFlags& flags) {
+int Versions(const ServerFlags& server, const ProfilesFlags& flags) {
   const auto fetch = [&](Call& call, std::string* token, Summaries* all) {
     v1::ListProfileVersionsRequest request;
     request.set_name(flags.name);
@@ -96,11 +98,11 @@ int Versions(const ProfilesFlags& flags) {
     *token = page.next_page_token();
     return status;
   };
-  return ShowList(flags, fetch, VersionTable);
+  return ShowList(server, flags, fetch, VersionTable);
 }
 
-int Get(const ProfilesFlags& flags) {
-  Call call(flags);
+int Get(const ServerFlags& server, const ProfilesFlags& flags) {
+  Call call(server, flags);
   v1::GetProfileRequest request;
   request.set_profile(flags.reference);
   v1::Profile profile;
@@ -109,12 +111,12 @@ int Get(const ProfilesFlags& flags) {
   return End(flags, call, status);
 }
 
-int SetAlias(const ProfilesFlags& flags) {
+int SetAlias(const ServerFlags& server, const ProfilesFlags& flags) {
   if (flags.remove == flags.version.has_value()) {
     std::fprintf(stderr, "etactl: profiles alias: give either VERSION or --remove\n");
     return kUsage;
   }
-  Call call(flags);
+  Call call(server, flags);
   v1::SetProfileAliasRequest request;
   request.set_name(flags.name);
   request.set_alias(flags.alias);
@@ -132,8 +134,8 @@ int SetAlias(const ProfilesFlags& flags) {
   return End(flags, call, status);
 }
 
-int Delete(const ProfilesFlags& flags) {
-  Call call(flags);
+int Delete(const ServerFlags& server, const ProfilesFlags& flags) {
+  Call call(server, flags);
   v1::DeleteProfileRequest request;
   request.set_name(flags.name);
   if (flags.expected_version) request.set_expected_version(*flags.expected_version);
@@ -145,8 +147,8 @@ int Delete(const ProfilesFlags& flags) {
   return End(flags, call, status);
 }
 
-int Promote(const ProfilesFlags& flags) {
-  Call call(flags);
+int Promote(const ServerFlags& server, const ProfilesFlags& flags) {
+  Call call(server, flags);
   v1::PromoteProfileRequest request;
   request.set_name(flags.name);
   request.set_version(*flags.version);
@@ -160,8 +162,8 @@ int Promote(const ProfilesFlags& flags) {
   return End(flags, call, status);
 }
 
-int DeleteVersion(const ProfilesFlags& flags) {
-  Call call(flags);
+int DeleteVersion(const ServerFlags& server, const ProfilesFlags& flags) {
+  Call call(server, flags);
   v1::DeleteProfileVersionRequest request;
   request.set_name(flags.name);
   request.set_version(*flags.version);
@@ -174,13 +176,13 @@ int DeleteVersion(const ProfilesFlags& flags) {
   return End(flags, call, status);
 }
 
-int Import(const ProfilesFlags& flags) {
+int Import(const ServerFlags& server, const ProfilesFlags& flags) {
   absl::StatusOr<std::string> json = ReadAll(flags.file);
   if (!json.ok()) {
     std::fprintf(stderr, "etactl: %s\n", std::string(json.status().message()).c_str());
     return kUsage;
   }
-  Call call(flags);
+  Call call(server, flags);
   v1::ImportProfileRequest request;
   request.set_json(*std::move(json));
   if (flags.import_name) request.set_name(*flags.import_name);
@@ -198,8 +200,8 @@ int Import(const ProfilesFlags& flags) {
   return End(flags, call, status);
 }
 
-int Export(const ProfilesFlags& flags) {
-  Call call(flags);
+int Export(const ServerFlags& server, const ProfilesFlags& flags) {
+  Call call(server, flags);
   v1::ExportProfileRequest request;
   request.set_profile(flags.reference);
   v1::ExportProfileResponse response;
@@ -211,7 +213,7 @@ int Export(const ProfilesFlags& flags) {
 CLI::App* AddCommand(CLI::App* profiles, ProfilesFlags* flags, const std::string& name,
                      const std::string& description) {
   CLI::App* command = profiles->add_subcommand(name, description);
-  command->fallthrough();  // --server and --timeout may follow the subcommand
+  command->fallthrough();  // --timeout may follow the subcommand
   command->callback([flags, name] { flags->command = name; });
   return command;
 }
@@ -302,7 +304,6 @@ void AddImport(CLI::App* profiles, ProfilesFlags* flags) {
 CLI::App* AddProfilesCommand(CLI::App& app, ProfilesFlags* flags) {
   CLI::App* profiles = app.add_subcommand("profiles", "Work with stored profiles");
   profiles->require_subcommand(1);
-  AddServerOption(profiles, &flags->server);
   profiles->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for each answer")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
@@ -324,13 +325,14 @@ CLI::App* AddProfilesCommand(CLI::App& app, ProfilesFlags* flags) {
   return profiles;
 }
 
-int RunProfiles(const ProfilesFlags& flags) {
-  static const std::map<std::string, int (*)(const ProfilesFlags&)> kCommands = {
-      {"list", List},      {"versions", Versions}, {"get", Get},
-      {"alias", SetAlias}, {"promote", Promote},   {"delete-version", DeleteVersion},
-      {"delete", Delete},  {"import", Import},     {"export", Export},
-  };
-  return kCommands.at(flags.command)(flags);
+int RunProfiles(const ServerFlags& server, const ProfilesFlags& flags) {
+  static const std::map<std::string, int (*)(const ServerFlags&, const ProfilesFlags&)> kCommands =
+      {
+          {"list", List},      {"versions", Versions}, {"get", Get},
+          {"alias", SetAlias}, {"promote", Promote},   {"delete-version", DeleteVersion},
+          {"delete", Delete},  {"import", Import},     {"export", Export},
+      };
+  return kCommands.at(flags.command)(server, flags);
 }
 
 }  // namespace eta::ctl

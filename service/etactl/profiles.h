@@ -1,19 +1,21 @@
 // `etactl profiles`: lists, shows, names, promotes, removes, imports and exports stored profiles.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "service/etactl/server.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace eta::ctl {
 
 // The fields of all subcommands. Each reads its own.
 struct ProfilesFlags {
   std::string command;  // the subcommand that was given: "list", "get", ...
-  ServerFlags server;
   double timeout_seconds = 30.0;
   bool json = false;
 
@@ -34,6 +36,6 @@ struct ProfilesFlags {
 CLI::App* AddProfilesCommand(CLI::App& app, ProfilesFlags* flags);
 
 // Returns the exit code of the process.
-int RunProfiles(const ProfilesFlags& flags);
+int RunProfiles(const ServerFlags& server, const ProfilesFlags& flags);
 
 }  // namespace eta::ctl

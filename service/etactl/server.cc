@@ -1,10 +1,12 @@
 #include "service/etactl/server.h"
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "service/etactl/input.h"
 #include "service/identity/tls_files.h"
@@ -13,6 +15,7 @@ namespace eta::ctl {
 namespace {
 
 constexpr char kSystemRoots[] = "system";
+constexpr char kServerOptions[] = "Server";  // a group of options
 
 // True if plaintext to the address does not leave this host.
 bool IsLocal(std::string address) {
@@ -39,35 +42,44 @@ absl::StatusOr<std::string> ReadLine(const std::string& file) {
 
 }  // namespace
 
-void AddServerOption(CLI::App* command, ServerFlags* flags) {
+void AddServerOptions(CLI::App& app, ServerFlags* flags) {
   flags->address = "localhost:8471";
-  command
-      ->add_option("--server", flags->address,
-                   "HOST:PORT or unix:PATH; default $ETA_SERVER, else localhost:8471")
-      ->envname("ETA_SERVER");
-  command
-      ->add_option("--tls_ca", flags->tls_ca,
-                   "Use TLS, and accept servers with a certificate of these roots: a PEM file, or "
-                   "`system`; default $ETA_TLS_CA")
-      ->envname("ETA_TLS_CA");
+  app.add_option("--server", flags->address,
+                 "HOST:PORT or unix:PATH; default $ETA_SERVER, else localhost:8471")
+      ->envname("ETA_SERVER")
+      ->group(kServerOptions);
+  app.add_option("--tls_ca", flags->tls_ca,
+                 "Use TLS, and accept servers with a certificate of these roots: a PEM file, or "
+                 "`system`; default $ETA_TLS_CA")
+      ->envname("ETA_TLS_CA")
+      ->group(kServerOptions);
   CLI::Option* const cert =
-      command->add_option("--tls_cert", flags->tls_cert, "Own certificate, for mutual TLS (PEM)");
-  CLI::Option* const key = command->add_option("--tls_key", flags->tls_key, "Its key (PEM)");
+      app.add_option("--tls_cert", flags->tls_cert, "Own certificate, for mutual TLS (PEM)")
+          ->group(kServerOptions);
+  CLI::Option* const key =
+      app.add_option("--tls_key", flags->tls_key, "Its key (PEM)")->group(kServerOptions);
   cert->needs(key);
   key->needs(cert);
   CLI::Option* const api_key =
-      command
-          ->add_option("--api_key_file", flags->api_key_file,
-                       "File that holds an API key; default $ETA_API_KEY_FILE")
-          ->envname("ETA_API_KEY_FILE");
-  command
-      ->add_option("--token_file", flags->token_file,
-                   "File that holds a token (JWT); default $ETA_TOKEN_FILE")
+      app.add_option("--api_key_file", flags->api_key_file,
+                     "File that holds an API key; default $ETA_API_KEY_FILE")
+          ->envname("ETA_API_KEY_FILE")
+          ->group(kServerOptions);
+  app.add_option("--token_file", flags->token_file,
+                 "File that holds a token (JWT); default $ETA_TOKEN_FILE")
       ->envname("ETA_TOKEN_FILE")
-      ->excludes(api_key);
-  command->add_flag(
-      "--allow_plaintext_credentials", flags->allow_plaintext_credentials,
-      "Send a key or a token without TLS beyond this host too, where a mesh encrypts");
+      ->excludes(api_key)
+      ->group(kServerOptions);
+  app.add_flag("--allow_plaintext_credentials", flags->allow_plaintext_credentials,
+               "Send a key or a token without TLS beyond this host too, where a mesh encrypts")
+      ->group(kServerOptions);
+}
+
+std::string ServerOptionsHelp(const CLI::App& app) {
+  return CLI::Formatter().make_group(
+      absl::StrCat(kServerOptions, ", before the command or behind it"), /*is_positional=*/false,
+      app.get_options(
+          [](const CLI::Option* option) { return option->get_group() == kServerOptions; }));
 }
 
 absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags) {

@@ -1,10 +1,13 @@
 // Which server etactl talks to, and the credentials that it shows.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace eta::ctl {
 
@@ -18,8 +21,12 @@ struct ServerFlags {
   bool allow_plaintext_credentials = false;
 };
 
-// Adds --server and its related options. Parsing fills `flags`, which must outlive `command`.
-void AddServerOption(CLI::App* command, ServerFlags* flags);
+// Adds --server and its related options to `app`: they may stand before its command as well as
+// behind it, where commands fall through. Parsing fills `flags`, which must outlive `app`.
+void AddServerOptions(CLI::App& app, ServerFlags* flags);
+
+// They, as a part of the help of a command.
+std::string ServerOptionsHelp(const CLI::App& app);
 
 // The flags with the contents of their files. Texts are PEM. `authorization` is the value of that
 // metadata, or empty.

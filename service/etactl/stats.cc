@@ -3,6 +3,7 @@
 #include <google/protobuf/util/time_util.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -54,10 +55,10 @@ int CannotWrite() {
   return kLocalError;
 }
 
-int Watch(const StatsFlags& flags) {
+int Watch(const ServerFlags& server, const StatsFlags& flags) {
   grpc::ClientContext context;
   CancelOnInterrupt interrupt(&context);
-  const auto stub = v1::EtaService::NewStub(Connect(flags.server));
+  const auto stub = v1::EtaService::NewStub(Connect(server));
   v1::WatchStatsRequest request;
   request.set_layers(flags.layers);
   if (flags.tenant) request.set_tenant(*flags.tenant);
@@ -80,11 +81,11 @@ int Watch(const StatsFlags& flags) {
   return written ? Report(status, flags.json) : CannotWrite();
 }
 
-int ShowOnce(const StatsFlags& flags) {
+int ShowOnce(const ServerFlags& server, const StatsFlags& flags) {
   grpc::ClientContext context;
   SetDeadline(flags.timeout_seconds, &context);
   CancelOnInterrupt interrupt(&context);
-  const auto stub = v1::EtaService::NewStub(Connect(flags.server));
+  const auto stub = v1::EtaService::NewStub(Connect(server));
   v1::StatsRequest request;
   request.set_layers(flags.layers);
   if (flags.tenant) request.set_tenant(*flags.tenant);
@@ -100,7 +101,6 @@ int ShowOnce(const StatsFlags& flags) {
 CLI::App* AddStatsCommand(CLI::App& app, StatsFlags* flags) {
   CLI::App* command =
       app.add_subcommand("stats", "What the server does, how fast, and how sparsely it attends");
-  AddServerOption(command, &flags->server);
   command
       ->add_option("--timeout", flags->timeout_seconds,
                    "Seconds to wait for the answer, without --watch")
@@ -121,8 +121,8 @@ CLI::App* AddStatsCommand(CLI::App& app, StatsFlags* flags) {
   return command;
 }
 
-int RunStats(const StatsFlags& flags) {
-  return flags.watch ? Watch(flags) : ShowOnce(flags);
+int RunStats(const ServerFlags& server, const StatsFlags& flags) {
+  return flags.watch ? Watch(server, flags) : ShowOnce(server, flags);
 }
 
 }  // namespace eta::ctl

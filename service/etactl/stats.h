@@ -1,16 +1,18 @@
 // `etactl stats`: shows the server's counts, once or live.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "service/etactl/server.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace eta::ctl {
 
 struct StatsFlags {
-  ServerFlags server;
   double timeout_seconds = 10.0;
   bool watch = false;
   std::optional<double> interval_seconds;
@@ -23,6 +25,6 @@ struct StatsFlags {
 CLI::App* AddStatsCommand(CLI::App& app, StatsFlags* flags);
 
 // Returns the exit code of the process.
-int RunStats(const StatsFlags& flags);
+int RunStats(const ServerFlags& server, const StatsFlags& flags);
 
 }  // namespace eta::ctl

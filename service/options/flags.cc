@@ -15,6 +15,7 @@
 #include "engine/base/threads/watched_files.h"
 #include "engine/chat/chat_template.h"
 #include "service/options/flag_groups.h"
+#include "service/options/parse_error.h"
 #include "service/telemetry/metric_catalogue.h"
 
 namespace eta {
@@ -132,7 +133,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help or --version
     return {.flags = {}, .exit_code = app.exit(request)};
   } catch (const CLI::ParseError& error) {
-    std::cerr << "eta-server: " << error.what() << " (see --help)\n";
+    std::cerr << "eta-server: " << DescribeParseError(app, error) << "\n";
     return {.flags = {}, .exit_code = kExitBadStart};
   }
   if (print_config) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <utility>
@@ -11,12 +12,13 @@
 #include "service/etactl/error.h"
 #include "service/etactl/generate/answer_call.h"
 #include "service/etactl/generate/chat_history.h"
+#include "service/etactl/input.h"
 
 namespace eta::ctl {
 namespace {
 
 constexpr char kHelp[] =
-    "Each line is a message; the model sees all that were said before it.\n"
+    "Each line is a message as it stands; the model sees all that were said before it.\n"
     "  /system TEXT   set the system prompt; without TEXT there is none\n"
     "  /clear         forget what was said, but not the system prompt\n"
     "  /help          show this\n"
@@ -25,11 +27,12 @@ constexpr char kHelp[] =
 
 class ChatSession {
  public:
-  ChatSession(const ChatFlags& flags, v1::GenerateRequest request, ChatHistory history)
+  ChatSession(const ServerFlags& server, const ChatFlags& flags, v1::GenerateRequest request,
+              ChatHistory history)
       : flags_(flags),
         request_(std::move(request)),
         history_(std::move(history)),
-        stub_(v1::EtaService::NewStub(Connect(flags.answer.server))),
+        stub_(v1::EtaService::NewStub(Connect(server))),
         person_(IsTerminal(STDIN_FILENO)) {}
 
   // Sends messages that are given.
@@ -119,15 +122,17 @@ class ChatSession {
 CLI::App* AddChatCommand(CLI::App& app, ChatFlags* flags) {
   CLI::App* command = app.add_subcommand(
       "chat", "Talk to the model: lines of standard input, or the messages given");
-  AddServerOption(command, &flags->answer.server);
+  command->add_option("MESSAGE", flags->message,
+                      "A message, which is answered; '-' or none: each line of stdin is one");
   command->add_option("--system", flags->system, "System prompt of the chat");
   command
       ->add_option("--message", flags->messages,
-                   "A message; may be repeated, each is answered before the next is sent")
+                   "A further message; may be repeated, each is answered before the next is sent")
       ->allow_extra_args(false);
   command->add_option("--history", flags->history,
-                      "File of the chat, a JSON object with role and content per line: it is "
-                      "continued, and kept after each answer");
+                      "File of the chat, a JSON object with role, content and, where the message "
+                      "has them, name and tool_call_id per line: it is continued, and kept after "
+                      "each answer");
   command->add_option("--variables", flags->variables,
                       "Further variables of the chat template, as one JSON object");
   AddAnswerOptions(command, &flags->answer);
@@ -135,8 +140,9 @@ CLI::App* AddChatCommand(CLI::App& app, ChatFlags* flags) {
 }
 
 ChatLine ReadChatLine(const std::string& line) {
-  const std::string text(absl::StripAsciiWhitespace(line));
-  if (text.empty()) return {};
+  std::string text = line;
+  if (!text.empty() && text.back() == '\r') text.pop_back();
+  if (absl::StripAsciiWhitespace(text).empty()) return {};
   if (text[0] != '/') return {.kind = ChatLine::Kind::kMessage, .text = text};
   if (text.rfind("//", 0) == 0) return {.kind = ChatLine::Kind::kMessage, .text = text.substr(1)};
   const size_t space = text.find_first_of(" \t");
@@ -149,7 +155,7 @@ ChatLine ReadChatLine(const std::string& line) {
   return {.kind = ChatLine::Kind::kUnknown, .text = command};
 }
 
-int RunChat(const ChatFlags& flags) {
+int RunChat(const ServerFlags& server, const ChatFlags& flags) {
   const auto refuse = [](const absl::Status& status) {
     std::fprintf(stderr, "etactl: %s\n", std::string(status.message()).c_str());
     return kUsage;
@@ -163,8 +169,12 @@ int RunChat(const ChatFlags& flags) {
   if (!flags.history.empty()) history = ChatHistory::Read(flags.history);
   if (!history.ok()) return refuse(history.status());
   if (flags.system) history->SetSystem(*flags.system);
-  ChatSession session(flags, std::move(request), *std::move(history));
-  return flags.messages.empty() ? session.Listen() : session.Say(flags.messages);
+  std::vector<std::string> messages = flags.messages;
+  if (!flags.message.empty() && flags.message != kStandardInput) {
+    messages.insert(messages.begin(), flags.message);
+  }
+  ChatSession session(server, flags, std::move(request), *std::move(history));
+  return messages.empty() ? session.Listen() : session.Say(messages);
 }
 
 }  // namespace eta::ctl

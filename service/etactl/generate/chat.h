@@ -1,21 +1,27 @@
 // `etactl chat`: a conversation with the model, message by message.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "service/etactl/generate/request.h"
+#include "service/etactl/server.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace eta::ctl {
 
 struct ChatFlags {
   GenerateFlags answer;  // how to answer; its prompt is not used
   std::optional<std::string> system;
-  std::vector<std::string> messages;  // sent one after the other; none: lines of standard input
-  std::string history;                // a file; empty: none
-  std::string variables;              // a JSON object for the template; empty: none
+  std::string message;  // sent first; "-" or empty: none
+  // Sent one after the other. Without a message here or above: lines of standard input.
+  std::vector<std::string> messages;
+  std::string history;    // a file; empty: none
+  std::string variables;  // a JSON object for the template; empty: none
 };
 
 // Adds the subcommand to `app`; parsing it fills `flags`, which must outlive `app`.
@@ -27,10 +33,11 @@ struct ChatLine {
   Kind kind = Kind::kNothing;
   std::string text;  // of the message, of the system prompt, or the unknown command
 };
-// A line that begins with "/" is a command; "//" begins a message with one "/".
+// A line that begins with "/" is a command; "//" begins a message with one "/". Every other line is
+// a message as it stands, but for a carriage return at its end; of blanks alone it is nothing.
 ChatLine ReadChatLine(const std::string& line);
 
 // Returns the exit code of the process.
-int RunChat(const ChatFlags& flags);
+int RunChat(const ServerFlags& server, const ChatFlags& flags);
 
 }  // namespace eta::ctl

@@ -1,8 +1,6 @@
 #include "service/etactl/generate/chat_history.h"
 
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/etactl/input.h"
+#include "service/etactl/output.h"
 
 namespace eta::ctl {
 namespace {
@@ -36,9 +35,61 @@ const char* NameOf(v1::ChatRole role) {
   return "";
 }
 
-std::string TextOf(const Json& object, const char* field) {
-  const auto found = object.find(field);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+// The fields of a message, filled in one after the other; the first error stands.
+class LineReader {
+ public:
+  explicit LineReader(const Json& object) : object_(object) {}
+
+  // The text of a field; empty: it is not there, or null.
+  std::string Text(const char* field) {
+    const auto found = object_.find(field);
+    if (found == object_.end() || found->is_null()) return "";
+    if (found->is_string()) return found->get<std::string>();
+    if (error_.empty()) error_ = absl::StrCat(field, " is not a string");
+    return "";
+  }
+  void RefuseCalls(const char* field) {
+    const auto found = object_.find(field);
+    if (found == object_.end() || found->is_null() || found->empty() || !error_.empty()) return;
+    error_ = absl::StrCat(field, " cannot be sent, and without it the chat would be another one");
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  const Json& object_;
+  std::string error_;
+};
+
+absl::StatusOr<v1::ChatMessage> MessageOf(const std::string& line) {
+  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) {
+    return absl::InvalidArgumentError("not a JSON object with role and content");
+  }
+  LineReader reader(object);
+  reader.RefuseCalls("tool_calls");
+  reader.RefuseCalls("function_call");
+  const auto role = RoleOf(reader.Text("role"));
+  const std::string content = reader.Text("content");
+  const std::string name = reader.Text("name");
+  const std::string tool_call_id = reader.Text("tool_call_id");
+  if (!reader.error().empty()) return absl::InvalidArgumentError(reader.error());
+  if (!role || !object.contains("content") || object["content"].is_null()) {
+    return absl::InvalidArgumentError("not a JSON object with role and content");
+  }
+  v1::ChatMessage message;
+  message.set_role(*role);
+  message.set_text(content);
+  if (object.contains("name") && !object["name"].is_null()) message.set_name(name);
+  if (object.contains("tool_call_id") && !object["tool_call_id"].is_null()) {
+    message.set_tool_call_id(tool_call_id);
+  }
+  return message;
+}
+
+std::string LineOf(const v1::ChatMessage& message) {
+  const nlohmann::ordered_json object = {{"role", NameOf(message.role())},
+                                         {"content", message.text()}};
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -54,27 +105,21 @@ absl::StatusOr<ChatHistory> ChatHistory::Read(const std::string& file) {
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const auto role = object.is_object() ? RoleOf(TextOf(object, "role")) : std::nullopt;
-    if (!role || !object.contains("content") || !object["content"].is_string()) {
+    auto message = MessageOf(line);
+    if (!message.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(file, ":", number, ": not a JSON object with role and content"));
+          absl::StrCat(file, ":", number, ": ", std::string(message.status().message())));
     }
-    history.Add(*role, TextOf(object, "content"));
+    *history.chat_.add_messages() = *std::move(message);
+    history.lines_.push_back(std::move(line));
   }
   return history;
 }
 
 absl::Status ChatHistory::Write(const std::string& file) const {
-  const std::string next = file + ".new";
-  std::ofstream out(next, std::ios::binary | std::ios::trunc);
-  for (const v1::ChatMessage& message : chat_.messages()) {
-    const Json object = {{"role", NameOf(message.role())}, {"content", message.text()}};
-    out << object.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
-  }
-  out.close();
-  if (out && std::rename(next.c_str(), file.c_str()) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot write ", file));
+  std::string text;
+  for (const std::string& line : lines_) absl::StrAppend(&text, line, "\n");
+  return ReplaceFile(file, text);
 }
 
 bool ChatHistory::has_system() const {
@@ -82,26 +127,26 @@ bool ChatHistory::has_system() const {
 }
 
 void ChatHistory::SetSystem(const std::string& text) {
-  v1::Chat others;
-  if (!text.empty()) {
-    v1::ChatMessage* system = others.add_messages();
-    system->set_role(v1::CHAT_ROLE_SYSTEM);
-    system->set_text(text);
-  }
+  if (has_system() && chat_.messages(0).text() == text && !text.empty()) return;
+  ChatHistory others;
+  if (!text.empty()) others.Add(v1::CHAT_ROLE_SYSTEM, text);
   for (int i = has_system() ? 1 : 0; i < chat_.messages_size(); ++i) {
-    *others.add_messages() = chat_.messages(i);
+    *others.chat_.add_messages() = std::move(*chat_.mutable_messages(i));
+    others.lines_.push_back(std::move(lines_[i]));
   }
-  chat_ = std::move(others);
+  *this = std::move(others);
 }
 
 void ChatHistory::Add(v1::ChatRole role, const std::string& text) {
   v1::ChatMessage* message = chat_.add_messages();
   message->set_role(role);
   message->set_text(text);
+  lines_.push_back(LineOf(*message));
 }
 
 void ChatHistory::DropLast() {
   chat_.mutable_messages()->RemoveLast();
+  lines_.pop_back();
 }
 
 void ChatHistory::Clear() {

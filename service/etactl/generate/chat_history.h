@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -11,10 +12,14 @@ namespace eta::ctl {
 
 class ChatHistory {
  public:
-  // Reads a file with one JSON object per line: `role` (system, user, assistant or tool) and
-  // `content`. Empty if there is no such file. INVALID_ARGUMENT, with a sentence for the user.
+  // Reads a file with one JSON object per line: `role` (system, user, assistant or tool), `content`
+  // and, where the message has them, `name` and `tool_call_id`. Other fields are the writer's own:
+  // they are not sent. Empty if there is no such file. INVALID_ARGUMENT, with a sentence for the
+  // user that names the line, for what is not such an object, and for calls of tools (`tool_calls`,
+  // `function_call`), which the API cannot carry: without them the chat would be another one.
   static absl::StatusOr<ChatHistory> Read(const std::string& file);
-  // Replaces the file by what Read reads. INVALID_ARGUMENT, with a sentence for the user.
+  // Replaces the file by what Read reads, whole or not at all (output.h). Messages that were read
+  // stand there byte for byte. INVALID_ARGUMENT, with a sentence for the user.
   absl::Status Write(const std::string& file) const;
 
   // The system prompt stands first; empty: there is none.
@@ -30,6 +35,7 @@ class ChatHistory {
   bool has_system() const;
 
   v1::Chat chat_;
+  std::vector<std::string> lines_;  // of the file, one for each message
 };
 
 }  // namespace eta::ctl

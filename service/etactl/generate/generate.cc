@@ -9,14 +9,14 @@
 
 namespace eta::ctl {
 
-int RunGenerate(const GenerateFlags& flags) {
+int RunGenerate(const ServerFlags& server, const GenerateFlags& flags) {
   absl::StatusOr<v1::GenerateRequest> request = MakeGenerateRequest(flags);
   if (!request.ok()) {
     std::fprintf(stderr, "etactl: %s\n", std::string(request.status().message()).c_str());
     return kUsage;
   }
   CancelOnInterrupt interrupt;
-  const auto stub = v1::EtaService::NewStub(Connect(flags.server));
+  const auto stub = v1::EtaService::NewStub(Connect(server));
   AnswerDisplay display(flags);
   return ReportEnd(AwaitAnswer(*stub, *request, flags.deadline_seconds, interrupt, display),
                    flags.json);

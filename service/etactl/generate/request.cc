@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -33,6 +34,14 @@ absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& list_or_fil
   return ids;
 }
 
+// `echo` and editors end what they write with a line end that is no part of the prompt.
+std::string WithoutLineEnd(std::string text) {
+  if (text.empty() || text.back() != '\n') return text;
+  text.pop_back();
+  if (!text.empty() && text.back() == '\r') text.pop_back();
+  return text;
+}
+
 absl::Status FillPrompt(const GenerateFlags& flags, v1::GenerateRequest* request) {
   const int sources = !flags.prompt.empty() + !flags.file.empty() + !flags.token_ids.empty();
   if (sources > 1) {
@@ -53,7 +62,7 @@ absl::Status FillPrompt(const GenerateFlags& flags, v1::GenerateRequest* request
   }
   absl::StatusOr<std::string> text = ReadAll(flags.file.empty() ? kStandardInput : flags.file);
   if (!text.ok()) return text.status();
-  request->set_text(*std::move(text));
+  request->set_text(flags.file.empty() ? WithoutLineEnd(*std::move(text)) : *std::move(text));
   return absl::OkStatus();
 }
 
@@ -121,8 +130,10 @@ absl::Status FillAttention(const GenerateFlags& flags, v1::Attention* attention)
 
 void AddPromptOptions(CLI::App* command, GenerateFlags* flags) {
   command->add_option("PROMPT", flags->prompt,
-                      "The prompt; '-', or none when stdin is no terminal: read it from stdin");
-  command->add_option("--file", flags->file, "Read the prompt from this file, '-' for stdin");
+                      "The prompt; '-', or none when stdin is no terminal: read it from stdin, "
+                      "without the line end that closes it");
+  command->add_option("--file", flags->file,
+                      "Read the prompt from this file, '-' for stdin, every byte of it");
   command->add_option("--token_ids", flags->token_ids,
                       "Prompt as token ids: a list such as 1,52,7, or a file that holds one");
   command->add_flag("--parse_special", flags->parse_special,
@@ -263,7 +274,6 @@ void AddAnswerOptions(CLI::App* command, GenerateFlags* flags) {
 
 CLI::App* AddGenerateCommand(CLI::App& app, GenerateFlags* flags) {
   CLI::App* command = app.add_subcommand("generate", "Generate text from a prompt");
-  AddServerOption(command, &flags->server);
   AddPromptOptions(command, flags);
   AddAnswerOptions(command, flags);
   return command;

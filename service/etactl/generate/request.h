@@ -2,7 +2,6 @@
 // that they make.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,13 +9,15 @@
 
 #include "absl/status/statusor.h"
 #include "eta/v1/generate.pb.h"
-#include "service/etactl/server.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace eta::ctl {
 
 // The command line. Absent flags stay absent in the request, since the server has the defaults.
 struct GenerateFlags {
-  ServerFlags server;
   std::string prompt;
   std::string file;
   std::string token_ids;  // "1,2,3", or the name of a file that holds such a list

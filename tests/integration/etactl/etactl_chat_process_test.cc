@@ -45,6 +45,8 @@ TEST_F(EtactlChatProcessTest, ShowsEachAnswerAndItsStatistics) {
 TEST_F(EtactlChatProcessTest, LinesOfStandardInputAreMessages) {
   const auto given = Chat({"--quiet", "--message", "Hello", "--message", "Go on"});
   EXPECT_EQ(given.code, 0) << given.errors;
+  EXPECT_EQ(Chat({"--quiet", "Hello", "--message", "Go on"}).output, given.output);
+  EXPECT_EQ(Chat({"--quiet", "-"}, "Hello\nGo on\n").output, given.output);
   const auto read = Chat({"--quiet"}, "Hello\n\nGo on\n");
   EXPECT_EQ(read.code, 0) << read.errors;
   EXPECT_EQ(read.output, given.output);

@@ -69,6 +69,8 @@ TEST_F(EtactlProcessTest, ReadsThePromptFromStandardInput) {
   const auto given = Generate(Joined(quiet, {prompt}));
   EXPECT_EQ(given.errors, "");
   EXPECT_EQ(Generate(quiet, prompt).output, given.output);
+  EXPECT_EQ(Generate(quiet, prompt + "\n").output, given.output) << "as echo writes it";
+  EXPECT_EQ(Generate(quiet, prompt + "\r\n").output, given.output);
   EXPECT_EQ(Generate(Joined(quiet, {"-"}), prompt).output, given.output);
   EXPECT_NE(Generate(quiet, "Water is made of").output, given.output);
 }
@@ -101,6 +103,55 @@ TEST_F(EtactlProcessTest, SaysUsageForABadCommandLine) {
     EXPECT_EQ(exit.code, 2) << flags[0];
     EXPECT_EQ(exit.output, "");
     EXPECT_THAT(exit.errors, HasSubstr(named));
+  }
+}
+
+TEST_F(EtactlProcessTest, NamesTheWordThatIsWrong) {
+  using Words = std::vector<std::string>;
+  for (const auto& [words, sentence] : std::vector<std::pair<Words, std::string>>{
+           {{"generate", "--nope", "3", "Hi"},
+            "--nope: no such option (see etactl generate --help)"},
+           {{"generate", "Hi", "--max-tokens=3"},
+            "--max-tokens: no such option; did you mean --max_tokens? (see etactl generate "
+            "--help)"},
+           {{"generate", "Once", "upon", "a"},
+            "upon: one argument too many; a text of several words needs quotes (see etactl "
+            "generate --help)"},
+           {{"calibrate", "legal", "--sampels", "x"},
+            "--sampels: no such option; did you mean --samples? (see etactl calibrate --help)"},
+           {{"profiles", "list", "--jsn"},
+            "--jsn: no such option; did you mean --json? (see etactl profiles list --help)"},
+           {{"--sever", "x", "generate", "Hi"},
+            "--sever: no such option; did you mean --server? (see etactl generate --help)"},
+           {{"generat", "Hi"}, "generat: no such command (see etactl --help)"},
+           {{"generate", "--file"}, "--file: 1 required TEXT missing (see etactl generate --help)"},
+           {{"--server", "a", "generate", "--server", "b", "Hi"},
+            "--server: At Most 1 required but received 2 (see etactl generate --help)"}}) {
+    const auto exit = CtlProcess(words).AwaitExit();
+    EXPECT_EQ(exit.code, 2) << words[0];
+    EXPECT_EQ(exit.errors, "etactl: " + sentence + "\n");
+  }
+}
+
+TEST_F(EtactlProcessTest, TakesTheServerBeforeTheCommandToo) {
+  const std::string prompt = "The capital of France is";
+  const auto behind = Generate(Joined(kShort, {"--quiet", prompt}));
+  const auto before =
+      CtlProcess(Joined({"--server", *address_, "generate", "--quiet", prompt}, kShort))
+          .AwaitExit();
+  EXPECT_EQ(before.code, 0) << before.errors;
+  EXPECT_EQ(before.output, behind.output);
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"health"}, {"stats"}, {"log-level", "info"}}) {
+    const auto exit = CtlProcess(Joined({"--server", *address_}, command)).AwaitExit();
+    EXPECT_EQ(exit.code, 0) << command[0] << exit.errors;
+  }
+  const auto profiles = CtlProcess({"--server", *address_, "profiles", "list"}).AwaitExit();
+  EXPECT_THAT(profiles.errors, HasSubstr("STORE_NOT_CONFIGURED")) << "it was reached";
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"generate"}, {"chat"}, {"calibrate"}, {"stats"}}) {
+    EXPECT_THAT(CtlProcess(Joined(command, {"--help"})).AwaitExit().output,
+                HasSubstr("Server, before the command or behind it:"));
   }
 }
 

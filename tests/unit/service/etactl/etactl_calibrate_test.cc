@@ -267,13 +267,11 @@ TEST(EtactlCalibrate, ProgressLeavesOutWhatIsNotKnown) {
             "3/4 searching, 3/12 sequences, 4120 tokens/s, about 21.0 s left");
 }
 
-TEST(EtactlProfiles, CommandsShareServerAndTimeout) {
+TEST(EtactlProfiles, CommandsShareTheTimeout) {
   for (const auto& arguments :
-       std::vector<std::vector<std::string>>{{"list", "--server=here:1", "--timeout=2"},
-                                             {"--server=here:1", "--timeout=2", "list"}}) {
+       std::vector<std::vector<std::string>>{{"list", "--timeout=2"}, {"--timeout=2", "list"}}) {
     const ProfilesFlags flags = ProfilesOf(arguments);
     EXPECT_EQ(flags.command, "list");
-    EXPECT_EQ(flags.server.address, "here:1");
     EXPECT_EQ(flags.timeout_seconds, 2.0);
   }
 }

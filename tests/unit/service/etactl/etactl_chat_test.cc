@@ -1,5 +1,7 @@
 // Parts of `etactl chat`: what a line asks for, and the history.
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 using Kind = ChatLine::Kind;
 
 std::vector<std::string> Said(const ChatHistory& history) {
@@ -27,7 +30,9 @@ std::vector<std::string> Said(const ChatHistory& history) {
 TEST(ChatLine, IsAMessageOrACommand) {
   const std::vector<std::pair<std::string, ChatLine>> cases = {
       {"Hello", {Kind::kMessage, "Hello"}},
-      {"  a / b \r", {Kind::kMessage, "a / b"}},
+      {"  a / b \r", {Kind::kMessage, "  a / b "}},
+      {"\treturn 0;", {Kind::kMessage, "\treturn 0;"}},
+      {" /clear", {Kind::kMessage, " /clear"}},
       {"//etc/hosts is a file", {Kind::kMessage, "/etc/hosts is a file"}},
       {"", {Kind::kNothing, ""}},
       {" \t", {Kind::kNothing, ""}},
@@ -78,11 +83,73 @@ TEST(ChatHistory, IsReadAsItWasWritten) {
   EXPECT_FALSE(history.Write(folder.path() + "/no/chat.jsonl").ok());
 }
 
+TEST(ChatHistory, LosesNothingOfWhatItRead) {
+  const TempFolder folder;
+  const std::string kept =
+      R"({"role":"system","content":"Brief.","name":"ops","made":"2026-01-01"})"
+      "\n"
+      R"({ "content" : "12 C" , "role" : "tool", "tool_call_id":"call-7", "tool_calls": [], "n":1.0})"
+      "\n"
+      R"({"role": "user", "content": "Hi", "name": null})"
+      "\n";
+  const std::string file = folder.Write("chat.jsonl", kept);
+  auto history = ChatHistory::Read(file);
+  ASSERT_TRUE(history.ok()) << history.status();
+  EXPECT_THAT(Said(*history), ElementsAre("SYSTEM Brief.", "TOOL 12 C", "USER Hi"));
+  EXPECT_EQ(history->chat().messages(0).name(), "ops");
+  EXPECT_EQ(history->chat().messages(1).tool_call_id(), "call-7");
+  EXPECT_FALSE(history->chat().messages(2).has_name());
+  history->SetSystem("Brief.");  // as it was
+  history->Add(v1::CHAT_ROLE_ASSISTANT, "Hello");
+  ASSERT_TRUE(history->Write(file).ok());
+  EXPECT_EQ(ReadFile(file), kept + R"({"role":"assistant","content":"Hello"})" + "\n");
+  history->SetSystem("Long.");
+  history->Clear();
+  ASSERT_TRUE(history->Write(file).ok());
+  EXPECT_EQ(ReadFile(file), R"({"role":"system","content":"Long."})"
+                            "\n");
+}
+
+TEST(ChatHistory, ReplacesItsFileWholeOrNotAtAll) {
+  namespace fs = std::filesystem;
+  const TempFolder folder;
+  const std::string file = folder.Write("chat.jsonl", R"({"role": "user", "content": "x"})");
+  fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
+  const std::string link = folder.path() + "/link.jsonl";
+  fs::create_symlink("chat.jsonl", link);
+  ChatHistory history;
+  history.Add(v1::CHAT_ROLE_USER, "Hello");
+  ASSERT_TRUE(history.Write(link).ok());
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(fs::status(file).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(ReadFile(file), R"({"role":"user","content":"Hello"})"
+                            "\n");
+
+  const std::string unborn = folder.path() + "/unborn.jsonl";
+  fs::create_symlink("born.jsonl", unborn);
+  ASSERT_TRUE(history.Write(unborn).ok());
+  EXPECT_TRUE(fs::is_symlink(unborn));
+  EXPECT_EQ(ReadFile(folder.path() + "/born.jsonl"), ReadFile(file));
+
+  const absl::Status refused = history.Write(folder.path());
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("not a regular file"));
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    names.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(names, UnorderedElementsAre("chat.jsonl", "link.jsonl", "unborn.jsonl", "born.jsonl"))
+      << "nothing is left of what was written beside them";
+}
+
 TEST(ChatHistory, NamesTheLineThatItCannotRead) {
   const TempFolder folder;
   for (const char* bad :
        {"nothing", "[]", R"({"role": "user"})", R"({"role": "nobody", "content": "x"})",
-        R"({"content": "x"})", R"({"role": "user", "content": 1})"}) {
+        R"({"content": "x"})", R"({"role": "user", "content": 1})",
+        R"({"role": "user", "content": "x", "name": 7})",
+        R"({"role": "tool", "content": "x", "tool_call_id": []})",
+        R"({"role": "assistant", "content": null, "tool_calls": [{"id": "call-7"}]})",
+        R"({"role": "assistant", "content": "", "function_call": {"name": "f"}})"}) {
     const std::string file = folder.Write(
         "chat.jsonl", std::string(R"({"role": "user", "content": "x"})") + "\n\n" + bad + "\n");
     const auto read = ChatHistory::Read(file);
@@ -97,9 +164,10 @@ TEST(ChatFlags, AnswersAsGenerateDoes) {
   AddChatCommand(app, &flags);
   std::vector<std::string> arguments = {
       "chat",          "--system", "Be brief.",   "--message", "Hello",        "--message", "Bye",
-      "--temperature", "0",        "--attention", "full",      "--max_tokens", "7"};
+      "--temperature", "0",        "--attention", "full",      "--max_tokens", "7",         "Hi"};
   std::reverse(arguments.begin(), arguments.end());
   app.parse(arguments);
+  EXPECT_EQ(flags.message, "Hi");
   EXPECT_THAT(flags.messages, ElementsAre("Hello", "Bye"));
   EXPECT_EQ(flags.system, "Be brief.");
   v1::GenerateRequest request;

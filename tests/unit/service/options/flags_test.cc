@@ -37,6 +37,20 @@ TEST(Flags, WhatWasGivenIsToldWithoutPasswords) {
                           Pair("reflection", "true")));
 }
 
+TEST(Flags, NamesTheWordThatIsWrong) {
+  const auto said = [](const std::vector<std::string>& arguments) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(Parse(arguments).exit_code, 2);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said({"--max-runing", "4", "--threads", "2"}),
+            "eta-server: --max-runing: no such option; did you mean --max_running? (see eta-server "
+            "--help)\n");
+  EXPECT_EQ(said({"--xyz=3"}), "eta-server: --xyz: no such option (see eta-server --help)\n");
+  EXPECT_THAT(said({"4", "--threads", "2"}), StartsWith("eta-server: 4: one argument too many"));
+  EXPECT_THAT(said({"--threads", "many"}), HasSubstr("--threads"));
+}
+
 TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
   const TempFolder folder;
   const std::string file = testing::WriteSecret(folder, "url", "postgresql://eta:s3cret@db/eta\n");
