@@ -50,6 +50,7 @@ struct ServiceContext {
   TaskThread& writer;
   ProfileCache* profiles;  // of the store; null without one
   WorkerPool& store_calls;
+  WorkerPool& tokenizer_calls;  // of texts and chats: gRPC's threads must stay free
   Calibrations& calibrations;
   WorkerPool& calibration_threads;  // room for all that `calibrations` lets in, and a few that end
   const Acceptor& acceptor;

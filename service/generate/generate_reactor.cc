@@ -4,6 +4,8 @@
 #include <chrono>
 #include <memory>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
@@ -22,6 +24,12 @@ namespace eta {
 namespace {
 
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
+constexpr std::chrono::milliseconds kTokenizerRetry{1000};
+
+absl::Status TokenizerCallsFull() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "too many texts wait to be made tokens",
+                   {.reason = "QUEUE_FULL", .retry_after = kTokenizerRetry});
+}
 
 // What became of a default profile that can be used, or why not.
 DefaultProfileUse UseOf(const absl::Status& usable) {
@@ -145,12 +153,12 @@ absl::Status GenerateReactor::ResolveDefault(const Tenant& tenant, const std::st
 
 void GenerateReactor::BeginWait() {
   const MutexLock lock(mutex_);
-  awaits_profile_ = true;
+  waits_ = true;
 }
 
 bool GenerateReactor::EndWait() {
   const MutexLock lock(mutex_);
-  return std::exchange(awaits_profile_, false);
+  return std::exchange(waits_, false);
 }
 
 absl::Status GenerateReactor::SubmitWith(std::shared_ptr<const ThresholdProfile> profile) {
@@ -171,17 +179,38 @@ absl::Status GenerateReactor::Submit() {
   const int64_t max_tokens = request_.stopping.max_tokens;
   const auto least_tokens = service_.engine.Check(request_);
   if (!least_tokens.ok()) return least_tokens.status();
+  if (std::holds_alternative<std::vector<int32_t>>(request_.prompt)) return Queue();
   // Text is paid for before it is made tokens.
-  if (const int64_t bytes = TextBytes(request_); bytes > 0) {
-    absl::Status charged = lease().Charge(*least_tokens + max_tokens);
-    if (!charged.ok()) return charged;
-    text_cost_ = bytes / kTextBytesPerToken;
-    lease().Use(text_cost_);
-  }
+  RETURN_IF_ERROR(lease().Charge(*least_tokens + max_tokens));
+  return AwaitTokenizer();
+}
+
+absl::Status GenerateReactor::AwaitTokenizer() {
+  const TaskOwner owner{.name = request_.tenant};
+  BeginWait();  // from here on the request is whose who ends the wait
+  const absl::Status posted = CatchOutOfMemory([&] {
+    const auto tokenize = [self = Self()] {
+      if (!self->EndWait()) return;  // it has ended
+      const absl::Status status = CatchOutOfMemory([&] {
+        (void)ETA_FAILPOINT(kGenerateTokenize);
+        return self->service_.state.closed() ? ServerDraining() : self->Queue();
+      });
+      if (!status.ok()) self->End(status);
+    };
+    return service_.tokenizer_calls.Post(owner, tokenize) ? absl::OkStatus() : TokenizerCallsFull();
+  });
+  // Of what was not posted whoever cancels may have made the end.
+  return posted.ok() || !EndWait() ? absl::OkStatus() : posted;
+}
+
+absl::Status GenerateReactor::Queue() {
+  const int64_t max_tokens = request_.stopping.max_tokens;
+  text_cost_ = TextBytes(request_) / kTextBytesPerToken;
+  lease().Use(text_cost_);
   auto prepared = service_.engine.Prepare(std::move(request_));
   if (!prepared.ok()) return prepared.status();
-  absl::Status charged = lease().Charge(prepared->prompt_tokens() + max_tokens);
-  if (!charged.ok()) return charged;
+  prepared->arrival = arrival_;
+  RETURN_IF_ERROR(lease().Charge(prepared->prompt_tokens() + max_tokens));
   // A refusal gives the charge back, but for the cost of the text, when the call ends.
   place_ = service_.streams.Add(Self());
   const absl::StatusOr<uint64_t> handle = service_.engine.Submit(*std::move(prepared), Self());

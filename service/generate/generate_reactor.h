@@ -1,9 +1,9 @@
 // One Generate call: turns the message into a request, submits it, and writes the engine's events
 // to the client as fast as the client reads.
 //
-// Three kinds of threads meet here: gRPC's (start, cancel), one of the profile cache where the
-// request names a profile that is not in memory, and the engine's step threads (events). The engine
-// keeps the object alive until its last event.
+// Four kinds of threads meet here: gRPC's (start, cancel), one of the profile cache where the
+// request names a profile that is not in memory, one that makes tokens of a text or chat, and the
+// engine's step threads (events). Whoever has the next of these to do keeps the object alive.
 #pragma once
 
 #include <atomic>
@@ -57,10 +57,13 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   absl::Status ResolveNamed(const Tenant& tenant, const std::string& reference);
   absl::Status ResolveDefault(const Tenant& tenant, const std::string& reference);
   absl::Status SubmitWith(std::shared_ptr<const ThresholdProfile> profile);
-  // Checks, pays for, prepares and queues the request.
+  // Checks and pays for the request and goes on to Queue, a text's or chat's on another thread.
   absl::Status Submit();
+  absl::Status AwaitTokenizer();
+  // Makes tokens of the prompt, pays for them and queues the request.
+  absl::Status Queue();
   void BeginWait();
-  // Whether it waited for its profile; it does not any more. Whoever is told so goes on with it.
+  // Whether it waited; it does not any more. Whoever is told so goes on with it.
   bool EndWait();
   void Cancel();
   // Why it ends, cancelled: that its deadline has passed, as the engine would say, or `status`.
@@ -71,7 +74,8 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) const override;
 
   const ServiceContext& service_;
-  Request request_;                                   // until it is submitted
+  Request request_;  // until it is submitted
+  const Clock::time_point arrival_ = Clock::now();
   int64_t text_cost_ = 0;                             // tokens
   std::optional<DefaultProfileUse> default_profile_;  // before it is submitted
   Lease place_;                                       // among the live streams
@@ -80,7 +84,7 @@ class GenerateReactor final : public StreamReactor<v1::GenerateResponse>,
   std::atomic<bool> deadline_passed_ = false;
 
   Mutex mutex_;
-  bool awaits_profile_ GUARDED_BY(mutex_) = false;
+  bool waits_ GUARDED_BY(mutex_) = false;  // for its profile, or for who makes tokens of its text
   bool cancelled_ GUARDED_BY(mutex_) = false;
   std::optional<uint64_t> handle_ GUARDED_BY(mutex_);
 };

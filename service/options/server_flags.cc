@@ -40,6 +40,9 @@ void AddServerFlags(CLI::App& app, ServerOptions& options) {
   AddDuration(app, "--stall_timeout", options.stall_timeout,
               "Time without the end of a step, while requests run, after which liveness fails; 5 s "
               "later the process ends. It must be longer than --slow_reader_timeout");
+  AddCountOrNone(app, "--tokenizer_threads", options.tokenizer_threads,
+                 "Threads that make tokens of texts and chats. 0 means half of the CPUs that the "
+                 "process may use, 1 to 8");
   AddConnectionFlags(app, options);
 }
 

@@ -136,6 +136,9 @@ absl::Status CheckCallOptions(const ServerOptions& options) {
   if (options.max_calibrations < 1) {
     return absl::InvalidArgumentError("--max_calibrations: must be at least 1");
   }
+  if (options.tokenizer_threads < 0) {
+    return absl::InvalidArgumentError("--tokenizer_threads: must not be negative");
+  }
   if (options.max_calibration_tokens < 1 ||
       options.max_calibration_tokens > kMaxCalibrationTokens) {
     return absl::InvalidArgumentError(

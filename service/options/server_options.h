@@ -57,6 +57,7 @@ struct ServerOptions {
   // Profiles stay in use for this long while the store cannot confirm them.
   std::chrono::milliseconds profile_staleness{3'600'000};
   int max_calibrations = 1;                  // at a time; more are refused
+  int tokenizer_threads = 0;                 // 0: half of the CPUs, 1 to 8
   int64_t max_calibration_tokens = 262'144;  // of all samples of one
 
   // Of a request, above it RESOURCE_EXHAUSTED. Calibrate and ImportProfile have their own.

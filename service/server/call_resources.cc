@@ -1,5 +1,9 @@
 #include "service/server/call_resources.h"
 
+#include <algorithm>
+
+#include "kernels/system/usable_cpus.h"
+
 namespace eta {
 namespace {
 
@@ -19,6 +23,17 @@ WorkerPoolOptions StoreThreads(const ProfileStore* store) {
           .operators = kOperatorsStoreCalls};
 }
 
+// A tenant alone may have half of the places: as many texts as requests may wait. The threads have
+// no lower priority: behind steps that take every CPU their texts would never be ready. gRPC's own
+// sleep most of the time, and so the kernel lets them go first.
+WorkerPoolOptions TokenizerThreads(const ServerOptions& options, const Limits& limits) {
+  constexpr int kMostThreads = 8;
+  constexpr int32_t kLeastTexts = 256;
+  const int half = std::clamp(ReadUsableCpus().threads() / 2, 1, kMostThreads);
+  return {.threads = options.tokenizer_threads > 0 ? options.tokenizer_threads : half,
+          .waiting = 2 * static_cast<size_t>(std::max(limits.max_waiting_requests, kLeastTexts))};
+}
+
 // Room for all that may run, and for as many that end.
 WorkerPoolOptions CalibrationThreads(int max_calibrations, const ProfileStore* store) {
   return {.threads = store != nullptr ? max_calibrations : 0,
@@ -35,6 +50,7 @@ CallResources::CallResources(const ServerOptions& options, const ServerContext& 
       memory(options.memory),
       profiles(MakeCache(options, server.profiles)),
       store_calls(StoreThreads(server.profiles)),
+      tokenizer_calls(TokenizerThreads(options, server.engine.limits())),
       calibrations(options.max_calibrations),
       calibration_threads(CalibrationThreads(options.max_calibrations, server.profiles)),
       context{.options = options,
@@ -49,6 +65,7 @@ CallResources::CallResources(const ServerOptions& options, const ServerContext& 
               .writer = writer,
               .profiles = profiles.get(),
               .store_calls = store_calls,
+              .tokenizer_calls = tokenizer_calls,
               .calibrations = calibrations,
               .calibration_threads = calibration_threads,
               .acceptor = acceptor,

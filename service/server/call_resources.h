@@ -57,6 +57,7 @@ struct CallResources {
   TaskThread writer{"writer"};
   std::unique_ptr<ProfileCache> profiles;  // null without a store
   WorkerPool store_calls;
+  WorkerPool tokenizer_calls;
   Calibrations calibrations;
   WorkerPool calibration_threads;
   const ServiceContext context;  // all of it, as calls see it

@@ -161,6 +161,11 @@ void FillStoreCalls(const ServerStatus& status, v1::StoreCallStats& out) {
   out.set_max_lookups_waiting(static_cast<int32_t>(status.profile_lookups.max_waiting));
 }
 
+void FillTokenizerCalls(const ServerStatus& status, v1::TokenizerCallStats& out) {
+  out.set_waiting(static_cast<int32_t>(status.tokenizer_calls.waiting));
+  out.set_max_waiting(static_cast<int32_t>(status.tokenizer_calls.max_waiting));
+}
+
 void FillDefaultProfile(const ServerStatus& status, v1::DefaultProfileStats& out) {
   const auto count = [&](DefaultProfileUse use) {
     return status.telemetry.server.default_profile[static_cast<size_t>(use)];
@@ -290,6 +295,7 @@ v1::Stats ToMessage(const ServerStatus& status) {
     Fill(status.connections, *stats.mutable_connections());
     FillPressure(status, *stats.mutable_pressure());
     FillStoreCalls(status, *stats.mutable_store_calls());
+    FillTokenizerCalls(status, *stats.mutable_tokenizer_calls());
     if (status.default_profile_tenants) {
       FillDefaultProfile(status, *stats.mutable_default_profile());
     }

@@ -37,6 +37,11 @@ std::vector<TenantStatus> ReadTenants(const StatusQuery& query, const ServiceCon
   return tenants;
 }
 
+QueueStatus QueueOf(const WorkerPool& pool) {
+  return {.waiting = static_cast<int64_t>(pool.waiting()),
+          .max_waiting = static_cast<int64_t>(pool.max_waiting())};
+}
+
 void ReadProfiles(const StatusQuery& query, const ServiceContext& service, ServerStatus& status) {
   if (service.profiles == nullptr) return;
   status.profiles = service.profiles->Loaded(query.tenant);
@@ -73,8 +78,8 @@ ServerStatus ReadServerStatus(const StatusQuery& query, const ServiceContext& se
   if (query.process) status.process = ReadProcessUsage();
   if (!query.tenant) {
     status.devices = service.engine.Devices();
-    status.store_calls = {.waiting = static_cast<int64_t>(service.store_calls.waiting()),
-                          .max_waiting = static_cast<int64_t>(service.store_calls.max_waiting())};
+    status.store_calls = QueueOf(service.store_calls);
+    status.tokenizer_calls = QueueOf(service.tokenizer_calls);
     status.connections = service.acceptor.Usage();
     status.memory = {.pressure = service.memory.level(),
                      .used = service.memory.FractionUsed(),

@@ -235,12 +235,14 @@ TEST_F(MonitoringTest, GaugesSayWhatGoesOn) {
        {"eta_requests_running", "eta_requests_waiting", "eta_waiting_prompt_tokens",
         "eta_calibration_passes_running", "eta_calibration_passes_waiting",
         "eta_kv_cache_usage_ratio", "eta_calibrations_in_progress", "eta_requests_paused",
-        "eta_store_calls_waiting", "eta_profile_lookups_waiting", "eta_stats_watchers"}) {
+        "eta_store_calls_waiting", "eta_tokenizer_calls_waiting", "eta_profile_lookups_waiting",
+        "eta_stats_watchers"}) {
     EXPECT_THAT(page().Find(idle), SizeIs(1)) << idle;
     EXPECT_EQ(page().Sum(idle), 0) << idle;
   }
-  for (const char* bound : {"eta_store_calls_max_waiting", "eta_profile_lookups_max_waiting",
-                            "eta_stats_watchers_max", "eta_prefill_tokens_per_second"}) {
+  for (const char* bound : {"eta_store_calls_max_waiting", "eta_tokenizer_calls_max_waiting",
+                            "eta_profile_lookups_max_waiting", "eta_stats_watchers_max",
+                            "eta_prefill_tokens_per_second"}) {
     EXPECT_THAT(page().Sum(bound), Gt(0)) << bound;
   }
   EXPECT_EQ(page().Sum("eta_predicted_wait_seconds"), 0) << "nothing waits";

@@ -89,10 +89,15 @@ def build():
             ),
             series(
                 "Slots taken",
-                "Calls that wait for the profile store or a profile, and watches of Stats, of what may be.",
+                "Calls that wait for the profile store, a profile or the tokenizer, and watches of Stats, of what may be.",
                 [
                     used(
                         "eta_store_calls_waiting", "eta_store_calls_max_waiting", "{{instance}} store"
+                    ),
+                    used(
+                        "eta_tokenizer_calls_waiting",
+                        "eta_tokenizer_calls_max_waiting",
+                        "{{instance}} texts",
                     ),
                     used(
                         "eta_profile_lookups_waiting",

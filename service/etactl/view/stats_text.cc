@@ -152,8 +152,13 @@ std::string Load(const v1::EngineLoad& load) {
                              std::move(rows)));
 }
 
-std::string StoreCalls(const v1::StoreCallStats& calls) {
+std::string WaitingCalls(const v1::Stats& stats) {
+  const v1::StoreCallStats& calls = stats.store_calls();
   std::string text;
+  if (stats.tokenizer_calls().waiting() > 0) {
+    absl::StrAppendFormat(&text, "requests whose text waits to be made tokens: %d of %d\n",
+                          stats.tokenizer_calls().waiting(), stats.tokenizer_calls().max_waiting());
+  }
   if (calls.waiting() > 0) {
     absl::StrAppendFormat(&text, "calls that wait for the profile store: %d of %d\n",
                           calls.waiting(), calls.max_waiting());
@@ -533,7 +538,7 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
   std::string text = Heading(stats);
   if (stats.has_load()) absl::StrAppend(&text, Load(stats.load()));
   if (stats.has_connections()) absl::StrAppend(&text, Connections(stats.connections()));
-  absl::StrAppend(&text, StoreCalls(stats.store_calls()), Memory(stats.pressure()));
+  absl::StrAppend(&text, WaitingCalls(stats), Memory(stats.pressure()));
   if (stats.has_default_profile()) absl::StrAppend(&text, DefaultProfile(stats.default_profile()));
   absl::StrAppend(&text, Attention(stats, before), Drifts(stats), Quality(stats));
   for (const v1::AttentionSeries& series : stats.attention()) {

@@ -45,6 +45,8 @@ void AddQueue(const ServerStatus& status, MetricFamilies& page) {
   });
   gauge("eta_store_calls_waiting", status.store_calls.waiting);
   gauge("eta_store_calls_max_waiting", status.store_calls.max_waiting);
+  gauge("eta_tokenizer_calls_waiting", status.tokenizer_calls.waiting);
+  gauge("eta_tokenizer_calls_max_waiting", status.tokenizer_calls.max_waiting);
   gauge("eta_profile_lookups_waiting", status.profile_lookups.waiting);
   gauge("eta_profile_lookups_max_waiting", status.profile_lookups.max_waiting);
   gauge("eta_stats_watchers", status.watchers);

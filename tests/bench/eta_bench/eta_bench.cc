@@ -7,6 +7,7 @@
 //   eta-bench prefill --backend=cuda --tokens=4096,8192,32768
 //   eta-bench background --model=models/eta-27m --streams=16
 //   eta-bench observe                                            (builds with the service)
+//   eta-bench health --health_address=localhost:8473             (likewise)
 //   eta-bench serve --address=localhost:8471 --streams=16        (builds with the service)
 //   eta-bench overload --address=localhost:8471                  (likewise)
 //   eta-bench fairness --address=localhost:8471 --tenant_header=eta-tenant        (likewise)
@@ -211,6 +212,7 @@ int Main(int argc, char** argv) {
   AddPrefillCommand(app, chosen);
 #if ETA_BENCH_SERVICE
   AddObserveCommand(app, chosen);
+  AddHealthCommand(app, chosen);
   AddServeCommand(app, chosen);
   AddOverloadCommands(app, chosen);
 #endif

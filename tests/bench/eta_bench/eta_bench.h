@@ -63,6 +63,7 @@ void AddDecodeCommand(CLI::App& app, Command& chosen);
 void AddPrefillCommand(CLI::App& app, Command& chosen);
 #if ETA_BENCH_SERVICE
 void AddObserveCommand(CLI::App& app, Command& chosen);
+void AddHealthCommand(CLI::App& app, Command& chosen);
 void AddServeCommand(CLI::App& app, Command& chosen);
 void AddOverloadCommands(CLI::App& app, Command& chosen);
 #endif

@@ -27,7 +27,14 @@ v1::GenerateRequest MakeRequest(const LoadOptions& options, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_int_distribution<int32_t> id(options.min_id, options.max_id);
   v1::GenerateRequest request;
-  for (int i = 0; i < options.prompt_tokens; ++i) request.mutable_token_ids()->add_ids(id(random));
+  if (options.text_bytes > 0) {
+    std::uniform_int_distribution<int> letter('a', 'z');
+    std::string& text = *request.mutable_text();
+    for (int i = 0; i < options.text_bytes; ++i) text += static_cast<char>(letter(random));
+  }
+  for (int i = 0; options.text_bytes == 0 && i < options.prompt_tokens; ++i) {
+    request.mutable_token_ids()->add_ids(id(random));
+  }
   request.mutable_stopping()->set_max_tokens(options.max_tokens);
   request.mutable_stopping()->set_ignore_eos(true);
   request.mutable_sampling()->set_temperature(0.0f);

@@ -19,6 +19,7 @@ struct LoadOptions {
   std::string tenant_header;  // for calls that name a tenant; empty: none does
   int connections = 8;
   int prompt_tokens = 64;
+  int text_bytes = 0;  // random letters instead of token ids; 0: ids
   int max_tokens = 32;
   int min_id = 300;
   int max_id = 8000;

@@ -1,5 +1,5 @@
-// eta-bench against the shipped server: its reports of overload and fairness have the fields that
-// others read, and are consistent. The measured values are not judged here.
+// eta-bench against the shipped server: its reports of overload, fairness and health have the fields
+// that others read, and are consistent. The measured values are not judged here.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -115,6 +115,23 @@ TEST_F(EtaBenchProcessTest, ReportsFairness) {
                                   "a at its excess", "b beside that"});
   const double peak = report["peak_answers_per_s"];
   EXPECT_NEAR(report["share_per_s"].get<double>(), 0.2 * peak, 1e-6 * peak);
+}
+
+TEST_F(EtaBenchProcessTest, ReportsHealth) {
+  StartServer({});
+  const BenchRun run = RunBench("health --address=" + address_ + " --health_address=" + address_ +
+                                " --seconds=1 --clients=2 --text_bytes=10000 --json");
+  EXPECT_EQ(run.code, 0);
+  const json report = json::parse(run.output, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(report.is_object()) << run.output;
+  EXPECT_EQ(report["bench"], "health");
+  ASSERT_EQ(report["rows"].size(), 3u);
+  for (const json& row : report["rows"]) {
+    EXPECT_EQ(row["clients"], 2);
+    EXPECT_GT(row["texts"].get<int>(), 0);
+    EXPECT_GT(row["calls"].get<int>(), 0);
+    ExpectNumbers(row, {"p50_ms", "p99_ms", "max_ms"});
+  }
 }
 
 TEST_F(EtaBenchProcessTest, PrintsATable) {

@@ -306,6 +306,7 @@ TEST(EtactlStats, SaysWhatOfItsLimitsATenantUsesAndWhyCallsWereRefused) {
           stored_bytes: 2000
         }
         store_calls { waiting: 5 max_waiting: 128 lookups_waiting: 6 max_lookups_waiting: 1024 }
+        tokenizer_calls { waiting: 4 max_waiting: 512 }
         default_profile { used: 90 absent: 8 unfit: 7 unavailable: 6 tenants: 1 }
       )pb"),
       nullptr);
@@ -313,6 +314,7 @@ TEST(EtactlStats, SaysWhatOfItsLimitsATenantUsesAndWhyCallsWereRefused) {
                            "DEADLINE_TOO_SHORT  Generate    acme        2\n",
                            "3, 1, 2", "4 of 10", "2.0 kB of 5.0 kB",
                            "calls that wait for the profile store: 5 of 128\n",
+                           "requests whose text waits to be made tokens: 4 of 512\n",
                            "requests that wait for their profile: 6 of 1024\n",
                            "default profile: 90 calls used it; the tenant had none in 8, it was of "
                            "another model in 7, the store could not give it in 6\n"}) {

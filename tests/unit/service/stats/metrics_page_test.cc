@@ -48,6 +48,7 @@ ServerStatus Everything(const EngineInfo& info) {
                                        .slot_interval = std::chrono::duration<double>(0.5)}},
                     {.device_lost = true}};
   status.store_calls = {.waiting = 7, .max_waiting = 128};
+  status.tokenizer_calls = {.waiting = 8, .max_waiting = 512};
   status.profile_lookups = {.waiting = 9, .max_waiting = 1024};
   status.watchers = 2;
   status.max_watchers = 32;
@@ -273,6 +274,8 @@ TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
   EXPECT_EQ(page.Value("eta_slot_interval_seconds", of("0")), 0.5);
   EXPECT_EQ(page.Value("eta_store_calls_waiting", model), 7.0);
   EXPECT_EQ(page.Value("eta_store_calls_max_waiting", model), 128.0);
+  EXPECT_EQ(page.Value("eta_tokenizer_calls_waiting", model), 8.0);
+  EXPECT_EQ(page.Value("eta_tokenizer_calls_max_waiting", model), 512.0);
   EXPECT_EQ(page.Value("eta_profile_lookups_waiting", model), 9.0);
   EXPECT_EQ(page.Value("eta_profile_lookups_max_waiting", model), 1024.0);
   EXPECT_EQ(page.Value("eta_stats_watchers", model), 2.0);
