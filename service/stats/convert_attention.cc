@@ -143,6 +143,7 @@ void FillAttention(const ServerStatus& status, v1::Stats& out) {
   std::vector<const AccountSeries*> series;
   for (const AccountSeries& account : status.telemetry.accounts) {
     const AttentionTotals& totals = account.attention;
+    if (!account.shown()) continue;
     if (totals.decode_rows > 0 || totals.prefill_rows > 0) series.push_back(&account);
   }
   const std::set<const AccountSeries*> with_layers = BusiestWithLayers(series);

@@ -225,6 +225,7 @@ void FillLatencies(const TelemetrySnapshot& counted, v1::Stats& out) {
 void FillTenants(const TelemetrySnapshot& counted, v1::Stats& out) {
   std::map<std::string_view, std::pair<v1::TenantStats, AttentionTotals>> tenants;
   for (const AccountSeries& account : counted.accounts) {
+    if (account.tenant == Label::Gone()) continue;
     auto& [message, attention] = tenants[account.tenant.text()];
     message.set_prompt_tokens(message.prompt_tokens() + account.prompt_tokens);
     message.set_cached_tokens(message.cached_tokens() + account.cached_tokens);
@@ -233,6 +234,7 @@ void FillTenants(const TelemetrySnapshot& counted, v1::Stats& out) {
   }
   std::map<std::tuple<std::string_view, std::string_view, std::string>, int64_t> calls;
   for (const auto& [series, count] : counted.calls) {
+    if (series.tenant == Label::Gone()) continue;
     calls[{series.tenant.text(), series.method, absl::StatusCodeToString(series.code)}] += count;
   }
   for (const auto& [key, count] : calls) {
@@ -243,6 +245,7 @@ void FillTenants(const TelemetrySnapshot& counted, v1::Stats& out) {
     message.set_calls(count);
   }
   for (const auto& [series, count] : counted.reasons) {
+    if (series.tenant == Label::Gone()) continue;
     v1::ReasonCount& message = *tenants[series.tenant.text()].first.add_reasons();
     message.set_method(std::string(series.method));
     message.set_reason(series.reason);

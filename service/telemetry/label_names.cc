@@ -22,6 +22,11 @@ const Label& Label::Other() {
   return label;
 }
 
+const Label& Label::Gone() {
+  static const Label label("");  // no name is empty
+  return label;
+}
+
 LabelNames::LabelNames(const std::vector<std::string>& listed, size_t limit)
     : open_(listed.empty()), limit_(limit) {
   for (const std::string& name : listed) {

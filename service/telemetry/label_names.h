@@ -25,6 +25,8 @@ class Label {
   Label() : Label(None()) {}
   static const Label& None();
   static const Label& Other();
+  // Of what was counted under a label that has gone: part of sums, and shown nowhere else.
+  static const Label& Gone();
 
   const std::string& text() const { return *text_; }
   bool operator==(const Label& other) const {

@@ -11,6 +11,8 @@ constexpr auto kHistogram = prometheus::MetricType::Histogram;
 constexpr auto kSummary = prometheus::MetricType::Summary;
 
 constexpr Metric kCalls[] = {
+    {"eta_calls_total", kCounter, "model,method,code", "calls",
+     "Calls that ended, by method and gRPC status: of all callers, whatever labels come and go"},
     {"eta_requests_total", kCounter, "model,method,code,finish_reason,mode,profile,version,tenant",
      "calls",
      "Calls that ended, by method and gRPC status; mode, profile and version are set for "
@@ -389,9 +391,10 @@ Labels: `model` is the served model's name. `mode` is `full`, `dynamic`, `profil
 it is known. `profile` and `tenant` are names, `none` without one, and `other` for names without a
 label of their own. Those named by `--metrics_profiles` and `--metrics_tenants` have one. Without
 these flags the `--metrics_label_limit` names that were used last have one: a new name takes the
-label of the name that has been idle for longest, if that is more than ten minutes. What was counted
-under the old label then counts under `other`, which steps up by as much. `version` is that of the
-profile, `none` without a profile, and `other` beyond as many versions.
+label of the name that has been idle for longest, if that is more than ten minutes. The series of the
+old label then leave the page, and begin at 0 if the name comes back. Series without these labels
+never fall: `eta_calls_total` counts all calls, and `eta_tenant_attention_*` all profiles of a tenant
+while that has its label. `version` is that of the profile, `none` without a profile, and `other` beyond as many versions.
 `finish_reason` is `stop_token`, `end_of_text`, `stop_string`, `length`, or `none` without an answer.
 )";
 

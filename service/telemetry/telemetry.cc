@@ -65,7 +65,7 @@ Telemetry::Account& Telemetry::FindAccount(const AccountKey& key) {
   auto found = accounts_.find(key);
   if (found != accounts_.end()) return found->second;
   const auto& [tenant, mode, profile, version] = key;
-  if (accounts_.size() >= kMaxAccounts && tenant != Label::Other()) {
+  if (accounts_.size() >= kMaxAccounts && tenant != Label::Other() && tenant != Label::Gone()) {
     return FindAccount({Label::Other(), mode, profile, version});
   }
   Account account{

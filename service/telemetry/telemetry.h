@@ -38,8 +38,7 @@ class Telemetry final : public Observer, public CallObserver {
   static constexpr size_t kMaxAccounts = 1024;
   static constexpr size_t kMaxCallSeries = 4096;
   static constexpr size_t kMaxReasons = 4096;
-  // A label that was used so recently stays. Longer than a window of rates, so that a counter that
-  // goes has long stood still.
+  // A label that was used so recently stays, so that a counter that goes has long stood still.
   static constexpr std::chrono::minutes kLabelHold{10};
 
   // `now` is for tests.
@@ -96,8 +95,8 @@ class Telemetry final : public Observer, public CallObserver {
                     std::unique_lock<std::mutex>& lock, TelemetrySnapshot& snapshot) const;
 
   // With mutex_ held (telemetry_labels.cc). A name that is in use has the label of the name that
-  // has been idle for longest, if that is longer than kLabelHold; all that was counted under the
-  // old label then counts as "other".
+  // has been idle for longest, if that is longer than kLabelHold; what was counted under the old
+  // label then stays in sums alone (Label::Gone).
   Label UseTenant(std::string_view tenant, Clock::time_point now);
   Label UseProfile(std::string_view profile, Clock::time_point now);
   int64_t UseVersion(const Label& profile, int64_t version, Clock::time_point now);

@@ -1,5 +1,6 @@
 // Which labels the names of a Telemetry have, and what becomes of what was counted under a label
-// that goes.
+// that goes: it leaves the page, as after a restart, and stays in the sums. Under any other label
+// it would look like events of now.
 #include <string>
 #include <utility>
 
@@ -69,12 +70,12 @@ void Telemetry::UseLabelsOfRunning(Clock::time_point now) {
 void Telemetry::FoldTenant(const Label& label) {
   FoldAccounts([&](AccountSeries& series) {
     if (series.tenant != label) return false;
-    series.tenant = Label::Other();
+    series.tenant = Label::Gone();
     return true;
   });
   FoldCalls([&](CallSeries& series) {
     if (series.tenant != label) return false;
-    series.tenant = Label::Other();
+    series.tenant = Label::Gone();
     return true;
   });
   for (auto entry = reasons_.begin(); entry != reasons_.end();) {
@@ -83,7 +84,7 @@ void Telemetry::FoldTenant(const Label& label) {
       continue;
     }
     TenantReason key = entry->first;
-    key.tenant = Label::Other();
+    key.tenant = Label::Gone();
     reasons_[std::move(key)] += entry->second;
     entry = reasons_.erase(entry);
   }
@@ -92,13 +93,13 @@ void Telemetry::FoldTenant(const Label& label) {
 void Telemetry::FoldProfile(const Label& label) {
   FoldAccounts([&](AccountSeries& series) {
     if (series.profile != label) return false;
-    series.profile = Label::Other();
+    series.profile = Label::Gone();
     series.version = AccountSeries::kOtherVersions;
     return true;
   });
   FoldCalls([&](CallSeries& series) {
     if (series.profile != label) return false;
-    series.profile = Label::Other();
+    series.profile = Label::Gone();
     series.version = AccountSeries::kOtherVersions;
     return true;
   });
@@ -109,6 +110,7 @@ void Telemetry::FoldVersion(const Label& label) {
     if (series.version <= 0 || VersionName(series.profile.text(), series.version) != label.text()) {
       return false;
     }
+    series.profile = Label::Gone();
     series.version = AccountSeries::kOtherVersions;
     return true;
   };

@@ -67,6 +67,9 @@ struct AccountSeries {
   Histogram mass_kept{MassBuckets()};  // of row-layers
   int64_t fallbacks = 0;               // requests with full attention for want of mass
   std::vector<LayerTotals> layers;     // [L], in a snapshot that was asked for them
+
+  // Whether its labels are still there; else it is a part of sums alone.
+  bool shown() const { return tenant != Label::Gone() && profile != Label::Gone(); }
 };
 
 // Requests of one mode.
@@ -113,6 +116,7 @@ struct CallSeries {
   int64_t version = AccountSeries::kNoVersion;
   Label tenant;
 
+  bool shown() const { return tenant != Label::Gone() && profile != Label::Gone(); }
   auto operator<=>(const CallSeries&) const = default;
 };
 

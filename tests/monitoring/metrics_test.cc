@@ -61,6 +61,7 @@ TEST_F(MonitoringTest, CallsAreWhatTheClientsCounted) {
     all += calls * rounds;
   }
   EXPECT_EQ(page().Sum("eta_requests_total"), all) << "nothing else was counted";
+  EXPECT_EQ(page().Sum("eta_calls_total"), all);
 
   for (const auto& [labels, calls] : counts.refusals) {
     EXPECT_EQ(page().Sum("eta_requests_rejected_total", labels), calls)

@@ -81,7 +81,7 @@ def build():
                 "Calls of Calibrate by code.",
                 [
                     target(
-                        'sum by (code) (rate(eta_requests_total{method="Calibrate"}'
+                        'sum by (code) (rate(eta_calls_total{method="Calibrate"}'
                         "[$__rate_interval]))",
                         "{{code}}",
                     )
@@ -126,7 +126,7 @@ def build():
                 "By method and code.",
                 [
                     target(
-                        'sum by (method, code) (rate(eta_requests_total{method=~".*Profile.*"}'
+                        'sum by (method, code) (rate(eta_calls_total{method=~".*Profile.*"}'
                         "[$__rate_interval]))",
                         "{{method}} {{code}}",
                     )

@@ -3,8 +3,8 @@
 from panels import bound, dashboard, heatmap, per_second, quantiles, row, series, stat, target
 
 # The objective and what counts as a fault: as in deploy/prometheus/rules.yml.
-CALLS = 'eta_requests_total{method="Generate"}'
-FAULTS = 'eta_requests_total{method="Generate",code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS"}'
+CALLS = 'eta_calls_total{method="Generate"}'
+FAULTS = 'eta_calls_total{method="Generate",code=~"UNAVAILABLE|INTERNAL|UNKNOWN|DATA_LOSS"}'
 LATE = "eta_deadline_exceeded_wait_seconds"
 BUDGET = "0.005"
 
@@ -123,14 +123,14 @@ def build():
             series(
                 "Calls by code",
                 "All methods, by the gRPC code that they ended with.",
-                [per_second("eta_requests_total", "{{code}}", "code")],
+                [per_second("eta_calls_total", "{{code}}", "code")],
                 unit="reqps",
                 stack=True,
             ),
             series(
                 "Calls by method",
                 "",
-                [per_second("eta_requests_total", "{{method}}", "method")],
+                [per_second("eta_calls_total", "{{method}}", "method")],
                 unit="reqps",
                 stack=True,
             ),

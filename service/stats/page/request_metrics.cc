@@ -32,6 +32,7 @@ void AddAccounts(std::string_view name, const TelemetrySnapshot& telemetry, Metr
                  const Value& value) {
   page.Begin(name);
   for (const AccountSeries& account : telemetry.accounts) {
+    if (!account.shown()) continue;
     page.Add({{"mode", Name(account.mode)},
               {"profile", account.profile.text()},
               {"version", VersionLabel(account.version)},
@@ -65,7 +66,10 @@ constexpr AttentionMetric kAttentionMetrics[] = {
 
 void AddCalls(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   page.Begin("eta_requests_total");
+  std::map<std::pair<std::string_view, absl::StatusCode>, int64_t> totals;
   for (const auto& [series, count] : telemetry.calls) {
+    totals[{series.method, series.code}] += count;
+    if (!series.shown()) continue;
     page.Add({{"method", series.method},
               {"code", absl::StatusCodeToString(series.code)},
               {"finish_reason", series.finish_reason},
@@ -74,6 +78,10 @@ void AddCalls(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
               {"version", VersionLabel(series.version)},
               {"tenant", series.tenant.text()}},
              count);
+  }
+  page.Begin("eta_calls_total");
+  for (const auto& [labels, count] : totals) {
+    page.Add({{"method", labels.first}, {"code", absl::StatusCodeToString(labels.second)}}, count);
   }
   const auto add = [&](std::string_view name, const auto& counts) {
     page.Begin(name);
@@ -111,6 +119,7 @@ void AddTokens(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   // Over the modes.
   std::map<std::tuple<std::string_view, std::string_view, int64_t>, std::array<int64_t, 3>> sums;
   for (const AccountSeries& account : telemetry.accounts) {
+    if (!account.shown()) continue;
     std::array<int64_t, 3>& sum =
         sums[{account.tenant.text(), account.profile.text(), account.version}];
     sum[0] += account.prompt_tokens;
@@ -135,6 +144,7 @@ void AddTokens(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
 void AddAttention(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   std::map<std::string_view, AttentionTotals> tenants;
   for (const AccountSeries& account : telemetry.accounts) {
+    if (account.tenant == Label::Gone()) continue;
     tenants[account.tenant.text()].Add(account.attention);
   }
   for (const AttentionMetric& metric : kAttentionMetrics) {

@@ -33,6 +33,7 @@ void AddRefused(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   std::map<std::pair<std::string_view, std::string>, int64_t> refused;  // over the methods
   for (const auto& [series, count] : telemetry.reasons) {
     const std::string reason = absl::AsciiStrToLower(series.reason);
+    if (series.tenant == Label::Gone()) continue;
     if (IsTenantLimit(reason)) refused[{series.tenant.text(), reason}] += count;
   }
   page.Begin("eta_tenant_refused_total");

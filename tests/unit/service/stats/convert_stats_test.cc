@@ -390,6 +390,37 @@ TEST(ConvertStats, TenantsAndTheirCallsComeInOrder) {
   EXPECT_EQ(stats.tenants(1).calls(2).method(), "GetProfile");
 }
 
+TEST(ConvertStats, WhatLabelsThatWentCountedIsPartOfSumsAlone) {
+  ServerStatus status = Status();
+  AccountSeries kept = SeriesOf(AttentionMode::kProfile, "legal", 3);
+  kept.tenant = LabelOf("a");
+  kept.output_tokens = 1;
+  AccountSeries gone = kept;  // a profile of the tenant's
+  gone.profile = Label::Gone();
+  gone.output_tokens = 20;
+  AccountSeries of_nobody = gone;
+  of_nobody.tenant = Label::Gone();
+  of_nobody.output_tokens = 300;
+  status.telemetry.accounts = {kept, gone, of_nobody};
+  for (const auto& [tenant, profile] :
+       {std::pair(LabelOf("a"), LabelOf("legal")), std::pair(LabelOf("a"), Label::Gone()),
+        std::pair(Label::Gone(), Label::Gone())}) {
+    status.telemetry.calls.push_back(
+        {{.method = "Generate", .mode = "profile", .profile = profile, .tenant = tenant}, 7});
+  }
+  status.telemetry.reasons = {
+      {{.tenant = Label::Gone(), .method = "Generate", .reason = "TENANT_KV"}, 9}};
+  const v1::Stats stats = ToMessage(status);
+  EXPECT_EQ(stats.load().output_tokens(), 321);
+  ASSERT_THAT(stats.attention(), SizeIs(1));
+  EXPECT_EQ(stats.attention(0).profile(), "legal");
+  ASSERT_THAT(stats.tenants(), SizeIs(1));
+  EXPECT_EQ(stats.tenants(0).output_tokens(), 21);
+  EXPECT_EQ(stats.tenants(0).attention().decode_steps(), 6);
+  EXPECT_EQ(stats.tenants(0).calls(0).calls(), 14);
+  EXPECT_THAT(stats.tenants(0).reasons(), SizeIs(0));
+}
+
 TEST(ConvertStats, ASeriesIsOfOneTenantAndOneVersion) {
   ServerStatus status = Status();
   for (int64_t version = 3; version > 0; --version) {

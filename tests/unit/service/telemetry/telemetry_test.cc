@@ -398,15 +398,44 @@ TEST_F(LabelFoldTest, ANameThatIsInUseTakesTheLabelOfTheOneIdleForLongest) {
   now_ += Telemetry::kLabelHold;
   Ask("c", "chat", 1);
   EXPECT_EQ(Tokens({{"tenant", "a"}}), 0.0);
-  EXPECT_EQ(Tokens({{"tenant", "other"}, {"profile", "other"}}), 1.0) << "that was a's";
   EXPECT_EQ(Tokens({{"tenant", "b"}, {"profile", "code"}}), 1.0);
   EXPECT_EQ(Tokens({{"tenant", "c"}, {"profile", "chat"}}), 1.0);
-  EXPECT_EQ(Tokens({}), 3.0);
-  EXPECT_EQ(Densities({{"tenant", "other"}, {"version", "other"}}), 1.0);
-  EXPECT_EQ(Densities({}), 3.0);
-  const PageReader page(testing::PageText(folding_));
-  EXPECT_EQ(page.Sum("eta_requests_total", {{"tenant", "other"}, {"profile", "other"}}), 1.0);
-  EXPECT_EQ(page.Sum("eta_requests_total"), 3.0);
+  EXPECT_EQ(Tokens({}), 2.0);
+  EXPECT_EQ(Densities({}), 2.0);
+  Ask("a", "legal", 1);  // too soon for a label of its own
+  EXPECT_EQ(Tokens({{"tenant", "other"}, {"profile", "other"}}), 1.0) << "not what was before";
+}
+
+// What has gone must not look like events of another label: of none that is on the page does a
+// counter step up by it.
+TEST_F(LabelFoldTest, WhatHasGoneCountsForNoLabelAndStaysInTheSums) {
+  for (int i = 0; i < 300; ++i) {
+    CallRecord failed{.method = "Generate", .tenant = "a"};
+    failed.submitted = true;
+    failed.status = MakeError(absl::StatusCode::kResourceExhausted, "", {.reason = "TENANT_KV"});
+    failed.reason = "TENANT_KV";
+    folding_.OnCallEnd(failed);
+  }
+  Ask("a", "legal", 1);
+  now_ += std::chrono::minutes(1);
+  Ask("b", "code", 1);
+  now_ += Telemetry::kLabelHold;
+  CallRecord made_up{.method = "Generate", .tenant = "nobody"};
+  made_up.status = absl::InvalidArgumentError("");
+  folding_.OnCallEnd(made_up);
+  const auto page = [this] { return PageReader(testing::PageText(folding_)); };
+  EXPECT_EQ(page().Sum("eta_requests_total", {{"tenant", "other"}}), 1.0);
+  Ask("c", "chat", 1);
+  const PageReader after = page();
+  EXPECT_EQ(after.Sum("eta_requests_total", {{"tenant", "a"}}), 0.0);
+  EXPECT_EQ(after.Sum("eta_requests_total", {{"tenant", "other"}}), 1.0);
+  EXPECT_EQ(after.Sum("eta_tenant_refused_total"), 0.0);
+  EXPECT_EQ(after.Sum("eta_tenant_attention_decode_rows_total", {{"tenant", "other"}}), 0.0);
+  EXPECT_EQ(after.Sum("eta_calls_total"), 304.0);
+  EXPECT_EQ(after.Sum("eta_calls_total", {{"code", "RESOURCE_EXHAUSTED"}}), 300.0);
+  int64_t tokens = 0;
+  for (const AccountSeries& account : folding_.Snapshot().accounts) tokens += account.output_tokens;
+  EXPECT_EQ(tokens, 3);
 }
 
 TEST_F(LabelFoldTest, WhoCameLatelyKeepsItsLabel) {
@@ -432,23 +461,26 @@ TEST_F(LabelFoldTest, WhatRunsIsInUse) {
   folding_.OnRequestEnd(request, absl::OkStatus(), {});
 }
 
-TEST_F(LabelFoldTest, VersionsFoldWithinTheirProfile) {
+TEST_F(LabelFoldTest, AVersionGoesAloneAndItsTenantKeepsTheSums) {
   Ask("a", "legal", 1);
   now_ += std::chrono::minutes(1);
   Ask("a", "legal", 2);
   now_ += Telemetry::kLabelHold;
   Ask("a", "legal", 3);
   EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "1"}}), 0.0);
-  EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "other"}}), 1.0);
   EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "3"}}), 1.0);
-  EXPECT_EQ(Tokens({{"profile", "legal"}}), 3.0);
-  EXPECT_EQ(Tokens({{"profile", "legal"}, {"version", "other"}}), 1.0);
+  EXPECT_EQ(Tokens({{"profile", "legal"}}), 2.0);
+  EXPECT_EQ(Tokens({{"version", "other"}}), 0.0);
   const PageReader page(testing::PageText(folding_));
-  for (const char* version : {"2", "3", "other"}) {
+  for (const char* version : {"2", "3"}) {
     EXPECT_EQ(page.Sum("eta_requests_total", {{"profile", "legal"}, {"version", version}}), 1.0)
         << version;
   }
-  EXPECT_EQ(page.Sum("eta_requests_total"), 3.0);
+  EXPECT_EQ(page.Sum("eta_requests_total"), 2.0);
+  EXPECT_EQ(page.Sum("eta_calls_total"), 3.0);
+  for (const AccountSeries& account : folding_.Snapshot().accounts) {
+    EXPECT_EQ(account.tenant, "a") << "it has its label";
+  }
 }
 
 TEST_F(LabelFoldTest, RecentDensitiesAreEachVersionsOwnAndOfTheLastTenMinutes) {
