@@ -23,6 +23,7 @@
 // it. A new version of its name, an alias to a sound version, or Delete mends it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -107,8 +108,14 @@ struct ProfileAlias {
 };
 
 struct ProfilePage {
-  int32_t size = 50;  // 1 to 1000
+  static constexpr int32_t kUsual = 50;
+  static constexpr int32_t kMost = 1000;
+
+  int32_t size = 0;   // 0: kUsual; kMost, if it is more
   std::string token;  // of the page before; empty: the first page
+
+  // REQUIRES: `size` is not negative.
+  int32_t rows() const { return size == 0 ? kUsual : std::min(size, kMost); }
 };
 struct ProfileList {
   std::vector<ProfileSummary> profiles;
@@ -169,7 +176,7 @@ class ProfileStore {
                                          const ProfileSelector& selector) const = 0;
 
   // The newest version of every name, sorted by name; of a name without one its highest version.
-  // INVALID_ARGUMENT (page_token) for a foreign token.
+  // INVALID_ARGUMENT (page_size, page_token) for a negative size and a foreign token.
   virtual absl::StatusOr<ProfileList> List(const Tenant& tenant, const ProfilePage& page) const = 0;
 
   // Versions of a name, newest first; NOT_FOUND for an unknown name.

@@ -30,9 +30,7 @@ std::optional<int64_t> ExpectedVersion(const Request& request) {
 
 template <typename Request>
 ProfilePage PageOf(const Request& request) {
-  ProfilePage page{.token = request.page_token()};
-  if (request.has_page_size()) page.size = request.page_size();
-  return page;
+  return {.size = request.page_size(), .token = request.page_token()};
 }
 
 // An error in a file is one of the field that carries the file.

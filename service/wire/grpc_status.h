@@ -9,7 +9,7 @@
 
 namespace eta {
 
-inline constexpr char kErrorDomain[] = "eta";
+inline constexpr char kErrorDomain[] = "eta-server.internal";
 inline constexpr char kRetryPushbackKey[] = "grpc-retry-pushback-ms";
 
 // The end of a failed call. The status carries google.rpc details: always ErrorInfo; BadRequest for

@@ -126,8 +126,7 @@ void Reference(InputReader& reader) {
 void Pages(InputReader& reader) {
   eta::v1::ListProfileVersionsRequest message;
   if (!ReadMessage(reader, message)) return;
-  eta::ProfilePage page{.token = message.page_token()};
-  if (message.has_page_size()) page.size = message.page_size();
+  const eta::ProfilePage page{.size = message.page_size(), .token = message.page_token()};
   const auto last_name = eta::ReadNamePage(Acme(), page);
   if (!last_name.ok()) RequireReadable(last_name.status());
   Require(!last_name.ok() || page.token.empty() ||
@@ -136,7 +135,7 @@ void Pages(InputReader& reader) {
   if (!before.ok()) RequireReadable(before.status());
   // A page's own token is taken back, for its own listing only.
   const std::string made = eta::MakePageToken(Acme(), message.name(), "17");
-  const eta::ProfilePage next{.token = made};
+  const eta::ProfilePage next{.size = 1, .token = made};
   const auto again = eta::ReadVersionPage(Acme(), message.name(), next);
   Require(made.size() > 256 ? !again.ok() : again.ok() && *again == 17);
   Require(!eta::ReadVersionPage(Acme(), message.name() + "x", next).ok());

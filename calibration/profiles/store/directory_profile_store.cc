@@ -219,7 +219,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
   ProfileList list;
   if (names == profiles->end()) return list;
   for (auto it = names->second.upper_bound(*last); it != names->second.end(); ++it) {
-    if (list.profiles.size() == static_cast<size_t>(page.size)) {
+    if (list.profiles.size() == static_cast<size_t>(page.rows())) {
       list.next_token = MakePageToken(tenant, "", list.profiles.back().name);
       break;
     }
@@ -245,7 +245,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& te
   ProfileList list;
   for (auto it = profile->versions.rbegin(); it != profile->versions.rend(); ++it) {
     if (it->first >= *before) continue;
-    if (list.profiles.size() == static_cast<size_t>(page.size)) {
+    if (list.profiles.size() == static_cast<size_t>(page.rows())) {
       list.next_token = MakePageToken(tenant, name, absl::StrCat(list.profiles.back().version));
       break;
     }

@@ -14,8 +14,8 @@ namespace eta {
 // page.
 std::string MakePageToken(const Tenant& tenant, std::string_view listing, std::string_view last);
 
-// The start of a page. INVALID_ARGUMENT: page_size outside 1 to 1000; page_token that was not made
-// for this tenant and listing.
+// The start of a page. INVALID_ARGUMENT: page_size is negative; page_token was not made for this
+// tenant and listing.
 //
 // For names: the last name of the page before; empty for the first page.
 absl::StatusOr<std::string> ReadNamePage(const Tenant& tenant, const ProfilePage& page);

@@ -23,10 +23,12 @@ absl::Status ProfileExists() {
                    {.reason = "PROFILE_EXISTS", .field = "name"});
 }
 
-absl::Status VersionMismatch() {
-  return MakeError(
-      StatusCode::kAborted, "the profile is not at the expected version",
-      {.reason = "VERSION_MISMATCH", .field = "expected_version", .retry_after = kSoon});
+absl::Status VersionMismatch(int64_t present) {
+  return MakeError(StatusCode::kAborted,
+                   absl::StrCat("the profile is at version ", present, ", not the expected one"),
+                   {.reason = "VERSION_MISMATCH",
+                    .field = "expected_version",
+                    .metadata = {{"present_version", absl::StrCat(present)}}});
 }
 
 absl::Status RequestIdReused() {

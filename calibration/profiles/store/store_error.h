@@ -10,7 +10,7 @@ namespace eta {
 
 absl::Status NoSuchProfile();  // also for another tenant's
 absl::Status ProfileExists();
-absl::Status VersionMismatch();
+absl::Status VersionMismatch(int64_t present);  // 0: there is none
 absl::Status RequestIdReused();
 // A name or alias with versions for other models only; `fingerprint` is of the highest of them.
 absl::Status NoFittingVersion(const std::string& fingerprint, const std::string& served);

@@ -264,7 +264,9 @@ TEST_F(CalibrateTest, OfTwoAtOnceForOneVersionOneWins) {
     } else {
       EXPECT_EQ(statuses[1].error_code(), StatusCode::ABORTED);
       EXPECT_EQ(ReasonOf(statuses[1]), "VERSION_MISMATCH");
-      EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(statuses[1]).has_value());
+      EXPECT_FALSE(DetailOf<google::rpc::RetryInfo>(statuses[1]).has_value())
+          << "the same call would fail again";
+      EXPECT_EQ(MetadataOf(statuses[1], "present_version"), std::to_string(version + 1));
     }
   }
 }

@@ -377,7 +377,8 @@ TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
   server_->Calibrate(stale);
   EXPECT_EQ(server_->status.error_code(), StatusCode::ABORTED);
   EXPECT_EQ(ReasonOf(server_->status), "VERSION_MISMATCH");
-  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(server_->status).has_value());
+  EXPECT_FALSE(DetailOf<google::rpc::RetryInfo>(server_->status).has_value());
+  EXPECT_EQ(MetadataOf(server_->status, "present_version"), "1");
 }
 
 // Row 83.
@@ -410,6 +411,7 @@ TEST_F(BadProfileTest, PromotionsAndDeletionsThatMakeNoSenseChangeNothing) {
   const grpc::Status behind = Call(&Stub::PromoteProfile, promotion);
   EXPECT_EQ(behind.error_code(), StatusCode::ABORTED);
   EXPECT_EQ(ReasonOf(behind), "VERSION_MISMATCH") << "version 2 is the newest";
+  EXPECT_EQ(MetadataOf(behind, "present_version"), "2");
   promotion.set_expected_version(-1);
   EXPECT_EQ(BadField(Call(&Stub::PromoteProfile, promotion)), "expected_version");
   removal.set_version(2);

@@ -80,10 +80,15 @@ TEST_F(ProfileServiceTest, ListsByPages) {
   request.set_page_token("nonsense");
   grpc::Status status = Call(&Stub::ListProfiles, request, page);
   EXPECT_EQ(FieldOf(status), "page_token");
-  for (const int size : {-1, 0, 1001}) {
-    request.Clear();
+  request.Clear();
+  request.set_page_size(-1);
+  status = Call(&Stub::ListProfiles, request, page);
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(FieldOf(status), "page_size");
+  for (const int size : {0, 1001, std::numeric_limits<int>::max()}) {
     request.set_page_size(size);
-    EXPECT_EQ(FieldOf(Call(&Stub::ListProfiles, request, page)), "page_size") << size;
+    EXPECT_TRUE(Call(&Stub::ListProfiles, request, page).ok()) << size;
+    EXPECT_THAT(page.profiles(), SizeIs(3)) << size;
   }
 }
 

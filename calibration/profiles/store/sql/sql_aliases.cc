@@ -65,7 +65,7 @@ absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, co
                                        ? ModelFingerprints()
                                        : FingerprintsOf(served, fingerprint).Only(fingerprint);
   const int64_t current = AliasedVersion(*rows, put.alias, models);
-  if (put.expected_version && *put.expected_version != current) return VersionMismatch();
+  if (put.expected_version && *put.expected_version != current) return VersionMismatch(current);
   if (current == put.version) return SqlEnd::kRollback;
   int64_t aliases = 0;  // of this model
   for (const AliasRow& row : *rows) {
@@ -92,16 +92,18 @@ absl::StatusOr<SqlEnd> UnnameVersions(SqlSession& session, const Tenant& tenant,
                                       const PutAlias& put) {
   const auto rows = AliasRows(session, tenant, put.name);
   if (!rows.ok()) return rows.status();
-  bool there = false, removed = false;
+  int64_t named = 0;
+  bool removed = false;
   for (const AliasRow& row : *rows) {
     if (row.alias != put.alias) continue;
-    there = true;
+    named = std::max(named, row.version);
     if (put.expected_version && *put.expected_version != row.version) continue;
     removed = true;
     RETURN_IF_ERROR(RemoveAlias(session, tenant, put.name, row));
   }
   if (removed) return SqlEnd::kCommit;
-  return there || put.expected_version.value_or(0) != 0 ? VersionMismatch() : NoSuchProfile();
+  const bool other = named > 0 || put.expected_version.value_or(0) != 0;
+  return other ? VersionMismatch(named) : NoSuchProfile();
 }
 
 }  // namespace eta

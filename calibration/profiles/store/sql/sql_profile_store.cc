@@ -22,7 +22,7 @@ constexpr int64_t kMaxUses = 100'000;  // tenants whose use is kept in memory: t
 
 absl::Status CheckExpected(int64_t newest, std::optional<int64_t> expected) {
   if (!expected || *expected == newest) return absl::OkStatus();
-  return *expected == 0 ? ProfileExists() : VersionMismatch();
+  return *expected == 0 ? ProfileExists() : VersionMismatch(newest);
 }
 
 absl::Status CheckExpectedField(std::optional<int64_t> expected) {
@@ -275,7 +275,7 @@ ProfileList SqlProfileStore::Page(const Tenant& tenant, const std::string& listi
                                   const std::vector<SqlRow>& rows, const ProfilePage& page) const {
   const ModelFingerprints models = FingerprintsOf(Served());
   ProfileList list;
-  const size_t size = std::min(rows.size(), static_cast<size_t>(page.size));
+  const size_t size = std::min(rows.size(), static_cast<size_t>(page.rows()));
   for (size_t i = 0; i < size; ++i) {
     const std::string name = Text(rows[i][0]);
     const int64_t version = Integer(rows[i][1]);
@@ -314,7 +314,7 @@ absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
             "  AS version FROM eta_profiles WHERE tenant = $1 AND name > $2 AND record IS NOT NULL"
             "  GROUP BY name ORDER BY name LIMIT $3) n"
             " ON p.tenant = $1 AND p.name = n.name AND p.version = n.version ORDER BY p.name",
-            {tenant.id(), *last, int64_t{page.size} + 1, models.now, models.former});
+            {tenant.id(), *last, int64_t{page.rows()} + 1, models.now, models.former});
   if (!rows.ok()) return rows.status();
   return Page(tenant, "", *rows, page);
 }
@@ -330,7 +330,7 @@ absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
                              " model_fingerprint, staged FROM eta_profiles WHERE tenant = $1 AND "
                              "name = $2 AND version < $3"
                              " AND record IS NOT NULL ORDER BY version DESC LIMIT $4",
-                             {tenant.id(), name, *before, int64_t{page.size} + 1});
+                             {tenant.id(), name, *before, int64_t{page.rows()} + 1});
   if (!rows.ok()) return rows.status();
   if (rows->empty() && page.token.empty()) return NoSuchProfile();
   return Page(tenant, name, *rows, page);
@@ -387,7 +387,7 @@ absl::Status SqlProfileStore::Promote(const Tenant& tenant, const PromoteProfile
     if (!newest.ok()) return newest.status();
     if (*newest == promote.version) return SqlEnd::kRollback;
     const bool expected = !promote.expected_version || *promote.expected_version == *newest;
-    if (!expected || *newest > promote.version) return VersionMismatch();
+    if (!expected || *newest > promote.version) return VersionMismatch(*newest);
     const SqlRows done = session.Run(
         "UPDATE eta_profiles SET staged = 0 WHERE tenant = $1 AND name = $2 AND version = $3",
         std::vector<SqlValue>{tenant.id(), promote.name, promote.version});
@@ -445,7 +445,7 @@ absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& na
     const absl::StatusOr<int64_t> highest = HighestVersion(session, tenant, name);
     if (!highest.ok()) return highest.status();
     if (*highest == 0) return NoSuchProfile();
-    if (expected_version && *expected_version != *highest) return VersionMismatch();
+    if (expected_version && *expected_version != *highest) return VersionMismatch(*highest);
     for (const char* statement : {"UPDATE eta_profiles SET record = NULL"
                                   " WHERE tenant = $1 AND name = $2 AND record IS NOT NULL",
                                   "DELETE FROM eta_aliases WHERE tenant = $1 AND name = $2"}) {

@@ -138,8 +138,13 @@ TEST_P(ReadStoreTest, Pages) {
                                         std::string("!"), std::string("' OR 1=1")}) {
     EXPECT_EQ(bad(store->List(kAcme, {.size = 1, .token = token_text})), "page_token");
   }
-  EXPECT_EQ(bad(store->List(kAcme, {.size = 0, .token = ""})), "page_size");
-  EXPECT_EQ(bad(store->List(kAcme, {.size = 1001, .token = ""})), "page_size");
+  EXPECT_EQ(bad(store->List(kAcme, {.size = -1, .token = ""})), "page_size");
+  EXPECT_EQ((ProfilePage{.size = 0}.rows()), ProfilePage::kUsual);
+  EXPECT_EQ((ProfilePage{.size = 1001}.rows()), ProfilePage::kMost);
+  for (const int32_t size : {0, 1001, std::numeric_limits<int32_t>::max()}) {
+    EXPECT_TRUE(store->List(kAcme, {.size = size, .token = ""}).ok()) << size;
+    EXPECT_EQ(store->ListVersions(kAcme, "b", {.size = size, .token = ""})->profiles.size(), 5u);
+  }
 }
 
 // Rows 29 and 30; all of the names are in profile_record_test.cc.
@@ -228,7 +233,8 @@ TEST_P(WriteStoreTest, ExpectedVersions) {
   EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 2, 1)))->version, 2);
   const absl::Status stale = store->Put(kAcme, MakePut("legal", 3, 1)).status();
   EXPECT_EQ(stale.code(), StatusCode::kAborted);
-  EXPECT_TRUE(GetErrorDetail(stale).retry_after.has_value());
+  EXPECT_FALSE(GetErrorDetail(stale).retry_after.has_value()) << "it would fail again";
+  EXPECT_EQ(GetErrorDetail(stale).metadata.at("present_version"), "2");
   EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 3)))->version, 3);
   EXPECT_EQ((*store->Put(kOther, MakePut("legal", 3, 0)))->version, 1);
   EXPECT_EQ(store->Put(kAcme, MakePut("legal", 3, -1)).status().code(),

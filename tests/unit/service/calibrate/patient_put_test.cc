@@ -77,7 +77,7 @@ TEST_F(PatientPutTest, WhatMayHaveBeenStoredIsToldSo) {
 TEST_F(PatientPutTest, WhatDoesNotPassIsToldAtOnce) {
   int tries = 0;
   for (const absl::Status& status :
-       {StoreFull(), StoreFailed(), StoreIoError(), StoreReadOnly(), VersionMismatch(),
+       {StoreFull(), StoreFailed(), StoreIoError(), StoreReadOnly(), VersionMismatch(3),
         ProfileExists(), OverProfileQuota("profile versions", 1)}) {
     store_.Fail(status);
     EXPECT_EQ(Put(hours(1)).get().status(), status);
