@@ -1,7 +1,8 @@
 // eta-bench health: how long health checks and Stats take while clients send long texts, whose
-// tokens take time to make and are then too many.
+// tokens take time to make and are then too many: where the longest piece of the vocabulary is so
+// long that their bytes do not say so.
 //
-//   eta-server --model=models/eta-27m --max_context=2000 --health_listen=127.0.0.1:8473
+//   eta-server --model=$model --max_context=2000 --health_listen=127.0.0.1:8473
 //   eta-bench health --health_address=127.0.0.1:8473 --clients=0,3,6
 #include <algorithm>
 #include <atomic>
