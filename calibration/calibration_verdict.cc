@@ -1,6 +1,5 @@
 #include "calibration/calibration_verdict.h"
 
-#include <array>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,17 +12,6 @@
 namespace eta {
 namespace {
 
-// Where denser profiles are looked for, as thresholds lowered by so much.
-constexpr std::array<double, 9> kDenser = {1.0 / 16, 1.0 / 8, 3.0 / 16, 1.0 / 4, 3.0 / 8,
-                                           1.0 / 2,  3.0 / 4, 1.0,      2.0};
-
-struct Failure {
-  const char* field;
-  double target;
-  double nearest;
-  double bound;
-};
-
 // "1.61 % (95 %: 0.90 to 2.31 %)"
 std::string Readable(const PerplexityIncrease& increase) {
   std::string text = absl::StrFormat("%.2f %%", increase.percent);
@@ -34,58 +22,21 @@ std::string Readable(const PerplexityIncrease& increase) {
   return text;
 }
 
-absl::Status Exceeded(const Failure& failure, const PerplexityIncrease& increase,
-                      const std::string& sentence) {
-  std::map<std::string, std::string> metadata = {{"target", absl::StrCat(failure.target)},
-                                                 {"nearest", absl::StrCat(failure.nearest)},
-                                                 {"bound", absl::StrCat(failure.bound)},
-                                                 {"increase", absl::StrCat(increase.percent)}};
+// `base`: what the perplexity is compared with.
+absl::Status JudgeIncrease(const char* field, const char* base, double bound,
+                           const PerplexityIncrease& increase) {
+  if (increase.percent <= bound) return absl::OkStatus();
+  std::map<std::string, std::string> metadata = {{"target", absl::StrCat(bound)},
+                                                 {"nearest", absl::StrCat(increase.percent)}};
   if (increase.interval) {
     metadata["low"] = absl::StrCat(increase.interval->low);
     metadata["high"] = absl::StrCat(increase.interval->high);
   }
-  return MakeError(
-      absl::StatusCode::kFailedPrecondition, absl::StrCat(failure.field, ": ", sentence),
-      {.reason = "TARGET_UNREACHABLE", .field = failure.field, .metadata = std::move(metadata)});
-}
-
-absl::Status JudgeAgainstFull(double bound, const CalibrationResult& result) {
-  const PerplexityIncrease increase = IncreaseOver(result.full, result.frozen);
-  if (increase.percent <= bound) return absl::OkStatus();
-  return Exceeded({.field = "target.max_perplexity_increase",
-                   .target = bound,
-                   .nearest = increase.percent,
-                   .bound = bound},
-                  increase,
-                  absl::StrFormat("wanted at most %g %% over full attention, the held-out "
-                                  "documents came to %s",
-                                  bound, Readable(increase)));
-}
-
-absl::Status JudgeAgainstDynamic(double bound, const CalibrationResult& result,
-                                 const MeasureDenser& denser) {
-  const PerplexityIncrease increase = IncreaseOver(*result.dynamic, result.frozen);
-  if (increase.percent <= bound) return absl::OkStatus();
-  double nearest = result.frozen.union_density;
-  double least = increase.percent;
-  for (size_t i = 0; i < kDenser.size() && !(least <= bound); ++i) {
-    const absl::StatusOr<DecodeMeasurement> measured = denser(kDenser[i]);
-    if (!measured.ok()) return measured.status();
-    const double percent = IncreaseOver(*result.dynamic, *measured).percent;
-    if (percent >= least) continue;
-    least = percent;
-    nearest = measured->union_density;
-  }
-  return Exceeded(
-      {.field = "target.dynamic_union_density",
-       .target = result.dynamic->union_density,
-       .nearest = nearest,
-       .bound = bound},
-      increase,
-      absl::StrFormat("at the union density of dynamic thresholds, %.3f, the perplexity of the "
-                      "held-out documents is %s over theirs, wanted at most %g %%; the nearest is "
-                      "union_density %.3f, %.2f %% over",
-                      result.dynamic->union_density, Readable(increase), bound, nearest, least));
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrFormat("%s: wanted a perplexity at most %g %% over %s, the held-out "
+                                   "documents came to %s",
+                                   field, bound, base, Readable(increase)),
+                   {.reason = "TARGET_UNREACHABLE", .field = field, .metadata = metadata});
 }
 
 absl::Status JudgeMass(double least, const RetainedMass& mass) {
@@ -123,13 +74,14 @@ void SetMeasurements(const CalibrationResult& result, ProfileEvidence& evidence)
   }
 }
 
-absl::Status JudgeHeldOut(const ProfileTarget& target, const CalibrationResult& result,
-                          const MeasureDenser& denser) {
+absl::Status JudgeHeldOut(const ProfileTarget& target, const CalibrationResult& result) {
   switch (target.kind) {
     case ProfileTargetKind::kMaxPerplexityIncrease:
-      return JudgeAgainstFull(target.value, result);
+      return JudgeIncrease("target.max_perplexity_increase", "full attention's", target.value,
+                           IncreaseOver(result.full, result.frozen));
     case ProfileTargetKind::kDynamicUnionDensity:
-      return JudgeAgainstDynamic(target.value, result, denser);
+      return JudgeIncrease("target.dynamic_union_density", "dynamic thresholds'", target.value,
+                           IncreaseOver(*result.dynamic, result.frozen));
     case ProfileTargetKind::kRetainedMass:
       return JudgeMass(target.value, *result.frozen.mass);
     case ProfileTargetKind::kMatchDynamic:

@@ -1,6 +1,7 @@
 #include "calibration/calibrator.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -40,6 +41,9 @@ constexpr double kMaxRelativeShift = 64.0;
 // The density at which a target that names none begins without dynamic thresholds.
 constexpr double kFirstDensity = 0.25;
 constexpr int kExpectedMeasurements = 4;  // per search; for the estimate of the time left
+// Where denser profiles are looked for, as thresholds lowered by so much.
+constexpr std::array<double, 11> kLowered = {0.0,     1.0 / 16, 1.0 / 8, 3.0 / 16, 1.0 / 4, 3.0 / 8,
+                                             1.0 / 2, 3.0 / 4,  1.0,     2.0,      4.0};
 
 std::vector<std::span<const int32_t>> All(const std::vector<std::vector<int32_t>>& sequences) {
   return {sequences.begin(), sequences.end()};
@@ -88,17 +92,23 @@ class Calibration {
     }
     clock_.Enter(CalibrationPhase::kSearch);
     if (ETA_FAILPOINT(kCalibrateSearch)) return OutOfMemory();
-    RETURN_IF_ERROR(Search());
+    absl::Status passed = Search();
+    if (!passed.ok() && !IsOfDensity(passed)) return passed;
     clock_.Expect(VerifyRows());
     clock_.Enter(CalibrationPhase::kVerify);
     if (ETA_FAILPOINT(kCalibrateVerify)) return OutOfMemory();
     CalibrationResult result;
     RETURN_IF_ERROR(Verify(result));
     RETURN_IF_ERROR(Retrieve());
-    RETURN_IF_ERROR(JudgePromises(job_, content_.evidence));
+    if (passed.ok()) passed = JudgeHeldOut(job_.target, result);
+    if (passed.ok()) passed = JudgePromises(job_, content_.evidence);
+    if (!passed.ok()) RETURN_IF_ERROR(GoDenser(passed, result));
     RETURN_IF_ERROR(MeasureReached());
-    if (collected) content_.reached.soft_density = SoftDensityOfAll(collected->histogram());
     SetThresholds(shift_, content_);
+    if (collected) {
+      content_.reached.soft_density = MeanSoftDensity(collected->histogram(), content_.thresholds,
+                                                      prepared_.beta, content_.offset);
+    }
     if (absl::Status s = CheckProfileContent(content_); !s.ok()) {
       return absl::InternalError("calibration made a bad profile: " + std::string(s.message()));
     }
@@ -253,14 +263,11 @@ class Calibration {
                                                   ? ApproachPerplexity(sequences, last, measure)
                                               : ByMass() ? ApproachMass(last, measure)
                                                          : ApproachDensity(wanted, last, measure);
-    if (found.ok()) {
-      shift_ = base + found->shift;
-    } else if (!last && GetErrorDetail(found.status()).reason == "TARGET_UNREACHABLE") {
-      shift_ = nearest;
-    } else {
-      return found.status();
+    shift_ = found.ok() ? base + found->shift : nearest;
+    if (!last && GetErrorDetail(found.status()).reason == "TARGET_UNREACHABLE") {
+      return absl::OkStatus();
     }
-    return absl::OkStatus();
+    return found.status();
   }
 
   template <typename Measure>
@@ -332,32 +339,99 @@ class Calibration {
     return absl::OkStatus();
   }
 
+  absl::Status MeasureHeldOut(const AttentionChoice& attention, DecodeMeasurement& measurement,
+                              bool mass = false) {
+    const absl::StatusOr<DecodeMeasurement> measured =
+        passes_.Measure(held_out_, attention, {.perplexity = true, .recall = true, .mass = mass});
+    if (measured.ok()) measurement = *measured;
+    return measured.status();
+  }
+
   absl::Status Verify(CalibrationResult& result) {
-    const auto measure = [this](const AttentionChoice& attention, DecodeMeasurement& measurement,
-                                bool mass = false) {
-      const absl::StatusOr<DecodeMeasurement> measured =
-          passes_.Measure(held_out_, attention, {.perplexity = true, .recall = true, .mass = mass});
-      if (measured.ok()) measurement = *measured;
-      return measured.status();
-    };
-    RETURN_IF_ERROR(measure(Full(), result.full));
+    RETURN_IF_ERROR(MeasureHeldOut(Full(), result.full));
     if (config_.has_predictor) {
-      absl::Status s = measure(Dynamic(), result.dynamic.emplace());
+      absl::Status s = MeasureHeldOut(Dynamic(), result.dynamic.emplace());
       if (!s.ok()) return s;
     }
-    RETURN_IF_ERROR(measure(Frozen(shift_), result.frozen, /*mass=*/true));
+    return VerifyFrozen(result);
+  }
+
+  // At this shift. No needles are counted yet.
+  absl::Status VerifyFrozen(CalibrationResult& result) {
+    RETURN_IF_ERROR(MeasureHeldOut(Frozen(shift_), result.frozen, /*mass=*/true));
     if (ByMass() && !result.frozen.mass) return NoMass();
     SetMeasurements(result, content_.evidence);
-    return JudgeHeldOut(job_.target, result, [this](double lowered) {
-      return passes_.Measure(held_out_, Frozen(shift_ - lowered), {.perplexity = true});
-    });
+    content_.evidence.single_needles.reset();
+    content_.evidence.multi_needles.reset();
+    return absl::OkStatus();
+  }
+
+  // Whether an error may end with less sparse thresholds.
+  static bool IsOfDensity(const absl::Status& failure) {
+    const ErrorDetail detail = GetErrorDetail(failure);
+    return detail.reason == "TARGET_UNREACHABLE" && detail.field != "z_recall";
+  }
+
+  // Lowers the thresholds until the held-out documents pass. The target of dynamic thresholds takes
+  // the first that do; any other ends with `failure`, which names them.
+  absl::Status GoDenser(const absl::Status& failure, CalibrationResult& result) {
+    clock_.Expect(static_cast<int64_t>(kLowered.size() / 2) * Rows(held_out_));
+    CalibrationJob asked = {.min_retrieval = job_.min_retrieval, .allow_loss = job_.allow_loss};
+    asked.target.kind = ProfileTargetKind::kUnionDensity;
+    if (AllNeedles(content_.evidence).full == 0) asked.min_retrieval.reset();
+    const double from = shift_;
+    double best = from;
+    double least = std::numeric_limits<double>::infinity();
+    for (const double lowered : kLowered) {
+      if (lowered > 0.0) RETURN_IF_ERROR(MoveTo(from - lowered, result));
+      if (result.frozen.perplexity < least) {
+        least = result.frozen.perplexity;
+        best = shift_;
+      }
+      // Needles take longer to measure than the held-out documents, so they come last.
+      ProfileEvidence costs = content_.evidence;
+      costs.single_needles.reset();
+      costs.multi_needles.reset();
+      const CalibrationJob cost = {.target = asked.target, .allow_loss = asked.allow_loss};
+      if (!JudgeHeldOut(job_.target, result).ok() || !JudgePromises(cost, costs).ok()) continue;
+      if (lowered > 0.0) RETURN_IF_ERROR(Retrieve());
+      if (!JudgePromises(asked, content_.evidence).ok()) continue;
+      if (AsDynamic() && asked.min_retrieval == job_.min_retrieval) return absl::OkStatus();
+      return EndWithNearest(failure);
+    }
+    RETURN_IF_ERROR(MoveTo(best, result));
+    RETURN_IF_ERROR(Retrieve());
+    return EndWithNearest(failure);
+  }
+
+  // Verifies the profile of another shift. No needles are counted yet.
+  absl::Status MoveTo(double shift, CalibrationResult& result) {
+    shift_ = shift;
+    trials_.clear();
+    RETURN_IF_ERROR(ChooseZ(fine_, shift_));
+    return VerifyFrozen(result);
+  }
+
+  // `failure` with the profile of this shift as one to ask for.
+  absl::Status EndWithNearest(const absl::Status& failure) {
+    std::vector<std::vector<int32_t>> text = prepared_.split.calibration;
+    text.insert(text.end(), prepared_.split.choice.begin(), prepared_.split.choice.end());
+    const absl::StatusOr<DecodeMeasurement> reached =
+        passes_.Measure(Fine(text), Frozen(shift_), {});
+    if (!reached.ok()) return reached.status();
+    // The search for a density may end as much below it.
+    const double above = std::ceil((reached->union_density + kDensityTolerance) * 1000.0) / 1000.0;
+    return NameNearest(failure, job_, std::min(above, 1.0), content_.evidence);
   }
 
   // Counts the needles that full and frozen attention find.
   absl::Status Retrieve() {
     if (prepared_.needles.empty()) return absl::OkStatus();
-    const absl::StatusOr<std::vector<bool>> full = passes_.Retrieve(prepared_.needles, Full());
-    if (!full.ok()) return full.status();
+    if (found_by_full_.empty()) {
+      absl::StatusOr<std::vector<bool>> full = passes_.Retrieve(prepared_.needles, Full());
+      if (!full.ok()) return full.status();
+      found_by_full_ = *std::move(full);
+    }
     const absl::StatusOr<std::vector<bool>> frozen =
         passes_.Retrieve(prepared_.needles, Frozen(shift_));
     if (!frozen.ok()) return frozen.status();
@@ -366,9 +440,9 @@ class Calibration {
     for (size_t i = 0; i < prepared_.needles.size(); ++i) {
       NeedleHits& hits = prepared_.needles[i].needles > 1 ? multi : single;
       ++hits.asked;
-      hits.full += (*full)[i] ? 1 : 0;
+      hits.full += found_by_full_[i] ? 1 : 0;
       hits.frozen += (*frozen)[i] ? 1 : 0;
-      hits.kept += (*full)[i] && (*frozen)[i] ? 1 : 0;
+      hits.kept += found_by_full_[i] && (*frozen)[i] ? 1 : 0;
     }
     return absl::OkStatus();
   }
@@ -387,18 +461,6 @@ class Calibration {
     return absl::OkStatus();
   }
 
-  double SoftDensityOfAll(const ScoreHistogram& histogram) const {
-    const std::vector<float> thresholds = ShiftThresholds(constants_, shift_);
-    double sum = 0.0;
-    for (size_t i = 0; i < thresholds.size(); ++i) {
-      const auto heads = static_cast<size_t>(config_.num_query_heads);
-      sum += SoftDensity(
-          histogram.head(static_cast<int32_t>(i / heads), static_cast<int32_t>(i % heads)),
-          histogram.bins(), prepared_.beta, static_cast<double>(thresholds[i]) - content_.offset);
-    }
-    return std::clamp(sum / static_cast<double>(thresholds.size()), 0.0, 1.0);
-  }
-
   const CalibrationJob& job_;
   const ModelConfig& config_;
   const PreparedJob prepared_;
@@ -411,9 +473,10 @@ class Calibration {
   const std::vector<std::span<const int32_t>> fine_;
   const std::vector<std::span<const int32_t>> held_out_;
 
-  std::vector<double> constants_;  // [L, HQ]; of a relative profile one
-  double shift_ = 0.0;             // shift of all constants
-  std::vector<Trial> trials_;      // on the fine sequences, with the profile's z
+  std::vector<double> constants_;    // [L, HQ]; of a relative profile one
+  double shift_ = 0.0;               // shift of all constants
+  std::vector<Trial> trials_;        // on the fine sequences, with the profile's z
+  std::vector<bool> found_by_full_;  // of the needles; empty: not measured
 };
 
 }  // namespace

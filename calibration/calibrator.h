@@ -8,8 +8,8 @@
 //   search   one shift of all constants, for all targets but match_dynamic; z per head, if a recall
 //            is asked for
 //   verify   full, dynamic and frozen attention on the held-out documents, and the needles that
-//   full
-//            and frozen attention find in them; bounds are judged there, and nothing is chosen
+//            full and frozen attention find in them; bounds are judged there. What fails is
+//            verified again with lower thresholds, step by step, until it passes
 //
 // A model without a predictor gets one relative threshold (eta-semantics.md, "Relative
 // thresholds"). It is searched for directly: there is nothing to collect and to solve.
@@ -109,10 +109,9 @@ struct CalibrationResult {
 //                            without a predictor the relative threshold that meets it
 //   union_density            likewise, until the union density is met
 //   dynamic_union_density    likewise, until the union density is that of dynamic thresholds,
-//   within
-//                            kDensityTolerance on the calibration sequences; refused if the
-//                            perplexity of the held-out documents is above dynamic thresholds' by
-//                            more than the bound
+//                            within kDensityTolerance on the calibration sequences; if the held-out
+//                            documents do not keep bound and promises there, the nearest denser one
+//                            that does, so that they have chosen the step
 //   max_perplexity_increase  likewise, the sparsest shift that keeps documents of their own within
 //                            the bound, by the upper end of the 95 % interval; refused if the
 //                            held-out documents exceed it as measured
@@ -131,8 +130,9 @@ struct CalibrationResult {
 // (kMinVerdictTokens) is one. FAILED_PRECONDITION: UNSUPPORTED_BY_MODEL (match_dynamic,
 // dynamic_union_density, z or z_recall without a predictor, retained_mass with one, a floor or
 // tempered keys without a gate, an index that has no relative thresholds), TARGET_UNREACHABLE with
-// the nearest value, those of JudgePromises and of SolveFrozenThresholds. CANCELLED within a step
-// after `stop` is requested. Any error that the engine ends a pass with.
+// the nearest value, those of JudgePromises, both with the nearest request that passes
+// (NameNearest), and those of SolveFrozenThresholds. CANCELLED within a step after `stop` is
+// requested. Any error that the engine ends a pass with.
 absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
                                             const CalibrationObserver& observer,
                                             const std::stop_token& stop);

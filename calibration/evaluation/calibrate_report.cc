@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "calibration/promises/promises.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -119,7 +120,11 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
     absl::StrAppendFormat(&table, ", soft %.4f", reached.soft_density);
   }
   table += "\n";
-  return table + OperatingPoint(result.content) + Retrieval(evidence);
+  table += OperatingPoint(result.content) + Retrieval(evidence);
+  if (DynamicDominates(evidence)) {
+    table += "dynamic thresholds read no more and cost no more: use them without this profile\n";
+  }
+  return table;
 }
 
 std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& result) {
@@ -148,6 +153,7 @@ std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& 
       {"retained_mass_p1", AsJson(evidence.retained_mass_p1)},
       {"single_needles", AsJson(evidence.single_needles)},
       {"multi_needles", AsJson(evidence.multi_needles)},
+      {"dynamic_dominates", DynamicDominates(evidence)},
       {"increase_over_full", AsJson(evidence.increase_over_full)},
       {"increase_over_dynamic", AsJson(evidence.increase_over_dynamic)},
       {"reached",

@@ -1,7 +1,9 @@
 #include "calibration/promises/promises.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,25 +17,20 @@
 namespace eta {
 namespace {
 
-NeedleHits AllNeedles(const ProfileEvidence& evidence) {
-  NeedleHits all;
-  for (const auto& hits : {evidence.single_needles, evidence.multi_needles}) {
-    if (!hits) continue;
-    all.asked += hits->asked;
-    all.full += hits->full;
-    all.frozen += hits->frozen;
-    all.kept += hits->kept;
-  }
-  return all;
+double KeptShare(const NeedleHits& hits) {
+  return hits.full > 0 ? static_cast<double>(hits.kept) / static_cast<double>(hits.full) : 0.0;
 }
 
 std::map<std::string, std::string> Counts(const NeedleHits& hits) {
   return {{"needles_full", absl::StrCat(hits.full)}, {"needles_kept", absl::StrCat(hits.kept)}};
 }
 
+double IncreaseOverFull(const ProfileEvidence& evidence) {
+  return (evidence.perplexity_frozen / evidence.perplexity_full - 1.0) * 100.0;
+}
+
 absl::Status JudgeRetrieval(double least, const NeedleHits& hits) {
-  const double kept =
-      hits.full > 0 ? static_cast<double>(hits.kept) / static_cast<double>(hits.full) : 0.0;
+  const double kept = KeptShare(hits);
   if (kept >= least) return absl::OkStatus();
   std::map<std::string, std::string> metadata = Counts(hits);
   metadata["target"] = absl::StrCat(least);
@@ -54,11 +51,23 @@ absl::Status JudgeRetrieval(double least, const NeedleHits& hits) {
 
 }  // namespace
 
+NeedleHits AllNeedles(const ProfileEvidence& evidence) {
+  NeedleHits all;
+  for (const auto& hits : {evidence.single_needles, evidence.multi_needles}) {
+    if (!hits) continue;
+    all.asked += hits->asked;
+    all.full += hits->full;
+    all.frozen += hits->frozen;
+    all.kept += hits->kept;
+  }
+  return all;
+}
+
 absl::Status JudgePromises(const CalibrationJob& job, const ProfileEvidence& evidence) {
   const NeedleHits hits = AllNeedles(evidence);
   if (job.min_retrieval) RETURN_IF_ERROR(JudgeRetrieval(*job.min_retrieval, hits));
   if (job.allow_loss) return absl::OkStatus();
-  const double increase = (evidence.perplexity_frozen / evidence.perplexity_full - 1.0) * 100.0;
+  const double increase = IncreaseOverFull(evidence);
   double most = kMaxLossPercent;
   if (job.target.kind == ProfileTargetKind::kMaxPerplexityIncrease) {
     most = std::max(most, job.target.value);
@@ -78,9 +87,43 @@ absl::Status JudgePromises(const CalibrationJob& job, const ProfileEvidence& evi
   metadata["max_increase"] = absl::StrCat(most);
   return MakeError(
       absl::StatusCode::kFailedPrecondition,
-      absl::StrCat("the profile would lose too much: ", absl::StrJoin(losses, ", and "),
-                   "; ask for a denser one, or set allow_loss"),
+      absl::StrCat("the profile would lose too much: ", absl::StrJoin(losses, ", and ")),
       {.reason = "PROFILE_LOSES", .metadata = std::move(metadata)});
+}
+
+bool DynamicDominates(const ProfileEvidence& evidence) {
+  return evidence.perplexity_dynamic && evidence.dynamic_union_density &&
+         *evidence.dynamic_union_density <= evidence.union_density &&
+         *evidence.perplexity_dynamic <= evidence.perplexity_frozen;
+}
+
+absl::Status NameNearest(const absl::Status& failure, const CalibrationJob& job,
+                         double union_density, const ProfileEvidence& evidence) {
+  const NeedleHits hits = AllNeedles(evidence);
+  CalibrationJob asked = {.min_retrieval = job.min_retrieval, .allow_loss = job.allow_loss};
+  asked.target = {ProfileTargetKind::kUnionDensity, union_density};
+  std::vector<std::string> request = {absl::StrFormat("union_density=%g", union_density)};
+  if (asked.min_retrieval && !JudgeRetrieval(*asked.min_retrieval, hits).ok()) {
+    const double share = std::floor(KeptShare(hits) * 100.0) / 100.0;
+    asked.min_retrieval = share > 0.0 ? std::optional(share) : std::nullopt;
+    request.push_back(share > 0.0 ? absl::StrFormat("min_retrieval=%g", share)
+                                  : std::string("no min_retrieval"));
+  }
+  if (!JudgePromises(asked, evidence).ok()) request.emplace_back("allow_loss=true");
+  const std::string wanted = absl::StrJoin(request, ", ");
+  const double increase = IncreaseOverFull(evidence);
+  std::string sentence = absl::StrFormat(
+      "%s; the nearest request that passes: %s (reads %.1f %%, perplexity %+.2f %% over full "
+      "attention's",
+      failure.message(), wanted, 100.0 * evidence.union_density, increase);
+  if (hits.asked > 0) {
+    absl::StrAppendFormat(&sentence, ", keeps %d of %d needles", hits.kept, hits.full);
+  }
+  ErrorDetail detail = GetErrorDetail(failure);
+  detail.metadata["nearest_request"] = wanted;
+  detail.metadata["nearest_increase"] = absl::StrCat(increase);
+  detail.metadata["nearest_reads"] = absl::StrCat(evidence.union_density);
+  return MakeError(failure.code(), sentence + ")", std::move(detail));
 }
 
 }  // namespace eta

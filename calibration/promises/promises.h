@@ -21,4 +21,19 @@ inline constexpr double kMaxLossPercent = 3.0;
 //       Metadata: increase and max_increase in percent, needles_full, needles_kept.
 absl::Status JudgePromises(const CalibrationJob& job, const ProfileEvidence& evidence);
 
+// Whether dynamic thresholds read no more on the held-out documents and cost no more perplexity:
+// then a request does better without the profile. Never of a model without a predictor.
+bool DynamicDominates(const ProfileEvidence& evidence);
+
+// Of both kinds together; zeros if none were hidden.
+NeedleHits AllNeedles(const ProfileEvidence& evidence);
+
+// `failure`, of JudgePromises, JudgeHeldOut or a search, with the nearest request that would pass
+// at its end: the job with the target union_density, by which the profile of `evidence` is asked
+// for, and what else must change for it. Metadata also has nearest_request, as in
+// "union_density=0.41, allow_loss=true", and what it would come to on the held-out documents:
+// nearest_increase, in percent over full attention, and nearest_reads, the union density there.
+absl::Status NameNearest(const absl::Status& failure, const CalibrationJob& job,
+                         double union_density, const ProfileEvidence& evidence);
+
 }  // namespace eta

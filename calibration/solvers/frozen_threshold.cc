@@ -132,6 +132,18 @@ double SoftDensity(const HeadScores& scores, const ScoreBins& bins, double beta,
   return DensityCurve(scores, bins, beta).At(c);
 }
 
+double MeanSoftDensity(const ScoreHistogram& histogram, std::span<const float> thresholds,
+                       double beta, double offset) {
+  double sum = 0.0;
+  for (size_t i = 0; i < thresholds.size(); ++i) {
+    const auto heads = static_cast<size_t>(histogram.num_query_heads());
+    sum += SoftDensity(
+        histogram.head(static_cast<int32_t>(i / heads), static_cast<int32_t>(i % heads)),
+        histogram.bins(), beta, static_cast<double>(thresholds[i]) - offset);
+  }
+  return std::clamp(sum / static_cast<double>(thresholds.size()), 0.0, 1.0);
+}
+
 absl::StatusOr<FrozenThreshold> SolveFrozenThreshold(const HeadScores& scores,
                                                      const ScoreBins& bins,
                                                      const FrozenOptions& options, int32_t layer,

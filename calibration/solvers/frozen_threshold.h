@@ -39,6 +39,9 @@ struct FrozenThreshold {
 
 // g(c), summed with compensation, exact to a few units of the last place. 0 for an empty head.
 double SoftDensity(const HeadScores& scores, const ScoreBins& bins, double beta, double c);
+// The mean of g(threshold - offset) over all heads. REQUIRES: thresholds of [L, HQ].
+double MeanSoftDensity(const ScoreHistogram& histogram, std::span<const float> thresholds,
+                       double beta, double offset);
 
 // Bisects until the midpoint of two doubles is one of them, and takes the end whose g is nearer the
 // target. If g equals the target over a whole interval (a gate that is all 0 or all 1 in double

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/promises/promises.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
@@ -133,6 +134,8 @@ absl::StatusOr<ProfilePtr> CalibrateReactor::Make() {
   if (!made.ok()) return made.status();
   lease().Use(tokens);
   plan_.put.content = std::move(made->content);
+  // Requests without a profile have it better, so that nobody gets it unasked.
+  if (!plan_.job.allow_loss && DynamicDominates(plan_.put.content.evidence)) plan_.put.stage = true;
   auto stored = PutPatiently(*service_.store, *tenant_, plan_.put, stop_.get_token());
   const std::string& model = service_.engine.info().model_fingerprint;
   if (stored.ok() && IsNewestAtOnce(**stored, model)) service_.profiles->Add(**stored);

@@ -297,8 +297,7 @@ int RunCalibrate(const ServerFlags& server, const CalibrateFlags& flags) {
   const grpc::Status status = reader->Finish();
   display.Clear();
   if (profile.has_value() && !flags.json) {
-    std::fputs((DescribeProfile(*profile) + "\n" + Verdict(profile->evidence()) + "\n").c_str(),
-               stdout);
+    std::fputs((DescribeProfile(*profile) + "\n" + Verdict(*profile) + "\n").c_str(), stdout);
   }
   std::fflush(stdout);
   if (!status.ok() && interrupt.happened()) return kInterrupted;

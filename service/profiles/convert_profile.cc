@@ -2,6 +2,7 @@
 #include "service/profiles/convert_profile.h"
 
 #include "absl/strings/str_cat.h"
+#include "calibration/promises/promises.h"
 #include "engine/base/error.h"
 
 namespace eta {
@@ -80,6 +81,7 @@ void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
   if (in.retained_mass_p1) out.set_retained_mass_p1(*in.retained_mass_p1);
   if (in.single_needles) SetNeedles(*in.single_needles, *out.mutable_single_needles());
   if (in.multi_needles) SetNeedles(*in.multi_needles, *out.mutable_multi_needles());
+  out.set_dynamic_dominates(DynamicDominates(in));
 }
 
 // The defaults of requests.

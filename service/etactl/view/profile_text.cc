@@ -190,7 +190,8 @@ std::string DescribeProfile(const v1::Profile& profile) {
   return text + EvidenceTable(evidence) + DescribeRetrieval(evidence);
 }
 
-std::string Verdict(const v1::ProfileEvidence& evidence) {
+std::string Verdict(const v1::Profile& profile) {
+  const v1::ProfileEvidence& evidence = profile.evidence();
   std::string text =
       absl::StrFormat("reads %.0f %% of the cache", 100.0 * evidence.union_density());
   absl::StrAppend(&text, ", perplexity ",
@@ -203,13 +204,21 @@ std::string Verdict(const v1::ProfileEvidence& evidence) {
     absl::StrAppendFormat(&text, ", mass kept %.3f (p1 %.3f)", evidence.retained_mass(),
                           evidence.retained_mass_p1());
   }
-  if (!evidence.has_single_needles()) return text;
-  v1::NeedleHits all = evidence.single_needles();
-  const v1::NeedleHits& multi = evidence.multi_needles();
-  all.set_asked(all.asked() + multi.asked());
-  all.set_full(all.full() + multi.full());
-  all.set_frozen(all.frozen() + multi.frozen());
-  return absl::StrCat(text, ", needles ", FoundOf(all));
+  if (evidence.has_single_needles()) {
+    v1::NeedleHits all = evidence.single_needles();
+    const v1::NeedleHits& multi = evidence.multi_needles();
+    all.set_asked(all.asked() + multi.asked());
+    all.set_full(all.full() + multi.full());
+    all.set_frozen(all.frozen() + multi.frozen());
+    absl::StrAppend(&text, ", needles ", FoundOf(all));
+  }
+  if (!evidence.has_dynamic_union_density()) return text;
+  absl::StrAppendFormat(&text, "; dynamic reads %.0f %%, %s",
+                        100.0 * evidence.dynamic_union_density(),
+                        Increase(evidence.perplexity_dynamic(), evidence.perplexity_full()));
+  if (!evidence.dynamic_dominates()) return text;
+  absl::StrAppend(&text, ": no more in either, so use dynamic attention without this profile");
+  return profile.staged() ? text + ", which is staged" : text;
 }
 
 std::string ProfileTable(const std::vector<v1::ProfileSummary>& profiles) {

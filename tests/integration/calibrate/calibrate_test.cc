@@ -235,6 +235,33 @@ TEST_F(CalibrateTest, AStagedVersionIsStoredAndNotTheNewest) {
   EXPECT_TRUE(client.Finish().ok());
 }
 
+TEST_F(CalibrateTest, AVersionThatDynamicThresholdsDominateIsStaged) {
+  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                 const std::stop_token&) {
+    absl::StatusOr<CalibrationResult> made = Made(job);
+    ProfileEvidence& evidence = made->content.evidence;
+    evidence.perplexity_dynamic = evidence.perplexity_frozen;
+    evidence.dynamic_union_density = evidence.union_density;
+    return made;
+  };
+  const CalibrateOutcome staged = Calibrate(Request());
+  ASSERT_TRUE(staged.profile.has_value()) << staged.status.error_message();
+  EXPECT_TRUE(staged.profile->staged());
+  EXPECT_TRUE(staged.profile->evidence().dynamic_dominates());
+  EXPECT_EQ(StoredVersion("legal"), 0) << "no version is the newest";
+  v1::CalibrateRequest allowed = Request();
+  allowed.set_allow_loss(true);
+  const CalibrateOutcome newest = Calibrate(allowed);
+  ASSERT_TRUE(newest.profile.has_value()) << newest.status.error_message();
+  EXPECT_FALSE(newest.profile->staged());
+  EXPECT_EQ(StoredVersion("legal"), 2);
+  Work();
+  const CalibrateOutcome better = Calibrate(Request());
+  ASSERT_TRUE(better.profile.has_value());
+  EXPECT_FALSE(better.profile->staged());
+  EXPECT_FALSE(better.profile->evidence().dynamic_dominates());
+}
+
 // Row 33 of the table of bad inputs.
 TEST_F(CalibrateTest, OfTwoAtOnceForOneVersionOneWins) {
   ServerOptions options;

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/process/ctl_process.h"
+#include "tests/testing/process/long_run.h"
 #include "tests/testing/process/server_process.h"
 
 namespace eta::testing {
@@ -161,11 +162,26 @@ TEST_F(EtactlCalibrateProcessTest, AProfileThatLosesIsStoredIfThatIsAllowed) {
   const std::vector<std::string> sparse = {"--target=union-density=0.6", "--floor=none", "--z=0"};
   const auto refused = CalibrateStrictly("wiki", sparse);
   EXPECT_EQ(refused.code, 4);
-  EXPECT_THAT(refused.errors, AllOf(HasSubstr("PROFILE_LOSES"), HasSubstr("would lose too much")));
+  EXPECT_THAT(refused.errors,
+              AllOf(HasSubstr("PROFILE_LOSES"), HasSubstr("would lose too much"),
+                    HasSubstr("; the nearest request that passes: union_density=")));
   EXPECT_EQ(Run({"profiles", "list", "--json"}).output, "");
   const auto stored = Calibrate("wiki", sparse);
   EXPECT_EQ(stored.code, 0) << stored.errors;
   EXPECT_THAT(stored.output, HasSubstr("\nreads "));
+}
+
+// Some three minutes a folder on two cores.
+TEST_F(EtactlCalibrateProcessTest, TheDefaultTargetEndsInAProfileOnEveryBundledFolder) {
+  if (!LongRun()) GTEST_SKIP() << "part of the long run (ETA_TEST_LONG)";
+  for (const std::string folder : {"books", "code", "legal", "other", "wiki"}) {
+    const auto exit = Run({"calibrate", folder, "--samples=" + kSamples + folder});
+    EXPECT_EQ(exit.code, 0) << exit.errors;
+    EXPECT_THAT(exit.output, AllOf(HasSubstr("\nreads "), HasSubstr("; dynamic reads ")));
+    const bool dominated = exit.output.find("use dynamic attention") != std::string::npos;
+    const bool staged = exit.output.find("\nstaged: ") != std::string::npos;
+    EXPECT_EQ(staged, dominated) << exit.output;
+  }
 }
 
 TEST_F(EtactlCalibrateProcessTest, StopsAtCtrlCAndStoresNothing) {

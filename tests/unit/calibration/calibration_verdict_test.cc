@@ -42,10 +42,6 @@ CalibrationResult Result(double dynamic, double frozen) {
   return result;
 }
 
-absl::StatusOr<DecodeMeasurement> NotAsked(double /*lowered*/) {
-  return absl::InternalError("nothing denser is looked for");
-}
-
 TEST(IncreaseOver, HasTheIntervalOfTheSameTokens) {
   const PerplexityIncrease increase = IncreaseOver(Measured(3.0, 0.5), Measured(3.01, 0.52));
   EXPECT_NEAR(increase.percent, std::expm1(0.01) * 100.0, 1e-3);
@@ -77,8 +73,8 @@ TEST(MeasuredTokens, AreThoseAfterTheFirstRowOfTheSecondHalves) {
 
 TEST(JudgeHeldOut, ABoundOverFullAttentionIsOfTheHeldOutDocuments) {
   const ProfileTarget target = {ProfileTargetKind::kMaxPerplexityIncrease, 1.0};
-  EXPECT_EQ(JudgeHeldOut(target, Result(0.0, 0.9), NotAsked), absl::OkStatus());
-  const absl::Status status = JudgeHeldOut(target, Result(0.0, 1.2), NotAsked);
+  EXPECT_EQ(JudgeHeldOut(target, Result(0.0, 0.9)), absl::OkStatus());
+  const absl::Status status = JudgeHeldOut(target, Result(0.0, 1.2));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   const ErrorDetail detail = GetErrorDetail(status);
   EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
@@ -89,47 +85,25 @@ TEST(JudgeHeldOut, ABoundOverFullAttentionIsOfTheHeldOutDocuments) {
   EXPECT_GT(std::stod(detail.metadata.at("high")), 1.2);
 }
 
-TEST(JudgeHeldOut, ABoundOverDynamicThresholdsNamesTheNearestUnionDensity) {
+TEST(JudgeHeldOut, ABoundOverDynamicThresholdsIsOfTheHeldOutDocuments) {
   const ProfileTarget target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
-  EXPECT_EQ(JudgeHeldOut(target, Result(-5.0, -4.6), NotAsked), absl::OkStatus());
-  int asked = 0;
-  const MeasureDenser denser = [&](double lowered) -> absl::StatusOr<DecodeMeasurement> {
-    ++asked;
-    DecodeMeasurement measured = Measured(3.0 + std::log1p((-3.0 - 10.0 * lowered) / 100.0));
-    measured.union_density = 0.4 + lowered / 4.0;
-    return measured;
-  };
-  const absl::Status status = JudgeHeldOut(target, Result(-5.0, -3.0), denser);
+  EXPECT_EQ(JudgeHeldOut(target, Result(-5.0, -4.6)), absl::OkStatus());
+  const absl::Status status = JudgeHeldOut(target, Result(-5.0, -3.0));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   const ErrorDetail detail = GetErrorDetail(status);
   EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
   EXPECT_EQ(detail.field, "target.dynamic_union_density");
-  EXPECT_EQ(std::stod(detail.metadata.at("target")), 0.4);
-  EXPECT_EQ(asked, 3) << "1/16, 1/8, 3/16: the first that is within 0.5 % of dynamic";
-  EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 0.4 + 3.0 / 64, 1e-5);
-  EXPECT_EQ(detail.metadata.at("bound"), "0.5");
-  EXPECT_NEAR(std::stod(detail.metadata.at("increase")), 2.1, 0.1);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the nearest is union_density 0.447"));
-}
-
-TEST(JudgeHeldOut, WhatNothingDenserKeepsNamesTheBestThatWasFound) {
-  const ProfileTarget target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
-  const MeasureDenser never = [](double) -> absl::StatusOr<DecodeMeasurement> {
-    return Measured(4.0);
-  };
-  const absl::Status status = JudgeHeldOut(target, Result(0.0, 2.0), never);
-  EXPECT_EQ(std::stod(GetErrorDetail(status).metadata.at("nearest")), 0.4);
-  const MeasureDenser failing = [](double) -> absl::StatusOr<DecodeMeasurement> {
-    return absl::CancelledError("stopped");
-  };
-  EXPECT_EQ(JudgeHeldOut(target, Result(0.0, 2.0), failing).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(detail.metadata.at("target"), "0.5");
+  EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 2.1, 0.1);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("at most 0.5 % over dynamic thresholds', the held-out documents came to"));
 }
 
 TEST(JudgeHeldOut, OtherTargetsBoundNoPerplexity) {
   for (const ProfileTarget& target :
        {ProfileTarget{}, ProfileTarget{ProfileTargetKind::kUnionDensity, 0.4},
         ProfileTarget{ProfileTargetKind::kHeadDensity, 0.4}}) {
-    EXPECT_EQ(JudgeHeldOut(target, Result(0.0, 50.0), NotAsked), absl::OkStatus());
+    EXPECT_EQ(JudgeHeldOut(target, Result(0.0, 50.0)), absl::OkStatus());
   }
 }
 
@@ -137,9 +111,9 @@ TEST(JudgeHeldOut, AMassIsOfTheHeldOutDocuments) {
   const ProfileTarget target = {ProfileTargetKind::kRetainedMass, 0.95};
   CalibrationResult result = Result(0.0, 50.0);
   result.frozen.mass = RetainedMass{.mean = 0.95, .p1 = 0.7, .rows = {}};
-  EXPECT_EQ(JudgeHeldOut(target, result, NotAsked), absl::OkStatus());
+  EXPECT_EQ(JudgeHeldOut(target, result), absl::OkStatus());
   result.frozen.mass->mean = 0.9449;
-  const absl::Status status = JudgeHeldOut(target, result, NotAsked);
+  const absl::Status status = JudgeHeldOut(target, result);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   const ErrorDetail detail = GetErrorDetail(status);
   EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");

@@ -322,6 +322,51 @@ TEST(Calibrate, ReadsAsMuchAsDynamicThresholds) {
   EXPECT_EQ(result->content.evidence.held_out_documents, 16);
 }
 
+// What a failing calibration says would pass does pass.
+void ExpectThatTheNearestPasses(Engine& engine, CalibrationJob job) {
+  const auto failed = RunJob(engine, job);
+  ASSERT_EQ(failed.status().code(), absl::StatusCode::kFailedPrecondition) << failed.status();
+  const std::string request = GetErrorDetail(failed.status()).metadata.at("nearest_request");
+  constexpr char kDensity[] = "union_density=";
+  ASSERT_EQ(request.find(kDensity), 0u) << request;
+  job.target = {ProfileTargetKind::kUnionDensity, std::stod(request.substr(sizeof(kDensity) - 1))};
+  if (request.find("no min_retrieval") != std::string::npos) job.min_retrieval.reset();
+  if (request.find("allow_loss=true") != std::string::npos) job.allow_loss = true;
+  const auto passed = RunJob(engine, job);
+  EXPECT_TRUE(passed.ok()) << request << ": " << passed.status();
+}
+
+TEST(Calibrate, AFailureNamesARequestThatPasses) {
+  ExpectThatTheNearestPasses(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.05));
+  CalibrationJob bound = Judged(ProfileTargetKind::kUnionDensity, 0.05);
+  bound.allow_loss = false;
+  ExpectThatTheNearestPasses(OnGated(), bound);
+  ExpectThatTheNearestPasses(OnPlain(), Job(ProfileTargetKind::kHeadDensity, 0.05));
+  CalibrationJob retrieval = Job(ProfileTargetKind::kUnionDensity, 0.6);
+  retrieval.min_retrieval = 1.0;  // noise finds none
+  ExpectThatTheNearestPasses(OnGated(), retrieval);
+}
+
+// The held-out documents of noise seldom keep a bound of nothing at the density of dynamic
+// thresholds.
+TEST(Calibrate, TheTargetOfDynamicThresholdsTakesTheNearestDenserProfile) {
+  for (const double percent : {0.0, 0.5}) {
+    const CalibrationJob job = Judged(ProfileTargetKind::kDynamicUnionDensity, percent);
+    const auto result = RunJob(OnGated(), job);
+    if (!result.ok()) {
+      ExpectThatTheNearestPasses(OnGated(), job);
+      continue;
+    }
+    const ProfileContent& content = result->content;
+    const ProfileEvidence& evidence = content.evidence;
+    EXPECT_LE(evidence.perplexity_frozen, *evidence.perplexity_dynamic * (1.0 + percent / 100.0));
+    EXPECT_EQ(content.target, job.target);
+    const auto measured = MeasureByHand(OnGated(), SplitOf(job).held_out, UnderProfile(content));
+    EXPECT_DOUBLE_EQ(evidence.perplexity_frozen, measured.perplexity);
+    EXPECT_DOUBLE_EQ(evidence.union_density, measured.union_density);
+  }
+}
+
 TEST(Calibrate, AVerdictNeedsEnoughTokens) {
   for (const ProfileTargetKind kind :
        {ProfileTargetKind::kMaxPerplexityIncrease, ProfileTargetKind::kDynamicUnionDensity}) {

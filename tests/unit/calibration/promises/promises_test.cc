@@ -113,5 +113,54 @@ TEST(JudgePromises, APerplexityThatIsNoNumberIsALoss) {
   EXPECT_EQ(GetErrorDetail(JudgePromises(Job(), evidence)).reason, "PROFILE_LOSES");
 }
 
+TEST(DynamicDominates, WhatReadsNoMoreAndCostsNoMore) {
+  ProfileEvidence evidence = Evidence(0.62, kAll, kAll);
+  evidence.union_density = 0.657;
+  EXPECT_FALSE(DynamicDominates(evidence)) << "there are no dynamic thresholds";
+  evidence.perplexity_dynamic = 10.034;
+  evidence.dynamic_union_density = 0.38;
+  EXPECT_TRUE(DynamicDominates(evidence));
+  evidence.perplexity_dynamic = evidence.perplexity_frozen;
+  evidence.dynamic_union_density = evidence.union_density;
+  EXPECT_TRUE(DynamicDominates(evidence)) << "the profile gives nothing";
+  evidence.perplexity_dynamic = evidence.perplexity_frozen + 0.001;
+  EXPECT_FALSE(DynamicDominates(evidence)) << "it costs less";
+  evidence.perplexity_dynamic = 9.0;
+  evidence.dynamic_union_density = 0.658;
+  EXPECT_FALSE(DynamicDominates(evidence)) << "it reads less";
+}
+
+TEST(NameNearest, EndsAFailureWithWhatToAskFor) {
+  const absl::Status failure = JudgePromises(Job(), Evidence(3.5, kAll, kOneLost));
+  ProfileEvidence passing = Evidence(2.5, kAll, kAll);
+  passing.union_density = 0.421;
+  const absl::Status status = NameNearest(failure, Job(), 0.412, passing);
+  EXPECT_EQ(status.code(), failure.code());
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "PROFILE_LOSES");
+  EXPECT_EQ(detail.metadata.at("needles_kept"), "11") << "what stood there stays";
+  EXPECT_EQ(detail.metadata.at("nearest_request"), "union_density=0.412");
+  EXPECT_EQ(detail.metadata.at("nearest_reads"), "0.421");
+  EXPECT_NEAR(std::stod(detail.metadata.at("nearest_increase")), 2.5, 1e-4);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("; the nearest request that passes: union_density=0.412 (reads 42.1 %, "
+                        "perplexity +2.50 % over full attention's, keeps 12 of 12 needles)"));
+}
+
+TEST(NameNearest, SaysWhatElseMustChange) {
+  CalibrationJob job = Job();
+  const absl::Status failure = JudgePromises(job, Evidence(9.0, kAll, kAll));
+  const auto request = [&](const ProfileEvidence& evidence) {
+    return GetErrorDetail(NameNearest(failure, job, 0.5, evidence)).metadata.at("nearest_request");
+  };
+  EXPECT_EQ(request(Evidence(4.0, kAll, kAll)), "union_density=0.5, allow_loss=true");
+  job.min_retrieval = 0.95;
+  EXPECT_EQ(request(Evidence(0.0, kAll, kAll)), "union_density=0.5");
+  EXPECT_EQ(request(Evidence(0.0, kAll, kOneLost)), "union_density=0.5, min_retrieval=0.91");
+  constexpr NeedleHits kNone = {.asked = 6, .full = 0, .frozen = 1, .kept = 0};
+  EXPECT_EQ(request(Evidence(4.0, kNone, kNone)),
+            "union_density=0.5, no min_retrieval, allow_loss=true");
+}
+
 }  // namespace
 }  // namespace eta::testing

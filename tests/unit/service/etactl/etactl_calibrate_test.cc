@@ -19,6 +19,7 @@
 namespace eta::ctl {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -397,7 +398,8 @@ TEST(EtactlProfileText, ShowsIntervalsAndDocuments) {
 
 TEST(EtactlProfileText, TellsOfMassAndNeedles) {
   v1::Profile profile = LegalProfile();
-  EXPECT_EQ(Verdict(profile.evidence()), "reads 35 % of the cache, perplexity +0.50 %");
+  EXPECT_EQ(Verdict(profile),
+            "reads 35 % of the cache, perplexity +0.50 %; dynamic reads 40 %, -2.50 %");
   EXPECT_THAT(DescribeProfile(profile), Not(HasSubstr("needles")));
   v1::ProfileEvidence& evidence = *profile.mutable_evidence();
   evidence.mutable_increase_over_full()->set_low(0.2);
@@ -411,15 +413,27 @@ TEST(EtactlProfileText, TellsOfMassAndNeedles) {
     hits->set_frozen(6);
     hits->set_kept(6);
   }
-  EXPECT_EQ(Verdict(evidence),
+  evidence.clear_dynamic_union_density();  // as of a model without a predictor
+  EXPECT_EQ(Verdict(profile),
             "reads 35 % of the cache, perplexity +0.50 % (95 %: 0.20 to 1.00), mass kept 0.957 "
             "(p1 0.880), needles 12 of 12");
   EXPECT_THAT(DescribeProfile(profile), HasSubstr("needles: single 6 of 6, multi 6 of 6\n"));
   evidence.mutable_multi_needles()->set_frozen(4);
-  EXPECT_THAT(Verdict(evidence), HasSubstr("needles 10 of 12 (full attention 12)"));
+  EXPECT_THAT(Verdict(profile), HasSubstr("needles 10 of 12 (full attention 12)"));
   EXPECT_THAT(DescribeProfile(profile),
               HasSubstr("mass kept: 0.9570, 1st percentile 0.8800\n"
                         "needles: single 6 of 6, multi 4 of 6 (full attention 6)\n"));
+}
+
+TEST(EtactlProfileText, RecommendsDynamicAttentionWhereItDominates) {
+  v1::Profile profile = LegalProfile();
+  profile.mutable_evidence()->set_dynamic_dominates(true);
+  constexpr char kAdvice[] =
+      "; dynamic reads 40 %, -2.50 %: no more in either, so use dynamic attention without this "
+      "profile";
+  EXPECT_THAT(Verdict(profile), EndsWith(kAdvice));
+  profile.set_staged(true);
+  EXPECT_THAT(Verdict(profile), EndsWith(std::string(kAdvice) + ", which is staged"));
 }
 
 TEST(EtactlProfileText, ShowsARelativeThreshold) {
