@@ -5,65 +5,97 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
+#include "service/calibrate/calibration_run.h"
 #include "service/wire/store_status.h"
 
 namespace eta {
 namespace {
 
 constexpr std::chrono::seconds kRetry{5};  // calibrations take seconds to minutes
+constexpr std::chrono::milliseconds kRetryEnding{200};
 
 }  // namespace
 
-absl::StatusOr<Lease> Calibrations::Claim(const Tenant& tenant, const std::string& request_id,
-                                          const std::stop_source& stop) {
-  const std::pair claim(tenant, request_id);
-  const MutexLock lock(mutex_);
-  if (draining_) return ServerDraining();
-  if (!request_id.empty() && !claimed_.insert(claim).second) {
-    return MakeError(absl::StatusCode::kAborted, "request_id: a call with this id is running",
-                     {.reason = "REQUEST_IN_PROGRESS", .retry_after = kRetry});
+absl::StatusOr<Calibrations::Joined> Calibrations::Join(
+    const Tenant& tenant, const PutProfile& put, const std::shared_ptr<CalibrationCaller>& caller,
+    const std::function<std::shared_ptr<CalibrationRun>()>& make) {
+  const Claim claim(tenant, put.request_id);
+  std::shared_ptr<CalibrationRun> run;
+  {
+    const MutexLock lock(mutex_);
+    if (draining_) return ServerDraining();
+    const auto found = runs_.find(claim);
+    if (found == runs_.end()) {
+      run = make();
+      run->Join(caller);
+      runs_.emplace(claim, run);
+      return Joined{.run = std::move(run), .claim = Lease([this, claim] { End(claim); })};
+    }
+    run = found->second;
   }
-  const int64_t call = ++last_call_;
-  calls_.emplace(call, stop);
-  return Lease([this, call, claim] { End(call, claim); });
+  if (run->payload_digest() != put.payload_digest) return RequestIdReused();
+  if (run->Join(caller)) return Joined{.run = std::move(run), .claim = std::nullopt};
+  return MakeError(absl::StatusCode::kAborted, "request_id: a call with this id is ending",
+                   {.reason = "REQUEST_IN_PROGRESS", .retry_after = kRetryEnding});
 }
 
-void Calibrations::End(int64_t call, const std::pair<Tenant, std::string>& claim) {
+void Calibrations::End(const Claim& claim) {
   const MutexLock lock(mutex_);
-  calls_.erase(call);
-  if (!claim.second.empty()) claimed_.erase(claim);
-  if (calls_.empty()) changed_.NotifyAll();
+  runs_.erase(claim);
+  if (runs_.empty()) changed_.NotifyAll();
 }
 
 absl::StatusOr<Lease> Calibrations::Enter(RunningCalibration calibration, int max_of_tenant) {
-  const MutexLock lock(mutex_);
-  const auto of_tenant = std::count_if(
-      running_.begin(), running_.end(),
-      [&](const RunningCalibration& other) { return other.tenant == calibration.tenant; });
-  if (max_of_tenant > 0 && of_tenant >= max_of_tenant) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted, "as many calibrations of the tenant run as may",
-        {.reason = "TENANT_CALIBRATIONS",
-         .metadata = {{"quota", "max_calibrations"}, {"limit", absl::StrCat(max_of_tenant)}},
-         .retry_after = kRetry});
+  std::shared_ptr<CalibrationRun> orphan;
+  int64_t id = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto of_tenant = std::count_if(places_.begin(), places_.end(), [&](const Place& place) {
+      return place.calibration.tenant == calibration.tenant;
+    });
+    const bool tenant_full = max_of_tenant > 0 && of_tenant >= max_of_tenant;
+    const bool full = places_.size() >= static_cast<size_t>(max_running_);
+    if (tenant_full || full) orphan = TakeFromOrphan(calibration.tenant);
+    if (tenant_full && orphan == nullptr) {
+      return MakeError(
+          absl::StatusCode::kResourceExhausted, "as many calibrations of the tenant run as may",
+          {.reason = "TENANT_CALIBRATIONS",
+           .metadata = {{"quota", "max_calibrations"}, {"limit", absl::StrCat(max_of_tenant)}},
+           .retry_after = kRetry});
+    }
+    if (full && orphan == nullptr) {
+      return MakeError(absl::StatusCode::kResourceExhausted,
+                       absl::StrCat("as many calibrations run as may (", max_running_, ")"),
+                       {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
+    }
+    id = ++last_place_;
+    places_.push_back({.id = id, .calibration = std::move(calibration)});
   }
-  if (running_.size() >= static_cast<size_t>(max_running_)) {
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("as many calibrations run as may (", max_running_, ")"),
-                     {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
-  }
-  const auto place = running_.insert(running_.end(), std::move(calibration));
-  return Lease([this, place] {
+  if (orphan != nullptr) orphan->RequestStop(CalibrationRun::Stop::kOrphaned);
+  return Lease([this, id] {
     const MutexLock release(mutex_);
-    running_.erase(place);
+    std::erase_if(places_, [id](const Place& place) { return place.id == id; });
   });
+}
+
+std::shared_ptr<CalibrationRun> Calibrations::TakeFromOrphan(const Tenant& tenant) {
+  for (auto place = places_.begin(); place != places_.end(); ++place) {
+    if (place->calibration.tenant != tenant) continue;
+    const auto run = runs_.find(Claim(tenant, place->calibration.request_id));
+    if (run == runs_.end() || !run->second->GiveWay()) continue;
+    places_.erase(place);
+    return run->second;
+  }
+  return nullptr;
 }
 
 void Calibrations::Report(const Tenant& tenant, const std::string& request_id,
                           const CalibrationProgress& progress) {
   const MutexLock lock(mutex_);
-  for (RunningCalibration& running : running_) {
+  for (Place& place : places_) {
+    RunningCalibration& running = place.calibration;
     if (running.tenant == tenant && running.request_id == request_id) running.progress = progress;
   }
 }
@@ -71,34 +103,30 @@ void Calibrations::Report(const Tenant& tenant, const std::string& request_id,
 std::vector<RunningCalibration> Calibrations::Running(const std::optional<Tenant>& tenant) const {
   std::vector<RunningCalibration> running;
   const MutexLock lock(mutex_);
-  for (const RunningCalibration& calibration : running_) {
-    if (!tenant || calibration.tenant == *tenant) running.push_back(calibration);
+  for (const Place& place : places_) {
+    if (!tenant || place.calibration.tenant == *tenant) running.push_back(place.calibration);
   }
   return running;
 }
 
 void Calibrations::Drain(Clock::time_point deadline) {
-  std::vector<std::stop_source> running;
+  std::vector<std::shared_ptr<CalibrationRun>> running;
   {
     const MutexLock lock(mutex_);
     draining_ = true;
     deadline_ = std::min(deadline_, deadline);
-    for (const auto& [call, stop] : calls_) running.push_back(stop);
+    for (const auto& [claim, run] : runs_) running.push_back(run);
   }
   changed_.NotifyAll();
-  for (std::stop_source& stop : running) stop.request_stop();
+  for (const auto& run : running) run->RequestStop(CalibrationRun::Stop::kDrain);
+  running.clear();
   MutexLock lock(mutex_);
-  while (!calls_.empty() && Clock::now() < deadline_) {
+  while (!runs_.empty() && Clock::now() < deadline_) {
     const Clock::time_point until = deadline_;
     changed_.WaitUntil(lock, until, [this, until]() REQUIRES(mutex_) {
-      return calls_.empty() || deadline_ < until;
+      return runs_.empty() || deadline_ < until;
     });
   }
-}
-
-bool Calibrations::draining() const {
-  const MutexLock lock(mutex_);
-  return draining_;
 }
 
 }  // namespace eta

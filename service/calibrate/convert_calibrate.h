@@ -21,6 +21,7 @@ inline constexpr size_t kMaxDocumentNameBytes = 255;
 struct CalibrationPlan {
   CalibrationJob job;
   PutProfile put;
+  bool joinable = false;  // the client gave the request id, so that it can come back
 };
 
 // Every limit that stands in calibrate.proto and can be checked without tokenising, in the order of

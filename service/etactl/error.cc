@@ -162,6 +162,10 @@ std::string ErrorJson(const grpc::Status& status) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string ErrorReasonOf(const grpc::Status& status) {
+  return DetailsOf(status).reason;
+}
+
 std::string RefusedField(const grpc::Status& status) {
   return DetailsOf(status).field;
 }

@@ -27,6 +27,9 @@ std::string DescribeError(const grpc::Status& status);
 // One line: {"error": {"code", "message", "reason", "field", "metadata", "retry_after_seconds"}}.
 std::string ErrorJson(const grpc::Status& status);
 
+// The reason that the server gives; empty if it gives none, as where none was reached.
+std::string ErrorReasonOf(const grpc::Status& status);
+
 // The path of the field that the server refused; empty if it names none.
 std::string RefusedField(const grpc::Status& status);
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "service/etactl/calibrate.h"
+#include "service/etactl/calibrate/calibrate.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/error.h"
 #include "service/etactl/generate/chat.h"

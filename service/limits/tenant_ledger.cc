@@ -84,6 +84,17 @@ absl::StatusOr<TenantLedger::Lease> TenantLedger::Enter(const Tenant& tenant) {
   Lease lease(std::make_shared<Call>(
       Call{.ledger = *this, .tenant = tenant, .account = account, .entered = now}));
   ++account.calls;  // from here on nothing fails
+  ++account.leases;
+  return lease;
+}
+
+TenantLedger::Lease TenantLedger::Open(const Tenant& tenant) {
+  const Clock::time_point now = now_();
+  const MutexLock lock(mutex_);
+  Account& account = Find(tenant, now);
+  Lease lease(std::make_shared<Call>(
+      Call{.ledger = *this, .tenant = tenant, .account = account, .entered = now, .place = false}));
+  ++account.leases;
   return lease;
 }
 
@@ -114,6 +125,8 @@ void TenantLedger::Release(const Call& call) {
   Account& account = call.account;
   const int64_t unused = call.charged - std::clamp<int64_t>(call.used, 0, call.charged);
   account.budget.Refund(unused, size, now);
+  --account.leases;
+  if (!call.place) return;
   --account.calls;
   const double seconds = std::chrono::duration<double>(now - call.entered).count();
   account.mean_seconds =
@@ -147,7 +160,7 @@ void TenantLedger::Sweep(Clock::time_point now) {
 }
 
 bool TenantLedger::Idle(const Account& account, const TenantLimit& limit, Clock::time_point now) {
-  if (account.calls > 0) return false;
+  if (account.leases > 0) return false;
   return !HasBudget(limit) || account.budget.Owed(SizeOf(limit), now) == 0.0;
 }
 

@@ -72,6 +72,8 @@ class TenantLedger {
 
   // RESOURCE_EXHAUSTED (TENANT_CALLS), with the time in which one of the tenant's calls should end.
   absl::StatusOr<Lease> Enter(const Tenant& tenant);
+  // For work that outlives its calls: it has tokens to debit, and no call's place.
+  Lease Open(const Tenant& tenant);
 
   // The use of tenants that have calls or owe tokens, and of those that the limits name, by name;
   // and the use of one tenant.
@@ -83,6 +85,7 @@ class TenantLedger {
  private:
   struct Account {
     int64_t calls = 0;
+    int64_t leases = 0;  // calls among them
     TokenBudget budget;
     double mean_seconds = 0.0;  // moving mean of calls that ended; 0: none has
     bool named = false;         // the limits named it when it was made
@@ -94,6 +97,7 @@ class TenantLedger {
     const Tenant tenant;
     Account& account;
     const Clock::time_point entered;
+    const bool place = true;  // it counts as a call
     int64_t charged = 0;
     int64_t used = 0;
   };

@@ -33,6 +33,10 @@ void AddProfileFlags(CLI::App& app, Flags& flags) {
       "versions are counted by themselves. 0: all are kept");
   AddCount(app, "--max_calibrations", server.max_calibrations,
            "Largest number of calibrations at a time. More are refused with RESOURCE_EXHAUSTED");
+  AddDuration(
+      app, "--calibration_orphan_timeout", server.calibration_orphan_timeout,
+      "Time for which a calibration with a request_id goes on after its last caller has left, so "
+      "that a call with the same request_id finds it. 0: it ends at once");
   AddCount(app, "--max_calibration_tokens", server.max_calibration_tokens,
            "Largest number of tokens of the samples of one calibration");
 }

@@ -56,8 +56,10 @@ struct ServerOptions {
   std::string default_profile;
   // Profiles stay in use for this long while the store cannot confirm them.
   std::chrono::milliseconds profile_staleness{3'600'000};
-  int max_calibrations = 1;                  // at a time; more are refused
-  int tokenizer_threads = 0;                 // 0: half of the CPUs, 1 to 8
+  int max_calibrations = 1;   // at a time; more are refused
+  int tokenizer_threads = 0;  // 0: half of the CPUs, 1 to 8
+  // One with a request id goes on for so long without a caller; 0: it ends with its last one.
+  std::chrono::milliseconds calibration_orphan_timeout{300'000};
   int64_t max_calibration_tokens = 262'144;  // of all samples of one
 
   // Of a request, above it RESOURCE_EXHAUSTED. Calibrate and ImportProfile have their own.

@@ -21,9 +21,9 @@ constexpr std::array<std::string_view, 8> kFailures = {
 constexpr std::array<std::string_view, 5> kTenantLimits = {
     "profile_quota", "tenant_calibrations", "tenant_calls", "tenant_kv", "tenant_tokens"};
 // A calibration has run when it gives one of these.
-constexpr std::array<std::string_view, 5> kBadSamples = {"cells_inconsistent", "no_scores",
-                                                         "scores_not_finite", "scores_out_of_range",
-                                                         "target_unreachable"};
+constexpr std::array<std::string_view, 6> kBadSamples = {
+    "cells_inconsistent", "no_scores",           "profile_loses",
+    "scores_not_finite",  "scores_out_of_range", "target_unreachable"};
 
 // The engine takes a request and may still refuse it: for its deadline, or in favour of others.
 bool RefusedWhileItWaited(const std::string& reason) {

@@ -49,6 +49,9 @@ struct CallRecord {
   bool submitted = false;     // the engine took it: `outcome` holds
   FinishedEvent outcome;
   bool reader_behind = false;  // at the end what was left to do was its reader's
+  // Of Calibrate: it waited for a calibration, which may be other calls' too and has an end of its
+  // own (CallObserver::OnCalibrationEnd).
+  bool of_calibration = false;
   // Of Generate, where it named no mode and the server has a default profile.
   std::optional<DefaultProfileUse> default_profile;
 };
@@ -59,6 +62,10 @@ class CallObserver {
  public:
   virtual ~CallObserver() = default;
   virtual void OnCallEnd(const CallRecord& record) = 0;
+  // Likewise once for every calibration that calls waited for, before any of them ends. The record
+  // is the call's that began it, with the calibration's own end. `alone`: no call waits for it any
+  // more, so that none tells of its end.
+  virtual void OnCalibrationEnd(const CallRecord& /*record*/, bool /*alone*/) {}
 };
 
 }  // namespace eta

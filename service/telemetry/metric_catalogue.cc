@@ -296,13 +296,13 @@ constexpr Metric kProfiles[] = {
 };
 
 constexpr Metric kCalibrations[] = {
-    {"eta_calibrations_total", kCounter, "model,result", "calls",
-     "Calibrate calls that ended, by result: success, cancelled, rejected (before they ran) or "
-     "failed"},
+    {"eta_calibrations_total", kCounter, "model,result", "calibrations",
+     "Calibrations that ended, however many calls waited for them, by result: success, cancelled, "
+     "rejected (before they ran) or failed"},
     {"eta_calibrations_in_progress", kGauge, "model", "calibrations",
      "Calibrations that are running"},
     {"eta_calibration_duration_seconds", kHistogram, "model", "seconds",
-     "Seconds that a Calibrate call took, without rejected calls"},
+     "Seconds that a calibration took, without rejected ones"},
 };
 
 constexpr Metric kConnections[] = {

@@ -245,10 +245,18 @@ void Telemetry::OnCallEnd(const CallRecord& record) {
   if (record.default_profile) {
     ++server_.default_profile[static_cast<size_t>(*record.default_profile)];
   }
-  if (record.method == "Calibrate") {
-    ++server_.calibrations[static_cast<size_t>(end)];
-    if (end != CallEnd::kRejected) server_.calibration.Observe(Seconds(record.duration));
-  }
+  if (record.method == "Calibrate" && !record.of_calibration) CountCalibration(record);
+}
+
+void Telemetry::OnCalibrationEnd(const CallRecord& record, bool /*alone*/) {
+  const std::lock_guard lock(mutex_);
+  CountCalibration(record);
+}
+
+void Telemetry::CountCalibration(const CallRecord& record) {
+  const CallEnd end = EndOf(record);
+  ++server_.calibrations[static_cast<size_t>(end)];
+  if (end != CallEnd::kRejected) server_.calibration.Observe(Seconds(record.duration));
 }
 
 void Telemetry::CountCall(const CallRecord& record) {

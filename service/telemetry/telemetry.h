@@ -52,6 +52,7 @@ class Telemetry final : public Observer, public CallObserver {
   void OnRequestEnd(const Request& request, const absl::Status& status,
                     const FinishedEvent& outcome) override;
   void OnCallEnd(const CallRecord& record) override;
+  void OnCalibrationEnd(const CallRecord& record, bool alone) override;
 
   // Labels of what exists whether or not requests use it: it gets one if there is room. Such labels
   // are the first to go.
@@ -89,6 +90,7 @@ class Telemetry final : public Observer, public CallObserver {
   void ObserveEnd(const FinishedEvent& outcome, bool ok, Account& account, Clock::time_point now);
   void ObserveLatency(Latency kind, std::chrono::nanoseconds latency, Clock::time_point now);
   void CountCall(const CallRecord& record);
+  void CountCalibration(const CallRecord& record);
   void CountReason(const CallRecord& record);
   AccountSeries SeriesOf(const Account& account, Clock::time_point now) const;
   void ReadAccounts(const SnapshotQuery& query, Clock::time_point now,

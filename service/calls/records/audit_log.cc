@@ -56,13 +56,21 @@ void AuditLog::OnCallEnd(const CallRecord& record) {
     LogEvent event = EventOf("denied", LogLevel::kWarning, record);
     log_.Write(std::move(event.Add("why", DenialOf(record.status)).Rank(LogRank::kAudit)));
   } else if (ChangesProfiles(record.method)) {
-    LogEvent event = EventOf("profile_change", LogLevel::kInfo, record);
-    event.Add("profile", record.profile);
-    event.Add("alias", record.profile_alias);
-    const bool named = record.profile_version > 0 || !record.profile_alias.empty();
-    if (named) event.Add("profile_version", record.profile_version);
-    log_.Write(std::move(event.Rank(MayHaveChanged(record) ? LogRank::kChange : LogRank::kAudit)));
+    WriteChange(record);
   }
+}
+
+void AuditLog::OnCalibrationEnd(const CallRecord& record, bool alone) {
+  if (alone) WriteChange(record);
+}
+
+void AuditLog::WriteChange(const CallRecord& record) {
+  LogEvent event = EventOf("profile_change", LogLevel::kInfo, record);
+  event.Add("profile", record.profile);
+  event.Add("alias", record.profile_alias);
+  const bool named = record.profile_version > 0 || !record.profile_alias.empty();
+  if (named) event.Add("profile_version", record.profile_version);
+  log_.Write(std::move(event.Rank(MayHaveChanged(record) ? LogRank::kChange : LogRank::kAudit)));
 }
 
 }  // namespace eta

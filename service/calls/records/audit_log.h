@@ -16,8 +16,12 @@ class AuditLog final : public CallObserver {
   // of a call that changes profiles, also one that failed: its outcome may not be known. A log that
   // cannot keep up keeps those that may have changed something last.
   void OnCallEnd(const CallRecord& record) override;
+  // Event "profile_change" where no call has one.
+  void OnCalibrationEnd(const CallRecord& record, bool alone) override;
 
  private:
+  void WriteChange(const CallRecord& record);
+
   Log& log_;
 };
 

@@ -16,6 +16,9 @@ class CallObservers final : public CallObserver {
   void OnCallEnd(const CallRecord& record) override {
     for (CallObserver* const observer : observers_) observer->OnCallEnd(record);
   }
+  void OnCalibrationEnd(const CallRecord& record, bool alone) override {
+    for (CallObserver* const observer : observers_) observer->OnCalibrationEnd(record, alone);
+  }
 
  private:
   const std::vector<CallObserver*> observers_;

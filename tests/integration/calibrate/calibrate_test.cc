@@ -162,23 +162,6 @@ TEST_F(CalibrateTest, TheSameRequestIdIsOneCalibration) {
   EXPECT_EQ(StoredVersion("legal"), 1);
 }
 
-TEST_F(CalibrateTest, ARequestIdThatRunsIsNotRunTwice) {
-  Gate gate;
-  WorkBehind(gate);
-  v1::CalibrateRequest request = Request();
-  request.set_request_id("once");
-  auto first = CalibrateLater(request);
-  gate.AwaitStart();
-  const CalibrateOutcome second = Calibrate(request);
-  EXPECT_EQ(second.status.error_code(), StatusCode::ABORTED);
-  EXPECT_EQ(ReasonOf(second.status), "REQUEST_IN_PROGRESS");
-  EXPECT_NE(second.pushback, "");
-  gate.Go();
-  EXPECT_TRUE(first.get().status.ok());
-  EXPECT_TRUE(Calibrate(request).status.ok());
-  EXPECT_EQ(runs_, 1);
-}
-
 TEST_F(CalibrateTest, AFailedRequestIdMayBeUsedAgain) {
   work_ = [](Engine&, const CalibrationJob&, const CalibrationObserver&, const std::stop_token&) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "target.union_density: too low",

@@ -1,12 +1,15 @@
 // `etactl calibrate` and `etactl profiles` as a user runs them, against the shipped server.
+#include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/testing/base/temp_folder.h"
+#include "tests/testing/net/tcp_proxy.h"
 #include "tests/testing/process/ctl_process.h"
 #include "tests/testing/process/long_run.h"
 #include "tests/testing/process/server_process.h"
@@ -192,6 +195,33 @@ TEST_F(EtactlCalibrateProcessTest, StopsAtCtrlCAndStoresNothing) {
   EXPECT_EQ(exit.code, 130) << exit.errors;
   EXPECT_EQ(exit.output, "");
   EXPECT_EQ(Run({"profiles", "list", "--json"}).output, "");
+  // It was not left alone: it ends within a step.
+  const auto calibrating = [this] {
+    return Run({"stats"}).output.find("calibration of") != std::string::npos;
+  };
+  for (int i = 0; i < 100 && calibrating(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_FALSE(calibrating());
+}
+
+TEST_F(EtactlCalibrateProcessTest, ComesBackToItsCalibrationWhenTheConnectionBreaks) {
+  TcpProxy proxy(address_);
+  CtlProcess ctl({"calibrate", "wiki", "--server", proxy.address(), "--samples=" + texts_.path(),
+                  "--target=union-density=0.6", "--allow_loss"});
+  ASSERT_TRUE(ctl.AwaitErrors()) << "its progress";
+  proxy.ResetAll();
+  const auto exit = ctl.AwaitExit();
+  EXPECT_EQ(exit.code, 0) << exit.errors;
+  EXPECT_THAT(exit.errors, HasSubstr("; coming back to the calibration in 0.50 s"));
+  EXPECT_THAT(exit.output, HasSubstr("profile wiki@1, made 2"));
+  EXPECT_THAT(Run({"profiles", "versions", "wiki"}).output, Not(HasSubstr(" 2 ")));
+}
+
+TEST_F(EtactlCalibrateProcessTest, AServerThatWasNeverReachedIsNotWaitedFor) {
+  const auto exit = Run({"calibrate", "wiki", "--samples=" + texts_.path(), "--server",
+                         "unix:" + folder_.path() + "/nobody"});
+  EXPECT_EQ(exit.code, 3) << exit.errors;
 }
 
 }  // namespace

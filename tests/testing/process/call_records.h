@@ -18,6 +18,28 @@ class CallRecords final : public CallObserver {
     changed_.notify_all();
   }
 
+  void OnCalibrationEnd(const CallRecord& record, bool alone) override {
+    const std::lock_guard lock(mutex_);
+    calibrations_.push_back({record, alone});
+    changed_.notify_all();
+  }
+
+  struct CalibrationEnd {
+    CallRecord record;
+    bool alone = false;
+  };
+  std::vector<CalibrationEnd> Calibrations() const {
+    const std::lock_guard lock(mutex_);
+    return calibrations_;
+  }
+  // As Await.
+  std::vector<CalibrationEnd> AwaitCalibrations(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(10),
+                      [&] { return calibrations_.size() >= count; });
+    return calibrations_;
+  }
+
   std::vector<CallRecord> All() const {
     const std::lock_guard lock(mutex_);
     return records_;
@@ -36,12 +58,14 @@ class CallRecords final : public CallObserver {
   void Clear() {
     const std::lock_guard lock(mutex_);
     records_.clear();
+    calibrations_.clear();
   }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<CallRecord> records_;
+  std::vector<CalibrationEnd> calibrations_;
 };
 
 }  // namespace eta::testing

@@ -73,5 +73,27 @@ TEST(AuditLog, NoFloodPushesOutWhatMayHaveChangedAProfile) {
   EXPECT_LT(lines.size(), 20'000u);
 }
 
+TEST(AuditLog, ACalibrationThatEndsAloneLeavesATrail) {
+  testing::LogPipe pipe;
+  std::optional<Log> log;
+  log.emplace(LogOptions{.fd = pipe.writer()});
+  AuditLog audit(*log);
+  CallRecord stored = Ended("Calibrate", absl::OkStatus(), "legal");
+  stored.profile_version = 4;
+  audit.OnCalibrationEnd(stored, /*alone=*/false);  // its calls' ends tell of it
+  audit.OnCalibrationEnd(stored, /*alone=*/true);
+  std::vector<std::string> lines;
+  std::thread reader([&] { lines = pipe.ReadAll(); });
+  log.reset();
+  pipe.CloseWriter();
+  reader.join();
+  ASSERT_EQ(lines.size(), 1u);
+  const auto json = nlohmann::json::parse(lines[0]);
+  EXPECT_EQ(json["event"], "profile_change");
+  EXPECT_EQ(json["tenant"], "acme");
+  EXPECT_EQ(json["profile"], "legal");
+  EXPECT_EQ(json["profile_version"], 4);
+}
+
 }  // namespace
 }  // namespace eta

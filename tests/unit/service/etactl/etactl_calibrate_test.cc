@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "service/etactl/calibrate.h"
+#include "service/etactl/calibrate/calibrate.h"
 #include "service/etactl/input.h"
 #include "service/etactl/profiles.h"
 #include "service/etactl/view/profile_text.h"

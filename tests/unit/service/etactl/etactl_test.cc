@@ -10,6 +10,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "service/etactl/calibrate/calibrate_call.h"
 #include "service/etactl/error.h"
 #include "service/etactl/generate/answer_display.h"
 #include "service/etactl/generate/request.h"
@@ -168,6 +169,25 @@ TEST(EtactlError, SaysWhatToLookAtWhereTlsWasInTheWay) {
       << "of a call that had begun";
   EXPECT_EQ(described(grpc::INTERNAL, failed + "Socket closed"),
             "INTERNAL: " + failed + "Socket closed");
+}
+
+TEST(EtactlCalibrateCall, ComesBackAfterWhatMayPass) {
+  google::rpc::ErrorInfo info;
+  const auto may = [&](grpc::StatusCode code, const char* reason) {
+    info.set_reason(reason);
+    return MayComeBack(*reason == 0 ? grpc::Status(code, "x") : Refusal(code, {&info}));
+  };
+  EXPECT_TRUE(may(grpc::UNAVAILABLE, ""));  // the connection
+  EXPECT_TRUE(may(grpc::UNAVAILABLE, "DRAINING"));
+  EXPECT_TRUE(may(grpc::INTERNAL, "")) << "a proxy reset the stream";
+  EXPECT_TRUE(may(grpc::CANCELLED, ""));
+  EXPECT_TRUE(may(grpc::ABORTED, "REQUEST_IN_PROGRESS"));
+  EXPECT_FALSE(may(grpc::UNAVAILABLE, "DEVICE_ERROR"));
+  EXPECT_FALSE(may(grpc::INTERNAL, "INTERNAL_ERROR"));
+  EXPECT_FALSE(may(grpc::ABORTED, "VERSION_MISMATCH"));
+  EXPECT_FALSE(may(grpc::FAILED_PRECONDITION, "PROFILE_LOSES"));
+  EXPECT_FALSE(may(grpc::DEADLINE_EXCEEDED, ""));
+  EXPECT_FALSE(may(grpc::OK, ""));
 }
 
 TEST(EtactlError, ExitCodesTellWhoMustAct) {

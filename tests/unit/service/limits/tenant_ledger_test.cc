@@ -49,6 +49,24 @@ TEST_F(TenantLedgerTest, WithoutLimitsEverybodyComesIn) {
   EXPECT_EQ(ledger_.UseOf(TenantOf("a")).calls, 0);
 }
 
+// A calibration between two of its calls.
+TEST_F(TenantLedgerTest, WorkThatOutlivesItsCallsPaysAndTakesNoPlace) {
+  Limit(R"({"default": {"max_calls": 1, "tokens_per_second": 0.001, "burst_tokens": 100}})");
+  TenantLedger::Lease work = ledger_.Open(TenantOf("a"));
+  EXPECT_TRUE(work.Charge(60).ok());
+  EXPECT_EQ(ledger_.UseOf(TenantOf("a")).calls, 0);
+  {
+    TenantLedger::Lease call = Enter("a");
+    EXPECT_EQ(Reason(ledger_.Enter(TenantOf("a")).status()), "TENANT_CALLS");
+    EXPECT_EQ(Reason(call.Charge(50)), "TENANT_TOKENS");
+  }
+  // What others owe nothing for may be dropped, but not an account in use.
+  for (size_t i = 0; i < TenantLedger::kMaxAccounts + 10; ++i) Enter(absl::StrCat("t", i));
+  work.Use(25);
+  work.Release();
+  EXPECT_EQ(Left("a"), 75);
+}
+
 TEST_F(TenantLedgerTest, CallsAtATimeAreCountedPerTenant) {
   Limit(R"({"default": {"max_calls": 2}, "tenants": {"big": {"max_calls": 3}}})");
   TenantLedger::Lease first = Enter("a");

@@ -711,6 +711,26 @@ TEST_F(TelemetryTest, CallsAreToldApartByHowTheyEnded) {
   EXPECT_EQ(page.Count("eta_calibration_duration_seconds", {{"model", "tiny"}}), 3.0);
 }
 
+TEST_F(TelemetryTest, ACalibrationCountsOnceHoweverManyCallsWaitForIt) {
+  const auto engine = Start(OptionsFor(model_));
+  telemetry_.SetModel(engine->info(), {});
+  CallRecord record{.method = "Calibrate", .tenant = "acme"};
+  record.of_calibration = true;
+  telemetry_.OnCalibrationEnd(record, /*alone=*/false);
+  telemetry_.OnCallEnd(record);
+  telemetry_.OnCallEnd(record);
+  record.status =
+      MakeError(absl::StatusCode::kFailedPrecondition, "x", {.reason = "PROFILE_LOSES"});
+  record.reason = "PROFILE_LOSES";
+  telemetry_.OnCalibrationEnd(record, /*alone=*/true);
+  const PageReader page = Page();
+  EXPECT_EQ(page.Sum("eta_requests_total"), 2.0);
+  EXPECT_EQ(page.Sum("eta_calibrations_total", {{"result", "success"}}), 1.0);
+  EXPECT_EQ(page.Sum("eta_calibrations_total", {{"result", "failed"}}), 1.0) << "it has run";
+  EXPECT_EQ(page.Sum("eta_calibrations_total"), 2.0);
+  EXPECT_EQ(page.Count("eta_calibration_duration_seconds", {{"model", "tiny"}}), 2.0);
+}
+
 TEST_F(TelemetryTest, ReadersAndStepsOfSeveralDevicesDoNotDisturbEachOther) {
   StartEngine(OptionsFor(model_));
   const auto second = Start(OptionsFor(model_), &telemetry_);

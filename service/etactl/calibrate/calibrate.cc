@@ -1,10 +1,11 @@
-#include "service/etactl/calibrate.h"
+#include "service/etactl/calibrate/calibrate.h"
 
 #include <google/protobuf/util/time_util.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -14,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/status_macros.h"
-#include "eta/v1/service.grpc.pb.h"
+#include "service/etactl/calibrate/calibrate_call.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/error.h"
 #include "service/etactl/input.h"
@@ -95,7 +96,8 @@ void AddStoringOptions(CLI::App* command, CalibrateFlags* flags) {
       ->group("Storing");
   command
       ->add_option("--request_id", flags->request_id,
-                   "Your key for this call: repeated with the same samples it stores nothing twice")
+                   "Your key for this call: repeated with the same samples it stores nothing "
+                   "twice, and joins the calibration that runs; default: one of its own")
       ->group("Storing");
   command
       ->add_flag("--stage", flags->stage,
@@ -273,34 +275,36 @@ std::string DescribeRefusedSample(const std::string& field,
 }
 
 int RunCalibrate(const ServerFlags& server, const CalibrateFlags& flags) {
-  const absl::StatusOr<CalibrateCall> call = MakeCalibrateCall(flags);
+  absl::StatusOr<CalibrateCall> call = MakeCalibrateCall(flags);
   if (!call.ok()) {
     std::fprintf(stderr, "etactl: %s\n", std::string(call.status().message()).c_str());
     return kUsage;
   }
 
-  grpc::ClientContext context;
-  SetDeadline(flags.deadline_seconds, &context);
-  CancelOnInterrupt interrupt(&context);
-  const auto stub = v1::EtaService::NewStub(Connect(server));
-  const auto reader = stub->Calibrate(&context, call->request);
-
   ProgressDisplay display;
-  std::optional<v1::Profile> profile;
-  v1::CalibrateResponse response;
-  while (reader->Read(&response)) {
-    if (flags.json) std::fputs(JsonLine(response).c_str(), stdout);
-    std::fflush(stdout);
-    if (response.has_profile()) profile = response.profile();
-    if (!flags.json && response.has_progress()) display.Show(response.progress());
-  }
-  const grpc::Status status = reader->Finish();
+  const CalibrateEvents events = {
+      .on_message =
+          [&](const v1::CalibrateResponse& message) {
+            if (flags.json) std::fputs(JsonLine(message).c_str(), stdout);
+            std::fflush(stdout);
+            if (!flags.json && message.has_progress()) display.Show(message.progress());
+          },
+      .on_broken =
+          [&](const grpc::Status& broken, std::chrono::milliseconds wait) {
+            display.Clear();
+            std::fprintf(stderr, "etactl: %s; coming back to the calibration in %s\n",
+                         DescribeError(broken).c_str(),
+                         ReadableSeconds(static_cast<double>(wait.count()) * 1e-3).c_str());
+          }};
+  const CalibrateEnd end = CallCalibrate(server, call->request, flags.deadline_seconds, events);
+  const grpc::Status& status = end.status;
+  const std::optional<v1::Profile>& profile = end.profile;
   display.Clear();
   if (profile.has_value() && !flags.json) {
     std::fputs((DescribeProfile(*profile) + "\n" + Verdict(*profile) + "\n").c_str(), stdout);
   }
   std::fflush(stdout);
-  if (!status.ok() && interrupt.happened()) return kInterrupted;
+  if (end.interrupted) return kInterrupted;
   if (!status.ok()) {
     const int code = Report(status, flags.json);
     const std::string sample = DescribeRefusedSample(RefusedField(status), call->origins);

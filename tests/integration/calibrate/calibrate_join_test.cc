@@ -1,0 +1,298 @@
+// Calibrations and the calls that wait for them: calls come, leave and come back.
+#include "engine/base/error.h"
+#include "gtest/gtest.h"
+#include "tests/testing/process/call_records.h"
+#include "tests/testing/service/calibrate_fixture.h"
+
+namespace eta::testing {
+namespace {
+
+using grpc::StatusCode;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class CalibrateJoinTest : public CalibrateTest {
+ protected:
+  void SetUp() override {
+    call_observers_ = {&records_};
+    CalibrateTest::SetUp();
+    records_.Clear();
+  }
+
+  static v1::CalibrateRequest Named(const std::string& name = "legal") {
+    v1::CalibrateRequest request = Request(name);
+    request.set_request_id("once");
+    return request;
+  }
+  enum class Tenants { kOne, kMany };
+  void ServeWith(milliseconds orphan_timeout, int max_calibrations = 1,
+                 Tenants tenants = Tenants::kOne) {
+    ServerOptions options;
+    if (tenants == Tenants::kMany) options.tenant_header = kTenantHeader;
+    options.calibration_orphan_timeout = orphan_timeout;
+    options.max_calibrations = max_calibrations;
+    Serve(options);
+  }
+  // Tells one progress, then waits for the gate.
+  void TellBehind(Gate& gate) {
+    work_ = [this, &gate](Engine&, const CalibrationJob& job, const CalibrationObserver& observer,
+                          const std::stop_token& stop) -> absl::StatusOr<CalibrationResult> {
+      observer({.phase = CalibrationPhase::kSearch, .sequences_done = 7, .sequences_total = 9});
+      const bool passed = gate.Pass(stop);
+      stopped_ = !passed;
+      if (!passed) return absl::CancelledError("stopped");
+      return Made(job);
+    };
+  }
+  // A call that begins its calibration and leaves.
+  void BeginAndLeave(const v1::CalibrateRequest& request, Gate& gate,
+                     const std::string& tenant = "") {
+    grpc::ClientContext context;
+    if (!tenant.empty()) context.AddMetadata(kTenantHeader, tenant);
+    const size_t ended = records_.All().size();
+    const auto reader = stub_->Calibrate(&context, request);
+    gate.AwaitStart();
+    context.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), StatusCode::CANCELLED);
+    EXPECT_EQ(records_.Await(ended + 1).size(), ended + 1);
+    EXPECT_EQ(records_.Last().reason, "CLIENT_CANCELLED");
+  }
+  // A call that joins the calibration behind the gate, and gets its profile once that opens.
+  void ComeBack(const v1::CalibrateRequest& request, Gate& gate, const std::string& tenant = "",
+                milliseconds wait = milliseconds(0)) {
+    grpc::ClientContext context;
+    if (!tenant.empty()) context.AddMetadata(kTenantHeader, tenant);
+    const auto back = stub_->Calibrate(&context, request);
+    v1::CalibrateResponse message;
+    ASSERT_TRUE(back->Read(&message)) << back->Finish().error_message();
+    EXPECT_TRUE(message.has_progress());
+    std::this_thread::sleep_for(wait);
+    EXPECT_FALSE(stopped_);
+    gate.Go();
+    ASSERT_TRUE(back->Read(&message));
+    EXPECT_EQ(message.profile().version(), 1);
+    EXPECT_TRUE(back->Finish().ok());
+    EXPECT_EQ(runs_, 1);
+  }
+  void AwaitStop() {
+    while (!stopped_) std::this_thread::sleep_for(milliseconds(1));
+  }
+
+  CallRecords records_;
+  std::atomic<bool> stopped_ = false;
+};
+
+TEST_F(CalibrateJoinTest, TheSameIdJoinsTheCalibrationThatRuns) {
+  Gate gate;
+  TellBehind(gate);
+  auto first = CalibrateLater(Named());
+  gate.AwaitStart();
+  grpc::ClientContext context;
+  const auto second = stub_->Calibrate(&context, Named());
+  v1::CalibrateResponse message;
+  ASSERT_TRUE(second->Read(&message)) << "where it is now, at once";
+  EXPECT_EQ(message.progress().phase(), v1::CALIBRATION_PHASE_SEARCH);
+  EXPECT_EQ(message.progress().sequences_done(), 7);
+  gate.Go();
+  ASSERT_TRUE(second->Read(&message));
+  ASSERT_TRUE(message.has_profile());
+  EXPECT_TRUE(second->Finish().ok());
+  const CalibrateOutcome outcome = first.get();
+  ASSERT_TRUE(outcome.profile.has_value()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.profile->SerializeAsString(), message.profile().SerializeAsString());
+  EXPECT_EQ(runs_, 1);
+  EXPECT_EQ(StoredVersion("legal"), 1);
+
+  const std::vector<CallRecord> calls = records_.Await(2);
+  ASSERT_EQ(calls.size(), 2u);
+  for (const CallRecord& call : calls) EXPECT_EQ(call.profile_version, 1) << "for the audit log";
+  const auto calibrations = records_.Calibrations();
+  ASSERT_EQ(calibrations.size(), 1u) << "one that two calls waited for";
+  EXPECT_EQ(calibrations[0].record.request_id, "once");
+  EXPECT_EQ(calibrations[0].record.profile_version, 1);
+  EXPECT_FALSE(calibrations[0].alone);
+}
+
+TEST_F(CalibrateJoinTest, AnErrorIsToldToAllWhoWait) {
+  Gate gate;
+  work_ = [&gate](Engine&, const CalibrationJob&, const CalibrationObserver& observer,
+                  const std::stop_token& stop) -> absl::StatusOr<CalibrationResult> {
+    observer({.phase = CalibrationPhase::kSearch});
+    gate.Pass(stop);
+    return MakeError(absl::StatusCode::kFailedPrecondition, "too much",
+                     {.reason = "PROFILE_LOSES"});
+  };
+  auto first = CalibrateLater(Named());
+  gate.AwaitStart();
+  grpc::ClientContext context;
+  const auto second = stub_->Calibrate(&context, Named());
+  v1::CalibrateResponse message;
+  ASSERT_TRUE(second->Read(&message));
+  gate.Go();
+  EXPECT_FALSE(second->Read(&message));
+  EXPECT_EQ(ReasonOf(second->Finish()), "PROFILE_LOSES");
+  EXPECT_EQ(ReasonOf(first.get().status), "PROFILE_LOSES");
+  Work();
+  EXPECT_TRUE(Calibrate(Named()).status.ok()) << "the id of what stored nothing";
+}
+
+TEST_F(CalibrateJoinTest, AnotherRequestUnderTheIdIsRefused) {
+  ServeWith(seconds(60), /*max_calibrations=*/2, Tenants::kMany);
+  Gate gate;
+  TellBehind(gate);
+  auto first = CalibrateLater(Named(), "acme");
+  gate.AwaitStart();
+  v1::CalibrateRequest other = Named();
+  other.mutable_target()->set_union_density(0.25);
+  EXPECT_EQ(ReasonOf(Calibrate(other, "acme").status), "REQUEST_ID_REUSED");
+  EXPECT_EQ(Calibrate(other, "acme").status.error_code(), StatusCode::ALREADY_EXISTS);
+  Work();
+  EXPECT_TRUE(Calibrate(other, "globex").status.ok()) << "another tenant's id is another id";
+  EXPECT_EQ(runs_, 2);
+  gate.Go();
+  EXPECT_TRUE(first.get().status.ok());
+}
+
+TEST_F(CalibrateJoinTest, ACallThatComesBackFindsItsCalibration) {
+  ServeWith(seconds(60));
+  Gate gate;
+  TellBehind(gate);
+  BeginAndLeave(Named(), gate);
+  ComeBack(Named(), gate);
+}
+
+TEST_F(CalibrateJoinTest, OneThatEndsAloneIsStoredAndToldOf) {
+  ServeWith(seconds(60));
+  Gate gate;
+  TellBehind(gate);
+  BeginAndLeave(Named(), gate);
+  gate.Go();
+  while (StoredVersion("legal") == 0) std::this_thread::sleep_for(milliseconds(1));
+  const auto calibrations = records_.AwaitCalibrations(1);
+  ASSERT_EQ(calibrations.size(), 1u);
+  EXPECT_TRUE(calibrations[0].alone) << "no call's end tells of the version";
+  EXPECT_EQ(calibrations[0].record.profile_version, 1);
+  EXPECT_TRUE(calibrations[0].record.status.ok());
+  const CalibrateOutcome back = Calibrate(Named());
+  ASSERT_TRUE(back.profile.has_value()) << back.status.error_message();
+  EXPECT_EQ(back.profile->version(), 1);
+  EXPECT_EQ(runs_, 1);
+}
+
+TEST_F(CalibrateJoinTest, OneThatNobodyComesBackToEnds) {
+  ServeWith(milliseconds(50));
+  Gate gate;
+  TellBehind(gate);
+  BeginAndLeave(Named(), gate);
+  AwaitStop();
+  const auto calibrations = records_.AwaitCalibrations(1);
+  ASSERT_EQ(calibrations.size(), 1u);
+  EXPECT_TRUE(absl::IsCancelled(calibrations[0].record.status));
+  EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+// Its timer is not that of the time before.
+TEST_F(CalibrateJoinTest, WhoComesBackInTimeKeepsIt) {
+  ServeWith(milliseconds(300));
+  Gate gate;
+  TellBehind(gate);
+  BeginAndLeave(Named(), gate);
+  ComeBack(Named(), gate, "", milliseconds(600));
+}
+
+TEST_F(CalibrateJoinTest, WithoutAnIdOfTheClientsNobodyCanComeBack) {
+  ServeWith(seconds(60));
+  Gate gate;
+  TellBehind(gate);
+  BeginAndLeave(Request(), gate);
+  AwaitStop();
+  EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+TEST_F(CalibrateJoinTest, OneThatNobodyWaitsForGivesItsPlaceToItsTenant) {
+  ServeWith(seconds(60), 1, Tenants::kMany);
+  Gate gate;
+  TellBehind(gate);
+  BeginAndLeave(Named(), gate, "acme");
+  Work();
+  EXPECT_EQ(ReasonOf(Calibrate(Request("code"), "globex").status), "CALIBRATION_BUSY");
+  EXPECT_FALSE(stopped_);
+  const CalibrateOutcome next = Calibrate(Request("code"), "acme");
+  EXPECT_TRUE(next.status.ok()) << next.status.error_message();
+  AwaitStop();
+  EXPECT_EQ(StoredVersion("legal", "acme"), 0);
+  EXPECT_EQ(StoredVersion("code", "acme"), 1);
+}
+
+TEST_F(CalibrateJoinTest, TheDeadlineOfTheLastCallEndsIt) {
+  ServeWith(seconds(60));
+  Gate gate;
+  TellBehind(gate);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + milliseconds(300));
+  EXPECT_EQ(stub_->Calibrate(&context, Named())->Finish().error_code(),
+            StatusCode::DEADLINE_EXCEEDED);
+  AwaitStop();
+  ASSERT_EQ(records_.Await(1).size(), 1u);
+  EXPECT_EQ(records_.Last().reason, "DEADLINE_DECODING");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+TEST_F(CalibrateJoinTest, ADeadlineEndsItsOwnCallWhileOthersWait) {
+  ServeWith(seconds(60));
+  Gate gate;
+  TellBehind(gate);
+  auto other = CalibrateLater(Named());
+  gate.AwaitStart();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + milliseconds(200));
+  EXPECT_EQ(stub_->Calibrate(&context, Named())->Finish().error_code(),
+            StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(records_.Await(1).size(), 1u);
+  EXPECT_EQ(records_.Last().reason, "DEADLINE_DECODING");
+  EXPECT_FALSE(stopped_);
+  gate.Go();
+  EXPECT_TRUE(other.get().status.ok());
+}
+
+TEST_F(CalibrateJoinTest, ADrainEndsItForAllAndAlone) {
+  ServeWith(seconds(60), /*max_calibrations=*/2);
+  Gate alone;
+  TellBehind(alone);
+  v1::CalibrateRequest left = Named("left");
+  left.set_request_id("left");
+  BeginAndLeave(left, alone);
+  Gate gate;
+  TellBehind(gate);
+  auto first = CalibrateLater(Named());
+  gate.AwaitStart();
+  grpc::ClientContext context;
+  const auto second = stub_->Calibrate(&context, Named());
+  v1::CalibrateResponse message;
+  ASSERT_TRUE(second->Read(&message));
+  server_->Drain();
+  EXPECT_FALSE(second->Read(&message));
+  EXPECT_EQ(ReasonOf(second->Finish()), "DRAINING");
+  EXPECT_EQ(ReasonOf(first.get().status), "DRAINING");
+  EXPECT_EQ(records_.AwaitCalibrations(2).size(), 2u) << "the one that nobody waited for too";
+  EXPECT_EQ(StoredVersion("legal"), 0);
+  ServeWith(seconds(60));
+}
+
+TEST_F(CalibrateJoinTest, ItsTokensArePaidForOnceAndItHoldsNoCall) {
+  limits_ = std::make_unique<TenantLimits>();
+  // Enough for one of 36 tokens.
+  ASSERT_TRUE(limits_
+                  ->Apply(R"({"tenants": {"acme": {"max_calls": 1, "tokens_per_second": 0.001,
+                                                   "burst_tokens": 40}}})")
+                  .ok());
+  ServeWith(seconds(60), 1, Tenants::kMany);
+  Gate gate;
+  TellBehind(gate);
+  BeginAndLeave(Named(), gate, "acme");
+  ComeBack(Named(), gate, "acme");
+  EXPECT_EQ(ReasonOf(Calibrate(Request("code"), "acme").status), "TENANT_TOKENS");
+}
+
+}  // namespace
+}  // namespace eta::testing
