@@ -261,7 +261,7 @@ All of it worked, in $SECONDS s. By hand:
 
   build/bin/eta-server --model models/eta-27m --profile_store profiles.db # localhost:8471
   build/bin/etactl generate --file $needle --temperature 0 --max_tokens 12
-  build/bin/etactl calibrate legal --samples models/eta-27m/samples/legal \\
+  build/bin/etactl calibrate books --samples models/eta-27m/samples/books \\
     --target union-density=0.35 --min_retrieval 0.75
   build/bin/etactl --help
   tests/run.sh                                         # the whole test suite
