@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -131,6 +132,12 @@ class Engine {
   // them. Any thread. INVALID_ARGUMENT for what is not UTF-8 or past limits().max_prompt_bytes;
   // FAILED_PRECONDITION for a model that knows ids only.
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const = 0;
+
+  // What `ids` read as; `special_tokens`: those stand in the text. Any thread. INVALID_ARGUMENT for
+  // ids past limits().max_context, outside of the vocabulary, or of more text than
+  // limits().max_prompt_bytes; FAILED_PRECONDITION for a model that knows ids only.
+  virtual absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids,
+                                                 bool special_tokens) const = 0;
 
   // Ends a request or pass with CANCELLED before the next step; its blocks are free after it.
   // Unknown or finished handles are ignored.

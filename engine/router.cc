@@ -176,6 +176,11 @@ absl::StatusOr<std::vector<int32_t>> Router::Tokenize(std::string_view text) con
   return engines_.front()->Tokenize(text);
 }
 
+absl::StatusOr<Detokenized> Router::Detokenize(std::span<const int32_t> ids,
+                                               bool special_tokens) const {
+  return engines_.front()->Detokenize(ids, special_tokens);
+}
+
 std::vector<Router::Choice> Router::LeastFirst(std::vector<Choice> choices) {
   std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
     return std::tie(a.late, a.total) < std::tie(b.late, b.total);

@@ -74,6 +74,8 @@ class Router final : public Engine {
                                   std::shared_ptr<EventSink> sink) override;
   absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
+  absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids,
+                                         bool special_tokens) const override;
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
   // Sums; device_lost when all are.

@@ -305,6 +305,11 @@ absl::StatusOr<std::vector<int32_t>> StepEngine::Tokenize(std::string_view text)
   return tokenizer_->Encode(text, /*add_bos=*/true);
 }
 
+absl::StatusOr<Detokenized> StepEngine::Detokenize(std::span<const int32_t> ids,
+                                                   bool special_tokens) const {
+  return intake_->Detokenize(ids, special_tokens);
+}
+
 void StepEngine::Cancel(uint64_t handle) {
   queue_.Cancel(handle);
 }

@@ -53,7 +53,7 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
                options_.request.stopping.min_tokens, EndIds(options_.request.stopping, config),
                options_.seed, tokens_),
       text_(tokenizer, tokens_, options_.request.stopping.stop_strings,
-            options_.request.stopping.include_stop),
+            options_.request.stopping.include_stop, options_.request.output.special_tokens),
       counter_(config, geometry) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
   tempered_.Append(tokens_);
@@ -130,6 +130,7 @@ void Sequence::Start(Clock::time_point now, int32_t cached_tokens) {
   options_.sink->OnStarted({.request_id = options_.request.id,
                             .prompt_tokens = prompt_len_,
                             .cached_tokens = cached_tokens,
+                            .max_tokens = options_.request.stopping.max_tokens,
                             .seed = options_.seed,
                             .rope_factor = options_.rope_factor,
                             .rope_theta = options_.rope_theta,
@@ -161,10 +162,10 @@ bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
 
   const bool may_end = num_output() > options_.request.stopping.min_tokens;
   if (may_end && Contains(eos_ids_, row.token)) {
-    return Finish(FinishReason::kEndOfText, row.token, "");
+    return FinishAt(row.token, FinishReason::kEndOfText);
   }
   if (may_end && Contains(options_.request.stopping.stop_ids, row.token)) {
-    return Finish(FinishReason::kStopToken, row.token, "");
+    return FinishAt(row.token, FinishReason::kStopToken);
   }
   const OutputOptions& output = options_.request.output;
   TextStream::Emission emission = text_.Push(row.token);
@@ -185,6 +186,16 @@ void Sequence::Emit() {
   DeltaEvent delta = std::exchange(unsent_, {});
   if (delta.text.empty() && delta.ids.empty() && delta.logprobs.empty()) return;
   options_.sink->OnDelta(std::move(delta));
+}
+
+bool Sequence::FinishAt(int32_t token, FinishReason reason) {
+  const bool shown =
+      options_.request.output.special_tokens && options_.request.stopping.include_stop;
+  if (shown) {
+    std::string text = text_.Push(token).text;
+    if (options_.request.output.text) unsent_.text += text;
+  }
+  return Finish(reason, token, "");
 }
 
 bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop) {

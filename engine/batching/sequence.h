@@ -141,6 +141,7 @@ class Sequence {
   void TellSink(const absl::Status& status);
   FinishedEvent Outcome() const;
   void AttendAt(int32_t position, SequenceRows& rows) const;
+  bool FinishAt(int32_t token, FinishReason reason);
   bool Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop);
 
   SequenceOptions options_;

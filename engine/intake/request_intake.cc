@@ -1,5 +1,6 @@
 #include "engine/intake/request_intake.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,33 @@ absl::Status CheckShare(int64_t tokens, const TenantShare& share) {
                     .metadata = {{"tokens", absl::StrCat(tokens)},
                                  {"quota", "max_kv_tokens"},
                                  {"limit", absl::StrCat(share.max_kv_tokens)}}});
+}
+
+const char* PromptField(const Request& request) {
+  if (std::holds_alternative<std::string>(request.prompt)) return "text";
+  return std::holds_alternative<Chat>(request.prompt) ? "chat" : "token_ids";
+}
+
+// As CheckContext, but whoever named no length is told of the prompt alone.
+absl::Status CheckRoom(const char* prompt_field, int64_t tokens, const StoppingOptions& stopping,
+                       const Limits& limits, bool at_least = false) {
+  const absl::Status status = CheckContext(tokens, stopping.least_tokens(), limits, at_least);
+  if (status.ok() || !stopping.fit_max_tokens || stopping.min_tokens > 0) return status;
+  ErrorDetail detail = GetErrorDetail(status);
+  detail.field = prompt_field;
+  return MakeError(
+      status.code(),
+      absl::StrCat(prompt_field, ": ", at_least ? "at least " : "", tokens,
+                   " tokens leave no room for an answer in the context of ", limits.max_context),
+      std::move(detail));
+}
+
+// REQUIRES: the context has room for stopping.least_tokens() beside the prompt.
+void FitMaxTokens(int64_t prompt_tokens, const Limits& limits, StoppingOptions& stopping) {
+  if (!stopping.fit_max_tokens) return;
+  const auto left = static_cast<int32_t>(limits.max_context - prompt_tokens);
+  stopping.max_tokens = std::min({stopping.max_tokens, limits.max_output_tokens, left});
+  stopping.fit_max_tokens = false;
 }
 
 }  // namespace
@@ -47,8 +75,8 @@ int64_t RequestIntake::LeastPromptTokens(const Request& request) const {
 }
 
 absl::Status RequestIntake::CheckLeastContext(const Request& request, int64_t least_tokens) const {
-  return CheckContext(least_tokens, request.stopping.max_tokens, limits_,
-                      /*at_least=*/!std::holds_alternative<std::vector<int32_t>>(request.prompt));
+  return CheckRoom(PromptField(request), least_tokens, request.stopping, limits_,
+                   /*at_least=*/!std::holds_alternative<std::vector<int32_t>>(request.prompt));
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(const Request& request,
@@ -69,7 +97,7 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   const int64_t least_tokens = LeastPromptTokens(request);
   RETURN_IF_ERROR(CheckLeastContext(request, least_tokens));
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    auto encoded = tokenizer_.Encode(*text, /*add_bos=*/true, request.parse_special);
+    auto encoded = tokenizer_.Encode(*text, request.add_beginning, request.parse_special);
     if (!encoded.ok()) return encoded.status();
     prepared.prompt = *std::move(encoded);
   } else if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
@@ -79,16 +107,39 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   } else {
     prepared.prompt = std::move(std::get<1>(request.prompt));
   }
+  const char* const field = PromptField(request);
   request.prompt = std::vector<int32_t>();  // neither text nor chat is needed any more
-  const int32_t max_tokens = request.stopping.max_tokens;
   const int64_t tokens = prepared.prompt_tokens();
-  RETURN_IF_ERROR(CheckContext(tokens, max_tokens, limits_));
+  RETURN_IF_ERROR(CheckRoom(field, tokens, request.stopping, limits_));
+  FitMaxTokens(tokens, limits_, request.stopping);
+  const int32_t max_tokens = request.stopping.max_tokens;
   RETURN_IF_ERROR(CheckShare(tokens + max_tokens, request.share));
   if (request.deadline == Clock::time_point::max()) {
     request.deadline = prepared.arrival + limits_.default_deadline;
   }
   prepared.request = std::move(request);
   return prepared;
+}
+
+absl::StatusOr<Detokenized> RequestIntake::Detokenize(std::span<const int32_t> ids,
+                                                      bool special_tokens) const {
+  if (!tokenizer_.knows_text()) return NoTextError();
+  RETURN_IF_ERROR(ValidateTokenIds(ids, info_, limits_));
+  Detokenized result;
+  result.tokens.ends.reserve(ids.size());
+  result.tokens.special.reserve(ids.size());
+  for (const int32_t id : ids) {
+    result.tokens.text += tokenizer_.ShownBytes(id);
+    if (result.tokens.text.size() > static_cast<size_t>(limits_.max_prompt_bytes)) {
+      return InvalidField(
+          "token_ids.ids",
+          absl::StrCat("stand for more than ", limits_.max_prompt_bytes, " bytes of text"));
+    }
+    result.tokens.ends.push_back(static_cast<int32_t>(result.tokens.text.size()));
+    result.tokens.special.push_back(tokenizer_.IsSpecial(id));
+  }
+  result.text = tokenizer_.Decode(ids, special_tokens);
+  return result;
 }
 
 }  // namespace eta

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +36,9 @@ class RequestIntake {
 
   // Validates, makes tokens of the prompt and checks its length. Errors of Engine::Prepare.
   absl::StatusOr<PreparedRequest> Prepare(Request request) const;
+
+  // Errors of Engine::Detokenize.
+  absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids, bool special_tokens) const;
 
  private:
   absl::StatusOr<std::vector<int32_t>> Encode(const Request& request, const Chat& chat) const;

@@ -4,6 +4,7 @@
 // reaches the engine, with the field's name as the API spells it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -35,12 +36,18 @@ struct SamplingOptions {
 };
 
 struct StoppingOptions {
-  int32_t max_tokens = 256;               // >= 1
+  int32_t max_tokens = 256;  // >= 1
+  // max_tokens is the most: it is lowered to limits.max_output_tokens and to what the prompt leaves
+  // of the context.
+  bool fit_max_tokens = false;
   int32_t min_tokens = 0;                 // <= max_tokens; end-of-text and stop ids wait until then
   std::vector<std::string> stop_strings;  // at most 4, 1 to 64 bytes each, valid UTF-8
   std::vector<int32_t> stop_ids;          // at most 16
   bool ignore_eos = false;
-  bool include_stop = false;  // keep the matched stop string in the text
+  bool include_stop = false;  // keep the matched stop string, or shown stop token, in the text
+
+  // The fewest tokens that the context must have room for.
+  int32_t least_tokens() const { return fit_max_tokens ? std::max(1, min_tokens) : max_tokens; }
 };
 
 struct OutputOptions {
@@ -49,6 +56,7 @@ struct OutputOptions {
   std::optional<int32_t> logprobs;         // alternatives per token, 0 to 20
   std::optional<int32_t> prompt_logprobs;  // the same for prompt tokens (all but the first)
   bool layer_statistics = false;
+  bool special_tokens = false;  // they stand in the text, as the vocabulary spells them
 };
 
 // kDynamic: predicted thresholds; of a model that predicts none, relative ones, which need an index
@@ -116,6 +124,7 @@ struct Request {
   TenantShare share;
   std::variant<std::string, std::vector<int32_t>, Chat> prompt;  // UTF-8 text, token ids or a chat
   bool parse_special = false;  // special tokens that the text spells are those tokens; text only
+  bool add_beginning = true;   // what begins the model's texts goes in front; text only
   SamplingOptions sampling;
   StoppingOptions stopping;
   OutputOptions output;
@@ -136,6 +145,7 @@ struct StartedEvent {
   std::string request_id;
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, taken from shared blocks
+  int32_t max_tokens = 0;     // of the answer
   uint64_t seed = 0;
   float rope_factor = 1.0f;  // over 1 when prompt and answer may pass the trained length
   float rope_theta = 0.0f;   // the base that goes with it; the checkpoint's own where it is 1
@@ -211,6 +221,18 @@ struct FinishedEvent {
   // Since too little mass was kept (min_mass): the index, from 0, of the first token of the answer
   // that was drawn with full attention.
   std::optional<int32_t> full_from;
+};
+
+// What each of some tokens reads as: a special one as the vocabulary spells it, others as the bytes
+// that they add to a text, which are not always whole characters.
+struct TokenReadings {
+  std::string text;           // of one after the other
+  std::vector<int32_t> ends;  // per token: where its own ends in `text`
+  std::vector<bool> special;  // per token
+};
+struct Detokenized {
+  std::string text;  // of all of them; bytes that make no character are U+FFFD
+  TokenReadings tokens;
 };
 
 struct PreparedRequest;

@@ -105,6 +105,8 @@ void CheckPrompt(const Request& request, const EngineInfo& model, const Limits& 
   if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
     check.Require(!request.parse_special, "parse_special",
                   "is for text: a chat's special tokens are its template's");
+    check.Require(request.add_beginning, "add_beginning",
+                  "is for text: what begins a chat is its template's");
     CheckChat(*chat, model, limits, check);
     return;
   }
@@ -137,8 +139,11 @@ void CheckSampling(const SamplingOptions& sampling, const ModelConfig& config, C
 
 void CheckStopping(const StoppingOptions& stopping, const ModelConfig& config, const Limits& limits,
                    Checker& check) {
-  check.Range(int64_t{stopping.max_tokens}, 1, limits.max_output_tokens, "stopping.max_tokens");
-  check.Range(int64_t{stopping.min_tokens}, 0, stopping.max_tokens, "stopping.min_tokens");
+  const int32_t max_tokens = stopping.fit_max_tokens
+                                 ? std::min(stopping.max_tokens, limits.max_output_tokens)
+                                 : stopping.max_tokens;
+  check.Range(int64_t{max_tokens}, 1, limits.max_output_tokens, "stopping.max_tokens");
+  check.Range(int64_t{stopping.min_tokens}, 0, max_tokens, "stopping.min_tokens");
   check.AtMost(stopping.stop_strings.size(), kMaxStopStrings, "stopping.stop_strings", "strings");
   check.AtMost(stopping.stop_ids.size(), kMaxStopIds, "stopping.stop_token_ids", "ids");
   if (!check.ok()) return;
@@ -247,6 +252,15 @@ absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& 
 absl::Status ValidateText(std::string_view text, const Limits& limits) {
   Checker check;
   CheckText(text, limits, check);
+  return check.Release();
+}
+
+absl::Status ValidateTokenIds(std::span<const int32_t> ids, const EngineInfo& model,
+                              const Limits& limits) {
+  Checker check;
+  check.Require(!ids.empty(), "token_ids.ids", "must not be empty");
+  check.AtMost(ids.size(), static_cast<size_t>(limits.max_context), "token_ids.ids", "ids");
+  if (check.ok()) check.TokenIds(ids, model.config.vocab_size, "token_ids.ids");
   return check.Release();
 }
 

@@ -1,6 +1,8 @@
 // Checks a request against the model and the limits before any work is done for it.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,6 +26,10 @@ absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& 
 
 // Text that is to become tokens: its bounds and its UTF-8, as of a request's prompt.
 absl::Status ValidateText(std::string_view text, const Limits& limits);
+
+// Token ids that are to become text: at most limits.max_context, all of the vocabulary.
+absl::Status ValidateTokenIds(std::span<const int32_t> ids, const EngineInfo& model,
+                              const Limits& limits);
 
 // FAILED_PRECONDITION for text that is to become tokens of a model that knows ids only.
 absl::Status NoTextError();

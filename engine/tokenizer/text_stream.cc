@@ -7,8 +7,11 @@
 namespace eta {
 
 TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                       std::vector<std::string> stop_strings, bool include_stop)
-    : tokenizer_(tokenizer), stop_strings_(std::move(stop_strings)), include_stop_(include_stop) {
+                       std::vector<std::string> stop_strings, bool include_stop, bool show_special)
+    : tokenizer_(tokenizer),
+      stop_strings_(std::move(stop_strings)),
+      include_stop_(include_stop),
+      show_special_(show_special) {
   std::erase(stop_strings_, "");
   for (const int32_t id : prompt) {
     first_ = first_ && tokenizer_.PieceBytes(id).empty();
@@ -17,19 +20,19 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prom
   // An unfinished character has at most three bytes, so the last three ids with bytes decide.
   size_t begin = prompt.size();
   for (int with_bytes = 0; begin > 0 && with_bytes < 3;) {
-    if (!tokenizer_.PieceBytes(prompt[--begin]).empty()) ++with_bytes;
+    if (!Bytes(prompt[--begin]).empty()) ++with_bytes;
   }
   std::string discarded;
   for (const int32_t id : prompt.subspan(begin)) {
-    assembler_.Append(tokenizer_.PieceBytes(id), discarded);
+    assembler_.Append(Bytes(id), discarded);
   }
 }
 
 TextStream::Emission TextStream::Push(int32_t id) {
   if (matched_stop_) return {.text = "", .matched_stop = matched_stop_};
-  const std::string_view bytes =
-      first_ ? tokenizer_.FirstPieceBytes(id) : tokenizer_.PieceBytes(id);
-  first_ = first_ && tokenizer_.PieceBytes(id).empty();
+  const bool has_bytes = !tokenizer_.PieceBytes(id).empty();
+  const std::string_view bytes = first_ && has_bytes ? tokenizer_.FirstPieceBytes(id) : Bytes(id);
+  first_ = first_ && !has_bytes;
   const size_t before = held_.size();
   assembler_.Append(bytes, held_);
   std::string text = Release(held_.size() - before);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/utf8.h"
@@ -28,8 +29,9 @@ class TextStream {
   // The answer continues `prompt`: its text is Decode(prompt + answer) without Decode(prompt). A
   // character that the prompt's last bytes left open belongs to the answer. Stop strings are
   // well-formed UTF-8; empty ones are ignored. `include_stop` returns the matched one as text too.
+  // `show_special` as Decode takes it.
   TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-             std::vector<std::string> stop_strings, bool include_stop);
+             std::vector<std::string> stop_strings, bool include_stop, bool show_special = false);
 
   // Once a stop string has matched, further ids change nothing.
   Emission Push(int32_t id);
@@ -43,10 +45,14 @@ class TextStream {
   // Moves what became certain out of `held_`. `added` bytes at its end are new.
   std::string Release(size_t added);
   size_t HeldBack() const;
+  std::string_view Bytes(int32_t id) const {
+    return show_special_ ? tokenizer_.ShownBytes(id) : tokenizer_.PieceBytes(id);
+  }
 
   const Tokenizer& tokenizer_;
   std::vector<std::string> stop_strings_;
   bool include_stop_;
+  bool show_special_;
   Utf8Assembler assembler_;
   bool first_ = true;  // no id has added a byte yet, the prompt's included
   std::string held_;   // whole characters, not returned yet

@@ -164,12 +164,20 @@ std::string_view Tokenizer::FirstPieceBytes(int32_t id) const {
   return codec_->tokens().first[static_cast<size_t>(id)];
 }
 
-std::string Tokenizer::Decode(std::span<const int32_t> ids) const {
+bool Tokenizer::IsSpecial(int32_t id) const {
+  return std::binary_search(special_ids_.begin(), special_ids_.end(), id);
+}
+
+std::string Tokenizer::Decode(std::span<const int32_t> ids, bool show_special) const {
   std::string text;
   Utf8Assembler assembler;
   bool first = true;
   for (const int32_t id : ids) {
-    assembler.Append(first ? FirstPieceBytes(id) : PieceBytes(id), text);
+    if (show_special && IsSpecial(id)) {
+      assembler.Append(TokenText(id), text);
+    } else {
+      assembler.Append(first ? FirstPieceBytes(id) : PieceBytes(id), text);
+    }
     first = first && PieceBytes(id).empty();
   }
   assembler.Finish(text);

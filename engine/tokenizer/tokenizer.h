@@ -65,6 +65,8 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_bos,
                                               bool parse_special = false) const;
 
+  bool IsSpecial(int32_t id) const;  // one of special_ids
+
   // How the vocabulary spells a token, such as "<|im_end|>"; empty for ids that it does not have.
   std::string_view TokenText(int32_t id) const;
 
@@ -76,9 +78,14 @@ class Tokenizer {
   // before a text (models that do so) is taken off again.
   std::string_view FirstPieceBytes(int32_t id) const;
 
+  // What `id` adds to a text that shows special tokens: TokenText of those, PieceBytes of others.
+  std::string_view ShownBytes(int32_t id) const {
+    return IsSpecial(id) ? TokenText(id) : PieceBytes(id);
+  }
+
   // The text of `ids`; bytes that make no character become U+FFFD, one each. Special tokens between
-  // the bytes of a character do not split it.
-  std::string Decode(std::span<const int32_t> ids) const;
+  // the bytes of a character do not split it, unless they are shown.
+  std::string Decode(std::span<const int32_t> ids, bool show_special = false) const;
 
  private:
   Tokenizer(std::unique_ptr<const TextCodec> codec, int32_t vocab_size);

@@ -13,6 +13,7 @@ namespace eta {
 namespace {
 
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
+constexpr std::chrono::milliseconds kTokenizerRetry{1000};
 constexpr std::chrono::milliseconds kOnTheWay{20};  // from a client to the server
 constexpr std::chrono::seconds kYearsOff = std::chrono::hours(10 * 365 * 24);
 constexpr size_t kMaxEchoedBytes = 64;  // of a name from the request in an error's metadata
@@ -58,6 +59,11 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
   const Pressure memory = service.memory.level();
   if (!always && memory >= Pressure::kShort) return ShortOfMemory(memory);
   return caller;
+}
+
+absl::Status TokenizerCallsFull() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "too many texts wait to be made tokens",
+                   {.reason = "QUEUE_FULL", .retry_after = kTokenizerRetry});
 }
 
 TaskOwner OwnerOf(const Caller& caller) {

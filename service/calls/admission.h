@@ -42,6 +42,9 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
 // Whose task of the call's waits for a thread.
 TaskOwner OwnerOf(const Caller& caller);
 
+// RESOURCE_EXHAUSTED (QUEUE_FULL): the most texts that may wait to be made tokens do.
+absl::Status TokenizerCallsFull();
+
 // NOT_FOUND (MODEL_NOT_FOUND) if `model` is not the one that is served.
 absl::Status CheckModel(const std::string& model, const std::string& served);
 

@@ -1,5 +1,6 @@
-// One unary call: admitted, parsed, answered and recorded. What may block runs on a thread for
-// store calls, the rest at once on gRPC's. An answer that is not taken in time is cut off.
+// One unary call: admitted, parsed, paid for, answered and recorded. What may block runs on a
+// thread for store calls, what takes long on one that makes tokens, the rest at once on gRPC's. An
+// answer that is not taken in time is cut off.
 #pragma once
 
 #include <chrono>
@@ -30,6 +31,7 @@ struct UnaryMethod {
   Roles needed;           // any of them
   size_t max_bytes = 0;   // of its message
   bool of_store = false;  // needs the profile store, and may block
+  bool of_text = false;   // makes tokens of text, or text of tokens
   Admission admission = Admission::kWhileOpen;
 };
 
@@ -39,14 +41,17 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   // Fills of the record what it knows; the rest is there.
   using Handler =
       std::function<absl::StatusOr<Response>(const Caller&, const Request&, CallRecord& record)>;
+  // Of the tenant's budget, whatever becomes of the call.
+  using Cost = int64_t (*)(const Request&);
 
   // Begins the call. `handler` runs at most once, and not for a client that has left by then.
   static grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer& message, grpc::ByteBuffer* answer,
                                          const ServiceContext& service, const UnaryMethod& method,
-                                         Handler handler) {
+                                         Handler handler, Cost cost = nullptr) {
     auto* const call = new UnaryCall(context, answer, service, method.name, std::move(handler));
-    const absl::Status status = CatchOutOfMemory([&] { return call->Begin(message, method); });
+    const absl::Status status =
+        CatchOutOfMemory([&] { return call->Begin(message, method, cost); });
     if (!status.ok()) call->End(status);
     return call;
   }
@@ -72,7 +77,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     service_.live_calls.Begin();
   }
 
-  absl::Status Begin(const grpc::ByteBuffer& message, const UnaryMethod& method) {
+  absl::Status Begin(const grpc::ByteBuffer& message, const UnaryMethod& method, Cost cost) {
     auto caller = Admit(*context_, service_, method.needed, track_.record(), method.admission);
     if (!caller.ok()) return caller.status();
     if (method.admission != Admission::kAlways) {
@@ -83,7 +88,13 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     if (method.of_store && service_.store == nullptr) return NoStore();
     auto request = ParseMessage<Request>(message, method.max_bytes);
     if (!request.ok()) return request.status();
-    if (!method.of_store) {
+    if (cost != nullptr) {
+      const int64_t tokens = cost(*request);
+      const absl::Status charged = lease_.Charge(tokens);
+      if (!charged.ok()) return charged;
+      lease_.Use(tokens);
+    }
+    if (!method.of_store && !method.of_text) {
       Run(*caller, *request);
       return absl::OkStatus();
     }
@@ -91,6 +102,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     const auto run = [this, caller = *std::move(caller), request = *std::move(request)] {
       Run(caller, request);
     };
+    if (method.of_text) {
+      return service_.tokenizer_calls.Post(owner, run) ? absl::OkStatus() : TokenizerCallsFull();
+    }
     return service_.store_calls.Post(owner, run) ? absl::OkStatus() : StoreCallsFull();
   }
 

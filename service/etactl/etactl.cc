@@ -20,6 +20,7 @@
 #include "service/etactl/profiles.h"
 #include "service/etactl/server.h"
 #include "service/etactl/stats.h"
+#include "service/etactl/tokenize.h"
 #include "service/options/parse_error.h"
 
 namespace eta::ctl {
@@ -70,6 +71,7 @@ int Main(int argc, char** argv) {
       "  etactl calibrate legal --samples=texts/legal --target=union-density=0.35\n"
       "  etactl generate --file contract.txt --attention profile:legal\n"
       "  etactl profiles list\n"
+      "  etactl tokenize --pieces 'The tower was built in'\n"
       "  etactl stats --watch --layers\n"
       "Exit codes: 0 ok, 1 output not writable, 2 usage, 3 server unreachable or not serving,\n"
       "  4 request refused, 5 no capacity or no time left, 6 server failure, 130 interrupted.");
@@ -78,6 +80,8 @@ int Main(int argc, char** argv) {
   ChatFlags chat_flags;
   CalibrateFlags calibrate_flags;
   ProfilesFlags profiles_flags;
+  TokenizeFlags tokenize_flags;
+  DetokenizeFlags detokenize_flags;
   StatsFlags stats_flags;
   HealthFlags health_flags;
   LogLevelFlags log_level_flags;
@@ -87,12 +91,15 @@ int Main(int argc, char** argv) {
   CLI::App* chat = AddChatCommand(app, &chat_flags);
   CLI::App* calibrate = AddCalibrateCommand(app, &calibrate_flags);
   CLI::App* profiles = AddProfilesCommand(app, &profiles_flags);
+  CLI::App* tokenize = AddTokenizeCommand(app, &tokenize_flags);
+  CLI::App* detokenize = AddDetokenizeCommand(app, &detokenize_flags);
   CLI::App* stats = AddStatsCommand(app, &stats_flags);
   CLI::App* health = AddHealthCommand(app, &health_flags);
   CLI::App* log_level = AddLogLevelCommand(app, &log_level_flags);
   CLI::App* new_key = AddNewKeyCommand(app, &new_key_flags);
   const std::string examples = app.get_footer();
-  for (CLI::App* command : {generate, chat, calibrate, profiles, stats, health, log_level}) {
+  for (CLI::App* command :
+       {generate, chat, calibrate, profiles, tokenize, detokenize, stats, health, log_level}) {
     command->fallthrough()->footer(ServerOptionsHelp(app) + "\n" + examples);
   }
   try {
@@ -107,6 +114,8 @@ int Main(int argc, char** argv) {
   if (chat->parsed()) return RunChat(server, chat_flags);
   if (calibrate->parsed()) return RunCalibrate(server, calibrate_flags);
   if (profiles->parsed()) return RunProfiles(server, profiles_flags);
+  if (tokenize->parsed()) return RunTokenize(server, tokenize_flags);
+  if (detokenize->parsed()) return RunDetokenize(server, detokenize_flags);
   if (stats->parsed()) return RunStats(server, stats_flags);
   if (log_level->parsed()) return RunLogLevel(server, log_level_flags);
   if (new_key->parsed()) return RunNewKey(new_key_flags);

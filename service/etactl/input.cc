@@ -1,5 +1,7 @@
 #include "service/etactl/input.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -9,7 +11,9 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
@@ -90,6 +94,14 @@ absl::Status AddSamples(const std::string& file, std::string content, std::vecto
   return absl::OkStatus();
 }
 
+// `echo` and editors end what they write with a line end that is no part of the prompt.
+std::string WithoutLineEnd(std::string text) {
+  if (text.empty() || text.back() != '\n') return text;
+  text.pop_back();
+  if (!text.empty() && text.back() == '\r') text.pop_back();
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadAll(const std::string& file) {
@@ -101,6 +113,39 @@ absl::StatusOr<std::string> ReadAll(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   if (in && ReadStream(in, &text)) return text;
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", file));
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& name, const std::string& argument,
+                                     const std::string& file) {
+  if (!file.empty()) return ReadAll(file);
+  if (!argument.empty() && argument != kStandardInput) return argument;
+  if (argument.empty() && IsTerminal(STDIN_FILENO)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nothing given: give ", name, ", --file FILE, or - to read one here"));
+  }
+  absl::StatusOr<std::string> text = ReadAll(kStandardInput);
+  if (!text.ok()) return text.status();
+  return WithoutLineEnd(*std::move(text));
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& name,
+                                                  const std::string& list_or_file) {
+  std::string list = list_or_file;
+  if (list.find_first_not_of("0123456789-+, \t\r\n") != std::string::npos ||
+      list == kStandardInput) {
+    absl::StatusOr<std::string> text = ReadAll(list_or_file);
+    if (!text.ok()) return text.status();
+    list = *std::move(text);
+  }
+  std::vector<int32_t> ids;
+  for (const auto word : absl::StrSplit(list, absl::ByAnyChar(", \t\r\n[]"), absl::SkipEmpty())) {
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(word, &id)) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": not a token id: ", word));
+    }
+    ids.push_back(id);
+  }
+  return ids;
 }
 
 absl::StatusOr<std::vector<Sample>> ReadSamples(const std::vector<std::string>& paths,

@@ -14,6 +14,18 @@ inline constexpr char kStandardInput[] = "-";
 // Reads every byte of a file or of standard input. INVALID_ARGUMENT with a sentence for the user.
 absl::StatusOr<std::string> ReadAll(const std::string& file);
 
+// A text that is given as an argument or in a file, every byte of it; else, and for the argument
+// "-", on standard input, without the line end that closes it. INVALID_ARGUMENT, with a sentence
+// for the user: there is none and standard input is a terminal, or it cannot be read. `name`: of
+// the argument.
+absl::StatusOr<std::string> ReadText(const std::string& name, const std::string& argument,
+                                     const std::string& file);
+
+// Reads "1,52,7", or a file that holds such a list; "-" is standard input. INVALID_ARGUMENT, with a
+// sentence for the user that begins with `name`.
+absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& name,
+                                                  const std::string& list_or_file);
+
 // A text to calibrate on, or its token ids.
 struct Sample {
   std::string text;

@@ -36,6 +36,7 @@ absl::Status Convert(const v1::SamplingParams& in, SamplingOptions& out) {
 }
 
 void Convert(const v1::StoppingCriteria& in, StoppingOptions& out) {
+  out.fit_max_tokens = !in.has_max_tokens();
   if (in.has_max_tokens()) out.max_tokens = in.max_tokens();
   if (in.has_min_tokens()) out.min_tokens = in.min_tokens();
   if (in.has_ignore_eos()) out.ignore_eos = in.ignore_eos();
@@ -50,6 +51,7 @@ void Convert(const v1::OutputOptions& in, OutputOptions& out) {
   if (in.has_logprobs()) out.logprobs = in.logprobs();
   if (in.has_prompt_logprobs()) out.prompt_logprobs = in.prompt_logprobs();
   if (in.has_layer_statistics()) out.layer_statistics = in.layer_statistics();
+  if (in.has_special_tokens()) out.special_tokens = in.special_tokens();
 }
 
 absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
@@ -283,6 +285,7 @@ v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& mod
   started.set_request_id(event.request_id);
   started.set_prompt_tokens(event.prompt_tokens);
   started.set_cached_tokens(event.cached_tokens);
+  started.set_max_tokens(event.max_tokens);
   started.set_seed(event.seed);
   started.set_rope_theta(event.rope_theta);
   started.set_rope_factor(event.rope_factor);

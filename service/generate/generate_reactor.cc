@@ -24,12 +24,6 @@ namespace eta {
 namespace {
 
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
-constexpr std::chrono::milliseconds kTokenizerRetry{1000};
-
-absl::Status TokenizerCallsFull() {
-  return MakeError(absl::StatusCode::kResourceExhausted, "too many texts wait to be made tokens",
-                   {.reason = "QUEUE_FULL", .retry_after = kTokenizerRetry});
-}
 
 // What became of a default profile that can be used, or why not.
 DefaultProfileUse UseOf(const absl::Status& usable) {
@@ -176,12 +170,11 @@ absl::Status GenerateReactor::Submit() {
     record().profile = attention.profile->name;
     record().profile_version = attention.profile->version;
   }
-  const int64_t max_tokens = request_.stopping.max_tokens;
   const auto least_tokens = service_.engine.Check(request_);
   if (!least_tokens.ok()) return least_tokens.status();
   if (std::holds_alternative<std::vector<int32_t>>(request_.prompt)) return Queue();
   // Text is paid for before it is made tokens.
-  RETURN_IF_ERROR(lease().Charge(*least_tokens + max_tokens));
+  RETURN_IF_ERROR(lease().Charge(*least_tokens + request_.stopping.least_tokens()));
   return AwaitTokenizer();
 }
 
@@ -204,13 +197,13 @@ absl::Status GenerateReactor::AwaitTokenizer() {
 }
 
 absl::Status GenerateReactor::Queue() {
-  const int64_t max_tokens = request_.stopping.max_tokens;
   text_cost_ = TextBytes(request_) / kTextBytesPerToken;
   lease().Use(text_cost_);
   auto prepared = service_.engine.Prepare(std::move(request_));
   if (!prepared.ok()) return prepared.status();
   prepared->arrival = arrival_;
-  RETURN_IF_ERROR(lease().Charge(prepared->prompt_tokens() + max_tokens));
+  RETURN_IF_ERROR(
+      lease().Charge(prepared->prompt_tokens() + prepared->request.stopping.max_tokens));
   // A refusal gives the charge back, but for the cost of the text, when the call ends.
   place_ = service_.streams.Add(Self());
   const absl::StatusOr<uint64_t> handle = service_.engine.Submit(*std::move(prepared), Self());

@@ -14,7 +14,7 @@
 namespace eta {
 
 enum class Role : uint8_t {
-  kGenerate,   // Generate; reading profiles
+  kGenerate,   // Generate, Tokenize, Detokenize; reading profiles
   kCalibrate,  // Calibrate; reading and changing profiles
   kStats,      // Stats, the tenant's own
   kStatsAll,   // Stats, all tenants'

@@ -3,9 +3,12 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/status_macros.h"
 #include "service/calibrate/calibrate_reactor.h"
+#include "service/calls/admission.h"
 #include "service/calls/unary_call.h"
 #include "service/generate/generate_reactor.h"
+#include "service/generate/tokenize.h"
 #include "service/stats/convert_stats.h"
 #include "service/stats/stats_query.h"
 #include "service/stats/watch_stats_reactor.h"
@@ -17,6 +20,43 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::Generate(
   service_.live_calls.Begin();
   return GenerateReactor::Start(context, *message, service_,
                                 [&live_calls = service_.live_calls] { live_calls.End(); });
+}
+
+grpc::ServerUnaryReactor* EtaService::Tokenize(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  return UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse>::Start(
+      context, *request, response, service_,
+      {.name = "Tokenize",
+       .needed = {Role::kGenerate},
+       .max_bytes = static_cast<size_t>(service_.options.max_message_bytes),
+       .of_text = true},
+      [this](const Caller&, const v1::TokenizeRequest& parsed,
+             CallRecord&) -> absl::StatusOr<v1::TokenizeResponse> {
+        if (parsed.has_model()) {
+          RETURN_IF_ERROR(CheckModel(parsed.model(), service_.engine.info().model_name));
+        }
+        return eta::Tokenize(parsed, service_.engine);
+      },
+      TokenizeCost);
+}
+
+grpc::ServerUnaryReactor* EtaService::Detokenize(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return UnaryCall<v1::DetokenizeRequest, v1::DetokenizeResponse>::Start(
+      context, *request, response, service_,
+      {.name = "Detokenize",
+       .needed = {Role::kGenerate},
+       .max_bytes = static_cast<size_t>(service_.options.max_message_bytes),
+       .of_text = true},
+      [this](const Caller&, const v1::DetokenizeRequest& parsed,
+             CallRecord&) -> absl::StatusOr<v1::DetokenizeResponse> {
+        if (parsed.has_model()) {
+          RETURN_IF_ERROR(CheckModel(parsed.model(), service_.engine.info().model_name));
+        }
+        return eta::Detokenize(parsed, service_.engine);
+      });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::Calibrate(

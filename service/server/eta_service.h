@@ -12,11 +12,13 @@
 
 namespace eta {
 
-class EtaService final
-    : public v1::EtaService::WithRawCallbackMethod_Generate<
-          v1::EtaService::WithRawCallbackMethod_Calibrate<
-              v1::EtaService::WithRawCallbackMethod_Stats<
-                  v1::EtaService::WithRawCallbackMethod_WatchStats<v1::EtaService::Service>>>> {
+class EtaService final : public v1::EtaService::WithRawCallbackMethod_Generate<
+                             v1::EtaService::WithRawCallbackMethod_Tokenize<
+                                 v1::EtaService::WithRawCallbackMethod_Detokenize<
+                                     v1::EtaService::WithRawCallbackMethod_Calibrate<
+                                         v1::EtaService::WithRawCallbackMethod_Stats<
+                                             v1::EtaService::WithRawCallbackMethod_WatchStats<
+                                                 v1::EtaService::Service>>>>>> {
  public:
   // Both must outlive every call.
   EtaService(const ServiceContext& service, StatsWatchers& watchers)
@@ -24,6 +26,12 @@ class EtaService final
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* message) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Calibrate(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* message) override;
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,

@@ -62,9 +62,9 @@ constexpr Metric kQueue[] = {
      "Calls that may wait for a thread of the profile store before others get QUEUE_FULL; one "
      "tenant may hold no more places than are free"},
     {"eta_tokenizer_calls_waiting", kGauge, "model", "calls",
-     "Generate calls that wait for a thread that makes tokens of their text or chat"},
+     "Calls that wait for a thread that makes tokens of their text or chat"},
     {"eta_tokenizer_calls_max_waiting", kGauge, "model", "calls",
-     "Generate calls that may wait for such a thread before others get QUEUE_FULL; one tenant may "
+     "Calls that may wait for such a thread before others get QUEUE_FULL; one tenant may "
      "hold no more places than are free"},
     {"eta_profile_lookups_waiting", kGauge, "model", "calls",
      "Generate calls that wait for a profile that is not in memory"},

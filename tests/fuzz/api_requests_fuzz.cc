@@ -13,7 +13,9 @@
 #include "eta/v1/calibrate.pb.h"
 #include "eta/v1/profiles.pb.h"
 #include "eta/v1/stats.pb.h"
+#include "eta/v1/tokenize.pb.h"
 #include "service/calibrate/convert_calibrate.h"
+#include "service/generate/tokenize.h"
 #include "service/profiles/convert_profile.h"
 #include "service/stats/convert_stats.h"
 #include "service/wire/payload_digest.h"
@@ -149,6 +151,29 @@ void Watch(InputReader& reader) {
   Require(*interval >= std::chrono::milliseconds(100) && *interval <= std::chrono::seconds(60));
 }
 
+void Tokenize(InputReader& reader) {
+  static const eta::testing::PuppetEngine engine;
+  eta::v1::TokenizeRequest message;
+  if (!ReadMessage(reader, message)) return;
+  Require(eta::TokenizeCost(message) >= 0);
+  const auto answer = eta::Tokenize(message, engine);
+  if (!answer.ok()) return RequireReadable(answer.status());
+  Require(answer->token_ids_size() > 0);
+  Require(answer->token_texts().ends_size() ==
+          (message.token_texts() ? answer->token_ids_size() : 0));
+}
+
+void Detokenize(InputReader& reader) {
+  static const eta::testing::PuppetEngine engine;
+  eta::v1::DetokenizeRequest message;
+  if (!ReadMessage(reader, message)) return;
+  const auto answer = eta::Detokenize(message, engine);
+  if (!answer.ok()) return RequireReadable(answer.status());
+  Require(message.token_ids().ids_size() > 0);
+  Require(answer->token_texts().ends_size() ==
+          (message.token_texts() ? message.token_ids().ids_size() : 0));
+}
+
 void Target(InputReader& reader) {
   eta::v1::CalibrationTarget message;
   if (!ReadMessage(reader, message)) return;
@@ -161,7 +186,7 @@ void Target(InputReader& reader) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   InputReader reader(data, size);
-  switch (reader.Byte() % 8) {
+  switch (reader.Byte() % 10) {
     case 0:
     case 1:
       Calibrate(reader);
@@ -183,6 +208,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 7:
       Target(reader);
+      break;
+    case 8:
+      Tokenize(reader);
+      break;
+    case 9:
+      Detokenize(reader);
       break;
   }
   return 0;

@@ -29,11 +29,15 @@ std::unique_ptr<eta::Tokenizer> MakeTokenizer(bool dummy_prefix) {
 
 // What `ids` add to `prompt`.
 std::string Added(const eta::Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                  std::span<const int32_t> ids) {
+                  std::span<const int32_t> ids, bool show_special) {
   eta::Utf8Assembler assembler;
   std::string text;
   bool first = true;
   const auto append = [&](int32_t id) {
+    if (show_special && tokenizer.IsSpecial(id)) {
+      assembler.Append(tokenizer.TokenText(id), text);
+      return;
+    }
     assembler.Append(first ? tokenizer.FirstPieceBytes(id) : tokenizer.PieceBytes(id), text);
     first = first && tokenizer.PieceBytes(id).empty();
   };
@@ -59,6 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const uint8_t flags = next();
   const bool include_stop = (flags & 1) != 0;
+  const bool show_special = (flags & 32) != 0;
   const eta::Tokenizer& tokenizer = *tokenizers[(flags >> 1) & 1];
   std::vector<int32_t> ids;
   // A byte is the byte piece of that value; the lowest nine are words and control ids.
@@ -71,8 +76,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<int32_t> prompt(ids.begin(), ids.begin() + static_cast<int64_t>(prompt_size));
   ids.erase(ids.begin(), ids.begin() + static_cast<int64_t>(prompt_size));
 
-  std::string expected = Added(tokenizer, prompt, ids);
-  if (prompt.empty() && expected != tokenizer.Decode(ids)) std::abort();
+  std::string expected = Added(tokenizer, prompt, ids, show_special);
+  if (prompt.empty() && expected != tokenizer.Decode(ids, show_special)) std::abort();
   size_t stop_end = std::string::npos;
   size_t stop_size = 0;
   for (const std::string& stop : stops) {
@@ -87,7 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (stop_end != std::string::npos)
     expected.resize(include_stop ? stop_end : stop_end - stop_size);
 
-  eta::TextStream stream(tokenizer, prompt, stops, include_stop);
+  eta::TextStream stream(tokenizer, prompt, stops, include_stop, show_special);
   std::string text;
   for (const int32_t id : ids) {
     const auto emission = stream.Push(id);

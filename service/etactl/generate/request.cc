@@ -1,7 +1,5 @@
 #include "service/etactl/generate/request.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <utility>
 
@@ -11,36 +9,9 @@
 #include "engine/base/status_macros.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/input.h"
-#include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
 namespace {
-
-absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& list_or_file) {
-  std::string list = list_or_file;
-  if (list.find_first_not_of("0123456789-+, ") != std::string::npos || list == kStandardInput) {
-    absl::StatusOr<std::string> text = ReadAll(list_or_file);
-    if (!text.ok()) return text.status();
-    list = *std::move(text);
-  }
-  std::vector<int32_t> ids;
-  for (const auto word : absl::StrSplit(list, absl::ByAnyChar(", \t\r\n[]"), absl::SkipEmpty())) {
-    int32_t id = 0;
-    if (!absl::SimpleAtoi(word, &id)) {
-      return absl::InvalidArgumentError(absl::StrCat("--token_ids: not a token id: ", word));
-    }
-    ids.push_back(id);
-  }
-  return ids;
-}
-
-// `echo` and editors end what they write with a line end that is no part of the prompt.
-std::string WithoutLineEnd(std::string text) {
-  if (text.empty() || text.back() != '\n') return text;
-  text.pop_back();
-  if (!text.empty() && text.back() == '\r') text.pop_back();
-  return text;
-}
 
 absl::Status FillPrompt(const GenerateFlags& flags, v1::GenerateRequest* request) {
   const int sources = !flags.prompt.empty() + !flags.file.empty() + !flags.token_ids.empty();
@@ -48,21 +19,14 @@ absl::Status FillPrompt(const GenerateFlags& flags, v1::GenerateRequest* request
     return absl::InvalidArgumentError("give one of PROMPT, --file and --token_ids");
   }
   if (!flags.token_ids.empty()) {
-    absl::StatusOr<std::vector<int32_t>> ids = ReadTokenIds(flags.token_ids);
+    absl::StatusOr<std::vector<int32_t>> ids = ReadTokenIds("--token_ids", flags.token_ids);
     if (!ids.ok()) return ids.status();
     request->mutable_token_ids()->mutable_ids()->Add(ids->begin(), ids->end());
     return absl::OkStatus();
   }
-  if (!flags.prompt.empty() && flags.prompt != kStandardInput) {
-    request->set_text(flags.prompt);
-    return absl::OkStatus();
-  }
-  if (sources == 0 && IsTerminal(STDIN_FILENO)) {
-    return absl::InvalidArgumentError("no prompt: give PROMPT, --file FILE, or - to read one here");
-  }
-  absl::StatusOr<std::string> text = ReadAll(flags.file.empty() ? kStandardInput : flags.file);
+  absl::StatusOr<std::string> text = ReadText("PROMPT", flags.prompt, flags.file);
   if (!text.ok()) return text.status();
-  request->set_text(flags.file.empty() ? WithoutLineEnd(*std::move(text)) : *std::move(text));
+  request->set_text(*std::move(text));
   return absl::OkStatus();
 }
 
@@ -172,7 +136,10 @@ void AddSamplingOptions(CLI::App* command, GenerateFlags* flags) {
 }
 
 void AddStoppingOptions(CLI::App* command, GenerateFlags* flags) {
-  command->add_option("--max_tokens", flags->max_tokens, "Longest answer; default 256")
+  command
+      ->add_option(
+          "--max_tokens", flags->max_tokens,
+          "Longest answer; default 256, or what the prompt leaves of the context if that is less")
       ->group("Stopping");
   command->add_option("--min_tokens", flags->min_tokens, "No stop before this many; default 0")
       ->group("Stopping");
@@ -184,7 +151,9 @@ void AddStoppingOptions(CLI::App* command, GenerateFlags* flags) {
       ->group("Stopping");
   command->add_flag("--ignore_eos", flags->ignore_eos, "Go on after end-of-text")
       ->group("Stopping");
-  command->add_flag("--include_stop", flags->include_stop, "Keep the stop string in the text")
+  command
+      ->add_flag("--include_stop", flags->include_stop,
+                 "Keep the stop string in the text, with --special_tokens the stop token too")
       ->group("Stopping");
 }
 
@@ -257,6 +226,10 @@ void AddOutputOptions(CLI::App* command, GenerateFlags* flags) {
                    "Log-probabilities of the prompt with N alternatives, 0 to 20")
       ->needs(json)
       ->group("Output");
+  command
+      ->add_flag("--special_tokens", flags->special_tokens,
+                 "Show special tokens of the answer, as the vocabulary spells them")
+      ->group("Output");
   command->add_flag("--output_ids", flags->output_ids, "Token ids of the answer")
       ->needs(json)
       ->group("Output");
@@ -288,6 +261,7 @@ absl::Status FillAnswer(const GenerateFlags& flags, v1::GenerateRequest* request
   if (flags.logprobs) output->set_logprobs(*flags.logprobs);
   if (flags.prompt_logprobs) output->set_prompt_logprobs(*flags.prompt_logprobs);
   if (flags.output_ids) output->set_token_ids(true);
+  if (flags.special_tokens) output->set_special_tokens(true);
   if (flags.layers) output->set_layer_statistics(true);
   if (flags.priority == "low") request->set_priority(v1::PRIORITY_LOW);
   if (flags.priority == "normal") request->set_priority(v1::PRIORITY_NORMAL);

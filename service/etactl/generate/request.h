@@ -38,6 +38,7 @@ struct GenerateFlags {
 
   std::optional<int32_t> logprobs, prompt_logprobs;
   bool output_ids = false;
+  bool special_tokens = false;
   bool layers = false;
 
   std::string attention;  // "full", "dynamic", "profile:NAME"; empty: the model's default

@@ -45,6 +45,50 @@ TEST_F(BadInputTest, EmptyPrompts) {
   EXPECT_EQ(BadField(request), "token_ids.ids");
 }
 
+TEST_F(BadInputTest, PromptsThatAreTokenizedAlone) {
+  const auto field = [&](const v1::TokenizeRequest& request) {
+    grpc::ClientContext context;
+    v1::TokenizeResponse response;
+    const grpc::Status status = stub_->Tokenize(&context, request, &response);
+    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+    return FieldOf(status) + ReasonOf(status).substr(0, 7);
+  };
+  const auto text = [](const std::string& bytes) {
+    v1::TokenizeRequest request;
+    request.set_text(bytes);
+    return request;
+  };
+  EXPECT_EQ(field({}), "promptINVALID");
+  EXPECT_EQ(field(text("")), "textINVALID");
+  EXPECT_EQ(field(text("a\xff")), "textINVALID");
+  EXPECT_EQ(field(text(std::string(768 * 1024 + 1, 'x'))), "textINVALID");
+  EXPECT_EQ(field(text(std::string(700 * 1024, 'x'))), "textCONTEXT");
+  v1::TokenizeRequest chat;
+  chat.mutable_chat();
+  EXPECT_EQ(field(chat), "chat.messagesINVALID");
+  chat.set_parse_special(true);
+  EXPECT_EQ(field(chat), "parse_specialINVALID");
+  chat.clear_parse_special();
+  chat.set_add_beginning(false);
+  EXPECT_EQ(field(chat), "add_beginningINVALID");
+}
+
+TEST_F(BadInputTest, IdsThatReadAsNothing) {
+  const auto field = [&](const std::vector<int32_t>& ids) {
+    grpc::ClientContext context;
+    v1::DetokenizeRequest request;
+    request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+    v1::DetokenizeResponse response;
+    const grpc::Status status = stub_->Detokenize(&context, request, &response);
+    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+    return FieldOf(status);
+  };
+  EXPECT_EQ(field({}), "token_ids.ids");
+  EXPECT_EQ(field({5, kVocabulary}), "token_ids.ids[1]");
+  EXPECT_EQ(field({-1}), "token_ids.ids[0]");
+  EXPECT_EQ(field(std::vector<int32_t>(32769, 5)), "token_ids.ids");
+}
+
 TEST_F(BadInputTest, PromptsThatAreNotUtf8) {
   for (const char* text :
        {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe2\x82"}) {

@@ -174,6 +174,25 @@ TEST_F(LimitsTest, ACallThatNeverFitsIsToldSo) {
   EXPECT_EQ(Left("acme"), 1000);
 }
 
+TEST_F(LimitsTest, MakingTokensOfATextCostsWhateverBecomesOfThem) {
+  const auto tokenize = [&](const std::string& text) {
+    grpc::ClientContext context;
+    context.AddMetadata(kTenantHeader, "acme");
+    v1::TokenizeRequest request;
+    request.set_text(text);
+    v1::TokenizeResponse response;
+    return stub_->Tokenize(&context, request, &response);
+  };
+  EXPECT_TRUE(tokenize(std::string(100 * kTextBytesPerToken, 'x')).ok());
+  EXPECT_EQ(Left("acme"), 900);
+  EXPECT_FALSE(tokenize(std::string(100 * kTextBytesPerToken, '\xff')).ok());
+  EXPECT_EQ(Left("acme"), 800);
+  const int64_t before = engine_->tokenized_bytes();
+  EXPECT_EQ(ReasonOf(tokenize(std::string(801 * kTextBytesPerToken, 'x'))), "TENANT_TOKENS");
+  EXPECT_EQ(engine_->tokenized_bytes(), before);
+  EXPECT_EQ(Left("acme"), 800);
+}
+
 TEST_F(LimitsTest, WhatWasNotUsedComesBackHoweverACallEnds) {
   {  // a short answer: the prompt of 3, 2 tokens
     const auto client = Call("acme");

@@ -1,4 +1,5 @@
 // etactl as a user runs it, against the shipped server: its output and its exit codes.
+#include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -83,6 +84,7 @@ TEST_F(EtactlProcessTest, WritesOneJsonObjectPerEvent) {
   ASSERT_GE(lines.size(), 3u) << exit.output;
   EXPECT_TRUE(lines.front().contains("started"));
   EXPECT_EQ(lines.front()["started"]["model"], "eta-27m");
+  EXPECT_EQ(lines.front()["started"]["max_tokens"], 5);
   size_t ids = 0;
   for (const auto& line : lines) {
     if (line.contains("delta")) ids += line["delta"]["token_ids"].size();
@@ -153,6 +155,32 @@ TEST_F(EtactlProcessTest, TakesTheServerBeforeTheCommandToo) {
     EXPECT_THAT(CtlProcess(Joined(command, {"--help"})).AwaitExit().output,
                 HasSubstr("Server, before the command or behind it:"));
   }
+}
+
+TEST_F(EtactlProcessTest, TokenizesAndReadsBack) {
+  const auto run = [](const std::string& command, const std::vector<std::string>& more,
+                      const std::string& input = "") {
+    return CtlProcess(With(more, command), input).AwaitExit();
+  };
+  const std::string text = "The capital  of France";
+  const auto ids = run("tokenize", {text});
+  ASSERT_EQ(ids.code, 0) << ids.errors;
+  EXPECT_THAT(ids.output, MatchesRegex("1(,[0-9]+)+\n"));
+  EXPECT_EQ(run("tokenize", {}, text + "\n").output, ids.output);
+  EXPECT_EQ(run("tokenize", {"--no_beginning", text}).output, ids.output.substr(2));
+  EXPECT_EQ(run("detokenize", {ids.output}).output, text);
+  EXPECT_EQ(run("detokenize", {"--special_tokens", "-"}, ids.output).output, "<s>" + text);
+  const auto generated = Generate(Joined(kShort, {"--quiet", "--token_ids", ids.output}));
+  EXPECT_EQ(generated.output, Generate(Joined(kShort, {"--quiet", text})).output);
+  const auto pieces = run("tokenize", {"--pieces", text}).output;
+  EXPECT_THAT(pieces, MatchesRegex("1\t\"<s>\"\tspecial\n([0-9]+\t\".*\"\n)+"));
+  const auto count = std::count(pieces.begin(), pieces.end(), '\n');
+  EXPECT_EQ(run("tokenize", {"--count", text}).output, std::to_string(count) + "\n");
+  EXPECT_EQ(run("tokenize", {"--file", "/nowhere/text"}).code, 2);
+  EXPECT_EQ(run("detokenize", {"1,x"}).code, 2);
+  const auto refused = run("detokenize", {"999999"});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.errors, HasSubstr("field token_ids.ids[0]"));
 }
 
 TEST_F(EtactlProcessTest, SaysThatNobodyListens) {

@@ -32,6 +32,8 @@ const std::string kKeyName = "k1";
 // one says who may call it.
 const std::map<std::string, Roles> kNeeded = {
     {"/eta.v1.EtaService/Generate", {Role::kGenerate}},
+    {"/eta.v1.EtaService/Tokenize", {Role::kGenerate}},
+    {"/eta.v1.EtaService/Detokenize", {Role::kGenerate}},
     {"/eta.v1.EtaService/Calibrate", {Role::kCalibrate}},
     {"/eta.v1.ProfileService/GetProfile", {Role::kGenerate, Role::kCalibrate}},
     {"/eta.v1.ProfileService/ListProfiles", {Role::kGenerate, Role::kCalibrate}},

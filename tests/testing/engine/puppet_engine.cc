@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
 #include "engine/submission_queue.h"
@@ -160,6 +161,7 @@ absl::StatusOr<PreparedRequest> PuppetEngine::Prepare(Request request) const {
   if (text != nullptr || chat != nullptr) {
     auto ids = Tokenize(text != nullptr ? *text : Rendered(*chat));
     if (!ids.ok()) return ids.status();
+    if (!prepared.request.add_beginning) ids->erase(ids->begin());
     prepared.prompt = *std::move(ids);
   } else {
     prepared.prompt = std::get<1>(prepared.request.prompt);
@@ -200,6 +202,22 @@ absl::StatusOr<std::vector<int32_t>> PuppetEngine::Tokenize(std::string_view tex
   std::vector<int32_t> ids = {info_.config.bos_id};
   for (const char byte : text) ids.push_back(3 + static_cast<uint8_t>(byte));
   return ids;
+}
+
+absl::StatusOr<Detokenized> PuppetEngine::Detokenize(std::span<const int32_t> ids,
+                                                     bool special_tokens) const {
+  if (absl::Status valid = ValidateTokenIds(ids, info_, limits_); !valid.ok()) return valid;
+  Detokenized result;
+  for (const int32_t id : ids) {
+    const bool special = id < 3;
+    const std::string bytes =
+        special ? absl::StrCat("<", id, ">") : std::string(1, static_cast<char>(id - 3));
+    if (!special || special_tokens) result.text += bytes;
+    result.tokens.text += bytes;
+    result.tokens.ends.push_back(static_cast<int32_t>(result.tokens.text.size()));
+    result.tokens.special.push_back(special);
+  }
+  return result;
 }
 
 void PuppetEngine::Cancel(uint64_t handle) {

@@ -94,6 +94,8 @@ class PuppetEngine final : public Engine {
   absl::StatusOr<uint64_t> SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) override;
   // Makes one id per byte, 3 + the byte, after the beginning of text.
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override;
+  absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids,
+                                         bool special_tokens) const override;
   void Cancel(uint64_t handle) override;
   void Drain(Clock::time_point deadline) override;
   EngineSnapshot Snapshot() const override;

@@ -163,6 +163,10 @@ class CrowdedEngine final : public Engine {
   absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const override {
     return inner_.Tokenize(text);
   }
+  absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids,
+                                         bool special_tokens) const override {
+    return inner_.Detokenize(ids, special_tokens);
+  }
   void Cancel(uint64_t handle) override { inner_.Cancel(handle); }
   void Drain(Clock::time_point deadline) override { inner_.Drain(deadline); }
   EngineSnapshot Snapshot() const override { return inner_.Snapshot(); }

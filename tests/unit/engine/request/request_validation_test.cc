@@ -194,6 +194,14 @@ TEST(RequestValidation, AnswersHaveAnEnd) {
     EXPECT_EQ(lengths(bad, 0), "stopping.max_tokens");
   }
   EXPECT_EQ(lengths(5, 6), "stopping.min_tokens");
+  const auto fitted = [](int32_t least) {
+    return Field([&](Request& r) {
+      r.stopping.fit_max_tokens = true;
+      r.stopping.min_tokens = least;
+    });
+  };
+  EXPECT_EQ(fitted(256), "ok");
+  EXPECT_EQ(fitted(257), "stopping.min_tokens");
   EXPECT_EQ(lengths(5, -1), "stopping.min_tokens");
 }
 

@@ -69,6 +69,21 @@ class TextStreamTest : public testing::Test {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
+TEST_F(TextStreamTest, ShowsSpecialTokensAsTheVocabularySpellsThem) {
+  const std::vector<int32_t> ids = {1, Id("\xE2\x96\x81the"), 2, Byte(0xC3), 2, Byte(0xA9)};
+  EXPECT_EQ(tokenizer_->Decode(ids), "the\xC3\xA9");
+  const std::string shown = std::string("<s>the</s>") + kReplacement + "</s>" + kReplacement;
+  EXPECT_EQ(tokenizer_->Decode(ids, /*show_special=*/true), shown);
+  TextStream stream(*tokenizer_, {}, {}, /*include_stop=*/false, /*show_special=*/true);
+  std::string text;
+  for (const int32_t id : ids) text += stream.Push(id).text;
+  EXPECT_EQ(text + stream.Flush(), shown);
+  TextStream stopped(*tokenizer_, {}, {"e</s"}, /*include_stop=*/true, /*show_special=*/true);
+  text.clear();
+  for (const int32_t id : ids) text += stopped.Push(id).text;
+  EXPECT_EQ(text, "<s>the</s");
+}
+
 TEST_F(TextStreamTest, ACharacterAppearsWithItsLastByte) {
   TextStream stream = Stream();
   EXPECT_EQ(stream.Push(Byte(0xE2)).text, "");

@@ -14,6 +14,7 @@
 #include "service/etactl/error.h"
 #include "service/etactl/generate/answer_display.h"
 #include "service/etactl/generate/request.h"
+#include "service/etactl/tokenize.h"
 #include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
@@ -64,6 +65,51 @@ TEST(EtactlRequest, SendsZerosThatWereGiven) {
   EXPECT_EQ(request->sampling().temperature(), 0.0f);
   EXPECT_TRUE(request->sampling().has_seed());
   EXPECT_EQ(request->attention().offset(), -1.5f);
+}
+
+TEST(EtactlTokenize, AsksForATextOrAChat) {
+  const auto request_of = [](std::vector<std::string> arguments) {
+    TokenizeFlags flags;
+    CLI::App app;
+    AddTokenizeCommand(app, &flags);
+    arguments.insert(arguments.begin(), "tokenize");
+    std::reverse(arguments.begin(), arguments.end());
+    app.parse(arguments);
+    return MakeTokenizeRequest(flags);
+  };
+  const auto plain = request_of({"Once"});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->text(), "Once");
+  EXPECT_FALSE(plain->has_add_beginning() || plain->has_parse_special() ||
+               plain->has_token_texts());
+  const auto bare = request_of({"Once", "--no_beginning", "--parse_special", "--pieces"});
+  EXPECT_TRUE(bare->has_add_beginning());
+  EXPECT_FALSE(bare->add_beginning());
+  EXPECT_TRUE(bare->parse_special() && bare->token_texts());
+  const std::string file = testing::TempDir() + "/etactl_chat.jsonl";
+  std::ofstream(file) << R"({"role": "tool", "content": "12 C", "tool_call_id": "7"})"
+                      << "\n";
+  const auto chat = request_of({"--history", file, "--variables", "{}"});
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->chat().messages(0).tool_call_id(), "7");
+  EXPECT_EQ(chat->chat().variables(), "{}");
+  EXPECT_FALSE(request_of({"Once", "--history", file}).ok());
+  std::remove(file.c_str());
+}
+
+TEST(EtactlTokenize, ShowsWhatEachTokenReadsAs) {
+  google::protobuf::RepeatedField<int32_t> ids;
+  ids.Add(2);
+  ids.Add(198);
+  v1::TokenTexts texts;
+  texts.set_text("</s> \"\n\xC3");
+  texts.add_ends(4);
+  texts.add_ends(8);
+  texts.add_special(true);
+  texts.add_special(false);
+  EXPECT_EQ(DescribePieces(ids, texts), "2\t\"</s>\"\tspecial\n198\t\" \\\"\\n\\xc3\"\n");
+  texts.set_ends(1, 9);
+  EXPECT_EQ(DescribePieces(ids, texts), "2\t\"</s>\"\tspecial\n") << "of a server that errs";
 }
 
 TEST(EtactlRequest, TakesStopStringsAsTheyAre) {

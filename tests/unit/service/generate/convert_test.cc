@@ -86,6 +86,7 @@ TEST(ToRequest, CarriesEveryField) {
   output.set_token_ids(true);
   output.set_prompt_logprobs(3);
   output.set_layer_statistics(true);
+  output.set_special_tokens(true);
   v1::Attention& attention = *message.mutable_attention();
   attention.mutable_full();
   attention.set_offset(0.5f);
@@ -118,6 +119,8 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_TRUE(request->output.ids);
   EXPECT_EQ(request->output.prompt_logprobs, 3);
   EXPECT_TRUE(request->output.layer_statistics);
+  EXPECT_TRUE(request->output.special_tokens);
+  EXPECT_TRUE(request->stopping.fit_max_tokens) << "no length was asked for";
   EXPECT_EQ(request->attention.mode, AttentionMode::kFull);
   EXPECT_EQ(request->attention.offset, 0.5f);
   EXPECT_EQ(request->attention.uniform_floor, false);
@@ -127,6 +130,8 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_EQ(request->attention.min_mass, 0.9f);
   EXPECT_EQ(request->attention.confirm, true);
   EXPECT_EQ(request->attention.sparse_prefill, true);
+  stopping.set_max_tokens(256);
+  EXPECT_FALSE(ToRequest(message)->stopping.fit_max_tokens);
   attention.set_reads(v1::READS_OWN);
   attention.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   EXPECT_EQ(ToRequest(message)->attention.shared_reads, false);
