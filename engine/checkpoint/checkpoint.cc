@@ -216,13 +216,14 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path, const s
   checkpoint.tokenizer_files_ = file->texts().tokenizer_files;
   checkpoint.generation_config_json_ = file->texts().generation_config_json;
   checkpoint.tensors_ = file->tensors();
-  checkpoint.tokenizer_fingerprint_ = checkpoint.sha256_.at(name);
-  checkpoint.weights_sha256_ = {checkpoint.sha256_.at(name)};
+  const auto tensors = file->TensorsSha256();
+  if (!tensors.ok()) return tensors.status();
+  checkpoint.weights_.weights = {*tensors};
   checkpoint.gguf_ = std::make_unique<const GgufFile>(*std::move(file));
   if (!checkpoint.gguf_->index_metric_tensors().empty()) {
     checkpoint.index_metric_ = std::make_unique<const GgufIndexMetric>(*checkpoint.gguf_);
   }
-  RETURN_IF_ERROR(checkpoint.SetFingerprint());
+  RETURN_IF_ERROR(checkpoint.SetFingerprints());
   return checkpoint;
 }
 
@@ -274,11 +275,6 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
   if (!tokenizer.tokenizer_json) {
     RETURN_IF_ERROR(
         read_optional(kSentencePiece, kMaxTokenizerBytes, tokenizer.sentencepiece_model));
-  }
-  const auto of_tokenizer =
-      checkpoint.sha256_.find(tokenizer.tokenizer_json ? kTokenizer : kSentencePiece);
-  if (of_tokenizer != checkpoint.sha256_.end()) {
-    checkpoint.tokenizer_fingerprint_ = of_tokenizer->second;
   }
   RETURN_IF_ERROR(
       read_optional(kTokenizerConfig, kMaxTokenizerConfigBytes, tokenizer.tokenizer_config_json));
@@ -337,23 +333,36 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
     auto opened = open_tensors(kIndexMetric);
     if (!opened.ok()) return opened.status();
     checkpoint.index_metric_ = std::make_unique<const SafetensorsFile>(*std::move(opened));
-    checkpoint.index_metric_sha256_ = checkpoint.sha256_.at(kIndexMetric);
+    checkpoint.weights_.index_metric = checkpoint.sha256_.at(kIndexMetric);
   }
 
-  RETURN_IF_ERROR(checkpoint.SetFingerprint());
   for (const std::string& shard : shards) {
-    checkpoint.weights_sha256_.push_back(checkpoint.sha256_.at(shard));
+    checkpoint.weights_.weights.push_back(checkpoint.sha256_.at(shard));
   }
-  std::sort(checkpoint.weights_sha256_.begin(), checkpoint.weights_sha256_.end());
+  std::sort(checkpoint.weights_.weights.begin(), checkpoint.weights_.weights.end());
+  std::optional<std::string> import_record;
+  RETURN_IF_ERROR(read_optional(kImportRecordFile, kMaxConfigBytes, import_record));
+  if (import_record) {
+    auto record = ParseImportRecord(*import_record);
+    if (!record.ok()) return record.status();
+    if (record->written == checkpoint.weights_) checkpoint.weights_ = std::move(record->read);
+  }
+  RETURN_IF_ERROR(checkpoint.SetFingerprints());
   return checkpoint;
 }
 
-absl::Status Checkpoint::SetFingerprint() {
+absl::Status Checkpoint::SetFingerprints() {
   std::string digests;
   for (const auto& [name, digest] : sha256_) absl::StrAppend(&digests, digest, "  ", name, "\n");
   const auto fingerprint = Sha256Hex(digests);
   if (!fingerprint.ok()) return fingerprint.status();
   files_fingerprint_ = *fingerprint;
+  const TokenizerFiles& files = tokenizer_files_;
+  const auto tokenizer = Sha256Hex(files.tokenizer_json        ? *files.tokenizer_json
+                                   : files.sentencepiece_model ? *files.sentencepiece_model
+                                                               : std::string_view());
+  if (!tokenizer.ok()) return tokenizer.status();
+  tokenizer_fingerprint_ = *tokenizer;
   return absl::OkStatus();
 }
 

@@ -4,8 +4,8 @@
 // model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
 // The tokenizer is tokenizer.json or, where there is none, tokenizer.model; a model with neither
 // has no text. These may be there too: tokenizer_config.json, chat_template.jinja,
-// generation_config.json, index_metric.safetensors. A GGUF file is presented as the same files,
-// made from its metadata, and as tensors by the same names.
+// generation_config.json, index_metric.safetensors, eta_import.json. A GGUF file is presented as
+// the same files, made from its metadata, and as tensors by the same names.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/gguf/gguf_file.h"
+#include "engine/checkpoint/import_record.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/checkpoint/tokenizer_files.h"
@@ -66,12 +67,13 @@ class Checkpoint final : public TensorSource {
   // SHA-256 over the names and full contents of all files, 64 hexadecimal digits. Of the folder:
   // ModelFingerprint (engine/model/model_fingerprint.h) is of the model.
   const std::string& files_fingerprint() const { return files_fingerprint_; }
-  // SHA-256 of each file with weights, sorted.
-  const std::vector<std::string>& weights_sha256() const { return weights_sha256_; }
+  // SHA-256 of each file with weights, and of index_metric.safetensors. Of a GGUF file one digest
+  // of all its tensors. Of a folder whose import record holds, those of the model that it was
+  // written from.
+  const WeightsDigests& weights_digests() const { return weights_; }
   const std::map<std::string, std::string>& sha256() const { return sha256_; }  // by file name
-  // SHA-256 of index_metric.safetensors; empty: there is no such file.
-  const std::string& index_metric_sha256() const { return index_metric_sha256_; }
-  // SHA-256 of the tokenizer's file that counts: of a GGUF file, its own; empty: there is none.
+  // SHA-256 of the tokenizer's file that counts: of a GGUF file, that which is made of its
+  // vocabulary; of nothing where there is none.
   const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
 
  private:
@@ -80,7 +82,7 @@ class Checkpoint final : public TensorSource {
                                                const CheckpointOptions& options);
   static absl::StatusOr<Checkpoint> OpenGguf(const std::string& path, const std::string& name,
                                              const CheckpointOptions& options);
-  absl::Status SetFingerprint();
+  absl::Status SetFingerprints();
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name) const;
 
   std::string config_json_;
@@ -93,8 +95,7 @@ class Checkpoint final : public TensorSource {
   std::map<std::string, size_t> file_of_;  // tensor -> index into files_
   std::map<std::string, std::string> sha256_;
   std::string files_fingerprint_;
-  std::vector<std::string> weights_sha256_;
-  std::string index_metric_sha256_;
+  WeightsDigests weights_;
   std::string tokenizer_fingerprint_;
 };
 

@@ -19,6 +19,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/descriptor.h"
+#include "engine/base/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 
@@ -109,15 +110,33 @@ absl::Status WriteTensors(const TensorReader& checkpoint, const std::string& pat
       });
 }
 
+absl::Status WriteImportRecord(const WeightsDigests& read, const std::string& folder) {
+  ImportRecord record;
+  record.read = read;
+  const auto digest = [&folder](const char* name) -> absl::StatusOr<std::string> {
+    const auto file = InputFile::Open(absl::StrCat(folder, "/", name));
+    return file.ok() ? file->Sha256Hex() : file.status();
+  };
+  auto weights = digest("model.safetensors");
+  if (!weights.ok()) return weights.status();
+  record.written.weights = {*std::move(weights)};
+  auto metric = digest("index_metric.safetensors");
+  if (metric.ok()) record.written.index_metric = *std::move(metric);
+  if (!metric.ok() && !absl::IsNotFound(metric.status())) return metric.status();
+  return WriteText(absl::StrCat(folder, "/", kImportRecordFile), ImportRecordToJson(record));
+}
+
 }  // namespace
 
 absl::Status WriteCheckpoint(const Checkpoint& checkpoint, const std::string& folder,
                              std::optional<DType> dtype) {
-  return WriteCheckpoint(checkpoint,
-                         {.tokenizer = checkpoint.tokenizer_files(),
-                          .generation_config_json = checkpoint.generation_config_json(),
-                          .index_metric = checkpoint.index_metric()},
-                         folder, dtype, /*replace=*/false);
+  return WriteCheckpoint(
+      checkpoint,
+      {.tokenizer = checkpoint.tokenizer_files(),
+       .generation_config_json = checkpoint.generation_config_json(),
+       .index_metric = checkpoint.index_metric(),
+       .import_of = dtype ? std::nullopt : std::optional(checkpoint.weights_digests())},
+      folder, dtype, /*replace=*/false);
 }
 
 absl::Status WriteCheckpoint(const TensorSource& tensors, const CheckpointTexts& texts,
@@ -140,6 +159,7 @@ absl::Status WriteCheckpoint(const TensorSource& tensors, const CheckpointTexts&
     RETURN_IF_ERROR(WriteTensors(*texts.index_metric, partial + "/index_metric.safetensors",
                                  /*dtype=*/std::nullopt));
   }
+  if (texts.import_of) RETURN_IF_ERROR(WriteImportRecord(*texts.import_of, partial));
   RETURN_IF_ERROR(Sync(partial));
   if (replace) fs::remove_all(name, error);
   if (rename(partial.c_str(), name.c_str()) != 0) {

@@ -1,6 +1,6 @@
 // Writes a model as a folder in Hugging Face's layout: config.json, model.safetensors, the
 // tokenizer, index_metric.safetensors and what else the checkpoint has of the files that Checkpoint
-// reads.
+// reads. Where the weights stay as they are, eta_import.json names the model that they are of.
 #pragma once
 
 #include <optional>
@@ -24,6 +24,8 @@ struct CheckpointTexts {
   TokenizerFiles tokenizer;
   std::optional<std::string> generation_config_json;
   const TensorReader* index_metric = nullptr;  // null: there is none
+  std::optional<WeightsDigests>
+      import_of;  // of the model whose weights these are; absent: new ones
 };
 
 // The same for tensors from anywhere. `folder` becomes the one that is described, and may be there

@@ -84,11 +84,10 @@ absl::StatusOr<std::string> ModelFingerprint(const ModelConfig& config,
                                              const Checkpoint& checkpoint) {
   Lines lines;
   AddConfig(config, lines);
-  for (const std::string& digest : checkpoint.weights_sha256()) lines.Add("weights", digest);
+  const WeightsDigests& weights = checkpoint.weights_digests();
+  for (const std::string& digest : weights.weights) lines.Add("weights", digest);
   lines.Add("tokenizer", checkpoint.tokenizer_fingerprint());
-  if (!checkpoint.index_metric_sha256().empty()) {
-    lines.Add("index_metric", checkpoint.index_metric_sha256());
-  }
+  if (!weights.index_metric.empty()) lines.Add("index_metric", weights.index_metric);
   return Sha256Hex(lines.text());
 }
 

@@ -1,6 +1,8 @@
 // What a profile's thresholds hold for: a model is the same if its weights, its tokenizer, its
 // index metric and the fields of config.json that are read are the same. The layout of config.json,
-// its other fields and the names of the files say nothing.
+// its other fields, the names of the files and the chat template say nothing. Of a GGUF file its
+// tensors and its vocabulary count, and what config.json is made of. A folder that was imported
+// from it without another type is the same model.
 #pragma once
 
 #include <string>
@@ -11,9 +13,8 @@
 
 namespace eta {
 
-// SHA-256, 64 lower-case hexadecimal digits, over `config`, which was read from the checkpoint, the
-// contents of the files with its weights, and those of the tokenizer's file and of
-// index_metric.safetensors.
+// SHA-256, 64 lower-case hexadecimal digits, over `config`, which was read from the checkpoint, and
+// the checkpoint's digests of weights, index metric and tokenizer.
 absl::StatusOr<std::string> ModelFingerprint(const ModelConfig& config,
                                              const Checkpoint& checkpoint);
 

@@ -34,15 +34,16 @@ using eta::fuzz::Require;
 using eta::fuzz::RequireReadable;
 
 constexpr uint64_t kMaxDataBytes = 4096;
-constexpr std::array<const char*, 9> kNames = {"config.json",
-                                               "tokenizer.model",
-                                               "model.safetensors",
-                                               "model.safetensors.index.json",
-                                               "tokenizer.json",
-                                               "model-00001-of-00002.safetensors",
-                                               "model-00002-of-00002.safetensors",
-                                               "other.safetensors",
-                                               "index_metric.safetensors"};
+constexpr std::array<const char*, 10> kNames = {"config.json",
+                                                "tokenizer.model",
+                                                "model.safetensors",
+                                                "model.safetensors.index.json",
+                                                "tokenizer.json",
+                                                "model-00001-of-00002.safetensors",
+                                                "model-00002-of-00002.safetensors",
+                                                "other.safetensors",
+                                                "index_metric.safetensors",
+                                                "eta_import.json"};
 
 // Where the data of a header's tensors ends, as far as digits in it say: the largest number that is
 // not too large.

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/checked.h"
+#include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/gguf/gguf_config.h"
 #include "engine/checkpoint/gguf/gguf_metadata.h"
@@ -122,6 +124,22 @@ absl::Status GgufFile::PermuteHeads(const std::string& name, int64_t heads) {
   }
   stored.permuted_heads = heads;
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> GgufFile::TensorsSha256() const {
+  Sha256 hash;
+  std::vector<std::byte> piece;
+  for (const auto& [name, stored] : stored_) {
+    const GgufTensor& tensor = stored.tensor;
+    hash.Update(absl::StrCat(name.size(), " ", name, " ", static_cast<int>(tensor.layout.type), " ",
+                             absl::StrJoin(tensor.shape, "x"), " ", stored.permuted_heads, "\n"));
+    for (uint64_t read = 0; read < tensor.bytes; read += piece.size()) {
+      piece.resize(std::min<uint64_t>(kPieceBytes, tensor.bytes - read));
+      RETURN_IF_ERROR(file_.ReadAt(tensor.offset + read, piece));
+      hash.Update({reinterpret_cast<const char*>(piece.data()), piece.size()});
+    }
+  }
+  return hash.Hex();
 }
 
 absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) const {

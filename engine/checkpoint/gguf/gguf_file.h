@@ -44,6 +44,9 @@ class GgufFile {
   // file.
   // NOT_FOUND for an unknown name; DATA_LOSS if the file has changed since Open.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const;
+  // SHA-256 over names, types, shapes and stored bytes of all tensors, whatever order and places
+  // they have in the file. Metadata is not in it.
+  absl::StatusOr<std::string> TensorsSha256() const;
 
  private:
   struct Stored {

@@ -9,8 +9,10 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/model/model_config.h"
+#include "engine/model/model_fingerprint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_gguf.h"
 #include "tests/testing/engine/tiny_model.h"
@@ -30,6 +32,9 @@ class GgufCheckpointTest : public ::testing::Test {
  protected:
   GgufCheckpointTest() { path_ = folder_.Write("tiny.gguf", tiny_.file.Serialize()); }
   std::string Out() const { return folder_.path() + "/out"; }
+  static std::string Fingerprint(const Checkpoint& checkpoint) {
+    return ModelFingerprint(*ParseModelConfig(checkpoint.config_json()), checkpoint).value();
+  }
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_.path())) {
@@ -55,8 +60,9 @@ TEST_F(GgufCheckpointTest, AFileIsPresentedAsAFolderIs) {
   EXPECT_EQ(checkpoint->chat_template(), std::nullopt);
   const std::string digest = *Sha256Hex(tiny_.file.Serialize());
   EXPECT_EQ(checkpoint->sha256(), (std::map<std::string, std::string>{{"tiny.gguf", digest}}));
-  EXPECT_EQ(checkpoint->weights_sha256(), std::vector<std::string>{digest});
-  EXPECT_EQ(checkpoint->tokenizer_fingerprint(), digest);
+  EXPECT_EQ(checkpoint->weights_digests().weights.size(), 1u);
+  EXPECT_EQ(checkpoint->tokenizer_fingerprint(),
+            *Sha256Hex(*checkpoint->tokenizer_files().sentencepiece_model));
   EXPECT_EQ(checkpoint->files_fingerprint().size(), 64u);
   const auto bytes = checkpoint->Read("model.norm.weight");
   ASSERT_TRUE(bytes.ok());
@@ -126,8 +132,72 @@ TEST_F(GgufCheckpointTest, IsWrittenAsAFolderThatIsTheSameModel) {
     const auto read = Checkpoint::Open(Out());
     ASSERT_TRUE(read.ok()) << read.status();
     ExpectEqual(*checkpoint, *read);
+    EXPECT_EQ(Fingerprint(*read), Fingerprint(*checkpoint));
     EXPECT_EQ(Names(), (std::vector<std::string>{"out", "tiny.gguf"}));
   }
+}
+
+TEST_F(GgufCheckpointTest, TheModelIsTensorsVocabularyAndShape) {
+  const auto fingerprint = [this] {
+    folder_.Write("tiny.gguf", tiny_.file.Serialize());
+    const auto checkpoint = Checkpoint::Open(path_);
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    return checkpoint.ok() ? Fingerprint(*checkpoint) : "";
+  };
+  const std::string model = fingerprint();
+  tiny_.file.Set("tokenizer.chat_template", "{{ bos_token }}");
+  EXPECT_EQ(fingerprint(), model) << "how a chat becomes a prompt is no part of it";
+  tiny_.file.Set("general.name", "another name");
+  EXPECT_EQ(fingerprint(), model);
+  char& byte = tiny_.file.At("output_norm.weight").data[3];
+  byte = static_cast<char>(byte ^ 1);
+  EXPECT_NE(fingerprint(), model);
+  byte = static_cast<char>(byte ^ 1);
+  EXPECT_EQ(fingerprint(), model);
+  UseByteLevelVocabulary(tiny_.file);
+  EXPECT_NE(fingerprint(), model);
+}
+
+TEST_F(GgufCheckpointTest, AnImportedFolderIsAnotherModelOnceItsWeightsAreOthers) {
+  const std::string model = Fingerprint(*Checkpoint::Open(path_));
+  ASSERT_TRUE(WriteCheckpoint(*Checkpoint::Open(path_), Out(), std::nullopt).ok());
+  const auto imported = [this] {
+    const auto checkpoint = Checkpoint::Open(Out());
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    return Fingerprint(*checkpoint);
+  };
+  EXPECT_EQ(imported(), model);
+  // Imported once more it is still the same.
+  ASSERT_TRUE(WriteCheckpoint(*Checkpoint::Open(Out()), Out() + "2", std::nullopt).ok());
+  EXPECT_EQ(Fingerprint(*Checkpoint::Open(Out() + "2")), model);
+  std::string weights = ReadFile(Out() + "/model.safetensors");
+  weights.back() = static_cast<char>(weights.back() ^ 1);
+  folder_.Write("out/model.safetensors", weights);
+  EXPECT_NE(imported(), model);
+  weights.back() = static_cast<char>(weights.back() ^ 1);
+  folder_.Write("out/model.safetensors", weights);
+  EXPECT_EQ(imported(), model);
+  fs::remove_all(Out());
+  ASSERT_TRUE(WriteCheckpoint(*Checkpoint::Open(path_), Out(), DType::kFloat16).ok());
+  EXPECT_NE(imported(), model) << "rounded weights";
+}
+
+TEST_F(GgufCheckpointTest, AnImportRecordThatMakesNoSenseIsRefusedByItsField) {
+  ASSERT_TRUE(WriteCheckpoint(*Checkpoint::Open(path_), Out(), std::nullopt).ok());
+  const auto sound = nlohmann::json::parse(ReadFile(Out() + "/eta_import.json"));
+  const auto refused = [&](const std::string& pointer, const nlohmann::json& value) {
+    auto changed = sound;
+    changed[nlohmann::json::json_pointer(pointer)] = value;
+    folder_.Write("out/eta_import.json", changed.dump());
+    const absl::Status status = Checkpoint::Open(Out()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused("/format", "x"), HasSubstr("eta_import.json: format"));
+  EXPECT_THAT(refused("/read/weights", nlohmann::json::array({"x"})), HasSubstr("read.weights"));
+  EXPECT_THAT(refused("/read/weights", nlohmann::json::array({1})), HasSubstr("read.weights"));
+  EXPECT_THAT(refused("/written/index_metric", "x"), HasSubstr("written.index_metric"));
+  EXPECT_THAT(refused("/written/extra", 1), HasSubstr("extra"));
 }
 
 TEST_F(GgufCheckpointTest, AFolderIsWrittenToo) {
